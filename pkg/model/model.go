@@ -1,6 +1,6 @@
-// Package model is inference behind one interface: what is asked of a model, what comes back, and nothing of how it gets
-// there. Its folders are the ways: ollama, openai, anthropic, genai, scripted, and wire for a model that is reached over
-// the bus. It imports none of them.
+// Package model is the interface to inference: requests, replies, embeddings and errors, independent of the protocol. The
+// backends are in its subpackages ollama, openai, anthropic, genai and scripted; wire reaches the model actor over the
+// bus. This package imports none of them.
 package model
 
 import (
@@ -19,82 +19,83 @@ const (
 	ToolRole  = "tool"
 )
 
-// Message is one message of a conversation, as it is sent, stored and shown.
+// Message is one message of a conversation, in the form in which it is sent, stored and displayed.
 type Message struct {
 	Role     string `json:"role"`
 	Content  string `json:"content"`
-	Thinking string `json:"thinking,omitempty"` // goes back with the calls inside one tool loop, never into stored history
+	Thinking string `json:"thinking,omitempty"` // returned to the model with its calls within one turn, never stored in the history
 	Calls    []Call `json:"tool_calls,omitempty"`
-	ToolName string `json:"tool_name,omitempty"`    // of a result
-	CallID   string `json:"tool_call_id,omitempty"` // of a result
+	ToolName string `json:"tool_name,omitempty"`    // of a tool result
+	CallID   string `json:"tool_call_id,omitempty"` // of a tool result
 }
 
-// Call is a tool call as the model made it. Arguments keep the order in which the model wrote them: prompt caches depend
-// on it.
+// Call is a tool call of a model. Arguments keep the key order of the model's output, because prompt caches depend on it;
+// they are untrusted and not validated against the tool's schema.
 type Call struct {
 	ID        string          `json:"id,omitempty"`
 	Name      string          `json:"name"`
 	Arguments json.RawMessage `json:"arguments"`
 }
 
-// Tool is a definition offered to a model.
+// Tool is a tool definition for a model.
 type Tool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	Parameters  json.RawMessage `json:"parameters"` // JSON schema of an object
 }
 
-// Request asks for the next message.
+// Request is a request for the next message of a conversation.
 type Request struct {
 	Model    string          `json:"model"`
 	Messages []Message       `json:"messages"`
 	Tools    []Tool          `json:"tools,omitempty"`
-	Format   json.RawMessage `json:"format,omitempty"` // JSON schema of the answer; never together with Tools
-	Think    *bool           `json:"think,omitempty"`  // nil = do not say
+	Format   json.RawMessage `json:"format,omitempty"` // JSON schema of the reply; not together with Tools
+	Think    *bool           `json:"think,omitempty"`  // nil = the model's default
 	Options  Options         `json:"options"`
 	Stream   bool            `json:"stream"`
 }
 
-// Options of one request. Window and KeepAlive are frozen per model: another value would make the server load the model
-// anew.
+// Options are the parameters of one request. Callers must use the same Window and KeepAlive for all requests to a model,
+// because another value makes the server reload the model.
 type Options struct {
-	Window      int      `json:"window,omitempty"`  // num_ctx, tokens; 0 = the backend's own
-	Predict     int      `json:"predict,omitempty"` // num_predict, most tokens to write; 0 = the backend's own
+	Window      int      `json:"window,omitempty"`  // num_ctx, in tokens; 0 = the backend's default
+	Predict     int      `json:"predict,omitempty"` // num_predict, maximum of output tokens; 0 = the backend's default
 	Temperature *float64 `json:"temperature,omitempty"`
 	Seed        *int     `json:"seed,omitempty"`
 	Stop        []string `json:"stop,omitempty"`
-	KeepAlive   string   `json:"keep_alive,omitempty"` // duration, or "-1" for ever; "" = the backend's own
+	KeepAlive   string   `json:"keep_alive,omitempty"` // a duration, "-1" = for ever, "" = the backend's default
 }
 
-// Chunk is a piece of a reply. Text and calls add up over all chunks, the last included. Exactly one chunk, the last, is
-// Done; a reply without it was cut off.
+// Chunk is a part of a reply. Texts and calls of all chunks are concatenated, the last included. Exactly one chunk, the
+// last, is Done; a reply without it was cut off.
 type Chunk struct {
 	Content  string
 	Thinking string
-	Calls    []Call // whole calls; a backend that gets them in pieces puts them together
+	Calls    []Call // complete calls; a backend assembles fragments
 	Done     bool
-	Final    Final // with Done
+	Final    Final // valid when Done; RemoteHost may be set before
 }
 
-// Final is what is known when a reply is complete.
+// Final describes a complete reply.
 type Final struct {
-	Model        string        // who really answered
-	Reason       string        // stop, length, ...: to be shown, never to be decided by
-	PromptTokens int           // as the server counted
-	OutputTokens int           //
-	Load, Total  time.Duration // as the server measured; 0 = not said
-	RemoteHost   string        // where the local server passed it on to; "" = nowhere
+	Model        string        // the model that replied, which may differ from the requested one
+	Reason       string        // stop, length, ...: for display only, because servers disagree on the values
+	PromptTokens int           // as counted by the server
+	OutputTokens int           // as counted by the server
+	Load, Total  time.Duration // as measured by the server; 0 = not reported
+	RemoteHost   string        // the host to which the local server forwarded the request; "" = none
 }
 
-// Chat answers.
+// Chat generates replies.
 type Chat interface {
-	// Chat yields the reply in pieces; with Stream false in one. An error ends it. Breaking off ends the request, and the
-	// server stops working on it.
+	// Chat yields the chunks of the reply, a single one if r.Stream is false. An error ends the sequence. When the caller
+	// stops iterating or ctx is cancelled, the request is cancelled at the server. Each iteration sends the request anew.
 	Chat(ctx context.Context, r Request) iter.Seq2[Chunk, error]
 }
 
-// Embedder makes vectors.
+// Embedder computes embeddings.
 type Embedder interface {
+	// Embed returns one vector per text, in the order of texts. It truncates no text.
 	Embed(ctx context.Context, model string, texts []string) (Vectors, error)
 }
 
@@ -105,34 +106,34 @@ type Vectors struct {
 	PromptTokens int
 }
 
-// Backend is a server of models.
+// Backend is a client of a model server.
 type Backend interface {
 	Chat
 	Embedder
-	// List names the models at hand.
+	// List returns the models that the server has. Fields of Info that only Show knows may be zero.
 	List(ctx context.Context) ([]Info, error)
-	// Show tells what a model can do. ErrMissing when it is not there.
+	// Show returns the capabilities of a model, or [ErrMissing].
 	Show(ctx context.Context, model string) (Info, error)
-	// Pull fetches a model and yields how far it is. ErrUnsupported where models cannot be fetched.
+	// Pull downloads a model to the server and yields the progress, or [ErrUnsupported].
 	Pull(ctx context.Context, model string) iter.Seq2[Progress, error]
 }
 
 // Info describes a model.
 type Info struct {
 	Name       string
-	Size       int64  // bytes; 0 = not known
-	Family     string // as the server says
-	Parameters string // "12B"; as the server says
-	Window     int    // largest context in tokens; 0 = not known
-	Tools      bool   // reads tool definitions and makes calls
+	Size       int64  // bytes; 0 = unknown
+	Family     string // as reported by the server
+	Parameters string // "12B", as reported by the server
+	Window     int    // maximum context in tokens; 0 = unknown
+	Tools      bool   // supports tool calls
 	Thinking   bool
 	Vision     bool
 	Embedding  bool
 	Loaded     bool
-	Remote     string // host the server would pass requests on to; "" = it runs here
+	Remote     string // the host to which the server forwards requests; "" = the model runs on the server
 }
 
-// Progress of a pull.
+// Progress is the progress of a pull. Total and Completed are bytes of the layer Digest.
 type Progress struct {
 	Status    string
 	Digest    string
@@ -140,17 +141,17 @@ type Progress struct {
 	Completed int64
 }
 
-// What can go wrong, for errors.Is. Backends wrap them with what a user can do about it.
+// Sentinel errors, for errors.Is. Backends wrap them with details and with what a user can do.
 var (
-	ErrUnreachable  = errors.New("the model server does not answer")
-	ErrMissing      = errors.New("the model is not there")
-	ErrNoTools      = errors.New("the model does not take tools")
-	ErrNoThinking   = errors.New("the model does not think aloud")
-	ErrTooLong      = errors.New("the prompt is longer than the model's context")
+	ErrUnreachable  = errors.New("the model server is unreachable")
+	ErrMissing      = errors.New("model not found")
+	ErrNoTools      = errors.New("the model does not support tools")
+	ErrNoThinking   = errors.New("the model does not support thinking")
+	ErrTooLong      = errors.New("the prompt exceeds the model's context window")
 	ErrBusy         = errors.New("the model server is busy")
-	ErrMalformed    = errors.New("the model's output could not be read") // a call the server could not parse: worth another try
-	ErrCut          = errors.New("the reply was cut off")                // connection lost in the middle
-	ErrRemote       = errors.New("the model would leave this machine")   // and nobody allowed it by name
-	ErrUnsupported  = errors.New("the backend cannot do that")
-	ErrUnauthorized = errors.New("the model server does not accept the key")
+	ErrMalformed    = errors.New("malformed model output")               // for example a tool call that the server could not parse; worth a retry
+	ErrCut          = errors.New("the reply was cut off")                // the connection was lost before the last chunk
+	ErrRemote       = errors.New("the request would leave this machine") // and the configuration does not allow the model by name
+	ErrUnsupported  = errors.New("not supported by the backend")
+	ErrUnauthorized = errors.New("the model server requires a valid key")
 )

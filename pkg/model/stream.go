@@ -5,45 +5,25 @@ import (
 	"strings"
 )
 
-// Collect puts the pieces of a reply together. A reply without its last piece is [ErrCut]. What came before an error is
-// returned with it.
+// Collect concatenates the chunks of a reply. It returns [ErrCut] for a reply without its last chunk. With an error it
+// returns the message received until then.
 func Collect(reply iter.Seq2[Chunk, error]) (Message, Final, error) {
 	m := Message{Role: Assistant}
 	var content, thinking strings.Builder
-	var final Final
-	var failed error
-	pieces, done := 0, false
+	final, failed := Final{}, ErrCut
 	for c, err := range reply {
 		if err != nil {
 			failed = err
 			break
 		}
-		// Most replies that are not streamed come in one piece: no builder for them.
-		if pieces++; pieces == 1 {
-			m.Content, m.Thinking = c.Content, c.Thinking
-		} else {
-			if pieces == 2 {
-				content.WriteString(m.Content)
-				thinking.WriteString(m.Thinking)
-			}
-			content.WriteString(c.Content)
-			thinking.WriteString(c.Thinking)
-		}
-		if len(m.Calls) == 0 {
-			m.Calls = c.Calls
-		} else {
-			m.Calls = append(m.Calls[:len(m.Calls):len(m.Calls)], c.Calls...)
-		}
+		content.WriteString(c.Content)
+		thinking.WriteString(c.Thinking)
+		m.Calls = append(m.Calls, c.Calls...)
 		if c.Done {
-			final, done = c.Final, true
+			final, failed = c.Final, nil
 			break
 		}
 	}
-	if pieces > 1 {
-		m.Content, m.Thinking = content.String(), thinking.String()
-	}
-	if failed == nil && !done {
-		failed = ErrCut
-	}
+	m.Content, m.Thinking = content.String(), thinking.String()
 	return m, final, failed
 }

@@ -9,7 +9,7 @@ import (
 	"conclave/pkg/model"
 )
 
-func reply(err error, chunks ...model.Chunk) iter.Seq2[model.Chunk, error] {
+func newReply(err error, chunks ...model.Chunk) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
 		for _, c := range chunks {
 			if !yield(c, nil) {
@@ -34,17 +34,17 @@ func TestCollect(t *testing.T) {
 		want   model.Message
 		fails  error
 	}{
-		{"one piece", nil, []model.Chunk{{Content: "hi", Thinking: "hm", Calls: []model.Call{a}, Done: true, Final: done.Final}}, model.Message{Content: "hi", Thinking: "hm", Calls: []model.Call{a}}, nil},
-		{"several", nil, []model.Chunk{{Thinking: "h"}, {Thinking: "m"}, {Content: "h"}, {Content: "i"}, done}, model.Message{Content: "hi", Thinking: "hm"}, nil},
+		{"one chunk", nil, []model.Chunk{{Content: "hi", Thinking: "hm", Calls: []model.Call{a}, Done: true, Final: done.Final}}, model.Message{Content: "hi", Thinking: "hm", Calls: []model.Call{a}}, nil},
+		{"several chunks", nil, []model.Chunk{{Thinking: "h"}, {Thinking: "m"}, {Content: "h"}, {Content: "i"}, done}, model.Message{Content: "hi", Thinking: "hm"}, nil},
 		{"calls in the middle and at the end", nil, []model.Chunk{{Calls: []model.Call{a}}, {Content: "x"}, {Calls: []model.Call{b}, Done: true, Final: done.Final}}, model.Message{Content: "x", Calls: []model.Call{a, b}}, nil},
-		{"what comes after the end does not count", nil, []model.Chunk{{Content: "x"}, done, {Content: "y"}}, model.Message{Content: "x"}, nil},
-		{"error keeps what there was", broken, []model.Chunk{{Content: "x"}, {Content: "y"}}, model.Message{Content: "xy"}, broken},
-		{"no end", nil, []model.Chunk{{Content: "x"}}, model.Message{Content: "x"}, model.ErrCut},
-		{"nothing", nil, nil, model.Message{}, model.ErrCut},
+		{"chunks after done are ignored", nil, []model.Chunk{{Content: "x"}, done, {Content: "y"}}, model.Message{Content: "x"}, nil},
+		{"error keeps the received text", broken, []model.Chunk{{Content: "x"}, {Content: "y"}}, model.Message{Content: "xy"}, broken},
+		{"no last chunk", nil, []model.Chunk{{Content: "x"}}, model.Message{Content: "x"}, model.ErrCut},
+		{"no chunks", nil, nil, model.Message{}, model.ErrCut},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			m, final, err := model.Collect(reply(c.err, c.chunks...))
+			m, final, err := model.Collect(newReply(c.err, c.chunks...))
 			c.want.Role = model.Assistant
 			if !reflect.DeepEqual(m, c.want) {
 				t.Errorf("got %+v, want %+v", m, c.want)

@@ -10,26 +10,26 @@ import (
 	"conclave/pkg/model"
 )
 
-// Cloud reports whether the server may pass requests on to Ollama's cloud. One that does not say so, as older ones do not,
-// is [model.ErrUnsupported].
-func (b *Backend) Cloud(ctx context.Context) (on bool, err error) {
-	resp, err := b.transport.RoundTrip(b.status.WithContext(ctx))
+// IsCloudEnabled reports whether the server may forward requests to Ollama's cloud. It returns [model.ErrUnsupported] for a
+// server that does not report this, as older versions do not; the caller must then assume that it may.
+func (b *Backend) IsCloudEnabled(ctx context.Context) (bool, error) {
+	resp, err := b.roundTrip(ctx, http.MethodGet, "/api/status", nil)
 	if err != nil {
-		return false, b.unreachable(ctx, err)
+		return false, err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxFault))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err != nil {
-		return false, b.broken(ctx, err)
+		return false, b.readError(ctx, err)
 	}
-	// api.StatusResponse would read a reply without the field as "not disabled".
-	var said struct {
+	// api.StatusResponse would decode a reply without the field as "not disabled".
+	var status struct {
 		Cloud struct {
 			Disabled *bool `json:"disabled"`
 		} `json:"cloud"`
 	}
-	if resp.StatusCode != http.StatusOK || json.Unmarshal(body, &said) != nil || said.Cloud.Disabled == nil {
-		return false, fmt.Errorf("%w: %s does not say whether it uses Ollama's cloud", model.ErrUnsupported, b.url)
+	if resp.StatusCode != http.StatusOK || json.Unmarshal(body, &status) != nil || status.Cloud.Disabled == nil {
+		return false, fmt.Errorf("%w: %s does not report whether it uses Ollama's cloud", model.ErrUnsupported, b.url)
 	}
-	return !*said.Cloud.Disabled, nil
+	return !*status.Cloud.Disabled, nil
 }

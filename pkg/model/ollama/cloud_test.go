@@ -15,9 +15,9 @@ import (
 	"conclave/pkg/model/scriptserver"
 )
 
-func TestCloud(t *testing.T) {
+func TestCloudStatus(t *testing.T) {
 	t.Parallel()
-	said := func(disabled bool) string {
+	status := func(disabled bool) string {
 		text, err := json.Marshal(api.StatusResponse{Cloud: api.CloudStatus{Disabled: disabled, Source: "env"}})
 		if err != nil {
 			t.Fatal(err)
@@ -31,11 +31,11 @@ func TestCloud(t *testing.T) {
 		on     bool
 		err    error
 	}{
-		{"off", 200, said(true), false, nil},
-		{"on", 200, said(false), true, nil},
-		{"does not say", 200, `{"cloud":{}}`, false, model.ErrUnsupported},
-		{"something else", 200, "<html>", false, model.ErrUnsupported},
-		{"failed", 500, said(true), false, model.ErrUnsupported},
+		{"off", 200, status(true), false, nil},
+		{"on", 200, status(false), true, nil},
+		{"not reported", 200, `{"cloud":{}}`, false, model.ErrUnsupported},
+		{"not JSON", 200, "<html>", false, model.ErrUnsupported},
+		{"server error", 500, status(true), false, model.ErrUnsupported},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -47,18 +47,18 @@ func TestCloud(t *testing.T) {
 				_, _ = io.WriteString(w, tt.text)
 			}))
 			defer srv.Close()
-			if on, err := open(t, srv.URL).Cloud(t.Context()); on != tt.on || !errors.Is(err, tt.err) {
+			if on, err := newBackend(t, srv.URL).IsCloudEnabled(t.Context()); on != tt.on || !errors.Is(err, tt.err) {
 				t.Errorf("%v, %v", on, err)
 			}
 		})
 	}
-	srv := modeltest.New(t, scriptserver.Script{}) // as an older server, it knows nothing of this
-	b := open(t, srv.URL)
-	if _, err := b.Cloud(t.Context()); !errors.Is(err, model.ErrUnsupported) {
+	srv := modeltest.New(t, scriptserver.Script{}) // like an older server, it has no /api/status
+	b := newBackend(t, srv.URL)
+	if _, err := b.IsCloudEnabled(t.Context()); !errors.Is(err, model.ErrUnsupported) {
 		t.Errorf("an older server: %v", err)
 	}
 	srv.Close()
-	if _, err := b.Cloud(t.Context()); !errors.Is(err, model.ErrUnreachable) && !errors.Is(err, model.ErrCut) {
+	if _, err := b.IsCloudEnabled(t.Context()); !errors.Is(err, model.ErrUnreachable) && !errors.Is(err, model.ErrCut) {
 		t.Errorf("no server: %v", err)
 	}
 }

@@ -18,38 +18,39 @@ import (
 	"conclave/pkg/text"
 )
 
-// maxReply bounds replies that are no stream. A thousand vectors of 4096 numbers fit.
-const maxReply = 64 << 20
-
-// Embed implements [model.Embedder]. A text that is longer than the model's window is [model.ErrTooLong]; nothing is cut
-// off in silence.
+// Embed implements [model.Embedder]. A text that is longer than the model's context is [model.ErrTooLong]; no text is
+// truncated. No texts need no request.
 func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model.Vectors, error) {
 	if len(texts) == 0 {
 		return model.Vectors{Model: name}, nil
 	}
-	var r api.EmbedResponse
-	err := b.ask(ctx, b.embed, name, &r, func(dst []byte) []byte {
-		dst = appendString(append(dst, `{"model":`...), name)
-		dst = appendStrings(append(dst, `,"input":`...), texts)
-		return append(b.appendKeepAlive(dst, ""), `,"truncate":false}`...)
-	})
+	resp, err := b.post(ctx, "/api/embed", name, struct {
+		Model     string   `json:"model"`
+		Input     []string `json:"input"`
+		KeepAlive any      `json:"keep_alive,omitempty"`
+		Truncate  bool     `json:"truncate"`
+	}{name, texts, b.keepAlive(""), false})
 	if err != nil {
 		return model.Vectors{}, err
 	}
+	var r api.EmbedResponse
+	if err := b.decodeReply(ctx, resp, &r); err != nil {
+		return model.Vectors{}, err
+	}
 	if len(r.Embeddings) != len(texts) {
-		return model.Vectors{}, fmt.Errorf("%w: %s made %d vectors of %d texts", model.ErrMalformed, name, len(r.Embeddings), len(texts))
+		return model.Vectors{}, fmt.Errorf("%w: %s returned %d vectors for %d texts", model.ErrMalformed, name, len(r.Embeddings), len(texts))
 	}
 	return model.Vectors{Model: r.Model, Values: r.Embeddings, PromptTokens: r.PromptEvalCount}, nil
 }
 
-// List implements [model.Backend]. What a model can do it does not know: ask Show.
+// List implements [model.Backend]. The capabilities and the window are only known to [Backend.Show].
 func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
 	var tags api.ListResponse
-	if err := b.ask(ctx, b.tags, "", &tags, nil); err != nil {
+	if err := b.get(ctx, "/api/tags", &tags); err != nil {
 		return nil, err
 	}
 	var ps api.ProcessResponse
-	if err := b.ask(ctx, b.ps, "", &ps, nil); err != nil {
+	if err := b.get(ctx, "/api/ps", &ps); err != nil {
 		return nil, err
 	}
 	infos := make([]model.Info, 0, len(tags.Models))
@@ -62,25 +63,34 @@ func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
 	return infos, nil
 }
 
-// Show implements [model.Backend]. It asks the server every time, and does not know sizes and what is loaded: List does.
-func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
-	var r api.ShowResponse
-	err := b.ask(ctx, b.show, name, &r, func(dst []byte) []byte {
-		return append(appendString(append(dst, `{"model":`...), name), '}')
-	})
+func (b *Backend) get(ctx context.Context, path string, into any) error {
+	resp, err := b.send(ctx, http.MethodGet, path, "", nil)
 	if err != nil {
+		return err
+	}
+	return b.decodeReply(ctx, resp, into)
+}
+
+// Show implements [model.Backend]. It does not cache. Size and Loaded are only known to [Backend.List].
+func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
+	resp, err := b.post(ctx, "/api/show", name, map[string]string{"model": name})
+	if err != nil {
+		return model.Info{}, err
+	}
+	var r api.ShowResponse
+	if err := b.decodeReply(ctx, resp, &r); err != nil {
 		return model.Info{}, err
 	}
 	can := func(c capability.Capability) bool { return slices.Contains(r.Capabilities, c) }
 	return model.Info{
-		Name: name, Family: r.Details.Family, Parameters: r.Details.ParameterSize, Window: window(r.ModelInfo),
+		Name: name, Family: r.Details.Family, Parameters: r.Details.ParameterSize, Window: contextLength(r.ModelInfo),
 		Tools: can(capability.CapabilityTools), Thinking: can(capability.CapabilityThinking),
 		Vision: can(capability.CapabilityVision), Embedding: can(capability.CapabilityEmbedding), Remote: r.RemoteHost,
 	}, nil
 }
 
-// window finds the context length, whose key begins with the name of the architecture.
-func window(info map[string]any) int {
+// contextLength returns the context length of a model, 0 if not known. Its key starts with the name of the architecture.
+func contextLength(info map[string]any) int {
 	arch, _ := info["general.architecture"].(string)
 	n, _ := info[arch+".context_length"].(float64)
 	return int(n)
@@ -89,71 +99,57 @@ func window(info map[string]any) int {
 // Pull implements [model.Backend].
 func (b *Backend) Pull(ctx context.Context, name string) iter.Seq2[model.Progress, error] {
 	return func(yield func(model.Progress, error) bool) {
-		resp, err := b.do(ctx, b.pull, name, func(dst []byte) []byte {
-			return append(appendString(append(dst, `{"model":`...), name), `,"stream":true}`...)
-		})
+		resp, err := b.post(ctx, "/api/pull", name, map[string]any{"model": name, "stream": true})
 		if err != nil {
 			yield(model.Progress{}, err)
 			return
 		}
 		defer resp.Body.Close()
-		lines := newLines(resp.Body)
-		defer lines.free()
+		lines := newLineReader(resp.Body)
 		success := false
 		for {
-			line, err := lines.next()
+			line, err := lines.readLine()
 			if errors.Is(err, io.EOF) && success {
 				return
 			}
 			if err != nil {
-				yield(model.Progress{}, b.broken(ctx, err))
+				yield(model.Progress{}, b.readError(ctx, err))
 				return
 			}
-			var p struct {
-				api.ProgressResponse
-				Error string `json:"error"`
-			}
-			if err := json.Unmarshal(line, &p); err != nil {
-				yield(model.Progress{}, fmt.Errorf("%w: %s sent something that is no progress: %q", model.ErrMalformed, b.url, text.OneLine(string(line), mostSaid)))
-				return
-			}
-			if p.Error != "" {
-				yield(model.Progress{}, b.pullFault(p.Error, name))
+			p, err := b.parseProgress(line, name)
+			if err != nil {
+				yield(model.Progress{}, err)
 				return
 			}
 			success = p.Status == "success"
-			if !yield(model.Progress{Status: p.Status, Digest: p.Digest, Total: p.Total, Completed: p.Completed}, nil) {
+			if !yield(p, nil) {
 				return
 			}
 		}
 	}
 }
 
-// pullFault does not tell people to pull what they are just pulling.
-func (b *Backend) pullFault(said, name string) error {
-	if low := strings.ToLower(said); strings.Contains(low, "file does not exist") || strings.Contains(low, "not found") {
-		return fmt.Errorf("%w: there is no model %s to be fetched; check its name at https://ollama.com/library (%s)",
-			model.ErrMissing, name, text.OneLine(said, mostSaid))
+// parseProgress decodes a line of a pull's reply. A line with an error of the server becomes that error.
+func (b *Backend) parseProgress(line []byte, name string) (model.Progress, error) {
+	var p struct {
+		api.ProgressResponse
+		Error string `json:"error"`
 	}
-	return fmt.Errorf("fetching %s: %w", name, b.fault(0, said, name))
+	if err := json.Unmarshal(line, &p); err != nil {
+		return model.Progress{}, fmt.Errorf("%w: %s sent a line that is not a progress report: %q", model.ErrMalformed, b.url, text.OneLine(string(line), maxQuotedBytes))
+	}
+	if p.Error != "" {
+		return model.Progress{}, b.pullError(p.Error, name)
+	}
+	return model.Progress{Status: p.Status, Digest: p.Digest, Total: p.Total, Completed: p.Completed}, nil
 }
 
-// ask sends a request and reads the reply whole.
-func (b *Backend) ask(ctx context.Context, prepared *http.Request, name string, into any, write func([]byte) []byte) error {
-	resp, err := b.do(ctx, prepared, name, write)
-	if err != nil {
-		return err
+// pullError classifies an error during a pull. It is not [Backend.serverError], whose advice for a missing model is to pull
+// it.
+func (b *Backend) pullError(message, name string) error {
+	if low := strings.ToLower(message); strings.Contains(low, "file does not exist") || strings.Contains(low, "not found") {
+		return fmt.Errorf("%w: the registry has no model %s; check its name at https://ollama.com/library (%s)",
+			model.ErrMissing, name, text.OneLine(message, maxQuotedBytes))
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
-	if err != nil {
-		return b.broken(ctx, err)
-	}
-	if len(body) > maxReply {
-		return fmt.Errorf("%w: the reply of %s is longer than 64 MB", model.ErrMalformed, b.url)
-	}
-	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("%w: %s sent something that cannot be read: %q", model.ErrMalformed, b.url, text.OneLine(string(body), mostSaid))
-	}
-	return nil
+	return fmt.Errorf("pulling %s: %w", name, b.serverError(0, message, name))
 }

@@ -1,17 +1,17 @@
-// Package ollama reaches an Ollama server through its native API.
+// Package ollama is the model backend for an Ollama server, over its native API.
 //
-// The transport is our own: small pooled buffers, connections that are used again, lines of any length up to a bound.
-// Types come from Ollama's api package where they cost nothing. Chats have their own: api's would read every reply twice
-// and turn arguments into values and back, which takes time and loses the order of keys below the first level.
+// Types come from Ollama's api package where possible. Chats have types of their own, because api decodes the arguments of
+// tool calls into maps and loses the order of nested keys, on which prompt caches depend.
 //
-// Requests go straight to the configured address: no proxy of the environment and no redirect sees a prompt. Bytes of a
-// reply that are no UTF-8 arrive as U+FFFD, as JSON decoding has it.
+// Requests go only to the configured address: proxy variables of the environment are ignored and redirects are not
+// followed, so that no prompt reaches another host. Invalid UTF-8 in a reply becomes U+FFFD.
 package ollama
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"net"
 	"net/http"
@@ -23,44 +23,39 @@ import (
 	"conclave/pkg/text"
 )
 
-// DefaultURL is where Ollama listens unless told otherwise.
+// DefaultURL is the default address of an Ollama server.
 const DefaultURL = "http://127.0.0.1:11434"
 
-// Config says where the server is and what goes for requests that do not say. The zero value is a server on this machine.
+// Config holds the address of the server and the defaults for requests. The zero value is a server on this machine.
 type Config struct {
-	URL       string // "" = DefaultURL; host:port is enough
-	Window    int    // num_ctx; 0 = 32768. Without it the server would take as little as 4096 and drop what is too much
-	Predict   int    // num_predict; 0 = 4096. Without it a model can write for ever
-	KeepAlive string // how long a model stays loaded: a duration, "-1" for ever, "" = the server's own
+	URL       string // "" = [DefaultURL]
+	Window    int    // num_ctx; 0 = 32768. Without num_ctx the server may use 4096 and silently drop the rest
+	Predict   int    // num_predict; 0 = 4096. Without num_predict a model can generate without end
+	KeepAlive string // how long a model stays loaded: a duration, "-1" = for ever, "" = the server's default
 }
 
-// Backend is an Ollama server. It is safe for concurrent use.
+// Backend is a client of an Ollama server. It is safe for concurrent use.
 type Backend struct {
 	cfg       Config
-	url       string // to be shown
+	base      string // scheme, host and path, to which the paths of the API are appended
+	url       string // for messages
 	transport *http.Transport
-	chat      *http.Request // what requests are copied from
-	embed     *http.Request
-	show      *http.Request
-	pull      *http.Request
-	tags      *http.Request
-	ps        *http.Request
-	status    *http.Request
 }
 
 var _ model.Backend = (*Backend)(nil)
 
-// New returns a backend. It does not ask whether the server is there.
+// New returns a backend without connecting to the server. It rejects a URL that is not http or https, has no host, or
+// contains credentials.
 func New(cfg Config) (*Backend, error) {
 	if cfg.URL == "" {
 		cfg.URL = DefaultURL
 	}
 	u, err := url.Parse(cfg.URL)
 	switch {
-	case err != nil:
-		return nil, errors.New("the address of the Ollama server cannot be read; it looks like " + DefaultURL)
+	case err != nil: // the error would quote the URL, and with it a password
+		return nil, errors.New("invalid address of the Ollama server; it must look like " + DefaultURL)
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil:
-		return nil, fmt.Errorf("the address %s of the Ollama server does not look like %s", u.Redacted(), DefaultURL)
+		return nil, fmt.Errorf("invalid address %s of the Ollama server; it must look like %s", u.Redacted(), DefaultURL)
 	}
 	if cfg.Window == 0 {
 		cfg.Window = 32768
@@ -68,69 +63,46 @@ func New(cfg Config) (*Backend, error) {
 	if cfg.Predict == 0 {
 		cfg.Predict = 4096
 	}
-	b := &Backend{cfg: cfg, url: u.String(), transport: &http.Transport{
+	base := url.URL{Scheme: u.Scheme, Host: u.Host, Path: strings.TrimRight(u.Path, "/")}
+	return &Backend{cfg: cfg, base: base.String(), url: u.String(), transport: &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 		TLSHandshakeTimeout: 5 * time.Second,
 		MaxIdleConnsPerHost: 64,
 		IdleConnTimeout:     90 * time.Second,
 		DisableCompression:  true,
-	}}
-	b.chat = b.prepare(http.MethodPost, u, "/api/chat")
-	b.embed = b.prepare(http.MethodPost, u, "/api/embed")
-	b.show = b.prepare(http.MethodPost, u, "/api/show")
-	b.pull = b.prepare(http.MethodPost, u, "/api/pull")
-	b.tags = b.prepare(http.MethodGet, u, "/api/tags")
-	b.ps = b.prepare(http.MethodGet, u, "/api/ps")
-	b.status = b.prepare(http.MethodGet, u, "/api/status")
-	return b, nil
+	}}, nil
 }
 
-func (b *Backend) prepare(method string, u *url.URL, path string) *http.Request {
-	h := http.Header{
-		"Content-Type": {"application/json"},
-		"Accept":       {"application/x-ndjson"},
-		"User-Agent":   {"conclave"},
-		// No value: it is not sent, and says that a request may be tried again when an idle connection turns out to be
-		// closed. No request of ours does harm when the server sees it twice.
-		"Idempotency-Key": nil,
-	}
-	at := &url.URL{Scheme: u.Scheme, Host: u.Host, Path: strings.TrimRight(u.Path, "/") + path}
-	return &http.Request{
-		Method: method, URL: at, Host: u.Host, Header: h, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-	}
-}
-
-// URL returns the server's address, to be shown.
+// URL returns the server's address for messages.
 func (b *Backend) URL() string { return b.url }
 
-// Close drops idle connections.
+// Close closes idle connections.
 func (b *Backend) Close() { b.transport.CloseIdleConnections() }
 
 // Chat implements [model.Chat].
 func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
-		resp, err := b.do(ctx, b.chat, r.Model, func(dst []byte) []byte { return b.appendChat(dst, r) })
+		resp, err := b.post(ctx, "/api/chat", r.Model, b.newChatRequest(r))
 		if err != nil {
 			yield(model.Chunk{}, err)
 			return
 		}
 		defer resp.Body.Close()
-		lines := newLines(resp.Body)
-		defer lines.free()
+		lines := newLineReader(resp.Body)
 		for {
-			line, err := lines.next()
+			line, err := lines.readLine()
 			if err != nil {
-				yield(model.Chunk{}, b.broken(ctx, err))
+				yield(model.Chunk{}, b.readError(ctx, err))
 				return
 			}
-			c, err := b.chunk(line, r.Model)
+			c, err := b.parseChunk(line, r.Model)
 			if err != nil {
 				yield(model.Chunk{}, err)
 				return
 			}
 			more := yield(c, nil)
 			if c.Done {
-				lines.drain(resp.Body)
+				drainBody(resp.Body)
 			}
 			if !more || c.Done {
 				return
@@ -139,14 +111,23 @@ func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chu
 	}
 }
 
-// chunk reads a line.
-func (b *Backend) chunk(line []byte, name string) (model.Chunk, error) {
-	r, ok := decode(line, name)
+// parseChunk decodes a line of a chat reply. A line with an error of the server becomes that error. name is the requested
+// model.
+func (b *Backend) parseChunk(line []byte, name string) (model.Chunk, error) {
+	c, failed, err := decodeChunk(line)
 	switch {
-	case !ok:
-		return model.Chunk{}, fmt.Errorf("%w: %s sent something that is no chat reply: %q", model.ErrMalformed, b.url, text.OneLine(string(line), mostSaid))
-	case r.failed != "":
-		return model.Chunk{}, b.fault(0, r.failed, name)
+	case err != nil:
+		return model.Chunk{}, fmt.Errorf("%w: %s sent a line that is not a chat reply: %q", model.ErrMalformed, b.url, text.OneLine(string(line), maxQuotedBytes))
+	case failed != "":
+		return model.Chunk{}, b.serverError(0, failed, name)
 	}
-	return r.chunk, nil
+	return c, nil
+}
+
+// drainBody reads the end of a reply, so that its connection can be reused. The connection is closed instead when the server
+// sends more than 64 KB after the last chunk or does not end the reply within 250 ms.
+func drainBody(body io.ReadCloser) {
+	late := time.AfterFunc(250*time.Millisecond, func() { _ = body.Close() })
+	defer late.Stop()
+	_, _ = io.CopyN(io.Discard, body, 64<<10)
 }

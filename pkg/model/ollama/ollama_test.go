@@ -26,7 +26,7 @@ import (
 	"conclave/pkg/model/scriptserver"
 )
 
-func open(t testing.TB, url string) *ollama.Backend {
+func newBackend(t testing.TB, url string) *ollama.Backend {
 	t.Helper()
 	b, err := ollama.New(ollama.Config{URL: url})
 	if err != nil {
@@ -38,21 +38,21 @@ func open(t testing.TB, url string) *ollama.Backend {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	conformance.Run(t, conformance.Profile{New: func(t *testing.T, url string) model.Backend { return open(t, url) }})
+	conformance.Run(t, conformance.Profile{New: func(t *testing.T, url string) model.Backend { return newBackend(t, url) }})
 }
 
-func always(r scriptserver.Reply) scriptserver.Script {
+func newScript(r scriptserver.Reply) scriptserver.Script {
 	return scriptserver.Script{"*": {{Always: true, Reply: r}}}
 }
 
-func ask(t *testing.T, b model.Chat, r model.Request) (model.Message, model.Final, error) {
+func collectReply(t *testing.T, b model.Chat, r model.Request) (model.Message, model.Final, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	return model.Collect(b.Chat(ctx, r))
 }
 
-func TestBodyIsWhatOllamaReads(t *testing.T) {
+func TestChatBodyIsDecodedByOllama(t *testing.T) {
 	t.Parallel()
 	yes, warm, seed := true, 0.7, 3
 	r := model.Request{
@@ -80,7 +80,7 @@ func TestBodyIsWhatOllamaReads(t *testing.T) {
 		`"tools":[{"type":"function","function":{"name":"look","description":"d","parameters":{"type":"object","properties":{}}}}],` +
 		`"format":{"type":"object"},"think":true,"keep_alive":"10m","truncate":false,"shift":false,` +
 		`"options":{"num_ctx":32768,"num_predict":4096,"temperature":0.7,"seed":3,"stop":["a\"b"]}}`
-	got := bodyOf(t, r)
+	got := encodeBody(t, r)
 	if string(got) != want {
 		t.Errorf("sent\n%s\nwant\n%s", got, want)
 	}
@@ -90,15 +90,15 @@ func TestBodyIsWhatOllamaReads(t *testing.T) {
 	}
 }
 
-func TestDefaultsOfTheBackend(t *testing.T) {
+func TestConfigDefaultsAreSent(t *testing.T) {
 	t.Parallel()
-	server := modeltest.New(t, always(scriptserver.Reply{Content: "x"}))
+	server := modeltest.New(t, newScript(scriptserver.Reply{Content: "x"}))
 	b, err := ollama.New(ollama.Config{URL: server.URL + "/", Window: 40000, Predict: 9, KeepAlive: "-1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if _, _, err := ask(t, b, model.Request{Model: "m"}); err != nil {
+	if _, _, err := collectReply(t, b, model.Request{Model: "m"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.Embed(t.Context(), "nomic-embed-text", []string{"x"}); err != nil {
@@ -113,7 +113,7 @@ func TestDefaultsOfTheBackend(t *testing.T) {
 	}
 }
 
-func TestAddresses(t *testing.T) {
+func TestInvalidAddressIsRejectedWithoutPassword(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"": ollama.DefaultURL, "http://gpu-box:11434": "http://gpu-box:11434", "https://gpu-box/ollama": "https://gpu-box/ollama",
@@ -125,20 +125,20 @@ func TestAddresses(t *testing.T) {
 	}
 	for _, in := range []string{"ftp://x", "http://", "gpu-box:11434", "https://user:secret@gpu-box", "http://user:secret@\x7f", "http://a b"} {
 		if b, err := ollama.New(ollama.Config{URL: in}); err == nil {
-			t.Errorf("%q is taken as %s", in, b.URL())
+			t.Errorf("%q is accepted as %s", in, b.URL())
 		} else if strings.Contains(err.Error(), "secret") {
-			t.Errorf("error %q tells the password", err)
+			t.Errorf("error %q contains the password", err)
 		}
 	}
 }
 
-// TestFaults gives the server's own words, from its sources, and wants the kind of error and a hint for a person.
-func TestFaults(t *testing.T) {
+// TestServerErrorsAreClassified uses messages from the server's sources and checks the sentinel error and the advice.
+func TestServerErrorsAreClassified(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		status int
 		text   string
-		want   error // nil = none of ours
+		want   error // nil = no sentinel error
 		says   string
 	}{
 		{404, "model 'm:1b' not found", model.ErrMissing, "conclave model pull m:1b"},
@@ -169,12 +169,12 @@ func TestFaults(t *testing.T) {
 					_ = json.NewEncoder(w).Encode(map[string]string{"error": c.text})
 				}))
 				defer server.Close()
-				_, _, err := ask(t, open(t, server.URL), model.Request{Model: "m:1b", Stream: stream})
+				_, _, err := collectReply(t, newBackend(t, server.URL), model.Request{Model: "m:1b", Stream: stream})
 				if err == nil || c.want != nil && !errors.Is(err, c.want) {
 					t.Fatalf("error %v, want %v", err, c.want)
 				}
-				if c.want == nil && kind(err) != nil {
-					t.Fatalf("error %v is %v", err, kind(err))
+				if c.want == nil && classify(err) != nil {
+					t.Fatalf("error %v is %v", err, classify(err))
 				}
 				if !strings.Contains(err.Error(), c.says) || len(err.Error()) > 600 {
 					t.Errorf("error %q does not say %q", err, c.says)
@@ -184,7 +184,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func kind(err error) error {
+func classify(err error) error {
 	for _, k := range []error{
 		model.ErrUnreachable, model.ErrMissing, model.ErrNoTools, model.ErrNoThinking, model.ErrTooLong, model.ErrBusy,
 		model.ErrMalformed, model.ErrCut, model.ErrRemote, model.ErrUnsupported, model.ErrUnauthorized,
@@ -196,18 +196,18 @@ func kind(err error) error {
 	return nil
 }
 
-func TestWhatIsNoOllamaServer(t *testing.T) {
+func TestOtherServerIsUnreachable(t *testing.T) {
 	t.Parallel()
 	var elsewhere atomic.Int32
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
 	defer other.Close()
 	for name, answer := range map[string]http.HandlerFunc{
-		"a page":    func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<html>nginx</html>", http.StatusNotFound) },
-		"a gateway": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
-		"a redirect": func(w http.ResponseWriter, r *http.Request) {
+		"HTML page": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<html>nginx</html>", http.StatusNotFound) },
+		"gateway":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
+		"redirect": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
 		},
-		"its JSON": func(w http.ResponseWriter, _ *http.Request) {
+		"other JSON": func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusTeapot)
 			_, _ = w.Write([]byte(`[]`))
 		},
@@ -215,8 +215,8 @@ func TestWhatIsNoOllamaServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(answer)
 			defer server.Close()
-			b := open(t, server.URL)
-			_, _, err := ask(t, b, model.Request{Model: "m"})
+			b := newBackend(t, server.URL)
+			_, _, err := collectReply(t, b, model.Request{Model: "m"})
 			if !errors.Is(err, model.ErrUnreachable) || !strings.Contains(err.Error(), server.URL) {
 				t.Errorf("chat: %v", err)
 			}
@@ -226,24 +226,24 @@ func TestWhatIsNoOllamaServer(t *testing.T) {
 		})
 	}
 	if elsewhere.Load() != 0 {
-		t.Error("a prompt followed a redirect")
+		t.Error("a redirect was followed")
 	}
 }
 
-func TestNobodyListensSaysWhatToDo(t *testing.T) {
+func TestRefusedConnectionAdvisesToStartOllama(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(nil)
 	server.Close()
-	_, _, err := ask(t, open(t, server.URL), model.Request{Model: "m"})
+	_, _, err := collectReply(t, newBackend(t, server.URL), model.Request{Model: "m"})
 	if !errors.Is(err, model.ErrUnreachable) || !strings.Contains(err.Error(), "ollama serve") {
 		t.Errorf("error %v", err)
 	}
 }
 
-func TestConnectionsAreUsedAgain(t *testing.T) {
+func TestConnectionsAreReused(t *testing.T) {
 	t.Parallel()
 	var conns atomic.Int32
-	inner := modeltest.New(t, always(scriptserver.Reply{Content: "one two three", Calls: []scriptserver.Call{{Name: "x"}}}))
+	inner := modeltest.New(t, newScript(scriptserver.Reply{Content: "one two three", Calls: []scriptserver.Call{{Name: "x"}}}))
 	target, err := url.Parse(inner.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -256,9 +256,9 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 	}
 	front.Start()
 	defer front.Close()
-	b := open(t, front.URL)
+	b := newBackend(t, front.URL)
 	for i := range 20 {
-		if _, _, err := ask(t, b, model.Request{Model: "m", Stream: i%2 == 0}); err != nil {
+		if _, _, err := collectReply(t, b, model.Request{Model: "m", Stream: i%2 == 0}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -267,8 +267,8 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 	}
 }
 
-// TestIdleConnectionThatDied must not fail the first question after a restart of the server.
-func TestIdleConnectionThatDied(t *testing.T) {
+// A request after a restart of the server must not fail because of a stale idle connection.
+func TestRequestOnClosedIdleConnectionIsRetried(t *testing.T) {
 	t.Parallel()
 	var served atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -278,16 +278,16 @@ func TestIdleConnectionThatDied(t *testing.T) {
 		if served.Add(1) == 2 {
 			conn, _, err := http.NewResponseController(w).Hijack()
 			if err == nil {
-				conn.Close() // as a server that was killed just now
+				conn.Close() // like a server that was just killed
 			}
 			return
 		}
 		_, _ = w.Write([]byte(`{"message":{"content":"hi"},"done":true}`))
 	}))
 	defer server.Close()
-	b := open(t, server.URL)
+	b := newBackend(t, server.URL)
 	for range 2 {
-		if m, _, err := ask(t, b, model.Request{Model: "m"}); err != nil || m.Content != "hi" {
+		if m, _, err := collectReply(t, b, model.Request{Model: "m"}); err != nil || m.Content != "hi" {
 			t.Fatalf("got %+v, %v", m, err)
 		}
 	}
@@ -306,7 +306,7 @@ func serveLines(t *testing.T, body string) string {
 	return server.URL
 }
 
-func TestLines(t *testing.T) {
+func TestReplyLines(t *testing.T) {
 	t.Parallel()
 	const done = `{"message":{"content":""},"done":true,"done_reason":"stop"}`
 	for _, c := range []struct {
@@ -314,20 +314,20 @@ func TestLines(t *testing.T) {
 		want       string
 		fails      error
 	}{
-		{"no line end at the end", `{"message":{"content":"a"}}` + "\n" + done, "a", nil},
+		{"no terminator at the end", `{"message":{"content":"a"}}` + "\n" + done, "a", nil},
 		{"blank lines and spaces", "\r\n  " + `{"message":{"content":"a"}}` + "\r\n\n\n\t" + done + "\r\n", "a", nil},
 		{"longer than the buffer", `{"message":{"content":"` + strings.Repeat("x", 1<<20) + `"}}` + "\n" + done, strings.Repeat("x", 1<<20), nil},
-		{"longer than the bound", `{"message":{"content":"` + strings.Repeat("x", 17<<20) + `"}}` + "\n" + done, "", model.ErrMalformed},
-		{"something after the end", done + "\n" + `{"message":{"content":"late"}}` + "\n", "", nil},
-		{"half a line", `{"message":{"content":"a"}}` + "\n" + `{"message":{"con`, "a", model.ErrMalformed},
-		{"nothing", "", "", model.ErrCut},
+		{"longer than the limit", `{"message":{"content":"` + strings.Repeat("x", 17<<20) + `"}}` + "\n" + done, "", model.ErrMalformed},
+		{"line after done", done + "\n" + `{"message":{"content":"late"}}` + "\n", "", nil},
+		{"truncated line", `{"message":{"content":"a"}}` + "\n" + `{"message":{"con`, "a", model.ErrMalformed},
+		{"empty body", "", "", model.ErrCut},
 		{"an array", "[]\n", "", model.ErrMalformed},
 		{"null message and calls", `{"message":null}` + "\n" + `{"message":{"tool_calls":null,"content":"b"},"done":true}`, "b", nil},
 		{"wrong types", `{"message":{"content":7},"done":true}`, "", model.ErrMalformed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			m, _, err := ask(t, open(t, serveLines(t, c.body)), model.Request{Model: "m", Stream: true})
+			m, _, err := collectReply(t, newBackend(t, serveLines(t, c.body)), model.Request{Model: "m", Stream: true})
 			if !errors.Is(err, c.fails) || c.fails == nil && err != nil {
 				t.Errorf("error %v, want %v", err, c.fails)
 			}
@@ -338,8 +338,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestServerThatDoesNotHangUp must not hold the answer back.
-func TestServerThatDoesNotHangUp(t *testing.T) {
+func TestOpenConnectionDoesNotDelayReply(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -348,26 +347,26 @@ func TestServerThatDoesNotHangUp(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer server.Close()
-	m, _, err := ask(t, open(t, server.URL), model.Request{Model: "m", Stream: true})
+	m, _, err := collectReply(t, newBackend(t, server.URL), model.Request{Model: "m", Stream: true})
 	if err != nil || m.Content != "hi" {
 		t.Errorf("got %+v, %v", m, err)
 	}
 }
 
-func TestNothingIsCutOffInSilence(t *testing.T) {
+func TestLongTextIsNotTruncatedForEmbedding(t *testing.T) {
 	t.Parallel()
 	server := modeltest.New(t, nil)
-	_, err := open(t, server.URL).Embed(t.Context(), "nomic-embed-text", []string{strings.Repeat("word ", 20000)})
+	_, err := newBackend(t, server.URL).Embed(t.Context(), "nomic-embed-text", []string{strings.Repeat("word ", 20000)})
 	if !errors.Is(err, model.ErrTooLong) {
 		t.Errorf("error %v", err)
 	}
 }
 
-// TestBuffersAreNotShared runs requests of all sizes side by side: a buffer given back too early would mix them up.
-func TestBuffersAreNotShared(t *testing.T) {
+// Requests of all sizes, some of them cancelled, must not mix up their bodies.
+func TestConcurrentRequestsKeepTheirBodies(t *testing.T) {
 	t.Parallel()
-	server := modeltest.New(t, always(scriptserver.Reply{Content: "{{last_user}}"}))
-	b := open(t, server.URL)
+	server := modeltest.New(t, newScript(scriptserver.Reply{Content: "{{last_user}}"}))
+	b := newBackend(t, server.URL)
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {

@@ -26,10 +26,11 @@ var (
 	followUpStart    = regexp.MustCompile(`(?i)^\s*(and|but|so|why|what about|how about|also|more)\b`)
 )
 
+// mentionsTime reports whether q asks for the time or the date.
 func mentionsTime(q string) bool { return timeWord.MatchString(q) && questionWord.MatchString(q) }
 
-// refersBack reports whether q asks about an earlier question, or cannot be understood without one: it is short and
-// points to something.
+// refersBack reports whether q asks about an earlier question or depends on one: it has at most eight words and contains a
+// pronoun or starts like a follow-up.
 func refersBack(q string) bool {
 	if asksAboutHistory.MatchString(q) {
 		return true
@@ -37,7 +38,7 @@ func refersBack(q string) bool {
 	return len(strings.Fields(q)) <= 8 && (pronoun.MatchString(q) || followUpStart.MatchString(q))
 }
 
-// zones are places people ask about. Longer names come before those they contain.
+// zones maps place names to time zones. A name must come before the names that it contains.
 var zones = []struct{ place, zone string }{
 	{"new york", "America/New_York"},
 	{"san francisco", "America/Los_Angeles"},
@@ -96,8 +97,8 @@ var zones = []struct{ place, zone string }{
 	{"karachi", "Asia/Karachi"},
 }
 
-// guessZone guesses the time zone that q is about; UTC when it names no place we know. It says so when it names one that we
-// do not know.
+// guessZone returns the time zone that q names, by zone name or by a known place, and UTC otherwise. unknownPlace reports that
+// q names a place that is not in zones.
 func guessZone(q string) (zone string, unknownPlace bool) {
 	if name := zoneName.FindString(q); name != "" {
 		return name, false
@@ -111,7 +112,7 @@ func guessZone(q string) (zone string, unknownPlace bool) {
 	return "UTC", placeName.MatchString(q)
 }
 
-// trimFrame leaves out the lines that mark where a result begins and ends.
+// trimFrame removes the lines that mark the beginning and the end of an untrusted tool result.
 func trimFrame(s string) string {
 	lines := slices.DeleteFunc(strings.Split(s, "\n"), func(line string) bool {
 		return strings.HasPrefix(strings.TrimSpace(line), "[") && strings.Contains(line, "TOOL_RESULT")
@@ -119,7 +120,7 @@ func trimFrame(s string) string {
 	return strings.TrimSpace(strings.Join(lines, "\n"))
 }
 
-// schema is the part of JSON schema that instance fills in.
+// schema is the part of JSON Schema that fillSchema supports.
 type schema struct {
 	Type       any                        `json:"type"`
 	Enum       []json.RawMessage          `json:"enum"`
@@ -132,8 +133,8 @@ type schema struct {
 	AnyOf      []json.RawMessage          `json:"anyOf"`
 }
 
-// fillSchema returns the plainest value that fits a schema, so that whoever asked for a form can go on. It is honest where
-// it can be: a text says that nobody wrote it.
+// fillSchema returns a minimal JSON value that satisfies a schema, so that a caller that requested structured output can
+// continue. Strings state that the demo model wrote them.
 func fillSchema(raw json.RawMessage) string {
 	b, err := json.Marshal(buildValue(raw, 0))
 	if err != nil {
@@ -142,6 +143,7 @@ func fillSchema(raw json.RawMessage) string {
 	return string(b)
 }
 
+// buildValue returns a value for a schema. Below a depth of 8 and for an invalid schema it is an empty object.
 func buildValue(raw json.RawMessage, depth int) any {
 	var s schema
 	if depth > 8 || json.Unmarshal(raw, &s) != nil {
@@ -183,7 +185,7 @@ func buildValue(raw json.RawMessage, depth int) any {
 	return object
 }
 
-// firstType is the type, the first when there are several.
+// firstType returns the type of s, the first one of a list, "" if none is given.
 func (s schema) firstType() string {
 	switch t := s.Type.(type) {
 	case string:
@@ -197,5 +199,5 @@ func (s schema) firstType() string {
 	return ""
 }
 
-// maxQuotedBytes is how much is said of what somebody else wrote, in bytes.
+// maxQuotedBytes bounds a quotation of a question or a tool result, in bytes.
 const maxQuotedBytes = 400

@@ -1,6 +1,6 @@
 // Package scripted is the built-in demo model for a machine without a model server. It follows a few fixed rules, so that a
-// newcomer sees the whole path work: thinking, a tool call, an answer that uses its result, a question about an earlier
-// one. It is no model and says so in every answer. The same request always gives the same reply.
+// new user sees the whole path: thinking, a tool call, an answer from its result, a follow-up question. It is not a
+// language model and states that in every answer. Replies are deterministic.
 package scripted
 
 import (
@@ -16,18 +16,18 @@ import (
 	"conclave/pkg/text"
 )
 
-// Name is the one model there is, for chats and vectors. Wherever a model is named, this is what people read.
+// Name is the name of the only model, for chats and embeddings, as users see it.
 const Name = "scripted (built in)"
 
 // Backend is the demo model. The zero value is ready, and safe for concurrent use.
 type Backend struct {
-	// Suggest is the model that people are told to fetch; "" = gemma4:12b.
+	// Suggest is the model that answers advise to pull; "" = gemma4:12b.
 	Suggest string
 }
 
 var _ model.Backend = Backend{}
 
-// installAdvice is what to do about it.
+// installAdvice returns how to get a real model.
 func (b Backend) installAdvice() string {
 	name := b.Suggest
 	if name == "" {
@@ -36,12 +36,12 @@ func (b Backend) installAdvice() string {
 	return "For real answers install Ollama (https://ollama.com/download), then run: conclave model pull " + name
 }
 
-// checkName refuses every name but ours: the demo model never answers in the place of a model that was asked for.
+// checkName returns [model.ErrMissing] for every name but [Name]: the demo model never replaces a requested model silently.
 func (b Backend) checkName(name string) error {
 	if name == Name {
 		return nil
 	}
-	return fmt.Errorf("%w: %s; only the built-in demo model is here. %s", model.ErrMissing, name, b.installAdvice())
+	return fmt.Errorf("%w: %s; only the built-in demo model is available. %s", model.ErrMissing, name, b.installAdvice())
 }
 
 // Chat implements [model.Chat].
@@ -76,17 +76,17 @@ func (b Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chun
 }
 
 func cancelledError(ctx context.Context) error {
-	return fmt.Errorf("asking the built-in demo model: %w", ctx.Err())
+	return fmt.Errorf("requesting the built-in demo model: %w", ctx.Err())
 }
 
-// reply is what the demo model says to a request.
+// reply is the reply to a request.
 type reply struct {
 	thinking, content string
 	calls             []model.Call
-	truncated         bool // at the limit of the request
+	truncated         bool // at Options.Predict
 }
 
-// streamChunks yields word by word, as a model would.
+// streamChunks yields the reply word by word, thinking first, calls last.
 func (s reply) streamChunks() iter.Seq[model.Chunk] {
 	return func(yield func(model.Chunk) bool) {
 		for _, w := range splitWords(s.thinking) {
@@ -105,7 +105,7 @@ func (s reply) streamChunks() iter.Seq[model.Chunk] {
 	}
 }
 
-// splitWords cuts s before every space.
+// splitWords splits s before every space and newline. The parts concatenate to s.
 func splitWords(s string) (all []string) {
 	from := 0
 	for i := range len(s) {
@@ -120,13 +120,13 @@ func splitWords(s string) (all []string) {
 	return all
 }
 
-// finalCounts counts words as tokens: nothing else is at hand to count with.
+// finalCounts returns the final record of a reply. It counts words as tokens, because there is no tokenizer.
 func (s reply) finalCounts(r model.Request) model.Final {
 	f := model.Final{Model: Name, Reason: "stop", OutputTokens: len(splitWords(s.thinking)) + len(splitWords(s.content)) + len(s.calls)}
 	for _, m := range r.Messages {
 		f.PromptTokens += len(splitWords(m.Content))
 	}
-	for _, t := range r.Tools { // they are sent too, and JSON has few blanks
+	for _, t := range r.Tools { // about three bytes of JSON schema per token
 		f.PromptTokens += len(splitWords(t.Description)) + len(t.Parameters)/3
 	}
 	if s.truncated {
@@ -135,7 +135,7 @@ func (s reply) finalCounts(r model.Request) model.Final {
 	return f
 }
 
-// composeReply decides what to say.
+// composeReply returns the reply to r, without thinking if r forbids it and truncated to Options.Predict words.
 func (b Backend) composeReply(r model.Request) reply {
 	t := parseTurn(r)
 	s := b.applyRules(r, t)
@@ -148,6 +148,7 @@ func (b Backend) composeReply(r model.Request) reply {
 	return s
 }
 
+// applyRules returns the reply of the first rule that applies.
 func (b Backend) applyRules(r model.Request, t turn) reply {
 	switch {
 	case len(r.Format) > 0:
@@ -161,8 +162,8 @@ func (b Backend) applyRules(r model.Request, t turn) reply {
 		return b.quoteResults(t)
 	case mentionsTime(t.question) && !t.hasTool(timeTool):
 		return reply{
-			thinking: "The question is about the time. I do not know it, and no tool that does is at hand.",
-			content:  "I do not know the time, and the tool that does is not at hand. (I am the built-in demo model and not a model. " + b.installAdvice() + ")",
+			thinking: "The question is about the time. I do not know it, and no tool that does is available.",
+			content:  "I do not know the time, and the tool that does is not available. (I am the built-in demo model and not a model. " + b.installAdvice() + ")",
 		}
 	case t.asksForTime():
 		zone, _ := guessZone(t.question)
@@ -181,7 +182,7 @@ func (b Backend) applyRules(r model.Request, t turn) reply {
 	}
 }
 
-// callTool is a call of one tool, with what the demo model thinks of it.
+// callTool returns a reply that calls tool. thinking is a format with one %s for the tool's name.
 func callTool(r model.Request, tool string, arguments map[string]string, thinking string) reply {
 	args, err := json.Marshal(arguments)
 	if err != nil {
@@ -193,7 +194,8 @@ func callTool(r model.Request, tool string, arguments map[string]string, thinkin
 	}
 }
 
-// asksForTime reports whether the time is asked for: in so many words, or as in "And in Lima?" after a question that did.
+// asksForTime reports whether the question asks for the time, directly or as a follow-up with a place ("And in Lima?") to a
+// question that did.
 func (t turn) asksForTime() bool {
 	if mentionsTime(t.question) {
 		return true
@@ -202,20 +204,20 @@ func (t turn) asksForTime() bool {
 	return n > 0 && followUpStart.MatchString(t.question) && mentionsTime(t.earlier[n-1]) && placeName.MatchString(t.question) && t.hasTool(timeTool)
 }
 
-// quoteResults answers with what the tools returned.
+// quoteResults returns an answer that quotes the tool results of the turn.
 func (b Backend) quoteResults(t turn) reply {
 	var c strings.Builder
 	for _, m := range t.results {
 		fmt.Fprintf(&c, "The tool %s says: %s\n", m.ToolName, text.Clip(trimFrame(m.Content), maxQuotedBytes))
 	}
-	if _, lost := guessZone(t.question); lost && t.asksForTime() {
+	if _, unknownPlace := guessZone(t.question); unknownPlace && t.asksForTime() {
 		c.WriteString("I do not know that place, so this is the time in UTC.\n")
 	}
 	c.WriteString("(Told by the built-in demo model, which is not a model. " + b.installAdvice() + ")")
 	return reply{thinking: "The tools have answered. I pass on what they say.", content: c.String()}
 }
 
-// recallQuestion answers a question about an earlier one.
+// recallQuestion returns an answer that quotes the previous question of the user.
 func (b Backend) recallQuestion(t turn) reply {
 	if len(t.earlier) == 0 {
 		return reply{
@@ -230,7 +232,7 @@ func (b Backend) recallQuestion(t turn) reply {
 	}
 }
 
-// Embed implements [model.Embedder]. The vectors know letters and words, and no meaning.
+// Embed implements [model.Embedder]. The vectors reflect letters and words, not meaning.
 func (b Backend) Embed(ctx context.Context, name string, texts []string) (model.Vectors, error) {
 	if err := b.checkName(name); err != nil {
 		return model.Vectors{}, err
@@ -265,18 +267,18 @@ func (b Backend) Show(_ context.Context, name string) (model.Info, error) {
 	return describeModel(), nil
 }
 
-// Pull implements [model.Backend]: there is nothing to fetch from.
+// Pull implements [model.Backend]. It always fails with [model.ErrUnsupported].
 func (b Backend) Pull(context.Context, string) iter.Seq2[model.Progress, error] {
 	return func(yield func(model.Progress, error) bool) {
-		yield(model.Progress{}, fmt.Errorf("%w: the built-in demo model fetches no models. %s", model.ErrUnsupported, b.installAdvice()))
+		yield(model.Progress{}, fmt.Errorf("%w: the built-in demo model cannot pull models. %s", model.ErrUnsupported, b.installAdvice()))
 	}
 }
 
-// turn is what the rules look at.
+// turn is the part of a request to which the rules apply.
 type turn struct {
-	question string          // the last one
-	earlier  []string        // questions before it
-	results  []model.Message // of tools, since the question
+	question string          // the last user message
+	earlier  []string        // the user messages before it
+	results  []model.Message // of tools, after question
 	tools    []model.Tool
 }
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-	_ "time/tzdata" // zones are looked up
+	_ "time/tzdata" // for time.LoadLocation
 
 	"github.com/google/jsonschema-go/jsonschema"
 
@@ -17,16 +17,16 @@ import (
 	"conclave/pkg/model/scripted"
 )
 
-func TestContract(t *testing.T) {
+func TestBackendContract(t *testing.T) {
 	t.Parallel()
 	conformance.RunContract(t, scripted.Backend{}, scripted.Name, scripted.Name)
 }
 
-var clock = []model.Tool{{Name: "get_datetime", Parameters: json.RawMessage(`{"type":"object"}`)}}
+var timeTools = []model.Tool{{Name: "get_datetime", Parameters: json.RawMessage(`{"type":"object"}`)}}
 
-func reply(role, text string) model.Message { return model.Message{Role: role, Content: text} }
+func newMessage(role, text string) model.Message { return model.Message{Role: role, Content: text} }
 
-func ask(t *testing.T, r model.Request) (model.Message, model.Final) {
+func collectReply(t *testing.T, r model.Request) (model.Message, model.Final) {
 	t.Helper()
 	r.Model = scripted.Name
 	m, f, err := model.Collect(scripted.Backend{}.Chat(t.Context(), r))
@@ -41,18 +41,18 @@ func ask(t *testing.T, r model.Request) (model.Message, model.Final) {
 	return m, f
 }
 
-// honest checks that an answer cannot be taken for a model's.
-func honest(t *testing.T, m model.Message, f model.Final) {
+// checkDisclosure checks that an answer states that it is not a model's.
+func checkDisclosure(t *testing.T, m model.Message, f model.Final) {
 	t.Helper()
 	if !strings.Contains(m.Content, "built-in demo model") || !strings.Contains(m.Content, "not a") || f.Model != scripted.Name {
-		t.Errorf("%q by %q does not say what it is", m.Content, f.Model)
+		t.Errorf("%q by %q does not disclose the demo model", m.Content, f.Model)
 	}
 }
 
-func TestPlainAnswer(t *testing.T) {
+func TestAnswerDisclosesTheDemoModel(t *testing.T) {
 	t.Parallel()
-	m, f := ask(t, model.Request{Messages: []model.Message{reply("system", "s"), reply("user", "What is the capital of France?")}})
-	honest(t, m, f)
+	m, f := collectReply(t, model.Request{Messages: []model.Message{newMessage("system", "s"), newMessage("user", "What is the capital of France?")}})
+	checkDisclosure(t, m, f)
 	for _, want := range []string{"capital of France", "conclave model pull gemma4:12b"} {
 		if !strings.Contains(m.Content, want) {
 			t.Errorf("%q does not hold %q", m.Content, want)
@@ -62,10 +62,10 @@ func TestPlainAnswer(t *testing.T) {
 		t.Errorf("%+v, %+v", m, f)
 	}
 	no := false
-	if m, _ := ask(t, model.Request{Think: &no, Messages: []model.Message{reply("user", "hi")}}); m.Thinking != "" {
-		t.Errorf("thinks although it is not to: %q", m.Thinking)
+	if m, _ := collectReply(t, model.Request{Think: &no, Messages: []model.Message{newMessage("user", "hi")}}); m.Thinking != "" {
+		t.Errorf("thinks although Think is false: %q", m.Thinking)
 	}
-	short, f := ask(t, model.Request{Options: model.Options{Predict: 3}, Messages: []model.Message{reply("user", "hi")}})
+	short, f := collectReply(t, model.Request{Options: model.Options{Predict: 3}, Messages: []model.Message{newMessage("user", "hi")}})
 	if f.Reason != "length" || len(strings.Fields(short.Content)) != 3 {
 		t.Errorf("%q, %+v", short.Content, f)
 	}
@@ -74,7 +74,7 @@ func TestPlainAnswer(t *testing.T) {
 func TestThinkingIsStreamedBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	thinking, answering := 0, 0
-	r := model.Request{Model: scripted.Name, Stream: true, Messages: []model.Message{reply("user", "hi")}}
+	r := model.Request{Model: scripted.Name, Stream: true, Messages: []model.Message{newMessage("user", "hi")}}
 	for c, err := range (scripted.Backend{}).Chat(t.Context(), r) {
 		if err != nil {
 			t.Fatal(err)
@@ -102,8 +102,8 @@ func TestTimeQuestionCallsTheTool(t *testing.T) {
 		"What day is it in America/Argentina/Ushuaia ?": "America/Argentina/Ushuaia",
 		"current time in TOKYO":                         "Asia/Tokyo",
 	} {
-		r := model.Request{Tools: clock, Messages: []model.Message{reply("user", question)}}
-		m, _ := ask(t, r)
+		r := model.Request{Tools: timeTools, Messages: []model.Message{newMessage("user", question)}}
+		m, _ := collectReply(t, r)
 		if len(m.Calls) != 1 || m.Calls[0].Name != "get_datetime" || string(m.Calls[0].Arguments) != `{"timezone":"`+zone+`"}` {
 			t.Fatalf("%s: %+v", question, m)
 		}
@@ -117,29 +117,28 @@ func TestTimeQuestionCallsTheTool(t *testing.T) {
 			Role: model.ToolRole, ToolName: "get_datetime", CallID: m.Calls[0].ID,
 			Content: "[TOOL_RESULT: UNTRUSTED 7f3a]\n2026-01-02T03:04:05Z (Friday)\n[/TOOL_RESULT 7f3a]",
 		})
-		answer, f := ask(t, r)
-		honest(t, answer, f)
+		answer, f := collectReply(t, r)
+		checkDisclosure(t, answer, f)
 		if !strings.Contains(answer.Content, "get_datetime says: 2026-01-02T03:04:05Z (Friday)\n") || len(answer.Calls) != 0 {
 			t.Errorf("%q does not quote the result", answer.Content)
 		}
 	}
-	if m, _ := ask(t, model.Request{Messages: []model.Message{reply("user", "What time is it?")}}); len(m.Calls) != 0 {
+	if m, _ := collectReply(t, model.Request{Messages: []model.Message{newMessage("user", "What time is it?")}}); len(m.Calls) != 0 {
 		t.Error("calls a tool that is not offered")
 	}
-	if m, _ := ask(t, model.Request{Tools: clock, Messages: []model.Message{reply("user", "I like my new car")}}); len(m.Calls) != 0 {
+	if m, _ := collectReply(t, model.Request{Tools: timeTools, Messages: []model.Message{newMessage("user", "I like my new car")}}); len(m.Calls) != 0 {
 		t.Error("calls a tool for nothing")
 	}
-	// A result of an earlier turn is no answer to this question.
-	m, _ := ask(t, model.Request{Tools: clock, Messages: []model.Message{
-		reply("user", "What time is it?"), reply("tool", "noon"), reply("assistant", "noon"), reply("user", "And what time is it now?"),
+	// A tool result of an earlier turn does not answer this question.
+	m, _ := collectReply(t, model.Request{Tools: timeTools, Messages: []model.Message{
+		newMessage("user", "What time is it?"), newMessage("tool", "noon"), newMessage("assistant", "noon"), newMessage("user", "And what time is it now?"),
 	}})
 	if len(m.Calls) != 1 {
 		t.Errorf("%+v", m)
 	}
 }
 
-// A newcomer without a model sees memory at work too.
-func TestMemoryQuestionsCallTheTools(t *testing.T) {
+func TestMemoryQuestionsCallTheMemoryTools(t *testing.T) {
 	t.Parallel()
 	memory := []model.Tool{{Name: "save_memory"}, {Name: "search_memory"}}
 	for _, tt := range []struct{ question, tool, args string }{
@@ -150,7 +149,7 @@ func TestMemoryQuestionsCallTheTools(t *testing.T) {
 		{"Do you remember the sixties", "", ""},
 		{"What did I ask before?", "", ""},
 	} {
-		m, _ := ask(t, model.Request{Tools: memory, Messages: []model.Message{reply("user", tt.question)}})
+		m, _ := collectReply(t, model.Request{Tools: memory, Messages: []model.Message{newMessage("user", tt.question)}})
 		if tt.tool == "" {
 			if len(m.Calls) != 0 {
 				t.Errorf("%s: %+v", tt.question, m.Calls)
@@ -160,52 +159,52 @@ func TestMemoryQuestionsCallTheTools(t *testing.T) {
 		if len(m.Calls) != 1 || m.Calls[0].Name != tt.tool || string(m.Calls[0].Arguments) != tt.args || m.Thinking == "" {
 			t.Errorf("%s: %+v", tt.question, m)
 		}
-		if m, _ := ask(t, model.Request{Tools: clock, Messages: []model.Message{reply("user", tt.question)}}); len(m.Calls) != 0 {
+		if m, _ := collectReply(t, model.Request{Tools: timeTools, Messages: []model.Message{newMessage("user", tt.question)}}); len(m.Calls) != 0 {
 			t.Errorf("%s: calls a tool that is not offered", tt.question)
 		}
 	}
 }
 
-func TestFollowUps(t *testing.T) {
+func TestFollowUpsQuoteThePreviousQuestion(t *testing.T) {
 	t.Parallel()
 	before := []model.Message{
-		reply("user", "Who wrote Faust?"), reply("assistant", "-"), reply("user", "How tall is the Eiffel Tower?"), reply("assistant", "-"),
+		newMessage("user", "Who wrote Faust?"), newMessage("assistant", "-"), newMessage("user", "How tall is the Eiffel Tower?"), newMessage("assistant", "-"),
 	}
 	for _, question := range []string{"What did I ask before?", "what was my previous question", "Why is it so tall?", "And its weight?"} {
-		m, f := ask(t, model.Request{Messages: append(before[:len(before):len(before)], reply("user", question))})
-		honest(t, m, f)
+		m, f := collectReply(t, model.Request{Messages: append(before[:len(before):len(before)], newMessage("user", question))})
+		checkDisclosure(t, m, f)
 		if !strings.Contains(m.Content, `Before this you asked: "How tall is the Eiffel Tower?"`) {
 			t.Errorf("%s: %q", question, m.Content)
 		}
 	}
-	m, f := ask(t, model.Request{Messages: []model.Message{reply("user", "What did I ask before?")}})
-	honest(t, m, f)
+	m, f := collectReply(t, model.Request{Messages: []model.Message{newMessage("user", "What did I ask before?")}})
+	checkDisclosure(t, m, f)
 	if !strings.Contains(m.Content, "first question") {
 		t.Errorf("%q", m.Content)
 	}
 }
 
-func TestGradesAreTheMiddleAndSaySo(t *testing.T) {
+func TestGradeIsTheMiddleOne(t *testing.T) {
 	t.Parallel()
-	m, f := ask(t, model.Request{Messages: []model.Message{reply("user", "Grade it. End with [RESULT] and a number from 1 to 5.")}})
-	honest(t, m, f)
+	m, f := collectReply(t, model.Request{Messages: []model.Message{newMessage("user", "Grade it. End with [RESULT] and a number from 1 to 5.")}})
+	checkDisclosure(t, m, f)
 	if !strings.HasSuffix(m.Content, "[RESULT] 3") {
 		t.Errorf("%q", m.Content)
 	}
 }
 
-func TestFormsAreFilledIn(t *testing.T) {
+func TestFormatIsSatisfied(t *testing.T) {
 	t.Parallel()
-	for _, form := range []string{
+	for _, format := range []string{
 		`{"type":"object","properties":{"intent":{"type":"string"},"entities":{"type":"array","items":{"type":"string"}},"n":{"type":"integer","minimum":1}},"required":["intent","entities","n"],"additionalProperties":false}`,
 		`{"type":"object","properties":{"status":{"enum":["failed","success"]},"deep":{"type":"object","properties":{"x":{"type":["null","string"]},"y":{"type":"array","minItems":2,"items":{"type":"boolean"}}},"required":["x","y"]}},"required":["status","deep"]}`,
 		`{"anyOf":[{"type":"number"},{"type":"string"}]}`,
 		`{"const":{"a":1}}`,
 		`{}`,
 	} {
-		m, _ := ask(t, model.Request{Format: json.RawMessage(form), Messages: []model.Message{reply("user", "x")}})
+		m, _ := collectReply(t, model.Request{Format: json.RawMessage(format), Messages: []model.Message{newMessage("user", "x")}})
 		var s jsonschema.Schema
-		if err := json.Unmarshal([]byte(form), &s); err != nil {
+		if err := json.Unmarshal([]byte(format), &s); err != nil {
 			t.Fatal(err)
 		}
 		check, err := s.Resolve(nil)
@@ -214,15 +213,15 @@ func TestFormsAreFilledIn(t *testing.T) {
 		}
 		var v any
 		if err := json.Unmarshal([]byte(m.Content), &v); err != nil {
-			t.Fatalf("%s gives %q", form, m.Content)
+			t.Fatalf("%s gives %q", format, m.Content)
 		}
 		if err := check.Validate(v); err != nil {
-			t.Errorf("%s gives %s: %v", form, m.Content, err)
+			t.Errorf("%s gives %s: %v", format, m.Content, err)
 		}
 	}
 }
 
-func TestNeverInThePlaceOfAModel(t *testing.T) {
+func TestOtherModelIsNotFound(t *testing.T) {
 	t.Parallel()
 	b := scripted.Backend{Suggest: "other:3b"}
 	_, _, chat := model.Collect(b.Chat(t.Context(), model.Request{Model: "gemma4:12b"}))
@@ -244,7 +243,7 @@ func TestNeverInThePlaceOfAModel(t *testing.T) {
 	}
 }
 
-func TestCancelInTheMiddle(t *testing.T) {
+func TestCancelEndsTheStream(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -261,28 +260,28 @@ func TestCancelInTheMiddle(t *testing.T) {
 	}
 }
 
-// A place that it does not know is said to be one; what goes on from a question about the time is about the time.
-func TestPlaces(t *testing.T) {
+// An unknown place is disclosed; a follow-up with a place to a question about the time asks for the time.
+func TestTimeZoneOfPlaces(t *testing.T) {
 	t.Parallel()
 	result := func(m model.Message) model.Message {
 		return model.Message{Role: model.ToolRole, ToolName: "get_datetime", CallID: m.Calls[0].ID, Content: "noon"}
 	}
-	r := model.Request{Tools: clock, Messages: []model.Message{reply("user", "What time is it in Atlantis?")}}
-	m, _ := ask(t, r)
+	r := model.Request{Tools: timeTools, Messages: []model.Message{newMessage("user", "What time is it in Atlantis?")}}
+	m, _ := collectReply(t, r)
 	r.Messages = append(r.Messages, m, result(m))
-	if answer, _ := ask(t, r); !strings.Contains(answer.Content, "do not know that place") {
+	if answer, _ := collectReply(t, r); !strings.Contains(answer.Content, "do not know that place") {
 		t.Errorf("%q", answer.Content)
 	}
-	r = model.Request{Tools: clock, Messages: []model.Message{reply("user", "What time is it in Tokyo?"), reply("assistant", "noon"), reply("user", "And in Lima?")}}
-	if m, _ = ask(t, r); len(m.Calls) != 1 || !strings.Contains(string(m.Calls[0].Arguments), "America/Lima") {
+	r = model.Request{Tools: timeTools, Messages: []model.Message{newMessage("user", "What time is it in Tokyo?"), newMessage("assistant", "noon"), newMessage("user", "And in Lima?")}}
+	if m, _ = collectReply(t, r); len(m.Calls) != 1 || !strings.Contains(string(m.Calls[0].Arguments), "America/Lima") {
 		t.Fatalf("%+v", m)
 	}
 	r.Messages = append(r.Messages, m, result(m))
-	if answer, _ := ask(t, r); strings.Contains(answer.Content, "do not know") {
+	if answer, _ := collectReply(t, r); strings.Contains(answer.Content, "do not know") {
 		t.Errorf("%q", answer.Content)
 	}
-	r = model.Request{Messages: []model.Message{reply("user", "What time is it in Tokyo?")}}
-	if answer, _ := ask(t, r); !strings.Contains(answer.Content, "not at hand") {
+	r = model.Request{Messages: []model.Message{newMessage("user", "What time is it in Tokyo?")}}
+	if answer, _ := collectReply(t, r); !strings.Contains(answer.Content, "not available") {
 		t.Errorf("%q", answer.Content)
 	}
 }

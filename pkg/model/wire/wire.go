@@ -1,5 +1,5 @@
-// Package wire is a model that is reached over the bus: it turns requests into messages to the model actor and back, for
-// those who ask and for the actor that answers. Nothing else knows how a model's words look on the bus.
+// Package wire reaches the model actor over the bus: [Client] is the client side, and the Encode and Decode functions
+// convert requests, chunks and errors for both sides. No other package knows the encoding.
 package wire
 
 import (
@@ -17,13 +17,14 @@ import (
 	"conclave/subjects"
 )
 
-// Client asks the model actor in a role. It implements [model.Chat] and [model.Embedder].
+// Client sends requests to the model actor in a role. It implements [model.Chat] and [model.Embedder].
 type Client struct {
 	Out     actor.Out
-	Role    string        // assistant, critic, ...: which model answers is the actor's choice
+	Role    string        // assistant, critic, ...; the actor selects the model for it
 	Hint    string        // simple, reasoning, code; "" = none
-	Timeout time.Duration // of one call, when the context has no earlier deadline; 0 = 2 m
-	// OnDone is told who answered, when a reply is complete: a stand-in, or another model than asked for.
+	Timeout time.Duration // of one call, unless the context has an earlier deadline; 0 = 2 minutes
+	// OnDone, if set, is called with the last chunk of a complete reply, which names the model that replied: possibly the
+	// built-in demo model, or another one than requested.
 	OnDone func(subjects.ChatChunk)
 }
 
@@ -57,12 +58,13 @@ func (c Client) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk
 			}
 		}
 		if !done {
-			yield(model.Chunk{}, fmt.Errorf("%w: the model actor ended it early", model.ErrCut))
+			yield(model.Chunk{}, fmt.Errorf("%w: the model actor ended the stream without the last chunk", model.ErrCut))
 		}
 	}
 }
 
-// Embed implements [model.Embedder]. Many texts go in several requests, all within the one time limit.
+// Embed implements [model.Embedder]. It sends the texts in batches, all within one timeout. It fails with
+// [model.ErrMalformed] when the batches were embedded by different models, because their vectors are not comparable.
 func (c Client) Embed(ctx context.Context, name string, texts []string) (model.Vectors, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.callTimeout())
 	defer cancel()
@@ -76,7 +78,7 @@ func (c Client) Embed(ctx context.Context, name string, texts []string) (model.V
 		case len(a.Vectors) != len(batch):
 			return model.Vectors{}, fmt.Errorf("%w: %d vectors for %d texts", model.ErrMalformed, len(a.Vectors), len(batch))
 		case first > 0 && a.Model != v.Model:
-			return model.Vectors{}, fmt.Errorf("%w: %s made the first vectors and %s the next; they do not compare", model.ErrMalformed, v.Model, a.Model)
+			return model.Vectors{}, fmt.Errorf("%w: the vectors of %s and %s are not comparable", model.ErrMalformed, v.Model, a.Model)
 		}
 		v.Model, v.Values = a.Model, append(v.Values, a.Vectors...)
 		first += len(batch)
@@ -84,13 +86,13 @@ func (c Client) Embed(ctx context.Context, name string, texts []string) (model.V
 	return v, nil
 }
 
-// Bounds of one request for vectors. The vectors of so many texts, each of 4096 numbers, still fit a message.
+// Limits of one embedding request. The reply must fit a message: 32 vectors of 4096 numbers do.
 const (
 	maxBatchTexts = 32
 	maxBatchBytes = 512 << 10
 )
 
-// countBatchTexts is how many of the texts go into one request, at least one.
+// countBatchTexts returns how many of the texts fit one request, at least one.
 func countBatchTexts(texts []string) int {
 	n, size := 0, 0
 	for _, t := range texts {
@@ -109,7 +111,7 @@ func (c Client) callTimeout() time.Duration {
 	return 2 * time.Minute
 }
 
-// EncodeRequest is a request as it is said on the bus. Role and hint are the caller's to add.
+// EncodeRequest returns the message for r. The caller must set Role and Hint.
 func EncodeRequest(r model.Request) (subjects.ChatRequest, error) {
 	q := subjects.ChatRequest{Model: r.Model, Format: r.Format, Think: r.Think, Stream: r.Stream}
 	var err error
@@ -127,7 +129,8 @@ func EncodeRequest(r model.Request) (subjects.ChatRequest, error) {
 	return q, nil
 }
 
-// DecodeRequest reads it back, strictly.
+// DecodeRequest is the inverse of [EncodeRequest]. It rejects unknown fields, trailing data, a format that is not JSON and a
+// request without messages with a fault of code [subjects.CodeMalformed].
 func DecodeRequest(q subjects.ChatRequest) (model.Request, error) {
 	r := model.Request{Model: q.Model, Format: q.Format, Think: q.Think, Stream: q.Stream}
 	for _, part := range []struct {
@@ -139,19 +142,19 @@ func DecodeRequest(q subjects.ChatRequest) (model.Request, error) {
 			continue
 		}
 		if err := decodeStrict(part.raw, part.to); err != nil {
-			return r, subjects.Faultf(subjects.CodeMalformed, "%s could not be read", part.name)
+			return r, subjects.Faultf(subjects.CodeMalformed, "invalid %s", part.name)
 		}
 	}
-	if len(q.Format) > 0 && !json.Valid(q.Format) { // it goes into other JSON as it is
-		return r, subjects.Faultf(subjects.CodeMalformed, "the format could not be read")
+	if len(q.Format) > 0 && !json.Valid(q.Format) { // it is inserted into other JSON unchanged
+		return r, subjects.Faultf(subjects.CodeMalformed, "invalid format")
 	}
 	if len(r.Messages) == 0 {
-		return r, subjects.Faultf(subjects.CodeMalformed, "there are no messages")
+		return r, subjects.Faultf(subjects.CodeMalformed, "no messages")
 	}
 	return r, nil
 }
 
-// EncodeChunk is a chunk as it is said on the bus.
+// EncodeChunk returns the message for c.
 func EncodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
 	p := subjects.ChatChunk{Content: c.Content, Thinking: c.Thinking, Done: c.Done}
 	if len(c.Calls) > 0 {
@@ -167,12 +170,12 @@ func EncodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
 	return p, nil
 }
 
-// DecodeChunk reads it back.
+// DecodeChunk is the inverse of [EncodeChunk]. Tool calls that cannot be decoded are [model.ErrMalformed].
 func DecodeChunk(p subjects.ChatChunk) (model.Chunk, error) {
 	c := model.Chunk{Content: p.Content, Thinking: p.Thinking, Done: p.Done}
 	if len(p.ToolCalls) > 0 {
 		if err := decodeStrict(p.ToolCalls, &c.Calls); err != nil {
-			return c, fmt.Errorf("%w: calls from the model actor", model.ErrMalformed)
+			return c, fmt.Errorf("%w: invalid tool calls from the model actor", model.ErrMalformed)
 		}
 	}
 	if p.Done {
@@ -184,7 +187,7 @@ func DecodeChunk(p subjects.ChatChunk) (model.Chunk, error) {
 	return c, nil
 }
 
-// errorCodes pairs what can go wrong with a model with its code on the bus.
+// errorCodes pairs the sentinel errors of package model with their codes on the bus.
 var errorCodes = []struct {
 	err  error
 	code string
@@ -202,8 +205,8 @@ var errorCodes = []struct {
 	{model.ErrUnauthorized, subjects.CodeModelKey},
 }
 
-// EncodeError is an error of a model as it travels on the bus, nil when it is none of a model's. Texts of backends are written
-// for people and hold no secret.
+// EncodeError returns the fault for an error that wraps a sentinel error of package model, nil for any other error. The
+// text is sent unchanged: backends guarantee that their errors contain no secret.
 func EncodeError(err error) *subjects.Fault {
 	for _, c := range errorCodes {
 		if errors.Is(err, c.err) {
@@ -213,8 +216,8 @@ func EncodeError(err error) *subjects.Fault {
 	return nil
 }
 
-// DecodeError is a fault from the bus as the error of a model that it was. Other errors stay what they are, except that nobody
-// there to answer is a model that cannot be reached.
+// DecodeError is the inverse of [EncodeError]: it returns an error that wraps both the sentinel error and the fault. A
+// request that no model actor received is [model.ErrUnreachable]. Other errors are returned unchanged.
 func DecodeError(err error) error {
 	var f *subjects.Fault
 	if !errors.As(err, &f) || f == nil {
@@ -226,12 +229,12 @@ func DecodeError(err error) error {
 		}
 	}
 	if f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err) {
-		return modelError{&subjects.Fault{Code: subjects.CodeModelUnreachable, Text: "the model actor is not there; is it running? see conclave top"}, model.ErrUnreachable}
+		return modelError{&subjects.Fault{Code: subjects.CodeModelUnreachable, Text: "the model actor is not running; see conclave top"}, model.ErrUnreachable}
 	}
 	return err
 }
 
-// modelError is both: what the bus said, and which error of a model it is.
+// modelError is a fault from the bus together with the sentinel error that it stands for.
 type modelError struct {
 	fault    *subjects.Fault
 	sentinel error
@@ -241,7 +244,7 @@ func (e modelError) Error() string { return e.fault.Text }
 
 func (e modelError) Unwrap() []error { return []error{e.sentinel, e.fault} }
 
-// decodeStrict reads JSON that one of us wrote: no unknown fields, nothing after it.
+// decodeStrict decodes JSON and rejects unknown fields and trailing data.
 func decodeStrict(raw json.RawMessage, to any) error {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
@@ -249,7 +252,7 @@ func decodeStrict(raw json.RawMessage, to any) error {
 		return err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows")
+		return errors.New("trailing data")
 	}
 	return nil
 }

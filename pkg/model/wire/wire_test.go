@@ -17,7 +17,7 @@ import (
 	"conclave/subjects"
 )
 
-func full() model.Request {
+func newRequest() model.Request {
 	yes, warm, seed := true, 0.7, 42
 	return model.Request{
 		Model: "gemma4:12b",
@@ -34,9 +34,9 @@ func full() model.Request {
 	}
 }
 
-func TestRequestThereAndBack(t *testing.T) {
+func TestRequestRoundTrip(t *testing.T) {
 	t.Parallel()
-	for _, r := range []model.Request{full(), {Messages: full().Messages[:2], Format: json.RawMessage(`{"type":"object"}`)}} {
+	for _, r := range []model.Request{newRequest(), {Messages: newRequest().Messages[:2], Format: json.RawMessage(`{"type":"object"}`)}} {
 		q, err := wire.EncodeRequest(r)
 		if err != nil {
 			t.Fatal(err)
@@ -46,30 +46,30 @@ func TestRequestThereAndBack(t *testing.T) {
 			t.Errorf("%v, got\n%+v, want\n%+v", err, got, r)
 		}
 	}
-	if q, err := wire.EncodeRequest(full()); err != nil || !strings.Contains(string(q.Messages), `{"z":1,"a":2}`) {
-		t.Errorf("the order of arguments: %s, %v", q.Messages, err)
+	if q, err := wire.EncodeRequest(newRequest()); err != nil || !strings.Contains(string(q.Messages), `{"z":1,"a":2}`) {
+		t.Errorf("the key order of arguments: %s, %v", q.Messages, err)
 	}
 	if _, err := wire.EncodeRequest(model.Request{Messages: []model.Message{{Calls: []model.Call{{Arguments: json.RawMessage(`{`)}}}}}); err == nil {
-		t.Error("arguments that are no JSON were sent")
+		t.Error("arguments that are not JSON were encoded")
 	}
 }
 
-func TestFromRequestIsStrict(t *testing.T) {
+func TestDecodeRequestRejectsInvalidParts(t *testing.T) {
 	t.Parallel()
 	good := json.RawMessage(`[{"role":"user","content":"x"}]`)
 	for name, q := range map[string]subjects.ChatRequest{
-		"nothing":                   {},
+		"empty":                     {},
 		"no messages":               {Messages: json.RawMessage(`[]`)},
 		"null":                      {Messages: json.RawMessage(`null`)},
 		"not a list":                {Messages: json.RawMessage(`{}`)},
 		"not JSON":                  {Messages: json.RawMessage(`[`)},
 		"an unknown field":          {Messages: json.RawMessage(`[{"role":"user","name":"x"}]`)},
-		"something follows":         {Messages: json.RawMessage(`[{"role":"user"}] {}`)},
-		"a bracket follows":         {Messages: json.RawMessage(`[{"role":"user"}]]`)},
+		"trailing object":           {Messages: json.RawMessage(`[{"role":"user"}] {}`)},
+		"trailing bracket":          {Messages: json.RawMessage(`[{"role":"user"}]]`)},
 		"an unknown option":         {Messages: good, Options: json.RawMessage(`{"num_gpu":1}`)},
-		"an option of another kind": {Messages: good, Options: json.RawMessage(`{"window":"big"}`)},
-		"tools that are none":       {Messages: good, Tools: json.RawMessage(`{"name":"x"}`)},
-		"a format that is no JSON":  {Messages: good, Format: json.RawMessage(`{},"options":{}`)},
+		"an option of another type": {Messages: good, Options: json.RawMessage(`{"window":"big"}`)},
+		"tools that are not a list": {Messages: good, Tools: json.RawMessage(`{"name":"x"}`)},
+		"a format that is not JSON": {Messages: good, Format: json.RawMessage(`{},"options":{}`)},
 	} {
 		if _, err := wire.DecodeRequest(q); actortest.Code(err) != subjects.CodeMalformed {
 			t.Errorf("%s: %v", name, err)
@@ -77,7 +77,7 @@ func TestFromRequestIsStrict(t *testing.T) {
 	}
 }
 
-func TestChunkThereAndBack(t *testing.T) {
+func TestChunkRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, c := range []model.Chunk{
 		{Content: "hi", Thinking: "hm"},
@@ -100,12 +100,12 @@ func TestChunkThereAndBack(t *testing.T) {
 		}
 	}
 	if _, err := wire.EncodeChunk(model.Chunk{Calls: []model.Call{{Arguments: json.RawMessage(`{`)}}}); err == nil {
-		t.Error("arguments that are no JSON were said")
+		t.Error("arguments that are not JSON were encoded")
 	}
 }
 
-// Every error of a model is the same error at the other end, with the words of whoever found it.
-func TestErrorsThereAndBack(t *testing.T) {
+// Every sentinel error survives the bus, with the text of the backend.
+func TestErrorRoundTrip(t *testing.T) {
 	t.Parallel()
 	all := []error{
 		model.ErrUnreachable, model.ErrMissing, model.ErrNoTools, model.ErrNoThinking, model.ErrTooLong, model.ErrBusy,
@@ -134,7 +134,7 @@ func TestErrorsThereAndBack(t *testing.T) {
 	if got := wire.DecodeError(plain); got != plain {
 		t.Errorf("%v", got)
 	}
-	// Nobody there is a model that cannot be reached; an actor that says "unavailable" of itself is not.
+	// No responder means an unreachable model; an actor that replies "unavailable" does not.
 	gone := subjects.Faultf(subjects.CodeUnavailable, "nobody")
 	if got := wire.DecodeError(gone); !errors.Is(got, model.ErrUnreachable) || actortest.Code(got) != subjects.CodeModelUnreachable {
 		t.Errorf("%v", got)
@@ -163,35 +163,35 @@ func TestClientChat(t *testing.T) {
 	}}
 	var last subjects.ChatChunk
 	c := wire.Client{Out: rec.Out(), Role: "critic", Hint: "simple", OnDone: func(p subjects.ChatChunk) { last = p }}
-	msg, final, err := model.Collect(c.Chat(t.Context(), full()))
+	msg, final, err := model.Collect(c.Chat(t.Context(), newRequest()))
 	if err != nil || msg.Content != "It is noon." || msg.Thinking != "hm" || final.Model != "big" || final.PromptTokens != 5 || last.Notice != "judge is not there" {
 		t.Errorf("%v, %+v, %+v, %+v", err, msg, final, last)
 	}
 	if asked.Role != "critic" || asked.Hint != "simple" || asked.Model != "gemma4:12b" || !asked.Stream {
 		t.Errorf("asked %+v", asked)
 	}
-	// Whoever has heard enough is not told who would have answered.
+	// OnDone is not called when the caller stops iterating before the last chunk.
 	last = subjects.ChatChunk{}
-	for range c.Chat(t.Context(), full()) {
+	for range c.Chat(t.Context(), newRequest()) {
 		break
 	}
 	if last.Done {
-		t.Error("told the end of what was broken off")
+		t.Error("OnDone was called for a reply that was not read to its end")
 	}
 	for name, tt := range map[string]struct {
 		pieces actortest.Pieces
 		want   error
 	}{
-		"no end":          {pieces[:2], model.ErrCut},
-		"a fault":         {actortest.Pieces{pieces[0], actor.ReplyFault(subjects.Faultf(subjects.CodeModelMissing, "not there"))}, model.ErrMissing},
-		"calls of no use": {actortest.Pieces{subjects.ChatChunk{ToolCalls: json.RawMessage(`{}`)}}, model.ErrMalformed},
+		"no last chunk": {pieces[:2], model.ErrCut},
+		"a fault":       {actortest.Pieces{pieces[0], actor.ReplyFault(subjects.Faultf(subjects.CodeModelMissing, "not there"))}, model.ErrMissing},
+		"invalid calls": {actortest.Pieces{subjects.ChatChunk{ToolCalls: json.RawMessage(`{}`)}}, model.ErrMalformed},
 	} {
 		rec := &actortest.Recorder{Reply: func(string, []byte) (any, error) { return tt.pieces, nil }}
-		if _, _, err := model.Collect(wire.Client{Out: rec.Out()}.Chat(t.Context(), full())); !errors.Is(err, tt.want) {
+		if _, _, err := model.Collect(wire.Client{Out: rec.Out()}.Chat(t.Context(), newRequest())); !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, _, err := model.Collect(wire.Client{Out: (&actortest.Recorder{}).Out()}.Chat(t.Context(), full())); !errors.Is(err, model.ErrUnreachable) {
+	if _, _, err := model.Collect(wire.Client{Out: (&actortest.Recorder{}).Out()}.Chat(t.Context(), newRequest())); !errors.Is(err, model.ErrUnreachable) {
 		t.Errorf("nobody there: %v", err)
 	}
 }
@@ -257,7 +257,7 @@ func TestClientEmbed(t *testing.T) {
 	}
 }
 
-func FuzzFromRequest(f *testing.F) {
+func FuzzDecodeRequest(f *testing.F) {
 	f.Add([]byte(`[{"role":"user","content":"x"}]`), []byte(`[]`), []byte(`{}`), []byte(`{"type":"object"}`))
 	f.Add([]byte(`[`), []byte(`null`), []byte(`{"stop":[]}`), []byte(`"json"`))
 	f.Fuzz(func(t *testing.T, messages, tools, options, format []byte) {
@@ -270,10 +270,10 @@ func FuzzFromRequest(f *testing.F) {
 		}
 		q, err := wire.EncodeRequest(r)
 		if err != nil {
-			t.Fatalf("what was read cannot be said again: %v", err)
+			t.Fatalf("a decoded request cannot be encoded: %v", err)
 		}
 		if _, err := wire.DecodeRequest(q); err != nil {
-			t.Fatalf("what is said again cannot be read: %v", err)
+			t.Fatalf("an encoded request cannot be decoded: %v", err)
 		}
 	})
 }

@@ -103,7 +103,7 @@ func (x *examination) checkOllamaCloud(ctx context.Context, server model.Server)
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	const anyway = "conclave denies cloud models unless allow_remote in models.yaml names them"
-	switch on, err := b.Cloud(ctx); {
+	switch on, err := b.IsCloudEnabled(ctx); {
 	case errors.Is(err, llm.ErrUnsupported):
 		x.ok("cloud", "unknown, this Ollama does not report it; %s", anyway)
 	case err != nil: // not running: reported with the models

@@ -1,5 +1,5 @@
-// Package conformance holds every model backend to the same promises. It is apart from the scripted server because it
-// needs the package testing, which the program itself shall not hold.
+// Package conformance is the test suite that every model backend must pass. It is separate from package scriptserver because
+// it imports testing, which the program must not link.
 package conformance
 
 import (
@@ -20,40 +20,40 @@ import (
 	"conclave/pkg/model/scriptserver"
 )
 
-// Profile is a backend under test and what its protocol cannot express. The zero value of the switches is a protocol that
-// can express everything, as Ollama's.
+// Profile describes a backend under test. The flags name what its protocol cannot express, and skip or relax the tests of
+// that; the zero value is a protocol that can express everything, like Ollama's.
 type Profile struct {
-	// New returns a backend that talks to the server at url.
+	// New returns a backend for the server at url.
 	New func(t *testing.T, url string) model.Backend
-	// Protocol is the protocol the server is to speak besides Ollama's.
+	// Protocol is served in addition to Ollama's; nil = none.
 	Protocol scriptserver.Protocol
 
-	NoThinking    bool // replies have no place for thinking
-	NoThinkOption bool // requests cannot say whether to think
-	NoToolNames   bool // results have no place for the tool's name
-	NoIDs         bool // calls have no place for an id
-	GeneratesIDs  bool // calls always have an id, made by the backend if the server has none
-	SortsKeys     bool // arguments lose the order of their keys
-	NoDurations   bool // replies do not say how long they took
-	NoWindow      bool // requests have no place for num_ctx
-	NoSeed        bool
-	NoFormat      bool
-	NoRemoteHost  bool // replies do not say who passed them on
-	NoCapability  bool // Show does not know what a model can do
-	NoMissing     bool // Show cannot know that a model is not there
-	NoErrorLine   bool // a stream cannot fail in the middle
-	NoKeepAlive   bool
-	NoEmbed       bool // Embed is ErrUnsupported
-	NoPull        bool // Pull is ErrUnsupported
-	NoBusy        bool // the client library tries again by itself for so long that a test cannot wait
-	NoCallPieces  bool // the protocol sends all calls together
-	NoFinalCounts bool // replies do not say how many tokens they took
+	NoThinking    bool // replies have no field for thinking
+	NoThinkOption bool // requests have no option for thinking
+	NoToolNames   bool // tool results have no field for the tool's name
+	NoIDs         bool // calls have no field for an id
+	GeneratesIDs  bool // the backend generates an id for a call without one
+	SortsKeys     bool // arguments lose their key order
+	NoDurations   bool // replies do not report durations
+	NoWindow      bool // requests have no option for the context window
+	NoSeed        bool // requests have no option for a seed
+	NoFormat      bool // requests have no option for a JSON schema
+	NoRemoteHost  bool // replies do not report forwarding
+	NoCapability  bool // Show does not report capabilities
+	NoMissing     bool // Show does not detect a missing model
+	NoErrorLine   bool // a stream cannot report an error
+	NoKeepAlive   bool // requests have no option for keep_alive
+	NoEmbed       bool // Embed returns ErrUnsupported
+	NoPull        bool // Pull returns ErrUnsupported
+	NoBusy        bool // the client library retries for longer than a test can wait
+	NoCallPieces  bool // the protocol sends all calls in one chunk
+	NoFinalCounts bool // replies do not report token counts
 }
 
-// ModelName is the model of the suite.
+// ModelName is the name of the model in all tests.
 const ModelName = "suite:1b"
 
-// Run holds a backend to what every backend promises. What its protocol cannot express is left out.
+// Run runs all tests that the protocol of p can express.
 func Run(t *testing.T, p Profile) {
 	t.Helper()
 	s := suite{p}
@@ -65,38 +65,38 @@ func Run(t *testing.T, p Profile) {
 		{"contract", s.testContract, false},
 		{"answer", s.testAnswer, false},
 		{"thinking", s.testThinking, p.NoThinking},
-		{"thinking request", s.testThinkOption, p.NoThinkOption},
+		{"think option", s.testThinkOption, p.NoThinkOption},
 		{"tool call", s.testToolCall, false},
 		{"several calls", s.testSeveralCalls, false},
-		{"calls at the end", s.testCallsInLastChunk, false},
-		{"calls in pieces", s.testCallsInSeparateChunks, p.NoCallPieces},
+		{"calls in last chunk", s.testCallsInLastChunk, false},
+		{"calls in separate chunks", s.testCallsInSeparateChunks, p.NoCallPieces},
 		{"calls without ids", s.testCallsWithoutIDs, p.NoIDs},
-		{"key order", s.testArgumentKeyOrder, p.SortsKeys},
+		{"argument key order", s.testArgumentKeyOrder, p.SortsKeys},
 		{"conversation", s.testConversation, false},
 		{"options", s.testOptions, false},
 		{"format", s.testFormat, p.NoFormat},
-		{"counts", s.testTokenCounts, p.NoFinalCounts},
+		{"token counts", s.testTokenCounts, p.NoFinalCounts},
 		{"remote host", s.testRemoteHost, p.NoRemoteHost},
-		{"cut at the limit", s.testOutputLimit, false},
+		{"output limit", s.testOutputLimit, false},
 		{"empty reply", s.testEmptyReply, false},
 		{"large reply", s.testLargeReply, false},
-		{"large question", s.testLargePrompt, false},
-		{"odd letters", s.testSpecialCharacters, false},
-		{"bytes that are no UTF-8", s.testInvalidUTF8, false},
-		{"error in mid-stream", s.testErrorInStream, p.NoErrorLine},
-		{"refusals", s.testRejectedRequests, false},
+		{"large prompt", s.testLargePrompt, false},
+		{"special characters", s.testSpecialCharacters, false},
+		{"invalid UTF-8", s.testInvalidUTF8, false},
+		{"error in stream", s.testErrorInStream, p.NoErrorLine},
+		{"rejected requests", s.testRejectedRequests, false},
 		{"busy", s.testBusy, p.NoBusy},
-		{"garbage", s.testInvalidBody, false},
-		{"cut off", s.testConnectionLost, false},
-		{"end without done", s.testStreamWithoutDone, false},
-		{"cancel before the answer", s.testCancelBeforeReply, false},
-		{"cancel in the middle", s.testCancelStream, false},
+		{"invalid body", s.testInvalidBody, false},
+		{"connection lost", s.testConnectionLost, false},
+		{"stream without done", s.testStreamWithoutDone, false},
+		{"cancel before reply", s.testCancelBeforeReply, false},
+		{"cancel stream", s.testCancelStream, false},
 		{"deadline", s.testDeadline, false},
-		{"break off", s.testStopIterating, false},
-		{"nobody there", s.testUnreachable, false},
-		{"models", s.testModelInfo, p.NoCapability},
+		{"stop iterating", s.testStopIterating, false},
+		{"unreachable", s.testUnreachable, false},
+		{"model info", s.testModelInfo, p.NoCapability},
 		{"missing model", s.testMissingModel, false},
-		{"vectors", s.testEmbeddings, p.NoEmbed},
+		{"embeddings", s.testEmbeddings, p.NoEmbed},
 		{"pull", s.testPull, p.NoPull},
 	} {
 		if c.skip {
@@ -111,7 +111,7 @@ func Run(t *testing.T, p Profile) {
 
 type suite struct{ p Profile }
 
-// startBackend starts a server that follows the exchanges, and a backend on it.
+// startBackend starts a server with the exchanges as its script, and returns a backend for it.
 func (s suite) startBackend(t *testing.T, exchanges ...scriptserver.Exchange) (model.Backend, *scriptserver.Server) {
 	t.Helper()
 	var opts []scriptserver.Option
@@ -122,7 +122,7 @@ func (s suite) startBackend(t *testing.T, exchanges ...scriptserver.Exchange) (m
 	return s.p.New(t, server.URL), server
 }
 
-// runBothModes runs a reply streamed and not streamed.
+// runBothModes requests the reply streamed and not streamed, each in a subtest, and passes the result to check.
 func (s suite) runBothModes(t *testing.T, reply scriptserver.Reply, check func(*testing.T, model.Message, model.Final, error)) {
 	t.Helper()
 	for _, stream := range []bool{true, false} {
@@ -151,7 +151,7 @@ func newTool(name, param string) model.Tool {
 	}
 }
 
-// collectReply collects a reply and holds it to the form every reply has.
+// collectReply collects a reply and fails the test if the sequence of chunks violates the contract of [model.Chat].
 func collectReply(t *testing.T, b model.Chat, r model.Request) (model.Message, model.Final, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -160,10 +160,10 @@ func collectReply(t *testing.T, b model.Chat, r model.Request) (model.Message, m
 	var failed error
 	for c, err := range b.Chat(ctx, r) {
 		if failed != nil {
-			t.Fatal("something came after an error")
+			t.Fatal("chunk after an error")
 		}
 		if len(chunks) > 0 && chunks[len(chunks)-1].Done {
-			t.Fatal("something came after the end")
+			t.Fatal("chunk after the last")
 		}
 		if failed = err; err == nil {
 			chunks = append(chunks, c)
@@ -172,9 +172,9 @@ func collectReply(t *testing.T, b model.Chat, r model.Request) (model.Message, m
 	if failed == nil {
 		switch {
 		case len(chunks) == 0 || !chunks[len(chunks)-1].Done:
-			t.Fatal("the reply ended without its last piece and without an error")
+			t.Fatal("the reply ended without its last chunk and without an error")
 		case !r.Stream && len(chunks) != 1:
-			t.Fatalf("%d pieces although it was not to be streamed", len(chunks))
+			t.Fatalf("%d chunks of a reply that is not streamed", len(chunks))
 		}
 	}
 	m, f, err := model.Collect(func(yield func(model.Chunk, error) bool) {
@@ -197,14 +197,14 @@ func requireNoError(t *testing.T, err error) {
 	}
 }
 
-// requireError checks what an error is, and that it says more than that.
+// requireError checks that err wraps the sentinel error want and adds details.
 func requireError(t *testing.T, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Fatalf("error %v, want %v", err, want)
 	}
 	if err.Error() == want.Error() {
-		t.Errorf("error %q does not say more", err)
+		t.Errorf("error %q has no details", err)
 	}
 }
 
@@ -228,13 +228,13 @@ func (s suite) testAnswer(t *testing.T) {
 		}
 	})
 	b, _ := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "one two three four"}})
-	pieces := 0
+	chunks := 0
 	for _, err := range b.Chat(t.Context(), newRequest(true)) {
 		requireNoError(t, err)
-		pieces++
+		chunks++
 	}
-	if pieces < 4 {
-		t.Errorf("four words were streamed in %d pieces", pieces)
+	if chunks < 4 {
+		t.Errorf("four words were streamed in %d chunks", chunks)
 	}
 }
 
@@ -264,7 +264,7 @@ func (s suite) testThinkOption(t *testing.T) {
 		t.Error("think false does not arrive")
 	}
 	if seen[2].Think != nil {
-		t.Error("think is set although nobody said so")
+		t.Error("think is set although the request does not set it")
 	}
 }
 
@@ -346,7 +346,7 @@ func (s suite) testArgumentKeyOrder(t *testing.T) {
 	})
 }
 
-// testConversation sends everything a message can hold and compares what arrives.
+// testConversation sends every field of a message and compares the messages that the server received.
 func (s suite) testConversation(t *testing.T) {
 	b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "Three grams and {{tool_result 1}}; you asked {{last_user}}"}})
 	r := newRequest(false)
@@ -502,7 +502,7 @@ func (s suite) testEmptyReply(t *testing.T) {
 			t.Errorf("got %+v", m)
 		}
 		if !s.p.NoFinalCounts && f.OutputTokens != 9 {
-			t.Errorf("%d tokens, want 9: they are how the loop knows that something was lost", f.OutputTokens)
+			t.Errorf("%d tokens, want 9: the loop detects a lost call by them", f.OutputTokens)
 		}
 	})
 }
@@ -539,7 +539,7 @@ func (s suite) testSpecialCharacters(t *testing.T) {
 		m, _, err := collectReply(t, b, r)
 		requireNoError(t, err)
 		if m.Content != specialCharacters {
-			t.Errorf("came back as %q", m.Content)
+			t.Errorf("returned as %q", m.Content)
 		}
 	}
 	if got := server.Requests()[0].Messages[1].Content; got != specialCharacters {
@@ -547,7 +547,7 @@ func (s suite) testSpecialCharacters(t *testing.T) {
 	}
 }
 
-// testInvalidUTF8 must neither fail the reply nor reach anybody: the bus and the page want UTF-8.
+// testInvalidUTF8 checks that invalid bytes do not fail the reply and arrive as U+FFFD: the bus requires UTF-8.
 func (s suite) testInvalidUTF8(t *testing.T) {
 	s.runBothModes(t, scriptserver.Reply{Content: "fish", Quirks: scriptserver.Quirks{BadUTF8: true}}, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		requireNoError(t, err)
@@ -630,7 +630,7 @@ func (s suite) testConnectionLost(t *testing.T) {
 	m, _, err := collectReply(t, b, newRequest(true))
 	requireError(t, err, model.ErrCut)
 	if m.Content != "one two" {
-		t.Errorf("before the cut came %q", m.Content)
+		t.Errorf("received %q before the connection was lost", m.Content)
 	}
 }
 
@@ -640,7 +640,7 @@ func (s suite) testStreamWithoutDone(t *testing.T) {
 	requireError(t, err, model.ErrCut)
 }
 
-// waitForDisconnect waits until the server has seen that its client is gone.
+// waitForDisconnect waits until the server has noticed that its client disconnected.
 func waitForDisconnect(t *testing.T, server *scriptserver.Server) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; {
@@ -648,7 +648,7 @@ func waitForDisconnect(t *testing.T, server *scriptserver.Server) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the server did not notice: %+v", server.Stats())
+			t.Fatalf("the server did not notice the disconnect: %+v", server.Stats())
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -722,7 +722,7 @@ func (s suite) testUnreachable(t *testing.T) {
 	_, _, err := collectReply(t, b, newRequest(false))
 	requireError(t, err, model.ErrUnreachable)
 	if !strings.Contains(err.Error(), strings.TrimPrefix(server.URL, "http://")) {
-		t.Errorf("error %q does not say where", err)
+		t.Errorf("error %q does not name the server", err)
 	}
 	if _, err := b.List(t.Context()); !errors.Is(err, model.ErrUnreachable) && !errors.Is(err, model.ErrUnsupported) {
 		t.Errorf("list: %v", err)
@@ -762,7 +762,7 @@ func (s suite) testMissingModel(t *testing.T) {
 		_, _, err := collectReply(t, b, r)
 		requireError(t, err, model.ErrMissing)
 		if !strings.Contains(err.Error(), "absent:3b") {
-			t.Errorf("error %q does not say which", err)
+			t.Errorf("error %q does not name the model", err)
 		}
 	}
 	if !s.p.NoMissing {
@@ -824,87 +824,114 @@ func (s suite) testPull(t *testing.T) {
 	}
 }
 
-// RunContract holds a backend to what can be said without a script: name is a model that answers, embedder one that makes
-// vectors, "" for none.
+// RunContract runs the tests that need no script. name is a model that replies, embedder an embedding model; with embedder ""
+// Embed must return [model.ErrUnsupported].
 func RunContract(t *testing.T, b model.Backend, name, embedder string) {
 	t.Helper()
+	c := contract{b, name, embedder}
+	for name, run := range map[string]func(*testing.T){
+		"concurrent requests":    c.testConcurrentRequests,
+		"repeated iteration":     c.testRepeatedIteration,
+		"already cancelled":      c.testCancelledContext,
+		"stop iterating at once": c.testStopIteratingAtOnce,
+		"embed":                  c.testEmbed,
+		"list and show":          c.testListAndShow,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t)
+		})
+	}
+}
+
+// contract holds the parameters of [RunContract].
+type contract struct {
+	backend        model.Backend
+	name, embedder string
+}
+
+func (c contract) newRequest() model.Request {
 	r := newRequest(true)
-	r.Model, r.Tools = name, nil
-	t.Run("side by side", func(t *testing.T) {
-		t.Parallel()
-		var all sync.WaitGroup
-		for i := range 16 {
-			all.Go(func() {
-				r := r
-				r.Stream = i%2 == 0
-				m, f, err := collectReply(t, b, r)
-				if err != nil || m.Content == "" || f.Model == "" {
-					t.Errorf("got %+v, %+v, %v", m, f, err)
-				}
-			})
-		}
-		all.Wait()
-	})
-	t.Run("again and again from one value", func(t *testing.T) {
-		t.Parallel()
-		reply := b.Chat(t.Context(), r)
-		first, _, err := model.Collect(reply)
-		requireNoError(t, err)
-		second, _, err := model.Collect(reply)
-		requireNoError(t, err)
-		if first.Content != second.Content {
-			t.Errorf("%q, then %q", first.Content, second.Content)
-		}
-	})
-	t.Run("already cancelled", func(t *testing.T) {
-		t.Parallel()
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if _, _, err := model.Collect(b.Chat(ctx, r)); !errors.Is(err, context.Canceled) {
-			t.Errorf("chat: %v", err)
-		}
-		if _, err := b.Embed(ctx, embedder, []string{"x"}); !errors.Is(err, context.Canceled) && embedder != "" {
-			t.Errorf("embed: %v", err)
-		}
-	})
-	t.Run("break off at once", func(t *testing.T) {
-		t.Parallel()
-		for range b.Chat(t.Context(), r) {
-			break
-		}
-	})
-	t.Run("embed", func(t *testing.T) {
-		t.Parallel()
-		if embedder == "" {
-			_, err := b.Embed(t.Context(), name, []string{"x"})
-			requireError(t, err, model.ErrUnsupported)
-			return
-		}
-		none, err := b.Embed(t.Context(), embedder, nil)
-		requireNoError(t, err)
-		if len(none.Values) != 0 {
-			t.Errorf("%d vectors of no texts", len(none.Values))
-		}
-		v, err := b.Embed(t.Context(), embedder, []string{"a fish", "a fish", "tax"})
-		requireNoError(t, err)
-		if len(v.Values) != 3 || v.Model == "" || !slices.Equal(v.Values[0], v.Values[1]) || slices.Equal(v.Values[0], v.Values[2]) {
-			t.Error("vectors are not those of the texts")
-		}
-	})
-	t.Run("list and show", func(t *testing.T) {
-		t.Parallel()
-		all, err := b.List(t.Context())
-		if errors.Is(err, model.ErrUnsupported) {
-			return
-		}
-		requireNoError(t, err)
-		if !slices.ContainsFunc(all, func(m model.Info) bool { return m.Name == name }) {
-			t.Errorf("%s is not in the list %+v", name, all)
-		}
-		info, err := b.Show(t.Context(), name)
-		requireNoError(t, err)
-		if info.Name != name {
-			t.Errorf("show says %q", info.Name)
-		}
-	})
+	r.Model, r.Tools = c.name, nil
+	return r
+}
+
+func (c contract) testConcurrentRequests(t *testing.T) {
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			r := c.newRequest()
+			r.Stream = i%2 == 0
+			m, f, err := collectReply(t, c.backend, r)
+			if err != nil || m.Content == "" || f.Model == "" {
+				t.Errorf("got %+v, %+v, %v", m, f, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func (c contract) testRepeatedIteration(t *testing.T) {
+	r := c.newRequest()
+	reply := c.backend.Chat(t.Context(), r)
+	first, _, err := model.Collect(reply)
+	requireNoError(t, err)
+	second, _, err := model.Collect(reply)
+	requireNoError(t, err)
+	if first.Content != second.Content {
+		t.Errorf("%q, then %q", first.Content, second.Content)
+	}
+}
+
+func (c contract) testCancelledContext(t *testing.T) {
+	r := c.newRequest()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := model.Collect(c.backend.Chat(ctx, r)); !errors.Is(err, context.Canceled) {
+		t.Errorf("chat: %v", err)
+	}
+	if _, err := c.backend.Embed(ctx, c.embedder, []string{"x"}); !errors.Is(err, context.Canceled) && c.embedder != "" {
+		t.Errorf("embed: %v", err)
+	}
+}
+
+func (c contract) testStopIteratingAtOnce(t *testing.T) {
+	r := c.newRequest()
+	for range c.backend.Chat(t.Context(), r) {
+		break
+	}
+}
+
+func (c contract) testEmbed(t *testing.T) {
+	if c.embedder == "" {
+		_, err := c.backend.Embed(t.Context(), c.name, []string{"x"})
+		requireError(t, err, model.ErrUnsupported)
+		return
+	}
+	none, err := c.backend.Embed(t.Context(), c.embedder, nil)
+	requireNoError(t, err)
+	if len(none.Values) != 0 {
+		t.Errorf("%d vectors of no texts", len(none.Values))
+	}
+	v, err := c.backend.Embed(t.Context(), c.embedder, []string{"a fish", "a fish", "tax"})
+	requireNoError(t, err)
+	if len(v.Values) != 3 || v.Model == "" || !slices.Equal(v.Values[0], v.Values[1]) || slices.Equal(v.Values[0], v.Values[2]) {
+		t.Error("vectors are not those of the texts")
+	}
+}
+
+func (c contract) testListAndShow(t *testing.T) {
+	all, err := c.backend.List(t.Context())
+	if errors.Is(err, model.ErrUnsupported) {
+		return
+	}
+	requireNoError(t, err)
+	if !slices.ContainsFunc(all, func(m model.Info) bool { return m.Name == c.name }) {
+		t.Errorf("%s is not in the list %+v", c.name, all)
+	}
+	info, err := c.backend.Show(t.Context(), c.name)
+	requireNoError(t, err)
+	if info.Name != c.name {
+		t.Errorf("show says %q", info.Name)
+	}
 }

@@ -1,4 +1,4 @@
-// Package remotetest holds every backend that carries a key to the same promises about it, over real HTTP.
+// Package remotetest is the security test suite of the backends that send a key, over real HTTP.
 package remotetest
 
 import (
@@ -16,16 +16,16 @@ import (
 	"conclave/pkg/model"
 )
 
-// Key is asked for each request.
+// Key returns the key for a request.
 type Key = func(context.Context) (string, error)
 
-// Profile is a backend under test.
+// Profile describes a backend under test.
 type Profile struct {
-	// New returns a backend for the server at url. limit 0 is the backend's own.
+	// New returns a backend for the server at url. limit bounds a response in bytes; 0 = the backend's default.
 	New        func(t *testing.T, url string, key Key, limit int64) model.Backend
-	Header     string // that carries the key
-	Prefix     string // before it
-	EmptyEvent string // an event of a stream that says nothing
+	Header     string // the header that carries the key
+	Prefix     string // before the key in the header
+	EmptyEvent string // an event of a stream without content
 	HasEmbed   bool
 }
 
@@ -33,20 +33,20 @@ const secret = "sk-live-Zk3v9QmT7xW2pL5nR8"
 
 func fixedKey(context.Context) (string, error) { return secret, nil }
 
-// Run runs all of it. It sets the environment, so the calling test cannot be parallel.
+// Run runs all tests. It sets environment variables, so the calling test must not be parallel.
 func Run(t *testing.T, p Profile) {
 	t.Helper()
 	t.Run("environment", p.testEnvironment)
 	for name, run := range map[string]func(*testing.T){
-		"redirect":     p.testRedirect,
-		"key rotates":  p.testKeyRotation,
-		"key fails":    p.testKeyError,
-		"key is bad":   p.testInvalidKey,
-		"no key":       p.testNoKey,
-		"echo":         p.testEchoedKey,
-		"statuses":     p.testStatuses,
-		"too large":    p.testOversizedResponse,
-		"not the form": p.testInvalidBody,
+		"redirect":           p.testRedirect,
+		"key rotation":       p.testKeyRotation,
+		"key error":          p.testKeyError,
+		"invalid key":        p.testInvalidKey,
+		"no key":             p.testNoKey,
+		"echoed key":         p.testEchoedKey,
+		"statuses":           p.testStatuses,
+		"oversized response": p.testOversizedResponse,
+		"invalid body":       p.testInvalidBody,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -55,7 +55,7 @@ func Run(t *testing.T, p Profile) {
 	}
 }
 
-// listOperations are all requests a backend can make.
+// listOperations returns all requests that a backend can make, by name.
 func (p Profile) listOperations(b model.Backend) map[string]func(context.Context) error {
 	chat := func(stream bool) func(context.Context) error {
 		return func(ctx context.Context) error {
@@ -77,7 +77,7 @@ func (p Profile) listOperations(b model.Backend) map[string]func(context.Context
 	return all
 }
 
-// recorder is a server that keeps what it was sent.
+// recorder is a server that records the requests it receives.
 type recorder struct {
 	*httptest.Server
 	handler  atomic.Value // http.HandlerFunc
@@ -116,7 +116,7 @@ func replyError(status int, text string) http.HandlerFunc {
 	}
 }
 
-// testEnvironment: what is set there is neither sent nor followed.
+// testEnvironment checks that keys in the environment are not sent and that addresses and proxies there are not used.
 func (p Profile) testEnvironment(t *testing.T) {
 	decoy := startRecorder(t, replyError(500, "decoy"))
 	const planted = "planted-in-the-environment"
@@ -137,19 +137,19 @@ func (p Profile) testEnvironment(t *testing.T) {
 	for name, key := range map[string]Key{"with a key": fixedKey, "without": nil} {
 		server := startRecorder(t, replyError(500, "no"))
 		b := p.New(t, server.URL, key, 0)
-		ways := p.listOperations(b)
-		for _, way := range ways {
-			if way(t.Context()) == nil {
+		operations := p.listOperations(b)
+		for _, request := range operations {
+			if request(t.Context()) == nil {
 				t.Error("no error")
 			}
 		}
 		seen, raw := server.requests()
-		if len(seen) != len(ways) {
-			t.Errorf("%s: %d requests arrived for %d", name, len(seen), len(ways))
+		if len(seen) != len(operations) {
+			t.Errorf("%s: %d requests arrived for %d", name, len(seen), len(operations))
 		}
 		for i, q := range seen {
 			if strings.Contains(raw[i], planted) {
-				t.Errorf("%s: sent what was planted: %s", name, raw[i])
+				t.Errorf("%s: sent a value of the environment: %s", name, raw[i])
 			}
 			if got, want := q.Header.Get(p.Header), p.Prefix+secret; key != nil && got != want || key == nil && got != "" {
 				t.Errorf("%s: the key sent is %q", name, got)
@@ -161,15 +161,15 @@ func (p Profile) testEnvironment(t *testing.T) {
 	}
 }
 
-// testRedirect: not followed, wherever it leads.
+// testRedirect checks that no redirect is followed.
 func (p Profile) testRedirect(t *testing.T) {
 	away := startRecorder(t, replyError(500, "away"))
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		server := startRecorder(t, func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, away.URL+r.URL.Path, status)
 		})
-		for name, way := range p.listOperations(p.New(t, server.URL, fixedKey, 0)) {
-			err := way(t.Context())
+		for name, request := range p.listOperations(p.New(t, server.URL, fixedKey, 0)) {
+			err := request(t.Context())
 			if !errors.Is(err, model.ErrUnreachable) || !strings.Contains(err.Error(), "redirect") {
 				t.Errorf("%s, %d: error %v", name, status, err)
 			}
@@ -181,7 +181,7 @@ func (p Profile) testRedirect(t *testing.T) {
 	}
 }
 
-// testKeyRotation: each request has the key of its own moment.
+// testKeyRotation checks that each request obtains the key anew.
 func (p Profile) testKeyRotation(t *testing.T) {
 	server := startRecorder(t, replyError(500, "no"))
 	var n atomic.Int64
@@ -205,8 +205,8 @@ func (p Profile) testKeyError(t *testing.T) {
 	server := startRecorder(t, replyError(500, "no"))
 	locked := errors.New("the keyring is locked")
 	b := p.New(t, server.URL, func(context.Context) (string, error) { return "", locked }, 0)
-	for name, way := range p.listOperations(b) {
-		if err := way(t.Context()); !errors.Is(err, locked) {
+	for name, request := range p.listOperations(b) {
+		if err := request(t.Context()); !errors.Is(err, locked) {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}
@@ -215,12 +215,12 @@ func (p Profile) testKeyError(t *testing.T) {
 	}
 }
 
-// testInvalidKey: a key that would break out of its header is not sent and not shown.
+// testInvalidKey checks that a key with a line break is neither sent nor part of an error.
 func (p Profile) testInvalidKey(t *testing.T) {
 	server := startRecorder(t, replyError(500, "no"))
 	b := p.New(t, server.URL, func(context.Context) (string, error) { return secret + "\r\nX-More: 1", nil }, 0)
-	for name, way := range p.listOperations(b) {
-		err := way(t.Context())
+	for name, request := range p.listOperations(b) {
+		err := request(t.Context())
 		if err == nil {
 			t.Errorf("%s: no error", name)
 		}
@@ -233,8 +233,8 @@ func (p Profile) testInvalidKey(t *testing.T) {
 
 func (p Profile) testNoKey(t *testing.T) {
 	server := startRecorder(t, replyError(500, "no"))
-	for _, way := range p.listOperations(p.New(t, server.URL, nil, 0)) {
-		_ = way(t.Context())
+	for _, request := range p.listOperations(p.New(t, server.URL, nil, 0)) {
+		_ = request(t.Context())
 	}
 	seen, _ := server.requests()
 	for _, q := range seen {
@@ -246,21 +246,21 @@ func (p Profile) testNoKey(t *testing.T) {
 	}
 }
 
-// testEchoedKey: a server that quotes the key, whole or in part, does not get it into our errors.
+// testEchoedKey checks that errors do not contain a key that the server quotes, whole or in part.
 func (p Profile) testEchoedKey(t *testing.T) {
 	server := startRecorder(t, replyError(500, "no"))
-	ways := p.listOperations(p.New(t, server.URL, fixedKey, 0))
+	operations := p.listOperations(p.New(t, server.URL, fixedKey, 0))
 	for _, text := range []string{
 		"Incorrect API key provided: " + secret,
 		"header was '" + p.Prefix + secret + "'",
 		"key " + secret[:12] + "... is disabled",
 		"key ending in " + secret[len(secret)-10:],
-		strings.Repeat("x", 490) + secret, // where the text is cut
+		strings.Repeat("x", 490) + secret, // at the truncation limit
 	} {
 		for _, status := range []int{400, 401, 404, 429, 500, 503} {
 			server.handler.Store(replyError(status, text))
-			for name, way := range ways {
-				err := way(t.Context())
+			for name, request := range operations {
+				err := request(t.Context())
 				if err == nil {
 					t.Errorf("%s, %d: no error", name, status)
 				}
@@ -275,8 +275,8 @@ func (p Profile) testEchoedKey(t *testing.T) {
 			w.WriteHeader(http.StatusForbidden)
 			_, _ = io.WriteString(w, body)
 		}))
-		for _, way := range ways {
-			err := way(t.Context())
+		for _, request := range operations {
+			err := request(t.Context())
 			if !errors.Is(err, model.ErrUnauthorized) {
 				t.Errorf("%s: error %v", name, err)
 			}
@@ -285,7 +285,7 @@ func (p Profile) testEchoedKey(t *testing.T) {
 	}
 }
 
-// checkNoKey looks for the key in an error and in all it wraps.
+// checkNoKey fails the test if err or an error that it wraps contains eight consecutive bytes of the key.
 func checkNoKey(t *testing.T, err error) {
 	t.Helper()
 	if err == nil {
@@ -294,7 +294,7 @@ func checkNoKey(t *testing.T, err error) {
 	for _, form := range []string{err.Error(), fmt.Sprintf("%+v", err), fmt.Sprintf("%#v", err)} {
 		for i := 0; i+8 <= len(secret); i++ {
 			if strings.Contains(form, secret[i:i+8]) {
-				t.Fatalf("the error holds %q of the key: %s", secret[i:i+8], form)
+				t.Fatalf("the error contains %q of the key: %s", secret[i:i+8], form)
 			}
 		}
 	}
@@ -308,10 +308,10 @@ func checkNoKey(t *testing.T, err error) {
 	}
 }
 
-// testStatuses become our errors, and nothing is tried twice: the queue above decides about that.
+// testStatuses checks the sentinel error of each HTTP status, and that backends do not retry: the model queue does.
 func (p Profile) testStatuses(t *testing.T) {
 	server := startRecorder(t, replyError(500, "no"))
-	ways := p.listOperations(p.New(t, server.URL, fixedKey, 0))
+	operations := p.listOperations(p.New(t, server.URL, fixedKey, 0))
 	for status, want := range map[int]error{
 		401: model.ErrUnauthorized, 403: model.ErrUnauthorized, 404: model.ErrMissing, 413: model.ErrTooLong,
 		429: model.ErrBusy, 503: model.ErrBusy, 529: model.ErrBusy, 502: model.ErrUnreachable, 504: model.ErrUnreachable,
@@ -328,23 +328,23 @@ func (p Profile) testStatuses(t *testing.T) {
 		} {
 			server.handler.Store(answer)
 			before, _ := server.requests()
-			for name, way := range ways {
-				err := way(t.Context())
+			for name, request := range operations {
+				err := request(t.Context())
 				if err == nil || want != nil && !errors.Is(err, want) {
 					t.Errorf("%s, %d, %s: error %v, want %v", name, status, kind, err, want)
 				}
 				if err != nil && kind != "nothing" && !strings.Contains(err.Error(), "for some reason") {
-					t.Errorf("%s, %d, %s: error %v does not say why", name, status, kind, err)
+					t.Errorf("%s, %d, %s: error %v does not quote the reason", name, status, kind, err)
 				}
 			}
-			if seen, _ := server.requests(); len(seen)-len(before) != len(ways) {
-				t.Errorf("%d, %s: %d requests for %d", status, kind, len(seen)-len(before), len(ways))
+			if seen, _ := server.requests(); len(seen)-len(before) != len(operations) {
+				t.Errorf("%d, %s: %d requests for %d", status, kind, len(seen)-len(before), len(operations))
 			}
 		}
 	}
 }
 
-// testOversizedResponse: a response without end is given up, and the server is told.
+// testOversizedResponse checks that an endless response fails at the limit and that the connection is closed.
 func (p Profile) testOversizedResponse(t *testing.T) {
 	for _, kind := range []string{"text/event-stream", "application/json"} {
 		const limit = 256 << 10
@@ -362,11 +362,11 @@ func (p Profile) testOversizedResponse(t *testing.T) {
 			}
 			gone <- struct{}{}
 		})
-		for name, way := range p.listOperations(p.New(t, server.URL, fixedKey, limit)) {
+		for name, request := range p.listOperations(p.New(t, server.URL, fixedKey, limit)) {
 			if kind == "text/event-stream" && name != "stream" {
 				continue
 			}
-			if err := way(t.Context()); !errors.Is(err, model.ErrMalformed) {
+			if err := request(t.Context()); !errors.Is(err, model.ErrMalformed) {
 				t.Errorf("%s, %s: error %v", name, kind, err)
 			}
 			<-gone
@@ -374,11 +374,11 @@ func (p Profile) testOversizedResponse(t *testing.T) {
 	}
 }
 
-// testInvalidBody: what does not follow the protocol is an error and no panic.
+// testInvalidBody checks that a body that violates the protocol is an error and does not panic.
 func (p Profile) testInvalidBody(t *testing.T) {
 	bodies := []string{"", "null", "[]", `"x"`, "1", "{}", "<html>", `{"data":1}`, "\xff\xfe", strings.Repeat("[", 10000)}
 	server := startRecorder(t, replyError(500, "no"))
-	ways := p.listOperations(p.New(t, server.URL, fixedKey, 0))
+	operations := p.listOperations(p.New(t, server.URL, fixedKey, 0))
 	for _, body := range bodies {
 		for _, kind := range []string{"text/event-stream", "application/json", "text/html"} {
 			for _, frame := range []string{"%s", "data: %s\n\n", "event: message_start\ndata: %s\n\n"} {
@@ -386,9 +386,9 @@ func (p Profile) testInvalidBody(t *testing.T) {
 					w.Header().Set("Content-Type", kind)
 					_, _ = fmt.Fprintf(w, frame, body)
 				}))
-				for name, way := range ways {
-					// A list may be empty; it may not panic.
-					if err := way(t.Context()); err == nil && name != "list" {
+				for name, request := range operations {
+					// An empty list is valid.
+					if err := request(t.Context()); err == nil && name != "list" {
 						t.Errorf("%s: no error over %q as %s", name, fmt.Sprintf(frame, body), kind)
 					}
 				}
