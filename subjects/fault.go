@@ -27,7 +27,7 @@ const (
 	CodeLimit       = "limit"              // a limit of the policy is reached
 	CodeNoSecret    = "no_secret"          // a credential that the call needs is missing
 
-	CodeModelUnreachable = "model_unreachable" // the model server does not answer
+	CodeModelUnreachable = "model_unreachable" // the model server is unreachable
 	CodeModelMissing     = "model_missing"
 	CodeModelNoTools     = "model_no_tools"
 	CodeModelNoThinking  = "model_no_thinking"

@@ -164,13 +164,13 @@ func TestUngraded(t *testing.T) {
 		{name: "too old", change: func(m *actor.Msg[subjects.Response]) { m.StoredAt = noon.Add(-25 * time.Hour) }, want: "the answer is older than 24h"},
 		{name: "unreadable twice", judge: always("I would say 4 of 5."), want: "the judge's words could not be read, twice: the judge did not keep to the form: there is no [RESULT]", asks: 2},
 		{name: "nothing said, twice", judge: always(""), want: "the judge's words could not be read, twice: the judge did not keep to the form: it said nothing", asks: 2},
-		{name: "a server that cannot read it", judge: fails(fault(fmt.Errorf("%w: broken", model.ErrMalformed))), want: "the judge's words could not be read, twice: the judge did not keep to the form: the model's output could not be read: broken", asks: 2},
+		{name: "a server that cannot read it", judge: fails(fault(fmt.Errorf("%w: broken", model.ErrMalformed))), want: "the judge's words could not be read, twice: the judge did not keep to the form: malformed model output: broken", asks: 2},
 		{name: "the script", judge: always("Feedback: Fine. [RESULT] 5"), chunk: subjects.ChatChunk{Model: "built-in", DemoModel: true}, want: "no model judges: the built-in demo model stands in", asks: 1},
-		{name: "no model", judge: fails(fault(fmt.Errorf("%w: fetch it with: ollama pull x", model.ErrMissing))), want: "no model judged: the model is not there: fetch it with: ollama pull x", asks: 1},
-		{name: "it would leave the machine", judge: fails(fault(fmt.Errorf("%w: x:cloud", model.ErrRemote))), want: "no model judged: the model would leave this machine: x:cloud", asks: 1},
-		{name: "a key that is not accepted", judge: fails(fault(fmt.Errorf("%w: see https://me:hunter22@judge.example", model.ErrUnauthorized))), want: "no model judged: the model server does not accept the key: see https://me:[redacted: password in a link]@judge.example", asks: 1},
+		{name: "no model", judge: fails(fault(fmt.Errorf("%w: fetch it with: ollama pull x", model.ErrMissing))), want: "no model judged: model not found: fetch it with: ollama pull x", asks: 1},
+		{name: "it would leave the machine", judge: fails(fault(fmt.Errorf("%w: x:cloud", model.ErrRemote))), want: "no model judged: the request would leave this machine: x:cloud", asks: 1},
+		{name: "a key that is not accepted", judge: fails(fault(fmt.Errorf("%w: see https://me:hunter22@judge.example", model.ErrUnauthorized))), want: "no model judged: the model server requires a valid key: see https://me:[redacted: password in a link]@judge.example", asks: 1},
 		{name: "stopped by the user", judge: fails(subjects.Faultf(subjects.CodeStopped, "the user stopped it")), want: "no model judged: the user stopped it", asks: 1},
-		{name: "too long, however short", judge: fails(fault(fmt.Errorf("%w: no", model.ErrTooLong))), want: "no model judged: the prompt is longer than the model's context: no", asks: 1 + maxShrinks},
+		{name: "too long, however short", judge: fails(fault(fmt.Errorf("%w: no", model.ErrTooLong))), want: "no model judged: the prompt exceeds the model's context window: no", asks: 1 + maxShrinks},
 		{
 			name: "busy at the last try", change: func(m *actor.Msg[subjects.Response]) { m.Attempt = subjects.MaxDeliver }, judge: fails(subjects.Faultf(subjects.CodeBusy, "too many wait")),
 			want: "given up after 5 tries: too many wait", asks: 1,
@@ -178,7 +178,7 @@ func TestUngraded(t *testing.T) {
 		{name: "begun too often", change: func(m *actor.Msg[subjects.Response]) { m.Attempt = subjects.MaxDeliver + 2 }, want: "given up after 7 tries: it was begun too often and never finished"},
 		{
 			name: "nobody there at the last try", change: func(m *actor.Msg[subjects.Response]) { m.Attempt = subjects.MaxDeliver }, judge: fails(subjects.Faultf(subjects.CodeUnavailable, "gone")),
-			want: "given up after 5 tries: the model actor is not there; is it running? see conclave top", asks: 1,
+			want: "given up after 5 tries: the model actor is not running; see conclave top", asks: 1,
 		},
 		{
 			name: "a bug at the last try", change: func(m *actor.Msg[subjects.Response]) { m.Attempt = subjects.MaxDeliver }, judge: fails(errors.New("inside of us: token=abcdefghijkl")),

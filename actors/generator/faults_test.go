@@ -14,14 +14,14 @@ import (
 func TestModelErrorsAreExplained(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ code, text, want string }{
-		{subjects.CodeModelUnreachable, "the model server does not answer: no connection to http://localhost:11434; start it with: ollama serve", "The model server does not answer: no connection to http://localhost:11434; start it with: ollama serve."},
-		{subjects.CodeModelUnreachable, "the model server does not answer", "Start it with: ollama serve."},
-		{subjects.CodeModelMissing, "the model is not there: x; fetch it with: conclave model pull x", "fetch it with: conclave model pull x."},
-		{subjects.CodeModelMissing, "the model is not there", "Fetch it with: conclave model pull"},
-		{subjects.CodeModelRemote, "the model would leave this machine: x:cloud", "Nothing was sent."},
-		{subjects.CodeModelKey, "the model server does not accept the key", "has no keyring"},
-		{subjects.CodeModelTooLong, "the prompt is longer than the model's context", "new session"},
-		{subjects.CodeUnsupported, "the backend cannot do that", "models.yaml"},
+		{subjects.CodeModelUnreachable, "the model server is unreachable: no connection to http://localhost:11434; start it with: ollama serve", "The model server is unreachable: no connection to http://localhost:11434; start it with: ollama serve."},
+		{subjects.CodeModelUnreachable, "the model server is unreachable", "Start it with: ollama serve."},
+		{subjects.CodeModelMissing, "model not found: x; fetch it with: conclave model pull x", "fetch it with: conclave model pull x."},
+		{subjects.CodeModelMissing, "model not found", "Fetch it with: conclave model pull"},
+		{subjects.CodeModelRemote, "the request would leave this machine: x:cloud", "Nothing was sent."},
+		{subjects.CodeModelKey, "the model server requires a valid key", "has no keyring"},
+		{subjects.CodeModelTooLong, "the prompt exceeds the model's context window", "new session"},
+		{subjects.CodeUnsupported, "not supported by the backend", "models.yaml"},
 		{subjects.CodeTimeout, "no answer from model.chat in time", "The model did not answer in time."},
 		{subjects.CodeInternal, "model failed; its log says why", "Ask again."},
 	} {
@@ -47,11 +47,11 @@ func TestModelErrorsAreExplained(t *testing.T) {
 // A permanent model error is explained in the answer.
 func TestModelErrorIsAnswered(t *testing.T) {
 	t.Parallel()
-	w := newHarness(t, subjects.Faultf(subjects.CodeModelMissing, "the model is not there: x; fetch it with: conclave model pull x"))
+	w := newHarness(t, subjects.Faultf(subjects.CodeModelMissing, "model not found: x; fetch it with: conclave model pull x"))
 	if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
-	if r := w.onlyResponse(); r.Error == nil || r.Error.Code != subjects.CodeModelMissing || r.Answer != "The model is not there: x; fetch it with: conclave model pull x." {
+	if r := w.onlyResponse(); r.Error == nil || r.Error.Code != subjects.CodeModelMissing || r.Answer != "Model not found: x; fetch it with: conclave model pull x." {
 		t.Errorf("answer: %+v", r)
 	}
 	if got := w.statePath(); got != "IDLE RECEIVING GENERATING PUBLISHING IDLE" {

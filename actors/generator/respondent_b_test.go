@@ -284,7 +284,7 @@ func TestRespondentBSkipsOldQuestions(t *testing.T) {
 // Errors of respondent B are in its answer and nowhere else.
 func TestRespondentBReportsErrorsOnlyInItsAnswer(t *testing.T) {
 	t.Parallel()
-	w := newHarness(t, subjects.Faultf(subjects.CodeModelMissing, "the model is not there: x"))
+	w := newHarness(t, subjects.Faultf(subjects.CodeModelMissing, "model not found: x"))
 	if err := w.ask(newRespondentB(), "s1", "q1", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
