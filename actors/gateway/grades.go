@@ -2,10 +2,10 @@ package gateway
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"time"
 
+	"conclave/pkg/actor"
 	"conclave/subjects"
 )
 
@@ -22,17 +22,17 @@ func (j *judgements) add(ev Event) {
 	switch {
 	case ev.Subject == subjects.CritiqueResult.Name && ev.From == criticAccount:
 		var c subjects.Critique
-		if json.Unmarshal(ev.Payload, &c) == nil && c.RespondentID == subjects.Generator {
+		if actor.DecodeStored(ev.Payload, &c) == nil && c.RespondentID == subjects.Generator {
 			j.grade = &c
 		}
 	case ev.Subject == subjects.PairwiseResult.Name && ev.From == criticAccount:
 		var p subjects.Pairwise
-		if json.Unmarshal(ev.Payload, &p) == nil {
+		if actor.DecodeStored(ev.Payload, &p) == nil {
 			j.pairwise = &p
 		}
 	case ev.Subject == subjects.RewardEvent.Name && ev.From == rewardAccount:
 		var r subjects.Reward
-		if json.Unmarshal(ev.Payload, &r) == nil && r.RespondentID == subjects.Generator && (j.reward == nil || r.Count >= j.reward.Count) {
+		if actor.DecodeStored(ev.Payload, &r) == nil && r.RespondentID == subjects.Generator && (j.reward == nil || r.Count >= j.reward.Count) {
 			j.reward = &r
 		}
 	}

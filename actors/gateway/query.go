@@ -245,14 +245,14 @@ func readOutcome(ev Event, query string) (*outcome, error) {
 	}
 	if ev.Subject == subjects.ResponseGeneration.Name && ev.From == subjects.Generator {
 		var r subjects.Response
-		if err := json.Unmarshal(ev.Payload, &r); err != nil {
+		if err := actor.DecodeStored(ev.Payload, &r); err != nil {
 			return nil, problemf(http.StatusBadGateway, subjects.CodeMalformed, "the answer cannot be decoded; it is event %d", ev.Seq)
 		}
 		return &outcome{response: &r, seq: ev.Seq}, nil
 	}
 	if t, ok := subjects.Match(subjects.DeadLetterEvent.Name, ev.Subject); ok && len(t) == 1 {
 		var d subjects.DeadLetter
-		if err := json.Unmarshal(ev.Payload, &d); err != nil || !subjects.IsFinalFailure(ev.From, d) {
+		if err := actor.DecodeStored(ev.Payload, &d); err != nil || !subjects.IsFinalFailure(ev.From, d) {
 			return nil, nil
 		}
 		d.Actor = ev.From

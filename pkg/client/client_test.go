@@ -508,3 +508,19 @@ func TestEventsBackAcrossStrides(t *testing.T) {
 		t.Errorf("from 1500: %s", got)
 	}
 }
+
+// TestDecodeReadsFormerFieldNames: events of an earlier build are still in the event log.
+func TestDecodeReadsFormerFieldNames(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]bool{`{"demo_model":true}`: true, `{"stand_in":true}`: true, `{"unknown":true}`: false} {
+		var r subjects.Response
+		if e := (client.Event{Body: []byte(body)}); !e.Decode(&r) || r.DemoModel != want {
+			t.Errorf("%s: %+v", body, r)
+		}
+	}
+	for _, body := range []string{`"plain text"`, `{`, `null]`} {
+		if e := (client.Event{Body: []byte(body)}); e.Decode(new(subjects.Response)) {
+			t.Errorf("%s was decoded", body)
+		}
+	}
+}

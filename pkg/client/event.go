@@ -29,8 +29,9 @@ type Event struct {
 	Body    json.RawMessage `json:"body"` // JSON in any case; plain text is a JSON string
 }
 
-// Decode reads the body into v and reports whether it could.
-func (e Event) Decode(v any) bool { return json.Unmarshal(e.Body, v) == nil }
+// Decode decodes the body into v, also one that an earlier build stored under former field names. It reports false when the body
+// does not fit v.
+func (e Event) Decode(v any) bool { return actor.DecodeStored(e.Body, v) == nil }
 
 // Text is the body on one line: the text itself when it is plain text, JSON otherwise.
 func (e Event) Text() string {

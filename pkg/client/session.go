@@ -3,7 +3,6 @@ package client
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -112,7 +111,7 @@ func (c *Client) Session(ctx context.Context, id string) (subjects.Conversation,
 	case err != nil:
 		return conv, err
 	}
-	if err := json.Unmarshal(data, &conv); err != nil {
+	if err := actor.DecodeStored(data, &conv); err != nil {
 		return subjects.Conversation{}, fmt.Errorf("session %s: %w: %w", id, ErrUnreadable, err)
 	}
 	conv.SessionID = id
