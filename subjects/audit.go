@@ -2,27 +2,27 @@ package subjects
 
 import "time"
 
-// Phases of an audit record. Every act is written twice: before it happens and with its outcome.
+// Phases of an audit record. Every action has two records: before it runs and with its outcome.
 const (
 	AuditOpen   = "open"   // the first record of a chain; links the chains before it
-	AuditBefore = "before" // about to act
-	AuditAfter  = "after"  // what came of it
+	AuditBefore = "before" // the intent, before the action
+	AuditAfter  = "after"  // the outcome
 )
 
-// Outcomes an audit record may state. A record of phase before says only what was decided.
+// Statuses of an audit record. A record of phase before states only the decision.
 const (
-	StatusAllowed = "allowed" // the broker decided yes; written before the act
-	StatusDenied  = "denied"  // a layer refused; nothing ran
-	StatusRefused = "refused" // the request itself could not be read; nothing ran
+	StatusAllowed = "allowed" // the broker allowed it; written before the action
+	StatusDenied  = "denied"  // denied by policy; nothing ran
+	StatusRefused = "refused" // the request was malformed; nothing ran
 	StatusOK      = "ok"      // it ran and succeeded
 	StatusFailed  = "failed"  // it ran and failed
-	StatusUnknown = "unknown" // it may have run: no answer came
+	StatusUnknown = "unknown" // it may have run: no reply arrived
 
-	StatusReplayed = "replayed" // it ran before: the answer came from the ledger, and nothing ran now
-	StatusShown    = "shown"    // somebody was told what there is; nothing ran
+	StatusReplayed = "replayed" // it ran before: the result came from the ledger, and nothing ran now
+	StatusShown    = "shown"    // a listing was returned; nothing ran
 )
 
-// NothingRan reports whether a record of phase before with this status says all there is to say: no outcome will come.
+// NothingRan reports whether a record of phase before with this status is complete: no outcome record follows.
 func NothingRan(status string) bool {
 	switch status {
 	case StatusDenied, StatusRefused, StatusReplayed, StatusShown:
@@ -31,7 +31,7 @@ func NothingRan(status string) bool {
 	return false
 }
 
-// AuditRecord is one line of the audit. It never holds parameters or results, only a keyed hash of the parameters.
+// AuditRecord is one record of the audit log. It never holds parameters or results, only a keyed hash of the parameters.
 type AuditRecord struct {
 	Chain string `json:"chain"` // the writer's chain, one per run of the writer
 	Seq   uint64 `json:"seq"`   // 1, 2, 3 ... within the chain
@@ -41,22 +41,22 @@ type AuditRecord struct {
 	Phase string    `json:"phase"`
 	ID    string    `json:"id"` // pairs before and after
 
-	AgentID    string   `json:"agent_id,omitempty"`   // the account the server wrote, and its path of spawned agents
+	AgentID    string   `json:"agent_id,omitempty"`   // the account that the server wrote, and its spawn chain
 	AgentType  string   `json:"agent_type,omitempty"` // the manifest's type of that account
 	Lineage    []string `json:"lineage,omitempty"`    // root first
 	Action     string   `json:"action"`
 	Tool       string   `json:"tool,omitempty"`
 	ParamsHash string   `json:"params_hash,omitempty"` // HMAC-SHA256: small inputs could be guessed from a plain hash
 	Status     string   `json:"status,omitempty"`
-	Reason     string   `json:"reason,omitempty"` // layer and rule of a refusal, code of a failure; never content
+	Reason     string   `json:"reason,omitempty"` // layer and rule of a denial, code of a failure; never content
 	Session    string   `json:"session,omitempty"`
 	Query      string   `json:"query,omitempty"`
 
 	Links   []AuditHead   `json:"links,omitempty"`   // on open: where this writer's earlier chains ended
-	Genesis *AuditGenesis `json:"genesis,omitempty"` // on the first record of the whole trail
+	Genesis *AuditGenesis `json:"genesis,omitempty"` // on the first record of the audit log
 }
 
-// AuditHead says where a chain ended: the anchor kept outside the stream.
+// AuditHead is the last record of a chain: the anchor that is kept outside the stream.
 type AuditHead struct {
 	Account string `json:"account"`
 	Chain   string `json:"chain"`

@@ -6,25 +6,25 @@ import "slices"
 type Kind string
 
 const (
-	// ServiceImport is a service import: the caller publishes, the owner hears, replies find their way back.
+	// ServiceImport is a request: the caller publishes, the owner receives and replies.
 	ServiceImport Kind = "service"
-	// StreamImport is a stream import: the owner publishes, the watcher hears.
+	// StreamImport is a subscription: the owner publishes, the caller receives.
 	StreamImport Kind = "stream"
 )
 
-// Edge says that principals Who reach Owner's subject Remote under their local name Local. It is written once; the
-// export, the import and the client's permission all come from it.
+// Edge lets Callers reach Owner's subject Remote under their local name Local. The export, the import and the client's
+// permission are generated from it.
 //
-// Remote may hold "<who>": the server then writes the caller's account there, and a configuration in which another
-// account claims that token does not load. That is how identity is a fact of routing and not a claim.
+// Remote may hold "<who>": the server writes the caller's account there, and rejects a configuration in which another
+// account claims that token. Identity is a fact of routing, not a claim.
 type Edge struct {
 	Callers      []string
 	Kind         Kind
 	Owner        string
 	Remote       string
 	Local        string   // "" = Remote
-	Permission   []string // narrower client permission than Local
-	StreamReply  bool     // several replies, ended by an empty message without headers
+	Permission   []string // client permission, where narrower than Local
+	StreamReply  bool     // several replies; an empty message without headers ends them
 	ReplyTimeout string   // longest wait for a reply, or between two replies
 }
 
@@ -33,21 +33,21 @@ type User struct {
 	Role            string // name of the key file and of the variable $NK_<role>
 	Pub             []string
 	Sub             []string
-	Boot            bool   // exists only while the streams are made
-	Isolated        bool   // shares the account with others: gets none of the account's edges, and answers only what it was asked
-	ResponseTimeout string // with Alone: how long an answer may take
+	Boot            bool   // exists only while the streams are created
+	Isolated        bool   // shares the account with other keys: has none of the account's edges, and may only reply to requests
+	ResponseTimeout string // with Isolated: longest time to the reply
 }
 
-// Account is one principal, or a place where streams live and nobody else.
+// Account is one principal, or a stream account without clients.
 type Account struct {
 	Name   string
 	Doc    string
-	Store  string // JetStream limits; only places have them
-	Serves bool   // answers requests of others
+	Store  string // JetStream limits; stream accounts only
+	Serves bool   // replies to requests
 	Users  []User
 }
 
-// Layout is the whole table.
+// Layout is the complete table of the bus.
 type Layout struct {
 	Accounts  []Account
 	Edges     []Edge
@@ -55,8 +55,8 @@ type Layout struct {
 	Consumers []Consumer
 }
 
-// Places: accounts that hold streams. No client lives in them after boot, because JetStream publishes to any reply
-// subject with the account's own rights.
+// Stream accounts and the system account. They have no clients after boot, because JetStream publishes to any reply subject
+// with the account's own permissions.
 const (
 	Core  = "CORE"
 	Audit = "AUDIT"
@@ -64,19 +64,19 @@ const (
 )
 
 var (
-	// Agents ask for tools.
+	// Agents request tool calls.
 	Agents = []string{"generator", "respondent_b", "committee", "orchestrator", "operator"}
-	// Respondents publish answers and keep state between messages.
+	// Respondents publish answers and store state between messages.
 	Respondents = []string{"generator", "respondent_b", "committee", "orchestrator"}
 	// VisibleRespondents are those whose answers the user sees.
 	VisibleRespondents = slices.DeleteFunc(slices.Clone(Respondents), func(a string) bool { return a == RespondentB })
-	// UserAccounts are the roles through which the user speaks.
+	// UserAccounts are the accounts that act for the user.
 	UserAccounts = []string{"user", "gateway"}
-	// Actors are the accounts with one actor behind them: they have dead letters. Not tools: the acknowledgement of a
-	// dead letter goes wherever its speaker says, and in an account of many that is the neighbour's door.
+	// Actors are the accounts of one actor each: they publish dead letters. Not tools: the publisher of a dead letter chooses
+	// the subject of its acknowledgement, and in a shared account that could be a request to another tool.
 	Actors = []string{"broker", "memory", "critic", "reward", "model", "secrets", "router", "gateway", "generator", "respondent_b", "committee", "orchestrator"}
-	// AuditWriters append to the audit, each under its own name. Not those who act on a model's words: whoever may append
-	// can fill it, and then nothing runs.
+	// AuditWriters append to the audit log, each under its own account. Respondents that act on a model's text do not: a
+	// writer can fill the log, and then no call runs.
 	AuditWriters = []string{"broker", "memory", "secrets", "model", "orchestrator", "gateway"}
 	// Tools of this machine, one key each: inside the account tools the key is the boundary.
 	Tools = []string{"get_datetime", "web_search", "web_fetch", "fs_read", "fs_write", "fs_list", "fs_search", "run_code", "run_shell", "package_install"}
@@ -88,9 +88,9 @@ var (
 		"reward": {"give_feedback"},
 	}
 	zoneOrder = []string{"tools", "memory", "critic", "reward"}
-	// configurable actors take config.set from the user; each writes the change into the audit.
+	// configurable actors serve config.set for the user and record the change in the audit log.
 	configurable = AuditWriters
-	// republished is what EVENTS passes on to people under the plain subject.
+	// republished are the subjects that the user's accounts can watch, without the author.
 	republished = []string{
 		"query.received", "query.committee", "query.task",
 		"response.generation", "answer.dialog", "agent.state.>", "agent.return.*", "tool.request.>", "tool.result.*",
@@ -99,17 +99,17 @@ var (
 	}
 )
 
-// Partitions of the turns: order is kept within a session, and sessions are spread over this many consumers.
+// Partitions of TURNS: order is kept within a session, and sessions are spread over this many consumers.
 const Partitions = 16
 
-// respondentBConsumers are the consumers of respondent B: nobody waits for it, and each consumer costs the server ten milliseconds at
-// its stop.
+// respondentBConsumers is the number of consumers of respondent B. No user waits for it, and each consumer adds ten
+// milliseconds to the server's shutdown.
 const respondentBConsumers = 4
 
 // ToolRole is the role of a tool of this machine.
 func ToolRole(tool string) string { return "tool_" + tool }
 
-// ZoneOf is the account that serves the tool, "" when none does.
+// ZoneOf returns the account that serves the tool, "" when none does.
 func ZoneOf(tool string) string {
 	for _, z := range zoneOrder {
 		if slices.Contains(Zones[z], tool) {
@@ -119,46 +119,58 @@ func ZoneOf(tool string) string {
 	return ""
 }
 
-// Table is the layout of Conclave: who reaches whose subject under which name.
+// Table is the layout of Conclave: which account reaches which subject of which owner, under which local name.
 func Table() Layout {
 	l := Layout{Accounts: accounts(), Streams: streams(), Consumers: consumers()}
-	add := func(e ...Edge) { l.Edges = append(l.Edges, e...) }
+	l.Edges = slices.Concat(agentEdges(), controlEdges(), brokerEdges(), publishEdges(), watchEdges(), questionEdges(l.Consumers),
+		stateEdges(l.Streams), modelEdges(), auditEdges(), discoveryEdges(l.Accounts))
+	return l
+}
 
-	// Agents to the broker. The server refuses paths of more than MaxDepth spawned agents.
-	add(Edge{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>", Permission: withSubpaths("tool.request.*", MaxDepth), ReplyTimeout: "10m"})
-	add(Edge{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.broker.>", Local: "broker.>", Permission: append(withSubpaths("broker.discover", MaxDepth), withSubpaths("broker.validate", MaxDepth)...), ReplyTimeout: "2m"})
-	add(Edge{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.agent.spawn", Local: "agent.spawn", ReplyTimeout: "2m"})
-	add(Edge{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.agent.spawn.>", Local: "agent.spawn.>", Permission: withSubpaths("agent.spawn.*", MaxDepth-2), ReplyTimeout: "2m"})
-	add(Edge{Callers: Agents, Kind: StreamImport, Owner: "broker", Remote: "agent.<who>.tool.output.*", Local: "tool.output.*"})
+// agentEdges lead from agents to the broker. The server denies spawn chains deeper than MaxDepth.
+func agentEdges() []Edge {
+	return []Edge{
+		{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>", Permission: withSubpaths("tool.request.*", MaxDepth), ReplyTimeout: "10m"},
+		{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.broker.>", Local: "broker.>", Permission: append(withSubpaths("broker.discover", MaxDepth), withSubpaths("broker.validate", MaxDepth)...), ReplyTimeout: "2m"},
+		{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.agent.spawn", Local: "agent.spawn", ReplyTimeout: "2m"},
+		{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.agent.spawn.>", Local: "agent.spawn.>", Permission: withSubpaths("agent.spawn.*", MaxDepth-2), ReplyTimeout: "2m"},
+		{Callers: Agents, Kind: StreamImport, Owner: "broker", Remote: "agent.<who>.tool.output.*", Local: "tool.output.*"},
+	}
+}
 
-	// What only the user may say.
-	add(Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*", ReplyTimeout: "30s"})
-	for _, s := range []string{"approval.list", "approval.revoke.*", "policy.explain", "session.config"} {
-		add(Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>." + s, Local: s, ReplyTimeout: "30s"})
+// controlEdges are the requests that only the user's accounts may make.
+func controlEdges() (out []Edge) {
+	for _, s := range []string{"approval.decision.*", "approval.list", "approval.revoke.*", "policy.explain", "session.config"} {
+		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>." + s, Local: s, ReplyTimeout: "30s"})
 	}
 	for _, a := range configurable {
-		who := slices.DeleteFunc(slices.Clone(UserAccounts), func(p string) bool { return p == a })
-		add(Edge{Callers: who, Kind: ServiceImport, Owner: a, Remote: "ctl.<who>.config.set", Local: "config.set." + a, ReplyTimeout: "30s"})
+		callers := slices.DeleteFunc(slices.Clone(UserAccounts), func(p string) bool { return p == a })
+		out = append(out, Edge{Callers: callers, Kind: ServiceImport, Owner: a, Remote: "ctl.<who>.config.set", Local: "config.set." + a, ReplyTimeout: "30s"})
 	}
 	for _, s := range []string{"memory.query", "memory.write", "memory.correlated", "memory.admin"} {
-		add(Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "memory", Remote: "ctl.<who>." + s, Local: s, StreamReply: true, ReplyTimeout: "2m"})
+		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "memory", Remote: "ctl.<who>." + s, Local: s, StreamReply: true, ReplyTimeout: "2m"})
 	}
-	add(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "gateway", Remote: "query.ask", StreamReply: true, ReplyTimeout: "30m"})
+	return append(out, Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "gateway", Remote: "query.ask", StreamReply: true, ReplyTimeout: "30m"})
+}
 
-	// The broker to the tools and to the secrets. Never under a local name that the broker exports: imports chain, and a
-	// call would reach the tool with no broker alive.
+// brokerEdges lead from the broker to the tools and the secrets actor. No local name may be one that the broker exports:
+// imports chain, and a call would reach the tool without the broker.
+func brokerEdges() (out []Edge) {
 	for _, z := range zoneOrder {
-		add(toolEdges(z)...)
+		out = append(out, toolEdges(z)...)
 	}
-	add(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "secrets", Remote: "secret.get", ReplyTimeout: "30s"})
-	// Keys of remote models: the model actor asks the broker, never the secrets.
-	add(Edge{Callers: []string{"model"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.secret.use", Local: "secret.use", ReplyTimeout: "30s"})
-	add(Edge{Callers: UserAccounts, Kind: StreamImport, Owner: "broker", Remote: "tool.output.*"})
+	return append(out,
+		Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "secrets", Remote: "secret.get", ReplyTimeout: "30s"},
+		// API keys of remote models: the model actor requests them from the broker, never from the secrets actor.
+		Edge{Callers: []string{"model"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.secret.use", Local: "secret.use", ReplyTimeout: "30s"},
+		Edge{Callers: UserAccounts, Kind: StreamImport, Owner: "broker", Remote: "tool.output.*"})
+}
 
-	// Events: publish and be told that it is stored. The author's account is part of the stored subject.
-	event := func(who []string, subjects ...string) {
+// publishEdges store events, acknowledged. The server writes the author's account into the stored subject.
+func publishEdges() (out []Edge) {
+	event := func(callers []string, subjects ...string) {
 		for _, s := range subjects {
-			add(Edge{Callers: who, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s, Local: s})
+			out = append(out, Edge{Callers: callers, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s, Local: s})
 		}
 	}
 	event(Respondents, "response.generation", "agent.state.<who>", "agent.state.<who>.>")
@@ -171,152 +183,197 @@ func Table() Layout {
 	event(UserAccounts, "user.feedback", "query.cancel.*")
 	event(Actors, "dead.<who>")
 	for _, s := range []string{"tool.request.>", "tool.result.*", "approval.request.*", "approval.decision.*"} {
-		add(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s, Local: "event." + s})
+		out = append(out, Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s, Local: "event." + s})
 	}
-
-	// Events: listen. A message that came in by a service import never leaves by a stream export, so EVENTS republishes.
-	for _, s := range republished {
-		add(Edge{Callers: UserAccounts, Kind: StreamImport, Owner: Core, Remote: "live." + s, Local: s})
-	}
-	for _, s := range []string{"reward.event", "critique.result"} { // what was thought of their answers
-		add(Edge{Callers: VisibleRespondents, Kind: StreamImport, Owner: Core, Remote: "live." + s, Local: s}) // respondent B's are beside no conversation
-	}
-	add(Edge{Callers: append(slices.Clone(Respondents), "model"), Kind: StreamImport, Owner: Core, Remote: "live.query.cancel.*", Local: "query.cancel.*"})
-	// Live tokens come straight from the agent's account, no stream behind them. Respondent B is respondent B: not here.
-	for _, a := range VisibleRespondents {
-		add(Edge{Callers: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.delta.*"}, Edge{Callers: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.thinking.*"})
-	}
-	for _, p := range UserAccounts {
-		// Replay by sequence. Not a direct get: its Nats-Subject header can be forged by the writer.
-		add(jetStreamEdge(p, "STREAM.INFO.EVENTS", false, ""), jetStreamEdge(p, "STREAM.MSG.GET.EVENTS", false, ""))
-	}
-
-	// Questions.
-	for _, s := range []string{"query.received", "query.committee", "query.task"} {
-		add(Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Core, Remote: s})
-	}
-	add(Edge{Callers: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: "query.session.*"})
-	add(Edge{Callers: []string{"router"}, Kind: StreamImport, Owner: Core, Remote: MaxDeliveriesAdvisory.Name, Local: MaxDeliveriesAdvisory.Received})
-	// A turn that was handed out too often is read once more, to tell its caller. Its author is the router itself.
-	add(jetStreamEdge(Router, "STREAM.MSG.GET.TURNS", false, ""))
-	// The broker reads what the user said from where the router put it, and takes no agent's word for it.
-	add(jetStreamEdge("broker", "STREAM.MSG.GET.TURNS", false, ""))
-	for _, p := range l.Consumers {
-		add(consumerEdges(p)...)
-	}
-
-	// State: one bucket per owner.
-	for _, s := range l.Streams {
-		if s.Bucket != "" {
-			add(bucketEdges(s.Owner, s.Bucket)...)
-		}
-	}
-	// Respondent B goes on from what the user was told, not from what it would have said itself.
-	add(jetStreamEdge(RespondentB, "STREAM.INFO.KV_"+StateBucket(Generator), false, ""), jetStreamEdge(RespondentB, "DIRECT.GET.KV_"+StateBucket(Generator)+".$KV."+StateBucket(Generator)+".conv.>", false, ""))
-	for _, p := range UserAccounts {
-		add(jetStreamEdge(p, "STREAM.INFO.KV_parked", false, ""), jetStreamEdge(p, "DIRECT.GET.KV_parked.>", false, "")) // large results, read only
-		for _, a := range Respondents {                                                                                  // the user's own conversations, read only
-			add(jetStreamEdge(p, "STREAM.INFO.KV_"+StateBucket(a), false, ""), jetStreamEdge(p, "DIRECT.GET.KV_"+StateBucket(a)+".>", false, ""))
-		}
-	}
-
-	// Models.
-	add(Edge{Callers: slices.Concat(Respondents, []string{"memory", "critic", "broker"}), Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.chat", "model.embed", "model.list", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"})
-	add(Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.list", "model.pull", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"})
-
-	// The audit: writers append under their own name and read nothing; the auditor reads and appends nothing.
-	add(Edge{Callers: AuditWriters, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"})
-	for _, s := range []string{"STREAM.INFO.AUDIT", "STREAM.NAMES", "STREAM.LIST", "STREAM.MSG.GET.AUDIT", "INFO"} {
-		add(Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API." + s, Local: "auditlog.API." + s})
-	}
-
-	// Discovery and statistics, by the micro protocol: several accounts may stand behind one $SRV.
-	for _, o := range servingAccounts(l.Accounts) {
-		add(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: o, Remote: "$SRV.>", StreamReply: true, ReplyTimeout: "5s"})
-		if o != "gateway" { // it exports $SRV.> itself: the same local name would chain
-			add(Edge{Callers: []string{"gateway"}, Kind: ServiceImport, Owner: o, Remote: "$SRV.>", Local: "disco." + o + ".>", StreamReply: true, ReplyTimeout: "5s"})
-		}
-	}
-	return l
+	return out
 }
 
-// accounts are the principals and the places.
+// watchEdges subscribe to events. A message that arrived by a service import never leaves by a stream export, so EVENTS
+// republishes.
+func watchEdges() (out []Edge) {
+	live := func(callers []string, s string) Edge {
+		return Edge{Callers: callers, Kind: StreamImport, Owner: Core, Remote: "live." + s, Local: s}
+	}
+	for _, s := range republished {
+		out = append(out, live(UserAccounts, s))
+	}
+	out = append(out, live(VisibleRespondents, "reward.event"), live(VisibleRespondents, "critique.result"), // respondent B has no conversation to add grades to
+		live(append(slices.Clone(Respondents), "model"), "query.cancel.*"))
+	// Live tokens come from the agent's account, without a stream. Those of respondent B are not exported.
+	for _, a := range VisibleRespondents {
+		out = append(out, Edge{Callers: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.delta.*"}, Edge{Callers: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.thinking.*"})
+	}
+	for _, p := range UserAccounts {
+		// Replay by sequence. Not a direct get: the publisher can forge its Nats-Subject header.
+		out = append(out, jetStreamEdge(p, "STREAM.INFO.EVENTS", false, ""), jetStreamEdge(p, "STREAM.MSG.GET.EVENTS", false, ""))
+	}
+	return out
+}
+
+// questionEdges lead a question from the user through the router to the consumers.
+func questionEdges(all []Consumer) (out []Edge) {
+	for _, s := range []string{"query.received", "query.committee", "query.task"} {
+		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Core, Remote: s})
+	}
+	out = append(out,
+		Edge{Callers: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: "query.session.*"},
+		Edge{Callers: []string{"router"}, Kind: StreamImport, Owner: Core, Remote: MaxDeliveriesAdvisory.Name, Local: MaxDeliveriesAdvisory.Received},
+		// The router reads a turn that reached its delivery limit, to notify the client. The router is its only author.
+		jetStreamEdge(Router, "STREAM.MSG.GET.TURNS", false, ""),
+		// The broker reads the user's text as the router stored it, and does not trust an agent's copy.
+		jetStreamEdge("broker", "STREAM.MSG.GET.TURNS", false, ""))
+	for _, c := range all {
+		out = append(out, consumerEdges(c)...)
+	}
+	return out
+}
+
+// stateEdges give each owner its buckets, and respondent B and the user's accounts read-only access to some.
+func stateEdges(all []Stream) (out []Edge) {
+	for _, s := range all {
+		if s.Bucket != "" {
+			out = append(out, bucketEdges(s.Owner, s.Bucket)...)
+		}
+	}
+	readOnly := func(who, bucket, keys string) {
+		out = append(out, jetStreamEdge(who, "STREAM.INFO.KV_"+bucket, false, ""), jetStreamEdge(who, "DIRECT.GET.KV_"+bucket+keys, false, ""))
+	}
+	// Respondent B continues the generator's conversation, which the user saw, and not its own.
+	readOnly(RespondentB, StateBucket(Generator), ".$KV."+StateBucket(Generator)+".conv.>")
+	for _, p := range UserAccounts {
+		readOnly(p, "parked", ".>") // large results
+		for _, a := range Respondents {
+			readOnly(p, StateBucket(a), ".>") // the user's own conversations
+		}
+	}
+	return out
+}
+
+// modelEdges lead to the model actor: actors run inference, the user's accounts list and pull models.
+func modelEdges() []Edge {
+	callers := slices.Concat(Respondents, []string{"memory", "critic", "broker"})
+	return []Edge{
+		{Callers: callers, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.chat", "model.embed", "model.list", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"},
+		{Callers: UserAccounts, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.list", "model.pull", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"},
+	}
+}
+
+// auditEdges let writers append under their own account and read nothing; the auditor reads and appends nothing.
+func auditEdges() []Edge {
+	out := []Edge{{Callers: AuditWriters, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}}
+	for _, s := range []string{"STREAM.INFO.AUDIT", "STREAM.NAMES", "STREAM.LIST", "STREAM.MSG.GET.AUDIT", "INFO"} {
+		out = append(out, Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API." + s, Local: "auditlog.API." + s})
+	}
+	return out
+}
+
+// discoveryEdges are discovery and statistics by the micro protocol. Several accounts may serve one $SRV.
+func discoveryEdges(accs []Account) (out []Edge) {
+	for _, a := range accs {
+		if !a.Serves {
+			continue
+		}
+		out = append(out, Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: a.Name, Remote: "$SRV.>", StreamReply: true, ReplyTimeout: "5s"})
+		if a.Name != "gateway" { // it exports $SRV.> itself: the same local name would chain
+			out = append(out, Edge{Callers: []string{"gateway"}, Kind: ServiceImport, Owner: a.Name, Remote: "$SRV.>", Local: "disco." + a.Name + ".>", StreamReply: true, ReplyTimeout: "5s"})
+		}
+	}
+	return out
+}
+
+// accounts lists the stream accounts and the principals.
 func accounts() []Account {
-	out := []Account{
-		{Name: Sys, Doc: "monitoring, allow-listed: a free system user could purge the audit", Users: []User{{
-			Role: "sys", Isolated: true,
+	out := append(fixedAccounts(), toolsAccount())
+	for _, z := range zoneOrder[1:] {
+		out = append(out, zoneAccount(z))
+	}
+	for _, a := range Agents {
+		out = append(out, agentAccount(a))
+	}
+	for _, w := range consumingActors() {
+		out = append(out, Account{Name: w + "_in", Doc: "pulls for " + w + " only: a pulled message keeps its author's subject, and its puller could publish there", Users: []User{{Role: w + "_in"}}})
+	}
+	return out
+}
+
+// fixedAccounts are the accounts whose grants depend on no list.
+func fixedAccounts() []Account {
+	inbox := []string{"_INBOX.>"}
+	return []Account{
+		{Name: Sys, Doc: "monitoring, by an allow list: an unrestricted system user could purge the audit log", Users: []User{{
+			Role: "sys", Isolated: true, Sub: inbox,
 			Pub: []string{"$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.STATSZ", "$SYS.REQ.SERVER.PING.VARZ", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.SERVER.PING.JSZ", "$SYS.REQ.SERVER.PING.HEALTHZ"},
-			Sub: []string{"_INBOX.>"},
 		}}},
 		{
-			Name: Audit, Doc: "the audit log. Nobody lives here: a reader inside could append by naming an audit subject as reply subject", Store: "{ max_file: 512GB, max_mem: 0, max_streams: 1, max_consumers: 1 }",
-			Users: []User{{Role: "audit_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.AUDIT", "$JS.API.STREAM.INFO.AUDIT", "audit.AUDIT.genesis"}, Sub: []string{"_INBOX.>"}}},
+			Name: Audit, Doc: "the audit log. No clients after boot: a reader in this account could append by using an audit subject as reply subject", Store: "{ max_file: 512GB, max_mem: 0, max_streams: 1, max_consumers: 1 }",
+			Users: []User{{Role: "audit_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.AUDIT", "$JS.API.STREAM.INFO.AUDIT", "audit.AUDIT.genesis"}, Sub: inbox}},
 		},
 		{
-			Name: Core, Doc: "questions, events and state. Nobody lives here, for the same reason", Store: "{ max_file: 512GB, max_mem: 16MB, max_streams: 32, max_consumers: 128 }",
-			Users: []User{{Role: "core_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.INFO.>", "$JS.API.INFO"}, Sub: []string{"_INBOX.>"}}},
+			Name: Core, Doc: "questions, events and state. No clients after boot, for the same reason", Store: "{ max_file: 512GB, max_mem: 16MB, max_streams: 32, max_consumers: 128 }",
+			Users: []User{{Role: "core_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.INFO.>", "$JS.API.INFO"}, Sub: inbox}},
 		},
-		{Name: "auditor", Doc: "the user as reader of the audit", Users: []User{{Role: "auditor"}}},
-		{Name: "user", Doc: "the user: nats and conclave on the command line. Subscribing to > means all that is imported, nothing else", Users: []User{{Role: "user", Sub: []string{">"}}}},
+		{Name: "auditor", Doc: "the user as reader of the audit log", Users: []User{{Role: "auditor"}}},
+		{Name: "user", Doc: "the user on the command line: nats and conclave. A subscription to > receives the imports and nothing else", Users: []User{{Role: "user", Sub: []string{">"}}}},
 		{Name: "gateway", Doc: "HTTP, page, query.ask", Serves: true, Users: []User{{Role: "gateway", Sub: append(discoverySubjects("gateway"), "query.ask", "ctl.*.config.set")}}},
-		{Name: "broker", Doc: "the one door between agents and tools", Serves: true, Users: []User{{
+		{Name: "broker", Doc: "authorizes every tool call: the only path from agents to tools", Serves: true, Users: []User{{
 			Role: "broker",
 			Sub:  append(discoverySubjects("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*", "ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*"),
 			Pub:  []string{"agent.*.tool.output.*", "tool.output.*"},
 		}}},
 		{Name: "secrets", Doc: "credentials, for the broker only", Serves: true, Users: []User{{Role: "secrets", Sub: append(discoverySubjects("secrets"), "secret.get", "ctl.*.config.set")}}},
-		{Name: "model", Doc: "inference; an account of its own so that it can live on another machine", Serves: true, Users: []User{{Role: "model", Sub: append(discoverySubjects("model"), "agent.*.model.>", "ctl.*.config.set")}}},
-		{Name: "router", Doc: "puts questions into the order of their sessions", Serves: true, Users: []User{{Role: "router", Sub: discoverySubjects("router")}}},
-		{Name: "tools", Doc: "the tools of this machine, one key each", Serves: true},
+		{Name: "model", Doc: "inference; its own account, so that it can run on another machine", Serves: true, Users: []User{{Role: "model", Sub: append(discoverySubjects("model"), "agent.*.model.>", "ctl.*.config.set")}}},
+		{Name: "router", Doc: "orders questions by session", Serves: true, Users: []User{{Role: "router", Sub: discoverySubjects("router")}}},
 	}
-	for i := range out {
-		if out[i].Name != "tools" {
-			continue
-		}
-		for _, t := range Tools {
-			role := ToolRole(t)
-			out[i].Users = append(out[i].Users, User{
-				Role: role, Isolated: true, ResponseTimeout: "10m",
-				Sub: append(discoverySubjects(t), "tool.request."+t, "_INBOX."+role+".>"),
-				Pub: []string{"tool.schema." + t, "tool.output." + t + ".*"},
-			})
-		}
-	}
-	for _, z := range zoneOrder[1:] {
-		var sub, pub []string
-		for _, t := range Zones[z] {
-			sub, pub = append(sub, "tool.request."+t), append(pub, "tool.schema."+t, "tool.output."+t+".*")
-		}
-		doc := map[string]string{"memory": "what is remembered; serves its own tools", "critic": "grades; serves its own tool", "reward": "feedback; serves its own tool"}[z]
-		if z == "memory" {
-			sub = append(sub, "ctl.*.config.set", "ctl.*.memory.*")
-		}
-		out = append(out, Account{Name: z, Doc: doc, Serves: true, Users: []User{{Role: z, Sub: append(discoverySubjects(z), sub...), Pub: pub}}})
-	}
-	for _, a := range Agents {
-		acc := Account{Name: a, Doc: "an agent: asks the broker for tools", Users: []User{{Role: a}}}
-		if a == "operator" {
-			acc.Doc = "the user's own tool calls, through the same broker"
-		}
-		if slices.Contains(Respondents, a) {
-			acc.Serves = true
-			acc.Users[0].Sub = discoverySubjects(a)
-			if slices.Contains(configurable, a) {
-				acc.Users[0].Sub = append(acc.Users[0].Sub, "ctl.*.config.set")
-			}
-			if a != RespondentB {
-				acc.Users[0].Pub = []string{"response.delta.*", "response.thinking.*"}
-			}
-		}
-		out = append(out, acc)
-	}
-	for _, w := range consumingActors() {
-		out = append(out, Account{Name: w + "_in", Doc: "pulls for " + w + ", nothing else: a pulled message keeps its author's subject, and its puller could say it again", Users: []User{{Role: w + "_in"}}})
-	}
-	return out
 }
 
-// discoverySubjects is what a service subscribes to so that nats micro ls finds it.
+// toolsAccount has one isolated key per tool of this machine. A tool may subscribe to its own requests only.
+func toolsAccount() Account {
+	a := Account{Name: "tools", Doc: "the tools of this machine, one key each", Serves: true}
+	for _, t := range Tools {
+		role := ToolRole(t)
+		a.Users = append(a.Users, User{
+			Role: role, Isolated: true, ResponseTimeout: "10m",
+			Sub: append(discoverySubjects(t), "tool.request."+t, "_INBOX."+role+".>"),
+			Pub: []string{"tool.schema." + t, "tool.output." + t + ".*"},
+		})
+	}
+	return a
+}
+
+// zoneAccount is the account of an actor that serves its own tools.
+func zoneAccount(z string) Account {
+	doc := map[string]string{"memory": "memory; serves its own tools", "critic": "grades answers; serves its own tool", "reward": "rewards from feedback; serves its own tool"}[z]
+	u := User{Role: z, Sub: discoverySubjects(z)}
+	for _, t := range Zones[z] {
+		u.Sub, u.Pub = append(u.Sub, "tool.request."+t), append(u.Pub, "tool.schema."+t, "tool.output."+t+".*")
+	}
+	if z == "memory" {
+		u.Sub = append(u.Sub, "ctl.*.config.set", "ctl.*.memory.*")
+	}
+	return Account{Name: z, Doc: doc, Serves: true, Users: []User{u}}
+}
+
+// agentAccount is the account of an agent. Respondents also serve discovery; all but respondent B publish live tokens.
+func agentAccount(name string) Account {
+	a := Account{Name: name, Doc: "an agent: requests tool calls from the broker", Users: []User{{Role: name}}}
+	if name == "operator" {
+		a.Doc = "the user's own tool calls, through the same broker"
+	}
+	if !slices.Contains(Respondents, name) {
+		return a
+	}
+	a.Serves = true
+	a.Users[0].Sub = discoverySubjects(name)
+	if slices.Contains(configurable, name) {
+		a.Users[0].Sub = append(a.Users[0].Sub, "ctl.*.config.set")
+	}
+	if name != RespondentB {
+		a.Users[0].Pub = []string{"response.delta.*", "response.thinking.*"}
+	}
+	return a
+}
+
+// discoverySubjects are the subscriptions by which nats micro ls finds a service.
 func discoverySubjects(name string) (out []string) {
 	for _, v := range []string{"PING", "INFO", "STATS"} {
 		out = append(out, "$SRV."+v, "$SRV."+v+"."+name, "$SRV."+v+"."+name+".*")
@@ -324,17 +381,7 @@ func discoverySubjects(name string) (out []string) {
 	return out
 }
 
-// servingAccounts lists the accounts that answer discovery.
-func servingAccounts(accs []Account) (out []string) {
-	for _, a := range accs {
-		if a.Serves {
-			out = append(out, a.Name)
-		}
-	}
-	return out
-}
-
-// toolEdges is how the broker reaches the tools of one account.
+// toolEdges lead from the broker to the tools of one account.
 func toolEdges(z string) []Edge {
 	broker := []string{"broker"}
 	var out []Edge
@@ -347,13 +394,13 @@ func toolEdges(z string) []Edge {
 		Edge{Callers: broker, Kind: ServiceImport, Owner: z, Remote: "$SRV.>", Local: "disco." + z + ".>", StreamReply: true, ReplyTimeout: "5s"})
 }
 
-// jetStreamEdge is one subject of the JetStream API. An account without JetStream answers $JS.API itself ("not enabled"), so it
-// needs another local name.
-func jetStreamEdge(who, subject string, many bool, silence string) Edge {
-	return Edge{Callers: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$JS.API." + subject, Local: "core.API." + subject, StreamReply: many, ReplyTimeout: silence}
+// jetStreamEdge is one subject of the JetStream API. In an account without JetStream the server replies to $JS.API itself ("not
+// enabled"), so the edge has another local name.
+func jetStreamEdge(who, subject string, streamReply bool, timeout string) Edge {
+	return Edge{Callers: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$JS.API." + subject, Local: "core.API." + subject, StreamReply: streamReply, ReplyTimeout: timeout}
 }
 
-// consumerEdges is the three subjects of one durable consumer, in an account that holds nothing else.
+// consumerEdges are the three subjects of a durable consumer, in the account <actor>_in, which has no other grants.
 func consumerEdges(p Consumer) []Edge {
 	who := p.Actor + "_in"
 	return []Edge{
@@ -363,8 +410,8 @@ func consumerEdges(p Consumer) []Edge {
 	}
 }
 
-// bucketEdges is put, compare-and-set, get, delete and list of one's own keys. One bucket per owner, because a roll-up on
-// any writable key empties the whole bucket. No consumer: its deliver subject would speak with the place's rights.
+// bucketEdges are put, compare-and-set, get, delete and list for the owner of a bucket. One bucket per owner, because a
+// roll-up of any writable key empties the bucket. No consumer: its deliver subject has the permissions of the stream account.
 func bucketEdges(who, name string) []Edge {
 	s := "KV_" + name
 	return []Edge{
@@ -375,7 +422,7 @@ func bucketEdges(who, name string) []Edge {
 	}
 }
 
-// withSubpaths is pattern with zero to n more tokens.
+// withSubpaths returns pattern followed by zero to n wildcard tokens.
 func withSubpaths(pattern string, n int) (out []string) {
 	for range n + 1 {
 		out = append(out, pattern)

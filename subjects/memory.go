@@ -2,9 +2,9 @@ package subjects
 
 import "time"
 
-// Payloads of memory: what is remembered, how it is asked for, and what became of it.
+// Payloads of memory: entries, recall, writes, administration and events.
 
-// MemoryEntry is one thing remembered, with everything known of it.
+// MemoryEntry is one entry of memory.
 type MemoryEntry struct {
 	ID          string     `json:"id"`
 	Kind        string     `json:"kind"` // engram, fact, document
@@ -20,7 +20,7 @@ type MemoryEntry struct {
 	Respondent  string     `json:"respondent_id,omitempty"`
 	Grades      Grades     `json:"grades"`
 	State       string     `json:"state"` // active, candidate, superseded
-	// SupersededBy is the entry that took this one's place, and Supersedes are those whose place this one took.
+	// SupersededBy and Supersedes are ids of entries.
 	SupersededBy string    `json:"superseded_by,omitempty"`
 	Supersedes   []string  `json:"supersedes,omitempty"`
 	Pinned       bool      `json:"pinned,omitempty"`
@@ -30,38 +30,38 @@ type MemoryEntry struct {
 	Accesses     int       `json:"access_count,omitempty"`
 }
 
-// Provenance says where an entry came from, and how far it can be trusted. It is written by memory from what the broker
-// and the bus say, never by a model.
+// Provenance is the origin of an entry and its trust. Memory sets it from the broker's labels and the subject's account, never
+// from a model's text.
 type Provenance struct {
 	Source    Source `json:"source"` // user, conversation, agent, document, external
 	Trust     string `json:"trust"`  // trusted, untrusted
 	Agent     string `json:"agent,omitempty"`
 	SessionID string `json:"session_id,omitempty"`
 	QueryID   string `json:"query_id,omitempty"`
-	From      string `json:"from,omitempty"` // a file or an address
-	Part      int    `json:"part,omitempty"` // which piece of it, from 1
+	From      string `json:"from,omitempty"` // a file or a URL
+	Part      int    `json:"part,omitempty"` // piece of the document, from 1
 	Model     string `json:"model,omitempty"`
-	// Digest says who made name and description: model, plain, given.
+	// Digest is how name and description were made: model, plain, given.
 	Digest string   `json:"digest,omitempty"`
-	Flags  []string `json:"flags,omitempty"` // signs of injection that were found
+	Flags  []string `json:"flags,omitempty"` // detected injection techniques
 }
 
-// Grades are what others thought of an answer. Nobody has said anything yet when all is zero.
+// Grades are the critic's and the user's grades of an answer. The zero value means ungraded.
 type Grades struct {
 	Critic   int     `json:"critic_score,omitempty"` // 1 to 5
-	Feedback string  `json:"feedback,omitempty"`     // the critic's words
+	Feedback string  `json:"feedback,omitempty"`     // by the critic
 	Pairwise string  `json:"pairwise_winner,omitempty"`
-	Reward   float64 `json:"reward,omitempty"`  // -1 to 1, what the user thinks now
-	Rewards  int     `json:"rewards,omitempty"` // how often the user said so
-	Words    string  `json:"words,omitempty"`   // the user's words; memory does not keep them
-	Retry    bool    `json:"retry,omitempty"`   // the critic thinks that another try should be offered; memory does not keep that
+	Reward   float64 `json:"reward,omitempty"`  // -1 to 1, the user's latest
+	Rewards  int     `json:"rewards,omitempty"` // how many the user gave
+	Words    string  `json:"words,omitempty"`   // the user's comment; not stored by memory
+	Retry    bool    `json:"retry,omitempty"`   // the critic suggests a retry; not stored by memory
 }
 
 // Kinds of entries.
 const (
-	KindEngram   = "engram"   // an answer and what it was asked for
-	KindFact     = "fact"     // what somebody wanted to be kept
-	KindDocument = "document" // a piece of a file
+	KindEngram   = "engram"   // a question and its answer
+	KindFact     = "fact"     // saved on request of a user or an agent
+	KindDocument = "document" // a piece of a document
 )
 
 // States of entries. Only active ones are recalled.
@@ -75,7 +75,7 @@ const (
 type Source string
 
 // UnmarshalText implements [encoding.TextUnmarshaler]. It reads "person" as [SourceUser]: events, exports and key-value
-// entries written before the value was renamed hold it. Other values are taken as they are; readers validate them.
+// entries written before the value was renamed hold it. Other values are accepted unchanged; readers validate them.
 func (s *Source) UnmarshalText(text []byte) error {
 	if *s = Source(text); *s == formerSourceUser {
 		*s = SourceUser
@@ -88,30 +88,30 @@ const formerSourceUser = "person"
 
 // Sources of entries.
 const (
-	SourceUser         = "user"         // stated by the user by hand: conclave memory, the page
-	SourceConversation = "conversation" // an answer that no stranger wrote into
+	SourceUser         = "user"         // entered by the user: conclave memory, the page
+	SourceConversation = "conversation" // an answer without untrusted content
 	SourceAgent        = "agent"        // save_memory
 	SourceDocument     = "document"     // a file that the user imported
-	SourceExternal     = "external"     // strangers could have written it
+	SourceExternal     = "external"     // untrusted content
 )
 
-// MemoryQuery recalls.
+// MemoryQuery requests a recall.
 type MemoryQuery struct {
 	Query string `json:"query"`
-	Max   int    `json:"max,omitempty"`   // entries at the end; nothing = as configured
-	Kind  string `json:"kind,omitempty"`  // of this kind only
-	Whole bool   `json:"whole,omitempty"` // the corpus, not the segment that matters
-	Fresh bool   `json:"fresh,omitempty"` // do not look into the cache
-	// All includes what is superseded or waits for a decision.
+	Max   int    `json:"max,omitempty"`   // most entries in the result; 0 = as configured
+	Kind  string `json:"kind,omitempty"`  // only this kind; empty = every kind
+	Whole bool   `json:"whole,omitempty"` // the corpus instead of the relevant segment
+	Fresh bool   `json:"fresh,omitempty"` // bypass the cache
+	// All includes superseded entries and candidates.
 	All bool `json:"all,omitempty"`
 }
 
-// MemoryHit is an entry as it was recalled, with the reasons for its rank.
+// MemoryHit is a recalled entry with the reasons for its rank.
 type MemoryHit struct {
 	Entry      MemoryEntry    `json:"entry"`
-	Segment    string         `json:"segment,omitempty"` // what matters of the corpus
+	Segment    string         `json:"segment,omitempty"` // the relevant part of the corpus
 	Similarity float64        `json:"similarity"`        // -1 to 1
-	Score      float64        `json:"score"`             // what it was ranked by
+	Score      float64        `json:"score"`             // the rank
 	Reasons    []MemoryReason `json:"reasons"`           // they add up to the score
 }
 
@@ -122,87 +122,87 @@ type MemoryReason struct {
 	Text  string  `json:"text,omitempty"`
 }
 
-// MemoryReply is a stage of a recall, or what goes with some entries. The last piece has Done.
+// MemoryReply is one stage of a recall, or the entries correlated with others. The last piece has Done.
 type MemoryReply struct {
 	Stage  string      `json:"stage,omitempty"` // names, descriptions, corpus
 	Hits   []MemoryHit `json:"hits"`
 	Cached bool        `json:"cached,omitempty"`
-	Notes  []Note      `json:"notes,omitempty"` // what was missing: no vectors, no model for segments
+	Notes  []Note      `json:"notes,omitempty"` // degraded parts: no embeddings, no model for segments
 	Millis float64     `json:"ms,omitempty"`
 	Done   bool        `json:"done,omitempty"`
 }
 
-// MemoryIDs names entries.
+// MemoryIDs requests the entries correlated with these.
 type MemoryIDs struct {
 	IDs    []string `json:"ids"`
-	Corpus bool     `json:"corpus,omitempty"` // the whole, not only the descriptions
+	Corpus bool     `json:"corpus,omitempty"` // the corpus too, not only the descriptions
 }
 
-// MemoryWriteRequest is what the user hands to memory: entries, or the pieces of a document.
+// MemoryWriteRequest stores entries, or pieces of a document, for the user.
 type MemoryWriteRequest struct {
 	Entries  []MemoryEntry   `json:"entries,omitempty"`
 	Document *MemoryDocument `json:"document,omitempty"`
-	// Restore takes ids, times, grades and provenance as they are: an export is read back.
+	// Restore keeps ids, times, grades and provenance: it imports an export.
 	Restore bool `json:"restore,omitempty"`
-	// Trusted says, with Restore, that the user vouches for the export. Otherwise every entry in it is untrusted.
+	// Trusted, with Restore, means that the user vouches for the export. Otherwise every entry becomes untrusted.
 	Trusted bool `json:"trusted,omitempty"`
 }
 
-// MemoryDocument is a file on its way into memory, whole or some of its pieces. Pieces come in order; the last message has
-// Last, and then what the file had before and has no longer is forgotten.
+// MemoryDocument is a document to ingest, complete or some of its pieces, in order. The message with Last completes it:
+// pieces of an earlier version that are no longer in the document are removed.
 type MemoryDocument struct {
-	From     string          `json:"from"` // where it is; importing it again updates it
+	From     string          `json:"from"` // path or URL; ingesting it again updates it
 	Title    string          `json:"title"`
 	Hash     string          `json:"hash"` // of the whole text
 	Modified time.Time       `json:"modified,omitzero"`
-	Trust    string          `json:"trust,omitempty"` // trusted when the user vouches for every word; anything else is not
-	First    int             `json:"first"`           // number of the first piece here, from 1
+	Trust    string          `json:"trust,omitempty"` // "trusted" when the user vouches for the text; any other value is untrusted
+	First    int             `json:"first"`           // number of the first piece in this message, from 1
 	Pieces   []DocumentPiece `json:"pieces"`
 	Last     bool            `json:"last"`
 }
 
-// DocumentPiece is a piece of a file.
+// DocumentPiece is a piece of a document.
 type DocumentPiece struct {
-	Heading string `json:"heading,omitempty"` // the way of headings to it
+	Heading string `json:"heading,omitempty"` // the path of headings above it
 	Text    string `json:"text"`
 }
 
-// MemoryWriteReply tells what became of each, in order.
+// MemoryWriteReply holds one result per entry or piece, in order.
 type MemoryWriteReply struct {
 	Results []MemoryWriteResult `json:"results"`
-	// Unchanged means that the document is known in this form: nothing more has to be sent.
+	// Unchanged means that this version of the document is stored already: the client can stop sending.
 	Unchanged bool   `json:"unchanged,omitempty"`
-	Removed   int    `json:"removed,omitempty"` // pieces of an older form
+	Removed   int    `json:"removed,omitempty"` // pieces of an earlier version
 	Notes     []Note `json:"notes,omitempty"`
 }
 
-// MemoryWriteResult is what became of one.
+// MemoryWriteResult is the result for one entry or piece.
 type MemoryWriteResult struct {
 	ID     string `json:"id"`
 	Action string `json:"action"`          // stored, merged, superseded, candidate, updated, unchanged, refused
-	Other  string `json:"other,omitempty"` // the entry it was merged into, or whose place it took
+	Other  string `json:"other,omitempty"` // the entry it was merged into, or that it supersedes
 	Why    string `json:"why,omitempty"`
 }
 
-// MemoryAdminRequest is the user's own hand on memory.
+// MemoryAdminRequest is the user's administration of memory.
 type MemoryAdminRequest struct {
 	Op    string      `json:"op"` // list, show, edit, pin, unpin, forget, accept, reject, graph, status
 	IDs   []string    `json:"ids,omitempty"`
-	Query string      `json:"query,omitempty"` // forget: those that match these words; graph: about whom or what
+	Query string      `json:"query,omitempty"` // forget: entries that match these words; graph: the entity
 	Kind  string      `json:"kind,omitempty"`
 	State string      `json:"state,omitempty"`
 	Trust string      `json:"trust,omitempty"`
 	Tag   string      `json:"tag,omitempty"`
 	From  string      `json:"from,omitempty"`
-	Text  string      `json:"text,omitempty"` // list: only those with these letters in name, description or corpus
+	Text  string      `json:"text,omitempty"` // list: substring of name, description or corpus
 	Edit  *MemoryEdit `json:"edit,omitempty"`
 	Limit int         `json:"limit,omitempty"`
-	After string      `json:"after,omitempty"` // where the last page ended
+	After string      `json:"after,omitempty"` // cursor: Next of the previous page
 	Whole bool        `json:"whole,omitempty"` // list: the corpus too
-	Dry   bool        `json:"dry,omitempty"`   // forget: tell which, and forget none
+	Dry   bool        `json:"dry,omitempty"`   // forget: dry run, returns the matching entries
 }
 
-// MemoryEdit changes what is said, and nothing else.
+// MemoryEdit changes the given texts of an entry; nil fields stay.
 type MemoryEdit struct {
 	Name        *string   `json:"name,omitempty"`
 	Description *string   `json:"description,omitempty"`
@@ -210,17 +210,17 @@ type MemoryEdit struct {
 	Tags        *[]string `json:"tags,omitempty"`
 }
 
-// MemoryAdminReply is the answer to the user.
+// MemoryAdminReply is the reply to a [MemoryAdminRequest].
 type MemoryAdminReply struct {
 	Entries   []MemoryEntry `json:"entries"`
-	Next      string        `json:"next,omitempty"` // ask for more after this
+	Next      string        `json:"next,omitempty"` // cursor of the next page; empty = last page
 	Changed   int           `json:"changed,omitempty"`
 	Relations []Relation    `json:"relations,omitempty"`
 	Status    *MemoryStatus `json:"status,omitempty"`
 	Missing   []string      `json:"missing,omitempty"` // ids that do not exist
 }
 
-// Relation is one line of the knowledge graph.
+// Relation is one edge of the knowledge graph.
 type Relation struct {
 	ID        string    `json:"id"`
 	Subject   string    `json:"subject"`
@@ -228,9 +228,9 @@ type Relation struct {
 	Object    string    `json:"object"`
 	Kind      string    `json:"kind,omitempty"` // of the object: person, place, thing, other
 	Tense     string    `json:"tense"`          // is, was
-	From      string    `json:"from,omitempty"` // since when, as far as it was said: a year, a month, a day
+	From      string    `json:"from,omitempty"` // start, as precise as stated: a year, a month, a day
 	Until     string    `json:"until,omitempty"`
-	Entry     string    `json:"entry_id"` // the memory that says so
+	Entry     string    `json:"entry_id"` // the entry it was extracted from
 	Trust     string    `json:"trust"`
 	Said      time.Time `json:"said"`
 }
@@ -241,7 +241,7 @@ const (
 	TenseWas = "was"
 )
 
-// MemoryStatus is how memory is.
+// MemoryStatus is the state of the memory store.
 type MemoryStatus struct {
 	Entries    map[string]int `json:"entries"` // by kind
 	States     map[string]int `json:"states"`
@@ -250,28 +250,28 @@ type MemoryStatus struct {
 	Bytes      int64          `json:"bytes"` // of the file
 	Schema     int            `json:"schema"`
 	DuckDB     string         `json:"duckdb"`
-	Search     string         `json:"search"` // which path a recall takes now, and why
+	Search     string         `json:"search"` // the search path of a recall now, and why
 	Model      string         `json:"embedding_model"`
-	Unembedded int            `json:"unembedded"` // entries that wait for vectors
+	Unembedded int            `json:"unembedded"` // entries without embeddings yet
 	Resident   int64          `json:"index_bytes"`
 	Cached     int            `json:"cached"`
 }
 
-// MemoryEvent says what memory did and why.
+// MemoryEvent reports an action of memory and its reason.
 type MemoryEvent struct {
 	SessionID string         `json:"session_id,omitempty"`
-	QueryID   string         `json:"query_id,omitempty"` // the answer that it was for
+	QueryID   string         `json:"query_id,omitempty"` // the query it belongs to
 	Action    string         `json:"action"`
 	IDs       []string       `json:"ids"`
 	Why       string         `json:"why"`
-	Of        string         `json:"of,omitempty"`    // whose answer was graded; "" = all answers, or it is about no grade
-	By        string         `json:"by,omitempty"`    // who asked: the account, with the path of spawned agents
-	Query     string         `json:"query,omitempty"` // what was looked for
+	Of        string         `json:"of,omitempty"`    // respondent whose answer was graded; empty = all, or no grade
+	By        string         `json:"by,omitempty"`    // the caller: account and spawn chain
+	Query     string         `json:"query,omitempty"` // of a recall
 	Hits      []MemoryRecall `json:"hits,omitempty"`
 	Cached    bool           `json:"cached,omitempty"`
 }
 
-// MemoryRecall is an entry as the event of a recall tells of it.
+// MemoryRecall is a recalled entry in a [MemoryEvent].
 type MemoryRecall struct {
 	ID         string    `json:"id"`
 	Kind       string    `json:"kind"`

@@ -6,20 +6,22 @@ import (
 	"time"
 )
 
-// Payloads, in the order of the table in docs/bus.md. Field names are what watchers of the bus know; they do not change.
-// Ids that travel in headers are repeated only where a person watching with the plain nats tool needs them.
+// Payloads, in the order of the table in docs/bus.md. Field names are an interface to watchers of the bus: a renamed field keeps
+// its former name in the tag `was`. Ids that travel in headers are repeated only where a user who watches with the nats
+// command line needs them.
 
-// Query is a question for the assistant, the committee or the orchestrator. Missing ids are made by whoever reads it.
+// Query is a question for the assistant, the committee or the orchestrator. The actor that
+// consumes it generates missing ids.
 type Query struct {
 	SessionID string `json:"session_id,omitempty"`
 	QueryID   string `json:"query_id,omitempty"`
 	Query     string `json:"query"`
 	Model     string `json:"model,omitempty"`
-	Reference string `json:"reference,omitempty"` // what a good answer says: for the critic, never for the one who answers
-	Note      string `json:"note,omitempty"`      // the router's: an id that had to be changed. What others write there is not read
+	Reference string `json:"reference,omitempty"` // the expected answer, for the critic; respondents never see it
+	Note      string `json:"note,omitempty"`      // set by the router when it replaced an id; ignored from any other publisher
 }
 
-// Cancel stops a query; what is there is kept.
+// Cancel stops a query; its partial answer is kept.
 type Cancel struct {
 	Reason string `json:"reason,omitempty"`
 }
@@ -28,12 +30,12 @@ type Cancel struct {
 type Delta struct {
 	QueryID      string `json:"query_id"`
 	RespondentID string `json:"respondent_id"`
-	Step         int    `json:"step"` // the model call it belongs to: what was said before a tool call is not the answer
-	N            int    `json:"n"`    // counts from 0, so that a watcher sees what was dropped
+	Step         int    `json:"step"` // index of the model call: text before a tool call is not part of the answer
+	N            int    `json:"n"`    // counts from 0, so that a watcher detects dropped deltas
 	Text         string `json:"text"`
 }
 
-// PlainText is the piece as someone reads it who asked in plain text.
+// PlainText is the form of the delta in the reply to a plain-text request.
 func (d Delta) PlainText() string { return d.Text }
 
 // Response is a whole answer with everything that led to it.
@@ -48,28 +50,28 @@ type Response struct {
 	GeneratorID  string     `json:"generator_id"`
 	RespondentID string     `json:"respondent_id"`
 	Model        string     `json:"model"`
-	Reference    string     `json:"reference,omitempty"`                 // what a good answer says, when whoever asked said so
-	DemoModel    bool       `json:"demo_model,omitempty" was:"stand_in"` // the built-in demo model answered, not a model
+	Reference    string     `json:"reference,omitempty"`                 // the expected answer, when the query had one
+	DemoModel    bool       `json:"demo_model,omitempty" was:"stand_in"` // the built-in demo model answered
 	Usage        Usage      `json:"usage"`
 	Notes        []Note     `json:"notes,omitempty"`
-	Labels       *Labels    `json:"labels,omitempty"`  // of all that went into the answer
-	Partial      bool       `json:"partial,omitempty"` // not all of an answer: stopped, cut or failed
+	Labels       *Labels    `json:"labels,omitempty"`  // joined from all inputs of the answer
+	Partial      bool       `json:"partial,omitempty"` // incomplete: stopped, truncated or failed
 	Error        *Fault     `json:"error,omitempty"`
 }
 
-// Note is something about an answer that a person should know: a guard that fired, a truncation, a fallback.
+// Note tells the user about an event in the making of an answer: a guard that fired, a truncation, a fallback.
 type Note struct {
 	Code string `json:"code"`
 	Text string `json:"text"`
 }
 
-// ToolCall is one call as the answer's record shows it.
+// ToolCall is one tool call in the record of an answer.
 type ToolCall struct {
 	CallID string          `json:"call_id,omitempty"`
 	Tool   string          `json:"tool"`
 	Args   json.RawMessage `json:"args"`
 	Result string          `json:"result"`
-	Layer  string          `json:"layer,omitempty"` // where the call was found: native, or recovered from text
+	Layer  string          `json:"layer,omitempty"` // how the call was parsed: native, or recovered from text
 	Error  *Fault          `json:"error,omitempty"`
 }
 
@@ -79,11 +81,11 @@ type Usage struct {
 	CompletionTokens int   `json:"completion_tokens"`
 	Millis           int64 `json:"ms"`
 	ModelCalls       int   `json:"model_calls,omitempty"`
-	Estimated        int   `json:"estimated_tokens,omitempty"` // our own count of the last prompt, to compare with
+	Estimated        int   `json:"estimated_tokens,omitempty"` // our own estimate of the last prompt, for comparison with Counted
 	Counted          int   `json:"counted_tokens,omitempty"`   // the model server's count of the same prompt
 }
 
-// Dialog is the light form of an answer: no thinking, ever.
+// Dialog is the light form of an answer, without thinking.
 type Dialog struct {
 	SessionID    string `json:"session_id"`
 	QueryID      string `json:"query_id"`
@@ -92,7 +94,7 @@ type Dialog struct {
 	RespondentID string `json:"respondent_id"`
 }
 
-// AgentState is one transition of an agent's state machine, or interim words.
+// AgentState is one transition of an agent's state machine, or interim text.
 type AgentState struct {
 	SessionID string `json:"session_id,omitempty"`
 	QueryID   string `json:"query_id,omitempty"`
@@ -101,19 +103,19 @@ type AgentState struct {
 	Event     string `json:"event,omitempty"`
 	Step      int    `json:"step,omitempty"`
 	Code      string `json:"code,omitempty"`  // of a note
-	Words     string `json:"words,omitempty"` // interim words of the model, or a note
+	Words     string `json:"words,omitempty"` // interim text of the model, or of a note
 }
 
-// ToolSchema is how a tool announces itself. Facts about its effects are not here: the broker has those from the build.
+// ToolSchema is a tool's announcement. It states no effects: the broker knows those from the manifest in the build.
 type ToolSchema struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	Parameters  json.RawMessage `json:"parameters"` // JSON schema
 	Version     string          `json:"version"`
-	Key         string          `json:"key,omitempty"` // curve key of this run of the tool, to seal credentials to; no part of the pinned definition
+	Key         string          `json:"key,omitempty"` // public curve key of this process, to seal credentials to; not part of the pinned definition
 }
 
-// ToolRequest is a call. Who asks is in the subject, never here.
+// ToolRequest is a tool call. The caller is in the subject, never here.
 type ToolRequest struct {
 	CallID  string          `json:"call_id"`
 	QueryID string          `json:"query_id,omitempty"`
@@ -122,56 +124,58 @@ type ToolRequest struct {
 	Args    json.RawMessage `json:"args"`
 }
 
-// ToolOrder is a call as the broker hands it to the tool. Agents cannot say it: it is another type on another subject.
+// ToolOrder is an authorized call from the broker to a tool. Agents have no grant for its subject, and its type differs
+// from a [ToolRequest].
 type ToolOrder struct {
 	CallID  string                 `json:"call_id"`
 	QueryID string                 `json:"query_id,omitempty"`
 	Args    json.RawMessage        `json:"args"`
 	Mode    string                 `json:"mode,omitempty"`   // "" or [ModeStructured]
-	Sealed  map[string]SecretValue `json:"sealed,omitempty"` // credentials by name, sealed to this run of the tool
-	Hosts   *HostRules             `json:"hosts,omitempty"`  // where pages may be read from, at each redirect too
-	Pages   bool                   `json:"pages,omitempty"`  // pages may be read at all
-	// Caller is who asks, and Labels are those of its session: for tools that keep something, which must know whose it is.
+	Sealed  map[string]SecretValue `json:"sealed,omitempty"` // credentials by name, sealed to this process of the tool
+	Hosts   *HostRules             `json:"hosts,omitempty"`  // which hosts may be fetched from; checked again at each redirect
+	Pages   bool                   `json:"pages,omitempty"`  // whether pages may be fetched at all
+	// Caller and the Labels of its session, for tools that store: they record the owner of an entry.
 	Caller  string  `json:"caller,omitempty"`
-	Spawned bool    `json:"spawned,omitempty"` // the caller is an agent below an account
+	Spawned bool    `json:"spawned,omitempty"` // the caller is a spawned agent
 	Labels  *Labels `json:"labels,omitempty"`
 }
 
-// HostRules say which hosts may be reached: patterns as in the manifest.
+// HostRules are the hosts that a call may reach, as patterns of the manifest. Deny wins over Allow.
 type HostRules struct {
 	Allow     []string `json:"allow"`
 	Deny      []string `json:"deny"`
-	Monitored []string `json:"watched,omitempty"` // rules that are not enforced
+	Monitored []string `json:"watched,omitempty"` // monitor-only rules: logged, not enforced
 }
 
-// ModeStructured asks a tool for material that is distilled before an agent sees it.
+// ModeStructured requests untrusted content that is reduced to structured facts before an agent sees it.
 const ModeStructured = "structured"
 
-// ToolResult is what came of a call: a result or a fault, never both.
+// ToolResult is the outcome of a call: a result or a fault, never both.
 type ToolResult struct {
 	CallID  string   `json:"call_id"`
 	QueryID string   `json:"query_id,omitempty"`
 	Tool    string   `json:"tool"`
-	Caller  string   `json:"caller,omitempty"` // filled in the event copy; what a tool writes here is not read
+	Caller  string   `json:"caller,omitempty"` // set by the broker in the event copy; ignored from a tool
 	Result  string   `json:"result,omitempty"`
 	Error   *Fault   `json:"error,omitempty"`
 	Millis  int64    `json:"ms,omitempty"`
-	Links   []string `json:"links,omitempty"` // addresses that the result lists, unchanged
-	// Labels are the broker's. What a tool writes here is read only of one whose facts say that it grades its own results.
+	Links   []string `json:"links,omitempty"` // URLs in the result, unchanged
+	// Labels are set by the broker. A tool's own labels count only when the manifest says that it labels its results.
 	Labels *Labels `json:"labels,omitempty"`
-	// Recalls are the memories that the result shows.
+	// Recalls are the ids of the memory entries in the result.
 	Recalls []string `json:"recalls,omitempty"`
-	Parked  *Parked  `json:"parked,omitempty"` // where the whole result is, when it was too large to be shown
+	Parked  *Parked  `json:"parked,omitempty"` // where the complete result is stored, when it was too large
 }
 
-// Labels say what may be done with a text: who could have written it, and whom it belongs to.
+// Labels restrict the use of a text by its origin (trust) and its owner (privacy).
 type Labels struct {
 	Trust   string   `json:"trust"`           // trusted, untrusted
 	Privacy string   `json:"privacy"`         // public, private
-	Flags   []string `json:"flags,omitempty"` // techniques of injection that the text shows signs of, and "redacted" when a secret was taken out
+	Flags   []string `json:"flags,omitempty"` // detected injection techniques, and "redacted" when a secret was removed
 }
 
-// Join is what holds of a text that both went into: untrusted and private win. Nothing said by either is nil.
+// Join returns the labels of a text made from both inputs: untrusted and private win, and any unknown value counts as
+// untrusted or private. A nil side adds nothing; two of them join to nil.
 func (l *Labels) Join(other *Labels) *Labels {
 	if l == nil && other == nil {
 		return nil
@@ -204,41 +208,41 @@ const (
 	Private   = "private"
 )
 
-// Parked says where a large result is kept whole.
+// Parked locates the complete form of a truncated result.
 type Parked struct {
 	ID    string `json:"id"`
 	Bytes int    `json:"bytes"`
-	Shown int    `json:"shown"` // of these, so many bytes are in the result
+	Shown int    `json:"shown"` // how many of the bytes are in the result
 }
 
-// ToolOutput is live output of a long tool.
+// ToolOutput is live output of a running tool.
 type ToolOutput struct {
 	CallID string `json:"call_id"`
 	N      int    `json:"n"`
 	Text   string `json:"text"`
 }
 
-// DiscoverRequest asks for the few tools that fit a task.
+// DiscoverRequest requests the tools that fit a task.
 type DiscoverRequest struct {
 	Task string `json:"task"`
 	Max  int    `json:"max,omitempty"`
 }
 
-// DiscoverReply holds two to four definitions the caller may use.
+// DiscoverReply holds two to four definitions of tools that the caller may use.
 type DiscoverReply struct {
 	Tools []ToolSchema `json:"tools"`
 }
 
-// Verdict is the answer to a dry run.
+// Verdict is the result of a dry run.
 type Verdict struct {
-	Allowed   bool           `json:"allowed"`        // it would run without anybody being asked
-	Asks      []Denial       `json:"asks,omitempty"` // what the user would be asked about
+	Allowed   bool           `json:"allowed"`        // it would run without approval
+	Asks      []Denial       `json:"asks,omitempty"` // approvals that the user would be asked for
 	Denial    *Denial        `json:"denial,omitempty"`
-	Layers    []LayerVerdict `json:"layers,omitempty"`    // in the order in which they judge, up to the one that refused
-	Monitored []Denial       `json:"monitored,omitempty"` // rules that would have refused or asked, and are only watched
+	Layers    []LayerVerdict `json:"layers,omitempty"`    // in order of evaluation, up to the one that denied
+	Monitored []Denial       `json:"monitored,omitempty"` // monitor-only rules that would have denied or asked
 }
 
-// LayerVerdict is what one layer said.
+// LayerVerdict is the verdict of one policy layer.
 type LayerVerdict struct {
 	Layer   string `json:"layer"`
 	Verdict string `json:"verdict"` // pass, ask, deny
@@ -246,36 +250,36 @@ type LayerVerdict struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
-// ExplainRequest is the user's dry run of somebody's call.
+// ExplainRequest is the user's dry run of an agent's call.
 type ExplainRequest struct {
-	As        string          `json:"as"` // the account, with the path of spawned agents below it
+	As        string          `json:"as"` // the account, with the spawn chain below it
 	Tool      string          `json:"tool"`
 	Args      json.RawMessage `json:"args"`
 	SessionID string          `json:"session_id,omitempty"`
 	QueryID   string          `json:"query_id,omitempty"`
 }
 
-// SpawnRequest asks for a child agent of a type. Who asks, and below whom, is in the subject.
+// SpawnRequest requests a child agent. The caller and its spawn chain are in the subject.
 type SpawnRequest struct {
 	Type   string   `json:"type"`
-	Tools  []string `json:"tools,omitempty"`  // a further narrowing; nothing = all that its type may have below this parent
-	Budget *Budget  `json:"budget,omitempty"` // a further narrowing of what its line may spend
+	Tools  []string `json:"tools,omitempty"`  // a further restriction; empty = every tool that the type may use below this parent
+	Budget *Budget  `json:"budget,omitempty"` // a further restriction of the chain's budget
 }
 
-// SpawnReply names the child: the next token of its path.
+// SpawnReply names the child: the next token of its spawn chain.
 type SpawnReply struct {
 	Child string   `json:"child"`
 	Tools []string `json:"tools"`
 }
 
-// Budget is what a line of agents may spend together. Nothing said means no limit but that of the parent.
+// Budget is the shared limit of a spawn chain. A zero field has no limit but the parent's.
 type Budget struct {
 	Calls   int   `json:"calls,omitempty"`
-	Seconds int   `json:"seconds,omitempty"` // of tools running
+	Seconds int   `json:"seconds,omitempty"` // running time of tools
 	Bytes   int64 `json:"bytes,omitempty"`   // of results
 }
 
-// ApprovalRequest asks the user.
+// ApprovalRequest asks the user to approve a call.
 type ApprovalRequest struct {
 	ID        string          `json:"id"`
 	SessionID string          `json:"session_id,omitempty"`
@@ -284,47 +288,47 @@ type ApprovalRequest struct {
 	Type      string          `json:"type"`
 	Tool      string          `json:"tool"`
 	Args      json.RawMessage `json:"args"`
-	Layer     string          `json:"layer"` // who asked
+	Layer     string          `json:"layer"` // the policy layer that asks
 	Rule      string          `json:"rule"`
 	Reason    string          `json:"reason"`
-	Sinks     []string        `json:"sinks,omitempty"` // where something would go; an answer that is remembered holds for these alone
+	Sinks     []string        `json:"sinks,omitempty"` // where data would be sent; a remembered decision holds for these only
 	Taint     []Taint         `json:"taint,omitempty"`
 	Asked     time.Time       `json:"asked"`
 	Expires   time.Time       `json:"expires"`
 }
 
-// Taint says where text that a stranger could have written entered a session.
+// Taint is the point where untrusted content entered a session.
 type Taint struct {
 	Tool    string    `json:"tool"`
 	CallID  string    `json:"call_id"`
 	QueryID string    `json:"query_id,omitempty"`
-	From    string    `json:"from,omitempty"`  // an address, when there is one
-	Flags   []string  `json:"flags,omitempty"` // signs of injection in it
+	From    string    `json:"from,omitempty"`  // its URL or file, when known
+	Flags   []string  `json:"flags,omitempty"` // detected injection techniques
 	Time    time.Time `json:"time"`
 }
 
-// ApprovalDecision is the user's answer. The zero value is no.
+// ApprovalDecision is the user's decision. The zero value denies.
 type ApprovalDecision struct {
 	Approve  bool   `json:"approve"`
 	Remember string `json:"remember,omitempty"` // "", "session" or "always"
 }
 
-// How long an answer is remembered.
+// How long a decision is remembered.
 const (
 	RememberSession = "session"
 	RememberAlways  = "always"
 )
 
-// ApprovalReply says whether this answer was the first.
+// ApprovalReply tells whether this decision was the first; later ones are not accepted.
 type ApprovalReply struct {
 	ID       string `json:"id"`
 	Accepted bool   `json:"accepted"`
-	State    string `json:"state"` // of the question now
+	State    string `json:"state"` // of the approval now
 	By       string `json:"by,omitempty"`
 	Remember string `json:"remember,omitempty"`
 }
 
-// States of a question to the user.
+// States of an approval.
 const (
 	ApprovalPending  = "pending"
 	ApprovalApproved = "approved"
@@ -333,18 +337,18 @@ const (
 	ApprovalUnknown  = "unknown"
 )
 
-// ApprovalQuery asks what waits for an answer, and what was answered for good.
+// ApprovalQuery requests the pending approvals and the standing rules.
 type ApprovalQuery struct {
-	All bool `json:"all,omitempty"` // those that are over too
+	All bool `json:"all,omitempty"` // decided and expired approvals too
 }
 
-// ApprovalList is the answer.
+// ApprovalList is the reply.
 type ApprovalList struct {
 	Approvals []Approval     `json:"approvals"`
 	Rules     []ApprovalRule `json:"rules"`
 }
 
-// Approval is a question and where it stands.
+// Approval is an approval request and its state.
 type Approval struct {
 	ApprovalRequest
 	State   string    `json:"state"`
@@ -352,10 +356,10 @@ type Approval struct {
 	Decided time.Time `json:"decided,omitzero"`
 }
 
-// ApprovalRule is an answer that holds for later calls of the same kind to the same place, until it is revoked.
+// ApprovalRule is a standing decision for calls of the same type and tool to the same sinks, until it is revoked.
 type ApprovalRule struct {
 	ID      string    `json:"id"`
-	Session string    `json:"session_id,omitempty"` // nothing = every session
+	Session string    `json:"session_id,omitempty"` // empty = every session
 	Type    string    `json:"type"`
 	Tool    string    `json:"tool"`
 	Rule    string    `json:"rule"`
@@ -368,21 +372,21 @@ type ApprovalRule struct {
 type SessionConfig struct {
 	SessionID string   `json:"session_id"`
 	Override  string   `json:"override,omitempty"` // NONE, RELAX, ALL
-	Once      bool     `json:"once,omitempty"`     // for one message, then back
-	QueryID   string   `json:"query_id,omitempty"` // with Once: the message; nothing = the next one
+	Once      bool     `json:"once,omitempty"`     // for one query only
+	QueryID   string   `json:"query_id,omitempty"` // with Once: the query; empty = the next one
 	Disable   []string `json:"disable,omitempty"`
 	Grant     []string `json:"grant,omitempty"` // type:tool
-	Show      bool     `json:"show,omitempty"`  // change nothing, tell what holds
+	Show      bool     `json:"show,omitempty"`  // change nothing, return the current values
 }
 
 // Levels of an override.
 const (
 	OverrideNone  = "NONE"
-	OverrideRelax = "RELAX" // tools marked high-risk no longer ask
-	OverrideAll   = "ALL"   // everything passes, still audited
+	OverrideRelax = "RELAX" // high-risk tools need no approval
+	OverrideAll   = "ALL"   // every call is allowed, and still audited
 )
 
-// Done is the answer to a request that has nothing to say but that it worked.
+// Done acknowledges a request that has no other result.
 type Done struct {
 	OK bool `json:"ok"`
 }
@@ -396,11 +400,11 @@ type ChatRequest struct {
 	Tools    json.RawMessage `json:"tools,omitempty"`
 	Format   json.RawMessage `json:"format,omitempty"`
 	Options  json.RawMessage `json:"options,omitempty"`
-	Think    *bool           `json:"think,omitempty"` // nothing = as the model can
+	Think    *bool           `json:"think,omitempty"` // nil = as the model supports
 	Stream   bool            `json:"stream,omitempty"`
 }
 
-// ChatChunk is a piece of the model's reply; the last has Done and the figures.
+// ChatChunk is a piece of the model's reply; the last has Done and the usage.
 type ChatChunk struct {
 	Content   string          `json:"content,omitempty"`
 	Thinking  string          `json:"thinking,omitempty"`
@@ -408,15 +412,15 @@ type ChatChunk struct {
 	Done      bool            `json:"done,omitempty"`
 	Model     string          `json:"model,omitempty"`
 	Reason    string          `json:"reason,omitempty"`
-	Remote    string          `json:"remote,omitempty"`                    // host that it was passed on to
-	DemoModel bool            `json:"demo_model,omitempty" was:"stand_in"` // the built-in demo model, not a model
-	Notice    string          `json:"notice,omitempty"`                    // another model than asked for answered, and why
+	Remote    string          `json:"remote,omitempty"`                    // host that served the request; empty = this machine
+	DemoModel bool            `json:"demo_model,omitempty" was:"stand_in"` // the built-in demo model replied
+	Notice    string          `json:"notice,omitempty"`                    // why another model than requested replied
 	Usage     Usage           `json:"usage"`
 }
 
-// EmbedRequest asks for vectors.
+// EmbedRequest requests embeddings.
 type EmbedRequest struct {
-	Model string   `json:"model,omitempty"` // nothing = the role embeddings
+	Model string   `json:"model,omitempty"` // empty = the model of the role embeddings
 	Texts []string `json:"texts"`
 }
 
@@ -429,7 +433,7 @@ type EmbedReply struct {
 // Empty is the payload of a request that needs none.
 type Empty struct{}
 
-// ModelList names the models at hand.
+// ModelList lists the available models and the model of each role.
 type ModelList struct {
 	Models []ModelInfo `json:"models"`
 	Roles  []RoleModel `json:"roles"`
@@ -442,35 +446,35 @@ type ModelInfo struct {
 	Size       int64  `json:"size,omitempty"`
 	Family     string `json:"family,omitempty"`
 	Parameters string `json:"parameters,omitempty"`
-	Window     int    `json:"window,omitempty"` // most it can
+	Window     int    `json:"window,omitempty"` // largest context window, in tokens
 	Tools      bool   `json:"tools,omitempty"`
 	Thinking   bool   `json:"thinking,omitempty"`
 	Vision     bool   `json:"vision,omitempty"`
 	Embedding  bool   `json:"embedding,omitempty"`
 	Loaded     bool   `json:"loaded,omitempty"`
-	Remote     string `json:"remote,omitempty"`  // host that it runs on; nothing = this machine
-	Refused    string `json:"refused,omitempty"` // why it may not be used
+	Remote     string `json:"remote,omitempty"`  // host that it runs on; empty = this machine
+	Refused    string `json:"refused,omitempty"` // why its use is denied
 }
 
-// RoleModel says which model a role has now, and what that model takes.
+// RoleModel is the model that a role uses now, with its capabilities.
 type RoleModel struct {
 	Role      string `json:"role"`
 	Model     string `json:"model"`
-	Wanted    string `json:"wanted,omitempty"` // what the configuration names, when another one stands in
-	Notice    string `json:"notice,omitempty"` // why, and what to do
-	Window    int    `json:"window"`           // tokens, frozen
+	Wanted    string `json:"wanted,omitempty"` // the configured model, when a fallback replaces it
+	Notice    string `json:"notice,omitempty"` // why a fallback is used, and what to do
+	Window    int    `json:"window"`           // context window in tokens, fixed for the role
 	Stream    bool   `json:"stream"`
 	Tools     bool   `json:"tools"`
 	Thinking  bool   `json:"thinking"`
 	DemoModel bool   `json:"demo_model,omitempty" was:"stand_in"`
 }
 
-// PullRequest asks for a model to be fetched.
+// PullRequest requests the download of a model.
 type PullRequest struct {
 	Model string `json:"model"`
 }
 
-// PullProgress is how far that is.
+// PullProgress is the state of a download.
 type PullProgress struct {
 	Status    string `json:"status"`
 	Digest    string `json:"digest,omitempty"`
@@ -478,24 +482,24 @@ type PullProgress struct {
 	Completed int64  `json:"completed,omitempty"`
 }
 
-// Critique is a grade, or says why there is none.
+// Critique is a grade, or the reason why there is none.
 type Critique struct {
 	SessionID    string  `json:"session_id"`
 	QueryID      string  `json:"query_id"`
 	RespondentID string  `json:"respondent_id"` // the account that answered
 	Score        int     `json:"score"`         // 1 to 5, 0 = ungraded
 	Feedback     string  `json:"feedback"`
-	Rubric       string  `json:"rubric"` // what was looked for: plain, search, memory, task
+	Rubric       string  `json:"rubric"` // plain, search, memory, task
 	Model        string  `json:"model"`
 	Ungraded     string  `json:"ungraded,omitempty"` // why there is no grade
-	Notice       string  `json:"notice,omitempty"`   // another model than the critic's own judged, and why
-	Claims       []Claim `json:"claims,omitempty"`   // what the answer says was done, and no call did
-	Retry        bool    `json:"retry,omitempty"`    // so low that another try should be offered
-	Labels       *Labels `json:"labels,omitempty"`   // of the answer: what is said about a stranger's words may hold them
+	Notice       string  `json:"notice,omitempty"`   // why another model than the critic's own judged
+	Claims       []Claim `json:"claims,omitempty"`   // claimed actions without a matching tool call
+	Retry        bool    `json:"retry,omitempty"`    // the grade is low enough to offer a retry
+	Labels       *Labels `json:"labels,omitempty"`   // of the answer: feedback on untrusted content may quote it
 	Millis       int64   `json:"ms,omitempty"`
 }
 
-// Rubrics: what an answer is judged by, after what its turn did.
+// Rubrics, chosen by the tool calls of the turn.
 const (
 	RubricPlain  = "plain"
 	RubricSearch = "search"
@@ -503,29 +507,29 @@ const (
 	RubricTask   = "task"
 )
 
-// Claim is something that an answer says was done although no call did it.
+// Claim is an action that an answer reports although no tool call did it.
 type Claim struct {
-	Said  string   `json:"said"`  // the words of the answer
-	Needs []string `json:"needs"` // tools one of which would have done it
+	Said  string   `json:"said"`  // quoted from the answer
+	Needs []string `json:"needs"` // the tools any of which does it
 }
 
-// Pairwise is the verdict between two answers to one question.
+// Pairwise is the comparison of two answers to one question.
 type Pairwise struct {
 	SessionID string   `json:"session_id,omitempty"`
 	QueryID   string   `json:"query_id"`
 	Winner    string   `json:"winner"`             // respondent id, or [Tie]; "" = undecided
 	Between   []string `json:"between,omitempty"`  // the two respondents
-	Verdicts  []string `json:"verdicts,omitempty"` // the winner of each judgement: as they stand in between, then swapped
+	Verdicts  []string `json:"verdicts,omitempty"` // the winner of each comparison: in the order of Between, then swapped
 	Reason    string   `json:"reason"`
 	Model     string   `json:"model,omitempty"`
 	Undecided string   `json:"undecided,omitempty"` // why there is no verdict
-	Notice    string   `json:"notice,omitempty"`    // another model than the critic's own judged, and why
+	Notice    string   `json:"notice,omitempty"`    // why another model than the critic's own judged
 }
 
-// Tie is the winner of two answers that are as good as each other, or when the judgement changes with their order.
+// Tie is the winner of two equal answers, and of a comparison whose result depends on their order.
 const Tie = "tie"
 
-// Feedback is what the user thought of an answer. What is not said is zero.
+// Feedback is the user's rating of an answer. Omitted fields are zero.
 type Feedback struct {
 	QueryID string `json:"query_id"`
 	Thumb   int    `json:"thumb,omitempty"` // -1, 1
@@ -533,14 +537,13 @@ type Feedback struct {
 	Words   string `json:"words,omitempty"`
 }
 
-// Reward is feedback on its way to the agent that produced the answer. What the user thinks now takes the place of what
-// they thought before.
+// Reward is feedback for the agent that produced the answer. It supersedes earlier rewards for the same answer.
 type Reward struct {
 	SessionID    string  `json:"session_id,omitempty"`
 	QueryID      string  `json:"query_id"`
 	RespondentID string  `json:"respondent_id"`
 	Value        float64 `json:"value"` // -1 to 1
-	Count        int     `json:"count"` // counts up for one answer: the highest holds, in whatever order they come
+	Count        int     `json:"count"` // increases per answer: the highest is valid, in whatever order events arrive
 	Source       Source  `json:"source"`
 	Thumb        int     `json:"thumb,omitempty"`
 	Stars        int     `json:"stars,omitempty"`
@@ -550,10 +553,10 @@ type Reward struct {
 // Sources of a [Reward].
 const (
 	RewardUser         = "user"         // stated by the user
-	RewardConversation = "conversation" // a model took it from what the user said
+	RewardConversation = "conversation" // inferred by a model from the conversation
 )
 
-// Deliberation is one persona's turn.
+// Deliberation is one persona's contribution in one round.
 type Deliberation struct {
 	QueryID  string     `json:"query_id"`
 	Persona  string     `json:"persona"`
@@ -588,8 +591,8 @@ type ConfigSet struct {
 	Values map[string]string `json:"values"`
 }
 
-// DeadLetter tells of a message that could not be read or kept failing. The body is not repeated: it could hold
-// anything, a secret too.
+// DeadLetter reports a message that could not be decoded or kept failing. It does not repeat the body, which could hold a
+// secret.
 type DeadLetter struct {
 	Actor   string    `json:"actor"`
 	Subject string    `json:"subject"`
@@ -600,7 +603,7 @@ type DeadLetter struct {
 	Time    time.Time `json:"time"`
 }
 
-// SecretGet asks for one credential, sealed to the tool that needs it.
+// SecretGet requests one credential, sealed to the tool that needs it.
 type SecretGet struct {
 	Name string `json:"name"`
 	For  string `json:"for"` // the tool's public curve key
@@ -609,10 +612,10 @@ type SecretGet struct {
 // SecretValue is the sealed credential.
 type SecretValue struct {
 	Sealed []byte `json:"sealed"`
-	From   string `json:"from"` // curve key of the one who sealed it
+	From   string `json:"from"` // public curve key of the sender
 }
 
-// SecretUse asks the broker for a credential that the settings name for the caller.
+// SecretUse requests from the broker a credential that the configuration assigns to the caller.
 type SecretUse struct {
 	Name string `json:"name"`
 	For  string `json:"for"` // the caller's public curve key

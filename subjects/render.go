@@ -1,6 +1,7 @@
 package subjects
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,11 +10,11 @@ import (
 // confHead is the part of nats.conf that does not depend on the table.
 const confHead = `# Generated from the table in subjects/edges.go by "go generate ./subjects". Do not edit.
 #
-# Nothing here is secret: public keys and places come from the environment ("conclave keys" writes a file for it).
-# Every principal has its own account; the server writes the caller's account into the subject that the owner hears
-# (account_token_position); CORE and AUDIT hold streams and no clients. An account's imports are its boundary, the
-# permissions of its users repeat it. docs/bus.md shows the same as a table. How much the streams may take on disk is
-# said where they are made; the limits here only have to be above that.
+# Nothing here is secret: public keys, the address and the store come from the environment ("conclave keys" writes a file
+# for it). Every principal has its own account; the server writes the caller's account into the subject that the owner
+# receives (account_token_position); CORE and AUDIT hold streams and no clients. An account's imports are its boundary; the
+# permissions of its users repeat it. docs/bus.md shows the same as a table. The disk quota of each stream is set when it
+# is created; the limits here only have to be above that.
 server_name: conclave
 listen: $CONCLAVE_LISTEN
 max_payload: 1MB
@@ -29,7 +30,7 @@ system_account: SYS
 accounts {
 `
 
-// Conf is nats.conf: accounts, exports, imports, users and permissions, all from the table.
+// Conf returns nats.conf: accounts, exports, imports, users and permissions, all from the table.
 func (l Layout) Conf() string {
 	var b strings.Builder
 	b.WriteString(confHead)
@@ -40,7 +41,7 @@ func (l Layout) Conf() string {
 	return b.String()
 }
 
-// EnvVars names every variable that nats.conf needs.
+// EnvVars lists every environment variable that nats.conf needs.
 func (l Layout) EnvVars() []string {
 	out := []string{"CONCLAVE_LISTEN", "CONCLAVE_STORE", "CONCLAVE_SYNC"}
 	lasting, boot := l.Roles()
@@ -50,9 +51,11 @@ func (l Layout) EnvVars() []string {
 	return out
 }
 
-// KeyEnvVar is the variable that holds the public key of a role.
+// KeyEnvVar is the environment variable with the public key of a role.
 func KeyEnvVar(role string) string { return "NK_" + role }
 
+// writeAccount writes one account. Publish and subscribe are denied by default; an isolated user and one of boot get none of the
+// permissions that repeat the account's imports.
 func (l Layout) writeAccount(b *strings.Builder, a Account) {
 	fmt.Fprintf(b, "  # %s\n  %s: {\n", a.Doc, a.Name)
 	if a.Store != "" {
@@ -76,22 +79,22 @@ func (l Layout) writeAccount(b *strings.Builder, a Account) {
 	}
 	b.WriteString("    users: [\n")
 	for _, u := range a.Users {
-		p, s, answer := u.Pub, u.Sub, ""
+		p, s, responses := u.Pub, u.Sub, ""
 		if !u.Isolated && !u.Boot {
 			p, s = slices.Concat(pub, p), slices.Concat([]string{"_INBOX.>"}, sub, s)
 			if a.Serves {
-				p = append(p, "_R_.>") // where the server expects the answers to imported requests
+				p = append(p, "_R_.>") // reply subjects of imported requests
 			}
 		}
 		if u.ResponseTimeout != "" {
-			answer = fmt.Sprintf("\n          allow_responses: { max: 1, expires: %q }", u.ResponseTimeout)
+			responses = fmt.Sprintf("\n          allow_responses: { max: 1, expires: %q }", u.ResponseTimeout)
 		}
-		fmt.Fprintf(b, "      { nkey: $%s, permissions: {\n          publish:   %s\n          subscribe: %s%s } }\n", KeyEnvVar(u.Role), quoteList(p), quoteList(s), answer)
+		fmt.Fprintf(b, "      { nkey: $%s, permissions: {\n          publish:   %s\n          subscribe: %s%s } }\n", KeyEnvVar(u.Role), quoteList(p), quoteList(s), responses)
 	}
 	b.WriteString("    ]\n  }\n")
 }
 
-// exportsOf of an account: one per subject, however many reach it.
+// exportsOf lists the exports of an account, one per subject, however many edges lead to it.
 func (l Layout) exportsOf(owner string) (out []string) {
 	type export struct {
 		Edge
@@ -126,7 +129,7 @@ func (l Layout) exportsOf(owner string) (out []string) {
 	return out
 }
 
-// importsOf of an account, and the permissions that repeat them.
+// importsOf lists the imports of an account, and the permissions of its users that repeat them.
 func (l Layout) importsOf(who string) (imports, pub, sub []string) {
 	for _, e := range l.Edges {
 		if !slices.Contains(e.Callers, who) {
@@ -151,7 +154,7 @@ func (l Layout) importsOf(who string) (imports, pub, sub []string) {
 	return imports, dedupe(pub), dedupe(sub)
 }
 
-// Resolve is the edge as one principal has it: the owner's subject and its local name.
+// Resolve returns the owner's subject and the local name of the edge for one caller.
 func (e Edge) Resolve(who string) (remote, local string) {
 	remote = strings.ReplaceAll(e.Remote, "<who>", who)
 	local = strings.ReplaceAll(e.Local, "<who>", who)
@@ -161,33 +164,44 @@ func (e Edge) Resolve(who string) (remote, local string) {
 	return remote, local
 }
 
-// Doc is docs/bus.md: the same table for people.
+// Doc returns docs/bus.md: the same table for readers.
 func (l Layout) Doc() string {
 	var b strings.Builder
+	writeSubjects(&b)
+	l.writePrincipals(&b)
+	l.writeStreams(&b)
+	l.writeEdges(&b)
+	return b.String()
+}
+
+func writeSubjects(b *strings.Builder) {
 	b.WriteString(`# The bus
 
 Generated from the tables in ` + "`subjects/`" + ` by ` + "`go generate ./subjects`" + `. Do not edit.
 
 ## Subjects
 
-What is said, as the speaker says it and a watcher sees it. The owner hears it under another name where the server has
-written the speaker's account into it: ` + "`agent.generator.tool.request.get_datetime`" + `. *May drop* is only said of
-live tokens: everything else arrives or its speaker is told.
+Each subject as its publisher and watchers see it. The owner receives it under another name where the server has written
+the publisher's account into it: ` + "`agent.generator.tool.request.get_datetime`" + `. Only live tokens *may drop*; any
+other message arrives, or its publisher gets an error.
 
-| subject | heard as | payload | kept in | may drop | meaning |
+| subject | received as | payload | stored in | may drop | meaning |
 |---|---|---|---|---|---|
 `)
 	for _, s := range AllSpecs() {
-		heard, keep, drop := "", s.Stream, ""
+		received, drop := "", ""
 		if s.Received != "" {
-			heard = "`" + s.Received + "`"
+			received = "`" + s.Received + "`"
 		}
 		if s.Lossy {
 			drop = "yes"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", s.Name, heard, strings.TrimPrefix(s.Codec.String(), "application/"), keep, drop, s.Doc)
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s | %s |\n", s.Name, received, strings.TrimPrefix(s.Codec.String(), "application/"), s.Stream, drop, s.Doc)
 	}
-	b.WriteString("\n## Principals\n\nOne actor, one account. Places hold streams and nobody lives in them.\n\n| account | keys | what |\n|---|---|---|\n")
+}
+
+func (l Layout) writePrincipals(b *strings.Builder) {
+	b.WriteString("\n## Principals\n\nEvery actor has its own account. Stream accounts hold streams and have no clients after boot.\n\n| account | keys | purpose |\n|---|---|---|\n")
 	for _, a := range l.Accounts {
 		var roles []string
 		for _, u := range a.Users {
@@ -197,22 +211,24 @@ live tokens: everything else arrives or its speaker is told.
 			}
 			roles = append(roles, r)
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", a.Name, strings.Join(roles, ", "), a.Doc)
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", a.Name, strings.Join(roles, ", "), a.Doc)
 	}
-	b.WriteString("\n## Streams and buckets\n\n| name | in | keeps | owner | what |\n|---|---|---|---|---|\n")
+}
+
+func (l Layout) writeStreams(b *strings.Builder) {
+	b.WriteString("\n## Streams and buckets\n\n| name | account | subjects | owner | contents |\n|---|---|---|---|---|\n")
 	for _, s := range l.Streams {
-		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s | %s |\n", s.Name, s.Account, strings.Join(s.Subjects, "`, `"), s.Owner, s.Doc)
+		fmt.Fprintf(b, "| `%s` | %s | `%s` | %s | %s |\n", s.Name, s.Account, strings.Join(s.Subjects, "`, `"), s.Owner, s.Doc)
 	}
 	b.WriteString("\n## Consumers\n\n| stream | consumer | pulled through | filter |\n|---|---|---|---|\n")
 	for _, p := range l.Consumers {
-		fmt.Fprintf(&b, "| %s | `%s` | `%s_in` | %s |\n", p.Stream, p.Name, p.Actor, strings.Join(p.Filter, ", "))
+		fmt.Fprintf(b, "| %s | `%s` | `%s_in` | %s |\n", p.Stream, p.Name, p.Actor, strings.Join(p.Filter, ", "))
 	}
-	b.WriteString("\n## Edges\n\nWho reaches whose subject under which name. *request*: the caller speaks, replies return. *watch*: the owner speaks.\n\n| who | kind | says or hears | owner | at the owner | replies | silence |\n|---|---|---|---|---|---|---|\n")
+}
+
+func (l Layout) writeEdges(b *strings.Builder) {
+	b.WriteString("\n## Edges\n\nWhich account reaches which subject of which owner, under which local name. *request*: the caller publishes and the owner replies. *watch*: the owner publishes and the caller subscribes.\n\n| callers | kind | local subject | owner | owner's subject | replies | reply timeout |\n|---|---|---|---|---|---|---|\n")
 	for _, e := range l.Edges {
-		local := e.Local
-		if local == "" {
-			local = e.Remote
-		}
 		kind, replies := "request", "one"
 		if e.Kind == StreamImport {
 			kind, replies = "watch", ""
@@ -220,11 +236,11 @@ live tokens: everything else arrives or its speaker is told.
 		if e.StreamReply {
 			replies = "many"
 		}
-		fmt.Fprintf(&b, "| %s | %s | `%s` | %s | `%s` | %s | %s |\n", strings.Join(e.Callers, ", "), kind, local, e.Owner, e.Remote, replies, e.ReplyTimeout)
+		fmt.Fprintf(b, "| %s | %s | `%s` | %s | `%s` | %s | %s |\n", strings.Join(e.Callers, ", "), kind, cmp.Or(e.Local, e.Remote), e.Owner, e.Remote, replies, e.ReplyTimeout)
 	}
-	return b.String()
 }
 
+// quoteList formats v without duplicates as a list of nats.conf.
 func quoteList(v []string) string {
 	v = dedupe(v)
 	q := make([]string, len(v))

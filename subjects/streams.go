@@ -7,53 +7,53 @@ import (
 	"time"
 )
 
-// Stream is what keeps messages, made at boot and never by an actor.
+// Stream is a stream or a key-value bucket, created at boot and never by an actor.
 type Stream struct {
 	Name     string
 	Account  string // CORE or AUDIT
 	Doc      string
 	Subjects []string
-	Bucket   string // KV bucket of this name, "" = a stream
-	Owner    string // who reads and writes the bucket
-	// MapFrom and MapTo rename what comes in; used for the partitions of TURNS.
+	Bucket   string // name of the key-value bucket, "" = a stream
+	Owner    string // account that reads and writes the bucket
+	// MapFrom and MapTo are the subject transform of incoming messages: the partitions of TURNS.
 	MapFrom, MapTo string
-	// Echo republishes what is stored, so that it can leave the place: from -> to.
+	// RepublishFrom and RepublishTo republish stored messages, so that other accounts can import them.
 	RepublishFrom, RepublishTo string
 	MaxAge                     time.Duration
-	MaxBytes                   int64         // 0 = the account's limit. A bucket always has one: its owner must not fill the disk for all
-	DedupeWindow               time.Duration // window in which a message id is stored once
+	MaxBytes                   int64         // 0 = the account's limit. A bucket always has one, so that its owner cannot fill the disk
+	DedupeWindow               time.Duration // period in which a message id is stored once
 }
 
-// Consumer is a durable consumer, pulled through the account <Who>_in.
+// Consumer is a durable consumer, pulled through the account <Actor>_in.
 type Consumer struct {
 	Actor   string
 	Stream  string
 	Name    string
 	Filter  []string
 	Ordered bool // one unacknowledged message at a time: keeps the order
-	// Unlimited messages come again until they are handled, however often whoever handles them died. Their actor must see for
-	// itself when it is enough: see [MaxDeliver].
+	// Unlimited means no delivery limit: a message is redelivered until it is acknowledged, also when its handler crashes each
+	// time. The actor must stop retrying itself: see [MaxDeliver].
 	Unlimited bool
 }
 
-// AckWait is how soon a dead consumer's message goes to another; long work sends in-progress acks well within it.
+// AckWait is the time after which an unacknowledged message is redelivered. Long handlers send in-progress acks within it.
 const AckWait = 5 * time.Second
 
-// MaxDeliver is how often a message is tried before it becomes a dead letter. One that lasts is handed out again all the
-// same when nobody could write that letter.
+// MaxDeliver is the number of attempts before a message becomes a dead letter. A message of an Unlimited consumer is
+// redelivered after that as long as its dead letter could not be stored.
 const MaxDeliver = 5
 
-// streams are all streams and buckets.
+// streams lists all streams and buckets.
 func streams() []Stream {
 	out := []Stream{
 		{Name: "AUDIT", Account: Audit, Doc: "every decision and outcome; append-only", Subjects: []string{"audit.*.*"}, DedupeWindow: 2 * time.Minute},
-		{Name: "QUERIES", Account: Core, Doc: "questions, kept until someone answers", Subjects: []string{"query.received", "query.committee", "query.task"}, RepublishFrom: "query.*", RepublishTo: "live.query.{{wildcard(1)}}", MaxAge: 30 * 24 * time.Hour, DedupeWindow: 2 * time.Minute},
+		{Name: "QUERIES", Account: Core, Doc: "questions, until an actor acknowledges them", Subjects: []string{"query.received", "query.committee", "query.task"}, RepublishFrom: "query.*", RepublishTo: "live.query.{{wildcard(1)}}", MaxAge: 30 * 24 * time.Hour, DedupeWindow: 2 * time.Minute},
 		{
-			Name: "TURNS", Account: Core, Doc: "questions in the order of their sessions", Subjects: []string{"query.session.*"},
+			Name: "TURNS", Account: Core, Doc: "questions in order, partitioned by session", Subjects: []string{"query.session.*"},
 			MapFrom: "query.session.*", MapTo: fmt.Sprintf("turn.{{partition(%d,1)}}.{{wildcard(1)}}", Partitions), MaxAge: 30 * 24 * time.Hour, DedupeWindow: 2 * time.Minute,
 		},
 		{
-			Name: "EVENTS", Account: Core, Doc: "what happened, under its author's name; passed on live under the plain subject", Subjects: []string{"from.*.>"},
+			Name: "EVENTS", Account: Core, Doc: "events under their author's account; republished live without it", Subjects: []string{"from.*.>"},
 			RepublishFrom: "from.*.>", RepublishTo: "live.>", MaxAge: 90 * 24 * time.Hour, DedupeWindow: 2 * time.Minute,
 		},
 	}
@@ -62,27 +62,27 @@ func streams() []Stream {
 		return &out[len(out)-1]
 	}
 	kv("broker", "spawns", "spawned agents and their lineage").MaxAge = 90 * 24 * time.Hour
-	ledger := kv("broker", "ledger", "calls that ran, so that none runs twice")
-	ledger.MaxAge, ledger.MaxBytes = 30*24*time.Hour, 1<<30 // as long as a question may come again
-	kv("broker", "session_config", "overrides of a session")
-	kv("broker", "schemas", "tools as announced, each definition's hash pinned")
-	kv("broker", "flow", "where the content of a session came from") // as long as the conversation itself: taint does not expire
-	kv("broker", "approvals", "questions to the user and their answers").MaxAge = 90 * 24 * time.Hour
-	kv("broker", "rules", "answers of the user that hold until they are revoked")
-	kv("broker", "parked", "results that were too large to be shown").MaxAge = 7 * 24 * time.Hour
-	kv("critic", "judged", "answers that were judged or wait to be compared").MaxAge = 30 * 24 * time.Hour
-	kv("reward", "rewarded", "answers that can be rewarded, and how they were").MaxAge = 90 * 24 * time.Hour
-	kv("gateway", "sessions", "sessions as the page lists them")
+	ledger := kv("broker", "ledger", "calls that ran, to dedupe retries")
+	ledger.MaxAge, ledger.MaxBytes = 30*24*time.Hour, 1<<30 // as long as a question may be redelivered
+	kv("broker", "session_config", "policy overrides per session")
+	kv("broker", "schemas", "announced tools, each definition's hash pinned")
+	kv("broker", "flow", "taint of a session: the origin of its content") // as long as the conversation itself: taint does not expire
+	kv("broker", "approvals", "approval requests and decisions").MaxAge = 90 * 24 * time.Hour
+	kv("broker", "rules", "standing approval rules, until they are revoked")
+	kv("broker", "parked", "complete results that were too large to return").MaxAge = 7 * 24 * time.Hour
+	kv("critic", "judged", "answers that were graded or wait for comparison").MaxAge = 30 * 24 * time.Hour
+	kv("reward", "rewarded", "answers that can be rated, and their rewards").MaxAge = 90 * 24 * time.Hour
+	kv("gateway", "sessions", "session list of the page")
 	for _, a := range Respondents {
 		kv(a, StateBucket(a), "conversation and checkpoints of "+a).MaxBytes = 4 << 30
 	}
 	return out
 }
 
-// consumers are all durable consumers.
+// consumers lists all durable consumers, sorted by actor.
 func consumers() []Consumer {
 	answers := []string{"from.*.response.generation"}
-	var seen []string // only what the user has seen can be rewarded
+	var seen []string // only answers that the user saw can be rewarded
 	for _, a := range VisibleRespondents {
 		seen = append(seen, "from."+a+".response.generation")
 	}
@@ -107,7 +107,7 @@ func consumers() []Consumer {
 	return out
 }
 
-// consumingActors are the actors that pull.
+// consumingActors lists the actors with a durable consumer.
 func consumingActors() (out []string) {
 	for _, p := range consumers() {
 		if !slices.Contains(out, p.Actor) {
@@ -117,7 +117,7 @@ func consumingActors() (out []string) {
 	return out
 }
 
-// Roles lists every key of the table: the lasting ones and those of boot.
+// Roles lists the roles of all keys: the lasting ones and those that exist only at boot.
 func (l Layout) Roles() (lasting, boot []string) {
 	for _, a := range l.Accounts {
 		for _, u := range a.Users {
@@ -131,7 +131,7 @@ func (l Layout) Roles() (lasting, boot []string) {
 	return lasting, boot
 }
 
-// AccountOf is the account of a role, "" when there is no such role.
+// AccountOf returns the account of a role, "" for an unknown role.
 func (l Layout) AccountOf(role string) string {
 	for _, a := range l.Accounts {
 		for _, u := range a.Users {

@@ -1,8 +1,8 @@
-// Package router puts questions into the order of their sessions, so that several generators can share the work and
-// each session still hears its answers in order.
+// Package router orders questions by session, so that several generators can share the work and the answers of each session
+// stay in order.
 //
-// It listens on query.received, kept in QUERIES, and on the server's word that a message was handed out too often; it
-// may read a turn again then. It speaks on query.session.<session>, kept in TURNS, and on dead.router.
+// It consumes query.received from QUERIES, and subscribes to the server's advisory that a message reached its delivery limit;
+// it may then read that turn. It publishes on query.session.<session>, stored in TURNS, and on dead.router.
 package router
 
 import (
@@ -20,15 +20,14 @@ import (
 	"conclave/subjects"
 )
 
-// getTurnSubject is the subject of the JetStream API through which the router reads a turn again. It stands in the table of
-// edges.
+// getTurnSubject is the subject of the JetStream API for reading a turn; the table of edges has its grant.
 var getTurnSubject = subjects.Spec{Name: "core.API.STREAM.MSG.GET.TURNS"}
 
-// readTimeout is how long a turn may take to be read again.
+// readTimeout bounds the request for a turn.
 const readTimeout = 5 * time.Second
 
-// Router is the actor. It keeps nothing between messages: what it makes of a question depends on the question and its
-// place in the stream alone, so a question that comes again is made into the same.
+// Router is the actor. It has no state: the turn depends only on the question and its position in the stream, so a redelivered
+// question becomes the same turn.
 type Router struct{}
 
 // New returns a router.
@@ -40,48 +39,48 @@ func (r *Router) Name() string { return subjects.Router }
 // Routes implements [actor.Actor].
 func (r *Router) Routes() []actor.Route {
 	return []actor.Route{
-		actor.On(subjects.QueryReceived, r.onQuery, actor.Workers(1)), // one at a time: their order is what it is for
+		actor.On(subjects.QueryReceived, r.onQuery, actor.Workers(1)), // one at a time: it must keep the order
 		actor.Subscribe(subjects.MaxDeliveriesAdvisory, r.onExhausted),
 	}
 }
 
-// onQuery passes one question on. An id that is missing is made; one that cannot stand in a subject is replaced by a
-// token made from it, and the caller is told with the answer.
+// onQuery publishes a question as a turn of its session. A missing id is generated; an id that is no valid subject token is
+// replaced by one derived from it, with a note for the user. An empty or too long question becomes a dead letter.
 func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
-	place := messageKey(in)
+	key := messageKey(in)
 	q := in.Body
 	var notes []string
-	q.QueryID, notes = chooseID(bodyOrHeader(q.QueryID, in.Query), "q", place, "query", notes)
-	q.SessionID, notes = chooseID(bodyOrHeader(q.SessionID, in.Session), "s", place, "session", notes)
+	q.QueryID, notes = chooseID(bodyOrHeader(q.QueryID, in.Query), "q", key, "query", notes)
+	q.SessionID, notes = chooseID(bodyOrHeader(q.SessionID, in.Session), "s", key, "session", notes)
 	q.Note = strings.Join(notes, " ")
 	out = out.WithIDs(q.SessionID, q.QueryID)
 	if strings.TrimSpace(q.Query) == "" {
-		return writeDeadLetter(ctx, out, "dead-"+place, in.Subject, subjects.CodeMalformed, "the question is empty")
+		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, subjects.CodeMalformed, "the question is empty")
 	}
 	topic, err := subjects.QuerySession.With(q.SessionID)
 	if err != nil {
 		return err
 	}
-	// Only the router may speak here, so an id that could be guessed cannot be used up by somebody else.
-	err = actor.EmitOnce(ctx, out, topic, "turn-"+place, q)
+	// Only the router may publish here, so no other account can use up a message id that it could guess.
+	err = actor.EmitOnce(ctx, out, topic, "turn-"+key, q)
 	var f *subjects.Fault
 	if errors.As(err, &f) && f.Code == subjects.CodeTooLarge {
-		return writeDeadLetter(ctx, out, "dead-"+place, in.Subject, f.Code, "the question is too long to be passed on")
+		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, f.Code, "the question is too long")
 	}
 	return err
 }
 
-// onExhausted tells of a message that was handed out as often as it may be and never finished: whoever worked at it died
-// each time, or could not be reached. It is every instance's to hear and to tell. When it was a turn of the one who
-// answers, it is told to the caller too, by the ids on the dead letter; a turn that cannot be read is told of without.
+// onExhausted publishes a dead letter about a message that reached its delivery limit without an acknowledgement. Every instance
+// of the router does so. The dead letter of a generator's turn carries the ids of the question, so that its client is notified;
+// they are missing when the turn cannot be read.
 func (r *Router) onExhausted(ctx context.Context, in actor.Msg[subjects.Advisory], out actor.Out) error {
 	a := in.Body
-	who, _, _ := strings.Cut(a.Consumer, "-")
-	// Not an id that follows from the advisory: whoever uses it first would silence the letter. Of several routers each
-	// writes one, and one is enough.
+	consumer, _, _ := strings.Cut(a.Consumer, "-")
+	// Not an id derived from the advisory: another publisher could use it first and suppress the dead letter. Several routers
+	// publish one each, which is harmless.
 	id := out.NewID()
-	reason := fmt.Sprintf("%s was given message %d of %s %d times and did not finish it; it will not be tried again. Ask once more, and look into the log of %s",
-		who, a.StreamSeq, a.Stream, a.Deliveries, who)
+	reason := fmt.Sprintf("%s did not finish message %d of %s in %d attempts; it is not retried. Ask again, and look into the log of %s",
+		consumer, a.StreamSeq, a.Stream, a.Deliveries, consumer)
 	if subjects.IsGeneratorTurn(a.Stream, a.Consumer) {
 		session, query, err := readTurnIDs(ctx, out, a.StreamSeq)
 		if err != nil {
@@ -93,7 +92,8 @@ func (r *Router) onExhausted(ctx context.Context, in actor.Msg[subjects.Advisory
 	return writeDeadLetter(ctx, out, id, in.Subject, subjects.CodeUnavailable, reason)
 }
 
-// readTurnIDs reads whose turn stands at a place in TURNS. Only the router writes there, so the ids are its own.
+// readTurnIDs reads the session and query ids of the turn at a sequence of TURNS. Only the router publishes there, so the ids
+// are valid.
 func readTurnIDs(ctx context.Context, out actor.Out, seq uint64) (session, query string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -116,7 +116,7 @@ func readTurnIDs(ctx context.Context, out actor.Out, seq uint64) (session, query
 	case got.Error != nil:
 		return "", "", fmt.Errorf("reading turn %d: %s", seq, got.Error.Description)
 	case got.Message == nil:
-		return "", "", fmt.Errorf("reading turn %d: the answer holds none", seq)
+		return "", "", fmt.Errorf("reading turn %d: empty reply", seq)
 	}
 	var q subjects.Query
 	if err := json.Unmarshal(got.Message.Data, &q); err != nil {
@@ -125,7 +125,7 @@ func readTurnIDs(ctx context.Context, out actor.Out, seq uint64) (session, query
 	return q.SessionID, q.QueryID, nil
 }
 
-// writeDeadLetter writes a dead letter about something that no retry would help.
+// writeDeadLetter publishes a dead letter about a message that is not retried. id dedupes it.
 func writeDeadLetter(ctx context.Context, out actor.Out, id, subject, code, reason string) error {
 	topic, err := subjects.DeadLetterEvent.With(subjects.Router)
 	if err != nil {
@@ -134,13 +134,13 @@ func writeDeadLetter(ctx context.Context, out actor.Out, id, subject, code, reas
 	return actor.EmitOnce(ctx, out, topic, id, subjects.DeadLetter{Actor: subjects.Router, Subject: subject, Code: code, Reason: reason, Time: out.Now().UTC()})
 }
 
-// messageKey names a question by where and when the stream stored it: the same however often it comes, and another one when
-// the stream was made anew.
+// messageKey identifies a question by its position and time in the stream: the same at every redelivery, and another one after the
+// stream was created anew.
 func messageKey(in actor.Msg[subjects.Query]) string {
 	return hashParts(in.Subject, fmt.Sprint(in.Seq), fmt.Sprint(in.StoredAt.UnixNano()))
 }
 
-// bodyOrHeader is the id that the body gives, or else the header's.
+// bodyOrHeader returns the id of the body, or the header's when the body has none.
 func bodyOrHeader(body, header string) string {
 	if id := strings.TrimSpace(body); id != "" {
 		return id
@@ -148,20 +148,21 @@ func bodyOrHeader(body, header string) string {
 	return header
 }
 
-// chooseID is the id to go by: the given one when it can stand in a subject, one made from it when it cannot, and one made
-// from the question's place when there is none.
-func chooseID(id, prefix, place, what string, notes []string) (string, []string) {
+// chooseID returns id when it is a valid token, a token derived from id with a note when it is not, and prefix with key when id is
+// empty. kind names the id in the note.
+func chooseID(id, prefix, key, kind string, notes []string) (string, []string) {
 	switch {
 	case id == "":
-		return prefix + "-" + place, notes
+		return prefix + "-" + key, notes
 	case subjects.CheckToken(id) == nil:
 		return id, notes
 	}
 	token := readablePrefix(id) + hashParts(id)
-	return token, append(notes, fmt.Sprintf("The %s id %q cannot be used as it is: letters, digits, - and _ only, at most %d. It goes by %s.", what, text.Clip(id, 40), subjects.MaxToken, token))
+	return token, append(notes, fmt.Sprintf("The %s id %q is invalid and was replaced by %s. Use letters, digits, - and _ only, at most %d characters.", kind, text.Clip(id, 40), token, subjects.MaxToken))
 }
 
-// readablePrefix is what a user can recognize of an id in its token. The digest behind it keeps different ids apart.
+// readablePrefix returns the part of an id that a user recognizes in its token. The caller appends a hash, which distinguishes
+// ids with the same prefix.
 func readablePrefix(id string) string {
 	var b strings.Builder
 	for _, r := range id {
@@ -181,7 +182,7 @@ func readablePrefix(id string) string {
 	return ""
 }
 
-// hashParts is a short hash of its parts, a valid token.
+// hashParts returns a short hash of its parts, a valid token.
 func hashParts(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {

@@ -181,7 +181,7 @@ func TestExhausted(t *testing.T) {
 		}
 		who, _, _ := strings.Cut(tt.consumer, "-")
 		said := rec.Published()
-		if len(said) != 2 || said[0].ID == said[1].ID || said[0].Subject != "dead.router" || said[0].Query != tt.query || (len(rec.Logged()) > 0) != tt.noted || !strings.Contains(said[0].Body, who+" was given message 12 of "+tt.stream+" 5 times") {
+		if len(said) != 2 || said[0].ID == said[1].ID || said[0].Subject != "dead.router" || said[0].Query != tt.query || (len(rec.Logged()) > 0) != tt.noted || !strings.Contains(said[0].Body, who+" did not finish message 12 of "+tt.stream+" in 5 attempts") {
 			t.Errorf("%s: said %+v", tt.name, said)
 		}
 	}
@@ -327,7 +327,7 @@ func TestExhaustedOnTheBus(t *testing.T) {
 		t.Fatal(err)
 	}
 	var letter subjects.DeadLetter
-	if err := json.Unmarshal(m.Data, &letter); err != nil || letter.Code != subjects.CodeUnavailable || !strings.Contains(letter.Reason, "generator was given message 1 of TURNS 5 times") {
+	if err := json.Unmarshal(m.Data, &letter); err != nil || letter.Code != subjects.CodeUnavailable || !strings.Contains(letter.Reason, "generator did not finish message 1 of TURNS in 5 attempts") {
 		t.Errorf("%+v, %v", letter, err)
 	}
 	if m.Header.Get(subjects.HeaderQuery) != "q1" || m.Header.Get(subjects.HeaderSession) != "s1" || !subjects.IsFinalFailure("router", letter) {

@@ -11,7 +11,7 @@ import (
 	"conclave/pkg/text"
 )
 
-// Config is the section of the credentials in the configuration.
+// Config is the section secrets of the configuration.
 type Config struct {
 	Backend string        `yaml:"backend"` // which keyring; see [keyring.Backends]
 	Timeout time.Duration `yaml:"timeout"` // longest wait for the keyring
@@ -19,13 +19,13 @@ type Config struct {
 	AuditTimeout time.Duration // how long a request waits for its audit record; not in the file
 }
 
-// maxTimeout keeps an answer within what the server waits for one.
+// maxTimeout is below the reply timeout of secret.get in the table of edges.
 const maxTimeout = 25 * time.Second
 
 // Validate reports everything wrong with c.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// Problems is everything wrong with c.
+// Problems lists everything wrong with c.
 func (c Config) Problems() (out strict.Problems) {
 	if !slices.Contains(keyring.Backends, c.Backend) {
 		out.Add("backend", "%q is none of %s", text.Clip(c.Backend, 60), strings.Join(keyring.Backends, ", "))
@@ -36,7 +36,7 @@ func (c Config) Problems() (out strict.Problems) {
 	return out
 }
 
-// Ring is the keyring of an installation with this data folder, the same for the actor and for conclave secret.
+// Ring returns the keyring of the installation in a data folder, the same for the actor and for conclave secret.
 func (c Config) Ring(data string) keyring.Config {
 	return keyring.Config{Backend: c.Backend, Dir: filepath.Join(data, "keyring"), Key: filepath.Join(data, "keys", "keyring.key")}
 }

@@ -121,7 +121,7 @@ func (s *connOut) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 			yield(Piece{}, requestFault(spec, err))
 			return
 		}
-		ended, n := false, 0
+		ended := false
 		id := s.newID()
 		if spec.Stop != "" {
 			m.Header[subjects.HeaderStream] = []string{id}
@@ -133,40 +133,42 @@ func (s *connOut) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 			}
 		}()
 		if err := s.nc.PublishMsg(m); err != nil {
-			ended = true // nobody heard it
+			ended = true // no service received it
 			yield(Piece{}, requestFault(spec, err))
 			return
 		}
-		for {
-			var r *nats.Msg
-			select {
-			case r = <-pieces:
-			case <-ctx.Done():
-				yield(Piece{}, requestFault(spec, ctx.Err()))
-				return
-			}
-			switch {
-			case len(r.Data) == 0 && r.Header.Get("Status") == "503":
-				ended = true
-				yield(Piece{}, requestFault(spec, nats.ErrNoResponders))
-				return
-			case len(r.Data) == 0 && len(r.Header) == 0:
-				ended = true
-				return
-			}
-			if fault := replyError(r); fault != nil {
-				ended = true
-				yield(Piece{}, fault)
-				return
-			}
-			if r.Header.Get(subjects.HeaderPiece) != strconv.Itoa(n) { // the link was down in between
-				yield(Piece{}, subjects.Faultf(subjects.CodeUnavailable, "a piece of the reply to %s was lost", spec.Name))
-				return
-			}
-			n++
-			if !yield(Piece{r.Data, r.Header.Get(subjects.HeaderType)}, nil) {
-				return
-			}
+		ended = yieldPieces(ctx, spec, pieces, yield)
+	}
+}
+
+// yieldPieces yields the pieces of a streamed reply in order, until its end, an error, the end of ctx, or the caller stops. It
+// reports whether the service ended the reply: otherwise a stop message is due.
+func yieldPieces(ctx context.Context, spec subjects.Spec, pieces <-chan *nats.Msg, yield func(Piece, error) bool) (ended bool) {
+	for n := 0; ; n++ {
+		var r *nats.Msg
+		select {
+		case r = <-pieces:
+		case <-ctx.Done():
+			yield(Piece{}, requestFault(spec, ctx.Err()))
+			return false
+		}
+		switch {
+		case len(r.Data) == 0 && r.Header.Get("Status") == "503":
+			yield(Piece{}, requestFault(spec, nats.ErrNoResponders))
+			return true
+		case len(r.Data) == 0 && len(r.Header) == 0:
+			return true
+		}
+		if fault := replyError(r); fault != nil {
+			yield(Piece{}, fault)
+			return true
+		}
+		if r.Header.Get(subjects.HeaderPiece) != strconv.Itoa(n) { // the link was down in between
+			yield(Piece{}, subjects.Faultf(subjects.CodeUnavailable, "a piece of the reply to %s was lost", spec.Name))
+			return false
+		}
+		if !yield(Piece{r.Data, r.Header.Get(subjects.HeaderType)}, nil) {
+			return false
 		}
 	}
 }

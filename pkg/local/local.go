@@ -1,5 +1,6 @@
-// Package local decides whether a host is this machine. What is sent to this machine is private, so there is one rule
-// for all who ask.
+// Package local decides whether a host counts as this machine. It is a security decision: a listener on this machine, a
+// Host header that names it and a model server on it need no further permission, so every caller uses this one rule, and a host
+// in doubt does not count.
 package local
 
 import (
@@ -7,10 +8,11 @@ import (
 	"strings"
 )
 
-// IsLocalHost reports whether host, without a port, can only be this machine: localhost or a loopback address. Any other name is
-// not, because what it means is decided elsewhere; nor is an address with a zone.
+// IsLocalHost reports whether host can only be this machine: localhost in any case, or a loopback IP address in canonical form.
+// It denies every other name, because a resolver outside this program decides what it means, and it denies the unspecified
+// address, an address with a zone, a port or brackets. The caller must pass the host alone.
 func IsLocalHost(host string) bool {
-	if strings.ToLower(host) == "localhost" { // not EqualFold: to that a long s is an s
+	if strings.ToLower(host) == "localhost" { // not EqualFold, which folds U+017F to s
 		return true
 	}
 	ip, err := netip.ParseAddr(host)

@@ -1,9 +1,8 @@
-// Package seal carries a credential to the one who needs it, through hands that must not read it. The receiver makes a
-// key for one run and names its public half; the secrets actor seals the value to it with nkeys curve keys; the broker
-// passes on what it cannot open.
+// Package seal encrypts a credential to its receiver, so that the broker forwards a value that it cannot read. The receiver
+// generates a curve key per process and sends the public half with its request; the secrets actor encrypts to that key.
 //
-// A sealed value says nothing about who sealed it: the sender's key is made for one answer and thrown away. That it came
-// from the secrets actor is a fact of routing, as everywhere on this bus.
+// A sealed value does not authenticate its sender, whose key is generated per reply and discarded. That it came from the
+// secrets actor is a fact of routing.
 package seal
 
 import (
@@ -19,50 +18,50 @@ import (
 
 // Errors of sealing.
 var (
-	// ErrKey means that a text is not the public curve key that a value could be sealed to.
+	// ErrKey means that a text is no public curve key that a value may be sealed to.
 	ErrKey = errors.New("not a public curve key")
-	// ErrSealed means that a sealed value cannot be opened: it is another's, or was changed on its way.
+	// ErrSealed means that a sealed value cannot be opened: it was sealed to another key, or changed.
 	ErrSealed = errors.New("the sealed credential cannot be opened with this key")
 )
 
-// publicLen is how long a public key is as text, overhead what sealing adds to a value.
+// Lengths in bytes: a public key as text, and what sealing adds to a value.
 const (
 	publicKeyLength = 56
 	sealOverhead    = 64
 )
 
-// Key is the private half of a receiver. It lives as long as the run that needs the credential.
+// Key is the key pair of a receiver. It lives as long as the process that needs the credential.
 type Key struct {
 	pair   nkeys.KeyPair
 	public string
 }
 
-// NewKey makes a key.
+// NewKey generates a key.
 func NewKey() (*Key, error) {
 	pair, err := nkeys.CreateCurveKeys()
 	if err != nil {
-		return nil, fmt.Errorf("making a curve key: %w", err)
+		return nil, fmt.Errorf("generating a curve key: %w", err)
 	}
 	public, err := pair.PublicKey()
 	if err != nil {
-		return nil, fmt.Errorf("making a curve key: %w", err)
+		return nil, fmt.Errorf("generating a curve key: %w", err)
 	}
 	return &Key{pair, public}, nil
 }
 
-// Public is the half that others may know: what a request for a credential names as its receiver.
+// Public is the public key, which a request for a credential names as its receiver.
 func (k *Key) Public() string { return k.public }
 
-// Wipe makes the key useless. What was sealed to it stays closed.
+// Wipe erases the private key: values sealed to it cannot be opened any more.
 func (k *Key) Wipe() { k.pair.Wipe() }
 
-// Format implements [fmt.Formatter]: only the public half is ever shown.
+// Format implements [fmt.Formatter]: every verb prints the public key only.
 func (k *Key) Format(f fmt.State, _ rune) { fmt.Fprint(f, k.public) }
 
-// CheckKey reports whether public is a key that a value may be sealed to. Points of low order are refused: with one of
-// them as receiver, everybody could open what was sealed.
+// CheckKey rejects public unless it is a canonically encoded curve key that a value may be sealed to. Points of low order are
+// rejected: anyone could open a value that is sealed to one.
 func CheckKey(public string) error {
-	if len(public) != publicKeyLength { // nkeys itself panics on what is longer
+	if len(public) != publicKeyLength { // nkeys panics on longer ones
 		return fmt.Errorf("%w: %d characters, not %d", ErrKey, len(public), publicKeyLength)
 	}
 	raw, err := nkeys.Decode(nkeys.PrefixByteCurve, []byte(public))
@@ -70,25 +69,25 @@ func CheckKey(public string) error {
 		return ErrKey
 	}
 	if again, err := nkeys.Encode(nkeys.PrefixByteCurve, raw); err != nil || string(again) != public {
-		return fmt.Errorf("%w: written in an unusual way", ErrKey)
+		return fmt.Errorf("%w: not in canonical encoding", ErrKey)
 	}
 	point, err := ecdh.X25519().NewPublicKey(raw)
 	if err != nil {
 		return ErrKey
 	}
-	// Whatever the private half: a point of low order ends in zero, and the standard library refuses to go on.
+	// With any private key, a point of low order yields the shared secret zero, which the standard library rejects.
 	own, err := ecdh.X25519().GenerateKey(rand.Reader)
 	if err != nil {
 		return fmt.Errorf("checking a curve key: %w", err)
 	}
 	if _, err := own.ECDH(point); err != nil {
-		return fmt.Errorf("%w: everybody could open what is sealed to it", ErrKey)
+		return fmt.Errorf("%w: a point of low order, anyone could open a value sealed to it", ErrKey)
 	}
 	return nil
 }
 
-// Seal closes value to the holder of the key with this public half. The sender's own key is made here and forgotten
-// here, so that nobody can open the answer later, the sender neither.
+// Seal encrypts value to a public key, which it checks with [CheckKey]. The sender's key is generated here and wiped, so that not
+// even the sender can open the result.
 func Seal(value Secret, public string) (subjects.SecretValue, error) {
 	if err := value.Check(); err != nil {
 		return subjects.SecretValue{}, err
@@ -108,13 +107,13 @@ func Seal(value Secret, public string) (subjects.SecretValue, error) {
 	return subjects.SecretValue{Sealed: sealed, From: from.public}, nil
 }
 
-// Open opens what was sealed to k. The caller wipes the secret when it has been used.
+// Open decrypts a value that was sealed to k. It rejects an empty or too long value. The caller must wipe the secret after use.
 func Open(k *Key, v subjects.SecretValue) (Secret, error) {
 	if len(v.Sealed) > MaxValue+sealOverhead {
-		return Secret{}, fmt.Errorf("%w: it is too long", ErrSealed)
+		return Secret{}, fmt.Errorf("%w: too long", ErrSealed)
 	}
 	if err := CheckKey(v.From); err != nil {
-		return Secret{}, fmt.Errorf("%w: its sender is %w", ErrSealed, err)
+		return Secret{}, fmt.Errorf("%w: the sender's key is %w", ErrSealed, err)
 	}
 	value, err := k.pair.Open(v.Sealed, v.From)
 	if err != nil {

@@ -12,29 +12,28 @@ const MaxValue = 16 << 10
 
 // Errors of values.
 var (
-	// ErrEmpty means that a credential without a single byte was to be kept or sent.
+	// ErrEmpty means that a credential has no bytes.
 	ErrEmpty = errors.New("the credential is empty")
 	// ErrTooLong means that a credential has more than [MaxValue] bytes.
 	ErrTooLong = fmt.Errorf("the credential is longer than %d bytes", MaxValue)
 )
 
-// redacted is what a [Secret] says of itself, whoever asks.
+// redacted is the text of every [Secret].
 const redacted = "[secret]"
 
-// Secret is a credential that cannot be printed: every way in which Go turns a value into text says "[secret]". Where the
-// methods below are not asked, as in a struct that has a Secret in an unexported field, fmt walks through pointers and
-// prints what it finds; it cannot look into a function, so the bytes stand behind one. It also keeps two secrets from
-// being compared with ==.
+// Secret is a credential that cannot be printed: fmt, slog, JSON, YAML and msgpack all yield "[secret]". For a Secret in an
+// unexported field fmt does not call the methods below and prints what it reaches through pointers; it cannot look into a
+// function, so the bytes are behind one. That also prevents comparison of two secrets with ==.
 //
-// A Secret is no vault. Whoever runs as the same person can read the memory of this process, and libraries on the way may
-// have made copies that [Secret.Wipe] does not reach.
+// A Secret does not protect against a process of the same user, which can read this process's memory, and libraries may have
+// made copies that [Secret.Wipe] does not erase.
 type Secret struct{ value func() *[]byte }
 
-// NewSecret takes over value: the caller must not use it any more.
+// NewSecret takes ownership of value: the caller must not use it any more.
 func NewSecret(value []byte) Secret { return Secret{func() *[]byte { return &value }} }
 
-// Reveal is the value itself, not a copy: it is gone after [Secret.Wipe]. Nothing that is revealed may reach a log, an
-// error, an event or an environment.
+// Reveal returns the value itself, not a copy: [Secret.Wipe] erases it. The caller must keep it out of every log, error, event
+// and environment.
 func (s Secret) Reveal() []byte {
 	if s.value == nil {
 		return nil
@@ -42,7 +41,7 @@ func (s Secret) Reveal() []byte {
 	return *s.value()
 }
 
-// Check reports whether the value may be kept: one byte to [MaxValue].
+// Check rejects an empty value and one of more than [MaxValue] bytes.
 func (s Secret) Check() error {
 	switch n := len(s.Reveal()); {
 	case n == 0:
@@ -53,7 +52,7 @@ func (s Secret) Check() error {
 	return nil
 }
 
-// Wipe overwrites the value, in every copy of s.
+// Wipe erases the value, in every copy of s.
 func (s Secret) Wipe() {
 	if s.value != nil {
 		value := s.value()
@@ -74,7 +73,7 @@ func (Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
 // MarshalJSON implements [encoding/json.Marshaler].
 func (Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
 
-// MarshalText implements [encoding.TextMarshaler]; msgpack and YAML ask for it too.
+// MarshalText implements [encoding.TextMarshaler]; msgpack and YAML call it too.
 func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 // LogValue implements [slog.LogValuer].

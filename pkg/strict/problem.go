@@ -5,8 +5,7 @@ import (
 	"fmt"
 )
 
-// Problem is one setting whose value cannot be: it was read, and makes no sense. Whoever knows where the value came from
-// says so in front of it.
+// Problem is one setting with a well-formed but invalid value. The loader of the configuration prefixes its source.
 type Problem struct {
 	Path string // the field, as in [Lines]
 	Text string // what is wrong, and what to write instead
@@ -23,7 +22,7 @@ func (p *Problems) Add(path, format string, a ...any) {
 	*p = append(*p, Problem{Path: path, Text: fmt.Sprintf(format, a...)})
 }
 
-// Err is all of them as one error, nil when there are none.
+// Err joins the problems into one error, nil when there are none.
 func (p Problems) Err() error {
 	errs := make([]error, len(p))
 	for i := range p {

@@ -1,8 +1,8 @@
-// Package strict reads YAML the way a policy has to be read: an unknown field, a field written twice, a value of the
-// wrong kind or left empty is an error, and every error says file, line and field. It also says on which line each
-// value stood, so that a user can be told where a setting came from.
+// Package strict decodes YAML as a policy requires: an unknown field, a duplicate field, a value of the wrong type or an empty
+// one is an error with file, line and field. It also returns the line of each value, so that a user can be told where a
+// setting came from.
 //
-// Anchors, merge keys and tags are refused: they let a file say more than a reader sees.
+// Anchors, merge keys and tags are rejected: with them a file means more than its reader sees.
 package strict
 
 import (
@@ -24,13 +24,13 @@ import (
 	"conclave/pkg/text"
 )
 
-// MaxFile is the largest file that is read, in bytes.
+// MaxFile is the largest accepted file, in bytes.
 const MaxFile = 1 << 20
 
-// maxErrors keeps the report of a file that is wrong throughout readable.
+// maxErrors bounds the errors that are reported of one file.
 const maxErrors = 20
 
-// Error is one thing wrong in a file.
+// Error is one error in a file.
 type Error struct {
 	File string
 	Line int    // 0 = the file as a whole
@@ -53,10 +53,10 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Lines says on which line each field stands: "actor.drain", "types.coder.tools[2]".
+// Lines maps the path of each field to its line: "actor.drain", "types.coder.tools[2]".
 type Lines map[string]int
 
-// At is the line of path, or of the nearest field around it; 0 when there is none.
+// At returns the line of path, or of the nearest enclosing field; 0 when there is none.
 func (l Lines) At(path string) int {
 	for path != "" {
 		if n, ok := l[path]; ok {
@@ -67,9 +67,9 @@ func (l Lines) At(path string) int {
 	return l[""]
 }
 
-// Decode reads the one document in data into the struct that out points to, and reports everything wrong with it.
-// Fields that the document does not name keep their value, so files can be laid over one another. name stands for the
-// file in errors. An empty document is fine.
+// Decode decodes the one document in data into the struct that out points to, and reports all its errors, at most maxErrors.
+// Fields that the document does not name keep their value, so that one file can override another. name is the file's name in
+// errors. An empty document changes nothing.
 func Decode(data []byte, name string, out any) (Lines, error) {
 	d := decoder{file: name, lines: Lines{}}
 	root, err := d.parse(data)
@@ -80,7 +80,7 @@ func Decode(data []byte, name string, out any) (Lines, error) {
 	return d.lines, d.joinErrors()
 }
 
-// Assign sets the one field at path to value, as text from a flag. name stands for the flag in errors.
+// Assign sets the one field at path to value, the text of a flag. name is the flag's name in errors.
 func Assign(out any, path, value, name string) error {
 	node := &yaml.Node{Kind: yaml.ScalarNode, Value: value}
 	keys := strings.Split(path, ".")
@@ -113,7 +113,7 @@ func appendFields(out []Field, path string, v reflect.Value) []Field {
 	return append(out, Field{Path: path, Value: fmt.Sprint(v.Interface())})
 }
 
-// decoder walks one document and collects what is wrong with it.
+// decoder decodes one document and collects its errors.
 type decoder struct {
 	file     string
 	fromFlag bool // the value is a flag's text: any scalar may be a string
@@ -122,10 +122,10 @@ type decoder struct {
 	dropped  int // errors beyond maxErrors
 }
 
-// line of a syntax error, as the parser words it.
+// parserLine matches the line of a syntax error in the parser's message.
 var parserLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
-// parse returns the root of the one document, nil when it is empty.
+// parse returns the root of the one document, nil when it is empty. It rejects a second document.
 func (d *decoder) parse(data []byte) (*yaml.Node, error) {
 	if len(data) > MaxFile {
 		return nil, &Error{File: d.file, Text: fmt.Sprintf("larger than %d bytes", MaxFile)}
@@ -140,7 +140,7 @@ func (d *decoder) parse(data []byte) (*yaml.Node, error) {
 	}
 	switch err := dec.Decode(&next); {
 	case err == nil:
-		return nil, &Error{File: d.file, Line: next.Line, Text: "a second document; one file holds one"}
+		return nil, &Error{File: d.file, Line: next.Line, Text: "a second document; a file holds one"}
 	case !errors.Is(err, io.EOF):
 		return nil, d.syntaxError(err)
 	}
@@ -174,20 +174,20 @@ func (d *decoder) addError(n *yaml.Node, path, format string, a ...any) {
 
 func (d *decoder) joinErrors() error {
 	if d.dropped > 0 {
-		d.errs = append(d.errs, &Error{File: d.file, Text: fmt.Sprintf("and %d errors more", d.dropped)})
+		d.errs = append(d.errs, &Error{File: d.file, Text: fmt.Sprintf("and %d more errors", d.dropped)})
 	}
 	return errors.Join(d.errs...)
 }
 
-// decode reads n into v.
+// decode decodes n into v, records the line of path, and reports errors with addError. A list or map replaces the former value.
 func (d *decoder) decode(n *yaml.Node, path string, v reflect.Value) {
 	d.lines[path] = n.Line
 	switch {
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
-		d.addError(n, path, "anchors are not used here; write the value out")
+		d.addError(n, path, "anchors are not supported; write the value out")
 		return
 	case n.Style&yaml.TaggedStyle != 0:
-		d.addError(n, path, "tags are not used here; write the plain value")
+		d.addError(n, path, "tags are not supported; write the plain value")
 		return
 	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" && !d.fromFlag:
 		d.addError(n, path, "has no value; give one or leave the line out")
@@ -205,50 +205,61 @@ func (d *decoder) decode(n *yaml.Node, path string, v reflect.Value) {
 		}
 		return
 	}
-	if v.Type() == durationType {
+	switch {
+	case v.Type() == durationType:
 		d.decodeDuration(n, path, v)
-		return
-	}
-	switch v.Kind() {
-	case reflect.Interface:
+	case v.Kind() == reflect.Interface:
 		d.decodeAny(n, path, v)
-	case reflect.Struct:
-		known := map[string]reflect.Value{}
-		var names []string
-		for _, f := range reflect.VisibleFields(v.Type()) {
-			if key := f.Tag.Get("yaml"); key != "" {
-				known[key], names = v.FieldByIndex(f.Index), append(names, key)
-			}
-		}
-		d.eachField(n, path, func(key string, k, val *yaml.Node) {
-			field, ok := known[key]
-			if !ok {
-				d.addError(k, JoinPath(path, key), "unknown field; known here: %s", strings.Join(names, ", "))
-				return
-			}
-			d.decode(val, JoinPath(path, key), field)
-		})
-	case reflect.Map:
-		fresh := reflect.MakeMap(v.Type())
-		d.eachField(n, path, func(key string, _, val *yaml.Node) {
-			elem := reflect.New(v.Type().Elem()).Elem()
-			d.decode(val, JoinPath(path, key), elem)
-			fresh.SetMapIndex(reflect.ValueOf(key), elem)
-		})
-		v.Set(fresh)
-	case reflect.Slice:
-		if n.Kind != yaml.SequenceNode {
-			d.addError(n, path, "must be a list, like [a, b]")
-			return
-		}
-		fresh := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
-		for i, c := range n.Content {
-			d.decode(c, fmt.Sprintf("%s[%d]", path, i), fresh.Index(i))
-		}
-		v.Set(fresh)
+	case v.Kind() == reflect.Struct:
+		d.decodeStruct(n, path, v)
+	case v.Kind() == reflect.Map:
+		d.decodeMap(n, path, v)
+	case v.Kind() == reflect.Slice:
+		d.decodeList(n, path, v)
 	default:
 		d.decodeScalar(n, path, v)
 	}
+}
+
+// decodeStruct decodes the fields with a yaml tag. Fields that n does not name keep their value.
+func (d *decoder) decodeStruct(n *yaml.Node, path string, v reflect.Value) {
+	known := map[string]reflect.Value{}
+	var names []string
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		if key := f.Tag.Get("yaml"); key != "" {
+			known[key], names = v.FieldByIndex(f.Index), append(names, key)
+		}
+	}
+	d.eachField(n, path, func(key string, k, val *yaml.Node) {
+		field, ok := known[key]
+		if !ok {
+			d.addError(k, JoinPath(path, key), "unknown field; known here: %s", strings.Join(names, ", "))
+			return
+		}
+		d.decode(val, JoinPath(path, key), field)
+	})
+}
+
+func (d *decoder) decodeMap(n *yaml.Node, path string, v reflect.Value) {
+	fresh := reflect.MakeMap(v.Type())
+	d.eachField(n, path, func(key string, _, val *yaml.Node) {
+		elem := reflect.New(v.Type().Elem()).Elem()
+		d.decode(val, JoinPath(path, key), elem)
+		fresh.SetMapIndex(reflect.ValueOf(key), elem)
+	})
+	v.Set(fresh)
+}
+
+func (d *decoder) decodeList(n *yaml.Node, path string, v reflect.Value) {
+	if n.Kind != yaml.SequenceNode {
+		d.addError(n, path, "must be a list, like [a, b]")
+		return
+	}
+	fresh := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
+	for i, c := range n.Content {
+		d.decode(c, fmt.Sprintf("%s[%d]", path, i), fresh.Index(i))
+	}
+	v.Set(fresh)
 }
 
 var durationType = reflect.TypeFor[time.Duration]()
@@ -266,7 +277,7 @@ func (d *decoder) decodeDuration(n *yaml.Node, path string, v reflect.Value) {
 	v.SetInt(int64(t))
 }
 
-// decodeAny reads data whose shape only its reader knows, such as the arguments of a call.
+// decodeAny decodes data without a schema, such as the arguments of a call, into maps, lists and scalars.
 func (d *decoder) decodeAny(n *yaml.Node, path string, v reflect.Value) {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -288,7 +299,7 @@ func (d *decoder) decodeAny(n *yaml.Node, path string, v reflect.Value) {
 	}
 }
 
-// eachField calls each for every key of n, once.
+// eachField calls each for every field of n. It reports merge keys, duplicate names and names that are not plain text.
 func (d *decoder) eachField(n *yaml.Node, path string, each func(key string, k, v *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
 		d.addError(n, path, "must hold fields, like name: value")
@@ -299,7 +310,7 @@ func (d *decoder) eachField(n *yaml.Node, path string, each func(key string, k, 
 		k, v := n.Content[i], n.Content[i+1]
 		switch {
 		case k.Kind == yaml.ScalarNode && k.ShortTag() == "!!merge":
-			d.addError(k, path, "merge keys are not used here; write the fields out")
+			d.addError(k, path, "merge keys are not supported; write the fields out")
 			continue
 		case k.Kind != yaml.ScalarNode || k.ShortTag() != "!!str" || k.Anchor != "" || k.Style&yaml.TaggedStyle != 0:
 			d.addError(k, path, "the name of a field must be plain text")
@@ -314,7 +325,7 @@ func (d *decoder) eachField(n *yaml.Node, path string, each func(key string, k, 
 	}
 }
 
-// decodeScalar reads a string, a bool or a whole number, and converts nothing on the way.
+// decodeScalar decodes a string, a bool or an integer, without conversion between them. It panics on a field of another type.
 func (d *decoder) decodeScalar(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode {
 		d.addError(n, path, "must be one value")
@@ -343,11 +354,11 @@ func (d *decoder) decodeScalar(n *yaml.Node, path string, v reflect.Value) {
 		}
 		v.SetInt(i)
 	default:
-		panic("strict: no reader for " + v.Type().String()) // a bug in the struct, met by the first test that reads it
+		panic("strict: no reader for " + v.Type().String()) // a bug in the struct that the first test of it finds
 	}
 }
 
-// JoinPath appends a field's name to a path.
+// JoinPath appends a field's name to a path, quoted where it is not plain.
 func JoinPath(path, key string) string {
 	if path == "" {
 		return quoteForError(key)
@@ -364,5 +375,5 @@ func quoteForError(s string) string {
 	return s
 }
 
-// SortedKeys returns the keys of m in order: what walks a decoded map reports its errors in the same order every time.
+// SortedKeys returns the keys of m in order, so that errors about a decoded map have a stable order.
 func SortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

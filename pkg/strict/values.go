@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// ParseDuration reads a length of time as people write it: 250ms, 10s, 1m30s. It has no sign, and it has a unit: a bare
-// number is too easily a wrong one.
+// ParseDuration parses a duration as users write it: 250ms, 10s, 1m30s. It rejects a minus sign and a number without a unit,
+// which is too easily a wrong one.
 func ParseDuration(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || strings.HasPrefix(text, "-") || strings.Trim(text, "+0123456789.") == "" {
@@ -17,7 +17,7 @@ func ParseDuration(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// FormatDuration is d as people write it: 1m, not 1m0s.
+// FormatDuration formats d as users write it: 1m, not 1m0s.
 func FormatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -29,13 +29,14 @@ func FormatDuration(d time.Duration) string {
 	return s
 }
 
-// Size is a number of bytes as people write it: 512MB, 1GB. Each unit is 1024 of the one before.
+// Size is a number of bytes as users write it: 512MB, 1GB. Each unit is 1024 of the one before.
 type Size int64
 
 // units from small to large.
 var units = []string{"B", "KB", "MB", "GB", "TB"}
 
-// UnmarshalText implements [encoding.TextUnmarshaler]. The unit is asked for, as with durations.
+// UnmarshalText implements [encoding.TextUnmarshaler]. The unit is required, as in a
+// duration, and a size that overflows is rejected.
 func (s *Size) UnmarshalText(text []byte) error {
 	in := string(text)
 	digits := strings.TrimRight(in, "BKMGT")
@@ -52,7 +53,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%s is not a size; write 512MB or 1GB", quoteForError(in))
 }
 
-// String is the size in the largest unit that is exact.
+// String formats the size in the largest unit that is exact.
 func (s Size) String() string {
 	i := 0
 	for s != 0 && s%1024 == 0 && i+1 < len(units) {
