@@ -2,7 +2,7 @@ package subjects
 
 import "testing"
 
-func TestGaveUp(t *testing.T) {
+func TestIsFinalFailure(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, account, subject string
@@ -36,7 +36,7 @@ func TestGaveUp(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
+func TestStoredSubjectsAndConversationKeys(t *testing.T) {
 	t.Parallel()
 	if got := ResponseGeneration.StoredBy(Generator); got != "from.generator.response.generation" {
 		t.Error(got)

@@ -15,36 +15,36 @@ import (
 // rule reports what is wrong with a layout, one line each.
 type rule func(l Layout) []string
 
-// TestTable holds the table to its rules. Each rule is first shown a layout that breaks it: a rule that finds nothing
+// TestTableKeepsItsRules holds the table to its rules. Each rule is first shown a layout that breaks it: a rule that finds nothing
 // there would find nothing anywhere.
-func TestTable(t *testing.T) {
+func TestTableKeepsItsRules(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		rule   rule
 		breaks map[string]func(l *Layout)
 	}{
-		{"no chaining", chains, map[string]func(l *Layout){
-			"a request under an exported name": edge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "tools", Remote: "tool.request.>", Local: "agent.generator.tool.request.>"}),
-			"a watch under an exported name":   edge(Edge{Callers: []string{"generator"}, Kind: StreamImport, Owner: Core, Remote: "live.x", Local: "response.delta.*"}),
-			"discovery under its own name":     edge(Edge{Callers: []string{"gateway"}, Kind: ServiceImport, Owner: "model", Remote: "$SRV.>"}),
+		{"no chaining", checkNoChaining, map[string]func(l *Layout){
+			"a request under an exported name": addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "tools", Remote: "tool.request.>", Local: "agent.generator.tool.request.>"}),
+			"a watch under an exported name":   addEdge(Edge{Callers: []string{"generator"}, Kind: StreamImport, Owner: Core, Remote: "live.x", Local: "response.delta.*"}),
+			"discovery under its own name":     addEdge(Edge{Callers: []string{"gateway"}, Kind: ServiceImport, Owner: "model", Remote: "$SRV.>"}),
 		}},
-		{"nobody lives where streams live", residents, map[string]func(l *Layout){
-			"a reader inside":  func(l *Layout) { add(l, Audit, User{Role: "reader", Sub: []string{"_INBOX.>"}}) },
-			"an actor's store": func(l *Layout) { account(l, "memory").Store = "enabled" },
+		{"nobody lives where streams live", checkStreamAccounts, map[string]func(l *Layout){
+			"a reader inside":  func(l *Layout) { addUser(l, Audit, User{Role: "reader", Sub: []string{"_INBOX.>"}}) },
+			"an actor's store": func(l *Layout) { findAccount(l, "memory").Store = "enabled" },
 			"a stream outside": func(l *Layout) { l.Streams[1].Account = "generator" },
 		}},
-		{"one owner per name", owners, map[string]func(l *Layout){
-			"the same name twice":  edge(Edge{Callers: []string{"generator"}, Kind: ServiceImport, Owner: "critic", Remote: "broker.discover"}),
-			"a name inside a name": edge(Edge{Callers: []string{"committee"}, Kind: ServiceImport, Owner: "broker", Remote: "model.chat.x"}),
+		{"one owner per name", checkOneOwnerPerName, map[string]func(l *Layout){
+			"the same name twice":  addEdge(Edge{Callers: []string{"generator"}, Kind: ServiceImport, Owner: "critic", Remote: "broker.discover"}),
+			"a name inside a name": addEdge(Edge{Callers: []string{"committee"}, Kind: ServiceImport, Owner: "broker", Remote: "model.chat.x"}),
 		}},
-		{"everyone named exists", strangers, map[string]func(l *Layout){
-			"an unknown owner":  edge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "nobody", Remote: "x"}),
-			"an unknown caller": edge(Edge{Callers: []string{"nobody"}, Kind: ServiceImport, Owner: "broker", Remote: "x"}),
-			"no caller":         edge(Edge{Kind: ServiceImport, Owner: "broker", Remote: "x"}),
-			"no kind":           edge(Edge{Callers: []string{"user"}, Owner: "broker", Remote: "x"}),
-			"no subject":        edge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker"}),
-			"oneself":           edge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "broker", Remote: "x"}),
+		{"everyone named exists", checkAccountsExist, map[string]func(l *Layout){
+			"an unknown owner":  addEdge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "nobody", Remote: "x"}),
+			"an unknown caller": addEdge(Edge{Callers: []string{"nobody"}, Kind: ServiceImport, Owner: "broker", Remote: "x"}),
+			"no caller":         addEdge(Edge{Kind: ServiceImport, Owner: "broker", Remote: "x"}),
+			"no kind":           addEdge(Edge{Callers: []string{"user"}, Owner: "broker", Remote: "x"}),
+			"no subject":        addEdge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker"}),
+			"oneself":           addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "broker", Remote: "x"}),
 			"a puller of none": func(l *Layout) {
 				l.Consumers = append(l.Consumers, Consumer{Actor: "nobody", Stream: "EVENTS", Name: "x"})
 			},
@@ -52,76 +52,76 @@ func TestTable(t *testing.T) {
 				l.Consumers = append(l.Consumers, Consumer{Actor: "memory", Stream: "NOTHING", Name: "x"})
 			},
 		}},
-		{"one owner per bucket", buckets, map[string]func(l *Layout){
-			"two writers":     edge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "$KV.spawns.x", Local: "core.API.$KV.spawns.x"}),
-			"no owner":        func(l *Layout) { bucketOf(l, "ledger").Owner = "" },
-			"another's name":  func(l *Layout) { bucketOf(l, "ledger").Owner = "generator" },
-			"shared keys":     func(l *Layout) { bucketOf(l, "ledger").Subjects = []string{"$KV.>"} },
-			"two of one name": func(l *Layout) { l.Streams = append(l.Streams, *bucketOf(l, "ledger")) },
+		{"one owner per bucket", checkBucketOwners, map[string]func(l *Layout){
+			"two writers":     addEdge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "$KV.spawns.x", Local: "core.API.$KV.spawns.x"}),
+			"no owner":        func(l *Layout) { findBucket(l, "ledger").Owner = "" },
+			"another's name":  func(l *Layout) { findBucket(l, "ledger").Owner = "generator" },
+			"shared keys":     func(l *Layout) { findBucket(l, "ledger").Subjects = []string{"$KV.>"} },
+			"two of one name": func(l *Layout) { l.Streams = append(l.Streams, *findBucket(l, "ledger")) },
 		}},
-		{"the audit has one way in", trail, map[string]func(l *Layout){
-			"without a name":        edge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.broker.x", Local: "audit.x.y"}),
-			"a wider way":           edge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.>", Local: "audit.>"}),
-			"the auditor appends":   edge(Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}),
-			"a direct get":          edge(Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API.DIRECT.GET.AUDIT"}),
-			"a writer who may read": edge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API.STREAM.MSG.GET.AUDIT", Local: "auditlog.API.STREAM.MSG.GET.AUDIT"}),
-			"boot writes anything":  func(l *Layout) { account(l, Audit).Users[0].Pub = []string{"audit.*.*"} },
+		{"the audit has one way in", checkAuditAccess, map[string]func(l *Layout){
+			"without a name":        addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.broker.x", Local: "audit.x.y"}),
+			"a wider way":           addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.>", Local: "audit.>"}),
+			"the auditor appends":   addEdge(Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}),
+			"a direct get":          addEdge(Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API.DIRECT.GET.AUDIT"}),
+			"a writer who may read": addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API.STREAM.MSG.GET.AUDIT", Local: "auditlog.API.STREAM.MSG.GET.AUDIT"}),
+			"boot writes anything":  func(l *Layout) { findAccount(l, Audit).Users[0].Pub = []string{"audit.*.*"} },
 		}},
-		{"nobody administers streams", admins, map[string]func(l *Layout){
-			"create":            edge(jetStreamEdge("broker", "STREAM.CREATE.X", false, "")),
-			"update":            edge(jetStreamEdge("broker", "STREAM.UPDATE.EVENTS", false, "")),
-			"delete":            edge(jetStreamEdge("broker", "STREAM.DELETE.EVENTS", false, "")),
-			"purge":             edge(jetStreamEdge("broker", "STREAM.PURGE.KV_ledger", false, "")),
-			"consumer":          edge(jetStreamEdge("memory_in", "CONSUMER.CREATE.EVENTS.>", false, "")),
-			"old consumer":      edge(jetStreamEdge("memory_in", "CONSUMER.DURABLE.CREATE.EVENTS.x", false, "")),
-			"delete a consumer": edge(jetStreamEdge("memory_in", "CONSUMER.DELETE.EVENTS.memory", false, "")),
-			"delete a message":  edge(jetStreamEdge("user", "STREAM.MSG.DELETE.EVENTS", false, "")),
-			"snapshot":          edge(jetStreamEdge("user", "STREAM.SNAPSHOT.EVENTS", false, "")),
-			"restore":           edge(jetStreamEdge("user", "STREAM.RESTORE.EVENTS", false, "")),
-			"by a wildcard":     edge(jetStreamEdge("user", "STREAM.*.EVENTS", false, "")),
-			"everything":        edge(jetStreamEdge("user", ">", true, "")),
-			"purge an account":  func(l *Layout) { account(l, Sys).Users[0].Pub = []string{"$JS.API.ACCOUNT.PURGE.*"} },
-			"all of the server": func(l *Layout) { account(l, Sys).Users[0].Pub = []string{"$SYS.REQ.>"} },
+		{"nobody administers streams", checkNoStreamAdmin, map[string]func(l *Layout){
+			"create":            addEdge(jetStreamEdge("broker", "STREAM.CREATE.X", false, "")),
+			"update":            addEdge(jetStreamEdge("broker", "STREAM.UPDATE.EVENTS", false, "")),
+			"delete":            addEdge(jetStreamEdge("broker", "STREAM.DELETE.EVENTS", false, "")),
+			"purge":             addEdge(jetStreamEdge("broker", "STREAM.PURGE.KV_ledger", false, "")),
+			"consumer":          addEdge(jetStreamEdge("memory_in", "CONSUMER.CREATE.EVENTS.>", false, "")),
+			"old consumer":      addEdge(jetStreamEdge("memory_in", "CONSUMER.DURABLE.CREATE.EVENTS.x", false, "")),
+			"delete a consumer": addEdge(jetStreamEdge("memory_in", "CONSUMER.DELETE.EVENTS.memory", false, "")),
+			"delete a message":  addEdge(jetStreamEdge("user", "STREAM.MSG.DELETE.EVENTS", false, "")),
+			"snapshot":          addEdge(jetStreamEdge("user", "STREAM.SNAPSHOT.EVENTS", false, "")),
+			"restore":           addEdge(jetStreamEdge("user", "STREAM.RESTORE.EVENTS", false, "")),
+			"by a wildcard":     addEdge(jetStreamEdge("user", "STREAM.*.EVENTS", false, "")),
+			"everything":        addEdge(jetStreamEdge("user", ">", true, "")),
+			"purge an account":  func(l *Layout) { findAccount(l, Sys).Users[0].Pub = []string{"$JS.API.ACCOUNT.PURGE.*"} },
+			"all of the server": func(l *Layout) { findAccount(l, Sys).Users[0].Pub = []string{"$SYS.REQ.>"} },
 		}},
-		{"a puller only pulls", pulling, map[string]func(l *Layout){
-			"speaks":           edge(Edge{Callers: []string{"memory_in"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.x", Local: "x"}),
-			"another consumer": edge(jetStreamEdge("memory_in", "CONSUMER.MSG.NEXT.EVENTS.critic", true, "")),
-			"reads":            edge(jetStreamEdge("memory_in", "STREAM.MSG.GET.EVENTS", false, "")),
-			"listens":          edge(Edge{Callers: []string{"memory_in"}, Kind: StreamImport, Owner: Core, Remote: "live.x", Local: "x"}),
-			"serves":           edge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "memory_in", Remote: "x"}),
-			"a free key":       func(l *Layout) { account(l, "memory_in").Users[0].Pub = []string{"memory.stored"} },
-			"the actor pulls":  edge(jetStreamEdge("memory", "CONSUMER.MSG.NEXT.EVENTS.memory", true, "")),
+		{"a puller only pulls", checkPullers, map[string]func(l *Layout){
+			"speaks":           addEdge(Edge{Callers: []string{"memory_in"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.x", Local: "x"}),
+			"another consumer": addEdge(jetStreamEdge("memory_in", "CONSUMER.MSG.NEXT.EVENTS.critic", true, "")),
+			"reads":            addEdge(jetStreamEdge("memory_in", "STREAM.MSG.GET.EVENTS", false, "")),
+			"listens":          addEdge(Edge{Callers: []string{"memory_in"}, Kind: StreamImport, Owner: Core, Remote: "live.x", Local: "x"}),
+			"serves":           addEdge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "memory_in", Remote: "x"}),
+			"a free key":       func(l *Layout) { findAccount(l, "memory_in").Users[0].Pub = []string{"memory.stored"} },
+			"the actor pulls":  addEdge(jetStreamEdge("memory", "CONSUMER.MSG.NEXT.EVENTS.memory", true, "")),
 		}},
-		{"a shared account has nothing that answers it", shared, map[string]func(l *Layout){
-			"a tool is acked":   edge(Edge{Callers: []string{"tools"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.x", Local: "x"}),
-			"a second key":      func(l *Layout) { add(l, "memory", User{Role: "memory2"}) },
-			"not alone":         func(l *Layout) { account(l, "tools").Users[0].Isolated = false },
-			"another's subject": func(l *Layout) { account(l, "tools").Users[0].Pub = []string{"tool.schema.*"} },
-			"another's inbox":   func(l *Layout) { account(l, "tools").Users[0].Sub = []string{"_INBOX.>"} },
-			"another's calls":   func(l *Layout) { account(l, "tools").Users[0].Sub = []string{"tool.request.*"} },
+		{"a shared account has nothing that answers it", checkSharedAccounts, map[string]func(l *Layout){
+			"a tool is acked":   addEdge(Edge{Callers: []string{"tools"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.x", Local: "x"}),
+			"a second key":      func(l *Layout) { addUser(l, "memory", User{Role: "memory2"}) },
+			"not alone":         func(l *Layout) { findAccount(l, "tools").Users[0].Isolated = false },
+			"another's subject": func(l *Layout) { findAccount(l, "tools").Users[0].Pub = []string{"tool.schema.*"} },
+			"another's inbox":   func(l *Layout) { findAccount(l, "tools").Users[0].Sub = []string{"_INBOX.>"} },
+			"another's calls":   func(l *Layout) { findAccount(l, "tools").Users[0].Sub = []string{"tool.request.*"} },
 		}},
-		{"only the user says what only the user may say", person, map[string]func(l *Layout){
-			"memory decides":    edge(Edge{Callers: []string{"memory"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*"}),
-			"without the name":  edge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.user.x", Local: "x"}),
-			"a question by one": edge(Edge{Callers: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: "query.received"}),
+		{"only the user says what only the user may say", checkUserOnly, map[string]func(l *Layout){
+			"memory decides":    addEdge(Edge{Callers: []string{"memory"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*"}),
+			"without the name":  addEdge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.user.x", Local: "x"}),
+			"a question by one": addEdge(Edge{Callers: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: "query.received"}),
 		}},
-		{"the author is written by the server", authors, map[string]func(l *Layout){
-			"an event without":   edge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "from.critic.x", Local: "x"}),
-			"a call without":     edge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.critic.tool.request.>", Local: "tool.request.>"}),
-			"twice":              edge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.<who>.x", Local: "x"}),
-			"in the wrong place": edge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "from.x.<who>", Local: "x"}),
+		{"the author is written by the server", checkAuthors, map[string]func(l *Layout){
+			"an event without":   addEdge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "from.critic.x", Local: "x"}),
+			"a call without":     addEdge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.critic.tool.request.>", Local: "tool.request.>"}),
+			"twice":              addEdge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.<who>.x", Local: "x"}),
+			"in the wrong place": addEdge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "from.x.<who>", Local: "x"}),
 		}},
-		{"every live subject has a writer", livings, map[string]func(l *Layout){
-			"no writer": edge(Edge{Callers: UserAccounts, Kind: StreamImport, Owner: Core, Remote: "live.weather", Local: "weather"}),
+		{"every live subject has a writer", checkLiveSubjects, map[string]func(l *Layout){
+			"no writer": addEdge(Edge{Callers: UserAccounts, Kind: StreamImport, Owner: Core, Remote: "live.weather", Local: "weather"}),
 			"no echo": func(l *Layout) {
 				l.Streams[slices.IndexFunc(l.Streams, func(s Stream) bool { return s.Name == "EVENTS" })].RepublishFrom = ""
 			},
-			"wrong name": edge(Edge{Callers: UserAccounts, Kind: StreamImport, Owner: Core, Remote: "live.critique.result", Local: "response.generation"}),
+			"wrong name": addEdge(Edge{Callers: UserAccounts, Kind: StreamImport, Owner: Core, Remote: "live.critique.result", Local: "response.generation"}),
 		}},
-		{"roles and accounts are unique tokens", names, map[string]func(l *Layout){
-			"the same role": func(l *Layout) { add(l, "memory", User{Role: "critic"}) },
-			"a dot":         func(l *Layout) { add(l, "memory", User{Role: "a.b"}) },
-			"empty":         func(l *Layout) { add(l, "memory", User{}) },
+		{"roles and accounts are unique tokens", checkUniqueNames, map[string]func(l *Layout){
+			"the same role": func(l *Layout) { addUser(l, "memory", User{Role: "critic"}) },
+			"a dot":         func(l *Layout) { addUser(l, "memory", User{Role: "a.b"}) },
+			"empty":         func(l *Layout) { addUser(l, "memory", User{}) },
 			"the same name": func(l *Layout) { l.Accounts = append(l.Accounts, Account{Name: "memory", Users: []User{{Role: "x"}}}) },
 			"no key":        func(l *Layout) { l.Accounts = append(l.Accounts, Account{Name: "ghost"}) },
 		}},
@@ -129,7 +129,7 @@ func TestTable(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			for what, spoil := range tt.breaks {
-				l := copied()
+				l := copyTable()
 				spoil(&l)
 				if len(tt.rule(l)) == 0 {
 					t.Errorf("the rule does not see: %s", what)
@@ -142,8 +142,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// copied is a table that a test may spoil.
-func copied() Layout {
+// copyTable is a table that a test may spoil.
+func copyTable() Layout {
 	l := Table()
 	for i := range l.Accounts {
 		l.Accounts[i].Users = slices.Clone(l.Accounts[i].Users)
@@ -151,31 +151,31 @@ func copied() Layout {
 	return l
 }
 
-func edge(e Edge) func(l *Layout) { return func(l *Layout) { l.Edges = append(l.Edges, e) } }
+func addEdge(e Edge) func(l *Layout) { return func(l *Layout) { l.Edges = append(l.Edges, e) } }
 
-func account(l *Layout, name string) *Account {
+func findAccount(l *Layout, name string) *Account {
 	return &l.Accounts[slices.IndexFunc(l.Accounts, func(a Account) bool { return a.Name == name })]
 }
 
-func add(l *Layout, name string, u User) {
-	a := account(l, name)
+func addUser(l *Layout, name string, u User) {
+	a := findAccount(l, name)
 	a.Users = append(a.Users, u)
 }
 
-func bucketOf(l *Layout, name string) *Stream {
+func findBucket(l *Layout, name string) *Stream {
 	return &l.Streams[slices.IndexFunc(l.Streams, func(s Stream) bool { return s.Bucket == name })]
 }
 
-// anyone stands for every caller in an owner's subject.
-func anyone(remote string) string { return strings.ReplaceAll(remote, "<who>", "*") }
+// anyCaller stands for every caller in an owner's subject.
+func anyCaller(remote string) string { return strings.ReplaceAll(remote, "<who>", "*") }
 
-// has reports whether an account is in the layout.
-func has(l Layout, name string) bool {
+// hasAccount reports whether an account is in the layout.
+func hasAccount(l Layout, name string) bool {
 	return slices.ContainsFunc(l.Accounts, func(a Account) bool { return a.Name == name })
 }
 
-// chains: what an account imports under a name that it exports, others reach through it, with nobody there to decide.
-func chains(l Layout) (wrong []string) {
+// checkNoChaining: what an account imports under a name that it exports, others reach through it, with nobody there to decide.
+func checkNoChaining(l Layout) (wrong []string) {
 	for _, a := range l.Accounts {
 		for _, out := range l.Edges {
 			if out.Owner != a.Name {
@@ -185,7 +185,7 @@ func chains(l Layout) (wrong []string) {
 				if !slices.Contains(in.Callers, a.Name) {
 					continue
 				}
-				if _, local := in.Resolve(a.Name); Overlap(anyone(out.Remote), local) {
+				if _, local := in.Resolve(a.Name); Overlap(anyCaller(out.Remote), local) {
 					wrong = append(wrong, fmt.Sprintf("%s exports %s and imports %s from %s", a.Name, out.Remote, local, in.Owner))
 				}
 			}
@@ -194,8 +194,8 @@ func chains(l Layout) (wrong []string) {
 	return wrong
 }
 
-// residents: JetStream publishes to any reply subject with the rights of its account, so nobody may live there.
-func residents(l Layout) (wrong []string) {
+// checkStreamAccounts: JetStream publishes to any reply subject with the rights of its account, so nobody may live there.
+func checkStreamAccounts(l Layout) (wrong []string) {
 	for _, a := range l.Accounts {
 		for _, u := range a.Users {
 			if a.Store != "" && !u.Boot {
@@ -219,8 +219,8 @@ func residents(l Layout) (wrong []string) {
 	return wrong
 }
 
-// owners: two owners behind one name would both get the request. Discovery is meant to be that way.
-func owners(l Layout) (wrong []string) {
+// checkOneOwnerPerName: two owners behind one name would both get the request. Discovery is meant to be that way.
+func checkOneOwnerPerName(l Layout) (wrong []string) {
 	for _, a := range l.Accounts {
 		var seen []string
 		for _, e := range l.Edges {
@@ -242,36 +242,36 @@ func owners(l Layout) (wrong []string) {
 	return wrong
 }
 
-// strangers: an edge to or from an account that does not exist would not load, or worse, would be nobody's.
-func strangers(l Layout) (wrong []string) {
+// checkAccountsExist: an edge to or from an account that does not exist would not load, or worse, would be nobody's.
+func checkAccountsExist(l Layout) (wrong []string) {
 	for _, e := range l.Edges {
-		if !has(l, e.Owner) {
+		if !hasAccount(l, e.Owner) {
 			wrong = append(wrong, fmt.Sprintf("%s is owned by %q, which does not exist", e.Remote, e.Owner))
 		}
 		if len(e.Callers) == 0 || e.Remote == "" || (e.Kind != ServiceImport && e.Kind != StreamImport) {
 			wrong = append(wrong, fmt.Sprintf("half an edge: %+v", e))
 		}
 		for i, w := range e.Callers {
-			if !has(l, w) || w == e.Owner || slices.Contains(e.Callers[:i], w) {
+			if !hasAccount(l, w) || w == e.Owner || slices.Contains(e.Callers[:i], w) {
 				wrong = append(wrong, fmt.Sprintf("%s is reached by %q, which does not exist, is its owner, or is there twice", e.Remote, w))
 			}
 		}
 	}
 	for _, p := range l.Consumers {
-		if !has(l, p.Actor) || !has(l, p.Actor+"_in") || !slices.ContainsFunc(l.Streams, func(s Stream) bool { return s.Name == p.Stream && s.Account == Core }) {
+		if !hasAccount(l, p.Actor) || !hasAccount(l, p.Actor+"_in") || !slices.ContainsFunc(l.Streams, func(s Stream) bool { return s.Name == p.Stream && s.Account == Core }) {
 			wrong = append(wrong, fmt.Sprintf("consumer %s of %s for %s has no stream or no account", p.Name, p.Stream, p.Actor))
 		}
 	}
 	for _, s := range l.Streams {
-		if s.Bucket != "" && !has(l, s.Owner) {
+		if s.Bucket != "" && !hasAccount(l, s.Owner) {
 			wrong = append(wrong, fmt.Sprintf("bucket %s is owned by %q", s.Bucket, s.Owner))
 		}
 	}
 	return wrong
 }
 
-// buckets: a roll-up on any key that one may write empties the whole bucket.
-func buckets(l Layout) (wrong []string) {
+// checkBucketOwners: a roll-up on any key that one may write empties the whole bucket.
+func checkBucketOwners(l Layout) (wrong []string) {
 	seen := map[string]bool{}
 	for _, s := range l.Streams {
 		if seen[s.Name] {
@@ -287,7 +287,7 @@ func buckets(l Layout) (wrong []string) {
 		}
 		var writers []string
 		for _, e := range l.Edges {
-			if e.Owner == s.Account && Overlap(anyone(e.Remote), keys) {
+			if e.Owner == s.Account && Overlap(anyCaller(e.Remote), keys) {
 				writers = append(writers, e.Callers...)
 			}
 		}
@@ -298,8 +298,8 @@ func buckets(l Layout) (wrong []string) {
 	return wrong
 }
 
-// trail: records come in under the writer's name, and whoever writes does not read.
-func trail(l Layout) (wrong []string) {
+// checkAuditAccess: records come in under the writer's name, and whoever writes does not read.
+func checkAuditAccess(l Layout) (wrong []string) {
 	reads := []string{"$JS.API.STREAM.INFO.AUDIT", "$JS.API.STREAM.MSG.GET.AUDIT", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.INFO"}
 	for _, e := range l.Edges {
 		switch {
@@ -328,8 +328,8 @@ func trail(l Layout) (wrong []string) {
 	return wrong
 }
 
-// admins: whoever may change a stream may empty it, whatever else is denied.
-func admins(l Layout) (wrong []string) {
+// checkNoStreamAdmin: whoever may change a stream may empty it, whatever else is denied.
+func checkNoStreamAdmin(l Layout) (wrong []string) {
 	var bad []string
 	for _, s := range []string{"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.SNAPSHOT", "STREAM.RESTORE", "STREAM.MSG.DELETE", "STREAM.PEER.REMOVE", "STREAM.LEADER.STEPDOWN", "CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.DELETE", "CONSUMER.PAUSE", "CONSUMER.RESET", "CONSUMER.UNPIN", "ACCOUNT.PURGE", "META", "SERVER"} {
 		bad = append(bad, "$JS.API."+s, "$JS.API."+s+".>")
@@ -341,7 +341,7 @@ func admins(l Layout) (wrong []string) {
 		return slices.ContainsFunc(bad, func(b string) bool { return Overlap(b, subject) })
 	}
 	for _, e := range l.Edges {
-		if hits(anyone(e.Remote)) {
+		if hits(anyCaller(e.Remote)) {
 			wrong = append(wrong, fmt.Sprintf("%v may say %s", e.Callers, e.Remote))
 		}
 	}
@@ -355,8 +355,8 @@ func admins(l Layout) (wrong []string) {
 	return wrong
 }
 
-// pulling: a pulled message keeps its author's subject, and its puller could say it again.
-func pulling(l Layout) (wrong []string) {
+// checkPullers: a pulled message keeps its author's subject, and its puller could say it again.
+func checkPullers(l Layout) (wrong []string) {
 	own := map[string][]string{}
 	for _, p := range l.Consumers {
 		c := p.Stream + "." + p.Name
@@ -383,9 +383,9 @@ func pulling(l Layout) (wrong []string) {
 	return wrong
 }
 
-// shared: the server checks no reply subject, so whatever answers one key of a shared account can be made to speak to
+// checkSharedAccounts: the server checks no reply subject, so whatever answers one key of a shared account can be made to speak to
 // its neighbours.
-func shared(l Layout) (wrong []string) {
+func checkSharedAccounts(l Layout) (wrong []string) {
 	for _, a := range l.Accounts {
 		if len(a.Users) < 2 {
 			continue
@@ -423,8 +423,8 @@ func shared(l Layout) (wrong []string) {
 	return wrong
 }
 
-// person: decisions, overrides, settings and questions come from the user's two roles.
-func person(l Layout) (wrong []string) {
+// checkUserOnly: decisions, overrides, settings and questions come from the user's two roles.
+func checkUserOnly(l Layout) (wrong []string) {
 	for _, e := range l.Edges {
 		ctl := strings.HasPrefix(e.Remote, "ctl.")
 		if ctl && !strings.HasPrefix(e.Remote, "ctl.<who>.") {
@@ -442,8 +442,8 @@ func person(l Layout) (wrong []string) {
 	return wrong
 }
 
-// authors: the second token of what is heard is the account, put there by the server.
-func authors(l Layout) (wrong []string) {
+// checkAuthors: the second token of what is heard is the account, put there by the server.
+func checkAuthors(l Layout) (wrong []string) {
 	for _, e := range l.Edges {
 		first, _, _ := strings.Cut(e.Remote, ".")
 		attested := slices.Contains([]string{"from", "agent", "ctl", "audit"}, first)
@@ -454,8 +454,8 @@ func authors(l Layout) (wrong []string) {
 	return wrong
 }
 
-// livings: a watch that nobody can ever hear is a mistake in a name.
-func livings(l Layout) (wrong []string) {
+// checkLiveSubjects: a watch that nobody can ever hear is a mistake in a name.
+func checkLiveSubjects(l Layout) (wrong []string) {
 	for _, e := range l.Edges {
 		s, ok := strings.CutPrefix(e.Remote, "live.")
 		if e.Kind != StreamImport || !ok {
@@ -469,7 +469,7 @@ func livings(l Layout) (wrong []string) {
 				return false
 			}
 			return slices.ContainsFunc(l.Streams, func(st Stream) bool {
-				return st.RepublishFrom != "" && ((st.Name == "EVENTS" && Overlap(anyone(w.Remote), "from.*."+s)) || (st.Name == "QUERIES" && Overlap(w.Remote, s) && slices.Contains(st.Subjects, s)))
+				return st.RepublishFrom != "" && ((st.Name == "EVENTS" && Overlap(anyCaller(w.Remote), "from.*."+s)) || (st.Name == "QUERIES" && Overlap(w.Remote, s) && slices.Contains(st.Subjects, s)))
 			})
 		})
 		if !written {
@@ -479,8 +479,8 @@ func livings(l Layout) (wrong []string) {
 	return wrong
 }
 
-// names: a role is a file name, a variable and a token.
-func names(l Layout) (wrong []string) {
+// checkUniqueNames: a role is a file name, a variable and a token.
+func checkUniqueNames(l Layout) (wrong []string) {
 	accounts, roles := map[string]bool{}, map[string]bool{}
 	for _, a := range l.Accounts {
 		if CheckToken(a.Name) != nil || accounts[a.Name] || len(a.Users) == 0 || a.Doc == "" {
@@ -500,8 +500,8 @@ func names(l Layout) (wrong []string) {
 	return wrong
 }
 
-// unreachable reports specs that nobody can say, that nobody can hear, or that name a stream that is not there.
-func unreachable(l Layout, specs []Spec) (wrong []string) {
+// findUnreachable reports specs that nobody can say, that nobody can hear, or that name a stream that is not there.
+func findUnreachable(l Layout, specs []Spec) (wrong []string) {
 	var say, hear []string
 	for _, e := range l.Edges {
 		for _, w := range e.Callers {
@@ -537,11 +537,11 @@ func unreachable(l Layout, specs []Spec) (wrong []string) {
 func TestSpecsReachable(t *testing.T) {
 	t.Parallel()
 	for _, s := range []Spec{{Name: "weather.report", Doc: "x"}, {Name: "response.generation", Received: "nowhere", Doc: "x"}, {Name: "response.generation", Stream: "NOTHING", Doc: "x"}, {Name: "response.generation"}} {
-		if len(unreachable(Table(), []Spec{s})) == 0 {
+		if len(findUnreachable(Table(), []Spec{s})) == 0 {
 			t.Errorf("the rule does not see %+v", s)
 		}
 	}
-	for _, wrong := range unreachable(Table(), AllSpecs()) {
+	for _, wrong := range findUnreachable(Table(), AllSpecs()) {
 		t.Error(wrong)
 	}
 	seen := map[string]bool{}
@@ -553,8 +553,8 @@ func TestSpecsReachable(t *testing.T) {
 	}
 }
 
-// forgotten lists the topics of a source file that its AllSpecs does not list.
-func forgotten(t *testing.T, name string, src any) (out []string) {
+// findUnlisted lists the topics of a source file that its AllSpecs does not list.
+func findUnlisted(t *testing.T, name string, src any) (out []string) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), name, src, 0)
 	if err != nil {
@@ -593,16 +593,16 @@ func forgotten(t *testing.T, name string, src any) (out []string) {
 func TestEveryTopicListed(t *testing.T) {
 	t.Parallel()
 	broken := "package subjects\nvar (\n\tA = Topic[Query]{}\n\tB = Topic[Query]{}\n)\nfunc AllSpecs() []Spec { return []Spec{A.Spec} }\n"
-	if got := forgotten(t, "broken.go", broken); !slices.Equal(got, []string{"B"}) {
+	if got := findUnlisted(t, "broken.go", broken); !slices.Equal(got, []string{"B"}) {
 		t.Errorf("the rule sees %v in a list without B", got)
 	}
-	if got := forgotten(t, "topics.go", nil); len(got) > 0 {
+	if got := findUnlisted(t, "topics.go", nil); len(got) > 0 {
 		t.Errorf("not in AllSpecs: %v", got)
 	}
 }
 
-// foreignImports lists imports of a source file that are not of the standard library.
-func foreignImports(t *testing.T, name string, src any) (out []string) {
+// findForeignImports lists imports of a source file that are not of the standard library.
+func findForeignImports(t *testing.T, name string, src any) (out []string) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ImportsOnly)
 	if err != nil {
@@ -624,7 +624,7 @@ func foreignImports(t *testing.T, name string, src any) (out []string) {
 // TestStandardLibraryOnly shows that the package imports nothing but the standard library; its examples import itself.
 func TestStandardLibraryOnly(t *testing.T) {
 	t.Parallel()
-	if got := foreignImports(t, "broken.go", "package subjects\nimport (\n\t\"fmt\"\n\t\"conclave/pkg/bus\"\n\t\"github.com/nats-io/nats.go\"\n)\n"); len(got) != 2 {
+	if got := findForeignImports(t, "broken.go", "package subjects\nimport (\n\t\"fmt\"\n\t\"conclave/pkg/bus\"\n\t\"github.com/nats-io/nats.go\"\n)\n"); len(got) != 2 {
 		t.Errorf("the rule sees only %v", got)
 	}
 	files, err := filepath.Glob("*.go")
@@ -632,7 +632,7 @@ func TestStandardLibraryOnly(t *testing.T) {
 		t.Fatalf("no files: %v", err)
 	}
 	for _, f := range files {
-		if got := foreignImports(t, f, nil); len(got) > 0 {
+		if got := findForeignImports(t, f, nil); len(got) > 0 {
 			t.Errorf("%s imports %v", f, got)
 		}
 	}

@@ -19,11 +19,11 @@ import (
 	"conclave/subjects"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 20 * time.Second
+// timeout is how long a test waits for what must come.
+const timeout = 20 * time.Second
 
-// route gives the router a question from a place in the stream and returns what it passed on.
-func route(t *testing.T, rec *actortest.Recorder, in actor.Msg[subjects.Query]) {
+// routeQuery gives the router a question from a place in the stream and returns what it passed on.
+func routeQuery(t *testing.T, rec *actortest.Recorder, in actor.Msg[subjects.Query]) {
 	t.Helper()
 	in.Subject = "query.received"
 	if in.Seq == 0 {
@@ -34,8 +34,8 @@ func route(t *testing.T, rec *actortest.Recorder, in actor.Msg[subjects.Query]) 
 	}
 }
 
-// passed is the only question that was passed on.
-func passed(t *testing.T, rec *actortest.Recorder) (subjects.Query, actortest.Recorded) {
+// publishedTurn is the only question that was passed on.
+func publishedTurn(t *testing.T, rec *actortest.Recorder) (subjects.Query, actortest.Recorded) {
 	t.Helper()
 	said := rec.Published()
 	if len(said) != 1 || !strings.HasPrefix(said[0].Subject, "query.session.") {
@@ -56,7 +56,7 @@ func passed(t *testing.T, rec *actortest.Recorder) (subjects.Query, actortest.Re
 	return q, said[0]
 }
 
-func TestIDs(t *testing.T) {
+func TestIDsBecomeTokens(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name           string
@@ -79,9 +79,9 @@ func TestIDs(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			rec := &actortest.Recorder{}
-			route(t, rec, tt.in)
-			route(t, rec, tt.in) // handed out again: the same, and stored once
-			q, _ := passed(t, rec)
+			routeQuery(t, rec, tt.in)
+			routeQuery(t, rec, tt.in) // handed out again: the same, and stored once
+			q, _ := publishedTurn(t, rec)
 			for _, id := range []struct{ got, want string }{{q.SessionID, tt.session}, {q.QueryID, tt.query}} {
 				if start, open := strings.CutSuffix(id.want, "*"); id.got != id.want && !(open && strings.HasPrefix(id.got, start) && len(id.got) > len(start)) {
 					t.Errorf("%q, want %q", id.got, id.want)
@@ -95,7 +95,7 @@ func TestIDs(t *testing.T) {
 }
 
 // Different places make different ids, different odd ids different tokens, and the same ones the same.
-func TestStable(t *testing.T) {
+func TestIDsAreStableAndDistinct(t *testing.T) {
 	t.Parallel()
 	ids := map[string]string{}
 	for name, in := range map[string]actor.Msg[subjects.Query]{
@@ -105,8 +105,8 @@ func TestStable(t *testing.T) {
 	} {
 		rec := &actortest.Recorder{}
 		in.Body = subjects.Query{Query: "why"}
-		route(t, rec, in)
-		q, said := passed(t, rec)
+		routeQuery(t, rec, in)
+		q, said := publishedTurn(t, rec)
 		for _, id := range []string{q.SessionID, q.QueryID, said.ID} {
 			if other := ids[id]; other != "" {
 				t.Errorf("%s and %s share %s", name, other, id)
@@ -125,7 +125,7 @@ func TestStable(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestRejectedQuestionsBecomeDeadLetters(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ query, code string }{
 		"empty":    {"", subjects.CodeMalformed},
@@ -134,8 +134,8 @@ func TestRefused(t *testing.T) {
 	} {
 		rec := &actortest.Recorder{}
 		in := actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: tt.query}}
-		route(t, rec, in)
-		route(t, rec, in)
+		routeQuery(t, rec, in)
+		routeQuery(t, rec, in)
 		said := rec.Published()
 		var letter subjects.DeadLetter
 		if len(said) != 1 || said[0].Subject != "dead.router" || said[0].Query != "q1" || said[0].Session != "s1" || json.Unmarshal([]byte(said[0].Body), &letter) != nil || letter.Code != tt.code || letter.Reason == "" {
@@ -149,7 +149,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-func TestExhausted(t *testing.T) {
+func TestExhaustedTurnBecomesDeadLetter(t *testing.T) {
 	t.Parallel()
 	there := `{"message":{"subject":"turn.3.s1","seq":12,"data":"` + base64.StdEncoding.EncodeToString([]byte(`{"session_id":"s1","query_id":"q1","query":"why"}`)) + `"}}`
 	for _, tt := range []struct {
@@ -216,7 +216,7 @@ func (l listener) Routes() []actor.Route {
 }
 
 // Questions of every kind that people send reach their session's turn, in order.
-func TestOnTheBus(t *testing.T) {
+func TestRouterOnTheBus(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	user := b.Connect("user")
@@ -242,7 +242,7 @@ func TestOnTheBus(t *testing.T) {
 		var in actor.Msg[subjects.Query]
 		select {
 		case in = <-l.heard:
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			t.Fatal("a question did not come")
 		}
 		q := in.Body
@@ -270,7 +270,7 @@ func TestOnTheBus(t *testing.T) {
 }
 
 // A turn that was handed out as often as it may be is told of, by the server's own word.
-func TestExhaustedOnTheBus(t *testing.T) {
+func TestExhaustedTurnOnTheBus(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	user := b.Connect("user")
@@ -289,7 +289,7 @@ func TestExhaustedOnTheBus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	for tries := 0; tries < subjects.MaxDeliver; {
 		for p := range subjects.Partitions { // which one is the server's choice
@@ -322,7 +322,7 @@ func TestExhaustedOnTheBus(t *testing.T) {
 			t.Fatal("it came once more")
 		}
 	}
-	m, err := dead.NextMsg(patience)
+	m, err := dead.NextMsg(timeout)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,22 +26,22 @@ import (
 // patience is how long a test waits for what must come.
 const patience = 20 * time.Second
 
-// counted counts how often a keyring is read.
-type counted struct {
+// countingRing counts how often a keyring is read.
+type countingRing struct {
 	keyring.Ring
 	reads atomic.Int32
 }
 
-func (c *counted) Get(ctx context.Context, name string) (keyring.Secret, error) {
+func (c *countingRing) Get(ctx context.Context, name string) (keyring.Secret, error) {
 	c.reads.Add(1)
 	return c.Ring.Get(ctx, name)
 }
 
 // startSecrets runs the actor as the system does: under the real grants, with encrypted files and a real audit.
-func startSecrets(t *testing.T, b *bustest.Bus) *counted {
+func startSecrets(t *testing.T, b *bustest.Bus) *countingRing {
 	t.Helper()
 	cfg := secrets.Config{Backend: keyring.File, Timeout: 10 * time.Second, AuditTimeout: 5 * time.Second}
-	ring := &counted{Ring: keyring.OpenLazily(cfg.Ring(b.Dir))}
+	ring := &countingRing{Ring: keyring.OpenLazily(cfg.Ring(b.Dir))}
 	if err := ring.Set(t.Context(), "brave_api_key", seal.NewSecret([]byte(canary))); err != nil {
 		t.Fatal(err)
 	}
@@ -67,8 +67,8 @@ func startSecrets(t *testing.T, b *bustest.Bus) *counted {
 	return ring
 }
 
-// trail checks the audit and returns what the actor wrote there, and all of it as text.
-func trail(t *testing.T, b *bustest.Bus) (phases []string, raw string) {
+// readAudit checks the audit and returns what the actor wrote there, and all of it as text.
+func readAudit(t *testing.T, b *bustest.Bus) (phases []string, raw string) {
 	t.Helper()
 	heads, err := audit.ReadHeads(b.Heads())
 	if err != nil {
@@ -100,7 +100,7 @@ func trail(t *testing.T, b *bustest.Bus) (phases []string, raw string) {
 	return phases, raw
 }
 
-func TestBus(t *testing.T) {
+func TestGetCredentialOnTheBus(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	ring := startSecrets(t, b)
@@ -118,7 +118,7 @@ func TestBus(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	k := key(t)
+	k := newKey(t)
 	v, err := actor.Ask(ctx, out, subjects.SecretGetService, subjects.SecretGet{Name: "brave_api_key", For: k.Public()})
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestBus(t *testing.T) {
 	if got, err := seal.Open(k, v); err != nil || string(got.Reveal()) != canary {
 		t.Errorf("opened %q, %v", got.Reveal(), err)
 	}
-	if _, err := seal.Open(key(t), v); !errors.Is(err, seal.ErrSealed) {
+	if _, err := seal.Open(newKey(t), v); !errors.Is(err, seal.ErrSealed) {
 		t.Errorf("a stranger opens it: %v", err)
 	}
 	if strings.Contains(string(v.Sealed), canary) {
@@ -139,7 +139,7 @@ func TestBus(t *testing.T) {
 	if n := ring.reads.Load(); n != 2 {
 		t.Errorf("%d reads", n)
 	}
-	phases, raw := trail(t, b)
+	phases, raw := readAudit(t, b)
 	want := []string{"broker brave_api_key before allowed", "broker brave_api_key after ok", "broker other before allowed", "broker other after failed no_secret"}
 	if !slices.Equal(phases, want) {
 		t.Errorf("audit %q, want %q", phases, want)
@@ -159,12 +159,12 @@ func TestBus(t *testing.T) {
 }
 
 // Every role but the broker's is refused by the server, whatever it says.
-func TestBusRefuses(t *testing.T) {
+func TestOnlyTheBrokerGetsCredentials(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	ring := startSecrets(t, b)
 	roles, _ := subjects.Table().Roles()
-	body := []byte(`{"name":"brave_api_key","for":"` + key(t).Public() + `"}`)
+	body := []byte(`{"name":"brave_api_key","for":"` + newKey(t).Public() + `"}`)
 	asked := 0
 	for _, role := range roles {
 		if role == "broker" {
@@ -197,13 +197,13 @@ func TestBusRefuses(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if _, err := actor.Ask(ctx, out, subjects.SecretGetService, subjects.SecretGet{Name: "brave_api_key", For: key(t).Public()}); err != nil {
+	if _, err := actor.Ask(ctx, out, subjects.SecretGetService, subjects.SecretGet{Name: "brave_api_key", For: newKey(t).Public()}); err != nil {
 		t.Fatal(err)
 	}
 	if n := ring.reads.Load(); n != 1 {
 		t.Errorf("%d reads, and the broker asked once", n)
 	}
-	phases, _ := trail(t, b)
+	phases, _ := readAudit(t, b)
 	if len(phases) != 2 {
 		t.Errorf("audit %q", phases)
 	}

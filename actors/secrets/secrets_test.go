@@ -30,23 +30,23 @@ const canary = "canary-0b5e55ed-credential"
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// world is everything around one actor: a keyring that does as it is told, and an audit.
-type world struct {
-	t      *testing.T
-	rec    actortest.Recorder
-	actor  *secrets.Secrets
-	given  []keyring.Secret // what the keyring handed out
-	get    func(ctx context.Context, name string) (keyring.Secret, error)
-	refuse map[string]error // phase -> why the audit does not take it
+// fixture is everything around one actor: a keyring that does as it is told, and an audit.
+type fixture struct {
+	t           *testing.T
+	rec         actortest.Recorder
+	actor       *secrets.Secrets
+	returned    []keyring.Secret // what the keyring handed out
+	get         func(ctx context.Context, name string) (keyring.Secret, error)
+	auditErrors map[string]error // phase -> why the audit does not take it
 
-	mu      sync.Mutex
-	records []subjects.AuditRecord
-	story   []string // records and reads, in order
-	closed  bool
+	mu       sync.Mutex
+	records  []subjects.AuditRecord
+	sequence []string // records and reads, in order
+	closed   bool
 }
 
-func newWorld(t *testing.T) *world {
-	w := &world{t: t, refuse: map[string]error{}}
+func newFixture(t *testing.T) *fixture {
+	w := &fixture{t: t, auditErrors: map[string]error{}}
 	w.get = func(_ context.Context, name string) (keyring.Secret, error) {
 		if name != "brave_api_key" {
 			return keyring.Secret{}, fmt.Errorf("file: reading %s: %w", name, keyring.ErrNotFound)
@@ -66,35 +66,35 @@ func newWorld(t *testing.T) *world {
 }
 
 // Get implements [keyring.Ring].
-func (w *world) Get(ctx context.Context, name string) (keyring.Secret, error) {
+func (w *fixture) Get(ctx context.Context, name string) (keyring.Secret, error) {
 	w.mu.Lock()
-	w.story = append(w.story, "read "+name)
+	w.sequence = append(w.sequence, "read "+name)
 	w.mu.Unlock()
 	s, err := w.get(ctx, name)
-	w.given = append(w.given, s)
+	w.returned = append(w.returned, s)
 	return s, err
 }
 
 // Set implements [keyring.Ring]. The actor has no way to it.
-func (w *world) Set(context.Context, string, keyring.Secret) error {
+func (w *fixture) Set(context.Context, string, keyring.Secret) error {
 	w.t.Error("the actor wrote to the keyring")
 	return nil
 }
 
 // Remove implements [keyring.Ring].
-func (w *world) Remove(context.Context, string) error {
+func (w *fixture) Remove(context.Context, string) error {
 	w.t.Error("the actor removed from the keyring")
 	return nil
 }
 
 // Names implements [keyring.Ring].
-func (w *world) Names(context.Context) ([]string, error) {
+func (w *fixture) Names(context.Context) ([]string, error) {
 	w.t.Error("the actor listed the keyring")
 	return nil, nil
 }
 
 // Append implements [secrets.Audit].
-func (w *world) Append(ctx context.Context, rec subjects.AuditRecord) error {
+func (w *fixture) Append(ctx context.Context, rec subjects.AuditRecord) error {
 	if _, ok := ctx.Deadline(); !ok {
 		return errors.New("a record without a limit on how long it may take")
 	}
@@ -103,19 +103,19 @@ func (w *world) Append(ctx context.Context, rec subjects.AuditRecord) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.refuse[rec.Phase]; err != nil {
+	if err := w.auditErrors[rec.Phase]; err != nil {
 		return err
 	}
 	w.records = append(w.records, rec)
-	w.story = append(w.story, strings.TrimSpace(rec.Phase+" "+rec.Status+" "+rec.Reason))
+	w.sequence = append(w.sequence, strings.TrimSpace(rec.Phase+" "+rec.Status+" "+rec.Reason))
 	return nil
 }
 
 // Close implements [secrets.Audit].
-func (w *world) Close(context.Context) error { w.closed = true; return nil }
+func (w *fixture) Close(context.Context) error { w.closed = true; return nil }
 
-// ask delivers a request and returns what came back.
-func (w *world) ask(body any) (string, error) {
+// request delivers a request and returns what came back.
+func (w *fixture) request(body any) (string, error) {
 	w.t.Helper()
 	m := actortest.Message{Subject: "secret.get", Body: body, Query: "q1", Session: "s1", Deadline: now.Add(20 * time.Second)}
 	if _, raw := body.([]byte); raw {
@@ -124,7 +124,7 @@ func (w *world) ask(body any) (string, error) {
 	return w.rec.Deliver(w.t, w.actor, m)
 }
 
-func key(t *testing.T) *seal.Key {
+func newKey(t *testing.T) *seal.Key {
 	t.Helper()
 	k, err := seal.NewKey()
 	if err != nil {
@@ -133,12 +133,12 @@ func key(t *testing.T) *seal.Key {
 	return k
 }
 
-func TestRequests(t *testing.T) {
+func TestGetCredential(t *testing.T) {
 	t.Parallel()
-	good := key(t)
+	good := newKey(t)
 	get := func(name string) subjects.SecretGet { return subjects.SecretGet{Name: name, For: good.Public()} }
-	fails := func(err error) func(*world) {
-		return func(w *world) {
+	fails := func(err error) func(*fixture) {
+		return func(w *fixture) {
 			w.get = func(context.Context, string) (keyring.Secret, error) {
 				return keyring.Secret{}, fmt.Errorf("secret-service: details of this machine: %w", err)
 			}
@@ -146,7 +146,7 @@ func TestRequests(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name  string
-		setup func(*world)
+		setup func(*fixture)
 		body  any
 		code  string
 		says  string
@@ -180,7 +180,7 @@ func TestRequests(t *testing.T) {
 			"brave_api_key",
 		},
 		{
-			"the keyring hangs", func(w *world) {
+			"the keyring hangs", func(w *fixture) {
 				w.get = func(ctx context.Context, _ string) (keyring.Secret, error) {
 					<-ctx.Done()
 					return keyring.Secret{}, keyring.ErrUnavailable
@@ -190,19 +190,19 @@ func TestRequests(t *testing.T) {
 			"brave_api_key",
 		},
 		{
-			"the keyring gives nothing and no error", func(w *world) {
+			"the keyring gives nothing and no error", func(w *fixture) {
 				w.get = func(context.Context, string) (keyring.Secret, error) { return keyring.Secret{}, nil }
 			}, get("brave_api_key"), subjects.CodeUnavailable, "",
 			[]string{"before allowed", "read brave_api_key", "after failed unavailable"},
 			"brave_api_key",
 		},
 		{
-			"the audit does not answer", func(w *world) { w.refuse[subjects.AuditBefore] = context.DeadlineExceeded }, get("brave_api_key"),
+			"the audit does not answer", func(w *fixture) { w.auditErrors[subjects.AuditBefore] = context.DeadlineExceeded }, get("brave_api_key"),
 			subjects.CodeNoAudit, "no credential was read", nil, "",
 		},
-		{"the audit is full", func(w *world) { w.refuse[subjects.AuditBefore] = audit.ErrFull }, get("brave_api_key"), subjects.CodeNoAudit, "audit rotate", nil, ""},
+		{"the audit is full", func(w *fixture) { w.auditErrors[subjects.AuditBefore] = audit.ErrFull }, get("brave_api_key"), subjects.CodeNoAudit, "audit rotate", nil, ""},
 		{
-			"the audit does not take the outcome", func(w *world) { w.refuse[subjects.AuditAfter] = context.DeadlineExceeded }, get("brave_api_key"),
+			"the audit does not take the outcome", func(w *fixture) { w.auditErrors[subjects.AuditAfter] = context.DeadlineExceeded }, get("brave_api_key"),
 			subjects.CodeUnrecorded, "withheld",
 			[]string{"before allowed", "read brave_api_key"},
 			"brave_api_key",
@@ -236,20 +236,20 @@ func TestRequests(t *testing.T) {
 			[]string{"before refused malformed"},
 			"brave_api_key",
 		},
-		{"trick: a refusal that cannot be recorded", func(w *world) { w.refuse[subjects.AuditBefore] = audit.ErrFull }, get("*"), subjects.CodeMalformed, "", nil, ""},
+		{"trick: a refusal that cannot be recorded", func(w *fixture) { w.auditErrors[subjects.AuditBefore] = audit.ErrFull }, get("*"), subjects.CodeMalformed, "", nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newFixture(t)
 			if tt.setup != nil {
 				tt.setup(w)
 			}
-			text, err := w.ask(tt.body)
+			text, err := w.request(tt.body)
 			if actortest.Code(err) != tt.code || tt.code != "" && !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("told %v, want %s %s", err, tt.code, tt.says)
 			}
-			if !slices.Equal(w.story, tt.story) {
-				t.Errorf("it went %q, want %q", w.story, tt.story)
+			if !slices.Equal(w.sequence, tt.story) {
+				t.Errorf("it went %q, want %q", w.sequence, tt.story)
 			}
 			for _, r := range w.records {
 				if r.AgentID != "broker" || r.Action != "secret.get" || r.Tool != tt.tool || r.Session != "s1" || r.Query != "q1" || r.ID == "" {
@@ -268,13 +268,13 @@ func TestRequests(t *testing.T) {
 				if err != nil || string(got.Reveal()) != canary {
 					t.Errorf("opened %q, %v", got.Reveal(), err)
 				}
-				if _, err := seal.Open(key(t), v); !errors.Is(err, seal.ErrSealed) {
+				if _, err := seal.Open(newKey(t), v); !errors.Is(err, seal.ErrSealed) {
 					t.Errorf("a stranger opens it: %v", err)
 				}
 			} else if strings.Contains(text, "sealed") {
 				t.Errorf("refused, and gave %s", text)
 			}
-			for _, s := range w.given {
+			for _, s := range w.returned {
 				if s.Reveal() != nil {
 					t.Error("the value was left in memory")
 				}
@@ -299,15 +299,15 @@ func TestRequests(t *testing.T) {
 // everybody is the public key of the point zero: whatever is sealed to it can be opened without a key.
 const everybody = "XAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAPQN"
 
-func TestClose(t *testing.T) {
+func TestCloseClosesTheAudit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	if err := w.actor.Close(t.Context()); err != nil || !w.closed {
 		t.Errorf("the audit stays open: %v", err)
 	}
 }
 
-func TestConfig(t *testing.T) {
+func TestConfigProblems(t *testing.T) {
 	t.Parallel()
 	good := secrets.Config{Backend: keyring.Auto, Timeout: 10 * time.Second}
 	if err := good.Validate(); err != nil {

@@ -102,7 +102,7 @@ func (r Route) Spec() subjects.Spec { return r.spec }
 func Serve[Q, A any](s subjects.Service[Q, A], h RequestHandler[Q, A], opts ...Option) Route {
 	r := Route{spec: s.Spec, kind: serve}
 	r.handle = func(ctx context.Context, in *inbound, out Out) ([]byte, error) {
-		m, err := decodeMessage[Q](in)
+		m, err := rawMessage[Q](in)
 		if err != nil {
 			return nil, err
 		}
@@ -131,7 +131,7 @@ func Subscribe[T any](t subjects.Topic[T], h Handler[T], opts ...Option) Route {
 func newEventRoute[T any](t subjects.Topic[T], kind routeKind, h Handler[T], opts []Option) Route {
 	r := Route{spec: t.Spec, kind: kind}
 	r.handle = func(ctx context.Context, in *inbound, out Out) ([]byte, error) {
-		m, err := decodeMessage[T](in)
+		m, err := rawMessage[T](in)
 		if err != nil {
 			return nil, err
 		}
@@ -155,7 +155,7 @@ type errMalformed struct {
 
 func (e errMalformed) Error() string { return e.fault.Error() }
 
-func decodeMessage[T any](in *inbound) (Msg[T], error) {
+func rawMessage[T any](in *inbound) (Msg[T], error) {
 	m := Msg[T]{Subject: in.subject, From: in.from, Tokens: in.tokens, Query: in.query, Session: in.session, Deadline: in.deadline, Time: in.time, Seq: in.seq, StoredAt: in.storedAt, Attempt: in.attempt}
 	if err := decode(in.codec, in.data, &m.Body); err != nil {
 		why := "malformed"

@@ -100,7 +100,7 @@ func TestAudited(t *testing.T) {
 					}
 					return tt.act(p)
 				})
-			if got != tt.got || code(err) != tt.code || (err == nil) != (tt.code == "" && tt.text == "") || err != nil && !strings.Contains(err.Error(), tt.text) {
+			if got != tt.got || faultCode(err) != tt.code || (err == nil) != (tt.code == "" && tt.text == "") || err != nil && !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("got %q, %v", got, err)
 			}
 			if !slices.Equal(log.story, tt.story) {
@@ -165,7 +165,7 @@ func TestGateRecordsRefusals(t *testing.T) {
 		t.Errorf("records %+v, logged %v", log.records, rec.Logged())
 	}
 	log.fail = map[string]error{"before": audit.ErrFull}
-	if err := gate.Record(t.Context(), rec.Out(), subjects.AuditRecord{Action: "x"}, subjects.StatusDenied, ""); code(err) != subjects.CodeNoAudit {
+	if err := gate.Record(t.Context(), rec.Out(), subjects.AuditRecord{Action: "x"}, subjects.StatusDenied, ""); faultCode(err) != subjects.CodeNoAudit {
 		t.Error(err)
 	}
 	gate.Refuse(t.Context(), rec.Out(), subjects.AuditRecord{Action: "x"}, subjects.StatusDenied, "")
@@ -178,11 +178,11 @@ func TestGateRecordsRejectedMessages(t *testing.T) {
 	t.Parallel()
 	log := &memoryLog{}
 	gate := &actor.Gate{Log: log}
-	a := &stub{name: "a", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echo, gate.OnReject("tool.call", nil))}}
+	a := &testActor{name: "a", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echoArgs, gate.OnReject("tool.call", nil))}}
 	var rec actortest.Recorder
 	rec.Time = time.Now()
 	_, err := rec.Deliver(t, a, actortest.Message{Subject: "agent.generator.tool.request.x", Body: []byte("{"), Session: "s1", Query: "q1", Deadline: rec.Time.Add(time.Minute)})
-	if code(err) != subjects.CodeMalformed || len(log.records) != 1 {
+	if faultCode(err) != subjects.CodeMalformed || len(log.records) != 1 {
 		t.Fatalf("%v, records %+v", err, log.records)
 	}
 	if r := log.records[0]; r.AgentID != "generator" || r.Action != "tool.call" || r.Session != "s1" || r.Query != "q1" || r.Status != subjects.StatusRefused || r.Reason != subjects.CodeMalformed {

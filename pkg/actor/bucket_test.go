@@ -42,8 +42,8 @@ func increment(ctx context.Context, out actor.Out) (actor.Versioned[tally], erro
 
 var tallySteps = []string{"count/before", "count/after", "event/before", "event/after", "event.mark/before", "event.mark/after"}
 
-// published lists the counts that were published, and checks their ids.
-func published(t *testing.T, rec *actortest.Recorder) (counts []int) {
+// publishedCounts lists the counts that were published, and checks their ids.
+func publishedCounts(t *testing.T, rec *actortest.Recorder) (counts []int) {
 	t.Helper()
 	for _, s := range rec.Published() {
 		var r subjects.Reward
@@ -64,8 +64,8 @@ func TestUpdateStoresPublishesAndMarks(t *testing.T) {
 		t.Errorf("%+v, %v, steps %q", v, err, steps)
 	}
 	loaded, err := tallies.Load(t.Context(), rec.Out(), "k")
-	if err != nil || loaded != v || !slices.Equal(published(t, &rec), []int{1}) {
-		t.Errorf("%+v, %v, published %v", loaded, err, published(t, &rec))
+	if err != nil || loaded != v || !slices.Equal(publishedCounts(t, &rec), []int{1}) {
+		t.Errorf("%+v, %v, published %v", loaded, err, publishedCounts(t, &rec))
 	}
 }
 
@@ -99,16 +99,16 @@ func TestCrashInUpdate(t *testing.T) {
 			if i == 0 {
 				want = nil // nothing was stored
 			}
-			if got := published(t, &rec); !slices.Equal(got, want) {
+			if got := publishedCounts(t, &rec); !slices.Equal(got, want) {
 				t.Errorf("published %v, want %v", got, want)
 			}
 		})
 	}
 }
 
-// TestUpdateMeetsAnotherWriter: a process that is paused at any step while another updates the key loses nothing and
+// TestUpdateConflict: a process that is paused at any step while another updates the key loses nothing and
 // publishes nothing twice.
-func TestUpdateMeetsAnotherWriter(t *testing.T) {
+func TestUpdateConflict(t *testing.T) {
 	t.Parallel()
 	for _, at := range tallySteps {
 		t.Run(at, func(t *testing.T) {
@@ -127,8 +127,8 @@ func TestUpdateMeetsAnotherWriter(t *testing.T) {
 				t.Fatal(err)
 			}
 			v, err := tallies.Load(t.Context(), rec.Out(), "k")
-			if err != nil || v.Value.Count != 2 || !v.Value.Done || !slices.Equal(published(t, &rec), []int{1, 2}) {
-				t.Errorf("%+v, %v, published %v", v, err, published(t, &rec))
+			if err != nil || v.Value.Count != 2 || !v.Value.Done || !slices.Equal(publishedCounts(t, &rec), []int{1, 2}) {
+				t.Errorf("%+v, %v, published %v", v, err, publishedCounts(t, &rec))
 			}
 		})
 	}
@@ -153,8 +153,8 @@ func TestUpdateErrors(t *testing.T) {
 		t.Errorf("an event that cannot be published: %+v, %v", v, err)
 	}
 	rec.FailPublish = nil
-	if _, err := increment(t.Context(), out); err != nil || !slices.Equal(published(t, &rec), []int{1, 2}) {
-		t.Errorf("%v, published %v", err, published(t, &rec))
+	if _, err := increment(t.Context(), out); err != nil || !slices.Equal(publishedCounts(t, &rec), []int{1, 2}) {
+		t.Errorf("%v, published %v", err, publishedCounts(t, &rec))
 	}
 	// An outdated start is no loss: the newer value is read.
 	if v, err := tallies.UpdateFrom(t.Context(), out, "x", "k", v, func(c *tally, _ bool) (bool, error) { c.Count += 10; return true, nil }); err != nil || v.Value.Count != 12 {
@@ -205,13 +205,13 @@ func TestRuntimeObservesSteps(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	steps := make(chan string, 2)
-	a := &stub{name: "broker", start: func(ctx context.Context, _ actor.Out) error { actor.Step(ctx, "start"); return nil }}
+	a := &testActor{name: "broker", start: func(ctx context.Context, _ actor.Out) error { actor.Step(ctx, "start"); return nil }}
 	a.routes = []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		actor.Step(ctx, "handle")
-		return echo(ctx, in, out)
+		return echoArgs(ctx, in, out)
 	})}
 	supervise(t, b, a.spec(), actor.Config{Steps: func(s string) { steps <- s }})
-	if _, err := call(t, newOut(t, b.Connect("generator")), "c1"); err != nil {
+	if _, err := askTool(t, newOut(t, b.Connect("generator")), "c1"); err != nil {
 		t.Fatal(err)
 	}
 	if first, second := <-steps, <-steps; first != "start" || second != "handle" {

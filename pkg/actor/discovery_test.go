@@ -15,7 +15,7 @@ import (
 	"conclave/subjects"
 )
 
-type described struct{ stub }
+type described struct{ testActor }
 
 func (d *described) Describe() (version, text string, metadata map[string]string) {
 	return "1.2.3", "the one door", map[string]string{"tools": "10"}
@@ -25,14 +25,14 @@ func (d *described) Describe() (version, text string, metadata map[string]string
 func TestDiscovery(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	broker := &described{stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echo)}}}
+	broker := &described{testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echoArgs)}}}
 	supervise(t, b, actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return broker, nil }}, actor.Config{})
-	run(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error { return nil }))
+	startActor(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error { return nil }))
 	tool, err := subjects.ToolEndpoint("get_datetime")
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec := (&stub{name: "get_datetime", routes: []actor.Route{actor.Serve(tool, func(context.Context, actor.Msg[subjects.ToolOrder], actor.Out) (subjects.ToolResult, error) {
+	spec := (&testActor{name: "get_datetime", routes: []actor.Route{actor.Serve(tool, func(context.Context, actor.Msg[subjects.ToolOrder], actor.Out) (subjects.ToolResult, error) {
 		return subjects.ToolResult{}, nil
 	})}}).spec()
 	spec.Role = subjects.ToolRole("get_datetime")
@@ -40,14 +40,14 @@ func TestDiscovery(t *testing.T) {
 	user := b.Connect("user")
 
 	// Everyone, as nats micro ls asks.
-	inbox := listen(t, user, user.NewInbox())
+	inbox := subscribe(t, user, user.NewInbox())
 	if err := user.PublishRequest("$SRV.PING", inbox.Subject, nil); err != nil {
 		t.Fatal(err)
 	}
 	ids := map[string]string{}
 	for range 3 {
 		var p micro.Ping
-		if m := next(t, inbox); actor.DecodeStrict(m.Data, &p) != nil && json.Unmarshal(m.Data, &p) != nil {
+		if m := nextMessage(t, inbox); actor.DecodeStrict(m.Data, &p) != nil && json.Unmarshal(m.Data, &p) != nil {
 			t.Fatalf("%s", m.Data)
 		}
 		if p.Type != micro.PingResponseType || p.ID == "" || p.Version == "" || p.Metadata == nil {
@@ -62,7 +62,7 @@ func TestDiscovery(t *testing.T) {
 	// One by name, and one by its instance.
 	for _, subject := range []string{"$SRV.INFO.broker", "$SRV.INFO.broker." + ids["broker"]} {
 		var info micro.Info
-		if err := json.Unmarshal(request(t, user, decodeMessage(subject, nil)).Data, &info); err != nil {
+		if err := json.Unmarshal(sendRaw(t, user, rawMessage(subject, nil)).Data, &info); err != nil {
 			t.Fatal(err)
 		}
 		if info.Type != micro.InfoResponseType || info.Name != "broker" || info.ID != ids["broker"] || info.Version != "1.2.3" || info.Description != "the one door" || info.Metadata["tools"] != "10" ||
@@ -71,19 +71,19 @@ func TestDiscovery(t *testing.T) {
 		}
 	}
 	var pulled micro.Info
-	if err := json.Unmarshal(request(t, user, decodeMessage("$SRV.INFO.critic", nil)).Data, &pulled); err != nil || len(pulled.Endpoints) != 1 || pulled.Endpoints[0].Subject != "from.*.response.generation" {
+	if err := json.Unmarshal(sendRaw(t, user, rawMessage("$SRV.INFO.critic", nil)).Data, &pulled); err != nil || len(pulled.Endpoints) != 1 || pulled.Endpoints[0].Subject != "from.*.response.generation" {
 		t.Errorf("info %+v, %v", pulled, err)
 	}
-	if s, f := stats(t, user, "get_datetime"); s.Type != micro.StatsResponseType || time.Since(s.Started).Abs() > time.Minute || len(f) != 1 || f[0].State != actor.Ready || f[0].P50 != 0 || s.Endpoints[0].NumRequests != 0 {
+	if s, f := readStats(t, user, "get_datetime"); s.Type != micro.StatsResponseType || time.Since(s.Started).Abs() > time.Minute || len(f) != 1 || f[0].State != actor.Ready || f[0].P50 != 0 || s.Endpoints[0].NumRequests != 0 {
 		t.Errorf("stats %+v %+v", s, f)
 	}
 }
 
 // Every request is counted once: as handled, failed or refused.
-func TestFiguresCountTruly(t *testing.T) {
+func TestStatsCountRequests(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		switch in.Body.CallID {
 		case "error":
 			return subjects.ToolResult{}, errors.New("no")
@@ -92,7 +92,7 @@ func TestFiguresCountTruly(t *testing.T) {
 		case "panic":
 			panic("no")
 		}
-		return echo(ctx, in, out)
+		return echoArgs(ctx, in, out)
 	}))
 	user, nc := b.Connect("user"), b.Connect("operator")
 	for body, times := range map[string]int{
@@ -100,13 +100,13 @@ func TestFiguresCountTruly(t *testing.T) {
 		`{`: 4, `{"unknown":1}`: 3,
 	} {
 		for range times {
-			request(t, nc, decodeMessage("tool.request.x", []byte(body), subjects.HeaderDeadline, soon()))
+			sendRaw(t, nc, rawMessage("tool.request.x", []byte(body), subjects.HeaderDeadline, nearDeadline()))
 		}
 	}
 	for range 2 {
-		request(t, nc, decodeMessage("tool.request.x", []byte(`{}`))) // no deadline
+		sendRaw(t, nc, rawMessage("tool.request.x", []byte(`{}`))) // no deadline
 	}
-	s, f := stats(t, user, "broker")
+	s, f := readStats(t, user, "broker")
 	e := s.Endpoints[0]
 	if e.NumRequests != 25 || e.NumErrors != 15 || f[0].Rejected != 9 || e.LastError == "" {
 		t.Errorf("%d requests, %d errors, %d refused, last %q; want 25, 15, 9", e.NumRequests, e.NumErrors, f[0].Rejected, e.LastError)

@@ -17,8 +17,8 @@ import (
 
 type answerMsg = actor.Msg[subjects.Response]
 
-// speak is how the generator says an answer.
-func speak(t testing.TB, out actor.Out, query string) {
+// publishResponse is how the generator says an answer.
+func publishResponse(t testing.TB, out actor.Out, query string) {
 	t.Helper()
 	if err := actor.Emit(t.Context(), out, subjects.ResponseGeneration, subjects.Response{QueryID: query}); err != nil {
 		t.Fatal(err)
@@ -26,15 +26,15 @@ func speak(t testing.TB, out actor.Out, query string) {
 }
 
 // An event that was said while the actor was away is handled when it comes back, in order, under its author's name.
-func TestOnHandlesWhatCameBefore(t *testing.T) {
+func TestOnHandlesEventsStoredBeforeStart(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	out := newOut(t, b.Connect("generator"))
 	for i := range 3 {
-		speak(t, out.WithIDs("s1", fmt.Sprint("before-", i)), fmt.Sprint("before-", i))
+		publishResponse(t, out.WithIDs("s1", fmt.Sprint("before-", i)), fmt.Sprint("before-", i))
 	}
 	got := make(chan answerMsg, 10)
-	spec := (&stub{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+	spec := (&testActor{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
 		got <- in
 		return nil
 	})}}).spec()
@@ -43,7 +43,7 @@ func TestOnHandlesWhatCameBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		if in := await(t, "an event", got); in.Body.QueryID != fmt.Sprint("before-", i) || in.Query != in.Body.QueryID || in.Session != "s1" || in.From != "generator" || in.Subject != "from.generator.response.generation" {
+		if in := receive(t, "an event", got); in.Body.QueryID != fmt.Sprint("before-", i) || in.Query != in.Body.QueryID || in.Session != "s1" || in.From != "generator" || in.Subject != "from.generator.response.generation" {
 			t.Errorf("event %d: %+v", i, in)
 		}
 	}
@@ -51,24 +51,24 @@ func TestOnHandlesWhatCameBefore(t *testing.T) {
 		t.Error(err)
 	}
 
-	speak(t, out, "between")
+	publishResponse(t, out, "between")
 	supervise(t, b, spec, actor.Config{})
-	if in := await(t, "the event between", got); in.Body.QueryID != "between" {
+	if in := receive(t, "the event between", got); in.Body.QueryID != "between" {
 		t.Errorf("%+v came again", in)
 	}
-	speak(t, out, "after")
-	if in := await(t, "the event after", got); in.Body.QueryID != "after" {
+	publishResponse(t, out, "after")
+	if in := receive(t, "the event after", got); in.Body.QueryID != "after" {
 		t.Errorf("%+v came again", in)
 	}
 }
 
-func TestOnTriesAgain(t *testing.T) {
+func TestOnRetriesAfterError(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	book := &logBook{}
+	book := &logRecorder{}
 	tries := make(chan int, 10)
 	n := 0
-	run(t, b, "critic", actor.Config{RetryDelay: time.Millisecond, Log: book.logger()}, actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error {
+	startActor(t, b, "critic", actor.Config{RetryDelay: time.Millisecond, Log: book.logger()}, actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error {
 		n++
 		tries <- n
 		switch n {
@@ -80,30 +80,30 @@ func TestOnTriesAgain(t *testing.T) {
 		return nil
 	}))
 	user := b.Connect("user")
-	letters := listen(t, user, "dead.critic")
-	speak(t, newOut(t, b.Connect("generator")), "q1")
+	letters := subscribe(t, user, "dead.critic")
+	publishResponse(t, newOut(t, b.Connect("generator")), "q1")
 	for want := 1; want <= 3; want++ {
-		if n := await(t, "a try", tries); n != want {
+		if n := receive(t, "a try", tries); n != want {
 			t.Errorf("try %d, want %d", n, want)
 		}
 	}
-	until(t, "figures", func() bool {
-		s, _ := stats(t, user, "critic")
+	waitUntil(t, "figures", func() bool {
+		s, _ := readStats(t, user, "critic")
 		return s.Endpoints[0].NumRequests == 3 && s.Endpoints[0].NumErrors == 2
 	})
-	if len(book.with("handler failed", "the model is away")) != 1 || len(book.with("panic in handler", "the model is odd")) != 1 {
+	if len(book.linesWith("handler failed", "the model is away")) != 1 || len(book.linesWith("panic in handler", "the model is odd")) != 1 {
 		t.Errorf("logged %s", book)
 	}
-	none(t, letters, user)
+	expectNone(t, letters, user)
 }
 
 // What keeps failing is a dead letter after the last try, and does not hold up what comes after it.
-func TestOnGivesUp(t *testing.T) {
+func TestOnWritesDeadLetterAfterMaxDeliver(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	var tries atomic.Int64
 	good := make(chan string, 1)
-	run(t, b, "critic", actor.Config{RetryDelay: time.Millisecond}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+	startActor(t, b, "critic", actor.Config{RetryDelay: time.Millisecond}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
 		if in.Body.QueryID != "bad" {
 			good <- in.Body.QueryID
 			return nil
@@ -112,14 +112,14 @@ func TestOnGivesUp(t *testing.T) {
 		return errors.New("hunter2")
 	}))
 	user := b.Connect("user")
-	letters := listen(t, user, "dead.critic")
+	letters := subscribe(t, user, "dead.critic")
 	out := newOut(t, b.Connect("generator"))
-	speak(t, out.WithIDs("s", "bad"), "bad")
-	speak(t, out, "good")
-	if q := await(t, "the next", good); q != "good" {
+	publishResponse(t, out.WithIDs("s", "bad"), "bad")
+	publishResponse(t, out, "good")
+	if q := receive(t, "the next", good); q != "good" {
 		t.Errorf("handled %s", q)
 	}
-	m := next(t, letters)
+	m := nextMessage(t, letters)
 	if m.Header.Get(subjects.HeaderQuery) != "bad" {
 		t.Errorf("a dead letter about %q", m.Header.Get(subjects.HeaderQuery))
 	}
@@ -127,45 +127,45 @@ func TestOnGivesUp(t *testing.T) {
 		t.Errorf("dead letter %s, want %q", m.Data, want)
 	}
 	// It does not come again: a later one overtakes nothing.
-	speak(t, out, "later")
-	await(t, "a later one", good)
-	none(t, letters, user)
+	publishResponse(t, out, "later")
+	receive(t, "a later one", good)
+	expectNone(t, letters, user)
 	if tries.Load() != subjects.MaxDeliver {
 		t.Errorf("%d tries, want %d", tries.Load(), subjects.MaxDeliver)
 	}
 }
 
 // A handler that knows how long to wait is tried again then, and not when all others would be.
-func TestOnLater(t *testing.T) {
+func TestOnRetryLater(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	tried := make(chan time.Time, 8)
-	run(t, b, "critic", actor.Config{RetryDelay: time.Hour}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+	startActor(t, b, "critic", actor.Config{RetryDelay: time.Hour}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
 		tried <- time.Now()
 		if in.Attempt == 1 {
 			return fmt.Errorf("not yet: %w", actor.RetryAfter(errors.New("busy"), 150*time.Millisecond))
 		}
 		return nil
 	}))
-	speak(t, newOut(t, b.Connect("generator")), "q")
-	first, second := await(t, "the first try", tried), await(t, "the second", tried)
+	publishResponse(t, newOut(t, b.Connect("generator")), "q")
+	first, second := receive(t, "the first try", tried), receive(t, "the second", tried)
 	if waited := second.Sub(first); waited < 140*time.Millisecond {
 		t.Errorf("tried again after %s", waited)
 	}
 }
 
 // What cannot be read will not be readable the next time either.
-func TestOnUnreadable(t *testing.T) {
+func TestOnMalformedBecomesDeadLetter(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	rejected := make(chan actor.Rejection, 20)
 	handled := make(chan string, 20)
-	run(t, b, "critic", actor.Config{RetryDelay: time.Millisecond}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+	startActor(t, b, "critic", actor.Config{RetryDelay: time.Millisecond}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
 		handled <- in.Body.QueryID
 		return nil
 	}, actor.OnReject(func(_ context.Context, rej actor.Rejection, _ actor.Out) { rejected <- rej })))
 	user, generator := b.Connect("user"), b.Connect("generator")
-	letters := listen(t, user, "dead.critic")
+	letters := subscribe(t, user, "dead.critic")
 	for _, tt := range []struct {
 		name, body string
 		headers    []string
@@ -187,34 +187,34 @@ func TestOnUnreadable(t *testing.T) {
 		{"a deadline in words", `{}`, []string{subjects.HeaderDeadline, "tomorrow"}, subjects.CodeMalformed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := generator.RequestMsg(decodeMessage("response.generation", []byte(tt.body), tt.headers...), patience); err != nil {
+			if _, err := generator.RequestMsg(rawMessage("response.generation", []byte(tt.body), tt.headers...), timeout); err != nil {
 				t.Fatal(err)
 			}
-			m := next(t, letters)
+			m := nextMessage(t, letters)
 			if s := string(m.Data); !strings.Contains(s, `"`+tt.code+`"`) || strings.Contains(s, "hunter2") || strings.Contains(s, "31337") || insides.MatchString(strings.ReplaceAll(s, "subject", "")) {
 				t.Errorf("dead letter %s, want %s", s, tt.code)
 			}
-			if rej := await(t, "the hook", rejected); rej.Fault.Code != tt.code {
+			if rej := receive(t, "the hook", rejected); rej.Fault.Code != tt.code {
 				t.Errorf("the hook was told %+v", rej)
 			}
 		})
 	}
-	speak(t, newOut(t, generator), "good")
-	if q := await(t, "a good one", handled); q != "good" {
+	publishResponse(t, newOut(t, generator), "good")
+	if q := receive(t, "a good one", handled); q != "good" {
 		t.Errorf("handled %q", q)
 	}
-	none(t, letters, user)
+	expectNone(t, letters, user)
 	if len(rejected) > 0 {
 		t.Error("one of them was tried again")
 	}
 }
 
 // A kept event outlives the patience of whoever asked for it.
-func TestOnExpired(t *testing.T) {
+func TestOnHandlesEventsPastTheirDeadline(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	got := make(chan answerMsg, 2)
-	run(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(ctx context.Context, in answerMsg, _ actor.Out) error {
+	startActor(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(ctx context.Context, in answerMsg, _ actor.Out) error {
 		if _, ok := ctx.Deadline(); ok {
 			t.Error("the caller's deadline holds for an event")
 		}
@@ -222,18 +222,18 @@ func TestOnExpired(t *testing.T) {
 		return nil
 	}))
 	generator := b.Connect("generator")
-	for _, ms := range []string{"1000", soon()} {
-		if _, err := generator.RequestMsg(decodeMessage("response.generation", []byte(`{"query_id":"q"}`), subjects.HeaderDeadline, ms), patience); err != nil {
+	for _, ms := range []string{"1000", nearDeadline()} {
+		if _, err := generator.RequestMsg(rawMessage("response.generation", []byte(`{"query_id":"q"}`), subjects.HeaderDeadline, ms), timeout); err != nil {
 			t.Fatal(err)
 		}
-		if in := await(t, "the event", got); in.Body.QueryID != "q" || !in.Deadline.IsZero() {
+		if in := receive(t, "the event", got); in.Body.QueryID != "q" || !in.Deadline.IsZero() {
 			t.Errorf("%+v", in)
 		}
 	}
 }
 
 // Two instances share the work: each event is handled once, by one of them.
-func TestOnTwoInstances(t *testing.T) {
+func TestOnSharesWorkBetweenInstances(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	const n = 200
@@ -243,7 +243,7 @@ func TestOnTwoInstances(t *testing.T) {
 	first := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
 	for i := range 2 {
 		var once sync.Once
-		run(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+		startActor(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
 			// Each waits for the other to have one too, so that neither takes all.
 			once.Do(func() { close(first[i]) })
 			<-first[1-i]
@@ -257,19 +257,19 @@ func TestOnTwoInstances(t *testing.T) {
 	}
 	out := newOut(t, b.Connect("generator"))
 	for i := range n {
-		speak(t, out, fmt.Sprint("q", i))
+		publishResponse(t, out, fmt.Sprint("q", i))
 	}
-	await(t, "the last event", all)
+	receive(t, "the last event", all)
 	user := b.Connect("user")
-	until(t, "all counted", func() bool { // by both: a request without a name is answered by each
+	waitUntil(t, "all counted", func() bool { // by both: a request without a name is answered by each
 		total := 0
-		inbox := listen(t, user, user.NewInbox())
+		inbox := subscribe(t, user, user.NewInbox())
 		if err := user.PublishRequest("$SRV.STATS.critic", inbox.Subject, nil); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
-			m := next(t, inbox)
-			total += count(t, m.Data)
+			m := nextMessage(t, inbox)
+			total += countRequests(t, m.Data)
 		}
 		return total == n
 	})
@@ -283,13 +283,13 @@ func TestOnTwoInstances(t *testing.T) {
 }
 
 // Work that takes longer than the server waits for an acknowledgement stays with whoever does it.
-func TestOnLongWork(t *testing.T) {
+func TestOnLongWorkIsNotRedelivered(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	var starts atomic.Int64
 	started, done := make(chan struct{}, 4), make(chan struct{})
 	for range 2 { // the other one would get it
-		run(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+		startActor(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
 			if in.Body.QueryID == "long" {
 				starts.Add(1)
 				started <- struct{}{}
@@ -298,8 +298,8 @@ func TestOnLongWork(t *testing.T) {
 			return nil
 		}))
 	}
-	speak(t, newOut(t, b.Connect("generator")), "long")
-	await(t, "the work", started)
+	publishResponse(t, newOut(t, b.Connect("generator")), "long")
+	receive(t, "the work", started)
 	select { // the time itself is what is tested
 	case <-started:
 		t.Error("it was handed to another")
@@ -312,34 +312,34 @@ func TestOnLongWork(t *testing.T) {
 }
 
 // What a consumer gives beyond the routes is acknowledged unseen.
-func TestOnSomeOfTheConsumersSubjects(t *testing.T) {
+func TestOnPartOfAConsumersFilter(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	got := make(chan string, 2)
-	run(t, b, "memory", actor.Config{}, actor.On(subjects.CritiqueResult, func(_ context.Context, in actor.Msg[subjects.Critique], _ actor.Out) error {
+	startActor(t, b, "memory", actor.Config{}, actor.On(subjects.CritiqueResult, func(_ context.Context, in actor.Msg[subjects.Critique], _ actor.Out) error {
 		got <- in.From + " " + in.Body.QueryID
 		return nil
 	}))
-	letters := listen(t, b.Connect("user"), "dead.memory")
-	speak(t, newOut(t, b.Connect("generator")), "not for memory here")
+	letters := subscribe(t, b.Connect("user"), "dead.memory")
+	publishResponse(t, newOut(t, b.Connect("generator")), "not for memory here")
 	if err := actor.Emit(t.Context(), newOut(t, b.Connect("critic")), subjects.CritiqueResult, subjects.Critique{QueryID: "q1", Score: 4}); err != nil {
 		t.Fatal(err)
 	}
-	if s := await(t, "the critique", got); s != "critic q1" {
+	if s := receive(t, "the critique", got); s != "critic q1" {
 		t.Errorf("handled %q", s)
 	}
-	none(t, letters, b.Connect("user"))
+	expectNone(t, letters, b.Connect("user"))
 }
 
 // A route that no consumer gives anything to would wait for ever, looking well.
-func TestOnWithoutConsumer(t *testing.T) {
+func TestOnWithoutConsumerFails(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	for name, route := range map[string]actor.Route{
 		"a stream it does not pull":      actor.On(subjects.QueryReceived, func(context.Context, actor.Msg[subjects.Query], actor.Out) error { return nil }),
 		"a subject its consumer filters": actor.On(subjects.UserFeedback, func(context.Context, actor.Msg[subjects.Feedback], actor.Out) error { return nil }),
 	} {
-		_, err := actor.Supervise(t.Context(), (&stub{name: "critic", routes: []actor.Route{route}}).spec(), b.Dial, actor.Config{})
+		_, err := actor.Supervise(t.Context(), (&testActor{name: "critic", routes: []actor.Route{route}}).spec(), b.Dial, actor.Config{})
 		if err == nil || !strings.Contains(err.Error(), route.Spec().Name) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -347,7 +347,7 @@ func TestOnWithoutConsumer(t *testing.T) {
 }
 
 // Live listeners hear what is said while they listen, under the plain subject, and nothing from before.
-func TestHearIsLive(t *testing.T) {
+func TestSubscribeIsLive(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	got := make(chan actor.Msg[subjects.Reward], 4)
@@ -360,7 +360,7 @@ func TestHearIsLive(t *testing.T) {
 	}
 	reward("before")
 	for range 2 { // each instance hears it
-		run(t, b, "generator", actor.Config{},
+		startActor(t, b, "generator", actor.Config{},
 			actor.Subscribe(subjects.RewardEvent, func(_ context.Context, in actor.Msg[subjects.Reward], _ actor.Out) error {
 				got <- in
 				return nil
@@ -372,7 +372,7 @@ func TestHearIsLive(t *testing.T) {
 	}
 	reward("now")
 	for range 2 {
-		if in := await(t, "the reward", got); in.Body.QueryID != "now" || in.Subject != "reward.event" || in.From != "" {
+		if in := receive(t, "the reward", got); in.Body.QueryID != "now" || in.Subject != "reward.event" || in.From != "" {
 			t.Errorf("heard %+v", in)
 		}
 	}
@@ -380,7 +380,7 @@ func TestHearIsLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if in := await(t, "the cancel", stops); in.Body.Reason != "enough" || fmt.Sprint(in.Tokens) != "[q7]" {
+		if in := receive(t, "the cancel", stops); in.Body.Reason != "enough" || fmt.Sprint(in.Tokens) != "[q7]" {
 			t.Errorf("heard %+v", in)
 		}
 	}
@@ -390,11 +390,11 @@ func TestHearIsLive(t *testing.T) {
 }
 
 // What the broker keeps under another name is heard as everyone sees it.
-func TestHearAsSeen(t *testing.T) {
+func TestSubscribeUnderLiveSubject(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	got := make(chan actor.Msg[subjects.ToolRequest], 1)
-	run(t, b, "gateway", actor.Config{}, actor.Subscribe(subjects.ToolRequestEvent, func(_ context.Context, in toolMsg, _ actor.Out) error {
+	startActor(t, b, "gateway", actor.Config{}, actor.Subscribe(subjects.ToolRequestEvent, func(_ context.Context, in toolMsg, _ actor.Out) error {
 		got <- in
 		return nil
 	}))
@@ -405,7 +405,7 @@ func TestHearAsSeen(t *testing.T) {
 	if err := actor.Emit(t.Context(), newOut(t, b.Connect("broker")), topic, subjects.ToolRequest{CallID: "c"}); err != nil {
 		t.Fatal(err)
 	}
-	if in := await(t, "the copy", got); in.Subject != "tool.request.x.coder-1" || fmt.Sprint(in.Tokens) != "[x coder-1]" || in.Body.CallID != "c" {
+	if in := receive(t, "the copy", got); in.Subject != "tool.request.x.coder-1" || fmt.Sprint(in.Tokens) != "[x coder-1]" || in.Body.CallID != "c" {
 		t.Errorf("heard %+v", in)
 	}
 }

@@ -21,22 +21,22 @@ import (
 
 // payloads makes one of every type that travels on the bus.
 var payloads = []func() any{
-	of[subjects.Query], of[subjects.Cancel], of[subjects.Delta], of[subjects.Response], of[subjects.ToolCall], of[subjects.Usage], of[subjects.Dialog], of[subjects.AgentState],
-	of[subjects.ToolSchema], of[subjects.ToolRequest], of[subjects.ToolOrder], of[subjects.HostRules], of[subjects.ToolResult], of[subjects.Labels], of[subjects.Parked],
-	of[subjects.LayerVerdict], of[subjects.ExplainRequest], of[subjects.Budget], of[subjects.Taint], of[subjects.ApprovalQuery], of[subjects.ApprovalList], of[subjects.Approval], of[subjects.ApprovalRule], of[subjects.SecretUse], of[subjects.ToolOutput], of[subjects.DiscoverRequest], of[subjects.DiscoverReply], of[subjects.Verdict],
-	of[subjects.SpawnRequest], of[subjects.SpawnReply], of[subjects.ApprovalRequest], of[subjects.ApprovalDecision], of[subjects.ApprovalReply], of[subjects.SessionConfig], of[subjects.Done],
-	of[subjects.ChatRequest], of[subjects.ChatChunk], of[subjects.EmbedRequest], of[subjects.EmbedReply], of[subjects.Empty], of[subjects.ModelList], of[subjects.Critique], of[subjects.Claim], of[subjects.Pairwise],
-	of[subjects.Feedback], of[subjects.Reward], of[subjects.MemoryQuery], of[subjects.MemoryWriteRequest], of[subjects.MemoryWriteReply], of[subjects.MemoryReply], of[subjects.MemoryIDs], of[subjects.MemoryAdminRequest], of[subjects.MemoryAdminReply], of[subjects.MemoryEvent],
-	of[subjects.MemoryEntry], of[subjects.Provenance], of[subjects.Grades], of[subjects.MemoryHit], of[subjects.MemoryReason], of[subjects.MemoryDocument], of[subjects.DocumentPiece], of[subjects.MemoryWriteResult], of[subjects.MemoryEdit], of[subjects.Relation], of[subjects.MemoryStatus], of[subjects.MemoryRecall],
-	of[subjects.Deliberation], of[subjects.TaskProgress], of[subjects.AgentReturn], of[subjects.ConfigSet], of[subjects.DeadLetter], of[subjects.SecretGet], of[subjects.SecretValue],
-	of[subjects.AuditRecord], of[subjects.AuditHead], of[subjects.AuditGenesis], of[subjects.Fault], of[subjects.Denial],
-	of[subjects.Note], of[subjects.ModelInfo], of[subjects.RoleModel], of[subjects.PullRequest], of[subjects.PullProgress],
+	newPayload[subjects.Query], newPayload[subjects.Cancel], newPayload[subjects.Delta], newPayload[subjects.Response], newPayload[subjects.ToolCall], newPayload[subjects.Usage], newPayload[subjects.Dialog], newPayload[subjects.AgentState],
+	newPayload[subjects.ToolSchema], newPayload[subjects.ToolRequest], newPayload[subjects.ToolOrder], newPayload[subjects.HostRules], newPayload[subjects.ToolResult], newPayload[subjects.Labels], newPayload[subjects.Parked],
+	newPayload[subjects.LayerVerdict], newPayload[subjects.ExplainRequest], newPayload[subjects.Budget], newPayload[subjects.Taint], newPayload[subjects.ApprovalQuery], newPayload[subjects.ApprovalList], newPayload[subjects.Approval], newPayload[subjects.ApprovalRule], newPayload[subjects.SecretUse], newPayload[subjects.ToolOutput], newPayload[subjects.DiscoverRequest], newPayload[subjects.DiscoverReply], newPayload[subjects.Verdict],
+	newPayload[subjects.SpawnRequest], newPayload[subjects.SpawnReply], newPayload[subjects.ApprovalRequest], newPayload[subjects.ApprovalDecision], newPayload[subjects.ApprovalReply], newPayload[subjects.SessionConfig], newPayload[subjects.Done],
+	newPayload[subjects.ChatRequest], newPayload[subjects.ChatChunk], newPayload[subjects.EmbedRequest], newPayload[subjects.EmbedReply], newPayload[subjects.Empty], newPayload[subjects.ModelList], newPayload[subjects.Critique], newPayload[subjects.Claim], newPayload[subjects.Pairwise],
+	newPayload[subjects.Feedback], newPayload[subjects.Reward], newPayload[subjects.MemoryQuery], newPayload[subjects.MemoryWriteRequest], newPayload[subjects.MemoryWriteReply], newPayload[subjects.MemoryReply], newPayload[subjects.MemoryIDs], newPayload[subjects.MemoryAdminRequest], newPayload[subjects.MemoryAdminReply], newPayload[subjects.MemoryEvent],
+	newPayload[subjects.MemoryEntry], newPayload[subjects.Provenance], newPayload[subjects.Grades], newPayload[subjects.MemoryHit], newPayload[subjects.MemoryReason], newPayload[subjects.MemoryDocument], newPayload[subjects.DocumentPiece], newPayload[subjects.MemoryWriteResult], newPayload[subjects.MemoryEdit], newPayload[subjects.Relation], newPayload[subjects.MemoryStatus], newPayload[subjects.MemoryRecall],
+	newPayload[subjects.Deliberation], newPayload[subjects.TaskProgress], newPayload[subjects.AgentReturn], newPayload[subjects.ConfigSet], newPayload[subjects.DeadLetter], newPayload[subjects.SecretGet], newPayload[subjects.SecretValue],
+	newPayload[subjects.AuditRecord], newPayload[subjects.AuditHead], newPayload[subjects.AuditGenesis], newPayload[subjects.Fault], newPayload[subjects.Denial],
+	newPayload[subjects.Note], newPayload[subjects.ModelInfo], newPayload[subjects.RoleModel], newPayload[subjects.PullRequest], newPayload[subjects.PullProgress],
 }
 
-func of[T any]() any { return new(T) }
+func newPayload[T any]() any { return new(T) }
 
 // A payload type that is not in the list is not tried. Nor may one have a field that the walkers cannot see.
-func TestPayloadsAreAllTried(t *testing.T) {
+func TestEveryPayloadIsFuzzed(t *testing.T) {
 	t.Parallel()
 	var listed []string
 	for _, p := range payloads {
@@ -75,19 +75,19 @@ func TestPayloadsAreAllTried(t *testing.T) {
 	}
 }
 
-// full fills a value with something everywhere, so that what we encode is tried field by field.
-func full(v reflect.Value) {
+// fillFields fills a value with something everywhere, so that what we encode is tried field by field.
+func fillFields(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		full(v.Elem())
+		fillFields(v.Elem())
 	case reflect.Struct:
 		if v.Type() == timeType {
 			v.Set(reflect.ValueOf(time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)))
 			return
 		}
 		for i := range v.NumField() {
-			full(v.Field(i))
+			fillFields(v.Field(i))
 		}
 	case reflect.Slice:
 		if v.Type() == reflect.TypeFor[json.RawMessage]() {
@@ -95,12 +95,12 @@ func full(v reflect.Value) {
 			return
 		}
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
-		full(v.Index(0))
-		full(v.Index(1))
+		fillFields(v.Index(0))
+		fillFields(v.Index(1))
 	case reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
 		e := reflect.New(v.Type().Elem()).Elem()
-		full(e)
+		fillFields(e)
 		v.SetMapIndex(reflect.ValueOf("k"), e)
 	case reflect.String:
 		v.SetString("text")
@@ -125,7 +125,7 @@ func TestPayloadsRoundTrip(t *testing.T) {
 	for _, p := range payloads {
 		for _, c := range []subjects.Codec{subjects.JSON, subjects.Msgpack} {
 			filled := p()
-			full(reflect.ValueOf(filled).Elem())
+			fillFields(reflect.ValueOf(filled).Elem())
 			data, err := encode(codec(c), filled)
 			if err != nil {
 				t.Fatalf("%T as %s: %v", filled, c, err)
@@ -146,7 +146,7 @@ func TestPayloadsRoundTrip(t *testing.T) {
 }
 
 // A few bytes must not make us allocate what they only claim. The msgpack package alone would take 400 GB.
-func TestClaimsAreNotAllocated(t *testing.T) {
+func TestClaimedLengthsAreNotAllocated(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		v    any
@@ -175,25 +175,25 @@ func TestClaimsAreNotAllocated(t *testing.T) {
 }
 
 func FuzzDecodeJSON(f *testing.F) {
-	seed(f, subjects.JSON)
+	seedPayloads(f, subjects.JSON)
 	for _, s := range []string{``, `{}`, `[]`, `null`, `{"a":1,"a":2}`, `{"error":{"Code":"x"}}`, `{"args":null}`, `{"args":{"a":{"b":[1,2,{"c":"d"}]}}}`, `{"created":"2026-01-02T03:04:05.6+07:00"}`, "{\"query\":\"\xff\\ud800\"}", `{"values":{"a":"b"}} {}`} {
 		f.Add([]byte(s))
 	}
-	f.Fuzz(func(t *testing.T, data []byte) { tryAll(t, subjects.JSON, data) })
+	f.Fuzz(func(t *testing.T, data []byte) { decodeAll(t, subjects.JSON, data) })
 }
 
 func FuzzDecodeMsgpack(f *testing.F) {
-	seed(f, subjects.Msgpack)
+	seedPayloads(f, subjects.Msgpack)
 	for _, s := range []string{"", "\x80", "\x90", "\xc0", "\x82\xa1a\x01\xa1a\x02", "\xdf\xff\xff\xff\xff", "\x81\xa4args\xc4\x02{}", "\x81\xa7created\xd7\xff\x00\x00\x00\x00\x00\x00\x00\x00", "\x81\xa5tools\xdd\xff\xff\xff\xff"} {
 		f.Add([]byte(s))
 	}
-	f.Fuzz(func(t *testing.T, data []byte) { tryAll(t, subjects.Msgpack, data) })
+	f.Fuzz(func(t *testing.T, data []byte) { decodeAll(t, subjects.Msgpack, data) })
 }
 
-func seed(f *testing.F, c subjects.Codec) {
+func seedPayloads(f *testing.F, c subjects.Codec) {
 	for _, p := range payloads {
 		v := p()
-		full(reflect.ValueOf(v).Elem())
+		fillFields(reflect.ValueOf(v).Elem())
 		data, err := encode(codec(c), v)
 		if err != nil {
 			f.Fatal(err)
@@ -202,8 +202,8 @@ func seed(f *testing.F, c subjects.Codec) {
 	}
 }
 
-// tryAll reads data as every payload. What can be read is written and read again as the same.
-func tryAll(t *testing.T, c subjects.Codec, data []byte) {
+// decodeAll reads data as every payload. What can be read is written and read again as the same.
+func decodeAll(t *testing.T, c subjects.Codec, data []byte) {
 	for _, p := range payloads {
 		v := p()
 		if err := decode(codec(c), data, v); err != nil {

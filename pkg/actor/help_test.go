@@ -31,28 +31,28 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// patience is how long a test waits for what must come. Nothing waits for it to pass.
-const patience = 15 * time.Second
+// timeout is how long a test waits for what must come. Nothing waits for it to pass.
+const timeout = 15 * time.Second
 
-// stub is an actor made of its parts.
-type stub struct {
+// testActor is an actor made of its parts.
+type testActor struct {
 	name   string
 	routes []actor.Route
 	start  func(ctx context.Context, out actor.Out) error
 	close  func(ctx context.Context) error
 }
 
-func (s *stub) Name() string          { return s.name }
-func (s *stub) Routes() []actor.Route { return s.routes }
+func (s *testActor) Name() string          { return s.name }
+func (s *testActor) Routes() []actor.Route { return s.routes }
 
-func (s *stub) Start(ctx context.Context, out actor.Out) error {
+func (s *testActor) Start(ctx context.Context, out actor.Out) error {
 	if s.start == nil {
 		return nil
 	}
 	return s.start(ctx, out)
 }
 
-func (s *stub) Close(ctx context.Context) error {
+func (s *testActor) Close(ctx context.Context) error {
 	if s.close == nil {
 		return nil
 	}
@@ -60,7 +60,7 @@ func (s *stub) Close(ctx context.Context) error {
 }
 
 // spec runs the stub itself, whoever restarts it.
-func (s *stub) spec() actor.Spec {
+func (s *testActor) spec() actor.Spec {
 	return actor.Spec{Name: s.name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return s, nil }}
 }
 
@@ -79,16 +79,16 @@ func supervise(t *testing.T, b *bustest.Bus, spec actor.Spec, cfg actor.Config) 
 	return s
 }
 
-// run starts an actor of these routes.
-func run(t *testing.T, b *bustest.Bus, name string, cfg actor.Config, routes ...actor.Route) *actor.Supervised {
+// startActor starts an actor of these routes.
+func startActor(t *testing.T, b *bustest.Bus, name string, cfg actor.Config, routes ...actor.Route) *actor.Supervised {
 	t.Helper()
-	return supervise(t, b, (&stub{name: name, routes: routes}).spec(), cfg)
+	return supervise(t, b, (&testActor{name: name, routes: routes}).spec(), cfg)
 }
 
 type toolMsg = actor.Msg[subjects.ToolRequest]
 
-// echo answers with what it was asked.
-func echo(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
+// echoArgs answers with what it was asked.
+func echoArgs(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
 	return subjects.ToolResult{CallID: in.Body.CallID, QueryID: in.Query, Tool: in.Tokens[1], Result: string(in.Body.Args)}, nil
 }
 
@@ -111,18 +111,18 @@ func newOut(t testing.TB, nc *nats.Conn) actor.Out {
 	return out
 }
 
-// call asks for the tool x and returns the answer.
-func call(t testing.TB, out actor.Out, id string) (subjects.ToolResult, error) {
+// askTool asks for the tool x and returns the answer.
+func askTool(t testing.TB, out actor.Out, id string) (subjects.ToolResult, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	return actor.Ask(ctx, out, toolX(t), subjects.ToolRequest{CallID: id, Args: json.RawMessage(`{}`)})
 }
 
-func soon() string { return strconv.FormatInt(time.Now().Add(patience).UnixMilli(), 10) }
+func nearDeadline() string { return strconv.FormatInt(time.Now().Add(timeout).UnixMilli(), 10) }
 
-// decodeMessage is a raw message with headers; an empty value leaves one out.
-func decodeMessage(subject string, body []byte, headers ...string) *nats.Msg {
+// rawMessage is a raw message with headers; an empty value leaves one out.
+func rawMessage(subject string, body []byte, headers ...string) *nats.Msg {
 	m := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
 	for i := 0; i < len(headers); i += 2 {
 		if headers[i+1] != "" {
@@ -132,17 +132,17 @@ func decodeMessage(subject string, body []byte, headers ...string) *nats.Msg {
 	return m
 }
 
-// request sends a raw message and returns the raw reply.
-func request(t testing.TB, nc *nats.Conn, m *nats.Msg) *nats.Msg {
+// sendRaw sends a raw message and returns the raw reply.
+func sendRaw(t testing.TB, nc *nats.Conn, m *nats.Msg) *nats.Msg {
 	t.Helper()
-	r, err := nc.RequestMsg(m, patience)
+	r, err := nc.RequestMsg(m, timeout)
 	if err != nil {
 		t.Fatalf("%s: %v", m.Subject, err)
 	}
 	return r
 }
 
-func pack(t testing.TB, v any) []byte {
+func packMsgpack(t testing.TB, v any) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	enc := msgpack.NewEncoder(&b)
@@ -153,7 +153,7 @@ func pack(t testing.TB, v any) []byte {
 	return b.Bytes()
 }
 
-func unpack(t testing.TB, data []byte, v any) {
+func unpackMsgpack(t testing.TB, data []byte, v any) {
 	t.Helper()
 	dec := msgpack.NewDecoder(bytes.NewReader(data))
 	dec.SetCustomStructTag("json")
@@ -162,8 +162,8 @@ func unpack(t testing.TB, data []byte, v any) {
 	}
 }
 
-// code is the fault code of an error, "" when it is none.
-func code(err error) string {
+// faultCode is the fault code of an error, "" when it is none.
+func faultCode(err error) string {
 	var f *subjects.Fault
 	if errors.As(err, &f) {
 		return f.Code
@@ -171,8 +171,8 @@ func code(err error) string {
 	return ""
 }
 
-// listen subscribes and is heard by the server when it returns.
-func listen(t testing.TB, nc *nats.Conn, subject string) *nats.Subscription {
+// subscribe subscribes and is heard by the server when it returns.
+func subscribe(t testing.TB, nc *nats.Conn, subject string) *nats.Subscription {
 	t.Helper()
 	s, err := nc.SubscribeSync(subject)
 	if err != nil {
@@ -187,17 +187,17 @@ func listen(t testing.TB, nc *nats.Conn, subject string) *nats.Subscription {
 	return s
 }
 
-func next(t testing.TB, s *nats.Subscription) *nats.Msg {
+func nextMessage(t testing.TB, s *nats.Subscription) *nats.Msg {
 	t.Helper()
-	m, err := s.NextMsg(patience)
+	m, err := s.NextMsg(timeout)
 	if err != nil {
 		t.Fatalf("nothing on %s: %v", s.Subject, err)
 	}
 	return m
 }
 
-// none checks that nothing was heard. A flush through the same server comes after whatever was on its way.
-func none(t testing.TB, s *nats.Subscription, nc *nats.Conn) {
+// expectNone checks that nothing was heard. A flush through the same server comes after whatever was on its way.
+func expectNone(t testing.TB, s *nats.Subscription, nc *nats.Conn) {
 	t.Helper()
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
@@ -207,39 +207,39 @@ func none(t testing.TB, s *nats.Subscription, nc *nats.Conn) {
 	}
 }
 
-func letter(t testing.TB, s *nats.Subscription) subjects.DeadLetter {
+func nextDeadLetter(t testing.TB, s *nats.Subscription) subjects.DeadLetter {
 	t.Helper()
 	var l subjects.DeadLetter
-	if m := next(t, s); json.Unmarshal(m.Data, &l) != nil {
+	if m := nextMessage(t, s); json.Unmarshal(m.Data, &l) != nil {
 		t.Fatalf("no dead letter: %s", m.Data)
 	}
 	return l
 }
 
-// await receives, or fails when nothing comes.
-func await[T any](t testing.TB, what string, c <-chan T) T {
+// receive receives, or fails when nothing comes.
+func receive[T any](t testing.TB, what string, c <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatalf("%s did not come", what)
 		panic("unreachable")
 	}
 }
 
-// until asks again and again until ok. It is for what others only show when asked.
-func until(t testing.TB, what string, ok func() bool) {
+// waitUntil asks again and again until ok. It is for what others only show when asked.
+func waitUntil(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeout); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s: not within %s", what, patience)
+			t.Fatalf("%s: not within %s", what, timeout)
 		}
 	}
 }
 
-// events is the stream as the user may read it.
-func events(t testing.TB, user *nats.Conn) jetstream.Stream {
+// eventsStream is the stream as the user may read it.
+func eventsStream(t testing.TB, user *nats.Conn) jetstream.Stream {
 	t.Helper()
 	js, err := bus.CoreJetStream(user)
 	if err != nil {
@@ -252,8 +252,8 @@ func events(t testing.TB, user *nats.Conn) jetstream.Stream {
 	return st
 }
 
-// stored is how many messages EVENTS holds.
-func stored(t testing.TB, st jetstream.Stream) uint64 {
+// countStored is how many messages EVENTS holds.
+func countStored(t testing.TB, st jetstream.Stream) uint64 {
 	t.Helper()
 	info, err := st.Info(t.Context())
 	if err != nil {
@@ -262,11 +262,11 @@ func stored(t testing.TB, st jetstream.Stream) uint64 {
 	return info.State.Msgs
 }
 
-// stats asks discovery for the figures of an actor's only instance.
-func stats(t testing.TB, user *nats.Conn, name string) (micro.Stats, []actor.RouteStats) {
+// readStats asks discovery for the figures of an actor's only instance.
+func readStats(t testing.TB, user *nats.Conn, name string) (micro.Stats, []actor.RouteStats) {
 	t.Helper()
 	var s micro.Stats
-	m := request(t, user, decodeMessage("$SRV.STATS."+name, nil))
+	m := sendRaw(t, user, rawMessage("$SRV.STATS."+name, nil))
 	if err := json.Unmarshal(m.Data, &s); err != nil {
 		t.Fatalf("%s: %v", m.Data, err)
 	}
@@ -281,25 +281,25 @@ func stats(t testing.TB, user *nats.Conn, name string) (micro.Stats, []actor.Rou
 	return s, figures
 }
 
-// logBook keeps what the runtime logs.
-type logBook struct {
+// logRecorder keeps what the runtime logs.
+type logRecorder struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (b *logBook) Write(p []byte) (int, error) {
+func (b *logRecorder) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lines = append(b.lines, string(p))
 	return len(p), nil
 }
 
-func (b *logBook) logger() *slog.Logger {
+func (b *logRecorder) logger() *slog.Logger {
 	return slog.New(slog.NewJSONHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// with returns the lines that hold all words.
-func (b *logBook) with(words ...string) (out []string) {
+// linesWith returns the lines that hold all words.
+func (b *logRecorder) linesWith(words ...string) (out []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 next:
@@ -314,10 +314,10 @@ next:
 	return out
 }
 
-func (b *logBook) String() string { return fmt.Sprint(b.with()) }
+func (b *logRecorder) String() string { return fmt.Sprint(b.linesWith()) }
 
-// count is how many requests a STATS reply tells of, over all routes.
-func count(t testing.TB, reply []byte) (n int) {
+// countRequests is how many requests a STATS reply tells of, over all routes.
+func countRequests(t testing.TB, reply []byte) (n int) {
 	t.Helper()
 	var s micro.Stats
 	if err := json.Unmarshal(reply, &s); err != nil {

@@ -22,13 +22,13 @@ import (
 )
 
 // Ready means that a request sent right after the start is answered, on every route.
-func TestReadyIsReady(t *testing.T) {
+func TestReadyMeansSubscribed(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	discover := actor.Serve(subjects.BrokerDiscover, func(context.Context, actor.Msg[subjects.DiscoverRequest], actor.Out) (subjects.DiscoverReply, error) {
 		return subjects.DiscoverReply{}, nil
 	})
-	spec := (&stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echo), discover}}).spec()
+	spec := (&testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echoArgs), discover}}).spec()
 	out := newOut(t, b.Connect("operator"))
 	for range 8 {
 		s, err := actor.Supervise(t.Context(), spec, b.Dial, actor.Config{})
@@ -38,10 +38,10 @@ func TestReadyIsReady(t *testing.T) {
 		if state, restarts, last := s.Health.Snapshot(); state != actor.Ready || restarts != 0 || last != nil {
 			t.Errorf("%s, %d restarts, %v", state, restarts, last)
 		}
-		if _, err := call(t, out, "c"); err != nil {
+		if _, err := askTool(t, out, "c"); err != nil {
 			t.Error(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		if _, err := actor.Ask(ctx, out, subjects.BrokerDiscover, subjects.DiscoverRequest{Task: "x"}); err != nil {
 			t.Error(err)
 		}
@@ -52,18 +52,18 @@ func TestReadyIsReady(t *testing.T) {
 		if state, _, _ := s.Health.Snapshot(); state != actor.Stopped {
 			t.Errorf("%s after the stop", state)
 		}
-		if _, err := call(t, out, "c"); code(err) != subjects.CodeUnavailable {
+		if _, err := askTool(t, out, "c"); faultCode(err) != subjects.CodeUnavailable {
 			t.Errorf("after the stop: %v", err)
 		}
 	}
 }
 
-func TestStartFails(t *testing.T) {
+func TestStartErrors(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	no := errors.New("no disk")
 	good := func(context.Context, *nats.Conn) (actor.Actor, error) {
-		return &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echo)}}, nil
+		return &testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echoArgs)}}, nil
 	}
 	for _, tt := range []struct {
 		name  string
@@ -74,22 +74,22 @@ func TestStartFails(t *testing.T) {
 		lose  string // a key that is lost before
 	}{
 		{"a route without a grant", actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-			return &stub{name: "critic", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echo)}}, nil
+			return &testActor{name: "critic", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echoArgs)}}, nil
 		}}, actor.ErrPermission, `"agent.*.tool.request.>"`, 1, ""},
 		{"a live topic without a grant", actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-			return &stub{name: "critic", routes: []actor.Route{actor.Subscribe(subjects.RewardEvent, func(context.Context, actor.Msg[subjects.Reward], actor.Out) error { return nil })}}, nil
+			return &testActor{name: "critic", routes: []actor.Route{actor.Subscribe(subjects.RewardEvent, func(context.Context, actor.Msg[subjects.Reward], actor.Out) error { return nil })}}, nil
 		}}, actor.ErrPermission, `"reward.event"`, 1, ""},
 		{"no such role", actor.Spec{Name: "nobody", Make: good}, bus.ErrMissingKey, "nobody", 0, ""},
 		{"a missing key for pulling", actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-			return &stub{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error { return nil })}}, nil
+			return &testActor{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error { return nil })}}, nil
 		}}, bus.ErrMissingKey, "critic_in", 0, "critic_in"},
 		{"it cannot be made", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return nil, no }}, no, "creating broker", 0, ""},
 		{"its making panics", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { panic("oh no") }}, nil, "oh no", 0, ""},
 		{"its start fails", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-			return &stub{name: "broker", start: func(context.Context, actor.Out) error { return no }}, nil
+			return &testActor{name: "broker", start: func(context.Context, actor.Out) error { return no }}, nil
 		}}, no, "starting broker", 0, ""},
 		{"its start panics", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-			return &stub{name: "broker", start: func(context.Context, actor.Out) error { panic("oh no") }}, nil
+			return &testActor{name: "broker", start: func(context.Context, actor.Out) error { panic("oh no") }}, nil
 		}}, nil, "oh no", 0, ""},
 		{"a missing key", actor.Spec{Name: "broker", Make: good}, bus.ErrMissingKey, "broker", 0, "broker"},
 	} {
@@ -105,7 +105,7 @@ func TestStartFails(t *testing.T) {
 				t.Fatalf("%v, want %v with %q", err, tt.want, tt.words)
 			}
 			// Nothing of it is left that would answer.
-			if _, err := call(t, newOut(t, b.Connect("operator")), "c"); code(err) != subjects.CodeUnavailable {
+			if _, err := askTool(t, newOut(t, b.Connect("operator")), "c"); faultCode(err) != subjects.CodeUnavailable {
 				t.Errorf("somebody answers: %v", err)
 			}
 		})
@@ -113,35 +113,35 @@ func TestStartFails(t *testing.T) {
 }
 
 // Start speaks with all routes open: what it says may be answered at once.
-func TestStartSpeaks(t *testing.T) {
+func TestStartMayPublish(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	announced := listen(t, b.Connect("broker"), "tool.schema.*.*")
+	announced := subscribe(t, b.Connect("broker"), "tool.schema.*.*")
 	topic, err := subjects.ToolSchemaEvent.With("get_datetime")
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &stub{name: "get_datetime", start: func(ctx context.Context, out actor.Out) error {
+	a := &testActor{name: "get_datetime", start: func(ctx context.Context, out actor.Out) error {
 		return actor.Emit(ctx, out, topic, subjects.ToolSchema{Name: "get_datetime"})
 	}}
 	spec := a.spec()
 	spec.Role = subjects.ToolRole("get_datetime")
 	supervise(t, b, spec, actor.Config{})
-	if m := next(t, announced); m.Subject != "tool.schema.tools.get_datetime" {
+	if m := nextMessage(t, announced); m.Subject != "tool.schema.tools.get_datetime" {
 		t.Errorf("announced on %s", m.Subject)
 	}
 }
 
 // The order of a stop: no new messages, the handler at work finishes and its reply arrives, what it posted is stored,
 // then Close, and only then the connection.
-func TestStopDrains(t *testing.T) {
+func TestStopDrainsHandlers(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	const posts = 300
 	entered, gate := make(chan struct{}), make(chan struct{})
 	var finished, closed atomic.Bool
 	var conn *nats.Conn
-	a := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	a := &testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		close(entered)
 		<-gate
 		topic, err := subjects.ToolResultEvent.With("x")
@@ -154,7 +154,7 @@ func TestStopDrains(t *testing.T) {
 			}
 		}
 		finished.Store(true)
-		return echo(ctx, in, out)
+		return echoArgs(ctx, in, out)
 	})}}
 	a.close = func(ctx context.Context) error {
 		if !finished.Load() {
@@ -174,22 +174,22 @@ func TestStopDrains(t *testing.T) {
 		t.Fatal(err)
 	}
 	user := b.Connect("user")
-	kept := events(t, user)
+	kept := eventsStream(t, user)
 	out := newOut(t, b.Connect("operator"))
 	answered := make(chan error, 1)
 	go func() {
-		_, err := call(t, out, "in flight")
+		_, err := askTool(t, out, "in flight")
 		answered <- err
 	}()
-	await(t, "the handler", entered)
+	receive(t, "the handler", entered)
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Stop() }()
-	until(t, "no new requests", func() bool {
+	waitUntil(t, "no new requests", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		_, err := actor.Ask(ctx, out, subjects.BrokerDiscover, subjects.DiscoverRequest{})
 		_, err2 := actor.Ask(ctx, out, toolX(t), subjects.ToolRequest{CallID: "late"})
-		return code(err) == subjects.CodeUnavailable && code(err2) == subjects.CodeUnavailable
+		return faultCode(err) == subjects.CodeUnavailable && faultCode(err2) == subjects.CodeUnavailable
 	})
 	if state, _, _ := s.Health.Snapshot(); state != actor.Draining {
 		t.Errorf("state %s", state)
@@ -198,16 +198,16 @@ func TestStopDrains(t *testing.T) {
 		t.Error("the stop did not wait for the handler")
 	}
 	close(gate)
-	if err := await(t, "the answer", answered); err != nil {
+	if err := receive(t, "the answer", answered); err != nil {
 		t.Errorf("the request in flight: %v", err)
 	}
-	if err := await(t, "the stop", stopped); err != nil {
+	if err := receive(t, "the stop", stopped); err != nil {
 		t.Error(err)
 	}
 	if !closed.Load() || !conn.IsClosed() {
 		t.Errorf("closed %v, connection %s", closed.Load(), conn.Status())
 	}
-	if n := stored(t, kept); n != posts {
+	if n := countStored(t, kept); n != posts {
 		t.Errorf("%d of %d posts are stored", n, posts)
 	}
 }
@@ -224,7 +224,7 @@ func TestStopDoesNotHang(t *testing.T) {
 			b := bustest.Start(t)
 			entered, release, left := make(chan struct{}, 8), make(chan struct{}), make(chan struct{}, 8)
 			var closed atomic.Bool
-			a := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, _ toolMsg, _ actor.Out) (subjects.ToolResult, error) {
+			a := &testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, _ toolMsg, _ actor.Out) (subjects.ToolResult, error) {
 				entered <- struct{}{}
 				defer func() { left <- struct{}{} }()
 				if tt.listens {
@@ -244,17 +244,17 @@ func TestStopDoesNotHang(t *testing.T) {
 				t.Fatal(err)
 			}
 			user, nc := b.Connect("user"), b.Connect("operator")
-			answers := listen(t, nc, "_INBOX.stop.*")
+			answers := subscribe(t, nc, "_INBOX.stop.*")
 			for i := range 4 {
-				m := decodeMessage("tool.request.x", []byte(`{"call_id":"c","args":{}}`), subjects.HeaderDeadline, soon())
+				m := rawMessage("tool.request.x", []byte(`{"call_id":"c","args":{}}`), subjects.HeaderDeadline, nearDeadline())
 				m.Reply = fmt.Sprint("_INBOX.stop.", i)
 				if err := nc.PublishMsg(m); err != nil {
 					t.Fatal(err)
 				}
 			}
-			await(t, "the handler", entered)
-			until(t, "three wait", func() bool {
-				_, f := stats(t, user, "broker")
+			receive(t, "the handler", entered)
+			waitUntil(t, "three wait", func() bool {
+				_, f := readStats(t, user, "broker")
 				return f[0].Mailbox == 3
 			})
 			start := time.Now()
@@ -273,13 +273,13 @@ func TestStopDoesNotHang(t *testing.T) {
 				want = 3 // but the one whose handler is still at it
 			}
 			for range want {
-				if m := next(t, answers); m.Header.Get(subjects.HeaderErrCode) != subjects.CodeUnavailable {
+				if m := nextMessage(t, answers); m.Header.Get(subjects.HeaderErrCode) != subjects.CodeUnavailable {
 					t.Errorf("told %s", m.Header)
 				}
 			}
-			none(t, answers, nc)
+			expectNone(t, answers, nc)
 			close(release)
-			await(t, "the handler's end", left)
+			receive(t, "the handler's end", left)
 		})
 	}
 }
@@ -288,7 +288,7 @@ func TestStopDoesNotHang(t *testing.T) {
 func TestStopWithoutServer(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	s, err := actor.Supervise(t.Context(), (&stub{name: "critic", routes: []actor.Route{
+	s, err := actor.Supervise(t.Context(), (&testActor{name: "critic", routes: []actor.Route{
 		actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error { return nil }),
 	}}).spec(), b.Dial, actor.Config{DrainTimeout: 200 * time.Millisecond})
 	if err != nil {
@@ -308,11 +308,11 @@ func TestFatalRestarts(t *testing.T) {
 	b := bustest.Start(t)
 	made := make(chan *nats.Conn, 4)
 	var closes atomic.Int64
-	book := &logBook{}
+	book := &logRecorder{}
 	s := supervise(t, b, actor.Spec{Name: "broker", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 		made <- nc
 		broken := false
-		return &stub{name: "broker", close: func(context.Context) error { closes.Add(1); return nil }, routes: []actor.Route{
+		return &testActor{name: "broker", close: func(context.Context) error { closes.Add(1); return nil }, routes: []actor.Route{
 			actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 				if in.Body.CallID == "break" {
 					broken = true
@@ -321,40 +321,40 @@ func TestFatalRestarts(t *testing.T) {
 				if broken {
 					t.Error("an actor that had failed was used again")
 				}
-				return echo(ctx, in, out)
+				return echoArgs(ctx, in, out)
 			}, actor.Workers(1)),
 		}}, nil
 	}}, actor.Config{Log: book.logger()})
-	first := await(t, "the first", made)
+	first := receive(t, "the first", made)
 	user, out := b.Connect("user"), newOut(t, b.Connect("operator"))
-	if _, err := call(t, out, "break"); code(err) != subjects.CodeInternal || strings.Contains(err.Error(), "corrupt") {
+	if _, err := askTool(t, out, "break"); faultCode(err) != subjects.CodeInternal || strings.Contains(err.Error(), "corrupt") {
 		t.Errorf("told %v", err)
 	}
-	second := await(t, "the second", made)
+	second := receive(t, "the second", made)
 	if first == second || closes.Load() != 1 || !first.IsClosed() {
 		t.Errorf("the first was not closed: %d closes", closes.Load())
 	}
-	until(t, "ready again", func() bool { state, _, _ := s.Health.Snapshot(); return state == actor.Ready })
-	if _, err := call(t, out, "good"); err != nil {
+	waitUntil(t, "ready again", func() bool { state, _, _ := s.Health.Snapshot(); return state == actor.Ready })
+	if _, err := askTool(t, out, "good"); err != nil {
 		t.Errorf("after the restart: %v", err)
 	}
 	if _, restarts, last := s.Health.Snapshot(); restarts != 1 || last == nil || !strings.Contains(last.Error(), "corrupt") {
 		t.Errorf("%d restarts, %v", restarts, last)
 	}
-	if _, f := stats(t, user, "broker"); f[0].State != actor.Ready || f[0].Restarts != 1 || !strings.Contains(f[0].LastFailure, "corrupt") {
+	if _, f := readStats(t, user, "broker"); f[0].State != actor.Ready || f[0].Restarts != 1 || !strings.Contains(f[0].LastFailure, "corrupt") {
 		t.Errorf("figures %+v", f[0])
 	}
-	if len(book.with("restarting", "corrupt")) != 1 {
+	if len(book.linesWith("restarting", "corrupt")) != 1 {
 		t.Errorf("logged %s", book)
 	}
 }
 
 // Out of budget an actor stays down; the others do not notice.
-func TestBudget(t *testing.T) {
+func TestRestartBudget(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	var makes atomic.Int64
-	a := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(context.Context, toolMsg, actor.Out) (subjects.ToolResult, error) {
+	a := &testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(context.Context, toolMsg, actor.Out) (subjects.ToolResult, error) {
 		return subjects.ToolResult{}, actor.Fatal(errors.New("again"))
 	})}}
 	var house actor.System
@@ -364,7 +364,7 @@ func TestBudget(t *testing.T) {
 		}
 	})
 	handled := make(chan struct{}, 1)
-	critic := &stub{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error {
+	critic := &testActor{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error {
 		handled <- struct{}{}
 		return nil
 	})}}
@@ -382,21 +382,21 @@ func TestBudget(t *testing.T) {
 	}
 	broker := house.Actors()[1]
 	out := newOut(t, b.Connect("operator"))
-	until(t, "it gives up", func() bool {
+	waitUntil(t, "it gives up", func() bool {
 		state, _, _ := broker.Health.Snapshot()
 		if state == actor.Ready {
-			_, _ = call(t, out, "c")
+			_, _ = askTool(t, out, "c")
 		}
 		return state == actor.Failed
 	})
 	if _, restarts, last := broker.Health.Snapshot(); restarts != budget || last == nil || makes.Load() != 1+budget {
 		t.Errorf("%d restarts, made %d times, %v", restarts, makes.Load(), last)
 	}
-	if _, err := call(t, out, "c"); code(err) != subjects.CodeUnavailable {
+	if _, err := askTool(t, out, "c"); faultCode(err) != subjects.CodeUnavailable {
 		t.Errorf("a failed actor answers: %v", err)
 	}
-	speak(t, newOut(t, b.Connect("generator")), "q")
-	await(t, "the other actor", handled)
+	publishResponse(t, newOut(t, b.Connect("generator")), "q")
+	receive(t, "the other actor", handled)
 }
 
 // A connection that was closed under an actor is one more reason to start it anew.
@@ -408,7 +408,7 @@ func TestClosedConnectionRestarts(t *testing.T) {
 			b := bustest.Start(t)
 			conns := make(chan *nats.Conn, 4)
 			handled := make(chan string, 1)
-			a := &stub{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+			a := &testActor{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
 				handled <- in.Body.QueryID
 				return nil
 			})}}
@@ -422,10 +422,10 @@ func TestClosedConnectionRestarts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			await(t, "the connection", conns).Close()
-			await(t, "another connection", conns)
-			speak(t, newOut(t, b.Connect("generator")), "q1")
-			if q := await(t, "an event", handled); q != "q1" {
+			receive(t, "the connection", conns).Close()
+			receive(t, "another connection", conns)
+			publishResponse(t, newOut(t, b.Connect("generator")), "q1")
+			if q := receive(t, "an event", handled); q != "q1" {
 				t.Errorf("handled %s", q)
 			}
 			if _, restarts, last := s.Health.Snapshot(); restarts != 1 || !strings.Contains(fmt.Sprint(last), "closed") {
@@ -447,45 +447,45 @@ func TestServerRestart(t *testing.T) {
 			b := bustest.Start(t)
 			b.TCP = tcp
 			var makes atomic.Int64
-			spec := func(a *stub) actor.Spec {
+			spec := func(a *testActor) actor.Spec {
 				return actor.Spec{Name: a.name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
 					makes.Add(1)
 					return a, nil
 				}}
 			}
 			handled := make(chan string, 8)
-			broker := supervise(t, b, spec(&stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echo)}}), actor.Config{})
-			critic := supervise(t, b, spec(&stub{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+			broker := supervise(t, b, spec(&testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echoArgs)}}), actor.Config{})
+			critic := supervise(t, b, spec(&testActor{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
 				handled <- in.Body.QueryID
 				return nil
 			})}}), actor.Config{})
 			op, generator := newOut(t, b.Connect("operator")), newOut(t, b.Connect("generator"))
-			if _, err := call(t, op, "before"); err != nil {
+			if _, err := askTool(t, op, "before"); err != nil {
 				t.Fatal(err)
 			}
-			speak(t, generator, "before")
-			await(t, "an event before", handled)
+			publishResponse(t, generator, "before")
+			receive(t, "an event before", handled)
 
 			if err := b.Server.Restart(); err != nil {
 				t.Fatal(err)
 			}
 			start := time.Now()
-			until(t, "requests are answered again", func() bool {
+			waitUntil(t, "requests are answered again", func() bool {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				_, err := actor.Ask(ctx, op, toolX(t), subjects.ToolRequest{CallID: "after"})
-				if c := code(err); err != nil && c != subjects.CodeUnavailable && c != subjects.CodeTimeout {
+				if c := faultCode(err); err != nil && c != subjects.CodeUnavailable && c != subjects.CodeTimeout {
 					t.Fatalf("asking over a broken link: %v", err)
 				}
 				return err == nil
 			})
-			until(t, "events are stored again", func() bool {
+			waitUntil(t, "events are stored again", func() bool {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				return actor.Emit(ctx, generator, subjects.ResponseGeneration, subjects.Response{QueryID: "after"}) == nil
 			})
 			// What was handled, but not yet known to be when the server went, comes again.
-			for await(t, "an event after", handled) != "after" {
+			for receive(t, "an event after", handled) != "after" {
 			}
 			if took := time.Since(start); took > 8*time.Second {
 				t.Errorf("it took %s", took)
@@ -503,7 +503,7 @@ func TestServerRestart(t *testing.T) {
 }
 
 // Whoever is asked leaves after whoever asks.
-func TestHouseStopsInReverse(t *testing.T) {
+func TestSystemStopsInReverse(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	var mu sync.Mutex
@@ -511,7 +511,7 @@ func TestHouseStopsInReverse(t *testing.T) {
 	var house actor.System
 	names := []string{"model", "memory", "broker", "generator"}
 	for _, n := range names {
-		a := &stub{name: n, close: func(context.Context) error {
+		a := &testActor{name: n, close: func(context.Context) error {
 			mu.Lock()
 			defer mu.Unlock()
 			order = append(order, n)
@@ -541,14 +541,14 @@ func TestHouseStopsInReverse(t *testing.T) {
 }
 
 // Cut off, an actor says nothing more and comes back.
-func TestAbort(t *testing.T) {
+func TestAbortCutsTheConnection(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	began, ended := make(chan struct{}, 4), make(chan error, 4)
 	house := &actor.System{}
-	s := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	s := &testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		if in.Body.CallID != "cut" {
-			return echo(ctx, in, out)
+			return echoArgs(ctx, in, out)
 		}
 		began <- struct{}{}
 		<-ctx.Done()
@@ -577,8 +577,8 @@ func TestAbort(t *testing.T) {
 	if err := <-answered; err == nil {
 		t.Error("it answered after it was cut off")
 	}
-	for deadline := time.Now().Add(patience); ; {
-		if _, err := call(t, out, "again"); err == nil {
+	for deadline := time.Now().Add(timeout); ; {
+		if _, err := askTool(t, out, "again"); err == nil {
 			break
 		} else if time.Now().After(deadline) {
 			t.Fatalf("it did not come back: %v", err)

@@ -2,8 +2,8 @@ package actor
 
 import "testing"
 
-// TestCheckObject is about arguments: what a policy reads there must be what the tool reads.
-func TestCheckObject(t *testing.T) {
+// TestCheckJSONObject is about arguments: what a policy reads there must be what the tool reads.
+func TestCheckJSONObject(t *testing.T) {
 	for _, c := range []struct {
 		name, in string
 		ok       bool

@@ -23,28 +23,28 @@ func TestDeniedPublish(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	b.ExpectViolations(2)
-	book := &logBook{}
-	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	book := &logRecorder{}
+	startActor(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		if err := out.Publish(ctx, subjects.Spec{Name: in.Body.CallID}, []byte(`{"secret":"hunter2"}`), false); err != nil {
 			t.Error(err)
 		}
-		return echo(ctx, in, out)
+		return echoArgs(ctx, in, out)
 	}))
-	letters := listen(t, b.Connect("user"), "dead.broker")
+	letters := subscribe(t, b.Connect("user"), "dead.broker")
 	out := newOut(t, b.Connect("operator"))
 	for _, subject := range []string{"response.delta.q1", "agent.generator.tool.request.x"} {
-		if _, err := call(t, out, subject); err != nil {
+		if _, err := askTool(t, out, subject); err != nil {
 			t.Fatal(err)
 		}
-		l := letter(t, letters)
+		l := nextDeadLetter(t, letters)
 		if l.Code != subjects.CodePermission || !strings.Contains(l.Reason, `"`+subject+`"`) || strings.Contains(fmt.Sprint(l), "hunter2") {
 			t.Errorf("dead letter %+v", l)
 		}
-		if len(book.with("dead letter", subjects.CodePermission, subject)) != 1 {
+		if len(book.linesWith("dead letter", subjects.CodePermission, subject)) != 1 {
 			t.Errorf("logged %s", book)
 		}
 	}
-	if _, err := call(t, out, "tool.output.x"); err != nil { // one it may say
+	if _, err := askTool(t, out, "tool.output.x"); err != nil { // one it may say
 		t.Error(err)
 	}
 }
@@ -54,28 +54,28 @@ func TestDeniedDeadLetter(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	b.ExpectViolations(1)
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		return subjects.ToolResult{}, out.Publish(ctx, subjects.Spec{Name: "dead.critic"}, []byte(`{}`), false)
 	}))
 	user := b.Connect("user")
-	letters := listen(t, user, "dead.*")
-	if _, err := call(t, newOut(t, b.Connect("operator")), "c"); err != nil {
+	letters := subscribe(t, user, "dead.*")
+	if _, err := askTool(t, newOut(t, b.Connect("operator")), "c"); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the violation", func() bool { return len(b.ConnErrors()) == 1 })
-	none(t, letters, user)
+	waitUntil(t, "the violation", func() bool { return len(b.ConnErrors()) == 1 })
+	expectNone(t, letters, user)
 }
 
 // Emit returns when the event is stored, and errs when it is not.
-func TestEmit(t *testing.T) {
+func TestEmitIsStored(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	user := b.Connect("user")
-	kept := events(t, user)
+	kept := eventsStream(t, user)
 	out := newOut(t, b.Connect("generator"))
 	for i := range 3 {
-		speak(t, out, "q")
-		if n := stored(t, kept); n != uint64(i+1) {
+		publishResponse(t, out, "q")
+		if n := countStored(t, kept); n != uint64(i+1) {
 			t.Fatalf("%d stored after %d", n, i+1)
 		}
 	}
@@ -123,11 +123,11 @@ func TestEmit(t *testing.T) {
 }
 
 // What somebody else has used up is not stored a second time, and Emit says so.
-func TestEmitWithAUsedID(t *testing.T) {
+func TestEmitOnceWithUsedID(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	done := make(chan error, 2)
-	run(t, b, "generator", actor.Config{NewID: func() string { return "always-the-same" }}, actor.Subscribe(subjects.QueryCancel, func(ctx context.Context, _ actor.Msg[subjects.Cancel], out actor.Out) error {
+	startActor(t, b, "generator", actor.Config{NewID: func() string { return "always-the-same" }}, actor.Subscribe(subjects.QueryCancel, func(ctx context.Context, _ actor.Msg[subjects.Cancel], out actor.Out) error {
 		done <- actor.Emit(ctx, out, subjects.ResponseGeneration, subjects.Response{})
 		return nil
 	}))
@@ -136,7 +136,7 @@ func TestEmitWithAUsedID(t *testing.T) {
 		if err := user.Publish("query.cancel.q", []byte("x")); err != nil {
 			t.Fatal(err)
 		}
-		if got := await(t, "the emit", done); (got == nil) != (err == nil) || got != nil && !strings.Contains(got.Error(), err.Error()) {
+		if got := receive(t, "the emit", done); (got == nil) != (err == nil) || got != nil && !strings.Contains(got.Error(), err.Error()) {
 			t.Errorf("%d: %v, want %v", want, got, err)
 		}
 	}
@@ -152,8 +152,8 @@ func TestPostManyInOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	book := &logBook{}
-	s, err := actor.Supervise(t.Context(), (&stub{name: "generator", routes: []actor.Route{actor.Subscribe(subjects.QueryCancel, func(ctx context.Context, _ actor.Msg[subjects.Cancel], out actor.Out) error {
+	book := &logRecorder{}
+	s, err := actor.Supervise(t.Context(), (&testActor{name: "generator", routes: []actor.Route{actor.Subscribe(subjects.QueryCancel, func(ctx context.Context, _ actor.Msg[subjects.Cancel], out actor.Out) error {
 		for i := range n {
 			if err := actor.EmitAsync(ctx, out, topic, subjects.AgentState{To: fmt.Sprint(i)}); err != nil {
 				posted <- err
@@ -167,19 +167,19 @@ func TestPostManyInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	user := b.Connect("user")
-	kept := events(t, user)
-	live := listen(t, user, "agent.state.>")
+	kept := eventsStream(t, user)
+	live := subscribe(t, user, "agent.state.>")
 	if err := user.Publish("query.cancel.q", []byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	if err := await(t, "the posts", posted); err != nil {
+	if err := receive(t, "the posts", posted); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Stop(); err != nil { // waits for what was posted
 		t.Fatal(err)
 	}
 	// The cancel is an event itself, and the first.
-	if got := stored(t, kept); got != n+1 {
+	if got := countStored(t, kept); got != n+1 {
 		t.Errorf("%d stored, want %d", got, n+1)
 	}
 	at := func(i int, data []byte) {
@@ -189,7 +189,7 @@ func TestPostManyInOrder(t *testing.T) {
 		}
 	}
 	for i := range n { // the stream passes on what it has stored, in that order
-		m := next(t, live)
+		m := nextMessage(t, live)
 		if seq := m.Header.Get("Nats-Sequence"); seq != fmt.Sprint(i+2) {
 			t.Fatalf("event %d is the stream's %s", i, seq)
 		}
@@ -202,29 +202,29 @@ func TestPostManyInOrder(t *testing.T) {
 		}
 		at(i, m.Data)
 	}
-	if lines := book.with("not stored"); len(lines) > 0 {
+	if lines := book.linesWith("not stored"); len(lines) > 0 {
 		t.Errorf("logged %s", lines)
 	}
 }
 
 // Nobody waits for a post: that it was not stored is for the log.
-func TestPostThatIsNotStored(t *testing.T) {
+func TestFailedPostIsLogged(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	book := &logBook{}
+	book := &logRecorder{}
 	wrong := subjects.ResponseGeneration
 	wrong.Stream = "QUERIES"
-	run(t, b, "generator", actor.Config{Log: book.logger()}, actor.Subscribe(subjects.QueryCancel, func(ctx context.Context, in actor.Msg[subjects.Cancel], out actor.Out) error {
+	startActor(t, b, "generator", actor.Config{Log: book.logger()}, actor.Subscribe(subjects.QueryCancel, func(ctx context.Context, in actor.Msg[subjects.Cancel], out actor.Out) error {
 		return actor.EmitAsync(ctx, out.WithIDs("s1", in.Tokens[0]), wrong, subjects.Response{Answer: "hunter2"})
 	}))
 	user := b.Connect("user")
 	if err := user.Publish("query.cancel.q7", []byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "a line in the log", func() bool {
-		return len(book.with("event not stored", `"actor":"generator"`, `"subject":"response.generation"`, `"query":"q7"`, "expected stream")) == 1
+	waitUntil(t, "a line in the log", func() bool {
+		return len(book.linesWith("event not stored", `"actor":"generator"`, `"subject":"response.generation"`, `"query":"q7"`, "expected stream")) == 1
 	})
-	if len(book.with("hunter2")) > 0 {
+	if len(book.linesWith("hunter2")) > 0 {
 		t.Errorf("logged %s", book)
 	}
 }
@@ -239,17 +239,17 @@ func TestAskFaults(t *testing.T) {
 		_, err := actor.Ask(ctx, out, toolX(t), subjects.ToolRequest{CallID: "c", Args: json.RawMessage(args)})
 		return err
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 
 	start := time.Now()
-	if err := ask(ctx, `{}`); code(err) != subjects.CodeUnavailable || time.Since(start) > 2*time.Second {
+	if err := ask(ctx, `{}`); faultCode(err) != subjects.CodeUnavailable || time.Since(start) > 2*time.Second {
 		t.Errorf("nobody there: %v after %s", err, time.Since(start))
 	}
-	if err := ask(t.Context(), `{}`); code(err) != subjects.CodeNoDeadline {
+	if err := ask(t.Context(), `{}`); faultCode(err) != subjects.CodeNoDeadline {
 		t.Errorf("without a deadline: %v", err)
 	}
-	if err := ask(ctx, `"`+strings.Repeat("x", 256<<10)+`"`); code(err) != subjects.CodeTooLarge {
+	if err := ask(ctx, `"`+strings.Repeat("x", 256<<10)+`"`); faultCode(err) != subjects.CodeTooLarge {
 		t.Errorf("too large: %v", err)
 	}
 	if _, err := actor.Ask(ctx, out, subjects.ToolRequestService, subjects.ToolRequest{}); !errors.Is(err, actor.ErrIncomplete) {
@@ -267,13 +267,13 @@ func TestAskFaults(t *testing.T) {
 	}
 	short, done := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer done()
-	if err := ask(short, `{}`); code(err) != subjects.CodeTimeout {
+	if err := ask(short, `{}`); faultCode(err) != subjects.CodeTimeout {
 		t.Errorf("no answer: %v", err)
 	}
-	if err := ask(short, `{}`); code(err) != subjects.CodeTimeout {
+	if err := ask(short, `{}`); faultCode(err) != subjects.CodeTimeout {
 		t.Errorf("no time left to ask: %v", err)
 	}
-	gone, leave := context.WithTimeout(t.Context(), patience)
+	gone, leave := context.WithTimeout(t.Context(), timeout)
 	answer.Store(func(*nats.Msg) { leave() })
 	if err := ask(gone, `{}`); !errors.Is(err, context.Canceled) {
 		t.Errorf("the caller left: %v", err)
@@ -296,9 +296,9 @@ func TestAskFaults(t *testing.T) {
 		{"trick: a fault that says two things", `{"code":"busy","text":"no"}`, []string{subjects.HeaderErrCode, "denied"}, subjects.CodeDenied},
 		{"an answer", `{"call_id":"c","tool":"x"}`, nil, ""},
 	} {
-		answer.Store(func(m *nats.Msg) { _ = m.RespondMsg(decodeMessage("", []byte(tt.body), tt.headers...)) })
+		answer.Store(func(m *nats.Msg) { _ = m.RespondMsg(rawMessage("", []byte(tt.body), tt.headers...)) })
 		err := ask(ctx, `{}`)
-		if code(err) != tt.code || (err == nil) != (tt.code == "") {
+		if faultCode(err) != tt.code || (err == nil) != (tt.code == "") {
 			t.Errorf("%s: %v, want %s", tt.name, err, tt.code)
 		}
 		if err != nil && insides.MatchString(strings.ReplaceAll(err.Error(), "tool.request.x", "")) {
@@ -307,10 +307,10 @@ func TestAskFaults(t *testing.T) {
 	}
 
 	answer.Store(func(*nats.Msg) { nc.Close() })
-	if err := ask(ctx, `{}`); code(err) != subjects.CodeUnavailable {
+	if err := ask(ctx, `{}`); faultCode(err) != subjects.CodeUnavailable {
 		t.Errorf("closed while waiting: %v", err)
 	}
-	if err := ask(ctx, `{}`); code(err) != subjects.CodeUnavailable {
+	if err := ask(ctx, `{}`); faultCode(err) != subjects.CodeUnavailable {
 		t.Errorf("closed: %v", err)
 	}
 }
@@ -319,8 +319,8 @@ func TestAskFaults(t *testing.T) {
 func TestStore(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	t.Run("on the bus", func(t *testing.T) { storeSuite(t, newOut(t, b.Connect("broker"))) })
-	t.Run("in the recorder", func(t *testing.T) { storeSuite(t, (&actortest.Recorder{}).Out()) })
+	t.Run("on the bus", func(t *testing.T) { testStore(t, newOut(t, b.Connect("broker"))) })
+	t.Run("in the recorder", func(t *testing.T) { testStore(t, (&actortest.Recorder{}).Out()) })
 
 	// Another's bucket is not found, and not by accident.
 	b.ExpectViolations(1)
@@ -331,8 +331,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// storeSuite is what every store does.
-func storeSuite(t *testing.T, out actor.Out) {
+// testStore is what every store does.
+func testStore(t *testing.T, out actor.Out) {
 	t.Helper()
 	ctx := t.Context()
 	s := out.Store("ledger")

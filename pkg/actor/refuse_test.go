@@ -30,21 +30,21 @@ const secret = "hunter2"
 
 // Every trick that a message can play on its reader. Each ends in a typed fault for the sender, a dead letter that does
 // not repeat the message, and a call of the route's hook; no handler sees any of them.
-func TestBadInput(t *testing.T) {
+func TestMalformedMessagesAreRejected(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	var handled atomic.Int64
 	rejected := make(chan actor.Rejection, 8)
-	book := &logBook{}
-	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	book := &logRecorder{}
+	startActor(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		handled.Add(1)
-		return echo(ctx, in, out)
+		return echoArgs(ctx, in, out)
 	}, actor.OnReject(func(_ context.Context, rej actor.Rejection, _ actor.Out) { rejected <- rej })))
 	user, nc := b.Connect("user"), b.Connect("operator")
-	letters := listen(t, user, "dead.broker")
+	letters := subscribe(t, user, "dead.broker")
 
 	good := []byte(`{"call_id":"` + secret + `","args":{}}`)
-	packed := pack(t, subjects.ToolRequest{CallID: secret, Args: json.RawMessage(`{}`)})
+	packed := packMsgpack(t, subjects.ToolRequest{CallID: secret, Args: json.RawMessage(`{}`)})
 	asIs := func(s string) []byte { return []byte(s) }
 	// key is a packed map with one more key and value behind its own.
 	key := func(name, value string) []byte {
@@ -158,13 +158,13 @@ func TestBadInput(t *testing.T) {
 			if !ok {
 				contentType = tt.contentType
 			}
-			m := decodeMessage("tool.request.x", tt.body, subjects.HeaderType, contentType, subjects.HeaderDeadline, soon())
+			m := rawMessage("tool.request.x", tt.body, subjects.HeaderType, contentType, subjects.HeaderDeadline, nearDeadline())
 			for i := 0; i < len(tt.headers); i += 2 {
 				if m.Header[tt.headers[i]] = []string{tt.headers[i+1]}; tt.headers[i+1] == none {
 					delete(m.Header, tt.headers[i])
 				}
 			}
-			r := request(t, nc, m)
+			r := sendRaw(t, nc, m)
 
 			var f subjects.Fault
 			if err := actor.DecodeStrict(r.Data, &f); err != nil {
@@ -180,7 +180,7 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("the sender's words come back: %s", r.Data)
 			}
 
-			raw := next(t, letters)
+			raw := nextMessage(t, letters)
 			if strings.Contains(string(raw.Data), secret) || strings.Contains(string(raw.Data), "31337") {
 				t.Errorf("the dead letter repeats the body: %s", raw.Data)
 			}
@@ -194,7 +194,7 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("dead letter %s", raw.Data)
 			}
 
-			rej := await(t, "the hook", rejected)
+			rej := receive(t, "the hook", rejected)
 			if rej.Fault.Code != tt.code || rej.Subject != l.Subject || fmt.Sprint(rej.Tokens) != "[operator x]" || strings.ContainsAny(rej.Query+rej.Session, " .*>{") {
 				t.Errorf("the hook was told %+v", rej)
 			}
@@ -203,42 +203,42 @@ func TestBadInput(t *testing.T) {
 	if handled.Load() != 0 {
 		t.Errorf("%d of them reached the handler", handled.Load())
 	}
-	if lines := book.with(`panic`); len(lines) > 0 {
+	if lines := book.linesWith(`panic`); len(lines) > 0 {
 		t.Errorf("panic: %s", lines)
 	}
-	for _, l := range book.with(secret) {
+	for _, l := range book.linesWith(secret) {
 		t.Errorf("the log repeats a body: %s", l)
 	}
-	if _, err := call(t, newOut(t, nc), "good"); err != nil || handled.Load() != 1 {
+	if _, err := askTool(t, newOut(t, nc), "good"); err != nil || handled.Load() != 1 {
 		t.Errorf("after all that: %v, %d handled", err, handled.Load())
 	}
 
 	// What people see live is what is kept.
-	last, err := events(t, user).GetLastMsgForSubject(t.Context(), "from.broker.dead.broker")
+	last, err := eventsStream(t, user).GetLastMsgForSubject(t.Context(), "from.broker.dead.broker")
 	var l subjects.DeadLetter
 	if err != nil || json.Unmarshal(last.Data, &l) != nil || l.Code != rows[len(rows)-1].code {
 		t.Errorf("kept %+v, %v", last, err)
 	}
-	if _, f := stats(t, user, "broker"); f[0].Rejected != len(rows) {
+	if _, f := readStats(t, user, "broker"); f[0].Rejected != len(rows) {
 		t.Errorf("%d refused counted, want %d", f[0].Rejected, len(rows))
 	}
 }
 
 // What the server does not take never leaves the sender.
-func TestOverTheServersLimit(t *testing.T) {
+func TestPayloadOverServerLimit(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, echo))
+	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, echoArgs))
 	nc := b.Connect("operator")
-	if err := nc.PublishMsg(decodeMessage("tool.request.x", make([]byte, 1<<20+1))); !errors.Is(err, nats.ErrMaxPayload) {
+	if err := nc.PublishMsg(rawMessage("tool.request.x", make([]byte, 1<<20+1))); !errors.Is(err, nats.ErrMaxPayload) {
 		t.Errorf("a message over the limit: %v", err)
 	}
 	s := toolX(t)
 	s.MaxPayload = 2 << 20
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	_, err := actor.Ask(ctx, newOut(t, nc), s, subjects.ToolRequest{Args: json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`)})
-	if code(err) != subjects.CodeTooLarge {
+	if faultCode(err) != subjects.CodeTooLarge {
 		t.Errorf("asking over the limit: %v", err)
 	}
 }
@@ -256,7 +256,7 @@ func TestPlainText(t *testing.T) {
 		stop = in.Body
 		return nil
 	})
-	tool := actor.Serve(subjects.ToolRequestService, echo)
+	tool := actor.Serve(subjects.ToolRequestService, echoArgs)
 	for _, tt := range []struct {
 		name        string
 		route       actor.Route
@@ -283,10 +283,10 @@ func TestPlainText(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got, stop = subjects.Query{}, subjects.Cancel{}
 			rec := &actortest.Recorder{Time: time.Now()}
-			_, err := rec.Deliver(t, &stub{name: "x", routes: []actor.Route{tt.route}}, actortest.Message{
+			_, err := rec.Deliver(t, &testActor{name: "x", routes: []actor.Route{tt.route}}, actortest.Message{
 				Subject: tt.subject, Type: tt.contentType, Body: []byte(tt.body), Deadline: time.Now().Add(time.Minute),
 			})
-			if code(err) != tt.code || (err == nil) != (tt.code == "") {
+			if faultCode(err) != tt.code || (err == nil) != (tt.code == "") {
 				t.Fatalf("%v, want %q", err, tt.code)
 			}
 			if have := got.Query + stop.Reason; have != tt.want {
@@ -297,32 +297,32 @@ func TestPlainText(t *testing.T) {
 }
 
 // An event's reply subject is its speaker's word: whoever answered there would speak with rights of its own.
-func TestEventsAreNotAnswered(t *testing.T) {
+func TestEventsGetNoReply(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	run(t, b, "broker", actor.Config{},
-		actor.Serve(subjects.ToolRequestService, echo),
+	startActor(t, b, "broker", actor.Config{},
+		actor.Serve(subjects.ToolRequestService, echoArgs),
 		actor.Subscribe(subjects.ToolSchemaEvent, func(context.Context, actor.Msg[subjects.ToolSchema], actor.Out) error { return errors.New("no") }))
 	user, tool := b.Connect("user"), b.Connect("tool_get_datetime")
-	letters := listen(t, user, "dead.broker")
-	target := listen(t, b.Connect("tool_run_shell"), "tool.request.run_shell")
+	letters := subscribe(t, user, "dead.broker")
+	target := subscribe(t, b.Connect("tool_run_shell"), "tool.request.run_shell")
 	good, err := json.Marshal(subjects.ToolSchema{Name: "get_datetime"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, body := range [][]byte{good, []byte(`{`)} {
-		m := decodeMessage("tool.schema.get_datetime", body)
+		m := rawMessage("tool.schema.get_datetime", body)
 		m.Reply = "tool.call.tools.run_shell"
 		if err := tool.PublishMsg(m); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if l := letter(t, letters); l.Code != subjects.CodeMalformed || l.Subject != "tool.schema.tools.get_datetime" {
+	if l := nextDeadLetter(t, letters); l.Code != subjects.CodeMalformed || l.Subject != "tool.schema.tools.get_datetime" {
 		t.Errorf("dead letter %+v", l)
 	}
-	until(t, "both read", func() bool {
-		s, _ := stats(t, user, "broker")
+	waitUntil(t, "both read", func() bool {
+		s, _ := readStats(t, user, "broker")
 		return s.Endpoints[1].NumRequests == 2
 	})
-	none(t, target, user)
+	expectNone(t, target, user)
 }

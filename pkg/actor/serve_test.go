@@ -26,10 +26,10 @@ import (
 func TestServeCodecs(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, echo))
+	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, echoArgs))
 	nc := b.Connect("operator")
 	req := subjects.ToolRequest{CallID: "c1", Args: json.RawMessage(`{"a":1}`)}
-	asJSON, asMsgpack := []byte(`{"call_id":"c1","args":{"a":1}}`), pack(t, req)
+	asJSON, asMsgpack := []byte(`{"call_id":"c1","args":{"a":1}}`), packMsgpack(t, req)
 	for _, tt := range []struct {
 		name, contentType string
 		body              []byte
@@ -44,13 +44,13 @@ func TestServeCodecs(t *testing.T) {
 		{"no content type, msgpack", "", asMsgpack, subjects.TypeMsgpack},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := request(t, nc, decodeMessage("tool.request.x", tt.body, subjects.HeaderType, tt.contentType, subjects.HeaderDeadline, soon()))
+			r := sendRaw(t, nc, rawMessage("tool.request.x", tt.body, subjects.HeaderType, tt.contentType, subjects.HeaderDeadline, nearDeadline()))
 			if got := r.Header.Get(subjects.HeaderType); got != tt.want {
 				t.Fatalf("answered as %q, want %q: %s %q", got, tt.want, r.Header, r.Data)
 			}
 			var res subjects.ToolResult
 			if tt.want == subjects.TypeMsgpack {
-				unpack(t, r.Data, &res)
+				unpackMsgpack(t, r.Data, &res)
 			} else if err := json.Unmarshal(r.Data, &res); err != nil {
 				t.Fatal(err)
 			}
@@ -62,13 +62,13 @@ func TestServeCodecs(t *testing.T) {
 }
 
 // Who speaks is what the server wrote, whatever headers and payload say.
-func TestServeFrom(t *testing.T) {
+func TestServeReadsCallerFromSubject(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	got := make(chan toolMsg, 1)
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		got <- in
-		return echo(ctx, in, out)
+		return echoArgs(ctx, in, out)
 	}))
 	forged := []byte(`{"call_id":"c1","caller":"broker","args":{}}`)
 	for _, tt := range []struct {
@@ -85,8 +85,8 @@ func TestServeFrom(t *testing.T) {
 		{"trick: a tool named like a speaker", "operator", "tool.request.generator", "operator", []string{"operator", "generator"}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			request(t, b.Connect(tt.role), decodeMessage(tt.subject, forged, append(tt.headers, subjects.HeaderDeadline, soon())...))
-			in := await(t, "the request", got)
+			sendRaw(t, b.Connect(tt.role), rawMessage(tt.subject, forged, append(tt.headers, subjects.HeaderDeadline, nearDeadline())...))
+			in := receive(t, "the request", got)
 			if in.From != tt.from || !slices.Equal(in.Tokens, tt.tokens) {
 				t.Errorf("from %q, tokens %q", in.From, in.Tokens)
 			}
@@ -101,7 +101,7 @@ const goodTrace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 // The ids, the deadline and the trace go with everything that is said about a message, also when the handler uses a
 // context of its own.
-func TestHeadersAreCarried(t *testing.T) {
+func TestHeadersPropagate(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	tool, err := subjects.ToolEndpoint("get_datetime")
@@ -110,12 +110,12 @@ func TestHeadersAreCarried(t *testing.T) {
 	}
 	asked := make(chan actor.Msg[subjects.ToolOrder], 1)
 	supervise(t, b, actor.Spec{Name: "get_datetime", Role: subjects.ToolRole("get_datetime"), Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-		return &stub{name: "get_datetime", routes: []actor.Route{actor.Serve(tool, func(_ context.Context, in actor.Msg[subjects.ToolOrder], _ actor.Out) (subjects.ToolResult, error) {
+		return &testActor{name: "get_datetime", routes: []actor.Route{actor.Serve(tool, func(_ context.Context, in actor.Msg[subjects.ToolOrder], _ actor.Out) (subjects.ToolResult, error) {
 			asked <- in
 			return subjects.ToolResult{CallID: in.Body.CallID, Tool: "get_datetime"}, nil
 		})}}, nil
 	}}, actor.Config{})
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		// A forgetful handler: none of these contexts knows the message.
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 		defer cancel()
@@ -128,7 +128,7 @@ func TestHeadersAreCarried(t *testing.T) {
 		return res, errors.Join(err1, err2, err3, err4, err5, err6)
 	}))
 	user, nc := b.Connect("user"), b.Connect("generator")
-	emitted, posted := listen(t, user, "tool.request.x"), listen(t, user, "tool.result.x")
+	emitted, posted := subscribe(t, user, "tool.request.x"), subscribe(t, user, "tool.result.x")
 	deadline := time.Now().Add(time.Minute).Truncate(time.Millisecond)
 	ms := strconv.FormatInt(deadline.UnixMilli(), 10)
 
@@ -145,7 +145,7 @@ func TestHeadersAreCarried(t *testing.T) {
 		{"trick: a script", `00-<script>alert(1)</script>0000-b7ad6b7169203331-01`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := request(t, nc, decodeMessage("tool.request.x", []byte(`{"call_id":"c1","args":{}}`),
+			r := sendRaw(t, nc, rawMessage("tool.request.x", []byte(`{"call_id":"c1","args":{}}`),
 				subjects.HeaderQuery, "q-1", subjects.HeaderSession, "s-1", subjects.HeaderDeadline, ms, subjects.HeaderTrace, tt.trace))
 			if code := r.Header.Get(subjects.HeaderErrCode); code != "" {
 				t.Fatalf("%s %s", r.Header, r.Data)
@@ -157,7 +157,7 @@ func TestHeadersAreCarried(t *testing.T) {
 			if tt.trace != goodTrace && (len(trace) != 55 || trace == tt.trace || strings.ContainsAny(trace, "<>")) {
 				t.Errorf("trace %q was not replaced by a good one: %q", tt.trace, trace)
 			}
-			for what, m := range map[string]*nats.Msg{"reply": r, "emitted": next(t, emitted), "posted": next(t, posted)} {
+			for what, m := range map[string]*nats.Msg{"reply": r, "emitted": nextMessage(t, emitted), "posted": nextMessage(t, posted)} {
 				for header, want := range map[string]string{
 					subjects.HeaderQuery: "q-1", subjects.HeaderSession: "s-1", subjects.HeaderDeadline: ms, subjects.HeaderTrace: trace,
 				} {
@@ -166,7 +166,7 @@ func TestHeadersAreCarried(t *testing.T) {
 					}
 				}
 			}
-			in := await(t, "the call", asked)
+			in := receive(t, "the call", asked)
 			if in.Query != "q-1" || in.Session != "s-1" || !in.Deadline.Equal(deadline) {
 				t.Errorf("the tool was asked with query %q, session %q, deadline %s", in.Query, in.Session, in.Deadline)
 			}
@@ -175,11 +175,11 @@ func TestHeadersAreCarried(t *testing.T) {
 }
 
 // A shorter time of the handler's own holds for what it asks; a longer one does not.
-func TestAskedDeadlineIsTheEarlier(t *testing.T) {
+func TestAskUsesEarlierDeadline(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	limit := make(chan time.Duration, 1)
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), <-limit)
 		defer cancel()
 		service, err := subjects.ToolCallService.With("tools", "get_datetime")
@@ -203,11 +203,11 @@ func TestAskedDeadlineIsTheEarlier(t *testing.T) {
 	start := time.Now()
 	for _, d := range []time.Duration{2 * time.Second, time.Hour} {
 		limit <- d
-		if _, err := call(t, out, "c1"); err != nil {
+		if _, err := askTool(t, out, "c1"); err != nil {
 			t.Fatal(err)
 		}
-		want := start.Add(min(d, patience))
-		if at := await(t, "the call", got); at.Sub(want).Abs() > time.Second {
+		want := start.Add(min(d, timeout))
+		if at := receive(t, "the call", got); at.Sub(want).Abs() > time.Second {
 			t.Errorf("with %s of its own the handler asked until %s, want %s", d, at, want)
 		}
 	}
@@ -219,8 +219,8 @@ func TestHandlerFailures(t *testing.T) {
 	b := bustest.Start(t)
 	denial := &subjects.Fault{Code: subjects.CodeDenied, Text: "not today", Denial: &subjects.Denial{Layer: "paths", Rule: "r1", Reason: "outside", Allowed: []string{"/tmp"}}}
 	var none *subjects.Fault
-	book := &logBook{}
-	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	book := &logRecorder{}
+	startActor(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		switch in.Body.CallID {
 		case "panic":
 			panic("the secret is hunter2")
@@ -239,7 +239,7 @@ func TestHandlerFailures(t *testing.T) {
 		case "large":
 			return subjects.ToolResult{Result: strings.Repeat("x", 2<<20)}, nil
 		}
-		return echo(ctx, in, out)
+		return echoArgs(ctx, in, out)
 	}))
 	user := b.Connect("user")
 	out := newOut(t, b.Connect("operator"))
@@ -259,9 +259,9 @@ func TestHandlerFailures(t *testing.T) {
 		{"large", subjects.CodeTooLarge, nil, 0},
 	} {
 		t.Run(tt.id, func(t *testing.T) {
-			before := len(book.with())
-			_, err := call(t, out.WithIDs("s", "q-"+tt.id), tt.id)
-			if code(err) != tt.code {
+			before := len(book.linesWith())
+			_, err := askTool(t, out.WithIDs("s", "q-"+tt.id), tt.id)
+			if faultCode(err) != tt.code {
 				t.Fatalf("told %v, want %s", err, tt.code)
 			}
 			if strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "index") {
@@ -271,15 +271,15 @@ func TestHandlerFailures(t *testing.T) {
 			if tt.code == subjects.CodeDenied && (!errors.As(err, &f) || !reflect.DeepEqual(f, denial)) {
 				t.Errorf("the fault was changed: %+v", f)
 			}
-			if tt.log != nil && (len(book.with(tt.log...)) == 0 || len(book.with()) != before+1) {
-				t.Errorf("%d lines, want one with %q: %s", len(book.with())-before, tt.log, book)
+			if tt.log != nil && (len(book.linesWith(tt.log...)) == 0 || len(book.linesWith()) != before+1) {
+				t.Errorf("%d lines, want one with %q: %s", len(book.linesWith())-before, tt.log, book)
 			}
 			// The next one is handled, and the figures know.
-			if _, err := call(t, out, "good"); err != nil {
+			if _, err := askTool(t, out, "good"); err != nil {
 				t.Errorf("after that: %v", err)
 			}
 			want += tt.errors
-			if s, _ := stats(t, user, "broker"); s.Endpoints[0].NumErrors != want {
+			if s, _ := readStats(t, user, "broker"); s.Endpoints[0].NumErrors != want {
 				t.Errorf("%d errors counted, want %d", s.Endpoints[0].NumErrors, want)
 			}
 		})
@@ -290,47 +290,47 @@ func TestHandlerFailures(t *testing.T) {
 func TestRejectHookPanics(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	book := &logBook{}
-	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, echo, actor.OnReject(func(context.Context, actor.Rejection, actor.Out) { panic("oh") })))
+	book := &logRecorder{}
+	startActor(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, echoArgs, actor.OnReject(func(context.Context, actor.Rejection, actor.Out) { panic("oh") })))
 	nc := b.Connect("operator")
 	for range 2 {
-		r := request(t, nc, decodeMessage("tool.request.x", []byte(`{`), subjects.HeaderDeadline, soon()))
+		r := sendRaw(t, nc, rawMessage("tool.request.x", []byte(`{`), subjects.HeaderDeadline, nearDeadline()))
 		if r.Header.Get(subjects.HeaderErrCode) != subjects.CodeMalformed {
 			t.Errorf("told %s", r.Header)
 		}
 	}
-	until(t, "two lines", func() bool { return len(book.with("panic in reject hook", "oh")) == 2 })
+	waitUntil(t, "two lines", func() bool { return len(book.linesWith("panic in reject hook", "oh")) == 2 })
 }
 
-func TestWorkersBound(t *testing.T) {
+func TestWorkersBoundConcurrency(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	const workers, asks = 3, 20
 	entered, gate := make(chan struct{}, asks), make(chan struct{})
 	var now, most atomic.Int64
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		n := now.Add(1)
 		defer now.Add(-1)
 		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 		}
 		entered <- struct{}{}
 		<-gate
-		return echo(ctx, in, out)
+		return echoArgs(ctx, in, out)
 	}, actor.Workers(workers)))
 	user, out := b.Connect("user"), newOut(t, b.Connect("operator"))
 	var wg sync.WaitGroup
 	for range asks {
 		wg.Go(func() {
-			if _, err := call(t, out, "c"); err != nil {
+			if _, err := askTool(t, out, "c"); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	for range workers {
-		await(t, "a handler", entered)
+		receive(t, "a handler", entered)
 	}
-	until(t, "all others wait", func() bool {
-		_, f := stats(t, user, "broker")
+	waitUntil(t, "all others wait", func() bool {
+		_, f := readStats(t, user, "broker")
 		return f[0].Mailbox == asks-workers && f[0].InFlight == workers
 	})
 	if len(entered) > 0 {
@@ -343,13 +343,13 @@ func TestWorkersBound(t *testing.T) {
 	}
 }
 
-func TestOneWorkerKeepsTheOrder(t *testing.T) {
+func TestOneWorkerKeepsOrder(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	const n = 1000
 	var got []string
 	done := make(chan struct{})
-	run(t, b, "broker", actor.Config{Mailbox: 4 * n}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
+	startActor(t, b, "broker", actor.Config{Mailbox: 4 * n}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
 		if got = append(got, in.Body.CallID); len(got) == n {
 			close(done)
 		}
@@ -357,11 +357,11 @@ func TestOneWorkerKeepsTheOrder(t *testing.T) {
 	}, actor.Workers(1)))
 	nc := b.Connect("operator")
 	for i := range n {
-		if err := nc.PublishMsg(decodeMessage("tool.request.x", fmt.Appendf(nil, `{"call_id":"%d","args":{}}`, i), subjects.HeaderDeadline, soon())); err != nil {
+		if err := nc.PublishMsg(rawMessage("tool.request.x", fmt.Appendf(nil, `{"call_id":"%d","args":{}}`, i), subjects.HeaderDeadline, nearDeadline())); err != nil {
 			t.Fatal(err)
 		}
 	}
-	await(t, "the last", done)
+	receive(t, "the last", done)
 	for i, id := range got {
 		if id != strconv.Itoa(i) {
 			t.Fatalf("at %d came %s", i, id)
@@ -371,36 +371,36 @@ func TestOneWorkerKeepsTheOrder(t *testing.T) {
 
 // One account's flood gets its share of the mailbox and is told at once about the rest, while all workers are still at
 // work. Each request gets exactly one answer, what waits is bounded, and another account still comes in.
-func TestOverflowAnswersBusy(t *testing.T) {
+func TestFullMailboxRepliesBusy(t *testing.T) {
 	// Not parallel: it measures the heap.
 	b := bustest.Start(t)
 	const asks, mailbox, size = 3000, 8, 16 << 10
 	const share = mailbox / 2 // with one worker: waiting and at work
 	gate, entered := make(chan struct{}), make(chan struct{}, asks)
-	run(t, b, "broker", actor.Config{Mailbox: mailbox}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	startActor(t, b, "broker", actor.Config{Mailbox: mailbox}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		entered <- struct{}{}
 		<-gate
 		return subjects.ToolResult{CallID: in.Body.CallID}, nil
 	}, actor.Workers(1)))
 	user, nc := b.Connect("user"), b.Connect("operator")
-	answers := listen(t, nc, "_INBOX.busy.*")
+	answers := subscribe(t, nc, "_INBOX.busy.*")
 	body := fmt.Appendf(nil, `{"call_id":"c","args":{"pad":%q}}`, strings.Repeat("x", size))
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	for i := range asks {
-		m := decodeMessage("tool.request.x", body, subjects.HeaderDeadline, soon())
+		m := rawMessage("tool.request.x", body, subjects.HeaderDeadline, nearDeadline())
 		m.Reply = "_INBOX.busy." + strconv.Itoa(i)
 		if err := nc.PublishMsg(m); err != nil {
 			t.Fatal(err)
 		}
 		if i == 0 { // the worker has it, and keeps it
-			await(t, "the handler", entered)
+			receive(t, "the handler", entered)
 		}
 	}
 	told := map[string]string{}
 	hear := func() {
-		m := next(t, answers)
+		m := nextMessage(t, answers)
 		if _, twice := told[m.Subject]; twice {
 			t.Fatalf("%s was answered twice", m.Subject)
 		}
@@ -410,8 +410,8 @@ func TestOverflowAnswersBusy(t *testing.T) {
 		hear()
 	}
 	other := b.Connect("generator")
-	heard := listen(t, other, "_INBOX.other.*")
-	m := decodeMessage("tool.request.x", body, subjects.HeaderDeadline, soon())
+	heard := subscribe(t, other, "_INBOX.other.*")
+	m := rawMessage("tool.request.x", body, subjects.HeaderDeadline, nearDeadline())
 	m.Reply = "_INBOX.other.1"
 	if err := other.PublishMsg(m); err != nil {
 		t.Fatal(err)
@@ -424,20 +424,20 @@ func TestOverflowAnswersBusy(t *testing.T) {
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > asks*size/2 {
 		t.Errorf("%d MB are held while %d of %d bytes wait", grown>>20, mailbox, size)
 	}
-	if _, f := stats(t, user, "broker"); f[0].Mailbox > share || f[0].Rejected != asks-share {
+	if _, f := readStats(t, user, "broker"); f[0].Mailbox > share || f[0].Rejected != asks-share {
 		t.Errorf("figures %+v", f[0])
 	}
 	close(gate)
 	for range share {
 		hear()
 	}
-	if code := next(t, heard).Header.Get(subjects.HeaderErrCode); code != "" {
+	if code := nextMessage(t, heard).Header.Get(subjects.HeaderErrCode); code != "" {
 		t.Errorf("another account was kept out: %s", code)
 	}
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	none(t, answers, nc)
+	expectNone(t, answers, nc)
 	count := map[string]int{}
 	for _, c := range told {
 		count[c]++

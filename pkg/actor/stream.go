@@ -25,7 +25,7 @@ type PlainTexter interface{ PlainText() string }
 func ServeStream[Q, A any](s subjects.Service[Q, A], h StreamHandler[Q, A], opts ...Option) Route {
 	r := Route{spec: s.Spec, kind: serve, stream: true}
 	r.handle = func(ctx context.Context, in *inbound, out Out) ([]byte, error) {
-		m, err := decodeMessage[Q](in)
+		m, err := rawMessage[Q](in)
 		if err != nil {
 			return nil, err
 		}

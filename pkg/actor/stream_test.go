@@ -18,8 +18,8 @@ import (
 
 type chatMsg = actor.Msg[subjects.ChatRequest]
 
-// chat asks the model and returns the pieces it got before the end or the error.
-func chat(ctx context.Context, out actor.Out, model string) (got []string, err error) {
+// askChat asks the model and returns the pieces it got before the end or the error.
+func askChat(ctx context.Context, out actor.Out, model string) (got []string, err error) {
 	for piece, err := range actor.AskStream(ctx, out, subjects.ModelChat, subjects.ChatRequest{Role: "assistant", Model: model}) {
 		if err != nil {
 			return got, err
@@ -29,17 +29,17 @@ func chat(ctx context.Context, out actor.Out, model string) (got []string, err e
 	return got, nil
 }
 
-func waiting(t *testing.T) context.Context {
+func withTimeout(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-func TestStream(t *testing.T) {
+func TestStreamedReplies(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	run(t, b, "model", actor.Config{}, actor.ServeStream(subjects.ModelChat, func(_ context.Context, in chatMsg, say func(subjects.ChatChunk) error, _ actor.Out) error {
+	startActor(t, b, "model", actor.Config{}, actor.ServeStream(subjects.ModelChat, func(_ context.Context, in chatMsg, say func(subjects.ChatChunk) error, _ actor.Out) error {
 		switch in.Body.Model {
 		case "silent":
 			return nil
@@ -76,7 +76,7 @@ func TestStream(t *testing.T) {
 		{model: "too large", want: three, code: subjects.CodeTooLarge},
 	} {
 		t.Run(tt.model, func(t *testing.T) {
-			got, err := chat(waiting(t), out, tt.model)
+			got, err := askChat(withTimeout(t), out, tt.model)
 			var f *subjects.Fault
 			errors.As(err, &f)
 			if !slices.Equal(got, tt.want) || (f != nil) != (tt.code != "") || f != nil && f.Code != tt.code {
@@ -92,7 +92,7 @@ func TestStream(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		nc := b.Connect("router")
-		if got, err := chat(ctx, newOut(t, nc), "speaks"); err == nil || got != nil {
+		if got, err := askChat(ctx, newOut(t, nc), "speaks"); err == nil || got != nil {
 			t.Errorf("%q, %v", got, err)
 		}
 		if err := nc.Flush(); err != nil {
@@ -100,16 +100,16 @@ func TestStream(t *testing.T) {
 		}
 	})
 	t.Run("without a deadline", func(t *testing.T) {
-		if _, err := chat(context.Background(), out, "speaks"); err == nil || !strings.Contains(err.Error(), subjects.CodeNoDeadline) {
+		if _, err := askChat(context.Background(), out, "speaks"); err == nil || !strings.Contains(err.Error(), subjects.CodeNoDeadline) {
 			t.Error(err)
 		}
 	})
 }
 
-func TestStreamNobodyThere(t *testing.T) {
+func TestStreamWithoutResponder(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	_, err := chat(waiting(t), newOut(t, b.Connect("generator")), "")
+	_, err := askChat(withTimeout(t), newOut(t, b.Connect("generator")), "")
 	var f *subjects.Fault
 	if !errors.As(err, &f) || f.Code != subjects.CodeUnavailable || actor.IsReplyFault(err) {
 		t.Error(err)
@@ -117,7 +117,7 @@ func TestStreamNobodyThere(t *testing.T) {
 }
 
 // Whoever breaks off ends the work, and nobody else's.
-func TestStreamStops(t *testing.T) {
+func TestStoppedStreamCancelsItsHandler(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	ended := make(chan string, 4)
@@ -129,7 +129,7 @@ func TestStreamStops(t *testing.T) {
 		ended <- in.Body.Model
 		return ctx.Err()
 	})
-	run(t, b, "model", actor.Config{}, endless)
+	startActor(t, b, "model", actor.Config{}, endless)
 	wantEnd := func(name string) {
 		t.Helper()
 		select {
@@ -137,17 +137,17 @@ func TestStreamStops(t *testing.T) {
 			if got != name {
 				t.Errorf("%s ended, not %s", got, name)
 			}
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			t.Errorf("%s goes on", name)
 		}
 	}
 	gen, com := newOut(t, b.Connect("generator")), newOut(t, b.Connect("committee"))
-	for range actor.AskStream(waiting(t), gen, subjects.ModelChat, subjects.ChatRequest{Model: "break"}) {
+	for range actor.AskStream(withTimeout(t), gen, subjects.ModelChat, subjects.ChatRequest{Model: "break"}) {
 		break
 	}
 	wantEnd("break")
 
-	ctx, cancel := context.WithCancel(waiting(t))
+	ctx, cancel := context.WithCancel(withTimeout(t))
 	defer cancel()
 	for _, err := range actor.AskStream(ctx, gen, subjects.ModelChat, subjects.ChatRequest{Model: "cancel"}) {
 		cancel()
@@ -164,12 +164,12 @@ func TestStreamStops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := decodeMessage("model.chat", pack(t, subjects.ChatRequest{Model: "guarded"}), subjects.HeaderType, subjects.TypeMsgpack, subjects.HeaderDeadline, soon(), subjects.HeaderStream, "known-id")
+	m := rawMessage("model.chat", packMsgpack(t, subjects.ChatRequest{Model: "guarded"}), subjects.HeaderType, subjects.TypeMsgpack, subjects.HeaderDeadline, nearDeadline(), subjects.HeaderStream, "known-id")
 	m.Reply = sub.Subject
 	if err := mine.PublishMsg(m); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sub.NextMsgWithContext(waiting(t)); err != nil {
+	if _, err := sub.NextMsgWithContext(withTimeout(t)); err != nil {
 		t.Fatal(err)
 	}
 	if err := nc.Publish("model.stop.known-id", []byte("{}")); err != nil {
@@ -178,7 +178,7 @@ func TestStreamStops(t *testing.T) {
 	if err := nc.Flush(); err != nil { // or it could come after all that follows
 		t.Fatal(err)
 	}
-	for range actor.AskStream(waiting(t), com, subjects.ModelChat, subjects.ChatRequest{Model: "later"}) {
+	for range actor.AskStream(withTimeout(t), com, subjects.ModelChat, subjects.ChatRequest{Model: "later"}) {
 		break // by then the forged stop was heard
 	}
 	wantEnd("later")
@@ -192,11 +192,11 @@ func TestStreamStops(t *testing.T) {
 }
 
 // A stop that is heard before its request's turn comes is not forgotten.
-func TestStreamStopsWhileItWaits(t *testing.T) {
+func TestStreamStoppedWhileQueued(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	began, let := make(chan string, 4), make(chan struct{})
-	run(t, b, "model", actor.Config{}, actor.ServeStream(subjects.ModelChat, func(ctx context.Context, in chatMsg, _ func(subjects.ChatChunk) error, _ actor.Out) error {
+	startActor(t, b, "model", actor.Config{}, actor.ServeStream(subjects.ModelChat, func(ctx context.Context, in chatMsg, _ func(subjects.ChatChunk) error, _ actor.Out) error {
 		began <- in.Body.Model
 		if in.Body.Model == "first" {
 			<-let
@@ -208,7 +208,7 @@ func TestStreamStopsWhileItWaits(t *testing.T) {
 	}, actor.Workers(1)))
 	nc := b.Connect("generator")
 	ask := func(name string) {
-		m := decodeMessage("model.chat", pack(t, subjects.ChatRequest{Model: name}), subjects.HeaderType, subjects.TypeMsgpack, subjects.HeaderDeadline, soon(), subjects.HeaderStream, name)
+		m := rawMessage("model.chat", packMsgpack(t, subjects.ChatRequest{Model: name}), subjects.HeaderType, subjects.TypeMsgpack, subjects.HeaderDeadline, nearDeadline(), subjects.HeaderStream, name)
 		m.Reply = nc.NewInbox()
 		if err := nc.PublishMsg(m); err != nil {
 			t.Fatal(err)
@@ -233,7 +233,7 @@ func TestStreamStopsWhileItWaits(t *testing.T) {
 			if got != want {
 				t.Fatalf("%s, want %s", got, want)
 			}
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			t.Fatalf("no %s", want)
 		}
 	}
@@ -253,12 +253,12 @@ func TestEmitOnce(t *testing.T) {
 	}
 	out := newOut(t, b.Connect("generator"))
 	for _, id := range []string{"id-1", "id-1", "id-2"} {
-		if err := actor.EmitOnce(waiting(t), out, subjects.AnswerDialog, id, subjects.Dialog{QueryID: id}); err != nil {
+		if err := actor.EmitOnce(withTimeout(t), out, subjects.AnswerDialog, id, subjects.Dialog{QueryID: id}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, want := range []string{"id-1", "id-2"} {
-		m, err := sub.NextMsgWithContext(waiting(t))
+		m, err := sub.NextMsgWithContext(withTimeout(t))
 		if err != nil || !strings.Contains(string(m.Data), want) {
 			t.Errorf("%v, %v", m, err)
 		}
@@ -270,10 +270,10 @@ func TestEmitOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := actor.EmitOnce(waiting(t), out, delta, "id-3", subjects.Delta{}); err == nil {
+	if err := actor.EmitOnce(withTimeout(t), out, delta, "id-3", subjects.Delta{}); err == nil {
 		t.Error("said once what nothing keeps")
 	}
-	if err := actor.EmitOnce(waiting(t), out, subjects.AnswerDialog, "", subjects.Dialog{}); err == nil {
+	if err := actor.EmitOnce(withTimeout(t), out, subjects.AnswerDialog, "", subjects.Dialog{}); err == nil {
 		t.Error("said once without an id")
 	}
 }
@@ -282,7 +282,7 @@ func TestEmitOnce(t *testing.T) {
 func TestStreamInPlainText(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	run(t, b, "gateway", actor.Config{}, actor.ServeStream(subjects.QueryAsk, func(_ context.Context, in actor.Msg[subjects.Query], say func(subjects.Delta) error, _ actor.Out) error {
+	startActor(t, b, "gateway", actor.Config{}, actor.ServeStream(subjects.QueryAsk, func(_ context.Context, in actor.Msg[subjects.Query], say func(subjects.Delta) error, _ actor.Out) error {
 		if err := say(subjects.Delta{Text: "you said: "}); err != nil {
 			return err
 		}
@@ -306,7 +306,7 @@ func TestStreamInPlainText(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, want := range tt.want {
-				m, err := sub.NextMsgWithContext(waiting(t))
+				m, err := sub.NextMsgWithContext(withTimeout(t))
 				if err != nil || !strings.Contains(string(m.Data), want) {
 					t.Fatalf("%v, %v, want %s", m, err, want)
 				}
@@ -314,7 +314,7 @@ func TestStreamInPlainText(t *testing.T) {
 					t.Errorf("%q", m.Data)
 				}
 			}
-			if m, err := sub.NextMsgWithContext(waiting(t)); err != nil || len(m.Data) != 0 || len(m.Header) != 0 {
+			if m, err := sub.NextMsgWithContext(withTimeout(t)); err != nil || len(m.Data) != 0 || len(m.Header) != 0 {
 				t.Errorf("the end is %v, %v", m, err)
 			}
 		})
@@ -326,24 +326,24 @@ func TestStoreKeys(t *testing.T) {
 	b := bustest.Start(t)
 	store := newOut(t, b.Connect("generator")).Store("state_generator")
 	for _, k := range []string{"conv.a", "conv.b", "turn.a"} {
-		if _, err := store.Put(waiting(t), k, []byte("{}"), 0); err != nil {
+		if _, err := store.Put(withTimeout(t), k, []byte("{}"), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, as := range []string{"generator", "user", "gateway"} {
-		got, err := newOut(t, b.Connect(as)).Store("state_generator").Keys(waiting(t), "conv")
+		got, err := newOut(t, b.Connect(as)).Store("state_generator").Keys(withTimeout(t), "conv")
 		slices.Sort(got)
 		if err != nil || !slices.Equal(got, []string{"conv.a", "conv.b"}) {
 			t.Errorf("%s: %q, %v", as, got, err)
 		}
-		if _, _, err := newOut(t, b.Connect(as)).Store("state_generator").Get(waiting(t), "conv.a"); err != nil {
+		if _, _, err := newOut(t, b.Connect(as)).Store("state_generator").Get(withTimeout(t), "conv.a"); err != nil {
 			t.Errorf("%s: %v", as, err)
 		}
 	}
 }
 
 // A piece that the link lost is noticed: an answer with a hole is no answer.
-func TestStreamLostPiece(t *testing.T) {
+func TestLostPieceIsAnError(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	model := b.Connect("model")
@@ -359,7 +359,7 @@ func TestStreamLostPiece(t *testing.T) {
 	if err := model.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	got, err := chat(waiting(t), newOut(t, b.Connect("generator")), "")
+	got, err := askChat(withTimeout(t), newOut(t, b.Connect("generator")), "")
 	var f *subjects.Fault
 	if !slices.Equal(got, []string{"0"}) || !errors.As(err, &f) || f.Code != subjects.CodeUnavailable {
 		t.Errorf("%q, %v", got, err)

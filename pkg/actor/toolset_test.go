@@ -37,7 +37,7 @@ var shout = actor.Tool{
 func TestToolset(t *testing.T) {
 	t.Parallel()
 	set := actor.Toolset{shout}
-	a := &stub{name: "critic", routes: set.Routes()}
+	a := &testActor{name: "critic", routes: set.Routes()}
 	var rec actortest.Recorder
 	rec.Time = time.Now()
 	for _, tt := range []struct{ name, args, want, err string }{

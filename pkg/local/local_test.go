@@ -6,7 +6,7 @@ import (
 	"conclave/pkg/local"
 )
 
-func TestHost(t *testing.T) {
+func TestIsLocalHost(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]bool{
 		"localhost": true, "LocalHost": true, "127.0.0.1": true, "127.9.8.7": true, "::1": true, "0:0:0:0:0:0:0:1": true,
@@ -26,7 +26,7 @@ func TestHost(t *testing.T) {
 }
 
 // Letters that fold to those of localhost in Unicode are other names.
-func TestFolding(t *testing.T) {
+func TestUnicodeFoldingIsNotLocal(t *testing.T) {
 	t.Parallel()
 	if local.IsLocalHost("localho\u017ft") { // a long s folds to s
 		t.Error("a name with a long s is taken for localhost")

@@ -20,7 +20,7 @@ import (
 // canary is a value that must never be seen.
 const canary = "canary-7f3a91-of-the-keyring"
 
-func key(t testing.TB) *seal.Key {
+func newKey(t testing.TB) *seal.Key {
 	t.Helper()
 	k, err := seal.NewKey()
 	if err != nil {
@@ -29,7 +29,7 @@ func key(t testing.TB) *seal.Key {
 	return k
 }
 
-func sealed(t testing.TB, to *seal.Key) subjects.SecretValue {
+func sealCanary(t testing.TB, to *seal.Key) subjects.SecretValue {
 	t.Helper()
 	v, err := seal.Seal(seal.NewSecret([]byte(canary)), to.Public())
 	if err != nil {
@@ -38,10 +38,10 @@ func sealed(t testing.TB, to *seal.Key) subjects.SecretValue {
 	return v
 }
 
-func TestThere(t *testing.T) {
+func TestSealedValueOpensOnlyForItsKey(t *testing.T) {
 	t.Parallel()
-	k := key(t)
-	v := sealed(t, k)
+	k := newKey(t)
+	v := sealCanary(t, k)
 	if bytes.Contains(v.Sealed, []byte(canary)) {
 		t.Error("the value can be read without a key")
 	}
@@ -49,7 +49,7 @@ func TestThere(t *testing.T) {
 	if err != nil || string(got.Reveal()) != canary {
 		t.Fatalf("opened %q, %v", got.Reveal(), err)
 	}
-	if again := sealed(t, k); again.From == v.From || bytes.Equal(again.Sealed, v.Sealed) {
+	if again := sealCanary(t, k); again.From == v.From || bytes.Equal(again.Sealed, v.Sealed) {
 		t.Error("two answers have one sender: its key was kept")
 	}
 	k.Wipe()
@@ -58,10 +58,10 @@ func TestThere(t *testing.T) {
 	}
 }
 
-func TestOpen(t *testing.T) {
+func TestOpenRejectsChangedValues(t *testing.T) {
 	t.Parallel()
-	k := key(t)
-	good := sealed(t, k)
+	k := newKey(t)
+	good := sealCanary(t, k)
 	change := func(f func(v *subjects.SecretValue)) subjects.SecretValue {
 		v := subjects.SecretValue{Sealed: bytes.Clone(good.Sealed), From: good.From}
 		f(&v)
@@ -74,16 +74,16 @@ func TestOpen(t *testing.T) {
 		ok   bool
 	}{
 		{"as it came", k, good, true},
-		{"another receiver", key(t), good, false},
+		{"another receiver", newKey(t), good, false},
 		{"nothing", k, subjects.SecretValue{}, false},
 		{"no sender", k, change(func(v *subjects.SecretValue) { v.From = "" }), false},
 		{"trick: one bit changed", k, change(func(v *subjects.SecretValue) { v.Sealed[len(v.Sealed)-1] ^= 1 }), false},
 		{"trick: another nonce", k, change(func(v *subjects.SecretValue) { v.Sealed[5] ^= 1 }), false},
 		{"trick: cut short", k, change(func(v *subjects.SecretValue) { v.Sealed = v.Sealed[:20] }), false},
-		{"trick: another sender", k, change(func(v *subjects.SecretValue) { v.From = key(t).Public() }), false},
+		{"trick: another sender", k, change(func(v *subjects.SecretValue) { v.From = newKey(t).Public() }), false},
 		{"trick: the receiver as its own sender", k, change(func(v *subjects.SecretValue) { v.From = k.Public() }), false},
 		{"trick: a sender of 64 characters", k, change(func(v *subjects.SecretValue) { v.From += "AAAAAAAA" }), false},
-		{"trick: a sender of low order", k, change(func(v *subjects.SecretValue) { v.From = lowOrder(t, 0) }), false},
+		{"trick: a sender of low order", k, change(func(v *subjects.SecretValue) { v.From = lowOrderKey(t, 0) }), false},
 		{"trick: more than any value", k, change(func(v *subjects.SecretValue) { v.Sealed = make([]byte, seal.MaxValue+65) }), false},
 	} {
 		got, err := seal.Open(tt.with, tt.v)
@@ -96,8 +96,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// lowOrder is the public key whose point is n: 0 and 1 have low order.
-func lowOrder(t testing.TB, n byte) string {
+// lowOrderKey is the public key whose point is n: 0 and 1 have low order.
+func lowOrderKey(t testing.TB, n byte) string {
 	t.Helper()
 	point := make([]byte, 32)
 	point[0] = n
@@ -110,7 +110,7 @@ func lowOrder(t testing.TB, n byte) string {
 
 func TestCheckKey(t *testing.T) {
 	t.Parallel()
-	good := key(t).Public()
+	good := newKey(t).Public()
 	user, err := nkeys.CreateUser()
 	if err != nil {
 		t.Fatal(err)
@@ -141,8 +141,8 @@ func TestCheckKey(t *testing.T) {
 		{"trick: longer than a key", good + "AAAAAAAA", false},
 		{"trick: a line break in it", good[:55] + "\n", false},
 		{"trick: a line break behind it", good + "\n", false},
-		{"trick: the point zero", lowOrder(t, 0), false},
-		{"trick: the point one", lowOrder(t, 1), false},
+		{"trick: the point zero", lowOrderKey(t, 0), false},
+		{"trick: the point one", lowOrderKey(t, 1), false},
 	} {
 		if err := seal.CheckKey(tt.public); (err == nil) != tt.ok || err != nil && !errors.Is(err, seal.ErrKey) {
 			t.Errorf("%s: %v", tt.name, err)
@@ -154,13 +154,13 @@ func TestCheckKey(t *testing.T) {
 }
 
 // What the check above is for: nkeys seals to a point of low order, and anyone opens it.
-func TestLowOrderBites(t *testing.T) {
+func TestLowOrderKeyWouldLeak(t *testing.T) {
 	t.Parallel()
 	sender, err := nkeys.CreateCurveKeys()
 	if err != nil {
 		t.Fatal(err)
 	}
-	open, err := sender.Seal([]byte(canary), lowOrder(t, 0))
+	open, err := sender.Seal([]byte(canary), lowOrderKey(t, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,14 +168,14 @@ func TestLowOrderBites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := stranger.Open(open, lowOrder(t, 0)); err != nil || string(got) != canary {
+	if got, err := stranger.Open(open, lowOrderKey(t, 0)); err != nil || string(got) != canary {
 		t.Errorf("nkeys now refuses it itself: %v", err)
 	}
 }
 
-func TestValues(t *testing.T) {
+func TestValueLengths(t *testing.T) {
 	t.Parallel()
-	k := key(t)
+	k := newKey(t)
 	for _, tt := range []struct {
 		name  string
 		value []byte
@@ -203,8 +203,8 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestUnprintable tries every way to text that Go has, and what people do by accident.
-func TestUnprintable(t *testing.T) {
+// TestSecretIsNeverPrinted tries every way to text that Go has, and what people do by accident.
+func TestSecretIsNeverPrinted(t *testing.T) {
 	t.Parallel()
 	s := seal.NewSecret([]byte(canary))
 	type inner struct{ hidden seal.Secret }
@@ -251,7 +251,7 @@ func TestUnprintable(t *testing.T) {
 	if got := fmt.Sprint(string(s.Reveal())); !strings.Contains(got, canary) {
 		t.Error("the control: what is revealed must be found")
 	}
-	k := key(t)
+	k := newKey(t)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%x"} {
 		if got := fmt.Sprintf(verb, k); got != k.Public() {
 			t.Errorf("a key prints %s", got)
@@ -259,7 +259,7 @@ func TestUnprintable(t *testing.T) {
 	}
 }
 
-func TestWipe(t *testing.T) {
+func TestWipeErasesEveryCopy(t *testing.T) {
 	t.Parallel()
 	raw := []byte(canary)
 	s := seal.NewSecret(raw)
@@ -272,13 +272,13 @@ func TestWipe(t *testing.T) {
 }
 
 func FuzzOpen(f *testing.F) {
-	k := key(f)
-	good := sealed(f, k)
+	k := newKey(f)
+	good := sealCanary(f, k)
 	f.Add(good.Sealed, good.From)
 	f.Add([]byte{}, "")
 	f.Add(good.Sealed[:30], good.From)
 	f.Add(good.Sealed, good.From+"AAAAAAAA")
-	f.Add(good.Sealed, lowOrder(f, 1))
+	f.Add(good.Sealed, lowOrderKey(f, 1))
 	f.Fuzz(func(t *testing.T, data []byte, from string) {
 		got, err := seal.Open(k, subjects.SecretValue{Sealed: data, From: from})
 		if err == nil && string(got.Reveal()) != canary {
@@ -291,9 +291,9 @@ func FuzzOpen(f *testing.F) {
 }
 
 func FuzzCheckKey(f *testing.F) {
-	f.Add(key(f).Public())
+	f.Add(newKey(f).Public())
 	f.Add("")
-	f.Add(lowOrder(f, 0))
+	f.Add(lowOrderKey(f, 0))
 	f.Add(strings.Repeat("A", 56))
 	value := seal.NewSecret([]byte(canary))
 	f.Fuzz(func(t *testing.T, public string) {

@@ -40,7 +40,7 @@ type outer struct {
 	Other string           // no tag: not a setting
 }
 
-func TestDecodeLaysOver(t *testing.T) {
+func TestDecodeOverridesOnlyNamedFields(t *testing.T) {
 	v := outer{Name: "before", N: 3, List: []string{"x", "y"}, Inner: inner{On: true, Pause: pause(time.Second)}}
 	lines, err := strict.Decode([]byte("list: [a]\ninner:\n  pause: 2s\nmap:\n  k: {on: true}\nmaybe: false\n"), "f", &v)
 	if err != nil {
@@ -58,7 +58,7 @@ func TestDecodeLaysOver(t *testing.T) {
 	}
 }
 
-func TestDecodeRefuses(t *testing.T) {
+func TestDecodeRejects(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"fraction", "n: 1.5", "f:1: n: 1.5 is not a whole number"},
 		{"number too large", "n: 99999999999999999999", "is not a whole number"},
@@ -87,7 +87,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-func TestDecodeEndsItsReport(t *testing.T) {
+func TestDecodeBoundsItsErrors(t *testing.T) {
 	var v outer
 	_, err := strict.Decode([]byte("list: ["+strings.Repeat("1,", 100)+"]"), "f", &v)
 	if err == nil || strings.Count(err.Error(), "\n") != 20 || !strings.Contains(err.Error(), "and 80 more errors") {
@@ -130,8 +130,8 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestPlainData: what has no shape of its own is read as plain data, with the same rules inside.
-func TestPlainData(t *testing.T) {
+// TestDecodeAny: what has no shape of its own is read as plain data, with the same rules inside.
+func TestDecodeAny(t *testing.T) {
 	type loose struct {
 		Any  any            `yaml:"any"`
 		Map  map[string]any `yaml:"map"`

@@ -141,7 +141,7 @@ func TestRecorderIsAsStrictAsTheBus(t *testing.T) {
 }
 
 // What is said is held to the same rules as well.
-func TestRecorderChecksWhatIsSaid(t *testing.T) {
+func TestRecorderChecksPublications(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("the link is down")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
