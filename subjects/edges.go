@@ -342,7 +342,7 @@ func toolsAccount() Account {
 
 // zoneAccount is the account of an actor that serves its own tools.
 func zoneAccount(z string) Account {
-	doc := map[string]string{"memory": "memory; serves its own tools", "critic": "grades answers; serves its own tool", "reward": "rewards from feedback; serves its own tool"}[z]
+	doc := map[string]string{"memory": "stores and recalls entries; serves its own tools", "critic": "grades answers; serves its own tool", "reward": "rewards from feedback; serves its own tool"}[z]
 	u := User{Role: z, Sub: discoverySubjects(z)}
 	for _, t := range Zones[z] {
 		u.Sub, u.Pub = append(u.Sub, "tool.request."+t), append(u.Pub, "tool.schema."+t, "tool.output."+t+".*")

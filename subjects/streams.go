@@ -47,7 +47,7 @@ const MaxDeliver = 5
 func streams() []Stream {
 	out := []Stream{
 		{Name: "AUDIT", Account: Audit, Doc: "every decision and outcome; append-only", Subjects: []string{"audit.*.*"}, DedupeWindow: 2 * time.Minute},
-		{Name: "QUERIES", Account: Core, Doc: "questions, until an actor acknowledges them", Subjects: []string{"query.received", "query.committee", "query.task"}, RepublishFrom: "query.*", RepublishTo: "live.query.{{wildcard(1)}}", MaxAge: 30 * 24 * time.Hour, DedupeWindow: 2 * time.Minute},
+		{Name: "QUERIES", Account: Core, Doc: "questions as the user published them", Subjects: []string{"query.received", "query.committee", "query.task"}, RepublishFrom: "query.*", RepublishTo: "live.query.{{wildcard(1)}}", MaxAge: 30 * 24 * time.Hour, DedupeWindow: 2 * time.Minute},
 		{
 			Name: "TURNS", Account: Core, Doc: "questions in order, partitioned by session", Subjects: []string{"query.session.*"},
 			MapFrom: "query.session.*", MapTo: fmt.Sprintf("turn.{{partition(%d,1)}}.{{wildcard(1)}}", Partitions), MaxAge: 30 * 24 * time.Hour, DedupeWindow: 2 * time.Minute,

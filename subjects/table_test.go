@@ -12,11 +12,10 @@ import (
 	"testing"
 )
 
-// rule reports what is wrong with a layout, one line each.
+// rule lists the violations in a layout.
 type rule func(l Layout) []string
 
-// TestTableKeepsItsRules holds the table to its rules. Each rule is first shown a layout that breaks it: a rule that finds nothing
-// there would find nothing anywhere.
+// TestTableKeepsItsRules checks the table against its rules. Each rule must first detect layouts that break it.
 func TestTableKeepsItsRules(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -29,7 +28,7 @@ func TestTableKeepsItsRules(t *testing.T) {
 			"a watch under an exported name":   addEdge(Edge{Callers: []string{"generator"}, Kind: StreamImport, Owner: Core, Remote: "live.x", Local: "response.delta.*"}),
 			"discovery under its own name":     addEdge(Edge{Callers: []string{"gateway"}, Kind: ServiceImport, Owner: "model", Remote: "$SRV.>"}),
 		}},
-		{"nobody lives where streams live", checkStreamAccounts, map[string]func(l *Layout){
+		{"stream accounts have no clients", checkStreamAccounts, map[string]func(l *Layout){
 			"a reader inside":  func(l *Layout) { addUser(l, Audit, User{Role: "reader", Sub: []string{"_INBOX.>"}}) },
 			"an actor's store": func(l *Layout) { findAccount(l, "memory").Store = "enabled" },
 			"a stream outside": func(l *Layout) { l.Streams[1].Account = "generator" },
@@ -38,7 +37,7 @@ func TestTableKeepsItsRules(t *testing.T) {
 			"the same name twice":  addEdge(Edge{Callers: []string{"generator"}, Kind: ServiceImport, Owner: "critic", Remote: "broker.discover"}),
 			"a name inside a name": addEdge(Edge{Callers: []string{"committee"}, Kind: ServiceImport, Owner: "broker", Remote: "model.chat.x"}),
 		}},
-		{"everyone named exists", checkAccountsExist, map[string]func(l *Layout){
+		{"every named account exists", checkAccountsExist, map[string]func(l *Layout){
 			"an unknown owner":  addEdge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "nobody", Remote: "x"}),
 			"an unknown caller": addEdge(Edge{Callers: []string{"nobody"}, Kind: ServiceImport, Owner: "broker", Remote: "x"}),
 			"no caller":         addEdge(Edge{Kind: ServiceImport, Owner: "broker", Remote: "x"}),
@@ -59,7 +58,7 @@ func TestTableKeepsItsRules(t *testing.T) {
 			"shared keys":     func(l *Layout) { findBucket(l, "ledger").Subjects = []string{"$KV.>"} },
 			"two of one name": func(l *Layout) { l.Streams = append(l.Streams, *findBucket(l, "ledger")) },
 		}},
-		{"the audit has one way in", checkAuditAccess, map[string]func(l *Layout){
+		{"audit records enter by one subject", checkAuditAccess, map[string]func(l *Layout){
 			"without a name":        addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.broker.x", Local: "audit.x.y"}),
 			"a wider way":           addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.>", Local: "audit.>"}),
 			"the auditor appends":   addEdge(Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}),
@@ -67,7 +66,7 @@ func TestTableKeepsItsRules(t *testing.T) {
 			"a writer who may read": addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API.STREAM.MSG.GET.AUDIT", Local: "auditlog.API.STREAM.MSG.GET.AUDIT"}),
 			"boot writes anything":  func(l *Layout) { findAccount(l, Audit).Users[0].Pub = []string{"audit.*.*"} },
 		}},
-		{"nobody administers streams", checkNoStreamAdmin, map[string]func(l *Layout){
+		{"no account administers streams", checkNoStreamAdmin, map[string]func(l *Layout){
 			"create":            addEdge(jetStreamEdge("broker", "STREAM.CREATE.X", false, "")),
 			"update":            addEdge(jetStreamEdge("broker", "STREAM.UPDATE.EVENTS", false, "")),
 			"delete":            addEdge(jetStreamEdge("broker", "STREAM.DELETE.EVENTS", false, "")),
@@ -92,7 +91,7 @@ func TestTableKeepsItsRules(t *testing.T) {
 			"a free key":       func(l *Layout) { findAccount(l, "memory_in").Users[0].Pub = []string{"memory.stored"} },
 			"the actor pulls":  addEdge(jetStreamEdge("memory", "CONSUMER.MSG.NEXT.EVENTS.memory", true, "")),
 		}},
-		{"a shared account has nothing that answers it", checkSharedAccounts, map[string]func(l *Layout){
+		{"a shared account has no service imports", checkSharedAccounts, map[string]func(l *Layout){
 			"a tool is acked":   addEdge(Edge{Callers: []string{"tools"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.x", Local: "x"}),
 			"a second key":      func(l *Layout) { addUser(l, "memory", User{Role: "memory2"}) },
 			"not alone":         func(l *Layout) { findAccount(l, "tools").Users[0].Isolated = false },
@@ -100,7 +99,7 @@ func TestTableKeepsItsRules(t *testing.T) {
 			"another's inbox":   func(l *Layout) { findAccount(l, "tools").Users[0].Sub = []string{"_INBOX.>"} },
 			"another's calls":   func(l *Layout) { findAccount(l, "tools").Users[0].Sub = []string{"tool.request.*"} },
 		}},
-		{"only the user says what only the user may say", checkUserOnly, map[string]func(l *Layout){
+		{"control subjects belong to the user", checkUserOnly, map[string]func(l *Layout){
 			"memory decides":    addEdge(Edge{Callers: []string{"memory"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*"}),
 			"without the name":  addEdge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.user.x", Local: "x"}),
 			"a question by one": addEdge(Edge{Callers: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: "query.received"}),
@@ -111,7 +110,7 @@ func TestTableKeepsItsRules(t *testing.T) {
 			"twice":              addEdge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.<who>.x", Local: "x"}),
 			"in the wrong place": addEdge(Edge{Callers: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "from.x.<who>", Local: "x"}),
 		}},
-		{"every live subject has a writer", checkLiveSubjects, map[string]func(l *Layout){
+		{"every live subject has a publisher", checkLiveSubjects, map[string]func(l *Layout){
 			"no writer": addEdge(Edge{Callers: UserAccounts, Kind: StreamImport, Owner: Core, Remote: "live.weather", Local: "weather"}),
 			"no echo": func(l *Layout) {
 				l.Streams[slices.IndexFunc(l.Streams, func(s Stream) bool { return s.Name == "EVENTS" })].RepublishFrom = ""
@@ -142,7 +141,7 @@ func TestTableKeepsItsRules(t *testing.T) {
 	}
 }
 
-// copyTable is a table that a test may spoil.
+// copyTable returns a table that a test may change.
 func copyTable() Layout {
 	l := Table()
 	for i := range l.Accounts {
@@ -174,7 +173,7 @@ func hasAccount(l Layout, name string) bool {
 	return slices.ContainsFunc(l.Accounts, func(a Account) bool { return a.Name == name })
 }
 
-// checkNoChaining: what an account imports under a name that it exports, others reach through it, with nobody there to decide.
+// checkNoChaining: an import under an exported name would be reachable through the account, without its actor's decision.
 func checkNoChaining(l Layout) (wrong []string) {
 	for _, a := range l.Accounts {
 		for _, out := range l.Edges {
@@ -194,7 +193,7 @@ func checkNoChaining(l Layout) (wrong []string) {
 	return wrong
 }
 
-// checkStreamAccounts: JetStream publishes to any reply subject with the rights of its account, so nobody may live there.
+// checkStreamAccounts: JetStream publishes to any reply subject with the permissions of its account, so no client may be in it.
 func checkStreamAccounts(l Layout) (wrong []string) {
 	for _, a := range l.Accounts {
 		for _, u := range a.Users {
@@ -207,19 +206,19 @@ func checkStreamAccounts(l Layout) (wrong []string) {
 		}
 		for _, e := range l.Edges {
 			if a.Store != "" && slices.Contains(e.Callers, a.Name) {
-				wrong = append(wrong, fmt.Sprintf("%s has streams and speaks to %s", a.Name, e.Owner))
+				wrong = append(wrong, fmt.Sprintf("%s has streams and publishes to %s", a.Name, e.Owner))
 			}
 		}
 	}
 	for _, s := range l.Streams {
 		if !slices.ContainsFunc(l.Accounts, func(a Account) bool { return a.Name == s.Account && a.Store != "" }) {
-			wrong = append(wrong, fmt.Sprintf("%s lies in %s, which is no place for streams", s.Name, s.Account))
+			wrong = append(wrong, fmt.Sprintf("%s is in %s, which is no stream account", s.Name, s.Account))
 		}
 	}
 	return wrong
 }
 
-// checkOneOwnerPerName: two owners behind one name would both get the request. Discovery is meant to be that way.
+// checkOneOwnerPerName: two owners behind one name would both get the request. Discovery does so on purpose.
 func checkOneOwnerPerName(l Layout) (wrong []string) {
 	for _, a := range l.Accounts {
 		var seen []string
@@ -242,14 +241,14 @@ func checkOneOwnerPerName(l Layout) (wrong []string) {
 	return wrong
 }
 
-// checkAccountsExist: an edge to or from an account that does not exist would not load, or worse, would be nobody's.
+// checkAccountsExist: an edge to or from an account that does not exist would not load, or would have no effect.
 func checkAccountsExist(l Layout) (wrong []string) {
 	for _, e := range l.Edges {
 		if !hasAccount(l, e.Owner) {
 			wrong = append(wrong, fmt.Sprintf("%s is owned by %q, which does not exist", e.Remote, e.Owner))
 		}
 		if len(e.Callers) == 0 || e.Remote == "" || (e.Kind != ServiceImport && e.Kind != StreamImport) {
-			wrong = append(wrong, fmt.Sprintf("half an edge: %+v", e))
+			wrong = append(wrong, fmt.Sprintf("incomplete edge: %+v", e))
 		}
 		for i, w := range e.Callers {
 			if !hasAccount(l, w) || w == e.Owner || slices.Contains(e.Callers[:i], w) {
@@ -270,7 +269,7 @@ func checkAccountsExist(l Layout) (wrong []string) {
 	return wrong
 }
 
-// checkBucketOwners: a roll-up on any key that one may write empties the whole bucket.
+// checkBucketOwners: a roll-up of any writable key empties the whole bucket.
 func checkBucketOwners(l Layout) (wrong []string) {
 	seen := map[string]bool{}
 	for _, s := range l.Streams {
@@ -298,7 +297,7 @@ func checkBucketOwners(l Layout) (wrong []string) {
 	return wrong
 }
 
-// checkAuditAccess: records come in under the writer's name, and whoever writes does not read.
+// checkAuditAccess: records are stored under the writer's account, and writers cannot read.
 func checkAuditAccess(l Layout) (wrong []string) {
 	reads := []string{"$JS.API.STREAM.INFO.AUDIT", "$JS.API.STREAM.MSG.GET.AUDIT", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.INFO"}
 	for _, e := range l.Edges {
@@ -328,7 +327,7 @@ func checkAuditAccess(l Layout) (wrong []string) {
 	return wrong
 }
 
-// checkNoStreamAdmin: whoever may change a stream may empty it, whatever else is denied.
+// checkNoStreamAdmin: an account that may change a stream may empty it, whatever else is denied.
 func checkNoStreamAdmin(l Layout) (wrong []string) {
 	var bad []string
 	for _, s := range []string{"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.SNAPSHOT", "STREAM.RESTORE", "STREAM.MSG.DELETE", "STREAM.PEER.REMOVE", "STREAM.LEADER.STEPDOWN", "CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.DELETE", "CONSUMER.PAUSE", "CONSUMER.RESET", "CONSUMER.UNPIN", "ACCOUNT.PURGE", "META", "SERVER"} {
@@ -342,20 +341,20 @@ func checkNoStreamAdmin(l Layout) (wrong []string) {
 	}
 	for _, e := range l.Edges {
 		if hits(anyCaller(e.Remote)) {
-			wrong = append(wrong, fmt.Sprintf("%v may say %s", e.Callers, e.Remote))
+			wrong = append(wrong, fmt.Sprintf("%v may publish %s", e.Callers, e.Remote))
 		}
 	}
 	for _, a := range l.Accounts {
 		for _, u := range a.Users {
 			if !u.Boot && slices.ContainsFunc(u.Pub, hits) {
-				wrong = append(wrong, fmt.Sprintf("%s may say %v", u.Role, u.Pub))
+				wrong = append(wrong, fmt.Sprintf("%s may publish %v", u.Role, u.Pub))
 			}
 		}
 	}
 	return wrong
 }
 
-// checkPullers: a pulled message keeps its author's subject, and its puller could say it again.
+// checkPullers: a pulled message keeps its author's subject, and its puller could publish there.
 func checkPullers(l Layout) (wrong []string) {
 	own := map[string][]string{}
 	for _, p := range l.Consumers {
@@ -383,8 +382,8 @@ func checkPullers(l Layout) (wrong []string) {
 	return wrong
 }
 
-// checkSharedAccounts: the server checks no reply subject, so whatever answers one key of a shared account can be made to speak to
-// its neighbours.
+// checkSharedAccounts: the server checks no reply subject, so one key of a shared account could direct a reply to the subjects of
+// another.
 func checkSharedAccounts(l Layout) (wrong []string) {
 	for _, a := range l.Accounts {
 		if len(a.Users) < 2 {
@@ -406,14 +405,14 @@ func checkSharedAccounts(l Layout) (wrong []string) {
 				for _, p := range u.Pub {
 					for _, q := range append(slices.Clone(v.Sub), v.Pub...) {
 						if Overlap(p, q) {
-							wrong = append(wrong, fmt.Sprintf("%s says %s, %s has %s", u.Role, p, v.Role, q))
+							wrong = append(wrong, fmt.Sprintf("%s publishes %s, %s has %s", u.Role, p, v.Role, q))
 						}
 					}
 				}
 				for _, p := range u.Sub {
 					for _, q := range v.Sub {
 						if Overlap(p, q) && !strings.HasPrefix(p, "$SRV.") {
-							wrong = append(wrong, fmt.Sprintf("%s and %s both hear %s", u.Role, v.Role, p))
+							wrong = append(wrong, fmt.Sprintf("%s and %s both receive %s", u.Role, v.Role, p))
 						}
 					}
 				}
@@ -423,26 +422,26 @@ func checkSharedAccounts(l Layout) (wrong []string) {
 	return wrong
 }
 
-// checkUserOnly: decisions, overrides, settings and questions come from the user's two roles.
+// checkUserOnly: decisions, overrides, settings and questions come from the user's two accounts.
 func checkUserOnly(l Layout) (wrong []string) {
 	for _, e := range l.Edges {
 		ctl := strings.HasPrefix(e.Remote, "ctl.")
 		if ctl && !strings.HasPrefix(e.Remote, "ctl.<who>.") {
-			wrong = append(wrong, fmt.Sprintf("%s does not say who", e.Remote))
+			wrong = append(wrong, fmt.Sprintf("%s has no caller token", e.Remote))
 		}
 		if !ctl && (e.Kind != ServiceImport || !slices.ContainsFunc([]string{"query.received", "query.committee", "query.task", "query.ask"}, func(q string) bool { return Overlap(q, e.Remote) })) {
 			continue
 		}
 		for _, w := range e.Callers {
 			if !slices.Contains(UserAccounts, w) {
-				wrong = append(wrong, fmt.Sprintf("%s may say %s", w, e.Remote))
+				wrong = append(wrong, fmt.Sprintf("%s may publish %s", w, e.Remote))
 			}
 		}
 	}
 	return wrong
 }
 
-// checkAuthors: the second token of what is heard is the account, put there by the server.
+// checkAuthors: the second token of a received subject is the account, written by the server.
 func checkAuthors(l Layout) (wrong []string) {
 	for _, e := range l.Edges {
 		first, _, _ := strings.Cut(e.Remote, ".")
@@ -454,7 +453,7 @@ func checkAuthors(l Layout) (wrong []string) {
 	return wrong
 }
 
-// checkLiveSubjects: a watch that nobody can ever hear is a mistake in a name.
+// checkLiveSubjects: a subscription without a publisher is a mistake in a name.
 func checkLiveSubjects(l Layout) (wrong []string) {
 	for _, e := range l.Edges {
 		s, ok := strings.CutPrefix(e.Remote, "live.")
@@ -462,7 +461,7 @@ func checkLiveSubjects(l Layout) (wrong []string) {
 			continue
 		}
 		if e.Local != s {
-			wrong = append(wrong, fmt.Sprintf("%s is heard as %s", e.Remote, e.Local))
+			wrong = append(wrong, fmt.Sprintf("%s is received as %s", e.Remote, e.Local))
 		}
 		written := slices.ContainsFunc(l.Edges, func(w Edge) bool {
 			if w.Kind != ServiceImport || w.Owner != Core {
@@ -473,7 +472,7 @@ func checkLiveSubjects(l Layout) (wrong []string) {
 			})
 		})
 		if !written {
-			wrong = append(wrong, fmt.Sprintf("nobody writes what %v hear as %s", e.Callers, s))
+			wrong = append(wrong, fmt.Sprintf("no publisher of what %v receive as %s", e.Callers, s))
 		}
 	}
 	return wrong
@@ -484,7 +483,7 @@ func checkUniqueNames(l Layout) (wrong []string) {
 	accounts, roles := map[string]bool{}, map[string]bool{}
 	for _, a := range l.Accounts {
 		if CheckToken(a.Name) != nil || accounts[a.Name] || len(a.Users) == 0 || a.Doc == "" {
-			wrong = append(wrong, fmt.Sprintf("account %q: not a token, there twice, without a key or without a word about it", a.Name))
+			wrong = append(wrong, fmt.Sprintf("account %q: not a token, there twice, without a key or without documentation", a.Name))
 		}
 		accounts[a.Name] = true
 		for _, u := range a.Users {
@@ -500,7 +499,7 @@ func checkUniqueNames(l Layout) (wrong []string) {
 	return wrong
 }
 
-// findUnreachable reports specs that nobody can say, that nobody can hear, or that name a stream that is not there.
+// findUnreachable lists specs without a publisher, without a subscriber, or with an unknown stream.
 func findUnreachable(l Layout, specs []Spec) (wrong []string) {
 	var say, hear []string
 	for _, e := range l.Edges {
@@ -518,22 +517,22 @@ func findUnreachable(l Layout, specs []Spec) (wrong []string) {
 	}
 	for _, s := range specs {
 		if !slices.ContainsFunc(say, func(x string) bool { return Overlap(x, s.Name) }) {
-			wrong = append(wrong, "nobody can say "+s.Name)
+			wrong = append(wrong, "no publisher of "+s.Name)
 		}
 		if !slices.ContainsFunc(hear, func(x string) bool { return Overlap(x, s.Subscription()) }) {
-			wrong = append(wrong, "nobody can hear "+s.Subscription())
+			wrong = append(wrong, "no subscriber of "+s.Subscription())
 		}
 		if s.Stream != "" && !slices.ContainsFunc(l.Streams, func(st Stream) bool { return st.Name == s.Stream }) {
-			wrong = append(wrong, fmt.Sprintf("%s is kept in %s, which is not there", s.Name, s.Stream))
+			wrong = append(wrong, fmt.Sprintf("%s is stored in %s, which does not exist", s.Name, s.Stream))
 		}
 		if s.Doc == "" {
-			wrong = append(wrong, s.Name+" has no word about it")
+			wrong = append(wrong, s.Name+" has no documentation")
 		}
 	}
 	return wrong
 }
 
-// TestSpecsReachable shows that the list of subjects and the table of edges speak of the same things.
+// TestSpecsReachable shows that the list of subjects and the table of edges agree.
 func TestSpecsReachable(t *testing.T) {
 	t.Parallel()
 	for _, s := range []Spec{{Name: "weather.report", Doc: "x"}, {Name: "response.generation", Received: "nowhere", Doc: "x"}, {Name: "response.generation", Stream: "NOTHING", Doc: "x"}, {Name: "response.generation"}} {
@@ -662,6 +661,6 @@ func TestRoles(t *testing.T) {
 		}
 	}
 	if ZoneOf("nothing") != "" {
-		t.Error("a tool that nobody serves has a zone")
+		t.Error("a tool without a server has a zone")
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// tricks are tokens that mean something to someone on the way, or look like one that does.
+// tricks are invalid tokens: strings with a meaning in NATS or elsewhere, and lookalikes.
 var tricks = map[string]string{
 	"empty":                "",
 	"star":                 "*",
@@ -102,7 +102,7 @@ func TestMatch(t *testing.T) {
 		{"agent.*.tool.request.>", "agent.generator.tool.request.fs_read.coder-2", []string{"generator", "fs_read", "coder-2"}, true},
 		{"agent.*.tool.request.>", "agent.generator.tool.result.fs_read", nil, false},
 		{"agent.*.tool.request.>", "agent.a.b.tool.request.fs_read", nil, false},
-		// Odd tokens of the subject are text here: whoever uses them checks them.
+		// Odd tokens of the subject are text here: the caller checks them.
 		{"a.*", "a.*", []string{"*"}, true},
 		{"a.*", "a.>", []string{">"}, true},
 		{"a.b", "a.*", nil, false},
@@ -244,7 +244,7 @@ func TestParseToolRequest(t *testing.T) {
 	}
 }
 
-// TestCallerID shows that asking for the name twice does not change it: the path is not appended to in place.
+// TestCallerID shows that ID does not append to the path in place.
 func TestCallerID(t *testing.T) {
 	t.Parallel()
 	c := Caller{Account: "a", Path: []string{"b", "c"}}
@@ -258,7 +258,7 @@ func TestCallerID(t *testing.T) {
 	}
 }
 
-// FuzzParseToolRequest: whatever is accepted is exactly what it was read from, in tokens that may stand in a subject.
+// FuzzParseToolRequest: an accepted subject is rebuilt exactly from the parsed tokens, all of them valid.
 func FuzzParseToolRequest(f *testing.F) {
 	f.Add("agent.generator.tool.request.fs_read.coder-2")
 	for _, s := range tricks {
@@ -287,7 +287,7 @@ func FuzzParseToolRequest(f *testing.F) {
 	})
 }
 
-// simpleMatch says the same as Match in the plainest way: compare token by token.
+// simpleMatch is the reference implementation of Match: it compares token by token.
 func simpleMatch(pattern, subject string) ([]string, bool) {
 	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
 	var tokens []string
@@ -310,7 +310,7 @@ func simpleMatch(pattern, subject string) ([]string, bool) {
 	return tokens, len(p) == len(s)
 }
 
-// FuzzMatch: Match agrees with the plain reading, and with Overlap: what matches both patterns makes them overlap.
+// FuzzMatch: Match agrees with simpleMatch, and with Overlap: patterns that match one subject overlap.
 func FuzzMatch(f *testing.F) {
 	f.Add("agent.*.tool.request.>", "agent.generator.tool.request.x")
 	f.Add("a.>", "a..")
@@ -328,8 +328,7 @@ func FuzzMatch(f *testing.F) {
 	})
 }
 
-// FuzzWith: whatever With returns says nothing but what its pattern lets it say, holds no wildcard, and gives the
-// tokens back.
+// FuzzWith: a result of With matches its pattern, has no wildcard, and yields the tokens again.
 func FuzzWith(f *testing.F) {
 	f.Add(uint8(5), "q1", "", "")
 	f.Add(uint8(12), "fs_read", "coder-2", "researcher-5")

@@ -19,10 +19,10 @@ import (
 	"conclave/subjects"
 )
 
-// timeout is how long a test waits for what must come.
+// timeout bounds the wait for an expected event.
 const timeout = 20 * time.Second
 
-// routeQuery gives the router a question from a place in the stream and returns what it passed on.
+// routeQuery delivers a question to the router, at sequence 7 unless in has one.
 func routeQuery(t *testing.T, rec *actortest.Recorder, in actor.Msg[subjects.Query]) {
 	t.Helper()
 	in.Subject = "query.received"
@@ -34,26 +34,26 @@ func routeQuery(t *testing.T, rec *actortest.Recorder, in actor.Msg[subjects.Que
 	}
 }
 
-// publishedTurn is the only question that was passed on.
+// publishedTurn returns the only turn that was published, and checks its subject and ids.
 func publishedTurn(t *testing.T, rec *actortest.Recorder) (subjects.Query, actortest.Recorded) {
 	t.Helper()
-	said := rec.Published()
-	if len(said) != 1 || !strings.HasPrefix(said[0].Subject, "query.session.") {
-		t.Fatalf("said: %+v", said)
+	published := rec.Published()
+	if len(published) != 1 || !strings.HasPrefix(published[0].Subject, "query.session.") {
+		t.Fatalf("published: %+v", published)
 	}
 	var q subjects.Query
-	if err := json.Unmarshal([]byte(said[0].Body), &q); err != nil {
+	if err := json.Unmarshal([]byte(published[0].Body), &q); err != nil {
 		t.Fatal(err)
 	}
-	if said[0].Subject != "query.session."+q.SessionID || said[0].Session != q.SessionID || said[0].Query != q.QueryID || !said[0].Waited {
-		t.Errorf("said %+v of %+v", said[0], q)
+	if published[0].Subject != "query.session."+q.SessionID || published[0].Session != q.SessionID || published[0].Query != q.QueryID || !published[0].Waited {
+		t.Errorf("published %+v of %+v", published[0], q)
 	}
 	for _, id := range []string{q.SessionID, q.QueryID} {
 		if err := subjects.CheckToken(id); err != nil {
 			t.Error(err)
 		}
 	}
-	return q, said[0]
+	return q, published[0]
 }
 
 func TestIDsBecomeTokens(t *testing.T) {
@@ -67,12 +67,12 @@ func TestIDsBecomeTokens(t *testing.T) {
 		{"given", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why"}}, "s1", "q1", false},
 		{"none", actor.Msg[subjects.Query]{Body: subjects.Query{Query: "why"}}, "s-*", "q-*", false},
 		{"from the headers", actor.Msg[subjects.Query]{Session: "hs", Query: "hq", Body: subjects.Query{Query: "why"}}, "hs", "hq", false},
-		{"the body counts", actor.Msg[subjects.Query]{Session: "hs", Query: "hq", Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why"}}, "s1", "q1", false},
+		{"the body wins over the headers", actor.Msg[subjects.Query]{Session: "hs", Query: "hq", Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why"}}, "s1", "q1", false},
 		{"blank", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: " \t", QueryID: "\n", Query: "why"}}, "s-*", "q-*", false},
 		{"padded", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: " s1 ", QueryID: "q1\n", Query: "why"}}, "s1", "q1", false},
 		{"spaces", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "my session", QueryID: "q1", Query: "why"}}, "my-session-*", "q1", true},
 		{"dots", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "a.b.>", Query: "why"}}, "s1", "a-b-*", true},
-		{"nothing to read", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "日本", QueryID: "*", Query: "why"}}, "*", "*", true},
+		{"no valid character", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "日本", QueryID: "*", Query: "why"}}, "*", "*", true},
 		{"too long", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: strings.Repeat("x", 65), QueryID: strings.Repeat("-", 70000), Query: "why"}}, "xxxxxxxxxxxxxxxxxxxx-*", "*", true},
 		{"a forged note", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why", Note: "trust me"}}, "s1", "q1", false},
 	} {
@@ -80,7 +80,7 @@ func TestIDsBecomeTokens(t *testing.T) {
 			t.Parallel()
 			rec := &actortest.Recorder{}
 			routeQuery(t, rec, tt.in)
-			routeQuery(t, rec, tt.in) // handed out again: the same, and stored once
+			routeQuery(t, rec, tt.in) // redelivered: the same turn, stored once
 			q, _ := publishedTurn(t, rec)
 			for _, id := range []struct{ got, want string }{{q.SessionID, tt.session}, {q.QueryID, tt.query}} {
 				if start, open := strings.CutSuffix(id.want, "*"); id.got != id.want && !(open && strings.HasPrefix(id.got, start) && len(id.got) > len(start)) {
@@ -94,7 +94,7 @@ func TestIDsBecomeTokens(t *testing.T) {
 	}
 }
 
-// Different places make different ids, different odd ids different tokens, and the same ones the same.
+// Different sequences yield different ids, different invalid ids different tokens, and equal ones the same.
 func TestIDsAreStableAndDistinct(t *testing.T) {
 	t.Parallel()
 	ids := map[string]string{}
@@ -106,8 +106,8 @@ func TestIDsAreStableAndDistinct(t *testing.T) {
 		rec := &actortest.Recorder{}
 		in.Body = subjects.Query{Query: "why"}
 		routeQuery(t, rec, in)
-		q, said := publishedTurn(t, rec)
-		for _, id := range []string{q.SessionID, q.QueryID, said.ID} {
+		q, published := publishedTurn(t, rec)
+		for _, id := range []string{q.SessionID, q.QueryID, published.ID} {
 			if other := ids[id]; other != "" {
 				t.Errorf("%s and %s share %s", name, other, id)
 			}
@@ -136,10 +136,10 @@ func TestRejectedQuestionsBecomeDeadLetters(t *testing.T) {
 		in := actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: tt.query}}
 		routeQuery(t, rec, in)
 		routeQuery(t, rec, in)
-		said := rec.Published()
+		published := rec.Published()
 		var letter subjects.DeadLetter
-		if len(said) != 1 || said[0].Subject != "dead.router" || said[0].Query != "q1" || said[0].Session != "s1" || json.Unmarshal([]byte(said[0].Body), &letter) != nil || letter.Code != tt.code || letter.Reason == "" {
-			t.Errorf("%s: %+v", name, said)
+		if len(published) != 1 || published[0].Subject != "dead.router" || published[0].Query != "q1" || published[0].Session != "s1" || json.Unmarshal([]byte(published[0].Body), &letter) != nil || letter.Code != tt.code || letter.Reason == "" {
+			t.Errorf("%s: %+v", name, published)
 		}
 	}
 	rec := &actortest.Recorder{FailPublish: func(string) error { return errors.New("the stream is away") }}
@@ -174,15 +174,15 @@ func TestExhaustedTurnBecomesDeadLetter(t *testing.T) {
 		}}
 		// As the server says it, word for word.
 		body := `{"type":"io.nats.jetstream.advisory.v1.max_deliver","id":"x","timestamp":"2026-01-02T03:04:05.678Z","stream":"` + tt.stream + `","consumer":"` + tt.consumer + `","stream_seq":12,"deliveries":5}`
-		for range 2 { // under two ids, of which nobody can know one before
+		for range 2 { // under two ids, neither of them predictable
 			if _, err := rec.Deliver(t, New(), actortest.Message{Subject: "core.EVENT.MAX_DELIVERIES." + tt.stream + "." + tt.consumer, Body: []byte(body), Type: "application/json"}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		who, _, _ := strings.Cut(tt.consumer, "-")
-		said := rec.Published()
-		if len(said) != 2 || said[0].ID == said[1].ID || said[0].Subject != "dead.router" || said[0].Query != tt.query || (len(rec.Logged()) > 0) != tt.noted || !strings.Contains(said[0].Body, who+" did not finish message 12 of "+tt.stream+" in 5 attempts") {
-			t.Errorf("%s: said %+v", tt.name, said)
+		published := rec.Published()
+		if len(published) != 2 || published[0].ID == published[1].ID || published[0].Subject != "dead.router" || published[0].Query != tt.query || (len(rec.Logged()) > 0) != tt.noted || !strings.Contains(published[0].Body, who+" did not finish message 12 of "+tt.stream+" in 5 attempts") {
+			t.Errorf("%s: published %+v", tt.name, published)
 		}
 	}
 }
@@ -201,7 +201,7 @@ func supervise(t *testing.T, b *bustest.Bus, a actor.Actor) {
 	})
 }
 
-// listener stands in for the generator: it takes down what reaches it.
+// listener takes the generator's place and records its turns.
 type listener struct {
 	heard chan actor.Msg[subjects.Query]
 }
@@ -215,7 +215,7 @@ func (l listener) Routes() []actor.Route {
 	})}
 }
 
-// Questions of every kind that people send reach their session's turn, in order.
+// Questions in JSON, msgpack and plain text become turns of their session, in order.
 func TestRouterOnTheBus(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -269,7 +269,7 @@ func TestRouterOnTheBus(t *testing.T) {
 	}
 }
 
-// A turn that was handed out as often as it may be is told of, by the server's own word.
+// The server's advisory about a turn at its delivery limit becomes a dead letter.
 func TestExhaustedTurnOnTheBus(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -331,6 +331,6 @@ func TestExhaustedTurnOnTheBus(t *testing.T) {
 		t.Errorf("%+v, %v", letter, err)
 	}
 	if m.Header.Get(subjects.HeaderQuery) != "q1" || m.Header.Get(subjects.HeaderSession) != "s1" || !subjects.IsFinalFailure("router", letter) {
-		t.Errorf("nobody can tell whose question it was: %v, %+v", m.Header, letter)
+		t.Errorf("the dead letter does not name the question: %v, %+v", m.Header, letter)
 	}
 }

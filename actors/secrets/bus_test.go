@@ -23,8 +23,8 @@ import (
 	"conclave/subjects"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 20 * time.Second
+// timeout bounds the wait for an expected event.
+const timeout = 20 * time.Second
 
 // countingRing counts how often a keyring is read.
 type countingRing struct {
@@ -67,7 +67,7 @@ func startSecrets(t *testing.T, b *bustest.Bus) *countingRing {
 	return ring
 }
 
-// readAudit checks the audit and returns what the actor wrote there, and all of it as text.
+// readAudit verifies the audit log and returns the actor's records, and the raw log.
 func readAudit(t *testing.T, b *bustest.Bus) (phases []string, raw string) {
 	t.Helper()
 	heads, err := audit.ReadHeads(b.Heads())
@@ -116,7 +116,7 @@ func TestGetCredentialOnTheBus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	k := newKey(t)
 	v, err := actor.Ask(ctx, out, subjects.SecretGetService, subjects.SecretGet{Name: "brave_api_key", For: k.Public()})
@@ -127,7 +127,7 @@ func TestGetCredentialOnTheBus(t *testing.T) {
 		t.Errorf("opened %q, %v", got.Reveal(), err)
 	}
 	if _, err := seal.Open(newKey(t), v); !errors.Is(err, seal.ErrSealed) {
-		t.Errorf("a stranger opens it: %v", err)
+		t.Errorf("another key opens it: %v", err)
 	}
 	if strings.Contains(string(v.Sealed), canary) {
 		t.Error("it went over the bus in the open")
@@ -158,7 +158,7 @@ func TestGetCredentialOnTheBus(t *testing.T) {
 	}
 }
 
-// Every role but the broker's is refused by the server, whatever it says.
+// The server denies secret.get to every role but the broker's.
 func TestOnlyTheBrokerGetsCredentials(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -195,7 +195,7 @@ func TestOnlyTheBrokerGetsCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	if _, err := actor.Ask(ctx, out, subjects.SecretGetService, subjects.SecretGet{Name: "brave_api_key", For: newKey(t).Public()}); err != nil {
 		t.Fatal(err)

@@ -25,19 +25,19 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// canary is the value of the one credential, and must be seen nowhere.
+// canary is the value of the one credential. It must not appear in any text.
 const canary = "canary-0b5e55ed-credential"
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// fixture is everything around one actor: a keyring that does as it is told, and an audit.
+// fixture is one actor with a scripted keyring and an audit log in memory.
 type fixture struct {
 	t           *testing.T
 	rec         actortest.Recorder
 	actor       *secrets.Secrets
-	returned    []keyring.Secret // what the keyring handed out
+	returned    []keyring.Secret // values that the keyring returned
 	get         func(ctx context.Context, name string) (keyring.Secret, error)
-	auditErrors map[string]error // phase -> why the audit does not take it
+	auditErrors map[string]error // by phase: the error of the audit log
 
 	mu       sync.Mutex
 	records  []subjects.AuditRecord
@@ -75,7 +75,7 @@ func (w *fixture) Get(ctx context.Context, name string) (keyring.Secret, error) 
 	return s, err
 }
 
-// Set implements [keyring.Ring]. The actor has no way to it.
+// Set implements [keyring.Ring]. The actor must not call it.
 func (w *fixture) Set(context.Context, string, keyring.Secret) error {
 	w.t.Error("the actor wrote to the keyring")
 	return nil
@@ -114,7 +114,7 @@ func (w *fixture) Append(ctx context.Context, rec subjects.AuditRecord) error {
 // Close implements [secrets.Audit].
 func (w *fixture) Close(context.Context) error { w.closed = true; return nil }
 
-// request delivers a request and returns what came back.
+// request delivers a request and returns the reply.
 func (w *fixture) request(body any) (string, error) {
 	w.t.Helper()
 	m := actortest.Message{Subject: "secret.get", Body: body, Query: "q1", Session: "s1", Deadline: now.Add(20 * time.Second)}
@@ -216,9 +216,9 @@ func TestGetCredential(t *testing.T) {
 		{"trick: every name", nil, get("*"), subjects.CodeMalformed, "", []string{"before refused malformed"}, ""},
 		{"trick: a name with a line of the audit behind it", nil, get("a\nok"), subjects.CodeMalformed, "", []string{"before refused malformed"}, ""},
 		{
-			"trick: a key that everybody can open", nil,
-			subjects.SecretGet{Name: "brave_api_key", For: everybody},
-			subjects.CodeMalformed, "everybody",
+			"trick: a key of low order", nil,
+			subjects.SecretGet{Name: "brave_api_key", For: lowOrderKey},
+			subjects.CodeMalformed, "low order",
 			[]string{"before refused malformed"},
 			"brave_api_key",
 		},
@@ -269,7 +269,7 @@ func TestGetCredential(t *testing.T) {
 					t.Errorf("opened %q, %v", got.Reveal(), err)
 				}
 				if _, err := seal.Open(newKey(t), v); !errors.Is(err, seal.ErrSealed) {
-					t.Errorf("a stranger opens it: %v", err)
+					t.Errorf("another key opens it: %v", err)
 				}
 			} else if strings.Contains(text, "sealed") {
 				t.Errorf("refused, and gave %s", text)
@@ -296,8 +296,8 @@ func TestGetCredential(t *testing.T) {
 	}
 }
 
-// everybody is the public key of the point zero: whatever is sealed to it can be opened without a key.
-const everybody = "XAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAPQN"
+// lowOrderKey is the public key of the point zero: a value sealed to it can be opened without a key.
+const lowOrderKey = "XAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAPQN"
 
 func TestCloseClosesTheAudit(t *testing.T) {
 	t.Parallel()

@@ -56,7 +56,7 @@ func (e Event) WithIDs(session, query string) Event {
 
 var (
 	// ErrBusy means that concurrent writers won every attempt to change a key.
-	ErrBusy = errors.New("others kept changing the key")
+	ErrBusy = errors.New("conflict: other writers kept changing the key")
 	// ErrNotStored is wrapped by the errors of [Bucket.Update] and [Bucket.Store] when a new value was not written.
 	ErrNotStored = errors.New("value not stored")
 	// ErrTooLarge means that an encoded value exceeds [Bucket.MaxSize].

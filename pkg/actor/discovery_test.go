@@ -18,10 +18,10 @@ import (
 type described struct{ testActor }
 
 func (d *described) Describe() (version, text string, metadata map[string]string) {
-	return "1.2.3", "the one door", map[string]string{"tools": "10"}
+	return "1.2.3", "the tool broker", map[string]string{"tools": "10"}
 }
 
-// The plain nats tool finds every actor: the replies are the micro protocol's own.
+// The nats command line finds every actor: the replies follow the micro protocol.
 func TestDiscovery(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -65,7 +65,7 @@ func TestDiscovery(t *testing.T) {
 		if err := json.Unmarshal(sendRaw(t, user, rawMessage(subject, nil)).Data, &info); err != nil {
 			t.Fatal(err)
 		}
-		if info.Type != micro.InfoResponseType || info.Name != "broker" || info.ID != ids["broker"] || info.Version != "1.2.3" || info.Description != "the one door" || info.Metadata["tools"] != "10" ||
+		if info.Type != micro.InfoResponseType || info.Name != "broker" || info.ID != ids["broker"] || info.Version != "1.2.3" || info.Description != "the tool broker" || info.Metadata["tools"] != "10" ||
 			len(info.Endpoints) != 1 || info.Endpoints[0].Subject != "agent.*.tool.request.>" || info.Endpoints[0].QueueGroup != "broker" || info.Endpoints[0].Name != "agent___tool_request__" {
 			t.Errorf("info %+v", info)
 		}
@@ -79,7 +79,7 @@ func TestDiscovery(t *testing.T) {
 	}
 }
 
-// Every request is counted once: as handled, failed or refused.
+// Every request is counted once: as handled, failed or rejected.
 func TestStatsCountRequests(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)

@@ -17,7 +17,7 @@ import (
 
 type answerMsg = actor.Msg[subjects.Response]
 
-// publishResponse is how the generator says an answer.
+// publishResponse publishes an answer as the generator does.
 func publishResponse(t testing.TB, out actor.Out, query string) {
 	t.Helper()
 	if err := actor.Emit(t.Context(), out, subjects.ResponseGeneration, subjects.Response{QueryID: query}); err != nil {
@@ -25,7 +25,7 @@ func publishResponse(t testing.TB, out actor.Out, query string) {
 	}
 }
 
-// An event that was said while the actor was away is handled when it comes back, in order, under its author's name.
+// An event stored while the actor was down is handled after its start, in order, with its author's account.
 func TestOnHandlesEventsStoredBeforeStart(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -97,7 +97,7 @@ func TestOnRetriesAfterError(t *testing.T) {
 	expectNone(t, letters, user)
 }
 
-// What keeps failing is a dead letter after the last try, and does not hold up what comes after it.
+// A message that keeps failing becomes a dead letter after the last attempt and does not block later ones.
 func TestOnWritesDeadLetterAfterMaxDeliver(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -135,7 +135,7 @@ func TestOnWritesDeadLetterAfterMaxDeliver(t *testing.T) {
 	}
 }
 
-// A handler that knows how long to wait is tried again then, and not when all others would be.
+// A handler that returns a retry delay is retried after it, not after the default backoff.
 func TestOnRetryLater(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -154,7 +154,7 @@ func TestOnRetryLater(t *testing.T) {
 	}
 }
 
-// What cannot be read will not be readable the next time either.
+// A malformed message is not retried.
 func TestOnMalformedBecomesDeadLetter(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -209,7 +209,7 @@ func TestOnMalformedBecomesDeadLetter(t *testing.T) {
 	}
 }
 
-// A kept event outlives the patience of whoever asked for it.
+// The deadline of a stored event does not apply to its handler.
 func TestOnHandlesEventsPastTheirDeadline(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -282,7 +282,7 @@ func TestOnSharesWorkBetweenInstances(t *testing.T) {
 	}
 }
 
-// Work that takes longer than the server waits for an acknowledgement stays with whoever does it.
+// A handler that takes longer than AckWait keeps its message.
 func TestOnLongWorkIsNotRedelivered(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -311,7 +311,7 @@ func TestOnLongWorkIsNotRedelivered(t *testing.T) {
 	}
 }
 
-// What a consumer gives beyond the routes is acknowledged unseen.
+// A message of the consumer that no route handles is acknowledged and skipped.
 func TestOnPartOfAConsumersFilter(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -331,7 +331,7 @@ func TestOnPartOfAConsumersFilter(t *testing.T) {
 	expectNone(t, letters, b.Connect("user"))
 }
 
-// A route that no consumer gives anything to would wait for ever, looking well.
+// A route without a consumer would never receive a message, so the start fails.
 func TestOnWithoutConsumerFails(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -346,7 +346,7 @@ func TestOnWithoutConsumerFails(t *testing.T) {
 	}
 }
 
-// Live listeners hear what is said while they listen, under the plain subject, and nothing from before.
+// Live subscribers receive events from their start on, under the subject without author, and no earlier ones.
 func TestSubscribeIsLive(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -389,7 +389,7 @@ func TestSubscribeIsLive(t *testing.T) {
 	}
 }
 
-// What the broker keeps under another name is heard as everyone sees it.
+// Events that the broker publishes under event.> are received under the live subject.
 func TestSubscribeUnderLiveSubject(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)

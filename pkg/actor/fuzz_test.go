@@ -19,7 +19,7 @@ import (
 	"conclave/subjects"
 )
 
-// payloads makes one of every type that travels on the bus.
+// payloads makes one value of every payload type.
 var payloads = []func() any{
 	newPayload[subjects.Query], newPayload[subjects.Cancel], newPayload[subjects.Delta], newPayload[subjects.Response], newPayload[subjects.ToolCall], newPayload[subjects.Usage], newPayload[subjects.Dialog], newPayload[subjects.AgentState],
 	newPayload[subjects.ToolSchema], newPayload[subjects.ToolRequest], newPayload[subjects.ToolOrder], newPayload[subjects.HostRules], newPayload[subjects.ToolResult], newPayload[subjects.Labels], newPayload[subjects.Parked],
@@ -35,7 +35,7 @@ var payloads = []func() any{
 
 func newPayload[T any]() any { return new(T) }
 
-// A payload type that is not in the list is not tried. Nor may one have a field that the walkers cannot see.
+// Every payload type is in the list, and none has a field that the checkers cannot see.
 func TestEveryPayloadIsFuzzed(t *testing.T) {
 	t.Parallel()
 	var listed []string
@@ -75,7 +75,7 @@ func TestEveryPayloadIsFuzzed(t *testing.T) {
 	}
 }
 
-// fillFields fills a value with something everywhere, so that what we encode is tried field by field.
+// fillFields sets every field of a value, so that the seeds cover each one.
 func fillFields(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -119,7 +119,7 @@ func fillFields(v reflect.Value) {
 	}
 }
 
-// What one of ours writes, another of ours reads, in both codecs, full and empty.
+// Every payload survives encoding and decoding, in both codecs, full and empty.
 func TestPayloadsRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, p := range payloads {
@@ -145,7 +145,7 @@ func TestPayloadsRoundTrip(t *testing.T) {
 	}
 }
 
-// A few bytes must not make us allocate what they only claim. The msgpack package alone would take 400 GB.
+// A claimed length must not be allocated. The msgpack package alone would allocate 400 GB.
 func TestClaimedLengthsAreNotAllocated(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -202,7 +202,7 @@ func seedPayloads(f *testing.F, c subjects.Codec) {
 	}
 }
 
-// decodeAll reads data as every payload. What can be read is written and read again as the same.
+// decodeAll decodes data as every payload. A decoded value must survive another round trip.
 func decodeAll(t *testing.T, c subjects.Codec, data []byte) {
 	for _, p := range payloads {
 		v := p()
@@ -290,7 +290,7 @@ func FuzzAsJSON(f *testing.F) {
 	})
 }
 
-// A megabyte of opening brackets must not exhaust the stack, whoever looks at it.
+// A megabyte of opening brackets must not exhaust the stack of any decoder.
 func TestDeepNesting(t *testing.T) {
 	t.Parallel()
 	const n = 1 << 20

@@ -27,14 +27,14 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "8") // they wait for servers more than they compute
+	_ = flag.Set("test.parallel", "8") // tests wait for servers more than they compute
 	goleak.VerifyTestMain(m)
 }
 
-// timeout is how long a test waits for what must come. Nothing waits for it to pass.
+// timeout bounds the wait for an expected event. No passing test waits for it to elapse.
 const timeout = 15 * time.Second
 
-// testActor is an actor made of its parts.
+// testActor is an actor assembled from its fields.
 type testActor struct {
 	name   string
 	routes []actor.Route
@@ -59,12 +59,12 @@ func (s *testActor) Close(ctx context.Context) error {
 	return s.close(ctx)
 }
 
-// spec runs the stub itself, whoever restarts it.
+// spec returns the same actor at every restart.
 func (s *testActor) spec() actor.Spec {
 	return actor.Spec{Name: s.name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return s, nil }}
 }
 
-// supervise starts an actor that stops with the test, cleanly.
+// supervise starts an actor and checks that it stops cleanly with the test.
 func supervise(t *testing.T, b *bustest.Bus, spec actor.Spec, cfg actor.Config) *actor.Supervised {
 	t.Helper()
 	s, err := actor.Supervise(t.Context(), spec, b.Dial, cfg)
@@ -79,7 +79,7 @@ func supervise(t *testing.T, b *bustest.Bus, spec actor.Spec, cfg actor.Config) 
 	return s
 }
 
-// startActor starts an actor of these routes.
+// startActor starts an actor with these routes.
 func startActor(t *testing.T, b *bustest.Bus, name string, cfg actor.Config, routes ...actor.Route) *actor.Supervised {
 	t.Helper()
 	return supervise(t, b, (&testActor{name: name, routes: routes}).spec(), cfg)
@@ -87,12 +87,12 @@ func startActor(t *testing.T, b *bustest.Bus, name string, cfg actor.Config, rou
 
 type toolMsg = actor.Msg[subjects.ToolRequest]
 
-// echoArgs answers with what it was asked.
+// echoArgs replies with the arguments of the request.
 func echoArgs(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
 	return subjects.ToolResult{CallID: in.Body.CallID, QueryID: in.Query, Tool: in.Tokens[1], Result: string(in.Body.Args)}, nil
 }
 
-// toolX is the service of the tool x as an agent asks it.
+// toolX is the service of the tool x for an agent.
 func toolX(t testing.TB) subjects.Service[subjects.ToolRequest, subjects.ToolResult] {
 	t.Helper()
 	s, err := subjects.ToolRequestService.With("x")
@@ -111,7 +111,7 @@ func newOut(t testing.TB, nc *nats.Conn) actor.Out {
 	return out
 }
 
-// askTool asks for the tool x and returns the answer.
+// askTool calls the tool x and returns its result.
 func askTool(t testing.TB, out actor.Out, id string) (subjects.ToolResult, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -121,7 +121,7 @@ func askTool(t testing.TB, out actor.Out, id string) (subjects.ToolResult, error
 
 func nearDeadline() string { return strconv.FormatInt(time.Now().Add(timeout).UnixMilli(), 10) }
 
-// rawMessage is a raw message with headers; an empty value leaves one out.
+// rawMessage builds a message with headers, given as name and value; an empty value omits the header.
 func rawMessage(subject string, body []byte, headers ...string) *nats.Msg {
 	m := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
 	for i := 0; i < len(headers); i += 2 {
@@ -171,7 +171,7 @@ func faultCode(err error) string {
 	return ""
 }
 
-// subscribe subscribes and is heard by the server when it returns.
+// subscribe returns when the server has the subscription.
 func subscribe(t testing.TB, nc *nats.Conn, subject string) *nats.Subscription {
 	t.Helper()
 	s, err := nc.SubscribeSync(subject)
@@ -196,14 +196,14 @@ func nextMessage(t testing.TB, s *nats.Subscription) *nats.Msg {
 	return m
 }
 
-// expectNone checks that nothing was heard. A flush through the same server comes after whatever was on its way.
+// expectNone checks that no message arrived. The flush through the same server arrives after any message in flight.
 func expectNone(t testing.TB, s *nats.Subscription, nc *nats.Conn) {
 	t.Helper()
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	if m, err := s.NextMsg(time.Millisecond); err == nil {
-		t.Errorf("heard on %s: %s", m.Subject, m.Data)
+		t.Errorf("received on %s: %s", m.Subject, m.Data)
 	}
 }
 
@@ -216,7 +216,7 @@ func nextDeadLetter(t testing.TB, s *nats.Subscription) subjects.DeadLetter {
 	return l
 }
 
-// receive receives, or fails when nothing comes.
+// receive receives from c, or fails the test at the timeout.
 func receive[T any](t testing.TB, what string, c <-chan T) T {
 	t.Helper()
 	select {
@@ -228,7 +228,7 @@ func receive[T any](t testing.TB, what string, c <-chan T) T {
 	}
 }
 
-// waitUntil asks again and again until ok. It is for what others only show when asked.
+// waitUntil polls until ok, for state that has no event.
 func waitUntil(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(timeout); !ok(); time.Sleep(time.Millisecond) {
@@ -238,7 +238,7 @@ func waitUntil(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// eventsStream is the stream as the user may read it.
+// eventsStream is EVENTS with the grants of the user.
 func eventsStream(t testing.TB, user *nats.Conn) jetstream.Stream {
 	t.Helper()
 	js, err := bus.CoreJetStream(user)
@@ -252,7 +252,7 @@ func eventsStream(t testing.TB, user *nats.Conn) jetstream.Stream {
 	return st
 }
 
-// countStored is how many messages EVENTS holds.
+// countStored returns the number of messages in the stream.
 func countStored(t testing.TB, st jetstream.Stream) uint64 {
 	t.Helper()
 	info, err := st.Info(t.Context())
@@ -262,7 +262,7 @@ func countStored(t testing.TB, st jetstream.Stream) uint64 {
 	return info.State.Msgs
 }
 
-// readStats asks discovery for the figures of an actor's only instance.
+// readStats requests the statistics of an actor's only instance.
 func readStats(t testing.TB, user *nats.Conn, name string) (micro.Stats, []actor.RouteStats) {
 	t.Helper()
 	var s micro.Stats
@@ -281,7 +281,7 @@ func readStats(t testing.TB, user *nats.Conn, name string) (micro.Stats, []actor
 	return s, figures
 }
 
-// logRecorder keeps what the runtime logs.
+// logRecorder records the log lines of the runtime.
 type logRecorder struct {
 	mu    sync.Mutex
 	lines []string
@@ -298,7 +298,7 @@ func (b *logRecorder) logger() *slog.Logger {
 	return slog.New(slog.NewJSONHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// linesWith returns the lines that hold all words.
+// linesWith returns the lines that contain all words.
 func (b *logRecorder) linesWith(words ...string) (out []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -316,7 +316,7 @@ next:
 
 func (b *logRecorder) String() string { return fmt.Sprint(b.linesWith()) }
 
-// countRequests is how many requests a STATS reply tells of, over all routes.
+// countRequests sums the requests of all routes in a STATS reply.
 func countRequests(t testing.TB, reply []byte) (n int) {
 	t.Helper()
 	var s micro.Stats

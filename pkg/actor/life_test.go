@@ -112,7 +112,7 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// Start speaks with all routes open: what it says may be answered at once.
+// Start runs with all routes subscribed: its publications may get a reply at once.
 func TestStartMayPublish(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -132,7 +132,7 @@ func TestStartMayPublish(t *testing.T) {
 	}
 }
 
-// The order of a stop: no new messages, the handler at work finishes and its reply arrives, what it posted is stored,
+// The order of a stop: no new messages, the running handler finishes and its reply arrives, its posts are stored,
 // then Close, and only then the connection.
 func TestStopDrainsHandlers(t *testing.T) {
 	t.Parallel()
@@ -212,7 +212,7 @@ func TestStopDrainsHandlers(t *testing.T) {
 	}
 }
 
-// A handler that does not listen is reported and left behind; one that listens gets the time to end well.
+// A handler that ignores its context is reported and abandoned; one that observes it gets time to finish.
 func TestStopDoesNotHang(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -284,7 +284,7 @@ func TestStopDoesNotHang(t *testing.T) {
 	}
 }
 
-// A stop with the server gone ends too, and says what it could not do.
+// A stop without a server ends too, and its error lists what failed.
 func TestStopWithoutServer(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -302,7 +302,7 @@ func TestStopWithoutServer(t *testing.T) {
 	}
 }
 
-// A fatal error is met with a new actor; how often and why is there for everyone to see.
+// A fatal error restarts the actor; the statistics show how often and why.
 func TestFatalRestarts(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -349,7 +349,7 @@ func TestFatalRestarts(t *testing.T) {
 	}
 }
 
-// Out of budget an actor stays down; the others do not notice.
+// An actor over its restart budget stays down; the others keep running.
 func TestRestartBudget(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -357,9 +357,9 @@ func TestRestartBudget(t *testing.T) {
 	a := &testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(context.Context, toolMsg, actor.Out) (subjects.ToolResult, error) {
 		return subjects.ToolResult{}, actor.Fatal(errors.New("again"))
 	})}}
-	var house actor.System
+	var system actor.System
 	t.Cleanup(func() {
-		if err := house.Stop(); err != nil {
+		if err := system.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -369,10 +369,10 @@ func TestRestartBudget(t *testing.T) {
 		return nil
 	})}}
 	const budget = 2
-	if err := house.Start(t.Context(), critic.spec(), b.Dial, actor.Config{}); err != nil {
+	if err := system.Start(t.Context(), critic.spec(), b.Dial, actor.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := house.Start(t.Context(), actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+	if err := system.Start(t.Context(), actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
 		if makes.Add(1) == 3 {
 			panic("and now it cannot even be made")
 		}
@@ -380,7 +380,7 @@ func TestRestartBudget(t *testing.T) {
 	}}, b.Dial, actor.Config{Budget: actor.Budget{Intensity: budget, Period: time.Minute}}); err != nil {
 		t.Fatal(err)
 	}
-	broker := house.Actors()[1]
+	broker := system.Actors()[1]
 	out := newOut(t, b.Connect("operator"))
 	waitUntil(t, "it gives up", func() bool {
 		state, _, _ := broker.Health.Snapshot()
@@ -399,7 +399,7 @@ func TestRestartBudget(t *testing.T) {
 	receive(t, "the other actor", handled)
 }
 
-// A connection that was closed under an actor is one more reason to start it anew.
+// A closed connection restarts the actor.
 func TestClosedConnectionRestarts(t *testing.T) {
 	t.Parallel()
 	for _, role := range []string{"critic", "critic_in"} {
@@ -438,7 +438,7 @@ func TestClosedConnectionRestarts(t *testing.T) {
 	}
 }
 
-// A server that restarts takes no actor with it: the connection heals, and so do requests, events and figures.
+// Actors survive a restart of the server: they reconnect, and requests, events and statistics continue.
 func TestServerRestart(t *testing.T) {
 	t.Parallel()
 	for _, tcp := range []bool{false, true} {
@@ -502,13 +502,13 @@ func TestServerRestart(t *testing.T) {
 	}
 }
 
-// Whoever is asked leaves after whoever asks.
+// Callers stop before the services that they call.
 func TestSystemStopsInReverse(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	var mu sync.Mutex
 	var order []string
-	var house actor.System
+	var system actor.System
 	names := []string{"model", "memory", "broker", "generator"}
 	for _, n := range names {
 		a := &testActor{name: n, close: func(context.Context) error {
@@ -520,14 +520,14 @@ func TestSystemStopsInReverse(t *testing.T) {
 			}
 			return nil
 		}}
-		if err := house.Start(t.Context(), a.spec(), b.Dial, actor.Config{}); err != nil {
+		if err := system.Start(t.Context(), a.spec(), b.Dial, actor.Config{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := len(house.Actors()); got != len(names) {
+	if got := len(system.Actors()); got != len(names) {
 		t.Errorf("%d live here", got)
 	}
-	err := house.Stop()
+	err := system.Stop()
 	if err == nil || !strings.Contains(err.Error(), "closing memory: its file is locked") {
 		t.Errorf("the stop says %v", err)
 	}
@@ -535,17 +535,17 @@ func TestSystemStopsInReverse(t *testing.T) {
 	if !slices.Equal(order, names) {
 		t.Errorf("stopped in the order of %q", order)
 	}
-	if err := house.Stop(); err != nil || len(house.Actors()) != 0 {
+	if err := system.Stop(); err != nil || len(system.Actors()) != 0 {
 		t.Errorf("a second stop: %v", err)
 	}
 }
 
-// Cut off, an actor says nothing more and comes back.
+// After an abort an actor publishes nothing more and is restarted.
 func TestAbortCutsTheConnection(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	began, ended := make(chan struct{}, 4), make(chan error, 4)
-	house := &actor.System{}
+	system := &actor.System{}
 	s := &testActor{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		if in.Body.CallID != "cut" {
 			return echoArgs(ctx, in, out)
@@ -555,10 +555,10 @@ func TestAbortCutsTheConnection(t *testing.T) {
 		ended <- actor.Emit(context.Background(), out, deadLetters(t), subjects.DeadLetter{})
 		return subjects.ToolResult{Result: "too late"}, nil
 	})}}
-	if err := house.Start(t.Context(), s.spec(), b.Dial, actor.Config{}); err != nil {
+	if err := system.Start(t.Context(), s.spec(), b.Dial, actor.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { house.Stop() })
+	t.Cleanup(func() { system.Stop() })
 	out := newOut(t, b.Connect("operator"))
 	answered := make(chan error, 1)
 	go func() {
@@ -568,7 +568,7 @@ func TestAbortCutsTheConnection(t *testing.T) {
 		answered <- err
 	}()
 	<-began
-	if err := house.Abort("broker"); err != nil {
+	if err := system.Abort("broker"); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err == nil {
@@ -584,8 +584,8 @@ func TestAbortCutsTheConnection(t *testing.T) {
 			t.Fatalf("it did not come back: %v", err)
 		}
 	}
-	if err := house.Abort("nobody"); err == nil {
-		t.Error("nobody was cut off")
+	if err := system.Abort("nobody"); err == nil {
+		t.Error("an unknown actor was aborted")
 	}
 }
 

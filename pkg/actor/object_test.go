@@ -2,7 +2,7 @@ package actor
 
 import "testing"
 
-// TestCheckJSONObject is about arguments: what a policy reads there must be what the tool reads.
+// TestCheckJSONObject is about arguments: the policy and the tool must read them alike.
 func TestCheckJSONObject(t *testing.T) {
 	for _, c := range []struct {
 		name, in string

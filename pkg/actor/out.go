@@ -253,13 +253,13 @@ func (s *connOut) Publish(ctx context.Context, spec subjects.Spec, body []byte, 
 	if err != nil {
 		return err
 	}
-	kept := spec.Stream != "" && !strings.HasPrefix(spec.Stream, "KV_")
+	stored := spec.Stream != "" && !strings.HasPrefix(spec.Stream, "KV_")
 	id := ""
-	if kept {
+	if stored {
 		id = s.newID()
 	}
 	switch {
-	case !kept:
+	case !stored:
 		err = s.nc.PublishMsg(m)
 	case wait:
 		var ack *jetstream.PubAck

@@ -18,7 +18,7 @@ import (
 	"conclave/subjects"
 )
 
-// A publish that the server refuses returns nil: only a dead letter and the log ever tell.
+// A publish that the server denies returns nil: only a dead letter and the log report it.
 func TestDeniedPublish(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -49,7 +49,7 @@ func TestDeniedPublish(t *testing.T) {
 	}
 }
 
-// A refused dead letter must not become another one.
+// A denied dead letter must not cause another one.
 func TestDeniedDeadLetter(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -66,7 +66,7 @@ func TestDeniedDeadLetter(t *testing.T) {
 	expectNone(t, letters, user)
 }
 
-// Emit returns when the event is stored, and errs when it is not.
+// Emit returns when the event is stored, and fails when it is not.
 func TestEmitIsStored(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -122,8 +122,8 @@ func TestEmitIsStored(t *testing.T) {
 	}
 }
 
-// What somebody else has used up is not stored a second time, and Emit says so.
-func TestEmitOnceWithUsedID(t *testing.T) {
+// An event under a used message id is not stored again, and Emit returns an error.
+func TestEmitWithUsedID(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	done := make(chan error, 2)
@@ -207,7 +207,7 @@ func TestPostManyInOrder(t *testing.T) {
 	}
 }
 
-// Nobody waits for a post: that it was not stored is for the log.
+// A post returns before it is stored, so a failure is only logged.
 func TestFailedPostIsLogged(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -229,7 +229,7 @@ func TestFailedPostIsLogged(t *testing.T) {
 	}
 }
 
-// What can go wrong with a question, each under its own code.
+// Each failure of a request has its own code.
 func TestAskFaults(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -244,7 +244,7 @@ func TestAskFaults(t *testing.T) {
 
 	start := time.Now()
 	if err := ask(ctx, `{}`); faultCode(err) != subjects.CodeUnavailable || time.Since(start) > 2*time.Second {
-		t.Errorf("nobody there: %v after %s", err, time.Since(start))
+		t.Errorf("no responder: %v after %s", err, time.Since(start))
 	}
 	if err := ask(t.Context(), `{}`); faultCode(err) != subjects.CodeNoDeadline {
 		t.Errorf("without a deadline: %v", err)
@@ -315,7 +315,7 @@ func TestAskFaults(t *testing.T) {
 	}
 }
 
-// A bucket on the real store: revisions hold against somebody who was faster.
+// Compare-and-set on the real store and in the recorder.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -331,7 +331,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// testStore is what every store does.
+// testStore is the conformance suite of a store.
 func testStore(t *testing.T, out actor.Out) {
 	t.Helper()
 	ctx := t.Context()

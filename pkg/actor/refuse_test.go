@@ -23,12 +23,12 @@ import (
 	"conclave/subjects"
 )
 
-// insides are words that only somebody who sees our code would know.
+// insides are internal terms that must not appear in a fault.
 var insides = regexp.MustCompile(`(?i)\bgo\b|\.go|json:|msgpack:|unmarshal|struct|interface|runtime|reflect|subjects\.|rawmessage|toolrequest|int64|offset|nil\b|panic|0x|/`)
 
 const secret = "hunter2"
 
-// Every trick that a message can play on its reader. Each ends in a typed fault for the sender, a dead letter that does
+// Every malformed message ends in a typed fault for the sender, a dead letter that does
 // not repeat the message, and a call of the route's hook; no handler sees any of them.
 func TestMalformedMessagesAreRejected(t *testing.T) {
 	t.Parallel()
@@ -224,7 +224,7 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 	}
 }
 
-// What the server does not take never leaves the sender.
+// A payload over the server's limit is not sent.
 func TestPayloadOverServerLimit(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -243,7 +243,7 @@ func TestPayloadOverServerLimit(t *testing.T) {
 	}
 }
 
-// A question may be bare text, and only a question.
+// Only questions may be plain text.
 func TestPlainText(t *testing.T) {
 	t.Parallel()
 	var got subjects.Query
@@ -296,7 +296,7 @@ func TestPlainText(t *testing.T) {
 	}
 }
 
-// An event's reply subject is its speaker's word: whoever answered there would speak with rights of its own.
+// The publisher chooses an event's reply subject: a reply there would be sent with the actor's own permissions.
 func TestEventsGetNoReply(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)

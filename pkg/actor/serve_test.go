@@ -22,7 +22,7 @@ import (
 	"conclave/subjects"
 )
 
-// A request is read in both codecs and answered in its own.
+// A request is decoded in both codecs; the reply uses the same one.
 func TestServeCodecs(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -61,7 +61,7 @@ func TestServeCodecs(t *testing.T) {
 	}
 }
 
-// Who speaks is what the server wrote, whatever headers and payload say.
+// The caller is the account that the server wrote, whatever headers and payload claim.
 func TestServeReadsCallerFromSubject(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -99,8 +99,7 @@ func TestServeReadsCallerFromSubject(t *testing.T) {
 
 const goodTrace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// The ids, the deadline and the trace go with everything that is said about a message, also when the handler uses a
-// context of its own.
+// The ids, the deadline and the trace propagate to all publications and requests of a handler, also with a context of its own.
 func TestHeadersPropagate(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -119,10 +118,10 @@ func TestHeadersPropagate(t *testing.T) {
 		// A forgetful handler: none of these contexts knows the message.
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 		defer cancel()
-		said, err1 := subjects.ToolRequestEvent.With("x")
+		event, err1 := subjects.ToolRequestEvent.With("x")
 		done, err2 := subjects.ToolResultEvent.With("x")
 		service, err3 := subjects.ToolCallService.With("tools", "get_datetime")
-		err4 := actor.Emit(ctx, out, said, in.Body)
+		err4 := actor.Emit(ctx, out, event, in.Body)
 		err5 := actor.EmitAsync(ctx, out, done, subjects.ToolResult{CallID: in.Body.CallID})
 		res, err6 := actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: in.Body.CallID, Args: in.Body.Args})
 		return res, errors.Join(err1, err2, err3, err4, err5, err6)
@@ -174,7 +173,7 @@ func TestHeadersPropagate(t *testing.T) {
 	}
 }
 
-// A shorter time of the handler's own holds for what it asks; a longer one does not.
+// A handler's own deadline applies to its requests when it is earlier, not when it is later.
 func TestAskUsesEarlierDeadline(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -213,7 +212,7 @@ func TestAskUsesEarlierDeadline(t *testing.T) {
 	}
 }
 
-// What a handler returns, and what its caller is told.
+// The error of a handler, and the fault that its caller gets.
 func TestHandlerFailures(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -286,7 +285,7 @@ func TestHandlerFailures(t *testing.T) {
 	}
 }
 
-// A hook that panics is its actor's mistake, not the end of the system.
+// A panic in a reject hook does not end the system.
 func TestRejectHookPanics(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -369,8 +368,8 @@ func TestOneWorkerKeepsOrder(t *testing.T) {
 	}
 }
 
-// One account's flood gets its share of the mailbox and is told at once about the rest, while all workers are still at
-// work. Each request gets exactly one answer, what waits is bounded, and another account still comes in.
+// One account's flood fills its share of the mailbox, and its other requests get busy at once, while all workers are occupied.
+// Each request gets exactly one reply, the queue is bounded, and another account is still served.
 func TestFullMailboxRepliesBusy(t *testing.T) {
 	// Not parallel: it measures the heap.
 	b := bustest.Start(t)

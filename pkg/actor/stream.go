@@ -14,9 +14,9 @@ import (
 	"conclave/subjects"
 )
 
-// StreamHandler handles one request with a streamed reply: each call of say sends one piece. Its error is treated like that of a
+// StreamHandler handles one request with a streamed reply: each call of send sends one piece. Its error is treated like that of a
 // [RequestHandler]. Its context ends when the caller stops reading.
-type StreamHandler[Q, A any] func(ctx context.Context, in Msg[Q], say func(A) error, out Out) error
+type StreamHandler[Q, A any] func(ctx context.Context, in Msg[Q], send func(A) error, out Out) error
 
 // PlainTexter is a piece with a plain text form, for a request in plain text.
 type PlainTexter interface{ PlainText() string }

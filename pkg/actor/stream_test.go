@@ -18,7 +18,7 @@ import (
 
 type chatMsg = actor.Msg[subjects.ChatRequest]
 
-// askChat asks the model and returns the pieces it got before the end or the error.
+// askChat returns the pieces of a streamed reply up to its end or error.
 func askChat(ctx context.Context, out actor.Out, model string) (got []string, err error) {
 	for piece, err := range actor.AskStream(ctx, out, subjects.ModelChat, subjects.ChatRequest{Role: "assistant", Model: model}) {
 		if err != nil {
@@ -87,8 +87,8 @@ func TestStreamedReplies(t *testing.T) {
 			}
 		})
 	}
-	t.Run("one who may not", func(t *testing.T) {
-		b.ExpectViolations(2) // the question, and that nobody listens any more
+	t.Run("denied caller", func(t *testing.T) {
+		b.ExpectViolations(2) // the request and the stop message
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		nc := b.Connect("router")
@@ -116,7 +116,7 @@ func TestStreamWithoutResponder(t *testing.T) {
 	}
 }
 
-// Whoever breaks off ends the work, and nobody else's.
+// A caller that stops reading cancels its own handler and no other.
 func TestStoppedStreamCancelsItsHandler(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -191,7 +191,7 @@ func TestStoppedStreamCancelsItsHandler(t *testing.T) {
 	wantEnd("guarded")
 }
 
-// A stop that is heard before its request's turn comes is not forgotten.
+// A stop message that arrives while its request is queued takes effect.
 func TestStreamStoppedWhileQueued(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -239,7 +239,7 @@ func TestStreamStoppedWhileQueued(t *testing.T) {
 	}
 }
 
-// An event said twice under one id is stored once; one that nothing keeps cannot be said so.
+// An event published twice under one id is stored once; EmitOnce fails for a subject without a stream.
 func TestEmitOnce(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -271,14 +271,14 @@ func TestEmitOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := actor.EmitOnce(withTimeout(t), out, delta, "id-3", subjects.Delta{}); err == nil {
-		t.Error("said once what nothing keeps")
+		t.Error("EmitOnce accepted a subject without a stream")
 	}
 	if err := actor.EmitOnce(withTimeout(t), out, subjects.AnswerDialog, "", subjects.Dialog{}); err == nil {
-		t.Error("said once without an id")
+		t.Error("EmitOnce accepted an empty id")
 	}
 }
 
-// A plain question is answered in plain text, ended by an empty message without headers.
+// A plain-text request gets a plain-text reply, ended by an empty message without headers.
 func TestStreamInPlainText(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -342,7 +342,7 @@ func TestStoreKeys(t *testing.T) {
 	}
 }
 
-// A piece that the link lost is noticed: an answer with a hole is no answer.
+// A reply with a missing piece is an error.
 func TestLostPieceIsAnError(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)

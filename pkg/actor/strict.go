@@ -167,7 +167,7 @@ func checkJSON(data []byte, v any) ([]byte, error) {
 // renameFormerKeys returns JSON with former field names of v's type replaced, and is otherwise lenient.
 func renameFormerKeys(data []byte, v any) ([]byte, error) {
 	if !json.Valid(data) {
-		return data, nil // the decoder's error says more
+		return data, nil // the decoder returns a better error
 	}
 	c := jsonChecker{data: data, next: shapeOf(v), lenient: true}
 	return c.walk()
@@ -292,7 +292,7 @@ func (c *msgpackChecker) item() (code byte, data []byte, n int, err error) {
 		return 0, nil, 0, err
 	}
 	code = head[0]
-	size, length := 0, 0 // of the value, or of the length that says it
+	size, length := 0, 0 // bytes of the value, or of its length prefix
 	switch k := code; {
 	case k <= 0x7f, k >= 0xe0, k == 0xc0, k == 0xc2, k == 0xc3:
 		data = head

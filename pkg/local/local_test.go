@@ -29,6 +29,6 @@ func TestIsLocalHost(t *testing.T) {
 func TestUnicodeFoldingIsNotLocal(t *testing.T) {
 	t.Parallel()
 	if local.IsLocalHost("localho\u017ft") { // a long s folds to s
-		t.Error("a name with a long s is taken for localhost")
+		t.Error("a name with a long s counts as localhost")
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"conclave/subjects"
 )
 
-// canary is a value that must never be seen.
+// canary is a value that must not appear in any text.
 const canary = "canary-7f3a91-of-the-keyring"
 
 func newKey(t testing.TB) *seal.Key {
@@ -50,7 +50,7 @@ func TestSealedValueOpensOnlyForItsKey(t *testing.T) {
 		t.Fatalf("opened %q, %v", got.Reveal(), err)
 	}
 	if again := sealCanary(t, k); again.From == v.From || bytes.Equal(again.Sealed, v.Sealed) {
-		t.Error("two answers have one sender: its key was kept")
+		t.Error("two sealed values have one sender: its key was reused")
 	}
 	k.Wipe()
 	if _, err := seal.Open(k, v); !errors.Is(err, seal.ErrSealed) {
@@ -73,7 +73,7 @@ func TestOpenRejectsChangedValues(t *testing.T) {
 		v    subjects.SecretValue
 		ok   bool
 	}{
-		{"as it came", k, good, true},
+		{"unchanged", k, good, true},
 		{"another receiver", newKey(t), good, false},
 		{"nothing", k, subjects.SecretValue{}, false},
 		{"no sender", k, change(func(v *subjects.SecretValue) { v.From = "" }), false},
@@ -91,7 +91,7 @@ func TestOpenRejectsChangedValues(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 		if err != nil && strings.Contains(err.Error(), canary) {
-			t.Errorf("%s: the error tells it", tt.name)
+			t.Errorf("%s: the error holds the value", tt.name)
 		}
 	}
 }
@@ -153,7 +153,7 @@ func TestCheckKey(t *testing.T) {
 	}
 }
 
-// What the check above is for: nkeys seals to a point of low order, and anyone opens it.
+// The reason for the check: nkeys seals to a point of low order, and anyone can open the result.
 func TestLowOrderKeyWouldLeak(t *testing.T) {
 	t.Parallel()
 	sender, err := nkeys.CreateCurveKeys()
@@ -164,11 +164,11 @@ func TestLowOrderKeyWouldLeak(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stranger, err := nkeys.CreateCurveKeys()
+	other, err := nkeys.CreateCurveKeys()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := stranger.Open(open, lowOrderKey(t, 0)); err != nil || string(got) != canary {
+	if got, err := other.Open(open, lowOrderKey(t, 0)); err != nil || string(got) != canary {
 		t.Errorf("nkeys now refuses it itself: %v", err)
 	}
 }
@@ -203,7 +203,7 @@ func TestValueLengths(t *testing.T) {
 	}
 }
 
-// TestSecretIsNeverPrinted tries every way to text that Go has, and what people do by accident.
+// TestSecretIsNeverPrinted tries every way in which Go formats a value, and common accidents.
 func TestSecretIsNeverPrinted(t *testing.T) {
 	t.Parallel()
 	s := seal.NewSecret([]byte(canary))
@@ -282,7 +282,7 @@ func FuzzOpen(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, from string) {
 		got, err := seal.Open(k, subjects.SecretValue{Sealed: data, From: from})
 		if err == nil && string(got.Reveal()) != canary {
-			t.Errorf("opened something that nobody sealed: %q", got.Reveal())
+			t.Errorf("opened a value that was never sealed: %q", got.Reveal())
 		}
 		if err != nil && !errors.Is(err, seal.ErrSealed) {
 			t.Errorf("another error: %v", err)

@@ -130,7 +130,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestDecodeAny: what has no shape of its own is read as plain data, with the same rules inside.
+// TestDecodeAny: data without a schema is decoded under the same rules.
 func TestDecodeAny(t *testing.T) {
 	type loose struct {
 		Any  any            `yaml:"any"`

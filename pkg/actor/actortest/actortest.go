@@ -43,20 +43,20 @@ type Recorder struct {
 	// Steps observes each [actor.Step] of [Recorder.Deliver]. A test that calls a handler itself uses [actor.WithSteps].
 	Steps func(name string)
 
-	mu     sync.Mutex
-	said   []Recorded
-	asked  []Recorded
-	noted  []error
-	stores map[string]*memStore
-	once   map[string]bool
-	ids    int
+	mu        sync.Mutex
+	published []Recorded
+	asked     []Recorded
+	noted     []error
+	stores    map[string]*memStore
+	once      map[string]bool
+	ids       int
 }
 
 // Published returns the published messages, in order.
 func (r *Recorder) Published() []Recorded {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]Recorded(nil), r.said...)
+	return append([]Recorded(nil), r.published...)
 }
 
 // Requested returns the requests, in order.
@@ -139,7 +139,7 @@ func (o *out) Publish(_ context.Context, spec subjects.Spec, body []byte, wait b
 	}
 	o.r.mu.Lock()
 	defer o.r.mu.Unlock()
-	o.r.said = append(o.r.said, Recorded{Subject: spec.Name, Body: actor.FormatJSON(spec, body), Query: o.query, Session: o.session, Waited: wait})
+	o.r.published = append(o.r.published, Recorded{Subject: spec.Name, Body: actor.FormatJSON(spec, body), Query: o.query, Session: o.session, Waited: wait})
 	return nil
 }
 
@@ -157,7 +157,7 @@ func (o *out) PublishOnce(_ context.Context, spec subjects.Spec, body []byte, id
 	}
 	if key := spec.Stream + " " + id; !o.r.once[key] {
 		o.r.once[key] = true
-		o.r.said = append(o.r.said, Recorded{spec.Name, actor.FormatJSON(spec, body), o.query, o.session, true, id})
+		o.r.published = append(o.r.published, Recorded{spec.Name, actor.FormatJSON(spec, body), o.query, o.session, true, id})
 	}
 	return nil
 }

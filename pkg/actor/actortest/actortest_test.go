@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// critic asks the model, speaks, keeps and notes: everything an actor can do.
+// critic requests, publishes, stores and logs: everything an actor can do.
 type critic struct {
 	rejected []actor.Rejection
 	deadline time.Time
@@ -74,7 +74,7 @@ func TestRecorder(t *testing.T) {
 		{Subject: "critique.result", Body: `{"session_id":"","query_id":"q1","respondent_id":"","score":2,"feedback":"","rubric":"","model":""}`, Query: "q2", Session: "s2", Waited: true},
 	}
 	if got := rec.Published(); fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("said\n%+v, want\n%+v", got, want)
+		t.Errorf("published\n%+v, want\n%+v", got, want)
 	}
 	if got := rec.Requested(); len(got) != 1 || got[0].Subject != "model.embed" || got[0].Query != "q1" {
 		t.Errorf("asked %+v", got)
@@ -140,7 +140,7 @@ func TestRecorderIsAsStrictAsTheBus(t *testing.T) {
 	}
 }
 
-// What is said is held to the same rules as well.
+// Publications and requests obey the same rules as on the bus.
 func TestRecorderChecksPublications(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("the link is down")
@@ -167,7 +167,7 @@ func TestRecorderChecksPublications(t *testing.T) {
 		t.Errorf("too large: %v", err)
 	}
 	if _, err := actor.Ask(ctx, out, tool, subjects.ToolRequest{}); actortest.Code(err) != subjects.CodeUnavailable {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("no responder: %v", err)
 	}
 	if _, err := actor.Ask(t.Context(), out, tool, subjects.ToolRequest{}); actortest.Code(err) != subjects.CodeNoDeadline {
 		t.Errorf("without a deadline: %v", err)
@@ -181,7 +181,7 @@ func TestRecorderChecksPublications(t *testing.T) {
 		t.Errorf("too late: %v", err)
 	}
 	if len(rec.Published()) != 0 {
-		t.Errorf("recorded what was never said: %+v", rec.Published())
+		t.Errorf("recorded a publication that failed: %+v", rec.Published())
 	}
 }
 
