@@ -124,7 +124,7 @@ func (c *Config) loadFolder(dir string, folder fs.FS) error {
 	if ok {
 		file := filepath.Join(dir, "manifest.yaml")
 		if c.Manifest, err = policy.ParseManifest(data, file); err != nil {
-			return err
+			return explainRenamed("manifest", err)
 		}
 		if dir != "" {
 			c.manifest = file
@@ -154,7 +154,7 @@ func (c *Config) loadSection(dir string, folder fs.FS, s section) error {
 		lines, err = strict.Decode(data, file, s.value)
 	}
 	if err != nil {
-		return err
+		return explainRenamed(s.name, err)
 	}
 	c.recordOrigins(dir, s.name, file, lines)
 	return nil

@@ -1,0 +1,30 @@
+package config_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"conclave/config"
+)
+
+// TestRenamedFieldNamesItsSuccessor: a config folder of the previous version is rejected, and each error says the new name.
+func TestRenamedFieldNamesItsSuccessor(t *testing.T) {
+	for _, tt := range []struct{ file, text, want string }{
+		{"models.yaml", "stand_in: auto\n", ":1: stand_in: unknown field: stand_in was renamed to demo_model"},
+		{"system.yaml", "gateway:\n  trail: 2s\n", ":2: gateway.trail: unknown field: trail was renamed to grade_wait"},
+		{"manifest.yaml", "shadow: []\n", ":1: shadow: unknown field: shadow was renamed to monitor_only"},
+		{"system.yaml", "trail: 2s\n", ":1: trail: unknown field; known here: listen, allow_remote, sync, audit_max, event_max, log_level, actor, broker, gateway"},
+	} {
+		dir := folder(t, map[string]string{tt.file: tt.text})
+		_, err := config.Load(dir)
+		if want := filepath.Join(dir, tt.file) + tt.want; err == nil || err.Error() != want {
+			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+	dir := folder(t, map[string]string{"models.yaml": "stand_in: auto\ndemo: 1\n"})
+	_, err := config.Load(dir)
+	errs, ok := err.(interface{ Unwrap() []error })
+	if !ok || len(errs.Unwrap()) != 2 {
+		t.Errorf("two unknown fields give %v", err)
+	}
+}
