@@ -69,8 +69,16 @@ const (
 	criticPresence = 200 * time.Millisecond // for a critic to answer a ping after the answer
 )
 
-// ErrOverride means that the broker confirmed something else than the override that was set; nothing was asked.
-var ErrOverride = errors.New("the broker confirmed a different override")
+// Errors of [Client.Ask].
+var (
+	// ErrOverride means that the broker confirmed a different override than the one that was set; nothing was asked.
+	ErrOverride = errors.New("the broker confirmed a different override")
+	// ErrOverrideNotSet means that the request to the broker failed; nothing was asked. It is joined with the cause.
+	ErrOverrideNotSet = errors.New("setting the override")
+	// ErrNotStored means that the stream did not acknowledge the question, joined with the cause. After a timeout the question
+	// may be stored nevertheless.
+	ErrNotStored = errors.New("storing the question")
+)
 
 // Query is a stored question that is followed to its answer.
 type Query struct {
@@ -196,7 +204,7 @@ func (q *Query) setOverride(ctx context.Context, override *subjects.SessionConfi
 	set.SessionID, set.QueryID, set.Once = q.Session, q.ID, true
 	holds, err := q.c.SetSession(ctx, set)
 	if err != nil {
-		return fmt.Errorf("setting the override: %w", err)
+		return fmt.Errorf("%w: %w", ErrOverrideNotSet, err)
 	}
 	all := func(in, of []string) bool {
 		return !slices.ContainsFunc(of, func(s string) bool { return !slices.Contains(in, s) })
@@ -208,13 +216,14 @@ func (q *Query) setOverride(ctx context.Context, override *subjects.SessionConfi
 	return nil
 }
 
+// store publishes the question until the stream acknowledges it; see [Client.publishStored].
 func (q *Query) store(ctx context.Context, question Question) error {
 	body := subjects.Query{SessionID: q.Session, QueryID: q.ID, Query: question.Text, Model: question.Model, Reference: question.Reference}
 	err := q.c.publishStored(ctx, func(ctx context.Context, id string) error {
 		return actor.EmitOnce(ctx, q.out, subjects.QueryReceived, id, body)
 	})
 	if err != nil {
-		return fmt.Errorf("storing the question: %w", err)
+		return fmt.Errorf("%w: %w", ErrNotStored, err)
 	}
 	return nil
 }
@@ -238,64 +247,56 @@ func (q *Query) send(u Update) {
 	}
 }
 
-// follow reports updates until the question has ended.
+// follow reports updates until the question has ended, then closes the channel of updates. A timeout of 0 is none.
+func (q *Query) follow(ctx context.Context, timeout time.Duration) {
+	defer close(q.updates)
+	if end := q.awaitEnd(ctx, timeout); end != nil {
+		q.send(end)
+	}
+}
+
+// ending is what is known about the end of a question while it is followed.
+type ending struct {
+	look     <-chan time.Time   // when to read the log; nil = not before the next hint
+	answer   *subjects.Response // read from the log, not yet delivered
+	settled  <-chan time.Time   // when the answer is delivered without its live copy
+	liveCopy bool               // the live copy of the answer has arrived, and with it every delta
+	failure  *subjects.Fault    // delivered at giveUp unless an answer comes first
+	giveUp   <-chan time.Time
+}
+
+// awaitEnd reports updates until the question has ended and returns the [Answer] or [Failure]; nil when the query was
+// closed before that.
 //
 // A live copy of a stored event is only a hint that there is something new: its headers are its publisher's. Who
 // published it, and in which order, is read from the event log. An answer in the log waits for its live copy, which comes
 // after the last delta, so that deltas precede it.
-func (q *Query) follow(ctx context.Context, timeout time.Duration) {
-	defer close(q.updates)
-	var expired <-chan time.Time
+func (q *Query) awaitEnd(ctx context.Context, timeout time.Duration) Update {
+	var (
+		end     ending
+		work    = context.WithoutCancel(ctx)
+		done    = ctx.Done()
+		unseen  = time.After(unseenAfter)
+		missing = make(chan Waiting, 1)
+		expired <-chan time.Time
+		poll    = time.NewTicker(lookInterval)
+	)
+	defer poll.Stop()
 	if timeout > 0 {
 		expired = time.After(timeout)
 	}
-	var (
-		work     = context.WithoutCancel(ctx)
-		done     = ctx.Done()
-		unseen   = time.After(unseenAfter)
-		missing  = make(chan Waiting, 1)
-		look     <-chan time.Time // when to read the log
-		poll     = time.NewTicker(lookInterval)
-		answer   *subjects.Response
-		settled  <-chan time.Time // when the answer is delivered without its live copy
-		liveCopy bool
-		failure  *subjects.Fault
-		giveUp   <-chan time.Time // when the failure is delivered
-	)
-	defer poll.Stop()
-	for {
+	for !end.isAnswered() {
 		select {
 		case m := <-q.messages:
-			hint, isAnswer := q.receive(m)
-			if hint {
-				look = time.After(0)
-			}
-			if liveCopy = liveCopy || isAnswer; liveCopy && answer != nil {
-				q.send(Answer{*answer})
-				return
-			}
+			q.receive(m, &end)
 		case <-q.status:
-			look = time.After(0)
+			end.look = time.After(0)
 		case <-poll.C:
-			look = time.After(0)
-		case <-look:
-			res, fault, err := q.readLog(work)
-			if look = nil; err != nil {
-				look = time.After(retryPause)
-			}
-			if res != nil && liveCopy {
-				q.send(Answer{*res})
-				return
-			}
-			if res != nil && answer == nil {
-				answer, settled = res, time.After(deltaGrace)
-			}
-			if fault != nil && failure == nil {
-				failure, giveUp = fault, time.After(untakenGrace)
-			}
-		case <-settled:
-			q.send(Answer{*answer})
-			return
+			end.look = time.After(0)
+		case <-end.look:
+			q.readEnd(work, &end)
+		case <-end.settled:
+			end.liveCopy = true // it is lost, or late: the answer is delivered without it
 		case <-unseen:
 			if !q.started {
 				go func() { missing <- Waiting{q.c.missingActors(ctx)} }()
@@ -306,23 +307,41 @@ func (q *Query) follow(ctx context.Context, timeout time.Duration) {
 			}
 		case <-done:
 			done = nil
-			failure, giveUp = q.cancel(work)
-		case <-giveUp:
-			q.send(Failure{failure})
-			return
+			end.failure, end.giveUp = q.cancel(work)
+		case <-end.giveUp:
+			return Failure{end.failure}
 		case <-expired:
-			q.send(Failure{subjects.Faultf(subjects.CodeTimeout, "no answer within %s", timeout)})
-			return
+			return Failure{subjects.Faultf(subjects.CodeTimeout, "no answer within %s", timeout)}
 		case <-q.closed:
-			return
+			return nil
 		}
+	}
+	return Answer{*end.answer}
+}
+
+// isAnswered reports whether the answer can be delivered: it is stored, and its deltas have been reported or given up.
+func (e *ending) isAnswered() bool { return e.answer != nil && e.liveCopy }
+
+// readEnd reads the log and notes the answer or the failure in it. An error of the log is retried after a pause; the first
+// failure is kept, and is delivered only when no answer follows it.
+func (q *Query) readEnd(ctx context.Context, end *ending) {
+	res, fault, err := q.readLog(ctx)
+	if end.look = nil; err != nil {
+		end.look = time.After(retryPause)
+	}
+	if res != nil && end.answer == nil {
+		end.answer, end.settled = res, time.After(deltaGrace)
+	}
+	if fault != nil && end.failure == nil {
+		end.failure, end.giveUp = fault, time.After(untakenGrace)
 	}
 }
 
-// receive handles a live message. It reports whether the log should be read, and whether this is the copy of an answer.
-func (q *Query) receive(m *nats.Msg) (hint, isAnswer bool) {
+// receive handles a live message: it reports a delta, notes a critic's answer to the ping, and takes the copy of a stored
+// event as a hint to read the log.
+func (q *Query) receive(m *nats.Msg, end *ending) {
 	if q.receivePing(m) {
-		return false, false
+		return
 	}
 	e, ok := decodeLive(m)
 	switch {
@@ -334,9 +353,11 @@ func (q *Query) receive(m *nats.Msg) (hint, isAnswer bool) {
 			q.send(Delta{d, e.Subject == q.thinkingSubject})
 		}
 	case e.Query == q.ID && isStored(e.Subject):
-		return true, e.Subject == subjects.ResponseGeneration.LiveSubject() && e.From == subjects.Generator
+		end.look = time.After(0)
+		if e.Subject == subjects.ResponseGeneration.LiveSubject() && e.From == subjects.Generator {
+			end.liveCopy = true
+		}
 	}
-	return false, false
 }
 
 // missingActors names the actors between a question and its answer that do not run.
@@ -450,6 +471,7 @@ func (q *Query) report(e Event) {
 	}
 }
 
+// reportState sends a transition of the generator as [State], or as [Note] when it carries a remark.
 func (q *Query) reportState(s subjects.AgentState) {
 	q.started = true
 	switch s.Code {

@@ -212,6 +212,29 @@ func TestAskStopsWhenBrokerConfirmsAnotherOverride(t *testing.T) {
 	}
 }
 
+// TestGradeIsNotAwaited: without Graded, without a critic and without time, Grade returns at once.
+func TestGradeIsNotAwaited(t *testing.T) {
+	f := newFixture(t)
+	for _, tt := range []struct {
+		name   string
+		graded bool
+		within time.Duration
+	}{
+		{"a question without Graded", false, time.Hour},
+		{"no critic runs", true, time.Hour},
+		{"no time", true, 0},
+	} {
+		q := f.ask(t.Context(), client.Question{Text: "?", Timeout: time.Minute, Graded: tt.graded})
+		emit(t, f.as("generator").WithIDs(q.Session, q.ID), subjects.ResponseGeneration, response(q, "answer"))
+		if _, err := q.Wait(); err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		if g := q.Grade(t.Context(), tt.within); g != nil { // an hour would exceed the test's timeout
+			t.Errorf("%s: %+v", tt.name, g)
+		}
+	}
+}
+
 func TestWatchReplaysThenFollows(t *testing.T) {
 	f := newFixture(t)
 	out := f.as("generator").WithIDs("s1", "q1")
