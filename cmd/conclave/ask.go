@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
@@ -89,7 +90,16 @@ in the session. Other exit codes: 1 failed or partial, 3 denied by policy, 4 no 
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	q, f := &o.question, cmd.Flags()
+	o.define(cmd.Flags())
+	cli.CompleteFlags(cmd, map[string]cli.Completion{
+		"session": a.CompleteSessions(), "model": completeModels(a), "override": cli.Words(overrideLevels[1:]...), "disable-tool": a.CompleteTools,
+	})
+	return cmd
+}
+
+// define defines the flags and their defaults.
+func (o *askFlags) define(f *pflag.FlagSet) {
+	q := &o.question
 	f.StringVar(&q.Session, "session", "", "`id` of the session (default: a new one)")
 	f.BoolVar(&o.resume, "continue", false, "ask in the last session")
 	f.StringVar(&q.Model, "model", "", "`model` to answer (default: the assistant's)")
@@ -103,10 +113,6 @@ in the session. Other exit codes: 1 failed or partial, 3 denied by policy, 4 no 
 	f.StringVar(&o.override.Override, "override", "", "`level` for this message: RELAX asks for fewer approvals, ALL allows everything; both are audited")
 	f.StringArrayVar(&o.override.Disable, "disable-tool", nil, "`tool` to disable for this message; repeatable")
 	f.StringArrayVar(&o.override.Grant, "grant", nil, "`type:tool` to grant for this message; repeatable")
-	cli.CompleteFlags(cmd, map[string]cli.Completion{
-		"session": a.CompleteSessions(), "model": completeModels(a), "override": cli.Words(overrideLevels[1:]...), "disable-tool": a.CompleteTools,
-	})
-	return cmd
 }
 
 // check rejects flags that contradict each other.
@@ -210,10 +216,7 @@ func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 	if q.Session == "" {
 		q.Session = actor.NewID()
 	}
-	gradeWait := o.gradeWait
-	if o.noWait || !o.gradeWaitSet && !a.JSON && !o.lines && !term.IsTerminal(a.Out) {
-		gradeWait = 0 // a pipe waits only on request
-	}
+	gradeWait := o.gradeWindow(a.JSON, term.IsTerminal(a.Out))
 	q.Graded = gradeWait > 0
 	query, err := c.Ask(ctx, *q)
 	if err != nil {
@@ -242,6 +245,15 @@ func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 		return err
 	}
 	return answerError(a, res)
+}
+
+// gradeWindow is how long ask waits for the grade after the answer: --grade-wait where it was given, else the default on a
+// terminal and for the JSON formats. 0 is not at all: a pipe waits only on request, and --no-wait never does.
+func (o *askFlags) gradeWindow(asJSON, onTerminal bool) time.Duration {
+	if o.noWait || !o.gradeWaitSet && !asJSON && !o.lines && !onTerminal {
+		return 0
+	}
+	return o.gradeWait
 }
 
 // showUpdates shows the updates of a query and sends typed decisions, until the answer or the fault that replaces it.
@@ -290,13 +302,13 @@ func askError(ctx context.Context, a *cli.App, session string, err error) error 
 	switch {
 	case errors.Is(err, client.ErrOverride):
 		return cli.Fail(cli.ExitFailed, "nothing was asked: "+err.Error(), "see "+a.Program()+" session override "+session+" --show")
-	case strings.HasPrefix(err.Error(), "setting the override") && ctx.Err() != nil:
+	case errors.Is(err, client.ErrOverrideNotSet) && ctx.Err() != nil:
 		return cli.Fail(cli.ExitFailed, "stopped before anything was asked", "ask again")
-	case strings.HasPrefix(err.Error(), "setting the override"):
+	case errors.Is(err, client.ErrOverrideNotSet):
 		return cli.BrokerError("nothing was asked, the override was not set", err)
 	case isFault && f.Code == subjects.CodeTooLarge:
 		return cli.Usage("the question is too large (%s): name the file instead of piping it in, or shorten it", f.Text)
-	case isFault, errors.As(err, &rejected), strings.HasPrefix(err.Error(), "storing"):
+	case isFault, errors.As(err, &rejected), errors.Is(err, client.ErrNotStored):
 		return fmt.Errorf("%w: see conclave doctor", err)
 	}
 	return err

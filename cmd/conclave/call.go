@@ -55,20 +55,7 @@ nobody answered and a limit. A tool that is unknown or does not answer ends with
 			case subjects.CheckToken(v[0]) != nil:
 				return cli.Usage("%q is not a valid tool name: use letters, digits, _ and -", v[0])
 			}
-			body, err := readArguments(a, append(v, "{}")[1])
-			if err != nil {
-				return err
-			}
-			c, done, err := a.Connect("operator")
-			if err != nil {
-				return err
-			}
-			defer done()
-			res, err := c.CallTool(ctx, v[0], session, query, body)
-			if err != nil {
-				return err
-			}
-			return printResult(a, res)
+			return callTool(ctx, a, v[0], append(v, "{}")[1], session, query)
 		},
 	}
 	f := cmd.Flags()
@@ -77,6 +64,25 @@ nobody answered and a limit. A tool that is unknown or does not answer ends with
 	f.StringVar(&query, "query", "", "`id` of the query of the call")
 	f.StringVar(&parked, "parked", "", "print the stored result with this `id`, and call nothing")
 	return cmd
+}
+
+// callTool calls a tool with the operator's key and prints the result. arguments is a JSON object, or "-" for stdin; session
+// and query may be empty.
+func callTool(ctx context.Context, a *cli.App, tool, arguments, session, query string) error {
+	body, err := readArguments(a, arguments)
+	if err != nil {
+		return err
+	}
+	c, done, err := a.Connect("operator")
+	if err != nil {
+		return err
+	}
+	defer done()
+	res, err := c.CallTool(ctx, tool, session, query, body)
+	if err != nil {
+		return err
+	}
+	return printResult(a, res)
 }
 
 // printParked prints a result that was cut. It is read with the user's key; no tool runs.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -234,6 +235,30 @@ func TestAskGradeAbsent(t *testing.T) {
 		}
 		if got := p.run(cli.ExitOK, "conclave", append([]string{"ask", "--grade-wait", "1h", "capital"}, v...)...); !strings.Contains(got, "Paris") || strings.Contains(got, "grade") {
 			t.Errorf("%v: %s", v, got)
+		}
+	}
+}
+
+// TestGradeWindow: a pipe waits for a grade only on request, and --no-wait never does.
+func TestGradeWindow(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name             string
+		flags            askFlags
+		asJSON, terminal bool
+		want             time.Duration
+	}{
+		{"terminal", askFlags{gradeWait: defaultGradeWait}, false, true, defaultGradeWait},
+		{"pipe", askFlags{gradeWait: defaultGradeWait}, false, false, 0},
+		{"pipe with --grade-wait", askFlags{gradeWait: time.Minute, gradeWaitSet: true}, false, false, time.Minute},
+		{"pipe with --stream-json", askFlags{gradeWait: defaultGradeWait, lines: true}, false, false, defaultGradeWait},
+		{"pipe with --json", askFlags{gradeWait: defaultGradeWait}, true, false, defaultGradeWait},
+		{"terminal with --grade-wait 0", askFlags{gradeWaitSet: true}, false, true, 0},
+		{"--json with --grade-wait 0", askFlags{gradeWaitSet: true}, true, false, 0},
+		{"--no-wait", askFlags{gradeWait: time.Minute, gradeWaitSet: true, noWait: true}, true, true, 0},
+	} {
+		if got := tt.flags.gradeWindow(tt.asJSON, tt.terminal); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
 }

@@ -118,6 +118,7 @@ func explainCall(ctx context.Context, a *cli.App, c *client.Client, call subject
 	return nil
 }
 
+// policySimulateCommand measures the information flow policy against recorded attacks. It needs no running system.
 func policySimulateCommand(a *cli.App) *cobra.Command {
 	var effects string
 	var bare bool
@@ -142,49 +143,62 @@ the attacker's text where the case says so; with --bare only the attacker's text
   conclave policy simulate cases.jsonl --effects tools.json --json`,
 		Args: cli.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, files []string) error {
-			var cases []simulate.Case
-			attacks := 0
-			for _, file := range files {
-				f, err := openFile("cases", file)
-				if err != nil {
-					return err
-				}
-				more, err := simulate.ReadCases(f, file)
-				f.Close()
-				if err != nil {
-					return err
-				}
-				cases = append(cases, more...)
-			}
-			for _, c := range cases {
-				if len(c.Attack) > 0 {
-					attacks++
-				}
-			}
-			known, err := findEffects(effects, files)
-			if err != nil {
-				return err
-			}
-			line := term.NewProgress(a.Err)
-			r, err := simulate.Run(cmd.Context(), cases, known, simulate.Options{Bare: bare, Progress: func(done int) {
-				if done%10 == 0 {
-					line.Draw("%d of %d cases", done, len(cases))
-				}
-			}})
-			line.Clear()
-			switch {
-			case err != nil:
-				return err
-			case a.JSON:
-				return a.PrintJSON(r)
-			}
-			view.Simulation(a.Out, r, attacks)
-			return nil
+			return simulatePolicy(cmd.Context(), a, files, effects, bare)
 		},
 	}
 	cmd.Flags().BoolVar(&bare, "bare", false, "tools return nothing that the task needs later")
 	cmd.Flags().StringVar(&effects, "effects", "", "`file` with the effects of the tools")
 	return cmd
+}
+
+// simulatePolicy replays the cases of the files and prints the report. effects names the file with the effects of the tools,
+// "" for the default ones; bare leaves out the values that later calls of a task need.
+func simulatePolicy(ctx context.Context, a *cli.App, files []string, effects string, bare bool) error {
+	cases, attacks, err := readCases(files)
+	if err != nil {
+		return err
+	}
+	known, err := findEffects(effects, files)
+	if err != nil {
+		return err
+	}
+	line := term.NewProgress(a.Err)
+	r, err := simulate.Run(ctx, cases, known, simulate.Options{Bare: bare, Progress: func(done int) {
+		if done%10 == 0 {
+			line.Draw("%d of %d cases", done, len(cases))
+		}
+	}})
+	line.Clear()
+	switch {
+	case err != nil:
+		return err
+	case a.JSON:
+		return a.PrintJSON(r)
+	}
+	view.Simulation(a.Out, r, attacks)
+	return nil
+}
+
+// readCases reads the cases of all files and counts those with an attack.
+func readCases(files []string) (cases []simulate.Case, attacks int, err error) {
+	for _, file := range files {
+		f, err := openFile("cases", file)
+		if err != nil {
+			return nil, 0, err
+		}
+		more, err := simulate.ReadCases(f, file)
+		f.Close()
+		if err != nil {
+			return nil, 0, err
+		}
+		cases = append(cases, more...)
+	}
+	for _, c := range cases {
+		if len(c.Attack) > 0 {
+			attacks++
+		}
+	}
+	return cases, attacks, nil
 }
 
 // effectsFile is the default name of the file with the effects of tools.

@@ -106,6 +106,7 @@ func describeMemory(e subjects.MemoryEntry) string {
 	return term.Visible(strings.Join(parts, ", "))
 }
 
+// untrustedWarning is the trust line of an untrusted memory, with the signs of injection that were found in it.
 func untrustedWarning(e subjects.MemoryEntry) string {
 	if f := e.Provenance.Flags; len(f) > 0 {
 		return untrusted + ", with signs of injection: " + term.Visible(strings.Join(f, ", "))
@@ -159,12 +160,8 @@ func Memory(w io.Writer, e subjects.MemoryEntry, related []subjects.MemoryEntry)
 	if e.Accesses > 0 {
 		line("recalled", fmt.Sprintf("%s, last %s", times(e.Accesses), term.Stamp(e.Accessed)))
 	}
-	names := map[string]string{}
-	for _, r := range related {
-		names[r.ID] = r.Name
-	}
-	for _, id := range e.Correlating {
-		list("related", strings.TrimSpace(term.ShortID(id)+"  "+term.Clip(names[id], 80)))
+	for _, r := range nameRelated(e, related) {
+		list("related", r)
 	}
 	if e.Description != "" {
 		fmt.Fprintln(w)
@@ -176,6 +173,20 @@ func Memory(w io.Writer, e subjects.MemoryEntry, related []subjects.MemoryEntry)
 	}
 }
 
+// nameRelated lists the memories that e correlates with: the short id, and the name where related has it.
+func nameRelated(e subjects.MemoryEntry, related []subjects.MemoryEntry) []string {
+	names := map[string]string{}
+	for _, r := range related {
+		names[r.ID] = r.Name
+	}
+	var lines []string
+	for _, id := range e.Correlating {
+		lines = append(lines, strings.TrimSpace(term.ShortID(id)+"  "+term.Clip(names[id], 80)))
+	}
+	return lines
+}
+
+// times is a count of events in words: once, 2 times.
 func times(n int) string {
 	if n == 1 {
 		return "once"
