@@ -20,10 +20,10 @@ func actorCommand(a *cli.App) *cobra.Command {
 		Use:   "actor [names...]",
 		Short: "Run some actors against an existing NATS server",
 		Long: `Runs the named actors against a NATS server in another process: a stand-alone one that conclave provision has prepared
-(--server), or the one of conclave up. "tools" means every tool of this build, the name of a tool that tool. Each actor
+(--server), or the one of conclave up. "tools" stands for every tool of this build; a single tool is run by its name. Each actor
 reads only its own key from the data folder.
 
-Stays until it is stopped, and prints the same readiness line as conclave up. Without names it lists what can be run.`,
+It runs until Ctrl-C or SIGTERM, and prints the same readiness line as conclave up. Without names it lists the actors.`,
 		Example: `  conclave actor
   conclave actor tools broker --server nats://127.0.0.1:4222
   conclave actor generator --server nats://127.0.0.1:4222     several share the work

@@ -29,13 +29,15 @@ func approveCommand(a *cli.App) *cobra.Command {
 sources of untrusted content, and when the request expires. A request that is not decided in time is denied, and the agent
 is told that nobody answered.
 
-With an id it approves the call, this once. --session and --always also approve later calls of the same tool by the same type
-of agent to the same targets; list such decisions with conclave approve rules and end them with conclave approve revoke. A
-request without a target is asked each time. --deny denies it. The first decision holds, wherever it was made. At least 6
-characters of an id are enough.
+With an id it approves that one call; --deny denies it. --session and --always also approve later calls of the same tool by the
+same type of agent to the same targets, in this session or until revoked: see conclave approve rules and conclave approve
+revoke. A call without a target needs your approval each time. When a request is decided in two places, the first decision
+holds. The first 6 characters of an id are enough.
 
---watch stays, shows each request as it comes and, on a terminal, asks you: y approves, s for this session, a always; everything
-else denies. Exit code 1 means that the decision was not accepted: the request was decided before, has expired or is unknown.`,
+--watch keeps running, shows each new request and, on a terminal, asks you: y approves once, s for this session, a always; any
+other answer denies.
+
+Exit code 1 means that the decision was not accepted: the request was decided before, has expired or is unknown.`,
 		Example: `  conclave approve
   conclave approve 3f9c01d2
   conclave approve 3f9c01d2 --session
@@ -60,10 +62,10 @@ else denies. Exit code 1 means that the decision was not accepted: the request w
 		SuggestionsMinimumDistance: 2,
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.session, "session", false, "approve, also later calls of this kind in the same session")
-	f.BoolVar(&o.always, "always", false, "approve, also all later calls of this kind until it is revoked")
+	f.BoolVar(&o.session, "session", false, "approve this and later calls of this kind in the same session")
+	f.BoolVar(&o.always, "always", false, "approve this and later calls of this kind, until revoked")
 	f.BoolVar(&o.deny, "deny", false, "deny")
-	f.BoolVar(&o.watch, "watch", false, "stay, show each request as it comes, and ask")
+	f.BoolVar(&o.watch, "watch", false, "keep running, show each new request, and ask")
 	f.BoolVar(&o.all, "all", false, "also list decided and expired requests")
 	cmd.AddCommand(approveRulesCommand(a), approveRevokeCommand(a))
 	return cmd
@@ -326,8 +328,8 @@ func approveRulesCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rules",
 		Short: "List remembered decisions",
-		Long: `Lists the decisions that you made with --session or --always: type of agent, tool, rule, targets or exact values, and when it was
-made. With --json it prints one array.`,
+		Long: `Lists the decisions that you made with --session or --always: type of agent, tool, rule, targets or exact values, and the time of
+the decision. With --json it prints one array.`,
 		Example: `  conclave approve rules
   conclave approve rules --json | jq -r '.[].id'`,
 		Args: cli.NoArgs,
@@ -353,8 +355,8 @@ func approveRevokeCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke <rule>",
 		Short: "End a remembered decision",
-		Long: `Ends a remembered decision: from now on you are asked again. Calls that it has approved stay done. At least 6 characters of
-the id are enough.`,
+		Long: `Ends a remembered decision: from now on you are asked again. Calls that it approved before are not undone. The first 6
+characters of the id are enough.`,
 		Example: `  conclave approve revoke 3f9c01d2
   conclave approve revoke 3f9c01d2 --json`,
 		Args: cli.Args(cobra.ExactArgs(1)),

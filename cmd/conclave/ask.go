@@ -43,31 +43,31 @@ func askCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ask [question...]",
 		Short: "Ask the assistant",
-		Long: `Asks the assistant and prints the answer. The question is the words of the command line; without any, or with "-", it is
-read from stdin. With words and a pipe, the piped text follows the words after a blank line, as context. In a loop that
-reads its own stdin, redirect that of ask: conclave ask "$line" < /dev/null.
+		Long: `Asks the assistant and prints the answer. The question is given on the command line; without it, or with "-", it is read from
+stdin. When a question is given and stdin is a pipe, the piped text is appended as context, after a blank line. In a shell
+loop that reads lines from stdin, give ask an empty stdin: conclave ask "$line" < /dev/null.
 
 On a terminal the answer is printed as it is generated; interim text, tool calls and notes are dim lines on stderr, and
---thinking adds the model's thinking. In a pipe stdout has the answer and a newline only, and stderr only problems.
+--thinking adds the model's thinking. In a pipe, stdout has only the answer and a newline, and stderr only problems.
 
 --json prints the whole response as one document at the end: answer, thinking, tool calls, notes, model, tokens.
---stream-json prints JSON lines as things happen, each with a type: delta, thinking, state, tool, note, approval, response,
+--stream-json prints a JSON line for each event as it happens, with a type: delta, thinking, state, tool, note, approval, response,
 grade, error.
 
-After the answer, ask waits for the critic's grade: on a terminal and with --json or --stream-json up to 2s, or as long as
---grade-wait says. The answer is printed before that, except with --json. Without a running critic ask does not wait, and
-in a pipe it waits only with --grade-wait. Later grades are in conclave critic show.
+After the answer, ask waits up to --grade-wait for the critic's grade; the answer is printed before that, except with --json.
+It does not wait when no critic is running, nor in a pipe without --json, --stream-json or --grade-wait. conclave critic show
+has the grades that come later.
 
 --retry asks the last question of a session again, and adds your criticism and the critic's. The critic's feedback is left out
-when the answer contained external content. --reference is what a good answer says: the critic reads it, the assistant does
-not.
+when the answer contained external content. --reference gives the critic an example of a good answer; the assistant does not see
+it.
 
 --override, --disable-tool and --grant set the policy for this message as conclave session override does for a session. They
 are set first; if the broker rejects them, nothing is asked.
 
-The question is stored before it is processed. Ctrl-C stops it: the partial answer is printed, and the exit code is 1. A
-second Ctrl-C leaves at once. After --timeout ask leaves with exit code 4; the question stays stored, and its answer will be
-in the session. Other exit codes: 1 failed or partial, 3 denied by policy, 4 no model, or not running.`,
+The question is stored before it is processed. Ctrl-C cancels it: the partial answer is printed, and the exit code is 1. A
+second Ctrl-C exits at once. After --timeout ask exits with 4; the question is not cancelled, and its answer will be in the
+session. Other exit codes: 1 failed or partial answer, 3 denied by policy, 4 no model or conclave is not running.`,
 		Example: `  conclave ask What is the capital of France?
   conclave ask --continue 'And of Spain?'
   git diff | conclave ask 'Write a commit message for this change.'
@@ -105,11 +105,11 @@ func (o *askFlags) define(f *pflag.FlagSet) {
 	f.StringVar(&q.Model, "model", "", "`model` to answer (default: the assistant's)")
 	f.DurationVar(&q.Timeout, "timeout", 15*time.Minute, "how long to wait for the answer")
 	f.BoolVar(&o.thinking, "thinking", false, "print the model's thinking on stderr")
-	f.BoolVar(&o.noWait, "no-wait", false, "print the ids when the question is stored, and leave")
-	f.BoolVar(&o.lines, "stream-json", false, "print JSON lines as things happen")
+	f.BoolVar(&o.noWait, "no-wait", false, "print the ids when the question is stored, and exit")
+	f.BoolVar(&o.lines, "stream-json", false, "print a JSON line for each event as it happens")
 	f.DurationVar(&o.gradeWait, "grade-wait", defaultGradeWait, "how long to wait for the grade after the answer; 0 for not at all")
 	f.BoolVar(&o.retry, "retry", false, "ask the last question of the session again")
-	f.StringVar(&q.Reference, "reference", "", "`text` of what a good answer says, for the critic only")
+	f.StringVar(&q.Reference, "reference", "", "`text` of a good answer, for the critic only")
 	f.StringVar(&o.override.Override, "override", "", "`level` for this message: RELAX asks for fewer approvals, ALL allows everything; both are audited")
 	f.StringArrayVar(&o.override.Disable, "disable-tool", nil, "`tool` to disable for this message; repeatable")
 	f.StringArrayVar(&o.override.Grant, "grant", nil, "`type:tool` to grant for this message; repeatable")

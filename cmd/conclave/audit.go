@@ -208,8 +208,8 @@ func auditShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show <sequence | id | chain>",
 		Short: "Print records in full",
-		Long: `Prints records in full: those of a message by its sequence (the number that audit tail shows), those of an action by its id,
-or a whole chain by its name. At least 8 characters of an id or chain are enough. With --json it prints one array.`,
+		Long: `Prints records in full. The argument is the sequence number that audit tail shows, the id of an action, or the name of a chain;
+the first 8 characters of an id or chain are enough. With --json it prints one array.`,
 		Example: `  conclave audit show 17
   conclave audit show 3f9c01d2 --json`,
 		Args: cli.Args(cobra.ExactArgs(1)),
@@ -276,9 +276,9 @@ func auditVerifyCommand(a *cli.App) *cobra.Command {
 outside the stream. Any change, loss or reordering is found, and the first bad record is named. The sealed files of earlier
 logs must exist as they were sealed. The exit code is 5 when something is wrong.
 
-With --file it verifies a sealed export. It is anchored by the first record of its successor: of the current log, or of a
-sealed file that is anchored in the same way. When none of them names the file, only the file itself can be checked: a
-change inside it is found, a file that was cut and sealed again is not.`,
+With --file it verifies a sealed export. A sealed file is anchored when its hash is in the first record of the next log: the
+current one, or a sealed file that is itself anchored. Without an anchor, a change inside the file is found, but not that the
+file was cut and sealed again.`,
 		Example: `  conclave audit verify
   conclave audit verify --json
   conclave audit verify --file ~/.local/share/conclave/audit/sealed/audit-20260102T030405.000Z.jsonl`,
@@ -449,8 +449,8 @@ func auditExportCommand(a *cli.App) *cobra.Command {
 		Long: `Writes the whole audit log as JSON lines that conclave audit verify --file reads. It does not verify. An existing file is not
 overwritten. "-" writes to stdout.
 
-stderr shows what was written and the SHA-256 of the file: keep that elsewhere. With --json it is a document on stdout, unless
-the export itself goes there.`,
+stderr shows the number of records and the SHA-256 of the file: keep the hash elsewhere. With --json this summary is a document
+on stdout, unless the export itself goes to stdout.`,
 		Example: `  conclave audit export audit.jsonl
   conclave audit export - | zstd > audit.jsonl.zst`,
 		Args: cli.Args(cobra.ExactArgs(1)),

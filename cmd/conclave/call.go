@@ -29,10 +29,11 @@ func callCommand(a *cli.App) *cobra.Command {
 agent. The arguments are one JSON object (default: {}); "-" reads them from stdin.
 
 Prints the result on stdout, or the whole reply with --json. stderr warns of external content and of signs of injection. A
-result that is too large is cut, and kept whole for a week: --parked prints it, also those of agents.
+result that is too large is cut; the whole result is stored for a week, and --parked prints it. This includes results of calls
+that agents made.
 
-A denial names the layer, the rule, the reason and what is allowed, with exit code 3; so do your own no, an approval that
-nobody answered and a limit. A tool that is unknown or does not answer ends with 4.`,
+A denial names the layer, the rule, the reason and what is allowed. The exit code is 3 when the policy, a limit or you denied
+the call, or when its approval expired, and 4 when the tool is unknown or does not answer.`,
 		Example: `  conclave call get_datetime '{"timezone":"Europe/Berlin"}'
   echo '{"timezone":"UTC"}' | conclave call get_datetime - --json
   conclave call --parked 3f9c01d2a4b5c6d7e8f9a0b1c2d3e4f5 > page.txt`,

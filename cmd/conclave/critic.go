@@ -21,8 +21,8 @@ const (
 // criticCommand shows grades, comparisons and feedback.
 func criticCommand(a *cli.App) *cobra.Command {
 	cmd := cli.Group("critic", "Show grades of answers",
-		`Shows the critic's grades, its comparisons of the answers of two respondents, and your feedback. It is read from the event
-log, which keeps ninety days.`,
+		`Shows the critic's grades, its comparisons of the answers of two respondents, and your feedback. The source is the event log, which
+goes back ninety days.`,
 		`  conclave critic show
   conclave critic show 3f9c01d2`, criticShowCommand(a))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }

@@ -114,7 +114,7 @@ func provisionCommand(a *cli.App) *cobra.Command {
 		Use:   "provision --server URL",
 		Short: "Create the streams on a stand-alone NATS server, once",
 		Long: `Creates the streams, buckets and consumers on a NATS server that was started with the files of conclave keys, and opens the
-audit log. Then it deletes the seeds of the two provisioners: from then on nobody has a key for the accounts of the streams.
+audit log. Then it deletes the seeds of the two provisioners, so that no key for the accounts of the streams is left.
 
 Running it again when the streams exist and the seeds are gone changes nothing and succeeds. To let a new version change the
 streams, run conclave keys, restart the server with the new environment file, and provision again.`,

@@ -293,7 +293,7 @@ func memoryGraphCommand(a *cli.App) *cobra.Command {
 		Use:   "graph [name]",
 		Short: "Show relations between people, places and things",
 		Long: `Shows the knowledge graph: relations between people, places and things, all or those of a name. Current relations come first,
-then past ones, with the dates as far as they are known and the memory that states it. With --json it prints one document
+then past ones, each with its dates, if known, and the memory it comes from. With --json it prints one document
 with relations.`,
 		Example: `  conclave memory graph
   conclave memory graph Anna

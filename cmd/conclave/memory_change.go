@@ -84,7 +84,8 @@ func memoryAddCommand(a *cli.App) *cobra.Command {
 		Long: `Remembers a fact that you state; it is trusted. "-" reads it from stdin. A known fact is merged with it; a fact that it
 contradicts is superseded and no longer recalled.
 
-stderr shows what became of it. With --json it prints one document with id, action, other and why.`,
+stderr shows whether it was stored, merged or supersedes another. With --json it prints one document with id, action, other and
+why.`,
 		Example: `  conclave memory add 'My sister Anna lives in Bremen since 2024'
   conclave memory add --tag house 'The boiler was serviced in March'
   conclave memory add - < note.txt`,
@@ -132,8 +133,8 @@ func memoryForgetCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "forget <id...> | forget --query <words>",
 		Short: "Forget memories for good",
-		Long: `Forgets memories for good: text, embeddings, grades and relations. With --query those that the words find: they are listed, and
-you are asked; without a terminal that needs --yes. Only what was listed is forgotten.
+		Long: `Deletes memories for good: text, embeddings, grades and relations. With --query it searches for memories, lists them and asks
+you before it deletes those that were listed; without a terminal this needs --yes.
 
 Conversations and the event log keep the messages until they expire; the audit log records that something was forgotten, never
 what. With --json it prints one document with forgotten and missing.`,
@@ -168,7 +169,7 @@ what. With --json it prints one document with forgotten and missing.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&query, "query", "", "those that these `words` find")
+	f.StringVar(&query, "query", "", "delete the memories that a search for these `words` finds")
 	f.BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }
@@ -246,10 +247,10 @@ func memoryEditCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "edit <id>",
 		Short: "Change a memory",
-		Long: `Changes name, description, text and tags of a memory; its source stays. What is not named stays as it is; --tags replaces all
+		Long: `Changes the name, description, text or tags of a memory, each with its flag; everything else is unchanged. --tags replaces all
 tags, and --tags '' removes them. --corpus - reads the text from stdin.
 
-Without a flag, on a terminal, it opens the memory in $VISUAL or $EDITOR. An unchanged text changes nothing.`,
+Without a flag, on a terminal, it opens the memory in $VISUAL or $EDITOR. Closing the editor without a change changes nothing.`,
 		Example: `  conclave memory edit 3f9c01d2
   conclave memory edit 3f9c01d2 --name 'Where Anna lives' --tags family,places
   conclave memory edit 3f9c01d2 --corpus - < text.txt`,

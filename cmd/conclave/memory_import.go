@@ -71,11 +71,12 @@ again updates what changed and removes what is gone.
 
 Documents are UNTRUSTED, because others may have written in them. --trusted says that you trust every word.
 
-A .jsonl file of conclave memory export is read back with ids, times and grades. Name only such files then. Because anybody
-could have written such a file, every entry in it is UNTRUSTED; with --trusted each has the trust that it had.
+A .jsonl file of conclave memory export is read back with ids, times and grades. It
+cannot be mixed with documents in one command. Because anybody could have written such a file, every entry in it becomes
+UNTRUSTED; with --trusted each entry keeps the trust that the file states.
 
-A file that fails does not stop the rest; the exit code is 1 then. In a pipe, stdout has a line for each file; with --json it
-has one document with files.`,
+When a file fails, the others are still imported, and the exit code is 1. In a pipe, stdout has a line for each file; with --json
+it has one document with files.`,
 		Example: `  conclave memory import ~/notes manual.pdf
   conclave memory import --trusted diary.md
   conclave memory import --trusted memory.jsonl

@@ -63,11 +63,11 @@ func modelPullCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pull <name>",
 		Short: "Fetch a model",
-		Long: `Fetches a model through the model actor, which asks its server (Ollama). The progress is on stderr: one line that is drawn over
-on a terminal, a line now and then elsewhere. With --json stdout has a JSON line for each step: status, digest, total,
+		Long: `Fetches a model through the model actor, which asks its server (Ollama). Progress is shown on stderr: in one
+updated line on a terminal, otherwise in a line now and then. With --json stdout has a JSON line for each step: status, digest, total,
 completed.
 
-Ctrl-C stops it with exit code 1. What was fetched is kept; pull again to continue.`,
+Ctrl-C stops it with exit code 1. The part that was fetched is kept: pull again to continue.`,
 		Example: `  conclave model pull gemma4:12b
   conclave model pull prometheus:7b --json | jq -r .status`,
 		Args:              cli.Args(cobra.ExactArgs(1)),

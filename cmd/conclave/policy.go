@@ -47,7 +47,7 @@ func policyExplainCommand(a *cli.App) *cobra.Command {
 		Use:   "explain <tool> [json]",
 		Short: "Show layer by layer what would happen to a call",
 		Long: `Asks the broker what it would decide about a call, without running it: each layer in order, its verdict, rule and reason. --as
-names the caller: an account, and below it the agents it has spawned. --session takes the state of a session into account,
+names the caller: an account, or an agent that it spawned. --session takes the state of a session into account,
 such as untrusted content in it and its override.
 
 The exit code is 0 when the call would run, and 3 when it would be denied or need your approval. With --json it prints one
@@ -125,20 +125,20 @@ func policySimulateCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate <cases.jsonl>...",
 		Short: "Test the policy with a model that obeys everything it reads",
-		Long: `Replays cases through the real broker, with tools that only return a result. In each case the user's task is done by its own
-correct calls, and where untrusted content enters, the attacker's calls are made too: the model is assumed to obey. The
-caller has every tool of the case, so only the information flow decides.
+		Long: `Replays cases through the real broker, with tools that only return a result. Each case makes
+the correct calls of the user's task and, where untrusted content enters, also the attacker's calls, because the model is
+assumed to obey. The caller is granted every tool of the case, so only the information flow rules decide.
 
-It counts the attacks of which a call ran that does more than read, and the tasks that were interrupted by a denial or an
-approval without an attack. A task that several cases share counts once.
+The report counts the attacks of which at least one call with a side effect ran, and the tasks without an attack that were
+interrupted by a denial or an approval. A task that several cases share counts once.
 
 A line of the file is a JSON object: id, user_instruction, user_calls [{tool, args, result_has_injection}] and
 attacker_calls [{tool, args}], or user_tool, user_params and tool_response_enhanced in place of user_calls. The effects of the
 tools are in another file, tool-effects.json: {"tools": {"<name>": {"reads": "private", "result_trust": "untrusted",
 "effects": ["egress"]}}}, beside the cases or in the current folder. A tool that is not listed has every effect.
 
-The cases do not contain results. Each read returns the values that later calls of the task use and the user did not type, and
-the attacker's text where the case says so; with --bare only the attacker's text.`,
+The cases do not contain results. Each read returns the values that later calls of the task need and the user did not type, and
+the attacker's text where the case has it; with --bare it returns only the attacker's text.`,
 		Example: `  conclave policy simulate cases.jsonl
   conclave policy simulate cases.jsonl --effects tools.json --json`,
 		Args: cli.Args(cobra.MinimumNArgs(1)),
@@ -259,8 +259,8 @@ func policyScanCommand(a *cli.App) *cobra.Command {
 		Long: `Scans each text as the broker scans the result of a tool. A line of a file is a JSON object with the field "text"; "id" names
 it (default: its line). "-" reads stdin.
 
-The firewall labels and never drops, and it misses things. What a text may cause is decided by the information flow, whether
-it is flagged or not.
+The firewall only labels texts, it never drops one, and it misses some attacks. What a text may cause is decided by the
+information flow rules, whether it is flagged or not.
 
 Techniques:
 ` + strings.TrimRight(techniques.String(), "\n"),

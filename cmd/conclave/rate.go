@@ -33,11 +33,11 @@ func rateCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rate up|down|1-5|words [words...]",
 		Short: "Rate an answer",
-		Long: `Rates an answer: up or down, 1 to 5 stars, words, or one of the first with words. It rates the last answer of the last
-session, of --session, or the answer to --query. Your last rating holds.
+		Long: `Rates an answer with up or down, with 1 to 5 stars, with words, or with a thumb or stars and words. It rates the last answer of
+the last session, the last one of --session, or the answer to --query. A new rating replaces the previous one.
 
-The rating is stored first. Then rate waits up to 3s, or --wait, for the value from -1 to 1 it is counted as; for words alone
-that is the reward actor's reading of them. When the reward actor is not running, the rating is counted later. A rating of
+The rating is stored first. Then rate waits up to --wait for its value, a number from -1 to 1; the reward actor derives it from
+the words when there is neither thumb nor stars. When the reward actor is not running, the rating is counted later. A rating of
 an unknown answer is rejected with exit code 1.`,
 		Example: `  conclave rate up
   conclave rate 2 'the ferry does not run in winter'

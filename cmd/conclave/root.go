@@ -21,7 +21,7 @@ func rootCommand(a *cli.App) *cobra.Command {
 		Long: `Conclave is a local assistant: small actors on a NATS bus, all on this machine. A broker authorizes every tool call, and
 every decision is in an audit log that can be verified.
 
-Without a command it runs "conclave up": it starts everything and stays.
+Without a command it runs "conclave up": it starts everything and runs until Ctrl-C.
 
 ` + cli.ExitHelp,
 		Example: `  conclave                                          start everything

@@ -22,11 +22,11 @@ import (
 func secretCommand(a *cli.App) *cobra.Command {
 	cmd := cli.Group("secret", "Manage the credentials of tools and remote models",
 		`Stores credentials by name in a keyring of this machine: Secret Service, KWallet, pass, the kernel's, or encrypted files in the
-data folder. The setting secrets.backend chooses it; auto uses the first that is available, and keeps it from the first
-credential on.
+data folder. The setting secrets.backend chooses the keyring; auto uses the first that is available, and stays with it once a
+credential is stored.
 
 A credential goes from the keyring to the tool that needs it, sealed so that nothing in between can read it. No command prints
-a value, and it is in no log, event, prompt or audit record. Nothing has to run for these commands.`,
+a value, and it is in no log, event, prompt or audit record. These commands work while conclave is stopped.`,
 		`  conclave secret set brave_api_key          type or paste it; it is not shown
   conclave secret set brave_api_key < file   or pipe it
   conclave secret check
@@ -104,11 +104,11 @@ func secretSetCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set <name>",
 		Short: "Store a credential",
-		Long: `Stores a credential, and replaces one with this name. On a terminal it asks for the value and does not show it; otherwise it
+		Long: `Stores a credential under a name, and replaces an earlier one. On a terminal it asks for the value and does not show it; otherwise it
 reads the value from stdin, without the line break at its end. A value has 1 byte to 16 KB; a terminal accepts at most 4 KB
-in one line. It is never an argument.
+in one line. It cannot be given as an argument, because other programs can read the command line.
 
-Names have letters, digits, - and _. A running system uses the new value from its next use on.`,
+Names consist of letters, digits, - and _. A running system uses the new value the next time it needs the credential.`,
 		Example: `  conclave secret set brave_api_key
   pass show brave | conclave secret set brave_api_key
   conclave secret set service_account < account.json`,

@@ -19,7 +19,7 @@ import (
 // sessionCommand lists, shows and configures sessions.
 func sessionCommand(a *cli.App) *cobra.Command {
 	return cli.Group("session", "List and show conversations, and set the policy of one",
-		`Shows what the assistant stores of each session: the messages that precede the next question, as they are sent to the model.
+		`Shows the stored sessions: the messages that are sent to the model before the next question.
 Thinking is never stored. To continue a session, use conclave ask --session. The policy of a session is set with override.`,
 		`  conclave session list
   conclave session show 3f9c01d2
@@ -144,13 +144,13 @@ func sessionOverrideCommand(a *cli.App) *cobra.Command {
 		Short: "Relax or tighten the policy of one session",
 		Long: `Sets how strict the broker is in one session, and replaces the previous setting:
 
-  NONE   as the manifest says (default)
+  NONE   the manifest applies unchanged (default)
   RELAX  high-risk tools no longer need your approval; nothing else changes
   ALL    every call is allowed, and still audited
 
---disable-tool disables a tool for every agent in the session, --grant gives a type of agent one more. With --once it holds for
-one message only: the next one, or the one named by --query. --show changes nothing and prints what holds. At least 8
-characters of the id of an existing session are enough.`,
+--disable-tool disables a tool for every agent in the session, --grant gives a type of agent one more. With --once the
+setting applies to one message only: the next one, or the one named by --query. --show prints the current setting and changes
+nothing. The first 8 characters of the id of an existing session are enough.`,
 		Example: `  conclave session override notes RELAX
   conclave session override notes ALL --once
   conclave session override notes NONE --disable-tool web_search --grant coder:web_fetch
@@ -178,7 +178,7 @@ characters of the id of an existing session are enough.`,
 	f.StringVar(&set.QueryID, "query", "", "with --once: `id` of the message (default: the next one)")
 	f.StringArrayVar(&set.Disable, "disable-tool", nil, "`tool` to disable; repeatable")
 	f.StringArrayVar(&set.Grant, "grant", nil, "`type:tool` to grant; repeatable")
-	f.BoolVar(&set.Show, "show", false, "change nothing, print what holds")
+	f.BoolVar(&set.Show, "show", false, "print the current setting and change nothing")
 	cli.CompleteFlags(cmd, map[string]cli.Completion{"disable-tool": a.CompleteTools})
 	return cmd
 }

@@ -48,12 +48,12 @@ func storyRunCommand(a *cli.App) *cobra.Command {
 		Short: "Run stories and compare",
 		Long: `Runs the named stories, or all in the folder stories/, one after the other. A folder means its files that end in .yaml or .yml.
 
-A scripted model server answers as the story says. With --live the models of your configuration answer instead: then only what
-does not depend on the script is expected, and stories about the script are skipped.
+A scripted model server gives the answers that the story defines. With --live the models of your configuration answer instead;
+expectations that depend on the script are then not checked, and stories that need the script are skipped.
 
-Prints a line for each story: ok, FAIL or skip, and the time. A failure shows what was expected, with file and line, and the
-events that came; -v shows them for every story. --junit also writes a JUnit file for build servers, and --json prints one
-document at the end. The exit code is 1 if a story failed or could not be read.`,
+Prints a line for each story: ok, FAIL or skip, and the time. A failure shows the expectation with file and line, and the
+events that were received; -v shows the events of every story. --junit also writes a JUnit file for build servers,
+and --json prints one document at the end. The exit code is 1 if a story failed or could not be read.`,
 		Example: `  conclave story run
   conclave story run stories/s1_capital.yaml stories/more -v
   conclave story run --live --json | jq '.stories[] | select(.ok | not)'

@@ -43,8 +43,8 @@ func upCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start the bus and every actor, and stay",
-		Long: `Starts the embedded NATS server, creates missing keys and streams, runs every actor of this build and stays until Ctrl-C or
-SIGTERM. Then the actors finish their running work, and the server stops last. A second signal ends it at once.
+		Long: `Starts the embedded NATS server, creates missing keys and streams, runs every actor of this build until Ctrl-C or SIGTERM.
+Then the actors finish the work in progress, and the server stops last. A second signal stops everything at once.
 
 stderr shows the addresses and what is missing. When stdout is not a terminal, or with --json, it prints one JSON line when
 everything is ready, so that a script can wait for it:
@@ -53,8 +53,8 @@ everything is ready, so that a script can wait for it:
    "actors":["get_datetime","web_search","web_fetch","secrets","broker","model","memory","critic","reward","router",
    "generator","gateway"],"ready_ms":180}
 
-With --respondent-b a second respondent answers every question too. You do not see its answers; the critic compares them with
-the assistant's. It uses no tool that has an effect.
+With --respondent-b a second respondent answers every question too, for comparison: you do not see its answers, the critic
+compares them with the assistant's. It calls no tool that has an effect.
 
 When stderr is not a terminal, the log is JSON lines.`,
 		Example: `  conclave up
