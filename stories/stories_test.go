@@ -59,7 +59,7 @@ func files(t testing.TB) (out []string) {
 		}
 	}
 	if len(out) == 0 {
-		t.Fatal("there are no stories")
+		t.Fatal("no story files found")
 	}
 	return out
 }
@@ -77,24 +77,24 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// TestNames: no two stories go by one id, and each stands in a file that begins with its id.
-func TestNames(t *testing.T) {
+// TestStoryIDs requires unique ids and file names that begin with the id.
+func TestStoryIDs(t *testing.T) {
 	t.Parallel()
 	var ids []string
 	for _, file := range files(t) {
 		s := load(t, file)
 		if slices.Contains(ids, s.ID) {
-			t.Errorf("%s: the id %s is taken", file, s.ID)
+			t.Errorf("%s: duplicate id %s", file, s.ID)
 		}
 		ids = append(ids, s.ID)
 		if !strings.HasPrefix(file, strings.ToLower(s.ID)) {
-			t.Errorf("%s: its id is %s", file, s.ID)
+			t.Errorf("%s: the file name does not begin with the id %s", file, s.ID)
 		}
 	}
 }
 
-// TestPronounNeedsHistory: a story that passes without what it is about proves nothing. So the history is taken away,
-// once by asking the last question in another session and once by keeping a single turn, and it must fail.
+// TestPronounNeedsHistory removes the history from a story that depends on it, by another session and by a limit of one
+// turn: the story must fail.
 func TestPronounNeedsHistory(t *testing.T) {
 	t.Parallel()
 	for name, without := range map[string]func(*story.Story){
@@ -103,56 +103,56 @@ func TestPronounNeedsHistory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := load(t, "pronoun.yaml")
+			s := load(t, "history_resolves_pronoun.yaml")
 			without(s)
 			r := harness.RunStory(t.Context(), s, harness.Options{}, story.Options{})
 			if r.OK() || !strings.Contains(r.Report(), "Marie [A-Z][a-z]+ is not in") {
-				t.Errorf("it does not fail for want of the first question:\n%s", r.Report())
+				t.Errorf("the story does not fail without the first question:\n%s", r.Report())
 			}
 		})
 	}
 }
 
-// TestGuardsMatter: a story about a guard must fail when the guard is taken away, for the reason that it is there for.
-func TestGuardsMatter(t *testing.T) {
+// TestStoriesFailWithoutGuard removes the guard that a story is about: the story must fail, for the expected reason.
+func TestStoriesFailWithoutGuard(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, file string
 		without    func(*story.Story)
 		want       string
 	}{
-		{"the user says yes to what a page wants", "poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.AnswerApprove }, "http://collect.example.net/in?code=4711 was requested 1 times, want 0"},
-		{"a rule is loosened for good", "override_once.yaml", func(s *story.Story) { s.Turns[0].Override.Once = false }, "turn 2: there was no approval request"},
-		{"a tool is not turned off", "disabled_tool.yaml", func(s *story.Story) {
+		{"the user approves the injected call", "injected_page_denied.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.AnswerApprove }, "http://collect.example.net/in?code=4711 was requested 1 times, want 0"},
+		{"the override does not end", "override_once.yaml", func(s *story.Story) { s.Turns[0].Override.Once = false }, "turn 2: there was no approval request"},
+		{"the tool is not disabled", "disabled_tool.yaml", func(s *story.Story) {
 			s.Turns[1].Override = nil
 			s.Turns = slices.Delete(s.Turns, 2, 3)
 		}, "no such call of web_search"},
-		{"nobody above the child", "lineage_narrowing.yaml", func(s *story.Story) { s.Turns[1].Request.Spawn[0].Tools = nil }, "turn 2: it did not fail with denied"},
-		{"the tool lives", "tool_killed.yaml", func(s *story.Story) { s.Turns[0].Crash = nil }, "unexpected event tool.result.web_fetch result~later"},
-		{"a result is shown whole", "large_result_parked.yaml", func(s *story.Story) { s.Config = nil }, "needle"},
-		{"the user says yes to what a page wanted once", "memory_poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.AnswerApprove }, "http://collect.example.net/in?code=4711 was requested 1 times, want 0"},
-		{"a stranger's file is vouched for", "memory_document.yaml", func(s *story.Story) { s.Turns[1].Memory.Import.Trust = "trusted" }, "turn 4: there was no approval request"},
-		{"nothing is forgotten", "memory_forget.yaml", func(s *story.Story) { s.Turns[4].Memory = nil }, `turn 6: the answer contains "black"`},
-		{"nothing takes another's place", "memory_contradiction.yaml", func(s *story.Story) {
-			// What is compared needs vectors.
+		{"the parent's tools are not narrowed", "lineage_narrowing.yaml", func(s *story.Story) { s.Turns[1].Request.Spawn[0].Tools = nil }, "turn 2: it did not fail with denied"},
+		{"the tool is not killed", "tool_killed.yaml", func(s *story.Story) { s.Turns[0].Crash = nil }, "unexpected event tool.result.web_fetch result~later"},
+		{"the result is not parked", "large_result_parked.yaml", func(s *story.Story) { s.Config = nil }, "needle"},
+		{"the user approves the call injected through memory", "memory_injected_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.AnswerApprove }, "http://collect.example.net/in?code=4711 was requested 1 times, want 0"},
+		{"the untrusted document is imported as trusted", "memory_document.yaml", func(s *story.Story) { s.Turns[1].Memory.Import.Trust = "trusted" }, "turn 4: there was no approval request"},
+		{"the entry is not forgotten", "memory_forget.yaml", func(s *story.Story) { s.Turns[4].Memory = nil }, `turn 6: the answer contains "black"`},
+		{"no entry supersedes another", "memory_contradiction.yaml", func(s *story.Story) {
+			// Contradictions are found by embedding.
 			s.Config = map[string]map[string]any{"models": {"roles": map[string]any{"embeddings": "none"}}}
 		}, "timeout: waiting for memory.stored action=superseded (0 so far)"},
 		{"no cache", "memory_cache.yaml", func(s *story.Story) {
 			s.Config = map[string]map[string]any{"memory": {"cache": map[string]any{"entries": 0}}}
 		}, "no event memory.recalled cached=true"},
-		{"the critic finds both alike", "memory_low_grade_sinks.yaml", func(s *story.Story) {
+		{"both answers get the same grade", "memory_low_grade_ranks_last.yaml", func(s *story.Story) {
 			for i := range s.Model["critic"] {
 				s.Model["critic"][i].Reply.Content = "Feedback: It will do. [RESULT] 3"
 			}
 		}, "turn 3: the answer does not match"},
-		{"the judge goes by the place", "s7_pairwise.yaml", func(s *story.Story) {
+		{"the judge prefers a position", "s7_pairwise.yaml", func(s *story.Story) {
 			s.Model["critic"][3].Reply.Content = "Feedback: The first one. [RESULT] A"
 		}, "no event pairwise.result by=critic winner=generator"},
-		{"nobody looks at the calls", "critic_claim_without_call.yaml", func(s *story.Story) {
+		{"claims are not checked", "critic_claim_without_call.yaml", func(s *story.Story) {
 			s.Config = map[string]map[string]any{"critic": {"claims": false}}
 		}, "no event critique.result by=critic score=2"},
-		{"the last grade is kept to itself", "grade_in_prompt.yaml", func(s *story.Story) { s.Config = nil }, "2 of 5"},
-		{"nobody accepts a proposal", "memory_candidate.yaml", func(s *story.Story) { s.Turns[5].Memory = nil }, "turn 7: the answer does not contain \"ten past nine\""},
+		{"the grade is not in the prompt", "grade_in_prompt.yaml", func(s *story.Story) { s.Config = nil }, "2 of 5"},
+		{"the candidate is not accepted", "memory_candidate.yaml", func(s *story.Story) { s.Turns[5].Memory = nil }, "turn 7: the answer does not contain \"ten past nine\""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -160,7 +160,7 @@ func TestGuardsMatter(t *testing.T) {
 			tt.without(s)
 			r := harness.RunStory(t.Context(), s, harness.Options{}, story.Options{AnswerTimeout: 10 * time.Second})
 			if r.OK() || !strings.Contains(r.Report(), tt.want) {
-				t.Errorf("it does not fail with %q:\n%s", tt.want, r.Report())
+				t.Errorf("the story does not fail with %q:\n%s", tt.want, r.Report())
 			}
 		})
 	}
