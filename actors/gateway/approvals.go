@@ -11,33 +11,33 @@ import (
 	"conclave/subjects"
 )
 
-// brokerTimeout is how long the broker may take over what the user says. An answer without a broker is noticed only then:
-// the gateway watches the subject on which it answers, so somebody always listens there.
+// brokerTimeout is the timeout of a request to the broker. A missing broker is detected only by it: the gateway itself
+// subscribes to the subject, so the server never reports that there are no responders.
 const brokerTimeout = 10 * time.Second
 
-// Decision is what POST /approvals/{id} reads. Approve must be there: an empty body is no answer.
+// Decision is the body of POST /approvals/{id}. Approve is required: an empty body is not a decision.
 type Decision struct {
 	Approve  *bool  `json:"approve"`
 	Remember string `json:"remember"`
 }
 
-// Decided is what it answers.
+// Decided is the response to a decision.
 type Decided struct {
 	ID       string `json:"id"`
 	Accepted bool   `json:"accepted"`
 	State    string `json:"state"`
 	By       string `json:"by"`
-	Remember string `json:"remember"` // what holds: "" is this once, whatever was wanted
+	Remember string `json:"remember"` // what the broker stored, which may be less than requested; "": this call only
 }
 
-// onApprovals lists the calls that wait for the user's answer.
+// onApprovals lists the calls that wait for the user's approval.
 func (g *Gateway) onApprovals(w http.ResponseWriter, r *http.Request) error {
 	v, err := parseParams(r, "all")
 	if err != nil {
 		return err
 	}
 	if all := v.Get("all"); !slices.Contains([]string{"", "0", "1"}, all) {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "all is 0 or 1")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "all must be 0 or 1")
 	}
 	l, err := g.listApprovals(r, v.Get("all") == "1")
 	if err != nil {
@@ -49,7 +49,7 @@ func (g *Gateway) onApprovals(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onRules lists the answers that hold for later calls.
+// onRules lists the remembered decisions.
 func (g *Gateway) onRules(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -64,6 +64,7 @@ func (g *Gateway) onRules(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// listApprovals requests the approvals and rules from the broker; all includes the approvals that are decided or expired.
 func (g *Gateway) listApprovals(r *http.Request, all bool) (subjects.ApprovalList, error) {
 	ctx, cancel := g.withTimeout(r.Context(), brokerTimeout)
 	defer cancel()
@@ -74,8 +75,8 @@ func (g *Gateway) listApprovals(r *http.Request, all bool) (subjects.ApprovalLis
 	return l, mapBrokerFault(err)
 }
 
-// onDecision answers a question. It is the user's own word: the guard stands before it, and the broker knows it as the
-// gateway's.
+// onDecision decides an approval request as the user. [Gateway.guardRequests] has authorized the client; the broker takes the
+// decision because of the gateway's account.
 func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := checkID("the approval's id", id); err != nil {
@@ -90,11 +91,11 @@ func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
 	}
 	switch {
 	case in.Approve == nil:
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "approve is true or false, and must be said")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "approve is required: true or false")
 	case !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, in.Remember):
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "remember is session, always or left out")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "remember must be session or always, or be omitted")
 	}
-	// A client that goes away has answered all the same.
+	// The decision is valid even when the client disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), brokerTimeout)
 	defer cancel()
 	got, err := g.client.DecideApproval(ctx, id, subjects.ApprovalDecision{Approve: *in.Approve, Remember: in.Remember})
@@ -102,17 +103,17 @@ func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
 	case err != nil:
 		return mapBrokerFault(err)
 	case got.State == subjects.ApprovalUnknown:
-		return problemf(http.StatusNotFound, codeNotFound, "there is no question %s; GET /approvals lists those that wait", id)
+		return problemf(http.StatusNotFound, codeNotFound, "approval request %s not found; GET /approvals lists the pending ones", id)
 	case got.State == subjects.ApprovalExpired:
-		return problemf(http.StatusConflict, codeConflict, "the question has expired, so the call was refused; nobody had answered")
+		return problemf(http.StatusConflict, codeConflict, "the approval request has expired without a decision, and the call was denied")
 	case !got.Accepted:
-		return problemf(http.StatusConflict, codeConflict, "the question was answered before: it was %s by %s, and the first answer holds", got.State, got.By)
+		return problemf(http.StatusConflict, codeConflict, "already decided: %s by %s; the first decision is final", got.State, got.By)
 	}
 	g.writeJSON(w, http.StatusOK, Decided{got.ID, got.Accepted, got.State, got.By, got.Remember})
 	return nil
 }
 
-// onRevoke ends an answer that holds for later calls.
+// onRevoke revokes a remembered decision.
 func (g *Gateway) onRevoke(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := checkID("the rule's id", id); err != nil {
@@ -129,7 +130,7 @@ func (g *Gateway) onRevoke(w http.ResponseWriter, r *http.Request) error {
 	case !errors.Is(err, client.ErrNotFound):
 		return mapBrokerFault(err)
 	default:
-		return problemf(http.StatusNotFound, codeNotFound, "there is no rule %s; GET /approvals/rules lists those there are", id)
+		return problemf(http.StatusNotFound, codeNotFound, "rule %s not found; GET /approvals/rules lists the rules", id)
 	}
 	g.writeJSON(w, http.StatusOK, struct {
 		ID    string `json:"id"`
@@ -138,7 +139,7 @@ func (g *Gateway) onRevoke(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// mapBrokerFault tells of an audit that is down as such; it is not the gateway that failed.
+// mapBrokerFault returns 503 for a fault of the audit log, which would otherwise be reported as an internal error.
 func mapBrokerFault(err error) error {
 	var f *subjects.Fault
 	if errors.As(err, &f) && f.Code == subjects.CodeNoAudit {

@@ -15,39 +15,39 @@ import (
 	"conclave/pkg/text"
 )
 
-// Config is the gateway's section of the configuration, in system.yaml under gateway. Its defaults stand there as shipped.
+// Config is the gateway's section of the configuration, in system.yaml under gateway. Its defaults are there.
 type Config struct {
 	Listen        string        `yaml:"listen"`         // host:port; port 0 takes a free one
-	Hosts         []string      `yaml:"hosts"`          // names beside localhost under which it may be asked for
-	TokenFile     string        `yaml:"token_file"`     // file with the bearer token, 0600; needed beyond loopback
+	Hosts         []string      `yaml:"hosts"`          // host names accepted besides localhost
+	TokenFile     string        `yaml:"token_file"`     // file with the bearer token, mode 0600; required beyond loopback
 	QueryTimeout  time.Duration `yaml:"query_timeout"`  // longest wait of POST /query
 	GradeWait     time.Duration `yaml:"grade_wait"`     // how long POST /query waits for a grade after the answer; 0 = not at all
 	MaxWaiting    int           `yaml:"max_waiting"`    // questions that wait at once
-	MaxStreams    int           `yaml:"max_streams"`    // open streams of events
-	Heartbeat     time.Duration `yaml:"heartbeat"`      // between signs of life on a silent stream
-	WriteTimeout  time.Duration `yaml:"write_timeout"`  // how long a client may leave what it asked for unread
-	HeaderTimeout time.Duration `yaml:"header_timeout"` // how long a client may take to say what it wants
+	MaxStreams    int           `yaml:"max_streams"`    // open event streams
+	Heartbeat     time.Duration `yaml:"heartbeat"`      // interval of heartbeats on an idle stream
+	WriteTimeout  time.Duration `yaml:"write_timeout"`  // timeout of a write to a client that does not read
+	HeaderTimeout time.Duration `yaml:"header_timeout"` // timeout of a client's request header
 }
 
 // Validate reports everything wrong with c.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// Problems is everything wrong with c. Whether the token file is fit is seen at the start, when it is read.
+// Problems returns everything wrong with c. The token file is checked only when the gateway starts.
 func (c Config) Problems() (out strict.Problems) {
 	host, port, err := net.SplitHostPort(c.Listen)
 	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || strconv.FormatUint(n, 10) != port {
 		out.Add("listen", "%q is not an address; write 127.0.0.1:8765", text.Clip(c.Listen, 60))
 	} else if !local.IsLocalHost(host) {
 		if _, err := netip.ParseAddr(host); err != nil {
-			out.Add("listen", "%q is neither localhost nor an IP address; what a name means is decided elsewhere", text.Clip(host, 60))
+			out.Add("listen", "%q is neither localhost nor an IP address; host names are not accepted, because DNS decides their address", text.Clip(host, 60))
 		}
 		if c.TokenFile == "" {
 			out.Add("listen", "%q can be reached from other machines; write 127.0.0.1:%s, or set token_file", text.Clip(c.Listen, 60), port)
 		}
 	}
 	for i, h := range c.Hosts {
-		if !hostName(h) {
-			out.Add(fmt.Sprintf("hosts[%d]", i), "%q is not the name of a host; write it without scheme and port, like conclave.example", text.Clip(h, 60))
+		if !isHostName(h) {
+			out.Add(fmt.Sprintf("hosts[%d]", i), "%q is not a host name; write it without scheme and port, like conclave.example", text.Clip(h, 60))
 		}
 	}
 	for _, d := range []struct {
@@ -75,8 +75,8 @@ func (c Config) Problems() (out strict.Problems) {
 	return out
 }
 
-// hostName reports whether h is a name or an address as it stands in a Host header, without a port.
-func hostName(h string) bool {
+// isHostName reports whether h is a host name or an IP address, without a port.
+func isHostName(h string) bool {
 	if _, err := netip.ParseAddr(h); err == nil {
 		return true
 	}
@@ -88,6 +88,6 @@ func hostName(h string) bool {
 	})
 }
 
-func portTaken(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
+func isPortTaken(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
 
-func notAllowed(err error) bool { return errors.Is(err, syscall.EACCES) }
+func isPermissionDenied(err error) bool { return errors.Is(err, syscall.EACCES) }

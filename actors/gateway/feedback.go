@@ -55,13 +55,13 @@ func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if in.SessionID == "" {
-		q, _ := g.asked.find(body.QueryID)
+		q, _ := g.questions.find(body.QueryID)
 		in.SessionID = q.session
 	}
 	cur := g.events.cursorAtEnd()
 	rating, err := g.client.StoreFeedback(r.Context(), in.SessionID, body)
 	if err != nil {
-		return notStored(g.out, subjects.UserFeedback.Name, err)
+		return storeFault(g.out, subjects.UserFeedback.Name, err)
 	}
 	got, err := g.waitForOutcome(r.Context(), cur, rating)
 	if err != nil {

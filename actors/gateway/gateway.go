@@ -46,10 +46,10 @@ type Gateway struct {
 	link           Link
 	events         *eventFeed
 	live           broadcaster
-	asked          questionLog
+	questions      questionLog
 	models         modelCache
 	slots          struct{ waiting, streams chan struct{} }
-	token          *secret
+	token          *tokenDigest
 	bodyTimeout    time.Duration
 	outcomeTimeout time.Duration
 	criticLate     atomic.Bool // see [Gateway.waitForGrade]
@@ -118,17 +118,17 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.out, g.client = out, client.Wrap(out)
 	var err error
 	if g.cfg.TokenFile != "" {
-		if g.token, err = readSecret(g.cfg.TokenFile); err != nil {
+		if g.token, err = readTokenFile(g.cfg.TokenFile); err != nil {
 			return err
 		}
 	}
 	if err := g.events.open(ctx, g.client); err != nil {
 		return err
 	}
-	ln, err := listen(ctx, g.cfg.Listen)
+	ln, err := openListener(ctx, g.cfg.Listen)
 	if errors.Is(err, ErrPortTaken) && g.AnyPort {
 		host, _, _ := net.SplitHostPort(g.cfg.Listen)
-		ln, err = listen(ctx, net.JoinHostPort(host, "0"))
+		ln, err = openListener(ctx, net.JoinHostPort(host, "0"))
 	}
 	if err != nil {
 		return err
@@ -184,15 +184,15 @@ func (g *Gateway) Close(ctx context.Context) error {
 	return err
 }
 
-// listen opens the port. Its errors say what to do.
-func listen(ctx context.Context, addr string) (net.Listener, error) {
+// openListener opens the port. Its errors say what to do.
+func openListener(ctx context.Context, addr string) (net.Listener, error) {
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	switch {
 	case err == nil:
 		return ln, nil
-	case portTaken(err):
+	case isPortTaken(err):
 		return nil, fmt.Errorf("listening on %s: %w; stop it, or set gateway.listen to another one (port 0 takes any that is free)", addr, ErrPortTaken)
-	case notAllowed(err):
+	case isPermissionDenied(err):
 		return nil, fmt.Errorf("listening on %s: the system does not permit this port; set gateway.listen to one above 1023: %w", addr, err)
 	}
 	return nil, fmt.Errorf("listening on %s: set gateway.listen to an address of this machine: %w", addr, err)

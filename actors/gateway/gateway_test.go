@@ -513,7 +513,7 @@ func testBadRequests(t *testing.T, b *bustest.Bus) {
 		{"odd wait", "POST", "/query?wait=yes", `{"query":"a"}`, 400, "wait is 0 or 1"},
 		{"odd grade_wait", "POST", "/query?grade_wait=2h", `{"query":"a"}`, 400, "at most 1m"},
 		{"unknown parameter", "POST", "/query?waits=0", `{"query":"a"}`, 400, `unknown parameter \"waits\"`},
-		{"parameter twice", "POST", "/query?wait=0&wait=1", `{"query":"a"}`, 400, "twice"},
+		{"parameter twice", "POST", "/query?wait=0&wait=1", `{"query":"a"}`, 400, "more than once"},
 		{"feedback without anything", "POST", "/feedback", `{"query_id":"q"}`, 400, "thumb, stars or words"},
 		{"thumb", "POST", "/feedback", `{"query_id":"q","thumb":2}`, 400, "-1 or 1"},
 		{"thumb sideways", "POST", "/feedback", `{"query_id":"q","thumb":0}`, 400, "-1 or 1"},
@@ -527,7 +527,7 @@ func testBadRequests(t *testing.T, b *bustest.Bus) {
 		{"no such place", "GET", "/nothing", "", 404, "openapi.yaml"},
 		{"other method", "GET", "/query", "", 405, "POST"},
 		{"other method on an id", "POST", "/queries/x", `{}`, 405, "GET or DELETE"},
-		{"events parameter", "GET", "/events?since=1", "", 400, "known are"},
+		{"events parameter", "GET", "/events?since=1", "", 400, "the parameters are"},
 		{"events of respondent B", "GET", "/events?respondent_b=yes", "", 400, "0 or 1"},
 		{"events deltas", "GET", "/events?deltas=yes", "", 400, "0 or 1"},
 		{"events pattern", "GET", "/events?subject=a.>.b", "", 400, "tokens joined by dots"},
@@ -649,11 +649,11 @@ func testHealth(t *testing.T, b *bustest.Bus) {
 		model    *gateway.ModelHealth
 		degraded string
 	}{
-		{"no model actor", nil, "degraded", nil, "no model actor answers; start it"},
+		{"no model actor", nil, "degraded", nil, "the model actor is not running; start it"},
 		{"no assistant", &subjects.ModelList{Roles: []subjects.RoleModel{{Role: "critic", Model: "m"}}}, "degraded", nil, "models.yaml"},
 		{"well", &subjects.ModelList{Roles: []subjects.RoleModel{{Role: "critic", Model: "c"}, {Role: "assistant", Model: "gemma4:12b"}}}, "ok", &gateway.ModelHealth{Role: "assistant", Model: "gemma4:12b"}, ""},
 		{
-			"stand-in", &subjects.ModelList{Roles: []subjects.RoleModel{{Role: "assistant", Model: "script", DemoModel: true, Notice: "run: ollama serve"}}}, "degraded",
+			"demo model", &subjects.ModelList{Roles: []subjects.RoleModel{{Role: "assistant", Model: "script", DemoModel: true, Notice: "run: ollama serve"}}}, "degraded",
 			&gateway.ModelHealth{Role: "assistant", Model: "script", DemoModel: true, Notice: "run: ollama serve"}, "run: ollama serve",
 		},
 	} {
@@ -749,7 +749,7 @@ func testStopInOrder(t *testing.T, b *bustest.Bus) {
 	if f := read[failure](t, r.body); r.status != 503 || f.QueryID != "q1" || f.Later["answer"] != "/queries/q1" || !strings.Contains(f.Error.Text, "will be answered") {
 		t.Errorf("%d %s", r.status, r.body)
 	}
-	if !strings.Contains(s.rest(), "come back with the last id") {
+	if !strings.Contains(s.rest(), "reconnect with the last id") {
 		t.Error("the stream just broke off")
 	}
 	ln, err := net.Listen("tcp", w.gw.Addr())
@@ -776,9 +776,9 @@ func TestValidate(t *testing.T) {
 		{"a name", gateway.Config{Listen: "example.com:1", TokenFile: "t"}, "neither localhost nor an IP"},
 		{"no port", gateway.Config{Listen: "127.0.0.1"}, "not an address"},
 		{"odd port", gateway.Config{Listen: "127.0.0.1:+1"}, "not an address"},
-		{"a host with a scheme", gateway.Config{Hosts: []string{"a", "http://a"}}, "hosts[1]: \"http://a\" is not the name of a host"},
-		{"a host with a port", gateway.Config{Hosts: []string{"a:80"}}, "not the name of a host"},
-		{"all hosts", gateway.Config{Hosts: []string{"*"}}, "not the name of a host"},
+		{"a host with a scheme", gateway.Config{Hosts: []string{"a", "http://a"}}, "hosts[1]: \"http://a\" is not a host name"},
+		{"a host with a port", gateway.Config{Hosts: []string{"a:80"}}, "not a host name"},
+		{"all hosts", gateway.Config{Hosts: []string{"*"}}, "not a host name"},
 		{"too few places", gateway.Config{MaxWaiting: -1}, "max_waiting"},
 		{"too long", gateway.Config{GradeWait: time.Hour}, "grade_wait"},
 	} {

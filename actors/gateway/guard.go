@@ -20,10 +20,9 @@ import (
 	"conclave/subjects"
 )
 
-// guard stands before every route. A page of another site that a browser runs beside us must not be able to ask
-// anything, nor to read anything, and beyond loopback nobody without the token. Nothing a client says in a header makes
-// it anybody: a header can only get a request refused.
-func (g *Gateway) guard(next http.Handler) http.Handler {
+// guardRequests wraps every route. It denies requests for a foreign Host (DNS rebinding), requests from pages of other sites,
+// and, when a token is configured, requests without it. Headers can only get a request denied; none gives an identity.
+func (g *Gateway) guardRequests(next http.Handler) http.Handler {
 	cross := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -34,30 +33,31 @@ func (g *Gateway) guard(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
-		if r.ContentLength != 0 { // whoever answers, the server waits for the body: not for ever
+		if r.ContentLength != 0 { // the server reads the body even when the handler does not
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.bodyTimeout))
 		}
 		var err error
 		switch {
-		case !g.ourHost(r.Host):
-			err = problemf(http.StatusForbidden, subjects.CodeDenied, "this is not %q; ask for localhost, or add the name to gateway.hosts", text.Clip(r.Host, 60))
-		case foreign(r) || cross.Check(r) != nil:
-			err = problemf(http.StatusForbidden, subjects.CodeDenied, "a page of another site may not ask this")
-		case g.token != nil && !g.token.in(r):
+		case !g.isOwnHost(r.Host):
+			err = problemf(http.StatusForbidden, subjects.CodeDenied, "host %q denied; use localhost, or add the name to gateway.hosts", text.Clip(r.Host, 60))
+		case isCrossSite(r) || cross.Check(r) != nil:
+			err = problemf(http.StatusForbidden, subjects.CodeDenied, "cross-site request denied")
+		case g.token != nil && !g.token.matches(r):
 			h.Set("WWW-Authenticate", `Bearer realm="conclave"`)
 			err = problemf(http.StatusUnauthorized, codeUnauthorized, "send the header Authorization: Bearer <token>, with the token from gateway.token_file")
 		}
 		if err != nil {
-			h.Set("Connection", "close") // what else is on this connection is not looked at
-			g.fail(w, r, err)
+			h.Set("Connection", "close") // further requests on this connection are not read
+			g.writeProblem(w, r, err)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// ourHost reports whether a Host header names us. A name that somebody else's DNS points at this machine does not.
-func (g *Gateway) ourHost(host string) bool {
+// isOwnHost reports whether a Host header names this gateway: localhost, a loopback address, a name in gateway.hosts or the
+// address it listens on. It is the gate against DNS rebinding: a foreign name that resolves to this machine is not accepted.
+func (g *Gateway) isOwnHost(host string) bool {
 	name := host
 	if h, port, err := net.SplitHostPort(host); err == nil {
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || strconv.FormatUint(n, 10) != port {
@@ -67,13 +67,13 @@ func (g *Gateway) ourHost(host string) bool {
 	} else if len(host) > 2 && host[0] == '[' && host[len(host)-1] == ']' {
 		name = host[1 : len(host)-1]
 	}
-	if !hostName(name) {
+	if !isHostName(name) {
 		return false
 	}
 	if local.IsLocalHost(name) || slices.ContainsFunc(g.cfg.Hosts, func(h string) bool { return strings.EqualFold(h, name) }) {
 		return true
 	}
-	// The very address it listens on needs no name.
+	// The listen address needs no entry in gateway.hosts.
 	own, _, err := net.SplitHostPort(g.cfg.Listen)
 	if err != nil {
 		return false
@@ -83,9 +83,9 @@ func (g *Gateway) ourHost(host string) bool {
 	return err == nil && err2 == nil && a == b && !a.IsUnspecified()
 }
 
-// foreign reports whether a browser says that the request comes from a page that is not ours, whatever the method:
-// answers to a GET are data too. Another port of this machine is another site.
-func foreign(r *http.Request) bool {
+// isCrossSite reports whether Sec-Fetch-Site or Origin name another site, for every method: the response to a GET is data too.
+// Another port of this machine is another site.
+func isCrossSite(r *http.Request) bool {
 	for _, v := range r.Header.Values("Sec-Fetch-Site") {
 		if v != "same-origin" && v != "none" {
 			return true
@@ -101,20 +101,21 @@ func foreign(r *http.Request) bool {
 	return false
 }
 
-// secret is the digest of the token: the token itself is not kept.
-type secret [sha256.Size]byte
+// tokenDigest is the SHA-256 of the bearer token. The token itself is not kept.
+type tokenDigest [sha256.Size]byte
 
-// Bounds of a token, in characters.
+// Length limits of a token, in characters.
 const (
 	minToken = 32
 	maxToken = 1024
 )
 
-// readSecret reads the token's file. Nobody else may be able to read it.
-func readSecret(path string) (*secret, error) {
+// readTokenFile reads the bearer token from path. It rejects a file that group or others can read, and a token that is short
+// or not visible ASCII.
+func readTokenFile(path string) (*tokenDigest, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading gateway.token_file: %w; make it with: (umask 077; openssl rand -hex 32 > %s)", err, path)
+		return nil, fmt.Errorf("reading gateway.token_file: %w; create it with: (umask 077; openssl rand -hex 32 > %s)", err, path)
 	}
 	defer f.Close()
 	info, err := f.Stat()
@@ -125,24 +126,24 @@ func readSecret(path string) (*secret, error) {
 		return nil, fmt.Errorf("reading gateway.token_file: %s is not a regular file", path)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("reading gateway.token_file: others may read %s; run: chmod 600 %s", path, path)
+		return nil, fmt.Errorf("reading gateway.token_file: %s is readable by others; run: chmod 600 %s", path, path)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxToken+3))
 	if err != nil {
 		return nil, fmt.Errorf("reading gateway.token_file: %w", err)
 	}
 	token := strings.TrimSpace(string(data))
-	odd := strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })
-	if len(token) < minToken || len(token) > maxToken || odd {
-		return nil, fmt.Errorf("reading gateway.token_file: %s must hold one line of %d to %d visible ASCII characters", path, minToken, maxToken)
+	invalid := strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })
+	if len(token) < minToken || len(token) > maxToken || invalid {
+		return nil, fmt.Errorf("reading gateway.token_file: %s must contain one line of %d to %d visible ASCII characters", path, minToken, maxToken)
 	}
-	s := secret(sha256.Sum256([]byte(token)))
+	s := tokenDigest(sha256.Sum256([]byte(token)))
 	return &s, nil
 }
 
-// in reports whether the request carries the token, in its one place: a token in an address ends up in histories and
-// logs. How long it takes to say no does not depend on how much was right.
-func (s *secret) in(r *http.Request) bool {
+// matches reports whether r has the token in its one Authorization header. Tokens in URLs are not accepted: URLs end up in
+// histories and logs. The comparison takes constant time.
+func (s *tokenDigest) matches(r *http.Request) bool {
 	values := r.Header.Values("Authorization")
 	if len(values) != 1 {
 		return false

@@ -262,7 +262,7 @@ func testBodyThatDoesNotCome(t *testing.T, b *bustest.Bus) {
 	w := newTown(t, b, setup{change: func(g *gateway.Gateway) { g.SetBodyTimeout(50 * time.Millisecond) }})
 	for kind, want := range map[string]int{"application/json": 400, "text/plain": 415} {
 		status, _, body := w.raw("POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + kind + "\r\nContent-Length: 14\r\n\r\n{")
-		if status != want || want == 400 && !strings.Contains(body, "did not come whole") {
+		if status != want || want == 400 && !strings.Contains(body, "incomplete body") {
 			t.Errorf("%s: %d %s", kind, status, body)
 		}
 	}

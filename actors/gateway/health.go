@@ -13,21 +13,21 @@ import (
 	"conclave/subjects"
 )
 
-// Health is what GET /health answers.
+// Health is the response of GET /health.
 type Health struct {
 	Status   string       `json:"status"` // ok or degraded
 	Version  string       `json:"version"`
 	NATS     NATSHealth   `json:"nats"`
-	Model    *ModelHealth `json:"model"`    // nil = not known
-	Degraded []string     `json:"degraded"` // what is missing, and what to do about it
+	Model    *ModelHealth `json:"model"`    // nil: unknown
+	Degraded []string     `json:"degraded"` // each problem, with what to do about it
 }
 
-// NATSHealth is the state of the link to the bus.
+// NATSHealth is the state of the connection to the bus.
 type NATSHealth struct {
 	Connected bool `json:"connected"`
 }
 
-// ModelHealth is the model that answers.
+// ModelHealth is the assistant's model.
 type ModelHealth struct {
 	Role      string `json:"role"`
 	Model     string `json:"model"`
@@ -35,13 +35,13 @@ type ModelHealth struct {
 	Notice    string `json:"notice"`
 }
 
-// How long what is known of the models stays good, and how long they may take to tell.
+// Lifetime of the cached model state, and timeout of the request that reads it.
 const (
 	modelCacheTime = 5 * time.Second
 	modelTimeout   = 2 * time.Second
 )
 
-// modelCache remembers for a moment what the model actor said: /health may be asked often.
+// modelCache caches the model actor's reply, because /health may be polled often.
 type modelCache struct {
 	mu    sync.Mutex
 	until time.Time
@@ -49,14 +49,14 @@ type modelCache struct {
 	err   error
 }
 
-// get asks the model actor, unless it has just answered.
+// get returns the cached reply, or requests it from the model actor. Concurrent callers share one request.
 func (m *modelCache) get(ctx context.Context, out actor.Out) (*ModelHealth, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if now := out.Now(); now.Before(m.until) {
 		return m.model, m.err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), modelTimeout) // others wait for the same answer
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), modelTimeout) // other callers wait for this reply
 	defer cancel()
 	m.model, m.err = nil, nil
 	list, err := actor.Ask(ctx, out, subjects.ModelListService, subjects.Empty{})
@@ -69,14 +69,14 @@ func (m *modelCache) get(ctx context.Context, out actor.Out) (*ModelHealth, erro
 			}
 		}
 		if m.model == nil {
-			m.err = errors.New("model: no model has the role assistant; name one in models.yaml")
+			m.err = errors.New("model: no model has the role assistant; set one in models.yaml")
 		}
 	}
 	m.until = out.Now().Add(modelCacheTime)
 	return m.model, m.err
 }
 
-// onHealth says how things are. It answers 200 also when something is missing: the gateway itself is there.
+// onHealth reports the state of the system. The status is 200 even when the state is degraded: the gateway itself runs.
 func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -85,13 +85,13 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	if h.NATS.Connected = g.link.IsConnected(); !h.NATS.Connected {
 		h.Degraded = append(h.Degraded, "nats: not connected to the bus; reconnecting. Is the server running?")
 	} else if err := g.events.lastError(); err != nil {
-		h.Degraded = append(h.Degraded, "events: they cannot be read at the moment; answers come when they can")
+		h.Degraded = append(h.Degraded, "events: the event log cannot be read; answers are delayed until it can")
 	}
 	var f *subjects.Fault
 	model, err := g.models.get(r.Context(), g.out)
 	switch {
 	case errors.As(err, &f) && f.Code == subjects.CodeUnavailable:
-		h.Degraded = append(h.Degraded, "model: no model actor answers; start it with: conclave actor model")
+		h.Degraded = append(h.Degraded, "model: the model actor is not running; start it with: conclave actor model")
 	case errors.As(err, &f):
 		h.Degraded = append(h.Degraded, "model: "+f.Text)
 	case err != nil:
@@ -100,7 +100,7 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	if h.Model = model; model != nil && (model.DemoModel || model.Notice != "") {
 		why := model.Notice
 		if why == "" {
-			why = "the built-in demo model answers, not a model; start Ollama"
+			why = "the built-in demo model answers; start Ollama"
 		}
 		h.Degraded = append(h.Degraded, "model: "+why)
 	}
@@ -111,12 +111,12 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// openAPI describes the API for programs. A test holds it together with the routes.
+// openAPI is the OpenAPI description. A test compares it with the routes.
 //
 //go:embed openapi.yaml
 var openAPI []byte
 
-// onOpenAPI shows it.
+// onOpenAPI returns the OpenAPI description.
 func (g *Gateway) onOpenAPI(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err

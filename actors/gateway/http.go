@@ -19,14 +19,14 @@ import (
 	"conclave/subjects"
 )
 
-// Bounds of a request.
+// Limits of a request, in bytes and time.
 const (
 	maxHeader          = 16 << 10
 	maxBody            = 256 << 10
-	defaultBodyTimeout = 10 * time.Second // for a body to come
+	defaultBodyTimeout = 10 * time.Second // to receive a body
 )
 
-// Codes that only HTTP needs; the others are those of the bus.
+// Error codes that exist only in HTTP; all others are the codes of the bus.
 const (
 	codeUnauthorized = "unauthorized"
 	codeNotFound     = "not_found"
@@ -34,21 +34,22 @@ const (
 	codeConflict     = "conflict"
 )
 
-// handler handles one request. What it returns is told to the client: see [Gateway.fail].
+// handler handles one request. A returned error is sent to the client by [Gateway.writeProblem], so nothing may have been
+// written before it.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
-// route is one line of the API.
+// route is one operation of the API.
 type route struct {
 	method, path string
 	handle       handler
 }
 
-// routes are the table of contents of the API. openapi.yaml describes the same.
+// routes lists the operations of the API. openapi.yaml describes the same set; a test compares them.
 func (g *Gateway) routes() []route {
 	return []route{
 		{"GET", "/health", g.onHealth},
 		{"POST", "/query", g.onQuery},
-		{"GET", "/queries/{id}", g.onLookUp},
+		{"GET", "/queries/{id}", g.onQueryStatus},
 		{"DELETE", "/queries/{id}", g.onCancel},
 		{"POST", "/feedback", g.onFeedback},
 		{"GET", "/sessions", g.onSessions},
@@ -77,23 +78,23 @@ func (g *Gateway) routes() []route {
 	}
 }
 
-// handler is the whole API behind its guard.
+// handler returns the API behind [Gateway.guardRequests].
 func (g *Gateway) handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range g.routes() {
-		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { g.run(rt, w, r) })
+		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { g.serveRoute(rt, w, r) })
 	}
-	return g.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return g.guardRequests(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern == "" {
-			g.fail(w, r, g.unrouted(mux, w, r))
+			g.writeProblem(w, r, g.explainUnrouted(mux, w, r))
 			return
 		}
 		mux.ServeHTTP(w, r)
 	}))
 }
 
-// unrouted says why nothing answers here: no such place, or another method.
-func (g *Gateway) unrouted(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) error {
+// explainUnrouted returns the problem for a request without a route: 404, or 405 with the header Allow.
+func (g *Gateway) explainUnrouted(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) error {
 	var allowed []string
 	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
 		other := &http.Request{Method: m, URL: r.URL, Host: r.Host}
@@ -102,30 +103,31 @@ func (g *Gateway) unrouted(mux *http.ServeMux, w http.ResponseWriter, r *http.Re
 		}
 	}
 	if len(allowed) == 0 {
-		return problemf(http.StatusNotFound, codeNotFound, "there is nothing here; /openapi.yaml lists what there is")
+		return problemf(http.StatusNotFound, codeNotFound, "not found; /openapi.yaml lists the routes")
 	}
 	w.Header().Set("Allow", strings.Join(allowed, ", "))
-	return problemf(http.StatusMethodNotAllowed, codeMethod, "this is asked with %s", strings.Join(allowed, " or "))
+	return problemf(http.StatusMethodNotAllowed, codeMethod, "method not allowed; use %s", strings.Join(allowed, " or "))
 }
 
-// run calls a handler, and answers for it when it fails or panics.
-func (g *Gateway) run(rt route, w http.ResponseWriter, r *http.Request) {
+// serveRoute calls the handler of rt and writes the problem it returns. It rejects a body where the method has none. A panic
+// is logged, and the connection is aborted.
+func (g *Gateway) serveRoute(rt route, w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
 			g.out.LogError(fmt.Errorf("panic in %s %s: %v\n%s", rt.method, rt.path, p, debug.Stack()))
-			panic(http.ErrAbortHandler) // something may have been sent: the client must see that it is not whole
+			panic(http.ErrAbortHandler) // part of the response may be sent: the client must see that it is incomplete
 		}
 	}()
 	if rt.method != http.MethodPost && rt.method != http.MethodPatch && r.ContentLength != 0 {
-		g.fail(w, r, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", rt.method))
+		g.writeProblem(w, r, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", rt.method))
 		return
 	}
 	if err := rt.handle(w, r); err != nil {
-		g.fail(w, r, err)
+		g.writeProblem(w, r, err)
 	}
 }
 
-// problem is an answer that says what went wrong.
+// problem is an error response.
 type problem struct {
 	status int
 	Fault  *subjects.Fault `json:"error"`
@@ -138,7 +140,7 @@ func problemf(status int, code, format string, a ...any) *problem {
 	return &problem{status: status, Fault: subjects.Faultf(code, format, a...)}
 }
 
-// ids say which question an answer is about, and where to look for the rest later.
+// ids identify the question of a response, with links to its answer.
 type ids struct {
 	QueryID   string `json:"query_id"`
 	SessionID string `json:"session_id"`
@@ -146,14 +148,14 @@ type ids struct {
 	Later     *links `json:"later,omitempty"`
 }
 
-// links is where an answer will be found.
+// links are the paths under which an answer appears.
 type links struct {
 	Answer  string `json:"answer"`
 	Events  string `json:"events"`
 	Session string `json:"session"`
 }
 
-// statusOf is the status for a fault of the bus.
+// statusOf maps codes of bus faults to HTTP statuses. A code that is missing here is an internal error.
 var statusOf = map[string]int{
 	subjects.CodeMalformed: http.StatusBadRequest, subjects.CodeTooLarge: http.StatusRequestEntityTooLarge,
 	subjects.CodeCodec: http.StatusUnsupportedMediaType, subjects.CodeBusy: http.StatusTooManyRequests,
@@ -161,23 +163,23 @@ var statusOf = map[string]int{
 	subjects.CodeDenied: http.StatusForbidden,
 }
 
-// fail answers with what went wrong. An error that is nobody's business but ours is logged, and the client is told only
-// that there was one.
-func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
+// writeProblem writes err as an error response. An error that is neither a problem nor a fault with a known code is logged, and
+// the client gets only the code internal: its text may contain details of the system.
+func (g *Gateway) writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	var p *problem
 	var f *subjects.Fault
 	switch {
 	case errors.As(err, &p):
 	case errors.Is(err, errClosing):
-		p = problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "the gateway is stopping; ask again in a moment")
+		p = problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "the gateway is stopping; retry in a moment")
 	case errors.As(err, &f) && f != nil && statusOf[f.Code] != 0:
 		p = &problem{status: statusOf[f.Code], Fault: &subjects.Fault{Code: f.Code, Text: f.Text}}
 	default:
 		if r.Context().Err() != nil {
-			return // nobody is there
+			return // the client disconnected
 		}
-		g.out.LogError(fmt.Errorf("answering %s %s: %w", r.Method, r.URL.Path, err))
-		p = problemf(http.StatusInternalServerError, subjects.CodeInternal, "the gateway failed; its log says why")
+		g.out.LogError(fmt.Errorf("handling %s %s: %w", r.Method, r.URL.Path, err))
+		p = problemf(http.StatusInternalServerError, subjects.CodeInternal, "internal error; see the log of the gateway")
 	}
 	if p.status == http.StatusTooManyRequests || p.status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "2")
@@ -194,37 +196,38 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 	g.writeJSON(w, p.status, body)
 }
 
-// writeJSON answers with JSON.
+// writeJSON writes v as the JSON body of a response.
 func (g *Gateway) writeJSON(w http.ResponseWriter, status int, v any) {
 	data, err := json.Marshal(v)
 	if err != nil {
-		g.out.LogError(fmt.Errorf("encoding an answer: %w", err))
-		status, data = http.StatusInternalServerError, []byte(`{"error":{"code":"internal","text":"the gateway failed; its log says why"}}`)
+		g.out.LogError(fmt.Errorf("encoding a response: %w", err))
+		status, data = http.StatusInternalServerError, []byte(`{"error":{"code":"internal","text":"internal error; see the log of the gateway"}}`)
 	}
-	// Longer than for an event: an answer may be large, and there is one of it.
+	// Longer than for an event: a response may be large.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(3 * g.cfg.WriteTimeout))
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(data, '\n'))
 }
 
-// readBody reads one JSON object strictly. The content type is asked for: without it a form on any page could send one.
+// readBody decodes one JSON object strictly, at most maxBody long. It rejects any content type but JSON: a form on another
+// site's page can send the others without a preflight request.
 func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, into any) error {
 	types := r.Header.Values("Content-Type")
 	if len(types) != 1 || !isJSON(types[0]) || r.Header.Get("Content-Encoding") != "" {
-		return problemf(http.StatusUnsupportedMediaType, subjects.CodeCodec, "send the header Content-Type: application/json, and the body as it is")
+		return problemf(http.StatusUnsupportedMediaType, subjects.CodeCodec, "unsupported content type; send Content-Type: application/json without Content-Encoding")
 	}
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err == nil { // from now on only its end is waited for
+	if err == nil { // the deadline is for the body only
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	}
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "at most %d KB", maxBody>>10)
+		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d KB", maxBody>>10)
 	case err != nil:
 		w.Header().Set("Connection", "close")
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "the body did not come whole, or not in %s", g.bodyTimeout)
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "incomplete body, or timeout after %s", g.bodyTimeout)
 	}
 	if err := actor.DecodeStrict(data, into); err != nil {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", err)
@@ -232,6 +235,7 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, into any) err
 	return nil
 }
 
+// isJSON reports whether contentType is application/json, in UTF-8 when it names a charset.
 func isJSON(contentType string) bool {
 	base, params, err := mime.ParseMediaType(contentType)
 	if err != nil || base != subjects.TypeJSON {
@@ -245,28 +249,28 @@ func isJSON(contentType string) bool {
 	return true
 }
 
-// parseParams reads the query string strictly: an unknown or doubled name is an error, and so is a token, which has no
-// business there.
+// parseParams parses the query string strictly: it rejects unknown and repeated names. A bearer token in the query string is
+// rejected as unknown.
 func parseParams(r *http.Request, names ...string) (url.Values, error) {
 	v, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "the part after ? could not be read")
+		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "malformed query string")
 	}
 	for name, values := range v {
 		if !slices.Contains(names, name) {
 			if len(names) == 0 {
-				return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; there are none here", text.Clip(name, 60))
+				return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; there are no parameters", text.Clip(name, 60))
 			}
-			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; known are %s", text.Clip(name, 60), strings.Join(names, ", "))
+			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; the parameters are %s", text.Clip(name, 60), strings.Join(names, ", "))
 		}
 		if len(values) != 1 {
-			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s stands there twice", name)
+			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "parameter %s is given more than once", name)
 		}
 	}
 	return v, nil
 }
 
-// checkID reports what is wrong with an id that somebody chose: it will stand in subjects and keys.
+// checkID rejects an id that is not a subject token: ids become parts of subjects and keys. name is used in the error.
 func checkID(name, id string) error {
 	if subjects.CheckToken(id) != nil {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s: letters, digits, - and _ only, 1 to %d of them", name, subjects.MaxToken)
@@ -274,7 +278,8 @@ func checkID(name, id string) error {
 	return nil
 }
 
-// withTimeout is a context for a wait: it ends with the client, after a time, and when the gateway is about to close.
+// withTimeout returns a context that ends with ctx, after d with the cause errTimeout, and when the gateway stops with the
+// cause errClosing.
 func (g *Gateway) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(g.life, func() { end(errClosing) })
@@ -286,15 +291,16 @@ func (g *Gateway) withTimeout(ctx context.Context, d time.Duration) (context.Con
 	}
 }
 
-// errTimeout is why a wait ended that took too long.
-var errTimeout = errors.New("it took too long")
+// errTimeout is the cause of a context whose time is up.
+var errTimeout = errors.New("timeout")
 
-// acquireSlot takes one of a bounded number of places, or says that there is none.
-func acquireSlot(room chan struct{}, what string) (leave func(), err error) {
+// acquireSlot takes a slot and returns its release function. It does not wait: when all slots are taken it returns a busy
+// problem, in which what names the holders.
+func acquireSlot(slots chan struct{}, what string) (release func(), err error) {
 	select {
-	case room <- struct{}{}:
-		return func() { <-room }, nil
+	case slots <- struct{}{}:
+		return func() { <-slots }, nil
 	default:
-		return nil, problemf(http.StatusTooManyRequests, subjects.CodeBusy, "%d %s already; try again in a moment", cap(room), what)
+		return nil, problemf(http.StatusTooManyRequests, subjects.CodeBusy, "busy: %d %s already; retry in a moment", cap(slots), what)
 	}
 }

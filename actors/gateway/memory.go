@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -13,16 +14,16 @@ import (
 	"conclave/subjects"
 )
 
-// How long memory may take: to look something up, and to write, which needs vectors and perhaps a model.
+// Timeouts of requests to memory. A write needs embeddings and may call a model.
 const (
 	memoryTimeout      = time.Minute
-	memoryWriteTimeout = 110 * time.Second // below the two minutes after which the server no longer passes an answer on
+	memoryWriteTimeout = 110 * time.Second // below two minutes, after which the NATS server no longer delivers a reply
 )
 
-// minIDPrefix is how much of a memory's id is enough.
+// minIDPrefix is the shortest prefix of a memory id that is accepted.
 const minIDPrefix = 6
 
-// Bounds of a list, and of what is remembered as one thing.
+// Limits of a list, and of the text of a fact in bytes.
 const (
 	defaultPage = 50
 	maxPage     = 500
@@ -30,11 +31,12 @@ const (
 	maxFact     = 64 << 10
 )
 
-// adminMemory asks memory for one thing of the user's own. What was only looked up ends with the client.
+// adminMemory sends an administrative request to memory as the user. A read ends when the client disconnects; a change does
+// not.
 func (g *Gateway) adminMemory(r *http.Request, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error) {
 	from := r.Context()
 	if !slices.Contains([]string{"list", "show", "graph", "status"}, q.Op) {
-		from = context.WithoutCancel(from) // a client that goes away has said it all the same
+		from = context.WithoutCancel(from) // a change is made even when the client disconnects
 	}
 	ctx, cancel := g.withTimeout(from, memoryTimeout)
 	defer cancel()
@@ -42,7 +44,7 @@ func (g *Gateway) adminMemory(r *http.Request, q subjects.MemoryAdminRequest) (s
 	return got, mapMemoryFault(ctx, err)
 }
 
-// mapMemoryFault makes of a fault what a client is told.
+// mapMemoryFault converts an error of a memory request to the problem for the client. ctx is the context of the request.
 func mapMemoryFault(ctx context.Context, err error) error {
 	var f *subjects.Fault
 	switch {
@@ -56,19 +58,19 @@ func mapMemoryFault(ctx context.Context, err error) error {
 	switch f.Code {
 	case subjects.CodeUnavailable:
 		if !actor.IsReplyFault(err) {
-			return problemf(http.StatusServiceUnavailable, f.Code, "no memory actor answers; conclave doctor says who runs, conclave actor memory starts one")
+			return problemf(http.StatusServiceUnavailable, f.Code, "the memory actor is not running; start it with: conclave actor memory")
 		}
 	case subjects.CodeNoAudit, subjects.CodeUnrecorded:
 		return problemf(http.StatusServiceUnavailable, f.Code, "%s", f.Text)
 	case subjects.CodeExpired:
 		return problemf(http.StatusGatewayTimeout, f.Code, "%s", f.Text)
 	case subjects.CodeInternal:
-		return problemf(http.StatusBadGateway, f.Code, "memory failed; its log says why")
+		return problemf(http.StatusBadGateway, f.Code, "memory failed; see its log")
 	}
 	return err
 }
 
-// findEntry is the one memory that the request's path names, by its id or the beginning of it.
+// findEntry returns the memory whose id, or unambiguous id prefix, is in the request's path.
 func (g *Gateway) findEntry(r *http.Request) (subjects.MemoryEntry, error) {
 	var none subjects.MemoryEntry
 	id := r.PathValue("id")
@@ -76,42 +78,42 @@ func (g *Gateway) findEntry(r *http.Request) (subjects.MemoryEntry, error) {
 		return none, err
 	}
 	if len(id) < minIDPrefix {
-		return none, problemf(http.StatusBadRequest, subjects.CodeMalformed, "the memory's id: give at least %d letters of it", minIDPrefix)
+		return none, problemf(http.StatusBadRequest, subjects.CodeMalformed, "the memory's id: at least %d characters are required", minIDPrefix)
 	}
 	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: "show", IDs: []string{id}, Whole: true})
 	var f *subjects.Fault
 	switch {
-	case errors.As(err, &f) && f.Code == subjects.CodeMalformed: // no such entry, or several; memory's words say which
+	case errors.As(err, &f) && f.Code == subjects.CodeMalformed: // not found or ambiguous; the fault's text says which
 		return none, problemf(http.StatusNotFound, codeNotFound, "%s", f.Text)
 	case err != nil:
 		return none, err
 	case len(got.Entries) != 1:
-		return none, problemf(http.StatusNotFound, codeNotFound, "there is no memory %s; GET /memory lists those there are", id)
+		return none, problemf(http.StatusNotFound, codeNotFound, "memory %s not found; GET /memory lists the entries", id)
 	}
 	return got.Entries[0], nil
 }
 
-// checkChoice refuses a parameter that is none of the words.
+// checkChoice rejects a parameter value that is not one of words. An empty value is accepted.
 func checkChoice(name, v string, words ...string) error {
 	if v == "" || slices.Contains(words, v) {
 		return nil
 	}
-	return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s is %s", name, strings.Join(words, ", "))
+	return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s must be one of %s", name, strings.Join(words, ", "))
 }
 
-// parseNumber reads a parameter from 1 to most, or what stands for none.
+// parseNumber parses a parameter from 1 to most; usual is the value of an empty one.
 func parseNumber(name, v string, usual, most int) (int, error) {
 	if v == "" {
 		return usual, nil
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 1 || n > most {
-		return 0, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s is a number from 1 to %d", name, most)
+		return 0, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s must be a number from 1 to %d", name, most)
 	}
 	return n, nil
 }
 
-// Words that memories are sorted by.
+// Accepted values of the filters.
 var (
 	memoryKinds  = []string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument}
 	memoryStates = []string{subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded}
@@ -125,7 +127,7 @@ func (g *Gateway) onMemories(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	limit, err := parseNumber("limit", v.Get("limit"), defaultPage, maxPage)
-	if err := first(err, checkChoice("kind", v.Get("kind"), memoryKinds...), checkChoice("state", v.Get("state"), memoryStates...),
+	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), memoryKinds...), checkChoice("state", v.Get("state"), memoryStates...),
 		checkChoice("trust", v.Get("trust"), memoryTrust...), checkChoice("whole", v.Get("whole"), "0", "1")); err != nil {
 		return err
 	}
@@ -138,34 +140,24 @@ func (g *Gateway) onMemories(w http.ResponseWriter, r *http.Request) error {
 	}
 	g.writeJSON(w, http.StatusOK, struct {
 		Entries []subjects.MemoryEntry `json:"entries"`
-		Next    string                 `json:"next"` // "" = that was all
+		Next    string                 `json:"next"` // cursor of the next page; "": this is the last one
 	}{got.Entries, got.Next})
 	return nil
 }
 
-// first is the first of errors.
-func first(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// onRecall recalls as the assistant does.
+// onRecall searches memory with the ranking that the assistant gets.
 func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
 	v, err := parseParams(r, "q", "max", "kind", "whole", "fresh", "all")
 	if err != nil {
 		return err
 	}
 	most, err := parseNumber("max", v.Get("max"), 0, maxHits)
-	if err := first(err, checkChoice("kind", v.Get("kind"), memoryKinds...), checkChoice("whole", v.Get("whole"), "0", "1"), checkChoice("fresh", v.Get("fresh"), "0", "1"), checkChoice("all", v.Get("all"), "0", "1")); err != nil {
+	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), memoryKinds...), checkChoice("whole", v.Get("whole"), "0", "1"), checkChoice("fresh", v.Get("fresh"), "0", "1"), checkChoice("all", v.Get("all"), "0", "1")); err != nil {
 		return err
 	}
 	q := subjects.MemoryQuery{Query: strings.TrimSpace(v.Get("q")), Max: most, Kind: v.Get("kind"), Whole: v.Get("whole") == "1", Fresh: v.Get("fresh") == "1", All: v.Get("all") == "1"}
 	if q.Query == "" {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "q says what to look for")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "q is required: the text to search for")
 	}
 	ctx, cancel := g.withTimeout(r.Context(), memoryTimeout)
 	defer cancel()
@@ -177,7 +169,7 @@ func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
 		last = piece
 	}
 	if !last.Done {
-		return problemf(http.StatusBadGateway, subjects.CodeUnavailable, "memory broke off in the middle of the search; ask again")
+		return problemf(http.StatusBadGateway, subjects.CodeUnavailable, "incomplete reply from memory; retry")
 	}
 	g.writeJSON(w, http.StatusOK, struct {
 		Hits   []subjects.MemoryHit `json:"hits"`
@@ -188,7 +180,7 @@ func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onMemory shows everything known of one memory.
+// onMemory returns one memory with its correlated entries.
 func (g *Gateway) onMemory(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -216,7 +208,7 @@ func (g *Gateway) onMemory(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onGraph lists relations.
+// onGraph lists relations of the knowledge graph.
 func (g *Gateway) onGraph(w http.ResponseWriter, r *http.Request) error {
 	v, err := parseParams(r, "q", "limit")
 	if err != nil {
@@ -236,7 +228,7 @@ func (g *Gateway) onGraph(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onMemoryStatus says how memory is.
+// onMemoryStatus returns the size and search mode of memory.
 func (g *Gateway) onMemoryStatus(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -246,7 +238,7 @@ func (g *Gateway) onMemoryStatus(w http.ResponseWriter, r *http.Request) error {
 	case err != nil:
 		return err
 	case got.Status == nil:
-		return problemf(http.StatusBadGateway, subjects.CodeInternal, "memory says nothing of how it is; its log says why")
+		return problemf(http.StatusBadGateway, subjects.CodeInternal, "no status in the reply of memory; see its log")
 	}
 	g.writeJSON(w, http.StatusOK, got.Status)
 	return nil

@@ -9,22 +9,23 @@ import (
 	"conclave/subjects"
 )
 
-// Fact is what POST /memory reads.
+// Fact is the body of POST /memory.
 type Fact struct {
 	Text string   `json:"text"`
 	Tags []string `json:"tags"`
 }
 
-// Forget is what POST /memory/forget reads. Dry must be there: whether something goes for good is not a default.
+// Forget is the body of POST /memory/forget. Dry is required: permanent deletion must not depend on a default.
 type Forget struct {
 	Query string `json:"query"`
 	Dry   *bool  `json:"dry"`
 }
 
-// emptyBody is the body of what needs none. It is asked for all the same: a form on any page could send an empty one.
+// emptyBody is the body of a POST without parameters. It is required because its content type is checked: a form on another
+// site's page can send a POST without a body.
 type emptyBody struct{}
 
-// writeMemory hands something to memory. It ends with the gateway, not with the client.
+// writeMemory sends entries to memory. The request ends when the gateway stops, not when the client disconnects.
 func (g *Gateway) writeMemory(r *http.Request, in subjects.MemoryWriteRequest) (subjects.MemoryWriteReply, error) {
 	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), memoryWriteTimeout)
 	defer cancel()
@@ -32,7 +33,7 @@ func (g *Gateway) writeMemory(r *http.Request, in subjects.MemoryWriteRequest) (
 	return got, mapMemoryFault(ctx, err)
 }
 
-// onRemember keeps a fact that the user states.
+// onRemember stores a fact with the user as its source.
 func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -44,18 +45,18 @@ func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 	in.Text = strings.TrimSpace(in.Text)
 	switch {
 	case in.Text == "":
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "text says what to remember")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "text is required: the fact to remember")
 	case len(in.Text) > maxFact:
-		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "text has at most %d KB; conclave memory import takes documents", maxFact>>10)
+		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "text too large; at most %d KB. Import documents with: conclave memory import", maxFact>>10)
 	}
 	got, err := g.writeMemory(r, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Kind: subjects.KindFact, Corpus: in.Text, Tags: in.Tags}}})
 	switch {
 	case err != nil:
 		return err
 	case len(got.Results) != 1:
-		return problemf(http.StatusBadGateway, subjects.CodeInternal, "memory does not say what became of it; look with GET /memory/search")
-	case got.Results[0].Action == refused:
-		return problemf(http.StatusConflict, codeConflict, "it is not remembered: %s", got.Results[0].Why)
+		return problemf(http.StatusBadGateway, subjects.CodeInternal, "no result in the reply of memory; check with GET /memory/search")
+	case got.Results[0].Action == actionRefused:
+		return problemf(http.StatusConflict, codeConflict, "memory refused the fact: %s", got.Results[0].Why)
 	}
 	one := got.Results[0]
 	g.writeJSON(w, http.StatusOK, struct {
@@ -67,10 +68,10 @@ func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// refused is what became of an entry that memory does not keep.
-const refused = "refused"
+// actionRefused is the action of an entry that memory did not store.
+const actionRefused = "refused"
 
-// onEdit changes what a memory says.
+// onEdit changes name, description, text or tags of a memory.
 func (g *Gateway) onEdit(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -81,11 +82,11 @@ func (g *Gateway) onEdit(w http.ResponseWriter, r *http.Request) error {
 	}
 	switch {
 	case in == (subjects.MemoryEdit{}):
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "say what to change: name, description, corpus or tags")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "no change: set name, description, corpus or tags")
 	case in.Name != nil && strings.TrimSpace(*in.Name) == "":
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "a memory needs a name")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "name must not be empty")
 	case in.Corpus != nil && strings.TrimSpace(*in.Corpus) == "":
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "a memory needs a text; DELETE takes it away")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "corpus must not be empty; use DELETE to forget the memory")
 	}
 	e, err := g.findEntry(r)
 	if err != nil {
@@ -104,9 +105,9 @@ func (g *Gateway) onEdit(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// errEntryGone says that a memory was forgotten between two questions.
+// errEntryGone returns the problem for a memory that was forgotten between its lookup and the change.
 func errEntryGone(id string) error {
-	return problemf(http.StatusNotFound, codeNotFound, "there is no memory %s any more", id)
+	return problemf(http.StatusNotFound, codeNotFound, "memory %s not found: it was forgotten", id)
 }
 
 // onForgetOne forgets one memory.
@@ -129,7 +130,7 @@ func (g *Gateway) onForgetOne(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onForget forgets what words find, or only tells which.
+// onForget forgets the entries that a query finds; with dry it only lists them.
 func (g *Gateway) onForget(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -140,9 +141,9 @@ func (g *Gateway) onForget(w http.ResponseWriter, r *http.Request) error {
 	}
 	switch {
 	case strings.TrimSpace(in.Query) == "":
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query says what to look for; nothing stands for everything here")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query is required; an empty query does not select everything")
 	case in.Dry == nil:
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "dry must be said: true tells which would go, false forgets them for good")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "dry is required: true lists the entries, false forgets them for good")
 	}
 	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: "forget", Query: in.Query, Dry: *in.Dry})
 	if err != nil {
@@ -152,15 +153,17 @@ func (g *Gateway) onForget(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// writeForgotten writes the response of the forget operations.
 func (g *Gateway) writeForgotten(w http.ResponseWriter, got subjects.MemoryAdminReply) {
 	g.writeJSON(w, http.StatusOK, struct {
-		Entries   []subjects.MemoryEntry `json:"entries"` // what is gone, or would be
+		Entries   []subjects.MemoryEntry `json:"entries"` // forgotten, or selected in a dry run
 		Forgotten int                    `json:"forgotten"`
 	}{got.Entries, got.Changed})
 }
 
-// onMark is the handler of pin, unpin, accept and reject. Whoever waits for no decision is not decided upon.
-func (g *Gateway) onMark(op, done string) handler {
+// onMark returns the handler of pin, unpin, accept or reject (op); state is the state in the response. Accept and reject return
+// 409 for a memory that is not a candidate.
+func (g *Gateway) onMark(op, state string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if _, err := parseParams(r); err != nil {
 			return err
@@ -175,7 +178,7 @@ func (g *Gateway) onMark(op, done string) handler {
 		case err != nil:
 			return err
 		case (op == "accept" || op == "reject") && e.State != subjects.MemoryCandidate:
-			return problemf(http.StatusConflict, codeConflict, "this memory waits for no decision: it is %s", e.State)
+			return problemf(http.StatusConflict, codeConflict, "this memory is not a candidate: its state is %s", e.State)
 		}
 		got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: op, IDs: []string{e.ID}})
 		switch {
@@ -187,8 +190,8 @@ func (g *Gateway) onMark(op, done string) handler {
 		g.writeJSON(w, http.StatusOK, struct {
 			ID      string `json:"id"`
 			State   string `json:"state"`
-			Changed bool   `json:"changed"` // false = it was so before
-		}{e.ID, done, got.Changed > 0})
+			Changed bool   `json:"changed"` // false: it was in this state before
+		}{e.ID, state, got.Changed > 0})
 		return nil
 	}
 }

@@ -15,17 +15,18 @@ import (
 	"conclave/subjects"
 )
 
-// typeLines is the content type of an export: a JSON object on each line.
-const typeLines = "application/x-ndjson"
+// typeNDJSON is the content type of an export: one JSON object on each line.
+const typeNDJSON = "application/x-ndjson"
 
-// Bounds of an import, and of what of it goes into one message.
+// Limits of an import in bytes, and of one request to memory.
 const (
 	maxImport    = 8 << 20
 	batchEntries = 64
 	batchBytes   = 256 << 10
 )
 
-// onExport writes every memory as a line, page by page.
+// onExport writes every memory as a line of JSON, page by page. An error after the first page aborts the connection, so that
+// the client does not take a partial export for a complete one.
 func (g *Gateway) onExport(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -36,24 +37,24 @@ func (g *Gateway) onExport(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer leave()
 	q := subjects.MemoryAdminRequest{Op: "list", Whole: true, Limit: defaultPage}
-	begun := false
+	started := false
 	for {
 		var fault *subjects.Fault
 		page, err := g.adminMemory(r, q)
 		switch {
-		case errors.As(err, &fault) && fault.Code == subjects.CodeTooLarge && q.Limit > 1: // long ones: fewer of them
+		case errors.As(err, &fault) && fault.Code == subjects.CodeTooLarge && q.Limit > 1: // long entries: retry with a smaller page
 			q.Limit /= 2
 			continue
 		case err == nil && page.Next != "" && (page.Next == q.After || len(page.Entries) == 0):
-			err = problemf(http.StatusBadGateway, subjects.CodeInternal, "memory's list has no end; its log says why")
+			err = problemf(http.StatusBadGateway, subjects.CodeInternal, "invalid cursor in the reply of memory; see its log")
 		}
 		if err == nil {
-			err = g.writeLines(w, page.Entries, !begun)
-			begun = true
+			err = g.writeEntries(w, page.Entries, !started)
+			started = true
 		}
 		switch {
-		case err != nil && begun:
-			g.cutOff(w, fmt.Errorf("exporting memory: %w", err))
+		case err != nil && started:
+			g.abortResponse(w, fmt.Errorf("exporting memory: %w", err))
 			return nil
 		case err != nil:
 			return err
@@ -64,7 +65,8 @@ func (g *Gateway) onExport(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-func (g *Gateway) writeLines(w http.ResponseWriter, entries []subjects.MemoryEntry, first bool) error {
+// writeEntries writes one page of an export; first writes the response header before it.
+func (g *Gateway) writeEntries(w http.ResponseWriter, entries []subjects.MemoryEntry, first bool) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -78,7 +80,7 @@ func (g *Gateway) writeLines(w http.ResponseWriter, entries []subjects.MemoryEnt
 		return err
 	}
 	if first {
-		w.Header().Set("Content-Type", typeLines)
+		w.Header().Set("Content-Type", typeNDJSON)
 		w.Header().Set("Content-Disposition", `attachment; filename="memory.jsonl"`)
 		w.WriteHeader(http.StatusOK)
 	}
@@ -88,58 +90,59 @@ func (g *Gateway) writeLines(w http.ResponseWriter, entries []subjects.MemoryEnt
 	return rc.Flush()
 }
 
-// cutOff ends an answer in the middle so that the client sees that it is not whole.
-func (g *Gateway) cutOff(w http.ResponseWriter, why error) {
-	g.out.LogError(why)
+// abortResponse logs cause and closes the connection, so that the client sees an incomplete response.
+func (g *Gateway) abortResponse(w http.ResponseWriter, cause error) {
+	g.out.LogError(cause)
 	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
 		conn.Close()
 	}
 }
 
-// Imported is what POST /memory/import answers.
+// Imported is the response of POST /memory/import.
 type Imported struct {
 	Entries int            `json:"entries"`
-	Actions map[string]int `json:"actions"` // how many were stored, unchanged, refused
+	Actions map[string]int `json:"actions"` // number of entries by action: stored, unchanged, refused
 	Refused []Refused      `json:"refused"`
 }
 
-// Refused is an entry that memory did not take.
+// Refused is an entry that memory did not store.
 type Refused struct {
 	ID  string `json:"id"`
 	Why string `json:"why"`
 }
 
-// onImport reads an export back. All of it is looked at before the first line is sent.
+// onImport restores an export. Every line is validated before the first is sent to memory. Entries are stored as untrusted
+// unless trusted is 1.
 func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 	v, err := parseParams(r, "trusted")
 	if err != nil {
 		return err
 	}
 	if !slices.Contains([]string{"", "0", "1"}, v.Get("trusted")) {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "trusted is 0 or 1")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "trusted must be 0 or 1")
 	}
 	leave, err := acquireSlot(g.slots.streams, "streams are open")
 	if err != nil {
 		return err
 	}
 	defer leave()
-	entries, err := g.readLines(w, r)
+	entries, err := g.readEntries(w, r)
 	if err != nil {
 		return err
 	}
 	done := Imported{Entries: len(entries), Actions: map[string]int{}, Refused: []Refused{}}
 	for len(entries) > 0 {
-		n := batch(entries)
+		n := countBatch(entries)
 		got, err := g.writeMemory(r, subjects.MemoryWriteRequest{Entries: entries[:n], Restore: true, Trusted: v.Get("trusted") == "1"})
 		if err != nil {
-			if some := done.Entries - len(entries); some > 0 {
-				g.out.LogError(fmt.Errorf("an import ended after %d of %d entries: %w", some, done.Entries, err))
+			if stored := done.Entries - len(entries); stored > 0 {
+				g.out.LogError(fmt.Errorf("importing memory: stopped after %d of %d entries: %w", stored, done.Entries, err))
 			}
 			return err
 		}
 		for _, res := range got.Results {
 			done.Actions[res.Action]++
-			if res.Action == refused {
+			if res.Action == actionRefused {
 				done.Refused = append(done.Refused, Refused{res.ID, res.Why})
 			}
 		}
@@ -149,8 +152,8 @@ func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// batch is how many entries go into one message, at least one.
-func batch(entries []subjects.MemoryEntry) int {
+// countBatch returns how many of the first entries fit into one request, at least one.
+func countBatch(entries []subjects.MemoryEntry) int {
 	size := 0
 	for i, e := range entries {
 		if size += len(e.Corpus) + len(e.Description) + len(e.Name) + 2<<10; i > 0 && (i == batchEntries || size > batchBytes) {
@@ -160,24 +163,24 @@ func batch(entries []subjects.MemoryEntry) int {
 	return len(entries)
 }
 
-// readLines reads an export strictly.
-func (g *Gateway) readLines(w http.ResponseWriter, r *http.Request) ([]subjects.MemoryEntry, error) {
+// readEntries decodes an export strictly, at most maxImport long; errors name the line.
+func (g *Gateway) readEntries(w http.ResponseWriter, r *http.Request) ([]subjects.MemoryEntry, error) {
 	types := r.Header.Values("Content-Type")
-	if len(types) != 1 || !isLines(types[0]) || r.Header.Get("Content-Encoding") != "" {
-		return nil, problemf(http.StatusUnsupportedMediaType, subjects.CodeCodec, "send the header Content-Type: %s, and the body as it is", typeLines)
+	if len(types) != 1 || !isNDJSON(types[0]) || r.Header.Get("Content-Encoding") != "" {
+		return nil, problemf(http.StatusUnsupportedMediaType, subjects.CodeCodec, "unsupported content type; send Content-Type: %s without Content-Encoding", typeNDJSON)
 	}
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(6 * g.bodyTimeout)) // it is larger than other bodies
+	_ = rc.SetReadDeadline(time.Now().Add(6 * g.bodyTimeout)) // larger than other bodies
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxImport))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "at most %d MB; conclave memory import takes more", maxImport>>20)
+		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d MB. Import larger files with: conclave memory import", maxImport>>20)
 	case err != nil:
 		w.Header().Set("Connection", "close")
-		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "the body did not come whole, or not in time")
+		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "incomplete body, or timeout")
 	}
-	_ = rc.SetReadDeadline(time.Time{}) // from now on only its end is waited for
+	_ = rc.SetReadDeadline(time.Time{}) // the deadline is for the body only
 	var out []subjects.MemoryEntry
 	n := 0
 	for line := range bytes.Lines(data) {
@@ -186,39 +189,40 @@ func (g *Gateway) readLines(w http.ResponseWriter, r *http.Request) ([]subjects.
 			continue
 		}
 		if len(line) > subjects.MaxBody {
-			return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "line %d: a line has at most %d KB", n, subjects.MaxBody>>10)
+			return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "line %d: too large; at most %d KB", n, subjects.MaxBody>>10)
 		}
 		var e subjects.MemoryEntry
 		if err := actor.DecodeStrict(line, &e); err != nil {
 			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "line %d: %v", n, err)
 		}
-		if why := oddEntry(e); why != "" {
+		if why := describeInvalidEntry(e); why != "" {
 			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "line %d: %s", n, why)
 		}
 		out = append(out, e)
 	}
 	if len(out) == 0 {
-		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "there is no memory in it: send one JSON object on each line")
+		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "no entries; send one JSON object on each line")
 	}
 	return out, nil
 }
 
-func isLines(contentType string) bool {
+// isNDJSON reports whether contentType is one of newline-delimited JSON.
+func isNDJSON(contentType string) bool {
 	base, _, err := mime.ParseMediaType(contentType)
-	return err == nil && (base == typeLines || base == "application/jsonl")
+	return err == nil && (base == typeNDJSON || base == "application/jsonl")
 }
 
-// oddEntry says what is wrong with an entry that no export can hold, "" when nothing is.
-func oddEntry(e subjects.MemoryEntry) string {
+// describeInvalidEntry returns what is wrong with an imported entry, "" when it is valid.
+func describeInvalidEntry(e subjects.MemoryEntry) string {
 	switch {
 	case subjects.CheckToken(e.ID) != nil:
-		return "it has no id"
+		return "id is missing or invalid"
 	case !slices.Contains(memoryKinds, e.Kind):
-		return "kind is engram, fact or document"
+		return "kind must be engram, fact or document"
 	case !slices.Contains(memoryStates, e.State):
-		return "state is active, candidate or superseded"
+		return "state must be active, candidate or superseded"
 	case !slices.Contains(memoryTrust, e.Provenance.Trust):
-		return "trust is trusted or untrusted"
+		return "trust must be trusted or untrusted"
 	}
 	return ""
 }

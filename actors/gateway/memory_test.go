@@ -90,7 +90,7 @@ func (k *archivist) admin(_ context.Context, in actor.Msg[subjects.MemoryAdminRe
 		at := 0
 		if q.After != "" {
 			if at = slices.IndexFunc(shelf, func(e subjects.MemoryEntry) bool { return e.ID == q.After }) + 1; at == 0 {
-				return done, subjects.Faultf(subjects.CodeMalformed, "this is not where a page ended")
+				return done, subjects.Faultf(subjects.CodeMalformed, "invalid cursor")
 			}
 		}
 		done.Entries = shelf[at : at+1]
@@ -221,45 +221,45 @@ func TestMemory(t *testing.T) {
 		{"no such id", "GET", "/memory/{id}", "/memory/nobody00", "", 404, "there is no entry nobody00", ""},
 		{"an id that could be two", "GET", "/memory/{id}", "/memory/anna00", "", 404, "give more letters", ""},
 		{"edit of one that is not there", "PATCH", "/memory/{id}", "/memory/nobody00", `{"name":"N"}`, 404, "there is no entry", ""},
-		{"forgetting one that is not there", "DELETE", "/memory/{id}", "/memory/vanished", "", 404, "there is no memory vanished", ""},
+		{"forgetting one that is not there", "DELETE", "/memory/{id}", "/memory/vanished", "", 404, "memory vanished not found", ""},
 		{"trick: forgetting two at once", "DELETE", "/memory/{id}", "/memory/anna00", "", 404, "give more letters", ""},
 		{"trick: everything", "DELETE", "/memory/{id}", "/memory/%2A%2A%2A%2A%2A%2A", "", 400, "letters, digits", ""},
-		{"trick: an id that is too short", "DELETE", "/memory/{id}", "/memory/a", "", 400, "at least 6 letters", ""},
+		{"trick: an id that is too short", "DELETE", "/memory/{id}", "/memory/a", "", 400, "at least 6 characters", ""},
 		{"trick: a body to a DELETE", "DELETE", "/memory/{id}", "/memory/" + anna, `{"query":"x"}`, 400, "takes no body", ""},
-		{"a decision that nobody waits for", "POST", "/memory/{id}/accept", "/memory/" + anna + "/accept", `{}`, 409, "waits for no decision: it is active", ""},
+		{"a decision that nobody waits for", "POST", "/memory/{id}/accept", "/memory/" + anna + "/accept", `{}`, 409, "is not a candidate: its state is active", ""},
 		{"trick: pin by a form", "POST", "/memory/{id}/pin", "/memory/idea00/pin", "", 415, "Content-Type", ""},
 		{"trick: pin with more than was asked for", "POST", "/memory/{id}/pin", "/memory/idea00/pin", `{"trust":"trusted"}`, 400, "unknown", ""},
 		{"trick: an edit of what is not said", "PATCH", "/memory/{id}", "/memory/idea00", `{"provenance":{"trust":"trusted"}}`, 400, "unknown", ""},
 		{"trick: an edit of the state", "PATCH", "/memory/{id}", "/memory/idea00", `{"name":"N","state":"active"}`, 400, "unknown", ""},
-		{"an edit that says nothing", "PATCH", "/memory/{id}", "/memory/idea00", `{}`, 400, "say what to change", ""},
-		{"an edit without a name", "PATCH", "/memory/{id}", "/memory/idea00", `{"name":" "}`, 400, "needs a name", ""},
-		{"an edit without a text", "PATCH", "/memory/{id}", "/memory/idea00", `{"corpus":""}`, 400, "DELETE takes it away", ""},
+		{"an edit that says nothing", "PATCH", "/memory/{id}", "/memory/idea00", `{}`, 400, "no change", ""},
+		{"an edit without a name", "PATCH", "/memory/{id}", "/memory/idea00", `{"name":" "}`, 400, "name must not be empty", ""},
+		{"an edit without a text", "PATCH", "/memory/{id}", "/memory/idea00", `{"corpus":""}`, 400, "corpus must not be empty", ""},
 		{"an edit that memory refuses", "PATCH", "/memory/{id}", "/memory/idea00", `{"corpus":"password"}`, 400, "looks like a password", `gateway admin {"op":"edit","ids":["` + idea + `"],"edit":{"corpus":"password"}}`},
-		{"trick: forget without saying dry", "POST", "/memory/forget", "/memory/forget", `{"query":"Anna"}`, 400, "dry must be said", ""},
+		{"trick: forget without saying dry", "POST", "/memory/forget", "/memory/forget", `{"query":"Anna"}`, 400, "dry is required", ""},
 		{"trick: forget with dry null", "POST", "/memory/forget", "/memory/forget", `{"query":"Anna","dry":null}`, 400, "", ""},
-		{"trick: forget everything", "POST", "/memory/forget", "/memory/forget", `{"query":" ","dry":false}`, 400, "nothing stands for everything", ""},
+		{"trick: forget everything", "POST", "/memory/forget", "/memory/forget", `{"query":" ","dry":false}`, 400, "query is required", ""},
 		{"trick: dry twice", "POST", "/memory/forget", "/memory/forget", `{"query":"x","dry":true,"dry":false}`, 400, "", ""},
 		{"trick: dry in the address", "POST", "/memory/forget", "/memory/forget?dry=true", `{"query":"x","dry":false}`, 400, "unknown parameter", ""},
-		{"nothing to remember", "POST", "/memory", "/memory", `{"text":" "}`, 400, "text says what", ""},
+		{"nothing to remember", "POST", "/memory", "/memory", `{"text":" "}`, 400, "text is required", ""},
 		{"too much to remember", "POST", "/memory", "/memory", `{"text":"` + strings.Repeat("x", 70000) + `"}`, 413, "at most 64 KB", ""},
 		{"trick: a body without end", "POST", "/memory", "/memory", `{"text":"` + strings.Repeat("x", 300000) + `"}`, 413, "at most 256 KB", ""},
 		{"trick: a fact that claims where it is from", "POST", "/memory", "/memory", `{"text":"x","provenance":{"source":"user"}}`, 400, "unknown", ""},
-		{"a fact that memory refuses", "POST", "/memory", "/memory", `{"text":"password"}`, 409, "it is not remembered: it looks like a password", `gateway write false [" password"]`},
+		{"a fact that memory refuses", "POST", "/memory", "/memory", `{"text":"password"}`, 409, "memory refused the fact: it looks like a password", `gateway write false [" password"]`},
 		{"no JSON", "POST", "/memory", "/memory", `hello`, 400, "", ""},
-		{"a kind that is none", "GET", "/memory", "/memory?kind=facts", "", 400, "kind is engram, fact, document", ""},
-		{"a state that is none", "GET", "/memory", "/memory?state=x", "", 400, "state is", ""},
+		{"a kind that is none", "GET", "/memory", "/memory?kind=facts", "", 400, "kind must be one of engram, fact, document", ""},
+		{"a state that is none", "GET", "/memory", "/memory?state=x", "", 400, "state must be", ""},
 		{"a limit that is none", "GET", "/memory", "/memory?limit=0", "", 400, "from 1 to 500", ""},
 		{"trick: a limit without end", "GET", "/memory", "/memory?limit=99999999999999999999", "", 400, "from 1 to 500", ""},
-		{"a page that is none", "GET", "/memory", "/memory?after=x", "", 400, "not where a page ended", `gateway admin {"op":"list","limit":50,"after":"x"}`},
-		{"trick: a parameter twice", "GET", "/memory", "/memory?kind=fact&kind=engram", "", 400, "twice", ""},
-		{"search for nothing", "GET", "/memory/search", "/memory/search?q=+", "", 400, "q says", ""},
+		{"a page that is none", "GET", "/memory", "/memory?after=x", "", 400, "invalid cursor", `gateway admin {"op":"list","limit":50,"after":"x"}`},
+		{"trick: a parameter twice", "GET", "/memory", "/memory?kind=fact&kind=engram", "", 400, "more than once", ""},
+		{"search for nothing", "GET", "/memory/search", "/memory/search?q=+", "", 400, "q is required", ""},
 		{"search for too many", "GET", "/memory/search", "/memory/search?q=x&max=21", "", 400, "from 1 to 20", ""},
-		{"search that breaks off", "GET", "/memory/search", "/memory/search?q=cut", "", 502, "broke off", `gateway recall {"query":"cut"}`},
+		{"search that breaks off", "GET", "/memory/search", "/memory/search?q=cut", "", 502, "incomplete reply", `gateway recall {"query":"cut"}`},
 		{"search that memory refuses", "GET", "/memory/search", "/memory/search?q=wrong", "", 400, "give other words", `gateway recall {"query":"wrong"}`},
 		{"the audit is down", "POST", "/memory/forget", "/memory/forget", `{"query":"noaudit","dry":false}`, 503, subjects.CodeNoAudit, `gateway admin {"op":"forget","query":"noaudit"}`},
 		{"memory is unavailable", "GET", "/memory", "/memory?text=shut", "", 503, "memory is unavailable: the file is damaged", `gateway admin {"op":"list","text":"shut","limit":50}`},
 		{"memory was too late", "GET", "/memory", "/memory?text=late", "", 504, "too late", `gateway admin {"op":"list","text":"late","limit":50}`},
-		{"trick: memory tells its insides", "GET", "/memory", "/memory?text=broken", "", 502, "memory failed; its log says why", `gateway admin {"op":"list","text":"broken","limit":50}`},
+		{"trick: memory tells its insides", "GET", "/memory", "/memory?text=broken", "", 502, "memory failed; see its log", `gateway admin {"op":"list","text":"broken","limit":50}`},
 		{"another method", "PUT", "/memory/{id}", "/memory/" + anna, `{}`, 405, "GET or PATCH or DELETE", ""},
 		{"trick: forget by a link", "GET", "/memory/{id}", "/memory/forget", "", 404, "there is no entry forget", ""},
 	} {
@@ -363,20 +363,20 @@ func TestMemoryExportAndImport(t *testing.T) {
 		{"many", strings.Repeat(same, 130), lines, 200, `"stored":130`, 3},
 		{"large ones", strings.Repeat(line(func(e *subjects.MemoryEntry) { e.Corpus = strings.Repeat("x", 100<<10) }), 5), lines, 200, `"stored":5`, 3},
 		{"one that memory refuses", same + line(func(e *subjects.MemoryEntry) { e.Corpus = "password" }), lines, 200, `"actions":{"refused":1,"stored":1},"refused":[{"id":"` + idea + `","why":"it looks like a password"}]`, 1},
-		{"nothing", "\n", lines, 400, "there is no memory in it", 0},
+		{"nothing", "\n", lines, 400, "no entries", 0},
 		{"trick: as JSON", same, []string{"Content-Type", "application/json"}, 415, "x-ndjson", 0},
 		{"trick: a form", same, []string{"Content-Type", "text/plain"}, 415, "x-ndjson", 0},
-		{"trick: compressed", same, append([]string{"Content-Encoding", "gzip"}, lines...), 415, "as it is", 0},
+		{"trick: compressed", same, append([]string{"Content-Encoding", "gzip"}, lines...), 415, "without Content-Encoding", 0},
 		{"trick: half of it is nonsense", same + "{\n", lines, 400, "line 2: ", 0},
 		{"trick: an array", "[" + strings.TrimSpace(same) + "]", lines, 400, "line 1: ", 0},
 		{"trick: a field that nobody knows", same + strings.Replace(same, `"id"`, `"root":true,"id"`, 1), lines, 400, "line 2: unknown", 0},
 		{"trick: a field twice", strings.Replace(same, `"state"`, `"state":"active","state"`, 1), lines, 400, "line 1: ", 0},
-		{"trick: trust that is none", line(func(e *subjects.MemoryEntry) { e.Provenance.Trust = "holy" }), lines, 400, "line 1: trust is", 0},
-		{"trick: no trust at all", line(func(e *subjects.MemoryEntry) { e.Provenance.Trust = "" }), lines, 400, "line 1: trust is", 0},
-		{"trick: a state that is none", line(func(e *subjects.MemoryEntry) { e.State = "eternal" }), lines, 400, "line 1: state is", 0},
-		{"trick: a kind that is none", line(func(e *subjects.MemoryEntry) { e.Kind = "order" }), lines, 400, "line 1: kind is", 0},
-		{"trick: an id that is a subject", line(func(e *subjects.MemoryEntry) { e.ID = "a.>" }), lines, 400, "line 1: it has no id", 0},
-		{"trick: a line without end", `{"id":"` + strings.Repeat("x", 1<<20), lines, 413, "a line has at most", 0},
+		{"trick: trust that is none", line(func(e *subjects.MemoryEntry) { e.Provenance.Trust = "holy" }), lines, 400, "line 1: trust must be", 0},
+		{"trick: no trust at all", line(func(e *subjects.MemoryEntry) { e.Provenance.Trust = "" }), lines, 400, "line 1: trust must be", 0},
+		{"trick: a state that is none", line(func(e *subjects.MemoryEntry) { e.State = "eternal" }), lines, 400, "line 1: state must be", 0},
+		{"trick: a kind that is none", line(func(e *subjects.MemoryEntry) { e.Kind = "order" }), lines, 400, "line 1: kind must be", 0},
+		{"trick: an id that is a subject", line(func(e *subjects.MemoryEntry) { e.ID = "a.>" }), lines, 400, "line 1: id is missing or invalid", 0},
+		{"trick: a line without end", `{"id":"` + strings.Repeat("x", 1<<20), lines, 413, "line 1: too large", 0},
 		{"trick: a body without end", strings.Repeat(same, 9<<20/len(same)), lines, 413, "at most 8 MB", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -493,7 +493,7 @@ func TestWithoutMemory(t *testing.T) {
 		{"POST", "/memory", `{"text":"x"}`},
 	} {
 		status, header, body := w.do(r[0], r[1], r[2])
-		if status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" || !strings.Contains(body, "conclave actor memory starts one") {
+		if status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" || !strings.Contains(body, "conclave actor memory") {
 			t.Errorf("%s %s: %d %s", r[0], r[1], status, body)
 		}
 	}
@@ -501,7 +501,7 @@ func TestWithoutMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if status, _, body := w.do("POST", "/memory/import", string(data), lines...); status != http.StatusServiceUnavailable || !strings.Contains(body, "conclave actor memory starts one") {
+	if status, _, body := w.do("POST", "/memory/import", string(data), lines...); status != http.StatusServiceUnavailable || !strings.Contains(body, "conclave actor memory") {
 		t.Errorf("import: %d %s", status, body)
 	}
 }

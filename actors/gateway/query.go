@@ -95,10 +95,10 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	}
 	cur := g.events.cursorAtEnd()
 	q := question{in.QueryID, in.SessionID, cur.at}
-	if !g.asked.add(q) {
+	if !g.questions.add(q) {
 		return problemf(http.StatusConflict, codeConflict, "another client waits for question %s; omit query_id to ask a new one", q.id)
 	}
-	defer g.asked.release(q.id)
+	defer g.questions.release(q.id)
 	first, err := g.storeQuestion(r.Context(), g.out, in)
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	rec.add(first)
 	end, err := g.waitForOutcomeOf(ctx, cur, q.id, rec.add)
 	if err != nil {
-		return g.noAnswerYet(q, err)
+		return g.explainUnanswered(q, err)
 	}
 	if end.response != nil {
 		g.waitForGrade(r.Context(), cur, q.id, window, &rec)
@@ -218,11 +218,11 @@ func publishStored(ctx context.Context, out actor.Out, what string, say func(ctx
 			return f
 		}
 	}
-	return notStored(out, what, err)
+	return storeFault(out, what, err)
 }
 
-// notStored logs why an event could not be stored and returns the fault for the client.
-func notStored(out actor.Out, what string, err error) error {
+// storeFault logs why an event could not be stored and returns the fault for the client.
+func storeFault(out actor.Out, what string, err error) error {
 	var fault *subjects.Fault
 	if errors.As(err, &fault) {
 		return fault
@@ -342,8 +342,8 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, q question, end outcome, re
 	return nil
 }
 
-// noAnswerYet returns the problem of a wait without an answer, with links to the answer later.
-func (g *Gateway) noAnswerYet(q question, err error) error {
+// explainUnanswered returns the problem of a wait without an answer, with links to the answer later.
+func (g *Gateway) explainUnanswered(q question, err error) error {
 	switch {
 	case errors.Is(err, errTimeout):
 		return &problem{
@@ -371,8 +371,8 @@ func (q question) ids(state string) *ids {
 // lookupTimeout is the timeout of a search in the event log.
 const lookupTimeout = 10 * time.Second
 
-// onLookUp returns the answer to an earlier question, asked here or elsewhere.
-func (g *Gateway) onLookUp(w http.ResponseWriter, r *http.Request) error {
+// onQueryStatus returns the answer to an earlier question, asked here or elsewhere.
+func (g *Gateway) onQueryStatus(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := checkID("the query id", id); err != nil {
 		return err
@@ -380,7 +380,7 @@ func (g *Gateway) onLookUp(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
 	}
-	q, known := g.asked.find(id)
+	q, known := g.questions.find(id)
 	if !known {
 		q = question{id: id}
 	}
@@ -463,7 +463,7 @@ func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	q, _ := g.asked.find(id)
+	q, _ := g.questions.find(id)
 	if err := emitStored(r.Context(), g.out.WithIDs(q.session, id), topic, subjects.Cancel{Reason: "asked for over HTTP"}); err != nil {
 		return err
 	}

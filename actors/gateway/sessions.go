@@ -46,14 +46,14 @@ func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 	}
 	list := make([]Session, len(found))
 	for i, s := range found {
-		list[i] = Session{ID: s.ID, Title: title(s.Question), Turns: s.Turns, Updated: s.Updated}
+		list[i] = Session{ID: s.ID, Title: makeTitle(s.Question), Turns: s.Turns, Updated: s.Updated}
 		switch {
 		case s.Err != nil:
 			g.out.LogError(s.Err)
 			list[i].Title = "(cannot be decoded)"
 		case s.Question == "": // every turn is summarized
 			if c, err := g.client.Session(ctx, s.ID); err == nil {
-				list[i].Title = title(c.Summary)
+				list[i].Title = makeTitle(c.Summary)
 			}
 		}
 	}
@@ -69,11 +69,11 @@ func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 // summarize returns the line of a conversation in the list. Without a turn the title is the summary.
 func summarize(id string, c subjects.Conversation) Session {
 	s := client.Summarize(c)
-	return Session{ID: id, Title: title(cmp.Or(s.Question, c.Summary)), Turns: s.Turns, Updated: s.Updated}
+	return Session{ID: id, Title: makeTitle(cmp.Or(s.Question, c.Summary)), Turns: s.Turns, Updated: s.Updated}
 }
 
-// title returns the beginning of a text on one line.
-func title(text string) string {
+// makeTitle returns the beginning of a text on one line.
+func makeTitle(text string) string {
 	line := []rune(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " "))
 	if len(line) > maxTitle {
 		return string(line[:maxTitle-1]) + "…"
@@ -108,7 +108,7 @@ func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	c, err := g.client.Session(ctx, id)
 	if errors.Is(err, client.ErrNotFound) {
-		return problemf(http.StatusNotFound, codeNotFound, "there is no conversation %s; GET /sessions lists those there are", id)
+		return problemf(http.StatusNotFound, codeNotFound, "session %s not found; GET /sessions lists the sessions", id)
 	}
 	if err != nil {
 		return g.mapReadError(ctx, err)

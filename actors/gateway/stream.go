@@ -12,20 +12,20 @@ import (
 	"conclave/subjects"
 )
 
-// forever is how long a stream of events may stay open: until one of both ends it.
-const forever = 1<<63 - 1
+// noTimeout is the timeout of an event stream: it stays open until the client or the gateway closes it.
+const noTimeout = 1<<63 - 1
 
-// wanted is what a client wants to see.
-type wanted struct {
+// eventFilter selects the events of one stream.
+type eventFilter struct {
 	query, session, subject string
 	deltas                  bool
-	respondentB             bool // what belongs to respondent B's answer too
+	respondentB             bool // include the events of respondent B's answer
 	after                   uint64
-	resume                  bool // from after on, and not from now
+	resume                  bool // start behind after, not at the end of the event log
 }
 
-// of reports whether an event is among it.
-func (f wanted) of(ev Event) bool {
+// matches reports whether the filter selects a stored event.
+func (f eventFilter) matches(ev Event) bool {
 	if ev.ofRespondentB && !f.respondentB {
 		return false
 	}
@@ -39,19 +39,19 @@ func (f wanted) of(ev Event) bool {
 	return ok
 }
 
-// ofLive is the same for what is not kept. Tokens come only to those who ask for them.
-func (f wanted) ofLive(ev Event) bool {
-	return (f.deltas || !strings.HasPrefix(ev.Subject, "response.")) && f.of(ev)
+// matchesLive reports whether the filter selects an event that is not stored. Deltas must be requested.
+func (f eventFilter) matchesLive(ev Event) bool {
+	return (f.deltas || !strings.HasPrefix(ev.Subject, "response.")) && f.matches(ev)
 }
 
-// readWanted reads what a client wants to see. A browser that reconnects says in Last-Event-ID where it was; what stands
-// in the address is older.
-func readWanted(r *http.Request) (wanted, error) {
+// parseEventFilter reads the filter from the parameters. Last-Event-ID has precedence over the parameter after: a browser that
+// reconnects sends the header with the original URL.
+func parseEventFilter(r *http.Request) (eventFilter, error) {
 	p, err := parseParams(r, "query", "session", "subject", "after", "deltas", "respondent_b")
 	if err != nil {
-		return wanted{}, err
+		return eventFilter{}, err
 	}
-	f := wanted{query: p.Get("query"), session: p.Get("session"), subject: p.Get("subject")}
+	f := eventFilter{query: p.Get("query"), session: p.Get("session"), subject: p.Get("subject")}
 	for name, id := range map[string]string{"query": f.query, "session": f.session} {
 		if p.Has(name) {
 			if err := checkID(name, id); err != nil {
@@ -59,8 +59,8 @@ func readWanted(r *http.Request) (wanted, error) {
 			}
 		}
 	}
-	if p.Has("subject") && !isPattern(f.subject) {
-		return f, problemf(http.StatusBadRequest, subjects.CodeMalformed, `subject: tokens joined by dots, * for any one, > at the end for any more, like tool.request.>`)
+	if p.Has("subject") && !isSubjectPattern(f.subject) {
+		return f, problemf(http.StatusBadRequest, subjects.CodeMalformed, `invalid subject: tokens joined by dots, * for one token, > at the end for the rest, like tool.request.>`)
 	}
 	for name, to := range map[string]*bool{"deltas": &f.deltas, "respondent_b": &f.respondentB} {
 		switch p.Get(name) {
@@ -71,23 +71,23 @@ func readWanted(r *http.Request) (wanted, error) {
 			return f, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s is 0 or 1", name)
 		}
 	}
-	places := r.Header.Values("Last-Event-ID")
-	if len(places) == 0 && p.Has("after") {
-		places = []string{p.Get("after")}
+	positions := r.Header.Values("Last-Event-ID")
+	if len(positions) == 0 && p.Has("after") {
+		positions = []string{p.Get("after")}
 	}
-	if len(places) == 0 || len(places) == 1 && places[0] == "" && !p.Has("after") {
+	if len(positions) == 0 || len(positions) == 1 && positions[0] == "" && !p.Has("after") {
 		return f, nil
 	}
-	f.after, err = strconv.ParseUint(places[0], 10, 63)
-	if err != nil || len(places) > 1 {
-		return f, problemf(http.StatusBadRequest, subjects.CodeMalformed, "Last-Event-ID or after: the number of an event, 0 for all there are")
+	f.after, err = strconv.ParseUint(positions[0], 10, 63)
+	if err != nil || len(positions) > 1 {
+		return f, problemf(http.StatusBadRequest, subjects.CodeMalformed, "invalid Last-Event-ID or after: use the sequence number of an event, or 0 for all stored events")
 	}
 	f.resume = true
 	return f, nil
 }
 
-// isPattern reports whether s may stand for subjects.
-func isPattern(s string) bool {
+// isSubjectPattern reports whether s is a subject with optional wildcards.
+func isSubjectPattern(s string) bool {
 	if len(s) > subjects.MaxSubject {
 		return false
 	}
@@ -103,50 +103,50 @@ func isPattern(s string) bool {
 	return true
 }
 
-// onEvents streams events as they are stored. Each has its place in EVENTS as its id, and a client that was away goes on
-// from there: what it missed comes first. There is no queue per client. One that reads slowly falls behind and reads
-// from the stream; one that does not read at all is cut off, and can come back.
+// onEvents streams stored events as server-sent events. The id of an event is its sequence in the stream EVENTS, so a client
+// that reconnects resumes after its last id. There is no queue per client: a slow client reads from the event log, and a
+// client that stops reading is disconnected by the write timeout.
 func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)
-		return problemf(http.StatusMethodNotAllowed, codeMethod, "a stream has no head; ask with GET")
+		return problemf(http.StatusMethodNotAllowed, codeMethod, "method not allowed; use GET")
 	}
-	f, err := readWanted(r)
+	f, err := parseEventFilter(r)
 	if err != nil {
 		return err
 	}
-	leave, err := acquireSlot(g.slots.streams, "streams of events are open")
+	leave, err := acquireSlot(g.slots.streams, "event streams are open")
 	if err != nil {
 		return err
 	}
 	defer leave()
-	ctx, cancel := g.withTimeout(r.Context(), forever)
+	ctx, cancel := g.withTimeout(r.Context(), noTimeout)
 	defer cancel()
-	hear := g.live.subscribe(f.ofLive)
-	defer g.live.unsubscribe(hear)
-	s := &stream{w: w, rc: http.NewResponseController(w), timeout: g.cfg.WriteTimeout, cur: g.events.cursorAtEnd(), want: f}
+	live := g.live.subscribe(f.matchesLive)
+	defer g.live.unsubscribe(live)
+	s := &eventWriter{w: w, rc: http.NewResponseController(w), timeout: g.cfg.WriteTimeout, cursor: g.events.cursorAtEnd(), filter: f}
 	if f.resume {
 		log, err := g.client.EventStatus(ctx)
 		if err != nil {
 			return err
 		}
 		start, _ := g.events.bounds()
-		s.resume(min(log.First, start+1), log.Last)
+		s.resumeAt(min(log.First, start+1), log.Last)
 	}
-	s.begin()
-	beat := time.NewTicker(g.cfg.Heartbeat)
-	defer beat.Stop()
+	s.writeHeader()
+	heartbeat := time.NewTicker(g.cfg.Heartbeat)
+	defer heartbeat.Stop()
 	for s.err == nil && ctx.Err() == nil {
-		if len(beat.C) > 0 { // also in a long replay of which nothing is wanted
-			<-beat.C
-			s.beat()
+		if len(heartbeat.C) > 0 { // also during a long replay without a matching event
+			<-heartbeat.C
+			s.writeHeartbeat()
 		}
-		ev, ok, more, err := s.cur.next(ctx)
+		ev, ok, more, err := s.cursor.next(ctx)
 		switch {
 		case ok:
-			s.event(ev)
+			s.writeEvent(ev)
 			continue
-		case err != nil: // the link is down: try again, and keep the client
+		case err != nil: // the bus is not reachable: retry, and keep the client
 			select {
 			case <-time.After(pollInterval):
 			case <-ctx.Done():
@@ -156,50 +156,50 @@ func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 		s.flush()
 		select {
 		case <-more:
-		case l := <-hear.events:
-			s.live(l)
-		case <-beat.C:
-			s.beat()
+		case l := <-live.events:
+			s.writeLive(l)
+		case <-heartbeat.C:
+			s.writeHeartbeat()
 		case <-ctx.Done():
 		}
 	}
-	s.bye()
+	s.writeEnd()
 	return nil
 }
 
-// stream writes one client's events.
-type stream struct {
-	w       http.ResponseWriter
-	rc      *http.ResponseController
-	timeout time.Duration
-	cur     *cursor
-	want    wanted
-	lost    string // what to say first
-	err     error  // the client is gone
-	buf     bytes.Buffer
+// eventWriter writes the events of one client.
+type eventWriter struct {
+	w          http.ResponseWriter
+	rc         *http.ResponseController
+	timeout    time.Duration
+	cursor     *cursor
+	filter     eventFilter
+	lostNotice string // written before the first event, "" when nothing is lost
+	err        error  // set when a write failed: the client is disconnected
+	buf        bytes.Buffer
 }
 
-// resume puts the cursor where the client was. What is kept nowhere any more is told as lost, and so is a place that
-// it never had: the store was made anew.
-func (s *stream) resume(first, last uint64) {
-	switch after := s.want.after; {
+// resumeAt moves the cursor behind the client's last event. first and last are the bounds of the event log. Events that are no
+// longer stored are reported as lost, and so is a sequence beyond last: the event log was created anew.
+func (s *eventWriter) resumeAt(first, last uint64) {
+	switch after := s.filter.after; {
 	case after > last:
-		s.lost = lost(last+1, after, "the events were stored anew since then; this goes on from now")
-		s.cur.at = last
+		s.lostNotice = formatLost(last+1, after, "the event log was created anew; the stream continues with new events")
+		s.cursor.at = last
 	case after > 0 && after+1 < first:
-		s.lost = lost(after+1, first-1, tooOld)
-		s.cur.at = first - 1
+		s.lostNotice = formatLost(after+1, first-1, tooOld)
+		s.cursor.at = first - 1
 	default:
-		s.cur.at = after
+		s.cursor.at = after
 	}
-	s.cur.pattern = s.want.subject
+	s.cursor.pattern = s.filter.subject
 }
 
-// tooOld is why events are lost to one who was away for long.
-const tooOld = "these are older than what is kept"
+// tooOld is the reason of events that were dropped from the event log.
+const tooOld = "older than the oldest stored event"
 
-// lost tells of events that cannot be told any more.
-func lost(from, to uint64, why string) string {
+// formatLost returns the event lost for the sequences from to to, inclusive.
+func formatLost(from, to uint64, why string) string {
 	data, err := json.Marshal(struct {
 		From uint64 `json:"from"`
 		To   uint64 `json:"to"`
@@ -211,70 +211,71 @@ func lost(from, to uint64, why string) string {
 	return fmt.Sprintf("event: lost\ndata: %s\n\n", data)
 }
 
-// begin answers, and gives the client its place at once: it may have to come back before the first event.
-func (s *stream) begin() {
+// writeHeader starts the response and sends the current id, so that a client can resume even before the first event.
+func (s *eventWriter) writeHeader() {
 	h := s.w.Header()
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
 	h.Set("X-Accel-Buffering", "no")
 	s.w.WriteHeader(http.StatusOK)
-	s.say("retry: 1000\nid: %d\n: events as they are stored\n\n%s", s.cur.at, s.lost)
+	s.writef("retry: 1000\nid: %d\n: events as they are stored\n\n%s", s.cursor.at, s.lostNotice)
 	s.flush()
 }
 
-// event writes one event that is kept, and before it what is missing since the last. One who began with all there are
-// misses nothing.
-func (s *stream) event(ev Event) {
-	if n := s.cur.missing; n > 0 && ev.Seq > n+1 {
-		s.say("%s", lost(ev.Seq-n, ev.Seq-1, tooOld))
+// writeEvent writes a stored event that the filter selects, after a lost notice for a gap before it. A stream that began at 0
+// has no gap.
+func (s *eventWriter) writeEvent(ev Event) {
+	if n := s.cursor.missing; n > 0 && ev.Seq > n+1 {
+		s.writef("%s", formatLost(ev.Seq-n, ev.Seq-1, tooOld))
 	}
-	if !s.want.of(ev) {
+	if !s.filter.matches(ev) {
 		return
 	}
 	data, err := json.Marshal(ev)
 	if err != nil {
 		return
 	}
-	s.say("id: %d\ndata: %s\n\n", ev.Seq, data)
+	s.writef("id: %d\ndata: %s\n\n", ev.Seq, data)
 }
 
-// live writes what is not kept. It has no id: the client's place stays where it was.
-func (s *stream) live(l liveEvent) {
+// writeLive writes an event that is not stored. It has no id, so the client's position stays.
+func (s *eventWriter) writeLive(l liveEvent) {
 	data, err := json.Marshal(l.Event)
 	if err != nil {
 		return
 	}
 	if l.delta != nil {
-		s.say("event: delta\ndata: %s\n\n", data)
+		s.writef("event: delta\ndata: %s\n\n", data)
 	} else {
-		s.say("data: %s\n\n", data)
+		s.writef("data: %s\n\n", data)
 	}
 	s.flush()
 }
 
-// beat is a sign of life. It takes the client's place along, past what it did not want to see.
-func (s *stream) beat() {
-	s.say("id: %d\n: still here\n\n", s.cur.at)
+// writeHeartbeat writes a comment with the current id, which moves the client's position past filtered events.
+func (s *eventWriter) writeHeartbeat() {
+	s.writef("id: %d\n: heartbeat\n\n", s.cursor.at)
 	s.flush()
 }
 
-// bye ends the stream so that the client knows to come back.
-func (s *stream) bye() {
-	s.say("id: %d\n: the gateway ends this stream; come back with the last id\n\n", s.cur.at)
+// writeEnd writes the last id and a comment before the gateway closes the stream.
+func (s *eventWriter) writeEnd() {
+	s.writef("id: %d\n: the gateway closes this stream; reconnect with the last id\n\n", s.cursor.at)
 	s.flush()
 }
 
-// flushAt is how much is gathered before it is written.
+// flushAt is the buffered size in bytes at which the buffer is written.
 const flushAt = 32 << 10
 
-func (s *stream) say(format string, a ...any) {
+// writef formats into the buffer.
+func (s *eventWriter) writef(format string, a ...any) {
 	fmt.Fprintf(&s.buf, format, a...)
 	if s.buf.Len() >= flushAt {
 		s.flush()
 	}
 }
 
-// flush writes what was gathered. A client that does not take it in time is gone.
-func (s *stream) flush() {
+// flush writes the buffer to the client. A write that exceeds the timeout sets s.err, which ends the stream.
+func (s *eventWriter) flush() {
 	if s.err != nil || s.buf.Len() == 0 {
 		return
 	}

@@ -290,7 +290,7 @@ func testEventsThatAreGone(t *testing.T, b *bustest.Bus) {
 	w := newTown(t, b, setup{})
 	w.say(w.out("generator"), 0, 3)
 	s := w.follow("/events", "Last-Event-ID", "900")
-	if m := s.next(); m.event != "lost" || m.raw != fmt.Sprintf(`{"from":%d,"to":900,"why":"the events were stored anew since then; this goes on from now"}`, w.first+4) || m.id != strconv.FormatUint(w.first+3, 10) {
+	if m := s.next(); m.event != "lost" || m.raw != fmt.Sprintf(`{"from":%d,"to":900,"why":"the event log was created anew; the stream continues with new events"}`, w.first+4) || m.id != strconv.FormatUint(w.first+3, 10) {
 		t.Error(m)
 	}
 	w.say(w.out("generator"), 3, 1)

@@ -16,6 +16,7 @@ type questionLog struct {
 	waiting map[string]bool // by query id: a client waits for the answer
 }
 
+// maxAsked is the number of questions that are kept; the oldest are dropped.
 const maxAsked = 4096
 
 // add records a question. It reports false when a client already waits for it.
@@ -47,6 +48,7 @@ func (a *questionLog) release(id string) {
 	delete(a.waiting, id)
 }
 
+// find returns a question by its id, false when it is not kept.
 func (a *questionLog) find(id string) (question, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
