@@ -46,6 +46,8 @@ It runs until Ctrl-C or SIGTERM, and prints the same readiness line as conclave 
 	}
 }
 
+// runActors runs the named actors against the server of --server or of conclave up until ctx ends. It refuses when conclave
+// up runs on this data folder with another server: both would write the same audit anchors.
 func runActors(cmd *cobra.Command, a *cli.App, names []string) error {
 	cfg, err := a.LoadConfig(nil)
 	if err != nil {
@@ -83,6 +85,7 @@ var actorTexts = map[string]string{
 	"reward": "counts your feedback", "secrets": "serves credentials", subjects.RespondentB: "answers for comparison, where enabled", "gateway": "HTTP, server-sent events, query.ask",
 }
 
+// listActors prints the actors and tools of this build, whether they run or not.
 func listActors(a *cli.App) error {
 	type listed struct {
 		Name string `json:"name"`

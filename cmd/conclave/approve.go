@@ -94,6 +94,7 @@ func (o *approveFlags) check(v []string) error {
 	return nil
 }
 
+// listApprovals prints the waiting calls, with all also decided and expired ones, and how to decide them.
 func listApprovals(ctx context.Context, a *cli.App, c *client.Client, all bool) error {
 	l, err := c.Approvals(ctx, all)
 	switch {
@@ -275,6 +276,7 @@ func (p *approvalPrompt) update(ctx context.Context) error {
 	return nil
 }
 
+// show prints a request, once per id. With a keyboard it becomes the open request, to which the next typed line belongs.
 func (p *approvalPrompt) show(q subjects.Approval) {
 	p.shown[q.ID] = true
 	if p.JSON {
@@ -290,6 +292,7 @@ func (p *approvalPrompt) show(q subjects.Approval) {
 	p.prompt()
 }
 
+// prompt asks about the open request and notes the time: a line typed before it was readable is not a decision.
 func (p *approvalPrompt) prompt() {
 	choices := "[y/N/s/a]"
 	if len(p.open.Sinks) == 0 { // cannot be remembered
@@ -324,6 +327,7 @@ func (p *approvalPrompt) decide(ctx context.Context, line string) error {
 	return nil
 }
 
+// approveRulesCommand lists the decisions that hold for later calls.
 func approveRulesCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rules",
@@ -351,6 +355,7 @@ the decision. With --json it prints one array.`,
 	}
 }
 
+// approveRevokeCommand ends a remembered decision, found by its id or a prefix that is unique.
 func approveRevokeCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke <rule>",
@@ -383,6 +388,7 @@ characters of the id are enough.`,
 	}
 }
 
+// completeApprovals completes the ids of waiting calls.
 func completeApprovals(a *cli.App) cli.Completion {
 	return a.CompleteFrom(func(ctx context.Context, c *client.Client) (ids []string, err error) {
 		l, err := c.Approvals(ctx, false)

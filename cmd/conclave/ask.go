@@ -314,6 +314,7 @@ func askError(ctx context.Context, a *cli.App, session string, err error) error 
 	return err
 }
 
+// printIDs prints session and query of a stored question, for --no-wait.
 func (o *askFlags) printIDs(a *cli.App, ids view.IDs) error {
 	switch {
 	case a.JSON:

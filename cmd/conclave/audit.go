@@ -75,6 +75,7 @@ func withAuditor(a *cli.App, f func(nc *nats.Conn) error) error {
 	return auditlog.WithServer(a.Home, cfg.ServerConfig(a.Home), a.QuietLogger(), func(_ *bus.Server, b *bus.Bus) error { return connect(b) })
 }
 
+// checkAuditExists fails when there is no data folder. Without the check, reading would create an empty audit log.
 func checkAuditExists(a *cli.App) error {
 	if _, err := os.Stat(a.Home.Data); errors.Is(err, fs.ErrNotExist) {
 		return cli.Fail(cli.ExitAbsent, "there is no audit log in "+a.Home.Data, "conclave up creates one")
@@ -108,6 +109,7 @@ func withProgress(a *cli.App, src audit.Source, doing string) audit.Source {
 // tailInterval is how often tail -f reads: the auditor may read the stream, not subscribe.
 const tailInterval = 250 * time.Millisecond
 
+// auditTailCommand prints the last records. Only -f needs a running system: elsewhere no new record would come.
 func auditTailCommand(a *cli.App) *cobra.Command {
 	var (
 		last   uint64
@@ -136,6 +138,7 @@ line is a JSON object.`,
 	return cmd
 }
 
+// tailAudit prints the last records and, with follow, each new one until ctx ends. Records are not verified.
 func tailAudit(ctx context.Context, a *cli.App, nc *nats.Conn, last uint64, follow bool) error {
 	src, err := bus.AuditSource(ctx, nc)
 	if err != nil {
@@ -204,6 +207,7 @@ func eachRecord(src audit.Source, f func(view.AuditEntry) error) error {
 	return nil
 }
 
+// auditShowCommand prints single records in full.
 func auditShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show <sequence | id | chain>",
@@ -222,6 +226,8 @@ the first 8 characters of an id or chain are enough. With --json it prints one a
 // errDone ends a walk early.
 var errDone = errors.New("done")
 
+// showAudit prints the records of a stream sequence, or those whose id or chain is what or begins with it. A prefix has at
+// least 8 characters; a number is always a sequence.
 func showAudit(ctx context.Context, a *cli.App, nc *nats.Conn, what string) error {
 	src, err := bus.AuditSource(ctx, nc)
 	if err != nil {
@@ -267,6 +273,7 @@ func showAudit(ctx context.Context, a *cli.App, nc *nats.Conn, what string) erro
 	return nil
 }
 
+// auditVerifyCommand verifies the current audit log, or a sealed export with --file. A failed verification exits with 5.
 func auditVerifyCommand(a *cli.App) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
@@ -435,6 +442,7 @@ func printAuditReport(a *cli.App, r audit.Report, what string, sealed *view.Seal
 		"keep the data folder for an investigation; conclave audit rotate opens a new audit log that refers to this one")
 }
 
+// firstProblem describes the first bad record of a failed verification.
 func firstProblem(r audit.Report) string {
 	if r.First == nil {
 		return "it has no record"
@@ -442,6 +450,7 @@ func firstProblem(r audit.Report) string {
 	return r.First.String()
 }
 
+// auditExportCommand writes the audit log as JSON lines, without verifying it.
 func auditExportCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export <file | ->",
@@ -460,6 +469,8 @@ on stdout, unless the export itself goes to stdout.`,
 	}
 }
 
+// exportAudit writes the audit log to a new file, or to stdout for "-". An existing file is not overwritten; an export that was
+// interrupted is an error.
 func exportAudit(ctx context.Context, a *cli.App, nc *nats.Conn, file string) error {
 	src, err := bus.AuditSource(ctx, nc)
 	if err != nil {
@@ -492,6 +503,7 @@ func exportAudit(ctx context.Context, a *cli.App, nc *nats.Conn, file string) er
 	return nil
 }
 
+// auditRotateCommand seals the audit log and opens a new one.
 func auditRotateCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rotate",
@@ -507,6 +519,8 @@ wrong.`,
 	}
 }
 
+// rotateAudit rotates the audit log of the embedded server, which must be stopped: another server cannot be rotated from here.
+// A log that does not verify is rotated as well, and then the error has exit code 5.
 func rotateAudit(ctx context.Context, a *cli.App) error {
 	if a.Server != "" {
 		return cli.Usage("only the audit log of the embedded server can be rotated: leave out --server")

@@ -29,6 +29,7 @@ goes back ninety days.`,
 	return cmd
 }
 
+// criticShowCommand lists the latest grades, or shows those of one question.
 func criticShowCommand(a *cli.App) *cobra.Command {
 	var last int
 	cmd := &cobra.Command{
@@ -70,6 +71,7 @@ With --json it prints one array, or one document.`,
 	return cmd
 }
 
+// listGrades prints the n latest grades, newest first.
 func listGrades(ctx context.Context, a *cli.App, c *client.Client, n int) error {
 	grades, err := c.Grades(ctx, n)
 	switch {
@@ -84,6 +86,7 @@ func listGrades(ctx context.Context, a *cli.App, c *client.Client, n int) error 
 	return view.Grades(a.Out, grades)
 }
 
+// showJudgement prints everything about the answers to one question, given by its id or a prefix.
 func showJudgement(ctx context.Context, a *cli.App, c *client.Client, id string) error {
 	j, err := c.Judge(ctx, id)
 	switch {

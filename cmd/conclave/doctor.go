@@ -67,6 +67,7 @@ With --verbose it also lists every setting and its origin. The exit code is 1 if
 	return cmd
 }
 
+// printSettings prints every setting with its value and origin. Settings contain no credentials.
 func printSettings(a *cli.App, settings []setting) {
 	if len(settings) > 0 {
 		fmt.Fprintln(a.Out)

@@ -50,11 +50,14 @@ type keysReport struct {
 	Keys []publicKey `json:"keys"`
 }
 
+// publicKey is the public half of a role's key; seeds are never printed.
 type publicKey struct {
 	Role   string `json:"role"`
 	Public string `json:"public"`
 }
 
+// createKeys creates missing keys, writes the configuration of a stand-alone server and prints the commands that follow. It
+// refuses while conclave up runs on the data folder: a second server on the same store destroys it. Existing keys stay.
 func createKeys(a *cli.App, listen string) error {
 	cfg, err := a.LoadConfig(map[string]string{"system.listen": listen})
 	if err != nil {
@@ -136,6 +139,8 @@ type provisionReport struct {
 	Deleted []string `json:"deleted"` // seeds
 }
 
+// provisionServer creates the streams with the provisioners' keys and then deletes these keys. With the keys gone and the
+// streams there it changes nothing and succeeds; with both missing it fails and names the way back.
 func provisionServer(ctx context.Context, a *cli.App) error {
 	cfg, err := a.LoadConfig(nil)
 	if err != nil {

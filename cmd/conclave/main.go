@@ -10,6 +10,7 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 )
 
+// main exits with the code of [run].
 func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

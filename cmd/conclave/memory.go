@@ -89,6 +89,7 @@ func completeMemories(a *cli.App) cli.Completion {
 	})
 }
 
+// memoryStatusCommand shows the size of the memory and how it is searched.
 func memoryStatusCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
@@ -113,6 +114,7 @@ and how many memories wait for an embedding. With --json it prints one document.
 	}
 }
 
+// memoryListCommand lists memories by kind, state, tag, source, trust and text.
 func memoryListCommand(a *cli.App) *cobra.Command {
 	var filter subjects.MemoryAdminRequest
 	var all bool
@@ -161,6 +163,7 @@ next when there are more.`,
 	return cmd
 }
 
+// listMemories prints at most limit memories that pass the filter, 0 for all, and says when there are more.
 func listMemories(ctx context.Context, a *cli.App, c *client.Client, filter subjects.MemoryAdminRequest, limit int) error {
 	entries, next, err := c.ListMemories(ctx, filter, limit)
 	switch {
@@ -194,6 +197,7 @@ func resolveSource(from string) string {
 	return from
 }
 
+// memorySearchCommand recalls as the assistant does, and can explain each score.
 func memorySearchCommand(a *cli.App) *cobra.Command {
 	var q subjects.MemoryQuery
 	var reasons bool
@@ -249,6 +253,7 @@ With --json it prints one document with hits, notes and the time it took.`,
 	return cmd
 }
 
+// memoryShowCommand prints one memory in full.
 func memoryShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show <id>",
@@ -287,6 +292,7 @@ With --json it prints one document with entry and correlated.`,
 	}
 }
 
+// memoryGraphCommand prints the relations of the knowledge graph.
 func memoryGraphCommand(a *cli.App) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
@@ -325,6 +331,7 @@ with relations.`,
 	return cmd
 }
 
+// memoryExportCommand writes all memories as JSON lines that import reads back.
 func memoryExportCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export [file]",

@@ -76,6 +76,7 @@ func readText(ctx context.Context, a *cli.App, text string, limit int) (string, 
 	return text, err
 }
 
+// memoryAddCommand stores a fact of the user, which is trusted.
 func memoryAddCommand(a *cli.App) *cobra.Command {
 	var tags []string
 	cmd := &cobra.Command{
@@ -108,6 +109,8 @@ why.`,
 	return cmd
 }
 
+// addMemory stores a fact and shows whether it was stored, merged or supersedes another. A fact that memory refuses is an
+// error with its reason.
 func addMemory(ctx context.Context, a *cli.App, c *client.Client, text string, tags []string) error {
 	w, notes, err := c.AddMemory(ctx, text, tags)
 	if err != nil {
@@ -127,6 +130,7 @@ func addMemory(ctx context.Context, a *cli.App, c *client.Client, text string, t
 	return nil
 }
 
+// memoryForgetCommand deletes memories by id or by search. A search lists them and asks first, unless --yes is given.
 func memoryForgetCommand(a *cli.App) *cobra.Command {
 	var query string
 	var yes bool
@@ -216,6 +220,8 @@ type forgotten struct {
 	Missing   []string `json:"missing"`
 }
 
+// forgetMemories deletes the memories with these complete ids and reports the unknown ones as an error. After a failure it
+// still says how many were deleted.
 func forgetMemories(ctx context.Context, a *cli.App, c *client.Client, ids []string) error {
 	entries, missing, err := c.ForgetMemories(ctx, ids)
 	if err != nil {
@@ -241,6 +247,7 @@ func forgetMemories(ctx context.Context, a *cli.App, c *client.Client, ids []str
 	return missingMemories(a, missing)
 }
 
+// memoryEditCommand changes fields of a memory by flags, or in the user's editor without any.
 func memoryEditCommand(a *cli.App) *cobra.Command {
 	var name, description, corpus string
 	var tags []string
@@ -322,6 +329,7 @@ func checkEdit(e subjects.MemoryEdit) error {
 	return nil
 }
 
+// editMemory applies an edit to the memory with an id or prefix. Fields that the edit does not name stay.
 func editMemory(ctx context.Context, a *cli.App, c *client.Client, id string, edit subjects.MemoryEdit) error {
 	e, err := c.EditMemory(ctx, id, edit)
 	switch {

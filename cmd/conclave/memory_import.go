@@ -60,6 +60,7 @@ type importer struct {
 	report  importReport
 }
 
+// memoryImportCommand imports documents as untrusted content, or an export of memory.
 func memoryImportCommand(a *cli.App) *cobra.Command {
 	p := &importer{App: a, report: importReport{[]importedFile{}, map[string]int{}}}
 	cmd := &cobra.Command{
@@ -98,6 +99,8 @@ it has one document with files.`,
 	return cmd
 }
 
+// run imports the files below the paths and prints the report. A failed file does not stop the others; the error at the end
+// counts them. An absent memory or an interrupt stops the import, and the files imported so far stay.
 func (p *importer) run(ctx context.Context, paths []string) error {
 	files, skipped := document.Walk(paths...)
 	p.total = len(files)
@@ -250,6 +253,8 @@ func (p *importer) restore(ctx context.Context, path string, r *importedFile) er
 	return err
 }
 
+// importDocument sends one document to memory and notes the result in r. It rejects an export of memory, whose trust marks
+// would be used. A file without text is skipped when it was found in a folder, and fails when the user named it.
 func (p *importer) importDocument(ctx context.Context, f document.File, r *importedFile) error {
 	if isExport(f) {
 		return errors.New("it is an export of memory, whose trust marks would be used: import it alone")

@@ -25,6 +25,7 @@ func modelCommand(a *cli.App) *cobra.Command {
 		modelListCommand(a), modelPullCommand(a))
 }
 
+// modelListCommand lists the available models and the roles that lack theirs.
 func modelListCommand(a *cli.App) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -58,6 +59,7 @@ one document with models and roles.`,
 	return cmd
 }
 
+// modelPullCommand fetches a model through the model actor.
 func modelPullCommand(a *cli.App) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -89,6 +91,7 @@ Ctrl-C stops it with exit code 1. The part that was fetched is kept: pull again 
 	return cmd
 }
 
+// pullModel fetches a model and shows the progress, with --json as a line for each step. An interrupted pull can be resumed.
 func pullModel(ctx context.Context, a *cli.App, c *client.Client, name string) error {
 	progress := view.NewPullProgress(a.Streams, name)
 	defer progress.Clear()

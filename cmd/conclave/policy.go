@@ -41,6 +41,7 @@ manifest.yaml.`,
 		policyExplainCommand(a), policySimulateCommand(a), policyScanCommand(a))
 }
 
+// policyExplainCommand asks the broker what it would decide about a call; the call does not run.
 func policyExplainCommand(a *cli.App) *cobra.Command {
 	var call subjects.ExplainRequest
 	cmd := &cobra.Command{
@@ -248,6 +249,7 @@ type scanReport struct {
 	spent time.Duration
 }
 
+// policyScanCommand scans texts with the firewall. It needs no running system.
 func policyScanCommand(a *cli.App) *cobra.Command {
 	var techniques strings.Builder
 	for _, t := range firewall.Catalog {
@@ -286,6 +288,7 @@ Techniques:
 	}
 }
 
+// print prints the totals, then the ids of the flagged texts.
 func (r *scanReport) print(w io.Writer) {
 	fmt.Fprintf(w, "texts     %d\n", r.Texts)
 	fmt.Fprintf(w, "flagged   %d\n", r.Flagged)
@@ -342,6 +345,7 @@ func (r *scanReport) scanFile(file string, stdin io.Reader) error {
 	return nil
 }
 
+// scan scans one text as the broker scans the result of a tool, and counts the findings.
 func (r *scanReport) scan(id, text string) {
 	began := time.Now()
 	found := firewall.Scan(text)

@@ -13,6 +13,7 @@ import (
 	"conclave/config"
 )
 
+// rootCommand assembles all commands. Without a command it runs conclave up, so it has the flags of up as well.
 func rootCommand(a *cli.App) *cobra.Command {
 	up := upCommand(a)
 	root := &cobra.Command{
@@ -74,6 +75,7 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 	}
 }
 
+// completionCommand prints a completion script for a shell.
 func completionCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish|powershell",
@@ -110,6 +112,7 @@ type build struct {
 	NATSClient string `json:"nats_client"`
 }
 
+// readBuild returns what the Go toolchain recorded in the binary. Fields that it did not record are empty.
 func readBuild() build {
 	b := build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
@@ -143,6 +146,7 @@ func readBuild() build {
 	return b
 }
 
+// versionCommand prints the version of the build and of its NATS libraries.
 func versionCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",

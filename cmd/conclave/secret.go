@@ -100,6 +100,8 @@ type secretChange struct {
 	Backend string `json:"backend"`
 }
 
+// secretSetCommand stores a credential that is typed or piped. A value on the command line is rejected and not repeated in the
+// error.
 func secretSetCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set <name>",
@@ -164,6 +166,7 @@ func readSecret(ctx context.Context, a *cli.App, name string) (keyring.Secret, e
 	return value, nil
 }
 
+// secretRemoveCommand deletes a credential.
 func secretRemoveCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm <name>",
@@ -189,6 +192,7 @@ func secretRemoveCommand(a *cli.App) *cobra.Command {
 	}
 }
 
+// secretNamesCommand lists the names of the credentials and never a value.
 func secretNamesCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list-names",
@@ -227,6 +231,7 @@ type secretState struct {
 	Reason string `json:"reason,omitempty"`
 }
 
+// secretCheckCommand reads credentials to check that they can be used; their values are discarded.
 func secretCheckCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check [names...]",
@@ -295,6 +300,7 @@ func readSecretStates(ctx context.Context, r keyring.Ring, names []string) []sec
 	return states
 }
 
+// printSecretStates prints the keyring, the ones that were skipped, and the state of each credential.
 func printSecretStates(w io.Writer, info keyring.Info, states []secretState) {
 	fmt.Fprintf(w, "%-10s %s (%s)\n", "keyring", info.Backend, info.Reason)
 	printSkippedKeyrings(w, info)

@@ -27,6 +27,7 @@ Thinking is never stored. To continue a session, use conclave ask --session. The
 		sessionListCommand(a), sessionShowCommand(a), sessionOverrideCommand(a))
 }
 
+// sessionListCommand lists the stored sessions, last used first.
 func sessionListCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
@@ -65,6 +66,7 @@ array, with the questions in full.`,
 	}
 }
 
+// sessionShowCommand prints the messages of one session.
 func sessionShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show <id>",
@@ -137,6 +139,7 @@ func resolveSession(ctx context.Context, a *cli.App, c *client.Client, id string
 // overrideLevels are the levels of an override, strictest first.
 var overrideLevels = []string{subjects.OverrideNone, subjects.OverrideRelax, subjects.OverrideAll}
 
+// sessionOverrideCommand sets or shows the policy override of one session.
 func sessionOverrideCommand(a *cli.App) *cobra.Command {
 	var set subjects.SessionConfig
 	cmd := &cobra.Command{
@@ -183,6 +186,8 @@ nothing. The first 8 characters of the id of an existing session are enough.`,
 	return cmd
 }
 
+// overrideSession sets the override, or only reads it with Show, and prints the one that the broker confirms. A session that
+// does not exist yet may have an override: it holds from its first message on.
 func overrideSession(ctx context.Context, a *cli.App, c *client.Client, set subjects.SessionConfig) (err error) {
 	var exists bool
 	if set.SessionID, exists, err = resolveSession(ctx, a, c, set.SessionID); err != nil {

@@ -41,6 +41,7 @@ type storyFlags struct {
 	junit   string
 }
 
+// storyRunCommand runs acceptance stories, each on a system of its own.
 func storyRunCommand(a *cli.App) *cobra.Command {
 	o := &storyFlags{}
 	cmd := &cobra.Command{
@@ -125,6 +126,8 @@ func storiesIn(name string) (files []string, err error) {
 	return files, nil
 }
 
+// run runs the stories one after the other and reports each. An interrupted story has no result, and an interrupt or a failed
+// story is an error.
 func (o *storyFlags) run(ctx context.Context, a *cli.App, files []string) error {
 	log := slog.New(slog.DiscardHandler)
 	if a.Level != "" {

@@ -69,6 +69,8 @@ func checkPattern(p string) error {
 	return nil
 }
 
+// run prints messages until --count is reached, the output is closed or ctx ends. It does not wait longer than a second for an
+// output that blocks.
 func (t *tapFlags) run(ctx context.Context, a *cli.App) error {
 	c, done, err := a.Connect("user", a.ReportLink("reconnected: events published meanwhile are shown with --since",
 		"too slow: some messages are not shown; events can be replayed with --since")...)

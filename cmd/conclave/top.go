@@ -47,6 +47,7 @@ On a terminal it refreshes in place until Ctrl-C. In a pipe, with --once or with
 	return cmd
 }
 
+// printFigures prints the figures of the running actors once. It is an error when no actor answers.
 func printFigures(ctx context.Context, a *cli.App, c *client.Client) error {
 	stats, err := c.Stats(ctx)
 	if err != nil {

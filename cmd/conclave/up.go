@@ -119,6 +119,7 @@ func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, er
 	return set, nil
 }
 
+// startSystem starts the server and the actors, prints the readiness line and the banner, and runs until ctx ends.
 func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []string) error {
 	log := a.Logger(cfg.System.Level())
 	var api atomic.Pointer[string] // a restarted gateway sets it again
@@ -141,6 +142,7 @@ func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []st
 	return stay(ctx, c, log)
 }
 
+// gatewayAddress is the URL of the gateway, "" when HTTP is off.
 func gatewayAddress(addr *atomic.Pointer[string]) string {
 	if at := addr.Load(); at != nil {
 		return "http://" + *at
@@ -167,6 +169,7 @@ func printReady(a *cli.App, c *config.Instance, api string) {
 	a.Out.Err = nil
 }
 
+// readyActors names the actors that are ready; the result is never nil, because it is printed as JSON.
 func readyActors(c *config.Instance) []string {
 	out := []string{}
 	for _, s := range c.System.Actors() {

@@ -32,6 +32,7 @@ func (c *Client) Stats(ctx context.Context) ([]micro.Stats, error) {
 	return gather[micro.Stats](ctx, c.nc, "$SRV.STATS")
 }
 
+// decodePing decodes a reply to a ping, and reports false for anything else.
 func decodePing(data []byte) (p micro.Ping, ok bool) {
 	return p, json.Unmarshal(data, &p) == nil
 }

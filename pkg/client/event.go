@@ -94,6 +94,8 @@ var storedSubjects = sync.OnceValue(func() (out []string) {
 	return out
 })
 
+// lastValue is the last value of a header, "" when it is missing. The server appends its own value last, after any that the
+// publisher wrote.
 func lastValue(h nats.Header, name string) string {
 	if v := h[name]; len(v) > 0 {
 		return v[len(v)-1]
@@ -128,6 +130,7 @@ func (e *Event) fill(h nats.Header, data []byte) {
 	e.Query = firstToken(h.Get(subjects.HeaderQuery), ids.Query)
 }
 
+// firstToken is the first id that is a valid subject token, "" when none is.
 func firstToken(ids ...string) string {
 	for _, id := range ids {
 		if subjects.CheckToken(id) == nil {

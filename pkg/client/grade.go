@@ -184,6 +184,7 @@ func (c *Client) answersTo(ctx context.Context, id string) (j Judgement, first u
 	return j, first, nil
 }
 
+// answerOf returns the answer of a respondent, nil when there is none.
 func (j *Judgement) answerOf(respondent string) *JudgedAnswer {
 	for i := range j.Answers {
 		if j.Answers[i].Respondent == respondent {
@@ -193,6 +194,7 @@ func (j *Judgement) answerOf(respondent string) *JudgedAnswer {
 	return nil
 }
 
+// addGrade attaches a grade to the answer that it is about. The first grade of an answer holds.
 func (j *Judgement) addGrade(e Event) {
 	if g := ReadGrade(e); g != nil && g.QueryID == j.Query {
 		if a := j.answerOf(g.RespondentID); a != nil && a.Critique == nil {
@@ -201,6 +203,7 @@ func (j *Judgement) addGrade(e Event) {
 	}
 }
 
+// addComparison keeps the first comparison of the answers. The caller passes only events of the critic's account.
 func (j *Judgement) addComparison(e Event) {
 	var p subjects.Pairwise
 	if j.Pairwise == nil && e.Decode(&p) && p.QueryID == j.Query {

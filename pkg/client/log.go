@@ -41,6 +41,7 @@ func (c *Client) AuditStatus(ctx context.Context) (StreamStatus, error) {
 	return c.streamStatus(ctx, auditAPI, subjects.Audit)
 }
 
+// streamStatus reads size and sequences of a stream. api is the prefix of the JetStream API that the account may use.
 func (c *Client) streamStatus(ctx context.Context, api, stream string) (StreamStatus, error) {
 	var reply struct {
 		Config struct {
@@ -90,6 +91,7 @@ func (c *Client) EventFrom(ctx context.Context, seq uint64, stored string) (Even
 	return c.readEvent(ctx, map[string]any{"seq": seq, "next_by_subj": stored})
 }
 
+// readEvent reads one stored event; which selects it as in the JetStream API. It reports false when there is none.
 func (c *Client) readEvent(ctx context.Context, which map[string]any) (Event, bool, error) {
 	var reply struct {
 		Message *struct {

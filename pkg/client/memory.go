@@ -53,6 +53,7 @@ func (c *Client) ListMemories(ctx context.Context, filter subjects.MemoryAdminRe
 	return c.collectMemories(ctx, filter, limit)
 }
 
+// collectMemories collects the pages of a listing up to limit entries, 0 for all. next is the cursor of the following page.
 func (c *Client) collectMemories(ctx context.Context, q subjects.MemoryAdminRequest, limit int) (entries []subjects.MemoryEntry, next string, err error) {
 	entries = []subjects.MemoryEntry{}
 	for page, err := range c.memoryPages(ctx, q, limit) {
@@ -315,6 +316,7 @@ func countPieces(pieces []subjects.DocumentPiece) int {
 	return len(pieces)
 }
 
+// addWritten adds the reply for one message to the total of an import.
 func addWritten(total *subjects.MemoryWriteReply, w subjects.MemoryWriteReply) {
 	total.Results = append(total.Results, w.Results...)
 	total.Removed += w.Removed

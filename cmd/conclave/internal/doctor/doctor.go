@@ -57,6 +57,7 @@ type examination struct {
 	checks []Check
 }
 
+// ok, warn and fail add a check. fix is the command or action that solves the problem.
 func (x *examination) ok(name, format string, v ...any) {
 	x.checks = append(x.checks, Check{name, LevelOK, fmt.Sprintf(format, v...), ""})
 }
@@ -257,6 +258,7 @@ func (x *examination) checkMemory(ctx context.Context, c *client.Client) {
 	}
 }
 
+// entries is a number of memories in words.
 func entries(n int) string { return term.Count(n, "entry", "entries") }
 
 // checkApprovals checks whether calls wait for the user.

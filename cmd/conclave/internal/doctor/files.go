@@ -27,6 +27,7 @@ const (
 // earliestNow has passed for sure: a clock before it is wrong.
 var earliestNow = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
+// checkClock fails when the clock is before the release of this software.
 func (x *examination) checkClock() {
 	now := time.Now()
 	if now.Before(earliestNow) {
@@ -42,6 +43,7 @@ func (x *examination) neverStarted() bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
+// checkFolders checks that other users cannot read the data folder nor change the config folder. Missing folders are fine.
 func (x *examination) checkFolders() {
 	if x.neverStarted() {
 		x.warn("folders", "conclave up creates it", "%s does not exist yet", x.Home.Data)
@@ -67,6 +69,7 @@ func (x *examination) checkFolders() {
 	}
 }
 
+// checkKeys checks that every lasting role has a key that only the user can read.
 func (x *examination) checkKeys() {
 	if x.neverStarted() {
 		return
@@ -119,6 +122,7 @@ func (x *examination) checkEnvironment() {
 	x.ok("nats.conf", "%s has every variable", x.Home.Env())
 }
 
+// checkDisk checks the free space of the store: without space no audit record is stored, and every tool call is denied.
 func (x *examination) checkDisk() {
 	dir := x.Home.Store()
 	for { // before the first start: the folder that exists
@@ -141,6 +145,7 @@ func (x *examination) checkDisk() {
 	}
 }
 
+// checkAnchors checks that the anchors of the audit log can be read. It does not verify the log.
 func (x *examination) checkAnchors() {
 	if x.neverStarted() {
 		return
@@ -156,6 +161,7 @@ func (x *examination) checkAnchors() {
 	}
 }
 
+// checkNATSTool looks for the nats command line tool, which is optional.
 func (x *examination) checkNATSTool() {
 	path, err := exec.LookPath("nats")
 	if err != nil {

@@ -98,6 +98,7 @@ type pipe struct {
 	midLine bool
 }
 
+// Show prints thinking, where it was asked for, and what keeps the question waiting, on stderr. Everything else waits for End.
 func (p *pipe) Show(u client.Update) {
 	switch u := u.(type) {
 	case client.Delta:
@@ -112,10 +113,12 @@ func (p *pipe) Show(u client.Update) {
 	}
 }
 
+// Typed returns nil: a pipe has no keyboard. Waiting calls are decided with conclave approve.
 func (p *pipe) Typed() <-chan string { return nil }
 
 func (p *pipe) Decide(string) (id string, d subjects.ApprovalDecision, ok bool) { return "", d, false }
 
+// endLine ends a line of thinking that is still open, so that a message begins on a line of its own.
 func (p *pipe) endLine() {
 	if p.midLine {
 		fmt.Fprintln(p.Err)
@@ -128,6 +131,7 @@ func (p *pipe) Warn(_, text string) {
 	p.Say("%s", text)
 }
 
+// End prints the answer alone, or with JSON one document after the grade has been waited for.
 func (p *pipe) End(r subjects.Response, grade func() *subjects.Critique) error {
 	p.endLine()
 	if p.JSON {
@@ -156,6 +160,7 @@ func (p *pipe) End(r subjects.Response, grade func() *subjects.Critique) error {
 	return nil
 }
 
+// Fail prints a response with the fault in JSON, so that a program always reads one document; otherwise nothing.
 func (p *pipe) Fail(f *subjects.Fault) error {
 	p.endLine()
 	if !p.JSON {
@@ -240,6 +245,7 @@ func (l *jsonLines) Show(u client.Update) {
 // print prints a line. stdout remembers its error.
 func (l *jsonLines) print(v any) { _ = l.PrintLine(v) }
 
+// note prints a note once: the final response repeats those that were sent before.
 func (l *jsonLines) note(n subjects.Note) {
 	if l.noted[n] {
 		return
@@ -251,6 +257,7 @@ func (l *jsonLines) note(n subjects.Note) {
 	}{l.head("note"), n})
 }
 
+// Typed returns nil: a program decides with conclave approve, from the approval line.
 func (l *jsonLines) Typed() <-chan string { return nil }
 
 func (l *jsonLines) Decide(string) (id string, d subjects.ApprovalDecision, ok bool) {
@@ -259,6 +266,7 @@ func (l *jsonLines) Decide(string) (id string, d subjects.ApprovalDecision, ok b
 
 func (l *jsonLines) Warn(code, text string) { l.note(subjects.Note{Code: code, Text: text}) }
 
+// End prints the remaining notes, the response, and then the grade when there is one.
 func (l *jsonLines) End(r subjects.Response, grade func() *subjects.Critique) error {
 	for _, n := range r.Notes {
 		l.note(n)
@@ -323,6 +331,7 @@ func (s *screen) write(w io.Writer, colour, text string) {
 	}
 }
 
+// endLine ends the open line, so that the next text begins on a line of its own.
 func (s *screen) endLine() {
 	if s.open != nil {
 		fmt.Fprintln(s.open)
@@ -369,6 +378,8 @@ func (s *screen) Show(u client.Update) {
 	}
 }
 
+// delta prints the next piece of the answer. After a lost piece it prints no more of this step, since the text would have a gap;
+// End prints the rest.
 func (s *screen) delta(d client.Delta) {
 	if d.Thinking {
 		if s.Thinking && d.Text != "" {
@@ -402,6 +413,7 @@ func (s *screen) delta(d client.Delta) {
 	}
 }
 
+// result prints the outcome of a tool call: the time it took, or who denied it and why.
 func (s *screen) result(r subjects.ToolResult) {
 	switch f := r.Error; {
 	case f == nil:
@@ -422,6 +434,7 @@ func (s *screen) note(n subjects.Note) {
 	}
 }
 
+// printNotes prints the notes that were held back.
 func (s *screen) printNotes() {
 	for _, n := range s.held {
 		s.talk("note: %s", cmp.Or(n.Text, n.Code))
@@ -437,6 +450,7 @@ func (s *screen) Warn(_, text string) {
 	s.Say("%s", text)
 }
 
+// End prints the part of the answer that the deltas did not show, or all of it when they differ, then notes, summary and grade.
 func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error {
 	shown, answer := s.shown.String(), answerText(r)
 	if strings.TrimSpace(shown) != strings.TrimSpace(answer) {

@@ -42,6 +42,7 @@ func Models(s *term.Streams, list subjects.ModelList, program string) error {
 
 func orDash(v []string) string { return cmp.Or(strings.Join(v, ", "), "-") }
 
+// capabilities lists what a model supports, in the words of conclave model list.
 func capabilities(m subjects.ModelInfo) (out []string) {
 	for _, c := range []struct {
 		has  bool
@@ -54,6 +55,7 @@ func capabilities(m subjects.ModelInfo) (out []string) {
 	return out
 }
 
+// modelState lists where a model is: loaded, remote, or denied and why.
 func modelState(m subjects.ModelInfo) (out []string) {
 	if m.Loaded {
 		out = append(out, "loaded")
