@@ -169,7 +169,7 @@ func TestForgedBeginning(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantNamed(t, rep, audit.GenesisAccount, audit.GenesisChain, 1, "nobody vouches for the beginning")
+		wantNamed(t, rep, audit.GenesisAccount, audit.GenesisChain, 1, "unconfirmed genesis")
 	})
 }
 

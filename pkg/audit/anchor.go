@@ -16,9 +16,9 @@ import (
 	"conclave/subjects"
 )
 
-// A head file holds where one chain ended, as a line of text in each of two slots. The slots are written in turn, so a
-// torn write leaves the older head readable. Its writer holds a lock on it while it lives. An empty file belongs to a
-// chain of which nothing was sent; sequence 0 to one of which nothing was acknowledged.
+// A head file anchors the head of one chain, as a line of text in each of two slots. The slots are written alternately, so a
+// torn write leaves the older head readable. The writer of the chain holds a lock on the file. An empty file means that no
+// message of the chain was sent; sequence 0 means that none was acknowledged.
 const (
 	headSuffix = ".head"
 	headMagic  = "conclave-head/1"
@@ -26,7 +26,7 @@ const (
 )
 
 var (
-	errHeadLocked = errors.New("a live writer holds the lock")
+	errHeadLocked = errors.New("head file locked by a running writer")
 	castagnoli    = crc32.MakeTable(crc32.Castagnoli)
 )
 
@@ -34,13 +34,14 @@ var (
 type anchor struct {
 	file   *os.File
 	path   string
-	head   subjects.AuditHead // what the file says
-	marked bool               // the file is no longer empty
-	slot   int64              // the one to write next
+	head   subjects.AuditHead // as stored in the file
+	marked bool               // the file is not empty
+	slot   int64              // the slot to write next
 	buf    []byte
 }
 
-// ReadHeads returns the head that each file in dir holds, live chains included. A file that cannot be read is an error.
+// ReadHeads returns the anchored heads in dir, those of running writers included. It fails when a head file is unreadable,
+// rather than leaving out an anchor.
 func ReadHeads(dir string) ([]subjects.AuditHead, error) {
 	names, err := listHeadFiles(dir, "")
 	if err != nil {
@@ -52,14 +53,14 @@ func ReadHeads(dir string) ([]subjects.AuditHead, error) {
 			head  subjects.AuditHead
 			found bool
 		)
-		// The writer may be busy with one slot while the other is read: look again before giving up.
+		// The read is retried: a writer may be writing one slot while the other is stale.
 		for range 5 {
 			if head, found, err = readHeadFile(filepath.Join(dir, name)); err == nil {
 				break
 			}
 		}
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // linked by a newer chain in the meantime
+		case errors.Is(err, fs.ErrNotExist): // removed since: a newer chain links it
 		case err != nil:
 			return nil, fmt.Errorf("read audit heads: %w", err)
 		case found:
@@ -69,7 +70,7 @@ func ReadHeads(dir string) ([]subjects.AuditHead, error) {
 	return heads, nil
 }
 
-// WriteHead anchors a head that no writer keeps: the genesis. It replaces what was there.
+// WriteHead anchors head in dir, replacing an earlier anchor of its chain. It is for the genesis, which has no [Writer].
 func WriteHead(dir string, head subjects.AuditHead) error {
 	line, err := appendSlot(nil, head)
 	if err != nil {
@@ -93,7 +94,7 @@ func WriteHead(dir string, head subjects.AuditHead) error {
 	return nil
 }
 
-// createAnchor makes the empty head file of a new chain and locks it. The folder must be locked.
+// createAnchor creates the empty head file of a new chain and locks it. The caller must hold the lock of dir.
 func createAnchor(dir, account, chain string) (*anchor, error) {
 	path := filepath.Join(dir, headFileName(account, chain))
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
@@ -106,7 +107,7 @@ func createAnchor(dir, account, chain string) (*anchor, error) {
 	return &anchor{file: f, path: path, head: subjects.AuditHead{Account: account, Chain: chain}}, nil
 }
 
-// openAnchor locks the head file of an earlier chain. It returns errLive when its writer is still there.
+// openAnchor opens and locks the head file of an earlier chain. It returns errHeadLocked while the writer of the chain runs.
 func openAnchor(path string) (*anchor, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -122,7 +123,8 @@ func openAnchor(path string) (*anchor, error) {
 	return a, nil
 }
 
-// markUsed makes the file known before the chain's first message leaves: from here on the chain may exist in the stream.
+// markUsed makes the file durable and not empty. It must be called before the first message of the chain is sent, because from
+// then on the chain may exist in the stream.
 func (a *anchor) markUsed() error {
 	if a.marked {
 		return nil
@@ -130,7 +132,7 @@ func (a *anchor) markUsed() error {
 	if err := a.writeHead(a.head); err != nil {
 		return err
 	}
-	a.marked = false // until it is durable
+	a.marked = false // until the sync succeeds
 	if err := errors.Join(a.file.Sync(), syncDir(filepath.Dir(a.path))); err != nil {
 		return fmt.Errorf("write audit head: %w", err)
 	}
@@ -138,8 +140,8 @@ func (a *anchor) markUsed() error {
 	return nil
 }
 
-// writeHead moves the anchor to head. It does not wait for the disk: a crash of the process loses nothing, and after a
-// crash of the machine an older head is still true.
+// writeHead moves the anchor to head without syncing: a crash of the process loses nothing, and after a crash of the machine
+// the file holds an older head, which is still a record of the chain.
 func (a *anchor) writeHead(head subjects.AuditHead) error {
 	var err error
 	if a.buf, err = appendSlot(a.buf[:0], head); err != nil {
@@ -153,8 +155,8 @@ func (a *anchor) writeHead(head subjects.AuditHead) error {
 	return nil
 }
 
-// removeFile deletes the file and lets go of it. A file that stays behind is no harm: what it says is still true, and the
-// next chain links it once more.
+// removeFile deletes the file and releases its lock. Errors are ignored: a remaining file holds a valid head, and the next
+// chain links it again.
 func (a *anchor) removeFile() {
 	_ = os.Remove(a.path)
 	_ = a.file.Close()
@@ -162,7 +164,8 @@ func (a *anchor) removeFile() {
 
 func headFileName(account, chain string) string { return account + "." + chain + headSuffix }
 
-// listHeadFiles lists the head files in dir, of one account or of all, in order of name.
+// listHeadFiles returns the names of the head files in dir, sorted, of one account or with account "" of all. It rejects a
+// malformed name.
 func listHeadFiles(dir, account string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -185,15 +188,17 @@ func listHeadFiles(dir, account string) ([]string, error) {
 	return names, nil
 }
 
+// parseHeadFileName parses <account>.<chain>.head.
 func parseHeadFileName(name string) (account, chain string, err error) {
 	account, chain, ok := strings.Cut(strings.TrimSuffix(name, headSuffix), ".")
 	if !ok || !isToken(account) || !isToken(chain) {
-		return "", "", errors.New("the name is not <account>.<chain>.head")
+		return "", "", errors.New("file name is not <account>.<chain>.head")
 	}
 	return account, chain, nil
 }
 
-func readHeadFile(path string) (subjects.AuditHead, bool, error) {
+// readHeadFile reads a head file without locking it; found is false for an empty one. It does not follow symbolic links.
+func readHeadFile(path string) (head subjects.AuditHead, found bool, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return subjects.AuditHead{}, false, err
@@ -202,7 +207,8 @@ func readHeadFile(path string) (subjects.AuditHead, bool, error) {
 	return parseSlots(f, path)
 }
 
-// parseSlots returns the newer of the two slots. It reports false for an empty file.
+// parseSlots returns the head with the higher sequence of the two slots, and false for an empty file. It rejects a file
+// without a valid slot of the account and chain that path names.
 func parseSlots(f io.ReaderAt, path string) (subjects.AuditHead, bool, error) {
 	account, chain, err := parseHeadFileName(filepath.Base(path))
 	head := subjects.AuditHead{Account: account, Chain: chain}
@@ -225,15 +231,16 @@ func parseSlots(f io.ReaderAt, path string) (subjects.AuditHead, bool, error) {
 		}
 	}
 	if !found {
-		return head, false, fmt.Errorf("%s holds no readable head of its chain", path)
+		return head, false, fmt.Errorf("%s holds no valid head of its chain", path)
 	}
 	return head, true, nil
 }
 
-// appendSlot appends the slot for head to b: the line, spaces up to the size of a slot, a line end.
+// appendSlot appends the slot of head to b: the line with its checksum, padded with spaces to slotSize, and a newline. It
+// rejects an invalid head.
 func appendSlot(b []byte, head subjects.AuditHead) ([]byte, error) {
 	if !isToken(head.Account) || !isToken(head.Chain) || !hasValidHash(head) {
-		return nil, fmt.Errorf("%s, chain %s, record %d is no head", head.Account, head.Chain, head.Seq)
+		return nil, fmt.Errorf("invalid head: %s, chain %s, record %d", head.Account, head.Chain, head.Seq)
 	}
 	from := len(b)
 	b = append(append(append(b, headMagic...), ' '), head.Account...)
@@ -252,7 +259,7 @@ func appendSlot(b []byte, head subjects.AuditHead) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// parseSlot is the inverse of formatHead; anything formatHead would not write is not a head.
+// parseSlot is the inverse of appendSlot. It rejects every slot that appendSlot would not have written.
 func parseSlot(slot []byte) (subjects.AuditHead, bool) {
 	fields := strings.Fields(string(slot))
 	if len(fields) != 6 {
@@ -270,7 +277,7 @@ func parseSlot(slot []byte) (subjects.AuditHead, bool) {
 	return head, err == nil && bytes.Equal(same, slot)
 }
 
-// hasValidHash reports whether the hash of head has the right form for its sequence.
+// hasValidHash reports whether the hash of head is well-formed: empty at sequence 0, otherwise a SHA-256 in lower-case hex.
 func hasValidHash(head subjects.AuditHead) bool {
 	if head.Seq == 0 {
 		return head.Hash == ""
@@ -286,7 +293,8 @@ func hasValidHash(head subjects.AuditHead) bool {
 	return true
 }
 
-// makeHeadsDir makes the heads folder. One that others may write to is refused: they could cut a chain and its anchor alike.
+// makeHeadsDir creates the heads folder. It denies a folder that other users may write: they could truncate a chain and its
+// anchor together.
 func makeHeadsDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -296,12 +304,12 @@ func makeHeadsDir(dir string) error {
 		return err
 	}
 	if !info.IsDir() || info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%s can be written by others: chmod 700 %s", dir, dir)
+		return fmt.Errorf("%s is writable by other users: chmod 700 %s", dir, dir)
 	}
 	return nil
 }
 
-// lockHeadsDir keeps other writers from looking at the folder while this one looks for old heads and makes its own.
+// lockHeadsDir waits for the exclusive lock of the folder, so that only one writer at a time adopts old heads and creates its own.
 func lockHeadsDir(dir string) (unlock func() error, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -318,6 +326,7 @@ func lockHeadsDir(dir string) (unlock func() error, err error) {
 	return d.Close, nil
 }
 
+// lockFile takes the exclusive lock of f without waiting, and returns errHeadLocked when another process holds it.
 func lockFile(f *os.File) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -331,6 +340,7 @@ func lockFile(f *os.File) error {
 	}
 }
 
+// syncDir makes created, renamed and deleted names in dir durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -3,6 +3,7 @@ package audit
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -12,14 +13,13 @@ import (
 	"hash"
 	"io"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"conclave/subjects"
 )
 
-// An export is JSON lines: a header, a line per stored message, a footer. There is one way to write each line, and a
-// reader accepts no other.
+// An export is JSON lines: a header, a line per stored message, a footer. The encoding of each line is canonical, and a
+// reader rejects every other.
 const (
 	exportFormat = "conclave audit export 1"
 	maxLine      = 64 << 20
@@ -40,9 +40,9 @@ type exportHeader struct {
 type exportMessage struct {
 	Seq     uint64                 `json:"seq"`
 	Subject string                 `json:"subject"`
-	Data    []byte                 `json:"data"`              // what counts
-	Records []subjects.AuditRecord `json:"records,omitempty"` // the same for a person
-	Error   string                 `json:"error,omitempty"`   // why there are no records
+	Data    []byte                 `json:"data"`              // the message; only this is read back
+	Records []subjects.AuditRecord `json:"records,omitempty"` // data decoded, for the reader of the file
+	Error   string                 `json:"error,omitempty"`   // why data could not be decoded
 }
 
 type exportFooter struct {
@@ -53,19 +53,19 @@ type exportFooter struct {
 	SHA256   string               `json:"sha256"` // of everything before this line
 }
 
-// Summary says what an export holds.
+// Summary describes an export.
 type Summary struct {
 	First    uint64               `json:"first"`
 	Last     uint64               `json:"last"`
 	Messages int                  `json:"messages"`
 	Records  int                  `json:"records"`
 	Chains   int                  `json:"chains"`
-	Heads    []subjects.AuditHead `json:"heads"`  // where each chain ended that no later chain links, the genesis included
+	Heads    []subjects.AuditHead `json:"heads"`  // of the chains that no later chain links, the genesis included
 	SHA256   string               `json:"sha256"` // of the whole file
 }
 
-// Export writes every message of src to w, whether it can be read or not, so that [OpenExport] gives the same source
-// back. It does not judge: verify first. The footer finds damage, not forgery; keep Summary.SHA256 elsewhere for that.
+// Export writes every message of src to w, malformed ones too, so that [OpenExport] returns the same source. It does not
+// verify. The footer detects damage, not forgery: against forgery keep Summary.SHA256 elsewhere.
 func Export(ctx context.Context, src Source, w io.Writer) (Summary, error) {
 	sum := Summary{First: src.First, Last: src.Last}
 	body, all := sha256.New(), sha256.New()
@@ -114,8 +114,8 @@ func Export(ctx context.Context, src Source, w io.Writer) (Summary, error) {
 	return sum, nil
 }
 
-// OpenExport reads the header of an export and returns the source that was exported. Messages can be walked once; a
-// file that is cut short or altered ends the walk with an error that wraps [ErrExport], at the latest at its footer.
+// OpenExport reads the header of an export and returns the exported source. Its Messages can be read once; a truncated or
+// altered file ends them with an error that wraps [ErrExport], at the latest at the footer.
 func OpenExport(r io.Reader) (Source, error) {
 	e := &exportReader{r: bufio.NewReaderSize(r, 64<<10), body: sha256.New(), counter: newExportCounter()}
 	line, err := e.readLine()
@@ -124,29 +124,17 @@ func OpenExport(r io.Reader) (Source, error) {
 	}
 	h := line.Header
 	if h == nil || h.Format != exportFormat {
-		return Source{}, fmt.Errorf("open audit export: %w: the first line is not the header of a %s", ErrExport, exportFormat)
+		return Source{}, fmt.Errorf("open audit export: %w: the first line is not the header of %q", ErrExport, exportFormat)
 	}
 	return Source{First: h.First, Last: h.Last, Messages: e.messages}, nil
 }
 
-// MergeHeads joins lists of heads, each head once, in order of account and chain. The genesis after a rotation must
-// know both where the sealed chains ended and where they are anchored, for the next chains link the anchors.
+// MergeHeads merges lists of heads, deduped, sorted by account and chain. The genesis after a rotation must hold both the
+// heads in the sealed log and the anchored ones, because the next chains link the anchored ones.
 func MergeHeads(lists ...[]subjects.AuditHead) []subjects.AuditHead {
 	all := slices.Concat(lists...)
 	slices.SortFunc(all, func(a, b subjects.AuditHead) int {
-		if c := strings.Compare(a.Account, b.Account); c != 0 {
-			return c
-		}
-		if c := strings.Compare(a.Chain, b.Chain); c != 0 {
-			return c
-		}
-		switch {
-		case a.Seq < b.Seq:
-			return -1
-		case a.Seq > b.Seq:
-			return 1
-		}
-		return strings.Compare(a.Hash, b.Hash)
+		return cmp.Or(cmp.Compare(a.Account, b.Account), cmp.Compare(a.Chain, b.Chain), cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Hash, b.Hash))
 	})
 	return slices.Compact(all)
 }
@@ -156,7 +144,7 @@ func (l exportLine) encode() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// newExportMessage makes the line for st and counts it.
+// newExportMessage returns the line of st and adds st to counter.
 func newExportMessage(st Stored, counter *exportCounter) *exportMessage {
 	m := &exportMessage{Seq: st.Seq, Subject: st.Subject, Data: st.Data}
 	batch, err := DecodeBatch(st.Data)
@@ -170,6 +158,7 @@ func newExportMessage(st Stored, counter *exportCounter) *exportMessage {
 	return m
 }
 
+// exportReader reads the lines of an export after each other. body hashes all lines before the footer.
 type exportReader struct {
 	r        *bufio.Reader
 	body     hash.Hash
@@ -177,9 +166,10 @@ type exportReader struct {
 	consumed bool
 }
 
+// messages implements Source.Messages. A second iteration is an error.
 func (e *exportReader) messages(yield func(Stored, error) bool) {
 	if e.consumed {
-		yield(Stored{}, errors.New("read audit export: it can be read only once"))
+		yield(Stored{}, errors.New("read audit export: already read"))
 		return
 	}
 	e.consumed = true
@@ -204,7 +194,7 @@ func (e *exportReader) messages(yield func(Stored, error) bool) {
 	}
 }
 
-// readLine reads one line and accepts it only as [Export] would have written it.
+// readLine reads one line and rejects it unless [Export] would have written the same bytes.
 func (e *exportReader) readLine() (exportLine, error) {
 	var raw []byte
 	for {
@@ -217,10 +207,10 @@ func (e *exportReader) readLine() (exportLine, error) {
 			continue
 		}
 		if errors.Is(err, io.EOF) {
-			return exportLine{}, fmt.Errorf("%w: it is cut short, its footer is missing", ErrExport)
+			return exportLine{}, fmt.Errorf("%w: truncated, the footer is missing", ErrExport)
 		}
 		if errors.Is(err, bufio.ErrBufferFull) {
-			return exportLine{}, fmt.Errorf("%w: a line has more than %d bytes", ErrExport, maxLine)
+			return exportLine{}, fmt.Errorf("%w: a line exceeds %d bytes", ErrExport, maxLine)
 		}
 		return exportLine{}, err
 	}
@@ -228,7 +218,7 @@ func (e *exportReader) readLine() (exportLine, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&line); err != nil {
-		return line, fmt.Errorf("%w: a line cannot be read: %w", ErrExport, err)
+		return line, fmt.Errorf("%w: malformed line: %w", ErrExport, err)
 	}
 	same := exportLine{Header: line.Header, Footer: line.Footer}
 	kinds := 0
@@ -244,7 +234,7 @@ func (e *exportReader) readLine() (exportLine, error) {
 	}
 	b, err := same.encode()
 	if err != nil || kinds != 1 || !bytes.Equal(b, raw) {
-		return line, fmt.Errorf("%w: a line was altered: what it shows is not what it holds", ErrExport)
+		return line, fmt.Errorf("%w: altered line: its records do not match its data", ErrExport)
 	}
 	if line.Footer == nil {
 		e.body.Write(raw)
@@ -252,7 +242,7 @@ func (e *exportReader) readLine() (exportLine, error) {
 	return line, nil
 }
 
-// checkFooter compares the footer with what was read and makes sure that nothing follows.
+// checkFooter compares the footer with the lines before it and rejects anything after it.
 func (e *exportReader) checkFooter(line exportLine) error {
 	got, err := line.encode()
 	if err != nil {
@@ -263,19 +253,19 @@ func (e *exportReader) checkFooter(line exportLine) error {
 		return err
 	}
 	if !bytes.Equal(got, expect) {
-		return fmt.Errorf("%w: it was altered, its footer does not fit", ErrExport)
+		return fmt.Errorf("%w: altered, the footer does not match", ErrExport)
 	}
 	if _, err := e.r.ReadByte(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%w: something follows its footer", ErrExport)
+		return fmt.Errorf("%w: data after the footer", ErrExport)
 	}
 	return nil
 }
 
-// exportCounter counts messages and keeps the ends of the chains that nobody links.
+// exportCounter counts messages and records, and collects the last record of each chain.
 type exportCounter struct {
 	messages, records int
 	heads             map[string]subjects.AuditHead // by subject
-	linked            map[string]bool
+	linked            map[string]bool               // subjects of chains that a later chain links
 }
 
 func newExportCounter() *exportCounter {
@@ -300,6 +290,7 @@ func (t *exportCounter) addMessage(subject string, batch []Decoded) {
 	}
 }
 
+// footer returns the footer of an export whose lines so far hash to body.
 func (t *exportCounter) footer(body hash.Hash) *exportFooter {
 	f := &exportFooter{
 		Messages: t.messages, Records: t.records, Chains: len(t.heads),

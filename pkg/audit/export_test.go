@@ -122,7 +122,7 @@ func TestDamagedExportIsRejected(t *testing.T) {
 				}
 			}
 			if !errors.Is(err, ErrExport) {
-				t.Fatalf("error %v does not say that the export is damaged", err)
+				t.Fatalf("error %v does not wrap ErrExport", err)
 			}
 		})
 	}

@@ -16,11 +16,11 @@ import (
 
 const keySize = 32
 
-// Hasher turns parameters into a keyed hash. A plain hash of a short input could be guessed; this one needs the key.
+// Hasher computes keyed hashes of parameters. A plain hash of a short input could be found by guessing the input.
 type Hasher struct{ key []byte }
 
-// LoadHasher reads the key from path and makes one first if there is none. Whoever comes first makes the key;
-// everybody else reads that one. A key that others may read is refused.
+// LoadHasher reads the key from path, and creates it first if the file does not exist. Concurrent callers get the same key. It
+// denies a key file that is not regular or that other users may read.
 func LoadHasher(path string) (*Hasher, error) {
 	key, err := readKey(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -34,7 +34,7 @@ func LoadHasher(path string) (*Hasher, error) {
 	return &Hasher{key: key}, nil
 }
 
-// Hash returns the hex HMAC-SHA256 of params. Without a key it returns nothing rather than a hash that can be guessed.
+// Hash returns the hex HMAC-SHA256 of params. A Hasher without a key returns "" rather than a hash that can be guessed.
 func (h *Hasher) Hash(params []byte) string {
 	if h == nil || len(h.key) != keySize {
 		return ""
@@ -44,6 +44,7 @@ func (h *Hasher) Hash(params []byte) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
+// readKey reads and checks a key file; see [LoadHasher].
 func readKey(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -58,19 +59,20 @@ func readKey(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s can be read by others: chmod 600 %s", path, path)
+		return nil, fmt.Errorf("%s is readable by other users: chmod 600 %s", path, path)
 	}
 	key, err := io.ReadAll(io.LimitReader(f, keySize+1))
 	if err != nil {
 		return nil, err
 	}
 	if len(key) != keySize {
-		return nil, fmt.Errorf("%s does not hold a key of %d bytes", path, keySize)
+		return nil, fmt.Errorf("%s is not a key of %d bytes", path, keySize)
 	}
 	return key, nil
 }
 
-// createKey writes the key aside and links it into place: the name never shows half a key, and a second maker loses.
+// createKey writes a random key to a temporary file and links it to path, so that path never holds a partial key. When path
+// exists already it is kept.
 func createKey(path string) error {
 	key := make([]byte, keySize)
 	if _, err := rand.Read(key); err != nil {

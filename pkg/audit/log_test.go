@@ -24,11 +24,11 @@ type mode int
 const (
 	store   mode = iota // store and acknowledge
 	full                // definite: no room
-	refuse              // definite: no
+	refuse              // definite: rejected
 	loseAck             // store, but the answer is lost
 	drop                // lose the message
 	late                // as drop, but the message arrives later
-	dup                 // pretend that somebody used the id; for a first try only
+	dup                 // report the id as duplicate, on the first attempt only
 )
 
 var errLost = errors.New("no answer")
@@ -70,7 +70,7 @@ func (s *stream) storeMessage(subject, id string, data []byte) {
 	s.msgs = append(s.msgs, Stored{Seq: uint64(len(s.msgs) + 1), Subject: subject, Data: slices.Clone(data)})
 }
 
-// deliverDelayed lets the messages that were on their way arrive.
+// deliverDelayed stores the delayed messages.
 func (s *stream) deliverDelayed() {
 	for _, f := range s.delayed {
 		f()
@@ -147,7 +147,7 @@ func source(msgs []Stored) Source {
 	return Source{First: 1, Last: last, Messages: all}
 }
 
-// planModes plays the list, then rest for ever.
+// planModes returns the modes of the list in order, then rest.
 func planModes(rest mode, list ...mode) func([]byte) mode {
 	return func([]byte) mode {
 		if len(list) == 0 {
@@ -183,7 +183,7 @@ func openWriter(t testing.TB, s *stream, dir, account, chain string) *Writer {
 	return w
 }
 
-// crashWriter lets go of the locks as the end of the process would, and of nothing else.
+// crashWriter releases the locks, as the end of the process would, and writes nothing.
 func crashWriter(w *Writer) {
 	for _, a := range append(w.unlinked, w.current) {
 		if a != nil {

@@ -15,29 +15,29 @@ import (
 )
 
 const (
-	// MaxMessage is the size of the largest message that is written or read, below the bus's usual megabyte.
+	// MaxMessage is the limit of a message in bytes, for writing and reading. It is below the default limit of NATS, 1 MiB.
 	MaxMessage = 1_000_000
 
-	maxRecord       = 16 << 10  // one caller's record
+	maxRecord       = 16 << 10  // bytes of one caller's record
 	maxBatchRecords = 128       // callers' records in one message
 	maxBatchBytes   = 256 << 10 // callers' bytes in one message
 	maxDepth        = 8         // of nested msgpack values; a record needs four
 )
 
-// Decoded is one record of a message and the hash of its exact bytes.
+// Decoded is one record of a message and the SHA-256 of its encoding.
 type Decoded struct {
 	Record subjects.AuditRecord
 	Hash   [sha256.Size]byte
 }
 
-// Hash returns what the next record's Prev must be: hex SHA-256 over the encoded record.
+// Hash returns the hex SHA-256 of an encoded record, which is the Prev of the next record.
 func Hash(raw []byte) string {
 	return hexHash(sha256.Sum256(raw))
 }
 
 func hexHash(sum [sha256.Size]byte) string { return hex.EncodeToString(sum[:]) }
 
-// EncodeBatch encodes records as they are into one message: a msgpack array of byte strings, one per record.
+// EncodeBatch encodes records unchanged into one message: a msgpack array of byte strings, one per record.
 func EncodeBatch(records ...subjects.AuditRecord) ([]byte, error) {
 	b := newBatchEncoder()
 	for i := range records {
@@ -48,8 +48,8 @@ func EncodeBatch(records ...subjects.AuditRecord) ([]byte, error) {
 	return b.message()
 }
 
-// EncodeGenesis returns the first message of an audit log, for [GenesisSubject], and its head. Keep the head with
-// [WriteHead]: nothing in the stream vouches for the genesis.
+// EncodeGenesis returns the first message of an audit log, for [GenesisSubject], and its head. The caller must anchor the
+// head with [WriteHead], because no record in the stream confirms the genesis.
 func EncodeGenesis(now time.Time, g subjects.AuditGenesis) ([]byte, subjects.AuditHead, error) {
 	rec := subjects.AuditRecord{
 		Chain:   GenesisChain,
@@ -72,8 +72,8 @@ func EncodeGenesis(now time.Time, g subjects.AuditGenesis) ([]byte, subjects.Aud
 	return data, subjects.AuditHead{Account: GenesisAccount, Chain: GenesisChain, Seq: 1, Hash: hash}, nil
 }
 
-// DecodeBatch reads a message strictly. There is exactly one encoding of a batch: whatever [EncodeBatch] would not
-// have written is refused, so that no two readers can see different records in the same bytes.
+// DecodeBatch decodes a message. The encoding is canonical: bytes that [EncodeBatch] would not have written are rejected, so
+// that no two readers see different records in the same message.
 func DecodeBatch(data []byte) ([]Decoded, error) {
 	if len(data) > MaxMessage {
 		return nil, fmt.Errorf("decode audit batch: %d bytes, at most %d", len(data), MaxMessage)
@@ -87,7 +87,7 @@ func DecodeBatch(data []byte) ([]Decoded, error) {
 		return nil, fmt.Errorf("decode audit batch: %w", err)
 	}
 	if n < 1 {
-		return nil, errors.New("decode audit batch: it holds no records")
+		return nil, errors.New("decode audit batch: no records")
 	}
 	encoder := newBatchEncoder()
 	var out []Decoded
@@ -106,11 +106,12 @@ func DecodeBatch(data []byte) ([]Decoded, error) {
 		out = append(out, Decoded{Record: rec, Hash: sha256.Sum256(raw)})
 	}
 	if canonical, err := encoder.message(); err != nil || !bytes.Equal(canonical, data) {
-		return nil, errors.New("decode audit batch: the encoding is not the one a writer makes")
+		return nil, errors.New("decode audit batch: encoding is not canonical")
 	}
 	return out, nil
 }
 
+// decodeRecord decodes one record. It rejects unknown fields, and times that JSON cannot represent.
 func decodeRecord(raw []byte) (subjects.AuditRecord, error) {
 	var rec subjects.AuditRecord
 	if err := checkMsgpack(raw); err != nil {
@@ -124,16 +125,16 @@ func decodeRecord(raw []byte) (subjects.AuditRecord, error) {
 	}
 	rec.Time = rec.Time.UTC()
 	if y := rec.Time.Year(); y < 1 || y > 9999 {
-		return rec, fmt.Errorf("the year %d cannot be written as JSON", y)
+		return rec, fmt.Errorf("year %d is out of range", y)
 	}
 	return rec, nil
 }
 
-// batchEncoder encodes records one by one and frames them as a message. Reusing it saves the allocations.
+// batchEncoder encodes records one by one and frames them as a message. A reused one does not allocate.
 type batchEncoder struct {
 	enc     *msgpack.Encoder
 	raw     bytes.Buffer // one record
-	msg     []byte       // room for the array header, then the framed records
+	msg     []byte       // headerSize bytes for the array header, then the framed records
 	records int
 }
 
@@ -175,7 +176,7 @@ func (b *batchEncoder) addRecord(rec *subjects.AuditRecord) (string, error) {
 	return Hash(raw), nil
 }
 
-// message returns the framed batch. It is good until the next reset.
+// message returns the framed batch, valid until the next reset. It rejects an empty batch and one over MaxMessage.
 func (b *batchEncoder) message() ([]byte, error) {
 	from := 0
 	switch {
@@ -195,111 +196,102 @@ func (b *batchEncoder) message() ([]byte, error) {
 	return msg, nil
 }
 
-var errMalformed = errors.New("not a whole msgpack value")
+var errMalformed = errors.New("malformed msgpack value")
 
-// checkMsgpack reports whether b is exactly one msgpack value whose lengths are all true. The decoder allocates what an
-// array claims to hold before it has read any of it; a claim of four billion heads must not get that far.
+// checkMsgpack rejects b unless it is exactly one msgpack value whose lengths fit into b. The decoder allocates the length that
+// an array claims before it reads an element, so a claim of four billion elements must be rejected first.
 func checkMsgpack(b []byte) error {
 	rest, err := skipValue(b, maxDepth)
 	if err != nil {
 		return err
 	}
 	if len(rest) > 0 {
-		return fmt.Errorf("%d bytes after the end", len(rest))
+		return fmt.Errorf("%d bytes after the value", len(rest))
 	}
 	return nil
 }
 
-// skipValue returns what follows the first value of b.
+// skipValue returns the bytes after the first value of b. It rejects values nested deeper than depth.
 func skipValue(b []byte, depth int) ([]byte, error) {
 	if len(b) == 0 || depth == 0 {
 		return nil, errMalformed
 	}
-	c := b[0]
-	b = b[1:]
-	var (
-		size  int // bytes of the value itself
-		items int // values inside it
-		width int // bytes of a length field
-	)
-	switch {
-	case c <= 0x7f, c >= 0xe0: // small integers
-	case c <= 0x8f:
-		items = 2 * int(c&0x0f)
-	case c <= 0x9f:
-		items = int(c & 0x0f)
-	case c <= 0xbf:
-		size = int(c & 0x1f)
-	case c == 0xc0, c == 0xc2, c == 0xc3: // nil, false, true
-	case c == 0xcc, c == 0xd0: // numbers
-		size = 1
-	case c == 0xcd, c == 0xd1:
-		size = 2
-	case c == 0xca, c == 0xce, c == 0xd2:
-		size = 4
-	case c == 0xcb, c == 0xcf, c == 0xd3:
-		size = 8
-	case c >= 0xd4 && c <= 0xd8: // extensions of 1, 2, 4, 8, 16 bytes
-		size = 1 + 1<<(c-0xd4)
-	case c == 0xc4, c == 0xc7, c == 0xd9:
-		width = 1
-	case c == 0xc5, c == 0xc8, c == 0xda, c == 0xdc, c == 0xde:
-		width = 2
-	case c == 0xc6, c == 0xc9, c == 0xdb, c == 0xdd, c == 0xdf:
-		width = 4
-	default:
+	size, items, rest, err := parseHeader(b[0], b[1:])
+	if err != nil || size > len(rest) || items > len(rest) {
 		return nil, errMalformed
 	}
-	if width > 0 {
-		if len(b) < width {
-			return nil, errMalformed
-		}
-		claim := uint64(0)
-		for _, x := range b[:width] {
-			claim = claim<<8 | uint64(x)
-		}
-		b = b[width:]
-		if claim > uint64(len(b)) {
-			return nil, errMalformed
-		}
-		n := int(claim)
-		switch c {
-		case 0xdc, 0xdd:
-			items = n
-		case 0xde, 0xdf:
-			items = 2 * n
-		case 0xc7, 0xc8, 0xc9:
-			size = n + 1
-		default:
-			size = n
-		}
-	}
-	if size > len(b) || items > len(b) {
-		return nil, errMalformed
-	}
-	b = b[size:]
+	rest = rest[size:]
 	for range items {
-		var err error
-		if b, err = skipValue(b, depth-1); err != nil {
+		if rest, err = skipValue(rest, depth-1); err != nil {
 			return nil, err
 		}
 	}
-	return b, nil
+	return rest, nil
 }
 
-// checkRecord refuses what a caller may not append, and returns an upper bound of the encoded size.
+// parseHeader parses the type byte c of a msgpack value and the length field in b after it. It returns the bytes of the
+// value's own content, the number of values inside it, and the bytes after the header.
+func parseHeader(c byte, b []byte) (size, items int, rest []byte, err error) {
+	switch {
+	case c <= 0x7f, c >= 0xe0: // small integers
+		return 0, 0, b, nil
+	case c <= 0x8f: // small map
+		return 0, 2 * int(c&0x0f), b, nil
+	case c <= 0x9f: // small array
+		return 0, int(c & 0x0f), b, nil
+	case c <= 0xbf: // short string
+		return int(c & 0x1f), 0, b, nil
+	}
+	h := headers[c-0xc0]
+	if !h.valid || len(b) < h.width {
+		return 0, 0, nil, errMalformed
+	}
+	claim := uint64(0)
+	for _, x := range b[:h.width] {
+		claim = claim<<8 | uint64(x)
+	}
+	rest = b[h.width:]
+	if claim > uint64(len(rest)) {
+		return 0, 0, nil, errMalformed
+	}
+	return h.size + h.perByte*int(claim), h.perItem * int(claim), rest, nil
+}
+
+// header describes the msgpack values of one type byte from 0xc0 to 0xdf.
+type header struct {
+	valid   bool
+	size    int // fixed bytes of content
+	width   int // bytes of the length field, whose value is the claimed length
+	perByte int // bytes of content per unit of the claimed length
+	perItem int // values inside per unit of the claimed length
+}
+
+var headers = [0xe0 - 0xc0]header{
+	0x00: {valid: true}, 0x02: {valid: true}, 0x03: {valid: true}, // nil, false, true
+	0x04: {valid: true, width: 1, perByte: 1}, 0x05: {valid: true, width: 2, perByte: 1}, 0x06: {valid: true, width: 4, perByte: 1}, // bytes
+	0x07: {valid: true, width: 1, perByte: 1, size: 1}, 0x08: {valid: true, width: 2, perByte: 1, size: 1}, 0x09: {valid: true, width: 4, perByte: 1, size: 1}, // extensions
+	0x0a: {valid: true, size: 4}, 0x0b: {valid: true, size: 8}, // floats
+	0x0c: {valid: true, size: 1}, 0x0d: {valid: true, size: 2}, 0x0e: {valid: true, size: 4}, 0x0f: {valid: true, size: 8}, // unsigned integers
+	0x10: {valid: true, size: 1}, 0x11: {valid: true, size: 2}, 0x12: {valid: true, size: 4}, 0x13: {valid: true, size: 8}, // integers
+	0x14: {valid: true, size: 2}, 0x15: {valid: true, size: 3}, 0x16: {valid: true, size: 5}, 0x17: {valid: true, size: 9}, 0x18: {valid: true, size: 17}, // fixed extensions
+	0x19: {valid: true, width: 1, perByte: 1}, 0x1a: {valid: true, width: 2, perByte: 1}, 0x1b: {valid: true, width: 4, perByte: 1}, // strings
+	0x1c: {valid: true, width: 2, perItem: 1}, 0x1d: {valid: true, width: 4, perItem: 1}, // arrays
+	0x1e: {valid: true, width: 2, perItem: 2}, 0x1f: {valid: true, width: 4, perItem: 2}, // maps
+}
+
+// checkRecord rejects a record that a caller may not append, and returns an upper bound of its encoded size in bytes.
 func checkRecord(rec *subjects.AuditRecord) (int, error) {
 	switch {
 	case rec.Phase != subjects.AuditBefore && rec.Phase != subjects.AuditAfter:
 		return 0, fmt.Errorf("phase %q is neither before nor after", rec.Phase)
 	case rec.ID == "":
-		return 0, errors.New("the record has no id")
+		return 0, errors.New("record has no id")
 	case rec.Action == "":
-		return 0, errors.New("the record has no action")
+		return 0, errors.New("record has no action")
 	case rec.Genesis != nil || len(rec.Links) > 0:
-		return 0, errors.New("only the audit log itself writes links and a genesis")
+		return 0, errors.New("links and genesis are reserved for the audit writer")
 	}
-	size := 640 // the names, the lengths, the time, and what the writer fills in
+	size := 640 // field names, lengths, and the fields that the writer sets
 	for _, s := range []string{rec.ID, rec.AgentID, rec.AgentType, rec.Action, rec.Tool, rec.ParamsHash, rec.Status, rec.Reason, rec.Session, rec.Query} {
 		size += len(s)
 	}
@@ -307,7 +299,7 @@ func checkRecord(rec *subjects.AuditRecord) (int, error) {
 		size += 5 + len(s)
 	}
 	if size > maxRecord {
-		return 0, fmt.Errorf("the record has about %d bytes, at most %d", size, maxRecord)
+		return 0, fmt.Errorf("record of about %d bytes exceeds %d", size, maxRecord)
 	}
 	return size, nil
 }

@@ -12,22 +12,22 @@ import (
 	"conclave/subjects"
 )
 
-// VerifyOptions say what an audit log may hold.
+// VerifyOptions configures [Verify].
 type VerifyOptions struct {
-	Accounts    []string // the accounts that may write
-	MaxProblems int      // how many problems to describe for each account, 100; all are counted
+	Accounts    []string // accounts that may write
+	MaxProblems int      // problems to describe per account; 0 = 100. All are counted.
 }
 
-// Problem is one thing wrong with an audit log. A field that does not apply is empty.
+// Problem is one defect of an audit log. A field that does not apply is empty.
 type Problem struct {
-	Stream  uint64 `json:"stream,omitempty"` // the stream's sequence: of the record, or of the missing message
+	Stream  uint64 `json:"stream,omitempty"` // stream sequence of the record, or of the missing message
 	Account string `json:"account,omitempty"`
 	Chain   string `json:"chain,omitempty"`
-	Record  uint64 `json:"record,omitempty"` // the record's sequence in its chain
-	Text    string `json:"text"`             // a sentence for a person
+	Record  uint64 `json:"record,omitempty"` // sequence of the record in its chain
+	Text    string `json:"text"`             // for the user
 }
 
-// String returns the sentence and where it belongs.
+// String returns the text with its position before it.
 func (p Problem) String() string {
 	s := p.Text
 	if p.Chain != "" {
@@ -39,36 +39,36 @@ func (p Problem) String() string {
 	return s
 }
 
-// Report is what a walk through the audit log found. Problems are in the order of the stream; what only its end can tell,
-// such as a lost tail, comes last.
+// Report is the result of [Verify]. Problems are in stream order; those that only the end of the stream shows, such as a lost
+// tail, come last.
 type Report struct {
 	OK         bool `json:"ok"`
 	Messages   int  `json:"messages"`
 	Records    int  `json:"records"`
 	Chains     int  `json:"chains"`
-	Unfinished int  `json:"unfinished"` // acts without an outcome in chains that have ended: a crash, not a fault
+	Unfinished int  `json:"unfinished"` // acts without an outcome in chains that have ended: a crash, not a problem
 	Pending    int  `json:"pending"`    // acts without an outcome in chains that may go on
-	// Unacknowledged counts the records after the last one that an anchor or a link knows. A crash leaves such records;
-	// whoever can write the store can add them. Nobody acted on them, and nobody vouches for them.
+	// Unacknowledged counts the records after the last anchored or linked one of their chain. A crash leaves such records,
+	// and an attacker who can write the store can add them. No act depends on them.
 	Unacknowledged int                    `json:"unacknowledged"`
 	Bad            int                    `json:"bad"` // all problems, described or not
 	Problems       []Problem              `json:"problems,omitempty"`
 	First          *Problem               `json:"first,omitempty"`
-	Genesis        *subjects.AuditGenesis `json:"genesis,omitempty"`      // how the audit log begins; nil unless its anchor vouches for it
-	Predecessors   []Sealed               `json:"predecessors,omitempty"` // the sealed audit logs, newest first, where they were looked at
+	Genesis        *subjects.AuditGenesis `json:"genesis,omitempty"`      // nil unless its anchor confirms it
+	Predecessors   []Sealed               `json:"predecessors,omitempty"` // sealed audit logs, newest first; empty when not checked
 }
 
-// Sealed is an earlier trail in its file, as the first record of its successor knows it.
+// Sealed is an earlier audit log in its file, as the genesis of its successor names it.
 type Sealed struct {
-	File     string               `json:"file"` // the name alone
+	File     string               `json:"file"` // base name
 	SHA256   string               `json:"sha256"`
-	By       string               `json:"by"` // whose first record that is: a file, or "" for the current trail
+	By       string               `json:"by"` // file of the successor; "" for the current log
 	OldHeads []subjects.AuditHead `json:"-"`
-	Problem  string               `json:"problem,omitempty"` // what is wrong with the file
-	Note     string               `json:"note,omitempty"`    // why nothing vouches for what was sealed before it
+	Problem  string               `json:"problem,omitempty"` // the file is missing or altered
+	Note     string               `json:"note,omitempty"`    // why the logs sealed before it are unconfirmed
 }
 
-// AddProblem puts a problem that was found outside the stream behind the others.
+// AddProblem appends a problem that was found outside the stream.
 func (r *Report) AddProblem(p Problem) {
 	r.OK = false
 	r.Bad++
@@ -78,11 +78,10 @@ func (r *Report) AddProblem(p Problem) {
 	}
 }
 
-// Verify walks the audit log and compares it with the anchored heads, which must hold the head of its genesis. It returns an
-// error when the audit log could not be read to its end; whatever is wrong with the audit log itself is in the report.
+// Verify checks the audit log in src against the anchored heads, which must contain the head of its genesis. The error is for
+// a log that could not be read to its end; defects of the log itself are in the report.
 //
-// It keeps 32 bytes for each record of a chain that no later chain has linked yet, 8 for each act that was not allowed,
-// and little else.
+// Memory: 32 bytes per record of a chain that no later chain has linked yet, 8 per denied act, and little else.
 func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts VerifyOptions) (Report, error) {
 	if opts.MaxProblems <= 0 {
 		opts.MaxProblems = 100
@@ -120,7 +119,7 @@ func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts Ve
 		v.reportMissing(src.Last + 1)
 	}
 	if v.nextSeq > src.Last+1 {
-		v.addProblem(Problem{Stream: v.nextSeq - 1, Text: fmt.Sprintf("the stream says that it ends at %d, yet there is more", src.Last)})
+		v.addProblem(Problem{Stream: v.nextSeq - 1, Text: fmt.Sprintf("the stream reports %d as its last message and holds more", src.Last)})
 	}
 	v.verifyEnds(heads)
 	v.finishReport()
@@ -130,50 +129,51 @@ func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts Ve
 type verifier struct {
 	opts          VerifyOptions
 	report        Report
-	described     map[string]int // problems by account
-	nextSeq       uint64         // the stream's next sequence
+	described     map[string]int // problems described, by account
+	nextSeq       uint64         // expected stream sequence
 	chains        map[string]*chain
-	order         []*chain // as they began
+	order         []*chain // in stream order of their first records
 	anchored      map[string][]subjects.AuditHead
-	oldHeads      map[subjects.AuditHead]bool // from the anchored genesis: ends in the sealed predecessor
-	endedSubjects map[string]bool             // the subjects of those
-	linkedBy      map[string][]*chain         // the chains that link this one
+	oldHeads      map[subjects.AuditHead]bool // heads in the sealed predecessor, from the anchored genesis
+	endedSubjects map[string]bool             // subjects of oldHeads
+	linkedBy      map[string][]*chain         // by chain: the chains that link it
 }
 
-// chain is what is remembered of one chain.
+// chain is the state of one chain during verification.
 type chain struct {
 	account, id string
-	streamSeq   uint64 // where its last record stands
-	lastSeq     uint64 // its last record
+	streamSeq   uint64 // of its last record
+	lastSeq     uint64 // of its last record in the chain
 	lastHash    [sha256.Size]byte
-	lastMissing uint64 // the last record that is missing
+	lastMissing uint64 // last missing record; 0 = none
 
-	hashBase uint64 // hashes of the records up to here are gone
-	hashes   []byte // of the records after that
+	hashBase uint64 // hashes holds those of the records after this one
+	hashes   []byte // 32 bytes per record
 
 	anchors  []subjects.AuditHead
-	linked   bool                 // a later chain says that it ended
-	end      subjects.AuditHead   // and where
-	links    []subjects.AuditHead // the ends it links itself
-	ackedSeq uint64               // the last record that somebody is known to have acted on
+	linked   bool                 // a later chain links it
+	end      subjects.AuditHead   // the highest linked head
+	links    []subjects.AuditHead // heads that it links itself
+	ackedSeq uint64               // last record known to be acknowledged
 
 	messages int
 	acts     *actSet
-	mismatch int // the problem about the last two records not fitting together, counted from 1
+	mismatch int // 1 + index of the problem that the last two records do not match; 0 = none
 }
 
-// actSet holds the acts without an outcome yet, and the chain that announced each. Chains that link one another share
-// it: when a writer has to change chains in the middle of an act, the outcome stands in the next chain.
+// actSet holds the acts without an outcome, and the chain that announced each. Chains that link one another share a set,
+// because a writer that changes chains during an act stores the outcome in the next chain. The sets form a union-find forest.
 type actSet struct {
-	parent *actSet // what it became part of
+	parent *actSet // the set that it was merged into
 	open   map[string]*chain
-	denied map[uint64]bool // acts that were not allowed, by the hash of their id: it only chooses the words of a problem
+	denied map[uint64]bool // denied acts by hash of their id; a collision only changes the text of a problem
 }
 
 func newActSet() *actSet { return &actSet{open: map[string]*chain{}, denied: map[uint64]bool{}} }
 
 var actSeed = maphash.MakeSeed()
 
+// root returns the set that a was merged into, or a.
 func (a *actSet) root() *actSet {
 	for a.parent != nil {
 		a = a.parent
@@ -181,6 +181,7 @@ func (a *actSet) root() *actSet {
 	return a
 }
 
+// merge unites two sets, the smaller into the larger.
 func (a *actSet) merge(b *actSet) {
 	a, b = a.root(), b.root()
 	if a == b {
@@ -194,8 +195,8 @@ func (a *actSet) merge(b *actSet) {
 	a.parent, a.open, a.denied = b, nil, nil
 }
 
-// addProblem counts a problem and describes it, unless its account has filled its share: what one writer spoils must not hide
-// what happened to another. Accounts that no writer has share one share.
+// addProblem counts p and describes it unless the account has reached MaxProblems, so that problems of one writer cannot hide
+// those of another. Unknown accounts share one limit. It returns 1 + the index of p in the report, or 0.
 func (v *verifier) addProblem(p Problem) int {
 	v.report.Bad++
 	who := p.Account
@@ -220,61 +221,53 @@ func (v *verifier) reportMissing(seq uint64) {
 	v.nextSeq = seq
 }
 
+// verifyMessage checks the stream sequence and the subject of st, then each of its records. The records of a message that is
+// malformed or in the wrong account are not counted.
 func (v *verifier) verifyMessage(st Stored) {
 	v.report.Messages++
-	switch {
-	case st.Seq > v.nextSeq:
-		v.reportMissing(st.Seq)
-		v.nextSeq++
-	case st.Seq < v.nextSeq:
-		v.addProblem(Problem{Stream: st.Seq, Text: fmt.Sprintf("message %d comes again or too late, %d was next", st.Seq, v.nextSeq)})
-	default:
-		v.nextSeq++
-	}
-
+	v.checkStreamSeq(st.Seq)
 	genesis := st.Subject == GenesisSubject
 	account, id, err := splitSubject(st.Subject)
+	if err != nil {
+		v.addProblem(Problem{Stream: st.Seq, Text: err.Error()})
+		return
+	}
 	bad := func(record uint64, format string, args ...any) {
 		v.addProblem(Problem{Stream: st.Seq, Account: account, Chain: id, Record: record, Text: fmt.Sprintf(format, args...)})
 	}
 	switch {
-	case err != nil:
-		v.addProblem(Problem{Stream: st.Seq, Text: err.Error()})
-		return
 	case genesis && st.Seq != 1:
 		bad(1, "only the first message may be a genesis")
 		return
 	case st.Seq == 1 && !genesis:
 		bad(1, "the audit log does not begin with a genesis")
 	}
-	if !genesis && !slices.Contains(v.opts.Accounts, account) {
+	c := v.chains[id]
+	switch {
+	case !genesis && !slices.Contains(v.opts.Accounts, account):
 		bad(0, "no writer has the account %s", account)
 		return
-	}
-	c := v.chains[id]
-	if c != nil && c.account != account {
+	case c != nil && c.account != account:
 		bad(0, "the chain belongs to the account %s", c.account)
 		return
 	}
 	batch, err := DecodeBatch(st.Data)
-	if err != nil {
-		next := uint64(1)
-		if c != nil {
-			next = c.lastSeq + 1
-		}
-		bad(next, "the message cannot be read: %v", err)
+	switch {
+	case err != nil && c == nil:
+		bad(1, "the message cannot be read: %v", err)
 		return
-	}
-	if genesis {
-		if !isGenesis(batch) {
-			bad(1, "the genesis is not one record that opens an audit log")
-			return
-		}
+	case err != nil:
+		bad(c.lastSeq+1, "the message cannot be read: %v", err)
+		return
+	case genesis && !isGenesis(batch):
+		bad(1, "the genesis is not one record that opens an audit log")
+		return
+	case genesis:
 		v.acceptGenesis(st.Seq, batch[0])
 	}
 	if c == nil {
 		if v.endedSubjects[st.Subject] {
-			bad(batch[0].Record.Seq, "chain %s ended in the sealed audit log, yet it is here", id)
+			bad(batch[0].Record.Seq, "chain %s ended in the sealed audit log and is continued here", id)
 		}
 		c = v.beginChain(account, id)
 	}
@@ -285,14 +278,26 @@ func (v *verifier) verifyMessage(st Stored) {
 	}
 }
 
-// acceptGenesis believes the first record only if it is the one that was anchored. Its old heads excuse anchors, so a forged
-// one could excuse them all; that it was altered is told where every record is held against its anchor.
+// checkStreamSeq compares the stream sequence of the next message with the expected one.
+func (v *verifier) checkStreamSeq(seq uint64) {
+	if seq < v.nextSeq {
+		v.addProblem(Problem{Stream: seq, Text: fmt.Sprintf("message %d is repeated or out of order, expected %d", seq, v.nextSeq)})
+		return
+	}
+	if seq > v.nextSeq {
+		v.reportMissing(seq)
+	}
+	v.nextSeq++
+}
+
+// acceptGenesis uses the old heads of the first record only if the record is the anchored one. Old heads excuse missing chains,
+// so a forged genesis could excuse all. That it is altered is reported by verifyRecord.
 func (v *verifier) acceptGenesis(stream uint64, d Decoded) {
 	match, known := matchGenesis(d, v.anchored[GenesisChain])
 	if !known {
 		v.addProblem(Problem{
 			Stream: stream, Account: GenesisAccount, Chain: GenesisChain, Record: d.Record.Seq,
-			Text: "nobody vouches for the beginning: the genesis is not anchored",
+			Text: "unconfirmed genesis: it is not anchored",
 		})
 	}
 	if !match {
@@ -300,7 +305,7 @@ func (v *verifier) acceptGenesis(stream uint64, d Decoded) {
 	}
 	v.report.Genesis = d.Record.Genesis
 	for _, h := range d.Record.Genesis.OldHeads {
-		if h.Account == GenesisAccount || h.Seq == 0 { // nothing excuses the anchor of the genesis itself
+		if h.Account == GenesisAccount || h.Seq == 0 { // the anchor of the genesis itself is never excused
 			continue
 		}
 		v.oldHeads[h] = true
@@ -308,7 +313,7 @@ func (v *verifier) acceptGenesis(stream uint64, d Decoded) {
 	}
 }
 
-// matchGenesis reports whether the heads know a genesis, and whether d is the one and only that they know.
+// matchGenesis reports whether heads anchor a genesis (known), and whether d is the only one that they anchor (match).
 func matchGenesis(d Decoded, heads []subjects.AuditHead) (match, known bool) {
 	match = true
 	for _, h := range heads {
@@ -320,12 +325,12 @@ func matchGenesis(d Decoded, heads []subjects.AuditHead) (match, known bool) {
 	return match && known, known
 }
 
-// ReadGenesis returns what the first message of an audit log says, but only if it is the one that heads anchor. Otherwise the
-// error wraps [ErrGenesisNotAnchored]: nobody vouches for what it says.
+// ReadGenesis decodes the first message of an audit log. It rejects a message that is not the anchored genesis; the error then
+// wraps [ErrGenesisNotAnchored], and the content must not be trusted.
 func ReadGenesis(st Stored, heads []subjects.AuditHead) (*subjects.AuditGenesis, error) {
 	batch, err := DecodeBatch(st.Data)
 	if err != nil || st.Subject != GenesisSubject || !isGenesis(batch) {
-		return nil, fmt.Errorf("%w: it is not a genesis", ErrGenesisNotAnchored)
+		return nil, fmt.Errorf("%w: the first record is not a genesis", ErrGenesisNotAnchored)
 	}
 	switch match, known := matchGenesis(batch[0], heads); {
 	case !known:
@@ -336,11 +341,12 @@ func ReadGenesis(st Stored, heads []subjects.AuditHead) (*subjects.AuditGenesis,
 	return batch[0].Record.Genesis, nil
 }
 
+// isGenesis reports whether batch is the content of a genesis message: one record with a genesis and without links.
 func isGenesis(batch []Decoded) bool {
 	return len(batch) == 1 && batch[0].Record.Genesis != nil && len(batch[0].Record.Links) == 0
 }
 
-// beginChain remembers a chain that was not seen before.
+// beginChain registers a chain at its first message.
 func (v *verifier) beginChain(account, id string) *chain {
 	c := &chain{account: account, id: id, acts: newActSet()}
 	for _, h := range v.anchored[id] {
@@ -348,7 +354,7 @@ func (v *verifier) beginChain(account, id string) *chain {
 			c.anchors = append(c.anchors, h)
 		}
 	}
-	// A link to a chain of which nothing was acknowledged may overtake the chain itself.
+	// A link to a chain without acknowledged records may be stored before the chain itself.
 	for _, by := range v.linkedBy[id] {
 		if by.account == account {
 			c.markEnded(by, subjects.AuditHead{})
@@ -359,20 +365,24 @@ func (v *verifier) beginChain(account, id string) *chain {
 	return c
 }
 
+// verifyRecord checks d as the next record of c: chain, sequence, hash of the predecessor, anchors and phase. stream is the
+// stream sequence of its message; genesis is set for the genesis message.
 func (v *verifier) verifyRecord(c *chain, stream uint64, genesis bool, d Decoded) {
 	rec := d.Record
 	bad := func(record uint64, format string, args ...any) {
 		v.addProblem(Problem{Stream: stream, Account: c.account, Chain: c.id, Record: record, Text: fmt.Sprintf(format, args...)})
 	}
 	if rec.Chain != c.id {
-		bad(rec.Seq, "the record says that it belongs to chain %q", rec.Chain)
+		bad(rec.Seq, "the record belongs to chain %q", rec.Chain)
 		return
 	}
-	if rec.Seq <= c.lastSeq {
-		bad(rec.Seq, "record %d comes again or too late, %d was next", rec.Seq, c.lastSeq+1)
+	switch next := c.lastSeq + 1; {
+	case rec.Seq < next:
+		bad(rec.Seq, "record %d is repeated or out of order, expected %d", rec.Seq, next)
 		return
-	}
-	if next := c.lastSeq + 1; rec.Seq > next {
+	case rec.Seq == next:
+		v.checkPrev(c, rec)
+	default:
 		if next == rec.Seq-1 {
 			bad(next, "record %d is missing", next)
 		} else {
@@ -380,8 +390,6 @@ func (v *verifier) verifyRecord(c *chain, stream uint64, genesis bool, d Decoded
 		}
 		c.mismatch = 0
 		c.lastMissing, c.hashBase, c.hashes = rec.Seq-1, rec.Seq-1, nil
-	} else {
-		v.checkPrev(c, rec)
 	}
 	for _, h := range c.anchors {
 		if h.Seq == rec.Seq && h.Hash != hexHash(d.Hash) {
@@ -407,44 +415,52 @@ func (v *verifier) verifyRecord(c *chain, stream uint64, genesis bool, d Decoded
 		}
 	case len(rec.Links) > 0:
 		bad(rec.Seq, "only the first record of a chain may link others")
-	case rec.Phase == subjects.AuditBefore && subjects.NothingRan(rec.Status):
-		// Nothing ran, so no outcome will come: the record says all there is to say.
-		c.acts.root().denied[maphash.String(actSeed, rec.ID)] = true
-	case rec.Phase == subjects.AuditBefore:
-		c.acts.root().open[rec.ID] = c
-	case rec.Phase == subjects.AuditAfter:
-		acts := c.acts.root()
-		switch {
-		case acts.open[rec.ID] != nil:
-			delete(acts.open, rec.ID)
-		case acts.denied[maphash.String(actSeed, rec.ID)]:
-			bad(rec.Seq, "the outcome of something that was not allowed: %q", rec.ID)
-		default:
-			bad(rec.Seq, "the outcome of %q has no record before it", rec.ID)
-		}
 	default:
-		bad(rec.Seq, "phase %q is unknown here", rec.Phase)
+		if text := c.trackAct(rec); text != "" {
+			bad(rec.Seq, "%s", text)
+		}
 	}
 }
 
-// checkPrev checks that rec holds the hash of the record before it. When two records do not fit, the earlier one is
-// named, unless the later one fits its own follower or anchor neither: then it is the odd one out.
+// trackAct notes the act that rec announces or ends, and returns a problem with it or "". A denied act needs no outcome.
+func (c *chain) trackAct(rec subjects.AuditRecord) (problem string) {
+	acts := c.acts.root()
+	id := maphash.String(actSeed, rec.ID)
+	switch {
+	case rec.Phase == subjects.AuditBefore && subjects.NothingRan(rec.Status):
+		acts.denied[id] = true
+	case rec.Phase == subjects.AuditBefore:
+		acts.open[rec.ID] = c
+	case rec.Phase != subjects.AuditAfter:
+		return fmt.Sprintf("phase %q is invalid here", rec.Phase)
+	case acts.open[rec.ID] != nil:
+		delete(acts.open, rec.ID)
+	case acts.denied[id]:
+		return fmt.Sprintf("outcome of an act that was denied: %q", rec.ID)
+	default:
+		return fmt.Sprintf("outcome without an intent: %q", rec.ID)
+	}
+	return ""
+}
+
+// checkPrev checks that rec holds the hash of its predecessor. Of two records that do not match, the earlier one is reported,
+// unless the later one matches neither its own successor nor its anchor: then the later one is.
 func (v *verifier) checkPrev(c *chain, rec subjects.AuditRecord) {
 	if rec.Seq == 1 || rec.Prev == hexHash(c.lastHash) {
 		c.mismatch = 0
 		return
 	}
 	if c.mismatch > 0 {
-		v.reportAltered(c, c.streamSeq, c.lastSeq, "record %d was altered: it fits neither the record before nor the one after it", c.lastSeq)
+		v.reportAltered(c, c.streamSeq, c.lastSeq, "record %d was altered: it matches neither its predecessor nor its successor", c.lastSeq)
 		return
 	}
 	c.mismatch = v.addProblem(Problem{
 		Stream: c.streamSeq, Account: c.account, Chain: c.id, Record: c.lastSeq,
-		Text: fmt.Sprintf("record %d was altered: it is not the one that record %d was written after", c.lastSeq, rec.Seq),
+		Text: fmt.Sprintf("record %d was altered: it is not the predecessor that record %d names", c.lastSeq, rec.Seq),
 	})
 }
 
-// reportAltered reports a changed record, in place of the problem with the record before it if there is one.
+// reportAltered reports an altered record. It replaces the pending mismatch problem about its predecessor, if any.
 func (v *verifier) reportAltered(c *chain, stream, record uint64, format string, args ...any) {
 	p := Problem{Stream: stream, Account: c.account, Chain: c.id, Record: record, Text: fmt.Sprintf(format, args...)}
 	if c.mismatch > 0 {
@@ -455,13 +471,13 @@ func (v *verifier) reportAltered(c *chain, stream, record uint64, format string,
 	v.addProblem(p)
 }
 
-// verifyLink checks one link of the open record of c and closes the chain it names.
+// verifyLink checks the link l in the open record of c and marks the linked chain as ended.
 func (v *verifier) verifyLink(c *chain, stream uint64, l subjects.AuditHead) {
 	bad := func(format string, args ...any) {
 		v.addProblem(Problem{Stream: stream, Account: c.account, Chain: c.id, Record: 1, Text: fmt.Sprintf(format, args...)})
 	}
 	if l.Account != c.account || l.Chain == c.id || !hasValidHash(l) {
-		bad("the link to record %d of %s, chain %s is not one its writer makes", l.Seq, l.Account, l.Chain)
+		bad("invalid link to record %d of %s, chain %s", l.Seq, l.Account, l.Chain)
 		return
 	}
 	target := v.chains[l.Chain]
@@ -490,13 +506,13 @@ func (v *verifier) verifyLink(c *chain, stream uint64, l subjects.AuditHead) {
 	}
 }
 
-// hashAt returns the hash of a record that is not forgotten.
+// hashAt returns the hash of a record after hashBase.
 func (c *chain) hashAt(seq uint64) []byte {
 	i := (seq - c.hashBase - 1) * sha256.Size
 	return c.hashes[i : i+sha256.Size]
 }
 
-// markEnded notes that c ended at end, as the chain by says.
+// markEnded notes that the chain by links c at end. Hashes up to end are dropped, and the two chains share their acts.
 func (c *chain) markEnded(by *chain, end subjects.AuditHead) {
 	c.linked = true
 	if end.Seq >= c.end.Seq {
@@ -509,14 +525,13 @@ func (c *chain) markEnded(by *chain, end subjects.AuditHead) {
 	c.acts.merge(by.acts)
 }
 
-// isEndConfirmed reports whether somebody knows where c ended.
+// isEndConfirmed reports whether an anchor or a later chain confirms where c ended, or c is a chain that was never acknowledged.
 func (v *verifier) isEndConfirmed(c *chain) bool {
 	if c.linked || len(c.anchors) > 0 || c.account == GenesisAccount && c.id == GenesisChain {
 		return true
 	}
-	// A writer drops the old heads once its open record is acknowledged. If a head that this chain links is still
-	// anchored, or is linked again by a chain that is vouched for, then the first message of this one was never
-	// acknowledged and it came to nothing.
+	// A writer removes the old heads once its open record is acknowledged. If a head that this chain links is still
+	// anchored, or is linked again by a confirmed chain, then the first message of this one was never acknowledged.
 	if c.messages > 1 {
 		return false
 	}
@@ -533,11 +548,10 @@ func (v *verifier) isEndConfirmed(c *chain) bool {
 	return false
 }
 
-// verifyEnds checks what only the whole trail can tell: that every anchored record is there, and that somebody vouches for
-// the end of every chain.
+// verifyEnds checks that every anchored record is in the log, and that the end of every chain is confirmed.
 func (v *verifier) verifyEnds(heads []subjects.AuditHead) {
 	if v.report.Genesis == nil && v.report.Messages == 0 {
-		v.addProblem(Problem{Stream: 1, Text: "the audit log is empty: not even its genesis is there"})
+		v.addProblem(Problem{Stream: 1, Text: "the audit log is empty: its genesis is missing"})
 	}
 	for _, h := range heads {
 		c := v.chains[h.Chain]
@@ -560,14 +574,14 @@ func (v *verifier) verifyEnds(heads []subjects.AuditHead) {
 		if !v.isEndConfirmed(c) {
 			v.addProblem(Problem{
 				Stream: c.streamSeq, Account: c.account, Chain: c.id, Record: c.lastSeq,
-				Text: fmt.Sprintf("nobody vouches for the end of chain %s: it is neither anchored nor linked by a later chain", c.id),
+				Text: fmt.Sprintf("unconfirmed end of chain %s: it is neither anchored nor linked by a later chain", c.id),
 			})
 		}
 	}
 }
 
-// countUnacknowledged finds how far each chain is known to have been acknowledged: to its anchor, or to where a later chain
-// links it. A link counts only if it was acknowledged itself, so the walk goes from the last chain to the first.
+// countUnacknowledged finds the last acknowledged record of each chain, the anchored or linked one, and counts the records
+// after it. A link counts only if it was acknowledged itself, so the loop goes from the last chain to the first.
 func (v *verifier) countUnacknowledged() {
 	for _, c := range slices.Backward(v.order) {
 		for _, h := range c.anchors {
@@ -584,12 +598,13 @@ func (v *verifier) countUnacknowledged() {
 	}
 }
 
+// finishReport fills the totals of the report.
 func (v *verifier) finishReport() {
 	v.countUnacknowledged()
 	r := &v.report
 	r.Chains = len(v.order)
 	for _, c := range v.order {
-		for _, by := range c.acts.open { // nil where it was joined to another's
+		for _, by := range c.acts.open { // nil in a set that was merged into another
 			if by.linked || len(by.anchors) == 0 {
 				r.Unfinished++
 			} else {

@@ -12,7 +12,7 @@ import (
 	"conclave/subjects"
 )
 
-// fixture is a small intact trail:
+// fixture is a small intact audit log:
 //
 //	1  AUDIT    genesis
 //	2  GATEWAY  g1: 1 open, 2 before a
@@ -124,7 +124,7 @@ func TestVerify(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		do   func(t *testing.T, s *fixture)
-		want Problem // Text is a part of the sentence; empty for OK
+		want Problem // without Text
 		text string
 	}{
 		{name: "intact", do: func(*testing.T, *fixture) {}},
@@ -149,7 +149,7 @@ func TestVerify(t *testing.T) {
 		{
 			"prev changed: the record itself is named, not the one before", func(t *testing.T, s *fixture) {
 				s.edit(t, 6, func(r recs) recs { r[0].Prev = Hash(nil); return r })
-			}, at(6, "GATEWAY", "g1", 4), "fits neither",
+			}, at(6, "GATEWAY", "g1", 4), "matches neither",
 		},
 		{
 			"prev of the anchored record changed", func(t *testing.T, s *fixture) {
@@ -176,7 +176,7 @@ func TestVerify(t *testing.T) {
 				s.drop(6)
 				s.renumber()
 				s.edit(t, 6, func(r recs) recs { r[0].Seq = 4; return r })
-			}, at(4, "GATEWAY", "g1", 3), "not the one that record 4 was written after",
+			}, at(4, "GATEWAY", "g1", 3), "not the predecessor that record 4 names",
 		},
 		{
 			"reordered records", func(t *testing.T, s *fixture) {
@@ -186,7 +186,7 @@ func TestVerify(t *testing.T) {
 		{
 			"repeated record", func(t *testing.T, s *fixture) {
 				s.edit(t, 4, func(r recs) recs { return recs{r[0], r[0]} })
-			}, at(4, "GATEWAY", "g1", 3), "comes again",
+			}, at(4, "GATEWAY", "g1", 3), "is repeated",
 		},
 		{
 			"no open record", func(t *testing.T, s *fixture) {
@@ -196,7 +196,7 @@ func TestVerify(t *testing.T) {
 		{
 			"second open record", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.BROKER.b1", subjects.AuditRecord{Chain: "b1", Seq: 5, Prev: s.hash(t, 10, 0), Phase: subjects.AuditOpen, ID: "o"})
-			}, at(11, "BROKER", "b1", 5), "unknown here",
+			}, at(11, "BROKER", "b1", 5), "is invalid here",
 		},
 		{
 			"foreign chain", func(t *testing.T, s *fixture) {
@@ -206,13 +206,13 @@ func TestVerify(t *testing.T) {
 		{
 			"after without before", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.BROKER.b1", subjects.AuditRecord{Chain: "b1", Seq: 5, Prev: s.hash(t, 10, 0), Phase: subjects.AuditAfter, ID: "z"})
-			}, at(11, "BROKER", "b1", 5), `the outcome of "z" has no record before it`,
+			}, at(11, "BROKER", "b1", 5), `outcome without an intent: "z"`,
 		},
 		{
 			"after whose before is in another account's chain", func(t *testing.T, s *fixture) {
 				h := s.head("g2")
 				s.forge(t, "audit.GATEWAY.g2", subjects.AuditRecord{Chain: "g2", Seq: 4, Prev: h.Hash, Phase: subjects.AuditAfter, ID: "y"})
-			}, at(11, "GATEWAY", "g2", 4), `the outcome of "y"`,
+			}, at(11, "GATEWAY", "g2", 4), `outcome without an intent: "y"`,
 		},
 		{
 			"denied and refused acts need no outcome", func(t *testing.T, s *fixture) {
@@ -226,14 +226,14 @@ func TestVerify(t *testing.T) {
 				s.forge(t, "audit.BROKER.b1", chainRecords(s.head("b1").Hash, 5,
 					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "d", Status: subjects.StatusDenied},
 					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditAfter, ID: "d", Status: subjects.StatusOK})...)
-			}, at(11, "BROKER", "b1", 6), `the outcome of something that was not allowed: "d"`,
+			}, at(11, "BROKER", "b1", 6), `outcome of an act that was denied: "d"`,
 		},
 		{
 			"trick: outcome of a refused act", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.BROKER.b1", chainRecords(s.head("b1").Hash, 5,
 					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "r", Status: subjects.StatusRefused},
 					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditAfter, ID: "r", Status: subjects.StatusOK})...)
-			}, at(11, "BROKER", "b1", 6), `the outcome of something that was not allowed: "r"`,
+			}, at(11, "BROKER", "b1", 6), `outcome of an act that was denied: "r"`,
 		},
 		{
 			"trick: outcome of a denied act in the next chain", func(t *testing.T, s *fixture) {
@@ -242,7 +242,7 @@ func TestVerify(t *testing.T) {
 				s.forge(t, "audit.BROKER.b2", chainRecords("", 1,
 					subjects.AuditRecord{Chain: "b2", Phase: subjects.AuditOpen, ID: "b2", Links: []subjects.AuditHead{{Account: "BROKER", Chain: "b1", Seq: 5, Hash: s.hash(t, 11, 0)}}},
 					subjects.AuditRecord{Chain: "b2", Phase: subjects.AuditAfter, ID: "d", Status: subjects.StatusOK})...)
-			}, at(12, "BROKER", "b2", 2), "the outcome of something that was not allowed",
+			}, at(12, "BROKER", "b2", 2), "outcome of an act that was denied",
 		},
 		{
 			"trick: a denial under the id of an act that runs does not hide its outcome", func(t *testing.T, s *fixture) {
@@ -266,7 +266,7 @@ func TestVerify(t *testing.T) {
 		},
 		{
 			"repeated message", func(_ *testing.T, s *fixture) { s.msgs = slices.Insert(s.msgs, 5, s.msgs[4]) },
-			at(5, "", "", 0), "message 5 comes again",
+			at(5, "", "", 0), "message 5 is repeated",
 		},
 		{"forged subject account", func(_ *testing.T, s *fixture) { s.msgs[4].Subject = "audit.GATEWAY.b1" }, at(5, "GATEWAY", "b1", 0), "belongs to the account BROKER"},
 		{"unknown account", func(_ *testing.T, s *fixture) { s.msgs[4].Subject = "audit.MALLORY.b1" }, at(5, "MALLORY", "b1", 0), "no writer has the account MALLORY"},
@@ -307,7 +307,7 @@ func TestVerify(t *testing.T) {
 		},
 		{
 			"head file missing", func(_ *testing.T, s *fixture) { s.dropHead("b1") },
-			at(10, "BROKER", "b1", 4), "nobody vouches for the end of chain b1",
+			at(10, "BROKER", "b1", 4), "unconfirmed end of chain b1",
 		},
 		{
 			"head of another account", func(_ *testing.T, s *fixture) { s.head("b1").Account = "GATEWAY" },
@@ -338,7 +338,7 @@ func TestVerify(t *testing.T) {
 			"record forged into a linked chain", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.GATEWAY.g1",
 					subjects.AuditRecord{Chain: "g1", Seq: 4, Prev: s.hash(t, 4, 0), Phase: subjects.AuditBefore, ID: "late"})
-			}, at(11, "GATEWAY", "g1", 4), "comes again or too late",
+			}, at(11, "GATEWAY", "g1", 4), "is repeated or out of order",
 		},
 
 		// links
@@ -364,7 +364,7 @@ func TestVerify(t *testing.T) {
 					Chain: "b2", Seq: 1, Phase: subjects.AuditOpen, ID: "b2",
 					Links: []subjects.AuditHead{*s.head("g2")},
 				})
-			}, at(11, "BROKER", "b2", 1), "not one its writer makes",
+			}, at(11, "BROKER", "b2", 1), "invalid link",
 		},
 		{
 			"link to itself", func(t *testing.T, s *fixture) {
@@ -372,7 +372,7 @@ func TestVerify(t *testing.T) {
 					Chain: "b2", Seq: 1, Phase: subjects.AuditOpen, ID: "b2",
 					Links: []subjects.AuditHead{{Account: "BROKER", Chain: "b2"}},
 				})
-			}, at(11, "BROKER", "b2", 1), "not one its writer makes",
+			}, at(11, "BROKER", "b2", 1), "invalid link",
 		},
 		{
 			"link that goes back behind an earlier one", func(t *testing.T, s *fixture) {
@@ -383,12 +383,12 @@ func TestVerify(t *testing.T) {
 			}, at(11, "GATEWAY", "g3", 1), "was known to reach 5",
 		},
 		{
-			"chain out of nowhere", func(t *testing.T, s *fixture) {
+			"chain without anchor or link", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.BROKER.b2", subjects.AuditRecord{Chain: "b2", Seq: 1, Phase: subjects.AuditOpen, ID: "b2"})
-			}, at(11, "BROKER", "b2", 1), "nobody vouches for the end of chain b2",
+			}, at(11, "BROKER", "b2", 1), "unconfirmed end of chain b2",
 		},
 		{
-			"chain that came to nothing: the same links stand in one that is anchored", func(t *testing.T, s *fixture) {
+			"abandoned chain: an anchored chain repeats its links", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.GATEWAY.g9", subjects.AuditRecord{
 					Chain: "g9", Seq: 1, Phase: subjects.AuditOpen, ID: "g9",
 					Links: []subjects.AuditHead{{Account: "GATEWAY", Chain: "g1", Seq: 5, Hash: s.hash(t, 7, 0)}},
@@ -396,13 +396,13 @@ func TestVerify(t *testing.T) {
 			}, Problem{}, "",
 		},
 		{
-			"chain with the same links that went on", func(t *testing.T, s *fixture) {
+			"abandoned chain with a second message", func(t *testing.T, s *fixture) {
 				s.forge(t, "audit.GATEWAY.g9", subjects.AuditRecord{
 					Chain: "g9", Seq: 1, Phase: subjects.AuditOpen, ID: "g9",
 					Links: []subjects.AuditHead{{Account: "GATEWAY", Chain: "g1", Seq: 5, Hash: s.hash(t, 7, 0)}},
 				})
 				s.forge(t, "audit.GATEWAY.g9", subjects.AuditRecord{Chain: "g9", Seq: 2, Prev: s.hash(t, 11, 0), Phase: subjects.AuditBefore, ID: "q"})
-			}, at(12, "GATEWAY", "g9", 2), "nobody vouches",
+			}, at(12, "GATEWAY", "g9", 2), "unconfirmed end",
 		},
 
 		// the genesis
@@ -423,12 +423,12 @@ func TestVerify(t *testing.T) {
 		},
 		{
 			"genesis not anchored", func(_ *testing.T, s *fixture) { s.dropHead(GenesisChain) },
-			at(1, "AUDIT", "genesis", 1), "nobody vouches for the beginning",
+			at(1, "AUDIT", "genesis", 1), "unconfirmed genesis",
 		},
 		{
 			"genesis anchored before it was acknowledged", func(_ *testing.T, s *fixture) {
 				s.head(GenesisChain).Seq, s.head(GenesisChain).Hash = 0, ""
-			}, at(1, "AUDIT", "genesis", 1), "nobody vouches for the beginning",
+			}, at(1, "AUDIT", "genesis", 1), "unconfirmed genesis",
 		},
 		{
 			"trick: a genesis that excuses the anchors, and nothing else left", func(t *testing.T, s *fixture) {
@@ -470,7 +470,7 @@ func TestVerify(t *testing.T) {
 				return
 			}
 			if r.OK || r.First == nil {
-				t.Fatal("not noticed")
+				t.Fatal("problem not detected")
 			}
 			if say := r.First.String(); !strings.Contains(say, r.First.Text) || !strings.Contains(say, tc.want.Chain) {
 				t.Errorf("says %q", say)
@@ -492,7 +492,7 @@ func TestVerifyCounts(t *testing.T) {
 	}
 }
 
-// A call that was not allowed is over when it is recorded, also when its writer crashes right after.
+// A denied act has no outcome, also when its writer crashes after the record.
 func TestDeniedActIsNotUnfinished(t *testing.T) {
 	dir := headsDir(t)
 	s := newStream(t, dir)
@@ -550,7 +550,7 @@ func TestVerifyCapsProblems(t *testing.T) {
 	}
 }
 
-// What one writer spoils does not hide what happened to another, and no number of names buys more room.
+// The problems of one account do not hide those of another, and unknown accounts share one limit.
 func TestVerifyCapsProblemsByAccount(t *testing.T) {
 	s := newFixture(t)
 	s.edit(t, 10, func(r []subjects.AuditRecord) []subjects.AuditRecord { r[0].Tool = "run_shell"; return r })
@@ -571,7 +571,7 @@ func TestVerifyCapsProblemsByAccount(t *testing.T) {
 	}
 }
 
-// A genesis without its anchor's word excuses nothing: every anchor that it names is still missed.
+// The old heads of a forged genesis are ignored: every anchor that it names is still reported.
 func TestForgedGenesisExcusesNoAnchor(t *testing.T) {
 	s := newFixture(t)
 	s.msgs = s.msgs[:1]
@@ -582,7 +582,7 @@ func TestForgedGenesisExcusesNoAnchor(t *testing.T) {
 	}
 }
 
-// Records that nobody was told of are no fault, but they are counted: whoever can write the store can add them.
+// Unacknowledged records are counted and are not a problem: an attacker who can write the store can add them.
 func TestVerifyCountsUnacknowledgedRecords(t *testing.T) {
 	open := func(chain string, links ...subjects.AuditHead) subjects.AuditRecord {
 		return subjects.AuditRecord{Chain: chain, Phase: subjects.AuditOpen, ID: chain, Links: links}
@@ -605,7 +605,7 @@ func TestVerifyCountsUnacknowledgedRecords(t *testing.T) {
 		{"a chain that came to nothing", func(t *testing.T, s *fixture) {
 			s.forge(t, "audit.BROKER.b2", chainRecords("", 1, open("b2", *s.head("b1")), act("b2", "p"))...)
 		}, 2},
-		{"trick: a chain that nobody vouches for links what was added", func(t *testing.T, s *fixture) {
+		{"trick: an unconfirmed chain links added records", func(t *testing.T, s *fixture) {
 			s.forge(t, "audit.BROKER.b1", chainRecords(s.head("b1").Hash, 5, act("b1", "p"))...)
 			s.forge(t, "audit.BROKER.b2", chainRecords("", 1, open("b2", subjects.AuditHead{Account: "BROKER", Chain: "b1", Seq: 5, Hash: s.hash(t, 11, 0)}))...)
 		}, 2},
@@ -711,7 +711,7 @@ func TestVerifyAfterRotation(t *testing.T) {
 		t.Fatalf("links %+v", links)
 	}
 
-	// A chain that ended in the sealed audit log is not played again in the new one, although an anchor may still name it.
+	// A chain that ended in the sealed audit log is not continued in the new one, although an anchor may still name it.
 	again := &fixture{msgs: slices.Clone(next.msgs[:1]), heads: readHeads(t, dir)}
 	again.heads = append(again.heads, subjects.AuditHead{Account: "BROKER", Chain: "b1", Seq: 2, Hash: hash})
 	again.msgs = append(append(again.msgs, s.msgs[1:]...), next.msgs[1:]...)
@@ -720,7 +720,7 @@ func TestVerifyAfterRotation(t *testing.T) {
 		t.Errorf("a replayed chain: %v", r.First)
 	}
 
-	// The sealed file is vouched for by the genesis of its successor.
+	// The genesis of the successor confirms the sealed file.
 	src, err := OpenExport(strings.NewReader(file.String()))
 	must(t, err)
 	got := verifySource(t, next.source(), readHeads(t, dir))

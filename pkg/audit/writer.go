@@ -13,46 +13,46 @@ import (
 	"conclave/subjects"
 )
 
-// Options say who writes, where to and how patiently. Account, Dir and Log are needed; the rest has defaults.
+// Options configures a [Writer]. Account, Dir and Log are required.
 type Options struct {
-	Account string // whose chain it is
-	Dir     string // the folder of the head files, made if missing
+	Account string // that owns the chain
+	Dir     string // folder of the head files, created if missing
 	Log     Log
 
-	Now   func() time.Time // time.Now
-	NewID func() string    // unguessable, one subject token; 130 random bits
+	Now   func() time.Time // nil = time.Now
+	NewID func() string    // unguessable, one subject token; nil = 130 random bits
 
-	Timeout time.Duration // of one try to append, 2s
-	Retry   time.Duration // how long a message of unknown fate is sent again, 10s; the stream must know its ids for longer
-	Backoff time.Duration // before the second try, doubling from there; 20ms
+	Timeout time.Duration // of one attempt; 0 = 2 s
+	Retry   time.Duration // how long an uncertain message is retried; 0 = 10 s. The stream must remember message ids for longer.
+	Backoff time.Duration // before the second attempt, then doubling; 0 = 20 ms
 }
 
-const maxRetry = time.Minute // half of the time for which the stream remembers message ids
+const maxRetry = time.Minute // half of the dedupe window of the stream
 
-// Writer appends records to one chain and is safe for concurrent use. It has no goroutine of its own: a caller that
-// finds the writer free sends its own record at once, and the callers that come while it waits go out together in the
-// next message, sent by the first of them. The zero Writer refuses everything.
+// Writer appends records to one chain and is safe for concurrent use. It has no goroutine: a caller that finds the writer idle
+// sends its own record at once; the calls that arrive meanwhile are sent together in the next message, by the first of them
+// (group commit). The zero Writer rejects every record.
 type Writer struct {
 	opts Options
 
 	mu       sync.Mutex
-	busy     bool          // somebody leads: owns build, batch, cur and old, and will pass them on
-	closed   bool          // no new callers
-	released bool          // files released
-	queue    []*appendCall // callers waiting to be led
+	busy     bool          // a caller leads: it owns encoder, batch, current and unlinked until it passes the lead on
+	closed   bool          // new calls are rejected
+	released bool          // files are closed
+	queue    []*appendCall // calls that wait for a leader
 	idle     chan struct{}
 
 	encoder  *batchEncoder
 	batch    []*appendCall
-	current  *anchor   // the chain being written; nil after an uncertain end
-	unlinked []*anchor // ends of earlier chains that no acknowledged record links to yet
+	current  *anchor   // the chain being written; nil after an uncertain append
+	unlinked []*anchor // heads of earlier chains that no acknowledged record links yet
 }
 
-// appendCall is one waiting call.
+// appendCall is one call of [Writer.Append].
 type appendCall struct {
 	rec   subjects.AuditRecord
 	size  int
-	wake  chan struct{} // nil for a caller that did not have to wait
+	wake  chan struct{} // nil for a call that did not wait
 	state callState     // guarded by Writer.mu
 	err   error         // set before state becomes finished
 }
@@ -61,13 +61,13 @@ type callState int
 
 const (
 	queued   callState = iota
-	leading            // woken to send the next message
-	sent               // in a message that somebody else sends
-	finished           // err is the answer
+	leading            // woken to send the next batch
+	sent               // in the batch of another caller
+	finished           // err is the result
 )
 
-// Open starts a writer. It takes over the head files of the account's earlier chains whose writers are gone. Nothing
-// is sent before the first Append, so a full store does not keep a process from starting.
+// Open starts a writer and adopts the head files of the account's earlier chains whose writers have ended. It sends nothing: a
+// full store does not prevent a process from starting.
 func Open(ctx context.Context, opts Options) (*Writer, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("open audit writer: %w", err)
@@ -83,16 +83,17 @@ func Open(ctx context.Context, opts Options) (*Writer, error) {
 	return w, nil
 }
 
+// validate rejects invalid options and sets the defaults.
 func (o *Options) validate() error {
 	switch {
 	case o.Log == nil:
-		return errors.New("no log to write to")
+		return errors.New("log missing")
 	case o.Dir == "":
-		return errors.New("no folder for the heads")
+		return errors.New("folder of the heads missing")
 	case !isToken(o.Account) || o.Account == GenesisAccount:
-		return fmt.Errorf("%q cannot be the account of a writer", o.Account)
+		return fmt.Errorf("invalid account %q", o.Account)
 	case o.Timeout < 0 || o.Retry < 0 || o.Backoff < 0 || o.Retry > maxRetry:
-		return fmt.Errorf("times must be positive and retry at most %s", maxRetry)
+		return fmt.Errorf("timeout, retry and backoff must not be negative, and retry is at most %s", maxRetry)
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -112,13 +113,13 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// Append writes rec and returns nil only when the stream has acknowledged it and the anchor stands on it or after it.
-// Chain, Seq, Prev and Time are the writer's to set. An error that wraps [ErrUncertain] means that the record may be
-// stored nevertheless: do not repeat it under the same id, a second outcome of one act would look forged.
+// Append stores rec and returns nil only when the stream has acknowledged it and the anchor is at rec or after it. The writer
+// sets Chain, Seq, Prev and Time. An error that wraps [ErrUncertain] means that the record may be stored nevertheless: the
+// caller must not retry under the same id, because a second outcome of one act would look forged.
 //
-// A caller whose ctx ends while it waits for others gets an error at once. The one that sends a message sees it
-// through for Options.Timeout and Options.Retry whatever its ctx says: the others in the message depend on it, and an
-// abandoned message would cost the chain.
+// A caller whose ctx ends while it waits gets an error at once. The caller that sends a message completes it within
+// Options.Timeout and Options.Retry regardless of its ctx: the other records in the message depend on it, and an abandoned
+// message would end the chain.
 func (w *Writer) Append(ctx context.Context, rec subjects.AuditRecord) error {
 	if err := w.append(ctx, rec); err != nil {
 		return fmt.Errorf("append audit record: %w", err)
@@ -163,10 +164,10 @@ func (w *Writer) append(ctx context.Context, rec subjects.AuditRecord) error {
 	return err
 }
 
-// waitTurn queues e and returns when it has an answer, when it leads, or when ctx ends. It is called with the lock held
-// and returns with it held only if e leads.
+// waitTurn queues e until another caller has sent it, it leads, or ctx ends. It is called with the lock held, and returns with
+// the lock held only if e leads.
 func (w *Writer) waitTurn(ctx context.Context, e *appendCall) (leads bool, err error) {
-	e.rec.Lineage = slices.Clone(e.rec.Lineage) // the caller may be gone before it is encoded
+	e.rec.Lineage = slices.Clone(e.rec.Lineage) // the caller may return, and change it, before it is encoded
 	e.wake = make(chan struct{}, 1)
 	w.queue = append(w.queue, e)
 	w.mu.Unlock()
@@ -196,7 +197,7 @@ func (w *Writer) waitTurn(ctx context.Context, e *appendCall) (leads bool, err e
 	return false, err
 }
 
-// fillBatch makes the next batch: first, and whoever waits, as far as the limits allow. The lock is held.
+// fillBatch sets the next batch: first, then queued calls up to the limits of a message. The caller holds the lock.
 func (w *Writer) fillBatch(first *appendCall) {
 	first.state = sent
 	w.batch = append(w.batch[:0], first)
@@ -213,7 +214,7 @@ func (w *Writer) fillBatch(first *appendCall) {
 	w.queue = slices.Delete(w.queue, 0, n)
 }
 
-// passLead gives the lead to the caller that has waited longest. The lock is held.
+// passLead makes the oldest queued call the leader, or marks the writer idle. The caller holds the lock.
 func (w *Writer) passLead() {
 	if len(w.queue) > 0 {
 		next := w.queue[0]
@@ -229,8 +230,8 @@ func (w *Writer) passLead() {
 	}
 }
 
-// commitBatch sends the batch as one message. The head moves only when the message is acknowledged; after a definite
-// refusal the same chain goes on as if nothing had happened, after an uncertain end it is never written again.
+// commitBatch sends the batch as one message and moves the head when it is acknowledged. After a rejection the chain continues
+// unchanged; after an uncertain result it is retired.
 func (w *Writer) commitBatch(ctx context.Context) error {
 	if w.current == nil {
 		if err := w.startChain(); err != nil {
@@ -254,7 +255,7 @@ func (w *Writer) commitBatch(ctx context.Context) error {
 	opens := w.current.head.Seq == 0
 	err = w.current.writeHead(head)
 	if err == nil && opens {
-		// The old heads may go only when the new one is sure to be found.
+		// The old heads are removed only when the new one is durable.
 		err = w.current.file.Sync()
 	}
 	if err != nil {
@@ -270,7 +271,7 @@ func (w *Writer) commitBatch(ctx context.Context) error {
 	return nil
 }
 
-// encodeBatch frames the batch after the current head, with the open record in front if the chain has none yet.
+// encodeBatch encodes the batch after the current head, preceded by the open record in a new chain. It returns the new head.
 func (w *Writer) encodeBatch() (subjects.AuditHead, []byte, error) {
 	head := w.current.head
 	now := w.opts.Now().UTC()
@@ -299,11 +300,11 @@ func (w *Writer) encodeBatch() (subjects.AuditHead, []byte, error) {
 	return head, data, err
 }
 
-// sendMessage appends one message, again and again under the same id while nobody knows whether it is stored.
+// sendMessage appends one message. While the result is uncertain it retries under the same message id, with backoff.
 func (w *Writer) sendMessage(ctx context.Context, data []byte) error {
 	id := w.opts.NewID()
 	if !isToken(id) {
-		return fmt.Errorf("%w: %q cannot be a message id", ErrRefused, id)
+		return fmt.Errorf("%w: invalid message id %q", ErrRefused, id)
 	}
 	ctx = context.WithoutCancel(ctx)
 	err := w.attemptAppend(ctx, id, data, true)
@@ -331,18 +332,19 @@ func (w *Writer) sendMessage(ctx context.Context, data []byte) error {
 			err = again
 		}
 		if isNotStored(again) {
-			// This try was refused, but what became of the first one is still open.
+			// This attempt was rejected, but an earlier one may have been stored.
 			return err
 		}
 	}
 }
 
-// attemptAppend sends the message once. Only the first try can be refused for certain; every other failure is uncertain.
+// attemptAppend sends the message once. Only the first attempt can report that the message is not stored: after it, every
+// failure wraps [ErrUncertain]. A panic of the log is an uncertain failure.
 func (w *Writer) attemptAppend(ctx context.Context, id string, data []byte, first bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, w.opts.Timeout)
 	defer cancel()
 	defer func() {
-		if p := recover(); p != nil { // or everybody behind would wait for ever
+		if p := recover(); p != nil { // otherwise the queued callers would wait forever
 			err = fmt.Errorf("%w: the log panicked: %v", ErrUncertain, p)
 		}
 	}()
@@ -358,12 +360,13 @@ func (w *Writer) attemptAppend(ctx context.Context, id string, data []byte, firs
 	return fmt.Errorf("%w: %w", ErrUncertain, err)
 }
 
+// isNotStored reports whether err means that the message is certainly not stored.
 func isNotStored(err error) bool { return errors.Is(err, ErrFull) || errors.Is(err, ErrRefused) }
 
-// retireChain ends the current chain; the next commit starts another that links to its last acknowledged record.
+// retireChain ends the current chain. The next commit starts a chain that links its last acknowledged record.
 //
-// A chain of which nothing was acknowledged leaves no head behind if it had links: the next chain repeats the same
-// links, and that tells a verifier that it came to nothing. Otherwise a long outage would pile up heads without end.
+// A chain without acknowledged records leaves no head behind if it had links: the next chain repeats the links, which tells a
+// verifier that the chain was abandoned. Otherwise a long outage would accumulate heads.
 func (w *Writer) retireChain() {
 	a := w.current
 	w.current = nil
@@ -374,7 +377,7 @@ func (w *Writer) retireChain() {
 	w.unlinked = append(w.unlinked, a)
 }
 
-// adoptHeads collects the ends of the account's dead chains and starts a new one.
+// adoptHeads locks the heads of the account's ended chains, which the new chain links, and creates the new chain.
 func (w *Writer) adoptHeads() error {
 	if err := makeHeadsDir(w.opts.Dir); err != nil {
 		return err
@@ -394,7 +397,7 @@ func (w *Writer) adoptHeads() error {
 		case errors.Is(err, errHeadLocked):
 		case err != nil:
 			return err
-		case !a.marked: // nothing of it was ever sent
+		case !a.marked: // no message of it was sent
 			a.removeFile()
 		default:
 			w.unlinked = append(w.unlinked, a)
@@ -403,7 +406,7 @@ func (w *Writer) adoptHeads() error {
 	return w.createChain()
 }
 
-// startChain starts a chain after an uncertain end.
+// startChain creates a chain after the previous one was retired.
 func (w *Writer) startChain() error {
 	unlock, err := lockHeadsDir(w.opts.Dir)
 	if err != nil {
@@ -413,8 +416,8 @@ func (w *Writer) startChain() error {
 	return w.createChain()
 }
 
-// createChain makes the head file of a new chain. What the chain will link is made durable first, so that it never says
-// more than a later chain finds after a crash of the machine.
+// createChain creates the head file of a new chain. The heads that the chain will link are synced first: after a crash of the
+// machine no link may name a later record than the head file. The caller holds the lock of the folder.
 func (w *Writer) createChain() error {
 	for _, a := range w.unlinked {
 		if err := a.file.Sync(); err != nil {
@@ -423,7 +426,7 @@ func (w *Writer) createChain() error {
 	}
 	chain := w.opts.NewID()
 	if !isToken(chain) {
-		return fmt.Errorf("%q cannot be the name of a chain", chain)
+		return fmt.Errorf("invalid chain name %q", chain)
 	}
 	cur, err := createAnchor(w.opts.Dir, w.opts.Account, chain)
 	if err != nil {
@@ -433,8 +436,8 @@ func (w *Writer) createChain() error {
 	return nil
 }
 
-// Close lets the callers that wait have their answers, makes the anchor durable and lets go of the files. When ctx
-// ends first the writer stays shut, and Close may be called again.
+// Close rejects new calls, waits for the queued ones, syncs the anchor and closes the files. When ctx ends first the writer
+// remains closed to new calls, and Close may be called again.
 func (w *Writer) Close(ctx context.Context) error {
 	w.mu.Lock()
 	w.closed = true
@@ -462,7 +465,7 @@ func (w *Writer) Close(ctx context.Context) error {
 	return nil
 }
 
-// closeFiles closes the files, which frees their locks.
+// closeFiles closes the head files, which releases their locks.
 func (w *Writer) closeFiles() error {
 	var errs []error
 	if w.current != nil {

@@ -29,7 +29,7 @@ func TestAppendResult(t *testing.T) {
 		{"stored", planModes(store), nil, 1, 3},
 		{"full", planModes(store, full), ErrFull, 1, 2},
 		{"refused", planModes(store, refuse), ErrRefused, 1, 2},
-		{"id used by somebody else", planModes(store, dup), ErrDuplicate, 1, 2},
+		{"id used by another client", planModes(store, dup), ErrDuplicate, 1, 2},
 		{"answer lost once", planModes(store, loseAck), nil, 1, 3},
 		{"message lost twice", planModes(store, drop, drop), nil, 1, 3},
 		{"message late", planModes(store, late), nil, 1, 3},
@@ -63,7 +63,7 @@ func TestAppendResult(t *testing.T) {
 	}
 }
 
-// While nobody answers, every append is uncertain, and the heads do not pile up.
+// During an outage every append is uncertain, and head files do not accumulate.
 func TestOutageDoesNotAccumulateHeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := headsDir(t)
@@ -101,7 +101,7 @@ func TestOutageDoesNotAccumulateHeads(t *testing.T) {
 	})
 }
 
-// The very first chain has nothing to link; if its fate is unknown, the next one says so with a link to record 0.
+// The first chain has nothing to link; when it is uncertain, the next chain links it at record 0.
 func TestUncertainFirstChainIsLinkedAtRecordZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := headsDir(t)
@@ -391,7 +391,7 @@ func TestGroupCommitBoundsBytes(t *testing.T) {
 	})
 }
 
-// Callers that lose patience must not disturb the others, wherever they are in the queue.
+// A caller whose context ends must not disturb the others, at any position of the queue.
 func TestCancelledCallersDoNotDisturbOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := headsDir(t)
@@ -540,7 +540,7 @@ func TestConcurrentAppends(t *testing.T) {
 	})
 }
 
-// inBubble hides the deadline of the test, which must not be asked for where time is not real.
+// inBubble hides the deadline of the test, which a synctest bubble must not read.
 type inBubble struct{ rapid.TB }
 
 // simulate runs writers through random failures and crashes.

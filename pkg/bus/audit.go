@@ -15,7 +15,7 @@ import (
 	"conclave/subjects"
 )
 
-// NewAuditLog appends to the audit log through a writer's connection. It can do nothing else there.
+// NewAuditLog returns a log that appends to the audit stream over the connection of an audit writer.
 func NewAuditLog(nc *nats.Conn) audit.Log { return auditLog{nc} }
 
 type auditLog struct{ nc *nats.Conn }
@@ -28,11 +28,11 @@ func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bo
 	}
 	m := &nats.Msg{Subject: topic.Name, Data: data, Header: nats.Header{
 		jetstream.MsgIDHeader:          {id},
-		jetstream.ExpectedStreamHeader: {subjects.Audit}, // a lookalike stream must not take the acks
+		jetstream.ExpectedStreamHeader: {subjects.Audit}, // a stream of another name must not acknowledge
 	}}
 	r, err := l.nc.RequestMsgWithContext(ctx, m)
-	if err != nil { // nobody knows whether it is stored; often a server that is starting, and the next try is lucky
-		return false, fmt.Errorf("the audit does not answer: %w", err)
+	if err != nil { // the message may be stored; the writer retries
+		return false, fmt.Errorf("no acknowledgement from the audit stream: %w", err)
 	}
 	var ack struct {
 		Stream    string              `json:"stream"`
@@ -42,26 +42,27 @@ func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bo
 	}
 	switch err := json.Unmarshal(r.Data, &ack); {
 	case err != nil:
-		return false, fmt.Errorf("the audit's answer could not be read: %w", err)
+		return false, fmt.Errorf("malformed acknowledgement from the audit stream: %w", err)
 	case ack.Error != nil && ack.Error.ErrorCode == errCodeStoreFailed && strings.Contains(ack.Error.Description, "maximum bytes"):
 		return false, fmt.Errorf("%w: %w", audit.ErrFull, ack.Error)
 	case ack.Error != nil:
 		return false, fmt.Errorf("%w: %w", audit.ErrRefused, ack.Error)
 	case ack.Stream != subjects.Audit || ack.Seq == 0:
-		return false, fmt.Errorf("not an acknowledgement of the audit: stream %q", ack.Stream)
+		return false, fmt.Errorf("acknowledgement from stream %q instead of the audit stream", ack.Stream)
 	}
 	return ack.Duplicate, nil
 }
 
-// errCodeStoreFailed is the server's code for a stream that would not take a message, a full one among them.
+// errCodeStoreFailed is the server's code for a message that a stream did not store, because it is full or for other reasons.
 const errCodeStoreFailed jetstream.ErrorCode = 10077
 
-// AuditSource reads the audit log with the auditor's connection, up to the last message there is now. It asks for each
-// message by sequence: what a direct get says of a subject is the writer's word, this is the server's.
+// AuditSource reads the audit log over the auditor's connection, up to the message that is last now. It gets messages by
+// sequence: the subject then comes from the server, while that of a direct get comes from a header that the writer sets.
 func AuditSource(ctx context.Context, nc *nats.Conn) (audit.Source, error) {
 	return auditSourceFrom(ctx, nc, 0)
 }
 
+// auditSourceFrom is [AuditSource] from the stream sequence first on.
 func auditSourceFrom(ctx context.Context, nc *nats.Conn, first uint64) (audit.Source, error) {
 	var info struct {
 		State struct {
@@ -74,7 +75,7 @@ func auditSourceFrom(ctx context.Context, nc *nats.Conn, first uint64) (audit.So
 		return audit.Source{}, err
 	}
 	if info.Error != nil {
-		return audit.Source{}, fmt.Errorf("reading the audit: %w", info.Error)
+		return audit.Source{}, fmt.Errorf("reading the audit log: %w", info.Error)
 	}
 	first = max(first, info.State.First)
 	return audit.Source{First: first, Last: info.State.Last, Messages: func(yield func(audit.Stored, error) bool) {
@@ -82,19 +83,21 @@ func auditSourceFrom(ctx context.Context, nc *nats.Conn, first uint64) (audit.So
 	}}, nil
 }
 
-// ReadFirstAuditMessage is the first message of the audit log.
+// ReadFirstAuditMessage reads the first message of the audit log, its genesis.
 func ReadFirstAuditMessage(ctx context.Context, nc *nats.Conn) (audit.Stored, error) {
 	return readAuditMessage(ctx, nc, 1)
 }
 
-// AuditSourceAfter reads what was stored after a sequence.
+// AuditSourceAfter is [AuditSource] for the messages after the stream sequence seq.
 func AuditSourceAfter(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Source, error) {
 	return auditSourceFrom(ctx, nc, seq+1)
 }
 
-// readWindow is how many messages are asked for at once. One at a time would wait a round trip for each.
+// readWindow is the number of concurrent requests; one at a time would wait a round trip for each message.
 const readWindow = 128
 
+// readAuditMessages yields the messages from first to last in order and stops at the first error. A missing message is skipped:
+// the verifier detects the gap in the sequence.
 func readAuditMessages(ctx context.Context, nc *nats.Conn, first, last uint64, yield func(audit.Stored, error) bool) {
 	type result struct {
 		audit.Stored
@@ -112,7 +115,7 @@ func readAuditMessages(ctx context.Context, nc *nats.Conn, first, last uint64, y
 		}
 		for _, c := range results {
 			r := <-c
-			if errors.Is(r.err, errNoMessage) { // a hole: the verifier sees the gap in the sequence
+			if errors.Is(r.err, errNoMessage) {
 				continue
 			}
 			if !yield(r.Stored, r.err) || r.err != nil {
@@ -124,6 +127,7 @@ func readAuditMessages(ctx context.Context, nc *nats.Conn, first, last uint64, y
 
 var errNoMessage = errors.New("no message at this sequence")
 
+// readAuditMessage reads one message; errNoMessage means that the stream has none at seq.
 func readAuditMessage(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Stored, error) {
 	var got struct {
 		Message *struct {
@@ -142,18 +146,19 @@ func readAuditMessage(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Sto
 	case got.Error != nil:
 		return audit.Stored{}, fmt.Errorf("reading audit message %d: %w", seq, got.Error)
 	case got.Message == nil:
-		return audit.Stored{}, fmt.Errorf("reading audit message %d: empty answer", seq)
+		return audit.Stored{}, fmt.Errorf("reading audit message %d: empty reply", seq)
 	}
 	return audit.Stored{Seq: got.Message.Seq, Subject: got.Message.Subject, Data: got.Message.Data}, nil
 }
 
-// requestAuditAPI asks the audit log's API. A read that gets no answer is tried again: the server may be busy writing.
+// requestAuditAPI sends a read request to the JetStream API of the audit account and decodes the reply into into. It makes up
+// to three attempts of 5 s each, because the server may be busy writing.
 func requestAuditAPI(ctx context.Context, nc *nats.Conn, verb string, body, into any) error {
 	var data []byte
 	if body != nil {
 		var err error
 		if data, err = json.Marshal(body); err != nil {
-			return fmt.Errorf("reading the audit: %w", err)
+			return fmt.Errorf("reading the audit log: %w", err)
 		}
 	}
 	var err error
@@ -164,7 +169,7 @@ func requestAuditAPI(ctx context.Context, nc *nats.Conn, verb string, body, into
 		cancel()
 		if err == nil {
 			if err := json.Unmarshal(m.Data, into); err != nil {
-				return fmt.Errorf("reading the audit: %w", err)
+				return fmt.Errorf("reading the audit log: %w", err)
 			}
 			return nil
 		}
@@ -172,5 +177,5 @@ func requestAuditAPI(ctx context.Context, nc *nats.Conn, verb string, body, into
 			break
 		}
 	}
-	return fmt.Errorf("reading the audit: %w", err)
+	return fmt.Errorf("reading the audit log: %w", err)
 }

@@ -7,8 +7,8 @@ import (
 	"conclave/subjects"
 )
 
-// brokerRows are the doors of the broker that lead past the layers: what the user lists, revokes and has explained, the
-// keys of models, the family of an agent, and the stores that the broker decides by.
+// brokerRows are the subjects of the broker that bypass its layers: listing and revoking approvals, explaining the policy,
+// model keys, spawning, and the buckets that the broker decides by.
 func brokerRows() []row {
 	people := subjects.UserAccounts
 	strangers := rolesExcept(people...)
@@ -22,9 +22,9 @@ func brokerRows() []row {
 				control: request(p, s), receivers: []string{"broker ctl." + p + "." + s, replyTo(p)},
 			})
 		}
-		// The reply of one door is no key to another.
-		doors := []string{"approval.list", "approval.revoke.a1", "policy.explain", "session.config"}
-		next := doors[(i+1)%len(doors)]
+		// A reply subject on one service does not reach another.
+		services := []string{"approval.list", "approval.revoke.a1", "policy.explain", "session.config"}
+		next := services[(i+1)%len(services)]
 		out = append(out, row{
 			name: "through " + s + " to what the user did not say", accepted: true,
 			denied:  replying("user", s, "{}", "ctl.gateway."+next, "ctl.user."+next, "agent.model.secret.use", "secret.get", "tool.call.tools.run_shell", "$KV.rules.x"),
@@ -61,7 +61,7 @@ func brokerRows() []row {
 			control: request("model", "secret.use"), receivers: []string{"broker agent.model.secret.use", replyTo("model")},
 		},
 		row{
-			name: "a parked result for one who is no person", setup: []publication{{role: "broker", subject: "core.API.$KV.parked.p1"}},
+			name: "a parked result for one who is not a user", setup: []publication{{role: "broker", subject: "core.API.$KV.parked.p1"}},
 			denied:  slices.Concat(publishedByEach(rolesExcept("user", "gateway", "broker"), "core.API.DIRECT.GET.KV_parked.$KV.parked.p1"), publishedByEach(rolesExcept("broker"), "core.API.DIRECT.GET.KV_parked"), publishedByEach(rolesExcept("broker"), "core.API.STREAM.MSG.GET.KV_parked")),
 			control: publication{role: "user", subject: "core.API.DIRECT.GET.KV_parked.$KV.parked.p1", reply: inbox}, receivers: []string{replyTo("user")},
 		},

@@ -1,5 +1,5 @@
-// Package bus runs or reaches the NATS server: it makes the keys, feeds the generated nats.conf to the embedded server,
-// creates the streams and connects one role at a time. It is the only importer of nats-server.
+// Package bus embeds or connects to the NATS server: it creates the keys, starts the embedded server with the generated
+// nats.conf, creates the streams and connects roles. It is the only importer of nats-server.
 package bus
 
 import (
@@ -18,40 +18,40 @@ import (
 	"conclave/subjects"
 )
 
-// Prefixes under which an account without JetStream of its own reaches the API of a place.
+// API prefixes under which an account without its own JetStream reaches that of CORE and of AUDIT.
 const (
 	CoreAPI  = "core.API"
 	AuditAPI = "auditlog.API"
 )
 
 var (
-	// ErrUnreachable means that no server answers at the address.
+	// ErrUnreachable means that no NATS server answers at the address.
 	ErrUnreachable = errors.New("no NATS server answers")
-	// ErrKeyRejected means that the server does not know the key, or knows it for another account.
-	ErrKeyRejected = errors.New("the server refuses the key")
+	// ErrKeyRejected means that the server does not know the key.
+	ErrKeyRejected = errors.New("key rejected by the server")
 )
 
-// ConnError is something that went wrong on a connection without anyone asking: a denied subject, a slow consumer.
+// ConnError is an asynchronous error of a connection: a denied subject, a slow consumer.
 type ConnError struct {
 	Role string
 	Err  error
 }
 
-// IsDenied reports whether the server refused a subject.
+// IsDenied reports whether the server denied a subject.
 func (t ConnError) IsDenied() bool { return errors.Is(t.Err, nats.ErrPermissionViolation) }
 
-// Bus reaches one server, embedded or not, and connects roles to it. Each connection has exactly one role's key.
+// Bus connects roles to one server, embedded or in another process. Each connection has the key of exactly one role.
 type Bus struct {
 	URL    string  // where the server listens
 	Keys   Keys    // seeds by role
 	Server *Server // nil when the server is another process
 	TCP    bool    // connect over TCP even when the server is embedded
 	Log    *slog.Logger
-	// OnConnError hears of everything the error handlers hear. Nil logs it.
+	// OnConnError receives the asynchronous errors of all connections; nil logs them.
 	OnConnError func(ConnError)
 }
 
-// Dial connects a role. The error names the role and says what to do about it.
+// Dial connects a role with the key from its file. The error names the role.
 func (b *Bus) Dial(role string, more ...nats.Option) (*nats.Conn, error) {
 	seed, err := b.Keys.Seed(role)
 	if err != nil {
@@ -60,6 +60,7 @@ func (b *Bus) Dial(role string, more ...nats.Option) (*nats.Conn, error) {
 	return b.connectRole(role, seed, more...)
 }
 
+// connectRole connects a role with the given key. The connection reconnects forever; more overrides the options.
 func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) (*nats.Conn, error) {
 	pub, err := seed.PublicKey()
 	if err != nil {
@@ -74,7 +75,7 @@ func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) 
 		nats.Timeout(5 * time.Second),
 		nats.PingInterval(10 * time.Second),
 		nats.MaxPingsOutstanding(2),
-		nats.ReconnectBufSize(-1), // a publish while the link is down fails at once instead of pretending
+		nats.ReconnectBufSize(-1), // a publish while disconnected fails at once instead of being buffered
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.reportConnError(role, err) }),
 	}
 	if p := inboxPrefix(role); p != "" {
@@ -88,7 +89,7 @@ func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) 
 	case err == nil:
 		return nc, nil
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), strings.Contains(err.Error(), "closed pipe"):
-		return nil, fmt.Errorf("connecting %s: %w: its key file and the server's configuration do not belong together (%w)", role, ErrKeyRejected, err)
+		return nil, fmt.Errorf("connecting %s: %w: its key file does not match the configuration of the server (%w)", role, ErrKeyRejected, err)
 	default:
 		return nil, fmt.Errorf("connecting %s to %s: %w (%w)", role, b.URL, ErrUnreachable, err)
 	}
@@ -104,7 +105,8 @@ func (b *Bus) reportConnError(role string, err error) {
 	}
 }
 
-// inboxPrefix is the inbox of a role that shares its account: "_INBOX.<role>", so that no neighbour can listen in.
+// inboxPrefix returns "_INBOX.<role>" for a role that shares its account, so that no other role can subscribe to its replies,
+// and "" for other roles.
 func inboxPrefix(role string) string {
 	for _, a := range subjects.Table().Accounts {
 		for _, u := range a.Users {
@@ -116,7 +118,8 @@ func inboxPrefix(role string) string {
 	return ""
 }
 
-// ConfirmSubscriptions flushes what was subscribed and reports what the server refused: only then is a listener there and permitted.
+// ConfirmSubscriptions flushes the subscriptions of nc and returns the permission violation if the server denied one. Only
+// after it returns nil is an actor ready.
 func ConfirmSubscriptions(ctx context.Context, nc *nats.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -129,12 +132,13 @@ func ConfirmSubscriptions(ctx context.Context, nc *nats.Conn) error {
 	return nil
 }
 
-// CoreJetStream is JetStream as an account without streams of its own reaches it.
+// CoreJetStream returns the JetStream of CORE for an account without streams.
 func CoreJetStream(nc *nats.Conn) (jetstream.JetStream, error) {
 	return jetstream.NewWithAPIPrefix(nc, CoreAPI)
 }
 
-// DrainConn drains the connection and waits until it is closed. Drain alone returns at once with messages unhandled.
+// DrainConn drains the connection and waits until it is closed or ctx ends. nats.Conn.Drain alone returns before the pending
+// messages are handled.
 func DrainConn(ctx context.Context, nc *nats.Conn) error {
 	closed := nc.StatusChanged(nats.CLOSED)
 	if err := nc.Drain(); err != nil {

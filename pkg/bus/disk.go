@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// minFreeBytes is how much room the store's disk must have. Below it the server may already have failed to write.
+// minFreeBytes is the free disk space below which the server may have failed to write.
 const minFreeBytes = 16 << 20
 
-// WatchDisk looks after the store's disk until ctx ends. A NATS server whose disk was full says nothing and stores
-// nothing until it is restarted, so after a shortage it is restarted as soon as there is room again; what it had
-// acknowledged survives. In between nothing is acknowledged, so nothing unaudited runs.
+// WatchDisk checks the disk of the store every interval until ctx ends. A NATS server whose disk was full stores nothing until it
+// is restarted, so WatchDisk restarts it when space is available again; acknowledged messages survive. Meanwhile nothing is
+// acknowledged, so no unaudited call runs.
 func (s *Server) WatchDisk(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -25,14 +25,14 @@ func (s *Server) WatchDisk(ctx context.Context, every time.Duration) {
 		free, err := FreeBytes(s.cfg.Store)
 		switch {
 		case err != nil:
-			s.logWarning("cannot see how much room the store has", "err", err)
+			s.logWarning("reading the free disk space failed", "err", err)
 		case free < minFreeBytes && !short:
 			short = true
-			s.logWarning("the disk is full: tool calls are denied until there is room", "store", s.cfg.Store, "free", free)
+			s.logWarning("disk full: tool calls are denied until space is available", "store", s.cfg.Store, "free", free)
 		case free >= 2*minFreeBytes && (short || s.isJetStreamDown()):
-			s.logWarning("there is room again: restarting the server", "free", free)
+			s.logWarning("disk space available again: restarting the server", "free", free)
 			if err := s.Restart(); err != nil {
-				s.logWarning("restart failed, will try again", "err", err)
+				s.logWarning("restart failed, will retry", "err", err)
 				continue
 			}
 			short = false
@@ -40,7 +40,7 @@ func (s *Server) WatchDisk(ctx context.Context, every time.Duration) {
 	}
 }
 
-// isJetStreamDown reports whether JetStream has turned itself off, as it does after a failed write.
+// isJetStreamDown reports whether JetStream has disabled itself, as it does after a failed write, or the server is down.
 func (s *Server) isJetStreamDown() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +53,7 @@ func (s *Server) logWarning(msg string, args ...any) {
 	}
 }
 
-// FreeBytes is how many bytes a normal user may still write to the disk that holds dir.
+// FreeBytes returns the bytes that an unprivileged user may still write to the disk of dir.
 func FreeBytes(dir string) (int64, error) {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {

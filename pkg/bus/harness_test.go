@@ -25,10 +25,10 @@ import (
 	"conclave/subjects"
 )
 
-// testTimeout is how long a test waits for what must come. Nothing waits this long for what must not.
+// testTimeout is the wait for messages that must arrive.
 const testTimeout = 20 * time.Second
 
-// startBus runs a provisioned server that ends with the test.
+// startBus runs a provisioned server that stops with the test.
 func startBus(t testing.TB) *bus.Bus {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,15 +48,15 @@ func startBus(t testing.TB) *bus.Bus {
 	return &bus.Bus{URL: srv.URL(), Keys: keys, Server: srv, TCP: true}
 }
 
-// received is one message as a listener got it.
+// received is one message as a subscriber received it.
 type received struct {
 	role, subject, reply, header, body string
 }
 
 func (m received) String() string { return m.role + " " + m.subject }
 
-// rawClient is a NATS client written by hand. It says what a well-mannered library refuses to say, such as a subject with a
-// wildcard or a header of its own choice, and after a flush it has everything the server sent it before.
+// rawClient is a hand-written NATS client. It sends what the client library rejects, such as a subject with a wildcard or a
+// reserved header, and after a flush it has received everything the server sent before.
 type rawClient struct {
 	role string
 	conn net.Conn
@@ -64,15 +64,15 @@ type rawClient struct {
 
 	writeMu  sync.Mutex // guards the writer
 	w        *bufio.Writer
-	mu       sync.Mutex // guards heard and errs
+	mu       sync.Mutex // guards messages and errs
 	messages []received
 	errs     []string
 	pongs    chan struct{}
 	closed   chan struct{}
-	arrivals chan struct{} // a message came; nil when nobody waits for that
+	arrivals chan struct{} // signals a message; may be nil
 }
 
-// dialRaw connects over TCP. seed nil connects without a key; rings hears of every message.
+// dialRaw connects over TCP. seed nil connects without a key; arrivals is signalled for every message.
 func dialRaw(url, role string, seed nkeys.KeyPair, arrivals chan struct{}) (*rawClient, error) {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "nats://"))
 	if err != nil {
@@ -120,7 +120,7 @@ func (p *rawClient) close() {
 	<-p.closed
 }
 
-// write keeps what is said until the next ping. It ignores errors: a connection that the server closed shows then.
+// write buffers s until the next ping. It ignores errors: a closed connection shows at the pong.
 func (p *rawClient) write(s string) {
 	p.writeMu.Lock()
 	defer p.writeMu.Unlock()
@@ -145,7 +145,7 @@ func (p *rawClient) sub(subject string) {
 	p.write(fmt.Sprintf("SUB %s %d\r\n", subject, p.sids))
 }
 
-// flush returns when the server has handled everything said before and everything it sent before is in heard.
+// flush returns when the server has handled everything written before, and everything it sent before is in messages.
 func (p *rawClient) flush() error {
 	p.ping()
 	return p.pong()
@@ -245,26 +245,26 @@ func (p *rawClient) read(r *bufio.Reader) {
 	}
 }
 
-// harness is a server under the real grants with a stand-in behind every key. Each listens to all it may listen to, and
-// each is as naive as can be: it answers every request, and the broker calls whichever tool it is asked for. So whatever
-// is refused here is refused by the bus alone.
+// harness is a server with the real permissions and a naive client for every role. Each client subscribes to everything it may,
+// and replies to every request; the broker calls every tool that is requested. So what is denied here is denied by the
+// bus alone.
 //
-// The stand-ins have no goroutines: they act inside settle, in the test's own time.
+// The clients have no goroutines: they handle messages inside runUntilIdle.
 type harness struct {
 	t            testing.TB // of the row that runs
-	parent       testing.TB // of the system
+	parent       testing.TB // of the harness
 	b            *bus.Bus
 	table        subjects.Layout
 	roles        []string
 	clients      map[string]*rawClient
-	publishers   map[string]*rawClient // connections to speak with, by role
-	pubs         map[string][]string   // what the table lets a role say
-	received     []received            // all that was heard since clear, in order
-	pendingCalls map[string]string     // the broker's pending calls: its inbox -> whom to answer
-	passive      map[string]bool       // roles that hear and do not act
+	publishers   map[string]*rawClient // connections for publishing, by role
+	pubs         map[string][]string   // subjects that the table lets a role publish
+	received     []received            // messages since the last reset, in order
+	pendingCalls map[string]string     // the broker's pending calls: its inbox -> reply subject
+	passive      map[string]bool       // roles that receive and do not reply
 	lastInbox    int
-	lastStates   map[string]streamState // as grown last saw the streams
-	arrivals     chan struct{}          // someone heard something
+	lastStates   map[string]streamState // as of the last addedMessages
+	arrivals     chan struct{}          // signals a message at any client
 	user         *nats.Conn             // reads EVENTS for the checks
 	audit        *nats.Conn             // reads AUDIT
 	sys          *nats.Conn             // reads the state of every stream
@@ -273,7 +273,7 @@ type harness struct {
 // checkInbox marks the traffic of the checks themselves.
 const checkInbox = "_INBOX.check"
 
-// newHarness starts the server and every stand-in but the absent ones.
+// newHarness starts the server and the clients of all roles but the absent ones.
 func newHarness(t testing.TB, absent ...string) *harness {
 	t.Helper()
 	h := &harness{t: t, parent: t, b: startBus(t), table: subjects.Table(), clients: map[string]*rawClient{}, publishers: map[string]*rawClient{}, arrivals: make(chan struct{}, 1), pubs: map[string][]string{}, pendingCalls: map[string]string{}, passive: map[string]bool{}}
@@ -300,7 +300,7 @@ func newHarness(t testing.TB, absent ...string) *harness {
 			h.roles = append(h.roles, r)
 			h.flush(p)
 			if e := p.takeErrors(); len(e) > 0 {
-				t.Fatalf("%s may not listen as the table says: %v", r, e)
+				t.Fatalf("%s may not subscribe as the table allows: %v", r, e)
 			}
 		}
 	}
@@ -316,15 +316,15 @@ func newHarness(t testing.TB, absent ...string) *harness {
 	return h
 }
 
-// allowedSubjects reads from the table what one user may say and hear. It is written apart from the renderer, so that the two
-// check each other.
+// allowedSubjects derives from the table what a user may publish and subscribe to. It shares no code with the renderer of
+// nats.conf, so that the two check each other.
 func allowedSubjects(l subjects.Layout, a subjects.Account, u subjects.User) (pub, sub []string) {
 	pub, sub = slices.Clone(u.Pub), slices.Clone(u.Sub)
 	if u.Isolated {
 		return pub, sub
 	}
 	if slices.Contains(sub, ">") {
-		sub = []string{">"} // the rest would only be heard twice
+		sub = []string{">"} // the others would deliver twice
 	} else {
 		sub = append(sub, "_INBOX.>")
 	}
@@ -372,7 +372,7 @@ func (h *harness) flush(p *rawClient) {
 	}
 }
 
-// mayPublish reports whether the table lets a role say a subject.
+// mayPublish reports whether the table lets a role publish a subject.
 func (h *harness) mayPublish(role, subject string) bool {
 	return slices.ContainsFunc(h.pubs[role], func(p string) bool { _, ok := subjects.Match(p, subject); return ok })
 }
@@ -382,7 +382,7 @@ func (h *harness) isForeign(a, b string) bool {
 	return a != b && (h.table.AccountOf(a) != h.table.AccountOf(b) || h.table.AccountOf(a) == "tools")
 }
 
-// publication is one thing said by one role.
+// publication is one message published by one role.
 type publication struct {
 	role, subject, reply, header, body string
 }
@@ -416,7 +416,7 @@ func (h *harness) publishOn(p *rawClient, a publication) []string {
 	return p.takeErrors()
 }
 
-// runUntilIdle lets everyone hear and act until a whole round brings nothing new.
+// runUntilIdle lets all clients receive and reply until a whole round brings no message.
 func (h *harness) runUntilIdle() {
 	h.t.Helper()
 	for range 500 {
@@ -442,13 +442,13 @@ func (h *harness) runUntilIdle() {
 			return
 		}
 	}
-	h.t.Fatalf("the system does not come to rest; last heard: %v", h.received[max(0, len(h.received)-5):])
+	h.t.Fatalf("messages do not end; last received: %v", h.received[max(0, len(h.received)-5):])
 }
 
-// brokerCalls is where the naive broker hears the answers of the tools that it called.
+// brokerCalls is where the naive broker receives the replies of the tools that it called.
 const brokerCalls = "_INBOX.broker.call."
 
-// handleMessage is what a naive actor does with what it hears.
+// handleMessage replies to m as a naive actor does.
 func (h *harness) handleMessage(p *rawClient, m received) {
 	if h.passive[p.role] {
 		return
@@ -500,13 +500,13 @@ func (h *harness) awaitReceived(what ...string) {
 			return
 		}
 		if time.Now().After(end) {
-			h.t.Fatalf("never heard: %q; heard: %v", missing, h.received)
+			h.t.Fatalf("never received: %q; received: %v", missing, h.received)
 		}
 		h.waitArrival(100 * time.Millisecond)
 	}
 }
 
-// waitArrival returns when someone hears something, or after d.
+// waitArrival returns when a message arrives, or after d.
 func (h *harness) waitArrival(d time.Duration) {
 	select {
 	case <-h.arrivals:
@@ -632,7 +632,7 @@ func (h *harness) addedMessages(before map[string]streamState, shrinks ...string
 	return added
 }
 
-// unexpectedReceivers lists what was heard by others than the speaker and is not expected. Once each.
+// unexpectedReceivers lists the messages that roles other than the publisher received and that are not expected, deduped.
 func (h *harness) unexpectedReceivers(as string, log []received, expected ...string) (out []string) {
 	for _, m := range log {
 		if !h.isForeign(as, m.role) || strings.HasPrefix(m.subject, brokerCalls) || slices.ContainsFunc(expected, func(w string) bool { return matchesExpectation(w, m) }) {

@@ -14,13 +14,13 @@ import (
 	"conclave/subjects"
 )
 
-// Home is where an installation keeps its files: what it needs to remember, and what the user has set.
+// Home is the pair of folders of an installation: its data and its configuration.
 type Home struct {
 	Data   string
 	Config string
 }
 
-// DefaultHome follows the XDG folders.
+// DefaultHome returns the folders of the XDG base directory specification.
 func DefaultHome() (Home, error) {
 	data, err := xdgFolder("XDG_DATA_HOME", ".local/share")
 	if err != nil {
@@ -33,6 +33,7 @@ func DefaultHome() (Home, error) {
 	return Home{Data: filepath.Join(data, "conclave"), Config: filepath.Join(config, "conclave")}, nil
 }
 
+// xdgFolder returns the folder of an XDG variable, or fallback below the home folder when it is unset or not absolute.
 func xdgFolder(variable, fallback string) (string, error) {
 	if d := os.Getenv(variable); filepath.IsAbs(d) {
 		return d, nil
@@ -50,14 +51,14 @@ func (h Home) Keys() Keys { return Keys{filepath.Join(h.Data, "keys")} }
 // Store is the folder of the streams.
 func (h Home) Store() string { return filepath.Join(h.Data, "jetstream") }
 
-// Heads is the folder of the audit's anchors, outside the stream on purpose.
+// Heads is the folder of the audit anchors. It is outside the store, so that damage to the stream shows.
 func (h Home) Heads() string { return filepath.Join(h.Data, "audit", "heads") }
 
-// Sealed is the folder of audits that were rotated out.
+// Sealed is the folder of sealed audit logs.
 func (h Home) Sealed() string { return filepath.Join(h.Data, "audit", "sealed") }
 
-// Pending is the first record of the next trail, written down before the stream has it, so that a crash in between
-// cannot leave an audit log whose beginning nobody knows.
+// Pending is the file of the genesis record of the next audit log. It is written before the stream is created, so that a
+// crash in between cannot leave a log with an unknown genesis.
 func (h Home) Pending() string { return filepath.Join(h.Data, "audit", "genesis.next") }
 
 // AuditStore is where the server keeps the audit stream.
@@ -65,36 +66,36 @@ func (h Home) AuditStore() string {
 	return filepath.Join(h.Store(), "jetstream", subjects.Audit, "streams", subjects.Audit)
 }
 
-// HashKey is the key of the audit's params_hash.
+// HashKey is the file of the key of params_hash in audit records.
 func (h Home) HashKey() string { return filepath.Join(h.Data, "keys", "params.key") }
 
-// Env is the file that a stand-alone nats-server reads its public keys and places from.
+// Env is the file with the variables of nats.conf for a stand-alone nats-server.
 func (h Home) Env() string { return filepath.Join(h.Data, "nats.env") }
 
-// ErrFolderWritable means that others may write into a folder that must be ours alone.
-var ErrFolderWritable = errors.New("others may write into this folder")
+// ErrFolderWritable means that other users may write to the data or configuration folder.
+var ErrFolderWritable = errors.New("folder writable by other users")
 
-// CreateFolders makes the folders, closed to others, and refuses folders that others may write.
+// CreateFolders creates the folders with mode 0700. It denies data and configuration folders that other users may write: they
+// could replace keys, anchors or the policy.
 func (h Home) CreateFolders() error {
 	for _, d := range []string{h.Data, h.Config, h.Keys().Dir, h.Heads(), h.Sealed()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return fmt.Errorf("making %s: %w", d, err)
 		}
 	}
-	// A folder of ours that others may write is no longer ours: they could swap keys, anchors or the policy.
 	for _, d := range []string{h.Data, h.Config} {
 		info, err := os.Stat(d)
 		if err != nil {
 			return fmt.Errorf("looking at %s: %w", d, err)
 		}
 		if info.Mode().Perm()&0o022 != 0 {
-			return fmt.Errorf("%w: %s has mode %o; run chmod 700 on it and look at what is inside", ErrFolderWritable, d, info.Mode().Perm())
+			return fmt.Errorf("%w: %s has mode %o; run chmod 700 on it and check its files", ErrFolderWritable, d, info.Mode().Perm())
 		}
 	}
 	return nil
 }
 
-// Running is what a running system leaves for the commands that want to reach it.
+// Running is the content of the run file, by which commands find the running system.
 type Running struct {
 	PID int    `json:"pid"`
 	URL string `json:"url"`
@@ -103,8 +104,8 @@ type Running struct {
 // ErrInUse means that another conclave runs on the same data folder.
 var ErrInUse = errors.New("another conclave is running on this data folder")
 
-// Lock keeps the data folder to this process until the returned function is called. Two servers on one store would
-// destroy it.
+// Lock locks the data folder until unlock is called; ErrInUse means that another process holds it. Two servers on one store
+// would destroy it. unlock also removes the run file.
 func (h Home) Lock() (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(h.Data, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -123,13 +124,13 @@ func (h Home) Lock() (unlock func(), err error) {
 	}
 	return func() {
 		_ = os.Remove(h.runFilePath())
-		// Not by closing alone: a child process that is just being born holds a copy of the file for an instant.
+		// Closing alone is not enough: a child process between fork and exec holds a copy of the descriptor.
 		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
 		f.Close()
 	}, nil
 }
 
-// WriteRunning leaves word of where this process's server is.
+// WriteRunning writes the run file with the id of this process and the URL of its server.
 func (h Home) WriteRunning(url string) error {
 	b, err := json.Marshal(Running{os.Getpid(), url})
 	if err != nil {
@@ -144,7 +145,7 @@ func (h Home) WriteRunning(url string) error {
 // ErrNotRunning means that no system runs on this data folder.
 var ErrNotRunning = errors.New("conclave is not running")
 
-// ReadRunning says where the running system's server is.
+// ReadRunning reads the run file. The error wraps [ErrNotRunning] when there is none or its process has ended.
 func (h Home) ReadRunning() (Running, error) {
 	var r Running
 	b, err := os.ReadFile(h.runFilePath())
@@ -157,7 +158,7 @@ func (h Home) ReadRunning() (Running, error) {
 	if err := json.Unmarshal(b, &r); err != nil {
 		return r, fmt.Errorf("reading %s: %w", h.runFilePath(), err)
 	}
-	// A process that was killed leaves its word behind.
+	// A killed process leaves its run file behind.
 	if err := syscall.Kill(r.PID, 0); errors.Is(err, syscall.ESRCH) {
 		return r, fmt.Errorf("%w on %s (process %d is gone): start it with conclave up", ErrNotRunning, h.Data, r.PID)
 	}
@@ -166,8 +167,8 @@ func (h Home) ReadRunning() (Running, error) {
 
 func (h Home) runFilePath() string { return filepath.Join(h.Data, "run.json") }
 
-// WriteEnv makes the keys of every role, the provisioners' too, and writes what a stand-alone nats-server needs to read
-// nats.conf: public keys and places, nothing secret. Values carry quotes of their own, which nats.conf wants.
+// WriteEnv writes the variables of nats.conf for a stand-alone nats-server: public keys, address and store, nothing secret. The
+// keys of all roles, the provisioners included, must exist. Values are quoted for nats.conf and for the shell.
 func (h Home) WriteEnv(cfg ServerConfig) error {
 	lasting, boot := subjects.Table().Roles()
 	public := map[string]string{}
@@ -180,7 +181,7 @@ func (h Home) WriteEnv(cfg ServerConfig) error {
 	}
 	vars := cfg.Vars(public)
 	var b strings.Builder
-	b.WriteString("# Public keys and places for nats.conf; nothing secret. Use: set -a; . " + strconv.Quote(h.Env()) + "; set +a\n")
+	b.WriteString("# Public keys, address and store for nats.conf; nothing secret. Use: set -a; . " + strconv.Quote(h.Env()) + "; set +a\n")
 	for _, name := range subjects.Table().EnvVars() {
 		b.WriteString(name + "='" + strings.ReplaceAll(vars[name], "'", `'\''`) + "'\n")
 	}
@@ -190,10 +191,10 @@ func (h Home) WriteEnv(cfg ServerConfig) error {
 	return nil
 }
 
-// ErrOtherContext means that the nats contexts are another installation's, with another data folder.
-var ErrOtherContext = errors.New("the nats contexts are another installation's")
+// ErrOtherContext means that the nats contexts belong to another installation, with another data folder.
+var ErrOtherContext = errors.New("the nats contexts belong to another installation")
 
-// contextKeyFile is the key file that an existing context names, "" when there is none or its file is gone.
+// contextKeyFile returns the key file that a nats context names, or "" when the context or the key file does not exist.
 func contextKeyFile(file string) string {
 	var c struct {
 		NKey string `json:"nkey"`
@@ -208,8 +209,8 @@ func contextKeyFile(file string) string {
 	return c.NKey
 }
 
-// WriteContexts writes two contexts for the nats tool: "conclave" for the user and "conclave-audit" for reading the
-// audit. It selects the first only where the user has selected none, and leaves another installation's alone.
+// WriteContexts writes two contexts for the nats command line tool, "conclave" for the user and "conclave-audit" to read the
+// audit log, and returns their folder. It selects the first only if none is selected, and keeps those of another installation.
 func WriteContexts(keys Keys, url string) (folder string, err error) {
 	config, err := xdgFolder("XDG_CONFIG_HOME", ".config")
 	if err != nil {
@@ -231,7 +232,7 @@ func WriteContexts(keys Keys, url string) (folder string, err error) {
 		}
 		file := filepath.Join(folder, c.name+".json")
 		if other := contextKeyFile(file); other != "" && other != keys.Path(c.role) {
-			return "", fmt.Errorf("%w: %s belongs to the one that keeps %s; to keep both, start this one with another XDG_CONFIG_HOME", ErrOtherContext, file, other)
+			return "", fmt.Errorf("%w: %s uses the key %s; to keep both, start this one with another XDG_CONFIG_HOME", ErrOtherContext, file, other)
 		}
 		if err := os.WriteFile(file, append(b, '\n'), 0o600); err != nil {
 			return "", fmt.Errorf("writing the nats context: %w", err)

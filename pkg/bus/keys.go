@@ -11,23 +11,23 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// Keys is the folder of seeds, one file per role, readable by its owner alone. A process reads only the files of the
-// roles it runs.
+// Keys is the folder of seeds, one file per role, readable by the owner only. A process reads only the files of the roles
+// that it runs.
 type Keys struct{ Dir string }
 
 // ErrMissingKey means that a role has no key file yet.
 var ErrMissingKey = errors.New("no key file")
 
-// Ensure makes the keys that are missing and reports how many it made. Existing ones are never touched.
+// Ensure creates the missing keys and returns how many. It never rewrites an existing file, not even a damaged one.
 func (k Keys) Ensure(roles []string) (made int, err error) {
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
 		return 0, fmt.Errorf("making the key folder: %w", err)
 	}
 	if err := os.Chmod(k.Dir, 0o700); err != nil {
-		return 0, fmt.Errorf("closing the key folder to others: %w", err)
+		return 0, fmt.Errorf("restricting the key folder: %w", err)
 	}
 	for _, r := range roles {
-		switch _, err := os.Stat(k.path(r)); {
+		switch _, err := os.Stat(k.Path(r)); {
 		case err == nil:
 			continue
 		case !errors.Is(err, fs.ErrNotExist):
@@ -41,6 +41,8 @@ func (k Keys) Ensure(roles []string) (made int, err error) {
 	return made, nil
 }
 
+// createKey creates the key of a role unless the file exists. The file is written aside and linked, so that concurrent first
+// starts share one complete seed.
 func (k Keys) createKey(role string) error {
 	kp, err := nkeys.CreateUser()
 	if err != nil {
@@ -52,7 +54,6 @@ func (k Keys) createKey(role string) error {
 		return fmt.Errorf("making the key of %s: %w", role, err)
 	}
 	defer clear(seed)
-	// A whole file or none: two first starts at once must not leave half a seed.
 	tmp, err := os.CreateTemp(k.Dir, "."+role+".*")
 	if err != nil {
 		return fmt.Errorf("writing the key of %s: %w", role, err)
@@ -62,15 +63,15 @@ func (k Keys) createKey(role string) error {
 	if err := errors.Join(werr, tmp.Chmod(0o600), tmp.Sync(), tmp.Close()); err != nil {
 		return fmt.Errorf("writing the key of %s: %w", role, err)
 	}
-	if err := os.Link(tmp.Name(), k.path(role)); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Link(tmp.Name(), k.Path(role)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("writing the key of %s: %w", role, err)
 	}
 	return nil
 }
 
-// Seed reads a role's key. A file that others may read is refused: the key is no longer known to be ours alone.
+// Seed reads the key of a role. It denies a file that other users may read. The error wraps [ErrMissingKey] when there is none.
 func (k Keys) Seed(role string) (nkeys.KeyPair, error) {
-	p := k.path(role)
+	p := k.Path(role)
 	info, err := os.Stat(p)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w %s: start conclave once on this machine, or copy the key here", ErrMissingKey, p)
@@ -79,7 +80,7 @@ func (k Keys) Seed(role string) (nkeys.KeyPair, error) {
 		return nil, fmt.Errorf("reading the key of %s: %w", role, err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("key file %s may be read by others (mode %o): run chmod 600 on it", p, info.Mode().Perm())
+		return nil, fmt.Errorf("key file %s is readable by other users (mode %o): run chmod 600 on it", p, info.Mode().Perm())
 	}
 	seed, err := os.ReadFile(p)
 	if err != nil {
@@ -93,7 +94,7 @@ func (k Keys) Seed(role string) (nkeys.KeyPair, error) {
 	return kp, nil
 }
 
-// Public is the public key of a role.
+// Public returns the public key of a role.
 func (k Keys) Public(role string) (string, error) {
 	kp, err := k.Seed(role)
 	if err != nil {
@@ -103,7 +104,5 @@ func (k Keys) Public(role string) (string, error) {
 	return kp.PublicKey()
 }
 
-// Path is a role's key file.
-func (k Keys) Path(role string) string { return k.path(role) }
-
-func (k Keys) path(role string) string { return filepath.Join(k.Dir, role+".nk") }
+// Path returns the key file of a role.
+func (k Keys) Path(role string) string { return filepath.Join(k.Dir, role+".nk") }

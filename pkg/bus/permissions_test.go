@@ -12,8 +12,8 @@ import (
 	"conclave/subjects"
 )
 
-// row is one thing that must not work, and beside it the same thing done by the one who may. The bad acts come first;
-// the good one follows on the same route, so when it has arrived, whatever the bad ones set off has arrived too.
+// row holds publications that must be denied, and as control the same by a role that may. The control follows on the same
+// route, so when it has arrived, every effect of the denied ones has arrived too.
 type row struct {
 	name      string
 	setup     []publication // brings about what the row needs; everything it does is allowed
@@ -29,13 +29,13 @@ type row struct {
 	rollup        string   // the bucket that the good act may empty
 }
 
-// TestPermissionMatrix walks every role through what it may do and what it must not. Nothing but the bus refuses here:
-// behind every key stands someone naive.
+// TestPermissionMatrix walks every role through what it may do and what it must not. Only the bus denies here:
+// the clients of all roles are naive.
 func TestPermissionMatrix(t *testing.T) {
 	t.Parallel()
 	groups := map[string][]row{
 		"agents": agentRows(), "replies": replyRows(), "tokens": tokenRows(), "pullers": pullRows(), "tools": toolRows(),
-		"person": userRows(), "services": serviceRows(), "audit": auditRows(), "broker": brokerRows(),
+		"user": userRows(), "services": serviceRows(), "audit": auditRows(), "broker": brokerRows(),
 	}
 	n, bad, good := 0, map[string]bool{}, map[string]bool{}
 	names := map[string]bool{}
@@ -71,7 +71,7 @@ func TestPermissionMatrix(t *testing.T) {
 	lasting, _ := subjects.Table().Roles()
 	for _, r := range lasting {
 		if !bad[r] {
-			t.Errorf("no row in which %s is refused", r)
+			t.Errorf("no row in which %s is denied", r)
 		}
 		if !good[r] {
 			t.Errorf("no row in which %s is the control", r)
@@ -80,7 +80,7 @@ func TestPermissionMatrix(t *testing.T) {
 	t.Logf("%d rows", n)
 }
 
-// runRow plays one row.
+// runRow runs one row.
 func (h *harness) runRow(r row) {
 	h.t.Helper()
 	for _, a := range r.setup {
@@ -116,7 +116,7 @@ func (h *harness) runRow(r row) {
 					kept = append(kept, storedBy(h, account, a.subject)...)
 				}
 			case len(v) != 1 || !strings.Contains(v[0], "Permissions Violation"):
-				h.t.Errorf("%s saying %s was not refused: %v", a.role, a.subject, v)
+				h.t.Errorf("%s saying %s was not denied: %v", a.role, a.subject, v)
 			}
 		}
 		if last := i+1 == len(r.denied); !last && (r.denied[i+1].role == a.role || !r.accepted && !r.anyOutcome) {
@@ -124,7 +124,7 @@ func (h *harness) runRow(r row) {
 		}
 		h.runUntilIdle()
 		if !r.accepted && !r.anyOutcome && len(h.received) > 0 {
-			h.t.Errorf("refused, and still heard: %v", h.received)
+			h.t.Errorf("denied, and still received: %v", h.received)
 		}
 		late := slices.Clone(may) // what those before it said to their own account may come only now
 		for _, b := range r.denied[:i] {
@@ -156,7 +156,7 @@ func (h *harness) runRow(r row) {
 	}
 }
 
-// storedBy lists what the streams keep when an account says subject: "EVENTS from.x.y", "AUDIT audit.x.y" or "KV_x".
+// storedBy lists what the streams store when an account publishes subject: "EVENTS from.x.y", "AUDIT audit.x.y" or "KV_x".
 func storedBy(h *harness, account, subject string) (out []string) {
 	for _, e := range h.table.Edges {
 		if e.Kind != subjects.ServiceImport || !slices.Contains(e.Callers, account) {
@@ -187,7 +187,7 @@ func publishedBy(as, subject string) []publication {
 	return []publication{{role: as, subject: subject, reply: "_INBOX." + as + ".x1", body: "{}"}}
 }
 
-// publishedByEach is the same subject said by many.
+// publishedByEach is the same subject published by each role.
 func publishedByEach(roles []string, subject string) (out []publication) {
 	for _, r := range roles {
 		out = append(out, publishedBy(r, subject)...)
@@ -208,7 +208,7 @@ func request(as, subject string) publication {
 	return publication{role: as, subject: subject, reply: inbox, body: "{}"}
 }
 
-// replyTo is the answer arriving at the one who asked.
+// replyTo is the reply arriving at the requester.
 func replyTo(role string) string { return role + " _INBOX." + role + ".>" }
 
 // rolesExcept is every lasting role but some.
@@ -251,7 +251,7 @@ func agentRows() []row {
 		{name: "the gateway writes an agent's history", denied: publishedBy("gateway", "core.API.$KV.state_generator.a"), control: request("gateway", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.a"), receivers: []string{replyTo("gateway")}},
 		{name: "the user writes an agent's history", denied: publishedBy("user", "core.API.$KV.state_generator.a"), control: request("user", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.a"), receivers: []string{replyTo("user")}},
 		{name: "one agent reads another's history", denied: publishedBy("committee", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.a"), control: request("generator", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.a"), receivers: []string{replyTo("generator")}},
-		{name: "fetches a model by one who is no person", denied: publishedByEach([]string{"generator", "committee", "memory", "critic", "broker", "operator", "tool_web_fetch"}, "model.pull"), control: request("user", "model.pull"), receivers: []string{"model agent.user.model.pull", replyTo("user")}},
+		{name: "fetches a model by one who is not a user", denied: publishedByEach([]string{"generator", "committee", "memory", "critic", "broker", "operator", "tool_web_fetch"}, "model.pull"), control: request("user", "model.pull"), receivers: []string{"model agent.user.model.pull", replyTo("user")}},
 		{name: "forges the spawn registry, the ledger, the overrides, the schemas", denied: slices.Concat(publishedBy("orchestrator", "core.API.$KV.spawns.x"), publishedBy("generator", "core.API.$KV.ledger.x"), publishedBy("gateway", "core.API.$KV.session_config.x"), publishedBy("tool_run_shell", "core.API.$KV.schemas.x")), control: request("broker", "core.API.$KV.spawns.x"), receivers: []string{replyTo("broker")}},
 		{name: "lists sessions that are the gateway's", denied: publishedBy("generator", "core.API.$KV.sessions.x"), control: request("gateway", "core.API.$KV.sessions.x"), receivers: []string{replyTo("gateway")}},
 	}
@@ -443,12 +443,12 @@ func userRows() []row {
 		row{name: "the user decides as the gateway", denied: publishedBy("user", "ctl.gateway.session.config"), control: request("user", "session.config"), receivers: []string{"broker ctl.user.session.config", replyTo("user")}},
 		row{name: "the gateway sets itself", denied: append(publishedBy("gateway", "config.set.gateway"), publishedBy("gateway", "ctl.user.config.set")...), control: request("user", "config.set.gateway"), receivers: []string{"gateway ctl.user.config.set", replyTo("user")}},
 		row{name: "settings of one meant for another", denied: publishedBy("orchestrator", "config.set.secrets"), control: request("gateway", "config.set.secrets"), receivers: []string{"secrets ctl.gateway.config.set", replyTo("gateway")}},
-		row{name: "a question by one who is no person", denied: slices.Concat(publishedByEach(rolesExcept(people...), "query.received"), publishedByEach(rolesExcept(people...), "query.committee"), publishedByEach(rolesExcept(people...), "query.task")), control: request("user", "query.received"), receivers: []string{"gateway query.received", replyTo("user")}},
+		row{name: "a question by one who is not a user", denied: slices.Concat(publishedByEach(rolesExcept(people...), "query.received"), publishedByEach(rolesExcept(people...), "query.committee"), publishedByEach(rolesExcept(people...), "query.task")), control: request("user", "query.received"), receivers: []string{"gateway query.received", replyTo("user")}},
 		row{name: "a turn past the router", denied: publishedByEach(rolesExcept("router"), "query.session.s1"), control: request("router", "query.session.s1"), receivers: []string{replyTo("router")}},
-		row{name: "feedback by one who is no person", denied: publishedByEach(rolesExcept(people...), "user.feedback"), control: request("gateway", "user.feedback"), receivers: []string{"user user.feedback", replyTo("gateway")}},
-		row{name: "a cancel by one who is no person", denied: publishedByEach(rolesExcept(people...), "query.cancel.q1"), control: request("user", "query.cancel.q1"), receivers: []string{"generator query.cancel.q1", "model query.cancel.q1", replyTo("user")}},
+		row{name: "feedback by one who is not a user", denied: publishedByEach(rolesExcept(people...), "user.feedback"), control: request("gateway", "user.feedback"), receivers: []string{"user user.feedback", replyTo("gateway")}},
+		row{name: "a cancel by one who is not a user", denied: publishedByEach(rolesExcept(people...), "query.cancel.q1"), control: request("user", "query.cancel.q1"), receivers: []string{"generator query.cancel.q1", "model query.cancel.q1", replyTo("user")}},
 		row{name: "query.ask by one who is no user", denied: publishedByEach(rolesExcept("user"), "query.ask"), control: request("user", "query.ask"), receivers: []string{"gateway query.ask", replyTo("user")}},
-		row{name: "memory by one who is no person", denied: slices.Concat(publishedByEach(rolesExcept(people...), "memory.write"), publishedByEach(rolesExcept(people...), "memory.admin"), publishedBy("generator", "ctl.user.memory.query")), control: request("gateway", "memory.write"), receivers: []string{"memory ctl.gateway.memory.write", replyTo("gateway")}},
+		row{name: "memory by one who is not a user", denied: slices.Concat(publishedByEach(rolesExcept(people...), "memory.write"), publishedByEach(rolesExcept(people...), "memory.admin"), publishedBy("generator", "ctl.user.memory.query")), control: request("gateway", "memory.write"), receivers: []string{"memory ctl.gateway.memory.write", replyTo("gateway")}},
 		row{name: "the user calls a tool as no agent", denied: publishedByEach(people, "tool.request.get_datetime"), control: request("operator", "tool.request.get_datetime"), receivers: []string{"tool_get_datetime tool.request.get_datetime", replyTo("operator")}},
 		row{name: "the user answers as an agent", denied: append(publishedByEach(people, "response.generation"), publishedByEach(people, "from.generator.response.generation")...), control: request("generator", "response.generation"), receivers: []string{"user response.generation", replyTo("generator")}},
 	)
@@ -529,7 +529,7 @@ func auditRows() []row {
 	)
 }
 
-// TestToolRepliesOnceToItsRequest shows that a tool answers only what it was asked, and once.
+// TestToolRepliesOnceToItsRequest shows that a tool replies only to its own request, and once.
 func TestToolRepliesOnceToItsRequest(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -563,7 +563,7 @@ func TestToolRepliesOnceToItsRequest(t *testing.T) {
 	}
 }
 
-// TestNoBrokerNoTool shows that the way to a tool leads through a living broker: without one, nothing that anyone says
+// TestNoBrokerNoTool shows that a tool is reached only through a running broker: without one, no publication of any role
 // reaches a tool.
 func TestNoBrokerNoTool(t *testing.T) {
 	t.Parallel()
@@ -620,7 +620,7 @@ func TestNoBrokerNoTool(t *testing.T) {
 	h.awaitReceived("broker agent.generator.tool.request.get_datetime", "tool_get_datetime tool.request.get_datetime", replyTo("generator"))
 }
 
-// TestConnectRequiresProvenKey shows that a connection is a key of this installation, proven, or nothing.
+// TestConnectRequiresProvenKey shows that a connection needs a key of this installation and a signature by it.
 func TestConnectRequiresProvenKey(t *testing.T) {
 	t.Parallel()
 	b, other := startBus(t), startBus(t)

@@ -12,17 +12,18 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
+	"conclave/pkg/audit"
 	"conclave/subjects"
 )
 
-// Provision makes the streams, buckets and consumers of the table with the provisioners' ephemeral keys, and forgets
-// the keys: from then on nobody lives where streams live. genesis is the first record of an audit log that is still empty.
+// Provision creates the streams, buckets and consumers of the table with the ephemeral keys of the provisioners, and wipes the
+// keys: afterwards no key may administer streams. genesis is the first record of an empty audit log; see [ErrAuditLost].
 func (s *Server) Provision(ctx context.Context, genesis []byte) error {
 	s.mu.Lock()
 	boot := s.bootKeys
 	s.mu.Unlock()
 	if boot == nil {
-		return errors.New("provisioning: already done, and the keys are gone")
+		return errors.New("provisioning: already done, and the keys are wiped")
 	}
 	b := &Bus{URL: s.URL(), Server: s, Log: s.log}
 	if err := provisionTable(ctx, b, boot, s.cfg, genesis); err != nil {
@@ -37,7 +38,7 @@ func (s *Server) Provision(ctx context.Context, genesis []byte) error {
 	return nil
 }
 
-// ProvisionRemote does the same on a server that is another process, with provisioners' keys from files.
+// ProvisionRemote is [Server.Provision] for a server in another process, with the provisioners' keys from files.
 func ProvisionRemote(ctx context.Context, b *Bus, cfg ServerConfig, genesis []byte) error {
 	_, roles := subjects.Table().Roles()
 	boot := map[string]nkeys.KeyPair{}
@@ -51,11 +52,12 @@ func ProvisionRemote(ctx context.Context, b *Bus, cfg ServerConfig, genesis []by
 	return provisionTable(ctx, b, boot, cfg.withDefaults(), genesis)
 }
 
-func provisionTable(ctx context.Context, b *Bus, boot map[string]nkeys.KeyPair, cfg ServerConfig, genesis []byte) error {
+// provisionTable creates the streams and consumers of the table, each with the role of its account in keys.
+func provisionTable(ctx context.Context, b *Bus, keys map[string]nkeys.KeyPair, cfg ServerConfig, genesis []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	l := subjects.Table()
-	for role, kp := range boot {
+	for role, kp := range keys {
 		nc, err := b.connectRole(role, kp)
 		if err != nil {
 			return fmt.Errorf("provisioning: %w", err)
@@ -65,43 +67,49 @@ func provisionTable(ctx context.Context, b *Bus, boot map[string]nkeys.KeyPair, 
 		if err != nil {
 			return fmt.Errorf("provisioning: %w", err)
 		}
-		place := l.AccountOf(role)
+		account := l.AccountOf(role)
 		for _, st := range l.Streams {
-			if st.Account != place {
+			if st.Account != account {
 				continue
 			}
-			if err := createStream(ctx, nc, js, st, cfg); err != nil {
+			err := createStream(ctx, nc, js, st, cfg)
+			if err == nil && st.Name == subjects.Audit {
+				err = publishGenesis(ctx, js, genesis)
+			}
+			if err != nil {
 				return fmt.Errorf("provisioning %s: %w", st.Name, err)
 			}
-			if st.Name == subjects.Audit {
-				if err := publishGenesis(ctx, nc, js, genesis); err != nil {
-					return fmt.Errorf("provisioning %s: %w", st.Name, err)
-				}
-			}
 		}
-		if place != subjects.Core {
-			continue
-		}
-		for _, p := range l.Consumers {
-			c := jetstream.ConsumerConfig{
-				Durable: p.Name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: subjects.AckWait, MaxDeliver: subjects.MaxDeliver,
-				FilterSubjects: p.Filter, MaxWaiting: 64,
-			}
-			if p.Ordered {
-				c.MaxAckPending = 1
-			}
-			if p.Unlimited {
-				c.MaxDeliver = -1
-			}
-			if _, err := js.CreateOrUpdateConsumer(ctx, p.Stream, c); err != nil {
-				return fmt.Errorf("provisioning consumer %s of %s: %w", p.Name, p.Stream, err)
+		if account == subjects.Core {
+			if err := createConsumers(ctx, js, l); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
-// createStream creates a stream. A stream of CORE that the table has changed is updated; the audit never is.
+// createConsumers creates or updates the consumers of the table, which are all in CORE.
+func createConsumers(ctx context.Context, js jetstream.JetStream, l subjects.Layout) error {
+	for _, p := range l.Consumers {
+		c := jetstream.ConsumerConfig{
+			Durable: p.Name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: subjects.AckWait, MaxDeliver: subjects.MaxDeliver,
+			FilterSubjects: p.Filter, MaxWaiting: 64,
+		}
+		if p.Ordered {
+			c.MaxAckPending = 1
+		}
+		if p.Unlimited {
+			c.MaxDeliver = -1
+		}
+		if _, err := js.CreateOrUpdateConsumer(ctx, p.Stream, c); err != nil {
+			return fmt.Errorf("provisioning consumer %s of %s: %w", p.Name, p.Stream, err)
+		}
+	}
+	return nil
+}
+
+// createStream creates a stream. An existing stream of CORE is updated to the table; the audit stream never is.
 func createStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st subjects.Stream, cfg ServerConfig) error {
 	c := jetstream.StreamConfig{
 		Name: st.Name, Description: st.Doc, Subjects: st.Subjects, Storage: jetstream.FileStorage,
@@ -109,7 +117,7 @@ func createStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st
 	}
 	switch {
 	case st.Name == subjects.Audit:
-		// Append-only as far as the stream can say it. What makes it true is that nobody may update, purge or delete.
+		// Append-only as far as the settings can express it; the permissions enforce it: no role may update, purge or delete.
 		c.Discard, c.MaxBytes, c.DenyDelete, c.DenyPurge = jetstream.DiscardNew, cfg.AuditMax, true, true
 	case st.Bucket != "":
 		c.MaxMsgsPerSubject, c.Discard, c.AllowRollup, c.DenyDelete, c.AllowDirect = 1, jetstream.DiscardNew, true, true, true
@@ -134,8 +142,8 @@ func createStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st
 	return err
 }
 
-// checkAuditStream accepts an audit log of another size, which a rotation would give the new one, and refuses one with any other
-// setting: the server knows many ways to lose, rename or add messages, and will learn more.
+// checkAuditStream compares the settings of the existing audit stream with want. It accepts another size, which the next rotation
+// adjusts, and rejects any other difference, unknown settings included: the server has many that lose, rename or add messages.
 func checkAuditStream(ctx context.Context, nc *nats.Conn, want jetstream.StreamConfig) error {
 	m, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+want.Name, nil)
 	if err != nil {
@@ -163,17 +171,17 @@ func checkAuditStream(ctx context.Context, nc *nats.Conn, want jetstream.StreamC
 		if expected, said := ours[name]; said && reflect.DeepEqual(value, expected) || isDefaultSetting(name, value) {
 			continue
 		}
-		return fmt.Errorf("the audit log on disk is not append-only: someone changed its %s. Look at it with conclave audit verify, then start a new one with conclave audit rotate", name)
+		return fmt.Errorf("the audit log on disk is not append-only: its setting %s was changed. Check it with conclave audit verify, then start a new one with conclave audit rotate", name)
 	}
 	for _, name := range []string{"deny_delete", "deny_purge", "discard"} {
 		if !reflect.DeepEqual(info.Config[name], ours[name]) {
-			return fmt.Errorf("the audit log on disk is not append-only: its %s is not set. Look at it with conclave audit verify, then start a new one with conclave audit rotate", name)
+			return fmt.Errorf("the audit log on disk is not append-only: its %s is not set. Check it with conclave audit verify, then start a new one with conclave audit rotate", name)
 		}
 	}
 	return nil
 }
 
-// isDefaultSetting reports whether a setting has the value the server gives to what nobody has set.
+// isDefaultSetting reports whether value is the one that the server gives to an unset setting.
 func isDefaultSetting(name string, value any) bool {
 	switch v := value.(type) {
 	case nil:
@@ -197,11 +205,11 @@ func isDefaultSetting(name string, value any) bool {
 	return false
 }
 
-// ErrAuditLost means that the audit is empty although its anchors say that it held records.
-var ErrAuditLost = errors.New("the audit is gone: its anchors say that it held records, and the store has none")
+// ErrAuditLost means that the audit log is empty and no genesis was given: its anchors name records that it held.
+var ErrAuditLost = errors.New("audit log lost: its anchors name records, and the store has none")
 
-// publishGenesis writes the first record of an empty trail. The server makes sure that it is the first.
-func publishGenesis(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, genesis []byte) error {
+// publishGenesis writes the first record of an empty audit log; the server rejects it unless it is the first.
+func publishGenesis(ctx context.Context, js jetstream.JetStream, genesis []byte) error {
 	st, err := js.Stream(ctx, subjects.Audit)
 	if err != nil {
 		return err
@@ -212,7 +220,7 @@ func publishGenesis(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, 
 	if len(genesis) == 0 {
 		return ErrAuditLost
 	}
-	msg := &nats.Msg{Subject: "audit.AUDIT.genesis", Data: genesis}
+	msg := &nats.Msg{Subject: audit.GenesisSubject, Data: genesis}
 	if _, err := js.PublishMsg(ctx, msg, jetstream.WithExpectStream(subjects.Audit), jetstream.WithExpectLastSequence(0)); err != nil {
 		return fmt.Errorf("writing the first record: %w", err)
 	}

@@ -19,16 +19,16 @@ import (
 	"conclave/subjects"
 )
 
-// ServerConfig says where the embedded server listens and keeps its streams.
+// ServerConfig configures the embedded server.
 type ServerConfig struct {
-	Listen   string // host:port on loopback; port 0 takes a free one
+	Listen   string // host:port on loopback; port 0 = a free one
 	Store    string // folder of the streams
-	Sync     string // "always", or a duration like "10s": how soon what is acknowledged is on the disk itself
-	AuditMax int64  // bytes the audit may take: then calls are denied until it is rotated
-	EventMax int64  // bytes the events may take: then the oldest go
+	Sync     string // "always", or the interval of syncs to disk, e.g. "10s"
+	AuditMax int64  // bytes of the audit log; when full, calls are denied until it is rotated
+	EventMax int64  // bytes of the events; when full, the oldest are dropped
 }
 
-// withDefaults fills what was left out.
+// withDefaults returns c with defaults for empty fields; Store has none.
 func (c ServerConfig) withDefaults() ServerConfig {
 	if c.Listen == "" {
 		c.Listen = "127.0.0.1:0"
@@ -45,7 +45,7 @@ func (c ServerConfig) withDefaults() ServerConfig {
 	return c
 }
 
-// Vars are the variables of nats.conf for this server, public throughout.
+// Vars returns the variables of nats.conf; public holds the public keys by role. No value is secret.
 func (c ServerConfig) Vars(public map[string]string) map[string]string {
 	c = c.withDefaults()
 	v := map[string]string{
@@ -68,14 +68,14 @@ type Server struct {
 	mu       sync.Mutex
 	ns       *server.Server
 	bootKeys map[string]nkeys.KeyPair
-	stopped  bool // stopped for good
+	stopped  bool // by Stop: it does not start again
 }
 
-// ErrPortTaken means that something else listens at the address.
+// ErrPortTaken means that another process listens on the address.
 var ErrPortTaken = errors.New("address already in use")
 
-// StartServer starts the embedded server with the keys of the table. The provisioners' keys are made here, live in
-// memory and are gone after [Server.Provision].
+// StartServer starts the embedded server with the keys of the table. The keys of the provisioners are created here, exist only
+// in memory and are wiped by [Server.Provision].
 func StartServer(cfg ServerConfig, keys Keys, log *slog.Logger) (*Server, error) {
 	cfg = cfg.withDefaults()
 	lasting, bootRoles := subjects.Table().Roles()
@@ -107,13 +107,13 @@ func StartServer(cfg ServerConfig, keys Keys, log *slog.Logger) (*Server, error)
 	return s, nil
 }
 
-// startServer runs a new server on the same store and address.
+// startServer starts a new server on the same store and address.
 func (s *Server) startServer() error {
 	opts, err := s.serverOptions()
 	if err != nil {
 		return err
 	}
-	// The server only logs a taken port; look first, so that the user is told.
+	// The server only logs that a port is taken; check it first to return an error.
 	if opts.Port > 0 {
 		l, err := net.Listen("tcp", net.JoinHostPort(opts.Host, strconv.Itoa(opts.Port)))
 		if err != nil {
@@ -136,11 +136,11 @@ func (s *Server) startServer() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped { // stopped for good while it was starting
+	if s.stopped { // Stop was called meanwhile
 		ns.Shutdown()
 		return errStopped
 	}
-	if a, ok := ns.Addr().(*net.TCPAddr); ok { // keep a free port over a restart: clients come back to it
+	if a, ok := ns.Addr().(*net.TCPAddr); ok { // keep the port over a restart: clients reconnect to it
 		s.cfg.Listen = net.JoinHostPort(opts.Host, strconv.Itoa(a.Port))
 		s.vars["CONCLAVE_LISTEN"] = strconv.Quote(s.cfg.Listen)
 	}
@@ -148,9 +148,9 @@ func (s *Server) startServer() error {
 	return nil
 }
 
-var errStopped = errors.New("the embedded server was stopped")
+var errStopped = errors.New("embedded server stopped")
 
-// serverOptions parses nats.conf, as generated, with the variables written before it.
+// serverOptions parses the generated nats.conf, with the variables defined before it.
 func (s *Server) serverOptions() (*server.Options, error) {
 	var b strings.Builder
 	for _, name := range subjects.Table().EnvVars() {
@@ -173,27 +173,27 @@ func (s *Server) serverOptions() (*server.Options, error) {
 	return opts, nil
 }
 
-// URL is where clients reach the server over TCP.
+// URL returns the TCP address for clients.
 func (s *Server) URL() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return "nats://" + s.cfg.Listen
 }
 
-// InProcessConn implements [nats.InProcessConnProvider] on whichever server is running now, so that in-process clients
-// survive a restart.
+// InProcessConn implements [nats.InProcessConnProvider] on the current server, so that in-process clients reconnect
+// after a restart.
 func (s *Server) InProcessConn() (net.Conn, error) {
 	s.mu.Lock()
 	ns := s.ns
 	s.mu.Unlock()
 	if ns == nil {
-		return nil, errors.New("the embedded server is down")
+		return nil, errors.New("embedded server down")
 	}
 	return ns.InProcessConn()
 }
 
-// Restart stops the server and starts it again on the same store and port. A server whose disk was full stays wedged
-// until then; what it had acknowledged survives.
+// Restart stops the server and starts it again on the same store and port; acknowledged messages survive. A server whose disk
+// was full stores nothing until it is restarted.
 func (s *Server) Restart() error {
 	s.mu.Lock()
 	ns := s.ns
@@ -210,7 +210,7 @@ func (s *Server) Restart() error {
 	return s.startServer()
 }
 
-// Stop ends the server for good and waits until its files are closed.
+// Stop stops the server and waits until its files are closed. It cannot be started again.
 func (s *Server) Stop(context.Context) {
 	s.mu.Lock()
 	ns := s.ns
@@ -222,7 +222,7 @@ func (s *Server) Stop(context.Context) {
 	}
 }
 
-// serverLog passes the server's words on: its errors and warnings matter to a person, the rest is detail.
+// serverLog logs the messages of the NATS server: errors and warnings at their level, the rest as debug.
 type serverLog struct{ log *slog.Logger }
 
 func (l *serverLog) write(level slog.Level, format string, v []any) {

@@ -1,5 +1,5 @@
-// Package bustest runs a real server under the real grants for one test: its own keys, store and port. A permission
-// violation nobody expected fails the test.
+// Package bustest runs a real NATS server with the real permissions for one test, with its own keys, store and port. An
+// unexpected permission violation fails the test.
 package bustest
 
 import (
@@ -23,11 +23,11 @@ type Bus struct {
 
 	t          testing.TB
 	mu         sync.Mutex
-	expected   int // violations a test has announced
+	expected   int // violations that the test has announced and that have not occurred
 	connErrors []bus.ConnError
 }
 
-// Start runs a provisioned server that ends with the test. configure may change where and how it listens.
+// Start runs a provisioned server that stops with the test. configure may change its configuration.
 func Start(t testing.TB, configure ...func(*bus.ServerConfig)) *Bus {
 	t.Helper()
 	b := &Bus{t: t, Dir: t.TempDir()}
@@ -60,10 +60,10 @@ func Start(t testing.TB, configure ...func(*bus.ServerConfig)) *Bus {
 	return b
 }
 
-// Heads is the folder of the audit's anchors for this test.
+// Heads returns the folder of the audit anchors.
 func (b *Bus) Heads() string { return filepath.Join(b.Dir, "heads") }
 
-// Connect connects a role for the test; the connection closes with it.
+// Connect connects a role; the connection closes with the test.
 func (b *Bus) Connect(role string, opts ...nats.Option) *nats.Conn {
 	b.t.Helper()
 	nc, err := b.Dial(role, opts...)
@@ -74,22 +74,22 @@ func (b *Bus) Connect(role string, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// ExpectViolations announces n violations: the test is about them.
+// ExpectViolations announces n permission violations that the test causes.
 func (b *Bus) ExpectViolations(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.expected += n
 }
 
-// ConnErrors returns what the error handlers have heard.
+// ConnErrors returns the asynchronous connection errors so far.
 func (b *Bus) ConnErrors() []bus.ConnError {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return append([]bus.ConnError(nil), b.connErrors...)
 }
 
-// awaitViolations fails a test whose announced violations did not come: the server permits what it should not. They are told
-// by the connection's reader, which may need a moment.
+// awaitViolations fails a test whose announced violations did not occur, because the server then permits too much. It waits up to
+// 2 s, because violations are reported asynchronously.
 func (b *Bus) awaitViolations() {
 	left := func() int {
 		b.mu.Lock()
@@ -100,7 +100,7 @@ func (b *Bus) awaitViolations() {
 		time.Sleep(time.Millisecond)
 	}
 	if n := left(); n > 0 {
-		b.t.Errorf("bustest: %d announced violations did not come", n)
+		b.t.Errorf("bustest: %d announced violations did not occur", n)
 	}
 }
 
