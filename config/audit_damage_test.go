@@ -273,7 +273,7 @@ func TestForgedFiles(t *testing.T) {
 		{"removed beginning", drop(1), "", first, 1, "does not begin with a genesis"},
 		{"reordered records", swap(16, 20), "", second, 4, "records 4 to 7 are missing"},
 		{"reordered neighbours", swap(3, 4), "", first, 3, "record 3 is missing"},
-		{"repeated record", func(m []kept) []kept { return slices.Insert(m, 20, m[19]) }, "", second, 8, "comes again"},
+		{"repeated record", func(m []kept) []kept { return slices.Insert(m, 20, m[19]) }, "", second, 8, "is repeated"},
 		{"another tool", alter(16, "get_datetime", "get_datetimf"), "", second, 4, "record 4 was altered"},
 		{"a failure made of a success", alter(17, "\xa2ok", "\xa2no"), "", second, 5, "record 5 was altered"},
 		{"another agent", alter(18, "operator", "operater"), "", second, 6, "record 6 was altered"},

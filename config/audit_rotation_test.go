@@ -217,7 +217,7 @@ func TestPlantedPlan(t *testing.T) {
 		{"no sealed trail", genesis(t, subjects.AuditGenesis{OldHeads: all}), nil, "names no sealed log"},
 		{"a sealed trail that is not there", genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), nil, "no such file"},
 		{"another file", genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: all}), whole, "not the file that was sealed"},
-		{"a damaged file", genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), whole[:len(whole)/2], "cut short"},
+		{"a damaged file", genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), whole[:len(whole)/2], "truncated"},
 		{"a sealed trail that was cut", genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: audit.MergeHeads(heads, cutSum.Heads)}), cut, "lost tail"},
 		{"an anchor left out", genesis(t, subjects.AuditGenesis{
 			Sealed: "audit-x.jsonl", SHA256: sum.SHA256,

@@ -25,7 +25,7 @@ import (
 	"conclave/subjects"
 )
 
-// TestGeneratedFilesMatchTable holds the files that people read to the table that they come from.
+// TestGeneratedFilesMatchTable checks that the generated files match the table.
 func TestGeneratedFilesMatchTable(t *testing.T) {
 	t.Parallel()
 	l := subjects.Table()
@@ -61,7 +61,7 @@ func TestEnsureNeverRewritesKeys(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 
-	// Never rewritten, not even a damaged one: that is for a person to look at.
+	// Never rewritten, not even a damaged one: the user must decide.
 	if err := os.WriteFile(k.Path("broker"), []byte("broken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestSeedRejectsReadableKeyFile(t *testing.T) {
 	}
 }
 
-// TestConcurrentEnsureSharesKeys: two first starts at the same moment end up with the same keys, whole ones.
+// TestConcurrentEnsureSharesKeys: concurrent first starts end up with the same complete keys.
 func TestConcurrentEnsureSharesKeys(t *testing.T) {
 	t.Parallel()
 	k := bus.Keys{Dir: filepath.Join(t.TempDir(), "keys")}
@@ -164,7 +164,7 @@ func readAuditMessages(t *testing.T, path string) string {
 	return string(b)
 }
 
-// TestDialErrorsAreDistinct: each way of not getting a connection has its own error, and names the role.
+// TestDialErrorsAreDistinct: each failure to connect has its own error, which names the role.
 func TestDialErrorsAreDistinct(t *testing.T) {
 	t.Parallel()
 	b := startBus(t)
@@ -228,7 +228,7 @@ func TestStartServerReportsPortTaken(t *testing.T) {
 	}
 }
 
-// TestConfirmSubscriptionsReportsDenial: a refused subscription is known before anyone relies on it.
+// TestConfirmSubscriptionsReportsDenial: a denied subscription is reported before the actor is ready.
 func TestConfirmSubscriptionsReportsDenial(t *testing.T) {
 	t.Parallel()
 	b := startBus(t)
@@ -261,7 +261,7 @@ func TestConfirmSubscriptionsReportsDenial(t *testing.T) {
 	}
 }
 
-// TestToolInboxesAreIsolated: keys that share an account have an inbox each, and none may listen at another's.
+// TestToolInboxesAreIsolated: roles that share an account have separate inboxes and may not subscribe to one another's.
 func TestToolInboxesAreIsolated(t *testing.T) {
 	t.Parallel()
 	b := startBus(t)
@@ -292,7 +292,7 @@ func TestToolInboxesAreIsolated(t *testing.T) {
 	}
 }
 
-// TestRestartKeepsStreamsAndClients: the port, the streams, what was acknowledged and the clients all survive.
+// TestRestartKeepsStreamsAndClients: port, streams, acknowledged messages and clients survive.
 func TestRestartKeepsStreamsAndClients(t *testing.T) {
 	t.Parallel()
 	b := startBus(t)
@@ -359,7 +359,7 @@ func TestRestartKeepsStreamsAndClients(t *testing.T) {
 	if err != nil || string(m.Data) != fmt.Sprint(acked-1) || m.Subject != "from.generator.response.generation" {
 		t.Errorf("the last one is %v, %v", m, err)
 	}
-	// Both kinds of client speak and hear as before, under the same grants.
+	// Both kinds of client publish and receive as before, with the same permissions.
 	for i := range 2 {
 		if _, err := clients[2*i].nc.Request("response.generation", []byte("after"), testTimeout); err != nil {
 			t.Error(err)
@@ -379,7 +379,7 @@ func TestRestartKeepsStreamsAndClients(t *testing.T) {
 	}
 }
 
-// TestSecondProvisionFails: the keys of boot are good for one provisioning and gone after it.
+// TestSecondProvisionFails: the provisioners' keys are valid for one provisioning and wiped after it.
 func TestSecondProvisionFails(t *testing.T) {
 	t.Parallel()
 	b := startBus(t)
@@ -394,8 +394,8 @@ func TestSecondProvisionFails(t *testing.T) {
 	}
 }
 
-// TestProvisionOnExistingStoreChangesNothing: a second start on the same store finds everything as it was and changes nothing. An empty trail
-// without a first record is refused.
+// TestProvisionOnExistingStoreChangesNothing: a second start on the same store changes nothing. An empty audit log without a genesis is
+// rejected.
 func TestProvisionOnExistingStoreChangesNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -480,7 +480,7 @@ func readStreamStates(t *testing.T, b *bus.Bus) map[string]streamState {
 	return h.streamStates()
 }
 
-// TestProvisionRejectsAlteredAuditStream: an audit log that could lose, rewrite or make up records is not taken for the audit log.
+// TestProvisionRejectsAlteredAuditStream: a stream whose settings could lose, rewrite or add records is rejected as audit log.
 func TestProvisionRejectsAlteredAuditStream(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -533,8 +533,8 @@ func TestProvisionRejectsAlteredAuditStream(t *testing.T) {
 	}
 }
 
-// forgeAuditStream makes an audit log with settings of its own, as someone with the disk in hand could, and puts a record into it. With
-// no settings it only reads those of the audit log that is there.
+// forgeAuditStream creates an audit stream with other settings, as an attacker who can write the disk could, with a record in it.
+// Without settings it only returns those of the existing stream.
 func forgeAuditStream(t *testing.T, store string, c jetstream.StreamConfig) jetstream.StreamConfig {
 	t.Helper()
 	opts := &server.Options{}
@@ -573,7 +573,7 @@ func forgeAuditStream(t *testing.T, store string, c jetstream.StreamConfig) jets
 	if _, err := js.CreateStream(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	// A trail with a record in it is not taken for a new one.
+	// An audit log with a record is not treated as new.
 	if err := nc.Publish("audit.broker.x", []byte("kept")); err != nil {
 		t.Fatal(err)
 	}
@@ -591,7 +591,7 @@ func forgeAuditStream(t *testing.T, store string, c jetstream.StreamConfig) jets
 	}
 }
 
-// TestDrainConnHandlesPendingMessages: everything that had arrived is handled, and the connection is closed when Shut returns.
+// TestDrainConnHandlesPendingMessages: every message that has arrived is handled, and the connection is closed when DrainConn returns.
 func TestDrainConnHandlesPendingMessages(t *testing.T) {
 	t.Parallel()
 	b := startBus(t)
@@ -659,7 +659,7 @@ func TestDrainConnHandlesPendingMessages(t *testing.T) {
 	}
 }
 
-// TestDrainConnEndsAtDeadline: a handler that does not end does not hold the process.
+// TestDrainConnEndsAtDeadline: a handler that does not return does not block past the deadline.
 func TestDrainConnEndsAtDeadline(t *testing.T) {
 	t.Parallel()
 	b := startBus(t)

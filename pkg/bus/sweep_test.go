@@ -10,7 +10,7 @@ import (
 	"conclave/subjects"
 )
 
-// concreteSubject makes a subject out of a pattern.
+// concreteSubject returns a subject that matches pattern.
 func concreteSubject(pattern string) string {
 	parts := strings.Split(pattern, ".")
 	for i, p := range parts {
@@ -24,7 +24,7 @@ func concreteSubject(pattern string) string {
 	return strings.Join(parts, ".")
 }
 
-// requestBody is a request that the JetStream API answers at once.
+// requestBody is a request body to which the JetStream API replies at once.
 func requestBody(subject string) string {
 	switch {
 	case strings.Contains(subject, "CONSUMER.MSG.NEXT"):
@@ -39,7 +39,7 @@ func requestBody(subject string) string {
 	return "{}"
 }
 
-// resolveEdge is an edge as one account would use it: what it says and what the owner then hears.
+// resolveEdge returns the subject that an account publishes on an edge, and the one that the owner receives.
 func resolveEdge(e subjects.Edge, who string) (local, remote string) {
 	rp, lp := e.Resolve(who)
 	local = concreteSubject(lp)
@@ -50,7 +50,7 @@ func resolveEdge(e subjects.Edge, who string) (local, remote string) {
 	return local, fillWildcards(rp, tokens)
 }
 
-// fillWildcards puts tokens in the place of the wildcards.
+// fillWildcards replaces the wildcards by tokens.
 func fillWildcards(pattern string, tokens []string) string {
 	parts := strings.Split(pattern, ".")
 	for i, p := range parts {
@@ -64,8 +64,8 @@ func fillWildcards(pattern string, tokens []string) string {
 	return strings.Join(parts, ".")
 }
 
-// allSubjects lists every subject that means something to anyone: each edge at both ends, the administration of every
-// stream under every prefix, and everyone's inbox.
+// allSubjects lists every subject with a meaning: each edge at both ends, the administration of every stream under every
+// prefix, and the inbox of every role.
 func allSubjects(l subjects.Layout) (out []string) {
 	for _, e := range l.Edges {
 		for _, who := range e.Callers {
@@ -97,8 +97,8 @@ func allSubjects(l subjects.Layout) (out []string) {
 	return slices.Compact(out)
 }
 
-// TestSweepEveryEdgeWorks walks every role through every edge it has. Each one must work: the owner hears the subject with the
-// caller's account in it, or the place answers. What this test proves alive, the other sweeps prove closed to the rest.
+// TestSweepEveryEdgeWorks walks every role through every edge it has. Each must work: the owner receives the subject with the
+// account of the caller, or JetStream replies. The other sweeps show that all other subjects are denied.
 func TestSweepEveryEdgeWorks(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -161,7 +161,7 @@ func tokenAfter(subject, prefix string) string {
 	return s
 }
 
-// findPublisher finds a role of an account that may say something the pattern matches.
+// findPublisher finds a role of an account that may publish a subject that matches pattern.
 func findPublisher(h *harness, account, pattern string) (role, subject string) {
 	for _, a := range h.table.Accounts {
 		if a.Name != account {
@@ -186,7 +186,7 @@ func findPublisher(h *harness, account, pattern string) (role, subject string) {
 	return "", ""
 }
 
-// liveReceivers lists who hears the live copy of a stored subject: "role subject".
+// liveReceivers lists who receives the live copy of a stored subject: "role subject".
 func liveReceivers(l subjects.Layout, stored string) (out []string) {
 	live := ""
 	if t, ok := subjects.Match("from.*.>", stored); ok {
@@ -210,8 +210,8 @@ func liveReceivers(l subjects.Layout, stored string) (out []string) {
 	return out
 }
 
-// TestSweepForbiddenPublishIsDenied walks every role through every subject that means something to anyone and that the table does not let
-// it say. The server refuses each, nobody hears anything, no stream changes. The control is one subject of its own.
+// TestSweepForbiddenPublishIsDenied publishes as every role on every subject that the table does not allow it. The server
+// denies each, no role receives a message, no stream changes.
 func TestSweepForbiddenPublishIsDenied(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -248,8 +248,8 @@ func TestSweepForbiddenPublishIsDenied(t *testing.T) {
 	h.checkFinalState()
 }
 
-// TestSweepForbiddenSubscribeIsDenied does the same for listening: a subscription to anyone else's subject is refused, and when everything
-// is then said by those who may, the refused one has heard nothing.
+// TestSweepForbiddenSubscribeIsDenied subscribes as every role to every subject that the table does not allow it. The server
+// denies each, and when all roles then publish what they may, no denied subscription receives a message.
 func TestSweepForbiddenSubscribeIsDenied(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -277,7 +277,7 @@ func TestSweepForbiddenSubscribeIsDenied(t *testing.T) {
 			spies[u.Role] = p
 		}
 	}
-	// Now everybody says what it may.
+	// Now all roles publish what they may.
 	for _, role := range h.roles {
 		p := h.dial(role)
 		for _, s := range h.pubs[role] {
@@ -314,9 +314,9 @@ func covers(a, b string) bool {
 	return len(x) == len(y)
 }
 
-// TestSweepForeignReplyStaysInAccount lets every role send everything it may send with every reply subject that is not its own. The server
-// checks no reply subject, so whoever answers publishes there: the answer must stay in the account of the one who asked,
-// where that subject leads nowhere.
+// TestSweepForeignReplyStaysInAccount publishes as every role everything it may, with every foreign reply subject. The server checks
+// no reply subject, so the responder publishes there: the reply must stay in the account of the requester, where that
+// subject leads nowhere.
 func TestSweepForeignReplyStaysInAccount(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -380,7 +380,7 @@ func TestSweepForeignReplyStaysInAccount(t *testing.T) {
 	h.checkFinalState()
 }
 
-// isReservedReply reports whether the server refused a reply subject by itself: it does so for two kinds.
+// isReservedReply reports whether the server rejected a reply subject that it reserves.
 func isReservedReply(complaint string) bool {
 	return strings.Contains(complaint, `Reply of "_R_.`) || strings.Contains(complaint, `Reply of "$JS.ACK.`)
 }
@@ -397,8 +397,8 @@ func leavesAccount(h *harness, account, subject string) bool {
 	})
 }
 
-// expectedReceivers lists who hears what, "role subject", when an account says subject: the owner, the watchers of a live copy, and the
-// watchers of what is said in the account itself.
+// expectedReceivers lists who receives what, "role subject", when an account publishes subject: the owner, the importers of a live
+// copy, and the importers from the account itself.
 func expectedReceivers(h *harness, account, subject string) (out []string) {
 	for _, e := range h.table.Edges {
 		if e.Kind == subjects.ServiceImport && slices.Contains(e.Callers, account) {
@@ -427,8 +427,8 @@ func expectedReceivers(h *harness, account, subject string) (out []string) {
 	return out
 }
 
-// checkFinalState gives what was set off and is not ordered behind anything, such as the JetStream API's own workers, a moment to
-// show, and then looks once more: AUDIT holds nothing under a name that is not its author's.
+// checkFinalState waits for effects that are not ordered behind a message, such as those of JetStream API workers, and checks that no
+// stream holds a subject that its author may not publish.
 func (h *harness) checkFinalState() {
 	h.t.Helper()
 	h.runUntilIdle()
@@ -454,7 +454,7 @@ func (h *harness) checkFinalState() {
 	}
 }
 
-// listenFor keeps listening for a while: for what could only come by itself, with nothing that must come after it.
+// listenFor handles messages for d: for those that no other message must follow.
 func (h *harness) listenFor(d time.Duration) {
 	h.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); {
@@ -463,7 +463,7 @@ func (h *harness) listenFor(d time.Duration) {
 	}
 }
 
-// checkStoredSubject reports a stored subject that its author has no edge for.
+// checkStoredSubject rejects a stored subject for which its author has no edge.
 func checkStoredSubject(l subjects.Layout, stream, subject string) error {
 	if stream == subjects.Audit && subject == "audit.AUDIT.genesis" {
 		return nil
