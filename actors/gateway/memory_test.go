@@ -118,9 +118,9 @@ func (k *archivist) admin(_ context.Context, in actor.Msg[subjects.MemoryAdminRe
 		case id == "vanished":
 			return done, nil
 		case len(found) == 0:
-			return done, subjects.Faultf(subjects.CodeMalformed, "there is no entry %s", id)
+			return done, subjects.Faultf(subjects.CodeMalformed, "there is no entry %s; conclave memory list shows them", id)
 		case len(found) > 1:
-			return done, subjects.Faultf(subjects.CodeMalformed, "%s could be %d entries: give more letters", id, len(found))
+			return done, subjects.Faultf(subjects.CodeMalformed, "%s could be %s or %s: give more characters", id, found[0].ID, found[1].ID)
 		}
 		done.Entries, done.Changed = append(done.Entries, found[0]), 1
 	}
@@ -219,10 +219,10 @@ func TestMemory(t *testing.T) {
 		{"status", "GET", "/memory/status", "/memory/status", "", 200, `"duckdb":"v1"`, `gateway admin {"op":"status"}`},
 
 		{"no such id", "GET", "/memory/{id}", "/memory/nobody00", "", 404, "there is no entry nobody00", ""},
-		{"an id that could be two", "GET", "/memory/{id}", "/memory/anna00", "", 404, "give more letters", ""},
+		{"an id that could be two", "GET", "/memory/{id}", "/memory/anna00", "", 404, "give more characters", ""},
 		{"edit of one that is not there", "PATCH", "/memory/{id}", "/memory/nobody00", `{"name":"N"}`, 404, "there is no entry", ""},
 		{"forgetting one that is not there", "DELETE", "/memory/{id}", "/memory/vanished", "", 404, "memory vanished not found", ""},
-		{"trick: forgetting two at once", "DELETE", "/memory/{id}", "/memory/anna00", "", 404, "give more letters", ""},
+		{"trick: forgetting two at once", "DELETE", "/memory/{id}", "/memory/anna00", "", 404, "give more characters", ""},
 		{"trick: everything", "DELETE", "/memory/{id}", "/memory/%2A%2A%2A%2A%2A%2A", "", 400, "letters, digits", ""},
 		{"trick: an id that is too short", "DELETE", "/memory/{id}", "/memory/a", "", 400, "at least 6 characters", ""},
 		{"trick: a body to a DELETE", "DELETE", "/memory/{id}", "/memory/" + anna, `{"query":"x"}`, 400, "takes no body", ""},

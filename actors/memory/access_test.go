@@ -13,8 +13,8 @@ import (
 	"conclave/pkg/actor"
 )
 
-// TestAccessEndsWithItsAct: there is no access without a permit, and none after the act.
-func TestAccessEndsWithItsAct(t *testing.T) {
+// TestAccessIsRevokedAfterItsOperation: an access needs an acknowledged audit record, and is unusable after its operation.
+func TestAccessIsRevokedAfterItsOperation(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	for name, p := range map[string]*actor.Permit{"nil": nil, "zero": {}} {
@@ -31,8 +31,9 @@ func TestAccessEndsWithItsAct(t *testing.T) {
 	}
 }
 
-// TestUnauditedUse: only upkeep uses the database without the gate. A function that serves a caller takes an access.
-func TestUnauditedUse(t *testing.T) {
+// TestStoreUseWithoutAuditIsDenied: only maintenance uses the store directly. A function that serves a caller takes an
+// access.
+func TestStoreUseWithoutAuditIsDenied(t *testing.T) {
 	t.Parallel()
 	upkeep := []string{
 		"Close", "switchIndex", "grantAccess", "reportStatus", // life cycle and counts

@@ -13,8 +13,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestAdminRefuses: what the user's hand cannot do, and that nothing has changed then.
-func TestAdminRefuses(t *testing.T) {
+// TestAdminRejectsInvalidRequests: each request is rejected and changes nothing.
+func TestAdminRejectsInvalidRequests(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	id, other := w.storeFact("The bicycle stands in the cellar."), w.storeFact("My sister Anna lives in Rome.")
@@ -29,40 +29,40 @@ func TestAdminRefuses(t *testing.T) {
 		says string
 	}{
 		{"nothing", subjects.MemoryAdminRequest{}, `memory has no operation ""`},
-		{"an unknown deed", subjects.MemoryAdminRequest{Op: "drop table"}, `memory has no operation "drop table"`},
-		{"trick: in other letters", subjects.MemoryAdminRequest{Op: "FORGET", IDs: []string{id}}, "memory has no operation"},
-		{"trick: a field of its own", []byte(`{"op":"forget","ids":["` + id + `"],"as":"operator"}`), ""},
-		{"trick: two at once", []byte(`{"op":"list","op":"forget","ids":["` + id + `"]}`), ""},
+		{"unknown operation", subjects.MemoryAdminRequest{Op: "drop table"}, `memory has no operation "drop table"`},
+		{"trick: operation in upper case", subjects.MemoryAdminRequest{Op: "FORGET", IDs: []string{id}}, "memory has no operation"},
+		{"trick: unknown field", []byte(`{"op":"forget","ids":["` + id + `"],"as":"operator"}`), ""},
+		{"trick: duplicate field", []byte(`{"op":"list","op":"forget","ids":["` + id + `"]}`), ""},
 		{"show nothing", subjects.MemoryAdminRequest{Op: "show"}, "name between 1 and 500"},
-		{"show nobody", subjects.MemoryAdminRequest{Op: "show", IDs: []string{"nobody-knows"}}, "there is no entry nobody-knows; conclave memory list"},
-		{"show five letters", subjects.MemoryAdminRequest{Op: "show", IDs: []string{id[:5]}}, "at least 6"},
-		{"show one of several", subjects.MemoryAdminRequest{Op: "show", IDs: []string{id[:6]}}, id + " or " + other + ": give more characters"},
-		{"trick: show every one", subjects.MemoryAdminRequest{Op: "show", IDs: []string{"%%%%%%"}}, "is no valid id"},
-		{"trick: show a way around", subjects.MemoryAdminRequest{Op: "show", IDs: []string{"' OR 1=1 --"}}, "is no valid id"},
+		{"show unknown id", subjects.MemoryAdminRequest{Op: "show", IDs: []string{"nobody-knows"}}, "there is no entry nobody-knows; conclave memory list"},
+		{"show prefix too short", subjects.MemoryAdminRequest{Op: "show", IDs: []string{id[:5]}}, "at least 6"},
+		{"show ambiguous prefix", subjects.MemoryAdminRequest{Op: "show", IDs: []string{id[:6]}}, id + " or " + other + ": give more characters"},
+		{"trick: SQL wildcard as id", subjects.MemoryAdminRequest{Op: "show", IDs: []string{"%%%%%%"}}, "is no valid id"},
+		{"trick: SQL injection as id", subjects.MemoryAdminRequest{Op: "show", IDs: []string{"' OR 1=1 --"}}, "is no valid id"},
 		{"edit nothing", subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id}}, "what to change"},
-		{"trick: edit with nothing in it", edit(subjects.MemoryEdit{}), "what to change"},
+		{"trick: empty edit", edit(subjects.MemoryEdit{}), "what to change"},
 		{"edit two", subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id, other}, Edit: &subjects.MemoryEdit{Name: new("x")}}, "name one entry"},
-		{"edit nobody", subjects.MemoryAdminRequest{Op: "edit", IDs: []string{"nobody-knows"}, Edit: &subjects.MemoryEdit{Name: new("x")}}, "there is no entry"},
-		{"edit the name away", edit(subjects.MemoryEdit{Name: new(" ")}), "needs a name"},
-		{"edit a name as long as a book", edit(subjects.MemoryEdit{Name: new(long)}), "the limit"},
-		{"edit a text as long as a book", edit(subjects.MemoryEdit{Corpus: &long}), "the limit"},
-		{"trick: edit what is no text", edit(subjects.MemoryEdit{Description: new("a\x00b")}), "not text"},
-		{"trick: edit a password in", edit(subjects.MemoryEdit{Corpus: new("password: " + canary)}), "conclave secret set"},
+		{"edit unknown id", subjects.MemoryAdminRequest{Op: "edit", IDs: []string{"nobody-knows"}, Edit: &subjects.MemoryEdit{Name: new("x")}}, "there is no entry"},
+		{"edit to a blank name", edit(subjects.MemoryEdit{Name: new(" ")}), "needs a name"},
+		{"edit name too long", edit(subjects.MemoryEdit{Name: new(long)}), "the limit"},
+		{"edit text too long", edit(subjects.MemoryEdit{Corpus: &long}), "the limit"},
+		{"trick: edit with NUL", edit(subjects.MemoryEdit{Description: new("a\x00b")}), "not text"},
+		{"trick: edit with a password", edit(subjects.MemoryEdit{Corpus: new("password: " + canary)}), "conclave secret set"},
 		{"trick: edit a password into a name", edit(subjects.MemoryEdit{Name: new("api_key=" + canary)}), "conclave secret set"},
 		{"trick: edit a password into a tag", edit(subjects.MemoryEdit{Tags: &[]string{"api_key=" + canary}}), "conclave secret set"},
-		{"pin nobody", subjects.MemoryAdminRequest{Op: "pin", IDs: []string{"nobody-knows"}}, "there is no entry"},
+		{"pin unknown id", subjects.MemoryAdminRequest{Op: "pin", IDs: []string{"nobody-knows"}}, "there is no entry"},
 		{"unpin nothing", subjects.MemoryAdminRequest{Op: "unpin"}, "name between"},
 		{"forget nothing", subjects.MemoryAdminRequest{Op: "forget"}, "either ids or words"},
-		{"trick: forget both ways", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id}, Query: "bicycle"}, "either ids or words"},
-		{"trick: forget nobody", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{"nobody-knows", "neither-this"}}, "there is no entry nobody-knows"},
-		{"trick: forget one, and what is no id", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id, "*"}}, "is no valid id"},
-		{"trick: show one, and nobody", subjects.MemoryAdminRequest{Op: "show", IDs: []string{id, "nobody-knows"}}, "there is no entry nobody-knows"},
+		{"trick: forget by ids and words", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id}, Query: "bicycle"}, "either ids or words"},
+		{"trick: forget unknown ids", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{"nobody-knows", "neither-this"}}, "there is no entry nobody-knows"},
+		{"trick: forget one and an invalid id", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id, "*"}}, "is no valid id"},
+		{"trick: show one and an unknown id", subjects.MemoryAdminRequest{Op: "show", IDs: []string{id, "nobody-knows"}}, "there is no entry nobody-knows"},
 		{"forget by blanks", subjects.MemoryAdminRequest{Op: "forget", Query: "  "}, "give some words"},
-		{"forget of an unknown kind", subjects.MemoryAdminRequest{Op: "forget", Query: "bicycle", Kind: "all"}, "there is no kind"},
-		{"accept what is no proposal", subjects.MemoryAdminRequest{Op: "accept", IDs: []string{id}}, "is no candidate: it is active"},
-		{"trick: reject what is no proposal", subjects.MemoryAdminRequest{Op: "reject", IDs: []string{id}}, "is no candidate"},
-		{"accept nobody", subjects.MemoryAdminRequest{Op: "accept", IDs: []string{"nobody-knows"}}, "there is no entry"},
-		{"list from nowhere", subjects.MemoryAdminRequest{Op: "list", After: "the beginning"}, "invalid cursor"},
+		{"forget unknown kind", subjects.MemoryAdminRequest{Op: "forget", Query: "bicycle", Kind: "all"}, "there is no kind"},
+		{"accept an active entry", subjects.MemoryAdminRequest{Op: "accept", IDs: []string{id}}, "is no candidate: it is active"},
+		{"trick: reject an active entry", subjects.MemoryAdminRequest{Op: "reject", IDs: []string{id}}, "is no candidate"},
+		{"accept unknown id", subjects.MemoryAdminRequest{Op: "accept", IDs: []string{"nobody-knows"}}, "there is no entry"},
+		{"list with invalid cursor", subjects.MemoryAdminRequest{Op: "list", After: "the beginning"}, "invalid cursor"},
 	} {
 		_, err := deliver[any](w, "ctl.user.memory.admin", "", "", tt.op)
 		if code := actortest.Code(err); code != subjects.CodeMalformed && code != subjects.CodeTooLarge || !strings.Contains(err.Error(), tt.says) {
@@ -115,16 +115,16 @@ func TestList(t *testing.T) {
 	}{
 		{"all, the newest first", subjects.MemoryAdminRequest{}, "11 10 09 08 07 06 05 04 03 02 01 00", false},
 		{"a page", subjects.MemoryAdminRequest{Limit: 2}, "11 10", true},
-		{"trick: less than a page", subjects.MemoryAdminRequest{Limit: -1}, "11 10 09 08 07 06 05 04 03 02 01 00", false},
+		{"trick: negative limit", subjects.MemoryAdminRequest{Limit: -1}, "11 10 09 08 07 06 05 04 03 02 01 00", false},
 		{"a state", subjects.MemoryAdminRequest{State: subjects.MemoryCandidate}, "01", false},
 		{"a trust", subjects.MemoryAdminRequest{Trust: subjects.Untrusted}, "02", false},
 		{"a tag", subjects.MemoryAdminRequest{Tag: "Family"}, "03", false},
 		{"a kind", subjects.MemoryAdminRequest{Kind: subjects.KindDocument}, "04", false},
 		{"a file", subjects.MemoryAdminRequest{From: "/notes.md"}, "04", false},
-		{"letters", subjects.MemoryAdminRequest{Text: "zofie"}, "05", false},
-		{"trick: letters that mean anything", subjects.MemoryAdminRequest{Text: "%"}, "", false},
-		{"two of these", subjects.MemoryAdminRequest{Kind: subjects.KindFact, Trust: subjects.Untrusted}, "02", false},
-		{"nothing of the sort", subjects.MemoryAdminRequest{Kind: "rumour"}, "", false},
+		{"substring", subjects.MemoryAdminRequest{Text: "zofie"}, "05", false},
+		{"trick: SQL wildcard in text", subjects.MemoryAdminRequest{Text: "%"}, "", false},
+		{"two filters", subjects.MemoryAdminRequest{Kind: subjects.KindFact, Trust: subjects.Untrusted}, "02", false},
+		{"no match", subjects.MemoryAdminRequest{Kind: "rumour"}, "", false},
 	} {
 		tt.q.Op = "list"
 		got, err := w.admin(tt.q)
@@ -174,7 +174,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestEdit: what the user changes is found by its new words and not by its old ones, and stays what it was otherwise.
+// TestEdit: an edited entry is found by its new words and not by its old ones; everything else of it is unchanged.
 func TestEdit(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -215,7 +215,7 @@ func TestEdit(t *testing.T) {
 	}
 }
 
-// TestPin: a pin is kept, and counted only when it is new.
+// TestPin: a pin is durable, and counted only when it is new.
 func TestPin(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -239,7 +239,7 @@ func TestPin(t *testing.T) {
 	}
 }
 
-// TestForget: by id and by words, and only what was meant.
+// TestForget: entries are forgotten by id and by words, and no others.
 func TestForget(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -301,7 +301,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestProposals: the user decides. What is accepted is kept like anything new: it may say what is known, or otherwise.
+// TestProposals: the user accepts or rejects candidates. An accepted one is compared like a new entry.
 func TestProposals(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -336,7 +336,7 @@ func TestProposals(t *testing.T) {
 	}
 }
 
-// TestStatus: what the user is told of the whole.
+// TestStatus: the counts and versions that the status reports.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)

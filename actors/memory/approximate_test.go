@@ -58,8 +58,8 @@ func (g *guess) Nearest(_ context.Context, q []float32, k int) (near []store.Nei
 	return near[:min(k, len(near))], g.err
 }
 
-// TestApproximate: the extension only chooses whose names are compared. What it misses is missed, what it fails at is
-// searched exactly, and what is written or forgotten is there or gone for it too.
+// TestApproximate: the extension only selects whose names are compared. An error falls back to exact search, and written and
+// forgotten entries appear and disappear in its index.
 func TestApproximate(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, func(c *Config) { c.Hybrid = false })
@@ -119,7 +119,7 @@ func TestApproximate(t *testing.T) {
 	}
 }
 
-// A file that is no extension leaves searches exact, and says so.
+// TestApproximateWithoutTheExtension: searches are exact when the file is no extension, and the status says so.
 func TestApproximateWithoutTheExtension(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, func(c *Config) { c.VSS = "/nowhere/vss.duckdb_extension" })

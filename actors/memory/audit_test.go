@@ -48,12 +48,12 @@ func auditCases(known string) []auditCase {
 		{"a recall", func(w *fixture) (string, error) {
 			return shown(w.recallStages(subjects.MemoryQuery{Query: "bicycle", Fresh: true}))
 		}, "user memory.read s-ask q-ask"},
-		{"what goes with it", func(w *fixture) (string, error) {
+		{"correlated", func(w *fixture) (string, error) {
 			return shown(deliver[any](w, "ctl.user.memory.correlated", "", "", subjects.MemoryIDs{IDs: []string{known}}))
 		}, "user memory.read"},
 		{"a search", tool("search_memory", `{"query":"bicycle"}`, "generator"), "generator memory.read search_memory s1 q7"},
 		{"a search by id", tool("search_memory", `{"query":"x","ids":["`+known+`"]}`, "committee.r1"), "committee.r1 memory.read search_memory s1 q7"},
-		{"a look at the graph", tool("search_knowledge_graph", `{"query":"Anna"}`, "generator"), "generator memory.read search_knowledge_graph s1 q7"},
+		{"knowledge graph", tool("search_knowledge_graph", `{"query":"Anna"}`, "generator"), "generator memory.read search_knowledge_graph s1 q7"},
 		{"a note", tool("save_memory", `{"content":"The tent has nine pegs."}`, "orchestrator.r1"), "orchestrator.r1 memory.write save_memory s1 q7"},
 		{"a fact", func(w *fixture) (string, error) {
 			return shown(deliver[any](w, "ctl.user.memory.write", "", "", subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: "The lamp is broken."}}}))
@@ -63,11 +63,11 @@ func auditCases(known string) []auditCase {
 			return shown(deliver[any](w, "ctl.user.memory.write", "", "", subjects.MemoryWriteRequest{Document: &d}))
 		}, "user memory.write document"},
 		{"a list", admin(subjects.MemoryAdminRequest{Op: "list"}), "user memory.admin list"},
-		{"a look", admin(subjects.MemoryAdminRequest{Op: "show", IDs: []string{known}}), "user memory.admin show"},
-		{"a change", admin(subjects.MemoryAdminRequest{Op: "edit", IDs: []string{known}, Edit: &subjects.MemoryEdit{Name: new("bike")}}), "user memory.admin edit"},
+		{"show", admin(subjects.MemoryAdminRequest{Op: "show", IDs: []string{known}}), "user memory.admin show"},
+		{"edit", admin(subjects.MemoryAdminRequest{Op: "edit", IDs: []string{known}, Edit: &subjects.MemoryEdit{Name: new("bike")}}), "user memory.admin edit"},
 		{"a pin", admin(subjects.MemoryAdminRequest{Op: "pin", IDs: []string{known}}), "user memory.admin pin"},
 		{"the graph", admin(subjects.MemoryAdminRequest{Op: "graph"}), "user memory.admin graph"},
-		{"forgetting", admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{known}}), "user memory.admin forget"},
+		{"forget", admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{known}}), "user memory.admin forget"},
 	}
 }
 
@@ -93,7 +93,7 @@ func (w *fixture) state() string {
 	return fmt.Sprintf("%+v %+v %d events", entries, s, len(w.rec.Published()))
 }
 
-// TestAuditOfRefusals: what is refused is recorded too, and so is what could not even be read.
+// TestAuditOfRefusals: rejected and malformed requests are recorded too.
 func TestAuditOfRefusals(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -102,14 +102,14 @@ func TestAuditOfRefusals(t *testing.T) {
 		body          any
 		want          []string
 	}{
-		{"nobody's id", "ctl.user.memory.admin", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{"nobody-knows"}}, []string{"user memory.admin forget before allowed", "user memory.admin forget after failed malformed"}},
+		{"unknown id", "ctl.user.memory.admin", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{"nobody-knows"}}, []string{"user memory.admin forget before allowed", "user memory.admin forget after failed malformed"}},
 		{"a secret", "tool.request.save_memory", subjects.ToolOrder{CallID: "c", Caller: "generator", Args: json.RawMessage(`{"content":"password: ` + canary + `"}`)}, []string{
 			"generator memory.write save_memory before allowed", "generator memory.write save_memory after failed tool_failed",
 		}},
 		{"no JSON", "ctl.user.memory.query", []byte("{"), []string{"user memory.read before refused malformed"}},
-		{"trick: a field of its own", "ctl.user.memory.write", []byte(`{"who":"operator"}`), []string{"user memory.write before refused malformed"}},
-		{"trick: an account that is none", "ctl.us er.memory.admin", []byte(`{`), []string{"memory.admin before refused malformed"}},
-		{"a broken document", "ctl.user.memory.write", subjects.MemoryWriteRequest{Document: &subjects.MemoryDocument{From: "x"}}, []string{"user memory.write document before allowed", "user memory.write document after failed malformed"}},
+		{"trick: unknown field", "ctl.user.memory.write", []byte(`{"who":"operator"}`), []string{"user memory.write before refused malformed"}},
+		{"trick: invalid account", "ctl.us er.memory.admin", []byte(`{`), []string{"memory.admin before refused malformed"}},
+		{"invalid document", "ctl.user.memory.write", subjects.MemoryWriteRequest{Document: &subjects.MemoryDocument{From: "x"}}, []string{"user memory.write document before allowed", "user memory.write document after failed malformed"}},
 	} {
 		if _, err := deliver[any](w, tt.subject, "", "", tt.body); err == nil && !strings.HasPrefix(tt.subject, "tool") {
 			t.Errorf("%s: it is done", tt.name)
@@ -121,7 +121,8 @@ func TestAuditOfRefusals(t *testing.T) {
 	w.assertAbsent(canary)
 }
 
-// TestAudit: without the first record nothing is read or written, and no model is asked. With it each deed has two.
+// TestAudit: without an acknowledged first record nothing is read or written and no model is called. Otherwise each
+// operation has two records.
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -167,9 +168,9 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestNoOutcomeNothingShown: when the outcome cannot be recorded it is withheld. Of a recall the names and descriptions are
-// out by then, under the record that was acknowledged before; the texts are not.
-func TestNoOutcomeNothingShown(t *testing.T) {
+// TestFailedOutcomeRecordWithholdsReply: a reply whose outcome cannot be recorded is withheld. Names and descriptions of a
+// recall were sent under the first record; texts were not.
+func TestFailedOutcomeRecordWithholdsReply(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	known := w.storeFact("The bicycle stands in the cellar.")

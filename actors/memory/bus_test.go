@@ -135,8 +135,8 @@ func (s *busFixture) tool(out actor.Out, name, args string, labels *subjects.Lab
 	return res
 }
 
-// TestBus: under the real grants an answer is remembered under the account that gave it, is graded, is found by the user and
-// through the broker's key, and all of it is in an audit that holds.
+// TestBus: under the real grants an answer is stored under the account that sent it, graded, and found by the user and
+// through the broker; the audit log verifies.
 func TestBus(t *testing.T) {
 	t.Parallel()
 	s := newBusFixture(t)
@@ -234,9 +234,9 @@ func (s *busFixture) trail(n int) (out []string) {
 	return out
 }
 
-// TestBusWaits: what is said while memory is away waits for it, a grade before its answer too, and what was said twice is
-// stored once.
-func TestBusWaits(t *testing.T) {
+// TestBusDeliversEventsAfterRestart: events published while memory is stopped are delivered afterwards, also a grade before
+// its answer, and duplicates are stored once.
+func TestBusDeliversEventsAfterRestart(t *testing.T) {
 	t.Parallel()
 	s := newBusFixture(t)
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
@@ -270,9 +270,9 @@ func TestBusWaits(t *testing.T) {
 	}
 }
 
-// TestBusRefuses: nobody but the user reaches memory itself, and nobody but the broker its tools, whatever they write into a
-// message.
-func TestBusRefuses(t *testing.T) {
+// TestBusDeniesForeignAccounts: only user accounts reach memory's requests, and only the broker its tools, whatever the
+// payload claims.
+func TestBusDeniesForeignAccounts(t *testing.T) {
 	t.Parallel()
 	s := newBusFixture(t)
 	roles, _ := subjects.Table().Roles()

@@ -10,8 +10,7 @@ import (
 	"conclave/subjects"
 )
 
-// TestCache: what was recalled is good for whoever asks the same in the same right, until something is written that could
-// change it.
+// TestCache: a cached recall serves the same question in the same scope, until a write could change its result.
 func TestCache(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -26,10 +25,10 @@ func TestCache(t *testing.T) {
 		has    string // words in what is recalled then
 		not    string
 	}{
-		{name: "nothing happened", cached: true, has: "cellar"},
-		{name: "in another order", q: func(q *subjects.MemoryQuery) { q.Query = "the bicycle stands where" }, cached: true, has: "cellar"},
-		{name: "something far away", act: func() error { w.storeFact("Xylophones are made of rosewood."); return nil }, cached: true, has: "cellar"},
-		{name: "afresh", q: func(q *subjects.MemoryQuery) { q.Fresh = true }, has: "cellar"},
+		{name: "no change", cached: true, has: "cellar"},
+		{name: "words in another order", q: func(q *subjects.MemoryQuery) { q.Query = "the bicycle stands where" }, cached: true, has: "cellar"},
+		{name: "unrelated write", act: func() error { w.storeFact("Xylophones are made of rosewood."); return nil }, cached: true, has: "cellar"},
+		{name: "fresh requested", q: func(q *subjects.MemoryQuery) { q.Fresh = true }, has: "cellar"},
 		{name: "trick: another question with the same words", q: func(q *subjects.MemoryQuery) { q.Query = "Where stands the bicycle not?" }, has: "cellar"},
 		{name: "of one kind", q: func(q *subjects.MemoryQuery) { q.Kind = "engram" }, not: "cellar"},
 		{name: "fewer", q: func(q *subjects.MemoryQuery) { q.Max = 1 }, has: "cellar"},
@@ -43,18 +42,18 @@ func TestCache(t *testing.T) {
 			_, err := w.admin(subjects.MemoryAdminRequest{Op: "pin", IDs: []string{fact}})
 			return err
 		}, has: "cellar"},
-		{name: "something near", act: func() error { w.storeFact("The old bicycle was sold, and the new bicycle stands outside."); return nil }, has: "outside"},
-		{name: "a proposal, which does not count", act: func() error {
+		{name: "related write", act: func() error { w.storeFact("The old bicycle was sold, and the new bicycle stands outside."); return nil }, has: "outside"},
+		{name: "candidate", act: func() error {
 			res := w.callTool("save_memory", subjects.ToolOrder{Spawned: true, Labels: trusted(), Args: json.RawMessage(`{"content":"The bicycle stands on the roof."}`)})
 			candidate = last(res.Recalls)
 			return nil
 		}, has: "cellar", not: "roof"},
-		{name: "and which is accepted", act: func() error {
+		{name: "accepted candidate", act: func() error {
 			_, err := w.admin(subjects.MemoryAdminRequest{Op: "accept", IDs: []string{candidate}})
 			return err
 		}, has: "roof"},
 		{name: "a document", act: func() error { w.importPieces("a.md", "The bicycle stands under the stairs."); return nil }, has: "stairs"},
-		{name: "which has changed", act: func() error { w.importPieces("a.md", "The bicycle stands over the stairs."); return nil }, has: "over the stairs", not: "under the stairs"},
+		{name: "changed document", act: func() error { w.importPieces("a.md", "The bicycle stands over the stairs."); return nil }, has: "over the stairs", not: "under the stairs"},
 		{name: "an answer", act: func() error { w.storeAnswer("qx", "Where stands the bicycle?", "It stands in the garage."); return nil }, has: "garage"},
 		{name: "a grade", act: func() error {
 			seq++
@@ -64,7 +63,7 @@ func TestCache(t *testing.T) {
 			w.embed = wordEmbedder("words-2", 128)
 			return nil
 		}, has: "cellar"},
-		{name: "too long ago", act: func() error { w.advance(25 * time.Hour); return nil }, has: "cellar"},
+		{name: "expired", act: func() error { w.advance(25 * time.Hour); return nil }, has: "cellar"},
 		{name: "forgotten", act: func() error {
 			_, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{fact}})
 			return err
@@ -114,7 +113,7 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestCacheScopes: what was made for the user is not shown to an agent, nor the other way round; and one can be without.
+// TestCacheScopes: results for the user are not served to an agent, nor the reverse, and the cache can be off.
 func TestCacheScopes(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)

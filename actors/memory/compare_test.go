@@ -22,9 +22,9 @@ func told(query, who, place string, change ...func(*subjects.Response)) subjects
 
 func untrusted(r *subjects.Response) { r.Labels = &subjects.Labels{Trust: subjects.Untrusted} }
 
-// TestBesideWhatIsThere: what says the same is merged, what says otherwise takes the place, and neither by a stranger's word nor
-// over a pin. Everything stays to be seen.
-func TestBesideWhatIsThere(t *testing.T) {
+// TestNewEntryIsComparedWithSimilar: a duplicate is merged, a contradiction supersedes; an untrusted entry does neither to a
+// trusted one, and nothing supersedes a pinned one.
+func TestNewEntryIsComparedWithSimilar(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	for _, tt := range []struct {
@@ -37,21 +37,21 @@ func TestBesideWhatIsThere(t *testing.T) {
 		recalled      []string // which of the two, best first
 	}{
 		{name: "the same", who: "Anna", first: told("a1", "Anna", "Rome"), second: told("a2", "Anna", "Rome"), action: "merged", states: "active superseded", recalled: []string{"a1"}},
-		{name: "otherwise", who: "Berta", first: told("b1", "Berta", "Rome"), second: told("b2", "Berta", "Oslo"), action: "superseded", states: "superseded active", recalled: []string{"b2"}},
-		{name: "somebody else", who: "Clara", first: told("c1", "Clara", "Rome"), second: told("c2", "Clarissa", "Rome"), action: "stored", states: "active active"},
+		{name: "contradiction", who: "Berta", first: told("b1", "Berta", "Rome"), second: told("b2", "Berta", "Oslo"), action: "superseded", states: "superseded active", recalled: []string{"b2"}},
+		{name: "another person", who: "Clara", first: told("c1", "Clara", "Rome"), second: told("c2", "Clarissa", "Rome"), action: "stored", states: "active active"},
 		{
-			name: "another's answer to the same question", who: "Doris", first: told("d1", "Doris", "Rome"), second: told("d1", "Doris", "Rome"), account: "respondent_b",
+			name: "another respondent, same answer", who: "Doris", first: told("d1", "Doris", "Rome"), second: told("d1", "Doris", "Rome"), account: "respondent_b",
 			action: "stored", states: "active active",
 		},
 		{
-			name: "another's answer that says otherwise", who: "Emily", first: told("e1", "Emily", "Rome"), second: told("e1", "Emily", "Oslo"), account: "respondent_b",
+			name: "another respondent, contradiction", who: "Emily", first: told("e1", "Emily", "Rome"), second: told("e1", "Emily", "Oslo"), account: "respondent_b",
 			action: "stored", states: "active active",
 		},
-		{name: "trick: a stranger says otherwise", who: "Frida", first: told("f1", "Frida", "Rome"), second: told("f2", "Frida", "Oslo", untrusted), action: "stored", states: "active active"},
-		{name: "trick: a stranger says the same", who: "Greta", first: told("g1", "Greta", "Rome"), second: told("g2", "Greta", "Rome", untrusted), action: "stored", states: "active active"},
-		{name: "a friend against a stranger", who: "Hanna", first: told("h1", "Hanna", "Rome", untrusted), second: told("h2", "Hanna", "Oslo"), action: "superseded", states: "superseded active"},
-		{name: "trick: over a pin", who: "Irene", first: told("i1", "Irene", "Rome"), second: told("i2", "Irene", "Oslo"), pinned: true, action: "stored", states: "active active"},
-		{name: "the same as a pin", who: "Julia", first: told("j1", "Julia", "Rome"), second: told("j2", "Julia", "Rome"), pinned: true, action: "merged", states: "active superseded"},
+		{name: "trick: untrusted contradiction", who: "Frida", first: told("f1", "Frida", "Rome"), second: told("f2", "Frida", "Oslo", untrusted), action: "stored", states: "active active"},
+		{name: "trick: untrusted duplicate", who: "Greta", first: told("g1", "Greta", "Rome"), second: told("g2", "Greta", "Rome", untrusted), action: "stored", states: "active active"},
+		{name: "trusted contradicts untrusted", who: "Hanna", first: told("h1", "Hanna", "Rome", untrusted), second: told("h2", "Hanna", "Oslo"), action: "superseded", states: "superseded active"},
+		{name: "trick: contradiction of a pinned entry", who: "Irene", first: told("i1", "Irene", "Rome"), second: told("i2", "Irene", "Oslo"), pinned: true, action: "stored", states: "active active"},
+		{name: "duplicate of a pinned entry", who: "Julia", first: told("j1", "Julia", "Rome"), second: told("j2", "Julia", "Rome"), pinned: true, action: "merged", states: "active superseded"},
 	} {
 		account := "generator"
 		if tt.account != "" {
@@ -104,8 +104,8 @@ func TestBesideWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestMergeTeaches: the one that stays learns what it did not know.
-func TestMergeTeaches(t *testing.T) {
+// TestMergeAddsTagsAndLinks: the remaining entry gets the tags, entities and links of its duplicate.
+func TestMergeAddsTagsAndLinks(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	other := w.storeFact("The red bicycle has no bell.")
@@ -128,9 +128,9 @@ func TestMergeTeaches(t *testing.T) {
 	}
 }
 
-// TestWhileItIsCompared: between looking and writing the user may change what is there. What was found then does not hold
-// any more, and what is new must not be lost.
-func TestWhileItIsCompared(t *testing.T) {
+// TestChangeDuringComparison: if the user changes the compared entry before the new one is stored, the comparison is void
+// and nothing is lost.
+func TestChangeDuringComparison(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, func(c *Config) { c.Model = true })
 	for _, tt := range []struct {
@@ -138,12 +138,12 @@ func TestWhileItIsCompared(t *testing.T) {
 		hand          subjects.MemoryAdminRequest
 		old           string // what the older one is in the end, "" = gone
 	}{
-		{"the same, and forgotten", "same", subjects.MemoryAdminRequest{Op: "forget"}, ""},
-		{"the same, and changed", "same", subjects.MemoryAdminRequest{Op: "edit", Edit: &subjects.MemoryEdit{Corpus: new("Nobody knows.")}}, subjects.MemoryActive},
-		{"otherwise, and forgotten", "contradicts", subjects.MemoryAdminRequest{Op: "forget"}, ""},
-		{"otherwise, and changed", "contradicts", subjects.MemoryAdminRequest{Op: "edit", Edit: &subjects.MemoryEdit{Corpus: new("Nobody knows.")}}, subjects.MemoryActive},
-		{"trick: otherwise, and pinned", "contradicts", subjects.MemoryAdminRequest{Op: "pin"}, subjects.MemoryActive},
-		{"nothing happens", "contradicts", subjects.MemoryAdminRequest{Op: "show"}, subjects.MemorySuperseded},
+		{"duplicate of an entry forgotten meanwhile", "same", subjects.MemoryAdminRequest{Op: "forget"}, ""},
+		{"duplicate of an entry edited meanwhile", "same", subjects.MemoryAdminRequest{Op: "edit", Edit: &subjects.MemoryEdit{Corpus: new("Nobody knows.")}}, subjects.MemoryActive},
+		{"contradiction of an entry forgotten meanwhile", "contradicts", subjects.MemoryAdminRequest{Op: "forget"}, ""},
+		{"contradiction of an entry edited meanwhile", "contradicts", subjects.MemoryAdminRequest{Op: "edit", Edit: &subjects.MemoryEdit{Corpus: new("Nobody knows.")}}, subjects.MemoryActive},
+		{"trick: contradiction of an entry pinned meanwhile", "contradicts", subjects.MemoryAdminRequest{Op: "pin"}, subjects.MemoryActive},
+		{"contradiction, nothing changed meanwhile", "contradicts", subjects.MemoryAdminRequest{Op: "show"}, subjects.MemorySuperseded},
 	} {
 		w.chat = nil
 		text := "The letter is in " + strings.Map(func(r rune) rune {

@@ -7,30 +7,30 @@ import (
 	"conclave/pkg/strict"
 )
 
-// Config is the section of memory in the configuration.
+// Config is the memory section of the configuration.
 type Config struct {
 	Enabled bool  `yaml:"enabled"`
-	Results int   `yaml:"n_results"` // names that go on to the second stage
-	Top     int   `yaml:"top_k"`     // entries at the end
-	Rerank  bool  `yaml:"rerank"`
-	Hybrid  bool  `yaml:"hybrid"`
-	Model   bool  `yaml:"model"` // ask a small model for names, segments and comparisons; false = plain code only
+	Results int   `yaml:"n_results"` // candidates by name that reach the second stage of a recall
+	Top     int   `yaml:"top_k"`     // entries that a recall returns
+	Rerank  bool  `yaml:"rerank"`    // let a small model order the returned entries
+	Hybrid  bool  `yaml:"hybrid"`    // match words beside vectors
+	Model   bool  `yaml:"model"`     // use a small model for names, passages and comparisons; false = rules only
 	Cache   Cache `yaml:"cache"`
 
 	ModelTimeout time.Duration `yaml:"model_timeout"`
 	EmbedTimeout time.Duration `yaml:"embed_timeout"`
 
-	Threads int         `yaml:"threads"`      // of a search; 0 = all
+	Threads int         `yaml:"threads"`      // per search; 0 = all cores
 	Limit   strict.Size `yaml:"memory_limit"` // of DuckDB
-	VSS     string      `yaml:"vss"`          // file of DuckDB's extension; "" = not used
+	VSS     string      `yaml:"vss"`          // absolute path of DuckDB's extension for approximate search; "" = exact search
 
-	AuditTimeout time.Duration // how long an act waits for its audit record; not in the file
+	AuditTimeout time.Duration // for the acknowledgement of an audit record; not in the file
 }
 
-// Cache is how long what was recalled is good for.
+// Cache configures the cache of recalls. The durations are the lifetime of a cached recall by the kinds it contains.
 type Cache struct {
 	Entries  int           `yaml:"entries"` // 0 = no cache
-	Near     int           `yaml:"near"`    // percent
+	Near     int           `yaml:"near"`    // similarity in percent from which two questions share a result
 	Engram   time.Duration `yaml:"engram"`
 	Fact     time.Duration `yaml:"fact"`
 	Document time.Duration `yaml:"document"`
@@ -46,7 +46,7 @@ const (
 // Validate reports everything wrong with c.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// Problems is everything wrong with c.
+// Problems returns everything wrong with c.
 func (c Config) Problems() (out strict.Problems) {
 	between := func(path string, v, least, most int) {
 		if v < least || v > most {
@@ -76,10 +76,10 @@ func (c Config) Problems() (out strict.Problems) {
 		out.Add("memory_limit", "%s is less than 64MB", c.Limit)
 	}
 	if c.VSS != "" && !filepath.IsAbs(c.VSS) {
-		out.Add("vss", "must be an absolute path to a file of this machine")
+		out.Add("vss", "must be an absolute path to a local file")
 	}
 	return out
 }
 
-// DatabaseFile is where the memory of an installation with this data folder is.
+// DatabaseFile returns the path of the memory file in a data folder.
 func DatabaseFile(data string) string { return filepath.Join(data, "memory", "memory.duckdb") }

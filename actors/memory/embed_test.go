@@ -39,9 +39,9 @@ func (w *fixture) unembedded() int {
 	return got.Status.Unembedded
 }
 
-// TestModelGone: without the model for vectors everything is kept and found by its words, and the vectors come by themselves
-// when it is back. Time stands still here until everybody waits for it.
-func TestModelGone(t *testing.T) {
+// TestEmbeddingModelUnavailable: without the embedding model entries are stored and found by words, and embedded when it is
+// back. Time is virtual.
+func TestEmbeddingModelUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t)
 		if err := w.m.Start(t.Context(), w.rec.Out()); err != nil {
@@ -88,9 +88,9 @@ func TestModelGone(t *testing.T) {
 	})
 }
 
-// TestAnotherModel: when another model makes the vectors, the old ones compare with nothing. The index is turned, everything
-// is found by its words meanwhile, and embedded anew.
-func TestAnotherModel(t *testing.T) {
+// TestEmbeddingModelChanges: vectors of another model are not comparable. The index is switched, entries are found by words
+// meanwhile and embedded again.
+func TestEmbeddingModelChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t)
 		if err := w.m.Start(t.Context(), w.rec.Out()); err != nil {
@@ -131,8 +131,8 @@ func TestAnotherModel(t *testing.T) {
 	})
 }
 
-// TestBadVectors: what cannot be used is not used. The entry is kept, and so are the vectors that were there.
-func TestBadVectors(t *testing.T) {
+// TestInvalidEmbeddingsAreRejected: an invalid reply of the model is discarded; the entry and its former vectors are kept.
+func TestInvalidEmbeddingsAreRejected(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	first := w.storeFact("The bicycle stands in the cellar.")
@@ -153,7 +153,7 @@ func TestBadVectors(t *testing.T) {
 			}
 			return nil
 		}},
-		{"one that points nowhere", func(r *subjects.EmbedReply) error { r.Vectors[0] = make([]float32, 256); return nil }},
+		{"zero vector", func(r *subjects.EmbedReply) error { r.Vectors[0] = make([]float32, 256); return nil }},
 		{"of nobody", func(r *subjects.EmbedReply) error { r.Model = ""; return nil }},
 		{"trick: of another size by the same model", func(r *subjects.EmbedReply) error {
 			for i := range r.Vectors {
@@ -162,7 +162,7 @@ func TestBadVectors(t *testing.T) {
 			return nil
 		}},
 		{"the model is missing", func(*subjects.EmbedReply) error { return subjects.Faultf(subjects.CodeModelMissing, "pull it first") }},
-		{"trick: an error that is none of a model's", func(*subjects.EmbedReply) error { return errors.New("details of this machine") }},
+		{"trick: internal error", func(*subjects.EmbedReply) error { return errors.New("details of this machine") }},
 	} {
 		spoiled := func(texts []string) (subjects.EmbedReply, error) {
 			r, err := good(texts)
@@ -203,7 +203,7 @@ func TestBadVectors(t *testing.T) {
 	}
 }
 
-// TestPrefixes: the model is told whether it reads a question or something to be found, and nobody else tells it.
+// TestPrefixes: the model is told whether it embeds a query or an entry, by memory alone.
 func TestPrefixes(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -215,8 +215,8 @@ func TestPrefixes(t *testing.T) {
 	}
 }
 
-// TestChangedWhileEmbedded: vectors of words that are no longer there are not taken.
-func TestChangedWhileEmbedded(t *testing.T) {
+// TestEntryChangedDuringBackfill: vectors of a text that changed meanwhile are discarded.
+func TestEntryChangedDuringBackfill(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	w.setEmbedder(nil)
@@ -244,8 +244,8 @@ func TestChangedWhileEmbedded(t *testing.T) {
 	}
 }
 
-// TestSpoiledVectors: vectors in the file that cannot be used are made anew.
-func TestSpoiledVectors(t *testing.T) {
+// TestDamagedVectorsAreEmbeddedAgain: unusable vectors in the file are replaced.
+func TestDamagedVectorsAreEmbeddedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t)
 		id := w.storeFact("The bicycle stands in the cellar.")

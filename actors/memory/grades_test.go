@@ -24,7 +24,7 @@ func (w *fixture) reward(seq uint64, r subjects.Reward) error {
 	return w.m.onReward(w.t.Context(), actor.Msg[subjects.Reward]{From: "reward", Seq: seq, Body: r}, w.rec.Out())
 }
 
-// TestGrades: a grade is kept under the question and who answered it, before the answer and after it, once.
+// TestGrades: a grade is stored once under query and respondent, before or after its answer.
 func TestGrades(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -95,8 +95,8 @@ func TestGrades(t *testing.T) {
 	}
 }
 
-// TestBadGrades: what is no grade changes nothing.
-func TestBadGrades(t *testing.T) {
+// TestInvalidGradesAreIgnored: an invalid grade changes nothing.
+func TestInvalidGradesAreIgnored(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	id := w.storeAnswer("q1", answer1().Query, answer1().Answer)
@@ -125,10 +125,10 @@ func TestBadGrades(t *testing.T) {
 		{"trick: of a respondent that is two", func() error {
 			return w.reward(7, subjects.Reward{QueryID: "q1", RespondentID: "a b", Value: 1})
 		}, subjects.CodeMalformed, subjects.Grades{}},
-		{"a reward beyond all measure", func() error {
+		{"reward out of range", func() error {
 			return w.reward(8, subjects.Reward{QueryID: "q1", RespondentID: "generator", Value: 1e9})
 		}, "", subjects.Grades{Reward: 1, Rewards: 1}},
-		{"trick: a reward that is no number", func() error {
+		{"trick: infinite reward", func() error {
 			return w.reward(9, subjects.Reward{QueryID: "q1", RespondentID: "generator", Value: math.NaN()})
 		}, "", subjects.Grades{Reward: 0, Rewards: 2}},
 		{"undecided", func() error {
@@ -146,7 +146,7 @@ func TestBadGrades(t *testing.T) {
 		{"trick: a password in the critic's words", func() error {
 			return w.critique(11, subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: 5, Feedback: "It repeats the password: " + canary})
 		}, "", subjects.Grades{Reward: 0, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) + "...", Critic: 5, Feedback: "It repeats the password: [redacted: password]"}},
-		{"of an answer that was forgotten", func() error { return w.reward(12, subjects.Reward{QueryID: "q2", RespondentID: "generator", Value: 1}) }, "", subjects.Grades{
+		{"forgotten answer", func() error { return w.reward(12, subjects.Reward{QueryID: "q2", RespondentID: "generator", Value: 1}) }, "", subjects.Grades{
 			Reward: 0, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) + "...", Critic: 5, Feedback: "It repeats the password: [redacted: password]",
 		}},
 	} {
@@ -163,8 +163,8 @@ func TestBadGrades(t *testing.T) {
 	w.assertAbsent(canary)
 }
 
-// TestGradesSaidAgain: what changes nothing is not told of, and what the user thinks now holds in whatever order it comes.
-func TestGradesSaidAgain(t *testing.T) {
+// TestRedeliveredGrades: a grade that changes nothing emits nothing, and the latest reward wins in any order of arrival.
+func TestRedeliveredGrades(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	id := w.storeAnswer("q1", answer1().Query, answer1().Answer)
@@ -186,7 +186,7 @@ func TestGradesSaidAgain(t *testing.T) {
 		{"a verdict", func(seq uint64) error { return w.pairwise(seq, subjects.Pairwise{QueryID: "q1", Winner: "generator"}) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator"}, 1},
 		{"trick: undecided after a verdict", func(seq uint64) error { return w.pairwise(seq, subjects.Pairwise{QueryID: "q1"}) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator"}, 0},
 		{"the second reward first", func(seq uint64) error { return w.reward(seq, reward(2, -1)) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: -1, Rewards: 2}, 1},
-		{"the first reward late", func(seq uint64) error { return w.reward(seq, reward(1, 1)) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: -1, Rewards: 2}, 0},
+		{"older reward late", func(seq uint64) error { return w.reward(seq, reward(1, 1)) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: -1, Rewards: 2}, 0},
 		{"trick: the second reward once more, with another value", func(seq uint64) error { return w.reward(seq, reward(2, 1)) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: -1, Rewards: 2}, 0},
 		{"the third reward", func(seq uint64) error { return w.reward(seq, reward(3, 0.5)) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: 0.5, Rewards: 3}, 1},
 	} {
@@ -205,8 +205,8 @@ func TestGradesSaidAgain(t *testing.T) {
 	}
 }
 
-// TestGradesTurnTheOrder: of two answers that are as near, the better one comes first, from the next recall on.
-func TestGradesTurnTheOrder(t *testing.T) {
+// TestGradesChangeTheRanking: of two equally near answers the better graded one comes first from the next recall on.
+func TestGradesChangeTheRanking(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	// They have the same name, so only the better one is shown.

@@ -38,8 +38,8 @@ var (
 	forEvents = []string{"from.*.critique.result", "from.*.pairwise.result", "from.*.response.generation", "from.*.reward.event"}
 )
 
-// TestLife: what memory listens to, what it says when it starts, and that a restart finds what was stored.
-func TestLife(t *testing.T) {
+// TestLifecycle: routes, start events, and that a restart finds what was stored.
+func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	want := slices.Concat(forPeople, forTools, forEvents)
@@ -75,9 +75,9 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestShut: a memory that cannot be opened tells everybody why and what to do, takes no event, offers no tool, and leaves
-// the file as it is. One that is switched off does the same, and lets go what is said meanwhile.
-func TestShut(t *testing.T) {
+// TestUnavailableMemory: a memory that cannot be opened replies with the reason and the remedy, consumes no event, offers no
+// tool and leaves the file unchanged. A disabled one replies too, but drops events.
+func TestUnavailableMemory(t *testing.T) {
 	t.Parallel()
 	file := func(t *testing.T, data string, content []byte) {
 		t.Helper()
@@ -106,11 +106,11 @@ func TestShut(t *testing.T) {
 			file(t, data, bytes.Repeat([]byte("this is no database. "), 1000))
 		}, []string{"damaged", "move it away"}},
 		{"trick: empty", func(t *testing.T, data string, _ *Config) { file(t, data, nil) }, []string{"damaged", "it is empty"}},
-		{"trick: a folder in its place", func(t *testing.T, data string, _ *Config) {
+		{"trick: a folder at its path", func(t *testing.T, data string, _ *Config) {
 			if err := os.MkdirAll(DatabaseFile(data), 0o700); err != nil {
 				t.Fatal(err)
 			}
-		}, []string{"no file", "move it away"}},
+		}, []string{"not a regular file", "move it away"}},
 		{"cut in half", func(t *testing.T, data string, _ *Config) {
 			if err := open(t, data).Close(t.Context()); err != nil {
 				t.Fatal(err)
@@ -135,7 +135,7 @@ func TestShut(t *testing.T) {
 			if err := db.Close(); err != nil {
 				t.Fatal(err)
 			}
-		}, []string{"newer version", "schema 99", "use the conclave that wrote it"}},
+		}, []string{"newer version", "schema 99", "use the version that wrote it"}},
 		{"trick: open elsewhere", func(t *testing.T, data string, _ *Config) {
 			db := open(t, data)
 			t.Cleanup(func() {
@@ -192,7 +192,7 @@ func TestShut(t *testing.T) {
 	}
 }
 
-// A file that Open made is the user's alone, and a second start finds it.
+// TestOpen: a new file is accessible to the user only, and a second start opens it.
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

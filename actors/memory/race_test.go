@@ -24,10 +24,9 @@ func letters(n int) string {
 	return string(b)
 }
 
-// TestAllAtOnce: answers come in, are graded, changed, recalled and forgotten by several at once, while vectors fail now and
-// then and another model takes over. What was acknowledged as stored is found, and what was acknowledged as forgotten is
-// never seen again.
-func TestAllAtOnce(t *testing.T) {
+// TestConcurrentOperations: entries are stored, graded, edited, recalled and forgotten concurrently while embedding fails at
+// times and the model changes. Acknowledged entries are found, forgotten ones are never seen again.
+func TestConcurrentOperations(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	var calls atomic.Int64

@@ -28,8 +28,8 @@ const long = "The garden behind the system was planted in spring. It has two old
 	"In the shed stand the mower, the rake and the wheelbarrow. The key of the shed hangs behind the clock in the kitchen. The tap in the garden is turned off in winter. " +
 	"A fox was seen near the compost in March. The neighbours borrow the ladder now and then. The roses want more sun than they get."
 
-// TestStages: names, descriptions and what matters of the texts come one after the other, each with the reasons for its rank.
-func TestStages(t *testing.T) {
+// TestRecallStages: names, descriptions and passages are streamed one after the other, each with the reasons for its rank.
+func TestRecallStages(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, func(c *Config) { c.Top = 2 })
 	id := w.storeFact(long)
@@ -94,8 +94,8 @@ func TestStages(t *testing.T) {
 	}
 }
 
-// TestQueries: what can be asked, and what cannot.
-func TestQueries(t *testing.T) {
+// TestRecallRequests: valid and invalid requests.
+func TestRecallRequests(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	fact := w.storeFact("The bicycle stands in the cellar.")
@@ -129,7 +129,7 @@ func TestQueries(t *testing.T) {
 		{name: "trick: nothing", q: subjects.MemoryQuery{}, code: subjects.CodeMalformed, says: "give some words"},
 		{name: "trick: blanks", q: subjects.MemoryQuery{Query: " \n\t"}, code: subjects.CodeMalformed, says: "give some words"},
 		{name: "trick: an unknown kind", q: subjects.MemoryQuery{Query: "x", Kind: "secret"}, code: subjects.CodeMalformed, says: "kinds are engram, fact and document"},
-		{name: "trick: less than none", q: subjects.MemoryQuery{Query: "x", Max: -1}, code: subjects.CodeMalformed, says: "between 1 and 20"},
+		{name: "trick: negative max", q: subjects.MemoryQuery{Query: "x", Max: -1}, code: subjects.CodeMalformed, says: "between 1 and 20"},
 		{name: "trick: more than may be", q: subjects.MemoryQuery{Query: "x", Max: 21}, code: subjects.CodeMalformed, says: "between 1 and 20"},
 		{name: "trick: somebody else's name in the body", q: []byte(`{"query":"x","by":"operator"}`), code: subjects.CodeMalformed},
 		{name: "trick: a number for words", q: []byte(`{"query":1}`), code: subjects.CodeMalformed},
@@ -165,8 +165,8 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// TestSmallModel: a model chooses what matters and puts it in order; what it says of no use changes nothing.
-func TestSmallModel(t *testing.T) {
+// TestRecallWithSmallModel: the model selects and orders passages; an unusable reply changes nothing.
+func TestRecallWithSmallModel(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, func(c *Config) { c.Model, c.Rerank = true, true })
 	shed := w.storeFact("The key of the shed hangs behind the clock in the kitchen.")
@@ -219,7 +219,7 @@ func TestSmallModel(t *testing.T) {
 	}
 }
 
-// TestCorrelated: what goes with some entries.
+// TestCorrelated: the entries that are linked with others.
 func TestCorrelated(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -246,7 +246,7 @@ func TestCorrelated(t *testing.T) {
 		{name: "both ends", ids: []string{base, engram}},
 		{name: "trick: nothing", code: subjects.CodeMalformed},
 		{name: "trick: too many", ids: many, code: subjects.CodeMalformed},
-		{name: "trick: five letters", ids: []string{"id-10"}, code: subjects.CodeMalformed},
+		{name: "trick: id prefix too short", ids: []string{"id-10"}, code: subjects.CodeMalformed},
 		{name: "trick: of no entry", ids: []string{"nobody-knows-this"}, code: subjects.CodeMalformed},
 		{name: "trick: one of them is none", ids: []string{base, "nobody-knows-this"}, code: subjects.CodeMalformed},
 	} {
@@ -267,8 +267,8 @@ func TestCorrelated(t *testing.T) {
 	}
 }
 
-// A user who goes away while a model reads leaves nothing behind that others would take for the answer.
-func TestAskerGoesAway(t *testing.T) {
+// TestCanceledRecall: a recall that is canceled while the model runs leaves nothing in the cache.
+func TestCanceledRecall(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, func(c *Config) { c.Model = true })
 	id := w.storeFact("The bicycle stands in the cellar.")
@@ -285,8 +285,8 @@ func TestAskerGoesAway(t *testing.T) {
 	}
 }
 
-// A password in what is looked for is told to nobody who watches.
-func TestSecretsAreNotTold(t *testing.T) {
+// TestRecallRedactsSecrets: a password in the query is in no event.
+func TestRecallRedactsSecrets(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	id := w.storeFact("The bicycle stands in the cellar.")

@@ -7,8 +7,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestRespondentBTakesNoPlace: an answer that nobody was told takes the place of none that was, and swallows none.
-func TestRespondentBTakesNoPlace(t *testing.T) {
+// TestRespondentBSupersedesNothing: an answer that the user never saw supersedes none and merges none.
+func TestRespondentBSupersedesNothing(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	says := func(who, query, name, city string) string {

@@ -13,8 +13,9 @@ import (
 	"conclave/subjects"
 )
 
-// An answer is not buried because the audit is away for a moment: it is tried again, and kept once.
-func TestEventsWaitForTheAudit(t *testing.T) {
+// TestEventsAreRetriedUntilAudited: an answer is not dead-lettered while the audit is unavailable: it is retried, and stored
+// once.
+func TestEventsAreRetriedUntilAudited(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	w.m.started.Store(true)
@@ -42,8 +43,9 @@ func TestEventsWaitForTheAudit(t *testing.T) {
 	}
 }
 
-// Memory that is switched off takes what is said and keeps nothing of it, so that switching it on brings nothing back.
-func TestOffKeepsNothing(t *testing.T) {
+// TestDisabledMemoryStoresNothing: a disabled memory consumes events without storing them, so that enabling it does not
+// store them later.
+func TestDisabledMemoryStoresNothing(t *testing.T) {
 	t.Parallel()
 	w, dir := newFixture(t), t.TempDir()
 	m := Open(t.Context(), Config{}, dir, w, w.hash)
@@ -60,8 +62,9 @@ func TestOffKeepsNothing(t *testing.T) {
 	}
 }
 
-// A text that the embedding model refuses does not keep the others from their vectors.
-func TestOneRefusedTextStopsNobody(t *testing.T) {
+// TestRejectedEmbeddingDoesNotBlockBackfill: a text that the embedding model rejects does not keep the others from being
+// embedded.
+func TestRejectedEmbeddingDoesNotBlockBackfill(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	good := w.embed
@@ -87,8 +90,8 @@ func TestOneRefusedTextStopsNobody(t *testing.T) {
 	w.embed = good
 }
 
-// What is forgotten takes with it what it had taken the place of: the same words must not be read there.
-func TestForgetTakesWhatItReplaced(t *testing.T) {
+// TestForgetDeletesSupersededEntries: forgetting an entry also deletes the entries it superseded, which hold the same words.
+func TestForgetDeletesSupersededEntries(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	first := w.storeFact("The spare key lies under the blue pot.")
@@ -101,8 +104,9 @@ func TestForgetTakesWhatItReplaced(t *testing.T) {
 	}
 }
 
-// What is recalled shows no stranger's entry in the place of the user's own of the same name.
-func TestStrangersHideNothing(t *testing.T) {
+// TestUntrustedDuplicatesDoNotHideTrusted: a recall never shows an untrusted entry instead of the user's own of the same
+// name.
+func TestUntrustedDuplicatesDoNotHideTrusted(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	own := w.storeAnswer("q1", "Where does Ana live?", "Ana lives in Lisbon.")

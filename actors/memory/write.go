@@ -146,8 +146,9 @@ func checkText(what, s string, most int) error {
 	return nil
 }
 
-// checkRestored rejects an entry that memory could not have exported: unknown kind, state, trust or source, ids that are no
-// tokens, texts beyond the limits, and missing or impossible names, times and grades.
+// checkRestored rejects an entry that memory could not have exported: texts beyond the limits, ids that are no tokens, a missing
+// name or creation time, and whatever the store rejects. It must see the entry before its trust is lowered, so that an
+// unknown trust or source is rejected and not replaced.
 func checkRestored(e subjects.MemoryEntry) error {
 	for _, t := range []struct {
 		what, text string
@@ -162,21 +163,11 @@ func checkRestored(e subjects.MemoryEntry) error {
 			return subjects.Faultf(subjects.CodeMalformed, "%q is no valid id", text.Clip(id, 40))
 		}
 	}
-	for _, v := range []struct {
-		what, value string
-		allowed     []string
-	}{
-		{"kind", e.Kind, []string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument}},
-		{"state", e.State, []string{subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded}},
-		{"trust", e.Provenance.Trust, []string{subjects.Trusted, subjects.Untrusted}},
-		{"source", string(e.Provenance.Source), []string{subjects.SourceUser, subjects.SourceConversation, subjects.SourceAgent, subjects.SourceDocument, subjects.SourceExternal}},
-	} {
-		if !slices.Contains(v.allowed, v.value) {
-			return subjects.Faultf(subjects.CodeMalformed, "%s is %q and must be one of %s", v.what, text.Clip(v.value, 40), strings.Join(v.allowed, ", "))
-		}
+	if e.Created.IsZero() || e.Name == "" {
+		return subjects.Faultf(subjects.CodeMalformed, "name or creation time is missing")
 	}
-	if e.Created.IsZero() || e.Name == "" || e.Grades.Critic < 0 || e.Grades.Critic > 5 {
-		return subjects.Faultf(subjects.CodeMalformed, "name, created or grades are missing or out of range")
+	if err := store.CheckEntry(e); err != nil {
+		return subjects.Faultf(subjects.CodeMalformed, "%v", err)
 	}
 	return nil
 }

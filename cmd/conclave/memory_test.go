@@ -76,7 +76,7 @@ func (k *fakeMemory) fill() {
 	k.entries = []subjects.MemoryEntry{anna, berlin, garden, idea, other}
 }
 
-// resolve finds the entries of beginnings of ids.
+// resolve returns the positions of the entries with these id prefixes.
 func (k *fakeMemory) resolve(ids []string) (at []int, err error) {
 	for _, id := range ids {
 		var found []int
@@ -91,7 +91,7 @@ func (k *fakeMemory) resolve(ids []string) (at []int, err error) {
 		case 1:
 			at = append(at, found[0])
 		default:
-			return nil, subjects.Faultf(subjects.CodeMalformed, "%s could be %d entries: give more letters", id, len(found))
+			return nil, subjects.Faultf(subjects.CodeMalformed, "%s could be %s or %s: give more characters", id, k.entries[found[0]].ID, k.entries[found[1]].ID)
 		}
 	}
 	return at, nil
@@ -168,7 +168,7 @@ func (k *fakeMemory) admin(_ context.Context, in actor.Msg[subjects.MemoryAdminR
 			}
 		case "accept", "reject":
 			if e.State != subjects.MemoryCandidate {
-				return done, subjects.Faultf(subjects.CodeMalformed, "%s waits for no decision: it is %s", e.ID, e.State)
+				return done, subjects.Faultf(subjects.CodeMalformed, "%s is no candidate: it is %s", e.ID, e.State)
 			}
 			e.State = map[string]string{"accept": subjects.MemoryActive, "reject": subjects.MemorySuperseded}[q.Op]
 			done.Changed++

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestReadersWaitForNoWriter holds the lock of the writers while readers work.
-func TestReadersWaitForNoWriter(t *testing.T) {
+// TestReadersDoNotBlockOnWriters holds the lock of the writers while readers work.
+func TestReadersDoNotBlockOnWriters(t *testing.T) {
 	x := open(t, Options{Dims: 8, Threads: 2}, small)
 	v := random(rand.New(rand.NewPCG(1, 1)), 500, 8)
 	add(t, x, numbered(0, 500), v)
@@ -26,9 +26,9 @@ func TestReadersWaitForNoWriter(t *testing.T) {
 	}
 }
 
-// TestAddAndRemoveBesideSearches has searches at work while everything around a few keys is added, replaced, removed and
+// TestConcurrentAddRemoveAndSearch has searches at work while everything around a few keys is added, replaced, removed and
 // rewritten. What was there throughout is always found; what is replaced is there exactly once.
-func TestAddAndRemoveBesideSearches(t *testing.T) {
+func TestConcurrentAddRemoveAndSearch(t *testing.T) {
 	levels(t, func(t *testing.T, k kernels) {
 		const dims, stays, moves = 24, 1 << 50, 1<<50 + 1
 		x := open(t, Options{Dims: dims, Threads: 2}, small, with(k))
@@ -85,8 +85,8 @@ func TestAddAndRemoveBesideSearches(t *testing.T) {
 	})
 }
 
-// TestNobodySeesBothOrNeither looks at nothing but the rows that count, as often as possible, while one is replaced.
-func TestNobodySeesBothOrNeither(t *testing.T) {
+// TestReplaceIsAtomicForReaders looks at nothing but the rows that count, as often as possible, while one is replaced.
+func TestReplaceIsAtomicForReaders(t *testing.T) {
 	x := open(t, Options{Dims: 1})
 	add(t, x, []uint64{1, 2}, []float32{1, 2})
 	done := make(chan struct{})
@@ -156,8 +156,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestCloseBesideSearches takes the index away while it is searched and written to.
-func TestCloseBesideSearches(t *testing.T) {
+// TestCloseDuringSearches takes the index away while it is searched and written to.
+func TestCloseDuringSearches(t *testing.T) {
 	v := random(rand.New(rand.NewPCG(1, 1)), 2000, 32)
 	for range 8 {
 		x := open(t, Options{Dims: 32, Threads: 2}, small, prefiltered)

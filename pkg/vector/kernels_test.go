@@ -50,7 +50,7 @@ func queryOf(t testing.TB, v []float32) *query {
 // kernelDims are lengths around those of a processor's vectors, and those of models.
 var kernelDims = []int{1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 130, 384, 768, 1024}
 
-func TestQuantizeIsTheTwins(t *testing.T) {
+func TestQuantizeMatchesGo(t *testing.T) {
 	levels(t, func(t *testing.T, k kernels) {
 		r := rand.New(rand.NewPCG(1, 1))
 		for _, dims := range kernelDims {
@@ -81,7 +81,7 @@ func TestQuantizeIsTheTwins(t *testing.T) {
 	})
 }
 
-func TestQuantizeStopsAtWhatHasNoScale(t *testing.T) {
+func TestQuantizeStopsAtInvalidVector(t *testing.T) {
 	inf := float32(math.Inf(1))
 	levels(t, func(t *testing.T, k kernels) {
 		for name, bad := range map[string]float32{
@@ -103,7 +103,7 @@ func TestQuantizeStopsAtWhatHasNoScale(t *testing.T) {
 	})
 }
 
-func TestDotsAreTheTwins(t *testing.T) {
+func TestDotsMatchGo(t *testing.T) {
 	levels(t, func(t *testing.T, k kernels) {
 		r := rand.New(rand.NewPCG(1, 3))
 		for _, dims := range append(kernelDims, 4096, MaxDims) {
@@ -137,9 +137,9 @@ func TestDotsAreTheTwins(t *testing.T) {
 	})
 }
 
-// TestScanFindsWhatReachesTheFloor compares with cosines of the codes themselves: what is left out may not reach the floor, and
+// TestScanFindsRowsAboveFloor compares with cosines of the codes themselves: what is left out may not reach the floor, and
 // what is found may not be farther away than it says.
-func TestScanFindsWhatReachesTheFloor(t *testing.T) {
+func TestScanFindsRowsAboveFloor(t *testing.T) {
 	levels(t, func(t *testing.T, k kernels) {
 		r := rand.New(rand.NewPCG(1, 4))
 		for _, dims := range kernelDims {
@@ -215,7 +215,7 @@ func TestScoresAreCosines(t *testing.T) {
 	})
 }
 
-func TestBitsAreTheTwins(t *testing.T) {
+func TestSignsAndHammingMatchGo(t *testing.T) {
 	levels(t, func(t *testing.T, k kernels) {
 		r := rand.New(rand.NewPCG(1, 6))
 		for _, dims := range kernelDims {
@@ -257,7 +257,7 @@ func quietly(v []float32) []float32 {
 	return v
 }
 
-func TestGatherIsTheTwins(t *testing.T) {
+func TestGatherMatchesGo(t *testing.T) {
 	levels(t, func(t *testing.T, k kernels) {
 		r := rand.New(rand.NewPCG(1, 7))
 		for _, n := range []int{0, 1, 15, 16, 17, 31, 32, 33, 1000} {

@@ -22,7 +22,7 @@ func resident(t *testing.T) (kilobytes int64) {
 	return kilobytes
 }
 
-func TestMemoryGoesBackToTheSystem(t *testing.T) {
+func TestCloseReleasesMemory(t *testing.T) {
 	const n, dims = 40_000, 512
 	x := open(t, Options{Dims: dims})
 	v := random(rand.New(rand.NewPCG(1, 1)), 1000, dims)

@@ -20,7 +20,7 @@ func unmeasured(t *testing.T, n int, c *clusters, make func(n int) []float32, ch
 	return x, model
 }
 
-func TestPrefilterStaysOnWhereItFindsWhatThereIs(t *testing.T) {
+func TestPrefilterStaysOnWithHighRecall(t *testing.T) {
 	levels(t, func(t *testing.T, k kernels) {
 		const n, dims = 2000, 128
 		c := newClusters(21, 45, dims)
@@ -65,7 +65,7 @@ func failed() *tally {
 	return t
 }
 
-func TestPrefilterSwitchesItselfOffWhereItDoesNot(t *testing.T) {
+func TestPrefilterTurnsOffWithLowRecall(t *testing.T) {
 	levels(t, func(t *testing.T, k kernels) {
 		const dims = 64
 		c := newClusters(22, 1, dims)
@@ -86,8 +86,8 @@ func TestPrefilterSwitchesItselfOffWhereItDoesNot(t *testing.T) {
 	})
 }
 
-// TestQueriesHaveTheLastWord: rows find each other well, but the queries that come are of another kind.
-func TestQueriesHaveTheLastWord(t *testing.T) {
+// TestQueryRecallOverridesRowRecall: rows find each other well, but the queries that come are of another kind.
+func TestQueryRecallOverridesRowRecall(t *testing.T) {
 	const dims = 64
 	c := newClusters(23, 50, dims)
 	x, model := unmeasured(t, 3000, c, c.vectors)
@@ -104,7 +104,7 @@ func TestQueriesHaveTheLastWord(t *testing.T) {
 	}
 }
 
-func TestPrefilterIsBuiltAgain(t *testing.T) {
+func TestPrefilterIsRebuilt(t *testing.T) {
 	const n, dims = 2000, 64
 	add32 := func(t *testing.T, x *Index, first int, v []float32) {
 		for i := 0; i < len(v)/dims; i += 32 {
@@ -196,8 +196,8 @@ func TestPrefilterAndKeep(t *testing.T) {
 	})
 }
 
-// TestPrefilterSeesWhatIsWritten adds, replaces and removes while the prefilter answers.
-func TestPrefilterSeesWhatIsWritten(t *testing.T) {
+// TestPrefilterFindsNewRows adds, replaces and removes while the prefilter answers.
+func TestPrefilterFindsNewRows(t *testing.T) {
 	const n, dims = 2000, 64
 	c := newClusters(28, 30, dims)
 	x, _ := unmeasured(t, n, c, c.vectors, func(t *tuning) { t.measureEvery = 1 << 30 })
@@ -220,8 +220,8 @@ func TestPrefilterSeesWhatIsWritten(t *testing.T) {
 	}
 }
 
-// TestEveryRowHasItsBits writes in all ways there are, and then makes the bits of all rows again.
-func TestEveryRowHasItsBits(t *testing.T) {
+// TestEveryRowHasSignBits writes in all ways there are, and then makes the bits of all rows again.
+func TestEveryRowHasSignBits(t *testing.T) {
 	const n, dims = 1500, 70
 	c := newClusters(30, 30, dims)
 	x, _ := unmeasured(t, n, c, c.vectors)
@@ -252,7 +252,7 @@ func TestEveryRowHasItsBits(t *testing.T) {
 	}
 }
 
-func TestPrefilterIsNotForAll(t *testing.T) {
+func TestPrefilterOff(t *testing.T) {
 	c := newClusters(29, 30, 64)
 	x := open(t, Options{Dims: 64, Prefilter: Off}, small, prefiltered)
 	add(t, x, numbered(0, 3000), c.vectors(3000))

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestTableIsAMap(t *testing.T) {
+func TestTableMatchesMap(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 6))
 	for name, key := range map[string]func() uint64{
 		"counting up": func() func() uint64 {
@@ -49,8 +49,8 @@ func TestTableIsAMap(t *testing.T) {
 	}
 }
 
-// TestTableIsReadWhileItGrows: a key that stays is always where it was put, while others come and go.
-func TestTableIsReadWhileItGrows(t *testing.T) {
+// TestTableLookupsDuringGrowth: a key that stays is always where it was put, while others come and go.
+func TestTableLookupsDuringGrowth(t *testing.T) {
 	table := newTable()
 	for k := range uint64(50) {
 		table.put(k, place(k+7))

@@ -18,7 +18,7 @@ func small(t *tuning) {
 // with chooses the level.
 func with(k kernels) func(*tuning) { return func(t *tuning) { t.kernels = k } }
 
-func TestNearestIsWhatLookingAtAllFinds(t *testing.T) {
+func TestNearestMatchesFullScan(t *testing.T) {
 	for _, tt := range []struct{ n, dims int }{
 		{0, 768},
 		{1, 768},
@@ -199,7 +199,7 @@ func TestKeep(t *testing.T) {
 	})
 }
 
-func TestPanicInKeepComesOutHere(t *testing.T) {
+func TestPanicInKeepIsPropagated(t *testing.T) {
 	x := open(t, Options{Dims: 8, Threads: 4}, small)
 	v := random(rand.New(rand.NewPCG(1, 1)), 2000, 8)
 	add(t, x, numbered(0, 2000), v)
@@ -245,7 +245,7 @@ func TestTiesGoToTheSmallerKey(t *testing.T) {
 	})
 }
 
-func TestWhatIsWrongWithVectors(t *testing.T) {
+func TestInvalidVectorsAreRejected(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(-1))
 	for name, tt := range map[string]struct {
 		vector []float32
@@ -289,7 +289,7 @@ func TestWhatIsWrongWithVectors(t *testing.T) {
 	}
 }
 
-func TestAnErrorAddsNothing(t *testing.T) {
+func TestFailedAddChangesNothing(t *testing.T) {
 	for _, bad := range []int{0, 20, 40, 400} {
 		t.Run(fmt.Sprint(bad), func(t *testing.T) {
 			x := open(t, Options{Dims: 5}, small)

@@ -11,41 +11,43 @@ import (
 	"sync"
 )
 
-// ApproximateIndex finds near vectors quickly and not always all of them. It is in memory, beside the file: an index of this
-// kind inside the file may leave it unreadable.
+// ApproximateIndex is an approximate nearest-neighbor index over vectors. It is in memory and not in the file, which DuckDB's
+// persistent HNSW index can leave unreadable.
 type ApproximateIndex interface {
-	// Put adds vectors, one after the other in one slice. A row that is there is replaced.
+	// Put adds vectors, concatenated in the order of rows. The vector of a row that exists is replaced.
 	Put(ctx context.Context, rows []uint64, vectors []float32) error
 	Remove(ctx context.Context, rows ...uint64) error
-	// Nearest are about the k rows with the largest cosine to q, best first.
+	// Nearest returns approximately the k rows with the largest cosine to q, best first.
 	Nearest(ctx context.Context, q []float32, k int) ([]Neighbor, error)
 }
 
-// Neighbor is a row and how near it is.
+// Neighbor is a row and the cosine of its vector to that of the query.
 type Neighbor struct {
 	Row    uint64
 	Cosine float32
 }
 
-// loadVSS loads DuckDB's extension for approximate search from a file of this machine. Nothing is installed.
+// loadVSS loads DuckDB's extension for approximate search from a local file, given by an absolute path. Nothing is downloaded or
+// installed.
 func loadVSS(ctx context.Context, db *sql.DB, file string) error {
 	if !filepath.IsAbs(file) {
-		return fmt.Errorf("loading the vss extension: %s is not a full path", file)
+		return fmt.Errorf("loading the vss extension: %s is not an absolute path", file)
 	}
 	info, err := os.Stat(file)
 	if err != nil {
 		return fmt.Errorf("loading the vss extension: %w", err)
 	}
 	if !info.Mode().IsRegular() {
-		return fmt.Errorf("loading the vss extension: %s is no file", file)
+		return fmt.Errorf("loading the vss extension: %s is not a regular file", file)
 	}
 	if _, err := db.ExecContext(ctx, "LOAD "+quoteSQL(file)); err != nil {
-		return fmt.Errorf("loading the vss extension from %s: %w; it must be made for this version of DuckDB and this machine", file, &duckError{err})
+		return fmt.Errorf("loading the vss extension from %s: %w; it must be built for this version of DuckDB and this machine", file, &duckError{err})
 	}
 	return nil
 }
 
-// NewApproximate makes an empty index for vectors of so many numbers. It is an error when the extension was not loaded.
+// NewApproximate returns an empty index for vectors of dims dimensions, or the error of loading the extension ([ErrNoVSS] if none
+// is configured). It replaces the one created before.
 func (s *Store) NewApproximate(ctx context.Context, dims int) (ApproximateIndex, error) {
 	if s.vssErr != nil {
 		return nil, s.vssErr
@@ -53,31 +55,31 @@ func (s *Store) NewApproximate(ctx context.Context, dims int) (ApproximateIndex,
 	return newHNSW(ctx, s.db, dims, true)
 }
 
-// hnsw is the table of vectors, with DuckDB's index over it.
+// hnsw is a table of vectors in memory with DuckDB's HNSW index.
 type hnsw struct {
 	db   *sql.DB
 	dims int
-	mu   sync.Mutex // one writes
+	mu   sync.Mutex // serializes writes
 }
 
-// approximateCatalog is the name of the database in memory.
+// approximateCatalog is the name of the in-memory database.
 const approximateCatalog = "near"
 
-// newHNSW makes the table. Without the index it is searched from end to end, which tests use.
+// newHNSW creates the table. Without index every vector is compared, which tests use where there is no extension.
 func newHNSW(ctx context.Context, db *sql.DB, dims int, index bool) (*hnsw, error) {
 	if dims <= 0 || dims > maxDims {
-		return nil, fmt.Errorf("%w: %d numbers", ErrVector, dims)
+		return nil, fmt.Errorf("%w: %d dimensions", ErrVector, dims)
 	}
-	make := []string{
+	statements := []string{
 		"ATTACH IF NOT EXISTS ':memory:' AS " + approximateCatalog,
 		fmt.Sprintf("CREATE OR REPLACE TABLE %s.names (row BIGINT NOT NULL, v FLOAT[%d] NOT NULL)", approximateCatalog, dims),
 	}
 	if index {
-		make = append(make, fmt.Sprintf("CREATE INDEX names_near ON %s.names USING HNSW (v) WITH (metric = 'cosine')", approximateCatalog))
+		statements = append(statements, fmt.Sprintf("CREATE INDEX names_near ON %s.names USING HNSW (v) WITH (metric = 'cosine')", approximateCatalog))
 	}
-	for _, q := range make {
+	for _, q := range statements {
 		if _, err := db.ExecContext(ctx, q); err != nil {
-			return nil, fmt.Errorf("making the approximate index: %w", explainError(err))
+			return nil, fmt.Errorf("creating the approximate index: %w", explainError(err))
 		}
 	}
 	return &hnsw{db: db, dims: dims}, nil
@@ -95,7 +97,7 @@ func (h *hnsw) Put(ctx context.Context, rows []uint64, vectors []float32) error 
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := h.remove(ctx, rows); err != nil { // before, in a transaction of its own: an index does not like both at once
+	if err := h.remove(ctx, rows); err != nil { // in a transaction of its own: the index fails on a delete and an insert in one
 		return err
 	}
 	tx, err := h.db.BeginTx(ctx, nil)
@@ -135,7 +137,7 @@ func (h *hnsw) remove(ctx context.Context, rows []uint64) error {
 // Nearest implements [ApproximateIndex].
 func (h *hnsw) Nearest(ctx context.Context, q []float32, k int) (near []Neighbor, err error) {
 	if len(q) != h.dims {
-		return nil, fmt.Errorf("%w: %d numbers and not %d", ErrDims, len(q), h.dims)
+		return nil, fmt.Errorf("%w: got %d, not %d", ErrDims, len(q), h.dims)
 	}
 	if _, err := packVector(q); err != nil {
 		return nil, err

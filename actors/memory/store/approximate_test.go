@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-func TestVSSNotThere(t *testing.T) {
+func TestVSSUnavailable(t *testing.T) {
 	dir, home := t.TempDir(), t.TempDir()
 	t.Setenv("HOME", home) // where DuckDB would install
 	text := filepath.Join(dir, "vss.duckdb_extension")
@@ -21,8 +21,8 @@ func TestVSSNotThere(t *testing.T) {
 	for _, c := range []struct{ name, file, want string }{
 		{"nothing named", "", ErrNoVSS.Error()},
 		{"no such file", filepath.Join(dir, "missing"), "no such file"},
-		{"a folder", dir, "is no file"},
-		{"a name and no path", "vss", "not a full path"},
+		{"a folder", dir, "is not a regular file"},
+		{"a name and no path", "vss", "not an absolute path"},
 		{"a file that is no extension", text, "loading the vss extension from " + text},
 		{"a quote in the name", filepath.Join(dir, "a'; DROP TABLE entries; --"), "no such file"},
 	} {
@@ -49,8 +49,9 @@ func TestVSSNotThere(t *testing.T) {
 	}
 }
 
-// The same statements without the index, which cannot be had everywhere: they find exactly what is nearest.
-func TestApproximateWithoutItsIndex(t *testing.T) {
+// TestApproximateWithoutIndex: the same statements without the HNSW index, whose extension is not available everywhere, are
+// exact.
+func TestApproximateWithoutIndex(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	if _, err := newHNSW(t.Context(), s.db, 4, true); err == nil || !strings.Contains(err.Error(), "HNSW") {

@@ -11,7 +11,7 @@ import (
 	"conclave/subjects"
 )
 
-// entryText is what an entry says now.
+// entryText is the part of an entry that an edit or a merge changes.
 type entryText struct {
 	row                       int64
 	id, kind                  string
@@ -20,6 +20,7 @@ type entryText struct {
 	updated                   time.Time
 }
 
+// readText reads the text of an entry, or fails with [ErrNotFound].
 func (t *tx) readText(id string) (e entryText, err error) {
 	there := false
 	err = t.query(func(r *sql.Rows) error {
@@ -32,8 +33,8 @@ func (t *tx) readText(id string) (e entryText, err error) {
 	return e, err
 }
 
-// writeText writes what an entry says. Vectors of other words are dropped, and wait to be made when v is nil. The time of the
-// change is always later than the one before: whoever holds an older one can tell.
+// writeText replaces the text of an entry. If the text changed, the old vectors are deleted; with v nil the entry is embedded later.
+// The update time always increases, so that a caller with an older copy can tell.
 func (t *tx) writeText(old, e entryText, v *packedVectors, now time.Time) error {
 	if e.updated = truncateTime(now); !e.updated.After(old.updated) {
 		e.updated = old.updated.UTC().Add(time.Microsecond)
@@ -57,11 +58,11 @@ func (t *tx) replaceVectors(row int64, v *packedVectors) error {
 	return t.putVectors(row, v)
 }
 
-// Update changes what an entry says, and returns it as it is then. When the words change and v is nil, the vectors are
-// dropped and wait to be made.
+// Update edits an entry and returns the result. v holds the vectors of the new text; when the text changes and v is nil, the old
+// vectors are deleted and the entry is embedded later.
 func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit, v *Vectors, now time.Time) (subjects.MemoryEntry, error) {
 	none := subjects.MemoryEntry{}
-	if err := errors.Join(checkEdit(edit.Name, edit.Description, edit.Corpus), checkTime("the time", now)); err != nil {
+	if err := errors.Join(checkEdit(edit.Name, edit.Description, edit.Corpus), checkTime("update time", now)); err != nil {
 		return none, err
 	}
 	if edit.Name != nil && sanitize(*edit.Name) == "" {
@@ -69,7 +70,7 @@ func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit,
 	}
 	p, err := packOptional(v)
 	if err != nil {
-		return none, fmt.Errorf("the vectors of %s: %w", id, err)
+		return none, fmt.Errorf("vectors of %s: %w", id, err)
 	}
 	var tags []string
 	if edit.Tags != nil {
@@ -90,7 +91,7 @@ func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit,
 				return err
 			}
 		}
-		if e != old { // the file holds the old words until it is written anew
+		if e != old { // the file holds the old text until it is rewritten
 			if _, err := t.exec(markForgotSQL); err != nil {
 				return err
 			}
@@ -104,18 +105,19 @@ func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit,
 	if err != nil {
 		return none, err
 	}
-	if len(entries) == 0 { // forgotten since
+	if len(entries) == 0 { // forgotten meanwhile
 		return none, fmt.Errorf("%w: %s", ErrNotFound, id)
 	}
 	return entries[0], nil
 }
 
+// checkEdit rejects texts beyond the limits; nil ones are unchanged.
 func checkEdit(name, description, corpus *string) error {
 	for _, c := range []struct {
 		what string
 		text *string
 		most int
-	}{{"the name", name, maxShort}, {"the description", description, maxText}, {"the corpus", corpus, maxText}} {
+	}{{"name", name, maxShort}, {"description", description, maxText}, {"corpus", corpus, maxText}} {
 		if c.text != nil {
 			if err := checkLength(c.what, *c.text, c.most); err != nil {
 				return err
@@ -132,7 +134,7 @@ func packOptional(v *Vectors) (*packedVectors, error) {
 	return v.pack()
 }
 
-// sanitizeOptional is a clean copy of a text that may be missing.
+// sanitizeOptional returns a sanitized copy of an optional text.
 func sanitizeOptional(s *string) *string {
 	if s == nil {
 		return nil
@@ -157,24 +159,25 @@ func (t *tx) setTags(row int64, tags []string) error {
 	return nil
 }
 
-// Addition is what an entry learns from another that says the same. Texts replace, lists are added.
+// Addition is what a duplicate adds to the entry it repeats. Texts replace those of the entry, lists are appended without
+// duplicates.
 type Addition struct {
 	Corpus, Description         *string
 	Tags, Entities, Correlating []string
-	Vectors                     *Vectors // of the new words; nil = they are made later when words change
+	Vectors                     *Vectors // of the new text; nil = embedded later if the text changes
 }
 
-// Merge adds to an entry.
+// Merge adds to the entry into, or fails with [ErrNotFound]. Correlating links it with other entries.
 func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
 	if err := checkEdit(nil, add.Description, add.Corpus); err != nil {
 		return err
 	}
 	p, err := packOptional(add.Vectors)
 	if err != nil {
-		return fmt.Errorf("the vectors of %s: %w", into, err)
+		return fmt.Errorf("vectors of %s: %w", into, err)
 	}
 	for _, id := range add.Correlating {
-		if err := checkID("an id", id); err != nil {
+		if err := checkID("id", id); err != nil {
 			return err
 		}
 	}
@@ -217,43 +220,8 @@ func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
 	})
 }
 
-// Link ties entries that go together, both ways. Those in to that are not there are left out.
-func (s *Store) Link(ctx context.Context, from string, to ...string) error {
-	to = unique(to)
-	for _, id := range to {
-		if err := checkID("an id", id); err != nil {
-			return err
-		}
-	}
-	return s.write(ctx, func(t *tx) error {
-		e, err := t.readText(from)
-		if err != nil {
-			return err
-		}
-		return t.linkEntries(e.row, from, to)
-	})
-}
-
-// SetState changes the state of entries and returns those that had another. An entry that becomes active again has lost
-// its place to nobody.
-func (s *Store) SetState(ctx context.Context, state string, ids ...string) (changed []string, err error) {
-	if err := checkOneOf("state", state, subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded); err != nil {
-		return nil, err
-	}
-	change := "UPDATE entries SET state = ?, superseded_by = '' WHERE state <> ?"
-	if state == subjects.MemorySuperseded {
-		change = "UPDATE entries SET state = ? WHERE state <> ?"
-	}
-	return s.setColumn(ctx, change, state, ids)
-}
-
-// Pin pins entries or lets them go, and returns those for which that is new.
+// Pin pins or unpins entries and returns the ids of those that changed, in the order given. Ids that do not exist are skipped.
 func (s *Store) Pin(ctx context.Context, pinned bool, ids ...string) (changed []string, err error) {
-	return s.setColumn(ctx, "UPDATE entries SET pinned = ? WHERE pinned <> ?", pinned, ids)
-}
-
-// setColumn sets one value of entries and returns the ids of those that had another.
-func (s *Store) setColumn(ctx context.Context, change string, to any, ids []string) (changed []string, err error) {
 	ids = unique(ids)
 	if len(ids) == 0 {
 		return nil, nil
@@ -267,7 +235,7 @@ func (s *Store) setColumn(ctx context.Context, change string, to any, ids []stri
 				err := r.Scan(&id)
 				changed = append(changed, id)
 				return err
-			}, change+" AND id IN "+in+" RETURNING id", append([]any{to, to}, named...)...)
+			}, "UPDATE entries SET pinned = ? WHERE pinned <> ? AND id IN "+in+" RETURNING id", append([]any{pinned, pinned}, named...)...)
 			if err != nil {
 				return err
 			}
@@ -282,12 +250,12 @@ func (s *Store) setColumn(ctx context.Context, change string, to any, ids []stri
 	return changed, nil
 }
 
-// SetVectors gives an entry its vectors, in place of those it had. An entry that was changed after updated gets none:
-// [ErrChanged], they are of other words.
+// SetVectors replaces the vectors of an entry. updated is the update time of the text that was embedded: if the entry was changed
+// since, it fails with [ErrChanged].
 func (s *Store) SetVectors(ctx context.Context, id string, updated time.Time, v Vectors) error {
 	p, err := v.pack()
 	if err != nil {
-		return fmt.Errorf("the vectors of %s: %w", id, err)
+		return fmt.Errorf("vectors of %s: %w", id, err)
 	}
 	return s.write(ctx, func(t *tx) error {
 		var row int64

@@ -56,7 +56,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-func TestUpdateIsAlwaysLater(t *testing.T) {
+func TestUpdateTimeIncreases(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	putEntries(t, s, newFact("a"))
@@ -106,17 +106,14 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-func TestLinkAndCorrelated(t *testing.T) {
+func TestMergeLinksEntriesInBothDirections(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	putEntries(t, s, newFact("a"), newFact("b"), newFact("c"), newFact("d"))
-	for range 2 { // twice is once
-		if err := s.Link(t.Context(), "a", "b", "c", "a", "missing", "b"); err != nil {
+	for range 2 { // the second call links nothing
+		if err := s.Merge(t.Context(), "a", Addition{Correlating: []string{"b", "c", "a", "missing", "b"}}); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := s.Link(t.Context(), "missing", "a"); !errors.Is(err, ErrNotFound) {
-		t.Error(err)
 	}
 	for _, c := range []struct{ of, want string }{{"a", "b c"}, {"b", "a"}, {"d", ""}, {"missing", ""}} {
 		if all, err := s.Correlated(t.Context(), c.of); err != nil || ids(all) != c.want {
@@ -128,27 +125,12 @@ func TestLinkAndCorrelated(t *testing.T) {
 	}
 }
 
-func TestStateAndPin(t *testing.T) {
+func TestPinReturnsChangedEntries(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	b := newFact("b")
-	b.Supersedes = []string{"a"}
-	putEntries(t, s, newFact("a"))
-	putEntries(t, s, b)
-	changed, err := s.SetState(t.Context(), subjects.MemoryActive, "b", "missing", "a", "a")
-	if err != nil || fmt.Sprint(changed) != "[a]" {
-		t.Errorf("changed are %v, %v", changed, err)
-	}
-	if e := getEntry(t, s, "a"); e.State != subjects.MemoryActive || e.SupersededBy != "" {
-		t.Errorf("a is %s by %q", e.State, e.SupersededBy)
-	}
-	if _, err := s.SetState(t.Context(), "deleted", "a"); !errors.Is(err, ErrInvalid) {
-		t.Error(err)
-	}
-	if changed, err = s.SetState(t.Context(), subjects.MemorySuperseded, "a"); err != nil || len(changed) != 1 {
-		t.Errorf("changed are %v, %v", changed, err)
-	}
-	if changed, err = s.Pin(t.Context(), true, "b", "a"); err != nil || fmt.Sprint(changed) != "[b a]" {
+	putEntries(t, s, newFact("a"), newFact("b"))
+	changed, err := s.Pin(t.Context(), true, "b", "missing", "a", "a")
+	if err != nil || fmt.Sprint(changed) != "[b a]" {
 		t.Errorf("pinned are %v, %v", changed, err)
 	}
 	if changed, err = s.Pin(t.Context(), true, "a"); err != nil || len(changed) != 0 {

@@ -16,15 +16,15 @@ import (
 	"conclave/subjects"
 )
 
-// Bounds of what is kept. Whoever writes has narrower ones; these keep the file in order.
+// Limits of stored values, in bytes for texts. The actor has narrower ones; these protect the file.
 const (
-	maxText  = 4 << 20 // of a corpus
+	maxText  = 4 << 20 // corpus, description and feedback
 	maxShort = 16 << 10
 	maxID    = 256
 	maxDims  = 1 << 16
 )
 
-// sanitize is s as the file can hold it: DuckDB refuses what is no text, and much that reads it stops at a NUL.
+// sanitize replaces invalid UTF-8, which DuckDB rejects, and NUL, at which many readers stop, by U+FFFD.
 func sanitize(s string) string {
 	if utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
 		return s
@@ -32,7 +32,7 @@ func sanitize(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// sanitizeAll cleans each.
+// sanitizeAll returns a sanitized copy of list.
 func sanitizeAll(list []string) []string {
 	out := make([]string, len(list))
 	for i, s := range list {
@@ -41,11 +41,13 @@ func sanitizeAll(list []string) []string {
 	return out
 }
 
+// invalidf returns an [ErrInvalid] with a reason.
 func invalidf(format string, a ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, a...))
 }
 
-// checkID refuses what cannot name something. It is not cleaned: two ids could become one.
+// checkID rejects an id that is empty, too long or not printable. Ids are not sanitized, because two could become one. what names
+// the field in the error.
 func checkID(what, id string) error {
 	switch {
 	case id == "":
@@ -53,7 +55,7 @@ func checkID(what, id string) error {
 	case len(id) > maxID:
 		return invalidf("%s has %d bytes, at most %d", what, len(id), maxID)
 	case !utf8.ValidString(id) || strings.ContainsFunc(id, func(r rune) bool { return !text.IsVisible(r) }):
-		return invalidf("%s %q holds something that is not printed", what, text.OneLine(id, 40))
+		return invalidf("%s %q holds characters that are not printable", what, text.OneLine(id, 40))
 	}
 	return nil
 }
@@ -72,7 +74,7 @@ func checkOneOf(what, v string, all ...string) error {
 	return nil
 }
 
-// checkTime refuses what the file could not hold, and no calendar.
+// checkTime rejects years before 1 and after 9999, which the file cannot hold.
 func checkTime(what string, t time.Time) error {
 	if y := t.Year(); y < 1 || y > 9999 {
 		return invalidf("%s is in the year %d", what, y)
@@ -80,32 +82,34 @@ func checkTime(what string, t time.Time) error {
 	return nil
 }
 
-// checkEntry refuses an entry that makes no sense. Nothing is guessed: an entry of unknown trust is not stored as either.
-func checkEntry(e subjects.MemoryEntry) error {
+// CheckEntry returns an [ErrInvalid] for an entry that [Store.Put] would reject: ids that are not printable, an unknown kind, state,
+// trust or source, and texts, times, counts and grades out of range. Nothing is guessed: an entry of unknown trust is
+// stored neither as trusted nor as untrusted.
+func CheckEntry(e subjects.MemoryEntry) error {
 	checks := []error{
-		checkID("the id", e.ID),
+		checkID("id", e.ID),
 		checkOneOf("kind", e.Kind, subjects.KindEngram, subjects.KindFact, subjects.KindDocument),
 		checkOneOf("state", e.State, subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded),
 		checkOneOf("trust", e.Provenance.Trust, subjects.Trusted, subjects.Untrusted),
 		checkOneOf("source", string(e.Provenance.Source), subjects.SourceUser, subjects.SourceConversation, subjects.SourceAgent, subjects.SourceDocument, subjects.SourceExternal),
-		checkLength("the corpus", e.Corpus, maxText), checkLength("the name", e.Name, maxShort), checkLength("the description", e.Description, maxText),
+		checkLength("corpus", e.Corpus, maxText), checkLength("name", e.Name, maxShort), checkLength("description", e.Description, maxText),
 		checkTime("created", e.Created), checkTime("updated", e.Updated), checkTime("last accessed", e.Accessed),
 	}
 	for what, id := range map[string]string{
-		"the question": e.Provenance.QueryID, "the respondent": e.Respondent, "superseded_by": e.SupersededBy,
+		"query": e.Provenance.QueryID, "respondent": e.Respondent, "superseded_by": e.SupersededBy,
 	} {
 		if id != "" {
 			checks = append(checks, checkID(what, id))
 		}
 	}
 	for _, id := range slices.Concat(e.Correlating, e.Supersedes) {
-		checks = append(checks, checkID("an id", id))
+		checks = append(checks, checkID("id", id))
 	}
 	if e.SupersededBy != "" && e.State != subjects.MemorySuperseded {
-		checks = append(checks, invalidf("%s is %s although another took its place", e.ID, e.State))
+		checks = append(checks, invalidf("%s has a successor but its state is %s", e.ID, e.State))
 	}
 	if e.Accesses < 0 || e.Grades.Critic < 0 || e.Grades.Critic > 5 || !(e.Grades.Reward >= -1 && e.Grades.Reward <= 1) || e.Grades.Rewards < 0 {
-		checks = append(checks, invalidf("the grades or counts of %s make no sense", e.ID))
+		checks = append(checks, invalidf("grades or counts of %s are out of range", e.ID))
 	}
 	for _, err := range checks {
 		if err != nil {
@@ -115,38 +119,39 @@ func checkEntry(e subjects.MemoryEntry) error {
 	return nil
 }
 
-// Vectors are what a model made of an entry. Name and Description are needed, Corpus may be missing.
+// Vectors are the embeddings of an entry. Name and Description are required, Corpus is optional.
 type Vectors struct {
 	Model                     string
 	Name, Description, Corpus []float32
 }
 
-// packedVectors are vectors as the file keeps them.
+// packedVectors are vectors in the encoding of the file; see packVector.
 type packedVectors struct {
 	model                     string
 	dims                      int
 	name, description, corpus []byte
 }
 
+// pack validates and encodes the vectors, which must all have the same dimensions.
 func (v Vectors) pack() (*packedVectors, error) {
-	if err := checkID("the model", v.Model); err != nil {
+	if err := checkID("model", v.Model); err != nil {
 		return nil, err
 	}
 	p := &packedVectors{model: v.Model, dims: len(v.Name)}
 	if p.dims == 0 || p.dims > maxDims {
-		return nil, fmt.Errorf("%w: %d numbers", ErrVector, p.dims)
+		return nil, fmt.Errorf("%w: %d dimensions", ErrVector, p.dims)
 	}
 	var err error
 	for _, one := range []struct {
-		from []float32
-		to   *[]byte
-		may  bool
+		from     []float32
+		to       *[]byte
+		optional bool
 	}{{v.Name, &p.name, false}, {v.Description, &p.description, false}, {v.Corpus, &p.corpus, true}} {
-		if one.may && len(one.from) == 0 {
+		if one.optional && len(one.from) == 0 {
 			continue
 		}
 		if len(one.from) != p.dims {
-			return nil, fmt.Errorf("%w: %s made %d and %d numbers", ErrDims, v.Model, p.dims, len(one.from))
+			return nil, fmt.Errorf("%w: %s has %d dimensions, got %d", ErrDims, v.Model, p.dims, len(one.from))
 		}
 		if *one.to, err = packVector(one.from); err != nil {
 			return nil, err
@@ -155,7 +160,7 @@ func (v Vectors) pack() (*packedVectors, error) {
 	return p, nil
 }
 
-// packVector writes a vector as little-endian float32. It refuses what has no direction.
+// packVector encodes a vector as little-endian float32. It rejects zero, NaN and infinity with [ErrVector].
 func packVector(v []float32) ([]byte, error) {
 	b := make([]byte, 0, 4*len(v))
 	var sum float64
@@ -164,21 +169,21 @@ func packVector(v []float32) ([]byte, error) {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
 	}
 	if math.IsNaN(sum) || math.IsInf(sum, 0) {
-		return nil, fmt.Errorf("%w: it holds something that is no number", ErrVector)
+		return nil, fmt.Errorf("%w: it holds NaN or infinity", ErrVector)
 	}
 	if sum == 0 {
-		return nil, fmt.Errorf("%w: it points nowhere", ErrVector)
+		return nil, fmt.Errorf("%w: it is zero", ErrVector)
 	}
 	return b, nil
 }
 
-// hashText is how a piece of a document is known again: the hash of its text as it is kept.
+// hashText returns the hash that identifies the text of a piece of a document, after sanitizing.
 func hashText(corpus string) string {
 	sum := sha256.Sum256([]byte(sanitize(corpus)))
 	return hex.EncodeToString(sum[:])
 }
 
-// pieceHash is the hash that is kept with an entry.
+// pieceHash returns the hash that is stored with an entry; "" for anything but a piece of a document.
 func pieceHash(kind, corpus string) string {
 	if kind != subjects.KindDocument {
 		return ""
@@ -186,7 +191,7 @@ func pieceHash(kind, corpus string) string {
 	return hashText(corpus)
 }
 
-// encodeList is a list of words as one value; nothing for none.
+// encodeList encodes a list as JSON in one column; "" for an empty list.
 func encodeList(words []string) (string, error) {
 	if len(words) == 0 {
 		return "", nil
@@ -203,12 +208,12 @@ func decodeList(s string) (words []string, err error) {
 		return nil, nil
 	}
 	if err := json.Unmarshal([]byte(s), &words); err != nil {
-		return nil, fmt.Errorf("%w: a list is none", ErrDamaged)
+		return nil, fmt.Errorf("%w: a list is not valid JSON", ErrDamaged)
 	}
 	return words, nil
 }
 
-// unique are the words without those that came before.
+// unique returns words without duplicates, in order of first occurrence.
 func unique(words []string) []string {
 	out := make([]string, 0, len(words))
 	seen := make(map[string]bool, len(words))

@@ -9,28 +9,14 @@ import (
 	"slices"
 )
 
-// Compact writes the file of a closed memory anew, so that nothing is left of what was forgotten or changed, and puts it in
-// the place of the old one when it is whole. It takes about as long as writing everything once: some seconds for 100,000
-// entries with vectors. When ctx ends the file stays as it was.
-func Compact(ctx context.Context, path string, o Options) error {
-	if !haveDuckDB {
-		return ErrNoDuckDB
-	}
-	full, free, err := claimPath(path)
-	if err != nil {
-		return err
-	}
-	defer free()
-	return rewriteFile(ctx, full, o.withDefaults(), steps)
-}
-
-// rewriteFile does it for one who has claimed the file. The old file stays attached, and locked, until the new one is in its
-// place.
+// rewriteFile copies the live rows of a closed memory into a new file, which then replaces the old one: no byte of a forgotten or
+// changed entry is left. The caller must hold the claim on path. It takes some seconds for 100,000 entries with vectors.
+// When ctx ends, the file is unchanged. The old file stays attached, and thereby locked, until it is replaced.
 func rewriteFile(ctx context.Context, path string, o Options, steps []string) error {
 	for _, log := range []string{path + walSuffix, path + walSuffix + ".checkpoint", path + walSuffix + ".recovery"} {
-		// A log belongs to the file it was written beside, and to no other.
+		// A log belongs to the file it was written for: it must not be replayed on another.
 		if _, err := os.Stat(log); err == nil {
-			return fmt.Errorf("the memory was not written anew: its log %s is there; open and close the memory first", log)
+			return fmt.Errorf("rewriting the memory: its log %s exists; open and close the memory first", log)
 		}
 	}
 	fresh := path + newSuffix
@@ -46,7 +32,7 @@ func rewriteFile(ctx context.Context, path string, o Options, steps []string) er
 		err = replaceFile(fresh, path)
 	}
 	if err != nil {
-		err = fmt.Errorf("writing the memory anew: %w", err)
+		err = fmt.Errorf("rewriting the memory: %w", err)
 	}
 	if cerr := e.close(); cerr != nil {
 		err = errors.Join(err, cerr)
@@ -57,7 +43,8 @@ func rewriteFile(ctx context.Context, path string, o Options, steps []string) er
 	return nil
 }
 
-// copyInto copies everything into a new file.
+// copyInto creates fresh with the current schema, copies all tables of path into it and detaches it. It rejects a file of another
+// schema or with unknown tables.
 func (e *engine) copyInto(ctx context.Context, path, fresh string, steps []string) error {
 	if _, err := e.db.ExecContext(ctx, "ATTACH "+quoteSQL(path)+" AS old (READ_ONLY)"); err != nil {
 		return explainOpenError(path, err)
@@ -67,7 +54,7 @@ func (e *engine) copyInto(ctx context.Context, path, fresh string, steps []strin
 		return explainError(err)
 	}
 	if schema != len(steps) {
-		return fmt.Errorf("it has schema %d and not %d; open and close it first", schema, len(steps))
+		return fmt.Errorf("it has schema %d, not %d; open and close it first", schema, len(steps))
 	}
 	if err := e.rejectUnknownTables(ctx); err != nil {
 		return err
@@ -90,7 +77,7 @@ func (e *engine) copyInto(ctx context.Context, path, fresh string, steps []strin
 			return explainError(err)
 		}
 		if had != has {
-			return fmt.Errorf("%s had %d rows and has %d", table, had, has)
+			return fmt.Errorf("copied %d of %d rows of %s", has, had, table)
 		}
 	}
 	for _, q := range []string{
@@ -105,7 +92,7 @@ func (e *engine) copyInto(ctx context.Context, path, fresh string, steps []strin
 	return e.detach(ctx)
 }
 
-// rejectUnknownTables refuses a file with a table that would not be copied.
+// rejectUnknownTables rejects a file with a table that would not be copied.
 func (e *engine) rejectUnknownTables(ctx context.Context) error {
 	rows, err := e.db.QueryContext(ctx, "SELECT table_name FROM duckdb_tables() WHERE database_name = 'old'")
 	return scanRows(rows, err, func(r *sql.Rows) error {
@@ -114,13 +101,13 @@ func (e *engine) rejectUnknownTables(ctx context.Context) error {
 			return err
 		}
 		if name != "meta" && !slices.Contains(tables, name) {
-			return fmt.Errorf("it holds %s, which this conclave does not know", name)
+			return fmt.Errorf("it has an unknown table %s", name)
 		}
 		return nil
 	})
 }
 
-// detach lets go of the new file, which is whole then. Connections that use it are closed first.
+// detach closes the attached file, which is complete then. Idle connections that use it are closed first.
 func (e *engine) detach(ctx context.Context) error {
 	e.attached.Store(false)
 	e.db.SetMaxIdleConns(0)

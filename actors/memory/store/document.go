@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Document is a document whose pieces are entries.
+// Document is an ingested document, whose pieces are entries.
 type Document struct {
 	From, Title, Hash string
-	Modified          time.Time // of the file; zero = not known
+	Modified          time.Time // of the file; zero = unknown
 	Pieces            int
 	Imported          time.Time
 }
@@ -19,19 +19,19 @@ type Document struct {
 type Piece struct {
 	ID   string
 	Part int
-	Hash string // see PieceHash
+	Hash string // see pieceHash
 }
 
-// PutDocument notes that a document was imported, in place of what was noted of it before. The note goes when the last
-// piece is forgotten.
+// PutDocument records that a document was ingested and replaces its former record. The record is deleted with the last piece of
+// the document.
 func (s *Store) PutDocument(ctx context.Context, d Document) error {
 	if d.From == "" || d.Pieces < 0 {
-		return invalidf("a document needs where it is from")
+		return invalidf("a document needs an origin")
 	}
 	if d.Imported.IsZero() {
 		d.Imported = s.opts.Now()
 	}
-	for _, err := range []error{checkLength("where it is from", d.From, maxShort), checkTime("the time", d.Modified), checkTime("the time", d.Imported)} {
+	for _, err := range []error{checkLength("origin", d.From, maxShort), checkTime("modification time", d.Modified), checkTime("import time", d.Imported)} {
 		if err != nil {
 			return err
 		}
@@ -51,45 +51,25 @@ func (s *Store) PutDocument(ctx context.Context, d Document) error {
 	})
 }
 
-const selectDocuments = "SELECT origin, title, hash, modified, pieces, imported FROM documents"
-
-func scanDocument(r *sql.Rows) (d Document, err error) {
-	var modified sql.NullTime
-	err = r.Scan(&d.From, &d.Title, &d.Hash, &modified, &d.Pieces, &d.Imported)
-	if modified.Valid {
-		d.Modified = modified.Time.UTC()
-	}
-	d.Imported = d.Imported.UTC()
-	return d, err
-}
-
-// FindDocument finds a document by where it is from.
-func (s *Store) FindDocument(ctx context.Context, from string) (d Document, there bool, err error) {
+// FindDocument returns the record of the document with this origin, if there is one.
+func (s *Store) FindDocument(ctx context.Context, from string) (d Document, found bool, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
-		there = true
-		d, err = scanDocument(r)
+		found = true
+		var modified sql.NullTime
+		err := r.Scan(&d.From, &d.Title, &d.Hash, &modified, &d.Pieces, &d.Imported)
+		if modified.Valid {
+			d.Modified = modified.Time.UTC()
+		}
+		d.Imported = d.Imported.UTC()
 		return err
-	}, selectDocuments+" WHERE origin = ?", sanitize(from))
+	}, "SELECT origin, title, hash, modified, pieces, imported FROM documents WHERE origin = ?", sanitize(from))
 	if err != nil {
-		return Document{}, false, fmt.Errorf("looking for a document: %w", err)
+		return Document{}, false, fmt.Errorf("finding a document: %w", err)
 	}
-	return d, there, nil
+	return d, found, nil
 }
 
-// Documents are all that were imported, by name.
-func (s *Store) Documents(ctx context.Context) (all []Document, err error) {
-	err = s.query(ctx, func(r *sql.Rows) error {
-		d, err := scanDocument(r)
-		all = append(all, d)
-		return err
-	}, selectDocuments+" ORDER BY origin")
-	if err != nil {
-		return nil, fmt.Errorf("listing documents: %w", err)
-	}
-	return all, nil
-}
-
-// Pieces are the pieces of a document, in order.
+// Pieces returns the pieces of the document with this origin, in order.
 func (s *Store) Pieces(ctx context.Context, from string) (all []Piece, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
 		var p Piece

@@ -15,15 +15,15 @@ import (
 
 const (
 	// catalog is the name under which the file is attached. The database that DuckDB starts with is in memory and stays
-	// empty: only an attached file can have small row groups and a name with any letter in it.
+	// empty: only an attached file can have small row groups and a path with arbitrary characters.
 	catalog = "kept"
-	// rowGroup is how many rows are written anew when one of them was added. DuckDB's own 122,880 would write a gigabyte
-	// of vectors at each checkpoint.
+	// rowGroup is how many rows a checkpoint rewrites when one of them was added. DuckDB's default of 122,880 would write
+	// a gigabyte of vectors at each checkpoint.
 	rowGroup = 2048
 
 	walSuffix  = ".wal"
-	newSuffix  = ".new" // a file that is being written, and takes the place of the other when it is whole
-	tempSuffix = ".tmp" // where DuckDB puts what does not fit into its memory
+	newSuffix  = ".new" // a file that is being written; it replaces the other when it is complete
+	tempSuffix = ".tmp" // folder to which DuckDB spills
 
 	maxConns = 8
 )
@@ -34,7 +34,7 @@ type engine struct {
 	attached atomic.Bool
 }
 
-// newEngine starts DuckDB. It looks for no extension, neither here nor in the network.
+// newEngine starts DuckDB with nothing attached. It neither downloads nor loads extensions by itself.
 func newEngine(path string, o Options) (*engine, error) {
 	settings := url.Values{
 		"autoinstall_known_extensions": {"false"},
@@ -45,9 +45,9 @@ func newEngine(path string, o Options) (*engine, error) {
 		"threads":                      {strconv.Itoa(o.Threads)},
 		"memory_limit":                 {o.MemoryLimit},
 		"temp_directory":               {path + tempSuffix},
-		// DuckDB keeps the plan of a prepared statement, and these two make it from the values that the tables had then: a
-		// condition that nothing met is left out for good, and texts are sorted and grouped as long as the longest was.
-		// Rows would be missing and texts be others than are there. The third would make a join of each short list.
+		// DuckDB caches the plan of a prepared statement, and the first two derive it from the values in the tables at that
+		// time: a condition that no row met is dropped, and texts are sorted and grouped up to the length of the longest.
+		// Later results would lack rows and mix texts up. The third turns each short list into a join.
 		"disabled_optimizers": {"compressed_materialization,statistics_propagation,in_clause"},
 	}
 	e := &engine{}
@@ -67,8 +67,8 @@ func newEngine(path string, o Options) (*engine, error) {
 	return e, nil
 }
 
-// openEngine starts DuckDB and attaches the file. Native code is loaded only from the file that the options name; why that
-// failed is the second result, and everything else works without it.
+// openEngine starts DuckDB and attaches the file. Native code is loaded only from the file in o.VSS; vss is the error of that,
+// without which everything but approximate search works.
 func openEngine(ctx context.Context, path string, o Options) (e *engine, vss, err error) {
 	if e, err = newEngine(path, o); err != nil {
 		return nil, nil, err
@@ -84,7 +84,7 @@ func openEngine(ctx context.Context, path string, o Options) (e *engine, vss, er
 	switch {
 	case err == nil:
 		return e, vss, nil
-	case ctx.Err() != nil: // it says nothing about the file
+	case ctx.Err() != nil: // canceled: not an error of the file
 		err = ctx.Err()
 	default:
 		err = explainOpenError(path, err)
@@ -92,13 +92,13 @@ func openEngine(ctx context.Context, path string, o Options) (e *engine, vss, er
 	return nil, nil, errors.Join(err, e.close())
 }
 
-// attach opens the file, and every connection uses it from then on.
+// attach opens the file; every connection uses it from then on.
 func (e *engine) attach(ctx context.Context, path string) error {
 	conn, err := e.db.Conn(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // it goes back to the others
+	defer func() { _ = conn.Close() }() // returns it to the pool
 	for _, q := range []string{fmt.Sprintf("ATTACH %s AS %s (ROW_GROUP_SIZE %d)", quoteSQL(path), catalog, rowGroup), "USE " + catalog} {
 		if _, err := conn.ExecContext(ctx, q); err != nil {
 			return err
@@ -108,17 +108,17 @@ func (e *engine) attach(ctx context.Context, path string) error {
 	return nil
 }
 
-// lockDown takes from SQL what it could do outside of the file, for good.
+// lockDown irrevocably denies SQL access to other files, to the network and to DuckDB's configuration.
 func (e *engine) lockDown(ctx context.Context) error {
 	for _, q := range []string{"SET enable_external_access = false", "SET lock_configuration = true"} {
 		if _, err := e.db.ExecContext(ctx, q); err != nil {
-			return fmt.Errorf("closing DuckDB to files and the network: %w", explainError(err))
+			return fmt.Errorf("denying DuckDB access to files and the network: %w", explainError(err))
 		}
 	}
 	return nil
 }
 
-// skipCheckpoint makes closing change nothing in the file.
+// skipCheckpoint disables the checkpoint at close, so that closing leaves the file unchanged.
 func (e *engine) skipCheckpoint(ctx context.Context) error {
 	_, err := e.db.ExecContext(ctx, "PRAGMA disable_checkpoint_on_shutdown")
 	return err
@@ -131,17 +131,17 @@ func (e *engine) close() error {
 	return nil
 }
 
-// quoteSQL is s as a string of SQL.
+// quoteSQL returns s as an SQL string literal.
 func quoteSQL(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-// statementCache are the questions that are asked often, prepared once.
+// statementCache holds prepared statements by their text until close.
 type statementCache struct {
 	db       *sql.DB
 	mu       sync.Mutex
 	prepared map[string]*sql.Stmt
 }
 
-// maxStatements bounds them. The texts are ours, and few.
+// maxStatements bounds the cache. Reaching it is a bug: query texts come from this package and are few.
 const maxStatements = 500
 
 func (r *statementCache) get(ctx context.Context, query string) (*sql.Stmt, error) {
@@ -151,7 +151,7 @@ func (r *statementCache) get(ctx context.Context, query string) (*sql.Stmt, erro
 		return st, nil
 	}
 	if len(r.prepared) >= maxStatements {
-		return nil, errors.New("too many kinds of questions")
+		return nil, errors.New("too many prepared statements")
 	}
 	st, err := r.db.PrepareContext(ctx, query)
 	if err != nil {

@@ -103,7 +103,7 @@ func explainOpenError(path string, err error) error {
 		}
 		return fmt.Errorf("%w: another process has %s; stop it, or use the commands of the running conclave", ErrLocked, path)
 	case strings.Contains(said, "Trying to read a database file with version number"), strings.Contains(said, "was written with a storage version greater"):
-		return fmt.Errorf("%w of DuckDB: %s stays as it is; use the conclave that wrote it (%w)", ErrNewer, path, &duckError{err})
+		return fmt.Errorf("%w of DuckDB: %s is unchanged; use the version that wrote it (%w)", ErrNewer, path, &duckError{err})
 	case strings.Contains(said, "Permission denied"), strings.Contains(said, "No space left"), strings.Contains(said, "Too many open files"):
 		return fmt.Errorf("opening the memory at %s: %w", path, &duckError{err})
 	case strings.Contains(said, "replaying WAL"):

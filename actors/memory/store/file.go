@@ -14,25 +14,26 @@ import (
 	"sync"
 )
 
-// openPaths are the files that this process has open. DuckDB's lock keeps other processes out, and only them: two stores
-// of one process on one file would destroy it, and closing any handle of it would give up the lock.
+// openPaths are the files that this process has open. DuckDB's lock excludes other processes only: two stores of one process
+// on one file would destroy it, and closing any handle of it would release the lock.
 var openPaths struct {
 	sync.Mutex
 	paths map[string]bool
 }
 
-// claimPath makes the folder and keeps the file to the caller until free is called. It returns the file's full name.
+// claimPath creates the folder of the file and reserves the file for the caller until free is called; a second claim fails with
+// [ErrLocked]. full is the absolute path without symbolic links in its folder.
 func claimPath(path string) (full string, free func(), err error) {
 	if full, err = filepath.Abs(path); err != nil {
 		return "", nil, fmt.Errorf("finding %s: %w", path, err)
 	}
-	if strings.ContainsAny(full, "?*") { // DuckDB takes what follows for something else than a name
-		return "", nil, fmt.Errorf("the memory cannot be at %s: give it a path without ? and *", full)
+	if strings.ContainsAny(full, "?*") { // DuckDB parses them as parameters and wildcards
+		return "", nil, fmt.Errorf("invalid memory path %s: use a path without ? and *", full)
 	}
 	if err := createFolder(full); err != nil {
 		return "", nil, err
 	}
-	// The same file under another name is the same file.
+	// Two paths of one folder must give one claim.
 	dir, err := filepath.EvalSymlinks(filepath.Dir(full))
 	if err != nil {
 		return "", nil, fmt.Errorf("finding %s: %w", path, err)
@@ -54,69 +55,69 @@ func claimPath(path string) (full string, free func(), err error) {
 	}, nil
 }
 
-// createFolder makes the folder of the file, closed to others: the log and what DuckDB swaps out are as private as the file.
-// A folder that others may look into and that holds something else is not ours to close.
+// createFolder creates the folder of the file with mode 0700: the log and DuckDB's temporary files are as private as the file. An
+// existing folder that other users can access is restricted if it holds nothing but the memory, and rejected otherwise.
 func createFolder(full string) error {
 	dir, name := filepath.Split(full)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("making the folder of the memory: %w", err)
+		return fmt.Errorf("creating the folder of the memory: %w", err)
 	}
 	info, err := os.Stat(dir)
 	if err != nil {
-		return fmt.Errorf("looking at the folder of the memory: %w", err)
+		return fmt.Errorf("checking the folder of the memory: %w", err)
 	}
 	if info.Mode().Perm()&0o077 == 0 {
 		return nil
 	}
 	all, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("looking at the folder of the memory: %w", err)
+		return fmt.Errorf("checking the folder of the memory: %w", err)
 	}
 	for _, f := range all {
 		if !strings.HasPrefix(f.Name(), name) {
-			return fmt.Errorf("others may look into %s, and it holds more than the memory (%s); give the memory a folder of its own", dir, f.Name())
+			return fmt.Errorf("other users can access %s, and it holds more than the memory (%s); give the memory a folder of its own", dir, f.Name())
 		}
 	}
 	if err := os.Chmod(dir, 0o700); err != nil {
-		return fmt.Errorf("closing the folder of the memory to others: %w", err)
+		return fmt.Errorf("restricting the folder of the memory: %w", err)
 	}
 	return nil
 }
 
-// prepareFile makes sure that there is a whole file. A new one is written under another name first, so that a crash leaves
-// none or a whole one.
+// prepareFile creates the file if there is none, and restricts an existing one to this user. An empty file is damaged.
 func (s *Store) prepareFile(ctx context.Context) error {
 	info, err := os.Stat(s.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return s.createFile(ctx)
 	case err != nil:
-		return fmt.Errorf("looking at the memory: %w", err)
+		return fmt.Errorf("checking the memory: %w", err)
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("%s is no file; move it away, or give the memory another place", s.path)
+		return fmt.Errorf("%s is not a regular file; move it away, or give the memory another path", s.path)
 	case info.Size() == 0:
 		return damagedError(s.path, errors.New("it is empty"))
 	}
-	// What the system does not let us do is not the file's fault, and DuckDB would not tell the difference.
+	// Opened here first, because DuckDB does not tell a missing permission from a damaged file.
 	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("opening the memory: %w", err)
 	}
 	if err := errors.Join(f.Chmod(0o600), f.Close()); err != nil {
-		return fmt.Errorf("closing the memory to others: %w", err)
+		return fmt.Errorf("restricting the memory to this user: %w", err)
 	}
 	return nil
 }
 
-// createFile begins a new memory.
+// createFile creates an empty memory. It is written under another name first, so that a crash leaves no file or a complete one. A
+// log without its file is an error: a new file would not match it.
 func (s *Store) createFile(ctx context.Context) error {
 	if _, err := os.Lstat(s.path + walSuffix); err == nil {
-		return fmt.Errorf("%w: %s is gone and its log %s is there; put the file back, or move the log away to begin a new memory", ErrDamaged, s.path, s.path+walSuffix)
+		return fmt.Errorf("%w: %s is missing but its log %s exists; restore the file, or move the log away to start a new memory", ErrDamaged, s.path, s.path+walSuffix)
 	}
 	fresh := fmt.Sprintf("%s%s-%d", s.path, newSuffix, os.Getpid())
 	for _, leftover := range []string{fresh, fresh + walSuffix} {
 		if err := os.Remove(leftover); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("removing what a crash left: %w", err)
+			return fmt.Errorf("removing an incomplete file: %w", err)
 		}
 	}
 	e, _, err := openEngine(ctx, fresh, Options{Threads: s.opts.Threads, MemoryLimit: s.opts.MemoryLimit})
@@ -131,45 +132,45 @@ func (s *Store) createFile(ctx context.Context) error {
 		_, err = e.db.ExecContext(ctx, "CHECKPOINT "+catalog)
 	}
 	if err := errors.Join(err, e.close()); err != nil {
-		return fmt.Errorf("beginning a new memory: %w", err)
+		return fmt.Errorf("creating the memory: %w", err)
 	}
-	// A link does not take the place of a file that another process has made meanwhile. Where there are no links, the
-	// system that runs here keeps others out of its data folder anyway.
+	// A link, unlike a rename, does not replace a file that another process has created meanwhile. On a file system without
+	// links, the lock of the data folder excludes other processes.
 	switch err := os.Link(fresh, s.path); {
 	case errors.Is(err, fs.ErrExist):
 		return os.Remove(fresh)
 	case err == nil:
 		err = errors.Join(os.Chmod(s.path, 0o600), os.Remove(fresh), syncFolder(filepath.Dir(s.path)))
 		if err != nil {
-			return fmt.Errorf("beginning a new memory: %w", err)
+			return fmt.Errorf("creating the memory: %w", err)
 		}
 		return nil
 	}
 	return replaceFile(fresh, s.path)
 }
 
-// removeLeftovers removes what a crash left of files that were being written. Only the one who has the file may.
+// removeLeftovers removes incomplete files that a crash left. The caller must hold the claim on path.
 func removeLeftovers(path string) error {
 	dir, name := filepath.Split(path)
 	all, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("looking for what a crash left: %w", err)
+		return fmt.Errorf("finding incomplete files: %w", err)
 	}
 	for _, f := range all {
 		if strings.HasPrefix(f.Name(), name+newSuffix) {
 			if err := os.Remove(filepath.Join(dir, f.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("removing what a crash left: %w", err)
+				return fmt.Errorf("removing an incomplete file: %w", err)
 			}
 		}
 	}
 	return nil
 }
 
-// replaceFile puts a whole file in the place of another.
+// replaceFile syncs fresh and renames it to path, which it replaces.
 func replaceFile(fresh, path string) error {
 	f, err := os.OpenFile(fresh, os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("putting the new file in its place: %w", err)
+		return fmt.Errorf("replacing the memory file: %w", err)
 	}
 	err = errors.Join(f.Chmod(0o600), f.Sync(), f.Close())
 	if err == nil {
@@ -179,7 +180,7 @@ func replaceFile(fresh, path string) error {
 		err = syncFolder(filepath.Dir(path))
 	}
 	if err != nil {
-		return fmt.Errorf("putting the new file in its place: %w", err)
+		return fmt.Errorf("replacing the memory file: %w", err)
 	}
 	return nil
 }
@@ -192,11 +193,11 @@ func syncFolder(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// walEntryHeader stands before what DuckDB gives the position of: the size of an entry and its checksum.
+// walEntryHeader is the size of the header of a log entry, size and checksum. DuckDB reports the position behind it.
 const walEntryHeader = 16
 
-// truncateZeroTail cuts a log whose end was never written: a system that lost its power may leave nothing but zeros there. DuckDB
-// refuses such a log. Only what is all zeros is cut; it was never acknowledged, since an acknowledged end was synced.
+// truncateZeroTail truncates a log at the position that err reports as corrupt, if only zeros follow, and reports whether it did. A
+// power failure may leave such a tail, which DuckDB rejects. It was never acknowledged: an acknowledged write is synced.
 func truncateZeroTail(path string, err error) bool {
 	m := brokenLog.FindStringSubmatch(err.Error())
 	if m == nil {

@@ -8,24 +8,24 @@ import (
 	"conclave/subjects"
 )
 
-// Deleted is an entry that is no more.
+// Deleted is an entry that [Store.Forget] deleted.
 type Deleted struct {
 	ID  string
 	Row uint64
 }
 
-// deletedEntry is what has to be known of an entry to remove all that belongs to it.
+// deletedEntry holds the columns of an entry that are needed to delete its references in other tables.
 type deletedEntry struct {
 	row                               int64
 	id, kind, query, respondent, from string
 	successor                         string
 }
 
-// markForgotSQL says that the file holds bytes that it should not.
+// markForgotSQL records that the file may hold bytes of deleted or changed entries.
 const markForgotSQL = "UPDATE meta SET value = 1 WHERE name = 'forgot' AND value <> 1"
 
-// NeedsRewrite reports whether the file may hold bytes of what was forgotten or changed. Closing writes it anew, when there is
-// time for that.
+// NeedsRewrite reports whether the file may hold bytes of forgotten or changed entries. [Store.Close] rewrites it if its
+// deadline allows.
 func (s *Store) NeedsRewrite(ctx context.Context) (bool, error) {
 	leave, err := s.beginRead()
 	if err != nil {
@@ -36,15 +36,13 @@ func (s *Store) NeedsRewrite(ctx context.Context) (bool, error) {
 	return n != 0, err
 }
 
-// Forget removes entries with everything that belongs to them: vectors, tags, links, grades, what they said of people and
-// places, and a document that has no piece left. That an answer was there is noted, so that a repeated event does not
-// bring it back. What a forgotten entry had superseded stays superseded: its successor's successor takes the place, or
-// nobody.
+// Forget deletes entries with their vectors, tags, links, grades and relations, and documents without a piece left, and returns
+// those that existed, in the order given. The key of a forgotten answer is kept, so that a redelivered event does not store it
+// again. Entries that a forgotten one superseded stay superseded, by its successor if it had one.
 //
-// Then the log is written into the file, and no longer holds their bytes. The file may: DuckDB marks rows as deleted and
-// leaves the blocks as they are (measured: every byte was still there after CHECKPOINT and VACUUM). [Store.Close] writes
-// the file anew when something was forgotten, and only then nothing is left of it. A stop that has no time for a large file
-// leaves it to the next start.
+// Then the log is checkpointed and no longer holds the deleted bytes. The file may: DuckDB marks rows as deleted and leaves
+// the blocks unchanged (measured: every byte was still there after CHECKPOINT and VACUUM). [Store.Close] rewrites the file,
+// which removes them; if its deadline is too short for that, the next start does.
 func (s *Store) Forget(ctx context.Context, ids ...string) (gone []Deleted, err error) {
 	ids = unique(ids)
 	if len(ids) == 0 {
@@ -79,6 +77,7 @@ func (s *Store) Forget(ctx context.Context, ids ...string) (gone []Deleted, err 
 	return gone, nil
 }
 
+// deleteEntries deletes entries and everything that refers to them. Ids that do not exist are skipped.
 func (t *tx) deleteEntries(ids []string) (all []deletedEntry, err error) {
 	in, named := inList(ids)
 	err = t.query(func(r *sql.Rows) error {
@@ -117,7 +116,7 @@ func (t *tx) deleteEntries(ids []string) (all []deletedEntry, err error) {
 	return all, t.deleteReferences(all)
 }
 
-// deleteReferences removes what others know of entries that are gone.
+// deleteReferences updates the rows of other tables that refer to deleted entries: successors, documents, answers and grades.
 func (t *tx) deleteReferences(all []deletedEntry) error {
 	if err := t.inheritSuperseded(all); err != nil {
 		return err
@@ -141,7 +140,7 @@ func (t *tx) deleteReferences(all []deletedEntry) error {
 	if len(answers) == 0 {
 		return nil
 	}
-	// That they were there is noted. What is thought of one goes with it, what is thought of all with the last.
+	// The keys of the answers stay. Grades of one answer go with it, grades of all answers to a query with the last of them.
 	in, names := inList(answers)
 	if _, err := t.exec("UPDATE answers SET id = NULL WHERE answer IN "+in, names...); err != nil {
 		return err
@@ -154,7 +153,7 @@ func (t *tx) deleteReferences(all []deletedEntry) error {
 	return err
 }
 
-// inheritSuperseded gives what was superseded by entries that are gone to those who superseded them.
+// inheritSuperseded makes the successor of a deleted entry the successor of the entries that it had superseded.
 func (t *tx) inheritSuperseded(all []deletedEntry) error {
 	heirs := map[string]string{}
 	ids := make([]string, len(all))

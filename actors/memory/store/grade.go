@@ -10,31 +10,32 @@ import (
 	"conclave/subjects"
 )
 
-// Grade is what somebody thought of an answer. Grades stand under the question and who answered it: one may come before
-// its answer.
+// Grade is a grade of an answer. It is stored under the query and the respondent, so it may arrive before its answer. Fields that
+// are nil are unchanged.
 type Grade struct {
 	Query      string
-	Respondent string // "" = all answers to the question
+	Respondent string // "" = all answers to the query
 	Critic     *int   // 1 to 5
 	Feedback   *string
-	Pairwise   *string  // who was better; it concerns all answers to the question
-	Reward     *float64 // -1 to 1; what the user thinks now takes the place of what they thought before
-	Count      int      // of the reward, counting up for one answer: the highest holds. 0 = none was given, it is the latest
-	Event      string   // the same event counts once; "" = it always counts
+	Pairwise   *string  // the better respondent; applies to all answers to the query
+	Reward     *float64 // of the user, -1 to 1; replaces the former reward
+	Count      int      // sequence number of the reward of one answer: the highest wins. 0 = the latest
+	Event      string   // event id for deduplication; "" = never a duplicate
 }
 
-// Graded is an entry and what is thought of it now.
+// Graded is an entry and its grades after a change.
 type Graded struct {
 	ID     string
 	Row    uint64
 	Grades subjects.Grades
 }
 
+// validate rejects a grade without a query, and values out of range.
 func (g Grade) validate() error {
-	if err := checkID("the question", g.Query); err != nil {
+	if err := checkID("query", g.Query); err != nil {
 		return err
 	}
-	for what, id := range map[string]string{"the respondent": g.Respondent, "the event": g.Event} {
+	for what, id := range map[string]string{"respondent": g.Respondent, "event": g.Event} {
 		if id != "" {
 			if err := checkID(what, id); err != nil {
 				return err
@@ -42,23 +43,23 @@ func (g Grade) validate() error {
 		}
 	}
 	if g.Critic != nil && (*g.Critic < 1 || *g.Critic > 5) {
-		return invalidf("a critic gives 1 to 5, not %d", *g.Critic)
+		return invalidf("critic grade %d is not between 1 and 5", *g.Critic)
 	}
 	if g.Reward != nil && !(*g.Reward >= -1 && *g.Reward <= 1) {
-		return invalidf("a reward is between -1 and 1, not %v", *g.Reward)
+		return invalidf("reward %v is not between -1 and 1", *g.Reward)
 	}
 	if g.Count < 0 || g.Count > math.MaxInt32 {
-		return invalidf("a reward counts from 1, not %d", g.Count)
+		return invalidf("reward count %d is out of range", g.Count)
 	}
 	if g.Feedback != nil {
-		return checkLength("the feedback", *g.Feedback, maxText)
+		return checkLength("feedback", *g.Feedback, maxText)
 	}
 	return nil
 }
 
-// Grade writes a grade down and returns the entries that it concerns now, with all that is thought of them: none while its
-// answer is not here yet. It returns nil when the grade changes nothing: it says what is known, an older reward comes late,
-// or the answer was forgotten. An event that was taken before is told as it was told then.
+// Grade stores a grade and returns the entries it applies to with all their grades; the list is empty, not nil, while the answer is
+// not stored yet. It returns nil when the grade changes nothing: a repeated value, an older reward that arrives late, or a
+// forgotten answer. A redelivered event that changed something returns the entries again.
 func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
 	if err := g.validate(); err != nil {
 		return nil, err
@@ -74,7 +75,7 @@ func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
 	}
 	told := false
 	err = s.write(ctx, func(t *tx) (err error) {
-		told, err = t.applyGrade(g) // it may run again: what it found the last time holds
+		told, err = t.applyGrade(g) // a retried write overwrites told
 		return err
 	})
 	if err != nil || !told {
@@ -87,7 +88,7 @@ func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
 	return s.readGraded(ctx, g.Query, respondent)
 }
 
-// readGraded reads the entries that answer a question.
+// readGraded reads the stored answers to a query with their grades; respondent "" selects all. The result is never nil.
 func (s *Store) readGraded(ctx context.Context, query, respondent string) (_ []Graded, err error) {
 	all := []Graded{}
 	err = s.readSnapshot(ctx, func(m snapshot) error {
@@ -115,7 +116,7 @@ func (s *Store) readGraded(ctx context.Context, query, respondent string) (_ []G
 	return all, nil
 }
 
-// applyGrade reports whether there is something to tell: the grade changed something, now or when its event came first.
+// applyGrade stores a grade and reports whether it changed something, now or when its event was first delivered.
 func (t *tx) applyGrade(g Grade) (told bool, err error) {
 	if g.Event != "" {
 		err := t.query(func(*sql.Rows) error { told = true; return nil }, "SELECT 1 FROM graded WHERE event = ?", g.Event)
@@ -131,15 +132,15 @@ func (t *tx) applyGrade(g Grade) (told bool, err error) {
 		more, err = t.updateGrades(g.Query, "", Grade{Pairwise: g.Pairwise})
 		told = told || more
 	}
-	if err == nil && told && g.Event != "" { // one that changes nothing would change nothing again: it need not be known
+	if err == nil && told && g.Event != "" { // an event that changed nothing changes nothing when redelivered
 		t.insert("graded", g.Event)
 	}
 	return told, err
 }
 
-// updateGrades changes the one line of a question and a respondent, and reports whether that made a difference.
+// updateGrades applies g to the grades of a query and a respondent, and reports whether they changed.
 func (t *tx) updateGrades(query, respondent string, g Grade) (changed bool, err error) {
-	// An answer that was forgotten, or a question all of whose answers were, keeps nothing.
+	// A forgotten answer has no grades, nor has a query all of whose answers were forgotten.
 	answers, forgotten := 0, 0
 	err = t.query(func(r *sql.Rows) error { return r.Scan(&answers, &forgotten) },
 		"SELECT count(*), count(*) FILTER (id IS NULL) FROM answers WHERE query = ? AND (? = '' OR respondent = ?)", query, respondent, respondent)
@@ -168,15 +169,15 @@ func (t *tx) updateGrades(query, respondent string, g Grade) (changed bool, err 
 	return true, err
 }
 
-// gradeColumns is a row of grades.
+// gradeColumns is a row of the table grades as it is written.
 type gradeColumns struct {
-	critic             any     // int32 or nothing
-	feedback, pairwise any     // string or nothing
-	reward             float64 // what the user thinks now
-	rewards            int32   // the count of that reward: how often the user said so
+	critic             any     // int32 or nil
+	feedback, pairwise any     // string or nil
+	reward             float64 // the latest
+	rewards            int32   // the count of that reward
 }
 
-// apply takes a grade in. Of rewards that are counted the highest count holds, in whatever order they come.
+// apply merges a grade into the row. Of counted rewards the highest count wins, in whatever order they arrive.
 func (l *gradeColumns) apply(g Grade) {
 	if g.Critic != nil {
 		l.critic = int32(*g.Critic)
@@ -198,7 +199,7 @@ func (l *gradeColumns) apply(g Grade) {
 	}
 }
 
-// restoreGrades writes the grades that an entry of an export brings, where there are none yet.
+// restoreGrades stores the grades of an imported answer, unless there are grades of it already.
 func (t *tx) restoreGrades(e subjects.MemoryEntry) error {
 	g := e.Grades
 	if g == (subjects.Grades{}) {
@@ -233,13 +234,13 @@ func (t *tx) restoreGrades(e subjects.MemoryEntry) error {
 	return put(e.Respondent, own)
 }
 
-// gradeTarget is an answer whose grades are read.
+// gradeTarget is an answer whose grades are read into to.
 type gradeTarget struct {
 	query, respondent string
 	to                *subjects.Grades
 }
 
-// readGrades reads what is thought of answers: of the one, and of all answers to its question.
+// readGrades reads the grades of answers: those of the respondent, and those of all answers to the query.
 func readGrades(ctx context.Context, m querier, all []gradeTarget) error {
 	rows := map[string]gradeRow{}
 	var keys []string
@@ -268,7 +269,7 @@ func readGrades(ctx context.Context, m querier, all []gradeTarget) error {
 	return nil
 }
 
-// gradeRow is a row of grades as it is read.
+// gradeRow is a row of the table grades as it is read.
 type gradeRow struct {
 	critic             sql.NullInt32
 	feedback, pairwise sql.NullString
@@ -276,8 +277,8 @@ type gradeRow struct {
 	rewards            int
 }
 
-// applyTo puts a row into what is thought of an answer. The one for all answers comes first: what is said of this one replaces
-// it.
+// applyTo copies the values of the row that are set. The row of all answers must be applied first, so that the respondent's own
+// replaces it.
 func (g gradeRow) applyTo(to *subjects.Grades) {
 	if g.critic.Valid {
 		to.Critic, to.Feedback = int(g.critic.Int32), ""

@@ -34,21 +34,21 @@ func TestGrade(t *testing.T) {
 		{"of one beside all", []Grade{critic("q", "one", 5), critic("q", "", 3)}, subjects.Grades{Critic: 5, Feedback: "words 5"}, subjects.Grades{Critic: 3, Feedback: "words 3"}, "[a b]"},
 		{"a winner concerns both", []Grade{winner("q", "two")}, subjects.Grades{Pairwise: "two"}, subjects.Grades{Pairwise: "two"}, "[a b]"},
 		{"a winner named with a respondent concerns both", []Grade{{Query: "q", Respondent: "one", Pairwise: ptr("two")}}, subjects.Grades{Pairwise: "two"}, subjects.Grades{Pairwise: "two"}, "[a b]"},
-		{"the user thinks again", []Grade{reward("q", "one", 1), reward("q", "one", -1), reward("q", "one", 0.75)}, subjects.Grades{Reward: 0.75, Rewards: 3}, subjects.Grades{}, "[a]"},
-		{"a reward of one beside one of all", []Grade{reward("q", "one", 1), reward("q", "", 0)}, subjects.Grades{Reward: 1, Rewards: 1}, subjects.Grades{Reward: 0, Rewards: 1}, "[a b]"},
+		{"changed reward", []Grade{reward("q", "one", 1), reward("q", "one", -1), reward("q", "one", 0.75)}, subjects.Grades{Reward: 0.75, Rewards: 3}, subjects.Grades{}, "[a]"},
+		{"reward of one answer and of all", []Grade{reward("q", "one", 1), reward("q", "", 0)}, subjects.Grades{Reward: 1, Rewards: 1}, subjects.Grades{Reward: 0, Rewards: 1}, "[a b]"},
 		{"counted rewards", []Grade{counted(1, 1), counted(-1, 2)}, subjects.Grades{Reward: -1, Rewards: 2}, subjects.Grades{}, "[a]"},
 		{"counted rewards, the last one only", []Grade{counted(0.5, 7)}, subjects.Grades{Reward: 0.5, Rewards: 7}, subjects.Grades{}, "[a]"},
 		{"the same opinion under the next count", []Grade{counted(1, 1), counted(1, 2)}, subjects.Grades{Reward: 1, Rewards: 2}, subjects.Grades{}, "[a]"},
 		{"trick: counted rewards out of order", []Grade{counted(-1, 3), counted(0.5, 2)}, subjects.Grades{Reward: -1, Rewards: 3}, subjects.Grades{}, "[]"},
 		{"trick: the same count with another value", []Grade{counted(-1, 2), counted(1, 2)}, subjects.Grades{Reward: -1, Rewards: 2}, subjects.Grades{}, "[]"},
 		{"a reward without a count after counted ones", []Grade{counted(-1, 2), reward("q", "one", 1)}, subjects.Grades{Reward: 1, Rewards: 3}, subjects.Grades{}, "[a]"},
-		{"the critic says the same again", []Grade{critic("q", "one", 4), critic("q", "one", 4)}, subjects.Grades{Critic: 4, Feedback: "words 4"}, subjects.Grades{}, "[]"},
+		{"repeated critic grade", []Grade{critic("q", "one", 4), critic("q", "one", 4)}, subjects.Grades{Critic: 4, Feedback: "words 4"}, subjects.Grades{}, "[]"},
 		{"the same score in other words", []Grade{critic("q", "one", 4), {Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("other")}}, subjects.Grades{Critic: 4, Feedback: "other"}, subjects.Grades{}, "[a]"},
 		{"another score in the same words", []Grade{critic("q", "one", 4), {Query: "q", Respondent: "one", Critic: ptr(3), Feedback: ptr("words 4")}}, subjects.Grades{Critic: 3, Feedback: "words 4"}, subjects.Grades{}, "[a]"},
 		{"the same winner again", []Grade{winner("q", "two"), winner("q", "two")}, subjects.Grades{Pairwise: "two"}, subjects.Grades{Pairwise: "two"}, "[]"},
 		{"trick: a known winner and a new score in one", []Grade{winner("q", "two"), {Query: "q", Respondent: "one", Critic: ptr(2), Pairwise: ptr("two")}}, subjects.Grades{Pairwise: "two", Critic: 2}, subjects.Grades{Pairwise: "two"}, "[a b]"},
 		{"another question", []Grade{critic("other", "one", 1)}, subjects.Grades{}, subjects.Grades{}, "[]"},
-		{"a question that only begins so", []Grade{critic("q ", "one", 1)}, subjects.Grades{}, subjects.Grades{}, "[]"},
+		{"query id with a trailing blank", []Grade{critic("q ", "one", 1)}, subjects.Grades{}, subjects.Grades{}, "[]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			// Questions and answers of its own: "q" stands for this row's.
@@ -103,16 +103,16 @@ func TestGrade(t *testing.T) {
 	}
 }
 
-func TestGradeRefuses(t *testing.T) {
+func TestGradeRejectsInvalidValues(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	for name, g := range map[string]Grade{
 		"no question":                           {Critic: ptr(3)},
 		"a question of two lines":               {Query: "q\none", Critic: ptr(3)},
-		"six of five":                           {Query: "q", Critic: ptr(6)},
+		"critic grade out of range":             {Query: "q", Critic: ptr(6)},
 		"none of five":                          {Query: "q", Critic: ptr(0)},
 		"a reward of two":                       {Query: "q", Reward: ptr(2.0)},
-		"a reward that is no number":            {Query: "q", Reward: ptr(math.NaN())},
+		"reward NaN":                            {Query: "q", Reward: ptr(math.NaN())},
 		"a reward that counts down":             {Query: "q", Reward: ptr(1.0), Count: -1},
 		"a reward that counts beyond all":       {Query: "q", Reward: ptr(1.0), Count: math.MaxInt32 + 1},
 		"an event that is nothing one can name": {Query: "q", Event: "\x00"},
@@ -126,8 +126,8 @@ func TestGradeRefuses(t *testing.T) {
 	}
 }
 
-// TestGradeTellsWhetherItChanged: nil means that there is nothing to tell; a grade that waits for its answer is something.
-func TestGradeTellsWhetherItChanged(t *testing.T) {
+// TestGradeReportsChange: nil means no change; a grade that is stored before its answer is a change.
+func TestGradeReportsChange(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	putEntries(t, s, newEngram("gone", "q2", "one"))
@@ -140,12 +140,12 @@ func TestGradeTellsWhetherItChanged(t *testing.T) {
 		{"before its answer", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"), Event: "e1"}, true},
 		{"the same event after a crash", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"), Event: "e1"}, true},
 		{"the same words in another event", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"), Event: "e2"}, false},
-		{"that one after a crash", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"), Event: "e2"}, false},
+		{"repeated value redelivered", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"), Event: "e2"}, false},
 		{"no event at all", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear")}, false},
-		{"of another answer", Grade{Query: "q", Respondent: "two", Critic: ptr(4), Feedback: ptr("clear"), Event: "e3"}, true},
+		{"another answer", Grade{Query: "q", Respondent: "two", Critic: ptr(4), Feedback: ptr("clear"), Event: "e3"}, true},
 		{"the second reward first", Grade{Query: "q", Respondent: "one", Reward: ptr(0.0), Count: 2, Event: "e4"}, true},
-		{"the first reward late", Grade{Query: "q", Respondent: "one", Reward: ptr(1.0), Count: 1, Event: "e5"}, false},
-		{"of an answer that was forgotten", Grade{Query: "q2", Respondent: "one", Critic: ptr(1), Event: "e6"}, false},
+		{"older reward late", Grade{Query: "q", Respondent: "one", Reward: ptr(1.0), Count: 1, Event: "e5"}, false},
+		{"forgotten answer", Grade{Query: "q2", Respondent: "one", Critic: ptr(1), Event: "e6"}, false},
 		{"trick: the event of one that changed nothing, with something new", Grade{Query: "q", Respondent: "one", Critic: ptr(1), Event: "e2"}, true},
 	} {
 		all, err := s.Grade(t.Context(), c.grade)
@@ -158,7 +158,7 @@ func TestGradeTellsWhetherItChanged(t *testing.T) {
 	}
 }
 
-// What an export brings counts like what came here: the next reward is taken, and one that was known is not.
+// TestGradeAfterARestore: restored grades count like received ones: the next reward is applied, a known one is not.
 func TestGradeAfterARestore(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -180,8 +180,8 @@ func TestGradeAfterARestore(t *testing.T) {
 	}
 }
 
-// A fact is no answer, even when it was said during one.
-func TestGradesAreOfAnswers(t *testing.T) {
+// TestOnlyAnswersHaveGrades: a fact has no grades, even when it was saved during an answer.
+func TestOnlyAnswersHaveGrades(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	f := newFact("f")

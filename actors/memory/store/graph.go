@@ -14,33 +14,33 @@ import (
 	"conclave/subjects"
 )
 
-// RelationWrite is a line of the knowledge graph to be written.
+// RelationWrite is a relation of the knowledge graph to store.
 type RelationWrite struct {
 	subjects.Relation
-	// Single says that the subject can have one object of this kind at a time, such as where it lives: a new one makes
-	// the older one past.
+	// Single means that the predicate has one object at a time, such as a place of residence: a newer relation turns the
+	// older one into the past tense.
 	Single bool
 }
 
-// checkedRelation is one that was checked.
+// checkedRelation is a validated [RelationWrite].
 type checkedRelation struct {
 	subjects.Relation
 	single                     bool
 	subject, predicate, object string // folded
 }
 
-// PutRelations writes what entries say of people, places and things. The entry must be there, and a line is trusted only
-// if its entry is, whatever the line says. A line that an entry said before is written over.
+// PutRelations stores relations that entries state, all or none. The entry must exist ([ErrNotFound]), and a relation is trusted only
+// if its entry is, whatever the relation claims. A relation that the entry stated before is replaced.
 //
-// A new "is" that can be one only makes the older "is" of the same subject and predicate a "was". A line that is not
-// trusted never ends one that is. When the other one was said later, the new line is the past one.
+// A new "is" of a Single predicate turns the older "is" of the same subject and predicate into a "was"; if the other one was
+// said later, the new one is stored as "was". An untrusted relation never ends a trusted one.
 func (s *Store) PutRelations(ctx context.Context, rels ...RelationWrite) error {
 	checked := make([]checkedRelation, len(rels))
 	for i, w := range rels {
 		r := checkedRelation{Relation: w.Relation, single: w.Single}
 		for _, t := range []*string{&r.Subject, &r.Predicate, &r.Object, &r.Kind, &r.From, &r.Until} {
 			*t = strings.TrimSpace(sanitize(*t))
-			if err := checkLength("a word", *t, maxShort); err != nil {
+			if err := checkLength("part of a relation", *t, maxShort); err != nil {
 				return err
 			}
 		}
@@ -49,10 +49,10 @@ func (s *Store) PutRelations(ctx context.Context, rels ...RelationWrite) error {
 		}
 		r.subject, r.predicate, r.object = text.NameKey(sanitize(r.Subject)), text.NameKey(sanitize(r.Predicate)), text.NameKey(sanitize(r.Object))
 		if r.subject == "" || r.predicate == "" || r.object == "" {
-			return invalidf("a line of the graph needs a subject, a predicate and an object")
+			return invalidf("a relation needs a subject, a predicate and an object")
 		}
 		for _, err := range []error{
-			checkID("the line's id", r.ID), checkID("the line's entry", r.Entry), checkTime("the time", r.Said),
+			checkID("id of the relation", r.ID), checkID("entry of the relation", r.Entry), checkTime("time of the relation", r.Said),
 			checkOneOf("tense", r.Tense, subjects.TenseIs, subjects.TenseWas), checkOneOf("trust", r.Trust, subjects.Trusted, subjects.Untrusted),
 		} {
 			if err != nil {
@@ -74,6 +74,7 @@ func (s *Store) PutRelations(ctx context.Context, rels ...RelationWrite) error {
 	})
 }
 
+// putRelation stores one relation with at most the trust of its entry.
 func (t *tx) putRelation(r checkedRelation) error {
 	var row int64
 	trust := ""
@@ -82,7 +83,7 @@ func (t *tx) putRelation(r checkedRelation) error {
 		return err
 	}
 	if trust == "" {
-		return fmt.Errorf("%w: %s, which is to say %q", ErrNotFound, r.Entry, r.Predicate)
+		return fmt.Errorf("%w: %s, the entry of relation %s", ErrNotFound, r.Entry, r.ID)
 	}
 	if trust != subjects.Trusted {
 		r.Trust = trust
@@ -95,7 +96,7 @@ func (t *tx) putRelation(r checkedRelation) error {
 	if err != nil {
 		return err
 	}
-	// Said again: by the same entry, or under the same id.
+	// Replaces the relation with the same id, or with the same content of the same entry.
 	if _, err := t.exec("DELETE FROM relations WHERE id = ? OR row = ? AND subject = ? AND folded = ? AND object = ?", r.ID, row, subject, r.predicate, object); err != nil {
 		return err
 	}
@@ -110,8 +111,8 @@ func (t *tx) putRelation(r checkedRelation) error {
 	return nil
 }
 
-// orderExclusive decides which of several that cannot be at once is the one that is. It returns the line that says until when the
-// new one was.
+// orderExclusive decides which relation of a Single predicate is the current one, by the time it was said, and makes the others
+// past. If r becomes past, endedBy is the id of the relation that its Until is from.
 func (t *tx) orderExclusive(r *checkedRelation, subject, object int64) (endedBy string, err error) {
 	type other struct {
 		id, since, trust string
@@ -146,7 +147,8 @@ func (t *tx) orderExclusive(r *checkedRelation, subject, object int64) (endedBy 
 	return endedBy, nil
 }
 
-// findOrAddEntity finds somebody or something by the folded name, or takes it in.
+// findOrAddEntity returns the id of the graph entity with this folded name, which it adds if there is none. kind is stored if
+// none is known.
 func (t *tx) findOrAddEntity(name, folded, kind string) (id int64, err error) {
 	known := ""
 	err = t.query(func(r *sql.Rows) error { return r.Scan(&id, &known) }, "SELECT id, kind FROM entities WHERE folded = ?", folded)
@@ -165,8 +167,8 @@ func (t *tx) findOrAddEntity(name, folded, kind string) (id int64, err error) {
 	return id, err
 }
 
-// deleteRelations removes what entries said. A line that one of theirs made past stays past, like an entry whose successor
-// is gone; since when is no longer known.
+// deleteRelations deletes the relations of entries, and graph entities without a relation left. A relation that a deleted one
+// had ended stays past, without its end date.
 func (t *tx) deleteRelations(rows []int64) error {
 	in, numbers := inList(rows)
 	_, err := t.exec("UPDATE relations SET until = '', ended_by = '' WHERE ended_by IN (SELECT id FROM relations WHERE row IN "+in+")", numbers...)
@@ -181,26 +183,25 @@ func (t *tx) deleteRelations(rows []int64) error {
 	return err
 }
 
-// GraphQuery says which lines are looked for. With nothing in it the newest are found.
+// GraphQuery selects relations. The zero value selects the newest.
 type GraphQuery struct {
-	People, Places []string // names; a part of a longer name is enough when it is whole words
-	Words          string   // what is asked, in words
-	Limit          int      // at most; 0 = 50, never more than 1000
+	People, Places []string // names; whole words of a longer name match too
+	Words          string   // the question
+	Limit          int      // 0 = 50, capped at 1000
 }
 
-// minWordLength is how many letters a word must have to be looked for by itself.
+// minWordLength is how many characters a word of the question must have to be matched by itself.
 const minWordLength = 3
 
-// Relations finds lines: those about the people and places named, and those that share names or words with the question.
-// What fits best comes first, then what is before what was, then the newest. Neither case nor accents count.
+// Relations returns the relations that name the people or places, or share names or words with the question. They are ordered by
+// score, then current before past, then newest first. Case and accents are ignored.
 func (s *Store) Relations(ctx context.Context, q GraphQuery) ([]subjects.Relation, error) {
 	limit := q.Limit
 	if limit <= 0 {
 		limit = defaultPageSize
 	}
 	limit = min(limit, maxPageSize)
-	// A line earns two points for a name that was given, two for a name of its own that is in the words, and one for each
-	// other word.
+	// The score is 2 for each given name, 2 if the question contains the subject or object, and 1 for each other word.
 	score, args := []string{"0"}, []any{}
 	for _, name := range slices.Concat(q.People, q.Places) {
 		if f := text.NameKey(sanitize(name)); f != "" {
@@ -239,13 +240,13 @@ func (s *Store) Relations(ctx context.Context, q GraphQuery) ([]subjects.Relatio
 		}, query, args...)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading the graph: %w", err)
+		return nil, fmt.Errorf("reading relations: %w", err)
 	}
 	return out, nil
 }
 
-// maxQueryWords bounds how many words of a question are looked for.
+// maxQueryWords bounds how many words of a question are matched.
 const maxQueryWords = 32
 
-// padWords has a blank at both ends, so that whole words are found in it.
+// padWords returns folded between blanks, so that a substring match between blanks matches whole words only.
 func padWords(folded string) string { return " " + folded + " " }

@@ -50,17 +50,17 @@ func TestSingleRelations(t *testing.T) {
 		lines []said
 		want  string
 	}{
-		{"somebody moves", []said{{object: "Berlin"}, {object: "Paris", hours: 30}}, "Paris is, Berlin was 2026-05-05"},
-		{"somebody moves, and says when", []said{{object: "Berlin"}, {object: "Paris", hours: 1, from: "2025"}}, "Paris is, Berlin was 2025"},
-		{"the same again ends nothing", []said{{object: "Berlin"}, {object: "BERLIN", hours: 1, entry: "trusted2"}}, "Berlin is, Berlin is"},
-		{"what can be several stays", []said{{object: "Berlin", many: true}, {object: "Paris", hours: 1, many: true}}, "Paris is, Berlin is"},
-		{"a past ends nothing", []said{{object: "Berlin"}, {object: "Paris", hours: 1, tense: subjects.TenseWas}}, "Berlin is, Paris was"},
-		{"a stranger ends nothing that is trusted", []said{{object: "Berlin"}, {object: "Paris", hours: 1, entry: "stranger"}}, "Paris is, Berlin is"},
-		{"a stranger who says to be trusted ends nothing either", []said{{object: "Berlin"}, {object: "Paris", hours: 1, entry: "stranger"}}, "Paris is, Berlin is"},
-		{"one who is trusted ends a stranger's", []said{{object: "Berlin", entry: "stranger"}, {object: "Paris", hours: 1}}, "Paris is, Berlin was 2026-05-04"},
-		{"a stranger ends a stranger's", []said{{object: "Berlin", entry: "stranger"}, {object: "Paris", hours: 1, entry: "stranger"}}, "Paris is, Berlin was 2026-05-04"},
-		{"what was said before is the past", []said{{object: "Paris", hours: 30, from: "2024-03"}, {object: "Berlin"}}, "Paris is, Berlin was 2024-03"},
-		{"a stranger's later word does not make it past", []said{{object: "Paris", hours: 30, entry: "stranger"}, {object: "Berlin"}}, "Paris is, Berlin is"},
+		{"newer relation ends older", []said{{object: "Berlin"}, {object: "Paris", hours: 30}}, "Paris is, Berlin was 2026-05-05"},
+		{"newer relation with a start date", []said{{object: "Berlin"}, {object: "Paris", hours: 1, from: "2025"}}, "Paris is, Berlin was 2025"},
+		{"repeated relation ends nothing", []said{{object: "Berlin"}, {object: "BERLIN", hours: 1, entry: "trusted2"}}, "Berlin is, Berlin is"},
+		{"not single: both stay current", []said{{object: "Berlin", many: true}, {object: "Paris", hours: 1, many: true}}, "Paris is, Berlin is"},
+		{"past relation ends nothing", []said{{object: "Berlin"}, {object: "Paris", hours: 1, tense: subjects.TenseWas}}, "Berlin is, Paris was"},
+		{"untrusted does not end trusted", []said{{object: "Berlin"}, {object: "Paris", hours: 1, entry: "stranger"}}, "Paris is, Berlin is"},
+		{"untrusted entry claiming trust does not end trusted", []said{{object: "Berlin"}, {object: "Paris", hours: 1, entry: "stranger"}}, "Paris is, Berlin is"},
+		{"trusted ends untrusted", []said{{object: "Berlin", entry: "stranger"}, {object: "Paris", hours: 1}}, "Paris is, Berlin was 2026-05-04"},
+		{"untrusted ends untrusted", []said{{object: "Berlin", entry: "stranger"}, {object: "Paris", hours: 1, entry: "stranger"}}, "Paris is, Berlin was 2026-05-04"},
+		{"older relation arrives late", []said{{object: "Paris", hours: 30, from: "2024-03"}, {object: "Berlin"}}, "Paris is, Berlin was 2024-03"},
+		{"later untrusted does not end trusted", []said{{object: "Paris", hours: 30, entry: "stranger"}, {object: "Berlin"}}, "Paris is, Berlin is"},
 		{"three times", []said{{object: "A"}, {object: "C", hours: 60}, {object: "B", hours: 30}}, "C is, B was 2026-05-07, A was 2026-05-07"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestSingleRelations(t *testing.T) {
 	}
 }
 
-func TestRelationsFind(t *testing.T) {
+func TestRelationsMatchNamesAndWords(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	putEntries(t, s, newFact("e"))
@@ -126,16 +126,16 @@ func TestRelationsFind(t *testing.T) {
 		{"a page", GraphQuery{Limit: 2}, "long is, Bob is"},
 		{"a person", GraphQuery{People: []string{"Anna Muller"}}, "Bob is, Siemens is, Berlin is"},
 		{"a part of a name", GraphQuery{People: []string{"m\u00dcLLER"}}, "Bob is, Siemens is, Berlin is"},
-		{"not a part of a word", GraphQuery{People: []string{"Hann", "Ann"}}, ""},
+		{"part of a word does not match", GraphQuery{People: []string{"Hann", "Ann"}}, ""},
 		{"a place", GraphQuery{Places: []string{"berlin"}}, "Berlin is"},
-		{"two people: what is about both comes first", GraphQuery{People: []string{"Anna M\u00fcller", "Bob"}}, "Bob is, Bob is, Paris is, Siemens is, Berlin is"},
+		{"two people, relation of both first", GraphQuery{People: []string{"Anna M\u00fcller", "Bob"}}, "Bob is, Bob is, Paris is, Siemens is, Berlin is"},
 		{"a name in a question", GraphQuery{Words: "Where does Hannah live?"}, "Bob is"},
 		{"a name in a question without blanks", GraphQuery{Words: "\u7530\u4e2d\u3055\u3093\u306f\u3069\u3053"}, "\u6771\u4eac is"},
 		{"words", GraphQuery{Words: "who works where"}, "Siemens is"},
 		{"sharp s", GraphQuery{People: []string{"STRASSE"}}, "long is"},
-		{"nobody", GraphQuery{People: []string{"Carol"}}, ""},
+		{"unknown person", GraphQuery{People: []string{"Carol"}}, ""},
 		{"SQL", GraphQuery{People: []string{"' OR true --"}, Words: "%"}, ""},
-		{"names that are none count as nothing asked", GraphQuery{People: []string{"?!"}, Limit: 1}, "long is"},
+		{"punctuation as a name", GraphQuery{People: []string{"?!"}, Limit: 1}, "long is"},
 	} {
 		if got := graph(t, s, c.q); got != c.want {
 			t.Errorf("%s: got %s\nwant %s", c.name, got, c.want)
@@ -143,7 +143,7 @@ func TestRelationsFind(t *testing.T) {
 	}
 }
 
-func TestRelationsRefuse(t *testing.T) {
+func TestRelationsRejectInvalid(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	putEntries(t, s, newFact("e"))
@@ -172,7 +172,7 @@ func TestRelationsRefuse(t *testing.T) {
 	}
 }
 
-func TestRelationsSaidAgainAndForgotten(t *testing.T) {
+func TestRelationsRepeatedAndForgotten(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	putEntries(t, s, newFact("e"), newFact("f"))
@@ -199,8 +199,8 @@ func TestRelationsSaidAgainAndForgotten(t *testing.T) {
 	}
 }
 
-// What an entry said that lost its place to another is past: superseded by another, it is no longer so.
-func TestRelationsOfTheSuperseded(t *testing.T) {
+// TestRelationsOfSupersededEntries: relations of a superseded entry are past.
+func TestRelationsOfSupersededEntries(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	putEntries(t, s, newFact("e"))

@@ -11,43 +11,43 @@ import (
 	"conclave/subjects"
 )
 
-// Filter says which entries are listed. What is empty does not count.
+// Filter selects the entries of a list. Empty fields match everything.
 type Filter struct {
 	Kind, State, Trust, Tag string
-	From                    string // the file or address it is from
+	From                    string // file or address of origin
 	Session                 string
-	Text                    string // letters in name, description or corpus; neither case nor accents count
-	Limit                   int    // at most; 0 = 50, never more than 1000
-	After                   string // where the last page ended
-	Corpus                  bool   // read the corpus too
+	Text                    string // substring of name, description or corpus; case and accents are ignored
+	Limit                   int    // page size; 0 = 50, capped at 1000
+	After                   string // cursor of the previous page
+	Corpus                  bool   // also read the corpus
 }
 
-// Sizes of a page.
+// Page sizes.
 const (
 	defaultPageSize = 50
 	maxPageSize     = 1000
 )
 
-// CursorAfter is where a page ends whose last entry is e.
+// CursorAfter returns the cursor of the page that follows e.
 func CursorAfter(e subjects.MemoryEntry) string {
 	return strconv.FormatInt(truncateTime(e.Created).UnixMicro(), 36) + "." + e.ID
 }
 
-// parseCursor reads what Cursor wrote. It comes back from a person.
+// parseCursor parses a cursor of [CursorAfter]. Cursors come from clients: anything else is [ErrCursor].
 func parseCursor(s string) (created time.Time, id string, err error) {
 	number, id, ok := strings.Cut(s, ".")
 	micros, err := strconv.ParseInt(number, 36, 64)
-	if !ok || err != nil || checkID("the id", id) != nil {
+	if !ok || err != nil || checkID("id", id) != nil {
 		return time.Time{}, "", ErrCursor
 	}
 	created = time.UnixMicro(micros).UTC()
-	if checkTime("the time", created) != nil {
+	if checkTime("created", created) != nil {
 		return time.Time{}, "", ErrCursor
 	}
 	return created, id, nil
 }
 
-// List reads entries, the newest first. next is where to go on, "" at the end.
+// List reads a page of entries, newest first. next is the cursor of the next page, "" at the end.
 func (s *Store) List(ctx context.Context, f Filter) (entries []subjects.MemoryEntry, next string, err error) {
 	limit := f.Limit
 	if limit <= 0 {
@@ -80,12 +80,12 @@ func (s *Store) List(ctx context.Context, f Filter) (entries []subjects.MemoryEn
 		return s.fillRelated(ctx, m, all)
 	})
 	if err != nil {
-		return nil, "", fmt.Errorf("listing: %w", err)
+		return nil, "", fmt.Errorf("listing entries: %w", err)
 	}
 	return entriesOf(all), next, nil
 }
 
-// condition is the filter as a condition.
+// condition returns the filter as an SQL condition with its arguments, or [ErrCursor].
 func (f Filter) condition() (string, []any, error) {
 	parts, args := []string{"true"}, []any{}
 	also := func(condition string, values ...any) {

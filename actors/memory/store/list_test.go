@@ -36,16 +36,16 @@ func TestListFilters(t *testing.T) {
 		{"state", Filter{State: "candidate"}, "c"},
 		{"trust", Filter{Trust: "trusted"}, "b a"},
 		{"tag", Filter{Tag: "food"}, "b a"},
-		{"a part of a tag is none", Filter{Tag: "foo"}, ""},
+		{"part of a tag does not match", Filter{Tag: "foo"}, ""},
 		{"from", Filter{From: "/x.md"}, "c"},
 		{"session", Filter{Session: "s1"}, "b"},
 		{"several", Filter{Tag: "food", Kind: "engram"}, "b"},
-		{"letters of the corpus", Filter{Text: "trinkt"}, "a"},
+		{"substring of the corpus", Filter{Text: "trinkt"}, "a"},
 		{"without case and accents", Filter{Text: "kase IM CAFE"}, "a"},
 		{"with other accents", Filter{Text: "caf\u00e8"}, "a"},
-		{"letters of the name", Filter{Text: "NAME of c"}, "c"},
-		{"signs that mean something to SQL", Filter{Text: "100% sure_"}, "b"},
-		{"which mean nothing here", Filter{Text: "100_ sure%"}, ""},
+		{"substring of the name", Filter{Text: "NAME of c"}, "c"},
+		{"SQL wildcards", Filter{Text: "100% sure_"}, "b"},
+		{"SQL wildcards match literally", Filter{Text: "100_ sure%"}, ""},
 		{"SQL", Filter{Kind: "' OR true --"}, ""},
 		{"a NUL", Filter{Text: "\x00"}, ""},
 	} {
@@ -131,7 +131,7 @@ func FuzzCursor(f *testing.F) {
 	})
 }
 
-func TestBeginning(t *testing.T) {
+func TestFindIDs(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	var items []Item

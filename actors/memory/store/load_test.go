@@ -74,7 +74,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// More than one question's worth, with holes.
+// TestLoadMany: more rows than one statement reads, with gaps.
 func TestLoadMany(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

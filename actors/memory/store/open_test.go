@@ -15,7 +15,7 @@ import (
 	"conclave/subjects"
 )
 
-func TestOpenMakesAClosedFolder(t *testing.T) {
+func TestOpenCreatesPrivateFolder(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	s := openStore(t, filepath.Join(dir, "memory.duckdb"))
@@ -46,7 +46,7 @@ func TestOpenMakesAClosedFolder(t *testing.T) {
 	}
 }
 
-func TestOpenPathsWithOddLetters(t *testing.T) {
+func TestOpenPathsWithSpecialCharacters(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"it's 100% \u00fcber; -- x", "%zz [a] {x} #1", "~ a:b \"c\""} {
 		s := openStore(t, filepath.Join(t.TempDir(), name, name+".duckdb"))
@@ -57,7 +57,7 @@ func TestOpenPathsWithOddLetters(t *testing.T) {
 	}
 }
 
-func TestOpenRefusesPlaces(t *testing.T) {
+func TestOpenRejectsUnsafePaths(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"who?", "a*"} {
 		dir := filepath.Join(t.TempDir(), name)
@@ -81,7 +81,7 @@ func TestOpenRefusesPlaces(t *testing.T) {
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("the folder has %v, %v", info.Mode(), err)
 	}
-	if _, err := Open(t.Context(), t.TempDir(), Options{}); err == nil || !strings.Contains(err.Error(), "is no file") {
+	if _, err := Open(t.Context(), t.TempDir(), Options{}); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
 		t.Errorf("a folder: %v", err)
 	}
 }
@@ -103,7 +103,7 @@ func TestOpenTwice(t *testing.T) {
 	getEntry(t, s, "a")
 }
 
-func TestOpenElsewhere(t *testing.T) {
+func TestOpenLockedByAnotherProcess(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "memory.duckdb")
 	o := startChild(t, "hold", path)
@@ -113,7 +113,7 @@ func TestOpenElsewhere(t *testing.T) {
 	if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", o.cmd.Process.Pid)) {
 		t.Errorf("got %v, want the process %d", err, o.cmd.Process.Pid)
 	}
-	if err := Compact(t.Context(), path, Options{}); !errors.Is(err, ErrLocked) {
+	if err := compactFile(t.Context(), path); !errors.Is(err, ErrLocked) {
 		t.Errorf("compact: %v", err)
 	}
 	if after := files(t, filepath.Dir(path)); fmt.Sprint(after) != fmt.Sprint(before) {
@@ -303,13 +303,13 @@ func TestMigrate(t *testing.T) {
 	if v, err := next.readMark(t.Context(), markSchema); v != int64(len(more)) || err != nil {
 		t.Errorf("the schema is %d, %v", v, err)
 	}
-	forgetEntries(t, next, "a") // and so it is written anew
+	forgetEntries(t, next, "a") // so closing rewrites the file
 	if err := next.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestOpenSweepsWhatACrashLeft(t *testing.T) {
+func TestOpenRemovesIncompleteFiles(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	putEntries(t, s, newFact("a"))
@@ -342,8 +342,8 @@ func TestOpenLogWithoutFile(t *testing.T) {
 	}
 }
 
-// SQL can reach nothing outside of the file.
-func TestDoorsAreClosed(t *testing.T) {
+// TestSQLHasNoExternalAccess: SQL can reach nothing outside of the file.
+func TestSQLHasNoExternalAccess(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	dir := t.TempDir()

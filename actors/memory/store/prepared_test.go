@@ -11,9 +11,9 @@ import (
 	"conclave/subjects"
 )
 
-// A question that was prepared when there was something else, or nothing, in the tables is answered like one that is asked
-// for the first time. The optimizer knows the values of a table when it plans, and a plan is kept.
-func TestPreparedQuestionsStayTrue(t *testing.T) {
+// TestPreparedStatementsSeeLaterRows: a statement prepared when the tables were empty or different returns the same as a new
+// one. DuckDB plans with the values of a table and caches the plan.
+func TestPreparedStatementsSeeLaterRows(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	questions := []string{

@@ -9,19 +9,19 @@ import (
 	"conclave/subjects"
 )
 
-// Item is an entry to be stored.
+// Item is an entry to store.
 type Item struct {
-	// Entry is stored as it is. Those in Supersedes become superseded by it in the same transaction, unless another took
-	// their place before. What it names and is not there is left out: the links of an export appear when the other end
-	// is read back. Grades count for an engram with a question; nobody else can have any.
+	// Entry is stored unchanged. The entries in Supersedes become superseded by it in the same transaction, unless another
+	// entry superseded them before. References to entries that do not exist are dropped: a link of an export appears when
+	// its other end is restored. Grades are stored for an answer only (see isAnswer).
 	Entry   subjects.MemoryEntry
-	Vectors *Vectors // nil = they are made later
+	Vectors *Vectors // nil = embedded later
 
-	// Restore lets an answer come back that was forgotten: the user reads an export.
+	// Restore allows an answer that was forgotten: the user imports an export.
 	Restore bool
 }
 
-// checkedItem is one that was checked, in the form of the file.
+// checkedItem is a validated and sanitized [Item] in the form in which the file holds it.
 type checkedItem struct {
 	entry    subjects.MemoryEntry
 	entities string
@@ -31,15 +31,17 @@ type checkedItem struct {
 	restore  bool
 }
 
-// isAnswer reports whether the entry answers a question, and is stored once for it.
+// isAnswer reports whether e is the answer to a query. There is at most one for each query and respondent.
 func isAnswer(e subjects.MemoryEntry) bool {
 	return e.Kind == subjects.KindEngram && e.Provenance.QueryID != ""
 }
 
-// answerKey names an answer. Neither part can hold a line break.
+// answerKey returns the primary key of an answer. checkID rejects a line break in either part, so keys cannot collide.
 func answerKey(query, respondent string) string { return query + "\n" + respondent }
 
-// Put stores entries, all or none, and returns the numbers of their rows in order.
+// Put stores entries, all or none, and returns their row numbers in order. It rejects an id that exists ([ErrExists]), an answer
+// that is stored already ([ErrKnown]) or was forgotten ([ErrForgotten], unless Restore is set), an untrusted entry that
+// supersedes a trusted one ([ErrTrust]) and malformed entries ([ErrInvalid]).
 func (s *Store) Put(ctx context.Context, items ...Item) ([]uint64, error) {
 	if len(items) == 0 {
 		return nil, nil
@@ -52,12 +54,12 @@ func (s *Store) Put(ctx context.Context, items ...Item) ([]uint64, error) {
 			return nil, err
 		}
 		if ids[c.entry.ID] {
-			return nil, fmt.Errorf("%w: %s comes twice", ErrExists, c.entry.ID)
+			return nil, fmt.Errorf("%w: %s is given twice", ErrExists, c.entry.ID)
 		}
 		ids[c.entry.ID] = true
 		if key := [2]string{c.entry.Provenance.QueryID, c.entry.Respondent}; isAnswer(c.entry) {
 			if answers[key] {
-				return nil, fmt.Errorf("%w: %s comes twice", ErrKnown, c.entry.Provenance.QueryID)
+				return nil, fmt.Errorf("%w: the answer to %s is given twice", ErrKnown, c.entry.Provenance.QueryID)
 			}
 			answers[key] = true
 		}
@@ -74,7 +76,7 @@ func (s *Store) Put(ctx context.Context, items ...Item) ([]uint64, error) {
 	return rows, nil
 }
 
-// checkItem makes a copy of what was handed in, so that the caller may do with it what he wants.
+// checkItem validates and sanitizes an item. The result shares no memory with it, so the caller may change the item afterwards.
 func (s *Store) checkItem(it Item) (*checkedItem, error) {
 	e := it.Entry
 	if e.Created.IsZero() {
@@ -83,7 +85,7 @@ func (s *Store) checkItem(it Item) (*checkedItem, error) {
 	if e.Updated.IsZero() {
 		e.Updated = e.Created
 	}
-	if err := checkEntry(e); err != nil {
+	if err := CheckEntry(e); err != nil {
 		return nil, err
 	}
 	p := &e.Provenance
@@ -107,14 +109,14 @@ func (s *Store) checkItem(it Item) (*checkedItem, error) {
 	}
 	if it.Vectors != nil {
 		if c.vectors, err = it.Vectors.pack(); err != nil {
-			return nil, fmt.Errorf("the vectors of %s: %w", e.ID, err)
+			return nil, fmt.Errorf("vectors of %s: %w", e.ID, err)
 		}
 	}
 	c.entry = e
 	return c, nil
 }
 
-// put writes entries first and then what ties them to others, so that they may name one another.
+// put writes all entries before their references to other entries, so that entries of one call may refer to each other.
 func (t *tx) put(items []*checkedItem) ([]uint64, error) {
 	rows := make([]uint64, len(items))
 	for i, it := range items {
@@ -132,6 +134,7 @@ func (t *tx) put(items []*checkedItem) ([]uint64, error) {
 	return rows, nil
 }
 
+// putEntry writes one entry with its tags, access count, vectors and grades, and returns its row number.
 func (t *tx) putEntry(it *checkedItem) (int64, error) {
 	e, p := it.entry, it.entry.Provenance
 	if t.checkFirst {
@@ -150,13 +153,13 @@ func (t *tx) putEntry(it *checkedItem) (int64, error) {
 		t.insert("access", row, int64(e.Accesses), truncateTime(e.Accessed))
 	}
 	if err := t.putVectors(row, it.vectors); err != nil {
-		return 0, fmt.Errorf("the vectors of %s: %w", e.ID, err)
+		return 0, fmt.Errorf("vectors of %s: %w", e.ID, err)
 	}
 	if !isAnswer(e) {
 		return row, nil
 	}
 	if it.restore {
-		// One that was forgotten has its line already.
+		// A forgotten answer still has its row in answers.
 		n, err := t.exec("UPDATE answers SET id = ? WHERE answer = ? AND id IS NULL", e.ID, answerKey(p.QueryID, e.Respondent))
 		if err != nil {
 			return 0, err
@@ -169,7 +172,7 @@ func (t *tx) putEntry(it *checkedItem) (int64, error) {
 	return row, t.restoreGrades(e)
 }
 
-// checkFree reports what is in the way of an entry.
+// checkFree returns the error for an entry whose id or answer is stored already, or whose answer was forgotten.
 func (t *tx) checkFree(e subjects.MemoryEntry, restore bool) error {
 	if there, err := t.entryExists(e.ID); err != nil || there {
 		if there {
@@ -185,7 +188,7 @@ func (t *tx) checkFree(e subjects.MemoryEntry, restore bool) error {
 	case err != nil:
 		return err
 	case state == Stored:
-		return fmt.Errorf("%w: as %s", ErrKnown, id)
+		return fmt.Errorf("%w as %s", ErrKnown, id)
 	case state == Forgotten && !restore:
 		return fmt.Errorf("%w: the answer of %s to %s", ErrForgotten, e.Respondent, e.Provenance.QueryID)
 	}
@@ -205,7 +208,7 @@ func (t *tx) findAnswer(query, respondent string) (id, state string, err error) 
 	return id, state, err
 }
 
-// putVectors writes an entry's vectors. Those of one model all have the same length.
+// putVectors writes the vectors of an entry; nil writes none. All vectors of a model must have the same dimensions, else [ErrDims].
 func (t *tx) putVectors(row int64, v *packedVectors) error {
 	if v == nil {
 		return nil
@@ -221,7 +224,7 @@ func (t *tx) putVectors(row int64, v *packedVectors) error {
 		t.dims[v.model] = v.dims
 		t.insert("models", v.model, int32(v.dims))
 	} else if dims != v.dims {
-		return fmt.Errorf("%w: %s made %d numbers before and %d now", ErrDims, v.model, dims, v.dims)
+		return fmt.Errorf("%w: %s has %d dimensions, got %d", ErrDims, v.model, dims, v.dims)
 	}
 	var corpus any // NULL
 	if v.corpus != nil {
@@ -231,7 +234,8 @@ func (t *tx) putVectors(row int64, v *packedVectors) error {
 	return nil
 }
 
-// connectEntry writes what an entry has to do with others.
+// connectEntry writes the references of an entry: the entries it supersedes and its links. A successor that does not exist is
+// dropped.
 func (t *tx) connectEntry(row int64, e subjects.MemoryEntry) error {
 	if e.SupersededBy != "" {
 		there, err := t.entryExists(e.SupersededBy)
@@ -250,7 +254,8 @@ func (t *tx) connectEntry(row int64, e subjects.MemoryEntry) error {
 	return t.linkEntries(row, e.ID, e.Correlating)
 }
 
-// supersedeEntries puts an entry in the place of others.
+// supersedeEntries marks the entries in e.Supersedes as superseded by e. An untrusted entry that names a trusted one fails with
+// [ErrTrust].
 func (t *tx) supersedeEntries(e subjects.MemoryEntry) error {
 	olds := slices.DeleteFunc(slices.Clone(e.Supersedes), func(id string) bool { return id == e.ID })
 	if len(olds) == 0 {
@@ -281,7 +286,7 @@ func (t *tx) supersedeEntries(e subjects.MemoryEntry) error {
 	return t.rejectCycle(e.ID)
 }
 
-// rejectCycle refuses that an entry, by way of others, takes its own place. Only one that is superseded from the start can.
+// rejectCycle rejects an entry that supersedes itself by way of others. Only an entry that is stored as superseded can.
 func (t *tx) rejectCycle(id string) error {
 	seen := []string{id}
 	for at := id; at != ""; {
@@ -290,7 +295,7 @@ func (t *tx) rejectCycle(id string) error {
 			return err
 		}
 		if slices.Contains(seen, next) {
-			return invalidf("%s would take its own place", id)
+			return invalidf("%s would supersede itself", id)
 		}
 		seen = append(seen, next)
 		at = next
@@ -298,7 +303,7 @@ func (t *tx) rejectCycle(id string) error {
 	return nil
 }
 
-// linkEntries ties entries that go together, both ways. What is not there or tied already is left out.
+// linkEntries links an entry with others in both directions. Entries that do not exist and existing links are skipped.
 func (t *tx) linkEntries(row int64, id string, others []string) error {
 	others = slices.DeleteFunc(slices.Clone(others), func(o string) bool { return o == id })
 	for chunk := range slices.Chunk(others, maxListed) {

@@ -109,7 +109,7 @@ func none(l []string) []string {
 	return l
 }
 
-func TestPutRefuses(t *testing.T) {
+func TestPutRejectsInvalidItems(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	stranger := newFact("stranger")
@@ -125,38 +125,38 @@ func TestPutRefuses(t *testing.T) {
 		{"no id", func(i *Item) { i.Entry.ID = "" }, ErrInvalid},
 		{"an id of two lines", func(i *Item) { i.Entry.ID = "a\nb" }, ErrInvalid},
 		{"an id with a NUL", func(i *Item) { i.Entry.ID = "a\x00" }, ErrInvalid},
-		{"an id that is no text", func(i *Item) { i.Entry.ID = "a\xff" }, ErrInvalid},
-		{"an id that nobody sees", func(i *Item) { i.Entry.ID = "\u200b" }, ErrInvalid},
-		{"an endless id", func(i *Item) { i.Entry.ID = strings.Repeat("a", maxID+1) }, ErrInvalid},
+		{"id not UTF-8", func(i *Item) { i.Entry.ID = "a\xff" }, ErrInvalid},
+		{"invisible id", func(i *Item) { i.Entry.ID = "\u200b" }, ErrInvalid},
+		{"id too long", func(i *Item) { i.Entry.ID = strings.Repeat("a", maxID+1) }, ErrInvalid},
 		{"no name", func(i *Item) { i.Entry.Name = "" }, ErrInvalid},
 		{"no kind", func(i *Item) { i.Entry.Kind = "" }, ErrInvalid},
-		{"a kind of its own", func(i *Item) { i.Entry.Kind = "Fact" }, ErrInvalid},
+		{"unknown kind", func(i *Item) { i.Entry.Kind = "Fact" }, ErrInvalid},
 		{"no state", func(i *Item) { i.Entry.State = "" }, ErrInvalid},
 		{"no trust", func(i *Item) { i.Entry.Provenance.Trust = "" }, ErrInvalid},
 		{"trust with a blank", func(i *Item) { i.Entry.Provenance.Trust = "trusted " }, ErrInvalid},
 		{"no source", func(i *Item) { i.Entry.Provenance.Source = "" }, ErrInvalid},
-		{"a question of two lines, which would be another answer", func(i *Item) { i.Entry.Provenance.QueryID = "q\ngen" }, ErrInvalid},
-		{"a respondent of two lines", func(i *Item) { i.Entry.Respondent = "\ngen" }, ErrInvalid},
+		{"query id with a line break", func(i *Item) { i.Entry.Provenance.QueryID = "q\ngen" }, ErrInvalid},
+		{"respondent with a line break", func(i *Item) { i.Entry.Respondent = "\ngen" }, ErrInvalid},
 		{"active and superseded", func(i *Item) { i.Entry.SupersededBy = "b" }, ErrInvalid},
-		{"a link to nothing nameable", func(i *Item) { i.Entry.Correlating = []string{""} }, ErrInvalid},
-		{"a year that no calendar has", func(i *Item) { i.Entry.Created = time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC) }, ErrInvalid},
-		{"a critic who gives six", func(i *Item) { i.Entry.Grades.Critic = 6 }, ErrInvalid},
-		{"a reward that is no number", func(i *Item) { i.Entry.Grades.Reward = math.NaN() }, ErrInvalid},
-		{"fewer than no accesses", func(i *Item) { i.Entry.Accesses = -1 }, ErrInvalid},
-		{"too much text", func(i *Item) { i.Entry.Corpus = strings.Repeat("a", maxText+1) }, ErrInvalid},
+		{"link to an empty id", func(i *Item) { i.Entry.Correlating = []string{""} }, ErrInvalid},
+		{"year out of range", func(i *Item) { i.Entry.Created = time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC) }, ErrInvalid},
+		{"critic grade out of range", func(i *Item) { i.Entry.Grades.Critic = 6 }, ErrInvalid},
+		{"reward NaN", func(i *Item) { i.Entry.Grades.Reward = math.NaN() }, ErrInvalid},
+		{"negative access count", func(i *Item) { i.Entry.Accesses = -1 }, ErrInvalid},
+		{"corpus too long", func(i *Item) { i.Entry.Corpus = strings.Repeat("a", maxText+1) }, ErrInvalid},
 		{"vectors of no model", func(i *Item) { i.Vectors.Model = "" }, ErrInvalid},
 		{"no vector", func(i *Item) { i.Vectors.Name = nil }, ErrVector},
 		{"no description vector", func(i *Item) { i.Vectors.Description = nil }, ErrDims},
 		{"vectors of two lengths", func(i *Item) { i.Vectors.Corpus = i.Vectors.Corpus[:3] }, ErrDims},
 		{"a vector longer than others of its model", func(i *Item) { i.Vectors = randomVectors("m", 5, 1) }, ErrDims},
-		{"a vector that is no number", func(i *Item) { i.Vectors.Name[2] = nan }, ErrVector},
-		{"a vector without end", func(i *Item) { i.Vectors.Corpus[0] = inf }, ErrVector},
-		{"a vector that points nowhere", func(i *Item) { clear(i.Vectors.Description) }, ErrVector},
-		{"an id that is there", func(i *Item) { i.Entry.ID = "there" }, ErrExists},
-		{"an answer that is there", func(i *Item) { i.Entry = newEngram("again", "q1", "gen") }, ErrKnown},
-		{"an answer that is there, as a restore", func(i *Item) { i.Entry, i.Restore = newEngram("again", "q1", "gen"), true }, ErrKnown},
-		{"an answer that was forgotten", func(i *Item) { i.Entry = newEngram("again", "q2", "gen") }, ErrForgotten},
-		{"a stranger in the place of one who is trusted", func(i *Item) {
+		{"vector with NaN", func(i *Item) { i.Vectors.Name[2] = nan }, ErrVector},
+		{"vector with infinity", func(i *Item) { i.Vectors.Corpus[0] = inf }, ErrVector},
+		{"zero vector", func(i *Item) { clear(i.Vectors.Description) }, ErrVector},
+		{"existing id", func(i *Item) { i.Entry.ID = "there" }, ErrExists},
+		{"existing answer", func(i *Item) { i.Entry = newEngram("again", "q1", "gen") }, ErrKnown},
+		{"existing answer, restore", func(i *Item) { i.Entry, i.Restore = newEngram("again", "q1", "gen"), true }, ErrKnown},
+		{"forgotten answer", func(i *Item) { i.Entry = newEngram("again", "q2", "gen") }, ErrForgotten},
+		{"untrusted supersedes trusted", func(i *Item) {
 			i.Entry.Provenance.Trust, i.Entry.Supersedes = subjects.Untrusted, []string{"stranger", "there"}
 		}, ErrTrust},
 	} {
@@ -192,7 +192,7 @@ func TestPutTwiceInOneCall(t *testing.T) {
 	putEntries(t, s, newEngram("a", "q", "g"), newEngram("b", "q", "h"), newEngram("c", "", "g"), newEngram("d", "", "g"))
 }
 
-func TestNumbersAreNeverGivenAgain(t *testing.T) {
+func TestRowNumbersAreNeverReused(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	rows := putEntries(t, s, newFact("a"), newFact("b"), newFact("c"))
@@ -206,7 +206,7 @@ func TestNumbersAreNeverGivenAgain(t *testing.T) {
 		t.Errorf("d has %d", r[0])
 	}
 	forgetEntries(t, s, "d", "a")
-	s = reopenStore(t, s) // written anew: nothing is left but the mark
+	s = reopenStore(t, s) // rewritten: only the mark is left
 	if r := putEntries(t, s, newFact("a")); r[0] != 5 {
 		t.Errorf("after a restart a has %d", r[0])
 	}
@@ -249,7 +249,7 @@ func TestSupersede(t *testing.T) {
 	}
 }
 
-// An export is read back into an empty memory, in any order, and is the same.
+// TestRestoreInAnyOrder: an export restored into an empty memory in any order gives the same memory.
 func TestRestoreInAnyOrder(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -278,7 +278,7 @@ func TestRestoreInAnyOrder(t *testing.T) {
 	}
 }
 
-func TestRestoreWhatWasForgotten(t *testing.T) {
+func TestRestoreForgottenAnswer(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	e := newEngram("a", "q1", "gen")

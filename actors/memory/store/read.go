@@ -10,7 +10,7 @@ import (
 	"conclave/subjects"
 )
 
-// What became of an answer, as [Store.FindAnswer] tells.
+// States of an answer that [Store.FindAnswer] returns.
 const (
 	Stored    = "stored"
 	Forgotten = "forgotten"
@@ -29,24 +29,24 @@ func scanAnswer(r *sql.Rows) (id, state string, err error) {
 	return is.String, Stored, nil
 }
 
-// FindAnswer tells what became of the answer of respondent to a question: "" when it was never seen.
+// FindAnswer returns the state of the answer of respondent to a query, [Stored] with its id or [Forgotten]; "" means never stored.
 func (s *Store) FindAnswer(ctx context.Context, query, respondent string) (id, state string, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
 		id, state, err = scanAnswer(r)
 		return err
 	}, answerQuery, answerKey(sanitize(query), sanitize(respondent)))
 	if err != nil {
-		return "", "", fmt.Errorf("looking for an answer: %w", err)
+		return "", "", fmt.Errorf("finding an answer: %w", err)
 	}
 	return id, state, nil
 }
 
-// caller is who can be asked: the store, or a moment of it.
+// querier is the store or a [snapshot] of it. each is called for every row.
 type querier interface {
 	query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error
 }
 
-// query asks the store as it is now.
+// query runs a prepared statement outside of a snapshot. Query texts must be few: statements are cached by text.
 func (s *Store) query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error {
 	leave, err := s.beginRead()
 	if err != nil {
@@ -61,13 +61,13 @@ func (s *Store) query(ctx context.Context, each func(*sql.Rows) error, query str
 	return scanRows(rows, err, each)
 }
 
-// snapshot is the store as it is at one moment, for several questions whose answers must fit together.
+// snapshot is a read transaction, for several queries whose results must be consistent.
 type snapshot struct {
 	s  *Store
 	tx *sql.Tx
 }
 
-// query asks one of the questions that are asked often.
+// query runs a prepared and cached statement.
 func (m snapshot) query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error {
 	st, err := m.s.statements.get(ctx, query)
 	if err != nil {
@@ -77,14 +77,14 @@ func (m snapshot) query(ctx context.Context, each func(*sql.Rows) error, query s
 	return scanRows(rows, err, each)
 }
 
-// queryOnce asks a question that is put together for one time.
+// queryOnce runs a statement that is built for one call, without caching it.
 func (m snapshot) queryOnce(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error {
 	rows, err := m.tx.QueryContext(ctx, query, args...)
 	return scanRows(rows, err, each)
 }
 
-// readSnapshot asks several questions about one moment.
-func (s *Store) readSnapshot(ctx context.Context, ask func(snapshot) error) error {
+// readSnapshot calls read with a snapshot that is valid until read returns.
+func (s *Store) readSnapshot(ctx context.Context, read func(snapshot) error) error {
 	leave, err := s.beginRead()
 	if err != nil {
 		return err
@@ -94,15 +94,15 @@ func (s *Store) readSnapshot(ctx context.Context, ask func(snapshot) error) erro
 	if err != nil {
 		return explainError(err)
 	}
-	defer func() { _ = tx.Rollback() }() // nothing was changed
-	return ask(snapshot{s, tx})
+	defer func() { _ = tx.Rollback() }() // it only read
+	return read(snapshot{s, tx})
 }
 
-// entryColumns are what an entry is made of, in the order of scanEntry. The corpus is the last one.
+// entryColumns are the columns that scanEntry reads, in its order, without the last one, corpus: a list may leave it out.
 const entryColumns = `row, id, kind, state, trust, source, name, description, intent, entities, sentiment, respondent, agent, session, query, origin, part,
 	model, digest, flags, superseded_by, pinned, created, updated, `
 
-// storedEntry is an entry and the number of its row.
+// storedEntry is an entry and its row number.
 type storedEntry struct {
 	row int64
 	subjects.MemoryEntry
@@ -124,7 +124,7 @@ func scanEntry(r *sql.Rows) (e storedEntry, err error) {
 	return e, err
 }
 
-// Get reads entries in the order asked. Those that are not there are left out.
+// Get reads entries in the order of ids. Ids that do not exist are left out.
 func (s *Store) Get(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
 	ids = unique(sanitizeAll(ids))
 	all, err := s.readEntries(ctx, ids)
@@ -136,8 +136,8 @@ func (s *Store) Get(ctx context.Context, ids ...string) ([]subjects.MemoryEntry,
 	return entriesOf(all), nil
 }
 
-// GetTexts reads entries as they stand in their own table, in the order asked: all but tags, links, grades, access and what
-// they superseded. It is one statement, where [Store.Get] is seven.
+// GetTexts reads entries in the order of ids without tags, links, grades, access counts and Supersedes, which are in other
+// tables. It is one statement, where [Store.Get] is seven.
 func (s *Store) GetTexts(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
 	ids = unique(sanitizeAll(ids))
 	var all []storedEntry
@@ -157,16 +157,16 @@ func (s *Store) GetTexts(ctx context.Context, ids ...string) ([]subjects.MemoryE
 	return entriesOf(all), nil
 }
 
-// HasGrades reports whether somebody has said something about the answers to a question.
+// HasGrades reports whether there is a grade of an answer to the query.
 func (s *Store) HasGrades(ctx context.Context, query string) (is bool, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error { return r.Scan(&is) }, "SELECT count(*) > 0 FROM grades WHERE query = ?", sanitize(query))
 	if err != nil {
-		return false, fmt.Errorf("looking for grades: %w", err)
+		return false, fmt.Errorf("finding grades: %w", err)
 	}
 	return is, nil
 }
 
-// GetRows reads entries by the numbers of their rows, in the order asked. Those that are not there are left out.
+// GetRows reads entries by row number, in the order given. Rows that do not exist are left out.
 func (s *Store) GetRows(ctx context.Context, rows ...uint64) ([]subjects.MemoryEntry, error) {
 	numbers := make([]int64, 0, len(rows))
 	for _, r := range rows {
@@ -174,7 +174,7 @@ func (s *Store) GetRows(ctx context.Context, rows ...uint64) ([]subjects.MemoryE
 			numbers = append(numbers, int64(r))
 		}
 	}
-	// By their ids, which an index finds: a number leads to the 2048 rows around it, and all their texts would be read.
+	// Entries are read by id, which has an index: reading by row number would read the texts of the 2048 rows around it.
 	var ids []string
 	for chunk := range slices.Chunk(numbers, maxListed) {
 		in, named := inList(chunk)
@@ -197,7 +197,7 @@ func (s *Store) GetRows(ctx context.Context, rows ...uint64) ([]subjects.MemoryE
 	return entriesOf(all), nil
 }
 
-// positions says where each stands.
+// positions maps each value to its first index in list.
 func positions[T comparable](list []T) map[T]int {
 	m := make(map[T]int, len(list))
 	for i, v := range list {
@@ -216,7 +216,7 @@ func entriesOf(all []storedEntry) []subjects.MemoryEntry {
 	return out
 }
 
-// readEntries reads entries with everything that belongs to them.
+// readEntries reads whole entries, in no particular order.
 func (s *Store) readEntries(ctx context.Context, ids []string) (all []storedEntry, err error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -238,7 +238,7 @@ func (s *Store) readEntries(ctx context.Context, ids []string) (all []storedEntr
 	return all, err
 }
 
-// fillRelated adds to entries what stands in other tables.
+// fillRelated sets the fields of entries that are in other tables: tags, links, access counts, Supersedes and grades.
 func (s *Store) fillRelated(ctx context.Context, m querier, all []storedEntry) error {
 	for chunk := range slices.Chunk(all, maxListed) {
 		if err := s.fillRelatedChunk(ctx, m, chunk); err != nil {
@@ -248,6 +248,7 @@ func (s *Store) fillRelated(ctx context.Context, m querier, all []storedEntry) e
 	return nil
 }
 
+// fillRelatedChunk is fillRelated for at most maxListed entries.
 func (s *Store) fillRelatedChunk(ctx context.Context, m querier, all []storedEntry) error {
 	byRow, byID := map[int64]*storedEntry{}, map[string]*storedEntry{}
 	rows, ids := make([]int64, len(all)), make([]string, len(all))
@@ -258,7 +259,7 @@ func (s *Store) fillRelatedChunk(ctx context.Context, m querier, all []storedEnt
 	}
 	inRows, numbers := inList(rows)
 	inIDs, names := inList(ids)
-	// What there is in each table is put in order here: that costs DuckDB more than the reading.
+	// Sorting happens here: in DuckDB it costs more than the reading.
 	err := readTags(ctx, m, rows, func(row int64, tags []string) { byRow[row].Tags = tags })
 	if err != nil {
 		return err
@@ -309,7 +310,7 @@ func (s *Store) fillRelatedChunk(ctx context.Context, m querier, all []storedEnt
 	return nil
 }
 
-// readTags reads the tags of rows in their order.
+// readTags calls set with the tags of each row that has any, in their order.
 func readTags(ctx context.Context, m querier, rows []int64, set func(row int64, tags []string)) error {
 	type tag struct {
 		place int
@@ -338,7 +339,7 @@ func readTags(ctx context.Context, m querier, rows []int64, set func(row int64, 
 	return nil
 }
 
-// Correlated reads what goes with any of these, without these.
+// Correlated reads the entries that are linked with any of ids, without those in ids.
 func (s *Store) Correlated(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
 	ids = unique(sanitizeAll(ids))
 	var others []string
@@ -351,26 +352,26 @@ func (s *Store) Correlated(ctx context.Context, ids ...string) ([]subjects.Memor
 			return err
 		}, "SELECT DISTINCT other FROM links WHERE row IN (SELECT row FROM entries WHERE id IN "+in+") ORDER BY other", named...)
 		if err != nil {
-			return nil, fmt.Errorf("looking for what goes together: %w", err)
+			return nil, fmt.Errorf("reading links: %w", err)
 		}
 	}
 	others = slices.DeleteFunc(others, func(id string) bool { return slices.Contains(ids, id) })
 	return s.Get(ctx, others...)
 }
 
-// maxIDMatches is how many ids with the same beginning are told.
+// maxIDMatches bounds the result of [Store.FindIDs].
 const maxIDMatches = 10
 
-// FindIDs finds the ids that begin with some letters, at most ten.
-func (s *Store) FindIDs(ctx context.Context, letters string) (ids []string, err error) {
+// FindIDs returns the ids with a prefix, an exact match first, at most maxIDMatches.
+func (s *Store) FindIDs(ctx context.Context, prefix string) (ids []string, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
 		var id string
 		err := r.Scan(&id)
 		ids = append(ids, id)
 		return err
-	}, fmt.Sprintf("SELECT id FROM entries WHERE starts_with(id, ?) ORDER BY id = ? DESC, id LIMIT %d", maxIDMatches), sanitize(letters), sanitize(letters))
+	}, fmt.Sprintf("SELECT id FROM entries WHERE starts_with(id, ?) ORDER BY id = ? DESC, id LIMIT %d", maxIDMatches), sanitize(prefix), sanitize(prefix))
 	if err != nil {
-		return nil, fmt.Errorf("looking for an id: %w", err)
+		return nil, fmt.Errorf("finding ids: %w", err)
 	}
 	return ids, nil
 }

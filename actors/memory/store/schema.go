@@ -7,33 +7,33 @@ import (
 	"fmt"
 )
 
-// Numbers that the file keeps about itself.
+// Names in the table meta.
 const (
-	markSchema     = "schema" // how many of the steps were taken
-	markHighestRow = "high"   // the highest number of a row that was forgotten: it is never given again
-	markForgot     = "forgot" // see noteForgot; 1 = the file may still hold bytes of what was forgotten
+	markSchema     = "schema" // how many migration steps were applied
+	markHighestRow = "high"   // the highest row number when an entry was last forgotten: row numbers are never reused
+	markForgot     = "forgot" // 1 = the file may hold bytes of forgotten or changed entries; see markForgotSQL
 )
 
-// createMeta makes the table that everything else begins with.
+// createMeta creates the table meta, which migrate needs.
 func createMeta(ctx context.Context, db *sql.DB) error {
 	_, err := db.ExecContext(ctx, `CREATE TABLE meta (name VARCHAR PRIMARY KEY, value BIGINT NOT NULL);
 INSERT INTO meta VALUES ('schema', 0), ('high', 0), ('forgot', 0)`)
 	return explainError(err)
 }
 
-// tables are all that hold something, in the order in which they are written. meta is not among them.
+// tables are all tables but meta, in the order in which they are copied.
 var tables = []string{
 	"entries", "answers", "models", "vectors", "tags", "links", "access", "grades", "graded", "documents", "entities", "relations",
 }
 
-// steps bring a file from nothing to what this program works with. A file knows how many it has taken. A step that was
-// released is never changed: what comes later is a step more.
+// steps are the migration steps from an empty file to the current schema. A file records how many were applied. A released step
+// is never changed: a change is a further step.
 //
-// There are no foreign keys: DuckDB makes an update of a row that others point to a delete and an insert. What belongs
-// together is written in one transaction, and [Store.Verify] looks whether it is.
+// There are no foreign keys: DuckDB turns an update of a referenced row into a delete and an insert. References are written
+// in one transaction with their target, and [Store.Verify] checks them.
 //
-// Numbers of rows are BIGINT and not UBIGINT: a bound number that has no sign is compared by way of another type, which
-// makes a lookup ten times slower. Vectors are little-endian float32 as BLOB without compression, which would only cost time.
+// Row numbers are BIGINT and not UBIGINT: a bound unsigned number is compared by way of another type, which makes a lookup
+// ten times slower. Vectors are little-endian float32 as BLOB without compression, which would only cost time.
 var steps = []string{
 	`CREATE TABLE entries (
   row BIGINT NOT NULL, id VARCHAR PRIMARY KEY,
@@ -78,9 +78,9 @@ CREATE TABLE relations (
 	renameUser,
 }
 
-// renameUser replaces the former words for the user: the source 'person', and the graph entities "the person" and
-// "the person's ..." (folded: 'the person s ...'). Other entities that begin with "the person" are left as they are. An
-// entity whose new name another entity has already is merged into that one.
+// renameUser replaces the former terms for the user: the source 'person', and the graph entities "the person" and
+// "the person's ..." (folded: 'the person s ...'). Other entities that begin with "the person" are unchanged. An entity
+// whose new name another entity has already is merged into that one.
 const renameUser = `UPDATE entries SET source = 'user' WHERE source = 'person';
 CREATE TEMP TABLE renamed AS SELECT id, 'the user' || substr(folded, 11) AS folded FROM entities
   WHERE folded = 'the person' OR starts_with(folded, 'the person s ');
@@ -94,7 +94,8 @@ UPDATE relations SET words = ' ' || s.folded || ' ' || relations.folded || ' ' |
 DROP TABLE merged;
 DROP TABLE renamed`
 
-// migrate takes the steps that the file has not taken, each in a transaction of its own.
+// migrate applies the missing steps, each in a transaction of its own. A file with more steps than known is [ErrNewer], a database
+// without meta is [ErrDamaged]; both are left unchanged.
 func migrate(ctx context.Context, e *engine, path string, steps []string) error {
 	var taken int
 	err := e.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = ?", markSchema).Scan(&taken)
@@ -102,16 +103,16 @@ func migrate(ctx context.Context, e *engine, path string, steps []string) error 
 		return ctx.Err()
 	}
 	if err != nil {
-		return errors.Join(damagedError(path, fmt.Errorf("it is a database and no memory of conclave: %w", &duckError{err})), e.skipCheckpoint(ctx))
+		return errors.Join(damagedError(path, fmt.Errorf("it is a database but not a conclave memory: %w", &duckError{err})), e.skipCheckpoint(ctx))
 	}
 	if taken > len(steps) {
 		return errors.Join(
-			fmt.Errorf("%w: %s has schema %d and this conclave knows %d; it stays as it is, use the conclave that wrote it", ErrNewer, path, taken, len(steps)),
+			fmt.Errorf("%w: %s has schema %d, this version supports %d; the file is unchanged, use the version that wrote it", ErrNewer, path, taken, len(steps)),
 			e.skipCheckpoint(ctx))
 	}
 	for ; taken < len(steps); taken++ {
 		if err := applyStep(ctx, e.db, steps[taken], taken+1); err != nil {
-			return fmt.Errorf("bringing %s to schema %d: %w", path, taken+1, explainError(err))
+			return fmt.Errorf("migrating %s to schema %d: %w", path, taken+1, explainError(err))
 		}
 	}
 	return nil
@@ -132,7 +133,7 @@ func applyStep(ctx context.Context, db *sql.DB, change string, number int) error
 	return tx.Commit()
 }
 
-// readMark reads a number that the file keeps about itself.
+// readMark reads a value of the table meta.
 func (s *Store) readMark(ctx context.Context, name string) (value int64, err error) {
 	err = s.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = ?", name).Scan(&value)
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 	"conclave/subjects"
 )
 
-// A statement that was prepared over an empty table counts right once there is something. DuckDB 1.5 gave back other
-// words than were there.
+// TestStatsBeforeAndAfter: a statement prepared over an empty table counts correctly later. DuckDB 1.5 returned wrong texts.
 func TestStatsBeforeAndAfter(t *testing.T) {
 	t.Parallel()
 	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "m.duckdb"), store.Options{})

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// accessCounts counts what was recalled. Counts are written with the next change, so that a recall costs no write; a crash may
-// lose the last of them.
+// accessCounts counts recalled entries in memory. The counts are written with the next write, so that a recall costs none; a crash
+// may lose the last of them.
 type accessCounts struct {
 	mu      sync.Mutex
 	waiting map[string]accessCount
@@ -21,12 +21,12 @@ type accessCount struct {
 	last  time.Time
 }
 
-// maxPendingAccesses is how many entries wait before they are written without another change.
+// maxPendingAccesses is how many entries may have unwritten counts before they are written on their own.
 const maxPendingAccesses = 256
 
-// Touch counts that entries were recalled. It need not be durable when it returns. Ids that are not there are nobody's.
+// Touch counts a recall of entries. The count may not be durable yet when it returns. Ids that do not exist are ignored.
 func (s *Store) Touch(ctx context.Context, at time.Time, ids ...string) error {
-	if err := checkTime("the time", at); err != nil {
+	if err := checkTime("access time", at); err != nil {
 		return err
 	}
 	if s.accesses.add(truncateTime(at), sanitizeAll(ids)) < maxPendingAccesses {
@@ -35,6 +35,7 @@ func (s *Store) Touch(ctx context.Context, at time.Time, ids ...string) error {
 	return s.write(ctx, func(*tx) error { return nil })
 }
 
+// add counts one access of each id and returns how many entries have unwritten counts.
 func (t *accessCounts) add(at time.Time, ids []string) (waiting int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,7 +53,7 @@ func (t *accessCounts) add(at time.Time, ids []string) (waiting int) {
 	return len(t.waiting)
 }
 
-// pending returns what waits. It counts as waiting until settled is called.
+// pending returns the unwritten counts. They stay unwritten until the caller has committed them and calls settled.
 func (t *accessCounts) pending() (all map[string]accessCount, settled func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,7 +72,7 @@ func (t *accessCounts) pending() (all map[string]accessCount, settled func()) {
 	}
 }
 
-// addTo adds what waits to entries that were read.
+// addTo adds the unwritten counts to entries that were read from the file.
 func (t *accessCounts) addTo(byID map[string]*storedEntry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,7 +86,7 @@ func (t *accessCounts) addTo(byID map[string]*storedEntry) {
 	}
 }
 
-// writeAccesses writes counts. Entries that are gone have none.
+// writeAccesses writes counts. Those of deleted entries are dropped.
 func (t *tx) writeAccesses(all map[string]accessCount) error {
 	for chunk := range slices.Chunk(slices.Sorted(maps.Keys(all)), maxListed) {
 		ids, err := t.rowsOf(chunk)
@@ -117,7 +118,7 @@ func (t *tx) writeAccesses(all map[string]accessCount) error {
 	return nil
 }
 
-// rowsOf finds the rows of entries.
+// rowsOf maps the row numbers of the entries that exist to their ids.
 func (t *tx) rowsOf(ids []string) (map[int64]string, error) {
 	rows := map[int64]string{}
 	in, named := inList(ids)

@@ -47,7 +47,7 @@ func TestTouch(t *testing.T) {
 	}
 }
 
-// Many that nothing else is written with are written by themselves.
+// TestTouchMany: many accesses without another write are written on their own.
 func TestTouchMany(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -37,7 +37,7 @@ func crashed(t *testing.T, writes int) (file, log []byte, lengths []int) {
 
 // Reading the files of an open memory gives up its lock, which nobody else wants here.
 
-func TestLogCutAnywhere(t *testing.T) {
+func TestTruncatedLog(t *testing.T) {
 	t.Parallel()
 	file, log, lengths := crashed(t, 8)
 	dir := t.TempDir()
@@ -85,7 +85,7 @@ func leave(t *testing.T, path string, file, log []byte) {
 	}
 }
 
-func TestLogEndsInZeros(t *testing.T) {
+func TestLogWithZeroTail(t *testing.T) {
 	t.Parallel()
 	file, log, lengths := crashed(t, 4)
 	for i, at := range []int{len(log), lengths[2], lengths[0]} {
@@ -98,7 +98,7 @@ func TestLogEndsInZeros(t *testing.T) {
 	}
 }
 
-func TestLogDamaged(t *testing.T) {
+func TestDamagedLog(t *testing.T) {
 	t.Parallel()
 	file, log, lengths := crashed(t, 6)
 	for _, c := range []struct {
@@ -135,8 +135,8 @@ func TestLogDamaged(t *testing.T) {
 	}
 }
 
-// A block of the file itself that is damaged is found when it is read, at the latest by Verify.
-func TestBlockDamaged(t *testing.T) {
+// TestDamagedBlock: a damaged block of the file is found when it is read, at the latest by Verify.
+func TestDamagedBlock(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	items := make([]Item, 300)

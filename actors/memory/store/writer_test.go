@@ -50,7 +50,7 @@ func paused(t *testing.T, s *Store) (wait func(n int), release func()) {
 	}
 }
 
-func TestWritesGoTogether(t *testing.T) {
+func TestWritesAreBatched(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	putEntries(t, s, newFact("there"))
@@ -80,8 +80,8 @@ func TestWritesGoTogether(t *testing.T) {
 	}
 }
 
-// What comes later in the same transaction sees what came before.
-func TestWritesTogetherSeeEachOther(t *testing.T) {
+// TestBatchedWritesSeeEachOther: a later write of a batch sees the earlier ones.
+func TestBatchedWritesSeeEachOther(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	wait, release := paused(t, s)
@@ -105,7 +105,7 @@ func TestWritesTogetherSeeEachOther(t *testing.T) {
 	hand(func() error { _, err := s.Grade(ctx, Grade{Query: "q", Respondent: "g", Critic: ptr(4)}); return err })
 	hand(func() error { _, err := s.Grade(ctx, Grade{Query: "q", Respondent: "g", Reward: ptr(1.0)}); return err })
 	hand(func() error { _, err := s.Put(ctx, Item{Entry: newFact("b")}); return err })
-	hand(func() error { return s.Link(ctx, "a", "b") })
+	hand(func() error { return s.Merge(ctx, "a", Addition{Correlating: []string{"b"}}) })
 	hand(func() error { _, err := s.Forget(ctx, "b"); return err })
 	hand(func() error { _, err := s.Put(ctx, Item{Entry: newFact("b")}); return err }) // the same id again
 	hand(func() error { _, err := s.Pin(ctx, true, "a", "b"); return err })
@@ -117,7 +117,7 @@ func TestWritesTogetherSeeEachOther(t *testing.T) {
 	}
 }
 
-func TestWriteWhoseCallerLeft(t *testing.T) {
+func TestWriteWithCanceledCaller(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	wait, release := paused(t, s)
@@ -166,7 +166,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// Closing waits for everything that was handed in, and refuses the rest.
+// TestCloseWhileWriting: closing waits for accepted writes and rejects later ones.
 func TestCloseWhileWriting(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -194,8 +194,8 @@ func TestCloseWhileWriting(t *testing.T) {
 	}
 }
 
-// Everybody at once, with the race detector.
-func TestManyAtOnce(t *testing.T) {
+// TestConcurrentWrites: all operations concurrently, for the race detector.
+func TestConcurrentWrites(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	ctx := context.Background()
@@ -219,7 +219,7 @@ func TestManyAtOnce(t *testing.T) {
 						t.Error(err)
 					}
 				case 2:
-					if err := s.Link(ctx, id, fmt.Sprintf("w%d-0", w)); err != nil {
+					if err := s.Merge(ctx, id, Addition{Correlating: []string{fmt.Sprintf("w%d-0", w)}}); err != nil {
 						t.Error(err)
 					}
 				case 3:
