@@ -2,14 +2,14 @@ package vector
 
 import "sync"
 
-// background is work that nobody waits for, one piece at a time.
+// background runs queued work in one goroutine, one function at a time.
 type background struct {
 	mu      sync.Mutex
 	idle    *sync.Cond
 	busy    bool
 	waiting []func()
 	closing bool
-	stop    chan struct{} // closed at the end: what takes long looks at it
+	stop    chan struct{} // closed by close; long work polls it with stopped
 }
 
 func (b *background) init() {
@@ -17,7 +17,7 @@ func (b *background) init() {
 	b.stop = make(chan struct{})
 }
 
-// start does the work soon. After close nothing is done any more.
+// start queues work. After close it does nothing.
 func (b *background) start(work func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -45,7 +45,7 @@ func (b *background) run() {
 	b.idle.Broadcast()
 }
 
-// stopped reports whether the end has come.
+// stopped reports whether close was called.
 func (b *background) stopped() bool {
 	select {
 	case <-b.stop:
@@ -55,7 +55,7 @@ func (b *background) stopped() bool {
 	}
 }
 
-// wait returns when there is nothing left to do.
+// wait returns when the queue is empty.
 func (b *background) wait() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,7 +64,7 @@ func (b *background) wait() {
 	}
 }
 
-// close lets what is under way end, and drops the rest.
+// close waits for the running function and drops the queued ones.
 func (b *background) close() {
 	b.mu.Lock()
 	if !b.closing {

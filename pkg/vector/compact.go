@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// compact rewrites segments of which more than a quarter is dead, together with others that have become small.
+// compact rewrites segments of which more than a quarter is dead, together with other small ones.
 func (x *Index) compact() error {
 	views := x.current.Load().views
 	var which []int
@@ -29,12 +29,12 @@ func (x *Index) compact() error {
 	return x.rewrite(which, total)
 }
 
-// rewrite moves the live rows of these views, total of them, to new segments.
+// rewrite moves the live rows of the views with these indexes, total of them, to new segments.
 func (x *Index) rewrite(which []int, total int) error {
 	now := x.current.Load()
 	e := edit{x: x, s: &snapshot{gen: now.gen}}
 	defer e.done()
-	var last []view // the segment that rows are appended to stays the last
+	var last []view // the segment that rows are appended to, which must stay the last
 	for i, v := range now.views {
 		switch {
 		case slices.Contains(which, i):
@@ -50,25 +50,8 @@ func (x *Index) rewrite(which []int, total int) error {
 
 	b := new(batch)
 	defer b.done()
-	for i := range e.s.retired {
-		for _, r := range alive(&e.s.retired[i]) {
-			for r.n > 0 {
-				n := len(b.fresh)
-				if n == 0 || b.fresh[n-1].used == b.fresh[n-1].room {
-					room := min(total, x.tuning.mostRows)
-					if last == nil {
-						room = x.roomFor(total)
-					}
-					seg, err := x.addSegment(room)
-					if err != nil {
-						return err
-					}
-					b.fresh = append(b.fresh, seg)
-					n++
-				}
-				r = b.fresh[n-1].take(r, &total)
-			}
-		}
+	if err := x.copyLive(b, e.s.retired, total, last == nil); err != nil {
+		return err
 	}
 	for _, seg := range b.fresh {
 		seg.published.Store(int64(seg.used))
@@ -87,12 +70,37 @@ func (x *Index) rewrite(which []int, total int) error {
 			x.table.put(key, placeOf(seg.id, i))
 		}
 	}
-	// Nobody is sent to the old segments any more.
+	// The table no longer refers to the old segments.
 	x.publish(&snapshot{views: e.s.views, gen: e.s.gen})
 	return nil
 }
 
-// alive are the rows of v that count, in runs.
+// copyLive copies the live rows of views, total of them, to new segments of b. With spare, these have room for later rows too.
+func (x *Index) copyLive(b *batch, views []view, total int, spare bool) error {
+	for i := range views {
+		for _, r := range alive(&views[i]) {
+			for r.n > 0 {
+				n := len(b.fresh)
+				if n == 0 || b.fresh[n-1].used == b.fresh[n-1].room {
+					room := min(total, x.tuning.mostRows)
+					if spare {
+						room = x.roomFor(total)
+					}
+					seg, err := x.addSegment(room)
+					if err != nil {
+						return err
+					}
+					b.fresh = append(b.fresh, seg)
+					n++
+				}
+				r = b.fresh[n-1].take(r, &total)
+			}
+		}
+	}
+	return nil
+}
+
+// alive returns the live rows of v as runs.
 func alive(v *view) (out []run) {
 	for i := 0; i < v.seg.used; i++ {
 		if v.isDead(uint32(i)) {
@@ -107,7 +115,7 @@ func alive(v *view) (out []run) {
 	return out
 }
 
-// take copies as many rows as it has room for, takes them off left, and returns those that remain.
+// take copies as many rows of r as fit, subtracts their number from left, and returns the rest of r.
 func (s *segment) take(r run, left *int) run {
 	n := min(r.n, s.room-s.used)
 	from, to := r.first, s.used

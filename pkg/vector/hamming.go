@@ -2,11 +2,11 @@ package vector
 
 import "slices"
 
-// few is how many rows the prefilter lets through for k.
+// few returns how many rows pass the prefilter for k hits.
 func (x *Index) few(k int) int { return max(x.tuning.candidates, 16*k) }
 
-// filtered searches with the prefilter once it is proven. The queries that prove it, and some later ones, are answered
-// exactly and measure it.
+// filtered searches with the prefilter once its recall is proven. Until then, and for one in measureEvery queries, it searches
+// exactly and measures the prefilter.
 func (x *Index) filtered(r reading, g *generation, q *query, k int, keep func(uint64) bool) []Hit {
 	if g.proven.Load() && g.queries.Add(1)%uint64(x.tuning.measureEvery) != 0 {
 		return x.hamming(r, g, q, k, keep, x.threads)
@@ -16,7 +16,7 @@ func (x *Index) filtered(r reading, g *generation, q *query, k int, keep func(ui
 	return out
 }
 
-// hamming scores the rows whose bits differ least from those of the query.
+// hamming scores the rows with the smallest Hamming distance to the query.
 func (x *Index) hamming(r reading, g *generation, q *query, k int, keep func(uint64) bool, threads int) []Hit {
 	bits := make([]uint64, x.stride/64)
 	for i := range x.dims {
@@ -24,7 +24,7 @@ func (x *Index) hamming(r reading, g *generation, q *query, k int, keep func(uin
 			bits[i/64] |= 1 << (i % 64)
 		}
 	}
-	// The distances of all views stand one after the other, each beginning at a whole group of eight.
+	// The distances of all views are concatenated, each view aligned to a group of eight.
 	starts, total := make([]int, len(r.views)), 0
 	for i := range r.views {
 		starts[i] = total
@@ -60,10 +60,10 @@ func (x *Index) hamming(r reading, g *generation, q *query, k int, keep func(uin
 	return hits
 }
 
-// closest scores rows in the order of their distances, until enough of those that count were seen.
+// closest scores rows by ascending distance until few(k) live rows that keep accepts were scored.
 func (x *Index) closest(r reading, q *query, k int, keep func(uint64) bool, w *scratch, starts []int) []Hit {
 	best, want, seen := top{k: k}, x.few(k), 0
-	// Each round looks at more rows than the one before: dead rows and those that keep refuses do not count.
+	// Each round takes more rows than the one before, because dead rows and those that keep rejects do not count.
 	for from, round := 0, want; from <= x.stride && seen < want; round *= 4 {
 		to, in := from, 0
 		for ; to < x.stride; to++ {

@@ -1,56 +1,56 @@
 package vector
 
-// kernels are the inner loops of one level of the processor. What they promise stands in kernels.h; the one in Go is
-// the measure for the others.
+// kernels are the inner loops for one instruction set. kernels.h states their contracts; the Go implementation is the reference
+// that the others are tested against.
 type kernels interface {
-	// level is the name for a person: "avx512-vnni".
+	// level names the instruction set for display: "avx512-vnni".
 	level() string
-	// quantize makes rows of the vectors in src, from the row first on, and returns how many it made before one that has no
-	// largest number between tiny and infinity.
+	// quantize writes n vectors of src to rows first and following. It returns how many it wrote before a vector whose
+	// largest component is not between tiny and infinity.
 	quantize(src []float32, dims int, to *rows, first, n int) int
-	// dots is the product of the high bytes of n rows from first on with the query's codes.
+	// dots writes the dot products of the high bytes of n rows with the codes of the query. Only tests call it by itself.
 	dots(of *rows, first, n int, q *query, out []int32)
-	// scan writes to b the rows of the block that may be as near as floor, and how near each may be at most.
+	// scan writes to b the rows whose cosine may reach floor, with an upper bound for each, and returns how many.
 	scan(of *rows, first, n int, q *query, floor float32, b *block) int
-	// score is the cosine of each of these rows.
+	// score writes the cosine of each row in which.
 	score(of *rows, q *query, which []uint32, out []float32)
-	// signs writes the bits of n rows from first on.
+	// signs writes the sign bits, relative to centre, of n rows from first on.
 	signs(of *rows, centre []float32, first, n int, bits []uint64)
-	// hamming counts in how many bits n rows differ from q. bits begins at a group of eight.
+	// hamming writes the Hamming distances of n rows to q and counts them in histogram. bits begins at a group of eight.
 	hamming(bits []uint64, words, n int, q []uint64, dist []uint16, histogram []uint32)
-	// gather writes the numbers of those in dist that are between from and to, both included, and returns how many.
+	// gather writes the indexes of the distances between from and to, inclusive, and returns how many.
 	gather(dist []uint16, from, to uint16, out []uint32) int
 }
 
 const (
 	// maxCode is the largest code: 127 * 256, so that a high byte is between -127 and 127.
 	maxCode = 32512
-	// tiny is the largest number of a vector that is scaled before it is quantized.
+	// tiny: a vector with no larger component is scaled up before it is quantized.
 	tiny = 1e-30
-	// lane is what strides are a multiple of: a vector of the widest level, in bytes.
+	// lane is the width of the widest instruction set in bytes; strides are multiples of it.
 	lane = 64
-	// slack is what the loops may write behind what they return.
+	// slack is how many elements the kernels may write behind their result.
 	slack = 32
 )
 
-// rows are vectors as the loops see them.
+// rows are quantized vectors as the kernels read them.
 type rows struct {
 	stride int       // bytes from row to row of a plane
 	high   []byte    // code / 256, rounded, plus 128
 	low    []byte    // the rest, signed
-	scale  []float32 // 1 / length of the codes: what makes a cosine of a product
-	err    []float32 // how far the high bytes alone may be off
+	scale  []float32 // 1 / length of the codes: turns a dot product into a cosine
+	err    []float32 // error bound of the high bytes alone
 }
 
-// block is the room for what a scan of one block finds.
+// block is the output buffer of a scan.
 type block struct {
 	dots  [blockRows + slack]int32
 	which [blockRows + slack]uint32
 	upper [blockRows + slack]float32
 }
 
-// blockRows is how many rows are scanned between two looks at the floor.
+// blockRows is how many rows are scanned between two reads of the shared floor.
 const blockRows = 1024
 
-// available are the levels that this build and this machine have, the best last. The first is Go.
+// available are the kernels that this build and machine support, the fastest last. The first is Go.
 var available = append([]kernels{plainGo{}}, compiled()...)

@@ -25,13 +25,13 @@ import "C"
 
 import "unsafe"
 
-// compiledC is one level of the loops in C. A call costs about as much as a row, so each does many.
+// compiledC are the kernels in C for one instruction set. A cgo call costs about as much as a row, so each processes many.
 type compiledC struct {
 	number C.int
 	name   string
 }
 
-// compiled are the levels of C that this machine can run, the best last.
+// compiled returns the C kernels that this machine can run, the fastest last.
 func compiled() (out []kernels) {
 	for _, k := range []compiledC{{C.CVEC_PLAIN, "c"}, {C.CVEC_AVX2, "avx2"}, {C.CVEC_AVX512, "avx512-vnni"}} {
 		if C.cvec_has(k.number) != 0 {

@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// plainGo is the loops in Go: for builds without a C compiler, and what the others are compared with. The conversions
-// to float32 around products keep compilers from rounding once where the others round twice.
+// plainGo are the kernels in Go: for builds without a C compiler, and the reference in tests. The float32 conversions around
+// products prevent fused multiply-add, which rounds once where C rounds twice.
 type plainGo struct{}
 
 func (plainGo) level() string { return "go" }
@@ -14,7 +14,7 @@ func (plainGo) level() string { return "go" }
 func (plainGo) quantize(src []float32, dims int, to *rows, first, n int) int {
 	for r := range n {
 		v := src[r*dims : (r+1)*dims]
-		var top uint32 // as integers, so that what is no number comes out above infinity
+		var top uint32 // compared as integers, so that NaN sorts above infinity
 		for _, f := range v {
 			top = max(top, math.Float32bits(f)&^(1<<31))
 		}
@@ -47,7 +47,7 @@ func (plainGo) dots(of *rows, first, n int, q *query, out []int32) {
 	for r := range n {
 		row := of.high[(first+r)*of.stride:][:of.stride]
 		codes := q.codes[:len(row)]
-		var a, b int32 // they wrap on the way; what is left after the bias fits
+		var a, b int32 // may wrap; the difference to the bias fits
 		for i := 0; i+1 < len(row); i += 2 {
 			a += int32(row[i]) * int32(codes[i])
 			b += int32(row[i+1]) * int32(codes[i+1])
@@ -83,7 +83,7 @@ func (plainGo) score(of *rows, q *query, which []uint32, out []float32) {
 	}
 }
 
-// code puts the two bytes of a code together.
+// code joins the two bytes of a code.
 func code(high, low byte) int32 { return int32(high)<<8 + int32(int8(low)) - 1<<15 }
 
 func (plainGo) signs(of *rows, centre []float32, first, n int, out []uint64) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// twin is what every level is compared with.
-var twin = plainGo{}
+// reference is what every level is compared with.
+var reference = plainGo{}
 
 // levels runs a test for every level that this machine has, Go among them.
 func levels(t *testing.T, test func(t *testing.T, k kernels)) {
@@ -27,12 +27,12 @@ func room(n, dims int) *rows {
 	}
 }
 
-// quantized are vectors as rows, by the twin.
+// quantized are vectors as rows, by the reference implementation.
 func quantized(t testing.TB, vectors []float32, dims int) *rows {
 	t.Helper()
 	n := len(vectors) / dims
 	out := room(n, dims)
-	if done := twin.quantize(vectors, dims, out, 0, n); done != n {
+	if done := reference.quantize(vectors, dims, out, 0, n); done != n {
 		t.Fatalf("only %d of %d vectors can be quantized", done, n)
 	}
 	return out
@@ -156,7 +156,7 @@ func TestScanFindsRowsAboveFloor(t *testing.T) {
 					all[i] = uint32(i)
 				}
 				cosines := make([]float32, n)
-				twin.score(of, q, all, cosines)
+				reference.score(of, q, all, cosines)
 				var b block
 				for _, floor := range []float32{float32(math.Inf(-1)), -1, -0.1, 0, 0.02, 0.1, 2} {
 					found := k.scan(of, 0, n, q, floor-q.off, &b)
@@ -193,10 +193,10 @@ func TestScoresAreCosines(t *testing.T) {
 			want, got := make([]float32, 5), make([]float32, 5)
 			q := queryOf(t, v)
 			k.score(of, q, which, got)
-			twin.score(of, q, which, want)
+			reference.score(of, q, which, want)
 			for i, row := range which {
 				if math.Abs(float64(got[i]-want[i])) > 1e-6 {
-					t.Errorf("%d dimensions: row %d: %v, the twin says %v", dims, row, got[i], want[i])
+					t.Errorf("%d dimensions: row %d: %v, the reference says %v", dims, row, got[i], want[i])
 				}
 				// Every number may be off by half a code, and the length by as much again.
 				off := 1e-6
@@ -226,7 +226,7 @@ func TestSignsAndHammingMatchGo(t *testing.T) {
 			words := of.stride / 64
 			want, got := make([]uint64, 48*words), make([]uint64, 48*words)
 			for _, part := range [][2]int{{0, 3}, {3, 1}, {4, 16}, {20, 25}} { // as rows come in
-				twin.signs(of, centre, part[0], part[1], want)
+				reference.signs(of, centre, part[0], part[1], want)
 				k.signs(of, centre, part[0], part[1], got)
 			}
 			if !slices.Equal(got, want) {
@@ -240,7 +240,7 @@ func TestSignsAndHammingMatchGo(t *testing.T) {
 				dist, wantDist := make([]uint16, 48), make([]uint16, 48)
 				count, wantCount := make([]uint32, of.stride+1), make([]uint32, of.stride+1)
 				k.hamming(got, words, n, q, dist, count)
-				twin.hamming(want, words, n, q, wantDist, wantCount)
+				reference.hamming(want, words, n, q, wantDist, wantCount)
 				if !slices.Equal(dist[:n], wantDist[:n]) || !slices.Equal(count, wantCount) {
 					t.Errorf("%d dimensions, %d rows: other distances", dims, n)
 				}
@@ -267,7 +267,7 @@ func TestGatherMatchesGo(t *testing.T) {
 			}
 			for _, span := range [][2]uint16{{0, 0}, {0, 39}, {3, 3}, {10, 20}, {39, 50}, {0, math.MaxUint16}, {41, 90}} {
 				want, got := make([]uint32, n+slack), make([]uint32, n+slack)
-				want = want[:twin.gather(dist, span[0], span[1], want)]
+				want = want[:reference.gather(dist, span[0], span[1], want)]
 				got = got[:k.gather(dist, span[0], span[1], got)]
 				if !slices.Equal(got, want) {
 					t.Errorf("%d between %d and %d: %v, want %v", n, span[0], span[1], got, want)
@@ -290,7 +290,7 @@ func FuzzKernels(f *testing.F) {
 		}
 		n := len(vectors) / dims
 		want := room(n, dims)
-		done := twin.quantize(vectors, dims, want, 0, n)
+		done := reference.quantize(vectors, dims, want, 0, n)
 		for _, k := range available[1:] {
 			got := room(n, dims)
 			if d := k.quantize(vectors, dims, got, 0, n); d != done {
@@ -310,7 +310,7 @@ func FuzzKernels(f *testing.F) {
 			t.Fatal(err)
 		}
 		wantDots, gotDots := make([]int32, done), make([]int32, done)
-		twin.dots(want, 0, done, q, wantDots)
+		reference.dots(want, 0, done, q, wantDots)
 		for _, k := range available[1:] {
 			if k.dots(want, 0, done, q, gotDots); !slices.Equal(gotDots, wantDots) {
 				t.Fatal(fmt.Sprint(k.level(), " makes ", gotDots, ", want ", wantDots))

@@ -6,21 +6,21 @@ import (
 	"unsafe"
 )
 
-// largeMemory is from where large pages are worth it: several of them fit.
+// largeMemory is the size from which large pages are requested.
 const largeMemory = 8 << 20
 
-// region is memory outside the heap. It is given back when the last snapshot that holds it is done with.
+// region is reference-counted memory outside of the heap. It is released when the last snapshot that holds it is dropped.
 type region struct {
 	data  []byte
 	refs  atomic.Int64
 	total *atomic.Int64 // of the index
 }
 
-// newRegion reserves size bytes. The caller holds it.
+// newRegion allocates size bytes with one reference, which the caller drops.
 func newRegion(size int, total *atomic.Int64) (*region, error) {
-	data, err := reserve(size)
+	data, err := allocateMemory(size)
 	if err != nil {
-		return nil, fmt.Errorf("taking %d MB for vectors: %w; end other programs or remember less", size>>20, err)
+		return nil, fmt.Errorf("allocating %d MB for vectors: %w; free memory or store fewer entries", size>>20, err)
 	}
 	total.Add(int64(len(data)))
 	r := &region{data: data, total: total}
@@ -35,13 +35,13 @@ func (r *region) drop() {
 		return
 	}
 	r.total.Add(-int64(len(r.data)))
-	// An error here would mean that the address is not ours: a mistake that must not pass.
-	if err := giveBack(r.data); err != nil {
-		panic(fmt.Sprintf("vector: giving memory back: %v", err))
+	// Unmapping fails only for a wrong address: a bug after which memory is not safe to use.
+	if err := releaseMemory(r.data); err != nil {
+		panic(fmt.Sprintf("vector: releasing memory: %v", err))
 	}
 }
 
-// carve cuts n values off the front of b. Sizes are multiples of 64 but for the last, so that all are aligned.
+// carve takes n values from the front of b, padded to a multiple of lane, so that the next ones are aligned.
 func carve[T any](b *[]byte, n int) []T {
 	var zero T
 	size := (n*int(unsafe.Sizeof(zero)) + lane - 1) / lane * lane
@@ -50,7 +50,7 @@ func carve[T any](b *[]byte, n int) []T {
 	return out
 }
 
-// segment is room for a number of rows. Rows are only ever appended; one that is replaced or removed stays, dead.
+// segment is a block of rows of fixed capacity. Rows are only appended; a replaced or removed row stays, marked dead in the view.
 type segment struct {
 	id   uint32
 	room int
@@ -58,11 +58,11 @@ type segment struct {
 	rows
 	keys []uint64
 
-	used      int          // rows written; the writer's
-	published atomic.Int64 // rows that readers may see
+	used      int          // rows written; guarded by Index.mu
+	published atomic.Int64 // rows visible to readers
 }
 
-// rowBytes is what a row takes in a segment.
+// rowBytes returns the size of a row in a segment.
 func rowBytes(stride int) int { return 2*stride + 4 + 4 + 8 }
 
 func newSegment(id uint32, room, stride int, total *atomic.Int64) (*segment, error) {
@@ -82,11 +82,11 @@ func newSegment(id uint32, room, stride int, total *atomic.Int64) (*segment, err
 	}, nil
 }
 
-// plane is the bits of a segment's rows, for the prefilter.
+// plane holds the sign bits of the rows of a segment, for the prefilter.
 type plane struct {
 	mem  *region
 	bits []uint64
-	used int // rows written; the writer's
+	used int // rows written; guarded by Index.mu
 }
 
 func newPlane(of *segment, total *atomic.Int64) (*plane, error) {

@@ -2,5 +2,5 @@ package vector
 
 import "golang.org/x/sys/unix"
 
-// advise asks for large pages. They are read much faster from end to end. A system that has none still works.
+// advise requests large pages, which are scanned much faster. Errors are ignored: small pages work.
 func advise(b []byte) { _ = unix.Madvise(b, unix.MADV_HUGEPAGE) }

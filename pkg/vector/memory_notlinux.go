@@ -2,5 +2,5 @@
 
 package vector
 
-// advise is for Linux, which gives large pages to those who ask.
+// advise does nothing: only Linux has large pages on request.
 func advise([]byte) {}

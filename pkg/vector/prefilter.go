@@ -7,28 +7,28 @@ import (
 	"sync/atomic"
 )
 
-// enough is the part of the exact answer that the prefilter must find to be used.
+// enough is the minimum recall of the prefilter.
 const enough = 0.99
 
-// remembered is how many measured queries count.
+// remembered is how many of the latest measurements are averaged.
 const remembered = 64
 
-// centreRows is how many rows the centre is the mean of.
+// centreRows is how many rows are averaged for the centre.
 const centreRows = 4096
 
-// generation is the prefilter as it was built once: a centre, and the bits of all rows by it.
+// generation is one build of the prefilter: a centre, relative to which the sign bits of all rows are taken.
 type generation struct {
-	centre  []float32     // infinity behind the dimensions, so that there every row has the bit 0
-	built   int           // rows there were
-	off     atomic.Bool   // it found too little
-	proven  atomic.Bool   // it found enough, for queries
-	queries atomic.Uint64 // since then
+	centre  []float32     // infinity in the padding, so that its bits are 0 in every row
+	built   int           // number of rows when it was built
+	off     atomic.Bool   // recall too low
+	proven  atomic.Bool   // recall on live queries is high enough
+	queries atomic.Uint64 // since it was proven
 
 	mu         sync.Mutex
 	rows, live tally
 }
 
-// tally is what was found of what there was.
+// tally holds the latest recall measurements.
 type tally struct {
 	found, wanted [remembered]int
 	n             int
@@ -39,7 +39,7 @@ func (t *tally) add(found, wanted int) {
 	t.n++
 }
 
-// recall is the part that was found, and of how many queries.
+// recall returns the average recall and over how many queries.
 func (t *tally) recall() (float64, int) {
 	found, wanted := 0, 0
 	for i, w := range t.wanted {
@@ -52,7 +52,7 @@ func (t *tally) recall() (float64, int) {
 	return float64(found) / float64(wanted), min(t.n, remembered)
 }
 
-// verdict says how good the prefilter is. Rows can only speak against it.
+// verdict describes the measured recall for display. Recall on rows can only disqualify the prefilter.
 func (g *generation) verdict() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -64,7 +64,7 @@ func (g *generation) verdict() string {
 	return fmt.Sprintf("recall %.3f on %d live queries", onQueries, queries)
 }
 
-// Path says which path a search takes now, in words for a person.
+// Path describes the current search method for display.
 func (x *Index) Path() string {
 	level := x.tuning.kernels.level()
 	g := x.latest.Load()
@@ -79,8 +79,8 @@ func (x *Index) Path() string {
 	return fmt.Sprintf("1-bit prefilter (%s), %s", g.verdict(), level)
 }
 
-// tend has the prefilter built when there are enough rows, and again when half as many have come or gone as there were.
-// The caller is a writer.
+// tend schedules a build of the prefilter when there are enough rows, and a rebuild when half as many were added or removed as it
+// was built with. The caller holds mu.
 func (x *Index) tend() {
 	if x.prefilter != Auto {
 		return
@@ -96,14 +96,15 @@ func (x *Index) tend() {
 	}
 }
 
-// build makes the bits of all rows, and measures what they are good for. It works beside writers and readers.
+// build computes the sign bits of all rows, installs the new generation and measures it. It runs concurrently with writers and
+// readers.
 func (x *Index) build() {
 	r := x.read()
 	planes := map[*segment]*plane{}
 	defer func() {
 		r.drop()
 		for _, p := range planes {
-			p.mem.drop() // the snapshots hold it, if any
+			p.mem.drop() // a snapshot that uses it holds its own reference
 		}
 	}()
 	g := &generation{}
@@ -120,7 +121,7 @@ func (x *Index) build() {
 	}
 }
 
-// bits writes those bits of a segment that are missing, and reports false when that is not possible or not wanted.
+// bits writes the missing sign bits of a segment. It reports false when there is no memory or the index is closing.
 func (x *Index) bits(planes map[*segment]*plane, seg *segment, count int, g *generation) bool {
 	p := planes[seg]
 	if p == nil {
@@ -141,7 +142,7 @@ func (x *Index) bits(planes map[*segment]*plane, seg *segment, count int, g *gen
 	return true
 }
 
-// replace puts g in the place of the generation before. It reports whether there is anything to measure.
+// replace installs g as the current generation. It reports false when g is unusable or the index is closed.
 func (x *Index) replace(g *generation, planes map[*segment]*plane) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -157,12 +158,12 @@ func (x *Index) replace(g *generation, planes map[*segment]*plane) bool {
 	usable := g.centre != nil
 	for i := range e.s.views {
 		v := &e.s.views[i]
-		usable = usable && x.bits(planes, v.seg, v.seg.used, g) // those that came meanwhile
+		usable = usable && x.bits(planes, v.seg, v.seg.used, g) // rows added meanwhile
 		v.bits = planes[v.seg]
 	}
 	if !usable {
 		e.s.strip()
-		if g.centre != nil { // there were enough rows, so it was not possible
+		if g.centre != nil { // enough rows, so memory was short
 			x.notBefore = g.built + g.built/2
 		}
 		g = nil
@@ -172,7 +173,7 @@ func (x *Index) replace(g *generation, planes map[*segment]*plane) bool {
 	return usable
 }
 
-// strip takes the prefilter out of a snapshot that is not published yet.
+// strip removes the prefilter from an unpublished snapshot.
 func (s *snapshot) strip() {
 	s.gen = nil
 	for i := range s.views {
@@ -180,7 +181,7 @@ func (s *snapshot) strip() {
 	}
 }
 
-// centre is the mean of rows from everywhere.
+// centre returns the mean of a sample of rows.
 func (x *Index) centre(r reading) []float32 {
 	sum, n := make([]float64, x.stride), 0
 	step := max(1, r.live()/centreRows)
@@ -202,7 +203,7 @@ func (x *Index) centre(r reading) []float32 {
 	return out
 }
 
-// some calls f for one live row in every step of them, until f has seen enough.
+// some calls f for every step-th live row until f returns false.
 func (r reading) some(step int, f func(v *view, row int) bool) {
 	n := 0
 	for i := range r.views {
@@ -218,10 +219,11 @@ func (r reading) some(step int, f func(v *view, row int) bool) {
 	}
 }
 
-// measureK is how many neighbours of a row are looked for.
+// measureK is how many neighbors of a row are searched for.
 const measureK = 20
 
-// measure looks for neighbours of rows, as the first word on a new generation. Queries say more: they need not look like rows.
+// measure searches for the neighbors of sample rows, as a first measurement of a new generation. Live queries decide: they need
+// not be distributed like rows.
 func (x *Index) measure(g *generation) {
 	r := x.read()
 	defer r.drop()
@@ -242,7 +244,7 @@ func (x *Index) measure(g *generation) {
 			return false // a row is never zero
 		}
 		self := v.seg.keys[row]
-		other := func(key uint64) bool { return key != self } // it would be found by anything
+		other := func(key uint64) bool { return key != self } // a row always finds itself
 		k := min(measureK, r.live()-1)
 		x.compare(r, g, p, k, other, 1, &g.rows)
 		return true
@@ -250,7 +252,7 @@ func (x *Index) measure(g *generation) {
 	x.judge(g, &g.rows, 1)
 }
 
-// compare searches both ways, notes how much of the exact answer the other found, and returns the exact one.
+// compare searches exactly and with the prefilter, records the recall in to, and returns the exact hits.
 func (x *Index) compare(r reading, g *generation, q *query, k int, keep func(uint64) bool, threads int, to *tally) []Hit {
 	right := x.exact(r, q, k, keep, threads)
 	if len(right) == 0 {
@@ -269,8 +271,8 @@ func (x *Index) compare(r reading, g *generation, q *query, k int, keep func(uin
 	return right
 }
 
-// judge decides on the prefilter when there are at least so many measurements: below 0.99 it is off, and queries above it
-// prove it.
+// judge turns the prefilter off when its recall is below enough, given at least least measurements. Live queries with a sufficient
+// recall prove it.
 func (x *Index) judge(g *generation, by *tally, least int) {
 	g.mu.Lock()
 	recall, _ := by.recall()
@@ -287,7 +289,7 @@ func (x *Index) judge(g *generation, by *tally, least int) {
 	}
 }
 
-// dropBits gives the memory of the bits back.
+// dropBits releases the memory of the sign bits of g.
 func (x *Index) dropBits(g *generation) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -241,7 +241,7 @@ func TestEveryRowHasSignBits(t *testing.T) {
 			t.Fatalf("segment %d of %d has no bits", i, len(r.views))
 		}
 		want := make([]uint64, len(v.bits.bits))
-		twin.signs(&v.seg.rows, r.gen.centre, 0, count, want)
+		reference.signs(&v.seg.rows, r.gen.centre, 0, count, want)
 		for row := range count {
 			for w := range v.seg.stride / 64 {
 				if at := (row/8*(v.seg.stride/64)+w)*8 + row%8; v.bits.bits[at] != want[at] {

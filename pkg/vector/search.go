@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// Nearest is the k keys with the largest cosine to q, best first, ties by smaller key. keep, when not nil, says which
-// keys count; it must be quick. It may be called from other goroutines, but never from two at once.
+// Nearest returns the k keys with the largest cosine to q, best first, ties by smaller key. keep, when not nil, filters keys;
+// it must be fast, and is called from several goroutines but never concurrently.
 func (x *Index) Nearest(q []float32, k int, keep func(key uint64) bool) ([]Hit, error) {
 	p, err := x.prepare(q)
 	if err != nil {
@@ -29,7 +29,7 @@ func (x *Index) Nearest(q []float32, k int, keep func(key uint64) bool) ([]Hit, 
 	return x.exact(r, p, k, keep, x.threads), nil
 }
 
-// Cosines scores these keys (those not there are left out), in the order given.
+// Cosines scores keys in the order given. Keys that are not in the index are left out.
 func (x *Index) Cosines(q []float32, keys []uint64) ([]Hit, error) {
 	p, err := x.prepare(q)
 	if err != nil {
@@ -41,8 +41,8 @@ func (x *Index) Cosines(q []float32, keys []uint64) ([]Hit, error) {
 		for i, key := range keys {
 			places[i], there[i] = x.table.get(key)
 		}
-		// A place is in the table only while its row is in a snapshot. So the snapshot is taken after it, and only a
-		// segment that was rewritten between the two is not found.
+		// A place is in the table only while its row is in a snapshot. The snapshot is read after it, so that only a
+		// segment rewritten in between is not found; then it retries.
 		r := x.read()
 		if r.closed {
 			r.drop()
@@ -56,8 +56,9 @@ func (x *Index) Cosines(q []float32, keys []uint64) ([]Hit, error) {
 	}
 }
 
+// cosines scores the rows at places. It reports false when a place is not in the snapshot.
 func (x *Index) cosines(r reading, q *query, keys []uint64, places []place, there []bool) (hits []Hit, ok bool) {
-	// By segment, so that each is one call.
+	// One kernel call per segment.
 	wanted := map[*segment][]int{}
 	for i := range keys {
 		if !there[i] {
@@ -88,17 +89,17 @@ func (x *Index) cosines(r reading, q *query, keys []uint64, places []place, ther
 	return hits, true
 }
 
-// clamp takes away what rounding adds to a cosine.
+// clamp limits a cosine to [-1, 1] after rounding.
 func clamp(c float32) float32 { return max(-1, min(1, c)) }
 
 // candidate is a row that may be among the nearest.
 type candidate struct {
-	upper float32 // its cosine is at most that
+	upper float32 // upper bound of its cosine
 	view  int32
 	row   uint32
 }
 
-// scratch is what one thread of a search works with.
+// scratch holds the reusable buffers of one search thread.
 type scratch struct {
 	block     block
 	floor     floor
@@ -109,16 +110,16 @@ type scratch struct {
 	histogram []uint32
 }
 
-// unitRows is what a thread of a search takes at a time.
+// unitRows is how many rows a search thread takes at a time.
 const unitRows = 4 * blockRows
 
-// units is the work of a search, for threads to take from.
+// units distributes the rows of a search among threads.
 type units struct {
 	reading
 	next atomic.Int64
 }
 
-// take is some rows of a view that nobody has taken; n is 0 when there are none left.
+// take returns the next rows to scan; n is 0 when none are left. It is safe for concurrent use.
 func (u *units) take() (view, first, n int) {
 	unit := int(u.next.Add(1) - 1)
 	for i := range u.views {
@@ -132,7 +133,7 @@ func (u *units) take() (view, first, n int) {
 	return 0, 0, 0
 }
 
-// inParallel calls do for n workers, one of them here. A panic comes out here too.
+// inParallel calls do for n workers, the first in this goroutine, and returns when all are done. It re-panics a worker's panic.
 func inParallel(n int, do func(worker int)) {
 	var wait sync.WaitGroup
 	var broken atomic.Pointer[any]
@@ -146,7 +147,7 @@ func inParallel(n int, do func(worker int)) {
 			do(i)
 		})
 	}
-	// The memory that the others read must not go away under them, not even when this one breaks.
+	// Also on a panic here: the others still read memory that the caller releases.
 	defer func() {
 		wait.Wait()
 		if p := broken.Load(); p != nil {
@@ -156,10 +157,11 @@ func inParallel(n int, do func(worker int)) {
 	do(0)
 }
 
-// workers is how many threads are worth it for so many bytes.
+// workers returns how many threads to use for scanning so many bytes, at most most.
 func (x *Index) workers(bytes, most int) int { return max(1, min(most, bytes/x.tuning.threadBytes)) }
 
-// exact reads all rows.
+// exact scans all rows, prunes those whose upper bound is below the k-th best lower bound, and scores the rest by descending
+// upper bound until no other can be among the best k.
 func (x *Index) exact(r reading, q *query, k int, keep func(uint64) bool, threads int) []Hit {
 	s := exactSearch{x: x, units: units{reading: r}, q: q, k: k, keep: keep}
 	s.floor.Store(math.Float32bits(float32(math.Inf(-1))))
@@ -186,7 +188,7 @@ func (x *Index) exact(r reading, q *query, k int, keep func(uint64) bool, thread
 	for rest, batch := w.found, max(2*k, 64); len(rest) > 0; batch *= 2 {
 		n := min(batch, len(rest))
 		if best.full() {
-			// From the first that cannot be among the best, none can.
+			// Candidates are sorted by upper bound: none after the first below worst can be among the best.
 			worst := best.worst()
 			n, _ = slices.BinarySearchFunc(rest[:n], worst, func(c candidate, worst float32) int {
 				if c.upper < worst {
@@ -207,7 +209,7 @@ func (x *Index) exact(r reading, q *query, k int, keep func(uint64) bool, thread
 	return best.sorted()
 }
 
-// score adds the true cosines of these rows to best.
+// score adds the candidates to best with their exact cosines.
 func (x *Index) score(r reading, q *query, of []candidate, w *scratch, best *top) {
 	for i := range r.views {
 		w.which = w.which[:0]
@@ -220,7 +222,7 @@ func (x *Index) score(r reading, q *query, of []candidate, w *scratch, best *top
 	}
 }
 
-// scoreRows adds the true cosines of these rows of a view to best.
+// scoreRows adds rows of a view to best with their exact cosines.
 func (x *Index) scoreRows(v *view, q *query, which []uint32, w *scratch, best *top) {
 	w.cosines = slices.Grow(w.cosines[:0], len(which))[:len(which)]
 	x.tuning.kernels.score(&v.seg.rows, q, which, w.cosines)
@@ -229,7 +231,7 @@ func (x *Index) scoreRows(v *view, q *query, which []uint32, w *scratch, best *t
 	}
 }
 
-// exactSearch is what the threads of a search share.
+// exactSearch is the shared state of the threads of an exact search.
 type exactSearch struct {
 	x *Index
 	units
@@ -237,13 +239,13 @@ type exactSearch struct {
 	k    int
 	keep func(uint64) bool
 
-	asking sync.Mutex    // keep is asked by one thread at a time
-	floor  atomic.Uint32 // bits of a cosine that k rows reach for certain
+	asking sync.Mutex    // serializes calls of keep
+	floor  atomic.Uint32 // float32 bits of a cosine that at least k rows reach
 }
 
-// work scans until nothing is left.
+// work scans units until none are left.
 func (s *exactSearch) work(w *scratch) {
-	// At first every row counts, so begin with few.
+	// Blocks are small until there is a floor, because every row passes until then.
 	size := min(blockRows, max(128, 2*s.k))
 	for {
 		view, first, n := s.take()
@@ -259,7 +261,7 @@ func (s *exactSearch) work(w *scratch) {
 	}
 }
 
-// scan looks at one block.
+// scan adds the candidates of one block to w and raises the shared floor.
 func (s *exactSearch) scan(w *scratch, view, first, n int) {
 	v := &s.views[view]
 	floor := math.Float32frombits(s.floor.Load())
@@ -285,7 +287,7 @@ func (s *exactSearch) scan(w *scratch, view, first, n int) {
 	}
 }
 
-// raise makes v what is in bits, unless that is more.
+// raise atomically sets bits to those of v if v is larger.
 func raise(bits *atomic.Uint32, v float32) {
 	for {
 		old := bits.Load()

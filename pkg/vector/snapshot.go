@@ -2,12 +2,12 @@ package vector
 
 import "sync/atomic"
 
-// snapshot is what a reader sees: segments, and which of their rows are dead. It is never changed once it is published,
-// except that rows may still be appended to the last segment.
+// snapshot is the state that a reader sees: segments and their dead rows. It is immutable once published, except that rows
+// may be appended to the last segment.
 type snapshot struct {
 	refs    atomic.Int64
 	views   []view
-	retired []view // rewritten, but [table] may still point there
+	retired []view // rewritten segments that [table] may still refer to
 	gen     *generation
 	closed  bool
 }
@@ -15,8 +15,8 @@ type snapshot struct {
 // view is a segment in a snapshot.
 type view struct {
 	seg   *segment
-	count int      // of rows; the last view may have got more
-	dead  []uint64 // a bit for each that does not count any more; nil = none
+	count int      // of rows; the last view may have more since
+	dead  []uint64 // bitmap of dead rows; nil = none
 	deads int
 	bits  *plane // nil without a prefilter
 }
@@ -25,7 +25,7 @@ func (v *view) isDead(row uint32) bool {
 	return v.dead != nil && v.dead[row>>6]&(1<<(row&63)) != 0
 }
 
-// regions calls f for all memory that s needs.
+// regions calls f for all memory that s refers to.
 func (s *snapshot) regions(f func(*region)) {
 	for _, list := range [][]view{s.views, s.retired} {
 		for i := range list {
@@ -37,7 +37,7 @@ func (s *snapshot) regions(f func(*region)) {
 	}
 }
 
-// hold counts a reader in, unless s is gone already.
+// hold adds a reference. It reports false when s was already released.
 func (s *snapshot) hold() bool {
 	for {
 		n := s.refs.Load()
@@ -56,17 +56,17 @@ func (s *snapshot) drop() {
 	}
 }
 
-// reading is a snapshot in use by a reader, who calls drop when done.
+// reading is a snapshot held by a reader, which must call drop.
 type reading struct {
 	*snapshot
 	last int // rows of the last view
 }
 
-// read takes what there is now. It waits for nobody: it only tries again when a writer published something meanwhile.
+// read holds the current snapshot. It is lock-free: it retries only when a writer published a snapshot meanwhile.
 //
-// Rows that replace none are appended without a new snapshot. A row that replaces one is published with the snapshot in
-// which the other is dead, and only then counted in its segment: who counts it there with an older snapshot in hand
-// notices below, so that nobody ever sees both or neither.
+// New keys are appended without a new snapshot. A row that replaces another is published with the snapshot in which the
+// other is dead, and only then counted in its segment: a reader that counts it with an older snapshot notices that below,
+// so no reader sees both rows or neither.
 func (x *Index) read() reading {
 	for {
 		s := x.current.Load()
@@ -84,7 +84,7 @@ func (x *Index) read() reading {
 	}
 }
 
-// count is how many rows the view i has for this reader.
+// count returns how many rows of view i this reader sees.
 func (r reading) count(i int) int {
 	if i == len(r.views)-1 {
 		return r.last
@@ -92,7 +92,7 @@ func (r reading) count(i int) int {
 	return r.views[i].count
 }
 
-// total is the number of rows of all views, dead ones too.
+// total returns the number of rows of all views, dead ones included.
 func (r reading) total() (n int) {
 	for i := range r.views {
 		n += r.count(i)
@@ -100,7 +100,7 @@ func (r reading) total() (n int) {
 	return n
 }
 
-// live is how many rows count.
+// live returns the number of rows that are not dead.
 func (r reading) live() int {
 	n := r.total()
 	for i := range r.views {
@@ -109,7 +109,7 @@ func (r reading) live() int {
 	return n
 }
 
-// find is the view of a place, nil when it is not in this snapshot.
+// find returns the view of a place, or nil when it is not in this snapshot.
 func (s *snapshot) find(at place) *view {
 	for _, list := range [][]view{s.views, s.retired} {
 		for i := range list {
@@ -121,7 +121,7 @@ func (s *snapshot) find(at place) *view {
 	return nil
 }
 
-// publish makes s what readers see from now on.
+// publish makes s the current snapshot and drops the former one.
 func (x *Index) publish(s *snapshot) {
 	s.refs.Store(1)
 	s.regions((*region).hold)

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// place is where a row is: its segment, and its number there.
+// place is the position of a row: its segment and its index there.
 type place uint64
 
 func placeOf(segment uint32, row int) place { return place(segment)<<32 | place(uint32(row)) }
@@ -14,11 +14,11 @@ func (p place) segment() uint32 { return uint32(p >> 32) }
 
 func (p place) row() uint32 { return uint32(p) }
 
-// table says where the row of each key is. One writer changes it, and readers look keys up meanwhile without a lock: a
-// slot gets its key once and for all before it gets its place, and a table that is too full is replaced by a larger one.
+// table is a hash table from keys to places for one writer and lock-free readers: a slot gets its key, which never changes,
+// before its place, and a table that is too full is replaced by a larger one.
 type table struct {
 	slots atomic.Pointer[[]slot]
-	taken int // slots that have a key, those of removed keys too; the writer's
+	taken int // slots with a key, removed ones included; the writer's
 	live  atomic.Int64
 }
 
@@ -40,10 +40,10 @@ func newTable() *table {
 	return t
 }
 
-// search is the slot of key, or the free one where it would be.
+// search returns the slot of key, or the free one where it would be stored.
 func search(slots []slot, key uint64) (s *slot, value uint64) {
 	mask := uint64(len(slots) - 1)
-	// Keys mostly count up; the golden ratio spreads them.
+	// Fibonacci hashing: keys are mostly sequential.
 	for i := key * 0x9e3779b97f4a7c15 >> bits.LeadingZeros64(mask); ; i = (i + 1) & mask {
 		s = &slots[i]
 		if value = s.value.Load(); value == free || s.key.Load() == key {
@@ -52,13 +52,13 @@ func search(slots []slot, key uint64) (s *slot, value uint64) {
 	}
 }
 
-// get is where the row of key is.
+// get returns the place of key.
 func (t *table) get(key uint64) (place, bool) {
 	_, v := search(*t.slots.Load(), key)
 	return place(v - 2), v > removed
 }
 
-// put is the writer's.
+// put sets the place of key. Only the writer may call it.
 func (t *table) put(key uint64, at place) {
 	s, v := search(*t.slots.Load(), key)
 	if v == free {
@@ -75,7 +75,7 @@ func (t *table) put(key uint64, at place) {
 	s.value.Store(uint64(at) + 2)
 }
 
-// remove is the writer's.
+// remove deletes key. Only the writer may call it.
 func (t *table) remove(key uint64) {
 	if s, v := search(*t.slots.Load(), key); v > removed {
 		s.value.Store(removed)
@@ -83,7 +83,7 @@ func (t *table) remove(key uint64) {
 	}
 }
 
-// grow makes a table in which at least half is free, without the removed keys.
+// grow replaces the slots by a table that is at least half free, without the removed keys.
 func (t *table) grow() {
 	old, size := *t.slots.Load(), firstSlot
 	for size < int(t.live.Load()+1)*2 {
@@ -104,7 +104,7 @@ func (t *table) grow() {
 
 func (t *table) bytes() int64 { return int64(len(*t.slots.Load())) * 16 }
 
-// clear is the writer's.
+// clear removes all keys. Only the writer may call it.
 func (t *table) clear() {
 	slots := make([]slot, firstSlot)
 	t.slots.Store(&slots)

@@ -13,7 +13,7 @@ func better(a, b Hit) int {
 	return cmp.Compare(a.Key, b.Key)
 }
 
-// top keeps the best k hits: a heap with the worst of them in front.
+// top keeps the best k hits in a heap whose root is the worst of them.
 type top struct {
 	k    int
 	hits []Hit
@@ -21,7 +21,7 @@ type top struct {
 
 func (t *top) full() bool { return len(t.hits) == t.k }
 
-// worst is the last that is among the best. Only when it is full.
+// worst returns the smallest cosine kept. Only valid when full.
 func (t *top) worst() float32 { return t.hits[0].Cosine }
 
 func (t *top) add(h Hit) {
@@ -57,13 +57,13 @@ func (t *top) add(h Hit) {
 	}
 }
 
-// sorted is what was kept, best first.
+// sorted returns the kept hits, best first.
 func (t *top) sorted() []Hit {
 	slices.SortFunc(t.hits, better)
 	return t.hits
 }
 
-// floor keeps the k largest numbers: a heap with the smallest of them in front.
+// floor keeps the k largest values in a heap whose root is the smallest of them.
 type floor struct {
 	k      int
 	values []float32

@@ -1,14 +1,13 @@
-// Package vector finds the nearest of many vectors by their cosine, exactly, in memory.
+// Package vector is an in-memory index for exact nearest-neighbor search by cosine.
 //
-// A vector is kept as codes of 16 bits in two planes. A search reads the plane of high bytes from end to end with several
-// threads. How far such a short look may be off is known for every row, so rows that cannot be among the nearest are left
-// out for certain; the others are scored by both planes. What comes out is what scoring every row would give: cosines
-// within about 1e-5 of those of the vectors that came in.
+// Vectors are quantized to 16-bit codes in two byte planes. A search scans the plane of high bytes with several threads.
+// The error bound of that first pass is known for every row, so only rows that cannot be among the nearest are pruned; the
+// others are scored with both planes. The result equals scoring every row, with cosines within about 1e-5 of the input.
 //
-// Above some hundred thousand rows a first look at one bit per number can be enough. It is used only while it finds at
-// least 0.99 of what the exact search finds, which is measured on the data and on the queries that come; see [Index.Path].
+// Above some hundred thousand rows a prefilter with one sign bit per dimension may replace the scan. It is used only while
+// its recall against the exact search is at least 0.99, measured on the data and on live queries; see [Index.Path].
 //
-// The inner loops are in C, chosen by what the processor can do, with a twin in Go for builds without a C compiler.
+// The inner loops are in C, chosen by the instruction set, with a Go implementation for builds without a C compiler.
 package vector
 
 import (
@@ -20,41 +19,41 @@ import (
 	"sync/atomic"
 )
 
-// MaxDims is how many numbers a vector may have.
+// MaxDims is the maximum of [Options.Dims].
 const MaxDims = 1 << 15
 
-// What can be wrong with vectors. Nothing is added and nothing is found then.
+// Errors of [Index.Add], which then adds nothing, and of searches.
 var (
 	ErrDims      = errors.New("the vector does not have the index's number of dimensions; use vectors of one model")
-	ErrNotFinite = errors.New("the vector has a number that is infinite or none; make it again")
-	ErrZero      = errors.New("the vector is all zeros and points nowhere; make it again")
+	ErrNotFinite = errors.New("the vector holds NaN or infinity; embed the text again")
+	ErrZero      = errors.New("the vector is zero; embed the text again")
 	ErrClosed    = errors.New("the index is closed")
 )
 
-// Prefilter says whether large indexes may look at one bit per number first.
+// Prefilter selects whether large indexes may use the 1-bit prefilter.
 type Prefilter int
 
-// What [Options] can ask for.
+// Values of [Prefilter].
 const (
-	Auto Prefilter = iota // while it finds at least 0.99 of what there is
+	Auto Prefilter = iota // while its recall is at least 0.99
 	Off                   // never
 )
 
-// Options say how an index works.
+// Options configure an index.
 type Options struct {
 	Dims      int
-	Threads   int // that one search uses; 0 = as many as Go has
+	Threads   int // per search; 0 = GOMAXPROCS
 	Prefilter Prefilter
 }
 
-// Hit is one key that was found.
+// Hit is a key and the cosine of its vector to the query.
 type Hit struct {
 	Key    uint64
 	Cosine float32
 }
 
-// Index holds one vector per key and finds the nearest. Readers never wait for writers. Writers wait for one another.
-// The zero value is not usable. Its memory is not the heap's: [Index.Close] gives it back.
+// Index holds one vector per key. Readers never block on writers; writers are serialized. The zero value is not usable. Its
+// memory is outside of the Go heap: [Index.Close] releases it.
 type Index struct {
 	dims, stride int
 	threads      int
@@ -63,32 +62,32 @@ type Index struct {
 
 	current atomic.Pointer[snapshot]
 	table   *table
-	mapped  atomic.Int64 // bytes reserved
+	mapped  atomic.Int64 // bytes allocated outside of the heap
 	scratch sync.Pool    // of *scratch
 
 	mu     sync.Mutex // of writers
 	nextID uint32     // of segments
 
 	latest    atomic.Pointer[generation] // of the prefilter, also when it is off
-	building  bool                       // a new one; the writers'
-	changes   int                        // rows that came or went since it was built; the writers'
-	notBefore int                        // rows, after building one failed; the writers'
+	building  bool                       // a new generation is being built; guarded by mu
+	changes   int                        // rows added or removed since it was built; guarded by mu
+	notBefore int                        // rows needed for the next attempt after a failed build; guarded by mu
 
 	background background
 }
 
-// tuning is what tests make small.
+// tuning holds the thresholds that tests lower.
 type tuning struct {
 	kernels      kernels
-	firstRows    int // room of the first segment
-	mostRows     int // room of the largest
-	fewDead      int // dead rows that are never worth rewriting a segment
-	threadBytes  int // that one thread reads rather than start another
-	prefilterAt  int // rows
-	candidates   int // of the prefilter, at least
-	measureRows  int // rows that are searched for when the prefilter is built
-	measureFirst int // queries that are measured then
-	measureEvery int // one in so many after that
+	firstRows    int // capacity of the first segment
+	mostRows     int // capacity of the largest
+	fewDead      int // dead rows up to which a segment is not rewritten
+	threadBytes  int // minimum bytes to scan per thread
+	prefilterAt  int // rows from which the prefilter is built
+	candidates   int // minimum that pass the prefilter
+	measureRows  int // rows used as queries to measure a new prefilter
+	measureFirst int // live queries measured before it is used
+	measureEvery int // one in so many queries is measured after that
 }
 
 func usual() tuning {
@@ -125,16 +124,16 @@ func newIndex(o Options, t tuning) (*Index, error) {
 	return x, nil
 }
 
-// Has reports whether there is a vector of key.
+// Has reports whether the index has a vector of key.
 func (x *Index) Has(key uint64) bool {
 	_, ok := x.table.get(key)
 	return ok
 }
 
-// Len is how many vectors there are.
+// Len returns the number of vectors.
 func (x *Index) Len() int { return int(x.table.live.Load()) }
 
-// Bytes is how much memory the index has in use.
+// Bytes returns the memory in use.
 func (x *Index) Bytes() int64 {
 	r := x.read()
 	defer r.drop()
@@ -149,7 +148,7 @@ func (x *Index) Bytes() int64 {
 	return total
 }
 
-// Close gives the memory back, as soon as the searches under way are done. Nothing is found any more.
+// Close releases the memory once running searches are done. Later calls fail with [ErrClosed]. It is idempotent.
 func (x *Index) Close() error {
 	x.background.close()
 	x.mu.Lock()
@@ -163,9 +162,9 @@ func (x *Index) Close() error {
 	return nil
 }
 
-// extent is the largest number of a vector and the square of its length, or what is wrong with it.
+// extent returns the largest absolute component of v and its squared length, or [ErrNotFinite] or [ErrZero].
 func extent(v []float32) (most float32, square float64, err error) {
-	var top uint32 // as integers, so that what is no number comes out above infinity
+	var top uint32 // compared as integers, so that NaN sorts above infinity
 	for _, f := range v {
 		top = max(top, math.Float32bits(f)&^(1<<31))
 		square += float64(f) * float64(f)
@@ -179,17 +178,17 @@ func extent(v []float32) (most float32, square float64, err error) {
 	return math.Float32frombits(top), square, nil
 }
 
-// query is a vector that is looked for, in the forms that the loops need.
+// query is a query vector in the forms that the kernels need.
 type query struct {
 	unit   []float32 // of length 1, with zeros up to the stride
 	codes  []int16
 	planes []int8 // the codes' high bytes and then their low bytes
 	bias   int32  // 128 times the sum of the codes: rows have 128 added to their high bytes
 	factor float32
-	off    float32 // how far a first look may be off, beside what each row says
+	off    float32 // error bound of the first pass, in addition to that of each row
 }
 
-// prepare makes a query of q.
+// prepare validates and quantizes a query vector.
 func (x *Index) prepare(q []float32) (*query, error) {
 	if len(q) != x.dims {
 		return nil, fmt.Errorf("%w: %d, not %d", ErrDims, len(q), x.dims)
@@ -214,8 +213,8 @@ func (x *Index) prepare(q []float32) (*query, error) {
 		lost += d * d
 	}
 	out.factor = float32(256 * step * perLength)
-	// Twice what the query's own codes lose, because a row's high bytes alone may be a bit longer than 1. The rest is for
-	// sums that are rounded.
+	// Twice the quantization error of the query, because the high bytes of a row alone may be slightly longer than 1. The
+	// rest bounds the rounding of sums.
 	out.off = float32(2*math.Sqrt(lost)*perLength + 4e-6 + 1e-9*float64(x.dims))
 	return out, nil
 }

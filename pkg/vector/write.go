@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Add puts in the vector of each key; vectors are one after the other. A key that is there is replaced, and of a key that
-// is given twice the last counts. All of them are there for readers at once, or with an error none.
+// Add stores the vector of each key; vectors are concatenated in the order of keys. An existing key is replaced, and of a key
+// given twice the last vector wins. Readers see all of them at once, or none on an error.
 func (x *Index) Add(keys []uint64, vectors []float32) error {
 	if len(vectors) != len(keys)*x.dims {
 		return fmt.Errorf("%w: %d numbers for %d vectors of %d", ErrDims, len(vectors), len(keys), x.dims)
@@ -31,20 +31,20 @@ func (x *Index) Add(keys []uint64, vectors []float32) error {
 	return nil
 }
 
-// run is rows that stand one after the other in a segment.
+// run is a range of consecutive rows of a segment.
 type run struct {
 	seg      *segment
 	first, n int
 }
 
-// batch is what one Add wrote, before readers see it.
+// batch is what one Add wrote before it is published.
 type batch struct {
-	tail  *segment // the segment that was there to write to; nil when there was none
+	tail  *segment // the existing segment that rows are appended to; nil when there is none
 	fresh []*segment
 	runs  []run
 }
 
-// abandon forgets what was written.
+// abandon discards the unpublished rows.
 func (b *batch) abandon() {
 	if b.tail != nil {
 		b.tail.used = int(b.tail.published.Load())
@@ -52,14 +52,14 @@ func (b *batch) abandon() {
 	b.done()
 }
 
-// done gives the new segments into the hands of the snapshots that hold them, if any.
+// done drops the writer's references to the new segments. A published snapshot holds its own.
 func (b *batch) done() {
 	for _, s := range b.fresh {
 		s.mem.drop()
 	}
 }
 
-// write puts the vectors behind what readers see.
+// write quantizes the vectors into rows that readers do not see yet.
 func (x *Index) write(keys []uint64, vectors []float32) (*batch, error) {
 	b := new(batch)
 	if v := x.current.Load().views; len(v) > 0 {
@@ -96,7 +96,7 @@ func (x *Index) write(keys []uint64, vectors []float32) (*batch, error) {
 	return b, nil
 }
 
-// repeated marks the keys that come again later; nil when none does.
+// repeated marks the keys that occur again later; nil when none does.
 func repeated(keys []uint64) []bool {
 	if len(keys) < 2 {
 		return nil
@@ -118,7 +118,7 @@ func repeated(keys []uint64) []bool {
 	return out
 }
 
-// twice reports whether a sorted list has something twice.
+// twice reports whether a sorted list has duplicates.
 func twice(sorted []uint64) bool {
 	for i := 1; i < len(sorted); i++ {
 		if sorted[i] == sorted[i-1] {
@@ -128,7 +128,7 @@ func twice(sorted []uint64) bool {
 	return false
 }
 
-// roomFor is the room of a segment that n rows are to be written to now, and more later. It doubles with the index.
+// roomFor returns the capacity of a new segment for n rows now and more later. It grows with the index.
 func (x *Index) roomFor(n int) int {
 	return max(x.tuning.firstRows, min(x.tuning.mostRows, max(n, x.Len())))
 }
@@ -138,7 +138,7 @@ func (x *Index) addSegment(room int) (*segment, error) {
 	return newSegment(x.nextID, room, x.stride, &x.mapped)
 }
 
-// quantize writes n vectors behind the rows that seg has. Of an error it says at which vector.
+// quantize appends n vectors to seg without counting them as used. On an error, bad is the index of the rejected vector.
 func (x *Index) quantize(seg *segment, vectors []float32, n int) (bad int, err error) {
 	for done := 0; done < n; {
 		done += x.tuning.kernels.quantize(vectors[done*x.dims:], x.dims, &seg.rows, seg.used+done, n-done)
@@ -149,7 +149,7 @@ func (x *Index) quantize(seg *segment, vectors []float32, n int) (bad int, err e
 		if _, _, err := extent(v); err != nil {
 			return done, err
 		}
-		// So small that one divided by it would be infinite. Its direction is as good as any.
+		// So small that its reciprocal would be infinite: scaled up, which keeps its direction.
 		large := make([]float32, len(v))
 		for i, f := range v {
 			large[i] = float32(math.Ldexp(float64(f), 100))
@@ -160,7 +160,7 @@ func (x *Index) quantize(seg *segment, vectors []float32, n int) (bad int, err e
 	return 0, nil
 }
 
-// commit lets readers see what was written, and nothing else of the same keys.
+// commit publishes a batch and marks the former rows of its keys dead.
 func (x *Index) commit(b *batch) error {
 	e := edit{x: x}
 	defer e.done()
@@ -200,7 +200,7 @@ func (x *Index) commit(b *batch) error {
 	return nil
 }
 
-// bitsOf writes the bits of those rows of v that have none yet.
+// bitsOf writes the missing sign bits of the rows of v; without a prefilter it does nothing.
 func (x *Index) bitsOf(v *view, g *generation) {
 	if v.bits == nil {
 		return
@@ -211,7 +211,7 @@ func (x *Index) bitsOf(v *view, g *generation) {
 	}
 }
 
-// Remove takes keys out, and returns how many were there.
+// Remove deletes keys and returns how many existed.
 func (x *Index) Remove(keys ...uint64) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -237,23 +237,23 @@ func (x *Index) Remove(keys ...uint64) int {
 	return len(gone)
 }
 
-// changed looks after the index when n rows came or went.
+// changed compacts the index and schedules the prefilter after n rows were added or removed. The caller holds mu.
 func (x *Index) changed(n int) {
-	// Without memory to rewrite segments the dead rows stay where they are. They are dead all the same.
+	// It fails only for lack of memory; then dead rows keep their space.
 	_ = x.compact()
 	x.changes += n
 	x.tend()
 }
 
-// edit is the next snapshot in the making; s is nil while nothing differs from the one before.
+// edit builds the next snapshot; s is nil while nothing differs from the current one.
 type edit struct {
 	x      *Index
 	s      *snapshot
-	own    []bool   // of a view: its marks of the dead are not shared with the snapshot before
-	planes []*plane // made here
+	own    []bool   // by view: its bitmap of dead rows is not shared with the current snapshot
+	planes []*plane // created by this edit
 }
 
-// begin makes e a copy of what readers see.
+// begin copies the current snapshot into e, once.
 func (e *edit) begin() {
 	if e.s != nil {
 		return
@@ -280,7 +280,7 @@ func (e *edit) kill(at place) {
 	v.deads++
 }
 
-// append puts a segment behind the others, with room for bits if the others have them.
+// append adds a segment, with a plane of sign bits if there is a prefilter.
 func (e *edit) append(seg *segment) error {
 	e.begin()
 	v := view{seg: seg, count: seg.used}
@@ -296,7 +296,7 @@ func (e *edit) append(seg *segment) error {
 	return nil
 }
 
-// done gives the new planes into the hands of the snapshots that hold them, if any.
+// done drops the writer's references to the new planes. A published snapshot holds its own.
 func (e *edit) done() {
 	for _, p := range e.planes {
 		p.mem.drop()
