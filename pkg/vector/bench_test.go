@@ -94,13 +94,13 @@ func BenchmarkNearest(b *testing.B) {
 		for _, p := range []Prefilter{Off, Auto} {
 			path := "exact"
 			if p == Auto {
-				if path = "1bit"; n < usual().prefilterAt {
+				if path = "1bit"; n < defaultTuning().prefilterAt {
 					continue
 				}
 			}
 			b.Run(name+"/"+path, func(b *testing.B) {
 				x, d := benchIndex(b, n, Options{Dims: benchDims, Prefilter: p})
-				for i := range 2 * usual().measureFirst { // until it is proven
+				for i := range 2 * defaultTuning().measureFirst { // until it is proven
 					nearest(b, x, d.query(i), 20, nil)
 				}
 				if p == Auto && !strings.HasPrefix(x.Path(), "1-bit") {

@@ -26,11 +26,11 @@ func (x *Index) compact() error {
 			total += n
 		}
 	}
-	return x.rewrite(which, total)
+	return x.rewriteSegments(which, total)
 }
 
-// rewrite moves the live rows of the views with these indexes, total of them, to new segments.
-func (x *Index) rewrite(which []int, total int) error {
+// rewriteSegments moves the live rows of the views with these indexes, total of them, to new segments.
+func (x *Index) rewriteSegments(which []int, total int) error {
 	now := x.current.Load()
 	e := edit{x: x, s: &snapshot{gen: now.gen}}
 	defer e.done()
@@ -58,7 +58,7 @@ func (x *Index) rewrite(which []int, total int) error {
 		if err := e.append(seg); err != nil {
 			return err
 		}
-		x.bitsOf(&e.s.views[len(e.s.views)-1], e.s.gen)
+		x.fillSigns(&e.s.views[len(e.s.views)-1], e.s.gen)
 	}
 	if last != nil {
 		last[0].count = last[0].seg.used
@@ -78,7 +78,7 @@ func (x *Index) rewrite(which []int, total int) error {
 // copyLive copies the live rows of views, total of them, to new segments of b. With spare, these have room for later rows too.
 func (x *Index) copyLive(b *batch, views []view, total int, spare bool) error {
 	for i := range views {
-		for _, r := range alive(&views[i]) {
+		for _, r := range liveRuns(&views[i]) {
 			for r.n > 0 {
 				n := len(b.fresh)
 				if n == 0 || b.fresh[n-1].used == b.fresh[n-1].room {
@@ -100,8 +100,8 @@ func (x *Index) copyLive(b *batch, views []view, total int, spare bool) error {
 	return nil
 }
 
-// alive returns the live rows of v as runs.
-func alive(v *view) (out []run) {
+// liveRuns returns the live rows of v as runs.
+func liveRuns(v *view) (out []run) {
 	for i := 0; i < v.seg.used; i++ {
 		if v.isDead(uint32(i)) {
 			continue

@@ -131,11 +131,11 @@ func TestClose(t *testing.T) {
 	if x.mapped.Load() == 0 {
 		t.Error("memory is gone under a reader")
 	}
-	p, err := x.prepare(v[:8])
+	p, err := x.prepareQuery(v[:8])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if hits := x.exact(r, p, 1, nil, 1); len(hits) != 1 || hits[0].Key != 0 {
+	if hits := x.searchExact(r, p, 1, nil, 1); len(hits) != 1 || hits[0].Key != 0 {
 		t.Errorf("the reader found %v", hits)
 	}
 	r.drop()

@@ -2,17 +2,17 @@ package vector
 
 import "slices"
 
-// few returns how many rows pass the prefilter for k hits.
-func (x *Index) few(k int) int { return max(x.tuning.candidates, 16*k) }
+// candidateCount returns how many rows pass the prefilter for k hits.
+func (x *Index) candidateCount(k int) int { return max(x.tuning.candidates, 16*k) }
 
-// filtered searches with the prefilter once its recall is proven. Until then, and for one in measureEvery queries, it searches
+// searchPrefiltered searches with the prefilter once its recall is proven. Until then, and for one in measureEvery queries, it searches
 // exactly and measures the prefilter.
-func (x *Index) filtered(r reading, g *generation, q *query, k int, keep func(uint64) bool) []Hit {
+func (x *Index) searchPrefiltered(r reading, g *generation, q *query, k int, keep func(uint64) bool) []Hit {
 	if g.proven.Load() && g.queries.Add(1)%uint64(x.tuning.measureEvery) != 0 {
 		return x.hamming(r, g, q, k, keep, x.threads)
 	}
 	out := x.compare(r, g, q, k, keep, x.threads, &g.live)
-	x.judge(g, &g.live, x.tuning.measureFirst)
+	x.judgePrefilter(g, &g.live, x.tuning.measureFirst)
 	return out
 }
 
@@ -55,14 +55,14 @@ func (x *Index) hamming(r reading, g *generation, q *query, k int, keep func(uin
 		}
 		x.scratch.Put(other)
 	}
-	hits := x.closest(r, q, k, keep, w, starts)
+	hits := x.scoreClosest(r, q, k, keep, w, starts)
 	x.scratch.Put(w)
 	return hits
 }
 
-// closest scores rows by ascending distance until few(k) live rows that keep accepts were scored.
-func (x *Index) closest(r reading, q *query, k int, keep func(uint64) bool, w *scratch, starts []int) []Hit {
-	best, want, seen := top{k: k}, x.few(k), 0
+// scoreClosest scores rows by ascending distance until candidateCount(k) live rows that keep accepts were scored.
+func (x *Index) scoreClosest(r reading, q *query, k int, keep func(uint64) bool, w *scratch, starts []int) []Hit {
+	best, want, seen := top{k: k}, x.candidateCount(k), 0
 	// Each round takes more rows than the one before, because dead rows and those that keep rejects do not count.
 	for from, round := 0, want; from <= x.stride && seen < want; round *= 4 {
 		to, in := from, 0

@@ -165,7 +165,7 @@ func recall(want []exactHit, got []Hit, k int, off float64) float64 {
 // open makes an index that is closed at the end of the test.
 func open(t testing.TB, o Options, change ...func(*tuning)) *Index {
 	t.Helper()
-	u := usual()
+	u := defaultTuning()
 	for _, c := range change {
 		c(&u)
 	}

@@ -40,7 +40,7 @@ func quantized(t testing.TB, vectors []float32, dims int) *rows {
 
 func queryOf(t testing.TB, v []float32) *query {
 	t.Helper()
-	q, err := open(t, Options{Dims: len(v)}).prepare(v)
+	q, err := open(t, Options{Dims: len(v)}).prepareQuery(v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +305,7 @@ func FuzzKernels(f *testing.F) {
 		if done == 0 {
 			return
 		}
-		q, err := (&Index{dims: dims, stride: want.stride}).prepare(vectors[(done-1)*dims : done*dims])
+		q, err := (&Index{dims: dims, stride: want.stride}).prepareQuery(vectors[(done-1)*dims : done*dims])
 		if err != nil {
 			t.Fatal(err)
 		}

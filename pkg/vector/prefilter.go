@@ -79,9 +79,9 @@ func (x *Index) Path() string {
 	return fmt.Sprintf("1-bit prefilter (%s), %s", g.verdict(), level)
 }
 
-// tend schedules a build of the prefilter when there are enough rows, and a rebuild when half as many were added or removed as it
+// schedulePrefilter schedules a build of the prefilter when there are enough rows, and a rebuild when half as many were added or removed as it
 // was built with. The caller holds mu.
-func (x *Index) tend() {
+func (x *Index) schedulePrefilter() {
 	if x.prefilter != Auto {
 		return
 	}
@@ -116,7 +116,7 @@ func (x *Index) build() {
 			}
 		}
 	}
-	if x.replace(g, planes) {
+	if x.installGeneration(g, planes) {
 		x.measure(g)
 	}
 }
@@ -142,8 +142,8 @@ func (x *Index) bits(planes map[*segment]*plane, seg *segment, count int, g *gen
 	return true
 }
 
-// replace installs g as the current generation. It reports false when g is unusable or the index is closed.
-func (x *Index) replace(g *generation, planes map[*segment]*plane) bool {
+// installGeneration installs g as the current generation. It reports false when g is unusable or the index is closed.
+func (x *Index) installGeneration(g *generation, planes map[*segment]*plane) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.building, x.changes = false, 0
@@ -162,7 +162,7 @@ func (x *Index) replace(g *generation, planes map[*segment]*plane) bool {
 		v.bits = planes[v.seg]
 	}
 	if !usable {
-		e.s.strip()
+		e.s.removePrefilter()
 		if g.centre != nil { // enough rows, so memory was short
 			x.notBefore = g.built + g.built/2
 		}
@@ -173,8 +173,8 @@ func (x *Index) replace(g *generation, planes map[*segment]*plane) bool {
 	return usable
 }
 
-// strip removes the prefilter from an unpublished snapshot.
-func (s *snapshot) strip() {
+// removePrefilter removes the prefilter from an unpublished snapshot.
+func (s *snapshot) removePrefilter() {
 	s.gen = nil
 	for i := range s.views {
 		s.views[i].bits = nil
@@ -185,7 +185,7 @@ func (s *snapshot) strip() {
 func (x *Index) centre(r reading) []float32 {
 	sum, n := make([]float64, x.stride), 0
 	step := max(1, r.live()/centreRows)
-	r.some(step, func(v *view, row int) bool {
+	r.eachSample(step, func(v *view, row int) bool {
 		high, low := v.seg.high[row*x.stride:], v.seg.low[row*x.stride:]
 		for i := range x.dims {
 			sum[i] += float64(code(high[i], low[i])) * float64(v.seg.scale[row])
@@ -203,8 +203,8 @@ func (x *Index) centre(r reading) []float32 {
 	return out
 }
 
-// some calls f for every step-th live row until f returns false.
-func (r reading) some(step int, f func(v *view, row int) bool) {
+// eachSample calls f for every step-th live row until f returns false.
+func (r reading) eachSample(step int, f func(v *view, row int) bool) {
 	n := 0
 	for i := range r.views {
 		v := &r.views[i]
@@ -231,7 +231,7 @@ func (x *Index) measure(g *generation) {
 		return
 	}
 	step := max(1, r.live()/x.tuning.measureRows)
-	r.some(step, func(v *view, row int) bool {
+	r.eachSample(step, func(v *view, row int) bool {
 		if x.background.stopped() || g.off.Load() {
 			return false
 		}
@@ -239,7 +239,7 @@ func (x *Index) measure(g *generation) {
 		for i := range q {
 			q[i] = float32(code(v.seg.high[row*x.stride+i], v.seg.low[row*x.stride+i]))
 		}
-		p, err := x.prepare(q)
+		p, err := x.prepareQuery(q)
 		if err != nil {
 			return false // a row is never zero
 		}
@@ -249,12 +249,12 @@ func (x *Index) measure(g *generation) {
 		x.compare(r, g, p, k, other, 1, &g.rows)
 		return true
 	})
-	x.judge(g, &g.rows, 1)
+	x.judgePrefilter(g, &g.rows, 1)
 }
 
 // compare searches exactly and with the prefilter, records the recall in to, and returns the exact hits.
 func (x *Index) compare(r reading, g *generation, q *query, k int, keep func(uint64) bool, threads int, to *tally) []Hit {
-	right := x.exact(r, q, k, keep, threads)
+	right := x.searchExact(r, q, k, keep, threads)
 	if len(right) == 0 {
 		return nil
 	}
@@ -271,9 +271,9 @@ func (x *Index) compare(r reading, g *generation, q *query, k int, keep func(uin
 	return right
 }
 
-// judge turns the prefilter off when its recall is below enough, given at least least measurements. Live queries with a sufficient
+// judgePrefilter turns the prefilter off when its recall is below enough, given at least least measurements. Live queries with a sufficient
 // recall prove it.
-func (x *Index) judge(g *generation, by *tally, least int) {
+func (x *Index) judgePrefilter(g *generation, by *tally, least int) {
 	g.mu.Lock()
 	recall, _ := by.recall()
 	n := by.n
@@ -298,6 +298,6 @@ func (x *Index) dropBits(g *generation) {
 	}
 	e := edit{x: x}
 	e.begin()
-	e.s.strip()
+	e.s.removePrefilter()
 	x.publish(e.s)
 }

@@ -50,7 +50,7 @@ func TestPrefilterStaysOnWithHighRecall(t *testing.T) {
 			t.Errorf("%d queries were measured", g.live.n)
 		}
 		// The bits are counted, and there only while they are used.
-		x.judge(x.latest.Load(), failed(), 1)
+		x.judgePrefilter(x.latest.Load(), failed(), 1)
 		x.background.wait()
 		if off := x.Bytes(); off != bytes-n*dims/8 {
 			t.Errorf("%d bytes without the bits of %d", off, bytes)
@@ -175,7 +175,7 @@ func TestPrefilterAndKeep(t *testing.T) {
 			"one": func(k uint64) bool { return k == 2999 }, "none": func(uint64) bool { return false },
 		} {
 			q := c.spread(1) // far from all: the bits say little
-			p, err := x.prepare(q)
+			p, err := x.prepareQuery(q)
 			if err != nil {
 				t.Fatal(name, err)
 			}
@@ -189,7 +189,7 @@ func TestPrefilterAndKeep(t *testing.T) {
 					t.Errorf("%s: %d does not count", name, h.Key)
 				}
 			}
-			if len(want) <= x.few(10) { // then all of them are scored
+			if len(want) <= x.candidateCount(10) { // then all of them are scored
 				model.check(t, q, 10, keep, got, tolerance(dims))
 			}
 		}

@@ -11,7 +11,7 @@ import (
 // Nearest returns the k keys with the largest cosine to q, best first, ties by smaller key. keep, when not nil, filters keys;
 // it must be fast, and is called from several goroutines but never concurrently.
 func (x *Index) Nearest(q []float32, k int, keep func(key uint64) bool) ([]Hit, error) {
-	p, err := x.prepare(q)
+	p, err := x.prepareQuery(q)
 	if err != nil {
 		return nil, err
 	}
@@ -23,15 +23,15 @@ func (x *Index) Nearest(q []float32, k int, keep func(key uint64) bool) ([]Hit, 
 	if k = min(k, r.live()); k <= 0 {
 		return nil, nil
 	}
-	if g := r.gen; g != nil && !g.off.Load() && x.few(k)*4 <= r.live() {
-		return x.filtered(r, g, p, k, keep), nil
+	if g := r.gen; g != nil && !g.off.Load() && x.candidateCount(k)*4 <= r.live() {
+		return x.searchPrefiltered(r, g, p, k, keep), nil
 	}
-	return x.exact(r, p, k, keep, x.threads), nil
+	return x.searchExact(r, p, k, keep, x.threads), nil
 }
 
 // Cosines scores keys in the order given. Keys that are not in the index are left out.
 func (x *Index) Cosines(q []float32, keys []uint64) ([]Hit, error) {
-	p, err := x.prepare(q)
+	p, err := x.prepareQuery(q)
 	if err != nil {
 		return nil, err
 	}
@@ -160,9 +160,9 @@ func inParallel(n int, do func(worker int)) {
 // workers returns how many threads to use for scanning so many bytes, at most most.
 func (x *Index) workers(bytes, most int) int { return max(1, min(most, bytes/x.tuning.threadBytes)) }
 
-// exact scans all rows, prunes those whose upper bound is below the k-th best lower bound, and scores the rest by descending
+// searchExact scans all rows, prunes those whose upper bound is below the k-th best lower bound, and scores the rest by descending
 // upper bound until no other can be among the best k.
-func (x *Index) exact(r reading, q *query, k int, keep func(uint64) bool, threads int) []Hit {
+func (x *Index) searchExact(r reading, q *query, k int, keep func(uint64) bool, threads int) []Hit {
 	s := exactSearch{x: x, units: units{reading: r}, q: q, k: k, keep: keep}
 	s.floor.Store(math.Float32bits(float32(math.Inf(-1))))
 	all := make([]*scratch, x.workers(r.total()*x.stride, threads))
@@ -283,12 +283,12 @@ func (s *exactSearch) scan(w *scratch, view, first, n int) {
 		w.found = append(w.found, candidate{up + s.q.off, int32(view), row})
 	}
 	if w.floor.full() {
-		raise(&s.floor, w.floor.values[0])
+		raiseFloor(&s.floor, w.floor.values[0])
 	}
 }
 
-// raise atomically sets bits to those of v if v is larger.
-func raise(bits *atomic.Uint32, v float32) {
+// raiseFloor atomically sets bits to those of v if v is larger.
+func raiseFloor(bits *atomic.Uint32, v float32) {
 	for {
 		old := bits.Load()
 		if math.Float32frombits(old) >= v || bits.CompareAndSwap(old, math.Float32bits(v)) {

@@ -90,7 +90,7 @@ type tuning struct {
 	measureEvery int // one in so many queries is measured after that
 }
 
-func usual() tuning {
+func defaultTuning() tuning {
 	return tuning{
 		kernels: available[len(available)-1], firstRows: 4096, mostRows: 1 << 16, fewDead: 64, threadBytes: 2 << 20,
 		prefilterAt: 300_000, candidates: 2048, measureRows: 32, measureFirst: 32, measureEvery: 64,
@@ -98,7 +98,7 @@ func usual() tuning {
 }
 
 // New returns an empty index.
-func New(o Options) (*Index, error) { return newIndex(o, usual()) }
+func New(o Options) (*Index, error) { return newIndex(o, defaultTuning()) }
 
 func newIndex(o Options, t tuning) (*Index, error) {
 	switch {
@@ -162,8 +162,8 @@ func (x *Index) Close() error {
 	return nil
 }
 
-// extent returns the largest absolute component of v and its squared length, or [ErrNotFinite] or [ErrZero].
-func extent(v []float32) (most float32, square float64, err error) {
+// measureExtent returns the largest absolute component of v and its squared length, or [ErrNotFinite] or [ErrZero].
+func measureExtent(v []float32) (most float32, square float64, err error) {
 	var top uint32 // compared as integers, so that NaN sorts above infinity
 	for _, f := range v {
 		top = max(top, math.Float32bits(f)&^(1<<31))
@@ -188,12 +188,12 @@ type query struct {
 	off    float32 // error bound of the first pass, in addition to that of each row
 }
 
-// prepare validates and quantizes a query vector.
-func (x *Index) prepare(q []float32) (*query, error) {
+// prepareQuery validates and quantizes a query vector.
+func (x *Index) prepareQuery(q []float32) (*query, error) {
 	if len(q) != x.dims {
 		return nil, fmt.Errorf("%w: %d, not %d", ErrDims, len(q), x.dims)
 	}
-	most, square, err := extent(q)
+	most, square, err := measureExtent(q)
 	if err != nil {
 		return nil, err
 	}

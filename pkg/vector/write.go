@@ -27,7 +27,7 @@ func (x *Index) Add(keys []uint64, vectors []float32) error {
 	if err := x.commit(b); err != nil {
 		return err
 	}
-	x.changed(len(keys))
+	x.maintain(len(keys))
 	return nil
 }
 
@@ -66,7 +66,7 @@ func (x *Index) write(keys []uint64, vectors []float32) (*batch, error) {
 		b.tail = v[len(v)-1].seg
 	}
 	seg := b.tail
-	again := repeated(keys)
+	again := markRepeated(keys)
 	for i := 0; i < len(keys); {
 		if again != nil && again[i] {
 			i++
@@ -96,8 +96,8 @@ func (x *Index) write(keys []uint64, vectors []float32) (*batch, error) {
 	return b, nil
 }
 
-// repeated marks the keys that occur again later; nil when none does.
-func repeated(keys []uint64) []bool {
+// markRepeated marks the keys that occur again later; nil when none does.
+func markRepeated(keys []uint64) []bool {
 	if len(keys) < 2 {
 		return nil
 	}
@@ -106,7 +106,7 @@ func repeated(keys []uint64) []bool {
 		sorted = slices.Clone(keys)
 		slices.Sort(sorted)
 	}
-	if !twice(sorted) {
+	if !hasDuplicates(sorted) {
 		return nil
 	}
 	out := make([]bool, len(keys))
@@ -118,8 +118,8 @@ func repeated(keys []uint64) []bool {
 	return out
 }
 
-// twice reports whether a sorted list has duplicates.
-func twice(sorted []uint64) bool {
+// hasDuplicates reports whether a sorted list has duplicates.
+func hasDuplicates(sorted []uint64) bool {
 	for i := 1; i < len(sorted); i++ {
 		if sorted[i] == sorted[i-1] {
 			return true
@@ -146,7 +146,7 @@ func (x *Index) quantize(seg *segment, vectors []float32, n int) (bad int, err e
 			break
 		}
 		v := vectors[done*x.dims : (done+1)*x.dims]
-		if _, _, err := extent(v); err != nil {
+		if _, _, err := measureExtent(v); err != nil {
 			return done, err
 		}
 		// So small that its reciprocal would be infinite: scaled up, which keeps its direction.
@@ -179,11 +179,11 @@ func (x *Index) commit(b *batch) error {
 	}
 	if e.s == nil {
 		now := x.current.Load()
-		x.bitsOf(&now.views[len(now.views)-1], now.gen)
+		x.fillSigns(&now.views[len(now.views)-1], now.gen)
 	} else {
 		for i := range e.s.views {
 			v := &e.s.views[i]
-			x.bitsOf(v, e.s.gen)
+			x.fillSigns(v, e.s.gen)
 			v.count = v.seg.used
 		}
 		x.publish(e.s)
@@ -200,8 +200,8 @@ func (x *Index) commit(b *batch) error {
 	return nil
 }
 
-// bitsOf writes the missing sign bits of the rows of v; without a prefilter it does nothing.
-func (x *Index) bitsOf(v *view, g *generation) {
+// fillSigns writes the missing sign bits of the rows of v; without a prefilter it does nothing.
+func (x *Index) fillSigns(v *view, g *generation) {
 	if v.bits == nil {
 		return
 	}
@@ -233,16 +233,16 @@ func (x *Index) Remove(keys ...uint64) int {
 	for key := range gone {
 		x.table.remove(key)
 	}
-	x.changed(len(gone))
+	x.maintain(len(gone))
 	return len(gone)
 }
 
-// changed compacts the index and schedules the prefilter after n rows were added or removed. The caller holds mu.
-func (x *Index) changed(n int) {
+// maintain compacts the index and schedules the prefilter after n rows were added or removed. The caller holds mu.
+func (x *Index) maintain(n int) {
 	// It fails only for lack of memory; then dead rows keep their space.
 	_ = x.compact()
 	x.changes += n
-	x.tend()
+	x.schedulePrefilter()
 }
 
 // edit builds the next snapshot; s is nil while nothing differs from the current one.
