@@ -28,7 +28,7 @@ import (
 )
 
 var (
-	n      = flag.Int("n", 200, "questions to each house")
+	n      = flag.Int("n", 200, "questions to each system")
 	each   = flag.Duration("each", 100*time.Millisecond, "how long the model takes for each answer")
 	check  = flag.Bool("check", false, "exit 1 when the limit does not hold")
 	asJSON = flag.Bool("json", false, "print JSON")
@@ -49,9 +49,9 @@ func fail(err error) {
 	}
 }
 
-// row is what one house showed.
+// row is the result of one system.
 type row struct {
-	House  string  `json:"house"`
+	System string  `json:"system"`
 	P50    float64 `json:"p50_ms"`
 	P95    float64 `json:"p95_ms"`
 	Ratio  float64 `json:"ratio"` // of the median to that without a critic
@@ -64,7 +64,7 @@ func run() error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	good := scriptserver.Reply{Content: "Feedback: It is right. [RESULT] 5"}
 	hangs := scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}
-	var houses []*house
+	var systems []*system
 	for _, h := range []struct {
 		name   string
 		critic bool
@@ -75,11 +75,11 @@ func run() error {
 			return err
 		}
 		defer one.close()
-		houses = append(houses, one)
+		systems = append(systems, one)
 	}
 	for i := range *n + 5 { // the first few find the way
-		for k := range houses {
-			h := houses[(i+k)%len(houses)] // nobody is always first
+		for k := range systems {
+			h := systems[(i+k)%len(systems)] // rotates which system goes first
 			took, err := h.ask(i)
 			if err != nil {
 				return fmt.Errorf("%s: %w", h.name, err)
@@ -90,17 +90,17 @@ func run() error {
 		}
 	}
 	var rows []row
-	for _, h := range houses {
+	for _, h := range systems {
 		slices.Sort(h.took)
-		r := row{House: h.name, P50: ms(h.took[len(h.took)/2]), P95: ms(h.took[len(h.took)*95/100]), Grades: h.grades.Load(), Begun: h.model.Stats().Started}
-		r.Ratio, r.Ratio9 = r.P50/ms(houses[0].took[len(h.took)/2]), r.P95/ms(houses[0].took[len(h.took)*95/100])
+		r := row{System: h.name, P50: ms(h.took[len(h.took)/2]), P95: ms(h.took[len(h.took)*95/100]), Grades: h.grades.Load(), Begun: h.model.Stats().Started}
+		r.Ratio, r.Ratio9 = r.P50/ms(systems[0].took[len(h.took)/2]), r.P95/ms(systems[0].took[len(h.took)*95/100])
 		rows = append(rows, r)
 	}
 	if *asJSON {
 		return json.NewEncoder(os.Stdout).Encode(rows)
 	}
 	for _, r := range rows {
-		fmt.Printf("%-15s p50 %7.2f ms (%.3f)  p95 %7.2f ms (%.3f)  %d grades, %d model calls begun\n", r.House, r.P50, r.Ratio, r.P95, r.Ratio9, r.Grades, r.Begun)
+		fmt.Printf("%-15s p50 %7.2f ms (%.3f)  p95 %7.2f ms (%.3f)  %d grades, %d model calls begun\n", r.System, r.P50, r.Ratio, r.P95, r.Ratio9, r.Grades, r.Begun)
 	}
 	if last := rows[len(rows)-1]; *check && last.Ratio > most {
 		return fmt.Errorf("a stalled critic changes the wait by a factor of %.3f, and %.2f is the most", last.Ratio, most)
@@ -110,8 +110,8 @@ func run() error {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// house is a whole Conclave with a model server of its own.
-type house struct {
+// system is a whole Conclave with a model server of its own.
+type system struct {
 	name   string
 	dir    string
 	model  *scriptserver.Server
@@ -125,8 +125,8 @@ type house struct {
 	waiting map[string]chan struct{}
 }
 
-func open(name string, critic bool, says scriptserver.Reply, log *slog.Logger) (*house, error) {
-	h := &house{name: name, waiting: map[string]chan struct{}{}}
+func open(name string, critic bool, says scriptserver.Reply, log *slog.Logger) (*system, error) {
+	h := &system{name: name, waiting: map[string]chan struct{}{}}
 	var err error
 	if h.dir, err = os.MkdirTemp("", "conclave-critic"); err != nil {
 		return nil, err
@@ -175,7 +175,7 @@ func open(name string, critic bool, says scriptserver.Reply, log *slog.Logger) (
 	return h, h.nc.Flush()
 }
 
-func (h *house) answered(m *nats.Msg) {
+func (h *system) answered(m *nats.Msg) {
 	var r subjects.Response
 	if json.Unmarshal(m.Data, &r) != nil {
 		return
@@ -189,7 +189,7 @@ func (h *house) answered(m *nats.Msg) {
 }
 
 // ask asks one question, each in a session of its own, and waits for its answer.
-func (h *house) ask(i int) (time.Duration, error) {
+func (h *system) ask(i int) (time.Duration, error) {
 	id := fmt.Sprintf("q%d", i)
 	done := make(chan struct{})
 	h.mu.Lock()
@@ -209,7 +209,7 @@ func (h *house) ask(i int) (time.Duration, error) {
 	}
 }
 
-func (h *house) close() {
+func (h *system) close() {
 	if h.nc != nil {
 		h.nc.Close()
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/duckdb/duckdb-go/v2"
 )
 
-// duck is the search as SQL in DuckDB: what somebody writes who has the vectors in a table and no index beside it.
+// duck is the search as SQL in DuckDB: the vectors in a table, without an index.
 type duck struct {
 	db   *sql.DB
 	conn *sql.Conn

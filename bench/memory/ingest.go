@@ -17,7 +17,7 @@ import (
 const pace = 25 * time.Millisecond
 
 // writers is how many answers are remembered at once. Each waits until its engram is stored before it hands in the next,
-// so the store is given what has come meanwhile, and never a batch that somebody put together for it.
+// so the store is given what has come meanwhile, and never a batch made for the benchmark.
 const writers = 32
 
 // spell is a number of recalls.

@@ -1,5 +1,5 @@
 // Command sessions measures how much of a model server's capacity reaches the people who ask: many sessions at once, each
-// asking again as soon as it is answered, through the whole house (bus, router, generator, model actor, audit), against a
+// asking again as soon as it is answered, through the whole system (bus, router, generator, model actor, audit), against a
 // scripted server with a few slots of fixed length; beside it, the same server asked directly by as many clients. It also
 // tells what an idle session costs in memory.
 //
@@ -208,7 +208,7 @@ func alone(address string) (float64, error) {
 	})
 }
 
-// through asks through the whole house.
+// through asks through the whole system.
 func (r *row) through(address string) error {
 	dir, err := os.MkdirTemp("", "conclave-sessions")
 	if err != nil {
@@ -224,12 +224,12 @@ func (r *row) through(address string) error {
 	}
 	home := bus.Home{Data: filepath.Join(dir, "data"), Config: filepath.Join(dir, "config")}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	house, err := cfg.Start(context.Background(), home, log, config.Actors...)
+	system, err := cfg.Start(context.Background(), home, log, config.Actors...)
 	if err != nil {
 		return err
 	}
-	defer house.Stop(context.Background())
-	people, err := newPeople(house.Bus)
+	defer system.Stop(context.Background())
+	people, err := newPeople(system.Bus)
 	if err != nil {
 		return err
 	}

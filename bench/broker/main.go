@@ -1,8 +1,8 @@
-// Command door measures what the broker's door costs: one brokered and audited get_datetime call, beside a raw NATS
+// Command broker measures the cost of the broker: one brokered and audited get_datetime call, beside a raw NATS
 // request and beside an unguarded MCP call of the same tool over streamable HTTP, all in one run and interleaved, so
 // that the machine's mood hits all of them alike. Only ratios mean anything.
 //
-// Run it from the folder bench: go run ./door
+// Run it from the folder bench: go run ./broker
 package main
 
 import (
@@ -40,21 +40,21 @@ func main() {
 	flag.Parse()
 	if *child != "" {
 		if err := runChild(*child, flag.Args()); err != nil {
-			fmt.Fprintln(os.Stderr, "door:", *child+":", err)
+			fmt.Fprintln(os.Stderr, "broker:", *child+":", err)
 			os.Exit(1)
 		}
 		return
 	}
 	if *prof != "" {
 		if err := profile(*prof, *n, *only); err != nil {
-			fmt.Fprintln(os.Stderr, "door:", err)
+			fmt.Fprintln(os.Stderr, "broker:", err)
 			os.Exit(1)
 		}
 		return
 	}
 	rep, err := measureAll(*n, *par, *only)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "door:", err)
+		fmt.Fprintln(os.Stderr, "broker:", err)
 		os.Exit(1)
 	}
 	if *asJSON {
@@ -90,7 +90,7 @@ type report struct {
 	Policy []decided `json:"policy"`
 }
 
-// measureAll measures the door beside what has none, and then its layers.
+// measureAll measures a brokered call beside an unbrokered one, and then the layers of the broker.
 func measureAll(n, par int, only bool) (rep report, err error) {
 	ctx := context.Background()
 	rep.Calls = n
