@@ -2,33 +2,33 @@ package policy
 
 import "sync/atomic"
 
-// Rules are a manifest and the layers made of it. The zero value refuses everything.
+// Rules are a manifest and the chain of layers built from it. The zero value denies every call.
 type Rules struct {
 	Manifest Manifest
 	Chain    Chain
 }
 
-// ActiveRules holds the rules in force. They are taken in whole: a call is judged by one set of rules from its first layer to
-// its last. The zero value refuses everything.
+// ActiveRules holds the rules in force. Load and Replace are atomic, so a call that loads the rules once is judged by one
+// manifest and the chain built from it. Nil and the zero value deny every call. Safe for concurrent use.
 type ActiveRules struct{ rules atomic.Pointer[Rules] }
 
-// NewActiveRules opens a book at these rules.
+// NewActiveRules returns an ActiveRules with r in force.
 func NewActiveRules(r Rules) *ActiveRules {
-	b := &ActiveRules{}
-	b.Replace(r)
-	return b
+	a := &ActiveRules{}
+	a.Replace(r)
+	return a
 }
 
-// Load are those in force.
-func (b *ActiveRules) Load() Rules {
-	if b == nil {
+// Load returns the rules in force; the zero Rules, which deny every call, when there are none.
+func (a *ActiveRules) Load() Rules {
+	if a == nil {
 		return Rules{}
 	}
-	if r := b.rules.Load(); r != nil {
+	if r := a.rules.Load(); r != nil {
 		return *r
 	}
 	return Rules{}
 }
 
-// Replace puts other rules in force.
-func (b *ActiveRules) Replace(r Rules) { b.rules.Store(&r) }
+// Replace puts r in force. Calls that loaded the previous rules finish under them.
+func (a *ActiveRules) Replace(r Rules) { a.rules.Store(&r) }

@@ -25,27 +25,28 @@ func (ArgumentsLayer) Name() string { return "arguments" }
 
 // Rules of the arguments layer.
 const (
-	ruleNoSchema    = "no_schema"   // the tool published no schema
-	ruleBadSchema   = "bad_schema"  // the tool's schema cannot be understood, so nothing fits it
-	ruleTooLarge    = "too_large"   // more bytes than the tool takes
-	ruleUnreadable  = "unreadable"  // not JSON, or JSON that readers take in different ways
-	ruleMismatch    = "mismatch"    // it does not fit the schema
-	ruleTooComplex  = "too_complex" // it takes more work to check than a call is worth
-	ruleNulInPath   = "nul"         // a NUL byte in a path: readers end it there, or do not
-	ruleMisspelling = "misspelling" // an argument whose name is written in other letters than the tool's
+	ruleNoSchema     = "no_schema"   // the tool publishes no schema
+	ruleBadSchema    = "bad_schema"  // the schema does not compile, so no arguments are valid
+	ruleTooLarge     = "too_large"   // more bytes than the tool accepts
+	ruleMalformed    = "unreadable"  // not JSON, or JSON that parsers interpret differently
+	ruleMismatch     = "mismatch"    // not valid for the schema
+	ruleTooComplex   = "too_complex" // validation exceeds its step limit
+	ruleNulInPath    = "nul"         // a NUL byte in a path, where C programs end the path and Go does not
+	ruleArgumentCase = "misspelling" // an argument name that differs from a declared one only in case
 )
 
-// maxArgumentBytes is the most bytes of arguments of any tool.
+// maxArgumentBytes is the upper limit of the arguments of any tool, in bytes. Tool.MaxArgs can only lower it.
 const maxArgumentBytes = 4 << 20
 
-// Judge implements [Layer].
+// Judge denies arguments that are too large, not one JSON object, or not valid for the pinned schema, paths with a NUL byte,
+// and declared names written in another case. It also denies when the schema is missing or invalid. It never asks.
 func (l ArgumentsLayer) Judge(_ context.Context, c Call) Verdict {
-	most := maxArgumentBytes
+	maxBytes := maxArgumentBytes
 	if c.Tool.MaxArgs > 0 {
-		most = min(most, c.Tool.MaxArgs)
+		maxBytes = min(maxBytes, c.Tool.MaxArgs)
 	}
-	if len(c.Args) > most {
-		return Deny(ruleTooLarge, fmt.Sprintf("%d bytes of arguments for %s; send less", len(c.Args), c.Tool.Name), fmt.Sprintf("at most %d bytes", most))
+	if len(c.Args) > maxBytes {
+		return Deny(ruleTooLarge, fmt.Sprintf("%d bytes of arguments for %s; send less", len(c.Args), c.Tool.Name), fmt.Sprintf("at most %d bytes", maxBytes))
 	}
 	if s := bytes.TrimSpace(c.Schema); len(s) == 0 || string(s) == "null" {
 		return Deny(ruleNoSchema, c.Tool.Name+" publishes no schema for its arguments, so they cannot be checked; add a schema to the tool")
@@ -65,7 +66,7 @@ func (l ArgumentsLayer) Judge(_ context.Context, c Call) Verdict {
 		}
 		paths, _ := a.Strings()
 		if slices.ContainsFunc(paths, func(p string) bool { return strings.ContainsRune(p, 0) }) {
-			return Deny(ruleNulInPath, fmt.Sprintf("%q holds a NUL byte; write the path without it", name))
+			return Deny(ruleNulInPath, fmt.Sprintf("%q contains a NUL byte; remove it from the path", name))
 		}
 	}
 	var invalid *jsonschema.Error
@@ -79,21 +80,21 @@ func (l ArgumentsLayer) Judge(_ context.Context, c Call) Verdict {
 }
 
 // parseArgs parses the arguments of a call into an object; nil means that the verdict denies the call. Every layer that
-// reads an argument by name parses here, because it denies names that differ from a declared one only in case: a tool
+// reads an argument by name must parse with parseArgs, because it denies names that differ from a declared one only in case: a tool
 // that ignores case would use an argument that no layer has checked.
 func parseArgs(c Call) (*jsonschema.Value, Verdict) {
 	args, err := jsonschema.Parse(c.Args)
 	switch {
 	case err != nil:
-		return nil, Deny(ruleUnreadable, fmt.Sprintf("the arguments of %s are rejected: %v", c.Tool.Name, err), "one JSON object")
+		return nil, Deny(ruleMalformed, fmt.Sprintf("the arguments of %s are rejected: %v", c.Tool.Name, err), "one JSON object")
 	case args.Type != jsonschema.Object:
-		return nil, Deny(ruleUnreadable, fmt.Sprintf("the arguments of %s must be an object, got %s", c.Tool.Name, args.Type), "one JSON object")
+		return nil, Deny(ruleMalformed, fmt.Sprintf("the arguments of %s must be an object, got %s", c.Tool.Name, args.Type), "one JSON object")
 	}
 	for _, m := range args.Members {
 		for _, names := range [][]string{c.Tool.Paths, {c.Tool.URL, c.Tool.Query}, c.Tool.Sinks, c.Tool.Content} {
 			for _, name := range names {
 				if name != m.Name && strings.EqualFold(name, m.Name) {
-					return nil, Deny(ruleMisspelling, fmt.Sprintf("the argument %q must be written %q", text.OneLine(m.Name, 40), name), name)
+					return nil, Deny(ruleArgumentCase, fmt.Sprintf("the argument %q must be written %q", text.OneLine(m.Name, 40), name), name)
 				}
 			}
 		}

@@ -12,12 +12,12 @@ import (
 	"conclave/pkg/jsonschema"
 )
 
-// judgeCall judges one call by one layer, as the chain does. rule is "" when it passes, and "ask:..." when it asks.
+// judgeCall decides a call with a chain of one layer. rule is "" when it passes, and "ask:..." when it asks.
 func judgeCall(t testing.TB, l Layer, c Call) (rule string, denial string, allowed []string) {
 	t.Helper()
 	d := Chain{l}.Decide(t.Context(), c)
 	if d.Failure() != nil {
-		t.Fatalf("the layer broke: %v", d.Failure())
+		t.Fatalf("the layer failed: %v", d.Failure())
 	}
 	if q := d.Asks(); len(q) > 0 {
 		return "ask:" + q[0].Rule, q[0].Reason, nil
@@ -26,12 +26,12 @@ func judgeCall(t testing.TB, l Layer, c Call) (rule string, denial string, allow
 		return "", "", nil
 	}
 	if got := d.Denial().Layer; got != l.Name() {
-		t.Fatalf("refused by %s and not by %s: %+v", got, l.Name(), d.Denial())
+		t.Fatalf("denied by %s and not by %s: %+v", got, l.Name(), d.Denial())
 	}
 	return d.Denial().Rule, d.Denial().Reason, d.Denial().Allowed
 }
 
-// argsCall is a call of a tool with this schema.
+// argsCall returns a call with this schema and arguments.
 func argsCall(schema, args string) Call {
 	c := newCall()
 	c.Schema, c.Args = json.RawMessage(schema), json.RawMessage(args)
@@ -59,37 +59,37 @@ func TestArgumentsLayer(t *testing.T) {
 		{name: "fraction for an integer", args: `{"path":"/a","count":1.5}`, rule: ruleMismatch, says: `integer`},
 		{name: "characters and not bytes are counted", args: `{"path":"` + strings.Repeat("é", 20) + `"}`},
 		{name: "one character too many", args: `{"path":"` + strings.Repeat("é", 21) + `"}`, rule: ruleMismatch, says: "at most 20 characters, got 21"},
-		{name: "not JSON", args: `path=/a`, rule: ruleUnreadable},
-		{name: "nothing", args: ``, rule: ruleUnreadable},
+		{name: "not JSON", args: `path=/a`, rule: ruleMalformed},
+		{name: "nothing", args: ``, rule: ruleMalformed},
 		{name: "no schema", schema: " ", args: `{}`, rule: ruleNoSchema},
 		{name: "null as a schema", schema: "null", args: `{}`, rule: ruleNoSchema},
 
-		{name: "trick: a list instead of an object", args: `["/a"]`, rule: ruleUnreadable, says: "array"},
-		{name: "trick: null instead of an object", args: `null`, rule: ruleUnreadable},
-		{name: "trick: a key twice", args: `{"path":"/a","path":"/etc/shadow"}`, rule: ruleUnreadable, says: "duplicate key"},
-		{name: "trick: a key twice, once with an escape", args: `{"path":"/a","\u0070ath":"/etc/shadow"}`, rule: ruleUnreadable, says: "duplicate key"},
-		{name: "trick: a key twice, far inside", schema: `{}`, args: `{"a":[{"b":{"c":1,"c":2}}]}`, rule: ruleUnreadable, says: "duplicate key"},
-		{name: "trick: a key twice among many", schema: `{}`, args: `{` + manyKeys(200) + `,"k7":1}`, rule: ruleUnreadable, says: "duplicate key"},
+		{name: "trick: a list instead of an object", args: `["/a"]`, rule: ruleMalformed, says: "array"},
+		{name: "trick: null instead of an object", args: `null`, rule: ruleMalformed},
+		{name: "trick: a key twice", args: `{"path":"/a","path":"/etc/shadow"}`, rule: ruleMalformed, says: "duplicate key"},
+		{name: "trick: a key twice, once with an escape", args: `{"path":"/a","\u0070ath":"/etc/shadow"}`, rule: ruleMalformed, says: "duplicate key"},
+		{name: "trick: a key twice, far inside", schema: `{}`, args: `{"a":[{"b":{"c":1,"c":2}}]}`, rule: ruleMalformed, says: "duplicate key"},
+		{name: "trick: a key twice among many", schema: `{}`, args: `{` + manyKeys(200) + `,"k7":1}`, rule: ruleMalformed, says: "duplicate key"},
 		{name: "trick: another case of a name, in an open schema", schema: `{"properties":{"mode":{"type":"string"}}}`, args: `{"Mode":7}`, rule: ruleMismatch, says: "must be written mode"},
 		{name: "trick: a Kelvin sign for a k", schema: `{"properties":{"key":{"type":"string"}}}`, args: "{\"\u212aey\":7}", rule: ruleMismatch, says: "must be written key"},
-		{name: "trick: a second object behind the first", args: `{"path":"/a"}{"path":"/b"}`, rule: ruleUnreadable},
-		{name: "trick: a comment", args: `{"path":"/a"} // {`, rule: ruleUnreadable},
-		{name: "trick: a comma at the end", args: `{"path":"/a",}`, rule: ruleUnreadable},
-		{name: "trick: bytes that are no text", args: "{\"path\":\"/a\xff\"}", rule: ruleUnreadable, says: "UTF-8"},
-		{name: "trick: half of a surrogate pair", args: `{"path":"\ud800"}`, rule: ruleUnreadable, says: "surrogate"},
-		{name: "trick: half of a pair, then something else", args: `{"path":"\ud800\u0041"}`, rule: ruleUnreadable, says: "surrogate"},
-		{name: "trick: digits of an escape that are none", args: "{\"path\":\"\\u00\x104\"}", rule: ruleUnreadable},
-		{name: "trick: a raw line break in a string", args: "{\"path\":\"a\nb\"}", rule: ruleUnreadable},
+		{name: "trick: a second object behind the first", args: `{"path":"/a"}{"path":"/b"}`, rule: ruleMalformed},
+		{name: "trick: a comment", args: `{"path":"/a"} // {`, rule: ruleMalformed},
+		{name: "trick: a comma at the end", args: `{"path":"/a",}`, rule: ruleMalformed},
+		{name: "trick: bytes that are no text", args: "{\"path\":\"/a\xff\"}", rule: ruleMalformed, says: "UTF-8"},
+		{name: "trick: half of a surrogate pair", args: `{"path":"\ud800"}`, rule: ruleMalformed, says: "surrogate"},
+		{name: "trick: half of a pair, then something else", args: `{"path":"\ud800\u0041"}`, rule: ruleMalformed, says: "surrogate"},
+		{name: "trick: digits of an escape that are none", args: "{\"path\":\"\\u00\x104\"}", rule: ruleMalformed},
+		{name: "trick: a raw line break in a string", args: "{\"path\":\"a\nb\"}", rule: ruleMalformed},
 		{name: "trick: NUL in a path", args: `{"path":"/a\u0000/etc"}`, rule: ruleNulInPath},
 		{name: "trick: NUL in a path of a list", schema: `{}`, args: `{"path":["/a","/b\u0000"]}`, rule: ruleNulInPath},
-		{name: "trick: a number with a leading zero", schema: `{}`, args: `{"count":010}`, rule: ruleUnreadable},
-		{name: "trick: not a number", schema: `{}`, args: `{"count":NaN}`, rule: ruleUnreadable},
-		{name: "trick: an exponent that fills the memory", schema: `{}`, args: `{"count":1e1000000000}`, rule: ruleUnreadable, says: "exponent"},
-		{name: "trick: a number without end", schema: `{}`, args: `{"count":` + strings.Repeat("9", 100_000) + `}`, rule: ruleUnreadable, says: "longer"},
+		{name: "trick: a number with a leading zero", schema: `{}`, args: `{"count":010}`, rule: ruleMalformed},
+		{name: "trick: not a number", schema: `{}`, args: `{"count":NaN}`, rule: ruleMalformed},
+		{name: "trick: an exponent that fills the memory", schema: `{}`, args: `{"count":1e1000000000}`, rule: ruleMalformed, says: "exponent"},
+		{name: "trick: a number without end", schema: `{}`, args: `{"count":` + strings.Repeat("9", 100_000) + `}`, rule: ruleMalformed, says: "longer"},
 		{name: "trick: a number that rounds into the range", args: `{"path":"/a","count":10.00000000000000000000001}`, rule: ruleMismatch, says: "integer"},
-		{name: "trick: brackets without end", schema: `{}`, args: strings.Repeat(`{"a":`, 100_000), rule: ruleUnreadable, says: "deeper"},
-		{name: "trick: a list without end", schema: `{}`, args: `{"a":[` + strings.Repeat("1,", 100_000) + `1]}`, rule: ruleUnreadable, says: "more than"},
-		{name: "trick: more bytes than the tool takes", args: `{"path":"/a"}` + strings.Repeat(" ", 2000), rule: ruleTooLarge},
+		{name: "trick: brackets without end", schema: `{}`, args: strings.Repeat(`{"a":`, 100_000), rule: ruleMalformed, says: "deeper"},
+		{name: "trick: a list without end", schema: `{}`, args: `{"a":[` + strings.Repeat("1,", 100_000) + `1]}`, rule: ruleMalformed, says: "more than"},
+		{name: "trick: more bytes than the tool accepts", args: `{"path":"/a"}` + strings.Repeat(" ", 2000), rule: ruleTooLarge},
 		{name: "trick: a name that would fill the log", args: `{"path":"/a","` + strings.Repeat("x", 900) + `":1}`, rule: ruleMismatch, says: "not known"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -126,20 +126,20 @@ func manyKeys(n int) string {
 	return strings.Join(keys, ",")
 }
 
-// A tool reads its arguments by name, some in any case: what the facts name must not come in by a side door.
+// TestArgumentNameInOtherCaseDenies: a declared argument name in another case is denied, because some tools ignore case.
 func TestArgumentNameInOtherCaseDenies(t *testing.T) {
 	for _, key := range []string{"PATH", "Url", "QUERY", "To", "BODY"} {
 		c := argsCall(`{}`, `{"`+key+`":"x"}`)
 		c.Tool.Paths, c.Tool.URL, c.Tool.Query, c.Tool.Sinks, c.Tool.Content = []string{"path"}, "url", "query", []string{"to"}, []string{"body"}
 		rule, reason, allowed := judgeCall(t, newArgumentsLayer(), c)
-		if rule != ruleMisspelling || len(allowed) != 1 || allowed[0] != strings.ToLower(key) {
+		if rule != ruleArgumentCase || len(allowed) != 1 || allowed[0] != strings.ToLower(key) {
 			t.Errorf("%s: rule %q (%s), allowed %q", key, rule, reason, allowed)
 		}
 	}
 }
 
-// Neither a schema nor arguments make a check long. The times are far above what is measured, and far below what any of
-// these takes without a bound.
+// TestArgumentChecksAreBounded: no schema or arguments make validation slow. The limit is far above measured times and far
+// below what each case takes without a bound.
 func TestArgumentChecksAreBounded(t *testing.T) {
 	deepAny := `{"anyOf":[` // each level tries the next twice
 	forms := strings.Repeat(`{"$ref":"#/$defs/a"},`, 50)
@@ -182,7 +182,7 @@ func joinNumbers(n int) string {
 	return b.String() + "-1"
 }
 
-// The layer is asked by many calls at once, with more schemas than it keeps.
+// TestArgumentsLayerIsConcurrent: concurrent calls with more schemas than the cache holds.
 func TestArgumentsLayerIsConcurrent(t *testing.T) {
 	l := newArgumentsLayer()
 	var wg sync.WaitGroup
@@ -208,7 +208,7 @@ func BenchmarkArguments(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if v := l.Judge(b.Context(), c); v.kind != verdictPass {
-			b.Fatal("refused")
+			b.Fatal("denied")
 		}
 	}
 }

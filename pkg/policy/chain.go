@@ -5,17 +5,18 @@ import (
 	"slices"
 )
 
-// Env is what the layers have to know of the machine.
+// Env describes the machine to the layers.
 type Env struct {
-	Home   string   // the user's home folder, for paths that begin with ~
-	Closed []string // Conclave's own folders: closed to every file and exec tool, whatever the user sets
+	Home   string   // the user's home folder, which replaces ~ in paths
+	Closed []string // Conclave's own folders: denied to every file and exec tool under every override
 }
 
-// alwaysEnforced are the layers whose rules are never only watched: without them nobody knows who may do what.
+// alwaysEnforced lists the layers whose rules can never be monitor-only: they identify the caller, its tools and its
+// arguments, and every later layer relies on them.
 var alwaysEnforced = []string{"override", "manifest", "lineage", "arguments", "paths"}
 
-// monitorable are the rules of each layer that may be watched instead of enforced, see [monitorRules]. Those that a layer has
-// for its own failures are not among them.
+// monitorable lists by layer the rules that may be monitor-only, see [monitorRules]. Rules for a layer's own failures
+// (missing configuration, unparsable input) are not among them.
 var monitorable = map[string][]string{
 	"egress":   egressRules,
 	"flow":     flowRules,
@@ -23,7 +24,7 @@ var monitorable = map[string][]string{
 	"approval": riskRules,
 }
 
-// listMonitorable lists the rules that may be watched, as layer.rule.
+// listMonitorable lists the rules that may be monitor-only, as layer.rule, sorted by layer.
 func listMonitorable() []string {
 	var out []string
 	for _, layer := range slices.Sorted(maps.Keys(monitorable)) {
@@ -34,8 +35,9 @@ func listMonitorable() []string {
 	return out
 }
 
-// Chain is the broker's layers in the order they judge, made of the manifest. What the user set comes first, then who
-// may do what, then what exactly is asked for, then where it goes, how often, and whether the user is asked.
+// Chain returns the broker's layers in the order in which they judge: the user's overrides, the tools of the caller and of
+// its ancestors, arguments and paths, destinations (egress, flow), limits, and approval. Rules listed in m.Monitored are
+// monitor-only, except those of layers that are always enforced.
 func (m Manifest) Chain(env Env) Chain {
 	chain := Chain{
 		OverrideLayer{},

@@ -8,7 +8,7 @@ import (
 
 func TestChainOrder(t *testing.T) {
 	var got []string
-	for _, l := range mustParse(t, family).Chain(Env{Home: "/home/ada"}) {
+	for _, l := range mustParse(t, lineageManifest).Chain(Env{Home: "/home/ada"}) {
 		got = append(got, l.Name())
 	}
 	want := []string{"override", "manifest", "lineage", "arguments", "paths", "egress", "flow", "limits", "approval"}
@@ -17,43 +17,43 @@ func TestChainOrder(t *testing.T) {
 	}
 }
 
-// TestEmptyManifestChainDenies: the chain of an empty manifest refuses.
+// TestEmptyManifestChainDenies: the chain of an empty manifest denies every call.
 func TestEmptyManifestChainDenies(t *testing.T) {
 	for _, c := range []Call{newCall(), {}} {
 		if (Manifest{}).Chain(Env{}).Decide(t.Context(), c).Allowed() {
-			t.Errorf("%+v is allowed by nobody", c)
+			t.Errorf("%+v is allowed by an empty manifest", c)
 		}
 	}
 }
 
-// TestChainMonitorOnly: a watched rule is told and does not stop the call; the same rule of a layer that is always enforced
-// cannot be watched, even by a manifest that was made by hand.
+// TestChainMonitorOnly: a monitor-only rule is reported and not enforced; a layer that is always enforced ignores
+// monitor-only rules even in a manifest that was not parsed from a file.
 func TestChainMonitorOnly(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		monitored map[string][]string
 		change    func(*Call)
 		allowed   bool
-		told      string
+		reported  string
 	}{
 		{name: "enforced", change: func(c *Call) { c.Usage.Calls = 50 }},
-		{name: "watched", monitored: map[string][]string{"limits": {ruleCalls}}, change: func(c *Call) { c.Usage.Calls = 50 }, allowed: true, told: "limits: " + ruleCalls},
-		{name: "another rule of the layer is watched", monitored: map[string][]string{"limits": {ruleBudget}}, change: func(c *Call) { c.Usage.Calls = 50 }},
-		{name: "trick: what is disabled is watched", monitored: map[string][]string{"override": {ruleDisabled}}, change: func(c *Call) { c.Override.Disable = []string{"web_search"} }},
-		{name: "trick: the manifest is watched", monitored: map[string][]string{"manifest": {ruleNotInSet}}, change: func(c *Call) { c.Tool.Name = "run_shell" }},
-		{name: "trick: the lineage is watched", monitored: map[string][]string{"lineage": {RuleUnregistered}}, change: func(c *Call) { c.Caller.Path, c.Type = []string{"researcher-1"}, "researcher" }},
+		{name: "monitor-only", monitored: map[string][]string{"limits": {ruleCalls}}, change: func(c *Call) { c.Usage.Calls = 50 }, allowed: true, reported: "limits: " + ruleCalls},
+		{name: "another rule of the layer is monitor-only", monitored: map[string][]string{"limits": {ruleBudget}}, change: func(c *Call) { c.Usage.Calls = 50 }},
+		{name: "trick: what is disabled is monitor-only", monitored: map[string][]string{"override": {ruleDisabled}}, change: func(c *Call) { c.Override.Disable = []string{"web_search"} }},
+		{name: "trick: the manifest is monitor-only", monitored: map[string][]string{"manifest": {ruleNotInSet}}, change: func(c *Call) { c.Tool.Name = "run_shell" }},
+		{name: "trick: the lineage is monitor-only", monitored: map[string][]string{"lineage": {RuleUnregistered}}, change: func(c *Call) { c.Caller.Path, c.Type = []string{"researcher-1"}, "researcher" }},
 	} {
-		m := mustParse(t, family)
+		m := mustParse(t, lineageManifest)
 		m.Monitored = tt.monitored
 		c := callFor(m, "generator", nil, Override{}, "web_search")
 		tt.change(&c)
 		d := m.Chain(Env{}).Decide(t.Context(), c)
-		var told []string
+		var reported []string
 		for _, s := range d.Monitored() {
-			told = append(told, s.Layer+": "+s.Rule)
+			reported = append(reported, s.Layer+": "+s.Rule)
 		}
-		if d.Allowed() != tt.allowed || strings.Join(told, " ") != tt.told {
-			t.Errorf("%s: allowed %v, told %v; %+v", tt.name, d.Allowed(), told, d.Denial())
+		if d.Allowed() != tt.allowed || strings.Join(reported, " ") != tt.reported {
+			t.Errorf("%s: allowed %v, reported %v; %+v", tt.name, d.Allowed(), reported, d.Denial())
 		}
 	}
 }
@@ -62,14 +62,14 @@ func TestChainMonitorOnly(t *testing.T) {
 func TestMonitorableRules(t *testing.T) {
 	all := listMonitorable()
 	if len(all) < 8 {
-		t.Fatalf("only %v may be watched", all)
+		t.Fatalf("only %v may be monitor-only", all)
 	}
 	for _, layer := range []string{"approval", "egress", "flow", "limits"} {
 		if !slices.ContainsFunc(all, func(r string) bool { return strings.HasPrefix(r, layer+".") }) {
-			t.Errorf("no rule of %s may be watched", layer)
+			t.Errorf("no rule of %s may be monitor-only", layer)
 		}
 	}
-	m := mustParse(t, oneType+"monitor_only: ["+strings.Join(all, ", ")+"]\n")
+	m := mustParse(t, minimalTypes+"monitor_only: ["+strings.Join(all, ", ")+"]\n")
 	var back []string
 	for layer, rules := range m.Monitored {
 		for _, r := range rules {

@@ -2,28 +2,28 @@ package policy
 
 import "strings"
 
-// Effect is one thing a tool can do to the world or to what an agent knows.
+// Effect is one kind of access or side effect of a tool.
 type Effect uint16
 
 // Effects a tool can have.
 const (
-	ReadsPrivate   Effect = 1 << iota // sees what belongs to the user
-	ReadsUntrusted                    // brings in text that anyone could have written
-	Egress                            // sends something off this machine; a search query counts
-	Mutate                            // changes something that lasts
-	Destroy                           // can lose something for good
-	Exec                              // runs what it is given
-	Fetch                             // asks an address for a page: the address itself is what it sends out
-	Spend                             // moves money, or promises to
-	Authenticate                      // changes who may get in: passwords, keys, locks
-	Physical                          // moves something in the world
-	Remember                          // keeps something for later, under the labels of the session that it came from
+	ReadsPrivate   Effect = 1 << iota // returns private data of the user
+	ReadsUntrusted                    // returns untrusted content
+	Egress                            // sends data off this machine; a search query counts
+	Mutate                            // changes persistent state
+	Destroy                           // can lose data irrecoverably
+	Exec                              // runs code or commands from its arguments
+	Fetch                             // requests a URL; the URL itself is data sent out
+	Spend                             // pays, or commits to a payment
+	Authenticate                      // changes access: passwords, keys, locks
+	Physical                          // controls a physical device
+	Remember                          // stores content in memory, with the labels of its session
 )
 
-// effectNames are the names in the order of the constants.
+// effectNames are the names in manifests, in the order of the constants.
 var effectNames = []string{"reads_private", "reads_untrusted", "egress", "mutate", "destroy", "exec", "fetch", "spend", "authenticate", "physical", "remember"}
 
-// String is the effect's name as manifests write it.
+// String returns the effect's name as manifests write it; "unknown" for anything but one single effect.
 func (e Effect) String() string {
 	for i, name := range effectNames {
 		if e == 1<<i {
@@ -33,14 +33,14 @@ func (e Effect) String() string {
 	return "unknown"
 }
 
-// Effects is a set of effects. The zero value is not the empty set: nobody has said what the tool does, so it may do
-// everything. A tool that truly does nothing says so with Declare().
+// Effects is a set of effects. The zero value is undeclared and counts as every effect, so that a tool without a
+// declaration is treated as the most dangerous one. Declare() without arguments is the empty set.
 type Effects struct {
 	declared bool
 	set      Effect
 }
 
-// Declare makes a set of exactly these effects.
+// Declare returns a set of exactly these effects.
 func Declare(effects ...Effect) Effects {
 	s := Effects{declared: true}
 	for _, e := range effects {
@@ -49,10 +49,10 @@ func Declare(effects ...Effect) Effects {
 	return s
 }
 
-// Has reports whether e is in the set. What was never declared is.
+// Has reports whether e is in the set; true for every effect when the set is undeclared.
 func (s Effects) Has(e Effect) bool { return !s.declared || s.set&e != 0 }
 
-// String lists the effects, for people.
+// String lists the names of the effects, separated by commas, for display.
 func (s Effects) String() string {
 	if !s.declared {
 		return "all (undeclared)"

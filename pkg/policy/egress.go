@@ -15,12 +15,11 @@ import (
 	"conclave/pkg/text"
 )
 
-// EgressLayer lets tools fetch only from hosts that the policy allows, whoever calls. It judges the address as written;
-// what a name leads to, and where a page sends on, is looked at when the connection is made. The zero value allows no
-// host.
+// EgressLayer denies URLs whose host the policy does not allow, for the user's own calls too. It judges the URL as written:
+// the HTTP client must check the resolved address and each redirect again. The zero value allows no host.
 type EgressLayer struct{ Fetch HostRules }
 
-// HostRules say which hosts may be asked, as [parseHosts] reads them. What Deny names is refused whatever Allow says.
+// HostRules list host patterns in the syntax of [parseHosts]. Deny takes precedence over Allow.
 type HostRules struct{ Allow, Deny []string }
 
 // Name implements [Layer].
@@ -28,30 +27,31 @@ func (EgressLayer) Name() string { return "egress" }
 
 // Rules of the egress layer.
 const (
-	ruleNowhere    = "nowhere"     // the tool sends something out, and nothing says where to
-	ruleBadHosts   = "bad_hosts"   // a host in the policy cannot be read
-	ruleNoAddress  = "no_address"  // there is no address to judge
-	ruleAddress    = "address"     // not an address of a page, or one that readers take in different ways
-	rulePort       = "port"        // a port that is not listed with its host
-	ruleNumeric    = "numeric"     // a number instead of a name, which is not listed
-	RuleHost       = "host"        // the host is not among the allowed ones
-	ruleDeniedHost = "denied_host" // the host is refused by name
+	ruleNoDestination = "nowhere"     // the tool has the egress effect and declares no destination argument
+	ruleBadHosts      = "bad_hosts"   // a host pattern of the policy is malformed
+	ruleNoURL         = "no_address"  // the URL argument is undeclared, missing or not a string
+	ruleBadURL        = "address"     // not an HTTP URL, or one that parsers interpret differently
+	rulePort          = "port"        // the host is allowed, its port is not
+	ruleIPLiteral     = "numeric"     // an IP address that is not listed
+	RuleHost          = "host"        // the host matches no allow pattern
+	ruleDeniedHost    = "denied_host" // the host matches a deny pattern
 )
 
-// egressRules are the rules that can be watched instead of enforced, see [monitorRules].
-var egressRules = []string{ruleNowhere, rulePort, ruleNumeric, RuleHost, ruleDeniedHost}
+// egressRules are the rules that may be monitor-only, see [monitorRules].
+var egressRules = []string{ruleNoDestination, rulePort, ruleIPLiteral, RuleHost, ruleDeniedHost}
 
-// Judge implements [Layer].
+// Judge denies a tool that sends data out and declares no destination argument, a fetch tool whose URL argument is missing,
+// and every URL that [EgressLayer.judgeURL] denies. It never asks. A full override lifts the allow list, not the deny list.
 func (l EgressLayer) Judge(_ context.Context, c Call) Verdict {
 	t := c.Tool
 	if t.Has(Egress) && t.Query == "" && t.URL == "" && len(t.Sinks) == 0 {
-		return Deny(ruleNowhere, t.Name+" sends something out, and none of its arguments is declared as what says where to; its facts have to name one")
+		return Deny(ruleNoDestination, t.Name+" sends data out and declares no destination argument; declare sinks, query or url in the tool's facts")
 	}
 	if !t.Has(Fetch) && t.URL == "" {
 		return Pass()
 	}
 	if t.URL == "" {
-		return Deny(ruleNoAddress, t.Name+" fetches pages, and none of its arguments is declared as the address; its facts have to name one")
+		return Deny(ruleNoURL, t.Name+" fetches pages and declares no URL argument; declare url in the tool's facts")
 	}
 	args, v := parseArgs(c)
 	if args == nil {
@@ -59,16 +59,16 @@ func (l EgressLayer) Judge(_ context.Context, c Call) Verdict {
 	}
 	given := args.Member(t.URL)
 	if given == nil {
-		return Deny(ruleNoAddress, fmt.Sprintf("the argument %q is missing; give it the address of a page", t.URL))
+		return Deny(ruleNoURL, fmt.Sprintf("the argument %q is missing; set it to the URL of a page", t.URL))
 	}
 	addresses, ok := given.Strings()
 	if !ok || len(addresses) == 0 {
-		return Deny(ruleNoAddress, fmt.Sprintf("the argument %q is not an address", t.URL), "https://...")
+		return Deny(ruleNoURL, fmt.Sprintf("the argument %q is not a URL", t.URL), "https://...")
 	}
 	allow, err := parseHosts(l.Fetch.Allow)
 	deny, err2 := parseHosts(l.Fetch.Deny)
 	if err := errors.Join(err, err2); err != nil {
-		return Deny(ruleBadHosts, fmt.Sprintf("the policy names a host that cannot be read, so nothing is fetched: %v", err))
+		return Deny(ruleBadHosts, fmt.Sprintf("the policy has an invalid host pattern, so every URL is denied: %v", err))
 	}
 	for _, a := range addresses {
 		if v := l.judgeURL(c, a, allow, deny); v.kind != verdictPass {
@@ -78,14 +78,15 @@ func (l EgressLayer) Judge(_ context.Context, c Call) Verdict {
 	return Pass()
 }
 
-// judgeURL judges one address.
+// judgeURL denies a URL that is malformed or ambiguous, whose host matches deny, or whose host and port match nothing in
+// allow. IP addresses pass only when listed; ports other than 80 and 443 only when listed with the host.
 func (l EgressLayer) judgeURL(c Call, address string, allow, deny []hostPattern) Verdict {
 	at, err := parseURL(address)
 	if err != nil {
-		return Deny(ruleAddress, fmt.Sprintf("%s is not fetched: %v", text.OneLine(address, 60), err), "http and https addresses of pages")
+		return Deny(ruleBadURL, fmt.Sprintf("the URL %s is rejected: %v", text.OneLine(address, 60), err), "http and https URLs")
 	}
 	if slices.ContainsFunc(deny, func(h hostPattern) bool { return h.matchAll && (h.port == 0 || h.port == at.port) || h.matches(at) }) {
-		return Deny(ruleDeniedHost, "the policy refuses the host "+text.OneLine(at.host, 60))
+		return Deny(ruleDeniedHost, "the policy denies the host "+text.OneLine(at.host, 60))
 	}
 	if c.hasFullOverride() {
 		return Pass()
@@ -98,38 +99,39 @@ func (l EgressLayer) judgeURL(c Call, address string, allow, deny []hostPattern)
 	case named:
 		return Deny(rulePort, fmt.Sprintf("port %d of %s is not allowed by the policy", at.port, text.OneLine(at.host, 60)), "80", "443")
 	case at.ip.IsValid():
-		return Deny(ruleNumeric, fmt.Sprintf("%s is a number and not a name; numbers are fetched only when the policy lists them", at.host), l.Fetch.Allow...)
+		return Deny(ruleIPLiteral, fmt.Sprintf("%s is an IP address; the policy must list IP addresses one by one to allow them", at.host), l.Fetch.Allow...)
 	}
 	return Deny(RuleHost, fmt.Sprintf("the host %s is not allowed by the policy", text.OneLine(at.host, 60)), l.Fetch.Allow...)
 }
 
-// CheckURL reports why an address may not be fetched, nil when it may. Whoever follows redirects asks at each. The watched
-// rules are not enforced here either; the others are.
-func (h HostRules) CheckURL(address string, watched ...string) error {
-	if slices.Contains(watched, ruleDeniedHost) {
-		h.Deny = nil // so that what comes after it is looked at
+// CheckURL returns the reason why a URL may not be fetched, nil when it may. A client that follows redirects must call it
+// for each one. Denials by the rules in monitorOnly are ignored; all others, a malformed URL above all, are enforced.
+func (h HostRules) CheckURL(address string, monitorOnly ...string) error {
+	if slices.Contains(monitorOnly, ruleDeniedHost) {
+		h.Deny = nil // so that the rules after it are still evaluated
 	}
 	allow, err := parseHosts(h.Allow)
 	deny, err2 := parseHosts(h.Deny)
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
-	if v := (EgressLayer{Fetch: h}).judgeURL(Call{}, address, allow, deny); v.kind != verdictPass && !slices.Contains(watched, v.rule) {
+	if v := (EgressLayer{Fetch: h}).judgeURL(Call{}, address, allow, deny); v.kind != verdictPass && !slices.Contains(monitorOnly, v.rule) {
 		return errors.New(v.reason)
 	}
 	return nil
 }
 
-// hostPattern is one host of a policy, or several by a star. The zero value matches none.
+// hostPattern matches one host, or several by a wildcard. The zero value matches none.
 type hostPattern struct {
-	matchAll   bool       // every name of the open net: not numbers, and not names without a dot. When denied: everything
-	subdomains bool       // everything below name, not name itself
-	name       string     // in small letters
+	matchAll   bool       // "*": every name with a dot, no IP address; in a deny list every host
+	subdomains bool       // every subdomain of name, not name itself
+	name       string     // in lower case
 	ip         netip.Addr // instead of name
-	port       int        // 0 = any when denied; 80 and 443 when allowed
+	port       int        // 0 = 80 and 443 in an allow list, every port in a deny list
 }
 
-// matches reports whether an address is at this host. A host that names a port is at no other.
+// matches reports whether a is at this host, and at its port when the pattern has one. For "*" it applies the meaning of
+// an allow list: no IP address and no name without a dot.
 func (h hostPattern) matches(a endpoint) bool {
 	switch {
 	case h.port != 0 && h.port != a.port:
@@ -146,21 +148,23 @@ func (h hostPattern) matches(a endpoint) bool {
 	return a.host == h.name
 }
 
-// parseHosts reads the hosts of a policy: example.org is that host alone, *.example.org is everything below it and not
-// itself, * is every name with a dot in it, or everything when it is denied. A number is written as it is, one of six with brackets when a port follows.
-// A port behind a colon allows that port instead of 80 and 443, or denies that port alone.
+// parseHosts parses host patterns: example.org is that host alone, *.example.org every subdomain and not example.org
+// itself, * every name with a dot, or every host in a deny list. An IP address stands for itself; IPv6 needs brackets before
+// a port. A port after a colon allows that port instead of 80 and 443, or denies that port alone.
 func parseHosts(in []string) ([]hostPattern, error) {
 	out := make([]hostPattern, 0, len(in))
 	for _, s := range in {
 		h, err := parseHostPattern(s)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no host: %w; write example.org, *.example.org, * or a number, with :port if need be", text.OneLine(s, 60), err)
+			return nil, fmt.Errorf("%q is not a host pattern: %w; write example.org, *.example.org, * or an IP address, with :port for another port", text.OneLine(s, 60), err)
 		}
 		out = append(out, h)
 	}
 	return out, nil
 }
 
+// parseHostPattern parses one pattern of [parseHosts]. It rejects schemes, paths, user names, inner wildcards, zones and
+// ports out of range.
 func parseHostPattern(s string) (h hostPattern, err error) {
 	if ip, err := netip.ParseAddr(s); err == nil && ip.Zone() == "" {
 		return hostPattern{ip: ip.Unmap()}, nil
@@ -182,33 +186,34 @@ func parseHostPattern(s string) (h hostPattern, err error) {
 	h.subdomains = sub
 	h.name, h.ip, err = parseHostname(below)
 	if err == nil && sub && h.ip.IsValid() {
-		err = errors.New("there is nothing below a number")
+		err = errors.New("an IP address has no subdomains")
 	}
 	return h, err
 }
 
-// endpoint is where a page is asked for.
+// endpoint is the host and port of a URL.
 type endpoint struct {
-	host string     // in small letters, without a final dot
-	ip   netip.Addr // valid when host is a number
+	host string     // in lower case, without a final dot
+	ip   netip.Addr // valid when host is an IP address
 	port int
 }
 
-// maxURLBytes is the longest address that is judged, in bytes.
+// maxURLBytes is the longest URL that is accepted, in bytes.
 const maxURLBytes = 2000
 
-// parseURL reads an address as strictly as the client does that asks for it: what two readers could take for
-// different hosts is an error.
+// parseURL returns the endpoint of a URL and is the SSRF gate of the egress layer: it rejects every URL in which two
+// parsers could find different hosts (user info, escapes, backslashes, invisible characters) and every scheme but http
+// and https. It does not resolve names.
 func parseURL(raw string) (endpoint, error) {
 	if len(raw) > maxURLBytes {
 		return endpoint{}, fmt.Errorf("it is longer than %d bytes", maxURLBytes)
 	}
 	if strings.ContainsFunc(raw, func(r rune) bool { return r == '\\' || r == ' ' || !text.IsVisible(r) }) {
-		return endpoint{}, errors.New("it holds blanks, backslashes or characters that are not seen")
+		return endpoint{}, errors.New("it contains spaces, backslashes or invisible characters")
 	}
 	u, err := url.Parse(raw)
 	if err != nil || u.Opaque != "" || u.Scheme != "http" && u.Scheme != "https" {
-		return endpoint{}, errors.New("it does not begin with http:// or https:// and a host")
+		return endpoint{}, errors.New("it does not start with http:// or https:// and a host")
 	}
 	_, rest, _ := strings.Cut(raw, "://")
 	authority := rest
@@ -216,10 +221,10 @@ func parseURL(raw string) (endpoint, error) {
 		authority = rest[:i]
 	}
 	if u.User != nil || strings.ContainsAny(authority, "@%") {
-		return endpoint{}, errors.New("it holds a name, a password or an escape before its host")
+		return endpoint{}, errors.New("it contains a user name, a password or an escape in its host")
 	}
 	if u.Host != authority {
-		return endpoint{}, errors.New("its host can be read in two ways")
+		return endpoint{}, errors.New("its host is ambiguous")
 	}
 	at := endpoint{port: 80}
 	if u.Scheme == "https" {
@@ -236,6 +241,7 @@ func parseURL(raw string) (endpoint, error) {
 	return at, err
 }
 
+// parsePort parses a decimal port from 1 to 65535. It rejects signs and leading zeros.
 func parsePort(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > 65535 || strconv.Itoa(n) != s {
@@ -244,42 +250,42 @@ func parsePort(s string) (int, error) {
 	return n, nil
 }
 
-// parseHostname is the one form of a name or number. A number counts in its one plain spelling only: resolvers take 127.1,
-// 0x7f000001 and 2130706433 for the same machine.
+// parseHostname returns the canonical form of a host: a lower-case ASCII name, or an IP address. It rejects IPv4 addresses
+// in any but dotted decimal form, because resolvers read 127.1, 0x7f000001 and 2130706433 as the same address.
 func parseHostname(s string) (string, netip.Addr, error) {
-	no := netip.Addr{}
+	none := netip.Addr{}
 	if inner, ok := strings.CutPrefix(s, "["); ok {
 		ip, err := netip.ParseAddr(strings.TrimSuffix(inner, "]"))
 		if err != nil || !ip.Is6() || ip.Zone() != "" || !strings.HasSuffix(inner, "]") {
-			return "", no, errors.New("what stands in brackets is not a number of IPv6")
+			return "", none, errors.New("the text in brackets is not an IPv6 address")
 		}
 		ip = ip.Unmap()
 		return ip.String(), ip, nil
 	}
-	// The mapping turns full-width letters, circled digits and foreign dots into plain ones, as the client does.
+	// IDNA maps full-width letters, circled digits and other full stops to ASCII, as the HTTP client does.
 	name, err := idna.Lookup.ToASCII(strings.TrimSuffix(s, "."))
 	if err != nil || name == "" || len(name) > 253 {
-		return "", no, errors.New("its host is not a name")
+		return "", none, errors.New("its host is not a valid name")
 	}
 	name = strings.ToLower(name)
 	labels := strings.Split(name, ".")
 	for _, l := range labels {
 		if !isHostLabel(l) {
-			return "", no, errors.New("its host is not a name of letters, digits and hyphens")
+			return "", none, errors.New("its host contains characters other than letters, digits and hyphens")
 		}
 	}
 	last := labels[len(labels)-1]
-	if last[0] >= '0' && last[0] <= '9' { // no name of the net ends so, and 0x7f is a number too
+	if last[0] >= '0' && last[0] <= '9' { // no top-level domain starts with a digit, and 0x7f is a number
 		ip, err := netip.ParseAddr(name)
 		if err != nil || !ip.Is4() || ip.String() != name {
-			return "", no, errors.New("its host is a number in an unusual spelling")
+			return "", none, errors.New("its host is an IP address in a non-standard notation")
 		}
 		return name, ip, nil
 	}
-	return name, no, nil
+	return name, none, nil
 }
 
-// isHostLabel reports whether l may stand between the dots of a host.
+// isHostLabel reports whether l is a valid label of a host name. l must be in lower case.
 func isHostLabel(l string) bool {
 	if l == "" || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' {
 		return false

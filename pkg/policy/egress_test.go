@@ -11,7 +11,7 @@ import (
 	"conclave/subjects"
 )
 
-// fetchCall is a call of a tool that fetches the address.
+// fetchCall returns a call of web_fetch with this URL.
 func fetchCall(address string) Call {
 	c := newCall()
 	c.Tool = Tool{Name: "web_fetch", Zone: "tools", Known: true, Effects: Declare(Fetch, ReadsUntrusted), URL: "url"}
@@ -36,10 +36,10 @@ func TestEgressLayer(t *testing.T) {
 		{name: "with a final dot", url: "https://example.org./", rules: some},
 		{name: "its plain port", url: "http://example.org:80/", rules: some},
 		{name: "the other plain port", url: "http://example.org:443/", rules: some},
-		{name: "below a star", url: "https://a.b.example.net/", rules: some},
+		{name: "a subdomain of a wildcard", url: "https://a.b.example.net/", rules: some},
 		{name: "a port that is listed", url: "http://intern:8080/", rules: some},
-		{name: "a number that is listed", url: "http://192.0.2.7/", rules: some},
-		{name: "a number of six with a port", url: "https://[2001:db8::1]:8443/", rules: some},
+		{name: "an IP address that is listed", url: "http://192.0.2.7/", rules: some},
+		{name: "an IPv6 address with a port", url: "https://[2001:db8::1]:8443/", rules: some},
 		{name: "any name", url: "https://whatever.example.com/", rules: open},
 		{name: "a name of another script", url: "https://müller.example/", rules: open},
 		{name: "another host", url: "https://example.com/", rules: some, rule: RuleHost},
@@ -53,50 +53,50 @@ func TestEgressLayer(t *testing.T) {
 
 		{name: "trick: the host as a prefix", url: "https://example.org.evil.example/", rules: some, rule: RuleHost},
 		{name: "trick: the host as an ending", url: "https://notexample.org/", rules: some, rule: RuleHost},
-		{name: "trick: the star's own host", url: "https://example.net/", rules: some, rule: RuleHost},
-		{name: "trick: the host as a name of a person", url: "https://example.org@evil.example/", rules: some, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: a password", url: "https://a:b@example.org/", rules: some, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: a backslash", url: `https://evil.example\@example.org/`, rules: some, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: a fragment that some skip", url: "https://evil.example#@example.org/", rules: some, rule: RuleHost},
-		{name: "trick: an escape in the host", url: "https://ex%61mple.org/", rules: some, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: a blank", url: " https://example.org/", rules: some, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: a line break", url: "https://example.org/\r\nHost: evil", rules: some, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: a character that is not seen", url: "https://example\u200b.org/", rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: the wildcard's own domain", url: "https://example.net/", rules: some, rule: RuleHost},
+		{name: "trick: the host as a user name", url: "https://example.org@evil.example/", rules: some, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: a password", url: "https://a:b@example.org/", rules: some, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: a backslash", url: `https://evil.example\@example.org/`, rules: some, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: a fragment that some parsers skip", url: "https://evil.example#@example.org/", rules: some, rule: RuleHost},
+		{name: "trick: an escape in the host", url: "https://ex%61mple.org/", rules: some, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: a blank", url: " https://example.org/", rules: some, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: a line break", url: "https://example.org/\r\nHost: evil", rules: some, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: an invisible character", url: "https://example\u200b.org/", rules: some, rule: ruleBadURL, all: ruleBadURL},
 		{name: "trick: a full-width host that is denied", url: "https://ｅvil.example/", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
 		{name: "trick: another dot in a host that is denied", url: "https://evil。example/", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
 		{name: "trick: a final dot behind a host that is denied", url: "https://EVIL.example./", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
 		{name: "trick: below a host that is denied", url: "https://a.evil.example/", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
 		{name: "trick: the other spelling of a denied name", url: "https://bücher.example/", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
-		{name: "trick: a denied number dressed as one of six", url: "http://[::ffff:10.0.0.1]/", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
-		{name: "trick: a denied number at another port", url: "http://10.0.0.1:8080/", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
-		{name: "trick: a number where any name is allowed", url: "http://169.254.169.254/latest/", rules: open, rule: ruleNumeric},
-		{name: "trick: a number of six where any name is allowed", url: "http://[::1]/", rules: open, rule: ruleNumeric},
-		{name: "trick: a number as one", url: "http://2130706433/", rules: open, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: a number in base 16", url: "http://0x7f.0.0.1/", rules: open, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: a number in base 8", url: "http://0177.0.0.01/", rules: open, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: a short number", url: "http://127.1/", rules: open, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: a number with a zone", url: "http://[fe80::1%25eth0]/", rules: open, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: a denied IP address mapped to IPv6", url: "http://[::ffff:10.0.0.1]/", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
+		{name: "trick: a denied IP address at another port", url: "http://10.0.0.1:8080/", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
+		{name: "trick: an IP address where any name is allowed", url: "http://169.254.169.254/latest/", rules: open, rule: ruleIPLiteral},
+		{name: "trick: an IPv6 address where any name is allowed", url: "http://[::1]/", rules: open, rule: ruleIPLiteral},
+		{name: "trick: an IP address as one integer", url: "http://2130706433/", rules: open, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: an IP address in hexadecimal", url: "http://0x7f.0.0.1/", rules: open, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: an IP address in octal", url: "http://0177.0.0.01/", rules: open, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: a short IP address", url: "http://127.1/", rules: open, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: an IP address with a zone", url: "http://[fe80::1%25eth0]/", rules: open, rule: ruleBadURL, all: ruleBadURL},
 		{name: "trick: a name without a dot", url: "http://localhost/", rules: open, rule: RuleHost},
-		{name: "trick: a file", url: "file:///etc/passwd", rules: open, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: gopher", url: "gopher://example.org/", rules: some, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: a script", url: "javascript:alert(1)", rules: open, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: no scheme", url: "//example.org/", rules: some, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: no slashes", url: "https:example.org", rules: some, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: no host", url: "https:///example.org", rules: some, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: a port out of range", url: "https://example.org:65616/", rules: some, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: a port with zeros", url: "https://example.org:0443/", rules: some, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: an empty port", url: "https://example.org:/", rules: some, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: empty parts of a name", url: "https://a..example.net/", rules: some, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: an address without end", url: "https://example.org/" + strings.Repeat("a", 5000), rules: some, rule: ruleAddress, all: ruleAddress},
-		{name: "trick: nothing", url: "", rules: open, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: a file", url: "file:///etc/passwd", rules: open, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: gopher", url: "gopher://example.org/", rules: some, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: a script", url: "javascript:alert(1)", rules: open, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: no scheme", url: "//example.org/", rules: some, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: no slashes", url: "https:example.org", rules: some, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: no host", url: "https:///example.org", rules: some, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: a port out of range", url: "https://example.org:65616/", rules: some, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: a port with zeros", url: "https://example.org:0443/", rules: some, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: an empty port", url: "https://example.org:/", rules: some, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: empty parts of a name", url: "https://a..example.net/", rules: some, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: an overlong URL", url: "https://example.org/" + strings.Repeat("a", 5000), rules: some, rule: ruleBadURL, all: ruleBadURL},
+		{name: "trick: nothing", url: "", rules: open, rule: ruleBadURL, all: ruleBadURL},
 		{name: "trick: everything is denied", url: "http://10.9.9.9/", rules: HostRules{Allow: []string{"10.9.9.9"}, Deny: []string{"*"}}, rule: ruleDeniedHost, all: ruleDeniedHost},
-		{name: "trick: a policy that cannot be read", url: "https://example.org/", rules: HostRules{Allow: []string{"*"}, Deny: []string{"http://evil"}}, rule: ruleBadHosts, all: ruleBadHosts},
+		{name: "trick: an invalid host pattern in the policy", url: "https://example.org/", rules: HostRules{Allow: []string{"*"}, Deny: []string{"http://evil"}}, rule: ruleBadHosts, all: ruleBadHosts},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := EgressLayer{Fetch: tt.rules}
-			for _, person := range []bool{false, true} {
+			for _, fromUser := range []bool{false, true} {
 				c := fetchCall(tt.url)
-				c.FromUser = person
+				c.FromUser = fromUser
 				rule, reason, _ := judgeCall(t, l, c)
 				if rule != tt.rule || len(reason) > 300 {
 					t.Errorf("rule %q (%s), want %q", rule, reason, tt.rule)
@@ -133,19 +133,19 @@ func TestEgressToolFacts(t *testing.T) {
 		{"a search", tool(func(t *Tool) { t.Query = "q" }, Egress), `{"q":"x"}`, ""},
 		{"a message", tool(func(t *Tool) { t.Sinks = []string{"to"} }, Egress), `{"to":"x"}`, ""},
 		{"several addresses", tool(url, Fetch), `{"url":["https://example.org","https://example.org/2"]}`, ""},
-		{"trick: nobody knows where it goes", tool(none, Egress), `{}`, ruleNowhere},
-		{"trick: only text is declared", tool(func(t *Tool) { t.Content = []string{"text"} }, Egress), `{}`, ruleNowhere},
-		{"trick: effects that nobody declared", Tool{Name: "x", Zone: "tools", Known: true}, `{}`, ruleNowhere},
-		{"trick: it fetches, and has no address", tool(none, Fetch), `{}`, ruleNoAddress},
-		{"trick: it fetches, and its address is a query", tool(func(t *Tool) { t.Query = "q" }, Fetch), `{"q":"https://example.org"}`, ruleNoAddress},
+		{"trick: no destination argument", tool(none, Egress), `{}`, ruleNoDestination},
+		{"trick: only text is declared", tool(func(t *Tool) { t.Content = []string{"text"} }, Egress), `{}`, ruleNoDestination},
+		{"trick: undeclared effects", Tool{Name: "x", Zone: "tools", Known: true}, `{}`, ruleNoDestination},
+		{"trick: it fetches, and has no address", tool(none, Fetch), `{}`, ruleNoURL},
+		{"trick: it fetches, and its address is a query", tool(func(t *Tool) { t.Query = "q" }, Fetch), `{"q":"https://example.org"}`, ruleNoURL},
 		{"trick: an address without the effect", tool(url), `{"url":"https://evil.example"}`, RuleHost},
 		{"trick: one of several is elsewhere", tool(url, Fetch), `{"url":["https://example.org","https://evil.example"]}`, RuleHost},
-		{"trick: no address given", tool(url, Fetch), `{}`, ruleNoAddress},
-		{"trick: no address in the list", tool(url, Fetch), `{"url":[]}`, ruleNoAddress},
-		{"trick: an object", tool(url, Fetch), `{"url":{"href":"https://example.org"}}`, ruleNoAddress},
-		{"trick: null", tool(url, Fetch), `{"url":null}`, ruleNoAddress},
-		{"trick: two addresses of one name", tool(url, Fetch), `{"url":"https://example.org","url":"https://evil.example"}`, ruleUnreadable},
-		{"trick: the name in other letters", tool(url, Fetch), `{"url":"https://example.org","URL":"https://evil.example"}`, ruleMisspelling},
+		{"trick: no address given", tool(url, Fetch), `{}`, ruleNoURL},
+		{"trick: no address in the list", tool(url, Fetch), `{"url":[]}`, ruleNoURL},
+		{"trick: an object", tool(url, Fetch), `{"url":{"href":"https://example.org"}}`, ruleNoURL},
+		{"trick: null", tool(url, Fetch), `{"url":null}`, ruleNoURL},
+		{"trick: two addresses of one name", tool(url, Fetch), `{"url":"https://example.org","url":"https://evil.example"}`, ruleMalformed},
+		{"trick: the argument name in another case", tool(url, Fetch), `{"url":"https://example.org","URL":"https://evil.example"}`, ruleArgumentCase},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newCall()
@@ -165,17 +165,17 @@ func TestParseHosts(t *testing.T) {
 	}
 	for name, s := range map[string]string{
 		"nothing": "", "a blank": " ", "an address": "https://example.org", "a path": "example.org/x", "a network": "10.0.0.0/8", "a port out of range": "example.org:70000",
-		"no port": "example.org:", "a star inside": "a.*.example.org", "a star of a part": "ex*.org", "two stars": "*.*", "a star and a dot": "*.", "a star of a number": "*.10.0.0.1",
-		"a short number": "127.1", "a zone": "fe80::1%eth0", "a user": "a@example.org", "empty parts": "a..b", "a hyphen first": "-a.org", "brackets that stay open": "[::1",
+		"no port": "example.org:", "a star inside": "a.*.example.org", "a star of a part": "ex*.org", "two stars": "*.*", "a star and a dot": "*.", "a wildcard of an IP address": "*.10.0.0.1",
+		"a short IP address": "127.1", "a zone": "fe80::1%eth0", "a user": "a@example.org", "empty parts": "a..b", "a hyphen first": "-a.org", "brackets that stay open": "[::1",
 		"too long": strings.Repeat("a.", 200) + "a", "a line break": "example.org\n",
 	} {
 		if _, err := parseHosts([]string{"example.org", s}); err == nil || len(err.Error()) > 300 {
-			t.Errorf("trick: %s (%q) was taken for a host: %v", name, s, err)
+			t.Errorf("trick: %s (%q) was accepted as a host: %v", name, s, err)
 		}
 	}
 }
 
-// Whatever is denied is refused, in every spelling of it that leads there.
+// TestEgressDenyWins: a denied host is denied in every spelling that resolves to it.
 func TestEgressDenyWins(t *testing.T) {
 	l := EgressLayer{Fetch: HostRules{Allow: []string{"*", "evil.example", "evil.example:8080"}, Deny: []string{"evil.example"}}}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -225,7 +225,7 @@ func FuzzHosts(f *testing.F) {
 		if err := json.Unmarshal(c.Args, &sent); err != nil {
 			t.Fatal(err)
 		}
-		// What passed leads there for the standard library too, where it can read the name as it is.
+		// The standard library must find an allowed host in a URL that passed.
 		u, err := url.Parse(sent.URL)
 		if err != nil || u.User != nil || u.Scheme != "http" && u.Scheme != "https" {
 			t.Fatalf("%q passed: %v", sent.URL, err)
@@ -244,30 +244,30 @@ func BenchmarkEgress(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if l.Judge(b.Context(), c).kind != verdictPass {
-			b.Fatal("refused")
+			b.Fatal("denied")
 		}
 	}
 }
 
-// A rule that is only watched takes no other with it, at redirects neither.
+// TestHostRulesCheck: a monitor-only rule lifts no other rule, at redirects too.
 func TestHostRulesCheck(t *testing.T) {
 	h := HostRules{Allow: []string{"a.example"}, Deny: []string{"evil.example"}}
 	for _, tt := range []struct {
 		name, address string
-		watched       []string
+		monitorOnly   []string
 		ok            bool
 	}{
 		{"allowed", "https://a.example/", nil, true},
 		{"not allowed", "https://b.example/", nil, false},
 		{"denied", "https://evil.example/", nil, false},
-		{"not allowed, watched", "https://b.example/", []string{RuleHost}, true},
-		{"trick: denied, and another rule is watched", "https://evil.example/", []string{RuleHost, rulePort, ruleNumeric}, false},
-		{"trick: denied and watched, and still not allowed", "https://evil.example/", []string{ruleDeniedHost}, false},
-		{"denied and not allowed, both watched", "https://evil.example/", []string{ruleDeniedHost, RuleHost}, true},
-		{"trick: a number, and hosts are watched", "https://10.0.0.1/", []string{RuleHost}, false},
-		{"trick: no address at all", "file:///etc/passwd", []string{RuleHost, ruleDeniedHost, ruleNumeric, rulePort}, false},
+		{"not allowed, monitorOnly", "https://b.example/", []string{RuleHost}, true},
+		{"trick: denied, and another rule is monitorOnly", "https://evil.example/", []string{RuleHost, rulePort, ruleIPLiteral}, false},
+		{"trick: denied and monitorOnly, and still not allowed", "https://evil.example/", []string{ruleDeniedHost}, false},
+		{"denied and not allowed, both monitorOnly", "https://evil.example/", []string{ruleDeniedHost, RuleHost}, true},
+		{"trick: a number, and hosts are monitorOnly", "https://10.0.0.1/", []string{RuleHost}, false},
+		{"trick: no address at all", "file:///etc/passwd", []string{RuleHost, ruleDeniedHost, ruleIPLiteral, rulePort}, false},
 	} {
-		if err := h.CheckURL(tt.address, tt.watched...); (err == nil) != tt.ok {
+		if err := h.CheckURL(tt.address, tt.monitorOnly...); (err == nil) != tt.ok {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}

@@ -3,17 +3,19 @@ package policy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"conclave/pkg/text"
 )
 
-// FlowLayer watches where things go. Once a stranger could have written into a session, whatever the model does next may
-// be what the stranger wants: calls that send out, change, destroy, spend or run then need the user, unless the
-// person's own words ask for exactly this. What passes is decided by values that nobody but the user could have put
-// there, never by what a text looks like.
+// FlowLayer controls information flow. Once untrusted content entered a session, every later call of the model may follow
+// an injected instruction: calls that send, change, destroy, spend or execute then need approval, unless the user's own
+// words ask for exactly this call. The decision depends on where values came from (the user, a trusted tool, a search),
+// never on what a text looks like.
 type FlowLayer struct{}
 
 // Name implements [Layer].
@@ -21,26 +23,29 @@ func (FlowLayer) Name() string { return "flow" }
 
 // Rules of the flow layer.
 const (
-	ruleUnknownFlow  = "unknown_session" // nobody knows what went into the session
-	ruleIrreversible = "grave"           // it destroys, spends, authenticates, moves something or runs something: always asked
-	ruleFetch        = "fetch"           // an address that neither the user typed nor a search returned
-	ruleQuery        = "query"           // a search for words that are not the user's
-	ruleAct          = "act"             // the user did not ask for anything of the kind
-	ruleSink         = "sink"            // it would go somewhere, or change something, that the user did not name
-	rulePayload      = "payload"         // the text on its way holds an address or a number that the user did not name
-	ruleAnchor       = "anchor"          // nothing in it is the user's
+	ruleUnknownFlow   = "unknown_session" // the flow state of the session is unknown
+	ruleIrreversible  = "grave"           // an irreversible effect: asks each time
+	ruleFetch         = "fetch"           // a URL that neither the user typed nor a search returned
+	ruleQuery         = "query"           // a search query with words that are not the user's
+	ruleNotRequested  = "act"             // the user's words do not ask for such a call
+	ruleSink          = "sink"            // a destination or target that the user did not name
+	rulePayload       = "payload"         // the content holds an address or number that the user did not name
+	ruleNoUserContent = "anchor"          // no value of the call comes from the user
 )
 
-// flowRules are the rules that can be watched instead of enforced, see [monitorRules].
-var flowRules = []string{ruleUnknownFlow, ruleIrreversible, ruleFetch, ruleQuery, ruleAct, ruleSink, rulePayload, ruleAnchor}
+// flowRules are the rules that may be monitor-only, see [monitorRules].
+var flowRules = []string{ruleUnknownFlow, ruleIrreversible, ruleFetch, ruleQuery, ruleNotRequested, ruleSink, rulePayload, ruleNoUserContent}
 
-// irreversible effects are asked about whatever the user's words say: what they do cannot be taken back.
+// irreversible lists the effects that ask whatever the user's words say, because they cannot be undone.
 var irreversible = []Effect{Destroy, Spend, Authenticate, Physical, Exec}
 
-// guardedEffects effects are those that this layer looks at.
+// guardedEffects lists the effects that this layer judges. Tools without any of them pass.
 var guardedEffects = append([]Effect{Egress, Fetch, Mutate}, irreversible...)
 
-// Judge implements [Layer].
+// Judge asks before a call with a guarded effect when the session is tainted or its flow state is unknown: always for an
+// irreversible effect, otherwise for each URL, query, destination and address in the content that does not come from the
+// user, a trusted tool or a search. It denies only arguments that cannot be parsed. The user's own calls and a full
+// override pass.
 func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
 	hasAny := func(effects []Effect) bool {
 		return slices.ContainsFunc(effects, c.Tool.Has)
@@ -49,18 +54,17 @@ func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
 	case c.FromUser, c.hasFullOverride(), !hasAny(guardedEffects):
 		return Pass()
 	case c.Flow == nil:
-		return Ask(ruleUnknownFlow, "nobody knows what went into this session, so "+c.Tool.Name+" needs your word")
+		return Ask(ruleUnknownFlow, "it is unknown what this session has read, so "+c.Tool.Name+" needs your approval")
 	case !c.Flow.IsTainted():
 		return Pass()
 	case hasAny(irreversible):
-		return Ask(ruleIrreversible, fmt.Sprintf("after %s, %s needs your word each time: it %s", c.Flow.describeTaint(), c.Tool.Name, describeEffects(c.Tool)))
+		return Ask(ruleIrreversible, fmt.Sprintf("after %s, %s needs your approval each time: it %s", c.Flow.describeTaint(), c.Tool.Name, describeEffects(c.Tool)))
 	}
 	args, err := flattenArguments(c.Tool, c.Args)
 	if err != nil {
-		return Deny(ruleSink, "the arguments cannot be read: "+err.Error())
+		return Deny(ruleSink, "the arguments are rejected: "+err.Error())
 	}
-	// One call may do several things; each is looked at, and everything that stands against it is told: a yes to one
-	// question must cover no other.
+	// One call may have several effects. All violations are reported, so that an approval of one covers no other.
 	var all []Verdict
 	if c.Tool.Has(Fetch) {
 		all = append(all, judgeFetch(c, args)...)
@@ -73,11 +77,11 @@ func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
 	return combineVerdicts(all...)
 }
 
-// describeEffects say what a grave tool does, for the user who is asked.
+// describeEffects describes the irreversible effects of a tool in an approval request.
 func describeEffects(t Tool) string {
 	words := map[Effect]string{
-		Destroy: "can lose something for good", Spend: "moves money", Authenticate: "changes who may get in",
-		Physical: "moves something in the world", Exec: "runs what it is given",
+		Destroy: "can lose data irrecoverably", Spend: "spends money", Authenticate: "changes passwords, keys or access",
+		Physical: "controls a physical device", Exec: "runs code or commands",
 	}
 	var out []string
 	for _, e := range irreversible {
@@ -88,7 +92,8 @@ func describeEffects(t Tool) string {
 	return strings.Join(out, ", ")
 }
 
-// judgeFetch looks at an address before it is fetched: the address itself is a message to whoever owns it.
+// judgeFetch asks about a URL that is neither the user's text nor a search result, because a URL carries data to the owner
+// of its host, and about every other argument that [judgeValue] does not pass. A call without a URL asks too.
 func judgeFetch(c Call, args []argument) (all []Verdict) {
 	found := false
 	for _, a := range args {
@@ -98,17 +103,18 @@ func judgeFetch(c Call, args []argument) (all []Verdict) {
 		}
 		found = true
 		if !c.Flow.isUserText(a.text) && !c.Flow.isSearchResult(a.text) {
-			all = append(all, Ask(ruleFetch, fmt.Sprintf("after %s, this address is new: neither did you type it nor did a search return it: %s",
+			all = append(all, Ask(ruleFetch, fmt.Sprintf("after %s, this URL comes neither from you nor from a search result: %s",
 				c.Flow.describeTaint(), text.OneLine(a.text, 200)), a.text))
 		}
 	}
 	if !found {
-		all = append(all, Ask(ruleFetch, "it fetches something, and its arguments do not say what"))
+		all = append(all, Ask(ruleFetch, "it fetches a URL that its arguments do not name"))
 	}
 	return all
 }
 
-// judgeQuery looks at the words of a search: they leave the machine.
+// judgeQuery asks about a search query with words that are not the user's, because the query leaves the machine, and about
+// every other argument that [judgeValue] does not pass. A call without a query asks too.
 func judgeQuery(c Call, args []argument) (all []Verdict) {
 	found := false
 	for _, a := range args {
@@ -118,21 +124,22 @@ func judgeQuery(c Call, args []argument) (all []Verdict) {
 		}
 		found = true
 		if !c.Flow.isUserQuery(a.text) {
-			all = append(all, Ask(ruleQuery, fmt.Sprintf("after %s, it would search for words that are not yours: %s", c.Flow.describeTaint(), text.OneLine(a.text, 200)), a.text))
+			all = append(all, Ask(ruleQuery, fmt.Sprintf("after %s, the search query contains words that are not yours: %s", c.Flow.describeTaint(), text.OneLine(a.text, 200)), a.text))
 		}
 	}
 	if !found {
-		all = append(all, Ask(ruleQuery, "it searches for something, and its arguments do not say what"))
+		all = append(all, Ask(ruleQuery, "it searches for a query that its arguments do not name"))
 	}
 	return all
 }
 
-// judgeSend looks at what is sent or changed. The user's words must ask for such an act; where it goes must stand in
-// them, or in what a trusted tool listed; and the text on its way must not carry addresses of a stranger.
+// judgeSend judges a call that sends or changes something. It passes when the user's words ask for such a call, every
+// destination is the user's or listed by a trusted tool, the content holds no other address or number, and at least one
+// destination or part of the content is the user's. It asks about each violation.
 func judgeSend(c Call, args []argument) (all []Verdict) {
-	where := listSinks(c, args)
+	destinations := listSinks(c, args)
 	if !isRequested(c.Tool.Name, c.Flow) {
-		all = append(all, Ask(ruleAct, fmt.Sprintf("after %s, %s does what your words do not ask for", c.Flow.describeTaint(), c.Tool.Name), where...))
+		all = append(all, Ask(ruleNotRequested, fmt.Sprintf("after %s, you did not ask for what %s does", c.Flow.describeTaint(), c.Tool.Name), destinations...))
 	}
 	sinks, anchored := 0, false
 	for _, a := range args {
@@ -141,11 +148,11 @@ func judgeSend(c Call, args []argument) (all []Verdict) {
 			anchored = anchored || c.Flow.isMostlyUserWords(a.text)
 			for _, address := range extractAddresses(a.text) {
 				if !c.Flow.isUserValue(address) && !c.Flow.isTrustedValue(address) {
-					all = append(all, Ask(rulePayload, fmt.Sprintf("after %s, its text holds an address or a number that you did not name: %s",
-						c.Flow.describeTaint(), text.OneLine(address, 200)), append(slices.Clone(where), address)...))
+					all = append(all, Ask(rulePayload, fmt.Sprintf("after %s, its content contains an address or number that you did not name: %s",
+						c.Flow.describeTaint(), text.OneLine(address, 200)), append(slices.Clone(destinations), address)...))
 				}
 			}
-		case isSmallValue(c, a): // too little to say anything, and a sign of what the user meant
+		case isSmallValue(c, a): // carries no data; a date of the user shows that the call is theirs
 			anchored = anchored || c.Flow.isUserDate(a.text)
 		default:
 			sinks++
@@ -153,20 +160,21 @@ func judgeSend(c Call, args []argument) (all []Verdict) {
 		}
 	}
 	if sinks == 0 && !anchored {
-		all = append(all, Ask(ruleAnchor, fmt.Sprintf("after %s, nothing in this call of %s is in your words", c.Flow.describeTaint(), c.Tool.Name), where...))
+		all = append(all, Ask(ruleNoUserContent, fmt.Sprintf("after %s, this call of %s contains nothing that you wrote", c.Flow.describeTaint(), c.Tool.Name), destinations...))
 	}
 	return all
 }
 
-// judgeValue passes a value that the user typed, that a trusted tool listed, or that is too small to say anything.
+// judgeValue passes a value that the user typed, that a trusted tool listed, or that is too small to carry data. It asks
+// about every other value.
 func judgeValue(c Call, a argument) Verdict {
 	if isSmallValue(c, a) || c.Flow.isUserValue(a.text) || c.Flow.isTrustedValue(a.text) {
 		return Pass()
 	}
-	return Ask(ruleSink, fmt.Sprintf("after %s, %s is not in your words: %s", c.Flow.describeTaint(), text.OneLine(a.name, 40), text.OneLine(a.text, 200)), a.text)
+	return Ask(ruleSink, fmt.Sprintf("after %s, you did not name this value of %s: %s", c.Flow.describeTaint(), text.OneLine(a.name, 40), text.OneLine(a.text, 200)), a.text)
 }
 
-// listSinks are the values that a remembered answer is tied to: all that is not free text.
+// listSinks returns the values that a remembered approval is bound to: all but free text and small values.
 func listSinks(c Call, args []argument) (out []string) {
 	for _, a := range args {
 		if !isContent(c.Tool, a.name) && !isSmallValue(c, a) {
@@ -176,21 +184,23 @@ func listSinks(c Call, args []argument) (out []string) {
 	return out
 }
 
-// argument is one value in a call's arguments, under the name of the argument that it is part of.
+// argument is one scalar value in a call's arguments.
 type argument struct {
-	name     string // of the outermost
+	name     string // see argumentName for values inside of objects
 	text     string
-	isScalar bool // it was a number or a truth value
+	isScalar bool // a JSON number or boolean
 }
 
-// maxFlowValues bounds how many values a call may have for this layer to look at them.
+// maxFlowValues is the largest number of values in the arguments of a guarded call; more are rejected.
 const maxFlowValues = 4096
 
-// flattenArguments lists every value in the arguments, keys of inner objects among them: a stranger can write those too.
+// flattenArguments lists every scalar value in the arguments, sorted by argument name. Keys of inner objects that are not
+// field names count as values, because an injected instruction can hide a destination in a key. It rejects arguments
+// that are not an object or have more than maxFlowValues values.
 func flattenArguments(t Tool, raw json.RawMessage) ([]argument, error) {
 	var top map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &top); err != nil {
-		return nil, fmt.Errorf("they are no object")
+		return nil, errors.New("not a JSON object")
 	}
 	var out []argument
 	var walk func(name string, v any) error
@@ -212,7 +222,7 @@ func flattenArguments(t Tool, raw json.RawMessage) ([]argument, error) {
 				}
 			}
 		case map[string]any:
-			for _, k := range slices.Sorted(keys(v)) {
+			for _, k := range slices.Sorted(maps.Keys(v)) {
 				if !isFieldName(k) {
 					out = append(out, argument{name: name, text: k})
 				}
@@ -223,17 +233,12 @@ func flattenArguments(t Tool, raw json.RawMessage) ([]argument, error) {
 		}
 		return nil
 	}
-	names := make([]string, 0, len(top))
-	for k := range top {
-		names = append(names, k)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(top)) {
 		d := json.NewDecoder(strings.NewReader(string(top[name])))
 		d.UseNumber()
 		var v any
 		if err := d.Decode(&v); err != nil {
-			return nil, fmt.Errorf("%s cannot be read", text.Clip(name, 40))
+			return nil, fmt.Errorf("%s is not valid JSON", text.Clip(name, 40))
 		}
 		if err := walk(name, v); err != nil {
 			return nil, err
@@ -242,8 +247,8 @@ func flattenArguments(t Tool, raw json.RawMessage) ([]argument, error) {
 	return out, nil
 }
 
-// argumentName is the name that a value inside of an object goes by. Below a sink or below free text everything is the same;
-// elsewhere it is the inner name that counts.
+// argumentName returns the name under which a value inside of an object is judged: the outer name below a sink, content,
+// URL or query argument, so that an inner key cannot reclassify a value; otherwise the inner key.
 func argumentName(t Tool, outer, key string) string {
 	if slices.Contains(t.Sinks, outer) || isContent(t, outer) || outer == t.URL || outer == t.Query {
 		return outer
@@ -251,17 +256,7 @@ func argumentName(t Tool, outer, key string) string {
 	return key
 }
 
-func keys(m map[string]any) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
-}
-
-// isFieldName reports whether a key is a name of a field and not a message.
+// isFieldName reports whether a key looks like a field name: at most 40 ASCII letters, digits, hyphens and underscores.
 func isFieldName(k string) bool {
 	if len(k) > 40 {
 		return false
@@ -274,13 +269,14 @@ func isFieldName(k string) bool {
 	return true
 }
 
-// freeTextNames are names under which tools that do not say so themselves take free text.
+// freeTextNames are the argument names that count as content for tools that declare neither sinks nor content.
 var freeTextNames = map[string]bool{
 	"body": true, "content": true, "text": true, "message": true, "subject": true, "title": true, "description": true, "summary": true,
 	"note": true, "notes": true, "comment": true, "caption": true, "location": true, "markdown": true, "html": true,
 }
 
-// isContent reports whether an argument is free text on its way somewhere. Everything that was not said to be is a sink.
+// isContent reports whether an argument is free text, as the tool declares it or by its name. Every other argument counts
+// as a sink.
 func isContent(t Tool, name string) bool {
 	if len(t.Sinks) > 0 || len(t.Content) > 0 {
 		return slices.Contains(t.Content, name) && !slices.Contains(t.Sinks, name)

@@ -14,44 +14,45 @@ import (
 	"conclave/subjects"
 )
 
-// Flow is what is known of the content of a session: what the user said in it, which strangers could have written into
-// it, and which values came from where. It only ever learns; nothing makes it forget. Whoever holds one cannot change
-// it: [Flow.WithQuestion] and [Flow.WithResult] return another. The zero value knows an empty session.
+// Flow is the information-flow state of a session: the user's questions, the sources of untrusted content, and the values
+// that came from trusted tools and searches. Taint and privacy are never removed. A Flow is immutable:
+// [Flow.WithQuestion] and [Flow.WithResult] return a new one. The zero value is an empty, untainted session; nil is an
+// unknown one, which counts as tainted and private.
 type Flow struct {
 	questions   []question
 	sources     []subjects.Taint
 	private     bool
-	links       []string // addresses that a search returned
-	values      []string // what trusted tools listed
-	publicWords []string // words of results that are nobody's secret
-	untrusted   []string // addresses that stood in what strangers could have written
+	links       []string // URLs that a search returned
+	values      []string // values that trusted tools listed, in lower case
+	publicWords []string // words of public results
+	untrusted   []string // hosts and addresses in untrusted results, in lower case
 
-	userText      string          // the user's words, for looking up
-	userTextLower string          // the same in lower case
-	userWords     map[string]bool // the single words
+	userText      string          // all questions, one per line; derived by index
+	userTextLower string          // userText in lower case
+	userWords     map[string]bool // words of userTextLower
 }
 
-// question is one question of the user.
+// question is one message of the user.
 type question struct {
 	Query string `json:"query"`
 	Text  string `json:"text"`
 }
 
-// Bounds of what is kept of a session. What no longer fits is forgotten, oldest first, and then asked about: never the
-// taint itself.
+// Limits of the stored state. The oldest entries are dropped first; a call that depends on a dropped entry asks. The fact
+// that a session is tainted is never dropped.
 const (
 	maxQuestions      = 50
 	maxQuestionBytes  = 16 << 10
-	maxQuestionsBytes = 96 << 10 // bytes of all questions
+	maxQuestionsBytes = 96 << 10 // sum over all questions
 	maxTaintSources   = 20
 	maxSearchLinks    = 400
 	maxTrustedValues  = 800
 	maxPublicWords    = 4000
-	maxListBytes      = 64 << 10 // of each list: the whole record must fit into a message
-	maxWordBytes      = 40       // bytes of one public word
+	maxListBytes      = 64 << 10 // per list: the whole record must fit into a NATS message
+	maxWordBytes      = 40       // longest public word
 )
 
-// flowRecord is a flow as it is stored.
+// flowRecord is the stored form of a Flow.
 type flowRecord struct {
 	Words   []question       `json:"words,omitempty"`
 	Sources []subjects.Taint `json:"sources,omitempty"`
@@ -62,16 +63,16 @@ type flowRecord struct {
 	Strange []string         `json:"strange,omitempty"`
 }
 
-// MarshalJSON implements [json.Marshaler].
+// MarshalJSON implements [json.Marshaler] with the stored form.
 func (f *Flow) MarshalJSON() ([]byte, error) {
 	return json.Marshal(flowRecord{f.questions, f.sources, f.private, f.links, f.values, f.publicWords, f.untrusted})
 }
 
-// UnmarshalJSON implements [json.Unmarshaler].
+// UnmarshalJSON implements [json.Unmarshaler]. It rejects unknown fields: a record of a newer version may mark taint in one.
 func (f *Flow) UnmarshalJSON(data []byte) error {
 	var r flowRecord
 	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields() // what nobody reads could be the taint
+	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
 		return err
 	}
@@ -80,13 +81,13 @@ func (f *Flow) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// index prepares the user's words for looking up.
+// index derives userText, userTextLower and userWords from the questions.
 func (f *Flow) index() {
 	var b strings.Builder
 	for _, s := range f.questions {
-		// People forget the space after a full stop: "see example.org.Then ..." names example.org.
+		// A missing space after a full stop must not hide a name: "see example.org.Then ..." names example.org.
 		b.WriteString(joinedSentence.ReplaceAllString(s.Text, "$1. $2"))
-		b.WriteString("\n") // no value stands in two questions at once
+		b.WriteString("\n") // a value cannot span two questions
 	}
 	f.userText = b.String()
 	f.userTextLower = strings.ToLower(f.userText)
@@ -96,25 +97,26 @@ func (f *Flow) index() {
 	}
 }
 
-// joinedSentence is a sentence that begins right after another.
+// joinedSentence matches a full stop without a space between two sentences.
 var joinedSentence = regexp.MustCompile(`(\p{Ll})\.(\p{Lu}\p{Ll})`)
 
-// HasQuestion reports whether the words of a question are known.
+// HasQuestion reports whether the question with this query id is in the state.
 func (f *Flow) HasQuestion(query string) bool {
 	return f != nil && slices.ContainsFunc(f.questions, func(s question) bool { return s.Query == query })
 }
 
-// WithQuestion is f with what the user said in one more question.
-func (f *Flow) WithQuestion(query, said string) *Flow {
+// WithQuestion returns f with one more question of the user. content must come from the user alone, never from a model.
+// It is clipped to maxQuestionBytes; the oldest questions are dropped beyond the limits.
+func (f *Flow) WithQuestion(query, content string) *Flow {
 	next := f.clone()
-	if len(said) > maxQuestionBytes {
+	if len(content) > maxQuestionBytes {
 		end := maxQuestionBytes
-		for !utf8.RuneStart(said[end]) {
+		for !utf8.RuneStart(content[end]) {
 			end--
 		}
-		said = said[:end]
+		content = content[:end]
 	}
-	next.questions = lastN(append(next.questions, question{query, said}), maxQuestions)
+	next.questions = lastN(append(next.questions, question{query, content}), maxQuestions)
 	for size := 0; ; size = 0 {
 		for _, s := range next.questions {
 			size += len(s.Text)
@@ -128,22 +130,23 @@ func (f *Flow) WithQuestion(query, said string) *Flow {
 	return next
 }
 
-// Result is what came back from a tool.
+// Result is the result of a tool call with the facts that decide its labels.
 type Result struct {
 	Tool     Tool
 	CallID   string
 	Query    string
-	Args     json.RawMessage // of the call: what the caller said itself is no news
-	Source   string          // an address, when there is one
+	Args     json.RawMessage // of the call: values echoed from them do not become trusted
+	Source   string          // URL or path the text came from, "" = unknown
 	Text     string
-	Links    []string         // addresses that the tool lists, unchanged
-	Flags    []string         // signs of injection that were found
-	Declared *subjects.Labels // what a tool that grades its results said of this one
+	Links    []string         // URLs that the tool lists, verbatim
+	Flags    []string         // techniques of injection that the firewall found
+	Declared *subjects.Labels // labels set by a tool that grades its results, see Tool.Graded
 	Time     time.Time
 }
 
-// Labels say who could have written a result, and whom it belongs to. A tool whose results nobody else can write into is
-// trusted as long as it lists names and numbers: one that speaks in sentences says what somebody wrote.
+// Labels returns the trust and privacy of a result. A result is trusted when an ungraded tool without effects returned
+// it, when a graded tool declares it trusted and it has no flags, or when an ungraded tool that does not read untrusted content returns
+// only names and numbers without flags: prose in such a result was written by somebody. Everything else is untrusted.
 func (r Result) Labels() subjects.Labels {
 	l := subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public, Flags: slices.Clone(r.Flags)}
 	if r.Tool.Has(ReadsPrivate) {
@@ -151,26 +154,28 @@ func (r Result) Labels() subjects.Labels {
 	}
 	if r.Tool.Graded && r.Tool.Known {
 		if r.Declared != nil && r.Declared.Trust == subjects.Trusted && len(r.Flags) == 0 {
-			l.Trust = subjects.Trusted // of its own entries only it knows whose they are
+			l.Trust = subjects.Trusted // only the tool knows the origin of its entries
 		}
 		return l
 	}
-	harmless := r.Tool.Known && r.Tool.Effects == Declare() // it has nothing to tell that is not its own
+	harmless := r.Tool.Known && r.Tool.Effects == Declare() // a tool without effects returns only what it computes
 	if !r.Tool.Has(ReadsUntrusted) && (harmless || len(r.Flags) == 0 && !isProse(r.Text)) {
 		l.Trust = subjects.Trusted
 	}
 	return l
 }
 
-// WithResult is f after a result entered the session.
+// WithResult returns f after a result entered the session: an untrusted one taints it and adds its source; a trusted one
+// adds its values as permitted destinations, except those of graded tools and those that the arguments or untrusted
+// content already held.
 func (f *Flow) WithResult(r Result) *Flow {
 	next, l := f.clone(), r.Labels()
 	next.private = next.private || l.Privacy == subjects.Private
 	if l.Trust == subjects.Trusted && r.Tool.Graded {
-		return next // it tells what was said, not who is who: no word of it becomes a place that something may be sent to
+		return next // recalled content repeats earlier text, so its values are never permitted destinations
 	}
 	if l.Trust == subjects.Trusted {
-		// What the caller asked for, or what a stranger wrote before, does not become trusted by being repeated.
+		// A value from the arguments or from untrusted content does not become trusted by being echoed.
 		asked := strings.ToLower(string(r.Args))
 		next.values = appendBounded(next.values, maxTrustedValues, slices.DeleteFunc(splitItems(r.Text), func(item string) bool {
 			return !f.isUserValue(item) && (strings.Contains(asked, item) || slices.Contains(next.untrusted, item))
@@ -183,26 +188,26 @@ func (f *Flow) WithResult(r Result) *Flow {
 		from = ""
 	}
 	next.sources = append(next.sources, subjects.Taint{Tool: r.Tool.Name, CallID: r.CallID, QueryID: r.Query, From: from, Flags: slices.Clone(r.Flags), Time: r.Time})
-	if len(next.sources) > maxTaintSources { // the first and the latest tell the most
+	if len(next.sources) > maxTaintSources { // keep the first source and the latest ones
 		next.sources = slices.Delete(next.sources, 1, 2)
 	}
 	switch {
-	case r.Tool.Query != "": // it searches: what it lists may be opened
+	case r.Tool.Query != "": // a search: its links may be fetched
 		next.links = appendBounded(next.links, maxSearchLinks, r.Links...)
-	case r.Tool.Graded: // what was once on a page: an address in it has been nobody's mail
-	case l.Privacy == subjects.Private: // mail, chat: a plain address in it may be opened, it can carry nothing away
+	case r.Tool.Graded: // recalled content may come from a page, so its links may not be fetched
+	case l.Privacy == subjects.Private: // mail, chat: a plain link carries no data and may be fetched
 		next.links = appendBounded(next.links, maxSearchLinks, extractPlainLinks(r.Text)...)
 	}
 	if l.Privacy == subjects.Public {
 		next.publicWords = appendBounded(next.publicWords, maxPublicWords, slices.DeleteFunc(splitWords(r.Text), func(w string) bool {
-			return len(w) > maxWordBytes || utf8.RuneCountInString(w) < 3 // letters one by one spell anything
+			return len(w) > maxWordBytes || utf8.RuneCountInString(w) < 3 // single letters can spell any secret
 		})...)
 	}
 	return next
 }
 
-// extractNames are the words of a text that hold a dot or an @: hosts, addresses of pages and of people, and some that are
-// neither. It is quicker than [extractAddresses] and finds no numbers.
+// extractNames returns the words of a text that contain a dot or an @: hosts, URLs, mail addresses, and some false
+// positives. It is faster than [extractAddresses] and finds no numbers.
 func extractNames(s string) (out []string) {
 	for _, w := range strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(`,;|"'[]{}()<>`, r) }) {
 		if w = strings.Trim(w, ":.!?"); len(w) > 3 && len(w) < 2000 && strings.ContainsAny(w, ".@") {
@@ -212,8 +217,8 @@ func extractNames(s string) (out []string) {
 	return out
 }
 
-// extractPlainLinks are the plain addresses in a text. Where it lists several of one host, choosing among them would say
-// something to whoever owns it: then none counts.
+// extractPlainLinks returns the plain links in a text, see [isPlainAddress]. Of a host with several links it returns none:
+// the choice among them would carry data to the owner of the host.
 func extractPlainLinks(s string) (out []string) {
 	hosts := map[string]int{}
 	all := extractNames(s)
@@ -238,13 +243,13 @@ func extractPlainLinks(s string) (out []string) {
 	return out
 }
 
-// IsTainted reports whether text that a stranger could have written entered the session.
+// IsTainted reports whether untrusted content entered the session; true for nil.
 func (f *Flow) IsTainted() bool { return f == nil || len(f.sources) > 0 }
 
-// HasPrivate reports whether something of the user's own was read into the session.
+// HasPrivate reports whether private data of the user entered the session; true for nil.
 func (f *Flow) HasPrivate() bool { return f == nil || f.private }
 
-// Sources tell where strangers could have written into the session.
+// Sources returns where untrusted content came from, oldest first.
 func (f *Flow) Sources() []subjects.Taint {
 	if f == nil {
 		return nil
@@ -252,18 +257,19 @@ func (f *Flow) Sources() []subjects.Taint {
 	return slices.Clone(f.sources)
 }
 
-// describeTaint says what tainted the session last, for people.
+// describeTaint names the latest source of untrusted content, for the reason of an approval request.
 func (f *Flow) describeTaint() string {
 	if f == nil || len(f.sources) == 0 {
-		return "something nobody knows"
+		return "reading an unknown source"
 	}
 	s := f.sources[len(f.sources)-1]
 	if s.From != "" {
 		return "reading " + s.From
 	}
-	return "what " + s.Tool + " returned"
+	return "a result of " + s.Tool
 }
 
+// clone returns a copy whose lists can be appended to; the zero Flow for nil.
 func (f *Flow) clone() *Flow {
 	if f == nil {
 		return &Flow{}
@@ -275,9 +281,10 @@ func (f *Flow) clone() *Flow {
 	}
 }
 
-// appendBounded adds texts that are not there yet, and lets the oldest go.
-func appendBounded(to []string, most int, texts ...string) []string {
-	fresh := make(map[string]bool, len(texts)) // of the few new ones, not of the many known
+// appendBounded appends the texts that are not in the list yet and drops the oldest beyond maxItems or maxListBytes. It
+// ignores empty texts and texts over 2000 bytes.
+func appendBounded(to []string, maxItems int, texts ...string) []string {
+	fresh := make(map[string]bool, len(texts)) // a set of the new texts, because the list is much longer
 	for _, t := range texts {
 		fresh[t] = true
 	}
@@ -290,7 +297,7 @@ func appendBounded(to []string, most int, texts ...string) []string {
 			to = append(to, t)
 		}
 	}
-	to = lastN(to, most)
+	to = lastN(to, maxItems)
 	size := 0
 	for i := len(to) - 1; i >= 0; i-- {
 		if size += len(to[i]) + 3; size > maxListBytes {
@@ -300,16 +307,16 @@ func appendBounded(to []string, most int, texts ...string) []string {
 	return to
 }
 
-// lastN is the end of a list.
-func lastN[T any](list []T, most int) []T { return list[max(0, len(list)-most):] }
+// lastN returns the last n elements of a list, or all of it when it is shorter.
+func lastN[T any](list []T, n int) []T { return list[max(0, len(list)-n):] }
 
-// hasWord reports whether the user used one of these words.
+// hasWord reports whether the user used one of these words in any question. words are in lower case.
 func (f *Flow) hasWord(words ...string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return f.userWords[w] })
 }
 
-// hasRequest reports whether the user asked for something by one of these verbs: in one of the latest questions, in a sentence
-// that says no "not", and that is no mere question.
+// hasRequest reports whether the user requested an action by one of these verbs: in one of the last recentQuestions
+// questions, in a sentence without a negation, and not in a plain question like "did Ana send it?".
 func (f *Flow) hasRequest(verbs []string) bool {
 	for _, s := range lastN(f.questions, recentQuestions) {
 		for _, sentence := range sentencePattern.FindAllString(strings.ToLower(joinedSentence.ReplaceAllString(s.Text, "$1. $2")), -1) {
@@ -325,7 +332,7 @@ func (f *Flow) hasRequest(verbs []string) bool {
 	return false
 }
 
-// recentQuestions is how many questions back an order still stands.
+// recentQuestions is the number of latest questions in which a request still counts.
 const recentQuestions = 3
 
 var (
@@ -334,16 +341,16 @@ var (
 	requestWords    = []string{"can", "could", "would", "will", "please", "should", "let"}
 )
 
-// isUserValue reports whether the user wrote this value: the whole of it, and not as a part of a longer word, name or
-// address. An empty value says nothing and counts as typed.
+// isUserValue reports whether the user wrote this value, ignoring case: the whole of it, and not as a part of a longer
+// word, name or address. An empty value carries no data and counts as the user's.
 func (f *Flow) isUserValue(value string) bool {
 	return f != nil && containsWhole(strings.ToLower(strings.TrimSpace(value)), f.userTextLower)
 }
 
-// isUserText is typed to the letter: in an address, capitals can mean something.
+// isUserText is [Flow.isUserValue] with exact case, for URLs, whose paths are case-sensitive.
 func (f *Flow) isUserText(value string) bool { return f != nil && containsWhole(value, f.userText) }
 
-// containsWhole reports whether a value stands in a text as a whole.
+// containsWhole reports whether all contains v with a boundary on both sides. An empty v is contained in every text.
 func containsWhole(v, all string) bool {
 	if v == "" {
 		return true
@@ -365,12 +372,14 @@ func containsWhole(v, all string) bool {
 	}
 }
 
-// extendsBefore reports whether a character before a value makes it a part of something longer.
+// extendsBefore reports whether the character before a value makes it a part of something longer. RuneError stands for
+// the start of the text.
 func extendsBefore(r rune) bool {
 	return r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("_@/.-+=?&#%", r))
 }
 
-// extendsAfter reports whether a value goes on: a full stop ends a sentence, unless something follows it at once.
+// extendsAfter reports whether the text after a value makes it a part of something longer. Punctuation extends it only
+// when a letter or digit follows at once.
 func extendsAfter(rest string) bool {
 	r, n := utf8.DecodeRuneInString(rest)
 	switch {
@@ -385,23 +394,21 @@ func extendsAfter(rest string) bool {
 	return false
 }
 
-// isTrustedValue reports whether a trusted tool listed this value.
+// isTrustedValue reports whether a trusted tool listed this value, ignoring case.
 func (f *Flow) isTrustedValue(value string) bool {
 	return slices.Contains(f.values, strings.ToLower(strings.TrimSpace(value)))
 }
 
-// isSearchResult reports whether a search returned exactly this address.
+// isSearchResult reports whether exactly this URL may be fetched: returned by a search, or a plain link in private data.
 func (f *Flow) isSearchResult(address string) bool { return slices.Contains(f.links, address) }
 
-// isUserQuery reports whether a query is made of the user's own words, of words that are in public results anyway, and of
-// words that say nothing.
-//
-// Words of public results do not count once something private is in the session: a page can list words enough to spell
-// it.
+// isUserQuery reports whether a query consists of the user's words, words of public results, stop words and years. It
+// rejects characters outside of letters, digits and common punctuation, which could encode data. Words of public results
+// do not count once private data is in the session: a page could list enough words to spell it.
 func (f *Flow) isUserQuery(query string) bool {
 	for _, r := range query {
 		if !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(" -'\".,:;?!()/&+%$€£#@_’", r) {
-			return false // what is no letter can carry anything
+			return false
 		}
 	}
 	if strings.Count(query, "")-len(strings.Join(splitWords(query), ""))-1 > 64 {
@@ -415,12 +422,13 @@ func (f *Flow) isUserQuery(query string) bool {
 	return true
 }
 
-// isYear reports whether a word is one of this century: searches are full of them.
+// isYear reports whether a word is a year from 2000 to 2099, which searches often contain.
 func isYear(w string) bool {
 	return len(w) == 4 && strings.HasPrefix(w, "20") && strings.Trim(w, "0123456789") == ""
 }
 
-// isMostlyUserWords reports whether at least half of the words that say something are the user's.
+// isMostlyUserWords reports whether at least half of the words are the user's, stop words not counted. It is false for a
+// text of stop words alone.
 func (f *Flow) isMostlyUserWords(s string) bool {
 	n, hit := 0, 0
 	for _, w := range splitWords(s) {
@@ -435,13 +443,13 @@ func (f *Flow) isMostlyUserWords(s string) bool {
 	return n > 0 && 2*hit >= n
 }
 
-// isUserDate reports whether the user named this date or number.
+// isUserDate reports whether the user named this date or number; of a date with a time, the date is enough.
 func (f *Flow) isUserDate(value string) bool {
 	day, _, _ := strings.Cut(strings.ReplaceAll(value, "T", " "), " ")
 	return len(value) > 2 && (f.isUserValue(value) || len(day) == 10 && f.isUserValue(day))
 }
 
-// splitItems are the values that a list holds, in lower case.
+// splitItems returns the items of a list or JSON text, in lower case: words of 3 to 128 bytes.
 func splitItems(s string) (out []string) {
 	for _, w := range strings.FieldsFunc(strings.ToLower(s), func(r rune) bool {
 		return unicode.IsSpace(r) || strings.ContainsRune(`,;|"'[]{}()<>`, r)
@@ -453,8 +461,8 @@ func splitItems(s string) (out []string) {
 	return out
 }
 
-// isPlainAddress reports whether an address can carry nothing but itself: a host and a short path, no query, no fragment,
-// nothing that could be a key.
+// isPlainAddress reports whether a link can carry no data: a host and a short path, no query, no fragment, no user info,
+// nothing that could be a key or token.
 func isPlainAddress(s string) bool {
 	if strings.ContainsAny(s, "?#@%") || len(s) > 100 {
 		return false
@@ -469,22 +477,22 @@ func isPlainAddress(s string) bool {
 	}
 	for _, part := range strings.FieldsFunc(u.Host+u.Path, func(r rune) bool { return r == '/' || r == '.' || r == '-' || r == '_' }) {
 		digits := strings.Count(part, "") - 1 - len(strings.Trim(part, "0123456789"))
-		if len(part) > 20 || digits > 4 || isMixed(part) {
+		if len(part) > 20 || digits > 4 || alternatesDigits(part) {
 			return false
 		}
 	}
 	return true
 }
 
-// isMixed reports whether a word goes back and forth between letters and digits, as keys do and words do not.
-func isMixed(s string) bool {
-	changes, was := 0, false
+// alternatesDigits reports whether a word alternates between letters and digits more than twice, as keys do.
+func alternatesDigits(s string) bool {
+	changes, wasDigit := 0, false
 	for i, r := range s {
-		is := unicode.IsDigit(r)
-		if i > 0 && is != was {
+		isDigit := unicode.IsDigit(r)
+		if i > 0 && isDigit != wasDigit {
 			changes++
 		}
-		was = is
+		wasDigit = isDigit
 	}
 	return changes > 2
 }

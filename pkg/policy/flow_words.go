@@ -11,10 +11,10 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// What a person asks for, read from the names of tools and the words of the user. It is coarse on purpose: a word too
-// few means one question more to the user.
+// The tables below match the names of tools with the words of a request. They are coarse on purpose: a missing word costs
+// one approval request, a superfluous one could let an unrequested call pass.
 
-// requestVerbs are the verbs in names of tools, with the words by which people ask for them.
+// requestVerbs maps verbs in tool names to the words by which users request them.
 var requestVerbs = map[string][]string{
 	"send":       {"send", "sending", "write", "reply", "respond", "forward", "tell", "notify", "message", "dm", "post"},
 	"post":       {"post", "publish", "write", "put", "send", "reply"},
@@ -43,12 +43,12 @@ var requestVerbs = map[string][]string{
 	"archive":    {"archive"},
 }
 
-// vagueVerbs verbs do not say enough: what they are done to must be named too.
+// vagueVerbs are the verbs that count as a request only when the user names the object too.
 var vagueVerbs = map[string]bool{
 	"send": true, "post": true, "create": true, "make": true, "add": true, "append": true, "insert": true, "update": true, "edit": true, "set": true, "write": true, "save": true, "upload": true, "share": true,
 }
 
-// nounSynonyms are nouns in names of tools, with the words by which people name them; nothing = it need not be named.
+// nounSynonyms maps nouns in tool names to the words by which users name them; nil = the noun need not be named.
 var nounSynonyms = map[string][]string{
 	"email": {"email", "emails", "mail", "e-mail"}, "mail": {"email", "mail", "e-mail"},
 	"message": nil, "direct": nil, "user": nil, "to": nil, "from": nil, "in": nil, "the": nil, "slack": nil, "info": nil, "new": nil, "sms": {"sms", "text", "message"},
@@ -61,8 +61,8 @@ var nounSynonyms = map[string][]string{
 	"note":         {"note", "notes"}, "memory": {"remember", "memory", "note"},
 }
 
-// isRequested reports whether the user's words ask for what a tool of this name does: a sentence of the latest questions that
-// is no negation, and no question about the past.
+// isRequested reports whether the user's words request what a tool of this name does: its first known verb in a request,
+// see [Flow.hasRequest], and after a vague verb also its nouns. A name without a known verb is never requested.
 func isRequested(tool string, f *Flow) bool {
 	parts := splitName(tool)
 	at := slices.IndexFunc(parts, func(w string) bool { return requestVerbs[w] != nil })
@@ -73,21 +73,21 @@ func isRequested(tool string, f *Flow) bool {
 		return true
 	}
 	for _, noun := range parts[at+1:] {
-		others, listed := nounSynonyms[noun]
-		if listed && others == nil {
+		synonyms, listed := nounSynonyms[noun]
+		if listed && synonyms == nil {
 			continue
 		}
 		if !listed {
-			others = []string{noun, noun + "s", strings.TrimSuffix(noun, "s")}
+			synonyms = []string{noun, noun + "s", strings.TrimSuffix(noun, "s")}
 		}
-		if !f.hasWord(others...) {
+		if !f.hasWord(synonyms...) {
 			return false
 		}
 	}
 	return true
 }
 
-// splitName splits send_email and GmailSendEmail into words, in lower case.
+// splitName splits a tool name like send_email or GmailSendEmail into words, in lower case.
 func splitName(name string) (out []string) {
 	start, runes := 0, []rune(name)
 	cut := func(end int) {
@@ -109,7 +109,7 @@ func splitName(name string) (out []string) {
 	return out
 }
 
-// splitWords splits a text into words, in lower case. Quotes around a word are no part of it.
+// splitWords splits a text into words, in lower case, without the quotes and hyphens around a word.
 func splitWords(s string) (out []string) {
 	for _, w := range strings.FieldsFunc(strings.ToLower(s), func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '-' && r != '\'' && r != '_'
@@ -121,20 +121,18 @@ func splitWords(s string) (out []string) {
 	return out
 }
 
-// stopWords words say nothing by themselves.
+// stopWords are words that carry no data by themselves.
 var stopWords = map[string]bool{
 	"a": true, "an": true, "and": true, "at": true, "by": true, "for": true, "from": true, "in": true, "is": true, "it": true, "of": true, "on": true, "or": true, "that": true,
 	"the": true, "this": true, "to": true, "with": true, "what": true, "who": true, "when": true, "how": true, "my": true, "i": true, "me": true, "be": true, "are": true, "was": true,
 	"latest": true, "news": true, "today": true, "current": true, "now": true, "price": true, "date": true, "time": true,
 }
 
-// datePattern is a date, a time, or both.
+// datePattern matches an ISO date, a time, or both.
 var datePattern = regexp.MustCompile(`^(\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2})?(Z|[+-]\d{2}:\d{2})?)?|\d{2}:\d{2}(:\d{2})?)$`)
 
-// isSmallValue reports whether a value is of a kind that can say next to nothing: a number, a date, one of the few values
-// that the tool's schema lists, or no more than two characters.
-//
-// What a tool declares as a sink is never that small: a number can be somebody's address.
+// isSmallValue reports whether a value is too small to carry data: a short number, a date, a value of the schema's enum, or
+// at most two characters. A declared sink is small only by the enum, because a number can be a recipient.
 func isSmallValue(c Call, a argument) bool {
 	if slices.Contains(enumValues(c.Schema, a.name), a.text) {
 		return true
@@ -149,7 +147,7 @@ func isSmallValue(c Call, a argument) bool {
 	return len(a.text) <= 6 && strings.Trim(a.text, "0123456789") == ""
 }
 
-// enumValues lists the values that a schema allows for an argument, nothing when it may be anything.
+// enumValues returns the string values of the enum of an argument or of its items; none when the schema lists none.
 func enumValues(schema json.RawMessage, name string) []string {
 	if len(schema) == 0 {
 		return nil
@@ -175,15 +173,17 @@ func enumValues(schema json.RawMessage, name string) []string {
 	return out
 }
 
-// addressPattern is what a reader of a text could follow: web and mail addresses, long numbers of accounts and telephones.
+// addressPattern matches what a recipient could act on: URLs, hosts, mail addresses, IP addresses, IBANs, phone numbers
+// and long tokens such as wallet addresses.
 var addressPattern = regexp.MustCompile(`(?i)([a-z][a-z0-9+.-]{1,20}://[^\s"'<>]+|www\.[^\s"'<>]+|[\p{L}\p{N}._%+-]+@[\p{L}\p{N}.-]+|` +
 	`(?:[\p{L}\p{N}-]+\.)+(?:\p{L}{2,12}|xn--[a-z0-9-]+)(?::\d+)?(?:/[^\s"'<>]*)?|\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?:/[^\s"'<>]*)?|` +
 	`\b[a-z]{2}\d{2}[a-z0-9 ]{10,30}\b|\+?\d[\d ().-]{7,}\d|\b[a-z0-9]{20,}\b)`)
 
-// dotReplacer makes one of the marks that are read as a full stop in addresses.
+// dotReplacer maps the full stops of other scripts, which resolvers accept in hosts, to ASCII.
 var dotReplacer = strings.NewReplacer("。", ".", "．", ".", "｡", ".")
 
-// extractAddresses are those in a text.
+// extractAddresses returns the matches of addressPattern in a text after NFKC normalization, without dates, file names and
+// sentences.
 func extractAddresses(s string) (out []string) {
 	for _, m := range addressPattern.FindAllString(dotReplacer.Replace(norm.NFKC.String(s)), -1) {
 		m = strings.TrimRight(m, ".,;:!?)]} ")
@@ -195,13 +195,13 @@ func extractAddresses(s string) (out []string) {
 	return out
 }
 
-// fileNamePattern is a word with the ending of a document: it looks like a host and is none.
+// fileNamePattern matches file names whose extension is no top-level domain, which addressPattern takes for hosts.
 var fileNamePattern = regexp.MustCompile(`(?i)^[\p{L}\p{N}_-]+\.(docx?|xlsx?|pptx?|pdf|txt|csv|png|jpe?g|ya?ml|json)$`)
 
-// isProse reports whether a text holds running words: a trusted tool that lists names and numbers stays trusted, and one
-// whose answer suddenly speaks, or holds something to open, does not.
+// isProse reports whether a text contains a URL, minProseWords words in a row (one less with an @), or 8 characters of a
+// script without spaces. A list of names and numbers is not prose, so a tool that returns one stays trusted.
 func isProse(s string) bool {
-	if strings.Contains(s, "://") || strings.Contains(s, "www.") { // a list of names holds nothing to open
+	if strings.Contains(s, "://") || strings.Contains(s, "www.") {
 		return true
 	}
 	run, wide, most := 0, 0, 0
@@ -221,7 +221,7 @@ func isProse(s string) bool {
 			inWord = true
 		case unicode.IsLetter(r) || unicode.IsMark(r) || unicode.IsDigit(r) || inWord && (r == '\'' || r == '’' || r == '.' || r == '@'):
 			inWord = true
-		case strings.ContainsRune(" \t\n.!?-_;+", r): // what stands between words, also when somebody avoids spaces
+		case strings.ContainsRune(" \t\n.!?-_;+", r): // word separators, also those used instead of spaces
 			end()
 		default: // commas, quotes and brackets of lists and objects end a run
 			end()
@@ -232,5 +232,5 @@ func isProse(s string) bool {
 	return most >= minProseWords || most >= minProseWords-1 && strings.Contains(s, "@")
 }
 
-// minProseWords in a row are prose.
+// minProseWords is the number of consecutive words that counts as prose.
 const minProseWords = 4

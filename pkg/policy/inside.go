@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,32 +17,32 @@ import (
 	"conclave/pkg/text"
 )
 
-// What opening a file can be refused for.
+// Errors of [OpenInside] and [OpenFolder].
 var (
-	// ErrOutside is a path that leads out of every allowed folder.
-	ErrOutside = errors.New("it lies outside the allowed folders")
-	// ErrClosed is a path, or another name of a file, in a closed folder.
-	ErrClosed = errors.New("it lies in a folder of Conclave itself, and those are closed to every tool")
-	// ErrNotRegular is a device, a pipe, a socket, or a folder where a file was wanted.
+	// ErrOutside means that the resolved path is in none of the allowed folders.
+	ErrOutside = errors.New("it is outside the allowed folders")
+	// ErrClosed means that the path, or a hard link to the same file, is in a closed folder.
+	ErrClosed = errors.New("it is in one of Conclave's own folders, which are closed to every tool")
+	// ErrNotRegular means that the path is a device, a pipe, a socket or a folder.
 	ErrNotRegular = errors.New("it is not a regular file")
-	// ErrNotFolder is anything but a folder where one was wanted.
+	// ErrNotFolder means that the path of [OpenFolder] is not a folder.
 	ErrNotFolder = errors.New("it is not a folder")
-	// ErrSwapped is a path of which a part was replaced while it was opened.
-	ErrSwapped = errors.New("it changed while it was opened; try again")
+	// ErrSwapped means that a part of the path was replaced while it was opened.
+	ErrSwapped = errors.New("it changed while it was opened; retry")
 )
 
-// openFlags are those a tool may open a file with.
+// openFlags are the flags that [OpenInside] accepts.
 const openFlags = os.O_RDONLY | os.O_WRONLY | os.O_RDWR | os.O_CREATE | os.O_EXCL | os.O_TRUNC | os.O_APPEND | os.O_SYNC
 
-// OpenInside opens a regular file that lies in one of the allowed folders and in none of the closed ones. What is checked
-// is what is opened: links are resolved first, and then every part of the path is opened from the one before it, where
-// nothing is a link any more. A link that appears meanwhile is refused. Closed folders are told by what they are and not
-// by their name alone, so another mount or another spelling of them is closed too.
+// OpenInside opens a regular file in one of the allowed folders and in none of the closed ones, without a race between
+// check and use: it resolves symlinks first, then opens each part of the resolved path relative to the one before it and
+// denies a symlink that appears meanwhile. Closed folders are compared by device and inode as well as by name, so another
+// mount, spelling or hard link does not open them.
 //
-// allowed must be resolved, see [ResolveFolders]; an unresolved one allows nothing. path begins with /.
+// path must be absolute. allowed must be resolved, see [ResolveFolders]; an unresolved folder allows nothing.
 func OpenInside(path string, flag int, perm os.FileMode, allowed, closed []string) (*os.File, error) {
 	if flag&^openFlags != 0 {
-		return nil, fmt.Errorf("opening %s: these flags are not for tools", text.OneLine(path, 60))
+		return nil, fmt.Errorf("opening %s: flags not allowed", text.OneLine(path, 60))
 	}
 	f, err := openContained(path, allowed, closed, func(dir int, name string, ids []fileID) (int, error) {
 		return openRegular(dir, name, flag, perm, ids, closed)
@@ -52,7 +53,7 @@ func OpenInside(path string, flag int, perm os.FileMode, allowed, closed []strin
 	return f, nil
 }
 
-// OpenFolder is OpenInside for a folder, to list it.
+// OpenFolder is [OpenInside] for listing a folder.
 func OpenFolder(path string, allowed, closed []string) (*os.File, error) {
 	f, err := openContained(path, allowed, closed, func(dir int, name string, ids []fileID) (int, error) {
 		fd, err := openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
@@ -67,12 +68,13 @@ func OpenFolder(path string, allowed, closed []string) (*os.File, error) {
 	return f, nil
 }
 
-// fileID tells files apart whatever they are called.
+// fileID identifies a file independently of its names.
 type fileID struct{ dev, ino uint64 }
 
-func newFileID(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} } // Dev is of another type on other systems
+func newFileID(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} } // the type of Dev differs between systems
 
-// openContained walks to the folder of path and lets last open what is in it.
+// openContained checks path against allowed and closed, opens its folder part by part without following symlinks, and
+// calls last to open the final name in it. ids are the closed folders that exist.
 func openContained(path string, allowed, closed []string, last func(dir int, name string, ids []fileID) (int, error)) (*os.File, error) {
 	plain, err := ExpandPath(path, "")
 	if err != nil {
@@ -109,7 +111,7 @@ func openContained(path string, allowed, closed []string, last func(dir int, nam
 		unix.Close(dir)
 		dir = next
 	}
-	fd, err := last(dir, or(name, "."), ids)
+	fd, err := last(dir, cmp.Or(name, "."), ids)
 	if err != nil {
 		return nil, err
 	}
@@ -120,12 +122,13 @@ func openContained(path string, allowed, closed []string, last func(dir int, nam
 	return os.NewFile(uintptr(fd), real), nil
 }
 
-// statClosedFolders are the closed folders that exist. It refuses when path lies in one by name.
+// statClosedFolders returns the ids of the closed folders that exist. It returns ErrClosed when path is in one by name, or
+// when a closed folder cannot be resolved. path must be resolved.
 func statClosedFolders(path string, closed []string) (ids []fileID, err error) {
 	for _, f := range closed {
 		real, err := ResolvePath(f)
 		if err != nil && !errors.Is(err, ErrSpecial) {
-			return nil, ErrClosed // nobody can tell, so it may be
+			return nil, ErrClosed // unknown location: path may be in it
 		}
 		if isInsideFold(path, f) || err == nil && isInsideFold(path, real) {
 			return nil, ErrClosed
@@ -141,7 +144,8 @@ func statClosedFolders(path string, closed []string) (ids []fileID, err error) {
 	return ids, nil
 }
 
-// openat never follows a link, never waits for the other end of a pipe, and leaves nothing open for a child.
+// openat opens name relative to dir, never follows a symlink, and closes the descriptor on exec. It retries on EINTR. To not
+// block on a pipe, the caller passes O_NONBLOCK.
 func openat(dir int, name string, flag int, perm os.FileMode) (int, error) {
 	for {
 		fd, err := unix.Openat(dir, name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(perm.Perm()))
@@ -151,7 +155,7 @@ func openat(dir int, name string, flag int, perm os.FileMode) (int, error) {
 	}
 }
 
-// denyClosed is fd, unless it is a closed folder: then it is closed.
+// denyClosed returns fd, or closes it and returns an error when it is a closed folder or on a kernel file system.
 func denyClosed(fd int, ids []fileID) (int, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
@@ -168,7 +172,8 @@ func denyClosed(fd int, ids []fileID) (int, error) {
 	return fd, nil
 }
 
-// mapSwapError is what an error means where nothing was a link a moment ago.
+// mapSwapError translates an error of openat on a path that had no symlinks when it was resolved: a symlink now means
+// ErrSwapped, a file in place of a folder ErrSwapped joined with otherwise.
 func mapSwapError(err, otherwise error) error {
 	switch {
 	case errors.Is(err, unix.ELOOP):
@@ -179,7 +184,8 @@ func mapSwapError(err, otherwise error) error {
 	return err
 }
 
-// openRegular opens or creates the file name in dir. It is emptied only after it was looked at.
+// openRegular opens or creates the regular file name in dir. It denies other file types, files with a hard link in a closed
+// folder, and a file that was replaced between stat and open. O_TRUNC takes effect only after these checks.
 func openRegular(dir int, name string, flag int, perm os.FileMode, ids []fileID, closed []string) (int, error) {
 	how := flag&^(os.O_CREATE|os.O_EXCL|os.O_TRUNC) | unix.O_NONBLOCK | unix.O_NOCTTY
 	if flag&os.O_CREATE != 0 {
@@ -191,7 +197,7 @@ func openRegular(dir int, name string, flag int, perm os.FileMode, ids []fileID,
 			return -1, err
 		}
 	}
-	// A device is looked at before it is opened: opening alone can do something.
+	// The type is checked before opening, because opening a device can have side effects.
 	var before, st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &before, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return -1, err
@@ -215,7 +221,7 @@ func openRegular(dir int, name string, flag int, perm os.FileMode, ids []fileID,
 	case err != nil:
 	case st.Mode&unix.S_IFMT != unix.S_IFREG || newFileID(&st) != newFileID(&before):
 		err = ErrSwapped
-	case (before.Nlink > 1 || st.Nlink > 1) && hasLinkIn(closed, &st): // by now that name may be gone
+	case (before.Nlink > 1 || st.Nlink > 1) && hasLinkIn(closed, &st): // both counts: the other link may be gone by now
 		err = ErrClosed
 	case flag&os.O_TRUNC != 0:
 		err = unix.Ftruncate(fd, 0)
@@ -227,10 +233,10 @@ func openRegular(dir int, name string, flag int, perm os.FileMode, ids []fileID,
 	return fd, nil
 }
 
-// maxClosedFiles is how many files of the closed folders are looked at for another name of one.
+// maxClosedFiles is the number of files that hasLinkIn examines; beyond it the answer is true.
 const maxClosedFiles = 20_000
 
-// hasLinkIn reports whether a file with several names has one of them in a closed folder, or may have.
+// hasLinkIn reports whether a closed folder contains a hard link to file. It fails closed: true on any error.
 func hasLinkIn(closed []string, file *unix.Stat_t) bool {
 	seen, found := 0, errors.New("found")
 	for _, f := range closed {
@@ -248,7 +254,7 @@ func hasLinkIn(closed []string, file *unix.Stat_t) bool {
 					err = unix.Lstat(p, &st)
 				}
 				switch {
-				case errors.Is(err, fs.ErrNotExist): // gone meanwhile
+				case errors.Is(err, fs.ErrNotExist): // removed meanwhile
 					return nil
 				case err == nil && newFileID(&st) == newFileID(file):
 					return found

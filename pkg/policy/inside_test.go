@@ -35,7 +35,7 @@ func TestOpenInside(t *testing.T) {
 	}{
 		{name: "a file", path: projects + "/a.txt"},
 		{name: "by a link inside", path: projects + "/in/b.go"},
-		{name: "by the folder's own link", path: w.home + "/desk/a.txt"},
+		{name: "by the folder's own link", path: w.home + "/work/a.txt"},
 		{name: "with another name that is not closed", path: projects + "/third-name"},
 		{name: "all is allowed", path: w.root + "/outside/secret", allowed: []string{"/"}},
 		{name: "a new file", path: projects + "/new.txt", flag: os.O_RDWR | os.O_CREATE},
@@ -46,7 +46,7 @@ func TestOpenInside(t *testing.T) {
 
 		{name: "trick: nothing is allowed", path: projects + "/a.txt", allowed: []string{}, is: ErrOutside},
 		{name: "trick: an allowed folder without a name", path: projects + "/a.txt", allowed: []string{"", ".", "projects"}, is: ErrOutside},
-		{name: "trick: an allowed folder that is a link", path: projects + "/a.txt", allowed: []string{w.home + "/desk"}, is: ErrOutside},
+		{name: "trick: an allowed folder that is a link", path: projects + "/a.txt", allowed: []string{w.home + "/work"}, is: ErrOutside},
 		{name: "trick: a link out", path: projects + "/out-file", is: ErrOutside},
 		{name: "trick: creating through a link to nothing", path: projects + "/dangling", flag: os.O_RDWR | os.O_CREATE, is: ErrOutside},
 		{name: "trick: ..", path: projects + "/../notes/n.md", is: ErrOutside},
@@ -55,8 +55,8 @@ func TestOpenInside(t *testing.T) {
 		{name: "trick: another name of a closed file", path: projects + "/second-name", is: ErrClosed},
 		{name: "trick: emptying another name of a closed file", path: projects + "/second-name", flag: os.O_RDWR | os.O_TRUNC, is: ErrClosed},
 		{name: "trick: creating in a closed folder", path: w.closed + "/x", flag: os.O_RDWR | os.O_CREATE, allowed: []string{"/"}, is: ErrClosed},
-		{name: "trick: a pipe to which nobody writes", path: projects + "/pipe", is: ErrNotRegular},
-		{name: "trick: writing to a pipe that nobody reads", path: projects + "/pipe", flag: os.O_WRONLY | os.O_CREATE, is: ErrNotRegular},
+		{name: "trick: a pipe without a writer", path: projects + "/pipe", is: ErrNotRegular},
+		{name: "trick: writing to a pipe without a reader", path: projects + "/pipe", flag: os.O_WRONLY | os.O_CREATE, is: ErrNotRegular},
 		{name: "trick: a socket", path: short + "/s", allowed: []string{"/"}, is: ErrNotRegular},
 		{name: "trick: a device", path: "/dev/zero", allowed: []string{"/"}, is: ErrSpecial},
 		{name: "trick: /proc/self", path: "/proc/self/environ", allowed: []string{"/"}, is: ErrSpecial},
@@ -105,11 +105,11 @@ func TestOpenInsideRejectsMalformedPaths(t *testing.T) {
 		}
 	}
 	if _, err := OpenInside(dir+"/a", os.O_RDONLY|unix.O_DIRECTORY, 0, []string{dir}, nil); err == nil {
-		t.Error("a flag that is not for tools was taken")
+		t.Error("a flag outside of openFlags was accepted")
 	}
 }
 
-// A file is written, emptied and appended to as os.OpenFile does it.
+// TestOpenInsideWrites: create, truncate and append behave as in os.OpenFile.
 func TestOpenInsideWrites(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -144,7 +144,7 @@ func TestOpenInsideWrites(t *testing.T) {
 
 func TestOpenFolder(t *testing.T) {
 	w := newPathsFixture(t)
-	f, err := OpenFolder(w.home+"/desk/in", []string{w.home}, []string{w.closed})
+	f, err := OpenFolder(w.home+"/work/in", []string{w.home}, []string{w.closed})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestOpenFolder(t *testing.T) {
 	}
 }
 
-// swapRepeatedly makes a path be one thing and another in turn until stop, as fast as it can. It tells how often.
+// swapRepeatedly replaces the path at in turn by first and second until stop is set, and counts the replacements.
 func swapRepeatedly(t *testing.T, at string, stop *atomic.Bool, first, second func(tmp string) error) (times *atomic.Int64, done chan struct{}) {
 	t.Helper()
 	times, done = &atomic.Int64{}, make(chan struct{})
@@ -195,8 +195,8 @@ func swapRepeatedly(t *testing.T, at string, stop *atomic.Bool, first, second fu
 	return times, done
 }
 
-// While links are swapped in and out under its path, a file is opened thousands of times. What is forbidden is never
-// read and never written, and what is allowed is reached now and then.
+// TestOpenInsideDetectsSwappedLink opens a file thousands of times while a part of its path is swapped: a denied file is
+// never read or written, and the allowed one is opened at least once.
 func TestOpenInsideDetectsSwappedLink(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -243,16 +243,16 @@ func TestOpenInsideDetectsSwappedLink(t *testing.T) {
 			var stop atomic.Bool
 			times, done := swapRepeatedly(t, projects+"/"+tt.swapped, &stop,
 				func(tmp string) error { return tt.second(w, tmp) }, func(tmp string) error { return tt.first(w, tmp) })
-			opened, refused := 0, 0
-			for opened+refused < 3000 || opened == 0 || refused == 0 || times.Load() < 100 {
+			opened, denied := 0, 0
+			for opened+denied < 3000 || opened == 0 || denied == 0 || times.Load() < 100 {
 				select {
 				case <-done:
-					t.Fatal("nobody swaps any more")
+					t.Fatal("the swapping goroutine ended")
 				default:
 				}
 				f, err := OpenInside(projects+"/"+tt.open, tt.flag, 0, []string{projects}, []string{w.closed})
 				if err != nil {
-					refused++
+					denied++
 					continue
 				}
 				opened++

@@ -5,15 +5,14 @@ import (
 	"fmt"
 )
 
-// LimitsLayer ends what would go on for ever: the same call again and again, calls without end for one question, a line
-// of agents that spends more than it was given. The zero value is a configuration that nobody wrote, and refuses
-// everything.
+// LimitsLayer stops loops: identical calls within the window, too many calls for one question, and a spawn chain that has
+// used up a budget. The zero value is a missing configuration and denies every call.
 //
-// No override lifts a limit. A limit is there against loops, not against the user, and a loop does not become useful
-// because everything is allowed. Who needs more raises the limit.
+// No override lifts a limit: limits are against loops, not against the user. A user who needs more raises the limit in the
+// manifest.
 type LimitsLayer struct {
-	Identical int // the so many-th identical call is refused
-	Calls     int // for one question
+	Identical int // the call with this number among identical calls is denied
+	Calls     int // most calls for one question
 }
 
 // Name implements [Layer].
@@ -21,30 +20,32 @@ func (LimitsLayer) Name() string { return "limits" }
 
 // Rules of the limits layer.
 const (
-	ruleNoLimits = "no_limits" // the layer has no limits to go by
-	ruleRepeated = "repeated"  // the same call too often
+	ruleNoLimits = "no_limits" // limits or counts are missing or negative
+	ruleRepeated = "repeated"  // too many identical calls within the window
 	ruleCalls    = "calls"     // too many calls for one question
-	ruleBudget   = "budget"    // the line of agents has used up what it was given
+	ruleBudget   = "budget"    // an agent of the spawn chain has used up its budget
 )
 
-// limitsRules are the rules that can be watched instead of enforced, see [monitorRules].
+// limitsRules are the rules that may be monitor-only, see [monitorRules].
 var limitsRules = []string{ruleRepeated, ruleCalls, ruleBudget}
 
-// Judge implements [Layer]. A user may repeat a call as often as it pleases them; a budget holds for them too.
+// Judge denies an identical call over the limit, a call over the limit of its question, and a call of a spawn chain in
+// which an agent has used up its budget. It never asks. The user's own calls are exempt from the first two.
+// c.Usage must be the usage before this call.
 func (l LimitsLayer) Judge(_ context.Context, c Call) Verdict {
 	if l.Identical <= 0 || l.Calls <= 0 {
-		return Deny(ruleNoLimits, "the limits of calls are not set, so nothing may run; set limits.same and limits.calls in the manifest")
+		return Deny(ruleNoLimits, "no call limits are configured, so every call is denied; set limits.same and limits.calls in the manifest")
 	}
 	if c.Usage.Identical < 0 || c.Usage.Calls < 0 {
-		return Deny(ruleNoLimits, "nobody knows how many calls were made, so nothing may run")
+		return Deny(ruleNoLimits, "the number of calls is unknown, so every call is denied")
 	}
 	var all []Verdict
 	if !c.FromUser && c.Usage.Identical >= l.Identical-1 {
-		all = append(all, Deny(ruleRepeated, fmt.Sprintf("%s was called %d times with the same arguments already; use what it returned, or call it with others", c.Tool.Name, c.Usage.Identical),
+		all = append(all, Deny(ruleRepeated, fmt.Sprintf("%s was already called %d times with the same arguments; use its result or change the arguments", c.Tool.Name, c.Usage.Identical),
 			fmt.Sprintf("at most %d identical calls", l.Identical-1)))
 	}
 	if !c.FromUser && c.Usage.Calls >= l.Calls {
-		all = append(all, Deny(ruleCalls, fmt.Sprintf("%d calls were made for this question; answer with what is there", c.Usage.Calls), fmt.Sprintf("at most %d calls for one question", l.Calls)))
+		all = append(all, Deny(ruleCalls, fmt.Sprintf("%d calls were made for this question; answer with the results so far", c.Usage.Calls), fmt.Sprintf("at most %d calls for one question", l.Calls)))
 	}
 	for _, s := range c.Usage.Agents {
 		if v, over := overBudget(s); over {
@@ -54,16 +55,17 @@ func (l LimitsLayer) Judge(_ context.Context, c Call) Verdict {
 	return combineVerdicts(all...)
 }
 
-// overBudget refuses when nothing is left of a budget.
+// overBudget returns a denial and true when an agent has used up one of its limits. A limit of 0 is unlimited; a negative
+// limit or count, or NaN seconds, denies.
 func overBudget(s AgentUsage) (Verdict, bool) {
 	b := s.Budget
 	over := func(what string, spent, budget any) (Verdict, bool) {
-		return Deny(ruleBudget, fmt.Sprintf("%s and the agents below it have used %v of %v %s; answer with what is there", s.Agent, spent, budget, what),
+		return Deny(ruleBudget, fmt.Sprintf("%s and the agents below it have used %v of %v %s; answer with the results so far", s.Agent, spent, budget, what),
 			fmt.Sprintf("at most %v %s", budget, what)), true
 	}
 	switch {
-	case b.Calls < 0 || b.Seconds < 0 || b.Bytes < 0 || s.Calls < 0 || s.Bytes < 0 || !(s.Seconds >= 0): // not a number neither
-		return Deny(ruleBudget, "nobody knows what "+s.Agent+" may still spend, so it may spend nothing"), true
+	case b.Calls < 0 || b.Seconds < 0 || b.Bytes < 0 || s.Calls < 0 || s.Bytes < 0 || !(s.Seconds >= 0): // true for NaN
+		return Deny(ruleBudget, "the remaining budget of "+s.Agent+" is unknown, so the call is denied"), true
 	case b.Calls > 0 && s.Calls >= b.Calls:
 		return over("calls", s.Calls, b.Calls)
 	case b.Seconds > 0 && s.Seconds >= float64(b.Seconds):

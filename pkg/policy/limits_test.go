@@ -18,7 +18,7 @@ func TestLimitsLayer(t *testing.T) {
 		name       string
 		layer      LimitsLayer
 		spent      Usage
-		person     bool
+		fromUser   bool
 		level      string
 		rule, says string
 	}{
@@ -26,7 +26,7 @@ func TestLimitsLayer(t *testing.T) {
 		{name: "the second identical call", layer: usual, spent: Usage{Identical: 1}},
 		{name: "the third identical call", layer: usual, spent: Usage{Identical: 2}, rule: ruleRepeated, says: "2 times"},
 		{name: "the hundredth", layer: usual, spent: Usage{Identical: 99}, rule: ruleRepeated},
-		{name: "the user repeats", layer: usual, spent: Usage{Identical: 99, Calls: 99}, person: true},
+		{name: "the user repeats", layer: usual, spent: Usage{Identical: 99, Calls: 99}, fromUser: true},
 		{name: "the last call of a question", layer: usual, spent: Usage{Calls: 9}},
 		{name: "one call too many", layer: usual, spent: Usage{Calls: 10}, rule: ruleCalls, says: "10 calls"},
 		{name: "below every budget", layer: usual, spent: lines(line("generator", subjects.Budget{Calls: 5, Seconds: 60, Bytes: 1000}, 4, 59.9, 999))},
@@ -36,31 +36,31 @@ func TestLimitsLayer(t *testing.T) {
 		{name: "bytes used up", layer: usual, spent: lines(line("generator", subjects.Budget{Bytes: 10}, 0, 0, 11)), rule: ruleBudget, says: "bytes"},
 
 		{name: "trick: the zero layer", rule: ruleNoLimits},
-		{name: "trick: the zero layer, the user calls", person: true, rule: ruleNoLimits},
+		{name: "trick: the zero layer, the user calls", fromUser: true, rule: ruleNoLimits},
 		{name: "trick: no limit of calls", layer: LimitsLayer{Identical: 3}, rule: ruleNoLimits},
 		{name: "trick: no limit of identical calls", layer: LimitsLayer{Calls: 3}, rule: ruleNoLimits},
 		{name: "trick: a limit below zero", layer: LimitsLayer{Identical: -1, Calls: 10}, rule: ruleNoLimits},
-		{name: "trick: everything allowed, repeated", layer: usual, spent: Usage{Identical: 2}, level: subjects.OverrideAll, rule: ruleRepeated},
-		{name: "trick: everything allowed, calls", layer: usual, spent: Usage{Calls: 10}, level: subjects.OverrideAll, rule: ruleCalls},
-		{name: "trick: everything allowed, budget", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 1}, 1, 0, 0)), level: subjects.OverrideAll, rule: ruleBudget},
-		{name: "trick: the user's own call past a budget", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 1}, 1, 0, 0)), person: true, rule: ruleBudget},
+		{name: "trick: ALL, repeated", layer: usual, spent: Usage{Identical: 2}, level: subjects.OverrideAll, rule: ruleRepeated},
+		{name: "trick: ALL, calls", layer: usual, spent: Usage{Calls: 10}, level: subjects.OverrideAll, rule: ruleCalls},
+		{name: "trick: ALL, budget", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 1}, 1, 0, 0)), level: subjects.OverrideAll, rule: ruleBudget},
+		{name: "trick: the user's own call past a budget", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 1}, 1, 0, 0)), fromUser: true, rule: ruleBudget},
 		{name: "trick: the parent has nothing left for the child", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 5}, 5, 0, 0), line("a.b", subjects.Budget{Calls: 5}, 0, 0, 0)), rule: ruleBudget, says: "a and"},
 		{name: "trick: a count below zero", layer: usual, spent: Usage{Identical: math.MinInt}, rule: ruleNoLimits},
-		{name: "trick: as many calls as there are", layer: usual, spent: Usage{Identical: math.MaxInt}, rule: ruleRepeated},
+		{name: "trick: the largest count", layer: usual, spent: Usage{Identical: math.MaxInt}, rule: ruleRepeated},
 		{name: "trick: a budget below zero", layer: usual, spent: lines(line("a", subjects.Budget{Bytes: -1}, 0, 0, 0)), rule: ruleBudget},
-		{name: "trick: seconds that are no number", layer: usual, spent: lines(line("a", subjects.Budget{Seconds: 1}, 0, math.NaN(), 0)), rule: ruleBudget},
-		{name: "trick: seconds without end", layer: usual, spent: lines(line("a", subjects.Budget{Seconds: 1}, 0, math.Inf(1), 0)), rule: ruleBudget},
+		{name: "trick: NaN seconds", layer: usual, spent: lines(line("a", subjects.Budget{Seconds: 1}, 0, math.NaN(), 0)), rule: ruleBudget},
+		{name: "trick: infinite seconds", layer: usual, spent: lines(line("a", subjects.Budget{Seconds: 1}, 0, math.Inf(1), 0)), rule: ruleBudget},
 		{name: "trick: bytes below zero", layer: usual, spent: lines(line("a", subjects.Budget{Bytes: 1}, 0, 0, -5)), rule: ruleBudget},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newCall()
-			c.Usage, c.FromUser, c.Override.Level = tt.spent, tt.person, tt.level
+			c.Usage, c.FromUser, c.Override.Level = tt.spent, tt.fromUser, tt.level
 			rule, reason, allowed := judgeCall(t, tt.layer, c)
 			if rule != tt.rule || !strings.Contains(reason, tt.says) {
 				t.Errorf("rule %q (%s), want %q with %q", rule, reason, tt.rule, tt.says)
 			}
 			if tt.says != "" && len(allowed) == 0 {
-				t.Error("the refusal says nothing of what is allowed")
+				t.Error("the denial does not list what is allowed")
 			}
 		})
 	}

@@ -9,35 +9,37 @@ import (
 	"conclave/subjects"
 )
 
-// LineageLayer judges calls of spawned agents by everybody above them: a child has no tool that one of its ancestors
-// neither uses nor may pass on. No level of an override lifts it: what an agent spawns is the model's choice and not the
-// person's.
+// LineageLayer denies a spawned agent every tool that one of its ancestors neither uses nor may delegate. No override lifts
+// it, because the model and not the user chooses what to spawn.
 type LineageLayer struct{ Manifest Manifest }
 
 // Name implements [Layer].
 func (LineageLayer) Name() string { return layerLineage }
 
+// layerLineage is also the layer of denied spawn requests, see [Manifest.AuthorizeSpawn].
 const layerLineage = "lineage"
 
 // Rules of the lineage layer.
 const (
 	RuleUnregistered = "unregistered"  // no such agent was spawned in this session
-	ruleDepth        = "depth"         // the line is too long
-	ruleMayNotSpawn  = "may_not_spawn" // the parent's type may not have children of that type
-	ruleNotInherited = "not_inherited" // an ancestor neither uses the tool nor may pass it on
-	ruleNarrowed     = "narrowed"      // an agent was spawned with fewer tools, and this is not among them
+	ruleDepth        = "depth"         // the spawn chain is too deep
+	ruleMayNotSpawn  = "may_not_spawn" // the parent's type may not spawn that type
+	ruleNotInherited = "not_inherited" // an ancestor neither uses the tool nor may delegate it
+	ruleNarrowed     = "narrowed"      // an agent of the chain was spawned with a subset of tools without this one
 )
 
-// Judge implements [Layer].
+// Judge denies a caller that is not the registered agent of its lineage, a lineage that the manifest does not permit (any
+// more), a type that differs from the registered one, and a tool that the agent's type, an ancestor or a narrowing
+// withholds. It never asks. A call of an account itself passes.
 func (l LineageLayer) Judge(_ context.Context, c Call) Verdict {
 	if len(c.Caller.Path) == 0 && len(c.Lineage) == 0 {
-		return Pass() // an account itself: nobody is above it
+		return Pass() // an account has no ancestors
 	}
 	if d := l.Manifest.checkLineage(c.Caller, c.Lineage); d != nil {
 		return Deny(d.Rule, d.Reason, d.Allowed...)
 	}
 	if own := c.Lineage[len(c.Lineage)-1].Type; c.Type != own {
-		return Deny(ruleWrongType, fmt.Sprintf("%s was spawned as %q, and the call says %q", c.Caller.ID(), own, c.Type))
+		return Deny(ruleWrongType, fmt.Sprintf("%s was spawned as type %q, but the call claims type %q", c.Caller.ID(), own, c.Type))
 	}
 	rule, reason := l.Manifest.findRevocation(c.Caller.Account, c.Lineage, c.Override.Grant, c.Tool.Name)
 	if rule == "" {
@@ -46,50 +48,52 @@ func (l LineageLayer) Judge(_ context.Context, c Call) Verdict {
 	return Deny(rule, reason, l.Manifest.EffectiveTools(c.Caller.Account, c.Lineage, c.Override.Grant)...)
 }
 
-// EffectiveTools lists the tools that a caller may use, in order of name: those of its type and those granted to it, without
-// what an agent above it takes away. line is the caller's, as in [Call]; it is empty for an account itself. A line that
-// the manifest does not allow has no tools.
-func (m Manifest) EffectiveTools(account string, line []SpawnedAgent, grants []string) []string {
-	return m.filterInherited(account, line, grants, m.toolsOfType(m.callerType(account, line), grants))
+// EffectiveTools returns the tools that a caller may use, sorted: those of its type and those granted to it, without those
+// that an ancestor or a narrowing withholds. lineage is the caller's, as in [Call], and empty for an account itself. A
+// lineage that the manifest does not permit has no tools.
+func (m Manifest) EffectiveTools(account string, lineage []SpawnedAgent, grants []string) []string {
+	return m.filterInherited(account, lineage, grants, m.toolsOfType(m.callerType(account, lineage), grants))
 }
 
-// passableTools lists what the last agent of a line may use or pass on to its children, as [Manifest.EffectiveTools].
-func (m Manifest) passableTools(account string, line []SpawnedAgent, grants []string) []string {
-	typ := m.callerType(account, line)
+// passableTools returns the tools that the last agent of a lineage may use or delegate to its children, sorted. Ancestors
+// and narrowings withhold tools as in [Manifest.EffectiveTools].
+func (m Manifest) passableTools(account string, lineage []SpawnedAgent, grants []string) []string {
+	typ := m.callerType(account, lineage)
 	all := append(m.toolsOfType(typ, grants), m.Types[typ].Delegable...)
 	slices.Sort(all)
-	return m.filterInherited(account, line, grants, slices.Compact(all))
+	return m.filterInherited(account, lineage, grants, slices.Compact(all))
 }
 
-// filterInherited keeps those tools that nobody above the last of the line removes, nor its own narrowing.
-func (m Manifest) filterInherited(account string, line []SpawnedAgent, grants, tools []string) []string {
+// filterInherited returns the tools that no ancestor and no narrowing withholds from the last agent of a lineage; none when
+// the manifest does not permit the lineage. It modifies tools.
+func (m Manifest) filterInherited(account string, lineage []SpawnedAgent, grants, tools []string) []string {
 	caller := subjects.Caller{Account: account}
-	for _, s := range line {
+	for _, s := range lineage {
 		caller.Path = append(caller.Path, s.Name)
 	}
-	if m.checkLineage(caller, line) != nil {
+	if m.checkLineage(caller, lineage) != nil {
 		return nil
 	}
 	return slices.DeleteFunc(tools, func(tool string) bool {
-		rule, _ := m.findAncestorRevocation(account, line, grants, tool)
+		rule, _ := m.findAncestorRevocation(account, lineage, grants, tool)
 		return rule != ""
 	})
 }
 
-// callerType is the type of the last agent of a line: the account's when nobody was spawned.
-func (m Manifest) callerType(account string, line []SpawnedAgent) string {
-	if len(line) > 0 {
-		return line[len(line)-1].Type
+// callerType returns the type of the last agent of a lineage, or the account's type when the lineage is empty.
+func (m Manifest) callerType(account string, lineage []SpawnedAgent) string {
+	if len(lineage) > 0 {
+		return lineage[len(lineage)-1].Type
 	}
 	return m.Accounts[account]
 }
 
-// typeNames are the types, in order.
+// typeNames returns the names of the agent types, sorted.
 func (m Manifest) typeNames() []string { return slices.Sorted(maps.Keys(m.Types)) }
 
-// checkLineage reports why a line cannot be: it is not the caller's, it is too long, or it has a link that the manifest
-// does not allow. The manifest may have changed since the agents were spawned, so each link is looked at again.
-func (m Manifest) checkLineage(c subjects.Caller, line []SpawnedAgent) *subjects.Denial {
+// checkLineage returns a denial when lineage is not that of the caller's path, is too deep, or has a spawn that the manifest
+// does not permit; otherwise nil. Each spawn is checked again because the manifest may have changed since.
+func (m Manifest) checkLineage(c subjects.Caller, lineage []SpawnedAgent) *subjects.Denial {
 	deny := func(rule, reason string, allowed ...string) *subjects.Denial {
 		return &subjects.Denial{Layer: layerLineage, Rule: rule, Reason: reason, Allowed: allowed}
 	}
@@ -98,19 +102,19 @@ func (m Manifest) checkLineage(c subjects.Caller, line []SpawnedAgent) *subjects
 		return deny(ruleUnknownAccount, fmt.Sprintf("the manifest gives account %q no agent type, so nothing below it may run", c.Account))
 	}
 	for i, token := range c.Path {
-		if i >= len(line) || token == "" || line[i].Name != token {
+		if i >= len(lineage) || token == "" || lineage[i].Name != token {
 			who := subjects.Caller{Account: c.Account, Path: c.Path[:i+1]}
 			return deny(RuleUnregistered, fmt.Sprintf("no agent %s was spawned in this session; call as %s", who.ID(), subjects.Caller{Account: c.Account, Path: c.Path[:i]}.ID()))
 		}
 	}
-	if len(line) != len(c.Path) {
-		return deny(RuleUnregistered, fmt.Sprintf("the registry has more agents than %s names", c.ID()))
+	if len(lineage) != len(c.Path) {
+		return deny(RuleUnregistered, fmt.Sprintf("the registered lineage is longer than the path of %s", c.ID()))
 	}
-	if most := min(m.Limits.Depth, subjects.MaxDepth); len(line) > most {
-		return deny(ruleDepth, fmt.Sprintf("%s is %d agents deep, and at most %d may be", c.ID(), len(line), most))
+	if maxDepth := min(m.Limits.Depth, subjects.MaxDepth); len(lineage) > maxDepth {
+		return deny(ruleDepth, fmt.Sprintf("%s is %d agents deep; the limit is %d", c.ID(), len(lineage), maxDepth))
 	}
 	above := c.Account
-	for _, s := range line {
+	for _, s := range lineage {
 		if may := m.Types[parent].CanSpawn; !slices.Contains(may, s.Type) {
 			return deny(ruleMayNotSpawn, fmt.Sprintf("%s of type %q may not spawn agents of type %q, so %s may not run", above, parent, s.Type, s.Name), may...)
 		}
@@ -119,35 +123,36 @@ func (m Manifest) checkLineage(c subjects.Caller, line []SpawnedAgent) *subjects
 	return nil
 }
 
-// findRevocation says which rule takes a tool from the last agent of a line, and in words who did. No rule: it has the tool.
-func (m Manifest) findRevocation(account string, line []SpawnedAgent, grants []string, tool string) (rule, reason string) {
-	if rule, reason = m.findAncestorRevocation(account, line, grants, tool); rule != "" {
+// findRevocation returns the rule that withholds a tool from the last agent of a lineage and a reason that names the agent
+// or type. An empty rule means that the agent has the tool. The lineage must have passed [Manifest.checkLineage].
+func (m Manifest) findRevocation(account string, lineage []SpawnedAgent, grants []string, tool string) (rule, reason string) {
+	if rule, reason = m.findAncestorRevocation(account, lineage, grants, tool); rule != "" {
 		return rule, reason
 	}
-	if typ := m.callerType(account, line); !slices.Contains(m.Types[typ].Tools, tool) && !hasGrant(grants, typ, tool) {
+	if typ := m.callerType(account, lineage); !slices.Contains(m.Types[typ].Tools, tool) && !hasGrant(grants, typ, tool) {
 		return ruleNotInSet, fmt.Sprintf("the manifest does not give %q to agents of type %q", tool, typ)
 	}
 	return "", ""
 }
 
-// findAncestorRevocation says who above the last agent of a line, or which narrowing in it, takes a tool away. Nobody above an agent whose
-// type is unbound takes anything from it; a narrowing always holds, because somebody asked for just that agent.
-func (m Manifest) findAncestorRevocation(account string, line []SpawnedAgent, grants []string, tool string) (rule, reason string) {
-	for _, s := range line {
+// findAncestorRevocation is [Manifest.findRevocation] for narrowings and ancestors alone. Ancestors above an agent of an
+// unbound type withhold nothing; a narrowing always holds, because the spawn request named it for this agent.
+func (m Manifest) findAncestorRevocation(account string, lineage []SpawnedAgent, grants []string, tool string) (rule, reason string) {
+	for _, s := range lineage {
 		if s.Narrowed && !slices.Contains(s.Tools, tool) {
-			return ruleNarrowed, fmt.Sprintf("%s (%s) was spawned with fewer tools, and %q is not among them", s.Name, s.Type, tool)
+			return ruleNarrowed, fmt.Sprintf("%s (%s) was spawned with a subset of tools that does not include %q", s.Name, s.Type, tool)
 		}
 	}
-	chain := append([]SpawnedAgent{{Name: account, Type: m.Accounts[account]}}, line...)
-	for i := len(chain) - 1; i > 0; i-- { // from the nearest, so that the search ends at the first that is not bound
+	chain := append([]SpawnedAgent{{Name: account, Type: m.Accounts[account]}}, lineage...)
+	for i := len(chain) - 1; i > 0; i-- { // from the nearest ancestor, so that the search ends at the first unbound type
 		if m.Types[chain[i].Type].Unbound {
 			break
 		}
 		parent := chain[i-1]
 		t := m.Types[parent.Type]
 		if !slices.Contains(t.Tools, tool) && !slices.Contains(t.Delegable, tool) && !hasGrant(grants, parent.Type, tool) {
-			rule, reason = ruleNotInherited, fmt.Sprintf("%s (%s) neither uses %q nor may pass it on, so nobody below it may use it", parent.Name, parent.Type, tool)
+			rule, reason = ruleNotInherited, fmt.Sprintf("%s (%s) neither uses %q nor may delegate it, so no agent below it may use it", parent.Name, parent.Type, tool)
 		}
 	}
-	return rule, reason // the highest that takes it away: whoever wants the tool has to begin there
+	return rule, reason // the highest ancestor: granting the tool has to start there
 }

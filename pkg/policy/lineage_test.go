@@ -8,8 +8,8 @@ import (
 	"conclave/subjects"
 )
 
-// family: the orchestrator passes on what it does not use, the assistant passes on nothing.
-const family = `types:
+// lineageManifest has an orchestrator that delegates tools it does not use, and an assistant that delegates nothing.
+const lineageManifest = `types:
   orchestrator:
     tools: [search_memory]
     delegable: [fs_read, run_code, run_shell]
@@ -41,7 +41,7 @@ accounts:
   generator: assistant
 `
 
-// newLineage is a line of agents: "coder-1" is of type coder, "coder-1=fs_read+run_code" is narrowed to these.
+// newLineage returns a lineage: "coder-1" is of type coder, "coder-1=fs_read+run_code" is narrowed to these tools.
 func newLineage(agents ...string) (line []SpawnedAgent) {
 	for _, a := range agents {
 		name, tools, narrowed := strings.Cut(a, "=")
@@ -55,7 +55,7 @@ func newLineage(agents ...string) (line []SpawnedAgent) {
 	return line
 }
 
-// newCaller is the one at the end of a line.
+// newCaller returns the last agent of a lineage as a caller.
 func newCaller(account string, line []SpawnedAgent) subjects.Caller {
 	c := subjects.Caller{Account: account}
 	for _, s := range line {
@@ -65,12 +65,12 @@ func newCaller(account string, line []SpawnedAgent) subjects.Caller {
 }
 
 func TestLineageLayer(t *testing.T) {
-	m := mustParse(t, family)
+	m := mustParse(t, lineageManifest)
 	for _, tt := range []struct {
 		name, account string
 		line          []SpawnedAgent
-		path          []string // when it is not that of the line
-		typ           string   // when it is not that of the line
+		path          []string // when it is not that of the lineage
+		typ           string   // when it is not that of the lineage
 		tool, level   string
 		grant         []string
 		rule          string // "" = passes
@@ -78,42 +78,42 @@ func TestLineageLayer(t *testing.T) {
 	}{
 		{name: "an account itself", account: "orchestrator", tool: "run_shell"},
 		{name: "the parent uses it", account: "generator", line: newLineage("researcher-1"), tool: "web_search"},
-		{name: "the parent passes it on", account: "orchestrator", line: newLineage("coder-1"), tool: "run_code"},
-		{name: "passed on by one and then by another", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), tool: "run_code"},
+		{name: "the parent delegates it", account: "orchestrator", line: newLineage("coder-1"), tool: "run_code"},
+		{name: "delegated twice", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), tool: "run_code"},
 		{name: "narrowed to it", account: "orchestrator", line: newLineage("sysadmin-1=run_code+fs_read", "coder-1=run_code"), tool: "run_code"},
-		{name: "not bound by those above", account: "orchestrator", line: newLineage("guard-1"), tool: "get_datetime"},
-		{name: "below one that is not bound", account: "orchestrator", line: newLineage("guard-1", "researcher-1"), tool: "web_search"},
+		{name: "an unbound type", account: "orchestrator", line: newLineage("guard-1"), tool: "get_datetime"},
+		{name: "below an unbound type", account: "orchestrator", line: newLineage("guard-1", "researcher-1"), tool: "web_search"},
 		{name: "four deep", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1", "researcher-1", "clerk-1"), tool: "fs_read"},
 		{name: "granted to parent and child", account: "generator", line: newLineage("researcher-1"), tool: "run_shell", grant: []string{"assistant:run_shell", "researcher:run_shell"}},
 		{name: "granted to the parent alone", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", grant: []string{"assistant:fs_read"}},
 
-		{name: "the account has it not", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", rule: ruleNotInherited, who: "generator (assistant)"},
-		{name: "the highest is named", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), tool: "web_search", rule: ruleNotInherited, who: "orchestrator (orchestrator)"},
-		{name: "one in the middle has it not", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), tool: "search_memory", rule: ruleNotInherited, who: "sysadmin-1 (sysadmin)"},
-		{name: "granted to the child and not to the parent", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", grant: []string{"researcher:fs_read"}, rule: ruleNotInherited, who: "generator (assistant)"},
-		{name: "its own type has it not", account: "orchestrator", line: newLineage("coder-1"), tool: "run_shell", rule: ruleNotInSet, who: `"coder"`},
+		{name: "the account lacks the tool", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", rule: ruleNotInherited, who: "generator (assistant)"},
+		{name: "the denial names the highest ancestor", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), tool: "web_search", rule: ruleNotInherited, who: "orchestrator (orchestrator)"},
+		{name: "an ancestor in the middle lacks the tool", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), tool: "search_memory", rule: ruleNotInherited, who: "sysadmin-1 (sysadmin)"},
+		{name: "trick: granted to the child and not to the parent", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", grant: []string{"researcher:fs_read"}, rule: ruleNotInherited, who: "generator (assistant)"},
+		{name: "its own type lacks the tool", account: "orchestrator", line: newLineage("coder-1"), tool: "run_shell", rule: ruleNotInSet, who: `"coder"`},
 		{name: "narrowed to something else", account: "orchestrator", line: newLineage("coder-1=fs_read"), tool: "run_code", rule: ruleNarrowed, who: "coder-1 (coder)"},
-		{name: "narrowed above", account: "orchestrator", line: newLineage("sysadmin-1=fs_read", "coder-1"), tool: "run_code", rule: ruleNarrowed, who: "sysadmin-1 (sysadmin)"},
-		{name: "narrowed although it is not bound", account: "orchestrator", line: newLineage("guard-1=get_datetime"), tool: "web_search", rule: ruleNarrowed, who: "guard-1 (guard)"},
+		{name: "trick: the tool is missing in the narrowing of an ancestor", account: "orchestrator", line: newLineage("sysadmin-1=fs_read", "coder-1"), tool: "run_code", rule: ruleNarrowed, who: "sysadmin-1 (sysadmin)"},
+		{name: "trick: an unbound type does not lift a narrowing", account: "orchestrator", line: newLineage("guard-1=get_datetime"), tool: "web_search", rule: ruleNarrowed, who: "guard-1 (guard)"},
 		{name: "five deep", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1", "researcher-1", "clerk-1", "scribe-1"), tool: "fs_read", rule: ruleDepth},
-		{name: "a link that the manifest no longer has", account: "generator", line: newLineage("coder-1"), tool: "web_search", rule: ruleMayNotSpawn, who: `"coder"`},
-		{name: "a type that the manifest no longer has", account: "generator", line: newLineage("painter-1"), tool: "web_search", rule: ruleMayNotSpawn, who: `"painter"`},
+		{name: "trick: a spawn that the manifest no longer permits", account: "generator", line: newLineage("coder-1"), tool: "web_search", rule: ruleMayNotSpawn, who: `"coder"`},
+		{name: "trick: a type that the manifest no longer has", account: "generator", line: newLineage("painter-1"), tool: "web_search", rule: ruleMayNotSpawn, who: `"painter"`},
 
 		{name: "trick: ALL", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", level: "ALL", rule: ruleNotInherited, who: "generator"},
 		{name: "trick: RELAX", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", level: "RELAX", rule: ruleNotInherited, who: "generator"},
 		{name: "trick: narrowed to nothing", account: "orchestrator", line: newLineage("coder-1="), tool: "fs_read", rule: ruleNarrowed, who: "coder-1"},
 		{name: "trick: narrowed to more than it may have", account: "generator", line: newLineage("researcher-1=fs_read"), tool: "fs_read", rule: ruleNotInherited, who: "generator"},
-		{name: "trick: a child nobody spawned", account: "generator", path: []string{"researcher-1"}, tool: "web_search", rule: RuleUnregistered, who: "generator.researcher-1"},
-		{name: "trick: a grandchild nobody spawned", account: "orchestrator", line: newLineage("coder-1"), path: []string{"coder-1", "researcher-9"}, tool: "fs_read", rule: RuleUnregistered, who: "orchestrator.coder-1.researcher-9"},
-		{name: "trick: another's name", account: "orchestrator", line: newLineage("coder-1"), path: []string{"sysadmin-1"}, tool: "fs_read", rule: RuleUnregistered, who: "orchestrator.sysadmin-1"},
-		{name: "trick: a line that the caller does not claim", account: "orchestrator", line: newLineage("coder-1"), path: []string{}, typ: "orchestrator", tool: "fs_read", rule: RuleUnregistered},
-		{name: "trick: the line is longer than the claim", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), path: []string{"sysadmin-1"}, tool: "run_shell", rule: RuleUnregistered},
+		{name: "trick: an unregistered child", account: "generator", path: []string{"researcher-1"}, tool: "web_search", rule: RuleUnregistered, who: "generator.researcher-1"},
+		{name: "trick: an unregistered grandchild", account: "orchestrator", line: newLineage("coder-1"), path: []string{"coder-1", "researcher-9"}, tool: "fs_read", rule: RuleUnregistered, who: "orchestrator.coder-1.researcher-9"},
+		{name: "trick: the name of another agent", account: "orchestrator", line: newLineage("coder-1"), path: []string{"sysadmin-1"}, tool: "fs_read", rule: RuleUnregistered, who: "orchestrator.sysadmin-1"},
+		{name: "trick: a lineage that is not in the caller's path", account: "orchestrator", line: newLineage("coder-1"), path: []string{}, typ: "orchestrator", tool: "fs_read", rule: RuleUnregistered},
+		{name: "trick: a lineage longer than the caller's path", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), path: []string{"sysadmin-1"}, tool: "run_shell", rule: RuleUnregistered},
 		{name: "trick: a child with the name of its account", account: "generator", path: []string{"generator"}, tool: "web_search", rule: RuleUnregistered},
 		{name: "trick: a child without a name", account: "generator", line: []SpawnedAgent{{Type: "researcher"}}, tool: "web_search", rule: RuleUnregistered},
-		{name: "trick: a child that calls itself another type", account: "orchestrator", line: newLineage("coder-1"), typ: "sysadmin", tool: "fs_read", rule: ruleWrongType},
-		{name: "trick: a child of no account", account: "gateway", line: newLineage("researcher-1"), tool: "web_search", rule: ruleUnknownAccount, who: "gateway"},
+		{name: "trick: a child that claims another type", account: "orchestrator", line: newLineage("coder-1"), typ: "sysadmin", tool: "fs_read", rule: ruleWrongType},
+		{name: "trick: a child of an account without a type", account: "gateway", line: newLineage("researcher-1"), tool: "web_search", rule: ruleUnknownAccount, who: "gateway"},
 		{name: "trick: a child of its own type", account: "generator", line: newLineage("assistant-1"), tool: "web_search", rule: ruleMayNotSpawn},
-		{name: "trick: unbound only for itself, not for those beside it", account: "orchestrator", line: newLineage("coder-1", "researcher-1"), tool: "web_search", rule: ruleNotInherited, who: "orchestrator"},
+		{name: "trick: an unbound type elsewhere does not unbind this lineage", account: "orchestrator", line: newLineage("coder-1", "researcher-1"), tool: "web_search", rule: ruleNotInherited, who: "orchestrator"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newCall()
@@ -151,13 +151,13 @@ func TestLineageLayer(t *testing.T) {
 	}
 }
 
-// TestLineageWithoutManifestDenies: nobody below anybody.
+// TestLineageWithoutManifestDenies: the zero layer denies every spawned agent.
 func TestLineageWithoutManifestDenies(t *testing.T) {
 	c := newCall()
 	c.Lineage = newLineage("researcher-1")
 	c.Caller, c.Type = newCaller("generator", c.Lineage), "researcher"
 	if d := (Chain{LineageLayer{}}).Decide(t.Context(), c); d.Allowed() {
-		t.Error("a layer without a manifest lets a child through")
+		t.Error("a layer without a manifest passes a child")
 	}
 	if got := (Manifest{}).EffectiveTools("generator", nil, []string{"assistant:x", ":x"}); got != nil {
 		t.Errorf("the zero manifest gives %v", got)
@@ -165,7 +165,7 @@ func TestLineageWithoutManifestDenies(t *testing.T) {
 }
 
 func TestEffective(t *testing.T) {
-	m := mustParse(t, family)
+	m := mustParse(t, lineageManifest)
 	for _, tt := range []struct {
 		name, account string
 		line          []SpawnedAgent

@@ -12,32 +12,32 @@ import (
 	"conclave/subjects"
 )
 
-// Manifest is the static policy: what each type of agent may use, which account is of which type, and what the layers
-// go by. The zero value gives nothing to anybody.
+// Manifest is the static policy: the tools of each agent type, the type of each account, and the settings of the layers.
+// The zero value permits nothing.
 type Manifest struct {
 	Types     map[string]AgentType
 	Accounts  map[string]string // account -> type
-	HighRisk  []string          // tools that ask the user, unless the session is relaxed
-	AlwaysAsk []string          // tools that ask the user in a relaxed session too
-	Egress    Reach
+	HighRisk  []string          // tools that need approval unless the session is relaxed
+	AlwaysAsk []string          // tools that need approval in a relaxed session too
+	Egress    EgressRules
 	Limits    Limits
 	Approvals Approvals
-	Monitored map[string][]string // layer -> rules that are watched and not enforced, see [monitorRules]
+	Monitored map[string][]string // layer -> monitor-only rules, see [monitorRules]
 
 	lines strict.Lines
 }
 
-// AgentType is what agents of one type may do. Globs are already expanded.
+// AgentType lists what agents of one type may do. Globs are already expanded.
 type AgentType struct {
-	Tools     []string            // may use, in order of name
-	Delegable []string            // may pass on to a child without using them itself
-	CanSpawn  []string            // types of children
-	Paths     map[string][]string // file tool -> folders, each ending in "/"; a tool without an entry reaches no folder
-	Unbound   bool                // inherit_constraints: false. The zero value inherits: a child never has more than its parent
+	Tools     []string            // may use, sorted
+	Delegable []string            // may delegate to a child without using them itself
+	CanSpawn  []string            // types that it may spawn
+	Paths     map[string][]string // file tool -> allowed folders, each ending in "/"; a tool without an entry may access none
+	Unbound   bool                // inherit_constraints: false, ancestors withhold nothing. The zero value inherits: a child never has more than its parent
 }
 
-// TypeOf is the type of a caller that is an account itself. It knows nothing of spawned agents: their type stands in
-// the spawn registry, and must not be taken from the account above them.
+// TypeOf returns the type of a caller that is an account itself. It returns false for a spawned agent: its type is in the
+// spawn registry and must not be derived from its account.
 func (m Manifest) TypeOf(c subjects.Caller) (string, bool) {
 	if len(c.Path) > 0 {
 		return "", false
@@ -46,17 +46,16 @@ func (m Manifest) TypeOf(c subjects.Caller) (string, bool) {
 	return typ, ok
 }
 
-// HasTool reports whether the manifest gives the tool to agents of type typ. Names are compared as they are: no case folding,
-// no globs.
+// HasTool reports whether the manifest gives the tool to agents of type typ. Names match exactly: no case folding, no globs.
 func (m Manifest) HasTool(typ, tool string) bool {
 	return slices.Contains(m.Types[typ].Tools, tool)
 }
 
-// UnservedTools lists the tools that the manifest names and no account of this machine serves. They are not errors, because
-// tools may appear later, but a misspelled name is found here.
+// UnservedTools returns the tools that the manifest names and no account serves, sorted. They are not errors, because tools
+// may be added later, but a warning about them reveals a misspelled name.
 func (m Manifest) UnservedTools() []string {
 	var out []string
-	named := slices.Concat(m.HighRisk, m.AlwaysAsk) // one that is misspelled here never asks
+	named := slices.Concat(m.HighRisk, m.AlwaysAsk) // a misspelled name here would never ask
 	for _, t := range m.Types {
 		named = slices.Concat(named, t.Tools, t.Delegable)
 	}
@@ -69,12 +68,11 @@ func (m Manifest) UnservedTools() []string {
 	return slices.Compact(out)
 }
 
-// LineOf is the line of the file on which a field stands, like "types.coder.tools"; 0 when the manifest has no file.
+// LineOf returns the line of a field such as "types.coder.tools" in the manifest file; 0 when it is unknown.
 func (m Manifest) LineOf(field string) int { return m.lines.At(field) }
 
-// ManifestLayer refuses tools that are not in the set of the caller's type. What the user grants the type for the
-// session is in the set too. Under ALL an account itself may use every tool; an agent that was spawned may not, because
-// the user did not choose it.
+// ManifestLayer denies tools that are neither in the set of the caller's type nor granted to that type for the session.
+// Under the override ALL an account itself may use every tool; a spawned agent may not, because the user did not choose it.
 type ManifestLayer struct{ Manifest Manifest }
 
 // Name implements [Layer].
@@ -84,11 +82,12 @@ func (ManifestLayer) Name() string { return "manifest" }
 const (
 	ruleUnknownAccount = "unknown_account" // the account has no type
 	ruleUnknownType    = "unknown_type"    // the manifest has no such type
-	ruleWrongType      = "wrong_type"      // the call claims another type than its account has
+	ruleWrongType      = "wrong_type"      // the call claims a type that its account does not have
 	ruleNotInSet       = "not_in_set"      // the type may not use the tool
 )
 
-// Judge implements [Layer].
+// Judge denies an account or type that the manifest does not list, a call that claims another type than its account's, a
+// spawned agent without a registered type, and a tool outside of the type's set. It never asks.
 func (l ManifestLayer) Judge(_ context.Context, c Call) Verdict {
 	m := l.Manifest
 	root, ok := m.Accounts[c.Caller.Account]
@@ -96,7 +95,7 @@ func (l ManifestLayer) Judge(_ context.Context, c Call) Verdict {
 		return Deny(ruleUnknownAccount, fmt.Sprintf("the manifest gives account %q no agent type, so it may use no tool", c.Caller.Account))
 	}
 	if len(c.Caller.Path) == 0 && c.Type != root {
-		return Deny(ruleWrongType, fmt.Sprintf("account %q is of type %q, and the call says %q", c.Caller.Account, root, c.Type))
+		return Deny(ruleWrongType, fmt.Sprintf("account %q is of type %q, but the call claims type %q", c.Caller.Account, root, c.Type))
 	}
 	if len(c.Caller.Path) > 0 && c.Type == "" {
 		return Deny(RuleUnregistered, "no agent "+c.Caller.ID()+" was spawned in this session; call as "+c.Caller.Account)
@@ -114,7 +113,7 @@ func (l ManifestLayer) Judge(_ context.Context, c Call) Verdict {
 	return Pass()
 }
 
-// manifestFile is the manifest as it is written.
+// manifestFile is the YAML form of the manifest.
 type manifestFile struct {
 	Types     map[string]typeFile `yaml:"types"`
 	Accounts  map[string]string   `yaml:"accounts"`
@@ -126,6 +125,7 @@ type manifestFile struct {
 	Monitored []string            `yaml:"monitor_only"`
 }
 
+// typeFile is the YAML form of an [AgentType].
 type typeFile struct {
 	Tools     []string            `yaml:"tools"`
 	Delegable []string            `yaml:"delegable"`
@@ -134,10 +134,10 @@ type typeFile struct {
 	Inherit   *bool               `yaml:"inherit_constraints"` // nil = true
 }
 
-// ParseManifest reads a manifest strictly and reports everything wrong with it, each as file:line. name stands for the
-// file in errors.
+// ParseManifest parses and validates a manifest. It rejects unknown fields and reports all errors at once, each with
+// file:line; name is the file name in them. A section that the file omits has its default.
 func ParseManifest(data []byte, name string) (Manifest, error) {
-	f := defaultManifestFile() // a section that the file leaves out is as shipped
+	f := defaultManifestFile()
 	lines, err := strict.Decode(data, name, &f)
 	if err != nil {
 		return Manifest{}, err
@@ -145,7 +145,7 @@ func ParseManifest(data []byte, name string) (Manifest, error) {
 	p := &manifestParser{file: name, lines: lines}
 	m := Manifest{Types: map[string]AgentType{}, Accounts: map[string]string{}, lines: lines}
 	if len(f.Types) == 0 {
-		p.fail("types", "no agent types; without one nothing may be called")
+		p.fail("types", "no agent types; without one every call is denied")
 	}
 	for _, typ := range strict.SortedKeys(f.Types) {
 		at := strict.JoinPath("types", typ)
@@ -173,17 +173,20 @@ func ParseManifest(data []byte, name string) (Manifest, error) {
 	return m, nil
 }
 
-// manifestParser checks what the fields mean, and collects what is wrong.
+// manifestParser validates the decoded fields and collects the errors.
 type manifestParser struct {
 	file  string
 	lines strict.Lines
 	errs  []error
 }
 
+// fail records an error at the field with path at.
 func (p *manifestParser) fail(at, format string, a ...any) {
 	p.errs = append(p.errs, &strict.Error{File: p.file, Line: p.lines.At(at), Path: at, Text: fmt.Sprintf(format, a...)})
 }
 
+// parseAgentType validates one type; at is its field path, types are all types of the file. It rejects an empty type,
+// unknown or repeated child types, and folders for tools that the type neither uses nor may delegate.
 func (p *manifestParser) parseAgentType(at string, f typeFile, types map[string]typeFile) AgentType {
 	t := AgentType{
 		Tools:     p.parseTools(at+".tools", f.Tools),
@@ -193,7 +196,7 @@ func (p *manifestParser) parseAgentType(at string, f typeFile, types map[string]
 		Unbound:   f.Inherit != nil && !*f.Inherit,
 	}
 	if len(f.Tools)+len(f.Delegable)+len(f.CanSpawn) == 0 {
-		p.fail(at, "the type may do nothing; give it tools or leave it out")
+		p.fail(at, "the type may do nothing; give it tools or remove it")
 	}
 	for i, child := range f.CanSpawn {
 		item := fmt.Sprintf("%s.can_spawn[%d]", at, i)
@@ -210,9 +213,9 @@ func (p *manifestParser) parseAgentType(at string, f typeFile, types map[string]
 		for _, tool := range p.expandTool(field, key) {
 			switch _, twice := t.Paths[tool]; {
 			case !slices.Contains(t.Tools, tool) && !slices.Contains(t.Delegable, tool):
-				p.fail(field, "folders for %s, which the type neither uses nor passes on", tool)
+				p.fail(field, "folders for %s, which the type neither uses nor may delegate", tool)
 			case twice:
-				p.fail(field, "%s has folders already by another line; write each tool once", tool)
+				p.fail(field, "%s has folders already in another entry; list each tool once", tool)
 			default:
 				t.Paths[tool] = folders
 			}
@@ -221,7 +224,7 @@ func (p *manifestParser) parseAgentType(at string, f typeFile, types map[string]
 	return t
 }
 
-// parseTools reads a list of names and globs into names in order.
+// parseTools expands a list of names and globs into sorted names. It rejects repeated entries.
 func (p *manifestParser) parseTools(at string, names []string) []string {
 	var out []string
 	for i, name := range names {
@@ -236,8 +239,8 @@ func (p *manifestParser) parseTools(at string, names []string) []string {
 	return slices.Compact(out)
 }
 
-// expandTool checks one name, or expands a glob like fs_*. A name need not be served by anyone yet; a glob must match,
-// because it stands for what is known when the manifest is read.
+// expandTool validates one tool name, or expands a glob like fs_*. A name need not be served yet; a glob must match a served
+// tool, because it is expanded when the manifest is parsed. It rejects "*" alone.
 func (p *manifestParser) expandTool(at, name string) []string {
 	prefix, glob := strings.CutSuffix(name, "*")
 	if err := subjects.CheckToken(prefix); err != nil {
@@ -259,8 +262,8 @@ func (p *manifestParser) expandTool(at, name string) []string {
 	return out
 }
 
-// parseFolders checks what file tools may reach. The final slash is asked for because /etc/managed without it would also
-// seem to mean /etc/managed-by-others.
+// parseFolders validates the folders of a file tool. It rejects relative folders, "..", wildcards and a missing final
+// slash: /etc/managed without it would seem to include /etc/managed-by-others.
 func (p *manifestParser) parseFolders(at string, in []string) []string {
 	for i, f := range in {
 		item := fmt.Sprintf("%s[%d]", at, i)
@@ -275,7 +278,7 @@ func (p *manifestParser) parseFolders(at string, in []string) []string {
 	return slices.Clone(in)
 }
 
-// servedTools lists the tools that the table of edges names, in order.
+// servedTools returns the tools that accounts of the subjects table serve, sorted.
 func servedTools() []string {
 	var out []string
 	for _, tools := range subjects.Zones {

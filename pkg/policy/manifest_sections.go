@@ -10,27 +10,24 @@ import (
 	"conclave/subjects"
 )
 
-// The sections of the manifest that the layers after the first two go by. A section or field that a file leaves out is
-// as usual says; manifest.yaml as shipped writes the same out.
-
-// Reach says what may be reached.
-type Reach struct {
-	Fetch HostRules // by tools that fetch an address
+// EgressRules is the egress section of the manifest.
+type EgressRules struct {
+	Fetch HostRules // for tools that fetch a URL
 }
 
-// Limits end what would go on for ever. The zero value lets nothing through.
+// Limits is the limits section of the manifest. The zero value denies every call.
 type Limits struct {
-	Identical int                        // the so many-th identical call is refused
-	Window    time.Duration              // in which calls count as identical
-	Calls     int                        // for one question
-	Spawns    int                        // for one question
-	Depth     int                        // of spawned agents below an account
-	Budgets   map[string]subjects.Budget // type -> what each agent of it may spend with all below it, when it was spawned
+	Identical int                        // the call with this number among identical calls is denied
+	Window    time.Duration              // within which calls count as identical
+	Calls     int                        // most calls for one question
+	Spawns    int                        // most spawned agents for one question
+	Depth     int                        // most spawned agents one below the other
+	Budgets   map[string]subjects.Budget // type -> budget of a spawned agent of it and all agents below
 }
 
-// Approvals say how the user is asked.
+// Approvals is the approvals section of the manifest.
 type Approvals struct {
-	Expires time.Duration // no answer until then is a denial
+	Expires time.Duration // a request without a decision after this time is denied
 }
 
 type egressFile struct {
@@ -61,7 +58,8 @@ type approvalsFile struct {
 	Expires time.Duration `yaml:"expires"`
 }
 
-// defaultManifestFile is what holds for a file that says nothing.
+// defaultManifestFile returns the defaults of omitted sections and fields. The shipped manifest.yaml writes the same values
+// out; budgets have no default.
 func defaultManifestFile() manifestFile {
 	return manifestFile{
 		HighRisk:  []string{"fs_write", "run_code", "run_shell"},
@@ -75,7 +73,7 @@ func defaultManifestFile() manifestFile {
 	}
 }
 
-// parseSections checks the sections and puts them into m, whose types are there.
+// parseSections validates the sections after types and accounts and sets them in m.
 func (p *manifestParser) parseSections(f manifestFile, m *Manifest) {
 	m.HighRisk, m.AlwaysAsk = p.parseTools("high_risk", f.HighRisk), p.parseTools("always_ask", f.AlwaysAsk)
 	m.Egress.Fetch = HostRules{
@@ -90,7 +88,7 @@ func (p *manifestParser) parseSections(f manifestFile, m *Manifest) {
 	m.Monitored = p.parseMonitored(f.Monitored)
 }
 
-// parseHostList checks names of hosts one by one, so that each error has its line.
+// parseHostList validates host patterns one by one, so that each error has its line. It rejects repeated entries.
 func (p *manifestParser) parseHostList(at string, in []string) []string {
 	for i, h := range in {
 		item := fmt.Sprintf("%s[%d]", at, i)
@@ -104,13 +102,15 @@ func (p *manifestParser) parseHostList(at string, in []string) []string {
 	return slices.Clone(in)
 }
 
+// parseLimits validates the limits section. It rejects values out of range and budgets that are negative, empty or of an
+// unknown type.
 func (p *manifestParser) parseLimits(f limitsFile, types map[string]typeFile) Limits {
 	between := func(field string, n, least, most int) {
 		if n < least || n > most {
 			p.fail("limits."+field, "%d is not between %d and %d", n, least, most)
 		}
 	}
-	between("same", f.Same, 2, 100) // 1 would refuse every call
+	between("same", f.Same, 2, 100) // 1 would deny every call
 	between("calls", f.Calls, 1, 10_000)
 	between("spawns", f.Spawns, 0, 1000)
 	between("depth", f.Depth, 0, subjects.MaxDepth)
@@ -125,17 +125,17 @@ func (p *manifestParser) parseLimits(f limitsFile, types map[string]typeFile) Li
 		}
 		switch {
 		case b.Calls < 0 || b.Seconds < 0:
-			p.fail(at, "a budget cannot be negative; leave out what has no limit")
+			p.fail(at, "a budget cannot be negative; omit a limit that is not needed")
 		case b == budgetFile{}:
-			p.fail(at, "sets no limit; give calls, seconds or bytes, or leave it out")
+			p.fail(at, "sets no limit; set calls, seconds or bytes, or remove it")
 		}
 		l.Budgets[typ] = subjects.Budget{Calls: b.Calls, Seconds: b.Seconds, Bytes: int64(b.Bytes)}
 	}
 	return l
 }
 
-// parseMonitored reads rules to watch, each as layer.rule. Rules that say who may do what are never only watched: trying them
-// out would give everything to everybody meanwhile.
+// parseMonitored parses monitor-only rules, each as layer.rule, into rules by layer. It rejects unknown and repeated rules
+// and those of layers that are always enforced: without them any agent could use any tool.
 func (p *manifestParser) parseMonitored(in []string) map[string][]string {
 	out := map[string][]string{}
 	for i, name := range in {
@@ -143,9 +143,9 @@ func (p *manifestParser) parseMonitored(in []string) map[string][]string {
 		layer, rule, _ := strings.Cut(name, ".")
 		switch {
 		case slices.Contains(alwaysEnforced, layer):
-			p.fail(item, "the rules of %s are always enforced; those that may be watched: %s", layer, strings.Join(listMonitorable(), ", "))
+			p.fail(item, "the rules of %s are always enforced; rules that may be monitor-only: %s", layer, strings.Join(listMonitorable(), ", "))
 		case !slices.Contains(monitorable[layer], rule):
-			p.fail(item, "no layer knows the rule %q; those that may be watched: %s", name, strings.Join(listMonitorable(), ", "))
+			p.fail(item, "unknown rule %q; rules that may be monitor-only: %s", name, strings.Join(listMonitorable(), ", "))
 		case slices.Contains(out[layer], rule):
 			p.fail(item, "%q is listed twice", name)
 		default:
@@ -155,8 +155,8 @@ func (p *manifestParser) parseMonitored(in []string) map[string][]string {
 	return out
 }
 
-// rejectSpawnCycles reports types that could spawn themselves, directly or by way of their children: such a line has no end but
-// the limit of its depth, and a type could shed what its parent took from it.
+// rejectSpawnCycles reports types that could spawn themselves, directly or through their children: only the depth limit
+// would end such a chain. Each cycle is reported once, at the entry that closes it.
 func (p *manifestParser) rejectSpawnCycles(types map[string]typeFile) {
 	done := map[string]bool{}
 	var visit func(typ string, above []string)
@@ -166,9 +166,9 @@ func (p *manifestParser) rejectSpawnCycles(types map[string]typeFile) {
 			at := fmt.Sprintf("%s.can_spawn[%d]", strict.JoinPath("types", typ), i)
 			switch start := slices.Index(above, child); {
 			case child == typ:
-				p.fail(at, "%s would spawn itself; leave it out", typ)
+				p.fail(at, "%s would spawn itself; remove it", typ)
 			case start >= 0:
-				p.fail(at, "%s would come back to itself by way of its children: %s; leave one of them out", child, strings.Join(append(slices.Clone(above[start:]), child), " -> "))
+				p.fail(at, "%s would spawn itself through its children: %s; remove one of them", child, strings.Join(append(slices.Clone(above[start:]), child), " -> "))
 			case !done[child]:
 				visit(child, above)
 			}

@@ -10,10 +10,10 @@ import (
 	"conclave/subjects"
 )
 
-const oneType = "types: {a: {tools: [x]}, b: {tools: [x]}}\n"
+const minimalTypes = "types: {a: {tools: [x]}, b: {tools: [x]}}\n"
 
 func TestManifestSections(t *testing.T) {
-	m := mustParse(t, oneType+`high_risk: [fs_*, x]
+	m := mustParse(t, minimalTypes+`high_risk: [fs_*, x]
 always_ask: []
 egress:
   fetch:
@@ -29,7 +29,7 @@ monitor_only: [limits.calls, flow.fetch, flow.query]
 `)
 	want := Manifest{
 		HighRisk:  []string{"fs_list", "fs_read", "fs_search", "fs_write", "x"},
-		Egress:    Reach{Fetch: HostRules{Allow: []string{"example.org", "*.example.org"}, Deny: []string{"evil.example.org"}}},
+		Egress:    EgressRules{Fetch: HostRules{Allow: []string{"example.org", "*.example.org"}, Deny: []string{"evil.example.org"}}},
 		Limits:    Limits{Identical: 5, Window: 90 * time.Second, Calls: 50, Spawns: 32, Depth: 4, Budgets: map[string]subjects.Budget{"a": {Calls: 7, Bytes: 2048}}},
 		Approvals: Approvals{Expires: 30 * time.Second},
 		Monitored: map[string][]string{"limits": {"calls"}, "flow": {"fetch", "query"}},
@@ -53,21 +53,21 @@ monitor_only: [limits.calls, flow.fetch, flow.query]
 
 func TestInvalidSectionIsRejected(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
-		{"a field nobody knows", "limits: {sames: 3}\n", "m.yaml:2: limits.sames: unknown field; known here: same, window"},
+		{"an unknown field", "limits: {sames: 3}\n", "m.yaml:2: limits.sames: unknown field; known here: same, window"},
 		{"no repetition at all", "limits:\n  same: 1\n", "m.yaml:3: limits.same: 1 is not between 2 and 100"},
 		{"no call at all", "limits: {calls: 0}\n", "m.yaml:2: limits.calls: 0 is not between"},
 		{"too deep", "limits: {depth: 5}\n", "limits.depth: 5 is not between 0 and 4"},
 		{"less than no spawn", "limits: {spawns: -1}\n", "limits.spawns: -1 is not between"},
 		{"no window", "limits: {window: 0s}\n", "limits.window: 0s is not between"},
 		{"window of a year", "limits: {window: 9000h}\n", "limits.window: 9000h is not between 1s and 24h"},
-		{"budget of nobody", "limits:\n  budgets:\n    c: {calls: 1}\n", `m.yaml:4: limits.budgets.c: no agent type "c"; types: a, b`},
+		{"budget of an unknown type", "limits:\n  budgets:\n    c: {calls: 1}\n", `m.yaml:4: limits.budgets.c: no agent type "c"; types: a, b`},
 		{"budget without a limit", "limits: {budgets: {a: {}}}\n", "limits.budgets.a: sets no limit"},
 		{"an answer that never expires", "approvals: {expires: 48h}\n", "approvals.expires: 48h is not between 1s and 24h"},
 		{"risk twice", "high_risk: [x, x]\n", `m.yaml:2: high_risk[1]: "x" is listed twice`},
 		{"host twice", "egress: {fetch: {allow: [a.org, a.org]}}\n", `m.yaml:2: egress.fetch.allow[1]: "a.org" is listed twice`},
 		{"a rule twice", "monitor_only: [limits.calls, limits.calls]\n", `m.yaml:2: monitor_only[1]: "limits.calls" is listed twice`},
-		{"a rule that no layer knows", "monitor_only:\n  - limits.sleeping\n", `m.yaml:3: monitor_only[0]: no layer knows the rule "limits.sleeping"; those that may be watched: approval.`},
-		{"a layer that is not there", "monitor_only: [weather.rain]\n", "no layer knows the rule"},
+		{"an unknown rule", "monitor_only:\n  - limits.sleeping\n", `m.yaml:3: monitor_only[0]: unknown rule "limits.sleeping"; rules that may be monitor-only: approval.`},
+		{"an unknown layer", "monitor_only: [weather.rain]\n", "unknown rule"},
 
 		{"trick: negative budget", "limits: {budgets: {a: {calls: -1}}}\n", "limits.budgets.a: a budget cannot be negative"},
 		{"trick: bytes without a unit", "limits: {budgets: {a: {bytes: 5}}}\n", "limits.budgets.a.bytes: 5 is not a size"},
@@ -75,17 +75,17 @@ func TestInvalidSectionIsRejected(t *testing.T) {
 		{"trick: every tool is no risk", "high_risk: ['*']\n", `high_risk[0]: "*" is neither`},
 		{"trick: a host that is an address", "egress: {fetch: {allow: ['http://a.org/']}}\n", "m.yaml:2: egress.fetch.allow[0]:"},
 		{"trick: a host with a blank", "egress: {fetch: {deny: ['a.org b.org']}}\n", "egress.fetch.deny[0]:"},
-		{"trick: watching the manifest", "monitor_only: [manifest.not_in_set]\n", "monitor_only[0]: the rules of manifest are always enforced; those that may be watched: approval."},
-		{"trick: watching the lineage", "monitor_only: [lineage.not_inherited]\n", "the rules of lineage are always enforced"},
-		{"trick: watching what is disabled", "monitor_only: [override.disabled]\n", "the rules of override are always enforced"},
-		{"trick: watching arguments", "monitor_only: [arguments.schema]\n", "the rules of arguments are always enforced"},
-		{"trick: watching folders", "monitor_only: [paths.closed]\n", "the rules of paths are always enforced"},
-		{"trick: a whole layer", "monitor_only: [flow]\n", `no layer knows the rule "flow"`},
-		{"trick: a wildcard", "monitor_only: ['flow.*']\n", `no layer knows the rule "flow.*"`},
-		{"trick: a layer in capitals", "monitor_only: [Limits.calls]\n", "no layer knows the rule"},
+		{"trick: monitor-only for the manifest", "monitor_only: [manifest.not_in_set]\n", "monitor_only[0]: the rules of manifest are always enforced; rules that may be monitor-only: approval."},
+		{"trick: monitor-only for the lineage", "monitor_only: [lineage.not_inherited]\n", "the rules of lineage are always enforced"},
+		{"trick: monitor-only for what is disabled", "monitor_only: [override.disabled]\n", "the rules of override are always enforced"},
+		{"trick: monitor-only for arguments", "monitor_only: [arguments.schema]\n", "the rules of arguments are always enforced"},
+		{"trick: monitor-only for folders", "monitor_only: [paths.closed]\n", "the rules of paths are always enforced"},
+		{"trick: a whole layer", "monitor_only: [flow]\n", `unknown rule "flow"`},
+		{"trick: a wildcard", "monitor_only: ['flow.*']\n", `unknown rule "flow.*"`},
+		{"trick: a layer in capitals", "monitor_only: [Limits.calls]\n", "unknown rule"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			m, err := ParseManifest([]byte(oneType+tt.text), "m.yaml")
+			m, err := ParseManifest([]byte(minimalTypes+tt.text), "m.yaml")
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
@@ -96,7 +96,7 @@ func TestInvalidSectionIsRejected(t *testing.T) {
 	}
 }
 
-// TestSharedDescendantIsNoCycle: types that could spawn each other in a million ways are read in no time.
+// TestSharedDescendantIsNoCycle: the cycle check stays linear when types share descendants.
 func TestSharedDescendantIsNoCycle(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("types:\n")
@@ -112,15 +112,15 @@ func TestSharedDescendantIsNoCycle(t *testing.T) {
 	}
 }
 
-// TestSpawnCycleIsRejected: each way back is reported once, with the way.
+// TestSpawnCycleIsRejected: each cycle is reported once, with its path.
 func TestSpawnCycleIsRejected(t *testing.T) {
 	for _, tt := range []struct {
 		name, text string
 		want       []string
 	}{
 		{"itself", "a: {can_spawn: [a]}", []string{"m.yaml:2: types.a.can_spawn[0]: a would spawn itself"}},
-		{"each other", "a: {can_spawn: [b]}\n  b: {can_spawn: [a]}", []string{"m.yaml:3: types.b.can_spawn[0]: a would come back to itself by way of its children: a -> b -> a;"}},
-		{"a long way round", "a: {can_spawn: [b]}\n  b: {can_spawn: [c]}\n  c: {can_spawn: [d]}\n  d: {can_spawn: [b]}", []string{"m.yaml:5: types.d.can_spawn[0]: b would come back to itself by way of its children: b -> c -> d -> b;"}},
+		{"each other", "a: {can_spawn: [b]}\n  b: {can_spawn: [a]}", []string{"m.yaml:3: types.b.can_spawn[0]: a would spawn itself through its children: a -> b -> a;"}},
+		{"a long way round", "a: {can_spawn: [b]}\n  b: {can_spawn: [c]}\n  c: {can_spawn: [d]}\n  d: {can_spawn: [b]}", []string{"m.yaml:5: types.d.can_spawn[0]: b would spawn itself through its children: b -> c -> d -> b;"}},
 		{"two of them", "a: {can_spawn: [a, b]}\n  b: {can_spawn: [c]}\n  c: {can_spawn: [b]}", []string{"a would spawn itself", "b -> c -> b"}},
 		{"two ways into one", "a: {can_spawn: [b, c]}\n  b: {can_spawn: [d]}\n  c: {can_spawn: [b]}\n  d: {can_spawn: [b]}", []string{"b -> d -> b"}},
 		{"trick: two ways to one child are no cycle", "a: {can_spawn: [b, c]}\n  b: {can_spawn: [d]}\n  c: {can_spawn: [d, b]}\n  d: {tools: [x]}", nil},

@@ -77,7 +77,7 @@ func TestManifestLayer(t *testing.T) {
 		{name: "RELAX adds nothing", account: "generator", typ: "assistant", tool: "fs_read", level: "RELAX", rule: "not_in_set"},
 		{name: "ALL adds nothing for a spawned agent", account: "generator", path: []string{"researcher-1"}, typ: "researcher", tool: "run_shell", level: "ALL", rule: "not_in_set"},
 
-		{name: "trick: ALL for an account that is nobody", account: "gateway", typ: "assistant", tool: "get_datetime", level: "ALL", rule: "unknown_account"},
+		{name: "trick: ALL for an account without a type", account: "gateway", typ: "assistant", tool: "get_datetime", level: "ALL", rule: "unknown_account"},
 		{name: "trick: ALL for the type of another", account: "generator", typ: "researcher", tool: "fs_read", level: "ALL", rule: "wrong_type"},
 		{name: "trick: all in lower case", account: "generator", typ: "assistant", tool: "fs_read", level: "all", rule: "not_in_set"},
 		{name: "trick: granted to another type", account: "generator", typ: "assistant", tool: "fs_read", grant: []string{"researcher:fs_read"}, rule: "not_in_set"},
@@ -108,7 +108,7 @@ func TestManifestLayer(t *testing.T) {
 			if d.Allowed() != (tt.rule == "") {
 				t.Fatalf("allowed %v: %+v", d.Allowed(), d.Denial())
 			}
-			if tt.rule == "" || d.Denial().Layer == LayerTool { // the chain refuses what is not a name
+			if tt.rule == "" || d.Denial().Layer == LayerTool { // the chain rejects invalid names
 				return
 			}
 			if got := d.Denial(); got.Layer != "manifest" || got.Rule != tt.rule {
@@ -172,7 +172,7 @@ func TestInvalidManifestIsRejected(t *testing.T) {
 		{"trick: relative folder", "types:\n  a:\n    tools: [fs_read]\n    paths: {fs_read: [notes/]}\n", `"notes/" is not a folder`},
 		{"trick: folder that climbs", "types:\n  a:\n    tools: [fs_read]\n    paths: {fs_read: [~/projects/../]}\n", "is not a plain folder"},
 		{"trick: folder without its slash", "types:\n  a:\n    tools: [fs_read]\n    paths: {fs_read: [/etc/managed]}\n", "end it with /"},
-		{"trick: somebody else's home", "types:\n  a:\n    tools: [fs_read]\n    paths: {fs_read: [~root/]}\n", "is not a folder"},
+		{"trick: another user's home", "types:\n  a:\n    tools: [fs_read]\n    paths: {fs_read: [~root/]}\n", "is not a folder"},
 		{"trick: wildcard folder", "types:\n  a:\n    tools: [fs_read]\n    paths: {fs_read: [/home/*/]}\n", "is not a plain folder"},
 		{"trick: second document", testManifest + "---\ntypes: {a: {tools: [x]}}\n", "manifest.yaml:14: a second document"},
 		{"trick: anchor", "types:\n  a: &a {tools: [x]}\n  b: *a\n", "manifest.yaml:2: types.a: anchors are not supported"},
@@ -194,7 +194,7 @@ func TestInvalidManifestIsRejected(t *testing.T) {
 	}
 }
 
-// TestParseManifestReportsAll: a person mends a file in one go, not in ten.
+// TestParseManifestReportsAll: all errors of a file are reported at once.
 func TestParseManifestReportsAll(t *testing.T) {
 	_, err := ParseManifest([]byte("types:\n  a:\n    tools: ['*', x, x]\n    can_spawn: [b]\n"), "m.yaml")
 	if err == nil || strings.Count(err.Error(), "m.yaml:") != 3 {
@@ -209,7 +209,7 @@ func TestUnserved(t *testing.T) {
 	}
 }
 
-// FuzzParseManifest: whatever is read either fails with the file's name or keeps every promise of a manifest.
+// FuzzParseManifest: every input is rejected with the file name or gives a valid manifest.
 func FuzzParseManifest(f *testing.F) {
 	f.Add(testManifest)
 	f.Add("types:\n  a: &a {tools: [x]}\n  b: *a\n")
@@ -235,7 +235,7 @@ func FuzzParseManifest(f *testing.F) {
 		}
 		for layer := range m.Monitored {
 			if slices.Contains([]string{"override", "manifest", "lineage", "arguments", "paths"}, layer) {
-				t.Fatalf("rules of %s are watched only", layer)
+				t.Fatalf("rules of %s are monitor-only", layer)
 			}
 		}
 		for name, a := range m.Types {

@@ -7,9 +7,9 @@ import (
 	"conclave/subjects"
 )
 
-// monitorRules watches rules of a layer instead of enforcing them: what they would have refused or asked passes and is told
-// in the decision. It is how a new rule is tried. Only rules that are told apart by name can be watched: a layer that
-// breaks or says nothing refuses as ever.
+// monitorRules returns l with the given rules monitor-only: their denials and approval requests are reported in
+// [Decision.Monitored] and not enforced. It serves to try a new rule. All other rules, a panic and a verdict without a
+// rule stay enforced.
 func monitorRules(l Layer, rules ...string) Layer {
 	if len(rules) == 0 || isNilLayer(l) {
 		return l
@@ -17,23 +17,24 @@ func monitorRules(l Layer, rules ...string) Layer {
 	return monitoredLayer{l, slices.Clone(rules)}
 }
 
+// monitoredLayer is a layer with monitor-only rules.
 type monitoredLayer struct {
 	Layer
 	rules []string
 }
 
-// Judge implements [Layer].
+// Judge denies and asks as the wrapped layer does, without the violations of monitor-only rules.
 func (s monitoredLayer) Judge(ctx context.Context, c Call) Verdict {
-	var left []Verdict
-	var watched []subjects.Denial
+	var enforced []Verdict
+	var monitored []subjects.Denial
 	for _, v := range s.Layer.Judge(ctx, c).split() {
 		if v.kind != verdictPass && v.rule != "" && slices.Contains(s.rules, v.rule) {
-			watched = append(watched, subjects.Denial{Layer: s.Name(), Rule: v.rule, Reason: v.reason})
+			monitored = append(monitored, subjects.Denial{Layer: s.Name(), Rule: v.rule, Reason: v.reason})
 			continue
 		}
-		left = append(left, v)
+		enforced = append(enforced, v)
 	}
-	v := combineVerdicts(left...)
-	v.monitored = watched
+	v := combineVerdicts(enforced...)
+	v.monitored = monitored
 	return v
 }

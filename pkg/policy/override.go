@@ -10,8 +10,8 @@ import (
 	"conclave/subjects"
 )
 
-// OverrideLayer refuses what the user took away for the session. It is the first to judge: what is disabled stays
-// disabled under every level and every grant. What a level lifts is up to the layers that it concerns.
+// OverrideLayer denies the tools that the user disabled for the session. It judges first: a disabled tool stays disabled
+// under every level and grant. Which checks a level lifts is decided by the other layers.
 type OverrideLayer struct{}
 
 // Name implements [Layer].
@@ -20,17 +20,17 @@ func (OverrideLayer) Name() string { return "override" }
 // Rules of the override layer.
 const (
 	ruleDisabled     = "disabled"      // the user disabled the tool for the session
-	ruleUnknownLevel = "unknown_level" // nobody knows what the session's level means
+	ruleUnknownLevel = "unknown_level" // the session's level is not one of Levels
 )
 
-// Levels are those that an override may have. Nothing said is the first.
+// Levels lists the override levels. An empty level counts as the first.
 var Levels = []string{subjects.OverrideNone, subjects.OverrideRelax, subjects.OverrideAll}
 
-// Judge implements [Layer].
+// Judge denies a disabled tool, and every tool when the level is unknown. Tool names match exactly. It never asks.
 func (OverrideLayer) Judge(_ context.Context, c Call) Verdict {
 	o := c.Override
 	if o.Level != "" && !slices.Contains(Levels, o.Level) {
-		return Deny(ruleUnknownLevel, fmt.Sprintf("the session's override %q is not known, so nothing may run; set it anew", text.OneLine(o.Level, 40)), Levels...)
+		return Deny(ruleUnknownLevel, fmt.Sprintf("the override level %q of the session is unknown, so every call is denied; set a valid level", text.OneLine(o.Level, 40)), Levels...)
 	}
 	if slices.Contains(o.Disable, c.Tool.Name) {
 		return Deny(ruleDisabled, fmt.Sprintf("%s is disabled in this session; enable it again to use it", c.Tool.Name))
@@ -38,13 +38,13 @@ func (OverrideLayer) Judge(_ context.Context, c Call) Verdict {
 	return Pass()
 }
 
-// hasGrant reports whether the user gave the tool to agents of the type, for the session. A grant is "type:tool", whole
-// names: anything else grants nothing.
+// hasGrant reports whether the user granted the tool to agents of the type for the session. A grant is "type:tool" with
+// full names; wildcards and malformed grants grant nothing.
 func hasGrant(grants []string, typ, tool string) bool {
 	return typ != "" && tool != "" && slices.Contains(grants, typ+":"+tool)
 }
 
-// toolsOfType are the tools of a type, with those granted to it, in order of name.
+// toolsOfType returns the tools of a type and those granted to it, sorted, in a new slice; nil for an unknown type.
 func (m Manifest) toolsOfType(typ string, grants []string) []string {
 	t, ok := m.Types[typ]
 	if !ok {
@@ -60,14 +60,14 @@ func (m Manifest) toolsOfType(typ string, grants []string) []string {
 	return slices.Compact(out)
 }
 
-// CheckGrant reports what is wrong with a grant that the user wants to give.
+// CheckGrant rejects a grant that is not "type:tool" or names an unknown type. The tool need not be served yet.
 func (m Manifest) CheckGrant(grant string) error {
 	typ, tool, ok := strings.Cut(grant, ":")
 	if !ok || subjects.CheckToken(tool) != nil {
 		return fmt.Errorf("%q is not a grant; write type:tool, like coder:web_fetch", text.OneLine(grant, 60))
 	}
 	if _, ok := m.Types[typ]; !ok {
-		return fmt.Errorf("there is no agent type %q to grant %s to; types: %s", text.OneLine(typ, 60), tool, strings.Join(m.typeNames(), ", "))
+		return fmt.Errorf("no agent type %q to grant %s to; types: %s", text.OneLine(typ, 60), tool, strings.Join(m.typeNames(), ", "))
 	}
 	return nil
 }

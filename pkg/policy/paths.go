@@ -10,30 +10,30 @@ import (
 	"conclave/pkg/text"
 )
 
-// pathsLayer confines file tools to the folders that the manifest gives the caller's type, and the types above it. The
-// folders of Conclave itself are closed to every tool, under every override. The zero value refuses every path.
+// pathsLayer confines file tools to the folders that the manifest gives the caller's type and its ancestors' types.
+// Conclave's own folders are closed to every tool under every override. The zero value denies every path.
 //
-// What it lets pass must be opened with [OpenInside]: a link can be swapped between the verdict and the use.
+// Tools must open a path that passed with [OpenInside]: a symlink can be swapped between the verdict and the use.
 type pathsLayer struct {
 	manifest Manifest
 	home     string
 	closed   []string // as written and as resolved
 	folders  map[folderKey][]string
 	resolve  func(path string) (string, error)
-	err      error
+	err      error // why the closed folders are unknown; denies every path
 }
 
-// folderKey is what folders are given for.
+// folderKey identifies a set of allowed folders.
 type folderKey struct{ typ, tool string }
 
-// newSystemPathsLayer returns the layer over the files of this machine. home is what ~ stands for.
+// newSystemPathsLayer returns the layer over the file system of this machine. home replaces ~ in paths.
 func newSystemPathsLayer(m Manifest, home string, closed []string) pathsLayer {
 	return newPathsLayer(m, home, closed, ResolvePath)
 }
 
-// newPathsLayer returns a layer that follows links by resolve, which must do so as [ResolvePath] does. The folders are
-// resolved here, once. One of the manifest's that cannot be resolved is not given; a closed one that cannot be resolved
-// closes everything.
+// newPathsLayer returns a layer that resolves symlinks with resolve, which must behave as [ResolvePath]. Folders are
+// resolved once, here. A manifest folder that cannot be resolved is omitted; a closed folder that cannot be resolved denies
+// every path.
 func newPathsLayer(m Manifest, home string, closed []string, resolve func(string) (string, error)) pathsLayer {
 	l := pathsLayer{manifest: m, home: home, resolve: resolve, folders: map[folderKey][]string{}}
 	if resolve == nil {
@@ -49,7 +49,7 @@ func newPathsLayer(m Manifest, home string, closed []string, resolve func(string
 		switch real, err := resolve(plain); {
 		case err == nil:
 			l.closed = append(l.closed, real)
-		case !errors.Is(err, ErrSpecial): // that is refused anyway
+		case !errors.Is(err, ErrSpecial): // special paths are denied anyway
 			l.err = fmt.Errorf("the closed folder %s: %w", text.OneLine(f, 60), err)
 			return l
 		}
@@ -71,30 +71,32 @@ func (pathsLayer) Name() string { return "paths" }
 
 // Rules of the paths layer.
 const (
-	ruleNoPaths     = "no_paths"     // the layer cannot tell where paths lead, or which are closed
-	ruleUnconfined  = "unconfined"   // the manifest gives folders for the tool, and none of its arguments is a path
-	rulePathForm    = "path_form"    // not a path, or one that readers take in different ways
-	ruleSpecialPath = "special_path" // into /proc, /sys or /dev
-	ruleUnresolved  = "unresolved"   // nobody can tell where it leads
-	ruleClosed      = "closed"       // one of Conclave's own folders
-	ruleOutside     = "outside"      // not in a folder of the caller's type
-	ruleOutsideLine = "outside_line" // not in a folder of an agent above the caller
-	ruleUnknownLine = "unknown_line" // nobody knows the agents above the caller
+	ruleNoPaths         = "no_paths"     // the layer cannot resolve paths, or the closed folders are unknown
+	ruleUnconfined      = "unconfined"   // the manifest lists folders for a tool that declares no path argument
+	rulePathForm        = "path_form"    // not an absolute path, too long, or with control characters
+	ruleSpecialPath     = "special_path" // into /proc, /sys or /dev
+	ruleUnresolved      = "unresolved"   // the path cannot be resolved
+	ruleClosed          = "closed"       // one of Conclave's own folders
+	ruleOutside         = "outside"      // not in a folder of the caller's type
+	ruleOutsideAncestor = "outside_line" // not in a folder of an ancestor's type
+	ruleUnknownLineage  = "unknown_line" // the caller's lineage is unknown or does not match
 )
 
-// Judge implements [Layer].
+// Judge denies each declared path argument that is malformed, special, closed, unresolvable, or outside of the folders of
+// the caller's type or an ancestor's, after symlinks are resolved. It also denies when the lineage is unknown, and a tool
+// that the manifest confines to folders but that declares no path argument. It never asks.
 func (l pathsLayer) Judge(_ context.Context, c Call) Verdict {
 	if len(c.Tool.Paths) == 0 {
 		if len(l.manifest.Types[c.Type].Paths[c.Tool.Name]) > 0 {
-			return Deny(ruleUnconfined, fmt.Sprintf("the manifest confines %s to folders, and none of its arguments is declared as a path; its facts have to name one", c.Tool.Name))
+			return Deny(ruleUnconfined, fmt.Sprintf("the manifest confines %s to folders, but the tool declares no path argument; declare paths in the tool's facts", c.Tool.Name))
 		}
 		return Pass()
 	}
 	if l.resolve == nil {
-		return Deny(ruleNoPaths, "nobody can tell where paths lead, so no file may be reached")
+		return Deny(ruleNoPaths, "paths cannot be resolved, so every file access is denied")
 	}
 	if l.err != nil {
-		return Deny(ruleNoPaths, fmt.Sprintf("nobody can tell which folders are closed, so no file may be reached: %v", l.err))
+		return Deny(ruleNoPaths, fmt.Sprintf("the closed folders are unknown, so every file access is denied: %v", l.err))
 	}
 	args, v := parseArgs(c)
 	if args == nil {
@@ -107,7 +109,7 @@ func (l pathsLayer) Judge(_ context.Context, c Call) Verdict {
 	for _, name := range c.Tool.Paths {
 		given := args.Member(name)
 		if given == nil {
-			continue // whether it may be missing is for the schema to say
+			continue // the schema decides whether it is required
 		}
 		paths, ok := given.Strings()
 		if !ok {
@@ -122,86 +124,91 @@ func (l pathsLayer) Judge(_ context.Context, c Call) Verdict {
 	return Pass()
 }
 
-// judgePath judges one path.
+// judgePath denies a path that is malformed, special, closed or outside of one of the bounds. A tool that executes, changes
+// or destroys is also denied a folder that contains a closed one. The denial of a path outside does not reveal whether it
+// exists.
 func (l pathsLayer) judgePath(c Call, given string, bounds []folderBound) Verdict {
 	shown := text.OneLine(given, 60)
 	plain, err := ExpandPath(given, l.home)
 	if err != nil {
-		return Deny(rulePathForm, fmt.Sprintf("the path %s is refused: %v", shown, err), "a path from / or ~/")
+		return Deny(rulePathForm, fmt.Sprintf("the path %s is rejected: %v", shown, err), "a path from / or ~/")
 	}
 	written := path.Clean(plain)
 	real, err := l.resolve(plain)
 	switch {
 	case isSpecialPath(written) || errors.Is(err, ErrSpecial) || err == nil && isSpecialPath(real):
-		return Deny(ruleSpecialPath, fmt.Sprintf("the path %s is refused: %v", shown, ErrSpecial))
+		return Deny(ruleSpecialPath, fmt.Sprintf("the path %s is denied: %v", shown, ErrSpecial))
 	case l.isClosed(written) || err == nil && l.isClosed(real):
-		return Deny(ruleClosed, fmt.Sprintf("the path %s lies in a folder of Conclave itself, and those are closed to every tool", shown))
+		return Deny(ruleClosed, fmt.Sprintf("the path %s is in one of Conclave's own folders, which are closed to every tool", shown))
 	case err == nil && l.holdsClosed(real) && slices.ContainsFunc([]Effect{Exec, Mutate, Destroy}, c.Tool.Has):
-		return Deny(ruleClosed, fmt.Sprintf("the folder %s holds a folder of Conclave itself, and %s would reach into it; give a folder beside it", shown, c.Tool.Name))
+		return Deny(ruleClosed, fmt.Sprintf("the folder %s contains one of Conclave's own folders, which %s could change; use another folder", shown, c.Tool.Name))
 	}
 	for _, b := range bounds {
-		// Of a path outside, nobody learns whether it is there.
-		if where := real; err == nil && !b.contains(where) || err != nil && !b.contains(written) {
+		// A path outside is denied as such whether it exists or not.
+		if err == nil && !b.contains(real) || err != nil && !b.contains(written) {
 			return b.deny(c.Tool.Name, shown)
 		}
 	}
 	if err != nil {
-		return Deny(ruleUnresolved, fmt.Sprintf("nobody can tell where the path %s leads: %v", shown, stripPath(err)))
+		return Deny(ruleUnresolved, fmt.Sprintf("the path %s cannot be resolved: %v", shown, stripPath(err)))
 	}
 	if !path.IsAbs(real) || path.Clean(real) != real {
-		return Deny(ruleUnresolved, fmt.Sprintf("nobody can tell where the path %s leads", shown))
+		return Deny(ruleUnresolved, fmt.Sprintf("the path %s cannot be resolved", shown))
 	}
 	return Pass()
 }
 
+// isClosed reports whether the clean path p is or is in a closed folder, ignoring case.
 func (l pathsLayer) isClosed(p string) bool {
 	return slices.ContainsFunc(l.closed, func(f string) bool { return isInsideFold(p, f) })
 }
 
-// holdsClosed reports whether a closed folder lies below p: who runs or changes something in p reaches it too.
+// holdsClosed reports whether p contains a closed folder: a tool that executes or changes something in p could access it.
 func (l pathsLayer) holdsClosed(p string) bool {
 	return slices.ContainsFunc(l.closed, func(f string) bool { return isInsideFold(f, p) })
 }
 
-// folderBound is what one agent of the line may reach.
+// folderBound is the set of folders that one agent of a lineage may access with a tool.
 type folderBound struct {
-	ancestor string // "" = the caller itself
+	ancestor string // name of the ancestor, "" = the caller itself
 	typ      string
 	folders  []string // resolved
-	written  []string // as the manifest has them
+	written  []string // as the manifest writes them, for denials
 }
 
+// contains reports whether the clean, resolved path p is in one of the folders.
 func (b folderBound) contains(p string) bool {
 	return slices.ContainsFunc(b.folders, func(f string) bool { return isInside(p, f) })
 }
 
+// deny returns the denial of a path outside of b; shown is the path as the caller wrote it, clipped.
 func (b folderBound) deny(tool, shown string) Verdict {
 	switch {
 	case b.ancestor != "":
-		return Deny(ruleOutsideLine, fmt.Sprintf("the path %s is outside the folders that %s of type %s has for %s, and an agent never reaches more than those above it", shown, b.ancestor, b.typ, tool), b.written...)
+		return Deny(ruleOutsideAncestor, fmt.Sprintf("the path %s is outside the folders that %s of type %s has for %s; an agent never has more folders than its ancestors", shown, b.ancestor, b.typ, tool), b.written...)
 	case len(b.folders) == 0:
 		return Deny(ruleOutside, fmt.Sprintf("the manifest gives agents of type %s no folder for %s", b.typ, tool))
 	}
 	return Deny(ruleOutside, fmt.Sprintf("the path %s is outside the folders of type %s for %s", shown, b.typ, tool), b.written...)
 }
 
-// folderBounds are the folders that a path must lie in, each of them: the caller's, and those of every agent above it up to one
-// whose type inherits nothing. An agent above that only passes the tool on, and names no folder for it, does not narrow
-// it. nil comes with a refusal; under ALL an account itself is bound by none.
+// folderBounds returns the bounds that a path must all satisfy: the caller's, and those of its ancestors up to one of an
+// unbound type. An ancestor that only delegates the tool and lists no folder for it adds no bound. nil comes with a denial:
+// the lineage is unknown. An empty result, for an account under a full override, bounds nothing.
 func (l pathsLayer) folderBounds(c Call) ([]folderBound, Verdict) {
 	root, ok := l.manifest.Accounts[c.Caller.Account]
 	if !ok || len(c.Lineage) != len(c.Caller.Path) {
-		return nil, Deny(ruleUnknownLine, fmt.Sprintf("nobody knows the agents above %s, so it may reach no file", c.Caller.ID()))
+		return nil, Deny(ruleUnknownLineage, fmt.Sprintf("the lineage of %s is unknown, so every file access is denied", c.Caller.ID()))
 	}
 	types := []string{root}
 	for i, s := range c.Lineage {
 		if s.Name != c.Caller.Path[i] {
-			return nil, Deny(ruleUnknownLine, fmt.Sprintf("nobody knows the agents above %s, so it may reach no file", c.Caller.ID()))
+			return nil, Deny(ruleUnknownLineage, fmt.Sprintf("the lineage of %s is unknown, so every file access is denied", c.Caller.ID()))
 		}
 		types = append(types, s.Type)
 	}
 	if types[len(types)-1] != c.Type {
-		return nil, Deny(ruleUnknownLine, fmt.Sprintf("%s is not of type %s, so it may reach no file", c.Caller.ID(), text.OneLine(c.Type, 40)))
+		return nil, Deny(ruleUnknownLineage, fmt.Sprintf("%s is not of type %s, so every file access is denied", c.Caller.ID(), text.OneLine(c.Type, 40)))
 	}
 	out := []folderBound{}
 	if c.hasFullOverride() {
@@ -216,8 +223,8 @@ func (l pathsLayer) folderBounds(c Call) ([]folderBound, Verdict) {
 				b.ancestor = c.Lineage[i-1].Name
 			}
 		}
-		passesOn := !slices.Contains(t.Tools, c.Tool.Name) && slices.Contains(t.Delegable, c.Tool.Name)
-		if _, named := t.Paths[c.Tool.Name]; b.ancestor == "" || named || !passesOn {
+		delegates := !slices.Contains(t.Tools, c.Tool.Name) && slices.Contains(t.Delegable, c.Tool.Name)
+		if _, named := t.Paths[c.Tool.Name]; b.ancestor == "" || named || !delegates {
 			out = append(out, b)
 		}
 		if t.Unbound {

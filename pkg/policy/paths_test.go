@@ -43,7 +43,7 @@ func newPathsFixture(t testing.TB) pathsFixture {
 		"home/projects/loop":       "loop",
 		"home/projects/self":       "/proc/self/root",
 		"home/projects/deep/dots":  "../../../outside/deep",
-		"home/desk":                "projects",
+		"home/work":                "projects",
 		"home/projects/home":       root + "/home",
 		"home/.conclave/escape":    root + "/home/projects",
 	} {
@@ -52,7 +52,7 @@ func newPathsFixture(t testing.TB) pathsFixture {
 	w.manifest = Manifest{
 		Types: map[string]AgentType{
 			"operator":  {Tools: []string{"fs_read", "fs_write"}, Paths: map[string][]string{"fs_read": {"/"}, "fs_write": {"~/"}}},
-			"coder":     {Tools: []string{"fs_read", "fs_write"}, Paths: map[string][]string{"fs_read": {"~/desk/"}, "fs_write": {"~/projects/go/"}}},
+			"coder":     {Tools: []string{"fs_read", "fs_write"}, Paths: map[string][]string{"fs_read": {"~/work/"}, "fs_write": {"~/projects/go/"}}},
 			"reader":    {Tools: []string{"fs_read"}, Paths: map[string][]string{"fs_read": {"~/"}}},
 			"free":      {Tools: []string{"fs_read"}, Paths: map[string][]string{"fs_read": {"~/"}}, Unbound: true},
 			"planner":   {Delegable: []string{"fs_read"}},
@@ -74,7 +74,7 @@ func (w pathsFixture) layer() pathsLayer {
 	return newSystemPathsLayer(w.manifest, w.home, []string{w.closed})
 }
 
-// fileCall is a call of a file tool. The path may hold $ for the world's root.
+// fileCall returns a call of a file tool. $ in the path stands for the fixture root.
 func (w pathsFixture) fileCall(account, typ, tool, path string, line ...SpawnedAgent) Call {
 	c := newCall()
 	c.Caller, c.Type, c.Lineage = subjects.Caller{Account: account}, typ, line
@@ -96,14 +96,14 @@ func TestPathsLayer(t *testing.T) {
 	for _, tt := range []struct{ name, tool, path, rule string }{
 		{"a file", "fs_read", "~/projects/a.txt", ""},
 		{"from the root", "fs_read", "$/home/projects/a.txt", ""},
-		{"through the folder's own link", "fs_read", "~/desk/a.txt", ""},
+		{"through the folder's own link", "fs_read", "~/work/a.txt", ""},
 		{"the folder itself", "fs_read", "~/projects", ""},
 		{"the folder itself, with slashes", "fs_read", "~//projects//", ""},
 		{"a file that is not there yet", "fs_write", "~/projects/go/new/file.go", ""},
 		{"a link that stays inside", "fs_read", "~/projects/in/b.go", ""},
 		{"up and down again, inside", "fs_read", "~/projects/go/../a.txt", ""},
 		{"a name of dots", "fs_read", "~/projects/...", ""},
-		{"a name in other letters", "fs_read", "~/projects/ａ.txt", ""},
+		{"a name in another case", "fs_read", "~/projects/ａ.txt", ""},
 		{"outside", "fs_read", "$/outside/secret", ruleOutside},
 		{"outside, and not there", "fs_read", "$/outside/nothing/here", ruleOutside},
 		{"another folder of the tool", "fs_write", "~/projects/a.txt", ruleOutside},
@@ -142,7 +142,7 @@ func TestPathsLayer(t *testing.T) {
 
 		{"trick: Conclave's own folder", "fs_read", "~/.conclave/keys/root.nk", ruleClosed},
 		{"trick: Conclave's own folder by a link", "fs_read", "~/projects/keys/root.nk", ruleClosed},
-		{"trick: Conclave's own folder by two links", "fs_read", "~/desk/home/.conclave", ruleClosed},
+		{"trick: Conclave's own folder by two links", "fs_read", "~/work/home/.conclave", ruleClosed},
 		{"trick: Conclave's own folder by ..", "fs_read", "~/projects/../.conclave/keys", ruleClosed},
 		{"trick: Conclave's own folder in other case", "fs_read", "~/.Conclave/KEYS/root.nk", ruleClosed},
 		{"trick: Conclave's own folder with slashes", "fs_read", "~//.conclave///keys", ruleClosed},
@@ -167,9 +167,9 @@ func TestPathsLayer(t *testing.T) {
 				t.Errorf("the reason has %d bytes: %s", len(reason), reason)
 			}
 			if rule == ruleOutside && len(allowed) == 0 {
-				t.Errorf("the refusal says nothing of what is allowed")
+				t.Errorf("the denial does not list what is allowed")
 			}
-			// Everything allowed lifts the folders of the manifest and nothing else.
+			// ALL lifts the folders of the manifest and nothing else.
 			c.Override.Level = subjects.OverrideAll
 			want := tt.rule
 			if want == ruleOutside {
@@ -194,10 +194,10 @@ func TestPathsArguments(t *testing.T) {
 		{"trick: null", `{"path":null}`, rulePathForm},
 		{"trick: an object", `{"path":{"path":"/etc/passwd"}}`, rulePathForm},
 		{"trick: a list of lists", `{"path":[["/etc/passwd"]]}`, rulePathForm},
-		{"trick: given twice", `{"path":"~/projects/a.txt","path":"/etc/passwd"}`, ruleUnreadable},
-		{"trick: a name in other letters", `{"path":"~/projects/a.txt","PATH":"/etc/passwd"}`, ruleMisspelling},
+		{"trick: given twice", `{"path":"~/projects/a.txt","path":"/etc/passwd"}`, ruleMalformed},
+		{"trick: a name in another case", `{"path":"~/projects/a.txt","PATH":"/etc/passwd"}`, ruleArgumentCase},
 		{"trick: the second path argument", `{"path":"~/projects/a.txt","to":"$/outside/x"}`, ruleOutside},
-		{"trick: not JSON", `~/projects/a.txt`, ruleUnreadable},
+		{"trick: not JSON", `~/projects/a.txt`, ruleMalformed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := w.fileCall("generator", "coder", "fs_read", "")
@@ -221,22 +221,22 @@ func TestPathsOfAncestorsBind(t *testing.T) {
 		rule, says               string
 	}{
 		{name: "a child inside both", account: "generator", typ: "reader", line: []SpawnedAgent{child("reader-1", "reader")}, path: "~/projects/a.txt"},
-		{name: "a child of one that only passes on", account: "orchestrator", typ: "coder", line: []SpawnedAgent{child("coder-1", "coder")}, path: "~/projects/a.txt"},
-		{name: "a child that inherits nothing", account: "generator", typ: "free", line: []SpawnedAgent{child("free-1", "free")}, path: "~/notes/n.md"},
-		{name: "below one that inherits nothing", account: "generator", typ: "reader", line: []SpawnedAgent{child("free-1", "free"), child("reader-1", "reader")}, path: "~/notes/n.md"},
+		{name: "a child of an agent that only delegates", account: "orchestrator", typ: "coder", line: []SpawnedAgent{child("coder-1", "coder")}, path: "~/projects/a.txt"},
+		{name: "a child of an unbound type", account: "generator", typ: "free", line: []SpawnedAgent{child("free-1", "free")}, path: "~/notes/n.md"},
+		{name: "below an unbound type", account: "generator", typ: "reader", line: []SpawnedAgent{child("free-1", "free"), child("reader-1", "reader")}, path: "~/notes/n.md"},
 		{name: "a tool without paths", account: "generator", typ: "coder", path: ""},
 		{name: "no folder for the type", account: "committee", typ: "assistant", path: "~/projects/a.txt", rule: ruleOutside, says: "no folder"},
-		{name: "trick: a child with more folders than its parent", account: "generator", typ: "reader", line: []SpawnedAgent{child("reader-1", "reader")}, path: "~/notes/n.md", rule: ruleOutsideLine, says: "generator of type coder"},
-		{name: "trick: a grandchild past its grandparent", account: "orchestrator", typ: "reader", line: []SpawnedAgent{child("coder-1", "coder"), child("reader-1", "reader")}, path: "~/notes/n.md", rule: ruleOutsideLine, says: "coder-1 of type coder"},
-		{name: "trick: one that inherits nothing above a narrow caller", account: "generator", typ: "coder", line: []SpawnedAgent{child("free-1", "free"), child("coder-1", "coder")}, path: "~/notes/n.md", rule: ruleOutside},
-		{name: "trick: a parent that uses the tool without folders", account: "committee", typ: "coder", line: []SpawnedAgent{child("coder-1", "coder")}, path: "~/projects/a.txt", rule: ruleOutsideLine, says: "committee"},
-		{name: "trick: a parent of no known type", account: "generator", typ: "coder", line: []SpawnedAgent{child("x-1", "x"), child("coder-1", "coder")}, path: "~/projects/a.txt", rule: ruleOutsideLine, says: "x-1"},
-		{name: "trick: everything allowed, for a child", account: "operator", typ: "coder", line: []SpawnedAgent{child("coder-1", "coder")}, level: subjects.OverrideAll, path: "~/notes/n.md", rule: ruleOutside},
+		{name: "trick: a child with more folders than its parent", account: "generator", typ: "reader", line: []SpawnedAgent{child("reader-1", "reader")}, path: "~/notes/n.md", rule: ruleOutsideAncestor, says: "generator of type coder"},
+		{name: "trick: a grandchild past its grandparent", account: "orchestrator", typ: "reader", line: []SpawnedAgent{child("coder-1", "coder"), child("reader-1", "reader")}, path: "~/notes/n.md", rule: ruleOutsideAncestor, says: "coder-1 of type coder"},
+		{name: "trick: an unbound type above a narrow caller", account: "generator", typ: "coder", line: []SpawnedAgent{child("free-1", "free"), child("coder-1", "coder")}, path: "~/notes/n.md", rule: ruleOutside},
+		{name: "trick: a parent that uses the tool without folders", account: "committee", typ: "coder", line: []SpawnedAgent{child("coder-1", "coder")}, path: "~/projects/a.txt", rule: ruleOutsideAncestor, says: "committee"},
+		{name: "trick: a parent of no known type", account: "generator", typ: "coder", line: []SpawnedAgent{child("x-1", "x"), child("coder-1", "coder")}, path: "~/projects/a.txt", rule: ruleOutsideAncestor, says: "x-1"},
+		{name: "trick: ALL, for a child", account: "operator", typ: "coder", line: []SpawnedAgent{child("coder-1", "coder")}, level: subjects.OverrideAll, path: "~/notes/n.md", rule: ruleOutside},
 		{name: "trick: relaxed", account: "generator", typ: "coder", level: subjects.OverrideRelax, path: "~/notes/n.md", rule: ruleOutside},
-		{name: "trick: everything allowed, and Conclave's own folder", account: "operator", typ: "operator", level: subjects.OverrideAll, path: "~/.conclave/keys", rule: ruleClosed},
-		{name: "trick: a type it does not have", account: "generator", typ: "operator", path: "~/notes/n.md", rule: ruleUnknownLine},
-		{name: "trick: an unknown account", account: "nobody", typ: "coder", path: "~/projects/a.txt", rule: ruleUnknownLine},
-		{name: "trick: an unknown account, everything allowed", account: "nobody", typ: "coder", level: subjects.OverrideAll, path: "~/projects/a.txt", rule: ruleUnknownLine},
+		{name: "trick: ALL, and Conclave's own folder", account: "operator", typ: "operator", level: subjects.OverrideAll, path: "~/.conclave/keys", rule: ruleClosed},
+		{name: "trick: a type it does not have", account: "generator", typ: "operator", path: "~/notes/n.md", rule: ruleUnknownLineage},
+		{name: "trick: an unknown account", account: "nobody", typ: "coder", path: "~/projects/a.txt", rule: ruleUnknownLineage},
+		{name: "trick: an unknown account, ALL", account: "nobody", typ: "coder", level: subjects.OverrideAll, path: "~/projects/a.txt", rule: ruleUnknownLineage},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := w.fileCall(tt.account, tt.typ, "fs_read", tt.path, tt.line...)
@@ -254,11 +254,11 @@ func TestPathsOfAncestorsBind(t *testing.T) {
 	t.Run("trick: a path in the subject that the registry does not know", func(t *testing.T) {
 		c := w.fileCall("generator", "coder", "fs_read", "~/projects/a.txt")
 		c.Caller.Path = []string{"coder-1"}
-		if rule, reason, _ := judgeCall(t, l, c); rule != ruleUnknownLine {
+		if rule, reason, _ := judgeCall(t, l, c); rule != ruleUnknownLineage {
 			t.Errorf("rule %q (%s)", rule, reason)
 		}
 		c.Lineage = []SpawnedAgent{child("coder-2", "coder")}
-		if rule, reason, _ := judgeCall(t, l, c); rule != ruleUnknownLine {
+		if rule, reason, _ := judgeCall(t, l, c); rule != ruleUnknownLineage {
 			t.Errorf("rule %q (%s)", rule, reason)
 		}
 	})
@@ -275,11 +275,11 @@ func TestPathsFailClosed(t *testing.T) {
 		rule  string
 	}{
 		{"trick: the zero layer", pathsLayer{}, read, ruleNoPaths},
-		{"trick: nobody follows links", newPathsLayer(w.manifest, w.home, nil, nil), read, ruleNoPaths},
+		{"trick: no resolver", newPathsLayer(w.manifest, w.home, nil, nil), read, ruleNoPaths},
 		{"trick: a closed folder that is no path", newSystemPathsLayer(w.manifest, w.home, []string{"keys"}), read, ruleNoPaths},
 		{"trick: a closed folder that leads nowhere", newSystemPathsLayer(w.manifest, w.home, []string{w.home + "/projects/loop"}), read, ruleNoPaths},
-		{"trick: links that nobody can follow", newPathsLayer(w.manifest, w.home, nil, broken), read, ruleOutside},
-		{"trick: links that lead to something relative", newPathsLayer(w.manifest, w.home, nil, func(string) (string, error) { return "a", nil }), read, ruleUnresolved},
+		{"trick: a resolver that fails", newPathsLayer(w.manifest, w.home, nil, broken), read, ruleOutside},
+		{"trick: a resolver that returns a relative path", newPathsLayer(w.manifest, w.home, nil, func(string) (string, error) { return "a", nil }), read, ruleUnresolved},
 		{"trick: no home", newSystemPathsLayer(w.manifest, "", nil), read, rulePathForm},
 		{"trick: folders for a tool whose arguments are no paths", w.layer(), func() Call {
 			c := read
@@ -316,10 +316,10 @@ func TestPathsFailClosed(t *testing.T) {
 	})
 }
 
-// pathParts are what a model might put together.
-var pathParts = []string{"~", "", ".", "..", "projects", "go", "src", "in", "out", "up", "keys", "home", "deep", "dots", "er", "dangling", "loop", "self", "a.txt", "new", ".conclave", ".CONCLAVE", "notes", "outside", "secret", "desk", "...", "proc", "dev"}
+// pathParts are the parts of generated paths.
+var pathParts = []string{"~", "", ".", "..", "projects", "go", "src", "in", "out", "up", "keys", "home", "deep", "dots", "er", "dangling", "loop", "self", "a.txt", "new", ".conclave", ".CONCLAVE", "notes", "outside", "secret", "work", "...", "proc", "dev"}
 
-// Whatever is written: what passes is where the kernel goes too, inside the folder and in no closed one.
+// TestPathsNeverEscape: a path that passed resolves, by the kernel too, into the allowed folder and no closed one.
 func TestPathsNeverEscape(t *testing.T) {
 	w := newPathsFixture(t)
 	l := w.layer()
@@ -335,7 +335,7 @@ func TestPathsNeverEscape(t *testing.T) {
 		checkContainment(rt, w, start+p)
 	})
 	if passed == 0 {
-		t.Error("nothing that was drawn passed, so nothing was shown")
+		t.Error("no generated path passed, so the test proves nothing")
 	}
 }
 
@@ -396,7 +396,7 @@ func BenchmarkPaths(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if l.Judge(b.Context(), c).kind != verdictPass {
-			b.Fatal("refused")
+			b.Fatal("denied")
 		}
 	}
 }

@@ -1,12 +1,13 @@
-// Package policy holds the layers of the broker as pure functions over a call: no bus and no clock. Only the layer of
-// paths looks at the disk, because a link is known nowhere else.
+// Package policy implements the broker's layers as pure functions over a call: no bus and no clock. Only the paths layer
+// reads the file system, to resolve symlinks.
 //
-// It is a gate and not a wrapper: a layer can refuse or step aside, and nothing a layer says makes a call allowed.
-// Whatever is missing, unknown, broken or late is a refusal.
+// It is a gate and not a wrapper: a layer can deny, ask or pass, and no verdict of a layer allows a call. Missing or unknown
+// facts, panics, errors and expired deadlines deny.
 package policy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,25 +19,25 @@ import (
 	"conclave/subjects"
 )
 
-// Call is what a layer judges: what was asked, and everything about it that the broker found out by itself. Nothing in
-// here was said by the caller but Args.
+// Call is a tool call as the layers judge it. The broker must fill every field from its own sources (subject, manifest,
+// registry, stores); only Args comes from the caller.
 type Call struct {
-	Caller  subjects.Caller // as the server wrote it into the subject
-	Type    string          // the caller's agent type: by the manifest, or by the registry when it was spawned
+	Caller  subjects.Caller // from the subject, where the NATS server enforces it
+	Type    string          // the caller's agent type, from the manifest, or from the registry for a spawned agent
 	Tool    Tool
 	Schema  json.RawMessage // of the arguments, as pinned
 	Args    json.RawMessage
 	Session string
 	Query   string
 
-	FromUser bool     // the user's own call: its arguments are the user's own words
+	FromUser bool     // called by the user directly: the arguments are the user's own words
 	Override Override // what the user set for the session
 	Lineage  []SpawnedAgent
-	Flow     *Flow // nil = nobody knows what went into the session
+	Flow     *Flow // nil = unknown, counts as tainted
 	Usage    Usage
 }
 
-// clone copies everything a layer could change behind the back of the next one. Flow cannot be changed by who has it.
+// clone returns a deep copy, so that a layer cannot change the call for the layers after it. Flow is immutable and shared.
 func (c Call) clone() Call {
 	c.Caller.Path = slices.Clone(c.Caller.Path)
 	c.Args = bytes.Clone(c.Args)
@@ -55,44 +56,43 @@ func (c Call) clone() Call {
 	return c
 }
 
-// hasFullOverride reports whether the user lets everything pass. It holds for the account itself: a spawned agent gets
-// nothing from it.
+// hasFullOverride reports whether the override ALL applies: to an account itself, never to a spawned agent.
 func (c Call) hasFullOverride() bool {
 	return c.Override.IsAll() && len(c.Caller.Path) == 0 && len(c.Lineage) == 0
 }
 
-// Override is what the user set for a session, or for one message of it. The zero value changes nothing.
+// Override holds the user's settings for a session, or for one message of it. The zero value changes nothing.
 type Override struct {
-	Level   string   // [subjects.OverrideRelax] or [subjects.OverrideAll]; anything else is none
-	Disable []string // tools that nobody may use
-	Grant   []string // "type:tool"
+	Level   string   // one of [Levels]; an unknown level lifts nothing
+	Disable []string // tools denied to every caller
+	Grant   []string // each as "type:tool"
 }
 
-// IsRelaxed reports whether tools marked high-risk no longer ask.
+// IsRelaxed reports whether high-risk tools pass without approval.
 func (o Override) IsRelaxed() bool {
 	return o.Level == subjects.OverrideRelax || o.Level == subjects.OverrideAll
 }
 
-// IsAll reports whether everything passes that the user may pass.
+// IsAll reports whether the level is ALL. Layers must use [Call.hasFullOverride], which excludes spawned agents.
 func (o Override) IsAll() bool { return o.Level == subjects.OverrideAll }
 
-// SpawnedAgent is one agent of the caller's line as the registry knows it: the first is the account's child, the last is the
-// caller itself.
+// SpawnedAgent is one agent of a lineage, as registered. The first of a lineage is the account's child, the last the caller
+// itself.
 type SpawnedAgent struct {
-	Name     string // its token in the path
+	Name     string // its token in the caller's path
 	Type     string
-	Narrowed bool     // its parent gave it no more than Tools
-	Tools    []string // with Narrowed
+	Narrowed bool     // spawned with no more than Tools
+	Tools    []string // only with Narrowed; may be empty
 }
 
-// Usage is what was used up before this call.
+// Usage holds the counts before this call. A negative count is unknown and denies.
 type Usage struct {
 	Identical int          // identical calls of this caller within the window
 	Calls     int          // calls for the same question
-	Agents    []AgentUsage // of the account and each spawned agent above, the caller included
+	Agents    []AgentUsage // the account and each agent of the lineage, the caller last
 }
 
-// AgentUsage is what an agent and all below it have used of its budget.
+// AgentUsage is what an agent and all agents below it have used of its budget.
 type AgentUsage struct {
 	Agent   string
 	Budget  subjects.Budget
@@ -101,42 +101,42 @@ type AgentUsage struct {
 	Bytes   int64
 }
 
-// Tool is what the broker knows about a tool: facts of its build, never the word of a model. The zero value is the
-// worst tool there is: nobody knows it, and it does everything.
+// Tool holds the facts about a tool. They come from its build, never from a model. The zero value is an unknown tool with
+// every effect.
 type Tool struct {
 	Name      string
 	Zone      string // the account that serves it
-	Known     bool
+	Known     bool   // registered with the broker; an unknown tool is denied
 	Effects   Effects
 	Timeout   time.Duration // longest run; 0 = the broker's default
-	MaxArgs   int           // bytes; 0 = what the subject takes
-	MaxResult int           // bytes; 0 = what the subject takes
+	MaxArgs   int           // bytes; 0 = the limit of the subject
+	MaxResult int           // bytes; 0 = the limit of the subject
 	Secrets   []string      // names of the credentials it needs
 	Query     string        // argument that is a search query
-	URL       string        // argument that is an address to fetch
+	URL       string        // argument that is a URL to fetch
 	Paths     []string      // arguments that are files or folders of this machine
-	Sinks     []string      // arguments that say where something goes, or what is changed
-	Content   []string      // arguments that are free text on its way there; the rest counts as sinks
-	Graded    bool          // it says of each result who could have written it; of one that it does not, anybody could
-	Standing  bool          // offered whatever the task is
-	Rare      []string      // offered only for a task with one of these words, or when a model names it: never to fill up
+	Sinks     []string      // arguments that name a destination, or what is changed
+	Content   []string      // arguments that are free text; all others count as sinks
+	Graded    bool          // labels the trust of each result itself; a result without a label is untrusted
+	Standing  bool          // offered to the model for every task
+	Rare      []string      // offered only for a task with one of these words, or when the model names the tool
 }
 
-// Has reports whether the tool may have effect e. A tool nobody knows has all of them, whatever its fields say.
+// Has reports whether the tool may have effect e. An unknown tool has every effect, whatever it declares.
 func (t Tool) Has(e Effect) bool { return !t.Known || t.Effects.Has(e) }
 
-// Verdict is what a layer says of a call. The zero value refuses.
+// Verdict is a layer's verdict on a call: pass, ask or deny. The zero value denies.
 type Verdict struct {
 	kind      verdictKind
 	rule      string
 	reason    string
 	allowed   []string
 	sinks     []string
-	others    []Verdict         // what else the layer has against the call
-	monitored []subjects.Denial // passed over only because their rules are watched and not enforced
+	others    []Verdict         // further denials and questions of the same layer
+	monitored []subjects.Denial // violations of monitor-only rules
 }
 
-// verdictKind of a verdict. The zero value refuses.
+// verdictKind is the kind of a verdict. The zero value denies.
 type verdictKind uint8
 
 const (
@@ -145,23 +145,23 @@ const (
 	verdictAsk
 )
 
-// Pass steps aside: this layer has nothing against the call. It is not a permission; the other layers still judge.
+// Pass returns a verdict without objection. It is no permission: every other layer still judges.
 func Pass() Verdict { return Verdict{kind: verdictPass} }
 
-// Ask refuses unless the user agrees. sinks are where something would go: an answer that is remembered holds for the
-// same ones alone.
+// Ask returns a verdict that denies the call unless the user approves it. sinks are the destinations of the call: a
+// remembered approval covers the same sinks only, and without sinks it is never remembered.
 func Ask(rule, reason string, sinks ...string) Verdict {
 	return Verdict{kind: verdictAsk, rule: rule, reason: reason, sinks: slices.Clone(sinks)}
 }
 
-// Deny refuses. rule names what was broken, reason is for the user who has to act on it, and allowed lists what would
-// have passed.
+// Deny returns a verdict that denies the call. rule identifies the violated rule, reason tells the user what happened and
+// what to do, and allowed lists values that would pass.
 func Deny(rule, reason string, allowed ...string) Verdict {
 	return Verdict{rule: rule, reason: reason, allowed: slices.Clone(allowed)}
 }
 
-// combineVerdicts joins the verdicts of one layer: all that it has against a call, so that an answer to one question, or a rule that
-// is only watched, covers nothing else. It passes when all pass.
+// combineVerdicts joins the verdicts of one layer and keeps each denial and question, so that an approval of one, or a
+// monitor-only rule, covers no other. It passes when all pass, or when there are none.
 func combineVerdicts(verdicts ...Verdict) Verdict {
 	var all []Verdict
 	for _, v := range verdicts {
@@ -182,40 +182,40 @@ func combineVerdicts(verdicts ...Verdict) Verdict {
 	return first
 }
 
-// split is everything a verdict says, one by one.
+// split returns the single verdicts that [combineVerdicts] joined.
 func (v Verdict) split() []Verdict {
 	more := v.others
 	v.others = nil
 	return append([]Verdict{v}, more...)
 }
 
-// Layer judges calls by one concern. It must be a pure function of the call and of what it was made with.
+// Layer judges calls by one concern. It must be a pure function of the call and of its own configuration, and safe for
+// concurrent use.
 type Layer interface {
-	// Name of the layer, as it stands in denials and in the audit.
+	// Name returns the layer's name in denials and audit records. An empty name denies.
 	Name() string
-	// Judge passes or refuses. The call is the layer's own copy.
+	// Judge returns the verdict. The call is the layer's own copy.
 	Judge(context.Context, Call) Verdict
 }
 
-// Layers and rules of refusals that the chain itself makes.
+// Layers and rules of denials by the chain itself.
 const (
 	layerChain = "chain" // the chain as a whole
-	LayerTool  = "tool"  // what is known about the tool
+	LayerTool  = "tool"  // the tool's name and registration
 
-	ruleUndecided   = "undecided"    // nobody decided
-	ruleEmptyChain  = "empty_chain"  // no layer to ask
-	ruleNilLayer    = "nil_layer"    // a layer is missing or has no name
-	ruleLayerFailed = "layer_failed" // a layer broke
-	ruleNoVerdict   = "no_verdict"   // a layer said nothing
-	ruleOutOfTime   = "out_of_time"  // the call was cancelled, or its deadline passed
-	RuleUnknownTool = "unknown_tool" // no tool of that name
-	ruleBadName     = "bad_name"     // that is not a name
+	ruleUndecided   = "undecided"    // zero Decision
+	ruleEmptyChain  = "empty_chain"  // the chain has no layer
+	ruleNilLayer    = "nil_layer"    // a layer is nil or has no name
+	ruleLayerFailed = "layer_failed" // a layer panicked
+	ruleNoVerdict   = "no_verdict"   // a layer returned the zero Verdict
+	ruleTimeout     = "out_of_time"  // the call was cancelled, or its deadline passed
+	RuleUnknownTool = "unknown_tool" // no tool of that name is registered
+	ruleBadName     = "bad_name"     // not a valid tool name
 )
 
-// Decision is what a chain came to. The zero value refuses.
+// Decision is the result of a chain. The zero value denies.
 type Decision struct {
-	// LayersPassed names the layers that had nothing against the call, in order. On a denial: those before the one that
-	// refused.
+	// LayersPassed names the layers that passed the call, in order; on a denial only those before the denying layer.
 	LayersPassed []string
 
 	allowed       bool
@@ -226,16 +226,16 @@ type Decision struct {
 	failure       error
 }
 
-// Question is what a layer wants the user to be asked.
+// Question is one approval that a layer requires.
 type Question struct {
 	Layer, Rule, Reason string
 	Sinks               []string
 }
 
-// Allowed reports whether the call may run without anybody being asked.
+// Allowed reports whether the call may run without an approval.
 func (d Decision) Allowed() bool { return d.allowed && len(d.asks) == 0 }
 
-// Asks is what the user has to agree to before the call may run: nothing when it is allowed or refused.
+// Asks returns the approvals that the call needs before it may run; none when it is allowed or denied.
 func (d Decision) Asks() []Question {
 	if !d.allowed {
 		return nil
@@ -243,10 +243,10 @@ func (d Decision) Asks() []Question {
 	return slices.Clone(d.asks)
 }
 
-// Monitored is what rules would have said that are only watched.
+// Monitored returns the violations of monitor-only rules.
 func (d Decision) Monitored() []subjects.Denial { return slices.Clone(d.monitored) }
 
-// Verdict is the decision as a dry run tells it.
+// Verdict returns the decision as a dry run reports it, layer by layer.
 func (d Decision) Verdict() subjects.Verdict {
 	v := subjects.Verdict{Allowed: d.Allowed(), Layers: slices.Clone(d.layerVerdicts), Monitored: d.Monitored()}
 	for _, q := range d.Asks() {
@@ -258,92 +258,100 @@ func (d Decision) Verdict() subjects.Verdict {
 	return v
 }
 
-// Denial says who refused and why; nil when the call is allowed.
+// Denial returns a copy of the denial; nil when the call is allowed or only needs approval.
 func (d Decision) Denial() *subjects.Denial {
 	if d.allowed {
 		return nil
 	}
 	out := d.denial
 	if out.Layer == "" {
-		out = subjects.Denial{Layer: layerChain, Rule: ruleUndecided, Reason: "no decision was made, and that is a refusal"}
+		out = subjects.Denial{Layer: layerChain, Rule: ruleUndecided, Reason: "no decision was made, so the call is denied"}
 	}
 	out.Allowed = slices.Clone(out.Allowed)
 	return &out
 }
 
-// Failure is what broke inside a layer, with its stack, or nil. It is for the log: it may hold anything, so it never
-// travels on the bus.
+// Failure returns the panic of a layer with its stack, or nil. It is for the log only and must never be sent on the bus: it
+// may contain arguments or secrets.
 func (d Decision) Failure() error { return d.failure }
 
-// Chain is the layers in the order they are asked.
+// Chain is a list of layers in the order in which they judge. An empty chain denies every call.
 type Chain []Layer
 
-// Decide asks each layer in turn; the first refusal ends it. It allows a call only if there is a layer, every layer
-// passes, the tool is known and the context is still alive at the end.
+// Decide evaluates the layers in order; the first denial ends it. It allows a call only if the chain has a layer, every
+// layer passes, the tool is known and ctx is not done at the end. Questions are collected over all layers.
 func (ch Chain) Decide(ctx context.Context, c Call) (d Decision) {
-	refuse := func(layer, rule, reason string, allowed ...string) Decision {
-		d.allowed = false
-		d.asks = nil
-		d.denial = subjects.Denial{Layer: layer, Rule: rule, Reason: reason, Allowed: allowed}
-		d.layerVerdicts = append(d.layerVerdicts, subjects.LayerVerdict{Layer: layer, Verdict: "deny", Rule: rule, Reason: reason})
-		return d
-	}
 	if len(ch) == 0 {
-		return refuse(layerChain, ruleEmptyChain, "no policy is loaded, so nothing may run")
+		return d.deny(layerChain, ruleEmptyChain, "no policy is loaded, so every call is denied")
 	}
-	// The name may come from a model or the network: it is checked before it is looked up or repeated.
+	// The name may come from a model or the network: it is validated before it is looked up or echoed.
 	if err := subjects.CheckToken(c.Tool.Name); err != nil {
-		return refuse(LayerTool, ruleBadName, fmt.Sprintf("the name of the tool is refused: %v", err))
+		return d.deny(LayerTool, ruleBadName, fmt.Sprintf("the name of the tool is rejected: %v", err))
 	}
 	if !c.Tool.Known {
-		return refuse(LayerTool, RuleUnknownTool, fmt.Sprintf("no tool named %s is known; check the name and that its actor runs", c.Tool.Name))
+		return d.deny(LayerTool, RuleUnknownTool, fmt.Sprintf("no tool named %s is known; check the name and that its actor runs", c.Tool.Name))
 	}
 	for i, l := range ch {
 		if ctx == nil || ctx.Err() != nil {
-			return refuse(layerChain, ruleOutOfTime, "the call was cancelled or its time was up before it was decided")
+			return d.deny(layerChain, ruleTimeout, "the call was cancelled or its deadline passed before it was decided")
 		}
 		name, v, failure := runLayer(ctx, l, c.clone())
 		switch {
 		case failure != nil:
 			d.failure = fmt.Errorf("judging %s: %w", c.Tool.Name, failure)
-			return refuse(or(name, layerChain), ruleLayerFailed, "the layer failed, so the call is refused; its log says why")
+			return d.deny(cmp.Or(name, layerChain), ruleLayerFailed, "the layer failed, so the call is denied; see the log of the broker")
 		case name == "":
-			return refuse(layerChain, ruleNilLayer, fmt.Sprintf("layer %d of the policy is missing, so nothing may run", i+1))
+			return d.deny(layerChain, ruleNilLayer, fmt.Sprintf("layer %d of the policy is missing, so every call is denied", i+1))
 		}
-		d.monitored = append(d.monitored, v.monitored...)
-		passed := true
-		for _, one := range v.split() {
-			switch {
-			case one.kind == verdictPass:
-			case one.kind == verdictAsk:
-				passed = false
-			case one.rule == "" && one.reason == "":
-				return refuse(name, ruleNoVerdict, "the layer gave no verdict, and that is a refusal")
-			default:
-				return refuse(name, or(one.rule, name), or(one.reason, "the layer refused without a reason"), one.allowed...)
-			}
-		}
-		if passed {
-			d.LayersPassed = append(d.LayersPassed, name)
-			d.layerVerdicts = append(d.layerVerdicts, subjects.LayerVerdict{Layer: name, Verdict: "pass"})
-			continue
-		}
-		for _, one := range v.split() {
-			if one.kind == verdictAsk {
-				q := Question{Layer: name, Rule: or(one.rule, name), Reason: or(one.reason, "the layer asks without a reason"), Sinks: one.sinks}
-				d.asks = append(d.asks, q)
-				d.layerVerdicts = append(d.layerVerdicts, subjects.LayerVerdict{Layer: name, Verdict: "ask", Rule: q.Rule, Reason: q.Reason})
-			}
+		if !d.addVerdict(name, v) {
+			return d
 		}
 	}
 	if ctx.Err() != nil {
-		return refuse(layerChain, ruleOutOfTime, "the call was cancelled or its time was up while it was decided")
+		return d.deny(layerChain, ruleTimeout, "the call was cancelled or its deadline passed while it was decided")
 	}
 	d.allowed = true
 	return d
 }
 
-// runLayer gets one layer's verdict. A layer that is missing has no name; one that panics has a failure.
+// deny makes d a denial, drops its questions, and returns a copy.
+func (d *Decision) deny(layer, rule, reason string, allowed ...string) Decision {
+	d.allowed, d.asks = false, nil
+	d.denial = subjects.Denial{Layer: layer, Rule: rule, Reason: reason, Allowed: allowed}
+	d.layerVerdicts = append(d.layerVerdicts, subjects.LayerVerdict{Layer: layer, Verdict: "deny", Rule: rule, Reason: reason})
+	return *d
+}
+
+// addVerdict adds a layer's verdict to d and reports whether the chain continues: false after a denial, also when the
+// denial follows a question of the same layer.
+func (d *Decision) addVerdict(layer string, v Verdict) bool {
+	d.monitored = append(d.monitored, v.monitored...)
+	var asks []Question
+	for _, one := range v.split() {
+		switch {
+		case one.kind == verdictPass:
+		case one.kind == verdictAsk:
+			asks = append(asks, Question{Layer: layer, Rule: cmp.Or(one.rule, layer), Reason: cmp.Or(one.reason, "the layer asks without a reason"), Sinks: one.sinks})
+		case one.rule == "" && one.reason == "":
+			d.deny(layer, ruleNoVerdict, "the layer returned no verdict, so the call is denied")
+			return false
+		default:
+			d.deny(layer, cmp.Or(one.rule, layer), cmp.Or(one.reason, "the layer denied without a reason"), one.allowed...)
+			return false
+		}
+	}
+	if asks == nil {
+		d.LayersPassed = append(d.LayersPassed, layer)
+		d.layerVerdicts = append(d.layerVerdicts, subjects.LayerVerdict{Layer: layer, Verdict: "pass"})
+	}
+	for _, q := range asks {
+		d.layerVerdicts = append(d.layerVerdicts, subjects.LayerVerdict{Layer: layer, Verdict: "ask", Rule: q.Rule, Reason: q.Reason})
+	}
+	d.asks = append(d.asks, asks...)
+	return true
+}
+
+// runLayer returns a layer's name and verdict. The name is empty for a nil layer; failure is the layer's panic with its stack.
 func runLayer(ctx context.Context, l Layer, c Call) (name string, v Verdict, failure error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -357,19 +365,11 @@ func runLayer(ctx context.Context, l Layer, c Call) (name string, v Verdict, fai
 	return name, l.Judge(ctx, c), nil
 }
 
-// isNilLayer reports whether there is nothing behind l: nil, or a nil pointer dressed as a layer.
+// isNilLayer reports whether l is nil or an interface that holds a nil pointer.
 func isNilLayer(l Layer) bool {
 	if l == nil {
 		return true
 	}
 	v := reflect.ValueOf(l)
 	return v.Kind() == reflect.Pointer && v.IsNil()
-}
-
-// or is s, or what to say when s is empty.
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }

@@ -24,7 +24,7 @@ func (l fakeLayer) Name() string { return l.name }
 
 func (l fakeLayer) Judge(ctx context.Context, c Call) Verdict { return l.judge(ctx, c) }
 
-// pointerLayer is a layer that could judge as a nil pointer too, which is the danger of it.
+// pointerLayer is a layer whose methods work on a nil pointer.
 type pointerLayer struct{}
 
 func (*pointerLayer) Name() string { return "pointer" }
@@ -41,7 +41,7 @@ func denyingLayer(name string) Layer {
 	}}
 }
 
-// newCall is allowed by everything that is not made to refuse it.
+// newCall returns a call that passes every layer of these tests that does not deny on purpose.
 func newCall() Call {
 	return Call{
 		Caller: subjects.Caller{Account: "generator"},
@@ -68,7 +68,7 @@ func TestDecide(t *testing.T) {
 		ctx    context.Context
 		chain  Chain
 		call   Call
-		layer  string // of the refusal, "" = allowed
+		layer  string // of the denial, "" = allowed
 		rule   string
 		passed []string
 	}{
@@ -81,7 +81,7 @@ func TestDecide(t *testing.T) {
 		{name: "trick: empty chain", chain: Chain{}, call: newCall(), layer: "chain", rule: "empty_chain"},
 		{name: "trick: nil chain", chain: nil, call: newCall(), layer: "chain", rule: "empty_chain"},
 		{name: "trick: nil layer", chain: Chain{passingLayer("a"), nil}, call: newCall(), layer: "chain", rule: "nil_layer", passed: []string{"a"}},
-		{name: "trick: nil pointer dressed as a layer", chain: Chain{(*pointerLayer)(nil)}, call: newCall(), layer: "chain", rule: "nil_layer"},
+		{name: "trick: nil pointer as a layer", chain: Chain{(*pointerLayer)(nil)}, call: newCall(), layer: "chain", rule: "nil_layer"},
 		{name: "trick: layer without a name", chain: Chain{passingLayer("")}, call: newCall(), layer: "chain", rule: "nil_layer"},
 		{name: "trick: zero verdict", chain: Chain{fakeLayer{"a", func(context.Context, Call) Verdict { return Verdict{} }}}, call: newCall(), layer: "a", rule: "no_verdict"},
 		{name: "trick: denial without words", chain: Chain{fakeLayer{"a", func(context.Context, Call) Verdict { return Deny("", "") }}}, call: newCall(), layer: "a", rule: "no_verdict"},
@@ -151,7 +151,7 @@ func TestZeroValuesDeny(t *testing.T) {
 			t.Errorf("a known tool that declared nothing lacks %s", e)
 		}
 		if !(Tool{Effects: Declare()}).Has(e) {
-			t.Errorf("an unknown tool that declares innocence lacks %s", e)
+			t.Errorf("an unknown tool that declares no effects lacks %s", e)
 		}
 		if (Tool{Known: true, Effects: Declare()}).Has(e) {
 			t.Errorf("a known tool without effects has %s", e)
@@ -178,7 +178,7 @@ func TestEffects(t *testing.T) {
 	}
 }
 
-// TestDenialIsNotShared: whoever holds a denial may change it, and the decision stays what it was.
+// TestDenialIsNotShared: changing a returned denial does not change the decision.
 func TestDenialIsNotShared(t *testing.T) {
 	d := Chain{denyingLayer("a")}.Decide(t.Context(), newCall())
 	d.Denial().Allowed[0] = "everything"
@@ -188,24 +188,24 @@ func TestDenialIsNotShared(t *testing.T) {
 	}
 }
 
-// TestLayerCannotChangeTheCall: what the next layer judges, and what runs, is what the first one saw.
+// TestLayerCannotChangeTheCall: a layer that modifies its call changes nothing for the next layer or the caller.
 func TestLayerCannotChangeTheCall(t *testing.T) {
 	c := newCall()
 	c.Caller.Path = []string{"researcher-1"}
 	c.Tool.Secrets = []string{"brave"}
 	want := fmt.Sprintf("%+v", c)
 	var saw string
-	meddler := fakeLayer{"meddler", func(_ context.Context, c Call) Verdict {
+	mutator := fakeLayer{"mutator", func(_ context.Context, c Call) Verdict {
 		copy(c.Args, `{"zone":"XXX"}`)
 		c.Caller.Path[0], c.Tool.Secrets[0] = "operator", "master"
 		c.Tool.Known, c.Type = false, "operator"
 		return Pass()
 	}}
-	witness := fakeLayer{"witness", func(_ context.Context, c Call) Verdict {
+	recorder := fakeLayer{"recorder", func(_ context.Context, c Call) Verdict {
 		saw = fmt.Sprintf("%+v", c)
 		return Pass()
 	}}
-	Chain{meddler, witness}.Decide(t.Context(), c)
+	Chain{mutator, recorder}.Decide(t.Context(), c)
 	if saw != want {
 		t.Errorf("the second layer judged\n%s\nwant\n%s", saw, want)
 	}
@@ -214,7 +214,7 @@ func TestLayerCannotChangeTheCall(t *testing.T) {
 	}
 }
 
-// TestDenialStopsTheChain: a layer after a refusal is not even asked, so it cannot learn of the call or change anything.
+// TestDenialStopsTheChain: no layer runs after a denial.
 func TestDenialStopsTheChain(t *testing.T) {
 	asked := false
 	flip := fakeLayer{"flip", func(context.Context, Call) Verdict { asked = true; return Pass() }}
@@ -223,17 +223,17 @@ func TestDenialStopsTheChain(t *testing.T) {
 	}
 }
 
-// TestCancelledContextDenies: a layer that takes too long does not buy the call its permission.
+// TestCancelledContextDenies: a context that ends while a layer runs denies.
 func TestCancelledContextDenies(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	slow := fakeLayer{"slow", func(context.Context, Call) Verdict { cancel(); return Pass() }}
 	d := Chain{slow}.Decide(ctx, newCall())
-	if d.Allowed() || d.Denial().Rule != ruleOutOfTime {
+	if d.Allowed() || d.Denial().Rule != ruleTimeout {
 		t.Errorf("allowed %v, denial %+v", d.Allowed(), d.Denial())
 	}
 }
 
-// TestLayerFailureIsNotInDenial: what broke is there for whoever runs the broker, and only there.
+// TestLayerFailureIsNotInDenial: a panic is in Failure, for the log, and not in the denial.
 func TestLayerFailureIsNotInDenial(t *testing.T) {
 	broken := fakeLayer{"broken", func(context.Context, Call) Verdict { panic("index out of range") }}
 	d := Chain{broken}.Decide(t.Context(), newCall())
@@ -260,7 +260,7 @@ func TestNoCombinationAllowsWhatOneDenies(t *testing.T) {
 		"pass":     passingLayer("pass"),
 		"pass too": passingLayer("pass too"),
 		"manifest": manifest,
-		"meddler": fakeLayer{"meddler", func(_ context.Context, c Call) Verdict {
+		"mutator": fakeLayer{"mutator", func(_ context.Context, c Call) Verdict {
 			c.Tool.Name, c.Type, c.Tool.Known = "get_datetime", "assistant", true
 			return Pass()
 		}},
@@ -279,7 +279,7 @@ func TestNoCombinationAllowsWhatOneDenies(t *testing.T) {
 
 	rapid.Check(t, func(rt *rapid.T) {
 		// Mostly layers that pass, so that long chains get to the end too.
-		harmless := rapid.SampledFrom([]string{"manifest", "meddler", "pass", "pass too"})
+		harmless := rapid.SampledFrom([]string{"manifest", "mutator", "pass", "pass too"})
 		picked := rapid.SliceOfN(rapid.OneOf(harmless, harmless, harmless, rapid.SampledFrom(names)), 0, 8).Draw(rt, "layers")
 		c := newCall()
 		c.Caller.Account = rapid.SampledFrom([]string{"generator", "generator", "committee", "nobody"}).Draw(rt, "account")

@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// What holds for whatever manifest, whatever line of agents and whatever the user sets. The tools here have no effects
-// and the arguments fit, so that the layers about who may do what decide.
+// Properties that hold for every manifest, lineage and override. The tools have no effects and the arguments are valid, so
+// that the override, manifest and lineage layers decide.
 
 var (
 	someTools = []string{"t0", "t1", "t2", "t3", "t4"}
@@ -58,7 +58,7 @@ func drawOverride(rt *rapid.T) Override {
 
 // drawLineage spawns agents one below the other for as long as the manifest lets it.
 func drawLineage(rt *rapid.T, m Manifest, account string, grants []string) (line []SpawnedAgent) {
-	for i := range subjects.MaxDepth + 1 - rapid.IntRange(0, subjects.MaxDepth+1).Draw(rt, "fewer") { // testManifest numbers are drawn more often
+	for i := range subjects.MaxDepth + 1 - rapid.IntRange(0, subjects.MaxDepth+1).Draw(rt, "fewer") { // rapid draws small numbers more often
 		parent := m.Accounts[account]
 		if len(line) > 0 {
 			parent = line[len(line)-1].Type
@@ -125,7 +125,7 @@ func TestNoChildHasMoreThanItsAncestors(t *testing.T) {
 		}
 	})
 	if allowed == 0 {
-		t.Error("no grandchild was ever allowed anything: the test shows nothing")
+		t.Error("no grandchild was ever allowed anything: the test proves nothing")
 	}
 }
 
@@ -151,7 +151,7 @@ func TestOverrideAllGrantsSpawnedAgentsNothing(t *testing.T) {
 		}
 	})
 	if judged == 0 {
-		t.Error("nobody was ever spawned: the test shows nothing")
+		t.Error("no agent was ever spawned: the test proves nothing")
 	}
 }
 
@@ -170,7 +170,7 @@ func TestDisabledToolStaysDisabled(t *testing.T) {
 	})
 }
 
-// TestRelaxAddsNoTool: whoever may not use a tool may not use it in a relaxed session.
+// TestRelaxAddsNoTool: RELAX permits no tool that is denied without it.
 func TestRelaxAddsNoTool(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m, o := drawManifest(rt, true), drawOverride(rt)

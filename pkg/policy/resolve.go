@@ -14,27 +14,28 @@ import (
 	"conclave/pkg/text"
 )
 
-// Bounds of a path, as Linux has them, so that every machine agrees.
+// Limits of a path. They are those of Linux on every system.
 const (
 	maxPathBytes = 4096 // bytes
 	maxNameBytes = 255  // bytes between two slashes
 	maxSymlinks  = 40
 )
 
-// specialFolders hold no files but doors: into other processes, into the kernel, to devices. No tool gets there,
-// whatever is allowed: /proc/self/root is the whole machine again.
+// specialFolders expose processes, the kernel and devices. They are denied to every tool under every override:
+// /proc/self/root, for example, is the whole file system.
 var specialFolders = []string{"/proc", "/sys", "/dev"}
 
-// ErrSpecial is what a path into /proc, /sys or /dev gets, on its way too.
-var ErrSpecial = errors.New("it leads into /proc, /sys or /dev, which no tool may reach")
+// ErrSpecial means that a path leads into or through /proc, /sys or /dev.
+var ErrSpecial = errors.New("it leads into /proc, /sys or /dev, which are closed to every tool")
 
-// ExpandPath is a path as an agent writes it, from / or ~/, with ~ replaced by home. It looks at no file. The error says
-// what a path has to be and repeats nothing of it.
+// ExpandPath returns an agent's path with a leading ~ replaced by home. It rejects relative paths, ~user, control
+// characters, invalid UTF-8 and paths or names over the limits. It does not access the file system, and its errors do not
+// echo the path.
 func ExpandPath(p, home string) (string, error) {
 	rest, tilde := strings.CutPrefix(p, "~")
 	switch {
 	case tilde && !path.IsAbs(home):
-		return "", errors.New("there is no home folder; write the path from /")
+		return "", errors.New("no home folder is known; write the path from /")
 	case tilde && (rest == "" || rest[0] == '/'):
 		p = strings.TrimSuffix(home, "/") + "/" + strings.TrimPrefix(rest, "/")
 	case !path.IsAbs(p):
@@ -44,7 +45,7 @@ func ExpandPath(p, home string) (string, error) {
 		return "", fmt.Errorf("it is longer than %d bytes", maxPathBytes)
 	}
 	if !utf8.ValidString(p) || strings.ContainsFunc(p, unicode.IsControl) {
-		return "", errors.New("it holds control characters or bytes that are no text")
+		return "", errors.New("it contains control characters or invalid UTF-8")
 	}
 	for name := range strings.SplitSeq(p, "/") {
 		if len(name) > maxNameBytes {
@@ -54,12 +55,13 @@ func ExpandPath(p, home string) (string, error) {
 	return p, nil
 }
 
-// ResolvePath is where an absolute path really leads, in the way the kernel goes: link by link, with .. after a link
-// being above the link's target. What does not exist yet is kept as written behind the last folder that does; a link to
-// something that does not exist leads there all the same, because a write would create it there.
+// ResolvePath resolves the symlinks of an absolute path as the kernel does: ".." after a symlink is the parent of its
+// target. Parts that do not exist yet are kept as written; a dangling symlink resolves to its target, because a write would
+// create the file there. It rejects relative paths, ".." after a missing part, too many symlinks, and returns ErrSpecial
+// for special folders.
 func ResolvePath(p string) (string, error) {
 	if !path.IsAbs(p) {
-		return "", errors.New("it does not begin with /")
+		return "", errors.New("it does not start with /")
 	}
 	at, rest, links, missing := "/", p, 0, false
 	for rest != "" {
@@ -95,26 +97,26 @@ func ResolvePath(p string) (string, error) {
 				return "", stripPath(err)
 			}
 			if links++; links > maxSymlinks || target == "" || len(target) > maxPathBytes {
-				return "", errors.New("it leads through too many or broken links")
+				return "", errors.New("it contains too many or broken symlinks")
 			}
 			if path.IsAbs(target) {
 				at = "/"
 			}
 			rest = target + "/" + rest
 		case !info.IsDir() && strings.Trim(rest, "/") != "":
-			return "", errors.New("a file in it is used as a folder")
+			return "", errors.New("a part of it is a file, not a folder")
 		default:
 			at = next
 		}
 	}
 	if len(at) > maxPathBytes {
-		return "", fmt.Errorf("it leads to a path longer than %d bytes", maxPathBytes)
+		return "", fmt.Errorf("it resolves to a path longer than %d bytes", maxPathBytes)
 	}
 	return at, nil
 }
 
-// ResolveFolders are folders as the manifest writes them, with ~ replaced and links resolved. It is done once, when the
-// rules are read: a folder that is replaced by a link later must not give what the link points to.
+// ResolveFolders returns the folders of a manifest with ~ replaced and symlinks resolved. Callers must resolve once, when
+// the rules are loaded: a folder that is replaced by a symlink later must not give access to the symlink's target.
 func ResolveFolders(folders []string, home string, resolve func(string) (string, error)) ([]string, error) {
 	var out []string
 	for _, f := range folders {
@@ -130,7 +132,7 @@ func ResolveFolders(folders []string, home string, resolve func(string) (string,
 	return out, nil
 }
 
-// stripPath is the cause of an error of the file system, without the path, which may be long or another's.
+// stripPath returns the cause of a file system error without its path, which may be long or outside of the allowed folders.
 func stripPath(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {
@@ -139,19 +141,18 @@ func stripPath(err error) error {
 	return err
 }
 
-// isSpecialPath reports whether a clean path lies in a folder that is no folder.
+// isSpecialPath reports whether the clean path p is or is in a special folder, ignoring case.
 func isSpecialPath(p string) bool {
 	return slices.ContainsFunc(specialFolders, func(f string) bool { return isInsideFold(p, f) })
 }
 
-// isInside reports whether the clean path p is the folder or lies in it.
+// isInside reports whether the clean path p is folder or is in it. Case matters: it is for permissions.
 func isInside(p, folder string) bool {
 	folder = strings.TrimSuffix(folder, "/")
 	return p == folder || folder == "" || strings.HasPrefix(p, folder+"/")
 }
 
-// isInsideFold is inside for what is to be refused: letters may differ in case, because on some file systems that is the same
-// folder.
+// isInsideFold is [isInside] ignoring case, for denials: some file systems are case-insensitive.
 func isInsideFold(p, folder string) bool {
 	for {
 		var want, got string

@@ -2,14 +2,13 @@ package policy
 
 import (
 	"context"
-	"fmt"
 	"slices"
 )
 
-// riskLayer asks the user before tools run that are marked as risky. It never refuses by itself.
+// riskLayer asks before a call of a high-risk tool. It never denies.
 type riskLayer struct {
-	High   []string // ask, unless the user relaxed the session
-	Always []string // ask each time, in a relaxed session and in the user's own calls too
+	High   []string // ask unless the session is relaxed
+	Always []string // ask each time, also in a relaxed session and for the user's own calls
 }
 
 // Name implements [Layer].
@@ -17,28 +16,28 @@ func (riskLayer) Name() string { return "approval" }
 
 // Rules of the approval layer.
 const (
-	ruleHighRisk = "high_risk" // the tool is marked high-risk
-	ruleAlways   = "always"    // the tool is marked to be asked for every time
+	ruleHighRisk = "high_risk" // the tool is high-risk, or its effects are undeclared
+	ruleAlways   = "always"    // the tool needs approval each time
 )
 
-// riskRules are the rules that can be watched instead of enforced, see [monitorRules].
+// riskRules are the rules that may be monitor-only, see [monitorRules].
 var riskRules = []string{ruleHighRisk, ruleAlways}
 
-// Judge implements [Layer]. Names are compared as they are. A tool whose effects nobody declared may do everything, so it
-// is high-risk whether a list names it or not.
+// Judge asks about the tools in Always, except under a full override, and about the tools in High and those with undeclared
+// effects, except in a relaxed session and for the user's own calls. Names match exactly.
 func (l riskLayer) Judge(_ context.Context, c Call) Verdict {
 	name := c.Tool.Name
 	switch {
 	case c.hasFullOverride():
 		return Pass()
 	case slices.Contains(l.Always, name):
-		return Ask(ruleAlways, name+" runs only after you agreed, each time")
-	case c.FromUser || c.Override.IsRelaxed(): // the user who calls need not be asked whether to call
+		return Ask(ruleAlways, name+" needs your approval each time")
+	case c.FromUser || c.Override.IsRelaxed(): // the user's own call is its own approval
 		return Pass()
 	case slices.Contains(l.High, name):
-		return Ask(ruleHighRisk, name+" is marked high-risk, so it needs your word")
+		return Ask(ruleHighRisk, name+" is high-risk, so it needs your approval")
 	case !c.Tool.Known || !c.Tool.Effects.declared:
-		return Ask(ruleHighRisk, fmt.Sprintf("nobody declared what %s does, so it needs your word", name))
+		return Ask(ruleHighRisk, "the effects of "+name+" are undeclared, so it needs your approval")
 	}
 	return Pass()
 }

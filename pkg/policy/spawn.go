@@ -8,77 +8,78 @@ import (
 	"conclave/subjects"
 )
 
-// Rules of a spawn, besides those of the lineage layer.
+// Rules of spawn requests, in addition to those of the lineage layer.
 const (
 	ruleSelfSpawn = "self_spawn" // a type may not spawn itself
-	ruleCycle     = "cycle"      // a type that is in the line already
-	ruleNarrowing = "narrowing"  // the child could not have the tool
-	ruleBadBudget = "bad_budget" // that is not a budget
-	ruleSpawns    = "spawns"     // of the limits: too many agents for one question
+	ruleCycle     = "cycle"      // the type is in the lineage already
+	ruleNarrowing = "narrowing"  // the child may not have a requested tool
+	ruleBadBudget = "bad_budget" // a negative budget
+	ruleSpawns    = "spawns"     // layer limits: too many agents for one question
 )
 
-// maxNarrowedTools bounds the tools that a spawn may name: nobody has more, and the list is kept.
+// maxNarrowedTools is the most tools that a spawn request may name, because the list is stored.
 const maxNarrowedTools = 64
 
-// AuthorizeSpawn decides whether a caller may have a child, and returns it as the registry keeps it, still without a name, with
-// the tools it may use at first. line is the caller's as in [Call]; grants are the session's. The error is a
-// [*subjects.Fault] with a denial.
-func (m Manifest) AuthorizeSpawn(parent subjects.Caller, line []SpawnedAgent, req subjects.SpawnRequest, grants ...string) (SpawnedAgent, []string, error) {
-	if d := m.checkLineage(parent, line); d != nil {
+// AuthorizeSpawn decides whether parent may spawn an agent. It returns the child, whose Name the caller must set, and the
+// tools that it may use. It denies an invalid lineage, an unknown or not permitted type, the parent's own type or one in its
+// lineage, a lineage over the depth limit, and requested tools that the child may not have. lineage is the parent's, as in
+// [Call]; grants are the session's. The error is a [*subjects.Fault] with a denial.
+func (m Manifest) AuthorizeSpawn(parent subjects.Caller, lineage []SpawnedAgent, req subjects.SpawnRequest, grants ...string) (SpawnedAgent, []string, error) {
+	if d := m.checkLineage(parent, lineage); d != nil {
 		return SpawnedAgent{}, nil, newDenialFault(d)
 	}
-	own := m.callerType(parent.Account, line)
-	may := m.Types[own].CanSpawn
-	refuse := func(rule, format string, a ...any) (SpawnedAgent, []string, error) {
-		return SpawnedAgent{}, nil, newDenialFault(&subjects.Denial{Layer: layerLineage, Rule: rule, Reason: fmt.Sprintf(format, a...), Allowed: slices.Clone(may)})
+	own := m.callerType(parent.Account, lineage)
+	permitted := m.Types[own].CanSpawn
+	deny := func(rule, format string, a ...any) (SpawnedAgent, []string, error) {
+		return SpawnedAgent{}, nil, newDenialFault(&subjects.Denial{Layer: layerLineage, Rule: rule, Reason: fmt.Sprintf(format, a...), Allowed: slices.Clone(permitted)})
 	}
 	if _, ok := m.Types[req.Type]; !ok {
-		return refuse(ruleUnknownType, "the manifest has no agent type %q", text.OneLine(req.Type, 60))
+		return deny(ruleUnknownType, "the manifest has no agent type %q", text.OneLine(req.Type, 60))
 	}
-	inLine := req.Type == m.Accounts[parent.Account] || slices.ContainsFunc(line, func(s SpawnedAgent) bool { return s.Type == req.Type })
-	switch most := min(m.Limits.Depth, subjects.MaxDepth); {
+	inLine := req.Type == m.Accounts[parent.Account] || slices.ContainsFunc(lineage, func(s SpawnedAgent) bool { return s.Type == req.Type })
+	switch maxDepth := min(m.Limits.Depth, subjects.MaxDepth); {
 	case req.Type == own:
-		return refuse(ruleSelfSpawn, "%s is of type %q itself, and no type may spawn itself", parent.ID(), own)
+		return deny(ruleSelfSpawn, "%s is of type %q, and no type may spawn itself", parent.ID(), own)
 	case inLine:
-		return refuse(ruleCycle, "an agent of type %q is above %s already", req.Type, parent.ID())
-	case !slices.Contains(may, req.Type):
-		return refuse(ruleMayNotSpawn, "%s of type %q may not spawn agents of type %q", parent.ID(), own, req.Type)
-	case len(line)+1 > most:
-		may = nil
-		return refuse(ruleDepth, "a child of %s would be %d agents deep, and at most %d may be", parent.ID(), len(line)+1, most)
+		return deny(ruleCycle, "an ancestor of %[2]s is already of type %[1]q", req.Type, parent.ID())
+	case !slices.Contains(permitted, req.Type):
+		return deny(ruleMayNotSpawn, "%s of type %q may not spawn agents of type %q", parent.ID(), own, req.Type)
+	case len(lineage)+1 > maxDepth:
+		permitted = nil
+		return deny(ruleDepth, "a child of %s would be %d agents deep; the limit is %d", parent.ID(), len(lineage)+1, maxDepth)
 	}
-	child := SpawnedAgent{Name: "child", Type: req.Type} // the name is for now: whoever keeps it gives it another
+	child := SpawnedAgent{Name: "child", Type: req.Type} // placeholder: a lineage needs a name for each agent
 	if len(req.Tools) > 0 {
-		if may = m.passableTools(parent.Account, append(slices.Clone(line), child), grants); len(req.Tools) > maxNarrowedTools {
-			return refuse(ruleNarrowing, "%d tools for one agent, at most %d", len(req.Tools), maxNarrowedTools)
+		if permitted = m.passableTools(parent.Account, append(slices.Clone(lineage), child), grants); len(req.Tools) > maxNarrowedTools {
+			return deny(ruleNarrowing, "%d tools for one agent; the limit is %d", len(req.Tools), maxNarrowedTools)
 		}
 		for _, tool := range req.Tools {
-			if !slices.Contains(may, tool) {
-				return refuse(ruleNarrowing, "an agent of type %q below %s could not have %q", req.Type, parent.ID(), text.OneLine(tool, 60))
+			if !slices.Contains(permitted, tool) {
+				return deny(ruleNarrowing, "an agent of type %q below %s may not have %q", req.Type, parent.ID(), text.OneLine(tool, 60))
 			}
 		}
 		child.Narrowed, child.Tools = true, slices.Compact(slices.Sorted(slices.Values(req.Tools)))
 	}
-	tools := m.EffectiveTools(parent.Account, append(slices.Clone(line), child), grants)
+	tools := m.EffectiveTools(parent.Account, append(slices.Clone(lineage), child), grants)
 	child.Name = ""
 	return child, tools, nil
 }
 
-// SpawnBudget is what an agent of a type may spend when it was spawned: what the manifest gives its type, and no more than was
-// asked for. The error is a [*subjects.Fault] with a denial.
+// SpawnBudget returns the budget of a spawned agent: for each limit the stricter of its type's and the requested one; a nil
+// request asks for none. It denies a negative request; the error is a [*subjects.Fault] with a denial.
 func (m Manifest) SpawnBudget(typ string, asked *subjects.Budget) (subjects.Budget, error) {
 	b := m.Limits.Budgets[typ]
 	if asked == nil {
 		return b, nil
 	}
 	if asked.Calls < 0 || asked.Seconds < 0 || asked.Bytes < 0 {
-		return subjects.Budget{}, newDenialFault(&subjects.Denial{Layer: layerLineage, Rule: ruleBadBudget, Reason: "a budget cannot be negative; leave out what has no limit"})
+		return subjects.Budget{}, newDenialFault(&subjects.Denial{Layer: layerLineage, Rule: ruleBadBudget, Reason: "a budget cannot be negative; omit a limit that is not needed"})
 	}
 	b.Calls, b.Seconds, b.Bytes = stricterLimit(b.Calls, asked.Calls), stricterLimit(b.Seconds, asked.Seconds), stricterLimit(b.Bytes, asked.Bytes)
 	return b, nil
 }
 
-// stricterLimit is the smaller of two limits, where 0 is none.
+// stricterLimit returns the smaller of two limits, where 0 is unlimited. Neither may be negative.
 func stricterLimit[N int | int64](a, b N) N {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -86,15 +87,15 @@ func stricterLimit[N int | int64](a, b N) N {
 	return min(a, b)
 }
 
-// SpawnLimitFault is the refusal of a child beyond the limit of one question.
+// SpawnLimitFault returns the denial of a spawn request over the limit of agents for one question.
 func (m Manifest) SpawnLimitFault() *subjects.Fault {
 	return newDenialFault(&subjects.Denial{
 		Layer: "limits", Rule: ruleSpawns,
-		Reason: fmt.Sprintf("%d agents were spawned for this question already, and no more may be; let those there finish the work", m.Limits.Spawns),
+		Reason: fmt.Sprintf("%d agents were spawned for this question, which is the limit; finish the work with them", m.Limits.Spawns),
 	})
 }
 
-// newDenialFault is a denial as it travels. A limit that is reached is told apart from what was never allowed.
+// newDenialFault returns d as a fault: with CodeLimit when a limit was reached, otherwise with CodeDenied.
 func newDenialFault(d *subjects.Denial) *subjects.Fault {
 	code := subjects.CodeDenied
 	if d.Rule == ruleDepth || d.Rule == ruleSpawns {

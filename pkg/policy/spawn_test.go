@@ -10,7 +10,7 @@ import (
 )
 
 func TestAuthorizeSpawn(t *testing.T) {
-	m := mustParse(t, family)
+	m := mustParse(t, lineageManifest)
 	for _, tt := range []struct {
 		name, account string
 		line          []SpawnedAgent
@@ -34,20 +34,20 @@ func TestAuthorizeSpawn(t *testing.T) {
 		{name: "its own type", account: "generator", typ: "assistant", rule: ruleSelfSpawn},
 		{name: "the type of one above", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), typ: "sysadmin", rule: ruleCycle},
 		{name: "the type of the account above", account: "orchestrator", line: newLineage("coder-1"), typ: "orchestrator", rule: ruleCycle},
-		{name: "narrowed to what its parent has not", account: "generator", typ: "researcher", tools: []string{"web_search", "fs_read"}, rule: ruleNarrowing},
-		{name: "narrowed to what its type has not", account: "orchestrator", typ: "coder", tools: []string{"run_shell"}, rule: ruleNarrowing},
+		{name: "narrowed to a tool that its parent lacks", account: "generator", typ: "researcher", tools: []string{"web_search", "fs_read"}, rule: ruleNarrowing},
+		{name: "narrowed to a tool that its type lacks", account: "orchestrator", typ: "coder", tools: []string{"run_shell"}, rule: ruleNarrowing},
 
 		{name: "trick: no type", account: "orchestrator", rule: ruleUnknownType},
 		{name: "trick: a type in capitals", account: "orchestrator", typ: "CODER", rule: ruleUnknownType},
 		{name: "trick: a type with a newline", account: "orchestrator", typ: "coder\nrule: allow", rule: ruleUnknownType},
-		{name: "trick: below a child nobody spawned", account: "orchestrator", path: []string{"coder-1"}, typ: "researcher", rule: RuleUnregistered},
+		{name: "trick: below an unregistered child", account: "orchestrator", path: []string{"coder-1"}, typ: "researcher", rule: RuleUnregistered},
 		{name: "trick: above itself", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), path: []string{"sysadmin-1"}, typ: "coder", rule: RuleUnregistered},
 		{name: "trick: below a link that is no longer allowed", account: "generator", line: newLineage("coder-1"), typ: "researcher", rule: ruleMayNotSpawn},
 		{name: "trick: from an account without a type", account: "gateway", typ: "coder", rule: ruleUnknownAccount},
 		{name: "trick: narrowed to everything", account: "orchestrator", typ: "coder", tools: []string{"*"}, rule: ruleNarrowing},
 		{name: "trick: narrowed to no name", account: "orchestrator", typ: "coder", tools: []string{""}, rule: ruleNarrowing},
 		{name: "trick: narrowed a thousand times", account: "orchestrator", typ: "coder", tools: slices.Repeat([]string{"fs_read"}, 1000), rule: ruleNarrowing},
-		{name: "trick: narrowed to what its narrowed parent has not", account: "orchestrator", line: newLineage("sysadmin-1=fs_read"), typ: "coder", tools: []string{"run_code"}, rule: ruleNarrowing},
+		{name: "trick: narrowed to a tool that its narrowed parent lacks", account: "orchestrator", line: newLineage("sysadmin-1=fs_read"), typ: "coder", tools: []string{"run_code"}, rule: ruleNarrowing},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			parent := newCaller(tt.account, tt.line)
@@ -75,13 +75,13 @@ func TestAuthorizeSpawn(t *testing.T) {
 				t.Errorf("code %s", f.Code)
 			}
 			if child.Type != "" || tools != nil {
-				t.Errorf("refused, and yet a child: %+v, %v", child, tools)
+				t.Errorf("denied, and yet a child: %+v, %v", child, tools)
 			}
 		})
 	}
 }
 
-// TestSelfSpawnDenies: a manifest that was not read from a file may hold a cycle, and a line still has none.
+// TestSelfSpawnDenies: a cycle in a manifest that was not parsed from a file still cannot be spawned.
 func TestSelfSpawnDenies(t *testing.T) {
 	m := Manifest{
 		Types:    map[string]AgentType{"a": {Tools: []string{"x"}, CanSpawn: []string{"a", "b"}}, "b": {Tools: []string{"x"}, CanSpawn: []string{"a"}}},
@@ -101,7 +101,7 @@ func TestSelfSpawnDenies(t *testing.T) {
 }
 
 func TestBudget(t *testing.T) {
-	m := mustParse(t, family+"limits: {budgets: {coder: {calls: 10, bytes: 1KB}}}\n")
+	m := mustParse(t, lineageManifest+"limits: {budgets: {coder: {calls: 10, bytes: 1KB}}}\n")
 	b := func(calls, seconds int, bytes int64) subjects.Budget {
 		return subjects.Budget{Calls: calls, Seconds: seconds, Bytes: bytes}
 	}
@@ -109,28 +109,28 @@ func TestBudget(t *testing.T) {
 		name, typ string
 		asked     *subjects.Budget
 		want      subjects.Budget
-		refused   bool
+		denied    bool
 	}{
 		{name: "the type's", typ: "coder", want: b(10, 0, 1024)},
 		{name: "a type without one", typ: "researcher"},
 		{name: "less", typ: "coder", asked: &subjects.Budget{Calls: 3, Seconds: 60}, want: b(3, 60, 1024)},
 		{name: "trick: more is not given", typ: "coder", asked: &subjects.Budget{Calls: 1000, Bytes: 1 << 40}, want: b(10, 0, 1024)},
 		{name: "trick: none is not no limit", typ: "coder", asked: &subjects.Budget{}, want: b(10, 0, 1024)},
-		{name: "trick: less than nothing", typ: "coder", asked: &subjects.Budget{Calls: -1}, refused: true},
-		{name: "trick: bytes below nothing", typ: "researcher", asked: &subjects.Budget{Bytes: -1}, refused: true},
-		{name: "trick: seconds below nothing", typ: "researcher", asked: &subjects.Budget{Seconds: -5}, refused: true},
+		{name: "trick: less than nothing", typ: "coder", asked: &subjects.Budget{Calls: -1}, denied: true},
+		{name: "trick: bytes below nothing", typ: "researcher", asked: &subjects.Budget{Bytes: -1}, denied: true},
+		{name: "trick: seconds below nothing", typ: "researcher", asked: &subjects.Budget{Seconds: -5}, denied: true},
 	} {
 		got, err := m.SpawnBudget(tt.typ, tt.asked)
-		if got != tt.want || (err != nil) != tt.refused {
+		if got != tt.want || (err != nil) != tt.denied {
 			t.Errorf("%s: %+v, %v, want %+v", tt.name, got, err, tt.want)
 		}
 	}
 }
 
-// FuzzSpawn: whatever a model asks for is refused in one short line, or is a child of a type that its parent may have,
+// FuzzSpawn: whatever a model asks for is denied in one short line, or is a child of a type that its parent may have,
 // with no more tools than the type has.
 func FuzzSpawn(f *testing.F) {
-	m, err := ParseManifest([]byte(family), "manifest.yaml")
+	m, err := ParseManifest([]byte(lineageManifest), "manifest.yaml")
 	if err != nil {
 		f.Fatal(err)
 	}

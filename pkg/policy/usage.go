@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// UsageCounter counts calls, for the limits. It is kept in memory: it starts at nothing when the broker does. What it takes is
-// bounded, the longest unused is forgotten first, and what agents can flood with made-up questions never pushes out what
-// their line has spent. Safe for concurrent use.
+// UsageCounter counts calls for the limits layer, in memory: a restart of the broker resets it. Its size is bounded and the
+// least recently used entries are dropped first; agents are counted apart from questions, so that a flood of made-up
+// questions cannot evict the usage of a spawn chain. Safe for concurrent use.
 //
-// Every attempt that is judged counts, refused ones too: a loop of refused calls has to end as well. A loop that goes on therefore keeps
-// itself refused, until it has been quiet for the window.
+// Denied calls count too, so that a loop of denied calls stays denied until it pauses for the window.
 type UsageCounter struct {
 	window time.Duration
 	keep   time.Duration
@@ -24,47 +23,49 @@ type UsageCounter struct {
 	agents    lruMap[usageSum]    // by agent
 }
 
+// usageSum is the usage of one agent and all agents below it.
 type usageSum struct {
 	calls   int
 	seconds float64
 	bytes   int64
 }
 
-// maxIdentical is how many identical calls are told apart. A limit above it would never be reached.
+// maxIdentical is the most identical calls that are counted. A limit above it would never take effect.
 const maxIdentical = 100
 
-// NewUsageCounter returns a tally that takes calls as identical within window, and forgets a question or an agent of which
-// nothing was heard for keep. It holds at most most entries of each kind.
-func NewUsageCounter(window, keep time.Duration, most int) *UsageCounter {
+// NewUsageCounter returns a counter that treats calls as identical within window and drops a question or agent after keep
+// without a call. It holds at most capacity entries of each kind.
+func NewUsageCounter(window, keep time.Duration, capacity int) *UsageCounter {
 	t := &UsageCounter{window: window, keep: keep}
-	t.identical.capacity, t.calls.capacity, t.agents.capacity = most, most, most
+	t.identical.capacity, t.calls.capacity, t.agents.capacity = capacity, capacity, capacity
 	return t
 }
 
-// SetWindow makes calls identical within another window from now on: the manifest may change.
+// SetWindow changes the window of identical calls, after a change of the manifest.
 func (t *UsageCounter) SetWindow(window time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.window = window
 }
 
-// Attempt is a call as it is counted. Nothing in it may be empty but Session and Query.
+// Attempt is a call as it is counted. Only Session and Query may be empty, and no field may contain a NUL byte.
 type Attempt struct {
-	Caller         string // as in [subjects.Caller.ID]: the account, and the agents of the line, between dots
+	Caller         string // [subjects.Caller.ID]: the account and the agents of the lineage, separated by dots
 	Session, Query string
 	Tool           string
 	ParamsHash     string // hash of the arguments
 }
 
-// Count counts a call, and returns what was used up before it: the identical calls of this caller in this session within
-// the window, the calls of the account and all agents below it for the same question, and what each agent of the line has
-// spent, the account first. Budgets are for the caller to fill in. Asking and counting is one step, so that of many calls
-// at the same time no two are the first.
+// Count counts a call and returns the usage before it: identical calls of this caller in this session within the window,
+// calls of the account and all agents below it for the same question, and the usage of each agent of the lineage, the
+// account first. The caller must fill in the budgets. Reading and counting is atomic, so that no two concurrent calls see
+// the same count.
 func (t *UsageCounter) Count(now time.Time, a Attempt) Usage { return t.usage(now, a, true) }
 
-// Peek is Count for a call that is only asked about.
+// Peek is [UsageCounter.Count] without counting, for a dry run.
 func (t *UsageCounter) Peek(now time.Time, a Attempt) Usage { return t.usage(now, a, false) }
 
+// usage returns the usage before a, and counts a when count is set.
 func (t *UsageCounter) usage(now time.Time, a Attempt, count bool) (s Usage) {
 	account, _, _ := strings.Cut(a.Caller, ".")
 	t.mu.Lock()
@@ -79,11 +80,11 @@ func (t *UsageCounter) usage(now time.Time, a Attempt, count bool) (s Usage) {
 	s.Identical = len(times)
 	question := joinKey(account, a.Session, a.Query)
 	s.Calls, _ = t.calls.get(question)
-	for who := range lineageIDs(a.Caller) {
-		sum, _ := t.agents.get(who)
-		s.Agents = append(s.Agents, AgentUsage{Agent: who, Calls: sum.calls, Seconds: sum.seconds, Bytes: sum.bytes})
+	for agent := range lineageIDs(a.Caller) {
+		sum, _ := t.agents.get(agent)
+		s.Agents = append(s.Agents, AgentUsage{Agent: agent, Calls: sum.calls, Seconds: sum.seconds, Bytes: sum.bytes})
 		if sum.calls++; count {
-			t.agents.put(who, sum, now)
+			t.agents.put(agent, sum, now)
 		}
 	}
 	if count {
@@ -96,32 +97,33 @@ func (t *UsageCounter) usage(now time.Time, a Attempt, count bool) (s Usage) {
 	return s
 }
 
-// AddResult adds what a call took, once it has ended, to the agent that made it and to each one above.
+// AddResult adds the duration and result size of a finished call to its caller and each ancestor. Negative values and NaN
+// count as 0; bytes saturate.
 func (t *UsageCounter) AddResult(now time.Time, caller string, seconds float64, bytes int64) {
-	if !(seconds > 0) { // not a number neither
+	if !(seconds > 0) { // true for NaN
 		seconds = 0
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for who := range lineageIDs(caller) {
-		sum, _ := t.agents.get(who)
+	for agent := range lineageIDs(caller) {
+		sum, _ := t.agents.get(agent)
 		sum.seconds += min(seconds, math.MaxInt32)
 		if sum.bytes += max(bytes, 0); sum.bytes < 0 {
 			sum.bytes = math.MaxInt64
 		}
-		t.agents.put(who, sum, now)
+		t.agents.put(agent, sum, now)
 	}
 }
 
-// AgentUsage is what an agent and all below it have spent.
-func (t *UsageCounter) AgentUsage(who string) AgentUsage {
+// AgentUsage returns the usage of an agent and all agents below it, without a budget; zero for an unknown agent.
+func (t *UsageCounter) AgentUsage(agent string) AgentUsage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	sum, _ := t.agents.get(who)
-	return AgentUsage{Agent: who, Calls: sum.calls, Seconds: sum.seconds, Bytes: sum.bytes}
+	sum, _ := t.agents.get(agent)
+	return AgentUsage{Agent: agent, Calls: sum.calls, Seconds: sum.seconds, Bytes: sum.bytes}
 }
 
-// expire drops what is over.
+// expire drops the entries that are older than window or keep. The caller holds mu.
 func (t *UsageCounter) expire(now time.Time) {
 	t.identical.expire(now.Add(-t.window))
 	t.calls.expire(now.Add(-t.keep))
@@ -140,17 +142,17 @@ func lineageIDs(caller string) func(func(string) bool) {
 	}
 }
 
-// joinKey is a key of parts that cannot be shifted against one another: none of them holds a NUL, because all are tokens
-// of subjects, or hashes.
+// joinKey joins parts into an unambiguous key. No part may contain NUL: all are subject tokens or hashes.
 func joinKey(parts ...string) string { return strings.Join(parts, "\x00") }
 
-// lruMap is a map of bounded size whose longest unused entry goes first.
+// lruMap is a map of bounded size that evicts the least recently written entry. The zero value holds one entry.
 type lruMap[V any] struct {
 	capacity int
 	entries  map[string]*list.Element
-	order    *list.List // the last used in front
+	order    *list.List // most recently written first
 }
 
+// lruEntry is an element of lruMap.order.
 type lruEntry[V any] struct {
 	key   string
 	value V
@@ -180,7 +182,7 @@ func (c *lruMap[V]) put(key string, v V, now time.Time) {
 	}
 }
 
-// expire drops what was used last at until or before.
+// expire drops the entries that were last written at until or before.
 func (c *lruMap[V]) expire(until time.Time) {
 	for c.order != nil && c.order.Len() > 0 {
 		oldest := c.order.Back()

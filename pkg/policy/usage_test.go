@@ -34,44 +34,44 @@ func TestCounterIdenticalCalls(t *testing.T) {
 		{"another session", newAttempt("generator", "s2", "q", "fs_read", "h"), time.Second, 0},
 		{"another caller", newAttempt("committee", "s", "q", "fs_read", "h"), time.Second, 0},
 		{"a child", newAttempt("generator.coder-1", "s", "q", "fs_read", "h"), time.Second, 0},
-		{"trick: parts that shift", newAttempt("generator", "sf", "q", "s_read", "h"), time.Second, 0},
+		{"trick: key parts that shift", newAttempt("generator", "sf", "q", "s_read", "h"), time.Second, 0},
 		{"trick: time goes back", first, -time.Hour, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tally := NewUsageCounter(time.Minute, time.Hour, 100)
+			counter := NewUsageCounter(time.Minute, time.Hour, 100)
 			for i := range 2 {
-				if got := tally.Count(counterStart.Add(time.Duration(i)), first).Identical; got != i {
+				if got := counter.Count(counterStart.Add(time.Duration(i)), first).Identical; got != i {
 					t.Fatalf("call %d: %d identical before it", i+1, got)
 				}
 			}
-			if got := tally.Peek(counterStart.Add(tt.after), tt.other).Identical; got != tt.want {
+			if got := counter.Peek(counterStart.Add(tt.after), tt.other).Identical; got != tt.want {
 				t.Errorf("looked: %d identical, want %d", got, tt.want)
 			}
-			if got := tally.Count(counterStart.Add(tt.after), tt.other).Identical; got != tt.want {
+			if got := counter.Count(counterStart.Add(tt.after), tt.other).Identical; got != tt.want {
 				t.Errorf("%d identical, want %d", got, tt.want)
 			}
 		})
 	}
 }
 
-// A loop that goes on stays refused, and one that was quiet for the window begins again.
+// TestCounterDeniedLoopStaysDenied: a loop that continues stays over the limit; a pause of one window resets it.
 func TestCounterDeniedLoopStaysDenied(t *testing.T) {
-	tally, now, a := NewUsageCounter(time.Minute, time.Hour, 100), counterStart, newAttempt("generator", "s", "q", "x", "h")
+	counter, now, a := NewUsageCounter(time.Minute, time.Hour, 100), counterStart, newAttempt("generator", "s", "q", "x", "h")
 	for i := range 1000 {
 		now = now.Add(10 * time.Second)
-		if got, want := tally.Count(now, a).Identical, min(i, 5); got != want {
+		if got, want := counter.Count(now, a).Identical, min(i, 5); got != want {
 			t.Fatalf("call %d: %d identical before it, want %d", i+1, got, want)
 		}
 	}
-	if got := tally.Count(now.Add(time.Minute), a).Identical; got != 0 {
+	if got := counter.Count(now.Add(time.Minute), a).Identical; got != 0 {
 		t.Errorf("%d identical after the window", got)
 	}
 }
 
 func TestCounterCallsAndAgents(t *testing.T) {
-	tally := NewUsageCounter(time.Minute, time.Hour, 100)
+	counter := NewUsageCounter(time.Minute, time.Hour, 100)
 	count := func(caller, query string) Usage {
-		return tally.Count(counterStart, newAttempt(caller, "s", query, "x", caller+query))
+		return counter.Count(counterStart, newAttempt(caller, "s", query, "x", caller+query))
 	}
 	count("generator", "q1")
 	count("generator.coder-1", "q1")
@@ -82,10 +82,10 @@ func TestCounterCallsAndAgents(t *testing.T) {
 	if got := count("generator.coder-2", "q1").Calls; got != 4 {
 		t.Errorf("%d calls for the question, want 4: all agents of an account count together", got)
 	}
-	tally.AddResult(counterStart, "generator.coder-1.researcher-1", 1.5, 100)
-	tally.AddResult(counterStart, "generator.coder-1", 2, 1000)
-	tally.AddResult(counterStart, "generator.coder-1", math.NaN(), -50)
-	tally.AddResult(counterStart, "generator.coder-1", -5, 0)
+	counter.AddResult(counterStart, "generator.coder-1.researcher-1", 1.5, 100)
+	counter.AddResult(counterStart, "generator.coder-1", 2, 1000)
+	counter.AddResult(counterStart, "generator.coder-1", math.NaN(), -50)
+	counter.AddResult(counterStart, "generator.coder-1", -5, 0)
 
 	got := count("generator.coder-1.researcher-1", "q1").Agents
 	want := []AgentUsage{
@@ -96,51 +96,51 @@ func TestCounterCallsAndAgents(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("lines\n%+v, want\n%+v", got, want)
 	}
-	if l := tally.AgentUsage("generator.coder-1"); l.Calls != 3 || l.Bytes != 1100 || l.Agent != "generator.coder-1" {
+	if l := counter.AgentUsage("generator.coder-1"); l.Calls != 3 || l.Bytes != 1100 || l.Agent != "generator.coder-1" {
 		t.Errorf("line %+v", l)
 	}
-	if l := tally.AgentUsage("generator.coder"); l.Calls != 0 {
+	if l := counter.AgentUsage("generator.coder"); l.Calls != 0 {
 		t.Errorf("a prefix of a name is an agent: %+v", l)
 	}
-	tally.AddResult(counterStart, "committee", 1, math.MaxInt64)
-	tally.AddResult(counterStart, "committee", 1, math.MaxInt64)
-	if l := tally.AgentUsage("committee"); l.Bytes != math.MaxInt64 {
+	counter.AddResult(counterStart, "committee", 1, math.MaxInt64)
+	counter.AddResult(counterStart, "committee", 1, math.MaxInt64)
+	if l := counter.AgentUsage("committee"); l.Bytes != math.MaxInt64 {
 		t.Errorf("bytes ran over: %d", l.Bytes)
 	}
-	// After an hour of silence the count begins again.
-	if s := tally.Peek(counterStart.Add(2*time.Hour), newAttempt("generator", "s", "q1", "x", "h")); s.Calls != 0 || s.Agents[0].Calls != 0 {
+	// An hour without a call resets the counts.
+	if s := counter.Peek(counterStart.Add(2*time.Hour), newAttempt("generator", "s", "q1", "x", "h")); s.Calls != 0 || s.Agents[0].Calls != 0 {
 		t.Errorf("still counted: %+v", s)
 	}
 }
 
-// A flood of questions that were made up pushes out questions, and not what the line has spent.
+// TestCounterFloodKeepsAgentUsage: a flood of made-up questions evicts questions, not the usage of a spawn chain.
 func TestCounterFloodKeepsAgentUsage(t *testing.T) {
-	tally := NewUsageCounter(time.Minute, time.Hour, 50)
+	counter := NewUsageCounter(time.Minute, time.Hour, 50)
 	for i := range 5000 {
-		tally.Count(counterStart, newAttempt("generator", fmt.Sprint("s", i), fmt.Sprint("q", i), "x", fmt.Sprint(i)))
+		counter.Count(counterStart, newAttempt("generator", fmt.Sprint("s", i), fmt.Sprint("q", i), "x", fmt.Sprint(i)))
 	}
-	if got := tally.AgentUsage("generator").Calls; got != 5000 {
+	if got := counter.AgentUsage("generator").Calls; got != 5000 {
 		t.Errorf("%d calls of the line, want 5000", got)
 	}
-	if got := tally.Peek(counterStart, newAttempt("generator", "s0", "q0", "x", "0")); got.Calls != 0 || got.Identical != 0 {
+	if got := counter.Peek(counterStart, newAttempt("generator", "s0", "q0", "x", "0")); got.Calls != 0 || got.Identical != 0 {
 		t.Errorf("the oldest of 5000 is still there: %+v", got)
 	}
-	if got := tally.Peek(counterStart, newAttempt("generator", "s4999", "q4999", "x", "4999")); got.Calls != 1 || got.Identical != 1 {
+	if got := counter.Peek(counterStart, newAttempt("generator", "s4999", "q4999", "x", "4999")); got.Calls != 1 || got.Identical != 1 {
 		t.Errorf("the last of 5000 is gone: %+v", got)
 	}
 }
 
-// Of many calls at once, each sees another number before it.
+// TestCounterIsConcurrent: concurrent calls each see a different count.
 func TestCounterIsConcurrent(t *testing.T) {
-	tally := NewUsageCounter(time.Minute, time.Hour, 50)
+	counter := NewUsageCounter(time.Minute, time.Hour, 50)
 	seen := make([]int, 800)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for range 100 {
-				s := tally.Count(counterStart, newAttempt("generator", "s", "q", "x", "h"))
-				tally.AddResult(counterStart, "generator", 1, 1)
+				s := counter.Count(counterStart, newAttempt("generator", "s", "q", "x", "h"))
+				counter.AddResult(counterStart, "generator", 1, 1)
 				mu.Lock()
 				seen[s.Calls]++
 				mu.Unlock()
@@ -153,19 +153,19 @@ func TestCounterIsConcurrent(t *testing.T) {
 			t.Fatalf("%d calls saw %d before them", times, n)
 		}
 	}
-	if l := tally.AgentUsage("generator"); l.Seconds != 800 || l.Bytes != 800 || l.Calls != 800 {
+	if l := counter.AgentUsage("generator"); l.Seconds != 800 || l.Bytes != 800 || l.Calls != 800 {
 		t.Errorf("line %+v", l)
 	}
 }
 
-// Against a list that forgets nothing: the same counts, as long as there is room.
+// TestCounterMatchesModel compares the counts with an unbounded list.
 func TestCounterMatchesModel(t *testing.T) {
 	type made struct {
 		at time.Time
 		a  Attempt
 	}
 	rapid.Check(t, func(rt *rapid.T) {
-		tally, now := NewUsageCounter(time.Minute, 24*time.Hour, 1000), counterStart
+		counter, now := NewUsageCounter(time.Minute, 24*time.Hour, 1000), counterStart
 		var all []made
 		for range rapid.IntRange(1, 40).Draw(rt, "calls") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 40).Draw(rt, "wait")) * time.Second)
@@ -180,7 +180,7 @@ func TestCounterMatchesModel(t *testing.T) {
 					calls++
 				}
 			}
-			if s := tally.Count(now, a); s.Identical != same || s.Calls != calls {
+			if s := counter.Count(now, a); s.Identical != same || s.Calls != calls {
 				rt.Fatalf("%d identical and %d calls, want %d and %d", s.Identical, s.Calls, same, calls)
 			}
 			all = append(all, made{now, a})
@@ -188,15 +188,15 @@ func TestCounterMatchesModel(t *testing.T) {
 	})
 }
 
-// The window follows the manifest while calls are being counted.
+// TestCounterWindowChanges: a new window applies to calls counted before.
 func TestCounterWindowChanges(t *testing.T) {
-	tally, a := NewUsageCounter(time.Hour, time.Hour, 100), newAttempt("generator", "s", "q", "x", "h")
-	tally.Count(counterStart, a)
-	if got := tally.Peek(counterStart.Add(time.Minute), a).Identical; got != 1 {
+	counter, a := NewUsageCounter(time.Hour, time.Hour, 100), newAttempt("generator", "s", "q", "x", "h")
+	counter.Count(counterStart, a)
+	if got := counter.Peek(counterStart.Add(time.Minute), a).Identical; got != 1 {
 		t.Errorf("%d identical calls, want 1", got)
 	}
-	tally.SetWindow(time.Second)
-	if got := tally.Peek(counterStart.Add(time.Minute), a).Identical; got != 0 {
+	counter.SetWindow(time.Second)
+	if got := counter.Peek(counterStart.Add(time.Minute), a).Identical; got != 0 {
 		t.Errorf("%d identical calls in a shorter window, want 0", got)
 	}
 }

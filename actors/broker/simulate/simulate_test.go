@@ -22,7 +22,7 @@ var testEffects = `{"tools":{
 "send_mail":{"reads":"none","result_trust":"trusted","effects":["egress"]},
 "delete_mail":{"reads":"none","result_trust":"trusted","effects":["destroy"]}}}`
 
-// written is a file with this text.
+// writeEffects writes a tool effects file and returns its path.
 func writeEffects(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "effects.json")
