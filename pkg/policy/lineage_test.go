@@ -178,7 +178,7 @@ func TestEffective(t *testing.T) {
 		{"a narrowed child", "orchestrator", newLineage("coder-1=run_code"), nil, "run_code"},
 		{"a child with a grant", "orchestrator", newLineage("coder-1"), []string{"orchestrator:web_search"}, "fs_read run_code search_memory web_search"},
 		{"one that is not bound", "orchestrator", newLineage("guard-1"), nil, "get_datetime web_search"},
-		{"trick: a child of nobody", "gateway", newLineage("coder-1"), nil, ""},
+		{"trick: a child of an account without a type", "gateway", newLineage("coder-1"), nil, ""},
 		{"trick: a link that is not allowed", "generator", newLineage("coder-1"), nil, ""},
 		{"trick: delegable is not usable", "orchestrator", nil, nil, "search_memory"},
 		{"trick: a grant that is no name", "generator", nil, []string{"assistant:*", "assistant:a:b", "assistant"}, "search_memory web_search"},

@@ -131,7 +131,7 @@ func TestTypeOf(t *testing.T) {
 		{"account", subjects.Caller{Account: "generator"}, "assistant"},
 		{"unknown account", subjects.Caller{Account: "gateway"}, ""},
 		{"trick: spawned agent borrows the type above it", subjects.Caller{Account: "generator", Path: []string{"coder-1"}}, ""},
-		{"trick: nobody", subjects.Caller{}, ""},
+		{"trick: no account", subjects.Caller{}, ""},
 	} {
 		if got, ok := m.TypeOf(tt.caller); got != tt.want || ok != (tt.want != "") {
 			t.Errorf("%s: %q, %v, want %q", tt.name, got, ok, tt.want)

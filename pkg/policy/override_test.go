@@ -46,7 +46,7 @@ func TestCheckGrant(t *testing.T) {
 		ok          bool
 	}{
 		{"a type and a tool", "researcher:run_shell", true},
-		{"a tool that nobody serves yet", "researcher:mcp_files_read", true},
+		{"a tool that is not served yet", "researcher:mcp_files_read", true},
 		{"no type", "run_shell", false},
 		{"an unknown type", "root:run_shell", false},
 		{"trick: an account is no type", "generator:run_shell", false},

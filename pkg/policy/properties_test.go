@@ -183,7 +183,7 @@ func TestRelaxAddsNoTool(t *testing.T) {
 			o.Level = "RELAX"
 			relaxed := m.Chain(Env{}).Decide(t.Context(), callFor(m, account, line, o, tool))
 			if before.Denial() != nil && relaxed.Denial() == nil {
-				rt.Fatalf("%s was refused to %v (%+v) and is not in a relaxed session", tool, newCaller(account, line), before.Denial())
+				rt.Fatalf("%s was denied to %v (%+v) and is not in a relaxed session", tool, newCaller(account, line), before.Denial())
 			}
 			if before.Allowed() && !relaxed.Allowed() {
 				rt.Fatalf("%s of %v passes, and does not in a relaxed session: %+v", tool, newCaller(account, line), relaxed.Denial())
