@@ -14,8 +14,8 @@ import (
 	"conclave/subjects"
 )
 
-// answer is the user's word about a question.
-func (h *sessionFixture) answer(t testing.TB, id string, yes bool) {
+// decideApproval is the user's word about a question.
+func (h *sessionFixture) decideApproval(t testing.TB, id string, yes bool) {
 	t.Helper()
 	var reply subjects.ApprovalReply
 	if err := h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: yes}, &reply); err != nil || !reply.Accepted {
@@ -23,8 +23,8 @@ func (h *sessionFixture) answer(t testing.TB, id string, yes bool) {
 	}
 }
 
-// slowly answers each question with yes, long after it was asked; before each answer something happens.
-func (h *sessionFixture) slowly(t testing.TB, happens func(n int)) (asked func() int) {
+// approveSlowly answers each question with yes, long after it was asked; before each answer something happens.
+func (h *sessionFixture) approveSlowly(t testing.TB, happens func(n int)) (asked func() int) {
 	n := 0
 	h.rec.FailPublish = func(subject string) error {
 		id, ok := strings.CutPrefix(subject, "event.approval.request.")
@@ -34,16 +34,16 @@ func (h *sessionFixture) slowly(t testing.TB, happens func(n int)) (asked func()
 		n++
 		h.rec.Time = h.rec.Time.Add(30 * time.Second)
 		happens(n)
-		h.answer(t, id, true) // the question is written down already
+		h.decideApproval(t, id, true) // the question is written down already
 		return nil
 	}
 	return func() int { return n }
 }
 
-func patient(h *sessionFixture) { h.cfg.ApprovalWait = time.Hour }
+func withLongApprovalWait(h *sessionFixture) { h.cfg.ApprovalWait = time.Hour }
 
-// TestJudgedAgainAfterALongYes: minutes pass until the user answers. What they agreed to runs only if it may by then.
-func TestJudgedAgainAfterALongYes(t *testing.T) {
+// TestLateApprovalIsJudgedAgain: minutes pass until the user answers. What they agreed to runs only if it may by then.
+func TestLateApprovalIsJudgedAgain(t *testing.T) {
 	t.Parallel()
 	other := func(h *sessionFixture, change func(string) string) {
 		h.rules.Replace(parseRules(t, change(sessionManifest)))
@@ -64,9 +64,9 @@ func TestJudgedAgainAfterALongYes(t *testing.T) {
 		{"the rules no longer give the tool", func(h *sessionFixture, _ int) {
 			other(h, func(m string) string { return strings.Replace(without(m), "high_risk: [run_shell]", "", 1) })
 		}, "manifest: not_in_set", 1},
-		{"the user disabled it", func(h *sessionFixture, _ int) { h.sets(t, subjects.SessionConfig{Disable: []string{"run_shell"}}) }, "override: disabled", 1},
+		{"the user disabled it", func(h *sessionFixture, _ int) { h.setConfig(t, subjects.SessionConfig{Disable: []string{"run_shell"}}) }, "override: disabled", 1},
 		{"the rules ask for more, and get it", func(h *sessionFixture, _ int) { other(h, stricter) }, "ok", 2},
-		{"a stranger wrote into the session", func(h *sessionFixture, _ int) { h.taints(t, "s1") }, "ok", 2},
+		{"a stranger wrote into the session", func(h *sessionFixture, _ int) { h.taintSession(t, "s1") }, "ok", 2},
 		{"the settings cannot be read any more", func(h *sessionFixture, _ int) {
 			h.wrap = nil
 			s, rev, err := h.rec.Out().Store("session_config").Get(t.Context(), "s1")
@@ -87,49 +87,49 @@ func TestJudgedAgainAfterALongYes(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newSessionFixture(t, patient)
-			h.says("s1", "q1", "run ls")
-			asked := h.slowly(t, func(n int) { tt.happens(h, n) })
-			res := h.calls(t, "generator", "run_shell", `{"command":"ls"}`)
-			if outcome(res) != tt.want || asked() != tt.asked {
-				t.Errorf("%s after %d questions, want %s after %d", outcome(res), asked(), tt.want, tt.asked)
+			h := newSessionFixture(t, withLongApprovalWait)
+			h.addTurn("s1", "q1", "run ls")
+			asked := h.approveSlowly(t, func(n int) { tt.happens(h, n) })
+			res := h.runTool(t, "generator", "run_shell", `{"command":"ls"}`)
+			if outcomeText(res) != tt.want || asked() != tt.asked {
+				t.Errorf("%s after %d questions, want %s after %d", outcomeText(res), asked(), tt.want, tt.asked)
 			}
-			if story := h.lately(); strings.Contains(story, "ran run_shell") != (tt.want == "ok") {
+			if story := h.recentEvents(); strings.Contains(story, "ran run_shell") != (tt.want == "ok") {
 				t.Errorf("story %s", story)
 			}
 		})
 	}
 }
 
-// nosy asks something else each time.
-type nosy struct{ n *int }
+// changingQuestionLayer asks something else each time.
+type changingQuestionLayer struct{ n *int }
 
-func (nosy) Name() string { return "nosy" }
+func (changingQuestionLayer) Name() string { return "nosy" }
 
-func (l nosy) Judge(context.Context, policy.Call) policy.Verdict {
+func (l changingQuestionLayer) Judge(context.Context, policy.Call) policy.Verdict {
 	*l.n++
 	return policy.Ask(fmt.Sprintf("r%d", *l.n), "may I?")
 }
 
-// TestNeverAgreedToAll: rules that ask for something else after every yes end in a refusal, not in a run.
-func TestNeverAgreedToAll(t *testing.T) {
+// TestChangingQuestionsEndInBusy: rules that ask for something else after every yes end in a refusal, not in a run.
+func TestChangingQuestionsEndInBusy(t *testing.T) {
 	t.Parallel()
-	h := newSessionFixture(t, patient)
-	h.says("s1", "q1", "run ls")
-	h.rules.Replace(policy.Rules{Manifest: h.rules.Load().Manifest, Chain: policy.Chain{nosy{new(int)}}})
-	asked := h.slowly(t, func(int) {})
-	res := h.calls(t, "generator", "run_shell", `{"command":"ls"}`)
-	if outcome(res) != subjects.CodeBusy || asked() != maxJudgements || strings.Contains(h.lately(), "ran") {
-		t.Errorf("%s after %d questions", outcome(res), asked())
+	h := newSessionFixture(t, withLongApprovalWait)
+	h.addTurn("s1", "q1", "run ls")
+	h.rules.Replace(policy.Rules{Manifest: h.rules.Load().Manifest, Chain: policy.Chain{changingQuestionLayer{new(int)}}})
+	asked := h.approveSlowly(t, func(int) {})
+	res := h.runTool(t, "generator", "run_shell", `{"command":"ls"}`)
+	if outcomeText(res) != subjects.CodeBusy || asked() != maxJudgements || strings.Contains(h.recentEvents(), "ran") {
+		t.Errorf("%s after %d questions", outcomeText(res), asked())
 	}
 }
 
-// TestOneYesIsOneRun: also of a tool that changes nothing, when each call of it is asked about.
-func TestOneYesIsOneRun(t *testing.T) {
+// TestApprovalAllowsOneRun: also of a tool that changes nothing, when each call of it is asked about.
+func TestApprovalAllowsOneRun(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
-	h.says("s1", "q1", "install fish")
-	asked := h.slowly(t, func(int) {})
+	h.addTurn("s1", "q1", "install fish")
+	asked := h.approveSlowly(t, func(int) {})
 	h.cfg.ApprovalWait = time.Hour
 	h.start(t, h.rules.Load())
 	runs := 0
@@ -145,42 +145,42 @@ func TestOneYesIsOneRun(t *testing.T) {
 		{"the same again", "c1", 1, 1},
 		{"another", "c2", 2, 2},
 	} {
-		res := h.calls(t, "generator", "package_install", `{"name":"fish-`+tt.id+`"}`, tt.id)
-		if outcome(res) != "ok" || runs != tt.runs || asked() != tt.asked {
-			t.Errorf("%s: %s, %d runs, %d questions", tt.name, outcome(res), runs, asked())
+		res := h.runTool(t, "generator", "package_install", `{"name":"fish-`+tt.id+`"}`, tt.id)
+		if outcomeText(res) != "ok" || runs != tt.runs || asked() != tt.asked {
+			t.Errorf("%s: %s, %d runs, %d questions", tt.name, outcomeText(res), runs, asked())
 		}
 	}
 	// Another broker knows it too: the yes is not there for another run.
 	h.start(t, h.rules.Load())
-	if res := h.calls(t, "generator", "package_install", `{"name":"fish-c1"}`, "c1"); res.Result != "run 1" || runs != 2 {
+	if res := h.runTool(t, "generator", "package_install", `{"name":"fish-c1"}`, "c1"); res.Result != "run 1" || runs != 2 {
 		t.Errorf("after a restart: %+v, %d runs", res, runs)
 	}
 }
 
-// TestACallCountsOnce: however often a call is judged, and however long the user thinks, it is one call: the second
+// TestRepeatedJudgementCountsCallOnce: however often a call is judged, and however long the user thinks, it is one call: the second
 // identical one runs, the third does not, and a budget of one call is enough for one.
-func TestACallCountsOnce(t *testing.T) {
+func TestRepeatedJudgementCountsCallOnce(t *testing.T) {
 	t.Parallel()
-	h := newSessionFixture(t, patient)
-	h.says("s1", "q1", "run ls")
-	h.slowly(t, func(int) {})
+	h := newSessionFixture(t, withLongApprovalWait)
+	h.addTurn("s1", "q1", "run ls")
+	h.approveSlowly(t, func(int) {})
 	for i, want := range []string{"ok", "ok", "limits: repeated"} {
-		if res := h.calls(t, "generator", "run_shell", `{"command":"ls"}`, fmt.Sprint("c", i)); outcome(res) != want {
-			t.Errorf("call %d: %s, want %s", i+1, outcome(res), want)
+		if res := h.runTool(t, "generator", "run_shell", `{"command":"ls"}`, fmt.Sprint("c", i)); outcomeText(res) != want {
+			t.Errorf("call %d: %s, want %s", i+1, outcomeText(res), want)
 		}
 	}
 }
 
-// TestWindowFollowsTheRules: a manifest that changes while the broker runs changes how long calls count as identical.
-func TestWindowFollowsTheRules(t *testing.T) {
+// TestUsageWindowFollowsManifest: a manifest that changes while the broker runs changes how long calls count as identical.
+func TestUsageWindowFollowsManifest(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
-	h.says("s1", "q1", "what time is it?")
+	h.addTurn("s1", "q1", "what time is it?")
 	call := func(want string) {
 		t.Helper()
 		h.rec.Time = h.rec.Time.Add(5 * time.Second)
-		if res := h.calls(t, "generator", "get_datetime", `{"timezone":"UTC"}`); outcome(res) != want {
-			t.Errorf("%s, want %s", outcome(res), want)
+		if res := h.runTool(t, "generator", "get_datetime", `{"timezone":"UTC"}`); outcomeText(res) != want {
+			t.Errorf("%s, want %s", outcomeText(res), want)
 		}
 	}
 	call("ok")
@@ -190,18 +190,18 @@ func TestWindowFollowsTheRules(t *testing.T) {
 	call("ok")
 }
 
-// TestMonitorOnly: a rule that is only watched passes, and is noted with what it would have said.
-func TestMonitorOnly(t *testing.T) {
+// TestMonitorOnlyRuleIsLogged: a rule that is only watched passes, and is noted with what it would have said.
+func TestMonitorOnlyRuleIsLogged(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
-	h.says("s1", "q1", "run ls")
+	h.addTurn("s1", "q1", "run ls")
 	h.rules.Replace(parseRules(t, sessionManifest+"monitor_only: [approval.high_risk, limits.repeated]\n"))
 	for range 4 {
-		if res := h.calls(t, "generator", "run_shell", `{"command":"ls"}`); outcome(res) != "ok" {
-			t.Fatal(outcome(res))
+		if res := h.runTool(t, "generator", "run_shell", `{"command":"ls"}`); outcomeText(res) != "ok" {
+			t.Fatal(outcomeText(res))
 		}
 	}
-	if got, want := h.trail(), strings.Repeat("before allowed; after ok; ", 4); got+"; " != want {
+	if got, want := h.auditLog(), strings.Repeat("before allowed; after ok; ", 4); got+"; " != want {
 		t.Errorf("on record %s", got)
 	}
 	var noted []string
@@ -212,40 +212,40 @@ func TestMonitorOnly(t *testing.T) {
 	if strings.Count(all, "watching approval.high_risk") != 4 || strings.Count(all, "watching limits.repeated") != 2 || !strings.Contains(all, "run_shell by generator") {
 		t.Errorf("noted %s", all)
 	}
-	v, err := h.validates(t, "generator", "s1", "q1", "run_shell", `{"command":"ls"}`)
-	if err != nil || !v.Allowed || len(v.Monitored) != 2 || len(h.told) != 0 {
+	v, err := h.validateCall(t, "generator", "s1", "q1", "run_shell", `{"command":"ls"}`)
+	if err != nil || !v.Allowed || len(v.Monitored) != 2 || len(h.approvals) != 0 {
 		t.Errorf("%+v, %v", v, err)
 	}
 }
 
-// TestReplayed: a call that ran to its end is answered as it was, whatever the rules say by now, and counts no second
+// TestCompletedCallIsReplayed: a call that ran to its end is answered as it was, whatever the rules say by now, and counts no second
 // time. It is answered to the one who asked it, in the session in which it was asked.
-func TestReplayed(t *testing.T) {
+func TestCompletedCallIsReplayed(t *testing.T) {
 	t.Parallel()
 	const args = `{"query":"fish"}`
 	h := newSessionFixture(t)
 	for _, s := range []string{"s1", "s2"} {
-		h.says(s, "q1", "search for fish")
+		h.addTurn(s, "q1", "search for fish")
 	}
-	h.answers("web_search", subjects.ToolResult{Result: "fish, by strangers"})
-	first := h.calls(t, "generator", "web_search", args, "c1")
+	h.setResult("web_search", subjects.ToolResult{Result: "fish, by strangers"})
+	first := h.runTool(t, "generator", "web_search", args, "c1")
 	for range 5 {
-		if res := h.calls(t, "generator", "web_search", args, "c1"); res.Result != first.Result {
+		if res := h.runTool(t, "generator", "web_search", args, "c1"); res.Result != first.Result {
 			t.Fatalf("%+v", res)
 		}
 	}
 	for i, want := range []string{"ok", "limits: repeated"} { // the second and the third of their kind
-		if res := h.calls(t, "generator", "web_search", args); outcome(res) != want {
-			t.Errorf("call %d: %s, want %s", i+2, outcome(res), want)
+		if res := h.runTool(t, "generator", "web_search", args); outcomeText(res) != want {
+			t.Errorf("call %d: %s, want %s", i+2, outcomeText(res), want)
 		}
 	}
-	h.lately()
+	h.recentEvents()
 	h.rules.Replace(policy.Rules{Manifest: h.rules.Load().Manifest})
-	if res := h.calls(t, "generator", "web_search", args, "c1"); res.Result != first.Result || h.lately() != "before replayed ledger" {
+	if res := h.runTool(t, "generator", "web_search", args, "c1"); res.Result != first.Result || h.recentEvents() != "before replayed ledger" {
 		t.Errorf("under rules that refuse everything: %+v", res)
 	}
-	if res := h.calls(t, "generator", "web_search", args, "c2"); outcome(res) != "chain: empty_chain" {
-		t.Errorf("a new one: %s", outcome(res))
+	if res := h.runTool(t, "generator", "web_search", args, "c2"); outcomeText(res) != "chain: empty_chain" {
+		t.Errorf("a new one: %s", outcomeText(res))
 	}
 	h.rules.Replace(parseRules(t, sessionManifest))
 	for _, tt := range []struct{ name, session, who, args, want string }{
@@ -258,11 +258,11 @@ func TestReplayed(t *testing.T) {
 		if tt.session == "" {
 			who = "operator"
 		}
-		res := h.callsIn(t, tt.session, "q1", who, "web_search", tt.args, "c1")
-		if tt.want == subjects.CodeMalformed && strings.Contains(res.Result, "strangers") || outcome(res) == "ok" && !strings.Contains(h.lately(), "ran web_search") {
+		res := h.runToolIn(t, tt.session, "q1", who, "web_search", tt.args, "c1")
+		if tt.want == subjects.CodeMalformed && strings.Contains(res.Result, "strangers") || outcomeText(res) == "ok" && !strings.Contains(h.recentEvents(), "ran web_search") {
 			t.Errorf("%s: replayed %+v", tt.name, res)
 		}
-		if got := outcome(res); got != tt.want && (tt.want == "ok" || got == "ok") {
+		if got := outcomeText(res); got != tt.want && (tt.want == "ok" || got == "ok") {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
@@ -270,15 +270,15 @@ func TestReplayed(t *testing.T) {
 		t.Error("the other session learned something after all")
 	}
 	h.refuse[subjects.AuditBefore] = errDisk
-	if res := h.calls(t, "generator", "web_search", args, "c1"); outcome(res) != subjects.CodeNoAudit || res.Result != "" {
+	if res := h.runTool(t, "generator", "web_search", args, "c1"); outcomeText(res) != subjects.CodeNoAudit || res.Result != "" {
 		t.Errorf("a replay that is not on record: %+v", res)
 	}
 }
 
-// TestAllIsAudited is the property that no setting lifts: whatever the user set, whoever calls what, and however the
+// TestNoRunWithoutAuditRecord is the property that no setting lifts: whatever the user set, whoever calls what, and however the
 // audit fails, a tool runs only after a record of just that decision was acknowledged, and nothing of what it says is
 // given out before the record of its outcome was.
-func TestAllIsAudited(t *testing.T) {
+func TestNoRunWithoutAuditRecord(t *testing.T) {
 	t.Parallel()
 	ran, key := map[string]int{}, newKey(t).Public()
 	names := slices.Sorted(func(yield func(string) bool) {
@@ -290,14 +290,14 @@ func TestAllIsAudited(t *testing.T) {
 	})
 	h := newSessionFixture(t, func(h *sessionFixture) {
 		h.cfg.ApprovalWait = 5 * time.Millisecond
-		h.key, h.vault = key, keyring
+		h.key, h.secret = key, keyring
 	})
 	n := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		n++
 		s := fmt.Sprint("s", n) // each time another session, and so another world
-		h.audits, h.rec.Time = nil, noon
-		h.says(s, "q1", "run ls, search for fish, save the memory and read https://fish.example/")
+		h.auditErr, h.rec.Time = nil, noon
+		h.addTurn(s, "q1", "run ls, search for fish, save the memory and read https://fish.example/")
 		who := rapid.SampledFrom([]string{"generator", "generator", "orchestrator", "committee", "operator", "child"}).Draw(rt, "who")
 		if who == "child" {
 			who = h.mustSpawn(t, "generator", s, subjects.SpawnRequest{Type: "researcher"})
@@ -311,7 +311,7 @@ func TestAllIsAudited(t *testing.T) {
 			rt.Fatal(err)
 		}
 		if rapid.Bool().Draw(rt, "tainted") {
-			h.taints(t, s)
+			h.taintSession(t, s)
 		}
 		yes := rapid.Bool().Draw(rt, "the user agrees")
 		h.rec.FailPublish = func(subject string) error {
@@ -323,7 +323,7 @@ func TestAllIsAudited(t *testing.T) {
 		}
 		fails := rapid.SliceOfN(rapid.IntRange(0, 3), 1, 12).Draw(rt, "the audit fails at 0")
 		records, allowed, ended := 0, map[string]int{}, map[string]int{}
-		h.audits = func(r subjects.AuditRecord) error {
+		h.auditErr = func(r subjects.AuditRecord) error {
 			records++
 			if fails[records%len(fails)] == 0 {
 				return errDisk
@@ -351,11 +351,11 @@ func TestAllIsAudited(t *testing.T) {
 			tool := rapid.SampledFrom(names).Draw(rt, "tool")
 			id := rapid.SampledFrom([]string{"", s + "-1", s + "-2"}).Draw(rt, "id")
 			had := ended[tool]
-			res := h.callsIn(t, s, "q1", who, tool, `{"query":"fish","url":"https://fish.example/","command":"ls","content":"fish"}`, id)
-			if res.Error == nil && ended[tool] == had && !strings.Contains(h.lately(), "before replayed") {
+			res := h.runToolIn(t, s, "q1", who, tool, `{"query":"fish","url":"https://fish.example/","command":"ls","content":"fish"}`, id)
+			if res.Error == nil && ended[tool] == had && !strings.Contains(h.recentEvents(), "before replayed") {
 				rt.Errorf("%s was answered, and its outcome is not on record", tool)
 			}
-			h.lately()
+			h.recentEvents()
 			h.rec.Time = h.rec.Time.Add(2 * time.Minute) // nobody waits for a run that must have ended
 		}
 	})

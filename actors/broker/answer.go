@@ -12,8 +12,8 @@ import (
 	"conclave/subjects"
 )
 
-// standing is the state of a question at a moment: one whose time is over is no longer pending, whoever writes that down.
-func (q question) standing(now time.Time) string {
+// stateAt is the state of a question at a moment: one whose time is over is no longer pending, whoever writes that down.
+func (q storedApproval) stateAt(now time.Time) string {
 	if q.State == subjects.ApprovalPending && !now.Before(q.Expires) {
 		return subjects.ApprovalExpired
 	}
@@ -23,8 +23,8 @@ func (q question) standing(now time.Time) string {
 // actionDecision is how an answer stands in the audit.
 const actionDecision = "approval.decision"
 
-// onAnswer takes the user's answer: it is put on record, then it takes effect, then it is told. The first wins.
-func (b *Broker) onAnswer(ctx context.Context, in actor.Msg[subjects.ApprovalDecision], out actor.Out) (subjects.ApprovalReply, error) {
+// onDecision takes the user's answer: it is put on record, then it takes effect, then it is told. The first wins.
+func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalDecision], out actor.Out) (subjects.ApprovalReply, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: actionDecision}
 	id, fault := parseUserSubject(in.From, in.Tokens)
 	if fault == nil && !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, in.Body.Remember) {
@@ -38,7 +38,7 @@ func (b *Broker) onAnswer(ctx context.Context, in actor.Msg[subjects.ApprovalDec
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*b.cfg.AuditTimeout)
 	defer cancel()
 	store := out.Store(bucketApprovals)
-	q, rev, err := readQuestion(ctx, store, id)
+	q, rev, err := readApproval(ctx, store, id)
 	if errors.Is(err, actor.ErrNotFound) {
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.ApprovalUnknown)
 		return subjects.ApprovalReply{ID: id, State: subjects.ApprovalUnknown}, nil
@@ -48,7 +48,7 @@ func (b *Broker) onAnswer(ctx context.Context, in actor.Msg[subjects.ApprovalDec
 		return subjects.ApprovalReply{}, subjects.Faultf(subjects.CodeUnavailable, "the question cannot be read, so the answer was not taken; see conclave doctor")
 	}
 	rec.Tool, rec.ParamsHash, rec.Session, rec.Query = q.Tool, q.Params, q.SessionID, q.QueryID
-	if state := q.standing(out.Now()); state != subjects.ApprovalPending {
+	if state := q.stateAt(out.Now()); state != subjects.ApprovalPending {
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, state)
 		return q.reply(state, false), nil
 	}
@@ -64,7 +64,7 @@ func (b *Broker) onAnswer(ctx context.Context, in actor.Msg[subjects.ApprovalDec
 // recordAnswer stores an answer behind the audit gate, publishes it and wakes the call that waits for it. The answer takes
 // effect only after its record is acknowledged; an answer that took effect is not withheld when its outcome cannot be
 // recorded, because the question is closed by then. rev is the revision of the question that was answered.
-func (b *Broker) recordAnswer(ctx context.Context, out actor.Out, rec subjects.AuditRecord, answer question, rev uint64) (subjects.ApprovalReply, error) {
+func (b *Broker) recordAnswer(ctx context.Context, out actor.Out, rec subjects.AuditRecord, answer storedApproval, rev uint64) (subjects.ApprovalReply, error) {
 	var (
 		reply  subjects.ApprovalReply
 		stored bool
@@ -83,7 +83,7 @@ func (b *Broker) recordAnswer(ctx context.Context, out actor.Out, rec subjects.A
 		default:
 			stored = true
 			if answer.Remember != "" {
-				if err := b.storeApprovalRule(ctx, out, answer); err != nil {
+				if err := b.storeRules(ctx, out, answer); err != nil {
 					out.LogError(fmt.Errorf("remembering an answer: %w", err))
 					answer.Remember = "" // it holds once, and the reply says so
 				}
@@ -127,14 +127,14 @@ func (b *Broker) recordAnswer(ctx context.Context, out actor.Out, rec subjects.A
 }
 
 // storeAnswer writes an answer unless the question has one. It returns what holds then, and whether that is this answer.
-func (b *Broker) storeAnswer(ctx context.Context, store actor.Store, answer question, rev uint64) (held question, first bool, err error) {
+func (b *Broker) storeAnswer(ctx context.Context, store actor.Store, answer storedApproval, rev uint64) (held storedApproval, first bool, err error) {
 	for {
-		_, err := putQuestion(ctx, store, answer, rev)
+		_, err := putApproval(ctx, store, answer, rev)
 		if !errors.Is(err, actor.ErrChanged) {
 			return answer, err == nil, err
 		}
-		var now question
-		now, rev, err = readQuestion(ctx, store, answer.ID)
+		var now storedApproval
+		now, rev, err = readApproval(ctx, store, answer.ID)
 		if err != nil || now.State != subjects.ApprovalPending {
 			return now, false, err
 		}
@@ -153,6 +153,6 @@ func parseUserSubject(from string, tokens []string) (string, *subjects.Fault) {
 	return tokens[1], nil
 }
 
-func (q question) reply(state string, accepted bool) subjects.ApprovalReply {
+func (q storedApproval) reply(state string, accepted bool) subjects.ApprovalReply {
 	return subjects.ApprovalReply{ID: q.ID, Accepted: accepted, State: state, By: q.By, Remember: q.Remember}
 }

@@ -15,7 +15,7 @@ import (
 	"conclave/subjects"
 )
 
-func TestAnswer(t *testing.T) {
+func TestApprovalDecision(t *testing.T) {
 	t.Parallel()
 	type decision = subjects.ApprovalDecision
 	yes := decision{Approve: true}
@@ -38,7 +38,7 @@ func TestAnswer(t *testing.T) {
 		{name: "yes, for good", body: decision{Approve: true, Remember: "always"}, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user", Remember: "always"}, state: "approved", audit: []string{"before allowed always", "after ok always"}},
 		{name: "a no is not remembered", body: decision{Remember: "always"}, want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"}, state: "denied", audit: []string{"before denied once"}},
 		{
-			name: "the second answer", before: func(d *approvalFixture, id string) { d.sayAs(t, "gateway", id, decision{}) }, body: yes,
+			name: "the second answer", before: func(d *approvalFixture, id string) { d.decideAs(t, "gateway", id, decision{}) }, body: yes,
 			want: subjects.ApprovalReply{State: "denied", By: "gateway"}, state: "denied", audit: []string{"before denied once", "before refused denied"},
 		},
 		{
@@ -47,7 +47,7 @@ func TestAnswer(t *testing.T) {
 		},
 		{name: "unknown", id: "0123456789abcdef", body: yes, want: subjects.ApprovalReply{State: "unknown"}, state: "pending", audit: []string{"before refused unknown"}},
 		{
-			name: "more rules than can be listed", before: func(d *approvalFixture, _ string) { d.fill(t, maxRules) }, body: decision{Approve: true, Remember: "always"},
+			name: "more rules than can be listed", before: func(d *approvalFixture, _ string) { d.addRules(t, maxRules) }, body: decision{Approve: true, Remember: "always"},
 			want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user"}, state: "approved", audit: []string{"before allowed once", "after ok once"},
 		},
 		{
@@ -77,21 +77,21 @@ func TestAnswer(t *testing.T) {
 			d := newApprovalFixture(0)
 			ctx, cancel := context.WithCancel(t.Context())
 			got := make(chan *subjects.Fault, 1)
-			go func() { got <- d.requestApproval(ctx, d.rec.Out(), sending(), sends(place), nil) }()
-			id := <-d.told
+			go func() { got <- d.requestApproval(ctx, d.rec.Out(), egressCall(), egressQuestion(place), nil) }()
+			id := <-d.published
 			cancel() // the caller does not matter here
 			<-got
 			if tt.before != nil {
 				tt.before(d, id)
 			}
-			reply, err := d.sayAs(t, cmp.Or(tt.who, "user"), cmp.Or(tt.id, id), tt.body)
+			reply, err := d.decideAs(t, cmp.Or(tt.who, "user"), cmp.Or(tt.id, id), tt.body)
 			if tt.code == "" {
 				tt.want.ID = cmp.Or(tt.id, id)
 			}
 			if reply != tt.want || actortest.Code(err) != tt.code || (err == nil) != (tt.code == "") {
 				t.Errorf("%+v, %v", reply, err)
 			}
-			if q := d.stored(t, id); q.State != tt.state {
+			if q := d.storedApproval(t, id); q.State != tt.state {
 				t.Errorf("the question is %s", q.State)
 			}
 			if !slices.Equal(d.audited(), tt.audit) {
@@ -111,11 +111,11 @@ func TestAnswer(t *testing.T) {
 }
 
 // The record of an answer says who, about what, and for how long: never the arguments.
-func TestAnswerRecord(t *testing.T) {
+func TestApprovalDecisionIsAudited(t *testing.T) {
 	t.Parallel()
 	d := newApprovalFixture(0)
-	id, got := d.asked(t, sending(), sends(place))
-	if _, err := d.say(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || <-got != nil {
+	id, got := d.startApproval(t, egressCall(), egressQuestion(place))
+	if _, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || <-got != nil {
 		t.Fatal(err)
 	}
 	r := d.records[0]
@@ -126,26 +126,26 @@ func TestAnswerRecord(t *testing.T) {
 }
 
 // Many answer at once: one is taken, and everybody is told what holds.
-func TestAnswersAtOnce(t *testing.T) {
+func TestConcurrentDecisionsAcceptOne(t *testing.T) {
 	t.Parallel()
 	for round := range 200 {
 		d := newApprovalFixture(0)
-		c := sending()
+		c := egressCall()
 		c.id = fmt.Sprintf("c%d", round)
-		id, got := d.asked(t, c, sends(place))
+		id, got := d.startApproval(t, c, egressQuestion(place))
 		const people = 6
 		replies := make([]subjects.ApprovalReply, people)
 		var wg sync.WaitGroup
 		for i := range people {
 			wg.Go(func() {
 				var err error
-				if replies[i], err = d.sayAs(t, subjects.UserAccounts[i%2], id, subjects.ApprovalDecision{Approve: i%3 == 0}); err != nil {
+				if replies[i], err = d.decideAs(t, subjects.UserAccounts[i%2], id, subjects.ApprovalDecision{Approve: i%3 == 0}); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		wg.Wait()
-		held, taken := d.stored(t, id), 0
+		held, taken := d.storedApproval(t, id), 0
 		for i, r := range replies {
 			if r.State != held.State || r.By != held.By {
 				t.Errorf("told %+v, but %s by %s holds", r, held.State, held.By)
@@ -175,14 +175,14 @@ func TestAnswersAtOnce(t *testing.T) {
 }
 
 // An answer in the moment in which the time is over: whoever was first, both sides are told the same.
-func TestAnswerAtTheEnd(t *testing.T) {
+func TestDecisionAtExpiry(t *testing.T) {
 	t.Parallel()
 	yes, no := 0, 0
 	for round := range 200 {
 		d := newApprovalFixture(time.Duration(round)*2*time.Microsecond + 1) // around the moment of the answer
-		got := d.ask(t, sending(), sends(place))
-		id := <-d.told
-		r, err := d.say(t, id, subjects.ApprovalDecision{Approve: true})
+		got := d.requestAsync(t, egressCall(), egressQuestion(place))
+		id := <-d.published
+		r, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,7 +26,7 @@ import (
 // Layer and rules of refusals for want of a yes.
 const (
 	layerApproval  = "approval"
-	ruleNotAsked   = "nothing_asked" // no layer has a question, so no answer can be a yes
+	ruleNoQuestion = "nothing_asked" // no layer has a question, so no answer can be a yes
 	ruleDenied     = "denied"
 	ruleExpired    = "expired"
 	rulePending    = "pending"
@@ -40,33 +40,33 @@ const (
 )
 
 const (
-	// answerHolds is how long a yes serves the same call when it is asked for again. It ends well before the ledger forgets
+	// approvalTTL is how long a yes serves the same call when it is asked for again. It ends well before the ledger forgets
 	// that the call ran.
-	answerHolds = 24 * time.Hour
-	// lookAgain is how often a waiting call looks for an answer that came through another broker.
-	lookAgain = time.Second
-	// maxBlind is how often in a row it may fail to look before it gives up.
-	maxBlind = 5
+	approvalTTL = 24 * time.Hour
+	// pollInterval is how often a waiting call looks for an answer that came through another broker.
+	pollInterval = time.Second
+	// maxReadFailures is how often in a row it may fail to look before it gives up.
+	maxReadFailures = 5
 	// maxWaiting is how many calls may wait for the user at once, and maxWaitingOf how many of one account: a waiting
 	// call takes the place of one that works.
-	maxWaiting, maxWaitingOf = 32, 16
+	maxWaiting, maxWaitingPerAccount = 32, 16
 	// maxReason bounds what one layer says to the user.
 	maxReason = 600
 )
 
-// question is what the bucket keeps of one. Its asks are all that the user was shown, and so all that a yes covers.
-type question struct {
+// storedApproval is what the bucket keeps of one. Its asks are all that the user was shown, and so all that a yes covers.
+type storedApproval struct {
 	subjects.Approval
-	Call     string   `json:"call"`   // key in the ledger
-	Params   string   `json:"params"` // keyed hash of the arguments
-	Asks     []asking `json:"asks"`
-	Event    string   `json:"event"` // id under which the user is told, once
-	Told     bool     `json:"told,omitempty"`
-	Remember string   `json:"remember,omitempty"`
+	Call     string        `json:"call"`   // key in the ledger
+	Params   string        `json:"params"` // keyed hash of the arguments
+	Asks     []approvalAsk `json:"asks"`
+	Event    string        `json:"event"` // id under which the user is told, once
+	Told     bool          `json:"told,omitempty"`
+	Remember string        `json:"remember,omitempty"`
 }
 
-// asking is a layer's question without its words.
-type asking struct {
+// approvalAsk is a layer's question without its words.
+type approvalAsk struct {
 	Rule  string   `json:"rule"` // layer and rule
 	Sinks []string `json:"sinks,omitempty"`
 }
@@ -74,27 +74,29 @@ type asking struct {
 // ruleName is how a layer's rule is called in what is remembered, and in the audit.
 func ruleName(layer, rule string) string { return layer + ": " + rule }
 
-func askingOf(q policy.Question) asking {
-	return asking{Rule: ruleName(q.Layer, q.Rule), Sinks: slices.Clone(q.Sinks)}
+func newApprovalAsk(q policy.Question) approvalAsk {
+	return approvalAsk{Rule: ruleName(q.Layer, q.Rule), Sinks: slices.Clone(q.Sinks)}
 }
 
-// same reports whether two questions ask for the same, whatever the words.
-func (a asking) same(o asking) bool { return a.Rule == o.Rule && slices.Equal(a.Sinks, o.Sinks) }
+// equals reports whether two questions ask for the same, whatever the words.
+func (a approvalAsk) equals(o approvalAsk) bool {
+	return a.Rule == o.Rule && slices.Equal(a.Sinks, o.Sinks)
+}
 
 // covers reports whether everything in open was shown to the user with this question.
-func (q question) covers(open []policy.Question) bool {
+func (q storedApproval) covers(open []policy.Question) bool {
 	for _, o := range open {
-		if !slices.ContainsFunc(q.Asks, askingOf(o).same) {
+		if !slices.ContainsFunc(q.Asks, newApprovalAsk(o).equals) {
 			return false
 		}
 	}
 	return len(open) > 0
 }
 
-// rememberable reports whether a yes may hold for later calls: every question must say where something goes. One that
+// isRememberable reports whether a yes may hold for later calls: every question must say where something goes. One that
 // does not is about the act itself, and each act is asked about.
-func (q question) rememberable() bool {
-	return len(q.Asks) > 0 && !slices.ContainsFunc(q.Asks, func(a asking) bool { return len(a.Sinks) == 0 })
+func (q storedApproval) isRememberable() bool {
+	return len(q.Asks) > 0 && !slices.ContainsFunc(q.Asks, func(a approvalAsk) bool { return len(a.Sinks) == 0 })
 }
 
 // requestApproval asks the user about a call, unless answers that are remembered cover it. It returns nil when the user has
@@ -102,20 +104,20 @@ func (q question) rememberable() bool {
 // ask it refuses: a call that no layer has a question about does not come here.
 func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, asks []policy.Question, taint []subjects.Taint) *subjects.Fault {
 	if len(asks) == 0 {
-		return refusal(subjects.CodeDenied, ruleNotAsked, "the call needs the user's agreement, and no layer says to what")
+		return approvalFault(subjects.CodeDenied, ruleNoQuestion, "the call needs the user's agreement, and no layer says to what")
 	}
-	open, err := b.uncovered(ctx, out, c, asks)
+	open, err := b.findUncovered(ctx, out, c, asks)
 	if err != nil {
 		out.LogError(fmt.Errorf("reading the answers that are remembered: %w", err))
-		return unaskable()
+		return approvalsUnavailable()
 	}
 	if len(open) == 0 {
 		return nil
 	}
-	id, err := b.questionID(ctx, out, c, open)
+	id, err := b.approvalID(ctx, out, c, open)
 	if err != nil {
 		out.LogError(fmt.Errorf("looking for a question about %s: %w", c.tool, err))
-		return unaskable()
+		return approvalsUnavailable()
 	}
 	account, _, _ := strings.Cut(c.record.AgentID, ".")
 	woken, leave, ok := b.waiting.join(id, account)
@@ -123,17 +125,17 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, ask
 		return subjects.Faultf(subjects.CodeBusy, "too many calls wait for the user's answer already, so this one was not asked about; answer some with conclave approve, then try again")
 	}
 	defer leave()
-	if fault := b.storeQuestion(ctx, out, c, id, open, taint); fault != nil {
+	if fault := b.storeApproval(ctx, out, c, id, open, taint); fault != nil {
 		return fault
 	}
 	return b.awaitAnswer(ctx, out, id, c.tool, woken)
 }
 
-// questionID is the name of the question about a call. The same call with the same arguments has the same one. When a
+// approvalID is the name of the question about a call. The same call with the same arguments has the same one. When a
 // question of that name was about less than what is asked now, its answer does not serve, and this is another.
-func (b *Broker) questionID(ctx context.Context, out actor.Out, c call, open []policy.Question) (string, error) {
-	id := nameOf(c.key(), c.session, c.tool, c.record.ParamsHash)
-	q, _, err := readQuestion(ctx, out.Store(bucketApprovals), id)
+func (b *Broker) approvalID(ctx context.Context, out actor.Out, c call, open []policy.Question) (string, error) {
+	id := hashParts(c.key(), c.session, c.tool, c.record.ParamsHash)
+	q, _, err := readApproval(ctx, out.Store(bucketApprovals), id)
 	switch {
 	case errors.Is(err, actor.ErrNotFound):
 		return id, nil
@@ -148,11 +150,11 @@ func (b *Broker) questionID(ctx context.Context, out actor.Out, c call, open []p
 		parts = append(parts, o.Sinks...)
 		parts = append(parts, "")
 	}
-	return nameOf(parts...), nil
+	return hashParts(parts...), nil
 }
 
-// nameOf makes a token of parts. Each is preceded by its length, so that none can run into the next.
-func nameOf(parts ...string) string {
+// hashParts makes a token of parts. Each is preceded by its length, so that none can run into the next.
+func hashParts(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
 		fmt.Fprintf(h, "%d:%s", len(p), p)
@@ -160,53 +162,53 @@ func nameOf(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// storeQuestion writes the question down, then tells the user. One that is there already is not told again.
-func (b *Broker) storeQuestion(ctx context.Context, out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) *subjects.Fault {
+// storeApproval writes the question down, then tells the user. One that is there already is not told again.
+func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) *subjects.Fault {
 	store := out.Store(bucketApprovals)
-	q := b.newQuestion(out, c, id, open, taint)
+	q := b.newApproval(out, c, id, open, taint)
 	if data, err := json.Marshal(q); err != nil || len(data) > subjects.ApprovalRequestEvent.Limit() {
 		return subjects.Faultf(subjects.CodeTooLarge, "the call of %s is too large to be shown to the user, so it is refused; ask for less at once", c.tool)
 	}
-	rev, err := putQuestion(ctx, store, q, 0)
+	rev, err := putApproval(ctx, store, q, 0)
 	for errors.Is(err, actor.ErrChanged) {
-		var old question
-		old, rev, err = readQuestion(ctx, store, id)
+		var old storedApproval
+		old, rev, err = readApproval(ctx, store, id)
 		switch {
 		case err != nil:
 		case old.Call != q.Call || old.SessionID != q.SessionID || old.Tool != q.Tool || old.Params != q.Params:
-			return refusal(subjects.CodeDenied, ruleUnreadable, "another question has this call's name, so nobody can answer it; ask again under another call_id")
-		case old.State == subjects.ApprovalApproved && out.Now().Sub(old.Decided) > answerHolds:
-			rev, err = putQuestion(ctx, store, q, rev) // an old yes is none: it is asked anew
+			return approvalFault(subjects.CodeDenied, ruleUnreadable, "another question has this call's name, so nobody can answer it; ask again under another call_id")
+		case old.State == subjects.ApprovalApproved && out.Now().Sub(old.Decided) > approvalTTL:
+			rev, err = putApproval(ctx, store, q, rev) // an old yes is none: it is asked anew
 		default:
 			q = old
 		}
 	}
 	if err == nil && q.State == subjects.ApprovalPending && !q.Told {
-		err = b.tellPerson(ctx, out, q, rev)
+		err = b.publishRequest(ctx, out, q, rev)
 	}
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return stillOpen(id, c.tool)
+		return pendingFault(id, c.tool)
 	}
 	out.LogError(fmt.Errorf("asking the user about %s: %w", c.tool, err))
-	return unaskable()
+	return approvalsUnavailable()
 }
 
-func (b *Broker) newQuestion(out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) question {
+func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) storedApproval {
 	wait := cmp.Or(b.cfg.ApprovalWait, b.rules.Load().Manifest.Approvals.Expires, defaultApprovalWait)
 	now := out.Now()
-	q := question{Call: c.key(), Params: c.record.ParamsHash, Event: out.NewID()}
+	q := storedApproval{Call: c.key(), Params: c.record.ParamsHash, Event: out.NewID()}
 	q.State = subjects.ApprovalPending
 	q.ApprovalRequest = subjects.ApprovalRequest{
 		ID: id, SessionID: c.session, QueryID: c.query, Caller: c.record.AgentID, Type: c.typ, Tool: c.tool, Args: c.args,
-		Layer: open[0].Layer, Rule: open[0].Rule, Reason: reasons(open), Taint: taint, Asked: now, Expires: now.Add(wait),
+		Layer: open[0].Layer, Rule: open[0].Rule, Reason: joinReasons(open), Taint: taint, Asked: now, Expires: now.Add(wait),
 	}
 	for _, o := range open {
-		q.Asks = append(q.Asks, askingOf(o))
+		q.Asks = append(q.Asks, newApprovalAsk(o))
 	}
-	if q.rememberable() { // what is not shown here is not remembered either
+	if q.isRememberable() { // what is not shown here is not remembered either
 		for _, a := range q.Asks {
 			for _, s := range a.Sinks {
 				if !slices.Contains(q.Sinks, s) {
@@ -218,8 +220,8 @@ func (b *Broker) newQuestion(out actor.Out, c call, id string, open []policy.Que
 	return q
 }
 
-// reasons is all that the layers ask, on one line.
-func reasons(open []policy.Question) string {
+// joinReasons is all that the layers ask, on one line.
+func joinReasons(open []policy.Question) string {
 	if len(open) == 1 {
 		return text.OneLine(open[0].Reason, maxReason)
 	}
@@ -230,9 +232,9 @@ func reasons(open []policy.Question) string {
 	return strings.Join(parts, " ")
 }
 
-// tellPerson says that there is a question. A crash before it is noted makes the next caller say it again under the same
+// publishRequest says that there is a question. A crash before it is noted makes the next caller say it again under the same
 // id, and it is stored once.
-func (b *Broker) tellPerson(ctx context.Context, out actor.Out, q question, rev uint64) error {
+func (b *Broker) publishRequest(ctx context.Context, out actor.Out, q storedApproval, rev uint64) error {
 	topic, err := subjects.ApprovalRequestEvent.With(q.ID)
 	if err != nil {
 		return err
@@ -241,7 +243,7 @@ func (b *Broker) tellPerson(ctx context.Context, out actor.Out, q question, rev 
 		return err
 	}
 	q.Told = true
-	_, err = putQuestion(ctx, out.Store(bucketApprovals), q, rev)
+	_, err = putApproval(ctx, out.Store(bucketApprovals), q, rev)
 	if errors.Is(err, actor.ErrChanged) {
 		return nil // it was answered in the meantime, or another caller has told of it too
 	}
@@ -251,27 +253,27 @@ func (b *Broker) tellPerson(ctx context.Context, out actor.Out, q question, rev 
 // awaitAnswer waits until the question has an end, or the caller's time is over.
 func (b *Broker) awaitAnswer(ctx context.Context, out actor.Out, id, tool string, woken <-chan struct{}) *subjects.Fault {
 	store := out.Store(bucketApprovals)
-	look := time.NewTicker(lookAgain)
-	defer look.Stop()
-	over := time.NewTimer(time.Hour)
-	over.Stop()
-	defer over.Stop()
-	var timed, due bool
-	for blind := 0; ; {
-		q, rev, err := readQuestion(ctx, store, id)
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	expiry := time.NewTimer(time.Hour)
+	expiry.Stop()
+	defer expiry.Stop()
+	var armed, due bool
+	for failures := 0; ; {
+		q, rev, err := readApproval(ctx, store, id)
 		left := q.Expires.Sub(out.Now())
 		switch {
 		case ctx.Err() != nil:
-			return stillOpen(id, tool)
+			return pendingFault(id, tool)
 		case err != nil:
-			if blind++; blind >= maxBlind {
+			if failures++; failures >= maxReadFailures {
 				out.LogError(fmt.Errorf("waiting for the user's answer about %s: %w", tool, err))
-				return unaskable()
+				return approvalsUnavailable()
 			}
 		case q.State != subjects.ApprovalPending:
-			return q.outcome()
+			return q.fault()
 		case due || left <= 0:
-			err := b.expire(ctx, store, q, rev)
+			err := b.storeExpiry(ctx, store, q, rev)
 			if errors.Is(err, actor.ErrChanged) {
 				continue // somebody was first
 			}
@@ -280,35 +282,35 @@ func (b *Broker) awaitAnswer(ctx context.Context, out actor.Out, id, tool string
 			}
 			q.State = subjects.ApprovalExpired
 			b.publishDecision(ctx, out, q, false)
-			return q.outcome()
+			return q.fault()
 		default:
-			blind = 0
-			if !timed {
-				timed = true
-				over.Reset(left)
+			failures = 0
+			if !armed {
+				armed = true
+				expiry.Reset(left)
 			}
 		}
 		select {
 		case <-woken:
-		case <-look.C:
-		case <-over.C:
+		case <-poll.C:
+		case <-expiry.C:
 			due = true
 		case <-ctx.Done():
 		}
 	}
 }
 
-// expire writes down that nobody answered, unless somebody was first. The caller's patience does not cut it short.
-func (b *Broker) expire(ctx context.Context, store actor.Store, q question, rev uint64) error {
+// storeExpiry writes down that nobody answered, unless somebody was first. The caller's patience does not cut it short.
+func (b *Broker) storeExpiry(ctx context.Context, store actor.Store, q storedApproval, rev uint64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	q.State, q.Decided = subjects.ApprovalExpired, q.Expires
-	_, err := putQuestion(ctx, store, q, rev)
+	_, err := putApproval(ctx, store, q, rev)
 	return err
 }
 
 // publishDecision tells everybody who watches that a question has an end.
-func (b *Broker) publishDecision(ctx context.Context, out actor.Out, q question, accepted bool) subjects.ApprovalReply {
+func (b *Broker) publishDecision(ctx context.Context, out actor.Out, q storedApproval, accepted bool) subjects.ApprovalReply {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	reply := q.reply(q.State, accepted)
@@ -322,36 +324,36 @@ func (b *Broker) publishDecision(ctx context.Context, out actor.Out, q question,
 	return reply
 }
 
-// outcome is what the end of a question means for its call.
-func (q question) outcome() *subjects.Fault {
+// fault is what the end of a question means for its call.
+func (q storedApproval) fault() *subjects.Fault {
 	switch q.State {
 	case subjects.ApprovalApproved:
 		return nil
 	case subjects.ApprovalDenied:
-		return refusal(subjects.CodeNotApproved, ruleDenied, fmt.Sprintf("the user was asked about this call of %s and said no", q.Tool))
+		return approvalFault(subjects.CodeNotApproved, ruleDenied, fmt.Sprintf("the user was asked about this call of %s and said no", q.Tool))
 	case subjects.ApprovalExpired:
-		return refusal(subjects.CodeUnanswered, ruleExpired, fmt.Sprintf("the user was asked about this call of %s and nobody answered in time, so it was not run; nobody said no. "+
+		return approvalFault(subjects.CodeUnanswered, ruleExpired, fmt.Sprintf("the user was asked about this call of %s and nobody answered in time, so it was not run; nobody said no. "+
 			"Ask again, and answer with conclave approve or on the page; conclave approve --watch shows each question as it comes", q.Tool))
 	}
-	return refusal(subjects.CodeDenied, ruleUnreadable, "the answer cannot be read, and that is a no")
+	return approvalFault(subjects.CodeDenied, ruleUnreadable, "the answer cannot be read, and that is a no")
 }
 
-// stillOpen tells a caller whose own time is over that the question stands.
-func stillOpen(id, tool string) *subjects.Fault {
-	return refusal(subjects.CodeUnanswered, rulePending, fmt.Sprintf("the user was asked about this call of %s and has not answered yet; the question is still open: "+
+// pendingFault tells a caller whose own time is over that the question stands.
+func pendingFault(id, tool string) *subjects.Fault {
+	return approvalFault(subjects.CodeUnanswered, rulePending, fmt.Sprintf("the user was asked about this call of %s and has not answered yet; the question is still open: "+
 		"answer with conclave approve %s, then ask again under the same call_id", tool, id))
 }
 
-// unaskable refuses a call because its question cannot be kept.
-func unaskable() *subjects.Fault {
+// approvalsUnavailable refuses a call because its question cannot be kept.
+func approvalsUnavailable() *subjects.Fault {
 	return subjects.Faultf(subjects.CodeUnavailable, "the user cannot be asked: the questions cannot be stored or read; nothing was run. See conclave doctor")
 }
 
-func refusal(code, rule, reason string) *subjects.Fault {
+func approvalFault(code, rule, reason string) *subjects.Fault {
 	return &subjects.Fault{Code: code, Text: reason, Denial: &subjects.Denial{Layer: layerApproval, Rule: rule, Reason: reason}}
 }
 
-func putQuestion(ctx context.Context, s actor.Store, q question, rev uint64) (uint64, error) {
+func putApproval(ctx context.Context, s actor.Store, q storedApproval, rev uint64) (uint64, error) {
 	data, err := json.Marshal(q)
 	if err != nil {
 		return 0, err
@@ -359,62 +361,62 @@ func putQuestion(ctx context.Context, s actor.Store, q question, rev uint64) (ui
 	return s.Put(ctx, q.ID, data, rev)
 }
 
-// readQuestion reads one. The key is the authority on its name, and a state that nobody knows is no yes.
-func readQuestion(ctx context.Context, s actor.Store, id string) (q question, rev uint64, err error) {
+// readApproval reads one. The key is the authority on its name, and a state that nobody knows is no yes.
+func readApproval(ctx context.Context, s actor.Store, id string) (q storedApproval, rev uint64, err error) {
 	data, rev, err := s.Get(ctx, id)
 	if err != nil {
 		return q, 0, err
 	}
 	if err := json.Unmarshal(data, &q); err != nil {
-		return question{}, 0, fmt.Errorf("question %s: %w: %w", id, errDamaged, err)
+		return storedApproval{}, 0, fmt.Errorf("question %s: %w: %w", id, errCorrupt, err)
 	}
 	q.ID = id
 	return q, rev, nil
 }
 
-// waiting are the calls that wait for the user in this broker. The zero value is ready.
-type waiting struct {
-	mu   sync.Mutex
-	on   map[string]map[chan struct{}]bool // by question
-	held map[string]int                    // by account
-	all  int
+// waitingCalls are the calls that wait for the user in this broker. The zero value is ready.
+type waitingCalls struct {
+	mu         sync.Mutex
+	byApproval map[string]map[chan struct{}]bool // by question
+	byAccount  map[string]int                    // by account
+	total      int
 }
 
 // join waits for a question's end. ok is false when too many wait already.
-func (w *waiting) join(id, account string) (woken <-chan struct{}, leave func(), ok bool) {
+func (w *waitingCalls) join(id, account string) (woken <-chan struct{}, leave func(), ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.all >= maxWaiting || w.held[account] >= maxWaitingOf {
+	if w.total >= maxWaiting || w.byAccount[account] >= maxWaitingPerAccount {
 		return nil, nil, false
 	}
-	if w.on == nil {
-		w.on, w.held = map[string]map[chan struct{}]bool{}, map[string]int{}
+	if w.byApproval == nil {
+		w.byApproval, w.byAccount = map[string]map[chan struct{}]bool{}, map[string]int{}
 	}
-	if w.on[id] == nil {
-		w.on[id] = map[chan struct{}]bool{}
+	if w.byApproval[id] == nil {
+		w.byApproval[id] = map[chan struct{}]bool{}
 	}
 	c := make(chan struct{}, 1)
-	w.on[id][c] = true
-	w.all++
-	w.held[account]++
+	w.byApproval[id][c] = true
+	w.total++
+	w.byAccount[account]++
 	return c, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if delete(w.on[id], c); len(w.on[id]) == 0 {
-			delete(w.on, id)
+		if delete(w.byApproval[id], c); len(w.byApproval[id]) == 0 {
+			delete(w.byApproval, id)
 		}
-		w.all--
-		if w.held[account]--; w.held[account] == 0 {
-			delete(w.held, account)
+		w.total--
+		if w.byAccount[account]--; w.byAccount[account] == 0 {
+			delete(w.byAccount, account)
 		}
 	}, true
 }
 
 // wake tells those who wait for a question to look.
-func (w *waiting) wake(id string) {
+func (w *waitingCalls) wake(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for c := range w.on[id] {
+	for c := range w.byApproval[id] {
 		select {
 		case c <- struct{}{}:
 		default: // it will look anyway

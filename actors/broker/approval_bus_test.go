@@ -20,18 +20,18 @@ import (
 	"conclave/subjects"
 )
 
-// wary asks the user about every call, and says where it goes.
-type wary struct{}
+// alwaysAskLayer asks the user about every call, and says where it goes.
+type alwaysAskLayer struct{}
 
-func (wary) Name() string { return "wary" }
+func (alwaysAskLayer) Name() string { return "wary" }
 
-func (wary) Judge(_ context.Context, c policy.Call) policy.Verdict {
+func (alwaysAskLayer) Judge(_ context.Context, c policy.Call) policy.Verdict {
 	return policy.Ask("sends", "it would send", string(c.Args))
 }
 
-// startWary runs a broker that asks the user about every call. Closing the connection is how it is killed: it is then
+// startAskingBroker runs a broker that asks the user about every call. Closing the connection is how it is killed: it is then
 // started anew.
-func (w *town) startWary(wait time.Duration) (kill func()) {
+func (w *busFixture) startAskingBroker(wait time.Duration) (kill func()) {
 	w.t.Helper()
 	var mu sync.Mutex
 	var last *nats.Conn
@@ -47,8 +47,8 @@ func (w *town) startWary(wait time.Duration) (kill func()) {
 		if err != nil {
 			return nil, err
 		}
-		cfg := broker.Config{CallTimeout: patience, AuditTimeout: 5 * time.Second, ApprovalWait: wait}
-		book := policy.NewActiveRules(policy.Rules{Manifest: manifest(w.t), Chain: policy.Chain{wary{}}})
+		cfg := broker.Config{CallTimeout: testTimeout, AuditTimeout: 5 * time.Second, ApprovalWait: wait}
+		book := policy.NewActiveRules(policy.Rules{Manifest: parseTestManifest(w.t), Chain: policy.Chain{alwaysAskLayer{}}})
 		return broker.New(cfg, book, a, h, []broker.Known{w.known}), nil
 	}}
 	s, err := actor.Supervise(w.t.Context(), spec, w.Dial, actor.Config{DrainTimeout: 100 * time.Millisecond})
@@ -63,26 +63,26 @@ func (w *town) startWary(wait time.Duration) (kill func()) {
 	}
 }
 
-// person hears questions and answers them, on the role's own connection.
-type person struct {
-	asker
+// userAccount hears questions and answers them, on the role's own connection.
+type userAccount struct {
+	toolClient
 	questions chan subjects.ApprovalRequest
 	decisions chan subjects.ApprovalReply
 }
 
-func (w *town) person(role string) person {
+func (w *busFixture) userClient(role string) userAccount {
 	w.t.Helper()
-	p := person{w.asker(role), make(chan subjects.ApprovalRequest, 64), make(chan subjects.ApprovalReply, 64)}
+	p := userAccount{w.client(role), make(chan subjects.ApprovalRequest, 64), make(chan subjects.ApprovalReply, 64)}
 	nc := w.Connect(role)
-	hearOn(w.t, nc, subjects.ApprovalRequestEvent, p.questions)
-	hearOn(w.t, nc, subjects.ApprovalDecisionEvent, p.decisions)
+	subscribeTo(w.t, nc, subjects.ApprovalRequestEvent, p.questions)
+	subscribeTo(w.t, nc, subjects.ApprovalDecisionEvent, p.decisions)
 	if err := bus.ConfirmSubscriptions(w.t.Context(), nc); err != nil {
 		w.t.Fatal(err)
 	}
 	return p
 }
 
-func hearOn[T any](t *testing.T, nc *nats.Conn, topic subjects.Topic[T], to chan T) {
+func subscribeTo[T any](t *testing.T, nc *nats.Conn, topic subjects.Topic[T], to chan T) {
 	t.Helper()
 	if _, err := nc.Subscribe(topic.LiveSubject(), func(m *nats.Msg) {
 		if m.Header.Get("Nats-Stream") == "" {
@@ -98,23 +98,23 @@ func hearOn[T any](t *testing.T, nc *nats.Conn, topic subjects.Topic[T], to chan
 	}
 }
 
-func comes[T any](t *testing.T, c <-chan T) (v T) {
+func receive[T any](t *testing.T, c <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("it did not come")
 	}
 	return v
 }
 
-func (p person) answer(id string, d subjects.ApprovalDecision) subjects.ApprovalReply {
+func (p userAccount) answer(id string, d subjects.ApprovalDecision) subjects.ApprovalReply {
 	p.t.Helper()
 	s, err := subjects.ApprovalDecisionService.With(id)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.t.Context(), testTimeout)
 	defer cancel()
 	r, err := actor.Ask(ctx, p.out, s, d)
 	if err != nil {
@@ -124,9 +124,9 @@ func (p person) answer(id string, d subjects.ApprovalDecision) subjects.Approval
 }
 
 // list asks until a broker answers.
-func (p person) list(all bool) subjects.ApprovalList {
+func (p userAccount) list(all bool) subjects.ApprovalList {
 	p.t.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(testTimeout); ; {
 		ctx, cancel := context.WithTimeout(p.t.Context(), time.Second)
 		l, err := actor.Ask(ctx, p.out, subjects.ApprovalListService, subjects.ApprovalQuery{All: all})
 		cancel()
@@ -139,15 +139,15 @@ func (p person) list(all bool) subjects.ApprovalList {
 	}
 }
 
-// calling asks for the clock in the background, until ctx ends.
-func (a asker) calling(ctx context.Context, id string) <-chan subjects.ToolResult {
+// startCall asks for the clock in the background, until ctx ends.
+func (a toolClient) startCall(ctx context.Context, id string) <-chan subjects.ToolResult {
 	a.t.Helper()
 	got := make(chan subjects.ToolResult, 1)
 	s, err := subjects.ToolRequestService.With("get_datetime")
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, testTimeout)
 	go func() {
 		defer cancel()
 		res, err := actor.Ask(ctx, a.out.WithIDs("s1", "q1"), s, subjects.ToolRequest{CallID: id, Args: json.RawMessage(`{"timezone":"UTC"}`)})
@@ -162,21 +162,21 @@ func (a asker) calling(ctx context.Context, id string) <-chan subjects.ToolResul
 	return got
 }
 
-// decisions are the records of answers alone.
-func decisions(recs []subjects.AuditRecord) (out []string) {
+// decisionPhases are the records of answers alone.
+func decisionPhases(recs []subjects.AuditRecord) (out []string) {
 	return phases(slices.DeleteFunc(slices.Clone(recs), func(r subjects.AuditRecord) bool { return !strings.HasPrefix(r.Action, "approval.") }))
 }
 
 func TestBusApproval(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
-	tool := &standIn{schema: clock}
+	w := newBusFixture(t)
+	tool := &fakeTool{schema: clock}
 	w.startTool(tool)
-	w.startWary(0)
-	user, page, agent := w.person("user"), w.person("gateway"), w.asker("generator")
+	w.startAskingBroker(0)
+	user, page, agent := w.userClient("user"), w.userClient("gateway"), w.client("generator")
 
-	got := agent.calling(t.Context(), "c1")
-	q := comes(t, user.questions)
+	got := agent.startCall(t.Context(), "c1")
+	q := receive(t, user.questions)
 	if q.Caller != "generator" || q.Tool != "get_datetime" || string(q.Args) != `{"timezone":"UTC"}` || q.Rule != "sends" || q.Layer != "wary" || q.SessionID != "s1" || q.Expires.Sub(q.Asked) != 5*time.Minute {
 		t.Errorf("%+v", q)
 	}
@@ -195,14 +195,14 @@ func TestBusApproval(t *testing.T) {
 	if r := user.answer("0123456789abcdef", subjects.ApprovalDecision{Approve: true}); r.Accepted || r.State != "unknown" {
 		t.Errorf("an answer to nothing: %+v", r)
 	}
-	if res := comes(t, got); res.Error != nil || tool.runs.Load() != 1 {
+	if res := receive(t, got); res.Error != nil || tool.runs.Load() != 1 {
 		t.Fatalf("%+v, %d runs", res, tool.runs.Load())
 	}
-	if d := comes(t, user.decisions); d.ID != q.ID || d.State != "approved" || !d.Accepted {
+	if d := receive(t, user.decisions); d.ID != q.ID || d.State != "approved" || !d.Accepted {
 		t.Errorf("%+v", d)
 	}
 	// Remembered: nobody is asked.
-	if res := comes(t, agent.calling(t.Context(), "c2")); res.Error != nil || tool.runs.Load() != 2 || len(user.questions) != 0 {
+	if res := receive(t, agent.startCall(t.Context(), "c2")); res.Error != nil || tool.runs.Load() != 2 || len(user.questions) != 0 {
 		t.Errorf("%+v, %d runs, %d questions", res, tool.runs.Load(), len(user.questions))
 	}
 	// Revoked: the user is asked again, and says no.
@@ -210,39 +210,39 @@ func TestBusApproval(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	if done, err := actor.Ask(ctx, user.out, revoke, subjects.Empty{}); err != nil || !done.OK {
 		t.Fatal(done, err)
 	}
-	got = agent.calling(t.Context(), "c3")
-	if r := user.answer(comes(t, user.questions).ID, subjects.ApprovalDecision{}); !r.Accepted {
+	got = agent.startCall(t.Context(), "c3")
+	if r := user.answer(receive(t, user.questions).ID, subjects.ApprovalDecision{}); !r.Accepted {
 		t.Errorf("%+v", r)
 	}
-	if res := comes(t, got); res.Error == nil || res.Error.Code != subjects.CodeNotApproved || res.Error.Denial == nil || res.Error.Denial.Layer != "approval" || tool.runs.Load() != 2 {
+	if res := receive(t, got); res.Error == nil || res.Error.Code != subjects.CodeNotApproved || res.Error.Denial == nil || res.Error.Denial.Layer != "approval" || tool.runs.Load() != 2 {
 		t.Errorf("%+v, %d runs", res, tool.runs.Load())
 	}
 	rep, recs := w.verified()
 	want := []string{
 		"before allowed always", "after ok always", "before refused approved", "before refused unknown", "before allowed wary: sends", "after ok wary: sends", "before denied once",
 	}
-	if got := decisions(recs); !slices.Equal(got, want) || rep.Pending != 0 || rep.Unfinished != 0 {
+	if got := decisionPhases(recs); !slices.Equal(got, want) || rep.Pending != 0 || rep.Unfinished != 0 {
 		t.Errorf("%q\n%+v", got, rep)
 	}
 }
 
 func TestBusApprovalExpires(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
-	tool := &standIn{schema: clock}
+	w := newBusFixture(t)
+	tool := &fakeTool{schema: clock}
 	w.startTool(tool)
-	w.startWary(50 * time.Millisecond)
-	user := w.person("user")
-	res := comes(t, w.asker("generator").calling(t.Context(), "c1"))
+	w.startAskingBroker(50 * time.Millisecond)
+	user := w.userClient("user")
+	res := receive(t, w.client("generator").startCall(t.Context(), "c1"))
 	if res.Error == nil || res.Error.Code != subjects.CodeUnanswered || res.Error.Denial == nil || res.Error.Denial.Rule != "expired" || tool.runs.Load() != 0 {
 		t.Fatalf("%+v, %d runs", res, tool.runs.Load())
 	}
-	q := comes(t, user.questions)
+	q := receive(t, user.questions)
 	if r := user.answer(q.ID, subjects.ApprovalDecision{Approve: true}); r.Accepted || r.State != "expired" {
 		t.Errorf("%+v", r)
 	}
@@ -254,15 +254,15 @@ func TestBusApprovalExpires(t *testing.T) {
 // The broker dies with a question open. The next one takes the answer, and who asks again gets what he asked for, once.
 func TestBusApprovalRestart(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
+	w := newBusFixture(t)
 	w.known.Effects = policy.Declare(policy.Mutate)
-	tool := &standIn{schema: clock}
+	tool := &fakeTool{schema: clock}
 	w.startTool(tool)
-	kill := w.startWary(0)
-	user, agent := w.person("user"), w.asker("generator")
+	kill := w.startAskingBroker(0)
+	user, agent := w.userClient("user"), w.client("generator")
 	ctx, giveUp := context.WithCancel(t.Context())
-	got := agent.calling(ctx, "c1")
-	q := comes(t, user.questions)
+	got := agent.startCall(ctx, "c1")
+	q := receive(t, user.questions)
 	kill()
 	giveUp() // the caller has crashed as well
 	<-got
@@ -273,32 +273,32 @@ func TestBusApprovalRestart(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	for range 3 {
-		if res := comes(t, agent.calling(t.Context(), "c1")); res.Error != nil || tool.runs.Load() != 1 {
+		if res := receive(t, agent.startCall(t.Context(), "c1")); res.Error != nil || tool.runs.Load() != 1 {
 			t.Errorf("%+v, %d runs", res, tool.runs.Load())
 		}
 	}
 	if len(user.questions) != 0 {
 		t.Errorf("asked again: %+v", <-user.questions)
 	}
-	if _, recs := w.verified(); !slices.Equal(decisions(recs), []string{"before allowed once", "after ok once"}) {
-		t.Errorf("%q", decisions(recs))
+	if _, recs := w.verified(); !slices.Equal(decisionPhases(recs), []string{"before allowed once", "after ok once"}) {
+		t.Errorf("%q", decisionPhases(recs))
 	}
 }
 
 // Two brokers, two people, at once: one answer holds, whichever broker took it, and the call hears of it.
 func TestBusApprovalRace(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
-	w.startTool(&standIn{schema: clock})
-	w.startWary(0)
-	w.startWary(0)
-	user, page, agent := w.person("user"), w.person("gateway"), w.asker("generator")
+	w := newBusFixture(t)
+	w.startTool(&fakeTool{schema: clock})
+	w.startAskingBroker(0)
+	w.startAskingBroker(0)
+	user, page, agent := w.userClient("user"), w.userClient("gateway"), w.client("generator")
 	for round := range 5 {
-		got := agent.calling(t.Context(), "c"+string(rune('a'+round)))
-		q := comes(t, user.questions)
+		got := agent.startCall(t.Context(), "c"+string(rune('a'+round)))
+		q := receive(t, user.questions)
 		var wg sync.WaitGroup
 		replies := make([]subjects.ApprovalReply, 4)
-		for i, p := range []person{user, page, user, page} {
+		for i, p := range []userAccount{user, page, user, page} {
 			wg.Go(func() { replies[i] = p.answer(q.ID, subjects.ApprovalDecision{Approve: i%2 == 0}) })
 		}
 		wg.Wait()
@@ -311,7 +311,7 @@ func TestBusApprovalRace(t *testing.T) {
 				t.Errorf("told differently: %+v", replies)
 			}
 		}
-		if res := comes(t, got); taken != 1 || (res.Error == nil) != (replies[0].State == "approved") {
+		if res := receive(t, got); taken != 1 || (res.Error == nil) != (replies[0].State == "approved") {
 			t.Errorf("%d taken, %s, %+v", taken, replies[0].State, res.Error)
 		}
 	}
@@ -321,13 +321,13 @@ func TestBusApprovalRace(t *testing.T) {
 // An agent cannot answer: the server does not let it speak there, nor hear what is asked.
 func TestBusApprovalNotByAgents(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
-	tool := &standIn{schema: clock}
+	w := newBusFixture(t)
+	tool := &fakeTool{schema: clock}
 	w.startTool(tool)
-	w.startWary(300 * time.Millisecond)
-	user := w.person("user")
-	got := w.asker("generator").calling(t.Context(), "c1")
-	q := comes(t, user.questions)
+	w.startAskingBroker(300 * time.Millisecond)
+	user := w.userClient("user")
+	got := w.client("generator").startCall(t.Context(), "c1")
+	q := receive(t, user.questions)
 	for _, role := range []string{"generator", "operator", "committee", "tool_get_datetime"} {
 		nc := w.Connect(role)
 		for _, subject := range []string{"approval.decision." + q.ID, "ctl.user.approval.decision." + q.ID, "event.approval.decision." + q.ID} {
@@ -340,10 +340,10 @@ func TestBusApprovalNotByAgents(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if res := comes(t, got); res.Error == nil || res.Error.Code != subjects.CodeUnanswered || tool.runs.Load() != 0 {
+	if res := receive(t, got); res.Error == nil || res.Error.Code != subjects.CodeUnanswered || tool.runs.Load() != 0 {
 		t.Errorf("%+v, %d runs", res, tool.runs.Load())
 	}
-	if _, recs := w.verified(); len(decisions(recs)) != 0 {
-		t.Errorf("%q", decisions(recs))
+	if _, recs := w.verified(); len(decisionPhases(recs)) != 0 {
+		t.Errorf("%q", decisionPhases(recs))
 	}
 }

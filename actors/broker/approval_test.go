@@ -20,8 +20,8 @@ import (
 // approvalFixture is a broker that does nothing but ask the user, with a recorder around it.
 type approvalFixture struct {
 	*Broker
-	rec  actortest.Recorder
-	told chan string // ids of questions that the user was told of
+	rec       actortest.Recorder
+	published chan string // ids of questions that the user was told of
 
 	mu      sync.Mutex
 	records []subjects.AuditRecord
@@ -31,12 +31,12 @@ type approvalFixture struct {
 var noon = time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
 
 func newApprovalFixture(wait time.Duration) *approvalFixture {
-	d := &approvalFixture{told: make(chan string, 1024), refuse: map[string]error{}}
+	d := &approvalFixture{published: make(chan string, 1024), refuse: map[string]error{}}
 	d.Broker = &Broker{cfg: Config{AuditTimeout: time.Second, ApprovalWait: wait}, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Second}}
 	d.rec.Time = noon
 	d.rec.FailPublish = func(subject string) error {
 		if id, ok := strings.CutPrefix(subject, "event.approval.request."); ok {
-			d.told <- id
+			d.published <- id
 		}
 		return nil
 	}
@@ -46,8 +46,8 @@ func newApprovalFixture(wait time.Duration) *approvalFixture {
 // Routes are those that the user speaks to.
 func (d *approvalFixture) Routes() []actor.Route {
 	return []actor.Route{
-		actor.Serve(subjects.ApprovalDecisionService, d.onAnswer, d.gate.OnReject(actionDecision, nil)),
-		actor.Serve(subjects.ApprovalListService, d.onApprovals),
+		actor.Serve(subjects.ApprovalDecisionService, d.onDecision, d.gate.OnReject(actionDecision, nil)),
+		actor.Serve(subjects.ApprovalListService, d.onListApprovals),
 		actor.Serve(subjects.ApprovalRevoke, d.onRevoke),
 	}
 }
@@ -76,22 +76,22 @@ func (d *approvalFixture) audited() (out []string) {
 	return out
 }
 
-// sending is a call that would send something.
-func sending() call {
+// egressCall is a call that would send something.
+func egressCall() call {
 	return call{
 		id: "c1", tool: "web_fetch", args: json.RawMessage(`{"url":"https://example.org/?q=a"}`), query: "q1", session: "s1", typ: "assistant",
 		record: subjects.AuditRecord{AgentID: "generator", ParamsHash: "h1"},
 	}
 }
 
-func sends(sinks ...string) []policy.Question {
+func egressQuestion(sinks ...string) []policy.Question {
 	return []policy.Question{{Layer: "flow", Rule: "flow.egress", Reason: "it would send to " + strings.Join(sinks, ", "), Sinks: sinks}}
 }
 
 const place = "https://example.org/?q=a"
 
-// ask runs approve, and says what came of it on the channel.
-func (d *approvalFixture) ask(t testing.TB, c call, asks []policy.Question) <-chan *subjects.Fault {
+// requestAsync runs approve, and says what came of it on the channel.
+func (d *approvalFixture) requestAsync(t testing.TB, c call, asks []policy.Question) <-chan *subjects.Fault {
 	t.Helper()
 	got := make(chan *subjects.Fault, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -102,12 +102,12 @@ func (d *approvalFixture) ask(t testing.TB, c call, asks []policy.Question) <-ch
 	return got
 }
 
-func (d *approvalFixture) say(t testing.TB, id string, body any) (subjects.ApprovalReply, error) {
+func (d *approvalFixture) decide(t testing.TB, id string, body any) (subjects.ApprovalReply, error) {
 	t.Helper()
-	return d.sayAs(t, "user", id, body)
+	return d.decideAs(t, "user", id, body)
 }
 
-func (d *approvalFixture) sayAs(t testing.TB, who, id string, body any) (subjects.ApprovalReply, error) {
+func (d *approvalFixture) decideAs(t testing.TB, who, id string, body any) (subjects.ApprovalReply, error) {
 	t.Helper()
 	raw, err := d.rec.Deliver(t, d, actortest.Message{Subject: "ctl." + who + ".approval.decision." + id, Body: body})
 	var reply subjects.ApprovalReply
@@ -119,12 +119,12 @@ func (d *approvalFixture) sayAs(t testing.TB, who, id string, body any) (subject
 	return reply, err
 }
 
-// asked is a question that was asked and waits: its id, and where its end will be.
-func (d *approvalFixture) asked(t testing.TB, c call, asks []policy.Question) (string, <-chan *subjects.Fault) {
+// startApproval is a question that was asked and waits: its id, and where its end will be.
+func (d *approvalFixture) startApproval(t testing.TB, c call, asks []policy.Question) (string, <-chan *subjects.Fault) {
 	t.Helper()
-	got := d.ask(t, c, asks)
+	got := d.requestAsync(t, c, asks)
 	select {
-	case id := <-d.told:
+	case id := <-d.published:
 		return id, got
 	case f := <-got:
 		t.Fatalf("it did not wait: %v", f)
@@ -134,9 +134,9 @@ func (d *approvalFixture) asked(t testing.TB, c call, asks []policy.Question) (s
 	panic("unreachable")
 }
 
-func (d *approvalFixture) stored(t testing.TB, id string) question {
+func (d *approvalFixture) storedApproval(t testing.TB, id string) storedApproval {
 	t.Helper()
-	q, _, err := readQuestion(t.Context(), d.rec.Out().Store(bucketApprovals), id)
+	q, _, err := readApproval(t.Context(), d.rec.Out().Store(bucketApprovals), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func verdict(f *subjects.Fault) string {
 	return f.Code + " " + f.Denial.Layer + ": " + f.Denial.Rule
 }
 
-func TestApprove(t *testing.T) {
+func TestRequestApproval(t *testing.T) {
 	t.Parallel()
 	yes, no := subjects.ApprovalDecision{Approve: true}, subjects.ApprovalDecision{}
 	for _, tt := range []struct {
@@ -181,10 +181,10 @@ func TestApprove(t *testing.T) {
 			}
 			defer cancel()
 			got := make(chan *subjects.Fault, 1)
-			go func() { got <- d.requestApproval(ctx, d.rec.Out(), sending(), sends(place), nil) }()
-			id := <-d.told
+			go func() { got <- d.requestApproval(ctx, d.rec.Out(), egressCall(), egressQuestion(place), nil) }()
+			id := <-d.published
 			if tt.answer != nil {
-				if r, err := d.say(t, id, *tt.answer); err != nil || !r.Accepted || r.State != tt.state || r.By != "user" {
+				if r, err := d.decide(t, id, *tt.answer); err != nil || !r.Accepted || r.State != tt.state || r.By != "user" {
 					t.Errorf("%+v, %v", r, err)
 				}
 			}
@@ -192,7 +192,7 @@ func TestApprove(t *testing.T) {
 			if verdict(f) != tt.want || f != nil && (!strings.Contains(f.Text, tt.text) || f.Denial.Reason != f.Text) {
 				t.Errorf("%s, %v", verdict(f), f)
 			}
-			if q := d.stored(t, id); q.State != tt.state {
+			if q := d.storedApproval(t, id); q.State != tt.state {
 				t.Errorf("it is %s", q.State)
 			}
 			if !slices.Equal(d.audited(), tt.audit) {
@@ -212,17 +212,17 @@ func TestApprove(t *testing.T) {
 }
 
 // The user is shown all there is to know: nothing of it shortened, and nothing of it the caller's own claim.
-func TestApproveShows(t *testing.T) {
+func TestApprovalRequestIsComplete(t *testing.T) {
 	t.Parallel()
 	d := newApprovalFixture(0)
-	c := sending()
+	c := egressCall()
 	c.args = json.RawMessage(`{"url":"https://example.org/?q=a","note":"\u001b[2J\u202e"}`)
 	taint := []subjects.Taint{{Tool: "web_search", CallID: "c0", QueryID: "q0", From: "https://evil.example", Flags: []string{"override"}, Time: noon}}
-	asks := append(sends(place), policy.Question{Layer: "limits", Rule: "often", Reason: "the third\n\x1b[2Jtime", Sinks: []string{"x", place}})
+	asks := append(egressQuestion(place), policy.Question{Layer: "limits", Rule: "often", Reason: "the third\n\x1b[2Jtime", Sinks: []string{"x", place}})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	got := make(chan *subjects.Fault, 1)
 	go func() { got <- d.requestApproval(ctx, d.rec.Out(), c, asks, taint) }()
-	id := <-d.told
+	id := <-d.published
 	cancel()
 	<-got
 	want := subjects.ApprovalRequest{
@@ -243,12 +243,12 @@ func TestApproveShows(t *testing.T) {
 	if len(said) != 1 || said[0] != string(body) {
 		t.Errorf("said %s\nwant %s", said, body)
 	}
-	if q := d.stored(t, id); fmt.Sprint(q.ApprovalRequest) != fmt.Sprint(want) {
+	if q := d.storedApproval(t, id); fmt.Sprint(q.ApprovalRequest) != fmt.Sprint(want) {
 		t.Errorf("stored %+v", q)
 	}
 }
 
-func TestApproveRefuses(t *testing.T) {
+func TestApprovalFailuresDeny(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
@@ -257,31 +257,31 @@ func TestApproveRefuses(t *testing.T) {
 		want   string
 	}{
 		{"trick: nothing is asked", func(*approvalFixture, *call) {}, nil, "denied approval: nothing_asked"},
-		{"the questions cannot be stored", func(d *approvalFixture, _ *call) { d.rec.FailStore = errors.New("no stream") }, sends(place), "unavailable"},
+		{"the questions cannot be stored", func(d *approvalFixture, _ *call) { d.rec.FailStore = errors.New("no stream") }, egressQuestion(place), "unavailable"},
 		{"the user cannot be told", func(d *approvalFixture, _ *call) {
 			d.rec.FailPublish = func(string) error { return errors.New("no stream") }
-		}, sends(place), "unavailable"},
+		}, egressQuestion(place), "unavailable"},
 		{"too much to show", func(_ *approvalFixture, c *call) {
 			c.args = json.RawMessage(`{"a":"` + strings.Repeat("x", subjects.ApprovalRequestEvent.Limit()) + `"}`)
-		}, sends(place), "too_large"},
-		{"trick: arguments that are no JSON", func(_ *approvalFixture, c *call) { c.args = json.RawMessage(`{"a":`) }, sends(place), "too_large"},
+		}, egressQuestion(place), "too_large"},
+		{"trick: arguments that are no JSON", func(_ *approvalFixture, c *call) { c.args = json.RawMessage(`{"a":`) }, egressQuestion(place), "too_large"},
 		{"trick: something else has the question's name", func(d *approvalFixture, c *call) {
-			q := d.newQuestion(d.rec.Out(), *c, nameOf(c.key(), c.session, c.tool, c.record.ParamsHash), sends(place), nil)
+			q := d.newApproval(d.rec.Out(), *c, hashParts(c.key(), c.session, c.tool, c.record.ParamsHash), egressQuestion(place), nil)
 			q.State, q.Call = subjects.ApprovalApproved, "operator.c1"
-			_, _ = putQuestion(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
-		}, sends(place), "denied approval: unreadable"},
+			_, _ = putApproval(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
+		}, egressQuestion(place), "denied approval: unreadable"},
 		{"trick: a state that nobody knows", func(d *approvalFixture, c *call) {
-			q := d.newQuestion(d.rec.Out(), *c, nameOf(c.key(), c.session, c.tool, c.record.ParamsHash), sends(place), nil)
+			q := d.newApproval(d.rec.Out(), *c, hashParts(c.key(), c.session, c.tool, c.record.ParamsHash), egressQuestion(place), nil)
 			q.State = "APPROVED"
-			_, _ = putQuestion(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
-		}, sends(place), "denied approval: unreadable"},
+			_, _ = putApproval(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
+		}, egressQuestion(place), "denied approval: unreadable"},
 		{"trick: a question that is no question", func(d *approvalFixture, c *call) {
-			_, _ = d.rec.Out().Store(bucketApprovals).Put(context.Background(), nameOf(c.key(), c.session, c.tool, c.record.ParamsHash), []byte(`[`), 0)
-		}, sends(place), "unavailable"},
+			_, _ = d.rec.Out().Store(bucketApprovals).Put(context.Background(), hashParts(c.key(), c.session, c.tool, c.record.ParamsHash), []byte(`[`), 0)
+		}, egressQuestion(place), "unavailable"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d, c := newApprovalFixture(0), sending()
+			d, c := newApprovalFixture(0), egressCall()
 			tt.change(d, &c)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
@@ -293,15 +293,15 @@ func TestApproveRefuses(t *testing.T) {
 }
 
 // Asked again for the same call, there is one question, and its answer holds for both.
-func TestApproveAgain(t *testing.T) {
+func TestRepeatedRequestSharesApproval(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		before func(d *approvalFixture, id string) // between the two callers
 		want   string
 	}{
-		{"approved in between", func(d *approvalFixture, id string) { d.say(t, id, subjects.ApprovalDecision{Approve: true}) }, "yes"},
-		{"denied in between", func(d *approvalFixture, id string) { d.say(t, id, subjects.ApprovalDecision{}) }, "not_approved approval: denied"},
+		{"approved in between", func(d *approvalFixture, id string) { d.decide(t, id, subjects.ApprovalDecision{Approve: true}) }, "yes"},
+		{"denied in between", func(d *approvalFixture, id string) { d.decide(t, id, subjects.ApprovalDecision{}) }, "not_approved approval: denied"},
 		{"expired in between", func(d *approvalFixture, _ string) { d.rec.Time = noon.Add(time.Hour) }, "unanswered approval: expired"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -309,52 +309,52 @@ func TestApproveAgain(t *testing.T) {
 			d := newApprovalFixture(0)
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			if got := verdict(d.requestApproval(ctx, d.rec.Out(), sending(), sends(place), nil)); got != "unanswered approval: pending" {
+			if got := verdict(d.requestApproval(ctx, d.rec.Out(), egressCall(), egressQuestion(place), nil)); got != "unanswered approval: pending" {
 				t.Fatal(got)
 			}
-			tt.before(d, <-d.told)
+			tt.before(d, <-d.published)
 			// Another broker: the first one is dead, and nothing is left of it but what it wrote down.
 			d.Broker = &Broker{cfg: d.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Second}}
 			for range 2 {
-				if got := verdict(<-d.ask(t, sending(), sends(place))); got != tt.want {
+				if got := verdict(<-d.requestAsync(t, egressCall(), egressQuestion(place))); got != tt.want {
 					t.Errorf("%s, want %s", got, tt.want)
 				}
 			}
-			if len(d.told) != 0 {
-				t.Errorf("the user was told again of %s", <-d.told)
+			if len(d.published) != 0 {
+				t.Errorf("the user was told again of %s", <-d.published)
 			}
 		})
 	}
 	t.Run("while the first one waits", func(t *testing.T) {
 		t.Parallel()
 		d := newApprovalFixture(0)
-		id, first := d.asked(t, sending(), sends(place))
-		second := d.ask(t, sending(), sends(place))
-		if _, err := d.say(t, id, subjects.ApprovalDecision{Approve: true}); err != nil {
+		id, first := d.startApproval(t, egressCall(), egressQuestion(place))
+		second := d.requestAsync(t, egressCall(), egressQuestion(place))
+		if _, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true}); err != nil {
 			t.Fatal(err)
 		}
-		if a, b := <-first, <-second; a != nil || b != nil || len(d.told) != 0 {
-			t.Errorf("%v, %v, told %d more", a, b, len(d.told))
+		if a, b := <-first, <-second; a != nil || b != nil || len(d.published) != 0 {
+			t.Errorf("%v, %v, told %d more", a, b, len(d.published))
 		}
 	})
 	t.Run("killed before the user was told", func(t *testing.T) {
 		t.Parallel()
 		d := newApprovalFixture(0)
-		q := d.newQuestion(d.rec.Out(), sending(), nameOf(sending().key(), sending().session, "web_fetch", "h1"), sends(place), nil)
-		if _, err := putQuestion(t.Context(), d.rec.Out().Store(bucketApprovals), q, 0); err != nil {
+		q := d.newApproval(d.rec.Out(), egressCall(), hashParts(egressCall().key(), egressCall().session, "web_fetch", "h1"), egressQuestion(place), nil)
+		if _, err := putApproval(t.Context(), d.rec.Out().Store(bucketApprovals), q, 0); err != nil {
 			t.Fatal(err)
 		}
-		id, got := d.asked(t, sending(), sends(place))
-		if _, err := d.say(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || id != q.ID || <-got != nil {
+		id, got := d.startApproval(t, egressCall(), egressQuestion(place))
+		if _, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || id != q.ID || <-got != nil {
 			t.Errorf("%s, %v", id, err)
 		}
 	})
 }
 
 // A yes is for the call that was shown.
-func TestApproveIsForOneCall(t *testing.T) {
+func TestApprovalCoversOneCall(t *testing.T) {
 	t.Parallel()
-	asks := sends(place)
+	asks := egressQuestion(place)
 	for _, tt := range []struct {
 		name   string
 		change func(c *call, asks *[]policy.Question, d *approvalFixture)
@@ -381,26 +381,26 @@ func TestApproveIsForOneCall(t *testing.T) {
 		}, true},
 		{"trick: another rule than was shown", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Rule = "flow.exec" }, true},
 		{"trick: a yes of long ago", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
-			d.rec.Time = noon.Add(answerHolds + time.Second)
+			d.rec.Time = noon.Add(approvalTTL + time.Second)
 		}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			d := newApprovalFixture(0)
-			id, got := d.asked(t, sending(), asks)
-			if _, err := d.say(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || <-got != nil {
+			id, got := d.startApproval(t, egressCall(), asks)
+			if _, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || <-got != nil {
 				t.Fatal(err)
 			}
-			c, changed := sending(), []policy.Question{{Layer: asks[0].Layer, Rule: asks[0].Rule, Reason: asks[0].Reason, Sinks: slices.Clone(asks[0].Sinks)}}
+			c, changed := egressCall(), []policy.Question{{Layer: asks[0].Layer, Rule: asks[0].Rule, Reason: asks[0].Reason, Sinks: slices.Clone(asks[0].Sinks)}}
 			tt.change(&c, &changed, d)
 			if !tt.again {
-				if f := <-d.ask(t, c, changed); f != nil || len(d.told) != 0 {
-					t.Errorf("%v, told %d", f, len(d.told))
+				if f := <-d.requestAsync(t, c, changed); f != nil || len(d.published) != 0 {
+					t.Errorf("%v, told %d", f, len(d.published))
 				}
 				return
 			}
-			other, got := d.asked(t, c, changed)
-			if _, err := d.say(t, other, subjects.ApprovalDecision{}); err != nil {
+			other, got := d.startApproval(t, c, changed)
+			if _, err := d.decide(t, other, subjects.ApprovalDecision{}); err != nil {
 				t.Error(err)
 			}
 			if f := <-got; verdict(f) != "not_approved approval: denied" {
@@ -411,13 +411,13 @@ func TestApproveIsForOneCall(t *testing.T) {
 }
 
 // What came through another broker is found too, in its own time.
-func TestApproveElsewhere(t *testing.T) {
+func TestDecisionThroughOtherBroker(t *testing.T) {
 	t.Parallel()
 	d := newApprovalFixture(0)
-	id, got := d.asked(t, sending(), sends(place))
+	id, got := d.startApproval(t, egressCall(), egressQuestion(place))
 	here := d.Broker
 	d.Broker = &Broker{cfg: here.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Second}}
-	if r, err := d.say(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || !r.Accepted {
+	if r, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || !r.Accepted {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if f := <-got; f != nil {
@@ -426,7 +426,7 @@ func TestApproveElsewhere(t *testing.T) {
 }
 
 // Calls that wait take the place of calls that work: there is an end to it, and for one account sooner.
-func TestApproveCrowd(t *testing.T) {
+func TestWaitingCallsAreLimited(t *testing.T) {
 	t.Parallel()
 	d := newApprovalFixture(0)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -434,29 +434,29 @@ func TestApproveCrowd(t *testing.T) {
 	defer wg.Wait()
 	defer cancel()
 	ask := func(account string, i int) string {
-		c := sending()
+		c := egressCall()
 		c.id, c.record.AgentID = fmt.Sprintf("c%d", i), account
 		got := make(chan string, 1)
-		wg.Go(func() { got <- verdict(d.requestApproval(ctx, d.rec.Out(), c, sends(place), nil)) })
+		wg.Go(func() { got <- verdict(d.requestApproval(ctx, d.rec.Out(), c, egressQuestion(place), nil)) })
 		select {
-		case <-d.told:
+		case <-d.published:
 			return "waits"
 		case v := <-got:
 			return v
 		}
 	}
-	for i := range maxWaitingOf {
+	for i := range maxWaitingPerAccount {
 		if got := ask("generator", i); got != "waits" {
 			t.Fatalf("call %d: %s", i, got)
 		}
 	}
-	if got := ask("generator", maxWaitingOf); got != subjects.CodeBusy {
+	if got := ask("generator", maxWaitingPerAccount); got != subjects.CodeBusy {
 		t.Errorf("one more of the same account: %s", got)
 	}
 	if got := ask("generator.coder-1", 0); got != subjects.CodeBusy {
 		t.Errorf("trick: one more of its children: %s", got)
 	}
-	for i := range maxWaiting - maxWaitingOf {
+	for i := range maxWaiting - maxWaitingPerAccount {
 		if got := ask("operator", i); got != "waits" {
 			t.Fatalf("another's call %d: %s", i, got)
 		}
@@ -466,22 +466,22 @@ func TestApproveCrowd(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	if d.waiting.all != 0 || len(d.waiting.on) != 0 || len(d.waiting.held) != 0 {
-		t.Errorf("left behind: %+v", d.waiting.held)
+	if d.waiting.total != 0 || len(d.waiting.byApproval) != 0 || len(d.waiting.byAccount) != 0 {
+		t.Errorf("left behind: %+v", d.waiting.byAccount)
 	}
 }
 
 // However parts are cut, two lists of them have two names.
-func FuzzNameOf(f *testing.F) {
+func FuzzHashParts(f *testing.F) {
 	f.Add("generator.c1", "web_fetch", "generator.c1web", "_fetch")
 	f.Add("", "a", "a", "")
 	f.Add("1:a", "", "1", ":a")
 	f.Fuzz(func(t *testing.T, a, b, c, d string) {
 		same := a == c && b == d
-		if got := nameOf(a, b) == nameOf(c, d); got != same {
+		if got := hashParts(a, b) == hashParts(c, d); got != same {
 			t.Errorf("%q %q and %q %q: %v", a, b, c, d, got)
 		}
-		if nameOf(a, b) == nameOf(a+b) || subjects.CheckToken(nameOf(a, b)) != nil {
+		if hashParts(a, b) == hashParts(a+b) || subjects.CheckToken(hashParts(a, b)) != nil {
 			t.Errorf("%q %q", a, b)
 		}
 	})

@@ -33,9 +33,9 @@ accounts:
   generator: assistant
 `
 
-// startYard runs a broker on a real server under the real grants, with a file tool and a search that count their runs.
+// startFileBroker runs a broker on a real server under the real grants, with a file tool and a search that count their runs.
 // home has the folders open and keys; keys is closed to everybody.
-func startYard(t *testing.T) (w *bustest.Bus, home string, runs *atomic.Int64) {
+func startFileBroker(t *testing.T) (w *bustest.Bus, home string, runs *atomic.Int64) {
 	t.Helper()
 	w, home, runs = bustest.Start(t), t.TempDir(), &atomic.Int64{}
 	for _, dir := range []string{"open", "keys"} {
@@ -112,21 +112,21 @@ func startYard(t *testing.T) (w *bustest.Bus, home string, runs *atomic.Int64) {
 	return w, home, runs
 }
 
-// drily is what a call would come to, on the bus.
-func drily(t *testing.T, out actor.Out, tool, args string) string {
+// validateOn is what a call would come to, on the bus.
+func validateOn(t *testing.T, out actor.Out, tool, args string) string {
 	t.Helper()
-	v, err := askOn(t, out, subjects.BrokerValidate, subjects.ToolRequest{Tool: tool, Args: json.RawMessage(args)})
+	v, err := requestOn(t, out, subjects.BrokerValidate, subjects.ToolRequest{Tool: tool, Args: json.RawMessage(args)})
 	if err != nil {
-		return why(err)
+		return faultText(err)
 	}
-	return told(v)
+	return verdictText(v)
 }
 
-// TestBadInputOnTheBus: what a model or a stranger could make of arguments, names and answers, through the real server
+// TestMalformedArgumentsOnBus: what a model or a stranger could make of arguments, names and answers, through the real server
 // under the real grants. Nothing of it runs, and a good call still does.
-func TestBadInputOnTheBus(t *testing.T) {
+func TestMalformedArgumentsOnBus(t *testing.T) {
 	t.Parallel()
-	w, home, runs := startYard(t)
+	w, home, runs := startFileBroker(t)
 	router, user := outAs(t, w, subjects.Router), outAs(t, w, "user")
 	asked, err := subjects.QuerySession.With("s1")
 	if err != nil {
@@ -137,9 +137,9 @@ func TestBadInputOnTheBus(t *testing.T) {
 	}
 	gen := outAs(t, w, "generator").WithIDs("s1", "q1")
 	good := `{"path":"` + filepath.Join(home, "open", "a.txt") + `"}`
-	for deadline := time.Now().Add(20 * time.Second); drily(t, gen, "web_search", `{"query":"fish"}`) != "ok" || drily(t, gen, "fs_read", good) != "ok"; { // announced in its own time
+	for deadline := time.Now().Add(20 * time.Second); validateOn(t, gen, "web_search", `{"query":"fish"}`) != "ok" || validateOn(t, gen, "fs_read", good) != "ok"; { // announced in its own time
 		if time.Now().After(deadline) {
-			t.Fatalf("%s, %s", drily(t, gen, "web_search", `{"query":"fish"}`), drily(t, gen, "fs_read", good))
+			t.Fatalf("%s, %s", validateOn(t, gen, "web_search", `{"query":"fish"}`), validateOn(t, gen, "fs_read", good))
 		}
 	}
 	call := func(out actor.Out, tool, args string) string {
@@ -148,11 +148,11 @@ func TestBadInputOnTheBus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		res, err := askOn(t, out, s, subjects.ToolRequest{Args: json.RawMessage(args)})
+		res, err := requestOn(t, out, s, subjects.ToolRequest{Args: json.RawMessage(args)})
 		if err != nil {
-			return why(err)
+			return faultText(err)
 		}
-		return outcome(res)
+		return outcomeText(res)
 	}
 	path := func(p string) string {
 		data, err := json.Marshal(map[string]string{"path": strings.ReplaceAll(p, "~", home)})
@@ -164,7 +164,7 @@ func TestBadInputOnTheBus(t *testing.T) {
 	many := "{" + strings.Repeat(`"a":{`, 5000) + strings.Repeat("}", 5000) + "}"
 	wide := `{"query":"fish","limit":1}`
 	for _, level := range []string{subjects.OverrideNone, subjects.OverrideAll} {
-		if _, err := askOn(t, user, subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Override: level}); err != nil {
+		if _, err := requestOn(t, user, subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Override: level}); err != nil {
 			t.Fatal(err)
 		}
 		for name, args := range map[string]string{
@@ -191,19 +191,19 @@ func TestBadInputOnTheBus(t *testing.T) {
 			}
 		}
 	}
-	if _, err := askOn(t, user, subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Override: subjects.OverrideNone}); err != nil {
+	if _, err := requestOn(t, user, subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Override: subjects.OverrideNone}); err != nil {
 		t.Fatal(err)
 	}
 	before := runs.Load()
 	for _, tt := range []struct{ name, got, want string }{
 		{"an argument that nobody declared", call(gen, "web_search", wide), "arguments: mismatch"},
 		{"trick: larger than a message may be", call(gen, "web_search", `{"query":"`+strings.Repeat("x", 300<<10)+`"}`), subjects.CodeTooLarge},
-		{"trick: a question that the user never asked", drily(t, gen.WithIDs("s1", "q9"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
-		{"trick: a session that is not there", drily(t, gen.WithIDs("s9", "q1"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
+		{"trick: a question that the user never asked", validateOn(t, gen.WithIDs("s1", "q9"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
+		{"trick: a session that is not there", validateOn(t, gen.WithIDs("s9", "q1"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
 		{"trick: a child of its own kind", spawnOn(t, gen, subjects.SpawnRequest{Type: "assistant"}), "lineage: self_spawn"},
 		{"trick: a child with more than it has", spawnOn(t, gen, subjects.SpawnRequest{Type: "researcher", Tools: []string{"fs_read"}}), "lineage: narrowing"},
 		{"trick: a child of no kind", spawnOn(t, gen, subjects.SpawnRequest{Type: "*"}), "lineage: unknown_type"},
-		{"trick: a key that no setting names", useOn(t, outAs(t, w, "model"), "openai"), subjects.CodeDenied},
+		{"trick: a key that no setting names", useSecretOn(t, outAs(t, w, "model"), "openai"), subjects.CodeDenied},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, tt.got, tt.want)
@@ -213,13 +213,13 @@ func TestBadInputOnTheBus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, err := askOn(t, user, decision, subjects.ApprovalDecision{Approve: true, Remember: subjects.RememberAlways}); err != nil || r.Accepted || r.State != subjects.ApprovalUnknown {
+	if r, err := requestOn(t, user, decision, subjects.ApprovalDecision{Approve: true, Remember: subjects.RememberAlways}); err != nil || r.Accepted || r.State != subjects.ApprovalUnknown {
 		t.Errorf("an answer that nobody asked for: %+v, %v", r, err)
 	}
-	if list, err := askOn(t, user, subjects.ApprovalListService, subjects.ApprovalQuery{All: true}); err != nil || len(list.Rules) != 0 {
+	if list, err := requestOn(t, user, subjects.ApprovalListService, subjects.ApprovalQuery{All: true}); err != nil || len(list.Rules) != 0 {
 		t.Errorf("it left a rule: %+v, %v", list, err)
 	}
-	if v, err := askOn(t, user, subjects.PolicyExplain, subjects.ExplainRequest{As: ">", Tool: "fs_read"}); err == nil {
+	if v, err := requestOn(t, user, subjects.PolicyExplain, subjects.ExplainRequest{As: ">", Tool: "fs_read"}); err == nil {
 		t.Errorf("explained %+v", v)
 	}
 	if n := runs.Load() - before; n != 0 {
@@ -232,12 +232,12 @@ func TestBadInputOnTheBus(t *testing.T) {
 
 func spawnOn(t *testing.T, out actor.Out, req subjects.SpawnRequest) string {
 	t.Helper()
-	_, err := askOn(t, out, subjects.AgentSpawn, req)
-	return why(err)
+	_, err := requestOn(t, out, subjects.AgentSpawn, req)
+	return faultText(err)
 }
 
-func useOn(t *testing.T, out actor.Out, name string) string {
+func useSecretOn(t *testing.T, out actor.Out, name string) string {
 	t.Helper()
-	_, err := askOn(t, out, subjects.SecretUseService, subjects.SecretUse{Name: name, For: newKey(t).Public()})
-	return why(err)
+	_, err := requestOn(t, out, subjects.SecretUseService, subjects.SecretUse{Name: name, For: newKey(t).Public()})
+	return faultText(err)
 }

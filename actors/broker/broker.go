@@ -39,16 +39,16 @@ type Hasher interface{ Hash(params []byte) string }
 
 // Broker is the actor.
 type Broker struct {
-	cfg     Config
-	rules   *policy.ActiveRules
-	audit   Audit
-	gate    *actor.Gate
-	hash    Hasher
-	table   *table
-	running running
-	flows   memo
-	waiting waiting
-	usage   *policy.UsageCounter
+	cfg      Config
+	rules    *policy.ActiveRules
+	audit    Audit
+	gate     *actor.Gate
+	hash     Hasher
+	table    *toolTable
+	running  runningCalls
+	flowMemo flowMemo
+	waiting  waitingCalls
+	usage    *policy.UsageCounter
 }
 
 // New returns a broker that judges by the rules of book. cfg must be valid; build is what the build knows of its own
@@ -66,7 +66,7 @@ func (b *Broker) Name() string { return "broker" }
 // Routes implements [actor.Actor].
 func (b *Broker) Routes() []actor.Route {
 	return []actor.Route{
-		actor.Serve(subjects.ToolRequestService, b.onToolRequest, actor.OnReject(b.onUnreadable)),
+		actor.Serve(subjects.ToolRequestService, b.onToolRequest, actor.OnReject(b.recordRejectedCall)),
 		actor.Serve(subjects.BrokerDiscover, b.onDiscover),
 		actor.Serve(subjects.BrokerDiscoverBelow, b.onDiscover),
 		actor.Serve(subjects.BrokerValidate, b.onValidate),
@@ -74,8 +74,8 @@ func (b *Broker) Routes() []actor.Route {
 		actor.Serve(subjects.AgentSpawn, b.onSpawn),
 		actor.Serve(subjects.AgentSpawnBelow, b.onSpawn),
 		actor.Serve(subjects.SecretUseService, b.onSecretUse),
-		actor.Serve(subjects.ApprovalDecisionService, b.onAnswer, b.gate.OnReject(actionDecision, nil)),
-		actor.Serve(subjects.ApprovalListService, b.onApprovals),
+		actor.Serve(subjects.ApprovalDecisionService, b.onDecision, b.gate.OnReject(actionDecision, nil)),
+		actor.Serve(subjects.ApprovalListService, b.onListApprovals),
 		actor.Serve(subjects.ApprovalRevoke, b.onRevoke),
 		actor.Serve(subjects.SessionConfigService, b.onSessionConfig),
 		actor.Serve(subjects.PolicyExplain, b.onExplain),
@@ -88,23 +88,23 @@ func (b *Broker) Close(ctx context.Context) error { return b.audit.Close(ctx) }
 
 // call is one request on its way through the door.
 type call struct {
-	id       string // the caller's
-	record   subjects.AuditRecord
-	tool     string
-	path     []string
-	args     json.RawMessage
-	session  string
-	unseen   bool // respondent B calls: what it reads is no part of the session
-	query    string
-	typ      string              // of the caller
-	person   bool                // the user calls, and no model reads the result
-	mode     string              // as the tool is asked
-	hosts    *subjects.HostRules // where the tool may read pages
-	pages    bool                // the caller may read pages
-	again    bool                // it was begun before, and is no new call
-	approved bool                // the user said yes to it
-	labels   *subjects.Labels    // of all that went into the session
-	apart    bool                // the caller never sees what strangers wrote, only what was made of it
+	id            string // the caller's
+	record        subjects.AuditRecord
+	tool          string
+	path          []string
+	args          json.RawMessage
+	session       string
+	respondentB   bool // respondent B calls: what it reads is no part of the session
+	query         string
+	typ           string              // of the caller
+	fromUser      bool                // the user calls, and no model reads the result
+	mode          string              // as the tool is asked
+	hosts         *subjects.HostRules // where the tool may read pages
+	mayReadPages  bool                // the caller may read pages
+	wasBegun      bool                // it was begun before, and is no new call
+	approved      bool                // the user said yes to it
+	labels        *subjects.Labels    // of all that went into the session
+	distilledOnly bool                // the caller never sees what strangers wrote, only what was made of it
 }
 
 // onToolRequest decides, stores the decision, acts, stores the outcome and answers, in this order. A denial is an answer.
@@ -115,7 +115,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.CodeSubject)
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeSubject, "this is not the name of a tool: %v", err)
 	}
-	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session, unseen: isRespondentB(caller), query: queryID(in)}
+	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session, respondentB: isRespondentB(caller), query: queryID(in)}
 	if c.id == "" {
 		c.id = out.NewID()
 	}
@@ -140,7 +140,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	if fault != nil {
 		return b.denyCall(ctx, out, c, fault), nil
 	}
-	if in.Body.CallID == "" || harmless(known.Tool) && !c.approved {
+	if in.Body.CallID == "" || isHarmless(known.Tool) && !c.approved {
 		return b.runAudited(ctx, out, c, known), nil
 	}
 	return b.runOnce(ctx, out, c, known), nil // one yes of the user is for one run
@@ -160,7 +160,7 @@ func (b *Broker) gatherAndLookUp(ctx context.Context, out actor.Out, caller subj
 	if done {
 		return seen, &old
 	}
-	c.again = begun
+	c.wasBegun = begun
 	return seen, nil
 }
 
@@ -170,15 +170,15 @@ func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.C
 	var spent *policy.Usage
 	for range maxJudgements {
 		asked := seen.call
-		c.typ, c.person, c.mode = asked.Type, asked.FromUser, modeOf(asked)
-		c.hosts, c.pages = seen.reach(b.table)
-		c.labels, c.apart = labelsOf(asked), apart(asked)
+		c.typ, c.fromUser, c.mode = asked.Type, asked.FromUser, toolMode(asked)
+		c.hosts, c.mayReadPages = seen.pageAccess(b.table)
+		c.labels, c.distilledOnly = sessionLabels(asked), seesDistilledOnly(asked)
 		c.record.AgentType = asked.Type
 		if seen.fault != nil {
 			return c, seen.fault
 		}
 		if spent == nil { // counted once, however often it is judged
-			now := b.spent(out, asked, c, seen, false)
+			now := b.countUsage(out, asked, c, seen, false)
 			spent = &now
 		}
 		asked.Usage = *spent
@@ -203,8 +203,8 @@ const (
 // decideCall asks the layers, and then the user when a layer wants that. It returns whether the user said yes, and why
 // the call may not run.
 func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, chain policy.Chain, asked policy.Call) (yes bool, _ *subjects.Fault) {
-	if no := barred(asked); no != nil {
-		return false, denied(no)
+	if no := denyRespondentB(asked); no != nil {
+		return false, denialFault(no)
 	}
 	d := chain.Decide(ctx, asked)
 	if err := d.Failure(); err != nil {
@@ -214,8 +214,8 @@ func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, chain po
 		out.LogError(fmt.Errorf("watching %s.%s, which would have stopped a call of %s by %s: %s", s.Layer, s.Rule, c.tool, c.record.AgentID, s.Reason))
 	}
 	if asks := d.Asks(); len(asks) > 0 {
-		if no := unasked(asked); no != nil {
-			return false, denied(no)
+		if no := denyRespondentBApproval(asked); no != nil {
+			return false, denialFault(no)
 		}
 		fault := b.requestApproval(ctx, out, c, asks, asked.Flow.Sources())
 		return fault == nil, fault
@@ -301,7 +301,7 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 		limit = b.cfg.CallTimeout
 	}
 	// Before the tool's own time begins: the keyring may wait for the user to unlock it.
-	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: c.mode, Hosts: c.hosts, Pages: c.pages}
+	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: c.mode, Hosts: c.hosts, Pages: c.mayReadPages}
 	if k.Has(policy.Remember) || k.Graded {
 		order.Caller, order.Spawned, order.Labels = c.record.AgentID, len(c.path) > 0, c.labels
 	}
@@ -388,8 +388,8 @@ func (b *Broker) answerUnaudited(ctx context.Context, out actor.Out, c call, err
 	return res
 }
 
-// onUnreadable records a call that was rejected before a handler could read it.
-func (b *Broker) onUnreadable(ctx context.Context, rej actor.Rejection, out actor.Out) {
+// recordRejectedCall records a call that was rejected before a handler could read it.
+func (b *Broker) recordRejectedCall(ctx context.Context, rej actor.Rejection, out actor.Out) {
 	from, tool := "", ""
 	if caller, t, err := subjects.ParseToolRequest(rej.Subject); err == nil {
 		from, tool = caller.ID(), t
@@ -432,7 +432,7 @@ func (b *Broker) publishResult(ctx context.Context, out actor.Out, c call, res s
 // Start implements [actor.Starter]: it asks for the tools that announced themselves before it was there. It is called
 // once.
 func (b *Broker) Start(ctx context.Context, out actor.Out) error {
-	defer close(b.table.looked)
+	defer close(b.table.discovered)
 	for zone, tools := range subjects.Zones {
 		for _, tool := range tools {
 			if err := b.discoverTool(ctx, out, zone, tool); err != nil {

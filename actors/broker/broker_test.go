@@ -36,7 +36,7 @@ accounts:
   committee: persona
 `
 
-func manifest(t testing.TB) policy.Manifest {
+func parseTestManifest(t testing.TB) policy.Manifest {
 	t.Helper()
 	m, err := policy.ParseManifest([]byte(manifestText), "manifest.yaml")
 	if err != nil {
@@ -45,14 +45,14 @@ func manifest(t testing.TB) policy.Manifest {
 	return m
 }
 
-// layers are the chain as the system runs it.
-func layers(t testing.TB) policy.Chain {
-	return manifest(t).Chain(policy.Env{Home: t.TempDir()})
+// testChain are the chain as the system runs it.
+func testChain(t testing.TB) policy.Chain {
+	return parseTestManifest(t).Chain(policy.Env{Home: t.TempDir()})
 }
 
-// bare are the layers that say who may do what, and nothing of how: what is asked and why is the matter of other tests.
-func bare(t testing.TB) policy.Chain {
-	m := manifest(t)
+// manifestLayerOnly are the layers that say who may do what, and nothing of how: what is asked and why is the matter of other tests.
+func manifestLayerOnly(t testing.TB) policy.Chain {
+	m := parseTestManifest(t)
 	return policy.Chain{policy.ManifestLayer{Manifest: m}, policy.LineageLayer{Manifest: m}}
 }
 
@@ -78,7 +78,7 @@ func clockFacts() broker.Known {
 	}
 }
 
-func hasher(t testing.TB) *audit.Hasher {
+func newHasher(t testing.TB) *audit.Hasher {
 	t.Helper()
 	h, err := audit.LoadHasher(filepath.Join(t.TempDir(), "params.key"))
 	if err != nil {
@@ -106,7 +106,7 @@ var now = time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
 func newCallFixture(t testing.TB, chain policy.Chain) *callFixture {
 	t.Helper()
 	w := newEmptyCallFixture(t, chain)
-	w.rec.FailPublish = func(subject string) error { w.tell("say " + subject); return nil }
+	w.rec.FailPublish = func(subject string) error { w.logEvent("say " + subject); return nil }
 	if err := w.b.Start(t.Context(), (&actortest.Recorder{}).Out()); err != nil { // nobody is there yet
 		t.Fatal(err)
 	}
@@ -122,13 +122,13 @@ func newCallFixture(t testing.TB, chain policy.Chain) *callFixture {
 // newEmptyCallFixture has a broker that was not started, and nobody else.
 func newEmptyCallFixture(t testing.TB, chain policy.Chain) *callFixture {
 	t.Helper()
-	w := &callFixture{hash: hasher(t), refuse: map[string]error{}}
+	w := &callFixture{hash: newHasher(t), refuse: map[string]error{}}
 	w.rec.Time = now
-	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, rules(manifest(t), chain), w, w.hash, []broker.Known{clockFacts()})
+	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, rules(parseTestManifest(t), chain), w, w.hash, []broker.Known{clockFacts()})
 	return w
 }
 
-func (w *callFixture) tell(s string) {
+func (w *callFixture) logEvent(s string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.story = append(w.story, s)
@@ -137,7 +137,7 @@ func (w *callFixture) tell(s string) {
 // answer makes f the tool.
 func (w *callFixture) answer(f func(subject string, body []byte) (any, error)) {
 	w.rec.Reply = func(subject string, body []byte) (any, error) {
-		w.tell("ask " + subject)
+		w.logEvent("ask " + subject)
 		return f(subject, body)
 	}
 }
@@ -147,7 +147,7 @@ func (w *callFixture) Append(ctx context.Context, rec subjects.AuditRecord) erro
 	if _, ok := ctx.Deadline(); !ok {
 		return errors.New("a record without a limit on how long it may take")
 	}
-	w.tell("audit " + rec.Phase + " " + rec.Status)
+	w.logEvent("audit " + rec.Phase + " " + rec.Status)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.refuse[rec.Phase]; err != nil {
@@ -191,8 +191,8 @@ const askClock = "agent.operator.tool.request.get_datetime"
 
 // Stories that many rows share.
 var (
-	ran    = []string{"audit before allowed", "say event.tool.request.get_datetime", "ask tool.call.tools.get_datetime", "audit after ok", "say event.tool.result.get_datetime"}
-	denied = []string{"audit before denied", "say event.tool.request.get_datetime", "say event.tool.result.get_datetime"}
+	ran         = []string{"audit before allowed", "say event.tool.request.get_datetime", "ask tool.call.tools.get_datetime", "audit after ok", "say event.tool.result.get_datetime"}
+	denialFault = []string{"audit before denied", "say event.tool.request.get_datetime", "say event.tool.result.get_datetime"}
 )
 
 func toolFault(status string) []string {
@@ -232,12 +232,12 @@ func TestCall(t *testing.T) {
 
 		// Policy says no.
 		{
-			name: "outside the manifest", subject: "agent.committee.tool.request.get_datetime", story: denied, code: subjects.CodeDenied,
+			name: "outside the manifest", subject: "agent.committee.tool.request.get_datetime", story: denialFault, code: subjects.CodeDenied,
 			denial: &subjects.Denial{Layer: "manifest", Rule: "not_in_set", Reason: `the manifest does not give "get_datetime" to agents of type "persona"`, Allowed: []string{"search_memory"}},
 			reason: "manifest: not_in_set", agent: "committee",
 		},
 		{
-			name: "account without a type", subject: "agent.orchestrator.tool.request.get_datetime", story: denied, code: subjects.CodeDenied,
+			name: "account without a type", subject: "agent.orchestrator.tool.request.get_datetime", story: denialFault, code: subjects.CodeDenied,
 			denial: &subjects.Denial{Layer: "manifest", Rule: "unknown_account", Reason: `the manifest gives account "orchestrator" no agent type, so it may use no tool`},
 			reason: "manifest: unknown_account", agent: "orchestrator",
 		},
@@ -260,12 +260,12 @@ func TestCall(t *testing.T) {
 			reason: "manifest: unregistered", agent: "operator.coder-2.coder-3",
 		},
 		{
-			name: "trick: a layer that panics", chain: policy.Chain{panics{}}, story: denied, code: subjects.CodeDenied, text: "the layer failed",
+			name: "trick: a layer that panics", chain: policy.Chain{panicLayer{}}, story: denialFault, code: subjects.CodeDenied, text: "the layer failed",
 			reason: "panics: layer_failed",
 		},
-		{name: "trick: no layers at all", chain: policy.Chain{}, story: denied, code: subjects.CodeDenied, text: "no policy is loaded", reason: "chain: empty_chain"},
-		{name: "trick: a layer that is missing", chain: policy.Chain{nil}, story: denied, code: subjects.CodeDenied, text: "layer 1 of the policy is missing", reason: "chain: nil_layer"},
-		{name: "trick: a layer that says nothing", chain: policy.Chain{silent{}}, story: denied, code: subjects.CodeDenied, text: "no verdict", reason: "silent: no_verdict"},
+		{name: "trick: no layers at all", chain: policy.Chain{}, story: denialFault, code: subjects.CodeDenied, text: "no policy is loaded", reason: "chain: empty_chain"},
+		{name: "trick: a layer that is missing", chain: policy.Chain{nil}, story: denialFault, code: subjects.CodeDenied, text: "layer 1 of the policy is missing", reason: "chain: nil_layer"},
+		{name: "trick: a layer that says nothing", chain: policy.Chain{zeroVerdictLayer{}}, story: denialFault, code: subjects.CodeDenied, text: "no verdict", reason: "silent: no_verdict"},
 
 		// The audit says no.
 		{
@@ -319,18 +319,18 @@ func TestCall(t *testing.T) {
 		},
 
 		// The request is not one.
-		{name: "arguments that are too large", body: req{CallID: "c1", Args: json.RawMessage(`{"timezone":"` + strings.Repeat("x", 1024) + `"}`)}, story: denied, code: subjects.CodeTooLarge, text: "at most 1024", reason: subjects.CodeTooLarge},
-		{name: "no arguments", body: req{CallID: "c1"}, story: denied, code: subjects.CodeMalformed, text: "args must be one JSON object", reason: subjects.CodeMalformed},
-		{name: "trick: arguments as a list", body: req{CallID: "c1", Args: json.RawMessage(`["UTC"]`)}, story: denied, code: subjects.CodeMalformed, text: "one JSON object", reason: subjects.CodeMalformed},
-		{name: "trick: arguments as a string", body: req{CallID: "c1", Args: json.RawMessage(`"{}"`)}, story: denied, code: subjects.CodeMalformed, reason: subjects.CodeMalformed},
-		{name: "trick: two objects as arguments", body: req{CallID: "c1", Args: json.RawMessage(`{}{}`)}, story: denied, code: subjects.CodeMalformed, reason: subjects.CodeMalformed},
-		{name: "trick: doubled key in the arguments", body: req{CallID: "c1", Args: json.RawMessage(`{"timezone":"UTC","timezone":"Local"}`)}, story: denied, code: subjects.CodeMalformed, text: "duplicate key", reason: subjects.CodeMalformed},
-		{name: "trick: doubled key deep in the arguments", body: req{CallID: "c1", Args: json.RawMessage(`{"a":[{"b":1,"b":2}]}`)}, story: denied, code: subjects.CodeMalformed, text: "duplicate key", reason: subjects.CodeMalformed},
-		{name: "trick: arguments that are no end of brackets", body: req{CallID: "c1", Args: json.RawMessage(`{"a":` + strings.Repeat("[", 400) + strings.Repeat("]", 400) + `}`)}, story: denied, code: subjects.CodeMalformed, text: "nested deeper", reason: subjects.CodeMalformed},
-		{name: "trick: a call id with dots", body: req{CallID: "a.b", Args: request().Args}, story: denied, code: subjects.CodeMalformed, text: "call_id may hold", reason: subjects.CodeMalformed},
-		{name: "trick: a call id that is a wildcard", body: req{CallID: ">", Args: request().Args}, story: denied, code: subjects.CodeMalformed, text: "call_id", reason: subjects.CodeMalformed},
-		{name: "trick: a call id with a line break", body: req{CallID: "a\r\nPUB", Args: request().Args}, story: denied, code: subjects.CodeMalformed, text: "call_id", reason: subjects.CodeMalformed},
-		{name: "trick: a call id of a kilobyte", body: req{CallID: strings.Repeat("a", 1024), Args: request().Args}, story: denied, code: subjects.CodeMalformed, text: "call_id", reason: subjects.CodeMalformed},
+		{name: "arguments that are too large", body: req{CallID: "c1", Args: json.RawMessage(`{"timezone":"` + strings.Repeat("x", 1024) + `"}`)}, story: denialFault, code: subjects.CodeTooLarge, text: "at most 1024", reason: subjects.CodeTooLarge},
+		{name: "no arguments", body: req{CallID: "c1"}, story: denialFault, code: subjects.CodeMalformed, text: "args must be one JSON object", reason: subjects.CodeMalformed},
+		{name: "trick: arguments as a list", body: req{CallID: "c1", Args: json.RawMessage(`["UTC"]`)}, story: denialFault, code: subjects.CodeMalformed, text: "one JSON object", reason: subjects.CodeMalformed},
+		{name: "trick: arguments as a string", body: req{CallID: "c1", Args: json.RawMessage(`"{}"`)}, story: denialFault, code: subjects.CodeMalformed, reason: subjects.CodeMalformed},
+		{name: "trick: two objects as arguments", body: req{CallID: "c1", Args: json.RawMessage(`{}{}`)}, story: denialFault, code: subjects.CodeMalformed, reason: subjects.CodeMalformed},
+		{name: "trick: doubled key in the arguments", body: req{CallID: "c1", Args: json.RawMessage(`{"timezone":"UTC","timezone":"Local"}`)}, story: denialFault, code: subjects.CodeMalformed, text: "duplicate key", reason: subjects.CodeMalformed},
+		{name: "trick: doubled key deep in the arguments", body: req{CallID: "c1", Args: json.RawMessage(`{"a":[{"b":1,"b":2}]}`)}, story: denialFault, code: subjects.CodeMalformed, text: "duplicate key", reason: subjects.CodeMalformed},
+		{name: "trick: arguments that are no end of brackets", body: req{CallID: "c1", Args: json.RawMessage(`{"a":` + strings.Repeat("[", 400) + strings.Repeat("]", 400) + `}`)}, story: denialFault, code: subjects.CodeMalformed, text: "nested deeper", reason: subjects.CodeMalformed},
+		{name: "trick: a call id with dots", body: req{CallID: "a.b", Args: request().Args}, story: denialFault, code: subjects.CodeMalformed, text: "call_id may hold", reason: subjects.CodeMalformed},
+		{name: "trick: a call id that is a wildcard", body: req{CallID: ">", Args: request().Args}, story: denialFault, code: subjects.CodeMalformed, text: "call_id", reason: subjects.CodeMalformed},
+		{name: "trick: a call id with a line break", body: req{CallID: "a\r\nPUB", Args: request().Args}, story: denialFault, code: subjects.CodeMalformed, text: "call_id", reason: subjects.CodeMalformed},
+		{name: "trick: a call id of a kilobyte", body: req{CallID: strings.Repeat("a", 1024), Args: request().Args}, story: denialFault, code: subjects.CodeMalformed, text: "call_id", reason: subjects.CodeMalformed},
 
 		// What the payload says of itself counts for nothing.
 		{name: "trick: a payload that names another caller", subject: "agent.generator.tool.request.get_datetime", body: req{CallID: "c1", Caller: "operator", Args: request().Args}, story: ran, agent: "generator"},
@@ -339,7 +339,7 @@ func TestCall(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			chain := tt.chain
 			if chain == nil {
-				chain = layers(t)
+				chain = testChain(t)
 			}
 			w := newCallFixture(t, chain)
 			if tt.answer != nil {
@@ -420,7 +420,7 @@ func (w *callFixture) checkRecords(t *testing.T, subject, agent string, body sub
 		if want := strings.Join(parts[5:], "."); strings.Join(rec.Lineage, ".") != want {
 			t.Errorf("lineage %v, want %s", rec.Lineage, want)
 		}
-		if want := manifest(t).Accounts[agent]; rec.AgentType != want {
+		if want := parseTestManifest(t).Accounts[agent]; rec.AgentType != want {
 			t.Errorf("type %q, want %q", rec.AgentType, want)
 		}
 		if rec.ParamsHash != w.hash.Hash(body.Args) {
@@ -471,21 +471,21 @@ func (w *callFixture) checkEvents(t *testing.T, res subjects.ToolResult, agent s
 	}
 }
 
-type panics struct{}
+type panicLayer struct{}
 
-func (panics) Name() string { return "panics" }
+func (panicLayer) Name() string { return "panics" }
 
-func (panics) Judge(context.Context, policy.Call) policy.Verdict { panic("the secret is hunter2") }
+func (panicLayer) Judge(context.Context, policy.Call) policy.Verdict { panic("the secret is hunter2") }
 
-type silent struct{}
+type zeroVerdictLayer struct{}
 
-func (silent) Name() string { return "silent" }
+func (zeroVerdictLayer) Name() string { return "silent" }
 
-func (silent) Judge(context.Context, policy.Call) policy.Verdict { return policy.Verdict{} }
+func (zeroVerdictLayer) Judge(context.Context, policy.Call) policy.Verdict { return policy.Verdict{} }
 
 // What broke inside a layer is for the log alone.
-func TestPanicStaysInside(t *testing.T) {
-	w := newCallFixture(t, policy.Chain{panics{}})
+func TestLayerPanicDenies(t *testing.T) {
+	w := newCallFixture(t, policy.Chain{panicLayer{}})
 	res, err := w.call(t, actortest.Message{Subject: askClock, Body: request()})
 	if err != nil {
 		t.Fatal(err)
@@ -503,8 +503,8 @@ func TestPanicStaysInside(t *testing.T) {
 }
 
 // A copy that cannot be told is noted, and holds nobody up.
-func TestUntoldCopies(t *testing.T) {
-	w := newCallFixture(t, layers(t))
+func TestFailedEventDoesNotFailCall(t *testing.T) {
+	w := newCallFixture(t, testChain(t))
 	down := errors.New("the link is down")
 	w.rec.FailPublish = func(string) error { return down }
 	res, err := w.call(t, actortest.Message{Subject: askClock, Body: request()})
@@ -517,7 +517,7 @@ func TestUntoldCopies(t *testing.T) {
 }
 
 // The query is the header's; the body's counts only where there is none and it is a token.
-func TestQuery(t *testing.T) {
+func TestQueryIDSource(t *testing.T) {
 	for _, tt := range []struct{ name, header, body, want string }{
 		{"by header", "q1", "", "q1"},
 		{"by body", "", "q2", "q2"},
@@ -526,7 +526,7 @@ func TestQuery(t *testing.T) {
 		{"trick: a body's query that is no token", "", "q.>", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newCallFixture(t, layers(t))
+			w := newCallFixture(t, testChain(t))
 			body := request()
 			body.QueryID = tt.body
 			res, err := w.call(t, actortest.Message{Subject: askClock, Body: body, Query: tt.header})
@@ -538,8 +538,8 @@ func TestQuery(t *testing.T) {
 }
 
 // The tool gets the call's own arguments and id, within the tool's own time, and not the caller's name.
-func TestWhatTheToolGets(t *testing.T) {
-	w := newCallFixture(t, layers(t))
+func TestToolOrderContents(t *testing.T) {
+	w := newCallFixture(t, testChain(t))
 	body := request()
 	body.Caller, body.Tool = "operator", "run_shell"
 	if _, err := w.call(t, actortest.Message{Subject: askClock, Body: body, Query: "q1", Session: "s1"}); err != nil {
@@ -559,7 +559,7 @@ func TestWhatTheToolGets(t *testing.T) {
 }
 
 // A call that cannot be read, or whose subject is none, is on record as refused.
-func TestUnreadable(t *testing.T) {
+func TestRejectedRequestIsAudited(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		msg   actortest.Message
@@ -583,7 +583,7 @@ func TestUnreadable(t *testing.T) {
 		{"trick: odd name and unreadable", actortest.Message{Subject: "agent.operator.tool.request.$1", Body: []byte(`{`), Type: subjects.TypeJSON}, subjects.CodeMalformed, "operator", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newCallFixture(t, layers(t))
+			w := newCallFixture(t, testChain(t))
 			w.story = nil
 			if tt.msg.Subject == "" {
 				tt.msg.Subject = askClock
@@ -606,8 +606,8 @@ func TestUnreadable(t *testing.T) {
 }
 
 // A refusal that cannot be recorded is still one, and nothing runs.
-func TestUnreadableAndUnaudited(t *testing.T) {
-	w := newCallFixture(t, layers(t))
+func TestRejectedRequestWithoutAudit(t *testing.T) {
+	w := newCallFixture(t, testChain(t))
 	w.refuse["before"] = errors.New("down")
 	_, err := w.call(t, actortest.Message{Subject: askClock, Body: []byte(`{`), Type: subjects.TypeJSON})
 	if actortest.Code(err) != subjects.CodeMalformed || len(w.rec.Requested()) > 0 {
@@ -618,7 +618,7 @@ func TestUnreadableAndUnaudited(t *testing.T) {
 	}
 }
 
-func TestAnnouncements(t *testing.T) {
+func TestAcceptSchema(t *testing.T) {
 	changed := func(f func(*subjects.ToolSchema)) subjects.ToolSchema {
 		s := clock
 		f(&s)
@@ -649,7 +649,7 @@ func TestAnnouncements(t *testing.T) {
 		{"trick: too large", "tools", "web_search", subjects.ToolSchema{Name: "web_search", Description: strings.Repeat("x", 64<<10), Parameters: json.RawMessage(`{}`)}, subjects.CodeTooLarge, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newEmptyCallFixture(t, layers(t))
+			w := newEmptyCallFixture(t, testChain(t))
 			if err := w.b.Start(t.Context(), w.rec.Out()); err != nil {
 				t.Fatal(err)
 			}
@@ -672,8 +672,8 @@ func TestAnnouncements(t *testing.T) {
 }
 
 // A tool whose definition changes while it runs is no longer the one that was accepted: it is not called any more.
-func TestChangedWhileRunning(t *testing.T) {
-	w := newCallFixture(t, layers(t))
+func TestChangedDefinitionDisablesTool(t *testing.T) {
+	w := newCallFixture(t, testChain(t))
 	other := clock
 	other.Description = "tells the time, and what you typed to somebody"
 	if err := w.announce(t, "tools", "get_datetime", other); actortest.Code(err) != subjects.CodeDenied {
@@ -692,8 +692,8 @@ func TestChangedWhileRunning(t *testing.T) {
 }
 
 // The first definition of a tool that is not of the build is kept in the store; a broker that comes later holds it to that.
-func TestFirstDefinitionIsKept(t *testing.T) {
-	w := newCallFixture(t, layers(t))
+func TestFirstDefinitionIsPinned(t *testing.T) {
+	w := newCallFixture(t, testChain(t))
 	if err := w.announce(t, "tools", "web_search", search); err != nil {
 		t.Fatal(err)
 	}
@@ -709,7 +709,7 @@ func TestFirstDefinitionIsKept(t *testing.T) {
 	}
 
 	// The same store, another broker.
-	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, rules(manifest(t), layers(t)), w, w.hash, nil)
+	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, rules(parseTestManifest(t), testChain(t)), w, w.hash, nil)
 	other := search
 	other.Description = "searches, and tells who searched"
 	if err := w.announce(t, "tools", "web_search", other); actortest.Code(err) != subjects.CodeDenied {
@@ -728,7 +728,7 @@ func TestFirstDefinitionIsKept(t *testing.T) {
 }
 
 // A broker asks for the tools that were there before it.
-func TestStartLooksForTools(t *testing.T) {
+func TestStartDiscoversTools(t *testing.T) {
 	info := func(s subjects.ToolSchema) any {
 		d, _ := json.Marshal(s)
 		return map[string]any{"name": s.Name, "metadata": map[string]string{"definition": string(d)}}
@@ -755,7 +755,7 @@ func TestStartLooksForTools(t *testing.T) {
 		{"trick: a list", func() (any, error) { return []string{"get_datetime"}, nil }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newEmptyCallFixture(t, layers(t))
+			w := newEmptyCallFixture(t, testChain(t))
 			w.answer(func(subject string, _ []byte) (any, error) {
 				switch subject {
 				case "disco.tools.INFO.get_datetime":
@@ -787,8 +787,8 @@ func TestStartLooksForTools(t *testing.T) {
 }
 
 // A call that comes in while the broker looks around waits for it, and finds the tool that was there all along.
-func TestCallsWaitForTheSearch(t *testing.T) {
-	w := newEmptyCallFixture(t, layers(t))
+func TestCallsWaitForDiscovery(t *testing.T) {
+	w := newEmptyCallFixture(t, testChain(t))
 	definition, err := json.Marshal(clock)
 	if err != nil {
 		t.Fatal(err)
@@ -818,7 +818,7 @@ func TestCallsWaitForTheSearch(t *testing.T) {
 	}
 
 	// One whose time is up does not wait for ever.
-	w = newEmptyCallFixture(t, layers(t))
+	w = newEmptyCallFixture(t, testChain(t))
 	res, err := w.call(t, actortest.Message{Subject: askClock, Body: request(), Deadline: now.Add(time.Millisecond)})
 	if err != nil || res.Error == nil || res.Error.Code != subjects.CodeUnknownTool {
 		t.Errorf("got %+v, %v", res, err)
@@ -843,8 +843,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-func TestCloseClosesTheAudit(t *testing.T) {
-	w := newCallFixture(t, layers(t))
+func TestCloseClosesAudit(t *testing.T) {
+	w := newCallFixture(t, testChain(t))
 	if err := w.b.Close(t.Context()); err != nil || !w.closed {
 		t.Errorf("closed %t, %v", w.closed, err)
 	}

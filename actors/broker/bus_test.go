@@ -25,29 +25,31 @@ import (
 	"conclave/subjects"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 20 * time.Second
+// testTimeout is how long a test waits for what must come.
+const testTimeout = 20 * time.Second
 
-// town is a server under the real grants with what a test puts there.
-type town struct {
+// busFixture is a server under the real grants with what a test puts there.
+type busFixture struct {
 	*bustest.Bus
 	t       *testing.T
 	known   broker.Known
 	auditor *nats.Conn
 }
 
-func newTown(t *testing.T) *town { return &town{Bus: bustest.Start(t), t: t, known: clockFacts()} }
+func newBusFixture(t *testing.T) *busFixture {
+	return &busFixture{Bus: bustest.Start(t), t: t, known: clockFacts()}
+}
 
-// standIn is the clock, as an actor of its own with the clock's key.
-type standIn struct {
+// fakeTool is the clock, as an actor of its own with the clock's key.
+type fakeTool struct {
 	schema subjects.ToolSchema
 	runs   atomic.Int64
 	run    func(ctx context.Context) (string, error) // nil = noon
 }
 
-func (s *standIn) Name() string { return s.schema.Name }
+func (s *fakeTool) Name() string { return s.schema.Name }
 
-func (s *standIn) Routes() []actor.Route {
+func (s *fakeTool) Routes() []actor.Route {
 	at, err := subjects.ToolEndpoint(s.schema.Name)
 	if err != nil {
 		return nil
@@ -65,7 +67,7 @@ func (s *standIn) Routes() []actor.Route {
 	})}
 }
 
-func (s *standIn) Start(ctx context.Context, out actor.Out) error {
+func (s *fakeTool) Start(ctx context.Context, out actor.Out) error {
 	topic, err := subjects.ToolSchemaEvent.With(s.schema.Name)
 	if err != nil {
 		return err
@@ -73,20 +75,20 @@ func (s *standIn) Start(ctx context.Context, out actor.Out) error {
 	return actor.Emit(ctx, out, topic, s.schema)
 }
 
-func (s *standIn) Describe() (string, string, map[string]string) {
+func (s *fakeTool) Describe() (string, string, map[string]string) {
 	d, _ := json.Marshal(s.schema)
 	return "0.1.0", "a stand-in", map[string]string{"definition": string(d)}
 }
 
 // stop ends an actor and expects it to drain well.
-func (w *town) stop(s *actor.Supervised) {
+func (w *busFixture) stop(s *actor.Supervised) {
 	w.t.Helper()
 	if err := s.Stop(); err != nil {
 		w.t.Error(err)
 	}
 }
 
-func (w *town) start(spec actor.Spec) *actor.Supervised {
+func (w *busFixture) start(spec actor.Spec) *actor.Supervised {
 	w.t.Helper()
 	s, err := actor.Supervise(w.t.Context(), spec, w.Dial, actor.Config{})
 	if err != nil {
@@ -96,7 +98,7 @@ func (w *town) start(spec actor.Spec) *actor.Supervised {
 	return s
 }
 
-func (w *town) startTool(s *standIn) *actor.Supervised {
+func (w *busFixture) startTool(s *fakeTool) *actor.Supervised {
 	w.t.Helper()
 	return w.start(actor.Spec{
 		Name: s.Name(), Role: subjects.ToolRole(s.Name()),
@@ -105,7 +107,7 @@ func (w *town) startTool(s *standIn) *actor.Supervised {
 }
 
 // startBroker runs a broker as the system does, with a real audit.
-func (w *town) startBroker() *actor.Supervised {
+func (w *busFixture) startBroker() *actor.Supervised {
 	w.t.Helper()
 	return w.start(actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
 		h, err := audit.LoadHasher(w.hashKey())
@@ -116,35 +118,35 @@ func (w *town) startBroker() *actor.Supervised {
 		if err != nil {
 			return nil, err
 		}
-		return broker.New(broker.Config{CallTimeout: patience, AuditTimeout: 5 * time.Second}, rules(manifest(w.t), layers(w.t)), a, h, []broker.Known{w.known}), nil
+		return broker.New(broker.Config{CallTimeout: testTimeout, AuditTimeout: 5 * time.Second}, rules(parseTestManifest(w.t), testChain(w.t)), a, h, []broker.Known{w.known}), nil
 	}})
 }
 
-func (w *town) hashKey() string { return filepath.Join(w.Dir, "params.key") }
+func (w *busFixture) hashKey() string { return filepath.Join(w.Dir, "params.key") }
 
 // caller asks as one role.
-type asker struct {
+type toolClient struct {
 	t   *testing.T
 	out actor.Out
 }
 
-func (w *town) asker(role string) asker {
+func (w *busFixture) client(role string) toolClient {
 	w.t.Helper()
 	out, err := actor.NewOut(w.Connect(role))
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return asker{w.t, out}
+	return toolClient{w.t, out}
 }
 
 // call asks for the clock. A fault instead of a result comes back as the result's error.
-func (a asker) call(id string) subjects.ToolResult {
+func (a toolClient) call(id string) subjects.ToolResult {
 	a.t.Helper()
 	s, err := subjects.ToolRequestService.With("get_datetime")
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(a.t.Context(), testTimeout)
 	defer cancel()
 	res, err := actor.Ask(ctx, a.out, s, subjects.ToolRequest{CallID: id, Args: json.RawMessage(`{"timezone":"UTC"}`)})
 	var fault *subjects.Fault
@@ -158,9 +160,9 @@ func (a asker) call(id string) subjects.ToolResult {
 }
 
 // callUntil asks until the answer is no longer code, "" for a result: for what is heard in its own time.
-func (a asker) callUntil(id, code string) subjects.ToolResult {
+func (a toolClient) callUntil(id, code string) subjects.ToolResult {
 	a.t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testTimeout)
 	for {
 		res := a.call(id)
 		if res.Error == nil && code == "" || res.Error != nil && res.Error.Code == code {
@@ -173,7 +175,7 @@ func (a asker) callUntil(id, code string) subjects.ToolResult {
 }
 
 // source is the audit log with the anchors it is held to.
-func (w *town) source() (audit.Source, []subjects.AuditHead) {
+func (w *busFixture) source() (audit.Source, []subjects.AuditHead) {
 	w.t.Helper()
 	heads, err := audit.ReadHeads(w.Heads())
 	if err != nil {
@@ -190,7 +192,7 @@ func (w *town) source() (audit.Source, []subjects.AuditHead) {
 }
 
 // verified checks the audit log and returns what the brokers wrote there.
-func (w *town) verified() (audit.Report, []subjects.AuditRecord) {
+func (w *busFixture) verified() (audit.Report, []subjects.AuditRecord) {
 	w.t.Helper()
 	src, heads := w.source()
 	rep, err := audit.Verify(w.t.Context(), src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
@@ -200,7 +202,7 @@ func (w *town) verified() (audit.Report, []subjects.AuditRecord) {
 	return rep, w.records()
 }
 
-func (w *town) records() (out []subjects.AuditRecord) {
+func (w *busFixture) records() (out []subjects.AuditRecord) {
 	w.t.Helper()
 	src, _ := w.source()
 	for m, err := range src.Messages {
@@ -241,12 +243,12 @@ func wantPhases(t *testing.T, recs []subjects.AuditRecord, want ...string) {
 
 func TestBusToolFirst(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
-	tool := &standIn{schema: clock}
+	w := newBusFixture(t)
+	tool := &fakeTool{schema: clock}
 	w.startTool(tool)
 	w.startBroker()
 	// The broker looked for it before it was ready: the first call already finds it.
-	if res := w.asker("operator").call("c1"); res.Error != nil || res.Result != "noon" || res.CallID != "c1" {
+	if res := w.client("operator").call("c1"); res.Error != nil || res.Result != "noon" || res.CallID != "c1" {
 		t.Fatalf("got %+v", res)
 	}
 	rep, recs := w.verified()
@@ -258,13 +260,13 @@ func TestBusToolFirst(t *testing.T) {
 
 func TestBusBrokerFirst(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
+	w := newBusFixture(t)
 	w.startBroker()
-	op := w.asker("operator")
+	op := w.client("operator")
 	if res := op.call("c0"); res.Error == nil || res.Error.Code != subjects.CodeUnknownTool {
 		t.Fatalf("without the tool: %+v", res)
 	}
-	w.startTool(&standIn{schema: clock})
+	w.startTool(&fakeTool{schema: clock})
 	if res := op.callUntil("c1", ""); res.Result != "noon" {
 		t.Errorf("got %+v", res)
 	}
@@ -273,10 +275,10 @@ func TestBusBrokerFirst(t *testing.T) {
 
 func TestBusBrokerRestart(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
-	w.startTool(&standIn{schema: clock})
+	w := newBusFixture(t)
+	w.startTool(&fakeTool{schema: clock})
 	first := w.startBroker()
-	op := w.asker("operator")
+	op := w.client("operator")
 	if res := op.call("c1"); res.Error != nil {
 		t.Fatal(res.Error)
 	}
@@ -294,11 +296,11 @@ func TestBusBrokerRestart(t *testing.T) {
 
 func TestBusToolStopped(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
-	tool := &standIn{schema: clock}
+	w := newBusFixture(t)
+	tool := &fakeTool{schema: clock}
 	running := w.startTool(tool)
 	w.startBroker()
-	op := w.asker("operator")
+	op := w.client("operator")
 	if res := op.call("c1"); res.Error != nil {
 		t.Fatal(res.Error)
 	}
@@ -322,10 +324,10 @@ func TestBusToolStopped(t *testing.T) {
 // A tool that dies in the middle of a call leaves it unknown whether it did what it was asked.
 func TestBusToolKilled(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
+	w := newBusFixture(t)
 	w.known.Timeout = 500 * time.Millisecond
 	w.startBroker()
-	op := w.asker("operator")
+	op := w.client("operator")
 
 	nc := w.Connect(subjects.ToolRole("get_datetime"))
 	began := make(chan struct{})
@@ -360,15 +362,15 @@ func TestBusToolKilled(t *testing.T) {
 
 func TestBusTwoBrokers(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
-	tool := &standIn{schema: clock}
+	w := newBusFixture(t)
+	tool := &fakeTool{schema: clock}
 	w.startTool(tool)
 	w.startBroker()
 	const callers, each = 8, 50
 	half := make(chan struct{}, callers)
 	var wg sync.WaitGroup
 	for c := range callers {
-		a := w.asker("operator")
+		a := w.client("operator")
 		wg.Go(func() {
 			for i := range each {
 				if i == each/4 {
@@ -406,11 +408,11 @@ func TestBusTwoBrokers(t *testing.T) {
 // Without a broker nobody answers, and the tool is not reached in any other way.
 func TestBusNoBroker(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
-	tool := &standIn{schema: clock}
+	w := newBusFixture(t)
+	tool := &fakeTool{schema: clock}
 	w.startTool(tool)
 	running := w.startBroker()
-	op := w.asker("operator")
+	op := w.client("operator")
 	if res := op.call("c1"); res.Error != nil {
 		t.Fatal(res.Error)
 	}
@@ -423,7 +425,7 @@ func TestBusNoBroker(t *testing.T) {
 		t.Errorf("told after %s", d)
 	}
 	var stats micro.Stats
-	m, err := w.Connect("user").Request("$SRV.STATS.get_datetime", nil, patience)
+	m, err := w.Connect("user").Request("$SRV.STATS.get_datetime", nil, testTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -440,20 +442,20 @@ func TestBusNoBroker(t *testing.T) {
 // Who asks is what the server wrote. A payload, a header and a subject that say otherwise change nothing.
 func TestBusForgedIdentity(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
-	w.startTool(&standIn{schema: clock})
+	w := newBusFixture(t)
+	w.startTool(&fakeTool{schema: clock})
 	w.startBroker()
 	nc := w.Connect("generator")
 	m := nats.NewMsg("tool.request.get_datetime")
 	m.Data = []byte(`{"call_id":"c1","tool":"run_shell","caller":"operator","args":{"timezone":"UTC"}}`)
 	for k, v := range map[string]string{
-		subjects.HeaderType: subjects.TypeJSON, subjects.HeaderDeadline: soon(), subjects.HeaderQuery: "q1",
+		subjects.HeaderType: subjects.TypeJSON, subjects.HeaderDeadline: futureDeadline(), subjects.HeaderQuery: "q1",
 		"Conclave-Caller": "operator", "Conclave-From": "operator", "Conclave-Account": "operator",
 		"Nats-Request-Info": `{"acc":"operator","user":"operator"}`, "Nats-Subject": "agent.operator.tool.request.get_datetime",
 	} {
 		m.Header.Set(k, v)
 	}
-	reply, err := nc.RequestMsg(m, patience)
+	reply, err := nc.RequestMsg(m, testTimeout)
 	if err != nil || reply.Header.Get(subjects.HeaderErrCode) != "" {
 		t.Fatalf("%v, %v", reply, err)
 	}
@@ -480,13 +482,13 @@ func TestBusForgedIdentity(t *testing.T) {
 	}
 }
 
-func soon() string { return strconv.FormatInt(time.Now().Add(patience).UnixMilli(), 10) }
+func futureDeadline() string { return strconv.FormatInt(time.Now().Add(testTimeout).UnixMilli(), 10) }
 
 // People see the copies under the plain subjects, in JSON and in order.
-func TestBusCopies(t *testing.T) {
+func TestBusEvents(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
-	w.startTool(&standIn{schema: clock})
+	w := newBusFixture(t)
+	w.startTool(&fakeTool{schema: clock})
 	w.startBroker()
 	user := w.Connect("user")
 	seen := make(chan *nats.Msg, 16)
@@ -496,7 +498,7 @@ func TestBusCopies(t *testing.T) {
 	if err := bus.ConfirmSubscriptions(t.Context(), user); err != nil {
 		t.Fatal(err)
 	}
-	if res := w.asker("operator").call("c1"); res.Error != nil {
+	if res := w.client("operator").call("c1"); res.Error != nil {
 		t.Fatal(res.Error)
 	}
 	for _, want := range []string{"tool.request.get_datetime", "tool.result.get_datetime"} {
@@ -513,17 +515,17 @@ func TestBusCopies(t *testing.T) {
 			if strings.Contains(want, "request") && body.Caller != "operator" || strings.Contains(want, "result") && body.Result != "noon" {
 				t.Errorf("got %s", m.Data)
 			}
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Fatalf("no %s", want)
 		}
 	}
 }
 
 // What cannot be read is told to the caller with a code, to people as a dead letter, and to the audit.
-func TestBusBadInput(t *testing.T) {
+func TestBusMalformedRequests(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
-	tool := &standIn{schema: clock}
+	w := newBusFixture(t)
+	tool := &fakeTool{schema: clock}
 	w.startTool(tool)
 	w.startBroker()
 	user, nc := w.Connect("user"), w.Connect("operator")
@@ -568,14 +570,14 @@ func TestBusBadInput(t *testing.T) {
 		m := nats.NewMsg(subject)
 		m.Data = []byte(tt.body)
 		m.Header.Set(subjects.HeaderType, subjects.TypeJSON)
-		m.Header.Set(subjects.HeaderDeadline, soon())
+		m.Header.Set(subjects.HeaderDeadline, futureDeadline())
 		for k, v := range tt.header {
 			m.Header.Del(k)
 			if v != "" {
 				m.Header.Set(k, v)
 			}
 		}
-		reply, err := nc.RequestMsg(m, patience)
+		reply, err := nc.RequestMsg(m, testTimeout)
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
@@ -595,12 +597,12 @@ func TestBusBadInput(t *testing.T) {
 			if len(tt.body) > 20 && strings.Contains(string(l.Data), tt.body[10:20]) {
 				t.Errorf("%s: the dead letter repeats what was sent: %s", tt.name, l.Data)
 			}
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Fatalf("%s: no dead letter", tt.name)
 		}
 	}
 	// The caller is told before the record is written: wait for the last one.
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testTimeout)
 	var recs []subjects.AuditRecord
 	for len(recs) < len(rows) && time.Now().Before(deadline) {
 		recs = w.records()
@@ -625,7 +627,7 @@ func TestBusBadInput(t *testing.T) {
 	if tool.runs.Load() != 0 {
 		t.Errorf("the tool ran %d times", tool.runs.Load())
 	}
-	if res := w.asker("operator").call("c1"); res.Error != nil {
+	if res := w.client("operator").call("c1"); res.Error != nil {
 		t.Errorf("after all that a good call ends in %v", res.Error)
 	}
 }

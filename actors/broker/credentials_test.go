@@ -33,10 +33,10 @@ func keyring(q subjects.SecretGet) (any, error) {
 	return v, nil
 }
 
-// quiet fails when the password is anywhere that the broker speaks, stores or logs.
-func (h *sessionFixture) quiet(t testing.TB) {
+// checkPasswordHidden fails when the password is anywhere that the broker speaks, stores or logs.
+func (h *sessionFixture) checkPasswordHidden(t testing.TB) {
 	t.Helper()
-	said := fmt.Sprint(h.rec.Published(), h.rec.Requested(), h.rec.Logged(), h.records, h.everything(t))
+	said := fmt.Sprint(h.rec.Published(), h.rec.Requested(), h.rec.Logged(), h.records, h.dumpStores(t))
 	if strings.Contains(said, password) {
 		t.Error("the password is out")
 	}
@@ -72,21 +72,21 @@ func TestCredentials(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newSessionFixture(t, func(h *sessionFixture) { h.key, h.vault = tt.key, tt.vault })
-			h.says("s1", "q1", "who knows whom")
+			h := newSessionFixture(t, func(h *sessionFixture) { h.key, h.secret = tt.key, tt.vault })
+			h.addTurn("s1", "q1", "who knows whom")
 			var sealed map[string]subjects.SecretValue
 			h.tools["search_knowledge_graph"] = func(o subjects.ToolOrder) (any, error) {
 				sealed = o.Sealed
 				return subjects.ToolResult{Result: "[]"}, nil
 			}
-			res := h.calls(t, "generator", "search_knowledge_graph", `{}`, "c1")
-			if outcome(res) != tt.want || res.Error != nil && (!strings.Contains(res.Error.Text, tt.text) || len(res.Error.Text) > 400 || strings.Contains(res.Error.Text, "root")) {
-				t.Errorf("%s: %v", outcome(res), res.Error)
+			res := h.runTool(t, "generator", "search_knowledge_graph", `{}`, "c1")
+			if outcomeText(res) != tt.want || res.Error != nil && (!strings.Contains(res.Error.Text, tt.text) || len(res.Error.Text) > 400 || strings.Contains(res.Error.Text, "root")) {
+				t.Errorf("%s: %v", outcomeText(res), res.Error)
 			}
-			if got := h.lately(); got != tt.story {
+			if got := h.recentEvents(); got != tt.story {
 				t.Errorf("story %s, want %s", got, tt.story)
 			}
-			h.quiet(t)
+			h.checkPasswordHidden(t)
 			if tt.want != "ok" {
 				return
 			}
@@ -105,25 +105,25 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestOnlyWhoNeedsIt: a tool gets the credentials that its facts name, whatever is asked for, and others none.
-func TestOnlyWhoNeedsIt(t *testing.T) {
+// TestCredentialsOnlyForDeclaredTools: a tool gets the credentials that its facts name, whatever is asked for, and others none.
+func TestCredentialsOnlyForDeclaredTools(t *testing.T) {
 	t.Parallel()
-	h := newSessionFixture(t, func(h *sessionFixture) { h.key, h.vault = newKey(t).Public(), keyring })
-	h.says("s1", "q1", "fish")
+	h := newSessionFixture(t, func(h *sessionFixture) { h.key, h.secret = newKey(t).Public(), keyring })
+	h.addTurn("s1", "q1", "fish")
 	h.tools["search_memory"] = func(o subjects.ToolOrder) (any, error) {
 		if len(o.Sealed) != 0 {
 			t.Errorf("sent along: %v", o.Sealed)
 		}
 		return subjects.ToolResult{Result: "[]"}, nil
 	}
-	h.calls(t, "generator", "search_memory", `{"sealed":{"graph_key":{}},"secret":"graph_key"}`)
+	h.runTool(t, "generator", "search_memory", `{"sealed":{"graph_key":{}},"secret":"graph_key"}`)
 	for _, a := range h.rec.Requested() {
 		if a.Subject == "secret.get" {
 			t.Errorf("asked %s", a.Body)
 		}
 	}
 	// The definition that agents see has no key in it.
-	if names, err := h.discovers(t, "generator", "knowledge graph", maxTools); err != nil || len(names) == 0 {
+	if names, err := h.discoverTools(t, "generator", "knowledge graph", maxTools); err != nil || len(names) == 0 {
 		t.Errorf("%q, %v", names, err)
 	}
 }
@@ -158,7 +158,7 @@ func TestSecretUse(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newSessionFixture(t, func(h *sessionFixture) { h.cfg.ModelKeys, h.vault = []string{"openai", "brave key"}, tt.vault })
+			h := newSessionFixture(t, func(h *sessionFixture) { h.cfg.ModelKeys, h.secret = []string{"openai", "brave key"}, tt.vault })
 			if tt.refuse != "" {
 				h.refuse[tt.refuse] = errDisk
 			}
@@ -172,10 +172,10 @@ func TestSecretUse(t *testing.T) {
 					t.Errorf("record %+v", r)
 				}
 			}
-			if got := h.trail(); got != tt.trail {
+			if got := h.auditLog(); got != tt.trail {
 				t.Errorf("on record %s, want %s", got, tt.trail)
 			}
-			h.quiet(t)
+			h.checkPasswordHidden(t)
 			asked, _ := json.Marshal(h.rec.Requested())
 			if tt.code == subjects.CodeDenied && strings.Contains(string(asked), "secret.get") {
 				t.Error("the keyring was asked all the same")
@@ -193,7 +193,7 @@ func TestSecretUse(t *testing.T) {
 	}
 	t.Run("no setting names any", func(t *testing.T) {
 		t.Parallel()
-		h := newSessionFixture(t, func(h *sessionFixture) { h.vault = keyring })
+		h := newSessionFixture(t, func(h *sessionFixture) { h.secret = keyring })
 		var v subjects.SecretValue
 		if err := h.deliver(t, "agent.model.secret.use", "", "", subjects.SecretUse{Name: "openai", For: key.Public()}, &v); actortest.Code(err) != subjects.CodeDenied {
 			t.Errorf("%v", err)

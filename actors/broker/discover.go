@@ -47,7 +47,7 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 		return subjects.DiscoverReply{}, err
 	}
 	select { // those that were here before the broker
-	case <-b.table.looked:
+	case <-b.table.discovered:
 	case <-ctx.Done():
 	}
 	effective := rules.Manifest.EffectiveTools(caller.Account, asked.Lineage, asked.Override.Grant)
@@ -58,7 +58,7 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	most = min(most, maxTools)
 	var always, may, rare []subjects.ToolSchema
 	for _, k := range b.table.all() {
-		if slices.Contains(effective, k.Name) && !slices.Contains(asked.Override.Disable, k.Name) && !(isRespondentB(caller) && acts(k.Tool)) {
+		if slices.Contains(effective, k.Name) && !slices.Contains(asked.Override.Disable, k.Name) && !(isRespondentB(caller) && hasSideEffects(k.Tool)) {
 			s := k.schema
 			s.Key = "" // for the broker alone
 			// An address in the task is asked for by its owner's tool, whatever the other words are.
@@ -66,7 +66,7 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 			switch {
 			case k.Known && (k.Standing || opens) && len(always) < most:
 				always = append(always, s)
-			case k.Known && len(k.Rare) > 0 && !hasWord(in.Body.Task, k.Rare):
+			case k.Known && len(k.Rare) > 0 && !hasAnyWord(in.Body.Task, k.Rare):
 				rare = append(rare, s)
 			default:
 				may = append(may, s)
@@ -97,7 +97,7 @@ func (b *Broker) chooseTools(ctx context.Context, out actor.Out, task string, to
 
 // rankByWords picks the tools whose words are most like the task's.
 func rankByWords(task string, tools []subjects.ToolSchema, most int) []subjects.ToolSchema {
-	asked := words(task)
+	asked := extractWords(task)
 	picked := slices.Clone(tools)
 	slices.SortStableFunc(picked, func(a, b subjects.ToolSchema) int {
 		return cmp.Compare(countSharedWords(asked, b), countSharedWords(asked, a))
@@ -105,14 +105,14 @@ func rankByWords(task string, tools []subjects.ToolSchema, most int) []subjects.
 	return picked[:min(most, len(picked))]
 }
 
-// hasWord reports whether a task has one of these words.
-func hasWord(task string, any []string) bool {
-	asked := words(task)
-	return slices.ContainsFunc(any, func(w string) bool { return asked[w] })
+// hasAnyWord reports whether a task has one of these words.
+func hasAnyWord(task string, candidates []string) bool {
+	asked := extractWords(task)
+	return slices.ContainsFunc(candidates, func(w string) bool { return asked[w] })
 }
 
 func countSharedWords(asked map[string]bool, s subjects.ToolSchema) (n int) {
-	for w := range words(s.Name + " " + s.Description) {
+	for w := range extractWords(s.Name + " " + s.Description) {
 		if asked[w] {
 			n++
 		}
@@ -120,8 +120,8 @@ func countSharedWords(asked map[string]bool, s subjects.ToolSchema) (n int) {
 	return n
 }
 
-// words are the words of a text that can tell tools apart.
-func words(text string) map[string]bool {
+// extractWords are the words of a text that can tell tools apart.
+func extractWords(text string) map[string]bool {
 	out := map[string]bool{}
 	for _, w := range strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
 		if len(w) > 3 {

@@ -42,7 +42,7 @@ func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainReq
 		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "no agent is deeper than %d", subjects.MaxDepth)
 	}
 	if q.SessionID != "" && q.QueryID == "" { // as if it were for the last question of the session
-		last, _, found, err := turnAt(ctx, out, map[string]any{"last_by_subj": "turn.*." + q.SessionID})
+		last, _, found, err := readTurn(ctx, out, map[string]any{"last_by_subj": "turn.*." + q.SessionID})
 		if err != nil {
 			out.LogError(err)
 			return subjects.Verdict{}, subjects.Faultf(subjects.CodeUnavailable, "what was asked in the session cannot be read; see conclave doctor")
@@ -55,7 +55,7 @@ func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainReq
 }
 
 // explainCall judges a call that is not made. That somebody looked is on record.
-func (b *Broker) explainCall(ctx context.Context, out actor.Out, asker string, caller subjects.Caller, tool string, args json.RawMessage, session, query string) (subjects.Verdict, error) {
+func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester string, caller subjects.Caller, tool string, args json.RawMessage, session, query string) (subjects.Verdict, error) {
 	if err := subjects.CheckToken(tool); err != nil {
 		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "tool must be the name of a tool: %v", err)
 	}
@@ -67,7 +67,7 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, asker string, c
 	seen := b.gatherFacts(ctx, out, caller, known, c, true)
 	asked, rules, fault := seen.call, seen.rules, seen.fault
 	rec := subjects.AuditRecord{
-		ID: out.NewID(), AgentID: asker, AgentType: asked.Type, Lineage: caller.Path, Action: "broker.validate", Tool: tool,
+		ID: out.NewID(), AgentID: requester, AgentType: asked.Type, Lineage: caller.Path, Action: "broker.validate", Tool: tool,
 		ParamsHash: b.hash.Hash(args), Session: session, Query: query,
 	}
 	if err := b.gate.Record(ctx, out, rec, subjects.StatusShown, ""); err != nil {
@@ -82,15 +82,15 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, asker string, c
 	if f := checkRequest(subjects.ToolRequest{Args: args}, known); f != nil {
 		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: f.Code, Reason: f.Text}}, nil
 	}
-	asked.Usage = b.spent(out, asked, c, seen, true)
-	if session == "" && asked.Flow == nil && slices.Contains(subjects.UserAccounts, asker) {
+	asked.Usage = b.countUsage(out, asked, c, seen, true)
+	if session == "" && asked.Flow == nil && slices.Contains(subjects.UserAccounts, requester) {
 		asked.Flow = &policy.Flow{} // the user means a session that nothing went into
 	}
-	if d := barred(asked); d != nil {
+	if d := denyRespondentB(asked); d != nil {
 		return subjects.Verdict{Denial: d}, nil
 	}
 	v := rules.Chain.Decide(ctx, asked).Verdict()
-	if d := unasked(asked); d != nil && len(v.Asks) > 0 {
+	if d := denyRespondentBApproval(asked); d != nil && len(v.Asks) > 0 {
 		v.Asks, v.Denial = nil, d
 	}
 	return v, nil

@@ -12,8 +12,8 @@ import (
 	"conclave/subjects"
 )
 
-// validates asks for a dry run, as the one who would call.
-func (h *sessionFixture) validates(t testing.TB, who, session, query, tool, args string) (subjects.Verdict, error) {
+// validateCall asks for a dry run, as the one who would call.
+func (h *sessionFixture) validateCall(t testing.TB, who, session, query, tool, args string) (subjects.Verdict, error) {
 	t.Helper()
 	c := callerOf(who)
 	subject := "agent." + c.Account + ".broker.validate"
@@ -25,17 +25,17 @@ func (h *sessionFixture) validates(t testing.TB, who, session, query, tool, args
 	return v, err
 }
 
-// dries is what a call would come to: ok, what it asks, or who refuses.
-func (h *sessionFixture) dries(t testing.TB, who, tool, args string) string {
+// dryRunResult is what a call would come to: ok, what it asks, or who refuses.
+func (h *sessionFixture) dryRunResult(t testing.TB, who, tool, args string) string {
 	t.Helper()
-	v, err := h.validates(t, who, "s1", "q1", tool, args)
+	v, err := h.validateCall(t, who, "s1", "q1", tool, args)
 	if err != nil {
-		return why(err)
+		return faultText(err)
 	}
-	return told(v)
+	return verdictText(v)
 }
 
-func told(v subjects.Verdict) string {
+func verdictText(v subjects.Verdict) string {
 	switch {
 	case v.Denial != nil:
 		return v.Denial.Layer + ": " + v.Denial.Rule
@@ -51,8 +51,8 @@ func told(v subjects.Verdict) string {
 	return "nothing"
 }
 
-// explains is the user's dry run.
-func (h *sessionFixture) explains(t testing.TB, who string, q subjects.ExplainRequest) (subjects.Verdict, error) {
+// explainAs is the user's dry run.
+func (h *sessionFixture) explainAs(t testing.TB, who string, q subjects.ExplainRequest) (subjects.Verdict, error) {
 	t.Helper()
 	var v subjects.Verdict
 	err := h.deliver(t, "ctl."+who+".policy.explain", "", "", q, &v)
@@ -85,25 +85,25 @@ func TestDryRuns(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newSessionFixture(t)
-			h.says("s1", "q1", "search for fish")
+			h.addTurn("s1", "q1", "search for fish")
 			who := tt.who
 			if who == "child" {
 				who = h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})
 			}
-			h.lately()
+			h.recentEvents()
 			o := len(h.records)
-			if got := h.dries(t, who, tt.tool, tt.args); got != tt.want {
+			if got := h.dryRunResult(t, who, tt.tool, tt.args); got != tt.want {
 				t.Errorf("validate: %s, want %s", got, tt.want)
 			}
 			var args json.RawMessage
 			if tt.args != "" {
 				args = json.RawMessage(tt.args)
 			}
-			v, err := h.explains(t, "user", subjects.ExplainRequest{As: who, Tool: tt.tool, Args: args, SessionID: "s1", QueryID: "q1"})
-			if err != nil || told(v) != tt.want {
-				t.Errorf("explain: %s, %v, want %s", told(v), err, tt.want)
+			v, err := h.explainAs(t, "user", subjects.ExplainRequest{As: who, Tool: tt.tool, Args: args, SessionID: "s1", QueryID: "q1"})
+			if err != nil || verdictText(v) != tt.want {
+				t.Errorf("explain: %s, %v, want %s", verdictText(v), err, tt.want)
 			}
-			if got := h.lately(); got != "before shown; before shown" {
+			if got := h.recentEvents(); got != "before shown; before shown" {
 				t.Errorf("on record %s", got)
 			}
 			for i, by := range []string{who, "user"} {
@@ -119,8 +119,8 @@ func TestDryRuns(t *testing.T) {
 	}
 }
 
-// TestExplainRefused: what is no question about a call is refused, and no dry run is given without a record.
-func TestExplainRefused(t *testing.T) {
+// TestExplainDenials: what is no question about a call is refused, and no dry run is given without a record.
+func TestExplainDenials(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
@@ -136,27 +136,27 @@ func TestExplainRefused(t *testing.T) {
 		{"trick: a question that is a subject", subjects.ExplainRequest{As: "generator", Tool: "web_search", QueryID: "a.b"}},
 	} {
 		h := newSessionFixture(t)
-		if v, err := h.explains(t, "user", tt.q); actortest.Code(err) != subjects.CodeMalformed {
+		if v, err := h.explainAs(t, "user", tt.q); actortest.Code(err) != subjects.CodeMalformed {
 			t.Errorf("%s: %+v, %v", tt.name, v, err)
 		}
 	}
 	h := newSessionFixture(t)
-	if _, err := h.validates(t, "generator", "s1", "q1", "web.search", `{}`); actortest.Code(err) != subjects.CodeMalformed {
+	if _, err := h.validateCall(t, "generator", "s1", "q1", "web.search", `{}`); actortest.Code(err) != subjects.CodeMalformed {
 		t.Errorf("a dry run of no tool: %v", err)
 	}
-	if got := h.dries(t, "generator", "web_search", `{"query":"a","query":"b"}`); got != "tool: malformed" {
+	if got := h.dryRunResult(t, "generator", "web_search", `{"query":"a","query":"b"}`); got != "tool: malformed" {
 		t.Errorf("an argument that stands there twice: %s", got)
 	}
 	h.refuse[subjects.AuditBefore] = errDisk
-	if v, err := h.explains(t, "user", subjects.ExplainRequest{As: "generator", Tool: "web_search"}); actortest.Code(err) != subjects.CodeNoAudit || v.Allowed {
+	if v, err := h.explainAs(t, "user", subjects.ExplainRequest{As: "generator", Tool: "web_search"}); actortest.Code(err) != subjects.CodeNoAudit || v.Allowed {
 		t.Errorf("without a record: %+v, %v", v, err)
 	}
-	if v, err := h.validates(t, "generator", "s1", "q1", "web_search", `{}`); actortest.Code(err) != subjects.CodeNoAudit || v.Allowed {
+	if v, err := h.validateCall(t, "generator", "s1", "q1", "web_search", `{}`); actortest.Code(err) != subjects.CodeNoAudit || v.Allowed {
 		t.Errorf("without a record: %+v, %v", v, err)
 	}
 	delete(h.refuse, subjects.AuditBefore)
-	h.wrap = func(out actor.Out) actor.Out { return cracked{out, "session_config", ""} }
-	if v, err := h.validates(t, "generator", "s1", "q1", "web_search", `{"query":"fish"}`); actortest.Code(err) != subjects.CodeUnavailable || v.Allowed {
+	h.wrap = func(out actor.Out) actor.Out { return failingOut{out, "session_config", ""} }
+	if v, err := h.validateCall(t, "generator", "s1", "q1", "web_search", `{"query":"fish"}`); actortest.Code(err) != subjects.CodeUnavailable || v.Allowed {
 		t.Errorf("when nobody knows what is set: %+v, %v", v, err)
 	}
 }
@@ -166,42 +166,42 @@ func TestExplainRefused(t *testing.T) {
 func TestDryRunChangesNothing(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
-	h.sets(t, subjects.SessionConfig{Override: "ALL", Once: true})
-	h.says("s1", "q1", "search for fish")
-	before := h.everything(t)
+	h.setConfig(t, subjects.SessionConfig{Override: "ALL", Once: true})
+	h.addTurn("s1", "q1", "search for fish")
+	before := h.dumpStores(t)
 	for range 10 {
-		if got := h.dries(t, "generator", "run_shell", `{"command":"ls"}`); got != "ok" { // the next message is this one
+		if got := h.dryRunResult(t, "generator", "run_shell", `{"command":"ls"}`); got != "ok" { // the next message is this one
 			t.Fatalf("under ALL: %s", got)
 		}
-		if v, err := h.explains(t, "gateway", subjects.ExplainRequest{As: "generator", Tool: "web_search", Args: json.RawMessage(`{"query":"fish"}`), SessionID: "s1", QueryID: "q1"}); err != nil || !v.Allowed {
+		if v, err := h.explainAs(t, "gateway", subjects.ExplainRequest{As: "generator", Tool: "web_search", Args: json.RawMessage(`{"query":"fish"}`), SessionID: "s1", QueryID: "q1"}); err != nil || !v.Allowed {
 			t.Fatalf("%+v, %v", v, err)
 		}
 	}
-	if after := h.everything(t); after != before {
+	if after := h.dumpStores(t); after != before {
 		t.Errorf("looking has changed\n%s\ninto\n%s", before, after)
 	}
-	if len(h.told) != 0 || len(h.rec.Published()) != 0 {
+	if len(h.approvals) != 0 || len(h.rec.Published()) != 0 {
 		t.Error("somebody was told")
 	}
 	// The same call, for real: as if nobody had looked.
 	for i := range 2 {
-		if res := h.calls(t, "generator", "web_search", `{"query":"fish"}`); outcome(res) != "ok" {
-			t.Errorf("call %d: %s", i+1, outcome(res))
+		if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`); outcomeText(res) != "ok" {
+			t.Errorf("call %d: %s", i+1, outcomeText(res))
 		}
 	}
-	if res := h.calls(t, "generator", "web_search", `{"query":"fish"}`); outcome(res) != "limits: repeated" {
-		t.Errorf("the third: %s", outcome(res))
+	if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`); outcomeText(res) != "limits: repeated" {
+		t.Errorf("the third: %s", outcomeText(res))
 	}
-	if got := h.dries(t, "generator", "web_search", `{"query":"fish"}`); got != "limits: repeated" {
+	if got := h.dryRunResult(t, "generator", "web_search", `{"query":"fish"}`); got != "limits: repeated" {
 		t.Errorf("a dry run of the fourth: %s", got)
 	}
 }
 
-// everything is all that the stores hold.
-func (h *sessionFixture) everything(t testing.TB) string {
+// dumpStores is all that the stores hold.
+func (h *sessionFixture) dumpStores(t testing.TB) string {
 	t.Helper()
 	var all []string
-	for _, bucket := range []string{"flow", "parked", "ledger", "session_config", bucketApprovals, bucketRules, registry, "schemas"} {
+	for _, bucket := range []string{"flow", "parked", "ledger", "session_config", bucketApprovals, bucketRules, bucketSpawns, "schemas"} {
 		store := h.rec.Out().Store(bucket)
 		keys, err := store.Keys(t.Context(), "")
 		if err != nil {

@@ -15,8 +15,8 @@ import (
 	"conclave/subjects"
 )
 
-// person is the account of the user's own tool calls.
-const person = "operator"
+// userAccount is the account of the user's own tool calls.
+const userAccount = "operator"
 
 // facts are everything that was found out about a call.
 type facts struct {
@@ -32,35 +32,35 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects
 	f.rules = b.rules.Load()
 	asked := policy.Call{
 		Caller: caller, Tool: k.Tool, Schema: k.schema.Parameters, Args: c.args, Session: c.session, Query: c.query,
-		FromUser: caller.Account == person && len(caller.Path) == 0,
+		FromUser: caller.Account == userAccount && len(caller.Path) == 0,
 	}
 	asked.Type, _ = f.rules.Manifest.TypeOf(caller)
-	var line, over, flow error
+	var lineageErr, overrideErr, flowErr error
 	var wg sync.WaitGroup
 	if len(caller.Path) > 0 {
-		wg.Go(func() { asked.Lineage, f.budgets, line = b.loadLineageBudgets(ctx, out, caller, c.session) })
+		wg.Go(func() { asked.Lineage, f.budgets, lineageErr = b.loadLineageBudgets(ctx, out, caller, c.session) })
 	}
 	if c.session != "" {
-		if c.tool != "" && !asked.FromUser && !harmless(k.Tool) {
-			wg.Go(func() { asked.Flow, flow = b.flow(ctx, out, c.session, c.query, dry || isRespondentB(caller)) })
+		if c.tool != "" && !asked.FromUser && !isHarmless(k.Tool) {
+			wg.Go(func() { asked.Flow, flowErr = b.loadFlow(ctx, out, c.session, c.query, dry || isRespondentB(caller)) })
 		}
-		asked.Override, over = b.overrideOf(ctx, out, caller, c.session, c.query, dry)
+		asked.Override, overrideErr = b.callerOverride(ctx, out, caller, c.session, c.query, dry)
 	}
 	wg.Wait()
 	if n := len(asked.Lineage); n > 0 && n == len(caller.Path) {
 		asked.Type = asked.Lineage[n-1].Type
 	}
 	f.call = asked
-	if err := errors.Join(line, over, flow); err != nil {
+	if err := errors.Join(lineageErr, overrideErr, flowErr); err != nil {
 		out.LogError(fmt.Errorf("finding out about a call of %s: %w", c.tool, err))
 		f.fault = subjects.Faultf(subjects.CodeUnavailable, "what is known of the session cannot be read, so nothing was run; see conclave doctor")
 	}
 	return f
 }
 
-// reach is where a tool may read pages for this caller, and whether it may read any: a search that reads what it found
+// pageAccess is where a tool may read pages for this caller, and whether it may read any: a search that reads what it found
 // does what the tool for reading pages does.
-func (f facts) reach(t *table) (*subjects.HostRules, bool) {
+func (f facts) pageAccess(t *toolTable) (*subjects.HostRules, bool) {
 	c := f.call
 	if !c.Tool.Has(policy.ReadsUntrusted) {
 		return nil, false
@@ -79,8 +79,8 @@ func (f facts) reach(t *table) (*subjects.HostRules, bool) {
 	return hosts, false
 }
 
-// compact is a call's arguments without the spaces that make no difference: one more space is the same call.
-func compact(args json.RawMessage) []byte {
+// compactJSON is a call's arguments without the spaces that make no difference: one more space is the same call.
+func compactJSON(args json.RawMessage) []byte {
 	var b bytes.Buffer
 	if json.Compact(&b, args) != nil {
 		return args
@@ -88,21 +88,23 @@ func compact(args json.RawMessage) []byte {
 	return b.Bytes()
 }
 
-// modeOf is how the tool is asked: spawned agents and the orchestrator never see what strangers wrote, only what was
+// toolMode is how the tool is asked: spawned agents and the orchestrator never see what strangers wrote, only what was
 // made of it.
-func modeOf(c policy.Call) string {
-	if c.Tool.Has(policy.ReadsUntrusted) && apart(c) {
+func toolMode(c policy.Call) string {
+	if c.Tool.Has(policy.ReadsUntrusted) && seesDistilledOnly(c) {
 		return subjects.ModeStructured
 	}
 	return ""
 }
 
-// apart reports whether the caller is one of those.
-func apart(c policy.Call) bool { return len(c.Caller.Path) > 0 || c.Caller.Account == "orchestrator" }
+// seesDistilledOnly reports whether the caller is one of those.
+func seesDistilledOnly(c policy.Call) bool {
+	return len(c.Caller.Path) > 0 || c.Caller.Account == "orchestrator"
+}
 
-// labelsOf are those of all that went into a session: what a tool keeps of it must carry them. The user's own call is
+// sessionLabels are those of all that went into a session: what a tool keeps of it must carry them. The user's own call is
 // the user's own word; a session of which nobody knows is nobody's.
-func labelsOf(c policy.Call) *subjects.Labels {
+func sessionLabels(c policy.Call) *subjects.Labels {
 	l := &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	if c.FromUser {
 		return l
@@ -123,16 +125,16 @@ func labelsOf(c policy.Call) *subjects.Labels {
 	return l
 }
 
-// spent tells what was used up before a call, and counts the call: not with dry, and not when it was begun before and is
+// countUsage tells what was used up before a call, and counts the call: not with dry, and not when it was begun before and is
 // counted already.
-func (b *Broker) spent(out actor.Out, asked policy.Call, c call, seen facts, dry bool) policy.Usage {
+func (b *Broker) countUsage(out actor.Out, asked policy.Call, c call, seen facts, dry bool) policy.Usage {
 	b.usage.SetWindow(cmp.Or(seen.rules.Manifest.Limits.Window, defaultWindow))
-	a := policy.Attempt{Caller: asked.Caller.ID(), Session: c.session, Query: c.query, Tool: c.tool, ParamsHash: b.hash.Hash(compact(c.args))}
+	a := policy.Attempt{Caller: asked.Caller.ID(), Session: c.session, Query: c.query, Tool: c.tool, ParamsHash: b.hash.Hash(compactJSON(c.args))}
 	var s policy.Usage
 	switch {
 	case dry:
 		s = b.usage.Peek(out.Now(), a)
-	case c.again:
+	case c.wasBegun:
 		s = b.usage.Peek(out.Now(), a)
 		s.Identical, s.Calls = max(0, s.Identical-1), max(0, s.Calls-1) // its own first time
 		for i := range s.Agents {

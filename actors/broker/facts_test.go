@@ -58,22 +58,22 @@ func sessionTools() map[string]policy.Tool {
 // on record and what ran, in order.
 type sessionFixture struct {
 	*spawnFixture
-	cfg   Config
-	wrap  func(actor.Out) actor.Out // around what the broker speaks through
-	tools map[string]func(subjects.ToolOrder) (any, error)
-	chat  func(subjects.ChatRequest) (any, error)
-	vault func(subjects.SecretGet) (any, error)
-	key   string                       // public half of the key that the tools have
-	facts func(map[string]policy.Tool) // changes what is known of the tools
-	told  chan string
-	story []string // under mu
+	cfg       Config
+	wrap      func(actor.Out) actor.Out // around what the broker speaks through
+	tools     map[string]func(subjects.ToolOrder) (any, error)
+	chat      func(subjects.ChatRequest) (any, error)
+	secret    func(subjects.SecretGet) (any, error)
+	key       string                       // public half of the key that the tools have
+	facts     func(map[string]policy.Tool) // changes what is known of the tools
+	approvals chan string
+	events    []string // under mu
 
-	audits func(subjects.AuditRecord) error // why the audit does not take a record
+	auditErr func(subjects.AuditRecord) error // why the audit does not take a record
 }
 
 func newSessionFixture(t testing.TB, set ...func(*sessionFixture)) *sessionFixture {
 	t.Helper()
-	h := &sessionFixture{spawnFixture: newSpawnFixture(t), tools: map[string]func(subjects.ToolOrder) (any, error){}, told: make(chan string, 64)}
+	h := &sessionFixture{spawnFixture: newSpawnFixture(t), tools: map[string]func(subjects.ToolOrder) (any, error){}, approvals: make(chan string, 64)}
 	h.cfg = Config{CallTimeout: time.Minute, AuditTimeout: time.Second, ApprovalWait: time.Minute}
 	for _, s := range set {
 		s(h)
@@ -82,7 +82,7 @@ func newSessionFixture(t testing.TB, set ...func(*sessionFixture)) *sessionFixtu
 	h.rec.Reply = h.answerAll
 	h.rec.FailPublish = func(subject string) error {
 		if id, ok := strings.CutPrefix(subject, "event.approval.request."); ok {
-			h.told <- id
+			h.approvals <- id
 		}
 		return nil
 	}
@@ -106,7 +106,7 @@ func (h *sessionFixture) start(t testing.TB, rules policy.Rules) {
 		schemas = append(schemas, s)
 	}
 	h.Broker = New(h.cfg, policy.NewActiveRules(rules), h, h.hash, known)
-	if err := h.Seat(schemas...); err != nil {
+	if err := h.AddTools(schemas...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -121,17 +121,17 @@ func (h *sessionFixture) answerAll(subject string, body []byte) (any, error) {
 			return nil, err
 		}
 		name := subject[strings.LastIndexByte(subject, '.')+1:]
-		h.tell("ran " + name)
+		h.logEvent("ran " + name)
 		if run := h.tools[name]; run != nil {
 			return run(order)
 		}
 		return subjects.ToolResult{Result: "ok"}, nil
 	case subject == "secret.get":
 		var q subjects.SecretGet
-		if err := json.Unmarshal(body, &q); err != nil || h.vault == nil {
+		if err := json.Unmarshal(body, &q); err != nil || h.secret == nil {
 			return nil, errors.Join(err, nobody)
 		}
-		return h.vault(q)
+		return h.secret(q)
 	case subject == "model.chat":
 		var q subjects.ChatRequest
 		if err := json.Unmarshal(body, &q); err != nil || h.chat == nil {
@@ -142,37 +142,37 @@ func (h *sessionFixture) answerAll(subject string, body []byte) (any, error) {
 	return h.answerTurns(subject, body)
 }
 
-func (h *sessionFixture) tell(s string) {
+func (h *sessionFixture) logEvent(s string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.story = append(h.story, s)
+	h.events = append(h.events, s)
 }
 
-// lately is the story since the last look.
-func (h *sessionFixture) lately() string {
+// recentEvents is the story since the last look.
+func (h *sessionFixture) recentEvents() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := strings.Join(h.story, "; ")
-	h.story = nil
+	s := strings.Join(h.events, "; ")
+	h.events = nil
 	return s
 }
 
 // Append implements [Audit].
 func (h *sessionFixture) Append(ctx context.Context, rec subjects.AuditRecord) error {
-	if h.audits != nil {
-		if err := h.audits(rec); err != nil {
+	if h.auditErr != nil {
+		if err := h.auditErr(rec); err != nil {
 			return err
 		}
 	}
 	err := h.spawnFixture.Append(ctx, rec)
 	if err == nil {
-		h.tell(strings.TrimSpace(rec.Phase + " " + rec.Status + " " + rec.Reason))
+		h.logEvent(strings.TrimSpace(rec.Phase + " " + rec.Status + " " + rec.Reason))
 	}
 	return err
 }
 
-// says is a question of the user as the router stores it.
-func (h *sessionFixture) says(session, query, words string) {
+// addTurn is a question of the user as the router stores it.
+func (h *sessionFixture) addTurn(session, query, words string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.turns = append(h.turns, subjects.Query{SessionID: session, QueryID: query, Query: words})
@@ -205,13 +205,13 @@ func (h *sessionFixture) deliver(t testing.TB, subject, session, query string, b
 	return fmt.Errorf("nobody hears %s", subject)
 }
 
-// calls asks for a tool. who is the account, with the path below it; every call has its own name unless one is given.
-func (h *sessionFixture) calls(t testing.TB, who, tool, args string, id ...string) subjects.ToolResult {
+// runTool asks for a tool. who is the account, with the path below it; every call has its own name unless one is given.
+func (h *sessionFixture) runTool(t testing.TB, who, tool, args string, id ...string) subjects.ToolResult {
 	t.Helper()
-	return h.callsIn(t, "s1", "q1", who, tool, args, id...)
+	return h.runToolIn(t, "s1", "q1", who, tool, args, id...)
 }
 
-func (h *sessionFixture) callsIn(t testing.TB, session, query, who, tool, args string, id ...string) subjects.ToolResult {
+func (h *sessionFixture) runToolIn(t testing.TB, session, query, who, tool, args string, id ...string) subjects.ToolResult {
 	t.Helper()
 	c := callerOf(who)
 	if len(id) == 0 {
@@ -235,56 +235,56 @@ func (h *sessionFixture) flowOf(t testing.TB, session string) *policy.Flow {
 	return f
 }
 
-// taints makes the session one into which strangers could have written.
-func (h *sessionFixture) taints(t testing.TB, session string) {
+// taintSession makes the session one into which strangers could have written.
+func (h *sessionFixture) taintSession(t testing.TB, session string) {
 	t.Helper()
 	r := policy.Result{Tool: policy.Tool{Name: "web_fetch", Known: true, Effects: policy.Declare(policy.ReadsUntrusted)}, CallID: "c0", Source: "https://evil.example/"}
-	if err := h.learn(t.Context(), h.rec.Out(), session, r); err != nil {
+	if err := h.recordFlow(t.Context(), h.rec.Out(), session, r); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// outcome is how a call ended: ok, a code, or the layer and rule that refused.
-func outcome(res subjects.ToolResult) string {
+// outcomeText is how a call ended: ok, a code, or the layer and rule that refused.
+func outcomeText(res subjects.ToolResult) string {
 	if res.Error == nil {
 		return "ok"
 	}
-	return why(res.Error)
+	return faultText(res.Error)
 }
 
-// cracked has buckets that cannot be read, or not be written.
-type cracked struct {
+// failingOut has buckets that cannot be read, or not be written.
+type failingOut struct {
 	actor.Out
 	get, put string // bucket
 }
 
 var errDisk = errors.New("disk on fire")
 
-func (c cracked) Store(bucket string) actor.Store {
-	return crackedStore{c.Out.Store(bucket), c.get == bucket, c.put == bucket}
+func (c failingOut) Store(bucket string) actor.Store {
+	return failingStore{c.Out.Store(bucket), c.get == bucket, c.put == bucket}
 }
 
-type crackedStore struct {
+type failingStore struct {
 	actor.Store
 	get, put bool
 }
 
-func (s crackedStore) Get(ctx context.Context, key string) ([]byte, uint64, error) {
+func (s failingStore) Get(ctx context.Context, key string) ([]byte, uint64, error) {
 	if s.get {
 		return nil, 0, errDisk
 	}
 	return s.Store.Get(ctx, key)
 }
 
-func (s crackedStore) Put(ctx context.Context, key string, value []byte, rev uint64) (uint64, error) {
+func (s failingStore) Put(ctx context.Context, key string, value []byte, rev uint64) (uint64, error) {
 	if s.put {
 		return 0, errDisk
 	}
 	return s.Store.Put(ctx, key, value, rev)
 }
 
-// TestWhatCannotBeKnownIsRefused: whichever store fails, the call is refused, nothing runs, and that is on record.
-func TestWhatCannotBeKnownIsRefused(t *testing.T) {
+// TestStoreFailureDenies: whichever store fails, the call is refused, nothing runs, and that is on record.
+func TestStoreFailureDenies(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name     string
@@ -294,33 +294,33 @@ func TestWhatCannotBeKnownIsRefused(t *testing.T) {
 		ran      bool
 	}{
 		{name: "nothing is broken", who: "generator", tool: "web_search", ran: true},
-		{name: "the registry of agents", get: registry, who: "child", tool: "web_search"},
+		{name: "the registry of agents", get: bucketSpawns, who: "child", tool: "web_search"},
 		{name: "the settings", get: "session_config", who: "generator", tool: "web_search"},
 		{name: "the settings, for a tool that does nothing", get: "session_config", who: "generator", tool: "get_datetime"},
 		{name: "what went into the session", get: "flow", who: "generator", tool: "web_search"},
 		{name: "the user's words cannot be kept", put: "flow", who: "generator", tool: "web_search"},
 		{name: "the ledger", put: "ledger", who: "generator", tool: "web_search"},
 		{name: "the ledger cannot be read", get: "ledger", who: "generator", tool: "web_search", ran: true}, // it is new: the first entry wins
-		{name: "the registry does not concern an account", get: registry, who: "generator", tool: "web_search", ran: true},
+		{name: "the registry does not concern an account", get: bucketSpawns, who: "generator", tool: "web_search", ran: true},
 		{name: "the flow does not concern a tool that does nothing", get: "flow", who: "operator", tool: "get_datetime", ran: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newSessionFixture(t)
-			h.says("s1", "q1", "search for fish")
+			h.addTurn("s1", "q1", "search for fish")
 			who := tt.who
 			if who == "child" {
 				who = h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})
 			}
-			h.wrap = func(out actor.Out) actor.Out { return cracked{out, tt.get, tt.put} }
-			h.lately()
-			res := h.calls(t, who, tt.tool, `{"query":"fish"}`)
-			story := h.lately()
+			h.wrap = func(out actor.Out) actor.Out { return failingOut{out, tt.get, tt.put} }
+			h.recentEvents()
+			res := h.runTool(t, who, tt.tool, `{"query":"fish"}`)
+			story := h.recentEvents()
 			if ran := strings.Contains(story, "ran "); ran != tt.ran {
 				t.Errorf("ran %t: %s", ran, story)
 			}
-			if !tt.ran && (outcome(res) != subjects.CodeUnavailable || story != "before denied unavailable") {
-				t.Errorf("%s, on record %s", outcome(res), story)
+			if !tt.ran && (outcomeText(res) != subjects.CodeUnavailable || story != "before denied unavailable") {
+				t.Errorf("%s, on record %s", outcomeText(res), story)
 			}
 			if !tt.ran && !slices.ContainsFunc(h.rec.Logged(), func(err error) bool { return errors.Is(err, errDisk) }) {
 				t.Errorf("the log does not say why: %v", h.rec.Logged())
@@ -337,17 +337,17 @@ func TestWhatCannotBeKnownIsRefused(t *testing.T) {
 			}
 			return answer(subject, body)
 		}
-		if res := h.calls(t, "generator", "web_search", `{"query":"fish"}`); outcome(res) != subjects.CodeUnavailable || h.lately() != "before denied unavailable" {
+		if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`); outcomeText(res) != subjects.CodeUnavailable || h.recentEvents() != "before denied unavailable" {
 			t.Errorf("%+v", res)
 		}
 	})
 }
 
-// TestGather: who somebody is stands in the subject and the registry, and nowhere else.
-func TestGather(t *testing.T) {
+// TestGatherFacts: who somebody is stands in the subject and the registry, and nowhere else.
+func TestGatherFacts(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
-	h.says("s1", "q1", "search for fish")
+	h.addTurn("s1", "q1", "search for fish")
 	child := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})
 	below := h.mustSpawn(t, "operator", "s1", subjects.SpawnRequest{Type: "researcher"})
 	search, _ := h.table.get("web_search")
@@ -365,7 +365,7 @@ func TestGather(t *testing.T) {
 		{"a spawned agent is what it was spawned as", child, "s1", search, "researcher", false, true, subjects.ModeStructured},
 		{"the orchestrator never sees a page", "orchestrator", "s1", search, "orchestrator", false, true, subjects.ModeStructured},
 		{"the orchestrator and the clock", "orchestrator", "s1", clock, "orchestrator", false, false, ""},
-		{"the user", person, "s1", search, "operator", true, false, ""},
+		{"the user", userAccount, "s1", search, "operator", true, false, ""},
 
 		{"trick: an agent below the user is not the user", below, "s1", search, "researcher", false, true, subjects.ModeStructured},
 		{"trick: nobody below the user is not the user", "operator.x", "s1", search, "", false, true, subjects.ModeStructured},
@@ -380,32 +380,32 @@ func TestGather(t *testing.T) {
 			continue
 		}
 		got := seen.call
-		if got.Type != tt.typ || got.FromUser != tt.person || (got.Flow != nil) != tt.flow || modeOf(got) != tt.mode {
-			t.Errorf("%s: type %q, person %t, flow %v, mode %q", tt.name, got.Type, got.FromUser, got.Flow != nil, modeOf(got))
+		if got.Type != tt.typ || got.FromUser != tt.person || (got.Flow != nil) != tt.flow || toolMode(got) != tt.mode {
+			t.Errorf("%s: type %q, person %t, flow %v, mode %q", tt.name, got.Type, got.FromUser, got.Flow != nil, toolMode(got))
 		}
 	}
 }
 
-// TestBudgetsStandWithTheirAgents: each agent of a line is held to what it was given, and nobody to another's.
-func TestBudgetsStandWithTheirAgents(t *testing.T) {
+// TestBudgetsMatchAgents: each agent of a line is held to what it was given, and nobody to another's.
+func TestBudgetsMatchAgents(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
-	h.says("s1", "q1", "search for fish and for chips")
+	h.addTurn("s1", "q1", "search for fish and for chips")
 	poor := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher", Budget: &subjects.Budget{Calls: 1}})
 	rich := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})
 	var got []string
 	for _, step := range [][2]string{{poor, "fish"}, {poor, "chips"}, {rich, "fish"}, {rich, "chips"}, {"generator", "fish"}} {
-		res := h.calls(t, step[0], "web_search", `{"query":"`+step[1]+`"}`)
-		got = append(got, outcome(res))
+		res := h.runTool(t, step[0], "web_search", `{"query":"`+step[1]+`"}`)
+		got = append(got, outcomeText(res))
 	}
 	if want := []string{"ok", "limits: budget", "ok", "ok", "ok"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
 
-// TestReach: where a tool may read pages is what the manifest says of hosts, unless those rules are only watched; and
+// TestPageAccess: where a tool may read pages is what the manifest says of hosts, unless those rules are only watched; and
 // whether it may is what the caller may use.
-func TestReach(t *testing.T) {
+func TestPageAccess(t *testing.T) {
 	t.Parallel()
 	m, err := policy.ParseManifest([]byte("types:\n  assistant:\n    tools: [web_search, web_fetch]\n  persona:\n    tools: [web_search]\naccounts:\n  generator: assistant\n  committee: persona\negress:\n  fetch:\n    allow: [a.example]\n"), "m")
 	if err != nil {
@@ -431,7 +431,7 @@ func TestReach(t *testing.T) {
 	} {
 		m.Monitored = tt.monitored
 		f := facts{call: policy.Call{Caller: subjects.Caller{Account: tt.account}, Tool: search, Override: tt.over}, rules: policy.Rules{Manifest: m}}
-		hosts, pages := f.reach(tb)
+		hosts, pages := f.pageAccess(tb)
 		if pages != tt.pages || !slices.Equal(hosts.Allow, tt.allow) || !slices.Equal(hosts.Monitored, tt.monitored["egress"]) {
 			t.Errorf("%s: %+v, %t", tt.name, hosts, pages)
 		}

@@ -15,9 +15,9 @@ import (
 // What is known of a session's content stands in the bucket flow, under the session. It is read for each call and written
 // before a result is given out: no agent has seen what the record does not know.
 
-// flow is what is known of a session, with the words of the question at hand. It is nil, and no error, when the user
+// loadFlow is what is known of a session, with the words of the question at hand. It is nil, and no error, when the user
 // asked no such question: nobody then knows what the session is about. With dry nothing is written.
-func (b *Broker) flow(ctx context.Context, out actor.Out, session, query string, dry bool) (*policy.Flow, error) {
+func (b *Broker) loadFlow(ctx context.Context, out actor.Out, session, query string, dry bool) (*policy.Flow, error) {
 	f, rev, err := b.readFlow(ctx, out, session)
 	if err != nil {
 		return nil, err
@@ -25,7 +25,7 @@ func (b *Broker) flow(ctx context.Context, out actor.Out, session, query string,
 	if f.HasQuestion(query) {
 		return f, nil
 	}
-	said, ok, err := b.words(ctx, out, session, query)
+	said, ok, err := b.loadQueryText(ctx, out, session, query)
 	if err != nil || !ok {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func (b *Broker) flow(ctx context.Context, out actor.Out, session, query string,
 	if dry {
 		return f.WithQuestion(query, said), nil
 	}
-	for range tries {
+	for range maxWriteAttempts {
 		next := f.WithQuestion(query, said)
 		err := b.writeFlow(ctx, out, session, next, rev)
 		if !errors.Is(err, actor.ErrChanged) {
@@ -46,19 +46,19 @@ func (b *Broker) flow(ctx context.Context, out actor.Out, session, query string,
 			return f, nil
 		}
 	}
-	return nil, errBusy
+	return nil, errWriteConflict
 }
 
-// learn writes down that a result enters a session.
-func (b *Broker) learn(ctx context.Context, out actor.Out, session string, r policy.Result) error {
+// recordFlow writes down that a result enters a session.
+func (b *Broker) recordFlow(ctx context.Context, out actor.Out, session string, r policy.Result) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
-	if e := b.flows.get(session); e != nil { // what was read for this call, most likely; the revision tells
+	if e := b.flowMemo.get(session); e != nil { // what was read for this call, most likely; the revision tells
 		if err := b.writeFlow(ctx, out, session, e.flow.WithResult(r), e.rev); !errors.Is(err, actor.ErrChanged) {
 			return err
 		}
 	}
-	for range tries {
+	for range maxWriteAttempts {
 		f, rev, err := b.readFlow(ctx, out, session)
 		if err != nil {
 			return err
@@ -67,13 +67,13 @@ func (b *Broker) learn(ctx context.Context, out actor.Out, session string, r pol
 			return err
 		}
 	}
-	return errBusy
+	return errWriteConflict
 }
 
-// tries is how often a record is written that others write at the same time.
-const tries = 16
+// maxWriteAttempts is how often a record is written that others write at the same time.
+const maxWriteAttempts = 16
 
-var errBusy = errors.New("the session's record changes all the time")
+var errWriteConflict = errors.New("the session's record changes all the time")
 
 func (b *Broker) readFlow(ctx context.Context, out actor.Out, session string) (*policy.Flow, uint64, error) {
 	data, rev, err := out.Store("flow").Get(ctx, session)
@@ -83,8 +83,8 @@ func (b *Broker) readFlow(ctx context.Context, out actor.Out, session string) (*
 	if err != nil {
 		return nil, 0, fmt.Errorf("reading what went into a session: %w", err)
 	}
-	if f := b.flows.same(session, data); f != nil {
-		b.flows.put(session, data, rev, f)
+	if f := b.flowMemo.findDecoded(session, data); f != nil {
+		b.flowMemo.put(session, data, rev, f)
 		return f, rev, nil
 	}
 	f := &policy.Flow{}
@@ -94,7 +94,7 @@ func (b *Broker) readFlow(ctx context.Context, out actor.Out, session string) (*
 	if err != nil {
 		return nil, 0, fmt.Errorf("reading what went into a session: %w", err)
 	}
-	b.flows.put(session, data, rev, f)
+	b.flowMemo.put(session, data, rev, f)
 	return f, rev, nil
 }
 
@@ -107,7 +107,7 @@ func (b *Broker) writeFlow(ctx context.Context, out actor.Out, session string, f
 	if err != nil {
 		return fmt.Errorf("writing down what went into a session: %w", err)
 	}
-	b.flows.put(session, data, now, f)
+	b.flowMemo.put(session, data, now, f)
 	return nil
 }
 
@@ -115,19 +115,19 @@ func (b *Broker) writeFlow(ctx context.Context, out actor.Out, session string, f
 // table of edges. Only the router can write there.
 var turnsGet = subjects.Spec{Name: "core.API.STREAM.MSG.GET.TURNS"}
 
-// words are what the user asked, as the router stored it. No agent's word is taken for it.
-func (b *Broker) words(ctx context.Context, out actor.Out, session, query string) (said string, ok bool, err error) {
+// loadQueryText are what the user asked, as the router stored it. No agent's word is taken for it.
+func (b *Broker) loadQueryText(ctx context.Context, out actor.Out, session, query string) (said string, ok bool, err error) {
 	if session == "" || query == "" {
 		return "", false, nil
 	}
 	filter := "turn.*." + session
-	q, _, found, err := turnAt(ctx, out, map[string]any{"last_by_subj": filter})
+	q, _, found, err := readTurn(ctx, out, map[string]any{"last_by_subj": filter})
 	if err != nil || !found || q.QueryID == query {
 		return q.Query, found, err
 	}
 	// A later question of the session waits already: look through those before it.
 	for seq, n := uint64(1), 0; n < maxTurns; n++ {
-		q, at, found, err := turnAt(ctx, out, map[string]any{"seq": seq, "next_by_subj": filter})
+		q, at, found, err := readTurn(ctx, out, map[string]any{"seq": seq, "next_by_subj": filter})
 		if err != nil || !found {
 			return "", false, err
 		}
@@ -142,8 +142,8 @@ func (b *Broker) words(ctx context.Context, out actor.Out, session, query string
 // maxTurns bounds the search for a question.
 const maxTurns = 1000
 
-// turnAt reads one message of TURNS.
-func turnAt(ctx context.Context, out actor.Out, which map[string]any) (q subjects.Query, seq uint64, found bool, err error) {
+// readTurn reads one message of TURNS.
+func readTurn(ctx context.Context, out actor.Out, which map[string]any) (q subjects.Query, seq uint64, found bool, err error) {
 	body, err := json.Marshal(which)
 	if err != nil {
 		return q, 0, false, err

@@ -8,9 +8,9 @@ import (
 	"conclave/pkg/policy"
 )
 
-// memo remembers what the records of the latest sessions say, so that they are not decoded anew for each call. It is no
+// flowMemo remembers what the records of the latest sessions say, so that they are not decoded anew for each call. It is no
 // cache of the bucket: a record is read each time, and only the same bytes mean the same.
-type memo struct {
+type flowMemo struct {
 	mu       sync.Mutex
 	sessions map[string]*list.Element
 	order    list.List // the last used in front
@@ -23,11 +23,11 @@ type memoEntry struct {
 	flow    *policy.Flow
 }
 
-// mostFlows is how many sessions are remembered.
-const mostFlows = 64
+// maxFlows is how many sessions are remembered.
+const maxFlows = 64
 
-// same is the flow that these bytes were decoded to before, nil when they are new.
-func (m *memo) same(session string, data []byte) *policy.Flow {
+// findDecoded is the flow that these bytes were decoded to before, nil when they are new.
+func (m *flowMemo) findDecoded(session string, data []byte) *policy.Flow {
 	e := m.get(session)
 	if e == nil || !bytes.Equal(e.data, data) {
 		return nil
@@ -35,7 +35,7 @@ func (m *memo) same(session string, data []byte) *policy.Flow {
 	return e.flow
 }
 
-func (m *memo) get(session string) *memoEntry {
+func (m *flowMemo) get(session string) *memoEntry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, ok := m.sessions[session]
@@ -46,7 +46,7 @@ func (m *memo) get(session string) *memoEntry {
 	return e.Value.(*memoEntry)
 }
 
-func (m *memo) put(session string, data []byte, rev uint64, f *policy.Flow) {
+func (m *flowMemo) put(session string, data []byte, rev uint64, f *policy.Flow) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	entry := &memoEntry{session, data, rev, f}
@@ -59,7 +59,7 @@ func (m *memo) put(session string, data []byte, rev uint64, f *policy.Flow) {
 		m.sessions = map[string]*list.Element{}
 	}
 	m.sessions[session] = m.order.PushFront(entry)
-	if m.order.Len() > mostFlows {
+	if m.order.Len() > maxFlows {
 		last := m.order.Back()
 		delete(m.sessions, last.Value.(*memoEntry).session)
 		m.order.Remove(last)

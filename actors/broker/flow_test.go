@@ -14,8 +14,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestWords: what the user asked is read from where the router put it, and from nowhere else.
-func TestWords(t *testing.T) {
+// TestLoadQueryText: what the user asked is read from where the router put it, and from nowhere else.
+func TestLoadQueryText(t *testing.T) {
 	t.Parallel()
 	turn := func(session, query, words string) subjects.Query {
 		return subjects.Query{SessionID: session, QueryID: query, Query: words}
@@ -50,7 +50,7 @@ func TestWords(t *testing.T) {
 			h := newSessionFixture(t)
 			h.turns = tt.turns
 			ctx := t.Context()
-			got, ok, err := h.words(ctx, h.rec.Out(), tt.session, tt.query)
+			got, ok, err := h.loadQueryText(ctx, h.rec.Out(), tt.session, tt.query)
 			if err != nil || ok != tt.found || ok && got != tt.want {
 				t.Errorf("%q, %t, %v", got, ok, err)
 			}
@@ -58,8 +58,8 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestWordsThatCannotBeRead: anything but an answer of the stream is an error, and so a refusal.
-func TestWordsThatCannotBeRead(t *testing.T) {
+// TestUnreadableTurnsDeny: anything but an answer of the stream is an error, and so a refusal.
+func TestUnreadableTurnsDeny(t *testing.T) {
 	t.Parallel()
 	message := func(data any) any { return map[string]any{"message": map[string]any{"seq": 1, "data": data}} }
 	for name, answer := range map[string]func() (any, error){
@@ -79,17 +79,17 @@ func TestWordsThatCannotBeRead(t *testing.T) {
 			}
 			return h.answerAll(subject, body)
 		}
-		if res := h.calls(t, "generator", "web_search", `{"query":"fish"}`); outcome(res) != subjects.CodeUnavailable || strings.Contains(h.lately(), "ran") {
-			t.Errorf("%s: %s", name, outcome(res))
+		if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`); outcomeText(res) != subjects.CodeUnavailable || strings.Contains(h.recentEvents(), "ran") {
+			t.Errorf("%s: %s", name, outcomeText(res))
 		}
 	}
 }
 
-// TestUnknownSessionAsks: a call for which the user asked no question needs their word, whatever it sends.
-func TestUnknownSessionAsks(t *testing.T) {
+// TestUnknownSessionNeedsApproval: a call for which the user asked no question needs their word, whatever it sends.
+func TestUnknownSessionNeedsApproval(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
-	h.says("s1", "q1", "search for fish")
+	h.addTurn("s1", "q1", "search for fish")
 	for _, tt := range []struct{ name, session, query, tool, want string }{
 		{"its question", "s1", "q1", "web_search", "ok"},
 		{"no such question", "s1", "q2", "web_search", "asks flow: unknown_session"},
@@ -99,9 +99,9 @@ func TestUnknownSessionAsks(t *testing.T) {
 		{"what sends nothing", "s2", "q1", "search_memory", "ok"},
 		{"what does nothing", "s2", "q1", "get_datetime", "ok"},
 	} {
-		v, err := h.validates(t, "generator", tt.session, tt.query, tt.tool, `{"query":"fish"}`)
-		if err != nil || told(v) != tt.want {
-			t.Errorf("%s: %s, %v, want %s", tt.name, told(v), err, tt.want)
+		v, err := h.validateCall(t, "generator", tt.session, tt.query, tt.tool, `{"query":"fish"}`)
+		if err != nil || verdictText(v) != tt.want {
+			t.Errorf("%s: %s, %v, want %s", tt.name, verdictText(v), err, tt.want)
 		}
 	}
 	// A session that nobody knows has no record either: nothing is made up by looking.
@@ -110,11 +110,11 @@ func TestUnknownSessionAsks(t *testing.T) {
 	}
 }
 
-// TestWordsAreKept: the words of a question are read once, and stay known when the stream has forgotten them.
-func TestWordsAreKept(t *testing.T) {
+// TestQueryTextIsStored: the words of a question are read once, and stay known when the stream has forgotten them.
+func TestQueryTextIsStored(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
-	h.says("s1", "q1", "search for fish")
+	h.addTurn("s1", "q1", "search for fish")
 	reads := func() (n int) {
 		for _, a := range h.rec.Requested() {
 			if a.Subject == turnsGet.Name {
@@ -123,47 +123,47 @@ func TestWordsAreKept(t *testing.T) {
 		}
 		return n
 	}
-	h.calls(t, "generator", "web_search", `{"query":"fish"}`)
+	h.runTool(t, "generator", "web_search", `{"query":"fish"}`)
 	first := reads()
 	h.turns = nil
-	if res := h.calls(t, "generator", "web_search", `{"query":"fish"}`, "c2"); outcome(res) != "ok" || reads() != first {
-		t.Errorf("%s after %d and %d reads", outcome(res), first, reads())
+	if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`, "c2"); outcomeText(res) != "ok" || reads() != first {
+		t.Errorf("%s after %d and %d reads", outcomeText(res), first, reads())
 	}
 }
 
-// TestDamagedRecord: a record that is not what the broker wrote is no empty session.
-func TestDamagedRecord(t *testing.T) {
+// TestCorruptFlowRecordDenies: a record that is not what the broker wrote is no empty session.
+func TestCorruptFlowRecordDenies(t *testing.T) {
 	t.Parallel()
 	for _, data := range []string{"", "null", "fish", "[]", `"{}"`, `{"sources":`, `{"sources":"none"}`, `{}{}`, `{"sources":[{"tool":"x"}],"sources":[]}`} {
 		h := newSessionFixture(t)
-		h.says("s1", "q1", "search for fish")
+		h.addTurn("s1", "q1", "search for fish")
 		if _, err := h.rec.Out().Store("flow").Put(t.Context(), "s1", []byte(data), 0); err != nil {
 			t.Fatal(err)
 		}
-		if res := h.calls(t, "generator", "web_search", `{"query":"fish"}`); outcome(res) != subjects.CodeUnavailable || strings.Contains(h.lately(), "ran") {
-			t.Errorf("%q: %s", data, outcome(res))
+		if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`); outcomeText(res) != subjects.CodeUnavailable || strings.Contains(h.recentEvents(), "ran") {
+			t.Errorf("%q: %s", data, outcomeText(res))
 		}
 		// The user may call, and yet what comes back is not given out: the session cannot take it in.
-		if res := h.calls(t, "operator", "web_search", `{"query":"fish"}`); outcome(res) != subjects.CodeUnrecorded {
-			t.Errorf("%q: the user's call ended in %s", data, outcome(res))
+		if res := h.runTool(t, "operator", "web_search", `{"query":"fish"}`); outcomeText(res) != subjects.CodeUnrecorded {
+			t.Errorf("%q: the user's call ended in %s", data, outcomeText(res))
 		}
 	}
 }
 
-// TestTaintOutlivesTheBroker: another broker, at the next start or at the same time, knows what the first one let in.
-func TestTaintOutlivesTheBroker(t *testing.T) {
+// TestTaintSurvivesRestart: another broker, at the next start or at the same time, knows what the first one let in.
+func TestTaintSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
-	h.says("s1", "q1", "read https://fish.example/ for me")
+	h.addTurn("s1", "q1", "read https://fish.example/ for me")
 	first := h.Broker
-	if res := h.calls(t, "generator", "web_fetch", `{"url":"https://fish.example/"}`); outcome(res) != "ok" {
-		t.Fatal(outcome(res))
+	if res := h.runTool(t, "generator", "web_fetch", `{"url":"https://fish.example/"}`); outcomeText(res) != "ok" {
+		t.Fatal(outcomeText(res))
 	}
 	h.start(t, parseRules(t, sessionManifest))
 	second := h.Broker
 	for name, b := range map[string]*Broker{"the first": first, "the second": second} {
 		h.Broker = b
-		if got := h.dries(t, "generator", "web_search", `{"query":"launch codes"}`); got != "asks flow: query" {
+		if got := h.dryRunResult(t, "generator", "web_search", `{"query":"launch codes"}`); got != "asks flow: query" {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
@@ -171,39 +171,39 @@ func TestTaintOutlivesTheBroker(t *testing.T) {
 	for i := range 6 {
 		h.Broker = []*Broker{first, second}[i%2]
 		r := policy.Result{Tool: policy.Tool{Name: "web_search", Known: true, Query: "query", Effects: policy.Declare(policy.ReadsUntrusted)}, Links: []string{fmt.Sprintf("https://x.example/%d", i)}}
-		if err := h.learn(t.Context(), h.rec.Out(), "s1", r); err != nil {
+		if err := h.recordFlow(t.Context(), h.rec.Out(), "s1", r); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 6 {
 		h.Broker = []*Broker{second, first}[i%2]
-		if got := h.dries(t, "generator", "web_fetch", fmt.Sprintf(`{"url":"https://x.example/%d"}`, i)); got != "ok" {
+		if got := h.dryRunResult(t, "generator", "web_fetch", fmt.Sprintf(`{"url":"https://x.example/%d"}`, i)); got != "ok" {
 			t.Errorf("address %d: %s", i, got)
 		}
 	}
 }
 
-// TestLearnersAtOnce: of many results at the same time, through two brokers, none is forgotten; and where the record
+// TestConcurrentFlowWrites: of many results at the same time, through two brokers, none is forgotten; and where the record
 // changes for ever, the result is not given out.
-func TestLearnersAtOnce(t *testing.T) {
+func TestConcurrentFlowWrites(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
-	h.says("s1", "q1", "search for fish")
+	h.addTurn("s1", "q1", "search for fish")
 	brokers := []*Broker{h.Broker}
 	h.start(t, parseRules(t, sessionManifest))
 	brokers = append(brokers, h.Broker)
 	tool := policy.Tool{Name: "web_search", Known: true, Query: "query", Effects: policy.Declare(policy.ReadsUntrusted)}
 	var wg sync.WaitGroup
-	for i := range tries - 1 { // one that only listens is among them
+	for i := range maxWriteAttempts - 1 { // one that only listens is among them
 		wg.Go(func() {
 			r := policy.Result{Tool: tool, CallID: fmt.Sprintf("c%d", i)}
-			if err := brokers[i%2].learn(t.Context(), h.rec.Out(), "s1", r); err != nil {
+			if err := brokers[i%2].recordFlow(t.Context(), h.rec.Out(), "s1", r); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Go(func() {
-		if f, err := brokers[0].flow(t.Context(), h.rec.Out(), "s1", "q1", false); err != nil || !f.HasQuestion("q1") {
+		if f, err := brokers[0].loadFlow(t.Context(), h.rec.Out(), "s1", "q1", false); err != nil || !f.HasQuestion("q1") {
 			t.Errorf("%v", err)
 		}
 	})
@@ -214,39 +214,39 @@ func TestLearnersAtOnce(t *testing.T) {
 		got = append(got, s.CallID)
 	}
 	slices.Sort(got)
-	if len(got) != tries-1 || len(slices.Compact(got)) != tries-1 || !f.HasQuestion("q1") {
+	if len(got) != maxWriteAttempts-1 || len(slices.Compact(got)) != maxWriteAttempts-1 || !f.HasQuestion("q1") {
 		t.Errorf("%d are remembered: %q; the words %t", len(got), got, f.HasQuestion("q1"))
 	}
 
 	// Somebody is always faster.
-	h.wrap = func(out actor.Out) actor.Out { return restless{out} }
-	if res := h.calls(t, "operator", "web_search", `{"query":"fish"}`); outcome(res) != subjects.CodeUnrecorded || res.Result != "" {
+	h.wrap = func(out actor.Out) actor.Out { return conflictingOut{out} }
+	if res := h.runTool(t, "operator", "web_search", `{"query":"fish"}`); outcomeText(res) != subjects.CodeUnrecorded || res.Result != "" {
 		t.Errorf("%+v", res)
 	}
-	if !slices.ContainsFunc(h.rec.Logged(), func(err error) bool { return errors.Is(err, errBusy) }) {
+	if !slices.ContainsFunc(h.rec.Logged(), func(err error) bool { return errors.Is(err, errWriteConflict) }) {
 		t.Errorf("noted %v", h.rec.Logged())
 	}
-	h.says("s1", "q2", "search for bread")
-	if res := h.callsIn(t, "s1", "q2", "generator", "web_search", `{"query":"bread"}`); outcome(res) != subjects.CodeUnavailable {
+	h.addTurn("s1", "q2", "search for bread")
+	if res := h.runToolIn(t, "s1", "q2", "generator", "web_search", `{"query":"bread"}`); outcomeText(res) != subjects.CodeUnavailable {
 		t.Errorf("%+v", res)
 	}
 }
 
-// restless has a bucket flow that others write to all the time.
-type restless struct {
+// conflictingOut has a bucket flow that others write to all the time.
+type conflictingOut struct {
 	actor.Out
 }
 
-func (r restless) Store(bucket string) actor.Store {
+func (r conflictingOut) Store(bucket string) actor.Store {
 	s := r.Out.Store(bucket)
 	if bucket == "flow" {
-		return changing{s}
+		return conflictingStore{s}
 	}
 	return s
 }
 
-type changing struct{ actor.Store }
+type conflictingStore struct{ actor.Store }
 
-func (changing) Put(context.Context, string, []byte, uint64) (uint64, error) {
+func (conflictingStore) Put(context.Context, string, []byte, uint64) (uint64, error) {
 	return 0, fmt.Errorf("%w: once more", actor.ErrChanged)
 }

@@ -18,16 +18,16 @@ import (
 // writes down that it begins before it runs and what came of it after. Asked again under the same name it answers from
 // there. What began and has no end may have run: a tool that changes something is then not run again.
 
-// harmless reports whether a tool can run twice without anybody noticing. Only such tools are not in the ledger.
-func harmless(t policy.Tool) bool { return t.Known && t.Effects == policy.Declare() }
+// isHarmless reports whether a tool can run twice without anybody noticing. Only such tools are not in the ledger.
+func isHarmless(t policy.Tool) bool { return t.Known && t.Effects == policy.Declare() }
 
-// repeatable reports whether a tool whose end nobody knows may run again: it leaves nothing behind.
-func repeatable(t policy.Tool) bool {
+// isRepeatable reports whether a tool whose end nobody knows may run again: it leaves nothing behind.
+func isRepeatable(t policy.Tool) bool {
 	return !slices.ContainsFunc([]policy.Effect{policy.Mutate, policy.Destroy, policy.Exec, policy.Spend, policy.Authenticate, policy.Physical}, t.Has)
 }
 
-// entry is what the ledger knows of a call.
-type entry struct {
+// ledgerEntry is what the ledger knows of a call.
+type ledgerEntry struct {
 	Tool   string `json:"tool"`
 	Params string `json:"params"` // keyed hash: the same name for other arguments is another call
 	// Session is where it was asked for. Its result was written down as part of that one, and enters no other.
@@ -37,14 +37,14 @@ type entry struct {
 	Result  *subjects.ToolResult `json:"result,omitempty"`
 }
 
-// running are the calls that this broker runs, so that whoever asks again waits for the same one.
-type running struct {
+// runningCalls are the calls that this broker runs, so that whoever asks again waits for the same one.
+type runningCalls struct {
 	mu    sync.Mutex
 	calls map[string]chan struct{} // closed at the end
 }
 
 // join returns what to wait for when the call runs already. Otherwise the caller runs it and calls leave.
-func (r *running) join(key string) (wait <-chan struct{}, leave func()) {
+func (r *runningCalls) join(key string) (wait <-chan struct{}, leave func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c := r.calls[key]; c != nil {
@@ -90,10 +90,10 @@ func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, c call, k Known
 	if limit <= 0 {
 		limit = b.cfg.CallTimeout
 	}
-	mine := entry{Tool: c.tool, Params: c.record.ParamsHash, Session: c.session, Until: out.Now().Add(limit)}
+	mine := ledgerEntry{Tool: c.tool, Params: c.record.ParamsHash, Session: c.session, Until: out.Now().Add(limit)}
 	rev, err := putEntry(ctx, store, key, mine, 0)
 	for errors.Is(err, actor.ErrChanged) {
-		var old entry
+		var old ledgerEntry
 		old, rev, err = readEntry(ctx, store, key)
 		switch {
 		case err != nil:
@@ -107,7 +107,7 @@ func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, c call, k Known
 			err = actor.ErrChanged
 		case ctx.Err() != nil:
 			return b.denyUnrun(ctx, out, c, subjects.CodeTimeout, "%s is still running", c.tool)
-		case !repeatable(k.Tool):
+		case !isRepeatable(k.Tool):
 			return b.denyUnrun(ctx, out, c, subjects.CodeUncertain, "%s was called before and nobody knows whether it ran to its end; it is not run again. Look whether it did, and ask anew if not", c.tool)
 		default:
 			rev, err = putEntry(ctx, store, key, mine, rev)
@@ -142,7 +142,7 @@ func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, c call, k Known
 // findCompleted answers a call that ran to its end before. It reports false when the call is new, or when nobody knows how it
 // ended: then it is judged like any other, and begun says that it was asked for before.
 func (b *Broker) findCompleted(ctx context.Context, out actor.Out, c call, k Known) (res subjects.ToolResult, ran, begun bool) {
-	if harmless(k.Tool) {
+	if isHarmless(k.Tool) {
 		return res, false, false
 	}
 	old, _, err := readEntry(ctx, out.Store("ledger"), c.key())
@@ -180,7 +180,7 @@ func (b *Broker) denyUnrun(ctx context.Context, out actor.Out, c call, code, for
 	return b.denyCall(ctx, out, c, subjects.Faultf(code, format, a...))
 }
 
-func putEntry(ctx context.Context, s actor.Store, key string, e entry, rev uint64) (uint64, error) {
+func putEntry(ctx context.Context, s actor.Store, key string, e ledgerEntry, rev uint64) (uint64, error) {
 	data, err := json.Marshal(e)
 	if err != nil {
 		return 0, err
@@ -188,7 +188,7 @@ func putEntry(ctx context.Context, s actor.Store, key string, e entry, rev uint6
 	return s.Put(ctx, key, data, rev)
 }
 
-func readEntry(ctx context.Context, s actor.Store, key string) (e entry, rev uint64, err error) {
+func readEntry(ctx context.Context, s actor.Store, key string) (e ledgerEntry, rev uint64, err error) {
 	data, rev, err := s.Get(ctx, key)
 	if err != nil {
 		return e, 0, err

@@ -20,10 +20,10 @@ import (
 // newSearchFixture has a web_search with the given effects; each run of it answers with its number.
 func newSearchFixture(t *testing.T, effects policy.Effects) (w *callFixture, runs *atomic.Int64) {
 	t.Helper()
-	w = &callFixture{hash: hasher(t), refuse: map[string]error{}}
+	w = &callFixture{hash: newHasher(t), refuse: map[string]error{}}
 	w.rec.Time = now
 	k := broker.Known{Tool: policy.Tool{Name: "web_search", Zone: "tools", Known: true, Effects: effects, Timeout: 5 * time.Second}, Pin: broker.Pin(search)}
-	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, rules(manifest(t), bare(t)), w, w.hash, []broker.Known{clockFacts(), k})
+	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, rules(parseTestManifest(t), manifestLayerOnly(t)), w, w.hash, []broker.Known{clockFacts(), k})
 	if err := w.b.Start(t.Context(), (&actortest.Recorder{}).Out()); err != nil {
 		t.Fatal(err)
 	}
@@ -39,13 +39,13 @@ func newSearchFixture(t *testing.T, effects policy.Effects) (w *callFixture, run
 	return w, runs
 }
 
-func searching(account, id, args string) actortest.Message {
+func searchMessage(account, id, args string) actortest.Message {
 	return actortest.Message{Subject: "agent." + account + ".tool.request.web_search", Body: subjects.ToolRequest{CallID: id, Args: json.RawMessage(args)}}
 }
 
-func mutates() policy.Effects { return policy.Declare(policy.Mutate) }
+func mutatingEffects() policy.Effects { return policy.Declare(policy.Mutate) }
 
-func reads() policy.Effects { return policy.Declare(policy.Egress, policy.ReadsUntrusted) }
+func readingEffects() policy.Effects { return policy.Declare(policy.Egress, policy.ReadsUntrusted) }
 
 func (w *callFixture) statuses() (out []string) {
 	w.mu.Lock()
@@ -62,9 +62,9 @@ func TestLedger(t *testing.T) {
 
 	t.Run("asked again, it answers from the ledger and runs nothing", func(t *testing.T) {
 		t.Parallel()
-		w, runs := newSearchFixture(t, mutates())
+		w, runs := newSearchFixture(t, mutatingEffects())
 		for range 3 {
-			res, err := w.call(t, searching("generator", "c1", args))
+			res, err := w.call(t, searchMessage("generator", "c1", args))
 			if err != nil || res.Result != "run 1" {
 				t.Fatalf("%+v, %v", res, err)
 			}
@@ -78,9 +78,9 @@ func TestLedger(t *testing.T) {
 	})
 	t.Run("another name is another call", func(t *testing.T) {
 		t.Parallel()
-		w, runs := newSearchFixture(t, mutates())
+		w, runs := newSearchFixture(t, mutatingEffects())
 		for _, id := range []string{"c1", "c2"} {
-			w.call(t, searching("generator", id, args))
+			w.call(t, searchMessage("generator", id, args))
 		}
 		if runs.Load() != 2 {
 			t.Errorf("ran %d times", runs.Load())
@@ -88,9 +88,9 @@ func TestLedger(t *testing.T) {
 	})
 	t.Run("without a name every call is its own", func(t *testing.T) {
 		t.Parallel()
-		w, runs := newSearchFixture(t, mutates())
+		w, runs := newSearchFixture(t, mutatingEffects())
 		for range 2 {
-			w.call(t, searching("generator", "", args))
+			w.call(t, searchMessage("generator", "", args))
 		}
 		if runs.Load() != 2 {
 			t.Errorf("ran %d times", runs.Load())
@@ -98,31 +98,31 @@ func TestLedger(t *testing.T) {
 	})
 	t.Run("trick: another account's name for a call", func(t *testing.T) {
 		t.Parallel()
-		w, _ := newSearchFixture(t, mutates())
-		w.call(t, searching("generator", "c1", args))
-		res, _ := w.call(t, searching("operator", "c1", args))
+		w, _ := newSearchFixture(t, mutatingEffects())
+		w.call(t, searchMessage("generator", "c1", args))
+		res, _ := w.call(t, searchMessage("operator", "c1", args))
 		if res.Result != "run 2" {
 			t.Errorf("operator was given %q", res.Result)
 		}
 	})
 	t.Run("trick: the same name for other arguments", func(t *testing.T) {
 		t.Parallel()
-		w, runs := newSearchFixture(t, mutates())
-		w.call(t, searching("generator", "c1", args))
-		res, _ := w.call(t, searching("generator", "c1", `{"query":"y"}`))
+		w, runs := newSearchFixture(t, mutatingEffects())
+		w.call(t, searchMessage("generator", "c1", args))
+		res, _ := w.call(t, searchMessage("generator", "c1", `{"query":"y"}`))
 		if res.Error == nil || res.Error.Code != subjects.CodeMalformed || res.Result != "" || runs.Load() != 1 {
 			t.Errorf("%+v after %d runs", res, runs.Load())
 		}
 	})
 	t.Run("a failure is kept too", func(t *testing.T) {
 		t.Parallel()
-		w, runs := newSearchFixture(t, mutates())
+		w, runs := newSearchFixture(t, mutatingEffects())
 		w.answer(func(string, []byte) (any, error) {
 			runs.Add(1)
 			return nil, subjects.Faultf(subjects.CodeTool, "disk full")
 		})
 		for range 2 {
-			if res, _ := w.call(t, searching("generator", "c1", args)); res.Error == nil || res.Error.Code != subjects.CodeTool {
+			if res, _ := w.call(t, searchMessage("generator", "c1", args)); res.Error == nil || res.Error.Code != subjects.CodeTool {
 				t.Errorf("%+v", res)
 			}
 		}
@@ -132,7 +132,7 @@ func TestLedger(t *testing.T) {
 	})
 	t.Run("the clock is not in the ledger", func(t *testing.T) {
 		t.Parallel()
-		w, runs := newSearchFixture(t, mutates())
+		w, runs := newSearchFixture(t, mutatingEffects())
 		for range 2 {
 			w.call(t, actortest.Message{Subject: "agent.generator.tool.request.get_datetime", Body: request()})
 		}
@@ -142,22 +142,22 @@ func TestLedger(t *testing.T) {
 	})
 	t.Run("what the audit did not take did not run, and may later", func(t *testing.T) {
 		t.Parallel()
-		w, runs := newSearchFixture(t, mutates())
+		w, runs := newSearchFixture(t, mutatingEffects())
 		w.refuse[subjects.AuditBefore] = context.DeadlineExceeded
-		if res, _ := w.call(t, searching("generator", "c1", args)); res.Error == nil || res.Error.Code != subjects.CodeNoAudit || runs.Load() != 0 {
+		if res, _ := w.call(t, searchMessage("generator", "c1", args)); res.Error == nil || res.Error.Code != subjects.CodeNoAudit || runs.Load() != 0 {
 			t.Fatalf("%+v after %d runs", res, runs.Load())
 		}
 		delete(w.refuse, subjects.AuditBefore)
 		for range 2 {
-			if res, _ := w.call(t, searching("generator", "c1", args)); res.Result != "run 1" || runs.Load() != 1 {
+			if res, _ := w.call(t, searchMessage("generator", "c1", args)); res.Result != "run 1" || runs.Load() != 1 {
 				t.Errorf("%+v after %d runs", res, runs.Load())
 			}
 		}
 	})
 	t.Run("a denied call is not in the ledger", func(t *testing.T) {
 		t.Parallel()
-		w, runs := newSearchFixture(t, mutates())
-		w.call(t, searching("committee", "c1", args))
+		w, runs := newSearchFixture(t, mutatingEffects())
+		w.call(t, searchMessage("committee", "c1", args))
 		if keys, _ := w.rec.Out().Store("ledger").Keys(t.Context(), ""); len(keys) != 0 || runs.Load() != 0 {
 			t.Errorf("%q, %d runs", keys, runs.Load())
 		}
@@ -165,7 +165,7 @@ func TestLedger(t *testing.T) {
 }
 
 // A call that began and has no end: the broker died in the middle.
-func TestLedgerAfterACrash(t *testing.T) {
+func TestLedgerAfterCrash(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
@@ -174,11 +174,11 @@ func TestLedgerAfterACrash(t *testing.T) {
 		code    string
 		runs    int64
 	}{
-		{name: "what changes something is not run again", effects: mutates(), until: -time.Second, code: subjects.CodeUncertain},
+		{name: "what changes something is not run again", effects: mutatingEffects(), until: -time.Second, code: subjects.CodeUncertain},
 		{name: "what executes is not run again", effects: policy.Declare(policy.Exec), until: -time.Second, code: subjects.CodeUncertain},
 		{name: "what nobody has declared is not run again", until: -time.Second, code: subjects.CodeUncertain},
-		{name: "what only reads is run again", effects: reads(), until: -time.Second, runs: 1},
-		{name: "another broker may still be at it", effects: reads(), until: time.Hour, code: subjects.CodeTimeout},
+		{name: "what only reads is run again", effects: readingEffects(), until: -time.Second, runs: 1},
+		{name: "another broker may still be at it", effects: readingEffects(), until: time.Hour, code: subjects.CodeTimeout},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -188,7 +188,7 @@ func TestLedgerAfterACrash(t *testing.T) {
 			if _, err := w.rec.Out().Store("ledger").Put(t.Context(), "generator.c1", left, 0); err != nil {
 				t.Fatal(err)
 			}
-			m := searching("generator", "c1", string(args))
+			m := searchMessage("generator", "c1", string(args))
 			m.Deadline = now.Add(300 * time.Millisecond)
 			res, err := w.call(t, m)
 			if err != nil {
@@ -209,9 +209,9 @@ func TestLedgerAfterACrash(t *testing.T) {
 }
 
 // Asked again while it runs, whoever asks waits for the same run.
-func TestLedgerJoins(t *testing.T) {
+func TestConcurrentCallsRunOnce(t *testing.T) {
 	t.Parallel()
-	w, _ := newSearchFixture(t, mutates())
+	w, _ := newSearchFixture(t, mutatingEffects())
 	began, let := make(chan struct{}, 2), make(chan struct{})
 	w.rec.Reply = func(string, []byte) (any, error) {
 		began <- struct{}{}
@@ -220,7 +220,7 @@ func TestLedgerJoins(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	results := make([]subjects.ToolResult, 2)
-	ask := func(i int) { results[i], _ = w.call(t, searching("generator", "c1", `{"query":"x"}`)) }
+	ask := func(i int) { results[i], _ = w.call(t, searchMessage("generator", "c1", `{"query":"x"}`)) }
 	wg.Go(func() { ask(0) })
 	<-began
 	wg.Go(func() { ask(1) })
@@ -232,11 +232,11 @@ func TestLedgerJoins(t *testing.T) {
 }
 
 // A ledger that cannot be written means that nothing runs.
-func TestLedgerDown(t *testing.T) {
+func TestUnwritableLedgerDenies(t *testing.T) {
 	t.Parallel()
-	w, runs := newSearchFixture(t, mutates())
+	w, runs := newSearchFixture(t, mutatingEffects())
 	w.rec.FailStore = errors.New("no stream")
-	res, err := w.call(t, searching("generator", "c1", `{"query":"x"}`))
+	res, err := w.call(t, searchMessage("generator", "c1", `{"query":"x"}`))
 	if err != nil || res.Error == nil || res.Error.Code != subjects.CodeUnavailable || runs.Load() != 0 {
 		t.Errorf("%+v, %v, %d runs", res, err, runs.Load())
 	}
@@ -276,7 +276,7 @@ func TestDiscover(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w, _ := newSearchFixture(t, mutates())
+			w, _ := newSearchFixture(t, mutatingEffects())
 			got, err := ask(t, w, tt.account, tt.task, tt.most)
 			if !slices.Equal(got, tt.want) || actortest.Code(err) != tt.code {
 				t.Errorf("%q, %v", got, err)
@@ -288,7 +288,7 @@ func TestDiscover(t *testing.T) {
 	}
 	t.Run("no record, no list", func(t *testing.T) {
 		t.Parallel()
-		w, _ := newSearchFixture(t, mutates())
+		w, _ := newSearchFixture(t, mutatingEffects())
 		w.refuse[subjects.AuditBefore] = context.DeadlineExceeded
 		if got, err := ask(t, w, "generator", "", 0); actortest.Code(err) != subjects.CodeNoAudit || len(got) != 0 {
 			t.Errorf("%q, %v", got, err)

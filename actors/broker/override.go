@@ -59,20 +59,20 @@ func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.Sess
 		if err != nil {
 			return subjects.SessionConfig{}, settingsFault(out, err)
 		}
-		return s.tell(q.SessionID, q.QueryID), nil
+		return s.describe(q.SessionID, q.QueryID), nil
 	}
 	asked, err := json.Marshal(q)
 	if err != nil {
 		return subjects.SessionConfig{}, fmt.Errorf("encoding what is to be set: %w", err)
 	}
 	rec.Session, rec.Query, rec.ParamsHash = q.SessionID, q.QueryID, b.hash.Hash(asked)
-	rec.Reason = short(q)
+	rec.Reason = summarizeConfig(q)
 	set, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SessionConfig, error) {
 		s, err := b.storeSetting(ctx, out, p, q)
 		if err != nil {
 			return subjects.SessionConfig{}, settingsFault(out, err)
 		}
-		return s.tell(q.SessionID, q.QueryID), nil
+		return s.describe(q.SessionID, q.QueryID), nil
 	})
 	if errors.Is(err, actor.ErrUnrecorded) {
 		return subjects.SessionConfig{}, subjects.Faultf(subjects.CodeUnrecorded, "the audit did not take the outcome, so look what holds for the session")
@@ -140,10 +140,10 @@ func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permi
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
-	mine := setting{Level: q.Override, Disable: names(q.Disable), Grant: names(q.Grant)}
+	mine := setting{Level: q.Override, Disable: sortUnique(q.Disable), Grant: sortUnique(q.Grant)}
 	once := &onceSetting{Set: mine, Query: q.QueryID}
 	if q.Once && q.QueryID == "" {
-		_, last, found, err := turnAt(ctx, out, map[string]any{"last_by_subj": "turn.*." + q.SessionID})
+		_, last, found, err := readTurn(ctx, out, map[string]any{"last_by_subj": "turn.*." + q.SessionID})
 		if err != nil {
 			return sessionSetting{}, err
 		}
@@ -151,7 +151,7 @@ func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permi
 			once.After = last
 		}
 	}
-	for range tries {
+	for range maxWriteAttempts {
 		s, rev, err := readSetting(ctx, out, q.SessionID)
 		if err != nil {
 			return s, err
@@ -165,43 +165,43 @@ func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permi
 			return s, err
 		}
 	}
-	return sessionSetting{}, errBusy
+	return sessionSetting{}, errWriteConflict
 }
 
-// override is what the user set, as it holds for a message of a session. A setting for the next message is tied to that
+// claimOverride is what the user set, as it holds for a message of a session. A setting for the next message is tied to that
 // message here, before anything is decided by it. An error means that nobody knows what holds: the call is refused.
-func (b *Broker) override(ctx context.Context, out actor.Out, session, query string) (policy.Override, error) {
+func (b *Broker) claimOverride(ctx context.Context, out actor.Out, session, query string) (policy.Override, error) {
 	if session == "" {
 		return policy.Override{}, nil // nobody can have set anything
 	}
-	for range tries {
+	for range maxWriteAttempts {
 		s, rev, err := readSetting(ctx, out, session)
 		if err != nil {
 			return policy.Override{}, err
 		}
 		if s.Once == nil || s.Once.Query != "" || query == "" {
-			return s.holds(query), nil
+			return s.overrideFor(query), nil
 		}
 		next, err := nextMessage(ctx, out, session, query, s.Once.After)
 		if err != nil {
 			return policy.Override{}, err
 		}
 		if next == "" {
-			return s.holds(query), nil
+			return s.overrideFor(query), nil
 		}
 		s.Once.Query = next
 		if err = writeSetting(ctx, out, session, s, rev); err == nil {
-			return s.holds(query), nil
+			return s.overrideFor(query), nil
 		}
 		if !errors.Is(err, actor.ErrChanged) {
 			return policy.Override{}, err
 		}
 	}
-	return policy.Override{}, errBusy
+	return policy.Override{}, errWriteConflict
 }
 
-// wouldOverride is [Broker.override] for a call that is not made: a setting for the next message stays free.
-func (b *Broker) wouldOverride(ctx context.Context, out actor.Out, session, query string) (policy.Override, error) {
+// peekOverride is [Broker.claimOverride] for a call that is not made: a setting for the next message stays free.
+func (b *Broker) peekOverride(ctx context.Context, out actor.Out, session, query string) (policy.Override, error) {
 	if session == "" {
 		return policy.Override{}, nil
 	}
@@ -212,13 +212,13 @@ func (b *Broker) wouldOverride(ctx context.Context, out actor.Out, session, quer
 	if err != nil {
 		return policy.Override{}, err
 	}
-	return s.holds(query), nil
+	return s.overrideFor(query), nil
 }
 
 // nextMessage is the message that came first after one of a session, as the router stored it; "" when none came yet. In a
 // session whose messages do not go through the router it is the one at hand.
 func nextMessage(ctx context.Context, out actor.Out, session, query string, after uint64) (string, error) {
-	q, _, found, err := turnAt(ctx, out, map[string]any{"seq": after + 1, "next_by_subj": "turn.*." + session})
+	q, _, found, err := readTurn(ctx, out, map[string]any{"seq": after + 1, "next_by_subj": "turn.*." + session})
 	switch {
 	case err != nil:
 		return "", err
@@ -230,31 +230,31 @@ func nextMessage(ctx context.Context, out actor.Out, session, query string, afte
 	return query, nil
 }
 
-// holds is what holds for a message. What is disabled for the session stays so for every message of it.
-func (s sessionSetting) holds(query string) policy.Override {
+// overrideFor is what holds for a message. What is disabled for the session stays so for every message of it.
+func (s sessionSetting) overrideFor(query string) policy.Override {
 	o := policy.Override{Level: s.All.Level, Disable: slices.Clone(s.All.Disable), Grant: slices.Clone(s.All.Grant)}
 	if s.Once != nil && query != "" && s.Once.Query == query {
-		o = s.Once.over(o)
+		o = s.Once.mergeInto(o)
 	}
 	return o
 }
 
-// over is a setting for one message on top of the session's.
-func (s onceSetting) over(o policy.Override) policy.Override {
+// mergeInto is a setting for one message on top of the session's.
+func (s onceSetting) mergeInto(o policy.Override) policy.Override {
 	if s.Set.Level != "" {
 		o.Level = s.Set.Level
 	}
-	o.Disable, o.Grant = names(append(o.Disable, s.Set.Disable...)), names(append(o.Grant, s.Set.Grant...))
+	o.Disable, o.Grant = sortUnique(append(o.Disable, s.Set.Disable...)), sortUnique(append(o.Grant, s.Set.Grant...))
 	return o
 }
 
-// tell is what holds for a message, for the user; for the next one when none is named.
-func (s sessionSetting) tell(session, query string) subjects.SessionConfig {
-	o := s.holds(query)
+// describe is what holds for a message, for the user; for the next one when none is named.
+func (s sessionSetting) describe(session, query string) subjects.SessionConfig {
+	o := s.overrideFor(query)
 	c := subjects.SessionConfig{SessionID: session}
 	if s.Once != nil && s.Once.Query == query {
 		c.Once, c.QueryID = true, query
-		o = s.Once.over(o)
+		o = s.Once.mergeInto(o)
 	}
 	c.Override, c.Disable, c.Grant = o.Level, o.Disable, o.Grant
 	if c.Override == "" {
@@ -263,11 +263,11 @@ func (s sessionSetting) tell(session, query string) subjects.SessionConfig {
 	return c
 }
 
-// names are what was listed, each once, in order.
-func names(in []string) []string { return slices.Compact(slices.Sorted(slices.Values(in))) }
+// sortUnique are what was listed, each once, in order.
+func sortUnique(in []string) []string { return slices.Compact(slices.Sorted(slices.Values(in))) }
 
-// short says what is set in the few words that the audit keeps. The hash of the whole stands beside it.
-func short(q subjects.SessionConfig) string {
+// summarizeConfig says what is set in the few words that the audit keeps. The hash of the whole stands beside it.
+func summarizeConfig(q subjects.SessionConfig) string {
 	words := []string{"override=" + q.Override}
 	if q.Override == "" {
 		words = nil

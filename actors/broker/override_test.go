@@ -28,7 +28,7 @@ func (o *spawnFixture) config(t testing.TB, who string, body any) (subjects.Sess
 	return reply, err
 }
 
-func (o *spawnFixture) sets(t testing.TB, c subjects.SessionConfig) subjects.SessionConfig {
+func (o *spawnFixture) setConfig(t testing.TB, c subjects.SessionConfig) subjects.SessionConfig {
 	t.Helper()
 	c.SessionID = "s1"
 	reply, err := o.config(t, "user", c)
@@ -38,17 +38,17 @@ func (o *spawnFixture) sets(t testing.TB, c subjects.SessionConfig) subjects.Ses
 	return reply
 }
 
-// level is what holds for a message, as "ALL -web_search +coder:fs_read".
-func (o *spawnFixture) level(t testing.TB, session, query string) string {
+// overrideLevel is what holds for a message, as "ALL -web_search +coder:fs_read".
+func (o *spawnFixture) overrideLevel(t testing.TB, session, query string) string {
 	t.Helper()
-	over, err := o.override(t.Context(), o.rec.Out(), session, query)
+	over, err := o.claimOverride(t.Context(), o.rec.Out(), session, query)
 	if err != nil {
 		return err.Error()
 	}
-	return inWords(over)
+	return overrideText(over)
 }
 
-func inWords(o policy.Override) string {
+func overrideText(o policy.Override) string {
 	out := []string{o.Level}
 	for _, d := range o.Disable {
 		out = append(out, "-"+d)
@@ -72,38 +72,38 @@ func TestSessionConfig(t *testing.T) {
 	if r := o.records[0]; r.AgentID != "gateway" || r.Action != "session.config" || r.Session != "s1" || r.ParamsHash == "" {
 		t.Errorf("record %+v", r)
 	}
-	if got, want := o.trail(), "before allowed override=RELAX disable=web_search disable=run_code disable=web_search grant=coder:web_search; after ok"; got != want {
+	if got, want := o.auditLog(), "before allowed override=RELAX disable=web_search disable=run_code disable=web_search grant=coder:web_search; after ok"; got != want {
 		t.Errorf("on record %s, want %s", got, want)
 	}
-	if got := o.level(t, "s1", "q1"); got != "RELAX -run_code -web_search +coder:web_search" {
+	if got := o.overrideLevel(t, "s1", "q1"); got != "RELAX -run_code -web_search +coder:web_search" {
 		t.Errorf("holds %s", got)
 	}
-	if got := o.level(t, "s2", "q1"); got != "" {
+	if got := o.overrideLevel(t, "s2", "q1"); got != "" {
 		t.Errorf("in another session %s", got)
 	}
-	if got := o.level(t, "", "q1"); got != "" {
+	if got := o.overrideLevel(t, "", "q1"); got != "" {
 		t.Errorf("without a session %s", got)
 	}
 	if shown, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || fmt.Sprint(shown) != want {
 		t.Errorf("shown %v, %v", shown, err)
 	}
-	if got := o.trail(); got != "" {
+	if got := o.auditLog(); got != "" {
 		t.Errorf("looking is on record as %s", got)
 	}
 	// What is set takes the place of what was.
-	o.sets(t, subjects.SessionConfig{Disable: []string{"fs_read"}})
-	if got := o.level(t, "s1", "q1"); got != "-fs_read" {
+	o.setConfig(t, subjects.SessionConfig{Disable: []string{"fs_read"}})
+	if got := o.overrideLevel(t, "s1", "q1"); got != "-fs_read" {
 		t.Errorf("holds %s", got)
 	}
-	if got := o.sets(t, subjects.SessionConfig{Override: "NONE"}); fmt.Sprint(got) != "{s1 NONE false  [] [] false}" {
+	if got := o.setConfig(t, subjects.SessionConfig{Override: "NONE"}); fmt.Sprint(got) != "{s1 NONE false  [] [] false}" {
 		t.Errorf("after taking everything back %v", got)
 	}
-	if got := o.level(t, "s1", "q1"); got != "NONE" {
+	if got := o.overrideLevel(t, "s1", "q1"); got != "NONE" {
 		t.Errorf("holds %s", got)
 	}
 }
 
-func TestSessionConfigRefused(t *testing.T) {
+func TestSessionConfigRejects(t *testing.T) {
 	many := make([]string, 65)
 	for i := range many {
 		many[i] = fmt.Sprintf("t%d", i)
@@ -140,7 +140,7 @@ func TestSessionConfigRefused(t *testing.T) {
 			if !errors.As(err, &f) || !strings.Contains(f.Text, tt.want) {
 				t.Fatalf("%v, %v, want %q", reply, err, tt.want)
 			}
-			if got := o.trail(); got != "before refused "+f.Code {
+			if got := o.auditLog(); got != "before refused "+f.Code {
 				t.Errorf("on record %s", got)
 			}
 			if keys, err := o.rec.Out().Store("session_config").Keys(t.Context(), ""); err != nil || len(keys) != 0 {
@@ -150,28 +150,28 @@ func TestSessionConfigRefused(t *testing.T) {
 	}
 }
 
-// TestOnce: what is set for one message holds for that message and for no other, whoever asks first.
-func TestOnce(t *testing.T) {
+// TestOnceSetting: what is set for one message holds for that message and for no other, whoever asks first.
+func TestOnceSetting(t *testing.T) {
 	all := subjects.SessionConfig{Override: "ALL", Once: true}
 	t.Run("the next message, not the one that runs", func(t *testing.T) {
 		o := newSpawnFixture(t)
-		o.asks("s1", "q1")
-		o.asks("s1", "q2") // waits already when it is set
-		o.sets(t, all)
+		o.addEmptyTurn("s1", "q1")
+		o.addEmptyTurn("s1", "q2") // waits already when it is set
+		o.setConfig(t, all)
 		for _, q := range []string{"q1", "q2", "", "made-up"} {
-			if got := o.level(t, "s1", q); got != "" {
+			if got := o.overrideLevel(t, "s1", q); got != "" {
 				t.Errorf("%q holds %s before the next message came", q, got)
 			}
 		}
-		o.asks("s2", "q9")
-		o.asks("s1", "q3")
-		o.asks("s1", "q4")
-		if got := o.level(t, "s1", "q4"); got != "" { // it is asked about first, and is not the next
+		o.addEmptyTurn("s2", "q9")
+		o.addEmptyTurn("s1", "q3")
+		o.addEmptyTurn("s1", "q4")
+		if got := o.overrideLevel(t, "s1", "q4"); got != "" { // it is asked about first, and is not the next
 			t.Errorf("the one after the next holds %s", got)
 		}
 		for q, want := range map[string]string{"q1": "", "q2": "", "q3": "ALL", "q4": "", "made-up": ""} {
 			for range 2 {
-				if got := o.level(t, "s1", q); got != want {
+				if got := o.overrideLevel(t, "s1", q); got != want {
 					t.Errorf("%s holds %q, want %q", q, got, want)
 				}
 			}
@@ -181,27 +181,27 @@ func TestOnce(t *testing.T) {
 		o := newSpawnFixture(t)
 		c := all
 		c.QueryID = "q7"
-		if got := o.sets(t, c); fmt.Sprint(got) != "{s1 ALL true q7 [] [] false}" {
+		if got := o.setConfig(t, c); fmt.Sprint(got) != "{s1 ALL true q7 [] [] false}" {
 			t.Errorf("reply %v", got)
 		}
-		if a, b := o.level(t, "s1", "q6"), o.level(t, "s1", "q7"); a != "" || b != "ALL" {
+		if a, b := o.overrideLevel(t, "s1", "q6"), o.overrideLevel(t, "s1", "q7"); a != "" || b != "ALL" {
 			t.Errorf("q6 %q, q7 %q", a, b)
 		}
 	})
 	t.Run("a session that the router does not know", func(t *testing.T) {
 		o := newSpawnFixture(t)
-		o.sets(t, all)
-		if a, b := o.level(t, "s1", "task-1"), o.level(t, "s1", "task-2"); a != "ALL" || b != "" {
+		o.setConfig(t, all)
+		if a, b := o.overrideLevel(t, "s1", "task-1"), o.overrideLevel(t, "s1", "task-2"); a != "ALL" || b != "" {
 			t.Errorf("the first %q, the second %q", a, b)
 		}
 	})
 	t.Run("many ask at once", func(t *testing.T) {
 		o := newSpawnFixture(t)
-		o.sets(t, all)
+		o.setConfig(t, all)
 		var wg sync.WaitGroup
 		got := make([]string, 8)
 		for i := range got {
-			wg.Go(func() { got[i] = o.level(t, "s1", fmt.Sprintf("task-%d", i)) })
+			wg.Go(func() { got[i] = o.overrideLevel(t, "s1", fmt.Sprintf("task-%d", i)) })
 		}
 		wg.Wait()
 		if slices.Sort(got); !slices.Equal(got, []string{"", "", "", "", "", "", "", "ALL"}) {
@@ -210,12 +210,12 @@ func TestOnce(t *testing.T) {
 	})
 	t.Run("on top of the session's", func(t *testing.T) {
 		o := newSpawnFixture(t)
-		o.sets(t, subjects.SessionConfig{Override: "RELAX", Disable: []string{"web_search"}, Grant: []string{"coder:web_search"}})
-		reply := o.sets(t, subjects.SessionConfig{Override: "ALL", Once: true, QueryID: "q1", Disable: []string{"fs_read"}})
+		o.setConfig(t, subjects.SessionConfig{Override: "RELAX", Disable: []string{"web_search"}, Grant: []string{"coder:web_search"}})
+		reply := o.setConfig(t, subjects.SessionConfig{Override: "ALL", Once: true, QueryID: "q1", Disable: []string{"fs_read"}})
 		if fmt.Sprint(reply) != "{s1 ALL true q1 [fs_read web_search] [coder:web_search] false}" {
 			t.Errorf("reply %v", reply)
 		}
-		if a, b := o.level(t, "s1", "q1"), o.level(t, "s1", "q2"); a != "ALL -fs_read -web_search +coder:web_search" || b != "RELAX -web_search +coder:web_search" {
+		if a, b := o.overrideLevel(t, "s1", "q1"), o.overrideLevel(t, "s1", "q2"); a != "ALL -fs_read -web_search +coder:web_search" || b != "RELAX -web_search +coder:web_search" {
 			t.Errorf("q1 %q, q2 %q: what is disabled must stay, and the rest go back", a, b)
 		}
 		if shown, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || shown.Override != "RELAX" || shown.Once {
@@ -224,24 +224,24 @@ func TestOnce(t *testing.T) {
 	})
 	t.Run("a dry run uses nothing up", func(t *testing.T) {
 		o := newSpawnFixture(t)
-		o.sets(t, all)
+		o.setConfig(t, all)
 		for range 2 {
-			if over, err := o.wouldOverride(t.Context(), o.rec.Out(), "s1", "dry"); err != nil || over.Level != "ALL" {
+			if over, err := o.peekOverride(t.Context(), o.rec.Out(), "s1", "dry"); err != nil || over.Level != "ALL" {
 				t.Errorf("would hold %+v, %v", over, err)
 			}
 		}
-		if got := o.level(t, "s1", "task-1"); got != "ALL" {
+		if got := o.overrideLevel(t, "s1", "task-1"); got != "ALL" {
 			t.Errorf("after the dry run %q", got)
 		}
-		if over, err := o.wouldOverride(t.Context(), o.rec.Out(), "s1", "dry"); err != nil || over.Level != "" {
+		if over, err := o.peekOverride(t.Context(), o.rec.Out(), "s1", "dry"); err != nil || over.Level != "" {
 			t.Errorf("would hold %+v, %v for another message", over, err)
 		}
 	})
 	t.Run("taken back before it was used", func(t *testing.T) {
 		o := newSpawnFixture(t)
-		o.sets(t, all)
-		o.sets(t, subjects.SessionConfig{Override: "NONE"})
-		if got := o.level(t, "s1", "q1"); got != "NONE" {
+		o.setConfig(t, all)
+		o.setConfig(t, subjects.SessionConfig{Override: "NONE"})
+		if got := o.overrideLevel(t, "s1", "q1"); got != "NONE" {
 			t.Errorf("holds %q", got)
 		}
 	})
@@ -260,23 +260,23 @@ func TestOverrideFailsClosed(t *testing.T) {
 		if _, err := o.rec.Out().Store("session_config").Put(t.Context(), "s1", []byte(stored), 0); err != nil {
 			t.Fatal(err)
 		}
-		if over, err := o.override(t.Context(), o.rec.Out(), "s1", "q1"); err == nil || inWords(over) != "" {
+		if over, err := o.claimOverride(t.Context(), o.rec.Out(), "s1", "q1"); err == nil || overrideText(over) != "" {
 			t.Errorf("%s: %+v, %v", name, over, err)
 		}
-		if over, err := o.wouldOverride(t.Context(), o.rec.Out(), "s1", "q1"); err == nil || inWords(over) != "" {
+		if over, err := o.peekOverride(t.Context(), o.rec.Out(), "s1", "q1"); err == nil || overrideText(over) != "" {
 			t.Errorf("%s, dry: %+v, %v", name, over, err)
 		}
 	}
 	o := newSpawnFixture(t)
-	o.sets(t, subjects.SessionConfig{Override: "ALL", Once: true})
+	o.setConfig(t, subjects.SessionConfig{Override: "ALL", Once: true})
 	o.rec.FailStore = errors.New("disk full")
-	if over, err := o.override(t.Context(), o.rec.Out(), "s1", "q1"); err == nil || inWords(over) != "" {
+	if over, err := o.claimOverride(t.Context(), o.rec.Out(), "s1", "q1"); err == nil || overrideText(over) != "" {
 		t.Errorf("once, and it cannot be tied to its message: %+v, %v", over, err)
 	}
 }
 
-// TestSessionConfigNeedsTheAudit: nothing is set that is not on record first.
-func TestSessionConfigNeedsTheAudit(t *testing.T) {
+// TestSessionConfigNeedsAudit: nothing is set that is not on record first.
+func TestSessionConfigNeedsAudit(t *testing.T) {
 	for _, tt := range []struct {
 		phase, code, level string
 		body               subjects.SessionConfig
@@ -290,7 +290,7 @@ func TestSessionConfigNeedsTheAudit(t *testing.T) {
 		if _, err := o.config(t, "user", tt.body); actortest.Code(err) != tt.code {
 			t.Errorf("%v, want %s", err, tt.code)
 		}
-		if got := o.level(t, "s1", "q1"); got != tt.level {
+		if got := o.overrideLevel(t, "s1", "q1"); got != tt.level {
 			t.Errorf("%s: holds %q, want %q", tt.code, got, tt.level)
 		}
 	}
@@ -299,14 +299,14 @@ func TestSessionConfigNeedsTheAudit(t *testing.T) {
 	if _, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}); actortest.Code(err) != subjects.CodeUnavailable {
 		t.Errorf("%v", err)
 	}
-	if got := o.trail(); got != "before allowed override=ALL; after failed unavailable" {
+	if got := o.auditLog(); got != "before allowed override=ALL; after failed unavailable" {
 		t.Errorf("on record %s", got)
 	}
 }
 
-// TestOnceOnTheBus: the next message is the one that the router stores next, on a real stream under the real grants.
-func TestOnceOnTheBus(t *testing.T) {
-	w := startOffice(t)
+// TestOnceSettingOnBus: the next message is the one that the router stores next, on a real stream under the real grants.
+func TestOnceSettingOnBus(t *testing.T) {
+	w := startSpawnBroker(t)
 	router, user := outAs(t, w, "router"), outAs(t, w, "user")
 	asks := func(session, query string) {
 		t.Helper()
@@ -319,7 +319,7 @@ func TestOnceOnTheBus(t *testing.T) {
 		}
 	}
 	asks("s1", "q1")
-	reply, err := askOn(t, user, subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Override: "ALL", Once: true})
+	reply, err := requestOn(t, user, subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Override: "ALL", Once: true})
 	if err != nil || reply.Override != "ALL" || !reply.Once {
 		t.Fatalf("%+v, %v", reply, err)
 	}
@@ -328,7 +328,7 @@ func TestOnceOnTheBus(t *testing.T) {
 	out := outAs(t, w, "broker")
 	level := func(query string) string {
 		t.Helper()
-		over, err := o.override(t.Context(), out, "s1", query)
+		over, err := o.claimOverride(t.Context(), out, "s1", query)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -345,7 +345,7 @@ func TestOnceOnTheBus(t *testing.T) {
 			t.Errorf("%s holds %q, want %q", query, got, want)
 		}
 	}
-	if shown, err := askOn(t, outAs(t, w, "gateway"), subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || shown.Override != "NONE" {
+	if shown, err := requestOn(t, outAs(t, w, "gateway"), subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || shown.Override != "NONE" {
 		t.Errorf("shown %+v, %v", shown, err)
 	}
 }

@@ -19,8 +19,8 @@ import (
 // errNoModel means that no model is to be asked.
 var errNoModel = errors.New("no model is to be asked")
 
-// leastTools are given even when the model names fewer.
-const leastTools = 2
+// minTools are given even when the model names fewer.
+const minTools = 2
 
 // rankByModel lets a small model choose. It sees the task and one short line per tool, about a hundred tokens, and can
 // do no more than name tools that the caller may use anyway.
@@ -61,7 +61,7 @@ func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, to
 		add(name)
 	}
 	for _, t := range rankByWords(task, tools, most) { // too few to work with: the next best by words
-		if len(picked) >= min(leastTools, most) {
+		if len(picked) >= min(minTools, most) {
 			break
 		}
 		add(t.Name)
@@ -76,8 +76,8 @@ func (b *Broker) askJSON(ctx context.Context, out actor.Out, role, prompt string
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	standIn, zero := false, 0.0
-	client := wire.Client{Out: out, Role: role, Hint: "simple", Timeout: limit, OnDone: func(c subjects.ChatChunk) { standIn = c.DemoModel }}
+	demoModel, zero := false, 0.0
+	client := wire.Client{Out: out, Role: role, Hint: "simple", Timeout: limit, OnDone: func(c subjects.ChatChunk) { demoModel = c.DemoModel }}
 	reply, _, err := model.Collect(client.Chat(ctx, model.Request{
 		Messages: []model.Message{{Role: model.User, Content: prompt}}, Format: format,
 		Options: model.Options{Predict: predict, Temperature: &zero},
@@ -85,7 +85,7 @@ func (b *Broker) askJSON(ctx context.Context, out actor.Out, role, prompt string
 	switch {
 	case err != nil:
 		return err
-	case standIn:
+	case demoModel:
 		return errNoModel
 	}
 	if err := json.Unmarshal([]byte(reply.Content), into); err != nil {

@@ -18,16 +18,16 @@ import (
 	"conclave/subjects"
 )
 
-// thinks makes the model answer with one text, in two pieces.
-func (h *sessionFixture) thinks(reply string) {
+// setModelReply makes the model answer with one text, in two pieces.
+func (h *sessionFixture) setModelReply(reply string) {
 	h.chat = func(subjects.ChatRequest) (any, error) {
 		half := len(reply) / 2
 		return actortest.Pieces{subjects.ChatChunk{Content: reply[:half]}, subjects.ChatChunk{Content: reply[half:], Done: true, Model: "small"}}, nil
 	}
 }
 
-// prompted is what the model was last asked.
-func (h *sessionFixture) prompted(t testing.TB) (q subjects.ChatRequest, r model.Request) {
+// modelRequest is what the model was last asked.
+func (h *sessionFixture) modelRequest(t testing.TB) (q subjects.ChatRequest, r model.Request) {
 	t.Helper()
 	for _, a := range h.rec.Requested() {
 		if a.Subject != "model.chat" {
@@ -47,10 +47,10 @@ func (h *sessionFixture) prompted(t testing.TB) (q subjects.ChatRequest, r model
 	return q, r
 }
 
-// ranked lets models choose.
-func ranked(h *sessionFixture) { h.cfg.ModelTimeout = 5 * time.Second }
+// withModelRanking lets models choose.
+func withModelRanking(h *sessionFixture) { h.cfg.ModelTimeout = 5 * time.Second }
 
-func (h *sessionFixture) discovers(t testing.TB, who, task string, most int) (names []string, err error) {
+func (h *sessionFixture) discoverTools(t testing.TB, who, task string, most int) (names []string, err error) {
 	t.Helper()
 	c := callerOf(who)
 	subject := "agent." + c.Account + ".broker.discover"
@@ -109,12 +109,12 @@ func TestRankByModel(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newSessionFixture(t, ranked)
+			h := newSessionFixture(t, withModelRanking)
 			h.chat = tt.chat
 			if tt.reply != "" {
-				h.thinks(tt.reply)
+				h.setModelReply(tt.reply)
 			}
-			got, err := h.discovers(t, "generator", task, tt.max)
+			got, err := h.discoverTools(t, "generator", task, tt.max)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -127,19 +127,19 @@ func TestRankByModel(t *testing.T) {
 			if (len(h.rec.Logged()) > 0) != tt.noted {
 				t.Errorf("noted %v", h.rec.Logged())
 			}
-			if got := h.lately(); got != "before shown" {
+			if got := h.recentEvents(); got != "before shown" {
 				t.Errorf("on record %s", got)
 			}
 		})
 	}
 }
 
-// TestRankTimesOut: a model that does not answer is given up on well before the caller gives up, and words are compared.
-func TestRankTimesOut(t *testing.T) {
+// TestRankTimeoutFallsBackToWords: a model that does not answer is given up on well before the caller gives up, and words are compared.
+func TestRankTimeoutFallsBackToWords(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t, func(h *sessionFixture) { h.cfg.ModelTimeout = 20 * time.Millisecond })
-	h.wrap = func(out actor.Out) actor.Out { return deaf{out} }
-	got, err := h.discovers(t, "generator", "save the memory", 0)
+	h.wrap = func(out actor.Out) actor.Out { return silentModelOut{out} }
+	got, err := h.discoverTools(t, "generator", "save the memory", 0)
 	if err != nil || len(got) != defaultTools || !slices.Contains(got, "save_memory") {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -148,10 +148,10 @@ func TestRankTimesOut(t *testing.T) {
 	}
 }
 
-// deaf is spoken through to a model that says nothing until the caller gives up.
-type deaf struct{ actor.Out }
+// silentModelOut is spoken through to a model that says nothing until the caller gives up.
+type silentModelOut struct{ actor.Out }
 
-func (d deaf) Stream(ctx context.Context, _ subjects.Spec, _ []byte) iter.Seq2[actor.Piece, error] {
+func (d silentModelOut) Stream(ctx context.Context, _ subjects.Spec, _ []byte) iter.Seq2[actor.Piece, error] {
 	return func(yield func(actor.Piece, error) bool) {
 		<-ctx.Done()
 		yield(actor.Piece{}, subjects.Faultf(subjects.CodeTimeout, "no answer in time"))
@@ -177,8 +177,8 @@ func TestRankPrompt(t *testing.T) {
 		{"trick: sentences and a task without end", strings.Repeat("very ", 500), strings.Repeat("long ", 500), 300},
 		{"trick: a description of many lines", "a\n\n\nTask: b\r\nChoose", "c\nd", 130},
 	} {
-		h := newSessionFixture(t, ranked)
-		h.thinks(`{"tools":["fs_read"]}`)
+		h := newSessionFixture(t, withModelRanking)
+		h.setModelReply(`{"tools":["fs_read"]}`)
 		list := tools(tt.sentence)
 		if len(list) != 10 {
 			t.Fatalf("%d tools", len(list))
@@ -188,7 +188,7 @@ func TestRankPrompt(t *testing.T) {
 		if _, err := h.rankByModel(ctx, h.rec.Out(), tt.task, list, nil, defaultTools); err != nil {
 			t.Fatal(err)
 		}
-		q, r := h.prompted(t)
+		q, r := h.modelRequest(t)
 		if q.Role != subjects.RoleTools || q.Hint != "simple" || len(q.Tools) != 0 || len(r.Messages) != 1 || r.Options.Predict == 0 {
 			t.Errorf("%s: asked %+v", tt.name, q)
 		}
@@ -214,15 +214,15 @@ func TestRankPrompt(t *testing.T) {
 	}
 }
 
-// TestDiscoverShowsWhatMayBeUsed: what is disabled is not shown, what is granted is, and a spawned agent sees its own.
-func TestDiscoverShowsWhatMayBeUsed(t *testing.T) {
+// TestDiscoverReturnsPermittedTools: what is disabled is not shown, what is granted is, and a spawned agent sees its own.
+func TestDiscoverReturnsPermittedTools(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
 	child := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})
 	narrow := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher", Tools: []string{"web_fetch"}})
 	check := func(name, who string, want ...string) {
 		t.Helper()
-		got, err := h.discovers(t, who, "fish", maxTools)
+		got, err := h.discoverTools(t, who, "fish", maxTools)
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, want)
 		}
@@ -230,38 +230,38 @@ func TestDiscoverShowsWhatMayBeUsed(t *testing.T) {
 	check("a persona", "committee", "search_memory")
 	check("a spawned agent", child, "search_memory", "web_fetch", "web_search")
 	check("one that was narrowed", narrow, "web_fetch")
-	h.sets(t, subjects.SessionConfig{Disable: []string{"web_search"}, Grant: []string{"persona:get_datetime", "researcher:get_datetime"}})
+	h.setConfig(t, subjects.SessionConfig{Disable: []string{"web_search"}, Grant: []string{"persona:get_datetime", "researcher:get_datetime"}})
 	check("disabled, for a spawned agent", child, "get_datetime", "search_memory", "web_fetch")
 	check("granted", "committee", "get_datetime", "search_memory")
 	check("granted, and yet narrowed", narrow, "web_fetch")
-	h.sets(t, subjects.SessionConfig{Override: "ALL"})
+	h.setConfig(t, subjects.SessionConfig{Override: "ALL"})
 	check("ALL gives a spawned agent nothing", narrow, "web_fetch")
 
-	if got, err := h.discovers(t, "generator", "fish", 1000); err != nil || len(got) > maxTools {
+	if got, err := h.discoverTools(t, "generator", "fish", 1000); err != nil || len(got) > maxTools {
 		t.Errorf("all at once: %q, %v", got, err)
 	}
-	if got, err := h.discovers(t, "generator", "fish", -1); err != nil || len(got) != defaultTools {
+	if got, err := h.discoverTools(t, "generator", "fish", -1); err != nil || len(got) != defaultTools {
 		t.Errorf("fewer than none: %q, %v", got, err)
 	}
-	h.trail()
+	h.auditLog()
 	for _, tt := range []struct{ name, who, trail string }{
 		{"trick: an agent that nobody spawned", "generator.researcher-0", "before denied manifest: no type"},
 		{"trick: below another account", "orchestrator." + callerOf(child).Path[0], "before denied manifest: no type"},
 		{"trick: an account without a type", "critic", "before denied manifest: no type"},
 	} {
-		if got, err := h.discovers(t, tt.who, "fish", 0); actortest.Code(err) != subjects.CodeDenied || len(got) != 0 {
+		if got, err := h.discoverTools(t, tt.who, "fish", 0); actortest.Code(err) != subjects.CodeDenied || len(got) != 0 {
 			t.Errorf("%s: %q, %v", tt.name, got, err)
 		}
-		if got := h.trail(); got != tt.trail {
+		if got := h.auditLog(); got != tt.trail {
 			t.Errorf("%s: on record %s", tt.name, got)
 		}
 	}
-	for _, bucket := range []string{registry, "session_config"} {
-		h.wrap = func(out actor.Out) actor.Out { return cracked{out, bucket, ""} }
-		if got, err := h.discovers(t, child, "fish", 0); actortest.Code(err) != subjects.CodeUnavailable || len(got) != 0 {
+	for _, bucket := range []string{bucketSpawns, "session_config"} {
+		h.wrap = func(out actor.Out) actor.Out { return failingOut{out, bucket, ""} }
+		if got, err := h.discoverTools(t, child, "fish", 0); actortest.Code(err) != subjects.CodeUnavailable || len(got) != 0 {
 			t.Errorf("without %s: %q, %v", bucket, got, err)
 		}
-		if got := h.trail(); got != "before denied unavailable" {
+		if got := h.auditLog(); got != "before denied unavailable" {
 			t.Errorf("without %s: on record %s", bucket, got)
 		}
 	}
@@ -272,13 +272,13 @@ func FuzzRank(f *testing.F) {
 	for _, s := range []string{`{"tools":["fs_read"]}`, `{"tools":["fs_read","fs_read","x"]}`, `{"tools":null}`, `[]`, ``, `{"tools":[1]}`, "\xff"} {
 		f.Add(s)
 	}
-	h := newSessionFixture(f, ranked)
+	h := newSessionFixture(f, withModelRanking)
 	var offered []subjects.ToolSchema
 	for _, name := range subjects.Tools {
 		offered = append(offered, subjects.ToolSchema{Name: name, Description: name})
 	}
 	f.Fuzz(func(t *testing.T, reply string) {
-		h.thinks(reply)
+		h.setModelReply(reply)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		got := h.chooseTools(ctx, (&actortest.Recorder{Reply: h.rec.Reply}).Out(), "read a file", offered, nil, defaultTools)
@@ -286,7 +286,7 @@ func FuzzRank(f *testing.F) {
 		for _, s := range got {
 			names = append(names, s.Name)
 		}
-		if len(names) < leastTools || len(names) > defaultTools || len(slices.Compact(slices.Clone(names))) != len(names) || slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(subjects.Tools, n) }) {
+		if len(names) < minTools || len(names) > defaultTools || len(slices.Compact(slices.Clone(names))) != len(names) || slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(subjects.Tools, n) }) {
 			t.Errorf("%q", names)
 		}
 	})
@@ -307,7 +307,7 @@ func TestRareTools(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newSessionFixture(t, ranked, func(h *sessionFixture) {
+			h := newSessionFixture(t, withModelRanking, func(h *sessionFixture) {
 				h.facts = func(all map[string]policy.Tool) {
 					rare := all["run_shell"]
 					rare.Rare = []string{"terminal", "shell"}
@@ -315,10 +315,10 @@ func TestRareTools(t *testing.T) {
 				}
 			})
 			if tt.reply != "" {
-				h.thinks(tt.reply)
+				h.setModelReply(tt.reply)
 			}
-			got, err := h.discovers(t, "generator", tt.task, 4)
-			if err != nil || len(got) < leastTools || slices.Contains(got, "run_shell") != tt.want {
+			got, err := h.discoverTools(t, "generator", tt.task, 4)
+			if err != nil || len(got) < minTools || slices.Contains(got, "run_shell") != tt.want {
 				t.Errorf("%q, %v", got, err)
 			}
 		})

@@ -22,29 +22,29 @@ import (
 // of the session, parked when it is large, and framed when strangers could have written it. Nothing is dropped silently.
 func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
 	if res.Error != nil {
-		return b.receiveFault(ctx, out, c, k, res)
+		return b.processFault(ctx, out, c, k, res)
 	}
-	res.Links = linksOf(k.Tool, res.Links)
+	res.Links = filterLinks(k.Tool, res.Links)
 	whole, hidden := firewall.Redact(strings.ToValidUTF8(res.Result, "\uFFFD"))
 	scan := firewall.Scan(whole)
 	r := policy.Result{
-		Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Source: addressOf(k.Tool, c.args), Text: whole, Links: res.Links,
-		Flags: techniques(scan), Declared: res.Labels, Time: out.Now().UTC(),
+		Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Source: requestedURL(k.Tool, c.args), Text: whole, Links: res.Links,
+		Flags: listTechniques(scan), Declared: res.Labels, Time: out.Now().UTC(),
 	}
-	res.Recalls = tokens(res.Recalls)
+	res.Recalls = filterTokens(res.Recalls)
 	labels := r.Labels()
 	res.Labels = &labels
 	if hidden > 0 {
 		labels.Flags = append(labels.Flags, "redacted")
 	}
-	if c.session != "" && !c.unseen && !harmless(k.Tool) {
-		if err := b.learn(ctx, out, c.session, r); err != nil {
+	if c.session != "" && !c.respondentB && !isHarmless(k.Tool) {
+		if err := b.recordFlow(ctx, out, c.session, r); err != nil {
 			out.LogError(err)
-			return withheld(res, "what %s returned could not be written down as part of the session, so it is withheld", c.tool)
+			return withholdResult(res, "what %s returned could not be written down as part of the session, so it is withheld", c.tool)
 		}
 	}
 	shown := whole
-	if c.mode == subjects.ModeStructured || k.Graded && c.apart && labels.Trust == subjects.Untrusted {
+	if c.mode == subjects.ModeStructured || k.Graded && c.distilledOnly && labels.Trust == subjects.Untrusted {
 		links := res.Links
 		if r.Source != "" {
 			links = append([]string{r.Source}, links...)
@@ -52,19 +52,19 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 		shown = b.distill(ctx, out, c, whole, links)
 	}
 	var err error
-	if shown, res.Parked, err = b.park(ctx, out, c, shown); err != nil {
+	if shown, res.Parked, err = b.parkResult(ctx, out, c, shown); err != nil {
 		out.LogError(err)
-		return withheld(res, "what %s returned is too large to be shown and could not be kept, so it is withheld", c.tool)
+		return withholdResult(res, "what %s returned is too large to be shown and could not be kept, so it is withheld", c.tool)
 	}
 	res.Result = shown
-	if labels.Trust == subjects.Untrusted && !c.person { // no model reads what the user asked for
-		res.Result = firewall.Frame(shown, b.nonce(c, shown), scan)
+	if labels.Trust == subjects.Untrusted && !c.fromUser { // no model reads what the user asked for
+		res.Result = firewall.Frame(shown, b.frameNonce(c, shown), scan)
 	}
 	return res
 }
 
-// tokens are the ids that may be shown as such.
-func tokens(ids []string) (out []string) {
+// filterTokens are the ids that may be shown as such.
+func filterTokens(ids []string) (out []string) {
 	for _, id := range ids {
 		if len(out) < maxRecalls && subjects.CheckToken(id) == nil {
 			out = append(out, id)
@@ -76,21 +76,21 @@ func tokens(ids []string) (out []string) {
 // maxRecalls bounds how many memories one result names.
 const maxRecalls = 100
 
-// nonce is what only the frame around one text carries. It is a keyed hash of the text, so nobody can know it and no text
+// frameNonce is what only the frame around one text carries. It is a keyed hash of the text, so nobody can know it and no text
 // can hold its own; and the same text twice is framed alike, so that whoever looks for repetitions finds them.
-func (b *Broker) nonce(c call, text string) string {
+func (b *Broker) frameNonce(c call, text string) string {
 	sum := sha256.Sum256([]byte(b.hash.Hash([]byte("frame " + c.session + " " + text))))
 	return hex.EncodeToString(sum[:8])
 }
 
-// receiveFault treats what a tool said instead of a result: a stranger may have written that too. It stands in no frame, so
+// processFault treats what a tool said instead of a result: a stranger may have written that too. It stands in no frame, so
 // what looks like an order is not passed on.
-func (b *Broker) receiveFault(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
+func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
 	res.Error.Text, _ = firewall.Redact(res.Error.Text)
-	if res.Error.Code != subjects.CodeTool || harmless(k.Tool) {
+	if res.Error.Code != subjects.CodeTool || isHarmless(k.Tool) {
 		return res
 	}
-	r := policy.Result{Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Text: res.Error.Text, Flags: techniques(firewall.Scan(res.Error.Text)), Time: out.Now().UTC()}
+	r := policy.Result{Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Text: res.Error.Text, Flags: listTechniques(firewall.Scan(res.Error.Text)), Time: out.Now().UTC()}
 	if k.Graded { // why it failed is in its own words
 		r.Declared = &subjects.Labels{Trust: subjects.Trusted}
 	}
@@ -99,29 +99,29 @@ func (b *Broker) receiveFault(ctx context.Context, out actor.Out, c call, k Know
 		return res
 	}
 	res.Labels = &labels
-	if c.session != "" && !c.unseen {
-		if err := b.learn(ctx, out, c.session, r); err != nil {
+	if c.session != "" && !c.respondentB {
+		if err := b.recordFlow(ctx, out, c.session, r); err != nil {
 			out.LogError(err)
 			res.Error = subjects.Faultf(subjects.CodeTool, "%s failed", c.tool)
 			return res
 		}
 	}
 	switch {
-	case c.person:
+	case c.fromUser:
 	case len(r.Flags) > 0:
 		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed, and what it said about that looks like instructions, so it is withheld", c.tool)
 	case c.mode == subjects.ModeStructured:
-		res.Error.Text = text.OneLine(res.Error.Text, maxExcuse)
+		res.Error.Text = text.OneLine(res.Error.Text, maxStructuredFault)
 	}
 	return res
 }
 
-// maxExcuse bounds what an agent is told of a failure that never sees what strangers wrote: enough for a status.
-const maxExcuse = 200
+// maxStructuredFault bounds what an agent is told of a failure that never sees what strangers wrote: enough for a status.
+const maxStructuredFault = 200
 
-// linksOf are the addresses that a search lists, as they are. No other tool lists any; what is no address, or carries a
+// filterLinks are the addresses that a search lists, as they are. No other tool lists any; what is no address, or carries a
 // secret, is left out.
-func linksOf(t policy.Tool, links []string) (out []string) {
+func filterLinks(t policy.Tool, links []string) (out []string) {
 	if t.Query == "" {
 		return nil
 	}
@@ -139,15 +139,15 @@ func linksOf(t policy.Tool, links []string) (out []string) {
 // maxLink bounds an address.
 const maxLink = 2000
 
-// withheld is a result that nobody gets.
-func withheld(res subjects.ToolResult, format string, a ...any) subjects.ToolResult {
+// withholdResult is a result that nobody gets.
+func withholdResult(res subjects.ToolResult, format string, a ...any) subjects.ToolResult {
 	res.Result, res.Links, res.Parked = "", nil, nil
 	res.Error = subjects.Faultf(subjects.CodeUnrecorded, format, a...)
 	return res
 }
 
-// techniques are the names of what was found, each once.
-func techniques(r firewall.Report) (out []string) {
+// listTechniques are the names of what was found, each once.
+func listTechniques(r firewall.Report) (out []string) {
 	if !r.Flagged {
 		return nil
 	}
@@ -159,8 +159,8 @@ func techniques(r firewall.Report) (out []string) {
 	return out
 }
 
-// addressOf is the address that a tool was asked to fetch, "" when it fetches none.
-func addressOf(t policy.Tool, args json.RawMessage) string {
+// requestedURL is the address that a tool was asked to fetch, "" when it fetches none.
+func requestedURL(t policy.Tool, args json.RawMessage) string {
 	if t.URL == "" {
 		return ""
 	}
@@ -178,8 +178,8 @@ func (b *Broker) parkID(c call, text string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// park keeps a large text whole and returns the beginning of it, with where the rest is.
-func (b *Broker) park(ctx context.Context, out actor.Out, c call, whole string) (string, *subjects.Parked, error) {
+// parkResult keeps a large text whole and returns the beginning of it, with where the rest is.
+func (b *Broker) parkResult(ctx context.Context, out actor.Out, c call, whole string) (string, *subjects.Parked, error) {
 	most := b.cfg.ShowResult
 	if most <= 0 {
 		most = DefaultShow

@@ -9,14 +9,14 @@ import (
 	"conclave/subjects"
 )
 
-// TestAskedAgain: what the critic said goes with a question that is asked again, and is not what the user typed. What
+// TestCritiqueIsNotUserText: what the critic said goes with a question that is asked again, and is not what the user typed. What
 // they typed still is.
-func TestAskedAgain(t *testing.T) {
+func TestCritiqueIsNotUserText(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
 	again := "What do I pay with at https://shop.example/?\n\n" + subjects.RetryInstruction + " A critic said of it: It gives the card number 4711-0815 without need and names https://fish.example/in"
 	h.turns = []subjects.Query{{SessionID: "s1", QueryID: "q1", Query: again}}
-	f, err := h.flow(t.Context(), h.rec.Out(), "s1", "q1", false)
+	f, err := h.loadFlow(t.Context(), h.rec.Out(), "s1", "q1", false)
 	if err != nil {
 		t.Fatal(err)
 	}

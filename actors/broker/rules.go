@@ -27,30 +27,30 @@ const (
 	// maxListBytes bounds the questions of a list, whose arguments may be long, and maxRuleBytes all rules: together they
 	// fit into one message.
 	maxListBytes, maxRuleBytes = 512 << 10, 192 << 10
-	// sessionRule is how long a rule for a session holds: as long as what is known of the session.
-	sessionRule = 90 * 24 * time.Hour
-	// listTime is how long a list may take.
-	listTime = 20 * time.Second
-	// readers read a bucket at once.
-	readers = 16
+	// sessionRuleTTL is how long a rule for a session holds: as long as what is known of the session.
+	sessionRuleTTL = 90 * 24 * time.Hour
+	// listTimeout is how long a list may take.
+	listTimeout = 20 * time.Second
+	// readConcurrency read a bucket at once.
+	readConcurrency = 16
 )
 
-// rule is what the bucket keeps of a remembered answer. One that was revoked stays there as such: the bucket forgets
+// storedRule is what the bucket keeps of a remembered answer. One that was revoked stays there as such: the bucket forgets
 // nothing.
-type rule struct {
+type storedRule struct {
 	subjects.ApprovalRule
 	Revoked   time.Time `json:"revoked,omitzero"`
 	RevokedBy string    `json:"revoked_by,omitempty"`
 }
 
-// holds reports whether the rule is in force.
-func (r rule) holds(now time.Time) bool {
-	return r.ID != "" && r.Revoked.IsZero() && (r.Session == "" || now.Sub(r.Made) < sessionRule)
+// isActive reports whether the rule is in force.
+func (r storedRule) isActive(now time.Time) bool {
+	return r.ID != "" && r.Revoked.IsZero() && (r.Session == "" || now.Sub(r.Made) < sessionRuleTTL)
 }
 
 // covers reports whether the rule answers a question about a call: every place that the question names was named before.
 // A question that names none is never covered.
-func (r rule) covers(c call, q policy.Question) bool {
+func (r storedRule) covers(c call, q policy.Question) bool {
 	if r.Type != c.typ || r.Tool != c.tool || r.Rule != ruleName(q.Layer, q.Rule) || c.typ == "" || len(q.Sinks) == 0 {
 		return false
 	}
@@ -60,45 +60,45 @@ func (r rule) covers(c call, q policy.Question) bool {
 	return !slices.ContainsFunc(q.Sinks, func(s string) bool { return !slices.Contains(r.Sinks, s) })
 }
 
-// uncovered are the questions that no remembered answer covers.
-func (b *Broker) uncovered(ctx context.Context, out actor.Out, c call, asks []policy.Question) ([]policy.Question, error) {
+// findUncovered are the questions that no remembered answer covers.
+func (b *Broker) findUncovered(ctx context.Context, out actor.Out, c call, asks []policy.Question) ([]policy.Question, error) {
 	if c.typ == "" || subjects.CheckToken(c.typ) != nil || !slices.ContainsFunc(asks, func(q policy.Question) bool { return len(q.Sinks) > 0 }) {
 		return asks, nil
 	}
-	rules, err := rulesBelow(ctx, out, c.typ+"."+c.tool)
+	rules, err := loadRules(ctx, out, c.typ+"."+c.tool)
 	if err != nil {
 		return nil, err
 	}
 	var open []policy.Question
 	for _, q := range asks {
-		if !slices.ContainsFunc(rules, func(r rule) bool { return r.covers(c, q) }) {
+		if !slices.ContainsFunc(rules, func(r storedRule) bool { return r.covers(c, q) }) {
 			open = append(open, q)
 		}
 	}
 	return open, nil
 }
 
-// rulesBelow reads the rules that hold, all of them or those of a type and tool. One that cannot be read covers nothing.
-func rulesBelow(ctx context.Context, out actor.Out, prefix string) ([]rule, error) {
+// loadRules reads the rules that hold, all of them or those of a type and tool. One that cannot be read covers nothing.
+func loadRules(ctx context.Context, out actor.Out, prefix string) ([]storedRule, error) {
 	store := out.Store(bucketRules)
 	keys, err := store.Keys(ctx, prefix)
 	if err != nil {
 		return nil, err
 	}
-	all, err := readAll(ctx, keys, func(key string) (rule, error) {
+	all, err := readKeys(ctx, keys, func(key string) (storedRule, error) {
 		r, _, err := readRule(ctx, store, key)
 		return r, err
 	}, out.LogError)
-	return slices.DeleteFunc(all, func(r rule) bool { return !r.holds(out.Now()) }), err
+	return slices.DeleteFunc(all, func(r storedRule) bool { return !r.isActive(out.Now()) }), err
 }
 
-// readAll reads many keys, several at once. What went away in between is left out; what cannot be read is noted, and
+// readKeys reads many keys, several at once. What went away in between is left out; what cannot be read is noted, and
 // does not hide the rest.
-func readAll[T any](ctx context.Context, keys []string, read func(key string) (T, error), note func(error)) ([]T, error) {
+func readKeys[T any](ctx context.Context, keys []string, read func(key string) (T, error), logErr func(error)) ([]T, error) {
 	values, errs := make([]T, len(keys)), make([]error, len(keys))
 	next := make(chan int)
 	var wg sync.WaitGroup
-	for range min(readers, len(keys)) {
+	for range min(readConcurrency, len(keys)) {
 		wg.Go(func() {
 			for i := range next {
 				values[i], errs[i] = read(keys[i])
@@ -116,8 +116,8 @@ func readAll[T any](ctx context.Context, keys []string, read func(key string) (T
 		case errs[i] == nil:
 			found = append(found, v)
 		case errors.Is(errs[i], actor.ErrNotFound):
-		case errors.Is(errs[i], errDamaged):
-			note(errs[i])
+		case errors.Is(errs[i], errCorrupt):
+			logErr(errs[i])
 		default:
 			return nil, errs[i]
 		}
@@ -125,27 +125,27 @@ func readAll[T any](ctx context.Context, keys []string, read func(key string) (T
 	return found, ctx.Err()
 }
 
-// errDamaged means that what is stored is not what it should be.
-var errDamaged = errors.New("what is stored cannot be read")
+// errCorrupt means that what is stored is not what it should be.
+var errCorrupt = errors.New("what is stored cannot be read")
 
 // readRule reads one. The key says for whom it is: type, tool and id.
-func readRule(ctx context.Context, s actor.Store, key string) (r rule, rev uint64, err error) {
+func readRule(ctx context.Context, s actor.Store, key string) (r storedRule, rev uint64, err error) {
 	data, rev, err := s.Get(ctx, key)
 	if err != nil {
 		return r, 0, err
 	}
 	if err := json.Unmarshal(data, &r); err != nil {
-		return rule{}, 0, fmt.Errorf("rule %s: %w: %w", key, errDamaged, err)
+		return storedRule{}, 0, fmt.Errorf("rule %s: %w: %w", key, errCorrupt, err)
 	}
 	if key != r.key() {
-		return rule{}, 0, fmt.Errorf("rule %s: %w: it is for somebody else", key, errDamaged)
+		return storedRule{}, 0, fmt.Errorf("rule %s: %w: it is for somebody else", key, errCorrupt)
 	}
 	return r, rev, nil
 }
 
-func (r rule) key() string { return r.Type + "." + r.Tool + "." + r.ID }
+func (r storedRule) key() string { return r.Type + "." + r.Tool + "." + r.ID }
 
-func putRule(ctx context.Context, s actor.Store, r rule, rev uint64) error {
+func putRule(ctx context.Context, s actor.Store, r storedRule, rev uint64) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -155,19 +155,19 @@ func putRule(ctx context.Context, s actor.Store, r rule, rev uint64) error {
 }
 
 // rememberFor is how long a yes can be remembered, at most as long as the user wants: "" is for this call alone.
-func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q question, wanted string) string {
+func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q storedApproval, wanted string) string {
 	switch {
-	case wanted == "", !q.rememberable(), subjects.CheckToken(q.Type) != nil:
+	case wanted == "", !q.isRememberable(), subjects.CheckToken(q.Type) != nil:
 		return ""
 	case wanted == subjects.RememberSession && q.SessionID == "":
 		return ""
 	}
-	rules, err := rulesBelow(ctx, out, "")
+	rules, err := loadRules(ctx, out, "")
 	if err != nil || len(rules)+len(q.Asks) > maxRules {
 		return ""
 	}
-	for _, r := range q.rules(wanted, "") {
-		rules = append(rules, rule{ApprovalRule: r})
+	for _, r := range q.newRules(wanted, "") {
+		rules = append(rules, storedRule{ApprovalRule: r})
 	}
 	size := 0
 	for _, r := range rules {
@@ -182,19 +182,19 @@ func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q question, wan
 	return wanted
 }
 
-// storeApprovalRule writes the rules of an answer that was given: one for each thing that was asked.
-func (b *Broker) storeApprovalRule(ctx context.Context, out actor.Out, q question) error {
-	for _, r := range q.rules(q.Remember, q.By) {
+// storeRules writes the rules of an answer that was given: one for each thing that was asked.
+func (b *Broker) storeRules(ctx context.Context, out actor.Out, q storedApproval) error {
+	for _, r := range q.newRules(q.Remember, q.By) {
 		r.ID, r.Made = out.NewID(), q.Decided
-		if err := putRule(ctx, out.Store(bucketRules), rule{ApprovalRule: r}, 0); err != nil {
+		if err := putRule(ctx, out.Store(bucketRules), storedRule{ApprovalRule: r}, 0); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// rules are what a yes to the question would make, without their names.
-func (q question) rules(level, by string) (out []subjects.ApprovalRule) {
+// newRules are what a yes to the question would make, without their names.
+func (q storedApproval) newRules(level, by string) (out []subjects.ApprovalRule) {
 	session := ""
 	if level == subjects.RememberSession {
 		session = q.SessionID
@@ -205,18 +205,18 @@ func (q question) rules(level, by string) (out []subjects.ApprovalRule) {
 	return out
 }
 
-// onApprovals lists what waits for an answer, newest first, and the rules. A question whose time is over is shown as
+// onListApprovals lists what waits for an answer, newest first, and the rules. A question whose time is over is shown as
 // expired, also when nobody was there to write that down.
-func (b *Broker) onApprovals(ctx context.Context, in actor.Msg[subjects.ApprovalQuery], out actor.Out) (subjects.ApprovalList, error) {
-	ctx, cancel := context.WithTimeout(ctx, listTime)
+func (b *Broker) onListApprovals(ctx context.Context, in actor.Msg[subjects.ApprovalQuery], out actor.Out) (subjects.ApprovalList, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	list := subjects.ApprovalList{Approvals: []subjects.Approval{}, Rules: []subjects.ApprovalRule{}}
 	if !slices.Contains(subjects.UserAccounts, in.From) {
 		return list, subjects.Faultf(subjects.CodeDenied, "only the user may ask this")
 	}
-	all, err := b.questions(ctx, out)
+	all, err := b.loadApprovals(ctx, out)
 	if err != nil {
-		return list, unlisted(out, err)
+		return list, listFault(out, err)
 	}
 	size := 0
 	for _, a := range all {
@@ -229,28 +229,28 @@ func (b *Broker) onApprovals(ctx context.Context, in actor.Msg[subjects.Approval
 		}
 		list.Approvals = append(list.Approvals, a)
 	}
-	rules, err := rulesBelow(ctx, out, "")
+	rules, err := loadRules(ctx, out, "")
 	if err != nil {
-		return list, unlisted(out, err)
+		return list, listFault(out, err)
 	}
-	slices.SortFunc(rules, func(x, y rule) int { return cmp.Or(y.Made.Compare(x.Made), cmp.Compare(x.ID, y.ID)) })
+	slices.SortFunc(rules, func(x, y storedRule) int { return cmp.Or(y.Made.Compare(x.Made), cmp.Compare(x.ID, y.ID)) })
 	for _, r := range rules { // all: what holds can be seen
 		list.Rules = append(list.Rules, r.ApprovalRule)
 	}
 	return list, nil
 }
 
-// questions reads every question: those that wait first, then the newest first.
-func (b *Broker) questions(ctx context.Context, out actor.Out) ([]subjects.Approval, error) {
+// loadApprovals reads every question: those that wait first, then the newest first.
+func (b *Broker) loadApprovals(ctx context.Context, out actor.Out) ([]subjects.Approval, error) {
 	store := out.Store(bucketApprovals)
 	keys, err := store.Keys(ctx, "")
 	if err != nil {
 		return nil, err
 	}
 	now := out.Now()
-	all, err := readAll(ctx, keys, func(key string) (subjects.Approval, error) {
-		q, _, err := readQuestion(ctx, store, key)
-		q.State = q.standing(now)
+	all, err := readKeys(ctx, keys, func(key string) (subjects.Approval, error) {
+		q, _, err := readApproval(ctx, store, key)
+		q.State = q.stateAt(now)
 		return q.Approval, err
 	}, out.LogError)
 	slices.SortFunc(all, func(x, y subjects.Approval) int {
@@ -265,7 +265,7 @@ func (b *Broker) questions(ctx context.Context, out actor.Out) ([]subjects.Appro
 	return all, err
 }
 
-func unlisted(out actor.Out, err error) error {
+func listFault(out actor.Out, err error) error {
 	out.LogError(fmt.Errorf("listing questions and rules: %w", err))
 	return subjects.Faultf(subjects.CodeUnavailable, "the questions cannot be read; see conclave doctor")
 }
@@ -301,7 +301,7 @@ func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Empty], out
 	switch {
 	case err != nil:
 		return subjects.Done{}, unavailable(err)
-	case !r.holds(out.Now()):
+	case !r.isActive(out.Now()):
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.ApprovalUnknown)
 		return subjects.Done{}, nil
 	}

@@ -15,11 +15,11 @@ import (
 	"conclave/subjects"
 )
 
-// fill makes n rules that nobody asked for.
-func (d *approvalFixture) fill(t testing.TB, n int) {
+// addRules makes n rules that nobody asked for.
+func (d *approvalFixture) addRules(t testing.TB, n int) {
 	t.Helper()
 	for i := range n {
-		r := rule{ApprovalRule: subjects.ApprovalRule{ID: fmt.Sprintf("r%03d", i), Type: "assistant", Tool: "other", Rule: "flow: x", Sinks: []string{"y"}, By: "user", Made: noon.Add(time.Duration(i) * time.Second)}}
+		r := storedRule{ApprovalRule: subjects.ApprovalRule{ID: fmt.Sprintf("r%03d", i), Type: "assistant", Tool: "other", Rule: "flow: x", Sinks: []string{"y"}, By: "user", Made: noon.Add(time.Duration(i) * time.Second)}}
 		if err := putRule(t.Context(), d.rec.Out().Store(bucketRules), r, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -45,21 +45,21 @@ func (d *approvalFixture) revoke(t testing.TB, who, id string) (bool, error) {
 	return raw == `{"ok":true}`, err
 }
 
-// remembered is a desk at which the user has said yes to a call and wants it remembered.
-func remembered(t *testing.T, level string, asks []policy.Question) (*approvalFixture, subjects.ApprovalReply) {
+// newRememberedFixture is a desk at which the user has said yes to a call and wants it remembered.
+func newRememberedFixture(t *testing.T, level string, asks []policy.Question) (*approvalFixture, subjects.ApprovalReply) {
 	t.Helper()
 	d := newApprovalFixture(0)
-	id, got := d.asked(t, sending(), asks)
-	r, err := d.say(t, id, subjects.ApprovalDecision{Approve: true, Remember: level})
+	id, got := d.startApproval(t, egressCall(), asks)
+	r, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true, Remember: level})
 	if err != nil || !r.Accepted || <-got != nil {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	return d, r
 }
 
-func TestRemember(t *testing.T) {
+func TestRememberedApproval(t *testing.T) {
 	t.Parallel()
-	two := func() []policy.Question { return sends(place, "https://b.example") }
+	two := func() []policy.Question { return egressQuestion(place, "https://b.example") }
 	for _, tt := range []struct {
 		name   string
 		level  string
@@ -74,7 +74,7 @@ func TestRemember(t *testing.T) {
 		{"session: the next call", "session", func(*call, *[]policy.Question, *approvalFixture) {}, false},
 		{"session: another session", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.session = "s2" }, true},
 		{"session: no session", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.session = "" }, true},
-		{"session: long after", "session", func(_ *call, _ *[]policy.Question, d *approvalFixture) { d.rec.Time = noon.Add(sessionRule) }, true},
+		{"session: long after", "session", func(_ *call, _ *[]policy.Question, d *approvalFixture) { d.rec.Time = noon.Add(sessionRuleTTL) }, true},
 		{"once: the next call", "", func(*call, *[]policy.Question, *approvalFixture) {}, true},
 		{"another type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.typ = "coder" }, true},
 		{"trick: no type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.typ = "" }, true},
@@ -129,21 +129,21 @@ func TestRemember(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d, r := remembered(t, tt.level, two())
+			d, r := newRememberedFixture(t, tt.level, two())
 			if r.Remember != tt.level {
 				t.Fatalf("%+v", r)
 			}
-			c, asks := sending(), two()
+			c, asks := egressCall(), two()
 			c.id = "c2"
 			tt.change(&c, &asks, d)
 			if !tt.asked {
-				if f := <-d.ask(t, c, asks); f != nil || len(d.told) != 0 {
-					t.Errorf("%v, told %d", f, len(d.told))
+				if f := <-d.requestAsync(t, c, asks); f != nil || len(d.published) != 0 {
+					t.Errorf("%v, told %d", f, len(d.published))
 				}
 				return
 			}
-			id, got := d.asked(t, c, asks)
-			if _, err := d.say(t, id, subjects.ApprovalDecision{}); err != nil {
+			id, got := d.startApproval(t, c, asks)
+			if _, err := d.decide(t, id, subjects.ApprovalDecision{}); err != nil {
 				t.Error(err)
 			}
 			if f := <-got; verdict(f) != "not_approved approval: denied" {
@@ -154,7 +154,7 @@ func TestRemember(t *testing.T) {
 }
 
 // What cannot be remembered is taken as a yes for this once, and the answer says so.
-func TestRememberOnce(t *testing.T) {
+func TestUnrememberableApprovalHoldsOnce(t *testing.T) {
 	t.Parallel()
 	act := policy.Question{Layer: "flow", Rule: "flow.exec", Reason: "it runs a program"}
 	for _, tt := range []struct {
@@ -165,22 +165,22 @@ func TestRememberOnce(t *testing.T) {
 	}{
 		{"an act and no place", "always", func(*approvalFixture, *call) {}, []policy.Question{act}},
 		{"an act and no place, for the session", "session", func(*approvalFixture, *call) {}, []policy.Question{act}},
-		{"trick: an act beside a place", "always", func(*approvalFixture, *call) {}, append(sends(place), act)},
-		{"for a session that there is not", "session", func(_ *approvalFixture, c *call) { c.session = "" }, sends(place)},
-		{"trick: for no type", "always", func(_ *approvalFixture, c *call) { c.typ = "" }, sends(place)},
-		{"trick: for every type", "always", func(_ *approvalFixture, c *call) { c.typ = ">" }, sends(place)},
-		{"too many rules", "always", func(d *approvalFixture, _ *call) { d.fill(t, maxRules) }, sends(place)},
-		{"a place too long to be listed", "always", func(*approvalFixture, *call) {}, sends(strings.Repeat("x", maxRuleBytes/2))},
+		{"trick: an act beside a place", "always", func(*approvalFixture, *call) {}, append(egressQuestion(place), act)},
+		{"for a session that there is not", "session", func(_ *approvalFixture, c *call) { c.session = "" }, egressQuestion(place)},
+		{"trick: for no type", "always", func(_ *approvalFixture, c *call) { c.typ = "" }, egressQuestion(place)},
+		{"trick: for every type", "always", func(_ *approvalFixture, c *call) { c.typ = ">" }, egressQuestion(place)},
+		{"too many rules", "always", func(d *approvalFixture, _ *call) { d.addRules(t, maxRules) }, egressQuestion(place)},
+		{"a place too long to be listed", "always", func(*approvalFixture, *call) {}, egressQuestion(strings.Repeat("x", maxRuleBytes/2))},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d, c := newApprovalFixture(0), sending()
+			d, c := newApprovalFixture(0), egressCall()
 			tt.change(d, &c)
 			before := len(d.list(t, false).Rules)
 			for _, id := range []string{"c1", "c2"} { // the second is asked about as the first was
 				c.id = id
-				q, got := d.asked(t, c, tt.asks)
-				if r, err := d.say(t, q, subjects.ApprovalDecision{Approve: true, Remember: tt.level}); err != nil || !r.Accepted || r.Remember != "" || <-got != nil {
+				q, got := d.startApproval(t, c, tt.asks)
+				if r, err := d.decide(t, q, subjects.ApprovalDecision{Approve: true, Remember: tt.level}); err != nil || !r.Accepted || r.Remember != "" || <-got != nil {
 					t.Errorf("%+v, %v", r, err)
 				}
 			}
@@ -189,19 +189,19 @@ func TestRememberOnce(t *testing.T) {
 			}
 		})
 	}
-	if got := newApprovalFixture(0).newQuestion((&actortest.Recorder{}).Out(), sending(), "x", append(sends(place), act), nil); got.Sinks != nil {
+	if got := newApprovalFixture(0).newApproval((&actortest.Recorder{}).Out(), egressCall(), "x", append(egressQuestion(place), act), nil); got.Sinks != nil {
 		t.Errorf("the user is shown %q as what would be remembered", got.Sinks)
 	}
 }
 
-func TestApprovals(t *testing.T) {
+func TestListApprovals(t *testing.T) {
 	t.Parallel()
 	d := newApprovalFixture(0)
 	put := func(id, state string, asked time.Duration, args int) {
-		q := question{}
+		q := storedApproval{}
 		q.ApprovalRequest = subjects.ApprovalRequest{ID: id, Tool: "web_fetch", Args: json.RawMessage(`"` + strings.Repeat("x", args) + `"`), Asked: noon.Add(asked), Expires: noon.Add(asked + time.Minute)}
 		q.State = state
-		if _, err := putQuestion(t.Context(), d.rec.Out().Store(bucketApprovals), q, 0); err != nil {
+		if _, err := putApproval(t.Context(), d.rec.Out().Store(bucketApprovals), q, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -224,7 +224,7 @@ func TestApprovals(t *testing.T) {
 	if got, want := states(true), []string{"a pending", "b pending", "yes approved", "old expired"}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
-	if n := d.rec.Logged(); len(n) == 0 || !errors.Is(n[0], errDamaged) {
+	if n := d.rec.Logged(); len(n) == 0 || !errors.Is(n[0], errCorrupt) {
 		t.Errorf("noted %v", n)
 	}
 	if l := d.list(t, true); l.Rules == nil {
@@ -243,7 +243,7 @@ func TestApprovals(t *testing.T) {
 	if got := states(true); !slices.Equal(got, []string{"big9 pending", "big8 pending"}) {
 		t.Errorf("%q", got)
 	}
-	d.fill(t, maxRules)
+	d.addRules(t, maxRules)
 	if l := d.list(t, false); len(l.Rules) != maxRules || l.Rules[0].ID != fmt.Sprintf("r%03d", maxRules-1) {
 		t.Errorf("%d rules, first %+v", len(l.Rules), l.Rules[0])
 	}
@@ -252,7 +252,7 @@ func TestApprovals(t *testing.T) {
 	}
 }
 
-func TestRevoke(t *testing.T) {
+func TestRevokeRule(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
@@ -282,7 +282,7 @@ func TestRevoke(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d, _ := remembered(t, "always", sends(place))
+			d, _ := newRememberedFixture(t, "always", egressQuestion(place))
 			id := d.list(t, false).Rules[0].ID
 			d.records = nil
 			if tt.before != nil {

@@ -18,8 +18,8 @@ import (
 // Spawned agents stand in the bucket spawns, under their account and path. The entry is written once and never changed:
 // what an agent is was decided when it was made. What it may do is decided at each call, by the rules of then.
 
-// spawned is an agent in the registry.
-type spawned struct {
+// spawnEntry is an agent in the registry.
+type spawnEntry struct {
 	Type     string          `json:"type"`
 	Narrowed bool            `json:"narrowed,omitempty"` // it has no more than Tools, also when these are none
 	Tools    []string        `json:"tools,omitempty"`
@@ -29,8 +29,8 @@ type spawned struct {
 	Made     time.Time       `json:"made"`
 }
 
-// registry is the bucket's name.
-const registry = "spawns"
+// bucketSpawns is the bucket's name.
+const bucketSpawns = "spawns"
 
 // onSpawn makes a child agent for whoever asks: it decides, stores the decision, enters the child, stores the outcome and
 // answers, in this order.
@@ -68,16 +68,16 @@ func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest
 
 // decideSpawn decides about a child: who it would be, and which tools it would have now. It tells the record the type of the
 // one who asks.
-func (b *Broker) decideSpawn(ctx context.Context, out actor.Out, caller subjects.Caller, in actor.Msg[subjects.SpawnRequest], rec *subjects.AuditRecord) (spawned, []string, *subjects.Fault) {
+func (b *Broker) decideSpawn(ctx context.Context, out actor.Out, caller subjects.Caller, in actor.Msg[subjects.SpawnRequest], rec *subjects.AuditRecord) (spawnEntry, []string, *subjects.Fault) {
 	if subjects.CheckToken(in.Session) != nil || subjects.CheckToken(in.Query) != nil {
-		return spawned{}, nil, subjects.Faultf(subjects.CodeMalformed, "an agent belongs to a session and to a question; say for which it is")
+		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeMalformed, "an agent belongs to a session and to a question; say for which it is")
 	}
 	m := b.rules.Load().Manifest
 	line, err := b.loadLineage(ctx, out, caller, in.Session)
-	over, err2 := b.overrideOf(ctx, out, caller, in.Session, in.Query, false)
+	over, err2 := b.callerOverride(ctx, out, caller, in.Session, in.Query, false)
 	if err := errors.Join(err, err2); err != nil {
 		out.LogError(fmt.Errorf("finding out about %s: %w", caller.ID(), err))
-		return spawned{}, nil, subjects.Faultf(subjects.CodeUnavailable, "what is known of the session cannot be read, so no agent was made; see conclave doctor")
+		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeUnavailable, "what is known of the session cannot be read, so no agent was made; see conclave doctor")
 	}
 	rec.AgentType = m.Accounts[caller.Account]
 	if n := len(caller.Path); n > 0 {
@@ -100,10 +100,10 @@ func (b *Broker) decideSpawn(ctx context.Context, out actor.Out, caller subjects
 		fault = subjects.Faultf(subjects.CodeUnavailable, "the agents of this question cannot be counted, so none was made; see conclave doctor")
 	}
 	if fault != nil {
-		return spawned{}, nil, fault
+		return spawnEntry{}, nil, fault
 	}
 	tools = slices.DeleteFunc(tools, func(t string) bool { return slices.Contains(over.Disable, t) })
-	return spawned{
+	return spawnEntry{
 		Type: c.Type, Narrowed: c.Narrowed, Tools: c.Tools, Budget: budget, Session: in.Session, Query: in.Query, Made: out.Now(),
 	}, tools, nil
 }
@@ -119,8 +119,8 @@ func (b *Broker) refuseSpawn(ctx context.Context, out actor.Out, rec subjects.Au
 // countSpawn counts one more agent for a question, or refuses. It is written down before the agent is there, so that two
 // at once cannot both be the last: one that is then not made after all counts too.
 func (b *Broker) countSpawn(ctx context.Context, out actor.Out, m policy.Manifest, account, session, query string) error {
-	store, key := out.Store(registry), strings.Join([]string{"_query", account, session, query}, ".") // no account begins like this
-	for range tries {
+	store, key := out.Store(bucketSpawns), strings.Join([]string{"_query", account, session, query}, ".") // no account begins like this
+	for range maxWriteAttempts {
 		n := 0
 		data, rev, err := store.Get(ctx, key)
 		if err == nil {
@@ -136,12 +136,12 @@ func (b *Broker) countSpawn(ctx context.Context, out actor.Out, m policy.Manifes
 			return err
 		}
 	}
-	return errBusy
+	return errWriteConflict
 }
 
 // registerAgent writes a child into the spawn registry, under a name that is not there yet. The caller's deadline does
 // not interrupt the write. Without a valid permit nothing is written.
-func (b *Broker) registerAgent(ctx context.Context, out actor.Out, p *actor.Permit, who subjects.Caller, e spawned) error {
+func (b *Broker) registerAgent(ctx context.Context, out actor.Out, p *actor.Permit, who subjects.Caller, e spawnEntry) error {
 	if err := p.Check(); err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (b *Broker) registerAgent(ctx context.Context, out actor.Out, p *actor.Perm
 	if err != nil {
 		return err
 	}
-	_, err = out.Store(registry).Put(ctx, who.ID(), data, 0)
+	_, err = out.Store(bucketSpawns).Put(ctx, who.ID(), data, 0)
 	return err
 }
 
@@ -168,11 +168,11 @@ func (b *Broker) loadLineageBudgets(ctx context.Context, out actor.Out, caller s
 	var budgets []subjects.Budget
 	for i, name := range caller.Path {
 		who := subjects.Caller{Account: caller.Account, Path: caller.Path[:i+1]}
-		data, _, err := out.Store(registry).Get(ctx, who.ID())
+		data, _, err := out.Store(bucketSpawns).Get(ctx, who.ID())
 		if errors.Is(err, actor.ErrNotFound) {
 			break
 		}
-		var e spawned
+		var e spawnEntry
 		if err == nil {
 			err = actor.DecodeStrict(data, &e)
 		}

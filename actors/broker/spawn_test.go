@@ -107,8 +107,8 @@ func (o *spawnFixture) answerTurns(subject string, body []byte) (any, error) {
 	return map[string]any{"message": map[string]any{"subject": "turn.0.s1", "seq": found + 1, "data": data}}, err
 }
 
-// asks says that the user asked something.
-func (o *spawnFixture) asks(session, query string) {
+// addEmptyTurn says that the user asked something.
+func (o *spawnFixture) addEmptyTurn(session, query string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.turns = append(o.turns, subjects.Query{SessionID: session, QueryID: query, Query: "?"})
@@ -128,8 +128,8 @@ func (o *spawnFixture) Append(_ context.Context, rec subjects.AuditRecord) error
 // Close implements [Audit].
 func (o *spawnFixture) Close(context.Context) error { return nil }
 
-// trail is what is on record since the last look: "before allowed why" ...
-func (o *spawnFixture) trail() string {
+// auditLog is what is on record since the last look: "before allowed why" ...
+func (o *spawnFixture) auditLog() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var out []string
@@ -167,7 +167,7 @@ func (o *spawnFixture) mustSpawn(t testing.TB, who, session string, req subjects
 	return who + "." + r.Child
 }
 
-func why(err error) string {
+func faultText(err error) string {
 	var f *subjects.Fault
 	if !errors.As(err, &f) {
 		return fmt.Sprint(err)
@@ -183,7 +183,7 @@ func callerOf(id string) subjects.Caller {
 	return subjects.Caller{Account: p[0], Path: p[1:]}
 }
 
-func TestSpawnIsEntered(t *testing.T) {
+func TestSpawnIsRegistered(t *testing.T) {
 	o := newSpawnFixture(t)
 	reply, err := o.spawn(t, "orchestrator", "s1", "q1", subjects.SpawnRequest{Type: "coder", Tools: []string{"run_code"}, Budget: &subjects.Budget{Seconds: 9}})
 	if err != nil {
@@ -196,7 +196,7 @@ func TestSpawnIsEntered(t *testing.T) {
 	if first.AgentID != "orchestrator" || first.AgentType != "orchestrator" || first.Action != "agent.spawn" || first.Session != "s1" || first.Query != "q1" || first.ParamsHash == "" {
 		t.Errorf("record %+v", first)
 	}
-	if got, want := o.trail(), "before allowed "+reply.Child+"; after ok"; got != want {
+	if got, want := o.auditLog(), "before allowed "+reply.Child+"; after ok"; got != want {
 		t.Errorf("on record %s, want %s", got, want)
 	}
 	below := o.mustSpawn(t, "orchestrator."+reply.Child, "s1", subjects.SpawnRequest{Type: "researcher"})
@@ -215,7 +215,7 @@ func TestSpawnIsEntered(t *testing.T) {
 	}
 }
 
-func TestSpawnRefused(t *testing.T) {
+func TestSpawnDenials(t *testing.T) {
 	for _, tt := range []struct {
 		name, who, session, query string
 		req                       any
@@ -238,21 +238,21 @@ func TestSpawnRefused(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			o := newSpawnFixture(t)
 			_, err := o.spawn(t, tt.who, tt.session, tt.query, tt.req)
-			if why(err) != tt.want {
+			if faultText(err) != tt.want {
 				t.Fatalf("%v, want %s", err, tt.want)
 			}
-			if got, want := o.trail(), "before "+tt.status+" "+tt.want; got != want {
+			if got, want := o.auditLog(), "before "+tt.status+" "+tt.want; got != want {
 				t.Errorf("on record %s, want %s", got, want)
 			}
-			if keys, err := o.rec.Out().Store(registry).Keys(t.Context(), ""); err != nil || len(keys) != 0 {
+			if keys, err := o.rec.Out().Store(bucketSpawns).Keys(t.Context(), ""); err != nil || len(keys) != 0 {
 				t.Errorf("refused, and yet there is %v, %v", keys, err)
 			}
 		})
 	}
 }
 
-// TestSpawnNeedsTheAudit: without an acknowledged record nobody is made, and a denial that is not on record is no answer.
-func TestSpawnNeedsTheAudit(t *testing.T) {
+// TestSpawnNeedsAudit: without an acknowledged record nobody is made, and a denial that is not on record is no answer.
+func TestSpawnNeedsAudit(t *testing.T) {
 	for _, tt := range []struct{ name, phase, typ, code string }{
 		{"before", subjects.AuditBefore, "researcher", subjects.CodeNoAudit},
 		{"of a denial", subjects.AuditBefore, "coder", subjects.CodeNoAudit},
@@ -264,20 +264,20 @@ func TestSpawnNeedsTheAudit(t *testing.T) {
 		if actortest.Code(err) != tt.code || reply.Child != "" {
 			t.Errorf("%s: %+v, %v, want %s", tt.name, reply, err, tt.code)
 		}
-		keys, err := o.rec.Out().Store(registry).Keys(t.Context(), "generator")
+		keys, err := o.rec.Out().Store(bucketSpawns).Keys(t.Context(), "generator")
 		if err != nil || tt.phase == subjects.AuditBefore && len(keys) != 0 {
 			t.Errorf("%s: there is %v, %v", tt.name, keys, err)
 		}
 	}
 }
 
-func TestSpawnWhenTheRegistryIsBroken(t *testing.T) {
+func TestSpawnWithoutRegistryFails(t *testing.T) {
 	o := newSpawnFixture(t)
 	o.rec.FailStore = errors.New("disk full")
 	if _, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}); actortest.Code(err) != subjects.CodeUnavailable {
 		t.Errorf("%v", err)
 	}
-	if got := o.trail(); got != "before denied unavailable" {
+	if got := o.auditLog(); got != "before denied unavailable" {
 		t.Errorf("on record %s", got)
 	}
 	if len(o.rec.Logged()) == 0 {
@@ -285,8 +285,8 @@ func TestSpawnWhenTheRegistryIsBroken(t *testing.T) {
 	}
 }
 
-// TestSpawnsPerQuestion: the limit holds for a question, of the account and all below it, and for many that ask at once.
-func TestSpawnsPerQuestion(t *testing.T) {
+// TestSpawnLimitPerQuery: the limit holds for a question, of the account and all below it, and for many that ask at once.
+func TestSpawnLimitPerQuery(t *testing.T) {
 	o := newSpawnFixture(t)
 	coder := o.mustSpawn(t, "orchestrator", "s1", subjects.SpawnRequest{Type: "coder"})
 	var wg sync.WaitGroup
@@ -294,7 +294,7 @@ func TestSpawnsPerQuestion(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			_, err := o.spawn(t, coder, "s1", "q1", subjects.SpawnRequest{Type: "researcher"})
-			got <- why(err)
+			got <- faultText(err)
 		})
 	}
 	wg.Wait()
@@ -317,8 +317,8 @@ func TestSpawnsPerQuestion(t *testing.T) {
 	}
 }
 
-// TestLine: a line ends before the first agent that was not made in this session.
-func TestLine(t *testing.T) {
+// TestLoadLineage: a line ends before the first agent that was not made in this session.
+func TestLoadLineage(t *testing.T) {
 	o := newSpawnFixture(t)
 	coder := o.mustSpawn(t, "orchestrator", "s1", subjects.SpawnRequest{Type: "coder"})
 	below := o.mustSpawn(t, coder, "s1", subjects.SpawnRequest{Type: "researcher"})
@@ -346,7 +346,7 @@ func TestLine(t *testing.T) {
 		"orchestrator.coder-free": `{"type":"coder","budget":{},"session":"","query":"q1","made":"2026-01-15T12:00:00Z"}`,
 		"orchestrator.coder-bad":  `{"type":"coder","session":"s1","root":true}`,
 	} {
-		if _, err := o.rec.Out().Store(registry).Put(t.Context(), key, []byte(entry), 0); err != nil {
+		if _, err := o.rec.Out().Store(bucketSpawns).Put(t.Context(), key, []byte(entry), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -358,8 +358,8 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// TestChildOfAnotherSessionIsRefused: the chain itself says no, in words.
-func TestChildOfAnotherSessionIsRefused(t *testing.T) {
+// TestAgentOfAnotherSessionIsDenied: the chain itself says no, in words.
+func TestAgentOfAnotherSessionIsDenied(t *testing.T) {
 	o := newSpawnFixture(t)
 	coder := callerOf(o.mustSpawn(t, "orchestrator", "s1", subjects.SpawnRequest{Type: "coder"}))
 	for session, want := range map[string]string{"s1": "", "s2": policy.RuleUnregistered} {
@@ -376,8 +376,8 @@ func TestChildOfAnotherSessionIsRefused(t *testing.T) {
 	}
 }
 
-// TestSpawnAndSettings: a grant reaches the child, and what is disabled is not offered to it.
-func TestSpawnAndSettings(t *testing.T) {
+// TestSpawnFollowsOverrides: a grant reaches the child, and what is disabled is not offered to it.
+func TestSpawnFollowsOverrides(t *testing.T) {
 	o := newSpawnFixture(t)
 	if _, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Grant: []string{"assistant:fs_read"}, Disable: []string{"web_search"}}); err != nil {
 		t.Fatal(err)
@@ -386,7 +386,7 @@ func TestSpawnAndSettings(t *testing.T) {
 	if err != nil || !slices.Equal(reply.Tools, []string{"fs_read"}) {
 		t.Errorf("%+v, %v", reply, err)
 	}
-	if _, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: "coder"}); why(err) != "lineage: may_not_spawn" {
+	if _, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: "coder"}); faultText(err) != "lineage: may_not_spawn" {
 		t.Errorf("under ALL: %v", err)
 	}
 	if _, err := o.rec.Out().Store("session_config").Put(t.Context(), "s2", []byte("not JSON"), 0); err != nil {
@@ -397,8 +397,8 @@ func TestSpawnAndSettings(t *testing.T) {
 	}
 }
 
-// startOffice runs a broker on a real server under the real grants.
-func startOffice(t *testing.T) *bustest.Bus {
+// startSpawnBroker runs a broker on a real server under the real grants.
+func startSpawnBroker(t *testing.T) *bustest.Bus {
 	t.Helper()
 	w := bustest.Start(t)
 	spec := actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
@@ -433,19 +433,19 @@ func outAs(t *testing.T, w *bustest.Bus, role string) actor.Out {
 	return out
 }
 
-// askOn asks a service on the bus.
-func askOn[Q, A any](t *testing.T, out actor.Out, s subjects.Service[Q, A], body Q) (A, error) {
+// requestOn asks a service on the bus.
+func requestOn[Q, A any](t *testing.T, out actor.Out, s subjects.Service[Q, A], body Q) (A, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	return actor.Ask(ctx, out, s, body)
 }
 
-// TestSpawnOnTheBus: a family grows under the real grants, and its members are told apart by the server and the registry.
-func TestSpawnOnTheBus(t *testing.T) {
-	w := startOffice(t)
+// TestSpawnOnBus: a family grows under the real grants, and its members are told apart by the server and the registry.
+func TestSpawnOnBus(t *testing.T) {
+	w := startSpawnBroker(t)
 	out := outAs(t, w, "orchestrator").WithIDs("s1", "q1")
-	coder, err := askOn(t, out, subjects.AgentSpawn, subjects.SpawnRequest{Type: "coder"})
+	coder, err := requestOn(t, out, subjects.AgentSpawn, subjects.SpawnRequest{Type: "coder"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -453,7 +453,7 @@ func TestSpawnOnTheBus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	researcher, err := askOn(t, out, below, subjects.SpawnRequest{Type: "researcher"})
+	researcher, err := requestOn(t, out, below, subjects.SpawnRequest{Type: "researcher"})
 	if err != nil || !slices.Equal(researcher.Tools, []string{"fs_read"}) {
 		t.Fatalf("%+v, %v", researcher, err)
 	}
@@ -464,7 +464,7 @@ func TestSpawnOnTheBus(t *testing.T) {
 		{"its own child, in another session", "orchestrator", "s2", "lineage: unregistered"},
 		{"trick: another account claims the child", "generator", "s1", "lineage: unregistered"},
 	} {
-		if _, err := askOn(t, outAs(t, w, tt.role).WithIDs(tt.session, "q1"), below, subjects.SpawnRequest{Type: "researcher"}); why(err) != tt.want {
+		if _, err := requestOn(t, outAs(t, w, tt.role).WithIDs(tt.session, "q1"), below, subjects.SpawnRequest{Type: "researcher"}); faultText(err) != tt.want {
 			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
 		}
 	}

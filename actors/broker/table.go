@@ -26,17 +26,17 @@ type Known struct {
 	schema subjects.ToolSchema // the definition, once the tool is here
 }
 
-// table is every tool that has announced itself. The facts of the build's own tools are there from the start, but a
+// toolTable is every tool that has announced itself. The facts of the build's own tools are there from the start, but a
 // tool can be called only once it is here.
-type table struct {
-	mu     sync.RWMutex
-	build  map[string]Known
-	live   map[string]Known
-	looked chan struct{} // closed when those that were there before the broker have been looked for
+type toolTable struct {
+	mu         sync.RWMutex
+	build      map[string]Known
+	live       map[string]Known
+	discovered chan struct{} // closed when those that were there before the broker have been looked for
 }
 
-func newTable(build []Known) *table {
-	t := &table{build: map[string]Known{}, live: map[string]Known{}, looked: make(chan struct{})}
+func newTable(build []Known) *toolTable {
+	t := &toolTable{build: map[string]Known{}, live: map[string]Known{}, discovered: make(chan struct{})}
 	for _, k := range build {
 		t.build[k.Name] = k
 	}
@@ -45,30 +45,30 @@ func newTable(build []Known) *table {
 
 // find returns a tool that can be called. Calls come in before the broker has looked around: a tool that it does not
 // know yet is not unknown, so the call waits for the search to end.
-func (t *table) find(ctx context.Context, tool string) (Known, bool) {
+func (t *toolTable) find(ctx context.Context, tool string) (Known, bool) {
 	k, ok := t.get(tool)
 	if ok {
 		return k, true
 	}
 	select {
-	case <-t.looked:
+	case <-t.discovered:
 	case <-ctx.Done():
 	}
 	return t.get(tool)
 }
 
-func (t *table) get(tool string) (Known, bool) {
+func (t *toolTable) get(tool string) (Known, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	k, ok := t.live[tool]
 	return k, ok
 }
 
-// errPinned means that a tool's definition is not the one that was accepted before.
-var errPinned = errors.New("its definition has changed since it was accepted")
+// errPinMismatch means that a tool's definition is not the one that was accepted before.
+var errPinMismatch = errors.New("its definition has changed since it was accepted")
 
 // add takes a tool in. zone is what the server says about where it lives.
-func (t *table) add(zone string, s subjects.ToolSchema, pinned string) error {
+func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k, ours := t.build[s.Name]
@@ -82,16 +82,16 @@ func (t *table) add(zone string, s subjects.ToolSchema, pinned string) error {
 	if k.Pin != Pin(s) {
 		// Only the tool itself can announce its name: what stands behind it is no longer what was accepted.
 		delete(t.live, s.Name)
-		return errPinned
+		return errPinMismatch
 	}
 	k.schema = s
 	t.live[s.Name] = k
 	return nil
 }
 
-// Seat takes in tools that live in the same process and announce themselves to nobody: those of a simulation. What the
+// AddTools takes in tools that live in the same process and announce themselves to nobody: those of a simulation. What the
 // broker knows of each is what it was made with; it is called before the broker serves.
-func (b *Broker) Seat(schemas ...subjects.ToolSchema) error {
+func (b *Broker) AddTools(schemas ...subjects.ToolSchema) error {
 	for _, s := range schemas {
 		k, ok := b.table.build[s.Name]
 		if !ok {
@@ -101,12 +101,12 @@ func (b *Broker) Seat(schemas ...subjects.ToolSchema) error {
 			return fmt.Errorf("seating %s: %w", s.Name, err)
 		}
 	}
-	close(b.table.looked)
+	close(b.table.discovered)
 	return nil
 }
 
 // all returns the tools that can be called, by name.
-func (t *table) all() []Known {
+func (t *toolTable) all() []Known {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.SortedFunc(maps.Values(t.live), func(a, b Known) int { return strings.Compare(a.Name, b.Name) })
@@ -147,7 +147,7 @@ func (b *Broker) acceptSchema(ctx context.Context, out actor.Out, zone, name str
 	pin := ""
 	if _, ours := b.table.build[name]; !ours {
 		var err error
-		if pin, err = pinned(ctx, out, zone, s); err != nil {
+		if pin, err = pinSchema(ctx, out, zone, s); err != nil {
 			return fmt.Errorf("pinning %s: %w", name, err)
 		}
 	}
@@ -157,8 +157,8 @@ func (b *Broker) acceptSchema(ctx context.Context, out actor.Out, zone, name str
 	return nil
 }
 
-// pinned returns the hash accepted for a tool of somebody else's: the first one ever seen.
-func pinned(ctx context.Context, out actor.Out, zone string, s subjects.ToolSchema) (string, error) {
+// pinSchema returns the hash accepted for a tool of somebody else's: the first one ever seen.
+func pinSchema(ctx context.Context, out actor.Out, zone string, s subjects.ToolSchema) (string, error) {
 	store, key, mine := out.Store("schemas"), zone+"."+s.Name, Pin(s)
 	_, err := store.Put(ctx, key, []byte(mine), 0)
 	if err == nil {

@@ -405,7 +405,7 @@ func newSession(c Case, effects Effects) (*session, error) {
 	chain := policy.Chain{policy.OverrideLayer{}, policy.ManifestLayer{Manifest: m}, policy.LineageLayer{Manifest: m}, policy.FlowLayer{}}
 	cfg := broker.Config{CallTimeout: waitLimit, AuditTimeout: waitLimit, ApprovalWait: waitLimit}
 	s.broker = broker.New(cfg, policy.NewActiveRules(policy.Rules{Manifest: m, Chain: chain}), s, paramsHash{}, build)
-	if err := s.broker.Seat(schemas...); err != nil {
+	if err := s.broker.AddTools(schemas...); err != nil {
 		return nil, err
 	}
 	for _, route := range s.broker.Routes() {
