@@ -209,7 +209,7 @@ func TestMonitorOnlyRuleIsLogged(t *testing.T) {
 		noted = append(noted, err.Error())
 	}
 	all := strings.Join(noted, "\n")
-	if strings.Count(all, "watching approval.high_risk") != 4 || strings.Count(all, "watching limits.repeated") != 2 || !strings.Contains(all, "run_shell by generator") {
+	if strings.Count(all, "monitor-only rule approval.high_risk") != 4 || strings.Count(all, "monitor-only rule limits.repeated") != 2 || !strings.Contains(all, "run_shell by generator") {
 		t.Errorf("noted %s", all)
 	}
 	v, err := h.validateCall(t, "generator", "s1", "q1", "run_shell", `{"command":"ls"}`)

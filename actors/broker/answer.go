@@ -12,7 +12,8 @@ import (
 	"conclave/subjects"
 )
 
-// stateAt is the state of a question at a moment: one whose time is over is no longer pending, whoever writes that down.
+// stateAt is the state of an approval at now: a pending one past its expiry is expired, also when no broker has stored
+// that.
 func (q storedApproval) stateAt(now time.Time) string {
 	if q.State == subjects.ApprovalPending && !now.Before(q.Expires) {
 		return subjects.ApprovalExpired
@@ -20,21 +21,23 @@ func (q storedApproval) stateAt(now time.Time) string {
 	return q.State
 }
 
-// actionDecision is how an answer stands in the audit.
+// actionDecision is the action of a decision in the audit log.
 const actionDecision = "approval.decision"
 
-// onDecision takes the user's answer: it is put on record, then it takes effect, then it is told. The first wins.
+// onDecision accepts the user's decision about an approval: it is recorded, stored, then published. It denies every
+// account but the user's, and rejects an unknown remember level. For an approval that is unknown, decided or expired
+// the reply is not accepted and has the current state. All of these are recorded.
 func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalDecision], out actor.Out) (subjects.ApprovalReply, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: actionDecision}
 	id, fault := parseUserSubject(in.From, in.Tokens)
 	if fault == nil && !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, in.Body.Remember) {
-		fault = subjects.Faultf(subjects.CodeMalformed, "remember is session, always or left out")
+		fault = subjects.Faultf(subjects.CodeMalformed, "invalid remember: use session, always, or leave it out")
 	}
 	if fault != nil {
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, fault.Code)
 		return subjects.ApprovalReply{}, fault
 	}
-	// Whoever has answered may go: what was begun is brought to its end.
+	// The client's disconnect does not interrupt a decision that has begun.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*b.cfg.AuditTimeout)
 	defer cancel()
 	store := out.Store(bucketApprovals)
@@ -44,8 +47,8 @@ func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalD
 		return subjects.ApprovalReply{ID: id, State: subjects.ApprovalUnknown}, nil
 	}
 	if err != nil {
-		out.LogError(fmt.Errorf("reading a question that was answered: %w", err))
-		return subjects.ApprovalReply{}, subjects.Faultf(subjects.CodeUnavailable, "the question cannot be read, so the answer was not taken; see conclave doctor")
+		out.LogError(fmt.Errorf("reading an approval: %w", err))
+		return subjects.ApprovalReply{}, subjects.Faultf(subjects.CodeUnavailable, "the approval cannot be read, so the decision was not stored; see conclave doctor")
 	}
 	rec.Tool, rec.ParamsHash, rec.Session, rec.Query = q.Tool, q.Params, q.SessionID, q.QueryID
 	if state := q.stateAt(out.Now()); state != subjects.ApprovalPending {
@@ -58,41 +61,23 @@ func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalD
 		answer.State = subjects.ApprovalApproved
 		answer.Remember = b.rememberFor(ctx, out, q, in.Body.Remember)
 	}
-	return b.recordAnswer(ctx, out, rec, answer, rev)
+	return b.recordDecision(ctx, out, rec, answer, rev)
 }
 
-// recordAnswer stores an answer behind the audit gate, publishes it and wakes the call that waits for it. The answer takes
-// effect only after its record is acknowledged; an answer that took effect is not withheld when its outcome cannot be
-// recorded, because the question is closed by then. rev is the revision of the question that was answered.
-func (b *Broker) recordAnswer(ctx context.Context, out actor.Out, rec subjects.AuditRecord, answer storedApproval, rev uint64) (subjects.ApprovalReply, error) {
+// recordDecision stores a decision behind the audit gate, publishes it and wakes the calls that wait for it. The decision
+// takes effect only after its record is acknowledged; one that took effect is not withheld when its outcome cannot be
+// recorded, because the approval is closed by then. rev is the revision of the approval that was decided.
+func (b *Broker) recordDecision(ctx context.Context, out actor.Out, rec subjects.AuditRecord, answer storedApproval, rev uint64) (subjects.ApprovalReply, error) {
 	var (
 		reply  subjects.ApprovalReply
 		stored bool
 		failed error
 	)
 	store := func(report func(status, reason string)) {
-		held, first, err := b.storeAnswer(ctx, out.Store(bucketApprovals), answer, rev)
-		switch {
-		case err != nil:
-			report(subjects.StatusUnknown, subjects.CodeUnavailable)
-			out.LogError(fmt.Errorf("writing an answer: %w", err))
-			failed = subjects.Faultf(subjects.CodeUnavailable, "the answer could not be written; look with conclave approve whether it was taken")
-		case !first: // another answer was stored meanwhile
-			report(subjects.StatusFailed, held.State)
-			reply = held.reply(held.State, false)
-		default:
-			stored = true
-			if answer.Remember != "" {
-				if err := b.storeRules(ctx, out, answer); err != nil {
-					out.LogError(fmt.Errorf("remembering an answer: %w", err))
-					answer.Remember = "" // it holds once, and the reply says so
-				}
-			}
-			report(subjects.StatusOK, cmp.Or(answer.Remember, "once"))
-		}
+		reply, stored, failed = b.storeDecision(ctx, out, &answer, rev, report)
 	}
 	gate := *b.gate
-	gate.NotDone = "the answer was not taken"
+	gate.NotDone = "the decision was not stored"
 	if answer.State == subjects.ApprovalApproved {
 		begun := false
 		rec.Reason = cmp.Or(answer.Remember, "once")
@@ -105,14 +90,14 @@ func (b *Broker) recordAnswer(ctx context.Context, out actor.Out, rec subjects.A
 			return subjects.ApprovalReply{}, err
 		}
 		if errors.Is(err, actor.ErrUnrecorded) {
-			out.LogError(fmt.Errorf("recording the outcome of an answer: %w", err))
+			out.LogError(fmt.Errorf("recording the outcome of a decision: %w", err))
 		}
 	} else {
 		if err := gate.Record(ctx, out, rec, subjects.StatusDenied, "once"); err != nil {
 			return subjects.ApprovalReply{}, err
 		}
 		store(func(status, reason string) {
-			if status != subjects.StatusOK { // a denial that took effect has said all in its first record
+			if status != subjects.StatusOK { // a denial that took effect needs no second record
 				rec.ID = out.NewID()
 				b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, reason)
 			}
@@ -122,12 +107,37 @@ func (b *Broker) recordAnswer(ctx context.Context, out actor.Out, rec subjects.A
 		return reply, failed
 	}
 	reply = b.publishDecision(ctx, out, answer, true)
-	b.waiting.wake(answer.ID) // after the event of the answer, which so precedes the events of the call
+	b.waiting.wake(answer.ID) // after the decision event, which so precedes the events of the call
 	return reply, nil
 }
 
-// storeAnswer writes an answer unless the question has one. It returns what holds then, and whether that is this answer.
-func (b *Broker) storeAnswer(ctx context.Context, store actor.Store, answer storedApproval, rev uint64) (held storedApproval, first bool, err error) {
+// storeDecision stores a decision and the rules it makes, and reports the outcome for the audit log. stored is false when
+// the write failed, and when another terminal state was stored first: reply then has that state and is not accepted. When
+// the rules cannot be stored it clears answer.Remember, and the decision holds for this call only.
+func (b *Broker) storeDecision(ctx context.Context, out actor.Out, answer *storedApproval, rev uint64, report func(status, reason string)) (reply subjects.ApprovalReply, stored bool, _ error) {
+	current, first, err := b.putDecision(ctx, out.Store(bucketApprovals), *answer, rev)
+	switch {
+	case err != nil:
+		report(subjects.StatusUnknown, subjects.CodeUnavailable)
+		out.LogError(fmt.Errorf("storing a decision: %w", err))
+		return reply, false, subjects.Faultf(subjects.CodeUnavailable, "the decision could not be stored; check with conclave approve whether it holds")
+	case !first:
+		report(subjects.StatusFailed, current.State)
+		return current.reply(current.State, false), false, nil
+	}
+	if answer.Remember != "" {
+		if err := b.storeRules(ctx, out, *answer); err != nil {
+			out.LogError(fmt.Errorf("storing approval rules: %w", err))
+			answer.Remember = ""
+		}
+	}
+	report(subjects.StatusOK, cmp.Or(answer.Remember, "once"))
+	return reply, true, nil
+}
+
+// putDecision stores a decision unless the approval has a terminal state. It returns the approval as stored, and
+// whether this decision is the one.
+func (b *Broker) putDecision(ctx context.Context, store actor.Store, answer storedApproval, rev uint64) (held storedApproval, first bool, err error) {
 	for {
 		_, err := putApproval(ctx, store, answer, rev)
 		if !errors.Is(err, actor.ErrChanged) {
@@ -138,17 +148,18 @@ func (b *Broker) storeAnswer(ctx context.Context, store actor.Store, answer stor
 		if err != nil || now.State != subjects.ApprovalPending {
 			return now, false, err
 		}
-		answer.Told = now.Told // that it was told is all that can have changed
+		answer.Told = now.Told // the only other field that changes while pending
 	}
 }
 
-// parseUserSubject reads the id of what the user speaks about. Who speaks is what the server wrote.
+// parseUserSubject returns the id in the subject of a request that only the user's accounts may send. from is the
+// account that the server wrote into the subject; every other account is denied.
 func parseUserSubject(from string, tokens []string) (string, *subjects.Fault) {
 	if !slices.Contains(subjects.UserAccounts, from) {
-		return "", subjects.Faultf(subjects.CodeDenied, "only the user may say this")
+		return "", subjects.Faultf(subjects.CodeDenied, "only the user may decide or revoke approvals")
 	}
 	if len(tokens) != 2 || subjects.CheckToken(tokens[1]) != nil {
-		return "", subjects.Faultf(subjects.CodeSubject, "this is not an id: letters, digits, - and _ only")
+		return "", subjects.Faultf(subjects.CodeSubject, "invalid id: use letters, digits, - and _ only")
 	}
 	return tokens[1], nil
 }

@@ -19,14 +19,14 @@ import (
 	"conclave/subjects"
 )
 
-// A question to the user outlives everybody who waits for its answer: it is written down before the user is told,
-// under a name made of the call and its arguments. Whoever asks again for the same call finds the same question, and
-// its answer. The first to write an end wins: an answer, another answer, or the clock. Nothing written means no.
+// An approval outlives the callers that wait for it. It is stored before the request is published, under an id derived
+// from the call and its arguments, so that a repeated request for the same call finds the same approval and its decision.
+// Compare-and-set makes the first terminal state win: a decision of the user, or expiry. Any other state denies.
 
-// Layer and rules of refusals for want of a yes.
+// Layer and rules of denials by this file.
 const (
 	layerApproval  = "approval"
-	ruleNoQuestion = "nothing_asked" // no layer has a question, so no answer can be a yes
+	ruleNoQuestion = "nothing_asked" // no layer asked a question
 	ruleDenied     = "denied"
 	ruleExpired    = "expired"
 	rulePending    = "pending"
@@ -40,50 +40,50 @@ const (
 )
 
 const (
-	// approvalTTL is how long a yes serves the same call when it is asked for again. It ends well before the ledger forgets
-	// that the call ran.
+	// approvalTTL is how long an approval covers a repeated request for the same call. It ends well before the ledger
+	// drops the call's entry.
 	approvalTTL = 24 * time.Hour
-	// pollInterval is how often a waiting call looks for an answer that came through another broker.
+	// pollInterval is how often a waiting call reads its approval, for a decision that another broker stored.
 	pollInterval = time.Second
-	// maxReadFailures is how often in a row it may fail to look before it gives up.
+	// maxReadFailures is how many reads in a row may fail before a waiting call is denied.
 	maxReadFailures = 5
-	// maxWaiting is how many calls may wait for the user at once, and maxWaitingOf how many of one account: a waiting
-	// call takes the place of one that works.
+	// maxWaiting bounds the calls that wait for a decision, maxWaitingPerAccount those of one account: a waiting call
+	// occupies a worker.
 	maxWaiting, maxWaitingPerAccount = 32, 16
-	// maxReason bounds what one layer says to the user.
+	// maxReason bounds the reason of one layer in an approval request, in bytes.
 	maxReason = 600
 )
 
-// storedApproval is what the bucket keeps of one. Its asks are all that the user was shown, and so all that a yes covers.
+// storedApproval is an approval in the bucket. An approval covers exactly Asks, which the user was shown.
 type storedApproval struct {
 	subjects.Approval
-	Call     string        `json:"call"`   // key in the ledger
+	Call     string        `json:"call"`   // key of the call in the ledger
 	Params   string        `json:"params"` // keyed hash of the arguments
 	Asks     []approvalAsk `json:"asks"`
-	Event    string        `json:"event"` // id under which the user is told, once
-	Told     bool          `json:"told,omitempty"`
+	Event    string        `json:"event"`          // message id of the published request, which dedupes it
+	Told     bool          `json:"told,omitempty"` // the request was published
 	Remember string        `json:"remember,omitempty"`
 }
 
-// approvalAsk is a layer's question without its words.
+// approvalAsk is a layer's question without its reason.
 type approvalAsk struct {
 	Rule  string   `json:"rule"` // layer and rule
 	Sinks []string `json:"sinks,omitempty"`
 }
 
-// ruleName is how a layer's rule is called in what is remembered, and in the audit.
+// ruleName names a layer's rule in stored rules and in the audit log.
 func ruleName(layer, rule string) string { return layer + ": " + rule }
 
 func newApprovalAsk(q policy.Question) approvalAsk {
 	return approvalAsk{Rule: ruleName(q.Layer, q.Rule), Sinks: slices.Clone(q.Sinks)}
 }
 
-// equals reports whether two questions ask for the same, whatever the words.
+// equals reports whether a and o ask for the same rule and sinks.
 func (a approvalAsk) equals(o approvalAsk) bool {
 	return a.Rule == o.Rule && slices.Equal(a.Sinks, o.Sinks)
 }
 
-// covers reports whether everything in open was shown to the user with this question.
+// covers reports whether every question in open was part of this approval. It is false when open is empty.
 func (q storedApproval) covers(open []policy.Question) bool {
 	for _, o := range open {
 		if !slices.ContainsFunc(q.Asks, newApprovalAsk(o).equals) {
@@ -93,22 +93,22 @@ func (q storedApproval) covers(open []policy.Question) bool {
 	return len(open) > 0
 }
 
-// isRememberable reports whether a yes may hold for later calls: every question must say where something goes. One that
-// does not is about the act itself, and each act is asked about.
+// isRememberable reports whether an approval may become a rule for later calls: every question must name its sinks. A
+// question without sinks is about the act itself and needs an approval each time.
 func (q storedApproval) isRememberable() bool {
 	return len(q.Asks) > 0 && !slices.ContainsFunc(q.Asks, func(a approvalAsk) bool { return len(a.Sinks) == 0 })
 }
 
-// requestApproval asks the user about a call, unless answers that are remembered cover it. It returns nil when the user has
-// agreed, now or earlier, to everything that the layers asked, and otherwise why the call may not go on. With nothing to
-// ask it refuses: a call that no layer has a question about does not come here.
+// requestApproval asks the user about a call and waits for the decision. It returns nil when the user approved
+// everything in asks, now or by a stored rule, and otherwise the fault that denies the call. It denies when asks is
+// empty, when too many calls wait, and when approvals cannot be stored or read. taint is shown to the user.
 func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, asks []policy.Question, taint []subjects.Taint) *subjects.Fault {
 	if len(asks) == 0 {
-		return approvalFault(subjects.CodeDenied, ruleNoQuestion, "the call needs the user's agreement, and no layer says to what")
+		return approvalFault(subjects.CodeDenied, ruleNoQuestion, "the call needs approval, but no layer asked a question")
 	}
 	open, err := b.findUncovered(ctx, out, c, asks)
 	if err != nil {
-		out.LogError(fmt.Errorf("reading the answers that are remembered: %w", err))
+		out.LogError(fmt.Errorf("reading approval rules: %w", err))
 		return approvalsUnavailable()
 	}
 	if len(open) == 0 {
@@ -116,23 +116,24 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, ask
 	}
 	id, err := b.approvalID(ctx, out, c, open)
 	if err != nil {
-		out.LogError(fmt.Errorf("looking for a question about %s: %w", c.tool, err))
+		out.LogError(fmt.Errorf("reading the approval of a call of %s: %w", c.tool, err))
 		return approvalsUnavailable()
 	}
 	account, _, _ := strings.Cut(c.record.AgentID, ".")
 	woken, leave, ok := b.waiting.join(id, account)
 	if !ok {
-		return subjects.Faultf(subjects.CodeBusy, "too many calls wait for the user's answer already, so this one was not asked about; answer some with conclave approve, then try again")
+		return subjects.Faultf(subjects.CodeBusy, "too many calls are waiting for approval, so none was requested for this one; answer some with conclave approve, then try again")
 	}
 	defer leave()
 	if fault := b.storeApproval(ctx, out, c, id, open, taint); fault != nil {
 		return fault
 	}
-	return b.awaitAnswer(ctx, out, id, c.tool, woken)
+	return b.awaitDecision(ctx, out, id, c.tool, woken)
 }
 
-// approvalID is the name of the question about a call. The same call with the same arguments has the same one. When a
-// question of that name was about less than what is asked now, its answer does not serve, and this is another.
+// approvalID is the id of the approval of a call: the same call with the same arguments has the same id. When the
+// approval stored under it does not cover open, the id is derived from the open questions as well, so that the old
+// decision does not apply.
 func (b *Broker) approvalID(ctx context.Context, out actor.Out, c call, open []policy.Question) (string, error) {
 	id := hashParts(c.key(), c.session, c.tool, c.record.ParamsHash)
 	q, _, err := readApproval(ctx, out.Store(bucketApprovals), id)
@@ -153,7 +154,8 @@ func (b *Broker) approvalID(ctx context.Context, out actor.Out, c call, open []p
 	return hashParts(parts...), nil
 }
 
-// hashParts makes a token of parts. Each is preceded by its length, so that none can run into the next.
+// hashParts returns a token that identifies parts. Each part is hashed with its length, so that different splits of
+// the same text differ.
 func hashParts(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
@@ -162,12 +164,14 @@ func hashParts(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// storeApproval writes the question down, then tells the user. One that is there already is not told again.
+// storeApproval stores the approval request and publishes it. An approval that is stored already is kept and not
+// published again, except an approved one older than approvalTTL, which is replaced by a new request. It denies a call
+// whose request exceeds the event's limit, and one whose id is taken by another call.
 func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) *subjects.Fault {
 	store := out.Store(bucketApprovals)
 	q := b.newApproval(out, c, id, open, taint)
 	if data, err := json.Marshal(q); err != nil || len(data) > subjects.ApprovalRequestEvent.Limit() {
-		return subjects.Faultf(subjects.CodeTooLarge, "the call of %s is too large to be shown to the user, so it is refused; ask for less at once", c.tool)
+		return subjects.Faultf(subjects.CodeTooLarge, "the call of %s is too large for an approval request, so it was denied; send smaller arguments", c.tool)
 	}
 	rev, err := putApproval(ctx, store, q, 0)
 	for errors.Is(err, actor.ErrChanged) {
@@ -176,9 +180,9 @@ func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id st
 		switch {
 		case err != nil:
 		case old.Call != q.Call || old.SessionID != q.SessionID || old.Tool != q.Tool || old.Params != q.Params:
-			return approvalFault(subjects.CodeDenied, ruleUnreadable, "another question has this call's name, so nobody can answer it; ask again under another call_id")
+			return approvalFault(subjects.CodeDenied, ruleUnreadable, "the approval id of this call belongs to another call, so it cannot be approved; try again with another call_id")
 		case old.State == subjects.ApprovalApproved && out.Now().Sub(old.Decided) > approvalTTL:
-			rev, err = putApproval(ctx, store, q, rev) // an old yes is none: it is asked anew
+			rev, err = putApproval(ctx, store, q, rev)
 		default:
 			q = old
 		}
@@ -192,10 +196,12 @@ func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id st
 	case ctx.Err() != nil:
 		return pendingFault(id, c.tool)
 	}
-	out.LogError(fmt.Errorf("asking the user about %s: %w", c.tool, err))
+	out.LogError(fmt.Errorf("requesting approval for %s: %w", c.tool, err))
 	return approvalsUnavailable()
 }
 
+// newApproval returns a pending approval for the open questions. Its request lists the sinks only when it is
+// rememberable: a rule never covers a sink that the user was not shown.
 func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) storedApproval {
 	wait := cmp.Or(b.cfg.ApprovalWait, b.rules.Load().Manifest.Approvals.Expires, defaultApprovalWait)
 	now := out.Now()
@@ -208,7 +214,7 @@ func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Que
 	for _, o := range open {
 		q.Asks = append(q.Asks, newApprovalAsk(o))
 	}
-	if q.isRememberable() { // what is not shown here is not remembered either
+	if q.isRememberable() {
 		for _, a := range q.Asks {
 			for _, s := range a.Sinks {
 				if !slices.Contains(q.Sinks, s) {
@@ -220,7 +226,7 @@ func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Que
 	return q
 }
 
-// joinReasons is all that the layers ask, on one line.
+// joinReasons returns the reasons of all questions on one line.
 func joinReasons(open []policy.Question) string {
 	if len(open) == 1 {
 		return text.OneLine(open[0].Reason, maxReason)
@@ -232,8 +238,8 @@ func joinReasons(open []policy.Question) string {
 	return strings.Join(parts, " ")
 }
 
-// publishRequest says that there is a question. A crash before it is noted makes the next caller say it again under the same
-// id, and it is stored once.
+// publishRequest publishes a stored approval request and marks it as published. After a crash between the two, the
+// next caller publishes it again under the same message id and the stream dedupes it.
 func (b *Broker) publishRequest(ctx context.Context, out actor.Out, q storedApproval, rev uint64) error {
 	topic, err := subjects.ApprovalRequestEvent.With(q.ID)
 	if err != nil {
@@ -245,13 +251,14 @@ func (b *Broker) publishRequest(ctx context.Context, out actor.Out, q storedAppr
 	q.Told = true
 	_, err = putApproval(ctx, out.Store(bucketApprovals), q, rev)
 	if errors.Is(err, actor.ErrChanged) {
-		return nil // it was answered in the meantime, or another caller has told of it too
+		return nil // decided meanwhile, or published by another caller as well
 	}
 	return err
 }
 
-// awaitAnswer waits until the question has an end, or the caller's time is over.
-func (b *Broker) awaitAnswer(ctx context.Context, out actor.Out, id, tool string, woken <-chan struct{}) *subjects.Fault {
+// awaitDecision waits until the approval is decided or expires, or ctx ends, and returns nil for an approval and the
+// denying fault otherwise. woken signals that the approval changed. A call whose ctx ends leaves the approval pending.
+func (b *Broker) awaitDecision(ctx context.Context, out actor.Out, id, tool string, woken <-chan struct{}) *subjects.Fault {
 	store := out.Store(bucketApprovals)
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
@@ -267,7 +274,7 @@ func (b *Broker) awaitAnswer(ctx context.Context, out actor.Out, id, tool string
 			return pendingFault(id, tool)
 		case err != nil:
 			if failures++; failures >= maxReadFailures {
-				out.LogError(fmt.Errorf("waiting for the user's answer about %s: %w", tool, err))
+				out.LogError(fmt.Errorf("waiting for the approval of %s: %w", tool, err))
 				return approvalsUnavailable()
 			}
 		case q.State != subjects.ApprovalPending:
@@ -275,10 +282,10 @@ func (b *Broker) awaitAnswer(ctx context.Context, out actor.Out, id, tool string
 		case due || left <= 0:
 			err := b.storeExpiry(ctx, store, q, rev)
 			if errors.Is(err, actor.ErrChanged) {
-				continue // somebody was first
+				continue // decided meanwhile
 			}
 			if err != nil {
-				out.LogError(fmt.Errorf("writing down that a question expired: %w", err))
+				out.LogError(fmt.Errorf("storing the expiry of an approval: %w", err))
 			}
 			q.State = subjects.ApprovalExpired
 			b.publishDecision(ctx, out, q, false)
@@ -300,7 +307,8 @@ func (b *Broker) awaitAnswer(ctx context.Context, out actor.Out, id, tool string
 	}
 }
 
-// storeExpiry writes down that nobody answered, unless somebody was first. The caller's patience does not cut it short.
+// storeExpiry stores that a pending approval expired. It returns [actor.ErrChanged] when rev is outdated. The caller's
+// deadline does not interrupt the write.
 func (b *Broker) storeExpiry(ctx context.Context, store actor.Store, q storedApproval, rev uint64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
@@ -309,7 +317,8 @@ func (b *Broker) storeExpiry(ctx context.Context, store actor.Store, q storedApp
 	return err
 }
 
-// publishDecision tells everybody who watches that a question has an end.
+// publishDecision publishes the terminal state of an approval and returns it as a reply. A failure to publish is
+// logged only: the bucket has the decision.
 func (b *Broker) publishDecision(ctx context.Context, out actor.Out, q storedApproval, accepted bool) subjects.ApprovalReply {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
@@ -319,36 +328,38 @@ func (b *Broker) publishDecision(ctx context.Context, out actor.Out, q storedApp
 		err = actor.Emit(ctx, out.WithIDs(q.SessionID, q.QueryID), topic, reply)
 	}
 	if err != nil {
-		out.LogError(fmt.Errorf("telling of the end of a question: %w", err))
+		out.LogError(fmt.Errorf("publishing an approval decision: %w", err))
 	}
 	return reply
 }
 
-// fault is what the end of a question means for its call.
+// fault is the fault that the state of an approval means for its call, nil when it is approved. An unknown state
+// denies.
 func (q storedApproval) fault() *subjects.Fault {
 	switch q.State {
 	case subjects.ApprovalApproved:
 		return nil
 	case subjects.ApprovalDenied:
-		return approvalFault(subjects.CodeNotApproved, ruleDenied, fmt.Sprintf("the user was asked about this call of %s and said no", q.Tool))
+		return approvalFault(subjects.CodeNotApproved, ruleDenied, fmt.Sprintf("the user denied this call of %s", q.Tool))
 	case subjects.ApprovalExpired:
-		return approvalFault(subjects.CodeUnanswered, ruleExpired, fmt.Sprintf("the user was asked about this call of %s and nobody answered in time, so it was not run; nobody said no. "+
-			"Ask again, and answer with conclave approve or on the page; conclave approve --watch shows each question as it comes", q.Tool))
+		return approvalFault(subjects.CodeUnanswered, ruleExpired, fmt.Sprintf("the approval request for this call of %s expired without an answer, so it was not run; it was not denied. "+
+			"Try again, and answer with conclave approve or on the page; conclave approve --watch shows each request as it arrives", q.Tool))
 	}
-	return approvalFault(subjects.CodeDenied, ruleUnreadable, "the answer cannot be read, and that is a no")
+	return approvalFault(subjects.CodeDenied, ruleUnreadable, "the state of the approval cannot be read, so the call is denied")
 }
 
-// pendingFault tells a caller whose own time is over that the question stands.
+// pendingFault denies a call whose deadline passed while its approval is pending.
 func pendingFault(id, tool string) *subjects.Fault {
-	return approvalFault(subjects.CodeUnanswered, rulePending, fmt.Sprintf("the user was asked about this call of %s and has not answered yet; the question is still open: "+
-		"answer with conclave approve %s, then ask again under the same call_id", tool, id))
+	return approvalFault(subjects.CodeUnanswered, rulePending, fmt.Sprintf("the user has not answered the approval request for this call of %s yet; it is still pending: "+
+		"answer with conclave approve %s, then try again with the same call_id", tool, id))
 }
 
-// approvalsUnavailable refuses a call because its question cannot be kept.
+// approvalsUnavailable denies a call because its approval cannot be stored or read.
 func approvalsUnavailable() *subjects.Fault {
-	return subjects.Faultf(subjects.CodeUnavailable, "the user cannot be asked: the questions cannot be stored or read; nothing was run. See conclave doctor")
+	return subjects.Faultf(subjects.CodeUnavailable, "approval cannot be requested: approvals cannot be stored or read, so nothing was run; see conclave doctor")
 }
 
+// approvalFault returns a fault with a denial by the approval layer.
 func approvalFault(code, rule, reason string) *subjects.Fault {
 	return &subjects.Fault{Code: code, Text: reason, Denial: &subjects.Denial{Layer: layerApproval, Rule: rule, Reason: reason}}
 }
@@ -361,28 +372,30 @@ func putApproval(ctx context.Context, s actor.Store, q storedApproval, rev uint6
 	return s.Put(ctx, q.ID, data, rev)
 }
 
-// readApproval reads one. The key is the authority on its name, and a state that nobody knows is no yes.
+// readApproval reads one approval. Its id is the key, whatever the stored value says. An undecodable value is
+// errCorrupt.
 func readApproval(ctx context.Context, s actor.Store, id string) (q storedApproval, rev uint64, err error) {
 	data, rev, err := s.Get(ctx, id)
 	if err != nil {
 		return q, 0, err
 	}
 	if err := json.Unmarshal(data, &q); err != nil {
-		return storedApproval{}, 0, fmt.Errorf("question %s: %w: %w", id, errCorrupt, err)
+		return storedApproval{}, 0, fmt.Errorf("approval %s: %w: %w", id, errCorrupt, err)
 	}
 	q.ID = id
 	return q, rev, nil
 }
 
-// waitingCalls are the calls that wait for the user in this broker. The zero value is ready.
+// waitingCalls are the calls in this broker that wait for a decision. The zero value is ready to use.
 type waitingCalls struct {
 	mu         sync.Mutex
-	byApproval map[string]map[chan struct{}]bool // by question
+	byApproval map[string]map[chan struct{}]bool // by approval id
 	byAccount  map[string]int                    // by account
 	total      int
 }
 
-// join waits for a question's end. ok is false when too many wait already.
+// join registers a waiting call. woken receives after each [waitingCalls.wake] of the approval; the caller must call
+// leave. ok is false when too many calls wait, in all or of the account.
 func (w *waitingCalls) join(id, account string) (woken <-chan struct{}, leave func(), ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -412,14 +425,14 @@ func (w *waitingCalls) join(id, account string) (woken <-chan struct{}, leave fu
 	}, true
 }
 
-// wake tells those who wait for a question to look.
+// wake makes the calls that wait for an approval read it.
 func (w *waitingCalls) wake(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c := range w.byApproval[id] {
 		select {
 		case c <- struct{}{}:
-		default: // it will look anyway
+		default: // a signal is pending already
 		}
 	}
 }

@@ -63,16 +63,16 @@ func (w *busFixture) startAskingBroker(wait time.Duration) (kill func()) {
 	}
 }
 
-// userAccount hears questions and answers them, on the role's own connection.
-type userAccount struct {
+// userClient hears questions and answers them, on the role's own connection.
+type userClient struct {
 	toolClient
 	questions chan subjects.ApprovalRequest
 	decisions chan subjects.ApprovalReply
 }
 
-func (w *busFixture) userClient(role string) userAccount {
+func (w *busFixture) userClient(role string) userClient {
 	w.t.Helper()
-	p := userAccount{w.client(role), make(chan subjects.ApprovalRequest, 64), make(chan subjects.ApprovalReply, 64)}
+	p := userClient{w.client(role), make(chan subjects.ApprovalRequest, 64), make(chan subjects.ApprovalReply, 64)}
 	nc := w.Connect(role)
 	subscribeTo(w.t, nc, subjects.ApprovalRequestEvent, p.questions)
 	subscribeTo(w.t, nc, subjects.ApprovalDecisionEvent, p.decisions)
@@ -108,7 +108,7 @@ func receive[T any](t *testing.T, c <-chan T) (v T) {
 	return v
 }
 
-func (p userAccount) answer(id string, d subjects.ApprovalDecision) subjects.ApprovalReply {
+func (p userClient) answer(id string, d subjects.ApprovalDecision) subjects.ApprovalReply {
 	p.t.Helper()
 	s, err := subjects.ApprovalDecisionService.With(id)
 	if err != nil {
@@ -124,7 +124,7 @@ func (p userAccount) answer(id string, d subjects.ApprovalDecision) subjects.App
 }
 
 // list asks until a broker answers.
-func (p userAccount) list(all bool) subjects.ApprovalList {
+func (p userClient) list(all bool) subjects.ApprovalList {
 	p.t.Helper()
 	for deadline := time.Now().Add(testTimeout); ; {
 		ctx, cancel := context.WithTimeout(p.t.Context(), time.Second)
@@ -298,7 +298,7 @@ func TestBusApprovalRace(t *testing.T) {
 		q := receive(t, user.questions)
 		var wg sync.WaitGroup
 		replies := make([]subjects.ApprovalReply, 4)
-		for i, p := range []userAccount{user, page, user, page} {
+		for i, p := range []userClient{user, page, user, page} {
 			wg.Go(func() { replies[i] = p.answer(q.ID, subjects.ApprovalDecision{Approve: i%2 == 0}) })
 		}
 		wg.Wait()

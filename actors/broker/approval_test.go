@@ -168,9 +168,9 @@ func TestRequestApproval(t *testing.T) {
 		audit   []string
 	}{
 		{name: "yes", answer: &yes, want: "yes", state: "approved", audit: []string{"before allowed once", "after ok once"}},
-		{name: "no", answer: &no, want: "not_approved approval: denied", text: "said no", state: "denied", audit: []string{"before denied once"}},
-		{name: "nobody answers", wait: 20 * time.Millisecond, want: "unanswered approval: expired", text: "nobody said no", state: "expired"},
-		{name: "the caller does not wait so long", patient: 50 * time.Millisecond, want: "unanswered approval: pending", text: "the question is still open: answer with conclave approve ", state: "pending"},
+		{name: "no", answer: &no, want: "not_approved approval: denied", text: "the user denied this call", state: "denied", audit: []string{"before denied once"}},
+		{name: "nobody answers", wait: 20 * time.Millisecond, want: "unanswered approval: expired", text: "expired without an answer", state: "expired"},
+		{name: "the caller does not wait so long", patient: 50 * time.Millisecond, want: "unanswered approval: pending", text: "it is still pending: answer with conclave approve ", state: "pending"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -1,15 +1,18 @@
-// Package broker is the door between agents and tools. No other way leads there: the server's grants see to that.
+// Package broker authorizes every tool call: a gate and not a wrapper, because the server's grants leave agents no
+// other path to a tool.
 //
-// It listens on agent.<account>.tool.request.<tool>, agent.<account>.broker.discover and .validate,
-// agent.<account>.agent.spawn, agent.<account>.secret.use and tool.schema.<zone>.<tool>, and on what only the user may
-// say: ctl.<who>.approval.decision.<id>, .approval.list, .approval.revoke.<id>, .session.config and .policy.explain. It
-// calls tool.call.<zone>.<tool>, secret.get and model.chat, and speaks on tool.request.<tool> and tool.result.<tool>, its
-// copies of each call and result, and on approval.request.<id> and approval.decision.<id>. Who asks is what the server
-// wrote into the subject, never what a payload or a header says.
+// It serves agent.<account>.tool.request.<tool>, agent.<account>.broker.discover and .validate,
+// agent.<account>.agent.spawn, agent.<account>.secret.use and, for the user's accounts only,
+// ctl.<account>.approval.decision.<id>, .approval.list, .approval.revoke.<id>, .session.config and .policy.explain. It
+// subscribes to tool.schema.<zone>.<tool>. It requests tool.call.<zone>.<tool>, secret.get and model.chat, and
+// publishes its copies of calls and results on tool.request.<tool> and tool.result.<tool>, and approvals on
+// approval.request.<id> and approval.decision.<id>. The caller's identity is the account that the server wrote into
+// the subject, never a payload field or a header.
 //
-// The way of a call: [Broker.onToolRequest] gathers what is known of it (facts.go), asks the layers of pkg/policy, asks the
-// person when a layer wants that (approval.go), stores the decision, gets the credentials (credentials.go), calls the tool
-// once (ledger.go), labels and frames what comes back (result.go), stores the outcome and answers.
+// [Broker.onToolRequest] handles a call: it gathers the facts (facts.go), decides by the layers of pkg/policy,
+// requests the user's approval when a layer asks for it (approval.go), stores the decision in the audit log, gets the
+// credentials (credentials.go), runs the tool at most once (ledger.go), labels and frames the result (result.go),
+// stores the outcome and replies.
 package broker
 
 import (
@@ -28,16 +31,17 @@ import (
 	"conclave/subjects"
 )
 
-// Audit is the audit log of the broker, closed when the broker stops.
+// Audit is the broker's audit log. [Broker.Close] closes it.
 type Audit interface {
 	actor.AuditLog
 	Close(ctx context.Context) error
 }
 
-// Hasher makes the keyed hash of a call's arguments.
+// Hasher computes the keyed hash of a call's arguments, which the audit log stores in place of the arguments.
 type Hasher interface{ Hash(params []byte) string }
 
-// Broker is the actor.
+// Broker is the actor. Approvals, the ledger, session flows and settings are stored in buckets; usage counts are in
+// memory only.
 type Broker struct {
 	cfg      Config
 	rules    *policy.ActiveRules
@@ -51,8 +55,8 @@ type Broker struct {
 	usage    *policy.UsageCounter
 }
 
-// New returns a broker that judges by the rules of book. cfg must be valid; build is what the build knows of its own
-// tools.
+// New returns a broker that decides by the rules in book. cfg must be valid. build holds the facts and definition
+// hashes of the build's own tools.
 func New(cfg Config, book *policy.ActiveRules, a Audit, h Hasher, build []Known) *Broker {
 	b := &Broker{cfg: cfg, rules: book, audit: a, hash: h, table: newTable(build)}
 	b.gate = &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, NotDone: "nothing was run"}
@@ -86,34 +90,36 @@ func (b *Broker) Routes() []actor.Route {
 // Close implements [actor.Closer].
 func (b *Broker) Close(ctx context.Context) error { return b.audit.Close(ctx) }
 
-// call is one request on its way through the door.
+// call is one tool request while the broker handles it.
 type call struct {
-	id            string // the caller's
+	id            string // call_id of the caller, or a new id
 	record        subjects.AuditRecord
 	tool          string
 	path          []string
 	args          json.RawMessage
 	session       string
-	respondentB   bool // respondent B calls: what it reads is no part of the session
+	respondentB   bool // the caller is respondent B: its results are not recorded in the session
 	query         string
-	typ           string              // of the caller
-	fromUser      bool                // the user calls, and no model reads the result
-	mode          string              // as the tool is asked
-	hosts         *subjects.HostRules // where the tool may read pages
-	mayReadPages  bool                // the caller may read pages
-	wasBegun      bool                // it was begun before, and is no new call
-	approved      bool                // the user said yes to it
-	labels        *subjects.Labels    // of all that went into the session
-	distilledOnly bool                // the caller never sees what strangers wrote, only what was made of it
+	typ           string              // agent type of the caller
+	fromUser      bool                // the user called: no model reads the result
+	mode          string              // mode in the tool order, see toolMode
+	hosts         *subjects.HostRules // hosts that the tool may fetch from
+	mayReadPages  bool                // the caller may use a tool that fetches pages
+	wasBegun      bool                // the ledger has an unfinished entry: the call is counted already
+	approved      bool                // the user approved it
+	labels        *subjects.Labels    // labels of everything recorded in the session
+	distilledOnly bool                // the caller gets a finding instead of untrusted content
 }
 
-// onToolRequest decides, stores the decision, acts, stores the outcome and answers, in this order. A denial is an answer.
+// onToolRequest decides about a tool call, stores the decision in the audit log, runs the tool, stores the outcome and
+// replies, in this order. A denial is a reply with an error in the result; only a malformed subject returns an error.
+// A call whose call_id completed before is answered from the ledger, whatever the current rules say.
 func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out) (subjects.ToolResult, error) {
 	caller, tool, err := subjects.ParseToolRequest(in.Subject)
 	if err != nil {
 		rec := subjects.AuditRecord{AgentID: in.From, Action: "tool.call", Session: in.Session, Query: in.Query}
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.CodeSubject)
-		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeSubject, "this is not the name of a tool: %v", err)
+		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeSubject, "invalid tool request subject: %v", err)
 	}
 	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session, respondentB: isRespondentB(caller), query: queryID(in)}
 	if c.id == "" {
@@ -127,11 +133,11 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	known, found := b.table.find(ctx, tool)
 	fault := checkRequest(in.Body, known)
 	if fault == nil && !found {
-		fault = subjects.Faultf(subjects.CodeUnknownTool, "there is no tool %s here", tool)
+		fault = subjects.Faultf(subjects.CodeUnknownTool, "unknown tool %s", tool)
 	}
 	if fault == nil {
 		seen, ran := b.gatherAndLookUp(ctx, out, caller, known, &c, in.Body.CallID != "")
-		if ran != nil { // a call that ran is answered as it was, whatever the rules say by now
+		if ran != nil {
 			return *ran, nil
 		}
 		c, fault = b.judgeCall(ctx, out, caller, known, c, seen)
@@ -143,11 +149,13 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	if in.Body.CallID == "" || isHarmless(known.Tool) && !c.approved {
 		return b.runAudited(ctx, out, c, known), nil
 	}
-	return b.runOnce(ctx, out, c, known), nil // one yes of the user is for one run
+	return b.runOnce(ctx, out, c, known), nil // an approval allows one run, also of a harmless tool
 }
 
-// gatherAndLookUp finds out about a call, and at the same time whether it ran before. For one that did, the first changes nothing but
-// what any call for the same question would: its words are known, and an override for it is tied to it.
+// gatherAndLookUp gathers the facts of a call and, when the caller named it, looks the call up in the ledger at the
+// same time. ran is the stored result of a completed call, nil when there is none; for an unfinished ledger entry it
+// sets c.wasBegun. named reports whether the request had a call_id. For a completed call, gathering has the side
+// effects of any call of the same query: it stores the query text and claims a pending one-message override.
 func (b *Broker) gatherAndLookUp(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c *call, named bool) (seen facts, ran *subjects.ToolResult) {
 	var wg sync.WaitGroup
 	var old subjects.ToolResult
@@ -164,8 +172,9 @@ func (b *Broker) gatherAndLookUp(ctx context.Context, out actor.Out, caller subj
 	return seen, nil
 }
 
-// judgeCall decides by what is known of a call. After a yes of the user it finds that out anew and decides again: minutes
-// may have passed, and the rules or the session may have changed since.
+// judgeCall decides about a call by the facts in seen and returns the call with what was decided, and a fault when it
+// must not run. After an approval that took longer than maxFactsAge it gathers the facts and decides again, because
+// rules or session may have changed. It denies with busy after maxJudgements rounds.
 func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, seen facts) (call, *subjects.Fault) {
 	var spent *policy.Usage
 	for range maxJudgements {
@@ -177,7 +186,7 @@ func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.C
 		if seen.fault != nil {
 			return c, seen.fault
 		}
-		if spent == nil { // counted once, however often it is judged
+		if spent == nil { // a call is counted once, however often it is judged
 			now := b.countUsage(out, asked, c, seen, false)
 			spent = &now
 		}
@@ -190,28 +199,29 @@ func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.C
 		}
 		seen = b.gatherFacts(ctx, out, caller, k, c, false)
 	}
-	return c, subjects.Faultf(subjects.CodeBusy, "each time the user agreed to this call of %s, the rules or the session asked for more, so it was not run; ask again", c.tool)
+	return c, subjects.Faultf(subjects.CodeBusy, "each approval of this call of %s was followed by another approval question, so it was not run; try again", c.tool)
 }
 
 const (
-	// maxFactsAge is how old what is known of a call may be when it runs.
+	// maxFactsAge is the maximum age of the facts of a call when it runs.
 	maxFactsAge = time.Second
-	// maxJudgements is how often a call is judged whose answers all take long. What is stale after the last is not run.
+	// maxJudgements bounds how often a call is judged. A call whose facts are stale after the last is not run.
 	maxJudgements = 4
 )
 
-// decideCall asks the layers, and then the user when a layer wants that. It returns whether the user said yes, and why
-// the call may not run.
+// decideCall decides by the layers and requests the user's approval when a layer asks for it. yes reports an approval;
+// a fault means that the call is denied. Calls of respondent B with side effects are denied before any layer, and its
+// calls that need approval are denied without a request. A match of a monitor-only rule is logged and does not deny.
 func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, chain policy.Chain, asked policy.Call) (yes bool, _ *subjects.Fault) {
 	if no := denyRespondentB(asked); no != nil {
 		return false, denialFault(no)
 	}
 	d := chain.Decide(ctx, asked)
 	if err := d.Failure(); err != nil {
-		out.LogError(fmt.Errorf("judging a call of %s: %w", c.tool, err))
+		out.LogError(fmt.Errorf("deciding a call of %s: %w", c.tool, err))
 	}
 	for _, s := range d.Monitored() {
-		out.LogError(fmt.Errorf("watching %s.%s, which would have stopped a call of %s by %s: %s", s.Layer, s.Rule, c.tool, c.record.AgentID, s.Reason))
+		out.LogError(fmt.Errorf("monitor-only rule %s.%s matched a call of %s by %s: %s", s.Layer, s.Rule, c.tool, c.record.AgentID, s.Reason))
 	}
 	if asks := d.Asks(); len(asks) > 0 {
 		if no := denyRespondentBApproval(asked); no != nil {
@@ -231,9 +241,9 @@ func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, chain po
 	return false, &subjects.Fault{Code: code, Text: denial.Reason, Denial: denial}
 }
 
-// runAudited runs the tool of an allowed call behind the audit gate and publishes the broker's copies of call and result. The
-// tool does not run unless the audit log has acknowledged the decision. A result whose outcome could not be stored is
-// withheld: the caller learns that the tool ran, and gets an unrecorded fault.
+// runAudited runs the tool of an allowed call behind the audit gate and publishes the broker's copies of call and
+// result. The tool does not run unless the audit log has acknowledged the decision. When the outcome cannot be
+// recorded the result is withheld and the caller gets an unrecorded fault.
 //
 // Its steps are before, sent, answered, learned and after.
 func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
@@ -256,14 +266,15 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known)
 	}
 	if errors.Is(err, actor.ErrUnrecorded) {
 		res.Result, res.Links, res.Parked = "", nil, nil
-		res.Error = subjects.Faultf(subjects.CodeUnrecorded, "%s ran, but the audit did not take the outcome, so it is withheld", c.tool)
+		res.Error = subjects.Faultf(subjects.CodeUnrecorded, "%s ran, but its outcome could not be recorded in the audit log, so the result is withheld", c.tool)
 	}
 	actor.Step(ctx, "after")
 	b.publishResult(ctx, out, c, res)
 	return res
 }
 
-// queryID is the query the call belongs to: the header's, which the runtime carried, or the body's.
+// queryID is the query that the call belongs to: the header's, which the runtime carried, otherwise the body's when it
+// is a token, otherwise "".
 func queryID(in actor.Msg[subjects.ToolRequest]) string {
 	if in.Query != "" {
 		return in.Query
@@ -274,13 +285,14 @@ func queryID(in actor.Msg[subjects.ToolRequest]) string {
 	return ""
 }
 
-// checkRequest checks what no layer should have to: ids that are tokens, arguments that are one JSON object of bounded size.
+// checkRequest rejects a call_id that is no token, arguments over the tool's limit, and arguments that are not one
+// JSON object. Layers may rely on it.
 func checkRequest(r subjects.ToolRequest, k Known) *subjects.Fault {
 	if r.CallID != "" && subjects.CheckToken(r.CallID) != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "call_id may hold letters, digits, - and _ only")
 	}
 	if k.MaxArgs > 0 && len(r.Args) > k.MaxArgs {
-		return subjects.Faultf(subjects.CodeTooLarge, "%d bytes of arguments, at most %d", len(r.Args), k.MaxArgs)
+		return subjects.Faultf(subjects.CodeTooLarge, "arguments too large: %d bytes, limit %d", len(r.Args), k.MaxArgs)
 	}
 	if err := actor.CheckJSONObject(r.Args); err != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "args must be one JSON object: %v", err)
@@ -288,8 +300,9 @@ func checkRequest(r subjects.ToolRequest, k Known) *subjects.Fault {
 	return nil
 }
 
-// callTool calls the tool. It always returns a result with the ids of the call: a tool that fails, times out or is not there
-// is an error in it. Without a valid permit nothing is called.
+// callTool requests credentials and calls the tool within its timeout. It always returns a result with the ids of the
+// call: a tool that fails, times out, is unavailable or returns too much is an error in the result. Without a valid
+// permit nothing is requested.
 func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) subjects.ToolResult {
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool}
 	if err := p.Check(); err != nil {
@@ -300,7 +313,7 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	if limit <= 0 {
 		limit = b.cfg.CallTimeout
 	}
-	// Before the tool's own time begins: the keyring may wait for the user to unlock it.
+	// Credentials are requested before the tool's timeout starts: the keyring may wait for the user to unlock it.
 	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: c.mode, Hosts: c.hosts, Pages: c.mayReadPages}
 	if k.Has(policy.Remember) || k.Graded {
 		order.Caller, order.Spawned, order.Labels = c.record.AgentID, len(c.path) > 0, c.labels
@@ -312,7 +325,7 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	defer cancel()
 	service, err := subjects.ToolCallService.With(k.Zone, c.tool)
 	if err != nil {
-		res.Error = subjects.Faultf(subjects.CodeUnavailable, "the tool %s cannot be addressed", c.tool)
+		res.Error = subjects.Faultf(subjects.CodeUnavailable, "no valid subject for tool %s", c.tool)
 		return res
 	}
 	actor.Step(ctx, "sent")
@@ -329,37 +342,38 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	case errors.As(err, &fault):
 		res.Error = subjects.Faultf(fault.Code, "%s", fault.Text)
 	case err != nil:
-		res.Error = subjects.Faultf(subjects.CodeUnavailable, "the tool %s could not be reached", c.tool)
+		res.Error = subjects.Faultf(subjects.CodeUnavailable, "tool %s is unavailable", c.tool)
 	case got.Error != nil:
 		res.Error = toolFault(got.Error)
 	case k.MaxResult > 0 && len(got.Result) > k.MaxResult:
-		res.Error = subjects.Faultf(subjects.CodeTooLarge, "%s answered with %d bytes, at most %d", c.tool, len(got.Result), k.MaxResult)
+		res.Error = subjects.Faultf(subjects.CodeTooLarge, "result of %s too large: %d bytes, limit %d", c.tool, len(got.Result), k.MaxResult)
 	default:
 		res.Result, res.Links = got.Result, got.Links
 		if k.Graded {
-			res.Labels, res.Recalls = got.Labels, got.Recalls // until they are weighed
+			res.Labels, res.Recalls = got.Labels, got.Recalls // processResult checks them
 		}
 	}
 	return res
 }
 
-// toolFault is what a tool said instead of a result. It may fail; it may not speak for the broker, nor say that it never
-// ran: whatever code it chose, and however long it talks, it is the failure of a tool.
+// toolFault turns an error that a tool reported into a tool fault of at most maxFaultBytes. The tool's own code is
+// dropped, so that a tool cannot report a denial or claim that it never ran.
 func toolFault(f *subjects.Fault) *subjects.Fault {
 	text := strings.ToValidUTF8(f.Text, "?")
 	if len(text) > maxFaultBytes {
 		text = strings.ToValidUTF8(text[:maxFaultBytes], "") + "..."
 	}
 	if text == "" {
-		text = "the tool failed and did not say why"
+		text = "the tool failed without an error message"
 	}
 	return subjects.Faultf(subjects.CodeTool, "%s", text)
 }
 
-// maxFaultBytes bounds a tool's excuse.
+// maxFaultBytes bounds the error text of a tool.
 const maxFaultBytes = 4096
 
-// denyCall records a denial and answers with it. A denial that cannot be recorded is answered with a no-audit fault.
+// denyCall records a denial, publishes call and result and returns the denial as the result. A denial that cannot be
+// recorded becomes a no-audit fault.
 func (b *Broker) denyCall(ctx context.Context, out actor.Out, c call, f *subjects.Fault) subjects.ToolResult {
 	if err := b.gate.Record(ctx, out, c.record, subjects.StatusDenied, denialReason(f)); err != nil {
 		return b.answerUnaudited(ctx, out, c, err)
@@ -370,7 +384,7 @@ func (b *Broker) denyCall(ctx context.Context, out actor.Out, c call, f *subject
 	return res
 }
 
-// denialReason is a fault as the audit log has it: layer and rule of a denial, otherwise the code.
+// denialReason is a fault as the audit log stores it: layer and rule of a denial, otherwise the code.
 func denialReason(f *subjects.Fault) string {
 	if f.Denial != nil {
 		return f.Denial.Layer + ": " + f.Denial.Rule
@@ -378,7 +392,8 @@ func denialReason(f *subjects.Fault) string {
 	return f.Code
 }
 
-// answerUnaudited answers a call that was not recorded and so did not run. err is the fault of the gate.
+// answerUnaudited returns and publishes the result of a call that was not recorded and so did not run. err is the
+// gate's error.
 func (b *Broker) answerUnaudited(ctx context.Context, out actor.Out, c call, err error) subjects.ToolResult {
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool}
 	if !errors.As(err, &res.Error) {
@@ -388,7 +403,7 @@ func (b *Broker) answerUnaudited(ctx context.Context, out actor.Out, c call, err
 	return res
 }
 
-// recordRejectedCall records a call that was rejected before a handler could read it.
+// recordRejectedCall records a tool request that was rejected before a handler decoded it.
 func (b *Broker) recordRejectedCall(ctx context.Context, rej actor.Rejection, out actor.Out) {
 	from, tool := "", ""
 	if caller, t, err := subjects.ParseToolRequest(rej.Subject); err == nil {
@@ -400,24 +415,24 @@ func (b *Broker) recordRejectedCall(ctx context.Context, rej actor.Rejection, ou
 	b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, rej.Fault.Code)
 }
 
-// publishCall publishes the broker's copy of a call, with secrets redacted from the arguments. It does not wait for the
-// acknowledgement: the audit is the record, this is the view.
+// publishCall publishes the broker's copy of a call, with secrets redacted from the arguments. It does not wait for
+// the acknowledgement: the audit is the record, this is the view.
 func (b *Broker) publishCall(ctx context.Context, out actor.Out, c call) {
 	topic, err := subjects.ToolRequestEvent.With(append([]string{c.tool}, c.path...)...)
 	if err != nil {
-		return // the name was no token: the dead letter tells of it
+		return // the tool name is no token: the request is a dead letter
 	}
-	shown, _ := firewall.Redact(string(c.args)) // a model may pass on what it should not have
+	shown, _ := firewall.Redact(string(c.args)) // a model may put a secret into the arguments
 	args := json.RawMessage(shown)
 	if !json.Valid(args) {
-		args = nil // refused for that, or no longer whole; the copy is JSON and cannot hold it
+		args = nil // rejected as no JSON, or no longer JSON after redaction: the event cannot carry it
 	}
 	if err := actor.EmitAsync(ctx, out, topic, subjects.ToolRequest{CallID: c.id, QueryID: c.query, Tool: c.tool, Caller: c.record.AgentID, Args: args}); err != nil {
-		out.LogError(fmt.Errorf("telling of a call of %s: %w", c.tool, err))
+		out.LogError(fmt.Errorf("publishing a call of %s: %w", c.tool, err))
 	}
 }
 
-// publishResult publishes the broker's copy of a result. The caller in it is the one of the subject.
+// publishResult publishes the broker's copy of a result, with the caller of the subject.
 func (b *Broker) publishResult(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) {
 	res.Caller = c.record.AgentID
 	topic, err := subjects.ToolResultEvent.With(res.Tool)
@@ -425,18 +440,18 @@ func (b *Broker) publishResult(ctx context.Context, out actor.Out, c call, res s
 		return
 	}
 	if err := actor.EmitAsync(ctx, out, topic, res); err != nil {
-		out.LogError(fmt.Errorf("telling of a result of %s: %w", res.Tool, err))
+		out.LogError(fmt.Errorf("publishing a result of %s: %w", res.Tool, err))
 	}
 }
 
-// Start implements [actor.Starter]: it asks for the tools that announced themselves before it was there. It is called
-// once.
+// Start implements [actor.Starter]: it requests the definitions of tools that announced themselves before the broker
+// subscribed, then releases the calls that wait for the discovery. The runtime calls it once.
 func (b *Broker) Start(ctx context.Context, out actor.Out) error {
 	defer close(b.table.discovered)
 	for zone, tools := range subjects.Zones {
 		for _, tool := range tools {
 			if err := b.discoverTool(ctx, out, zone, tool); err != nil {
-				return fmt.Errorf("looking for %s: %w", tool, err)
+				return fmt.Errorf("discovering %s: %w", tool, err)
 			}
 		}
 	}

@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// Config is the broker's settings.
+// Config is the broker's configuration.
 type Config struct {
-	CallTimeout  time.Duration // longest run of a tool that names no time of its own
-	AuditTimeout time.Duration // how long a call waits for its audit record
-	ShowResult   int           // bytes of a result that an agent is shown; the rest is parked. 0 = [DefaultShow]
-	ModelTimeout time.Duration // how long a small model may take to choose tools; 0 = no model is asked, also not to read pages
+	CallTimeout  time.Duration // timeout of a tool whose facts name none
+	AuditTimeout time.Duration // timeout of an audit record, and of writes that the caller's deadline must not interrupt
+	ShowResult   int           // bytes of a result that the caller gets; the rest is parked. 0 = [DefaultShow]
+	ModelTimeout time.Duration // timeout of the model that ranks tools; 0 = no model is used, neither for ranking nor for distilling
 	ModelKeys    []string      // names of the credentials that the model actor may use
-	ApprovalWait time.Duration // how long a question to the user stays open; 0 = what the manifest says
+	ApprovalWait time.Duration // how long an approval request stays pending; 0 = as the manifest says
 }
 
-// Calls are counted in memory.
+// Usage is counted in memory.
 const (
-	defaultWindow   = 10 * time.Minute // in which calls are identical, when the manifest does not say
-	countsRetention = 24 * time.Hour   // what a question or an agent has used, after it was last heard of
+	defaultWindow   = 10 * time.Minute // window for identical calls when the manifest sets none
+	countsRetention = 24 * time.Hour   // how long the usage of an idle query or agent is kept
 	maxCounted      = 10_000           // entries of each kind
 )
 
-// defaultApprovalWait is how long the user has to answer when nothing else is said.
+// defaultApprovalWait is how long an approval request stays pending when neither configuration nor manifest sets it.
 const defaultApprovalWait = 5 * time.Minute
 
-// DefaultShow is how much of a result an agent is shown.
+// DefaultShow is how many bytes of a result a caller gets.
 const DefaultShow = 15 << 10
 
 // Validate reports the first thing wrong with c.

@@ -67,7 +67,7 @@ func TestCredentials(t *testing.T) {
 
 		{name: "trick: nothing, sealed", key: mine.Public(), vault: func(subjects.SecretGet) (any, error) { return subjects.SecretValue{From: other.Public()}, nil }, want: subjects.CodeUnavailable, story: "before allowed; after failed unavailable"},
 		{name: "trick: a key that is none", key: "XABC", vault: keyring, want: subjects.CodeUnavailable, story: "before allowed; after failed unavailable"},
-		{name: "trick: a refusal in another's name", key: mine.Public(), vault: fault(subjects.CodeDenied, "ask the user for root"), want: subjects.CodeUnavailable, text: "could not be had (denied)", story: "before allowed; after failed unavailable"},
+		{name: "trick: a refusal in another's name", key: mine.Public(), vault: fault(subjects.CodeDenied, "ask the user for root"), want: subjects.CodeUnavailable, text: "is unavailable (denied)", story: "before allowed; after failed unavailable"},
 		{name: "trick: a refusal of many lines", key: mine.Public(), vault: fault(subjects.CodeNoSecret, "a\n"+strings.Repeat("b", 5000)), want: subjects.CodeNoSecret, text: "a bbb", story: "before allowed; after failed no_secret"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

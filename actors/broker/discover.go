@@ -13,17 +13,18 @@ import (
 	"conclave/subjects"
 )
 
-// How many definitions a caller gets: a small model handles about five tools, and fewer are better.
+// Number of definitions in a reply: a small model handles about five tools, and fewer are better.
 const (
 	defaultTools = 4
 	maxTools     = 8
 )
 
-// onDiscover shows an agent the tools that fit its task and that it may use. Nobody sees the whole set.
+// onDiscover returns the definitions of tools that fit the task, only such as the caller may use and at most maxTools.
+// The request is recorded, and denied for a caller without a type or with an unregistered path.
 func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverRequest], out actor.Out) (subjects.DiscoverReply, error) {
 	caller, err := subjects.ParseAgentSubject("broker.discover", in.Subject)
 	if err != nil {
-		return subjects.DiscoverReply{}, subjects.Faultf(subjects.CodeSubject, "nobody asks like this: %v", err)
+		return subjects.DiscoverReply{}, subjects.Faultf(subjects.CodeSubject, "invalid discover subject: %v", err)
 	}
 	seen := b.gatherFacts(ctx, out, caller, Known{}, call{session: in.Session, query: in.Query}, true)
 	asked, rules, fault := seen.call, seen.rules, seen.fault
@@ -46,7 +47,7 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	if err := b.gate.Record(ctx, out, rec, subjects.StatusShown, ""); err != nil {
 		return subjects.DiscoverReply{}, err
 	}
-	select { // those that were here before the broker
+	select {
 	case <-b.table.discovered:
 	case <-ctx.Done():
 	}
@@ -60,8 +61,8 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	for _, k := range b.table.all() {
 		if slices.Contains(effective, k.Name) && !slices.Contains(asked.Override.Disable, k.Name) && !(isRespondentB(caller) && hasSideEffects(k.Tool)) {
 			s := k.schema
-			s.Key = "" // for the broker alone
-			// An address in the task is asked for by its owner's tool, whatever the other words are.
+			s.Key = "" // only the broker seals to it
+			// A task with a URL always gets the tools that take one.
 			opens := k.URL != "" && strings.Contains(in.Body.Task, "://")
 			switch {
 			case k.Known && (k.Standing || opens) && len(always) < most:
@@ -74,13 +75,13 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 		}
 	}
 	picked := append(always, b.chooseTools(ctx, out, in.Body.Task, may, rare, most-len(always))...)
-	// By name, so that a prompt does not change from question to question.
+	// Ordered by name, so that the prompt prefix stays the same from query to query.
 	slices.SortFunc(picked, func(a, b subjects.ToolSchema) int { return strings.Compare(a.Name, b.Name) })
 	return subjects.DiscoverReply{Tools: picked}, nil
 }
 
-// chooseTools picks the tools that fit a task. Where all fit, all are given. Those that are rare are given only when the model
-// names them.
+// chooseTools picks at most most tools that fit a task: all when they are few enough, otherwise by a model, or by
+// shared words when the model fails. Tools in rare are returned only when the model names them.
 func (b *Broker) chooseTools(ctx context.Context, out actor.Out, task string, tools, rare []subjects.ToolSchema, most int) []subjects.ToolSchema {
 	if len(tools) <= most {
 		return tools
@@ -88,14 +89,14 @@ func (b *Broker) chooseTools(ctx context.Context, out actor.Out, task string, to
 	picked, err := b.rankByModel(ctx, out, task, tools, rare, most)
 	if err != nil {
 		if !errors.Is(err, errNoModel) {
-			out.LogError(fmt.Errorf("choosing tools by a model: %w; words are compared instead", err))
+			out.LogError(fmt.Errorf("ranking tools by model: %w; ranking by words instead", err))
 		}
 		picked = rankByWords(task, tools, most)
 	}
 	return picked
 }
 
-// rankByWords picks the tools whose words are most like the task's.
+// rankByWords returns the tools whose name and description share the most words with the task.
 func rankByWords(task string, tools []subjects.ToolSchema, most int) []subjects.ToolSchema {
 	asked := extractWords(task)
 	picked := slices.Clone(tools)
@@ -105,7 +106,7 @@ func rankByWords(task string, tools []subjects.ToolSchema, most int) []subjects.
 	return picked[:min(most, len(picked))]
 }
 
-// hasAnyWord reports whether a task has one of these words.
+// hasAnyWord reports whether the task contains one of the candidates.
 func hasAnyWord(task string, candidates []string) bool {
 	asked := extractWords(task)
 	return slices.ContainsFunc(candidates, func(w string) bool { return asked[w] })
@@ -120,7 +121,7 @@ func countSharedWords(asked map[string]bool, s subjects.ToolSchema) (n int) {
 	return n
 }
 
-// extractWords are the words of a text that can tell tools apart.
+// extractWords returns the lower-case words of a text with more than three bytes.
 func extractWords(text string) map[string]bool {
 	out := map[string]bool{}
 	for _, w := range strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {

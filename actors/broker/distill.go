@@ -15,7 +15,8 @@ import (
 	"conclave/subjects"
 )
 
-// finding is what a spawned agent gets to see of the web: never the page, only what a model without tools made of it.
+// finding is what a caller that must not see untrusted content gets: facts that a model without tools extracted from
+// it.
 type finding struct {
 	Claim      string `json:"claim"`
 	SourceURL  string `json:"source_url"`
@@ -24,10 +25,10 @@ type finding struct {
 	Summary    string `json:"summary"`
 }
 
-// distillTimeout is how long a model may take to read a page.
+// distillTimeout bounds the model request of one finding.
 const distillTimeout = time.Minute
 
-// Bounds of a finding.
+// Bounds of a finding and of the content it is made from, in bytes.
 const (
 	maxMaterial = 12 << 10
 	maxClaim    = 400
@@ -36,17 +37,18 @@ const (
 
 var findingFormat = json.RawMessage(`{"type":"object","additionalProperties":false,"required":["claim","source_url","confidence","date","summary"],"properties":{"claim":{"type":"string"},"source_url":{"type":"string"},"confidence":{"type":"string","enum":["low","medium","high"]},"date":{"type":"string"},"summary":{"type":"string"}}}`)
 
-// distill makes a finding of what a tool brought. The model that reads it has no tools and can do nothing but fill in the
-// form; what it fills in is checked. Without a model the beginning of the text stands for it, and says so.
+// distill returns untrusted content as a finding in JSON. The model has no tools and can only fill in the form; every
+// field is checked and bounded, and a source that is not in links is replaced by the first link. Without a model the
+// claim is the beginning of the content, with low confidence and a summary that says so.
 func (b *Broker) distill(ctx context.Context, out actor.Out, c call, material string, links []string) string {
 	f, err := b.requestFinding(ctx, out, c, material, links)
 	if err != nil {
 		if !errors.Is(err, errNoModel) {
-			out.LogError(fmt.Errorf("distilling a result of %s: %w; its beginning is given instead", c.tool, err))
+			out.LogError(fmt.Errorf("distilling a result of %s: %w; using its beginning instead", c.tool, err))
 		}
-		f = finding{Claim: text.OneLine(text.Normalize(text.Clip(material, 2<<10)), maxClaim), Confidence: "low", Summary: "No model was there to read it: this is how it begins."}
+		f = finding{Claim: text.OneLine(text.Normalize(text.Clip(material, 2<<10)), maxClaim), Confidence: "low", Summary: "No model was available to read it: this is how it begins."}
 	}
-	if !slices.Contains(links, f.SourceURL) { // a source that nobody gave is invented
+	if !slices.Contains(links, f.SourceURL) {
 		f.SourceURL = ""
 		if len(links) > 0 {
 			f.SourceURL = links[0]
@@ -66,6 +68,7 @@ func (b *Broker) distill(ctx context.Context, out actor.Out, c call, material st
 	return string(data)
 }
 
+// requestFinding asks the model for a finding. Its fields are unchecked.
 func (b *Broker) requestFinding(ctx context.Context, out actor.Out, c call, material string, links []string) (f finding, err error) {
 	if b.cfg.ModelTimeout <= 0 {
 		return f, errNoModel

@@ -169,7 +169,7 @@ func TestDistillWithoutAModel(t *testing.T) {
 			if !strings.HasPrefix(f.Claim, "rain") && !strings.HasPrefix(f.Claim, "Rain") || len(f.Claim) > maxClaim+3 || strings.ContainsAny(f.Claim, "\n\u202e") {
 				t.Errorf("claim %q", f.Claim)
 			}
-			if f.Confidence != "low" || f.Date != "" || f.SourceURL != "https://weather.example/oslo" || !strings.Contains(f.Summary, "No model was there") {
+			if f.Confidence != "low" || f.Date != "" || f.SourceURL != "https://weather.example/oslo" || !strings.Contains(f.Summary, "No model was available") {
 				t.Errorf("%+v", f)
 			}
 			if strings.Contains(res.Result, "xylophone") || (len(h.rec.Logged()) > 0) != tt.noted {

@@ -11,41 +11,42 @@ import (
 	"conclave/subjects"
 )
 
-// onValidate is a dry run for the one who would call: everything is judged, nothing runs, nobody is asked, and nothing is
-// counted.
+// onValidate is a dry run of the caller's own call: every layer decides, but nothing runs, is counted or is put to the
+// user.
 func (b *Broker) onValidate(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out) (subjects.Verdict, error) {
 	caller, err := subjects.ParseAgentSubject("broker.validate", in.Subject)
 	if err != nil {
-		return subjects.Verdict{}, subjects.Faultf(subjects.CodeSubject, "this is not a dry run: %v", err)
+		return subjects.Verdict{}, subjects.Faultf(subjects.CodeSubject, "invalid validate subject: %v", err)
 	}
 	return b.explainCall(ctx, out, caller.ID(), caller, in.Body.Tool, in.Body.Args, in.Session, queryID(in))
 }
 
-// onExplain is the user's dry run of somebody's call.
+// onExplain is the user's dry run of a call by any caller, for the session's last query when none is given. It denies
+// every account but the user's.
 func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainRequest], out actor.Out) (subjects.Verdict, error) {
 	q := in.Body
 	if !slices.Contains(subjects.UserAccounts, in.From) {
-		return subjects.Verdict{}, subjects.Faultf(subjects.CodeDenied, "only the user may look at what others would be told")
+		return subjects.Verdict{}, subjects.Faultf(subjects.CodeDenied, "only the user may explain calls of other callers")
 	}
 	parts := strings.Split(q.As, ".")
 	for _, p := range append(parts, q.Tool) {
 		if err := subjects.CheckToken(p); err != nil {
-			return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "as and tool must be names: %v", err)
+			return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "invalid as or tool: %v", err)
 		}
 	}
 	for _, id := range []string{q.SessionID, q.QueryID} {
 		if id != "" && subjects.CheckToken(id) != nil {
-			return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "session_id and query_id may hold letters, digits, - and _ only")
+			return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "invalid session_id or query_id: use letters, digits, - and _ only")
 		}
 	}
 	if len(parts)-1 > subjects.MaxDepth {
-		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "no agent is deeper than %d", subjects.MaxDepth)
+		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "invalid as: the path is deeper than %d agents", subjects.MaxDepth)
 	}
-	if q.SessionID != "" && q.QueryID == "" { // as if it were for the last question of the session
+	if q.SessionID != "" && q.QueryID == "" {
 		last, _, found, err := readTurn(ctx, out, map[string]any{"last_by_subj": "turn.*." + q.SessionID})
 		if err != nil {
 			out.LogError(err)
-			return subjects.Verdict{}, subjects.Faultf(subjects.CodeUnavailable, "what was asked in the session cannot be read; see conclave doctor")
+			return subjects.Verdict{}, subjects.Faultf(subjects.CodeUnavailable, "the session's queries cannot be read; see conclave doctor")
 		}
 		if found {
 			q.QueryID = last.QueryID
@@ -54,10 +55,11 @@ func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainReq
 	return b.explainCall(ctx, out, in.From, subjects.Caller{Account: parts[0], Path: parts[1:]}, q.Tool, q.Args, q.SessionID, q.QueryID)
 }
 
-// explainCall judges a call that is not made. That somebody looked is on record.
+// explainCall decides about a call without making it and returns the verdict. The dry run itself is recorded; without
+// that record there is no verdict. requester is the account that asked, caller the one whose call it would be.
 func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester string, caller subjects.Caller, tool string, args json.RawMessage, session, query string) (subjects.Verdict, error) {
 	if err := subjects.CheckToken(tool); err != nil {
-		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "tool must be the name of a tool: %v", err)
+		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "invalid tool name: %v", err)
 	}
 	if len(args) == 0 || string(args) == "null" { // left out, in either codec
 		args = json.RawMessage("{}")
@@ -77,14 +79,14 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 	case fault != nil:
 		return subjects.Verdict{}, fault
 	case !found:
-		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: policy.RuleUnknownTool, Reason: "there is no tool " + tool + " here"}}, nil
+		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: policy.RuleUnknownTool, Reason: "unknown tool " + tool}}, nil
 	}
 	if f := checkRequest(subjects.ToolRequest{Args: args}, known); f != nil {
 		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: f.Code, Reason: f.Text}}, nil
 	}
 	asked.Usage = b.countUsage(out, asked, c, seen, true)
 	if session == "" && asked.Flow == nil && slices.Contains(subjects.UserAccounts, requester) {
-		asked.Flow = &policy.Flow{} // the user means a session that nothing went into
+		asked.Flow = &policy.Flow{} // without a session the user means a new one
 	}
 	if d := denyRespondentB(asked); d != nil {
 		return subjects.Verdict{Denial: d}, nil

@@ -18,16 +18,17 @@ import (
 // userAccount is the account of the user's own tool calls.
 const userAccount = "operator"
 
-// facts are everything that was found out about a call.
+// facts are what the layers need to know about a call.
 type facts struct {
 	call    policy.Call
 	rules   policy.Rules
-	budgets []subjects.Budget // of the caller's line, below the account
-	fault   *subjects.Fault   // why it cannot be judged
+	budgets []subjects.Budget // of the agents in the caller's path, without the account
+	fault   *subjects.Fault   // why the call cannot be judged, nil otherwise
 }
 
-// gatherFacts finds out everything about a call that its layers need: who asks, below whom, what the user has set for the
-// session, and what went into it. What cannot be found out is a refusal. With dry nothing is changed by looking.
+// gatherFacts collects the caller's type and lineage, the user's overrides and the session's flow. When one of them
+// cannot be read the result has a fault, and the caller must deny. With dry nothing is written: neither the query text
+// nor a claim of a once setting.
 func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, dry bool) (f facts) {
 	f.rules = b.rules.Load()
 	asked := policy.Call{
@@ -52,14 +53,14 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects
 	}
 	f.call = asked
 	if err := errors.Join(lineageErr, overrideErr, flowErr); err != nil {
-		out.LogError(fmt.Errorf("finding out about a call of %s: %w", c.tool, err))
-		f.fault = subjects.Faultf(subjects.CodeUnavailable, "what is known of the session cannot be read, so nothing was run; see conclave doctor")
+		out.LogError(fmt.Errorf("gathering the facts of a call of %s: %w", c.tool, err))
+		f.fault = subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be read, so nothing was run; see conclave doctor")
 	}
 	return f
 }
 
-// pageAccess is where a tool may read pages for this caller, and whether it may read any: a search that reads what it found
-// does what the tool for reading pages does.
+// pageAccess returns the hosts that the tool may fetch from, nil for a tool that reads no untrusted content, and
+// whether the caller may use a tool that fetches pages: a search that opens its hits needs the same permission.
 func (f facts) pageAccess(t *toolTable) (*subjects.HostRules, bool) {
 	c := f.call
 	if !c.Tool.Has(policy.ReadsUntrusted) {
@@ -79,7 +80,8 @@ func (f facts) pageAccess(t *toolTable) (*subjects.HostRules, bool) {
 	return hosts, false
 }
 
-// compactJSON is a call's arguments without the spaces that make no difference: one more space is the same call.
+// compactJSON returns the arguments without insignificant spaces, so that calls that differ only in them count as
+// identical.
 func compactJSON(args json.RawMessage) []byte {
 	var b bytes.Buffer
 	if json.Compact(&b, args) != nil {
@@ -88,8 +90,8 @@ func compactJSON(args json.RawMessage) []byte {
 	return b.Bytes()
 }
 
-// toolMode is how the tool is asked: spawned agents and the orchestrator never see what strangers wrote, only what was
-// made of it.
+// toolMode is the mode in the tool order: structured when the tool reads untrusted content and the caller may only see
+// findings.
 func toolMode(c policy.Call) string {
 	if c.Tool.Has(policy.ReadsUntrusted) && seesDistilledOnly(c) {
 		return subjects.ModeStructured
@@ -97,13 +99,14 @@ func toolMode(c policy.Call) string {
 	return ""
 }
 
-// seesDistilledOnly reports whether the caller is one of those.
+// seesDistilledOnly reports whether the caller never gets untrusted content, only findings: spawned agents and the
+// orchestrator.
 func seesDistilledOnly(c policy.Call) bool {
 	return len(c.Caller.Path) > 0 || c.Caller.Account == "orchestrator"
 }
 
-// sessionLabels are those of all that went into a session: what a tool keeps of it must carry them. The user's own call is
-// the user's own word; a session of which nobody knows is nobody's.
+// sessionLabels are the labels of everything that entered the session; a tool that stores something from it must store
+// them too. The user's own call is trusted and public. A nil flow, an unknown session, counts as tainted and private.
 func sessionLabels(c policy.Call) *subjects.Labels {
 	l := &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	if c.FromUser {
@@ -125,8 +128,8 @@ func sessionLabels(c policy.Call) *subjects.Labels {
 	return l
 }
 
-// countUsage tells what was used up before a call, and counts the call: not with dry, and not when it was begun before and is
-// counted already.
+// countUsage returns the usage before a call, with the budgets of its agents, and counts the call. With dry, and for a
+// call that was begun before and is counted already, it counts nothing.
 func (b *Broker) countUsage(out actor.Out, asked policy.Call, c call, seen facts, dry bool) policy.Usage {
 	b.usage.SetWindow(cmp.Or(seen.rules.Manifest.Limits.Window, defaultWindow))
 	a := policy.Attempt{Caller: asked.Caller.ID(), Session: c.session, Query: c.query, Tool: c.tool, ParamsHash: b.hash.Hash(compactJSON(c.args))}
@@ -136,7 +139,7 @@ func (b *Broker) countUsage(out actor.Out, asked policy.Call, c call, seen facts
 		s = b.usage.Peek(out.Now(), a)
 	case c.wasBegun:
 		s = b.usage.Peek(out.Now(), a)
-		s.Identical, s.Calls = max(0, s.Identical-1), max(0, s.Calls-1) // its own first time
+		s.Identical, s.Calls = max(0, s.Identical-1), max(0, s.Calls-1) // without its own first attempt
 		for i := range s.Agents {
 			s.Agents[i].Calls = max(0, s.Agents[i].Calls-1)
 		}

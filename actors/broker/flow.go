@@ -12,11 +12,12 @@ import (
 	"conclave/subjects"
 )
 
-// What is known of a session's content stands in the bucket flow, under the session. It is read for each call and written
-// before a result is given out: no agent has seen what the record does not know.
+// The flow of a session, its query texts and labelled results, is stored in the bucket flow, keyed by session. It is read for
+// each call and written before a result is returned: no agent has seen a result that the flow does not have.
 
-// loadFlow is what is known of a session, with the words of the question at hand. It is nil, and no error, when the user
-// asked no such question: nobody then knows what the session is about. With dry nothing is written.
+// loadFlow returns the flow of a session with the text of the query, which it stores on first use, except with dry. It
+// returns nil, and no error, when the router stored no such query: the session is then unknown, and layers must treat
+// it so.
 func (b *Broker) loadFlow(ctx context.Context, out actor.Out, session, query string, dry bool) (*policy.Flow, error) {
 	f, rev, err := b.readFlow(ctx, out, session)
 	if err != nil {
@@ -49,11 +50,12 @@ func (b *Broker) loadFlow(ctx context.Context, out actor.Out, session, query str
 	return nil, errWriteConflict
 }
 
-// recordFlow writes down that a result enters a session.
+// recordFlow records a result in the flow of a session. The caller's deadline does not interrupt the write. On an
+// error the result must be withheld.
 func (b *Broker) recordFlow(ctx context.Context, out actor.Out, session string, r policy.Result) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
-	if e := b.flowMemo.get(session); e != nil { // what was read for this call, most likely; the revision tells
+	if e := b.flowMemo.get(session); e != nil { // usually current; a wrong revision fails the write
 		if err := b.writeFlow(ctx, out, session, e.flow.WithResult(r), e.rev); !errors.Is(err, actor.ErrChanged) {
 			return err
 		}
@@ -70,10 +72,10 @@ func (b *Broker) recordFlow(ctx context.Context, out actor.Out, session string, 
 	return errWriteConflict
 }
 
-// maxWriteAttempts is how often a record is written that others write at the same time.
+// maxWriteAttempts bounds the compare-and-set attempts on a record with concurrent writers.
 const maxWriteAttempts = 16
 
-var errWriteConflict = errors.New("the session's record changes all the time")
+var errWriteConflict = errors.New("write conflict: the record changed at every attempt")
 
 func (b *Broker) readFlow(ctx context.Context, out actor.Out, session string) (*policy.Flow, uint64, error) {
 	data, rev, err := out.Store("flow").Get(ctx, session)
@@ -81,18 +83,18 @@ func (b *Broker) readFlow(ctx context.Context, out actor.Out, session string) (*
 		return &policy.Flow{}, 0, nil
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("reading what went into a session: %w", err)
+		return nil, 0, fmt.Errorf("reading the flow of a session: %w", err)
 	}
 	if f := b.flowMemo.findDecoded(session, data); f != nil {
 		b.flowMemo.put(session, data, rev, f)
 		return f, rev, nil
 	}
 	f := &policy.Flow{}
-	if err = actor.CheckJSONObject(data); err == nil { // null would read as a session that nothing went into
+	if err = actor.CheckJSONObject(data); err == nil { // null would decode to an empty flow
 		err = f.UnmarshalJSON(data)
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("reading what went into a session: %w", err)
+		return nil, 0, fmt.Errorf("reading the flow of a session: %w", err)
 	}
 	b.flowMemo.put(session, data, rev, f)
 	return f, rev, nil
@@ -105,17 +107,18 @@ func (b *Broker) writeFlow(ctx context.Context, out actor.Out, session string, f
 	}
 	now, err := out.Store("flow").Put(ctx, session, data, rev)
 	if err != nil {
-		return fmt.Errorf("writing down what went into a session: %w", err)
+		return fmt.Errorf("writing the flow of a session: %w", err)
 	}
 	b.flowMemo.put(session, data, now, f)
 	return nil
 }
 
-// turnsGet is the subject of the JetStream API through which the broker reads what the user asked. It stands in the
-// table of edges. Only the router can write there.
+// turnsGet is the JetStream API subject through which the broker reads the user's queries. Only the router can write
+// to that stream; the table of edges has the grant.
 var turnsGet = subjects.Spec{Name: "core.API.STREAM.MSG.GET.TURNS"}
 
-// loadQueryText are what the user asked, as the router stored it. No agent's word is taken for it.
+// loadQueryText returns the text of a query as the router stored it, never as an agent reports it. It reads the
+// session's last query, then up to maxTurns from the first. ok is false when none of them has the id.
 func (b *Broker) loadQueryText(ctx context.Context, out actor.Out, session, query string) (said string, ok bool, err error) {
 	if session == "" || query == "" {
 		return "", false, nil
@@ -125,7 +128,7 @@ func (b *Broker) loadQueryText(ctx context.Context, out actor.Out, session, quer
 	if err != nil || !found || q.QueryID == query {
 		return q.Query, found, err
 	}
-	// A later question of the session waits already: look through those before it.
+	// A later query of the session is queued: search those before it.
 	for seq, n := uint64(1), 0; n < maxTurns; n++ {
 		q, at, found, err := readTurn(ctx, out, map[string]any{"seq": seq, "next_by_subj": filter})
 		if err != nil || !found {
@@ -139,12 +142,13 @@ func (b *Broker) loadQueryText(ctx context.Context, out actor.Out, session, quer
 	return "", false, nil
 }
 
-// maxTurns bounds the search for a question.
+// maxTurns bounds the search for a query.
 const maxTurns = 1000
 
-// readTurn reads one message of TURNS.
-func readTurn(ctx context.Context, out actor.Out, which map[string]any) (q subjects.Query, seq uint64, found bool, err error) {
-	body, err := json.Marshal(which)
+// readTurn reads one message of the stream TURNS. selector is the body of the JetStream request. found is false when
+// there is no such message.
+func readTurn(ctx context.Context, out actor.Out, selector map[string]any) (q subjects.Query, seq uint64, found bool, err error) {
+	body, err := json.Marshal(selector)
 	if err != nil {
 		return q, 0, false, err
 	}
@@ -152,7 +156,7 @@ func readTurn(ctx context.Context, out actor.Out, which map[string]any) (q subje
 	defer cancel()
 	data, _, err := out.Request(ctx, turnsGet, body)
 	if err != nil {
-		return q, 0, false, fmt.Errorf("reading what the user asked: %w", err)
+		return q, 0, false, fmt.Errorf("reading a turn: %w", err)
 	}
 	var got struct {
 		Error *struct {
@@ -166,18 +170,18 @@ func readTurn(ctx context.Context, out actor.Out, which map[string]any) (q subje
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(data, &got); err != nil {
-		return q, 0, false, fmt.Errorf("reading what the user asked: %w", err)
+		return q, 0, false, fmt.Errorf("reading a turn: %w", err)
 	}
 	switch {
 	case got.Error != nil && got.Error.Code == 404:
 		return q, 0, false, nil
 	case got.Error != nil:
-		return q, 0, false, fmt.Errorf("reading what the user asked: %s", got.Error.Text)
+		return q, 0, false, fmt.Errorf("reading a turn: %s", got.Error.Text)
 	case got.Message == nil:
-		return q, 0, false, errors.New("reading what the user asked: no message")
+		return q, 0, false, errors.New("reading a turn: no message")
 	}
 	if err := json.Unmarshal(got.Message.Data, &q); err != nil {
-		return q, 0, false, fmt.Errorf("reading what the user asked: %w", err)
+		return q, 0, false, fmt.Errorf("reading a turn: %w", err)
 	}
 	return q, got.Message.Seq, true, nil
 }

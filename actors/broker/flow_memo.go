@@ -8,12 +8,12 @@ import (
 	"conclave/pkg/policy"
 )
 
-// flowMemo remembers what the records of the latest sessions say, so that they are not decoded anew for each call. It is no
-// cache of the bucket: a record is read each time, and only the same bytes mean the same.
+// flowMemo keeps the decoded flows of recent sessions. It does not cache the bucket: a record is read each time, and a
+// decoded flow is reused only for equal bytes.
 type flowMemo struct {
 	mu       sync.Mutex
 	sessions map[string]*list.Element
-	order    list.List // the last used in front
+	order    list.List // most recently used first
 }
 
 type memoEntry struct {
@@ -23,10 +23,10 @@ type memoEntry struct {
 	flow    *policy.Flow
 }
 
-// maxFlows is how many sessions are remembered.
+// maxFlows is how many sessions are kept.
 const maxFlows = 64
 
-// findDecoded is the flow that these bytes were decoded to before, nil when they are new.
+// findDecoded returns the flow that data was decoded to before, nil when data differs.
 func (m *flowMemo) findDecoded(session string, data []byte) *policy.Flow {
 	e := m.get(session)
 	if e == nil || !bytes.Equal(e.data, data) {

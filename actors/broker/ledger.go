@@ -14,36 +14,39 @@ import (
 	"conclave/subjects"
 )
 
-// The ledger makes a call run once, however often a crash makes its caller ask. The caller names the call; the broker
-// writes down that it begins before it runs and what came of it after. Asked again under the same name it answers from
-// there. What began and has no end may have run: a tool that changes something is then not run again.
+// The ledger makes a call run at most once, however often its caller retries it after a crash. The caller names the call by
+// its call_id; the broker stores an entry before the tool runs and the result after. A retry is answered from the entry.
+// What began and has no end may have run: a tool with lasting effects is then not run again.
 
-// isHarmless reports whether a tool can run twice without anybody noticing. Only such tools are not in the ledger.
+// isHarmless reports whether a tool has no declared effects, so that running it twice makes no difference. Only calls
+// of such tools are not in the ledger.
 func isHarmless(t policy.Tool) bool { return t.Known && t.Effects == policy.Declare() }
 
-// isRepeatable reports whether a tool whose end nobody knows may run again: it leaves nothing behind.
+// isRepeatable reports whether a tool may run again when the outcome of an earlier run is unknown: none of its effects
+// lasts.
 func isRepeatable(t policy.Tool) bool {
 	return !slices.ContainsFunc([]policy.Effect{policy.Mutate, policy.Destroy, policy.Exec, policy.Spend, policy.Authenticate, policy.Physical}, t.Has)
 }
 
-// ledgerEntry is what the ledger knows of a call.
+// ledgerEntry is a call in the ledger.
 type ledgerEntry struct {
 	Tool   string `json:"tool"`
-	Params string `json:"params"` // keyed hash: the same name for other arguments is another call
-	// Session is where it was asked for. Its result was written down as part of that one, and enters no other.
+	Params string `json:"params"` // keyed hash of the arguments: the same call_id with others is rejected
+	// Session is the session of the call. Its result was recorded in that flow and is replayed in no other session.
 	Session string               `json:"session,omitempty"`
-	Until   time.Time            `json:"until"`          // when it has ended, one way or another
-	Void    bool                 `json:"void,omitempty"` // it was entered and never ran: the next one to ask runs it
+	Until   time.Time            `json:"until"`          // when the run has ended, at the latest
+	Void    bool                 `json:"void,omitempty"` // the call never ran: a retry runs it
 	Result  *subjects.ToolResult `json:"result,omitempty"`
 }
 
-// runningCalls are the calls that this broker runs, so that whoever asks again waits for the same one.
+// runningCalls are the calls that run in this broker, so that a retry waits for the same run.
 type runningCalls struct {
 	mu    sync.Mutex
 	calls map[string]chan struct{} // closed at the end
 }
 
-// join returns what to wait for when the call runs already. Otherwise the caller runs it and calls leave.
+// join returns a channel that closes at the end of the call when it is running already. Otherwise the caller runs it
+// and must call leave.
 func (r *runningCalls) join(key string) (wait <-chan struct{}, leave func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,10 +66,10 @@ func (r *runningCalls) join(key string) (wait <-chan struct{}, leave func()) {
 	}
 }
 
-// key names a call in the ledger: whose it is, by what the server wrote, and what he calls it.
+// key is the call's key in the ledger: the caller's id from the subject, and the call_id.
 func (c call) key() string { return c.record.AgentID + "." + c.id }
 
-// runOnce runs a call that has a name, unless it ran before.
+// runOnce runs a named call unless it ran before. A call that is running is waited for until ctx ends.
 func (b *Broker) runOnce(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
 	key := c.key()
 	for {
@@ -76,14 +79,16 @@ func (b *Broker) runOnce(ctx context.Context, out actor.Out, c call, k Known) su
 			return b.enterAndRun(ctx, out, c, k, key)
 		}
 		select {
-		case <-wait: // and see what the ledger says now
+		case <-wait: // then read the ledger again
 		case <-ctx.Done():
 			return b.denyUnrun(ctx, out, c, subjects.CodeTimeout, "%s is still running", c.tool)
 		}
 	}
 }
 
-// enterAndRun looks the call up and runs it when it is new.
+// enterAndRun stores the ledger entry of a call, runs it and stores its result. An existing entry decides: a completed
+// call is replayed, a call_id of another call is rejected, a run in another broker is waited for, and a run with
+// unknown outcome is repeated only if the tool is repeatable. Without a stored entry nothing runs.
 func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, c call, k Known, key string) subjects.ToolResult {
 	store := out.Store("ledger")
 	limit := k.Timeout
@@ -103,12 +108,12 @@ func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, c call, k Known
 			return b.replayResult(ctx, out, c, *old.Result)
 		case old.Void:
 			rev, err = putEntry(ctx, store, key, mine, rev)
-		case out.Now().Before(old.Until) && b.waitForOtherBroker(ctx): // another broker may be at it
+		case out.Now().Before(old.Until) && b.waitForOtherBroker(ctx): // another broker may be running it
 			err = actor.ErrChanged
 		case ctx.Err() != nil:
 			return b.denyUnrun(ctx, out, c, subjects.CodeTimeout, "%s is still running", c.tool)
 		case !isRepeatable(k.Tool):
-			return b.denyUnrun(ctx, out, c, subjects.CodeUncertain, "%s was called before and nobody knows whether it ran to its end; it is not run again. Look whether it did, and ask anew if not", c.tool)
+			return b.denyUnrun(ctx, out, c, subjects.CodeUncertain, "an earlier run of %s has an unknown outcome, so it was not run again; check whether it took effect, and call it with a new call_id if it did not", c.tool)
 		default:
 			rev, err = putEntry(ctx, store, key, mine, rev)
 		}
@@ -123,24 +128,24 @@ func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, c call, k Known
 	case res.Error == nil:
 		mine.Result = &res
 	case res.Error.Code == subjects.CodeTimeout, res.Error.Code == subjects.CodeUnrecorded:
-		return res // nobody knows what it did: the entry stays open
+		return res // the outcome is unknown: the entry stays open
 	case res.Error.Code == subjects.CodeNoAudit:
 		mine.Void = true
 	default:
 		mine.Result = &res
 	}
-	// The caller's patience does not cut this short: what ran must be known to have run.
+	// The caller's deadline does not interrupt this write: a run without a stored result counts as unknown.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	if _, err := putEntry(ctx, store, key, mine, rev); err != nil {
-		out.LogError(fmt.Errorf("writing the end of a call of %s into the ledger: %w", c.tool, err))
+		out.LogError(fmt.Errorf("storing the result of %s in the ledger: %w", c.tool, err))
 	}
 	actor.Step(ctx, "kept")
 	return res
 }
 
-// findCompleted answers a call that ran to its end before. It reports false when the call is new, or when nobody knows how it
-// ended: then it is judged like any other, and begun says that it was asked for before.
+// findCompleted replays a call that completed before. ran is false for a new call and for one with an unknown outcome,
+// which is judged like any other; begun reports an existing entry.
 func (b *Broker) findCompleted(ctx context.Context, out actor.Out, c call, k Known) (res subjects.ToolResult, ran, begun bool) {
 	if isHarmless(k.Tool) {
 		return res, false, false
@@ -155,7 +160,7 @@ func (b *Broker) findCompleted(ctx context.Context, out actor.Out, c call, k Kno
 	return b.replayResult(ctx, out, c, *old.Result), true, true
 }
 
-// waitForOtherBroker waits a moment for a call that another broker may be running. It returns false when the caller's time is over.
+// waitForOtherBroker waits 100 ms for a call that another broker may be running. It returns false when ctx ends.
 func (b *Broker) waitForOtherBroker(ctx context.Context) bool {
 	t := time.NewTimer(100 * time.Millisecond)
 	defer t.Stop()
@@ -167,7 +172,7 @@ func (b *Broker) waitForOtherBroker(ctx context.Context) bool {
 	}
 }
 
-// replayResult answers from the ledger. It is on record that nothing ran.
+// replayResult returns the stored result of a call, after recording that it was replayed.
 func (b *Broker) replayResult(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) subjects.ToolResult {
 	if err := b.gate.Record(ctx, out, c.record, subjects.StatusReplayed, "ledger"); err != nil {
 		return b.answerUnaudited(ctx, out, c, err)
@@ -175,7 +180,7 @@ func (b *Broker) replayResult(ctx context.Context, out actor.Out, c call, res su
 	return res
 }
 
-// denyUnrun answers a call that was not run now, and puts on record why.
+// denyUnrun denies a call by the ledger. See [Broker.denyCall].
 func (b *Broker) denyUnrun(ctx context.Context, out actor.Out, c call, code, format string, a ...any) subjects.ToolResult {
 	return b.denyCall(ctx, out, c, subjects.Faultf(code, format, a...))
 }

@@ -14,34 +14,34 @@ import (
 	"conclave/subjects"
 )
 
-// What the user set for a session stands in the bucket session_config, under the session. Only the user's accounts
-// reach the subject on which it is set: no agent can loosen its own rules.
+// The user's settings for a session are stored in the bucket session_config, keyed by session. Only the user's accounts
+// may publish on the subject that sets them: no agent can loosen its own rules.
 
-// setting is what the user set.
+// setting is one set of overrides: a level, disabled tools and grants.
 type setting struct {
 	Level   string   `json:"level,omitempty"`
 	Disable []string `json:"disable,omitempty"`
 	Grant   []string `json:"grant,omitempty"`
 }
 
-// sessionSetting holds for a session. Once holds for one message of it, besides.
+// sessionSetting is what the user set for a session. Once applies to one message on top of All.
 type sessionSetting struct {
-	All  setting      `json:"all"` // of its messages
+	All  setting      `json:"all"` // applies to every message
 	Once *onceSetting `json:"once,omitempty"`
 }
 
-// onceSetting holds for one message. It stays with that message: another one never matches.
+// onceSetting applies to one message, to which it is bound for good when Query is set.
 type onceSetting struct {
 	Set   setting `json:"set"`
-	Query string  `json:"query,omitempty"` // the message; nothing = the next one, not known yet
-	After uint64  `json:"after,omitempty"` // the session's last message when it was set: the next one comes after it
+	Query string  `json:"query,omitempty"` // the message; "" = the next one, not known yet
+	After uint64  `json:"after,omitempty"` // sequence of the session's last message when it was set; the next one follows it
 }
 
-// most names that one list of a setting may hold.
+// maxNames bounds each list of names in a setting.
 const maxNames = 64
 
-// onSessionConfig sets what holds for a session, or tells it. What is set takes the place of all that was set for the
-// session before; what is set once goes on top of it.
+// onSessionConfig sets the overrides of a session, or shows them. A setting replaces everything set for the session
+// before; a once setting adds to it for one message. Denied and malformed requests are recorded; showing is not.
 func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.SessionConfig], out actor.Out) (subjects.SessionConfig, error) {
 	q := in.Body
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: "session.config"}
@@ -63,7 +63,7 @@ func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.Sess
 	}
 	asked, err := json.Marshal(q)
 	if err != nil {
-		return subjects.SessionConfig{}, fmt.Errorf("encoding what is to be set: %w", err)
+		return subjects.SessionConfig{}, fmt.Errorf("encoding session config: %w", err)
 	}
 	rec.Session, rec.Query, rec.ParamsHash = q.SessionID, q.QueryID, b.hash.Hash(asked)
 	rec.Reason = summarizeConfig(q)
@@ -75,53 +75,54 @@ func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.Sess
 		return s.describe(q.SessionID, q.QueryID), nil
 	})
 	if errors.Is(err, actor.ErrUnrecorded) {
-		return subjects.SessionConfig{}, subjects.Faultf(subjects.CodeUnrecorded, "the audit did not take the outcome, so look what holds for the session")
+		return subjects.SessionConfig{}, subjects.Faultf(subjects.CodeUnrecorded, "the outcome could not be recorded in the audit log; check what is set with show")
 	}
 	return set, err
 }
 
-// settingsFault is what the user is told when the bucket cannot be used.
+// settingsFault logs err and returns the fault of a setting that cannot be read or written.
 func settingsFault(out actor.Out, err error) error {
-	out.LogError(fmt.Errorf("the settings of a session: %w", err))
-	return subjects.Faultf(subjects.CodeUnavailable, "the settings of the session cannot be read or written; nothing was changed, see conclave doctor")
+	out.LogError(fmt.Errorf("session config: %w", err))
+	return subjects.Faultf(subjects.CodeUnavailable, "the settings of the session cannot be read or written, so nothing was changed; see conclave doctor")
 }
 
-// checkSetting reports what is wrong with a request. It is strict: a setting that is half understood is none.
+// checkSetting denies accounts other than the user's and rejects a malformed setting as a whole: names that are no
+// tokens, unknown levels, grants that the manifest does not allow, and contradictory fields.
 func (b *Broker) checkSetting(from string, q subjects.SessionConfig) *subjects.Fault {
 	bad := func(format string, a ...any) *subjects.Fault {
 		return subjects.Faultf(subjects.CodeMalformed, format, a...)
 	}
 	if !slices.Contains(subjects.UserAccounts, from) {
-		return subjects.Faultf(subjects.CodeDenied, "only the user sets what holds for a session")
+		return subjects.Faultf(subjects.CodeDenied, "only the user may change the settings of a session")
 	}
 	if subjects.CheckToken(q.SessionID) != nil {
-		return bad("session_id must name a session: letters, digits, - and _")
+		return bad("invalid session_id: use letters, digits, - and _ only")
 	}
 	if q.QueryID != "" && subjects.CheckToken(q.QueryID) != nil {
-		return bad("query_id may hold letters, digits, - and _ only")
+		return bad("invalid query_id: use letters, digits, - and _ only")
 	}
 	nothing := q.Override == "" && len(q.Disable)+len(q.Grant) == 0
 	if q.Show {
 		if !nothing || q.Once {
-			return bad("show changes nothing; leave the rest out")
+			return bad("show changes nothing; leave the other fields out")
 		}
 		return nil
 	}
 	switch {
 	case nothing:
-		return bad("nothing to set; give override, disable or grant, or show to see what holds")
+		return bad("nothing to set; give override, disable or grant, or use show to see the settings")
 	case q.QueryID != "" && !q.Once:
-		return bad("query_id says which message a setting is for; set once too")
+		return bad("query_id needs once: it names the message of a one-message setting")
 	case q.Once && q.Override == subjects.OverrideNone && len(q.Disable)+len(q.Grant) == 0:
-		return bad("for one message there is nothing to take back; leave once out to remove what holds for the session")
+		return bad("override none cannot be set once; leave once out to clear the settings of the session")
 	case q.Override != "" && !slices.Contains(policy.Levels, q.Override):
-		return bad("there is no override %q; choose from %s", text.OneLine(q.Override, 40), strings.Join(policy.Levels, ", "))
+		return bad("unknown override %q; use one of %s", text.OneLine(q.Override, 40), strings.Join(policy.Levels, ", "))
 	case len(q.Disable) > maxNames || len(q.Grant) > maxNames:
-		return bad("at most %d tools may be disabled, and as many grants given", maxNames)
+		return bad("too many names: at most %d disabled tools and as many grants", maxNames)
 	}
 	for _, tool := range q.Disable {
 		if subjects.CheckToken(tool) != nil {
-			return bad("%q is not the name of a tool; name each one to disable", text.OneLine(tool, 60))
+			return bad("invalid tool name %q; list each tool to disable", text.OneLine(tool, 60))
 		}
 	}
 	m := b.rules.Load().Manifest
@@ -133,7 +134,8 @@ func (b *Broker) checkSetting(from string, q subjects.SessionConfig) *subjects.F
 	return nil
 }
 
-// storeSetting writes what was asked for, and returns all that holds then.
+// storeSetting stores a checked setting and returns everything set for the session. Without a valid permit nothing is
+// written. The caller's deadline does not interrupt the write.
 func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permit, q subjects.SessionConfig) (sessionSetting, error) {
 	if err := p.Check(); err != nil {
 		return sessionSetting{}, err
@@ -168,11 +170,12 @@ func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permi
 	return sessionSetting{}, errWriteConflict
 }
 
-// claimOverride is what the user set, as it holds for a message of a session. A setting for the next message is tied to that
-// message here, before anything is decided by it. An error means that nobody knows what holds: the call is refused.
+// claimOverride returns the overrides that apply to a message of a session. A once setting for the next message is
+// bound to that message by compare-and-set before any decision depends on it. An error means that the overrides are
+// unknown: the caller must deny.
 func (b *Broker) claimOverride(ctx context.Context, out actor.Out, session, query string) (policy.Override, error) {
 	if session == "" {
-		return policy.Override{}, nil // nobody can have set anything
+		return policy.Override{}, nil
 	}
 	for range maxWriteAttempts {
 		s, rev, err := readSetting(ctx, out, session)
@@ -200,7 +203,7 @@ func (b *Broker) claimOverride(ctx context.Context, out actor.Out, session, quer
 	return policy.Override{}, errWriteConflict
 }
 
-// peekOverride is [Broker.claimOverride] for a call that is not made: a setting for the next message stays free.
+// peekOverride is [Broker.claimOverride] for a dry run: it does not bind a once setting.
 func (b *Broker) peekOverride(ctx context.Context, out actor.Out, session, query string) (policy.Override, error) {
 	if session == "" {
 		return policy.Override{}, nil
@@ -215,8 +218,8 @@ func (b *Broker) peekOverride(ctx context.Context, out actor.Out, session, query
 	return s.overrideFor(query), nil
 }
 
-// nextMessage is the message that came first after one of a session, as the router stored it; "" when none came yet. In a
-// session whose messages do not go through the router it is the one at hand.
+// nextMessage is the id of the first message of a session after sequence after, as the router stored it, "" when there
+// is none yet. In a session without stored messages it is query.
 func nextMessage(ctx context.Context, out actor.Out, session, query string, after uint64) (string, error) {
 	q, _, found, err := readTurn(ctx, out, map[string]any{"seq": after + 1, "next_by_subj": "turn.*." + session})
 	switch {
@@ -230,7 +233,8 @@ func nextMessage(ctx context.Context, out actor.Out, session, query string, afte
 	return query, nil
 }
 
-// overrideFor is what holds for a message. What is disabled for the session stays so for every message of it.
+// overrideFor returns the overrides that apply to a message. Tools disabled for the session stay disabled in every
+// message.
 func (s sessionSetting) overrideFor(query string) policy.Override {
 	o := policy.Override{Level: s.All.Level, Disable: slices.Clone(s.All.Disable), Grant: slices.Clone(s.All.Grant)}
 	if s.Once != nil && query != "" && s.Once.Query == query {
@@ -239,7 +243,7 @@ func (s sessionSetting) overrideFor(query string) policy.Override {
 	return o
 }
 
-// mergeInto is a setting for one message on top of the session's.
+// mergeInto adds a once setting to the overrides of the session: its level replaces theirs, its lists are added.
 func (s onceSetting) mergeInto(o policy.Override) policy.Override {
 	if s.Set.Level != "" {
 		o.Level = s.Set.Level
@@ -248,7 +252,7 @@ func (s onceSetting) mergeInto(o policy.Override) policy.Override {
 	return o
 }
 
-// describe is what holds for a message, for the user; for the next one when none is named.
+// describe returns what is set for a message in the form that the user reads; for the next message when query is "".
 func (s sessionSetting) describe(session, query string) subjects.SessionConfig {
 	o := s.overrideFor(query)
 	c := subjects.SessionConfig{SessionID: session}
@@ -263,10 +267,10 @@ func (s sessionSetting) describe(session, query string) subjects.SessionConfig {
 	return c
 }
 
-// sortUnique are what was listed, each once, in order.
+// sortUnique returns the distinct names in order.
 func sortUnique(in []string) []string { return slices.Compact(slices.Sorted(slices.Values(in))) }
 
-// summarizeConfig says what is set in the few words that the audit keeps. The hash of the whole stands beside it.
+// summarizeConfig returns a setting in at most 200 bytes for the audit record, next to the hash of the whole request.
 func summarizeConfig(q subjects.SessionConfig) string {
 	words := []string{"override=" + q.Override}
 	if q.Override == "" {
@@ -293,7 +297,7 @@ func readSetting(ctx context.Context, out actor.Out, session string) (s sessionS
 		err = actor.DecodeStrict(data, &s)
 	}
 	if err != nil {
-		return sessionSetting{}, 0, fmt.Errorf("reading what is set for a session: %w", err)
+		return sessionSetting{}, 0, fmt.Errorf("reading session config: %w", err)
 	}
 	return s, rev, nil
 }
@@ -304,7 +308,7 @@ func writeSetting(ctx context.Context, out actor.Out, session string, s sessionS
 		return err
 	}
 	if _, err = out.Store("session_config").Put(ctx, session, data, rev); err != nil {
-		return fmt.Errorf("writing what is set for a session: %w", err)
+		return fmt.Errorf("writing session config: %w", err)
 	}
 	return nil
 }

@@ -16,14 +16,14 @@ import (
 	"conclave/subjects"
 )
 
-// errNoModel means that no model is to be asked.
-var errNoModel = errors.New("no model is to be asked")
+// errNoModel means that no model is configured, or that only the built-in demo model is available.
+var errNoModel = errors.New("no model available")
 
-// minTools are given even when the model names fewer.
+// minTools is the least number of tools, also when the model names fewer.
 const minTools = 2
 
-// rankByModel lets a small model choose. It sees the task and one short line per tool, about a hundred tokens, and can
-// do no more than name tools that the caller may use anyway.
+// rankByModel lets a small model choose at most most tools, and fills up to minTools by words. The model sees the task
+// and one short line per tool, about a hundred tokens, and can only name tools that the caller may use anyway.
 func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, tools, rare []subjects.ToolSchema, most int) ([]subjects.ToolSchema, error) {
 	if b.cfg.ModelTimeout <= 0 {
 		return nil, errNoModel
@@ -60,7 +60,7 @@ func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, to
 	for _, name := range reply.Tools {
 		add(name)
 	}
-	for _, t := range rankByWords(task, tools, most) { // too few to work with: the next best by words
+	for _, t := range rankByWords(task, tools, most) {
 		if len(picked) >= min(minTools, most) {
 			break
 		}
@@ -69,9 +69,10 @@ func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, to
 	return picked, nil
 }
 
-// askJSON asks a model without tools for one JSON object. The built-in demo model is no model: it chooses nothing.
+// askJSON requests one JSON object from a model without tools and decodes it into into. predict bounds the tokens of
+// the reply; limit is cut to half of the caller's remaining time. The built-in demo model gives errNoModel.
 func (b *Broker) askJSON(ctx context.Context, out actor.Out, role, prompt string, format json.RawMessage, predict int, limit time.Duration, into any) error {
-	if end, ok := ctx.Deadline(); ok { // the caller waits for tools, and words can be compared too
+	if end, ok := ctx.Deadline(); ok { // leave time for the fallback
 		limit = min(limit, end.Sub(out.Now())/2)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -89,7 +90,7 @@ func (b *Broker) askJSON(ctx context.Context, out actor.Out, role, prompt string
 		return errNoModel
 	}
 	if err := json.Unmarshal([]byte(reply.Content), into); err != nil {
-		return fmt.Errorf("the model did not answer in the form it was asked for: %w", err)
+		return fmt.Errorf("decoding the model's reply: %w", err)
 	}
 	return nil
 }

@@ -143,7 +143,7 @@ func TestRankTimeoutFallsBackToWords(t *testing.T) {
 	if err != nil || len(got) != defaultTools || !slices.Contains(got, "save_memory") {
 		t.Errorf("%q, %v", got, err)
 	}
-	if n := h.rec.Logged(); len(n) != 1 || !strings.Contains(n[0].Error(), "words are compared instead") {
+	if n := h.rec.Logged(); len(n) != 1 || !strings.Contains(n[0].Error(), "ranking by words instead") {
 		t.Errorf("noted %v", n)
 	}
 }

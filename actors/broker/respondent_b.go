@@ -9,56 +9,56 @@ import (
 	"conclave/subjects"
 )
 
-// Respondent B answers what another answers too, and nobody sees it. Whatever it does would be done twice, or asked about
-// twice, so it may only look up what is here, and it leaves no trace in the session of the user: what it reads is not
-// written down there, and need not be, since it can send nothing anywhere; the user is never asked in its name; and what
-// the user allows for the session is not meant for it.
+// Respondent B answers the same query as the generator, for comparison only. Its side effects would happen twice, so it may
+// only read local data, and it leaves no trace in the user's session: its results are not recorded in the flow, which is
+// safe because it has no egress; the user is never asked for approval on its behalf; and grants do not apply to it.
 
-// isRespondentB reports whether respondent B asks, or an agent below it.
+// isRespondentB reports whether the caller is respondent B or an agent below it.
 func isRespondentB(c subjects.Caller) bool { return c.Account == subjects.RespondentB }
 
-// Layer and rules of what is refused to respondent B, whatever the manifest gives it.
+// Layer and rules of denials for respondent B, whatever the manifest allows.
 const (
 	layerRespondentB = "respondent_b"
-	ruleSideEffects  = "acts"     // it leaves something behind
-	ruleNoApproval   = "no_asker" // the user would have to be asked
+	ruleSideEffects  = "acts"     // the tool has side effects
+	ruleNoApproval   = "no_asker" // the call needs approval
 )
 
-// hasSideEffects reports whether a tool leaves something behind, be it in memory or with somebody else: a search tells what is looked
-// for.
+// hasSideEffects reports whether a tool changes something, here, in memory or outside. Egress counts: a search query
+// discloses what is looked for.
 func hasSideEffects(t policy.Tool) bool {
 	return !isRepeatable(t) || t.Has(policy.Remember) || t.Has(policy.Egress) || t.Has(policy.Fetch)
 }
 
-// denialFault is a denial as the caller gets it.
+// denialFault returns a denial as a fault.
 func denialFault(d *subjects.Denial) *subjects.Fault {
 	return &subjects.Fault{Code: subjects.CodeDenied, Text: d.Reason, Denial: d}
 }
 
-// denyRespondentB is why a call of respondent B is refused before any layer looks at it, nil when it is not.
+// denyRespondentB denies a call of respondent B whose tool has side effects, before any layer decides. It returns nil
+// for every other call.
 func denyRespondentB(c policy.Call) *subjects.Denial {
 	if !isRespondentB(c.Caller) || !hasSideEffects(c.Tool) {
 		return nil
 	}
 	return &subjects.Denial{
 		Layer: layerRespondentB, Rule: ruleSideEffects,
-		Reason: fmt.Sprintf("%s answers for comparison only, and %s leaves something behind, here or elsewhere", c.Caller.ID(), c.Tool.Name),
+		Reason: fmt.Sprintf("%s answers for comparison only, and %s has side effects", c.Caller.ID(), c.Tool.Name),
 	}
 }
 
-// denyRespondentBApproval is why a call of respondent B is refused that the user would have to agree to, nil when somebody else calls.
+// denyRespondentBApproval denies a call of respondent B that needs approval. It returns nil for other callers.
 func denyRespondentBApproval(c policy.Call) *subjects.Denial {
 	if !isRespondentB(c.Caller) {
 		return nil
 	}
 	return &subjects.Denial{
 		Layer: layerRespondentB, Rule: ruleNoApproval,
-		Reason: fmt.Sprintf("%s answers for comparison only, and the user is not asked about %s for that", c.Caller.ID(), c.Tool.Name),
+		Reason: fmt.Sprintf("%s answers for comparison only, and %s needs approval", c.Caller.ID(), c.Tool.Name),
 	}
 }
 
-// callerOverride is what the user set for a session, as it holds for a caller. For respondent B it takes away and gives
-// nothing, and a setting for the next message is not used up by it. With dry it is not used up by anybody.
+// callerOverride returns the overrides that apply to a caller's message. For respondent B only disabled tools apply,
+// and a once setting is not claimed. With dry it is never claimed.
 func (b *Broker) callerOverride(ctx context.Context, out actor.Out, caller subjects.Caller, session, query string, dry bool) (policy.Override, error) {
 	switch {
 	case isRespondentB(caller):

@@ -18,8 +18,10 @@ import (
 	"conclave/subjects"
 )
 
-// processResult makes a result fit to be given out: secrets taken out, signs of injection noted, labelled, written down as part
-// of the session, parked when it is large, and framed when strangers could have written it. Nothing is dropped silently.
+// processResult prepares a tool's result for the caller: it redacts secrets, scans for injection, labels the result,
+// records it in the session's flow, distills it for callers that must not see untrusted content, parks what is too
+// large, and frames untrusted content. A result that cannot be recorded or parked is withheld with an error; nothing
+// is dropped silently.
 func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
 	if res.Error != nil {
 		return b.processFault(ctx, out, c, k, res)
@@ -40,7 +42,7 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 	if c.session != "" && !c.respondentB && !isHarmless(k.Tool) {
 		if err := b.recordFlow(ctx, out, c.session, r); err != nil {
 			out.LogError(err)
-			return withholdResult(res, "what %s returned could not be written down as part of the session, so it is withheld", c.tool)
+			return withholdResult(res, "the result of %s could not be recorded in the session, so it is withheld", c.tool)
 		}
 	}
 	shown := whole
@@ -54,16 +56,16 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 	var err error
 	if shown, res.Parked, err = b.parkResult(ctx, out, c, shown); err != nil {
 		out.LogError(err)
-		return withholdResult(res, "what %s returned is too large to be shown and could not be kept, so it is withheld", c.tool)
+		return withholdResult(res, "the result of %s is too large and could not be parked, so it is withheld", c.tool)
 	}
 	res.Result = shown
-	if labels.Trust == subjects.Untrusted && !c.fromUser { // no model reads what the user asked for
+	if labels.Trust == subjects.Untrusted && !c.fromUser { // no model reads the result of the user's own call
 		res.Result = firewall.Frame(shown, b.frameNonce(c, shown), scan)
 	}
 	return res
 }
 
-// filterTokens are the ids that may be shown as such.
+// filterTokens returns the ids that are tokens, at most maxRecalls.
 func filterTokens(ids []string) (out []string) {
 	for _, id := range ids {
 		if len(out) < maxRecalls && subjects.CheckToken(id) == nil {
@@ -73,25 +75,26 @@ func filterTokens(ids []string) (out []string) {
 	return out
 }
 
-// maxRecalls bounds how many memories one result names.
+// maxRecalls bounds the memory ids in one result.
 const maxRecalls = 100
 
-// frameNonce is what only the frame around one text carries. It is a keyed hash of the text, so nobody can know it and no text
-// can hold its own; and the same text twice is framed alike, so that whoever looks for repetitions finds them.
+// frameNonce returns the nonce of the frame around a text. It is a keyed hash of the text: unpredictable, so no text
+// can contain its own nonce, and equal for equal texts, so that repeated results are recognized.
 func (b *Broker) frameNonce(c call, text string) string {
 	sum := sha256.Sum256([]byte(b.hash.Hash([]byte("frame " + c.session + " " + text))))
 	return hex.EncodeToString(sum[:8])
 }
 
-// processFault treats what a tool said instead of a result: a stranger may have written that too. It stands in no frame, so
-// what looks like an order is not passed on.
+// processFault prepares a tool's error for the caller. The text may be untrusted content and has no frame: it is
+// redacted, recorded in the session's flow, withheld when it looks like instructions, and shortened for callers that
+// only see findings. The user's own calls get it whole.
 func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
 	res.Error.Text, _ = firewall.Redact(res.Error.Text)
 	if res.Error.Code != subjects.CodeTool || isHarmless(k.Tool) {
 		return res
 	}
 	r := policy.Result{Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Text: res.Error.Text, Flags: listTechniques(firewall.Scan(res.Error.Text)), Time: out.Now().UTC()}
-	if k.Graded { // why it failed is in its own words
+	if k.Graded { // a graded tool's error is its own text
 		r.Declared = &subjects.Labels{Trust: subjects.Trusted}
 	}
 	labels := r.Labels()
@@ -109,18 +112,18 @@ func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Know
 	switch {
 	case c.fromUser:
 	case len(r.Flags) > 0:
-		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed, and what it said about that looks like instructions, so it is withheld", c.tool)
+		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed, and its error text looks like instructions, so it is withheld", c.tool)
 	case c.mode == subjects.ModeStructured:
 		res.Error.Text = text.OneLine(res.Error.Text, maxStructuredFault)
 	}
 	return res
 }
 
-// maxStructuredFault bounds what an agent is told of a failure that never sees what strangers wrote: enough for a status.
+// maxStructuredFault bounds the error text for a caller that only sees findings, in bytes: enough for a status.
 const maxStructuredFault = 200
 
-// filterLinks are the addresses that a search lists, as they are. No other tool lists any; what is no address, or carries a
-// secret, is left out.
+// filterLinks returns the links of a search tool's result that are plain http or https URLs without secrets. Other
+// tools have no links.
 func filterLinks(t policy.Tool, links []string) (out []string) {
 	if t.Query == "" {
 		return nil
@@ -136,17 +139,17 @@ func filterLinks(t policy.Tool, links []string) (out []string) {
 	return out
 }
 
-// maxLink bounds an address.
+// maxLink bounds a URL.
 const maxLink = 2000
 
-// withholdResult is a result that nobody gets.
+// withholdResult replaces the content of a result by an unrecorded fault.
 func withholdResult(res subjects.ToolResult, format string, a ...any) subjects.ToolResult {
 	res.Result, res.Links, res.Parked = "", nil, nil
 	res.Error = subjects.Faultf(subjects.CodeUnrecorded, format, a...)
 	return res
 }
 
-// listTechniques are the names of what was found, each once.
+// listTechniques returns the distinct techniques of a flagged report, nil when nothing is flagged.
 func listTechniques(r firewall.Report) (out []string) {
 	if !r.Flagged {
 		return nil
@@ -159,7 +162,7 @@ func listTechniques(r firewall.Report) (out []string) {
 	return out
 }
 
-// requestedURL is the address that a tool was asked to fetch, "" when it fetches none.
+// requestedURL returns the URL that the tool was asked to fetch, "" when it fetches none.
 func requestedURL(t policy.Tool, args json.RawMessage) string {
 	if t.URL == "" {
 		return ""
@@ -172,13 +175,14 @@ func requestedURL(t policy.Tool, args json.RawMessage) string {
 	return address
 }
 
-// parkID names a text by a keyed hash of it: nobody can guess it, and the same text has the same.
+// parkID names a parked text by a keyed hash: unpredictable, and equal for equal texts of a session.
 func (b *Broker) parkID(c call, text string) string {
 	sum := sha256.Sum256([]byte(b.hash.Hash([]byte("park " + c.session + " " + text))))
 	return hex.EncodeToString(sum[:16])
 }
 
-// parkResult keeps a large text whole and returns the beginning of it, with where the rest is.
+// parkResult stores a text over [Config].ShowResult whole in the bucket parked, and returns its beginning with a note
+// and where the rest is. A shorter text is returned as it is, with nil.
 func (b *Broker) parkResult(ctx context.Context, out actor.Out, c call, whole string) (string, *subjects.Parked, error) {
 	most := b.cfg.ShowResult
 	if most <= 0 {
@@ -190,7 +194,7 @@ func (b *Broker) parkResult(ctx context.Context, out actor.Out, c call, whole st
 	id := b.parkID(c, whole)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
-	// The same text twice is kept once.
+	// Equal texts share one entry.
 	if _, err := out.Store("parked").Put(ctx, id, []byte(whole), 0); err != nil && !errors.Is(err, actor.ErrChanged) {
 		return "", nil, fmt.Errorf("parking a result of %s: %w", c.tool, err)
 	}

@@ -301,8 +301,8 @@ func TestToolFaultsAreFiltered(t *testing.T) {
 		{name: "a short excuse for a spawned agent", who: "child", tool: "web_fetch", excuse: "fetch failed: 404", tainted: true, labelled: true},
 		{name: "the user reads what was said", who: "operator", tool: "web_fetch", excuse: order, tainted: true, labelled: true},
 
-		{name: "trick: an excuse that gives orders", who: "generator", tool: "web_fetch", excuse: order, want: "web_fetch failed, and what it said about that looks like instructions, so it is withheld", tainted: true, labelled: true},
-		{name: "trick: orders out of memory", who: "generator", tool: "search_memory", excuse: order, want: "search_memory failed, and what it said about that looks like instructions, so it is withheld", tainted: true, labelled: true},
+		{name: "trick: an excuse that gives orders", who: "generator", tool: "web_fetch", excuse: order, want: "web_fetch failed, and its error text looks like instructions, so it is withheld", tainted: true, labelled: true},
+		{name: "trick: orders out of memory", who: "generator", tool: "search_memory", excuse: order, want: "search_memory failed, and its error text looks like instructions, so it is withheld", tainted: true, labelled: true},
 		{name: "trick: a page told as an excuse to one that never sees pages", who: "child", tool: "web_fetch", excuse: long, want: long[:maxStructuredFault] + "...", tainted: true, labelled: true},
 		{name: "trick: a page of many lines", who: "child", tool: "web_fetch", excuse: "a\nb\nc", want: "a b c", tainted: true, labelled: true},
 	} {

@@ -16,40 +16,40 @@ import (
 	"conclave/subjects"
 )
 
-// A remembered answer is a rule: the same type of agent, the same tool, the same question, to the same places. It holds
-// until the user revokes it, and there are never more of them than the user can see in the list.
+// An approval that is remembered becomes rules, one for each question: agent type, tool, layer and rule, and sinks. A rule
+// is active until the user revokes it or its session rule TTL passes. Active rules never outgrow the list the user sees.
 
 const (
-	// maxListed bounds a list of questions.
+	// maxListed bounds the approvals in a list.
 	maxListed = 200
-	// maxRules bounds the rules that hold. An answer beyond them holds once.
+	// maxRules bounds the active rules. An approval beyond them holds for its call only.
 	maxRules = 200
-	// maxListBytes bounds the questions of a list, whose arguments may be long, and maxRuleBytes all rules: together they
+	// maxListBytes bounds the approvals in a list, whose arguments may be long, and maxRuleBytes all rules: together they
 	// fit into one message.
 	maxListBytes, maxRuleBytes = 512 << 10, 192 << 10
-	// sessionRuleTTL is how long a rule for a session holds: as long as what is known of the session.
+	// sessionRuleTTL is how long a rule for a session is active: as long as the session's records are kept.
 	sessionRuleTTL = 90 * 24 * time.Hour
-	// listTimeout is how long a list may take.
+	// listTimeout bounds a list request.
 	listTimeout = 20 * time.Second
-	// readConcurrency read a bucket at once.
+	// readConcurrency is how many keys of a bucket are read at once.
 	readConcurrency = 16
 )
 
-// storedRule is what the bucket keeps of a remembered answer. One that was revoked stays there as such: the bucket forgets
-// nothing.
+// storedRule is a rule in the bucket. A revoked one stays there: the bucket has no deletes.
 type storedRule struct {
 	subjects.ApprovalRule
 	Revoked   time.Time `json:"revoked,omitzero"`
 	RevokedBy string    `json:"revoked_by,omitempty"`
 }
 
-// isActive reports whether the rule is in force.
+// isActive reports whether the rule applies at now: it is not revoked, and its session rule TTL has not passed.
 func (r storedRule) isActive(now time.Time) bool {
 	return r.ID != "" && r.Revoked.IsZero() && (r.Session == "" || now.Sub(r.Made) < sessionRuleTTL)
 }
 
-// covers reports whether the rule answers a question about a call: every place that the question names was named before.
-// A question that names none is never covered.
+// covers reports whether the rule approves question q about c: type, tool, layer and rule are equal, and the rule has
+// every sink of q. A question without sinks, a caller without a type, and a call in another session than the rule's
+// are never covered.
 func (r storedRule) covers(c call, q policy.Question) bool {
 	if r.Type != c.typ || r.Tool != c.tool || r.Rule != ruleName(q.Layer, q.Rule) || c.typ == "" || len(q.Sinks) == 0 {
 		return false
@@ -60,7 +60,7 @@ func (r storedRule) covers(c call, q policy.Question) bool {
 	return !slices.ContainsFunc(q.Sinks, func(s string) bool { return !slices.Contains(r.Sinks, s) })
 }
 
-// findUncovered are the questions that no remembered answer covers.
+// findUncovered returns the questions that no active rule covers.
 func (b *Broker) findUncovered(ctx context.Context, out actor.Out, c call, asks []policy.Question) ([]policy.Question, error) {
 	if c.typ == "" || subjects.CheckToken(c.typ) != nil || !slices.ContainsFunc(asks, func(q policy.Question) bool { return len(q.Sinks) > 0 }) {
 		return asks, nil
@@ -78,7 +78,8 @@ func (b *Broker) findUncovered(ctx context.Context, out actor.Out, c call, asks 
 	return open, nil
 }
 
-// loadRules reads the rules that hold, all of them or those of a type and tool. One that cannot be read covers nothing.
+// loadRules reads the active rules whose keys begin with prefix; "" is all. A corrupt rule is logged and covers
+// nothing.
 func loadRules(ctx context.Context, out actor.Out, prefix string) ([]storedRule, error) {
 	store := out.Store(bucketRules)
 	keys, err := store.Keys(ctx, prefix)
@@ -92,8 +93,8 @@ func loadRules(ctx context.Context, out actor.Out, prefix string) ([]storedRule,
 	return slices.DeleteFunc(all, func(r storedRule) bool { return !r.isActive(out.Now()) }), err
 }
 
-// readKeys reads many keys, several at once. What went away in between is left out; what cannot be read is noted, and
-// does not hide the rest.
+// readKeys reads many keys concurrently. A key that was deleted meanwhile is left out, a corrupt value is passed to
+// logErr and left out, and any other error fails the whole read.
 func readKeys[T any](ctx context.Context, keys []string, read func(key string) (T, error), logErr func(error)) ([]T, error) {
 	values, errs := make([]T, len(keys)), make([]error, len(keys))
 	next := make(chan int)
@@ -125,10 +126,11 @@ func readKeys[T any](ctx context.Context, keys []string, read func(key string) (
 	return found, ctx.Err()
 }
 
-// errCorrupt means that what is stored is not what it should be.
-var errCorrupt = errors.New("what is stored cannot be read")
+// errCorrupt means that a stored value cannot be decoded or belongs to another key.
+var errCorrupt = errors.New("corrupt value")
 
-// readRule reads one. The key says for whom it is: type, tool and id.
+// readRule reads one rule. The key is the authority on type, tool and id: a rule whose value says otherwise is
+// errCorrupt.
 func readRule(ctx context.Context, s actor.Store, key string) (r storedRule, rev uint64, err error) {
 	data, rev, err := s.Get(ctx, key)
 	if err != nil {
@@ -138,7 +140,7 @@ func readRule(ctx context.Context, s actor.Store, key string) (r storedRule, rev
 		return storedRule{}, 0, fmt.Errorf("rule %s: %w: %w", key, errCorrupt, err)
 	}
 	if key != r.key() {
-		return storedRule{}, 0, fmt.Errorf("rule %s: %w: it is for somebody else", key, errCorrupt)
+		return storedRule{}, 0, fmt.Errorf("rule %s: %w: it belongs to another key", key, errCorrupt)
 	}
 	return r, rev, nil
 }
@@ -154,7 +156,9 @@ func putRule(ctx context.Context, s actor.Store, r storedRule, rev uint64) error
 	return err
 }
 
-// rememberFor is how long a yes can be remembered, at most as long as the user wants: "" is for this call alone.
+// rememberFor returns the level at which an approval can be remembered: wanted, or "" for this call only. It is ""
+// when a question has no sinks, the caller has no type, there is no session for a session rule, or the rules would
+// exceed maxRules or maxRuleBytes.
 func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q storedApproval, wanted string) string {
 	switch {
 	case wanted == "", !q.isRememberable(), subjects.CheckToken(q.Type) != nil:
@@ -173,7 +177,7 @@ func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q storedApprova
 	for _, r := range rules {
 		size += len(r.Session) + len(r.Type) + len(r.Tool) + len(r.Rule) + 256
 		for _, s := range r.Sinks {
-			size += 2*len(s) + 16 // as JSON writes it
+			size += 2*len(s) + 16 // upper bound of the JSON encoding
 		}
 	}
 	if size > maxRuleBytes {
@@ -182,7 +186,7 @@ func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q storedApprova
 	return wanted
 }
 
-// storeRules writes the rules of an answer that was given: one for each thing that was asked.
+// storeRules stores the rules of a decided approval, one for each question.
 func (b *Broker) storeRules(ctx context.Context, out actor.Out, q storedApproval) error {
 	for _, r := range q.newRules(q.Remember, q.By) {
 		r.ID, r.Made = out.NewID(), q.Decided
@@ -193,7 +197,7 @@ func (b *Broker) storeRules(ctx context.Context, out actor.Out, q storedApproval
 	return nil
 }
 
-// newRules are what a yes to the question would make, without their names.
+// newRules returns the rules that an approval makes at a level, without ids. by is the account that decided.
 func (q storedApproval) newRules(level, by string) (out []subjects.ApprovalRule) {
 	session := ""
 	if level == subjects.RememberSession {
@@ -205,14 +209,14 @@ func (q storedApproval) newRules(level, by string) (out []subjects.ApprovalRule)
 	return out
 }
 
-// onListApprovals lists what waits for an answer, newest first, and the rules. A question whose time is over is shown as
-// expired, also when nobody was there to write that down.
+// onListApprovals lists pending approvals, or all, newest first, and every active rule. A pending approval past its
+// expiry is listed as expired, also when no broker has stored that. It denies every account but the user's.
 func (b *Broker) onListApprovals(ctx context.Context, in actor.Msg[subjects.ApprovalQuery], out actor.Out) (subjects.ApprovalList, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	list := subjects.ApprovalList{Approvals: []subjects.Approval{}, Rules: []subjects.ApprovalRule{}}
 	if !slices.Contains(subjects.UserAccounts, in.From) {
-		return list, subjects.Faultf(subjects.CodeDenied, "only the user may ask this")
+		return list, subjects.Faultf(subjects.CodeDenied, "only the user may list approvals")
 	}
 	all, err := b.loadApprovals(ctx, out)
 	if err != nil {
@@ -234,13 +238,13 @@ func (b *Broker) onListApprovals(ctx context.Context, in actor.Msg[subjects.Appr
 		return list, listFault(out, err)
 	}
 	slices.SortFunc(rules, func(x, y storedRule) int { return cmp.Or(y.Made.Compare(x.Made), cmp.Compare(x.ID, y.ID)) })
-	for _, r := range rules { // all: what holds can be seen
+	for _, r := range rules { // never cut: the user sees every active rule
 		list.Rules = append(list.Rules, r.ApprovalRule)
 	}
 	return list, nil
 }
 
-// loadApprovals reads every question: those that wait first, then the newest first.
+// loadApprovals reads every approval: the pending ones first, then by time, newest first.
 func (b *Broker) loadApprovals(ctx context.Context, out actor.Out) ([]subjects.Approval, error) {
 	store := out.Store(bucketApprovals)
 	keys, err := store.Keys(ctx, "")
@@ -265,15 +269,17 @@ func (b *Broker) loadApprovals(ctx context.Context, out actor.Out) ([]subjects.A
 	return all, err
 }
 
+// listFault logs err and returns the fault of a list that cannot be read.
 func listFault(out actor.Out, err error) error {
-	out.LogError(fmt.Errorf("listing questions and rules: %w", err))
-	return subjects.Faultf(subjects.CodeUnavailable, "the questions cannot be read; see conclave doctor")
+	out.LogError(fmt.Errorf("listing approvals and rules: %w", err))
+	return subjects.Faultf(subjects.CodeUnavailable, "approvals cannot be read; see conclave doctor")
 }
 
-// actionRevoke is how the end of a rule stands in the audit.
+// actionRevoke is the action of a revocation in the audit log.
 const actionRevoke = "approval.revoke"
 
-// onRevoke ends a rule. It is put on record first. Done is not OK when there is no such rule.
+// onRevoke revokes a rule, after the revocation is recorded. Done.OK is false when there is no active rule with that
+// id. It denies every account but the user's.
 func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Empty], out actor.Out) (subjects.Done, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: actionRevoke}
 	id, fault := parseUserSubject(in.From, in.Tokens)
@@ -286,7 +292,7 @@ func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Empty], out
 	store := out.Store(bucketRules)
 	unavailable := func(err error) error {
 		out.LogError(fmt.Errorf("revoking a rule: %w", err))
-		return subjects.Faultf(subjects.CodeUnavailable, "the rule could not be revoked and may still hold; see conclave doctor, then try again")
+		return subjects.Faultf(subjects.CodeUnavailable, "the rule could not be revoked and may still be active; see conclave doctor, then try again")
 	}
 	keys, err := store.Keys(ctx, "")
 	if err != nil {
@@ -312,7 +318,7 @@ func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Empty], out
 	_, err = actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (struct{}, error) {
 		begun = true
 		r.Revoked, r.RevokedBy = out.Now(), in.From
-		// Only a revocation changes a rule: whichever was first, the rule is revoked.
+		// Only a revocation changes a rule: after a write conflict the rule is revoked as well.
 		if err := putRule(ctx, store, r, rev); err != nil && !errors.Is(err, actor.ErrChanged) {
 			p.Report(subjects.StatusUnknown, subjects.CodeUnavailable)
 			failed = unavailable(err)

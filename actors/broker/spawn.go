@@ -15,34 +15,34 @@ import (
 	"conclave/subjects"
 )
 
-// Spawned agents stand in the bucket spawns, under their account and path. The entry is written once and never changed:
-// what an agent is was decided when it was made. What it may do is decided at each call, by the rules of then.
+// Spawned agents are stored in the bucket spawns, keyed by account and path. An entry is written once and never changed: it
+// fixes the agent's type, tools and budget. Each call is still decided by the rules in force at that time.
 
-// spawnEntry is an agent in the registry.
+// spawnEntry is an agent in the spawn registry.
 type spawnEntry struct {
 	Type     string          `json:"type"`
-	Narrowed bool            `json:"narrowed,omitempty"` // it has no more than Tools, also when these are none
+	Narrowed bool            `json:"narrowed,omitempty"` // the agent has at most Tools, also when Tools is empty
 	Tools    []string        `json:"tools,omitempty"`
 	Budget   subjects.Budget `json:"budget"`
-	Session  string          `json:"session"` // the only one in which it may act: what went into the session binds it
+	Session  string          `json:"session"` // the only session in which the agent may act: that flow binds it
 	Query    string          `json:"query"`
 	Made     time.Time       `json:"made"`
 }
 
-// bucketSpawns is the bucket's name.
+// bucketSpawns is the bucket of the spawn registry.
 const bucketSpawns = "spawns"
 
-// onSpawn makes a child agent for whoever asks: it decides, stores the decision, enters the child, stores the outcome and
-// answers, in this order.
+// onSpawn spawns an agent below the caller: it decides, stores the decision in the audit log, registers the agent,
+// stores the outcome and replies, in this order. Denials are recorded.
 func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest], out actor.Out) (subjects.SpawnReply, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: "agent.spawn", Session: in.Session, Query: in.Query}
 	caller, err := subjects.ParseAgentSubject("agent.spawn", in.Subject)
 	if err != nil {
-		return subjects.SpawnReply{}, b.refuseSpawn(ctx, out, rec, subjects.StatusRefused, subjects.Faultf(subjects.CodeSubject, "nobody asks for a child like this: %v", err))
+		return subjects.SpawnReply{}, b.refuseSpawn(ctx, out, rec, subjects.StatusRefused, subjects.Faultf(subjects.CodeSubject, "invalid spawn subject: %v", err))
 	}
 	asked, err := json.Marshal(in.Body)
 	if err != nil {
-		return subjects.SpawnReply{}, fmt.Errorf("encoding what was asked for: %w", err)
+		return subjects.SpawnReply{}, fmt.Errorf("encoding a spawn request: %w", err)
 	}
 	rec.AgentID, rec.Lineage, rec.ParamsHash = caller.ID(), caller.Path, b.hash.Hash(asked)
 	e, tools, fault := b.decideSpawn(ctx, out, caller, in, &rec)
@@ -56,28 +56,29 @@ func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest
 	reply, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SpawnReply, error) {
 		if err := b.registerAgent(ctx, out, p, below, e); err != nil {
 			out.LogError(fmt.Errorf("writing %s into the spawn registry: %w", below.ID(), err))
-			return subjects.SpawnReply{}, subjects.Faultf(subjects.CodeUnavailable, "the registry of agents cannot be written, so none was made; see conclave doctor")
+			return subjects.SpawnReply{}, subjects.Faultf(subjects.CodeUnavailable, "the spawn registry cannot be written, so no agent was spawned; see conclave doctor")
 		}
 		return subjects.SpawnReply{Child: name, Tools: tools}, nil
 	})
 	if errors.Is(err, actor.ErrUnrecorded) {
-		return subjects.SpawnReply{}, subjects.Faultf(subjects.CodeUnrecorded, "the audit did not take the outcome, so no agent is given out")
+		return subjects.SpawnReply{}, subjects.Faultf(subjects.CodeUnrecorded, "the outcome could not be recorded in the audit log, so the agent is withheld")
 	}
 	return reply, err
 }
 
-// decideSpawn decides about a child: who it would be, and which tools it would have now. It tells the record the type of the
-// one who asks.
+// decideSpawn decides about a spawn request and returns the registry entry and the tools that the agent has now. It
+// sets the caller's type in rec. It denies a request without session or query, one that the manifest does not allow,
+// and one over the query's spawn limit.
 func (b *Broker) decideSpawn(ctx context.Context, out actor.Out, caller subjects.Caller, in actor.Msg[subjects.SpawnRequest], rec *subjects.AuditRecord) (spawnEntry, []string, *subjects.Fault) {
 	if subjects.CheckToken(in.Session) != nil || subjects.CheckToken(in.Query) != nil {
-		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeMalformed, "an agent belongs to a session and to a question; say for which it is")
+		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeMalformed, "a spawned agent needs a session and a query; set both headers")
 	}
 	m := b.rules.Load().Manifest
 	line, err := b.loadLineage(ctx, out, caller, in.Session)
 	over, err2 := b.callerOverride(ctx, out, caller, in.Session, in.Query, false)
 	if err := errors.Join(err, err2); err != nil {
-		out.LogError(fmt.Errorf("finding out about %s: %w", caller.ID(), err))
-		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeUnavailable, "what is known of the session cannot be read, so no agent was made; see conclave doctor")
+		out.LogError(fmt.Errorf("gathering the facts of %s: %w", caller.ID(), err))
+		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be read, so no agent was spawned; see conclave doctor")
 	}
 	rec.AgentType = m.Accounts[caller.Account]
 	if n := len(caller.Path); n > 0 {
@@ -96,8 +97,8 @@ func (b *Broker) decideSpawn(ctx context.Context, out actor.Out, caller subjects
 		err = b.countSpawn(ctx, out, m, caller.Account, in.Session, in.Query)
 	}
 	if err != nil && !errors.As(err, &fault) {
-		out.LogError(fmt.Errorf("counting the agents of a question: %w", err))
-		fault = subjects.Faultf(subjects.CodeUnavailable, "the agents of this question cannot be counted, so none was made; see conclave doctor")
+		out.LogError(fmt.Errorf("counting the agents of a query: %w", err))
+		fault = subjects.Faultf(subjects.CodeUnavailable, "the agents of this query cannot be counted, so no agent was spawned; see conclave doctor")
 	}
 	if fault != nil {
 		return spawnEntry{}, nil, fault
@@ -116,10 +117,11 @@ func (b *Broker) refuseSpawn(ctx context.Context, out actor.Out, rec subjects.Au
 	return f
 }
 
-// countSpawn counts one more agent for a question, or refuses. It is written down before the agent is there, so that two
-// at once cannot both be the last: one that is then not made after all counts too.
+// countSpawn adds one agent to the query's count, or denies over the limit. The count is stored by compare-and-set
+// before the agent is registered, so that concurrent requests cannot exceed the limit; an agent that is not registered
+// after all counts too.
 func (b *Broker) countSpawn(ctx context.Context, out actor.Out, m policy.Manifest, account, session, query string) error {
-	store, key := out.Store(bucketSpawns), strings.Join([]string{"_query", account, session, query}, ".") // no account begins like this
+	store, key := out.Store(bucketSpawns), strings.Join([]string{"_query", account, session, query}, ".") // no account name begins with _
 	for range maxWriteAttempts {
 		n := 0
 		data, rev, err := store.Get(ctx, key)
@@ -139,7 +141,7 @@ func (b *Broker) countSpawn(ctx context.Context, out actor.Out, m policy.Manifes
 	return errWriteConflict
 }
 
-// registerAgent writes a child into the spawn registry, under a name that is not there yet. The caller's deadline does
+// registerAgent writes a new agent to the spawn registry and fails when its name exists. The caller's deadline does
 // not interrupt the write. Without a valid permit nothing is written.
 func (b *Broker) registerAgent(ctx context.Context, out actor.Out, p *actor.Permit, who subjects.Caller, e spawnEntry) error {
 	if err := p.Check(); err != nil {
@@ -155,14 +157,14 @@ func (b *Broker) registerAgent(ctx context.Context, out actor.Out, p *actor.Perm
 	return err
 }
 
-// loadLineage is the agents of a caller's path as the registry knows them in this session. It ends before the first that the
-// registry does not know, or knows from another session: the lineage layer refuses a line that is shorter than the path.
+// loadLineage returns the registered agents of the caller's path. It stops before the first one that is not registered
+// in this session: the lineage layer denies a lineage shorter than the path.
 func (b *Broker) loadLineage(ctx context.Context, out actor.Out, caller subjects.Caller, session string) ([]policy.SpawnedAgent, error) {
 	line, _, err := b.loadLineageBudgets(ctx, out, caller, session)
 	return line, err
 }
 
-// loadLineageBudgets is [Broker.loadLineage] with the budget of each.
+// loadLineageBudgets is [Broker.loadLineage] with the budget of each agent.
 func (b *Broker) loadLineageBudgets(ctx context.Context, out actor.Out, caller subjects.Caller, session string) ([]policy.SpawnedAgent, []subjects.Budget, error) {
 	var line []policy.SpawnedAgent
 	var budgets []subjects.Budget
@@ -177,7 +179,7 @@ func (b *Broker) loadLineageBudgets(ctx context.Context, out actor.Out, caller s
 			err = actor.DecodeStrict(data, &e)
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("reading the registry of agents: %w", err)
+			return nil, nil, fmt.Errorf("reading the spawn registry: %w", err)
 		}
 		if e.Session != session || session == "" {
 			break

@@ -19,20 +19,20 @@ import (
 	"conclave/subjects"
 )
 
-// Known is what the broker knows of a tool: its facts, and the hash of the only definition it accepts.
+// Known is a tool with its facts and the hash of the only definition that the broker accepts for it.
 type Known struct {
 	policy.Tool
-	Pin    string              // the hash of that definition; an empty one matches nothing
-	schema subjects.ToolSchema // the definition, once the tool is here
+	Pin    string              // [Pin] of that definition; "" matches none
+	schema subjects.ToolSchema // the announced definition
 }
 
-// toolTable is every tool that has announced itself. The facts of the build's own tools are there from the start, but a
-// tool can be called only once it is here.
+// toolTable holds the facts of the build's own tools and every tool that has announced itself. Only an announced tool
+// can be called.
 type toolTable struct {
 	mu         sync.RWMutex
 	build      map[string]Known
 	live       map[string]Known
-	discovered chan struct{} // closed when those that were there before the broker have been looked for
+	discovered chan struct{} // closed when [Broker.Start] has asked every zone for its tools
 }
 
 func newTable(build []Known) *toolTable {
@@ -43,8 +43,8 @@ func newTable(build []Known) *toolTable {
 	return t
 }
 
-// find returns a tool that can be called. Calls come in before the broker has looked around: a tool that it does not
-// know yet is not unknown, so the call waits for the search to end.
+// find returns a tool that can be called. For a tool that is not announced it waits until discovery ends or ctx is
+// done, because calls arrive before the broker knows the running tools.
 func (t *toolTable) find(ctx context.Context, tool string) (Known, bool) {
 	k, ok := t.get(tool)
 	if ok {
@@ -64,23 +64,24 @@ func (t *toolTable) get(tool string) (Known, bool) {
 	return k, ok
 }
 
-// errPinMismatch means that a tool's definition is not the one that was accepted before.
-var errPinMismatch = errors.New("its definition has changed since it was accepted")
+// errPinMismatch means that an announced definition differs from the accepted one.
+var errPinMismatch = errors.New("its definition changed since it was accepted")
 
-// add takes a tool in. zone is what the server says about where it lives.
+// add registers an announced tool. zone is from the subject, which the server enforces. A tool outside the build gets
+// the zero facts, the most restricted ones, and must match the hash in pinned. A tool of another zone is denied; one
+// whose definition does not match is denied and can no longer be called.
 func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k, ours := t.build[s.Name]
 	if !ours {
-		// Nobody has said what it does: the zero facts are the worst ones.
 		k = Known{Tool: policy.Tool{Name: s.Name, Zone: zone}, Pin: pinned}
 	}
 	if k.Zone != zone {
-		return fmt.Errorf("it belongs to %s and was announced from %s", k.Zone, zone)
+		return fmt.Errorf("it belongs to zone %s and was announced from zone %s", k.Zone, zone)
 	}
 	if k.Pin != Pin(s) {
-		// Only the tool itself can announce its name: what stands behind it is no longer what was accepted.
+		// Only the tool's own key can announce its name: the running tool is not the accepted one.
 		delete(t.live, s.Name)
 		return errPinMismatch
 	}
@@ -89,51 +90,52 @@ func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error
 	return nil
 }
 
-// AddTools takes in tools that live in the same process and announce themselves to nobody: those of a simulation. What the
-// broker knows of each is what it was made with; it is called before the broker serves.
+// AddTools registers tools that run in the broker's process and announce nothing, for the simulation. Each must be
+// among the build's tools. It must be called before the broker serves, and instead of [Broker.Start].
 func (b *Broker) AddTools(schemas ...subjects.ToolSchema) error {
 	for _, s := range schemas {
 		k, ok := b.table.build[s.Name]
 		if !ok {
-			return fmt.Errorf("nothing is known of the tool %s", s.Name)
+			return fmt.Errorf("unknown tool %s", s.Name)
 		}
 		if err := b.table.add(k.Zone, s, k.Pin); err != nil {
-			return fmt.Errorf("seating %s: %w", s.Name, err)
+			return fmt.Errorf("adding %s: %w", s.Name, err)
 		}
 	}
 	close(b.table.discovered)
 	return nil
 }
 
-// all returns the tools that can be called, by name.
+// all returns the tools that can be called, ordered by name.
 func (t *toolTable) all() []Known {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.SortedFunc(maps.Values(t.live), func(a, b Known) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// Pin is the hash of a definition: a tool whose words to the model change is another tool. The key of the run at hand is
-// no part of it.
+// Pin is the hash of a definition without its key, which changes with each run. A tool whose description changes has
+// another hash. "" means that s cannot be encoded, and matches no tool.
 func Pin(s subjects.ToolSchema) string {
 	s.Key = ""
 	b, err := json.Marshal(s)
 	if err != nil {
-		return "" // not even JSON: matches no pin
+		return ""
 	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
 
-// onSchema takes in a tool that announces itself.
+// onSchema registers a tool that announces itself.
 func (b *Broker) onSchema(ctx context.Context, in actor.Msg[subjects.ToolSchema], out actor.Out) error {
 	if len(in.Tokens) != 2 {
-		return subjects.Faultf(subjects.CodeSubject, "not an announcement: %s", in.Subject)
+		return subjects.Faultf(subjects.CodeSubject, "invalid announcement subject: %s", in.Subject)
 	}
 	return b.acceptSchema(ctx, out, in.Tokens[0], in.Tokens[1], in.Body)
 }
 
-// acceptSchema checks an announcement and pins a definition that is seen for the first time. name is what the server let the
-// tool say; what the body says must agree with it.
+// acceptSchema checks an announcement and registers the tool. It pins the first definition of a tool outside the
+// build. name and zone are from the subject, which the server enforces: it rejects a body with another name, a tool
+// that the zone does not have, and parameters that are not one JSON object.
 func (b *Broker) acceptSchema(ctx context.Context, out actor.Out, zone, name string, s subjects.ToolSchema) error {
 	switch {
 	case subjects.CheckToken(name) != nil || s.Name != name:
@@ -152,12 +154,13 @@ func (b *Broker) acceptSchema(ctx context.Context, out actor.Out, zone, name str
 		}
 	}
 	if err := b.table.add(zone, s, pin); err != nil {
-		return subjects.Faultf(subjects.CodeDenied, "the tool %s was not taken in: %v", name, err)
+		return subjects.Faultf(subjects.CodeDenied, "tool %s was not registered: %v", name, err)
 	}
 	return nil
 }
 
-// pinSchema returns the hash accepted for a tool of somebody else's: the first one ever seen.
+// pinSchema returns the accepted hash of a tool outside the build. The first definition ever announced is stored and
+// stays the accepted one.
 func pinSchema(ctx context.Context, out actor.Out, zone string, s subjects.ToolSchema) (string, error) {
 	store, key, mine := out.Store("schemas"), zone+"."+s.Name, Pin(s)
 	_, err := store.Put(ctx, key, []byte(mine), 0)
@@ -171,12 +174,13 @@ func pinSchema(ctx context.Context, out actor.Out, zone string, s subjects.ToolS
 	return string(v), err
 }
 
-// discoverTool asks one tool for its definition, by the micro protocol. Only the tool itself may listen to its name there, so
-// the answer is its own. A tool that is not there is no error: it will announce itself.
+// discoverTool requests the definition of one tool through the micro protocol and registers it. Only the tool's own
+// account may serve that subject, so the reply is the tool's own. An unavailable tool, or a definition that is denied
+// or malformed, is no error: the tool stays unknown until it announces itself.
 func (b *Broker) discoverTool(ctx context.Context, out actor.Out, zone, tool string) error {
-	speaker, field := tool, "definition" // a tool of this machine speaks for itself
+	speaker, field := tool, "definition" // each tool of the zone tools is an actor of its own
 	if zone != "tools" {
-		speaker, field = zone, "definition."+tool // the actor for all that it serves
+		speaker, field = zone, "definition."+tool // one actor serves all tools of its zone
 	}
 	service, err := subjects.ToolInfo.With(zone, speaker)
 	if err != nil {
@@ -199,7 +203,7 @@ func (b *Broker) discoverTool(ctx context.Context, out actor.Out, zone, tool str
 	err = b.acceptSchema(ctx, out, zone, tool, s)
 	var fault *subjects.Fault
 	if errors.As(err, &fault) {
-		return nil // refused: it stays unknown until it announces what was accepted
+		return nil
 	}
 	return err
 }
