@@ -14,7 +14,7 @@ import (
 	"conclave/subjects"
 )
 
-// decideApproval is the user's word about a question.
+// decideApproval sends the user's decision about an approval.
 func (h *sessionFixture) decideApproval(t testing.TB, id string, yes bool) {
 	t.Helper()
 	var reply subjects.ApprovalReply
@@ -23,7 +23,7 @@ func (h *sessionFixture) decideApproval(t testing.TB, id string, yes bool) {
 	}
 }
 
-// approveSlowly answers each question with yes, long after it was asked; before each answer something happens.
+// approveSlowly approves each request long after it was published, and calls happens before each decision.
 func (h *sessionFixture) approveSlowly(t testing.TB, happens func(n int)) (asked func() int) {
 	n := 0
 	h.rec.FailPublish = func(subject string) error {
@@ -34,7 +34,7 @@ func (h *sessionFixture) approveSlowly(t testing.TB, happens func(n int)) (asked
 		n++
 		h.rec.Time = h.rec.Time.Add(30 * time.Second)
 		happens(n)
-		h.decideApproval(t, id, true) // the question is written down already
+		h.decideApproval(t, id, true) // the approval is stored already
 		return nil
 	}
 	return func() int { return n }
@@ -42,7 +42,7 @@ func (h *sessionFixture) approveSlowly(t testing.TB, happens func(n int)) (asked
 
 func withLongApprovalWait(h *sessionFixture) { h.cfg.ApprovalWait = time.Hour }
 
-// TestLateApprovalIsJudgedAgain: minutes pass until the user answers. What they agreed to runs only if it may by then.
+// TestLateApprovalIsJudgedAgain: a call approved after minutes runs only if the current rules and session allow it.
 func TestLateApprovalIsJudgedAgain(t *testing.T) {
 	t.Parallel()
 	other := func(h *sessionFixture, change func(string) string) {
@@ -61,13 +61,13 @@ func TestLateApprovalIsJudgedAgain(t *testing.T) {
 		asked   int
 	}{
 		{"nothing", func(*sessionFixture, int) {}, "ok", 1},
-		{"the rules no longer give the tool", func(h *sessionFixture, _ int) {
+		{"tool removed from the manifest", func(h *sessionFixture, _ int) {
 			other(h, func(m string) string { return strings.Replace(without(m), "high_risk: [run_shell]", "", 1) })
 		}, "manifest: not_in_set", 1},
-		{"the user disabled it", func(h *sessionFixture, _ int) { h.setConfig(t, subjects.SessionConfig{Disable: []string{"run_shell"}}) }, "override: disabled", 1},
-		{"the rules ask for more, and get it", func(h *sessionFixture, _ int) { other(h, stricter) }, "ok", 2},
-		{"a stranger wrote into the session", func(h *sessionFixture, _ int) { h.taintSession(t, "s1") }, "ok", 2},
-		{"the settings cannot be read any more", func(h *sessionFixture, _ int) {
+		{"tool disabled by the user", func(h *sessionFixture, _ int) { h.setConfig(t, subjects.SessionConfig{Disable: []string{"run_shell"}}) }, "override: disabled", 1},
+		{"rules ask a second question, approved", func(h *sessionFixture, _ int) { other(h, stricter) }, "ok", 2},
+		{"session tainted meanwhile", func(h *sessionFixture, _ int) { h.taintSession(t, "s1") }, "ok", 2},
+		{"settings unreadable", func(h *sessionFixture, _ int) {
 			h.wrap = nil
 			s, rev, err := h.rec.Out().Store("session_config").Get(t.Context(), "s1")
 			if err == nil {
@@ -77,7 +77,7 @@ func TestLateApprovalIsJudgedAgain(t *testing.T) {
 				t.Error(err)
 			}
 		}, subjects.CodeUnavailable, 1},
-		{"trick: the rules ask for more, and refuse while the user thinks about that", func(h *sessionFixture, n int) {
+		{"trick: rules ask a second question and deny before its decision", func(h *sessionFixture, n int) {
 			if n == 1 {
 				other(h, stricter)
 			} else {
@@ -101,7 +101,7 @@ func TestLateApprovalIsJudgedAgain(t *testing.T) {
 	}
 }
 
-// changingQuestionLayer asks something else each time.
+// changingQuestionLayer asks another question at each call.
 type changingQuestionLayer struct{ n *int }
 
 func (changingQuestionLayer) Name() string { return "nosy" }
@@ -111,7 +111,8 @@ func (l changingQuestionLayer) Judge(context.Context, policy.Call) policy.Verdic
 	return policy.Ask(fmt.Sprintf("r%d", *l.n), "may I?")
 }
 
-// TestChangingQuestionsEndInBusy: rules that ask for something else after every yes end in a refusal, not in a run.
+// TestChangingQuestionsEndInBusy: rules that ask a new question after every approval end in a busy fault, not in a
+// run.
 func TestChangingQuestionsEndInBusy(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t, withLongApprovalWait)
@@ -124,7 +125,7 @@ func TestChangingQuestionsEndInBusy(t *testing.T) {
 	}
 }
 
-// TestApprovalAllowsOneRun: also of a tool that changes nothing, when each call of it is asked about.
+// TestApprovalAllowsOneRun: an approval allows one run, also of a harmless tool that always needs approval.
 func TestApprovalAllowsOneRun(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -150,15 +151,15 @@ func TestApprovalAllowsOneRun(t *testing.T) {
 			t.Errorf("%s: %s, %d runs, %d questions", tt.name, outcomeText(res), runs, asked())
 		}
 	}
-	// Another broker knows it too: the yes is not there for another run.
+	// Another broker replays it too: the approval allows no second run.
 	h.start(t, h.rules.Load())
 	if res := h.runTool(t, "generator", "package_install", `{"name":"fish-c1"}`, "c1"); res.Result != "run 1" || runs != 2 {
 		t.Errorf("after a restart: %+v, %d runs", res, runs)
 	}
 }
 
-// TestRepeatedJudgementCountsCallOnce: however often a call is judged, and however long the user thinks, it is one call: the second
-// identical one runs, the third does not, and a budget of one call is enough for one.
+// TestRepeatedJudgementCountsCallOnce: a call counts once, however often it is judged: the second identical call runs,
+// the third is denied, and a budget of one call allows one.
 func TestRepeatedJudgementCountsCallOnce(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t, withLongApprovalWait)
@@ -171,7 +172,7 @@ func TestRepeatedJudgementCountsCallOnce(t *testing.T) {
 	}
 }
 
-// TestUsageWindowFollowsManifest: a manifest that changes while the broker runs changes how long calls count as identical.
+// TestUsageWindowFollowsManifest: a manifest reload changes the window in which calls count as identical.
 func TestUsageWindowFollowsManifest(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -190,7 +191,7 @@ func TestUsageWindowFollowsManifest(t *testing.T) {
 	call("ok")
 }
 
-// TestMonitorOnlyRuleIsLogged: a rule that is only watched passes, and is noted with what it would have said.
+// TestMonitorOnlyRuleIsLogged: a match of a monitor-only rule is logged with its reason and does not deny.
 func TestMonitorOnlyRuleIsLogged(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -218,8 +219,8 @@ func TestMonitorOnlyRuleIsLogged(t *testing.T) {
 	}
 }
 
-// TestCompletedCallIsReplayed: a call that ran to its end is answered as it was, whatever the rules say by now, and counts no second
-// time. It is answered to the one who asked it, in the session in which it was asked.
+// TestCompletedCallIsReplayed: a completed call is replayed whatever the current rules say, is not counted again, and
+// only for the same caller, session and arguments.
 func TestCompletedCallIsReplayed(t *testing.T) {
 	t.Parallel()
 	const args = `{"query":"fish"}`
@@ -227,14 +228,14 @@ func TestCompletedCallIsReplayed(t *testing.T) {
 	for _, s := range []string{"s1", "s2"} {
 		h.addTurn(s, "q1", "search for fish")
 	}
-	h.setResult("web_search", subjects.ToolResult{Result: "fish, by strangers"})
+	h.setResult("web_search", subjects.ToolResult{Result: "fish, untrusted"})
 	first := h.runTool(t, "generator", "web_search", args, "c1")
 	for range 5 {
 		if res := h.runTool(t, "generator", "web_search", args, "c1"); res.Result != first.Result {
 			t.Fatalf("%+v", res)
 		}
 	}
-	for i, want := range []string{"ok", "limits: repeated"} { // the second and the third of their kind
+	for i, want := range []string{"ok", "limits: repeated"} { // the second and third identical call
 		if res := h.runTool(t, "generator", "web_search", args); outcomeText(res) != want {
 			t.Errorf("call %d: %s, want %s", i+2, outcomeText(res), want)
 		}
@@ -249,10 +250,10 @@ func TestCompletedCallIsReplayed(t *testing.T) {
 	}
 	h.rules.Replace(parseRules(t, sessionManifest))
 	for _, tt := range []struct{ name, session, who, args, want string }{
-		{"trick: in a session that has not seen it", "s2", "generator", args, subjects.CodeMalformed},
-		{"trick: in no session", "", "generator", args, "ok"}, // a call of its own, of the user
+		{"trick: in another session", "s2", "generator", args, subjects.CodeMalformed},
+		{"trick: in no session", "", "generator", args, "ok"}, // a call of its own
 		{"trick: with other arguments", "s1", "generator", `{"query":"search fish"}`, subjects.CodeMalformed},
-		{"trick: of another account", "s1", "orchestrator", args, "ok"},
+		{"trick: by another account", "s1", "orchestrator", args, "ok"},
 	} {
 		who := tt.who
 		if tt.session == "" {
@@ -275,9 +276,9 @@ func TestCompletedCallIsReplayed(t *testing.T) {
 	}
 }
 
-// TestNoRunWithoutAuditRecord is the property that no setting lifts: whatever the user set, whoever calls what, and however the
-// audit fails, a tool runs only after a record of just that decision was acknowledged, and nothing of what it says is
-// given out before the record of its outcome was.
+// TestNoRunWithoutAuditRecord is a property: whatever overrides are set, whoever calls which tool and however the
+// audit fails, a tool runs only after the record of its decision was acknowledged, and its result is returned only
+// after the record of its outcome was.
 func TestNoRunWithoutAuditRecord(t *testing.T) {
 	t.Parallel()
 	ran, key := map[string]int{}, newKey(t).Public()
@@ -295,7 +296,7 @@ func TestNoRunWithoutAuditRecord(t *testing.T) {
 	n := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		n++
-		s := fmt.Sprint("s", n) // each time another session, and so another world
+		s := fmt.Sprint("s", n) // a new session each time
 		h.auditErr, h.rec.Time = nil, noon
 		h.addTurn(s, "q1", "run ls, search for fish, save the memory and read https://fish.example/")
 		who := rapid.SampledFrom([]string{"generator", "generator", "orchestrator", "committee", "operator", "child"}).Draw(rt, "who")
@@ -317,7 +318,7 @@ func TestNoRunWithoutAuditRecord(t *testing.T) {
 		h.rec.FailPublish = func(subject string) error {
 			if id, ok := strings.CutPrefix(subject, "event.approval.request."); ok {
 				var reply subjects.ApprovalReply
-				_ = h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: yes}, &reply) // the audit may refuse it
+				_ = h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: yes}, &reply) // the audit may fail
 			}
 			return nil
 		}
@@ -356,7 +357,7 @@ func TestNoRunWithoutAuditRecord(t *testing.T) {
 				rt.Errorf("%s was answered, and its outcome is not on record", tool)
 			}
 			h.recentEvents()
-			h.rec.Time = h.rec.Time.Add(2 * time.Minute) // nobody waits for a run that must have ended
+			h.rec.Time = h.rec.Time.Add(2 * time.Minute) // past the end of every run
 		}
 	})
 	for _, level := range []string{"NONE", "RELAX", "ALL"} {

@@ -22,54 +22,54 @@ func TestApprovalDecision(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		who    string                              // "" = user
-		id     string                              // "" = the question's
-		before func(d *approvalFixture, id string) // happens first
+		id     string                              // "" = of the pending approval
+		before func(d *approvalFixture, id string) // called before the decision
 		body   any
 		want   subjects.ApprovalReply // without the id
 		code   string
-		state  string // of the question afterwards
+		state  string // of the approval afterwards
 		audit  []string
 	}{
-		{name: "yes", body: yes, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user"}, state: "approved", audit: []string{"before allowed once", "after ok once"}},
-		{name: "yes, on the page", who: "gateway", body: yes, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "gateway"}, state: "approved", audit: []string{"before allowed once", "after ok once"}},
-		{name: "no", body: decision{}, want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"}, state: "denied", audit: []string{"before denied once"}},
-		{name: "nothing said is no", body: []byte(`{}`), want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"}, state: "denied", audit: []string{"before denied once"}},
-		{name: "yes, for the session", body: decision{Approve: true, Remember: "session"}, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user", Remember: "session"}, state: "approved", audit: []string{"before allowed session", "after ok session"}},
-		{name: "yes, for good", body: decision{Approve: true, Remember: "always"}, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user", Remember: "always"}, state: "approved", audit: []string{"before allowed always", "after ok always"}},
-		{name: "a no is not remembered", body: decision{Remember: "always"}, want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"}, state: "denied", audit: []string{"before denied once"}},
+		{name: "approve", body: yes, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user"}, state: "approved", audit: []string{"before allowed once", "after ok once"}},
+		{name: "approve on the page", who: "gateway", body: yes, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "gateway"}, state: "approved", audit: []string{"before allowed once", "after ok once"}},
+		{name: "deny", body: decision{}, want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"}, state: "denied", audit: []string{"before denied once"}},
+		{name: "missing approve denies", body: []byte(`{}`), want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"}, state: "denied", audit: []string{"before denied once"}},
+		{name: "approve for the session", body: decision{Approve: true, Remember: "session"}, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user", Remember: "session"}, state: "approved", audit: []string{"before allowed session", "after ok session"}},
+		{name: "approve always", body: decision{Approve: true, Remember: "always"}, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user", Remember: "always"}, state: "approved", audit: []string{"before allowed always", "after ok always"}},
+		{name: "denial is not remembered", body: decision{Remember: "always"}, want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"}, state: "denied", audit: []string{"before denied once"}},
 		{
-			name: "the second answer", before: func(d *approvalFixture, id string) { d.decideAs(t, "gateway", id, decision{}) }, body: yes,
+			name: "second decision", before: func(d *approvalFixture, id string) { d.decideAs(t, "gateway", id, decision{}) }, body: yes,
 			want: subjects.ApprovalReply{State: "denied", By: "gateway"}, state: "denied", audit: []string{"before denied once", "before refused denied"},
 		},
 		{
-			name: "too late", before: func(d *approvalFixture, _ string) { d.rec.Time = noon.Add(5 * time.Minute) }, body: yes,
+			name: "after expiry", before: func(d *approvalFixture, _ string) { d.rec.Time = noon.Add(5 * time.Minute) }, body: yes,
 			want: subjects.ApprovalReply{State: "expired"}, state: "pending", audit: []string{"before refused expired"},
 		},
 		{name: "unknown", id: "0123456789abcdef", body: yes, want: subjects.ApprovalReply{State: "unknown"}, state: "pending", audit: []string{"before refused unknown"}},
 		{
-			name: "more rules than can be listed", before: func(d *approvalFixture, _ string) { d.addRules(t, maxRules) }, body: decision{Approve: true, Remember: "always"},
+			name: "rule limit reached", before: func(d *approvalFixture, _ string) { d.addRules(t, maxRules) }, body: decision{Approve: true, Remember: "always"},
 			want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user"}, state: "approved", audit: []string{"before allowed once", "after ok once"},
 		},
 		{
-			name: "the audit does not take it", before: func(d *approvalFixture, _ string) { d.refuse[subjects.StatusAllowed] = errors.New("full") }, body: yes,
+			name: "audit fails for an approval", before: func(d *approvalFixture, _ string) { d.refuse[subjects.StatusAllowed] = errors.New("full") }, body: yes,
 			code: subjects.CodeNoAudit, state: "pending",
 		},
 		{
-			name: "the audit does not take a no", before: func(d *approvalFixture, _ string) { d.refuse[subjects.StatusDenied] = errors.New("full") }, body: decision{},
+			name: "audit fails for a denial", before: func(d *approvalFixture, _ string) { d.refuse[subjects.StatusDenied] = errors.New("full") }, body: decision{},
 			code: subjects.CodeNoAudit, state: "pending",
 		},
 		{
-			name: "it cannot be written", before: func(d *approvalFixture, _ string) { d.rec.FailStore = errors.New("no stream") }, body: yes,
+			name: "store fails", before: func(d *approvalFixture, _ string) { d.rec.FailStore = errors.New("no stream") }, body: yes,
 			code: subjects.CodeUnavailable, state: "pending", audit: []string{"before allowed once", "after unknown unavailable"},
 		},
-		{name: "trick: remembered for ever", body: decision{Approve: true, Remember: "forever"}, code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
-		{name: "trick: another field", body: []byte(`{"approve":true,"by":"admin"}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
-		{name: "trick: yes and no", body: []byte(`{"approve":false,"approve":true}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
-		{name: "trick: yes in capitals", body: []byte(`{"Approve":true}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
-		{name: "trick: the word for yes", body: []byte(`{"approve":"true"}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
+		{name: "trick: unknown remember level", body: decision{Approve: true, Remember: "forever"}, code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
+		{name: "trick: unknown field", body: []byte(`{"approve":true,"by":"admin"}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
+		{name: "trick: doubled approve", body: []byte(`{"approve":false,"approve":true}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
+		{name: "trick: field in another case", body: []byte(`{"Approve":true}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
+		{name: "trick: approve as a string", body: []byte(`{"approve":"true"}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
 		{name: "trick: no body", body: []byte(``), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
-		{name: "trick: an agent answers", who: "generator", body: yes, code: subjects.CodeDenied, state: "pending", audit: []string{"before refused denied"}},
-		{name: "trick: the broker answers itself", who: "broker", body: yes, code: subjects.CodeDenied, state: "pending", audit: []string{"before refused denied"}},
+		{name: "trick: decision by an agent", who: "generator", body: yes, code: subjects.CodeDenied, state: "pending", audit: []string{"before refused denied"}},
+		{name: "trick: decision by the broker", who: "broker", body: yes, code: subjects.CodeDenied, state: "pending", audit: []string{"before refused denied"}},
 		{name: "trick: an id that is a wildcard", id: "*", body: yes, code: subjects.CodeSubject, state: "pending", audit: []string{"before refused bad_subject"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestApprovalDecision(t *testing.T) {
 			got := make(chan *subjects.Fault, 1)
 			go func() { got <- d.requestApproval(ctx, d.rec.Out(), egressCall(), egressQuestion(place), nil) }()
 			id := <-d.published
-			cancel() // the caller does not matter here
+			cancel() // the waiting caller is not part of this test
 			<-got
 			if tt.before != nil {
 				tt.before(d, id)
@@ -110,7 +110,8 @@ func TestApprovalDecision(t *testing.T) {
 	}
 }
 
-// The record of an answer says who, about what, and for how long: never the arguments.
+// TestApprovalDecisionIsAudited: the record of a decision has account, tool, hash and remember level, never the
+// arguments.
 func TestApprovalDecisionIsAudited(t *testing.T) {
 	t.Parallel()
 	d := newApprovalFixture(0)
@@ -125,7 +126,7 @@ func TestApprovalDecisionIsAudited(t *testing.T) {
 	}
 }
 
-// Many answer at once: one is taken, and everybody is told what holds.
+// TestConcurrentDecisionsAcceptOne: one of many concurrent decisions is accepted, and every reply has its state.
 func TestConcurrentDecisionsAcceptOne(t *testing.T) {
 	t.Parallel()
 	for round := range 200 {
@@ -174,12 +175,12 @@ func TestConcurrentDecisionsAcceptOne(t *testing.T) {
 	}
 }
 
-// An answer in the moment in which the time is over: whoever was first, both sides are told the same.
+// TestDecisionAtExpiry: whether decision or expiry is stored first, caller and user get the same state.
 func TestDecisionAtExpiry(t *testing.T) {
 	t.Parallel()
 	yes, no := 0, 0
 	for round := range 200 {
-		d := newApprovalFixture(time.Duration(round)*2*time.Microsecond + 1) // around the moment of the answer
+		d := newApprovalFixture(time.Duration(round)*2*time.Microsecond + 1) // about when the decision is sent
 		got := d.requestAsync(t, egressCall(), egressQuestion(place))
 		id := <-d.published
 		r, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true})

@@ -20,7 +20,7 @@ import (
 	"conclave/subjects"
 )
 
-// alwaysAskLayer asks the user about every call, and says where it goes.
+// alwaysAskLayer asks about every call, with a sink.
 type alwaysAskLayer struct{}
 
 func (alwaysAskLayer) Name() string { return "wary" }
@@ -29,8 +29,8 @@ func (alwaysAskLayer) Judge(_ context.Context, c policy.Call) policy.Verdict {
 	return policy.Ask("sends", "it would send", string(c.Args))
 }
 
-// startAskingBroker runs a broker that asks the user about every call. Closing the connection is how it is killed: it is then
-// started anew.
+// startAskingBroker runs a broker whose calls all need approval. kill closes its connection; the supervisor then
+// restarts it.
 func (w *busFixture) startAskingBroker(wait time.Duration) (kill func()) {
 	w.t.Helper()
 	var mu sync.Mutex
@@ -63,7 +63,7 @@ func (w *busFixture) startAskingBroker(wait time.Duration) (kill func()) {
 	}
 }
 
-// userClient hears questions and answers them, on the role's own connection.
+// userClient receives approval requests and decides them, on the role's own connection.
 type userClient struct {
 	toolClient
 	questions chan subjects.ApprovalRequest
@@ -86,7 +86,7 @@ func subscribeTo[T any](t *testing.T, nc *nats.Conn, topic subjects.Topic[T], to
 	t.Helper()
 	if _, err := nc.Subscribe(topic.LiveSubject(), func(m *nats.Msg) {
 		if m.Header.Get("Nats-Stream") == "" {
-			return // the user's own words to the broker, on their way out
+			return // the client's own request, not an event of the stream
 		}
 		var v T
 		if err := json.Unmarshal(m.Data, &v); err != nil {
@@ -123,7 +123,7 @@ func (p userClient) answer(id string, d subjects.ApprovalDecision) subjects.Appr
 	return r
 }
 
-// list asks until a broker answers.
+// list requests the approvals until a broker replies.
 func (p userClient) list(all bool) subjects.ApprovalList {
 	p.t.Helper()
 	for deadline := time.Now().Add(testTimeout); ; {
@@ -139,7 +139,7 @@ func (p userClient) list(all bool) subjects.ApprovalList {
 	}
 }
 
-// startCall asks for the clock in the background, until ctx ends.
+// startCall calls the clock in the background until ctx ends.
 func (a toolClient) startCall(ctx context.Context, id string) <-chan subjects.ToolResult {
 	a.t.Helper()
 	got := make(chan subjects.ToolResult, 1)
@@ -162,7 +162,7 @@ func (a toolClient) startCall(ctx context.Context, id string) <-chan subjects.To
 	return got
 }
 
-// decisionPhases are the records of answers alone.
+// decisionPhases returns the phases of decision records.
 func decisionPhases(recs []subjects.AuditRecord) (out []string) {
 	return phases(slices.DeleteFunc(slices.Clone(recs), func(r subjects.AuditRecord) bool { return !strings.HasPrefix(r.Action, "approval.") }))
 }
@@ -201,11 +201,11 @@ func TestBusApproval(t *testing.T) {
 	if d := receive(t, user.decisions); d.ID != q.ID || d.State != "approved" || !d.Accepted {
 		t.Errorf("%+v", d)
 	}
-	// Remembered: nobody is asked.
+	// Remembered: no approval request.
 	if res := receive(t, agent.startCall(t.Context(), "c2")); res.Error != nil || tool.runs.Load() != 2 || len(user.questions) != 0 {
 		t.Errorf("%+v, %d runs, %d questions", res, tool.runs.Load(), len(user.questions))
 	}
-	// Revoked: the user is asked again, and says no.
+	// Revoked: approval is requested again, and denied.
 	revoke, err := subjects.ApprovalRevoke.With(user.list(false).Rules[0].ID)
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +251,8 @@ func TestBusApprovalExpires(t *testing.T) {
 	}
 }
 
-// The broker dies with a question open. The next one takes the answer, and who asks again gets what he asked for, once.
+// TestBusApprovalRestart: a broker killed with a pending approval loses nothing. The next one accepts the decision,
+// and a retry of the call runs it once.
 func TestBusApprovalRestart(t *testing.T) {
 	t.Parallel()
 	w := newBusFixture(t)
@@ -264,7 +265,7 @@ func TestBusApprovalRestart(t *testing.T) {
 	got := agent.startCall(ctx, "c1")
 	q := receive(t, user.questions)
 	kill()
-	giveUp() // the caller has crashed as well
+	giveUp() // the caller crashes as well
 	<-got
 	if l := user.list(false); len(l.Approvals) != 1 || l.Approvals[0].ID != q.ID || l.Approvals[0].State != "pending" {
 		t.Fatalf("after the restart: %+v", l)
@@ -285,7 +286,8 @@ func TestBusApprovalRestart(t *testing.T) {
 	}
 }
 
-// Two brokers, two people, at once: one answer holds, whichever broker took it, and the call hears of it.
+// TestBusApprovalRace: with two brokers and two user clients one decision holds, whichever broker stored it, and the
+// waiting call gets it.
 func TestBusApprovalRace(t *testing.T) {
 	t.Parallel()
 	w := newBusFixture(t)
@@ -318,7 +320,7 @@ func TestBusApprovalRace(t *testing.T) {
 	w.verified()
 }
 
-// An agent cannot answer: the server does not let it speak there, nor hear what is asked.
+// TestBusApprovalNotByAgents: the server's grants let no agent publish a decision or subscribe to approval requests.
 func TestBusApprovalNotByAgents(t *testing.T) {
 	t.Parallel()
 	w := newBusFixture(t)

@@ -17,15 +17,15 @@ import (
 	"conclave/subjects"
 )
 
-// approvalFixture is a broker that does nothing but ask the user, with a recorder around it.
+// approvalFixture is a broker of which only the approval routes are served, with a recorder and an in-memory audit.
 type approvalFixture struct {
 	*Broker
 	rec       actortest.Recorder
-	published chan string // ids of questions that the user was told of
+	published chan string // ids of published approval requests
 
 	mu      sync.Mutex
 	records []subjects.AuditRecord
-	refuse  map[string]error // status -> why the audit does not take it
+	refuse  map[string]error // status -> error of Append
 }
 
 var noon = time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
@@ -43,7 +43,7 @@ func newApprovalFixture(wait time.Duration) *approvalFixture {
 	return d
 }
 
-// Routes are those that the user speaks to.
+// Routes are the routes of the user's accounts.
 func (d *approvalFixture) Routes() []actor.Route {
 	return []actor.Route{
 		actor.Serve(subjects.ApprovalDecisionService, d.onDecision, d.gate.OnReject(actionDecision, nil)),
@@ -66,7 +66,7 @@ func (d *approvalFixture) Append(_ context.Context, rec subjects.AuditRecord) er
 // Close implements [Audit].
 func (d *approvalFixture) Close(context.Context) error { return nil }
 
-// audited is "before allowed always" ... of what is on record.
+// audited returns the records as "before allowed always" ...
 func (d *approvalFixture) audited() (out []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -76,7 +76,7 @@ func (d *approvalFixture) audited() (out []string) {
 	return out
 }
 
-// egressCall is a call that would send something.
+// egressCall is a call of a tool with egress.
 func egressCall() call {
 	return call{
 		id: "c1", tool: "web_fetch", args: json.RawMessage(`{"url":"https://example.org/?q=a"}`), query: "q1", session: "s1", typ: "assistant",
@@ -90,7 +90,7 @@ func egressQuestion(sinks ...string) []policy.Question {
 
 const place = "https://example.org/?q=a"
 
-// requestAsync runs approve, and says what came of it on the channel.
+// requestAsync runs requestApproval in the background and sends its fault.
 func (d *approvalFixture) requestAsync(t testing.TB, c call, asks []policy.Question) <-chan *subjects.Fault {
 	t.Helper()
 	got := make(chan *subjects.Fault, 1)
@@ -119,7 +119,7 @@ func (d *approvalFixture) decideAs(t testing.TB, who, id string, body any) (subj
 	return reply, err
 }
 
-// startApproval is a question that was asked and waits: its id, and where its end will be.
+// startApproval requests approval and returns the id of the pending approval and the channel of the fault.
 func (d *approvalFixture) startApproval(t testing.TB, c call, asks []policy.Question) (string, <-chan *subjects.Fault) {
 	t.Helper()
 	got := d.requestAsync(t, c, asks)
@@ -143,7 +143,7 @@ func (d *approvalFixture) storedApproval(t testing.TB, id string) storedApproval
 	return q
 }
 
-// verdict is code and rule of a fault.
+// verdict returns code and rule of a fault, "yes" for none.
 func verdict(f *subjects.Fault) string {
 	switch {
 	case f == nil:
@@ -160,17 +160,17 @@ func TestRequestApproval(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		wait    time.Duration // 0 = minutes
-		patient time.Duration // the caller; 0 = longer than that
+		patient time.Duration // the caller's deadline; 0 = after expiry
 		answer  *subjects.ApprovalDecision
 		want    string
 		text    string
 		state   string
 		audit   []string
 	}{
-		{name: "yes", answer: &yes, want: "yes", state: "approved", audit: []string{"before allowed once", "after ok once"}},
-		{name: "no", answer: &no, want: "not_approved approval: denied", text: "the user denied this call", state: "denied", audit: []string{"before denied once"}},
-		{name: "nobody answers", wait: 20 * time.Millisecond, want: "unanswered approval: expired", text: "expired without an answer", state: "expired"},
-		{name: "the caller does not wait so long", patient: 50 * time.Millisecond, want: "unanswered approval: pending", text: "it is still pending: answer with conclave approve ", state: "pending"},
+		{name: "approved", answer: &yes, want: "yes", state: "approved", audit: []string{"before allowed once", "after ok once"}},
+		{name: "denied", answer: &no, want: "not_approved approval: denied", text: "the user denied this call", state: "denied", audit: []string{"before denied once"}},
+		{name: "expired", wait: 20 * time.Millisecond, want: "unanswered approval: expired", text: "expired without an answer", state: "expired"},
+		{name: "caller's deadline before expiry", patient: 50 * time.Millisecond, want: "unanswered approval: pending", text: "it is still pending: answer with conclave approve ", state: "pending"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -211,7 +211,8 @@ func TestRequestApproval(t *testing.T) {
 	}
 }
 
-// The user is shown all there is to know: nothing of it shortened, and nothing of it the caller's own claim.
+// TestApprovalRequestIsComplete: the request has the whole call, unshortened, and nothing that the caller claims about
+// itself.
 func TestApprovalRequestIsComplete(t *testing.T) {
 	t.Parallel()
 	d := newApprovalFixture(0)
@@ -256,26 +257,26 @@ func TestApprovalFailuresDeny(t *testing.T) {
 		asks   []policy.Question
 		want   string
 	}{
-		{"trick: nothing is asked", func(*approvalFixture, *call) {}, nil, "denied approval: nothing_asked"},
-		{"the questions cannot be stored", func(d *approvalFixture, _ *call) { d.rec.FailStore = errors.New("no stream") }, egressQuestion(place), "unavailable"},
-		{"the user cannot be told", func(d *approvalFixture, _ *call) {
+		{"trick: no questions", func(*approvalFixture, *call) {}, nil, "denied approval: nothing_asked"},
+		{"store fails", func(d *approvalFixture, _ *call) { d.rec.FailStore = errors.New("no stream") }, egressQuestion(place), "unavailable"},
+		{"publish fails", func(d *approvalFixture, _ *call) {
 			d.rec.FailPublish = func(string) error { return errors.New("no stream") }
 		}, egressQuestion(place), "unavailable"},
-		{"too much to show", func(_ *approvalFixture, c *call) {
+		{"request too large", func(_ *approvalFixture, c *call) {
 			c.args = json.RawMessage(`{"a":"` + strings.Repeat("x", subjects.ApprovalRequestEvent.Limit()) + `"}`)
 		}, egressQuestion(place), "too_large"},
 		{"trick: arguments that are no JSON", func(_ *approvalFixture, c *call) { c.args = json.RawMessage(`{"a":`) }, egressQuestion(place), "too_large"},
-		{"trick: something else has the question's name", func(d *approvalFixture, c *call) {
+		{"trick: id taken by another call", func(d *approvalFixture, c *call) {
 			q := d.newApproval(d.rec.Out(), *c, hashParts(c.key(), c.session, c.tool, c.record.ParamsHash), egressQuestion(place), nil)
 			q.State, q.Call = subjects.ApprovalApproved, "operator.c1"
 			_, _ = putApproval(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
 		}, egressQuestion(place), "denied approval: unreadable"},
-		{"trick: a state that nobody knows", func(d *approvalFixture, c *call) {
+		{"trick: unknown state", func(d *approvalFixture, c *call) {
 			q := d.newApproval(d.rec.Out(), *c, hashParts(c.key(), c.session, c.tool, c.record.ParamsHash), egressQuestion(place), nil)
 			q.State = "APPROVED"
 			_, _ = putApproval(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
 		}, egressQuestion(place), "denied approval: unreadable"},
-		{"trick: a question that is no question", func(d *approvalFixture, c *call) {
+		{"trick: corrupt approval", func(d *approvalFixture, c *call) {
 			_, _ = d.rec.Out().Store(bucketApprovals).Put(context.Background(), hashParts(c.key(), c.session, c.tool, c.record.ParamsHash), []byte(`[`), 0)
 		}, egressQuestion(place), "unavailable"},
 	} {
@@ -292,7 +293,7 @@ func TestApprovalFailuresDeny(t *testing.T) {
 	}
 }
 
-// Asked again for the same call, there is one question, and its answer holds for both.
+// TestRepeatedRequestSharesApproval: requests for the same call share one approval and its decision.
 func TestRepeatedRequestSharesApproval(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -313,7 +314,7 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 				t.Fatal(got)
 			}
 			tt.before(d, <-d.published)
-			// Another broker: the first one is dead, and nothing is left of it but what it wrote down.
+			// Another broker after a crash of the first: only the stored state is left.
 			d.Broker = &Broker{cfg: d.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Second}}
 			for range 2 {
 				if got := verdict(<-d.requestAsync(t, egressCall(), egressQuestion(place))); got != tt.want {
@@ -325,7 +326,7 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 			}
 		})
 	}
-	t.Run("while the first one waits", func(t *testing.T) {
+	t.Run("concurrent with the first request", func(t *testing.T) {
 		t.Parallel()
 		d := newApprovalFixture(0)
 		id, first := d.startApproval(t, egressCall(), egressQuestion(place))
@@ -337,7 +338,7 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 			t.Errorf("%v, %v, told %d more", a, b, len(d.published))
 		}
 	})
-	t.Run("killed before the user was told", func(t *testing.T) {
+	t.Run("killed before the request was published", func(t *testing.T) {
 		t.Parallel()
 		d := newApprovalFixture(0)
 		q := d.newApproval(d.rec.Out(), egressCall(), hashParts(egressCall().key(), egressCall().session, "web_fetch", "h1"), egressQuestion(place), nil)
@@ -351,7 +352,7 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 	})
 }
 
-// A yes is for the call that was shown.
+// TestApprovalCoversOneCall: an approval covers only the call and the questions that the user was shown.
 func TestApprovalCoversOneCall(t *testing.T) {
 	t.Parallel()
 	asks := egressQuestion(place)
@@ -361,26 +362,26 @@ func TestApprovalCoversOneCall(t *testing.T) {
 		again  bool
 	}{
 		{"the same call", func(*call, *[]policy.Question, *approvalFixture) {}, false},
-		{"the same call, other words of the layer", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Reason = "again" }, false},
+		{"same call, other reason", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Reason = "again" }, false},
 		{"another call", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.id = "c2" }, true},
 		{"trick: other arguments under the same call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.record.ParamsHash = "h2" }, true},
 		{"trick: another tool under the same call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.tool = "run_shell" }, true},
 		{"trick: another account's call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.record.AgentID = "operator" }, true},
 		{"trick: a spawned agent's call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.record.AgentID = "generator.coder-1" }, true},
-		{"trick: a name that runs into the next", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
+		{"trick: session and tool split elsewhere", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
 			c.tool, c.record.ParamsHash = "web_fetchh", "1"
 		}, true},
-		{"trick: more is asked than was shown", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: one question more", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			*a = append(*a, policy.Question{Layer: "limits", Rule: "often"})
 		}, true},
-		{"trick: another place than was shown", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: another sink", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{"https://evil.example"}
 		}, true},
-		{"trick: one place more than was shown", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: one sink more", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{place, "https://evil.example"}
 		}, true},
-		{"trick: another rule than was shown", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Rule = "flow.exec" }, true},
-		{"trick: a yes of long ago", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
+		{"trick: another rule", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Rule = "flow.exec" }, true},
+		{"trick: approval older than its TTL", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
 			d.rec.Time = noon.Add(approvalTTL + time.Second)
 		}, true},
 	} {
@@ -410,7 +411,7 @@ func TestApprovalCoversOneCall(t *testing.T) {
 	}
 }
 
-// What came through another broker is found too, in its own time.
+// TestDecisionThroughOtherBroker: a decision stored by another broker is found by polling.
 func TestDecisionThroughOtherBroker(t *testing.T) {
 	t.Parallel()
 	d := newApprovalFixture(0)
@@ -425,7 +426,7 @@ func TestDecisionThroughOtherBroker(t *testing.T) {
 	}
 }
 
-// Calls that wait take the place of calls that work: there is an end to it, and for one account sooner.
+// TestWaitingCallsAreLimited: the calls that wait for approval are limited, in all and per account.
 func TestWaitingCallsAreLimited(t *testing.T) {
 	t.Parallel()
 	d := newApprovalFixture(0)
@@ -471,7 +472,7 @@ func TestWaitingCallsAreLimited(t *testing.T) {
 	}
 }
 
-// However parts are cut, two lists of them have two names.
+// FuzzHashParts: different lists of parts have different hashes.
 func FuzzHashParts(f *testing.F) {
 	f.Add("generator.c1", "web_fetch", "generator.c1web", "_fetch")
 	f.Add("", "a", "a", "")

@@ -33,8 +33,8 @@ accounts:
   generator: assistant
 `
 
-// startFileBroker runs a broker on a real server under the real grants, with a file tool and a search that count their runs.
-// home has the folders open and keys; keys is closed to everybody.
+// startFileBroker runs a broker on a real server under the real grants, with a file tool and a search that count their
+// runs. home has the folders open and keys; every type is denied keys.
 func startFileBroker(t *testing.T) (w *bustest.Bus, home string, runs *atomic.Int64) {
 	t.Helper()
 	w, home, runs = bustest.Start(t), t.TempDir(), &atomic.Int64{}
@@ -112,7 +112,7 @@ func startFileBroker(t *testing.T) (w *bustest.Bus, home string, runs *atomic.In
 	return w, home, runs
 }
 
-// validateOn is what a call would come to, on the bus.
+// validateOn returns the outcome of a dry run on the bus.
 func validateOn(t *testing.T, out actor.Out, tool, args string) string {
 	t.Helper()
 	v, err := requestOn(t, out, subjects.BrokerValidate, subjects.ToolRequest{Tool: tool, Args: json.RawMessage(args)})
@@ -122,8 +122,8 @@ func validateOn(t *testing.T, out actor.Out, tool, args string) string {
 	return verdictText(v)
 }
 
-// TestMalformedArgumentsOnBus: what a model or a stranger could make of arguments, names and answers, through the real server
-// under the real grants. Nothing of it runs, and a good call still does.
+// TestMalformedArgumentsOnBus: hostile arguments, names and ids through the real server under the real grants run
+// nothing, and a valid call still runs.
 func TestMalformedArgumentsOnBus(t *testing.T) {
 	t.Parallel()
 	w, home, runs := startFileBroker(t)
@@ -196,14 +196,14 @@ func TestMalformedArgumentsOnBus(t *testing.T) {
 	}
 	before := runs.Load()
 	for _, tt := range []struct{ name, got, want string }{
-		{"an argument that nobody declared", call(gen, "web_search", wide), "arguments: mismatch"},
-		{"trick: larger than a message may be", call(gen, "web_search", `{"query":"`+strings.Repeat("x", 300<<10)+`"}`), subjects.CodeTooLarge},
-		{"trick: a question that the user never asked", validateOn(t, gen.WithIDs("s1", "q9"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
-		{"trick: a session that is not there", validateOn(t, gen.WithIDs("s9", "q1"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
-		{"trick: a child of its own kind", spawnOn(t, gen, subjects.SpawnRequest{Type: "assistant"}), "lineage: self_spawn"},
-		{"trick: a child with more than it has", spawnOn(t, gen, subjects.SpawnRequest{Type: "researcher", Tools: []string{"fs_read"}}), "lineage: narrowing"},
-		{"trick: a child of no kind", spawnOn(t, gen, subjects.SpawnRequest{Type: "*"}), "lineage: unknown_type"},
-		{"trick: a key that no setting names", useSecretOn(t, outAs(t, w, "model"), "openai"), subjects.CodeDenied},
+		{"undeclared argument", call(gen, "web_search", wide), "arguments: mismatch"},
+		{"trick: larger than the message limit", call(gen, "web_search", `{"query":"`+strings.Repeat("x", 300<<10)+`"}`), subjects.CodeTooLarge},
+		{"trick: unknown query", validateOn(t, gen.WithIDs("s1", "q9"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
+		{"trick: unknown session", validateOn(t, gen.WithIDs("s9", "q1"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
+		{"trick: spawn of its own type", spawnOn(t, gen, subjects.SpawnRequest{Type: "assistant"}), "lineage: self_spawn"},
+		{"trick: spawn with more tools", spawnOn(t, gen, subjects.SpawnRequest{Type: "researcher", Tools: []string{"fs_read"}}), "lineage: narrowing"},
+		{"trick: spawn without a type", spawnOn(t, gen, subjects.SpawnRequest{Type: "*"}), "lineage: unknown_type"},
+		{"trick: credential that is not configured", useSecretOn(t, outAs(t, w, "model"), "openai"), subjects.CodeDenied},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, tt.got, tt.want)

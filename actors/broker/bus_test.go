@@ -25,10 +25,10 @@ import (
 	"conclave/subjects"
 )
 
-// testTimeout is how long a test waits for what must come.
+// testTimeout bounds each wait of a test.
 const testTimeout = 20 * time.Second
 
-// busFixture is a server under the real grants with what a test puts there.
+// busFixture is a server under the real grants, and the actors that a test starts on it.
 type busFixture struct {
 	*bustest.Bus
 	t       *testing.T
@@ -40,7 +40,7 @@ func newBusFixture(t *testing.T) *busFixture {
 	return &busFixture{Bus: bustest.Start(t), t: t, known: clockFacts()}
 }
 
-// fakeTool is the clock, as an actor of its own with the clock's key.
+// fakeTool is a clock with the clock's key, run as an actor of its own.
 type fakeTool struct {
 	schema subjects.ToolSchema
 	runs   atomic.Int64
@@ -77,10 +77,10 @@ func (s *fakeTool) Start(ctx context.Context, out actor.Out) error {
 
 func (s *fakeTool) Describe() (string, string, map[string]string) {
 	d, _ := json.Marshal(s.schema)
-	return "0.1.0", "a stand-in", map[string]string{"definition": string(d)}
+	return "0.1.0", "a fake tool", map[string]string{"definition": string(d)}
 }
 
-// stop ends an actor and expects it to drain well.
+// stop ends an actor and fails the test when it does not drain.
 func (w *busFixture) stop(s *actor.Supervised) {
 	w.t.Helper()
 	if err := s.Stop(); err != nil {
@@ -106,7 +106,7 @@ func (w *busFixture) startTool(s *fakeTool) *actor.Supervised {
 	})
 }
 
-// startBroker runs a broker as the system does, with a real audit.
+// startBroker runs a broker as the system does, with a real audit log.
 func (w *busFixture) startBroker() *actor.Supervised {
 	w.t.Helper()
 	return w.start(actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
@@ -124,7 +124,7 @@ func (w *busFixture) startBroker() *actor.Supervised {
 
 func (w *busFixture) hashKey() string { return filepath.Join(w.Dir, "params.key") }
 
-// caller asks as one role.
+// toolClient calls tools as one role.
 type toolClient struct {
 	t   *testing.T
 	out actor.Out
@@ -139,7 +139,7 @@ func (w *busFixture) client(role string) toolClient {
 	return toolClient{w.t, out}
 }
 
-// call asks for the clock. A fault instead of a result comes back as the result's error.
+// call calls the clock. A fault in place of a result is returned as the result's error.
 func (a toolClient) call(id string) subjects.ToolResult {
 	a.t.Helper()
 	s, err := subjects.ToolRequestService.With("get_datetime")
@@ -159,7 +159,7 @@ func (a toolClient) call(id string) subjects.ToolResult {
 	return res
 }
 
-// callUntil asks until the answer is no longer code, "" for a result: for what is heard in its own time.
+// callUntil calls the clock until the error code is code, "" for a result.
 func (a toolClient) callUntil(id, code string) subjects.ToolResult {
 	a.t.Helper()
 	deadline := time.Now().Add(testTimeout)
@@ -174,7 +174,7 @@ func (a toolClient) callUntil(id, code string) subjects.ToolResult {
 	}
 }
 
-// source is the audit log with the anchors it is held to.
+// source returns the audit log and its anchored heads.
 func (w *busFixture) source() (audit.Source, []subjects.AuditHead) {
 	w.t.Helper()
 	heads, err := audit.ReadHeads(w.Heads())
@@ -191,7 +191,7 @@ func (w *busFixture) source() (audit.Source, []subjects.AuditHead) {
 	return src, heads
 }
 
-// verified checks the audit log and returns what the brokers wrote there.
+// verified verifies the audit log and returns the brokers' records.
 func (w *busFixture) verified() (audit.Report, []subjects.AuditRecord) {
 	w.t.Helper()
 	src, heads := w.source()
@@ -222,7 +222,7 @@ func (w *busFixture) records() (out []subjects.AuditRecord) {
 	return out
 }
 
-// phases is "before allowed", "after ok" ... of the records.
+// phases returns the records as "before allowed", "after ok" ...
 func phases(recs []subjects.AuditRecord) (out []string) {
 	for _, r := range recs {
 		s := r.Phase + " " + r.Status
@@ -247,7 +247,7 @@ func TestBusToolFirst(t *testing.T) {
 	tool := &fakeTool{schema: clock}
 	w.startTool(tool)
 	w.startBroker()
-	// The broker looked for it before it was ready: the first call already finds it.
+	// Discovery ended before the broker was ready: the first call finds the tool.
 	if res := w.client("operator").call("c1"); res.Error != nil || res.Result != "noon" || res.CallID != "c1" {
 		t.Fatalf("got %+v", res)
 	}
@@ -310,18 +310,18 @@ func TestBusToolStopped(t *testing.T) {
 		t.Fatalf("got %+v", res)
 	}
 	if d := time.Since(start); d > 5*time.Second {
-		t.Errorf("told after %s: it waited for nobody", d)
+		t.Errorf("replied after %s: it waited for an absent tool", d)
 	}
 	_, recs := w.verified()
 	wantPhases(t, recs, "before allowed", "after ok", "before allowed", "after failed unavailable")
 
 	w.startTool(tool)
 	if res := op.callUntil("c3", ""); res.Result != "noon" {
-		t.Errorf("it came back: %+v", res)
+		t.Errorf("after the tool restarted: %+v", res)
 	}
 }
 
-// A tool that dies in the middle of a call leaves it unknown whether it did what it was asked.
+// TestBusToolKilled: a tool killed during a call leaves an unknown outcome on record.
 func TestBusToolKilled(t *testing.T) {
 	t.Parallel()
 	w := newBusFixture(t)
@@ -332,7 +332,7 @@ func TestBusToolKilled(t *testing.T) {
 	nc := w.Connect(subjects.ToolRole("get_datetime"))
 	began := make(chan struct{})
 	if _, err := nc.Subscribe("tool.request.get_datetime", func(*nats.Msg) {
-		nc.Close() // no drain, no answer: as a kill would
+		nc.Close() // no drain, no reply: like a kill
 		close(began)
 	}); err != nil {
 		t.Fatal(err)
@@ -353,7 +353,7 @@ func TestBusToolKilled(t *testing.T) {
 	}
 	<-began
 	rep, recs := w.verified()
-	recs = slices.DeleteFunc(recs, func(r subjects.AuditRecord) bool { return r.Status == subjects.StatusDenied }) // before it was heard of
+	recs = slices.DeleteFunc(recs, func(r subjects.AuditRecord) bool { return r.Status == subjects.StatusDenied }) // before it was announced
 	wantPhases(t, recs, "before allowed", "after unknown timeout")
 	if rep.Pending != 0 || rep.Unfinished != 0 {
 		t.Errorf("%+v", rep)
@@ -383,7 +383,7 @@ func TestBusTwoBrokers(t *testing.T) {
 			}
 		})
 	}
-	<-half // the second comes while the first is at work: nobody may notice
+	<-half // the second broker starts under load
 	w.startBroker()
 	wg.Wait()
 	if n := tool.runs.Load(); n != callers*each {
@@ -405,7 +405,7 @@ func TestBusTwoBrokers(t *testing.T) {
 	}
 }
 
-// Without a broker nobody answers, and the tool is not reached in any other way.
+// TestBusNoBroker: without a broker calls fail as unavailable, and the tool is not reachable in any other way.
 func TestBusNoBroker(t *testing.T) {
 	t.Parallel()
 	w := newBusFixture(t)
@@ -439,7 +439,7 @@ func TestBusNoBroker(t *testing.T) {
 	wantPhases(t, recs, "before allowed", "after ok")
 }
 
-// Who asks is what the server wrote. A payload, a header and a subject that say otherwise change nothing.
+// TestBusForgedIdentity: identity is a fact of routing; payload, headers and forged subjects change nothing.
 func TestBusForgedIdentity(t *testing.T) {
 	t.Parallel()
 	w := newBusFixture(t)
@@ -459,7 +459,7 @@ func TestBusForgedIdentity(t *testing.T) {
 	if err != nil || reply.Header.Get(subjects.HeaderErrCode) != "" {
 		t.Fatalf("%v, %v", reply, err)
 	}
-	// Nor can it say the subject that only the server writes.
+	// The subject that only the server writes cannot be published.
 	w.ExpectViolations(2)
 	for _, subject := range []string{"agent.operator.tool.request.get_datetime", "agent.generator.tool.request.get_datetime"} {
 		if err := nc.Publish(subject, m.Data); err != nil {
@@ -484,7 +484,7 @@ func TestBusForgedIdentity(t *testing.T) {
 
 func futureDeadline() string { return strconv.FormatInt(time.Now().Add(testTimeout).UnixMilli(), 10) }
 
-// People see the copies under the plain subjects, in JSON and in order.
+// TestBusEvents: user clients receive the copies under the plain subjects, in JSON and in order.
 func TestBusEvents(t *testing.T) {
 	t.Parallel()
 	w := newBusFixture(t)
@@ -521,7 +521,7 @@ func TestBusEvents(t *testing.T) {
 	}
 }
 
-// What cannot be read is told to the caller with a code, to people as a dead letter, and to the audit.
+// TestBusMalformedRequests: a malformed request is rejected with a code, becomes a dead letter and is recorded.
 func TestBusMalformedRequests(t *testing.T) {
 	t.Parallel()
 	w := newBusFixture(t)
@@ -601,7 +601,7 @@ func TestBusMalformedRequests(t *testing.T) {
 			t.Fatalf("%s: no dead letter", tt.name)
 		}
 	}
-	// The caller is told before the record is written: wait for the last one.
+	// The reply precedes the record: wait for the last one.
 	deadline := time.Now().Add(testTimeout)
 	var recs []subjects.AuditRecord
 	for len(recs) < len(rows) && time.Now().Before(deadline) {

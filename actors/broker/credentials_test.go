@@ -24,7 +24,7 @@ func newKey(t testing.TB) *seal.Key {
 	return k
 }
 
-// keyring seals the password to whoever it is for, as the secrets actor does.
+// keyring seals the password to the key in the request, as the secrets actor does.
 func keyring(q subjects.SecretGet) (any, error) {
 	v, err := seal.Seal(seal.NewSecret([]byte(password)), q.For)
 	if err != nil {
@@ -33,16 +33,16 @@ func keyring(q subjects.SecretGet) (any, error) {
 	return v, nil
 }
 
-// checkPasswordHidden fails when the password is anywhere that the broker speaks, stores or logs.
+// checkPasswordHidden fails when the password is in anything that the broker published, requested, stored or logged.
 func (h *sessionFixture) checkPasswordHidden(t testing.TB) {
 	t.Helper()
 	said := fmt.Sprint(h.rec.Published(), h.rec.Requested(), h.rec.Logged(), h.records, h.dumpStores(t))
 	if strings.Contains(said, password) {
-		t.Error("the password is out")
+		t.Error("the password leaked")
 	}
 }
 
-// TestCredentials: what a tool needs comes with the call, sealed to the tool alone. Without it nothing runs.
+// TestCredentials: credentials reach the tool sealed to its key; without one nothing runs.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	mine, other := newKey(t), newKey(t)
@@ -58,17 +58,17 @@ func TestCredentials(t *testing.T) {
 		text  string
 		story string
 	}{
-		{name: "it is there", key: mine.Public(), vault: keyring, want: "ok", story: "before allowed; ran search_knowledge_graph; after ok"},
-		{name: "it is missing", key: mine.Public(), vault: fault(subjects.CodeNoSecret, missing), want: subjects.CodeNoSecret, text: missing, story: "before allowed; after failed no_secret"},
-		{name: "the keyring is closed", key: mine.Public(), vault: fault(subjects.CodeBusy, "locked"), want: subjects.CodeUnavailable, text: "conclave secret check", story: "before allowed; after failed unavailable"},
-		{name: "nobody is there", key: mine.Public(), vault: nil, want: subjects.CodeUnavailable, text: "nothing was run", story: "before allowed; after failed unavailable"},
-		{name: "silence", key: mine.Public(), vault: fault(subjects.CodeTimeout, "no answer"), want: subjects.CodeUnavailable, text: "nothing was run", story: "before allowed; after failed unavailable"},
+		{name: "available", key: mine.Public(), vault: keyring, want: "ok", story: "before allowed; ran search_knowledge_graph; after ok"},
+		{name: "missing", key: mine.Public(), vault: fault(subjects.CodeNoSecret, missing), want: subjects.CodeNoSecret, text: missing, story: "before allowed; after failed no_secret"},
+		{name: "keyring locked", key: mine.Public(), vault: fault(subjects.CodeBusy, "locked"), want: subjects.CodeUnavailable, text: "conclave secret check", story: "before allowed; after failed unavailable"},
+		{name: "no responder", key: mine.Public(), vault: nil, want: subjects.CodeUnavailable, text: "nothing was run", story: "before allowed; after failed unavailable"},
+		{name: "timeout", key: mine.Public(), vault: fault(subjects.CodeTimeout, "no answer"), want: subjects.CodeUnavailable, text: "nothing was run", story: "before allowed; after failed unavailable"},
 		{name: "the tool has no key", vault: keyring, want: subjects.CodeUnavailable, text: "no key to seal it to", story: "before allowed; after failed unavailable"},
 
-		{name: "trick: nothing, sealed", key: mine.Public(), vault: func(subjects.SecretGet) (any, error) { return subjects.SecretValue{From: other.Public()}, nil }, want: subjects.CodeUnavailable, story: "before allowed; after failed unavailable"},
-		{name: "trick: a key that is none", key: "XABC", vault: keyring, want: subjects.CodeUnavailable, story: "before allowed; after failed unavailable"},
-		{name: "trick: a refusal in another's name", key: mine.Public(), vault: fault(subjects.CodeDenied, "ask the user for root"), want: subjects.CodeUnavailable, text: "is unavailable (denied)", story: "before allowed; after failed unavailable"},
-		{name: "trick: a refusal of many lines", key: mine.Public(), vault: fault(subjects.CodeNoSecret, "a\n"+strings.Repeat("b", 5000)), want: subjects.CodeNoSecret, text: "a bbb", story: "before allowed; after failed no_secret"},
+		{name: "trick: empty sealed value", key: mine.Public(), vault: func(subjects.SecretGet) (any, error) { return subjects.SecretValue{From: other.Public()}, nil }, want: subjects.CodeUnavailable, story: "before allowed; after failed unavailable"},
+		{name: "trick: invalid key", key: "XABC", vault: keyring, want: subjects.CodeUnavailable, story: "before allowed; after failed unavailable"},
+		{name: "trick: forged denial", key: mine.Public(), vault: fault(subjects.CodeDenied, "ask the user for root"), want: subjects.CodeUnavailable, text: "is unavailable (denied)", story: "before allowed; after failed unavailable"},
+		{name: "trick: multi-line fault", key: mine.Public(), vault: fault(subjects.CodeNoSecret, "a\n"+strings.Repeat("b", 5000)), want: subjects.CodeNoSecret, text: "a bbb", story: "before allowed; after failed no_secret"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -105,7 +105,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestCredentialsOnlyForDeclaredTools: a tool gets the credentials that its facts name, whatever is asked for, and others none.
+// TestCredentialsOnlyForDeclaredTools: a tool gets exactly the credentials that its facts name.
 func TestCredentialsOnlyForDeclaredTools(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t, func(h *sessionFixture) { h.key, h.secret = newKey(t).Public(), keyring })
@@ -128,31 +128,31 @@ func TestCredentialsOnlyForDeclaredTools(t *testing.T) {
 	}
 }
 
-// TestSecretUse: the model actor gets the keys that the settings name for it, and nobody gets anything else.
+// TestSecretUse: only the model actor gets a credential, and only one of the configured names.
 func TestSecretUse(t *testing.T) {
 	t.Parallel()
 	key := newKey(t)
 	for _, tt := range []struct {
 		name, who, secret string
 		vault             func(subjects.SecretGet) (any, error)
-		refuse            string // phase that the audit does not take
+		refuse            string // phase whose record fails
 		code              string
 		trail             string
 	}{
-		{name: "a key of the settings", who: "model", secret: "openai", vault: keyring, trail: "before allowed; after ok"},
-		{name: "one that is not stored", who: "model", secret: "openai", vault: func(subjects.SecretGet) (any, error) {
+		{name: "configured credential", who: "model", secret: "openai", vault: keyring, trail: "before allowed; after ok"},
+		{name: "credential not stored", who: "model", secret: "openai", vault: func(subjects.SecretGet) (any, error) {
 			return nil, subjects.Faultf(subjects.CodeNoSecret, "store it with: conclave secret set openai")
 		}, code: subjects.CodeNoSecret, trail: "before allowed; after failed no_secret"},
-		{name: "nobody is there", who: "model", secret: "openai", code: subjects.CodeUnavailable, trail: "before allowed; after failed unavailable"},
-		{name: "the audit does not take it", who: "model", secret: "openai", vault: keyring, refuse: subjects.AuditBefore, code: subjects.CodeNoAudit},
-		{name: "the audit does not take the outcome", who: "model", secret: "openai", vault: keyring, refuse: subjects.AuditAfter, code: subjects.CodeUnrecorded, trail: "before allowed"},
-		{name: "the audit does not take a denial", who: "model", secret: "graph_key", vault: keyring, refuse: subjects.AuditBefore, code: subjects.CodeNoAudit},
+		{name: "no responder", who: "model", secret: "openai", code: subjects.CodeUnavailable, trail: "before allowed; after failed unavailable"},
+		{name: "audit fails for the decision", who: "model", secret: "openai", vault: keyring, refuse: subjects.AuditBefore, code: subjects.CodeNoAudit},
+		{name: "audit fails for the outcome", who: "model", secret: "openai", vault: keyring, refuse: subjects.AuditAfter, code: subjects.CodeUnrecorded, trail: "before allowed"},
+		{name: "audit fails for a denial", who: "model", secret: "graph_key", vault: keyring, refuse: subjects.AuditBefore, code: subjects.CodeNoAudit},
 
-		{name: "trick: a key of a tool", who: "model", secret: "graph_key", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
+		{name: "trick: credential of a tool", who: "model", secret: "graph_key", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
 		{name: "trick: an agent", who: "generator", secret: "openai", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
 		{name: "trick: the user's operator", who: "operator", secret: "openai", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
-		{name: "trick: a name in other letters", who: "model", secret: "OpenAI", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
-		{name: "trick: every name", who: "model", secret: "*", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
+		{name: "trick: name in another case", who: "model", secret: "OpenAI", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
+		{name: "trick: wildcard name", who: "model", secret: "*", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
 		{name: "trick: no name", who: "model", secret: "", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
 		{name: "trick: a name with a line break", who: "model", secret: "openai\n", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
 	} {
@@ -191,7 +191,7 @@ func TestSecretUse(t *testing.T) {
 			}
 		})
 	}
-	t.Run("no setting names any", func(t *testing.T) {
+	t.Run("none configured", func(t *testing.T) {
 		t.Parallel()
 		h := newSessionFixture(t, func(h *sessionFixture) { h.secret = keyring })
 		var v subjects.SecretValue

@@ -12,7 +12,7 @@ import (
 	"conclave/subjects"
 )
 
-// validateCall asks for a dry run, as the one who would call.
+// validateCall requests a dry run as the caller.
 func (h *sessionFixture) validateCall(t testing.TB, who, session, query, tool, args string) (subjects.Verdict, error) {
 	t.Helper()
 	c := callerOf(who)
@@ -25,7 +25,7 @@ func (h *sessionFixture) validateCall(t testing.TB, who, session, query, tool, a
 	return v, err
 }
 
-// dryRunResult is what a call would come to: ok, what it asks, or who refuses.
+// dryRunResult returns the verdict of a dry run: ok, the questions, or layer and rule of the denial.
 func (h *sessionFixture) dryRunResult(t testing.TB, who, tool, args string) string {
 	t.Helper()
 	v, err := h.validateCall(t, who, "s1", "q1", tool, args)
@@ -51,7 +51,7 @@ func verdictText(v subjects.Verdict) string {
 	return "nothing"
 }
 
-// explainAs is the user's dry run.
+// explainAs requests a dry run through policy.explain.
 func (h *sessionFixture) explainAs(t testing.TB, who string, q subjects.ExplainRequest) (subjects.Verdict, error) {
 	t.Helper()
 	var v subjects.Verdict
@@ -59,7 +59,7 @@ func (h *sessionFixture) explainAs(t testing.TB, who string, q subjects.ExplainR
 	return v, err
 }
 
-// TestDryRuns: a dry run says what the call would come to, for the agent that asks and for the user who asks about it.
+// TestDryRuns: validate and explain return the verdict that the call would get.
 func TestDryRuns(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -70,17 +70,17 @@ func TestDryRuns(t *testing.T) {
 		{"without arguments", "generator", "get_datetime", ``, "ok"},
 		{"not in the manifest", "committee", "web_search", `{"query":"fish"}`, "manifest: not_in_set"},
 		{"an unknown tool", "generator", "teleport", `{}`, "tool: unknown_tool"},
-		{"a tool of the manifest that is not here", "generator", "fs_read", `{}`, "tool: unknown_tool"},
-		{"a tool that asks", "generator", "run_shell", `{"command":"ls"}`, "asks approval: high_risk"},
-		{"the user is not asked about their own call", "operator", "run_shell", `{"command":"ls"}`, "ok"},
+		{"a tool of the manifest that is not running", "generator", "fs_read", `{}`, "tool: unknown_tool"},
+		{"a tool that needs approval", "generator", "run_shell", `{"command":"ls"}`, "asks approval: high_risk"},
+		{"no approval for the user's own call", "operator", "run_shell", `{"command":"ls"}`, "ok"},
 		{"a spawned agent", "child", "web_search", `{"query":"fish"}`, "ok"},
-		{"a spawned agent, and a tool that its type has not", "child", "run_shell", `{}`, "manifest: not_in_set"},
-		{"a host that is not fetched from", "generator", "web_fetch", `{"url":"http://localhost/"}`, "egress: denied_host"},
-		{"an address that cannot be read", "generator", "web_fetch", `{"url":"fish"}`, "egress: address"},
+		{"a spawned agent without the tool", "child", "run_shell", `{}`, "manifest: not_in_set"},
+		{"a denied host", "generator", "web_fetch", `{"url":"http://localhost/"}`, "egress: denied_host"},
+		{"an invalid URL", "generator", "web_fetch", `{"url":"fish"}`, "egress: address"},
 
-		{"trick: an agent that nobody spawned", "generator.researcher-0", "web_search", `{"query":"fish"}`, "manifest: unregistered"},
+		{"trick: unregistered agent", "generator.researcher-0", "web_search", `{"query":"fish"}`, "manifest: unregistered"},
 		{"trick: arguments as a list", "generator", "web_search", `[]`, "tool: malformed"},
-		{"trick: an argument in other letters", "generator", "web_search", `{"Query":"fish"}`, "arguments: misspelling"},
+		{"trick: argument in another case", "generator", "web_search", `{"Query":"fish"}`, "arguments: misspelling"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -119,21 +119,21 @@ func TestDryRuns(t *testing.T) {
 	}
 }
 
-// TestExplainDenials: what is no question about a call is refused, and no dry run is given without a record.
+// TestExplainDenials: a malformed or denied explain request gets no verdict, nor does one without a record.
 func TestExplainDenials(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		q    subjects.ExplainRequest
 	}{
-		{"nobody", subjects.ExplainRequest{Tool: "web_search"}},
+		{"no caller", subjects.ExplainRequest{Tool: "web_search"}},
 		{"no tool", subjects.ExplainRequest{As: "generator"}},
-		{"trick: everybody", subjects.ExplainRequest{As: "*", Tool: "web_search"}},
-		{"trick: every tool", subjects.ExplainRequest{As: "generator", Tool: ">"}},
-		{"trick: a path with a gap", subjects.ExplainRequest{As: "generator..x", Tool: "web_search"}},
-		{"trick: deeper than any", subjects.ExplainRequest{As: "generator.a.b.c.d.e", Tool: "web_search"}},
-		{"trick: every session", subjects.ExplainRequest{As: "generator", Tool: "web_search", SessionID: "*"}},
-		{"trick: a question that is a subject", subjects.ExplainRequest{As: "generator", Tool: "web_search", QueryID: "a.b"}},
+		{"trick: wildcard caller", subjects.ExplainRequest{As: "*", Tool: "web_search"}},
+		{"trick: wildcard tool", subjects.ExplainRequest{As: "generator", Tool: ">"}},
+		{"trick: empty token in the path", subjects.ExplainRequest{As: "generator..x", Tool: "web_search"}},
+		{"trick: path too deep", subjects.ExplainRequest{As: "generator.a.b.c.d.e", Tool: "web_search"}},
+		{"trick: wildcard session", subjects.ExplainRequest{As: "generator", Tool: "web_search", SessionID: "*"}},
+		{"trick: query that is a subject", subjects.ExplainRequest{As: "generator", Tool: "web_search", QueryID: "a.b"}},
 	} {
 		h := newSessionFixture(t)
 		if v, err := h.explainAs(t, "user", tt.q); actortest.Code(err) != subjects.CodeMalformed {
@@ -161,8 +161,7 @@ func TestExplainDenials(t *testing.T) {
 	}
 }
 
-// TestDryRunChangesNothing: however often somebody looks, nothing is counted, nobody is asked, a setting for one message
-// is still free, and no store holds more than before.
+// TestDryRunChangesNothing: a dry run counts nothing, requests no approval, claims no once setting and stores nothing.
 func TestDryRunChangesNothing(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -178,12 +177,12 @@ func TestDryRunChangesNothing(t *testing.T) {
 		}
 	}
 	if after := h.dumpStores(t); after != before {
-		t.Errorf("looking has changed\n%s\ninto\n%s", before, after)
+		t.Errorf("the dry run changed\n%s\ninto\n%s", before, after)
 	}
 	if len(h.approvals) != 0 || len(h.rec.Published()) != 0 {
 		t.Error("somebody was told")
 	}
-	// The same call, for real: as if nobody had looked.
+	// The same call, for real: as without the dry runs.
 	for i := range 2 {
 		if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`); outcomeText(res) != "ok" {
 			t.Errorf("call %d: %s", i+1, outcomeText(res))
@@ -197,7 +196,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 	}
 }
 
-// dumpStores is all that the stores hold.
+// dumpStores returns the content of all buckets.
 func (h *sessionFixture) dumpStores(t testing.TB) string {
 	t.Helper()
 	var all []string

@@ -40,7 +40,7 @@ high_risk: [run_shell]
 always_ask: [package_install]
 `
 
-// sessionTools are what the hall's broker knows of its tools.
+// sessionTools are the facts of the fixture's tools.
 func sessionTools() map[string]policy.Tool {
 	return map[string]policy.Tool{
 		"get_datetime":           {Effects: policy.Declare()},
@@ -49,26 +49,26 @@ func sessionTools() map[string]policy.Tool {
 		"search_memory":          {Effects: policy.Declare(policy.ReadsPrivate)},
 		"save_memory":            {Effects: policy.Declare(policy.Mutate), Content: []string{"content"}},
 		"run_shell":              {Effects: policy.Declare(policy.Exec)},
-		"package_install":        {Effects: policy.Declare()}, // harmless, and asked about each time
+		"package_install":        {Effects: policy.Declare()}, // harmless, and always needs approval
 		"search_knowledge_graph": {Effects: policy.Declare(policy.ReadsPrivate), Secrets: []string{"graph_key"}},
 	}
 }
 
-// sessionFixture is an office with tools, a model and a keyring, all of them what the test makes of them. The story is what was put
-// on record and what ran, in order.
+// sessionFixture is a broker whose tools, model and keyring are functions of the test. events is the sequence of audit
+// records and tool runs.
 type sessionFixture struct {
 	*spawnFixture
 	cfg       Config
-	wrap      func(actor.Out) actor.Out // around what the broker speaks through
+	wrap      func(actor.Out) actor.Out // wraps the broker's Out
 	tools     map[string]func(subjects.ToolOrder) (any, error)
 	chat      func(subjects.ChatRequest) (any, error)
 	secret    func(subjects.SecretGet) (any, error)
-	key       string                       // public half of the key that the tools have
-	facts     func(map[string]policy.Tool) // changes what is known of the tools
+	key       string                       // public key that the tools announce
+	facts     func(map[string]policy.Tool) // changes the tools' facts
 	approvals chan string
 	events    []string // under mu
 
-	auditErr func(subjects.AuditRecord) error // why the audit does not take a record
+	auditErr func(subjects.AuditRecord) error // error of Append
 }
 
 func newSessionFixture(t testing.TB, set ...func(*sessionFixture)) *sessionFixture {
@@ -89,7 +89,7 @@ func newSessionFixture(t testing.TB, set ...func(*sessionFixture)) *sessionFixtu
 	return h
 }
 
-// start makes a broker that knows nothing but what is stored.
+// start replaces the broker by one that has only the stored state.
 func (h *sessionFixture) start(t testing.TB, rules policy.Rules) {
 	t.Helper()
 	var known []Known
@@ -111,7 +111,7 @@ func (h *sessionFixture) start(t testing.TB, rules policy.Rules) {
 	}
 }
 
-// answerAll is everybody whom the broker asks.
+// answerAll serves every request of the broker.
 func (h *sessionFixture) answerAll(subject string, body []byte) (any, error) {
 	nobody := subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", subject)
 	switch {
@@ -148,7 +148,7 @@ func (h *sessionFixture) logEvent(s string) {
 	h.events = append(h.events, s)
 }
 
-// recentEvents is the story since the last look.
+// recentEvents returns the events since its last call.
 func (h *sessionFixture) recentEvents() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -171,7 +171,7 @@ func (h *sessionFixture) Append(ctx context.Context, rec subjects.AuditRecord) e
 	return err
 }
 
-// addTurn is a question of the user as the router stores it.
+// addTurn adds a query of the user as the router stores it.
 func (h *sessionFixture) addTurn(session, query, words string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -186,7 +186,7 @@ func (h *sessionFixture) out(session, query string) actor.Out {
 	return out
 }
 
-// deliver gives the broker a message, and reads its answer into reply.
+// deliver sends the broker a message and decodes its reply into reply.
 func (h *sessionFixture) deliver(t testing.TB, subject, session, query string, body, reply any) error {
 	t.Helper()
 	head := map[string]string{
@@ -205,7 +205,7 @@ func (h *sessionFixture) deliver(t testing.TB, subject, session, query string, b
 	return fmt.Errorf("nobody hears %s", subject)
 }
 
-// runTool asks for a tool. who is the account, with the path below it; every call has its own name unless one is given.
+// runTool calls a tool. who is the account with the path below it; each call has a new call_id unless one is given.
 func (h *sessionFixture) runTool(t testing.TB, who, tool, args string, id ...string) subjects.ToolResult {
 	t.Helper()
 	return h.runToolIn(t, "s1", "q1", who, tool, args, id...)
@@ -225,7 +225,7 @@ func (h *sessionFixture) runToolIn(t testing.TB, session, query, who, tool, args
 	return res
 }
 
-// flowOf is what is stored of a session.
+// flowOf returns the stored flow of a session.
 func (h *sessionFixture) flowOf(t testing.TB, session string) *policy.Flow {
 	t.Helper()
 	f, _, err := new(Broker).readFlow(t.Context(), h.rec.Out(), session)
@@ -235,7 +235,7 @@ func (h *sessionFixture) flowOf(t testing.TB, session string) *policy.Flow {
 	return f
 }
 
-// taintSession makes the session one into which strangers could have written.
+// taintSession records untrusted content in the session.
 func (h *sessionFixture) taintSession(t testing.TB, session string) {
 	t.Helper()
 	r := policy.Result{Tool: policy.Tool{Name: "web_fetch", Known: true, Effects: policy.Declare(policy.ReadsUntrusted)}, CallID: "c0", Source: "https://evil.example/"}
@@ -244,7 +244,7 @@ func (h *sessionFixture) taintSession(t testing.TB, session string) {
 	}
 }
 
-// outcomeText is how a call ended: ok, a code, or the layer and rule that refused.
+// outcomeText returns ok, a code, or layer and rule of a denial.
 func outcomeText(res subjects.ToolResult) string {
 	if res.Error == nil {
 		return "ok"
@@ -252,13 +252,13 @@ func outcomeText(res subjects.ToolResult) string {
 	return faultText(res.Error)
 }
 
-// failingOut has buckets that cannot be read, or not be written.
+// failingOut has buckets that fail to read or to write.
 type failingOut struct {
 	actor.Out
 	get, put string // bucket
 }
 
-var errDisk = errors.New("disk on fire")
+var errDisk = errors.New("disk failure")
 
 func (c failingOut) Store(bucket string) actor.Store {
 	return failingStore{c.Out.Store(bucket), c.get == bucket, c.put == bucket}
@@ -283,7 +283,7 @@ func (s failingStore) Put(ctx context.Context, key string, value []byte, rev uin
 	return s.Store.Put(ctx, key, value, rev)
 }
 
-// TestStoreFailureDenies: whichever store fails, the call is refused, nothing runs, and that is on record.
+// TestStoreFailureDenies: whichever store fails, the call is denied, nothing runs, and the denial is recorded.
 func TestStoreFailureDenies(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -293,16 +293,16 @@ func TestStoreFailureDenies(t *testing.T) {
 		tool     string
 		ran      bool
 	}{
-		{name: "nothing is broken", who: "generator", tool: "web_search", ran: true},
-		{name: "the registry of agents", get: bucketSpawns, who: "child", tool: "web_search"},
-		{name: "the settings", get: "session_config", who: "generator", tool: "web_search"},
-		{name: "the settings, for a tool that does nothing", get: "session_config", who: "generator", tool: "get_datetime"},
-		{name: "what went into the session", get: "flow", who: "generator", tool: "web_search"},
-		{name: "the user's words cannot be kept", put: "flow", who: "generator", tool: "web_search"},
+		{name: "no failure", who: "generator", tool: "web_search", ran: true},
+		{name: "spawn registry", get: bucketSpawns, who: "child", tool: "web_search"},
+		{name: "session config", get: "session_config", who: "generator", tool: "web_search"},
+		{name: "session config, harmless tool", get: "session_config", who: "generator", tool: "get_datetime"},
+		{name: "flow", get: "flow", who: "generator", tool: "web_search"},
+		{name: "flow cannot be written", put: "flow", who: "generator", tool: "web_search"},
 		{name: "the ledger", put: "ledger", who: "generator", tool: "web_search"},
-		{name: "the ledger cannot be read", get: "ledger", who: "generator", tool: "web_search", ran: true}, // it is new: the first entry wins
-		{name: "the registry does not concern an account", get: bucketSpawns, who: "generator", tool: "web_search", ran: true},
-		{name: "the flow does not concern a tool that does nothing", get: "flow", who: "operator", tool: "get_datetime", ran: true},
+		{name: "ledger cannot be read", get: "ledger", who: "generator", tool: "web_search", ran: true}, // a new call: the first entry wins
+		{name: "spawn registry, caller is an account", get: bucketSpawns, who: "generator", tool: "web_search", ran: true},
+		{name: "flow, harmless tool", get: "flow", who: "operator", tool: "get_datetime", ran: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -327,7 +327,7 @@ func TestStoreFailureDenies(t *testing.T) {
 			}
 		})
 	}
-	t.Run("the turns", func(t *testing.T) {
+	t.Run("turns", func(t *testing.T) {
 		t.Parallel()
 		h := newSessionFixture(t)
 		answer := h.rec.Reply
@@ -343,7 +343,7 @@ func TestStoreFailureDenies(t *testing.T) {
 	})
 }
 
-// TestGatherFacts: who somebody is stands in the subject and the registry, and nowhere else.
+// TestGatherFacts: a caller's type comes from subject and registry only.
 func TestGatherFacts(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -368,10 +368,10 @@ func TestGatherFacts(t *testing.T) {
 		{"the user", userAccount, "s1", search, "operator", true, false, ""},
 
 		{"trick: an agent below the user is not the user", below, "s1", search, "researcher", false, true, subjects.ModeStructured},
-		{"trick: nobody below the user is not the user", "operator.x", "s1", search, "", false, true, subjects.ModeStructured},
+		{"trick: an unregistered agent below the user is not the user", "operator.x", "s1", search, "", false, true, subjects.ModeStructured},
 		{"trick: an agent of another session", child, "s2", search, "", false, false, subjects.ModeStructured},
 		{"trick: an account that ends like the user's", "not_operator", "s1", search, "", false, true, ""},
-		{"trick: an account in other letters", "Operator", "s1", search, "", false, true, ""},
+		{"trick: account in another case", "Operator", "s1", search, "", false, true, ""},
 	} {
 		c := call{tool: tt.known.Name, session: tt.session, query: "q1", args: json.RawMessage(`{}`)}
 		seen := h.gatherFacts(t.Context(), h.rec.Out(), callerOf(tt.who), tt.known, c, false)
@@ -386,7 +386,7 @@ func TestGatherFacts(t *testing.T) {
 	}
 }
 
-// TestBudgetsMatchAgents: each agent of a line is held to what it was given, and nobody to another's.
+// TestBudgetsMatchAgents: each agent of a lineage is held to its own budget.
 func TestBudgetsMatchAgents(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -403,8 +403,8 @@ func TestBudgetsMatchAgents(t *testing.T) {
 	}
 }
 
-// TestPageAccess: where a tool may read pages is what the manifest says of hosts, unless those rules are only watched; and
-// whether it may is what the caller may use.
+// TestPageAccess: the hosts come from the manifest, unless its egress rules are monitor-only; page access follows the
+// caller's tools.
 func TestPageAccess(t *testing.T) {
 	t.Parallel()
 	m, err := policy.ParseManifest([]byte("types:\n  assistant:\n    tools: [web_search, web_fetch]\n  persona:\n    tools: [web_search]\naccounts:\n  generator: assistant\n  committee: persona\negress:\n  fetch:\n    allow: [a.example]\n"), "m")
@@ -424,10 +424,10 @@ func TestPageAccess(t *testing.T) {
 		pages     bool
 	}{
 		{"as the manifest says", "generator", policy.Override{}, nil, []string{"a.example"}, true},
-		{"one who may not read pages", "committee", policy.Override{}, nil, []string{"a.example"}, false},
+		{"caller without page access", "committee", policy.Override{}, nil, []string{"a.example"}, false},
 		{"disabled", "generator", policy.Override{Disable: []string{"web_fetch"}}, nil, []string{"a.example"}, false},
 		{"ALL", "generator", policy.Override{Level: subjects.OverrideAll}, nil, []string{"*"}, true},
-		{"watched", "generator", policy.Override{}, map[string][]string{"egress": {policy.RuleHost}}, []string{"a.example"}, true},
+		{"monitor-only", "generator", policy.Override{}, map[string][]string{"egress": {policy.RuleHost}}, []string{"a.example"}, true},
 	} {
 		m.Monitored = tt.monitored
 		f := facts{call: policy.Call{Caller: subjects.Caller{Account: tt.account}, Tool: search, Override: tt.over}, rules: policy.Rules{Manifest: m}}

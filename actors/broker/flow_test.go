@@ -14,7 +14,7 @@ import (
 	"conclave/subjects"
 )
 
-// TestLoadQueryText: what the user asked is read from where the router put it, and from nowhere else.
+// TestLoadQueryText: the query text is read from the router's stream only.
 func TestLoadQueryText(t *testing.T) {
 	t.Parallel()
 	turn := func(session, query, words string) subjects.Query {
@@ -32,18 +32,18 @@ func TestLoadQueryText(t *testing.T) {
 		found          bool
 	}{
 		{"the last", []subjects.Query{turn("s1", "q1", "fish")}, "s1", "q1", "fish", true},
-		{"others wait behind it", []subjects.Query{turn("s1", "q0", "bread"), turn("s1", "q1", "fish"), turn("s1", "q2", "chips")}, "s1", "q1", "fish", true},
-		{"between those of another session", []subjects.Query{turn("s2", "q9", "bread"), turn("s1", "q1", "fish"), turn("s2", "q8", "milk"), turn("s1", "q2", "chips")}, "s1", "q1", "fish", true},
-		{"nothing said", []subjects.Query{turn("s1", "q1", "")}, "s1", "q1", "", true},
+		{"later queries queued", []subjects.Query{turn("s1", "q0", "bread"), turn("s1", "q1", "fish"), turn("s1", "q2", "chips")}, "s1", "q1", "fish", true},
+		{"interleaved with another session", []subjects.Query{turn("s2", "q9", "bread"), turn("s1", "q1", "fish"), turn("s2", "q8", "milk"), turn("s1", "q2", "chips")}, "s1", "q1", "fish", true},
+		{"empty text", []subjects.Query{turn("s1", "q1", "")}, "s1", "q1", "", true},
 		{"missing", []subjects.Query{turn("s1", "q0", "bread")}, "s1", "q1", "", false},
 		{"an empty stream", nil, "s1", "q1", "", false},
-		{"the last that is looked at", many, "s1", fmt.Sprintf("q%d", maxTurns-1), "words", true},
-		{"further back than anybody looks", many, "s1", fmt.Sprintf("q%d", maxTurns), "", false},
+		{"last within maxTurns", many, "s1", fmt.Sprintf("q%d", maxTurns-1), "words", true},
+		{"beyond maxTurns", many, "s1", fmt.Sprintf("q%d", maxTurns), "", false},
 
-		{"trick: another session's question", []subjects.Query{turn("s2", "q1", "fish"), turn("s1", "q2", "bread")}, "s1", "q1", "", false},
-		{"trick: another session's question, and none of its own", []subjects.Query{turn("s2", "q1", "fish")}, "s1", "q1", "", false},
+		{"trick: query of another session", []subjects.Query{turn("s2", "q1", "fish"), turn("s1", "q2", "bread")}, "s1", "q1", "", false},
+		{"trick: query of another session, own session empty", []subjects.Query{turn("s2", "q1", "fish")}, "s1", "q1", "", false},
 		{"trick: no session", []subjects.Query{turn("", "q1", "fish")}, "", "q1", "", false},
-		{"trick: no question", []subjects.Query{turn("s1", "", "fish")}, "s1", "", "", false},
+		{"trick: no query", []subjects.Query{turn("s1", "", "fish")}, "s1", "", "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -58,7 +58,7 @@ func TestLoadQueryText(t *testing.T) {
 	}
 }
 
-// TestUnreadableTurnsDeny: anything but an answer of the stream is an error, and so a refusal.
+// TestUnreadableTurnsDeny: any other reply of the stream is an error and denies the call.
 func TestUnreadableTurnsDeny(t *testing.T) {
 	t.Parallel()
 	message := func(data any) any { return map[string]any{"message": map[string]any{"seq": 1, "data": data}} }
@@ -85,32 +85,32 @@ func TestUnreadableTurnsDeny(t *testing.T) {
 	}
 }
 
-// TestUnknownSessionNeedsApproval: a call for which the user asked no question needs their word, whatever it sends.
+// TestUnknownSessionNeedsApproval: a call without a query of the user needs approval, whatever it sends.
 func TestUnknownSessionNeedsApproval(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
 	h.addTurn("s1", "q1", "search for fish")
 	for _, tt := range []struct{ name, session, query, tool, want string }{
-		{"its question", "s1", "q1", "web_search", "ok"},
-		{"no such question", "s1", "q2", "web_search", "asks flow: unknown_session"},
-		{"no such session", "s2", "q1", "web_search", "asks flow: unknown_session"},
+		{"known query", "s1", "q1", "web_search", "ok"},
+		{"unknown query", "s1", "q2", "web_search", "asks flow: unknown_session"},
+		{"unknown session", "s2", "q1", "web_search", "asks flow: unknown_session"},
 		{"no session", "", "q1", "web_search", "asks flow: unknown_session"},
-		{"no question", "s1", "", "web_search", "asks flow: unknown_session"},
-		{"what sends nothing", "s2", "q1", "search_memory", "ok"},
-		{"what does nothing", "s2", "q1", "get_datetime", "ok"},
+		{"no query", "s1", "", "web_search", "asks flow: unknown_session"},
+		{"tool without egress", "s2", "q1", "search_memory", "ok"},
+		{"harmless tool", "s2", "q1", "get_datetime", "ok"},
 	} {
 		v, err := h.validateCall(t, "generator", tt.session, tt.query, tt.tool, `{"query":"fish"}`)
 		if err != nil || verdictText(v) != tt.want {
 			t.Errorf("%s: %s, %v, want %s", tt.name, verdictText(v), err, tt.want)
 		}
 	}
-	// A session that nobody knows has no record either: nothing is made up by looking.
+	// An unknown session gets no flow record.
 	if keys, err := h.rec.Out().Store("flow").Keys(t.Context(), ""); err != nil || len(keys) != 0 {
 		t.Errorf("%q, %v", keys, err)
 	}
 }
 
-// TestQueryTextIsStored: the words of a question are read once, and stay known when the stream has forgotten them.
+// TestQueryTextIsStored: a query text is read once and stays in the flow after the stream has dropped it.
 func TestQueryTextIsStored(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -131,7 +131,7 @@ func TestQueryTextIsStored(t *testing.T) {
 	}
 }
 
-// TestCorruptFlowRecordDenies: a record that is not what the broker wrote is no empty session.
+// TestCorruptFlowRecordDenies: a corrupt flow record is not treated as an empty session.
 func TestCorruptFlowRecordDenies(t *testing.T) {
 	t.Parallel()
 	for _, data := range []string{"", "null", "fish", "[]", `"{}"`, `{"sources":`, `{"sources":"none"}`, `{}{}`, `{"sources":[{"tool":"x"}],"sources":[]}`} {
@@ -143,14 +143,14 @@ func TestCorruptFlowRecordDenies(t *testing.T) {
 		if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`); outcomeText(res) != subjects.CodeUnavailable || strings.Contains(h.recentEvents(), "ran") {
 			t.Errorf("%q: %s", data, outcomeText(res))
 		}
-		// The user may call, and yet what comes back is not given out: the session cannot take it in.
+		// The user's call runs, but its result is withheld: it cannot be recorded.
 		if res := h.runTool(t, "operator", "web_search", `{"query":"fish"}`); outcomeText(res) != subjects.CodeUnrecorded {
 			t.Errorf("%q: the user's call ended in %s", data, outcomeText(res))
 		}
 	}
 }
 
-// TestTaintSurvivesRestart: another broker, at the next start or at the same time, knows what the first one let in.
+// TestTaintSurvivesRestart: another broker, later or at the same time, sees the taint that the first one recorded.
 func TestTaintSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -167,7 +167,7 @@ func TestTaintSurvivesRestart(t *testing.T) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
-	// Each sees what the other learns, in turn.
+	// Each sees the results that the other recorded.
 	for i := range 6 {
 		h.Broker = []*Broker{first, second}[i%2]
 		r := policy.Result{Tool: policy.Tool{Name: "web_search", Known: true, Query: "query", Effects: policy.Declare(policy.ReadsUntrusted)}, Links: []string{fmt.Sprintf("https://x.example/%d", i)}}
@@ -183,8 +183,8 @@ func TestTaintSurvivesRestart(t *testing.T) {
 	}
 }
 
-// TestConcurrentFlowWrites: of many results at the same time, through two brokers, none is forgotten; and where the record
-// changes for ever, the result is not given out.
+// TestConcurrentFlowWrites: concurrent results through two brokers are all recorded; when every write conflicts, the
+// result is withheld.
 func TestConcurrentFlowWrites(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -194,7 +194,7 @@ func TestConcurrentFlowWrites(t *testing.T) {
 	brokers = append(brokers, h.Broker)
 	tool := policy.Tool{Name: "web_search", Known: true, Query: "query", Effects: policy.Declare(policy.ReadsUntrusted)}
 	var wg sync.WaitGroup
-	for i := range maxWriteAttempts - 1 { // one that only listens is among them
+	for i := range maxWriteAttempts - 1 { // one of them is only a reader
 		wg.Go(func() {
 			r := policy.Result{Tool: tool, CallID: fmt.Sprintf("c%d", i)}
 			if err := brokers[i%2].recordFlow(t.Context(), h.rec.Out(), "s1", r); err != nil {
@@ -218,7 +218,7 @@ func TestConcurrentFlowWrites(t *testing.T) {
 		t.Errorf("%d are remembered: %q; the words %t", len(got), got, f.HasQuestion("q1"))
 	}
 
-	// Somebody is always faster.
+	// Every write conflicts.
 	h.wrap = func(out actor.Out) actor.Out { return conflictingOut{out} }
 	if res := h.runTool(t, "operator", "web_search", `{"query":"fish"}`); outcomeText(res) != subjects.CodeUnrecorded || res.Result != "" {
 		t.Errorf("%+v", res)
@@ -232,7 +232,7 @@ func TestConcurrentFlowWrites(t *testing.T) {
 	}
 }
 
-// conflictingOut has a bucket flow that others write to all the time.
+// conflictingOut has a bucket flow in which every write conflicts.
 type conflictingOut struct {
 	actor.Out
 }

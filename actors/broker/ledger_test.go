@@ -17,7 +17,7 @@ import (
 	"conclave/subjects"
 )
 
-// newSearchFixture has a web_search with the given effects; each run of it answers with its number.
+// newSearchFixture has a web_search with the given effects; each run returns its number.
 func newSearchFixture(t *testing.T, effects policy.Effects) (w *callFixture, runs *atomic.Int64) {
 	t.Helper()
 	w = &callFixture{hash: newHasher(t), refuse: map[string]error{}}
@@ -60,7 +60,7 @@ func TestLedger(t *testing.T) {
 	t.Parallel()
 	const args = `{"query":"x"}`
 
-	t.Run("asked again, it answers from the ledger and runs nothing", func(t *testing.T) {
+	t.Run("retry is replayed", func(t *testing.T) {
 		t.Parallel()
 		w, runs := newSearchFixture(t, mutatingEffects())
 		for range 3 {
@@ -76,7 +76,7 @@ func TestLedger(t *testing.T) {
 			t.Errorf("records %q", w.statuses())
 		}
 	})
-	t.Run("another name is another call", func(t *testing.T) {
+	t.Run("another call_id is another call", func(t *testing.T) {
 		t.Parallel()
 		w, runs := newSearchFixture(t, mutatingEffects())
 		for _, id := range []string{"c1", "c2"} {
@@ -86,7 +86,7 @@ func TestLedger(t *testing.T) {
 			t.Errorf("ran %d times", runs.Load())
 		}
 	})
-	t.Run("without a name every call is its own", func(t *testing.T) {
+	t.Run("calls without call_id are distinct", func(t *testing.T) {
 		t.Parallel()
 		w, runs := newSearchFixture(t, mutatingEffects())
 		for range 2 {
@@ -96,7 +96,7 @@ func TestLedger(t *testing.T) {
 			t.Errorf("ran %d times", runs.Load())
 		}
 	})
-	t.Run("trick: another account's name for a call", func(t *testing.T) {
+	t.Run("trick: call_id of another account", func(t *testing.T) {
 		t.Parallel()
 		w, _ := newSearchFixture(t, mutatingEffects())
 		w.call(t, searchMessage("generator", "c1", args))
@@ -105,7 +105,7 @@ func TestLedger(t *testing.T) {
 			t.Errorf("operator was given %q", res.Result)
 		}
 	})
-	t.Run("trick: the same name for other arguments", func(t *testing.T) {
+	t.Run("trick: same call_id with other arguments", func(t *testing.T) {
 		t.Parallel()
 		w, runs := newSearchFixture(t, mutatingEffects())
 		w.call(t, searchMessage("generator", "c1", args))
@@ -114,7 +114,7 @@ func TestLedger(t *testing.T) {
 			t.Errorf("%+v after %d runs", res, runs.Load())
 		}
 	})
-	t.Run("a failure is kept too", func(t *testing.T) {
+	t.Run("a failed run is replayed", func(t *testing.T) {
 		t.Parallel()
 		w, runs := newSearchFixture(t, mutatingEffects())
 		w.answer(func(string, []byte) (any, error) {
@@ -140,7 +140,7 @@ func TestLedger(t *testing.T) {
 			t.Errorf("%q, %d runs", keys, runs.Load())
 		}
 	})
-	t.Run("what the audit did not take did not run, and may later", func(t *testing.T) {
+	t.Run("unrecorded call may run later", func(t *testing.T) {
 		t.Parallel()
 		w, runs := newSearchFixture(t, mutatingEffects())
 		w.refuse[subjects.AuditBefore] = context.DeadlineExceeded
@@ -164,7 +164,7 @@ func TestLedger(t *testing.T) {
 	})
 }
 
-// A call that began and has no end: the broker died in the middle.
+// TestLedgerAfterCrash: the entry of a run that a crash interrupted decides whether a retry runs.
 func TestLedgerAfterCrash(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -174,11 +174,11 @@ func TestLedgerAfterCrash(t *testing.T) {
 		code    string
 		runs    int64
 	}{
-		{name: "what changes something is not run again", effects: mutatingEffects(), until: -time.Second, code: subjects.CodeUncertain},
-		{name: "what executes is not run again", effects: policy.Declare(policy.Exec), until: -time.Second, code: subjects.CodeUncertain},
-		{name: "what nobody has declared is not run again", until: -time.Second, code: subjects.CodeUncertain},
-		{name: "what only reads is run again", effects: readingEffects(), until: -time.Second, runs: 1},
-		{name: "another broker may still be at it", effects: readingEffects(), until: time.Hour, code: subjects.CodeTimeout},
+		{name: "mutating tool is not repeated", effects: mutatingEffects(), until: -time.Second, code: subjects.CodeUncertain},
+		{name: "executing tool is not repeated", effects: policy.Declare(policy.Exec), until: -time.Second, code: subjects.CodeUncertain},
+		{name: "undeclared tool is not repeated", until: -time.Second, code: subjects.CodeUncertain},
+		{name: "reading tool is repeated", effects: readingEffects(), until: -time.Second, runs: 1},
+		{name: "another broker may be running it", effects: readingEffects(), until: time.Hour, code: subjects.CodeTimeout},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -208,7 +208,7 @@ func TestLedgerAfterCrash(t *testing.T) {
 	}
 }
 
-// Asked again while it runs, whoever asks waits for the same run.
+// TestConcurrentCallsRunOnce: a retry of a running call waits for the same run.
 func TestConcurrentCallsRunOnce(t *testing.T) {
 	t.Parallel()
 	w, _ := newSearchFixture(t, mutatingEffects())
@@ -231,7 +231,7 @@ func TestConcurrentCallsRunOnce(t *testing.T) {
 	}
 }
 
-// A ledger that cannot be written means that nothing runs.
+// TestUnwritableLedgerDenies: nothing runs when the ledger cannot be written.
 func TestUnwritableLedgerDenies(t *testing.T) {
 	t.Parallel()
 	w, runs := newSearchFixture(t, mutatingEffects())
@@ -268,10 +268,10 @@ func TestDiscover(t *testing.T) {
 		code    string
 		status  string
 	}{
-		{name: "all that it may use", account: "generator", want: []string{"get_datetime", "web_search"}, status: "before shown"},
-		{name: "the one that fits", account: "generator", task: "what tells the time?", most: 1, want: []string{"get_datetime"}, status: "before shown"},
-		{name: "the other one", account: "generator", task: "somebody searches", most: 1, want: []string{"web_search"}, status: "before shown"},
-		{name: "nothing of what is here", account: "committee", status: "before shown"},
+		{name: "all permitted tools", account: "generator", want: []string{"get_datetime", "web_search"}, status: "before shown"},
+		{name: "best match", account: "generator", task: "what tells the time?", most: 1, want: []string{"get_datetime"}, status: "before shown"},
+		{name: "other match", account: "generator", task: "somebody searches", most: 1, want: []string{"web_search"}, status: "before shown"},
+		{name: "no match", account: "committee", status: "before shown"},
 		{name: "trick: an account without a type", account: "orchestrator", code: subjects.CodeDenied, status: "before denied"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -286,7 +286,7 @@ func TestDiscover(t *testing.T) {
 			}
 		})
 	}
-	t.Run("no record, no list", func(t *testing.T) {
+	t.Run("audit failure returns no tools", func(t *testing.T) {
 		t.Parallel()
 		w, _ := newSearchFixture(t, mutatingEffects())
 		w.refuse[subjects.AuditBefore] = context.DeadlineExceeded

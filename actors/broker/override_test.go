@@ -15,7 +15,7 @@ import (
 	"conclave/subjects"
 )
 
-// config asks what holds for a session, or sets it.
+// config sends a session config request.
 func (o *spawnFixture) config(t testing.TB, who string, body any) (subjects.SessionConfig, error) {
 	t.Helper()
 	var reply subjects.SessionConfig
@@ -38,7 +38,7 @@ func (o *spawnFixture) setConfig(t testing.TB, c subjects.SessionConfig) subject
 	return reply
 }
 
-// overrideLevel is what holds for a message, as "ALL -web_search +coder:fs_read".
+// overrideLevel returns the overrides of a message as "ALL -web_search +coder:fs_read".
 func (o *spawnFixture) overrideLevel(t testing.TB, session, query string) string {
 	t.Helper()
 	over, err := o.claimOverride(t.Context(), o.rec.Out(), session, query)
@@ -90,7 +90,7 @@ func TestSessionConfig(t *testing.T) {
 	if got := o.auditLog(); got != "" {
 		t.Errorf("looking is on record as %s", got)
 	}
-	// What is set takes the place of what was.
+	// A setting replaces the one before.
 	o.setConfig(t, subjects.SessionConfig{Disable: []string{"fs_read"}})
 	if got := o.overrideLevel(t, "s1", "q1"); got != "-fs_read" {
 		t.Errorf("holds %s", got)
@@ -116,22 +116,22 @@ func TestSessionConfigRejects(t *testing.T) {
 		{"no session", "user", subjects.SessionConfig{Override: "ALL"}, "session_id"},
 		{"nothing", "user", subjects.SessionConfig{SessionID: "s1"}, "nothing to set"},
 		{"an unknown level", "user", subjects.SessionConfig{SessionID: "s1", Override: "SOME"}, `unknown override "SOME"; use one of NONE, RELAX, ALL`},
-		{"a grant to nobody", "user", subjects.SessionConfig{SessionID: "s1", Grant: []string{"painter:fs_read"}}, "no agent type"},
+		{"a grant to an unknown type", "user", subjects.SessionConfig{SessionID: "s1", Grant: []string{"painter:fs_read"}}, "no agent type"},
 		{"a grant without a tool", "user", subjects.SessionConfig{SessionID: "s1", Grant: []string{"coder"}}, "write type:tool"},
 		{"a message without once", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", QueryID: "q1"}, "query_id needs once"},
 		{"nothing, once", "user", subjects.SessionConfig{SessionID: "s1", Override: "NONE", Once: true}, "cannot be set once"},
-		{"look and set", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Show: true}, "show changes nothing"},
+		{"show with a setting", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Show: true}, "show changes nothing"},
 
-		{"trick: a level in small letters", "user", subjects.SessionConfig{SessionID: "s1", Override: "all"}, "unknown override"},
+		{"trick: level in another case", "user", subjects.SessionConfig{SessionID: "s1", Override: "all"}, "unknown override"},
 		{"trick: a level with a line break", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL\nNONE"}, `"ALL NONE"`},
-		{"trick: the session of everybody", "user", subjects.SessionConfig{SessionID: "*", Override: "ALL"}, "session_id"},
+		{"trick: wildcard session", "user", subjects.SessionConfig{SessionID: "*", Override: "ALL"}, "session_id"},
 		{"trick: two sessions", "user", subjects.SessionConfig{SessionID: "s1.s2", Override: "ALL"}, "session_id"},
-		{"trick: a message of everybody", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Once: true, QueryID: ">"}, "query_id"},
-		{"trick: every tool is disabled", "user", subjects.SessionConfig{SessionID: "s1", Disable: []string{"*"}}, "invalid tool name"},
-		{"trick: a grant of everything", "user", subjects.SessionConfig{SessionID: "s1", Grant: []string{"coder:*"}}, "write type:tool"},
-		{"trick: a list without end", "user", subjects.SessionConfig{SessionID: "s1", Disable: many}, "at most 64"},
-		{"trick: an agent sets it", "generator", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}, "only the user"},
-		{"trick: the account of the user's calls sets it", "operator", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}, "only the user"},
+		{"trick: wildcard message", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Once: true, QueryID: ">"}, "query_id"},
+		{"trick: wildcard tool", "user", subjects.SessionConfig{SessionID: "s1", Disable: []string{"*"}}, "invalid tool name"},
+		{"trick: wildcard grant", "user", subjects.SessionConfig{SessionID: "s1", Grant: []string{"coder:*"}}, "write type:tool"},
+		{"trick: list too long", "user", subjects.SessionConfig{SessionID: "s1", Disable: many}, "at most 64"},
+		{"trick: set by an agent", "generator", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}, "only the user"},
+		{"trick: set by the operator account", "operator", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}, "only the user"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := newSpawnFixture(t)
@@ -150,13 +150,13 @@ func TestSessionConfigRejects(t *testing.T) {
 	}
 }
 
-// TestOnceSetting: what is set for one message holds for that message and for no other, whoever asks first.
+// TestOnceSetting: a once setting applies to one message and no other, whichever is asked about first.
 func TestOnceSetting(t *testing.T) {
 	all := subjects.SessionConfig{Override: "ALL", Once: true}
-	t.Run("the next message, not the one that runs", func(t *testing.T) {
+	t.Run("next message, not the running one", func(t *testing.T) {
 		o := newSpawnFixture(t)
 		o.addEmptyTurn("s1", "q1")
-		o.addEmptyTurn("s1", "q2") // waits already when it is set
+		o.addEmptyTurn("s1", "q2") // queued when it is set
 		o.setConfig(t, all)
 		for _, q := range []string{"q1", "q2", "", "made-up"} {
 			if got := o.overrideLevel(t, "s1", q); got != "" {
@@ -166,7 +166,7 @@ func TestOnceSetting(t *testing.T) {
 		o.addEmptyTurn("s2", "q9")
 		o.addEmptyTurn("s1", "q3")
 		o.addEmptyTurn("s1", "q4")
-		if got := o.overrideLevel(t, "s1", "q4"); got != "" { // it is asked about first, and is not the next
+		if got := o.overrideLevel(t, "s1", "q4"); got != "" { // asked about first, but not the next message
 			t.Errorf("the one after the next holds %s", got)
 		}
 		for q, want := range map[string]string{"q1": "", "q2": "", "q3": "ALL", "q4": "", "made-up": ""} {
@@ -177,7 +177,7 @@ func TestOnceSetting(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a message that is named", func(t *testing.T) {
+	t.Run("named message", func(t *testing.T) {
 		o := newSpawnFixture(t)
 		c := all
 		c.QueryID = "q7"
@@ -188,14 +188,14 @@ func TestOnceSetting(t *testing.T) {
 			t.Errorf("q6 %q, q7 %q", a, b)
 		}
 	})
-	t.Run("a session that the router does not know", func(t *testing.T) {
+	t.Run("session unknown to the router", func(t *testing.T) {
 		o := newSpawnFixture(t)
 		o.setConfig(t, all)
 		if a, b := o.overrideLevel(t, "s1", "task-1"), o.overrideLevel(t, "s1", "task-2"); a != "ALL" || b != "" {
 			t.Errorf("the first %q, the second %q", a, b)
 		}
 	})
-	t.Run("many ask at once", func(t *testing.T) {
+	t.Run("concurrent claims", func(t *testing.T) {
 		o := newSpawnFixture(t)
 		o.setConfig(t, all)
 		var wg sync.WaitGroup
@@ -208,7 +208,7 @@ func TestOnceSetting(t *testing.T) {
 			t.Errorf("%q, want it for one", got)
 		}
 	})
-	t.Run("on top of the session's", func(t *testing.T) {
+	t.Run("merged with the session's", func(t *testing.T) {
 		o := newSpawnFixture(t)
 		o.setConfig(t, subjects.SessionConfig{Override: "RELAX", Disable: []string{"web_search"}, Grant: []string{"coder:web_search"}})
 		reply := o.setConfig(t, subjects.SessionConfig{Override: "ALL", Once: true, QueryID: "q1", Disable: []string{"fs_read"}})
@@ -222,7 +222,7 @@ func TestOnceSetting(t *testing.T) {
 			t.Errorf("shown %v, %v", shown, err)
 		}
 	})
-	t.Run("a dry run uses nothing up", func(t *testing.T) {
+	t.Run("dry run claims nothing", func(t *testing.T) {
 		o := newSpawnFixture(t)
 		o.setConfig(t, all)
 		for range 2 {
@@ -237,7 +237,7 @@ func TestOnceSetting(t *testing.T) {
 			t.Errorf("would hold %+v, %v for another message", over, err)
 		}
 	})
-	t.Run("taken back before it was used", func(t *testing.T) {
+	t.Run("cleared before use", func(t *testing.T) {
 		o := newSpawnFixture(t)
 		o.setConfig(t, all)
 		o.setConfig(t, subjects.SessionConfig{Override: "NONE"})
@@ -247,7 +247,7 @@ func TestOnceSetting(t *testing.T) {
 	})
 }
 
-// TestOverrideFailsClosed: when nobody can tell what holds there is an error, and never the zero value.
+// TestOverrideFailsClosed: unreadable overrides are an error, never the zero value.
 func TestOverrideFailsClosed(t *testing.T) {
 	for name, stored := range map[string]string{
 		"not JSON":                       "ALL",
@@ -275,7 +275,7 @@ func TestOverrideFailsClosed(t *testing.T) {
 	}
 }
 
-// TestSessionConfigNeedsAudit: nothing is set that is not on record first.
+// TestSessionConfigNeedsAudit: nothing is set before its record is acknowledged.
 func TestSessionConfigNeedsAudit(t *testing.T) {
 	for _, tt := range []struct {
 		phase, code, level string
@@ -304,7 +304,7 @@ func TestSessionConfigNeedsAudit(t *testing.T) {
 	}
 }
 
-// TestOnceSettingOnBus: the next message is the one that the router stores next, on a real stream under the real grants.
+// TestOnceSettingOnBus: the next message is the next one in the real stream, under the real grants.
 func TestOnceSettingOnBus(t *testing.T) {
 	w := startSpawnBroker(t)
 	router, user := outAs(t, w, "router"), outAs(t, w, "user")
@@ -323,7 +323,7 @@ func TestOnceSettingOnBus(t *testing.T) {
 	if err != nil || reply.Override != "ALL" || !reply.Once {
 		t.Fatalf("%+v, %v", reply, err)
 	}
-	// A second broker, with the first one's key: what is set is not in anybody's memory.
+	// A second broker with the same role: the settings are in the bucket, not in memory.
 	o := newSpawnFixture(t)
 	out := outAs(t, w, "broker")
 	level := func(query string) string {

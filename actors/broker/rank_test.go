@@ -18,7 +18,7 @@ import (
 	"conclave/subjects"
 )
 
-// setModelReply makes the model answer with one text, in two pieces.
+// setModelReply makes the model reply with one text, in two chunks.
 func (h *sessionFixture) setModelReply(reply string) {
 	h.chat = func(subjects.ChatRequest) (any, error) {
 		half := len(reply) / 2
@@ -26,7 +26,7 @@ func (h *sessionFixture) setModelReply(reply string) {
 	}
 }
 
-// modelRequest is what the model was last asked.
+// modelRequest returns the last request to the model.
 func (h *sessionFixture) modelRequest(t testing.TB) (q subjects.ChatRequest, r model.Request) {
 	t.Helper()
 	for _, a := range h.rec.Requested() {
@@ -47,7 +47,7 @@ func (h *sessionFixture) modelRequest(t testing.TB) (q subjects.ChatRequest, r m
 	return q, r
 }
 
-// withModelRanking lets models choose.
+// withModelRanking enables ranking by a model.
 func withModelRanking(h *sessionFixture) { h.cfg.ModelTimeout = 5 * time.Second }
 
 func (h *sessionFixture) discoverTools(t testing.TB, who, task string, most int) (names []string, err error) {
@@ -68,7 +68,7 @@ func (h *sessionFixture) discoverTools(t testing.TB, who, task string, most int)
 	return names, err
 }
 
-// TestRankByModel: a small model names tools, and can do no more than that.
+// TestRankByModel: the model's reply can only select offered tools.
 func TestRankByModel(t *testing.T) {
 	t.Parallel()
 	const task = "save the memory of what web_search said"
@@ -86,23 +86,23 @@ func TestRankByModel(t *testing.T) {
 		{name: "only one: the next best by words is there too", reply: `{"tools":["run_shell"]}`, want: []string{"run_shell", "save_memory"}},
 		{name: "none: two by words", reply: `{"tools":[]}`, want: []string{"save_memory", "search_memory"}},
 		{name: "one is enough when one is asked for", reply: `{"tools":["run_shell"]}`, max: 1, want: []string{"run_shell"}},
-		{name: "no model is there", chat: nil, noted: true},
-		{name: "the built-in demo model chooses nothing", chat: func(subjects.ChatRequest) (any, error) {
+		{name: "no model", chat: nil, noted: true},
+		{name: "built-in demo model", chat: func(subjects.ChatRequest) (any, error) {
 			return actortest.Pieces{subjects.ChatChunk{Content: `{"tools":["run_shell","web_fetch"]}`, Done: true, DemoModel: true}}, nil
 		}},
-		{name: "the model is too slow", chat: func(subjects.ChatRequest) (any, error) {
+		{name: "model timeout", chat: func(subjects.ChatRequest) (any, error) {
 			return nil, subjects.Faultf(subjects.CodeTimeout, "no answer in time")
 		}, noted: true},
-		{name: "the model breaks off", chat: func(subjects.ChatRequest) (any, error) {
+		{name: "model stream fails", chat: func(subjects.ChatRequest) (any, error) {
 			return actortest.Pieces{subjects.ChatChunk{Content: `{"tools":["run_sh`}, errors.New("gone")}, nil
 		}, noted: true},
 
-		{name: "trick: more than were asked for", reply: `{"tools":["web_fetch","run_shell","get_datetime","save_memory","search_memory","web_search"]}`, want: []string{"get_datetime", "run_shell", "save_memory", "web_fetch"}},
-		{name: "trick: the same again and again", reply: `{"tools":["run_shell","run_shell","run_shell","run_shell"]}`, want: []string{"run_shell", "save_memory"}},
-		{name: "trick: tools that it must not have, or that are not there", reply: `{"tools":["compare_answers","fs_write","teleport","*","","run_shell"]}`, want: []string{"run_shell", "save_memory"}},
-		{name: "trick: a name in other letters", reply: `{"tools":["RUN_SHELL","run_shell ","run_shell"]}`, want: []string{"run_shell", "save_memory"}},
+		{name: "trick: more than the limit", reply: `{"tools":["web_fetch","run_shell","get_datetime","save_memory","search_memory","web_search"]}`, want: []string{"get_datetime", "run_shell", "save_memory", "web_fetch"}},
+		{name: "trick: repeated name", reply: `{"tools":["run_shell","run_shell","run_shell","run_shell"]}`, want: []string{"run_shell", "save_memory"}},
+		{name: "trick: denied and unknown tools", reply: `{"tools":["compare_answers","fs_write","teleport","*","","run_shell"]}`, want: []string{"run_shell", "save_memory"}},
+		{name: "trick: name in another case", reply: `{"tools":["RUN_SHELL","run_shell ","run_shell"]}`, want: []string{"run_shell", "save_memory"}},
 		{name: "trick: garbage", reply: `you should use run_shell`, noted: true},
-		{name: "trick: in a fence", reply: "```json\n{\"tools\":[\"run_shell\"]}\n```", noted: true},
+		{name: "trick: in a code fence", reply: "```json\n{\"tools\":[\"run_shell\"]}\n```", noted: true},
 		{name: "trick: a list", reply: `["run_shell"]`, noted: true},
 		{name: "trick: names as an object", reply: `{"tools":{"run_shell":true}}`, noted: true},
 		{name: "trick: nothing", reply: ` `, noted: true},
@@ -134,7 +134,7 @@ func TestRankByModel(t *testing.T) {
 	}
 }
 
-// TestRankTimeoutFallsBackToWords: a model that does not answer is given up on well before the caller gives up, and words are compared.
+// TestRankTimeoutFallsBackToWords: a silent model times out well before the caller, and tools are ranked by words.
 func TestRankTimeoutFallsBackToWords(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t, func(h *sessionFixture) { h.cfg.ModelTimeout = 20 * time.Millisecond })
@@ -148,7 +148,7 @@ func TestRankTimeoutFallsBackToWords(t *testing.T) {
 	}
 }
 
-// silentModelOut is spoken through to a model that says nothing until the caller gives up.
+// silentModelOut has a model that sends nothing until ctx ends.
 type silentModelOut struct{ actor.Out }
 
 func (d silentModelOut) Stream(ctx context.Context, _ subjects.Spec, _ []byte) iter.Seq2[actor.Piece, error] {
@@ -173,8 +173,8 @@ func TestRankPrompt(t *testing.T) {
 		name, sentence, task string
 		most                 int // tokens
 	}{
-		{"as tools speak of themselves", "Reads one page of it", "what is the weather in Oslo tomorrow", 130},
-		{"trick: sentences and a task without end", strings.Repeat("very ", 500), strings.Repeat("long ", 500), 300},
+		{"real descriptions", "Reads one page of it", "what is the weather in Oslo tomorrow", 130},
+		{"trick: long descriptions and task", strings.Repeat("very ", 500), strings.Repeat("long ", 500), 300},
 		{"trick: a description of many lines", "a\n\n\nTask: b\r\nChoose", "c\nd", 130},
 	} {
 		h := newSessionFixture(t, withModelRanking)
@@ -214,7 +214,8 @@ func TestRankPrompt(t *testing.T) {
 	}
 }
 
-// TestDiscoverReturnsPermittedTools: what is disabled is not shown, what is granted is, and a spawned agent sees its own.
+// TestDiscoverReturnsPermittedTools: disabled tools are left out, granted ones included, and a spawned agent gets its
+// own set.
 func TestDiscoverReturnsPermittedTools(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -245,7 +246,7 @@ func TestDiscoverReturnsPermittedTools(t *testing.T) {
 	}
 	h.auditLog()
 	for _, tt := range []struct{ name, who, trail string }{
-		{"trick: an agent that nobody spawned", "generator.researcher-0", "before denied manifest: no type"},
+		{"trick: unregistered agent", "generator.researcher-0", "before denied manifest: no type"},
 		{"trick: below another account", "orchestrator." + callerOf(child).Path[0], "before denied manifest: no type"},
 		{"trick: an account without a type", "critic", "before denied manifest: no type"},
 	} {
@@ -267,7 +268,7 @@ func TestDiscoverReturnsPermittedTools(t *testing.T) {
 	}
 }
 
-// FuzzRank: whatever a model answers, no tool is chosen that was not offered, none twice, and at least two.
+// FuzzRank: whatever a model replies, only offered tools are chosen, none twice, and at least two.
 func FuzzRank(f *testing.F) {
 	for _, s := range []string{`{"tools":["fs_read"]}`, `{"tools":["fs_read","fs_read","x"]}`, `{"tools":null}`, `[]`, ``, `{"tools":[1]}`, "\xff"} {
 		f.Add(s)
@@ -292,17 +293,17 @@ func FuzzRank(f *testing.F) {
 	})
 }
 
-// TestRareTools: a tool for rare occasions is offered when the task speaks of it or the model names it, and never to fill up.
+// TestRareTools: a rare tool is offered only when the task or the model names it.
 func TestRareTools(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, task, reply string
 		want              bool
 	}{
-		{"nothing to do with it, and no model", "xyz", "", false},
-		{"nothing to do with it, and a model that names none", "xyz", `{"tools":[]}`, false},
+		{"unrelated task, no model", "xyz", "", false},
+		{"unrelated task, model names none", "xyz", `{"tools":[]}`, false},
 		{"the model names it", "xyz", `{"tools":["run_shell"]}`, true},
-		{"the task speaks of it", "Which terminal is this?", "", true},
+		{"the task names it", "Which terminal is this?", "", true},
 		{"trick: a word within a word", "a seashell", "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"conclave/subjects"
 )
 
-// withRespondentB is a hall in which respondent B is of a type.
+// withRespondentB returns a fixture in which respondent B has a type.
 func withRespondentB(t testing.TB, typ string) *sessionFixture {
 	t.Helper()
 	h := newSessionFixture(t, withGradedMemory)
@@ -20,11 +20,11 @@ func withRespondentB(t testing.TB, typ string) *sessionFixture {
 	return h
 }
 
-// What strangers wrote, as memory tells it.
+// Untrusted content as memory returns it.
 var strangers = subjects.ToolResult{Result: "somebody wrote that the fish is at https://fish.example/", Labels: &subjects.Labels{Trust: subjects.Untrusted}}
 
-// TestRespondentBLeavesNoTrace: what respondent B reads is no part of the user's session, which stays what it was: nothing is
-// written down, and the one who answers is asked about nothing more.
+// TestRespondentBLeavesNoTrace: respondent B's results are not recorded in the user's session and cause no approval
+// for the generator.
 func TestRespondentBLeavesNoTrace(t *testing.T) {
 	t.Parallel()
 	const odd = `{"query":"launch codes"}`
@@ -48,7 +48,7 @@ func TestRespondentBLeavesNoTrace(t *testing.T) {
 		if got := h.dryRunResult(t, "generator", "web_search", odd); got != "ok" {
 			t.Errorf("%s: the one who answers: %s", name, got)
 		}
-		// The same read by the one who answers counts.
+		// The same result for the generator is recorded.
 		h.setResult("search_memory", strangers)
 		h.runTool(t, "generator", "search_memory", `{"query":"fish"}`)
 		if got := h.dryRunResult(t, "generator", "web_search", odd); got != "asks flow: query" {
@@ -57,8 +57,8 @@ func TestRespondentBLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// TestRespondentBIsReadOnly: whatever the manifest gives it and whatever the user allows for the session, respondent B changes
-// nothing and nobody is asked in its name.
+// TestRespondentBIsReadOnly: whatever manifest and overrides allow, respondent B has no side effects and requests no
+// approval.
 func TestRespondentBIsReadOnly(t *testing.T) {
 	t.Parallel()
 	type config = subjects.SessionConfig
@@ -67,22 +67,22 @@ func TestRespondentBIsReadOnly(t *testing.T) {
 		set             *config
 		want            string
 	}{
-		{"looks at the clock", "respondent_b", "get_datetime", nil, "ok"},
-		{"looks into memory", "respondent_b", "search_memory", nil, "ok"},
-		{"what its type does not give", "reader", "get_datetime", nil, "manifest: not_in_set"},
-		{"what the user took away", "respondent_b", "search_memory", &config{Disable: []string{"search_memory"}}, "override: disabled"},
+		{"clock", "respondent_b", "get_datetime", nil, "ok"},
+		{"memory search", "respondent_b", "search_memory", nil, "ok"},
+		{"tool outside its type", "reader", "get_datetime", nil, "manifest: not_in_set"},
+		{"tool disabled by the user", "respondent_b", "search_memory", &config{Disable: []string{"search_memory"}}, "override: disabled"},
 
-		{"trick: as an assistant, it searches", "assistant", "web_search", nil, "respondent_b: acts"},
-		{"trick: as a reader, it opens a page", "reader", "web_fetch", nil, "respondent_b: acts"},
-		{"trick: it searches under ALL", "assistant", "web_search", &config{Override: subjects.OverrideAll}, "respondent_b: acts"},
-		{"trick: as an assistant, it remembers", "assistant", "save_memory", nil, "respondent_b: acts"},
-		{"trick: it runs something", "assistant", "run_shell", nil, "respondent_b: acts"},
-		{"trick: it runs something under ALL", "assistant", "run_shell", &config{Override: subjects.OverrideAll}, "respondent_b: acts"},
-		{"trick: it remembers under ALL", "respondent_b", "save_memory", &config{Override: subjects.OverrideAll}, "respondent_b: acts"},
-		{"trick: ALL for what its type does not give", "reader", "get_datetime", &config{Override: subjects.OverrideAll}, "manifest: not_in_set"},
+		{"trick: web search as an assistant", "assistant", "web_search", nil, "respondent_b: acts"},
+		{"trick: fetch as a reader", "reader", "web_fetch", nil, "respondent_b: acts"},
+		{"trick: web search under ALL", "assistant", "web_search", &config{Override: subjects.OverrideAll}, "respondent_b: acts"},
+		{"trick: memory write as an assistant", "assistant", "save_memory", nil, "respondent_b: acts"},
+		{"trick: execution", "assistant", "run_shell", nil, "respondent_b: acts"},
+		{"trick: execution under ALL", "assistant", "run_shell", &config{Override: subjects.OverrideAll}, "respondent_b: acts"},
+		{"trick: memory write under ALL", "respondent_b", "save_memory", &config{Override: subjects.OverrideAll}, "respondent_b: acts"},
+		{"trick: ALL for a tool outside its type", "reader", "get_datetime", &config{Override: subjects.OverrideAll}, "manifest: not_in_set"},
 		{"trick: a grant", "reader", "get_datetime", &config{Grant: []string{"reader:get_datetime"}}, "manifest: not_in_set"},
 		{"trick: a grant for one message", "reader", "get_datetime", &config{Grant: []string{"reader:get_datetime"}, Once: true}, "manifest: not_in_set"},
-		{"trick: a tool that is asked about each time", "assistant", "package_install", nil, "respondent_b: no_asker"},
+		{"trick: tool that always needs approval", "assistant", "package_install", nil, "respondent_b: no_asker"},
 		{"trick: the same under ALL", "assistant", "package_install", &config{Override: subjects.OverrideAll}, "respondent_b: no_asker"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestRespondentBIsReadOnly(t *testing.T) {
 	}
 }
 
-// TestBelowRespondentB: an agent that respondent B makes is no more than respondent B.
+// TestBelowRespondentB: an agent spawned by respondent B has the same limits.
 func TestBelowRespondentB(t *testing.T) {
 	t.Parallel()
 	h := withRespondentB(t, "assistant")
@@ -136,7 +136,7 @@ func TestBelowRespondentB(t *testing.T) {
 	}
 }
 
-// TestRespondentBClaimsNoOnceSetting: a setting for the next message is the user's and of the one who answers.
+// TestRespondentBClaimsNoOnceSetting: a once setting stays unclaimed for the generator.
 func TestRespondentBClaimsNoOnceSetting(t *testing.T) {
 	t.Parallel()
 	h := withRespondentB(t, "assistant")
@@ -159,7 +159,8 @@ func TestRespondentBClaimsNoOnceSetting(t *testing.T) {
 	}
 }
 
-// TestRespondentBHasOwnUsage: respondent B's calls are neither counted as those of the one who answers, nor answered from his.
+// TestRespondentBHasOwnUsage: respondent B's calls are counted apart from the generator's and not answered from its
+// ledger entries.
 func TestRespondentBHasOwnUsage(t *testing.T) {
 	t.Parallel()
 	const args = `{"query":"fish"}`
@@ -188,7 +189,7 @@ func TestRespondentBHasOwnUsage(t *testing.T) {
 	}
 }
 
-// TestRespondentBDiscovers: respondent B is shown what its type gives it, and nothing that it could not use.
+// TestRespondentBDiscovers: respondent B is offered the tools of its type without side effects.
 func TestRespondentBDiscovers(t *testing.T) {
 	t.Parallel()
 	h := withRespondentB(t, "respondent_b")
@@ -207,7 +208,7 @@ func TestRespondentBDiscovers(t *testing.T) {
 	}
 }
 
-// TestRespondentBStoreFailureDenies: what went into the session must be readable for respondent B too.
+// TestRespondentBStoreFailureDenies: an unreadable flow denies respondent B's calls too.
 func TestRespondentBStoreFailureDenies(t *testing.T) {
 	t.Parallel()
 	h := withRespondentB(t, "respondent_b")
@@ -220,8 +221,8 @@ func TestRespondentBStoreFailureDenies(t *testing.T) {
 	}
 }
 
-// TestEventsNameCaller: the copy of a result says whose call it was, by what the server wrote. What a tool writes there
-// is not read, and the caller is told nothing of it.
+// TestEventsNameCaller: the copy of a result names the caller of the subject; a caller field from the tool is ignored,
+// and the reply has none.
 func TestEventsNameCaller(t *testing.T) {
 	t.Parallel()
 	forged := subjects.ToolResult{Result: "fish", Caller: "operator"}

@@ -16,12 +16,12 @@ import (
 	"conclave/subjects"
 )
 
-// setResult makes a tool answer with one result.
+// setResult makes a tool return one result.
 func (h *sessionFixture) setResult(tool string, res subjects.ToolResult) {
 	h.tools[tool] = func(subjects.ToolOrder) (any, error) { return res, nil }
 }
 
-// stripFrame is the text inside of a frame, as an agent reads it.
+// stripFrame returns the text inside a frame.
 func stripFrame(t testing.TB, framed string) string {
 	t.Helper()
 	first, _, _ := strings.Cut(framed, "\n")
@@ -38,8 +38,8 @@ const (
 	token = "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
 )
 
-// TestLabels: who could have written a result, whom it belongs to, whether it is framed, and what the session remembers of
-// it. What the tool says of itself is not asked.
+// TestLabels: labels, framing and recorded taint of results follow the tool's facts, not the labels that the tool
+// claims.
 func TestLabels(t *testing.T) {
 	t.Parallel()
 	forged := &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
@@ -144,8 +144,7 @@ func TestFrame(t *testing.T) {
 	}
 }
 
-// TestRedaction: a secret in a result or in an excuse leaves the broker in no way: not to the caller, not to those who watch,
-// not into a store.
+// TestRedaction: a secret in a result or an error text reaches neither the caller, nor an event, nor a store.
 func TestRedaction(t *testing.T) {
 	t.Parallel()
 	for name, res := range map[string]subjects.ToolResult{
@@ -195,7 +194,7 @@ func TestRedaction(t *testing.T) {
 	}
 }
 
-// TestPark: what is too large is kept whole, and cut at whole characters; what just fits is not.
+// TestPark: a result over the limit is stored whole and cut between characters; one at the limit is not.
 func TestPark(t *testing.T) {
 	t.Parallel()
 	const most = 1000
@@ -247,7 +246,7 @@ func TestPark(t *testing.T) {
 	}
 }
 
-// TestWithheld: what cannot be written down reaches nobody, and the user's record says that it failed.
+// TestWithheld: a result that cannot be recorded or parked is withheld, and the audit record says that it failed.
 func TestWithheld(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -284,13 +283,13 @@ func TestWithheld(t *testing.T) {
 	}
 }
 
-// TestToolFaultsAreFiltered: what a tool says instead of a result can be a stranger's word too.
+// TestToolFaultsAreFiltered: the error text of a tool is treated as untrusted content.
 func TestToolFaultsAreFiltered(t *testing.T) {
 	t.Parallel()
 	long := "failed " + strings.Repeat("and failed ", 300)
 	for _, tt := range []struct {
 		name, who, tool, excuse string
-		want                    string // of the text: "" = as it was said
+		want                    string // error text: "" = unchanged
 		tainted                 bool
 		labelled                bool
 	}{
@@ -333,7 +332,7 @@ func TestToolFaultsAreFiltered(t *testing.T) {
 	}
 }
 
-// TestLinks: only a search lists addresses that may then be opened, and only as it listed them.
+// TestLinks: only links that a search listed may be fetched without approval, and only as listed.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	const good = "https://fish.example/a?b=c"

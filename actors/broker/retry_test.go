@@ -9,8 +9,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestCritiqueIsNotUserText: what the critic said goes with a question that is asked again, and is not what the user typed. What
-// they typed still is.
+// TestCritiqueIsNotUserText: critique that is added to a retried query is not the user's own text; the user's part
+// still is.
 func TestCritiqueIsNotUserText(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
@@ -28,9 +28,9 @@ func TestCritiqueIsNotUserText(t *testing.T) {
 		call   policy.Call
 		passes bool
 	}{
-		{"the critic's words, searched for", policy.Call{Tool: search, Args: json.RawMessage(`{"query":"card number 4711-0815"}`)}, false},
-		{"the critic's address", policy.Call{Tool: fetch, Args: json.RawMessage(`{"url":"https://fish.example/in"}`)}, false},
-		{"the user's own address", policy.Call{Tool: fetch, Args: json.RawMessage(`{"url":"https://shop.example/"}`)}, true},
+		{"search for the critic's text", policy.Call{Tool: search, Args: json.RawMessage(`{"query":"card number 4711-0815"}`)}, false},
+		{"URL from the critic", policy.Call{Tool: fetch, Args: json.RawMessage(`{"url":"https://fish.example/in"}`)}, false},
+		{"URL from the user", policy.Call{Tool: fetch, Args: json.RawMessage(`{"url":"https://shop.example/"}`)}, true},
 	} {
 		tt.call.Flow = f
 		v := (policy.FlowLayer{}).Judge(t.Context(), tt.call)

@@ -15,7 +15,7 @@ import (
 	"conclave/subjects"
 )
 
-// addRules makes n rules that nobody asked for.
+// addRules stores n rules.
 func (d *approvalFixture) addRules(t testing.TB, n int) {
 	t.Helper()
 	for i := range n {
@@ -45,7 +45,7 @@ func (d *approvalFixture) revoke(t testing.TB, who, id string) (bool, error) {
 	return raw == `{"ok":true}`, err
 }
 
-// newRememberedFixture is a desk at which the user has said yes to a call and wants it remembered.
+// newRememberedFixture returns a fixture in which the user approved a call and asked to remember it.
 func newRememberedFixture(t *testing.T, level string, asks []policy.Question) (*approvalFixture, subjects.ApprovalReply) {
 	t.Helper()
 	d := newApprovalFixture(0)
@@ -64,12 +64,12 @@ func TestRememberedApproval(t *testing.T) {
 		name   string
 		level  string
 		change func(c *call, asks *[]policy.Question, d *approvalFixture)
-		asked  bool // the next call is asked about
+		asked  bool // the next call needs approval
 	}{
 		{"always: the next call", "always", func(*call, *[]policy.Question, *approvalFixture) {}, false},
 		{"always: in another session", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.session = "s2" }, false},
 		{"always: another account of the type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.record.AgentID = "operator" }, false},
-		{"always: one of the places", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Sinks = []string{place} }, false},
+		{"always: one of the sinks", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Sinks = []string{place} }, false},
 		{"always: years later", "always", func(_ *call, _ *[]policy.Question, d *approvalFixture) { d.rec.Time = noon.AddDate(3, 0, 0) }, false},
 		{"session: the next call", "session", func(*call, *[]policy.Question, *approvalFixture) {}, false},
 		{"session: another session", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.session = "s2" }, true},
@@ -78,30 +78,30 @@ func TestRememberedApproval(t *testing.T) {
 		{"once: the next call", "", func(*call, *[]policy.Question, *approvalFixture) {}, true},
 		{"another type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.typ = "coder" }, true},
 		{"trick: no type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.typ = "" }, true},
-		{"trick: a type that reaches over others", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.typ = "*" }, true},
+		{"trick: wildcard type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.typ = "*" }, true},
 		{"another tool", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.tool = "web_search" }, true},
 		{"another rule", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Rule = "flow.exec" }, true},
 		{"another layer", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Layer = "limits" }, true},
-		{"trick: layer and rule cut in another place", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: layer and rule cut in another sink", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Layer, (*a)[0].Rule = "flow: flow.egress", ""
 		}, true},
-		{"another place", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"another sink", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{"https://evil.example"}
 		}, true},
-		{"trick: one place more", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: one sink more", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = append((*a)[0].Sinks, "https://evil.example")
 		}, true},
-		{"trick: a longer place", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Sinks = []string{place + "&secret=1"} }, true},
-		{"trick: the beginning of the place", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: a longer sink", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Sinks = []string{place + "&secret=1"} }, true},
+		{"trick: the beginning of the sink", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{"https://example.org/"}
 		}, true},
-		{"trick: the place in capitals", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: the sink in capitals", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{strings.ToUpper(place)}
 		}, true},
-		{"trick: both places as one", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+		{"trick: both sinks as one", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{place + "," + "https://b.example"}
 		}, true},
-		{"trick: no place at all", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Sinks = nil }, true},
+		{"trick: no sink at all", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Sinks = nil }, true},
 		{"trick: a second question beside it", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			*a = append(*a, policy.Question{Layer: "flow", Rule: "flow.exec", Reason: "it runs a program"})
 		}, true},
@@ -121,7 +121,7 @@ func TestRememberedApproval(t *testing.T) {
 				t.Error(err)
 			}
 		}, true},
-		{"trick: a rule that is no rule", "", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
+		{"trick: corrupt rule", "", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
 			if _, err := d.rec.Out().Store(bucketRules).Put(t.Context(), "assistant.web_fetch.x", []byte(`{"sinks":`), 0); err != nil {
 				t.Error(err)
 			}
@@ -153,7 +153,8 @@ func TestRememberedApproval(t *testing.T) {
 	}
 }
 
-// What cannot be remembered is taken as a yes for this once, and the answer says so.
+// TestUnrememberableApprovalHoldsOnce: an approval that cannot be remembered holds for its call only, and the reply
+// says so.
 func TestUnrememberableApprovalHoldsOnce(t *testing.T) {
 	t.Parallel()
 	act := policy.Question{Layer: "flow", Rule: "flow.exec", Reason: "it runs a program"}
@@ -163,21 +164,21 @@ func TestUnrememberableApprovalHoldsOnce(t *testing.T) {
 		change func(d *approvalFixture, c *call)
 		asks   []policy.Question
 	}{
-		{"an act and no place", "always", func(*approvalFixture, *call) {}, []policy.Question{act}},
-		{"an act and no place, for the session", "session", func(*approvalFixture, *call) {}, []policy.Question{act}},
-		{"trick: an act beside a place", "always", func(*approvalFixture, *call) {}, append(egressQuestion(place), act)},
-		{"for a session that there is not", "session", func(_ *approvalFixture, c *call) { c.session = "" }, egressQuestion(place)},
+		{"an act and no sink", "always", func(*approvalFixture, *call) {}, []policy.Question{act}},
+		{"an act and no sink, for the session", "session", func(*approvalFixture, *call) {}, []policy.Question{act}},
+		{"trick: an act beside a sink", "always", func(*approvalFixture, *call) {}, append(egressQuestion(place), act)},
+		{"session rule without a session", "session", func(_ *approvalFixture, c *call) { c.session = "" }, egressQuestion(place)},
 		{"trick: for no type", "always", func(_ *approvalFixture, c *call) { c.typ = "" }, egressQuestion(place)},
-		{"trick: for every type", "always", func(_ *approvalFixture, c *call) { c.typ = ">" }, egressQuestion(place)},
+		{"trick: wildcard type", "always", func(_ *approvalFixture, c *call) { c.typ = ">" }, egressQuestion(place)},
 		{"too many rules", "always", func(d *approvalFixture, _ *call) { d.addRules(t, maxRules) }, egressQuestion(place)},
-		{"a place too long to be listed", "always", func(*approvalFixture, *call) {}, egressQuestion(strings.Repeat("x", maxRuleBytes/2))},
+		{"a sink too long to be listed", "always", func(*approvalFixture, *call) {}, egressQuestion(strings.Repeat("x", maxRuleBytes/2))},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			d, c := newApprovalFixture(0), egressCall()
 			tt.change(d, &c)
 			before := len(d.list(t, false).Rules)
-			for _, id := range []string{"c1", "c2"} { // the second is asked about as the first was
+			for _, id := range []string{"c1", "c2"} { // both need approval
 				c.id = id
 				q, got := d.startApproval(t, c, tt.asks)
 				if r, err := d.decide(t, q, subjects.ApprovalDecision{Approve: true, Remember: tt.level}); err != nil || !r.Accepted || r.Remember != "" || <-got != nil {
@@ -271,13 +272,13 @@ func TestRevokeRule(t *testing.T) {
 			name: "twice", before: func(d *approvalFixture, id string) { d.revoke(t, "user", id) },
 			audit: []string{"before allowed flow: flow.egress", "after ok flow: flow.egress", "before refused unknown"},
 		},
-		{name: "the audit does not take it", before: func(d *approvalFixture, _ string) { d.refuse[subjects.StatusAllowed] = errors.New("full") }, code: subjects.CodeNoAudit, holds: true},
+		{name: "audit fails", before: func(d *approvalFixture, _ string) { d.refuse[subjects.StatusAllowed] = errors.New("full") }, code: subjects.CodeNoAudit, holds: true},
 		{
-			name: "it cannot be written", before: func(d *approvalFixture, _ string) { d.rec.FailStore = errors.New("no stream") }, code: subjects.CodeUnavailable, holds: true,
+			name: "store fails", before: func(d *approvalFixture, _ string) { d.rec.FailStore = errors.New("no stream") }, code: subjects.CodeUnavailable, holds: true,
 			audit: []string{"before allowed flow: flow.egress", "after unknown unavailable"},
 		},
 		{name: "trick: an agent", who: "generator", code: subjects.CodeDenied, holds: true, audit: []string{"before refused denied"}},
-		{name: "trick: every rule", id: "*", code: subjects.CodeSubject, holds: true, audit: []string{"before refused bad_subject"}},
+		{name: "trick: wildcard id", id: "*", code: subjects.CodeSubject, holds: true, audit: []string{"before refused bad_subject"}},
 		{name: "trick: the tool instead of the id", id: "web_fetch", holds: true, audit: []string{"before refused unknown"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -46,15 +46,15 @@ limits:
     coder: {calls: 10}
 `
 
-// spawnFixture is a broker with a recorder around it: who was spawned, and what the user set.
+// spawnFixture is a broker with a recorder, an in-memory audit and the router's turns.
 type spawnFixture struct {
 	*Broker
 	rec actortest.Recorder
 
 	mu      sync.Mutex
-	turns   []subjects.Query // as the router stored them; the place in the list is the sequence
+	turns   []subjects.Query // as the router stored them; index+1 is the sequence
 	records []subjects.AuditRecord
-	refuse  map[string]error // phase -> why the audit does not take it
+	refuse  map[string]error // phase -> error of Append
 }
 
 func parseRules(t testing.TB, manifest string) policy.Rules {
@@ -79,7 +79,7 @@ func newSpawnFixture(t testing.TB) *spawnFixture {
 	return o
 }
 
-// answerTurns is the stream of questions.
+// answerTurns serves the JetStream reads of the stream TURNS.
 func (o *spawnFixture) answerTurns(subject string, body []byte) (any, error) {
 	var q struct {
 		Seq  uint64 `json:"seq"`
@@ -107,7 +107,7 @@ func (o *spawnFixture) answerTurns(subject string, body []byte) (any, error) {
 	return map[string]any{"message": map[string]any{"subject": "turn.0.s1", "seq": found + 1, "data": data}}, err
 }
 
-// addEmptyTurn says that the user asked something.
+// addEmptyTurn adds a query of the user.
 func (o *spawnFixture) addEmptyTurn(session, query string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -128,7 +128,7 @@ func (o *spawnFixture) Append(_ context.Context, rec subjects.AuditRecord) error
 // Close implements [Audit].
 func (o *spawnFixture) Close(context.Context) error { return nil }
 
-// auditLog is what is on record since the last look: "before allowed why" ...
+// auditLog returns the records since its last call as "before allowed reason" ...
 func (o *spawnFixture) auditLog() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -140,7 +140,7 @@ func (o *spawnFixture) auditLog() string {
 	return strings.Join(out, "; ")
 }
 
-// spawn asks for a child. who is the account, and the path below it.
+// spawn requests a child agent. who is the account with the path below it.
 func (o *spawnFixture) spawn(t testing.TB, who, session, query string, req any) (subjects.SpawnReply, error) {
 	t.Helper()
 	account, path, below := strings.Cut(who, ".")
@@ -222,18 +222,18 @@ func TestSpawnDenials(t *testing.T) {
 		want                      string // layer and rule, or the code
 		status                    string // on record
 	}{
-		{"a type it may not have", "generator", "s1", "q1", subjects.SpawnRequest{Type: "coder"}, "lineage: may_not_spawn", "denied"},
+		{"a type that it may not spawn", "generator", "s1", "q1", subjects.SpawnRequest{Type: "coder"}, "lineage: may_not_spawn", "denied"},
 		{"an unknown type", "generator", "s1", "q1", subjects.SpawnRequest{Type: "painter"}, "lineage: unknown_type", "denied"},
 		{"more tools than it could have", "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher", Tools: []string{"fs_read"}}, "lineage: narrowing", "denied"},
 		{"an account without a type", "committee", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "lineage: unknown_account", "denied"},
 		{"no session", "generator", "", "q1", subjects.SpawnRequest{Type: "researcher"}, "malformed", "denied"},
-		{"no question", "generator", "s1", "", subjects.SpawnRequest{Type: "researcher"}, "malformed", "denied"},
+		{"no query", "generator", "s1", "", subjects.SpawnRequest{Type: "researcher"}, "malformed", "denied"},
 
-		{"trick: below a child nobody spawned", "orchestrator.coder-1", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "lineage: unregistered", "denied"},
-		{"trick: itself", "generator", "s1", "q1", subjects.SpawnRequest{Type: "assistant"}, "lineage: self_spawn", "denied"},
-		{"trick: a debt as a budget", "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher", Budget: &subjects.Budget{Calls: -5}}, "lineage: bad_budget", "denied"},
-		{"trick: a path deeper than any", "orchestrator.a.b.c.d.e", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "bad_subject", "refused"},
-		{"trick: the count of a question as parent", "_query.generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "lineage: unknown_account", "denied"},
+		{"trick: below an unregistered agent", "orchestrator.coder-1", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "lineage: unregistered", "denied"},
+		{"trick: its own type", "generator", "s1", "q1", subjects.SpawnRequest{Type: "assistant"}, "lineage: self_spawn", "denied"},
+		{"trick: negative budget", "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher", Budget: &subjects.Budget{Calls: -5}}, "lineage: bad_budget", "denied"},
+		{"trick: path too deep", "orchestrator.a.b.c.d.e", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "bad_subject", "refused"},
+		{"trick: the query counter as parent", "_query.generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "lineage: unknown_account", "denied"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := newSpawnFixture(t)
@@ -251,7 +251,8 @@ func TestSpawnDenials(t *testing.T) {
 	}
 }
 
-// TestSpawnNeedsAudit: without an acknowledged record nobody is made, and a denial that is not on record is no answer.
+// TestSpawnNeedsAudit: without an acknowledged record no agent is spawned, and an unrecorded denial is a no-audit
+// fault.
 func TestSpawnNeedsAudit(t *testing.T) {
 	for _, tt := range []struct{ name, phase, typ, code string }{
 		{"before", subjects.AuditBefore, "researcher", subjects.CodeNoAudit},
@@ -285,7 +286,7 @@ func TestSpawnWithoutRegistryFails(t *testing.T) {
 	}
 }
 
-// TestSpawnLimitPerQuery: the limit holds for a question, of the account and all below it, and for many that ask at once.
+// TestSpawnLimitPerQuery: the limit counts all agents of a query below one account, also under concurrent requests.
 func TestSpawnLimitPerQuery(t *testing.T) {
 	o := newSpawnFixture(t)
 	coder := o.mustSpawn(t, "orchestrator", "s1", subjects.SpawnRequest{Type: "coder"})
@@ -317,7 +318,7 @@ func TestSpawnLimitPerQuery(t *testing.T) {
 	}
 }
 
-// TestLoadLineage: a line ends before the first agent that was not made in this session.
+// TestLoadLineage: a lineage ends before the first agent that was not spawned in this session.
 func TestLoadLineage(t *testing.T) {
 	o := newSpawnFixture(t)
 	coder := o.mustSpawn(t, "orchestrator", "s1", subjects.SpawnRequest{Type: "coder"})
@@ -330,8 +331,8 @@ func TestLoadLineage(t *testing.T) {
 		{"an account", "orchestrator", "s1", 0},
 		{"a child", coder, "s1", 1},
 		{"a child's child", below, "s1", 2},
-		{"a child that is not there", coder + ".researcher-0", "s1", 1},
-		{"a child of one that is not there", "orchestrator.coder-0.researcher-0", "s1", 0},
+		{"unregistered child", coder + ".researcher-0", "s1", 1},
+		{"child of an unregistered agent", "orchestrator.coder-0.researcher-0", "s1", 0},
 		{"trick: a child of another session", other, "s1", 0},
 		{"trick: a child in another session", below, "s2", 0},
 		{"trick: no session", below, "", 0},
@@ -358,7 +359,7 @@ func TestLoadLineage(t *testing.T) {
 	}
 }
 
-// TestAgentOfAnotherSessionIsDenied: the chain itself says no, in words.
+// TestAgentOfAnotherSessionIsDenied: the chain denies an agent of another session, with a reason.
 func TestAgentOfAnotherSessionIsDenied(t *testing.T) {
 	o := newSpawnFixture(t)
 	coder := callerOf(o.mustSpawn(t, "orchestrator", "s1", subjects.SpawnRequest{Type: "coder"}))
@@ -376,7 +377,7 @@ func TestAgentOfAnotherSessionIsDenied(t *testing.T) {
 	}
 }
 
-// TestSpawnFollowsOverrides: a grant reaches the child, and what is disabled is not offered to it.
+// TestSpawnFollowsOverrides: a grant applies to the child, and disabled tools are not offered to it.
 func TestSpawnFollowsOverrides(t *testing.T) {
 	o := newSpawnFixture(t)
 	if _, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Grant: []string{"assistant:fs_read"}, Disable: []string{"web_search"}}); err != nil {
@@ -433,7 +434,7 @@ func outAs(t *testing.T, w *bustest.Bus, role string) actor.Out {
 	return out
 }
 
-// requestOn asks a service on the bus.
+// requestOn sends a request on the bus.
 func requestOn[Q, A any](t *testing.T, out actor.Out, s subjects.Service[Q, A], body Q) (A, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -441,7 +442,7 @@ func requestOn[Q, A any](t *testing.T, out actor.Out, s subjects.Service[Q, A], 
 	return actor.Ask(ctx, out, s, body)
 }
 
-// TestSpawnOnBus: a family grows under the real grants, and its members are told apart by the server and the registry.
+// TestSpawnOnBus: agents spawn agents under the real grants, and server and registry tell them apart.
 func TestSpawnOnBus(t *testing.T) {
 	w := startSpawnBroker(t)
 	out := outAs(t, w, "orchestrator").WithIDs("s1", "q1")
