@@ -18,6 +18,7 @@ import (
 	"conclave/config"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scriptserver"
 	"conclave/subjects"
@@ -131,7 +132,7 @@ func TestChaosKillCritic(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := bus.ConfirmSubscriptions(t.Context(), person); err != nil {
+	if err := bustest.ConfirmSubscriptions(t.Context(), person); err != nil {
 		t.Fatal(err)
 	}
 	ids := make([]string, answers)

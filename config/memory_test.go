@@ -20,6 +20,7 @@ import (
 	"conclave/config"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scriptserver"
 	"conclave/subjects"
@@ -73,7 +74,7 @@ func (p *parlour) open(names ...string) {
 	p.answers, p.stored = make(chan subjects.Response, 16), make(chan subjects.MemoryEvent, 16)
 	hear(p.t, nc, "response.generation", p.answers)
 	hear(p.t, nc, "memory.stored", p.stored)
-	if err := bus.ConfirmSubscriptions(p.t.Context(), nc); err != nil {
+	if err := bustest.ConfirmSubscriptions(p.t.Context(), nc); err != nil {
 		p.t.Fatal(err)
 	}
 	if p.user, err = actor.NewOut(nc); err != nil {

@@ -88,9 +88,6 @@ func (r *Reloader) Run(ctx context.Context, tick <-chan time.Time) {
 	}
 }
 
-// Reload applies the file at once: the caller knows that it is complete. The error is that of the current file.
-func (r *Reloader) Reload() error { return r.check(false) }
-
 // check applies a change. With settled it does so only when the previous check saw the same bytes.
 func (r *Reloader) check(settled bool) error {
 	done, news := r.update(settled)

@@ -150,9 +150,9 @@ func actorFolders(all []source) (out []string) {
 		}
 		if !slices.ContainsFunc(files, func(s source) bool {
 			doc := strings.Join(strings.Fields(s.doc), " ")
-			return !s.test() && (strings.Contains(doc, "listens on") || strings.Contains(doc, "speaks on") || strings.Contains(doc, "serves"))
+			return !s.test() && slices.ContainsFunc([]string{"listens on", "consumes", "speaks on", "publishes", "serves"}, func(verb string) bool { return strings.Contains(doc, verb) })
 		}) {
-			out = append(out, fmt.Sprintf("actors/%s: the package comment does not say what it listens on, speaks on or serves", actor))
+			out = append(out, fmt.Sprintf("actors/%s: the package comment does not say what it consumes, publishes or serves", actor))
 		}
 	}
 	slices.Sort(out)

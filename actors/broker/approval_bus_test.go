@@ -16,6 +16,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -76,7 +77,7 @@ func (w *busFixture) userClient(role string) userClient {
 	nc := w.Connect(role)
 	subscribeTo(w.t, nc, subjects.ApprovalRequestEvent, p.questions)
 	subscribeTo(w.t, nc, subjects.ApprovalDecisionEvent, p.decisions)
-	if err := bus.ConfirmSubscriptions(w.t.Context(), nc); err != nil {
+	if err := bustest.ConfirmSubscriptions(w.t.Context(), nc); err != nil {
 		w.t.Fatal(err)
 	}
 	return p

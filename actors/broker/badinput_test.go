@@ -94,7 +94,7 @@ func startFileBroker(t *testing.T) (w *bustest.Bus, home string, runs *atomic.In
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if err := bus.ConfirmSubscriptions(t.Context(), nc); err != nil {
+		if err := bustest.ConfirmSubscriptions(t.Context(), nc); err != nil {
 			t.Fatal(err)
 		}
 		topic, err := subjects.ToolSchemaEvent.With(schema.Name)

@@ -341,7 +341,7 @@ func TestBusToolKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.ConfirmSubscriptions(t.Context(), nc); err != nil {
+	if err := bustest.ConfirmSubscriptions(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
 	if err := nc.PublishMsg(&nats.Msg{Subject: "tool.schema.get_datetime", Data: body, Header: nats.Header{subjects.HeaderType: {subjects.TypeJSON}}}); err != nil {
@@ -495,7 +495,7 @@ func TestBusEvents(t *testing.T) {
 	if _, err := user.ChanSubscribe("tool.>", seen); err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.ConfirmSubscriptions(t.Context(), user); err != nil {
+	if err := bustest.ConfirmSubscriptions(t.Context(), user); err != nil {
 		t.Fatal(err)
 	}
 	if res := w.client("operator").call("c1"); res.Error != nil {
@@ -533,7 +533,7 @@ func TestBusMalformedRequests(t *testing.T) {
 	if _, err := user.ChanSubscribe("dead.broker", letters); err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.ConfirmSubscriptions(t.Context(), user); err != nil {
+	if err := bustest.ConfirmSubscriptions(t.Context(), user); err != nil {
 		t.Fatal(err)
 	}
 	const good = `{"call_id":"c","args":{"timezone":"UTC"}}`

@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"conclave/pkg/actor"
-	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
@@ -80,7 +79,7 @@ func newBusHarness(t *testing.T) *busHarness {
 	subscribe(t, nc, "critique.result", c.graded)
 	subscribe(t, nc, "pairwise.result", c.compared)
 	subscribe(t, nc, "dead.critic", c.dead)
-	if err := bus.ConfirmSubscriptions(t.Context(), nc); err != nil {
+	if err := bustest.ConfirmSubscriptions(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
 	c.run("model", fakeModel{c})

@@ -50,13 +50,6 @@ func (s *summaries) start(ctx context.Context, session string, work func(ctx con
 	})
 }
 
-// isRunning reports whether a summary of the session runs.
-func (s *summaries) isRunning(session string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.cancels[session] != nil
-}
-
 // cancelAll cancels all summaries. None is started after it.
 func (s *summaries) cancelAll() {
 	s.mu.Lock()

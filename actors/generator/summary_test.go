@@ -102,3 +102,10 @@ func (s waitOnMarshal) MarshalJSON() ([]byte, error) {
 	c.Content = "a summary"
 	return json.Marshal(c)
 }
+
+// isRunning reports whether a summary of the session runs.
+func (s *summaries) isRunning(session string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cancels[session] != nil
+}

@@ -56,7 +56,7 @@ func newBusFixture(t *testing.T) *busFixture {
 			t.Fatal(err)
 		}
 	}
-	if err := bus.ConfirmSubscriptions(t.Context(), nc); err != nil {
+	if err := bustest.ConfirmSubscriptions(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
 	s.run(actor.Spec{Name: "model", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return embedder{}, nil }})

@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"conclave/pkg/actor"
-	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
 )
@@ -55,7 +54,7 @@ func (w *busHarness) listen(role, subject string, to chan received) {
 	if _, err := nc.Subscribe(subject, func(m *nats.Msg) { to <- received{m.Header.Get(subjects.HeaderQuery), m.Data} }); err != nil {
 		w.t.Fatal(err)
 	}
-	if err := bus.ConfirmSubscriptions(w.t.Context(), nc); err != nil {
+	if err := bustest.ConfirmSubscriptions(w.t.Context(), nc); err != nil {
 		w.t.Fatal(err)
 	}
 }

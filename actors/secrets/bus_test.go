@@ -109,7 +109,7 @@ func TestGetCredentialOnTheBus(t *testing.T) {
 	if _, err := user.ChanSubscribe(">", seen); err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.ConfirmSubscriptions(t.Context(), user); err != nil {
+	if err := bustest.ConfirmSubscriptions(t.Context(), user); err != nil {
 		t.Fatal(err)
 	}
 	out, err := actor.NewOut(b.Connect("broker"))

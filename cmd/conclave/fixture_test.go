@@ -61,7 +61,7 @@ func newFixture(t testing.TB) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.ConfirmSubscriptions(t.Context(), ear); err != nil {
+	if err := bustest.ConfirmSubscriptions(t.Context(), ear); err != nil {
 		t.Fatal(err)
 	}
 	questions, err := user.Watch(t.Context(), "query.received", 0)

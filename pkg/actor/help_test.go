@@ -21,7 +21,6 @@ import (
 	"go.uber.org/goleak"
 
 	"conclave/pkg/actor"
-	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
 )
@@ -181,7 +180,7 @@ func subscribe(t testing.TB, nc *nats.Conn, subject string) *nats.Subscription {
 	if err := s.SetPendingLimits(-1, -1); err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.ConfirmSubscriptions(t.Context(), nc); err != nil {
+	if err := bustest.ConfirmSubscriptions(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -241,7 +240,7 @@ func waitUntil(t testing.TB, what string, ok func() bool) {
 // eventsStream is EVENTS with the grants of the user.
 func eventsStream(t testing.TB, user *nats.Conn) jetstream.Stream {
 	t.Helper()
-	js, err := bus.CoreJetStream(user)
+	js, err := bustest.CoreJetStream(user)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@
 package bus
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
 	"conclave/subjects"
@@ -116,43 +114,4 @@ func inboxPrefix(role string) string {
 		}
 	}
 	return ""
-}
-
-// ConfirmSubscriptions flushes the subscriptions of nc and returns the permission violation if the server denied one. Only
-// after it returns nil is an actor ready.
-func ConfirmSubscriptions(ctx context.Context, nc *nats.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if err := nc.FlushWithContext(ctx); err != nil {
-		return fmt.Errorf("flushing: %w", err)
-	}
-	if err := nc.LastError(); errors.Is(err, nats.ErrPermissionViolation) {
-		return err
-	}
-	return nil
-}
-
-// CoreJetStream returns the JetStream of CORE for an account without streams.
-func CoreJetStream(nc *nats.Conn) (jetstream.JetStream, error) {
-	return jetstream.NewWithAPIPrefix(nc, CoreAPI)
-}
-
-// DrainConn drains the connection and waits until it is closed or ctx ends. nats.Conn.Drain alone returns before the pending
-// messages are handled.
-func DrainConn(ctx context.Context, nc *nats.Conn) error {
-	closed := nc.StatusChanged(nats.CLOSED)
-	if err := nc.Drain(); err != nil {
-		nc.Close()
-		if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrConnectionReconnecting) {
-			return nil
-		}
-		return fmt.Errorf("draining: %w", err)
-	}
-	select {
-	case <-closed:
-		return nil
-	case <-ctx.Done():
-		nc.Close()
-		return ctx.Err()
-	}
 }

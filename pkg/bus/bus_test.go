@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
 )
 
@@ -242,13 +242,13 @@ func TestConfirmSubscriptionsReportsDenial(t *testing.T) {
 	if _, err := nc.SubscribeSync("tool.request.compare_answers"); err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.ConfirmSubscriptions(t.Context(), nc); err != nil {
+	if err := bustest.ConfirmSubscriptions(t.Context(), nc); err != nil {
 		t.Errorf("its own tool: %v", err)
 	}
 	if _, err := nc.SubscribeSync("tool.request.run_shell"); err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.ConfirmSubscriptions(t.Context(), nc); !errors.Is(err, nats.ErrPermissionViolation) {
+	if err := bustest.ConfirmSubscriptions(t.Context(), nc); !errors.Is(err, nats.ErrPermissionViolation) {
 		t.Errorf("another's tool: %v, want a permission violation", err)
 	}
 	select {
@@ -279,14 +279,14 @@ func TestToolInboxesAreIsolated(t *testing.T) {
 		if _, err := nc.SubscribeSync(in); err != nil {
 			t.Fatal(err)
 		}
-		if err := bus.ConfirmSubscriptions(t.Context(), nc); err != nil {
+		if err := bustest.ConfirmSubscriptions(t.Context(), nc); err != nil {
 			t.Errorf("%s at its own inbox: %v", role, err)
 		}
 		other := subjects.ToolRole(subjects.Tools[(slices.Index(subjects.Tools, tool)+1)%len(subjects.Tools)])
 		if _, err := nc.SubscribeSync("_INBOX." + other + ".x"); err != nil {
 			t.Fatal(err)
 		}
-		if err := bus.ConfirmSubscriptions(t.Context(), nc); !errors.Is(err, nats.ErrPermissionViolation) {
+		if err := bustest.ConfirmSubscriptions(t.Context(), nc); !errors.Is(err, nats.ErrPermissionViolation) {
 			t.Errorf("%s at the inbox of %s: %v", role, other, err)
 		}
 	}
@@ -318,7 +318,7 @@ func TestRestartKeepsStreamsAndClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.ConfirmSubscriptions(t.Context(), clients[3].nc); err != nil {
+	if err := bustest.ConfirmSubscriptions(t.Context(), clients[3].nc); err != nil {
 		t.Fatal(err)
 	}
 	const acked = 50
@@ -344,7 +344,7 @@ func TestRestartKeepsStreamsAndClients(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	js, err := bus.CoreJetStream(clients[1].nc)
+	js, err := bustest.CoreJetStream(clients[1].nc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -588,105 +588,6 @@ func forgeAuditStream(t *testing.T, store string, c jetstream.StreamConfig) jets
 		if time.Now().After(end) {
 			t.Fatal("the record is not stored")
 		}
-	}
-}
-
-// TestDrainConnHandlesPendingMessages: every message that has arrived is handled, and the connection is closed when DrainConn returns.
-func TestDrainConnHandlesPendingMessages(t *testing.T) {
-	t.Parallel()
-	b := startBus(t)
-	user, err := b.Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var handled atomic.Int32
-	started, gate := make(chan struct{}, 1), make(chan struct{})
-	if _, err := user.Subscribe("response.delta.*", func(*nats.Msg) {
-		select {
-		case started <- struct{}{}:
-		default:
-		}
-		<-gate
-		handled.Add(1)
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := bus.ConfirmSubscriptions(t.Context(), user); err != nil {
-		t.Fatal(err)
-	}
-	gen, err := b.Dial("generator")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer gen.Close()
-	const sent = 200
-	for range sent {
-		if err := gen.Publish("response.delta.q1", []byte("x")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := gen.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	if err := user.Flush(); err != nil { // all of them have arrived
-		t.Fatal(err)
-	}
-	<-started
-	done := make(chan error, 1)
-	go func() { done <- bus.DrainConn(t.Context(), user) }()
-	select {
-	case err := <-done:
-		t.Fatalf("Shut returned %v with messages unhandled", err)
-	case <-time.After(150 * time.Millisecond): // nothing but the gate can end it
-	}
-	close(gate)
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Errorf("Shut: %v", err)
-		}
-	case <-time.After(testTimeout):
-		t.Fatal("Shut does not return")
-	}
-	if got := handled.Load(); got != sent {
-		t.Errorf("%d of %d handled", got, sent)
-	}
-	if !user.IsClosed() {
-		t.Error("not closed")
-	}
-	if err := bus.DrainConn(t.Context(), user); err != nil {
-		t.Errorf("a second Shut: %v", err)
-	}
-}
-
-// TestDrainConnEndsAtDeadline: a handler that does not return does not block past the deadline.
-func TestDrainConnEndsAtDeadline(t *testing.T) {
-	t.Parallel()
-	b := startBus(t)
-	user, err := b.Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
-	started, gate := make(chan struct{}), make(chan struct{})
-	defer close(gate)
-	var once sync.Once // the user hears its own word and the stored copy
-	if _, err := user.Subscribe("user.feedback", func(*nats.Msg) { once.Do(func() { close(started) }); <-gate }); err != nil {
-		t.Fatal(err)
-	}
-	if err := bus.ConfirmSubscriptions(t.Context(), user); err != nil {
-		t.Fatal(err)
-	}
-	if err := user.Publish("user.feedback", []byte("{}")); err != nil {
-		t.Fatal(err)
-	}
-	<-started
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if err := bus.DrainConn(ctx, user); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Shut: %v, want the deadline", err)
-	}
-	if !user.IsClosed() {
-		t.Error("not closed")
 	}
 }
 

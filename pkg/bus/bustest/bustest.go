@@ -4,12 +4,15 @@ package bustest
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
@@ -116,4 +119,23 @@ func (b *Bus) handleConnError(tr bus.ConnError) {
 		return
 	}
 	b.t.Errorf("bustest: %s: %v", tr.Role, tr.Err)
+}
+
+// ConfirmSubscriptions flushes the subscriptions of nc and returns the permission violation if the server denied one. Only
+// after it returns nil is an actor ready.
+func ConfirmSubscriptions(ctx context.Context, nc *nats.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := nc.FlushWithContext(ctx); err != nil {
+		return fmt.Errorf("flushing: %w", err)
+	}
+	if err := nc.LastError(); errors.Is(err, nats.ErrPermissionViolation) {
+		return err
+	}
+	return nil
+}
+
+// CoreJetStream returns the JetStream of CORE for an account without streams.
+func CoreJetStream(nc *nats.Conn) (jetstream.JetStream, error) {
+	return jetstream.NewWithAPIPrefix(nc, bus.CoreAPI)
 }
