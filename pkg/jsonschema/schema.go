@@ -242,7 +242,8 @@ func readTypes(v *Value) (types Types, err error) {
 		i := slices.IndexFunc(typeNames, func(n struct {
 			name  string
 			types Types
-		}) bool {
+		},
+		) bool {
 			return n.name == name
 		})
 		if i < 0 {

@@ -22,10 +22,12 @@ func isHedge(answer string) bool {
 	return hedgePrefilter.passes(s) && hedgePattern().MatchString(s)
 }
 
-var hedgePrefilter = prefilter{"do not", "don't", "cannot", "can't", "not able", "unable", "ability to", "access to", "tool to",
+var hedgePrefilter = prefilter{
+	"do not", "don't", "cannot", "can't", "not able", "unable", "ability to", "access to", "tool to",
 	"tools to", "as of my", "my knowledge", "my training", "not aware of", "not up to date", "kein", "mein wissen",
 	"mein trainings", "im internet", "das internet", "das web", "je n'ai pas", "ma derni", "ma base de", "no tengo acceso",
-	"mi última", "mi conocimiento", "tenho acesso", "non ho accesso"}
+	"mi última", "mi conocimiento", "tenho acesso", "non ho accesso",
+}
 
 var hedgePattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)` + strings.Join([]string{
@@ -66,11 +68,13 @@ func announcesAction(reply string) bool {
 	return announcePattern().MatchString(last)
 }
 
-var announcePrefilter = prefilter{"i'll", "i will", "i am going to", "i'm going to", "i need to", "i should", "i shall", "let me",
+var announcePrefilter = prefilter{
+	"i'll", "i will", "i am going to", "i'm going to", "i need to", "i should", "i shall", "let me",
 	"let's", "moment", "hold on", "please wait", "searching", "looking up", "fetching", "checking", "querying", "calling",
 	"running", "ich werde", "ich muss", "mich", "ich suche", "ich schaue", "ich prüfe", "ich recherchiere", "ich sehe",
 	"je vais", "laisse", "permettez-moi", "voy a", "déjame", "dejame", "permíteme", "vou", "deixe-me", "deixa-me",
-	"vado a", "lasciami", "fammi", "ora"}
+	"vado a", "lasciami", "fammi", "ora",
+}
 
 var announcePattern = sync.OnceValue(func() *regexp.Regexp {
 	const verbs = `(?:search|look (?:it|this|that|up|for|into)|looking|check|fetch|find|retrieve|query|browse|call|use the|` +
@@ -129,8 +133,10 @@ func claimsAction(answer string, n toolNames) bool {
 }
 
 // claimPrefilter is the prefilter of claimPattern and usedToolPattern.
-var claimPrefilter = prefilter{" i ", " i've ", " successfully ", " erfolgreich ", " search", " ich habe ", " j'ai ",
-	" he buscado", " he guardado", " he creado", " he enviado"}
+var claimPrefilter = prefilter{
+	" i ", " i've ", " successfully ", " erfolgreich ", " search", " ich habe ", " j'ai ",
+	" he buscado", " he guardado", " he creado", " he enviado",
+}
 
 var usedToolPattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile("(?i)\\bi(?:'ve| have|’ve)? (?:just |already |now |successfully )?(?:used|called|ran|run|executed|invoked) (?:the )?[`\"'*]*([a-z0-9_.-]+)")

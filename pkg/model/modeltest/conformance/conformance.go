@@ -289,6 +289,7 @@ func (s suite) testSeveralCalls(t *testing.T) { s.checkThreeCalls(t, scriptserve
 func (s suite) testCallsInLastChunk(t *testing.T) {
 	s.checkThreeCalls(t, scriptserver.Quirks{CallsLast: true})
 }
+
 func (s suite) testCallsInSeparateChunks(t *testing.T) {
 	s.checkThreeCalls(t, scriptserver.Quirks{CallsSplit: true})
 }
