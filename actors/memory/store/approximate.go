@@ -27,8 +27,8 @@ type Neighbor struct {
 	Cosine float32
 }
 
-// loadVSS loads DuckDB's extension for approximate search from a local file, given by an absolute path. Nothing is downloaded or
-// installed.
+// loadVSS loads DuckDB's extension for approximate search from a local file. It rejects a path that is not absolute and anything
+// but a regular file (symbolic links are followed). Nothing is downloaded or installed.
 func loadVSS(ctx context.Context, db *sql.DB, file string) error {
 	if !filepath.IsAbs(file) {
 		return fmt.Errorf("loading the vss extension: %s is not an absolute path", file)
@@ -46,8 +46,9 @@ func loadVSS(ctx context.Context, db *sql.DB, file string) error {
 	return nil
 }
 
-// NewApproximate returns an empty index for vectors of dims dimensions, or the error of loading the extension ([ErrNoVSS] if none
-// is configured). It replaces the one created before.
+// NewApproximate returns an empty index for vectors of dims dimensions. It fails with the error of loading the extension
+// ([ErrNoVSS] if none is configured), and with [ErrVector] for dims outside 1 to 65536. A store has one index: the one created
+// before is emptied and must not be used any more.
 func (s *Store) NewApproximate(ctx context.Context, dims int) (ApproximateIndex, error) {
 	if s.vssErr != nil {
 		return nil, s.vssErr
@@ -65,7 +66,8 @@ type hnsw struct {
 // approximateCatalog is the name of the in-memory database.
 const approximateCatalog = "near"
 
-// newHNSW creates the table. Without index every vector is compared, which tests use where there is no extension.
+// newHNSW creates the table, and the index over it if index is true. Without index every vector is compared, which tests use
+// where there is no extension. It replaces the table of an earlier call, and rejects dims outside 1 to maxDims with [ErrVector].
 func newHNSW(ctx context.Context, db *sql.DB, dims int, index bool) (*hnsw, error) {
 	if dims <= 0 || dims > maxDims {
 		return nil, fmt.Errorf("%w: %d dimensions", ErrVector, dims)
@@ -85,7 +87,9 @@ func newHNSW(ctx context.Context, db *sql.DB, dims int, index bool) (*hnsw, erro
 	return &hnsw{db: db, dims: dims}, nil
 }
 
-// Put implements [ApproximateIndex].
+// Put implements [ApproximateIndex]. It rejects a length of vectors other than len(rows)*dims ([ErrDims]) and zero, NaN and
+// infinite vectors ([ErrVector]) before it writes anything. rows must not repeat. If the insert fails, the former vectors of rows
+// are gone: they are deleted in a transaction of their own.
 func (h *hnsw) Put(ctx context.Context, rows []uint64, vectors []float32) error {
 	if len(vectors) != len(rows)*h.dims {
 		return fmt.Errorf("%w: %d numbers for %d rows of %d", ErrDims, len(vectors), len(rows), h.dims)
@@ -120,6 +124,7 @@ func (h *hnsw) Remove(ctx context.Context, rows ...uint64) error {
 	return h.remove(ctx, rows)
 }
 
+// remove deletes the vectors of rows; rows that are not in the index are ignored. The caller must hold mu.
 func (h *hnsw) remove(ctx context.Context, rows []uint64) error {
 	for chunk := range slices.Chunk(rows, maxListed) {
 		numbers := make([]int64, len(chunk))
@@ -134,7 +139,8 @@ func (h *hnsw) remove(ctx context.Context, rows []uint64) error {
 	return nil
 }
 
-// Nearest implements [ApproximateIndex].
+// Nearest implements [ApproximateIndex]. It rejects a query of other dimensions ([ErrDims]) and a zero, NaN or infinite one
+// ([ErrVector]). With k of 0 or less it returns none.
 func (h *hnsw) Nearest(ctx context.Context, q []float32, k int) (near []Neighbor, err error) {
 	if len(q) != h.dims {
 		return nil, fmt.Errorf("%w: got %d, not %d", ErrDims, len(q), h.dims)

@@ -33,8 +33,10 @@ func (t *tx) readText(id string) (e entryText, err error) {
 	return e, err
 }
 
-// writeText replaces the text of an entry. If the text changed, the old vectors are deleted; with v nil the entry is embedded later.
-// The update time always increases, so that a caller with an older copy can tell.
+// writeText replaces name, description, corpus and entities of the entry old with those of e, which must have the same row, id
+// and kind. If one of the three texts changed or v is not nil, v replaces the vectors; v nil then deletes them and the entry is
+// embedded later. The update time is now, or a microsecond after the old one if that is not earlier, so that a caller with an
+// older copy can tell.
 func (t *tx) writeText(old, e entryText, v *packedVectors, now time.Time) error {
 	if e.updated = truncateTime(now); !e.updated.After(old.updated) {
 		e.updated = old.updated.UTC().Add(time.Microsecond)
@@ -51,6 +53,7 @@ func (t *tx) writeText(old, e entryText, v *packedVectors, now time.Time) error 
 	return t.replaceVectors(e.row, v)
 }
 
+// replaceVectors deletes the vectors of an entry, of whatever model, and writes v; nil leaves the entry without any.
 func (t *tx) replaceVectors(row int64, v *packedVectors) error {
 	if _, err := t.exec("DELETE FROM vectors WHERE row = ?", row); err != nil {
 		return err
@@ -58,8 +61,10 @@ func (t *tx) replaceVectors(row int64, v *packedVectors) error {
 	return t.putVectors(row, v)
 }
 
-// Update edits an entry and returns the result. v holds the vectors of the new text; when the text changes and v is nil, the old
-// vectors are deleted and the entry is embedded later.
+// Update changes the fields of an entry that are not nil in edit and returns the whole entry. Tags replaces all tags. It rejects
+// an empty name, texts beyond the limits and a time outside the years 1 to 9999 ([ErrInvalid]), unusable vectors, and an unknown
+// id ([ErrNotFound]; also if the entry is forgotten before the result is read). v holds the vectors of the new text; if name,
+// description or corpus changes and v is nil, the old vectors are deleted and the entry is embedded later.
 func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit, v *Vectors, now time.Time) (subjects.MemoryEntry, error) {
 	none := subjects.MemoryEntry{}
 	if err := errors.Join(checkEdit(edit.Name, edit.Description, edit.Corpus), checkTime("update time", now)); err != nil {
@@ -111,7 +116,8 @@ func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit,
 	return entries[0], nil
 }
 
-// checkEdit rejects texts beyond the limits; nil ones are unchanged.
+// checkEdit returns an [ErrInvalid] for a name of more than maxShort bytes and a description or corpus of more than maxText; nil
+// texts are not checked. An empty text passes.
 func checkEdit(name, description, corpus *string) error {
 	for _, c := range []struct {
 		what string
@@ -127,6 +133,7 @@ func checkEdit(name, description, corpus *string) error {
 	return nil
 }
 
+// packOptional is [Vectors.pack] for optional vectors: nil for nil.
 func packOptional(v *Vectors) (*packedVectors, error) {
 	if v == nil {
 		return nil, nil
@@ -149,6 +156,7 @@ func setOptional(to *string, from *string) {
 	}
 }
 
+// setTags replaces all tags of an entry, in this order. tags must be sanitized and without duplicates.
 func (t *tx) setTags(row int64, tags []string) error {
 	if _, err := t.exec("DELETE FROM tags WHERE row = ?", row); err != nil {
 		return err
@@ -167,7 +175,9 @@ type Addition struct {
 	Vectors                     *Vectors // of the new text; nil = embedded later if the text changes
 }
 
-// Merge adds to the entry into, or fails with [ErrNotFound]. Correlating links it with other entries.
+// Merge adds to the entry with the id into. It fails with [ErrNotFound] for an unknown id, with [ErrInvalid] for texts beyond the
+// limits or malformed ids in Correlating, and with the error of unusable vectors. Correlating links the entry with others; ids
+// that do not exist are skipped. The update time increases even if nothing changes.
 func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
 	if err := checkEdit(nil, add.Description, add.Corpus); err != nil {
 		return err
@@ -220,7 +230,8 @@ func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
 	})
 }
 
-// Pin pins or unpins entries and returns the ids of those that changed, in the order given. Ids that do not exist are skipped.
+// Pin pins (true) or unpins (false) entries and returns the ids of those that changed, in the order given. Entries that were so
+// already and ids that do not exist are skipped.
 func (s *Store) Pin(ctx context.Context, pinned bool, ids ...string) (changed []string, err error) {
 	ids = unique(ids)
 	if len(ids) == 0 {
@@ -251,7 +262,8 @@ func (s *Store) Pin(ctx context.Context, pinned bool, ids ...string) (changed []
 }
 
 // SetVectors replaces the vectors of an entry. updated is the update time of the text that was embedded: if the entry was changed
-// since, it fails with [ErrChanged].
+// since, it fails with [ErrChanged] and changes nothing. An unknown id is [ErrNotFound], unusable vectors are [ErrVector] or
+// [ErrDims].
 func (s *Store) SetVectors(ctx context.Context, id string, updated time.Time, v Vectors) error {
 	p, err := v.pack()
 	if err != nil {

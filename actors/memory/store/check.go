@@ -60,6 +60,7 @@ func checkID(what, id string) error {
 	return nil
 }
 
+// checkLength rejects a text of more than most bytes. what names the field in the error; "" is accepted.
 func checkLength(what, s string, most int) error {
 	if len(s) > most {
 		return invalidf("%s has %d bytes, at most %d", what, len(s), most)
@@ -67,6 +68,7 @@ func checkLength(what, s string, most int) error {
 	return nil
 }
 
+// checkOneOf rejects a value that is not in all; "" only passes if it is listed. what names the field in the error.
 func checkOneOf(what, v string, all ...string) error {
 	if !slices.Contains(all, v) {
 		return invalidf("%s is %q and must be one of %s", what, text.OneLine(v, 40), strings.Join(all, ", "))
@@ -82,9 +84,10 @@ func checkTime(what string, t time.Time) error {
 	return nil
 }
 
-// CheckEntry returns an [ErrInvalid] for an entry that [Store.Put] would reject: ids that are not printable, an unknown kind, state,
-// trust or source, and texts, times, counts and grades out of range. Nothing is guessed: an entry of unknown trust is
-// stored neither as trusted nor as untrusted.
+// CheckEntry returns the first [ErrInvalid] of an entry that [Store.Put] would reject: ids that are not printable, an unknown
+// kind, state, trust or source, texts, times, counts and grades out of range, and a successor without the state superseded.
+// Nothing is guessed: an entry of unknown trust is stored neither as trusted nor as untrusted. It does not check the name for
+// being empty, nor vectors; Put does.
 func CheckEntry(e subjects.MemoryEntry) error {
 	checks := []error{
 		checkID("id", e.ID),
@@ -132,7 +135,9 @@ type packedVectors struct {
 	name, description, corpus []byte
 }
 
-// pack validates and encodes the vectors, which must all have the same dimensions.
+// pack validates and encodes the vectors. It rejects a malformed model name ([ErrInvalid]), a Name vector of 0 or more than
+// maxDims dimensions and a zero, NaN or infinite vector ([ErrVector]), and vectors of different dimensions ([ErrDims]). Only
+// Corpus may be empty; it is nil in the result then.
 func (v Vectors) pack() (*packedVectors, error) {
 	if err := checkID("model", v.Model); err != nil {
 		return nil, err
@@ -160,7 +165,8 @@ func (v Vectors) pack() (*packedVectors, error) {
 	return p, nil
 }
 
-// packVector encodes a vector as little-endian float32. It rejects zero, NaN and infinity with [ErrVector].
+// packVector encodes a vector as little-endian float32. It rejects a vector of zeros, also an empty one, and one with NaN or
+// infinity with [ErrVector].
 func packVector(v []float32) ([]byte, error) {
 	b := make([]byte, 0, 4*len(v))
 	var sum float64
@@ -191,7 +197,7 @@ func pieceHash(kind, corpus string) string {
 	return hashText(corpus)
 }
 
-// encodeList encodes a list as JSON in one column; "" for an empty list.
+// encodeList sanitizes a list and encodes it as JSON in one column; "" for an empty list.
 func encodeList(words []string) (string, error) {
 	if len(words) == 0 {
 		return "", nil
@@ -203,6 +209,7 @@ func encodeList(words []string) (string, error) {
 	return string(b), nil
 }
 
+// decodeList decodes a column of encodeList: nil for "", [ErrDamaged] for anything but a JSON list of strings.
 func decodeList(s string) (words []string, err error) {
 	if s == "" {
 		return nil, nil
@@ -213,7 +220,7 @@ func decodeList(s string) (words []string, err error) {
 	return words, nil
 }
 
-// unique returns words without duplicates, in order of first occurrence.
+// unique returns a copy of words without duplicates, in order of first occurrence. It is never nil.
 func unique(words []string) []string {
 	out := make([]string, 0, len(words))
 	seen := make(map[string]bool, len(words))

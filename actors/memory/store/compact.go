@@ -10,8 +10,9 @@ import (
 )
 
 // rewriteFile copies the live rows of a closed memory into a new file, which then replaces the old one: no byte of a forgotten or
-// changed entry is left. The caller must hold the claim on path. It takes some seconds for 100,000 entries with vectors.
-// When ctx ends, the file is unchanged. The old file stays attached, and thereby locked, until it is replaced.
+// changed entry is left. It rejects a memory with a log, with a schema other than len(steps) or with unknown tables. The caller
+// must hold the claim on path. It takes some seconds for 100,000 entries with vectors. When ctx ends before the copy is complete,
+// the file is unchanged and the error is returned. The old file stays attached, and thereby locked, until it is replaced.
 func rewriteFile(ctx context.Context, path string, o Options, steps []string) error {
 	for _, log := range []string{path + walSuffix, path + walSuffix + ".checkpoint", path + walSuffix + ".recovery"} {
 		// A log belongs to the file it was written for: it must not be replayed on another.
@@ -44,7 +45,8 @@ func rewriteFile(ctx context.Context, path string, o Options, steps []string) er
 }
 
 // copyInto creates fresh with the current schema, copies all tables of path into it and detaches it. It rejects a file of another
-// schema or with unknown tables.
+// schema or with unknown tables, and fails if a table has another number of rows afterwards. The mark that the file may hold
+// deleted bytes is not copied. Nothing may be attached before.
 func (e *engine) copyInto(ctx context.Context, path, fresh string, steps []string) error {
 	if _, err := e.db.ExecContext(ctx, "ATTACH "+quoteSQL(path)+" AS old (READ_ONLY)"); err != nil {
 		return explainOpenError(path, err)
@@ -92,7 +94,7 @@ func (e *engine) copyInto(ctx context.Context, path, fresh string, steps []strin
 	return e.detach(ctx)
 }
 
-// rejectUnknownTables rejects a file with a table that would not be copied.
+// rejectUnknownTables rejects a file, attached as old, with a table that would not be copied.
 func (e *engine) rejectUnknownTables(ctx context.Context) error {
 	rows, err := e.db.QueryContext(ctx, "SELECT table_name FROM duckdb_tables() WHERE database_name = 'old'")
 	return scanRows(rows, err, func(r *sql.Rows) error {

@@ -22,11 +22,15 @@ type Piece struct {
 	Hash string // see pieceHash
 }
 
-// PutDocument records that a document was ingested and replaces its former record. The record is deleted with the last piece of
-// the document.
+// PutDocument records that a document was ingested. Its key is From: a former record with the same origin is replaced. It rejects
+// an empty or too long From, negative Pieces and times outside the years 1 to 9999 with [ErrInvalid]. A zero Imported means now,
+// a zero Modified unknown. It does not touch the pieces; the record is deleted when the last of them is forgotten.
 func (s *Store) PutDocument(ctx context.Context, d Document) error {
-	if d.From == "" || d.Pieces < 0 {
+	if d.From == "" {
 		return invalidf("a document needs an origin")
+	}
+	if d.Pieces < 0 {
+		return invalidf("a document cannot have %d pieces", d.Pieces)
 	}
 	if d.Imported.IsZero() {
 		d.Imported = s.opts.Now()
@@ -51,7 +55,7 @@ func (s *Store) PutDocument(ctx context.Context, d Document) error {
 	})
 }
 
-// FindDocument returns the record of the document with this origin, if there is one.
+// FindDocument returns the record of the document with this origin. found is false, without an error, if there is none.
 func (s *Store) FindDocument(ctx context.Context, from string) (d Document, found bool, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
 		found = true
@@ -69,7 +73,7 @@ func (s *Store) FindDocument(ctx context.Context, from string) (d Document, foun
 	return d, found, nil
 }
 
-// Pieces returns the pieces of the document with this origin, in order.
+// Pieces returns the pieces of the document with this origin, in order of their part. An unknown origin has none.
 func (s *Store) Pieces(ctx context.Context, from string) (all []Piece, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
 		var p Piece

@@ -34,7 +34,8 @@ type engine struct {
 	attached atomic.Bool
 }
 
-// newEngine starts DuckDB with nothing attached. It neither downloads nor loads extensions by itself.
+// newEngine starts DuckDB with nothing attached. path only names the folder to which DuckDB spills; the file is not opened. It
+// neither downloads nor loads extensions by itself. o must have its defaults filled in.
 func newEngine(path string, o Options) (*engine, error) {
 	settings := url.Values{
 		"autoinstall_known_extensions": {"false"},
@@ -67,8 +68,10 @@ func newEngine(path string, o Options) (*engine, error) {
 	return e, nil
 }
 
-// openEngine starts DuckDB and attaches the file. Native code is loaded only from the file in o.VSS; vss is the error of that,
-// without which everything but approximate search works.
+// openEngine starts DuckDB and attaches the file, which it creates if it is missing. Native code is loaded only from the file in
+// o.VSS; vss is the error of that ([ErrNoVSS] if o.VSS is ""), without which everything but approximate search works. A tail of
+// zeros in the log is truncated. err is ctx's error if ctx ended, else [ErrLocked], [ErrNewer], [ErrDamaged] or an error of the
+// file system; DuckDB is stopped then.
 func openEngine(ctx context.Context, path string, o Options) (e *engine, vss, err error) {
 	if e, err = newEngine(path, o); err != nil {
 		return nil, nil, err
@@ -92,7 +95,8 @@ func openEngine(ctx context.Context, path string, o Options) (e *engine, vss, er
 	return nil, nil, errors.Join(err, e.close())
 }
 
-// attach opens the file; every connection uses it from then on.
+// attach opens the file, or creates it if it is missing; every new connection uses it from then on. Its errors are DuckDB's,
+// unclassified.
 func (e *engine) attach(ctx context.Context, path string) error {
 	conn, err := e.db.Conn(ctx)
 	if err != nil {
@@ -108,7 +112,8 @@ func (e *engine) attach(ctx context.Context, path string) error {
 	return nil
 }
 
-// lockDown irrevocably denies SQL access to other files, to the network and to DuckDB's configuration.
+// lockDown irrevocably denies SQL access to other files, to the network and to DuckDB's configuration. Whatever must be attached
+// or loaded has to be so before.
 func (e *engine) lockDown(ctx context.Context) error {
 	for _, q := range []string{"SET enable_external_access = false", "SET lock_configuration = true"} {
 		if _, err := e.db.ExecContext(ctx, q); err != nil {
@@ -144,6 +149,8 @@ type statementCache struct {
 // maxStatements bounds the cache. Reaching it is a bug: query texts come from this package and are few.
 const maxStatements = 500
 
+// get returns the prepared statement of a query text, and prepares it the first time. It fails when maxStatements are cached:
+// none is evicted. The cache owns the statement: the caller must not close it.
 func (r *statementCache) get(ctx context.Context, query string) (*sql.Stmt, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,6 +171,7 @@ func (r *statementCache) get(ctx context.Context, query string) (*sql.Stmt, erro
 	return st, nil
 }
 
+// close closes all statements and empties the cache. No statement may be in use.
 func (r *statementCache) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -68,7 +68,8 @@ var (
 	brokenLog  = regexp.MustCompile(`Corrupt WAL file: .*?at byte position (\d+)`)
 )
 
-// explainError classifies an error of DuckDB as [ErrBroken] or [ErrDamaged], or names the remedy, where it can.
+// explainError classifies an error of DuckDB as [ErrBroken] or [ErrDamaged], or names the remedy if it ran out of memory. Every
+// other error becomes a duckError with the same text on one line; nil stays nil.
 func explainError(err error) error {
 	if err == nil {
 		return nil
@@ -93,7 +94,9 @@ func explainError(err error) error {
 	return &duckError{err}
 }
 
-// explainOpenError classifies an error of opening a file and names the remedy.
+// explainOpenError classifies an error of opening a file as [ErrLocked], [ErrNewer] or [ErrDamaged] and names the remedy. A
+// missing permission, a full disk and too many open files are none of the three; an error that is not recognized is [ErrDamaged].
+// err must not be nil.
 func explainOpenError(path string, err error) error {
 	said := err.Error()
 	switch {

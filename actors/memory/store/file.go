@@ -21,8 +21,9 @@ var openPaths struct {
 	paths map[string]bool
 }
 
-// claimPath creates the folder of the file and reserves the file for the caller until free is called; a second claim fails with
-// [ErrLocked]. full is the absolute path without symbolic links in its folder.
+// claimPath creates the folder of the file and reserves the file for the caller until free is called. It rejects a path with ? or
+// *, a folder that createFolder rejects and, with [ErrLocked], a path that this process has claimed already. full is the absolute
+// path without symbolic links in its folder. Other processes are not excluded; DuckDB's lock does that.
 func claimPath(path string) (full string, free func(), err error) {
 	if full, err = filepath.Abs(path); err != nil {
 		return "", nil, fmt.Errorf("finding %s: %w", path, err)
@@ -55,8 +56,9 @@ func claimPath(path string) (full string, free func(), err error) {
 	}, nil
 }
 
-// createFolder creates the folder of the file with mode 0700: the log and DuckDB's temporary files are as private as the file. An
-// existing folder that other users can access is restricted if it holds nothing but the memory, and rejected otherwise.
+// createFolder creates the folder of the file full with mode 0700: the log and DuckDB's temporary files are as private as the
+// file. An existing folder that other users can access is restricted to 0700 if every name in it begins with that of the file,
+// and rejected otherwise.
 func createFolder(full string) error {
 	dir, name := filepath.Split(full)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -84,7 +86,8 @@ func createFolder(full string) error {
 	return nil
 }
 
-// prepareFile creates the file if there is none, and restricts an existing one to this user. An empty file is damaged.
+// prepareFile creates the file if there is none, and restricts an existing one to mode 0600. It rejects anything but a regular
+// file, one that this user cannot read and write, and with [ErrDamaged] an empty one.
 func (s *Store) prepareFile(ctx context.Context) error {
 	info, err := os.Stat(s.path)
 	switch {
@@ -109,7 +112,8 @@ func (s *Store) prepareFile(ctx context.Context) error {
 }
 
 // createFile creates an empty memory. It is written under another name first, so that a crash leaves no file or a complete one. A
-// log without its file is an error: a new file would not match it.
+// log without its file is [ErrDamaged]: a new file would not match it. If another process creates the file meanwhile, that one is
+// kept and the result is nil.
 func (s *Store) createFile(ctx context.Context) error {
 	if _, err := os.Lstat(s.path + walSuffix); err == nil {
 		return fmt.Errorf("%w: %s is missing but its log %s exists; restore the file, or move the log away to start a new memory", ErrDamaged, s.path, s.path+walSuffix)
@@ -149,7 +153,8 @@ func (s *Store) createFile(ctx context.Context) error {
 	return replaceFile(fresh, s.path)
 }
 
-// removeLeftovers removes incomplete files that a crash left. The caller must hold the claim on path.
+// removeLeftovers removes the files beside path that a crash left incomplete: all whose name begins with that of path and
+// newSuffix. The caller must hold the claim on path.
 func removeLeftovers(path string) error {
 	dir, name := filepath.Split(path)
 	all, err := os.ReadDir(dir)
@@ -166,7 +171,8 @@ func removeLeftovers(path string) error {
 	return nil
 }
 
-// replaceFile syncs fresh and renames it to path, which it replaces.
+// replaceFile syncs fresh, restricts it to mode 0600 and renames it to path, which it replaces. When it returns nil, the rename
+// is durable.
 func replaceFile(fresh, path string) error {
 	f, err := os.OpenFile(fresh, os.O_RDWR, 0)
 	if err != nil {
@@ -196,8 +202,10 @@ func syncFolder(dir string) error {
 // walEntryHeader is the size of the header of a log entry, size and checksum. DuckDB reports the position behind it.
 const walEntryHeader = 16
 
-// truncateZeroTail truncates a log at the position that err reports as corrupt, if only zeros follow, and reports whether it did. A
-// power failure may leave such a tail, which DuckDB rejects. It was never acknowledged: an acknowledged write is synced.
+// truncateZeroTail truncates the log of path at the position that err, DuckDB's error of opening, reports as corrupt, if only
+// zeros follow. It reports whether it did and opening is worth a retry; false leaves the log unchanged, unless truncating or
+// syncing itself failed. A power failure may leave such a tail, which DuckDB rejects. It was never acknowledged: an acknowledged
+// write is synced.
 func truncateZeroTail(path string, err error) bool {
 	m := brokenLog.FindStringSubmatch(err.Error())
 	if m == nil {

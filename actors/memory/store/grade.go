@@ -30,7 +30,9 @@ type Graded struct {
 	Grades subjects.Grades
 }
 
-// validate rejects a grade without a query, and values out of range.
+// validate rejects with [ErrInvalid] a grade without a query, malformed ids, a critic grade outside 1 to 5, a reward outside -1
+// to 1 or NaN, a count that is negative or beyond 32 bits, and feedback of more than maxText bytes. A grade without any value
+// passes. Pairwise is not checked.
 func (g Grade) validate() error {
 	if err := checkID("query", g.Query); err != nil {
 		return err
@@ -57,9 +59,10 @@ func (g Grade) validate() error {
 	return nil
 }
 
-// Grade stores a grade and returns the entries it applies to with all their grades; the list is empty, not nil, while the answer is
-// not stored yet. It returns nil when the grade changes nothing: a repeated value, an older reward that arrives late, or a
-// forgotten answer. A redelivered event that changed something returns the entries again.
+// Grade stores a grade and returns the entries it applies to with all their grades; the list is empty, not nil, while the answer
+// is not stored yet. It returns nil when the grade changes nothing: a repeated value, an older reward that arrives late, or a
+// forgotten answer. A redelivered event that changed something returns the entries again. A pairwise grade returns all answers to
+// the query. Values out of range are [ErrInvalid].
 func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
 	if err := g.validate(); err != nil {
 		return nil, err
@@ -88,7 +91,8 @@ func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
 	return s.readGraded(ctx, g.Query, respondent)
 }
 
-// readGraded reads the stored answers to a query with their grades; respondent "" selects all. The result is never nil.
+// readGraded reads the stored answers to a query with their grades, oldest row first; respondent "" selects all. Without an error
+// the result is never nil.
 func (s *Store) readGraded(ctx context.Context, query, respondent string) (_ []Graded, err error) {
 	all := []Graded{}
 	err = s.readSnapshot(ctx, func(m snapshot) error {
@@ -116,7 +120,8 @@ func (s *Store) readGraded(ctx context.Context, query, respondent string) (_ []G
 	return all, nil
 }
 
-// applyGrade stores a grade and reports whether it changed something, now or when its event was first delivered.
+// applyGrade stores a valid grade and reports whether it changed something, now or when its event was first delivered. An event
+// that was stored before is not applied again.
 func (t *tx) applyGrade(g Grade) (told bool, err error) {
 	if g.Event != "" {
 		err := t.query(func(*sql.Rows) error { told = true; return nil }, "SELECT 1 FROM graded WHERE event = ?", g.Event)
@@ -138,7 +143,9 @@ func (t *tx) applyGrade(g Grade) (told bool, err error) {
 	return told, err
 }
 
-// updateGrades applies g to the grades of a query and a respondent, and reports whether they changed.
+// updateGrades applies the values of g to the stored grades of a query and a respondent ("" = those of all answers), and reports
+// whether they changed. False also means that the answer, or every answer to the query, was forgotten. An answer that is not
+// stored yet is graded. Query, Respondent and Event of g are ignored.
 func (t *tx) updateGrades(query, respondent string, g Grade) (changed bool, err error) {
 	// A forgotten answer has no grades, nor has a query all of whose answers were forgotten.
 	answers, forgotten := 0, 0
@@ -177,7 +184,8 @@ type gradeColumns struct {
 	rewards            int32   // the count of that reward
 }
 
-// apply merges a grade into the row. Of counted rewards the highest count wins, in whatever order they arrive.
+// apply merges a grade into the row; nil fields change nothing. Of counted rewards the highest count wins, in whatever order they
+// arrive: one with a count up to the stored one is ignored. A reward with count 0 always wins and increments the count.
 func (l *gradeColumns) apply(g Grade) {
 	if g.Critic != nil {
 		l.critic = int32(*g.Critic)
@@ -199,7 +207,8 @@ func (l *gradeColumns) apply(g Grade) {
 	}
 }
 
-// restoreGrades stores the grades of an imported answer, unless there are grades of it already.
+// restoreGrades stores the grades of an imported answer, which isAnswer must accept. Grades that are stored already, of the
+// answer or of all answers to its query, are kept instead. A reward without a count is counted as one.
 func (t *tx) restoreGrades(e subjects.MemoryEntry) error {
 	g := e.Grades
 	if g == (subjects.Grades{}) {
@@ -240,7 +249,8 @@ type gradeTarget struct {
 	to                *subjects.Grades
 }
 
-// readGrades reads the grades of answers: those of the respondent, and those of all answers to the query.
+// readGrades reads the grades of answers into their targets: those of all answers to the query, replaced by those of the
+// respondent where it has any. Targets without grades are unchanged.
 func readGrades(ctx context.Context, m querier, all []gradeTarget) error {
 	rows := map[string]gradeRow{}
 	var keys []string
@@ -277,8 +287,8 @@ type gradeRow struct {
 	rewards            int
 }
 
-// applyTo copies the values of the row that are set. The row of all answers must be applied first, so that the respondent's own
-// replaces it.
+// applyTo copies the values of the row that are set; a critic grade without feedback clears the feedback. The row of all answers
+// must be applied first, so that the respondent's own replaces it.
 func (g gradeRow) applyTo(to *subjects.Grades) {
 	if g.critic.Valid {
 		to.Critic, to.Feedback = int(g.critic.Int32), ""

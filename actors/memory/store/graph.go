@@ -29,11 +29,13 @@ type checkedRelation struct {
 	subject, predicate, object string // folded
 }
 
-// PutRelations stores relations that entries state, all or none. The entry must exist ([ErrNotFound]), and a relation is trusted only
-// if its entry is, whatever the relation claims. A relation that the entry stated before is replaced.
+// PutRelations stores relations that entries state, all or none. The entry must exist ([ErrNotFound]), and a relation is trusted
+// only if its entry is, whatever the relation claims. A relation with the same id, or with the same subject, predicate and object
+// of the same entry, is replaced. It rejects an empty subject, predicate or object, malformed ids, unknown tenses and trusts, and
+// parts that are too long with [ErrInvalid]; a zero Said means now.
 //
-// A new "is" of a Single predicate turns the older "is" of the same subject and predicate into a "was"; if the other one was
-// said later, the new one is stored as "was". An untrusted relation never ends a trusted one.
+// A new "is" of a Single predicate turns the older "is" of the same subject and predicate into a "was"; if the other one was said
+// later, the new one is stored as "was". An untrusted relation never ends a trusted one.
 func (s *Store) PutRelations(ctx context.Context, rels ...RelationWrite) error {
 	checked := make([]checkedRelation, len(rels))
 	for i, w := range rels {
@@ -74,7 +76,8 @@ func (s *Store) PutRelations(ctx context.Context, rels ...RelationWrite) error {
 	})
 }
 
-// putRelation stores one relation with at most the trust of its entry.
+// putRelation stores one relation with at most the trust of its entry, and replaces the relation with the same id or the same
+// content of that entry. An entry that does not exist is [ErrNotFound].
 func (t *tx) putRelation(r checkedRelation) error {
 	var row int64
 	trust := ""
@@ -112,7 +115,9 @@ func (t *tx) putRelation(r checkedRelation) error {
 }
 
 // orderExclusive decides which relation of a Single predicate is the current one, by the time it was said, and makes the others
-// past. If r becomes past, endedBy is the id of the relation that its Until is from.
+// past. subject and object are the entities of r, which must have the tense is and not be stored yet. It may set Tense and Until
+// of r: endedBy is the id of the relation that its Until is from, "" if r stays current or came with an Until. An untrusted
+// relation does not make a trusted one past: both stay current.
 func (t *tx) orderExclusive(r *checkedRelation, subject, object int64) (endedBy string, err error) {
 	type other struct {
 		id, since, trust string
@@ -147,8 +152,8 @@ func (t *tx) orderExclusive(r *checkedRelation, subject, object int64) (endedBy 
 	return endedBy, nil
 }
 
-// findOrAddEntity returns the id of the graph entity with this folded name, which it adds if there is none. kind is stored if
-// none is known.
+// findOrAddEntity returns the id of the graph entity with this folded name, which it adds under name if there is none. kind is
+// stored if none is known; "" is unknown.
 func (t *tx) findOrAddEntity(name, folded, kind string) (id int64, err error) {
 	known := ""
 	err = t.query(func(r *sql.Rows) error { return r.Scan(&id, &known) }, "SELECT id, kind FROM entities WHERE folded = ?", folded)
@@ -193,8 +198,10 @@ type GraphQuery struct {
 // minWordLength is how many characters a word of the question must have to be matched by itself.
 const minWordLength = 3
 
-// Relations returns the relations that name the people or places, or share names or words with the question. They are ordered by
-// score, then current before past, then newest first. Case and accents are ignored.
+// Relations returns the relations that name one of the people or places, or share names or words with the question; an empty
+// query selects all. They are ordered by score, then current before past, then newest first. Case and accents are ignored. A
+// relation of a superseded entry is returned as past. Words shorter than minWordLength and those after the first maxQueryWords
+// only count as part of a name.
 func (s *Store) Relations(ctx context.Context, q GraphQuery) ([]subjects.Relation, error) {
 	limit := q.Limit
 	if limit <= 0 {

@@ -33,7 +33,8 @@ func CursorAfter(e subjects.MemoryEntry) string {
 	return strconv.FormatInt(truncateTime(e.Created).UnixMicro(), 36) + "." + e.ID
 }
 
-// parseCursor parses a cursor of [CursorAfter]. Cursors come from clients: anything else is [ErrCursor].
+// parseCursor parses a cursor of [CursorAfter]. Cursors come from clients: anything else, also "", is [ErrCursor]. The entry need
+// not exist any more.
 func parseCursor(s string) (created time.Time, id string, err error) {
 	number, id, ok := strings.Cut(s, ".")
 	micros, err := strconv.ParseInt(number, 36, 64)
@@ -47,7 +48,8 @@ func parseCursor(s string) (created time.Time, id string, err error) {
 	return created, id, nil
 }
 
-// List reads a page of entries, newest first. next is the cursor of the next page, "" at the end.
+// List reads a page of the entries that match f, newest first. next is the cursor of the next page, "" at the end. A malformed
+// f.After is [ErrCursor]. Without f.Corpus the corpus of the entries is "".
 func (s *Store) List(ctx context.Context, f Filter) (entries []subjects.MemoryEntry, next string, err error) {
 	limit := f.Limit
 	if limit <= 0 {
@@ -85,7 +87,8 @@ func (s *Store) List(ctx context.Context, f Filter) (entries []subjects.MemoryEn
 	return entriesOf(all), next, nil
 }
 
-// condition returns the filter as an SQL condition with its arguments, or [ErrCursor].
+// condition returns the filter as an SQL condition with its arguments, or [ErrCursor] for a malformed After. Limit and Corpus are
+// not part of it; an empty filter gives "true".
 func (f Filter) condition() (string, []any, error) {
 	parts, args := []string{"true"}, []any{}
 	also := func(condition string, values ...any) {

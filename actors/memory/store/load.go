@@ -35,12 +35,13 @@ const (
 	indexColumns = "row, id, kind, state, trust, source, respondent, name, description, created, pinned, left(corpus, 2000)"
 	// loadWorkers read at the same time: one waits for the disk or for the callback while the other works.
 	loadWorkers = 2
-	// loadRangeSize are read by one question: a result is whole in memory before the first row is seen.
+	// loadRangeSize is the number of rows that one query reads: a result is whole in memory before the first row is seen.
 	loadRangeSize = 2 * rowGroup
 )
 
-// Load calls each for every entry, one at a time and in no particular order, with its vectors of model where it has any. It
-// is meant for start-up: writes during Load may or may not be seen.
+// Load calls each for every entry, one at a time and in no particular order, with its vectors of model where it has any; model ""
+// loads no vectors. It returns when all were delivered, or with the first error of each, of the file or of ctx. It is meant for
+// start-up: writes during Load may or may not be seen.
 func (s *Store) Load(ctx context.Context, model string, each func(IndexEntry) error) error {
 	leave, err := s.beginRead()
 	if err != nil {
@@ -83,7 +84,8 @@ feed:
 	return nil
 }
 
-// loadRanges reads ranges of rows with a connection of its own. It goes past database/sql, which costs as much as all the rest.
+// loadRanges reads the ranges of loadRangeSize rows that begin at the numbers from ranges, until that is closed, with a
+// connection of its own. one serializes each between workers. It bypasses database/sql, which costs as much as all the rest.
 func (s *Store) loadRanges(ctx context.Context, model string, ranges <-chan int64, one *sync.Mutex, each func(IndexEntry) error) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
@@ -104,6 +106,8 @@ func (s *Store) loadRanges(ctx context.Context, model string, ranges <-chan int6
 	})
 }
 
+// loadRange calls each, under one, for the entries with row numbers from to to, both included. It fails with ctx's error once
+// another worker has failed.
 func loadRange(ctx context.Context, q driver.QueryerContext, model string, from, to int64, one *sync.Mutex, each func(IndexEntry) error) error {
 	lights := make(map[int64]*IndexEntry, loadRangeSize)
 	err := scanDriverRows(ctx, q, func(v []driver.Value) error {
@@ -124,7 +128,7 @@ func loadRange(ctx context.Context, q driver.QueryerContext, model string, from,
 	if err != nil {
 		return err
 	}
-	// The row of all answers to a question comes before that of the one.
+	// The row of all answers to a query comes before that of the respondent.
 	err = scanDriverRows(ctx, q, func(v []driver.Value) error {
 		row, g, err := scanIndexGrades(v)
 		if l := lights[row]; err == nil && l != nil {
@@ -148,8 +152,8 @@ func loadRange(ctx context.Context, q driver.QueryerContext, model string, from,
 	return deliverRange(ctx, q, model, from, to, lights, deliver)
 }
 
-// deliverRange calls deliver for every entry of a range, with its vectors of model where it has any. The vectors are
-// valid during the call.
+// deliverRange calls deliver for every entry of a range, with its vectors of model where it has any; model "" reads none. It
+// removes entries with vectors from the map. The vectors are valid during the call only.
 func deliverRange(ctx context.Context, q driver.QueryerContext, model string, from, to int64, entries map[int64]*IndexEntry, deliver func(*IndexEntry) error) error {
 	if model != "" {
 		err := scanDriverRows(ctx, q, func(v []driver.Value) error {
@@ -176,7 +180,8 @@ func deliverRange(ctx context.Context, q driver.QueryerContext, model string, fr
 	return nil
 }
 
-// scanDriverRows reads rows straight from the driver. The values are the caller's until the next row.
+// scanDriverRows runs a query on the driver's connection and calls each for every row. An error of each ends it. The values are
+// valid until each returns.
 func scanDriverRows(ctx context.Context, q driver.QueryerContext, each func([]driver.Value) error, query string, args ...any) error {
 	named := make([]driver.NamedValue, len(args))
 	for i, a := range args {
@@ -202,6 +207,7 @@ func scanDriverRows(ctx context.Context, q driver.QueryerContext, each func([]dr
 
 var errColumns = errors.New("a column is not what it should be")
 
+// scanPair returns the first two columns of a row, or errColumns if they have other types.
 func scanPair[A, B any](v []driver.Value) (a A, b B, err error) {
 	a, one := v[0].(A)
 	b, two := v[1].(B)
@@ -211,7 +217,7 @@ func scanPair[A, B any](v []driver.Value) (a A, b B, err error) {
 	return a, b, err
 }
 
-// scanIndexEntry reads lightColumns.
+// scanIndexEntry reads a row of indexColumns, or fails with errColumns if one has another type. The entry is never nil.
 func scanIndexEntry(v []driver.Value) (*IndexEntry, error) {
 	l := &IndexEntry{}
 	ok := true
@@ -234,7 +240,8 @@ func scanIndexEntry(v []driver.Value) (*IndexEntry, error) {
 	return l, nil
 }
 
-// setVectors puts two vectors of the file into l.
+// setVectors sets the vectors of l from columns of the table vectors, whose bytes they may share. A size that does not match dims
+// is [ErrDamaged].
 func (l *IndexEntry) setVectors(dims, name, description driver.Value) error {
 	n, _ := dims.(int32)
 	a, _ := name.([]byte)
@@ -249,7 +256,8 @@ func (l *IndexEntry) setVectors(dims, name, description driver.Value) error {
 // littleEndian says whether numbers stand in the file as they stand in memory.
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
-// unpackVector reads a vector. It lies over the bytes where the machine allows that: they are many.
+// unpackVector decodes a vector of packVector. Where the machine allows it the result shares the memory of b, because vectors are
+// many. The length of b must be a multiple of 4.
 func unpackVector(b []byte) []float32 {
 	if p := unsafe.Pointer(unsafe.SliceData(b)); littleEndian && uintptr(p)%unsafe.Alignof(float32(0)) == 0 {
 		return unsafe.Slice((*float32)(p), len(b)/4)
@@ -261,7 +269,8 @@ func unpackVector(b []byte) []float32 {
 	return v
 }
 
-// scanIndexGrades reads grades without the words of the critic.
+// scanIndexGrades reads a row number and grades without feedback, or fails with errColumns. A NULL critic or pairwise grade stays
+// unset.
 func scanIndexGrades(v []driver.Value) (row int64, g gradeRow, err error) {
 	row, one := v[0].(int64)
 	g.critic.Int32, g.critic.Valid = v[1].(int32)
@@ -275,7 +284,8 @@ func scanIndexGrades(v []driver.Value) (row int64, g gradeRow, err error) {
 	return row, g, err
 }
 
-// IndexEntries returns entries for the index in the order of ids. Unknown ids are left out.
+// IndexEntries returns entries for the index in the order of ids, with their vectors of model; model "" reads none. Unknown ids
+// are left out.
 func (s *Store) IndexEntries(ctx context.Context, model string, ids ...string) ([]IndexEntry, error) {
 	ids = unique(sanitizeAll(ids))
 	byRow := map[int64]*IndexEntry{}
@@ -299,6 +309,8 @@ func (s *Store) IndexEntries(ctx context.Context, model string, ids ...string) (
 	return out, nil
 }
 
+// readIndexEntries reads the entries with these ids into byRow, with tags, grades and their vectors of model ("" = none). ids
+// must not be empty and hold at most maxListed.
 func readIndexEntries(ctx context.Context, m snapshot, model string, ids []string, byRow map[int64]*IndexEntry) error {
 	in, named := inList(ids)
 	var rows []int64
@@ -347,7 +359,8 @@ func readIndexEntries(ctx context.Context, m snapshot, model string, ids []strin
 // unembeddedFrom are entries without vectors of a model, or of any when the model is "".
 const unembeddedFrom = " FROM entries WHERE row NOT IN (SELECT row FROM vectors WHERE ? = '' OR model = ?)"
 
-// Unembedded returns entries without vectors of a model: active ones first, then the newest.
+// Unembedded returns at most limit entries without vectors of a model, or without any if model is "": active ones first, then the
+// newest. limit is capped at 1000; 0 or less returns none.
 func (s *Store) Unembedded(ctx context.Context, model string, limit int) ([]subjects.MemoryEntry, error) {
 	if limit <= 0 {
 		return nil, nil
@@ -366,7 +379,7 @@ func (s *Store) Unembedded(ctx context.Context, model string, limit int) ([]subj
 	return s.Get(ctx, ids...)
 }
 
-// CountUnembedded returns the number of entries without vectors of a model.
+// CountUnembedded returns the number of entries without vectors of a model, or without any if model is "".
 func (s *Store) CountUnembedded(ctx context.Context, model string) (n int, err error) {
 	model = sanitize(model)
 	if err := s.query(ctx, func(r *sql.Rows) error { return r.Scan(&n) }, "SELECT count(*)"+unembeddedFrom, model, model); err != nil {

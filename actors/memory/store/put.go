@@ -41,7 +41,8 @@ func answerKey(query, respondent string) string { return query + "\n" + responde
 
 // Put stores entries, all or none, and returns their row numbers in order. It rejects an id that exists ([ErrExists]), an answer
 // that is stored already ([ErrKnown]) or was forgotten ([ErrForgotten], unless Restore is set), an untrusted entry that
-// supersedes a trusted one ([ErrTrust]) and malformed entries ([ErrInvalid]).
+// supersedes a trusted one ([ErrTrust]), malformed entries ([ErrInvalid]) and unusable vectors ([ErrVector], [ErrDims]). The same
+// id or answer twice in items is rejected too.
 func (s *Store) Put(ctx context.Context, items ...Item) ([]uint64, error) {
 	if len(items) == 0 {
 		return nil, nil
@@ -76,7 +77,9 @@ func (s *Store) Put(ctx context.Context, items ...Item) ([]uint64, error) {
 	return rows, nil
 }
 
-// checkItem validates and sanitizes an item. The result shares no memory with it, so the caller may change the item afterwards.
+// checkItem validates and sanitizes an item. It rejects what [CheckEntry] rejects, an empty name and unusable vectors. A zero
+// Created means now, a zero Updated means Created. Nothing that is written later shares memory with it, so the caller may change
+// the item afterwards.
 func (s *Store) checkItem(it Item) (*checkedItem, error) {
 	e := it.Entry
 	if e.Created.IsZero() {
@@ -134,7 +137,9 @@ func (t *tx) put(items []*checkedItem) ([]uint64, error) {
 	return rows, nil
 }
 
-// putEntry writes one entry with its tags, access count, vectors and grades, and returns its row number.
+// putEntry writes one entry with its tags, access count, vectors and, for an answer, grades, and returns its row number.
+// Conflicts are looked for only if checkFirst is set: otherwise the primary keys make the transaction fail, and it is retried
+// with checkFirst.
 func (t *tx) putEntry(it *checkedItem) (int64, error) {
 	e, p := it.entry, it.entry.Provenance
 	if t.checkFirst {
@@ -172,7 +177,8 @@ func (t *tx) putEntry(it *checkedItem) (int64, error) {
 	return row, t.restoreGrades(e)
 }
 
-// checkFree returns the error for an entry whose id or answer is stored already, or whose answer was forgotten.
+// checkFree returns [ErrExists] for an entry whose id is stored, [ErrKnown] for an answer that is stored already, and unless
+// restore is set [ErrForgotten] for one that was forgotten.
 func (t *tx) checkFree(e subjects.MemoryEntry, restore bool) error {
 	if there, err := t.entryExists(e.ID); err != nil || there {
 		if there {
@@ -208,7 +214,8 @@ func (t *tx) findAnswer(query, respondent string) (id, state string, err error) 
 	return id, state, err
 }
 
-// putVectors writes the vectors of an entry; nil writes none. All vectors of a model must have the same dimensions, else [ErrDims].
+// putVectors writes the vectors of an entry, which must have none; nil writes none. The first vectors of a model fix its
+// dimensions: others are [ErrDims].
 func (t *tx) putVectors(row int64, v *packedVectors) error {
 	if v == nil {
 		return nil
@@ -234,8 +241,8 @@ func (t *tx) putVectors(row int64, v *packedVectors) error {
 	return nil
 }
 
-// connectEntry writes the references of an entry: the entries it supersedes and its links. A successor that does not exist is
-// dropped.
+// connectEntry writes the references of an entry: the entries it supersedes and its links. A successor that does not exist, or is
+// the entry itself, is dropped; the entry keeps its state. It fails with [ErrTrust] and for a cycle of successors.
 func (t *tx) connectEntry(row int64, e subjects.MemoryEntry) error {
 	if e.SupersededBy != "" {
 		there, err := t.entryExists(e.SupersededBy)
@@ -254,8 +261,9 @@ func (t *tx) connectEntry(row int64, e subjects.MemoryEntry) error {
 	return t.linkEntries(row, e.ID, e.Correlating)
 }
 
-// supersedeEntries marks the entries in e.Supersedes as superseded by e. An untrusted entry that names a trusted one fails with
-// [ErrTrust].
+// supersedeEntries marks the entries in e.Supersedes as superseded by e. Those that have a successor already keep it; e itself
+// and ids that do not exist are skipped. An untrusted entry that names a trusted one fails with [ErrTrust], a cycle of successors
+// with [ErrInvalid].
 func (t *tx) supersedeEntries(e subjects.MemoryEntry) error {
 	olds := slices.DeleteFunc(slices.Clone(e.Supersedes), func(id string) bool { return id == e.ID })
 	if len(olds) == 0 {
@@ -286,7 +294,8 @@ func (t *tx) supersedeEntries(e subjects.MemoryEntry) error {
 	return t.rejectCycle(e.ID)
 }
 
-// rejectCycle rejects an entry that supersedes itself by way of others. Only an entry that is stored as superseded can.
+// rejectCycle follows the successors of an entry and returns an [ErrInvalid] if they lead into a cycle. Only an entry that is
+// stored as superseded can close one.
 func (t *tx) rejectCycle(id string) error {
 	seen := []string{id}
 	for at := id; at != ""; {
@@ -303,7 +312,8 @@ func (t *tx) rejectCycle(id string) error {
 	return nil
 }
 
-// linkEntries links an entry with others in both directions. Entries that do not exist and existing links are skipped.
+// linkEntries links the entry with this row and id with others in both directions. The entry itself, ids that do not exist and
+// existing links are skipped. others must not repeat.
 func (t *tx) linkEntries(row int64, id string, others []string) error {
 	others = slices.DeleteFunc(slices.Clone(others), func(o string) bool { return o == id })
 	for chunk := range slices.Chunk(others, maxListed) {

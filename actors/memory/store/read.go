@@ -18,6 +18,7 @@ const (
 
 const answerQuery = "SELECT id FROM answers WHERE answer = ?"
 
+// scanAnswer reads a row of answerQuery: [Stored] with the id of the entry, or [Forgotten] with "".
 func scanAnswer(r *sql.Rows) (id, state string, err error) {
 	var is sql.NullString
 	if err := r.Scan(&is); err != nil {
@@ -46,7 +47,8 @@ type querier interface {
 	query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error
 }
 
-// query runs a prepared statement outside of a snapshot. Query texts must be few: statements are cached by text.
+// query runs a prepared statement outside of a snapshot and calls each for every row. Query texts must be few: statements are
+// cached by text. A closed store is [ErrClosed].
 func (s *Store) query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error {
 	leave, err := s.beginRead()
 	if err != nil {
@@ -83,7 +85,8 @@ func (m snapshot) queryOnce(ctx context.Context, each func(*sql.Rows) error, que
 	return scanRows(rows, err, each)
 }
 
-// readSnapshot calls read with a snapshot that is valid until read returns.
+// readSnapshot calls read with a snapshot that is valid until read returns, and returns its error. It does not wait for writes
+// and does not see those committed meanwhile. A closed store is [ErrClosed].
 func (s *Store) readSnapshot(ctx context.Context, read func(snapshot) error) error {
 	leave, err := s.beginRead()
 	if err != nil {
@@ -108,6 +111,8 @@ type storedEntry struct {
 	subjects.MemoryEntry
 }
 
+// scanEntry reads a row of entryColumns and a last column for the corpus. Fields that are in other tables stay empty. A list that
+// is not valid JSON is [ErrDamaged].
 func scanEntry(r *sql.Rows) (e storedEntry, err error) {
 	var entities, flags string
 	p := &e.Provenance
@@ -124,7 +129,7 @@ func scanEntry(r *sql.Rows) (e storedEntry, err error) {
 	return e, err
 }
 
-// Get reads entries in the order of ids. Ids that do not exist are left out.
+// Get reads whole entries in the order of ids, each once. Ids that do not exist are left out, without an error.
 func (s *Store) Get(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
 	ids = unique(sanitizeAll(ids))
 	all, err := s.readEntries(ctx, ids)
@@ -137,7 +142,7 @@ func (s *Store) Get(ctx context.Context, ids ...string) ([]subjects.MemoryEntry,
 }
 
 // GetTexts reads entries in the order of ids without tags, links, grades, access counts and Supersedes, which are in other
-// tables. It is one statement, where [Store.Get] is seven.
+// tables. Ids that do not exist are left out. It is one statement, where [Store.Get] is seven.
 func (s *Store) GetTexts(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
 	ids = unique(sanitizeAll(ids))
 	var all []storedEntry
@@ -166,7 +171,8 @@ func (s *Store) HasGrades(ctx context.Context, query string) (is bool, err error
 	return is, nil
 }
 
-// GetRows reads entries by row number, in the order given. Rows that do not exist are left out.
+// GetRows reads whole entries by row number, in the order given. Rows that do not exist are left out. rows should not repeat:
+// across chunks of maxListed a repeated row may be returned twice.
 func (s *Store) GetRows(ctx context.Context, rows ...uint64) ([]subjects.MemoryEntry, error) {
 	numbers := make([]int64, 0, len(rows))
 	for _, r := range rows {
@@ -216,7 +222,8 @@ func entriesOf(all []storedEntry) []subjects.MemoryEntry {
 	return out
 }
 
-// readEntries reads whole entries, in no particular order.
+// readEntries reads whole entries from one snapshot, in no particular order. Ids that do not exist are left out; ids must not
+// repeat.
 func (s *Store) readEntries(ctx context.Context, ids []string) (all []storedEntry, err error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -248,7 +255,8 @@ func (s *Store) fillRelated(ctx context.Context, m querier, all []storedEntry) e
 	return nil
 }
 
-// fillRelatedChunk is fillRelated for at most maxListed entries.
+// fillRelatedChunk is fillRelated for 1 to maxListed entries. Links and Supersedes are sorted by id, and access counts include
+// those not written yet.
 func (s *Store) fillRelatedChunk(ctx context.Context, m querier, all []storedEntry) error {
 	byRow, byID := map[int64]*storedEntry{}, map[string]*storedEntry{}
 	rows, ids := make([]int64, len(all)), make([]string, len(all))
@@ -310,7 +318,7 @@ func (s *Store) fillRelatedChunk(ctx context.Context, m querier, all []storedEnt
 	return nil
 }
 
-// readTags calls set with the tags of each row that has any, in their order.
+// readTags calls set with the tags of each row that has any, in their order. rows must not be empty.
 func readTags(ctx context.Context, m querier, rows []int64, set func(row int64, tags []string)) error {
 	type tag struct {
 		place int
@@ -339,7 +347,8 @@ func readTags(ctx context.Context, m querier, rows []int64, set func(row int64, 
 	return nil
 }
 
-// Correlated reads the entries that are linked with any of ids, without those in ids.
+// Correlated reads the whole entries that are linked with any of ids, without those in ids, sorted by id (per maxListed of ids).
+// Unknown ids have no links.
 func (s *Store) Correlated(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
 	ids = unique(sanitizeAll(ids))
 	var others []string
@@ -362,7 +371,7 @@ func (s *Store) Correlated(ctx context.Context, ids ...string) ([]subjects.Memor
 // maxIDMatches bounds the result of [Store.FindIDs].
 const maxIDMatches = 10
 
-// FindIDs returns the ids with a prefix, an exact match first, at most maxIDMatches.
+// FindIDs returns the ids with a prefix in alphabetical order, an exact match first, at most maxIDMatches. "" matches every id.
 func (s *Store) FindIDs(ctx context.Context, prefix string) (ids []string, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
 		var id string

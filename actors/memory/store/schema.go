@@ -94,8 +94,9 @@ UPDATE relations SET words = ' ' || s.folded || ' ' || relations.folded || ' ' |
 DROP TABLE merged;
 DROP TABLE renamed`
 
-// migrate applies the missing steps, each in a transaction of its own. A file with more steps than known is [ErrNewer], a database
-// without meta is [ErrDamaged]; both are left unchanged.
+// migrate applies the steps that the file at path, attached to e, does not have yet, each in a transaction of its own: an error
+// leaves those before it applied. A file with more steps than known is [ErrNewer], a database without meta is [ErrDamaged]; both
+// are left unchanged. When ctx ends it returns ctx's error.
 func migrate(ctx context.Context, e *engine, path string, steps []string) error {
 	var taken int
 	err := e.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = ?", markSchema).Scan(&taken)
@@ -118,6 +119,8 @@ func migrate(ctx context.Context, e *engine, path string, steps []string) error 
 	return nil
 }
 
+// applyStep runs the SQL of one migration step and records number as the schema, in one transaction. On an error nothing is
+// changed.
 func applyStep(ctx context.Context, db *sql.DB, change string, number int) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -133,7 +136,7 @@ func applyStep(ctx context.Context, db *sql.DB, change string, number int) error
 	return tx.Commit()
 }
 
-// readMark reads a value of the table meta.
+// readMark reads a value of the table meta. It does not check whether the store is closed; a missing name is an error.
 func (s *Store) readMark(ctx context.Context, name string) (value int64, err error) {
 	err = s.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = ?", name).Scan(&value)
 	if err != nil {

@@ -31,6 +31,7 @@ const (
 	defaultMemoryLimit = "512MB"
 )
 
+// withDefaults returns o with the defaults for Threads of 0 or less, an empty MemoryLimit and a nil Now.
 func (o Options) withDefaults() Options {
 	if o.Threads <= 0 {
 		o.Threads = defaultThreads
@@ -70,7 +71,7 @@ func Open(ctx context.Context, path string, o Options) (*Store, error) {
 	return openWithSteps(ctx, path, o, steps)
 }
 
-// openWithSteps is [Open] with other schema steps, for tests.
+// openWithSteps is [Open] with other schema steps, for tests. On an error nothing stays open or claimed.
 func openWithSteps(ctx context.Context, path string, o Options, steps []string) (*Store, error) {
 	if !haveDuckDB {
 		return nil, ErrNoDuckDB
@@ -91,6 +92,8 @@ func openWithSteps(ctx context.Context, path string, o Options, steps []string) 
 	return s, nil
 }
 
+// start creates or opens the file, removes leftovers of a crash, migrates, denies DuckDB other files and starts the writer. On an
+// error the caller closes s.engine, if it is set.
 func (s *Store) start(ctx context.Context) error {
 	if err := s.prepareFile(ctx); err != nil {
 		return err
@@ -114,7 +117,8 @@ func (s *Store) start(ctx context.Context) error {
 	return err
 }
 
-// beginRead keeps the file open until leave is called. It fails with [ErrClosed].
+// beginRead keeps the file open until leave is called, which must happen exactly once: [Store.Close] waits for it. A closed store
+// is [ErrClosed].
 func (s *Store) beginRead() (leave func(), err error) {
 	s.lifecycle.RLock()
 	defer s.lifecycle.RUnlock()
@@ -125,8 +129,9 @@ func (s *Store) beginRead() (leave func(), err error) {
 	return s.readers.Done, nil
 }
 
-// Close waits for queued writes and running reads, checkpoints and closes the file. When content was forgotten or changed since
-// the file was last rewritten it rewrites it ([Compact]); when ctx ends before, the rewrite is left to the next close.
+// Close waits for queued writes and running reads, whatever ctx says, checkpoints and closes the file. When content was forgotten
+// or changed since the file was last rewritten it rewrites it; when ctx ends before, it returns nil and the rewrite is left to
+// the next close. A second call returns nil at once, also while the first still waits.
 func (s *Store) Close(ctx context.Context) error {
 	s.lifecycle.Lock()
 	if s.closed {
@@ -158,7 +163,7 @@ func (s *Store) Close(ctx context.Context) error {
 	return nil
 }
 
-// Size returns the size of the file and its log in bytes.
+// Size returns the size of the file and its log in bytes. A file that is missing or cannot be read counts as 0.
 func (s *Store) Size() int64 {
 	var sum int64
 	for _, name := range []string{s.path, s.path + walSuffix} {

@@ -24,7 +24,9 @@ type accessCount struct {
 // maxPendingAccesses is how many entries may have unwritten counts before they are written on their own.
 const maxPendingAccesses = 256
 
-// Touch counts a recall of entries. The count may not be durable yet when it returns. Ids that do not exist are ignored.
+// Touch counts a recall of entries at a time. It waits for a write only when maxPendingAccesses entries have unwritten counts:
+// otherwise the count is not durable yet when it returns, and a crash may lose it. Ids that do not exist are ignored. It rejects
+// a time outside the years 1 to 9999.
 func (s *Store) Touch(ctx context.Context, at time.Time, ids ...string) error {
 	if err := checkTime("access time", at); err != nil {
 		return err
@@ -35,7 +37,8 @@ func (s *Store) Touch(ctx context.Context, at time.Time, ids ...string) error {
 	return s.write(ctx, func(*tx) error { return nil })
 }
 
-// add counts one access of each id and returns how many entries have unwritten counts.
+// add counts one access of each id, a repeated id as often as it is given, and returns how many entries have unwritten counts. An
+// at before the last access leaves the time unchanged.
 func (t *accessCounts) add(at time.Time, ids []string) (waiting int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +56,8 @@ func (t *accessCounts) add(at time.Time, ids []string) (waiting int) {
 	return len(t.waiting)
 }
 
-// pending returns the unwritten counts. They stay unwritten until the caller has committed them and calls settled.
+// pending returns a copy of the unwritten counts. They stay unwritten until the caller has committed them and calls settled,
+// which keeps accesses counted since.
 func (t *accessCounts) pending() (all map[string]accessCount, settled func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,7 +90,7 @@ func (t *accessCounts) addTo(byID map[string]*storedEntry) {
 	}
 }
 
-// writeAccesses writes counts. Those of deleted entries are dropped.
+// writeAccesses adds counts, by entry id, to those in the file. Those of deleted entries are dropped.
 func (t *tx) writeAccesses(all map[string]accessCount) error {
 	for chunk := range slices.Chunk(slices.Sorted(maps.Keys(all)), maxListed) {
 		ids, err := t.rowsOf(chunk)
@@ -118,7 +122,7 @@ func (t *tx) writeAccesses(all map[string]accessCount) error {
 	return nil
 }
 
-// rowsOf maps the row numbers of the entries that exist to their ids.
+// rowsOf returns the ids of the entries that exist, by row number. ids must not be empty and hold at most maxListed.
 func (t *tx) rowsOf(ids []string) (map[int64]string, error) {
 	rows := map[int64]string{}
 	in, named := inList(ids)

@@ -62,8 +62,8 @@ var invariants = []invariant{
 	{"missing row in meta", "SELECT 'meta' FROM (SELECT count(*) AS n FROM meta WHERE name IN ('schema', 'high', 'forgot')) WHERE n <> 3"},
 }
 
-// Verify reads every block and checks every invariant. It returns [ErrDamaged], or [ErrInconsistent] with all violations. It takes
-// about as long as reading the file.
+// Verify reads every block and checks every invariant, without changing anything. It returns nil, [ErrDamaged] for a block that
+// cannot be read, or [ErrInconsistent] with all violations. It takes about as long as reading the file.
 func (s *Store) Verify(ctx context.Context) error {
 	return s.readSnapshot(ctx, func(m snapshot) error {
 		for _, table := range tables {
@@ -75,7 +75,8 @@ func (s *Store) Verify(ctx context.Context) error {
 	})
 }
 
-// verifyInvariants returns an [ErrInconsistent] for each violated invariant, with the first violating row and their number.
+// verifyInvariants returns a joined [ErrInconsistent] for each violated invariant, with the first violating row and their number,
+// nil when all hold. An error of a query ends it.
 func verifyInvariants(ctx context.Context, m snapshot) error {
 	var errs []error
 	for _, r := range invariants {
@@ -97,7 +98,8 @@ func verifyInvariants(ctx context.Context, m snapshot) error {
 	return errors.Join(errs...)
 }
 
-// verifyIDs checks that the index of ids finds the newest entries, which are read without it.
+// verifyIDs returns an [ErrInconsistent] if the index of ids does not find the maxListed newest entries, which are read without
+// it.
 func verifyIDs(ctx context.Context, m querier) error {
 	var ids []string
 	err := m.query(ctx, func(r *sql.Rows) error {
