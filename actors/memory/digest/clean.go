@@ -64,7 +64,7 @@ func (m material) allText() string {
 	return strings.Join(all, "\n")
 }
 
-// trustedText joins the texts of the user and the assistant.
+// trustedText joins the texts of the user and the assistant; "" when there are none.
 func (m material) trustedText() string {
 	var b strings.Builder
 	for _, p := range m {
@@ -75,8 +75,8 @@ func (m material) trustedText() string {
 	return b.String()
 }
 
-// fences returns the texts as the model gets them, together at most most bytes. Each but the last gets at most a quarter of
-// what is left.
+// fences returns the texts as the model gets them, cut to most bytes together. Each but the last gets at most a quarter of the
+// bytes that are left.
 func (m material) fences(most int) []fence {
 	out := make([]fence, len(m))
 	for i, p := range m {
@@ -90,8 +90,8 @@ func (m material) fences(most int) []fence {
 	return out
 }
 
-// cleanText returns s as valid UTF-8 with plain line breaks. It drops control characters, bidi overrides and Unicode tag
-// characters.
+// cleanText returns s as valid UTF-8 with plain line breaks, trimmed. It drops control characters, bidi overrides and Unicode tag
+// characters; invalid bytes become U+FFFD.
 func cleanText(s string) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\r\n", "\n")
 	s = strings.Map(func(r rune) rune {
@@ -108,7 +108,7 @@ func cleanText(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// visibleText drops the characters of s that a user does not see and keeps the lines.
+// visibleText drops the characters of s that a user does not see. Line breaks stay, other white space becomes a blank.
 func visibleText(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -123,7 +123,7 @@ func visibleText(s string) string {
 	}, s)
 }
 
-// shortLine returns s on one line, cut between words to at most most bytes with the dots.
+// shortLine returns s on one line, cut between words to at most most bytes including the dots that mark a cut.
 func shortLine(s string, most int) string {
 	s = text.Cut(s, max(4*most, 4<<10)) // most of what is longer is not looked at
 	s = text.OneLine(s, 4*len(s))       // only on one line: it is cut below, between words
@@ -143,7 +143,8 @@ func isBlank(s string) bool {
 	return true
 }
 
-// stripMarkdown drops the marks of Markdown and fenced code. The result is for analysis and is not stored.
+// stripMarkdown drops the marks of Markdown and fenced code with its content; a fence that is never closed reaches to the end.
+// The result is for analysis and is not stored.
 func stripMarkdown(s string) string {
 	var b strings.Builder
 	code := false

@@ -27,8 +27,9 @@ type Statement struct {
 // Relationship is how a new statement relates to an old one. By is ByModel or ByPlain.
 type Relationship struct{ Kind, Why, By string }
 
-// Compare returns whether next says the same as old, contradicts it, adds to it, or is unrelated. Whatever the model says,
-// an untrusted statement never supersedes a trusted one, nor an older one a newer. The only error is that ctx was canceled.
+// Compare returns whether next says the same as old, contradicts it, adds to it, or is unrelated; plain code decides where the
+// model fails, and [Unrelated] also means unsure. Whatever the model says, an untrusted statement never supersedes a trusted one,
+// nor an older one a newer; a blank one is unrelated. The only error is that ctx was canceled.
 func (d *Digester) Compare(ctx context.Context, old, next Statement) (Relationship, error) {
 	old, next = old.cleaned(), next.cleaned()
 	switch {
@@ -73,7 +74,8 @@ func (s Statement) forModel() string {
 	return s.Name + "\n" + s.Description + "\n" + text.Cut(s.Corpus, 1500)
 }
 
-// claim returns the text to compare: the corpus when it is short, else the description.
+// claim returns the text to compare: the corpus when it is at most wholeText bytes and no question with its answer, else the
+// description, else the beginning of the corpus, else the name.
 func (s Statement) claim() string {
 	switch {
 	case !isBlank(s.Corpus) && len(s.Corpus) <= wholeText && !strings.HasPrefix(s.Corpus, questionLabel):
@@ -86,8 +88,8 @@ func (s Statement) claim() string {
 	return s.Name
 }
 
-// doubtAbout returns why a model's verdict is rejected, "" when it is accepted. Two texts without a word in common are
-// unrelated, and two with different numbers or denials are not the same.
+// doubtAbout returns why a model's verdict kind is rejected, "" when it is accepted. Two texts without a word in common are
+// unrelated, and two claims with different numbers or denials are not the same. [Unrelated] is always accepted.
 func doubtAbout(kind string, old, next Statement) string {
 	if kind == Unrelated {
 		return ""
@@ -103,7 +105,8 @@ func doubtAbout(kind string, old, next Statement) string {
 	return ""
 }
 
-// plainCompare compares by relations, then by words, then by attributes.
+// plainCompare compares by relations, then by words, then by attributes; the first that decides counts. next adds when it has all
+// words and numbers of old and more. Anything else is [Unrelated].
 func plainCompare(old, next Statement) (kind, why string) {
 	x, y := measure(old.claim()), measure(next.claim())
 	for _, compare := range []func() (kind, why string){
@@ -127,7 +130,8 @@ const (
 	denialShare = 0.8
 )
 
-// compareWords compares by the share of words in common, by numbers and by denials; "" when they decide nothing.
+// compareWords compares by the share of words in common, by numbers and by denials; "" when they decide nothing. Statements of
+// less than two content words are [Same] or [Unrelated].
 func compareWords(x, y measurement) (kind, why string) {
 	shared := x.sharedKeys(y)
 	fewer, all := min(len(x.keys), len(y.keys)), len(x.keys)+len(y.keys)-shared
@@ -150,7 +154,9 @@ func compareWords(x, y measurement) (kind, why string) {
 	return "", ""
 }
 
-// relations returns the relations of a statement. "I" is the user in the user's text, "you" is the user in the assistant's.
+// relations returns the relations of a statement by plain code. A corpus that begins with questionLabel is split into the user's
+// question and the assistant's answer, others are the user's words: "I" is the user in the one, "you" in the other. In an
+// untrusted statement neither is.
 func (s Statement) relations() []Relation {
 	by := byUser
 	if s.Untrusted {
@@ -170,7 +176,8 @@ func (s Statement) relations() []Relation {
 // opposite predicates cannot both hold of the same two.
 var opposite = map[string]string{"likes": "dislikes", "dislikes": "likes"}
 
-// compareRelations compares by the knowledge graph; "" when the relations decide nothing.
+// compareRelations compares the relations of an old and a new statement with the same subject: one contradiction decides, all
+// equal is [Same], all old ones and more is [Adds]. "" when the relations decide nothing.
 func compareRelations(old, next []Relation) (kind, why string) {
 	same := 0
 	for _, n := range next {
@@ -197,7 +204,8 @@ func compareRelations(old, next []Relation) (kind, why string) {
 	return "", ""
 }
 
-// contradicts returns why r cannot hold together with the older relation o of the same subject, "" when both can.
+// contradicts returns why r cannot hold together with the older relation o, "" when both can. The caller guarantees that they
+// have the same subject.
 func (r Relation) contradicts(o Relation) string {
 	sameObject, statement := text.Fold(r.Object) == text.Fold(o.Object), r.Subject+" "+r.Predicate+" "+r.Object
 	bothNow := r.Tense == tenseIs && o.Tense == tenseIs
@@ -222,6 +230,7 @@ type measurement struct {
 
 var presentVerbs = text.WordSet(`is are costs cost has have starts start opens open closes close ends end weighs earns owns needs takes contains lives works`)
 
+// measure returns the stemmed content words of s, its sorted numbers, whether it is denied and whether it says what is so.
 func measure(s string) measurement {
 	m := measurement{keys: map[string]bool{}}
 	for _, w := range text.Words(s) {
@@ -265,7 +274,8 @@ func (m measurement) holdsNumbers(numbers []string) bool {
 var attributeWords = text.WordSet(`favourite favorite name capital colour color address birthday email phone number password code deadline date time price cost age
 	height weight size version owner author president ceo mayor boss language currency population day place room seat`)
 
-// compareAttributes compares "the ... is ..." where the subject has one value; "" when that decides nothing.
+// compareAttributes compares "the ... is ..." where the subject is an attribute with one value; [Same] or [Contradicts] by a
+// subject that both texts have, "" when there is none.
 func compareAttributes(old, next string) (kind, why string) {
 	a, b := readAttributes(old), readAttributes(next)
 	if a == nil || b == nil {
@@ -284,7 +294,8 @@ func compareAttributes(old, next string) (kind, why string) {
 	return "", ""
 }
 
-// readAttributes reads "the ... is ..." and "my ... is ...": the value of each subject.
+// readAttributes returns the value of each subject in "the ... is ..." and "my ... is ...", folded, in the first 4 sentences. It
+// skips questions, "is not", subjects without one of attributeWords or of more than 8 words, and values of more than 5 words.
 func readAttributes(s string) map[string]string {
 	out := map[string]string{}
 	for _, t := range text.SentenceTexts(s, 4) {

@@ -111,8 +111,9 @@ type Digest struct {
 	Notes       []string // what was left out or went wrong, a sentence each
 }
 
-// Answer digests a question and its answer. external marks an answer that holds untrusted content. A model failure becomes a
-// note; the error is ErrNothing, or that ctx was canceled.
+// Answer digests a question and its answer; one of them may be empty. external marks an answer that holds untrusted content. A
+// model failure, also a timeout, becomes a note and plain code fills in. The error is [ErrNothing], or that ctx was canceled. The
+// corpus is cut at maxCorpus bytes.
 func (d *Digester) Answer(ctx context.Context, query, answer string, external bool) (Digest, error) {
 	var out Digest
 	question := out.admitText(query, maxQuestion)
@@ -131,7 +132,8 @@ func (d *Digester) Answer(ctx context.Context, query, answer string, external bo
 	return d.digestTrusted(ctx, out, answerPrompt, m)
 }
 
-// Note digests one text that the caller wants to keep. external and the error are as for Answer.
+// Note digests one text that the caller wants to keep. A text that is not external counts as the user's own words. external, the
+// limit and the error are as for Answer.
 func (d *Digester) Note(ctx context.Context, note string, external bool) (Digest, error) {
 	var out Digest
 	said := out.admitText(note, maxCorpus)
@@ -145,7 +147,8 @@ func (d *Digester) Note(ctx context.Context, note string, external bool) (Digest
 	return d.digestTrusted(ctx, out, notePrompt, material{{"note", said, byUser}})
 }
 
-// Piece digests a piece of a document. It asks no model.
+// Piece digests a piece of a document; title and heading may be "". It asks no model, sets neither intent nor sentiment, and
+// keeps instructions in the text: the caller labels the piece by its trust. An empty body is not rejected.
 func (d *Digester) Piece(title, heading, body string) Digest {
 	out := Digest{By: ByPlain}
 	out.Corpus = out.admitText(body, maxCorpus)
@@ -160,8 +163,9 @@ func (d *Digester) Piece(title, heading, body string) Digest {
 	return out
 }
 
-// digestTrusted digests the texts of the user and the assistant. Name and description come from the model where they pass
-// isFaithful, else from plain code.
+// digestTrusted digests the texts of the user and the assistant and completes out, whose Corpus is set already. Name and
+// description come from the model where they pass isFaithful, else from plain code; unusable fields become a note. The only error
+// is that ctx was canceled.
 func (d *Digester) digestTrusted(ctx context.Context, out Digest, prompt string, m material) (Digest, error) {
 	out.fillPlain(m)
 	r, err := d.askObject(ctx, prompt, digestSchema, m.fences(maxMaterial))
@@ -189,8 +193,8 @@ func (d *Digester) digestTrusted(ctx context.Context, out Digest, prompt string,
 	return out, nil
 }
 
-// isFaithful reports whether a model's summary may stand for the text: it is not flagged by the firewall and holds no
-// address that the text does not hold. The user may have pasted a text that addresses the model.
+// isFaithful reports whether a model's summary may stand for the text whole. False when the firewall flags it, or when it holds a
+// mail or web address that whole does not hold: the user may have pasted a text that addresses the model.
 func isFaithful(words, whole string) bool {
 	if firewall.Scan(words).Flagged {
 		return false
@@ -204,7 +208,8 @@ func isFaithful(words, whole string) bool {
 	return true
 }
 
-// applyReply sets the fields that both prompts share and returns the names of those that could not be used.
+// applyReply sets intent, sentiment, entities and relations from a model's reply and returns the names of the fields that could
+// not be used; those keep their values.
 func (out *Digest) applyReply(r reply, m material) (missing []string) {
 	if s := r.text("intent"); slices.Contains(intents, s) {
 		out.Intent = s
@@ -229,7 +234,8 @@ func (out *Digest) applyReply(r reply, m material) (missing []string) {
 	return missing
 }
 
-// fillPlain sets everything but the corpus by plain code.
+// fillPlain sets everything but corpus, flags and notes by plain code. Intent and sentiment are those of the question, or of the
+// content when there is none. m must not be empty.
 func (out *Digest) fillPlain(m material) {
 	asked, said := m.question(), m.content()
 	out.By = ByPlain
@@ -244,7 +250,8 @@ func (out *Digest) fillPlain(m material) {
 	out.Entities = plainEntities(m, out.Relations)
 }
 
-// admitText bounds and cleans a text from outside, redacts secrets of a known shape, and records firewall flags and notes.
+// admitText returns a text from outside cleaned, without secrets of a known shape and cut to most bytes, with a mark at its end
+// when it was longer. It records firewall flags of the text and notes what was removed; it rejects nothing.
 func (out *Digest) admitText(raw string, most int) string {
 	short := text.Cut(raw, most)
 	if r := firewall.Scan(short); r.Flagged {

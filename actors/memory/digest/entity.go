@@ -19,8 +19,8 @@ var capitalizedWords = text.WordSet(`i i'm i've i'd i'll monday tuesday wednesda
 	september october november december yesterday today tomorrow later then however meanwhile yes no ok okay question answer mr mrs ms dr prof
 	sir miss please thanks hello hi hey dear note sources according`)
 
-// plainEntities returns capitalized runs that do not only begin a sentence, quoted names, and the ends of the known
-// relations.
+// plainEntities returns the ends of the known relations, capitalized runs that do not only begin a sentence, and quoted names: at
+// most maxEntities, each once, without the user and names of more than maxThing bytes. It reads maxPlain bytes of each text.
 func plainEntities(m material, known []Relation) []Entity {
 	var out []Entity
 	add := func(name, kind string) {
@@ -70,7 +70,8 @@ func plainEntities(m material, known []Relation) []Entity {
 
 type namedEntity struct{ text, kind string }
 
-// findNames returns the capitalized runs of a sentence.
+// findNames returns the capitalized runs of a sentence with a guessed kind. A single word that begins the sentence counts only in
+// capitals, such as NASA; a single character never does.
 func findNames(s string) []namedEntity {
 	f := sentence{text.Words(s), s}
 	var out []namedEntity
@@ -98,7 +99,8 @@ func (f sentence) isName(i int) bool {
 	return i >= 0 && i < len(f.all) && f.all[i].IsUpper && !functionWords[f.all[i].Folded] && !capitalizedWords[f.all[i].Folded]
 }
 
-// nameEnd returns the last word of the name that begins at i.
+// nameEnd returns the last word of the name that begins at word i, over particles such as "de" and "of" inside of it. A
+// possessive ('s) ends a name.
 func (f sentence) nameEnd(i int) int {
 	for {
 		next := i + 1
@@ -122,7 +124,7 @@ var (
 	placeWords = text.WordSet(`city river lake mountain island street road avenue valley bay sea county state park bridge airport station square`)
 )
 
-// kindOfName guesses the kind of the entity that words from to to name.
+// kindOfName guesses the kind of the entity that the words from to to, both included, name; [KindThing] when nothing tells it.
 func (f sentence) kindOfName(from, to int) string {
 	for i := from; i <= to; i++ {
 		if f.in(i, organizationWords) {
@@ -156,7 +158,7 @@ func startsUpper(s string) bool {
 // quotes are the marks that open and close a quotation.
 var quotes = map[rune]rune{'"': '"', '“': '”', '„': '“', '«': '»', '「': '」', '『': '』'}
 
-// findQuotations returns the short quotations in a sentence.
+// findQuotations returns the quotations in a sentence of 1 to 6 words and at most maxThing bytes, without their marks.
 func findQuotations(s string) []string {
 	var out []string
 	for i := 0; i < len(s); {

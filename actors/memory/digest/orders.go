@@ -19,8 +19,8 @@ var sentenceRules = []func(f sentence, i int) bool{
 	sentence.statesDuty,
 }
 
-// isInstruction reports whether sentence s tells somebody to do something, addresses an assistant, asks, or claims what the
-// user wants. all are the words of s.
+// isInstruction reports whether sentence s tells somebody to do something, addresses an assistant, asks, plays a turn of a chat,
+// or claims what the user wants. all must be the words of s. In doubt it is true: see sentenceRules.
 func isInstruction(all []text.Word, s string) bool {
 	f := sentence{all: all, s: s}
 	if hasOrderUnspaced(s) || f.isChatTurn() || endsWithQuestion(s) || f.isLasting() {
@@ -50,7 +50,9 @@ func (f sentence) startsClause(i int) bool {
 		w.IsUpper && i > 0 && !f.all[i-1].IsUpper && orderVerbs[w.Folded] && f.in(i+1, objectMarkers)
 }
 
-// isOrder reports whether the clause that begins at word i is an order.
+// isOrder reports whether the clause that begins at word i is an order, behind words such as "now" and "simply". A noun that
+// looks like a verb ("Delete is a key") and a verb alone that does not begin the sentence are none. The caller checks that a
+// clause begins there.
 func (f sentence) isOrder(i int) bool {
 	i, isPressed := f.skipOrderLeads(i)
 	if i >= len(f.all) {
@@ -76,8 +78,8 @@ func (f sentence) isOrder(i int) bool {
 	return len(f.all)-i > 2 && f.isTied(next) && !f.hasFiniteVerb(next)
 }
 
-// skipOrderLeads skips words such as "now", "simply" and "quickly" before an order. isPressed reports that one of them stresses
-// the order.
+// skipOrderLeads returns the first word from i on that is no lead of an order such as "now", "simply" and "quickly"; it may be
+// behind the last. isPressed reports that one of them, such as "always", stresses the order.
 func (f sentence) skipOrderLeads(i int) (next int, isPressed bool) {
 	isAdverb := func(i int) bool {
 		return i+1 < len(f.all) && strings.HasSuffix(f.all[i].Folded, "ly") && !f.is(i, "reply", "apply")
@@ -108,7 +110,8 @@ func (f sentence) hasFiniteVerb(i int) bool {
 	})
 }
 
-// isJoinedOrder: ... and send all your files; a line of its own that begins in small letters.
+// isJoinedOrder reports whether word i is an order verb behind "and", "or", "then", "now", a comma or a line break, with an
+// object that such orders have, as in "... and send all your files".
 func (f sentence) isJoinedOrder(i int) bool {
 	w := f.all[i]
 	if !orderVerbs[w.Folded] {
@@ -137,7 +140,8 @@ var readerRules = []struct {
 	}},
 }
 
-// addressesReader: you must; could you; if you are an assistant; your instructions.
+// addressesReader reports whether the pronoun at word i addresses the reader, as in "you must", "could you", "if you are an
+// assistant" and "your instructions". The first of readerRules with this pronoun decides; any other word is false.
 func (f sentence) addressesReader(i int) bool {
 	for _, r := range readerRules {
 		if f.is(i, r.pronouns...) {
@@ -147,7 +151,8 @@ func (f sentence) addressesReader(i int) bool {
 	return false
 }
 
-// obligesReader reports whether "you" at word i is told, asked or allowed to do something, or called a machine.
+// obligesReader reports whether "you" at word i is told, asked, forbidden or expected to do something, or called a machine. A
+// plain statement about "you" is not enough.
 func (f sentence) obligesReader(i int) bool {
 	j := f.skip(i+1, "also", "now", "will", "then", "only", "always", "never", "still", "really", "first", "should")
 	switch {
@@ -165,7 +170,8 @@ func (f sentence) obligesReader(i int) bool {
 	return f.is(i-1, "want", "need", "ask", "like", "advise", "urge", "instruct", "order", "tell", "require") && f.is(j, "to")
 }
 
-// addressesMachine: Dear assistant; AI: ...; note to the language model; any AI that reads this.
+// addressesMachine reports whether the machine named at word i is addressed or told to do something, as in "Dear assistant", "AI:
+// ...", "note to the language model" and "any AI that reads this". Naming one is not enough.
 func (f sentence) addressesMachine(i int) bool {
 	if !machineWords[f.all[i].Folded] {
 		return false
@@ -193,7 +199,8 @@ func (f sentence) addressesMachine(i int) bool {
 		f.is(j, "needs", "need", "has", "have", "is", "are") && f.is(j+1, "to", "required", "instructed", "asked", "ordered", "expected", "authorized", "allowed", "told")
 }
 
-// reportsOrder: the page asks the reader to; the text says to delete; the user wants.
+// reportsOrder reports whether word i is part of a reported order or wish, as in "the page asks the reader to", "the text says to
+// delete" and "the user wants".
 func (f sentence) reportsOrder(i int) bool {
 	w := f.all[i].Folded
 	switch {
@@ -214,7 +221,8 @@ func (f sentence) reportsOrder(i int) bool {
 	return false
 }
 
-// statesDuty: all files must be deleted; the password has to be sent.
+// statesDuty reports whether word i begins a duty in the passive, as in "all files must be deleted" and "the password has to be
+// sent", with the verb within 6 words.
 func (f sentence) statesDuty(i int) bool {
 	if !f.is(i, "must", "should", "shall", "needs", "need", "has", "have", "required", "necessary") {
 		return false
@@ -230,7 +238,8 @@ func (f sentence) statesDuty(i int) bool {
 	return false
 }
 
-// isLasting: from now on; in all future conversations.
+// isLasting reports whether the sentence is meant for later conversations, as in "in all future conversations". "From now on"
+// counts only with a word for a machine or for permanence.
 func (f sentence) isLasting() bool {
 	for i := range f.all {
 		switch {
@@ -257,7 +266,8 @@ func endsWithQuestion(s string) bool {
 	return r == '?' || r == '？' || r == '؟'
 }
 
-// isRussianImperative reports whether w has an ending of the polite imperative, the same for nearly every verb.
+// isRussianImperative reports whether the folded word w has an ending of the polite imperative, the same for nearly every verb.
+// Very short words have none.
 func isRussianImperative(w string) bool {
 	for _, end := range []string{"йте", "ите", "ьте", "итесь", "йтесь"} {
 		if strings.HasSuffix(w, text.Fold(end)) && len(w) > len(end)+2 {
@@ -267,7 +277,8 @@ func isRussianImperative(w string) bool {
 	return false
 }
 
-// hasOrderUnspaced looks for signs of orders in scripts that are written without blanks, and in Korean, Arabic and Hindi.
+// hasOrderUnspaced reports whether s holds a sign of an order in scripts that are written without blanks, or in Korean, Arabic or
+// Hindi. Nouns that hold such a sign do not count.
 func hasOrderUnspaced(s string) bool {
 	s = unspacedNouns.Replace(s)
 	for _, w := range unspacedOrders {

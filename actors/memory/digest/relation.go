@@ -13,8 +13,9 @@ const (
 	tenseWas = "was"
 )
 
-// plainRelations returns the relations that patterns find: who lives, works and was born where, who is related to whom,
-// names and preferences. Questions, denials, wishes and suppositions are no facts.
+// plainRelations returns the relations that patterns find: who lives, works and was born where, who is related to whom, names and
+// preferences. Questions, denials, wishes and suppositions state no fact and are skipped. It reads at most maxPlain bytes and 400
+// sentences of each text, and returns at most maxRelations, without duplicates.
 func plainRelations(m material) []Relation {
 	var out []Relation
 	for _, p := range m {
@@ -52,6 +53,8 @@ type clause struct {
 	over          bool // no longer
 }
 
+// parse returns the relations of the sentence, by the first rule that fits each word. A clause whose subject is unknown, or that
+// states no fact, gives none.
 func (p *parser) parse() []Relation {
 	for i := range p.all {
 		w := p.all[i].Folded
@@ -81,7 +84,9 @@ func (p *parser) parse() []Relation {
 	return p.out
 }
 
-// readSubject reads the words before the verb at i. It is not ok when the subject is unknown or the clause states no fact.
+// readSubject reads the words before the verb at word i: adverbs and auxiliaries, which set tense and denial, and the subject. It
+// is not ok when the subject is missing or unknown, punctuation stands between it and the verb, or the clause is a question, wish
+// or supposition. A denied clause is ok: the caller checks denied.
 func (p *parser) readSubject(i int) (clause, bool) {
 	var ph clause
 	k := i - 1
@@ -110,7 +115,9 @@ func (p *parser) readSubject(i int) (clause, bool) {
 	return ph, ph.subject != "" && p.statesFact(k, i)
 }
 
-// subjectEndingAt returns the subject whose last word is k, "" when it is unknown. Pronouns count by the author of the text.
+// subjectEndingAt returns the subject whose last word is k, "" when it is unknown. "I" is the user in the user's own text only,
+// "you" in the assistant's only; a relative needs an owner, as in "my sister". A name after a particle ("the city of Oslo") is
+// unknown.
 func (p *parser) subjectEndingAt(k int) string {
 	w := p.all[k]
 	switch {
@@ -144,7 +151,8 @@ func (p *parser) subjectEndingAt(k int) string {
 	return p.span(from, k)
 }
 
-// ownerAt returns the owner that word k names, as in my, your and Ana's; "" when there is none.
+// ownerAt returns the owner that word k names: [UserEntity] for "my" in the user's text and "your" in the assistant's, the name
+// of "Ana's" without its ending; "" when there is none or k is out of range.
 func (p *parser) ownerAt(k int) string {
 	switch {
 	case k < 0:
@@ -171,8 +179,9 @@ func (p *parser) nameStart(k int) int {
 // span returns the words from a to b as they are written.
 func (p *parser) span(a, b int) string { return p.s[p.all[a].From:p.all[b].To] }
 
-// statesFact reports whether the clause with the subject at k and the verb at i states a fact: it is no question, wish or
-// supposition.
+// statesFact reports whether the clause with the subject at word k and the verb at word i states a fact. False for a question,
+// also one that the sentence ends with in the same clause, for a wish and for a supposition, also by an "if" that begins the
+// sentence.
 func (p *parser) statesFact(k, i int) bool {
 	from := k
 	for from > 0 && p.all[from].Gap&(text.GapEnd|text.GapComma|text.GapColon) == 0 && !p.is(from, "and", "but", "that", "because", "so") {
@@ -198,8 +207,9 @@ func (p *parser) statesFact(k, i int) bool {
 	return false
 }
 
-// readObject returns the object that begins at word i, at most most words, and the position after it. loose accepts lower
-// case: users write to an assistant as they like.
+// readObject returns the object that begins at word i, without articles, and the position after it; "" when there is none. An
+// object is a name, of any length. loose also accepts up to most words in lower case, which users write: without it they are no
+// object.
 func (p *parser) readObject(i, most int, loose bool) (string, int) {
 	for p.is(i, "the", "a", "an") && i+1 < len(p.all) && p.all[i+1].Gap == 0 {
 		i++
@@ -224,7 +234,8 @@ func (p *parser) readObject(i, most int, loose bool) (string, int) {
 	return p.span(i, to-1), to
 }
 
-// parsePlace reads "Ana lives in Oslo" and "I used to work for Acme until 2019". The object begins at word at.
+// parsePlace reads "Ana lives in Oslo" and "I used to work for Acme until 2019" with the verb at word verb and the object from
+// word at on. predicate is livesIn or worksAt. A denial gives no relation, "no longer" one in the past.
 func (p *parser) parsePlace(verb, at int, predicate string) {
 	ph, ok := p.readSubject(verb)
 	if !ok || ph.denied && !ph.over {
@@ -244,7 +255,8 @@ func (p *parser) parseStatement(verb, at int, predicate, kind string) {
 	}
 }
 
-// addWithDates reads the object at word at and the dates behind it, and keeps the relation.
+// addWithDates reads the object at word at and the dates behind it, and keeps the relation. It is past when the clause or the
+// verb is, or an end date is given; "has lived in Oslo since 2019" is present.
 func (p *parser) addWithDates(ph clause, verb, at int, predicate, kind string) {
 	object, next := p.readObject(at, 4, strings.HasPrefix(ph.subject, UserEntity) || predicate == "works as")
 	from, until, in := p.readDates(next)
@@ -262,7 +274,8 @@ func (p *parser) addWithDates(ph clause, verb, at int, predicate, kind string) {
 	p.keepRelation(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: kind, Tense: tense, From: from, Until: until})
 }
 
-// parseMove reads "Ana moved from Oslo to Bergen in 2020".
+// parseMove reads "Ana moved from Oslo to Bergen in 2020" with the verb at word i: she lived in Oslo until 2020 and lives in
+// Bergen since. Either place may be missing. A denial gives nothing.
 func (p *parser) parseMove(i int) {
 	ph, ok := p.readSubject(i)
 	if !ok || ph.denied {
@@ -291,7 +304,9 @@ func (p *parser) parseMove(i int) {
 	}
 }
 
-// parsePreference reads "I don't like fish" and "Ana used to like tea".
+// parsePreference reads "I don't like fish" and "Ana used to like tea" with the verb at word i. A denied "likes" becomes
+// "dislikes" and the reverse; other denied predicates, and objects such as "it" that cannot be looked up, give nothing. The
+// object has at most 6 words.
 func (p *parser) parsePreference(i int, predicate string) {
 	ph, ok := p.readSubject(i)
 	if !ok || p.in(i+1, vagueObjects) {
@@ -330,7 +345,8 @@ func (p *parser) parsePreference(i int, predicate string) {
 	p.keepRelation(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: KindThing, Tense: tense})
 }
 
-// parseBirth reads "Ana was born in Oslo" and "I was born on 3 May 1990".
+// parseBirth reads "Ana was born in Oslo" and "I was born on 3 May 1990" with "born" at word i. A date behind it gives "was born
+// on", anything else "was born in". A denial gives nothing.
 func (p *parser) parseBirth(i int) {
 	ph, ok := p.readSubject(i)
 	if !ok || ph.denied {
@@ -361,7 +377,8 @@ type being struct {
 	tense string
 }
 
-// parseBeing reads the clause of the form of "to be" at word i. What is denied is no fact.
+// parseBeing reads the clause of the form of "to be" at word i by the first of beingRules that decides. A denial ("is not") gives
+// no relation.
 func (p *parser) parseBeing(i int) {
 	if p.is(i+1, "not", "never") {
 		return
@@ -380,7 +397,8 @@ func (p *parser) parseBeing(i int) {
 // isTiedBack reports whether a word stands directly before the verb.
 func (p *parser) isTiedBack(b being) bool { return b.verb > 0 && p.all[b.verb].Gap == 0 }
 
-// parseNameOf: my name is Kim; my sister's name is Ana.
+// parseNameOf reads "my name is Kim" and "my sister's name is Ana". It reports whether the word before the verb is "name" in a
+// statement, also when the owner is unknown and no relation was kept.
 func (p *parser) parseNameOf(b being) bool {
 	i := b.verb
 	if !p.isTiedBack(b) || !p.is(i-1, "name") || !p.statesFact(i-1, i) {
@@ -400,7 +418,8 @@ func (p *parser) parseNameOf(b being) bool {
 	return true
 }
 
-// parseKinNamed: my sister is (called) Ana.
+// parseKinNamed reads "my sister is (called) Ana". It reports whether a relative before the verb is named behind it in a
+// statement, also when the owner is unknown and no relation was kept.
 func (p *parser) parseKinNamed(b being) bool {
 	i := b.verb
 	if !p.isTiedBack(b) || !p.in(i-1, kinWords) || !p.isName(b.after) || !p.statesFact(i-1, i) {
@@ -412,7 +431,8 @@ func (p *parser) parseKinNamed(b being) bool {
 	return true
 }
 
-// parseRoleNamed: the capital of Norway is Oslo.
+// parseRoleNamed reads "the capital of Norway is Oslo": a role word, "of" and a name before the verb, a name behind it. It
+// reports whether the clause has this form; the relation is then kept with the second name as its subject.
 func (p *parser) parseRoleNamed(b being) bool {
 	if !p.isTiedBack(b) {
 		return false
@@ -427,7 +447,8 @@ func (p *parser) parseRoleNamed(b being) bool {
 	return true
 }
 
-// parseFavourite: my favourite colour is blue.
+// parseFavourite reads "my favourite colour is blue", with one or two words between "favourite" and the verb. It reports whether
+// the clause has this form and a known owner.
 func (p *parser) parseFavourite(b being) bool {
 	i := b.verb
 	for k := i - 2; p.isTiedBack(b) && k >= 1 && k >= i-3; k-- {
@@ -439,7 +460,9 @@ func (p *parser) parseFavourite(b being) bool {
 	return false
 }
 
-// parseSubjectIs: Ana is called Annie; I'm from Lisbon; Ana is my sister; Ana is Tom Silva's sister; Oslo is the capital of Norway.
+// parseSubjectIs reads "Ana is called Annie", "I'm from Lisbon", "Ana is my sister", "Ana is Tom Silva's sister" and "Oslo is the
+// capital of Norway". It reports whether the clause states something of a known subject, even when no relation was found, so that
+// no later rule is tried.
 func (p *parser) parseSubjectIs(b being) bool {
 	who, tense := p.subjectOfBeing(b)
 	if who == "" {
@@ -466,7 +489,8 @@ func (p *parser) parseSubjectIs(b being) bool {
 	return true
 }
 
-// subjectOfBeing returns the subject of the clause and its tense, "" when the clause states no fact about a known subject.
+// subjectOfBeing returns the subject of the clause and its tense. who is "" when the subject is unknown, or the clause is denied
+// or states no fact.
 func (p *parser) subjectOfBeing(b being) (who, tense string) {
 	if p.is(b.verb, "i'm", "you're") { // subject and verb are one word
 		if !p.statesFact(b.verb, b.verb) {
@@ -502,7 +526,7 @@ func (p *parser) addRelation(ph clause, at int, predicate, kind, tense string) {
 	p.keepRelation(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: kind, Tense: tense})
 }
 
-// keepRelation adds r unless an end is missing, too long, or both ends are the same.
+// keepRelation adds r and sets Single. It drops a relation with an empty end, one longer than maxThing bytes, or two equal ends.
 func (p *parser) keepRelation(r Relation) {
 	if r.Object == "" || r.Subject == "" || len(r.Object) > maxThing || len(r.Subject) > maxThing || text.Fold(r.Object) == text.Fold(r.Subject) {
 		return

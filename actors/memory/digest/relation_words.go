@@ -54,7 +54,8 @@ var vagueObjects = text.WordSet(`it that this these those you them him her how w
 
 var months = text.WordSet(`january february march april may june july august september october november december jan feb mar apr jun jul aug sep sept oct nov dec`)
 
-// readDate returns the date at word i as it is written, and the position after it; "" when there is none.
+// readDate returns the date at word i as it is written, and the position after it; "" and i when there is none. A date has a year
+// (1000 to 2199) or is a number such as 2020-05-03; without a year only a capitalized month alone counts.
 func (p *parser) readDate(i int) (string, int) {
 	from, year := i, false
 	for ; i < len(p.all) && i-from < 4; i++ {
@@ -84,7 +85,8 @@ func isYear(s string) bool {
 	return len(s) == 4 && (s[0] == '1' || s[:2] == "20" || s[:2] == "21") && strings.Trim(s, "0123456789") == ""
 }
 
-// readDates returns the dates of a clause from word i on: after since, after until, and after in or on.
+// readDates returns the dates of a clause from word i on: from after since, until after until, both after from or between, and in
+// after in or on; "" where there is none. The clause ends at "and", "but", a colon or the end of the sentence.
 func (p *parser) readDates(i int) (from, until, in string) {
 	for ; i < len(p.all) && p.all[i].Gap&(text.GapEnd|text.GapColon) == 0 && !p.is(i, "and", "but"); i++ {
 		d, next := p.readDate(i + 1)
@@ -142,7 +144,8 @@ was born on|born on|birthday|birth date|date of birth`) {
 	return m
 }()
 
-// canonicalPredicate returns a model's predicate as it is stored, "" when it is too long or holds anything but words.
+// canonicalPredicate returns a model's predicate as it is stored: a synonym as its known form, a relative or role as "is ... of",
+// others folded. "" when it is longer than maxPredicate bytes or 5 words, blank, or holds anything but words.
 func canonicalPredicate(s string) string {
 	s = shortLine(strings.ReplaceAll(s, "_", " "), maxPredicate+1)
 	if len(s) > maxPredicate || strings.ContainsFunc(s, func(r rune) bool {
@@ -185,7 +188,8 @@ func isUsers(folded string) bool {
 	return strings.HasPrefix(folded, "the user's") || strings.HasPrefix(folded, "the person's")
 }
 
-// cutUserPossessive returns "sister" of "my sister" and "the user's sister". It is not ok for what does not belong to the user.
+// cutUserPossessive returns "sister" of "my sister" and "the user's sister". It is not ok for anything that does not belong to
+// the user.
 func cutUserPossessive(s string) (rest string, ok bool) {
 	folded := text.Fold(s)
 	for _, own := range []string{"my ", "your ", "the person's ", "the user's ", "person's ", "user's "} {

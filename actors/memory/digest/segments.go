@@ -24,8 +24,9 @@ const (
 // none is what a model replies when nothing of a text matters.
 const none = "none"
 
-// Segments returns the part of each text that matters for the query, verbatim, and ByModel or ByPlain. "" means that nothing
-// matters, which only a model can tell. The only error is that ctx was canceled.
+// Segments returns the part of each text that matters for the query, verbatim and in order, and ByModel when the model chose at
+// least one of them, else ByPlain. "" means a blank text, or that nothing matters, which only a model can tell. Gaps are marked
+// by dots. Only the first maxAsked texts are shown to the model. The only error is that ctx was canceled.
 func (d *Digester) Segments(ctx context.Context, query string, texts []string) ([]string, string, error) {
 	if len(texts) == 0 {
 		return nil, ByPlain, nil
@@ -56,7 +57,8 @@ func (d *Digester) Segments(ctx context.Context, query string, texts []string) (
 	return plain, by, nil
 }
 
-// askQuotes asks the model for quotes by the index of the text. Contradicting quotes of one text are dropped.
+// askQuotes asks the model for quotes, by the index of the text; a text that is missing got none. Quotes are not checked against
+// the texts. Contradicting quotes of one text are dropped. Without a model it returns errNoModel.
 func (d *Digester) askQuotes(ctx context.Context, query string, all []string, r keyWeights) (map[int]string, error) {
 	if d.ask == nil {
 		return nil, errNoModel
@@ -94,8 +96,8 @@ func (d *Digester) askQuotes(ctx context.Context, query string, all []string, r 
 // gapMarks are what a model puts where it left something out.
 var gapMarks = strings.NewReplacer("...", "\n\n", "…", "\n\n")
 
-// findQuoted returns the whole sentences of body that a model quoted. It is not ok when the quote holds anything that body
-// does not hold.
+// findQuoted returns the whole sentences of body that a model quoted, or all of a short body. It is not ok when the quote holds
+// anything that body does not hold. "" and ok means that the model found nothing that matters.
 func findQuoted(quote, body string) (string, bool) {
 	quote = strings.TrimSpace(quote)
 	if quote == "" || text.Fold(strings.Trim(quote, " .\"'")) == none {
@@ -132,6 +134,7 @@ type wordIndex struct {
 	start []int  // where in line each begins
 }
 
+// newWordIndex returns the index of the folded words of body.
 func newWordIndex(body string) wordIndex {
 	l := wordIndex{all: text.Words(body)}
 	var b strings.Builder
@@ -144,8 +147,8 @@ func newWordIndex(body string) wordIndex {
 	return l
 }
 
-// find returns where in the text the words of s stand one after the other. One word alone is no quotation, unless the text
-// has no more.
+// find returns where in the text, in bytes, the words of s stand one after the other. It is not ok when they do not, or s has no
+// word. One word alone is no quotation, unless the text has no more.
 func (l wordIndex) find(s string) (from, to int, ok bool) {
 	want := newWordIndex(s)
 	if len(want.all) == 0 || len(want.all) == 1 && len(l.all) > 1 {
@@ -162,7 +165,8 @@ func (l wordIndex) find(s string) (from, to int, ok bool) {
 	return l.all[i].From, l.all[i+len(want.all)-1].To, true
 }
 
-// joinSentences joins the picked sentences in order, with dots where some between are left out.
+// joinSentences joins the picked sentences in order, with dots where some between are left out, up to maxSegment bytes; a first
+// sentence that is longer is cut.
 func joinSentences(body string, spans []text.Span, picked map[int]bool) string {
 	var b strings.Builder
 	last := -1
@@ -190,7 +194,7 @@ func joinSentences(body string, spans []text.Span, picked map[int]bool) string {
 	return b.String()
 }
 
-// plainSegments returns the part of each text that shares most with the query.
+// plainSegments returns the part of each text that shares most with the query: all of a short text, "" for a blank one.
 func (r keyWeights) plainSegments(all []string) []string {
 	out := make([]string, len(all))
 	for i, t := range all {
@@ -208,6 +212,7 @@ func (r keyWeights) plainSegments(all []string) []string {
 // keyWeights weighs the words of a query: rarer ones among the texts weigh more.
 type keyWeights map[string]float64
 
+// weighKeys returns the content words of the query with their weight, which is greater the fewer of the texts hold them.
 func weighKeys(query string, all []string) keyWeights {
 	r := keyWeights{}
 	for _, k := range contentKeys(query) {
@@ -229,8 +234,9 @@ func weighKeys(query string, all []string) keyWeights {
 	return r
 }
 
-// bestWindowOf returns the best run of at most most sentences and bytes bytes of t, and the first sentence when none shares
-// a word with the query.
+// bestWindowOf returns the run of at most most sentences and bytes bytes of t that shares most with the query, filled up with the
+// sentences around it. It returns the first sentence when none shares a word, a part of a sentence that is too long, and "" when
+// there is none. With most above windowSentences a t that fits is returned whole.
 func (r keyWeights) bestWindowOf(t string, most, bytes int) string {
 	if len(t) <= bytes && most > windowSentences {
 		return t
@@ -286,7 +292,8 @@ func (r keyWeights) bestWindowOf(t string, most, bytes int) string {
 	return t[spans[from].From:spans[to].To]
 }
 
-// partAround returns the part of a long sentence around a word of the query.
+// partAround returns at most bytes bytes of a long sentence around its first word of the query, or its beginning when it has
+// none.
 func (r keyWeights) partAround(s string, bytes int) string {
 	for _, w := range text.Words(s) {
 		if _, ok := r[text.Stem(w.Folded)]; ok {

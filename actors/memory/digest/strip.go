@@ -14,8 +14,9 @@ const (
 )
 
 // stripOrders drops every sentence of untrusted content that gives an order, addresses an assistant, holds a link that could
-// carry data away, or is flagged by the firewall, and returns how many. Fenced code is dropped whole. The kept sentences,
-// joined by blanks, are not flagged.
+// carry data away, or is flagged by the firewall, and returns the others and how many were dropped. Fenced code is dropped whole
+// and counts as one; text behind maxStripped bytes or maxSentences is left out uncounted. The kept sentences, joined by blanks,
+// are not flagged.
 func stripOrders(raw string) (kept []string, dropped int) {
 	raw = strings.ReplaceAll(visibleText(raw), `\n`, "\n") // line breaks as programs write them
 	body := stripMarkdown(raw)
@@ -41,7 +42,8 @@ func stripOrders(raw string) (kept []string, dropped int) {
 	return dropFlagged(kept, &dropped), dropped
 }
 
-// stripLinks replaces Markdown links by their text. Images stay: they are a sign of exfiltration.
+// stripLinks replaces Markdown links by their text. Images and links with a blank in their address stay as they are: an image is
+// a sign of exfiltration.
 func stripLinks(s string) string {
 	var b strings.Builder
 	for {
@@ -63,7 +65,7 @@ func stripLinks(s string) string {
 	return b.String()
 }
 
-// stripTags replaces HTML tags by blanks.
+// stripTags replaces HTML tags by blanks. A < that begins no tag, or is never closed, stays.
 func stripTags(s string) string {
 	if !strings.Contains(s, "<") {
 		return s
@@ -88,8 +90,8 @@ func stripTags(s string) string {
 	return b.String()
 }
 
-// dropFlagged drops sentences until the firewall does not flag the rest. Signs that are weak in one sentence weigh more when
-// they stand close together.
+// dropFlagged drops sentences until the firewall does not flag the rest, and adds their number to dropped. Signs that are weak in
+// one sentence weigh more when they stand close together. The result may be empty.
 func dropFlagged(kept []string, dropped *int) []string {
 	for range 8 {
 		r := firewall.Scan(strings.Join(kept, " "))
@@ -108,7 +110,7 @@ func dropFlagged(kept []string, dropped *int) []string {
 	return next
 }
 
-// dropFound drops the sentences that hold a finding.
+// dropFound returns the sentences that hold none of the findings. found must be of the sentences joined by one blank each.
 func dropFound(kept []string, found []firewall.Finding) []string {
 	var out []string
 	at := 0
@@ -126,7 +128,7 @@ func dropFound(kept []string, found []firewall.Finding) []string {
 	return out
 }
 
-// largestUnflagged returns the longest part, found by halving, that is not flagged.
+// largestUnflagged returns a large part, found by halving, that the firewall does not flag; nil when there is none.
 func largestUnflagged(kept []string) []string {
 	if !firewall.Scan(strings.Join(kept, " ")).Flagged {
 		return kept
@@ -146,8 +148,8 @@ func largestUnflagged(kept []string) []string {
 	return second
 }
 
-// IsHarmless reports whether a short untrusted text, such as a name or a tag, holds nothing that could work as an order when
-// it is recalled.
+// IsHarmless reports whether a short untrusted text, such as a name or a tag, holds nothing that could work as an order when it
+// is recalled. Only the first 32 sentences are checked for orders, all of it by the firewall. "" is harmless.
 func IsHarmless(s string) bool {
 	if firewall.Scan(s).Flagged {
 		return false
@@ -160,8 +162,8 @@ func IsHarmless(s string) bool {
 	return true
 }
 
-// isHarmful reports whether an untrusted sentence must not be kept. It checks the sentence as written and with look-alike
-// letters normalized.
+// isHarmful reports whether an untrusted sentence must not be kept: it is an instruction, or holds marks of chat templates or a
+// link that could carry data away. It checks the sentence as written and with look-alike letters normalized.
 func isHarmful(sentence string) bool {
 	if isHarmfulAs(sentence) {
 		return true
@@ -178,7 +180,7 @@ func isHarmfulAs(sentence string) bool {
 	return hasModelMarks(sentence) || hasDataLink(sentence) || isInstruction(text.Words(sentence), sentence)
 }
 
-// hasModelMarks reports whether s holds the marks of chat templates, comments, images or script links.
+// hasModelMarks reports whether s holds the marks of chat templates, HTML comments, Markdown images or script links.
 func hasModelMarks(s string) bool {
 	for _, mark := range []string{"<!--", "-->", "<|", "|>", "[INST", "[/INST", "<<SYS", "<</SYS", "![", "javascript:", "data:text"} {
 		if strings.Contains(s, mark) {
@@ -188,8 +190,8 @@ func hasModelMarks(s string) bool {
 	return false
 }
 
-// hasDataLink reports whether s holds a link that could carry data away: one with a query, a fragment with data, or
-// credentials.
+// hasDataLink reports whether s holds a link, also without its scheme, that could carry data away: one with a query, a fragment
+// with data, or an @. A plain link is none.
 func hasDataLink(s string) bool {
 	for field := range strings.FieldsSeq(s) {
 		at := strings.Index(field, "://")
@@ -209,8 +211,9 @@ func hasDataLink(s string) bool {
 	return false
 }
 
-// cleanQuestion returns the user's question without the queries of its links and without flagged sentences, and how many
-// were dropped. The question may be an order: it is the user's own.
+// cleanQuestion returns the user's question on one line, without the queries and fragments of its links and without flagged
+// sentences, and how many sentences were dropped. The question may be an order: it is the user's own. At most 200 sentences are
+// kept.
 func cleanQuestion(question string) (kept string, dropped int) {
 	fields := strings.Fields(visibleText(question))
 	for i, f := range fields {
