@@ -95,7 +95,7 @@ type cacheWrite struct {
 	isAll  bool // whatever there is
 }
 
-// NewCache returns an empty cache.
+// NewCache returns an empty cache with the defaults filled in. now must not be nil.
 func NewCache(o CacheOptions, now func() time.Time) *Cache {
 	if o.Max <= 0 {
 		o.Max = defaultResults
@@ -118,7 +118,8 @@ func NewCache(o CacheOptions, now func() time.Time) *Cache {
 	return &Cache{o: o, now: now, generation: 1} // a generation of 0 was never taken from here
 }
 
-// Get returns a copy of the result of a query with the same meaning, marked as cached.
+// Get returns a copy of the result of the nearest query with the same meaning, scope, options and guard words, marked as cached;
+// false when there is none that has not expired. A key without a vector only matches the same text.
 func (c *Cache) Get(key Key) (subjects.MemoryReply, bool) {
 	q := newCacheQuery(key)
 	c.mu.Lock()
@@ -144,8 +145,9 @@ func (c *Cache) Get(key Key) (subjects.MemoryReply, bool) {
 	return reply, true
 }
 
-// Put stores a result. saw is the [Cache.Generation] from before the search: when a write since then could affect the
-// result, it is not stored.
+// Put stores a result, replaces that of the same query, and evicts the one not used for longest when the cache is full. saw is
+// the [Cache.Generation] from before the search: when a write since then could affect the result, or more than maxWrites came, it
+// is not stored. Nor is a result without a lifetime or with more than maxResultBytes of text.
 func (c *Cache) Put(key Key, reply subjects.MemoryReply, saw uint64) {
 	ttl := c.ttlOf(reply)
 	if ttl <= 0 || len(key.Text)+textSize(reply) > maxResultBytes {
@@ -195,8 +197,9 @@ func (c *Cache) Drop(ids ...string) {
 	}
 }
 
-// Wrote removes every result that a new entry could be part of: its query is near to vector or shares a content word with
-// text. Without vector and words that is every result. The caller reports an entry with several vectors once for each.
+// Wrote removes every result that a new entry could be part of: its query is near to vector or shares a content word with text.
+// vector may be nil. Without vector and words that is every result. The caller reports an entry with several vectors once for
+// each.
 func (c *Cache) Wrote(vector []float32, text string) {
 	w := cacheWrite{isNew: true, vector: normalized(vector), words: termsOf(text, nil)}
 	w.isAll = w.vector == nil && len(w.words) == 0
@@ -206,6 +209,8 @@ func (c *Cache) Wrote(vector []float32, text string) {
 // Clear removes everything, also results of searches under way.
 func (c *Cache) Clear() { c.recordWrite(cacheWrite{isAll: true}) }
 
+// recordWrite starts a new generation, remembers the write for results that are put later (the last maxWrites) and removes the
+// results that it invalidates.
 func (c *Cache) recordWrite(w cacheWrite) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -224,7 +229,8 @@ func (c *Cache) Len() int {
 	return len(c.results)
 }
 
-// invalidates reports whether r may not be returned any more. When in doubt it may not.
+// invalidates reports whether r may not be returned any more: it names a written entry, or a new entry is near to its query or
+// shares a word with it. When in doubt it may not: also a query without words, or with vectors of another size.
 func (w cacheWrite) invalidates(r *cachedResult) bool {
 	if w.isAll || slices.ContainsFunc(w.ids, func(id string) bool { _, ok := slices.BinarySearch(r.ids, id); return ok }) {
 		return true
@@ -238,7 +244,8 @@ func (w cacheWrite) invalidates(r *cachedResult) bool {
 	return len(r.words) == 0 || slices.ContainsFunc(w.words, func(word string) bool { _, ok := slices.BinarySearch(r.words, word); return ok })
 }
 
-// similarity returns how near two queries are, 0 when one must not answer the other.
+// similarity returns how near two queries are, 1 at most, 0 when one must not answer the other: another scope, other options or
+// guard words, vectors of different sizes, or only one with a vector. Without vectors it is 1 for the same text.
 func (r *cachedResult) similarity(q cacheQuery) float64 {
 	if r.scope != q.scope || r.options != q.options || r.guard != q.guard || len(r.vector) != len(q.vector) {
 		return 0
@@ -257,7 +264,8 @@ func (old *cachedResult) isSameQuery(r *cachedResult) bool {
 	return old.scope == r.scope && old.options == r.options && old.text == r.text && len(old.vector) == len(r.vector)
 }
 
-// ttlOf returns how long a result is valid: the shortest time of the kinds of its entries.
+// ttlOf returns how long a result is valid: the shortest time of the kinds of its entries, and at most [CacheOptions.Empty] for
+// one without hits, with notes or with an unknown kind. 0 or less means that it is not kept.
 func (c *Cache) ttlOf(reply subjects.MemoryReply) time.Duration {
 	ttl := time.Duration(math.MaxInt64)
 	for _, h := range reply.Hits {
@@ -273,8 +281,8 @@ func (c *Cache) ttlOf(reply subjects.MemoryReply) time.Duration {
 	return ttl
 }
 
-// reachOf returns the cosine from which a new entry could be part of a result: with fewer hits than wanted the floor, else
-// what could come before the last hit.
+// reachOf returns the cosine from which a new entry could be part of a result: with fewer hits than wanted, or an unknown number
+// wanted, the floor, else what could come before the last hit.
 func (c *Cache) reachOf(key Key, reply subjects.MemoryReply) float64 {
 	if key.Top <= 0 || len(reply.Hits) < key.Top {
 		return c.o.Floor
@@ -293,7 +301,7 @@ func newCacheQuery(key Key) cacheQuery {
 	}
 }
 
-// normalized returns a copy of v of length 1, nil when v has no length.
+// normalized returns a copy of v of length 1, nil when v is empty, of zeros or not finite.
 func normalized(v []float32) []float32 {
 	sum := 0.0
 	for _, x := range v {
@@ -309,7 +317,7 @@ func normalized(v []float32) []float32 {
 	return out
 }
 
-// dotProduct returns the dot product of two vectors of the same size.
+// dotProduct returns the dot product of two vectors. b must be at least as long as a.
 func dotProduct(a, b []float32) float64 {
 	b = b[:len(a)]
 	var s0, s1, s2, s3 float32

@@ -6,7 +6,7 @@ import (
 	"conclave/subjects"
 )
 
-// cloneReply returns a deep copy.
+// cloneReply returns a copy that shares no list with r.
 func cloneReply(r subjects.MemoryReply) subjects.MemoryReply {
 	r.Notes = slices.Clone(r.Notes)
 	r.Hits = slices.Clone(r.Hits)
@@ -20,7 +20,7 @@ func cloneReply(r subjects.MemoryReply) subjects.MemoryReply {
 	return r
 }
 
-// referencedIDs returns the sorted ids of the entries that a reply holds or names.
+// referencedIDs returns the ids of the entries that a reply holds or names, sorted and each once.
 func referencedIDs(r subjects.MemoryReply) (ids []string) {
 	for _, h := range r.Hits {
 		e := h.Entry
@@ -34,7 +34,7 @@ func referencedIDs(r subjects.MemoryReply) (ids []string) {
 	return slices.Compact(ids)
 }
 
-// textSize returns about how many bytes a reply takes.
+// textSize returns about how many bytes the texts of a reply take: names, descriptions, corpora and segments.
 func textSize(r subjects.MemoryReply) (n int) {
 	for _, h := range r.Hits {
 		n += len(h.Entry.Name) + len(h.Entry.Description) + len(h.Entry.Corpus) + len(h.Segment)

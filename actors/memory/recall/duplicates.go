@@ -21,7 +21,8 @@ type sketch struct {
 	isValid bool
 }
 
-// randomSigns returns the signs of the projection, the same on every machine.
+// randomSigns returns one sign (1 or -1) per dimension for [sketchOf]. It is deterministic: the signs are the same on every
+// machine and in every run.
 func randomSigns(dims int) []float32 {
 	list := make([]float32, dims)
 	state := uint64(1)
@@ -36,7 +37,9 @@ func randomSigns(dims int) []float32 {
 	return list
 }
 
-// sketchOf returns the sketch of a vector, all of whose numbers must be finite.
+// sketchOf returns the sketch of a vector, all of whose numbers must be finite. signs are those of randomSigns, at least as many
+// as v has numbers. The sketch of a vector whose sums are too small or too large to scale is not valid, and no duplicate of any
+// other.
 func sketchOf(v, signs []float32) (s sketch) {
 	var sums [sketchSize]float32
 	whole := len(v) / sketchSize * sketchSize
@@ -71,7 +74,7 @@ func sketchOf(v, signs []float32) (s sketch) {
 	return s
 }
 
-// cosine returns about the cosine of the vectors of a and b, 0 when one has no sketch.
+// cosine returns about the cosine of the vectors of a and b, 0 when one of the sketches is not valid.
 func (a *sketch) cosine(b *sketch) float64 {
 	if !a.isValid || !b.isValid {
 		return 0
@@ -84,8 +87,8 @@ func (a *sketch) cosine(b *sketch) float64 {
 	return float64(ab) / math.Sqrt(float64(aa)*float64(bb))
 }
 
-// selectTop returns the first top rows that are not below the floor and, unless duplicates are wanted, no duplicates of a
-// better one. list is sorted, best first.
+// selectTop returns the first top rows that are not below the floor and, unless withDuplicates is set, no duplicates of a better
+// one. list must be sorted, best first. The result is nil when none is left.
 func (r *Recall) selectTop(list []*candidate, top int, withDuplicates bool) (chosen []*candidate) {
 	for _, c := range list {
 		if len(chosen) == top {
@@ -98,9 +101,10 @@ func (r *Recall) selectTop(list []*candidate, top int, withDuplicates bool) (cho
 	return chosen
 }
 
-// isDuplicate reports whether two rows say the same. Rows of different states never do: a search for superseded rows shows
-// them beside their successors. Nor do rows of different trust: untrusted content must not hide the user's own under the
-// same name.
+// isDuplicate reports whether two rows say the same: they have the same name (document pieces excepted) or the same description,
+// or descriptions with a cosine above [Options.Duplicates]. Rows of different states never do: a search for superseded rows shows
+// them beside their successors. Nor do rows of different trust: untrusted content must not hide the user's own under the same
+// name.
 func (r *Recall) isDuplicate(a, b *record) bool {
 	if a.labels.state != b.labels.state || a.labels.trust != b.labels.trust {
 		return false
@@ -109,8 +113,9 @@ func (r *Recall) isDuplicate(a, b *record) bool {
 	return name != "" && name == comparableName(b) || a.description() != "" && a.description() == b.description() || a.sketch.cosine(&b.sketch) > r.o.Duplicates
 }
 
-// limitPerName keeps the best maxPerName rows of each name, and the first most of all. Shifts count here already: answers to
-// the same question hardly differ otherwise.
+// limitPerName keeps the best maxPerName rows of each name, state and trust, and the first most of all, in the order of list.
+// Rows without a comparable name are not limited. Shifts count here already: answers to the same question hardly differ
+// otherwise.
 func (r *Recall) limitPerName(list []*candidate, most int, now time.Time) (chosen []*candidate) {
 	type group struct{ name, state, trust string }
 	groups := map[group][]*candidate{}

@@ -61,8 +61,9 @@ type candidate struct {
 	reasonBuffer [8]subjects.MemoryReason // for reasons: there are never more
 }
 
-// Find returns the rows that match the query best, with the reasons. It fails with ErrEmpty when the query has neither words
-// nor a vector.
+// Find returns the rows that match the query best, with the reasons. It fails with [ErrEmpty] when the query has neither words
+// nor a vector, for negative Names or Top, and for a vector of another size, of zeros or not finite. No match is no error:
+// Found.Why says why. A query without a vector waits until the words of all loaded rows are indexed.
 func (r *Recall) Find(q Query) (Found, error) {
 	names, top := cmp.Or(q.Names, r.o.Names), cmp.Or(q.Top, r.o.Top)
 	switch {
@@ -101,7 +102,8 @@ func (r *Recall) Find(q Query) (Found, error) {
 	return found, nil
 }
 
-// nearestNames returns the rows whose names are nearest, among q.Among when it is set.
+// nearestNames returns at most most rows whose names are nearest to q.Vector, best first, among q.Among when it is not nil. keep
+// admits rows; nil = all. q.Vector must not be nil.
 func (r *Recall) nearestNames(q Query, most int, keep func(uint64) bool) ([]vector.Hit, error) {
 	if q.Among == nil {
 		return r.names.Nearest(q.Vector, most, keep)
@@ -114,7 +116,9 @@ func (r *Recall) nearestNames(q Query, most int, keep func(uint64) bool) ([]vect
 	return hits[:min(most, len(hits))], nil
 }
 
-// findByName is the first stage: the best of the rows whose names are nearest and of those that share most words.
+// findByName is the first stage: the best names rows of those whose names are nearest and, with byWords, of those that share most
+// words. They are scored by name and words only, best first. The second result holds the words of the query; it is never nil
+// without an error.
 func (r *Recall) findByName(q Query, names int, byWords bool) ([]*candidate, *wordQuery, error) {
 	keep, said := r.table.filter(q.Kind, q.All), &wordQuery{}
 	near := make(map[uint64]float32, (nameFactor+1)*names)
@@ -172,8 +176,8 @@ func (r *Recall) findByName(q Query, names int, byWords bool) ([]*candidate, *wo
 	return r.limitPerName(list, names, r.o.Now()), said, nil
 }
 
-// admits reports whether the query asks for such a row. It is called for each row found, because the row may have changed
-// since the search began.
+// admits reports whether the query asks for rows of this kind and state. It is called for each row found, because the row may
+// have changed since the search began.
 func (q Query) admits(rec *record) bool {
 	return (q.Kind == "" || rec.labels.kind == q.Kind) && (q.All || rec.isRecallable())
 }
@@ -183,7 +187,8 @@ func compareCandidates(a, b *candidate) int {
 	return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.key, b.key))
 }
 
-// scoreCandidates is the second stage: it compares descriptions, adds the shifts and sorts. It changes list in place.
+// scoreCandidates is the second stage: it compares descriptions, adds the shifts and sorts, best first. It changes first in place
+// and returns it. A row whose vectors were removed meanwhile is scored by words only.
 func (r *Recall) scoreCandidates(q Query, first []*candidate, now time.Time) ([]*candidate, error) {
 	near := make(map[uint64]float32, len(first))
 	if q.Vector != nil {
@@ -212,12 +217,14 @@ func (r *Recall) scoreCandidates(q Query, first []*candidate, now time.Time) ([]
 	return first, nil
 }
 
-// isBelowFloor reports whether a row has too little to do with the query to be shown.
+// isBelowFloor reports whether a row has too little to do with the query to be shown: it shares no word and its similarity is
+// below [Options.Floor].
 func (r *Recall) isBelowFloor(c *candidate) bool {
 	return c.likeness.share == 0 && c.similarity < r.o.Floor
 }
 
-// explainEmpty explains to a user why nothing was found.
+// explainEmpty explains to a user why nothing was found. second are the candidates of the second stage, all of them below the
+// floor.
 func (r *Recall) explainEmpty(q Query, second []*candidate, said *wordQuery) string {
 	s := r.Stats()
 	switch {

@@ -47,9 +47,10 @@ var pivots = func() map[string]string {
 // contractions are word endings that stand for another word: what's, I'm, you'll.
 var contractions = wordSet("s m d ll ve re")
 
-// guardWords returns the words that must be equal in two questions before one is answered with the result of the other:
-// pivots, anything with a digit, quotations, capitalized names, signs such as + and %, and text of scripts without capitals.
-// The first word may owe its capital to the sentence, so it counts unless it is a stop word.
+// guardWords returns the words that must be equal in two questions before one is answered with the result of the other, in order
+// and joined by blanks: pivots, anything with a digit, quotations, capitalized names, signs such as + and %, and text of scripts
+// without capitals. The first word may owe its capital to the sentence, so it counts unless it is a stop word. A text of more
+// than maxQueryBytes is returned whole: it only equals itself.
 func guardWords(s string) string {
 	if len(s) > maxQueryBytes {
 		return s // nobody says so much twice in other words
@@ -80,7 +81,8 @@ func guardWords(s string) string {
 	return strings.Join(out, " ")
 }
 
-// guardForm returns the form in which a word is compared, "" when it need not be equal.
+// guardForm returns the form in which a word is compared, "" when it need not be equal. first means that it begins the question.
+// Negations such as "don't" have one form, and endings such as 's are dropped.
 func guardForm(word string, first bool) string {
 	plain := text.Fold(word)
 	if before, _, ok := strings.Cut(plain, "n't"); ok && before != "" {
@@ -98,7 +100,7 @@ func guardForm(word string, first bool) string {
 	return ""
 }
 
-// wordEnd returns where the word at the beginning of s ends. An apostrophe between letters is part of it.
+// wordEnd returns where the word at the beginning of s ends, 0 when there is none. An apostrophe between letters is part of it.
 func wordEnd(s string) (end int) {
 	for i, r := range s {
 		switch {
@@ -112,7 +114,8 @@ func wordEnd(s string) (end int) {
 	return end
 }
 
-// isDistinctive reports whether a word must be equal wherever it stands.
+// isDistinctive reports whether a word must be equal wherever it stands: it holds a capital, a digit or a letter of a script
+// without capitals.
 func isDistinctive(word string) bool {
 	for _, r := range word {
 		if unicode.IsUpper(r) || unicode.IsTitle(r) || unicode.IsNumber(r) || unicode.Is(unicode.Lo, r) {
@@ -125,8 +128,8 @@ func isDistinctive(word string) bool {
 // quotes are the marks that people quote with, each with those that end it.
 var quotes = map[rune]string{'"': `"`, '“': "”\"“", '„': "“”", '«': "»", '»': "«", '‹': "›", '「': "」", '『': "』", '`': "`", '\'': "'", '‘': "’'"}
 
-// cutQuotation returns the quotation at the beginning of s and the rest. behind means that a word ends before s: an
-// apostrophe there opens nothing.
+// cutQuotation returns the text of the quotation at the beginning of s, without its marks, and the rest. It is not ok when none
+// begins there or it is never closed. behind means that a word ends before s: an apostrophe there opens nothing.
 func cutQuotation(s string, behind bool) (inside, rest string, ok bool) {
 	r, size := utf8.DecodeRuneInString(s)
 	ends, ok := quotes[r]
@@ -154,7 +157,8 @@ func contentTerms(query string) []string {
 	return termsOf(query, nil)
 }
 
-// termsOf returns the sorted terms of a text that counts admits; nil = all.
+// termsOf returns the stemmed terms of the first maxWrittenBytes of a text that counts admits (nil = all), sorted and each once.
+// counts gets the word before it is stemmed.
 func termsOf(s string, counts func(word []byte) bool) (list []string) {
 	var split text.TermSplitter
 	split.Each(s[:min(len(s), maxWrittenBytes)], func(word []byte, _ bool) {

@@ -8,10 +8,11 @@ import (
 	"conclave/pkg/vector"
 )
 
-// Load adds many rows quickly when the system starts; fill calls put for each. Other writers wait until Load returns,
-// searches continue. The rows are found by words once [Recall.Warm] has indexed them.
+// Load adds many rows quickly when the system starts; fill calls put for each, one at a time, and Load returns its error. Other
+// writers wait until Load returns, searches continue. The rows are found by words once [Recall.Warm] has indexed them. put
+// returns an error for the rows that checkRow rejects.
 //
-// bad are the keys of rows whose vectors are unusable. They are found by words only and need new vectors.
+// bad are the keys of rows whose vectors are zero or not finite. They are found by words only and need new vectors.
 func (r *Recall) Load(fill func(put func(row Row, name, description []float32) error) error) (bad []uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -39,8 +40,8 @@ func (r *Recall) Load(fill func(put func(row Row, name, description []float32) e
 	return bad, err
 }
 
-// storeRow stores a row with its vectors but without its words. When the vectors are rejected, the row is stored without.
-// The caller holds mu.
+// storeRow stores a row with its vectors but without its words, and returns its version. When the vectors are rejected, the row
+// is stored without and the error returned; nil vectors remove former ones. The caller must hold mu and have called checkRow.
 func (r *Recall) storeRow(row Row, name, description []float32) (turn uint32, err error) {
 	rec := newRecord(row)
 	rec.labels = r.internLabels(labels{row.Kind, row.State, row.Trust, row.Source})
@@ -67,7 +68,8 @@ func (r *Recall) storeRow(row Row, name, description []float32) (turn uint32, er
 // warmRows is how many rows are indexed while writers wait.
 const warmRows = 64
 
-// Warm indexes the words of loaded rows until all are or ctx ends. A writer waits for at most warmRows rows.
+// Warm indexes the words of loaded rows until all are or ctx ends, and returns ctx's error then. A writer waits for at most
+// warmRows rows.
 func (r *Recall) Warm(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if !r.indexBatch() {
@@ -77,7 +79,8 @@ func (r *Recall) Warm(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// indexBatch indexes the words of some rows. It reports whether there are more.
+// indexBatch indexes the words of at most warmRows rows; rows that were written or removed since they were loaded are skipped. It
+// reports whether there are more.
 func (r *Recall) indexBatch() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

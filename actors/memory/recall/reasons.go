@@ -20,7 +20,8 @@ const (
 	whatRerank      = "rerank"
 )
 
-// explainReasons returns the reasons with texts for users. Only rows that are shown get them.
+// explainReasons returns a copy of the reasons with texts for users. Only rows that are shown get them. said is the query of the
+// search.
 func (c *candidate) explainReasons(said *wordQuery, now time.Time) []subjects.MemoryReason {
 	out := make([]subjects.MemoryReason, len(c.reasons))
 	for i, r := range c.reasons {
@@ -30,6 +31,8 @@ func (c *candidate) explainReasons(said *wordQuery, now time.Time) []subjects.Me
 	return out
 }
 
+// explainReason returns the text of the reason named what for users; what itself when it has no text. The row must have the
+// grades that the reason is about.
 func (c *candidate) explainReason(what string, said *wordQuery, now time.Time) string {
 	g := c.rec.grades
 	switch what {

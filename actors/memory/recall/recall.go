@@ -86,7 +86,8 @@ type pendingRow struct {
 	words   string
 }
 
-// New returns an empty Recall. It rejects options without a clock, with negative counts or with invalid weights.
+// New returns an empty Recall. It rejects options without a clock, with negative counts, with invalid weights or with dimensions
+// that package vector rejects.
 func New(o Options) (*Recall, error) {
 	if o.Names == 0 {
 		o.Names = defaultNames
@@ -123,8 +124,10 @@ func New(o Options) (*Recall, error) {
 	return &Recall{o: o, names: names, descriptions: descriptions, words: newWordIndex(), signs: randomSigns(o.Dims), labels: map[labels]*labels{}}, nil
 }
 
-// Put adds a row or replaces the one with the same key. When it returns, the row is found by words; without vectors only by
-// words. When the row or its vectors are invalid, nothing has changed.
+// Put adds a row or replaces the one with the same key. When it returns, the row is found by words; name and description are its
+// vectors, both nil = found only by words. It rejects a row without an id or with a key of 2^32 or more ([ErrRow]), one vector
+// without the other ([ErrVectors]), and vectors of another size, of zeros or not finite; nothing has changed then. After any
+// other error the row is found by words only.
 func (r *Recall) Put(row Row, name, description []float32) error {
 	if err := r.checkRow(row, name, description); err != nil {
 		return err
@@ -144,7 +147,7 @@ func (r *Recall) Put(row Row, name, description []float32) error {
 	return err
 }
 
-// internLabels returns the one shared copy of l.
+// internLabels returns the one shared copy of l. The caller must hold mu.
 func (r *Recall) internLabels(l labels) *labels {
 	kept := r.labels[l]
 	if kept == nil {
@@ -154,7 +157,8 @@ func (r *Recall) internLabels(l labels) *labels {
 	return kept
 }
 
-// Remove removes rows. A search that begins after Remove returned does not find them.
+// Remove removes rows; unknown keys are ignored. A search that begins after Remove returned does not find them. It does nothing
+// after Close.
 func (r *Recall) Remove(keys ...uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -177,7 +181,7 @@ func (r *Recall) Grade(key uint64, g subjects.Grades) bool {
 	return r.update(key, func(rec *record) { rec.grades = gradesOf(g) })
 }
 
-// State sets the state of a row. It reports whether the row exists.
+// State sets the state of a row, which is not checked. It reports whether the row exists.
 func (r *Recall) State(key uint64, state string) bool {
 	return r.update(key, func(rec *record) {
 		l := *rec.labels
@@ -191,7 +195,8 @@ func (r *Recall) Pin(key uint64, pinned bool) bool {
 	return r.update(key, func(rec *record) { rec.pinned = pinned })
 }
 
-// update replaces a row by a copy that f changed. It reports whether the row exists.
+// update replaces a row by a copy that f changed, so that searches see the old or the new one. It reports whether the row exists;
+// f is not called otherwise. f runs under mu.
 func (r *Recall) update(key uint64, f func(*record)) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -224,7 +229,7 @@ func (r *Recall) Stats() Stats {
 	return s
 }
 
-// DescribeSearch describes for users how a search works now.
+// DescribeSearch describes for users how a search works now: how many names are compared and how, and whether words count.
 func (r *Recall) DescribeSearch() string {
 	s := r.Stats()
 	path := fmt.Sprintf("%d names: %s", s.Vectors, r.names.Path())
@@ -239,7 +244,8 @@ func (r *Recall) DescribeSearch() string {
 	return path
 }
 
-// Close frees the memory. No search may run afterwards.
+// Close frees the memory of the vectors. No search may run meanwhile or afterwards; Put and Load fail then, and Remove does
+// nothing. A second call returns nil.
 func (r *Recall) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -250,8 +256,8 @@ func (r *Recall) Close() error {
 	return errors.Join(r.names.Close(), r.descriptions.Close())
 }
 
-// checkRow rejects a row without an id, with too large a key, or with vectors of the wrong size. It does not read the
-// vectors.
+// checkRow rejects a row without an id or with a key of maxKey or more ([ErrRow]), one vector without the other ([ErrVectors]),
+// and vectors of the wrong size. Both nil is valid. It does not read the vectors.
 func (r *Recall) checkRow(row Row, name, description []float32) error {
 	switch {
 	case row.ID == "" || row.Key >= maxKey:
@@ -264,7 +270,8 @@ func (r *Recall) checkRow(row Row, name, description []float32) error {
 	return nil
 }
 
-// checkVector rejects a vector of the wrong size, with a number that is not finite, or of zeros. nil is valid.
+// checkVector rejects a vector of the wrong size, with a number that is not finite, or of zeros, with the errors of package
+// vector. nil is valid; an empty vector is not.
 func (r *Recall) checkVector(v []float32) error {
 	if v == nil {
 		return nil

@@ -15,9 +15,10 @@ import (
 var errScores = errors.New("the model's scores cannot be used")
 
 // Rerank reorders candidates by the scores of a model, higher is better. Only the order of the scores counts: the candidates
-// share the values that they have, and equal ones keep their order. Each gets a reason, and the reasons still add up.
+// share the values that they have, and equal ones keep their order. Each gets a reason, and the reasons still add up. in is not
+// changed; less than two candidates are returned without calling score.
 //
-// When score fails or its result is unusable, Rerank returns the candidates unchanged with the error.
+// When score fails, or does not return one finite score for each text, Rerank returns the candidates unchanged with the error.
 func (r *Recall) Rerank(ctx context.Context, query string, in []Candidate, score func(ctx context.Context, query string, texts []string) ([]float64, error)) ([]Candidate, error) {
 	if len(in) < 2 {
 		return in, nil

@@ -43,6 +43,8 @@ func DefaultWeights() Weights {
 	}
 }
 
+// validate rejects weights outside 0 to 1 and NaN, Name and Description both 0, a negative half-life, and an Age without a
+// half-life.
 func (w Weights) validate() error {
 	for _, v := range []float64{w.Name, w.Description, w.Words, w.Alone, w.Critic, w.Pairwise, w.Reward, w.Age, w.Pinned, w.Bound} {
 		if !(v >= 0 && v <= 1) {
@@ -66,8 +68,8 @@ type likeness struct {
 	found             uint32  // which of them
 }
 
-// appendSimilarity appends the parts of the similarity. described is false in the first stage, where only the name is
-// compared.
+// appendSimilarity appends the parts of the similarity to an empty list. described is false in the first stage, where only the
+// name is compared and counts in full. Without vectors only words count; a row that shares none gets no reason.
 func (w Weights) appendSimilarity(to []subjects.MemoryReason, l likeness, described bool) []subjects.MemoryReason {
 	words := w.Alone * l.share
 	if l.vectors {
@@ -89,7 +91,8 @@ func (w Weights) appendSimilarity(to []subjects.MemoryReason, l likeness, descri
 	return to
 }
 
-// appendShifts appends what moves a row up or down beside its similarity: grades, age and pins, scaled down to Bound.
+// appendShifts appends what moves a row up or down beside its similarity: grades, age and pins, scaled down together when their
+// sum exceeds Bound. Only engrams that are not pinned age, by whole days. A row without any of these gets none.
 func (w Weights) appendShifts(to []subjects.MemoryReason, rec *record, now time.Time) []subjects.MemoryReason {
 	from := len(to)
 	add := func(what string, value float64) { to = append(to, subjects.MemoryReason{What: what, Value: value}) }

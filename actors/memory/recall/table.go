@@ -40,6 +40,7 @@ const (
 	markPiece  = 3 << 2
 )
 
+// kindMark returns the bits of a kind, 0 for one that is not known here.
 func kindMark(kind string) uint32 {
 	switch kind {
 	case subjects.KindEngram:
@@ -52,6 +53,7 @@ func kindMark(kind string) uint32 {
 	return 0
 }
 
+// page returns the page of a key, nil when no key of it was ever stored.
 func (t *table) page(key uint64) *page {
 	pages := t.pages.Load()
 	if pages == nil || key>>pageBits >= uint64(len(*pages)) {
@@ -76,7 +78,7 @@ func (t *table) marks(key uint64) uint32 {
 	return 0
 }
 
-// set stores a row; nil removes it.
+// set stores a row; nil removes it. The caller must hold the lock of [Recall], and key must be below maxKey.
 func (t *table) set(key uint64, r *record) {
 	p := t.page(key)
 	if p == nil {
@@ -91,7 +93,8 @@ func (t *table) set(key uint64, r *record) {
 	t.inactive.Add(r.countInactive() - old.countInactive())
 }
 
-// grow adds the page of key. Readers continue with the list of pages that they have.
+// grow adds the page of key, which must not exist, and returns it. Readers continue with the list of pages that they have. The
+// caller must hold the lock of [Recall].
 func (t *table) grow(key uint64) *page {
 	var pages []*page
 	if old := t.pages.Load(); old != nil {
@@ -106,7 +109,8 @@ func (t *table) grow(key uint64) *page {
 	return p
 }
 
-// filter returns which keys a search admits; nil = all.
+// filter returns which keys a search for this kind ("" = any) admits, nil when it admits all. Without all only recallable rows
+// pass. It is a hint for the search: rows may change meanwhile, see [Query.admits].
 func (t *table) filter(kind string, all bool) func(key uint64) bool {
 	if kind == "" && (all || t.inactive.Load() == 0) {
 		return nil
@@ -153,6 +157,8 @@ type grades struct {
 	pairwise string
 }
 
+// gradesOf returns grades in their stored form, clamped to their ranges (NaN becomes 0), without feedback; nil when there are
+// none.
 func gradesOf(g subjects.Grades) *grades {
 	kept := grades{critic: int32(min(max(g.Critic, 0), 5)), rewards: int32(min(max(g.Rewards, 0), math.MaxInt32)), pairwise: g.Pairwise}
 	if !math.IsNaN(g.Reward) {
@@ -166,7 +172,7 @@ func gradesOf(g subjects.Grades) *grades {
 	return &out
 }
 
-// newRecord packs a row.
+// newRecord packs a row without Key, Words and labels, which the caller sets. It shares no memory with row.
 func newRecord(row Row) *record {
 	size := len(row.ID) + len(row.Name) + len(row.Description) + len(row.Respondent)
 	for _, tag := range row.Tags {
@@ -193,6 +199,7 @@ func (r *record) name() string        { return r.text[r.ends[0]:r.ends[1]] }
 func (r *record) description() string { return r.text[r.ends[1]:r.ends[2]] }
 func (r *record) respondent() string  { return r.text[r.ends[2]:r.ends[3]] }
 
+// tags returns the tags in their order, nil when there are none.
 func (r *record) tags() (tags []string) {
 	for rest := r.text[r.ends[3]:]; rest != ""; {
 		var head [binary.MaxVarintLen64]byte
@@ -203,7 +210,7 @@ func (r *record) tags() (tags []string) {
 	return tags
 }
 
-// row unpacks the record.
+// row unpacks the record as the row with this key, without Words. labels must be set.
 func (r *record) row(key uint64) Row {
 	row := Row{
 		Key: key, ID: r.id(), Kind: r.labels.kind, State: r.labels.state, Trust: r.labels.trust, Source: r.labels.source,
@@ -216,6 +223,7 @@ func (r *record) row(key uint64) Row {
 	return row
 }
 
+// marks returns the marks of the row, 0 for nil.
 func (r *record) marks() uint32 {
 	if r == nil {
 		return 0

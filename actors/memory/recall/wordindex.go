@@ -88,6 +88,7 @@ func newWordIndex() *wordIndex {
 // keyMap maps the store's keys to numbers, plus one; 0 = none. It is paged, since keys may begin anywhere.
 type keyMap []*[pageSize]uint32
 
+// get returns the number of a key, plus one; 0 when it has none.
 func (n keyMap) get(key uint32) uint32 {
 	if page := int(key >> pageBits); page < len(n) && n[page] != nil {
 		return n[page][key%pageSize]
@@ -95,6 +96,7 @@ func (n keyMap) get(key uint32) uint32 {
 	return 0
 }
 
+// set sets the number of a key, plus one; 0 removes it.
 func (n *keyMap) set(key, to uint32) {
 	page := int(key >> pageBits)
 	if page >= len(*n) {
@@ -113,7 +115,8 @@ type rowText struct {
 	corpus            string // of the corpus
 }
 
-// add indexes a row, replacing the text under this key. It does nothing when the index is full.
+// add indexes a row, replacing the text under this key. Texts are read up to the bounds above. When the index is full (maxRows)
+// the former text is removed and the row is not indexed.
 func (x *wordIndex) add(key uint32, w rowText) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -153,7 +156,7 @@ func (x *wordIndex) add(key uint32, w rowText) {
 	x.sweep()
 }
 
-// remove removes a row.
+// remove removes a row; a key that is not indexed is ignored. Its number is reused after a sweep.
 func (x *wordIndex) remove(key uint32) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -161,7 +164,7 @@ func (x *wordIndex) remove(key uint32) {
 	x.sweep()
 }
 
-// markDead marks the number of a row as removed.
+// markDead marks the number of a row as removed, if it has one. The caller must hold mu.
 func (x *wordIndex) markDead(key uint32) {
 	n := x.numbers.get(key)
 	if n == 0 {
@@ -175,7 +178,8 @@ func (x *wordIndex) markDead(key uint32) {
 	x.dead = append(x.dead, n)
 }
 
-// allocate returns a number that no posting list holds. It is not ok when the index is full.
+// allocate returns a number that no posting list holds. It is not ok when the index has maxRows numbers and none is free. The
+// caller must hold mu.
 func (x *wordIndex) allocate() (n uint32, ok bool) {
 	if last := len(x.free) - 1; last >= 0 {
 		n, x.free = x.free[last], x.free[:last]
@@ -188,7 +192,7 @@ func (x *wordIndex) allocate() (n uint32, ok bool) {
 	return uint32(len(x.docs) - 1), true
 }
 
-// termID returns the number of a term, adding it when it is new.
+// termID returns the number of a term, adding it when it is new. word is copied. The caller must hold mu.
 func (x *wordIndex) termID(word []byte) uint32 {
 	if id, ok := x.terms[string(word)]; ok {
 		return id
@@ -199,7 +203,8 @@ func (x *wordIndex) termID(word []byte) uint32 {
 	return id
 }
 
-// sweep removes dead rows from some posting lists, once there are enough of them.
+// sweep removes dead rows from some posting lists, about sweepStep postings at a time. It does nothing until at least minSweep
+// rows are dead, and a quarter as many as are live. The caller must hold mu.
 func (x *wordIndex) sweep() {
 	if x.sweepAt < 0 {
 		if len(x.dead) < minSweep || len(x.dead) < x.live/4 {
@@ -228,7 +233,7 @@ func (x *wordIndex) sweep() {
 	}
 }
 
-// dropEmptyTerms renumbers the terms and drops those without rows.
+// dropEmptyTerms renumbers the terms and drops those without rows. No sweep may be under way, and the caller must hold mu.
 func (x *wordIndex) dropEmptyTerms() {
 	terms, lists := map[string]uint32{}, make([][]posting, 0, len(x.lists)-x.emptyLists)
 	for word, id := range x.terms {
@@ -265,7 +270,7 @@ type wordMatch struct {
 // match returns what a row shares with the query.
 func (s *wordQuery) match(key uint32) wordMatch { return s.matches[key] }
 
-// explain names the words that a row shares with the query.
+// explain names the words of the query whose bits are set in found, for users.
 func (s *wordQuery) explain(found uint32) string {
 	var list []string
 	for i, w := range s.terms {
@@ -276,8 +281,9 @@ func (s *wordQuery) explain(found uint32) string {
 	return "words: " + strings.Join(list, ", ")
 }
 
-// search returns the n rows that share most with the query, best first, among equals the smaller key first. keep admits
-// rows, nil = all. also are rows to match whatever they share.
+// search returns the query with the n rows that share most with it, best first, among equals the smaller key first. keep admits
+// rows to these, nil = all; it is called under the lock. also are rows to match even if they are not among the best. The result
+// is never nil; a query without words has no terms and matches nothing.
 func (x *wordIndex) search(query string, n int, keep func(key uint64) bool, also []uint64) *wordQuery {
 	tmp := x.scratchPool.Get().(*scratch)
 	defer x.scratchPool.Put(tmp)
@@ -332,8 +338,9 @@ func (s *wordQuery) newMatch(key uint32, t tally) wordMatch {
 	return wordMatch{key, min(float64(t.score)/s.totalWeight, 1), t.terms}
 }
 
-// parseQuery splits a query into terms. Stop words, and words that more than half of the rows have, count only when there
-// are no others.
+// parseQuery splits the first maxQueryBytes of a query into at most maxQueryTerms different terms; beyond that the rarest that
+// some row has are kept. Stop words, and words that more than half of the rows have, count only when there are no others. The
+// caller must hold mu while it uses the postings.
 func (x *wordIndex) parseQuery(query string, tmp *scratch) *wordQuery {
 	var telling, rest []queryTerm
 	seen := map[string]bool{}
@@ -375,7 +382,8 @@ func (x *wordIndex) parseQuery(query string, tmp *scratch) *wordQuery {
 	return s
 }
 
-// tallyRows adds up the BM25 score of each row.
+// tallyRows adds up the BM25 score of each row in tmp.tallies, which must be zero and hold all numbers, and lists the rows in
+// tmp.touched. Dead rows are counted too; the caller skips them.
 func (x *wordIndex) tallyRows(s *wordQuery, tmp *scratch) {
 	mean := max(float64(x.totalLength)/float64(max(x.live, 1)), 1)
 	base, perWord := float32(bm25K1*(1-bm25B)), float32(bm25K1*bm25B/mean)
