@@ -30,8 +30,9 @@ const minIDPrefix = 6
 // adminOp is one operation of memory.admin.
 type adminOp func(ctx context.Context, out actor.Out, db *access, by string, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error)
 
-// onAdmin runs an operation for the user. Unknown operations are rejected. status is not audited: it reveals nothing
-// of the content, and conclave doctor needs it when the audit log is full.
+// onAdmin runs an operation for the user. Unknown operations are rejected, unaudited. status is not audited either: it reveals
+// nothing of the content, and conclave doctor needs it when the audit log is full. Entries in the reply is never nil, unless
+// memory is unavailable or the request was rejected.
 func (m *Memory) onAdmin(ctx context.Context, in actor.Msg[subjects.MemoryAdminRequest], out actor.Out) (done subjects.MemoryAdminReply, err error) {
 	if m.unavailable != nil {
 		return done, m.unavailable
@@ -60,7 +61,8 @@ func (m *Memory) onAdmin(ctx context.Context, in actor.Msg[subjects.MemoryAdminR
 	return done, err
 }
 
-// resolveIDs turns id prefixes into ids. It rejects a prefix of no entry and one of several.
+// resolveIDs turns id prefixes into ids, in order. It rejects a prefix of no entry, one of several, one with fewer than
+// minIDPrefix characters, and no or more than maxIDs prefixes. An exact id wins over longer ones.
 func resolveIDs(ctx context.Context, db *access, ids []string) ([]string, error) {
 	found, missing, err := resolveExisting(ctx, db, ids)
 	if err == nil && len(missing) > 0 {
@@ -69,8 +71,9 @@ func resolveIDs(ctx context.Context, db *access, ids []string) ([]string, error)
 	return found, err
 }
 
-// resolveExisting turns id prefixes into ids and returns the prefixes of no entry apart. It rejects a list of which
-// nothing exists, a prefix of several entries, and one with fewer than minIDPrefix characters.
+// resolveExisting turns id prefixes into ids and returns the prefixes of no entry apart. It rejects a list of which nothing
+// exists, a prefix of several entries (unless it is an exact id), one with fewer than minIDPrefix characters, and a list of none
+// or more than maxIDs.
 func resolveExisting(ctx context.Context, db *access, ids []string) (out, missing []string, err error) {
 	if len(ids) == 0 || len(ids) > maxIDs {
 		return nil, nil, subjects.Faultf(subjects.CodeMalformed, "name between 1 and %d entries", maxIDs)
@@ -104,7 +107,9 @@ func noEntry(id string) *subjects.Fault {
 	return subjects.Faultf(subjects.CodeMalformed, "there is no entry %s; conclave memory list shows them", id)
 }
 
-// listEntries returns a page of entries, newest first. A page ends early when the reply would not fit into a message.
+// listEntries returns a page of entries, newest first, and in Next the cursor of the next page ("" at the end). A Limit of 0 or
+// less means defaultPageSize; it is capped at maxPageSize, and a page ends early when the reply would not fit into a message.
+// Texts are cut to maxListedText unless Whole is set. An invalid cursor is rejected.
 func (m *Memory) listEntries(ctx context.Context, _ actor.Out, db *access, _ string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	limit := q.Limit
 	if limit <= 0 {
@@ -135,7 +140,8 @@ func (m *Memory) listEntries(ctx context.Context, _ actor.Out, db *access, _ str
 	return done, nil
 }
 
-// showEntries returns entries with their texts. It rejects more than fit into one reply.
+// showEntries returns entries by id or prefix, with their texts. It rejects what resolveIDs rejects, and more than fit into one
+// reply.
 func (m *Memory) showEntries(ctx context.Context, _ actor.Out, db *access, _ string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	ids, err := resolveIDs(ctx, db, q.IDs)
 	if err != nil {
@@ -152,7 +158,7 @@ func (m *Memory) showEntries(ctx context.Context, _ actor.Out, db *access, _ str
 	return done, nil
 }
 
-// countFitting returns how many of entries fit into one reply, at least one if there is any.
+// countFitting returns how many of entries, from the first on, fit into one reply of maxPageBytes; at least one if there is any.
 func countFitting(entries []subjects.MemoryEntry) (int, error) {
 	size := 0
 	for i, e := range entries {
@@ -167,7 +173,8 @@ func countFitting(entries []subjects.MemoryEntry) (int, error) {
 	return len(entries), nil
 }
 
-// editEntry changes the texts or tags of one entry and embeds it again. Its relations in the graph stay.
+// editEntry changes the texts or tags of one entry and embeds it again, now or by the backfill. Its relations in the graph stay.
+// It rejects no or several ids, an edit without a change, and what checkEdit rejects.
 func (m *Memory) editEntry(ctx context.Context, out actor.Out, db *access, by string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	ids, err := resolveIDs(ctx, db, q.IDs)
 	if err != nil {
@@ -193,7 +200,8 @@ func (m *Memory) editEntry(ctx context.Context, out actor.Out, db *access, by st
 	return done, m.emitStored(ctx, out, subjects.MemoryEvent{Action: "edited", IDs: ids, Why: "the user changed it", By: by})
 }
 
-// checkEdit normalizes the tags of an edit. It rejects texts beyond the limits, credentials and an empty name.
+// checkEdit normalizes the tags of an edit in place; nil fields are unchanged. It rejects texts beyond the limits or not UTF-8,
+// credentials in texts or tags, and a blank name.
 func checkEdit(e *subjects.MemoryEdit) error {
 	for _, t := range []struct {
 		what string
@@ -224,7 +232,8 @@ func checkEdit(e *subjects.MemoryEdit) error {
 	return nil
 }
 
-// updateEntry writes an edit and updates the index. Until the entry is embedded again it is found by its words.
+// updateEntry writes an edit and updates the index, also when the caller has gone. After a change of its texts the entry is found
+// by its words until it is embedded again.
 func (m *Memory) updateEntry(ctx context.Context, db *access, id string, e subjects.MemoryEdit, at time.Time) (subjects.MemoryEntry, error) {
 	ctx, cancel := detach(ctx)
 	defer cancel()
@@ -237,7 +246,8 @@ func (m *Memory) updateEntry(ctx context.Context, db *access, id string, e subje
 	return now, m.refreshIndex(ctx, id)
 }
 
-// pinEntries pins or unpins entries. Prefixes of no entry are returned as missing.
+// pinEntries pins entries, or unpins them for any Op but "pin". Changed counts those that were not so already. Prefixes of no
+// entry are returned as missing; it rejects what resolveExisting rejects.
 func (m *Memory) pinEntries(ctx context.Context, out actor.Out, db *access, by string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	ids, missing, err := resolveExisting(ctx, db, q.IDs)
 	if err != nil {
@@ -258,7 +268,8 @@ func (m *Memory) pinEntries(ctx context.Context, out actor.Out, db *access, by s
 	return done, m.emitStored(ctx, out, subjects.MemoryEvent{Action: q.Op + "ned", IDs: changed, Why: "the user wanted it", By: by})
 }
 
-// decideCandidates accepts or rejects candidates. It rejects the request when one of the entries is no candidate.
+// decideCandidates accepts candidates, or deletes them for any Op but "accept". It rejects the whole request when one of the
+// entries is no candidate, and what resolveExisting rejects. Prefixes of no entry are returned as missing.
 func (m *Memory) decideCandidates(ctx context.Context, out actor.Out, db *access, by string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	ids, missing, err := resolveExisting(ctx, db, q.IDs)
 	if err != nil {
@@ -279,7 +290,8 @@ func (m *Memory) decideCandidates(ctx context.Context, out actor.Out, db *access
 	return done, m.settleCandidates(ctx, out, db, by, q.Op == "accept", entries...)
 }
 
-// listRelations returns relations of the graph that match words, or the newest.
+// listRelations returns relations of the graph that match the words in Query, best first, or the newest when it is empty. A Limit
+// of 0 or less means defaultPageSize; it is capped at maxPageSize.
 func (m *Memory) listRelations(ctx context.Context, _ actor.Out, db *access, _ string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	limit := q.Limit
 	if limit <= 0 {
@@ -291,7 +303,7 @@ func (m *Memory) listRelations(ctx context.Context, _ actor.Out, db *access, _ s
 	return done, nil
 }
 
-// reportStatus returns counts and sizes, never content.
+// reportStatus returns counts and sizes, never content. It is not audited.
 func (m *Memory) reportStatus(ctx context.Context) (done subjects.MemoryAdminReply, err error) {
 	done.Entries = []subjects.MemoryEntry{}
 	s, err := m.unaudited.Stats(ctx)

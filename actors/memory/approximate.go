@@ -18,7 +18,9 @@ const approximateBatch = 256
 // approximateFactor multiplies the number of requested candidates: the approximate index misses some.
 const approximateFactor = 4
 
-// fillApproximate creates and fills the approximate index when it is configured and missing.
+// fillApproximate creates and fills the approximate index when it is configured and missing, and waits until it is filled;
+// searches are exact until then. A failure is logged, and an index that could not be filled is not filled again before the model
+// changes.
 func (m *Memory) fillApproximate(ctx context.Context, out actor.Out) {
 	if m.cfg.VSS == "" {
 		return
@@ -54,7 +56,7 @@ func (m *Memory) fillApproximate(ctx context.Context, out actor.Out) {
 	m.approximateReady.Store(m.search.approximate == near)
 }
 
-// loadApproximate adds the name vector of every entry.
+// loadApproximate adds the name vector of every entry that has one of this model to near.
 func (m *Memory) loadApproximate(ctx context.Context, near store.ApproximateIndex, model string) error {
 	var rows []uint64
 	var vectors []float32
@@ -79,8 +81,9 @@ func (m *Memory) loadApproximate(ctx context.Context, near store.ApproximateInde
 	return err
 }
 
-// narrowCandidates restricts a query to the rows that the approximate index selects. A query for one kind, or for all
-// states, stays exact: the approximate index knows neither. The caller holds search.
+// narrowCandidates restricts a query to the rows that the approximate index selects. It returns q unchanged, for an exact search,
+// when that index is not ready or fails, when q has no vector, and for a query for one kind or for all states: the approximate
+// index knows neither. The caller holds search.
 func (m *Memory) narrowCandidates(ctx context.Context, q recall.Query) recall.Query {
 	if m.search.approximate == nil || !m.approximateReady.Load() || q.Vector == nil || q.Kind != "" || q.All {
 		return q

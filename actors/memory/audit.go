@@ -35,8 +35,9 @@ type act struct {
 // [audited] makes one, and revokes it when the act ends: using it later panics.
 type access struct{ *store.Store }
 
-// audited records the intent of a, runs do with access to the database, and records the outcome. Without an
-// acknowledged intent do does not run; without an acknowledged outcome its result is withheld (see [actor.Audited]).
+// audited records the intent of a, runs do with access to the database, and records the outcome. Without an acknowledged intent
+// do does not run; without an acknowledged outcome its result is withheld, though do has run (see [actor.Audited]). The access is
+// valid until do returns. Of a.params only the keyed hash is recorded.
 func audited[T any](ctx context.Context, m *Memory, out actor.Out, a act, do func(ctx context.Context, db *access) (T, error)) (T, error) {
 	rec := subjects.AuditRecord{
 		AgentID: a.caller, Action: a.action, Tool: a.target, ParamsHash: m.hash.Hash(a.params), Session: a.session, Query: a.query,

@@ -13,7 +13,7 @@ import (
 	"conclave/subjects"
 )
 
-// wakeBackfill starts a run of the backfill, now or after the current one.
+// wakeBackfill starts a run of the backfill, now or after the current one. It does not wait.
 func (m *Memory) wakeBackfill() {
 	select {
 	case m.backfillWake <- struct{}{}:
@@ -28,7 +28,8 @@ const (
 	deferFor      = time.Hour
 )
 
-// runBackfill embeds entries without vectors, fills the word index and the approximate index. It runs until ctx ends.
+// runBackfill embeds entries without vectors, and fills the word index and the approximate index: once at the start, at each
+// wakeBackfill and every backfillRetry. Errors are logged, except that no model is available. It runs until ctx ends.
 func (m *Memory) runBackfill(ctx context.Context, out actor.Out) {
 	m.warmIndex(ctx, out)
 	m.fillApproximate(ctx, out)
@@ -56,7 +57,7 @@ func (m *Memory) runBackfill(ctx context.Context, out actor.Out) {
 	}
 }
 
-// warmIndex fills the word index.
+// warmIndex fills the word index and returns when it is complete or ctx ends. A failure is logged.
 func (m *Memory) warmIndex(ctx context.Context, out actor.Out) {
 	m.search.RLock()
 	defer m.search.RUnlock()
@@ -65,7 +66,8 @@ func (m *Memory) warmIndex(ctx context.Context, out actor.Out) {
 	}
 }
 
-// unusableEntries returns the next entries whose stored vectors are damaged.
+// unusableEntries returns at most backfillSize entries whose stored vectors are damaged, none when there are no more or those
+// were forgotten.
 func (m *Memory) unusableEntries(ctx context.Context) ([]subjects.MemoryEntry, error) {
 	m.search.RLock()
 	rows := slices.Clone(m.search.unusable[:min(backfillSize, len(m.search.unusable))])
@@ -87,7 +89,8 @@ func (m *Memory) clearUnusable(rows ...uint64) {
 	m.search.unusable = slices.DeleteFunc(slices.Clone(m.search.unusable), func(row uint64) bool { return slices.Contains(rows, row) })
 }
 
-// backfillBatch embeds the next entries without vectors of the current model, or with damaged ones, and returns how many.
+// backfillBatch embeds up to backfillSize entries without vectors of the current model, or else with damaged ones, and returns
+// how many; 0 means that none is left that is not deferred. When the model rejects a batch of several, each is embedded alone.
 func (m *Memory) backfillBatch(ctx context.Context, out actor.Out) (int, error) {
 	m.search.RLock()
 	by := m.search.model
@@ -122,7 +125,9 @@ func isModelUnavailable(err error) bool {
 	return errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable)
 }
 
-// backfillSingly embeds entries one by one. Entries that the model rejects are deferred, so that they do not block the others.
+// backfillSingly embeds entries one by one and returns how many were. Entries that the model rejects are logged and deferred for
+// deferFor, so that they do not block the others. It ends with an error when the model is unavailable, ctx ends or the database
+// fails.
 func (m *Memory) backfillSingly(ctx context.Context, out actor.Out, waiting []subjects.MemoryEntry) (n int, err error) {
 	for _, e := range waiting {
 		v, err := m.embedEntries(ctx, out, e)
@@ -145,7 +150,8 @@ func (m *Memory) backfillSingly(ctx context.Context, out actor.Out, waiting []su
 	return n, nil
 }
 
-// storeVectors stores the vectors of an entry and updates the index. Vectors of an entry that was edited since are discarded.
+// storeVectors stores the vectors of an entry and updates the index, also when the caller has gone. Vectors of an entry that was
+// edited since it was read as e are discarded without an error; a forgotten entry is an error.
 func (m *Memory) storeVectors(ctx context.Context, e subjects.MemoryEntry, v store.Vectors) error {
 	ctx, cancel := detach(ctx)
 	defer cancel()

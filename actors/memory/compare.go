@@ -28,10 +28,10 @@ type comparison struct {
 	seen        map[string]time.Time // last update of each of these entries when it was compared
 }
 
-// compareWithSimilar compares a new entry with the most similar active ones. Nothing is superseded by a guess: without
-// vectors, and when neither the model nor the plain rules are sure, both entries stay. An untrusted entry cannot supersede a
-// trusted one, duplicates are merged only at the same trust, and pinned entries are never superseded. Another
-// answer to the same query is not compared.
+// compareWithSimilar compares a new entry with the most similar active ones; the zero result means that it stands beside them.
+// Nothing is superseded by a guess: without vectors (v nil), and when neither the model nor the plain rules are sure, both
+// entries stay. An untrusted entry cannot supersede a trusted one, duplicates are merged only at the same trust, and pinned
+// entries are never superseded. Another answer to the same query is not compared. Errors are logged.
 func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, db *access, e subjects.MemoryEntry, v *store.Vectors) (c comparison) {
 	if v == nil {
 		return c
@@ -64,7 +64,8 @@ func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, db *acce
 	return c
 }
 
-// findSimilar returns the entries that are similar enough to e to be compared with it. Documents are left out.
+// findSimilar returns at most maxCompared entries with a similarity to e of at least minCompareSimilarity, most similar first.
+// Documents are left out; e itself may be among them. v must not be nil.
 func (m *Memory) findSimilar(ctx context.Context, db *access, e subjects.MemoryEntry, v *store.Vectors) ([]subjects.MemoryEntry, error) {
 	found, err := m.searchIndex(ctx, recall.Query{Text: e.Name + " " + e.Description, Vector: v.Name})
 	if err != nil {
@@ -79,8 +80,8 @@ func (m *Memory) findSimilar(ctx context.Context, db *access, e subjects.MemoryE
 	return db.Get(ctx, ids...)
 }
 
-// recheckComparison drops what no longer holds: entries that were edited, pinned or forgotten while the model compared
-// them. The caller holds editMu.
+// recheckComparison returns c without what no longer holds: entries that were edited, superseded or forgotten while the model
+// compared them, and entries to supersede that were pinned. When they cannot be read, nothing holds. The caller holds editMu.
 func recheckComparison(ctx context.Context, out actor.Out, db *access, c comparison) comparison {
 	now, err := db.Get(ctx, slices.Collect(maps.Keys(c.seen))...)
 	if err != nil {

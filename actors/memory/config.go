@@ -46,7 +46,8 @@ const (
 // Validate reports everything wrong with c.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// Problems returns everything wrong with c.
+// Problems returns everything wrong with c, by the path of the setting; none when c is valid. It checks a memory that is not
+// enabled too, but neither AuditTimeout nor whether the file in VSS exists.
 func (c Config) Problems() (out strict.Problems) {
 	between := func(path string, v, least, most int) {
 		if v < least || v > most {

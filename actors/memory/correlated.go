@@ -15,7 +15,8 @@ const (
 	maxCorrelated = 20  // in one reply: an entry that is recalled often correlates with nearly everything
 )
 
-// onCorrelated returns the entries that correlate with those named, without their texts unless the request asks for them.
+// onCorrelated returns the entries that correlate with those named by id or prefix, newest first, at most maxCorrelated, without
+// their texts unless the request asks for them. It rejects no or more than maxIDs ids, and prefixes of no or several entries.
 func (m *Memory) onCorrelated(ctx context.Context, in actor.Msg[subjects.MemoryIDs], out actor.Out) (none subjects.MemoryReply, err error) {
 	if m.unavailable != nil {
 		return none, m.unavailable
@@ -46,7 +47,8 @@ func (m *Memory) onCorrelated(ctx context.Context, in actor.Msg[subjects.MemoryI
 	})
 }
 
-// correlatedEntries returns the newest entries that correlate with those named, without these.
+// correlatedEntries returns the newest entries, at most maxCorrelated and in any state, that correlate with those named, without
+// these.
 func correlatedEntries(ctx context.Context, db *access, ids []string) ([]subjects.MemoryEntry, error) {
 	entries, err := db.Correlated(ctx, ids...)
 	if err != nil {

@@ -21,9 +21,9 @@ const (
 	maxParts  = 100_000
 )
 
-// importDocument stores pieces of a document. Known pieces stay as they are, a changed piece replaces the former one, and
-// the last message removes the pieces that the document no longer has. A document whose hash and trust are known is
-// unchanged. The pieces are untrusted unless the user says otherwise.
+// importDocument stores pieces of a document for the account by. Known pieces stay as they are, a changed piece replaces the
+// former one, and the last message removes the pieces that the document no longer has. A document whose hash and trust are known
+// is unchanged. The pieces are untrusted unless d.Trust says trusted. It rejects what checkDocument rejects.
 func (m *Memory) importDocument(ctx context.Context, out actor.Out, db *access, by string, d subjects.MemoryDocument) (written subjects.MemoryWriteReply, err error) {
 	written.Results = []subjects.MemoryWriteResult{}
 	if err := checkDocument(d); err != nil {
@@ -75,8 +75,9 @@ func (m *Memory) importDocument(ctx context.Context, out actor.Out, db *access, 
 	})
 }
 
-// diffPieces returns the pieces of d that are new or changed, and the ids of those that they replace. A part may have two old
-// pieces when a crash came between storing one and deleting the other. The result of each piece is added to written.
+// diffPieces returns the pieces of d that are new or changed, digested and without credentials, and the ids of those that they
+// replace. The caller sets their times. old are the stored pieces of the document; a part may have two when a crash came between
+// storing one and deleting the other. The result of each piece is added to written.
 func (m *Memory) diffPieces(out actor.Out, by, trust string, d subjects.MemoryDocument, old []store.Piece, written *subjects.MemoryWriteReply) (fresh []subjects.MemoryEntry, stale []string) {
 	for i, p := range d.Pieces {
 		part := d.First + i
@@ -105,7 +106,8 @@ func (m *Memory) diffPieces(out actor.Out, by, trust string, d subjects.MemoryDo
 	return fresh, stale
 }
 
-// replacePieces stores new pieces and then deletes the ones they replace: in between both can be recalled, never neither.
+// replacePieces stores and indexes the pieces fresh and then deletes the ids stale: in between both can be recalled, never
+// neither. Without an embedding model the pieces are stored without vectors. When ctx ends during embedding, nothing is changed.
 func (m *Memory) replacePieces(ctx context.Context, out actor.Out, db *access, by, from string, fresh []subjects.MemoryEntry, stale []string) error {
 	if len(fresh) > 0 {
 		vectors, err := m.embedEntries(ctx, out, fresh...)
@@ -141,7 +143,8 @@ func (m *Memory) replacePieces(ctx context.Context, out actor.Out, db *access, b
 	return nil
 }
 
-// storePieces stores pieces together, or one by one when one of them exists already.
+// storePieces stores pieces together, or one by one when one of them exists already; those that exist are left unchanged and are
+// no error.
 func storePieces(ctx context.Context, db *access, items []store.Item) error {
 	_, err := db.Put(ctx, items...)
 	if !errors.Is(err, store.ErrExists) {
@@ -155,7 +158,9 @@ func storePieces(ctx context.Context, db *access, items []store.Item) error {
 	return nil
 }
 
-// checkDocument rejects a document without origin or hash, with too many or too long pieces, or of unknown trust.
+// checkDocument rejects a document without origin or hash, with part numbers outside 1 to maxParts, more than maxPieces pieces in
+// a message (or none, unless it is the last), texts that are too long or not UTF-8, and an unknown trust. An empty trust passes
+// and means untrusted.
 func checkDocument(d subjects.MemoryDocument) error {
 	switch {
 	case strings.TrimSpace(d.From) == "" || d.Hash == "":

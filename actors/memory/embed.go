@@ -33,9 +33,10 @@ const embedBatch = 32
 // errVectors means that the reply of the embedding model is unusable.
 var errVectors = errors.New("unusable vectors")
 
-// embed returns one vector per text, all of the same size and model, and the name of that model. When the model is another
-// than the index has, the index is switched to it. A reply with missing, empty or differing vectors is rejected, and
-// so is a known model with another vector size.
+// embed returns the name of the embedding model and one vector per text, all of the same size. Texts are cut to maxEmbedded bytes
+// behind prefix. When the model is another than the index has, the index is switched to it. A reply without a model name or with
+// missing, empty, zero, infinite or differing vectors is rejected with errVectors, and so is a known model with another vector
+// size. texts must not be empty.
 func (m *Memory) embed(ctx context.Context, out actor.Out, prefix string, texts []string) (string, [][]float32, error) {
 	prefixed := make([]string, len(texts))
 	for i, t := range texts {
@@ -80,7 +81,8 @@ func (m *Memory) embed(ctx context.Context, out actor.Out, prefix string, texts 
 	return got.Model, got.Values, nil
 }
 
-// checkVector rejects a vector of another size, with NaN or infinity, or of length zero.
+// checkVector rejects an empty vector and one of another size than dims, with NaN or infinity, or of length zero. The error
+// continues a sentence that begins with the model.
 func checkVector(v []float32, dims int) error {
 	if len(v) == 0 || len(v) != dims {
 		return fmt.Errorf("made vectors of %d and of %d dimensions", dims, len(v))
@@ -98,7 +100,7 @@ func checkVector(v []float32, dims int) error {
 	return nil
 }
 
-// embedQuery returns the vector of a query.
+// embedQuery returns the vector of a query. It fails when no embedding model is available.
 func (m *Memory) embedQuery(ctx context.Context, out actor.Out, query string) ([]float32, error) {
 	_, v, err := m.embed(ctx, out, queryPrefix, []string{query})
 	if err != nil {
@@ -107,7 +109,8 @@ func (m *Memory) embedQuery(ctx context.Context, out actor.Out, query string) ([
 	return v[0], nil
 }
 
-// embedEntries returns the vectors of name, description and corpus of each entry.
+// embedEntries returns the vectors of name, description and corpus of each entry, in order, from one request: all or an error.
+// entries must not be empty.
 func (m *Memory) embedEntries(ctx context.Context, out actor.Out, entries ...subjects.MemoryEntry) ([]*store.Vectors, error) {
 	texts := make([]string, 0, 3*len(entries))
 	for _, e := range entries {
@@ -124,8 +127,8 @@ func (m *Memory) embedEntries(ctx context.Context, out actor.Out, entries ...sub
 	return made, nil
 }
 
-// askModel returns the function by which a digester calls the model for summaries. Replies of the built-in demo model are
-// errors, so that plain rules are used.
+// askModel returns the function by which a digester calls the model for summaries, with at most 1024 tokens and ModelTimeout.
+// Replies of the built-in demo model are errors, so that plain rules are used.
 func (m *Memory) askModel(out actor.Out) digest.Ask {
 	return func(ctx context.Context, system, user string, schema json.RawMessage) (string, error) {
 		demo, zero := false, 0.0

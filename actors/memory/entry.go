@@ -36,7 +36,8 @@ func hashParts(parts ...string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// redactEntry removes everything that looks like a credential from an entry, and normalizes its labels and tags.
+// redactEntry removes everything that looks like a credential from the texts of an entry, not from its tags, and normalizes
+// intent, sentiment and tags.
 func redactEntry(e subjects.MemoryEntry) subjects.MemoryEntry {
 	for _, t := range []*string{&e.Name, &e.Description, &e.Corpus, &e.Intent, &e.Sentiment, &e.Grades.Feedback} {
 		*t, _ = firewall.Redact(*t)
@@ -45,7 +46,8 @@ func redactEntry(e subjects.MemoryEntry) subjects.MemoryEntry {
 	return e
 }
 
-// cleanTags returns tags in lower case, on one line each, without duplicates, at most maxTags of them.
+// cleanTags returns tags in lower case, on one line of at most maxTag bytes each, without blank ones and duplicates, the first
+// maxTags of them; nil when none is left.
 func cleanTags(tags []string) (out []string) {
 	for _, t := range tags {
 		if t = strings.ToLower(text.OneLine(strings.TrimSpace(t), maxTag)); t != "" && !slices.Contains(out, t) && len(out) < maxTags {
@@ -55,7 +57,7 @@ func cleanTags(tags []string) (out []string) {
 	return out
 }
 
-// mergeFlags returns the flags of a session and those that a digest found, each once. labels may be nil.
+// mergeFlags returns the flags of a session, then those that a digest found, each once. labels may be nil. It changes neither.
 func mergeFlags(labels *subjects.Labels, found []string) []string {
 	if labels == nil {
 		return found
@@ -69,8 +71,8 @@ func mergeFlags(labels *subjects.Labels, found []string) []string {
 	return all
 }
 
-// fillFromDigest sets the fields of e that are empty from a digest of its text. The corpus is always the digest's, which is
-// free of instructions.
+// fillFromDigest sets the fields of e that are empty from a digest of its text and adds the entities. The corpus is always the
+// digest's, unless that is empty: in untrusted notes and answers it is free of instructions.
 func fillFromDigest(e subjects.MemoryEntry, d digest.Digest) subjects.MemoryEntry {
 	e.Name = cmp.Or(e.Name, text.OneLine(d.Name, maxName))
 	e.Description = cmp.Or(e.Description, text.Clip(d.Description, maxDescription))
@@ -85,10 +87,11 @@ func fillFromDigest(e subjects.MemoryEntry, d digest.Digest) subjects.MemoryEntr
 	return e
 }
 
-// storeEntry stores a new entry without credentials, indexes it and publishes what became of it once it is durable. An active
-// entry is compared with similar ones first: a duplicate is stored as superseded by the entry it repeats, a
-// contradiction supersedes the entries it contradicts. Documents, candidates and answers of respondent B, which the
-// user never saw, are not compared. An entry that exists already is left unchanged.
+// storeEntry stores a new entry without credentials, indexes it and publishes what became of it once it is durable; why is the
+// reason for the event. An active entry is compared with similar ones first: a duplicate is stored as superseded by the entry it
+// repeats ("merged"), a contradiction supersedes the entries it contradicts. Documents, candidates and answers of respondent B,
+// which the user never saw, are not compared. An entry that exists already is left unchanged ("unchanged"). A model that is
+// unavailable is no error.
 func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry, relations []digest.Relation, why string) (subjects.MemoryWriteResult, error) {
 	e = redactEntry(e)
 	vectors := m.tryEmbedEntry(ctx, out, e)
@@ -115,7 +118,9 @@ func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by s
 	return m.writeEntry(ctx, out, db, by, store.Item{Entry: e, Vectors: vectors}, relations, done)
 }
 
-// writeEntry is the part of storeEntry that is completed when the caller has gone.
+// writeEntry is the part of storeEntry that is completed when the caller has gone: it writes the entry, merges a duplicate,
+// stores relations, indexes and publishes. done is the result so far. An id or answer that exists gives the action "unchanged".
+// Failures of the merge and of the relations are only logged.
 func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by string, it store.Item, relations []digest.Relation, done subjects.MemoryWriteResult) (subjects.MemoryWriteResult, error) {
 	ctx, cancel := detach(ctx)
 	defer cancel()
@@ -148,8 +153,8 @@ func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by s
 	})
 }
 
-// tryEmbedEntry returns the vectors of an entry, or nil when there is no embedding model now: the entry is found by its words
-// then, until the backfill embeds it.
+// tryEmbedEntry returns the vectors of an entry, or nil when embedding fails, which is logged: the entry is found by its words
+// then, until the backfill embeds it. The caller wakes the backfill.
 func (m *Memory) tryEmbedEntry(ctx context.Context, out actor.Out, e subjects.MemoryEntry) *store.Vectors {
 	v, err := m.embedEntries(ctx, out, e)
 	if err != nil {
@@ -159,7 +164,8 @@ func (m *Memory) tryEmbedEntry(ctx context.Context, out actor.Out, e subjects.Me
 	return v[0]
 }
 
-// storeRelations stores the relations that an active entry states, with the trust of the entry.
+// storeRelations stores the relations that an entry states, with the trust of the entry. An entry that is not active, such as a
+// duplicate or a candidate, states none. The entry must be stored already.
 func storeRelations(ctx context.Context, db *access, e subjects.MemoryEntry, relations []digest.Relation) error {
 	if len(relations) == 0 || e.State != subjects.MemoryActive {
 		return nil
@@ -177,7 +183,8 @@ func storeRelations(ctx context.Context, db *access, e subjects.MemoryEntry, rel
 	return nil
 }
 
-// deleteEntries forgets entries and removes them from the index. It is completed when the caller has gone.
+// deleteEntries forgets entries and removes them from the index and the cache. Unknown ids are ignored. It is completed when the
+// caller has gone.
 func (m *Memory) deleteEntries(ctx context.Context, db *access, ids ...string) error {
 	ctx, cancel := detach(ctx)
 	defer cancel()

@@ -11,8 +11,10 @@ import (
 	"conclave/subjects"
 )
 
-// forgetEntries deletes entries by id or by words, with everything they superseded. By words it deletes what a recall finds, as far
-// as it shares a word with them or is very similar. With Dry it only returns what it would delete.
+// forgetEntries deletes entries by id or by words, with everything they superseded, and returns them shortened. By words it
+// deletes the entries that a recall finds, as far as they share a word with the query or are very similar, at most
+// maxForgottenByWords and those they superseded. It rejects both or neither of ids and words, and ids of which none exists; other
+// unknown ids are returned as missing. With Dry it only returns what it would delete.
 func (m *Memory) forgetEntries(ctx context.Context, out actor.Out, db *access, by string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	var ids []string
 	switch {
@@ -55,8 +57,8 @@ func (m *Memory) forgetEntries(ctx context.Context, out actor.Out, db *access, b
 	return done, m.emitStored(ctx, out, subjects.MemoryEvent{Action: "forgotten", IDs: ids, Why: "the user wanted it", By: by})
 }
 
-// withSuperseded adds the entries that those named superseded, transitively: they hold the same content or a former version
-// of it, which must not be left behind.
+// withSuperseded returns ids and, transitively, the ids of the entries that those superseded, with the entries: they hold the
+// same content or a former version of it, which must not be left behind. Ids that do not exist stay in all and have no entry.
 func withSuperseded(ctx context.Context, db *access, ids []string) (all []string, entries []subjects.MemoryEntry, err error) {
 	all = slices.Clone(ids)
 	for from := 0; from < len(all); {
@@ -83,7 +85,9 @@ const (
 	minForgetSimilarity = 0.8 // of an entry that shares no word; a recall returns less similar ones too
 )
 
-// findByWords returns the entries that words select for deletion, in any state.
+// findByWords returns the ids of at most maxForgottenByWords entries that words select for deletion, in any state: those that
+// share a word with the query, or have a similarity of at least minForgetSimilarity. It rejects what normalizeQuery rejects.
+// Without an embedding model only words select.
 func (m *Memory) findByWords(ctx context.Context, out actor.Out, q subjects.MemoryAdminRequest) (ids []string, err error) {
 	asked := subjects.MemoryQuery{Query: q.Query, Kind: q.Kind}
 	if err := normalizeQuery(&asked, m.cfg); err != nil {

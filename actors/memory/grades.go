@@ -17,8 +17,8 @@ import (
 // maxFeedback bounds the feedback of a critic that is stored, in bytes.
 const maxFeedback = 4 << 10
 
-// onCritique stores the score of a critic, with its feedback without credentials. A score outside 1 to 5 means ungraded and is
-// ignored.
+// onCritique stores the score of a critic, with its feedback without credentials and cut to maxFeedback. A score outside 1 to 5
+// means ungraded and is ignored.
 func (m *Memory) onCritique(ctx context.Context, in actor.Msg[subjects.Critique], out actor.Out) error {
 	c := in.Body
 	if c.Score < 1 || c.Score > 5 {
@@ -39,8 +39,8 @@ func (m *Memory) onPairwise(ctx context.Context, in actor.Msg[subjects.Pairwise]
 	return storeGrade(ctx, m, in, out, store.Grade{Query: in.Body.QueryID, Pairwise: &winner}, "compared: "+winner)
 }
 
-// onReward stores the latest reward of an answer: the highest count wins, whatever the order of arrival. The value is
-// clamped to -1..1, NaN is 0. A count that is out of range is rejected.
+// onReward stores the latest reward of an answer: the highest count wins, whatever the order of arrival; 0 means the latest. The
+// value is clamped to -1..1, NaN is 0. A count that is negative or beyond 32 bits is rejected.
 func (m *Memory) onReward(ctx context.Context, in actor.Msg[subjects.Reward], out actor.Out) error {
 	value := min(max(in.Body.Value, -1), 1)
 	if math.IsNaN(value) {
@@ -53,8 +53,9 @@ func (m *Memory) onReward(ctx context.Context, in actor.Msg[subjects.Reward], ou
 	return storeGrade(ctx, m, in, out, g, fmt.Sprintf("a reward of %+.1f", value))
 }
 
-// storeGrade stores a grade once per event and publishes it. A grade without a valid query or respondent is rejected. A grade
-// that changes nothing is not published: a sender may repeat it later than the stream deduplicates.
+// storeGrade stores a grade once per event and publishes it with the reason why; while the answer is not stored yet the event
+// says "waiting". A grade without a valid query, or with an invalid respondent, is rejected; failures that may pass are retried.
+// A grade that changes nothing is not published: a sender may repeat it later than the stream deduplicates.
 func storeGrade[T any](ctx context.Context, m *Memory, in actor.Msg[T], out actor.Out, g store.Grade, why string) error {
 	if subjects.CheckToken(g.Query) != nil || g.Respondent != "" && subjects.CheckToken(g.Respondent) != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "a grade without a valid query or respondent")

@@ -22,9 +22,10 @@ func detach(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 }
 
-// retryEvent handles an event until it succeeds, with backoff: a failure that may pass, such as an audit log that does not
-// reply, must not make it a dead letter. It gives up on faults other than those of the audit log, before [Memory.Start], and
-// when ctx ends. A database that has stopped is fatal: the restarted actor opens it again.
+// retryEvent calls do until it succeeds, with backoff from a second to a minute: a failure that may pass, such as an audit log
+// that does not reply, must not make the event a dead letter. It returns the error of do at once for faults other than those of
+// the audit log and before [Memory.Start], and when ctx ends while it waits. A database that has stopped is fatal: the restarted
+// actor opens it again. do must be safe to repeat.
 func (m *Memory) retryEvent(ctx context.Context, out actor.Out, do func() error) error {
 	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
 		err := do()
@@ -56,7 +57,8 @@ func indexRow(l store.IndexEntry) recall.Row {
 	}
 }
 
-// refreshIndex reads entries from the database and updates the index.
+// refreshIndex reads entries from the database, updates the index and drops cached replies that contain them. Ids that do not
+// exist are not removed from the index: see removeFromIndex. It is not canceled with ctx.
 func (m *Memory) refreshIndex(ctx context.Context, ids ...string) error {
 	m.search.RLock()
 	defer m.search.RUnlock()
@@ -75,9 +77,9 @@ func (m *Memory) refreshIndex(ctx context.Context, ids ...string) error {
 	return nil
 }
 
-// indexNewEntry adds an entry that was just written to the index without reading it back, which would cost more than the
-// write. touched are its id and those of the entries that changed with it; when there are any, or the entry was graded
-// before it arrived, all are read.
+// indexNewEntry adds an entry that was just written at row to the index without reading it back, which would cost more than the
+// write. touched are its id and those of the entries that changed with it; when there are any, v is nil or of another model than
+// the index, or the entry was graded before it arrived, all of touched are read instead.
 func (m *Memory) indexNewEntry(ctx context.Context, row uint64, e subjects.MemoryEntry, v *store.Vectors, touched []string) error {
 	graded := false
 	if e.Kind == subjects.KindEngram {
@@ -115,8 +117,8 @@ func (m *Memory) indexNewEntry(ctx context.Context, row uint64, e subjects.Memor
 // maxWords is the length of the corpus prefix that the search by words reads, as in [store.IndexEntry].
 const maxWords = 2000
 
-// putIndexRow puts one entry into the index and invalidates cached replies that it belongs into. The caller holds search and
-// indexMu.
+// putIndexRow puts one entry into the index and invalidates cached replies that it belongs into. When the approximate index
+// fails, searches are exact from then on; that is no error. The caller holds search for reading, and indexMu.
 func (m *Memory) putIndexRow(ctx context.Context, l store.IndexEntry) error {
 	defer m.invalidateCache(l.ID)
 	if err := m.search.index.Put(indexRow(l), l.NameVector, l.DescriptionVector); err != nil {
@@ -135,7 +137,7 @@ func (m *Memory) putIndexRow(ctx context.Context, l store.IndexEntry) error {
 	return nil
 }
 
-// removeFromIndex removes deleted entries from the index.
+// removeFromIndex removes deleted entries from the index, and the cached replies that contain them.
 func (m *Memory) removeFromIndex(all []store.Deleted) {
 	m.search.RLock()
 	defer m.search.RUnlock()
@@ -150,7 +152,8 @@ func (m *Memory) removeFromIndex(all []store.Deleted) {
 	}
 }
 
-// updateIndexGrades updates grades in the index, and invalidates cached replies that the graded entries may now belong into.
+// updateIndexGrades updates grades in the index, and invalidates cached replies that the graded entries are in or may now belong
+// into; all of them when the entries cannot be read. Entries that are not in the index yet are skipped.
 func (m *Memory) updateIndexGrades(ctx context.Context, all []store.Graded) {
 	m.search.RLock()
 	defer m.search.RUnlock()
@@ -182,7 +185,8 @@ func (m *Memory) invalidateCache(ids ...string) {
 	}
 }
 
-// searchIndex searches the index. A vector of another size, left from a former model, is ignored.
+// searchIndex searches the index, among the rows of the approximate index where that is ready. A vector of another size, left
+// from a former model, is ignored: the search is by words then.
 func (m *Memory) searchIndex(ctx context.Context, q recall.Query) (recall.Found, error) {
 	m.search.RLock()
 	defer m.search.RUnlock()

@@ -81,7 +81,7 @@ type Memory struct {
 }
 
 // newMemory returns the actor on an open database and builds its index: when it returns, every entry with vectors can be
-// recalled. cfg must be valid.
+// recalled; words follow after [Memory.Start]. On an error the caller still owns db. cfg must be valid.
 func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hasher, now func() time.Time) (*Memory, error) {
 	m := &Memory{cfg: cfg, unaudited: db, audit: a, gate: newGate(a, cfg), hash: h, backfillWake: make(chan struct{}, 1), now: now}
 	if cfg.Cache.Entries > 0 {
@@ -104,8 +104,9 @@ func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hash
 	return m, nil
 }
 
-// Open returns the actor on the database in the data folder. When the database cannot be opened, or memory is switched
-// off, the actor replies to every request with the reason; the rest of the system works on. cfg must be valid.
+// Open returns the actor on the database in the data folder; it never returns nil. When the database cannot be opened, or memory
+// is switched off, the actor replies to every request with the reason; the rest of the system works on. A rewrite that the last
+// shutdown left undone is done first. cfg must be valid.
 func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memory {
 	if !cfg.Enabled {
 		m := newUnavailable(errors.New("it is switched off in memory.yaml"), a, h)
@@ -142,7 +143,8 @@ func newUnavailable(reason error, a Audit, h Hasher) *Memory {
 // Name implements [actor.Actor].
 func (m *Memory) Name() string { return name }
 
-// Routes implements [actor.Actor].
+// Routes implements [actor.Actor]. Without a database only requests are served, and rejected with the reason: events wait in the
+// stream, or are discarded when memory is switched off.
 func (m *Memory) Routes() []actor.Route {
 	requests := []actor.Route{
 		actor.ServeStream(subjects.MemoryQueryService, m.onRecall, m.gate.OnReject(actionRead, nil)),
@@ -171,7 +173,8 @@ func (m *Memory) Routes() []actor.Route {
 // discardEvent acknowledges an event and stores nothing.
 func discardEvent[T any](context.Context, actor.Msg[T], actor.Out) error { return nil }
 
-// Start implements [actor.Starter]: it announces the tools and starts the backfill of missing vectors.
+// Start implements [actor.Starter]: it announces the tools and starts the backfill of missing vectors, which runs until Close
+// whatever becomes of ctx. Without a database it does nothing.
 func (m *Memory) Start(ctx context.Context, out actor.Out) error {
 	if m.unavailable != nil {
 		return nil
@@ -195,7 +198,8 @@ func (m *Memory) Describe() (string, string, map[string]string) {
 	return version, "conclave memory", m.toolset().Definitions()
 }
 
-// Close implements [actor.Closer].
+// Close implements [actor.Closer]. It stops the backfill and waits for it, then closes database, index and audit log. ctx bounds
+// the rewrite of the database after content was forgotten, not the wait for queued writes.
 func (m *Memory) Close(ctx context.Context) error {
 	if m.stopBackground != nil {
 		m.stopBackground()
@@ -211,8 +215,9 @@ func (m *Memory) Close(ctx context.Context) error {
 	return errors.Join(append(errs, m.audit.Close(ctx))...)
 }
 
-// switchIndex builds the index for the vectors of a model from the database and replaces the current one. It does
-// nothing when that model and size are in use already.
+// switchIndex builds the index for the vectors of a model from the database and replaces the current one, with searches and index
+// updates waiting. It does nothing when that model and size are in use already. On an error from building, the current index
+// stays. model "" means that no entry has vectors yet.
 func (m *Memory) switchIndex(ctx context.Context, model string, dims int) error {
 	m.search.Lock()
 	defer m.search.Unlock()
@@ -246,7 +251,8 @@ func (m *Memory) switchIndex(ctx context.Context, model string, dims int) error 
 	return nil
 }
 
-// newDigester returns a digester that calls a small model when the configuration allows it.
+// newDigester returns a digester that calls a small model through out when the configuration allows it, else one with plain rules
+// only.
 func (m *Memory) newDigester(out actor.Out) *digest.Digester {
 	o := digest.Options{}
 	if m.cfg.Model {

@@ -47,7 +47,8 @@ func (q recallRequest) cacheScope() string {
 	return "agent"
 }
 
-// onRecall streams the stages of a recall to the user.
+// onRecall streams the stages of a recall to the user: names, descriptions, then the texts. It rejects what normalizeQuery
+// rejects.
 func (m *Memory) onRecall(ctx context.Context, in actor.Msg[subjects.MemoryQuery], send func(subjects.MemoryReply) error, out actor.Out) error {
 	if m.unavailable != nil {
 		return m.unavailable
@@ -56,8 +57,8 @@ func (m *Memory) onRecall(ctx context.Context, in actor.Msg[subjects.MemoryQuery
 	return err
 }
 
-// recallAudited recalls entries and sends each stage. The last stage, which holds the texts, is sent and returned only
-// after the outcome is recorded.
+// recallAudited recalls entries and sends each stage; an error of send ends it. The last stage, which holds the texts, is sent
+// and returned only after the outcome is recorded. A query that normalizeQuery rejects is not audited.
 func (m *Memory) recallAudited(ctx context.Context, out actor.Out, q recallRequest, send func(subjects.MemoryReply) error) (subjects.MemoryReply, error) {
 	if err := normalizeQuery(&q.MemoryQuery, m.cfg); err != nil {
 		return subjects.MemoryReply{}, err
@@ -75,8 +76,8 @@ func (m *Memory) recallAudited(ctx context.Context, out actor.Out, q recallReque
 	return done, send(done)
 }
 
-// normalizeQuery trims a query and fills in defaults. It rejects an empty query, one that is not UTF-8, an unknown kind and a
-// limit that is out of range.
+// normalizeQuery trims a query, cuts it to maxQuery bytes and fills in cfg.Top for a Max of 0. It rejects an empty query, one
+// that is not UTF-8, an unknown kind and a Max that is negative or above maxTop.
 func normalizeQuery(q *subjects.MemoryQuery, cfg Config) error {
 	q.Query = strings.TrimSpace(q.Query)
 	switch {
@@ -96,8 +97,9 @@ func normalizeQuery(q *subjects.MemoryQuery, cfg Config) error {
 	return nil
 }
 
-// recallStages sends the names and the descriptions, and returns the last stage. A cached reply is returned without
-// stages, unless the query asks for a fresh one.
+// recallStages sends the names and the descriptions, and returns the last stage. A cached reply is returned without stages,
+// unless the query asks for a fresh one. A model that fails becomes a note in the reply: without an embedding model only words
+// are compared, and the reply is not cached. q must be normalized.
 func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q recallRequest, send func(subjects.MemoryReply) error) (done subjects.MemoryReply, err error) {
 	start := out.Now()
 	millis := func() float64 { return float64(out.Now().Sub(start)) / float64(time.Millisecond) }
@@ -153,7 +155,7 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 	return done, nil
 }
 
-// nameHits returns candidates as the first stage shows them, from the index alone.
+// nameHits returns candidates as the first stage shows them, from the index alone: without corpus and links.
 func nameHits(found []recall.Candidate) []subjects.MemoryHit {
 	hits := make([]subjects.MemoryHit, 0, len(found))
 	for _, c := range found {
@@ -166,7 +168,8 @@ func nameHits(found []recall.Candidate) []subjects.MemoryHit {
 	return hits
 }
 
-// loadHits returns candidates with their texts, in order. Entries that were forgotten meanwhile are left out.
+// loadHits returns candidates with their texts, in order, and with the tags and grades of the index. Entries that were forgotten
+// meanwhile are left out.
 func loadHits(ctx context.Context, db *access, found []recall.Candidate) ([]subjects.MemoryHit, error) {
 	ids := make([]string, len(found))
 	for i, c := range found {
@@ -195,8 +198,10 @@ func withoutCorpus(hits []subjects.MemoryHit) []subjects.MemoryHit {
 	return out
 }
 
-// selectSegments replaces each corpus by the segment that matters for the query, and drops entries without one. When
-// untrusted entries are among the hits, a trusted entry is never dropped: untrusted content may have told the model to.
+// selectSegments replaces each corpus by the segment that matters for the query, and drops entries without one. When untrusted
+// entries are among the hits, a trusted entry is never dropped but shown by its description: untrusted content may have told the
+// model to. The note says that plain rules selected although a model is configured, else it is nil. When ctx is canceled the
+// result is not usable.
 func (m *Memory) selectSegments(ctx context.Context, out actor.Out, query string, hits []subjects.MemoryHit) ([]subjects.MemoryHit, *subjects.Note) {
 	if len(hits) == 0 {
 		return hits, nil
@@ -231,7 +236,7 @@ func (m *Memory) selectSegments(ctx context.Context, out actor.Out, query string
 	return kept, note
 }
 
-// rerank has a small model reorder candidates. On an error the order is unchanged.
+// rerank has a small model reorder candidates. On an error the candidates are returned unchanged with it.
 func (m *Memory) rerank(ctx context.Context, out actor.Out, query string, found []recall.Candidate) ([]recall.Candidate, error) {
 	m.search.RLock()
 	index := m.search.index
@@ -239,8 +244,8 @@ func (m *Memory) rerank(ctx context.Context, out actor.Out, query string, found 
 	return index.Rerank(ctx, query, found, m.newDigester(out).Rank)
 }
 
-// emitRecalled publishes which entries were recalled, why, and for which question, and counts the accesses. Reads of
-// respondent B are not counted: it must leave no trace in the ranking.
+// emitRecalled publishes which entries were recalled, why, and for which question, without credentials, and counts the accesses;
+// a failure to count is only logged. Reads of respondent B are not counted: it must leave no trace in the ranking.
 func (m *Memory) emitRecalled(ctx context.Context, out actor.Out, db *access, q recallRequest, r subjects.MemoryReply) error {
 	ev := subjects.MemoryEvent{
 		SessionID: q.session, QueryID: q.queryID, Action: "recalled", IDs: []string{}, Why: fmt.Sprintf("%d of %s", len(r.Hits), m.countText()), By: q.caller,
@@ -273,7 +278,7 @@ func redactQuery(query string) string {
 	return text.Clip(clean, 1<<10)
 }
 
-// countText returns the number of active entries in words.
+// countText returns the number of recallable entries in words, such as "1 entry".
 func (m *Memory) countText() string {
 	m.search.RLock()
 	defer m.search.RUnlock()

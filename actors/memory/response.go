@@ -15,8 +15,9 @@ import (
 	"conclave/subjects"
 )
 
-// onResponse stores an answer as an engram. The respondent is the account that the server wrote into the subject. Failed
-// and empty answers, answers without a valid query id, and answers that the user had memory forget are ignored.
+// onResponse stores an answer as an engram, and retries while it fails. The respondent is the account that the server wrote into
+// the subject. Failed and empty answers, answers without a valid query id, and answers that the user had memory forget are
+// ignored. An answer that is stored already is indexed and published again.
 func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response], out actor.Out) error {
 	r := in.Body
 	query := cmp.Or(r.QueryID, in.Query)
@@ -48,8 +49,9 @@ func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 	})
 }
 
-// storeAnswer stores an answer without credentials. An answer without trusted labels is stored as untrusted external
-// content, with the flags of the session and of the digest.
+// storeAnswer stores the answer of the respondent from to a query without credentials. An answer without trusted labels is stored
+// as untrusted external content, with the flags of the session and of the digest. An answer of which the digest leaves nothing is
+// not stored; that is no error.
 func (m *Memory) storeAnswer(ctx context.Context, out actor.Out, db *access, from, query string, r subjects.Response) error {
 	external := r.Labels == nil || r.Labels.Trust != subjects.Trusted
 	question, _ := firewall.Redact(r.Query)

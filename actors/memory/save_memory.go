@@ -40,8 +40,8 @@ type saveArguments struct {
 	Candidate string   `json:"candidate"`
 }
 
-// runSaveMemory stores a fact under the labels of the session, or decides on a candidate. A fact of an untrusted session
-// stays untrusted for good. A spawned agent only proposes candidates.
+// runSaveMemory stores a fact under the labels of the session, or decides on a candidate when the arguments name one. It rejects
+// blank content. A fact of an untrusted session stays untrusted for good. A spawned agent only proposes candidates.
 func (m *Memory) runSaveMemory(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
 	var a saveArguments
 	if err := actor.DecodeArguments(in.Body.Args, &a); err != nil {
@@ -59,9 +59,9 @@ func (m *Memory) runSaveMemory(ctx context.Context, in actor.Msg[subjects.ToolOr
 	})
 }
 
-// saveFact stores content as a fact. It rejects content with a credential in it, and content of which nothing is left
-// once instructions are removed. Without trusted labels of the broker the fact is untrusted: its name is dropped, and so are tags
-// that read like instructions.
+// saveFact stores content as a fact, or as a candidate for a spawned agent. It rejects content, a name or tags with a credential
+// in it, and content of which nothing is left once instructions are removed. Without trusted labels of the broker the fact is
+// untrusted: its name is dropped, and so are tags that read like instructions. The same call repeated stores nothing new.
 func (m *Memory) saveFact(ctx context.Context, out actor.Out, db *access, in actor.Msg[subjects.ToolOrder], a saveArguments) (none subjects.ToolResult, err error) {
 	if _, hidden := firewall.Redact(strings.Join(append([]string{a.Content, a.Name}, a.Tags...), "\n")); hidden > 0 {
 		return none, subjects.Faultf(subjects.CodeTool, "not stored: it contains something that looks like a password or a key; store those with conclave secret set")
@@ -100,7 +100,7 @@ func (m *Memory) saveFact(ctx context.Context, out actor.Out, db *access, in act
 	return newToolResult(formatSaved(w), true, w.ID), nil
 }
 
-// formatSaved says for a model what became of a fact.
+// formatSaved says for a model what became of a fact, by w.Action; an unknown action reads as stored.
 func formatSaved(w subjects.MemoryWriteResult) string {
 	switch w.Action {
 	case "merged":
@@ -115,8 +115,9 @@ func formatSaved(w subjects.MemoryWriteResult) string {
 	return fmt.Sprintf("Remembered as %s.", w.ID)
 }
 
-// decideCandidate accepts or drops a candidate of the caller's own session; the operator may decide on any. It denies
-// spawned agents, and rejects content other than keep and drop.
+// decideCandidate accepts ("keep") or deletes ("drop") the candidate with the full id a.Candidate. It denies spawned agents, and
+// candidates of another session unless the caller is the operator; an unknown id gets the same reply as those. It rejects content
+// other than keep and drop.
 func (m *Memory) decideCandidate(ctx context.Context, out actor.Out, db *access, in actor.Msg[subjects.ToolOrder], a saveArguments) (none subjects.ToolResult, err error) {
 	if in.Body.Spawned {
 		return none, subjects.Faultf(subjects.CodeTool, "denied: a spawned agent may propose entries, not accept them")
@@ -148,9 +149,9 @@ func (m *Memory) decideCandidate(ctx context.Context, out actor.Out, db *access,
 // acceptedID is the id of the entry that an accepted candidate becomes.
 func acceptedID(candidate string) string { return deriveID("accepted", candidate) }
 
-// settleCandidates accepts candidates or forgets them. An accepted candidate is stored like any new entry, under another id:
-// it is compared with similar entries and its relations go into the graph. The candidate is deleted afterwards. The
-// caller holds decisionMu.
+// settleCandidates accepts candidates or forgets them, one after the other, and publishes each; an error leaves the rest
+// undecided. An accepted candidate is stored like any new entry, under another id: it is compared with similar entries and its
+// relations go into the graph. The candidate is deleted afterwards. The caller holds decisionMu and has checked the states.
 func (m *Memory) settleCandidates(ctx context.Context, out actor.Out, db *access, by string, accept bool, candidates ...subjects.MemoryEntry) error {
 	for _, c := range candidates {
 		ev := subjects.MemoryEvent{IDs: []string{c.ID}, Action: "rejected", Why: "a proposal was rejected", By: by}

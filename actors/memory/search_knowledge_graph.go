@@ -30,7 +30,8 @@ var searchGraphSchema = subjects.ToolSchema{
 // maxGraphLines bounds the relations that a model is shown.
 const maxGraphLines = 40
 
-// runSearchGraph finds present and past relations of people and places.
+// runSearchGraph finds present and past relations of people and places, at most maxGraphLines, and publishes which entries they
+// are from. It rejects arguments that do not decode. No relation is a result, not an error.
 func (m *Memory) runSearchGraph(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
 	var a struct {
 		Query     string   `json:"query"`
@@ -55,7 +56,8 @@ func (m *Memory) runSearchGraph(ctx context.Context, in actor.Msg[subjects.ToolO
 	})
 }
 
-// formatGraph formats relations for a model, those that hold now first.
+// formatGraph formats relations for a model, those that hold now first. The result is trusted only when every relation is, and
+// names their entries.
 func formatGraph(now time.Time, relations []subjects.Relation) subjects.ToolResult {
 	if len(relations) == 0 {
 		return newToolResult("Nothing is known about that.", true)
@@ -78,7 +80,8 @@ func formatGraph(now time.Time, relations []subjects.Relation) subjects.ToolResu
 	return newToolResult(strings.TrimRight(b.String(), "\n"), trusted, ids...)
 }
 
-// formatRelation formats one relation with its known dates and the id of its entry.
+// formatRelation formats one relation on one line with its known dates, the time since it was said, UNTRUSTED if it is, and the
+// id of its entry.
 func formatRelation(now time.Time, r subjects.Relation) string {
 	s := fmt.Sprintf("%s %s %s", text.OneLine(r.Subject, 200), text.OneLine(r.Predicate, 100), text.OneLine(r.Object, 200))
 	var more []string

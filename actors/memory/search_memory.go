@@ -24,8 +24,8 @@ var searchMemorySchema = subjects.ToolSchema{
 		`},"required":["query"],"additionalProperties":false}`),
 }
 
-// runSearchMemory recalls entries for an agent, or reads the entries that ids name. The result is trusted only when
-// every entry in it is.
+// runSearchMemory recalls entries for an agent, or reads the entries that ids name. It rejects arguments that do not decode, and
+// what normalizeQuery or resolveIDs rejects. The result is trusted only when every entry in it is.
 func (m *Memory) runSearchMemory(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
 	var a struct {
 		Query string   `json:"query"`
@@ -50,8 +50,8 @@ func (m *Memory) runSearchMemory(ctx context.Context, in actor.Msg[subjects.Tool
 	return formatHits(out.Now(), r), nil
 }
 
-// readWhole returns entries with their corpus, then the descriptions of correlated active entries. Candidates are left
-// out: no decision was made on them.
+// readWhole returns the entries that ids or prefixes name with their corpus, then the descriptions of correlated active entries.
+// Candidates are left out: no decision was made on them. It rejects what resolveIDs rejects.
 func (m *Memory) readWhole(ctx context.Context, out actor.Out, q recallRequest, ids []string) (subjects.ToolResult, error) {
 	return audited(ctx, m, out, q.act([]byte(strings.Join(ids, "\n"))), func(ctx context.Context, db *access) (none subjects.ToolResult, err error) {
 		full, err := resolveIDs(ctx, db, ids)

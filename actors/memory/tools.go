@@ -40,7 +40,8 @@ func toolAct(in actor.Msg[subjects.ToolOrder], action, tool string, params []byt
 	return act{caller: in.Body.Caller, action: action, target: tool, params: params, session: in.Session, query: in.Body.QueryID}
 }
 
-// newToolResult returns a result that is private to the user, and trusted only when every entry in it is.
+// newToolResult returns a result that is private to the user. trusted must be false unless every entry in content is trusted. ids
+// are the entries that were recalled.
 func newToolResult(content string, trusted bool, ids ...string) subjects.ToolResult {
 	labels := &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private}
 	if trusted {
@@ -49,7 +50,8 @@ func newToolResult(content string, trusted bool, ids ...string) subjects.ToolRes
 	return subjects.ToolResult{Result: content, Recalls: ids, Labels: labels}
 }
 
-// formatAge formats the time since then for a model.
+// formatAge formats the time since then for a model, in minutes, hours (up to two days) or days. A time in the future is "just
+// now".
 func formatAge(now, then time.Time) string {
 	d := now.Sub(then)
 	plural := func(n int, unit string) string {
@@ -69,7 +71,8 @@ func formatAge(now, then time.Time) string {
 	return plural(int(d/(24*time.Hour)), "day")
 }
 
-// formatOrigin formats the provenance of an entry for a model. Untrusted entries are marked UNTRUSTED.
+// formatOrigin formats the provenance of an entry for a model, with its file or address on one line. Untrusted entries are marked
+// UNTRUSTED.
 func formatOrigin(p subjects.Provenance) string {
 	words := map[subjects.Source]string{
 		subjects.SourceUser: "from the user", subjects.SourceConversation: "from a conversation", subjects.SourceAgent: "noted by an agent",
@@ -87,8 +90,8 @@ func formatOrigin(p subjects.Provenance) string {
 	return words
 }
 
-// formatHits formats recalled entries for a model: content, similarity, age, score and provenance of each. An empty reply
-// does not repeat the query, which would count as content of the tool.
+// formatHits formats recalled entries for a model: content, similarity, age, score and provenance of each. The result is trusted
+// only when every entry is; an empty one is. It does not repeat the query, which would count as content of the tool.
 func formatHits(now time.Time, r subjects.MemoryReply) subjects.ToolResult {
 	if len(r.Hits) == 0 {
 		return newToolResult("Nothing is remembered about that.", true)
@@ -111,7 +114,8 @@ func formatHits(now time.Time, r subjects.MemoryReply) subjects.ToolResult {
 	return newToolResult(strings.TrimRight(b.String(), "\n"), trusted, ids...)
 }
 
-// formatHit writes one entry: a line about it, then its segment, or its corpus, or its description.
+// formatHit writes one entry: a line about it, then its segment, or else its corpus, or else its description, indented, and at
+// most 5 ids of correlated entries.
 func formatHit(b *strings.Builder, now time.Time, h subjects.MemoryHit) {
 	e := h.Entry
 	fmt.Fprintf(b, "%s [%s %s] similarity %.2f, score %.2f, %s, %s", text.OneLine(e.Name, maxName), e.Kind, e.ID, h.Similarity, h.Score, formatAge(now, e.Created), formatOrigin(e.Provenance))

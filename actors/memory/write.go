@@ -16,8 +16,9 @@ import (
 	"conclave/subjects"
 )
 
-// onWrite stores entries or pieces of a document for the user. With Restore the entries are those of an export. An entry that
-// is rejected does not keep the others of the message from being stored.
+// onWrite stores entries or pieces of a document for the user. It rejects a request with both or neither. With Restore the
+// entries are those of an export. An entry that is rejected is a result and does not keep the others of the message from being
+// stored; any other error ends the message, with the entries before it stored.
 func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWriteRequest], out actor.Out) (subjects.MemoryWriteReply, error) {
 	if m.unavailable != nil {
 		return subjects.MemoryWriteReply{}, m.unavailable
@@ -53,7 +54,8 @@ func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWriteR
 	})
 }
 
-// writeOne stores or restores one entry. A rejected entry is a result, not an error.
+// writeOne stores or restores one entry for the account by. A rejected entry is a result with the action "refused" and the
+// reason, not an error.
 func (m *Memory) writeOne(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry, w subjects.MemoryWriteRequest) (res subjects.MemoryWriteResult, err error) {
 	if w.Restore {
 		res, err = m.restoreEntry(ctx, out, db, by, e, w.Trusted)
@@ -67,8 +69,8 @@ func (m *Memory) writeOne(ctx context.Context, out actor.Out, db *access, by str
 	return res, err
 }
 
-// storeFact stores a fact that the user states: trusted, under a new id. Only text, name, description, tags and pin of
-// given count. An empty text, one that is too long and one with a credential are rejected.
+// storeFact stores a fact that the user states: trusted, under a new id. Only text, name, description, tags and pin of given
+// count. It rejects an empty text, one of more than maxCorpus bytes or not UTF-8, and credentials in any of them.
 func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by string, given subjects.MemoryEntry) (none subjects.MemoryWriteResult, err error) {
 	content := strings.TrimSpace(given.Corpus)
 	if err := checkText("the text", content, maxCorpus); err != nil {
@@ -96,8 +98,10 @@ func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by st
 	return m.storeEntry(ctx, out, db, by, fillFromDigest(e, d), d.Relations, "the user said so")
 }
 
-// restoreEntry stores an entry of an export with its id, times, grades and provenance, also one that was forgotten since.
-// Unless the user vouches for the export, the entry is stored as untrusted: anybody could have written the file.
+// restoreEntry stores an entry of an export with its id, times, grades and provenance, without credentials, also one that was
+// forgotten since. An id or answer that exists is left unchanged. Unless the user vouches for the export, the entry is stored as
+// untrusted: anybody could have written the file. It rejects what checkRestored rejects, and an untrusted entry that supersedes a
+// trusted one.
 func (m *Memory) restoreEntry(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry, vouched bool) (none subjects.MemoryWriteResult, err error) {
 	if err := checkRestored(e); err != nil {
 		return none, err
@@ -127,7 +131,8 @@ func (m *Memory) restoreEntry(ctx context.Context, out actor.Out, db *access, by
 	return w, m.emitStored(ctx, out, subjects.MemoryEvent{Action: "restored", IDs: []string{e.ID}, Why: w.Why, By: by})
 }
 
-// rejectCredential rejects texts in which something looks like a credential. what names the field for the user.
+// rejectCredential rejects texts in which something looks like a credential, with a fault that does not repeat it. what names the
+// field for the user.
 func rejectCredential(what string, texts ...string) error {
 	if _, hidden := firewall.Redact(strings.Join(texts, "\n")); hidden > 0 {
 		return subjects.Faultf(subjects.CodeMalformed, "%s contains something that looks like a password or a key; store those with conclave secret set", what)
@@ -135,7 +140,8 @@ func rejectCredential(what string, texts ...string) error {
 	return nil
 }
 
-// checkText rejects text that is not UTF-8, contains NUL, or has more than most bytes.
+// checkText rejects text that is not UTF-8 or contains NUL (malformed), or has more than most bytes (too large). what names the
+// field for the user. "" passes.
 func checkText(what, s string, most int) error {
 	switch {
 	case !utf8.ValidString(s), strings.ContainsRune(s, 0):
