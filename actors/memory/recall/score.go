@@ -26,8 +26,8 @@ type Weights struct {
 	Critic   float64 // up to this for the grade 5, down to this for 1, nothing for 3
 	Pairwise float64 // for the better of two answers, against the other
 	Reward   float64 // for a mean reward of 1, against one of -1
-	// Age is what an answer loses in the end. It has lost half of it after HalfLife. What somebody wanted to be kept does
-	// not age, nor does what is pinned, nor a document.
+	// Age is what an answer loses in the end. It has lost half of it after HalfLife. Only engrams that are not pinned age:
+	// facts and documents do not.
 	Age      float64
 	HalfLife time.Duration
 	Pinned   float64

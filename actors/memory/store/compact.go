@@ -109,7 +109,7 @@ func (e *engine) rejectUnknownTables(ctx context.Context) error {
 	})
 }
 
-// detach closes the attached file, which is complete then. Idle connections that use it are closed first.
+// detach closes the attached file, which is complete then. Idle connections that use it are closed first; none may be in use.
 func (e *engine) detach(ctx context.Context) error {
 	e.attached.Store(false)
 	e.db.SetMaxIdleConns(0)

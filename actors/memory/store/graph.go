@@ -172,8 +172,8 @@ func (t *tx) findOrAddEntity(name, folded, kind string) (id int64, err error) {
 	return id, err
 }
 
-// deleteRelations deletes the relations of entries, and graph entities without a relation left. A relation that a deleted one
-// had ended stays past, without its end date.
+// deleteRelations deletes the relations of the entries with these rows, and graph entities without a relation left. A relation
+// that a deleted one had ended stays past, without its end date. rows must not be empty.
 func (t *tx) deleteRelations(rows []int64) error {
 	in, numbers := inList(rows)
 	_, err := t.exec("UPDATE relations SET until = '', ended_by = '' WHERE ended_by IN (SELECT id FROM relations WHERE row IN "+in+")", numbers...)

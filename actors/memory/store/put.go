@@ -119,7 +119,8 @@ func (s *Store) checkItem(it Item) (*checkedItem, error) {
 	return c, nil
 }
 
-// put writes all entries before their references to other entries, so that entries of one call may refer to each other.
+// put writes checked entries and returns their row numbers in order. All are written before their references to other entries, so
+// that entries of one call may refer to each other.
 func (t *tx) put(items []*checkedItem) ([]uint64, error) {
 	rows := make([]uint64, len(items))
 	for i, it := range items {
