@@ -20,7 +20,9 @@ func (c *Client) Approvals(ctx context.Context, all bool) (subjects.ApprovalList
 	return actor.Ask(ctx, c.out, subjects.ApprovalListService, subjects.ApprovalQuery{All: all})
 }
 
-// FindApproval returns the complete id of an approval, open or not.
+// FindApproval returns the complete id of the approval with this id or prefix, of any length; decided and expired ones are
+// searched too. Several matches are an [*AmbiguousError]. A complete id that the broker does not list is returned unchecked; a
+// shorter one is [ErrNotFound].
 func (c *Client) FindApproval(ctx context.Context, id string) (string, error) {
 	l, err := c.Approvals(ctx, true)
 	if err != nil {
@@ -33,7 +35,8 @@ func (c *Client) FindApproval(ctx context.Context, id string) (string, error) {
 	return MatchID(id, ids)
 }
 
-// DecideApproval decides a waiting call. The first decision holds: a reply without Accepted says which one that was.
+// DecideApproval approves or denies the waiting call with this complete id. The first decision holds: a reply without Accepted
+// is no error, and its State says why it was not accepted (decided before, expired or unknown).
 func (c *Client) DecideApproval(ctx context.Context, id string, d subjects.ApprovalDecision) (subjects.ApprovalReply, error) {
 	s, err := subjects.ApprovalDecisionService.With(id)
 	if err != nil {
@@ -44,7 +47,7 @@ func (c *Client) DecideApproval(ctx context.Context, id string, d subjects.Appro
 	return actor.Ask(ctx, c.out, s, d)
 }
 
-// FindRule returns the complete id of a remembered decision.
+// FindRule returns the complete id of the remembered decision with this id or prefix, with the errors of [Client.FindApproval].
 func (c *Client) FindRule(ctx context.Context, id string) (string, error) {
 	l, err := c.Approvals(ctx, false)
 	if err != nil {
@@ -57,7 +60,8 @@ func (c *Client) FindRule(ctx context.Context, id string) (string, error) {
 	return MatchID(id, ids)
 }
 
-// RevokeRule ends a remembered decision. [ErrNotFound] means that there is none with this complete id.
+// RevokeRule ends a remembered decision: later calls need an approval again. id must be complete; [ErrNotFound] means that
+// there is no rule with it.
 func (c *Client) RevokeRule(ctx context.Context, id string) (subjects.Done, error) {
 	s, err := subjects.ApprovalRevoke.With(id)
 	if err != nil {
@@ -73,7 +77,8 @@ func (c *Client) RevokeRule(ctx context.Context, id string) (subjects.Done, erro
 }
 
 // WatchApprovals yields the waiting calls as the broker lists them: at once, whenever an approval is requested or decided,
-// after a reconnect, and every few seconds. An error is yielded too and does not end the iteration; the end of ctx does.
+// after a reconnect, and every [lookInterval]. The list may be unchanged. A failed request is yielded as an error and tried
+// again; the end of ctx ends the iteration without one. When the subscription fails, that error is the only thing yielded.
 func (c *Client) WatchApprovals(ctx context.Context) iter.Seq2[subjects.ApprovalList, error] {
 	return func(yield func(subjects.ApprovalList, error) bool) {
 		hints := make(chan *nats.Msg, 256)
@@ -102,8 +107,9 @@ func (c *Client) WatchApprovals(ctx context.Context) iter.Seq2[subjects.Approval
 	}
 }
 
-// ReadApproval reads a stored request for approval or its decision. Both are nil for any other event. Only the broker's
-// account requests and decides.
+// ReadApproval decodes a stored request for approval, or its decision: at most one result is not nil. Both are nil for any
+// other event, one that another account than the broker's published, and one whose body has another id than its subject. e must
+// come from the event log, since From of a live copy can be forged.
 func ReadApproval(e Event) (*subjects.ApprovalRequest, *subjects.ApprovalReply) {
 	if e.From != accountBroker {
 		return nil, nil

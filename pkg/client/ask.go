@@ -102,11 +102,12 @@ type Query struct {
 	deltaSubject, thinkingSubject, pingInbox string
 }
 
-// Ask stores a question and follows it. The subscriptions hold before the question is stored. [Query.Updates] reports what
-// happens; the caller must call [Query.Close].
+// Ask sets the override, stores the question and follows it in the background. The subscriptions hold before the question is
+// stored, so no update is missed. [Query.Updates] reports what happens; the caller must read it and call [Query.Close]. The
+// text is not checked here. On an error nothing is followed, and nothing was asked, except with [ErrNotStored] after a timeout.
 //
-// The end of ctx cancels the question: the generator stops, and its partial answer is still delivered. To leave a
-// question unattended, call Close.
+// The end of ctx cancels the question: the generator stops, and its partial answer is still delivered. To leave a question
+// unattended, call Close. Question.Timeout only ends the following, with a [Failure].
 func (c *Client) Ask(ctx context.Context, question Question) (*Query, error) {
 	q := &Query{
 		ID: c.out.NewID(), Session: question.Session, c: c, calls: map[string]string{},
@@ -134,7 +135,8 @@ func (c *Client) Ask(ctx context.Context, question Question) (*Query, error) {
 // Updates delivers what happens, in order. It is closed after an [Answer] or a [Failure].
 func (q *Query) Updates() <-chan Update { return q.updates }
 
-// Close stops following. The question is not cancelled.
+// Close stops following and ends the subscriptions. The question is not cancelled: its answer is still stored. Further calls do
+// nothing.
 func (q *Query) Close() {
 	q.close.Do(func() {
 		close(q.closed)
@@ -143,7 +145,8 @@ func (q *Query) Close() {
 	})
 }
 
-// Wait discards all updates but the last and returns the answer. Without one the error is a [*subjects.Fault].
+// Wait discards all updates but the last and returns the answer, which may be partial or carry an error of its own. It blocks
+// until the question has ended. Without an answer the error is a [*subjects.Fault], or a plain one after [Query.Close].
 func (q *Query) Wait() (subjects.Response, error) {
 	for u := range q.updates {
 		switch u := u.(type) {
@@ -156,7 +159,9 @@ func (q *Query) Wait() (subjects.Response, error) {
 	return subjects.Response{}, errors.New("the question is no longer followed")
 }
 
-// subscribe subscribes to everything that concerns the question and notes the end of the event log.
+// subscribe subscribes to the live messages that can concern the question and sets q.next to the sequence after the present end
+// of the event log. With graded it also pings the critic; its reply arrives on q.pingInbox. It fails for a client without a
+// connection. After an error no subscription is left.
 func (q *Query) subscribe(ctx context.Context, graded bool) (err error) {
 	if q.c.nc == nil {
 		return errNoConnection
@@ -194,8 +199,9 @@ func (q *Query) subscribe(ctx context.Context, graded bool) (err error) {
 	return nil
 }
 
-// setOverride sets the override of this message. What the broker confirms must be what was set: a user who takes a tool
-// away must not get an answer that used it.
+// setOverride sets the override for this query only; nil sets nothing. It fails with [ErrOverrideNotSet] when the request
+// fails, and with [ErrOverride] when the broker confirms another session, query or level, or fewer disabled or granted tools: a
+// user who disables a tool must not get an answer that used it.
 func (q *Query) setOverride(ctx context.Context, override *subjects.SessionConfig) error {
 	if override == nil {
 		return nil
@@ -216,7 +222,8 @@ func (q *Query) setOverride(ctx context.Context, override *subjects.SessionConfi
 	return nil
 }
 
-// store publishes the question until the stream acknowledges it; see [Client.publishStored].
+// store publishes the question until the stream acknowledges it, with the attempts and limits of [Client.publishStored]. Every
+// error wraps [ErrNotStored].
 func (q *Query) store(ctx context.Context, question Question) error {
 	body := subjects.Query{SessionID: q.Session, QueryID: q.ID, Query: question.Text, Model: question.Model, Reference: question.Reference}
 	err := q.c.publishStored(ctx, func(ctx context.Context, id string) error {
@@ -228,7 +235,8 @@ func (q *Query) store(ctx context.Context, question Question) error {
 	return nil
 }
 
-// CancelQuery stops a question. What there is of an answer is delivered as a partial one.
+// CancelQuery asks the generator to stop a question and does not wait for that: a partial answer comes as an event. nil means
+// that the request was published, also when no such question runs.
 func (c *Client) CancelQuery(ctx context.Context, session, query, reason string) error {
 	topic, err := subjects.QueryCancel.With(query)
 	if err != nil {
@@ -239,7 +247,7 @@ func (c *Client) CancelQuery(ctx context.Context, session, query, reason string)
 	return actor.Emit(ctx, c.out.WithIDs(session, query), topic, subjects.Cancel{Reason: reason})
 }
 
-// send delivers an update unless the query is closed.
+// send delivers an update. It waits for the reader, and drops the update once the query is closed.
 func (q *Query) send(u Update) {
 	select {
 	case q.updates <- u:
@@ -265,12 +273,13 @@ type ending struct {
 	giveUp   <-chan time.Time
 }
 
-// awaitEnd reports updates until the question has ended and returns the [Answer] or [Failure]; nil when the query was
-// closed before that.
+// awaitEnd sends updates until the question has ended and returns the [Answer] or [Failure]; nil when the query was closed
+// before that. A timeout of 0 is none; when it passes, the question is not cancelled. The end of ctx cancels it, and awaitEnd
+// then waits up to [cancelGrace] for the partial answer.
 //
-// A live copy of a stored event is only a hint that there is something new: its headers are its publisher's. Who
-// published it, and in which order, is read from the event log. An answer in the log waits for its live copy, which comes
-// after the last delta, so that deltas precede it.
+// A live copy of a stored event is only a hint that there is something new: its headers are its publisher's. Who published it,
+// and in which order, is read from the event log. An answer in the log waits for its live copy, which comes after the last
+// delta, so that deltas precede it; after [deltaGrace] it is delivered without.
 func (q *Query) awaitEnd(ctx context.Context, timeout time.Duration) Update {
 	var (
 		end     ending
@@ -322,8 +331,9 @@ func (q *Query) awaitEnd(ctx context.Context, timeout time.Duration) Update {
 // isAnswered reports whether the answer can be delivered: it is stored, and its deltas have been reported or given up.
 func (e *ending) isAnswered() bool { return e.answer != nil && e.liveCopy }
 
-// readEnd reads the log and notes the answer or the failure in it. An error of the log is retried after a pause; the first
-// failure is kept, and is delivered only when no answer follows it.
+// readEnd reads the new events of the log once, without waiting for more, and notes an answer or a failure in end; neither
+// found leaves end without one. A failed read is scheduled again after [retryPause]. Only the first failure is kept, and it is
+// delivered only when no answer follows within [untakenGrace].
 func (q *Query) readEnd(ctx context.Context, end *ending) {
 	res, fault, err := q.readLog(ctx)
 	if end.look = nil; err != nil {
@@ -337,8 +347,8 @@ func (q *Query) readEnd(ctx context.Context, end *ending) {
 	}
 }
 
-// receive handles a live message: it reports a delta, notes a critic's answer to the ping, and takes the copy of a stored
-// event as a hint to read the log.
+// receive handles one live message: it sends a delta as an update, notes the critic's reply to the ping, and schedules a read
+// of the log for the copy of a stored event of this query. Every other message is ignored.
 func (q *Query) receive(m *nats.Msg, end *ending) {
 	if q.receivePing(m) {
 		return
@@ -360,7 +370,8 @@ func (q *Query) receive(m *nats.Msg, end *ending) {
 	}
 }
 
-// missingActors names the actors between a question and its answer that do not run.
+// missingActors names which of router and generator do not answer a ping, in this order; nil when both do. When the ping itself
+// fails, both are named. It takes about a second.
 func (c *Client) missingActors(ctx context.Context) (missing []string) {
 	pings, _ := c.Ping(ctx, "") // an actor that does not answer is missing
 	for _, name := range []string{subjects.Router, subjects.Generator} {
@@ -371,7 +382,9 @@ func (c *Client) missingActors(ctx context.Context) (missing []string) {
 	return missing
 }
 
-// cancel cancels the question. It returns the failure to report when no partial answer comes before the returned time.
+// cancel publishes the cancellation. It returns the failure to deliver, and when to deliver it unless an answer comes first: at
+// once when the cancellation could not be published, after [untakenGrace] when no generator has started, else after
+// [cancelGrace].
 func (q *Query) cancel(ctx context.Context) (*subjects.Fault, <-chan time.Time) {
 	err := q.c.CancelQuery(ctx, q.Session, q.ID, "stopped by the user")
 	switch {
@@ -383,7 +396,10 @@ func (q *Query) cancel(ctx context.Context) (*subjects.Fault, <-chan time.Time) 
 	return subjects.Faultf(subjects.CodeStopped, "stopped without a partial answer"), time.After(cancelGrace)
 }
 
-// readLog reads the new events of the log, up to the answer or to the end. A fault means that there will be no answer.
+// readLog reads the events from q.next to the present end of the log, sends an update for each event of this query, and
+// advances q.next. It stops at the answer and returns it. A fault means that the question was given up and no answer was read
+// after it; all nil means that the question has not ended yet. After an error it can be called again and goes on where it
+// failed.
 func (q *Query) readLog(ctx context.Context) (*subjects.Response, *subjects.Fault, error) {
 	log, err := q.c.EventStatus(ctx)
 	if err != nil {
@@ -410,8 +426,9 @@ func (q *Query) readLog(ctx context.Context) (*subjects.Response, *subjects.Faul
 	return nil, fault, nil
 }
 
-// ReadEnd reads a stored event that ends its question: the generator's answer, or a dead letter after which none comes.
-// Both results are nil for any other event, also for the answer of respondent B.
+// ReadEnd reads a stored event that ends its question: the generator's answer, or a fault made of a dead letter after which no
+// answer comes. Both results are nil for any other event, also for the answer of respondent B, an answer whose body has another
+// query id than the headers, and a body that cannot be decoded. e must come from the event log, where From is authoritative.
 func ReadEnd(e Event) (*subjects.Response, *subjects.Fault) {
 	if e.Subject == subjects.ResponseGeneration.LiveSubject() {
 		var r subjects.Response
@@ -429,7 +446,9 @@ func ReadEnd(e Event) (*subjects.Response, *subjects.Fault) {
 	return nil, nil
 }
 
-// report sends the update that a stored event of the question is.
+// report sends the update for one stored event of this query: a state or note of the generator, a tool call, its result, an
+// approval or its decision. A grade of the generator's answer is kept in q.grade and not sent. Dropped are bodies that cannot
+// be decoded, calls of other callers, and results of calls that were not reported. The caller has compared the query id.
 func (q *Query) report(e Event) {
 	if words, ok := subjects.Match(subjects.AgentStateEvent.LiveSubject(), e.Subject); ok && words[0] == subjects.Generator {
 		var s subjects.AgentState
@@ -471,7 +490,8 @@ func (q *Query) report(e Event) {
 	}
 }
 
-// reportState sends a transition of the generator as [State], or as [Note] when it carries a remark.
+// reportState sends a transition of the generator as [State], or as [Note] when it has a code. A note that a grade has come is
+// not sent, because the grade is. Either one means that a generator has started.
 func (q *Query) reportState(s subjects.AgentState) {
 	q.started = true
 	switch s.Code {
@@ -483,7 +503,8 @@ func (q *Query) reportState(s subjects.AgentState) {
 	}
 }
 
-// receivePing notes a critic's answer to the ping. A critic that is switched off answers too, but offers no tool.
+// receivePing reports whether m is a reply to the ping of the critic, and sets q.critic when that critic grades. One that is
+// switched off replies too, but offers no tool.
 func (q *Query) receivePing(m *nats.Msg) bool {
 	if q.pingInbox == "" || m.Subject != q.pingInbox {
 		return false
@@ -494,8 +515,9 @@ func (q *Query) receivePing(m *nats.Msg) bool {
 	return true
 }
 
-// Grade waits for the critic's grade of the answer, at most the given time, and not at all when no critic runs. It returns
-// nil when there is none. It must be called after the [Answer] of a question with Graded set.
+// Grade waits for the critic's grade of the answer, up to within, and returns it. nil means none: the time has passed, ctx
+// ended, no critic that grades replied within [criticPresence], within is not positive, or the question was asked without
+// Graded. It must be called after the [Answer] was received and before [Query.Close].
 func (q *Query) Grade(ctx context.Context, within time.Duration) *subjects.Critique {
 	if q.pingInbox == "" || within <= 0 || ctx.Err() != nil {
 		return nil
@@ -531,7 +553,8 @@ func (q *Query) Grade(ctx context.Context, within time.Duration) *subjects.Criti
 	}
 }
 
-// readGrade reads the log on from where the answer was.
+// readGrade looks for the grade of the generator's answer from q.next to the present end of the log, and sets q.grade and
+// q.next. It does not wait. nil with q.grade unset means that there is no grade yet; after an error it can be called again.
 func (q *Query) readGrade(ctx context.Context) error {
 	for e, err := range q.c.EventsFrom(ctx, q.next, subjects.CritiqueResult.StoredBy(accountCritic)) {
 		if err != nil {
@@ -546,7 +569,8 @@ func (q *Query) readGrade(ctx context.Context) error {
 	return nil
 }
 
-// ReadGrade reads a stored grade, nil for any other event. Only the critic's account grades.
+// ReadGrade decodes a stored grade. It is nil for any other event, a grade that another account than the critic's published,
+// and a body that cannot be decoded. e must come from the event log, where From is authoritative.
 func ReadGrade(e Event) *subjects.Critique {
 	var c subjects.Critique
 	if e.Subject != subjects.CritiqueResult.LiveSubject() || e.From != accountCritic || !e.Decode(&c) {

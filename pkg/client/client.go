@@ -86,8 +86,9 @@ func (c *Client) ServerURL() string {
 
 var errNoConnection = errors.New("this client has no connection to subscribe on")
 
-// subscribe delivers the subjects to one channel, in the order of arrival, and returns when the server has the
-// subscriptions: nothing published afterwards is missed. unsubscribe must be called.
+// subscribe delivers the messages of all subjects to one channel, in the order of arrival, and returns when the server has the
+// subscriptions: nothing published afterwards is missed. A full channel loses messages. It fails without a connection and when
+// the server denies a subject; then nothing stays subscribed. Otherwise unsubscribe must be called.
 func (c *Client) subscribe(ctx context.Context, to chan *nats.Msg, subjects ...string) (unsubscribe func(), err error) {
 	if c.nc == nil {
 		return nil, errNoConnection
@@ -113,7 +114,8 @@ func (c *Client) subscribe(ctx context.Context, to chan *nats.Msg, subjects ...s
 	return unsubscribe, nil
 }
 
-// flush returns when the server has handled everything sent so far, with the error of a denied subscription.
+// flush returns when the server has handled everything sent so far, at most ten seconds. A permission violation is returned as
+// an error, also one that an earlier request on this connection caused.
 func (c *Client) flush(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -134,9 +136,9 @@ const (
 	retryPause     = 300 * time.Millisecond
 )
 
-// publishStored publishes until the stream acknowledges. Every attempt has the same message id, so that a lost
-// acknowledgement does not store it twice. A cancelled ctx does not interrupt an attempt, only further ones: whether the
-// message is stored must be known. A fault and an error of the stream itself are not retried.
+// publishStored calls publish until it succeeds, at most [storeTimeout], and returns the last error. Every attempt has the same
+// message id, so that a lost acknowledgement does not store it twice. The end of ctx does not interrupt an attempt, only
+// further ones: whether the message is stored must be known. A fault and an error of the stream itself are not retried.
 func (c *Client) publishStored(ctx context.Context, publish func(ctx context.Context, id string) error) error {
 	id := c.out.NewID()
 	work := context.WithoutCancel(ctx)
@@ -157,8 +159,9 @@ func (c *Client) publishStored(ctx context.Context, publish func(ctx context.Con
 	}
 }
 
-// MatchID returns the one id that equals typed or begins with it. An id that is not listed is returned as it is when it is
-// complete, because a list may be cut off; otherwise it is [ErrNotFound].
+// MatchID returns the one of ids that equals typed or begins with it; a prefix may have any length. Several are an
+// [*AmbiguousError]. When none fits, a typed text as long as an id is returned as it is, because a list may be cut off; a
+// shorter one is [ErrNotFound].
 func MatchID(typed string, ids []string) (string, error) {
 	var found []string
 	for _, id := range ids {

@@ -18,7 +18,8 @@ const (
 	quietTime  = 200 * time.Millisecond
 )
 
-// Ping returns the actors that run, or the instances of one actor. Empty means that none answered.
+// Ping returns the running instances of an actor, of all actors for "". Empty without an error means that none answered. It
+// takes [quietTime] after the last reply, or [firstReply] when there is none.
 func (c *Client) Ping(ctx context.Context, actor string) ([]micro.Ping, error) {
 	subject := "$SRV.PING"
 	if actor != "" {
@@ -37,7 +38,9 @@ func decodePing(data []byte) (p micro.Ping, ok bool) {
 	return p, json.Unmarshal(data, &p) == nil
 }
 
-// gather sends a request of the micro protocol and returns every reply.
+// gather sends a request of the micro protocol and returns every reply that decodes, in the order of arrival; others are
+// skipped. It ends when no reply has come for [quietTime], or none at all for [firstReply]; no reply is not an error. When ctx
+// ends, its error comes with the replies so far. It fails without a connection.
 func gather[T any](ctx context.Context, nc *nats.Conn, subject string) ([]T, error) {
 	if nc == nil {
 		return nil, errNoConnection

@@ -33,7 +33,7 @@ type Event struct {
 // does not fit v.
 func (e Event) Decode(v any) bool { return actor.DecodeStored(e.Body, v) == nil }
 
-// Text is the body on one line: the text itself when it is plain text, JSON otherwise.
+// Text is the body as text: the string itself when it is a JSON string, which may have line breaks, and the JSON otherwise.
 func (e Event) Text() string {
 	var text string
 	if json.Unmarshal(e.Body, &text) == nil {
@@ -42,8 +42,8 @@ func (e Event) Text() string {
 	return string(e.Body)
 }
 
-// About reports whether the event belongs to a session and a query. An empty id fits every event; a prefix of
-// [IDPrefix] characters is enough.
+// About reports whether the event belongs to a session and a query. An empty id fits every event; a prefix of at least
+// [IDPrefix] characters is enough. A complete query id also fits as the last token of the subject.
 func (e Event) About(session, query string) bool {
 	fits := func(id, want string) bool {
 		return want == "" || id == want || len(want) >= IDPrefix && strings.HasPrefix(id, want)
@@ -52,8 +52,9 @@ func (e Event) About(session, query string) bool {
 	return fits(e.Session, session) && (fits(e.Query, query) || query != "" && lastToken == query)
 }
 
-// decodeLive reads a message from a subscription. It reports false for the traffic of requests, and for the user's own
-// publication on a stored subject, whose stored copy is received too.
+// decodeLive reads a message from a subscription. It reports false for the traffic of requests and of the server, and for a
+// message on a stored subject that no stream has stored: its stored copy is received too. Stream, sequence, author and time are
+// read from headers and decide nothing; a message that is not stored has the present time and no author.
 func decodeLive(m *nats.Msg) (Event, bool) {
 	first, _, _ := strings.Cut(m.Subject, ".")
 	if first == "core" || strings.HasPrefix(first, "_") || strings.HasPrefix(first, "$") {
@@ -75,7 +76,7 @@ func decodeLive(m *nats.Msg) (Event, bool) {
 	return e, true
 }
 
-// isStored reports whether users see the subject as a copy of a stored event.
+// isStored reports whether the user receives the subject, given without its author, as a copy of a stored event.
 func isStored(subject string) bool {
 	return slices.ContainsFunc(storedSubjects(), func(pattern string) bool {
 		_, ok := subjects.Match(pattern, subject)
@@ -112,8 +113,9 @@ func splitStored(stored string) (subject, from string) {
 	return parts[2], parts[1]
 }
 
-// fill sets the body and the ids: from the headers, or from the payload or the subject where the headers have none. Ids
-// say what an event is about, never who published it; one that is no valid token is dropped.
+// fill sets the body, and the ids of session and query: from the headers, else from the payload; the query of a cancellation
+// else from the subject. Ids say what an event is about, never who published it; one that is no valid token is dropped and
+// leaves "".
 func (e *Event) fill(h nats.Header, data []byte) {
 	e.Body = bodyJSON(h.Get(subjects.HeaderType), data)
 	var ids struct {
@@ -140,7 +142,8 @@ func firstToken(ids ...string) string {
 	return ""
 }
 
-// bodyJSON is a payload as JSON: unchanged, decoded from msgpack, or plain text as a JSON string.
+// bodyJSON returns a payload as JSON: an object or array compacted, msgpack converted, and everything else, also a bare number,
+// as a JSON string with invalid UTF-8 replaced. An empty payload is null.
 func bodyJSON(contentType string, data []byte) json.RawMessage {
 	if base, _, _ := strings.Cut(contentType, ";"); strings.EqualFold(strings.TrimSpace(base), subjects.TypeMsgpack) {
 		data = []byte(actor.FormatJSON(subjects.Spec{Codec: subjects.Msgpack}, data))

@@ -32,8 +32,9 @@ type Rating struct {
 	next     uint64 // first event that can report the outcome
 }
 
-// StoreFeedback stores feedback about the answer to Feedback.QueryID, which must be set. The returned rating recognizes the
-// outcome with [Rating.Outcome]; to wait for it, use [Client.Rate].
+// StoreFeedback stores feedback about the answer to Feedback.QueryID, which must be set; session may be "". Neither the query
+// nor the size is checked here. It tries for up to [storeTimeout], also when ctx ends. The returned rating only serves
+// [Rating.Outcome]; to wait, and to close it, use [Client.Rate].
 func (c *Client) StoreFeedback(ctx context.Context, session string, f subjects.Feedback) (*Rating, error) {
 	data, err := json.Marshal(f)
 	if err != nil {
@@ -51,7 +52,8 @@ func (c *Client) StoreFeedback(ctx context.Context, session string, f subjects.F
 	return &Rating{Feedback: f, digest: hex.EncodeToString(digest[:]), c: c}, nil
 }
 
-// Rate stores feedback and prepares for [Rating.Wait]. The caller must call [Rating.Close].
+// Rate stores feedback like [Client.StoreFeedback] and prepares for [Rating.Wait]. It fails without a connection, and then
+// nothing is stored. The caller must call [Rating.Close].
 func (c *Client) Rate(ctx context.Context, session string, f subjects.Feedback) (*Rating, error) {
 	messages := make(chan *nats.Msg, 1<<10)
 	detach, err := c.subscribe(ctx, messages, subjects.RewardEvent.LiveSubject(), subjects.DeadLetterEvent.LiveSubject())
@@ -71,11 +73,12 @@ func (c *Client) Rate(ctx context.Context, session string, f subjects.Feedback) 
 	return r, nil
 }
 
-// Close ends the subscriptions of [Client.Rate].
+// Close ends the subscriptions of [Client.Rate]. A rating of [Client.StoreFeedback] has none and must not be closed.
 func (r *Rating) Close() { r.detach() }
 
 // Wait waits for the outcome: the reward that the feedback is counted as, or a [*RejectedError]. Both are nil when ctx ends
-// first: the feedback is stored and counted when the reward actor reads it, or repeats what was said before.
+// first: the feedback is stored; it is counted when the reward actor reads it, or never when it repeats the last one. Errors of
+// the event log are retried until then. r must come from [Client.Rate].
 func (r *Rating) Wait(ctx context.Context) (*subjects.Reward, error) {
 	look := time.After(0)
 	for {
@@ -100,8 +103,9 @@ func (r *Rating) Wait(ctx context.Context) (*subjects.Reward, error) {
 	}
 }
 
-// Outcome reads the outcome of this feedback from a stored event. Both results are nil when the event is about something
-// else, also when it is the reward of earlier feedback on the same answer.
+// Outcome reads the outcome of this feedback from an event of the event log: the reward that it is counted as, or a
+// [*RejectedError] made of a dead letter with its digest. Both results are nil when the event is about something else, also
+// when it is the reward of earlier feedback with another thumb or stars on the same answer.
 func (r *Rating) Outcome(e Event) (*subjects.Reward, error) {
 	if e.From != accountReward || e.Query != r.Feedback.QueryID {
 		return nil, nil
@@ -128,7 +132,7 @@ func (r *Rating) Outcome(e Event) (*subjects.Reward, error) {
 	return nil, &RejectedError{d.Reason}
 }
 
-// HasReward reports whether a reward actor runs.
+// HasReward reports whether a reward actor answers a ping within a second. It is false also when the ping fails.
 func (c *Client) HasReward(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()

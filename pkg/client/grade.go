@@ -21,7 +21,8 @@ type GradedAnswer struct {
 	Pairwise *subjects.Pairwise `json:"pairwise,omitempty"`
 }
 
-// Grades returns the latest grades, at most n, newest first, with the comparisons and the questions.
+// Grades returns the latest grades, at most n, newest first, with the comparisons and the questions. Both are left out where
+// the log has none within [maxGradeEvents] events. The list is never nil without an error; n must be positive.
 func (c *Client) Grades(ctx context.Context, n int) ([]GradedAnswer, error) {
 	grades := []GradedAnswer{}
 	var oldest uint64
@@ -43,7 +44,8 @@ func (c *Client) Grades(ctx context.Context, n int) ([]GradedAnswer, error) {
 	return grades, c.completeGrades(ctx, grades, oldest)
 }
 
-// completeGrades adds the comparisons, which come after the grades, and the questions, which come before them.
+// completeGrades adds to grades the comparisons, read forward from the sequence oldest, and the questions, read back from the
+// end of the log. It reads at most [maxGradeEvents] events for each; what it does not find stays empty.
 func (c *Client) completeGrades(ctx context.Context, grades []GradedAnswer, oldest uint64) error {
 	byQuery := map[string][]*GradedAnswer{}
 	for i := range grades {
@@ -104,14 +106,16 @@ type JudgedAnswer struct {
 	Reward      *subjects.Reward   `json:"reward,omitempty"`
 }
 
-// FindQuery returns the id of the answered question with this id or prefix.
+// FindQuery returns the complete id of the answered question with this id or a prefix of at least [IDPrefix] characters.
+// [ErrNotFound] means that the log has no answer to it among the latest [maxGradeEvents]; several are an [*AmbiguousError].
 func (c *Client) FindQuery(ctx context.Context, id string) (string, error) {
 	j, _, err := c.answersTo(ctx, id)
 	return j.Query, err
 }
 
-// Judge returns everything known about the answers to the question with this id or prefix: [ErrNotFound] when the log has no
-// answer to it.
+// Judge returns everything known about the answers to the question with this id or prefix, with the errors of
+// [Client.FindQuery]. An answer without a grade, comparison or reward has nil there: there is none yet, or none within
+// [maxGradeEvents] events after it.
 func (c *Client) Judge(ctx context.Context, id string) (Judgement, error) {
 	j, first, err := c.answersTo(ctx, id)
 	if err != nil {
@@ -139,7 +143,9 @@ func (c *Client) Judge(ctx context.Context, id string) (Judgement, error) {
 	return j, nil
 }
 
-// answersTo finds the answers to a question, and the sequence of the first of them.
+// answersTo finds the answers to a question by id or prefix, the assistant's before respondent B's, and the sequence of the
+// earliest. It reads back at most [maxGradeEvents] answers, and keeps the latest answer of each respondent. A prefix shorter
+// than [IDPrefix] fits nothing; none is [ErrNotFound], several questions are an [*AmbiguousError].
 func (c *Client) answersTo(ctx context.Context, id string) (j Judgement, first uint64, err error) {
 	others := map[string]bool{}
 	n := 0
@@ -184,7 +190,7 @@ func (c *Client) answersTo(ctx context.Context, id string) (j Judgement, first u
 	return j, first, nil
 }
 
-// answerOf returns the answer of a respondent, nil when there is none.
+// answerOf returns the answer of a respondent for changing it in place, nil when there is none.
 func (j *Judgement) answerOf(respondent string) *JudgedAnswer {
 	for i := range j.Answers {
 		if j.Answers[i].Respondent == respondent {
@@ -194,7 +200,8 @@ func (j *Judgement) answerOf(respondent string) *JudgedAnswer {
 	return nil
 }
 
-// addGrade attaches a grade to the answer that it is about. The first grade of an answer holds.
+// addGrade attaches a grade to the answer that it is about. The first grade of an answer holds. Events that are no grade, or
+// about another question or respondent, are ignored.
 func (j *Judgement) addGrade(e Event) {
 	if g := ReadGrade(e); g != nil && g.QueryID == j.Query {
 		if a := j.answerOf(g.RespondentID); a != nil && a.Critique == nil {
@@ -211,7 +218,8 @@ func (j *Judgement) addComparison(e Event) {
 	}
 }
 
-// addReward keeps the latest reward of an answer: the last feedback holds.
+// addReward keeps the latest reward of an answer, that with the highest count: the last feedback holds. Events about another
+// question or respondent are ignored. The caller passes only events of the reward actor's account.
 func (j *Judgement) addReward(e Event) {
 	var r subjects.Reward
 	if e.Decode(&r) && r.QueryID == j.Query {

@@ -41,7 +41,8 @@ func (c *Client) AuditStatus(ctx context.Context) (StreamStatus, error) {
 	return c.streamStatus(ctx, auditAPI, subjects.Audit)
 }
 
-// streamStatus reads size and sequences of a stream. api is the prefix of the JetStream API that the account may use.
+// streamStatus reads size and sequences of a stream; api is the prefix under which the account reaches the JetStream API. A
+// missing stream is an error that wraps [*jetstream.APIError].
 func (c *Client) streamStatus(ctx context.Context, api, stream string) (StreamStatus, error) {
 	var reply struct {
 		Config struct {
@@ -65,7 +66,8 @@ func (c *Client) streamStatus(ctx context.Context, api, stream string) (StreamSt
 	return StreamStatus{s.Messages, s.Bytes, reply.Config.MaxBytes, s.First, s.Last}, nil
 }
 
-// requestAPI sends a request to the JetStream API and decodes the reply.
+// requestAPI sends a request to the JetStream API and decodes the reply into reply, within five seconds. An error of the API is
+// in the decoded reply, not in the returned error: the caller checks it.
 func (c *Client) requestAPI(ctx context.Context, subject string, body, reply any) error {
 	data, err := json.Marshal(body)
 	if err != nil {
@@ -85,13 +87,14 @@ func (c *Client) Event(ctx context.Context, seq uint64) (Event, bool, error) {
 	return c.readEvent(ctx, map[string]any{"seq": seq})
 }
 
-// EventFrom reads the first event at or after a sequence whose stored subject, from.<account>.<subject>, matches. It
-// reports false when there is none.
+// EventFrom reads the first event at or after a sequence whose stored subject, from.<account>.<subject>, matches stored, which
+// may have wildcards. It reports false when there is none yet; it does not wait.
 func (c *Client) EventFrom(ctx context.Context, seq uint64, stored string) (Event, bool, error) {
 	return c.readEvent(ctx, map[string]any{"seq": seq, "next_by_subj": stored})
 }
 
-// readEvent reads one stored event; which selects it as in the JetStream API. It reports false when there is none.
+// readEvent reads one event of the log; which is the body of a STREAM.MSG.GET request. It reports false, without an error, when
+// no event matches. Headers that cannot be decoded are treated as missing, so the event may lack its ids.
 func (c *Client) readEvent(ctx context.Context, which map[string]any) (Event, bool, error) {
 	var reply struct {
 		Message *struct {
@@ -127,7 +130,8 @@ func (c *Client) readEvent(ctx context.Context, which map[string]any) (Event, bo
 	return e, true, nil
 }
 
-// EventsFrom iterates over the events of a stored subject from a sequence to the end of the log.
+// EventsFrom iterates over the events of a stored subject, which may have wildcards, from a sequence to the present end of the
+// log; it does not wait for more. An error is yielded last and ends it. Each event is one request.
 func (c *Client) EventsFrom(ctx context.Context, seq uint64, stored string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for {
@@ -147,7 +151,8 @@ func (c *Client) EventsFrom(ctx context.Context, seq uint64, stored string) iter
 // backStride is the number of sequences searched at once on the way back.
 const backStride = 2048
 
-// EventsBack iterates over the events of a stored subject from the newest to the oldest.
+// EventsBack iterates over the events of a stored subject from the newest to the oldest, as the log was at the start. An error
+// is yielded last and ends it. Events are read in strides of [backStride] sequences, so a rare subject takes many requests.
 func (c *Client) EventsBack(ctx context.Context, stored string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		log, err := c.EventStatus(ctx)

@@ -35,7 +35,8 @@ const (
 	entryBytes   = 2 << 10
 )
 
-// AdminMemory sends one administrative request. Entries in the reply are never nil.
+// AdminMemory sends one administrative request, such as list or forget, within a minute. What memory rejects is a
+// [*subjects.Fault]. Entries in the reply are never nil.
 func (c *Client) AdminMemory(ctx context.Context, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, memoryTimeout)
 	defer cancel()
@@ -46,14 +47,15 @@ func (c *Client) AdminMemory(ctx context.Context, q subjects.MemoryAdminRequest)
 	return r, err
 }
 
-// ListMemories returns the memories that fit a filter, newest first, at most limit (0 = all), and the cursor of the next
-// page when there are more. The filter's Op, Limit and After are set here.
+// ListMemories returns the memories that fit a filter, newest first, at most limit (0 = all), and the cursor of the next page,
+// "" when there are no more. Op and Limit of the filter are set here; After is where to begin, "" for the newest.
 func (c *Client) ListMemories(ctx context.Context, filter subjects.MemoryAdminRequest, limit int) (entries []subjects.MemoryEntry, next string, err error) {
 	filter.Op = "list"
 	return c.collectMemories(ctx, filter, limit)
 }
 
-// collectMemories collects the pages of a listing up to limit entries, 0 for all. next is the cursor of the following page.
+// collectMemories collects the pages of a listing up to limit entries, 0 for all. next is the cursor of the following page, ""
+// after the last. After an error there are no entries, also where earlier pages were read.
 func (c *Client) collectMemories(ctx context.Context, q subjects.MemoryAdminRequest, limit int) (entries []subjects.MemoryEntry, next string, err error) {
 	entries = []subjects.MemoryEntry{}
 	for page, err := range c.memoryPages(ctx, q, limit) {
@@ -65,8 +67,9 @@ func (c *Client) collectMemories(ctx context.Context, q subjects.MemoryAdminRequ
 	return entries, next, nil
 }
 
-// memoryPages yields the pages of a list. A page that does not fit into one message is requested again in smaller ones. A
-// list whose cursor does not advance is an error: it would not end.
+// memoryPages yields the pages of a list from q.After on until limit entries, 0 for all. A page that does not fit into one
+// message is requested again at half the size. A cursor that does not advance is an error, because the list would not end. An
+// error is yielded last.
 func (c *Client) memoryPages(ctx context.Context, q subjects.MemoryAdminRequest, limit int) iter.Seq2[subjects.MemoryAdminReply, error] {
 	return func(yield func(subjects.MemoryAdminReply, error) bool) {
 		size := MemoryPage
@@ -114,7 +117,8 @@ func (c *Client) ExportMemories(ctx context.Context, w io.Writer) (n int, err er
 	return n, nil
 }
 
-// ShowMemory returns the memory with this id or prefix, with its text.
+// ShowMemory returns the memory with this id or prefix, with its whole text. An id of none or of several is an error: a
+// [*subjects.Fault] of memory, [ErrNotFound] or an [*AmbiguousError].
 func (c *Client) ShowMemory(ctx context.Context, id string) (subjects.MemoryEntry, error) {
 	r, err := c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: "show", IDs: []string{id}, Whole: true})
 	switch {
@@ -128,7 +132,7 @@ func (c *Client) ShowMemory(ctx context.Context, id string) (subjects.MemoryEntr
 	return r.Entries[0], nil
 }
 
-// RelatedMemories returns the memories that correlate with e.
+// RelatedMemories returns the memories that e correlates with, without a request when e lists none. The result is never nil.
 func (c *Client) RelatedMemories(ctx context.Context, e subjects.MemoryEntry) ([]subjects.MemoryEntry, error) {
 	related := []subjects.MemoryEntry{}
 	if len(e.Correlating) == 0 {
@@ -146,7 +150,8 @@ func (c *Client) RelatedMemories(ctx context.Context, e subjects.MemoryEntry) ([
 // ErrIncomplete means that the reply to a search ended before its last stage.
 var ErrIncomplete = errors.New("the search ended before its last stage")
 
-// SearchMemory recalls as the assistant does and returns the last stage. ctx must have a deadline.
+// SearchMemory recalls as the assistant does, waits for the last stage and returns it. Hits are never nil without an error.
+// [ErrIncomplete] means that the reply ended early; the last stage that came is returned with it. ctx must have a deadline.
 func (c *Client) SearchMemory(ctx context.Context, q subjects.MemoryQuery) (subjects.MemoryReply, error) {
 	var last subjects.MemoryReply
 	for r, err := range actor.AskStream(ctx, c.out, subjects.MemoryQueryService, q) {
@@ -164,7 +169,7 @@ func (c *Client) SearchMemory(ctx context.Context, q subjects.MemoryQuery) (subj
 	return last, nil
 }
 
-// MemoryStatus returns the state of memory.
+// MemoryStatus returns counts, sizes and models of memory. A reply without a status is an error.
 func (c *Client) MemoryStatus(ctx context.Context) (subjects.MemoryStatus, error) {
 	r, err := c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: "status"})
 	if err == nil && r.Status == nil {
@@ -176,13 +181,15 @@ func (c *Client) MemoryStatus(ctx context.Context) (subjects.MemoryStatus, error
 	return *r.Status, nil
 }
 
-// MemoryGraph returns relations of the knowledge graph, all or those about a name.
+// MemoryGraph returns relations of the knowledge graph: those that match about, or the newest for "". limit is the most that
+// are returned, 0 for memory's default. The result is never nil.
 func (c *Client) MemoryGraph(ctx context.Context, about string, limit int) ([]subjects.Relation, error) {
 	r, err := c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: "graph", Query: about, Limit: limit})
 	return append([]subjects.Relation{}, r.Relations...), err
 }
 
-// AddMemory stores a fact that the user states.
+// AddMemory stores a fact that the user states, without surrounding blanks. The result says whether it was stored, merged,
+// supersedes another or was refused; a refusal is no error.
 func (c *Client) AddMemory(ctx context.Context, fact string, tags []string) (subjects.MemoryWriteResult, []subjects.Note, error) {
 	r, err := c.WriteMemory(ctx, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Kind: subjects.KindFact, Corpus: strings.TrimSpace(fact), Tags: tags}}})
 	if err == nil && len(r.Results) != 1 {
@@ -194,7 +201,9 @@ func (c *Client) AddMemory(ctx context.Context, fact string, tags []string) (sub
 	return r.Results[0], r.Notes, nil
 }
 
-// WriteMemory sends entries or a document to memory. A busy memory has read nothing, so that is retried with backoff.
+// WriteMemory sends entries or a document to memory in one message; the caller keeps it below the message limit. A busy memory
+// has read nothing, so that is retried with backoff, with about six seconds of pauses in all. Other errors are not retried: the
+// write may have been done.
 func (c *Client) WriteMemory(ctx context.Context, w subjects.MemoryWriteRequest) (subjects.MemoryWriteReply, error) {
 	for backoff := 100 * time.Millisecond; ; backoff *= 2 {
 		timed, cancel := context.WithTimeout(ctx, writeTimeout)
@@ -212,7 +221,8 @@ func (c *Client) WriteMemory(ctx context.Context, w subjects.MemoryWriteRequest)
 	}
 }
 
-// EditMemory changes name, description, text or tags of a memory and returns it.
+// EditMemory changes name, description, text or tags of the memory with this id or prefix, and returns it as it is then. nil
+// fields of edit stay. Memory rejects an empty edit, texts beyond its limits and credentials, and an id of none or of several.
 func (c *Client) EditMemory(ctx context.Context, id string, edit subjects.MemoryEdit) (subjects.MemoryEntry, error) {
 	r, err := c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id}, Edit: &edit})
 	switch {
@@ -224,21 +234,24 @@ func (c *Client) EditMemory(ctx context.Context, id string, edit subjects.Memory
 	return r.Entries[0], nil
 }
 
-// MarkMemories pins, unpins, accepts or rejects memories: op is one of these verbs. It returns how many changed and the ids
-// that do not exist.
+// MarkMemories pins, unpins, accepts or rejects memories by id or prefix: op is one of these verbs. It returns how many
+// changed, and the ids that do not exist, never nil. It is an error when none exists, a prefix fits several, or one to accept
+// or reject is no candidate; then nothing changes.
 func (c *Client) MarkMemories(ctx context.Context, op string, ids []string) (changed int, missing []string, err error) {
 	r, err := c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: op, IDs: ids})
 	return r.Changed, append([]string{}, r.Missing...), err
 }
 
-// FindMemoriesToForget returns the memories that [Client.ForgetMemories] would be given for these words. It forgets none.
+// FindMemoriesToForget returns the memories that these words select for deletion, with those they superseded, and deletes none.
+// Their ids are for [Client.ForgetMemories]. words must not be empty.
 func (c *Client) FindMemoriesToForget(ctx context.Context, words string) ([]subjects.MemoryEntry, error) {
 	entries, _, err := c.collectMemories(ctx, subjects.MemoryAdminRequest{Op: "forget", Query: words, Dry: true}, 0)
 	return entries, err
 }
 
-// ForgetMemories deletes memories. It returns the deleted ones and the ids that do not exist, also with an error: earlier
-// batches are deleted then.
+// ForgetMemories deletes the memories with these ids or prefixes, and those that they superseded. It returns the deleted ones
+// and the ids that do not exist, neither nil, also with an error: batches of [forgetBatch] before it are deleted then. A batch
+// of which no id exists is an error.
 func (c *Client) ForgetMemories(ctx context.Context, ids []string) (forgotten []subjects.MemoryEntry, missing []string, err error) {
 	forgotten, missing = []subjects.MemoryEntry{}, []string{}
 	for batch := range slices.Chunk(ids, forgetBatch) {
@@ -251,8 +264,9 @@ func (c *Client) ForgetMemories(ctx context.Context, ids []string) (forgotten []
 	return forgotten, missing, nil
 }
 
-// ImportDocument sends a document with all its pieces, in as many messages as it takes. A document that memory knows in this
-// form is reported as Unchanged after the first message.
+// ImportDocument sends a document with all its pieces, in as many messages as it takes, and returns the added-up replies. A
+// document that memory knows in this form is reported as Unchanged after the first message. One without pieces sends nothing.
+// After an error, the pieces of earlier messages are stored and counted in the reply.
 func (c *Client) ImportDocument(ctx context.Context, doc subjects.MemoryDocument) (subjects.MemoryWriteReply, error) {
 	var total subjects.MemoryWriteReply
 	rest := doc.Pieces
@@ -275,8 +289,9 @@ func (c *Client) ImportDocument(ctx context.Context, doc subjects.MemoryDocument
 	return total, nil
 }
 
-// RestoreMemories writes the entries of an export back, with their ids, times and grades. They are untrusted unless trusted is
-// set: then each keeps the trust it had. An error of entries ends it; earlier batches are written then.
+// RestoreMemories writes the entries of an export back, with their ids, times and grades, in batches. They are untrusted unless
+// trusted is set: then each keeps the trust it states. An error of entries ends it before the batch in progress is written;
+// earlier batches stay written and are counted in the reply.
 func (c *Client) RestoreMemories(ctx context.Context, entries iter.Seq2[subjects.MemoryEntry, error], trusted bool) (subjects.MemoryWriteReply, error) {
 	var total subjects.MemoryWriteReply
 	var batch []subjects.MemoryEntry
@@ -305,7 +320,8 @@ func (c *Client) RestoreMemories(ctx context.Context, entries iter.Seq2[subjects
 	return total, write()
 }
 
-// countPieces returns how many pieces fit into one message, at least one.
+// countPieces returns how many of the leading pieces fit into one message: at most [batchEntries] and [batchBytes], but at
+// least one, however large. It is 0 for no pieces.
 func countPieces(pieces []subjects.DocumentPiece) int {
 	n := 0
 	for i, p := range pieces {
@@ -326,8 +342,8 @@ func addWritten(total *subjects.MemoryWriteReply, w subjects.MemoryWriteReply) {
 // MaxExportLine is the longest line of an export in bytes: a longer one does not fit into a message.
 const MaxExportLine = subjects.MaxBody - 8<<10
 
-// ReadExport reads the lines of an export strictly and yields each entry. An error names the line and
-// ends it.
+// ReadExport reads an export, a JSON object per line, and yields each entry. Blank lines are skipped. An unknown field, an
+// entry that [CheckExported] rejects, or a line longer than [MaxExportLine] is an error that names the line and ends it.
 func ReadExport(r io.Reader) iter.Seq2[subjects.MemoryEntry, error] {
 	return func(yield func(subjects.MemoryEntry, error) bool) {
 		sc := bufio.NewScanner(r)
@@ -360,7 +376,7 @@ func ReadExport(r io.Reader) iter.Seq2[subjects.MemoryEntry, error] {
 	}
 }
 
-// CheckExported rejects an entry that no export contains.
+// CheckExported rejects an entry that no export contains: one without a valid id, or with an unknown kind, state or trust.
 func CheckExported(e subjects.MemoryEntry) error {
 	if subjects.CheckToken(e.ID) != nil {
 		return errors.New("id is missing or invalid")

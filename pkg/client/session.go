@@ -27,7 +27,7 @@ type SessionSummary struct {
 	Err      error     `json:"-"` // wraps [ErrUnreadable]; then only ID is set
 }
 
-// SessionIDs returns the ids of the stored sessions, sorted.
+// SessionIDs returns the ids of the stored sessions, sorted; nil when there are none. Keys that are no session are skipped.
 func (c *Client) SessionIDs(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -48,8 +48,8 @@ func (c *Client) SessionIDs(ctx context.Context) ([]string, error) {
 // sessionReaders is the number of sessions read at once.
 const sessionReaders = 8
 
-// Sessions reads the sessions with these ids, last used first. A session deleted meanwhile is left out; one that cannot be
-// decoded is listed with Err.
+// Sessions reads the sessions with these ids, several at once, and returns them last used first, never nil. A session that does
+// not exist is left out; one that cannot be decoded is listed with Err. Any other error fails the whole list.
 func (c *Client) Sessions(ctx context.Context, ids []string) ([]SessionSummary, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -95,8 +95,9 @@ func Summarize(c subjects.Conversation) SessionSummary {
 	return s
 }
 
-// Session reads one session: [ErrNotFound] when there is none, [ErrUnreadable] when it cannot be decoded. Fields that this
-// version does not know are ignored. The key decides whose session it is, not the stored id.
+// Session reads the session with this complete id: [ErrNotFound] when there is none or the id is no valid token,
+// [ErrUnreadable] when it cannot be decoded. Fields that this version does not know are ignored. The key decides whose session
+// it is, not the stored id.
 func (c *Client) Session(ctx context.Context, id string) (subjects.Conversation, error) {
 	var conv subjects.Conversation
 	if subjects.CheckToken(id) != nil {
@@ -118,8 +119,8 @@ func (c *Client) Session(ctx context.Context, id string) (subjects.Conversation,
 	return conv, nil
 }
 
-// FindSession returns the id of the session with this id or prefix: [ErrNotFound] or an [*AmbiguousError] otherwise. The
-// session itself is not read.
+// FindSession returns the complete id of the stored session with this id, or with this prefix of at least [IDPrefix]
+// characters. None is [ErrNotFound], several are an [*AmbiguousError]. The session itself is not read.
 func (c *Client) FindSession(ctx context.Context, id string) (string, error) {
 	ids, err := c.SessionIDs(ctx)
 	if err != nil {
@@ -145,8 +146,9 @@ func (c *Client) FindSession(ctx context.Context, id string) (string, error) {
 // ErrNoAnswer means that a session exists and no answer is in it. It is an [ErrNotFound].
 var ErrNoAnswer = fmt.Errorf("answer %w", ErrNotFound)
 
-// LastTurn returns the last turn of a session and the session's complete id. It is [ErrNotFound] when there is no session
-// with this id or prefix, and [ErrNoAnswer] when it has no turn.
+// LastTurn returns the last turn of a session, given by id or prefix, and the session's complete id. It is [ErrNotFound] when
+// there is no such session, and [ErrNoAnswer] when it has no turn; several are an [*AmbiguousError]. With an error the id is as
+// far as it was resolved.
 func (c *Client) LastTurn(ctx context.Context, session string) (subjects.Turn, string, error) {
 	id, err := c.FindSession(ctx, session)
 	if err != nil {
@@ -162,7 +164,8 @@ func (c *Client) LastTurn(ctx context.Context, session string) (subjects.Turn, s
 	return conv.Turns[len(conv.Turns)-1], id, nil
 }
 
-// SetSession sets the override of a session, or only reads it with Show, and returns what holds then.
+// SetSession replaces the override of a session, or only reads it with Show, and returns the one that the broker says holds. It
+// may differ from the one requested: the caller compares.
 func (c *Client) SetSession(ctx context.Context, set subjects.SessionConfig) (subjects.SessionConfig, error) {
 	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
 	defer cancel()
@@ -174,9 +177,9 @@ const (
 	goodGrade  = 4    // the critic's feedback on an answer with this grade is praise and would contradict the retry
 )
 
-// RetryText is the question of a turn for another attempt: the user's own words, the request to do better, and what was
-// criticized. The critic's feedback is included only when the answer is trusted: feedback on an answer with untrusted content
-// may repeat that content.
+// RetryText is the question of a turn for another attempt: the user's own words, the request to do better, and the criticism of
+// the answer. The user's feedback is included when the reward is negative, the critic's when the grade is below [goodGrade] and
+// the answer is trusted: feedback on an answer with untrusted content may repeat that content.
 func RetryText(t subjects.Turn) string {
 	question := subjects.UserText(t.Query) + "\n\n" + subjects.RetryInstruction
 	g := t.Grades
@@ -192,7 +195,8 @@ func RetryText(t subjects.Turn) string {
 	return question
 }
 
-// shorten puts text on one line of at most n runes and replaces invisible ones.
+// shorten puts text on one line of at most n runes, of which the last three are "..." when it was cut. Invisible runes, also
+// line breaks and tabs, become U+FFFD. n must be at least 3.
 func shorten(s string, n int) string {
 	s = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
 		if text.IsVisible(r) {

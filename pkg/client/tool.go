@@ -10,7 +10,7 @@ import (
 	"conclave/subjects"
 )
 
-// Models returns the available models and the model of each role. The lists are never nil.
+// Models returns the available models and the model of each role. The lists are never nil, also with an error.
 func (c *Client) Models(ctx context.Context) (subjects.ModelList, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -24,7 +24,8 @@ func (c *Client) Models(ctx context.Context) (subjects.ModelList, error) {
 	return list, err
 }
 
-// HasModel reports whether a list has a usable model of this name. A name without a tag means the tag latest.
+// HasModel reports whether the list has a model of this name that is not denied. A name without a tag also means the tag
+// latest.
 func HasModel(list subjects.ModelList, name string) bool {
 	for _, m := range list.Models {
 		if m.Refused == "" && (m.Name == name || m.Name == name+":latest") {
@@ -39,8 +40,10 @@ func (c *Client) PullModel(ctx context.Context, name string) iter.Seq2[subjects.
 	return actor.AskStream(ctx, c.out, subjects.ModelPull, subjects.PullRequest{Model: name})
 }
 
-// CallTool calls a tool through the broker with the account of the connection. ctx must have a deadline. A fault of the
-// transport is returned in the result, as one of the broker is.
+// CallTool calls a tool through the broker with the account of the connection, and waits for the result; ctx must have a
+// deadline. args is a JSON object; session and query may be "". A denial, a failed call and a fault of the transport are in the
+// Error of the result, and the error is nil. The returned error is for an invalid tool name, and for failures that are no
+// fault.
 func (c *Client) CallTool(ctx context.Context, tool, session, query string, args []byte) (subjects.ToolResult, error) {
 	service, err := subjects.ToolRequestService.With(tool)
 	if err != nil {
@@ -55,7 +58,8 @@ func (c *Client) CallTool(ctx context.Context, tool, session, query string, args
 	return res, err
 }
 
-// ParkedResult returns the whole of a tool result that was cut: [ErrNotFound] when it is not kept, or no longer.
+// ParkedResult returns the whole of a tool result that was cut, by the id in the cut result: [ErrNotFound] when it was not
+// stored or has expired.
 func (c *Client) ParkedResult(ctx context.Context, id string) ([]byte, error) {
 	whole, _, err := c.out.Store("parked").Get(ctx, id)
 	switch {
