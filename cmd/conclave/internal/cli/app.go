@@ -47,8 +47,8 @@ func New(in io.Reader, out, err io.Writer) *App {
 	return &App{Streams: term.NewStreams(in, out, err), Started: time.Now()}
 }
 
-// ResolveFolders checks --log-level and sets the folders that no flag names. Both folders become absolute: they are printed,
-// and written into nats contexts.
+// ResolveFolders rejects an unknown --log-level and sets the folders that no flag names to the XDG ones. Both become absolute:
+// they are printed, and written into nats contexts. It creates nothing.
 func (a *App) ResolveFolders() error {
 	if a.Level != "" {
 		if err := new(slog.Level).UnmarshalText([]byte(a.Level)); err != nil {
@@ -70,7 +70,8 @@ func (a *App) ResolveFolders() error {
 	return err
 }
 
-// LoadConfig reads the configuration and applies flags to it, by setting. An empty value means that the flag was not given.
+// LoadConfig reads the configuration and applies flags to it, by path of the setting, and --log-level. An empty value means
+// that the flag was not given. Invalid files and values are errors; missing files are the shipped ones. flags may be nil.
 func (a *App) LoadConfig(flags map[string]string) (config.Config, error) {
 	cfg, err := config.Load(a.Home.Config)
 	if err != nil {
@@ -88,7 +89,8 @@ func (a *App) LoadConfig(flags map[string]string) (config.Config, error) {
 	return cfg, cfg.Apply(set)
 }
 
-// Settings is the configuration for naming things: the shipped one when the user's cannot be read.
+// Settings is the configuration for naming things, such as tools in help and completions: the shipped one when the user's
+// cannot be read. It must not decide how the system runs.
 func (a *App) Settings() config.Config {
 	cfg, err := a.LoadConfig(nil)
 	if err != nil {
@@ -115,7 +117,8 @@ func EnabledActors(cfg config.Config) []string {
 	})
 }
 
-// Logger logs for people on a terminal and as JSON elsewhere.
+// Logger logs to stderr: as readable lines without control characters on a terminal, as JSON elsewhere. Records below level are
+// dropped.
 func (a *App) Logger(level slog.Level) *slog.Logger {
 	if term.IsTerminal(a.Err) {
 		return slog.New(tint.NewTextHandler(a.Err, &tint.Options{Level: level, TimeFormat: time.TimeOnly, NoColor: !term.HasColour(a.Err), ReplaceAttr: sanitizeAttr}))
@@ -123,7 +126,7 @@ func (a *App) Logger(level slog.Level) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(a.Err, &slog.HandlerOptions{Level: level}))
 }
 
-// QuietLogger is the logger of a short command: warnings and errors, unless --log-level says otherwise.
+// QuietLogger is the logger of a short command: warnings and errors, unless --log-level names another level.
 func (a *App) QuietLogger() *slog.Logger {
 	level := slog.LevelWarn
 	if a.Level != "" {
@@ -132,7 +135,8 @@ func (a *App) QuietLogger() *slog.Logger {
 	return a.Logger(level)
 }
 
-// sanitizeAttr removes control characters: subjects and errors can hold text from others.
+// sanitizeAttr replaces control characters in attributes that are strings or errors, which can hold text from others. It serves
+// slog's ReplaceAttr.
 func sanitizeAttr(_ []string, at slog.Attr) slog.Attr {
 	switch v := at.Value.Any().(type) {
 	case string:
@@ -143,7 +147,8 @@ func sanitizeAttr(_ []string, at slog.Attr) slog.Attr {
 	return at
 }
 
-// Bus is the server named by --server, or the running one.
+// Bus is the server named by --server, or the running one; without either the error wraps [bus.ErrNotRunning]. It does not
+// connect.
 func (a *App) Bus() (*bus.Bus, error) {
 	url := a.Server
 	if url == "" {
@@ -156,7 +161,8 @@ func (a *App) Bus() (*bus.Bus, error) {
 	return &bus.Bus{URL: url, Keys: a.Home.Keys(), Log: a.QuietLogger()}, nil
 }
 
-// Connect connects a role to the server. The caller must call close.
+// Connect connects to the server with the key of a role, such as user, operator or auditor. The caller must call close unless
+// there is an error.
 func (a *App) Connect(role string, opts ...nats.Option) (c *client.Client, close func(), err error) {
 	b, err := a.Bus()
 	if err != nil {
@@ -173,7 +179,7 @@ func (a *App) Connect(role string, opts ...nats.Option) (c *client.Client, close
 	return c, nc.Close, nil
 }
 
-// WithClient runs f with the user's connection.
+// WithClient connects with the user's key, runs f and closes the connection. It returns the error of either.
 func (a *App) WithClient(f func(c *client.Client) error, opts ...nats.Option) error {
 	c, done, err := a.Connect("user", opts...)
 	if err != nil {
@@ -183,12 +189,13 @@ func (a *App) WithClient(f func(c *client.Client) error, opts ...nats.Option) er
 	return f(c)
 }
 
-// ReadWithClient is [App.WithClient] for a command that changes nothing: an error after the user's interrupt is none.
+// ReadWithClient is [App.WithClient] for a command that changes nothing: once ctx has ended, which is the user's interrupt,
+// every error is dropped and the command succeeds.
 func (a *App) ReadWithClient(ctx context.Context, f func(c *client.Client) error, opts ...nats.Option) error {
 	return IgnoreInterrupt(ctx, a.WithClient(f, opts...))
 }
 
-// IgnoreInterrupt drops the error of a read that the user has interrupted.
+// IgnoreInterrupt returns err, or nil once ctx has ended: the user has interrupted a read.
 func IgnoreInterrupt(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -196,7 +203,8 @@ func IgnoreInterrupt(ctx context.Context, err error) error {
 	return err
 }
 
-// ReportLink prints what happens to a connection. back is printed after a reconnect, slow when messages were lost.
+// ReportLink returns options that print on stderr when a connection is lost, is back or has an error. back is printed after a
+// reconnect, slow when messages were lost because the reader is slow; "" prints nothing.
 func (a *App) ReportLink(back, slow string) []nats.Option {
 	return []nats.Option{
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -221,8 +229,8 @@ func (a *App) ReportLink(back, slow string) []nats.Option {
 }
 
 // CheckNoStandalone refuses to start a server on a store that a stand-alone server uses: two servers on one store destroy it.
-// It only reads the greeting of the server at the configured address. Answering its challenge would let an impostor on
-// that port relay our signature.
+// nil means that none was found: no environment file, nothing at its address within two seconds, or another program there. It
+// only reads the greeting of the server. Answering its challenge would let an impostor on that port relay our signature.
 func (a *App) CheckNoStandalone() error {
 	vars, err := ReadEnv(a.Home.Env())
 	if err != nil {
@@ -246,7 +254,8 @@ func (a *App) CheckNoStandalone() error {
 	return Fail(ExitFailed, "a stand-alone server at nats://"+address+" uses this data folder", "connect to it with --server nats://"+address+", or stop it first")
 }
 
-// ReadEnv reads the environment file that conclave keys writes for a stand-alone server.
+// ReadEnv reads the environment file that conclave keys writes for a stand-alone server: NAME=value lines, with quotes around a
+// value removed. Comments and other lines are skipped; a missing file is [fs.ErrNotExist].
 func ReadEnv(file string) (map[string]string, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -261,7 +270,8 @@ func ReadEnv(file string) (map[string]string, error) {
 	return vars, nil
 }
 
-// FolderFlags are --data and --config as they must be repeated for another command to use the same folders.
+// FolderFlags are --data and --config, quoted and each after a blank, as they must be repeated for another command to use the
+// same folders; "" for the default ones.
 func (a *App) FolderFlags() string {
 	home, err := bus.DefaultHome()
 	s := ""
@@ -274,7 +284,8 @@ func (a *App) FolderFlags() string {
 	return s
 }
 
-// Program is the beginning of another command on the same system.
+// Program is the beginning of another command on the same system: conclave, and the folder and server flags that differ from
+// the defaults.
 func (a *App) Program() string {
 	s := "conclave" + a.FolderFlags()
 	if a.Server != "" {
@@ -283,8 +294,8 @@ func (a *App) Program() string {
 	return s
 }
 
-// Finish prints an error, if any, and returns the exit code. A reader of stdout that has gone is no error unless a command
-// made a [Failure] of it.
+// Finish prints an error, if any, and returns the exit code. Without one, a failed write to stdout is the error. A reader of
+// stdout that has gone is no error unless a command made a [Failure] of it.
 func (a *App) Finish(err error) int {
 	if err == nil {
 		err = a.Out.Err
@@ -299,8 +310,9 @@ func (a *App) Finish(err error) int {
 	return Code(err)
 }
 
-// Interruptible returns a context that ends with the first SIGINT, SIGTERM or SIGHUP; the second ends the process. SIGPIPE is
-// ignored, so that a write fails and the command can end in order.
+// Interruptible returns a context that ends with the first SIGINT, SIGTERM or SIGHUP; the second exits the process with 1.
+// SIGHUP stays ignored under nohup. SIGPIPE is ignored, so that a write fails and the command can end in order. release must be
+// called once; it ends the context and the handling of signals.
 func Interruptible(ctx context.Context, stderr io.Writer) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	signal.Ignore(syscall.SIGPIPE)
@@ -334,7 +346,8 @@ func Interruptible(ctx context.Context, stderr io.Writer) (_ context.Context, re
 // lastSessionFile holds the session that ask used last.
 func (a *App) lastSessionFile() string { return filepath.Join(a.Home.Data, "last_session") }
 
-// LastSession is the session that ask used last. none is returned when there is none.
+// LastSession is the id of the session that ask used last. When nothing was asked yet, the error is none, which the caller
+// words. A file without a valid id is an error too.
 func (a *App) LastSession(none error) (string, error) {
 	b, err := os.ReadFile(a.lastSessionFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -350,7 +363,8 @@ func (a *App) LastSession(none error) (string, error) {
 	return session, nil
 }
 
-// SaveLastSession stores the session for [App.LastSession]. The file is replaced atomically: another ask may read it.
+// SaveLastSession stores the session for [App.LastSession]. The file is replaced atomically: another ask may read it. The data
+// folder must exist.
 func (a *App) SaveLastSession(session string) error {
 	f, err := os.CreateTemp(a.Home.Data, ".last_session-*") // with mode 0600
 	if err != nil {
@@ -366,7 +380,8 @@ func (a *App) SaveLastSession(session string) error {
 	return err
 }
 
-// WriteNewFile writes a file that does not exist yet, complete or not at all, with mode 0600.
+// WriteNewFile creates a file with what write writes, complete or not at all, with mode 0600. It refuses a file that exists,
+// also one created meanwhile, and a folder that cannot be written to.
 func WriteNewFile(file string, write func(w io.Writer) error) error {
 	if _, err := os.Lstat(file); !errors.Is(err, os.ErrNotExist) {
 		return Fail(ExitFailed, file+" exists already", "choose another name")

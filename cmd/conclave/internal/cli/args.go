@@ -18,7 +18,7 @@ import (
 	"conclave/subjects"
 )
 
-// Args makes a usage error of cobra's complaint about positional arguments.
+// Args wraps a check of cobra so that its complaint about positional arguments is a usage error that names the help.
 func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, v []string) error {
 		if err := check(cmd, v); err != nil {
@@ -28,7 +28,8 @@ func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// NoArgs rejects words after a command and suggests the command that may have been meant.
+// NoArgs rejects any argument as a usage error. For a command with subcommands the error suggests the one that may have been
+// meant.
 func NoArgs(cmd *cobra.Command, v []string) error {
 	if len(v) == 0 {
 		return nil
@@ -43,7 +44,7 @@ func NoArgs(cmd *cobra.Command, v []string) error {
 	return Usage("unknown command %q%s: see %s --help", strings.TrimPrefix(cmd.CommandPath()+" "+v[0], "conclave "), hint, cmd.CommandPath())
 }
 
-// BadFlag explains an unknown flag and suggests one.
+// BadFlag makes a usage error of any error in the flags. For an unknown long flag it suggests the closest one of the command.
 func BadFlag(cmd *cobra.Command, err error) error {
 	hint := ""
 	if _, name, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
@@ -64,7 +65,7 @@ func Nearest(name string, candidates []string) string {
 	return ""
 }
 
-// closest is the candidate with the smallest edit distance below 3.
+// closest is the first candidate with the smallest edit distance to name, "" when none is within 2.
 func closest(name string, candidates []string) (best string) {
 	least := 3
 	for _, c := range candidates {
@@ -75,7 +76,7 @@ func closest(name string, candidates []string) (best string) {
 	return best
 }
 
-// editDistance is the Levenshtein distance in bytes.
+// editDistance is the Levenshtein distance in bytes: insertions, deletions and replacements that turn a into b.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -95,7 +96,7 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// Group returns a command that only has subcommands. Without one it is a usage error that lists them.
+// Group returns a command that only has subcommands. Without one, or with an unknown one, it is a usage error.
 func Group(use, short, long, example string, subcommands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Example: example, Args: NoArgs, SuggestionsMinimumDistance: 2,
@@ -127,7 +128,8 @@ func CheckTimeout(d time.Duration, example string) error {
 	return nil
 }
 
-// CheckID rejects what cannot be the id of a thing. An empty id passes.
+// CheckID rejects an id that is no valid token, as a usage error; thing names it there. An empty id passes: the flag was not
+// given. Whether the id exists is not checked.
 func CheckID(thing, id string) error {
 	if id != "" && subjects.CheckToken(id) != nil {
 		return Usage("%q is not a valid %s: use letters, digits, _ and -", term.Clip(id, 40), thing)
@@ -138,7 +140,8 @@ func CheckID(thing, id string) error {
 // shortestID is the shortest prefix of the id of an approval or a memory.
 const shortestID = 6
 
-// CheckPrefix rejects what cannot be an id of an approval or a memory, or the beginning of one.
+// CheckPrefix rejects what cannot be the id of an approval, a rule or a memory, or a prefix of one: an invalid token, also an
+// empty one, and fewer than [shortestID] characters.
 func CheckPrefix(id string) error {
 	if subjects.CheckToken(id) != nil || len(id) < shortestID {
 		return Usage("%q is not a valid id: give at least %d characters of it", term.Clip(id, 40), shortestID)
@@ -146,7 +149,8 @@ func CheckPrefix(id string) error {
 	return nil
 }
 
-// CheckModel rejects what cannot be the name of a model.
+// CheckModel rejects a model name that is empty, longer than 200 bytes, or has blanks or unprintable characters. Whether the
+// model exists is not checked.
 func CheckModel(name string) error {
 	invalid := func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) }
 	if name == "" || len(name) > 200 || strings.ContainsFunc(name, invalid) {
@@ -165,14 +169,14 @@ func Words(words ...string) Completion {
 	}
 }
 
-// CompleteFlags registers completions by flag. Unknown flags are ignored.
+// CompleteFlags registers completions by flag. A flag that the command does not have is ignored.
 func CompleteFlags(cmd *cobra.Command, flags map[string]Completion) {
 	for name, complete := range flags {
 		_ = cmd.RegisterFlagCompletionFunc(name, complete)
 	}
 }
 
-// FirstArg completes the first argument only.
+// FirstArg completes the first argument with complete and offers nothing, also no files, for further ones.
 func FirstArg(complete Completion) Completion {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -190,8 +194,9 @@ func (a *App) CompleteTools(*cobra.Command, []string, string) ([]string, cobra.S
 // completionTimeout bounds a completion: the shell waits for it.
 const completionTimeout = time.Second
 
-// CompleteFrom completes from what a request returns. Words that do not begin with what was typed, and those with hidden
-// characters, are left out. A completion prints nothing, also no errors.
+// CompleteFrom completes with the words that list returns from the running system, sorted; a tab separates a word from its
+// description. Words that do not begin with what was typed, and those with hidden characters, are left out. A completion prints
+// nothing, also no errors: without a system, or after [completionTimeout], it offers nothing. stderr is discarded from then on.
 func (a *App) CompleteFrom(list func(ctx context.Context, c *client.Client) ([]string, error)) Completion {
 	return func(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)

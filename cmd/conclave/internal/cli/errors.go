@@ -40,13 +40,13 @@ type Failure struct {
 func (f *Failure) Error() string { return f.Err.Error() }
 func (f *Failure) Unwrap() error { return f.Err }
 
-// Fail returns an error that says what happened and what to do.
+// Fail returns an error with an exit code that says what happened and what to do: "what: fix".
 func Fail(code int, what, fix string) error { return &Failure{code, errors.New(what + ": " + fix)} }
 
-// Usage returns the error of a wrong call.
+// Usage returns the error of wrong arguments, with exit code 2.
 func Usage(format string, v ...any) error { return &Failure{ExitUsage, fmt.Errorf(format, v...)} }
 
-// Code is the exit code of an error.
+// Code is the exit code of an error: 0 for nil, that of a [Failure], 4 when nothing runs or answers, 1 for any other.
 func Code(err error) int {
 	var f *Failure
 	switch {
@@ -116,7 +116,8 @@ var memoryFaults = map[string]faultRow{
 	subjects.CodeUnrecorded:  {ExitFailed, "see conclave doctor"},
 }
 
-// explain makes an error of a fault with the fix of its code.
+// explain makes an error of a fault: what, the fault's code, and the fix and exit code that rows has for it. A code that is not
+// in rows refers to the log.
 func explain(what string, rows map[string]faultRow, f *subjects.Fault) error {
 	row, ok := rows[f.Code]
 	switch what = fmt.Sprintf("%s (%s)", what, f.Code); {
@@ -147,7 +148,8 @@ func ToolFault(name string, f *subjects.Fault) error {
 	return Fail(ExitDenied, fmt.Sprintf("%s was denied by layer %s, rule %s: %s", name, d.Layer, d.Rule, d.Reason), fix)
 }
 
-// AnswerFault explains why a question has no answer, or only a partial one.
+// AnswerFault explains the fault of a question without an answer, or with a partial one, with the exit code of its cause. f
+// must not be nil.
 func AnswerFault(f *subjects.Fault) error {
 	if f.Denial != nil || f.Code == subjects.CodeDenied {
 		return ToolFault("the question", f)
@@ -155,7 +157,8 @@ func AnswerFault(f *subjects.Fault) error {
 	return explain(f.Text, answerFaults, f)
 }
 
-// BrokerError explains an error of a request to the broker; what is the thing requested.
+// BrokerError explains a fault of a request to the broker; what is the thing requested. Other errors, and nil, are returned as
+// they are.
 func BrokerError(what string, err error) error {
 	var f *subjects.Fault
 	if errors.As(err, &f) {
@@ -164,7 +167,8 @@ func BrokerError(what string, err error) error {
 	return err
 }
 
-// ModelError explains an error of a request to the model actor.
+// ModelError explains a fault of a request to the model actor, also that none is running. Other errors, and nil, are returned
+// as they are.
 func ModelError(err error) error {
 	var f *subjects.Fault
 	switch {
@@ -179,7 +183,8 @@ func ModelError(err error) error {
 // ErrNoMemory means that no memory actor runs: the next request would fail too.
 var ErrNoMemory = errors.New("no memory actor is running")
 
-// MemoryError explains an error of a request to memory.
+// MemoryError explains a fault of a request to memory; it wraps [ErrNoMemory] when no memory actor is running. Other errors,
+// and nil, are returned as they are.
 func (a *App) MemoryError(err error) error {
 	var f *subjects.Fault
 	switch {
@@ -198,5 +203,5 @@ func (a *App) MemoryError(err error) error {
 	return explain(what, memoryFaults, f)
 }
 
-// FirstError is the first error that is not nil.
+// FirstError is the first error that is not nil, nil when all are.
 func FirstError(errs ...error) error { return cmp.Or(errs...) }

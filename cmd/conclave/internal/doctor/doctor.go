@@ -70,7 +70,8 @@ func (x *examination) fail(name, fix, format string, v ...any) {
 	x.checks = append(x.checks, Check{name, LevelFail, fmt.Sprintf(format, v...), fix})
 }
 
-// Run runs every check. cfgErr is the error of loading cfg; the checks of the settings are left out then.
+// Run runs every check and returns the results in order. It changes nothing. cfgErr is the error of loading cfg; it is a failed
+// check, and the checks of the settings are left out then. The checks of actors are left out when the system does not run.
 func Run(ctx context.Context, a *cli.App, cfg config.Config, cfgErr error) []Check {
 	x := &examination{App: a}
 	x.checkClock()
@@ -106,7 +107,7 @@ func CountFailed(checks []Check) (n int) {
 
 var levelColours = map[string]string{LevelOK: term.Green, LevelWarn: term.Yellow, LevelFail: term.Red}
 
-// Print prints checks, a line each.
+// Print prints checks, a line each: level, name, text and fix, sanitized.
 func Print(w io.Writer, checks []Check) {
 	for _, c := range checks {
 		text := c.Text
@@ -117,7 +118,7 @@ func Print(w io.Writer, checks []Check) {
 	}
 }
 
-// OwnFiles names the configuration files of the user, in brackets.
+// OwnFiles names the configuration files that exist in the folder, in brackets after a blank, or says that there are none.
 func OwnFiles(dir string) string {
 	var own []string
 	for _, name := range config.Files {
@@ -138,7 +139,8 @@ func expectedActors(cfg config.Config) []string {
 	return append(out, cli.ToolNames(cfg)...)
 }
 
-// checkSystem checks the running system.
+// checkSystem checks the running system with the user's key: server, streams, audit log, actors, and those of models, memory
+// and approvals whose actor answers. A system that is not running is a warning; the first failure to connect ends the check.
 func (x *examination) checkSystem(ctx context.Context) {
 	b, err := x.Bus()
 	switch {
@@ -181,7 +183,7 @@ func (x *examination) checkSystem(ctx context.Context) {
 	x.checkContexts(b.URL)
 }
 
-// checkActors checks that every expected actor answers, and returns those that do.
+// checkActors fails when an expected actor or tool does not answer, and returns the names of those that do, sorted.
 func (x *examination) checkActors(ctx context.Context, c *client.Client) []string {
 	pings, err := c.Ping(ctx, "")
 	var running, missing []string
@@ -206,7 +208,8 @@ func (x *examination) checkActors(ctx context.Context, c *client.Client) []strin
 	return running
 }
 
-// checkAuditSpace checks how full the audit log is. When it is full, every call is denied.
+// checkAuditSpace warns when the audit log is 80 % full, because every call is denied when it is full. It connects with the
+// auditor's key and fails when that, or the stream, is missing.
 func (x *examination) checkAuditSpace(ctx context.Context) {
 	c, done, err := x.Connect("auditor", Fast)
 	if err != nil {
@@ -227,7 +230,8 @@ func (x *examination) checkAuditSpace(ctx context.Context) {
 	x.ok("audit", "%s", text)
 }
 
-// checkMemory checks how much is remembered, how it is searched, and what waits for an embedding or a decision.
+// checkMemory reports how much is remembered and how it is searched, and warns of entries that wait for an embedding or for the
+// user's decision. It fails when memory cannot be used, unless it is switched off in the settings.
 func (x *examination) checkMemory(ctx context.Context, c *client.Client) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -261,7 +265,7 @@ func (x *examination) checkMemory(ctx context.Context, c *client.Client) {
 // entries is a number of memories in words.
 func entries(n int) string { return term.Count(n, "entry", "entries") }
 
-// checkApprovals checks whether calls wait for the user.
+// checkApprovals warns when calls wait for the user's approval, and fails when the broker does not answer.
 func (x *examination) checkApprovals(ctx context.Context, c *client.Client) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -43,7 +43,8 @@ func (x *examination) neverStarted() bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// checkFolders checks that other users cannot read the data folder nor change the config folder. Missing folders are fine.
+// checkFolders fails when other users can access the data folder or a folder in it, or can write to the config folder. Missing
+// folders are created when needed; a missing data folder is a warning.
 func (x *examination) checkFolders() {
 	if x.neverStarted() {
 		x.warn("folders", "conclave up creates it", "%s does not exist yet", x.Home.Data)
@@ -69,7 +70,8 @@ func (x *examination) checkFolders() {
 	}
 }
 
-// checkKeys checks that every lasting role has a key that only the user can read.
+// checkKeys fails when the key of a lasting role cannot be read or is accessible to other users, and warns of missing keys,
+// which conclave up creates. Before the first start it reports nothing.
 func (x *examination) checkKeys() {
 	if x.neverStarted() {
 		return
@@ -94,7 +96,8 @@ func (x *examination) checkKeys() {
 	}
 }
 
-// checkEnvironment compares the environment file of a stand-alone server with the keys.
+// checkEnvironment fails when the environment file of a stand-alone server lacks a variable or has another key than the key
+// folder. Without the file the server is embedded, which is fine. Missing keys have their own check.
 func (x *examination) checkEnvironment() {
 	vars, err := cli.ReadEnv(x.Home.Env())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -122,7 +125,8 @@ func (x *examination) checkEnvironment() {
 	x.ok("nats.conf", "%s has every variable", x.Home.Env())
 }
 
-// checkDisk checks the free space of the store: without space no audit record is stored, and every tool call is denied.
+// checkDisk fails below [minFreeSpace] on the disk of the store and warns below [warnFreeSpace]: without space no audit record
+// is stored, and every tool call is denied.
 func (x *examination) checkDisk() {
 	dir := x.Home.Store()
 	for { // before the first start: the folder that exists
@@ -145,7 +149,8 @@ func (x *examination) checkDisk() {
 	}
 }
 
-// checkAnchors checks that the anchors of the audit log can be read. It does not verify the log.
+// checkAnchors fails when the anchors of the audit log cannot be read, and warns when there are none yet. It does not verify
+// the log. Before the first start it reports nothing.
 func (x *examination) checkAnchors() {
 	if x.neverStarted() {
 		return
@@ -161,7 +166,7 @@ func (x *examination) checkAnchors() {
 	}
 }
 
-// checkNATSTool looks for the nats command line tool, which is optional.
+// checkNATSTool warns when the nats command line tool, which is optional, is not on PATH.
 func (x *examination) checkNATSTool() {
 	path, err := exec.LookPath("nats")
 	if err != nil {
@@ -171,7 +176,7 @@ func (x *examination) checkNATSTool() {
 	x.ok("nats tool", "%s", path)
 }
 
-// checkContexts checks that the contexts of the nats tool point to the server.
+// checkContexts warns about the first context of the nats tool that is missing or points to another server than url.
 func (x *examination) checkContexts(url string) {
 	home, err := bus.DefaultHome()
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"conclave/subjects"
 )
 
-// checkModels checks that every role has its model. respondentB says whether respondent B runs.
+// checkModels warns of every role whose own model is not used, and fails when the model actor does not answer. respondentB says
+// whether respondent B runs. The critic and respondent B have a check of their own, made here.
 func (x *examination) checkModels(ctx context.Context, c *client.Client, respondentB bool) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -44,7 +45,9 @@ func (x *examination) checkModels(ctx context.Context, c *client.Client, respond
 	x.checkCritic(list, respondentB)
 }
 
-// checkCritic checks whether answers are graded, by which model, and whether respondent B has its model.
+// checkCritic reports whether answers are graded and by which model, and whether respondent B has its model and a critic that
+// compares. running says whether respondent B runs, which a flag of conclave up may have enabled. Without readable settings it
+// reports nothing.
 func (x *examination) checkCritic(list subjects.ModelList, running bool) {
 	cfg, err := config.Load(x.Home.Config)
 	if err != nil {
@@ -70,6 +73,8 @@ func (x *examination) checkCritic(list subjects.ModelList, running bool) {
 	}
 }
 
+// checkCriticModel reports which model grades, and warns when it is the demo model, which grades nothing, when it replaces the
+// wanted one, and when no model has the role.
 func (x *examination) checkCriticModel(list subjects.ModelList) {
 	for _, r := range list.Roles {
 		if r.Role != subjects.RoleCritic {
@@ -90,7 +95,8 @@ func (x *examination) checkCriticModel(list subjects.ModelList) {
 	x.warn("critic", "name a model for the role critic in models.yaml", "no model has the role critic")
 }
 
-// checkOllamaCloud checks whether a local Ollama may send prompts to its cloud. A remote one, or none, is not asked.
+// checkOllamaCloud warns when a local Ollama may send prompts to its cloud. A remote server is not asked; one that does not
+// answer within a second is not reported here.
 func (x *examination) checkOllamaCloud(ctx context.Context, server model.Server) {
 	if server.RemoteHost() != "" {
 		return

@@ -19,7 +19,8 @@ import (
 	"conclave/pkg/strict"
 )
 
-// checkKeyring reports which keyring holds the credentials. It does not open it: that could prompt for a password.
+// checkKeyring reports which keyring holds the credentials and why, and fails when its file is invalid. It does not open the
+// keyring: that could prompt for a password.
 func (x *examination) checkKeyring(cfg config.Config) {
 	ring := cfg.Secrets.Ring(x.Home.Data)
 	info, err := keyring.Inspect(ring)
@@ -35,7 +36,8 @@ func (x *examination) checkKeyring(cfg config.Config) {
 	}
 }
 
-// checkCredentials checks that the keyring has the credentials that the settings name. It reads names only.
+// checkCredentials warns of credentials that the settings name and the keyring does not have. It reads names only, and only of
+// the file backend; with another one it reports that they are not known.
 func (x *examination) checkCredentials(ctx context.Context, cfg config.Config) {
 	named := requiredCredentials(cfg)
 	if len(named) == 0 {
@@ -55,7 +57,7 @@ func (x *examination) checkCredentials(ctx context.Context, cfg config.Config) {
 	}
 }
 
-// requiredCredentials are the names of the credentials of enabled tools and of model servers.
+// requiredCredentials are the names of the credentials of enabled tools and of model servers, sorted, each once.
 func requiredCredentials(cfg config.Config) []string {
 	var out []string
 	for _, t := range cfg.Tools() {
@@ -70,8 +72,9 @@ func requiredCredentials(cfg config.Config) []string {
 	return slices.Compact(out)
 }
 
-// MissingCredentials are the required credentials that the keyring does not have. Only the file backend is read: it answers
-// at once and opens no dialog. known is false for every other backend.
+// MissingCredentials are the required credentials that the keyring does not have; data is the data folder. Only the file
+// backend is read: it answers at once and opens no dialog. known is false for every other backend, on an error, and when none
+// is required: then missing says nothing.
 func MissingCredentials(ctx context.Context, cfg config.Config, data string) (missing []string, known bool, err error) {
 	named := requiredCredentials(cfg)
 	ring := cfg.Secrets.Ring(data)
@@ -96,7 +99,8 @@ func MissingCredentials(ctx context.Context, cfg config.Config, data string) (mi
 	return slices.DeleteFunc(named, func(n string) bool { return slices.Contains(stored, n) }), true, nil
 }
 
-// checkManifest reports whose manifest holds, and what in it is most likely a mistake.
+// checkManifest warns of tools that the manifest names and nobody serves, and of rules that are logged and not enforced.
+// Otherwise it reports whether the manifest is the user's own or the shipped one.
 func (x *examination) checkManifest(cfg config.Config) {
 	good := true
 	if unserved := cfg.Manifest.UnservedTools(); len(unserved) > 0 {
@@ -121,7 +125,8 @@ func (x *examination) checkManifest(cfg config.Config) {
 	}
 }
 
-// checkWeb reports which search provider is used and whether pages are fetched.
+// checkWeb reports the search provider and whether pages are fetched. It warns when a SearXNG cannot be used and when the
+// results are mock ones. Other providers are not contacted.
 func (x *examination) checkWeb(ctx context.Context, cfg config.Config) {
 	switch search := cfg.WebSearch; search.Provider {
 	case "none":
@@ -148,8 +153,9 @@ func (x *examination) checkWeb(ctx context.Context, cfg config.Config) {
 	x.ok("web_fetch", "on, ports %s, from hosts that egress.fetch in the manifest allows", strings.Join(ports, ", "))
 }
 
-// ProbeSearXNG returns what keeps a SearXNG from being used, nil when it can be searched. The request has a format and no
-// query: SearXNG rejects it in the format it would answer in, and nothing leaves this machine.
+// ProbeSearXNG returns what keeps the SearXNG at the URL at from being used, nil when it can be searched. It waits at most
+// timeout; no answer is a problem too. The request has a format and no query: SearXNG rejects it in the format it would answer
+// in, and nothing leaves this machine.
 func ProbeSearXNG(ctx context.Context, at string, timeout time.Duration) *Problem {
 	absent := &Problem{"web_search: no SearXNG answers at " + at, "start it there, or set searxng.url or provider in web_search.yaml; provider: none switches the tool off"}
 	u, err := url.Parse(at)

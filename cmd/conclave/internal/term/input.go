@@ -27,7 +27,7 @@ const (
 // TypedAhead is printed for a line that came too fast.
 const TypedAhead = "this was typed before the question could be read: read it, then answer"
 
-// IsPiped reports whether stdin is a pipe or a file. A terminal and /dev/null are neither.
+// IsPiped reports whether r is a pipe, a file or a reader that is no file. A terminal, /dev/null and nil are none of them.
 func IsPiped(r io.Reader) bool {
 	f, is := r.(*os.File)
 	if !is {
@@ -37,14 +37,14 @@ func IsPiped(r io.Reader) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice == 0
 }
 
-// Keyboard returns stdin if it is a terminal.
+// Keyboard returns r as a file, and true only if it is a terminal, on which a user can be asked.
 func Keyboard(r io.Reader) (*os.File, bool) {
 	f, is := r.(*os.File)
 	return f, is && IsTerminal(f)
 }
 
-// ReadLines delivers the lines typed on a terminal until Ctrl-D. It is nil when r is no terminal: nobody can be asked there.
-// Reading cannot be interrupted and ends with the process.
+// ReadLines delivers the lines typed on a terminal until Ctrl-D; the channel is not closed then. It is nil when r is no
+// terminal: nobody can be asked there. Reading cannot be interrupted and ends with the process.
 func ReadLines(r io.Reader) <-chan string {
 	f, ok := Keyboard(r)
 	if !ok {
@@ -64,8 +64,9 @@ func IsYes(line string) bool {
 	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(line)))
 }
 
-// Confirm asks a yes-or-no question on a terminal. Everything but a clear yes is no; a line typed before the question could
-// be read is asked again.
+// Confirm asks a yes-or-no question on stderr and waits for a line from keyboard, which must be a terminal. Everything but a
+// clear yes is no, also Ctrl-D. A line typed within [TooFast] is discarded and the question repeated. The end of ctx is
+// [ErrStopped].
 func (s *Streams) Confirm(ctx context.Context, keyboard *os.File, question string) (bool, error) {
 	lines := make(chan string)
 	go func() { // reading cannot be interrupted: it ends with the process
@@ -90,8 +91,9 @@ func (s *Streams) Confirm(ctx context.Context, keyboard *os.File, question strin
 	}
 }
 
-// ReadAll reads stdin to its end, or one byte more than limit. Invalid UTF-8 is replaced. When ctx ends first it is
-// [ErrStopped]. On a terminal prompt is printed; where a pipe stays open for long, a hint is printed on a terminal's stderr.
+// ReadAll reads stdin to its end, at most limit+1 bytes: a longer result tells the caller that the input is too large. A nil
+// stdin is "". Invalid UTF-8 is replaced. When ctx ends first it is [ErrStopped]. On a terminal, prompt is printed unless it is
+// ""; otherwise a hint is printed after two seconds when stderr is a terminal.
 func (s *Streams) ReadAll(ctx context.Context, limit int, prompt string) (string, error) {
 	if s.In == nil {
 		return "", nil
@@ -123,7 +125,8 @@ type readResult struct {
 	err  error
 }
 
-// readInBackground reads without blocking the caller. A read that never ends is left behind with the process.
+// readInBackground runs read in a goroutine and delivers its result once. A read that never ends is left behind with the
+// process.
 func readInBackground(read func() ([]byte, error)) <-chan readResult {
 	done := make(chan readResult, 1)
 	go func() {
@@ -133,8 +136,9 @@ func readInBackground(read func() ([]byte, error)) <-chan readResult {
 	return done
 }
 
-// ReadHidden reads a value from stdin, on a terminal after a prompt and without echo. It returns at most limit bytes and one
-// more, without the line break at the end. The terminal is restored also when ctx ends, which is [ErrStopped].
+// ReadHidden reads a value from stdin: on a terminal one line, after a prompt and without echo, otherwise everything up to a
+// little more than limit bytes, without the line break at the end. The caller rejects a result longer than limit; an empty one
+// is no error. The terminal is restored also when ctx ends, which is [ErrStopped].
 func (s *Streams) ReadHidden(ctx context.Context, limit int, prompt string) ([]byte, error) {
 	read := func() ([]byte, error) {
 		b, err := io.ReadAll(io.LimitReader(s.In, int64(limit)+3)) // room for a line break and one byte too many

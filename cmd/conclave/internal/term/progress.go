@@ -15,7 +15,8 @@ type Progress struct {
 // NewProgress returns a status line on w, which is usually stderr.
 func NewProgress(w io.Writer) *Progress { return &Progress{w: w} }
 
-// Draw replaces the line. Text that does not fit is cut.
+// Draw replaces the line. Text that does not fit is cut, and only its first line is drawn. Where w is no terminal it draws
+// nothing. The caller sanitizes.
 func (p *Progress) Draw(format string, v ...any) {
 	columns, _, ok := Size(p.w)
 	if !ok {
@@ -33,7 +34,7 @@ func (p *Progress) Clear() {
 	}
 }
 
-// Bar is a bar of 20 characters. all must be positive.
+// Bar is a bar of 20 characters. all must be positive, and done from 0 to all.
 func Bar(done, all int64) string {
 	const width = 20
 	full := int(width * done / all)

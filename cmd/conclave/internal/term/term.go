@@ -38,6 +38,7 @@ type Sink struct {
 	Err error
 }
 
+// Write writes to stdout. After the first error it writes nothing more and returns that error.
 func (s *Sink) Write(p []byte) (int, error) {
 	if s.Err != nil {
 		return 0, s.Err
@@ -51,12 +52,14 @@ func (s *Sink) Write(p []byte) (int, error) {
 func (s *Streams) Say(format string, v ...any) { fmt.Fprintf(s.Err, format+"\n", v...) }
 
 // PrintJSON prints one JSON document, indented on a terminal.
-func (s *Streams) PrintJSON(v any) error { return s.encode(v, IsTerminal(s.Out)) }
+func (s *Streams) PrintJSON(v any) error { return s.encodeJSON(v, IsTerminal(s.Out)) }
 
 // PrintLine prints one line of a stream of JSON.
-func (s *Streams) PrintLine(v any) error { return s.encode(v, false) }
+func (s *Streams) PrintLine(v any) error { return s.encodeJSON(v, false) }
 
-func (s *Streams) encode(v any, indent bool) error {
+// encodeJSON writes v to stdout as one JSON document with a line break at its end, on one line unless indent is set. <, > and &
+// are not escaped. It returns the error of encoding or of the first failed write to stdout.
+func (s *Streams) encodeJSON(v any, indent bool) error {
 	enc := json.NewEncoder(s.Out)
 	enc.SetEscapeHTML(false)
 	if indent {
@@ -96,7 +99,7 @@ func IsTerminal(stream any) bool {
 	return ok
 }
 
-// Size is the size of the terminal behind a stream. ok is false when there is none.
+// Size is the size in characters of the terminal behind a stream, which may be a [*Sink]. ok is false when there is none.
 func Size(stream any) (columns, rows int, ok bool) {
 	if s, is := stream.(*Sink); is {
 		stream = s.w
@@ -112,7 +115,8 @@ func Size(stream any) (columns, rows int, ok bool) {
 	return int(size.Col), int(size.Row), true
 }
 
-// Room is the width that is left for the last column of a table, at least 20: 60 when w is no terminal.
+// Room is the width that is left for the last column of a table when the others take taken characters: at least 20, and 60 when
+// w is no terminal.
 func Room(w io.Writer, taken int) int {
 	if columns, _, ok := Size(w); ok {
 		return max(20, columns-taken)

@@ -19,6 +19,7 @@ func Plain(s string) string { return sanitize(s, "") }
 // PlainText is [Plain] for several lines: line breaks and tabs stay.
 func PlainText(s string) string { return sanitize(s, "\n\t") }
 
+// sanitize replaces every invisible rune that is not in keep by U+FFFD. The number of runes stays the same.
 func sanitize(s, keep string) string {
 	return strings.Map(func(r rune) rune {
 		if text.IsVisible(r) || strings.ContainsRune(keep, r) {
@@ -28,7 +29,7 @@ func sanitize(s, keep string) string {
 	}, s)
 }
 
-// OneLine joins the lines of an error with semicolons and sanitizes them.
+// OneLine joins the lines of an error with semicolons and sanitizes them as [Plain] does. Empty lines are dropped.
 func OneLine(s string) string {
 	var parts []string
 	for p := range strings.Lines(s) {
@@ -43,7 +44,7 @@ func OneLine(s string) string {
 // escaped as in JSON. Unlike [Plain] it keeps two hidden characters apart.
 func Visible(s string) string { return escape(s, false) }
 
-// escape writes every rune that is not visible as \uXXXX. With layout, line breaks stay.
+// escape writes every rune that is not visible as \uXXXX, one above U+FFFF as a surrogate pair. With layout, line breaks stay.
 func escape(s string, layout bool) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -60,8 +61,8 @@ func escape(s string, layout bool) string {
 	return b.String()
 }
 
-// VisibleJSON lays a JSON value out for reading: complete, and with nothing hidden. It is still the same value. Invalid JSON
-// is shown as it is.
+// VisibleJSON lays a JSON value out on lines that begin with indent, except the first: complete, and with hidden characters
+// escaped. It is still the same value. Invalid JSON is shown on one line as [Visible] shows it.
 func VisibleJSON(raw []byte, indent string) string {
 	var b bytes.Buffer
 	if json.Indent(&b, raw, indent, "  ") != nil {
@@ -71,7 +72,8 @@ func VisibleJSON(raw []byte, indent string) string {
 	return escape(b.String(), true)
 }
 
-// Clip puts text on one line of at most n characters.
+// Clip puts text on one line of at most n characters, the last three "..." when it was cut. With n of 3 or less nothing is cut.
+// It does not sanitize.
 func Clip(s string, n int) string {
 	s = strings.Join(strings.Fields(s), " ")
 	if r := []rune(s); len(r) > n && n > 3 {
@@ -80,7 +82,8 @@ func Clip(s string, n int) string {
 	return s
 }
 
-// Fit cuts text to a terminal: a line that wraps, or a table that scrolls, cannot be drawn over.
+// Fit cuts text to a terminal and returns its lines: at most rows-1 of them, each of at most columns characters. A line that
+// wraps, or a table that scrolls, cannot be drawn over. columns of 0 or less, and rows of 2 or less, mean no limit.
 func Fit(text string, columns, rows int) []string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if rows > 2 && len(lines) > rows-1 {
@@ -97,7 +100,7 @@ func Fit(text string, columns, rows int) []string {
 // ShortID is the beginning of a long id.
 func ShortID(id string) string { return id[:min(8, len(id))] }
 
-// Count is a number of things: "1 file", "3 files". The plural is given where it is not thing and s.
+// Count is a number with its noun: "1 file", "3 files". plural is given where it is not thing with an s.
 func Count(n int, thing string, plural ...string) string {
 	switch {
 	case n == 1:
@@ -108,7 +111,7 @@ func Count(n int, thing string, plural ...string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// Bytes is a number of bytes with a unit.
+// Bytes is a number of bytes with a unit of 1024, B to TB, and three digits.
 func Bytes(n int64) string {
 	v, unit := float64(n), "B"
 	for _, u := range []string{"KB", "MB", "GB", "TB"} {
@@ -120,7 +123,7 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%.3g %s", v, unit)
 }
 
-// Age is a time span in one unit.
+// Age is a time span in one unit: s, m, h, and d from 48 hours on. Less than a second, also a negative span, is "a moment".
 func Age(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -152,7 +155,8 @@ func Stamp(t time.Time) string {
 	return t.Local().Format("2006-01-02 15:04")
 }
 
-// ShellQuote makes one word of s for a POSIX shell.
+// ShellQuote makes one word of s for a POSIX shell. It adds quotes only where s has other characters than letters, digits and
+// _./:@%+,- or is empty.
 func ShellQuote(s string) string {
 	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:@%+,-") == "" {
 		return s
@@ -167,7 +171,7 @@ func Indent(w io.Writer, prefix, text string) {
 	}
 }
 
-// Table prints rows in columns, without trailing blanks. Cells must be sanitized.
+// Table prints rows in columns, without trailing blanks. Cells must be sanitized: a tab in one would begin another column.
 func Table(w io.Writer, rows [][]string) error {
 	var b strings.Builder
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

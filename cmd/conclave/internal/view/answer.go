@@ -51,7 +51,8 @@ type IDs struct {
 	Query   string `json:"query_id"`
 }
 
-// NewAnswerView returns the view for the options and for where stdout goes.
+// NewAnswerView returns the view for the options and for where stdout goes: JSON lines with Lines, else the answer alone or one
+// document with JSON or where stdout is no terminal, else a screen.
 func NewAnswerView(o AnswerOptions) AnswerView {
 	switch {
 	case o.Lines:
@@ -65,7 +66,7 @@ func NewAnswerView(o AnswerOptions) AnswerView {
 // demoNotice is printed with every answer of the demo model.
 const demoNotice = "answered by the built-in demo model, which is not a language model: start Ollama for real answers"
 
-// waitingText explains why a question has not been started.
+// waitingText explains why a question has not been started: actors that do not run, or else other questions before it.
 func waitingText(w client.Waiting) string {
 	switch len(w.Missing) {
 	case 0:
@@ -76,8 +77,8 @@ func waitingText(w client.Waiting) string {
 	return "stored, but not started: " + strings.Join(w.Missing, " and ") + " are not running; the question is answered when they run"
 }
 
-// answerText is the answer without the words about its error, which the generator appends for clients that see nothing else:
-// here the error is printed on stderr.
+// answerText is the answer without the text of its error, which the generator appends as a last paragraph for clients that see
+// nothing else: here the error is printed on stderr. It is "" when there is nothing but the error.
 func answerText(r subjects.Response) string {
 	if r.Error == nil || r.Error.Text == "" {
 		return r.Answer
@@ -116,6 +117,7 @@ func (p *pipe) Show(u client.Update) {
 // Typed returns nil: a pipe has no keyboard. Waiting calls are decided with conclave approve.
 func (p *pipe) Typed() <-chan string { return nil }
 
+// Decide reports false: a pipe has no keyboard.
 func (p *pipe) Decide(string) (id string, d subjects.ApprovalDecision, ok bool) { return "", d, false }
 
 // endLine ends a line of thinking that is still open, so that a message begins on a line of its own.
@@ -126,12 +128,14 @@ func (p *pipe) endLine() {
 	}
 }
 
+// Warn prints the text on a line of its own on stderr. The code is not shown.
 func (p *pipe) Warn(_, text string) {
 	p.endLine()
 	p.Say("%s", text)
 }
 
-// End prints the answer alone, or with JSON one document after the grade has been waited for.
+// End prints the answer alone and then waits for the grade, which goes to stderr; with JSON it waits first and prints one
+// document. An empty answer prints nothing and waits for no grade.
 func (p *pipe) End(r subjects.Response, grade func() *subjects.Critique) error {
 	p.endLine()
 	if p.JSON {
@@ -160,7 +164,8 @@ func (p *pipe) End(r subjects.Response, grade func() *subjects.Critique) error {
 	return nil
 }
 
-// Fail prints a response with the fault in JSON, so that a program always reads one document; otherwise nothing.
+// Fail prints, with JSON, a partial response with the fault, so that a program always reads one document; otherwise nothing.
+// The caller prints the error.
 func (p *pipe) Fail(f *subjects.Fault) error {
 	p.endLine()
 	if !p.JSON {
@@ -204,6 +209,7 @@ type approvalLine struct {
 	Decision *subjects.ApprovalReply   `json:"decision,omitempty"`
 }
 
+// Show prints a line for every update. A question that is not started yet is a note with the code waiting.
 func (l *jsonLines) Show(u client.Update) {
 	switch u := u.(type) {
 	case client.Delta:
@@ -260,13 +266,15 @@ func (l *jsonLines) note(n subjects.Note) {
 // Typed returns nil: a program decides with conclave approve, from the approval line.
 func (l *jsonLines) Typed() <-chan string { return nil }
 
+// Decide reports false: nothing is typed here.
 func (l *jsonLines) Decide(string) (id string, d subjects.ApprovalDecision, ok bool) {
 	return "", d, false
 }
 
+// Warn prints a note with this code, once.
 func (l *jsonLines) Warn(code, text string) { l.note(subjects.Note{Code: code, Text: text}) }
 
-// End prints the remaining notes, the response, and then the grade when there is one.
+// End prints the notes that were not printed yet, the response, and then waits for the grade and prints it when there is one.
 func (l *jsonLines) End(r subjects.Response, grade func() *subjects.Critique) error {
 	for _, n := range r.Notes {
 		l.note(n)
@@ -284,6 +292,7 @@ func (l *jsonLines) End(r subjects.Response, grade func() *subjects.Critique) er
 	return l.Out.Err
 }
 
+// Fail prints the fault as a line of type error.
 func (l *jsonLines) Fail(f *subjects.Fault) error {
 	return l.PrintLine(struct {
 		lineHead
@@ -309,7 +318,8 @@ type screen struct {
 	asked   time.Time                  // when it was
 }
 
-// write writes text where the cursor is. Answer and talk share a terminal, so each begins on its own line.
+// write writes sanitized text to w where the cursor is, in a colour that may be "". Answer and talk share a terminal, so text
+// for another stream than the last begins on its own line. A stderr that is no terminal is written as it is, without colours.
 func (s *screen) write(w io.Writer, colour, text string) {
 	if w != s.Out && !term.IsTerminal(w) {
 		fmt.Fprint(w, term.PlainText(text))
@@ -339,7 +349,7 @@ func (s *screen) endLine() {
 	}
 }
 
-// talk prints one dim line on stderr.
+// talk prints one dim line on stderr, cut to the width of the terminal, or to 199 characters elsewhere.
 func (s *screen) talk(format string, v ...any) {
 	columns, _, ok := term.Size(s.Err)
 	if !ok || columns < 20 {
@@ -351,6 +361,8 @@ func (s *screen) talk(format string, v ...any) {
 	s.write(s.Err, term.Dim, term.Clip(fmt.Sprintf(format, v...), columns-1)+"\n")
 }
 
+// Show prints an update as it comes: pieces of the answer on stdout, everything else as lines on stderr. A call that waits for
+// approval is asked about when there is a keyboard. Notes are held back; see note.
 func (s *screen) Show(u client.Update) {
 	switch u := u.(type) {
 	case client.Delta:
@@ -378,8 +390,9 @@ func (s *screen) Show(u client.Update) {
 	}
 }
 
-// delta prints the next piece of the answer. After a lost piece it prints no more of this step, since the text would have a gap;
-// End prints the rest.
+// delta prints the next piece of the answer, or of the thinking on stderr where it was asked for. After a lost piece it prints
+// no more of this step, since the text would have a gap; End prints the rest. A new step, or one that begins again, starts a
+// line.
 func (s *screen) delta(d client.Delta) {
 	if d.Thinking {
 		if s.Thinking && d.Text != "" {
@@ -413,7 +426,8 @@ func (s *screen) delta(d client.Delta) {
 	}
 }
 
-// result prints the outcome of a tool call: the time it took, or who denied it and why.
+// result prints the outcome of a tool call on a line: the time it took, the layer and rule that denied it, or the error. The
+// result itself is not shown.
 func (s *screen) result(r subjects.ToolResult) {
 	switch f := r.Error; {
 	case f == nil:
@@ -442,6 +456,7 @@ func (s *screen) printNotes() {
 	s.held = nil
 }
 
+// Warn prints the text on a line of its own on stderr, not dimmed and not cut. The code is not shown.
 func (s *screen) Warn(_, text string) {
 	if term.IsTerminal(s.Err) {
 		s.endLine()
@@ -450,7 +465,9 @@ func (s *screen) Warn(_, text string) {
 	s.Say("%s", text)
 }
 
-// End prints the part of the answer that the deltas did not show, or all of it when they differ, then notes, summary and grade.
+// End prints the part of the answer that the deltas did not show, or all of it when they differ or other text came between,
+// then the notes, a summary unless the answer failed, and, after waiting for it, the grade. A note about the answer's own error
+// is left out: the caller prints that.
 func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error {
 	shown, answer := s.shown.String(), answerText(r)
 	if strings.TrimSpace(shown) != strings.TrimSpace(answer) {
@@ -485,12 +502,13 @@ func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error
 	return s.Out.Err
 }
 
+// Fail ends the open line. The notes that are held back are dropped, and the caller prints the error.
 func (s *screen) Fail(*subjects.Fault) error {
 	s.endLine()
 	return nil
 }
 
-// summarizeAnswer is one line about an answer.
+// summarizeAnswer is one line about an answer: model, tool calls, tokens and time, without the counts that are 0.
 func summarizeAnswer(r subjects.Response) string {
 	parts := []string{cmp.Or(r.Model, "no model")}
 	if n := len(r.ToolCalls); n > 0 {
@@ -505,7 +523,8 @@ func summarizeAnswer(r subjects.Response) string {
 	return "(" + strings.Join(parts, ", ") + "; continue with --continue)"
 }
 
-// approval shows a waiting call and asks. Without a keyboard it says how to decide elsewhere.
+// approval shows a waiting call and asks, or queues it behind the one that was asked before. Without a keyboard, or when stderr
+// is no terminal, it prints how to decide elsewhere.
 func (s *screen) approval(r subjects.ApprovalRequest) {
 	s.printNotes()
 	s.endLine()
@@ -522,7 +541,7 @@ func (s *screen) approval(r subjects.ApprovalRequest) {
 	}
 }
 
-// prompt asks about the first waiting call.
+// prompt asks about the first waiting call and notes the time. s.waiting must not be empty.
 func (s *screen) prompt() {
 	r := s.waiting[0]
 	PrintApproval(s.Err, subjects.Approval{ApprovalRequest: r, State: subjects.ApprovalPending}, time.Now())
@@ -530,9 +549,12 @@ func (s *screen) prompt() {
 	s.open, s.last, s.asked = s.Err, s.Err, time.Now()
 }
 
+// Typed delivers typed lines; nil until a call has waited on a terminal.
 func (s *screen) Typed() <-chan string { return s.lines }
 
-// Decide pairs a line with the waiting call. A yes is for this call only: broader decisions are made with conclave approve.
+// Decide makes a decision about the first waiting call of a line. A yes, in any form, approves this call only: broader
+// decisions are made with conclave approve. ok is false when no call waits, and for a line within [term.TooFast], after which
+// it asks again. The call stays in the queue until the decision comes as an update.
 func (s *screen) Decide(line string) (id string, d subjects.ApprovalDecision, ok bool) {
 	if len(s.waiting) == 0 {
 		return "", d, false
@@ -546,7 +568,8 @@ func (s *screen) Decide(line string) (id string, d subjects.ApprovalDecision, ok
 	return s.waiting[0].ID, subjects.ApprovalDecision{Approve: ParseDecision(line).Approve}, true
 }
 
-// decided removes a call that was decided, here or elsewhere, and asks about the next one.
+// decided removes a call that was decided, here or elsewhere, prints by whom, and asks about the next one. A call that does not
+// wait here is ignored.
 func (s *screen) decided(r subjects.ApprovalReply) {
 	for i, w := range s.waiting {
 		if w.ID != r.ID {

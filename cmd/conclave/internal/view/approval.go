@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// PrintApproval prints everything there is to know before a decision. The arguments are complete: what is not shown was not
-// approved.
+// PrintApproval prints everything there is to know before a decision, or how it was decided. Ages and expiry are relative to
+// now. The arguments are complete and hidden characters escaped: what is not shown was not approved.
 func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 	state := "expires in " + term.Age(a.Expires.Sub(now))
 	switch {
@@ -64,7 +64,8 @@ func HowToDecide(id, program string) string {
 	return fmt.Sprintf("decide with: %s approve %s, or --deny %s", program, term.ShortID(id), term.ShortID(id))
 }
 
-// AcceptedDecision says what an accepted decision means: what the broker made of it, not what was requested.
+// AcceptedDecision says what an accepted decision means: what the broker made of it in r, not what d requested. The broker may
+// approve once where d asked to remember it.
 func AcceptedDecision(d subjects.ApprovalDecision, r subjects.ApprovalReply) string {
 	switch {
 	case r.State == subjects.ApprovalDenied:
@@ -79,7 +80,7 @@ func AcceptedDecision(d subjects.ApprovalDecision, r subjects.ApprovalReply) str
 	return "approved for this call only"
 }
 
-// ApprovalRules prints remembered decisions.
+// ApprovalRules prints remembered decisions as a table, a header alone when there are none.
 func ApprovalRules(w io.Writer, rules []subjects.ApprovalRule) error {
 	rows := [][]string{{"RULE", "MADE", "HOLDS IN", "AGENTS", "TOOL", "ASKED BY", "TARGETS"}}
 	for _, r := range rules {
@@ -99,7 +100,8 @@ func WaitingCalls(n int) string {
 	return fmt.Sprintf("%d calls wait for your approval", n)
 }
 
-// ParseDecision reads a typed line. Everything but a clear yes denies.
+// ParseDecision reads a typed line: y or yes approves once, s or session for the session, a or always until revoked, in any
+// case. Everything else, also an empty line, denies.
 func ParseDecision(line string) subjects.ApprovalDecision {
 	switch strings.ToLower(strings.TrimSpace(line)) {
 	case "y", "yes":

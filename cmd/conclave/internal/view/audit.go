@@ -19,7 +19,8 @@ type AuditEntry struct {
 	subjects.AuditRecord
 }
 
-// DecodeAudit returns the records of a stored message.
+// DecodeAudit returns the records of a stored message, without verifying them. The account comes from the subject and is ""
+// when that has another form. A message that cannot be decoded is an error that names audit verify.
 func DecodeAudit(m audit.Stored) ([]AuditEntry, error) {
 	batch, err := audit.DecodeBatch(m.Data)
 	if err != nil {
@@ -41,7 +42,7 @@ var statusColours = map[string]string{
 	subjects.StatusOK: term.Green, subjects.StatusAllowed: term.Green,
 }
 
-// AuditLine prints a record on one line.
+// AuditLine prints a record on one sanitized line. Ids and hashes are shortened; an empty field is "-".
 func AuditLine(w io.Writer, e AuditEntry) error {
 	agent := cmp.Or(e.AgentID, e.Account)
 	if e.AgentType != "" {
@@ -63,7 +64,7 @@ var auditFields = []string{
 	"status", "reason", "session", "query", "links", "genesis",
 }
 
-// AuditRecord prints every field of a record on a line, with the names of the JSON form.
+// AuditRecord prints each field of a record that is not empty on a line, with the names of the JSON form and sanitized.
 func AuditRecord(w io.Writer, e AuditEntry) error {
 	b, err := json.Marshal(e)
 	if err != nil {
@@ -97,7 +98,8 @@ type SealedExport struct {
 	AnchoredBy string `json:"anchored_by,omitempty"` // the log whose first record has its hash; "" = only the file itself was checked
 }
 
-// AuditReport prints the result of a verification. what names the log; sealed is nil for the current one.
+// AuditReport prints the result of a verification: the problems of a failed one and nothing else, or the counts with remarks on
+// unfinished and unanchored records. what names the log; sealed is nil for the current one.
 func AuditReport(w io.Writer, r audit.Report, what string, sealed *SealedExport) {
 	if !r.OK {
 		for _, p := range r.Problems {

@@ -24,7 +24,8 @@ type Banner struct {
 	Flags                     string // to be repeated in the suggested commands
 }
 
-// Print prints the banner.
+// Print prints the banner: addresses and folders, problems with their fixes if any, and commands to try. Values are not
+// sanitized.
 func (b Banner) Print(w io.Writer) {
 	row := func(name, text string) {
 		if text != "" {

@@ -22,7 +22,7 @@ var subjectColours = map[string]string{
 	"committee": term.Blue, "task": term.Blue,
 }
 
-// Event prints one event on a line.
+// Event prints one event on a line: local time, subject, author, the beginnings of the ids, body. A missing field is "-".
 func Event(w io.Writer, e client.Event) error {
 	family, _, _ := strings.Cut(e.Subject, ".")
 	id := func(s string) string { return term.Plain(cmp.Or(term.ShortID(s), "-")) }
@@ -42,7 +42,8 @@ type ActorFigures struct {
 	actor.RouteStats
 }
 
-// ListFigures makes rows of the statistics of all actors, sorted. Services that are not actors have no figures of ours.
+// ListFigures makes a row of each endpoint of all services, sorted by actor, instance and subject; it is never nil. A service
+// that is not one of our actors has only requests and errors.
 func ListFigures(stats []micro.Stats) []ActorFigures {
 	rows := []ActorFigures{}
 	for _, s := range stats {
@@ -58,7 +59,7 @@ func ListFigures(stats []micro.Stats) []ActorFigures {
 	return rows
 }
 
-// FigureTable is a table of figures. Subjects without any traffic are counted in one row for each instance.
+// FigureTable returns the figures as a table with a header. Subjects without any traffic share one row for each instance.
 func FigureTable(all []ActorFigures) string {
 	var b strings.Builder
 	rows := [][]string{{"ACTOR", "STATE", "MAILBOX", "IN FLIGHT", "RESTARTS", "REFUSED", "REQUESTS", "ERRORS", "P50 MS", "P95 MS", "P99 MS", "SUBJECT"}}
@@ -76,6 +77,9 @@ func FigureTable(all []ActorFigures) string {
 	return b.String()
 }
 
+// foldIdle replaces the rows without any traffic by one row for each instance, which has their number in place of the subject,
+// and the state and restarts of the instance. The result is sorted by actor and instance; the idle row is the last of its
+// instance.
 func foldIdle(rows []ActorFigures) (out []ActorFigures) {
 	idle := map[string]int{}
 	for _, r := range rows {

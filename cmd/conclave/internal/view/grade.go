@@ -11,7 +11,7 @@ import (
 	"conclave/subjects"
 )
 
-// gradeLine is a grade in one line.
+// gradeLine is a grade with its feedback in one sanitized line. A score of 0 is ungraded, with the reason.
 func gradeLine(c subjects.Critique) string {
 	if c.Score == 0 {
 		return "ungraded: " + cmp.Or(term.OneLine(c.Ungraded), "no reason given")
@@ -19,7 +19,8 @@ func gradeLine(c subjects.Critique) string {
 	return strings.TrimSuffix(fmt.Sprintf("graded %d of 5: %s", c.Score, term.OneLine(c.Feedback)), ": ")
 }
 
-// falseClaims are the actions that an answer claims and no call did, a line each.
+// falseClaims are the actions that an answer claims and no tool call did, a sanitized line each; nil when the critic found
+// none.
 func falseClaims(c subjects.Critique) (out []string) {
 	for _, claim := range c.Claims {
 		line := fmt.Sprintf("the answer claims %q, but no call did that", term.Clip(term.Plain(claim.Said), 160))
@@ -31,7 +32,7 @@ func falseClaims(c subjects.Critique) (out []string) {
 	return out
 }
 
-// retryHint is how to ask again, where the critic recommends it.
+// retryHint is the command that asks again, "" unless the critic recommends it. program begins the command.
 func retryHint(c subjects.Critique, program string) string {
 	if !c.Retry {
 		return ""
@@ -39,7 +40,8 @@ func retryHint(c subjects.Critique, program string) string {
 	return "try again: " + program + " ask --retry"
 }
 
-// respondentName marks respondent B, whose answers are not shown to the user.
+// respondentName is the name of a respondent for display, "-" for none. Respondent B, whose answers are not shown to the user,
+// is marked.
 func respondentName(respondent string) string {
 	if respondent == subjects.RespondentB {
 		return respondent + " (not shown)"
@@ -47,7 +49,8 @@ func respondentName(respondent string) string {
 	return term.Plain(cmp.Or(respondent, "-"))
 }
 
-// verdictFor is the result of a comparison for one of the two respondents.
+// verdictFor is the result of a comparison for one of the two respondents: won, lost, tie, undecided, or "-" without a
+// comparison.
 func verdictFor(p *subjects.Pairwise, respondent string) string {
 	switch {
 	case p == nil:
@@ -62,7 +65,7 @@ func verdictFor(p *subjects.Pairwise, respondent string) string {
 	return "lost"
 }
 
-// Grades prints a list of grades.
+// Grades prints a list of grades as a table, in the order given. A question that the log no longer has is shown as such.
 func Grades(w io.Writer, grades []client.GradedAnswer) error {
 	room := term.Room(w, 80)
 	rows := [][]string{{"TIME", "GRADE", "RUBRIC", "RESPONDENT", "VERDICT", "QUERY", "QUESTION"}}
@@ -87,7 +90,8 @@ func (f fields) line(name, format string, v ...any) {
 	fmt.Fprintf(f.w, "%s %s\n", term.Paint(f.w, term.Dim, fmt.Sprintf("%-9s", name)), term.Plain(fmt.Sprintf(format, v...)))
 }
 
-// Judgement prints everything about the answers to one question.
+// Judgement prints everything about the answers to one question: each with its grade and reward, as far as there are any, then
+// the comparison.
 func Judgement(w io.Writer, j client.Judgement) {
 	f := fields{w}
 	f.line("query", "%s", j.Query)
@@ -111,7 +115,8 @@ func Judgement(w io.Writer, j client.Judgement) {
 	f.comparison(j.Pairwise)
 }
 
-// critique prints a grade. Another attempt is mentioned only for an answer that the user has seen.
+// critique prints a grade, or that there is none yet for nil. A recommended retry is mentioned only when the user has seen the
+// answer.
 func (f fields) critique(c *subjects.Critique, seen bool) {
 	if c == nil {
 		f.line("grade", "none yet")
@@ -134,7 +139,7 @@ func (f fields) critique(c *subjects.Critique, seen bool) {
 	f.judge(c.Model, c.Notice)
 }
 
-// judge prints which model judged.
+// judge prints which model judged and a notice about it, such as that it replaces another. Empty values print nothing.
 func (f fields) judge(model, notice string) {
 	if model != "" {
 		f.line("judge", "%s", model)
@@ -144,7 +149,8 @@ func (f fields) judge(model, notice string) {
 	}
 }
 
-// comparison prints a pairwise verdict with the judgements in both orders.
+// comparison prints a pairwise verdict with the judgements in both orders; nil prints nothing. An empty winner is undecided,
+// with the reason.
 func (f fields) comparison(p *subjects.Pairwise) {
 	if p == nil {
 		return

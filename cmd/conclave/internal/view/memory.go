@@ -27,7 +27,7 @@ func trustWord(trust string) string {
 	return "UNTRUSTED"
 }
 
-// MemoryTable prints memories, a line each.
+// MemoryTable prints memories, a line each, under a header. A star marks a pinned one, a number the piece of a document.
 func MemoryTable(w io.Writer, entries []subjects.MemoryEntry) error {
 	room := term.Room(w, len("3f9c01d2  document  superseded  UNTRUSTED  100d  "))
 	now := time.Now()
@@ -47,7 +47,9 @@ func MemoryTable(w io.Writer, entries []subjects.MemoryEntry) error {
 	return term.Table(w, rows)
 }
 
-// MemoryHits prints the result of a search. With reasons, each score is broken down; with whole, the whole text is printed.
+// MemoryHits prints the result of a search, and on stderr its notes, whether it was cached, and that nothing matched. With
+// reasons, each score is broken down; with whole, the whole text is printed in place of the relevant part. Untrusted memories
+// are marked.
 func MemoryHits(s *term.Streams, r subjects.MemoryReply, reasons, whole bool) error {
 	if len(r.Hits) == 0 {
 		s.Say("no memory matches")
@@ -88,7 +90,7 @@ func Notes(s *term.Streams, notes []subjects.Note) {
 	}
 }
 
-// describeMemory is the kind, source and state of an entry in a few words.
+// describeMemory is the kind, source, state, pin and grade of an entry in a few words. The state is left out when it is active.
 func describeMemory(e subjects.MemoryEntry) string {
 	parts := []string{e.Kind, "from " + cmp.Or(string(e.Provenance.Source), "an unknown source")}
 	if e.Provenance.From != "" {
@@ -114,7 +116,8 @@ func untrustedWarning(e subjects.MemoryEntry) string {
 	return untrusted
 }
 
-// Memory prints everything about one memory. related are the memories it correlates with, as far as they are known.
+// Memory prints everything about one memory; empty fields are left out. related gives names to the memories it correlates with;
+// one that is not in it is shown by its id alone.
 func Memory(w io.Writer, e subjects.MemoryEntry, related []subjects.MemoryEntry) {
 	line := func(name, text string) {
 		if text != "" {
@@ -173,7 +176,7 @@ func Memory(w io.Writer, e subjects.MemoryEntry, related []subjects.MemoryEntry)
 	}
 }
 
-// nameRelated lists the memories that e correlates with: the short id, and the name where related has it.
+// nameRelated lists the memories that e correlates with: the short id, and the name where related has it. The caller sanitizes.
 func nameRelated(e subjects.MemoryEntry, related []subjects.MemoryEntry) []string {
 	names := map[string]string{}
 	for _, r := range related {
@@ -194,7 +197,8 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// MemoryStatus prints the state of memory.
+// MemoryStatus prints counts, sizes and models of memory, and on stderr what waits for an embedding or for the user's decision.
+// program begins the printed command.
 func MemoryStatus(s *term.Streams, m subjects.MemoryStatus, program string) error {
 	line := func(name, format string, v ...any) {
 		fmt.Fprintf(s.Out, "%-10s %s\n", name, term.Visible(fmt.Sprintf(format, v...)))
@@ -224,7 +228,7 @@ func MemoryStatus(s *term.Streams, m subjects.MemoryStatus, program string) erro
 	return s.Out.Err
 }
 
-// CountBy lists counts by name: "3 document, 12 fact".
+// CountBy lists counts sorted by name: "3 document, 12 fact"; "" for none.
 func CountBy(by map[string]int) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(by)) {
@@ -233,8 +237,8 @@ func CountBy(by map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// MemoryGraph prints relations, current ones first. A tense that is unknown counts as past, so that it is not presented as a
-// fact of today.
+// MemoryGraph prints relations under IS and WAS, current ones first. A tense that is unknown counts as past, so that it is not
+// presented as a fact of today. Untrusted relations are marked. No relations print nothing.
 func MemoryGraph(w io.Writer, all []subjects.Relation) error {
 	var rows [][]string
 	for _, current := range []bool{true, false} {
@@ -258,7 +262,7 @@ func MemoryGraph(w io.Writer, all []subjects.Relation) error {
 	return term.Table(w, rows)
 }
 
-// relationSpan is when a relation holds, as far as it is known.
+// relationSpan is when a relation holds, as far as it is known: from and to, since or until; "" when neither end is.
 func relationSpan(r subjects.Relation) string {
 	from, until := term.Visible(term.Clip(r.From, 20)), term.Visible(term.Clip(r.Until, 20))
 	switch {
@@ -272,7 +276,8 @@ func relationSpan(r subjects.Relation) string {
 	return ""
 }
 
-// MemoryWritten says what became of a new memory.
+// MemoryWritten says on stderr what became of a new memory: the action, which other memory it was merged into or replaces, the
+// reason, and the notes. The caller handles a refusal.
 func MemoryWritten(s *term.Streams, w subjects.MemoryWriteResult, notes []subjects.Note) {
 	text := fmt.Sprintf("%s %s", term.Visible(w.Action), term.Visible(term.ShortID(w.ID)))
 	if w.Other != "" {

@@ -10,7 +10,8 @@ import (
 	"conclave/subjects"
 )
 
-// Models prints the available models, and on stderr the roles that another model has taken over.
+// Models prints the available models as a table, and on stderr that there are none, and the roles whose own model is not used.
+// program begins the commands in the fixes.
 func Models(s *term.Streams, list subjects.ModelList, program string) error {
 	roles := map[string][]string{}
 	for _, r := range list.Roles {
@@ -42,7 +43,7 @@ func Models(s *term.Streams, list subjects.ModelList, program string) error {
 
 func orDash(v []string) string { return cmp.Or(strings.Join(v, ", "), "-") }
 
-// capabilities lists what a model supports, in the words of conclave model list.
+// capabilities lists what a model supports, in the words of conclave model list; nil for nothing.
 func capabilities(m subjects.ModelInfo) (out []string) {
 	for _, c := range []struct {
 		has  bool
@@ -55,7 +56,8 @@ func capabilities(m subjects.ModelInfo) (out []string) {
 	return out
 }
 
-// modelState lists where a model is: loaded, remote, or denied and why.
+// modelState lists where a model is: loaded, on which remote host, and why it is denied; nil for a local one that is not
+// loaded.
 func modelState(m subjects.ModelInfo) (out []string) {
 	if m.Loaded {
 		out = append(out, "loaded")
@@ -69,7 +71,8 @@ func modelState(m subjects.ModelInfo) (out []string) {
 	return out
 }
 
-// RoleNotices are the roles whose own model is not used, with a fix. Roles with the same notice share a line.
+// RoleNotices are lines about the roles whose own model is not used, with a fix; nil when all use theirs. Roles with the same
+// notice share a line. program begins the printed command.
 func RoleNotices(roles []subjects.RoleModel, program string) []string {
 	var notices []string
 	byNotice := map[string][]string{}
@@ -123,7 +126,8 @@ func (p *PullProgress) Clear() { p.line.Clear() }
 // maxLayers bounds the layers that are remembered.
 const maxLayers = 1000
 
-// Show adds a piece of progress.
+// Show adds an update and draws the sum of all layers; without a terminal it prints a line when the status, the total or a
+// tenth of it changed. An update without a digest only sets the status. Layers beyond [maxLayers] are not counted.
 func (p *PullProgress) Show(update subjects.PullProgress) {
 	if update.Digest != "" && (len(p.layers) < maxLayers || p.layers[update.Digest].Digest != "") {
 		p.layers[update.Digest] = update
@@ -151,7 +155,8 @@ func (p *PullProgress) Show(update subjects.PullProgress) {
 	p.streams.Say("%s: %s", p.name, term.Plain(describePull(status, completed, total)))
 }
 
-// sum adds the layers up. Counts that make no sense are left out.
+// sum adds up the bytes of all layers. Layers without a total or with a negative count are left out, and completed is at most
+// total.
 func (p *PullProgress) sum() (completed, total int64) {
 	for _, l := range p.layers {
 		if l.Total > 0 && l.Completed >= 0 {
@@ -161,6 +166,7 @@ func (p *PullProgress) sum() (completed, total int64) {
 	return completed, total
 }
 
+// describePull is the status, with percentage and bytes while layers are pulled and their total is known. It does not sanitize.
 func describePull(status string, completed, total int64) string {
 	if total == 0 || status != "pulling" {
 		return status
@@ -168,7 +174,7 @@ func describePull(status string, completed, total int64) string {
 	return fmt.Sprintf("%s %3d %%  %s of %s", status, 100*completed/total, term.Bytes(completed), term.Bytes(total))
 }
 
-// draw draws over the line, at most ten times a second.
+// draw draws over the line with bar and rate. The same status is drawn at most ten times a second; other calls do nothing.
 func (p *PullProgress) draw(status string, completed, total int64) {
 	now := p.now()
 	if status == p.status && now.Sub(p.drawn) < 100*time.Millisecond {

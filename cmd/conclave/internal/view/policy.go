@@ -14,7 +14,8 @@ import (
 
 var verdictColours = map[string]string{"pass": term.Green, "ask": term.Yellow, "deny": term.Red}
 
-// Verdict prints what each layer of the policy says. The colours have the same length, so that the columns stay aligned.
+// Verdict prints what each layer of the policy says, a line each, then the monitor-only rules that would have denied or asked.
+// The colours have the same length, so that the columns stay aligned.
 func Verdict(w io.Writer, v subjects.Verdict) error {
 	var rows [][]string
 	for _, l := range v.Layers {
@@ -34,7 +35,8 @@ func RuleReason(rule, reason string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(rule+": "+reason, ": "), ": ")
 }
 
-// Simulation prints the report of a policy simulation with this many attacks.
+// Simulation prints the report of a policy simulation: the counts, then the ids of executed attacks and interrupted tasks.
+// attacks is the number of cases with an attack, which the report does not have.
 func Simulation(w io.Writer, r simulate.Report, attacks int) {
 	share := 0.0
 	if r.Benign > 0 {
@@ -59,7 +61,7 @@ func Simulation(w io.Writer, r simulate.Report, attacks int) {
 // redactedFlag labels a result from which credentials were removed. It is no sign of injection.
 const redactedFlag = "redacted"
 
-// ToolText prints the text of a result, sanitized on a terminal.
+// ToolText prints the text of a result with one line break at its end. On a terminal it is sanitized; a pipe gets it unchanged.
 func ToolText(s *term.Streams, text string) error {
 	if term.IsTerminal(s.Out) {
 		text = term.PlainText(text)
@@ -68,7 +70,9 @@ func ToolText(s *term.Streams, text string) error {
 	return err
 }
 
-// ToolWarnings prints on stderr what the user should know before trusting a result.
+// ToolWarnings prints on stderr what the user should know before trusting a result: external content, signs of injection,
+// removed credentials, and how to get the whole of a result that was cut. A result without labels prints no content warning, a
+// complete one no hint. program is the name of this program, with its global flags, in the printed command.
 func ToolWarnings(s *term.Streams, res subjects.ToolResult, program string) {
 	if l := res.Labels; l != nil {
 		signs := slices.DeleteFunc(slices.Clone(l.Flags), func(f string) bool { return f == redactedFlag })

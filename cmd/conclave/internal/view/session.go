@@ -10,7 +10,7 @@ import (
 	"conclave/subjects"
 )
 
-// Sessions prints a list of sessions.
+// Sessions prints a list of sessions as a table, in the order given. The first question is cut to the width of the terminal.
 func Sessions(w io.Writer, sessions []client.SessionSummary) error {
 	widest := 0
 	for _, s := range sessions {
@@ -26,7 +26,8 @@ func Sessions(w io.Writer, sessions []client.SessionSummary) error {
 
 var roleColours = map[string]string{"user": term.Cyan, "assistant": term.Green, "tool": term.Yellow}
 
-// Session prints a conversation.
+// Session prints a conversation: the summary of older turns, then each question, tool call, result and answer with its grades.
+// On stderr it says how many turns were dropped.
 func Session(s *term.Streams, c subjects.Conversation) error {
 	if c.Dropped > 0 {
 		s.Say("%s dropped: too many, or too large", term.Count(c.Dropped, "turn"))
@@ -52,7 +53,7 @@ func Session(s *term.Streams, c subjects.Conversation) error {
 	return s.Out.Err
 }
 
-// message prints one message: the role, something about it, and the text below.
+// message prints one message, sanitized: the role, a remark about it unless it is "", and the text indented below.
 func message(w io.Writer, role, about, text string) {
 	head := term.Paint(w, roleColours[role], term.Plain(role))
 	if about != "" {
@@ -64,7 +65,8 @@ func message(w io.Writer, role, about, text string) {
 	}
 }
 
-// turnGrades prints the grade, the comparison and the feedback of a turn below its answer.
+// turnGrades prints the grade, the comparison and the user's feedback of a turn below its answer, as far as there are any; nil
+// prints nothing.
 func turnGrades(w io.Writer, g *subjects.Grades) {
 	if g == nil {
 		return
@@ -87,7 +89,7 @@ func turnGrades(w io.Writer, g *subjects.Grades) {
 	}
 }
 
-// Override prints what holds in a session. program is for the hint how to end ALL.
+// Override prints the override that holds in a session. For ALL it says on stderr how to undo it; program begins that command.
 func Override(s *term.Streams, c subjects.SessionConfig, program string) error {
 	line := func(name, text string) { fmt.Fprintf(s.Out, "%-9s %s\n", name, text) }
 	line("session", term.Visible(c.SessionID))

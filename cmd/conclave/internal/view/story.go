@@ -37,7 +37,8 @@ type storyFailure struct {
 	Text string `json:"text"`
 }
 
-// NewStoryReport counts results. Events are included for failed stories, and for all with verbose.
+// NewStoryReport counts results. A failed story counts as run, a skipped one does not. Events and model requests are included
+// for failed stories, and for all with verbose.
 func NewStoryReport(results []story.Result, took time.Duration, verbose bool) StoryReport {
 	out := StoryReport{Millis: took.Milliseconds(), Stories: []storyResult{}}
 	for _, res := range results {
@@ -75,7 +76,8 @@ func (r StoryReport) Print(w io.Writer) error {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// Story prints the result of a story; its events when it failed, or with verbose.
+// Story prints the result of a story: ok, FAIL or skip on a line, the failed expectations with the events when it failed, and
+// with verbose the events also when it did not.
 func Story(w io.Writer, res story.Result, verbose bool) error {
 	word, colour, note := "ok", term.Green, seconds(res.Took)
 	switch {

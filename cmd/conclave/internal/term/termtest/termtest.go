@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open opens a pseudo-terminal of 100 by 30 and returns both ends, which are closed with the test.
+// Open opens a pseudo-terminal of 100 columns and 30 rows and returns both ends, which are closed with the test: slave is the
+// stream of the command, master is the user's side.
 func Open(t testing.TB) (master, slave *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -38,7 +39,7 @@ func Open(t testing.TB) (master, slave *os.File) {
 	return master, slave
 }
 
-// ReadAll returns everything that was written to slave so far, with plain line breaks.
+// ReadAll returns everything that was written to slave since the last call, with plain line breaks. It does not wait for more.
 func ReadAll(t testing.TB, master, slave *os.File) string {
 	t.Helper()
 	const mark = "\x04end" // a terminal has no end of file
