@@ -19,7 +19,8 @@ import (
 // approveFlags are the flags of conclave approve.
 type approveFlags struct{ session, always, deny, watch, all bool }
 
-// approveCommand lists the calls that wait for the user's approval, and decides them.
+// approveCommand lists the calls that wait for the user's approval, decides one by id or prefix, or watches. It is the parent
+// of rules and revoke.
 func approveCommand(a *cli.App) *cobra.Command {
 	o := &approveFlags{}
 	cmd := &cobra.Command{
@@ -71,7 +72,8 @@ Exit code 1 means that the decision was not accepted: the request was decided be
 	return cmd
 }
 
-// check rejects flags that contradict each other: a decision must not be a guess.
+// check rejects flags that contradict each other, and a decision without an id: a decision must not be a guess. v are the
+// positional arguments, at most an id, which must be valid and have 6 characters.
 func (o *approveFlags) check(v []string) error {
 	decisions := 0
 	for _, set := range []bool{o.session, o.always, o.deny} {
@@ -94,7 +96,8 @@ func (o *approveFlags) check(v []string) error {
 	return nil
 }
 
-// listApprovals prints the waiting calls, with all also decided and expired ones, and how to decide them.
+// listApprovals prints the waiting calls, with all also decided and expired ones; on stderr how to decide them, that there are
+// none, and how many decisions are remembered. With --json it prints the broker's list.
 func listApprovals(ctx context.Context, a *cli.App, c *client.Client, all bool) error {
 	l, err := c.Approvals(ctx, all)
 	switch {
@@ -122,7 +125,9 @@ func listApprovals(ctx context.Context, a *cli.App, c *client.Client, all bool) 
 	return a.Out.Err
 }
 
-// decide approves or denies the request with an id or prefix. An interrupt is an error: whether it was accepted is unknown.
+// decide approves or denies the request with an id or prefix. An unknown or ambiguous id, and a decision that the broker does
+// not accept, are errors. An interrupt while looking up the id is none; later it is one, because whether it was accepted is
+// unknown.
 func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client, prefix string) error {
 	id, err := c.FindApproval(ctx, prefix)
 	if err != nil {
@@ -153,12 +158,13 @@ func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client,
 	return nil
 }
 
-// approvalError explains why a request was not found.
+// approvalError explains an error of looking up a request by id or prefix.
 func approvalError(a *cli.App, id string, err error) error {
 	return findError("request", id, a.Program()+" approve", cli.BrokerError("the approvals", err))
 }
 
-// findError explains an error of looking up a thing by id or prefix. list is the command that lists the things.
+// findError explains an error of looking up a thing by id or prefix: unknown or ambiguous. list is the command that lists the
+// things. Other errors are returned as they are.
 func findError(thing, id, list string, err error) error {
 	var ambiguous *client.AmbiguousError
 	switch {
@@ -170,7 +176,8 @@ func findError(thing, id, list string, err error) error {
 	return err
 }
 
-// rejectedDecision explains why a decision was not accepted.
+// rejectedDecision explains why a decision was not accepted: the request is unknown, has expired or was decided before. r must
+// be a reply without Accepted.
 func rejectedDecision(a *cli.App, r subjects.ApprovalReply) error {
 	list := a.Program() + " approve"
 	switch r.State {
@@ -195,7 +202,9 @@ type approvalPrompt struct {
 	switched bool      // the open one replaced another that was decided elsewhere
 }
 
-// watchApprovals shows each request as it comes until the user interrupts, and asks on a terminal.
+// watchApprovals shows each request as it comes until the user interrupts, which is no error, and asks on a terminal unless
+// --json is set. It fails when the broker cannot be asked at the start, or stdout is closed; later errors are printed and it
+// goes on.
 func watchApprovals(ctx context.Context, a *cli.App) error {
 	return a.ReadWithClient(ctx, func(c *client.Client) error {
 		p := &approvalPrompt{App: a, c: c, shown: map[string]bool{}}
@@ -232,8 +241,8 @@ func watchApprovals(ctx context.Context, a *cli.App) error {
 	})
 }
 
-// watch signals that the waiting calls may have changed. The first error ends it; a later one is printed, because the broker
-// may return.
+// watch sends on changed whenever the waiting calls may have changed, until ctx ends. An error before the first list is sent on
+// failed and ends it; a later one is printed, because the broker may return.
 func (p *approvalPrompt) watch(ctx context.Context, changed chan<- struct{}, failed chan<- error) {
 	first := true
 	for _, err := range p.c.WatchApprovals(ctx) {
@@ -253,8 +262,9 @@ func (p *approvalPrompt) watch(ctx context.Context, changed chan<- struct{}, fai
 	}
 }
 
-// update fetches the waiting calls and prints new ones, oldest first because they expire first. With a keyboard one is asked
-// at a time. The list is fetched here and not taken from the watch, where it may be older than the open request.
+// update fetches the waiting calls and prints new ones, oldest first because they expire first. With a keyboard one is asked at
+// a time, and an open request that no longer waits is closed with a message. The list is fetched here and not taken from the
+// watch, where it may be older than the open request.
 func (p *approvalPrompt) update(ctx context.Context) error {
 	l, err := p.c.Approvals(ctx, false)
 	if err != nil {
@@ -276,7 +286,8 @@ func (p *approvalPrompt) update(ctx context.Context) error {
 	return nil
 }
 
-// show prints a request, once per id. With a keyboard it becomes the open request, to which the next typed line belongs.
+// show prints a request, with --json as a line, and marks it as shown. With a keyboard it becomes the open request, to which
+// the next typed line belongs; otherwise it says how to decide.
 func (p *approvalPrompt) show(q subjects.Approval) {
 	p.shown[q.ID] = true
 	if p.JSON {
@@ -292,7 +303,8 @@ func (p *approvalPrompt) show(q subjects.Approval) {
 	p.prompt()
 }
 
-// prompt asks about the open request and notes the time: a line typed before it was readable is not a decision.
+// prompt asks about the open request, which must be set, and notes the time: a line typed before it was readable is not a
+// decision.
 func (p *approvalPrompt) prompt() {
 	choices := "[y/N/s/a]"
 	if len(p.open.Sinks) == 0 { // cannot be remembered
@@ -302,7 +314,9 @@ func (p *approvalPrompt) prompt() {
 	p.asked = time.Now()
 }
 
-// decide sends the decision of a typed line. A line that came too fast was not meant for this request.
+// decide sends the decision of a typed line about the open request; without one the line is ignored. A line that came too fast
+// was not meant for this request: it is asked again. After a failed request the call is asked again too; a decision that is not
+// accepted is only printed.
 func (p *approvalPrompt) decide(ctx context.Context, line string) error {
 	if p.open == nil {
 		return nil
@@ -327,7 +341,7 @@ func (p *approvalPrompt) decide(ctx context.Context, line string) error {
 	return nil
 }
 
-// approveRulesCommand lists the decisions that hold for later calls.
+// approveRulesCommand lists the decisions that hold for later calls; none is no error.
 func approveRulesCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rules",
@@ -355,7 +369,8 @@ the decision. With --json it prints one array.`,
 	}
 }
 
-// approveRevokeCommand ends a remembered decision, found by its id or a prefix that is unique.
+// approveRevokeCommand ends a remembered decision, found by its id or a unique prefix of at least 6 characters. An unknown one
+// is an error.
 func approveRevokeCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke <rule>",

@@ -16,7 +16,8 @@ import (
 	"conclave/subjects"
 )
 
-// callCommand calls one tool as the operator, through the broker.
+// callCommand calls one tool as the operator, through the broker, or prints a stored result with --parked. It rejects a timeout
+// that is not positive, and names and ids that are no valid token; the broker decides the rest.
 func callCommand(a *cli.App) *cobra.Command {
 	var (
 		timeout                time.Duration
@@ -67,8 +68,8 @@ the call, or when its approval expired, and 4 when the tool is unknown or does n
 	return cmd
 }
 
-// callTool calls a tool with the operator's key and prints the result. arguments is a JSON object, or "-" for stdin; session
-// and query may be empty.
+// callTool calls a tool with the operator's key, waits for the result and prints it. arguments is a JSON object, or "-" for
+// stdin; session and query may be "". ctx must have a deadline. A denied or failed call is an error with its exit code.
 func callTool(ctx context.Context, a *cli.App, tool, arguments, session, query string) error {
 	body, err := readArguments(a, arguments)
 	if err != nil {
@@ -86,7 +87,8 @@ func callTool(ctx context.Context, a *cli.App, tool, arguments, session, query s
 	return printResult(a, res)
 }
 
-// printParked prints a result that was cut. It is read with the user's key; no tool runs.
+// printParked prints the whole of a result that was cut. It is read with the user's key; no tool runs. An empty, invalid or
+// unknown id is an error.
 func printParked(ctx context.Context, a *cli.App, id string) error {
 	if id == "" {
 		return cli.Usage("--parked needs the id of a result")
@@ -112,7 +114,8 @@ func printParked(ctx context.Context, a *cli.App, id string) error {
 	})
 }
 
-// readArguments reads the arguments of a call from the command line, or from stdin for "-". They must be one JSON object.
+// readArguments reads the arguments of a call from the command line, or from stdin for "-". Anything but one JSON object is a
+// usage error. Of stdin at most one byte more than a request may have is read, so a larger object is rejected as incomplete.
 func readArguments(a *cli.App, text string) ([]byte, error) {
 	body := []byte(text)
 	if text == "-" {
@@ -127,7 +130,8 @@ func readArguments(a *cli.App, text string) ([]byte, error) {
 	return body, nil
 }
 
-// printResult prints the result of a call. The error has its exit code.
+// printResult prints the result of a call with its warnings, or with --json the whole reply, also a failed one. A result with
+// an error is returned as an error with its exit code.
 func printResult(a *cli.App, res subjects.ToolResult) error {
 	switch {
 	case a.JSON:

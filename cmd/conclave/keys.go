@@ -21,7 +21,8 @@ import (
 	"conclave/subjects"
 )
 
-// keysCommand creates what a stand-alone server needs.
+// keysCommand creates the keys, the configuration and the environment file of a stand-alone server. The embedded one needs
+// none.
 func keysCommand(a *cli.App) *cobra.Command {
 	var listen string
 	cmd := &cobra.Command{
@@ -57,7 +58,8 @@ type publicKey struct {
 }
 
 // createKeys creates missing keys, writes the configuration of a stand-alone server and prints the commands that follow. It
-// refuses while conclave up runs on the data folder: a second server on the same store destroys it. Existing keys stay.
+// refuses while conclave up runs on the data folder: a second server on the same store destroys it. Existing keys stay. listen
+// is host:port, "" for the setting; port 0 becomes 4222.
 func createKeys(a *cli.App, listen string) error {
 	cfg, err := a.LoadConfig(map[string]string{"system.listen": listen})
 	if err != nil {
@@ -111,7 +113,7 @@ func createKeys(a *cli.App, listen string) error {
 	return nil
 }
 
-// provisionCommand creates the streams of a stand-alone server.
+// provisionCommand creates the streams of a stand-alone server, which --server must name.
 func provisionCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "provision --server URL",
@@ -140,7 +142,8 @@ type provisionReport struct {
 }
 
 // provisionServer creates the streams with the provisioners' keys and then deletes these keys. With the keys gone and the
-// streams there it changes nothing and succeeds; with both missing it fails and names the way back.
+// streams there it changes nothing and succeeds; with both missing it fails and names the way back. It waits ten seconds for a
+// server that does not answer, and fails when the data folder is locked.
 func provisionServer(ctx context.Context, a *cli.App) error {
 	cfg, err := a.LoadConfig(nil)
 	if err != nil {
@@ -188,7 +191,8 @@ func provisionServer(ctx context.Context, a *cli.App) error {
 	return nil
 }
 
-// deleteProvisioners deletes the seeds of the provisioners and returns the files.
+// deleteProvisioners deletes the seeds of the provisioners and returns the files it deleted, never nil. A seed that is gone
+// already is no error.
 func deleteProvisioners(keys bus.Keys) ([]string, error) {
 	deleted := []string{}
 	_, boot := subjects.Table().Roles()
@@ -203,7 +207,8 @@ func deleteProvisioners(keys bus.Keys) ([]string, error) {
 	return deleted, nil
 }
 
-// retryUnreachable retries for ten seconds while no server answers: it was often started a moment before.
+// retryUnreachable calls step until it no longer fails with [bus.ErrUnreachable], for ten seconds, because the server was often
+// started a moment before. It returns the last error, also when ctx ends.
 func retryUnreachable(ctx context.Context, step func() error) error {
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		err := step()
@@ -218,7 +223,8 @@ func retryUnreachable(ctx context.Context, step func() error) error {
 	}
 }
 
-// hasStreams reports whether the event log and the audit log exist, read with the keys that may.
+// hasStreams reports whether the event log and the audit log exist, read with the user's and the auditor's key. It is false
+// also when the server or a key cannot be used.
 func hasStreams(ctx context.Context, b *bus.Bus) bool {
 	for role, read := range map[string]func(*client.Client) (client.StreamStatus, error){
 		"user":    func(c *client.Client) (client.StreamStatus, error) { return c.EventStatus(ctx) },

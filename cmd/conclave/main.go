@@ -15,7 +15,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run executes a command line and returns the exit code.
+// run executes a command line, without the name of the program, and returns the exit code. Errors are printed on stderr.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, release := cli.Interruptible(context.Background(), stderr)
 	defer release()

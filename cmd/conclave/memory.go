@@ -20,7 +20,7 @@ import (
 	"conclave/subjects"
 )
 
-// memoryCommand shows and changes what is remembered.
+// memoryCommand is the parent of the commands that show and change what is remembered.
 func memoryCommand(a *cli.App) *cobra.Command {
 	return cli.Group("memory", "Show, change and forget memories",
 		`Shows what the assistant remembers and why something is recalled, and lets you change, pin and forget it. Answers are remembered
@@ -40,7 +40,7 @@ Memories with external content are marked UNTRUSTED. At least 6 characters of an
 		memoryExportCommand(a), memoryImportCommand(a))
 }
 
-// missingMemories is the error of ids that do not exist, nil when there are none.
+// missingMemories is the error of ids that do not exist, nil when there are none. ids may be prefixes.
 func missingMemories(a *cli.App, ids []string) error {
 	switch len(ids) {
 	case 0:
@@ -51,7 +51,8 @@ func missingMemories(a *cli.App, ids []string) error {
 	return cli.Fail(cli.ExitFailed, "there are no memories "+term.Visible(strings.Join(ids, ", ")), "list them with "+a.Program()+" memory list")
 }
 
-// memoryLookupError explains why the memory with an id or prefix was not found, and other errors of memory.
+// memoryLookupError explains an error of looking up a memory by id or prefix: unknown, ambiguous, or a fault of memory. err
+// must not be nil.
 func memoryLookupError(a *cli.App, id string, err error) error {
 	var ambiguous *client.AmbiguousError
 	switch {
@@ -63,7 +64,8 @@ func memoryLookupError(a *cli.App, id string, err error) error {
 	return a.MemoryError(err)
 }
 
-// checkMemoryIDs checks ids and removes duplicates.
+// checkMemoryIDs rejects an id or prefix that is no valid token or has fewer than 6 characters, and removes duplicates. Whether
+// the memories exist is not checked.
 func checkMemoryIDs(v []string) (ids []string, err error) {
 	for _, id := range v {
 		if err := cli.CheckPrefix(id); err != nil {
@@ -76,7 +78,7 @@ func checkMemoryIDs(v []string) (ids []string, err error) {
 	return ids, nil
 }
 
-// completeMemories completes the ids of the newest memories.
+// completeMemories completes the ids of the newest memories, one page of them, with their names as descriptions.
 func completeMemories(a *cli.App) cli.Completion {
 	return a.CompleteFrom(func(ctx context.Context, c *client.Client) (ids []string, err error) {
 		entries, _, err := c.ListMemories(ctx, subjects.MemoryAdminRequest{}, client.MemoryPage)
@@ -89,7 +91,7 @@ func completeMemories(a *cli.App) cli.Completion {
 	})
 }
 
-// memoryStatusCommand shows the size of the memory and how it is searched.
+// memoryStatusCommand shows the number and size of memories and how they are searched. It fails when no memory actor runs.
 func memoryStatusCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
@@ -114,7 +116,8 @@ and how many memories wait for an embedding. With --json it prints one document.
 	}
 }
 
-// memoryListCommand lists memories by kind, state, tag, source, trust and text.
+// memoryListCommand lists memories by kind, state, tag, source, trust and text. It rejects unknown kinds, states and trusts, a
+// negative limit (0 is all), and --all with --state. Without either only active memories are listed.
 func memoryListCommand(a *cli.App) *cobra.Command {
 	var filter subjects.MemoryAdminRequest
 	var all bool
@@ -163,7 +166,8 @@ next when there are more.`,
 	return cmd
 }
 
-// listMemories prints at most limit memories that pass the filter, 0 for all, and says when there are more.
+// listMemories prints at most limit memories that pass the filter, 0 for all, and says on stderr when there are more or none.
+// No match is no error.
 func listMemories(ctx context.Context, a *cli.App, c *client.Client, filter subjects.MemoryAdminRequest, limit int) error {
 	entries, next, err := c.ListMemories(ctx, filter, limit)
 	switch {
@@ -184,7 +188,8 @@ func listMemories(ctx context.Context, a *cli.App, c *client.Client, filter subj
 	return nil
 }
 
-// resolveSource is the name under which a document was imported: the absolute path of a file that exists.
+// resolveSource is the name under which a document was imported: the absolute path, without links, of a file that exists.
+// Anything else, such as an address, is returned as it is.
 func resolveSource(from string) string {
 	if from == "" {
 		return ""
@@ -197,7 +202,8 @@ func resolveSource(from string) string {
 	return from
 }
 
-// memorySearchCommand recalls as the assistant does, and can explain each score.
+// memorySearchCommand recalls as the assistant does, and with --why explains each score. It rejects an empty query, a negative
+// --max (0 is as configured), an unknown kind, and a timeout that is not positive.
 func memorySearchCommand(a *cli.App) *cobra.Command {
 	var q subjects.MemoryQuery
 	var reasons bool
@@ -253,7 +259,8 @@ With --json it prints one document with hits, notes and the time it took.`,
 	return cmd
 }
 
-// memoryShowCommand prints one memory in full.
+// memoryShowCommand prints one memory in full, by id or prefix. Unknown and ambiguous ids are errors; missing related memories
+// are only a remark on stderr.
 func memoryShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show <id>",
@@ -292,7 +299,8 @@ With --json it prints one document with entry and correlated.`,
 	}
 }
 
-// memoryGraphCommand prints the relations of the knowledge graph.
+// memoryGraphCommand prints the relations of the knowledge graph, all or those of a name, at most --limit, which must be
+// positive.
 func memoryGraphCommand(a *cli.App) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
@@ -331,7 +339,8 @@ with relations.`,
 	return cmd
 }
 
-// memoryExportCommand writes all memories as JSON lines that import reads back.
+// memoryExportCommand writes all memories as JSON lines that import reads back: to stdout without a name or for "-", otherwise
+// to a file that must not exist. An incomplete export is an error, and leaves no file.
 func memoryExportCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export [file]",

@@ -25,7 +25,8 @@ const (
 	maxCorpus = 256 << 10 // bytes of text that an edit may set
 )
 
-// memoryMarkCommand returns pin, unpin, accept or reject: op is the verb, done its past form in the message.
+// memoryMarkCommand returns the command pin, unpin, accept or reject: op is the verb, done its past form in the message.
+// Unknown ids are an error after the others were changed; when none exists nothing is changed.
 func memoryMarkCommand(a *cli.App, op, short, long, done string) *cobra.Command {
 	return &cobra.Command{
 		Use:   op + " <id...>",
@@ -64,7 +65,7 @@ func memoryMarkCommand(a *cli.App, op, short, long, done string) *cobra.Command 
 	}
 }
 
-// readText returns a text of the command line, or stdin for "-".
+// readText returns text, or stdin for "-": up to one byte more than limit, which the caller rejects. An interrupt is an error.
 func readText(ctx context.Context, a *cli.App, text string, limit int) (string, error) {
 	if text != "-" {
 		return text, nil
@@ -76,7 +77,7 @@ func readText(ctx context.Context, a *cli.App, text string, limit int) (string, 
 	return text, err
 }
 
-// memoryAddCommand stores a fact of the user, which is trusted.
+// memoryAddCommand stores a fact of the user, which is trusted. It rejects an empty one and one above [maxFact].
 func memoryAddCommand(a *cli.App) *cobra.Command {
 	var tags []string
 	cmd := &cobra.Command{
@@ -109,8 +110,8 @@ why.`,
 	return cmd
 }
 
-// addMemory stores a fact and shows whether it was stored, merged or supersedes another. A fact that memory refuses is an
-// error with its reason.
+// addMemory stores a fact and shows whether it was stored, merged or supersedes another. A fact that memory refuses is an error
+// with its reason. The caller has checked its size; tags may be nil.
 func addMemory(ctx context.Context, a *cli.App, c *client.Client, text string, tags []string) error {
 	w, notes, err := c.AddMemory(ctx, text, tags)
 	if err != nil {
@@ -130,7 +131,8 @@ func addMemory(ctx context.Context, a *cli.App, c *client.Client, text string, t
 	return nil
 }
 
-// memoryForgetCommand deletes memories by id or by search. A search lists them and asks first, unless --yes is given.
+// memoryForgetCommand deletes memories by ids or by a search, not both. A search lists them and asks first, unless --yes is
+// given; an empty search is rejected.
 func memoryForgetCommand(a *cli.App) *cobra.Command {
 	var query string
 	var yes bool
@@ -178,7 +180,8 @@ what. With --json it prints one document with forgotten and missing.`,
 	return cmd
 }
 
-// selectToForget lists what the words find and asks for confirmation. No ids means that there is nothing to forget.
+// selectToForget lists what the words find and asks for confirmation, or returns it at once with yes. No ids without an error
+// mean that nothing matches, which is printed. It fails when the user does not confirm, interrupts, or cannot be asked.
 func selectToForget(ctx context.Context, a *cli.App, c *client.Client, words string, yes bool) (ids []string, err error) {
 	found, err := c.FindMemoriesToForget(ctx, words)
 	if err != nil {
@@ -220,8 +223,8 @@ type forgotten struct {
 	Missing   []string `json:"missing"`
 }
 
-// forgetMemories deletes the memories with these complete ids and reports the unknown ones as an error. After a failure it
-// still says how many were deleted.
+// forgetMemories deletes the memories with these ids or prefixes and prints them. Unknown ones are an error after the others
+// were deleted. After a failure it still says how many were deleted.
 func forgetMemories(ctx context.Context, a *cli.App, c *client.Client, ids []string) error {
 	entries, missing, err := c.ForgetMemories(ctx, ids)
 	if err != nil {
@@ -247,7 +250,8 @@ func forgetMemories(ctx context.Context, a *cli.App, c *client.Client, ids []str
 	return missingMemories(a, missing)
 }
 
-// memoryEditCommand changes fields of a memory by flags, or in the user's editor without any.
+// memoryEditCommand changes fields of a memory by flags, or in the user's editor without any. It rejects an empty name, and a
+// text that is empty or above [maxCorpus].
 func memoryEditCommand(a *cli.App) *cobra.Command {
 	var name, description, corpus string
 	var tags []string
@@ -305,7 +309,8 @@ Without a flag, on a terminal, it opens the memory in $VISUAL or $EDITOR. Closin
 	return cmd
 }
 
-// cleanTags trims tags and removes empty and duplicate ones. It is never nil: an empty list removes all tags.
+// cleanTags trims tags and removes empty and duplicate ones; blanks inside become one. It is never nil: an empty list removes
+// all tags.
 func cleanTags(tags []string) []string {
 	out := []string{}
 	for _, t := range tags {
@@ -316,7 +321,8 @@ func cleanTags(tags []string) []string {
 	return out
 }
 
-// checkEdit rejects a memory without a name or a text: it could not be found again.
+// checkEdit rejects an edit that sets an empty name or text, without which a memory could not be found again, and a text above
+// [maxCorpus]. Fields that are nil are not set and pass, so an empty edit passes.
 func checkEdit(e subjects.MemoryEdit) error {
 	switch {
 	case e.Name != nil && strings.TrimSpace(*e.Name) == "":
@@ -329,7 +335,8 @@ func checkEdit(e subjects.MemoryEdit) error {
 	return nil
 }
 
-// editMemory applies an edit to the memory with an id or prefix. Fields that the edit does not name stay.
+// editMemory applies an edit to the memory with an id or prefix and prints it. Fields that the edit does not name stay. Unknown
+// and ambiguous ids are errors.
 func editMemory(ctx context.Context, a *cli.App, c *client.Client, id string, edit subjects.MemoryEdit) error {
 	e, err := c.EditMemory(ctx, id, edit)
 	switch {
@@ -342,7 +349,8 @@ func editMemory(ctx context.Context, a *cli.App, c *client.Client, id string, ed
 	return nil
 }
 
-// editInEditor opens a memory in the user's editor. The text is kept in a file when it cannot be stored.
+// editInEditor opens a memory in the user's editor and stores the changes; without any it stores nothing. It rejects --json and
+// streams that are no terminal. The text is kept in a file, which is named, when it is invalid or cannot be stored.
 func editInEditor(ctx context.Context, a *cli.App, c *client.Client, id string) error {
 	if _, ok := term.Keyboard(a.In); !ok || !term.IsTerminal(a.Out) || a.JSON {
 		return cli.Usage("give what to change: --name, --description, --corpus or --tags; on a terminal an editor opens")
@@ -372,8 +380,8 @@ func editInEditor(ctx context.Context, a *cli.App, c *client.Client, id string) 
 	return errors.Join(err, os.RemoveAll(dir))
 }
 
-// runEditor lets the user edit a memory in a file and returns the changes. keep says that the file has text that could not be
-// used. The editor gets the terminal of this process.
+// runEditor writes a memory to file, runs $VISUAL, $EDITOR or vi on it, and returns the changes; an empty edit means none. keep
+// says that the file has text that is invalid and should not be lost. The editor gets the terminal of this process.
 func runEditor(old subjects.MemoryEntry, file string) (edit subjects.MemoryEdit, keep bool, err error) {
 	if err := os.WriteFile(file, []byte(formatMemory(old)), 0o600); err != nil {
 		return edit, false, err
@@ -406,8 +414,8 @@ func formatMemory(e subjects.MemoryEntry) string {
 	return fmt.Sprintf("name: %s\ntags: %s\ndescription: %s\n%s\n%s\n", line(e.Name), line(strings.Join(e.Tags, ", ")), line(e.Description), textMarker, e.Corpus)
 }
 
-// parseMemory reads the changes from an edited text. An empty text changes nothing; a field that reads as it was written is
-// unchanged.
+// parseMemory reads the changes from a text in the form of [formatMemory]. An empty text changes nothing; a field that reads as
+// it was written, or is missing, is unchanged. A missing marker, and an unknown, repeated or malformed field, are usage errors.
 func parseMemory(old subjects.MemoryEntry, text string) (e subjects.MemoryEdit, err error) {
 	if strings.TrimSpace(text) == "" {
 		return e, nil

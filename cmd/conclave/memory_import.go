@@ -60,7 +60,8 @@ type importer struct {
 	report  importReport
 }
 
-// memoryImportCommand imports documents as untrusted content, or an export of memory.
+// memoryImportCommand imports documents as untrusted content, or reads an export of memory back. It rejects --jobs outside 1 to
+// 64.
 func memoryImportCommand(a *cli.App) *cobra.Command {
 	p := &importer{App: a, report: importReport{[]importedFile{}, map[string]int{}}}
 	cmd := &cobra.Command{
@@ -100,7 +101,8 @@ it has one document with files.`,
 }
 
 // run imports the files below the paths and prints the report. A failed file does not stop the others; the error at the end
-// counts them. An absent memory or an interrupt stops the import, and the files imported so far stay.
+// counts them. Without a memory actor nothing is read. A memory that goes away, or an interrupt, stops the import with an
+// error, and the files imported so far stay.
 func (p *importer) run(ctx context.Context, paths []string) error {
 	files, skipped := document.Walk(paths...)
 	p.total = len(files)
@@ -140,10 +142,11 @@ func (p *importer) run(ctx context.Context, paths []string) error {
 	return p.Out.Err
 }
 
-// importAll imports files, several at once, and yields the results in the order of the files. stop is called when memory is
-// gone; the end of ctx ends it.
+// importAll imports files, p.jobs at once, and yields the results in the order of the files. When memory is gone it calls stop,
+// which must cancel ctx; the end of ctx ends it, without the results that are missing then. It returns when all workers have
+// ended.
 func (p *importer) importAll(ctx context.Context, files []document.File, stop context.CancelCauseFunc) iter.Seq[importedFile] {
-	exports := findExports(files)
+	exports := areExports(files)
 	return func(yield func(importedFile) bool) {
 		results := make([]chan importedFile, len(files))
 		for i := range results {
@@ -187,9 +190,10 @@ func (p *importer) importAll(ctx context.Context, files []document.File, stop co
 	}
 }
 
-// findExports reports whether the files are read back as exports. An export states itself what each entry is, so it must be
-// meant: every file was named by the user, and all of them are exports. A file found in a folder or beside others is not.
-func findExports(files []document.File) bool {
+// areExports reports whether the files are read back as exports. An export states itself what each entry is, so it must be
+// meant: every file was named by the user, and all of them are exports. One that was found in a folder or is beside a document
+// is not. It is true for no files.
+func areExports(files []document.File) bool {
 	for _, f := range files {
 		if !isExport(f) {
 			return false
@@ -198,7 +202,7 @@ func findExports(files []document.File) bool {
 	return true
 }
 
-// isExport reports whether a named file looks like an export: by its extension and its first line.
+// isExport reports whether the user named the file, it ends in .jsonl, and its first entry is valid. The rest is not read.
 func isExport(f document.File) bool {
 	if !f.Given || !strings.EqualFold(filepath.Ext(f.Path), ".jsonl") {
 		return false
@@ -209,7 +213,8 @@ func isExport(f document.File) bool {
 	return false
 }
 
-// readExportFile yields the entries of an export in a file.
+// readExportFile yields the entries of an export in a file. An error, also of opening it, is yielded last. It can be iterated
+// again.
 func readExportFile(path string) iter.Seq2[subjects.MemoryEntry, error] {
 	return func(yield func(subjects.MemoryEntry, error) bool) {
 		f, err := os.Open(path)
@@ -222,7 +227,8 @@ func readExportFile(path string) iter.Seq2[subjects.MemoryEntry, error] {
 	}
 }
 
-// importFile imports a document, or reads an export back.
+// importFile imports a document, or reads an export back. The error is in the result too, as a failed state with its reason; a
+// file of which memory refused a part is a failed one without an error.
 func (p *importer) importFile(ctx context.Context, f document.File, asExport bool) (importedFile, error) {
 	r := importedFile{File: f.Path, Actions: map[string]int{}}
 	var err error
@@ -240,7 +246,8 @@ func (p *importer) importFile(ctx context.Context, f document.File, asExport boo
 	return r, err
 }
 
-// restore reads an export back. All of it is checked first: an export with an error is not started.
+// restore reads an export back and counts its entries in r. All of it is checked first: an export with an error is not started.
+// Entries are untrusted unless p.trusted is set.
 func (p *importer) restore(ctx context.Context, path string, r *importedFile) error {
 	for _, err := range readExportFile(path) {
 		if err := cli.FirstError(err, ctx.Err()); err != nil {
@@ -253,8 +260,9 @@ func (p *importer) restore(ctx context.Context, path string, r *importedFile) er
 	return err
 }
 
-// importDocument sends one document to memory and notes the result in r. It rejects an export of memory, whose trust marks
-// would be used. A file without text is skipped when it was found in a folder, and fails when the user named it.
+// importDocument sends one document to memory and notes the result in r. It rejects an export of memory beside documents, whose
+// trust marks would be used. A file that is no text or empty is skipped when it was found in a folder, and fails when the user
+// named it. The document is untrusted unless p.trusted is set.
 func (p *importer) importDocument(ctx context.Context, f document.File, r *importedFile) error {
 	if isExport(f) {
 		return errors.New("it is an export of memory, whose trust marks would be used: import it alone")
@@ -290,7 +298,8 @@ func (p *importer) importDocument(ctx context.Context, f document.File, r *impor
 	return err
 }
 
-// count counts what became of the entries that were sent.
+// count adds what became of the entries that were sent: actions, removed pieces and notes, and the reason of the first refusal.
+// r.Pieces must be set: an unchanged document counts all its pieces.
 func (r *importedFile) count(w subjects.MemoryWriteReply) {
 	for _, one := range w.Results {
 		r.Actions[term.Plain(one.Action)]++
@@ -307,7 +316,8 @@ func (r *importedFile) count(w subjects.MemoryWriteReply) {
 	}
 }
 
-// add adds a result and prints it: a line on stdout in a pipe, failures and notes on stderr.
+// add adds a result to the report, prints it and draws the progress. Failures and notes go to stderr; other results are a line
+// on stdout only where that is no terminal. With --json nothing is printed here.
 func (p *importer) add(f importedFile) {
 	p.report.Files = append(p.report.Files, f)
 	p.report.States[f.State]++
@@ -329,7 +339,7 @@ func (p *importer) add(f importedFile) {
 	}
 }
 
-// details is what became of the parts of a file.
+// details is what became of the parts of a file, after a colon; "" when there is nothing to say.
 func (f importedFile) details() string {
 	var parts []string
 	if s := view.CountBy(f.Actions); s != "" {
@@ -347,7 +357,7 @@ func (f importedFile) details() string {
 	return ": " + strings.Join(parts, ", ")
 }
 
-// shortPath is a path relative to the current folder when it is below it.
+// shortPath is a path with hidden characters escaped, relative to the current folder when it is below it.
 func shortPath(path string) string {
 	if here, err := filepath.Abs("."); err == nil {
 		if rel, err := filepath.Rel(here, path); err == nil && filepath.IsLocal(rel) {

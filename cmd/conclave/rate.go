@@ -27,7 +27,8 @@ type rateFlags struct {
 	feedback subjects.Feedback // QueryID is --query
 }
 
-// rateCommand rates an answer.
+// rateCommand rates the last answer of a session, or the answer to a query. It rejects --session with --query, and a wait
+// outside 0 to 1 minute.
 func rateCommand(a *cli.App) *cobra.Command {
 	o := &rateFlags{}
 	cmd := &cobra.Command{
@@ -72,7 +73,9 @@ an unknown answer is rejected with exit code 1.`,
 	return cmd
 }
 
-// parseFeedback reads a thumb or stars, and words.
+// parseFeedback reads a thumb (up, +1, down) or stars (1 to 5), and words; a first word that is neither belongs to the words.
+// It rejects no words at all, another number, and text that is invalid UTF-8 or above [client.MaxFeedback]. QueryID stays
+// empty.
 func parseFeedback(words []string) (f subjects.Feedback, err error) {
 	empty := cli.Usage("give a rating: up, down, 1 to 5, or words: see conclave rate --help")
 	if len(words) == 0 {
@@ -116,7 +119,8 @@ type rated struct {
 	Note       string   `json:"note,omitempty"` // why it is only stored
 }
 
-// run stores the rating and prints the outcome.
+// run finds the answer, stores the rating, waits up to --wait until it is counted, and prints the outcome. A rating that is
+// only stored is no error; one that the reward actor rejects is. An interrupt before it is stored is no error.
 func (o *rateFlags) run(ctx context.Context, a *cli.App) (err error) {
 	if o.feedback.QueryID == "" && o.session == "" {
 		none := cli.Fail(cli.ExitFailed, "nothing was asked yet in "+a.Home.Data, "ask something first, or name the answer with --session or --query")
@@ -144,7 +148,8 @@ func (o *rateFlags) run(ctx context.Context, a *cli.App) (err error) {
 	})
 }
 
-// findAnswer finds the question whose answer is rated.
+// findAnswer sets the query, and the session, of the answer to rate. A complete --query is not looked up, and an unknown one
+// passes: the reward actor rejects it. It fails for an ambiguous prefix, and for a session that is unknown or has no answer.
 func (o *rateFlags) findAnswer(ctx context.Context, a *cli.App, c *client.Client) error {
 	if o.feedback.QueryID != "" {
 		if len(o.feedback.QueryID) >= len(actor.NewID()) {
@@ -173,7 +178,8 @@ func (o *rateFlags) findAnswer(ctx context.Context, a *cli.App, c *client.Client
 	return nil
 }
 
-// print prints the outcome; reward is nil when the rating is only stored.
+// print prints the value that the rating is counted as. reward is nil when it is only stored; then it prints why, and may ping
+// the reward actor for up to a second.
 func (o *rateFlags) print(a *cli.App, c *client.Client, reward *subjects.Reward) error {
 	out := rated{Session: o.session, Query: o.feedback.QueryID, State: "stored"}
 	switch {

@@ -13,7 +13,8 @@ import (
 	"conclave/config"
 )
 
-// rootCommand assembles all commands. Without a command it runs conclave up, so it has the flags of up as well.
+// rootCommand assembles all commands and the global flags, which it writes into a. Without a command it runs conclave up, so it
+// has the flags of up as well. Folders are resolved before each command runs.
 func rootCommand(a *cli.App) *cobra.Command {
 	up := upCommand(a)
 	root := &cobra.Command{
@@ -59,7 +60,7 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
 	return root
 }
 
-// helpCommand is cobra's help command, except that an unknown topic is a usage error.
+// helpCommand is cobra's help command, except that an unknown topic is a usage error. Without words it explains root.
 func helpCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [command]",
@@ -75,7 +76,7 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 	}
 }
 
-// completionCommand prints a completion script for a shell.
+// completionCommand prints a completion script for bash, zsh, fish or powershell; another shell is a usage error.
 func completionCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish|powershell",
@@ -112,7 +113,8 @@ type build struct {
 	NATSClient string `json:"nats_client"`
 }
 
-// readBuild returns what the Go toolchain recorded in the binary. Fields that it did not record are empty.
+// readBuild returns what the Go toolchain recorded in the binary. Fields that it did not record are empty; the version is
+// "(devel)".
 func readBuild() build {
 	b := build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
@@ -146,7 +148,7 @@ func readBuild() build {
 	return b
 }
 
-// versionCommand prints the version of the build and of its NATS libraries.
+// versionCommand prints the version of the build and of its NATS libraries. It needs no running system.
 func versionCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",

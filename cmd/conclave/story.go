@@ -22,7 +22,7 @@ import (
 	"conclave/stories/harness"
 )
 
-// storyCommand runs acceptance stories.
+// storyCommand is the parent of the command that runs acceptance stories.
 func storyCommand(a *cli.App) *cobra.Command {
 	return cli.Group("story", "Run acceptance stories",
 		`A story is a YAML file: questions, and what is expected of the events, payloads and answers. Each runs on a system of its own,
@@ -41,7 +41,8 @@ type storyFlags struct {
 	junit   string
 }
 
-// storyRunCommand runs acceptance stories, each on a system of its own.
+// storyRunCommand runs acceptance stories, each on a system of its own: the named ones, or all in [storiesFolder]. A story that
+// fails or cannot be read is exit code 1.
 func storyRunCommand(a *cli.App) *cobra.Command {
 	o := &storyFlags{}
 	cmd := &cobra.Command{
@@ -77,7 +78,8 @@ and --json prints one document at the end. The exit code is 1 if a story failed 
 	return cmd
 }
 
-// findStories returns the files of the named stories and folders, each once, in order.
+// findStories returns the files of the named stories and folders, each once, in order; no names mean [storiesFolder]. A name
+// that does not exist, and a folder without stories, are usage errors.
 func findStories(names []string) ([]string, error) {
 	if len(names) == 0 {
 		if info, err := os.Stat(storiesFolder); err != nil || !info.IsDir() {
@@ -100,7 +102,8 @@ func findStories(names []string) ([]string, error) {
 	return files, nil
 }
 
-// storiesIn returns a file itself, or the stories in a folder.
+// storiesIn returns a file itself, whatever its name, or the .yaml and .yml files directly in a folder, sorted. A folder
+// without any is a usage error.
 func storiesIn(name string) (files []string, err error) {
 	info, err := os.Stat(name)
 	switch {
@@ -126,8 +129,8 @@ func storiesIn(name string) (files []string, err error) {
 	return files, nil
 }
 
-// run runs the stories one after the other and reports each. An interrupted story has no result, and an interrupt or a failed
-// story is an error.
+// run runs the stories one after the other and prints each result and the summary. A failed story does not stop the others and
+// is an error at the end. An interrupt ends the run and is an error too; the interrupted story has no result.
 func (o *storyFlags) run(ctx context.Context, a *cli.App, files []string) error {
 	log := slog.New(slog.DiscardHandler)
 	if a.Level != "" {
@@ -167,7 +170,8 @@ func (o *storyFlags) run(ctx context.Context, a *cli.App, files []string) error 
 	return nil
 }
 
-// play runs the story in a file. A file that cannot be read is a failed story.
+// play runs the story in a file. A file that cannot be read is the result of a failed story, at the line of the mistake or at
+// 1.
 func (o *storyFlags) play(ctx context.Context, a *cli.App, file string, log *slog.Logger) story.Result {
 	s, err := story.Load(file)
 	if err != nil {
@@ -183,7 +187,7 @@ func (o *storyFlags) play(ctx context.Context, a *cli.App, file string, log *slo
 	return harness.RunStory(ctx, s, harness.Options{Live: o.live, Config: a.Home.Config, Log: log}, story.Options{})
 }
 
-// finish prints the summary and writes the JUnit file.
+// finish writes the JUnit file, if one was named, replacing an existing one, and prints the summary.
 func (o *storyFlags) finish(a *cli.App, report view.StoryReport, results []story.Result) error {
 	if o.junit != "" {
 		f, err := os.Create(o.junit)

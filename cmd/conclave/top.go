@@ -14,7 +14,7 @@ import (
 	"conclave/pkg/client"
 )
 
-// topCommand shows the figures of all actors.
+// topCommand shows the figures of all actors: once, or refreshed in place on a terminal. It rejects an interval below 100 ms.
 func topCommand(a *cli.App) *cobra.Command {
 	var (
 		once     bool
@@ -47,7 +47,8 @@ On a terminal it refreshes in place until Ctrl-C. In a pipe, with --once or with
 	return cmd
 }
 
-// printFigures prints the figures of the running actors once. It is an error when no actor answers.
+// printFigures prints the figures of the running actors once. It is an error when no actor answers; with --json an empty list
+// is printed before it.
 func printFigures(ctx context.Context, a *cli.App, c *client.Client) error {
 	stats, err := c.Stats(ctx)
 	if err != nil {
@@ -68,7 +69,8 @@ func printFigures(ctx context.Context, a *cli.App, c *client.Client) error {
 	return err
 }
 
-// drawFigures draws the table over its previous version, so that earlier output stays on the screen.
+// drawFigures draws the table over its previous version every interval until ctx ends, so that earlier output stays on the
+// screen. stdout must be a terminal; the table is cut to its size. That no actor answers is shown and is no error.
 func drawFigures(ctx context.Context, a *cli.App, c *client.Client, interval time.Duration) error {
 	drawn := 0
 	for {

@@ -15,8 +15,8 @@ import (
 	"conclave/subjects"
 )
 
-// checkModels warns of every role whose own model is not used, and fails when the model actor does not answer. respondentB says
-// whether respondent B runs. The critic and respondent B have a check of their own, made here.
+// checkModels warns of roles without their own model, and fails when the model actor does not answer. It ends with the check of
+// the critic and respondent B; respondentB says whether that one runs.
 func (x *examination) checkModels(ctx context.Context, c *client.Client, respondentB bool) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
