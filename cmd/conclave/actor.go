@@ -14,7 +14,8 @@ import (
 	"conclave/subjects"
 )
 
-// actorCommand runs some actors against a server in another process.
+// actorCommand runs some actors against a server in another process, or lists them without names. An unknown name is a usage
+// error.
 func actorCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "actor [names...]",
@@ -46,8 +47,8 @@ It runs until Ctrl-C or SIGTERM, and prints the same readiness line as conclave 
 	}
 }
 
-// runActors runs the named actors against the server of --server or of conclave up until ctx ends. It refuses when conclave
-// up runs on this data folder with another server: both would write the same audit anchors.
+// runActors runs the named actors against the server of --server or of conclave up until ctx ends. It refuses when conclave up
+// runs on this data folder with another server: both would write the same audit anchors. names must be known.
 func runActors(cmd *cobra.Command, a *cli.App, names []string) error {
 	cfg, err := a.LoadConfig(nil)
 	if err != nil {
@@ -73,7 +74,7 @@ func runActors(cmd *cobra.Command, a *cli.App, names []string) error {
 	return stay(cmd.Context(), c, log)
 }
 
-// runnableActors are the names that conclave actor accepts.
+// runnableActors are the names that conclave actor accepts: the actors of this build and the enabled tools.
 func runnableActors(a *cli.App) []string {
 	return append(slices.Clone(config.Actors), a.ToolNames()...)
 }
@@ -85,7 +86,7 @@ var actorTexts = map[string]string{
 	"reward": "counts your feedback", "secrets": "serves credentials", subjects.RespondentB: "answers for comparison, where enabled", "gateway": "HTTP, server-sent events, query.ask",
 }
 
-// listActors prints the actors and tools of this build, whether they run or not.
+// listActors prints the actors and enabled tools of this build, whether they run or not.
 func listActors(a *cli.App) error {
 	type listed struct {
 		Name string `json:"name"`

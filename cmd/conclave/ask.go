@@ -37,7 +37,7 @@ type askFlags struct {
 	gradeWaitSet            bool // --grade-wait was given
 }
 
-// askCommand asks the assistant and shows the answer as it grows.
+// askCommand asks the assistant and shows the answer as it grows. What it rejects is in check and readQuestion.
 func askCommand(a *cli.App) *cobra.Command {
 	o := &askFlags{}
 	cmd := &cobra.Command{
@@ -97,7 +97,7 @@ session. Other exit codes: 1 failed or partial answer, 3 denied by policy, 4 no 
 	return cmd
 }
 
-// define defines the flags and their defaults.
+// define defines the flags, which it writes into o, and their defaults.
 func (o *askFlags) define(f *pflag.FlagSet) {
 	q := &o.question
 	f.StringVar(&q.Session, "session", "", "`id` of the session (default: a new one)")
@@ -115,7 +115,8 @@ func (o *askFlags) define(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.override.Grant, "grant", nil, "`type:tool` to grant for this message; repeatable")
 }
 
-// check rejects flags that contradict each other.
+// check rejects flags that contradict each other, and invalid ids, models, times and references. words are the question on the
+// command line, which --retry excludes. It also sets o.resume for --retry without a session, and the override of the question.
 func (o *askFlags) check(a *cli.App, words []string) error {
 	q := &o.question
 	switch {
@@ -142,7 +143,8 @@ func (o *askFlags) check(a *cli.App, words []string) error {
 	return o.checkOverride()
 }
 
-// checkOverride checks the override of this message and puts it into the question.
+// checkOverride checks the override of this message and puts it into the question; without its flags there is none. It rejects
+// NONE, which has no effect on one message, and what [checkOverride] rejects. Tools without a level are allowed.
 func (o *askFlags) checkOverride() error {
 	if o.override.Override == "" && len(o.override.Disable)+len(o.override.Grant) == 0 {
 		return nil
@@ -162,7 +164,9 @@ func (o *askFlags) checkOverride() error {
 // maxQuestion is the most that is read: more would not fit into a message.
 var maxQuestion = subjects.QueryReceived.Limit()
 
-// readQuestion puts the question together from the words and stdin.
+// readQuestion puts the question together from the words and stdin, which is read when there are no words, for "-", and when it
+// is a pipe: then its text follows the words. It rejects an empty question and one above [maxQuestion]. An interrupt is an
+// error.
 func readQuestion(ctx context.Context, a *cli.App, words []string) (string, error) {
 	text := strings.TrimSpace(strings.Join(words, " "))
 	fromStdin := len(words) == 0 || len(words) == 1 && words[0] == "-"
@@ -191,7 +195,8 @@ func readQuestion(ctx context.Context, a *cli.App, words []string) (string, erro
 	return text, nil
 }
 
-// run asks and shows the answer.
+// run asks, shows the answer and waits for the grade; with --no-wait it prints the ids when the question is stored. A partial
+// or failed answer is an error, and so is none. The session is saved for --continue as soon as the question is stored.
 func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 	q := &o.question
 	if o.resume {
@@ -256,7 +261,9 @@ func (o *askFlags) gradeWindow(asJSON, onTerminal bool) time.Duration {
 	return o.gradeWait
 }
 
-// showUpdates shows the updates of a query and sends typed decisions, until the answer or the fault that replaces it.
+// showUpdates shows the updates of a query and sends typed decisions, until the answer or the fault that replaces it: the fault
+// is nil when there is an answer. A decision that fails or is not accepted is only a warning. query must not be closed
+// meanwhile.
 func showUpdates(ctx context.Context, a *cli.App, c *client.Client, query *client.Query, v view.AnswerView) (subjects.Response, *subjects.Fault) {
 	for {
 		select {
@@ -285,7 +292,8 @@ func showUpdates(ctx context.Context, a *cli.App, c *client.Client, query *clien
 	}
 }
 
-// retryQuestion is the last question of a session, with the criticism of its answer.
+// retryQuestion is the last question of a session, with the criticism of its answer. It is an error when the session does not
+// exist or has no answer.
 func retryQuestion(ctx context.Context, a *cli.App, c *client.Client, session string) (string, error) {
 	turn, _, err := c.LastTurn(ctx, session)
 	if errors.Is(err, client.ErrNotFound) {
@@ -294,7 +302,8 @@ func retryQuestion(ctx context.Context, a *cli.App, c *client.Client, session st
 	return client.RetryText(turn), err
 }
 
-// askError explains why a question could not be stored.
+// askError explains an error of [client.Client.Ask], after which nothing is followed. The end of ctx while the override was set
+// means that nothing was asked.
 func askError(ctx context.Context, a *cli.App, session string, err error) error {
 	var f *subjects.Fault
 	var rejected *jetstream.APIError
@@ -314,7 +323,7 @@ func askError(ctx context.Context, a *cli.App, session string, err error) error 
 	return err
 }
 
-// printIDs prints session and query of a stored question, for --no-wait.
+// printIDs prints session and query of a stored question, for --no-wait, in the format of the flags.
 func (o *askFlags) printIDs(a *cli.App, ids view.IDs) error {
 	switch {
 	case a.JSON:
@@ -326,7 +335,8 @@ func (o *askFlags) printIDs(a *cli.App, ids view.IDs) error {
 	return err
 }
 
-// unansweredError explains why there is no answer.
+// unansweredError explains the fault of a question without an answer. After a timeout or a cancellation an answer may still be
+// stored, and the error says where.
 func unansweredError(a *cli.App, session string, f *subjects.Fault) error {
 	later := a.Program() + " session show " + session
 	switch f.Code {
@@ -341,7 +351,7 @@ func unansweredError(a *cli.App, session string, f *subjects.Fault) error {
 // partialNotes are the codes of notes that say why an answer is partial.
 var partialNotes = []string{loop.NoteStopped, loop.NoteCut, loop.NoteTurnTimeout, loop.NoteTokenBudget, loop.NoteFailed, loop.NoteEmpty}
 
-// answerError is the error of a failed or partial answer, nil for a complete one.
+// answerError is the error of a failed or partial answer, which was printed before; nil for a complete one.
 func answerError(a *cli.App, res subjects.Response) error {
 	if res.Error != nil {
 		return cli.AnswerFault(res.Error)

@@ -26,7 +26,7 @@ import (
 	"conclave/subjects"
 )
 
-// auditCommand reads the audit log with the auditor's key, which can read and nothing else.
+// auditCommand is the parent of the commands for the audit log. They read it with the auditor's key, which can do nothing else.
 func auditCommand(a *cli.App) *cobra.Command {
 	return cli.Group("audit", "Read, verify, export and rotate the audit log",
 		`Reads the audit log of every decision and action, with the auditor's key. It contains no arguments and no results, only a
@@ -40,7 +40,9 @@ and stopped afterwards.`,
 		auditTailCommand(a), auditShowCommand(a), auditVerifyCommand(a), auditExportCommand(a), auditRotateCommand(a))
 }
 
-// withAuditor runs f with the auditor's connection, on the running server or on one started for it.
+// withAuditor runs f with the auditor's connection: on the running server, or while conclave is stopped on one that is started
+// without actors and stopped afterwards. It fails without a data folder, when a stand-alone server uses it, and when it is
+// locked.
 func withAuditor(a *cli.App, f func(nc *nats.Conn) error) error {
 	connect := func(b *bus.Bus) error {
 		nc, err := b.Dial("auditor")
@@ -75,7 +77,8 @@ func withAuditor(a *cli.App, f func(nc *nats.Conn) error) error {
 	return auditlog.WithServer(a.Home, cfg.ServerConfig(a.Home), a.QuietLogger(), func(_ *bus.Server, b *bus.Bus) error { return connect(b) })
 }
 
-// checkAuditExists fails when there is no data folder. Without the check, reading would create an empty audit log.
+// checkAuditExists fails with exit code 4 when there is no data folder. Without the check, reading would create an empty audit
+// log.
 func checkAuditExists(a *cli.App) error {
 	if _, err := os.Stat(a.Home.Data); errors.Is(err, fs.ErrNotExist) {
 		return cli.Fail(cli.ExitAbsent, "there is no audit log in "+a.Home.Data, "conclave up creates one")
@@ -83,7 +86,8 @@ func checkAuditExists(a *cli.App) error {
 	return nil
 }
 
-// withProgress shows the progress of a long walk through the log on a terminal, from the second second on.
+// withProgress returns src with a walk that also draws its progress on a terminal, from the second second on. doing is the word
+// before the count.
 func withProgress(a *cli.App, src audit.Source, doing string) audit.Source {
 	if src.Messages == nil {
 		return src
@@ -109,7 +113,7 @@ func withProgress(a *cli.App, src audit.Source, doing string) audit.Source {
 // tailInterval is how often tail -f reads: the auditor may read the stream, not subscribe.
 const tailInterval = 250 * time.Millisecond
 
-// auditTailCommand prints the last records. Only -f needs a running system: elsewhere no new record would come.
+// auditTailCommand prints the last records. Only -f needs a running system, because elsewhere no new record would come.
 func auditTailCommand(a *cli.App) *cobra.Command {
 	var (
 		last   uint64
@@ -138,7 +142,8 @@ line is a JSON object.`,
 	return cmd
 }
 
-// tailAudit prints the last records and, with follow, each new one until ctx ends. Records are not verified.
+// tailAudit prints the last records, at most last of them, and with follow each new one until ctx ends, which is no error.
+// Records are not verified; one that cannot be decoded is an error.
 func tailAudit(ctx context.Context, a *cli.App, nc *nats.Conn, last uint64, follow bool) error {
 	src, err := bus.AuditSource(ctx, nc)
 	if err != nil {
@@ -185,7 +190,8 @@ func tailAudit(ctx context.Context, a *cli.App, nc *nats.Conn, last uint64, foll
 	return nil
 }
 
-// eachRecord calls f for every record of a source.
+// eachRecord calls f for every record of a source, in order. The first error, of f, of reading or of decoding, ends it and is
+// returned.
 func eachRecord(src audit.Source, f func(view.AuditEntry) error) error {
 	if src.Messages == nil {
 		return nil
@@ -207,7 +213,7 @@ func eachRecord(src audit.Source, f func(view.AuditEntry) error) error {
 	return nil
 }
 
-// auditShowCommand prints single records in full.
+// auditShowCommand prints the records of a sequence, an action or a chain in full. None is an error.
 func auditShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show <sequence | id | chain>",
@@ -227,7 +233,7 @@ the first 8 characters of an id or chain are enough. With --json it prints one a
 var errDone = errors.New("done")
 
 // showAudit prints the records of a stream sequence, or those whose id or chain is what or begins with it. A prefix has at
-// least 8 characters; a number is always a sequence.
+// least 8 characters; a number is always a sequence. No match is an error. Records are not verified.
 func showAudit(ctx context.Context, a *cli.App, nc *nats.Conn, what string) error {
 	src, err := bus.AuditSource(ctx, nc)
 	if err != nil {
@@ -309,7 +315,7 @@ file was cut and sealed again.`,
 	return cmd
 }
 
-// readAnchors reads the anchors of the audit log. Unreadable ones are a finding of the verification.
+// readAnchors reads the anchors of the audit log. Missing or unreadable ones are a finding of the verification: exit code 5.
 func readAnchors(a *cli.App) ([]subjects.AuditHead, error) {
 	heads, err := audit.ReadHeads(a.Home.Heads())
 	if err != nil {
@@ -318,8 +324,8 @@ func readAnchors(a *cli.App) ([]subjects.AuditHead, error) {
 	return heads, nil
 }
 
-// verifyAudit verifies the current log. The anchors are read before the end of the stream: what is anchored must be there. A
-// missing stream is an empty log, and the anchors tell whether that is a loss.
+// verifyAudit verifies the current log; problems are in the report, not in the error. The anchors are read before the end of
+// the stream: what is anchored must be there. A missing stream is an empty log, and the anchors tell whether that is a loss.
 func verifyAudit(ctx context.Context, a *cli.App, nc *nats.Conn) (audit.Report, error) {
 	heads, err := readAnchors(a)
 	if err != nil {
@@ -336,7 +342,9 @@ func verifyAudit(ctx context.Context, a *cli.App, nc *nats.Conn) (audit.Report, 
 	return auditlog.VerifySource(ctx, a.Home, withProgress(a, src, "verified"), heads)
 }
 
-// verifySealed verifies a sealed export against the log that names it as its predecessor.
+// verifySealed verifies a sealed export against the log that names it as its predecessor, and prints the report. A damaged
+// file, or another hash than the one sealed under this name, is exit code 5. Without a log that names it, it is checked by
+// itself, with a warning on stderr.
 func verifySealed(ctx context.Context, a *cli.App, file string) error {
 	// There is one way to write an export, so writing it again computes its hash.
 	var sum audit.Summary
@@ -379,7 +387,8 @@ func verifySealed(ctx context.Context, a *cli.App, file string) error {
 	return printAuditReport(a, report, file, &sealed)
 }
 
-// readExport opens an export for one walk. Damage has the exit code of a failed verification.
+// readExport opens an export and calls f with it, for one walk. Damage is exit code 5; a file that cannot be opened is exit
+// code 1.
 func readExport(file string, f func(audit.Source) error) error {
 	r, err := os.Open(file)
 	if err != nil {
@@ -396,7 +405,8 @@ func readExport(file string, f func(audit.Source) error) error {
 	return err
 }
 
-// listPredecessors are the sealed logs that the current one anchors, newest first. There are none without an audit log.
+// listPredecessors are the sealed logs that the current one anchors, newest first; nil without an audit log or anchors. A first
+// record that is not anchored is exit code 5.
 func listPredecessors(ctx context.Context, a *cli.App) (sealed []audit.Sealed, err error) {
 	if checkAuditExists(a) != nil {
 		return nil, nil
@@ -423,7 +433,8 @@ func listPredecessors(ctx context.Context, a *cli.App) (sealed []audit.Sealed, e
 	return sealed, err
 }
 
-// printAuditReport prints a verification. The error of a failed one has its exit code.
+// printAuditReport prints a verification; what names the log, and sealed is nil for the current one. A failed verification is
+// returned as an error with exit code 5.
 func printAuditReport(a *cli.App, r audit.Report, what string, sealed *view.SealedExport) error {
 	if a.JSON {
 		if err := a.PrintJSON(struct {
@@ -442,7 +453,7 @@ func printAuditReport(a *cli.App, r audit.Report, what string, sealed *view.Seal
 		"keep the data folder for an investigation; conclave audit rotate opens a new audit log that refers to this one")
 }
 
-// firstProblem describes the first bad record of a failed verification.
+// firstProblem describes the first bad record of a failed verification, or that the problem has no record.
 func firstProblem(r audit.Report) string {
 	if r.First == nil {
 		return "it has no record"
@@ -450,7 +461,7 @@ func firstProblem(r audit.Report) string {
 	return r.First.String()
 }
 
-// auditExportCommand writes the audit log as JSON lines, without verifying it.
+// auditExportCommand writes the audit log as JSON lines to a new file, or to stdout for "-", without verifying it.
 func auditExportCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export <file | ->",
@@ -469,8 +480,8 @@ on stdout, unless the export itself goes to stdout.`,
 	}
 }
 
-// exportAudit writes the audit log to a new file, or to stdout for "-". An existing file is not overwritten; an export that was
-// interrupted is an error.
+// exportAudit writes the audit log to a new file, or to stdout for "-", and prints the number of records and the hash. An
+// existing file is not overwritten; an export that was interrupted is an error, and leaves no file.
 func exportAudit(ctx context.Context, a *cli.App, nc *nats.Conn, file string) error {
 	src, err := bus.AuditSource(ctx, nc)
 	if err != nil {
@@ -503,7 +514,7 @@ func exportAudit(ctx context.Context, a *cli.App, nc *nats.Conn, file string) er
 	return nil
 }
 
-// auditRotateCommand seals the audit log and opens a new one.
+// auditRotateCommand seals the audit log and opens a new one, while conclave is stopped.
 func auditRotateCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rotate",
@@ -519,8 +530,8 @@ wrong.`,
 	}
 }
 
-// rotateAudit rotates the audit log of the embedded server, which must be stopped: another server cannot be rotated from here.
-// A log that does not verify is rotated as well, and then the error has exit code 5.
+// rotateAudit seals the audit log of the embedded server and opens a new one. It rejects --server, and refuses while conclave
+// runs or without a data folder. A log that does not verify is rotated as well, and then the error has exit code 5.
 func rotateAudit(ctx context.Context, a *cli.App) error {
 	if a.Server != "" {
 		return cli.Usage("only the audit log of the embedded server can be rotated: leave out --server")

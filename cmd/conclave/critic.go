@@ -18,7 +18,7 @@ const (
 	maxGrades    = 1000 // in one list
 )
 
-// criticCommand shows grades, comparisons and feedback.
+// criticCommand is the parent of show. Without a subcommand it prints the help and succeeds.
 func criticCommand(a *cli.App) *cobra.Command {
 	cmd := cli.Group("critic", "Show grades of answers",
 		`Shows the critic's grades, its comparisons of the answers of two respondents, and your feedback. The source is the event log, which
@@ -29,7 +29,8 @@ goes back ninety days.`,
 	return cmd
 }
 
-// criticShowCommand lists the latest grades, or shows those of one question.
+// criticShowCommand lists the latest grades, or shows those of one question. It rejects --last outside 1 to [maxGrades] and an
+// invalid id.
 func criticShowCommand(a *cli.App) *cobra.Command {
 	var last int
 	cmd := &cobra.Command{
@@ -71,7 +72,7 @@ With --json it prints one array, or one document.`,
 	return cmd
 }
 
-// listGrades prints the n latest grades, newest first.
+// listGrades prints at most n of the latest grades, newest first. None is no error.
 func listGrades(ctx context.Context, a *cli.App, c *client.Client, n int) error {
 	grades, err := c.Grades(ctx, n)
 	switch {
@@ -86,7 +87,8 @@ func listGrades(ctx context.Context, a *cli.App, c *client.Client, n int) error 
 	return view.Grades(a.Out, grades)
 }
 
-// showJudgement prints everything about the answers to one question, given by its id or a prefix.
+// showJudgement prints everything about the answers to one question, given by its id or a prefix of 8 characters. A question
+// without an answer in the event log is an error.
 func showJudgement(ctx context.Context, a *cli.App, c *client.Client, id string) error {
 	j, err := c.Judge(ctx, id)
 	switch {
@@ -99,7 +101,8 @@ func showJudgement(ctx context.Context, a *cli.App, c *client.Client, id string)
 	return a.Out.Err
 }
 
-// queryError explains why the question with an id or prefix was not found.
+// queryError explains an error of looking up a question by id or prefix: ambiguous, unknown, or a prefix that is too short.
+// Other errors are returned as they are.
 func queryError(a *cli.App, id string, err error) error {
 	var ambiguous *client.AmbiguousError
 	switch {

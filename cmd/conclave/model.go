@@ -16,7 +16,7 @@ import (
 	"conclave/subjects"
 )
 
-// modelCommand lists and fetches models.
+// modelCommand is the parent of the commands that list and fetch models.
 func modelCommand(a *cli.App) *cobra.Command {
 	return cli.Group("model", "List and fetch models",
 		`Lists the available models with their roles, and fetches models. The model of each role is set in models.yaml.`,
@@ -25,7 +25,8 @@ func modelCommand(a *cli.App) *cobra.Command {
 		modelListCommand(a), modelPullCommand(a))
 }
 
-// modelListCommand lists the available models and the roles that lack theirs.
+// modelListCommand lists the available models, and on stderr the roles that lack theirs. It rejects a timeout that is not
+// positive and fails when no model actor runs.
 func modelListCommand(a *cli.App) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -59,7 +60,8 @@ one document with models and roles.`,
 	return cmd
 }
 
-// modelPullCommand fetches a model through the model actor.
+// modelPullCommand fetches a model through the model actor. It rejects an invalid name and a timeout that is not positive. An
+// interrupt is an error; the fetched part is kept.
 func modelPullCommand(a *cli.App) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -91,7 +93,8 @@ Ctrl-C stops it with exit code 1. The part that was fetched is kept: pull again 
 	return cmd
 }
 
-// pullModel fetches a model and shows the progress, with --json as a line for each step. An interrupted pull can be resumed.
+// pullModel fetches a model and shows the progress, with --json as a line for each step. It fails for a name that the server
+// does not know. An interrupted pull can be resumed. ctx must have a deadline.
 func pullModel(ctx context.Context, a *cli.App, c *client.Client, name string) error {
 	progress := view.NewPullProgress(a.Streams, name)
 	defer progress.Clear()
@@ -118,7 +121,7 @@ func pullModel(ctx context.Context, a *cli.App, c *client.Client, name string) e
 	return err
 }
 
-// completeModels completes the names of usable models.
+// completeModels completes the names of the available models that are not denied.
 func completeModels(a *cli.App) cli.Completion {
 	return a.CompleteFrom(func(ctx context.Context, c *client.Client) (names []string, err error) {
 		l, err := c.Models(ctx)
@@ -131,7 +134,7 @@ func completeModels(a *cli.App) cli.Completion {
 	})
 }
 
-// completeMissingModels completes the names of models that a role wants and that are not available.
+// completeMissingModels completes the names of models that a role wants and that are not available, without the demo model.
 func completeMissingModels(a *cli.App) cli.Completion {
 	return a.CompleteFrom(func(ctx context.Context, c *client.Client) (names []string, err error) {
 		l, err := c.Models(ctx)

@@ -29,7 +29,7 @@ import (
 	"conclave/subjects"
 )
 
-// policyCommand explains and tests the policy.
+// policyCommand is the parent of the commands that explain and test the policy. None of them runs a tool.
 func policyCommand(a *cli.App) *cobra.Command {
 	return cli.Group("policy", "Explain what the broker would decide",
 		`Explains and tests the policy by which the broker decides. Nothing runs and nothing changes; the policy itself is in
@@ -41,7 +41,8 @@ manifest.yaml.`,
 		policyExplainCommand(a), policySimulateCommand(a), policyScanCommand(a))
 }
 
-// policyExplainCommand asks the broker what it would decide about a call; the call does not run.
+// policyExplainCommand asks the broker what it would decide about a call; the call does not run. It rejects invalid names and
+// ids, and arguments that are no JSON object.
 func policyExplainCommand(a *cli.App) *cobra.Command {
 	var call subjects.ExplainRequest
 	cmd := &cobra.Command{
@@ -82,7 +83,8 @@ document: allowed, denial, asks, layers, monitored.`,
 	return cmd
 }
 
-// explainCall prints the verdict about a call. The error has its exit code.
+// explainCall prints the verdict about a call. A call that would be denied or need an approval is an error with exit code 3;
+// nil means that it would run. A session that does not exist is only a remark.
 func explainCall(ctx context.Context, a *cli.App, c *client.Client, call subjects.ExplainRequest) (err error) {
 	if call.SessionID != "" {
 		var exists bool
@@ -119,7 +121,8 @@ func explainCall(ctx context.Context, a *cli.App, c *client.Client, call subject
 	return nil
 }
 
-// policySimulateCommand measures the information flow policy against recorded attacks. It needs no running system.
+// policySimulateCommand measures the information flow policy against recorded attacks. It needs no running system. An attack
+// that succeeds is reported and is no error.
 func policySimulateCommand(a *cli.App) *cobra.Command {
 	var effects string
 	var bare bool
@@ -152,8 +155,8 @@ the attacker's text where the case has it; with --bare it returns only the attac
 	return cmd
 }
 
-// simulatePolicy replays the cases of the files and prints the report. effects names the file with the effects of the tools,
-// "" for the default ones; bare leaves out the values that later calls of a task need.
+// simulatePolicy replays the cases of the files and prints the report. effects names the file with the effects of the tools, ""
+// to look for it as [findEffects] does; bare leaves out the values that later calls of a task need.
 func simulatePolicy(ctx context.Context, a *cli.App, files []string, effects string, bare bool) error {
 	cases, attacks, err := readCases(files)
 	if err != nil {
@@ -180,7 +183,8 @@ func simulatePolicy(ctx context.Context, a *cli.App, files []string, effects str
 	return nil
 }
 
-// readCases reads the cases of all files and counts those with an attack.
+// readCases reads the cases of all files and counts those with an attack. The first file that is missing or invalid is an
+// error.
 func readCases(files []string) (cases []simulate.Case, attacks int, err error) {
 	for _, file := range files {
 		f, err := openFile("cases", file)
@@ -205,8 +209,8 @@ func readCases(files []string) (cases []simulate.Case, attacks int, err error) {
 // effectsFile is the default name of the file with the effects of tools.
 const effectsFile = "tool-effects.json"
 
-// findEffects reads the effects of tools: from the named file, or from the first that exists beside the cases or in the
-// current folder.
+// findEffects reads the effects of tools: from the named file, or for "" from the first [effectsFile] that exists beside the
+// cases or in the current folder. None is a usage error; an invalid one is not passed over.
 func findEffects(named string, cases []string) (simulate.Effects, error) {
 	if named != "" {
 		return simulate.ReadEffects(named)
@@ -224,7 +228,7 @@ func findEffects(named string, cases []string) (simulate.Effects, error) {
 	return nil, cli.Usage("the effects of the tools are not known: put %s beside the cases, or name a file with --effects", effectsFile)
 }
 
-// openFile opens a file named by the user.
+// openFile opens a file named by the user for reading; what names its content in an error. The caller closes it.
 func openFile(what, file string) (*os.File, error) {
 	f, err := os.Open(file)
 	switch {
@@ -249,7 +253,8 @@ type scanReport struct {
 	spent time.Duration
 }
 
-// policyScanCommand scans texts with the firewall. It needs no running system.
+// policyScanCommand scans texts with the firewall and prints the counts. It needs no running system. A flagged text is no
+// error; a file that cannot be read or has an invalid line is.
 func policyScanCommand(a *cli.App) *cobra.Command {
 	var techniques strings.Builder
 	for _, t := range firewall.Catalog {
@@ -306,7 +311,8 @@ func (r *scanReport) print(w io.Writer) {
 // maxTextLine bounds a line of a file of texts.
 const maxTextLine = 16 << 20
 
-// scanFile scans the texts of one file, or of stdin for "-". A line that is no text is an error.
+// scanFile scans the texts of one file, or of stdin for "-", and adds them to r. Blank lines are skipped. A line that is no
+// JSON object, has no field text, or is longer than [maxTextLine] is an error; the texts before it are counted.
 func (r *scanReport) scanFile(file string, stdin io.Reader) error {
 	in := stdin
 	if file != "-" {
@@ -345,7 +351,8 @@ func (r *scanReport) scanFile(file string, stdin io.Reader) error {
 	return nil
 }
 
-// scan scans one text as the broker scans the result of a tool, and counts the findings.
+// scan scans one text as the broker scans the result of a tool, and counts the findings: each technique once for a text, also
+// where they are too few to flag it.
 func (r *scanReport) scan(id, text string) {
 	began := time.Now()
 	found := firewall.Scan(text)

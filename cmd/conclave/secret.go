@@ -18,7 +18,8 @@ import (
 	"conclave/pkg/seal"
 )
 
-// secretCommand manages credentials in the keyring of this machine. It does not use the bus: no account there can write them.
+// secretCommand is the parent of the commands that manage credentials in the keyring of this machine. They do not use the bus:
+// no account there can write credentials. An unknown subcommand is rejected without repeating it, because it may be a value.
 func secretCommand(a *cli.App) *cobra.Command {
 	cmd := cli.Group("secret", "Manage the credentials of tools and remote models",
 		`Stores credentials by name in a keyring of this machine: Secret Service, KWallet, pass, the kernel's, or encrypted files in the
@@ -50,7 +51,8 @@ a value, and it is in no log, event, prompt or audit record. These commands work
 // keyringTimeout bounds access to a keyring, which may ask for a password in a dialog.
 const keyringTimeout = time.Minute
 
-// withKeyring runs f with the keyring that the secrets actor reads. Errors of a locked or missing keyring have their exit code.
+// withKeyring opens the keyring that the secrets actor reads, which may ask for a password, and runs f with it; both have
+// [keyringTimeout]. A locked or missing keyring is exit code 4.
 func withKeyring(ctx context.Context, a *cli.App, f func(ctx context.Context, r keyring.Ring, info keyring.Info) error) error {
 	ctx, cancel := context.WithTimeout(ctx, keyringTimeout)
 	defer cancel()
@@ -72,7 +74,8 @@ func withKeyring(ctx context.Context, a *cli.App, f func(ctx context.Context, r 
 // noValueArgument explains why a value is never an argument. The value itself is not repeated.
 const noValueArgument = "a value is not an argument, because other programs can read the command line and the shell stores it: type it when asked, or pipe it"
 
-// checkSecretNames checks the number and form of names; most 0 means any number. A wrong name is not repeated: it may be a value.
+// checkSecretNames returns a check that rejects fewer names than least, more than most (0 = any number), and invalid names. A
+// wrong name is not repeated in the error: it may be a value.
 func checkSecretNames(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, v []string) error {
 		switch {
@@ -145,7 +148,8 @@ Names consist of letters, digits, - and _. A running system uses the new value t
 	return cmd
 }
 
-// readSecret reads a value from the terminal without echo, or from a pipe.
+// readSecret reads a value from the terminal without echo, or from a pipe. It rejects an empty value and one above
+// [seal.MaxValue]; an interrupt is an error. The caller wipes the value.
 func readSecret(ctx context.Context, a *cli.App, name string) (keyring.Secret, error) {
 	data, err := a.ReadHidden(ctx, seal.MaxValue, fmt.Sprintf("value of %s (not shown): ", name))
 	value := seal.NewSecret(data)
@@ -166,7 +170,7 @@ func readSecret(ctx context.Context, a *cli.App, name string) (keyring.Secret, e
 	return value, nil
 }
 
-// secretRemoveCommand deletes a credential.
+// secretRemoveCommand deletes a credential. A name that is not stored is exit code 1.
 func secretRemoveCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm <name>",
@@ -192,7 +196,7 @@ func secretRemoveCommand(a *cli.App) *cobra.Command {
 	}
 }
 
-// secretNamesCommand lists the names of the credentials and never a value.
+// secretNamesCommand lists the names of the credentials and never a value. No credentials are no error.
 func secretNamesCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list-names",
@@ -231,7 +235,7 @@ type secretState struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// secretCheckCommand reads credentials to check that they can be used; their values are discarded.
+// secretCheckCommand reads the named credentials, or all, to check that they can be used; their values are discarded.
 func secretCheckCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check [names...]",
@@ -251,7 +255,8 @@ value. The exit code is 1 when one is missing or cannot be read.`,
 	}
 }
 
-// checkSecrets reads the named credentials, all without names, and prints their state.
+// checkSecrets reads the named credentials, all without names, and prints their state. It is an error when one is missing,
+// locked or unreadable.
 func checkSecrets(ctx context.Context, a *cli.App, r keyring.Ring, info keyring.Info, names []string) (err error) {
 	if len(names) == 0 {
 		if names, err = r.Names(ctx); err != nil {
@@ -279,7 +284,8 @@ func checkSecrets(ctx context.Context, a *cli.App, r keyring.Ring, info keyring.
 	return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d of %s cannot be used", len(bad), term.Count(len(states), "credential")), fix)
 }
 
-// readSecretStates reads each credential and wipes it at once.
+// readSecretStates reads each credential, wipes it at once, and returns the states in the order of names, never nil. Errors are
+// in the states.
 func readSecretStates(ctx context.Context, r keyring.Ring, names []string) []secretState {
 	states := []secretState{}
 	for _, name := range names {

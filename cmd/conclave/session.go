@@ -16,7 +16,7 @@ import (
 	"conclave/subjects"
 )
 
-// sessionCommand lists, shows and configures sessions.
+// sessionCommand is the parent of the commands that list, show and configure sessions.
 func sessionCommand(a *cli.App) *cobra.Command {
 	return cli.Group("session", "List and show conversations, and set the policy of one",
 		`Shows the stored sessions: the messages that are sent to the model before the next question.
@@ -27,7 +27,8 @@ Thinking is never stored. To continue a session, use conclave ask --session. The
 		sessionListCommand(a), sessionShowCommand(a), sessionOverrideCommand(a))
 }
 
-// sessionListCommand lists the stored sessions, last used first.
+// sessionListCommand lists the stored sessions, last used first. One that cannot be decoded is only a line on stderr; no
+// sessions are no error.
 func sessionListCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
@@ -66,7 +67,8 @@ array, with the questions in full.`,
 	}
 }
 
-// sessionShowCommand prints the messages of one session.
+// sessionShowCommand prints the messages of one session, by id or a prefix of 8 characters. Unknown and ambiguous ids are
+// errors.
 func sessionShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show <id>",
@@ -100,7 +102,8 @@ With --json it prints one document: the stored session, and the messages.`,
 	}
 }
 
-// findSession reads the session with an id or prefix.
+// findSession reads the session with an id or prefix. The complete id is tried first, without listing all sessions. None is
+// [client.ErrNotFound], several are a [*client.AmbiguousError].
 func findSession(ctx context.Context, c *client.Client, id string) (subjects.Conversation, error) {
 	conv, err := c.Session(ctx, id)
 	if !errors.Is(err, client.ErrNotFound) {
@@ -112,7 +115,8 @@ func findSession(ctx context.Context, c *client.Client, id string) (subjects.Con
 	return c.Session(ctx, id)
 }
 
-// sessionError explains why the session with an id or prefix was not found.
+// sessionError explains an error of looking up a session by id or prefix: unknown or ambiguous. Other errors, and nil, are
+// returned as they are.
 func sessionError(a *cli.App, id string, err error) error {
 	var ambiguous *client.AmbiguousError
 	switch {
@@ -124,7 +128,8 @@ func sessionError(a *cli.App, id string, err error) error {
 	return err
 }
 
-// resolveSession completes the prefix of a session's id. A session that does not exist yet is returned as it is.
+// resolveSession returns the complete id of the session with an id or prefix, and true. A session that does not exist is no
+// error: id is returned as it is, with false. An ambiguous prefix is an error.
 func resolveSession(ctx context.Context, a *cli.App, c *client.Client, id string) (full string, exists bool, err error) {
 	full, err = c.FindSession(ctx, id)
 	switch {
@@ -139,7 +144,8 @@ func resolveSession(ctx context.Context, a *cli.App, c *client.Client, id string
 // overrideLevels are the levels of an override, strictest first.
 var overrideLevels = []string{subjects.OverrideNone, subjects.OverrideRelax, subjects.OverrideAll}
 
-// sessionOverrideCommand sets or shows the policy override of one session.
+// sessionOverrideCommand sets or shows the policy override of one session. What it rejects is in [checkOverride]; a level may
+// be written in lower case.
 func sessionOverrideCommand(a *cli.App) *cobra.Command {
 	var set subjects.SessionConfig
 	cmd := &cobra.Command{
@@ -187,7 +193,8 @@ nothing. The first 8 characters of the id of an existing session are enough.`,
 }
 
 // overrideSession sets the override, or only reads it with Show, and prints the one that the broker confirms. A session that
-// does not exist yet may have an override: it holds from its first message on.
+// does not exist yet may have an override: it holds from its first message on. Unknown tools are warned of, not rejected. set
+// must have passed [checkOverride].
 func overrideSession(ctx context.Context, a *cli.App, c *client.Client, set subjects.SessionConfig) (err error) {
 	var exists bool
 	if set.SessionID, exists, err = resolveSession(ctx, a, c, set.SessionID); err != nil {
@@ -207,7 +214,8 @@ func overrideSession(ctx context.Context, a *cli.App, c *client.Client, set subj
 	return view.Override(a.Streams, holds, a.Program())
 }
 
-// checkOverride rejects an override that is incomplete or contradicts itself.
+// checkOverride rejects, as a usage error, an invalid session, query, tool or grant (type:tool), an unknown or missing level,
+// --query without --once, and --show with anything else. Whether tools and types exist is not checked.
 func checkOverride(c subjects.SessionConfig) error {
 	switch {
 	case subjects.CheckToken(c.SessionID) != nil:
@@ -240,7 +248,7 @@ func checkOverride(c subjects.SessionConfig) error {
 	return nil
 }
 
-// warnUnknownTools names the tools of an override that neither this build nor the manifest knows. They are no error, because a
+// warnUnknownTools prints the tools of an override that neither this build nor the manifest knows. They are no error, because a
 // tool may be added later; but a user who mistypes a name must not believe that the tool is disabled.
 func warnUnknownTools(a *cli.App, c subjects.SessionConfig) {
 	tools := slices.Clone(c.Disable)

@@ -37,7 +37,8 @@ type upFlags struct {
 	headless, respondentB                     bool
 }
 
-// upCommand starts everything and stays.
+// upCommand starts the embedded server and every enabled actor, and stays until an interrupt. It rejects --server, and refuses
+// a data folder that a stand-alone server uses.
 func upCommand(a *cli.App) *cobra.Command {
 	var o upFlags
 	cmd := &cobra.Command{
@@ -97,7 +98,8 @@ When stderr is not a terminal, the log is JSON lines.`,
 	return cmd
 }
 
-// settings maps the flags to settings.
+// settings maps the flags to settings by path; an empty value means that the flag was not given. It rejects a model or
+// temperature for respondent B when that is off.
 func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, error) {
 	set := map[string]string{"system.listen": o.listen, "system.sync": o.sync, "models.roles.assistant": o.model}
 	enabled := o.respondentB
@@ -119,7 +121,8 @@ func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, er
 	return set, nil
 }
 
-// startSystem starts the server and the actors, prints the readiness line and the banner, and runs until ctx ends.
+// startSystem starts the server and the named actors, prints the readiness line and the banner, and runs until ctx ends; then
+// it stops in order and returns nil. A taken port, and an interrupt while starting, are errors.
 func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []string) error {
 	log := a.Logger(cfg.System.Level())
 	var api atomic.Pointer[string] // a restarted gateway sets it again
@@ -142,7 +145,7 @@ func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []st
 	return stay(ctx, c, log)
 }
 
-// gatewayAddress is the URL of the gateway, "" when HTTP is off.
+// gatewayAddress is the URL of the gateway, "" when it does not listen because HTTP is off.
 func gatewayAddress(addr *atomic.Pointer[string]) string {
 	if at := addr.Load(); at != nil {
 		return "http://" + *at
@@ -160,7 +163,8 @@ type readiness struct {
 	Millis int64    `json:"ready_ms"`
 }
 
-// printReady prints the readiness line when stdout is read by a program. A failed write does not stop the system.
+// printReady prints the readiness line when stdout is no terminal, or with --json; api may be "". A failed write does not stop
+// the system and is forgotten.
 func printReady(a *cli.App, c *config.Instance, api string) {
 	if term.IsTerminal(a.Out) && !a.JSON {
 		return
@@ -169,7 +173,7 @@ func printReady(a *cli.App, c *config.Instance, api string) {
 	a.Out.Err = nil
 }
 
-// readyActors names the actors that are ready; the result is never nil, because it is printed as JSON.
+// readyActors names the actors that are ready now; the result is never nil, because it is printed as JSON.
 func readyActors(c *config.Instance) []string {
 	out := []string{}
 	for _, s := range c.System.Actors() {
@@ -180,7 +184,8 @@ func readyActors(c *config.Instance) []string {
 	return out
 }
 
-// stay waits for the end of ctx and stops in order.
+// stay waits for the end of ctx, then stops the actors and the server after running work is finished. It returns only errors of
+// stopping.
 func stay(ctx context.Context, c *config.Instance, log *slog.Logger) error {
 	<-ctx.Done()
 	log.Info("stopping after running work is finished; interrupt again to stop at once")
@@ -192,7 +197,9 @@ func stay(ctx context.Context, c *config.Instance, log *slog.Logger) error {
 	return nil
 }
 
-// printBanner prints the addresses, what is missing and what to try. A program that reads stderr gets log records.
+// printBanner prints the addresses, problems and commands to try. b has API and Contexts set; the rest is filled in here. A
+// stderr that is no terminal gets log records instead. contextsErr is the error of writing the nats contexts, which is only a
+// problem in the list. It waits up to two seconds for the actors, and one for SearXNG.
 func printBanner(ctx context.Context, a *cli.App, cfg config.Config, c *config.Instance, b view.Banner, contextsErr error, log *slog.Logger) {
 	b.Took = time.Since(a.Started)
 	assistant, list, waiting := queryBannerFacts(ctx, c)
@@ -223,7 +230,9 @@ func printBanner(ctx context.Context, a *cli.App, cfg config.Config, c *config.I
 	b.Print(a.Err)
 }
 
-// startProblems lists what is missing: models, the nats tool, the wanted ports.
+// startProblems lists missing models, a missing nats tool, ports that differ from the wanted ones, and a respondent B that
+// cannot answer or is not compared; nil when all is well. A zero assistant means that no model actor answered; api is ""
+// without HTTP.
 func startProblems(cfg config.Config, c *config.Instance, assistant subjects.RoleModel, list subjects.ModelList, api string) (out []doctor.Problem) {
 	add := func(what, fix string) { out = append(out, doctor.Problem{What: what, Fix: fix}) }
 	switch wanted := cfg.Models.Roles[subjects.RoleAssistant]; {
@@ -253,7 +262,8 @@ func startProblems(cfg config.Config, c *config.Instance, assistant subjects.Rol
 	return out
 }
 
-// toolProblems lists what tools need and do not have. After an interrupt nothing is known.
+// toolProblems lists a SearXNG that cannot be used and credentials that are missing; nil when there are none. After an
+// interrupt nothing is known, and nothing is listed.
 func toolProblems(ctx context.Context, a *cli.App, cfg config.Config) (out []doctor.Problem) {
 	if cfg.WebSearch.Provider == "searxng" {
 		if p := doctor.ProbeSearXNG(ctx, cfg.WebSearch.SearXNG.URL, time.Second); p != nil && ctx.Err() == nil {
@@ -271,7 +281,7 @@ func toolProblems(ctx context.Context, a *cli.App, cfg config.Config) (out []doc
 }
 
 // queryBannerFacts returns the assistant's model, the models, and how many calls wait for the user: zero values for what is not
-// answered within two seconds.
+// answered within two seconds. It connects with the user's key and reports no error.
 func queryBannerFacts(ctx context.Context, c *config.Instance) (assistant subjects.RoleModel, list subjects.ModelList, waiting int) {
 	nc, err := c.Bus.Dial("user", doctor.Fast)
 	if err != nil {
