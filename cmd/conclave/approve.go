@@ -17,7 +17,12 @@ import (
 )
 
 // approveFlags are the flags of conclave approve.
-type approveFlags struct{ session, always, deny, watch, all bool }
+type approveFlags struct {
+	session, always bool // remember the approval; they exclude each other and deny
+	deny            bool
+	watch           bool
+	all             bool // list decided and expired requests too
+}
 
 // approveCommand lists the calls that wait for the user's approval, decides one by id or prefix, or watches. It is the parent
 // of rules and revoke.

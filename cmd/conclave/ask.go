@@ -30,11 +30,11 @@ const (
 // askFlags are the flags of conclave ask.
 type askFlags struct {
 	question                client.Question
-	override                subjects.SessionConfig
-	resume, retry           bool
+	override                subjects.SessionConfig // of this message; check puts it into the question
+	resume, retry           bool                   // resume is --continue, or --retry without a session
 	thinking, noWait, lines bool
-	gradeWait               time.Duration
-	gradeWaitSet            bool // --grade-wait was given
+	gradeWait               time.Duration // 0 = do not wait
+	gradeWaitSet            bool          // --grade-wait was given
 }
 
 // askCommand asks the assistant and shows the answer as it grows. What it rejects is in check and readQuestion.

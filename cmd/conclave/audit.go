@@ -315,7 +315,8 @@ file was cut and sealed again.`,
 	return cmd
 }
 
-// readAnchors reads the anchors of the audit log. Missing or unreadable ones are a finding of the verification: exit code 5.
+// readAnchors reads the anchors of the audit log. A missing folder and an unreadable anchor are a finding of the verification:
+// exit code 5. An empty folder has no anchors, which the caller judges.
 func readAnchors(a *cli.App) ([]subjects.AuditHead, error) {
 	heads, err := audit.ReadHeads(a.Home.Heads())
 	if err != nil {

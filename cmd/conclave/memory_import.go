@@ -24,11 +24,11 @@ import (
 
 // States of an imported file.
 const (
-	fileImported  = "imported"
-	fileUpdated   = "updated"
+	fileImported  = "imported" // new to memory
+	fileUpdated   = "updated"  // an earlier version was known
 	fileUnchanged = "unchanged"
-	fileRestored  = "restored"
-	fileSkipped   = "skipped"
+	fileRestored  = "restored" // an export
+	fileSkipped   = "skipped"  // not imported, which is no failure
 	fileFailed    = "failed"
 )
 
@@ -46,17 +46,17 @@ type importedFile struct {
 // importReport is the result of an import.
 type importReport struct {
 	Files  []importedFile `json:"files"`
-	States map[string]int `json:"states"`
+	States map[string]int `json:"states"` // number of files by state
 }
 
 // importer imports files.
 type importer struct {
 	*cli.App
 	c       *client.Client
-	trusted bool
-	jobs    int
+	trusted bool // the user vouches for documents, and for the trust marks of an export
+	jobs    int  // files at once
 	line    *term.Progress
-	total   int
+	total   int // files to import, without skipped ones
 	report  importReport
 }
 

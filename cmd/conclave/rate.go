@@ -22,8 +22,8 @@ import (
 
 // rateFlags are the flags of conclave rate and the feedback.
 type rateFlags struct {
-	session  string
-	wait     time.Duration
+	session  string            // whose last answer is rated; "" = the last session, unless QueryID is set
+	wait     time.Duration     // until it is counted; 0 = do not wait
 	feedback subjects.Feedback // QueryID is --query
 }
 

@@ -36,9 +36,9 @@ const storiesFolder = "stories"
 
 // storyFlags are the flags of conclave story run.
 type storyFlags struct {
-	live    bool
-	verbose bool
-	junit   string
+	live    bool   // models of the configuration in place of the script
+	verbose bool   // events of every story
+	junit   string // file to write; "" = none
 }
 
 // storyRunCommand runs acceptance stories, each on a system of its own: the named ones, or all in [storiesFolder]. A story that

@@ -14,9 +14,9 @@ import (
 
 // tapFlags are the flags of conclave tap.
 type tapFlags struct {
-	pattern, session, query string
-	since                   uint64
-	count                   int
+	pattern, session, query string // "" session or query = any
+	since                   uint64 // first sequence to replay; 0 = none
+	count                   int    // messages to print; 0 = no limit
 }
 
 // tapCommand prints the messages on the bus, live or with a replay first. It rejects an invalid subject and a negative count; 0

@@ -32,8 +32,8 @@ import (
 
 // upFlags are the flags of conclave up.
 type upFlags struct {
-	listen, sync, model, modelB, temperatureB string
-	port                                      int
+	listen, sync, model, modelB, temperatureB string // "" = as configured
+	port                                      int    // of HTTP, used only when the flag was given
 	headless, respondentB                     bool
 }
 
@@ -199,7 +199,7 @@ func stay(ctx context.Context, c *config.Instance, log *slog.Logger) error {
 
 // printBanner prints the addresses, problems and commands to try. b has API and Contexts set; the rest is filled in here. A
 // stderr that is no terminal gets log records instead. contextsErr is the error of writing the nats contexts, which is only a
-// problem in the list. It waits up to two seconds for the actors, and one for SearXNG.
+// problem in the list. It waits a few seconds at most: for the connection, the actors and SearXNG.
 func printBanner(ctx context.Context, a *cli.App, cfg config.Config, c *config.Instance, b view.Banner, contextsErr error, log *slog.Logger) {
 	b.Took = time.Since(a.Started)
 	assistant, list, waiting := queryBannerFacts(ctx, c)

@@ -129,8 +129,8 @@ func explain(what string, rows map[string]faultRow, f *subjects.Fault) error {
 	return Fail(row.exit, what, row.fix)
 }
 
-// ToolFault explains the fault of a call or of a request to the broker; name is the tool or the thing requested. A denial
-// says which layer denied it, by which rule, and what is allowed.
+// ToolFault explains the fault of a call or of a request to the broker, with the exit code of its cause; name is the tool or
+// the thing requested. A denial says which layer denied it, by which rule, and what is allowed. f must not be nil.
 func ToolFault(name string, f *subjects.Fault) error {
 	d := f.Denial
 	if d == nil || f.Code == subjects.CodeNotApproved || f.Code == subjects.CodeUnanswered {

@@ -25,8 +25,8 @@ import (
 // Levels of a check.
 const (
 	LevelOK   = "ok"
-	LevelWarn = "warn"
-	LevelFail = "fail"
+	LevelWarn = "warn" // works, but something is missing
+	LevelFail = "fail" // conclave doctor exits with 1
 )
 
 // Check is the result of one check.

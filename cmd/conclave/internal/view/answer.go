@@ -99,7 +99,8 @@ type pipe struct {
 	midLine bool
 }
 
-// Show prints thinking, where it was asked for, and what keeps the question waiting, on stderr. Everything else waits for End.
+// Show prints on stderr the thinking, where it was asked for, calls that wait for approval, and why the question is not
+// started. Everything else waits for End.
 func (p *pipe) Show(u client.Update) {
 	switch u := u.(type) {
 	case client.Delta:
