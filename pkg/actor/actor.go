@@ -98,7 +98,8 @@ type Route struct {
 // Spec is the route's subject.
 func (r Route) Spec() subjects.Spec { return r.spec }
 
-// Serve handles the requests of a service, in one queue group per actor.
+// Serve handles the requests of a service: each goes to one instance of the actor (one queue group). h is not called for a
+// malformed body, which is rejected. The reply has the request's codec, JSON for a request in plain text.
 func Serve[Q, A any](s subjects.Service[Q, A], h RequestHandler[Q, A], opts ...Option) Route {
 	r := Route{spec: s.Spec, kind: serve}
 	r.handle = func(ctx context.Context, in *inbound, out Out) ([]byte, error) {
@@ -128,6 +129,8 @@ func Subscribe[T any](t subjects.Topic[T], h Handler[T], opts ...Option) Route {
 	return newEventRoute(t, subscribe, h, opts)
 }
 
+// newEventRoute returns the route of [On] (kind durable) or [Subscribe] (kind subscribe). h is not called for a malformed
+// body, which is rejected. Events get no reply.
 func newEventRoute[T any](t subjects.Topic[T], kind routeKind, h Handler[T], opts []Option) Route {
 	r := Route{spec: t.Spec, kind: kind}
 	r.handle = func(ctx context.Context, in *inbound, out Out) ([]byte, error) {
@@ -155,6 +158,8 @@ type errMalformed struct {
 
 func (e errMalformed) Error() string { return e.fault.Error() }
 
+// rawMessage decodes the body of in into a message with its envelope. A body that is malformed for T is an errMalformed,
+// which the runtime rejects and does not retry.
 func rawMessage[T any](in *inbound) (Msg[T], error) {
 	m := Msg[T]{Subject: in.subject, From: in.from, Tokens: in.tokens, Query: in.query, Session: in.session, Deadline: in.deadline, Time: in.time, Seq: in.seq, StoredAt: in.storedAt, Attempt: in.attempt}
 	if err := decode(in.codec, in.data, &m.Body); err != nil {

@@ -93,7 +93,8 @@ func runPermitted[T any](ctx context.Context, p *Permit, act func(context.Contex
 	return act(ctx, p)
 }
 
-// outcome is the status and reason to record for an act that returned err.
+// outcome returns the status and reason to record for an act that returned err: those of [Permit.Report] if it was called,
+// ok without a reason for nil, otherwise failed with the code of the fault, or internal for any other error.
 func (p *Permit) outcome(err error) (status, reason string) {
 	switch {
 	case p.status != "":
@@ -113,8 +114,9 @@ type unrecorded struct{ error }
 
 func (u unrecorded) Unwrap() []error { return []error{u.error, ErrUnrecorded} }
 
-// Record stores a record that no outcome follows: status says that nothing ran ([subjects.NothingRan]), and any other is
-// rejected. It returns a [subjects.CodeNoAudit] fault when the record is not acknowledged.
+// Record stores a record that no outcome follows, and returns when it is acknowledged. It rejects a status for which
+// something ran (see [subjects.NothingRan]). The error is a [subjects.CodeNoAudit] fault when the record is not
+// acknowledged. rec.ID is made when empty; reason replaces rec.Reason.
 func (g *Gate) Record(ctx context.Context, out Out, rec subjects.AuditRecord, status, reason string) error {
 	if !subjects.NothingRan(status) {
 		return fmt.Errorf("recording %s: status %q needs an outcome", rec.Action, status)
@@ -132,7 +134,8 @@ func (g *Gate) Refuse(ctx context.Context, out Out, rec subjects.AuditRecord, st
 	}
 }
 
-// appendRefusal stores the only record of something that did not run.
+// appendRefusal stores the only record of an act that did not run, and rejects a status for which something ran. rec.ID is
+// made when empty. The error is that of the log, not a fault.
 func (g *Gate) appendRefusal(ctx context.Context, out Out, rec subjects.AuditRecord, status, reason string) error {
 	if !subjects.NothingRan(status) {
 		return fmt.Errorf("status %q needs an outcome", status)
@@ -143,8 +146,9 @@ func (g *Gate) appendRefusal(ctx context.Context, out Out, rec subjects.AuditRec
 	return g.append(ctx, rec, subjects.AuditBefore, status, reason)
 }
 
-// OnReject records each message of a route that was rejected before any handler saw it, under action. agent names the
-// caller; nil = the account that the server wrote into the subject, "" where it is no valid token.
+// OnReject is the option of a route that records each message rejected before its handler as refused, under action, with
+// the code of the fault as reason. agent names the caller; nil = the first wildcard of the subject, "" where that is no
+// valid token, so nil needs a subject into which the server writes the account. A record that is not stored is only logged.
 func (g *Gate) OnReject(action string, agent func(Rejection) string) Option {
 	if agent == nil {
 		agent = func(rej Rejection) string {
@@ -160,7 +164,8 @@ func (g *Gate) OnReject(action string, agent func(Rejection) string) Option {
 	})
 }
 
-// append stores one record. The caller's deadline does not interrupt it: an act that began is recorded to its end.
+// append stores one record and returns when it is acknowledged or after g.Timeout (10 s when not positive). The caller's
+// deadline and cancellation do not interrupt it: an act that began is recorded to its end.
 func (g *Gate) append(ctx context.Context, rec subjects.AuditRecord, phase, status, reason string) error {
 	timeout := g.Timeout
 	if timeout <= 0 {
@@ -172,7 +177,8 @@ func (g *Gate) append(ctx context.Context, rec subjects.AuditRecord, phase, stat
 	return g.Log.Append(ctx, rec)
 }
 
-// noAudit is the fault for a record that was not acknowledged. It names the remedy.
+// noAudit returns the fault for a record that was not acknowledged because of err. Its text names the remedy, rotation for
+// a full audit log, and quotes nothing of err.
 func (g *Gate) noAudit(err error) *subjects.Fault {
 	what := g.NotDone
 	if what == "" {

@@ -77,7 +77,8 @@ func (b Bucket[T]) bound(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(context.WithoutCancel(ctx), timeout)
 }
 
-// Load reads the value of a key. A key that does not exist has the zero value and revision 0, and is no error.
+// Load reads the value of a key. A key that does not exist has the zero value and revision 0, and is no error; a stored
+// value that does not decode into T is one. The read ends after b.Timeout, not with ctx.
 func (b Bucket[T]) Load(ctx context.Context, out Out, key string) (v Versioned[T], err error) {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
@@ -95,8 +96,9 @@ func (b Bucket[T]) Load(ctx context.Context, out Out, key string) (v Versioned[T
 	return v, nil
 }
 
-// Store writes a value if the key is still at v.Revision, and returns it with its new revision. The error wraps
-// [ErrChanged] when another writer was first. The write lies between the steps step/before and step/after.
+// Store writes a value if the key is still at v.Revision (0: does not exist), and returns it with its new revision. A
+// failed write wraps [ErrNotStored], with [ErrChanged] when another writer was first and [ErrTooLarge] over MaxSize. The
+// write lies between the steps step/before and step/after. Pending events are not published: see [Bucket.Update].
 func (b Bucket[T]) Store(ctx context.Context, out Out, step, key string, v Versioned[T]) (Versioned[T], error) {
 	data, err := encodeValue(v.Value)
 	if err != nil {
@@ -145,7 +147,8 @@ func (b Bucket[T]) Update(ctx context.Context, out Out, step, key string, change
 }
 
 // UpdateFrom is [Bucket.Update] for a caller that has the value already: v is what [Bucket.Load], Store or Update returned,
-// and may be outdated. change must not modify what v refers to, such as the elements of a map.
+// and may be outdated. change must not modify what v refers to, such as the elements of a map. When other writers win every
+// attempt the error wraps [ErrNotStored] and [ErrBusy].
 func (b Bucket[T]) UpdateFrom(ctx context.Context, out Out, step, key string, v Versioned[T], change func(v *T, found bool) (changed bool, err error)) (Versioned[T], error) {
 	attempts := b.Attempts
 	if attempts <= 0 {
@@ -174,8 +177,9 @@ func (b Bucket[T]) UpdateFrom(ctx context.Context, out Out, step, key string, v 
 	return v, fmt.Errorf("%w: %w: %s in %s", ErrNotStored, ErrBusy, key, b.Name)
 }
 
-// publish publishes the pending events of a stored value and stores that they are. Two processes may publish at the same
-// time: under the same id an event is stored once.
+// publish publishes the pending events of v and stores that they are published; it does nothing for a value that is not
+// stored or has none. Two processes may publish at the same time: under the same id an event is stored once. No error wraps
+// [ErrNotStored]: v itself is stored.
 func (b Bucket[T]) publish(ctx context.Context, out Out, key string, v Versioned[T]) (Versioned[T], error) {
 	pending := pendingEvents(&v.Value)
 	if v.Revision == 0 || len(pending) == 0 {
@@ -207,7 +211,8 @@ func (b Bucket[T]) publish(ctx context.Context, out Out, key string, v Versioned
 	return v, fmt.Errorf("marking %s in %s as published: %w", key, b.Name, ErrBusy)
 }
 
-// emit publishes one event between its steps.
+// emit publishes one event between the steps name/before and name/after, and returns when it is stored. An error skips the
+// second step.
 func (b Bucket[T]) emit(ctx context.Context, out Out, e Event) error {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()

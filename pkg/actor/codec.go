@@ -32,8 +32,9 @@ func (c codec) replyCodec() codec {
 // maxDepth bounds the nesting of a payload.
 const maxDepth = 64
 
-// detectCodec returns the encoding by the Content-Type header, or without one by the first byte, so that a bare `nats pub`
-// works: no payload is a single msgpack integer, so JSON and msgpack cannot be confused. Other content types are rejected.
+// detectCodec returns the encoding by the Content-Type header, whose parameters are ignored. Without one it decides by the
+// first byte, so that a bare `nats pub` works: "{" is JSON (no payload is a single msgpack integer), otherwise plain text
+// where spec accepts it, then the codec of spec. It rejects other types, and plain text where spec does not accept it.
 func detectCodec(contentType string, spec subjects.Spec, data []byte) (codec, *subjects.Fault) {
 	base, _, _ := strings.Cut(contentType, ";")
 	switch strings.ToLower(strings.TrimSpace(base)) {
@@ -74,6 +75,7 @@ func encode(c codec, v any) ([]byte, error) {
 	return json.Marshal(v)
 }
 
+// encodeMsgpack encodes v as msgpack with the field names of the json tags and the shortest form of integers.
 func encodeMsgpack(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := msgpack.GetEncoder()
@@ -87,8 +89,9 @@ func encodeMsgpack(v any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// decode is strict: unknown fields, trailing bytes, duplicate keys and wrong types are errors. Error texts are for the
-// sender and name no Go types.
+// decode decodes data strictly into the struct that v points to: unknown and duplicate keys, trailing bytes, wrong types
+// and nesting deeper than maxDepth are errors. Error texts are for the sender: they may quote a key and name no Go types. v
+// may be partly filled when it fails.
 func decode(c codec, data []byte, v any) error {
 	switch subjects.Codec(c) {
 	case subjects.Msgpack:
@@ -99,7 +102,8 @@ func decode(c codec, data []byte, v any) error {
 	return decodeJSON(data, v)
 }
 
-// decodeText decodes plain text into the payloads that have a plain text form; empty text is rejected.
+// decodeText decodes plain text into a [subjects.Query] or a [subjects.Cancel], trimmed, with invalid UTF-8 replaced. It
+// rejects empty text and every other payload.
 func decodeText(data []byte, v any) error {
 	text := strings.TrimSpace(strings.ToValidUTF8(string(data), "\uFFFD"))
 	if text == "" {
@@ -116,6 +120,7 @@ func decodeText(data []byte, v any) error {
 	return nil
 }
 
+// decodeMsgpack is decode for msgpack. It rejects everything but one map; [checkMsgpack] has the other rules.
 func decodeMsgpack(data []byte, v any) error {
 	if len(data) == 0 || !isMapCode(data[0]) {
 		return decodeError{reason: "not a msgpack map"}
@@ -137,6 +142,7 @@ func decodeMsgpack(data []byte, v any) error {
 
 func isMapCode(c byte) bool { return c&0xf0 == 0x80 || c == 0xde || c == 0xdf }
 
+// decodeJSON is decode for JSON; [checkJSON] has the rules. Its errors name the field of a wrong type and no value.
 func decodeJSON(data []byte, v any) error {
 	data, err := checkJSON(data, v)
 	if err != nil {
@@ -158,7 +164,8 @@ func decodeJSON(data []byte, v any) error {
 	return nil
 }
 
-// describeType names a type in an error for the sender.
+// describeType names the value that t expects, in an error for the sender: every kind without a name of its own is "a
+// number that fits".
 func describeType(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:
@@ -184,7 +191,8 @@ func (e decodeError) Error() string {
 	return e.reason + " " + strconv.Quote(text.Clip(e.detail, 40))
 }
 
-// sanitizeError returns the text of an error clipped and on one line: it may quote bytes of the sender.
+// sanitizeError returns the text of an error on one line, with control characters as spaces and invalid UTF-8 as "?",
+// clipped to 160: it may quote bytes of the sender.
 func sanitizeError(err error) string {
 	s := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -202,6 +210,8 @@ func decodeAnyMsgpack(data []byte) (any, error) {
 	return decodeAny(msgpack.NewDecoder(r), r, 0)
 }
 
+// decodeAny decodes the next value of dec, which reads from r, at this depth; see [decodeAnyMsgpack]. It rejects nesting
+// deeper than maxDepth and a length without its bytes. Keys of any type become text; of duplicate keys the last one wins.
 func decodeAny(dec *msgpack.Decoder, r *bytes.Reader, depth int) (any, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("nested deeper than %d", maxDepth)
@@ -252,7 +262,8 @@ func decodeAny(dec *msgpack.Decoder, r *bytes.Reader, depth int) (any, error) {
 	return v, err
 }
 
-// claimedLength is the length in bytes that the string, binary or extension at the reader's position claims; 0 for other types.
+// claimedLength returns the length in bytes that the string, binary or extension at the reader's position claims, without
+// reading it; 0 for types without a length field, the largest int64 when the field is cut off.
 func claimedLength(r *bytes.Reader) int64 {
 	var head [5]byte
 	n, _ := r.ReadAt(head[:], r.Size()-int64(r.Len()))

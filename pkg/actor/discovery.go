@@ -38,6 +38,8 @@ type routeCounters struct {
 	lastErr  string
 }
 
+// recordHandled counts one handled message that took d, as an error unless err is nil. The text of err is not kept:
+// discovery is readable by other accounts.
 func (f *routeCounters) recordHandled(d time.Duration, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,7 +63,8 @@ func (f *routeCounters) recordRejected(code string) {
 	f.lastErr = "rejected: " + code
 }
 
-// serveDiscovery subscribes to the discovery subjects PING, INFO and STATS.
+// serveDiscovery subscribes to the discovery subjects $SRV.PING, INFO and STATS, each for all actors, for this name and for
+// this instance. The replies are those of the NATS micro protocol; a [Describer] adds version, text and metadata.
 func (r *running) serveDiscovery() error {
 	name := r.actor.Name()
 	identity := micro.ServiceIdentity{Name: name, ID: r.id, Version: "0.1.0"}
@@ -115,6 +118,8 @@ func (l *routeRun) endpointName() string {
 	return string(b)
 }
 
+// stats returns the statistics of each route. Rejected messages count as requests and as errors; times are of handled
+// messages only, and zero before the first. Data holds a [RouteStats].
 func (r *running) stats() []*micro.EndpointStats {
 	state, restarts, last := r.health.Snapshot()
 	out := []*micro.EndpointStats{}

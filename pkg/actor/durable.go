@@ -13,7 +13,9 @@ import (
 	"conclave/subjects"
 )
 
-// startConsumers starts workers for each durable consumer of the actor that has a route. It fails when a route has no consumer.
+// startConsumers connects as "<actor>_in" and starts workers for each durable consumer in the table that delivers to a
+// route of the actor; an ordered consumer has one. Without durable routes it does nothing. It fails when a consumer does
+// not exist on the server, or no consumer delivers a route.
 func (r *running) startConsumers(ctx context.Context, dial Dial) error {
 	var lanes []*routeRun
 	for _, l := range r.routes {
@@ -75,8 +77,8 @@ func filterMatches(p subjects.Consumer, spec subjects.Spec) bool {
 	return len(p.Filter) == 0 || slices.ContainsFunc(p.Filter, func(f string) bool { return subjects.Overlap(f, spec.Subscription()) })
 }
 
-// consume pulls and handles messages until shutdown, one per request: in a batch, an empty message would end the reply of
-// the import.
+// consume pulls and handles messages for lanes until shutdown, and retries forever while the connection is down. It
+// requests one message at a time: in a batch, an empty message would end the reply of the import.
 func (r *running) consume(c jetstream.Consumer, lanes []*routeRun) {
 	back := r.pullNC.StatusChanged(nats.CONNECTED)
 	defer r.pullNC.RemoveStatusListener(back)
@@ -101,7 +103,8 @@ func (r *running) consume(c jetstream.Consumer, lanes []*routeRun) {
 // a killed process, and notices only when the acknowledgement is missing.
 const pullWait = 5 * time.Second
 
-// nextMessage waits for one message. A reconnect ends the wait, because a restarted server has lost the pull request.
+// nextMessage waits for one message, at most pullWait. Shutdown and a reconnect (a signal on back) end the wait with an
+// error, because a restarted server has lost the pull request. It fails at once while disconnected.
 func (r *running) nextMessage(c jetstream.Consumer, back chan nats.Status) (jetstream.Msg, error) {
 	if !r.pullNC.IsConnected() { // a pull request that cannot be sent would leak its inbox
 		return nil, nats.ErrDisconnected
@@ -146,8 +149,10 @@ type retryAfter struct {
 
 func (l *retryAfter) Unwrap() error { return l.error }
 
-// handlePulled handles one message of a consumer: acknowledged when handled, redelivered after a failure, written as a dead letter
-// after the last attempt. A malformed message is not retried.
+// handlePulled handles one message of a consumer by the first of lanes that matches: acknowledged when handled or when no
+// lane matches, redelivered after RetryDelay or [RetryAfter] when its handler fails, a dead letter after
+// [subjects.MaxDeliver] attempts. A malformed message is rejected and not retried. Its acknowledgement deadline is extended
+// while the handler runs.
 func (r *running) handlePulled(m jetstream.Msg, lanes []*routeRun) {
 	var l *routeRun
 	for _, x := range lanes {

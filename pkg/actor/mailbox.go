@@ -10,7 +10,8 @@ import (
 	"conclave/subjects"
 )
 
-// startWorkers creates the mailbox and starts the workers of a route. They end when the runtime quits and the mailbox is empty.
+// startWorkers creates the mailbox and starts the workers of a route, Config.Workers unless the route sets a number. One
+// sender may hold about half of the mailbox. The workers end when the runtime quits and the mailbox is empty.
 func (l *routeRun) startWorkers(r *running) {
 	n := l.Route.workers
 	if n <= 0 {
@@ -40,8 +41,8 @@ func (l *routeRun) startWorkers(r *running) {
 	}
 }
 
-// enqueue puts a message into the mailbox, or replies "busy" at once when the mailbox is full or the sender's quota is
-// used up: a flood from one account must not block the others.
+// enqueue puts a message into the mailbox without waiting. It rejects the message as busy when the mailbox is full or the
+// sender's quota is used up: a flood from one account must not block the others.
 func (r *running) enqueue(l *routeRun, m *nats.Msg) {
 	if l.quotas.acquire(l.sender(m)) {
 		select {
@@ -55,7 +56,8 @@ func (r *running) enqueue(l *routeRun, m *nats.Msg) {
 	r.rejectBusy(l, in, m)
 }
 
-// rejectBusy replies "busy". A flood causes one dead letter a second, not one per message, which would be a second flood.
+// rejectBusy replies "busy" to a request and counts the rejection. A flood causes at most one dead letter per second and
+// route, not one per message, which would be a second flood; OnReject is not called.
 func (r *running) rejectBusy(l *routeRun, in *inbound, m *nats.Msg) {
 	f := busyFault()
 	l.counters.recordRejected(f.Code)
@@ -84,7 +86,8 @@ type senderQuotas struct {
 	held map[string]int
 }
 
-// acquire counts one more message of who. It reports false when the quota is used up; without an account there is no quota.
+// acquire counts one more queued or running message of the account who. It reports false, and counts nothing, when the
+// quota is used up. "" (no account known) has no quota.
 func (s *senderQuotas) acquire(who string) bool {
 	if who == "" {
 		return true
@@ -101,6 +104,7 @@ func (s *senderQuotas) acquire(who string) bool {
 	return true
 }
 
+// release gives back what a successful acquire of who counted.
 func (s *senderQuotas) release(who string) {
 	if who == "" {
 		return
@@ -116,7 +120,8 @@ func busyFault() *subjects.Fault {
 	return subjects.Faultf(subjects.CodeBusy, "queue full: too many messages are waiting; retry in a moment")
 }
 
-// rejectQueued rejects the messages that are still queued when the drain timeout has passed.
+// rejectQueued rejects the messages that are still queued when the drain timeout has passed, as unavailable. It does not
+// wait for running handlers.
 func (r *running) rejectQueued() {
 	f := subjects.Faultf(subjects.CodeUnavailable, "%s is stopping", r.actor.Name())
 	for _, l := range r.routes {

@@ -71,7 +71,8 @@ func EmitAsync[T any](ctx context.Context, out Out, t subjects.Topic[T], body T)
 }
 
 // EmitOnce publishes an event under an id that the caller stored before, and returns when it is stored. Published again
-// under that id after a crash, it is stored once. The id must not be guessable: see [NewID]. [Bucket] does the storing.
+// under that id after a crash, within the stream's dedupe window, it is stored once. The topic must have a stream, and the
+// id must be unguessable: see [NewID]. It rejects what [Emit] rejects. [Bucket] does the storing.
 func EmitOnce[T any](ctx context.Context, out Out, t subjects.Topic[T], id string, body T) error {
 	data, err := encode(codec(t.Codec), body)
 	if err != nil {
@@ -83,6 +84,8 @@ func EmitOnce[T any](ctx context.Context, out Out, t subjects.Topic[T], id strin
 	return out.PublishOnce(ctx, t.Spec, data, id)
 }
 
+// publishBody encodes and publishes an event; with wait it returns when the event is stored. It rejects a topic with
+// wildcards ([ErrIncomplete]) and a body over the topic's limit.
 func publishBody[T any](ctx context.Context, out Out, t subjects.Topic[T], body T, wait bool) error {
 	data, err := encode(codec(t.Codec), body)
 	if err != nil {
@@ -94,8 +97,9 @@ func publishBody[T any](ctx context.Context, out Out, t subjects.Topic[T], body 
 	return out.Publish(ctx, t.Spec, data, wait)
 }
 
-// Ask sends a request to a service and returns its reply. ctx or the message being handled must have a deadline. Timeout,
-// no responder and a malformed reply are [*subjects.Fault] errors; see [IsReplyFault] for faults of the service itself.
+// Ask sends a request to a service and waits for its reply. ctx or the message being handled must have a deadline, else the
+// request is rejected. Missing deadline, timeout, no responder, a body over the limit and a malformed reply are
+// [*subjects.Fault] errors; see [IsReplyFault] for faults of the service itself. With an error the reply is zero.
 func Ask[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A], body Q) (A, error) {
 	var a A
 	data, err := encode(codec(s.Codec), body)
@@ -120,7 +124,8 @@ func Ask[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A], body 
 	return answer, nil
 }
 
-// checkPublishable rejects a subject with wildcards and a body over the subject's limit.
+// checkPublishable rejects a subject with wildcards, with [ErrIncomplete], and a body over the subject's limit, with a
+// [subjects.CodeTooLarge] fault.
 func checkPublishable(spec subjects.Spec, body []byte) error {
 	if strings.ContainsAny(spec.Name, "*>") {
 		return fmt.Errorf("%w: %s", ErrIncomplete, spec.Name)
@@ -140,7 +145,7 @@ type messageIDs struct {
 // ids are propagated to the messages of its handler.
 func (in *inbound) ids() messageIDs { return messageIDs{in.query, in.session, in.trace, in.deadline} }
 
-// setHeaders writes the ids into headers; empty ones are left out.
+// setHeaders writes the ids and the deadline, in unix milliseconds, into h; empty ones are left out.
 func (c messageIDs) setHeaders(h nats.Header) {
 	set := func(k, v string) {
 		if v != "" {
@@ -172,6 +177,8 @@ func NewOut(nc *nats.Conn) (Out, error) {
 	return newConnOut(nc, nil, time.Now, NewID)
 }
 
+// newConnOut returns an [Out] that publishes over nc, without ids. At most 1024 asynchronous events wait for their
+// acknowledgement, 10 s each; one that is not stored is logged, unless log is nil.
 func newConnOut(nc *nats.Conn, log *slog.Logger, now func() time.Time, newID func() string) (*connOut, error) {
 	s := &connOut{nc: nc, log: log, now: now, newID: newID, buckets: &sync.Map{}}
 	var err error
@@ -220,7 +227,8 @@ func (s *connOut) withMessageIDs(c messageIDs) *connOut {
 	return &n
 }
 
-// newMessage builds a message with the propagated headers. It fails as [checkPublishable] does.
+// newMessage builds a message with the propagated ids, deadline and trace; a missing trace is made. It fails as
+// [checkPublishable] does.
 func (s *connOut) newMessage(spec subjects.Spec, body []byte) (*nats.Msg, error) {
 	if err := checkPublishable(spec, body); err != nil {
 		return nil, err
@@ -247,7 +255,9 @@ func newTrace() string {
 // before messages are lost.
 const publishStallWait = 5 * time.Second
 
-// Publish implements [Out].
+// Publish implements [Out]. A subject without a stream, or of a bucket, is published without acknowledgement, whatever wait
+// is. Without wait an event that is not stored is only logged; Publish waits up to publishStallWait when too many are
+// pending. With wait it fails when the message id was already used.
 func (s *connOut) Publish(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error {
 	m, err := s.newMessage(spec, body)
 	if err != nil {
@@ -276,7 +286,8 @@ func (s *connOut) Publish(ctx context.Context, spec subjects.Spec, body []byte, 
 	return nil
 }
 
-// PublishOnce implements [Out].
+// PublishOnce implements [Out]. It rejects a subject without a stream and an empty id. A message that the stream already
+// has under this id is a success.
 func (s *connOut) PublishOnce(ctx context.Context, spec subjects.Spec, body []byte, id string) error {
 	m, err := s.newMessage(spec, body)
 	if err != nil {
@@ -291,7 +302,8 @@ func (s *connOut) PublishOnce(ctx context.Context, spec subjects.Spec, body []by
 	return nil
 }
 
-// Request implements [Out].
+// Request implements [Out]. It sends the deadline with the request and waits until then; a request without any deadline is
+// rejected. See requestFault for its errors without a reply.
 func (s *connOut) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
 	m, err := s.newMessage(spec, body)
 	if err != nil {
@@ -314,8 +326,8 @@ func (s *connOut) Request(ctx context.Context, spec subjects.Spec, body []byte) 
 	return r.Data, r.Header.Get(subjects.HeaderType), nil
 }
 
-// withDeadline returns ctx with the deadline of the request: the earlier one of ctx and of the message being handled. A request
-// without any deadline is rejected.
+// withDeadline returns ctx with the deadline of the request: the earlier one of ctx and of the message being handled.
+// Without either it returns a [subjects.CodeNoDeadline] fault and a nil cancel. The caller must call cancel.
 func (s *connOut) withDeadline(ctx context.Context, spec subjects.Spec) (context.Context, context.CancelFunc, error) {
 	deadline, ok := ctx.Deadline()
 	if !s.deadline.IsZero() && (!ok || s.deadline.Before(deadline)) {
@@ -328,7 +340,8 @@ func (s *connOut) withDeadline(ctx context.Context, spec subjects.Spec) (context
 	return ctx, func() {}, nil
 }
 
-// requestFault maps an error of a request without a reply to a fault.
+// requestFault maps the error of a request without a reply to a fault: unavailable (no responder, connection down),
+// timeout, or too large. Any other error, a canceled context included, is wrapped and no fault.
 func requestFault(spec subjects.Spec, err error) error {
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
@@ -344,7 +357,8 @@ func requestFault(spec subjects.Spec, err error) error {
 	return fmt.Errorf("requesting %s: %w", spec.Name, err)
 }
 
-// replyError is the fault in a reply, nil for a reply without one.
+// replyError returns the fault in a reply, marked as one of the service ([ReplyFault]), and nil for a reply without an
+// error code header. The header's code and text count when the body is not the same fault.
 func replyError(r *nats.Msg) error {
 	code := r.Header.Get(subjects.HeaderErrCode)
 	if code == "" {
@@ -383,6 +397,8 @@ type store struct {
 	bucket  string
 }
 
+// open returns the handle of the bucket, cached for the connection. It fails when the bucket does not exist or the actor
+// has no permission.
 func (k *store) open(ctx context.Context) (jetstream.KeyValue, error) {
 	if kv, ok := k.buckets.Load(k.bucket); ok {
 		return kv.(jetstream.KeyValue), nil
@@ -395,6 +411,7 @@ func (k *store) open(ctx context.Context) (jetstream.KeyValue, error) {
 	return kv, nil
 }
 
+// Get implements [Store]. The error wraps [ErrNotFound] when the key does not exist or was deleted.
 func (k *store) Get(ctx context.Context, key string) ([]byte, uint64, error) {
 	kv, err := k.open(ctx)
 	if err != nil {
@@ -410,6 +427,8 @@ func (k *store) Get(ctx context.Context, key string) ([]byte, uint64, error) {
 	return e.Value(), e.Revision(), nil
 }
 
+// Put implements [Store] and returns the new revision. The error wraps [ErrChanged] when the key has another revision, or
+// exists although revision is 0.
 func (k *store) Put(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
 	kv, err := k.open(ctx)
 	if err != nil {
@@ -431,7 +450,8 @@ func (k *store) Put(ctx context.Context, key string, value []byte, revision uint
 	return rev, nil
 }
 
-// Keys implements [Store]. It reads the stream's subjects: kv.Keys would create a consumer, which no actor may.
+// Keys implements [Store]; "" lists all keys, and the key that equals prefix is not listed. It reads the stream's subjects:
+// kv.Keys would create a consumer, which no actor may.
 func (k *store) Keys(ctx context.Context, prefix string) ([]string, error) {
 	whole := "$KV." + k.bucket + "."
 	filter := whole + ">"

@@ -42,6 +42,8 @@ type Config struct {
 	Steps        func(name string) // observes each [Step]; for crash tests, nil in production
 }
 
+// withDefaults returns c with defaults for zero and negative fields: 64 workers per route, a mailbox of 1024, 10 s to
+// drain, 1 s between retries, no log.
 func (c Config) withDefaults() Config {
 	if c.Workers <= 0 {
 		c.Workers = 64
@@ -101,7 +103,9 @@ type routeRun struct {
 	counters        routeCounters
 }
 
-// startActor connects an actor and returns when it is ready: subscribed, flushed, permitted, and its Start has returned.
+// startActor connects an actor as spec.Role ("" = its name) and returns when it is ready: subscribed, flushed, permitted,
+// and its Start has returned. It fails when the server denies a subscription ([ErrPermission]) or Make or Start fails or
+// panics; the connections are then closed. Handlers do not end with ctx.
 func startActor(ctx context.Context, spec Spec, dial Dial, cfg Config, health *Health) (_ *running, err error) {
 	role := spec.Role
 	if role == "" {
@@ -167,8 +171,9 @@ func (r *running) requestRestart(err error) {
 	}
 }
 
-// reportDenials writes a dead letter for each subject that the server denies and for messages that the connection dropped: a
-// denied publish returns nil, and only the error handler is told.
+// reportDenials writes a dead letter for each subject that the server denies and for messages that the connection dropped:
+// a denied publish returns nil, and only the error handler is told. A denied dead letter, and replies dropped in an inbox,
+// are left out. The earlier error handler is still called.
 func (r *running) reportDenials() {
 	before := r.nc.ErrorHandler()
 	r.nc.SetErrorHandler(func(nc *nats.Conn, s *nats.Subscription, err error) {
@@ -184,7 +189,9 @@ func (r *running) reportDenials() {
 	})
 }
 
-// subscribe subscribes to live and request routes and to discovery, and returns when the server has permitted them.
+// subscribe starts the workers of live and request routes, subscribes to them and to discovery, and returns when the server
+// has permitted all subscriptions. The error wraps [ErrPermission] when it denied one. Durable routes are left to
+// startConsumers.
 func (r *running) subscribe(ctx context.Context) error {
 	for _, l := range r.routes {
 		if l.kind == durable {
@@ -218,7 +225,8 @@ func (r *running) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// deliver parses, handles and replies to one message.
+// deliver parses and handles one message of the mailbox, and replies when it is a request. A malformed one is rejected; a
+// stream that its caller has stopped gets no reply. It releases the quota that enqueue acquired.
 func (r *running) deliver(l *routeRun, m *nats.Msg) {
 	defer l.quotas.release(l.sender(m))
 	in, fault := l.readMessage(m.Subject, m.Header, m.Data, r.cfg.Now())
@@ -247,7 +255,8 @@ func (r *running) deliver(l *routeRun, m *nats.Msg) {
 	}
 }
 
-// handle calls the handler with the message's deadline and turns a panic into an error.
+// handle calls the handler with the message's deadline, if it has one, and counts the result. A panic is logged and
+// returned as errPanic, without its text.
 func (r *running) handle(ctx context.Context, l *routeRun, in *inbound) (reply []byte, err error) {
 	cancel := context.CancelFunc(func() {})
 	if !in.deadline.IsZero() {
@@ -272,7 +281,9 @@ func (r *running) handle(ctx context.Context, l *routeRun, in *inbound) (reply [
 
 var errPanic = errors.New("the handler panicked")
 
-// fault logs a handler's error once and returns the fault for the caller, without internals.
+// fault logs a handler's error once and returns the fault for the caller: the handler's own, or for any other error, and a
+// fault without a code, an internal one that holds nothing of err. A [Fatal] error also restarts the actor. err must not be
+// nil.
 func (r *running) fault(in *inbound, err error) *subjects.Fault {
 	log := r.cfg.Log.With("actor", r.actor.Name(), "subject", in.subject, "query", in.query)
 	var f *subjects.Fault
@@ -299,7 +310,8 @@ func (r *running) fault(in *inbound, err error) *subjects.Fault {
 }
 
 // rejectMessage rejects a message that no handler saw: it replies f, writes a dead letter with reason and calls the route's
-// OnReject. m is nil for a message of a consumer, which has no reply.
+// OnReject for up to 5 s. A lossy subject gets no dead letter for "busy". m is nil for a message of a consumer, which has
+// no reply.
 func (r *running) rejectMessage(l *routeRun, in *inbound, m *nats.Msg, f *subjects.Fault, reason string) {
 	l.counters.recordRejected(f.Code)
 	if m != nil {
@@ -322,7 +334,9 @@ func (r *running) rejectMessage(l *routeRun, in *inbound, m *nats.Msg, f *subjec
 	}
 }
 
-// writeDeadLetter publishes a dead letter about in and logs it. The body is not repeated, only its size and hash.
+// writeDeadLetter logs and publishes a dead letter about in, without waiting until it is stored; a failure is only logged.
+// The body is not repeated, only its size and hash, so reason must not quote it. The dead letter of a tool is only logged:
+// it has no grant.
 func (r *running) writeDeadLetter(in *inbound, code, reason string) {
 	r.cfg.Log.Warn("dead letter", "actor", r.actor.Name(), "subject", in.subject, "query", in.query, "code", code, "reason", reason, "size", len(in.data))
 	if !slices.Contains(subjects.Actors, r.actor.Name()) {
@@ -340,8 +354,9 @@ func (r *running) writeDeadLetter(in *inbound, code, reason string) {
 	}
 }
 
-// reply sends body or the fault f. Events get no reply: their reply subject is the publisher's choice, and the actor would
-// publish there with its own permissions.
+// reply sends body, or the fault f when it is not nil; for a stream, f and the end of the stream. It sends nothing without
+// a reply subject and for events: their reply subject is the publisher's choice, and the actor would publish there with its
+// own permissions. A body over the server's payload limit becomes a too-large fault.
 func (r *running) reply(l *routeRun, m *nats.Msg, in *inbound, body []byte, f *subjects.Fault) {
 	if m.Reply == "" || l.kind != serve {
 		return
@@ -372,8 +387,9 @@ func (r *running) reply(l *routeRun, m *nats.Msg, in *inbound, body []byte, f *s
 	}
 }
 
-// shutDown drains in order: no new messages, handlers finished, pending events stored, actor closed, connections closed. It
-// returns an error for each stage that did not finish in time.
+// shutDown drains in order: no new messages, handlers finished, pending events stored, actor closed, connections closed.
+// After DrainTimeout the handlers' context is canceled and queued messages are rejected. It returns an error for each stage
+// that did not finish in time, and closes the connections anyway. It must be called once.
 func (r *running) shutDown(ctx context.Context) error {
 	drain, cancel := context.WithTimeout(ctx, r.cfg.DrainTimeout)
 	defer cancel()
@@ -431,7 +447,8 @@ func (r *running) shutDown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// drainSubs stops subscriptions and waits until their received messages are in the mailboxes.
+// drainSubs stops subscriptions and waits until their received messages are in the mailboxes or ctx ends; the error names
+// the ones that did not finish. Closed subscriptions are skipped.
 func drainSubs(ctx context.Context, subs []*nats.Subscription) error {
 	closed := make([]<-chan nats.SubStatus, len(subs))
 	for i, s := range subs {

@@ -21,7 +21,9 @@ type StreamHandler[Q, A any] func(ctx context.Context, in Msg[Q], send func(A) e
 // PlainTexter is a piece with a plain text form, for a request in plain text.
 type PlainTexter interface{ PlainText() string }
 
-// ServeStream handles the requests of a service with streamed replies. An empty message without headers ends a reply.
+// ServeStream handles the requests of a service with streamed replies: h sends each piece, and an empty message without
+// headers ends the reply. Sending fails once the deadline has passed or the caller has stopped reading. h is not called for
+// a malformed body, which is rejected.
 func ServeStream[Q, A any](s subjects.Service[Q, A], h StreamHandler[Q, A], opts ...Option) Route {
 	r := Route{spec: s.Spec, kind: serve, stream: true}
 	r.handle = func(ctx context.Context, in *inbound, out Out) ([]byte, error) {
@@ -50,8 +52,9 @@ func encodePiece(c codec, v any) ([]byte, error) {
 	return encode(c.replyCodec(), v)
 }
 
-// AskStream sends a request and yields the pieces of the reply. ctx or the message being handled must have a deadline. Ending
-// the iteration early unsubscribes, and cancels the handler where the service has a stop subject.
+// AskStream sends a request when it is iterated, and yields the pieces of the reply; an error is the last element. ctx or
+// the message being handled must have a deadline, else the request is rejected. Ending the iteration early unsubscribes,
+// and cancels the handler where the service has a stop subject. It fails as [Ask] does.
 func AskStream[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A], body Q) iter.Seq2[A, error] {
 	return func(yield func(A, error) bool) {
 		var none A
@@ -91,7 +94,9 @@ type Piece struct {
 	Type string // content type
 }
 
-// Stream implements [Out].
+// Stream implements [Out]. It sends nothing until it is iterated; each iteration is a request of its own. An iteration that
+// ends before the service does sends a stop message, where spec has a stop subject. A reader that is too slow for the
+// connection loses pieces, which ends the reply with a fault.
 func (s *connOut) Stream(ctx context.Context, spec subjects.Spec, body []byte) iter.Seq2[Piece, error] {
 	return func(yield func(Piece, error) bool) {
 		m, err := s.newMessage(spec, body)
@@ -141,8 +146,9 @@ func (s *connOut) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 	}
 }
 
-// yieldPieces yields the pieces of a streamed reply in order, until its end, an error, the end of ctx, or the caller stops. It
-// reports whether the service ended the reply: otherwise a stop message is due.
+// yieldPieces yields the pieces of a streamed reply in order, until its end, an error, the end of ctx, or yield returns
+// false. A gap in the piece numbers is an unavailable fault. It reports whether the service ended the reply: otherwise a
+// stop message is due.
 func yieldPieces(ctx context.Context, spec subjects.Spec, pieces <-chan *nats.Msg, yield func(Piece, error) bool) (ended bool) {
 	for n := 0; ; n++ {
 		var r *nats.Msg
@@ -173,7 +179,8 @@ func yieldPieces(ctx context.Context, spec subjects.Spec, pieces <-chan *nats.Ms
 	}
 }
 
-// sendStop tells the service that the caller stopped reading. The message may be lost: the deadline ends the request anyway.
+// sendStop tells the service that the caller stopped reading the stream id. spec must have a stop subject. Errors are
+// ignored and the message may be lost: the deadline ends the request anyway.
 func (s *connOut) sendStop(spec subjects.Spec, id string) {
 	t, err := subjects.Topic[subjects.Empty]{Spec: subjects.Spec{Name: spec.Stop}}.With(id)
 	if err != nil {
@@ -197,8 +204,9 @@ type openStreams struct {
 // maxCanceledEarly bounds canceledEarly. A request dropped from it is handled until its deadline.
 const maxCanceledEarly = 256
 
-// register registers a stream and returns a context that the caller of the stream can end, when it gave the stream a valid id.
-// end must be called when the stream is over.
+// register registers the stream id of the account who, and returns a context that [openStreams.cancel] ends with
+// errStopped. A stop that arrived before ends it at once. An empty or invalid id, or one that the account has in use,
+// cannot be stopped. end must be called when the stream is over.
 func (s *openStreams) register(ctx context.Context, who, id string) (_ context.Context, end func()) {
 	ctx, stop := context.WithCancelCause(ctx)
 	end = func() { stop(nil) }
@@ -228,7 +236,8 @@ func (s *openStreams) register(ctx context.Context, who, id string) (_ context.C
 	}
 }
 
-// cancel ends the stream of who with this id. who is the account that the server wrote, so no account can end another's.
+// cancel ends the stream of who with this id. who must be the account that the server wrote into the subject, so that no
+// account can end another's. The stop of an unknown stream is kept for one that registers later; the last 256 are.
 func (s *openStreams) cancel(who, id string) {
 	key := who + "." + id
 	s.mu.Lock()
@@ -243,7 +252,8 @@ func (s *openStreams) cancel(who, id string) {
 	s.canceledEarly = append(s.canceledEarly, key)
 }
 
-// subscribeStops subscribes to stop messages, on every instance: any of them may handle the request.
+// subscribeStops subscribes to the stop messages of a streaming route, if it has a stop subject, without a queue group: any
+// instance may handle the request.
 func (r *running) subscribeStops(l *routeRun) error {
 	if !l.stream || l.spec.Stop == "" {
 		return nil
@@ -260,7 +270,8 @@ func (r *running) subscribeStops(l *routeRun) error {
 	return nil
 }
 
-// sendPiece sends one piece of a reply. Empty pieces are skipped: they would end the reply.
+// sendPiece sends one numbered piece of the reply to m, without waiting. An empty piece is skipped: it would end the reply.
+// A piece over the server's payload limit is a [subjects.CodeTooLarge] fault.
 func (r *running) sendPiece(m *nats.Msg, in *inbound, data []byte) error {
 	if len(data) == 0 {
 		return nil // would end the reply

@@ -51,8 +51,9 @@ func shapeOf(v any) *shape {
 	return s.(*shape)
 }
 
-// makeShape builds the shape of a type inside the types around it. A type that contains itself is checked down to the first
-// repetition only.
+// makeShape builds the shape of a type inside the types around it; nil, which accepts anything, for bytes, interfaces,
+// times and types with their own JSON decoding. A type that contains itself is checked down to the first repetition only.
+// Every field of a struct must have a json tag.
 func makeShape(t reflect.Type, around []reflect.Type) *shape {
 	if t.Kind() == reflect.Pointer {
 		return makeShape(t.Elem(), around)
@@ -89,7 +90,8 @@ func makeShape(t reflect.Type, around []reflect.Type) *shape {
 	return s
 }
 
-// member returns the field of a key and whether the shape allows the key.
+// member returns the field of a key and whether the shape allows the key. Only a struct restricts its keys, by exact name;
+// a nil shape and a map allow any.
 func (s *shape) member(key string) (_ field, known bool) {
 	switch {
 	case s == nil:
@@ -115,7 +117,8 @@ type edit struct {
 	name     []byte
 }
 
-// applyEdits returns data with its edits, which must be in order. Without edits it is data itself.
+// applyEdits returns data with its edits, which must be in order and not overlap. Without edits it is data itself,
+// otherwise a copy.
 func applyEdits(data []byte, edits []edit) []byte {
 	if len(edits) == 0 {
 		return data
@@ -148,7 +151,8 @@ type jsonLevel struct {
 	next  *shape   // of the value that follows
 }
 
-// checkJSON rejects what encoding/json accepts: duplicate keys, names in another case, deep nesting, a second value. It
+// checkJSON rejects everything but one JSON object, and what encoding/json accepts in it: unknown and duplicate keys, names
+// in another case, nesting deeper than maxDepth, more than maxKeys keys in an object. Types of values are not checked. It
 // returns data with former field names replaced.
 func checkJSON(data []byte, v any) ([]byte, error) {
 	trimmed := bytes.TrimLeft(data, " \t\r\n")
@@ -173,7 +177,7 @@ func renameFormerKeys(data []byte, v any) ([]byte, error) {
 	return c.walk()
 }
 
-// walk checks the bytes in one pass, which every message goes through.
+// walk checks c.data, which must be valid JSON, in one pass and returns it with former field names replaced.
 func (c *jsonChecker) walk() ([]byte, error) {
 	for i := 0; i < len(c.data); i++ {
 		switch c.data[i] {
@@ -194,7 +198,8 @@ func (c *jsonChecker) walk() ([]byte, error) {
 	return applyEdits(c.data, c.edits), nil
 }
 
-// open begins an object or a list.
+// open begins an object or a list, with the shape of the field or list that it is in. It rejects nesting deeper than
+// maxDepth.
 func (c *jsonChecker) open(list bool) error {
 	if len(c.stack) == maxDepth {
 		return decodeError{reason: fmt.Sprintf("nested deeper than %d", maxDepth)}
@@ -220,7 +225,8 @@ func stringEnd(data []byte, i int) int {
 	return i + 1
 }
 
-// text checks the string data[from:to] when it is a key; a value needs no check.
+// text checks the string data[from:to], quotes included, when it is a key; a value needs no check. It rejects unknown keys,
+// keys that are equal but for case, and more than maxKeys keys in one object; a lenient checker rejects none of them.
 func (c *jsonChecker) text(from, to int) error {
 	if rest := bytes.TrimLeft(c.data[to:], " \t\r\n"); len(rest) == 0 || rest[0] != ':' {
 		return nil
@@ -263,8 +269,9 @@ func unquoteKey(quoted []byte) (string, error) {
 	return s, err
 }
 
-// checkMsgpack rejects what the msgpack package accepts or fails on: duplicate keys, unknown fields, values of another type,
-// lengths without their bytes, trailing bytes. It returns data with former field names replaced.
+// checkMsgpack rejects what the msgpack package accepts or fails on: duplicate keys, unknown fields, keys that are no text,
+// values of another type, nesting deeper than maxDepth, lengths without their bytes, trailing bytes. It returns data with
+// former field names replaced.
 func checkMsgpack(data []byte, v any) ([]byte, error) {
 	c := msgpackChecker{rest: data, size: len(data)}
 	if err := c.value(shapeOf(v), 1); err != nil {
@@ -285,7 +292,9 @@ type msgpackChecker struct {
 
 var errMsgpackCut = decodeError{reason: "the msgpack is cut short or damaged"}
 
-// item reads the code of one value and its bytes, or for a list and a map the number of its elements.
+// item consumes one value: its code and its bytes without code and length, a small value's code itself. For a list and a
+// map it returns the claimed number of elements or pairs, which are not consumed and may be more than there are. It rejects
+// a value that is cut off and the unused code 0xc1.
 func (c *msgpackChecker) item() (code byte, data []byte, n int, err error) {
 	head, err := c.take(1)
 	if err != nil {
@@ -348,7 +357,8 @@ func (c *msgpackChecker) take(n int) ([]byte, error) {
 	return b, nil
 }
 
-// value checks one value and everything below it.
+// value checks one value and everything below it against s, at this depth (1 = the message). It rejects nesting deeper than
+// maxDepth and a value of another type.
 func (c *msgpackChecker) value(s *shape, depth int) error {
 	if depth > maxDepth {
 		return decodeError{reason: fmt.Sprintf("nested deeper than %d", maxDepth)}
@@ -373,7 +383,8 @@ func (c *msgpackChecker) value(s *shape, depth int) error {
 	return nil
 }
 
-// pairs checks the keys and values of a map.
+// pairs checks the n keys and values of a map. It rejects keys that are no text, unknown fields and duplicate keys; a
+// former name and its present one are duplicates.
 func (c *msgpackChecker) pairs(s *shape, n, depth int) error {
 	var seen uint64          // fields of a struct, by their bit
 	var keys map[string]bool // of a map whose keys are free
@@ -422,7 +433,9 @@ func isListCode(c byte) bool { return c&0xf0 == 0x90 || c == 0xdc || c == 0xdd }
 
 func isTextCode(c byte) bool { return c&0xe0 == 0xa0 || c >= 0xd9 && c <= 0xdb }
 
-// fits reports whether a msgpack value of this code has the type of the shape. Nil fits everywhere: it is the zero value.
+// fits reports whether a msgpack value of this code and these bytes has the type of the shape. Nil fits everywhere: it is
+// the zero value. An integer outside the range of an int64 or uint64 field does not fit; an integer fits a float, a float64
+// no float32.
 func (s *shape) fits(code byte, data []byte) bool {
 	if s == nil || code == 0xc0 {
 		return true

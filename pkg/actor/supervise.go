@@ -16,6 +16,7 @@ type Budget struct {
 	Period    time.Duration
 }
 
+// withDefaults returns b with 5 restarts within a minute for fields that are not positive.
 func (b Budget) withDefaults() Budget {
 	if b.Intensity <= 0 {
 		b.Intensity = 5
@@ -53,6 +54,7 @@ func (h *Health) Snapshot() (State, int, error) {
 	return h.state, h.restarts, h.last
 }
 
+// set changes the state. A nil err keeps the last failure; Restarting counts one restart.
 func (h *Health) set(s State, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -76,8 +78,9 @@ type Supervised struct {
 	err    error // of the last stop
 }
 
-// Supervise starts an actor and returns when it is ready, or with the error of its first start. Later failures
-// cause restarts within [Config] Budget. It runs until [Supervised.Stop].
+// Supervise starts an actor and returns when it is ready, or with the error of its first start, which is not retried. Later
+// failures cause restarts within [Config] Budget; when it is used up the actor stays down as Failed. ctx is for the start
+// only: the actor runs until [Supervised.Stop], which must be called.
 func Supervise(ctx context.Context, spec Spec, dial Dial, cfg Config) (*Supervised, error) {
 	cfg = cfg.withDefaults()
 	s := &Supervised{Spec: spec, abort: make(chan struct{}), done: make(chan struct{})}
@@ -92,7 +95,9 @@ func Supervise(ctx context.Context, spec Spec, dial Dial, cfg Config) (*Supervis
 	return s, nil
 }
 
-// superviseRuns restarts the actor after failures, with backoff and within the budget, until it is stopped.
+// superviseRuns restarts the actor after a failure or an abort, with a backoff of 100 ms per recent failure, until ctx
+// ends; then it drains r and sets s.err. A failed restart counts as a failure. When the budget is used up the state is
+// Failed, and it only waits for ctx.
 func (s *Supervised) superviseRuns(ctx context.Context, r *running, dial Dial, cfg Config) {
 	defer close(s.done)
 	log := cfg.Log.With("actor", s.Spec.Name)
@@ -175,7 +180,7 @@ type System struct {
 	actors []*Supervised
 }
 
-// Start starts one more actor and returns when it is ready.
+// Start starts one more actor and returns when it is ready. An actor whose first start fails is not added.
 func (h *System) Start(ctx context.Context, spec Spec, dial Dial, cfg Config) error {
 	s, err := Supervise(ctx, spec, dial, cfg)
 	if err != nil {
@@ -194,7 +199,8 @@ func (h *System) Actors() []*Supervised {
 	return append([]*Supervised(nil), h.actors...)
 }
 
-// Abort aborts the actor of this name, see [Supervised.Abort]. It fails when there is none.
+// Abort aborts the first actor of this name, see [Supervised.Abort], and does not wait for its restart. It fails when there
+// is none.
 func (h *System) Abort(name string) error {
 	for _, s := range h.Actors() {
 		if s.Spec.Name == name {
@@ -205,7 +211,7 @@ func (h *System) Abort(name string) error {
 	return fmt.Errorf("no actor %s in this process", name)
 }
 
-// Stop stops all actors, last started first, and joins their errors.
+// Stop drains all actors, last started first, one after the other, and joins their errors. A second call does nothing.
 func (h *System) Stop() error {
 	h.mu.Lock()
 	actors := h.actors

@@ -46,7 +46,8 @@ func (s Toolset) Routes() (routes []Route) {
 	return routes
 }
 
-// Announce publishes the definition of each tool, for a broker that runs already.
+// Announce publishes the definition of each tool, for a broker that runs already; [Toolset.Definitions] is for one that
+// starts later. It ends at the first tool whose name is no valid token or that is not published.
 func (s Toolset) Announce(ctx context.Context, out Out) error {
 	for _, t := range s {
 		topic, err := subjects.ToolSchemaEvent.With(t.Schema.Name)
@@ -60,7 +61,8 @@ func (s Toolset) Announce(ctx context.Context, out Out) error {
 	return nil
 }
 
-// Definitions is the discovery metadata "definition.<tool>" of each tool, for a broker that starts later.
+// Definitions returns the discovery metadata "definition.<tool>" of each tool as JSON, for a broker that starts later.
+// Parameters that are no JSON make it "", which the broker rejects.
 func (s Toolset) Definitions() map[string]string {
 	all := make(map[string]string, len(s))
 	for _, t := range s {
@@ -73,7 +75,9 @@ func (s Toolset) Definitions() map[string]string {
 	return all
 }
 
-// serve runs one call and turns its errors into a result.
+// serve runs one call. A fault, and [ErrArguments] as code "tool", becomes the error of the result, which then holds
+// nothing else; any other error is returned, and its text does not reach the caller. Ids and tool name of the result are
+// set here.
 func (t Tool) serve(ctx context.Context, in Msg[subjects.ToolOrder], out Out) (subjects.ToolResult, error) {
 	res, err := t.Run(ctx, in, out)
 	var f *subjects.Fault

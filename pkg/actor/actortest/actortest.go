@@ -83,7 +83,8 @@ type Message struct {
 	Deadline time.Time // zero = none
 }
 
-// Deliver gives the actor a message on the first route that matches its subject, and returns the reply as JSON.
+// Deliver gives the actor a message on the first route that matches its subject, and returns the reply as JSON and the
+// error as [actor.Deliver] does. It is an error when no route matches.
 func (r *Recorder) Deliver(t testing.TB, a actor.Actor, m Message) (string, error) {
 	t.Helper()
 	h := map[string]string{subjects.HeaderQuery: m.Query, subjects.HeaderSession: m.Session, subjects.HeaderType: m.Type}
@@ -131,6 +132,7 @@ func (o *out) NewID() string {
 
 func (o *out) WithIDs(session, query string) actor.Out { return o.r.out(query, session) }
 
+// Publish implements [actor.Out]: it records the message unless FailPublish returns an error. Nothing is checked.
 func (o *out) Publish(_ context.Context, spec subjects.Spec, body []byte, wait bool) error {
 	if o.r.FailPublish != nil {
 		if err := o.r.FailPublish(spec.Name); err != nil {
@@ -143,7 +145,8 @@ func (o *out) Publish(_ context.Context, spec subjects.Spec, body []byte, wait b
 	return nil
 }
 
-// PublishOnce records a message under an id the first time only.
+// PublishOnce implements [actor.Out]: it records the first message of a stream under an id, and drops later ones without an
+// error. FailPublish is asked first.
 func (o *out) PublishOnce(_ context.Context, spec subjects.Spec, body []byte, id string) error {
 	if o.r.FailPublish != nil {
 		if err := o.r.FailPublish(spec.Name); err != nil {
@@ -171,7 +174,8 @@ func (o *out) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]b
 	return reply, subjects.TypeJSON, err
 }
 
-// Stream yields the pieces of an answer.
+// Stream implements [actor.Out]: it yields the [Pieces] that Reply returns, or any other value as one piece, encoded as
+// JSON. An error among the pieces, and the end of ctx, is the last element.
 func (o *out) Stream(ctx context.Context, spec subjects.Spec, body []byte) iter.Seq2[actor.Piece, error] {
 	return func(yield func(actor.Piece, error) bool) {
 		v, err := o.request(ctx, spec, body)
@@ -199,7 +203,9 @@ func (o *out) Stream(ctx context.Context, spec subjects.Spec, body []byte) iter.
 	}
 }
 
-// request records a request and returns its reply.
+// request records a request and returns the value of Reply. As on the bus it rejects a ctx without a deadline, reports a
+// missing Reply as no responder, marks faults of the service with [actor.ReplyFault], and is a timeout when ctx ended
+// meanwhile.
 func (o *out) request(ctx context.Context, spec subjects.Spec, body []byte) (any, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		return nil, subjects.Faultf(subjects.CodeNoDeadline, "request to %s has no deadline", spec.Name)
@@ -225,6 +231,7 @@ func (o *out) request(ctx context.Context, spec subjects.Spec, body []byte) (any
 	return v, nil
 }
 
+// Store implements [actor.Out] with a bucket in memory, created at its first use and kept for the life of the recorder.
 func (o *out) Store(bucket string) actor.Store {
 	o.r.mu.Lock()
 	defer o.r.mu.Unlock()
@@ -259,6 +266,7 @@ func validateKey(key string) error {
 	return nil
 }
 
+// Get implements [actor.Store]. It rejects an invalid key; FailStore does not affect reads.
 func (m *memStore) Get(_ context.Context, key string) ([]byte, uint64, error) {
 	if err := validateKey(key); err != nil {
 		return nil, 0, err
@@ -272,6 +280,7 @@ func (m *memStore) Get(_ context.Context, key string) ([]byte, uint64, error) {
 	return e.value, e.revision, nil
 }
 
+// Put implements [actor.Store]. It rejects an invalid key, and fails with FailStore if that is set.
 func (m *memStore) Put(_ context.Context, key string, value []byte, revision uint64) (uint64, error) {
 	if err := validateKey(key); err != nil {
 		return 0, err
