@@ -40,8 +40,9 @@ type anchor struct {
 	buf    []byte
 }
 
-// ReadHeads returns the anchored heads in dir, those of running writers included. It fails when a head file is unreadable,
-// rather than leaving out an anchor.
+// ReadHeads returns the anchored heads in dir, those of running writers included. It fails when dir does not exist, or a
+// head file has a malformed name or no valid head, rather than leaving out an anchor. An empty head file, of a chain that
+// never sent a message, has no head.
 func ReadHeads(dir string) ([]subjects.AuditHead, error) {
 	names, err := listHeadFiles(dir, "")
 	if err != nil {
@@ -70,7 +71,9 @@ func ReadHeads(dir string) ([]subjects.AuditHead, error) {
 	return heads, nil
 }
 
-// WriteHead anchors head in dir, replacing an earlier anchor of its chain. It is for the genesis, which has no [Writer].
+// WriteHead anchors head in dir, which is created if missing, and replaces an earlier anchor of its chain; the anchor is
+// durable when it returns. It rejects an invalid head, and denies a folder that other users may write. It is for the
+// genesis, which has no [Writer], and must not be used for the chain of one.
 func WriteHead(dir string, head subjects.AuditHead) error {
 	line, err := appendSlot(nil, head)
 	if err != nil {
@@ -94,7 +97,8 @@ func WriteHead(dir string, head subjects.AuditHead) error {
 	return nil
 }
 
-// createAnchor creates the empty head file of a new chain and locks it. The caller must hold the lock of dir.
+// createAnchor creates the empty head file of a new chain and locks it. It fails when the chain has a head file already.
+// account and chain must be valid tokens, and the caller must hold the lock of dir.
 func createAnchor(dir, account, chain string) (*anchor, error) {
 	path := filepath.Join(dir, headFileName(account, chain))
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
@@ -107,7 +111,9 @@ func createAnchor(dir, account, chain string) (*anchor, error) {
 	return &anchor{file: f, path: path, head: subjects.AuditHead{Account: account, Chain: chain}}, nil
 }
 
-// openAnchor opens and locks the head file of an earlier chain. It returns errHeadLocked while the writer of the chain runs.
+// openAnchor opens and locks the head file of an earlier chain. It returns errHeadLocked while the writer of the chain
+// runs, and rejects a symbolic link and a file without a valid head. An empty file is no error: the anchor is then not
+// marked.
 func openAnchor(path string) (*anchor, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -123,8 +129,8 @@ func openAnchor(path string) (*anchor, error) {
 	return a, nil
 }
 
-// markUsed makes the file durable and not empty. It must be called before the first message of the chain is sent, because from
-// then on the chain may exist in the stream.
+// markUsed makes the file durable and not empty, once. It must be called before the first message of the chain is sent,
+// because from then on the chain may exist in the stream; after an error no message may be sent.
 func (a *anchor) markUsed() error {
 	if a.marked {
 		return nil
@@ -140,8 +146,9 @@ func (a *anchor) markUsed() error {
 	return nil
 }
 
-// writeHead moves the anchor to head without syncing: a crash of the process loses nothing, and after a crash of the machine
-// the file holds an older head, which is still a record of the chain.
+// writeHead moves the anchor to head, in the slot that does not hold the current one, without syncing: a crash of the
+// process loses nothing, and after a crash of the machine the file holds an older head, which is still a record of the
+// chain. It rejects an invalid head.
 func (a *anchor) writeHead(head subjects.AuditHead) error {
 	var err error
 	if a.buf, err = appendSlot(a.buf[:0], head); err != nil {
@@ -164,8 +171,8 @@ func (a *anchor) removeFile() {
 
 func headFileName(account, chain string) string { return account + "." + chain + headSuffix }
 
-// listHeadFiles returns the names of the head files in dir, sorted, of one account or with account "" of all. It rejects a
-// malformed name.
+// listHeadFiles returns the names of the head files in dir, sorted, of one account or with account "" of all. Files without
+// the suffix of a head file are skipped; one with the suffix and a malformed name is an error.
 func listHeadFiles(dir, account string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -208,7 +215,7 @@ func readHeadFile(path string) (head subjects.AuditHead, found bool, err error) 
 }
 
 // parseSlots returns the head with the higher sequence of the two slots, and false for an empty file. It rejects a file
-// without a valid slot of the account and chain that path names.
+// without a valid slot of the account and chain that path names; one damaged slot is ignored.
 func parseSlots(f io.ReaderAt, path string) (subjects.AuditHead, bool, error) {
 	account, chain, err := parseHeadFileName(filepath.Base(path))
 	head := subjects.AuditHead{Account: account, Chain: chain}
@@ -237,7 +244,7 @@ func parseSlots(f io.ReaderAt, path string) (subjects.AuditHead, bool, error) {
 }
 
 // appendSlot appends the slot of head to b: the line with its checksum, padded with spaces to slotSize, and a newline. It
-// rejects an invalid head.
+// rejects a head whose account or chain is no token, or whose hash is malformed.
 func appendSlot(b []byte, head subjects.AuditHead) ([]byte, error) {
 	if !isToken(head.Account) || !isToken(head.Chain) || !hasValidHash(head) {
 		return nil, fmt.Errorf("invalid head: %s, chain %s, record %d", head.Account, head.Chain, head.Seq)
@@ -259,7 +266,8 @@ func appendSlot(b []byte, head subjects.AuditHead) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// parseSlot is the inverse of appendSlot. It rejects every slot that appendSlot would not have written.
+// parseSlot is the inverse of appendSlot. It reports false, and the head must not be used, for every slot that appendSlot
+// would not have written.
 func parseSlot(slot []byte) (subjects.AuditHead, bool) {
 	fields := strings.Fields(string(slot))
 	if len(fields) != 6 {
@@ -293,8 +301,8 @@ func hasValidHash(head subjects.AuditHead) bool {
 	return true
 }
 
-// makeHeadsDir creates the heads folder. It denies a folder that other users may write: they could truncate a chain and its
-// anchor together.
+// makeHeadsDir creates the heads folder with mode 0700 unless it exists. It denies a folder that its group or other users
+// may write: they could truncate a chain and its anchor together.
 func makeHeadsDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -309,7 +317,8 @@ func makeHeadsDir(dir string) error {
 	return nil
 }
 
-// lockHeadsDir waits for the exclusive lock of the folder, so that only one writer at a time adopts old heads and creates its own.
+// lockHeadsDir waits, without a timeout, for the exclusive lock of the folder, so that only one writer at a time adopts old
+// heads and creates its own. The caller must call unlock.
 func lockHeadsDir(dir string) (unlock func() error, err error) {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -65,7 +65,8 @@ type Summary struct {
 }
 
 // Export writes every message of src to w, malformed ones too, so that [OpenExport] returns the same source. It does not
-// verify. The footer detects damage, not forgery: against forgery keep Summary.SHA256 elsewhere.
+// verify, and rejects only a subject that is not UTF-8. After an error w holds a truncated export. The footer detects
+// damage, not forgery: against forgery keep Summary.SHA256, the hash of all bytes written, elsewhere.
 func Export(ctx context.Context, src Source, w io.Writer) (Summary, error) {
 	sum := Summary{First: src.First, Last: src.Last}
 	body, all := sha256.New(), sha256.New()
@@ -114,8 +115,9 @@ func Export(ctx context.Context, src Source, w io.Writer) (Summary, error) {
 	return sum, nil
 }
 
-// OpenExport reads the header of an export and returns the exported source. Its Messages can be read once; a truncated or
-// altered file ends them with an error that wraps [ErrExport], at the latest at the footer.
+// OpenExport reads the header of an export and returns the exported source; another format is an error that wraps
+// [ErrExport]. Its Messages can be read once, while r is open; a truncated or altered file ends them with an error that
+// wraps [ErrExport], at the latest at the footer. The messages before the error are not yet confirmed.
 func OpenExport(r io.Reader) (Source, error) {
 	e := &exportReader{r: bufio.NewReaderSize(r, 64<<10), body: sha256.New(), counter: newExportCounter()}
 	line, err := e.readLine()
@@ -144,7 +146,8 @@ func (l exportLine) encode() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// newExportMessage returns the line of st and adds st to counter.
+// newExportMessage returns the line of st and adds st to counter. Data that is no valid batch is kept, with the reason in
+// Error and no records.
 func newExportMessage(st Stored, counter *exportCounter) *exportMessage {
 	m := &exportMessage{Seq: st.Seq, Subject: st.Subject, Data: st.Data}
 	batch, err := DecodeBatch(st.Data)
@@ -166,7 +169,8 @@ type exportReader struct {
 	consumed bool
 }
 
-// messages implements Source.Messages. A second iteration is an error.
+// messages implements Source.Messages. It ends without an error only after a footer that matches; a second iteration, a
+// second header and a missing footer are errors.
 func (e *exportReader) messages(yield func(Stored, error) bool) {
 	if e.consumed {
 		yield(Stored{}, errors.New("read audit export: already read"))
@@ -194,7 +198,8 @@ func (e *exportReader) messages(yield func(Stored, error) bool) {
 	}
 }
 
-// readLine reads one line and rejects it unless [Export] would have written the same bytes.
+// readLine reads one line and adds it to the hash and the counts that the footer must match. It rejects a line unless
+// [Export] would have written the same bytes, a line of more than about maxLine bytes, and the end of the file.
 func (e *exportReader) readLine() (exportLine, error) {
 	var raw []byte
 	for {
@@ -242,7 +247,8 @@ func (e *exportReader) readLine() (exportLine, error) {
 	return line, nil
 }
 
-// checkFooter compares the footer with the lines before it and rejects anything after it.
+// checkFooter compares the counts, heads and hash of the footer with the lines before it, and rejects a difference and any
+// byte after it.
 func (e *exportReader) checkFooter(line exportLine) error {
 	got, err := line.encode()
 	if err != nil {
@@ -272,6 +278,8 @@ func newExportCounter() *exportCounter {
 	return &exportCounter{heads: map[string]subjects.AuditHead{}, linked: map[string]bool{}}
 }
 
+// addMessage counts a message and its records, and notes its last record as the head of its chain and the chains that it
+// links. batch is empty for a malformed message, which like an invalid subject is counted and has no head.
 func (t *exportCounter) addMessage(subject string, batch []Decoded) {
 	t.messages++
 	t.records += len(batch)
@@ -290,7 +298,8 @@ func (t *exportCounter) addMessage(subject string, batch []Decoded) {
 	}
 }
 
-// footer returns the footer of an export whose lines so far hash to body.
+// footer returns the footer of an export whose lines so far hash to body. Its heads are those of the chains that no other
+// chain in the export links.
 func (t *exportCounter) footer(body hash.Hash) *exportFooter {
 	f := &exportFooter{
 		Messages: t.messages, Records: t.records, Chains: len(t.heads),

@@ -19,8 +19,9 @@ const keySize = 32
 // Hasher computes keyed hashes of parameters. A plain hash of a short input could be found by guessing the input.
 type Hasher struct{ key []byte }
 
-// LoadHasher reads the key from path, and creates it first if the file does not exist. Concurrent callers get the same key. It
-// denies a key file that is not regular or that other users may read.
+// LoadHasher reads the key of 32 bytes from path, and creates it first if the file does not exist; its folder must exist.
+// Concurrent callers get the same key. It denies a key file that is a link or not regular, has another size, or that other
+// users may access.
 func LoadHasher(path string) (*Hasher, error) {
 	key, err := readKey(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,8 +72,8 @@ func readKey(path string) ([]byte, error) {
 	return key, nil
 }
 
-// createKey writes a random key to a temporary file and links it to path, so that path never holds a partial key. When path
-// exists already it is kept.
+// createKey writes a random key to a temporary file and links it to path, so that path never holds a partial key. A path
+// that exists is kept and no error. The key is durable when it returns.
 func createKey(path string) error {
 	key := make([]byte, keySize)
 	if _, err := rand.Read(key); err != nil {

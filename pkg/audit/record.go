@@ -37,7 +37,9 @@ func Hash(raw []byte) string {
 
 func hexHash(sum [sha256.Size]byte) string { return hex.EncodeToString(sum[:]) }
 
-// EncodeBatch encodes records unchanged into one message: a msgpack array of byte strings, one per record.
+// EncodeBatch encodes records into one message: a msgpack array of byte strings, one per record. It sets no field: chain,
+// sequence, predecessor and time are the caller's. It rejects an empty batch, more than 65535 records, and a message of
+// more than [MaxMessage] bytes.
 func EncodeBatch(records ...subjects.AuditRecord) ([]byte, error) {
 	b := newBatchEncoder()
 	for i := range records {
@@ -49,7 +51,8 @@ func EncodeBatch(records ...subjects.AuditRecord) ([]byte, error) {
 }
 
 // EncodeGenesis returns the first message of an audit log, for [GenesisSubject], and its head. The caller must anchor the
-// head with [WriteHead], because no record in the stream confirms the genesis.
+// head with [WriteHead], because no record in the stream confirms the genesis. It rejects a genesis with so many old heads
+// that the message exceeds [MaxMessage].
 func EncodeGenesis(now time.Time, g subjects.AuditGenesis) ([]byte, subjects.AuditHead, error) {
 	rec := subjects.AuditRecord{
 		Chain:   GenesisChain,
@@ -72,8 +75,9 @@ func EncodeGenesis(now time.Time, g subjects.AuditGenesis) ([]byte, subjects.Aud
 	return data, subjects.AuditHead{Account: GenesisAccount, Chain: GenesisChain, Seq: 1, Hash: hash}, nil
 }
 
-// DecodeBatch decodes a message. The encoding is canonical: bytes that [EncodeBatch] would not have written are rejected, so
-// that no two readers see different records in the same message.
+// DecodeBatch decodes a message into at least one record. The encoding is canonical: bytes that [EncodeBatch] would not
+// have written, more than [MaxMessage] bytes included, are rejected, so that no two readers see different records in the
+// same message. Chain, sequence and hashes are not verified.
 func DecodeBatch(data []byte) ([]Decoded, error) {
 	if len(data) > MaxMessage {
 		return nil, fmt.Errorf("decode audit batch: %d bytes, at most %d", len(data), MaxMessage)
@@ -111,7 +115,8 @@ func DecodeBatch(data []byte) ([]Decoded, error) {
 	return out, nil
 }
 
-// decodeRecord decodes one record. It rejects unknown fields, and times that JSON cannot represent.
+// decodeRecord decodes one record. It rejects unknown fields, trailing bytes, and times outside the years 1 to 9999, which
+// JSON cannot represent. Other deviations from the canonical encoding are for the caller to find.
 func decodeRecord(raw []byte) (subjects.AuditRecord, error) {
 	var rec subjects.AuditRecord
 	if err := checkMsgpack(raw); err != nil {
@@ -154,7 +159,8 @@ func (b *batchEncoder) reset() {
 	b.records = 0
 }
 
-// addRecord appends rec and returns its hash.
+// addRecord appends rec unchanged and returns the hash of its encoding, in hex. It rejects a record of more than MaxMessage
+// bytes; the size of the batch is checked by message.
 func (b *batchEncoder) addRecord(rec *subjects.AuditRecord) (string, error) {
 	b.raw.Reset()
 	if err := b.enc.Encode(rec); err != nil {
@@ -176,7 +182,8 @@ func (b *batchEncoder) addRecord(rec *subjects.AuditRecord) (string, error) {
 	return Hash(raw), nil
 }
 
-// message returns the framed batch, valid until the next reset. It rejects an empty batch and one over MaxMessage.
+// message returns the framed batch, valid until the next reset. It rejects an empty batch, more than 65535 records, and
+// more than MaxMessage bytes. It must be called once per batch, after the last addRecord.
 func (b *batchEncoder) message() ([]byte, error) {
 	from := 0
 	switch {
@@ -211,7 +218,8 @@ func checkMsgpack(b []byte) error {
 	return nil
 }
 
-// skipValue returns the bytes after the first value of b. It rejects values nested deeper than depth.
+// skipValue returns the bytes after the first value of b. It rejects an empty b, a value that is cut off or of an unknown
+// type, and values nested deeper than depth.
 func skipValue(b []byte, depth int) ([]byte, error) {
 	if len(b) == 0 || depth == 0 {
 		return nil, errMalformed
@@ -230,7 +238,8 @@ func skipValue(b []byte, depth int) ([]byte, error) {
 }
 
 // parseHeader parses the type byte c of a msgpack value and the length field in b after it. It returns the bytes of the
-// value's own content, the number of values inside it, and the bytes after the header.
+// value's own content, the number of values inside it (two per pair of a map), and the bytes after the header. It rejects
+// an unknown type and a length larger than the rest of b.
 func parseHeader(c byte, b []byte) (size, items int, rest []byte, err error) {
 	switch {
 	case c <= 0x7f, c >= 0xe0: // small integers
@@ -279,7 +288,8 @@ var headers = [0xe0 - 0xc0]header{
 	0x1e: {valid: true, width: 2, perItem: 2}, 0x1f: {valid: true, width: 4, perItem: 2}, // maps
 }
 
-// checkRecord rejects a record that a caller may not append, and returns an upper bound of its encoded size in bytes.
+// checkRecord rejects a record that a caller may not append: a phase other than before and after, no id, no action, links
+// or a genesis, or more than maxRecord bytes. It returns an upper bound of the encoded size in bytes.
 func checkRecord(rec *subjects.AuditRecord) (int, error) {
 	switch {
 	case rec.Phase != subjects.AuditBefore && rec.Phase != subjects.AuditAfter:

@@ -27,7 +27,7 @@ type Problem struct {
 	Text    string `json:"text"`             // for the user
 }
 
-// String returns the text with its position before it.
+// String returns the text with its position before it: stream sequence, account, chain and record, as far as known.
 func (p Problem) String() string {
 	s := p.Text
 	if p.Chain != "" {
@@ -78,8 +78,10 @@ func (r *Report) AddProblem(p Problem) {
 	}
 }
 
-// Verify checks the audit log in src against the anchored heads, which must contain the head of its genesis. The error is for
-// a log that could not be read to its end; defects of the log itself are in the report.
+// Verify checks the audit log in src against the anchored heads, which must contain the head of its genesis and must have
+// been read before src was opened. opts.Accounts are the accounts that may write; records of any other are a problem.
+// Defects of the log are in the report and no error: the error means that the log was not read to its end, and the report,
+// never OK, covers the messages before.
 //
 // Memory: 32 bytes per record of a chain that no later chain has linked yet, 8 per denied act, and little else.
 func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts VerifyOptions) (Report, error) {
@@ -181,7 +183,8 @@ func (a *actSet) root() *actSet {
 	return a
 }
 
-// merge unites two sets, the smaller into the larger.
+// merge unites the sets of a and b, the smaller into the larger; afterwards both have the same root. Uniting a set with
+// itself does nothing.
 func (a *actSet) merge(b *actSet) {
 	a, b = a.root(), b.root()
 	if a == b {
@@ -195,8 +198,9 @@ func (a *actSet) merge(b *actSet) {
 	a.parent, a.open, a.denied = b, nil, nil
 }
 
-// addProblem counts p and describes it unless the account has reached MaxProblems, so that problems of one writer cannot hide
-// those of another. Unknown accounts share one limit. It returns 1 + the index of p in the report, or 0.
+// addProblem counts p and describes it unless the account has reached MaxProblems, so that problems of one writer cannot
+// hide those of another. Unknown accounts share one limit. It returns 1 + the index of p in the report, 0 when p is only
+// counted.
 func (v *verifier) addProblem(p Problem) int {
 	v.report.Bad++
 	who := p.Account
@@ -221,8 +225,9 @@ func (v *verifier) reportMissing(seq uint64) {
 	v.nextSeq = seq
 }
 
-// verifyMessage checks the stream sequence and the subject of st, then each of its records. The records of a message that is
-// malformed or in the wrong account are not counted.
+// verifyMessage checks the stream sequence and the subject of st, then each of its records, and reports problems. A message
+// that is malformed, a genesis after the first message, of an account that no writer has, or in the chain of another
+// account is reported once: its records are neither checked nor counted.
 func (v *verifier) verifyMessage(st Stored) {
 	v.report.Messages++
 	v.checkStreamSeq(st.Seq)
@@ -278,7 +283,8 @@ func (v *verifier) verifyMessage(st Stored) {
 	}
 }
 
-// checkStreamSeq compares the stream sequence of the next message with the expected one.
+// checkStreamSeq reports a message that is repeated or out of order, and a gap before it. Deleted messages are gaps: the
+// log must have every sequence from 1 on.
 func (v *verifier) checkStreamSeq(seq uint64) {
 	if seq < v.nextSeq {
 		v.addProblem(Problem{Stream: seq, Text: fmt.Sprintf("message %d is repeated or out of order, expected %d", seq, v.nextSeq)})
@@ -290,8 +296,9 @@ func (v *verifier) checkStreamSeq(seq uint64) {
 	v.nextSeq++
 }
 
-// acceptGenesis uses the old heads of the first record only if the record is the anchored one. Old heads excuse missing chains,
-// so a forged genesis could excuse all. That it is altered is reported by verifyRecord.
+// acceptGenesis uses the old heads of the genesis d only if d is the one anchored genesis: old heads excuse missing chains,
+// so a forged genesis could excuse all. It reports a genesis without an anchor; that an anchored one is altered is reported
+// by verifyRecord. d must have passed isGenesis.
 func (v *verifier) acceptGenesis(stream uint64, d Decoded) {
 	match, known := matchGenesis(d, v.anchored[GenesisChain])
 	if !known {
@@ -325,8 +332,8 @@ func matchGenesis(d Decoded, heads []subjects.AuditHead) (match, known bool) {
 	return match && known, known
 }
 
-// ReadGenesis decodes the first message of an audit log. It rejects a message that is not the anchored genesis; the error then
-// wraps [ErrGenesisNotAnchored], and the content must not be trusted.
+// ReadGenesis decodes st, the first message of an audit log. It rejects a message that is no genesis, and one that heads do
+// not anchor or that is not the only one they anchor; the error then wraps [ErrGenesisNotAnchored], and the genesis is nil.
 func ReadGenesis(st Stored, heads []subjects.AuditHead) (*subjects.AuditGenesis, error) {
 	batch, err := DecodeBatch(st.Data)
 	if err != nil || st.Subject != GenesisSubject || !isGenesis(batch) {
@@ -346,7 +353,8 @@ func isGenesis(batch []Decoded) bool {
 	return len(batch) == 1 && batch[0].Record.Genesis != nil && len(batch[0].Record.Links) == 0
 }
 
-// beginChain registers a chain at its first message.
+// beginChain registers a chain at its first message, with its anchors except those that the genesis excuses, and returns
+// it. The id must be new.
 func (v *verifier) beginChain(account, id string) *chain {
 	c := &chain{account: account, id: id, acts: newActSet()}
 	for _, h := range v.anchored[id] {
@@ -365,8 +373,9 @@ func (v *verifier) beginChain(account, id string) *chain {
 	return c
 }
 
-// verifyRecord checks d as the next record of c: chain, sequence, hash of the predecessor, anchors and phase. stream is the
-// stream sequence of its message; genesis is set for the genesis message.
+// verifyRecord checks d as the next record of c and reports problems: chain, sequence, hash of the predecessor, anchors,
+// phase and id. A record of another chain, or one that is repeated, is reported and otherwise ignored. stream is the stream
+// sequence of its message; genesis is set for the genesis message.
 func (v *verifier) verifyRecord(c *chain, stream uint64, genesis bool, d Decoded) {
 	rec := d.Record
 	bad := func(record uint64, format string, args ...any) {
@@ -422,7 +431,9 @@ func (v *verifier) verifyRecord(c *chain, stream uint64, genesis bool, d Decoded
 	}
 }
 
-// trackAct notes the act that rec announces or ends, and returns a problem with it or "". A denied act needs no outcome.
+// trackAct notes the act that rec announces or ends, and returns the text of a problem or "". A denied act needs no
+// outcome; an outcome of a denied act, one without an intent and any other phase are problems. Linked chains share their
+// acts.
 func (c *chain) trackAct(rec subjects.AuditRecord) (problem string) {
 	acts := c.acts.root()
 	id := maphash.String(actSeed, rec.ID)
@@ -443,8 +454,8 @@ func (c *chain) trackAct(rec subjects.AuditRecord) (problem string) {
 	return ""
 }
 
-// checkPrev checks that rec holds the hash of its predecessor. Of two records that do not match, the earlier one is reported,
-// unless the later one matches neither its own successor nor its anchor: then the later one is.
+// checkPrev checks that rec, the direct successor of c's last record, holds its hash. Of two records that do not match, the
+// earlier one is reported, unless the later one matches neither its own successor nor its anchor: then the later one is.
 func (v *verifier) checkPrev(c *chain, rec subjects.AuditRecord) {
 	if rec.Seq == 1 || rec.Prev == hexHash(c.lastHash) {
 		c.mismatch = 0
@@ -460,7 +471,8 @@ func (v *verifier) checkPrev(c *chain, rec subjects.AuditRecord) {
 	})
 }
 
-// reportAltered reports an altered record. It replaces the pending mismatch problem about its predecessor, if any.
+// reportAltered reports an altered record of c. It replaces the pending mismatch problem about its predecessor, if any, so
+// that one alteration is one problem.
 func (v *verifier) reportAltered(c *chain, stream, record uint64, format string, args ...any) {
 	p := Problem{Stream: stream, Account: c.account, Chain: c.id, Record: record, Text: fmt.Sprintf(format, args...)}
 	if c.mismatch > 0 {
@@ -471,7 +483,10 @@ func (v *verifier) reportAltered(c *chain, stream, record uint64, format string,
 	v.addProblem(p)
 }
 
-// verifyLink checks the link l in the open record of c and marks the linked chain as ended.
+// verifyLink checks the link l in the open record of c and marks the linked chain as ended. It reports a link to another
+// account or to c itself, to a record that the stream does not have or that has another hash, and to an earlier end than
+// one already linked. A link at sequence 0, to a chain without acknowledged records, and one that the genesis excuses need
+// no record.
 func (v *verifier) verifyLink(c *chain, stream uint64, l subjects.AuditHead) {
 	bad := func(format string, args ...any) {
 		v.addProblem(Problem{Stream: stream, Account: c.account, Chain: c.id, Record: 1, Text: fmt.Sprintf(format, args...)})
@@ -512,7 +527,8 @@ func (c *chain) hashAt(seq uint64) []byte {
 	return c.hashes[i : i+sha256.Size]
 }
 
-// markEnded notes that the chain by links c at end. Hashes up to end are dropped, and the two chains share their acts.
+// markEnded notes that the chain by links c at end; sequence 0 means without an acknowledged record. Hashes up to end are
+// dropped, and the two chains share their acts.
 func (c *chain) markEnded(by *chain, end subjects.AuditHead) {
 	c.linked = true
 	if end.Seq >= c.end.Seq {
@@ -525,7 +541,8 @@ func (c *chain) markEnded(by *chain, end subjects.AuditHead) {
 	c.acts.merge(by.acts)
 }
 
-// isEndConfirmed reports whether an anchor or a later chain confirms where c ended, or c is a chain that was never acknowledged.
+// isEndConfirmed reports whether an anchor or a later chain confirms where c ended, or c is the genesis or a chain whose
+// only message was never acknowledged. False means that c may be truncated or forged.
 func (v *verifier) isEndConfirmed(c *chain) bool {
 	if c.linked || len(c.anchors) > 0 || c.account == GenesisAccount && c.id == GenesisChain {
 		return true
@@ -548,7 +565,9 @@ func (v *verifier) isEndConfirmed(c *chain) bool {
 	return false
 }
 
-// verifyEnds checks that every anchored record is in the log, and that the end of every chain is confirmed.
+// verifyEnds reports an empty log, every anchored record that the log does not hold, and every chain whose end is not
+// confirmed. It must be called after the last message. Heads at sequence 0 and those that the genesis excuses need no
+// record.
 func (v *verifier) verifyEnds(heads []subjects.AuditHead) {
 	if v.report.Genesis == nil && v.report.Messages == 0 {
 		v.addProblem(Problem{Stream: 1, Text: "the audit log is empty: its genesis is missing"})
@@ -598,7 +617,7 @@ func (v *verifier) countUnacknowledged() {
 	}
 }
 
-// finishReport fills the totals of the report.
+// finishReport fills the totals, OK and First of the report. It must be called once, after the last problem.
 func (v *verifier) finishReport() {
 	v.countUnacknowledged()
 	r := &v.report

@@ -66,8 +66,9 @@ const (
 	finished           // err is the result
 )
 
-// Open starts a writer and adopts the head files of the account's earlier chains whose writers have ended. It sends nothing: a
-// full store does not prevent a process from starting.
+// Open starts a writer and adopts the head files of the account's earlier chains whose writers have ended. It sends
+// nothing: a full store does not prevent a process from starting. It rejects invalid options, a head file of the account
+// that is unreadable, and a folder that other users may write. The caller must call [Writer.Close].
 func Open(ctx context.Context, opts Options) (*Writer, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("open audit writer: %w", err)
@@ -83,7 +84,8 @@ func Open(ctx context.Context, opts Options) (*Writer, error) {
 	return w, nil
 }
 
-// validate rejects invalid options and sets the defaults.
+// validate rejects a missing log or folder, an account that is no token or is the genesis', negative durations and a retry
+// over maxRetry, and sets the defaults.
 func (o *Options) validate() error {
 	switch {
 	case o.Log == nil:
@@ -127,6 +129,8 @@ func (w *Writer) Append(ctx context.Context, rec subjects.AuditRecord) error {
 	return nil
 }
 
+// append implements [Writer.Append]. It rejects what [checkRecord] rejects, and everything when the writer is closed. The
+// caller that leads sends the batch and gives its result to the other calls in it.
 func (w *Writer) append(ctx context.Context, rec subjects.AuditRecord) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -164,8 +168,9 @@ func (w *Writer) append(ctx context.Context, rec subjects.AuditRecord) error {
 	return err
 }
 
-// waitTurn queues e until another caller has sent it, it leads, or ctx ends. It is called with the lock held, and returns with
-// the lock held only if e leads.
+// waitTurn queues e until another caller has sent it, it leads, or ctx ends. Without the lead err is the result of e: nil
+// means stored, and wraps [ErrUncertain] when ctx ended while e was being sent. It is called with the lock held, and
+// returns with the lock held only if e leads.
 func (w *Writer) waitTurn(ctx context.Context, e *appendCall) (leads bool, err error) {
 	e.rec.Lineage = slices.Clone(e.rec.Lineage) // the caller may return, and change it, before it is encoded
 	e.wake = make(chan struct{}, 1)
@@ -197,7 +202,8 @@ func (w *Writer) waitTurn(ctx context.Context, e *appendCall) (leads bool, err e
 	return false, err
 }
 
-// fillBatch sets the next batch: first, then queued calls up to the limits of a message. The caller holds the lock.
+// fillBatch sets the next batch: first, then queued calls in order up to maxBatchRecords and maxBatchBytes. The caller
+// leads and holds the lock.
 func (w *Writer) fillBatch(first *appendCall) {
 	first.state = sent
 	w.batch = append(w.batch[:0], first)
@@ -230,8 +236,9 @@ func (w *Writer) passLead() {
 	}
 }
 
-// commitBatch sends the batch as one message and moves the head when it is acknowledged. After a rejection the chain continues
-// unchanged; after an uncertain result it is retired.
+// commitBatch sends the batch as one message and moves the head when it is acknowledged, which nil means. After a rejection
+// the chain continues unchanged; after an error that wraps [ErrUncertain] it is retired. The caller leads and does not hold
+// the lock.
 func (w *Writer) commitBatch(ctx context.Context) error {
 	if w.current == nil {
 		if err := w.startChain(); err != nil {
@@ -271,7 +278,9 @@ func (w *Writer) commitBatch(ctx context.Context) error {
 	return nil
 }
 
-// encodeBatch encodes the batch after the current head, preceded by the open record in a new chain. It returns the new head.
+// encodeBatch sets chain, sequence, predecessor and time of the batch's records and encodes them after the current head,
+// preceded by the open record in a new chain. It returns the head to anchor once the message is acknowledged; w.current
+// keeps its own. The bytes are valid until the next call.
 func (w *Writer) encodeBatch() (subjects.AuditHead, []byte, error) {
 	head := w.current.head
 	now := w.opts.Now().UTC()
@@ -300,7 +309,9 @@ func (w *Writer) encodeBatch() (subjects.AuditHead, []byte, error) {
 	return head, data, err
 }
 
-// sendMessage appends one message. While the result is uncertain it retries under the same message id, with backoff.
+// sendMessage appends one message and returns nil when it is acknowledged. While the result is uncertain it retries under
+// the same message id, with backoff, for Options.Retry; the end of ctx does not interrupt it. An error that does not wrap
+// [ErrUncertain] means not stored.
 func (w *Writer) sendMessage(ctx context.Context, data []byte) error {
 	id := w.opts.NewID()
 	if !isToken(id) {
@@ -338,8 +349,9 @@ func (w *Writer) sendMessage(ctx context.Context, data []byte) error {
 	}
 }
 
-// attemptAppend sends the message once. Only the first attempt can report that the message is not stored: after it, every
-// failure wraps [ErrUncertain]. A panic of the log is an uncertain failure.
+// attemptAppend sends the message once, within Options.Timeout. Only the first attempt can report that the message is not
+// stored, and that a fresh id is a duplicate ([ErrDuplicate]): after it a duplicate is a success, and every failure wraps
+// [ErrUncertain]. A panic of the log is an uncertain failure.
 func (w *Writer) attemptAppend(ctx context.Context, id string, data []byte, first bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, w.opts.Timeout)
 	defer cancel()
@@ -377,7 +389,8 @@ func (w *Writer) retireChain() {
 	w.unlinked = append(w.unlinked, a)
 }
 
-// adoptHeads locks the heads of the account's ended chains, which the new chain links, and creates the new chain.
+// adoptHeads locks the heads of the account's ended chains, which the new chain links, and creates the new chain. Heads of
+// running writers are skipped, empty head files removed. After an error the caller must close the files.
 func (w *Writer) adoptHeads() error {
 	if err := makeHeadsDir(w.opts.Dir); err != nil {
 		return err
@@ -416,8 +429,9 @@ func (w *Writer) startChain() error {
 	return w.createChain()
 }
 
-// createChain creates the head file of a new chain. The heads that the chain will link are synced first: after a crash of the
-// machine no link may name a later record than the head file. The caller holds the lock of the folder.
+// createChain creates the head file of a new chain and makes it current. The heads that the chain will link are synced
+// first: after a crash of the machine no link may name a later record than the head file. It rejects a generated name that
+// is no token. The caller holds the lock of the folder.
 func (w *Writer) createChain() error {
 	for _, a := range w.unlinked {
 		if err := a.file.Sync(); err != nil {
@@ -436,8 +450,9 @@ func (w *Writer) createChain() error {
 	return nil
 }
 
-// Close rejects new calls, waits for the queued ones, syncs the anchor and closes the files. When ctx ends first the writer
-// remains closed to new calls, and Close may be called again.
+// Close rejects new calls, waits for the queued ones, syncs the anchor and closes the files. When ctx ends first it returns
+// an error, the writer remains closed to new calls, and Close may be called again. On a closed writer and the zero one it
+// returns nil.
 func (w *Writer) Close(ctx context.Context) error {
 	w.mu.Lock()
 	w.closed = true
@@ -465,7 +480,7 @@ func (w *Writer) Close(ctx context.Context) error {
 	return nil
 }
 
-// closeFiles closes the head files, which releases their locks.
+// closeFiles closes the head files, which releases their locks. The head file of a chain that sent no message is removed.
 func (w *Writer) closeFiles() error {
 	var errs []error
 	if w.current != nil {
