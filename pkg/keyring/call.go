@@ -28,9 +28,9 @@ func (e timeoutError) Error() string {
 	return "timeout: it may be asking for your password in a dialog"
 }
 
-// callLibrary runs call, which cannot be cancelled, and returns a [timeoutError] when ctx ends first. slot has capacity
-// one and serializes calls: an abandoned call keeps it until it has really ended. discard, if not nil, gets the value of
-// an abandoned call.
+// callLibrary runs call, which cannot be cancelled, and returns a [timeoutError] when ctx ends first, and [errPanic] when
+// call panics. slot has capacity one and serializes calls: an abandoned call keeps it until it has really ended. discard,
+// if not nil, gets the value of an abandoned call.
 func callLibrary[T any](ctx context.Context, slot chan struct{}, discard func(T), call func() (T, error)) (T, error) {
 	var zero T
 	if ctx.Err() != nil {
@@ -77,8 +77,10 @@ func recoverPanic[T any](call func() (T, error)) (value T, err error) {
 	return call()
 }
 
-// translateError maps an error of the library to one of the errors of this package. The library's own text is kept only
-// for kinds of errors that cannot quote a credential.
+// translateError maps an error of the library, which must not be nil, to one of the errors of this package; an error that
+// wraps [ErrNotFound], [ErrLocked], [ErrUnavailable] or [ErrDamaged] is returned unchanged. An unrecognized error is
+// [ErrDamaged] for the backend [File], else [ErrUnavailable]. The library's own text is kept only for kinds of errors that
+// cannot quote a credential.
 func translateError(backend string, err error) error {
 	for _, ours := range []error{ErrNotFound, ErrLocked, ErrUnavailable, ErrDamaged} {
 		if errors.Is(err, ours) {

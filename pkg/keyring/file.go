@@ -31,8 +31,9 @@ const keySize = 32
 // filesDir is the folder of the encrypted files.
 func (c Config) filesDir() string { return filepath.Join(c.Dir, "file") }
 
-// prepareFiles creates the folder of the encrypted files. It refuses folders and a key that other users may read, and files
-// without their key.
+// prepareFiles creates the folder of the encrypted files. It denies folders and a key that other users may access, a key
+// that is invalid, and files without their key. The key itself is not created: see ensureKey. The error wraps
+// [ErrUnavailable].
 func (c Config) prepareFiles() error {
 	if err := os.MkdirAll(c.filesDir(), 0o700); err != nil {
 		return fmt.Errorf("%w: creating the folder of the encrypted files: %w", ErrUnavailable, err)
@@ -56,8 +57,8 @@ func (c Config) prepareFiles() error {
 // errNoKey means that the key was not created yet, or was removed.
 var errNoKey = fmt.Errorf("%w: the key of the encrypted files is missing", ErrUnavailable)
 
-// checkNoFiles returns an error when there are encrypted files. It is called when the key is missing: a new key could not
-// read them.
+// checkNoFiles returns an error that wraps errNoKey when there are encrypted files. It is called when the key is missing: a
+// new key could not read them.
 func (c Config) checkNoFiles() error {
 	entries, err := os.ReadDir(c.filesDir())
 	if err != nil {
@@ -69,8 +70,8 @@ func (c Config) checkNoFiles() error {
 	return nil
 }
 
-// readKey reads the key. It refuses a file that other users may read, a link and anything but a regular file, and returns
-// [errNoKey] if there is none.
+// readKey returns the key, encoded as text. It denies a file that other users may access, a link, anything but a regular
+// file and another size than keySize, with [ErrUnavailable], and returns [errNoKey] if there is none.
 func (c Config) readKey() (string, error) {
 	// A link could lead to another user's file; opening a pipe would block.
 	f, err := os.OpenFile(c.Key, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
@@ -101,7 +102,8 @@ func (c Config) readKey() (string, error) {
 	return base64.RawURLEncoding.EncodeToString(key), nil
 }
 
-// ensureKey creates the key if it is missing. Two processes that do so at once use the same key.
+// ensureKey creates the key if it is missing; two processes that do so at once use the same key. It never replaces a key,
+// and denies a new one while there are encrypted files, which it could not read.
 func (c Config) ensureKey() error {
 	if _, err := c.readKey(); !errors.Is(err, errNoKey) {
 		return err
@@ -127,7 +129,8 @@ func (c Config) ensureKey() error {
 // passphrase returns the key to the library, which calls it with a prompt.
 func (c Config) passphrase(string) (string, error) { return c.readKey() }
 
-// writeFile stores a credential in its encrypted file atomically: after a crash there is the old file or the new one.
+// writeFile stores a credential in its encrypted file atomically: after a crash there is the old file or the new one, and
+// the new one is on disk when writeFile returns. It fails as prepareFiles and ensureKey do. item.Key must be a valid name.
 func (c Config) writeFile(item lib.Item) error {
 	if err := c.prepareFiles(); err != nil {
 		return err
@@ -163,7 +166,8 @@ func replaceFile(path string, data []byte) error {
 }
 
 // writeThenMove writes data to a temporary file in dir, readable by its owner alone, syncs it and calls move to put it in
-// its place. The temporary file is removed if move leaves it.
+// its place, which must be in dir too. The temporary file is removed if move leaves it. An error of move is returned as it
+// is.
 func writeThenMove(dir string, data []byte, move func(tmp string) error) error {
 	tmp, err := os.CreateTemp(dir, ".new-*")
 	if err != nil {

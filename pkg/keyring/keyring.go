@@ -83,7 +83,8 @@ func callBackend[T any](ctx context.Context, r *ring, discard func(T), call func
 	return callLibrary(ctx, r.slot, discard, call)
 }
 
-// Get implements [Ring].
+// Get implements [Ring]. It rejects an invalid name, and with [ErrDamaged] an entry that is empty, too long, or of another
+// name.
 func (r *ring) Get(ctx context.Context, name string) (Secret, error) {
 	if err := CheckName(name); err != nil {
 		return Secret{}, err
@@ -104,7 +105,8 @@ func (r *ring) Get(ctx context.Context, name string) (Secret, error) {
 	return s, nil
 }
 
-// Set implements [Ring].
+// Set implements [Ring]. It rejects an invalid name and an empty or too long value. The backend becomes the chosen one of
+// [Auto]; when only noting that fails, the credential is stored nevertheless. A Set that timed out may still take effect.
 func (r *ring) Set(ctx context.Context, name string, value Secret) error {
 	if err := CheckName(name); err != nil {
 		return err
@@ -127,7 +129,8 @@ func (r *ring) Set(ctx context.Context, name string, value Secret) error {
 	return r.cfg.writeChosen(r.backend)
 }
 
-// Remove implements [Ring].
+// Remove implements [Ring]. It rejects an invalid name, and lists the names first: not every backend reports that there was
+// nothing to remove.
 func (r *ring) Remove(ctx context.Context, name string) error {
 	if err := CheckName(name); err != nil {
 		return err
@@ -143,7 +146,8 @@ func (r *ring) Remove(ctx context.Context, name string) error {
 	return r.wrapError("removing "+name, err)
 }
 
-// Names implements [Ring]. Entries whose name is not valid belong to other programs and are left out.
+// Names implements [Ring]. Entries whose name is not valid belong to other programs and are left out. No credential is
+// read, and a missing folder of encrypted files is an empty keyring.
 func (r *ring) Names(ctx context.Context) ([]string, error) {
 	names, err := callBackend(ctx, r, nil, func() ([]string, error) {
 		if r.backend == File { // the library treats an unreadable folder as an empty one
@@ -196,7 +200,7 @@ var Order = []string{SecretService, KWallet, Pass, File}
 // Backends are the values of [Config.Backend].
 var Backends = append([]string{Auto}, append(slices.Clone(Order), KeyCtl)...)
 
-// Validate reports the first thing wrong with c.
+// Validate rejects an unknown backend, and a folder or key file that is not an absolute path.
 func (c Config) Validate() error {
 	switch {
 	case !slices.Contains(Backends, c.Backend):

@@ -18,7 +18,8 @@ type lazyRing struct {
 	info Info
 }
 
-// open returns the open ring of the backend that is chosen now.
+// open returns the ring of the backend that is chosen now, and opens it at the first call and after the choice has changed.
+// A failed open is not remembered. Calls wait for one another; the error wraps [ErrUnavailable] when ctx ends first.
 func (l *lazyRing) open(ctx context.Context) (Ring, error) {
 	select {
 	case l.slot <- struct{}{}:

@@ -31,9 +31,10 @@ type Attempt struct {
 // openTimeout bounds an [Open] whose context has no deadline.
 const openTimeout = 10 * time.Second
 
-// Open opens the keyring of cfg. Only KWallet asks for a password at this point. With [Auto] each backend has half of the
-// time that is left before the deadline of ctx, so that a silent one leaves time for the last one. The [Info] is filled in
-// as far as known when Open fails.
+// Open opens the keyring of cfg. Only KWallet asks for a password at this point. [Auto] opens the backend that holds
+// credentials already, and no other; while there is none, the first of [Order] that is available, each within half of the
+// time left before the deadline of ctx (without one, 10 s), so that a silent one leaves time for the last one. The [Info]
+// is filled in as far as known when Open fails.
 func Open(ctx context.Context, cfg Config) (Ring, Info, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, Info{}, err
@@ -69,8 +70,8 @@ func Open(ctx context.Context, cfg Config) (Ring, Info, error) {
 	return nil, info, fmt.Errorf("%w, not even encrypted files: %s", ErrUnavailable, last.Reason)
 }
 
-// Inspect returns the backend that [Open] would open, without accessing it. The backend is [Auto] as long as no credential
-// was stored.
+// Inspect returns the backend that [Open] would open, without accessing it. The backend is [Auto] as long as none is
+// configured and no credential was stored. It fails when the note of the chosen backend is unreadable or names no backend.
 func Inspect(cfg Config) (Info, error) {
 	if cfg.Backend != Auto {
 		return Info{Backend: cfg.Backend, Reason: "set in the configuration"}, nil
@@ -85,7 +86,8 @@ func Inspect(cfg Config) (Info, error) {
 	return Info{Backend: Auto, Reason: "chosen when the first credential is stored"}, nil
 }
 
-// openBackend opens one backend. The error wraps one of the errors of this package and says what is missing.
+// openBackend opens one backend, which must not be [Auto], until ctx ends. The error wraps one of the errors of this
+// package and says what is missing.
 func (c Config) openBackend(ctx context.Context, backend string) (*ring, error) {
 	if err := c.checkBackend(ctx, backend); err != nil {
 		return nil, err
@@ -124,7 +126,7 @@ var openFailures = map[string]string{
 }
 
 // checkBackend returns an error that wraps [ErrUnavailable] when something that backend needs is missing on this machine.
-// For the backends of the desktop it connects to the session bus.
+// For the backends of the desktop it connects to the session bus; for [File] it creates the folder.
 func (c Config) checkBackend(ctx context.Context, backend string) error {
 	known := slices.Contains(lib.AvailableBackends(), lib.BackendType(backend))
 	switch {
@@ -147,7 +149,8 @@ func trimUnavailable(err error) string {
 	return strings.TrimPrefix(err.Error(), ErrUnavailable.Error()+": ")
 }
 
-// checkPass returns an error that wraps [ErrUnavailable] unless pass is installed and has a store.
+// checkPass returns an error that wraps [ErrUnavailable] unless pass is installed and has a store, in PASSWORD_STORE_DIR or
+// ~/.password-store. It runs no program.
 func checkPass() error {
 	if _, err := exec.LookPath("pass"); err != nil {
 		return fmt.Errorf("%w: the program pass is not installed", ErrUnavailable)
@@ -170,7 +173,8 @@ func checkPass() error {
 // would look for them in the encrypted files, and report that there are none.
 func (c Config) chosenFile() string { return filepath.Join(c.Dir, "backend") }
 
-// readChosen reads the backend that was noted with [Config.writeChosen], "" if there is no note.
+// readChosen reads the backend that was noted with [Config.writeChosen], "" if there is no note. It rejects a note that
+// names no backend: with another keyring, stored credentials would seem lost.
 func (c Config) readChosen() (string, error) {
 	text, err := os.ReadFile(c.chosenFile())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -186,7 +190,8 @@ func (c Config) readChosen() (string, error) {
 	return name, nil
 }
 
-// writeChosen notes that backend holds the credentials.
+// writeChosen notes that backend holds the credentials, for the next [Inspect], in place of an earlier or unreadable note.
+// It is called after a credential is stored, and its error says so.
 func (c Config) writeChosen(backend string) error {
 	if before, err := c.readChosen(); err == nil && before == backend {
 		return nil

@@ -22,9 +22,9 @@ const (
 	sessionBusTimeout = 500 * time.Millisecond
 )
 
-// connectSessionBus makes sure that the library has an open connection to the desktop's session bus. It starts no bus,
-// changes no environment variable, and dials unix sockets only: an address that names a program or another machine is
-// passed over. The error wraps [ErrUnavailable] and says why there is no connection.
+// connectSessionBus makes sure that the library has an open connection to the desktop's session bus, waiting at most
+// sessionBusTimeout per address. It starts no bus, changes no environment variable, and dials unix sockets only: an address
+// that names a program or another machine is skipped. The error wraps [ErrUnavailable] and says why there is no connection.
 func connectSessionBus(ctx context.Context) error {
 	if session.Connected() {
 		return nil
@@ -52,7 +52,8 @@ func connectSessionBus(ctx context.Context) error {
 	return fmt.Errorf("%w: the session bus does not answer: %w", ErrUnavailable, reason)
 }
 
-// discoverSessionBus returns the address of the session bus that a desktop left in runtimeDir, "" if there is none.
+// discoverSessionBus returns the address of the session bus that a desktop left in runtimeDir, as the socket bus or in the
+// file dbus-session, "" if there is none. The address is not validated.
 func discoverSessionBus(runtimeDir string) string {
 	if _, err := os.Stat(runtimeDir + "/bus"); err == nil {
 		return "unix:path=" + runtimeDir + "/bus"
@@ -114,7 +115,8 @@ func dialSessionBus(ctx context.Context, socket string) (*dbus.Conn, error) {
 	return conn, nil
 }
 
-// greetSessionBus authenticates conn, whose socket is raw, and asks for its unique name, until the deadline of ctx.
+// greetSessionBus authenticates conn, whose socket is raw, as this user and asks for its unique name. ctx must have a
+// deadline, which ends it; afterwards the socket has none.
 func greetSessionBus(ctx context.Context, raw net.Conn, conn *dbus.Conn) error {
 	deadline, _ := ctx.Deadline()
 	if err := raw.SetDeadline(deadline); err != nil {
@@ -129,7 +131,8 @@ func greetSessionBus(ctx context.Context, raw net.Conn, conn *dbus.Conn) error {
 	return raw.SetDeadline(time.Time{})
 }
 
-// shortenNetError drops the operation and the address from a network error.
+// shortenNetError returns "timeout" for a timeout and otherwise the cause of a network error, without operation and
+// address. Other errors are returned unchanged.
 func shortenNetError(err error) error {
 	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
 		return errors.New("timeout")

@@ -36,7 +36,7 @@ type Key struct {
 	public string
 }
 
-// NewKey generates a key.
+// NewKey generates a key pair in memory. The caller must wipe it after use.
 func NewKey() (*Key, error) {
 	pair, err := nkeys.CreateCurveKeys()
 	if err != nil {
@@ -58,8 +58,9 @@ func (k *Key) Wipe() { k.pair.Wipe() }
 // Format implements [fmt.Formatter]: every verb prints the public key only.
 func (k *Key) Format(f fmt.State, _ rune) { fmt.Fprint(f, k.public) }
 
-// CheckKey rejects public unless it is a canonically encoded curve key that a value may be sealed to. Points of low order are
-// rejected: anyone could open a value that is sealed to one.
+// CheckKey rejects public unless it is the canonical text of a curve key (nkeys prefix X, 56 characters) that a value may
+// be sealed to. Points of low order are rejected: anyone could open a value that is sealed to one. A rejection wraps
+// [ErrKey].
 func CheckKey(public string) error {
 	if len(public) != publicKeyLength { // nkeys panics on longer ones
 		return fmt.Errorf("%w: %d characters, not %d", ErrKey, len(public), publicKeyLength)
@@ -86,8 +87,8 @@ func CheckKey(public string) error {
 	return nil
 }
 
-// Seal encrypts value to a public key, which it checks with [CheckKey]. The sender's key is generated here and wiped, so that not
-// even the sender can open the result.
+// Seal encrypts value to a public key. It rejects an empty or too long value, and a key that [CheckKey] rejects. The
+// sender's key is generated here and wiped, so that not even the sender can open the result. value is not wiped.
 func Seal(value Secret, public string) (subjects.SecretValue, error) {
 	if err := value.Check(); err != nil {
 		return subjects.SecretValue{}, err
@@ -107,7 +108,9 @@ func Seal(value Secret, public string) (subjects.SecretValue, error) {
 	return subjects.SecretValue{Sealed: sealed, From: from.public}, nil
 }
 
-// Open decrypts a value that was sealed to k. It rejects an empty or too long value. The caller must wipe the secret after use.
+// Open decrypts a value that was sealed to k. The error wraps [ErrSealed] for a value that was sealed to another key or
+// altered, for an invalid sender's key, and for an empty or too long value. The sender is not authenticated. The caller
+// must wipe the secret after use.
 func Open(k *Key, v subjects.SecretValue) (Secret, error) {
 	if len(v.Sealed) > MaxValue+sealOverhead {
 		return Secret{}, fmt.Errorf("%w: too long", ErrSealed)

@@ -41,7 +41,7 @@ func (s Secret) Reveal() []byte {
 	return *s.value()
 }
 
-// Check rejects an empty value and one of more than [MaxValue] bytes.
+// Check rejects an empty value, also a wiped one, with [ErrEmpty], and one of more than [MaxValue] bytes with [ErrTooLong].
 func (s Secret) Check() error {
 	switch n := len(s.Reveal()); {
 	case n == 0:

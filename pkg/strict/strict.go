@@ -38,7 +38,7 @@ type Error struct {
 	Text string
 }
 
-// Error implements error.
+// Error implements error: file:line: path: text, without the parts that are unknown.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.File)
@@ -56,7 +56,7 @@ func (e *Error) Error() string {
 // Lines maps the path of each field to its line: "actor.drain", "types.coder.tools[2]".
 type Lines map[string]int
 
-// At returns the line of path, or of the nearest enclosing field; 0 when there is none.
+// At returns the line of path, or of the nearest enclosing field or the document; 0 when there is none.
 func (l Lines) At(path string) int {
 	for path != "" {
 		if n, ok := l[path]; ok {
@@ -67,9 +67,10 @@ func (l Lines) At(path string) int {
 	return l[""]
 }
 
-// Decode decodes the one document in data into the struct that out points to, and reports all its errors, at most maxErrors.
-// Fields that the document does not name keep their value, so that one file can override another. name is the file's name in
-// errors. An empty document changes nothing.
+// Decode decodes the one YAML document in data into the struct that out points to. Fields that the document does not name
+// keep their value, so that one file can override another; an empty document changes nothing. It rejects unknown and
+// duplicate fields, empty values, anchors, tags, values of another type, a second document and more than [MaxFile] bytes.
+// The error joins at most maxErrors of them; out may then be partly changed. name is the file's name in errors.
 func Decode(data []byte, name string, out any) (Lines, error) {
 	d := decoder{file: name, lines: Lines{}}
 	root, err := d.parse(data)
@@ -80,7 +81,10 @@ func Decode(data []byte, name string, out any) (Lines, error) {
 	return d.lines, d.joinErrors()
 }
 
-// Assign sets the one field at path to value, the text of a flag. name is the flag's name in errors.
+// Assign sets the one field of the struct out points to at path (names joined by dots) to value, the text of a flag: quotes
+// and YAML are not interpreted, and any text fits a string. It rejects an unknown path and a value of another type; a list
+// or map cannot be set, and path must not lead through a map, whose other entries would be lost. name is the flag's name in
+// errors.
 func Assign(out any, path, value, name string) error {
 	node := &yaml.Node{Kind: yaml.ScalarNode, Value: value}
 	keys := strings.Split(path, ".")
@@ -98,6 +102,8 @@ type Field struct{ Path, Value string }
 // Fields lists the settings of the struct v in the order of its fields, as a user would write them.
 func Fields(v any) []Field { return appendFields(nil, "", reflect.ValueOf(v)) }
 
+// appendFields appends the settings below path in v: a struct without a String method is descended into, by its fields with
+// a yaml tag, and any other value is one setting.
 func appendFields(out []Field, path string, v reflect.Value) []Field {
 	if _, ok := v.Interface().(fmt.Stringer); !ok && v.Kind() == reflect.Struct {
 		for _, f := range reflect.VisibleFields(v.Type()) {
@@ -125,7 +131,8 @@ type decoder struct {
 // parserLine matches the line of a syntax error in the parser's message.
 var parserLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
-// parse returns the root of the one document, nil when it is empty. It rejects a second document.
+// parse returns the root of the one document, nil when it is empty or null. It rejects a second document, invalid YAML and
+// more than MaxFile bytes.
 func (d *decoder) parse(data []byte) (*yaml.Node, error) {
 	if len(data) > MaxFile {
 		return nil, &Error{File: d.file, Text: fmt.Sprintf("larger than %d bytes", MaxFile)}
@@ -154,6 +161,7 @@ func (d *decoder) parse(data []byte) (*yaml.Node, error) {
 	return root, nil
 }
 
+// syntaxError returns the parser's error as an [Error], with the line that its text names, if any.
 func (d *decoder) syntaxError(err error) error {
 	text := err.Error()
 	e := &Error{File: d.file, Text: text}
@@ -179,7 +187,8 @@ func (d *decoder) joinErrors() error {
 	return errors.Join(d.errs...)
 }
 
-// decode decodes n into v, records the line of path, and reports errors with addError. A list or map replaces the former value.
+// decode decodes n into v, records the line of path, and reports errors with addError; v may then be partly changed. It
+// rejects anchors, tags and, except from a flag, empty values. A list or map replaces the former value. v must be settable.
 func (d *decoder) decode(n *yaml.Node, path string, v reflect.Value) {
 	d.lines[path] = n.Line
 	switch {
@@ -221,7 +230,8 @@ func (d *decoder) decode(n *yaml.Node, path string, v reflect.Value) {
 	}
 }
 
-// decodeStruct decodes the fields with a yaml tag. Fields that n does not name keep their value.
+// decodeStruct decodes the fields with a yaml tag and rejects names that the struct does not have. Fields that n does not
+// name keep their value.
 func (d *decoder) decodeStruct(n *yaml.Node, path string, v reflect.Value) {
 	known := map[string]reflect.Value{}
 	var names []string
@@ -240,6 +250,8 @@ func (d *decoder) decodeStruct(n *yaml.Node, path string, v reflect.Value) {
 	})
 }
 
+// decodeMap replaces v by a map of the fields of n; any name is accepted. The keys of v must be strings. A field with an
+// error is zero; when n is no map, v becomes empty.
 func (d *decoder) decodeMap(n *yaml.Node, path string, v reflect.Value) {
 	fresh := reflect.MakeMap(v.Type())
 	d.eachField(n, path, func(key string, _, val *yaml.Node) {
@@ -250,6 +262,7 @@ func (d *decoder) decodeMap(n *yaml.Node, path string, v reflect.Value) {
 	v.Set(fresh)
 }
 
+// decodeList replaces v by the elements of n, and rejects anything but a list. An element with an error is zero.
 func (d *decoder) decodeList(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.SequenceNode {
 		d.addError(n, path, "must be a list, like [a, b]")
@@ -264,6 +277,7 @@ func (d *decoder) decodeList(n *yaml.Node, path string, v reflect.Value) {
 
 var durationType = reflect.TypeFor[time.Duration]()
 
+// decodeDuration decodes one value by [ParseDuration] and rejects what it rejects.
 func (d *decoder) decodeDuration(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode {
 		d.addError(n, path, "must be one value, like 60s or 10m")
@@ -277,7 +291,8 @@ func (d *decoder) decodeDuration(n *yaml.Node, path string, v reflect.Value) {
 	v.SetInt(int64(t))
 }
 
-// decodeAny decodes data without a schema, such as the arguments of a call, into maps, lists and scalars.
+// decodeAny decodes data without a schema, such as the arguments of a call, into maps, lists and scalars. It rejects
+// scalars other than text, numbers and booleans, such as an unquoted date.
 func (d *decoder) decodeAny(n *yaml.Node, path string, v reflect.Value) {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -299,7 +314,8 @@ func (d *decoder) decodeAny(n *yaml.Node, path string, v reflect.Value) {
 	}
 }
 
-// eachField calls each for every field of n. It reports merge keys, duplicate names and names that are not plain text.
+// eachField calls each with the name and nodes of every field of n. It reports, and skips, merge keys, duplicate names and
+// names that are not plain text, and reports an n that is no map.
 func (d *decoder) eachField(n *yaml.Node, path string, each func(key string, k, v *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
 		d.addError(n, path, "must hold fields, like name: value")
@@ -325,7 +341,8 @@ func (d *decoder) eachField(n *yaml.Node, path string, each func(key string, k, 
 	}
 }
 
-// decodeScalar decodes a string, a bool or an integer, without conversion between them. It panics on a field of another type.
+// decodeScalar decodes a string, a bool or an integer, without conversion between them, except that any text of a flag is a
+// string. It rejects an integer that overflows the field, and panics on a field of another type.
 func (d *decoder) decodeScalar(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode {
 		d.addError(n, path, "must be one value")

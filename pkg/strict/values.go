@@ -17,7 +17,7 @@ func ParseDuration(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// FormatDuration formats d as users write it: 1m, not 1m0s.
+// FormatDuration formats d as users write it, without zero units at the end: 1m, not 1m0s.
 func FormatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -35,8 +35,8 @@ type Size int64
 // units from small to large.
 var units = []string{"B", "KB", "MB", "GB", "TB"}
 
-// UnmarshalText implements [encoding.TextUnmarshaler]. The unit is required, as in a
-// duration, and a size that overflows is rejected.
+// UnmarshalText implements [encoding.TextUnmarshaler]: a whole number and one of the units B, KB, MB, GB, TB (powers of
+// 1024), without space. A missing unit and a size that overflows are rejected.
 func (s *Size) UnmarshalText(text []byte) error {
 	in := string(text)
 	digits := strings.TrimRight(in, "BKMGT")
