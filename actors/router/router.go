@@ -44,8 +44,9 @@ func (r *Router) Routes() []actor.Route {
 	}
 }
 
-// onQuery publishes a question as a turn of its session. A missing id is generated; an id that is no valid subject token is
-// replaced by one derived from it, with a note for the user. An empty or too long question becomes a dead letter.
+// onQuery publishes a question as a turn of its session, under a message id that dedupes redeliveries. A missing id is
+// generated, that of the body wins over the header's, and an id that is no valid subject token is replaced by one derived
+// from it, with a note for the user. An empty or too long question becomes a dead letter and is not retried.
 func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
 	key := messageKey(in)
 	q := in.Body
@@ -70,9 +71,9 @@ func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out 
 	return err
 }
 
-// onExhausted publishes a dead letter about a message that reached its delivery limit without an acknowledgement. Every instance
-// of the router does so. The dead letter of a generator's turn carries the ids of the question, so that its client is notified;
-// they are missing when the turn cannot be read.
+// onExhausted publishes a dead letter about a message that reached its delivery limit without an acknowledgement. Every
+// instance of the router does so. The dead letter of a generator's turn carries the ids of the question, so that its client
+// is notified; they are missing when the turn cannot be read, which is logged.
 func (r *Router) onExhausted(ctx context.Context, in actor.Msg[subjects.Advisory], out actor.Out) error {
 	a := in.Body
 	consumer, _, _ := strings.Cut(a.Consumer, "-")
@@ -92,8 +93,8 @@ func (r *Router) onExhausted(ctx context.Context, in actor.Msg[subjects.Advisory
 	return writeDeadLetter(ctx, out, id, in.Subject, subjects.CodeUnavailable, reason)
 }
 
-// readTurnIDs reads the session and query ids of the turn at a sequence of TURNS. Only the router publishes there, so the ids
-// are valid.
+// readTurnIDs reads the session and query ids of the turn at a sequence of TURNS, within readTimeout. Only the router
+// publishes there, so the ids are valid. It fails when the turn is no longer stored.
 func readTurnIDs(ctx context.Context, out actor.Out, seq uint64) (session, query string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -148,8 +149,8 @@ func bodyOrHeader(body, header string) string {
 	return header
 }
 
-// chooseID returns id when it is a valid token, a token derived from id with a note when it is not, and prefix with key when id is
-// empty. kind names the id in the note.
+// chooseID returns id when it is a valid token, a token derived from id when it is not, and prefix with key when id is
+// empty. Only the second appends a note for the user to notes; kind names the id in it.
 func chooseID(id, prefix, key, kind string, notes []string) (string, []string) {
 	switch {
 	case id == "":
@@ -161,8 +162,9 @@ func chooseID(id, prefix, key, kind string, notes []string) (string, []string) {
 	return token, append(notes, fmt.Sprintf("The %s id %q is invalid and was replaced by %s. Use letters, digits, - and _ only, at most %d characters.", kind, text.Clip(id, 40), token, subjects.MaxToken))
 }
 
-// readablePrefix returns the part of an id that a user recognizes in its token. The caller appends a hash, which distinguishes
-// ids with the same prefix.
+// readablePrefix returns the part of an id that a user recognizes in its token: up to 20 letters, digits, "-" and "_", with
+// "-" for any run of other characters and at the end; "" when nothing is left. The caller appends a hash, which
+// distinguishes ids with the same prefix.
 func readablePrefix(id string) string {
 	var b strings.Builder
 	for _, r := range id {

@@ -25,7 +25,7 @@ const maxTimeout = 25 * time.Second
 // Validate reports everything wrong with c.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// Problems lists everything wrong with c.
+// Problems lists everything wrong with c: an unknown backend, and a timeout outside 1 ms to maxTimeout.
 func (c Config) Problems() (out strict.Problems) {
 	if !slices.Contains(keyring.Backends, c.Backend) {
 		out.Add("backend", "%q is none of %s", text.Clip(c.Backend, 60), strings.Join(keyring.Backends, ", "))

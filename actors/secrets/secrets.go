@@ -57,7 +57,9 @@ func (s *Secrets) Routes() []actor.Route {
 // Close implements [actor.Closer].
 func (s *Secrets) Close(ctx context.Context) error { return s.audit.Close(ctx) }
 
-// onGet reads a credential and returns it sealed. A name or key that is malformed is rejected before the keyring is read.
+// onGet reads a credential and returns it sealed to the key in the request. A malformed name or key is rejected before the
+// keyring is read, and recorded as refused; a malformed name is not recorded itself. Without an acknowledged audit record
+// nothing is read. Every other failure is a fault without the keyring's own text.
 func (s *Secrets) onGet(ctx context.Context, in actor.Msg[subjects.SecretGet], out actor.Out) (subjects.SecretValue, error) {
 	rec := subjects.AuditRecord{
 		AgentID: caller, Action: action, Tool: in.Body.Name, Session: in.Session, Query: in.Query,
@@ -83,7 +85,8 @@ func (s *Secrets) onGet(ctx context.Context, in actor.Msg[subjects.SecretGet], o
 	})
 }
 
-// readSealed reads a credential and seals it to the key of q. The value is wiped before it returns.
+// readSealed reads a credential within the configured timeout and seals it to the key of q. It fails without a valid
+// permit. The value is wiped before it returns. Errors may be the keyring's and must not reach the caller.
 func (s *Secrets) readSealed(ctx context.Context, p *actor.Permit, q subjects.SecretGet) (subjects.SecretValue, error) {
 	if err := p.Check(); err != nil {
 		return subjects.SecretValue{}, err
@@ -98,7 +101,8 @@ func (s *Secrets) readSealed(ctx context.Context, p *actor.Permit, q subjects.Se
 	return seal.Seal(value, q.For)
 }
 
-// logFailure logs a failed read. An error that is not the keyring's own may quote a value: only its type is logged.
+// logFailure logs a failed read for the operator; a credential that does not exist is not logged. An error that is not the
+// keyring's own may quote a value: only its type is logged.
 func logFailure(out actor.Out, name string, err error) {
 	switch {
 	case errors.Is(err, keyring.ErrNotFound): // the keyring works
@@ -109,7 +113,9 @@ func logFailure(out actor.Out, name string, err error) {
 	}
 }
 
-// faultFor is the fault for the caller. The keyring's error text is left out: it is for the operator, not for an agent.
+// faultFor returns the fault for the caller: no-secret for a credential that does not exist, unavailable for any other
+// error, with the command that helps. The keyring's error text is left out: it is for the operator, not for an agent. name
+// must be valid.
 func faultFor(name string, err error) *subjects.Fault {
 	switch {
 	case errors.Is(err, keyring.ErrNotFound):

@@ -31,9 +31,10 @@ var ErrAnchorsMissing = errors.New("the anchors of the audit are missing")
 // must exist already, and its absence is [bus.ErrAuditLost].
 type CreateStreams func(ctx context.Context, genesis []byte) error
 
-// Provision creates the streams and opens the audit log: a new log gets its genesis record, which is then anchored. It
-// refuses to replace a log whose records are lost while anchors exist. A pending genesis that a crash left behind is used
-// only when it agrees with the anchors and the sealed file, because a planted one would replace the log.
+// Provision creates the streams with create and opens the audit log: a new log gets its genesis record, which is then
+// anchored. It fails with [bus.ErrAuditLost] when anchors exist and the records are lost, with [ErrAnchorsMissing] when
+// records exist and no anchor does, and with [ErrInterrupted] when a pending genesis that a crash left behind disagrees
+// with the anchors or the sealed file, or seals a log that does not verify: a planted one would replace the log.
 func Provision(ctx context.Context, home bus.Home, b *bus.Bus, create CreateStreams) error {
 	heads, err := audit.ReadHeads(home.Heads())
 	if err != nil {
@@ -69,7 +70,9 @@ func Provision(ctx context.Context, home bus.Home, b *bus.Bus, create CreateStre
 	return openLog(ctx, home, b, create, p.data)
 }
 
-// openLog creates the streams with a pending genesis record, checks that the log begins with it, and anchors it.
+// openLog creates the streams with a pending genesis record, anchors it and removes the pending file. It returns
+// [ErrInterrupted], and anchors nothing, when the log begins with another record. genesis must have been accepted by the
+// caller.
 func openLog(ctx context.Context, home bus.Home, b *bus.Bus, create CreateStreams, genesis []byte) error {
 	if err := create(ctx, genesis); err != nil {
 		return err
@@ -105,7 +108,9 @@ type pending struct {
 	report   audit.Report // on the log that it seals; empty when it seals none
 }
 
-// readPending reads the pending genesis record. data is nil when the file cannot be read.
+// readPending reads the pending genesis record. The error wraps [fs.ErrNotExist] when there is none; data is nil when the
+// file cannot be read, and set with an error when it holds no genesis record. The content is not trusted yet: see
+// [pending.check].
 func readPending(home bus.Home) (p pending, err error) {
 	if p.data, err = os.ReadFile(home.Pending()); err != nil {
 		return p, fmt.Errorf("opening the audit log: %w", err)
@@ -118,7 +123,8 @@ func readPending(home bus.Home) (p pending, err error) {
 	return p, nil
 }
 
-// writePending stores the genesis record of the next log and returns its bytes.
+// writePending stores the genesis record g of the next log in place of an earlier one, and returns its bytes. It is on disk
+// when writePending returns.
 func writePending(home bus.Home, g subjects.AuditGenesis) ([]byte, error) {
 	data, _, err := audit.EncodeGenesis(time.Now(), g)
 	if err != nil {
@@ -130,8 +136,9 @@ func writePending(home bus.Home, g subjects.AuditGenesis) ([]byte, error) {
 	return data, nil
 }
 
-// check compares p with the anchors and with the file that it seals. It rejects a record that omits an anchor, because
-// the next log would forget it, or that contains an invented one. Whether the sealed log verifies is in p.report.
+// check compares p with the anchors in heads and with the file that it seals. It rejects a record that omits an anchor,
+// because the next log would forget it, that contains an invented one, or that names no sealed log although one is
+// anchored. It sets p.anchored, and p.report if a log is sealed; a sealed log that does not verify is no error.
 func (p *pending) check(ctx context.Context, home bus.Home, heads []subjects.AuditHead) error {
 	heads = slices.DeleteFunc(slices.Clone(heads), func(h subjects.AuditHead) bool { return h.Seq == 0 })
 	hasGenesis := slices.ContainsFunc(heads, func(h subjects.AuditHead) bool { return h.Account == audit.GenesisAccount })
@@ -154,8 +161,8 @@ func (p *pending) check(ctx context.Context, home bus.Home, heads []subjects.Aud
 	return p.checkSealed(ctx, home, heads)
 }
 
-// checkSealed compares p with the sealed file that it names. heads are the anchors of a record that [pending.check] has
-// not rejected.
+// checkSealed compares p with the sealed file that it names: its SHA-256 must be the recorded one, and each old head must
+// be anchored or in the file. It sets p.report. heads are the anchors of a record that [pending.check] has not rejected.
 func (p *pending) checkSealed(ctx context.Context, home bus.Home, heads []subjects.AuditHead) error {
 	file, err := sealedPath(home, p.genesis.Sealed)
 	if err != nil {
@@ -183,7 +190,8 @@ func (p *pending) checkSealed(ctx context.Context, home bus.Home, heads []subjec
 	return err
 }
 
-// Verify checks the audit log on the bus against its anchors, with the auditor's key, and then the sealed logs before it.
+// Verify checks the audit log on the bus against its anchors, with the auditor's key, and then that the sealed logs before
+// it are unchanged. Problems are in the report, which is not OK then; the error means that the log could not be read.
 func Verify(ctx context.Context, home bus.Home, b *bus.Bus) (audit.Report, error) {
 	nc, err := b.Dial("auditor")
 	if err != nil {
@@ -201,7 +209,8 @@ func Verify(ctx context.Context, home bus.Home, b *bus.Bus) (audit.Report, error
 	return VerifySource(ctx, home, src, heads)
 }
 
-// VerifySource is [Verify] for a log that is open already. heads must have been read before src was opened.
+// VerifySource is [Verify] for a log that is open already. heads must have been read before src was opened. Sealed logs are
+// checked only if the genesis record is anchored: another one proves nothing about them.
 func VerifySource(ctx context.Context, home bus.Home, src audit.Source, heads []subjects.AuditHead) (audit.Report, error) {
 	rep, err := audit.Verify(ctx, src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
 	if err != nil || rep.Genesis == nil { // a genesis record that is not anchored proves nothing about sealed logs
@@ -219,9 +228,10 @@ func VerifySource(ctx context.Context, home bus.Home, src audit.Source, heads []
 	return rep, nil
 }
 
-// ListPredecessors returns the sealed logs before an anchored genesis record, newest first: the file that g names, the
-// file that this one's genesis names, and so on. No other file of the folder is trusted. The list ends at a file that is
-// missing or altered, which has its Problem set.
+// ListPredecessors returns the sealed logs before an anchored genesis record, newest first: the file that g names, the file
+// that this one's genesis names, and so on; none when g is nil or names no file. No other file of the folder is trusted.
+// Each file is hashed, not verified. The list ends at a file that is missing or altered, which has its Problem set. The
+// error is that of ctx.
 func ListPredecessors(ctx context.Context, home bus.Home, g *subjects.AuditGenesis) (path []audit.Sealed, err error) {
 	for by := ""; g != nil && g.Sealed != ""; {
 		s := audit.Sealed{File: g.Sealed, SHA256: g.SHA256, By: by, OldHeads: g.OldHeads}
@@ -255,7 +265,9 @@ func sealedPath(home bus.Home, name string) (string, error) {
 	return filepath.Join(home.Sealed(), name), nil
 }
 
-// hashSealed returns the SHA-256 of a sealed log and its first message, in one pass.
+// hashSealed returns the SHA-256 of a sealed log and its first message, in one pass. first is zero when the file is no
+// export: the caller must compare the hash before it uses either. It rejects a name with a folder in it, and fails when ctx
+// ends.
 func hashSealed(ctx context.Context, home bus.Home, name string) (sum string, first audit.Stored, err error) {
 	file, err := sealedPath(home, name)
 	if err != nil {
@@ -283,7 +295,8 @@ func hashSealed(ctx context.Context, home bus.Home, name string) (sum string, fi
 	return hex.EncodeToString(h.Sum(nil)), first, nil
 }
 
-// writeFile replaces a file atomically; its content and its name are on disk when writeFile returns.
+// writeFile replaces a file atomically, readable by its owner alone; its content and its name are on disk when writeFile
+// returns.
 func writeFile(name string, data []byte) error {
 	tmp, err := os.CreateTemp(filepath.Dir(name), ".tmp-*")
 	if err != nil {

@@ -37,9 +37,10 @@ type rotator struct {
 	log    *slog.Logger
 }
 
-// Rotate exports the audit log, seals it and opens a successor whose genesis record holds the old heads. The system must
-// be stopped, else the error is [bus.ErrInUse]: Rotate locks the data folder. The old stream is moved and never deleted,
-// so no key needs the right to delete. An interrupted rotation is resumed.
+// Rotate exports the audit log, seals it and opens a successor whose genesis record holds the old heads. The system must be
+// stopped, else the error is [bus.ErrInUse]: Rotate locks the data folder. A log that does not verify, or is lost, is
+// sealed too, with the problems in Rotation.Report. The old stream is moved and never deleted, so no key needs the right to
+// delete. An interrupted rotation is resumed.
 func Rotate(ctx context.Context, home bus.Home, server bus.ServerConfig, log *slog.Logger) (rot Rotation, err error) {
 	if err := home.CreateFolders(); err != nil {
 		return rot, err
@@ -77,8 +78,9 @@ func (r rotator) openSuccessor(ctx context.Context, genesis []byte) error {
 	})
 }
 
-// resume finishes a rotation that was interrupted after the old stream was moved; done is false when there is none.
-// Starting over would seal an empty log, and the successor would not name the file that holds the records.
+// resume finishes a rotation that was interrupted after the old stream was moved; done is false when there is none, and the
+// caller starts over. Starting over after the move would seal an empty log, and the successor would not name the file that
+// holds the records. It fails when the pending genesis disagrees with the anchors or the sealed file.
 func (r rotator) resume(ctx context.Context) (rot Rotation, done bool, err error) {
 	p, err := readPending(r.home)
 	switch {
@@ -108,7 +110,8 @@ func (r rotator) resume(ctx context.Context) (rot Rotation, done bool, err error
 	return rot, true, r.openSuccessor(ctx, p.data)
 }
 
-// readExport passes a sealed file to f as a source.
+// readExport passes a sealed file to f as a source, which is valid until f returns. An error of f is wrapped as one of
+// reading.
 func readExport(file string, f func(audit.Source) error) error {
 	r, err := os.Open(file)
 	if err != nil {
@@ -134,8 +137,9 @@ func verifyExport(ctx context.Context, file string, heads []subjects.AuditHead) 
 	return rep, err
 }
 
-// seal exports the audit log to a file of this name, verifies the file, and returns the genesis of the successor. A log
-// that does not verify is sealed too; rot.Report has the problems.
+// seal exports the audit log to the new file name.jsonl, verifies the file, and returns the genesis of the successor. A log
+// that does not verify is sealed too, with the problems in rot.Report; a missing stream is sealed as an empty log. Any
+// other failure to read is an error, because there may be records.
 func (r rotator) seal(ctx context.Context, name string) (rot Rotation, g subjects.AuditGenesis, err error) {
 	g.Sealed = name + ".jsonl"
 	rot.Sealed = filepath.Join(r.home.Sealed(), g.Sealed)
@@ -175,7 +179,7 @@ func (r rotator) seal(ctx context.Context, name string) (rot Rotation, g subject
 }
 
 // exportLog writes src to a new file, read-only and on disk when exportLog returns, and to sum. An existing file is an
-// error.
+// error and is not changed; a failed export leaves a partial file.
 func exportLog(ctx context.Context, src audit.Source, file string, sum io.Writer) (audit.Summary, error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -189,8 +193,8 @@ func exportLog(ctx context.Context, src audit.Source, file string, sum io.Writer
 	return summary, errors.Join(f.Sync(), f.Chmod(0o400), f.Close())
 }
 
-// WithServer runs the embedded server on a free port, without actors, while f runs. The caller must hold the lock of the
-// data folder.
+// WithServer runs the embedded server on a free port of the loopback interface, without actors, until f returns, and
+// returns its error. Missing keys are created; streams are not. The caller must hold the lock of the data folder.
 func WithServer(home bus.Home, server bus.ServerConfig, log *slog.Logger, f func(*bus.Server, *bus.Bus) error) error {
 	lasting, _ := subjects.Table().Roles()
 	keys := home.Keys()

@@ -20,7 +20,9 @@ func NewAuditLog(nc *nats.Conn) audit.Log { return auditLog{nc} }
 
 type auditLog struct{ nc *nats.Conn }
 
-// Append implements [audit.Log].
+// Append implements [audit.Log]. A full stream is [audit.ErrFull]; an invalid chain and any other error of the stream are
+// [audit.ErrRefused]. No reply, a malformed one, and one from another stream wrap neither: the message may be stored. It
+// waits until ctx ends and does not retry.
 func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bool, error) {
 	topic, err := subjects.AuditRecordEvent.With(chain)
 	if err != nil {
@@ -62,7 +64,8 @@ func AuditSource(ctx context.Context, nc *nats.Conn) (audit.Source, error) {
 	return auditSourceFrom(ctx, nc, 0)
 }
 
-// auditSourceFrom is [AuditSource] from the stream sequence first on.
+// auditSourceFrom is [AuditSource] from the stream sequence first on; 0 and a sequence before the stream's first mean all.
+// Messages stored later are not in the source.
 func auditSourceFrom(ctx context.Context, nc *nats.Conn, first uint64) (audit.Source, error) {
 	var info struct {
 		State struct {
@@ -96,8 +99,8 @@ func AuditSourceAfter(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Sou
 // readWindow is the number of concurrent requests; one at a time would wait a round trip for each message.
 const readWindow = 128
 
-// readAuditMessages yields the messages from first to last in order and stops at the first error. A missing message is skipped:
-// the verifier detects the gap in the sequence.
+// readAuditMessages yields the messages from first to last in order, requested readWindow at a time, and stops at the first
+// error. A missing message is skipped: the verifier detects the gap in the sequence.
 func readAuditMessages(ctx context.Context, nc *nats.Conn, first, last uint64, yield func(audit.Stored, error) bool) {
 	type result struct {
 		audit.Stored
@@ -127,7 +130,8 @@ func readAuditMessages(ctx context.Context, nc *nats.Conn, first, last uint64, y
 
 var errNoMessage = errors.New("no message at this sequence")
 
-// readAuditMessage reads one message; errNoMessage means that the stream has none at seq.
+// readAuditMessage reads one message; errNoMessage means that the stream has none at seq. The returned sequence and subject
+// are those that the server reports.
 func readAuditMessage(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Stored, error) {
 	var got struct {
 		Message *struct {
@@ -151,8 +155,9 @@ func readAuditMessage(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Sto
 	return audit.Stored{Seq: got.Message.Seq, Subject: got.Message.Subject, Data: got.Message.Data}, nil
 }
 
-// requestAuditAPI sends a read request to the JetStream API of the audit account and decodes the reply into into. It makes up
-// to three attempts of 5 s each, because the server may be busy writing.
+// requestAuditAPI sends a read request to the JetStream API of the audit account and decodes the reply into into; an error
+// in the reply is for the caller to find. verb is the API subject without prefix; a nil body sends none. It makes up to
+// three attempts of 5 s each, because the server may be busy writing.
 func requestAuditAPI(ctx context.Context, nc *nats.Conn, verb string, body, into any) error {
 	var data []byte
 	if body != nil {

@@ -58,7 +58,9 @@ func (b *Bus) Dial(role string, more ...nats.Option) (*nats.Conn, error) {
 	return b.connectRole(role, seed, more...)
 }
 
-// connectRole connects a role with the given key. The connection reconnects forever; more overrides the options.
+// connectRole connects a role with the given key, in process when b has a server and TCP is not set. The error wraps
+// [ErrKeyRejected] or [ErrUnreachable]; the first attempt is not repeated. Once connected it reconnects forever, and a
+// publish while disconnected fails at once. more overrides the options. The caller must not wipe seed while connected.
 func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) (*nats.Conn, error) {
 	pub, err := seed.PublicKey()
 	if err != nil {
@@ -93,6 +95,8 @@ func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) 
 	}
 }
 
+// reportConnError passes an asynchronous error of a connection, such as a denied subject, to OnConnError, or logs it
+// without one.
 func (b *Bus) reportConnError(role string, err error) {
 	if b.OnConnError != nil {
 		b.OnConnError(ConnError{role, err})

@@ -9,9 +9,9 @@ import (
 // minFreeBytes is the free disk space below which the server may have failed to write.
 const minFreeBytes = 16 << 20
 
-// WatchDisk checks the disk of the store every interval until ctx ends. A NATS server whose disk was full stores nothing until it
-// is restarted, so WatchDisk restarts it when space is available again; acknowledged messages survive. Meanwhile nothing is
-// acknowledged, so no unaudited call runs.
+// WatchDisk checks the disk of the store every interval until ctx ends. It warns below 16 MiB of free space. A NATS server
+// whose disk was full stores nothing until it is restarted, so WatchDisk restarts it when 32 MiB are available again;
+// acknowledged messages survive. Meanwhile nothing is acknowledged, so no unaudited call runs.
 func (s *Server) WatchDisk(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

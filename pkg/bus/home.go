@@ -20,7 +20,8 @@ type Home struct {
 	Config string
 }
 
-// DefaultHome returns the folders of the XDG base directory specification.
+// DefaultHome returns the folders "conclave" of the XDG base directory specification, without creating them. It fails when
+// the user has no home folder and a variable is unset.
 func DefaultHome() (Home, error) {
 	data, err := xdgFolder("XDG_DATA_HOME", ".local/share")
 	if err != nil {
@@ -75,8 +76,8 @@ func (h Home) Env() string { return filepath.Join(h.Data, "nats.env") }
 // ErrFolderWritable means that other users may write to the data or configuration folder.
 var ErrFolderWritable = errors.New("folder writable by other users")
 
-// CreateFolders creates the folders with mode 0700. It denies data and configuration folders that other users may write: they
-// could replace keys, anchors or the policy.
+// CreateFolders creates the folders with mode 0700; existing ones keep theirs. It denies, with [ErrFolderWritable], data
+// and configuration folders that the group or other users may write: they could replace keys, anchors or the policy.
 func (h Home) CreateFolders() error {
 	for _, d := range []string{h.Data, h.Config, h.Keys().Dir, h.Heads(), h.Sealed()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -104,8 +105,8 @@ type Running struct {
 // ErrInUse means that another conclave runs on the same data folder.
 var ErrInUse = errors.New("another conclave is running on this data folder")
 
-// Lock locks the data folder until unlock is called; ErrInUse means that another process holds it. Two servers on one store
-// would destroy it. unlock also removes the run file.
+// Lock locks the data folder, without waiting, until unlock is called; ErrInUse means that another process holds it. Two
+// servers on one store would destroy it. unlock also removes the run file. The folder must exist.
 func (h Home) Lock() (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(h.Data, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -130,7 +131,8 @@ func (h Home) Lock() (unlock func(), err error) {
 	}, nil
 }
 
-// WriteRunning writes the run file with the id of this process and the URL of its server.
+// WriteRunning writes the run file with the id of this process and the URL of its server. The caller must hold the lock,
+// whose unlock removes the file.
 func (h Home) WriteRunning(url string) error {
 	b, err := json.Marshal(Running{os.Getpid(), url})
 	if err != nil {
@@ -145,7 +147,8 @@ func (h Home) WriteRunning(url string) error {
 // ErrNotRunning means that no system runs on this data folder.
 var ErrNotRunning = errors.New("conclave is not running")
 
-// ReadRunning reads the run file. The error wraps [ErrNotRunning] when there is none or its process has ended.
+// ReadRunning reads the run file. The error wraps [ErrNotRunning] when there is none or no process has its id; a process
+// that reuses the id of a killed one is not detected.
 func (h Home) ReadRunning() (Running, error) {
 	var r Running
 	b, err := os.ReadFile(h.runFilePath())
@@ -167,8 +170,9 @@ func (h Home) ReadRunning() (Running, error) {
 
 func (h Home) runFilePath() string { return filepath.Join(h.Data, "run.json") }
 
-// WriteEnv writes the variables of nats.conf for a stand-alone nats-server: public keys, address and store, nothing secret. The
-// keys of all roles, the provisioners included, must exist. Values are quoted for nats.conf and for the shell.
+// WriteEnv writes the variables of nats.conf for a stand-alone nats-server: public keys, address and store, nothing secret.
+// It fails unless the keys of all roles, the provisioners included, exist. Values are quoted for nats.conf and for the
+// shell.
 func (h Home) WriteEnv(cfg ServerConfig) error {
 	lasting, boot := subjects.Table().Roles()
 	public := map[string]string{}
@@ -194,7 +198,8 @@ func (h Home) WriteEnv(cfg ServerConfig) error {
 // ErrOtherContext means that the nats contexts belong to another installation, with another data folder.
 var ErrOtherContext = errors.New("the nats contexts belong to another installation")
 
-// contextKeyFile returns the key file that a nats context names, or "" when the context or the key file does not exist.
+// contextKeyFile returns the key file that a nats context names, or "" when the context is missing or unreadable or the key
+// file does not exist.
 func contextKeyFile(file string) string {
 	var c struct {
 		NKey string `json:"nkey"`
@@ -209,8 +214,9 @@ func contextKeyFile(file string) string {
 	return c.NKey
 }
 
-// WriteContexts writes two contexts for the nats command line tool, "conclave" for the user and "conclave-audit" to read the
-// audit log, and returns their folder. It selects the first only if none is selected, and keeps those of another installation.
+// WriteContexts writes two contexts for the nats command line tool, "conclave" for the user and "conclave-audit" to read
+// the audit log, and returns their folder. It selects the first only if none is selected. A context whose key file exists
+// and is another installation's is kept: the error is [ErrOtherContext].
 func WriteContexts(keys Keys, url string) (folder string, err error) {
 	config, err := xdgFolder("XDG_CONFIG_HOME", ".config")
 	if err != nil {

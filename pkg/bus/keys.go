@@ -18,7 +18,8 @@ type Keys struct{ Dir string }
 // ErrMissingKey means that a role has no key file yet.
 var ErrMissingKey = errors.New("no key file")
 
-// Ensure creates the missing keys and returns how many. It never rewrites an existing file, not even a damaged one.
+// Ensure creates the missing keys of roles and returns how many. It sets the mode of the key folder to 0700. It never
+// rewrites an existing file, not even a damaged one, which [Keys.Seed] rejects later.
 func (k Keys) Ensure(roles []string) (made int, err error) {
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
 		return 0, fmt.Errorf("making the key folder: %w", err)
@@ -41,8 +42,8 @@ func (k Keys) Ensure(roles []string) (made int, err error) {
 	return made, nil
 }
 
-// createKey creates the key of a role unless the file exists. The file is written aside and linked, so that concurrent first
-// starts share one complete seed.
+// createKey creates the key of a role; an existing file is kept and no error. The file is written aside and linked, so that
+// concurrent first starts share one complete seed. role must be a plain file name.
 func (k Keys) createKey(role string) error {
 	kp, err := nkeys.CreateUser()
 	if err != nil {
@@ -69,7 +70,8 @@ func (k Keys) createKey(role string) error {
 	return nil
 }
 
-// Seed reads the key of a role. It denies a file that other users may read. The error wraps [ErrMissingKey] when there is none.
+// Seed reads the key of a role. It denies a file that the group or other users may access, and rejects a damaged one. The
+// error wraps [ErrMissingKey] when there is none. The caller may wipe the key after use.
 func (k Keys) Seed(role string) (nkeys.KeyPair, error) {
 	p := k.Path(role)
 	info, err := os.Stat(p)

@@ -16,8 +16,10 @@ import (
 	"conclave/subjects"
 )
 
-// Provision creates the streams, buckets and consumers of the table with the ephemeral keys of the provisioners, and wipes the
-// keys: afterwards no key may administer streams. genesis is the first record of an empty audit log; see [ErrAuditLost].
+// Provision creates the streams, buckets and consumers of the table with the ephemeral keys of the provisioners, and wipes
+// the keys: afterwards no key may administer streams, and a second call fails. After an error the keys remain, and it may
+// be called again. genesis is the first record of an empty audit log and unused otherwise; nil for an empty one is
+// [ErrAuditLost].
 func (s *Server) Provision(ctx context.Context, genesis []byte) error {
 	s.mu.Lock()
 	boot := s.bootKeys
@@ -38,7 +40,8 @@ func (s *Server) Provision(ctx context.Context, genesis []byte) error {
 	return nil
 }
 
-// ProvisionRemote is [Server.Provision] for a server in another process, with the provisioners' keys from files.
+// ProvisionRemote is [Server.Provision] for a server in another process, with the provisioners' keys from files, which must
+// exist and are not removed. cfg has the sizes of the streams.
 func ProvisionRemote(ctx context.Context, b *Bus, cfg ServerConfig, genesis []byte) error {
 	_, roles := subjects.Table().Roles()
 	boot := map[string]nkeys.KeyPair{}
@@ -52,7 +55,9 @@ func ProvisionRemote(ctx context.Context, b *Bus, cfg ServerConfig, genesis []by
 	return provisionTable(ctx, b, boot, cfg.withDefaults(), genesis)
 }
 
-// provisionTable creates the streams and consumers of the table, each with the role of its account in keys.
+// provisionTable creates or updates the streams and consumers of the table within 30 s, each with the role of its account
+// in keys, and the genesis of an empty audit log. Streams that the table does not have are left alone. The first error ends
+// it.
 func provisionTable(ctx context.Context, b *Bus, keys map[string]nkeys.KeyPair, cfg ServerConfig, genesis []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -89,7 +94,8 @@ func provisionTable(ctx context.Context, b *Bus, keys map[string]nkeys.KeyPair, 
 	return nil
 }
 
-// createConsumers creates or updates the consumers of the table, which are all in CORE.
+// createConsumers creates or updates the consumers of the table, which are all in CORE. An ordered one has one
+// unacknowledged message at a time, an unlimited one no delivery limit.
 func createConsumers(ctx context.Context, js jetstream.JetStream, l subjects.Layout) error {
 	for _, p := range l.Consumers {
 		c := jetstream.ConsumerConfig{
@@ -109,7 +115,8 @@ func createConsumers(ctx context.Context, js jetstream.JetStream, l subjects.Lay
 	return nil
 }
 
-// createStream creates a stream. An existing stream of CORE is updated to the table; the audit stream never is.
+// createStream creates a stream. An existing stream of CORE is updated to the table; the audit stream never is, and one
+// that is not append-only is rejected (see checkAuditStream). cfg has the sizes of AUDIT and EVENTS.
 func createStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st subjects.Stream, cfg ServerConfig) error {
 	c := jetstream.StreamConfig{
 		Name: st.Name, Description: st.Doc, Subjects: st.Subjects, Storage: jetstream.FileStorage,
@@ -181,7 +188,8 @@ func checkAuditStream(ctx context.Context, nc *nats.Conn, want jetstream.StreamC
 	return nil
 }
 
-// isDefaultSetting reports whether value is the one that the server gives to an unset setting.
+// isDefaultSetting reports whether value, decoded from JSON, is the one that the server gives to an unset setting of this
+// name. A value of an unknown type is not.
 func isDefaultSetting(name string, value any) bool {
 	switch v := value.(type) {
 	case nil:
@@ -208,7 +216,8 @@ func isDefaultSetting(name string, value any) bool {
 // ErrAuditLost means that the audit log is empty and no genesis was given: its anchors name records that it held.
 var ErrAuditLost = errors.New("audit log lost: its anchors name records, and the store has none")
 
-// publishGenesis writes the first record of an empty audit log; the server rejects it unless it is the first.
+// publishGenesis writes the first record of an empty audit log; the server rejects it unless it is the first. A log with
+// messages is left as it is. Without a genesis an empty log is [ErrAuditLost].
 func publishGenesis(ctx context.Context, js jetstream.JetStream, genesis []byte) error {
 	st, err := js.Stream(ctx, subjects.Audit)
 	if err != nil {

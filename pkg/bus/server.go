@@ -28,7 +28,8 @@ type ServerConfig struct {
 	EventMax int64  // bytes of the events; when full, the oldest are dropped
 }
 
-// withDefaults returns c with defaults for empty fields; Store has none.
+// withDefaults returns c with defaults for empty fields: a free port of the loopback interface, a sync every 10 s, 1 GiB
+// each for audit log and events. Store has none.
 func (c ServerConfig) withDefaults() ServerConfig {
 	if c.Listen == "" {
 		c.Listen = "127.0.0.1:0"
@@ -45,7 +46,7 @@ func (c ServerConfig) withDefaults() ServerConfig {
 	return c
 }
 
-// Vars returns the variables of nats.conf; public holds the public keys by role. No value is secret.
+// Vars returns the variables of nats.conf, quoted for it; public holds the public keys by role. No value is secret.
 func (c ServerConfig) Vars(public map[string]string) map[string]string {
 	c = c.withDefaults()
 	v := map[string]string{
@@ -74,8 +75,9 @@ type Server struct {
 // ErrPortTaken means that another process listens on the address.
 var ErrPortTaken = errors.New("address already in use")
 
-// StartServer starts the embedded server with the keys of the table. The keys of the provisioners are created here, exist only
-// in memory and are wiped by [Server.Provision].
+// StartServer starts the embedded server and returns when it accepts connections. The keys of the lasting roles must exist;
+// those of the provisioners are created here, exist only in memory and are wiped by [Server.Provision]. A nil log discards
+// the server's log. The error wraps [ErrPortTaken] when another process listens on the address.
 func StartServer(cfg ServerConfig, keys Keys, log *slog.Logger) (*Server, error) {
 	cfg = cfg.withDefaults()
 	lasting, bootRoles := subjects.Table().Roles()
@@ -107,7 +109,8 @@ func StartServer(cfg ServerConfig, keys Keys, log *slog.Logger) (*Server, error)
 	return s, nil
 }
 
-// startServer starts a new server on the same store and address.
+// startServer starts a new server on the same store and address, waits up to 10 s until it is ready, and makes it current.
+// The port of the first start is kept. It returns errStopped after [Server.Stop]. The earlier server must be shut down.
 func (s *Server) startServer() error {
 	opts, err := s.serverOptions()
 	if err != nil {
@@ -150,7 +153,8 @@ func (s *Server) startServer() error {
 
 var errStopped = errors.New("embedded server stopped")
 
-// serverOptions parses the generated nats.conf, with the variables defined before it.
+// serverOptions parses the generated nats.conf, with the variables defined before it. It fails when a variable has no
+// value. The server installs no signal handlers, and does not log without s.log.
 func (s *Server) serverOptions() (*server.Options, error) {
 	var b strings.Builder
 	for _, name := range subjects.Table().EnvVars() {
@@ -180,8 +184,8 @@ func (s *Server) URL() string {
 	return "nats://" + s.cfg.Listen
 }
 
-// InProcessConn implements [nats.InProcessConnProvider] on the current server, so that in-process clients reconnect
-// after a restart.
+// InProcessConn implements [nats.InProcessConnProvider] on the current server, so that in-process clients reconnect after a
+// restart. It fails while the server is down.
 func (s *Server) InProcessConn() (net.Conn, error) {
 	s.mu.Lock()
 	ns := s.ns
@@ -192,8 +196,9 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	return ns.InProcessConn()
 }
 
-// Restart stops the server and starts it again on the same store and port; acknowledged messages survive. A server whose disk
-// was full stores nothing until it is restarted.
+// Restart stops the server and starts it again on the same store and port; acknowledged messages survive. It returns
+// errStopped after [Server.Stop]. After another error the server is down, and Restart may be called again. It must not be
+// called concurrently.
 func (s *Server) Restart() error {
 	s.mu.Lock()
 	ns := s.ns
@@ -210,7 +215,8 @@ func (s *Server) Restart() error {
 	return s.startServer()
 }
 
-// Stop stops the server and waits until its files are closed. It cannot be started again.
+// Stop stops the server and waits until its files are closed; its context is ignored. It cannot be started again. A second
+// call does nothing.
 func (s *Server) Stop(context.Context) {
 	s.mu.Lock()
 	ns := s.ns

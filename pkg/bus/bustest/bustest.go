@@ -30,7 +30,9 @@ type Bus struct {
 	connErrors []bus.ConnError
 }
 
-// Start runs a provisioned server that stops with the test. configure may change its configuration.
+// Start runs a provisioned server with an anchored genesis, all lasting keys, and its own store and port; it stops with the
+// test. configure may change its configuration. The test fails on a permission violation that it did not announce, and on
+// an announced one that did not occur.
 func Start(t testing.TB, configure ...func(*bus.ServerConfig)) *Bus {
 	t.Helper()
 	b := &Bus{t: t, Dir: t.TempDir()}
@@ -66,7 +68,7 @@ func Start(t testing.TB, configure ...func(*bus.ServerConfig)) *Bus {
 // Heads returns the folder of the audit anchors.
 func (b *Bus) Heads() string { return filepath.Join(b.Dir, "heads") }
 
-// Connect connects a role; the connection closes with the test.
+// Connect connects a role with its real permissions, or fails the test; the connection closes with the test.
 func (b *Bus) Connect(role string, opts ...nats.Option) *nats.Conn {
 	b.t.Helper()
 	nc, err := b.Dial(role, opts...)
@@ -107,6 +109,8 @@ func (b *Bus) awaitViolations() {
 	}
 }
 
+// handleConnError records an asynchronous error of a connection, and fails the test when it is a permission violation that
+// the test has not announced.
 func (b *Bus) handleConnError(tr bus.ConnError) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
