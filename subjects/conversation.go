@@ -75,7 +75,8 @@ func SessionOf(key string) (session string, ok bool) {
 	return session, true
 }
 
-// Messages is the history that is sent before the next question, without the summary.
+// Messages returns the history that is sent before the next question: per turn the question, the messages in between and
+// the answer, oldest first. The summary is left out; nil for a conversation without turns.
 func (c Conversation) Messages() []Message {
 	var out []Message
 	for _, t := range c.Turns {

@@ -127,7 +127,8 @@ func Table() Layout {
 	return l
 }
 
-// agentEdges lead from agents to the broker. The server denies spawn chains deeper than MaxDepth.
+// agentEdges returns the edges from agents to the broker: tool calls, discovery, validation, spawning, and the output of an
+// agent's own tools. The server denies spawn chains deeper than MaxDepth, and writes the agent's account into the subject.
 func agentEdges() []Edge {
 	return []Edge{
 		{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>", Permission: withSubpaths("tool.request.*", MaxDepth), ReplyTimeout: "10m"},
@@ -138,7 +139,8 @@ func agentEdges() []Edge {
 	}
 }
 
-// controlEdges are the requests that only the user's accounts may make.
+// controlEdges returns the requests that only the user's accounts may make: approvals, policy, session and actor
+// configuration, memory; and query.ask of the gateway, for the account "user" only. No account configures itself.
 func controlEdges() (out []Edge) {
 	for _, s := range []string{"approval.decision.*", "approval.list", "approval.revoke.*", "policy.explain", "session.config"} {
 		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>." + s, Local: s, ReplyTimeout: "30s"})
@@ -153,7 +155,8 @@ func controlEdges() (out []Edge) {
 	return append(out, Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "gateway", Remote: "query.ask", StreamReply: true, ReplyTimeout: "30m"})
 }
 
-// brokerEdges lead from the broker to the tools and the secrets actor. No local name may be one that the broker exports:
+// brokerEdges returns the edges from the broker to the tools and the secrets actor, which no other account may call, and
+// those to the broker for credentials of models and live tool output. No local name may be one that the broker exports:
 // imports chain, and a call would reach the tool without the broker.
 func brokerEdges() (out []Edge) {
 	for _, z := range zoneOrder {
@@ -166,7 +169,8 @@ func brokerEdges() (out []Edge) {
 		Edge{Callers: UserAccounts, Kind: StreamImport, Owner: "broker", Remote: "tool.output.*"})
 }
 
-// publishEdges store events, acknowledged. The server writes the author's account into the stored subject.
+// publishEdges returns the edges that store events in EVENTS, acknowledged: which account may publish which event. The
+// server writes the author's account into the stored subject. The broker publishes its own under the local prefix "event.".
 func publishEdges() (out []Edge) {
 	event := func(callers []string, subjects ...string) {
 		for _, s := range subjects {
@@ -188,8 +192,8 @@ func publishEdges() (out []Edge) {
 	return out
 }
 
-// watchEdges subscribe to events. A message that arrived by a service import never leaves by a stream export, so EVENTS
-// republishes.
+// watchEdges returns the edges that subscribe to live events and tokens, and the user's replay of EVENTS. A message that
+// arrived by a service import never leaves by a stream export, so EVENTS republishes.
 func watchEdges() (out []Edge) {
 	live := func(callers []string, s string) Edge {
 		return Edge{Callers: callers, Kind: StreamImport, Owner: Core, Remote: "live." + s, Local: s}
@@ -210,7 +214,8 @@ func watchEdges() (out []Edge) {
 	return out
 }
 
-// questionEdges lead a question from the user through the router to the consumers.
+// questionEdges returns the edges that lead a question from the user through the router to the consumers in all, and let
+// router and broker read a stored turn. Only the router may publish turns.
 func questionEdges(all []Consumer) (out []Edge) {
 	for _, s := range []string{"query.received", "query.committee", "query.task"} {
 		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Core, Remote: s})
@@ -228,7 +233,8 @@ func questionEdges(all []Consumer) (out []Edge) {
 	return out
 }
 
-// stateEdges give each owner its buckets, and respondent B and the user's accounts read-only access to some.
+// stateEdges gives each owner read and write access to its buckets in all, respondent B read-only access to the generator's
+// conversations, and the user's accounts to large results and to the respondents' state.
 func stateEdges(all []Stream) (out []Edge) {
 	for _, s := range all {
 		if s.Bucket != "" {
@@ -267,7 +273,8 @@ func auditEdges() []Edge {
 	return out
 }
 
-// discoveryEdges are discovery and statistics by the micro protocol. Several accounts may serve one $SRV.
+// discoveryEdges returns discovery and statistics by the micro protocol, for "user" and "gateway", from each account that
+// serves. Several accounts may serve one $SRV.
 func discoveryEdges(accs []Account) (out []Edge) {
 	for _, a := range accs {
 		if !a.Serves {
@@ -281,7 +288,7 @@ func discoveryEdges(accs []Account) (out []Edge) {
 	return out
 }
 
-// accounts lists the stream accounts and the principals.
+// accounts lists the stream accounts, the principals, and one account "<actor>_in" per consuming actor, which only pulls.
 func accounts() []Account {
 	out := append(fixedAccounts(), toolsAccount())
 	for _, z := range zoneOrder[1:] {
@@ -296,7 +303,8 @@ func accounts() []Account {
 	return out
 }
 
-// fixedAccounts are the accounts whose grants depend on no list.
+// fixedAccounts returns the accounts whose grants depend on no list of tools or agents. Users get these permissions besides
+// those that repeat the account's imports, except isolated and boot users, which get no others.
 func fixedAccounts() []Account {
 	inbox := []string{"_INBOX.>"}
 	return []Account{
@@ -326,7 +334,9 @@ func fixedAccounts() []Account {
 	}
 }
 
-// toolsAccount has one isolated key per tool of this machine. A tool may subscribe to its own requests only.
+// toolsAccount returns the account of the tools of this machine, with one isolated key per tool. A tool may subscribe to
+// its own requests, discovery and inbox only, and publish its own schema and output and one reply per request within 10
+// min.
 func toolsAccount() Account {
 	a := Account{Name: "tools", Doc: "the tools of this machine, one key each", Serves: true}
 	for _, t := range Tools {
@@ -340,7 +350,8 @@ func toolsAccount() Account {
 	return a
 }
 
-// zoneAccount is the account of an actor that serves its own tools.
+// zoneAccount returns the account of z, an actor that serves its own tools: memory, critic or reward. Its one key may serve
+// all tools of the zone.
 func zoneAccount(z string) Account {
 	doc := map[string]string{"memory": "stores and recalls entries; serves its own tools", "critic": "grades answers; serves its own tool", "reward": "rewards from feedback; serves its own tool"}[z]
 	u := User{Role: z, Sub: discoverySubjects(z)}
@@ -353,7 +364,8 @@ func zoneAccount(z string) Account {
 	return Account{Name: z, Doc: doc, Serves: true, Users: []User{u}}
 }
 
-// agentAccount is the account of an agent. Respondents also serve discovery; all but respondent B publish live tokens.
+// agentAccount returns the account of an agent. Respondents also serve discovery, and config.set if they are configurable;
+// all of them but respondent B publish live tokens.
 func agentAccount(name string) Account {
 	a := Account{Name: name, Doc: "an agent: requests tool calls from the broker", Users: []User{{Role: name}}}
 	if name == "operator" {
@@ -381,7 +393,8 @@ func discoverySubjects(name string) (out []string) {
 	return out
 }
 
-// toolEdges lead from the broker to the tools of one account.
+// toolEdges returns the edges from the broker to the tools of the account z: calls, announced schemas, live output and
+// discovery. A call is local to the broker as tool.call.<z>.<tool>.
 func toolEdges(z string) []Edge {
 	broker := []string{"broker"}
 	var out []Edge

@@ -30,7 +30,8 @@ system_account: SYS
 accounts {
 `
 
-// Conf returns nats.conf: accounts, exports, imports, users and permissions, all from the table.
+// Conf returns nats.conf: accounts, exports, imports, users and permissions, all from the table. Keys, address and store
+// are variables, listed by EnvVars, that the server needs.
 func (l Layout) Conf() string {
 	var b strings.Builder
 	b.WriteString(confHead)
@@ -54,8 +55,8 @@ func (l Layout) EnvVars() []string {
 // KeyEnvVar is the environment variable with the public key of a role.
 func KeyEnvVar(role string) string { return "NK_" + role }
 
-// writeAccount writes one account. Publish and subscribe are denied by default; an isolated user and one of boot get none of the
-// permissions that repeat the account's imports.
+// writeAccount writes one account. Publish and subscribe are denied by default; a user gets its own permissions and those
+// that repeat the account's imports, an isolated user and one of boot only its own.
 func (l Layout) writeAccount(b *strings.Builder, a Account) {
 	fmt.Fprintf(b, "  # %s\n  %s: {\n", a.Doc, a.Name)
 	if a.Store != "" {
@@ -94,7 +95,9 @@ func (l Layout) writeAccount(b *strings.Builder, a Account) {
 	b.WriteString("    ]\n  }\n")
 }
 
-// exportsOf lists the exports of an account, one per subject, however many edges lead to it.
+// exportsOf lists the exports of an account, one per subject and kind, however many edges lead to it; timeout and reply
+// type are those of the first edge. An export without <who> names its callers; with <who> any account may import it, under
+// its own name only, which the server checks by the token position.
 func (l Layout) exportsOf(owner string) (out []string) {
 	type export struct {
 		Edge
@@ -129,7 +132,8 @@ func (l Layout) exportsOf(owner string) (out []string) {
 	return out
 }
 
-// importsOf lists the imports of an account, and the permissions of its users that repeat them.
+// importsOf lists the imports of the account who, and the permissions of its users that repeat them, deduped: publish for
+// requests, subscribe for watches. [Edge] Permission narrows the local subject.
 func (l Layout) importsOf(who string) (imports, pub, sub []string) {
 	for _, e := range l.Edges {
 		if !slices.Contains(e.Callers, who) {
@@ -174,6 +178,7 @@ func (l Layout) Doc() string {
 	return b.String()
 }
 
+// writeSubjects writes the head of docs/bus.md and its table of subjects.
 func writeSubjects(b *strings.Builder) {
 	b.WriteString(`# The bus
 
@@ -200,6 +205,7 @@ other message arrives, or its publisher gets an error.
 	}
 }
 
+// writePrincipals writes the table of accounts and their keys for docs/bus.md.
 func (l Layout) writePrincipals(b *strings.Builder) {
 	b.WriteString("\n## Principals\n\nEvery actor has its own account. Stream accounts hold streams and have no clients after boot.\n\n| account | keys | purpose |\n|---|---|---|\n")
 	for _, a := range l.Accounts {
@@ -215,6 +221,7 @@ func (l Layout) writePrincipals(b *strings.Builder) {
 	}
 }
 
+// writeStreams writes the tables of streams, buckets and consumers for docs/bus.md.
 func (l Layout) writeStreams(b *strings.Builder) {
 	b.WriteString("\n## Streams and buckets\n\n| name | account | subjects | owner | contents |\n|---|---|---|---|---|\n")
 	for _, s := range l.Streams {
@@ -226,6 +233,7 @@ func (l Layout) writeStreams(b *strings.Builder) {
 	}
 }
 
+// writeEdges writes the table of edges for docs/bus.md.
 func (l Layout) writeEdges(b *strings.Builder) {
 	b.WriteString("\n## Edges\n\nWhich account reaches which subject of which owner, under which local name. *request*: the caller publishes and the owner replies. *watch*: the owner publishes and the caller subscribes.\n\n| callers | kind | local subject | owner | owner's subject | replies | reply timeout |\n|---|---|---|---|---|---|---|\n")
 	for _, e := range l.Edges {

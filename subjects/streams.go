@@ -43,7 +43,8 @@ const AckWait = 5 * time.Second
 // redelivered after that as long as its dead letter could not be stored.
 const MaxDeliver = 5
 
-// streams lists all streams and buckets.
+// streams lists all streams and buckets, with age, size and dedupe window; zero means no limit of its own. The sizes of
+// AUDIT and EVENTS are configured.
 func streams() []Stream {
 	out := []Stream{
 		{Name: "AUDIT", Account: Audit, Doc: "every decision and outcome; append-only", Subjects: []string{"audit.*.*"}, DedupeWindow: 2 * time.Minute},
@@ -79,7 +80,8 @@ func streams() []Stream {
 	return out
 }
 
-// consumers lists all durable consumers, sorted by actor.
+// consumers lists all durable consumers, sorted by actor. The partitions of TURNS are divided among the consumers of the
+// generator, one each, and of respondent B; those are ordered, so that the turns of a session stay in order.
 func consumers() []Consumer {
 	answers := []string{"from.*.response.generation"}
 	var seen []string // only answers that the user saw can be rewarded
@@ -117,7 +119,8 @@ func consumingActors() (out []string) {
 	return out
 }
 
-// Roles lists the roles of all keys: the lasting ones and those that exist only at boot.
+// Roles lists the roles of all keys, in the order of the accounts: the lasting ones, and those of the provisioners, which
+// exist only at boot.
 func (l Layout) Roles() (lasting, boot []string) {
 	for _, a := range l.Accounts {
 		for _, u := range a.Users {

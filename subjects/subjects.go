@@ -112,7 +112,9 @@ func (s Service[Q, A]) With(tokens ...string) (Service[Q, A], error) {
 	return s, err
 }
 
-// fillWildcards replaces each "*" by one token and a final ">" by the remaining ones, at least one.
+// fillWildcards returns pattern with each "*" replaced by one token and a final ">" by the remaining ones, at least one. It
+// rejects tokens that [CheckToken] rejects, too few, too many, and a result of more than MaxSubject characters, with an
+// error that wraps [ErrToken].
 func fillWildcards(pattern string, tokens []string) (string, error) {
 	for _, t := range tokens {
 		if err := CheckToken(t); err != nil {

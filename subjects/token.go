@@ -10,8 +10,9 @@ import (
 // ErrToken means that a string is no valid token of a subject.
 var ErrToken = errors.New("not a valid subject token")
 
-// CheckToken rejects s unless it is one valid token: letters, digits, '_' and '-', 1 to [MaxToken] characters. Every character
-// with a meaning in NATS (".", "*", ">", "$", space, "{{") is rejected.
+// CheckToken rejects s unless it is one valid token: ASCII letters, digits, '_' and '-', 1 to [MaxToken] characters. Every
+// character with a meaning in NATS (".", "*", ">", "$", space, "{{") is rejected. The error wraps [ErrToken] and quotes s,
+// shortened.
 func CheckToken(s string) error {
 	if s == "" {
 		return fmt.Errorf("%w: empty", ErrToken)
@@ -28,7 +29,8 @@ func CheckToken(s string) error {
 	return nil
 }
 
-// clipForError shortens an untrusted string for an error, at a character boundary.
+// clipForError shortens an untrusted string to about 40 bytes for an error, at a character boundary, with "..." after a
+// cut. It does not escape: quote the result.
 func clipForError(s string) string {
 	const most = 40
 	if len(s) <= most {
@@ -41,8 +43,9 @@ func clipForError(s string) string {
 	return s[:end] + "..."
 }
 
-// Match reports whether subject matches pattern, and returns the tokens at each "*", then those at ">". Tokens are not
-// validated: the caller must use [CheckToken] before it trusts one.
+// Match reports whether subject matches pattern, and returns the tokens at each "*", then those at ">". ">" needs at least
+// one token. Tokens are not validated, and those at ">" may be empty: the caller must use [CheckToken] before it trusts
+// one.
 func Match(pattern, subject string) (tokens []string, ok bool) {
 	for {
 		p, prest, pmore := strings.Cut(pattern, ".")
@@ -69,7 +72,8 @@ func Match(pattern, subject string) (tokens []string, ok bool) {
 	}
 }
 
-// Overlap reports whether some subject matches both patterns.
+// Overlap reports whether some subject matches both patterns, either of which may be a plain subject. ">" is a wildcard at
+// the end only.
 func Overlap(a, b string) bool {
 	x, y := strings.Split(a, "."), strings.Split(b, ".")
 	for i := 0; ; i++ {
@@ -101,8 +105,9 @@ func (c Caller) ID() string {
 // MaxDepth bounds a spawn chain; the server's permissions deny longer ones.
 const MaxDepth = 4
 
-// ParseToolRequest parses agent.<account>.tool.request.<tool>[.<path>]. It rejects invalid or empty tokens and chains deeper
-// than [MaxDepth], which the server's wildcards may let through.
+// ParseToolRequest parses agent.<account>.tool.request.<tool>[.<path>], where path is the spawn chain; an empty path is the
+// account's own agent. It rejects invalid or empty tokens, chains deeper than [MaxDepth], which the server's wildcards may
+// let through, and more than MaxSubject characters. Whether account and tool exist is not checked.
 func ParseToolRequest(subject string) (c Caller, tool string, err error) {
 	t, ok := Match("agent.*.tool.request.>", subject)
 	if !ok || len(subject) > MaxSubject {
@@ -119,7 +124,8 @@ func ParseToolRequest(subject string) (c Caller, tool string, err error) {
 	return Caller{Account: t[0], Path: t[2:]}, t[1], nil
 }
 
-// ParseAgentSubject parses agent.<account>.<action>[.<path>], where action may hold dots. It rejects what [ParseToolRequest] rejects.
+// ParseAgentSubject parses agent.<account>.<action>[.<path>], where action may hold dots. It rejects another action, and
+// what [ParseToolRequest] rejects.
 func ParseAgentSubject(action, subject string) (c Caller, err error) {
 	t, ok := Match("agent.*.>", subject)
 	if !ok || len(subject) > MaxSubject {

@@ -81,7 +81,7 @@ var (
 	AuditRecordEvent      = Topic[AuditRecord]{Spec{Name: "audit.*", Received: "audit.*.*", Codec: Msgpack, Stream: "AUDIT", Doc: "audit records on the writer's chain, several in one message: a list of encoded records"}}
 )
 
-// AllSpecs lists every subject, in the order of docs/bus.md.
+// AllSpecs lists every subject, in the order of docs/bus.md. A new subject must be added here.
 func AllSpecs() []Spec {
 	return []Spec{
 		QueryReceived.Spec, QueryCommittee.Spec, QueryTask.Spec, QuerySession.Spec, QueryAsk.Spec, QueryCancel.Spec,

@@ -8,6 +8,7 @@ import (
 	"conclave/subjects"
 )
 
+// main writes nats.conf and docs/bus.md from the table. It must run in the folder subjects, as go generate does.
 func main() {
 	l := subjects.Table()
 	for name, text := range map[string]string{"../nats.conf": l.Conf(), "../docs/bus.md": l.Doc()} {
