@@ -38,8 +38,9 @@ const (
 // maxArgumentBytes is the upper limit of the arguments of any tool, in bytes. Tool.MaxArgs can only lower it.
 const maxArgumentBytes = 4 << 20
 
-// Judge denies arguments that are too large, not one JSON object, or not valid for the pinned schema, paths with a NUL byte,
-// and declared names written in another case. It also denies when the schema is missing or invalid. It never asks.
+// Judge denies arguments over maxArgumentBytes or the tool's MaxArgs, arguments that [parseArgs] rejects or that are
+// not valid for the pinned schema, and paths with a NUL byte. It also denies every call of a tool whose schema is
+// missing or does not compile, and a check over its step limit. It never asks.
 func (l ArgumentsLayer) Judge(_ context.Context, c Call) Verdict {
 	maxBytes := maxArgumentBytes
 	if c.Tool.MaxArgs > 0 {
@@ -79,9 +80,10 @@ func (l ArgumentsLayer) Judge(_ context.Context, c Call) Verdict {
 	return Pass()
 }
 
-// parseArgs parses the arguments of a call into an object; nil means that the verdict denies the call. Every layer that
-// reads an argument by name must parse with parseArgs, because it denies names that differ from a declared one only in case: a tool
-// that ignores case would use an argument that no layer has checked.
+// parseArgs parses the arguments of a call into an object; nil means that the verdict denies the call. It rejects
+// everything but one JSON object, and JSON that [jsonschema.Parse] rejects. Every layer that reads an argument by name
+// must parse with parseArgs, because it denies names that differ from a declared one only in case: a tool that ignores
+// case would use an argument that no layer has checked.
 func parseArgs(c Call) (*jsonschema.Value, Verdict) {
 	args, err := jsonschema.Parse(c.Args)
 	switch {

@@ -52,7 +52,8 @@ func Declare(effects ...Effect) Effects {
 // Has reports whether e is in the set; true for every effect when the set is undeclared.
 func (s Effects) Has(e Effect) bool { return !s.declared || s.set&e != 0 }
 
-// String lists the names of the effects, separated by commas, for display.
+// String lists the names of the effects, separated by commas, for display: "none" for the empty set, "all (undeclared)"
+// for the zero value.
 func (s Effects) String() string {
 	if !s.declared {
 		return "all (undeclared)"

@@ -40,8 +40,10 @@ const (
 // egressRules are the rules that may be monitor-only, see [monitorRules].
 var egressRules = []string{ruleNoDestination, rulePort, ruleIPLiteral, RuleHost, ruleDeniedHost}
 
-// Judge denies a tool that sends data out and declares no destination argument, a fetch tool whose URL argument is missing,
-// and every URL that [EgressLayer.judgeURL] denies. It never asks. A full override lifts the allow list, not the deny list.
+// Judge denies a tool that sends data out and declares no destination argument, a fetch tool whose URL argument is
+// undeclared, missing or not a string or list of strings, and a call in which [EgressLayer.judgeURL] denies one URL. An
+// invalid host pattern in the policy denies every URL. It never asks. A full override lifts the allow list, not the
+// deny list.
 func (l EgressLayer) Judge(_ context.Context, c Call) Verdict {
 	t := c.Tool
 	if t.Has(Egress) && t.Query == "" && t.URL == "" && len(t.Sinks) == 0 {
@@ -78,8 +80,10 @@ func (l EgressLayer) Judge(_ context.Context, c Call) Verdict {
 	return Pass()
 }
 
-// judgeURL denies a URL that is malformed or ambiguous, whose host matches deny, or whose host and port match nothing in
-// allow. IP addresses pass only when listed; ports other than 80 and 443 only when listed with the host.
+// judgeURL denies a URL that is malformed or ambiguous, whose host matches deny, or whose host and port match nothing
+// in allow. IP addresses pass only when listed; ports other than 80 and 443 only when listed with the host. A full
+// override of the call c replaces allow, so that every host and port passes; it never replaces deny. An empty allow
+// passes nothing without it. c is used for its override alone.
 func (l EgressLayer) judgeURL(c Call, address string, allow, deny []hostPattern) Verdict {
 	at, err := parseURL(address)
 	if err != nil {
@@ -104,8 +108,9 @@ func (l EgressLayer) judgeURL(c Call, address string, allow, deny []hostPattern)
 	return Deny(RuleHost, fmt.Sprintf("the host %s is not allowed by the policy", text.OneLine(at.host, 60)), l.Fetch.Allow...)
 }
 
-// CheckURL returns the reason why a URL may not be fetched, nil when it may. A client that follows redirects must call it
-// for each one. Denials by the rules in monitorOnly are ignored; all others, a malformed URL above all, are enforced.
+// CheckURL returns the reason why a URL may not be fetched, nil when it may. A client that follows redirects must call
+// it for each one. It knows no override. Denials by the rules in monitorOnly are ignored; all others, a malformed URL
+// above all, are enforced. An invalid host pattern in h denies every URL.
 func (h HostRules) CheckURL(address string, monitorOnly ...string) error {
 	if slices.Contains(monitorOnly, ruleDeniedHost) {
 		h.Deny = nil // so that the rules after it are still evaluated
@@ -149,8 +154,9 @@ func (h hostPattern) matches(a endpoint) bool {
 }
 
 // parseHosts parses host patterns: example.org is that host alone, *.example.org every subdomain and not example.org
-// itself, * every name with a dot, or every host in a deny list. An IP address stands for itself; IPv6 needs brackets before
-// a port. A port after a colon allows that port instead of 80 and 443, or denies that port alone.
+// itself, * every name with a dot, or every host in a deny list. An IP address stands for itself; IPv6 needs brackets
+// before a port. A port after a colon allows that port instead of 80 and 443, or denies that port alone. One malformed
+// pattern rejects the whole list. An empty list matches no host.
 func parseHosts(in []string) ([]hostPattern, error) {
 	out := make([]hostPattern, 0, len(in))
 	for _, s := range in {
@@ -163,8 +169,8 @@ func parseHosts(in []string) ([]hostPattern, error) {
 	return out, nil
 }
 
-// parseHostPattern parses one pattern of [parseHosts]. It rejects schemes, paths, user names, inner wildcards, zones and
-// ports out of range.
+// parseHostPattern parses one pattern of [parseHosts]. It rejects schemes, paths, user names, inner wildcards, zones,
+// subdomains of an IP address, ports outside of 1 to 65535, and every name that [parseHostname] rejects.
 func parseHostPattern(s string) (h hostPattern, err error) {
 	if ip, err := netip.ParseAddr(s); err == nil && ip.Zone() == "" {
 		return hostPattern{ip: ip.Unmap()}, nil
@@ -202,8 +208,8 @@ type endpoint struct {
 const maxURLBytes = 2000
 
 // parseURL returns the endpoint of a URL and is the SSRF gate of the egress layer: it rejects every URL in which two
-// parsers could find different hosts (user info, escapes, backslashes, invisible characters) and every scheme but http
-// and https. It does not resolve names.
+// parsers could find different hosts (user info, escapes, backslashes, spaces, invisible characters), every scheme but
+// http and https, and URLs over maxURLBytes. Without a port it returns that of the scheme. It does not resolve names.
 func parseURL(raw string) (endpoint, error) {
 	if len(raw) > maxURLBytes {
 		return endpoint{}, fmt.Errorf("it is longer than %d bytes", maxURLBytes)
@@ -250,8 +256,10 @@ func parsePort(s string) (int, error) {
 	return n, nil
 }
 
-// parseHostname returns the canonical form of a host: a lower-case ASCII name, or an IP address. It rejects IPv4 addresses
-// in any but dotted decimal form, because resolvers read 127.1, 0x7f000001 and 2130706433 as the same address.
+// parseHostname returns the canonical form of a host: a lower-case ASCII name and the zero Addr, or an IP address as
+// text and as Addr. IPv6 must be in brackets. It rejects empty names, names over 253 bytes, characters other than
+// letters, digits and hyphens after IDNA, and IPv4 addresses in any but dotted decimal form, because resolvers read
+// 127.1, 0x7f000001 and 2130706433 as the same address.
 func parseHostname(s string) (string, netip.Addr, error) {
 	none := netip.Addr{}
 	if inner, ok := strings.CutPrefix(s, "["); ok {

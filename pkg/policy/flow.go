@@ -42,10 +42,10 @@ var irreversible = []Effect{Destroy, Spend, Authenticate, Physical, Exec}
 // guardedEffects lists the effects that this layer judges. Tools without any of them pass.
 var guardedEffects = append([]Effect{Egress, Fetch, Mutate}, irreversible...)
 
-// Judge asks before a call with a guarded effect when the session is tainted or its flow state is unknown: always for an
-// irreversible effect, otherwise for each URL, query, destination and address in the content that does not come from the
-// user, a trusted tool or a search. It denies only arguments that cannot be parsed. The user's own calls and a full
-// override pass.
+// Judge asks before a call with a guarded effect when the session is tainted or its flow state is unknown: always for
+// an irreversible effect, otherwise for each URL, query, destination and address in the content that does not come from
+// the user, a trusted tool or a search. It denies only arguments that [flattenArguments] rejects. The user's own calls,
+// a full override and an untainted session pass.
 func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
 	hasAny := func(effects []Effect) bool {
 		return slices.ContainsFunc(effects, c.Tool.Has)
@@ -77,7 +77,8 @@ func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
 	return combineVerdicts(all...)
 }
 
-// describeEffects describes the irreversible effects of a tool in an approval request.
+// describeEffects describes the irreversible effects of a tool in an approval request, as the end of "it ..."; "" when
+// it has none. An unknown tool has all of them.
 func describeEffects(t Tool) string {
 	words := map[Effect]string{
 		Destroy: "can lose data irrecoverably", Spend: "spends money", Authenticate: "changes passwords, keys or access",
@@ -92,8 +93,9 @@ func describeEffects(t Tool) string {
 	return strings.Join(out, ", ")
 }
 
-// judgeFetch asks about a URL that is neither the user's text nor a search result, because a URL carries data to the owner
-// of its host, and about every other argument that [judgeValue] does not pass. A call without a URL asks too.
+// judgeFetch asks about a URL that is neither the user's text nor a search result, because a URL carries data to the
+// owner of its host, and about every other argument that [judgeValue] does not pass. A call without a URL asks too. The
+// verdicts may be passes; none means that it has no objection. c.Flow must not be nil.
 func judgeFetch(c Call, args []argument) (all []Verdict) {
 	found := false
 	for _, a := range args {
@@ -113,8 +115,9 @@ func judgeFetch(c Call, args []argument) (all []Verdict) {
 	return all
 }
 
-// judgeQuery asks about a search query with words that are not the user's, because the query leaves the machine, and about
-// every other argument that [judgeValue] does not pass. A call without a query asks too.
+// judgeQuery asks about a search query with words that are not the user's, see [Flow.isUserQuery], because the query
+// leaves the machine, and about every other argument that [judgeValue] does not pass. A call without a query asks too.
+// The verdicts may be passes; none means that it has no objection. c.Flow must not be nil.
 func judgeQuery(c Call, args []argument) (all []Verdict) {
 	found := false
 	for _, a := range args {
@@ -133,9 +136,10 @@ func judgeQuery(c Call, args []argument) (all []Verdict) {
 	return all
 }
 
-// judgeSend judges a call that sends or changes something. It passes when the user's words ask for such a call, every
-// destination is the user's or listed by a trusted tool, the content holds no other address or number, and at least one
-// destination or part of the content is the user's. It asks about each violation.
+// judgeSend judges a call that sends or changes something. It asks when the user's words do not ask for such a call,
+// about each destination that is neither the user's nor listed by a trusted tool, about each other address or number in
+// the content, and, for a call without a destination, when neither its content nor a date in it is the user's. It
+// returns one verdict for each violation, and passes. c.Flow must not be nil.
 func judgeSend(c Call, args []argument) (all []Verdict) {
 	destinations := listSinks(c, args)
 	if !isRequested(c.Tool.Name, c.Flow) {
@@ -194,9 +198,9 @@ type argument struct {
 // maxFlowValues is the largest number of values in the arguments of a guarded call; more are rejected.
 const maxFlowValues = 4096
 
-// flattenArguments lists every scalar value in the arguments, sorted by argument name. Keys of inner objects that are not
-// field names count as values, because an injected instruction can hide a destination in a key. It rejects arguments
-// that are not an object or have more than maxFlowValues values.
+// flattenArguments lists every string, number and boolean in the arguments, sorted by argument name; null is no value.
+// Keys of inner objects that are not field names count as values, because an injected instruction can hide a
+// destination in a key. It rejects arguments that are not an object or have more than maxFlowValues values.
 func flattenArguments(t Tool, raw json.RawMessage) ([]argument, error) {
 	var top map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &top); err != nil {
@@ -257,6 +261,7 @@ func argumentName(t Tool, outer, key string) string {
 }
 
 // isFieldName reports whether a key looks like a field name: at most 40 ASCII letters, digits, hyphens and underscores.
+// The empty key does.
 func isFieldName(k string) bool {
 	if len(k) > 40 {
 		return false

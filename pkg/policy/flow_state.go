@@ -81,7 +81,7 @@ func (f *Flow) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// index derives userText, userTextLower and userWords from the questions.
+// index derives userText, userTextLower and userWords from the questions. It must be called after each change of them.
 func (f *Flow) index() {
 	var b strings.Builder
 	for _, s := range f.questions {
@@ -105,8 +105,9 @@ func (f *Flow) HasQuestion(query string) bool {
 	return f != nil && slices.ContainsFunc(f.questions, func(s question) bool { return s.Query == query })
 }
 
-// WithQuestion returns f with one more question of the user. content must come from the user alone, never from a model.
-// It is clipped to maxQuestionBytes; the oldest questions are dropped beyond the limits.
+// WithQuestion returns f with one more question of the user; query is its id. content must come from the user alone,
+// never from a model. It is clipped to maxQuestionBytes; the oldest questions are dropped beyond the limits. A nil f
+// counts as an empty session, so a caller must not pass an unknown one.
 func (f *Flow) WithQuestion(query, content string) *Flow {
 	next := f.clone()
 	if len(content) > maxQuestionBytes {
@@ -144,9 +145,11 @@ type Result struct {
 	Time     time.Time
 }
 
-// Labels returns the trust and privacy of a result. A result is trusted when an ungraded tool without effects returned
-// it, when a graded tool declares it trusted and it has no flags, or when an ungraded tool that does not read untrusted content returns
-// only names and numbers without flags: prose in such a result was written by somebody. Everything else is untrusted.
+// Labels returns the trust and privacy of a result, with the flags of r. It is private when the tool reads private
+// data. It is trusted when an ungraded tool without effects returned it, when a graded tool declares it trusted and it
+// has no flags, or when an ungraded tool that does not read untrusted content returns only names and numbers without
+// flags: prose in such a result was written by somebody. Everything else, every result of an unknown tool included, is
+// untrusted.
 func (r Result) Labels() subjects.Labels {
 	l := subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public, Flags: slices.Clone(r.Flags)}
 	if r.Tool.Has(ReadsPrivate) {
@@ -165,9 +168,10 @@ func (r Result) Labels() subjects.Labels {
 	return l
 }
 
-// WithResult returns f after a result entered the session: an untrusted one taints it and adds its source; a trusted one
-// adds its values as permitted destinations, except those of graded tools and those that the arguments or untrusted
-// content already held.
+// WithResult returns f after a result entered the session: an untrusted one taints it, adds its source, the links of a
+// search or plain links of private data as URLs that may be fetched, and the words of a public one; a trusted one adds
+// its values as permitted destinations, except those of graded tools and those that the arguments or untrusted content
+// already held. A nil f counts as an empty session, so a caller must not pass an unknown one.
 func (f *Flow) WithResult(r Result) *Flow {
 	next, l := f.clone(), r.Labels()
 	next.private = next.private || l.Privacy == subjects.Private
@@ -206,8 +210,8 @@ func (f *Flow) WithResult(r Result) *Flow {
 	return next
 }
 
-// extractNames returns the words of a text that contain a dot or an @: hosts, URLs, mail addresses, and some false
-// positives. It is faster than [extractAddresses] and finds no numbers.
+// extractNames returns the words of 4 to 1999 bytes that contain a dot or an @: hosts, URLs, mail addresses, and some
+// false positives. Case and repetitions are kept. It is faster than [extractAddresses] and finds no numbers.
 func extractNames(s string) (out []string) {
 	for _, w := range strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(`,;|"'[]{}()<>`, r) }) {
 		if w = strings.Trim(w, ":.!?"); len(w) > 3 && len(w) < 2000 && strings.ContainsAny(w, ".@") {
@@ -257,7 +261,8 @@ func (f *Flow) Sources() []subjects.Taint {
 	return slices.Clone(f.sources)
 }
 
-// describeTaint names the latest source of untrusted content, for the reason of an approval request.
+// describeTaint names the latest source of untrusted content in words that follow "after": "reading <source>", "a
+// result of <tool>", or "reading an unknown source" when f is nil or untainted.
 func (f *Flow) describeTaint() string {
 	if f == nil || len(f.sources) == 0 {
 		return "reading an unknown source"
@@ -282,7 +287,7 @@ func (f *Flow) clone() *Flow {
 }
 
 // appendBounded appends the texts that are not in the list yet and drops the oldest beyond maxItems or maxListBytes. It
-// ignores empty texts and texts over 2000 bytes.
+// ignores empty texts and texts over 2000 bytes. It may write to the memory of to.
 func appendBounded(to []string, maxItems int, texts ...string) []string {
 	fresh := make(map[string]bool, len(texts)) // a set of the new texts, because the list is much longer
 	for _, t := range texts {
@@ -315,8 +320,9 @@ func (f *Flow) hasWord(words ...string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return f.userWords[w] })
 }
 
-// hasRequest reports whether the user requested an action by one of these verbs: in one of the last recentQuestions
-// questions, in a sentence without a negation, and not in a plain question like "did Ana send it?".
+// hasRequest reports whether the user requested an action by one of these verbs, in lower case: in one of the last
+// recentQuestions questions, in a sentence without a negation, and not in a plain question like "did Ana send it?",
+// which has none of requestWords.
 func (f *Flow) hasRequest(verbs []string) bool {
 	for _, s := range lastN(f.questions, recentQuestions) {
 		for _, sentence := range sentencePattern.FindAllString(strings.ToLower(joinedSentence.ReplaceAllString(s.Text, "$1. $2")), -1) {
@@ -350,7 +356,8 @@ func (f *Flow) isUserValue(value string) bool {
 // isUserText is [Flow.isUserValue] with exact case, for URLs, whose paths are case-sensitive.
 func (f *Flow) isUserText(value string) bool { return f != nil && containsWhole(value, f.userText) }
 
-// containsWhole reports whether all contains v with a boundary on both sides. An empty v is contained in every text.
+// containsWhole reports whether all contains v with a boundary on both sides, see [extendsBefore] and [extendsAfter].
+// Case matters. An empty v is contained in every text, a v over maxQuestionBytes in none.
 func containsWhole(v, all string) bool {
 	if v == "" {
 		return true
@@ -402,9 +409,10 @@ func (f *Flow) isTrustedValue(value string) bool {
 // isSearchResult reports whether exactly this URL may be fetched: returned by a search, or a plain link in private data.
 func (f *Flow) isSearchResult(address string) bool { return slices.Contains(f.links, address) }
 
-// isUserQuery reports whether a query consists of the user's words, words of public results, stop words and years. It
-// rejects characters outside of letters, digits and common punctuation, which could encode data. Words of public results
-// do not count once private data is in the session: a page could list enough words to spell it.
+// isUserQuery reports whether a query consists of the user's words, words of public results, stop words and years; true
+// for an empty one. It is false with characters outside of letters, digits and common punctuation, or with more than
+// about 64 characters between words, both of which could encode data. Words of public results do not count once private
+// data is in the session: a page could list enough words to spell it. f must not be nil.
 func (f *Flow) isUserQuery(query string) bool {
 	for _, r := range query {
 		if !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(" -'\".,:;?!()/&+%$€£#@_’", r) {
@@ -461,8 +469,9 @@ func splitItems(s string) (out []string) {
 	return out
 }
 
-// isPlainAddress reports whether a link can carry no data: a host and a short path, no query, no fragment, no user info,
-// nothing that could be a key or token.
+// isPlainAddress reports whether a link can carry no data: http, https or no scheme, at most 100 bytes, no query,
+// fragment, user info or escape, and no part of host and path that could be a key or token: over 20 bytes, with more
+// than 4 digits at its ends, or alternating between letters and digits.
 func isPlainAddress(s string) bool {
 	if strings.ContainsAny(s, "?#@%") || len(s) > 100 {
 		return false

@@ -87,7 +87,8 @@ func isRequested(tool string, f *Flow) bool {
 	return true
 }
 
-// splitName splits a tool name like send_email or GmailSendEmail into words, in lower case.
+// splitName splits a tool name like send_email or GmailSendEmail into words, in lower case. A run of capitals is one
+// word: HTTPGet is http and get.
 func splitName(name string) (out []string) {
 	start, runes := 0, []rune(name)
 	cut := func(end int) {
@@ -109,7 +110,8 @@ func splitName(name string) (out []string) {
 	return out
 }
 
-// splitWords splits a text into words, in lower case, without the quotes and hyphens around a word.
+// splitWords splits a text into words of letters and digits, in lower case. Hyphens, quotes and underscores stay inside
+// of a word and are removed around it.
 func splitWords(s string) (out []string) {
 	for _, w := range strings.FieldsFunc(strings.ToLower(s), func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '-' && r != '\'' && r != '_'
@@ -131,8 +133,9 @@ var stopWords = map[string]bool{
 // datePattern matches an ISO date, a time, or both.
 var datePattern = regexp.MustCompile(`^(\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2})?(Z|[+-]\d{2}:\d{2})?)?|\d{2}:\d{2}(:\d{2})?)$`)
 
-// isSmallValue reports whether a value is too small to carry data: a short number, a date, a value of the schema's enum, or
-// at most two characters. A declared sink is small only by the enum, because a number can be a recipient.
+// isSmallValue reports whether a value is too small to carry data: a JSON number or boolean of at most 8 bytes, a
+// string of at most 6 digits or 2 characters, an ISO date or time, or a value of the schema's enum. A declared sink is
+// small only by the enum, because a number can be a recipient.
 func isSmallValue(c Call, a argument) bool {
 	if slices.Contains(enumValues(c.Schema, a.name), a.text) {
 		return true
@@ -147,7 +150,8 @@ func isSmallValue(c Call, a argument) bool {
 	return len(a.text) <= 6 && strings.Trim(a.text, "0123456789") == ""
 }
 
-// enumValues returns the string values of the enum of an argument or of its items; none when the schema lists none.
+// enumValues returns the string values of the enum of a top-level argument or of its items; none when the schema lists
+// none or cannot be decoded.
 func enumValues(schema json.RawMessage, name string) []string {
 	if len(schema) == 0 {
 		return nil

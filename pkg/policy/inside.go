@@ -35,11 +35,14 @@ var (
 const openFlags = os.O_RDONLY | os.O_WRONLY | os.O_RDWR | os.O_CREATE | os.O_EXCL | os.O_TRUNC | os.O_APPEND | os.O_SYNC
 
 // OpenInside opens a regular file in one of the allowed folders and in none of the closed ones, without a race between
-// check and use: it resolves symlinks first, then opens each part of the resolved path relative to the one before it and
-// denies a symlink that appears meanwhile. Closed folders are compared by device and inode as well as by name, so another
-// mount, spelling or hard link does not open them.
+// check and use: it resolves symlinks first, then opens each part of the resolved path relative to the one before it
+// and denies a symlink that appears meanwhile. Closed folders are compared by device and inode as well as by name, so
+// another mount, spelling or hard link does not open them. It rejects flags outside of openFlags; perm applies to a new
+// file.
 //
-// path must be absolute. allowed must be resolved, see [ResolveFolders]; an unresolved folder allows nothing.
+// path must be absolute. allowed must be resolved, see [ResolveFolders]; an unresolved folder allows nothing, and so
+// does an empty list. closed must be absolute; a closed folder that cannot be resolved denies every path, a missing one
+// is ignored.
 func OpenInside(path string, flag int, perm os.FileMode, allowed, closed []string) (*os.File, error) {
 	if flag&^openFlags != 0 {
 		return nil, fmt.Errorf("opening %s: flags not allowed", text.OneLine(path, 60))
@@ -53,7 +56,7 @@ func OpenInside(path string, flag int, perm os.FileMode, allowed, closed []strin
 	return f, nil
 }
 
-// OpenFolder is [OpenInside] for listing a folder.
+// OpenFolder is [OpenInside] for listing a folder: it opens it read-only, and returns ErrNotFolder for a file.
 func OpenFolder(path string, allowed, closed []string) (*os.File, error) {
 	f, err := openContained(path, allowed, closed, func(dir int, name string, ids []fileID) (int, error) {
 		fd, err := openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
@@ -73,8 +76,9 @@ type fileID struct{ dev, ino uint64 }
 
 func newFileID(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} } // the type of Dev differs between systems
 
-// openContained checks path against allowed and closed, opens its folder part by part without following symlinks, and
-// calls last to open the final name in it. ids are the closed folders that exist.
+// openContained denies a path that resolves outside of allowed or into closed, opens its folder part by part without
+// following symlinks, and calls last to open the final name, "." for the root, relative to the descriptor dir. ids are
+// the closed folders that exist. last returns a descriptor, which openContained then owns and makes blocking.
 func openContained(path string, allowed, closed []string, last func(dir int, name string, ids []fileID) (int, error)) (*os.File, error) {
 	plain, err := ExpandPath(path, "")
 	if err != nil {
@@ -122,8 +126,8 @@ func openContained(path string, allowed, closed []string, last func(dir int, nam
 	return os.NewFile(uintptr(fd), real), nil
 }
 
-// statClosedFolders returns the ids of the closed folders that exist. It returns ErrClosed when path is in one by name, or
-// when a closed folder cannot be resolved. path must be resolved.
+// statClosedFolders returns the ids of the closed folders that exist; a missing one has none. It returns ErrClosed when
+// path is in one by name, also in another case, or when a closed folder cannot be resolved. path must be resolved.
 func statClosedFolders(path string, closed []string) (ids []fileID, err error) {
 	for _, f := range closed {
 		real, err := ResolvePath(f)
@@ -155,7 +159,8 @@ func openat(dir int, name string, flag int, perm os.FileMode) (int, error) {
 	}
 }
 
-// denyClosed returns fd, or closes it and returns an error when it is a closed folder or on a kernel file system.
+// denyClosed returns fd, or closes it and returns ErrClosed when it is a closed folder, ErrSpecial when it is on a
+// kernel file system, and the error when it cannot be examined.
 func denyClosed(fd int, ids []fileID) (int, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
@@ -173,7 +178,7 @@ func denyClosed(fd int, ids []fileID) (int, error) {
 }
 
 // mapSwapError translates an error of openat on a path that had no symlinks when it was resolved: a symlink now means
-// ErrSwapped, a file in place of a folder ErrSwapped joined with otherwise.
+// ErrSwapped, a file in place of a folder ErrSwapped joined with otherwise. It returns every other error unchanged.
 func mapSwapError(err, otherwise error) error {
 	switch {
 	case errors.Is(err, unix.ELOOP):
@@ -236,7 +241,8 @@ func openRegular(dir int, name string, flag int, perm os.FileMode, ids []fileID,
 // maxClosedFiles is the number of files that hasLinkIn examines; beyond it the answer is true.
 const maxClosedFiles = 20_000
 
-// hasLinkIn reports whether a closed folder contains a hard link to file. It fails closed: true on any error.
+// hasLinkIn reports whether a closed folder contains a hard link to file. It fails closed: true on any error and beyond
+// maxClosedFiles files. A closed folder that does not exist contains nothing.
 func hasLinkIn(closed []string, file *unix.Stat_t) bool {
 	seen, found := 0, errors.New("found")
 	for _, f := range closed {

@@ -30,8 +30,8 @@ const (
 var limitsRules = []string{ruleRepeated, ruleCalls, ruleBudget}
 
 // Judge denies an identical call over the limit, a call over the limit of its question, and a call of a spawn chain in
-// which an agent has used up its budget. It never asks. The user's own calls are exempt from the first two.
-// c.Usage must be the usage before this call.
+// which an agent has used up its budget. The user's own calls are exempt from the first two. A limit of 0 or below, and
+// a negative count, deny every call. It never asks. c.Usage must be the usage before this call.
 func (l LimitsLayer) Judge(_ context.Context, c Call) Verdict {
 	if l.Identical <= 0 || l.Calls <= 0 {
 		return Deny(ruleNoLimits, "no call limits are configured, so every call is denied; set limits.same and limits.calls in the manifest")

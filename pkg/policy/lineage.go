@@ -55,8 +55,9 @@ func (m Manifest) EffectiveTools(account string, lineage []SpawnedAgent, grants 
 	return m.filterInherited(account, lineage, grants, m.toolsOfType(m.callerType(account, lineage), grants))
 }
 
-// passableTools returns the tools that the last agent of a lineage may use or delegate to its children, sorted. Ancestors
-// and narrowings withhold tools as in [Manifest.EffectiveTools].
+// passableTools returns the tools that the last agent of a lineage may use or delegate to its children, sorted.
+// Ancestors and narrowings withhold tools as in [Manifest.EffectiveTools]; a lineage that the manifest does not permit
+// has none.
 func (m Manifest) passableTools(account string, lineage []SpawnedAgent, grants []string) []string {
 	typ := m.callerType(account, lineage)
 	all := append(m.toolsOfType(typ, grants), m.Types[typ].Delegable...)
@@ -91,8 +92,9 @@ func (m Manifest) callerType(account string, lineage []SpawnedAgent) string {
 // typeNames returns the names of the agent types, sorted.
 func (m Manifest) typeNames() []string { return slices.Sorted(maps.Keys(m.Types)) }
 
-// checkLineage returns a denial when lineage is not that of the caller's path, is too deep, or has a spawn that the manifest
-// does not permit; otherwise nil. Each spawn is checked again because the manifest may have changed since.
+// checkLineage returns a denial when the account has no type, when lineage is not that of the caller's path, is too
+// deep, or has a spawn that the manifest does not permit; otherwise nil, also for an account itself with an empty
+// lineage. Each spawn is checked again because the manifest may have changed since.
 func (m Manifest) checkLineage(c subjects.Caller, lineage []SpawnedAgent) *subjects.Denial {
 	deny := func(rule, reason string, allowed ...string) *subjects.Denial {
 		return &subjects.Denial{Layer: layerLineage, Rule: rule, Reason: reason, Allowed: allowed}
@@ -135,8 +137,9 @@ func (m Manifest) findRevocation(account string, lineage []SpawnedAgent, grants 
 	return "", ""
 }
 
-// findAncestorRevocation is [Manifest.findRevocation] for narrowings and ancestors alone. Ancestors above an agent of an
-// unbound type withhold nothing; a narrowing always holds, because the spawn request named it for this agent.
+// findAncestorRevocation is [Manifest.findRevocation] for narrowings and ancestors alone. Of several ancestors it names
+// the highest. Ancestors above an agent of an unbound type withhold nothing; a narrowing always holds, because the
+// spawn request named it for this agent.
 func (m Manifest) findAncestorRevocation(account string, lineage []SpawnedAgent, grants []string, tool string) (rule, reason string) {
 	for _, s := range lineage {
 		if s.Narrowed && !slices.Contains(s.Tools, tool) {

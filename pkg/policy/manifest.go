@@ -86,8 +86,9 @@ const (
 	ruleNotInSet       = "not_in_set"      // the type may not use the tool
 )
 
-// Judge denies an account or type that the manifest does not list, a call that claims another type than its account's, a
-// spawned agent without a registered type, and a tool outside of the type's set. It never asks.
+// Judge denies an account or type that the manifest does not list, a call that claims another type than its account's,
+// a spawned agent without a registered type, and a tool that is neither in the type's set nor granted to it. A full
+// override lifts only the last. It never asks.
 func (l ManifestLayer) Judge(_ context.Context, c Call) Verdict {
 	m := l.Manifest
 	root, ok := m.Accounts[c.Caller.Account]
@@ -134,7 +135,8 @@ type typeFile struct {
 	Inherit   *bool               `yaml:"inherit_constraints"` // nil = true
 }
 
-// ParseManifest parses and validates a manifest. It rejects unknown fields and reports all errors at once, each with
+// ParseManifest parses and validates a manifest. It rejects unknown fields, a manifest without types, unknown accounts,
+// types and rules, types that could spawn themselves, and values out of range. It reports all errors at once, each with
 // file:line; name is the file name in them. A section that the file omits has its default.
 func ParseManifest(data []byte, name string) (Manifest, error) {
 	f := defaultManifestFile()
@@ -224,7 +226,8 @@ func (p *manifestParser) parseAgentType(at string, f typeFile, types map[string]
 	return t
 }
 
-// parseTools expands a list of names and globs into sorted names. It rejects repeated entries.
+// parseTools expands a list of names and globs into sorted, distinct names; at is the list's field path. It reports
+// repeated entries and those that [manifestParser.expandTool] rejects, and leaves them out.
 func (p *manifestParser) parseTools(at string, names []string) []string {
 	var out []string
 	for i, name := range names {
@@ -239,8 +242,9 @@ func (p *manifestParser) parseTools(at string, names []string) []string {
 	return slices.Compact(out)
 }
 
-// expandTool validates one tool name, or expands a glob like fs_*. A name need not be served yet; a glob must match a served
-// tool, because it is expanded when the manifest is parsed. It rejects "*" alone.
+// expandTool validates one tool name, or expands a glob like fs_*. A name need not be served yet; a glob must match a
+// served tool, because it is expanded when the manifest is parsed. It rejects "*" alone. nil means that an error was
+// reported.
 func (p *manifestParser) expandTool(at, name string) []string {
 	prefix, glob := strings.CutSuffix(name, "*")
 	if err := subjects.CheckToken(prefix); err != nil {
@@ -262,8 +266,9 @@ func (p *manifestParser) expandTool(at, name string) []string {
 	return out
 }
 
-// parseFolders validates the folders of a file tool. It rejects relative folders, "..", wildcards and a missing final
-// slash: /etc/managed without it would seem to include /etc/managed-by-others.
+// parseFolders validates the folders of a file tool and returns a copy, also after an error. It rejects relative
+// folders, "..", wildcards and a missing final slash: /etc/managed without it would seem to include
+// /etc/managed-by-others.
 func (p *manifestParser) parseFolders(at string, in []string) []string {
 	for i, f := range in {
 		item := fmt.Sprintf("%s[%d]", at, i)

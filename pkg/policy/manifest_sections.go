@@ -73,7 +73,8 @@ func defaultManifestFile() manifestFile {
 	}
 }
 
-// parseSections validates the sections after types and accounts and sets them in m.
+// parseSections validates the sections after types and accounts and sets them in m, also after an error. It rejects an
+// expiry of approvals outside of 1s to 24h.
 func (p *manifestParser) parseSections(f manifestFile, m *Manifest) {
 	m.HighRisk, m.AlwaysAsk = p.parseTools("high_risk", f.HighRisk), p.parseTools("always_ask", f.AlwaysAsk)
 	m.Egress.Fetch = HostRules{
@@ -88,7 +89,8 @@ func (p *manifestParser) parseSections(f manifestFile, m *Manifest) {
 	m.Monitored = p.parseMonitored(f.Monitored)
 }
 
-// parseHostList validates host patterns one by one, so that each error has its line. It rejects repeated entries.
+// parseHostList validates host patterns one by one, so that each error has its line, and returns a copy, also after an
+// error. It rejects repeated entries.
 func (p *manifestParser) parseHostList(at string, in []string) []string {
 	for i, h := range in {
 		item := fmt.Sprintf("%s[%d]", at, i)
@@ -102,8 +104,9 @@ func (p *manifestParser) parseHostList(at string, in []string) []string {
 	return slices.Clone(in)
 }
 
-// parseLimits validates the limits section. It rejects values out of range and budgets that are negative, empty or of an
-// unknown type.
+// parseLimits validates the limits section. It rejects values out of range (same 2 to 100, calls 1 to 10,000, spawns 0
+// to 1000, depth 0 to [subjects.MaxDepth], window 1s to 24h) and budgets that are negative, empty or of an unknown
+// type. In a budget 0 is unlimited.
 func (p *manifestParser) parseLimits(f limitsFile, types map[string]typeFile) Limits {
 	between := func(field string, n, least, most int) {
 		if n < least || n > most {

@@ -23,7 +23,8 @@ type monitoredLayer struct {
 	rules []string
 }
 
-// Judge denies and asks as the wrapped layer does, without the violations of monitor-only rules.
+// Judge denies and asks as the wrapped layer does, without the violations of monitor-only rules, which the verdict
+// carries in monitored. When no other violation is left it passes.
 func (s monitoredLayer) Judge(ctx context.Context, c Call) Verdict {
 	var enforced []Verdict
 	var monitored []subjects.Denial

@@ -45,6 +45,7 @@ func hasGrant(grants []string, typ, tool string) bool {
 }
 
 // toolsOfType returns the tools of a type and those granted to it, sorted, in a new slice; nil for an unknown type.
+// Malformed grants and those of other types are ignored.
 func (m Manifest) toolsOfType(typ string, grants []string) []string {
 	t, ok := m.Types[typ]
 	if !ok {

@@ -31,9 +31,9 @@ func newSystemPathsLayer(m Manifest, home string, closed []string) pathsLayer {
 	return newPathsLayer(m, home, closed, ResolvePath)
 }
 
-// newPathsLayer returns a layer that resolves symlinks with resolve, which must behave as [ResolvePath]. Folders are
-// resolved once, here. A manifest folder that cannot be resolved is omitted; a closed folder that cannot be resolved denies
-// every path.
+// newPathsLayer returns a layer that resolves symlinks with resolve, which must behave as [ResolvePath]; with nil it
+// denies every path. Folders are resolved once, here. A manifest folder that cannot be resolved is omitted; a closed
+// folder that cannot be resolved denies every path.
 func newPathsLayer(m Manifest, home string, closed []string, resolve func(string) (string, error)) pathsLayer {
 	l := pathsLayer{manifest: m, home: home, resolve: resolve, folders: map[folderKey][]string{}}
 	if resolve == nil {
@@ -82,9 +82,10 @@ const (
 	ruleUnknownLineage  = "unknown_line" // the caller's lineage is unknown or does not match
 )
 
-// Judge denies each declared path argument that is malformed, special, closed, unresolvable, or outside of the folders of
-// the caller's type or an ancestor's, after symlinks are resolved. It also denies when the lineage is unknown, and a tool
-// that the manifest confines to folders but that declares no path argument. It never asks.
+// Judge denies each declared path argument that is not a string or list of strings, malformed, special, closed,
+// unresolvable, or outside of the folders of the caller's type or an ancestor's, after symlinks are resolved. It also
+// denies when the lineage is unknown, and a tool that the manifest confines to folders but that declares no path
+// argument. A path argument that is not given passes. A full override lifts the folders alone. It never asks.
 func (l pathsLayer) Judge(_ context.Context, c Call) Verdict {
 	if len(c.Tool.Paths) == 0 {
 		if len(l.manifest.Types[c.Type].Paths[c.Tool.Name]) > 0 {
@@ -124,9 +125,9 @@ func (l pathsLayer) Judge(_ context.Context, c Call) Verdict {
 	return Pass()
 }
 
-// judgePath denies a path that is malformed, special, closed or outside of one of the bounds. A tool that executes, changes
-// or destroys is also denied a folder that contains a closed one. The denial of a path outside does not reveal whether it
-// exists.
+// judgePath denies a path that is malformed, special, closed, unresolvable or outside of one of the bounds; no bounds
+// bound nothing. A tool that executes, changes or destroys is also denied a folder that contains a closed one. The
+// denial of a path outside does not reveal whether it exists. given is the path as the caller wrote it.
 func (l pathsLayer) judgePath(c Call, given string, bounds []folderBound) Verdict {
 	shown := text.OneLine(given, 60)
 	plain, err := ExpandPath(given, l.home)
@@ -181,7 +182,8 @@ func (b folderBound) contains(p string) bool {
 	return slices.ContainsFunc(b.folders, func(f string) bool { return isInside(p, f) })
 }
 
-// deny returns the denial of a path outside of b; shown is the path as the caller wrote it, clipped.
+// deny returns the denial of a path outside of b; shown is the path as the caller wrote it, clipped. The rule tells the
+// caller's own folders from an ancestor's.
 func (b folderBound) deny(tool, shown string) Verdict {
 	switch {
 	case b.ancestor != "":

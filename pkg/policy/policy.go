@@ -246,7 +246,8 @@ func (d Decision) Asks() []Question {
 // Monitored returns the violations of monitor-only rules.
 func (d Decision) Monitored() []subjects.Denial { return slices.Clone(d.monitored) }
 
-// Verdict returns the decision as a dry run reports it, layer by layer.
+// Verdict returns the decision as a dry run reports it, layer by layer. It has a denial exactly when the call is
+// denied; a call that needs approval is not Allowed and has Asks.
 func (d Decision) Verdict() subjects.Verdict {
 	v := subjects.Verdict{Allowed: d.Allowed(), Layers: slices.Clone(d.layerVerdicts), Monitored: d.Monitored()}
 	for _, q := range d.Asks() {
@@ -279,7 +280,9 @@ func (d Decision) Failure() error { return d.failure }
 type Chain []Layer
 
 // Decide evaluates the layers in order; the first denial ends it. It allows a call only if the chain has a layer, every
-// layer passes, the tool is known and ctx is not done at the end. Questions are collected over all layers.
+// layer passes or asks, the tool is known and ctx is not done at the end. Questions are collected over all layers, and
+// the call may run only after each is approved. A nil ctx, an invalid tool name, and a layer that is nil, has no name
+// or panics deny.
 func (ch Chain) Decide(ctx context.Context, c Call) (d Decision) {
 	if len(ch) == 0 {
 		return d.deny(layerChain, ruleEmptyChain, "no policy is loaded, so every call is denied")
@@ -351,7 +354,8 @@ func (d *Decision) addVerdict(layer string, v Verdict) bool {
 	return true
 }
 
-// runLayer returns a layer's name and verdict. The name is empty for a nil layer; failure is the layer's panic with its stack.
+// runLayer returns a layer's name and verdict. The name is empty for a nil layer; failure is the layer's panic with its
+// stack, and then the verdict denies.
 func runLayer(ctx context.Context, l Layer, c Call) (name string, v Verdict, failure error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -28,9 +28,9 @@ var specialFolders = []string{"/proc", "/sys", "/dev"}
 // ErrSpecial means that a path leads into or through /proc, /sys or /dev.
 var ErrSpecial = errors.New("it leads into /proc, /sys or /dev, which are closed to every tool")
 
-// ExpandPath returns an agent's path with a leading ~ replaced by home. It rejects relative paths, ~user, control
-// characters, invalid UTF-8 and paths or names over the limits. It does not access the file system, and its errors do not
-// echo the path.
+// ExpandPath returns an agent's path with a leading ~ replaced by home; without an absolute home it rejects ~. It
+// rejects relative and empty paths, ~user, control characters, invalid UTF-8, paths over maxPathBytes and names over
+// maxNameBytes. It keeps ".." and does not access the file system, and its errors do not echo the path.
 func ExpandPath(p, home string) (string, error) {
 	rest, tilde := strings.CutPrefix(p, "~")
 	switch {
@@ -56,9 +56,10 @@ func ExpandPath(p, home string) (string, error) {
 }
 
 // ResolvePath resolves the symlinks of an absolute path as the kernel does: ".." after a symlink is the parent of its
-// target. Parts that do not exist yet are kept as written; a dangling symlink resolves to its target, because a write would
-// create the file there. It rejects relative paths, ".." after a missing part, too many symlinks, and returns ErrSpecial
-// for special folders.
+// target. Parts that do not exist yet are kept as written; a dangling symlink resolves to its target, because a write
+// would create the file there. It rejects relative paths, ".." after a missing part, a file where a folder is needed,
+// more than maxSymlinks symlinks and results over maxPathBytes, and returns ErrSpecial for special folders. The result
+// is clean.
 func ResolvePath(p string) (string, error) {
 	if !path.IsAbs(p) {
 		return "", errors.New("it does not start with /")
@@ -115,8 +116,9 @@ func ResolvePath(p string) (string, error) {
 	return at, nil
 }
 
-// ResolveFolders returns the folders of a manifest with ~ replaced and symlinks resolved. Callers must resolve once, when
-// the rules are loaded: a folder that is replaced by a symlink later must not give access to the symlink's target.
+// ResolveFolders returns the folders of a manifest with ~ replaced by home and symlinks resolved by resolve; one that
+// cannot be resolved fails all. Callers must resolve once, when the rules are loaded: a folder that is replaced by a
+// symlink later must not give access to the symlink's target.
 func ResolveFolders(folders []string, home string, resolve func(string) (string, error)) ([]string, error) {
 	var out []string
 	for _, f := range folders {
@@ -152,7 +154,8 @@ func isInside(p, folder string) bool {
 	return p == folder || folder == "" || strings.HasPrefix(p, folder+"/")
 }
 
-// isInsideFold is [isInside] ignoring case, for denials: some file systems are case-insensitive.
+// isInsideFold is [isInside] ignoring case, for denials: some file systems are case-insensitive. It compares name by
+// name; both must be clean and absolute.
 func isInsideFold(p, folder string) bool {
 	for {
 		var want, got string

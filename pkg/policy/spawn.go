@@ -20,10 +20,11 @@ const (
 // maxNarrowedTools is the most tools that a spawn request may name, because the list is stored.
 const maxNarrowedTools = 64
 
-// AuthorizeSpawn decides whether parent may spawn an agent. It returns the child, whose Name the caller must set, and the
-// tools that it may use. It denies an invalid lineage, an unknown or not permitted type, the parent's own type or one in its
-// lineage, a lineage over the depth limit, and requested tools that the child may not have. lineage is the parent's, as in
-// [Call]; grants are the session's. The error is a [*subjects.Fault] with a denial.
+// AuthorizeSpawn decides whether parent may spawn an agent. It returns the child, whose Name the caller must set, and
+// the tools that it may use. It denies an invalid lineage, an unknown or not permitted type, the parent's own type or
+// one in its lineage, a lineage over the depth limit, more than maxNarrowedTools requested tools, and requested tools
+// that the child may not have. A request without tools narrows nothing. lineage is the parent's, as in [Call]; grants
+// are the session's. The error is a [*subjects.Fault] with a denial.
 func (m Manifest) AuthorizeSpawn(parent subjects.Caller, lineage []SpawnedAgent, req subjects.SpawnRequest, grants ...string) (SpawnedAgent, []string, error) {
 	if d := m.checkLineage(parent, lineage); d != nil {
 		return SpawnedAgent{}, nil, newDenialFault(d)
@@ -65,8 +66,9 @@ func (m Manifest) AuthorizeSpawn(parent subjects.Caller, lineage []SpawnedAgent,
 	return child, tools, nil
 }
 
-// SpawnBudget returns the budget of a spawned agent: for each limit the stricter of its type's and the requested one; a nil
-// request asks for none. It denies a negative request; the error is a [*subjects.Fault] with a denial.
+// SpawnBudget returns the budget of a spawned agent: for each limit the stricter of its type's and the requested one,
+// where 0 is unlimited. A nil request, and a type without a budget, limit nothing. It denies a negative request; the
+// error is a [*subjects.Fault] with a denial.
 func (m Manifest) SpawnBudget(typ string, asked *subjects.Budget) (subjects.Budget, error) {
 	b := m.Limits.Budgets[typ]
 	if asked == nil {

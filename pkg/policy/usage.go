@@ -33,8 +33,8 @@ type usageSum struct {
 // maxIdentical is the most identical calls that are counted. A limit above it would never take effect.
 const maxIdentical = 100
 
-// NewUsageCounter returns a counter that treats calls as identical within window and drops a question or agent after keep
-// without a call. It holds at most capacity entries of each kind.
+// NewUsageCounter returns a counter that treats calls as identical within window and drops a question or agent after
+// keep without a call. It holds at most capacity entries of each kind, and at least one.
 func NewUsageCounter(window, keep time.Duration, capacity int) *UsageCounter {
 	t := &UsageCounter{window: window, keep: keep}
 	t.identical.capacity, t.calls.capacity, t.agents.capacity = capacity, capacity, capacity
@@ -65,7 +65,8 @@ func (t *UsageCounter) Count(now time.Time, a Attempt) Usage { return t.usage(no
 // Peek is [UsageCounter.Count] without counting, for a dry run.
 func (t *UsageCounter) Peek(now time.Time, a Attempt) Usage { return t.usage(now, a, false) }
 
-// usage returns the usage before a, and counts a when count is set.
+// usage returns the usage before a, and counts a when count is set. It first drops expired entries. Identical is at
+// most maxIdentical, and the budgets are not set.
 func (t *UsageCounter) usage(now time.Time, a Attempt, count bool) (s Usage) {
 	account, _, _ := strings.Cut(a.Caller, ".")
 	t.mu.Lock()
@@ -97,8 +98,8 @@ func (t *UsageCounter) usage(now time.Time, a Attempt, count bool) (s Usage) {
 	return s
 }
 
-// AddResult adds the duration and result size of a finished call to its caller and each ancestor. Negative values and NaN
-// count as 0; bytes saturate.
+// AddResult adds the duration and result size of a finished call to its caller and each ancestor. caller is as in
+// [Attempt]. Negative values and NaN count as 0; seconds of one call are capped and the sum of bytes saturates.
 func (t *UsageCounter) AddResult(now time.Time, caller string, seconds float64, bytes int64) {
 	if !(seconds > 0) { // true for NaN
 		seconds = 0
@@ -167,6 +168,7 @@ func (c *lruMap[V]) get(key string) (v V, ok bool) {
 	return e.Value.(*lruEntry[V]).value, true
 }
 
+// put sets the value of key at the time now and evicts the least recently written entry beyond the capacity.
 func (c *lruMap[V]) put(key string, v V, now time.Time) {
 	if e, ok := c.entries[key]; ok {
 		*e.Value.(*lruEntry[V]) = lruEntry[V]{key, v, now}
@@ -182,7 +184,7 @@ func (c *lruMap[V]) put(key string, v V, now time.Time) {
 	}
 }
 
-// expire drops the entries that were last written at until or before.
+// expire drops the entries that were last written at until or before. The times of put must not decrease.
 func (c *lruMap[V]) expire(until time.Time) {
 	for c.order != nil && c.order.Len() > 0 {
 		oldest := c.order.Back()
