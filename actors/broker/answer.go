@@ -26,7 +26,9 @@ const actionDecision = "approval.decision"
 
 // onDecision accepts the user's decision about an approval: it is recorded, stored, then published. It denies every
 // account but the user's, and rejects an unknown remember level. For an approval that is unknown, decided or expired
-// the reply is not accepted and has the current state. All of these are recorded.
+// the reply is not accepted and has the current state. All of these are recorded. An approval that cannot be read, and
+// a decision that cannot be recorded or stored, is an error. The remember level of the reply may be lower than
+// requested, see [Broker.rememberFor].
 func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalDecision], out actor.Out) (subjects.ApprovalReply, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: actionDecision}
 	id, fault := parseUserSubject(in.From, in.Tokens)
@@ -64,9 +66,11 @@ func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalD
 	return b.recordDecision(ctx, out, rec, answer, rev)
 }
 
-// recordDecision stores a decision behind the audit gate, publishes it and wakes the calls that wait for it. The decision
-// takes effect only after its record is acknowledged; one that took effect is not withheld when its outcome cannot be
-// recorded, because the approval is closed by then. rev is the revision of the approval that was decided.
+// recordDecision stores a decision behind the audit gate, publishes it and wakes the calls that wait for it. The
+// decision takes effect only after its record is acknowledged; one that took effect is not withheld when its outcome
+// cannot be recorded, because the approval is closed by then. answer is the approval with the decision in it, rev the
+// revision of the approval that was decided. When another terminal state was stored first, the reply has that and is
+// not accepted.
 func (b *Broker) recordDecision(ctx context.Context, out actor.Out, rec subjects.AuditRecord, answer storedApproval, rev uint64) (subjects.ApprovalReply, error) {
 	var (
 		reply  subjects.ApprovalReply
@@ -111,9 +115,10 @@ func (b *Broker) recordDecision(ctx context.Context, out actor.Out, rec subjects
 	return reply, nil
 }
 
-// storeDecision stores a decision and the rules it makes, and reports the outcome for the audit log. stored is false when
-// the write failed, and when another terminal state was stored first: reply then has that state and is not accepted. When
-// the rules cannot be stored it clears answer.Remember, and the decision holds for this call only.
+// storeDecision stores a decision and the rules it makes, and calls report once with the outcome for the audit log.
+// stored is false when the write failed, which is the error, and when another terminal state was stored first: reply
+// then has that state and is not accepted. Otherwise reply is empty. When the rules cannot be stored it clears
+// answer.Remember, and the decision holds for this call only.
 func (b *Broker) storeDecision(ctx context.Context, out actor.Out, answer *storedApproval, rev uint64, report func(status, reason string)) (reply subjects.ApprovalReply, stored bool, _ error) {
 	current, first, err := b.putDecision(ctx, out.Store(bucketApprovals), *answer, rev)
 	switch {
@@ -135,8 +140,9 @@ func (b *Broker) storeDecision(ctx context.Context, out actor.Out, answer *store
 	return reply, true, nil
 }
 
-// putDecision stores a decision unless the approval has a terminal state. It returns the approval as stored, and
-// whether this decision is the one.
+// putDecision stores a decision unless the approval has a terminal state. held is the approval as stored; first reports
+// whether this decision is the stored one. rev is the revision that was read; it reads and retries after a write
+// conflict.
 func (b *Broker) putDecision(ctx context.Context, store actor.Store, answer storedApproval, rev uint64) (held storedApproval, first bool, err error) {
 	for {
 		_, err := putApproval(ctx, store, answer, rev)
@@ -153,7 +159,8 @@ func (b *Broker) putDecision(ctx context.Context, store actor.Store, answer stor
 }
 
 // parseUserSubject returns the id in the subject of a request that only the user's accounts may send. from is the
-// account that the server wrote into the subject; every other account is denied.
+// account that the server wrote into the subject; every other account is denied. tokens are the subject's wildcards,
+// account and id; an id that is no token is rejected.
 func parseUserSubject(from string, tokens []string) (string, *subjects.Fault) {
 	if !slices.Contains(subjects.UserAccounts, from) {
 		return "", subjects.Faultf(subjects.CodeDenied, "only the user may decide or revoke approvals")

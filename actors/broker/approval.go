@@ -83,7 +83,8 @@ func (a approvalAsk) equals(o approvalAsk) bool {
 	return a.Rule == o.Rule && slices.Equal(a.Sinks, o.Sinks)
 }
 
-// covers reports whether every question in open was part of this approval. It is false when open is empty.
+// covers reports whether every question in open was part of this approval, with the same sinks in the same order. It is
+// false when open is empty. It does not look at the state of the approval.
 func (q storedApproval) covers(open []policy.Question) bool {
 	for _, o := range open {
 		if !slices.ContainsFunc(q.Asks, newApprovalAsk(o).equals) {
@@ -99,9 +100,10 @@ func (q storedApproval) isRememberable() bool {
 	return len(q.Asks) > 0 && !slices.ContainsFunc(q.Asks, func(a approvalAsk) bool { return len(a.Sinks) == 0 })
 }
 
-// requestApproval asks the user about a call and waits for the decision. It returns nil when the user approved
-// everything in asks, now or by a stored rule, and otherwise the fault that denies the call. It denies when asks is
-// empty, when too many calls wait, and when approvals cannot be stored or read. taint is shown to the user.
+// requestApproval asks the user about a call and waits for the decision until ctx ends. It returns nil when the user
+// approved everything in asks, now, earlier for the same call, or by a stored rule, and otherwise the fault that denies
+// the call. It denies when asks is empty, when too many calls wait, and when approvals cannot be stored or read. taint
+// is shown to the user.
 func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, asks []policy.Question, taint []subjects.Taint) *subjects.Fault {
 	if len(asks) == 0 {
 		return approvalFault(subjects.CodeDenied, ruleNoQuestion, "the call needs approval, but no layer asked a question")
@@ -164,9 +166,11 @@ func hashParts(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// storeApproval stores the approval request and publishes it. An approval that is stored already is kept and not
-// published again, except an approved one older than approvalTTL, which is replaced by a new request. It denies a call
-// whose request exceeds the event's limit, and one whose id is taken by another call.
+// storeApproval stores the approval request and publishes it. An approval that is stored already is kept in its state,
+// and published only if it is pending and was not yet; one that was approved more than approvalTTL ago is replaced by a
+// new request. It denies a call whose request exceeds the event's limit, one whose id is taken by another call, and
+// every call when the bucket or the stream cannot be written. nil means that an approval is stored, not that it is
+// approved.
 func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) *subjects.Fault {
 	store := out.Store(bucketApprovals)
 	q := b.newApproval(out, c, id, open, taint)
@@ -200,7 +204,8 @@ func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id st
 	return approvalsUnavailable()
 }
 
-// newApproval returns a pending approval for the open questions. Its request lists the sinks only when it is
+// newApproval returns a pending approval for the open questions, which must not be empty. It expires after the
+// configured time, otherwise the manifest's, otherwise defaultApprovalWait. Its request lists the sinks only when it is
 // rememberable: a rule never covers a sink that the user was not shown.
 func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) storedApproval {
 	wait := cmp.Or(b.cfg.ApprovalWait, b.rules.Load().Manifest.Approvals.Expires, defaultApprovalWait)
@@ -226,7 +231,8 @@ func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Que
 	return q
 }
 
-// joinReasons returns the reasons of all questions on one line.
+// joinReasons returns the reasons of all questions on one line, each cut to maxReason; several are numbered and have
+// the name of their rule.
 func joinReasons(open []policy.Question) string {
 	if len(open) == 1 {
 		return text.OneLine(open[0].Reason, maxReason)
@@ -238,8 +244,9 @@ func joinReasons(open []policy.Question) string {
 	return strings.Join(parts, " ")
 }
 
-// publishRequest publishes a stored approval request and marks it as published. After a crash between the two, the
-// next caller publishes it again under the same message id and the stream dedupes it.
+// publishRequest publishes a stored approval request and marks it as published; rev is its revision. After a crash
+// between the two, the next caller publishes it again under the same message id and the stream dedupes it. A write
+// conflict of the mark is no error.
 func (b *Broker) publishRequest(ctx context.Context, out actor.Out, q storedApproval, rev uint64) error {
 	topic, err := subjects.ApprovalRequestEvent.With(q.ID)
 	if err != nil {
@@ -257,7 +264,8 @@ func (b *Broker) publishRequest(ctx context.Context, out actor.Out, q storedAppr
 }
 
 // awaitDecision waits until the approval is decided or expires, or ctx ends, and returns nil for an approval and the
-// denying fault otherwise. woken signals that the approval changed. A call whose ctx ends leaves the approval pending.
+// denying fault otherwise. It stores and publishes the expiry. woken signals that the approval changed; it also polls.
+// A call whose ctx ends leaves the approval pending. It denies after maxReadFailures failed reads in a row.
 func (b *Broker) awaitDecision(ctx context.Context, out actor.Out, id, tool string, woken <-chan struct{}) *subjects.Fault {
 	store := out.Store(bucketApprovals)
 	poll := time.NewTicker(pollInterval)
@@ -317,8 +325,9 @@ func (b *Broker) storeExpiry(ctx context.Context, store actor.Store, q storedApp
 	return err
 }
 
-// publishDecision publishes the terminal state of an approval and returns it as a reply. A failure to publish is
-// logged only: the bucket has the decision.
+// publishDecision publishes the terminal state of an approval and returns it as a reply; accepted is false for an
+// expiry. A failure to publish is logged only: the bucket has the decision. The caller's deadline does not interrupt
+// it.
 func (b *Broker) publishDecision(ctx context.Context, out actor.Out, q storedApproval, accepted bool) subjects.ApprovalReply {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
@@ -394,8 +403,9 @@ type waitingCalls struct {
 	total      int
 }
 
-// join registers a waiting call. woken receives after each [waitingCalls.wake] of the approval; the caller must call
-// leave. ok is false when too many calls wait, in all or of the account.
+// join registers a waiting call. woken receives after each [waitingCalls.wake] of the approval, where wakes before it
+// is read merge into one; the caller must call leave. ok is false, and nothing is registered, when maxWaiting calls
+// wait in all or maxWaitingPerAccount of the account.
 func (w *waitingCalls) join(id, account string) (woken <-chan struct{}, leave func(), ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -425,7 +435,7 @@ func (w *waitingCalls) join(id, account string) (woken <-chan struct{}, leave fu
 	}, true
 }
 
-// wake makes the calls that wait for an approval read it.
+// wake makes the calls of this broker that wait for an approval read it. It does not wait for them.
 func (w *waitingCalls) wake(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

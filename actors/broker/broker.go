@@ -112,8 +112,9 @@ type call struct {
 }
 
 // onToolRequest decides about a tool call, stores the decision in the audit log, runs the tool, stores the outcome and
-// replies, in this order. A denial is a reply with an error in the result; only a malformed subject returns an error.
-// A call whose call_id completed before is answered from the ledger, whatever the current rules say.
+// replies, in this order. A denial is a reply with an error in the result; only a malformed subject returns an error. A
+// call whose call_id completed before is answered from the ledger, whatever the current rules say. A call without a
+// call_id, and an unapproved one of a harmless tool, is not in the ledger and runs each time.
 func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out) (subjects.ToolResult, error) {
 	caller, tool, err := subjects.ParseToolRequest(in.Subject)
 	if err != nil {
@@ -173,8 +174,9 @@ func (b *Broker) gatherAndLookUp(ctx context.Context, out actor.Out, caller subj
 }
 
 // judgeCall decides about a call by the facts in seen and returns the call with what was decided, and a fault when it
-// must not run. After an approval that took longer than maxFactsAge it gathers the facts and decides again, because
-// rules or session may have changed. It denies with busy after maxJudgements rounds.
+// must not run. It may wait for the user. After an approval that took maxFactsAge or longer it gathers the facts and
+// decides again, because rules or session may have changed. It denies with busy after maxJudgements rounds, and when
+// the facts have a fault. The call is counted once.
 func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, seen facts) (call, *subjects.Fault) {
 	var spent *policy.Usage
 	for range maxJudgements {
@@ -209,9 +211,10 @@ const (
 	maxJudgements = 4
 )
 
-// decideCall decides by the layers and requests the user's approval when a layer asks for it. yes reports an approval;
-// a fault means that the call is denied. Calls of respondent B with side effects are denied before any layer, and its
-// calls that need approval are denied without a request. A match of a monitor-only rule is logged and does not deny.
+// decideCall decides by the layers and requests the user's approval when a layer asks for it. yes reports an approval,
+// now or by a stored rule; a fault denies the call; with neither it is allowed and needed no approval. Calls of
+// respondent B with side effects are denied before any layer, and its calls that need approval are denied without a
+// request. A match of a monitor-only rule is logged and does not deny.
 func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, chain policy.Chain, asked policy.Call) (yes bool, _ *subjects.Fault) {
 	if no := denyRespondentB(asked); no != nil {
 		return false, denialFault(no)
@@ -285,8 +288,8 @@ func queryID(in actor.Msg[subjects.ToolRequest]) string {
 	return ""
 }
 
-// checkRequest rejects a call_id that is no token, arguments over the tool's limit, and arguments that are not one
-// JSON object. Layers may rely on it.
+// checkRequest rejects a call_id that is no token, arguments over the tool's limit, and arguments that are not one JSON
+// object; nil means that the request is well-formed. A tool with MaxArgs 0 has no limit here. Layers may rely on it.
 func checkRequest(r subjects.ToolRequest, k Known) *subjects.Fault {
 	if r.CallID != "" && subjects.CheckToken(r.CallID) != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "call_id may hold letters, digits, - and _ only")
@@ -300,9 +303,10 @@ func checkRequest(r subjects.ToolRequest, k Known) *subjects.Fault {
 	return nil
 }
 
-// callTool requests credentials and calls the tool within its timeout. It always returns a result with the ids of the
-// call: a tool that fails, times out, is unavailable or returns too much is an error in the result. Without a valid
-// permit nothing is requested.
+// callTool requests credentials and calls the tool within its timeout, or [Config].CallTimeout when it has none. It
+// always returns a result with the ids of the call: a tool that fails, times out, is unavailable or returns more than
+// its MaxResult is an error in the result. The time and the bytes of the reply are added to the caller's usage. Without
+// a valid permit nothing is requested. The result is raw: see [Broker.processResult].
 func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) subjects.ToolResult {
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool}
 	if err := p.Check(); err != nil {
@@ -356,8 +360,8 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	return res
 }
 
-// toolFault turns an error that a tool reported into a tool fault of at most maxFaultBytes. The tool's own code is
-// dropped, so that a tool cannot report a denial or claim that it never ran.
+// toolFault turns an error that a tool reported into a tool fault, with its text cut to maxFaultBytes. The tool's own
+// code is dropped, so that a tool cannot report a denial or claim that it never ran. It never returns an empty text.
 func toolFault(f *subjects.Fault) *subjects.Fault {
 	text := strings.ToValidUTF8(f.Text, "?")
 	if len(text) > maxFaultBytes {
@@ -373,7 +377,7 @@ func toolFault(f *subjects.Fault) *subjects.Fault {
 const maxFaultBytes = 4096
 
 // denyCall records a denial, publishes call and result and returns the denial as the result. A denial that cannot be
-// recorded becomes a no-audit fault.
+// recorded becomes a no-audit fault; the tool does not run in either case.
 func (b *Broker) denyCall(ctx context.Context, out actor.Out, c call, f *subjects.Fault) subjects.ToolResult {
 	if err := b.gate.Record(ctx, out, c.record, subjects.StatusDenied, denialReason(f)); err != nil {
 		return b.answerUnaudited(ctx, out, c, err)
@@ -393,7 +397,7 @@ func denialReason(f *subjects.Fault) string {
 }
 
 // answerUnaudited returns and publishes the result of a call that was not recorded and so did not run. err is the
-// gate's error.
+// gate's error; one that is no fault becomes a no-audit fault.
 func (b *Broker) answerUnaudited(ctx context.Context, out actor.Out, c call, err error) subjects.ToolResult {
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool}
 	if !errors.As(err, &res.Error) {
@@ -403,7 +407,8 @@ func (b *Broker) answerUnaudited(ctx context.Context, out actor.Out, c call, err
 	return res
 }
 
-// recordRejectedCall records a tool request that was rejected before a handler decoded it.
+// recordRejectedCall records a tool request that was rejected before a handler decoded it, with caller and tool as far
+// as the subject has them.
 func (b *Broker) recordRejectedCall(ctx context.Context, rej actor.Rejection, out actor.Out) {
 	from, tool := "", ""
 	if caller, t, err := subjects.ParseToolRequest(rej.Subject); err == nil {
@@ -415,8 +420,9 @@ func (b *Broker) recordRejectedCall(ctx context.Context, rej actor.Rejection, ou
 	b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, rej.Fault.Code)
 }
 
-// publishCall publishes the broker's copy of a call, with secrets redacted from the arguments. It does not wait for
-// the acknowledgement: the audit is the record, this is the view.
+// publishCall publishes the broker's copy of a call, with secrets redacted from the arguments; arguments that are no
+// JSON are left out. It does not wait for the acknowledgement, and a failure is logged only: the audit is the record,
+// this is the view.
 func (b *Broker) publishCall(ctx context.Context, out actor.Out, c call) {
 	topic, err := subjects.ToolRequestEvent.With(append([]string{c.tool}, c.path...)...)
 	if err != nil {
@@ -432,7 +438,8 @@ func (b *Broker) publishCall(ctx context.Context, out actor.Out, c call) {
 	}
 }
 
-// publishResult publishes the broker's copy of a result, with the caller of the subject.
+// publishResult publishes the broker's copy of a result, with the caller of the subject. It does not wait for the
+// acknowledgement, and a failure is logged only.
 func (b *Broker) publishResult(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) {
 	res.Caller = c.record.AgentID
 	topic, err := subjects.ToolResultEvent.With(res.Tool)
@@ -445,7 +452,8 @@ func (b *Broker) publishResult(ctx context.Context, out actor.Out, c call, res s
 }
 
 // Start implements [actor.Starter]: it requests the definitions of tools that announced themselves before the broker
-// subscribed, then releases the calls that wait for the discovery. The runtime calls it once.
+// subscribed, then releases the calls that wait for the discovery, also after an error. An unavailable tool is no
+// error; a definition whose hash cannot be stored is. The runtime calls it once.
 func (b *Broker) Start(ctx context.Context, out actor.Out) error {
 	defer close(b.table.discovered)
 	for zone, tools := range subjects.Zones {

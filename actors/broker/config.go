@@ -28,7 +28,8 @@ const defaultApprovalWait = 5 * time.Minute
 // DefaultShow is how many bytes of a result a caller gets.
 const DefaultShow = 15 << 10
 
-// Validate reports the first thing wrong with c.
+// Validate reports the first thing wrong with c: a CallTimeout or AuditTimeout that is not positive. Other fields are
+// not checked.
 func (c Config) Validate() error {
 	if c.CallTimeout <= 0 {
 		return errors.New("call_timeout must be positive")

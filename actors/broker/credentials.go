@@ -11,7 +11,8 @@ import (
 )
 
 // getCredentials returns the credentials that the facts of the tool name, each sealed to the key of the tool's actor:
-// the broker cannot read them. It fails when the tool announced no key, and when one credential is unavailable.
+// the broker cannot read them. It returns nil for a tool that needs none. It fails when the tool announced no key, and
+// when one credential is unavailable: there is no partial result.
 func (b *Broker) getCredentials(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) (map[string]subjects.SecretValue, *subjects.Fault) {
 	if len(k.Secrets) == 0 {
 		return nil, nil
@@ -30,7 +31,9 @@ func (b *Broker) getCredentials(ctx context.Context, out actor.Out, p *actor.Per
 	return sealed, nil
 }
 
-// getCredential requests one credential, sealed to key. Without a valid permit nothing is requested.
+// getCredential requests one credential, sealed to key. Without a valid permit nothing is requested. A credential that
+// does not exist is a no-secret fault with the text of the secrets actor; every other failure, an empty reply included,
+// is an unavailable fault.
 func getCredential(ctx context.Context, out actor.Out, p *actor.Permit, name, key string) (subjects.SecretValue, *subjects.Fault) {
 	if err := p.Check(); err != nil {
 		return subjects.SecretValue{}, subjects.Faultf(subjects.CodeNoAudit, "%v", err)

@@ -19,8 +19,10 @@ const (
 	maxTools     = 8
 )
 
-// onDiscover returns the definitions of tools that fit the task, only such as the caller may use and at most maxTools.
-// The request is recorded, and denied for a caller without a type or with an unregistered path.
+// onDiscover returns the definitions of tools that fit the task, ordered by name: only such as the caller may use, and
+// at most Max of the request, at most maxTools; 0 is defaultTools. The request is recorded, and denied for a caller
+// without a type or with an unregistered path, and when the session's records cannot be read. It waits until
+// [Broker.Start] has asked for all tools or ctx ends. A listed tool can still be denied when it is called.
 func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverRequest], out actor.Out) (subjects.DiscoverReply, error) {
 	caller, err := subjects.ParseAgentSubject("broker.discover", in.Subject)
 	if err != nil {
@@ -81,7 +83,8 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 }
 
 // chooseTools picks at most most tools that fit a task: all when they are few enough, otherwise by a model, or by
-// shared words when the model fails. Tools in rare are returned only when the model names them.
+// shared words when the model fails. Tools in rare are returned only when the model names them, and so never when tools
+// are few enough.
 func (b *Broker) chooseTools(ctx context.Context, out actor.Out, task string, tools, rare []subjects.ToolSchema, most int) []subjects.ToolSchema {
 	if len(tools) <= most {
 		return tools
@@ -96,7 +99,8 @@ func (b *Broker) chooseTools(ctx context.Context, out actor.Out, task string, to
 	return picked
 }
 
-// rankByWords returns the tools whose name and description share the most words with the task.
+// rankByWords returns the at most most tools whose name and description share the most words with the task, best first.
+// Tools without a shared word fill up the rest, in the order of tools.
 func rankByWords(task string, tools []subjects.ToolSchema, most int) []subjects.ToolSchema {
 	asked := extractWords(task)
 	picked := slices.Clone(tools)
@@ -106,12 +110,14 @@ func rankByWords(task string, tools []subjects.ToolSchema, most int) []subjects.
 	return picked[:min(most, len(picked))]
 }
 
-// hasAnyWord reports whether the task contains one of the candidates.
+// hasAnyWord reports whether the task contains one of the candidates as a word, ignoring the task's case. Candidates
+// must be in lower case and longer than three bytes; others never match.
 func hasAnyWord(task string, candidates []string) bool {
 	asked := extractWords(task)
 	return slices.ContainsFunc(candidates, func(w string) bool { return asked[w] })
 }
 
+// countSharedWords returns how many distinct words of a tool's name and description are in asked.
 func countSharedWords(asked map[string]bool, s subjects.ToolSchema) (n int) {
 	for w := range extractWords(s.Name + " " + s.Description) {
 		if asked[w] {
@@ -121,7 +127,7 @@ func countSharedWords(asked map[string]bool, s subjects.ToolSchema) (n int) {
 	return n
 }
 
-// extractWords returns the lower-case words of a text with more than three bytes.
+// extractWords returns the set of lower-case words of letters and digits of a text with more than three bytes.
 func extractWords(text string) map[string]bool {
 	out := map[string]bool{}
 	for _, w := range strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {

@@ -38,8 +38,9 @@ const (
 var findingFormat = json.RawMessage(`{"type":"object","additionalProperties":false,"required":["claim","source_url","confidence","date","summary"],"properties":{"claim":{"type":"string"},"source_url":{"type":"string"},"confidence":{"type":"string","enum":["low","medium","high"]},"date":{"type":"string"},"summary":{"type":"string"}}}`)
 
 // distill returns untrusted content as a finding in JSON. The model has no tools and can only fill in the form; every
-// field is checked and bounded, and a source that is not in links is replaced by the first link. Without a model the
-// claim is the beginning of the content, with low confidence and a summary that says so.
+// field is checked and bounded: an invalid confidence becomes low, an invalid date "", and a source that is not in
+// links the first link, or "". Without a model, or when it fails, the claim is the beginning of the content, with low
+// confidence and a summary that says so.
 func (b *Broker) distill(ctx context.Context, out actor.Out, c call, material string, links []string) string {
 	f, err := b.requestFinding(ctx, out, c, material, links)
 	if err != nil {
@@ -68,7 +69,8 @@ func (b *Broker) distill(ctx context.Context, out actor.Out, c call, material st
 	return string(data)
 }
 
-// requestFinding asks the model for a finding. Its fields are unchecked.
+// requestFinding asks the model for a finding in the first maxMaterial bytes of material. Its fields are unchecked.
+// errNoModel means that no model is configured or only the demo model.
 func (b *Broker) requestFinding(ctx context.Context, out actor.Out, c call, material string, links []string) (f finding, err error) {
 	if b.cfg.ModelTimeout <= 0 {
 		return f, errNoModel

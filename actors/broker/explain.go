@@ -22,7 +22,9 @@ func (b *Broker) onValidate(ctx context.Context, in actor.Msg[subjects.ToolReque
 }
 
 // onExplain is the user's dry run of a call by any caller, for the session's last query when none is given. It denies
-// every account but the user's.
+// every account but the user's. It rejects names and ids that are no tokens, and a caller deeper than
+// [subjects.MaxDepth]. As is the caller's account and path, separated by dots. Without a session the call is judged as
+// in a new one.
 func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainRequest], out actor.Out) (subjects.Verdict, error) {
 	q := in.Body
 	if !slices.Contains(subjects.UserAccounts, in.From) {
@@ -55,8 +57,10 @@ func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainReq
 	return b.explainCall(ctx, out, in.From, subjects.Caller{Account: parts[0], Path: parts[1:]}, q.Tool, q.Args, q.SessionID, q.QueryID)
 }
 
-// explainCall decides about a call without making it and returns the verdict. The dry run itself is recorded; without
-// that record there is no verdict. requester is the account that asked, caller the one whose call it would be.
+// explainCall decides about a call without making it and returns the verdict; nothing runs, is counted, claimed or put
+// to the user. The dry run itself is recorded; without that record there is no verdict. requester is who asked, caller
+// the one whose call it would be; missing args are {}. An unknown tool or malformed arguments are a denial in the
+// verdict; an error means that there is none.
 func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester string, caller subjects.Caller, tool string, args json.RawMessage, session, query string) (subjects.Verdict, error) {
 	if err := subjects.CheckToken(tool); err != nil {
 		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "invalid tool name: %v", err)

@@ -27,8 +27,9 @@ type facts struct {
 }
 
 // gatherFacts collects the caller's type and lineage, the user's overrides and the session's flow. When one of them
-// cannot be read the result has a fault, and the caller must deny. With dry nothing is written: neither the query text
-// nor a claim of a once setting.
+// cannot be read the result has a fault, and the caller must deny. An unknown caller has type "" and a short lineage,
+// which the layers deny. The flow is nil without a session, without a tool, for the user's own call and for a harmless
+// tool. With dry nothing is written: neither the query text nor a claim of a once setting.
 func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, dry bool) (f facts) {
 	f.rules = b.rules.Load()
 	asked := policy.Call{
@@ -60,7 +61,8 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects
 }
 
 // pageAccess returns the hosts that the tool may fetch from, nil for a tool that reads no untrusted content, and
-// whether the caller may use a tool that fetches pages: a search that opens its hits needs the same permission.
+// whether the caller may use a tool that fetches pages: a search that opens its hits needs the same permission. A full
+// override of an account allows every host that is not denied.
 func (f facts) pageAccess(t *toolTable) (*subjects.HostRules, bool) {
 	c := f.call
 	if !c.Tool.Has(policy.ReadsUntrusted) {
@@ -81,7 +83,7 @@ func (f facts) pageAccess(t *toolTable) (*subjects.HostRules, bool) {
 }
 
 // compactJSON returns the arguments without insignificant spaces, so that calls that differ only in them count as
-// identical.
+// identical; arguments that are no JSON are returned unchanged.
 func compactJSON(args json.RawMessage) []byte {
 	var b bytes.Buffer
 	if json.Compact(&b, args) != nil {
@@ -105,8 +107,9 @@ func seesDistilledOnly(c policy.Call) bool {
 	return len(c.Caller.Path) > 0 || c.Caller.Account == "orchestrator"
 }
 
-// sessionLabels are the labels of everything that entered the session; a tool that stores something from it must store
-// them too. The user's own call is trusted and public. A nil flow, an unknown session, counts as tainted and private.
+// sessionLabels are the labels of everything that entered the session, with the distinct flags of its sources; a tool
+// that stores something from it must store them too. The user's own call is trusted and public. A nil flow, an unknown
+// session, counts as tainted and private.
 func sessionLabels(c policy.Call) *subjects.Labels {
 	l := &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	if c.FromUser {
@@ -128,8 +131,9 @@ func sessionLabels(c policy.Call) *subjects.Labels {
 	return l
 }
 
-// countUsage returns the usage before a call, with the budgets of its agents, and counts the call. With dry, and for a
-// call that was begun before and is counted already, it counts nothing.
+// countUsage returns the usage before a call, with the budgets of its agents, and counts the call. With dry it counts
+// nothing. A call that was begun before is counted already: it is not counted again, and its first attempt is left out
+// of the usage. The account itself has no budget.
 func (b *Broker) countUsage(out actor.Out, asked policy.Call, c call, seen facts, dry bool) policy.Usage {
 	b.usage.SetWindow(cmp.Or(seen.rules.Manifest.Limits.Window, defaultWindow))
 	a := policy.Attempt{Caller: asked.Caller.ID(), Session: c.session, Query: c.query, Tool: c.tool, ParamsHash: b.hash.Hash(compactJSON(c.args))}

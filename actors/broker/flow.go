@@ -17,7 +17,7 @@ import (
 
 // loadFlow returns the flow of a session with the text of the query, which it stores on first use, except with dry. It
 // returns nil, and no error, when the router stored no such query: the session is then unknown, and layers must treat
-// it so.
+// it so. It fails after maxWriteAttempts write conflicts.
 func (b *Broker) loadFlow(ctx context.Context, out actor.Out, session, query string, dry bool) (*policy.Flow, error) {
 	f, rev, err := b.readFlow(ctx, out, session)
 	if err != nil {
@@ -50,8 +50,9 @@ func (b *Broker) loadFlow(ctx context.Context, out actor.Out, session, query str
 	return nil, errWriteConflict
 }
 
-// recordFlow records a result in the flow of a session. The caller's deadline does not interrupt the write. On an
-// error the result must be withheld.
+// recordFlow records a result in the flow of a session, which is created when it does not exist. The caller's deadline
+// does not interrupt the write. It fails after maxWriteAttempts write conflicts. On an error the result must be
+// withheld.
 func (b *Broker) recordFlow(ctx context.Context, out actor.Out, session string, r policy.Result) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
@@ -77,6 +78,8 @@ const maxWriteAttempts = 16
 
 var errWriteConflict = errors.New("write conflict: the record changed at every attempt")
 
+// readFlow reads the flow of a session and its revision: an empty flow and 0 when none is stored. A record that cannot
+// be decoded, null included, is an error, because an empty flow would be untainted.
 func (b *Broker) readFlow(ctx context.Context, out actor.Out, session string) (*policy.Flow, uint64, error) {
 	data, rev, err := out.Store("flow").Get(ctx, session)
 	if errors.Is(err, actor.ErrNotFound) {
@@ -100,6 +103,8 @@ func (b *Broker) readFlow(ctx context.Context, out actor.Out, session string) (*
 	return f, rev, nil
 }
 
+// writeFlow stores the flow of a session at revision rev, 0 for a new one. The error wraps [actor.ErrChanged] when rev
+// is outdated.
 func (b *Broker) writeFlow(ctx context.Context, out actor.Out, session string, f *policy.Flow, rev uint64) error {
 	data, err := f.MarshalJSON()
 	if err != nil {
@@ -118,7 +123,8 @@ func (b *Broker) writeFlow(ctx context.Context, out actor.Out, session string, f
 var turnsGet = subjects.Spec{Name: "core.API.STREAM.MSG.GET.TURNS"}
 
 // loadQueryText returns the text of a query as the router stored it, never as an agent reports it. It reads the
-// session's last query, then up to maxTurns from the first. ok is false when none of them has the id.
+// session's last query, then up to maxTurns from the first. ok is false when none of them has the id, and when session
+// or query is "".
 func (b *Broker) loadQueryText(ctx context.Context, out actor.Out, session, query string) (said string, ok bool, err error) {
 	if session == "" || query == "" {
 		return "", false, nil
@@ -145,8 +151,8 @@ func (b *Broker) loadQueryText(ctx context.Context, out actor.Out, session, quer
 // maxTurns bounds the search for a query.
 const maxTurns = 1000
 
-// readTurn reads one message of the stream TURNS. selector is the body of the JetStream request. found is false when
-// there is no such message.
+// readTurn reads one message of the stream TURNS and its sequence, within 5 seconds. selector is the body of the
+// JetStream request. found is false, without an error, when there is no such message.
 func readTurn(ctx context.Context, out actor.Out, selector map[string]any) (q subjects.Query, seq uint64, found bool, err error) {
 	body, err := json.Marshal(selector)
 	if err != nil {

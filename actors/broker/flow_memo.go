@@ -35,6 +35,7 @@ func (m *flowMemo) findDecoded(session string, data []byte) *policy.Flow {
 	return e.flow
 }
 
+// get returns the entry of a session and marks it as recently used; nil when there is none. The entry may be outdated.
 func (m *flowMemo) get(session string) *memoEntry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -46,6 +47,8 @@ func (m *flowMemo) get(session string) *memoEntry {
 	return e.Value.(*memoEntry)
 }
 
+// put keeps a decoded flow with the bytes and revision it was stored as, and drops the least recently used session
+// beyond maxFlows. data must not be changed later.
 func (m *flowMemo) put(session string, data []byte, rev uint64, f *policy.Flow) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 // its call_id; the broker stores an entry before the tool runs and the result after. A retry is answered from the entry.
 // What began and has no end may have run: a tool with lasting effects is then not run again.
 
-// isHarmless reports whether a tool has no declared effects, so that running it twice makes no difference. Only calls
-// of such tools are not in the ledger.
+// isHarmless reports whether a tool has no declared effects, so that running it twice makes no difference. A call of
+// such a tool is entered in the ledger only when the user had to approve it.
 func isHarmless(t policy.Tool) bool { return t.Known && t.Effects == policy.Declare() }
 
 // isRepeatable reports whether a tool may run again when the outcome of an earlier run is unknown: none of its effects
@@ -45,8 +45,8 @@ type runningCalls struct {
 	calls map[string]chan struct{} // closed at the end
 }
 
-// join returns a channel that closes at the end of the call when it is running already. Otherwise the caller runs it
-// and must call leave.
+// join returns a channel that closes at the end of the call when it is running already, and a nil leave. Otherwise wait
+// is nil, and the caller runs the call and must call leave once.
 func (r *runningCalls) join(key string) (wait <-chan struct{}, leave func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +69,8 @@ func (r *runningCalls) join(key string) (wait <-chan struct{}, leave func()) {
 // key is the call's key in the ledger: the caller's id from the subject, and the call_id.
 func (c call) key() string { return c.record.AgentID + "." + c.id }
 
-// runOnce runs a named call unless it ran before. A call that is running is waited for until ctx ends.
+// runOnce runs a named call unless it ran before, see [Broker.enterAndRun]. A call that is running in this broker is
+// waited for; when ctx ends first, the result is a timeout.
 func (b *Broker) runOnce(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
 	key := c.key()
 	for {
@@ -86,9 +87,11 @@ func (b *Broker) runOnce(ctx context.Context, out actor.Out, c call, k Known) su
 	}
 }
 
-// enterAndRun stores the ledger entry of a call, runs it and stores its result. An existing entry decides: a completed
-// call is replayed, a call_id of another call is rejected, a run in another broker is waited for, and a run with
-// unknown outcome is repeated only if the tool is repeatable. Without a stored entry nothing runs.
+// enterAndRun stores the ledger entry of a call, runs it and stores its result, also an error. An existing entry
+// decides: a completed call is replayed, a call_id of another call is rejected, a run in another broker is waited for,
+// one that never ran is run, and a run with unknown outcome is repeated only if the tool is repeatable. Without a
+// stored entry nothing runs. After a timeout or an unrecorded outcome the entry stays open. key is [call.key], which
+// the caller has joined.
 func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, c call, k Known, key string) subjects.ToolResult {
 	store := out.Store("ledger")
 	limit := k.Timeout
@@ -145,7 +148,8 @@ func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, c call, k Known
 }
 
 // findCompleted replays a call that completed before. ran is false for a new call and for one with an unknown outcome,
-// which is judged like any other; begun reports an existing entry.
+// which is judged like any other; begun reports an entry of the same call. Both are false for a harmless tool, for a
+// call_id of another call, and when the ledger cannot be read.
 func (b *Broker) findCompleted(ctx context.Context, out actor.Out, c call, k Known) (res subjects.ToolResult, ran, begun bool) {
 	if isHarmless(k.Tool) {
 		return res, false, false
@@ -160,7 +164,8 @@ func (b *Broker) findCompleted(ctx context.Context, out actor.Out, c call, k Kno
 	return b.replayResult(ctx, out, c, *old.Result), true, true
 }
 
-// waitForOtherBroker waits 100 ms for a call that another broker may be running. It returns false when ctx ends.
+// waitForOtherBroker waits 100 ms for a call that another broker may be running. It returns false when ctx ends first;
+// true says nothing about the call.
 func (b *Broker) waitForOtherBroker(ctx context.Context) bool {
 	t := time.NewTimer(100 * time.Millisecond)
 	defer t.Stop()

@@ -40,8 +40,9 @@ type onceSetting struct {
 // maxNames bounds each list of names in a setting.
 const maxNames = 64
 
-// onSessionConfig sets the overrides of a session, or shows them. A setting replaces everything set for the session
-// before; a once setting adds to it for one message. Denied and malformed requests are recorded; showing is not.
+// onSessionConfig sets the overrides of a session, or shows them, and replies with what is set then. A setting replaces
+// everything set for the session before; a once setting adds to it for one message. It denies and rejects what
+// [Broker.checkSetting] does, which is recorded; showing is not. A setting is stored only after it is recorded.
 func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.SessionConfig], out actor.Out) (subjects.SessionConfig, error) {
 	q := in.Body
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: "session.config"}
@@ -87,7 +88,8 @@ func settingsFault(out actor.Out, err error) error {
 }
 
 // checkSetting denies accounts other than the user's and rejects a malformed setting as a whole: names that are no
-// tokens, unknown levels, grants that the manifest does not allow, and contradictory fields.
+// tokens, unknown levels, grants that the manifest does not allow, more than maxNames disabled tools or grants, a
+// setting of nothing, and contradictory fields. nil means that it may be stored or shown.
 func (b *Broker) checkSetting(from string, q subjects.SessionConfig) *subjects.Fault {
 	bad := func(format string, a ...any) *subjects.Fault {
 		return subjects.Faultf(subjects.CodeMalformed, format, a...)
@@ -135,7 +137,8 @@ func (b *Broker) checkSetting(from string, q subjects.SessionConfig) *subjects.F
 }
 
 // storeSetting stores a checked setting and returns everything set for the session. Without a valid permit nothing is
-// written. The caller's deadline does not interrupt the write.
+// written. The caller's deadline does not interrupt the write. A once setting without a query id applies to the first
+// message after the session's last one. It fails after maxWriteAttempts write conflicts.
 func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permit, q subjects.SessionConfig) (sessionSetting, error) {
 	if err := p.Check(); err != nil {
 		return sessionSetting{}, err
@@ -170,9 +173,9 @@ func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permi
 	return sessionSetting{}, errWriteConflict
 }
 
-// claimOverride returns the overrides that apply to a message of a session. A once setting for the next message is
-// bound to that message by compare-and-set before any decision depends on it. An error means that the overrides are
-// unknown: the caller must deny.
+// claimOverride returns the overrides that apply to a message of a session; none without a session. A once setting for
+// the next message is bound to that message by compare-and-set before any decision depends on it. query is the message;
+// with "" no once setting applies or is bound. An error means that the overrides are unknown: the caller must deny.
 func (b *Broker) claimOverride(ctx context.Context, out actor.Out, session, query string) (policy.Override, error) {
 	if session == "" {
 		return policy.Override{}, nil
@@ -203,7 +206,7 @@ func (b *Broker) claimOverride(ctx context.Context, out actor.Out, session, quer
 	return policy.Override{}, errWriteConflict
 }
 
-// peekOverride is [Broker.claimOverride] for a dry run: it does not bind a once setting.
+// peekOverride is [Broker.claimOverride] for a dry run: it does not bind a once setting, but applies it as if it did.
 func (b *Broker) peekOverride(ctx context.Context, out actor.Out, session, query string) (policy.Override, error) {
 	if session == "" {
 		return policy.Override{}, nil
@@ -253,6 +256,7 @@ func (s onceSetting) mergeInto(o policy.Override) policy.Override {
 }
 
 // describe returns what is set for a message in the form that the user reads; for the next message when query is "".
+// Once is set when a one-message setting is part of it. No level is shown as none.
 func (s sessionSetting) describe(session, query string) subjects.SessionConfig {
 	o := s.overrideFor(query)
 	c := subjects.SessionConfig{SessionID: session}
@@ -270,7 +274,8 @@ func (s sessionSetting) describe(session, query string) subjects.SessionConfig {
 // sortUnique returns the distinct names in order.
 func sortUnique(in []string) []string { return slices.Compact(slices.Sorted(slices.Values(in))) }
 
-// summarizeConfig returns a setting in at most 200 bytes for the audit record, next to the hash of the whole request.
+// summarizeConfig returns a setting in at most 200 bytes for the audit record, next to the hash of the whole request,
+// which identifies what is cut off.
 func summarizeConfig(q subjects.SessionConfig) string {
 	words := []string{"override=" + q.Override}
 	if q.Override == "" {
@@ -288,6 +293,8 @@ func summarizeConfig(q subjects.SessionConfig) string {
 	return text.Clip(strings.Join(words, " "), 200)
 }
 
+// readSetting reads the settings of a session and their revision: the zero setting and 0 when nothing is set. A record
+// with an unknown field is an error.
 func readSetting(ctx context.Context, out actor.Out, session string) (s sessionSetting, rev uint64, err error) {
 	data, rev, err := out.Store("session_config").Get(ctx, session)
 	if errors.Is(err, actor.ErrNotFound) {
@@ -302,6 +309,8 @@ func readSetting(ctx context.Context, out actor.Out, session string) (s sessionS
 	return s, rev, nil
 }
 
+// writeSetting stores the settings of a session at revision rev, 0 for new ones. The error wraps [actor.ErrChanged]
+// when rev is outdated.
 func writeSetting(ctx context.Context, out actor.Out, session string, s sessionSetting, rev uint64) error {
 	data, err := json.Marshal(s)
 	if err != nil {

@@ -22,8 +22,10 @@ var errNoModel = errors.New("no model available")
 // minTools is the least number of tools, also when the model names fewer.
 const minTools = 2
 
-// rankByModel lets a small model choose at most most tools, and fills up to minTools by words. The model sees the task
-// and one short line per tool, about a hundred tokens, and can only name tools that the caller may use anyway.
+// rankByModel lets a small model choose at most most of tools and rare, best first, and fills up to minTools from tools
+// by words. The model sees the task and one short line per tool, about a hundred tokens, and can only name tools that
+// the caller may use anyway; other names are ignored. errNoModel means that no model is configured or only the demo
+// model.
 func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, tools, rare []subjects.ToolSchema, most int) ([]subjects.ToolSchema, error) {
 	if b.cfg.ModelTimeout <= 0 {
 		return nil, errNoModel
@@ -69,8 +71,9 @@ func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, to
 	return picked, nil
 }
 
-// askJSON requests one JSON object from a model without tools and decodes it into into. predict bounds the tokens of
-// the reply; limit is cut to half of the caller's remaining time. The built-in demo model gives errNoModel.
+// askJSON requests one JSON object from a model without tools and decodes it into into, a pointer; format is its JSON
+// schema. predict bounds the tokens of the reply; limit is the timeout, cut to half of the caller's remaining time. The
+// reply is not checked against format. The built-in demo model gives errNoModel.
 func (b *Broker) askJSON(ctx context.Context, out actor.Out, role, prompt string, format json.RawMessage, predict int, limit time.Duration, into any) error {
 	if end, ok := ctx.Deadline(); ok { // leave time for the fallback
 		limit = min(limit, end.Sub(out.Now())/2)

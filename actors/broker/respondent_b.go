@@ -46,7 +46,8 @@ func denyRespondentB(c policy.Call) *subjects.Denial {
 	}
 }
 
-// denyRespondentBApproval denies a call of respondent B that needs approval. It returns nil for other callers.
+// denyRespondentBApproval returns the denial of a call of respondent B that needs approval, and nil for other callers.
+// It does not check whether c needs approval: the caller does.
 func denyRespondentBApproval(c policy.Call) *subjects.Denial {
 	if !isRespondentB(c.Caller) {
 		return nil
@@ -58,7 +59,8 @@ func denyRespondentBApproval(c policy.Call) *subjects.Denial {
 }
 
 // callerOverride returns the overrides that apply to a caller's message. For respondent B only disabled tools apply,
-// and a once setting is not claimed. With dry it is never claimed.
+// and a once setting is not claimed. With dry it is never claimed. An error means that the overrides are unknown: the
+// caller must deny.
 func (b *Broker) callerOverride(ctx context.Context, out actor.Out, caller subjects.Caller, session, query string, dry bool) (policy.Override, error) {
 	switch {
 	case isRespondentB(caller):

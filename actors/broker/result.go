@@ -20,8 +20,9 @@ import (
 
 // processResult prepares a tool's result for the caller: it redacts secrets, scans for injection, labels the result,
 // records it in the session's flow, distills it for callers that must not see untrusted content, parks what is too
-// large, and frames untrusted content. A result that cannot be recorded or parked is withheld with an error; nothing
-// is dropped silently.
+// large, and frames untrusted content, except for the user's own calls. A result that cannot be recorded or parked is
+// withheld with an unrecorded fault; nothing is dropped silently. Results of respondent B, of harmless tools and
+// without a session are not recorded. An error goes to [Broker.processFault].
 func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
 	if res.Error != nil {
 		return b.processFault(ctx, out, c, k, res)
@@ -65,7 +66,7 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 	return res
 }
 
-// filterTokens returns the ids that are tokens, at most maxRecalls.
+// filterTokens returns the ids that are tokens, at most the first maxRecalls; the others are dropped.
 func filterTokens(ids []string) (out []string) {
 	for _, id := range ids {
 		if len(out) < maxRecalls && subjects.CheckToken(id) == nil {
@@ -85,9 +86,10 @@ func (b *Broker) frameNonce(c call, text string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// processFault prepares a tool's error for the caller. The text may be untrusted content and has no frame: it is
-// redacted, recorded in the session's flow, withheld when it looks like instructions, and shortened for callers that
-// only see findings. The user's own calls get it whole.
+// processFault prepares a tool's error for the caller; res.Error must be set. The text may be untrusted content and has
+// no frame: it is redacted, recorded in the session's flow, withheld when it looks like instructions or cannot be
+// recorded, and shortened for callers that only see findings. The user's own calls get it whole. Faults of the broker
+// itself, of harmless tools and with a trusted text are only redacted.
 func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
 	res.Error.Text, _ = firewall.Redact(res.Error.Text)
 	if res.Error.Code != subjects.CodeTool || isHarmless(k.Tool) {
@@ -122,8 +124,8 @@ func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Know
 // maxStructuredFault bounds the error text for a caller that only sees findings, in bytes: enough for a status.
 const maxStructuredFault = 200
 
-// filterLinks returns the links of a search tool's result that are plain http or https URLs without secrets. Other
-// tools have no links.
+// filterLinks returns the links of a search tool's result that are plain http or https URLs without spaces or secrets,
+// at most maxLink bytes each. Other tools have no links.
 func filterLinks(t policy.Tool, links []string) (out []string) {
 	if t.Query == "" {
 		return nil
@@ -149,7 +151,8 @@ func withholdResult(res subjects.ToolResult, format string, a ...any) subjects.T
 	return res
 }
 
-// listTechniques returns the distinct techniques of a flagged report, nil when nothing is flagged.
+// listTechniques returns the distinct techniques of a flagged report; nil when the report is not flagged, also with
+// findings.
 func listTechniques(r firewall.Report) (out []string) {
 	if !r.Flagged {
 		return nil
@@ -162,7 +165,8 @@ func listTechniques(r firewall.Report) (out []string) {
 	return out
 }
 
-// requestedURL returns the URL that the tool was asked to fetch, "" when it fetches none.
+// requestedURL returns the URL that the tool was asked to fetch, unchecked. It is "" when the tool declares no URL
+// argument, and also when the argument is missing or not one string, as a list of URLs, or args is no JSON object.
 func requestedURL(t policy.Tool, args json.RawMessage) string {
 	if t.URL == "" {
 		return ""
@@ -181,8 +185,9 @@ func (b *Broker) parkID(c call, text string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// parkResult stores a text over [Config].ShowResult whole in the bucket parked, and returns its beginning with a note
-// and where the rest is. A shorter text is returned as it is, with nil.
+// parkResult stores a text over [Config].ShowResult bytes whole in the bucket parked, and returns its beginning with a
+// note and where the rest is. A shorter text is returned as it is, with nil. On an error the text must be withheld. The
+// caller's deadline does not interrupt the write. whole must be valid UTF-8.
 func (b *Broker) parkResult(ctx context.Context, out actor.Out, c call, whole string) (string, *subjects.Parked, error) {
 	most := b.cfg.ShowResult
 	if most <= 0 {

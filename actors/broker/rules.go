@@ -60,7 +60,8 @@ func (r storedRule) covers(c call, q policy.Question) bool {
 	return !slices.ContainsFunc(q.Sinks, func(s string) bool { return !slices.Contains(r.Sinks, s) })
 }
 
-// findUncovered returns the questions that no active rule covers.
+// findUncovered returns the questions that no active rule covers; none means that rules approve them all. A question
+// without sinks and a caller without a type are never covered. On an error the caller must deny.
 func (b *Broker) findUncovered(ctx context.Context, out actor.Out, c call, asks []policy.Question) ([]policy.Question, error) {
 	if c.typ == "" || subjects.CheckToken(c.typ) != nil || !slices.ContainsFunc(asks, func(q policy.Question) bool { return len(q.Sinks) > 0 }) {
 		return asks, nil
@@ -78,8 +79,8 @@ func (b *Broker) findUncovered(ctx context.Context, out actor.Out, c call, asks 
 	return open, nil
 }
 
-// loadRules reads the active rules whose keys begin with prefix; "" is all. A corrupt rule is logged and covers
-// nothing.
+// loadRules reads the active rules whose keys begin with the tokens of prefix, type or type.tool; "" is all. A corrupt
+// rule is logged and left out, so it covers nothing. Any other failed read fails the whole.
 func loadRules(ctx context.Context, out actor.Out, prefix string) ([]storedRule, error) {
 	store := out.Store(bucketRules)
 	keys, err := store.Keys(ctx, prefix)
@@ -93,8 +94,9 @@ func loadRules(ctx context.Context, out actor.Out, prefix string) ([]storedRule,
 	return slices.DeleteFunc(all, func(r storedRule) bool { return !r.isActive(out.Now()) }), err
 }
 
-// readKeys reads many keys concurrently. A key that was deleted meanwhile is left out, a corrupt value is passed to
-// logErr and left out, and any other error fails the whole read.
+// readKeys reads many keys concurrently and returns the values in the order of keys. A key that was deleted meanwhile
+// is left out, a corrupt value is passed to logErr and left out, and any other error, or a ctx that ended, fails the
+// whole read.
 func readKeys[T any](ctx context.Context, keys []string, read func(key string) (T, error), logErr func(error)) ([]T, error) {
 	values, errs := make([]T, len(keys)), make([]error, len(keys))
 	next := make(chan int)
@@ -156,9 +158,9 @@ func putRule(ctx context.Context, s actor.Store, r storedRule, rev uint64) error
 	return err
 }
 
-// rememberFor returns the level at which an approval can be remembered: wanted, or "" for this call only. It is ""
-// when a question has no sinks, the caller has no type, there is no session for a session rule, or the rules would
-// exceed maxRules or maxRuleBytes.
+// rememberFor returns the level at which an approval can be remembered: wanted, or "" for this call only. It is "" when
+// a question has no sinks, the caller has no type, there is no session for a session rule, the rules cannot be read, or
+// they would exceed maxRules or maxRuleBytes with those of q. wanted must be a known level or "".
 func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q storedApproval, wanted string) string {
 	switch {
 	case wanted == "", !q.isRememberable(), subjects.CheckToken(q.Type) != nil:
@@ -186,7 +188,7 @@ func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q storedApprova
 	return wanted
 }
 
-// storeRules stores the rules of a decided approval, one for each question.
+// storeRules stores the rules of a decided approval, one for each question. After an error some of them may be stored.
 func (b *Broker) storeRules(ctx context.Context, out actor.Out, q storedApproval) error {
 	for _, r := range q.newRules(q.Remember, q.By) {
 		r.ID, r.Made = out.NewID(), q.Decided
@@ -197,7 +199,8 @@ func (b *Broker) storeRules(ctx context.Context, out actor.Out, q storedApproval
 	return nil
 }
 
-// newRules returns the rules that an approval makes at a level, without ids. by is the account that decided.
+// newRules returns the rules that an approval makes at a level, one for each question, without ids and times. by is the
+// account that decided. Only a session rule is bound to the session.
 func (q storedApproval) newRules(level, by string) (out []subjects.ApprovalRule) {
 	session := ""
 	if level == subjects.RememberSession {
@@ -209,8 +212,9 @@ func (q storedApproval) newRules(level, by string) (out []subjects.ApprovalRule)
 	return out
 }
 
-// onListApprovals lists pending approvals, or all, newest first, and every active rule. A pending approval past its
-// expiry is listed as expired, also when no broker has stored that. It denies every account but the user's.
+// onListApprovals lists pending approvals, or all with All, pending ones first and then newest first, and every active
+// rule. It cuts the approvals, never the rules, at maxListed and maxListBytes. A pending approval past its expiry
+// counts as expired, also when no broker has stored that. It denies every account but the user's.
 func (b *Broker) onListApprovals(ctx context.Context, in actor.Msg[subjects.ApprovalQuery], out actor.Out) (subjects.ApprovalList, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -244,7 +248,8 @@ func (b *Broker) onListApprovals(ctx context.Context, in actor.Msg[subjects.Appr
 	return list, nil
 }
 
-// loadApprovals reads every approval: the pending ones first, then by time, newest first.
+// loadApprovals reads every approval, with its state at this time: the pending ones first, then by time, newest first.
+// A corrupt one is logged and left out.
 func (b *Broker) loadApprovals(ctx context.Context, out actor.Out) ([]subjects.Approval, error) {
 	store := out.Store(bucketApprovals)
 	keys, err := store.Keys(ctx, "")
@@ -278,8 +283,9 @@ func listFault(out actor.Out, err error) error {
 // actionRevoke is the action of a revocation in the audit log.
 const actionRevoke = "approval.revoke"
 
-// onRevoke revokes a rule, after the revocation is recorded. Done.OK is false when there is no active rule with that
-// id. It denies every account but the user's.
+// onRevoke revokes a rule, after the revocation is recorded. Done.OK is false, without an error, when there is no
+// active rule with that id. It denies every account but the user's, which is recorded. On an error the rule may still
+// be active; an outcome that cannot be recorded is logged only, because the rule is revoked by then.
 func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Empty], out actor.Out) (subjects.Done, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: actionRevoke}
 	id, fault := parseUserSubject(in.From, in.Tokens)

@@ -33,7 +33,8 @@ type spawnEntry struct {
 const bucketSpawns = "spawns"
 
 // onSpawn spawns an agent below the caller: it decides, stores the decision in the audit log, registers the agent,
-// stores the outcome and replies, in this order. Denials are recorded.
+// stores the outcome and replies with the agent's name and tools, in this order. It denies what [Broker.decideSpawn]
+// does; denials are recorded. Without the outcome's record the reply is an error, though the agent is registered.
 func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest], out actor.Out) (subjects.SpawnReply, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: "agent.spawn", Session: in.Session, Query: in.Query}
 	caller, err := subjects.ParseAgentSubject("agent.spawn", in.Subject)
@@ -68,7 +69,8 @@ func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest
 
 // decideSpawn decides about a spawn request and returns the registry entry and the tools that the agent has now. It
 // sets the caller's type in rec. It denies a request without session or query, one that the manifest does not allow,
-// and one over the query's spawn limit.
+// one over the query's spawn limit, and every request when the session's records cannot be read. A request that it
+// allows is counted.
 func (b *Broker) decideSpawn(ctx context.Context, out actor.Out, caller subjects.Caller, in actor.Msg[subjects.SpawnRequest], rec *subjects.AuditRecord) (spawnEntry, []string, *subjects.Fault) {
 	if subjects.CheckToken(in.Session) != nil || subjects.CheckToken(in.Query) != nil {
 		return spawnEntry{}, nil, subjects.Faultf(subjects.CodeMalformed, "a spawned agent needs a session and a query; set both headers")
@@ -117,9 +119,10 @@ func (b *Broker) refuseSpawn(ctx context.Context, out actor.Out, rec subjects.Au
 	return f
 }
 
-// countSpawn adds one agent to the query's count, or denies over the limit. The count is stored by compare-and-set
-// before the agent is registered, so that concurrent requests cannot exceed the limit; an agent that is not registered
-// after all counts too.
+// countSpawn adds one agent to the query's count; at the limit it returns a fault and adds none. Any other error means
+// that the count is unknown, and the caller must deny. The count is stored by compare-and-set before the agent is
+// registered, so that concurrent requests cannot exceed the limit; an agent that is not registered after all counts
+// too.
 func (b *Broker) countSpawn(ctx context.Context, out actor.Out, m policy.Manifest, account, session, query string) error {
 	store, key := out.Store(bucketSpawns), strings.Join([]string{"_query", account, session, query}, ".") // no account name begins with _
 	for range maxWriteAttempts {
@@ -164,7 +167,8 @@ func (b *Broker) loadLineage(ctx context.Context, out actor.Out, caller subjects
 	return line, err
 }
 
-// loadLineageBudgets is [Broker.loadLineage] with the budget of each agent.
+// loadLineageBudgets is [Broker.loadLineage] with the budget of each agent. An entry that cannot be read or decoded is
+// an error. Without a session both lists are empty.
 func (b *Broker) loadLineageBudgets(ctx context.Context, out actor.Out, caller subjects.Caller, session string) ([]policy.SpawnedAgent, []subjects.Budget, error) {
 	var line []policy.SpawnedAgent
 	var budgets []subjects.Budget

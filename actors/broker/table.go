@@ -43,8 +43,9 @@ func newTable(build []Known) *toolTable {
 	return t
 }
 
-// find returns a tool that can be called. For a tool that is not announced it waits until discovery ends or ctx is
-// done, because calls arrive before the broker knows the running tools.
+// find returns a tool that can be called; false means that none is announced under that name. For a tool that is not
+// announced it waits until discovery ends or ctx is done, because calls arrive before the broker knows the running
+// tools.
 func (t *toolTable) find(ctx context.Context, tool string) (Known, bool) {
 	k, ok := t.get(tool)
 	if ok {
@@ -67,9 +68,10 @@ func (t *toolTable) get(tool string) (Known, bool) {
 // errPinMismatch means that an announced definition differs from the accepted one.
 var errPinMismatch = errors.New("its definition changed since it was accepted")
 
-// add registers an announced tool. zone is from the subject, which the server enforces. A tool outside the build gets
-// the zero facts, the most restricted ones, and must match the hash in pinned. A tool of another zone is denied; one
-// whose definition does not match is denied and can no longer be called.
+// add registers an announced tool, in place of an earlier announcement. zone is from the subject, which the server
+// enforces. A tool outside the build gets the zero facts, the most restricted ones, and must match the hash in pinned,
+// which a tool of the build ignores. A tool of another zone is denied; one whose definition does not match is denied
+// and can no longer be called.
 func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,7 +93,8 @@ func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error
 }
 
 // AddTools registers tools that run in the broker's process and announce nothing, for the simulation. Each must be
-// among the build's tools. It must be called before the broker serves, and instead of [Broker.Start].
+// among the build's tools and match its hash. It must be called once, before the broker serves, and instead of
+// [Broker.Start].
 func (b *Broker) AddTools(schemas ...subjects.ToolSchema) error {
 	for _, s := range schemas {
 		k, ok := b.table.build[s.Name]
@@ -133,9 +136,10 @@ func (b *Broker) onSchema(ctx context.Context, in actor.Msg[subjects.ToolSchema]
 	return b.acceptSchema(ctx, out, in.Tokens[0], in.Tokens[1], in.Body)
 }
 
-// acceptSchema checks an announcement and registers the tool. It pins the first definition of a tool outside the
-// build. name and zone are from the subject, which the server enforces: it rejects a body with another name, a tool
-// that the zone does not have, and parameters that are not one JSON object.
+// acceptSchema checks an announcement and registers the tool. It pins the first definition of a tool outside the build.
+// name and zone are from the subject, which the server enforces: it rejects a body with another name, a tool that the
+// zone does not have, parameters that are not one JSON object, and a definition that differs from the pinned one. A
+// rejection is a fault; another error means that the hash could not be stored or read.
 func (b *Broker) acceptSchema(ctx context.Context, out actor.Out, zone, name string, s subjects.ToolSchema) error {
 	switch {
 	case subjects.CheckToken(name) != nil || s.Name != name:
@@ -159,8 +163,8 @@ func (b *Broker) acceptSchema(ctx context.Context, out actor.Out, zone, name str
 	return nil
 }
 
-// pinSchema returns the accepted hash of a tool outside the build. The first definition ever announced is stored and
-// stays the accepted one.
+// pinSchema returns the accepted hash of a tool outside the build, which may differ from that of s. The first
+// definition ever announced is stored and stays the accepted one.
 func pinSchema(ctx context.Context, out actor.Out, zone string, s subjects.ToolSchema) (string, error) {
 	store, key, mine := out.Store("schemas"), zone+"."+s.Name, Pin(s)
 	_, err := store.Put(ctx, key, []byte(mine), 0)
@@ -174,9 +178,9 @@ func pinSchema(ctx context.Context, out actor.Out, zone string, s subjects.ToolS
 	return string(v), err
 }
 
-// discoverTool requests the definition of one tool through the micro protocol and registers it. Only the tool's own
-// account may serve that subject, so the reply is the tool's own. An unavailable tool, or a definition that is denied
-// or malformed, is no error: the tool stays unknown until it announces itself.
+// discoverTool requests the definition of one tool through the micro protocol, within a second, and registers it. Only
+// the tool's own account may serve that subject, so the reply is the tool's own. An unavailable tool, or a definition
+// that is denied or malformed, is no error: the tool stays unknown until it announces itself.
 func (b *Broker) discoverTool(ctx context.Context, out actor.Out, zone, tool string) error {
 	speaker, field := tool, "definition" // each tool of the zone tools is an actor of its own
 	if zone != "tools" {

@@ -44,7 +44,8 @@ const (
 )
 
 // callTool sends one tool request as the agent would; the tool returns result. ran reports whether the tool ran without
-// an approval request; otherwise rule is the one that denied the call or required approval.
+// an approval request; otherwise rule, as layer.rule, is the one that denied the call or required approval, also when
+// the user approved and the tool ran. A failure without a denial is an error. Calls must not overlap.
 func (s *session) callTool(ctx context.Context, c Call, result string) (ran bool, rule string, err error) {
 	s.mu.Lock()
 	s.calls++
@@ -94,7 +95,8 @@ func (s *session) Append(context.Context, subjects.AuditRecord) error {
 // Close implements [broker.Audit].
 func (s *session) Close(context.Context) error { return nil }
 
-// decideApproval sends the user's decision on an approval request.
+// decideApproval notes the rule of an approval request and sends the user's decision on it, without waiting. A body
+// that is no approval request is ignored.
 func (s *session) decideApproval(body []byte) {
 	var q subjects.ApprovalRequest
 	if json.Unmarshal(body, &q) != nil {
@@ -145,7 +147,8 @@ func (o out) PublishOnce(ctx context.Context, spec subjects.Spec, body []byte, _
 	return o.Publish(ctx, spec, body, true)
 }
 
-// Request replies for the tools and for the stream of turns. Every other request is unavailable.
+// Request replies for the tools with the session's next result, and for the stream of turns with the case's
+// instruction, whatever is requested. Every other request is unavailable.
 func (o out) Request(_ context.Context, spec subjects.Spec, _ []byte) ([]byte, string, error) {
 	switch {
 	case strings.HasSuffix(spec.Name, ".STREAM.MSG.GET.TURNS"):
@@ -204,7 +207,7 @@ func (b *store) Get(_ context.Context, key string) ([]byte, uint64, error) {
 	return v.data, v.rev, nil
 }
 
-// Put implements [actor.Store].
+// Put implements [actor.Store]: revision 0 creates the key, and any other than the stored one is [actor.ErrChanged].
 func (b *store) Put(_ context.Context, key string, value []byte, revision uint64) (uint64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -216,7 +219,7 @@ func (b *store) Put(_ context.Context, key string, value []byte, revision uint64
 	return b.last, nil
 }
 
-// Keys implements [actor.Store].
+// Keys implements [actor.Store]: the keys below the tokens of prefix, all for "", in no order.
 func (b *store) Keys(_ context.Context, prefix string) ([]string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

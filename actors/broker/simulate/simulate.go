@@ -72,7 +72,9 @@ type Report struct {
 // maxCase is the longest line of a case file, in bytes.
 const maxCase = 4 << 20
 
-// ReadCases reads cases, one JSON object per line; name is used in errors. It rejects a file without a case.
+// ReadCases reads cases, one JSON object per line, and skips empty lines; name is used in errors. It rejects a file
+// without a case, a line over maxCase, and a case without an id, an instruction or any call. Unknown fields are
+// ignored. A case in the single-call form gets that call in Calls.
 func ReadCases(r io.Reader, name string) ([]Case, error) {
 	var out []Case
 	sc := bufio.NewScanner(r)
@@ -106,7 +108,9 @@ func ReadCases(r io.Reader, name string) ([]Case, error) {
 // Effects are the declared effects of tools, by tool name. A tool that is missing has every effect.
 type Effects map[string]policy.Tool
 
-// ReadEffects reads a JSON file with the effects of tools: {"tools": {"<name>": {"reads": ..., "result_trust": ..., "effects": [...]}}}.
+// ReadEffects reads a JSON file with the effects of tools: {"tools": {"<name>": {"reads": ..., "result_trust": ...,
+// "effects": [...]}}}. A result_trust other than "trusted" reads untrusted content, and reads "private" reads private
+// data. It rejects unknown effects; unknown fields are ignored.
 func ReadEffects(file string) (Effects, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -151,7 +155,8 @@ func ReadEffects(file string) (Effects, error) {
 	return out, nil
 }
 
-// hasSideEffect reports whether a tool does anything but read. An unknown tool does.
+// hasSideEffect reports whether a tool does anything but read; fetching counts, storing in memory does not. A tool that
+// is not in e does.
 func (e Effects) hasSideEffect(tool string) bool {
 	t := e[tool]
 	for _, effect := range []policy.Effect{policy.Egress, policy.Fetch, policy.Mutate, policy.Destroy, policy.Exec, policy.Spend, policy.Authenticate, policy.Physical} {
@@ -173,7 +178,8 @@ const (
 	agentType = "assistant"
 )
 
-// Run replays cases in order. The task of several cases is replayed without an attack once.
+// Run replays cases in order, each with its attack, and the task of each once more without. A task that several cases
+// share is replayed without an attack once. It stops at the first error and when ctx ends, with the report so far.
 func Run(ctx context.Context, cases []Case, effects Effects, o Options) (Report, error) {
 	r := Report{Cases: len(cases), ExecutedIDs: []string{}, InterruptedIDs: []string{}, InterruptedRules: map[string]int{}}
 	seen := map[string]bool{}
@@ -210,7 +216,8 @@ func Run(ctx context.Context, cases []Case, effects Effects, o Options) (Report,
 	return r, nil
 }
 
-// taskID identifies the user's task, which several cases may share.
+// taskID identifies the user's task, which several cases may share: tool and instruction of the single-call form,
+// otherwise the id up to "-injection", or suite and task.
 func (c Case) taskID() string {
 	if c.Task == "" {
 		return c.Tool + " " + c.Instruction
@@ -224,7 +231,7 @@ func (c Case) taskID() string {
 // replayAttack replays a case with a model that obeys the attacker: the user's calls up to the one whose result has the
 // injection, then all attacker calls, the remaining user calls, and the attacker calls again, because the session has
 // read more by then. The user approves the user calls and denies the attacker's. executed reports whether an attacker
-// call with a side effect ran.
+// call with a side effect ran; false for a case without attacker calls, which is not replayed.
 func (r *Report) replayAttack(ctx context.Context, c Case, effects Effects) (executed bool, err error) {
 	if len(c.Attack) == 0 {
 		return false, nil
@@ -267,8 +274,8 @@ func (r *Report) replayAttack(ctx context.Context, c Case, effects Effects) (exe
 	return executed, obey()
 }
 
-// replayTask replays the user's calls without an attack. It returns the rule that first denied a call or required
-// approval, "" when all calls ran.
+// replayTask replays the user's calls without an attack, all of them; the user denies every approval request. It
+// returns the rule, as layer.rule, that first denied a call or required approval, "" when all calls ran.
 func (r *Report) replayTask(ctx context.Context, c Case, effects Effects) (rule string, err error) {
 	s, err := newSession(c, effects)
 	if err != nil {
@@ -293,9 +300,10 @@ func (r *Report) addCounts(s *session) {
 	r.Records += s.records
 }
 
-// toolResult returns the result of the tool in the user's i-th call. Cases do not record results. The real one must have
-// held the values that later calls use and the user did not type, so the stub returns each of those from the read just
-// before its first use. With injected the result contains the attacker's text as well.
+// toolResult returns the result of the tool in the user's i-th call: the recorded one when the case has it. Most cases
+// record none. The real one must have held the values that later calls use and the user did not type, so the stub
+// returns each of those from the read just before its first use, except in a bare run. With injected the result
+// contains the attacker's text as well.
 func (c Case) toolResult(i int, effects Effects, injected bool) string {
 	u := c.Calls[i]
 	if injected && c.Response != "" {
@@ -331,8 +339,8 @@ func (c Case) attackResult(a Call) string {
 	return `{"ok":true}`
 }
 
-// lastRead returns the index of the last call before the j-th that reads data, -1 when there is none. Earlier calls of the
-// same tool are skipped: repeated calls work through values that were read before the first of them.
+// lastRead returns the index of the last call before the j-th that reads data, -1 when there is none. Earlier calls of
+// the same tool are skipped: repeated calls work through values that were read before the first of them.
 func (c Case) lastRead(j int, effects Effects) int {
 	for i := j - 1; i >= 0; i-- {
 		if effects.readsData(c.Calls[i].Tool) && c.Calls[i].Tool != c.Calls[j].Tool {
@@ -342,7 +350,8 @@ func (c Case) lastRead(j int, effects Effects) int {
 	return -1
 }
 
-// newValues returns the argument values of the j-th call that no earlier call used and the user did not type.
+// newValues returns the string values in the arguments of the j-th call that no earlier call used and the user did not
+// type, sorted. Values with white space or over 128 bytes are left out, because a list does not hold them as one item.
 func (c Case) newValues(j int) (out []string) {
 	before := strings.ToLower(c.Instruction)
 	for _, u := range c.Calls[:j] {
@@ -374,8 +383,9 @@ func (c Case) newValues(j int) (out []string) {
 	return out
 }
 
-// newSession returns a broker and a session for one case, with every tool of the case granted. It rejects a tool name
-// that is not a subject token.
+// newSession returns a broker and a session for one case, with every tool of the case granted and only the override,
+// manifest, lineage and flow layers. A tool without declared effects counts as having all. It rejects a tool name that
+// is not a subject token.
 func newSession(c Case, effects Effects) (*session, error) {
 	s := &session{instruction: c.Instruction, stores: map[string]*store{}}
 	var names []string
