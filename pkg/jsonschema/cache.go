@@ -22,7 +22,7 @@ type cacheEntry struct {
 	err    error
 }
 
-// Compile is [Compile] with a memory.
+// Compile is [Compile] with a memory, also of errors. Schemas over maxSchemaBytes are not remembered.
 func (c *Cache) Compile(raw []byte) (*Schema, error) {
 	if c == nil || len(raw) > maxSchemaBytes {
 		return Compile(raw)

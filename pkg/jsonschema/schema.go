@@ -93,9 +93,9 @@ var annotations = []string{
 	"deprecated", "description", "example", "examples", "format", "readOnly", "title", "writeOnly",
 }
 
-// Compile reads a schema. It rejects documents that [Parse] rejects, schemas beyond the limits, references that leave the
-// document, and every keyword that it does not understand: a keyword that is skipped is a rule that is not enforced.
-// Keywords that begin with "x-" are annotations.
+// Compile reads a schema: an object or a boolean. It rejects documents that [Parse] rejects, schemas beyond the limits,
+// references that leave the document, and every keyword that it does not understand: a keyword that is skipped is a
+// rule that is not enforced. Keywords that begin with "x-" are annotations.
 func Compile(raw []byte) (*Schema, error) {
 	if len(raw) > maxSchemaBytes {
 		return nil, fmt.Errorf("schema of %d bytes; at most %d are allowed", len(raw), maxSchemaBytes)
@@ -113,6 +113,9 @@ type compiler struct {
 	compiled map[*Value]*Schema // includes schemas under way, because a schema may refer to itself
 }
 
+// compile compiles the schema at v, once for each v. It rejects values other than objects and booleans, unsupported
+// keywords, and more than maxSubschemas schemas. A schema that is under way, because it refers to itself, is returned
+// unfinished.
 func (c *compiler) compile(v *Value) (*Schema, error) {
 	if s := c.compiled[v]; s != nil {
 		return s, nil
@@ -145,7 +148,8 @@ func (c *compiler) compile(v *Value) (*Schema, error) {
 	return s, nil
 }
 
-// readAssertion reads a keyword that holds no subschema into s. known is false for other keywords.
+// readAssertion reads a keyword that holds no subschema into s. known is false for other keywords. It rejects a value
+// that the keyword does not allow.
 func (s *Schema) readAssertion(keyword string, v *Value) (known bool, err error) {
 	switch keyword {
 	case "type":
@@ -189,7 +193,8 @@ func (s *Schema) readAssertion(keyword string, v *Value) (known bool, err error)
 }
 
 // compileApplicator compiles a keyword that holds subschemas or a reference into s. in is the schema object that holds
-// the keyword. known is false for other keywords.
+// the keyword. known is false for other keywords. It rejects $id in a subschema, and ignores additionalItems unless
+// items is a list.
 func (c *compiler) compileApplicator(s *Schema, keyword string, v, in *Value) (known bool, err error) {
 	switch keyword {
 	case "properties":
@@ -232,7 +237,7 @@ func (c *compiler) compileApplicator(s *Schema, keyword string, v, in *Value) (k
 	return true, err
 }
 
-// readTypes reads the value of the keyword type: a name or a list of names.
+// readTypes reads the value of the keyword type: a name or a list of names. It rejects an empty list and unknown names.
 func readTypes(v *Value) (types Types, err error) {
 	names, ok := v.Strings()
 	if !ok || len(names) == 0 {
@@ -254,7 +259,8 @@ func readTypes(v *Value) (types Types, err error) {
 	return types, nil
 }
 
-// restrictEnum allows only values that are in the list, and in the one of an earlier enum or const.
+// restrictEnum allows only values that are in the list, and in the one of an earlier enum or const. An empty list
+// allows nothing.
 func (s *Schema) restrictEnum(values []Value) {
 	if s.hasEnum {
 		c := checker{budget: maxWork}
@@ -265,8 +271,9 @@ func (s *Schema) restrictEnum(values []Value) {
 	s.Enum, s.hasEnum = values, true
 }
 
-// narrowBound reads minimum, maximum and their exclusive forms. Of two bounds on the same side it keeps the narrower
-// one. direction is 1 for a lower bound and -1 for an upper one.
+// narrowBound reads minimum, maximum and their exclusive forms. Of v and the earlier bound old, nil when there is none,
+// it keeps the narrower one. direction is 1 for a lower bound and -1 for an upper one. It rejects a v that is no
+// number.
 func narrowBound(old *bound, keyword string, v *Value, direction int) (*bound, error) {
 	if !v.isNumber() {
 		return nil, fmt.Errorf("%s is not a number", keyword)
@@ -280,7 +287,8 @@ func narrowBound(old *bound, keyword string, v *Value, direction int) (*bound, e
 	return b, nil
 }
 
-// read sets one end of the range. It accepts whole numbers from 0 to 999,999,999.
+// read sets the lower end of the range for a keyword that begins with min, otherwise the upper one. It accepts whole
+// numbers from 0 to 999,999,999.
 func (r *lengthRange) read(keyword string, v *Value) error {
 	if v.Type != Integer {
 		return fmt.Errorf("%s is not a whole number", keyword)
@@ -304,6 +312,7 @@ func requireType(keyword string, v *Value, t Types) error {
 	return nil
 }
 
+// compileList compiles a list of schemas. It rejects an empty list.
 func (c *compiler) compileList(keyword string, v *Value) (out []*Schema, err error) {
 	if v.Type != Array || len(v.Items) == 0 {
 		return nil, fmt.Errorf("%s is not a list of schemas", keyword)
@@ -318,6 +327,8 @@ func (c *compiler) compileList(keyword string, v *Value) (out []*Schema, err err
 	return out, nil
 }
 
+// compileProperties compiles the keyword properties into s and keeps the order of the names. It rejects anything but an
+// object.
 func (c *compiler) compileProperties(s *Schema, v *Value) error {
 	s.Properties = make(map[string]*Schema, len(v.Members))
 	for i := range v.Members {
@@ -332,6 +343,8 @@ func (c *compiler) compileProperties(s *Schema, v *Value) error {
 	return requireType("properties", v, Object)
 }
 
+// compilePatternProperties compiles the keyword patternProperties into s. It rejects anything but an object, and names
+// that [compilePattern] rejects.
 func (c *compiler) compilePatternProperties(s *Schema, v *Value) error {
 	for i := range v.Members {
 		m := &v.Members[i]
@@ -348,8 +361,8 @@ func (c *compiler) compilePatternProperties(s *Schema, v *Value) error {
 	return requireType("patternProperties", v, Object)
 }
 
-// compileReference compiles the schema that a $ref points to. It rejects references that are not a JSON pointer into the
-// document itself; nothing is ever loaded.
+// compileReference compiles the schema that a $ref points to. It rejects references that are not a JSON pointer into
+// the document itself, percent escapes, and pointers to nothing; nothing is ever loaded. A schema may refer to itself.
 func (c *compiler) compileReference(v *Value) (*Schema, error) {
 	path, local := strings.CutPrefix(v.Text, "#")
 	if v.Type != String || !local || path != "" && path[0] != '/' || strings.Contains(path, "%") {
@@ -377,8 +390,9 @@ func (c *compiler) compileReference(v *Value) (*Schema, error) {
 	return c.compile(target)
 }
 
-// compilePattern compiles a regular expression of RE2, which matches in time linear to the text. A short expression can
-// still compile to millions of instructions, so its size is estimated first.
+// compilePattern compiles a regular expression of RE2, which matches in time linear to the text. It rejects other
+// syntax, expressions over maxPatternBytes, and those over maxPatternSteps: a short expression can still compile to
+// millions of instructions, so its size is estimated first.
 func compilePattern(source string) (*pattern, error) {
 	if len(source) > maxPatternBytes {
 		return nil, fmt.Errorf("pattern longer than %d bytes", maxPatternBytes)
@@ -398,7 +412,7 @@ func compilePattern(source string) (*pattern, error) {
 	return &pattern{re, source, steps}, nil
 }
 
-// estimateSteps returns about how many instructions an expression compiles to, at most one more than the limit.
+// estimateSteps returns about how many instructions an expression compiles to, at most maxPatternSteps+1.
 func estimateSteps(re *syntax.Regexp) int {
 	n := 1 + len(re.Rune)/8
 	for _, sub := range re.Sub {

@@ -39,6 +39,7 @@ func (e *Error) ErrorWithValue() string {
 	return e.describe(e.Value)
 }
 
+// describe returns the argument, the reason and got as one sentence; "" leaves got out.
 func (e *Error) describe(got string) string {
 	subject := "the arguments"
 	if e.Path != "" {
@@ -66,7 +67,7 @@ func (s *Schema) ValidateJSON(raw []byte) error {
 }
 
 // Validate returns nil when v is valid, [ErrTooComplex] when the check exceeds its budget, and otherwise an [*Error]
-// with the first violation.
+// with the first violation. A nil s accepts every value.
 func (s *Schema) Validate(v *Value) error {
 	c := checker{budget: maxWork}
 	e := c.check(s, v, 0)
@@ -94,7 +95,8 @@ func (c *checker) charge(n int) bool {
 	return !c.exhausted
 }
 
-// fail returns the error for v. got is the type or length found; nil v leaves the value out of the error.
+// fail returns the error for v, never nil: errBudget over budget and errTrial inside a trial, which must not be
+// changed. got is the type or length found; nil v leaves the value out of the error.
 func (c *checker) fail(v *Value, got, format string, a ...any) *Error {
 	switch {
 	case c.exhausted:
@@ -109,7 +111,8 @@ func (c *checker) fail(v *Value, got, format string, a ...any) *Error {
 	return e
 }
 
-// within puts the name of a member, or the [index] of an element, in front of the path of e.
+// within puts the name of a member, or the [index] of an element, in front of the path of e, which must not be nil, and
+// returns e. The shared errors errTrial and errBudget stay unchanged.
 func (c *checker) within(segment string, e *Error) *Error {
 	if e == errTrial || e == errBudget {
 		return e
@@ -129,7 +132,8 @@ func (v *Value) quote(limit int) string {
 	return text.OneLine(v.Text, limit)
 }
 
-// matches reports whether v is valid for s, without an error text.
+// matches reports whether v is valid for s, without an error text. It is false over budget; the caller must check
+// c.exhausted where a mismatch accepts the value.
 func (c *checker) matches(s *Schema, v *Value, depth int) bool {
 	c.trials++
 	e := c.check(s, v, depth)
@@ -137,7 +141,8 @@ func (c *checker) matches(s *Schema, v *Value, depth int) bool {
 	return e == nil
 }
 
-// check returns nil when v is valid for s. depth counts the schemas around s.
+// check returns nil when v is valid for s, otherwise the first violation, or errBudget over budget or maxDepth. depth
+// counts the schemas around s. A nil s accepts every value.
 func (c *checker) check(s *Schema, v *Value, depth int) *Error {
 	if s == nil {
 		return nil
@@ -175,6 +180,7 @@ func (c *checker) check(s *Schema, v *Value, depth int) *Error {
 	return nil
 }
 
+// checkEnum rejects a value that equals none of enum. The error lists at most 20 of the allowed values.
 func (c *checker) checkEnum(enum []Value, v *Value) *Error {
 	for i := range enum {
 		if c.isEqual(&enum[i], v) {
@@ -197,7 +203,8 @@ func (c *checker) checkEnum(enum []Value, v *Value) *Error {
 	return e
 }
 
-// checkCombined checks the subschemas that apply to v itself. A trial that exceeds the budget is never a match.
+// checkCombined checks the subschemas that apply to v itself: $ref, allOf, anyOf, oneOf and not. A trial that exceeds
+// the budget rejects the value.
 func (c *checker) checkCombined(s *Schema, v *Value, depth int) *Error {
 	if s.ref != nil {
 		if e := c.check(s.ref, v, depth+1); e != nil {
@@ -235,7 +242,7 @@ func (c *checker) checkCombined(s *Schema, v *Value, depth int) *Error {
 	return nil
 }
 
-// describeTypes returns the types of the forms in parentheses, "" when one of them has no type.
+// describeTypes returns the types of the forms in parentheses after a space, "" when one of them has no type.
 func describeTypes(forms []*Schema) string {
 	var types Types
 	for _, f := range forms {
@@ -246,6 +253,7 @@ func describeTypes(forms []*Schema) string {
 	return " (" + types.String() + ")"
 }
 
+// checkString checks the length in code points and the pattern of a string.
 func (c *checker) checkString(s *Schema, v *Value) *Error {
 	if (s.length != lengthRange{}) {
 		if !c.charge(len(v.Text) / 256) {
@@ -277,6 +285,7 @@ func (c *checker) checkLength(r lengthRange, n int, unit string) *Error {
 	return nil
 }
 
+// checkNumber checks the bounds and multipleOf of a number, without rounding.
 func (c *checker) checkNumber(s *Schema, v *Value) *Error {
 	if (s.minimum != nil || s.maximum != nil) && !c.charge(v.compareCost()) {
 		return errBudget
@@ -309,6 +318,8 @@ func (b *bound) describe(inclusive, exclusive string) string {
 	return inclusive + " " + text.Clip(b.number.Text, 40)
 }
 
+// checkArray checks the number of elements, each element, and uniqueItems. The path of the error has the index of the
+// element.
 func (c *checker) checkArray(s *Schema, v *Value, depth int) *Error {
 	if e := c.checkLength(s.itemCount, len(v.Items), "elements"); e != nil {
 		return e
@@ -333,6 +344,8 @@ func (c *checker) checkArray(s *Schema, v *Value, depth int) *Error {
 	return nil
 }
 
+// checkObject checks required members, the number of members, and each member. The path of the error has the member's
+// name.
 func (c *checker) checkObject(s *Schema, v *Value, depth int) *Error {
 	for _, name := range s.Required {
 		if !c.charge(1+len(v.Members)/8) || v.Member(name) == nil {
@@ -355,6 +368,8 @@ func (c *checker) checkObject(s *Schema, v *Value, depth int) *Error {
 	return nil
 }
 
+// checkMember checks one member by its name, properties, patternProperties, and additionalProperties if neither names
+// it. It also rejects a member that neither names and whose name differs from a declared one only in case.
 func (c *checker) checkMember(s *Schema, m *Member, depth int) *Error {
 	if s.propertyNames != nil && !c.matches(s.propertyNames, &Value{Type: String, Text: m.Name}, depth) {
 		return c.fail(nil, "", "is not an allowed name")
@@ -399,7 +414,8 @@ func (c *checker) checkMember(s *Schema, m *Member, depth int) *Error {
 	return c.check(s.AdditionalProperties, &m.Value, depth)
 }
 
-// isEqual reports whether two values are equal as JSON: numbers by value, objects in any order of members.
+// isEqual reports whether two values are equal as JSON: numbers by value, objects in any order of members. It is false
+// over budget, and then c.exhausted is set.
 func (c *checker) isEqual(a, b *Value) bool {
 	if !c.charge(1) || a.Type != b.Type || len(a.Items) != len(b.Items) || len(a.Members) != len(b.Members) {
 		return false

@@ -50,7 +50,7 @@ var typeNames = []struct {
 	{"null", Null},
 }
 
-// String returns the names of the types, joined by "or".
+// String returns the names of the types, joined by "or"; "" for none. A value with a fraction is a number.
 func (t Types) String() string {
 	var names []string
 	for _, n := range typeNames {
@@ -89,7 +89,8 @@ func (v *Value) Member(name string) *Value {
 	return nil
 }
 
-// Strings returns the content of a string, or of an array of strings. ok is false for every other value.
+// Strings returns the content of a string, or of an array of strings, which may be empty. ok is false for every other
+// value.
 func (v *Value) Strings() (out []string, ok bool) {
 	if v.Type == String {
 		return []string{v.Text}, true
@@ -112,7 +113,8 @@ func (v *Value) rat() *big.Rat {
 	return r
 }
 
-// compareNumbers returns -1, 0 or 1 as the number a is below, equal to or above the number b, without rounding.
+// compareNumbers returns -1, 0 or 1 as the number a is below, equal to or above the number b, without rounding. Both
+// must be numbers.
 func compareNumbers(a, b *Value) int {
 	if x, ok := a.shortFloat(); ok {
 		if y, ok := b.shortFloat(); ok {
@@ -131,8 +133,8 @@ func (v *Value) compareCost() int {
 	return 64
 }
 
-// shortFloat returns the value of a number of at most 15 digits and no exponent. Such numbers compare as floats exactly
-// as they compare as decimals, because no two of them round to the same float.
+// shortFloat returns the value of a number of at most 15 bytes and no exponent; ok is false for others. Such numbers
+// compare as floats exactly as they compare as decimals, because no two of them round to the same float.
 func (v *Value) shortFloat() (f float64, ok bool) {
 	if len(v.Text) > 15 || strings.ContainsAny(v.Text, "eE") {
 		return 0, false
@@ -142,8 +144,9 @@ func (v *Value) shortFloat() (f float64, ok bool) {
 }
 
 // Parse reads one JSON value and rejects every document that two readers could understand differently: a key twice in
-// one object, invalid UTF-8, an unpaired surrogate, anything behind the value. It also rejects documents beyond the
-// limits of nesting, number of values and size of a number. Errors quote at most a clipped key of the input.
+// one object, invalid UTF-8, an unpaired surrogate, anything but white space behind the value. It also rejects empty
+// input and documents beyond the limits of nesting, number of values and size of a number. Errors quote at most a
+// clipped key of the input.
 func Parse(raw []byte) (Value, error) {
 	if !utf8.Valid(raw) {
 		return Value{}, errors.New("invalid UTF-8")
@@ -168,6 +171,7 @@ type parser struct {
 
 func (p *parser) syntaxError() error { return fmt.Errorf("invalid JSON at byte %d", p.at) }
 
+// skipSpace moves to the next byte that is no JSON white space, or to the end.
 func (p *parser) skipSpace() {
 	for p.at < len(p.in) {
 		switch p.in[p.at] {
@@ -188,6 +192,8 @@ func (p *parser) consume(c byte) bool {
 	return false
 }
 
+// parseValue skips white space and reads one value. depth counts the values around it. It rejects more than maxValues
+// values in the document and more than maxNesting levels.
 func (p *parser) parseValue(depth int) (Value, error) {
 	if p.values++; p.values > maxValues {
 		return Value{}, fmt.Errorf("more than %d values", maxValues)
@@ -222,6 +228,7 @@ func (p *parser) parseValue(depth int) (Value, error) {
 	return Value{}, p.syntaxError()
 }
 
+// parseObject reads the object whose brace is at p.at. It rejects a key that is there twice, compared after unescaping.
 func (p *parser) parseObject(depth int) (Value, error) {
 	v, start := Value{Type: Object}, p.at
 	p.at++
@@ -268,6 +275,7 @@ func (p *parser) parseObject(depth int) (Value, error) {
 	}
 }
 
+// parseArray reads the array whose bracket is at p.at. It rejects a comma before the end.
 func (p *parser) parseArray(depth int) (Value, error) {
 	v, start := Value{Type: Array}, p.at
 	p.at++
@@ -291,7 +299,8 @@ func (p *parser) parseArray(depth int) (Value, error) {
 	}
 }
 
-// parseString reads the string that begins at p.at. A string without escapes is not copied.
+// parseString reads the string whose quote is at p.at. It rejects control characters. A string without escapes is not
+// copied.
 func (p *parser) parseString() (string, error) {
 	start := p.at + 1
 	for i := start; i < len(p.in); i++ {
@@ -312,7 +321,8 @@ func (p *parser) parseString() (string, error) {
 // escapeLetters are the one-letter escapes, escapeValues the bytes they stand for.
 const escapeLetters, escapeValues = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
 
-// parseEscapedString reads the string that begins at start and has its first escape at i.
+// parseEscapedString reads the string whose content begins at start and has its first escape at i. It rejects unknown
+// escapes and unpaired surrogates.
 func (p *parser) parseEscapedString(start, i int) (string, error) {
 	out := append(make([]byte, 0, 64), p.in[start:i]...)
 	for ; i < len(p.in); i++ {
@@ -364,6 +374,8 @@ func (p *parser) hexEscape(i int) (char rune, ok bool) {
 	return rune(n), err == nil
 }
 
+// parseNumber reads the number at p.at as an Integer when it has no fraction in value, otherwise as a Number. It
+// rejects leading zeros, exponents of more than maxExponentSize digits, and numbers over maxNumberBytes.
 func (p *parser) parseNumber() (Value, error) {
 	start := p.at
 	skipDigits := func() int {
