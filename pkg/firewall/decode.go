@@ -16,8 +16,10 @@ const (
 	minRun     = 24       // shorter runs hold no order
 )
 
-// scanDecoded looks into what is encoded in the text, one layer deep. An identifier or a hash decodes to noise; what decodes to
-// language was hidden on purpose, and counts when there are orders in it.
+// scanDecoded scans text that is encoded in the original text: base64, hexadecimal, spaced bytes, percent escapes,
+// rot13 and reversed text, one layer deep, at most maxRuns runs and maxDecoded bytes. Runs below minRun are skipped. An
+// identifier or a hash decodes to noise; text that decodes to language was hidden on purpose, and counts more when it
+// holds orders. It does nothing in a decoded layer.
 func (s *scanner) scanDecoded(text string) {
 	if s.isDecoded {
 		return
@@ -65,8 +67,9 @@ func (s *scanner) scanDecoded(text string) {
 	}
 }
 
-// findCiphers looks for the words that every request holds, as rot13 and reversing leave them. It goes by tokens: searching the
-// text once for each word would cost more than all the rules.
+// findCiphers reports whether a word that injected requests hold (please, ignore, disregard, instruction) is in the
+// text in rot13 (turned) or reversed (backwards). It goes by tokens: searching the text once for each word would cost
+// more than all the rules.
 func (s *scanner) findCiphers() (turned, backwards bool) {
 	for _, t := range s.tokens {
 		if t.to-t.from < 6 {
@@ -93,7 +96,9 @@ func (s *scanner) findCiphers() (turned, backwards bool) {
 	return turned, backwards
 }
 
-// scanLayer scans decoded text and takes over what was found in it.
+// scanLayer scans decoded text and adds an encoding sign with weight, and the signs in it. Text without signs that does
+// not look like language adds nothing, nor does text that says no more than the text around it. at is the offset in the
+// original where the encoded text begins. A weight below maxWeight is cut to 3 when the signs in the text are weak.
 func (s *scanner) scanLayer(at int, plain string, weight int) {
 	inner := newScanner(foldInto(plain, nil))
 	inner.isDecoded = true
@@ -125,7 +130,8 @@ func (s *scanner) scanLayer(at int, plain string, weight int) {
 	}
 }
 
-// foldedOffset returns the first folded byte that comes from offset at of the original or later, -1 when there is none.
+// foldedOffset returns the offset of the first folded byte that comes from offset at of the original or later, -1 when
+// there is none.
 func (s *scanner) foldedOffset(at int) int {
 	lo, hi := 0, len(s.f.at)
 	for lo < hi {
@@ -142,7 +148,7 @@ func (s *scanner) foldedOffset(at int) int {
 	return lo
 }
 
-// looksLikeLanguage reports whether a decoded text holds several known words, which noise does not.
+// looksLikeLanguage reports whether a decoded text holds at least three words of the lexicon, which noise does not.
 func looksLikeLanguage(s *scanner) bool {
 	known := 0
 	for i := range s.tokens {
@@ -161,7 +167,9 @@ var encodedBytes = func() (t [256]bool) {
 	return t
 }()
 
-// decodeRun decodes a run of base64 or hexadecimal and weighs that it is written so. The weight is 0 when no text comes out.
+// decodeRun decodes a run of hexadecimal or base64, of either alphabet and at most maxDecoded bytes, and returns the
+// text with the weight of its encoding: 10 for hexadecimal, 7 for base64, and 0 with "" when no readable text comes
+// out.
 func decodeRun(run string) (string, int) {
 	run = run[:min(len(run), maxDecoded)]
 	if b, err := hex.DecodeString(run[:len(run)&^1]); err == nil {
@@ -189,7 +197,8 @@ func decodeRun(run string) (string, int) {
 	return string(b), 7
 }
 
-// looksReadable reports whether b is text: mostly printable ASCII, or valid UTF-8 with some ASCII.
+// looksReadable reports whether the first 256 bytes of b are text: 95 % printable ASCII, or valid UTF-8 with 20 % of
+// it. Less than minRun/2 bytes are not.
 func looksReadable(b []byte) bool {
 	if len(b) < minRun/2 {
 		return false
@@ -206,8 +215,9 @@ func looksReadable(b []byte) bool {
 	return utf8.Valid(b[:min(len(b), 256)&^3]) && good*100 >= min(len(b), 256)*20
 }
 
-// decodeSpacedBytes decodes the first run of bytes that are written apart: 01001001 01100111, 49 67 6e, 0x49 0x67, \x49\x67.
-// at is where the run begins in s. It is not ok when no run is long enough and readable.
+// decodeSpacedBytes decodes the first run of bytes that are written apart: 01001001 01100111, 49 67 6e, 0x49 0x67,
+// \x49\x67. at is where the run begins in s. ok is false when no run has at least minRun/2 readable bytes; plain and at
+// are then meaningless.
 func decodeSpacedBytes(s string) (plain string, at int, ok bool) {
 	var out []byte
 	at = -1
@@ -250,7 +260,8 @@ func decodeSpacedBytes(s string) (plain string, at int, ok bool) {
 	return string(out), at, isText()
 }
 
-// parseByte reads a byte that is written as eight bits or as two hexadecimal digits. digits are hexadecimal.
+// parseByte reads a byte that is written as eight bits or as two hexadecimal digits, and rejects other lengths. digits
+// are hexadecimal.
 func parseByte(digits string) (byte, bool) {
 	base := 16
 	switch {
@@ -263,7 +274,8 @@ func parseByte(digits string) (byte, bool) {
 	return byte(v), err == nil
 }
 
-// decodePercent decodes %41 and gives where the first stood and how many there were.
+// decodePercent decodes percent escapes, and + as a blank. at is the offset of the first escape, -1 when there is none,
+// and n the number of escapes. A % without two digits after it is kept.
 func decodePercent(text string) (plain string, at, n int) {
 	out := make([]byte, 0, len(text))
 	at = -1
@@ -286,6 +298,7 @@ func decodePercent(text string) (plain string, at, n int) {
 	return string(out), at, n
 }
 
+// decodeROT13 turns the lower-case ASCII letters of text by 13 places and keeps everything else.
 func decodeROT13(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' {
@@ -295,6 +308,7 @@ func decodeROT13(text string) string {
 	}, text)
 }
 
+// reverseText returns the characters of text from the last to the first.
 func reverseText(text string) string {
 	rs := []rune(text)
 	for i, j := 0, len(rs)-1; i < j; i, j = i+1, j-1 {
@@ -315,8 +329,9 @@ const (
 	maxBeforeOrders = 14
 )
 
-// matchSqueezed looks for overrides whose letters are set apart, broken over lines or written with digits: with everything but
-// letters removed, they are there. A plain override is judged by the word rules and not repeated here.
+// matchSqueezed adds an encoding sign for the first override ("ignore previous instructions") whose letters are set
+// apart, broken over lines or written with digits: with everything but letters removed, they are there. It does nothing
+// when the word rules found a strong override, so they must run before it.
 func (s *scanner) matchSqueezed() {
 	for _, h := range s.hits {
 		if h.tech == techOverride && h.weight >= threshold/2 {
@@ -356,7 +371,8 @@ func (s *scanner) matchSqueezed() {
 	}
 }
 
-// endOfFirst returns where the first word of list that is in s ends, -1 when none begins within the first most bytes.
+// endOfFirst returns the offset where a word of list ends in s: of the first one in the list that begins within the
+// first most bytes of s; -1 when none does.
 func endOfFirst(s string, list []string, most int) int {
 	for _, w := range list {
 		if k := strings.Index(s, w); k >= 0 && k <= most {
@@ -366,8 +382,9 @@ func endOfFirst(s string, list []string, most int) int {
 	return -1
 }
 
-// addSqueezed adds a sign when rest, the letters from letter number from on, holds a word for instructions. at is the offset
-// of each letter, and verb begins with letter i. An override that is written plainly is left to the word rules.
+// addSqueezed adds a sign, and reports true, when rest, the letters from letter number from on, holds a word for
+// instructions within maxBeforeOrders letters. at is the offset of each letter, and verb begins with letter i. An
+// override that is written plainly is left to the word rules.
 func (s *scanner) addSqueezed(at []int32, verb string, i, from int, rest string) bool {
 	isPlain := func(word string, first int) bool {
 		last := first + len(word) - 1
@@ -384,7 +401,7 @@ func (s *scanner) addSqueezed(at []int32, verb string, i, from int, rest string)
 	return false
 }
 
-// lettersAt is where each of the n letters stands that matchSqueezed looks at.
+// lettersAt returns the offset in the folded text of each letter that matchSqueezed looks at. n is their number.
 func (s *scanner) lettersAt(n int) []int32 {
 	at := make([]int32, 0, n)
 	for i := range len(s.text) {

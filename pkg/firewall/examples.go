@@ -11,9 +11,9 @@ var attackTopics = []string{
 	"poisoning", "hijack", "untrusted",
 }
 
-// halveExamples halves the weight of signs that are shown as examples: in a fenced block or a quotation, in a text that
-// talks about such attacks in more than one word. An attacker can dress up like that, and then only the weight is less:
-// the findings stay in the report, and strong signs together still flag the text.
+// halveExamples halves the weight of signs that are shown as examples: in a fenced block or a quotation, in a text with
+// at least two of attackTopics. Signs of a decoded layer keep their weight. An attacker can dress up like that, and
+// then only the weight is less: the findings stay in the report, and strong signs together still flag the text.
 func (s *scanner) halveExamples() {
 	if len(s.hits) == 0 {
 		return
@@ -39,6 +39,9 @@ func (s *scanner) halveExamples() {
 // codeFences is where code blocks begin and end, by turns.
 type codeFences []int
 
+// findFences returns the offsets of the ``` that open and close code blocks, beginning with an opening one; 0 when the
+// text begins inside of a block. A block that is not closed goes on to the end. A fence with the name of a language
+// never closes one.
 func findFences(text string) codeFences {
 	var at codeFences
 	inside := false
@@ -72,7 +75,8 @@ func (f codeFences) holds(pos int) bool {
 	return n%2 == 1
 }
 
-// isQuotedAt reports whether the line of pos is quoted, or a quotation opens right before it.
+// isQuotedAt reports whether the line of pos begins with ">", or a quotation mark or backtick is open in the 60 bytes
+// of the line before it.
 func (s *scanner) isQuotedAt(pos int) bool {
 	line := strings.LastIndexByte(s.text[:pos], '\n') + 1
 	if strings.HasPrefix(strings.TrimLeft(s.text[line:min(len(s.text), line+8)], " "), ">") {

@@ -40,7 +40,9 @@ type Report struct {
 	Truncated bool // only MaxScan bytes were scanned: the beginning and the end
 }
 
-// Scan looks for signs of injected instructions in text. It never fails and never changes the text.
+// Scan looks for signs of injected instructions in text. It never fails and never changes the text. Of a text over
+// MaxScan bytes it scans the beginning and the end, each by itself. A report that is not flagged does not prove the
+// text harmless.
 func Scan(text string) Report {
 	if len(text) <= MaxScan {
 		return scanPart(text, 0)
@@ -67,7 +69,8 @@ func Scan(text string) Report {
 	return r
 }
 
-// scanPart scans at most MaxScan bytes that begin at offset base of the whole text.
+// scanPart scans a part of at most MaxScan bytes that begins at offset base of the whole text. The order of its steps
+// matters: some weigh the signs of those before.
 func scanPart(text string, base int) Report {
 	buf := bufferPool.Get().(*buffers)
 	defer bufferPool.Put(buf)
@@ -104,7 +107,8 @@ type hit struct {
 	quote  string
 }
 
-// buildReport weighs the hits and dedupes them by technique and place.
+// buildReport weighs the hits and returns them as findings in the order of their places, deduped by technique and
+// place, at most maxFindings. base is added to their offsets. The text is flagged from a score of threshold on.
 func (s *scanner) buildReport(base int) Report {
 	s.halveExamples()
 	slices.SortStableFunc(s.hits, func(a, b hit) int { return a.pos - b.pos })
@@ -129,8 +133,9 @@ func (s *scanner) buildReport(base int) Report {
 	return r
 }
 
-// weighTechnique returns the greatest weight of a technique's signs, and a little more for several strong ones. count is how
-// many signs there are of each weight. Requests come in chains of verbs that are one request, so they get no more.
+// weighTechnique returns the greatest weight of a technique's signs, 3 more for several of at least threshold/2, 0 for
+// none. count is how many signs there are of each weight. Requests, exfiltration and replies come in chains of verbs
+// that are one request, so they get no more.
 func weighTechnique(t technique, count *[maxWeight + 1]int) int {
 	most, strong := 0, 0
 	for w := maxWeight; w > 0; w-- {
@@ -147,8 +152,8 @@ func weighTechnique(t technique, count *[maxWeight + 1]int) int {
 	return most
 }
 
-// bestScore returns the greatest sum of weights within one scoreSpan, where each technique counts once. The caller sorts hits
-// by position. A long page collects weak signs; far apart they mean nothing.
+// bestScore returns the greatest sum of weights within one scoreSpan, where each technique counts once; 0 without hits.
+// It is exact only when hits are sorted by position. A long page collects weak signs; far apart they mean nothing.
 func bestScore(hits []hit) int {
 	most := 0
 	from := 0
@@ -168,7 +173,8 @@ func bestScore(hits []hit) int {
 	return most
 }
 
-// excerptOf returns the beginning of folded text on one line, at most 80 bytes.
+// excerptOf returns the beginning of folded text on one line, at most 80 bytes, with control characters and runs of
+// blanks as one blank.
 func excerptOf(s string) string {
 	out := make([]byte, 0, 80)
 	for _, r := range s {

@@ -56,7 +56,8 @@ var plainBytes = func() (t [256]byte) {
 // foldText returns the folded text of s.
 func foldText(s string) string { return foldInto(s, nil).text }
 
-// foldInto folds s in one pass. offsets is memory to reuse for the offset of each byte.
+// foldInto folds s in one pass, see [folded]. offsets is memory to reuse for the offset of each byte, and may be nil;
+// the result holds it. Invalid UTF-8 becomes blanks.
 func foldInto(s string, offsets []int32) *folded {
 	f := &folder{folded: &folded{firstHidden: -1, at: slices.Grow(offsets, len(s)+8)}, out: make([]byte, 0, len(s)+8)}
 	for i := 0; i < len(s); {
@@ -102,8 +103,9 @@ func (f *folder) putTag(r rune, at int) {
 	f.foldRune(r-text.TagBase, at)
 }
 
-// foldASCII folds the escape, control character or backslash that rest begins with and returns how many bytes it read. An
-// invisible character counts as hidden also when it is written as an escape.
+// foldASCII folds the backslash, & or control character that rest begins with, and the escape that it opens, and
+// returns how many bytes it read. at is the offset of rest in the original. A control character that is no line break
+// is dropped and counted as hidden; an invisible character counts as hidden also when it is written as an escape.
 func (f *folder) foldASCII(rest string, at int) int {
 	c, size := rest[0], 1
 	switch c {
@@ -136,7 +138,9 @@ func (f *folder) foldASCII(rest string, at int) int {
 // blackFlag is the emoji that tag characters turn into the flag of a region.
 const blackFlag = 0x1F3F4
 
-// foldWide folds a character beyond ASCII.
+// foldWide folds a character beyond ASCII at offset at of the original. Invisible ones are counted as hidden and
+// dropped, except that tag characters become the ASCII they mirror. Those that join an emoji are dropped without being
+// counted, and the tags of a flag emoji count as hidden only.
 func (f *folder) foldWide(r rune, at int) {
 	switch {
 	case text.IsTag(r):
@@ -161,7 +165,8 @@ func (f *folder) foldWide(r rune, at int) {
 	}
 }
 
-// foldRune writes the compatibility decomposition of r without accents, look-alikes as ASCII, in lower case.
+// foldRune writes the compatibility decomposition of r without accents, look-alikes as ASCII, in lower case. Each byte
+// gets the offset at. Chinese, Japanese and Korean characters are not decomposed.
 func (f *folder) foldRune(r rune, at int) {
 	if c, ok := text.Lookalike(r); ok {
 		r = rune(c)
@@ -185,7 +190,8 @@ func (f *folder) foldRune(r rune, at int) {
 	}
 }
 
-// putRune writes one character of a decomposition. Emoji and bullets become "*": they are no part of a word.
+// putRune writes one character of a decomposition in lower case: white space and invalid UTF-8 as a blank, 。 as a line
+// break, look-alikes as ASCII. Emoji and bullets become "*", except with isCJK: they are no part of a word.
 func (f *folder) putRune(r rune, at int, isCJK bool) {
 	switch {
 	case unicode.IsSpace(r) || r == utf8.RuneError:
@@ -210,8 +216,9 @@ var (
 	entities         = map[string]rune{"lt": '<', "gt": '>', "amp": '&', "quot": '"', "apos": '\'', "nbsp": ' '}
 )
 
-// unescape resolves the escape of a programming language or of HTML at the beginning of s: \n, \", \u0069, &#105;, &lt;.
-// size is how many bytes it takes, 0 when s begins with no escape.
+// unescape resolves the escape of a programming language or of HTML at the beginning of s: \n, \", \u0069, &#105;,
+// &lt;. s must begin with a backslash or &. size is how many bytes it takes, 0 when s begins with no known escape. Line
+// breaks are '\n'.
 func unescape(s string) (r rune, size int) {
 	if len(s) < 2 {
 		return 0, 0
@@ -249,7 +256,8 @@ func unescape(s string) (r rune, size int) {
 	return 0, 0
 }
 
-// parseRune reads the number of a character. It rejects control characters and surrogates.
+// parseRune reads the number of a character, of at most 7 digits. It rejects control characters below the blank,
+// surrogates and numbers that are no character.
 func parseRune(digits string, base int) (rune, bool) {
 	if len(digits) > 7 {
 		return 0, false

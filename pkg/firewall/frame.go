@@ -20,8 +20,9 @@ const (
 // defused stands before a line of the content that resembles a line of the frame.
 const defused = "> "
 
-// Frame wraps untrusted text so that nothing inside can close it. The nonce is 16 hexadecimal characters that no text can
-// know of itself. A flagged text gets a note with the techniques that were found.
+// Frame wraps untrusted text so that nothing inside can close it. The nonce is 16 hexadecimal characters that no text
+// can know of itself; the caller makes it. A flagged text gets a note with the techniques that were found; a zero r
+// adds none.
 //
 // A line of the text that resembles a line of the frame, also in other letters or with invisible characters, gets "> "
 // before it; nothing else is changed.
@@ -42,8 +43,9 @@ func Frame(text, nonce string, r Report) string {
 	return b.String()
 }
 
-// Unframe gives the text inside of a frame that was made with this nonce, with the marks that Frame set before lines. It
-// is not ok when framed is no such frame.
+// Unframe returns the text inside of a frame that was made with this nonce, without the note and with the marks that
+// Frame set before lines. ok is false when framed is no such frame, has a line that Frame would have marked, or nonce
+// is "".
 func Unframe(framed, nonce string) (text string, ok bool) {
 	if nonce == "" {
 		return "", false
@@ -69,7 +71,8 @@ func Unframe(framed, nonce string) (text string, ok bool) {
 	return body, true
 }
 
-// techniques are the names of what was found, each once, in the order of their places.
+// techniques returns the names of the techniques that were found, each once, in the order of the findings; nil for
+// none.
 func (r Report) techniques() []string {
 	var all []string
 	seen := map[string]bool{}
@@ -82,8 +85,8 @@ func (r Report) techniques() []string {
 	return all
 }
 
-// splitLines gives the lines of text with what ends them. Every character that some program takes for the end of a line ends
-// one here: a marker after any of them stands at the beginning of a line.
+// splitLines yields the lines of text with the characters that end them; joined they are text. Every character that
+// some program takes for the end of a line ends one here: a marker after any of them stands at the beginning of a line.
 func splitLines(text string) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		start := 0
@@ -115,8 +118,8 @@ func splitLines(text string) func(func(string) bool) {
 	}
 }
 
-// resemblesFrame reports whether a line could be taken for a line of the frame: it holds the nonce, or its letters say
-// what a line of the frame says. A line that is already quoted does not.
+// resemblesFrame reports whether a line could be taken for a line of the frame: it holds the nonce, also spaced out or
+// in look-alikes, or its letters begin as those of a line of the frame. A line that begins with "> " does not.
 func resemblesFrame(line, nonce string) bool {
 	if strings.HasPrefix(line, defused) {
 		return false
@@ -136,7 +139,7 @@ func resemblesFrame(line, nonce string) bool {
 		strings.HasPrefix(plain, "note") && strings.Contains(plain, "looklikeinstructions")
 }
 
-// lettersOf returns the letters and digits of text in lower case, at most the first 400.
+// lettersOf returns the letters and digits of text in lower case, at most the first 400. Everything else is dropped.
 func lettersOf(text string) string {
 	out := make([]rune, 0, 64)
 	for _, r := range text {

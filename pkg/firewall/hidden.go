@@ -2,7 +2,8 @@ package firewall
 
 import "strings"
 
-// matchInvisible weighs characters that are not shown. A few are normal, as in emoji, soft hyphens or right-to-left names.
+// matchInvisible adds a sign for four or more tag characters, and one for twelve or more zero-width characters or, with
+// fewer of them, a direction override. A few are normal, as in emoji, soft hyphens or right-to-left names.
 func (s *scanner) matchInvisible() {
 	f := s.f
 	at := 0
@@ -31,8 +32,9 @@ var hidingStyles = []string{
 	"color: transparent", "left:-9999", "left: -9999", "text-indent:-9", "text-indent: -9",
 }
 
-// matchHiddenHTML looks at what a page holds and does not show: comments and hidden elements. That is common and harmless; it
-// counts when there are orders inside.
+// matchHiddenHTML weighs the parts of a page that are not shown, see [scanner.weighConcealed]: comments and elements
+// with one of hidingStyles, up to 4000 bytes each. They are common and harmless without orders inside. The word rules
+// and markers must run before it.
 func (s *scanner) matchHiddenHTML() {
 	text := s.text
 	for from := 0; ; {
@@ -72,7 +74,8 @@ func (s *scanner) matchHiddenHTML() {
 	}
 }
 
-// weighConcealed weighs text that is hidden from a user by the other signs in it; without an order inside it is harmless.
+// weighConcealed adds a sign for text that is hidden from a user, weighed by the strongest other sign in it, or weakly
+// when it addresses a reader; without either it is harmless and adds none. from and to are offsets in the folded text.
 func (s *scanner) weighConcealed(from, to int) {
 	weight := 0
 	for _, h := range s.hits {
@@ -88,7 +91,8 @@ func (s *scanner) weighConcealed(from, to int) {
 	}
 }
 
-// hasOrderWithin reports whether words between two offsets address a reader.
+// hasOrderWithin reports whether words between two offsets of the folded text address a reader: please, you, your, or a
+// word for an assistant.
 func (s *scanner) hasOrderWithin(from, to int) bool {
 	for i := s.tokenAt(from); i < len(s.tokens) && int(s.tokens[i].from) < to; i++ {
 		if s.has(i, cPlease) || s.any(i, "you", "your") || s.has(i, cAI) {
@@ -98,7 +102,8 @@ func (s *scanner) hasOrderWithin(from, to int) bool {
 	return false
 }
 
-// tokenAt returns the first token at or after pos.
+// tokenAt returns the index of the first token at or after offset pos of the folded text, len(s.tokens) when there is
+// none.
 func (s *scanner) tokenAt(pos int) int {
 	lo, hi := 0, len(s.tokens)
 	for lo < hi {

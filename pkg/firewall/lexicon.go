@@ -170,7 +170,9 @@ var lexicon = func() map[string]class {
 	return m
 }()
 
-// classOf returns the classes of a folded word. Orders that are misspelled on purpose still count as orders.
+// classOf returns the classes of a folded word, also of its form with 's or 'd; 0 when it has none. Misspellings of
+// "instruction" count as orders: words of 9 to 16 bytes that begin with i or l and contain "struct", except
+// infrastructure and instructor.
 func classOf(word string) class {
 	if c, ok := lexicon[word]; ok {
 		return c

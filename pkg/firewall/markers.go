@@ -70,8 +70,8 @@ var markersByByte = func() (t [256][]marker) {
 // turnNames are the words that name the speaker of a turn in a conversation with a model.
 var turnNames = []string{"system", "assistant", "user", "human", "instruction", "instructions", "ai"}
 
-// matchMarkers looks for the marks of chat templates and tool calls, for turns written as "Assistant:", and for images whose
-// link carries data.
+// matchMarkers adds signs for the marks of chat templates and tool calls, for headings and turns written as
+// "Assistant:", and for images whose link carries data.
 func (s *scanner) matchMarkers() {
 	text := s.text
 	turns := turnTracker{assistant: -1, user: -1}
@@ -96,7 +96,8 @@ func (s *scanner) matchMarkers() {
 	}
 }
 
-// matchMark looks for a mark at i. A mark that is named, as in documentation, weighs half.
+// matchMark adds a sign for a mark of markersByByte at offset i. A mark after a backtick or an opening quotation mark,
+// as in documentation, weighs half.
 func (s *scanner) matchMark(i int) {
 	for _, m := range markersByByte[s.text[i]] {
 		if !strings.HasPrefix(s.text[i:], m.text) {
@@ -114,7 +115,9 @@ func (s *scanner) matchMark(i int) {
 // turnTracker is where the assistant and the user last had a turn, -1 when they had none.
 type turnTracker struct{ assistant, user int }
 
-// matchTurn looks for a turn, such as "Assistant: ...", on the line that begins at i.
+// matchTurn adds a role sign for a turn, such as "Assistant: ...", on the line that begins at i, and notes it in turns.
+// It weighs little by itself, more with an order in it, and most for a user's turn that follows an assistant's within
+// 600 bytes and requests something.
 func (s *scanner) matchTurn(i int, turns *turnTracker) {
 	text := s.text
 	start := i
@@ -151,7 +154,8 @@ func (s *scanner) matchTurn(i int, turns *turnTracker) {
 	s.addHit(techRole, weight, start, len(name)+40)
 }
 
-// isOrderAt reports whether the text at pos begins with an order.
+// isOrderAt reports whether the first word within 6 bytes of offset pos may begin an order: please, a verb of an order,
+// "you" or "new".
 func (s *scanner) isOrderAt(pos int) bool {
 	i := s.tokenAt(pos)
 	if i == len(s.tokens) || int(s.tokens[i].from) > pos+6 {
@@ -160,7 +164,7 @@ func (s *scanner) isOrderAt(pos int) bool {
 	return s.has(i, cPlease|cIgnore|cAct|cSay|cFollow) || s.any(i, "you", "new")
 }
 
-// matchHeading looks at "### System:" and its kin.
+// matchHeading adds a role sign when the "###" at i heads a turn, as in "### System:" or "###(system)".
 func (s *scanner) matchHeading(i int) {
 	text := s.text
 	j := i
@@ -178,7 +182,8 @@ func (s *scanner) matchHeading(i int) {
 	}
 }
 
-// matchImage looks at ![text](link): an image is fetched without a click, so a link that carries data sends it.
+// matchImage adds an exfiltration sign for the Markdown image at i when the query of its http link has a placeholder or
+// names private data: an image is fetched without a click, so a link that carries data sends it.
 func (s *scanner) matchImage(i int) {
 	text := s.text[i:min(len(s.text), i+600)]
 	mid := strings.Index(text, "](")
@@ -209,7 +214,8 @@ func (s *scanner) matchImage(i int) {
 	}
 }
 
-// matchToolCall looks for a tool call in JSON: an object with a name and arguments.
+// matchToolCall adds a weak sign when the brace at i opens a tool call in JSON: an object that begins with name, tool
+// or function and has arguments within 160 bytes.
 func (s *scanner) matchToolCall(i int) {
 	text := s.text[i:min(len(s.text), i+160)]
 	if len(text) < 3 || text[1] != '"' && text[1] != '\'' && text[1] != ' ' && text[1] != '\n' {
@@ -224,7 +230,8 @@ func (s *scanner) matchToolCall(i int) {
 	}
 }
 
-// matchEastAsian looks for orders to ignore instructions in Chinese and Japanese, which have no blanks between words.
+// matchEastAsian adds signs for orders to ignore instructions, and for eastPhrases, in Chinese and Japanese, which have
+// no blanks between words, and in Korean. It does nothing in a text without Chinese or Japanese characters.
 func (s *scanner) matchEastAsian() {
 	if !s.f.isEastAsian {
 		return
@@ -279,6 +286,7 @@ func foldList(list ...string) []string {
 	return list
 }
 
+// containsAny reports whether s contains one of the texts in list; false for an empty list.
 func containsAny(s string, list []string) bool {
 	for _, w := range list {
 		if strings.Contains(s, w) {

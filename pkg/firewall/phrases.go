@@ -78,7 +78,8 @@ func (s *scanner) matchPhrases(i int) {
 	}
 }
 
-// matchPhrase adds a sign when the words of p stand from token i on.
+// matchPhrase adds a sign when the words of p stand from token i on, without regard to punctuation between them. The
+// caller has compared the first word. A quotation weighs half.
 func (s *scanner) matchPhrase(p *phrase, i int) {
 	last := i + len(p.then)
 	for k, step := range p.then {
@@ -96,7 +97,8 @@ func (s *scanner) matchPhrase(p *phrase, i int) {
 	s.addTokens(p.tech, s.halveQuoted(i, weight), i, min(last+p.further, len(s.tokens)-1))
 }
 
-// matchWorkReport: you have successfully analyzed ... Please ... The second sentence is the next task.
+// matchWorkReport adds a completion sign when the "you" at token i reports work of an assistant as done: "you have
+// successfully analyzed ...". It weighs most when a request follows within 50 words, because that is the next task.
 func (s *scanner) matchWorkReport(i int) {
 	if !s.any(i+1, "have", "ve") || !s.any(i+2, "successfully", "now", "already") || !s.isWorkDone(i+3) || !s.begins(i) {
 		return
@@ -112,14 +114,15 @@ func (s *scanner) matchWorkReport(i int) {
 	s.addTokens(techCompletion, s.halveQuoted(i, weight), i, i+3)
 }
 
-// matchAfterTask: after you have done that, continue.
+// matchAfterTask adds a completion sign for "after you have done that, continue" and its kin at token i.
 func (s *scanner) matchAfterTask(i int) {
 	if s.is(i+1, "you") && s.any(i+2, "do", "did", "have", "are") && s.any(i+3, "that", "this", "done", "so") && s.next(i+3, cSolve, 4) >= 0 {
 		s.addTokens(techCompletion, 5, i, i+3)
 	}
 }
 
-// matchNewInstructions: updated system instructions: ...
+// matchNewInstructions adds a delimiter sign when token i begins a heading for new instructions: "updated system
+// instructions: ...". The colon is required.
 func (s *scanner) matchNewInstructions(i int) {
 	n := i + 1
 	if s.any(n, "system", "important", "secret", "user") {
@@ -141,7 +144,8 @@ var accountChanges = text.WordSet(`registered subscribed unsubscribed logged sig
 	purchased installed configured connected joined booked added removed deleted canceled cancelled linked passed ordered applied
 	uploaded downloaded enabled disabled scheduled reserved renewed`)
 
-// matchThisIs: this is your developer; this is an important message from me.
+// matchThisIs adds an authority sign when the "this" at token i introduces the author as somebody who gives orders:
+// "this is your developer speaking", "this comes from the administrator:".
 func (s *scanner) matchThisIs(i int) {
 	if !s.any(i+1, "is", "comes") {
 		return
@@ -154,7 +158,9 @@ func (s *scanner) matchThisIs(i int) {
 	}
 }
 
-// matchBeforeTask: before you can solve the task, please do the following first.
+// matchBeforeTask adds an authority sign when the "before" at token i puts something ahead of the reader's task:
+// "before you can solve the task that I gave you", "before answering, please ...". It weighs most when the task is one
+// that was given.
 func (s *scanner) matchBeforeTask(i int) {
 	j := i + 1
 	if s.is(j, "you") {
@@ -185,7 +191,8 @@ func (s *scanner) matchBeforeTask(i int) {
 	}
 }
 
-// matchWhenAnswering: when you answer, include this image.
+// matchWhenAnswering adds a reply sign when token i makes a demand on each answer: "when you answer, include this
+// image", "when summarizing, always ...".
 func (s *scanner) matchWhenAnswering(i int) {
 	if !s.any(i+1, "you", "answering", "responding", "replying", "summarizing", "summarising", "asked", "the") {
 		return
@@ -203,7 +210,8 @@ func (s *scanner) matchWhenAnswering(i int) {
 	}
 }
 
-// matchBossHeading: system message, developer override, admin note: as a heading.
+// matchBossHeading adds an authority sign when token i begins a heading of the system or its operators: "system
+// message:", "developer override", "###(system_prompt". It must stand where an order may begin.
 func (s *scanner) matchBossHeading(i int) {
 	if !s.begins(i) {
 		return
@@ -224,7 +232,8 @@ func (s *scanner) matchBossHeading(i int) {
 	}
 }
 
-// matchDocumentEnd: end of document, beginning of new instructions.
+// matchDocumentEnd adds a delimiter sign when token i begins a line such as "--- end of document ---" or "[beginning of
+// instructions]". The mark or bracket before it is required, and one or a line break after it.
 func (s *scanner) matchDocumentEnd(i int) {
 	if !s.begins(i) || !s.is(i+1, "of") || s.tokens[i].stop&(sMark|sOpen) == 0 {
 		return
@@ -243,7 +252,8 @@ func (s *scanner) matchDocumentEnd(i int) {
 	}
 }
 
-// matchDecodeAndDo: decode this and do what it says.
+// matchDecodeAndDo adds an encoding sign when token i, a word for decoding, is followed in the same sentence by an
+// order to obey the outcome: "decode this and do what it says".
 func (s *scanner) matchDecodeAndDo(i int) {
 	for j := i + 1; j < len(s.tokens) && j <= i+9 && s.tokens[j].stop&sEnd == 0; j++ {
 		if s.has(j, cFollow) && s.any(j-1, "and", "then", "to") && (s.any(j+1, "what", "the", "it", "as", "its", "them") || s.has(j+1, cOrders)) {

@@ -31,7 +31,8 @@ var secretShapes = []secretShape{
 }
 
 // Redact replaces secrets of a known shape by their kind, such as "[redacted: github token]", and returns how many. It
-// knows shapes and not meanings: a secret that looks like a word stays.
+// knows shapes and not meanings: a secret that looks like a word stays. Of a labelled password only the value is
+// replaced. The result of JSON may be no JSON any more.
 func Redact(text string) (clean string, n int) {
 	for _, s := range secretShapes {
 		if !containsAny(text, s.anchor) {
@@ -65,7 +66,8 @@ func Redact(text string) (clean string, n int) {
 	return text, n
 }
 
-// isDescription reports whether value describes a password, as in "password: required", and is none.
+// isDescription reports whether value describes a password, as in "password: required", and is none: letters alone
+// after a colon and without quotation marks. label is the text of the match before value.
 func isDescription(label, value string) bool {
 	if !strings.Contains(label, ":") || strings.HasSuffix(label, `"`) || strings.HasSuffix(label, "'") {
 		return false

@@ -1,6 +1,7 @@
 package firewall
 
-// matchReply: add ... to your answer; include the following code in your solution.
+// matchReply adds a reply sign when the verb at token i dictates the answer: "add ... to your answer", "include ... in
+// your response". It must stand where an order may begin, with at most 16 words up to "your".
 func (s *scanner) matchReply(i int) {
 	if !s.begins(i) {
 		return
@@ -14,8 +15,9 @@ func (s *scanner) matchReply(i int) {
 	}
 }
 
-// matchInsertedCode: blend the following code into your solution. Manuals say that too, of a project or a page; it weighs most when
-// the answer itself must hold the code, or when the code reaches out or runs commands.
+// matchInsertedCode adds a reply sign when the word for code at token i is the object of an order such as "blend the
+// following code into your solution". Manuals say that too, of a project or a page; it weighs most when the answer
+// itself must hold the code, or when one of systemCalls is in the 900 bytes after it.
 func (s *scanner) matchInsertedCode(i int) {
 	if n := i - 1; n < 0 || !s.isBehind(i, cNext, 3) || s.tokens[i].stop&(sEnd|sColon) != 0 {
 		return
@@ -55,7 +57,8 @@ var systemCalls = []string{
 	"telnet", "webbrowser", "os.environ", "getpass", "clipboard", "httpx", "aiohttp", "ctypes", "winreg", "crontab", "chmod",
 }
 
-// matchReplyShape: your response should end with ...; reply using base64.
+// matchReplyShape adds a reply sign when token i begins a demand on the form of the answer: "your response should end
+// with ...", "reply using base64". The second weighs most with the name of a language or encoding.
 func (s *scanner) matchReplyShape(i int) {
 	if !s.has(i, cReply) && !s.is(i, "respond") {
 		return

@@ -62,7 +62,8 @@ var isWordByte = func() (t [256]bool) {
 	return t
 }()
 
-// split cuts the text into tokens.
+// split cuts the folded text into tokens and appends them to s.tokens. Words over maxWord bytes get no class from the
+// lexicon.
 func (s *scanner) split() {
 	text := s.text
 	s.tokens = slices.Grow(s.tokens, len(text)/5+4)
@@ -110,7 +111,8 @@ var stops = func() (t [256]stop) {
 	return t
 }()
 
-// stopOf returns what the byte at i means to the words around it.
+// stopOf returns what the byte at i, which is in no word, means to the words around it; 0 for nothing. A full stop
+// counts only at the end of the text or before a blank, a line break, another full stop or a closing mark.
 func (s *scanner) stopOf(i int) stop {
 	text := s.text
 	stop := stops[text[i]]
@@ -126,8 +128,8 @@ func (s *scanner) stopOf(i int) stop {
 	return stop
 }
 
-// addressEnd returns where the link or mail address ends whose first word is text[start:i]. It is not ok when the word begins
-// no address.
+// addressEnd returns where the link or mail address ends whose first word is text[start:i]. ok is false when the word
+// begins no address; a link is one with http://, https:// or www.
 func addressEnd(text string, start, i int) (end int, ok bool) {
 	if i+1 >= len(text) {
 		return 0, false
@@ -156,7 +158,8 @@ func linkEnd(text string, i int) int {
 	return i
 }
 
-// mailEnd returns where the mail address ends whose name goes on at i.
+// mailEnd returns where the mail address ends whose name goes on at i; false when it has no @ within 64 bytes, or no
+// dot in its host.
 func mailEnd(text string, i int) (int, bool) {
 	from := i
 	for i < len(text) && i-from < 64 && (isWordByte[text[i]] || text[i] == '.' || text[i] == '-' || text[i] == '+') {
@@ -179,7 +182,8 @@ func mailEnd(text string, i int) (int, bool) {
 	return end, dot
 }
 
-// looksLikeRecords reports whether the text is data: JSON, a dictionary, or lines of key and value.
+// looksLikeRecords reports whether the folded text is data: JSON, a dictionary, or at least four lines of key and
+// value, the first line among them, in its first 60 lines.
 func looksLikeRecords(text string) bool {
 	t := strings.TrimLeft(text, " \n\t")
 	if t == "" {
@@ -264,8 +268,8 @@ func (s *scanner) has(i int, c class) bool {
 	return i >= 0 && i < len(s.tokens) && s.tokens[i].class&c != 0
 }
 
-// begins reports whether an order may begin at token i: at the beginning of a sentence, a line or a value, or after a
-// word such as please.
+// begins reports whether an order may begin at token i, which must exist: at the beginning of a sentence, a line or a
+// value, after punctuation or a bracket, or after a word such as please or "you must".
 func (s *scanner) begins(i int) bool {
 	if i == 0 || s.tokens[i].stop&(sEnd|sColon|sLine|sQuote|sOpen|sMark|sBang|sClose) != 0 {
 		return true
@@ -284,7 +288,8 @@ func (s *scanner) isAdverb(i int) bool {
 	return s.tokens[i].to-s.tokens[i].from > 4 && s.text[s.tokens[i].to-2:s.tokens[i].to] == "ly"
 }
 
-// politenessOf returns the token that makes the verb at i a polite request, -1 when there is none.
+// politenessOf returns the token that makes the verb at i a polite request: "please" before it, with an adverb between
+// at most; -1 when there is none.
 func (s *scanner) politenessOf(i int) int {
 	if i > 0 && s.has(i-1, cPlease) {
 		return i - 1
@@ -301,7 +306,8 @@ func (s *scanner) addTokens(t technique, weight, i, j int) {
 	s.addHit(t, weight, from, int(s.tokens[j].to)-from)
 }
 
-// addHit records a sign in the folded text.
+// addHit records a sign at offset pos of the folded text that covers length bytes. The weight is cut to maxWeight. It
+// records nothing for a weight of 0 or below, nor beyond maxHits signs.
 func (s *scanner) addHit(t technique, weight, pos, length int) {
 	if len(s.hits) >= maxHits || weight <= 0 {
 		return
