@@ -26,9 +26,8 @@ const actionDecision = "approval.decision"
 
 // onDecision accepts the user's decision about an approval: it is recorded, stored, then published. It denies every
 // account but the user's, and rejects an unknown remember level. For an approval that is unknown, decided or expired
-// the reply is not accepted and has the current state. All of these are recorded. An approval that cannot be read, and
-// a decision that cannot be recorded or stored, is an error. The remember level of the reply may be lower than
-// requested, see [Broker.rememberFor].
+// the reply is not accepted and has the current state. All of these are recorded. The remember level of the reply may
+// be lower than requested, see [Broker.rememberFor].
 func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalDecision], out actor.Out) (subjects.ApprovalReply, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: actionDecision}
 	id, fault := parseUserSubject(in.From, in.Tokens)

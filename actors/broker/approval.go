@@ -135,7 +135,7 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, ask
 
 // approvalID is the id of the approval of a call: the same call with the same arguments has the same id. When the
 // approval stored under it does not cover open, the id is derived from the open questions as well, so that the old
-// decision does not apply.
+// decision does not apply. An error means that the stored approval cannot be read: the caller must deny.
 func (b *Broker) approvalID(ctx context.Context, out actor.Out, c call, open []policy.Question) (string, error) {
 	id := hashParts(c.key(), c.session, c.tool, c.record.ParamsHash)
 	q, _, err := readApproval(ctx, out.Store(bucketApprovals), id)
@@ -381,8 +381,8 @@ func putApproval(ctx context.Context, s actor.Store, q storedApproval, rev uint6
 	return s.Put(ctx, q.ID, data, rev)
 }
 
-// readApproval reads one approval. Its id is the key, whatever the stored value says. An undecodable value is
-// errCorrupt.
+// readApproval reads one approval and its revision. Its id is the key, whatever the stored value says. A missing one is
+// [actor.ErrNotFound], an undecodable value errCorrupt.
 func readApproval(ctx context.Context, s actor.Store, id string) (q storedApproval, rev uint64, err error) {
 	data, rev, err := s.Get(ctx, id)
 	if err != nil {

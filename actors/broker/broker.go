@@ -245,8 +245,8 @@ func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, chain po
 }
 
 // runAudited runs the tool of an allowed call behind the audit gate and publishes the broker's copies of call and
-// result. The tool does not run unless the audit log has acknowledged the decision. When the outcome cannot be
-// recorded the result is withheld and the caller gets an unrecorded fault.
+// result. The tool does not run, and the result is a no-audit fault, unless the audit log has acknowledged the
+// decision. When the outcome cannot be recorded the result is withheld and the caller gets an unrecorded fault.
 //
 // Its steps are before, sent, answered, learned and after.
 func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {

@@ -62,7 +62,7 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects
 
 // pageAccess returns the hosts that the tool may fetch from, nil for a tool that reads no untrusted content, and
 // whether the caller may use a tool that fetches pages: a search that opens its hits needs the same permission. A full
-// override of an account allows every host that is not denied.
+// override of an account replaces the allow list by "*", never the deny list.
 func (f facts) pageAccess(t *toolTable) (*subjects.HostRules, bool) {
 	c := f.call
 	if !c.Tool.Has(policy.ReadsUntrusted) {

@@ -19,10 +19,9 @@ import (
 )
 
 // processResult prepares a tool's result for the caller: it redacts secrets, scans for injection, labels the result,
-// records it in the session's flow, distills it for callers that must not see untrusted content, parks what is too
-// large, and frames untrusted content, except for the user's own calls. A result that cannot be recorded or parked is
-// withheld with an unrecorded fault; nothing is dropped silently. Results of respondent B, of harmless tools and
-// without a session are not recorded. An error goes to [Broker.processFault].
+// records it in the session's flow (not for respondent B and harmless tools), distills it for callers that must not see
+// untrusted content, parks what is too large, and frames untrusted content, except for the user's own calls. A result
+// that cannot be recorded or parked is withheld with an unrecorded fault. An error goes to [Broker.processFault].
 func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
 	if res.Error != nil {
 		return b.processFault(ctx, out, c, k, res)

@@ -131,8 +131,8 @@ func readKeys[T any](ctx context.Context, keys []string, read func(key string) (
 // errCorrupt means that a stored value cannot be decoded or belongs to another key.
 var errCorrupt = errors.New("corrupt value")
 
-// readRule reads one rule. The key is the authority on type, tool and id: a rule whose value says otherwise is
-// errCorrupt.
+// readRule reads one rule and its revision, also a revoked one. The key is the authority on type, tool and id: a rule
+// whose value says otherwise is errCorrupt, as is an undecodable one. A missing one is [actor.ErrNotFound].
 func readRule(ctx context.Context, s actor.Store, key string) (r storedRule, rev uint64, err error) {
 	data, rev, err := s.Get(ctx, key)
 	if err != nil {

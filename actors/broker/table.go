@@ -117,7 +117,8 @@ func (t *toolTable) all() []Known {
 }
 
 // Pin is the hash of a definition without its key, which changes with each run. A tool whose description changes has
-// another hash. "" means that s cannot be encoded, and matches no tool.
+// another hash. "" means that s cannot be encoded because its parameters are no JSON; announcements are checked for
+// that before.
 func Pin(s subjects.ToolSchema) string {
 	s.Key = ""
 	b, err := json.Marshal(s)

@@ -320,7 +320,8 @@ func (s *scanner) readRequest(i int) (r request, ok bool) {
 	return r, true
 }
 
-// readRequestToken notes what token j tells about the request whose verb is token i.
+// readRequestToken adds to r what token j tells about the request whose verb is token i. Tokens must come in order: j
+// becomes r.end, and the first destination stays.
 func (s *scanner) readRequestToken(r *request, i, j int) {
 	t := s.tokens[j]
 	c := t.class
@@ -390,7 +391,7 @@ func (s *scanner) matchObey(i int) {
 }
 
 // matchSecrecy adds a secrecy sign when the negation at token i keeps something from the user: "do not tell the user",
-// "without asking me", "without being noticed".
+// "without asking me", "without leaving traces".
 func (s *scanner) matchSecrecy(i int) {
 	t := s.next(i, cTell, 2)
 	if t < 0 {

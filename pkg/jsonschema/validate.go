@@ -274,7 +274,7 @@ func (c *checker) matchesPattern(p *pattern, s string) bool {
 	return c.charge(1+len(s)*p.steps/16) && p.MatchString(s)
 }
 
-// checkLength checks a length n of the given unit.
+// checkLength rejects a length n outside of r. unit is the plural noun in the error.
 func (c *checker) checkLength(r lengthRange, n int, unit string) *Error {
 	if n < r.min {
 		return c.fail(nil, strconv.Itoa(n), "must have at least %d %s", r.min, unit)

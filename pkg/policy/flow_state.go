@@ -68,7 +68,8 @@ func (f *Flow) MarshalJSON() ([]byte, error) {
 	return json.Marshal(flowRecord{f.questions, f.sources, f.private, f.links, f.values, f.publicWords, f.untrusted})
 }
 
-// UnmarshalJSON implements [json.Unmarshaler]. It rejects unknown fields: a record of a newer version may mark taint in one.
+// UnmarshalJSON implements [json.Unmarshaler]. It rejects unknown fields: a record of a newer version may mark taint in
+// one. null decodes to an empty, untainted flow, so a caller must reject it before.
 func (f *Flow) UnmarshalJSON(data []byte) error {
 	var r flowRecord
 	d := json.NewDecoder(bytes.NewReader(data))

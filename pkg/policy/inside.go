@@ -41,8 +41,8 @@ const openFlags = os.O_RDONLY | os.O_WRONLY | os.O_RDWR | os.O_CREATE | os.O_EXC
 // file.
 //
 // path must be absolute. allowed must be resolved, see [ResolveFolders]; an unresolved folder allows nothing, and so
-// does an empty list. closed must be absolute; a closed folder that cannot be resolved denies every path, a missing one
-// is ignored.
+// does an empty list. closed must be absolute; a closed folder that cannot be resolved denies every path, and one that
+// does not exist is compared by name only.
 func OpenInside(path string, flag int, perm os.FileMode, allowed, closed []string) (*os.File, error) {
 	if flag&^openFlags != 0 {
 		return nil, fmt.Errorf("opening %s: flags not allowed", text.OneLine(path, 60))
@@ -189,8 +189,9 @@ func mapSwapError(err, otherwise error) error {
 	return err
 }
 
-// openRegular opens or creates the regular file name in dir. It denies other file types, files with a hard link in a closed
-// folder, and a file that was replaced between stat and open. O_TRUNC takes effect only after these checks.
+// openRegular opens or creates the regular file name in the folder descriptor dir and returns its descriptor, in
+// non-blocking mode; flag and perm are those of [OpenInside]. It denies other file types, files with a hard link in a
+// closed folder, and a file that was replaced between stat and open. O_TRUNC takes effect only after these checks.
 func openRegular(dir int, name string, flag int, perm os.FileMode, ids []fileID, closed []string) (int, error) {
 	how := flag&^(os.O_CREATE|os.O_EXCL|os.O_TRUNC) | unix.O_NONBLOCK | unix.O_NOCTTY
 	if flag&os.O_CREATE != 0 {

@@ -21,10 +21,10 @@ const (
 const maxNarrowedTools = 64
 
 // AuthorizeSpawn decides whether parent may spawn an agent. It returns the child, whose Name the caller must set, and
-// the tools that it may use. It denies an invalid lineage, an unknown or not permitted type, the parent's own type or
-// one in its lineage, a lineage over the depth limit, more than maxNarrowedTools requested tools, and requested tools
-// that the child may not have. A request without tools narrows nothing. lineage is the parent's, as in [Call]; grants
-// are the session's. The error is a [*subjects.Fault] with a denial.
+// its tools; a request without tools narrows nothing. It denies, by a [*subjects.Fault], an invalid lineage, an unknown
+// or not permitted type, a type already in the lineage, a lineage over the depth limit, and requested tools that the
+// child may not have or that are over maxNarrowedTools. lineage is the parent's, as in [Call]; grants are the
+// session's.
 func (m Manifest) AuthorizeSpawn(parent subjects.Caller, lineage []SpawnedAgent, req subjects.SpawnRequest, grants ...string) (SpawnedAgent, []string, error) {
 	if d := m.checkLineage(parent, lineage); d != nil {
 		return SpawnedAgent{}, nil, newDenialFault(d)
@@ -67,8 +67,8 @@ func (m Manifest) AuthorizeSpawn(parent subjects.Caller, lineage []SpawnedAgent,
 }
 
 // SpawnBudget returns the budget of a spawned agent: for each limit the stricter of its type's and the requested one,
-// where 0 is unlimited. A nil request, and a type without a budget, limit nothing. It denies a negative request; the
-// error is a [*subjects.Fault] with a denial.
+// where 0 is unlimited. A nil request adds no limit, nor does a type without a budget. It denies a negative request;
+// the error is a [*subjects.Fault] with a denial.
 func (m Manifest) SpawnBudget(typ string, asked *subjects.Budget) (subjects.Budget, error) {
 	b := m.Limits.Budgets[typ]
 	if asked == nil {

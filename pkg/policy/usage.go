@@ -131,7 +131,7 @@ func (t *UsageCounter) expire(now time.Time) {
 	t.agents.expire(now.Add(-t.keep))
 }
 
-// lineageIDs yields the account of a caller, then each agent below it, the caller last.
+// lineageIDs yields the account of a caller, then each agent below it, the caller last. caller is as in [Attempt].
 func lineageIDs(caller string) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		for i, c := range caller {
