@@ -12,8 +12,8 @@ import (
 // prefilter that must be changed with it.
 
 // isHedge reports whether an answer says that it cannot know current facts: no access to the web or to live data, or
-// knowledge that ends at some date. Other gaps ("I cannot know your name") are no hedge, nor is a caveat in the middle of a
-// long answer.
+// knowledge that ends at some date. Other gaps ("I cannot know your name") are no hedge. Of an answer longer than 1200
+// characters only the first 300 and the last 200 count, so that a caveat in the middle is no hedge.
 func isHedge(answer string) bool {
 	s := normalizeApostrophes(answer)
 	if utf8.RuneCountInString(s) > 1200 {
@@ -54,8 +54,8 @@ var hedgePattern = sync.OnceValue(func() *regexp.Regexp {
 	}, "|"))
 })
 
-// announcesAction reports whether a reply ends by announcing an action. Offers ("shall I search?", "let me know") and long
-// answers do not count.
+// announcesAction reports whether the last sentence of a reply announces an action. Questions, offers ("shall I
+// search?", "let me know"), empty replies and replies longer than 900 characters do not count.
 func announcesAction(reply string) bool {
 	s := normalizeApostrophes(reply)
 	if s == "" || utf8.RuneCountInString(s) > 900 {
@@ -110,9 +110,10 @@ var offerPattern = sync.OnceValue(func() *regexp.Regexp {
 		`\bwenn sie|\bfalls (?:sie|du)|\bwenn du|\bsi (?:vous|tu)\b|\bsi (?:quieres|desea)|\bse (?:quiser|vuoi)`)
 })
 
-// claimsAction reports whether an answer claims that a tool was used or that something was done outside of the
-// conversation. The caller asks only when no call ran, so the claim is false. Texts that a model can write by itself ("I
-// have written a poem") are no claim.
+// claimsAction reports whether an answer claims that a tool was used, one of n or in general, or that something was
+// done outside of the conversation. The caller asks only when no call ran, so the claim is false. Texts that a model
+// can write by itself ("I have written a poem") are no claim. Of an answer longer than 2000 characters only the first
+// 800 and the last 400 count.
 func claimsAction(answer string, n toolNames) bool {
 	s := normalizeApostrophes(answer)
 	if utf8.RuneCountInString(s) > 2000 {
@@ -170,7 +171,7 @@ var examplePattern = sync.OnceValue(func() *regexp.Regexp {
 		`\byou (?:can|could|would|might)\b|\bbeispiel|\bz\. ?b\.|\bexemple|\bejemplo|\bexemplo|\besempio`)
 })
 
-// lastSentence is the last line or sentence of s.
+// lastSentence is the last sentence of the last line of s, without the Markdown marks before it.
 func lastSentence(s string) string {
 	s = strings.TrimSpace(s)
 	if i := strings.LastIndexByte(s, '\n'); i >= 0 {

@@ -8,7 +8,9 @@ import (
 
 // This file holds the part of replyScanner that recognizes calls.
 
-// scanJSON decides about the JSON value at pos.
+// scanJSON decides about the JSON value at pos, which begins with '{' or '['. Calls of offered tools join the region;
+// broken JSON that names an offered tool makes the reply unreadable; any other value is text. A call marker such as
+// [TOOL_CALLS] is skipped. Without the end of the value nothing is decided, also when final: see resolveHeld.
 func (s *replyScanner) scanJSON(final bool) {
 	rest := s.buf[s.pos:]
 	if rest[0] == '[' {
@@ -43,8 +45,9 @@ func (s *replyScanner) scanJSON(final bool) {
 	s.emitTo(end)
 }
 
-// hold begins to hold back a value at index at, when the verdict about it is match. It reports whether it does; otherwise
-// the byte at pos is emitted, unless the verdict may still change.
+// hold begins to hold back the text from pos on when v is match, and reports true; at is the index of the JSON value in
+// it. Otherwise it reports false: the byte at pos is emitted when v is noMatch or final is set, and stays undecided
+// when v is needMore.
 func (s *replyScanner) hold(at int, v verdict, final bool) bool {
 	switch {
 	case v == match:
@@ -56,8 +59,8 @@ func (s *replyScanner) hold(at int, v verdict, final bool) bool {
 	return false
 }
 
-// findHeldEnd is the index after the value that is held back, and whether it has been reached. A value that nests too
-// deeply is emitted and reported as not reached.
+// findHeldEnd is the index after the value that is held back, and whether it has been reached. A value that nests
+// deeper than maxDepth is emitted as text and reported as not reached.
 func (s *replyScanner) findHeldEnd() (end int, done bool) {
 	end, done = s.value.findEnd(s.buf)
 	if s.value.tooDeep {
@@ -68,8 +71,9 @@ func (s *replyScanner) findHeldEnd() (end int, done bool) {
 	return end, done
 }
 
-// looksLikeCall decides by the beginning of a JSON value whether it is worth holding back: an object whose first key is one
-// of a call's, or a list of such objects.
+// looksLikeCall decides by the beginning of a JSON value whether it is worth holding back: an object whose first key is
+// one of callKeys, or a list that begins with such an object. b must begin with '{' or '['. More than maxGap bytes of
+// white space before the key are noMatch.
 func looksLikeCall(b []byte) verdict {
 	i := skipSpace(b, 1)
 	if b[0] == '[' {
@@ -99,7 +103,8 @@ func looksLikeCall(b []byte) verdict {
 	return needMore
 }
 
-// startsOfferedCall reports whether broken JSON must be meant as a call: it begins with the name of an offered tool.
+// startsOfferedCall reports whether broken JSON must be meant as a call: near its beginning, one of nameKeys has the
+// name of an offered tool as its value.
 func (s *replyScanner) startsOfferedCall(b []byte) bool {
 	head := string(b[:min(len(b), maxName+2*maxGap)])
 	for _, key := range nameKeys {
@@ -115,7 +120,9 @@ func (s *replyScanner) startsOfferedCall(b []byte) bool {
 	return false
 }
 
-// scanNamedCall decides about a name at the start of a line: name {json}.
+// scanNamedCall decides about the name at pos, at the start of a line or in the region: name {json} and name({json})
+// with an offered name join the region. Arguments that are not JSON, even repaired, make the reply unreadable; any
+// other name is text. Without the end of the arguments nothing is decided, also when final.
 func (s *replyScanner) scanNamedCall(final bool) {
 	if s.heldAt != s.pos {
 		_, body, v := s.tools.parseCallHead(s.buf[s.pos:])
@@ -139,7 +146,9 @@ func (s *replyScanner) scanNamedCall(final bool) {
 	s.holdCalls(calls, LayerText, s.pos+size)
 }
 
-// scanTag decides about a '<'.
+// scanTag decides about the '<' at pos. Think tags switch to and from thinking; with tools, call tags begin a call and
+// call markers are skipped. A tag right behind a quote or backtick, and anything that is no known tag, is text. It
+// waits for more bytes when they may complete a tag, unless final.
 func (s *replyScanner) scanTag(final bool) {
 	rest := s.buf[s.pos:]
 	if s.pos > 0 && strings.IndexByte("`\"'", s.buf[s.pos-1]) >= 0 { // quoted: the text is about tags
@@ -182,7 +191,8 @@ func (s *replyScanner) scanTag(final bool) {
 	}
 }
 
-// endThinking handles a closing think tag without an opening one: everything before it was thinking, also its calls.
+// endThinking handles a closing think tag of size bytes at pos without an opening one: everything before it was
+// thinking, and its calls are discarded.
 func (s *replyScanner) endThinking(size int) {
 	s.startsReply = false
 	s.releaseRegion()
@@ -203,7 +213,9 @@ func (s *replyScanner) skipStrayTag(tag string) {
 	s.pos += len(tag)
 }
 
-// scanElement decides about a tagged call. It is held back to its closing tag, or to the end of the reply.
+// scanElement decides about a tagged call at pos; open is its opening tag, up to the '=' for a function tag. A tag
+// whose content does not begin like a call is text; one whose content is missing when final makes the reply unreadable.
+// The call is held back to its closing tag, or to the end of the reply: see resolveHeld.
 func (s *replyScanner) scanElement(open string, final bool) {
 	isBare := strings.HasSuffix(open, "=") // <function=
 	body := s.pos + len(open)
@@ -233,7 +245,8 @@ func (s *replyScanner) scanElement(open string, final bool) {
 	s.parseElement(inner, from+end+size, true)
 }
 
-// startsCall decides whether b, the content of a call tag, begins like a call.
+// startsCall decides whether b, the content of a call tag without leading white space, begins like a call: JSON, a call
+// tag, or an offered name with its arguments. Nothing yet is needMore.
 func (s *replyScanner) startsCall(b []byte) verdict {
 	switch {
 	case len(b) == 0:
@@ -265,8 +278,9 @@ func closingTags(open string) []string {
 	return []string{"</" + open[1:]}
 }
 
-// parseElement reads the content of a tagged call that ends at end. Without its closing tag, calls before something
-// unreadable count.
+// parseElement reads inner, the content of a tagged call, and moves pos to end. closed says whether its closing tag
+// came: if so, all of inner must be calls of offered tools; if not, calls before something unreadable count. Otherwise
+// the reply is unreadable. Copied calls are not added; the element is then text as well.
 func (s *replyScanner) parseElement(inner []byte, end int, closed bool) {
 	s.closeFrom = 0
 	calls, unknown, ok := s.tools.parseTagged(inner)
@@ -288,7 +302,9 @@ func (s *replyScanner) parseElement(inner []byte, end int, closed bool) {
 	s.pos = end
 }
 
-// resolveHeld decides about a call whose end never came. cut says that the reply was cut off.
+// resolveHeld decides about the rest of the reply, a call whose end never came; pos must be before the end of buf. cut
+// says that the reply was cut off: then no call is completed. A rest that is no call is text, unless it must be meant
+// as one, which makes the reply unreadable.
 func (s *replyScanner) resolveHeld(cut bool) {
 	rest, end := s.buf[s.pos:], len(s.buf)
 	switch c := rest[0]; {

@@ -10,8 +10,9 @@ import (
 	"conclave/pkg/model"
 )
 
-// acceptCalls adds a reply with calls to the conversation and checkpoints it before any of them runs. Calls that must not
-// run get their result here.
+// acceptCalls adds a reply with calls to the conversation as the next step and checkpoints it before any of them runs.
+// Calls that checkCall refuses get their result here and are reported after the checkpoint. The error is that of the
+// checkpoint: then no call may run.
 func (t *turn) acceptCalls(ctx context.Context, r reply) error {
 	m := model.Message{Role: model.Assistant, Content: r.text, Thinking: r.thinking}
 	var layers []string
@@ -58,9 +59,10 @@ func isRefusal(fault string) bool {
 	return fault == FaultInvalid || fault == FaultUnknown || fault == FaultRepeated || fault == FaultTooMany
 }
 
-// checkCall coerces the arguments of the i-th call of a reply to the tool's schema. It refuses, with a result for the
-// model, a tool that was not offered, one whose schema cannot be compiled, calls beyond [Limits.CallsPerReply], arguments
-// that do not fit, and a repeated call. before are the calls ahead of it in the same reply.
+// checkCall coerces the arguments of c, the i-th call of a reply, to the tool's schema; they are a JSON object
+// afterwards in any case. It refuses, with a result for the model, a tool that was not offered, one whose schema cannot
+// be compiled, calls beyond [Limits.CallsPerReply], arguments that do not fit, and a repeated call. before are the
+// calls ahead of it in the same reply. refused false means that the call may run and res is empty.
 func (t *turn) checkCall(c *model.Call, i int, before []model.Call) (res Result, refused bool) {
 	at := slices.Index(t.tools, c.Name)
 	if at < 0 {
@@ -93,7 +95,8 @@ func (t *turn) checkCall(c *model.Call, i int, before []model.Call) (res Result,
 	return Result{}, false
 }
 
-// objectOrNil is b when it is a JSON object, as servers require of arguments, and nil otherwise.
+// objectOrNil is b when it is a valid JSON object, as servers require of arguments, and nests no deeper than maxDepth;
+// otherwise nil. White space before the object is not accepted.
 func objectOrNil(b json.RawMessage) json.RawMessage {
 	var w valueScanner
 	if _, _ = w.findEnd(b); !json.Valid(b) || b[0] != '{' || w.tooDeep {
@@ -102,8 +105,8 @@ func objectOrNil(b json.RawMessage) json.RawMessage {
 	return b
 }
 
-// assignID is the call's own id when that is valid and not used before, otherwise a new one. before are the calls ahead of
-// it in the same reply.
+// assignID is the call's own id when that is valid and not used before, otherwise a new one of [Agent.NewID], or a
+// random one when NewID keeps returning unusable ids. before are the calls ahead of it in the same reply.
 func (t *turn) assignID(id string, before []model.Call) string {
 	for attempt := 0; !isValidID(id) || t.isUsedID(id, before); attempt++ {
 		if attempt > 8 { // NewID repeats itself
@@ -153,7 +156,8 @@ type repetition struct {
 // callKey is equal for calls of the same tool with equal arguments, however they are written.
 func callKey(c *model.Call) string { return c.Name + " " + canonicalJSON(c.Arguments) }
 
-// countCall counts a finished call for [Limits.Repeats]. A refused call does not count.
+// countCall counts a finished call for [Limits.Repeats]; another result than the last time starts the count anew. A
+// refused call does not count.
 func (t *turn) countCall(d *FinishedCall) {
 	if t.limits.Repeats <= 0 || isRefusal(d.Result.Fault) {
 		return
@@ -167,8 +171,8 @@ func (t *turn) countCall(d *FinishedCall) {
 	seen.times++
 }
 
-// isRepeated reports whether a call came to the same result so often that it must not run again. Equal calls ahead of it
-// in the same reply count too.
+// isRepeated reports whether running c would make [Limits.Repeats] calls in a row with the same arguments and result.
+// Equal calls ahead of it in the same reply, before, count as if they had the same result. Without a limit it is false.
 func (t *turn) isRepeated(c *model.Call, before []model.Call) bool {
 	if t.limits.Repeats <= 0 {
 		return false
@@ -185,7 +189,7 @@ func (t *turn) isRepeated(c *model.Call, before []model.Call) bool {
 	return n >= t.limits.Repeats-1
 }
 
-// forceWhenStuck forces the answer when calls were refused as repeated in two steps.
+// forceWhenStuck forces the answer when calls were refused as repeated in at least two steps of the turn.
 func (t *turn) forceWhenStuck() {
 	if t.state.Forced {
 		return

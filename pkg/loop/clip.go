@@ -34,8 +34,9 @@ func lastRunes(s string, n int) string {
 	return s[i:]
 }
 
-// clipMiddle keeps the beginning and the end of s, about most bytes in all. It says how much is left out, and of which
-// call, so that the result can be looked up.
+// clipMiddle returns s unchanged when it has at most most bytes. Otherwise it keeps the first two thirds and the last
+// third of most bytes, at characters, and puts between them a line with the number of characters left out and callID,
+// so that the result can be looked up. The line is not counted in most.
 func clipMiddle(s string, most int, callID string) string {
 	if len(s) <= most {
 		return s

@@ -25,9 +25,10 @@ func compileSchema(tool *model.Tool) (*jsonschema.Schema, error) {
 }
 
 // coerceArguments makes the arguments of a call fit the schema and describes, for the model, the first thing that still
-// does not: "" = the arguments are valid. fit is a JSON object in any case. Models write "true" for true, "30000" for
-// 30000, one value for a list, an object as a string, null for an argument they leave out: these are corrected without
-// asking. The order of keys stays.
+// does not: "" = the arguments are valid. fit is a JSON object in any case, {} when raw cannot be read as one. Empty,
+// null and "" mean no arguments. Models write "true" for true, "30000" for 30000, one value for a list or for the only
+// property, an object as a string, null for an argument they leave out: these are corrected without asking. The order
+// of keys stays.
 func coerceArguments(s *jsonschema.Schema, raw []byte) (fit json.RawMessage, problem string) {
 	raw = bytes.TrimSpace(raw)
 	if !utf8.Valid(raw) {
@@ -64,7 +65,8 @@ func coerceArguments(s *jsonschema.Schema, raw []byte) (fit json.RawMessage, pro
 	return fit, describeProblem(s.ValidateJSON(fit)) // strings that were parsed may exceed the limits together
 }
 
-// describeProblem is a validation error for the model; "" = nil.
+// describeProblem is a validation error as a text for the model, with the rejected value where it is known; "" = err is
+// nil.
 func describeProblem(err error) string {
 	if err == nil {
 		return ""
@@ -97,8 +99,8 @@ func exampleArguments(s *jsonschema.Schema) string {
 	return "{" + strings.Join(keys, ", ") + "}"
 }
 
-// coerceValue converts v to a type that s allows, as far as v can mean only one thing. What it cannot convert it leaves
-// for the check to reject.
+// coerceValue converts v to a type that s allows, as far as v can mean only one thing; nil s allows everything. It
+// never fails: a value that it cannot convert is returned unchanged, for the validation to reject.
 func coerceValue(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 	if s == nil {
 		return v
@@ -124,7 +126,8 @@ func coerceValue(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 	return v
 }
 
-// coerceAnyOf leaves a value that fits one of the forms, and otherwise converts it to the first form that it can fit.
+// coerceAnyOf returns a value that fits one of s.AnyOf unchanged, and otherwise converts it to the first form that it
+// can fit. A value that fits none, even converted, is unchanged.
 func coerceAnyOf(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 	for _, form := range s.AnyOf {
 		if form.Validate(&v) == nil {
@@ -139,7 +142,8 @@ func coerceAnyOf(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 	return v
 }
 
-// convertType converts v to a type of s, or returns it unchanged.
+// convertType converts v, whose type s does not allow: a string to the value it spells, 0 and 1 to a boolean, a number
+// or boolean to a string, a single value to a list of one. v is returned unchanged when none applies.
 func convertType(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 	if v.Type == jsonschema.String {
 		if parsed, ok := parseString(s, &v); ok {
@@ -157,7 +161,8 @@ func convertType(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 	return v
 }
 
-// parseString reads the string v as a type that s allows.
+// parseString reads the string v as a type that s allows: an embedded object, list or number, true, yes, false or no as
+// a boolean, and an empty string as an empty list. It reports false when v spells none of the allowed types.
 func parseString(s *jsonschema.Schema, v *jsonschema.Value) (jsonschema.Value, bool) {
 	t := strings.TrimSpace(v.Text)
 	switch {
@@ -189,6 +194,7 @@ func newBoolean(b bool) jsonschema.Value {
 }
 
 // formatInteger writes an integer without fraction and exponent, as parsers of integers require: 3.0 becomes 3.
+// Integers beyond 2^53 are returned as they are written.
 func formatInteger(s string) string {
 	f, err := strconv.ParseFloat(s, 64)
 	if err != nil || !strings.ContainsAny(s, ".eE") || f < -1<<53 || f > 1<<53 {
@@ -197,7 +203,8 @@ func formatInteger(s string) string {
 	return strconv.FormatInt(int64(f), 10)
 }
 
-// coerceObject converts the members of v. A null for a property that is not required is removed.
+// coerceObject converts the members of v; undeclared ones follow s.AdditionalProperties. A member that means "no value"
+// (see isOmitted) is removed unless it is required.
 func coerceObject(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 	changed := false
 	members := make([]jsonschema.Member, 0, len(v.Members))
@@ -220,7 +227,8 @@ func coerceObject(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 	return newObject(members)
 }
 
-// isOmitted reports whether v means "no value" where s does not allow it: null, or null, None or nothing as a string.
+// isOmitted reports whether v means "no value" where s does not allow it: null, or, where s allows no string, the
+// string null, None or an empty one. A nil or untyped s allows everything: false.
 func isOmitted(s *jsonschema.Schema, v *jsonschema.Value) bool {
 	if s == nil || s.Types == 0 && len(s.AnyOf) == 0 {
 		return false
@@ -244,7 +252,8 @@ func coerceArray(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 	return newArray(items)
 }
 
-// coerceEnum corrects the case of a string that is one of a list of values.
+// coerceEnum replaces a string that differs from exactly one string of s.Enum only in case or surrounding space by that
+// one. An exact match, no match and an ambiguous one are returned unchanged.
 func coerceEnum(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 	t := strings.TrimSpace(v.Text)
 	var matches []jsonschema.Value

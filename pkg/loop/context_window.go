@@ -42,7 +42,8 @@ type promptPlan struct {
 	cost          int // estimated tokens
 }
 
-// preparePrompt fills in the parts that stay the same for the turn.
+// preparePrompt fills in the parts of the prompt that stay the same for the turn. The agent, the history and the
+// summary of t must be set.
 func (t *turn) preparePrompt() {
 	p := &t.prompt
 	p.systemCost = perMessage + estimateTokens(t.agent.System)
@@ -55,7 +56,7 @@ func (t *turn) preparePrompt() {
 	t.indexMessages()
 }
 
-// indexMessages updates costs and rounds after messages were appended to the turn.
+// indexMessages extends costs and rounds by the messages that were appended to the turn since the last call.
 func (t *turn) indexMessages() {
 	for i := len(t.prompt.costs); i < len(t.state.Messages); i++ {
 		m := &t.state.Messages[i]
@@ -66,7 +67,8 @@ func (t *turn) indexMessages() {
 	}
 }
 
-// systemText is the system message and its estimated tokens, with the tools in text form if asked.
+// systemText is the system message and its estimated tokens. withTools appends the descriptions of the tools in text
+// form.
 func (t *turn) systemText(withTools bool) (string, int) {
 	if !withTools {
 		return t.agent.System, t.prompt.systemCost
@@ -78,8 +80,9 @@ func (t *turn) systemText(withTools bool) (string, int) {
 	return t.prompt.textSystem, t.prompt.textSystemCost
 }
 
-// splitHistory splits a history into turns, each from a message of the user to the next. Results without their call, and
-// calls without all of their results, are left out: servers reject them. Thinking is left out too.
+// splitHistory splits a history into turns, each from a message of the user to the next. Results without their call,
+// calls without all of their results, and system messages are left out: servers reject them. Thinking is left out too.
+// kept are the remaining messages, which turns refer to.
 func splitHistory(history []model.Message) (kept []model.Message, turns []historyTurn) {
 	for i := 0; i < len(history); {
 		n := groupSize(history[i:])
@@ -102,7 +105,8 @@ func splitHistory(history []model.Message) (kept []model.Message, turns []histor
 	return kept, turns
 }
 
-// groupSize is how many messages at the start of ms belong together: one, or a message with calls and its results.
+// groupSize is how many messages at the start of ms belong together: one, or a message with calls and the results
+// behind it, or results without their call. ms must not be empty.
 func groupSize(ms []model.Message) int {
 	n := 1
 	if len(ms[0].Calls) > 0 || ms[0].Role == model.ToolRole {
@@ -113,8 +117,8 @@ func groupSize(ms []model.Message) int {
 	return n
 }
 
-// isCompleteGroup reports whether each call in a group has its result and each result its call. A system message is
-// never complete: there is only one, and it comes first.
+// isCompleteGroup reports whether each call at the head of a group has its result and each result its call. A system
+// message is never complete: there is only one, and it comes first. group must not be empty.
 func isCompleteGroup(group []model.Message) bool {
 	head := group[0]
 	if head.Role == model.ToolRole || head.Role == model.System || len(head.Calls) != len(group)-1 {
@@ -128,8 +132,9 @@ func isCompleteGroup(group []model.Message) bool {
 	return true
 }
 
-// buildRequest is the next request and its estimated prompt tokens. offer says whether tools are offered, predict how many
-// tokens the model may write.
+// buildRequest is the next request and its estimated prompt tokens, and notes what had to be left out. offer says
+// whether tools are offered, natively or in text form; predict is how many tokens the model may write, 0 = the
+// backend's default.
 func (t *turn) buildRequest(offer bool, predict int) (model.Request, int) {
 	r := model.Request{Model: t.agent.Model, Think: t.agent.Think, Options: t.agent.Options, Stream: t.agent.Stream}
 	r.Options.Predict = predict
@@ -178,8 +183,9 @@ func (t *turn) finalInstruction() string {
 	return ""
 }
 
-// promptRoom is how many tokens a prompt may have; 0 = unknown. With a known window it is at least a quarter of it, also
-// when the output alone would fill the window.
+// promptRoom is how many tokens a prompt may have when predict are reserved for the output; 0 = unknown, do not trim.
+// With a known window it is at least a quarter of it, also when the output alone would fill the window, unless
+// promptCap is lower.
 func (t *turn) promptRoom(predict int) int {
 	w := t.agent.Options.Window
 	if w <= 0 {
@@ -192,9 +198,10 @@ func (t *turn) promptRoom(predict int) int {
 	return room
 }
 
-// planPrompt fits the prompt into its room, oldest things first: it drops whole turns of the history, then shortens rounds
-// of this turn, then drops them. The question and the last round stay; as a last resort the results of the last round are
-// cut. A prompt that is still too long is left to the server to reject. fixed are the tokens of everything else.
+// planPrompt fits the prompt into its room, oldest things first: it drops whole turns of the history, then shortens
+// rounds of this turn, then drops them. The question and the last round stay; as a last resort the results of the last
+// round are cut. A prompt that is still too long is left to the server to reject. Without a known room only
+// [Limits.WholeRounds] applies. fixed are the estimated tokens of everything else, predict the tokens of the output.
 func (t *turn) planPrompt(fixed, predict int) promptPlan {
 	n := len(t.prompt.rounds)
 	p := promptPlan{shortRounds: max(0, n-t.limits.WholeRounds)}
@@ -238,7 +245,8 @@ func (t *turn) scaleEstimate(n int) int {
 	return n
 }
 
-// roundsOf yields for each message of the turn its index and its round, -1 for those before the first.
+// roundsOf is an iterator over the messages of the turn: the index of each and its round, -1 for messages before the
+// first round.
 func (t *turn) roundsOf(yield func(i, round int) bool) {
 	round := -1
 	for i := range t.state.Messages {
@@ -251,7 +259,8 @@ func (t *turn) roundsOf(yield func(i, round int) bool) {
 	}
 }
 
-// estimateTurn is the estimated tokens of the turn's messages under a plan.
+// estimateTurn is the estimated tokens of the turn's own messages, without the history, when they are sent under plan
+// p.
 func (t *turn) estimateTurn(p promptPlan) int {
 	sum := 0
 	for i, round := range t.roundsOf {
@@ -268,7 +277,7 @@ func (t *turn) estimateTurn(p promptPlan) int {
 	return sum
 }
 
-// appendPlanned appends the turn's messages under a plan.
+// appendPlanned appends the turn's own messages to ms, dropped, shortened and clipped as plan p says.
 func (t *turn) appendPlanned(ms []model.Message, p promptPlan) []model.Message {
 	for i, round := range t.roundsOf {
 		m := t.state.Messages[i]
@@ -294,7 +303,8 @@ func (t *turn) shortMessage(i int) *model.Message {
 	return &t.prompt.short[i-first]
 }
 
-// shortenMessage shortens the text and the arguments of a message of a round and removes its thinking.
+// shortenMessage removes the thinking of a message of a round and shortens a result to a line, and text and arguments
+// of the assistant to shortTextRunes a value. The message of the caller is not modified.
 func shortenMessage(m model.Message) model.Message {
 	m.Thinking = ""
 	switch m.Role {
@@ -315,8 +325,9 @@ const (
 	shortArgumentBytes = 4 * shortTextRunes // arguments up to this size are not shortened
 )
 
-// shortenResult is the first line of a result and its original size. A line in brackets, such as the frame around
-// untrusted content, does not count as the first.
+// shortenResult is the first line of a result, at most shortTextRunes characters, with its original size and the call's
+// id. A line in brackets, such as the frame around untrusted content, does not count as the first. A result that is a
+// single short line is returned without the addition.
 func shortenResult(s, id string) string {
 	trimmed := strings.TrimSpace(s)
 	line, rest, more := strings.Cut(trimmed, "\n")
@@ -329,7 +340,9 @@ func shortenResult(s, id string) string {
 	return fmt.Sprintf("%s [earlier result, shortened from %d characters; call %s]", line, utf8.RuneCountInString(s), id)
 }
 
-// shortenArguments keeps the keys of large arguments and clips their values.
+// shortenArguments keeps the keys of arguments of more than shortArgumentBytes and replaces each value longer than
+// shortTextRunes bytes by its beginning as a string. Smaller arguments, and any that are not a JSON object, are
+// unchanged.
 func shortenArguments(b json.RawMessage) json.RawMessage {
 	if len(b) <= shortArgumentBytes {
 		return b
@@ -379,9 +392,10 @@ func countNoun(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// compareCounts compares the server's count of prompt tokens with the estimate; 0 = the server gives none. It notes a
-// server that truncates the prompt, and learns the ratio for [turn.scaleEstimate]. A server that counts only tokens that
-// were not in its cache reports about as many as were added since the last call: that is no truncation.
+// compareCounts compares prompt, the server's count of prompt tokens, with the estimate; 0 = the server gives none. It
+// notes a server that truncates the prompt, and learns the ratio, at most 2, for [turn.scaleEstimate]. A server that
+// counts only tokens that were not in its cache reports about as many as were added since the last call: that is no
+// truncation.
 func (t *turn) compareCounts(estimate, prompt int) {
 	t.state.Usage.Estimated, t.state.Usage.Counted = estimate, prompt
 	if prompt <= 0 {

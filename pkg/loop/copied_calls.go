@@ -28,7 +28,8 @@ type copySource struct {
 	incomplete bool // the search for calls exceeded its budget: no call of a tool that the text names is run
 }
 
-// hasSources reports whether there is a text that a call may be copied from.
+// hasSources searches the results that came since the last call and reports whether any untrusted text names an offered
+// tool, so that a call may be copied from it.
 func (q *copiedCalls) hasSources() bool {
 	if q == nil || q.turn == nil {
 		return false
@@ -37,8 +38,8 @@ func (q *copiedCalls) hasSources() bool {
 	return len(q.sources) > 0
 }
 
-// contains reports whether a call that was read from text is also in a result, to the letter or in another form, and
-// notes it.
+// contains reports whether f, a call that was read from text, is also in a result, to the letter or in another form;
+// then it must not run, and a note says so.
 func (q *copiedCalls) contains(f *foundCall) bool {
 	if !q.hasSources() || !q.matches(f) {
 		return false
@@ -47,6 +48,8 @@ func (q *copiedCalls) contains(f *foundCall) bool {
 	return true
 }
 
+// matches reports whether a source has a call that would run like f, or the text that f was read from, white space
+// aside. A source that could not be searched completely matches when it has the name of f's tool anywhere.
 func (q *copiedCalls) matches(f *foundCall) bool {
 	if key, ok := q.canonicalCall(&f.Call); ok && q.calls[key] {
 		return true
@@ -57,7 +60,8 @@ func (q *copiedCalls) matches(f *foundCall) bool {
 	})
 }
 
-// canonicalCall is the key of a call with coerced arguments, as it would run. ok is false when it would not run.
+// canonicalCall is the [callKey] of a call with coerced arguments, as it would run. ok is false when it would not run:
+// its tool is not offered or its arguments do not fit.
 func (q *copiedCalls) canonicalCall(c *model.Call) (key string, ok bool) {
 	at := slices.Index(q.turn.tools, c.Name)
 	if at < 0 {
@@ -71,7 +75,8 @@ func (q *copiedCalls) canonicalCall(c *model.Call) (key string, ok bool) {
 	return callKey(&model.Call{Name: c.Name, Arguments: fit}), problem == ""
 }
 
-// collect searches the results that came since the last call.
+// collect searches the results that came since the last call; the first time also the summary and the results of the
+// history.
 func (q *copiedCalls) collect() {
 	if !q.historyRead {
 		q.historyRead = true
@@ -91,7 +96,8 @@ func (q *copiedCalls) addResults(ms []model.Message) {
 	}
 }
 
-// addText searches a text for calls, as it is and unescaped: many results are JSON or HTML that hold a page as text.
+// addText searches a text for calls, as it is and unescaped up to twice: many results are JSON or HTML that hold a page
+// as text. A text that names no offered tool is no source.
 func (q *copiedCalls) addText(text string) {
 	for range maxUnescapes {
 		if slices.ContainsFunc(q.turn.tools, func(name string) bool { return strings.Contains(text, name) }) {
@@ -112,8 +118,8 @@ const (
 	maxSearchBytes = 1 << 20 // bytes that are parsed in search of calls in one text, besides 32 for each of its own
 )
 
-// findCalls adds the calls anywhere in b. It takes the bytes that it parses from the budget; below 0 it did not search all
-// of b.
+// findCalls adds the calls anywhere in b. It subtracts the bytes that it parses from the budget and stops when that is
+// below 0: then it did not search all of b.
 func (q *copiedCalls) findCalls(b []byte, budget *int) {
 	tools := q.turn.tools
 	for i := 0; i < len(b) && *budget >= 0; i++ {
@@ -144,6 +150,7 @@ func (q *copiedCalls) findCalls(b []byte, budget *int) {
 	}
 }
 
+// addCalls adds the keys of calls to the known ones, except calls that would not run.
 func (q *copiedCalls) addCalls(calls []foundCall) {
 	for i := range calls {
 		if key, ok := q.canonicalCall(&calls[i].Call); ok {
@@ -171,7 +178,8 @@ func removeSpace(s string) string {
 	}, s)
 }
 
-// unescapeText undoes the escapes of HTML and of JSON strings in s.
+// unescapeText undoes, once, the escapes of HTML and of JSON strings in s. Escaped white space becomes a space. A
+// backslash at the end stays.
 func unescapeText(s string) string {
 	s = html.UnescapeString(s)
 	var out strings.Builder
@@ -191,7 +199,8 @@ func unescapeText(s string) string {
 	}
 }
 
-// decodeEscape decodes the escape behind a backslash. Escaped white space becomes a space.
+// decodeEscape decodes the escape behind a backslash; size is how many bytes of s it has. Escaped white space becomes a
+// space, and a character that needs no escape is itself. s must not be empty.
 func decodeEscape(s string) (r rune, size int) {
 	switch s[0] {
 	case 'n', 'r', 't', 'f', 'b':

@@ -9,8 +9,8 @@ import (
 	"conclave/pkg/model"
 )
 
-// openRound is the index of the message whose calls do not all have their results in the conversation; -1 when there is
-// none.
+// openRound is the index of the last message with calls when not all of them have their results behind it; -1 when they
+// have, or when a message other than a result follows.
 func (t *turn) openRound() int {
 	ms := t.state.Messages
 	i := len(ms) - 1
@@ -29,9 +29,11 @@ type callResult struct {
 	result Result
 }
 
-// runRound runs the calls of the message at index at that have no result yet, all at once, and appends the results in the
-// order of the calls. A tool that ignores its context does not delay the end of a turn: its goroutine is abandoned. After a
-// stop its call stays open; when the turn is out of time its result is [FaultUnavailable].
+// runRound runs the calls of the message at index at that have no result yet, all at once, waits for them, and appends
+// the results in the order of the calls. ctx ends when the user stops the turn, wall also when the turn is out of time.
+// A tool that ignores its context does not delay the end of a turn: its goroutine is abandoned. After a stop its call
+// stays open; when the turn is out of time its result is [FaultUnavailable]. The error is that of the stop or the
+// checkpoint.
 func (t *turn) runRound(ctx, wall context.Context, at int) error {
 	calls := t.state.Messages[at].Calls
 	round := make([]FinishedCall, len(calls)) // Step 0 = no result yet
@@ -76,7 +78,8 @@ func (t *turn) runRound(ctx, wall context.Context, at int) error {
 // unavailableResult is the result of a call that did not return in time or panicked.
 var unavailableResult = Result{Text: resultUnavailable, Fault: FaultUnavailable}
 
-// runCall runs one call and sends its result. A tool that panics or ends its goroutine is unavailable.
+// runCall runs one call and sends its result, with the index i, to results, which must have room for it. A tool that
+// panics or ends its goroutine is unavailable.
 func runCall(ctx context.Context, run func(context.Context, model.Call) Result, c model.Call, i int, results chan<- callResult) {
 	r := callResult{i, unavailableResult}
 	defer func() {
@@ -86,7 +89,8 @@ func runCall(ctx context.Context, run func(context.Context, model.Call) Result, 
 	r.result = run(ctx, c)
 }
 
-// recordResult gives a call its result, unless it has one, and reports it in full.
+// recordResult gives a call its result, cut to its limit, and reports it uncut to [Hooks.Finished]. It does nothing
+// when the call has a result, that is, when d.Step is not 0.
 func (t *turn) recordResult(d *FinishedCall, r Result) {
 	if d.Step != 0 {
 		return
@@ -100,8 +104,8 @@ func (t *turn) recordResult(d *FinishedCall, r Result) {
 	}
 }
 
-// limitResult stores r in d, with its text cut to [Limits.ResultBytes], and returns it uncut. The text is made valid
-// UTF-8 and is never empty.
+// limitResult stores r in d, with its text cut to about [Limits.ResultBytes], and returns it uncut. The text is made
+// valid UTF-8 and is never empty. Replaced bytes and a cut are noted.
 func (t *turn) limitResult(d *FinishedCall, r Result) Result {
 	text, ok := toValidUTF8(r.Text)
 	if !ok {
@@ -121,7 +125,8 @@ func (t *turn) limitResult(d *FinishedCall, r Result) Result {
 	return r
 }
 
-// stopRound keeps the results that came before a stop.
+// stopRound adds the results that came before a stop to the finished calls and stops the turn. It always returns an
+// error: see [turn.stop].
 func (t *turn) stopRound(ctx context.Context, round []FinishedCall) error {
 	for _, d := range round {
 		if d.Step != 0 && t.finishedIndex(d.Call.ID) < 0 {
@@ -132,7 +137,8 @@ func (t *turn) stopRound(ctx context.Context, round []FinishedCall) error {
 }
 
 // appendResults appends a finished round to the finished calls, and its results to the messages behind the one at index
-// at. A checkpoint may hold the old slices, so none of their elements is overwritten.
+// at. Results of the same calls that are there from before a restart are replaced. A checkpoint may hold the old
+// slices, so none of their elements is overwritten.
 func (t *turn) appendResults(at int, round []FinishedCall) {
 	inRound := func(d FinishedCall) bool {
 		return slices.ContainsFunc(round, func(o FinishedCall) bool { return o.Call.ID == d.Call.ID })

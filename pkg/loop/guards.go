@@ -11,8 +11,11 @@ import (
 	"conclave/pkg/model"
 )
 
-// withDefaults replaces zero limits by their defaults and negative ones by "none"; see [Limits]. window is the model's
-// context window in tokens, 0 = unknown. ReplyBytes is bounded in any case.
+// withDefaults replaces zero limits by their defaults; see [Limits]. Negative Nudges, Retries and WholeRounds become 0
+// (none allowed); other negative limits become unbounded (StepTokens and AnswerTokens: the backend's own limit), except
+// ReplyBytes (64 MiB). window is the model's context window in tokens, 0 = unknown; ResultBytes defaults to a quarter
+// of it, to 32 KiB when it is unknown. It must be applied once: a second time would replace the 0 of "none" by the
+// default.
 func (l Limits) withDefaults(window int) Limits {
 	setInt := func(v *int, zero, negative int) {
 		if *v == 0 {
@@ -48,8 +51,9 @@ func (l Limits) withDefaults(window int) Limits {
 	return l
 }
 
-// checkLimits forces the answer when the turn has used up its steps, its tokens or most of its time. It is called before
-// each model call.
+// checkLimits forces the answer when the steps are used up, when the next prompt would exceed the token budget, or,
+// after the first step, when less time is left than [turn.answerReserve]. It does nothing when there are no tools or
+// the answer is forced already. It is called before each model call.
 func (t *turn) checkLimits() {
 	if t.state.Forced || len(t.tools) == 0 {
 		return
@@ -68,7 +72,8 @@ func (t *turn) checkLimits() {
 	}
 }
 
-// estimateNextPrompt is the estimated tokens of the whole conversation.
+// estimateNextPrompt is the estimated tokens of the whole conversation with the system message and native tool
+// definitions, as if nothing were dropped or shortened.
 func (t *turn) estimateNextPrompt() int {
 	sum := t.prompt.systemCost + t.prompt.summaryCost + t.prompt.toolCost
 	for _, h := range t.prompt.turns {
@@ -95,7 +100,7 @@ func (t *turn) forceAnswer(code, text string) {
 	t.addNote(code, text)
 }
 
-// useRetry uses up one retry. It reports false when none is left.
+// useRetry uses up one retry and notes it with its reason why. It reports false, without a note, when none is left.
 func (t *turn) useRetry(why string) bool {
 	if t.state.Attempts.Retries >= t.limits.Retries {
 		return false
@@ -105,8 +110,9 @@ func (t *turn) useRetry(why string) bool {
 	return true
 }
 
-// retryUnreadable handles a reply that is empty or has an unreadable call. It retries with the instruction, then without
-// tools, then with the final instruction; after that the turn ends with the tool results.
+// retryUnreadable handles a reply that is empty or has an unreadable call. While retries are left it asks again with
+// the instruction, then without tools, then with the final instruction; after that it ends the turn with the tool
+// results. nil means that the turn goes on or is final; the only error is that of the last checkpoint.
 func (t *turn) retryUnreadable(ctx context.Context, r reply, instruction string) error {
 	t.reportInterim(t.state.Step+1, r.text)
 	t.appendThinking(r.thinking)
@@ -127,7 +133,8 @@ func (t *turn) retryUnreadable(ctx context.Context, r reply, instruction string)
 	return nil
 }
 
-// describeUnreadable is the reason of a retry for the user. A call of a tool that is not offered gets a note of its own.
+// describeUnreadable returns the reason of a retry, for the user. A call of a tool that is not offered also gets a note
+// of its own.
 func (t *turn) describeUnreadable(r reply, instruction string) string {
 	switch {
 	case r.unknownTool != "":
@@ -143,7 +150,9 @@ func (t *turn) describeUnreadable(r reply, instruction string) string {
 	return "the reply was empty"
 }
 
-// finishWithoutModel ends the turn with a text that is not the model's: the tool results, or that there is no answer.
+// finishWithoutModel ends the turn with a partial answer that is not the model's: the results of the calls that
+// succeeded, each clipped to 600 characters, or a sentence that there is no answer. The error is that of the
+// checkpoint.
 func (t *turn) finishWithoutModel(ctx context.Context) error {
 	t.addNote(NoteEmpty, "the model gave no answer; this text is not the model's")
 	var b strings.Builder
@@ -163,7 +172,7 @@ func (t *turn) finishWithoutModel(ctx context.Context) error {
 	return t.finish(ctx, strings.TrimSpace(b.String()), true)
 }
 
-// hasToolResult reports whether a call of this turn succeeded.
+// hasToolResult reports whether a call of this turn succeeded, that is, has a result without a fault.
 func (t *turn) hasToolResult() bool {
 	for i := range t.state.Finished {
 		if t.state.Finished[i].Result.Fault == "" {
@@ -173,8 +182,9 @@ func (t *turn) hasToolResult() bool {
 	return false
 }
 
-// nudge asks again when the reply announces an action without a call, or claims one that did not happen. It reports false
-// when there is nothing to correct or [Limits.Nudges] is used up.
+// nudge prepares another model call when the reply announces an action without a call, or claims one although the turn
+// has made no call (corrected once). It reports false, and the reply stands, when there is nothing to correct, no tools
+// were offered or [Limits.Nudges] is used up.
 func (t *turn) nudge(r reply) bool {
 	if !r.offeredTools || t.state.Attempts.Nudges >= t.limits.Nudges {
 		return false
@@ -197,8 +207,9 @@ func (t *turn) nudge(r reply) bool {
 	return true
 }
 
-// handleHedge handles an answer that says it cannot know: one search by the loop when no tool ran, or one more model call
-// when there are results. It reports whether the turn goes on.
+// handleHedge handles an answer that says it cannot know current facts: one more model call when there are results,
+// otherwise one search call by the loop when no call ran. Each happens once in a turn. goesOn false means that r is not
+// a hedge or nothing is left to do about it: r is the answer. The error is that of the checkpoint.
 func (t *turn) handleHedge(ctx context.Context, r reply) (goesOn bool, err error) {
 	search, reask := t.canSearch(), t.canReask()
 	if !search && !reask || !isHedge(r.text) {
@@ -231,7 +242,7 @@ func (t *turn) canReask() bool {
 		!t.hasNote(NoteTokenBudget)
 }
 
-// searchQuery is the user's question on one line, at most 400 characters.
+// searchQuery is the last message of the user on one line, at most 400 characters; "" = there is none.
 func (t *turn) searchQuery() string {
 	for i := len(t.state.Messages) - 1; i >= 0; i-- {
 		if m := &t.state.Messages[i]; m.Role == model.User {

@@ -34,7 +34,8 @@ type valueScanner struct {
 	done     bool
 }
 
-// findEnd is the index after the value, and whether it has been reached. b must begin with the bytes of earlier calls.
+// findEnd is the index after the value, and whether it has been reached; if not, it is called again with more bytes. b
+// must begin with the bytes of earlier calls. Nesting beyond maxDepth does not stop it but sets tooDeep.
 func (w *valueScanner) findEnd(b []byte) (end int, done bool) {
 	for ; !w.done && w.pos < len(b); w.pos++ {
 		c := b[w.pos]
@@ -58,8 +59,8 @@ func (w *valueScanner) findEnd(b []byte) (end int, done bool) {
 	return w.pos, w.done
 }
 
-// parseLenient parses b, repaired if it is not valid JSON. Valid JSON that [jsonschema.Parse] rejects, such as an object
-// with a key twice, is not repaired.
+// parseLenient parses b, repaired if it is not valid JSON and [repairJSON] can. Valid JSON that [jsonschema.Parse]
+// rejects, such as an object with a key twice, is not repaired. The error is that of jsonschema.Parse.
 func parseLenient(b []byte) (jsonschema.Value, error) {
 	if !json.Valid(b) {
 		if repaired := repairJSON(b); repaired != nil {
@@ -114,8 +115,8 @@ func encodeJSON(v any) []byte {
 	return bytes.TrimRight(out.Bytes(), "\n")
 }
 
-// canonicalJSON is equal for JSON values that differ only in white space, the order of keys, and the notation of strings
-// and numbers. Numbers of 2^53 and more are compared as they are written.
+// canonicalJSON is equal for JSON values that differ only in white space, the order of keys, and the notation of
+// strings and numbers. Numbers of 2^53 and more are compared as they are written. Invalid JSON is returned unchanged.
 func canonicalJSON(b []byte) string {
 	v, err := jsonschema.Parse(b)
 	if err != nil {
@@ -124,6 +125,7 @@ func canonicalJSON(b []byte) string {
 	return canonicalValue(&v)
 }
 
+// canonicalValue is canonicalJSON of a parsed value.
 func canonicalValue(v *jsonschema.Value) string {
 	var parts []string
 	switch v.Type {
@@ -147,8 +149,9 @@ func canonicalValue(v *jsonschema.Value) string {
 	return string(encodeValue(v))
 }
 
-// repairJSON repairs JSON with line breaks inside strings, a comma too many, or brackets left open at the end. It never
-// closes a string, because the rest of it is unknown. nil = not repairable.
+// repairJSON repairs JSON with control characters such as line breaks inside strings, a comma too many, or brackets
+// left open at the end. It never closes a string, because the rest of it is unknown. nil = not repairable: an open
+// string, brackets that do not match, more than maxDepth of them open, or still invalid.
 func repairJSON(b []byte) []byte {
 	out := make([]byte, 0, len(b)+8)
 	var open []byte // closing brackets that are due
@@ -189,7 +192,7 @@ func repairJSON(b []byte) []byte {
 	return out
 }
 
-// trimComma is b without a comma at its end.
+// trimComma is b without a comma at its end and the white space behind it; without such a comma b is unchanged.
 func trimComma(b []byte) []byte {
 	t := bytes.TrimRight(b, " \n\t\r")
 	if len(t) > 0 && t[len(t)-1] == ',' {

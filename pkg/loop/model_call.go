@@ -21,7 +21,9 @@ const (
 	lastBackoff  = 8 * time.Second
 )
 
-// callModel makes one model call.
+// callModel makes one model call within [Limits.CallTimeout] and adds its usage. A busy server is asked again with
+// backoff as long as nothing of a reply came. With an error the reply holds what came before it; reply.timedOut says
+// that the call timeout was the cause.
 func (t *turn) callModel(ctx context.Context) (reply, error) {
 	offer := t.offersTools()
 	predict := t.limits.AnswerTokens
@@ -54,7 +56,7 @@ func (t *turn) callModel(ctx context.Context) (reply, error) {
 	return r, err
 }
 
-// sleep reports whether d passed before ctx ended.
+// sleep waits for d and reports true, or false as soon as ctx ends.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -66,8 +68,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// addUsage adds the tokens of a call to the turn's usage. Counts that the server leaves out are estimated, so that the
-// token budget holds in any case. A call that was rejected or did not reach the server costs no tokens.
+// addUsage adds the tokens of a call to the turn's usage; err is the error of the call, estimate the estimated prompt
+// tokens. Counts that the server leaves out are estimated, so that the token budget holds in any case. A failed call
+// without any output, such as one that was rejected, adds no tokens.
 func (t *turn) addUsage(r *reply, estimate int, err error) {
 	u := &t.state.Usage
 	u.Calls++
@@ -93,7 +96,11 @@ func (t *turn) addUsage(r *reply, estimate int, err error) {
 // offersTools reports whether the next model call offers tools.
 func (t *turn) offersTools() bool { return len(t.tools) > 0 && !t.state.Forced && !t.toolsGivenUp }
 
-// handleFailure decides about a model call that failed: nil retries or degrades, an error ends the turn.
+// handleFailure decides about a model call that failed with err; r is what came before. It retries a malformed or
+// broken-off reply, degrades when the model lacks tools or thinking, and shrinks a prompt that is too long, once. A
+// timeout of the call or the turn ends the turn with the text or the results so far. nil means that the turn goes on or
+// is final; an error ends it without a complete answer: a stop, a call timeout without text or results, any other
+// failure.
 func (t *turn) handleFailure(ctx, wall context.Context, r reply, err error) error {
 	switch {
 	case ctx.Err() != nil || isUnknownError(err) && awaitStop(ctx):
@@ -147,8 +154,8 @@ func awaitStop(ctx context.Context) bool { return !sleep(ctx, stopWait) }
 
 const stopWait = 250 * time.Millisecond
 
-// finishLate ends the turn after a model call that timed out: with its text, or else with the tool results, or else with
-// an error.
+// finishLate ends the turn after a model call that ran into [Limits.CallTimeout]: with its text as a partial answer, or
+// else with the tool results. Without either it returns an error that wraps context.DeadlineExceeded and err.
 func (t *turn) finishLate(ctx context.Context, r reply, err error) error {
 	text := fmt.Sprintf("the model call timed out after %s", t.limits.CallTimeout)
 	t.appendThinking(r.thinking)
@@ -165,7 +172,7 @@ func (t *turn) finishLate(ctx context.Context, r reply, err error) error {
 	return fmt.Errorf("calling the model: no reply within %s: %w: %w", t.limits.CallTimeout, context.DeadlineExceeded, err)
 }
 
-// degradeTools goes from native calls to the text form, and from there to no tools.
+// degradeTools goes from native calls to the text form, and from there to no tools, with a note each time.
 func (t *turn) degradeTools() {
 	if t.state.TextTools {
 		t.giveUpTools()

@@ -48,7 +48,8 @@ func (n toolNames) parseCalls(v *jsonschema.Value) (calls []foundCall, unknown s
 	return n.parseNested(v, 0)
 }
 
-// parseNested is parseCalls at a depth of nesting. Deeper than a list in tool_calls in a call nobody nests.
+// parseNested is parseCalls at a depth of nesting; more than 3 is no call. Deeper than a list in tool_calls in a call
+// nobody nests. An empty list is no call either.
 func (n toolNames) parseNested(v *jsonschema.Value, depth int) (calls []foundCall, unknown string, ok bool) {
 	switch {
 	case depth > 3:
@@ -74,7 +75,8 @@ type callObject struct {
 	inner                 *jsonschema.Value // the content of a wrapper; nil = no wrapper
 }
 
-// addMember reads one member. It reports false when a call has no such member.
+// addMember reads one member. It reports false when a call has no such member: another key, a value of the wrong type,
+// or a second name, wrapper or arguments.
 func (o *callObject) addMember(key string, v *jsonschema.Value) bool {
 	isString := v.Type == jsonschema.String
 	switch {
@@ -94,7 +96,9 @@ func (o *callObject) addMember(key string, v *jsonschema.Value) bool {
 	return true
 }
 
-// parseObject reads one object as a call, or as a wrapper around calls.
+// parseObject reads one object as a call, or as a wrapper around calls. ok is false for an object with any other
+// member, without a name, with both a wrapper and a call, or of a tool that is not offered, which unknown then names.
+// Missing arguments are {}.
 func (n toolNames) parseObject(v *jsonschema.Value, depth int) (calls []foundCall, unknown string, ok bool) {
 	var o callObject
 	for i := range v.Members {
@@ -127,8 +131,9 @@ func unwrapArguments(v *jsonschema.Value) json.RawMessage {
 	return encodeValue(v)
 }
 
-// parseTagged reads the content of call tags, or a bare <function=...> element: JSON, elements and named calls, one after
-// another, up to maxTextCalls. ok is false when something in it is none of these; calls are the ones before it.
+// parseTagged reads the content of call tags, or a bare <function=...> element: JSON, elements and named calls, one
+// after another, until it has maxTextCalls; the rest is ignored. ok is false when something in it is none of these, or
+// there is no call; calls are the ones before it, and unknown the tool that it names but is not offered.
 func (n toolNames) parseTagged(b []byte) (calls []foundCall, unknown string, ok bool) {
 	for b = skipWrapTags(b); len(b) > 0 && len(calls) < maxTextCalls; b = skipWrapTags(b) {
 		var c []foundCall
@@ -165,8 +170,9 @@ func skipWrapTags(b []byte) []byte {
 	}
 }
 
-// parseJSONCalls reads calls from the JSON value at the start of b. Open brackets are closed only when nothing but a call
-// tag follows. size 0 = no calls.
+// parseJSONCalls reads calls from the JSON value at the start of b; size is how many bytes it has. Open brackets are
+// closed only when nothing but a call tag follows. size 0 = no calls; unknown then names a tool that is not offered, if
+// that is why.
 func (n toolNames) parseJSONCalls(b []byte) (calls []foundCall, unknown string, size int) {
 	var w valueScanner
 	end, done := w.findEnd(b)
@@ -194,7 +200,8 @@ func cutAtCallTag(b []byte) []byte {
 }
 
 // parseElement reads <function=name><parameter=key>value</parameter></function> at the start of b, and the forms with
-// name="..." attributes. Values are strings; coercion converts them. size 0 = no call.
+// name="..." attributes; without its closing tag the element is all of b. Values are strings; coercion converts them.
+// size 0 = no call; unknown then names a tool that is not offered, if that is why.
 func (n toolNames) parseElement(b []byte) (calls []foundCall, unknown string, size int) {
 	tag, name, body := parseOpenTag(b)
 	if tag != "function" && tag != "invoke" {
@@ -214,7 +221,8 @@ func (n toolNames) parseElement(b []byte) (calls []foundCall, unknown string, si
 	return []foundCall{{Call: model.Call{Name: name, Arguments: arguments}}}, "", size
 }
 
-// parseParameters reads the content of an element: a JSON object, or parameter elements. nil = neither.
+// parseParameters reads the content of an element, without white space around it, as arguments: a JSON object, repaired
+// if need be, or parameter elements. Empty content is an object without members. nil = neither.
 func parseParameters(b []byte) json.RawMessage {
 	if len(b) > 0 && b[0] == '{' {
 		return validOrRepaired(b)
@@ -251,7 +259,8 @@ func trimLineBreaks(s string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(s, "\n"), "\r")
 }
 
-// parseOpenTag reads <tag=name> or <tag name="name"> at the start of b; body is the index of its content. tag "" = none.
+// parseOpenTag reads <tag=name> or <tag name="name"> at the start of b; body is the index of its content, and tag is in
+// lower case. tag "" = none, or one longer than about maxName.
 func parseOpenTag(b []byte) (tag, name string, body int) {
 	end := bytes.IndexByte(b, '>')
 	if end < 0 || end > maxName+32 || b[0] != '<' {
@@ -268,7 +277,8 @@ func parseOpenTag(b []byte) (tag, name string, body int) {
 // maxName is the longest tool name that is looked for in text.
 const maxName = 128
 
-// parseNamedCall reads the form name {json}, and name({json}), at the start of b. size 0 = no call.
+// parseNamedCall reads the form name {json}, and name({json}), at the start of b, where name is offered. size 0 = no
+// call: another form, or arguments that cannot be repaired.
 func (n toolNames) parseNamedCall(b []byte) (calls []foundCall, size int) {
 	name, body, verdict := n.parseCallHead(b)
 	if verdict != match {
@@ -298,7 +308,8 @@ const (
 )
 
 // parseCallHead reads an offered name and the separator before its arguments: white space, a colon, an opening
-// parenthesis. body is the index of the arguments when the verdict is match.
+// parenthesis, at most maxGap bytes in all. body is the index of the '{' of the arguments when the verdict is match;
+// needMore means that b ends too early to tell.
 func (n toolNames) parseCallHead(b []byte) (name string, body int, v verdict) {
 	end := 0
 	for end < len(b) && isNameByte(b[end]) {
@@ -365,7 +376,8 @@ func indexAnyTag(b []byte, tags []string) (at, size int) {
 	}
 }
 
-// matchTag is the first of some tags that b begins with in any case, and whether b may become one with more bytes.
+// matchTag is the first of some tags that b begins with, in any case; "" = none. more reports whether b is the
+// beginning of one and may become it with more bytes.
 func matchTag(b []byte, tags []string) (tag string, more bool) {
 	for _, t := range tags {
 		if hasPrefixFold(b, t) {

@@ -37,14 +37,16 @@ type replyReader struct {
 }
 
 // readReply sends req and reads the reply. It stops reading at [Limits.ReplyBytes] and when ctx ends, also when the
-// backend ignores ctx. A reply without its last chunk is [model.ErrCut].
+// backend goes on after the end of ctx. A reply without its last chunk is [model.ErrCut]. With an error the reply holds
+// what was read before.
 func (t *turn) readReply(ctx context.Context, req model.Request) (reply, error) {
 	rd := &replyReader{turn: t, scanner: newReplyScanner(t.tools, &t.copied), bytesLeft: t.limits.ReplyBytes}
 	err := rd.readChunks(ctx, req)
 	return rd.finish(err != nil), err
 }
 
-// readChunks reads up to the last chunk, or as much as may be read.
+// readChunks sends req and reads up to the last chunk, or as much as may be read: nil in both cases. Otherwise the
+// error is the backend's, that of ctx, or [model.ErrCut] when the last chunk is missing.
 func (rd *replyReader) readChunks(ctx context.Context, req model.Request) error {
 	for c, err := range rd.turn.agent.Chat.Chat(ctx, req) {
 		if err != nil {
@@ -69,7 +71,8 @@ func (rd *replyReader) readChunks(ctx context.Context, req model.Request) error 
 	return model.ErrCut
 }
 
-// addChunk reads one chunk. It reports false when the reply is longer than what may be read.
+// addChunk reads one chunk. It reports false when the reply is longer than what may be read. Native calls beyond twice
+// [Limits.CallsPerReply] are dropped.
 func (rd *replyReader) addChunk(c *model.Chunk) bool {
 	for _, call := range c.Calls {
 		size := len(call.Name) + len(call.ID) + len(call.Arguments)
@@ -121,8 +124,8 @@ func (rd *replyReader) reportThinking(b []byte) {
 	}
 }
 
-// finish puts the reply together. Native calls win over calls in the text, which repeat them; a failed reply has no calls
-// from text.
+// finish puts the reply together; failed says that reading ended with an error. Native calls win over calls in the
+// text, which repeat them; a failed reply has no calls from text.
 func (rd *replyReader) finish(failed bool) reply {
 	from, r := len(rd.scanner.thinking), &rd.reply
 	rd.scanner.finish(failed || r.hitByteLimit || r.hitTokenLimit)
@@ -142,7 +145,7 @@ func (rd *replyReader) finish(failed bool) reply {
 	return *r
 }
 
-// joinThinking joins the server's thinking field and the text in think tags.
+// joinThinking joins the server's thinking field and the text in think tags, in this order; "" = there was none.
 func (rd *replyReader) joinThinking() string {
 	if !rd.reply.hitByteLimit {
 		rd.thinking = rd.utf8.flush(rd.thinking)
@@ -161,7 +164,8 @@ type utf8Decoder struct {
 	replaced bool   // something was invalid
 }
 
-// append appends the complete characters of piece to buf.
+// append appends the complete characters of piece to buf, invalid bytes replaced. A character that piece cuts is kept
+// for the next call.
 func (d *utf8Decoder) append(buf []byte, piece string) []byte {
 	if len(d.rest) == 0 && utf8.ValidString(piece) {
 		return append(buf, piece...)

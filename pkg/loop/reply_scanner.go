@@ -78,6 +78,8 @@ var (
 // maxTextCalls is how many calls are read from the text of one reply.
 const maxTextCalls = 64
 
+// newReplyScanner returns a scanner for one reply. Without tools no calls are read; copied nil means that no call is
+// copied.
 func newReplyScanner(tools toolNames, copied *copiedCalls) *replyScanner {
 	return &replyScanner{tools: tools, copied: copied, heldAt: -1, regionStart: -1, lineStart: true}
 }
@@ -88,8 +90,8 @@ func (s *replyScanner) feed(piece string) {
 	s.advance(false)
 }
 
-// finish decides about everything that is held back. cut says that the reply did not come to its own end: then no JSON is
-// repaired, because a call may lack more than a bracket.
+// finish decides about everything that is held back; text, thinking and calls are complete after it. cut says that the
+// reply did not come to its own end: then no JSON is repaired, because a call may lack more than a bracket.
 func (s *replyScanner) finish(cut bool) {
 	if !cut {
 		s.buf = s.utf8.flush(s.buf)
@@ -109,7 +111,7 @@ func (s *replyScanner) takeTokens() string {
 	return tokens
 }
 
-// advance decides as much as can be decided. final says that nothing follows.
+// advance decides as much as can be decided and leaves the rest of buf undecided. final says that nothing follows.
 func (s *replyScanner) advance(final bool) {
 	for s.pos < len(s.buf) {
 		pos, mode, region := s.pos, s.mode, s.regionStart
@@ -127,7 +129,8 @@ func (s *replyScanner) advance(final bool) {
 	}
 }
 
-// scanThinking reads thinking up to its closing tag.
+// scanThinking reads thinking up to its closing tag, or all of it so far. The beginning of a closing tag at the end is
+// held back unless final.
 func (s *replyScanner) scanThinking(final bool) {
 	rest := s.buf[s.pos:]
 	if end, size := indexAnyTag(rest, closeThinkTags); end >= 0 {
@@ -145,7 +148,8 @@ func (s *replyScanner) scanThinking(final bool) {
 	s.pos += len(rest)
 }
 
-// scanCodeBlock emits a line of a code block, and its end.
+// scanCodeBlock emits one line of a code block, or the fence that ends it. A line that may still become that fence is
+// held back unless final.
 func (s *replyScanner) scanCodeBlock(final bool) {
 	rest := s.buf[s.pos:]
 	if s.lineStart {
@@ -169,7 +173,7 @@ func (s *replyScanner) scanCodeBlock(final bool) {
 
 const fence = "```"
 
-// startsFence decides whether b begins with a fence.
+// startsFence decides whether b begins with a fence. A shorter b that may become one, also an empty one, is needMore.
 func startsFence(b []byte) verdict {
 	switch {
 	case bytes.HasPrefix(b, []byte(fence)):
@@ -180,7 +184,8 @@ func startsFence(b []byte) verdict {
 	return noMatch
 }
 
-// scanText decides about the byte at pos outside of thinking and code blocks.
+// scanText decides about the byte at pos outside of thinking and code blocks. Calls other than tagged ones are looked
+// for only at the start of a line or in the region, and only when there are tools.
 func (s *replyScanner) scanText(final bool) {
 	c := s.buf[s.pos]
 	inRegion := s.regionStart >= 0
@@ -206,7 +211,8 @@ func (s *replyScanner) scanText(final bool) {
 	}
 }
 
-// scanFence decides about a fence: the end of one around calls, the start of a region that may hold calls, or a code block.
+// scanFence decides about the backtick at pos: the end of a fence around calls, the start of a region that may hold
+// calls, a code block, or text. It waits for the line of an opening fence, at most maxGap bytes, unless final.
 func (s *replyScanner) scanFence(final bool) {
 	rest := s.buf[s.pos:]
 	switch v := startsFence(rest); {
@@ -252,7 +258,8 @@ func mayHoldCalls(info string) bool {
 	return false
 }
 
-// holdCalls adds calls, read from buf up to end, to the region.
+// holdCalls adds calls, read from buf between pos and end, to the region, which they begin if there is none. Calls
+// beyond maxTextCalls are dropped.
 func (s *replyScanner) holdCalls(calls []foundCall, layer string, end int) {
 	for i := range calls {
 		calls[i].layer, calls[i].source = layer, s.buf[s.pos:end]
@@ -273,8 +280,8 @@ func (s *replyScanner) markUnreadable(why string, end int) {
 	s.pos = end
 }
 
-// releaseRegion makes text of the region, because something else followed. JSON that began the reply stays a call when the
-// rest begins on a new line.
+// releaseRegion makes text of the region, if there is one, because something else followed. JSON that began the reply
+// stays a call when the rest begins on a new line.
 func (s *replyScanner) releaseRegion() {
 	if s.regionStart < 0 {
 		return
@@ -297,8 +304,8 @@ func (s *replyScanner) emitRegion() {
 	}
 }
 
-// confirmCalls adds the calls of the region to the calls of the reply. The region is text as well when some of them are
-// copied.
+// confirmCalls ends the region, if there is one, and adds its calls to the calls of the reply, except copied ones. The
+// region is text as well when some of them are copied.
 func (s *replyScanner) confirmCalls() {
 	own := s.withoutCopied(s.pending)
 	s.addCalls(own)
@@ -311,8 +318,8 @@ func (s *replyScanner) confirmCalls() {
 	s.inFence = false
 }
 
-// withoutCopied removes calls that are copied from tool results: the model only shows them. At most 4*maxTextCalls calls
-// of a reply are compared, which bounds the cost; none beyond that is run.
+// withoutCopied returns the calls that are not copied from tool results: those the model only shows. At most
+// 4*maxTextCalls calls of a reply are compared, which bounds the cost; none beyond that is run.
 func (s *replyScanner) withoutCopied(calls []foundCall) (own []foundCall) {
 	if len(calls) == 0 || len(s.calls) >= maxTextCalls || !s.copied.hasSources() {
 		return calls
@@ -340,7 +347,8 @@ func (s *replyScanner) addCalls(calls []foundCall) {
 // hasCalls reports whether the reply has a call, so that its text is not the answer.
 func (s *replyScanner) hasCalls() bool { return len(s.calls) > 0 || s.unreadable != "" }
 
-// resolveRegion decides about the region when nothing follows it.
+// resolveRegion decides about the region, if there is one, when nothing follows it: its calls count, unless the line
+// before it announces an example; then it is text.
 func (s *replyScanner) resolveRegion() {
 	switch {
 	case s.regionStart < 0:
@@ -352,8 +360,8 @@ func (s *replyScanner) resolveRegion() {
 	}
 }
 
-// followsExample reports whether the text before the region announces an example. Only the end of the last line is looked
-// at, and once: many regions may follow one long line.
+// followsExample reports whether the text before the region announces an example. Only the last line is looked at, at
+// most its last maxExampleBytes, and once: many regions may follow one long line.
 func (s *replyScanner) followsExample() bool {
 	if s.textEnd == s.exampleAt {
 		return s.exampleFound

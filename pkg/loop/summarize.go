@@ -16,9 +16,9 @@ const (
 	summaryBytes  = 6 << 10
 )
 
-// Summarize shortens messages into decisions, artifacts as paths and open questions, for the turns that leave History.
-// before is the summary so far. No tools are offered, and the messages are data to the model. An empty reply is retried
-// once, then it is an error: the caller keeps its history.
+// Summarize shortens messages into decisions, artifacts as paths and open questions, at most 6 KiB, for the turns that
+// leave History. before is the summary so far, "" = none. No tools are offered, and the messages are data to the model.
+// An empty reply is retried once, then it is an error, as is any failure of the model: the caller keeps its history.
 func Summarize(ctx context.Context, a Agent, before string, messages []model.Message) (string, error) {
 	lim := a.Limits.withDefaults(a.Options.Window)
 	off := false
@@ -47,7 +47,8 @@ func Summarize(ctx context.Context, a Agent, before string, messages []model.Mes
 	return "", errors.New("summarizing: empty reply from the model")
 }
 
-// summarizeOnce makes one model call and returns the text of its reply.
+// summarizeOnce makes one model call within lim.CallTimeout and returns the text of its reply; "" = it has none. lim
+// must have its defaults.
 func summarizeOnce(ctx context.Context, a Agent, lim Limits, r model.Request) (string, error) {
 	if lim.CallTimeout > 0 {
 		var cancel context.CancelFunc
@@ -83,8 +84,9 @@ type transcriptCall struct {
 	Arguments string `json:"arguments"`
 }
 
-// renderTranscript writes messages one a line, about room bytes in all. Long messages are cut in the middle, so that each is
-// there; then lines in the middle of the whole are left out.
+// renderTranscript writes messages one a line, about room bytes in all, behind the summary before ("" = none). System
+// messages are left out. Long messages are cut in the middle, so that each is there; then lines in the middle of the
+// whole are left out.
 func renderTranscript(before string, messages []model.Message, room int) string {
 	room -= len(transcriptHead) + len(transcriptEnd) + 64
 	each := max(400, room/max(1, len(messages)))
@@ -109,7 +111,8 @@ func renderTranscript(before string, messages []model.Message, room int) string 
 	return transcriptHead + strings.Join(dropMiddleLines(lines, room), "\n") + transcriptEnd
 }
 
-// renderLine is a message as JSON on one line, with about most bytes of content. id names the call for a cut result.
+// renderLine is a message as JSON on one line, at most about most bytes. id is named where content is cut: the call of
+// a result, or "above".
 func renderLine(l transcriptLine, most int, id string) string {
 	whole := l.Content
 	for cut := most; ; cut = cut * 2 / 3 {
@@ -121,8 +124,8 @@ func renderLine(l transcriptLine, most int, id string) string {
 	}
 }
 
-// dropMiddleLines leaves out lines in the middle until the rest fits into room bytes. The first third of the room is for the
-// oldest lines, the rest for the newest.
+// dropMiddleLines replaces lines in the middle by one that counts them, so that the rest fits into room bytes; lines
+// that fit are returned unchanged. The first third of the room is for the oldest lines, the rest for the newest.
 func dropMiddleLines(lines []string, room int) []string {
 	size := 0
 	for _, l := range lines {
@@ -144,7 +147,8 @@ func dropMiddleLines(lines []string, room int) []string {
 	return slices.Concat(lines[:first], []string{gap}, lines[last:])
 }
 
-// clipBytes is the beginning of s, at most n bytes, cut at the end of a line where there is one.
+// clipBytes is the beginning of s, at most about n bytes, cut at the end of a line when there is one in the second
+// half.
 func clipBytes(s string, n int) string {
 	if len(s) <= n {
 		return s

@@ -7,7 +7,8 @@ import (
 	"conclave/pkg/model"
 )
 
-// describeTools is the part of the system message that describes tools to a model without native tool calls.
+// describeTools is the part of the system message that describes tools to a model without native tool calls. Parameters
+// that are not JSON are left out.
 func describeTools(tools []model.Tool) string {
 	var b strings.Builder
 	b.WriteString(headTools + textForm)
@@ -23,7 +24,8 @@ func describeTools(tools []model.Tool) string {
 	return b.String()
 }
 
-// renderAsText writes calls and results as text between tags, for a model without native tool calls.
+// renderAsText writes calls and results as text between tags, for a model without native tool calls. Results become
+// messages of the user, one for all results in a row; thinking is left out. ms is not modified.
 func renderAsText(ms []model.Message) []model.Message {
 	out := make([]model.Message, 0, len(ms))
 	for i, m := range ms {
@@ -46,8 +48,8 @@ func renderAsText(ms []model.Message) []model.Message {
 	return out
 }
 
-// escapeResultEnd escapes closing tags of results in s, in any case, so that a result cannot end its own tag and pose as
-// the user.
+// escapeResultEnd escapes closing tags of results in s, in any case, so that a result cannot end its own tag and pose
+// as the user. The '<' of each gets a backslash behind it.
 func escapeResultEnd(s string) string {
 	var out strings.Builder
 	for b := []byte(s); ; {

@@ -42,9 +42,10 @@ type turn struct {
 	notedPlan    promptPlan
 }
 
-// RunTurn runs a turn to its end and returns its last state. A state that is final is returned unchanged. The answer is
-// never empty, except with an error: then the state holds the progress so far, the error wraps one of package model's or
-// the context's, and the caller words it for the user.
+// RunTurn runs a turn to its end, waits for it, and returns its last state. A state that is final is returned
+// unchanged; one without messages is rejected. The answer is never empty, except with an error: then the state holds
+// the progress so far, the error wraps that of the model, the checkpoint or the context, and the caller words it for
+// the user. The turn timeout is no error, nor is a call timeout when there is text or a tool result to answer with.
 func RunTurn(ctx context.Context, a Agent, in Input, h Hooks) (State, error) {
 	if in.State.Final {
 		return in.State, nil
@@ -68,7 +69,8 @@ func RunTurn(ctx context.Context, a Agent, in Input, h Hooks) (State, error) {
 	return t.state, err
 }
 
-// restore sets up the turn from its input. It writes to nothing that the caller holds.
+// restore sets up the turn from its input; t.agent, t.limits and t.state must be set. It writes to nothing that the
+// caller holds.
 func (t *turn) restore(in Input) {
 	if t.agent.Now == nil {
 		t.agent.Now = time.Now
@@ -98,8 +100,8 @@ func (t *turn) restore(in Input) {
 	}
 }
 
-// step runs the calls that have no result yet, or else makes one model call. ctx ends when the user stops the turn, wall
-// also when the turn is out of time.
+// step runs the calls that have no result yet, or else makes one model call. ctx ends when the user stops the turn,
+// wall also when the turn is out of time. nil means that the turn goes on or is final; an error ends it.
 func (t *turn) step(ctx, wall context.Context) error {
 	switch {
 	case ctx.Err() != nil:
@@ -119,7 +121,9 @@ func (t *turn) step(ctx, wall context.Context) error {
 	return t.handleReply(ctx, r)
 }
 
-// handleReply decides what a complete reply is: calls, the answer, or a reason to ask again.
+// handleReply decides what a complete reply is: calls, the answer, or a reason to ask again (unreadable, empty, over
+// its token limit, announcing or hedging). Calls in a reply to a request without tools are never run. nil means that
+// the turn goes on or is final; the only error is that of a checkpoint.
 func (t *turn) handleReply(ctx context.Context, r reply) error {
 	calls := r.calls
 	if !r.offeredTools {
@@ -151,8 +155,8 @@ func (t *turn) handleReply(ctx context.Context, r reply) error {
 	return t.finish(ctx, r.text, false)
 }
 
-// retryWithMoreTokens allows the next model call twice the output tokens, once in a turn. It reports false when that was
-// done before, or when the reply is too large to be read anyway.
+// retryWithMoreTokens allows the next model call twice the output tokens, once in a turn, and discards r. It reports
+// false when that was done before, or when the reply is too large to be read anyway.
 func (t *turn) retryWithMoreTokens(r reply) bool {
 	if t.state.Attempts.MoreTokens > 0 || r.hitByteLimit {
 		return false
@@ -188,7 +192,8 @@ func (t *turn) finish(ctx context.Context, answer string, partial bool) error {
 	return t.checkpoint(ctx)
 }
 
-// stop ends the turn because ctx ended, with the text that the model has written so far. The error wraps the cause.
+// stop ends the turn because ctx ended, with the text that the model has written so far as a partial answer; the state
+// is not final and can be resumed. It always returns an error, which wraps that of ctx and its cause.
 func (t *turn) stop(ctx context.Context, text string) error {
 	t.addNote(NoteStopped, "stopped before the answer was complete")
 	t.state.Answer, t.state.Partial = text, true
@@ -199,7 +204,8 @@ func (t *turn) stop(ctx context.Context, text string) error {
 	return fmt.Errorf("running the turn: %w: %w", err, cause)
 }
 
-// finishTimedOut ends a turn that is out of time with the text so far, or else with the tool results.
+// finishTimedOut ends a turn that is out of time with a partial answer: the text so far, or else the tool results. The
+// error is that of the checkpoint.
 func (t *turn) finishTimedOut(ctx context.Context, text string) error {
 	t.addNote(NoteTurnTimeout, fmt.Sprintf("the turn timed out after %s; the answer is incomplete", t.limits.TurnTimeout))
 	if text != "" {
@@ -214,7 +220,7 @@ func (t *turn) appendMessages(ms ...model.Message) {
 	t.indexMessages()
 }
 
-// checkpoint hands the state to [Hooks.Checkpoint]. Its error ends the turn.
+// checkpoint hands the state to [Hooks.Checkpoint], if there is one. Its error ends the turn.
 func (t *turn) checkpoint(ctx context.Context) error {
 	if t.hooks.Checkpoint == nil {
 		return nil
@@ -229,7 +235,8 @@ func (t *turn) checkpoint(ctx context.Context) error {
 // spent is the time that the turn has taken, restarts not counted.
 func (t *turn) spent() time.Duration { return t.spentBefore + t.agent.Now().Sub(t.start) }
 
-// addNote adds a note and reports it. The same note is added once, and at most maxNotes in all.
+// addNote adds a note and reports it. A note with the same code and text as an earlier one, and any beyond maxNotes, is
+// dropped.
 func (t *turn) addNote(code, text string) {
 	n := Note{Code: code, Text: text}
 	if len(t.state.Notes) >= maxNotes || slices.Contains(t.state.Notes, n) {
@@ -248,7 +255,7 @@ func (t *turn) hasNote(code string) bool {
 	return slices.ContainsFunc(t.state.Notes, func(n Note) bool { return n.Code == code })
 }
 
-// appendThinking adds to the thinking of the turn, until that is as large as one reply may be.
+// appendThinking adds to the thinking of the turn. It drops text once the thinking has reached [Limits.ReplyBytes].
 func (t *turn) appendThinking(text string) {
 	if text == "" || len(t.state.Thinking) >= t.limits.ReplyBytes {
 		return
@@ -266,8 +273,8 @@ func (t *turn) reportInterim(step int, text string) {
 	}
 }
 
-// setCorrection sets the messages that end each request until the next accepted reply: the model's own rejected text, if
-// there is any, and an instruction.
+// setCorrection sets the messages that end each request until calls are accepted: the model's own rejected text and an
+// instruction. "" leaves either out; both "" remove the correction.
 func (t *turn) setCorrection(text, instruction string) {
 	t.correction = nil
 	if text != "" {
