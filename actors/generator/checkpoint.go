@@ -66,8 +66,9 @@ func (g *Generator) records() actor.Bucket[turnRecord] {
 	return actor.Bucket[turnRecord]{Name: g.bucket(), MaxSize: maxRecord, Timeout: storeTimeout}
 }
 
-// storeRecord writes the record by compare-and-set, also when ctx has ended. It fails with errNotOwner when another
-// process was first, and with errRecordTooLarge.
+// storeRecord writes the record by compare-and-set, also when ctx has ended. step names the write. It fails with
+// errNotOwner when another process was first, with errRecordTooLarge when the record exceeds maxRecord, and with the
+// error of the store.
 func (t *turn) storeRecord(ctx context.Context, step string) error {
 	t.record.Written = t.out.Now().UTC()
 	t.resultMu.Lock()
@@ -87,7 +88,9 @@ func (t *turn) storeRecord(ctx context.Context, step string) error {
 	return nil
 }
 
-// replaceOwnRecord writes over the last write of this attempt when its acknowledgement was lost.
+// replaceOwnRecord writes v after a write failed as changed: over the last write of this attempt, whose acknowledgement
+// was lost. It fails with errNotOwner when the stored record belongs to another attempt or changes again, and with
+// actor.ErrNotFound when there is none.
 func (t *turn) replaceOwnRecord(ctx context.Context, step string, v actor.Versioned[turnRecord]) (actor.Versioned[turnRecord], error) {
 	there, err := t.g.records().Load(ctx, t.out, turnKey(t.sessionID))
 	switch {
@@ -106,8 +109,9 @@ func (t *turn) replaceOwnRecord(ctx context.Context, step string, v actor.Versio
 	return stored, err
 }
 
-// checkOwnership makes sure that the turn still belongs to this process. A process that was paused for longer than the
-// stream remembers message ids would otherwise publish an answer that another has published in its place.
+// checkOwnership fails with errNotOwner when another process has taken over the turn. It checks, by writing the record,
+// only when the last write is older than ownershipCheckAfter. A process that was paused for longer than the stream
+// remembers message ids would otherwise publish an answer that another has published in its place.
 func (t *turn) checkOwnership(ctx context.Context) error {
 	if t.out.Now().Sub(t.record.Written) < ownershipCheckAfter {
 		return nil

@@ -55,7 +55,8 @@ type Hedge struct {
 	Reask  bool   `yaml:"reask"`  // ask once more when there are results
 }
 
-// Problems lists everything invalid in c, by the fields of generator.yaml.
+// Problems lists everything invalid in c, by the fields of generator.yaml: numbers, sizes and durations out of bounds,
+// and names that cannot be those of a model or a tool. None = c is valid.
 func (c Config) Problems() (out strict.Problems) {
 	for _, f := range []struct {
 		path        string
@@ -121,7 +122,8 @@ const (
 // Validate is [Config.Problems] as an error, nil when there are none.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// loopLimits converts c to limits of the loop, where zero means the default and a negative number means none.
+// loopLimits converts c to limits of the loop. In c 0 means none; the loop takes 0 for its default and a negative
+// number for none.
 func (c Config) loopLimits() loop.Limits {
 	none := func(n int) int {
 		if n == 0 {

@@ -36,8 +36,9 @@ func historyMessages(c subjects.Conversation) []model.Message {
 	return out
 }
 
-// completeRounds are the messages of a turn that the conversation keeps between question and answer: calls with all their
-// results. Thinking, nudges and incomplete rounds are left out: a model that sees a call without its result repeats it.
+// completeRounds returns the messages of a turn that the conversation keeps between question and answer: calls with all
+// their results. Thinking, nudges and incomplete rounds are left out: a model that sees a call without its result
+// repeats it. nil = there were no calls.
 func completeRounds(messages []model.Message) (out []subjects.Message) {
 	for i := 0; i < len(messages); i++ {
 		m := messages[i]
@@ -58,8 +59,9 @@ func completeRounds(messages []model.Message) (out []subjects.Message) {
 	return out
 }
 
-// appendTurn appends a turn and drops the oldest turns beyond most and beyond maxConversation bytes. It also returns the
-// encoded conversation. The slices of c are not modified.
+// appendTurn appends a turn and drops the oldest turns beyond most and beyond maxConversation bytes. A single turn that
+// is too large loses its tool messages; then question and answer, and last the summary, are halved until it fits. It
+// also returns the encoded conversation. The slices of c are not modified.
 func appendTurn(c subjects.Conversation, t subjects.Turn, most int) (subjects.Conversation, []byte, error) {
 	c.Turns, c.Updated, c.Labels = append(slices.Clone(c.Turns), t), t.Time, labelsOf(c).Join(t.Labels)
 	for len(c.Turns) > most {
@@ -93,8 +95,8 @@ func appendTurn(c subjects.Conversation, t subjects.Turn, most int) (subjects.Co
 	}
 }
 
-// labelsOf joins the labels of all turns of a conversation, also of dropped ones. Turns that were summarized or dropped
-// before conversations had labels count as untrusted and private.
+// labelsOf joins the labels of all turns of a conversation, also of dropped ones; nil = no turn has labels. Turns that
+// were summarized or dropped before conversations had labels count as untrusted and private.
 func labelsOf(c subjects.Conversation) *subjects.Labels {
 	all := c.Labels
 	if all == nil && c.Summarized+c.Dropped > 0 {
@@ -113,7 +115,8 @@ func dropOldestTurn(c subjects.Conversation) subjects.Conversation {
 	return c
 }
 
-// removeOldestTurns removes the oldest n turns and keeps their query ids in Past.
+// removeOldestTurns removes the oldest n turns, at most len(c.Turns), and keeps their query ids in Past, of which the
+// oldest beyond maxPast are forgotten.
 func removeOldestTurns(c subjects.Conversation, n int) subjects.Conversation {
 	c.Past = slices.Clip(c.Past)
 	for _, t := range c.Turns[:n] {
@@ -164,6 +167,7 @@ func newSessionCache(most int) *sessionCache {
 	return &sessionCache{capacity: most, order: list.New(), entries: map[string]*cachedSession{}}
 }
 
+// get returns a cached session and marks it as used; false = it is not cached.
 func (h *sessionCache) get(session string) (sessionState, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -175,7 +179,8 @@ func (h *sessionCache) get(session string) (sessionState, bool) {
 	return s.sessionState, true
 }
 
-// put caches a session whose turn is finished.
+// put caches a session whose turn is finished, without its record. The least recently used session beyond the capacity
+// is evicted.
 func (h *sessionCache) put(session string, s sessionState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -192,7 +197,8 @@ func (h *sessionCache) put(session string, s sessionState) {
 	}
 }
 
-// replace replaces the cached conversation of a session if its revision is from.
+// replace replaces the cached conversation of a session if its revision is from. A session that is not cached is not
+// added.
 func (h *sessionCache) replace(session string, from uint64, c subjects.Conversation, rev uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,7 +207,8 @@ func (h *sessionCache) replace(session string, from uint64, c subjects.Conversat
 	}
 }
 
-// replaceOlder replaces the cached conversation of a session if its revision is below rev.
+// replaceOlder replaces the cached conversation of a session if its revision is below rev. A session that is not cached
+// is not added.
 func (h *sessionCache) replaceOlder(session string, c subjects.Conversation, rev uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -210,6 +217,7 @@ func (h *sessionCache) replaceOlder(session string, c subjects.Conversation, rev
 	}
 }
 
+// remove drops a session from the cache, so that its next turn reads it.
 func (h *sessionCache) remove(session string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -219,8 +227,9 @@ func (h *sessionCache) remove(session string) {
 	}
 }
 
-// loadSession returns a session from the cache, or reads it. A record that cannot be decoded, as of another version, counts
-// as none: the turn starts again.
+// loadSession returns a session from the cache, or reads it; one that does not exist is empty. A record that cannot be
+// decoded, as of another version, counts as none: the turn starts again. A conversation that cannot be decoded is an
+// error.
 func (g *Generator) loadSession(ctx context.Context, store actor.Store, session string) (sessionState, error) {
 	if s, ok := g.sessions.get(session); ok {
 		return s, nil

@@ -33,7 +33,8 @@ func newDeltaStream(out actor.Out, topic subjects.Topic[subjects.Delta], from, q
 	return &deltaStream{out: out, from: from, query: query, topic: t}, err
 }
 
-// write adds text of a step and publishes when it is due.
+// write adds text of a step and publishes when deltaBytes or deltaInterval is reached. Text of another step is never
+// merged with it.
 func (l *deltaStream) write(ctx context.Context, step int, text string) {
 	if step != l.step {
 		l.flush(ctx)
@@ -45,7 +46,7 @@ func (l *deltaStream) write(ctx context.Context, step int, text string) {
 	}
 }
 
-// flush publishes the merged text. A nil stream has none.
+// flush publishes the merged text, if there is any. Errors are ignored: deltas may drop. A nil stream has none.
 func (l *deltaStream) flush(ctx context.Context) {
 	if l == nil || l.text.Len() == 0 {
 		return

@@ -45,8 +45,9 @@ var (
 	errRecordTooLarge   = errors.New("the turn has grown too large to be written down")
 )
 
-// explain converts an error to a fault for programs and a text for the user, which is never empty. An unknown error is not
-// quoted: it is in the log only.
+// explain converts an error, not nil, to a fault for programs and a text for the user, which is never empty. Known
+// errors and faults of other components are quoted, shortened; an unknown error is not: it is CodeInternal, and its
+// text is in the log only.
 func explain(err error) (*subjects.Fault, string) {
 	var f *subjects.Fault
 	if !errors.As(err, &f) || f == nil || f.Code == "" {
@@ -83,7 +84,8 @@ func newExplanation(code, what, advice string) (*subjects.Fault, string) {
 	return subjects.Faultf(code, "%s", what), joinAdvice(what, advice)
 }
 
-// joinAdvice joins what happened and what to do. Advice is left out where the text already gives a command.
+// joinAdvice joins what happened and what to do, as sentences. Advice is left out where the text already gives a
+// command (" with: ").
 func joinAdvice(text, advice string) string {
 	text = strings.TrimRight(text, ". ")
 	if r, n := utf8.DecodeRuneInString(text); n > 0 {

@@ -73,8 +73,8 @@ func (g *Generator) Start(_ context.Context, out actor.Out) error {
 	return nil
 }
 
-// Close implements [actor.Closer]: it cancels the summaries in the background. An unfinished summary is made after a later
-// turn.
+// Close implements [actor.Closer]: it cancels the summaries in the background and waits for them. It fails when they
+// have not ended before ctx. An unfinished summary is made after a later turn.
 func (g *Generator) Close(ctx context.Context) error {
 	g.summaries.cancelAll()
 	ended := make(chan struct{})
@@ -90,8 +90,10 @@ func (g *Generator) Close(ctx context.Context) error {
 	}
 }
 
-// onTurn answers one question. It returns nil when the answer is stored, also when it was stored before. It rejects a
-// message without a session and a query id: only the router may publish turns.
+// onTurn answers one question. It returns nil when the answer is stored, also when it was stored before or by another
+// process, and when respondent B skips a question that is too old. It rejects a message without a session and a query
+// id: only the router may publish turns. Any other error has the message delivered again; on the last attempt a failure
+// is published.
 func (g *Generator) onTurn(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
 	if len(in.Tokens) != 2 || subjects.CheckToken(in.Tokens[1]) != nil || subjects.CheckToken(in.Body.QueryID) != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "a turn needs a valid session and query id; only the router publishes turns")

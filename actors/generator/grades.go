@@ -35,8 +35,8 @@ func (g *Generator) onCritique(ctx context.Context, in actor.Msg[subjects.Critiq
 	return g.addGrade(ctx, out, c.SessionID, c.QueryID, subjects.Grades{Critic: c.Score, Feedback: text.Clip(c.Feedback, maxGradeWords), Retry: c.Retry})
 }
 
-// onReward stores a rating of the user. Of a rating that a model derived from the conversation only the value is stored:
-// its text is not the user's.
+// onReward stores a rating of the user. It ignores other respondents' ratings, a count below 1 and values outside of -1
+// to 1. Of a rating that a model derived from the conversation only the value is stored: its text is not the user's.
 func (g *Generator) onReward(ctx context.Context, in actor.Msg[subjects.Reward], out actor.Out) error {
 	r := in.Body
 	if r.RespondentID != g.name || r.Count < 1 || r.Value < -1 || r.Value > 1 {
@@ -59,8 +59,10 @@ func (g *Generator) addGrade(ctx context.Context, out actor.Out, session, query 
 	return g.storeGrades(ctx, out, session, query)
 }
 
-// storeGrades stores the buffered grades of an answer with its turn. Without the turn they stay buffered until
-// storeConversation takes them; it looks before and after its write, so that none is missed.
+// storeGrades stores the buffered grades of an answer with its turn; nil = stored, or nothing to do. Without the turn
+// they stay buffered until storeConversation takes them; it looks before and after its write, so that none is missed.
+// Grades of a turn that was dropped are discarded, as are those that exceed the size of a record (an error) or lose
+// against concurrent writers gradeAttempts times (logged only).
 func (g *Generator) storeGrades(ctx context.Context, out actor.Out, session, query string) error {
 	ctx, cancel := withStoreTimeout(ctx)
 	defer cancel()
@@ -118,7 +120,7 @@ func (g *Generator) storeGrades(ctx context.Context, out actor.Out, session, que
 	return nil
 }
 
-// emitGraded publishes that the grades of a turn are stored.
+// emitGraded publishes, without waiting, that the grades of a turn are stored. A failure is only logged.
 func (g *Generator) emitGraded(ctx context.Context, out actor.Out, session, query string) {
 	topic, err := subjects.AgentStateEvent.With(g.name)
 	if err == nil {
@@ -131,8 +133,8 @@ func (g *Generator) emitGraded(ctx context.Context, out actor.Out, session, quer
 	}
 }
 
-// withGrades merges grades into the turn at index at, and reports whether that changes it. The turns of c are not
-// modified.
+// withGrades merges grades into the turn at index at, which must exist, and reports whether that changes it. The turns
+// of c are not modified.
 func withGrades(c subjects.Conversation, at int, add subjects.Grades) (subjects.Conversation, bool) {
 	var had subjects.Grades
 	if c.Turns[at].Grades != nil {
@@ -169,6 +171,7 @@ type gradeBuffer struct {
 // gradeKey is the key of an answer: query ids are unique only within a session.
 func gradeKey(session, query string) string { return session + "." + query }
 
+// add merges grades into the buffered ones of an answer. Of more than maxPendingGrades answers the oldest is dropped.
 func (e *gradeBuffer) add(key string, more subjects.Grades) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -197,7 +200,8 @@ func (e *gradeBuffer) get(key string) *subjects.Grades {
 	return &g
 }
 
-// remove removes grades that are stored. It reports false when others arrived since.
+// remove removes the grades of an answer if they are still written, the ones that were stored. It reports false, and
+// keeps them, when others arrived since.
 func (e *gradeBuffer) remove(key string, written subjects.Grades) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -216,8 +220,9 @@ var gradedText string
 
 var gradedPrompt = template.Must(template.New("graded").Parse(gradedText))
 
-// describeGrades describes the grades of the last answer for the model; "" = there are none, or it is not to be told. The
-// critic's comment on an untrusted answer is left out, because it may repeat untrusted content.
+// describeGrades describes the grades of the last answer for the model; "" = there are none, or the configuration does
+// not send them. The critic's comment on an answer that is not trusted is left out, because it may repeat untrusted
+// content.
 func (g *Generator) describeGrades(c subjects.Conversation) string {
 	if !g.cfg.Grades.Prompt || len(c.Turns) == 0 {
 		return ""

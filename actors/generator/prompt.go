@@ -21,7 +21,8 @@ const (
 	markEnd    = " -->"
 )
 
-// buildPrompt is the prompt text with the examples of the offered tools, without marks.
+// buildPrompt returns the prompt text without its marks. A section marked with tools is left out unless all of them are
+// offered.
 func buildPrompt(text string, offered []model.Tool) string {
 	var b strings.Builder
 	keep := true

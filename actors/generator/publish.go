@@ -11,8 +11,9 @@ import (
 	"conclave/subjects"
 )
 
-// storeAnswer stores the answer in the record, with the ids under which it will be published. err is the error that the
-// answer is about, nil = none.
+// storeAnswer stores the answer of state s in the record, with the ids under which it will be published. err is the
+// error that the answer is about, nil = none. A record that is too large is stored without the tool messages. When the
+// write fails, the record is as before and the error is that of storeRecord.
 func (t *turn) storeAnswer(ctx context.Context, s loop.State, err error) error {
 	p := &pendingAnswer{Response: t.buildResponse(s, err), ResponseID: t.out.NewID(), DialogID: t.out.NewID(), Messages: completeRounds(s.Messages)}
 	before := t.record
@@ -32,7 +33,8 @@ func (t *turn) storeAnswer(ctx context.Context, s loop.State, err error) error {
 }
 
 // publish publishes the stored answer, then adds it to the conversation: a turn in the conversation has been published.
-// Respondent B's answer is not part of the dialog.
+// It checks ownership before each step and stops at the first error; a retry publishes under the same ids, so that
+// nothing is stored twice. Respondent B's answer is not part of the dialog. t.record.Publish must be set.
 func (t *turn) publish(ctx context.Context) error {
 	p := t.record.Publish
 	for _, s := range []struct {
@@ -69,8 +71,8 @@ func (t *turn) publish(ctx context.Context) error {
 	return nil
 }
 
-// storeConversation adds the turn to the conversation, once. It retries against concurrent writers: a summary, a grade, or
-// a process that has taken over the turn.
+// storeConversation adds the turn to the conversation, once, and caches the session. It retries against concurrent
+// writers: a summary, a grade, or a process that has taken over the turn. After 8 attempts it fails with CodeBusy.
 func (t *turn) storeConversation(ctx context.Context) error {
 	r := t.record.Publish.Response
 	added := subjects.Turn{
@@ -128,8 +130,8 @@ func (t *turn) shrinkRecord(ctx context.Context) {
 // maxFinishedRecord is how large the record of a finished turn may stay, in bytes.
 const maxFinishedRecord = 16 << 10
 
-// cacheSession caches the session for its next turn and starts a summary when the conversation is too long. size is that
-// of the encoded conversation.
+// cacheSession caches the session for its next turn and starts a summary when the conversation is too long. size is
+// that of the encoded conversation in bytes, 0 = start no summary.
 func (t *turn) cacheSession(ctx context.Context, c subjects.Conversation, rev uint64, size int) {
 	t.g.sessions.put(t.sessionID, sessionState{conversation: c, conversationRev: rev, recordRev: t.rev})
 	window := t.role.Window
@@ -139,8 +141,9 @@ func (t *turn) cacheSession(ctx context.Context, c subjects.Conversation, rev ui
 	t.g.startSummary(ctx, t.out, t.sessionID, c, rev, size, window)
 }
 
-// awaitOtherOwner waits until the process that has taken over the turn has finished it. Acknowledging the message would
-// take it from the other process; returning an error would deliver it a third time.
+// awaitOtherOwner waits until the process that has taken over the turn has finished it, and returns nil. It fails with
+// CodeBusy when that takes longer than the timeout of a turn or ctx. Acknowledging the message earlier would take it
+// from the other process; returning an error at once would deliver it a third time.
 func (t *turn) awaitOtherOwner(ctx context.Context) error {
 	t.g.sessions.remove(t.sessionID)
 	if !t.machine.isIn(idle) {
@@ -164,8 +167,8 @@ func (t *turn) awaitOtherOwner(ctx context.Context) error {
 // awaitInterval is how often awaitOtherOwner polls.
 const awaitInterval = 250 * time.Millisecond
 
-// emitFailure publishes that there will be no answer, when not even that could be stored in the record. An answer that is
-// stored may have been published; the session's next turn finishes it.
+// emitFailure logs cause and publishes that there will be no answer, when not even that could be stored in the record.
+// It does nothing when an answer is stored: it may have been published, and the session's next turn finishes it.
 func (t *turn) emitFailure(ctx context.Context, cause error) {
 	if t.record.Publish != nil {
 		return

@@ -28,8 +28,9 @@ func (g *Generator) isTooOld(in actor.Msg[subjects.Query], out actor.Out) bool {
 	return g.isRespondentB && out.Now().Sub(in.StoredAt) > g.cfg.RespondentB.MaxAge
 }
 
-// userConversation is the user's conversation before the question of respondent B's turn. own is respondent B's own. Without
-// the user's conversation respondent B answers from the question alone, with a note.
+// userConversation is the user's conversation before the question of respondent B's turn. own is respondent B's own.
+// When the user's conversation cannot be read or cut before the question, it is empty, with a note: respondent B
+// answers from the question alone.
 func (t *turn) userConversation(ctx context.Context, own subjects.Conversation) subjects.Conversation {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()

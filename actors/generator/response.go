@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// buildResponse is the response event for a state. Its answer is never empty: err is explained in it, and a turn that was
-// canceled before there was text says so.
+// buildResponse is the response event for a state, shortened to its size limit. Its answer is never empty: err, nil =
+// none, is explained in it, and a turn that was canceled before there was text says so. Both make it partial.
 func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 	r := subjects.Response{
 		SessionID: t.sessionID, QueryID: t.query.QueryID, Query: t.query.Query, Answer: s.Answer, Thinking: s.Thinking, ToolCalls: []subjects.ToolCall{},
@@ -64,7 +64,7 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 }
 
 // redactArguments removes credentials from the arguments of a call, so that an event may hold them. nil = the redacted
-// arguments are not valid JSON any more.
+// arguments are not valid JSON any more and are left out.
 func redactArguments(args json.RawMessage) json.RawMessage {
 	text, hidden := firewall.Redact(string(args))
 	switch {
@@ -82,7 +82,8 @@ const maxReference = 16 << 10
 // maxResponse bounds a response, in bytes, so that the record has room for more.
 const maxResponse = 640 << 10
 
-// shrinkResponse shortens a response until it has at most maxResponse bytes, first the parts that are in other events too.
+// shrinkResponse shortens a response until it has at most maxResponse bytes or nothing is left to shorten, first the
+// parts that are in other events too, and notes it. The slices of r are not modified.
 func shrinkResponse(r subjects.Response) subjects.Response {
 	results := func(most int) func() {
 		return func() {

@@ -17,6 +17,7 @@ type cached[T any] struct {
 	known bool
 }
 
+// get returns the value; false = there is none, or it is older than cacheTTL.
 func (c *cached[T]) get(now time.Time) (T, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -88,7 +88,8 @@ func (m *stateMachine) fire(e event, step int) error {
 }
 
 // advance makes the transition of e, after intermediate ones where needed: a resumed turn starts with its calls, and a
-// refused call is never sent.
+// refused call is never sent. It fails when e cannot be reached from the current state; intermediate transitions made
+// until then stay.
 func (m *stateMachine) advance(e event, step int) error {
 	for range states {
 		if _, ok := transitions[m.current][e]; ok {

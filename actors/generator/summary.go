@@ -60,9 +60,10 @@ func (s *summaries) cancelAll() {
 	}
 }
 
-// startSummary summarizes the oldest turns in the background when the conversation exceeds its share of the model's
-// window. rev and size are the revision and the encoded size of c. A summary that loses against another write is dropped;
-// a later turn tries again.
+// startSummary summarizes the oldest turns in the background, without waiting, when the conversation exceeds its share
+// (CompactAt) of the model's window. rev and size are the revision and the encoded bytes of c, window is in tokens. It
+// does nothing with fewer than two turns, without CompactAt, or while a summary of the session runs. Failures are
+// logged, also of a summary that loses against another write; a later turn tries again.
 func (g *Generator) startSummary(ctx context.Context, out actor.Out, session string, c subjects.Conversation, rev uint64, size, window int) {
 	most := window * g.cfg.CompactAt / 100
 	if most == 0 || size <= most || len(c.Turns) < 2 { // a token has a byte at least
@@ -89,8 +90,9 @@ func (g *Generator) startSummary(ctx context.Context, out actor.Out, session str
 	})
 }
 
-// countTurnsToSummarize is how many of the oldest turns a summary replaces: enough that the rest takes half of most
-// tokens, but never the last one. 0 = the conversation fits.
+// countTurnsToSummarize is how many of the oldest turns a summary replaces: enough that the rest has about half of most
+// tokens, at least one but never the last. 0 = the conversation with the system prompt fits. c must have two turns or
+// more.
 func countTurnsToSummarize(c subjects.Conversation, system string, most int) int {
 	if loop.Estimate(system, nil, historyMessages(c))+loop.Estimate(c.Summary, nil, nil) <= most {
 		return 0
@@ -105,7 +107,9 @@ func countTurnsToSummarize(c subjects.Conversation, system string, most int) int
 	return max(1, min(n+1, len(c.Turns)-1))
 }
 
-// summarizeTurns replaces the oldest n turns by a summary. Only grades may change in the conversation meanwhile.
+// summarizeTurns replaces the oldest n turns of c, stored as revision rev, by a summary. Only grades may change in the
+// conversation meanwhile: after any other write it fails with actor.ErrChanged and changes nothing. window is in
+// tokens.
 func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session string, c subjects.Conversation, rev uint64, n, window int) error {
 	a := loop.Agent{Chat: wire.Client{Out: out, Role: subjects.RoleSummaries, Timeout: g.cfg.CallTimeout}, Limits: g.cfg.loopLimits(), Now: out.Now, NewID: out.NewID}
 	a.Options.Window = window

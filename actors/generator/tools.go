@@ -24,8 +24,9 @@ const lookupTimeout = 5 * time.Second
 // unavailableText is the result of a tool that timed out.
 const unavailableText = "[tool unavailable]"
 
-// discoverTools asks the broker for tools that fit the question. It asks for each question, so that grants and disabled
-// tools take effect at once. Without a reply there are no tools, and a note says so.
+// discoverTools asks the broker for tools that fit the question, at most MaxTools. It asks for each question, so that
+// grants and disabled tools take effect at once. It waits for lookupTimeout; without a reply there are no tools, and a
+// note says so. nil = no tools.
 func (t *turn) discoverTools(ctx context.Context) []model.Tool {
 	most := t.g.cfg.MaxTools
 	if most <= 0 {
@@ -66,7 +67,8 @@ func (t *turn) callID(id string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// runTool runs one call through the broker. A denial, a failure and a timeout are results too, for the model to read.
+// runTool runs one call through the broker and waits for its result, at most ToolTimeout. A denial, a failure and a
+// timeout are results too, with a fault and a text for the model to read. A long framed result is clipped.
 func (t *turn) runTool(ctx context.Context, c model.Call) loop.Result {
 	service, err := subjects.ToolRequestService.With(c.Name)
 	if err != nil {
@@ -104,7 +106,7 @@ func (t *turn) addLabels(l *subjects.Labels) {
 	t.record.Labels = t.record.Labels.Join(l)
 }
 
-// addRecalls adds the ids of memories that a result holds.
+// addRecalls adds the ids of memories that a result holds, each once. Ids beyond maxRecalls are dropped.
 func (t *turn) addRecalls(ids []string) {
 	t.resultMu.Lock()
 	defer t.resultMu.Unlock()
@@ -136,8 +138,8 @@ func (t *turn) answerLabels() (*subjects.Labels, []string) {
 	return t.record.Labels, t.record.Recalls
 }
 
-// clipInFrame clips a framed result to most bytes and keeps the last line, which ends the frame around untrusted content:
-// the loop would cut it. A result without a frame is returned unchanged.
+// clipInFrame clips a framed result to most bytes and keeps the last line, which ends the frame around untrusted
+// content: the loop would cut it. A result without a frame, or whose last line leaves no room, is returned unchanged.
 func clipInFrame(s string, most int) string {
 	end := strings.LastIndexByte(s, '\n')
 	if len(s) <= most || end < 0 || !strings.HasPrefix(s, firewall.FrameStart) {
@@ -153,7 +155,8 @@ func clipInFrame(s string, most int) string {
 // clipMark marks where a result was clipped.
 const clipMark = "\n[cut here: the result is longer]"
 
-// describeFault is the result of a call that failed, in words for the model.
+// describeFault is the result of a call that failed, was denied or did not run, in words for the model. Its fault is
+// the code of f, CodeTool when f has none.
 func describeFault(f *subjects.Fault) loop.Result {
 	r := loop.Result{Fault: f.Code}
 	switch f.Code {
@@ -192,8 +195,9 @@ func describeFault(f *subjects.Fault) loop.Result {
 // defaultWindow is assumed for a model with an unknown context window, in tokens.
 const defaultWindow = 32768
 
-// assistantModel is the current model of the assistant role and its capabilities. Without a reply of the model actor it is
-// a default.
+// assistantModel is the current model of the assistant role and its capabilities, cached for cacheTTL. When the model
+// actor does not reply within lookupTimeout or has no such role, it is a default with tools and streaming, without a
+// name. The window is never 0.
 func (g *Generator) assistantModel(ctx context.Context, out actor.Out) subjects.RoleModel {
 	if r, ok := g.roleCache.get(out.Now()); ok {
 		return r

@@ -50,7 +50,7 @@ type callCounter struct {
 	late              bool // one timed out or was unavailable
 }
 
-// newTurn is a turn for a message whose tokens are valid.
+// newTurn is a turn for a message whose tokens and query id are valid.
 func (g *Generator) newTurn(in actor.Msg[subjects.Query], out actor.Out) *turn {
 	t := &turn{
 		g: g, out: out.WithIDs(in.Tokens[1], in.Body.QueryID), store: out.Store(g.bucket()), sessionID: in.Tokens[1],
@@ -60,8 +60,9 @@ func (g *Generator) newTurn(in actor.Msg[subjects.Query], out actor.Out) *turn {
 	return t
 }
 
-// run answers the question: it claims the turn, generates the answer, stores and publishes it. On the last attempt an
-// error or a panic becomes the answer, so that the caller is not left without one.
+// run answers the question: it claims the turn, generates the answer, stores and publishes it. nil = the answer is
+// published, now or before. errNotOwner = another process has the turn. On the last attempt an error or a panic of the
+// generation becomes the answer, so that the user is not left without one.
 func (t *turn) run(ctx context.Context) (err error) {
 	if t.isLastAttempt { // on earlier attempts the runtime recovers and retries
 		defer func() {
@@ -95,7 +96,8 @@ func (t *turn) transition(e event, step int) {
 }
 
 // claim loads the session and stores the record of the turn by compare-and-set. It reports true when the question was
-// answered before. It first finishes another turn of the session that was abandoned; nobody waits for one of respondent B.
+// answered before. It first finishes another turn of the session that was abandoned, except for respondent B: nobody
+// waits for its answers. It fails with CodeBusy when others change the session in each of 8 attempts.
 func (t *turn) claim(ctx context.Context) (answered bool, err error) {
 	for range 8 {
 		s, err := t.g.loadSession(ctx, t.store, t.sessionID)
@@ -133,7 +135,8 @@ func (t *turn) claim(ctx context.Context) (answered bool, err error) {
 	return false, subjects.Faultf(subjects.CodeBusy, "claiming the turn: others kept changing the session; the question is retried later")
 }
 
-// adoptRecord fills in the record of this attempt: that of an unfinished attempt at the same question, or a new one.
+// adoptRecord fills in the record of this attempt: that of an unfinished attempt at the same question, or a new one. It
+// stores nothing. A question that is too long is clipped. t.prior must be set.
 func (t *turn) adoptRecord(s sessionState) {
 	t.loaded, t.rev = s, s.recordRev
 	if s.record.QueryID == t.query.QueryID {
@@ -160,8 +163,9 @@ func (t *turn) isQueryTooLong() bool {
 	return err != nil || len(data) > maxQuestion
 }
 
-// finishAbandoned answers an earlier question of this session whose every attempt crashed. It is known to be abandoned
-// because the next question of a session is delivered only after the last attempt at the one before.
+// finishAbandoned publishes an answer to the earlier question in s.record, whose every attempt crashed: the stored
+// answer, or else the progress with an error. It is known to be abandoned because the next question of a session is
+// delivered only after the last attempt at the one before. errNotOwner = another process has written the record since.
 func (t *turn) finishAbandoned(ctx context.Context, s sessionState) error {
 	left := &turn{g: t.g, out: t.out.WithIDs(t.sessionID, s.record.QueryID), store: t.store, sessionID: t.sessionID, attempt: s.record.Try, isLastAttempt: true}
 	left.machine = newStateMachine(left.emitTransition)
@@ -196,7 +200,9 @@ func (t *turn) state() loop.State {
 	return loop.State{Messages: []model.Message{{Role: model.User, Content: t.record.Graded}, question}}
 }
 
-// generateAnswer runs the turn until its answer is stored in the record. An error means that the turn is retried later.
+// generateAnswer runs the turn until its answer is stored in the record; an error of the model and a cancellation by
+// the user are stored as the answer too. It answers with an error, without a model, a question that is too long and a
+// last attempt after two crashes without progress. An error means that the turn is retried later.
 func (t *turn) generateAnswer(ctx context.Context) error {
 	if t.record.Publish != nil { // stored before a crash
 		t.transition(finish, 0)
@@ -235,7 +241,8 @@ func (t *turn) generateAnswer(ctx context.Context) error {
 	return t.storeAnswer(ctx, state, nil)
 }
 
-// handleFailure decides about a turn whose loop failed: the error is stored as the answer, or returned for a retry.
+// handleFailure decides about a turn whose loop failed with err. It returns an error, for a retry, when a checkpoint
+// could not be stored or the process shuts down; any other error is stored as the answer, with the progress in state.
 func (t *turn) handleFailure(ctx context.Context, state loop.State, err error) error {
 	switch {
 	case errors.Is(t.checkpointErr, errRecordTooLarge):
@@ -253,7 +260,8 @@ func (t *turn) handleFailure(ctx context.Context, state loop.State, err error) e
 	return t.storeAnswer(ctx, state, err)
 }
 
-// runLoop runs the agent loop from state.
+// runLoop runs the agent loop from state, with the current model and tools, and returns its last state. See
+// [loop.RunTurn] for errors.
 func (t *turn) runLoop(ctx context.Context, state loop.State) (loop.State, error) {
 	if err := t.openStreams(); err != nil {
 		return state, err
@@ -281,7 +289,7 @@ func (t *turn) openStreams() (err error) {
 	return err
 }
 
-// agent is the loop's agent for this turn.
+// agent is the loop's agent for this turn. It asks the broker for tools; t.role must be set.
 func (t *turn) agent(ctx context.Context) loop.Agent {
 	cfg := t.g.cfg
 	tools := t.discoverTools(ctx)
@@ -323,7 +331,8 @@ func (t *turn) noteChunk(c subjects.ChatChunk) {
 	}
 }
 
-// hooks publish the progress of the loop and store its checkpoints.
+// hooks publish the progress of the loop and store its checkpoints. Respondent B publishes no thinking, tokens and
+// interim texts.
 func (t *turn) hooks(ctx context.Context) loop.Hooks {
 	flush := func() {
 		t.thinking.flush(ctx)
@@ -386,7 +395,8 @@ func (t *turn) callStarted(step int) {
 	}
 }
 
-// callFinished moves the state machine when all calls of a reply have their results.
+// callFinished moves the state machine when all calls of a reply have their results: by toolTimeout if one timed out or
+// was unavailable.
 func (t *turn) callFinished(step int, d loop.FinishedCall) {
 	t.counter.done++
 	t.counter.late = t.counter.late || d.Result.Fault == subjects.CodeTimeout || d.Result.Fault == subjects.CodeUnavailable
@@ -425,8 +435,8 @@ func (t *turn) emitTransition(from, to state, e event, step int) {
 	t.emitState(subjects.AgentState{From: string(from), To: string(to), Event: string(e), Step: step})
 }
 
-// emitState publishes a state of the turn without waiting: it is a view of the turn. Notes, faults and texts of respondent
-// B are only in its answer, where users do not see them.
+// emitState publishes a state of the turn without waiting: it is a view of the turn, and a failure is only logged.
+// Notes, faults and texts of respondent B are not published: they are only in its answer, where users do not see them.
 func (t *turn) emitState(s subjects.AgentState) {
 	if t.g.isRespondentB && s.Event == "" {
 		return

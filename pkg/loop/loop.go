@@ -30,7 +30,8 @@ type Agent struct {
 }
 
 // Limits bound a turn. Zero means the default in brackets. A negative number means none: no nudges, no retries, no whole
-// rounds, and for everything else no bound.
+// rounds, and for everything else no bound; for StepTokens and AnswerTokens then the backend's own holds, and a
+// negative ReplyBytes means 64 MiB.
 type Limits struct {
 	Steps         int           // model calls that may ask for tools [5]; then one more without tools, which must answer
 	TokenBudget   int           // prompt and output tokens of all calls of a turn [no bound]
@@ -53,8 +54,8 @@ type Hedge struct {
 	Reask      bool   // ask once more when there are results
 }
 
-// Result is the result of a call. In a [State] the text is at most [Limits.ResultBytes] long; [Hooks.Finished] gets all
-// of it.
+// Result is the result of a call. In a [State] the text has at most [Limits.ResultBytes], and a line about the omission if
+// it was cut; [Hooks.Finished] gets all of it.
 type Result struct {
 	Text  string `json:"text"`            // for the model
 	Fault string `json:"fault,omitempty"` // code of a call that failed, was denied or did not return; "" = it succeeded
