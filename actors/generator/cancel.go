@@ -21,8 +21,8 @@ type cancellations struct {
 	canceled []string // oldest first
 }
 
-// cancel cancels the query if it runs here, and remembers it otherwise, so that it ends at once when it starts. Of more
-// than maxCanceled queries the oldest is forgotten.
+// cancel cancels the query if it runs here, and remembers it in any case, so that it ends at once when it starts later.
+// Of more than maxCanceled queries the oldest is forgotten.
 func (s *cancellations) cancel(query string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

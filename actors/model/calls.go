@@ -25,7 +25,8 @@ func (m *Model) newRecord(action, account, session, query, modelName string, par
 	}
 }
 
-// refuse records that no model was asked because of err, and returns the fault for the caller.
+// refuse records that no model was asked because of err, not nil, and returns the fault for the caller. A malformed
+// request is recorded as refused, everything else as denied.
 func (m *Model) refuse(ctx context.Context, out actor.Out, rec subjects.AuditRecord, err error) error {
 	f := toFault(ctx, err)
 	status := subjects.StatusDenied
@@ -36,8 +37,9 @@ func (m *Model) refuse(ctx context.Context, out actor.Out, rec subjects.AuditRec
 	return f
 }
 
-// reportOutcome sets the outcome of an act for the audit and returns the fault for the caller, nil when err is nil. began
-// reports whether the model was asked: a call that ended before that is failed, one that was interrupted after it unknown.
+// reportOutcome sets the outcome of an act for the audit and returns the fault for the caller, nil when err is nil.
+// began reports whether the model was asked. A model on another machine without permission is denied; a call that was
+// interrupted after it began is unknown, because it may have run; any other is failed.
 func reportOutcome(ctx context.Context, p *actor.Permit, began bool, err error) error {
 	if err == nil {
 		return nil
@@ -57,7 +59,9 @@ var errStopped = errors.New("the user stopped it")
 
 var errBadCalls = fmt.Errorf("%w: its tool calls are too long or no JSON", model.ErrMalformed)
 
-// toFault converts an error to a fault for the caller. When ctx has ended, that is the reason, whatever error it led to.
+// toFault converts an error, not nil, to a fault for the caller. A fault in err is returned as it is. When ctx has
+// ended, that is the reason, whatever error it led to: stopped by the user, timeout, or cancelled. Other errors keep
+// the code of package wire, or are CodeUnavailable; their text is shortened to one line.
 func toFault(ctx context.Context, err error) *subjects.Fault {
 	var f *subjects.Fault
 	ended := ctx.Err() != nil
@@ -89,8 +93,8 @@ type calls struct {
 	open map[string]map[*context.CancelCauseFunc]struct{}
 }
 
-// track returns a context that [calls.cancelQuery] cancels for this query. The caller must call the returned function when
-// the call has ended.
+// track returns a context that [calls.cancelQuery] cancels for this query; a call without a query, "", cannot be
+// cancelled so. The caller must call the returned function when the call has ended.
 func (c *calls) track(ctx context.Context, query string) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if query == "" {

@@ -12,8 +12,10 @@ import (
 	"conclave/subjects"
 )
 
-// onChat selects a model and streams its reply. The last chunk is sent only after the outcome is in the audit log: a reply
-// without a record is not completed.
+// onChat selects a model and streams its reply. It rejects a malformed request, and denies one without a usable model,
+// for a model on another machine without permission, with tools that the model does not support, and when the queue is
+// full; each is recorded. The last chunk is sent only after the outcome is in the audit log: a reply without a record
+// is not completed.
 func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], send func(subjects.ChatChunk) error, out actor.Out) error {
 	ctx, end := m.calls.track(ctx, in.Query)
 	defer end()
@@ -48,9 +50,9 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 	return sendChunk(last, t, send)
 }
 
-// runChat waits for a slot and sends all chunks of the reply but the last, which it returns. began reports whether the model
-// was asked. A request that is preempted before a chunk was sent is retried with its next slot: for the caller and for the
-// audit log that is one call.
+// runChat waits for a slot and sends all chunks of the reply but the last, which it returns. began reports whether the
+// model was asked, also with an error. A request that is preempted before a chunk was sent is retried with its next
+// slot: for the caller and for the audit log that is one call.
 func (m *Model) runChat(ctx context.Context, p *actor.Permit, t target, r model.Request, from requester, send sendFunc) (last model.Chunk, began bool, err error) {
 	if err := p.Check(); err != nil {
 		return last, false, err
@@ -62,8 +64,9 @@ func (m *Model) runChat(ctx context.Context, p *actor.Permit, t target, r model.
 	return last, began, err
 }
 
-// streamReply asks the model once and sends all chunks but the last, which it returns. It denies a reply that comes from
-// another machine without permission, and rejects one that is too long or ends without a last chunk.
+// streamReply asks the model once and sends all chunks but the last, which it returns. It denies a reply that comes
+// from another machine without permission, and rejects one that is longer than maxReply, has invalid tool calls or ends
+// without a last chunk. turn ends when the request is preempted: see preemptionError.
 func (m *Model) streamReply(turn context.Context, t target, r model.Request, send sendFunc) (last model.Chunk, err error) {
 	size, sent := 0, false
 	sendNoted := func(c subjects.ChatChunk) error {
@@ -99,7 +102,9 @@ func (m *Model) streamReply(turn context.Context, t target, r model.Request, sen
 	return model.Chunk{}, fmt.Errorf("%w: %s stopped without saying that it is done", model.ErrCut, t.name)
 }
 
-// parseChat decodes a chat request and rejects what no model could handle.
+// parseChat decodes a chat request. It rejects as malformed, besides what [wire.DecodeRequest] rejects: invalid names
+// of role, hint or model, a format together with tools, options out of bounds, too many tools or stop sequences,
+// messages with an unknown role, and tools without a name or an object as parameters.
 func parseChat(q subjects.ChatRequest) (model.Request, error) {
 	r, err := wire.DecodeRequest(q)
 	if err != nil {
@@ -139,8 +144,9 @@ func parseChat(q subjects.ChatRequest) (model.Request, error) {
 	return r, nil
 }
 
-// buildRequest returns the request for the backend: context window and keep-alive are the model's, whoever calls, and the
-// other options are bounded by its configuration. It refuses tools for a model that has none.
+// buildRequest returns the request for the backend: context window and keep-alive are the model's, whoever calls, and
+// Predict is at most the configured one, which 0 stands for. It rejects tools for a model that has none with
+// [model.ErrNoTools].
 func (t target) buildRequest(r model.Request) (model.Request, error) {
 	if len(r.Tools) > 0 && !t.info.Tools {
 		return r, fmt.Errorf("%w: %s; tools have to be described in the prompt", model.ErrNoTools, t.name)

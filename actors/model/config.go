@@ -89,7 +89,7 @@ type Server struct {
 }
 
 // RemoteHost returns the host of a server on another machine, "" for this machine. Every name but localhost counts as
-// another machine, because name resolution is outside of this system's control.
+// another machine, because name resolution is outside of this system's control; so does a URL that cannot be parsed.
 func (s Server) RemoteHost() string {
 	u, err := url.Parse(s.URL)
 	if err != nil {
@@ -123,7 +123,8 @@ func (c Config) SplitName(name string) (server, backendName string) {
 	return Ollama, name
 }
 
-// OptionsFor returns the options of every request to a model.
+// OptionsFor returns the options of every request to a model: its own, with or without :latest, then the defaults. A
+// model of a role in Keep stays loaded unless its own options say otherwise.
 func (c Config) OptionsFor(name string) Options {
 	o := c.Models[name]
 	for other, set := range c.Models {
@@ -148,7 +149,9 @@ func trimLatest(name string) string { return strings.TrimSuffix(name, ":latest")
 // Validate reports everything wrong with c.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// Problems returns everything wrong with c, by configuration path.
+// Problems returns everything wrong with c, by configuration path: unknown roles and hints, missing models of required
+// roles, invalid model names, models of servers that are not configured, and options and servers out of bounds. None =
+// c is valid.
 func (c Config) Problems() (out strict.Problems) {
 	add := out.Add
 	checkModelName := func(path, name string) {
@@ -229,7 +232,9 @@ func (o Options) addProblems(path string, required bool, add func(path, format s
 	}
 }
 
-// addProblems adds everything wrong with the server name to the problems of the configuration.
+// addProblems adds everything wrong with the server called name to the problems of the configuration: an invalid
+// address or one with a password, a key that is missing, not allowed or not the name of a key, and limits out of
+// bounds. 0 means the default, except for Ollama, whose limits must be set.
 func (s Server) addProblems(name string, add func(path, format string, a ...any)) {
 	needed := name == Ollama || name == OpenAI // the others have a default address
 	u, err := url.Parse(s.URL)
@@ -283,7 +288,8 @@ const maxTemperature = 5
 // maxName bounds the name of a model.
 const maxName = 200
 
-// checkName returns an error unless name is a valid model name. Names become part of requests, audit records and messages.
+// checkName returns an error unless name is a valid model name: 1 to maxName letters, digits and ._:/@-+ characters.
+// Names become part of requests, audit records and messages.
 func checkName(name string) error {
 	if name == "" {
 		return errors.New("a model has no name")

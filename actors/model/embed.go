@@ -12,8 +12,10 @@ import (
 	"conclave/subjects"
 )
 
-// onEmbed computes embeddings with the requested model, or fails: embeddings of two models cannot be compared, so that no
-// model but the demo model, which says so, takes the place of another.
+// onEmbed computes embeddings with the requested model, or that of the embeddings role, or fails: embeddings of two
+// models cannot be compared, so that no model but the demo model, which says so, takes the place of another. It rejects
+// a malformed request, and denies one for a missing model, for one on another machine without permission, and when the
+// queue is full; each is recorded.
 func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest], out actor.Out) (subjects.EmbedReply, error) {
 	ctx, end := m.calls.track(ctx, in.Query)
 	defer end()
@@ -52,7 +54,8 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 	})
 }
 
-// runEmbed waits for a slot and computes the embeddings. began reports whether the model was asked.
+// runEmbed waits for a slot and computes the embeddings. began reports whether the model was asked. It rejects a reply
+// without one vector per text, and vectors that are empty or longer than maxVector.
 func runEmbed(ctx context.Context, p *actor.Permit, t target, texts []string, from requester) (vectors model.Vectors, began bool, err error) {
 	if err := p.Check(); err != nil {
 		return vectors, false, err
@@ -69,7 +72,7 @@ func runEmbed(ctx context.Context, p *actor.Permit, t target, texts []string, fr
 	return vectors, began, err
 }
 
-// checkEmbed rejects an invalid model name, no texts and too many texts.
+// checkEmbed rejects an invalid model name ("" is valid), no texts and more than maxTexts of them.
 func checkEmbed(q subjects.EmbedRequest) error {
 	if q.Model != "" {
 		if err := checkName(q.Model); err != nil {

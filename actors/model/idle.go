@@ -8,8 +8,8 @@ import "time"
 // request of a higher priority, waiting or running. It may use the loaded model at once; that is the one that the requests
 // of higher priority used last, because nothing else is admitted until the delay is over.
 
-// remainingIdle returns how long requests of a priority must still not replace the loaded model. The delay starts when the
-// last request of a higher priority leaves, and is 0 if there was none.
+// remainingIdle returns how long requests of a priority must still not replace the loaded model; 0 = they may. The
+// delay starts when the last request of a higher priority leaves, and is 0 if there was none. The caller holds mu.
 func (q *queue) remainingIdle(priority int) time.Duration {
 	for _, r := range q.running {
 		if r.priority < priority {
@@ -28,8 +28,8 @@ func (q *queue) remainingIdle(priority int) time.Duration {
 	return max(0, q.idleDelay-time.Since(last))
 }
 
-// admitAfter calls admit when an idle delay is over, since no request may arrive or leave then. One timer is enough: only
-// the requests of the highest waiting priority are considered.
+// admitAfter calls admit when an idle delay is over, since no request may arrive or leave then. It does not wait. One
+// timer is enough: only the requests of the highest waiting priority are considered. The caller holds mu.
 func (q *queue) admitAfter(delay time.Duration) {
 	if q.idleTimer != nil {
 		q.idleTimer.Reset(delay)

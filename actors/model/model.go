@@ -39,8 +39,8 @@ type Model struct {
 	ollamaPresence
 }
 
-// New returns a model actor for the given backends, by the name of their server in cfg. demo is the built-in demo model, nil
-// for none. cfg must be valid.
+// New returns a model actor for the given backends, by the name of their server in cfg; a configured server without a
+// backend is not used. demo is the built-in demo model, nil for none. cfg must be valid.
 func New(cfg Config, backends map[string]model.Backend, demo model.Backend, a Audit, h Hasher) *Model {
 	m := &Model{
 		cfg: cfg, servers: map[string]*server{}, audit: a, hash: h,
@@ -75,7 +75,8 @@ func (m *Model) Routes() []actor.Route {
 	}
 }
 
-// Close implements [actor.Closer].
+// Close implements [actor.Closer]: it closes the backends that can be closed, and the audit log, whose error it
+// returns.
 func (m *Model) Close(ctx context.Context) error {
 	for _, s := range m.servers {
 		if c, ok := s.backend.(interface{ Close() }); ok {

@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// onNames lists the models that can be used, and the model that would answer now in each role. The role of a model whose
-// server is unreachable has the reason in its notice.
+// onNames lists the models of the reachable servers, and the model that would answer now in each role. The role of a
+// model that cannot answer has the reason in its notice. It fails only when ctx ends.
 func (m *Model) onNames(ctx context.Context, _ actor.Msg[subjects.Empty], out actor.Out) (subjects.ModelList, error) {
 	now := out.Now()
 	list := subjects.ModelList{Models: m.listModels(ctx, now), Roles: []subjects.RoleModel{}}
@@ -44,8 +44,9 @@ func (m *Model) resolveRole(ctx context.Context, role string, now time.Time) sub
 	}
 }
 
-// listModels lists the models of all reachable servers; those that may not be used have the reason in Refused. A remote
-// server is not contacted unless a remote model is allowed.
+// listModels lists the models of all reachable servers; those that may not be used have the reason in Refused. While
+// the demo model answers, it is the only one. A remote server is not contacted unless a remote model is allowed; it and
+// unreachable servers are left out.
 func (m *Model) listModels(ctx context.Context, now time.Time) []subjects.ModelInfo {
 	models := []subjects.ModelInfo{}
 	if m.cfg.DemoModel == DemoAlways && m.demo != nil || m.usesDemoModel(ctx, now) {

@@ -11,7 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// onPull downloads a model. It denies every account but the user's; so do the grants of the server.
+// onPull downloads a model and streams the progress. It denies every account but the user's (so do the grants of the
+// server), a server that is not configured, and one on another machine without permission; it rejects an invalid name.
 func (m *Model) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest], send func(subjects.PullProgress) error, out actor.Out) error {
 	rec := m.newRecord(actionPull, in.From, in.Session, in.Query, in.Body.Model, []byte(in.Body.Model))
 	if !slices.Contains(subjects.UserAccounts, in.From) {
@@ -40,7 +41,8 @@ func (m *Model) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest], 
 	return err
 }
 
-// runPull downloads a model and sends the progress.
+// runPull downloads a model and sends the progress; nil = the download is complete. It ends with the first error of the
+// backend or of send, or with the cause of ctx.
 func runPull(ctx context.Context, p *actor.Permit, s *server, backendName string, send func(subjects.PullProgress) error) error {
 	if err := p.Check(); err != nil {
 		return err

@@ -79,10 +79,11 @@ func (q *queue) isFullFor(account string) bool {
 	return q.waiting[priority] >= q.maxWaiting || q.waitingBy[account] >= q.maxWaiting-q.maxWaiting/4
 }
 
-// run waits for a slot and runs work in it. When the request is preempted, the context of work ends with [errPreempted] and
-// its slot is reassigned at once, however long work still takes; if work then returns that error, the request is queued
-// again and work runs again, until ctx ends. When ctx ends while the request waits, it leaves the queue and the cause is
-// returned. began reports whether work was ever run.
+// run waits for a slot and runs work in it. It rejects the request with errQueueFull when too many wait. When the
+// request is preempted, the context of work ends with [errPreempted] and its slot is reassigned at once, however long
+// work still takes; if work then returns that error, the request is queued again and work runs again, until ctx ends.
+// When ctx ends while the request waits, it leaves the queue and the cause is returned. began reports whether work was
+// ever run. key is the fairness key, model the name that exclusive models are compared by.
 func (q *queue) run(ctx context.Context, account, key, model string, work func(turn context.Context) error) (began bool, err error) {
 	e := &entry{account: account, key: key, model: model, priority: priorityOf(account)}
 	for {
@@ -104,7 +105,8 @@ func (q *queue) run(ctx context.Context, account, key, model string, work func(t
 	}
 }
 
-// acquire waits for a slot and returns the context of the turn. The caller must call release if there is no error.
+// acquire waits for a slot and returns the context of the turn. It fails with errQueueFull at once, and with the cause
+// of ctx when that ends first. The caller must call release if there is no error.
 func (q *queue) acquire(ctx context.Context, e *entry) (turn context.Context, err error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -127,8 +129,8 @@ func (q *queue) acquire(ctx context.Context, e *entry) (turn context.Context, er
 	return nil, context.Cause(ctx)
 }
 
-// enqueue adds e to the queue and admits the next requests. It returns false when the queue is full. A preempted request is
-// never rejected, and goes before those that arrived later.
+// enqueue adds e to the queue and admits the next requests. It returns false when the queue is full. A preempted
+// request, which has a ticket, is never rejected, and goes before those that arrived later.
 func (q *queue) enqueue(e *entry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -156,7 +158,7 @@ func (q *queue) enqueue(e *entry) bool {
 	return true
 }
 
-// lineOf finds the line of a key, or adds one whose turn comes after all others.
+// lineOf finds the line of a key and priority, or adds one whose turn comes after all others. The caller holds mu.
 func (q *queue) lineOf(key string, priority int) *line {
 	for _, l := range q.lines {
 		if l.key == key && l.priority == priority {
@@ -196,7 +198,8 @@ func (q *queue) withdraw(e *entry) bool {
 	return false
 }
 
-// admit gives free slots to the next requests. While the next one cannot run, no other is admitted: it would only delay it.
+// admit gives free slots to the next requests, and preempts for them. While the next one cannot run, no other is
+// admitted: it would only delay it. The caller holds mu.
 func (q *queue) admit() {
 	if q.idleTimer != nil {
 		q.idleTimer.Stop() // makeRoom sets it again if it is still needed
@@ -220,8 +223,9 @@ func (q *queue) admit() {
 	}
 }
 
-// makeRoom reports whether e can run now. It preempts requests of a lower priority if only they are in the way, and no more
-// of them than needed.
+// makeRoom reports whether e can run now. It preempts requests of a lower priority if only they are in the way, and no
+// more of them than needed. false means that there is no free slot, that another model is in use, or that an idle delay
+// lasts, after which admit is called. The caller holds mu.
 func (q *queue) makeRoom(e *entry) bool {
 	if q.exclusive && e.model != q.lastModel {
 		for _, r := range q.running {
@@ -247,7 +251,8 @@ func (q *queue) makeRoom(e *entry) bool {
 }
 
 // nextVictim returns the index of the running request that is preempted first: of those of the lowest priority the one
-// that was admitted last. It returns -1 if none runs.
+// that was admitted last. It returns -1 if none runs. Whether it may be preempted is for the caller to decide, who
+// holds mu.
 func (q *queue) nextVictim() int {
 	victim := -1
 	for i, r := range q.running {
@@ -266,7 +271,8 @@ func (q *queue) preempt(i int) {
 	e.cancel(errPreempted)
 }
 
-// remove removes the j-th request of the i-th line, and the line when it is empty.
+// remove removes the j-th request of the i-th line, and the line when it is empty, and returns the request. The caller
+// holds mu.
 func (q *queue) remove(i, j int) *entry {
 	l := q.lines[i]
 	e := l.entries[j]
@@ -282,7 +288,8 @@ func (q *queue) remove(i, j int) *entry {
 }
 
 // nextLine returns the index of the line whose first request runs next, -1 when none waits. Only lines of the highest
-// waiting priority count.
+// waiting priority count. Where models exclude one another, the loaded model goes on for up to batch requests in a row,
+// then the request that has waited longest for another model is next. The caller holds mu.
 func (q *queue) nextLine() int {
 	highest := slices.IndexFunc(q.waiting[:], func(n int) bool { return n > 0 })
 	same, other := -1, -1 // the next turn for the loaded model; the longest wait for another

@@ -51,8 +51,10 @@ type selection struct {
 	now               time.Time
 }
 
-// selectModel finds the model that answers. A request that names a model gets that one or an error. For others the first
-// candidate that exists answers, else any local model that can chat; the notice says which one was missing.
+// selectModel finds the model that answers. A request that names a model gets that one or an error. For others the
+// first candidate that exists answers, else any local model that can chat; the notice says which one was missing. Any
+// error but [model.ErrMissing], such as a denied remote model or an unreachable server, ends the search. With an error
+// the target has only a name, for the audit.
 func (m *Model) selectModel(ctx context.Context, s selection) (target, error) {
 	names, notice := m.listCandidates(s)
 	var missing error
@@ -79,8 +81,8 @@ func (m *Model) selectModel(ctx context.Context, s selection) (target, error) {
 	return t, err
 }
 
-// listCandidates lists the models that may answer, the preferred one first: those of the hint, of the role and of the
-// assistant. An unknown role has a notice.
+// listCandidates lists the models that may answer, the preferred one first: the requested one alone, or those of the
+// hint, of the role ("" = assistant) and of the assistant, each once. An unknown role has a notice.
 func (m *Model) listCandidates(s selection) (names []string, notice string) {
 	if s.model != "" {
 		return []string{s.model}, ""
@@ -99,8 +101,9 @@ func (m *Model) listCandidates(s selection) (names []string, notice string) {
 	return names, notice
 }
 
-// findModel finds one model at its server, or the demo model where that answers. It denies a model that would leave this
-// machine without permission.
+// findModel finds one model at its server, or the demo model where that answers. It denies a model that would leave
+// this machine without permission, before its server is contacted. A server that is not configured is
+// [model.ErrMissing].
 func (m *Model) findModel(ctx context.Context, name string, now time.Time) (target, error) {
 	if m.cfg.DemoModel == DemoAlways && m.demo != nil {
 		return m.demoTarget(ctx, name, now, "demo_model is set to always in models.yaml")
@@ -126,8 +129,9 @@ func (m *Model) findModel(ctx context.Context, name string, now time.Time) (targ
 	return target{server: s, name: name, backendName: backendName, info: info, opts: m.cfg.OptionsFor(name)}, nil
 }
 
-// checkRemote denies a model that would send the conversation to another machine, unless it is allowed by name: one whose
-// host is not "", and one with the name of an Ollama cloud model.
+// checkRemote denies, with [model.ErrRemote], a model that would send the conversation to another machine, unless name
+// is allowed by the configuration: one whose host is not "", and one whose backendName is that of an Ollama cloud
+// model.
 func (m *Model) checkRemote(name, backendName, host string) error {
 	low := strings.ToLower(trimLatest(backendName))
 	cloud := strings.HasSuffix(low, ":cloud") || strings.HasSuffix(low, "-cloud")
@@ -148,8 +152,9 @@ type ollamaPresence struct {
 	lastMiss   time.Time     // of the last failed probe; guarded by probe
 }
 
-// usesDemoModel reports whether the demo model answers: Ollama is the only server and was never reachable. It probes Ollama
-// at most once in [probeTTL] until it was reachable, and never afterwards. A remote Ollama without permission is not probed.
+// usesDemoModel reports whether the demo model answers: demo_model is auto, Ollama is the only server and was never
+// reachable. It probes Ollama at most once in [probeTTL] until it was reachable, and never afterwards; it waits for a
+// probe that runs. A remote Ollama without any allowed remote model is not probed. When ctx ends it may report false.
 func (m *Model) usesDemoModel(ctx context.Context, now time.Time) bool {
 	s := m.servers[Ollama]
 	if m.cfg.DemoModel != DemoAuto || m.demo == nil || len(m.servers) > 1 || s == nil || m.ollamaSeen.Load() {
@@ -198,8 +203,9 @@ func (m *Model) demoTarget(ctx context.Context, wanted string, now time.Time, re
 	}, nil
 }
 
-// findAnyModel finds a model of this machine that can chat, preferably a loaded one. Models of remote servers are left out:
-// they are used only where the configuration names them.
+// findAnyModel finds a model of this machine that can chat, preferably a loaded one, in place of wanted. Models of
+// remote servers are left out: they are used only where the configuration names them. Servers that fail are skipped;
+// without any model the error is [model.ErrMissing].
 func (m *Model) findAnyModel(ctx context.Context, wanted string, now time.Time) (target, error) {
 	for _, serverName := range strict.SortedKeys(m.servers) {
 		s := m.servers[serverName]

@@ -32,6 +32,8 @@ type server struct {
 	cache map[string]*cachedInfo // by the name of the model at the server
 }
 
+// newServer returns a server with empty queues and cache. Limits that are 0 in cfg have the defaults of this package;
+// Anthropic and Google always count as remote.
 func newServer(name string, cfg Server, b model.Backend) *server {
 	newServerQueue := func(exclusive bool) *queue {
 		q := newQueue(cmp.Or(cfg.Slots, defaultSlots), cmp.Or(cfg.Queue, defaultQueue), exclusive, cmp.Or(cfg.Batch, defaultBatch))
@@ -60,7 +62,9 @@ func (c *cachedInfo) isFresh(now time.Time) bool {
 	return !c.fetched.IsZero() && now.Sub(c.fetched) < infoTTL
 }
 
-// lookupInfo returns the properties of a model, from the cache or from the server. Failures are not cached.
+// lookupInfo returns the properties of a model, from the cache or from the server. Concurrent calls for one model ask
+// the server once and wait for the reply. Failures are not cached; no reply within lookupTimeout is
+// [model.ErrUnreachable].
 func (s *server) lookupInfo(ctx context.Context, backendName string, now time.Time) (model.Info, error) {
 	s.mu.Lock()
 	c := s.cache[backendName]
@@ -111,7 +115,8 @@ func (s *server) dropCache() {
 	clear(s.cache)
 }
 
-// listModels lists the models of the server, at most [maxModels]. Those without a valid name are left out.
+// listModels lists the models of the server, at most [maxModels]; it does not cache. Those without a valid name are
+// left out. It waits for lookupTimeout at most.
 func (s *server) listModels(ctx context.Context) ([]model.Info, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()

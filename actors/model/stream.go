@@ -20,8 +20,8 @@ func chunkSize(c model.Chunk) int {
 	return n
 }
 
-// sendChunk sends c, in several messages when it is too large for one. The final one carries the demo flag and the notice
-// of t.
+// sendChunk sends c, in several messages when it is too large for one; an empty chunk that is not the last is not sent.
+// The final one carries the demo flag and the notice of t. It rejects tool calls as encodeChunk does.
 func sendChunk(c model.Chunk, t target, send sendFunc) error {
 	for _, c := range splitChunk(c) {
 		p, err := encodeChunk(c)
@@ -70,7 +70,7 @@ func splitChunk(c model.Chunk) (all []model.Chunk) {
 	return all
 }
 
-// splitText divides a text between characters into parts of at most [maxChunk] bytes.
+// splitText divides a text between characters into parts of at most [maxChunk] bytes; an empty text has none.
 func splitText(s string) (parts []string) {
 	for len(s) > maxChunk {
 		n := maxChunk
