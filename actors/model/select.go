@@ -102,8 +102,8 @@ func (m *Model) listCandidates(s selection) (names []string, notice string) {
 }
 
 // findModel finds one model at its server, or the demo model where that answers. It denies a model that would leave
-// this machine without permission, before its server is contacted. A server that is not configured is
-// [model.ErrMissing].
+// this machine without permission: by its configuration before the server is contacted, and by what the server reports
+// of it. A server that is not configured is [model.ErrMissing].
 func (m *Model) findModel(ctx context.Context, name string, now time.Time) (target, error) {
 	if m.cfg.DemoModel == DemoAlways && m.demo != nil {
 		return m.demoTarget(ctx, name, now, "demo_model is set to always in models.yaml")
@@ -154,7 +154,8 @@ type ollamaPresence struct {
 
 // usesDemoModel reports whether the demo model answers: demo_model is auto, Ollama is the only server and was never
 // reachable. It probes Ollama at most once in [probeTTL] until it was reachable, and never afterwards; it waits for a
-// probe that runs. A remote Ollama without any allowed remote model is not probed. When ctx ends it may report false.
+// probe that runs. A remote Ollama is not probed unless a remote model is allowed. The result means nothing when ctx
+// has ended: the caller's next request fails then.
 func (m *Model) usesDemoModel(ctx context.Context, now time.Time) bool {
 	s := m.servers[Ollama]
 	if m.cfg.DemoModel != DemoAuto || m.demo == nil || len(m.servers) > 1 || s == nil || m.ollamaSeen.Load() {

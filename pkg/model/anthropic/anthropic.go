@@ -56,7 +56,7 @@ var _ model.Backend = (*Backend)(nil)
 // its own from the number of tokens.
 const maxRequestTime = time.Hour
 
-// New returns a backend without connecting.
+// New returns a backend without connecting. It rejects an invalid URL: see [remote.New].
 func New(cfg Config) (*Backend, error) {
 	if cfg.URL == "" {
 		cfg.URL = Address
@@ -82,7 +82,7 @@ func New(cfg Config) (*Backend, error) {
 // maxModels is how many entries of the service's list are looked at.
 const maxModels = 10_000
 
-// List implements [model.Backend].
+// List implements [model.Backend]. It returns at most maxModels models.
 func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
 	kctx, call, err := b.remote.BeginCall(ctx)
 	if err != nil {
@@ -111,6 +111,8 @@ func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
 	return b.describeModel(*m), nil
 }
 
+// fetchModel asks the service for one model; it does not cache. A name that would change the path of the request, or
+// "", is [model.ErrMissing].
 func (b *Backend) fetchModel(ctx context.Context, name string) (*sdk.ModelInfo, error) {
 	if name == "" || name == "." || name == ".." {
 		return nil, fmt.Errorf("%w: %q is not the name of a model", model.ErrMissing, name)
@@ -154,8 +156,8 @@ func (b *Backend) Embed(context.Context, string, []string) (model.Vectors, error
 	return model.Vectors{}, fmt.Errorf("%w: Anthropic makes no vectors; use another backend for them", model.ErrUnsupported)
 }
 
-// convertError converts an SDK error to a sentinel of package model. SDK errors are never wrapped: they quote the
-// response, which may contain the key.
+// convertError converts an SDK error to a sentinel of package model where one applies; a describes the request. SDK
+// errors are never wrapped: they quote the response, which may contain the key.
 func convertError(ctx context.Context, call *remote.Call, err error, a remote.RequestInfo) error {
 	e, ok := errors.AsType[*sdk.Error](err)
 	if !ok || ctx.Err() != nil {
@@ -168,6 +170,7 @@ func convertError(ctx context.Context, call *remote.Call, err error, a remote.Re
 	return call.StatusError(status, remote.ErrorMessage([]byte(e.RawJSON())), a)
 }
 
+// statusOf returns the HTTP status that stands for an error type inside a stream; 500 for an unknown one.
 func statusOf(t sdk.ErrorType) int {
 	switch t {
 	case sdk.ErrorTypeInvalidRequestError:

@@ -23,7 +23,8 @@ const (
 	mostCalls     = 128  // in one reply
 )
 
-// Chat implements [model.Chat].
+// Chat implements [model.Chat]. Errors wrap a sentinel of package model where one applies: see [convertError]. A stream
+// without its last event is [model.ErrCut].
 func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
 		// Whoever breaks off ends the request: the connection is closed, and the service notices.
@@ -38,6 +39,8 @@ func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chu
 // errStopped means that the caller stopped iterating.
 var errStopped = errors.New("stopped")
 
+// runChat sends r and yields the chunks of the reply. errStopped = the caller stopped iterating; any other error was
+// not yielded yet.
 func (b *Backend) runChat(ctx context.Context, r model.Request, yield func(model.Chunk, error) bool) error {
 	params, err := b.encodeRequest(ctx, r)
 	if err != nil {
@@ -63,7 +66,9 @@ func (b *Backend) runChat(ctx context.Context, r model.Request, yield func(model
 	return p.readWhole(m, yield)
 }
 
-// encodeRequest converts r to the service's parameters.
+// encodeRequest converts r to the service's parameters. It rejects a format and tool parameters that are not JSON, and
+// a conversation without any text or call. Without Predict the limit is defaultTokens; Temperature is left out while
+// the model thinks. It may ask the service about the model: see hasAdaptiveThinking.
 func (b *Backend) encodeRequest(ctx context.Context, r model.Request) (sdk.MessageNewParams, error) {
 	out := sdk.MessageNewParams{Model: r.Model, MaxTokens: int64(r.Options.Predict), StopSequences: r.Options.Stop}
 	if out.MaxTokens <= 0 {
@@ -104,8 +109,9 @@ func (b *Backend) encodeRequest(ctx context.Context, r model.Request) (sdk.Messa
 	return out, nil
 }
 
-// setThinking enables or disables thinking. Newer models choose their own budget; older ones need a budget and the signed
-// thinking of the current tool loop, without which thinking is disabled.
+// setThinking enables or disables thinking in out; r.Think nil leaves it to the service. Newer models choose their own
+// budget; older ones need a budget, half of MaxTokens, and the signed thinking of the current tool loop, without which
+// thinking is disabled. MaxTokens grows where it does not exceed the smallest budget. The error is that of ctx.
 func (b *Backend) setThinking(ctx context.Context, r model.Request, out *sdk.MessageNewParams) error {
 	if r.Think == nil {
 		return nil
@@ -132,8 +138,8 @@ func (b *Backend) setThinking(ctx context.Context, r model.Request, out *sdk.Mes
 	return nil
 }
 
-// hasAdaptiveThinking reports whether the model chooses its own thinking budget. It asks the service once per model; if the
-// answer is unknown, it reports false.
+// hasAdaptiveThinking reports whether the model chooses its own thinking budget. It asks the service once per model; if
+// the answer is unknown, it reports false and asks again next time. It fails only when ctx ends.
 func (b *Backend) hasAdaptiveThinking(ctx context.Context, name string) (bool, error) {
 	b.mu.Lock()
 	known, ok := b.adaptive[name]
@@ -175,8 +181,9 @@ func (b *Backend) lacksSignedThinking(in []model.Message) bool {
 	})
 }
 
-// encodeConversation adds the conversation to out: system text separately, tool results in the user message after the calls.
-// Empty texts are omitted, because the service rejects them.
+// encodeConversation adds the conversation to out: system text separately, tool results in the user message after the
+// calls. Blank texts are omitted, because the service rejects them. thinks says that thinking is on: then the signed
+// thinking of the current tool loop is sent with its calls.
 func (b *Backend) encodeConversation(in []model.Message, thinks bool, out *sdk.MessageNewParams) {
 	turns := remote.GroupTurns(in)
 	inLoop := toolLoopStart(turns)
@@ -209,6 +216,8 @@ func (b *Backend) encodeConversation(in []model.Message, thinks bool, out *sdk.M
 	}
 }
 
+// encodeResults converts the results of calls to blocks. A blank result has no content, because the service rejects
+// blank texts.
 func encodeResults(made []remote.CallResult) (blocks []sdk.ContentBlockParamUnion) {
 	for _, c := range made {
 		block := sdk.ToolResultBlockParam{ToolUseID: c.Wire}

@@ -21,6 +21,7 @@ type thinkingBlock struct {
 	Hidden    string `json:"h,omitempty"` // redacted thinking
 }
 
+// decodeThinking returns the blocks of cached thinking; nil when there is none or it cannot be decoded.
 func decodeThinking(kept []byte) (blocks []sdk.ContentBlockParamUnion) {
 	var all []thinkingBlock
 	if json.Unmarshal(kept, &all) != nil {
@@ -58,7 +59,8 @@ type block struct {
 	sign string
 }
 
-// readStream reads events until message_stop.
+// readStream reads events until message_stop and yields what is in them, then the last chunk. A stream that ends before
+// is a transport error, a panic of the library is an error too. errStopped = the caller stopped iterating.
 func (p *reply) readStream(
 	ctx context.Context, s *ssestream.Stream[sdk.MessageStreamEventUnion], yield func(model.Chunk, error) bool,
 ) error {
@@ -90,7 +92,8 @@ func (p *reply) readStream(
 	}
 }
 
-// readEvent processes one event and returns the content, thinking or completed call in it.
+// readEvent processes one event and returns the content, thinking or completed call in it; other events, unknown ones
+// included, return an empty chunk. It rejects too many open blocks, and an event for a block that was not begun.
 func (p *reply) readEvent(e sdk.MessageStreamEventUnion) (c model.Chunk, err error) {
 	switch e.Type {
 	case "message_start":
@@ -145,7 +148,9 @@ func (p *reply) startReply(m sdk.Message) {
 	p.final.OutputTokens = int(m.Usage.OutputTokens)
 }
 
-// finishBlock handles a complete block: it returns a call, or stores thinking for the cache.
+// finishBlock handles a complete block: it returns a call, or stores thinking for the cache; other blocks return
+// nothing. It rejects more than mostCalls calls in a reply, and a call without a name or whose arguments are not a JSON
+// object. No arguments are {}.
 func (p *reply) finishBlock(o *block) (c model.Chunk, err error) {
 	switch o.kind {
 	case "thinking":
@@ -173,7 +178,8 @@ func (p *reply) finishBlock(o *block) (c model.Chunk, err error) {
 	return c, nil
 }
 
-// cacheThinking caches the thinking of this reply under the ids of its calls.
+// cacheThinking caches the thinking of this reply under the id of its first call. A reply without calls or thinking is
+// not cached.
 func (p *reply) cacheThinking() {
 	if p.first == "" || len(p.thoughts) == 0 {
 		return
@@ -183,7 +189,8 @@ func (p *reply) cacheThinking() {
 	}
 }
 
-// readWhole reads a reply that is not streamed.
+// readWhole yields a reply that is not streamed as one chunk. It rejects a reply without a message, and calls as
+// finishBlock does.
 func (p *reply) readWhole(m *sdk.Message, yield func(model.Chunk, error) bool) error {
 	if m == nil || m.Role == "" {
 		return p.call.ProtocolError("answers without a message")
@@ -225,7 +232,8 @@ func replaceInvalidUTF8(s string) string {
 	return string([]rune(s))
 }
 
-// stopReason maps the service's stop reason to the terms of the other backends.
+// stopReason maps the service's stop reason to the terms of the other backends: stop or length. Any other is returned
+// unchanged.
 func stopReason(s string) string {
 	switch s {
 	case "end_turn", "stop_sequence", "tool_use":

@@ -18,7 +18,8 @@ import (
 
 const maxCalls = 128 // in one reply
 
-// Chat implements [model.Chat].
+// Chat implements [model.Chat]. Errors wrap a sentinel of package model where one applies: see [convertError]. A reply
+// without a finish reason is [model.ErrCut].
 func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
 		// Whoever breaks off ends the request: the connection is closed, and the service notices.
@@ -33,6 +34,8 @@ func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chu
 // errStopped means that the caller stopped iterating.
 var errStopped = errors.New("stopped")
 
+// runChat sends r and yields the chunks of the reply. errStopped = the caller stopped iterating; any other error was
+// not yielded yet.
 func (b *Backend) runChat(ctx context.Context, r model.Request, yield func(model.Chunk, error) bool) error {
 	contents, config, err := b.encodeRequest(r)
 	if err != nil {
@@ -62,7 +65,8 @@ func (b *Backend) runChat(ctx context.Context, r model.Request, yield func(model
 	return p.yieldFinal(ctx, out, yield)
 }
 
-// encodeRequest converts r to the service's parameters.
+// encodeRequest converts r to the service's parameters. It rejects a format and tool parameters that are not JSON
+// objects, and a conversation without any text or call. A seed that does not fit 32 bits is left out.
 func (b *Backend) encodeRequest(r model.Request) ([]*sdk.Content, *sdk.GenerateContentConfig, error) {
 	no := false
 	config := &sdk.GenerateContentConfig{
@@ -106,7 +110,7 @@ func (b *Backend) encodeRequest(r model.Request) ([]*sdk.Content, *sdk.GenerateC
 	return contents, config, nil
 }
 
-// decodeObject decodes a JSON object; empty input is an empty object.
+// decodeObject decodes a JSON object; empty input is an empty object, null a nil one. Anything else is an error.
 func decodeObject(raw json.RawMessage) (map[string]any, error) {
 	out := map[string]any{}
 	if len(bytes.TrimSpace(raw)) == 0 {
@@ -128,7 +132,8 @@ func modelGeneration(name string) (n byte, rest string) {
 	return rest[0], rest
 }
 
-// thinkingConfig enables or disables thinking. Models that cannot disable it get the lowest level.
+// thinkingConfig enables or disables thinking; nil = leave it to the service, when r does not say or the model never
+// thinks. Models that cannot disable it get the lowest level or budget.
 func thinkingConfig(r model.Request) *sdk.ThinkingConfig {
 	if r.Think == nil {
 		return nil
@@ -151,7 +156,9 @@ func thinkingConfig(r model.Request) *sdk.ThinkingConfig {
 // unsigned is what Google gives as the signature of calls that were never signed.
 const unsigned = "skip_thought_signature_validator"
 
-// encodeConversation converts the conversation: system text separately, tool results in the user message after the calls.
+// encodeConversation converts the conversation: system text into config, tool results into the user message after the
+// calls. Empty messages are left out, and arguments that are not a JSON object are sent as none. A first call without a
+// cached signature gets the [unsigned] mark for models that want one.
 func (b *Backend) encodeConversation(r model.Request, config *sdk.GenerateContentConfig) (out []*sdk.Content) {
 	signs, _ := modelGeneration(r.Model)
 	for _, t := range remote.GroupTurns(r.Messages) {
@@ -194,6 +201,7 @@ func (b *Backend) encodeConversation(r model.Request, config *sdk.GenerateConten
 	return out
 }
 
+// encodeResults converts the results of calls to parts. An id is sent only if the model gave one.
 func encodeResults(made []remote.CallResult) (parts []*sdk.Part) {
 	for _, c := range made {
 		f := &sdk.FunctionResponse{Name: c.Name, Response: map[string]any{"output": c.Result}}
@@ -215,7 +223,8 @@ type reply struct {
 	calls int
 }
 
-// readStream reads chunks until one has a finish reason.
+// readStream reads chunks to the end of the stream and yields what is in them, then the last chunk. A panic of the
+// library is an error. errStopped = the caller stopped iterating.
 func (p *reply) readStream(
 	ctx context.Context, in iter.Seq2[*sdk.GenerateContentResponse, error], yield func(model.Chunk, error) bool,
 ) error {
@@ -245,7 +254,8 @@ func (p *reply) readStream(
 	}
 }
 
-// readChunk processes one chunk and returns the content, thinking and calls in it.
+// readChunk processes one chunk and returns the content, thinking and calls in it; it may be empty. It fails when the
+// service blocks the prompt, when a call is invalid or could not be read, and for nil.
 func (p *reply) readChunk(got *sdk.GenerateContentResponse) (out model.Chunk, err error) {
 	if got == nil {
 		return out, p.call.ProtocolError("answers with nothing")
@@ -286,7 +296,8 @@ func (p *reply) readChunk(got *sdk.GenerateContentResponse) (out model.Chunk, er
 	return out, nil
 }
 
-// readPart adds one part of a chunk to out.
+// readPart adds one part of a chunk to out and caches the signature of a call. It rejects more than maxCalls calls in a
+// reply, and calls without a name.
 func (p *reply) readPart(part *sdk.Part, out *model.Chunk) error {
 	switch {
 	case part == nil:
@@ -312,6 +323,7 @@ func (p *reply) readPart(part *sdk.Part, out *model.Chunk) error {
 	return nil
 }
 
+// encodeArguments returns arguments as a JSON object with sorted keys, {} for none.
 func encodeArguments(args map[string]any) (json.RawMessage, error) {
 	if len(args) == 0 {
 		return json.RawMessage("{}"), nil

@@ -51,7 +51,7 @@ type Backend struct {
 
 var _ model.Backend = (*Backend)(nil)
 
-// New returns a backend without connecting.
+// New returns a backend without connecting. It rejects an invalid URL: see [remote.New].
 func New(cfg Config) (*Backend, error) {
 	if cfg.URL == "" {
 		cfg.URL = Address
@@ -111,7 +111,7 @@ type entry struct {
 	Thinking bool     `json:"thinking"`
 }
 
-// List implements [model.Backend].
+// List implements [model.Backend]. It reads at most 20 pages; models beyond them and those without a name are left out.
 func (b *Backend) List(ctx context.Context) (infos []model.Info, err error) {
 	query := url.Values{"pageSize": {"1000"}}
 	for range mostPages {
@@ -137,7 +137,7 @@ func (b *Backend) List(ctx context.Context) (infos []model.Info, err error) {
 	return infos, nil
 }
 
-// Show implements [model.Backend].
+// Show implements [model.Backend]. A name that is not safe in a URL path is [model.ErrMissing], without a request.
 func (b *Backend) Show(ctx context.Context, m string) (model.Info, error) {
 	if m == "" || !isValidName(m) {
 		return model.Info{}, invalidNameError(m)
@@ -171,7 +171,8 @@ func (b *Backend) Pull(context.Context, string) iter.Seq2[model.Progress, error]
 	}
 }
 
-// Embed implements [model.Embedder]. The service reports no token count.
+// Embed implements [model.Embedder]. A reply without one vector per text is [model.ErrMalformed]. The service reports
+// no token count. No texts need no request.
 func (b *Backend) Embed(ctx context.Context, m string, texts []string) (model.Vectors, error) {
 	v := model.Vectors{Model: m}
 	if len(texts) == 0 {
@@ -217,8 +218,9 @@ func addReadError(call *remote.Call, err error) error {
 	return err
 }
 
-// convertError converts an SDK error to a sentinel of package model. SDK errors are never wrapped: they quote the
-// response, which may contain the key.
+// convertError converts an SDK error to a sentinel of package model where one applies; a describes the request. SDK
+// errors are never wrapped: they quote the response, which may contain the key. An error of the service without a
+// status counts as 500.
 func convertError(ctx context.Context, call *remote.Call, err error, a remote.RequestInfo) error {
 	e, ok := errors.AsType[sdk.APIError](err)
 	if !ok || ctx.Err() != nil || call.ReadError() != nil {

@@ -57,7 +57,8 @@ type chatTool struct {
 	Function model.Tool `json:"function"`
 }
 
-// newChatRequest returns the body for r, with the defaults of the backend for options that r leaves out.
+// newChatRequest returns the body for r. Window, Predict and KeepAlive that r leaves out are those of the backend; a
+// tool without parameters accepts an object without properties.
 func (b *Backend) newChatRequest(r model.Request) chatRequest {
 	q := chatRequest{
 		Model: r.Model, Messages: make([]chatMessage, len(r.Messages)), Stream: r.Stream, Format: r.Format, Think: r.Think,

@@ -15,7 +15,8 @@ import (
 	"conclave/pkg/text"
 )
 
-// connectionError returns the error for a request without any response.
+// connectionError returns the error for a request without any response: that of ctx if it ended, [model.ErrCut] when
+// the server closed the connection, [model.ErrUnreachable] otherwise.
 func (b *Backend) connectionError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("requesting %s: %w", b.url, ctx.Err())
@@ -30,7 +31,8 @@ func (b *Backend) connectionError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: requesting %s: %w", model.ErrUnreachable, b.url, err)
 }
 
-// readError returns the error for a response that broke off while it was read. [io.EOF] means that it ended without its
+// readError returns the error for a response that broke off while it was read: that of ctx if it ended,
+// [model.ErrMalformed] for a line that is too long, [model.ErrCut] otherwise. [io.EOF] means that it ended without its
 // last chunk.
 func (b *Backend) readError(ctx context.Context, err error) error {
 	switch {
@@ -47,9 +49,10 @@ func (b *Backend) readError(ctx context.Context, err error) error {
 // maxQuotedBytes bounds how much of a server's message an error quotes, in bytes.
 const maxQuotedBytes = 300
 
-// serverError classifies an error that the server reports as one of the sentinel errors of package model, and quotes the
-// message truncated to one line. status 0 is an error inside a stream. Known phrases win over the status, because the
-// server uses one status for many errors.
+// serverError classifies an error that the server reports as one of the sentinel errors of package model, or as none of
+// them if it is unknown, and quotes the message truncated to one line. status 0 is an error inside a stream; a status
+// that is not known, without a message, means that it is no Ollama server. Known phrases win over most statuses,
+// because the server uses one status for many errors. name is the requested model.
 func (b *Backend) serverError(status int, message, name string) error {
 	message = text.OneLine(message, maxQuotedBytes)
 	reason := cmp.Or(message, "no reason given")

@@ -19,7 +19,7 @@ import (
 )
 
 // Embed implements [model.Embedder]. A text that is longer than the model's context is [model.ErrTooLong]; no text is
-// truncated. No texts need no request.
+// truncated. A reply without one vector per text is [model.ErrMalformed]. No texts need no request.
 func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model.Vectors, error) {
 	if len(texts) == 0 {
 		return model.Vectors{Model: name}, nil
@@ -96,7 +96,8 @@ func contextLength(info map[string]any) int {
 	return int(n)
 }
 
-// Pull implements [model.Backend].
+// Pull implements [model.Backend]. A model that the registry does not have is [model.ErrMissing]; a reply that ends
+// without the status "success" is [model.ErrCut].
 func (b *Backend) Pull(ctx context.Context, name string) iter.Seq2[model.Progress, error] {
 	return func(yield func(model.Progress, error) bool) {
 		resp, err := b.post(ctx, "/api/pull", name, map[string]any{"model": name, "stream": true})
@@ -129,7 +130,8 @@ func (b *Backend) Pull(ctx context.Context, name string) iter.Seq2[model.Progres
 	}
 }
 
-// parseProgress decodes a line of a pull's reply. A line with an error of the server becomes that error.
+// parseProgress decodes a line of a pull's reply. A line with an error of the server becomes that error; one that is
+// not JSON is [model.ErrMalformed]. name is the requested model.
 func (b *Backend) parseProgress(line []byte, name string) (model.Progress, error) {
 	var p struct {
 		api.ProgressResponse

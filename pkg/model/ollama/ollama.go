@@ -79,7 +79,8 @@ func (b *Backend) URL() string { return b.url }
 // Close closes idle connections.
 func (b *Backend) Close() { b.transport.CloseIdleConnections() }
 
-// Chat implements [model.Chat].
+// Chat implements [model.Chat]. Requests that the server rejects and replies that break off are classified as sentinel
+// errors of package model: see [Backend.serverError] and [Backend.readError].
 func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
 		resp, err := b.post(ctx, "/api/chat", r.Model, b.newChatRequest(r))
@@ -111,8 +112,8 @@ func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chu
 	}
 }
 
-// parseChunk decodes a line of a chat reply. A line with an error of the server becomes that error. name is the requested
-// model.
+// parseChunk decodes a line of a chat reply. A line with an error of the server becomes that error; one that is not a
+// JSON object is [model.ErrMalformed]. name is the requested model.
 func (b *Backend) parseChunk(line []byte, name string) (model.Chunk, error) {
 	c, failed, err := decodeChunk(line)
 	switch {

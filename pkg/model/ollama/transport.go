@@ -30,7 +30,9 @@ func (b *Backend) post(ctx context.Context, path, name string, body any) (*http.
 	return b.send(ctx, http.MethodPost, path, name, encoded)
 }
 
-// send sends a request, without a body when body is nil. See [Backend.post].
+// send sends a request to a path of the API, without a body when body is nil, and returns the response when its status
+// is 200; the caller must close it. Any other status, redirects included, is an error: see [Backend.serverError]. name
+// is the requested model, "" = none.
 func (b *Backend) send(ctx context.Context, method, path, name string, body []byte) (*http.Response, error) {
 	resp, err := b.roundTrip(ctx, method, path, body)
 	if err != nil {
@@ -53,7 +55,8 @@ func (b *Backend) send(ctx context.Context, method, path, name string, body []by
 	return nil, b.serverError(resp.StatusCode, reply.Error, name)
 }
 
-// roundTrip sends a request and returns the response, whatever its status. It follows no redirect.
+// roundTrip sends a request and returns the response, whatever its status; the caller must close it. It follows no
+// redirect. No response is an error: see [Backend.connectionError].
 func (b *Backend) roundTrip(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, b.base+path, bytes.NewReader(body))
 	if err != nil {
@@ -74,7 +77,8 @@ func (b *Backend) roundTrip(ctx context.Context, method, path string, body []byt
 	return resp, nil
 }
 
-// decodeReply reads resp, at most [maxReply] bytes, into the value that into points to, and closes it.
+// decodeReply reads resp, at most [maxReply] bytes, into the value that into points to, and closes it. A longer reply
+// and one that is not the expected JSON are [model.ErrMalformed].
 func (b *Backend) decodeReply(ctx context.Context, resp *http.Response, into any) error {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))

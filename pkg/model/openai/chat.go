@@ -117,6 +117,8 @@ func (b *Backend) encodeRequest(r model.Request) ([]byte, error) {
 	return encodeJSON(out)
 }
 
+// setThinking turns thinking on or off: by reasoning_effort for the official service, by a variable of the chat
+// template for other servers, which may ignore it.
 func (b *Backend) setThinking(out *request, think bool) {
 	if !b.cfg.Official {
 		out.Template = map[string]bool{"enable_thinking": think}
@@ -130,7 +132,8 @@ func (b *Backend) setThinking(out *request, think bool) {
 
 func isEmptyOrJSON(raw json.RawMessage) bool { return len(raw) == 0 || json.Valid(raw) }
 
-// encodeMessages converts a conversation to the protocol's messages.
+// encodeMessages converts a conversation to the protocol's messages. Each call is followed by its result; a result
+// without its call becomes a user message. Thinking is sent only with calls.
 func encodeMessages(in []model.Message) []message {
 	out := make([]message, 0, len(in))
 	for _, t := range remote.GroupTurns(in) {
@@ -164,7 +167,9 @@ func argumentsOrEmpty(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// Chat implements [model.Chat].
+// Chat implements [model.Chat]. Errors wrap a sentinel of package model where one applies: see
+// [remote.Call.StatusError] and [remote.Call.TransportError]. A server that does not stream although it was asked to is
+// read as a whole.
 func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
 		// When the caller stops iterating, the connection is closed, which cancels the request at the server.
@@ -196,7 +201,8 @@ func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chu
 // errStopped means that the caller stopped iterating.
 var errStopped = errors.New("stopped")
 
-// readWhole reads a reply that is not streamed.
+// readWhole reads a reply that is not streamed and yields it as one chunk. It rejects a reply without a choice, and
+// calls as finalChunk does.
 func (p *reply) readWhole(ctx context.Context, body io.Reader, yield func(model.Chunk, error) bool) error {
 	data, err := io.ReadAll(body)
 	if err != nil {
@@ -262,7 +268,9 @@ func (l *lenient) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// readEvent processes one event and returns the content and thinking in it. Calls are collected until the end.
+// readEvent processes one event, or a whole reply, and returns the content and thinking in it; a refusal counts as
+// content. Calls are collected until the end. It fails for invalid JSON, an error object and too many calls. Choices
+// other than the first are ignored.
 func (p *reply) readEvent(data []byte) (model.Chunk, error) {
 	var e event
 	if json.Unmarshal(data, &e) != nil {
@@ -302,7 +310,8 @@ func (p *reply) readEvent(data []byte) (model.Chunk, error) {
 	return out, nil
 }
 
-// statusOf derives an HTTP status from an error object inside a stream; 500 if it has neither code nor known type.
+// statusOf derives an HTTP status from an error object inside a stream: its code if that is one of 400 to 599, else by
+// its type; 500 if it has neither a code nor a known type.
 func statusOf(raw json.RawMessage) int {
 	var e struct {
 		Code json.RawMessage `json:"code"`
@@ -323,7 +332,8 @@ func statusOf(raw json.RawMessage) int {
 	return http.StatusInternalServerError
 }
 
-// finalChunk returns the last chunk with the collected calls.
+// finalChunk returns the last chunk with the collected calls. It rejects calls without a name or whose arguments are
+// not a JSON object.
 func (p *reply) finalChunk() (model.Chunk, error) {
 	whole, err := p.calls.finish()
 	if err != nil {

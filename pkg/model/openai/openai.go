@@ -40,7 +40,8 @@ type Backend struct {
 
 var _ model.Backend = (*Backend)(nil)
 
-// New returns a backend for the server at cfg.URL without connecting.
+// New returns a backend for the server at cfg.URL without connecting; a URL without a path gets /v1. It rejects an
+// invalid URL: see [remote.New].
 func New(cfg Config) (*Backend, error) {
 	c, err := remote.New(remote.Config{
 		URL: cfg.URL, Key: cfg.Key, Header: "Authorization", Prefix: "Bearer ", Client: cfg.Client, Limit: cfg.Limit,
@@ -69,7 +70,8 @@ type entry struct {
 	} `json:"meta"`
 }
 
-// List implements [model.Backend].
+// List implements [model.Backend]. At most maxModels entries are read; those without an id are left out. Servers do not
+// report capabilities: Tools is always true, Thinking and Embedding are always false.
 func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
 	var list struct {
 		Data []entry `json:"data"`
@@ -110,7 +112,8 @@ func (b *Backend) Pull(context.Context, string) iter.Seq2[model.Progress, error]
 	}
 }
 
-// Embed implements [model.Embedder].
+// Embed implements [model.Embedder]. A reply without exactly one vector per text is [model.ErrMalformed]. No texts need
+// no request.
 func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model.Vectors, error) {
 	if len(texts) == 0 {
 		return model.Vectors{Model: name}, nil

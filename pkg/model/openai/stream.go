@@ -18,8 +18,9 @@ const (
 	mostCalls = 128     // in one reply
 )
 
-// readStream reads server-sent events until [DONE]. A stream that ends after a finish_reason is complete too, because not
-// every server sends [DONE].
+// readStream reads server-sent events until [DONE] and yields what is in them, then the last chunk. A stream that ends
+// after a finish_reason is complete too, because not every server sends [DONE]; one that ends before is a transport
+// error. An event of more than mostEvent bytes is rejected. errStopped = the caller stopped iterating.
 func (p *reply) readStream(ctx context.Context, body io.Reader, yield func(model.Chunk, error) bool) error {
 	events := newEventReader(body)
 	for {
@@ -45,6 +46,7 @@ func (p *reply) readStream(ctx context.Context, body io.Reader, yield func(model
 	}
 }
 
+// yieldFinal yields the last chunk, or fails as finalChunk does.
 func (p *reply) yieldFinal(yield func(model.Chunk, error) bool) error {
 	last, err := p.finalChunk()
 	if err != nil {
@@ -63,8 +65,9 @@ func newEventReader(r io.Reader) *eventReader { return &eventReader{r: bufio.New
 
 var errLong = errors.New("event too long")
 
-// nextEvent returns the data of the next event with data. An event at the end of the stream counts even without its closing
-// blank line; if it was cut, decoding its JSON fails.
+// nextEvent returns the data of the next event with data; other events are skipped, and an error line counts as an
+// event. An event at the end of the stream counts even without its closing blank line; if it was cut, decoding its JSON
+// fails. The end is [io.EOF], more than mostEvent bytes are errLong.
 func (e *eventReader) nextEvent() ([]byte, error) {
 	var data []byte
 	seen := false
@@ -108,7 +111,8 @@ func wrapError(value []byte) []byte {
 	return append(append([]byte(`{"error":`), value...), '}')
 }
 
-// readLine returns the next line without its terminator.
+// readLine returns the next line without its terminator; the last one may lack it. The end is [io.EOF], a line of more
+// than mostEvent bytes is errLong.
 func (e *eventReader) readLine() ([]byte, error) {
 	var line []byte
 	for {
@@ -149,7 +153,8 @@ type partialCall struct {
 	args  strings.Builder
 }
 
-// addFragment adds f to the call it continues, or begins a call.
+// addFragment adds f to the call it continues, or begins a call. It rejects more than mostCalls calls. Arguments may be
+// a string of JSON, as the protocol requires, or JSON itself.
 func (c *callAssembler) addFragment(f fragment) error {
 	b := c.findCall(f)
 	if b == nil {
@@ -209,7 +214,8 @@ func (c *callAssembler) findByID(id string) *partialCall {
 	return nil
 }
 
-// finish returns the complete calls. It fails for a call without a name or whose arguments are not a JSON object.
+// finish returns the complete calls, nil if there are none; no arguments are {}. It fails for a call without a name or
+// whose arguments are not a JSON object.
 func (c *callAssembler) finish() ([]model.Call, error) {
 	var out []model.Call
 	for _, b := range c.list {

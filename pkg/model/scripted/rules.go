@@ -97,8 +97,8 @@ var zones = []struct{ place, zone string }{
 	{"karachi", "Asia/Karachi"},
 }
 
-// guessZone returns the time zone that q names, by zone name or by a known place, and UTC otherwise. unknownPlace reports that
-// q names a place that is not in zones.
+// guessZone returns the time zone that q names, by something in the form of a zone name, which is not checked, or by a
+// known place, and UTC otherwise. unknownPlace reports that q names a place that is not in zones.
 func guessZone(q string) (zone string, unknownPlace bool) {
 	if name := zoneName.FindString(q); name != "" {
 		return name, false
@@ -143,7 +143,8 @@ func fillSchema(raw json.RawMessage) string {
 	return string(b)
 }
 
-// buildValue returns a value for a schema. Below a depth of 8 and for an invalid schema it is an empty object.
+// buildValue returns a value for a schema. Below a depth of 8 and for an invalid schema it is an empty object; objects
+// have only their required properties, and arrays at most 16 elements.
 func buildValue(raw json.RawMessage, depth int) any {
 	var s schema
 	if depth > 8 || json.Unmarshal(raw, &s) != nil {

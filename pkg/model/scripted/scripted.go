@@ -44,7 +44,7 @@ func (b Backend) checkName(name string) error {
 	return fmt.Errorf("%w: %s; only the built-in demo model is available. %s", model.ErrMissing, name, b.installAdvice())
 }
 
-// Chat implements [model.Chat].
+// Chat implements [model.Chat]. Any model but [Name] is [model.ErrMissing]. It fails otherwise only when ctx ends.
 func (b Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
 		if err := b.checkName(r.Model); err != nil {
@@ -86,7 +86,7 @@ type reply struct {
 	truncated         bool // at Options.Predict
 }
 
-// streamChunks yields the reply word by word, thinking first, calls last.
+// streamChunks yields the reply word by word, thinking first, calls last. The last chunk, with Done, is not among them.
 func (s reply) streamChunks() iter.Seq[model.Chunk] {
 	return func(yield func(model.Chunk) bool) {
 		for _, w := range splitWords(s.thinking) {
@@ -182,7 +182,8 @@ func (b Backend) applyRules(r model.Request, t turn) reply {
 	}
 }
 
-// callTool returns a reply that calls tool. thinking is a format with one %s for the tool's name.
+// callTool returns a reply that calls tool, which the caller has found in r. thinking is a format with one %s for the
+// name of the tool.
 func callTool(r model.Request, tool string, arguments map[string]string, thinking string) reply {
 	args, err := json.Marshal(arguments)
 	if err != nil {
@@ -217,7 +218,7 @@ func (b Backend) quoteResults(t turn) reply {
 	return reply{thinking: "The tools have answered. I pass on what they say.", content: c.String()}
 }
 
-// recallQuestion returns an answer that quotes the previous question of the user.
+// recallQuestion returns an answer that quotes the previous question of the user, or says that there is none.
 func (b Backend) recallQuestion(t turn) reply {
 	if len(t.earlier) == 0 {
 		return reply{
@@ -232,7 +233,8 @@ func (b Backend) recallQuestion(t turn) reply {
 	}
 }
 
-// Embed implements [model.Embedder]. The vectors reflect letters and words, not meaning.
+// Embed implements [model.Embedder]. The vectors reflect letters and words, not meaning. Any model but [Name] is
+// [model.ErrMissing].
 func (b Backend) Embed(ctx context.Context, name string, texts []string) (model.Vectors, error) {
 	if err := b.checkName(name); err != nil {
 		return model.Vectors{}, err
@@ -282,6 +284,7 @@ type turn struct {
 	tools    []model.Tool
 }
 
+// parseTurn finds the last question of r, the earlier ones, and the tool results since the last.
 func parseTurn(r model.Request) turn {
 	t := turn{tools: r.Tools}
 	for _, m := range r.Messages {

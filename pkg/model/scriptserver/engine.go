@@ -62,7 +62,7 @@ type Chunk struct {
 	Calls    []model.Call // complete, each with an id unless Quirks.NoIDs is set
 }
 
-// Join returns everything the answer says in one piece.
+// Join returns everything the answer says, Last included, in one chunk.
 func (a *Answer) Join() Chunk {
 	var all Chunk
 	var thinking, content strings.Builder
@@ -135,7 +135,9 @@ func (e *Engine) Next(r Request) *Answer {
 	return a
 }
 
-// findExchange returns the exchange for r, or nil and the reason. The caller holds the lock.
+// findExchange returns the exchange for r, or nil and the reason: the next unused one of its model (or of [AnyModel]),
+// which must match unless it is AnyOrder, else the first matching one with Always. It does not mark it as used. The
+// caller holds the lock.
 func (e *Engine) findExchange(r Request) (x *exchangeState, why string) {
 	l := e.scripts[trimTag(r.Model)]
 	if l == nil {
@@ -175,7 +177,8 @@ func (e *Engine) Fail(r Request, why string) *Answer {
 	return a
 }
 
-// mismatch records why r does not match. The caller holds the lock.
+// mismatch records why r does not match, unless 100 are recorded, and returns the refusal for it. The caller holds the
+// lock.
 func (e *Engine) mismatch(r Request, why string) *Answer {
 	text := fmt.Sprintf("script of %s: %s; the request has %s", r.Model, why, r.describe())
 	if len(e.errs) < 100 { // later ones follow from the first
@@ -191,7 +194,8 @@ func (e *Engine) Err() error {
 	return errors.Join(e.errs...)
 }
 
-// Unused lists the exchanges that no request has matched, as "model 2", without those with Always.
+// Unused lists the exchanges that no request has matched, as "model 2" with the index from 0, without those with
+// Always. An exchange that only refused counts as matched.
 func (e *Engine) Unused() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -231,7 +235,8 @@ func (r Request) describe() string {
 	return b.String()
 }
 
-// firstUnmet describes the first condition that r does not meet, "" when it meets all.
+// firstUnmet describes the first condition that r does not meet, for an error message, "" when it meets all. Texts are
+// compared case-insensitively.
 func (w When) firstUnmet(r Request) string {
 	var last model.Message
 	if n := len(r.Messages); n > 0 {
@@ -277,7 +282,7 @@ func (w When) firstUnmet(r Request) string {
 	return ""
 }
 
-// history returns the messages before the last user message.
+// history returns the messages before the last user message, nil when there is none.
 func (r Request) history() []model.Message {
 	for i, m := range slices.Backward(r.Messages) {
 		if m.Role == model.User {
@@ -287,7 +292,8 @@ func (r Request) history() []model.Message {
 	return nil
 }
 
-// anyMessageContains searches content and calls of the messages of a role; role "" is any.
+// anyMessageContains reports whether the content, or the name or arguments of a call, of a message of a role contains
+// text in any case; role "" is any.
 func anyMessageContains(messages []model.Message, role, text string) bool {
 	return slices.ContainsFunc(messages, func(m model.Message) bool {
 		if role != "" && m.Role != role {
@@ -303,7 +309,9 @@ func containsFold(s, part string) bool {
 	return strings.Contains(strings.ToLower(s), strings.ToLower(part))
 }
 
-// refuseRequest returns the refusal that the quirks of the exchange demand, nil when there is none.
+// refuseRequest returns the refusal that the quirks of the exchange demand, nil when there is none. It counts down
+// Busy; TooLong and Status use the exchange up, the others leave it for a retry. The caller holds the lock of the
+// engine.
 func (x *exchangeState) refuseRequest(r Request) *Answer {
 	q := x.Reply.Quirks
 	refuse := func(why Refusal, status int, text string) *Answer {
@@ -340,7 +348,8 @@ const busyText = "server busy, please try again.  maximum pending requests excee
 // invalidByteMark is replaced with invalid UTF-8 after encoding, because a JSON encoder would replace such bytes.
 const invalidByteMark = '\uF8FE'
 
-// buildAnswer expands a reply for r and applies the quirks of its content.
+// buildAnswer expands a reply for r and applies the quirks of its content. It fails for a quote of something that r
+// does not have, invalid arguments and an unknown calls_as. The caller holds the lock.
 func (e *Engine) buildAnswer(reply Reply, r Request) (*Answer, error) {
 	q := reply.Quirks
 	f := templater{r}
@@ -387,7 +396,8 @@ func (e *Engine) buildAnswer(reply Reply, r Request) (*Answer, error) {
 	return a, nil
 }
 
-// countTokens estimates the token counts that the script does not give, at four bytes per token.
+// countTokens estimates the token counts that the script does not give (0), at four bytes per token. Quirks.Truncate
+// replaces that of the prompt.
 func (a *Answer) countTokens(r Request, thinking, content string, calls []model.Call) {
 	if a.Prompt == 0 {
 		n := 0
@@ -411,7 +421,8 @@ func (a *Answer) countTokens(r Request, thinking, content string, calls []model.
 	}
 }
 
-// splitChunks splits a reply into chunks: thinking, text, then calls, unless a quirk changes the order.
+// splitChunks splits a reply into chunks: thinking, text, then calls, unless CallsSplit mixes text and calls or
+// CallsLast moves the calls to a.Last.
 func (a *Answer) splitChunks(thinking, content string, calls []model.Call) {
 	q := a.Quirks
 	for _, s := range splitText(thinking, q) {
@@ -476,6 +487,7 @@ func firstWords(s string, n int) string {
 	return strings.Join(all[:min(n, len(all))], "")
 }
 
+// repeatText repeats s, "x" if it is empty, to size bytes, or a few less so that no rune is cut.
 func repeatText(s string, size int) string {
 	if s == "" {
 		s = "x"
@@ -487,7 +499,8 @@ func repeatText(s string, size int) string {
 	return s[:size]
 }
 
-// buildCalls expands the calls of a reply and generates their ids.
+// buildCalls expands the calls of a reply and generates their ids, unless the script gives one or NoIDs is set. The
+// caller holds the lock.
 func (e *Engine) buildCalls(f templater, reply Reply) ([]model.Call, error) {
 	var calls []model.Call
 	for _, c := range reply.Calls {
@@ -505,7 +518,8 @@ func (e *Engine) buildCalls(f templater, reply Reply) ([]model.Call, error) {
 	return calls, nil
 }
 
-// formatCalls writes calls as text, as models do that do not use native tool calls.
+// formatCalls writes calls as text, as models do that do not use native tool calls, one after another on new lines.
+// form is json, fenced, xml or text; any other is an error if there are calls.
 func formatCalls(form string, calls []model.Call) (string, error) {
 	var b strings.Builder
 	for i, c := range calls {

@@ -16,7 +16,8 @@ import (
 	"conclave/pkg/model/internal/embedhash"
 )
 
-// registerOllama speaks Ollama's protocol. Requests must be what Ollama's own types take, and answers are written by them.
+// registerOllama serves Ollama's protocol. Requests must be what Ollama's own types accept, and answers are written by
+// them.
 func registerOllama(s *Server, mux *http.ServeMux) {
 	running := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "Ollama is running") }
 	mux.HandleFunc("GET /{$}", running) // HEAD too
@@ -50,7 +51,8 @@ func writeError(w http.ResponseWriter, status int, text string) {
 	WriteJSON(w, status, map[string]string{"error": text})
 }
 
-// DecodeBody decodes the body of a request. When it cannot, it writes HTTP 400 and returns false.
+// DecodeBody decodes the JSON body of a request, at most maxBody bytes, into the value that into points to, and returns
+// the body. When it cannot, it writes HTTP 400 and returns false: the caller writes nothing more.
 func DecodeBody(w http.ResponseWriter, r *http.Request, into any) ([]byte, bool) {
 	raw, err := ReadBody(w, r)
 	if err == nil {
@@ -75,6 +77,7 @@ func (m Model) details() api.ModelDetails {
 	return api.ModelDetails{Format: "gguf", Family: m.Family, ParameterSize: m.Parameters, QuantizationLevel: "Q4_K_M"}
 }
 
+// listModels serves GET /api/tags: all models of the server.
 func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) {
 	list := api.ListResponse{Models: []api.ListModelResponse{}}
 	for _, m := range s.Models() {
@@ -85,6 +88,7 @@ func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) {
 	WriteJSON(w, http.StatusOK, list)
 }
 
+// listLoaded serves GET /api/ps: the models with Loaded set.
 func (s *Server) listLoaded(w http.ResponseWriter, _ *http.Request) {
 	list := api.ProcessResponse{Models: []api.ProcessModelResponse{}}
 	for _, m := range s.Models() {
@@ -98,6 +102,7 @@ func (s *Server) listLoaded(w http.ResponseWriter, _ *http.Request) {
 	WriteJSON(w, http.StatusOK, list)
 }
 
+// showModel serves POST /api/show. An unknown model is HTTP 404.
 func (s *Server) showModel(w http.ResponseWriter, r *http.Request) {
 	var req api.ShowRequest
 	if _, ok := DecodeBody(w, r, &req); !ok {
@@ -163,6 +168,8 @@ func (s *Server) pullModel(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// serveEmbed serves POST /api/embed and records the request. It rejects input that is not text (400), an unknown model
+// (404), one without embeddings (501), and, with truncate false, a text longer than the window (400).
 func (s *Server) serveEmbed(w http.ResponseWriter, r *http.Request) {
 	var req api.EmbedRequest
 	raw, ok := DecodeBody(w, r, &req)
@@ -192,7 +199,8 @@ func (s *Server) serveEmbed(w http.ResponseWriter, r *http.Request) {
 	WriteJSON(w, http.StatusOK, api.EmbedResponse{Model: req.Model, Embeddings: vectors, PromptEvalCount: tokens})
 }
 
-// Embed returns the embeddings of texts. long reports that a text exceeds the context window.
+// Embed returns the embeddings of texts and their tokens, at four bytes each. long reports that a text exceeds the
+// context window; it is embedded all the same.
 func (m Model) Embed(texts []string) (vectors [][]float32, tokens int, long bool) {
 	dims := m.Dimensions
 	if dims == 0 {
@@ -208,6 +216,7 @@ func (m Model) Embed(texts []string) (vectors [][]float32, tokens int, long bool
 	return vectors, tokens, long
 }
 
+// embedInputs returns the texts of an embedding request: a string or a list of strings. Anything else is an error.
 func embedInputs(v any) ([]string, error) {
 	switch v := v.(type) {
 	case string:
@@ -226,6 +235,7 @@ func embedInputs(v any) ([]string, error) {
 	return nil, fmt.Errorf("invalid input type")
 }
 
+// serveChat serves POST /api/chat. A request that Ollama would not decode is HTTP 400 and not matched with the script.
 func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) {
 	var req api.ChatRequest // decoded with Ollama's types, so that it rejects what Ollama rejects
 	raw, ok := DecodeBody(w, r, &req)
@@ -324,6 +334,7 @@ func (f *ollamaEncoder) WriteRaw(w io.Writer, b []byte) { _, _ = w.Write(append(
 
 func (f *ollamaEncoder) writeLine(w io.Writer, v any) { f.WriteRaw(w, MustEncode(v)) }
 
+// response is a chunk in Ollama's form, not the last. It panics when the arguments of a call are not a JSON object.
 func (f *ollamaEncoder) response(a *Answer, p Chunk) api.ChatResponse {
 	r := api.ChatResponse{
 		Model: a.Model, CreatedAt: time.Now().UTC(), RemoteHost: a.Quirks.RemoteHost,
@@ -339,6 +350,7 @@ func (f *ollamaEncoder) response(a *Answer, p Chunk) api.ChatResponse {
 	return r
 }
 
+// finalResponse is the last chunk: p with the reason, the token counts and invented durations.
 func (f *ollamaEncoder) finalResponse(a *Answer, p Chunk) api.ChatResponse {
 	r := f.response(a, p)
 	total := time.Since(f.begun)

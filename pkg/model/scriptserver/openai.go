@@ -38,6 +38,7 @@ func CheckKey(key, carried string) (string, bool) {
 	return fmt.Sprintf("Incorrect API key provided: %s. You can find your API key in your settings.", carried), false
 }
 
+// checkKey reports whether the request carries the key. If not, it writes HTTP 401.
 func (f openaiProtocol) checkKey(w http.ResponseWriter, r *http.Request) bool {
 	text, ok := CheckKey(f.key, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 	if !ok {
@@ -50,6 +51,7 @@ func writeOpenAIError(w http.ResponseWriter, status int, kind, code, text string
 	WriteJSON(w, status, map[string]any{"error": map[string]any{"message": text, "type": kind, "param": nil, "code": code}})
 }
 
+// listModels serves GET /v1/models, with the window and size as llama.cpp reports them.
 func (f openaiProtocol) listModels(w http.ResponseWriter, r *http.Request) {
 	if !f.checkKey(w, r) {
 		return
@@ -67,6 +69,9 @@ func (f openaiProtocol) listModels(w http.ResponseWriter, r *http.Request) {
 	WriteJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
 }
 
+// serveEmbed serves POST /v1/embeddings and records the request. It rejects a wrong key (401), input that is not text
+// (400), an unknown model (404), one without embeddings (501), and a text longer than the window (400). The vectors are
+// sent in reverse order, with their index.
 func (f openaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request) {
 	if !f.checkKey(w, r) {
 		return
@@ -156,6 +161,8 @@ type openaiRequest struct {
 	} `json:"stream_options"`
 }
 
+// serveChat serves POST /v1/chat/completions. It rejects a wrong key (401) and a body that is not JSON (400); a request
+// that decode rejects is also a mismatch with the script.
 func (f openaiProtocol) serveChat(w http.ResponseWriter, r *http.Request) {
 	if !f.checkKey(w, r) {
 		return
@@ -175,7 +182,9 @@ func (f openaiProtocol) serveChat(w http.ResponseWriter, r *http.Request) {
 	f.ServeChat(w, r, seen, form)
 }
 
-// decode converts a request. It rejects whatever the strictest servers reject.
+// decode converts a request. It rejects whatever the strictest servers reject: tools and formats without a name or of
+// another type, a message with neither content nor calls, calls without id, type or JSON arguments, a result without
+// its call, and a message before all results.
 func (req openaiRequest) decode() (Request, error) {
 	out := Request{Request: model.Request{Model: req.Model, Stream: req.Stream, Options: model.Options{
 		Predict: max(req.MaxTokens, req.MaxOfficial), Temperature: req.Temperature, Seed: req.Seed, Stop: req.Stop,
@@ -237,6 +246,8 @@ type openaiEncoder struct {
 	calls int
 }
 
+// EncodeRefusal implements [Encoder], with error types and texts of llama.cpp and OpenAI. Quirks.ErrorLine is the text
+// where the script sets it, except for a busy server and a missing model.
 func (f *openaiEncoder) EncodeRefusal(w http.ResponseWriter, a *Answer) {
 	text, kind, code := a.Text, "invalid_request_error", ""
 	own := a.Quirks.ErrorLine == "" // the script gives no error text
@@ -262,6 +273,7 @@ func (f *openaiEncoder) EncodeRefusal(w http.ResponseWriter, a *Answer) {
 
 type object = map[string]any
 
+// EncodeReply implements [Encoder]. The content is null beside calls without text.
 func (f *openaiEncoder) EncodeReply(w http.ResponseWriter, a *Answer) {
 	p := a.Join()
 	message := object{"role": "assistant", "content": p.Content}
@@ -319,6 +331,8 @@ func (f *openaiEncoder) writeDelta(w io.Writer, a *Answer, delta object, reason 
 	}))
 }
 
+// EncodeChunk implements [Encoder]. A call is sent in fragments: first its id and name, then its arguments in pieces of
+// about five bytes.
 func (f *openaiEncoder) EncodeChunk(w io.Writer, a *Answer, p Chunk) {
 	if p.Thinking != "" {
 		f.writeDelta(w, a, object{"reasoning_content": p.Thinking}, nil)
@@ -337,7 +351,7 @@ func (f *openaiEncoder) EncodeChunk(w io.Writer, a *Answer, p Chunk) {
 	}
 }
 
-// SplitBytes splits s into parts of about n bytes, never within a rune.
+// SplitBytes splits s into parts of about n bytes, at least one part, never within a rune. n must be positive.
 func SplitBytes(s string, n int) (out []string) {
 	for len(s) > n {
 		end := n
@@ -352,6 +366,7 @@ func SplitBytes(s string, n int) (out []string) {
 	return append(out, s)
 }
 
+// EndStream implements [Encoder]. The token counts are sent only if the request asked for them.
 func (f *openaiEncoder) EndStream(w io.Writer, a *Answer) {
 	f.EncodeChunk(w, a, a.Last)
 	f.writeDelta(w, a, object{}, f.finishReason(a))

@@ -88,7 +88,8 @@ func WithSlots(n int, each time.Duration, queue int) Option {
 	}
 }
 
-// Start starts a server on a free port. The caller must close it.
+// Start starts a server for script, with the models of the script, on a free port of the loopback. The caller must
+// close it. It fails when it cannot listen.
 func Start(script Script, opts ...Option) (*Server, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -122,7 +123,8 @@ func (s *Server) Close() {
 	<-s.served
 }
 
-// UnreadErr returns the mismatches with the script, or nil when a caller has read them with [Server.Err].
+// UnreadErr returns the mismatches with the script, nil when there are none or a caller has read them with
+// [Server.Err].
 func (s *Server) UnreadErr() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +167,7 @@ func (s *Server) Models() []Model {
 	return slices.Clone(s.models)
 }
 
-// SetModel adds a model or replaces its description.
+// SetModel adds a model or replaces the one of the same name, with or without :latest.
 func (s *Server) SetModel(m Model) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +181,8 @@ func (s *Server) SetModel(m Model) {
 	slices.SortFunc(s.models, func(a, b Model) int { return bytes.Compare([]byte(a.Name), []byte(b.Name)) })
 }
 
-// Lookup returns a model by name, with or without :latest. A script for [AnyModel] has every model.
+// Lookup returns a model by name, with or without :latest; false = the server does not have it. A script for [AnyModel]
+// has every model with a name.
 func (s *Server) Lookup(name string) (Model, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,7 +200,8 @@ func (s *Server) Lookup(name string) (Model, bool) {
 // maxRecorded is the number of requests that are kept.
 const maxRecorded = 4096
 
-// Record keeps a request for [Server.Requests]. [Server.ServeChat] calls it.
+// Record keeps a request for [Server.Requests]; beyond maxRecorded the older half is dropped. [Server.ServeChat] calls
+// it.
 func (s *Server) Record(r Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,8 +237,9 @@ type Encoder interface {
 	WriteRaw(w io.Writer, b []byte)
 }
 
-// ServeChat replies to one chat: it records the request, waits for a slot, takes the answer from the script and applies the
-// quirks of the connection.
+// ServeChat replies to one chat: it records the request, waits for a slot, takes the answer from the script and applies
+// the quirks of the connection. It refuses an unknown or unfit model and a full queue. When the client disconnects or a
+// quirk cuts the reply, it panics with [http.ErrAbortHandler], so that net/http cuts the connection.
 func (s *Server) ServeChat(w http.ResponseWriter, r *http.Request, seen Request, f Encoder) {
 	s.Record(seen)
 	if refusal := s.refuseModel(seen); refusal != nil {
@@ -260,7 +265,8 @@ func (s *Server) ServeChat(w http.ResponseWriter, r *http.Request, seen Request,
 	}
 }
 
-// refuseModel returns the refusal of a request that the model cannot serve, nil when it can.
+// refuseModel returns the refusal of a request that the model cannot serve, nil when it can: an unknown model, one for
+// embeddings, one without the requested thinking or tools.
 func (s *Server) refuseModel(seen Request) *Answer {
 	m, ok := s.Lookup(seen.Model)
 	a := &Answer{Model: seen.Model, Status: http.StatusBadRequest}
@@ -283,7 +289,8 @@ func (s *Server) refuseModel(seen Request) *Answer {
 // errBusy means that the queue for slots is full.
 var errBusy = errors.New("busy")
 
-// acquireSlot waits for a slot. The caller must call release; done means that the whole reply was sent.
+// acquireSlot waits for a slot, if slots are limited. It fails with errBusy when the queue is full, and with the error
+// of ctx. The caller must call release if there is no error; done means that the whole reply was sent.
 func (s *Server) acquireSlot(ctx context.Context) (release func(done bool), err error) {
 	if s.slots != nil {
 		select {
@@ -315,7 +322,8 @@ func (s *Server) acquireSlot(ctx context.Context) (release func(done bool), err 
 	}, nil
 }
 
-// waitForSlot waits in the queue. It returns errBusy when the queue is full.
+// waitForSlot waits in the queue and takes a slot. It returns errBusy at once when the queue is full, and the error of
+// ctx when that ends.
 func (s *Server) waitForSlot(ctx context.Context) error {
 	s.mu.Lock()
 	if s.waiting >= s.queue {
@@ -341,7 +349,7 @@ func (s *Server) waitForSlot(ctx context.Context) error {
 	}
 }
 
-// sleepContext sleeps for d and reports whether ctx is still active.
+// sleepContext sleeps for d, not at all when it is 0 or less, and reports true, or false as soon as ctx ends.
 func sleepContext(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -356,7 +364,9 @@ func sleepContext(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// sendAnswer writes an answer and reports whether all of it was sent.
+// sendAnswer writes an answer or a refusal, after its delays, and reports whether all of it was sent; false = ctx
+// ended. It panics with [http.ErrAbortHandler] where a quirk cuts the reply. For a reply that is not streamed,
+// ErrorLine becomes HTTP 500.
 func (s *Server) sendAnswer(ctx context.Context, w http.ResponseWriter, seen Request, a *Answer, f Encoder) bool {
 	q := a.Quirks
 	if !sleepContext(ctx, s.slotTime) || !sleepContext(ctx, q.FirstDelay) {
@@ -394,7 +404,8 @@ func (s *Server) sendAnswer(ctx context.Context, w http.ResponseWriter, seen Req
 
 const garbage = "<html>this is not JSON {"
 
-// streamAnswer writes an answer chunk by chunk and reports whether all of it was sent.
+// streamAnswer writes an answer chunk by chunk and reports whether all of it was sent; false = ctx ended. It panics
+// with [http.ErrAbortHandler] where a quirk cuts the reply.
 func (s *Server) streamAnswer(ctx context.Context, out *responseWriter, a *Answer, f Encoder) bool {
 	q := a.Quirks
 	if q.CutAfter < 0 {

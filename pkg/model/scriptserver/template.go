@@ -22,7 +22,8 @@ func (f templater) expand(s string) (string, error) {
 	return f.expandEncoded(s, func(value string) (string, error) { return value, nil })
 }
 
-// expandEncoded is expand with an encoding for the inserted values.
+// expandEncoded is expand with an encoding for the inserted values. It fails for {{ without }} and as evaluate and
+// encode do.
 func (f templater) expandEncoded(s string, encode func(string) (string, error)) (string, error) {
 	var b strings.Builder
 	for {
@@ -47,8 +48,9 @@ func (f templater) expandEncoded(s string, encode func(string) (string, error)) 
 	}
 }
 
-// evaluate returns the value of an expression: tool_result N (of this turn; -1 is the last), user N (of the whole conversation; -1 is the last), last_user
-// and quoted text, then any number of "| line N", counted from 1, and "| match REGEXP".
+// evaluate returns the value of an expression: tool_result N (of this turn; -1 is the last), user N (of the whole
+// conversation; -1 is the last), last_user and quoted text, then any number of "| line N", counted from 1, and "| match
+// REGEXP". A source, line or match that does not exist is an error.
 func (f templater) evaluate(expr string) (string, error) {
 	steps := strings.Split(expr, "|")
 	value, err := f.lookupSource(strings.TrimSpace(steps[0]))
@@ -83,7 +85,8 @@ func (f templater) evaluate(expr string) (string, error) {
 	return value, nil
 }
 
-// lookupSource returns the text that an expression starts from.
+// lookupSource returns the text that an expression starts from: quoted text, last_user, user N or tool_result N. It
+// fails for any other source and one that the request does not have.
 func (f templater) lookupSource(s string) (string, error) {
 	if strings.HasPrefix(s, `"`) {
 		return strconv.Unquote(s)
@@ -127,7 +130,8 @@ func elementAt(all []string, n int) (string, error) {
 	return all[n], nil
 }
 
-// arguments returns a call's arguments as JSON.
+// arguments returns a call's arguments as JSON with quotes expanded; {} = it has none. It rejects a call with both
+// Arguments and JSON, and JSON that is not valid.
 func (f templater) arguments(c Call) (json.RawMessage, error) {
 	if c.JSON != "" {
 		if len(c.Arguments) > 0 {
@@ -156,7 +160,8 @@ func encodeJSON(v any) ([]byte, error) {
 	return bytes.TrimSpace(b.Bytes()), nil
 }
 
-// rawArguments expands s, JSON whose quotes are inside strings.
+// rawArguments expands s, JSON whose quotes of the request are inside strings. It fails when the result is not valid
+// JSON.
 func (f templater) rawArguments(s string) (json.RawMessage, error) {
 	expanded, err := f.expandEncoded(s, func(value string) (string, error) {
 		quoted, err := encodeJSON(value)
@@ -171,7 +176,8 @@ func (f templater) rawArguments(s string) (json.RawMessage, error) {
 	return json.RawMessage(expanded), nil
 }
 
-// expandValue returns v with every text in it expanded. It does not change v, because an exchange may be used again.
+// expandValue returns v with every string in it expanded, keys excepted. It does not change v, because an exchange may
+// be used again.
 func (f templater) expandValue(v any) (any, error) {
 	switch v := v.(type) {
 	case string:

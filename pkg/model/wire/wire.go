@@ -28,7 +28,8 @@ type Client struct {
 	OnDone func(subjects.ChatChunk)
 }
 
-// Chat implements [model.Chat].
+// Chat implements [model.Chat]. Faults of the model actor are sentinel errors of package model: see [DecodeError]. A
+// stream that ends without its last chunk is [model.ErrCut]. One call takes at most c.Timeout.
 func (c Client) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
 		ctx, cancel := context.WithTimeout(ctx, c.callTimeout())
@@ -64,7 +65,8 @@ func (c Client) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk
 }
 
 // Embed implements [model.Embedder]. It sends the texts in batches, all within one timeout. It fails with
-// [model.ErrMalformed] when the batches were embedded by different models, because their vectors are not comparable.
+// [model.ErrMalformed] when a batch does not have one vector per text, and when the batches were embedded by different
+// models, because their vectors are not comparable. PromptTokens is always 0.
 func (c Client) Embed(ctx context.Context, name string, texts []string) (model.Vectors, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.callTimeout())
 	defer cancel()
@@ -92,7 +94,8 @@ const (
 	maxBatchBytes = 512 << 10
 )
 
-// countBatchTexts returns how many of the texts fit one request, at least one.
+// countBatchTexts returns how many of the texts fit one request: at most maxBatchTexts and maxBatchBytes, but at least
+// one, however long. texts must not be empty.
 func countBatchTexts(texts []string) int {
 	n, size := 0, 0
 	for _, t := range texts {
@@ -111,7 +114,8 @@ func (c Client) callTimeout() time.Duration {
 	return 2 * time.Minute
 }
 
-// EncodeRequest returns the message for r. The caller must set Role and Hint.
+// EncodeRequest returns the message for r. The caller must set Role and Hint. It fails when the arguments of a call or
+// the parameters of a tool are not JSON.
 func EncodeRequest(r model.Request) (subjects.ChatRequest, error) {
 	q := subjects.ChatRequest{Model: r.Model, Format: r.Format, Think: r.Think, Stream: r.Stream}
 	var err error
@@ -154,7 +158,8 @@ func DecodeRequest(q subjects.ChatRequest) (model.Request, error) {
 	return r, nil
 }
 
-// EncodeChunk returns the message for c.
+// EncodeChunk returns the message for c. It fails when the arguments of a call are not JSON. Final is encoded only when
+// c is Done, and without Load.
 func EncodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
 	p := subjects.ChatChunk{Content: c.Content, Thinking: c.Thinking, Done: c.Done}
 	if len(c.Calls) > 0 {
@@ -217,7 +222,7 @@ func EncodeError(err error) *subjects.Fault {
 }
 
 // DecodeError is the inverse of [EncodeError]: it returns an error that wraps both the sentinel error and the fault. A
-// request that no model actor received is [model.ErrUnreachable]. Other errors are returned unchanged.
+// request that no model actor received is [model.ErrUnreachable]. Other errors, nil included, are returned unchanged.
 func DecodeError(err error) error {
 	var f *subjects.Fault
 	if !errors.As(err, &f) || f == nil {

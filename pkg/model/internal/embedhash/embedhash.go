@@ -11,8 +11,9 @@ import (
 // Dimensions is the usual size of a vector.
 const Dimensions = 768
 
-// Embed returns the unit vector of text. The same text has the same vector on every machine and in every release. A task
-// prefix such as "search_query: " is ignored.
+// Embed returns the unit vector of text with dims numbers, at least 1. The same text has the same vector on every
+// machine and in every release. A task prefix such as "search_query: " is ignored. A text without words has a fixed
+// vector.
 func Embed(text string, dims int) []float32 {
 	v := make([]float32, dims)
 	for word := range strings.FieldsFuncSeq(strings.ToLower(trimTaskPrefix(text)), isSeparator) {
@@ -42,7 +43,7 @@ var grammar = func() map[string]bool {
 
 func isSeparator(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) }
 
-// trimTaskPrefix removes a task prefix.
+// trimTaskPrefix removes one of the known task prefixes with its colon. A text without one is unchanged.
 func trimTaskPrefix(text string) string {
 	task, rest, found := strings.Cut(text, ":")
 	switch strings.TrimSpace(task) {
@@ -77,7 +78,7 @@ func hashFeature(kind, feature string) uint64 {
 	return h ^ h>>33
 }
 
-// normalize scales v to length one. A text without words gets a fixed direction, because a zero vector has none.
+// normalize scales v to length one, in place. A zero vector gets a fixed direction, because it has none.
 func normalize(v []float32) []float32 {
 	var sum float64
 	for _, x := range v {

@@ -26,9 +26,10 @@ func InfoOf(r model.Request) RequestInfo {
 	return RequestInfo{Model: r.Model, Tools: len(r.Tools) > 0, Think: r.Think != nil && *r.Think}
 }
 
-// StatusError classifies an HTTP error status, or an error event inside a stream, as one of the sentinel errors of package
-// model. text is the server's message; it is quoted redacted and truncated. Known phrases in it win over the status,
-// because some servers use one status for every error.
+// StatusError classifies an HTTP error status, or an error event inside a stream, as one of the sentinel errors of
+// package model, or as none of them if it is unknown. text is the server's message; it is quoted redacted and
+// truncated. Known phrases in it win over most statuses, because some servers use one status for every error. Missing
+// tools or thinking are recognized only if a says that the request asked for them.
 func (c *Call) StatusError(status int, text string, a RequestInfo) error {
 	said := c.Redact(text)
 	host := c.client.Host()
@@ -83,7 +84,9 @@ func containsAny(text string, any []string) bool {
 	return false
 }
 
-// TransportError returns the error for a request without a complete response. err may be nil when the response ended early.
+// TransportError returns the error for a request without a complete response: that of ctx if it ended,
+// [model.ErrUnreachable] when no response began or it is a redirect, [model.ErrMalformed] when it is too large,
+// [model.ErrCut] when it broke off. err may be nil when the response ended early.
 func (c *Call) TransportError(ctx context.Context, err error) error {
 	host := c.client.Host()
 	if broken := c.ReadError(); broken != nil {
@@ -122,7 +125,8 @@ func (c *Call) LibraryError(ctx context.Context, err error) error {
 // errPanic replaces a panic inside a client library.
 var errPanic = errors.New("the library gave up")
 
-// RecoverPanic calls f, which calls a client library, and returns [errPanic] if the library panics on an unexpected response.
+// RecoverPanic calls f, which calls a client library, and returns its error, or [errPanic] if the library panics on an
+// unexpected response.
 func RecoverPanic(f func() error) (err error) {
 	defer func() {
 		if recover() != nil {
@@ -149,8 +153,8 @@ const (
 	minKeyPiece     = 8 // shortest run of key bytes that is masked
 )
 
-// Redact returns a server's message for use in an error: the key and pieces of it masked, plain, URL-escaped and base64;
-// valid UTF-8, one line, truncated.
+// Redact returns a server's message for use in an error: the key and pieces of it masked, plain, URL-escaped and
+// base64; valid UTF-8, one line, at most maxMessageBytes.
 func (c *Call) Redact(said string) string {
 	if len(said) > maxScannedBytes {
 		said = said[:maxScannedBytes]
@@ -163,8 +167,8 @@ func (c *Call) Redact(said string) string {
 	return text.OneLine(said, maxMessageBytes)
 }
 
-// maskKey replaces each substring of text that is also a substring of key and at least [minKeyPiece] bytes long, because
-// servers quote keys in part.
+// maskKey replaces each substring of text that is also a substring of key, not empty, and at least [minKeyPiece] bytes
+// long (or all of a shorter key), because servers quote keys in part.
 func maskKey(text, key string) string {
 	least := min(minKeyPiece, len(key))
 	var out strings.Builder

@@ -38,7 +38,8 @@ type Client struct {
 	local bool
 }
 
-// New returns a client for cfg without connecting. It rejects URLs with user info, query or fragment, which could hold a key.
+// New returns a client for cfg without connecting. It rejects URLs that are not http or https or have no host, and
+// those with user info, query or fragment, which could hold a key.
 func New(cfg Config) (*Client, error) {
 	base, err := url.Parse(cfg.URL)
 	if err != nil {
@@ -128,8 +129,9 @@ type Call struct {
 
 type callKey struct{}
 
-// BeginCall obtains the key and returns the context to send the request with. The key is added by the transport, so that no
-// client library in between holds it.
+// BeginCall obtains the key and returns the context to send one request with. The key is added by the transport, so
+// that no client library in between holds it. It fails when the key cannot be obtained or has a line break or NUL; an
+// empty key is not sent.
 func (c *Client) BeginCall(ctx context.Context) (context.Context, *Call, error) {
 	call := &Call{client: c}
 	if c.cfg.Key != nil {
@@ -172,7 +174,9 @@ type keyTransport struct {
 // credentialHeaders are removed from every request, because client libraries fill them from the environment.
 var credentialHeaders = []string{"Authorization", "X-Api-Key", "X-Goog-Api-Key", "Api-Key", "Proxy-Authorization", "Cookie"}
 
-// RoundTrip implements [http.RoundTripper].
+// RoundTrip implements [http.RoundTripper]. It rejects a request whose context has no [Call] of this client or that
+// goes to another scheme, host or port, and a redirect as the response. It replaces credential headers by the key of
+// the call, and limits the size of the response.
 func (g *keyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	call, _ := r.Context().Value(callKey{}).(*Call)
 	if call == nil || call.client != g.client || r.URL.Scheme != g.client.base.Scheme || r.URL.Host != g.client.base.Host {
@@ -218,7 +222,8 @@ type limitedBody struct {
 	left int64
 }
 
-// Read implements [io.Reader].
+// Read implements [io.Reader]. A response longer than the limit ends with errTooBig; with hidden errors every error is
+// [io.EOF].
 func (b *limitedBody) Read(p []byte) (int, error) {
 	if b.left <= 0 {
 		// Reading one more byte distinguishes a response of exactly the limit from a longer one.
@@ -237,6 +242,8 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	return n, b.recordError(err)
 }
 
+// recordError records the first error other than [io.EOF] for [Call.ReadError] and returns err, or [io.EOF] when errors
+// are hidden.
 func (b *limitedBody) recordError(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err

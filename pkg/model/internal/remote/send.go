@@ -9,8 +9,9 @@ import (
 	"net/http"
 )
 
-// Send sends one request with the JSON body in, or without a body if in is nil. The response it returns has status 200 and a
-// size-limited body, which the caller must close; any other status is an error.
+// Send sends one request with the JSON body in, or without a body if in is nil. address must be on the client's server.
+// The response it returns has status 200 and a size-limited body, which the caller must close; any other status is an
+// error: see [Call.StatusError], for which a describes the request. No response is a [Call.TransportError].
 func (c *Client) Send(ctx context.Context, method, address string, in []byte, a RequestInfo) (*http.Response, *Call, error) {
 	kctx, call, err := c.BeginCall(ctx)
 	if err != nil {
@@ -42,7 +43,8 @@ func (c *Client) Send(ctx context.Context, method, address string, in []byte, a 
 	return nil, nil, call.StatusError(resp.StatusCode, ErrorMessage(text), a)
 }
 
-// SendJSON is like [Client.Send] and decodes the JSON response into out.
+// SendJSON is like [Client.Send] and decodes the JSON response into out. A response that is not JSON of that form is a
+// [Call.ProtocolError].
 func (c *Client) SendJSON(ctx context.Context, method, address string, in []byte, out any, a RequestInfo) error {
 	resp, call, err := c.Send(ctx, method, address, in, a)
 	if err != nil {

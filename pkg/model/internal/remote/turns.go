@@ -25,8 +25,9 @@ type CallResult struct {
 // unanswered stands for the result of a call that got none: without one, services refuse the whole conversation.
 const unanswered = "[no result]"
 
-// GroupTurns groups a conversation into turns. Results are matched to calls by id, then by name, then by order. A result
-// without a call becomes a turn of its own.
+// GroupTurns groups a conversation into turns. Results that follow a message with calls are matched to its calls by id,
+// then by name, then by order; a call without a result gets a placeholder. A result without a call becomes a turn of
+// its own. Ids to send are made valid and unique.
 func GroupTurns(in []model.Message) []Turn {
 	var out []Turn
 	ids := idSet{}
@@ -57,7 +58,8 @@ func GroupTurns(in []model.Message) []Turn {
 	return out
 }
 
-// matchResults assigns each result to the first unmatched call that fits, and returns the results left over.
+// matchResults assigns each result to the first unmatched call that fits, marks the call in taken, and returns the
+// results left over.
 func (t *Turn) matchResults(results []model.Message, taken []bool, fits func(CallResult, model.Message) bool) (left []model.Message) {
 	for _, r := range results {
 		i := -1
