@@ -187,7 +187,8 @@ func (t *turn) finishAbandoned(ctx context.Context, s sessionState) error {
 	return left.publish(ctx)
 }
 
-// state is the stored progress of the turn, or its beginning.
+// state is the stored progress of the turn, or its beginning: the question, behind the grades of the last answer if
+// there are any to send.
 func (t *turn) state() loop.State {
 	if t.record.State != nil {
 		return *t.record.State
@@ -277,7 +278,7 @@ func (t *turn) runLoop(ctx context.Context, state loop.State) (loop.State, error
 	return loop.RunTurn(ctx, t.agent(ctx), in, t.hooks(ctx))
 }
 
-// openStreams opens the streams of deltas. Respondent B has none.
+// openStreams opens the streams of deltas. Respondent B has none. It fails when the query id is not a valid token.
 func (t *turn) openStreams() (err error) {
 	if t.g.isRespondentB {
 		return nil
@@ -320,7 +321,7 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 	return a
 }
 
-// noteChunk notes a reply of the built-in demo model, and notices of the model actor.
+// noteChunk notes a reply of the built-in demo model, and notices of the model actor. c is the last chunk of a reply.
 func (t *turn) noteChunk(c subjects.ChatChunk) {
 	if c.DemoModel {
 		t.demoModel = true

@@ -101,7 +101,7 @@ func (s Server) RemoteHost() string {
 	return ""
 }
 
-// Servers returns the configured servers by name.
+// Servers returns the configured servers by name; Ollama is always one of them.
 func (c Config) Servers() map[string]Server {
 	all := map[string]Server{Ollama: c.Ollama}
 	for name, s := range map[string]*Server{OpenAI: c.OpenAI, Anthropic: c.Anthropic, Google: c.Google} {

@@ -54,7 +54,7 @@ type selection struct {
 // selectModel finds the model that answers. A request that names a model gets that one or an error. For others the
 // first candidate that exists answers, else any local model that can chat; the notice says which one was missing. Any
 // error but [model.ErrMissing], such as a denied remote model or an unreachable server, ends the search. With an error
-// the target has only a name, for the audit.
+// the target still has a name, for the audit.
 func (m *Model) selectModel(ctx context.Context, s selection) (target, error) {
 	names, notice := m.listCandidates(s)
 	var missing error
@@ -192,7 +192,7 @@ func (m *Model) usesDemoModel(ctx context.Context, now time.Time) bool {
 // Scripted is the name of the built-in demo model.
 const Scripted = scripted.Name
 
-// demoTarget is the demo model in place of the model wanted, with the reason in its notice.
+// demoTarget is the demo model in place of the model wanted, with the reason in its notice. m.demo must not be nil.
 func (m *Model) demoTarget(ctx context.Context, wanted string, now time.Time, reason string) (target, error) {
 	info, err := m.demo.lookupInfo(ctx, Scripted, now)
 	if err != nil {

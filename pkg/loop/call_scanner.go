@@ -267,7 +267,8 @@ func (s *replyScanner) startsCall(b []byte) verdict {
 	return noMatch
 }
 
-// closingTags are the tags that end the element of an opening tag.
+// closingTags are the tags that end the element of an opening tag of openCallTags or openFunctionTags; any one of them
+// does.
 func closingTags(open string) []string {
 	switch {
 	case strings.HasPrefix(open, "<invoke"):

@@ -238,7 +238,8 @@ func isOmitted(s *jsonschema.Schema, v *jsonschema.Value) bool {
 	return isNone && s.Validate(v) != nil
 }
 
-// coerceArray converts the elements of v.
+// coerceArray converts the elements of v to s.Items. Elements that cannot be converted stay, for the validation to
+// reject.
 func coerceArray(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
 	changed := false
 	items := make([]jsonschema.Value, len(v.Items))

@@ -172,7 +172,8 @@ func (t *turn) buildRequest(offer bool, predict int) (model.Request, int) {
 	return r, p.cost
 }
 
-// finalInstruction is the last message of a request whose reply must be the answer; "" = none.
+// finalInstruction is the last message of a request whose reply must be the answer; "" = none, the reply may have calls
+// or there were no tools.
 func (t *turn) finalInstruction() string {
 	switch {
 	case t.lastAttempt:
@@ -359,7 +360,8 @@ func shortenArguments(b json.RawMessage) json.RawMessage {
 	return json.RawMessage(newObject(v.Members).Text)
 }
 
-// notePlan notes what a plan leaves out, and again when it leaves out more.
+// notePlan notes the turns, rounds and parts of results that a plan leaves out, and again when a later plan of the turn
+// leaves out more. Shortened rounds are not noted.
 func (t *turn) notePlan(p promptPlan) {
 	noted := &t.notedPlan
 	if p.droppedTurns > noted.droppedTurns {

@@ -43,7 +43,8 @@ func estimateMessage(m *model.Message) int {
 	return n
 }
 
-// estimateTokens is the estimate for one text.
+// estimateTokens is the estimated tokens of one text, without the extra of a message; see [Estimate]. 0 = it is empty
+// or very short.
 func estimateTokens[T ~string | ~[]byte](s T) int {
 	other := 0
 	for i := range len(s) {

@@ -78,7 +78,7 @@ func encodeValue(v *jsonschema.Value) []byte {
 	return []byte(v.Text)
 }
 
-// newObject is an object with these members.
+// newObject is an object with these members in their order; its Text is their JSON. A name twice is not rejected.
 func newObject(members []jsonschema.Member) jsonschema.Value {
 	out := []byte{'{'}
 	for i := range members {
@@ -91,7 +91,7 @@ func newObject(members []jsonschema.Member) jsonschema.Value {
 	return jsonschema.Value{Type: jsonschema.Object, Members: members, Text: string(append(out, '}'))}
 }
 
-// newArray is an array with these elements.
+// newArray is an array with these elements; its Text is their JSON.
 func newArray(items []jsonschema.Value) jsonschema.Value {
 	out := []byte{'['}
 	for i := range items {

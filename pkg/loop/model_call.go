@@ -134,7 +134,8 @@ func (t *turn) handleFailure(ctx, wall context.Context, r reply, err error) erro
 	return fmt.Errorf("calling the model: %w", err)
 }
 
-// isUnknownError reports whether err is none of the errors of package model and no timeout.
+// isUnknownError reports whether err is none of the errors of package model and no timeout. A cancellation is unknown,
+// too.
 func isUnknownError(err error) bool {
 	for _, known := range []error{
 		model.ErrUnreachable, model.ErrMissing, model.ErrNoTools, model.ErrNoThinking, model.ErrTooLong, model.ErrBusy,

@@ -158,7 +158,7 @@ func (n toolNames) parseTagged(b []byte) (calls []foundCall, unknown string, ok 
 	return calls, "", len(calls) > 0
 }
 
-// skipWrapTags skips white space, wrapping tags, and separators between calls.
+// skipWrapTags is b without the white space, the call tags (wrapTags) and the commas and semicolons at its start.
 func skipWrapTags(b []byte) []byte {
 	for {
 		b = bytes.TrimLeft(b, " \n\t\r,;")

@@ -22,7 +22,8 @@ func (p prefilter) passes(text string) bool {
 	return false
 }
 
-// hasWordPrefix reports whether a word in text begins with prefix. Words are what \b in a pattern separates.
+// hasWordPrefix reports whether a word in text begins with prefix, which must not be empty. Words are the runs that \b
+// in a pattern separates.
 func hasWordPrefix(text, prefix string) bool {
 	for from := 0; ; from++ {
 		i := strings.Index(text[from:], prefix)

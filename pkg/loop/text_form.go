@@ -64,7 +64,8 @@ func escapeResultEnd(s string) string {
 	}
 }
 
-// renderCalls is a message with its calls in the form that text_form.md asks for.
+// renderCalls is the text of m and its calls in the form that text_form.md asks for. The arguments must be JSON: they
+// are inserted as they are.
 func renderCalls(m model.Message) string {
 	var b strings.Builder
 	b.WriteString(m.Content)

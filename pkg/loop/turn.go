@@ -168,7 +168,8 @@ func (t *turn) retryWithMoreTokens(r reply) bool {
 	return true
 }
 
-// finishCutOff ends the turn with an answer that hit a limit of tokens or bytes.
+// finishCutOff ends the turn with the text of r, an answer that hit a limit of tokens or bytes, as a partial answer.
+// The error is that of the checkpoint.
 func (t *turn) finishCutOff(ctx context.Context, r reply) error {
 	if r.hitByteLimit {
 		t.noteOversized()

@@ -4,13 +4,14 @@
 // key comes from [Config].Key for each request, and is set on the way to the wire, behind the library. Its retries and
 // its tracing are off.
 //
-// What the service has no word for is left out: Window, KeepAlive, Seed; and Temperature while the model thinks, because
-// the service refuses it. It makes no vectors and fetches no models. Where thinking needs a budget and Predict is below the
-// least that the service takes, that least is added to it.
+// Options that the service does not support are left out: Window, KeepAlive, Seed; and Temperature while the model thinks,
+// because the service rejects it. It has no embeddings and no pull. Where thinking needs a budget and Predict does not
+// exceed the smallest budget that the service accepts, that budget is added to it.
 //
-// Thinking is signed by the service, which wants the signature back inside one tool loop. A [model.Message] has no place
-// for it, so the backend keeps signed thinking by call id, in memory and bounded, and the Thinking of a message is not
-// sent. Where it is no longer at hand, the calls go without; a model that insists on it is then asked not to think.
+// Thinking is signed by the service, which requires the signature back inside one tool loop. A [model.Message] has no
+// field for it, so the backend caches signed thinking by call id, in memory and bounded, and the Thinking of a message is
+// not sent. Calls whose thinking is no longer cached are sent without it; for a model that requires it, thinking is then
+// disabled.
 package anthropic
 
 import (
@@ -111,8 +112,8 @@ func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
 	return b.describeModel(*m), nil
 }
 
-// fetchModel asks the service for one model; it does not cache. A name that would change the path of the request, or
-// "", is [model.ErrMissing].
+// fetchModel asks the service for one model; it does not cache. The names "", "." and "..", which would change the path
+// of the request, are [model.ErrMissing] without a request.
 func (b *Backend) fetchModel(ctx context.Context, name string) (*sdk.ModelInfo, error) {
 	if name == "" || name == "." || name == ".." {
 		return nil, fmt.Errorf("%w: %q is not the name of a model", model.ErrMissing, name)

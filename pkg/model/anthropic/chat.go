@@ -27,7 +27,7 @@ const (
 // without its last event is [model.ErrCut].
 func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
-		// Whoever breaks off ends the request: the connection is closed, and the service notices.
+		// When the caller stops iterating, the connection is closed, which cancels the request at the service.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		if err := b.runChat(ctx, r, yield); err != nil && !errors.Is(err, errStopped) {

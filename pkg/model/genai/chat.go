@@ -22,7 +22,7 @@ const maxCalls = 128 // in one reply
 // without a finish reason is [model.ErrCut].
 func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
-		// Whoever breaks off ends the request: the connection is closed, and the service notices.
+		// When the caller stops iterating, the connection is closed, which cancels the request at the service.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		if err := b.runChat(ctx, r, yield); err != nil && !errors.Is(err, errStopped) {
@@ -146,14 +146,14 @@ func thinkingConfig(r model.Request) *sdk.ThinkingConfig {
 	case strings.HasPrefix(rest, "2.5-pro"):
 		return &sdk.ThinkingConfig{ThinkingBudget: sdk.Ptr[int32](128)} // the least it takes
 	case n <= '2' && !strings.HasPrefix(rest, "2.5"):
-		return nil // they never think, and refuse to hear of it
+		return nil // they never think, and reject the parameter
 	case n >= '3' && rest != "":
 		return &sdk.ThinkingConfig{ThinkingLevel: sdk.ThinkingLevelLow}
 	}
 	return &sdk.ThinkingConfig{ThinkingBudget: sdk.Ptr[int32](0)}
 }
 
-// unsigned is what Google gives as the signature of calls that were never signed.
+// unsigned is the signature that Google documents for calls that were never signed.
 const unsigned = "skip_thought_signature_validator"
 
 // encodeConversation converts the conversation: system text into config, tool results into the user message after the
@@ -228,7 +228,7 @@ type reply struct {
 func (p *reply) readStream(
 	ctx context.Context, in iter.Seq2[*sdk.GenerateContentResponse, error], yield func(model.Chunk, error) bool,
 ) error {
-	// Pulled, so that a panic of the library can be told from one of whoever listens.
+	// Pulled, so that a panic of the library can be told from one of the caller.
 	next, stop := iter.Pull2(in)
 	defer stop()
 	for {

@@ -4,12 +4,12 @@
 // each request and is set on the way to the wire, behind the library, and the address is always ours. (When both
 // GOOGLE_API_KEY and GEMINI_API_KEY are set, the library logs that it picks one; what it picks is never sent.)
 //
-// What the service has no word for is left out: Window and KeepAlive. Arguments of calls pass through unordered maps, in
-// the library as in the service; they come out with sorted keys.
+// Options that the service does not support are left out: Window and KeepAlive. Arguments of calls pass through unordered
+// maps, in the library as in the service; they are returned with sorted keys.
 //
-// Newer models sign the thinking behind a call and want the signature back with it. A [model.Message] has no place for
-// it, so the backend keeps signatures by call id, in memory and bounded. Where one is no longer at hand, it says what
-// Google gives for calls that were never signed. The Thinking of a message is not sent.
+// Newer models sign the thinking behind a call and require the signature back with it. A [model.Message] has no field for
+// it, so the backend caches signatures by call id, in memory and bounded. A call whose signature is no longer cached is
+// sent with the value that Google documents for unsigned calls. The Thinking of a message is not sent.
 package genai
 
 import (

@@ -71,7 +71,8 @@ func (b *Backend) get(ctx context.Context, path string, into any) error {
 	return b.decodeReply(ctx, resp, into)
 }
 
-// Show implements [model.Backend]. It does not cache. Size and Loaded are only known to [Backend.List].
+// Show implements [model.Backend]. It does not cache. Size and Loaded are only known to [Backend.List]; a model that
+// the server does not have is [model.ErrMissing].
 func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
 	resp, err := b.post(ctx, "/api/show", name, map[string]string{"model": name})
 	if err != nil {

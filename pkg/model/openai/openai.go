@@ -92,7 +92,8 @@ func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
 	return infos, nil
 }
 
-// Show implements [model.Backend]. It searches the list, the only endpoint that all servers offer.
+// Show implements [model.Backend]. It searches the list, the only endpoint that all servers offer; a model that is not
+// in it is [model.ErrMissing].
 func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
 	infos, err := b.List(ctx)
 	if err != nil {

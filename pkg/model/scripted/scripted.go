@@ -148,7 +148,8 @@ func (b Backend) composeReply(r model.Request) reply {
 	return s
 }
 
-// applyRules returns the reply of the first rule that applies.
+// applyRules returns the reply of the first rule that applies: fill a format, grade, quote tool results, tell or ask
+// for the time, save, refer back, search memory; else an answer that it cannot answer.
 func (b Backend) applyRules(r model.Request, t turn) reply {
 	switch {
 	case len(r.Format) > 0:
@@ -205,7 +206,8 @@ func (t turn) asksForTime() bool {
 	return n > 0 && followUpStart.MatchString(t.question) && mentionsTime(t.earlier[n-1]) && placeName.MatchString(t.question) && t.hasTool(timeTool)
 }
 
-// quoteResults returns an answer that quotes the tool results of the turn.
+// quoteResults returns an answer that quotes the tool results of the turn, each at most maxQuotedBytes, without the
+// frame around untrusted content.
 func (b Backend) quoteResults(t turn) reply {
 	var c strings.Builder
 	for _, m := range t.results {

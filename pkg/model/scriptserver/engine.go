@@ -97,7 +97,7 @@ type exchangeState struct {
 // AnyModel is the key of the exchanges for models without their own.
 const AnyModel = "*"
 
-// NewEngine returns an engine at the start of s.
+// NewEngine returns an engine at the start of s. Model names are the same with and without :latest.
 func NewEngine(s Script) *Engine {
 	e := &Engine{scripts: make(map[string]*modelScript, len(s))}
 	for name, exchanges := range s {

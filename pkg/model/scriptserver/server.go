@@ -454,6 +454,7 @@ type responseWriter struct {
 	invalid bool
 }
 
+// Write implements [io.Writer]. It reports len(b) also when the replacement changes the length.
 func (w *responseWriter) Write(b []byte) (int, error) {
 	if w.invalid {
 		if _, err := w.ResponseWriter.Write(bytes.ReplaceAll(b, []byte(string(invalidByteMark)), []byte{0xff, 0xfe})); err != nil {

@@ -119,7 +119,8 @@ func (f templater) messagesOf(role string, from int) []string {
 	return all
 }
 
-// elementAt returns the n-th element; a negative n counts from the end.
+// elementAt returns the n-th element, from 0; a negative n counts from the end, -1 is the last. It fails when there is
+// none.
 func elementAt(all []string, n int) (string, error) {
 	if n < 0 {
 		n += len(all)

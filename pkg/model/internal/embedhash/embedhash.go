@@ -1,5 +1,5 @@
 // Package embedhash makes vectors without a model: texts that share words and pieces of words lie near to one another.
-// It knows nothing of meaning. It is what the built-in model and the test server embed with.
+// They do not reflect meaning. The built-in demo model and the test server use it.
 package embedhash
 
 import (

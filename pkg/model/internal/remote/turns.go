@@ -8,8 +8,8 @@ import (
 	"conclave/pkg/model"
 )
 
-// Turn is one message with the results of its tool calls. Services require what [model.Message] leaves open: every call has
-// a unique id and a result, in order.
+// Turn is one message with the results of its tool calls. Services require, and [model.Message] does not, that every call
+// has a unique id and a result, in order.
 type Turn struct {
 	model.Message
 	Calls []CallResult
@@ -22,7 +22,7 @@ type CallResult struct {
 	Result string
 }
 
-// unanswered stands for the result of a call that got none: without one, services refuse the whole conversation.
+// unanswered is the placeholder for a missing result: without one, services reject the whole conversation.
 const unanswered = "[no result]"
 
 // GroupTurns groups a conversation into turns. Results that follow a message with calls are matched to its calls by id,
