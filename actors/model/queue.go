@@ -79,11 +79,10 @@ func (q *queue) isFullFor(account string) bool {
 	return q.waiting[priority] >= q.maxWaiting || q.waitingBy[account] >= q.maxWaiting-q.maxWaiting/4
 }
 
-// run waits for a slot and runs work in it. It rejects the request with errQueueFull when too many wait. When the
-// request is preempted, the context of work ends with [errPreempted] and its slot is reassigned at once, however long
-// work still takes; if work then returns that error, the request is queued again and work runs again, until ctx ends.
-// When ctx ends while the request waits, it leaves the queue and the cause is returned. began reports whether work was
-// ever run. key is the fairness key, model the name that exclusive models are compared by.
+// run waits for a slot and runs work in it; began reports whether work was ever run. It fails with errQueueFull when
+// too many wait, and with the cause of ctx when that ends first. A preempted request loses its slot at once, and the
+// context of work ends with [errPreempted]; if work returns that error, the request is queued and work runs again. key
+// is the fairness key; model is the name by which exclusive models are compared.
 func (q *queue) run(ctx context.Context, account, key, model string, work func(turn context.Context) error) (began bool, err error) {
 	e := &entry{account: account, key: key, model: model, priority: priorityOf(account)}
 	for {

@@ -25,10 +25,9 @@ func compileSchema(tool *model.Tool) (*jsonschema.Schema, error) {
 }
 
 // coerceArguments makes the arguments of a call fit the schema and describes, for the model, the first thing that still
-// does not: "" = the arguments are valid. fit is a JSON object in any case, {} when raw cannot be read as one. Empty,
-// null and "" mean no arguments. Models write "true" for true, "30000" for 30000, one value for a list or for the only
-// property, an object as a string, null for an argument they leave out: these are corrected without asking. The order
-// of keys stays.
+// does not: "" = they are valid. fit is a JSON object in any case, {} when raw is empty, null, "" or no object. It
+// corrects without asking "true" for true, "30000" for 30000, one value for a list or for the only property, an object
+// as a string, and null for an argument that is left out. The order of keys stays.
 func coerceArguments(s *jsonschema.Schema, raw []byte) (fit json.RawMessage, problem string) {
 	raw = bytes.TrimSpace(raw)
 	if !utf8.Valid(raw) {

@@ -30,10 +30,9 @@ type callResult struct {
 }
 
 // runRound runs the calls of the message at index at that have no result yet, all at once, waits for them, and appends
-// the results in the order of the calls. ctx ends when the user stops the turn, wall also when the turn is out of time.
-// A tool that ignores its context does not delay the end of a turn: its goroutine is abandoned. After a stop its call
-// stays open; when the turn is out of time its result is [FaultUnavailable]. The error is that of the stop or the
-// checkpoint.
+// the results in the order of the calls. It does not wait for a tool that ignores its context: its goroutine is
+// abandoned. When ctx ends (a stop) its call stays open; when only wall ends (the turn timeout) its result is
+// [FaultUnavailable]. The error is that of the stop or the checkpoint.
 func (t *turn) runRound(ctx, wall context.Context, at int) error {
 	calls := t.state.Messages[at].Calls
 	round := make([]FinishedCall, len(calls)) // Step 0 = no result yet

@@ -12,10 +12,9 @@ import (
 )
 
 // withDefaults replaces zero limits by their defaults; see [Limits]. Negative Nudges, Retries and WholeRounds become 0
-// (none allowed); other negative limits become unbounded (StepTokens and AnswerTokens: the backend's own limit), except
-// ReplyBytes (64 MiB). window is the model's context window in tokens, 0 = unknown; ResultBytes defaults to a quarter
-// of it, to 32 KiB when it is unknown. It must be applied once: a second time would replace the 0 of "none" by the
-// default.
+// (none allowed), other negative limits unbounded (StepTokens and AnswerTokens: the backend's default) except
+// ReplyBytes (64 MiB). window is the model's context window in tokens, 0 = unknown. It must be applied once: a second
+// time would replace the 0 of "none allowed" by the default.
 func (l Limits) withDefaults(window int) Limits {
 	setInt := func(v *int, zero, negative int) {
 		if *v == 0 {

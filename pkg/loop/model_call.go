@@ -97,10 +97,9 @@ func (t *turn) addUsage(r *reply, estimate int, err error) {
 func (t *turn) offersTools() bool { return len(t.tools) > 0 && !t.state.Forced && !t.toolsGivenUp }
 
 // handleFailure decides about a model call that failed with err; r is what came before. It retries a malformed or
-// broken-off reply, degrades when the model lacks tools or thinking, and shrinks a prompt that is too long, once. A
-// timeout of the call or the turn ends the turn with the text or the results so far. nil means that the turn goes on or
-// is final; an error ends it without a complete answer: a stop, a call timeout without text or results, any other
-// failure.
+// broken-off reply, degrades when the model lacks tools or thinking, and shrinks a too long prompt once. A timeout ends
+// the turn with the text or results so far. nil means that the turn goes on or is final; an error ends it without a
+// complete answer: a stop, a call timeout without text or results, any other failure.
 func (t *turn) handleFailure(ctx, wall context.Context, r reply, err error) error {
 	switch {
 	case ctx.Err() != nil || isUnknownError(err) && awaitStop(ctx):
