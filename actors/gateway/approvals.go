@@ -30,7 +30,8 @@ type Decided struct {
 	Remember string `json:"remember"` // what the broker stored, which may be less than requested; "": this call only
 }
 
-// onApprovals lists the calls that wait for the user's approval.
+// onApprovals lists the calls that wait for the user's approval; with all=1 also those that are decided or expired. It
+// rejects other values of all than 0, 1 and "".
 func (g *Gateway) onApprovals(w http.ResponseWriter, r *http.Request) error {
 	v, err := parseParams(r, "all")
 	if err != nil {
@@ -49,7 +50,7 @@ func (g *Gateway) onApprovals(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onRules lists the remembered decisions.
+// onRules lists the remembered decisions as rules, [] when there are none. It rejects every parameter.
 func (g *Gateway) onRules(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -64,7 +65,8 @@ func (g *Gateway) onRules(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// listApprovals requests the approvals and rules from the broker; all includes the approvals that are decided or expired.
+// listApprovals requests the approvals and rules from the broker; all includes the approvals that are decided or expired. It
+// fails after brokerTimeout, which is also how a missing broker shows, and with errClosing when the gateway stops.
 func (g *Gateway) listApprovals(r *http.Request, all bool) (subjects.ApprovalList, error) {
 	ctx, cancel := g.withTimeout(r.Context(), brokerTimeout)
 	defer cancel()
@@ -75,8 +77,10 @@ func (g *Gateway) listApprovals(r *http.Request, all bool) (subjects.ApprovalLis
 	return l, mapBrokerFault(err)
 }
 
-// onDecision decides an approval request as the user. [Gateway.guardRequests] has authorized the client; the broker takes the
-// decision because of the gateway's account.
+// onDecision decides an approval request as the user. [Gateway.guardRequests] has authorized the client; the broker accepts
+// the decision because of the gateway's account. It rejects a body without approve or with an unknown remember, and responds
+// with 404 to an unknown request and 409 to one that is expired or decided. A decision is sent even when the client
+// disconnects.
 func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := checkID("the approval's id", id); err != nil {
@@ -113,7 +117,8 @@ func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onRevoke revokes a remembered decision.
+// onRevoke revokes the remembered decision (rule) whose id is in the path, also when the client disconnects meanwhile. An
+// unknown rule is 404.
 func (g *Gateway) onRevoke(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := checkID("the rule's id", id); err != nil {

@@ -14,9 +14,10 @@ import (
 // defaultAskTimeout is the deadline of a request without one.
 const defaultAskTimeout = 30 * time.Minute
 
-// onAsk asks a question for a caller on the bus and streams the answer. Live tokens may be lost; the missing part is sent
-// when the complete answer is there. In the end the caller has the answer and, on lines before it, the interim texts of the
-// model between tool calls.
+// onAsk stores a question for a caller on the bus, waits for its outcome and streams the answer. Live tokens may be lost; the
+// missing part of the answer is sent when it is complete. On lines before the answer the caller gets the interim texts of the
+// model between tool calls, as far as their tokens arrive. Without a deadline of the caller it waits defaultAskTimeout. A
+// fault timeout or unavailable (the gateway stops) does not cancel the question: it is stored and is still answered.
 func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say func(subjects.Delta) error, out actor.Out) error {
 	q := Question{Query: in.Body.Query, SessionID: in.Body.SessionID, QueryID: in.Body.QueryID, Model: in.Body.Model, Reference: in.Body.Reference}
 	if q.SessionID == "" {
@@ -77,7 +78,8 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	}
 }
 
-// finishAnswer sends the missing part of the answer and returns its fault.
+// finishAnswer sends the missing part of the answer and returns the fault of the outcome: a dead letter, for which nothing is
+// sent, or the error of a response. nil means that the answer is complete.
 func finishAnswer(text *answerStream, end outcome) error {
 	if end.dead != nil {
 		return subjects.Faultf(end.dead.Code, "%s failed permanently: %s", end.dead.Actor, end.dead.Reason)
@@ -115,6 +117,9 @@ type answerStream struct {
 	n       int
 }
 
+// add sends the text of a live token without trailing space, which is held until more text follows. It ignores tokens of an
+// earlier step, and after a gap in the numbers every further token of that step. [answerStream.finish] sends what is missing
+// of the answer; lost tokens of interim texts stay lost.
 func (t *answerStream) add(d subjects.Delta) error {
 	if t.begun && d.Step < t.step {
 		return nil
@@ -145,7 +150,8 @@ func (t *answerStream) newStep(step int) {
 	t.begun, t.step, t.said, t.held = true, step, "", ""
 }
 
-// send emits text, on a new line when it is the first of its step.
+// send emits text and records it as sent, on a new line when it is the first of its step and an earlier step has text. An
+// empty text is not emitted.
 func (t *answerStream) send(text string) error {
 	if text == "" {
 		return nil
@@ -159,7 +165,8 @@ func (t *answerStream) send(text string) error {
 	return t.emit(t.step, t.n-1, piece)
 }
 
-// finish sends the missing part. An answer that differs from the tokens is sent completely on a new line.
+// finish sends the part of the complete answer that the tokens of the last step did not. An answer that does not begin with
+// their text is sent completely on a new line.
 func (t *answerStream) finish(answer string) error {
 	if t.said != "" {
 		if rest, ok := strings.CutPrefix(strings.TrimLeftFunc(answer, unicode.IsSpace), t.said); ok {

@@ -32,7 +32,9 @@ type Config struct {
 // Validate reports everything wrong with c.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// Problems returns everything wrong with c. The token file is checked only when the gateway starts.
+// Problems returns everything wrong with c: a listen address that is neither loopback nor an IP address, one beyond loopback
+// without a token file, hosts that are no host names, and durations and counts out of range. The token file is checked only
+// when the gateway starts.
 func (c Config) Problems() (out strict.Problems) {
 	host, port, err := net.SplitHostPort(c.Listen)
 	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || strconv.FormatUint(n, 10) != port {
@@ -75,7 +77,8 @@ func (c Config) Problems() (out strict.Problems) {
 	return out
 }
 
-// isHostName reports whether h is a host name or an IP address, without a port.
+// isHostName reports whether h is an IP address, or 1 to 253 ASCII letters, digits, hyphens and dots without a dot at either
+// end. A port makes it false.
 func isHostName(h string) bool {
 	if _, err := netip.ParseAddr(h); err == nil {
 		return true

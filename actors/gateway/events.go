@@ -65,7 +65,7 @@ func (e *eventFeed) wakeUp() {
 	}
 }
 
-// open starts the feed at the end of the event log.
+// open starts the feed at the end of the event log: cursors see only events stored after it. It must be called before follow.
 func (e *eventFeed) open(ctx context.Context, c *client.Client) error {
 	e.client = c
 	log, err := c.EventStatus(ctx)
@@ -78,7 +78,8 @@ func (e *eventFeed) open(ctx context.Context, c *client.Client) error {
 	return nil
 }
 
-// follow reads new events until ctx ends, and calls onEvent for each before it is visible to a cursor.
+// follow reads new events until ctx ends, and calls onEvent for each before it is visible to a cursor. While the log cannot
+// be read it retries every pollInterval, or when woken, and keeps the error for [eventFeed.lastError].
 func (e *eventFeed) follow(ctx context.Context, onEvent func(Event)) {
 	for ctx.Err() == nil {
 		_, end := e.bounds()
@@ -120,6 +121,8 @@ func (e *eventFeed) bounds() (start, end uint64) {
 	return e.start, e.end
 }
 
+// add makes ev visible to cursors and wakes those that wait. It drops the oldest events beyond maxEvents or ringBytes, but
+// never ev itself. Events must be added in the order of their sequence.
 func (e *eventFeed) add(ev Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -149,7 +152,9 @@ func (e *eventFeed) cursorAtEnd() *cursor {
 	return &cursor{events: e, at: end}
 }
 
-// next returns the next event. Without one it returns a channel that is closed when there may be one.
+// next returns the next event without waiting, and moves the cursor behind it. ok is false when there is none yet; more is
+// then closed when there may be one. A cursor behind the events in memory reads the event log, only events that match its
+// pattern; err is the error of that read, and the cursor stays.
 func (c *cursor) next(ctx context.Context) (ev Event, ok bool, more <-chan struct{}, err error) {
 	for {
 		e := c.events
@@ -194,7 +199,8 @@ func (c *cursor) moveTo(seq uint64, every bool) {
 	c.at = seq
 }
 
-// wait waits for the next event.
+// wait waits for the next event and returns it. When ctx ends first, the error is the cause of ctx; a failed read of the
+// event log is returned at once and not retried.
 func (c *cursor) wait(ctx context.Context) (Event, error) {
 	for {
 		ev, ok, more, err := c.next(ctx)
@@ -209,7 +215,8 @@ func (c *cursor) wait(ctx context.Context) (Event, error) {
 	}
 }
 
-// readEvent reads the first event at or after a sequence whose stored subject matches. [errNone] means that there is none.
+// readEvent reads the first event with a sequence of seq or higher whose stored subject matches the pattern stored.
+// [errNone] means that there is none yet.
 func (e *eventFeed) readEvent(ctx context.Context, seq uint64, stored string) (Event, error) {
 	got, ok, err := e.client.EventFrom(ctx, seq, stored)
 	switch {

@@ -83,7 +83,8 @@ func (g *Gateway) Describe() (version, text string, metadata map[string]string) 
 	return g.Version, "HTTP, events as they happen, and query.ask", map[string]string{"address": g.Addr()}
 }
 
-// Routes implements [actor.Actor].
+// Routes implements [actor.Actor]: questions on the bus, live tokens, questions of every source, and one wake-up subscription
+// per stored topic. Payloads of the latter are ignored, because the events themselves are read from the event log.
 func (g *Gateway) Routes() []actor.Route {
 	routes := []actor.Route{
 		actor.ServeStream(subjects.QueryAsk, g.onAsk, actor.Workers(g.cfg.MaxWaiting)),
@@ -113,7 +114,8 @@ func (g *Gateway) onEvent(context.Context, actor.Msg[ignoredPayload], actor.Out)
 	return nil
 }
 
-// Start implements [actor.Starter]: it finds the end of the event log, then listens.
+// Start implements [actor.Starter]: it reads the token file, finds the end of the event log, then listens and serves. It
+// fails when one of these fails; a port that is taken is replaced by a free one only with AnyPort. OnListen is called last.
 func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.out, g.client = out, client.Wrap(out)
 	var err error
@@ -168,7 +170,8 @@ func (g *Gateway) Addr() string {
 var errClosing = errors.New("the gateway is stopping")
 
 // Close implements [actor.Closer]. It stops accepting requests, ends the event streams, tells waiting clients where to find
-// their answer later, and lets running requests finish.
+// their answer later, and lets running requests finish for 4 seconds at most; connections that remain are cut, which is an
+// error. It may be called without a successful Start.
 func (g *Gateway) Close(ctx context.Context) error {
 	var err error
 	if g.server != nil {
@@ -184,7 +187,8 @@ func (g *Gateway) Close(ctx context.Context) error {
 	return err
 }
 
-// openListener opens the port. Its errors say what to do.
+// openListener listens on addr, host:port; port 0 selects a free one. A port in use is [ErrPortTaken]. Every error says which
+// setting to change.
 func openListener(ctx context.Context, addr string) (net.Listener, error) {
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	switch {

@@ -16,8 +16,8 @@ type judgements struct {
 	reward   *subjects.Reward
 }
 
-// add takes a judgement from an event. Only the accounts of critic and reward count, and no judgement of respondent B's
-// answer.
+// add records the grade, comparison or reward of an event; other events are ignored. Only the accounts of critic and reward
+// count, and no grade or reward of respondent B's answer. A reward with a lower count than the recorded one is ignored.
 func (j *judgements) add(ev Event) {
 	switch {
 	case ev.Subject == subjects.CritiqueResult.Name && ev.From == criticAccount:
@@ -44,9 +44,10 @@ type gradeWait struct {
 	explicit bool // requested by the client, not configured
 }
 
-// waitForGrade collects events after the answer until its grade arrives or the grade wait is over. After a configured grade
-// wait without a grade, further answers do not wait until some grade arrives in time again. So a critic that is slow,
-// stalled or absent delays one answer and not every one. A grade wait that the client requests is always kept.
+// waitForGrade adds events after the answer to rec until its grade arrives or the grade wait is over; with a wait of 0 it
+// returns at once. After a configured grade wait without a grade, further answers do not wait until some grade arrives in
+// time again. So a critic that is slow, stalled or absent delays one answer and not every one. A grade wait that the client
+// requests (explicit) is always kept.
 func (g *Gateway) waitForGrade(ctx context.Context, cur *cursor, query string, window gradeWait, rec *answerRecord) {
 	if window.duration <= 0 || !window.explicit && g.criticLate.Load() {
 		return
@@ -76,7 +77,8 @@ type answerTimes struct {
 // maxAnswerTimes is the number of answers that are remembered.
 const maxAnswerTimes = 256
 
-// trackCritic records the times of answers, and marks the critic as on time when a grade arrives within the grade wait.
+// trackCritic records the times of answers, and marks the critic as on time when a grade arrives within the configured grade
+// wait after its answer. Only the reader of the event feed may call it: answerTimes has no lock.
 func (g *Gateway) trackCritic(ev Event) {
 	switch {
 	case ev.From == subjects.Generator && ev.Subject == subjects.ResponseGeneration.Name:
@@ -88,6 +90,8 @@ func (g *Gateway) trackCritic(ev Event) {
 	}
 }
 
+// add records the time of the answer to query, the last one when there are several. Beyond maxAnswerTimes the oldest query is
+// dropped.
 func (p *answerTimes) add(query string, at time.Time) {
 	if p.given == nil {
 		p.given = map[string]time.Time{}
@@ -109,7 +113,9 @@ const (
 	judgementTimeout  = 2 * time.Second
 )
 
-// findJudgements searches the event log after an answer for its judgements. Those not found in time are left out.
+// findJudgements searches the event log behind the sequence after, which is that of the answer, for the judgements of query.
+// It reads at most maxJudgementReads events of each kind within judgementTimeout; what it does not find stays nil, without
+// error.
 func (g *Gateway) findJudgements(ctx context.Context, query string, after uint64, into *judgements) {
 	ctx, cancel := g.withTimeout(ctx, judgementTimeout)
 	defer cancel()

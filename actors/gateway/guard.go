@@ -20,8 +20,9 @@ import (
 	"conclave/subjects"
 )
 
-// guardRequests wraps every route. It denies requests for a foreign Host (DNS rebinding), requests from pages of other sites,
-// and, when a token is configured, requests without it. Headers can only get a request denied; none gives an identity.
+// guardRequests wraps every route. It denies requests for a foreign Host (DNS rebinding) and requests from pages of other
+// sites with 403, and, when a token is configured, requests without it with 401; the connection is closed then. Headers can
+// only get a request denied; none gives an identity. It also sets the security headers and the read timeout of the body.
 func (g *Gateway) guardRequests(next http.Handler) http.Handler {
 	cross := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -55,8 +56,9 @@ func (g *Gateway) guardRequests(next http.Handler) http.Handler {
 	})
 }
 
-// isOwnHost reports whether a Host header names this gateway: localhost, a loopback address, a name in gateway.hosts or the
-// address it listens on. It is the gate against DNS rebinding: a foreign name that resolves to this machine is not accepted.
+// isOwnHost reports whether a Host header, with or without a port, names this gateway: localhost, a loopback address, a name
+// in gateway.hosts or the IP address it listens on. It is the gate against DNS rebinding: a foreign name that resolves to
+// this machine is not accepted, nor is the unspecified address. The port must be a number but is not compared.
 func (g *Gateway) isOwnHost(host string) bool {
 	name := host
 	if h, port, err := net.SplitHostPort(host); err == nil {
@@ -83,8 +85,9 @@ func (g *Gateway) isOwnHost(host string) bool {
 	return err == nil && err2 == nil && a == b && !a.IsUnspecified()
 }
 
-// isCrossSite reports whether Sec-Fetch-Site or Origin name another site, for every method: the response to a GET is data too.
-// Another port of this machine is another site.
+// isCrossSite reports whether Sec-Fetch-Site or Origin name another site, for every method: the response to a GET is data
+// too. Another port of this machine is another site, and so is an Origin that is malformed or "null". Without both headers,
+// as from clients that are no browsers, it is false.
 func isCrossSite(r *http.Request) bool {
 	for _, v := range r.Header.Values("Sec-Fetch-Site") {
 		if v != "same-origin" && v != "none" {
@@ -110,8 +113,8 @@ const (
 	maxToken = 1024
 )
 
-// readTokenFile reads the bearer token from path. It rejects a file that group or others can read, and a token that is short
-// or not visible ASCII.
+// readTokenFile reads the bearer token from path and returns its digest. It rejects a file that is not regular or that group
+// or others can access, and a token that is not minToken to maxToken visible ASCII characters; space around it is ignored.
 func readTokenFile(path string) (*tokenDigest, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -141,8 +144,8 @@ func readTokenFile(path string) (*tokenDigest, error) {
 	return &s, nil
 }
 
-// matches reports whether r has the token in its one Authorization header. Tokens in URLs are not accepted: URLs end up in
-// histories and logs. The comparison takes constant time.
+// matches reports whether r has the token in its one Authorization header, with the scheme Bearer; several headers are false.
+// Tokens in URLs are not accepted: URLs end up in histories and logs. The comparison takes constant time.
 func (s *tokenDigest) matches(r *http.Request) bool {
 	values := r.Header.Values("Authorization")
 	if len(values) != 1 {

@@ -78,7 +78,7 @@ func (g *Gateway) routes() []route {
 	}
 }
 
-// handler returns the API behind [Gateway.guardRequests].
+// handler returns the API behind [Gateway.guardRequests]. Requests without a route get 404 or 405 as JSON.
 func (g *Gateway) handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range g.routes() {
@@ -93,7 +93,8 @@ func (g *Gateway) handler() http.Handler {
 	}))
 }
 
-// explainUnrouted returns the problem for a request without a route: 404, or 405 with the header Allow.
+// explainUnrouted returns the problem for a request without a route: 404, or 405 when the path has other methods, which it
+// writes to the header Allow.
 func (g *Gateway) explainUnrouted(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) error {
 	var allowed []string
 	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
@@ -109,8 +110,8 @@ func (g *Gateway) explainUnrouted(mux *http.ServeMux, w http.ResponseWriter, r *
 	return problemf(http.StatusMethodNotAllowed, codeMethod, "method not allowed; use %s", strings.Join(allowed, " or "))
 }
 
-// serveRoute calls the handler of rt and writes the problem it returns. It rejects a body where the method has none. A panic
-// is logged, and the connection is aborted.
+// serveRoute calls the handler of rt and writes the problem it returns. It rejects a body with any method but POST and
+// PATCH. A panic is logged, and the connection is aborted.
 func (g *Gateway) serveRoute(rt route, w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -163,8 +164,9 @@ var statusOf = map[string]int{
 	subjects.CodeDenied: http.StatusForbidden,
 }
 
-// writeProblem writes err as an error response. An error that is neither a problem nor a fault with a known code is logged, and
-// the client gets only the code internal: its text may contain details of the system.
+// writeProblem writes err as an error response. An error that is neither a problem nor a fault with a known code is logged,
+// and the client gets only the code internal: its text may contain details of the system. Such an error of a client that has
+// disconnected is ignored. Nothing of the response may have been written before.
 func (g *Gateway) writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	var p *problem
 	var f *subjects.Fault
@@ -196,7 +198,8 @@ func (g *Gateway) writeProblem(w http.ResponseWriter, r *http.Request, err error
 	g.writeJSON(w, p.status, body)
 }
 
-// writeJSON writes v as the JSON body of a response.
+// writeJSON writes v as the JSON body of a response with status. A value that cannot be encoded is logged and becomes 500; a
+// failed write is ignored, because the client is gone. The write timeout is three times the configured one.
 func (g *Gateway) writeJSON(w http.ResponseWriter, status int, v any) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -210,8 +213,9 @@ func (g *Gateway) writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(data, '\n'))
 }
 
-// readBody decodes one JSON object strictly, at most maxBody long. It rejects any content type but JSON: a form on another
-// site's page can send the others without a preflight request.
+// readBody decodes one JSON object strictly into a pointer. It rejects a body longer than maxBody, one that is incomplete
+// after bodyTimeout, unknown fields, an encoded body, and any content type but JSON: a form on another site's page can send
+// the others without a preflight request.
 func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, into any) error {
 	types := r.Header.Values("Content-Type")
 	if len(types) != 1 || !isJSON(types[0]) || r.Header.Get("Content-Encoding") != "" {
@@ -235,7 +239,7 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, into any) err
 	return nil
 }
 
-// isJSON reports whether contentType is application/json, in UTF-8 when it names a charset.
+// isJSON reports whether contentType is application/json, in UTF-8 when it names a charset. Other parameters make it false.
 func isJSON(contentType string) bool {
 	base, params, err := mime.ParseMediaType(contentType)
 	if err != nil || base != subjects.TypeJSON {
@@ -249,8 +253,8 @@ func isJSON(contentType string) bool {
 	return true
 }
 
-// parseParams parses the query string strictly: it rejects unknown and repeated names. A bearer token in the query string is
-// rejected as unknown.
+// parseParams parses the query string strictly: it rejects names that are not among names, all of them when names is empty,
+// and repeated ones. A bearer token in the query string is rejected as unknown. A parameter that is not given is "".
 func parseParams(r *http.Request, names ...string) (url.Values, error) {
 	v, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -279,7 +283,7 @@ func checkID(name, id string) error {
 }
 
 // withTimeout returns a context that ends with ctx, after d with the cause errTimeout, and when the gateway stops with the
-// cause errClosing.
+// cause errClosing. The caller must call the returned function.
 func (g *Gateway) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(g.life, func() { end(errClosing) })

@@ -31,7 +31,8 @@ type liveEvent struct {
 // subscriberBuffer is the number of events that wait for one subscriber.
 const subscriberBuffer = 256
 
-// subscribe adds a subscriber. The caller must unsubscribe it.
+// subscribe adds a subscriber to the events that want selects; want must not be nil and is called with the broadcaster
+// locked. While subscriberBuffer events wait unread, further ones are dropped silently. The caller must unsubscribe it.
 func (l *broadcaster) subscribe(want func(Event) bool) *subscriber {
 	n := &subscriber{want: want, events: make(chan liveEvent, subscriberBuffer)}
 	l.mu.Lock()
@@ -49,6 +50,7 @@ func (l *broadcaster) unsubscribe(n *subscriber) {
 	delete(l.listeners, n)
 }
 
+// publish passes an event to every subscriber that wants it. It never waits: a subscriber whose buffer is full misses it.
 func (l *broadcaster) publish(s liveEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +85,7 @@ func firstToken(ids ...string) string {
 	return ""
 }
 
-// onQuestion receives a question, whoever asked it.
+// onQuestion passes a question to the live subscribers, from whichever client it comes. It stores nothing.
 func (g *Gateway) onQuestion(_ context.Context, in actor.Msg[subjects.Query], _ actor.Out) error {
 	body, err := json.Marshal(in.Body)
 	if err != nil {

@@ -31,8 +31,8 @@ const (
 	maxFact     = 64 << 10
 )
 
-// adminMemory sends an administrative request to memory as the user. A read ends when the client disconnects; a change does
-// not.
+// adminMemory sends an administrative request to memory as the user, for memoryTimeout at most. A read (list, show, graph,
+// status) ends when the client disconnects; a change does not. Errors are those of [mapMemoryFault].
 func (g *Gateway) adminMemory(r *http.Request, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error) {
 	from := r.Context()
 	if !slices.Contains([]string{"list", "show", "graph", "status"}, q.Op) {
@@ -44,7 +44,9 @@ func (g *Gateway) adminMemory(r *http.Request, q subjects.MemoryAdminRequest) (s
 	return got, mapMemoryFault(ctx, err)
 }
 
-// mapMemoryFault converts an error of a memory request to the problem for the client. ctx is the context of the request.
+// mapMemoryFault converts an error of a memory request to the problem for the client, nil for nil; ctx is the context of the
+// request. It is errClosing when the gateway stops. Errors that are no fault, and faults that need no other text or status,
+// are returned unchanged.
 func mapMemoryFault(ctx context.Context, err error) error {
 	var f *subjects.Fault
 	switch {
@@ -70,7 +72,8 @@ func mapMemoryFault(ctx context.Context, err error) error {
 	return err
 }
 
-// findEntry returns the memory whose id, or unambiguous id prefix, is in the request's path.
+// findEntry returns the memory whose id, or unambiguous id prefix, is in the request's path, with its whole text. It rejects
+// an invalid id and one shorter than minIDPrefix; an unknown or ambiguous one is 404.
 func (g *Gateway) findEntry(r *http.Request) (subjects.MemoryEntry, error) {
 	var none subjects.MemoryEntry
 	id := r.PathValue("id")
@@ -101,7 +104,8 @@ func checkChoice(name, v string, words ...string) error {
 	return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s must be one of %s", name, strings.Join(words, ", "))
 }
 
-// parseNumber parses a parameter from 1 to most; usual is the value of an empty one.
+// parseNumber parses the value v of the parameter name. It rejects everything but a number from 1 to most; usual is the value
+// of an empty one and need not be in that range.
 func parseNumber(name, v string, usual, most int) (int, error) {
 	if v == "" {
 		return usual, nil
@@ -120,7 +124,8 @@ var (
 	memoryTrust  = []string{subjects.Trusted, subjects.Untrusted}
 )
 
-// onMemories lists memories, newest first.
+// onMemories lists one page of memories, newest first, with the cursor of the next page. It rejects unknown values of kind,
+// state, trust and whole, and a limit beyond maxPage.
 func (g *Gateway) onMemories(w http.ResponseWriter, r *http.Request) error {
 	v, err := parseParams(r, "kind", "state", "trust", "tag", "from", "text", "limit", "after", "whole")
 	if err != nil {
@@ -145,7 +150,8 @@ func (g *Gateway) onMemories(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onRecall searches memory with the ranking that the assistant gets.
+// onRecall searches memory with the ranking that the assistant gets. It rejects an empty q, and max beyond maxHits; without
+// max memory decides the number of hits. A reply that ends early is 502.
 func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
 	v, err := parseParams(r, "q", "max", "kind", "whole", "fresh", "all")
 	if err != nil {
@@ -180,7 +186,7 @@ func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onMemory returns one memory with its correlated entries.
+// onMemory returns one memory with its correlated entries, [] when there are none. Errors are those of [Gateway.findEntry].
 func (g *Gateway) onMemory(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -208,7 +214,7 @@ func (g *Gateway) onMemory(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onGraph lists relations of the knowledge graph.
+// onGraph lists relations of the knowledge graph that match q, any when it is empty; at most limit, which is at most maxPage.
 func (g *Gateway) onGraph(w http.ResponseWriter, r *http.Request) error {
 	v, err := parseParams(r, "q", "limit")
 	if err != nil {
@@ -228,7 +234,7 @@ func (g *Gateway) onGraph(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onMemoryStatus returns the size and search mode of memory.
+// onMemoryStatus returns the size and search mode of memory. It rejects every parameter.
 func (g *Gateway) onMemoryStatus(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err

@@ -33,7 +33,8 @@ func (g *Gateway) writeMemory(r *http.Request, in subjects.MemoryWriteRequest) (
 	return got, mapMemoryFault(ctx, err)
 }
 
-// onRemember stores a fact with the user as its source.
+// onRemember stores a fact with the user as its source. It rejects an empty text and one longer than maxFact bytes. A fact
+// that memory refuses is 409; otherwise the response says what memory did with it.
 func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -71,7 +72,8 @@ func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 // actionRefused is the action of an entry that memory did not store.
 const actionRefused = "refused"
 
-// onEdit changes name, description, text or tags of a memory.
+// onEdit changes name, description, text (corpus) or tags of a memory; fields that are not given stay. It rejects a body
+// without a change and an empty name or text.
 func (g *Gateway) onEdit(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -110,7 +112,7 @@ func errEntryGone(id string) error {
 	return problemf(http.StatusNotFound, codeNotFound, "memory %s not found: it was forgotten", id)
 }
 
-// onForgetOne forgets one memory.
+// onForgetOne forgets the memory in the path for good. Errors are those of [Gateway.findEntry].
 func (g *Gateway) onForgetOne(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -130,7 +132,8 @@ func (g *Gateway) onForgetOne(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onForget forgets the entries that a query finds; with dry it only lists them.
+// onForget forgets the entries that a query finds for good; with dry it only lists them. It rejects an empty query, which
+// does not select everything, and a body without dry.
 func (g *Gateway) onForget(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -161,8 +164,8 @@ func (g *Gateway) writeForgotten(w http.ResponseWriter, got subjects.MemoryAdmin
 	}{got.Entries, got.Changed})
 }
 
-// onMark returns the handler of pin, unpin, accept or reject (op); state is the state in the response. Accept and reject return
-// 409 for a memory that is not a candidate.
+// onMark returns the handler of pin, unpin, accept or reject (op); state is the state in the response. Accept and reject
+// return 409 for a memory that is not a candidate. A POST needs an empty JSON object as its body.
 func (g *Gateway) onMark(op, state string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if _, err := parseParams(r); err != nil {

@@ -25,8 +25,9 @@ const (
 	batchBytes   = 256 << 10
 )
 
-// onExport writes every memory as a line of JSON, page by page. An error after the first page aborts the connection, so that
-// the client does not take a partial export for a complete one.
+// onExport writes every memory as a line of JSON, page by page, with smaller pages when entries are long. An error after the
+// first page aborts the connection, so that the client does not take a partial export for a complete one. It counts as a
+// stream; when too many are open it is rejected with 429.
 func (g *Gateway) onExport(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -65,7 +66,7 @@ func (g *Gateway) onExport(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// writeEntries writes one page of an export; first writes the response header before it.
+// writeEntries writes and flushes one page of an export, a JSON object per line; first writes the response header before it.
 func (g *Gateway) writeEntries(w http.ResponseWriter, entries []subjects.MemoryEntry, first bool) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -112,7 +113,8 @@ type Refused struct {
 }
 
 // onImport restores an export. Every line is validated before the first is sent to memory. Entries are stored as untrusted
-// unless trusted is 1.
+// unless trusted is 1. Entries that memory refuses are listed in the response. An error between batches leaves the earlier
+// ones stored.
 func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 	v, err := parseParams(r, "trusted")
 	if err != nil {
@@ -152,7 +154,8 @@ func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// countBatch returns how many of the first entries fit into one request, at least one.
+// countBatch returns how many of the first entries fit into one request, by batchEntries and batchBytes: at least one, and 0
+// only for no entries.
 func countBatch(entries []subjects.MemoryEntry) int {
 	size := 0
 	for i, e := range entries {
@@ -163,7 +166,9 @@ func countBatch(entries []subjects.MemoryEntry) int {
 	return len(entries)
 }
 
-// readEntries decodes an export strictly, at most maxImport long; errors name the line.
+// readEntries decodes an export strictly, a JSON object per line; errors name the line. It rejects a body longer than
+// maxImport, other content types, an encoded body, a line longer than [subjects.MaxBody], an invalid entry, and a body
+// without entries.
 func (g *Gateway) readEntries(w http.ResponseWriter, r *http.Request) ([]subjects.MemoryEntry, error) {
 	types := r.Header.Values("Content-Type")
 	if len(types) != 1 || !isNDJSON(types[0]) || r.Header.Get("Content-Encoding") != "" {
@@ -212,7 +217,8 @@ func isNDJSON(contentType string) bool {
 	return err == nil && (base == typeNDJSON || base == "application/jsonl")
 }
 
-// describeInvalidEntry returns what is wrong with an imported entry, "" when it is valid.
+// describeInvalidEntry returns what is wrong with id, kind, state or trust of an imported entry, "" when they are valid.
+// Memory itself checks the rest.
 func describeInvalidEntry(e subjects.MemoryEntry) string {
 	switch {
 	case subjects.CheckToken(e.ID) != nil:

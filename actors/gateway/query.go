@@ -62,8 +62,9 @@ const (
 	storePause    = 300 * time.Millisecond
 )
 
-// onQuery stores a question and waits for the answer unless the client does not want to. When the client disconnects, the
-// question stays: it is answered, and the answer can be fetched.
+// onQuery stores a question and waits for the answer, QueryTimeout at most, unless the client asks for 202. When the client
+// disconnects, the question stays: it is answered, and the answer can be fetched. It rejects a query_id without session_id,
+// and with 409 a query_id that is answered or that another client waits for; too many waiting clients are 429.
 func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	wait, window, err := g.readWait(r)
 	if err != nil {
@@ -125,7 +126,9 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	return g.writeAnswer(w, q, end, &rec)
 }
 
-// readWait reads whether the client waits for the answer, and its grade wait.
+// readWait reads whether the client waits for the answer, and its grade wait. wait=0 or the header "Prefer: respond-async"
+// mean that it does not. It rejects other values of wait than 0 and 1, and a grade_wait that is no duration or longer than a
+// minute.
 func (g *Gateway) readWait(r *http.Request) (wait bool, window gradeWait, err error) {
 	p, err := parseParams(r, "wait", "grade_wait")
 	if err != nil {
@@ -155,7 +158,8 @@ func (g *Gateway) readWait(r *http.Request) (wait bool, window gradeWait, err er
 	return wait, window, nil
 }
 
-// validateQuestion checks a question and generates missing ids.
+// validateQuestion checks a question and generates missing ids in it. It rejects an empty query, text that is not UTF-8, a
+// model name that is longer than maxModel or not visible ASCII, a reference longer than maxReference, and invalid ids.
 func validateQuestion(out actor.Out, in *Question) error {
 	if strings.TrimSpace(in.Query) == "" || !utf8.ValidString(in.Query) {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query: write the question as a text")
@@ -179,7 +183,8 @@ func validateQuestion(out actor.Out, in *Question) error {
 	return nil
 }
 
-// storeQuestion stores the question, also when the client disconnects meanwhile: whether it is stored must be known.
+// storeQuestion stores the question, also when the client disconnects meanwhile: whether it is stored must be known. It
+// returns the event without its sequence. in must be validated.
 func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question) (Event, error) {
 	body := subjects.Query{SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Model: in.Model, Reference: in.Reference}
 	if err := emitStored(ctx, out.WithIDs(in.SessionID, in.QueryID), subjects.QueryReceived, body); err != nil {
@@ -197,8 +202,9 @@ func emitStored[T any](ctx context.Context, out actor.Out, t subjects.Topic[T], 
 	return publishStored(ctx, out, t.Name, func(ctx context.Context, id string) error { return actor.EmitOnce(ctx, out, t, id, body) })
 }
 
-// publishStored publishes until the stream acknowledges. Every attempt has the same message id, so that a lost
-// acknowledgement does not store the event twice.
+// publishStored calls say until the stream acknowledges, storeAttempts times with storeTimeout each, also after ctx has
+// ended. Every attempt has the same message id, so that a lost acknowledgement does not store the event twice. A fault ends
+// it at once; after the last attempt the fault names what, and the event may be stored all the same.
 func publishStored(ctx context.Context, out actor.Out, what string, say func(ctx context.Context, id string) error) error {
 	ctx = context.WithoutCancel(ctx)
 	id := out.NewID()
@@ -238,7 +244,8 @@ type outcome struct {
 	dead     *subjects.DeadLetter
 }
 
-// readOutcome reads the outcome of a question from an event, nil when the event is another.
+// readOutcome reads the outcome of a question from an event: the generator's answer, or a dead letter after which none comes.
+// It is nil for every other event. An answer that cannot be decoded is an error; such a dead letter is ignored.
 func readOutcome(ev Event, query string) (*outcome, error) {
 	if ev.Query != query {
 		return nil, nil
@@ -261,7 +268,8 @@ func readOutcome(ev Event, query string) (*outcome, error) {
 	return nil, nil
 }
 
-// waitForOutcomeOf waits for the outcome of a question and passes its events to onEvent.
+// waitForOutcomeOf waits for the outcome of a question and passes each of its events, the outcome included, to onEvent. It
+// retries while the bus is not connected. When ctx ends the error is its cause.
 func (g *Gateway) waitForOutcomeOf(ctx context.Context, cur *cursor, query string, onEvent func(Event)) (outcome, error) {
 	for {
 		ev, err := cur.wait(ctx)
@@ -296,6 +304,8 @@ type answerRecord struct {
 	dropped int
 }
 
+// add records an event and its judgement. Events of respondent B are ignored; events beyond logEvents or logBytes are only
+// counted as dropped, but their judgements are kept.
 func (c *answerRecord) add(ev Event) {
 	if ev.ofRespondentB {
 		return
@@ -308,7 +318,8 @@ func (c *answerRecord) add(ev Event) {
 	c.events, c.bytes = append(c.events, ev), c.bytes+len(ev.Payload)
 }
 
-// writeAnswer replies with the outcome of a question.
+// writeAnswer responds with the outcome of a question: 200 with the answer, 502 with it when it is empty because of an error.
+// After a dead letter it returns a problem 502.
 func (g *Gateway) writeAnswer(w http.ResponseWriter, q question, end outcome, rec *answerRecord) error {
 	if end.dead != nil {
 		return &problem{
@@ -342,7 +353,8 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, q question, end outcome, re
 	return nil
 }
 
-// explainUnanswered returns the problem of a wait without an answer, with links to the answer later.
+// explainUnanswered returns the problem of a wait that ended without an answer: 504 after the timeout, 503 when the gateway
+// stops, both with links to the answer later. Any other err is returned unchanged.
 func (g *Gateway) explainUnanswered(q question, err error) error {
 	switch {
 	case errors.Is(err, errTimeout):
@@ -371,7 +383,9 @@ func (q question) ids(state string) *ids {
 // lookupTimeout is the timeout of a search in the event log.
 const lookupTimeout = 10 * time.Second
 
-// onQueryStatus returns the answer to an earlier question, asked here or elsewhere.
+// onQueryStatus returns the answer to an earlier question, asked here or elsewhere. Without an answer it is 202 for a
+// question that was asked here and 404 for any other; a search longer than lookupTimeout is 504. The events of the question
+// are in the response only when it was asked here.
 func (g *Gateway) onQueryStatus(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := checkID("the query id", id); err != nil {
@@ -409,7 +423,8 @@ func (g *Gateway) onQueryStatus(w http.ResponseWriter, r *http.Request) error {
 	return g.writeAnswer(w, q, *end, &rec)
 }
 
-// findOutcome searches the answers, then the dead letters, after a question.
+// findOutcome searches the answers, then the dead letters, behind the sequence q.since; 0 searches the whole event log.
+// [errNone] means that there is no outcome yet. When ctx ends the error is its cause.
 func (g *Gateway) findOutcome(ctx context.Context, q question) (*outcome, error) {
 	for _, s := range []string{subjects.ResponseGeneration.StoredBy(subjects.Generator), subjects.DeadLetterEvent.StoredBy(subjects.Router), subjects.DeadLetterEvent.StoredBy(subjects.Generator)} {
 		for at := q.since; ; {
@@ -432,7 +447,7 @@ func (g *Gateway) findOutcome(ctx context.Context, q question) (*outcome, error)
 	return nil, errNone
 }
 
-// readEventsOf passes the events of a question up to its outcome to onEvent.
+// readEventsOf passes the events of a question, up to the sequence last of its outcome, to onEvent.
 func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, onEvent func(Event)) error {
 	cur := &cursor{events: g.events, at: q.since}
 	for cur.at < last {
@@ -450,7 +465,8 @@ func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, onE
 	return nil
 }
 
-// onCancel cancels a question. What there is becomes a partial answer.
+// onCancel publishes the cancellation of a question and responds with 202 without waiting for its effect, also for an unknown
+// question. The text so far becomes a partial answer.
 func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := checkID("the query id", id); err != nil {

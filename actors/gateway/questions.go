@@ -19,7 +19,8 @@ type questionLog struct {
 // maxAsked is the number of questions that are kept; the oldest are dropped.
 const maxAsked = 4096
 
-// add records a question. It reports false when a client already waits for it.
+// add records a question and marks it as waited for, until release. It reports false, and records nothing, when a client
+// already waits for it. Beyond maxAsked the oldest question is dropped.
 func (a *questionLog) add(q question) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

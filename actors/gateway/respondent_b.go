@@ -43,6 +43,7 @@ func isRespondentB(who string) bool {
 }
 
 // deadLetterOfRespondentB reports whether a dead letter is about a message of respondent B, or about a turn it was given.
+// subject is the subject of the failed message, or the advisory of its consumer.
 func deadLetterOfRespondentB(subject string) bool {
 	for _, side := range []string{"from.", "agent."} { // its events and its requests
 		if rest, ok := strings.CutPrefix(subject, side); ok {

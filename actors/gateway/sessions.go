@@ -28,7 +28,8 @@ const (
 	maxTitle    = 80
 )
 
-// onSessions lists the sessions, last used first.
+// onSessions lists at most maxSessions sessions, last used first, and the number of those left out. Of more than maxRead
+// sessions only the first by id are read. A session that cannot be decoded is listed with that as its title.
 func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -81,7 +82,8 @@ func makeTitle(text string) string {
 	return string(line)
 }
 
-// mapReadError converts an error of a read to the problem for the client.
+// mapReadError converts an error of a read with the context ctx to the problem for the client: 504 after the timeout, 503
+// while not connected, the cause of ctx when it has ended otherwise. Any other err is returned unchanged.
 func (g *Gateway) mapReadError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		if errors.Is(context.Cause(ctx), errTimeout) {
@@ -95,7 +97,7 @@ func (g *Gateway) mapReadError(ctx context.Context, err error) error {
 	return err
 }
 
-// onSession returns one conversation: its turns, and its messages as the model gets them.
+// onSession returns one conversation: its turns, and its messages as the model gets them. An unknown session is 404.
 func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := checkID("the session id", id); err != nil {

@@ -24,7 +24,8 @@ type eventFilter struct {
 	resume                  bool // start behind after, not at the end of the event log
 }
 
-// matches reports whether the filter selects a stored event.
+// matches reports whether the filter selects a stored event. An empty query, session or subject selects every one; events of
+// respondent B are selected only with respondentB.
 func (f eventFilter) matches(ev Event) bool {
 	if ev.ofRespondentB && !f.respondentB {
 		return false
@@ -44,8 +45,9 @@ func (f eventFilter) matchesLive(ev Event) bool {
 	return (f.deltas || !strings.HasPrefix(ev.Subject, "response.")) && f.matches(ev)
 }
 
-// parseEventFilter reads the filter from the parameters. Last-Event-ID has precedence over the parameter after: a browser that
-// reconnects sends the header with the original URL.
+// parseEventFilter reads the filter from the parameters. Last-Event-ID has precedence over the parameter after: a browser
+// that reconnects sends the header with the original URL. It rejects invalid ids and subjects, flags other than 0 and 1, and
+// a position that is no number. Without a position, resume is false: the stream begins with new events.
 func parseEventFilter(r *http.Request) (eventFilter, error) {
 	p, err := parseParams(r, "query", "session", "subject", "after", "deltas", "respondent_b")
 	if err != nil {
@@ -86,7 +88,8 @@ func parseEventFilter(r *http.Request) (eventFilter, error) {
 	return f, nil
 }
 
-// isSubjectPattern reports whether s is a subject with optional wildcards.
+// isSubjectPattern reports whether s is a subject, where a token may be * and the last one >. "" and a subject longer than
+// [subjects.MaxSubject] are none.
 func isSubjectPattern(s string) bool {
 	if len(s) > subjects.MaxSubject {
 		return false
@@ -103,9 +106,10 @@ func isSubjectPattern(s string) bool {
 	return true
 }
 
-// onEvents streams stored events as server-sent events. The id of an event is its sequence in the stream EVENTS, so a client
-// that reconnects resumes after its last id. There is no queue per client: a slow client reads from the event log, and a
-// client that stops reading is disconnected by the write timeout.
+// onEvents streams stored events as server-sent events until the client or the gateway closes. The id of an event is its
+// sequence in the stream EVENTS, so a client that reconnects resumes after its last id. There is no queue per client: a slow
+// client reads from the event log, and a client that stops reading is disconnected by the write timeout. Live events have no
+// id and may be lost. Beyond MaxStreams open streams it is rejected with 429.
 func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)
@@ -198,7 +202,7 @@ func (s *eventWriter) resumeAt(first, last uint64) {
 // tooOld is the reason of events that were dropped from the event log.
 const tooOld = "older than the oldest stored event"
 
-// formatLost returns the event lost for the sequences from to to, inclusive.
+// formatLost returns the server-sent event "lost" for the sequences from to to, inclusive.
 func formatLost(from, to uint64, why string) string {
 	data, err := json.Marshal(struct {
 		From uint64 `json:"from"`
@@ -221,8 +225,8 @@ func (s *eventWriter) writeHeader() {
 	s.flush()
 }
 
-// writeEvent writes a stored event that the filter selects, after a lost notice for a gap before it. A stream that began at 0
-// has no gap.
+// writeEvent buffers a stored event if the filter selects it. A gap in the event log before it is reported as lost first,
+// also for an event that is not selected. A stream that began at 0 has no gap.
 func (s *eventWriter) writeEvent(ev Event) {
 	if n := s.cursor.missing; n > 0 && ev.Seq > n+1 {
 		s.writef("%s", formatLost(ev.Seq-n, ev.Seq-1, tooOld))
@@ -237,7 +241,8 @@ func (s *eventWriter) writeEvent(ev Event) {
 	s.writef("id: %d\ndata: %s\n\n", ev.Seq, data)
 }
 
-// writeLive writes an event that is not stored. It has no id, so the client's position stays.
+// writeLive writes and flushes an event that is not stored: a token as "delta", a question without a name. It has no id, so
+// the client's position stays.
 func (s *eventWriter) writeLive(l liveEvent) {
 	data, err := json.Marshal(l.Event)
 	if err != nil {
@@ -274,7 +279,8 @@ func (s *eventWriter) writef(format string, a ...any) {
 	}
 }
 
-// flush writes the buffer to the client. A write that exceeds the timeout sets s.err, which ends the stream.
+// flush writes the buffer to the client and empties it. A write that fails or exceeds the timeout sets s.err, which ends the
+// stream; with s.err set nothing is written.
 func (s *eventWriter) flush() {
 	if s.err != nil || s.buf.Len() == 0 {
 		return
