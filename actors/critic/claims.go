@@ -20,8 +20,9 @@ const (
 	maxSentence = 600 // bytes; longer sentences are skipped
 )
 
-// findFalseClaims returns what an answer says was done and none of the tools that ran could have done. A question for a
-// creative text or a translation has none: there "I" is somebody else.
+// findFalseClaims returns the actions that an answer claims although none of the tools in ran could have done them, at most
+// maxClaims, nil when there are none. A question for a creative text or a translation has none: there "I" is somebody else.
+// Only the first maxLooked bytes of question and answer are read.
 func findFalseClaims(question, answer string, ran []string) (out []subjects.Claim) {
 	if creativeRequest.MatchString(question[:min(len(question), maxLooked)]) {
 		return nil
@@ -57,7 +58,8 @@ type clause struct {
 	joint bool   // the speaker is not the only subject
 }
 
-// requiredTools returns the tools one of which would have done what a clause says was done; nil when it makes no claim.
+// requiredTools returns the tools one of which would have done what a clause says was done. It is nil when the clause makes
+// no claim: also for a negated one, one about another time or occasion, and one whose subject is not the assistant alone.
 func requiredTools(c clause) []string {
 	if c.joint {
 		return nil
@@ -98,7 +100,8 @@ var (
 	quoted   = regexp.MustCompile(`"[^"\n]{1,400}"|“[^”\n]{1,400}”|„[^“”\n]{1,400}[“”]|«[^»\n]{1,400}»|»[^«\n]{1,400}«|‘[^’\n]{1,400}’|\*[^*\n]{1,400}\*\s+(?:he|she|they)\b`)
 )
 
-// removeQuotes removes code, quotations, quoted lines and table rows.
+// removeQuotes removes fenced code, quoted lines and table rows, and replaces inline code and quotations by a placeholder.
+// File names in quotes stay.
 func removeQuotes(s string) string {
 	s = fenced.ReplaceAllString(s, "\n")
 	s = inline.ReplaceAllStringFunc(s, replaceQuote)
@@ -122,7 +125,8 @@ func replaceQuote(s string) string {
 	return " " + quotePlaceholder + " "
 }
 
-// removeSingleQuotes replaces text in single quotes. An apostrophe, with letters on both sides, is no quote.
+// removeSingleQuotes replaces text in single quotes on one line, up to 400 bytes. An apostrophe, with letters on both sides,
+// is no quote; an unclosed quote stays.
 func removeSingleQuotes(s string) string {
 	if !strings.Contains(s, "'") {
 		return s
@@ -151,7 +155,8 @@ func removeSingleQuotes(s string) string {
 	return b.String()
 }
 
-// statements iterates over the sentences of a text that are no questions and not longer than [maxSentence].
+// statements iterates over the sentences and lines of a text, trimmed. It leaves out questions, empty ones and those longer
+// than [maxSentence] bytes.
 func statements(s string) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		start := 0
@@ -185,7 +190,8 @@ func canEndAt(s string, i int) bool {
 // clauseBreaks matches the boundaries of clauses.
 var clauseBreaks = regexp.MustCompile(`(?i),\s+(?:but|however|so|and|then|yet|aber|und|dann|mais|et|puis|pero|y|luego)\s+|\s+(?:but|aber|mais|pero|however)\s+|\s+and\s+(?:then\s+)?(i\s|i'|i’)|\s+und\s+(?:dann\s+)?(ich\s|habe\s)|\s+et\s+(j'|j’)|\s+y\s+(he\s)|\s+[–—]\s+|,\s+(i\s|i'|i’|ich\s|habe ich\s|j'|j’|he\s)`)
 
-// splitClauses splits a sentence into clauses with a subject each.
+// splitClauses splits a sentence at the conjunctions, commas and dashes of clauseBreaks. A clause is joint when the part
+// before it is too short to have a verb, as in "My sister and I". Empty clauses are left out.
 func splitClauses(sentence string) (out []clause) {
 	add := func(s string, joint bool) {
 		if s = strings.Trim(s, " \t\r\n-*_•#()[]"); s != "" {

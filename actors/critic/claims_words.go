@@ -38,7 +38,8 @@ var (
 	clockTools   = []string{"get_datetime", "run_code", "run_shell"}
 )
 
-// claimPattern compiles a pattern. Names in braces stand for the alternatives below.
+// claimPattern compiles a pattern for lower-case text. Names in braces, such as {file}, stand for the alternatives below. It
+// panics on an invalid pattern.
 func claimPattern(pattern string) *regexp.Regexp {
 	return regexp.MustCompile(strings.NewReplacer(
 		"{I}", `\b(?:i|i've|i have)(?: (?:have|just|also|then|first|now|already|actually|really|quickly|successfully|briefly|carefully|indeed|even|went ahead and|did some|double|gone ahead and))*`,

@@ -27,7 +27,8 @@ const (
 	maxResultFeedback = 2 << 10 // bytes of the feedback in the result
 )
 
-// compareAnswersTool has two answers judged. It changes nothing and reads nothing but its arguments.
+// compareAnswersTool returns the tool compare_answers, with which an agent has two answers judged. It changes nothing and
+// reads nothing but its arguments. The result has the labels of the call.
 func (c *Critic) compareAnswersTool() actor.Tool {
 	return actor.Tool{
 		Schema: subjects.ToolSchema{
@@ -50,8 +51,8 @@ func (c *Critic) compareAnswersTool() actor.Tool {
 	}
 }
 
-// runCompareAnswers returns the sentence for the model. Invalid arguments are [actor.ErrArguments], a failed judgement is a
-// fault.
+// runCompareAnswers returns the sentence for the model: which answer is better, or that they are even. Missing, empty and too
+// long arguments are [actor.ErrArguments], a failed judgement is a fault.
 func (c *Critic) runCompareAnswers(ctx context.Context, out actor.Out, args json.RawMessage) (string, error) {
 	var a struct {
 		Question  string `json:"question"`
@@ -85,7 +86,8 @@ func (c *Critic) runCompareAnswers(ctx context.Context, out actor.Out, args json
 	return fmt.Sprintf("The %s answer is better.\nThe judge says (Response A is the first, Response B the second): %s", which, text.Clip(r.feedback, maxResultFeedback)), nil
 }
 
-// judgeFault returns the fault for the model when nothing was judged, with what it can do.
+// judgeFault returns the fault for the model when the judge failed with err, which must not be nil, and advice what to do
+// instead. Only for an unreadable reply the code is CodeTool, else CodeUnavailable.
 func judgeFault(err error) *subjects.Fault {
 	const advice = "choose yourself, and say that the answers were not compared"
 	switch {

@@ -36,7 +36,8 @@ const (
 // Validate reports everything wrong with c.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// Problems returns everything wrong with c, by the fields of critic.yaml.
+// Problems returns everything wrong with c, by the fields of critic.yaml: numbers and durations out of range, unknown names
+// of rubrics and invalid rubrics. An empty rubric is valid.
 func (c Config) Problems() (out strict.Problems) {
 	between := func(path string, v, least, most int) {
 		if v < least || v > most {
@@ -67,7 +68,8 @@ func (c Config) Problems() (out strict.Problems) {
 	return out
 }
 
-// rubricProblem returns why a text is not a valid rubric, "" when it is.
+// rubricProblem returns why a text is not a valid rubric, "" when it is. It rejects more than maxRubric bytes, the marks of
+// the judge's request, an empty first line, and a rubric without a line for each score from 1 to 5 in order.
 func rubricProblem(rubric string) string {
 	switch upper := strings.ToUpper(rubric); {
 	case len(rubric) > maxRubric:

@@ -92,8 +92,9 @@ type answer struct {
 // isLastAttempt reports whether the message is not delivered again.
 func (a answer) isLastAttempt() bool { return a.attempt >= subjects.MaxDeliver }
 
-// onResponse grades one answer, and compares it when it is the second of two. It returns nil when the results are
-// published, also when they were before; otherwise the answer is delivered again after a delay.
+// onResponse grades one answer, and compares it when it is the second of two. It returns nil when the results are published,
+// also when they were before, and when the answer cannot be graded; otherwise the answer is delivered again after a delay
+// that doubles with each attempt. It rejects an answer without a valid query id or author.
 func (c *Critic) onResponse(ctx context.Context, in actor.Msg[subjects.Response], out actor.Out) error {
 	a := answer{Response: in.Body, from: in.From, stored: in.StoredAt, attempt: in.Attempt}
 	a.QueryID = cmp.Or(a.QueryID, in.Query)
@@ -118,7 +119,8 @@ func (c *Critic) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 // minute to be ready.
 const baseRetryDelay = 2500 * time.Millisecond
 
-// ungradedReason returns why an answer is neither graded nor compared, "" when it is.
+// ungradedReason returns why an answer is neither graded nor compared, "" when it is: it failed or is empty, partial, older
+// than MaxAge, or its query id was used in another session.
 func (c *Critic) ungradedReason(a answer, now time.Time) string {
 	switch {
 	case a.Error != nil || strings.TrimSpace(a.Answer) == "":

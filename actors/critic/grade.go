@@ -46,7 +46,8 @@ func (j *judgement) MarkPublished() { *j = judgement{ID: j.ID, Session: j.Sessio
 // publishTimeout bounds publishing a critique that could not be stored.
 const publishTimeout = 10 * time.Second
 
-// gradeOnce grades an answer unless it has a grade, and publishes the grade unless it is published.
+// gradeOnce grades an answer unless it has a grade, and publishes the grade unless it is published. An error means that a
+// retry may help. At the last attempt a grade that cannot be stored is published all the same, perhaps twice.
 func (c *Critic) gradeOnce(ctx context.Context, out actor.Out, a answer) error {
 	key := gradeKey(a.QueryID, a.from)
 	stored, err := judgements.Load(ctx, out, key)
@@ -84,7 +85,7 @@ func (c *Critic) gradeOnce(ctx context.Context, out actor.Out, a answer) error {
 }
 
 // gradeAnswer has one answer judged. It returns an error only for a failure that a retry may overcome; after any other, and
-// at the last attempt, the critique says why there is no grade.
+// at the last attempt, the critique has no score, and Ungraded says why.
 func (c *Critic) gradeAnswer(ctx context.Context, out actor.Out, a answer) (subjects.Critique, error) {
 	begun := out.Now()
 	g := subjects.Critique{
@@ -121,8 +122,9 @@ func (c *Critic) gradeAnswer(ctx context.Context, out actor.Out, a answer) (subj
 	return g, nil
 }
 
-// checkClaims compares what an answer says was done with the calls that ran, adds false claims to the critique and caps the
-// score. A judge that sees no calls believes such claims.
+// checkClaims compares what an answer says was done with the calls that ran, adds false claims to the critique and its
+// feedback, and caps the score at ClaimCap; 0 is no cap. A judge that sees no calls believes such claims. It does nothing
+// when the answer does not list all calls.
 func (c *Critic) checkClaims(g *subjects.Critique, a answer) {
 	if !hasAllCalls(a) {
 		return

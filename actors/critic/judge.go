@@ -41,7 +41,9 @@ const (
 )
 
 // askJudge has m judged: it fits the input into the window of the judge's model, asks, reminds once of the form and parses
-// the reply. The call timeout covers all of it, including the wait in the model queue.
+// the reply, whose result is one character of allowed. An input that the server finds too long is halved and sent again, at
+// most maxShrinks times; one that cannot be made to fit is [model.ErrTooLong]. The call timeout covers all of it, including
+// the wait in the model queue.
 func (c *Critic) askJudge(ctx context.Context, out actor.Out, m judgeInput, allowed string) (v judgeReply, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()
@@ -60,7 +62,8 @@ func (c *Critic) askJudge(ctx context.Context, out actor.Out, m judgeInput, allo
 	return v, err
 }
 
-// askWithReminder asks the model, and once more with a reminder when the reply has not the required form.
+// askWithReminder asks the model, and once more with a reminder when the reply has not the required form. A second such reply
+// is errUnreadable. allowed must be a key of reminders.
 func (c *Critic) askWithReminder(ctx context.Context, out actor.Out, r []model.Message, allowed string) (judgeReply, error) {
 	v, reply, err := c.askModel(ctx, out, r, allowed)
 	if !errors.Is(err, errUnreadable) {
@@ -75,7 +78,8 @@ func (c *Critic) askWithReminder(ctx context.Context, out actor.Out, r []model.M
 	return v, err
 }
 
-// askModel asks the model once. reply is the redacted reply when it has not the required form.
+// askModel asks the model once. A reply that has not the required form is errUnreadable, and reply is then its redacted text;
+// otherwise reply is "". Replies of the built-in demo model are rejected with errDemoModel.
 func (c *Critic) askModel(ctx context.Context, out actor.Out, r []model.Message, allowed string) (v judgeReply, reply string, err error) {
 	var last subjects.ChatChunk
 	quiet := false // the model actor leaves it out for models that cannot think
@@ -96,7 +100,8 @@ func (c *Critic) askModel(ctx context.Context, out actor.Out, r []model.Message,
 	return v, "", nil
 }
 
-// lookupWindow returns the context window of the judge's model in tokens, cached for [windowTTL].
+// lookupWindow returns the context window of the judge's model in tokens, cached for [windowTTL]. It is defaultWindow when
+// the model actor does not answer within windowTimeout or does not know it.
 func (c *Critic) lookupWindow(ctx context.Context, out actor.Out) int {
 	c.judgeWindow.Lock()
 	defer c.judgeWindow.Unlock()
@@ -138,7 +143,8 @@ func isTransient(err error) bool {
 	return true
 }
 
-// describeFailure returns a sentence for the user: why nothing was judged, after how many attempts.
+// describeFailure returns a sentence for the user: why nothing was judged, after how many attempts. Texts of unknown errors
+// are not shown. err must not be nil.
 func describeFailure(err error, tries int) string {
 	var f *subjects.Fault
 	words := ""

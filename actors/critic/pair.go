@@ -60,7 +60,9 @@ func (p *pair) isOpen(session string) bool {
 	return !p.Said && !p.Late && p.Verdict == nil
 }
 
-// comparePair stores an answer for its comparison, and has the two compared when both are stored.
+// comparePair stores an answer for its comparison, and has the two compared when both are stored. It does nothing for answers
+// of other accounts than the generator and respondent B, with a PairWait of 0, and for answers that are not graded. An error
+// means that a retry may help.
 func (c *Critic) comparePair(ctx context.Context, out actor.Out, a answer) error {
 	if a.from != subjects.Generator && a.from != subjects.RespondentB || c.cfg.PairWait == 0 || c.ungradedReason(a, out.Now()) != "" {
 		return nil
@@ -90,7 +92,8 @@ func (c *Critic) comparePair(ctx context.Context, out actor.Out, a answer) error
 	return err
 }
 
-// addToPair adds an answer to a pair, or closes the pair when the answers are further apart than the pair wait.
+// addToPair adds an answer to a pair, redacted and cut. When the answers are further apart than PairWait it closes the pair
+// instead: it is never compared.
 func (c *Critic) addToPair(p *pair, a answer) {
 	if p.Answers == nil {
 		p.Answers = map[string]pairAnswer{}
@@ -107,8 +110,9 @@ func (c *Critic) addToPair(p *pair, a answer) {
 	}
 }
 
-// decidePair has two answers compared. Like [Critic.gradeAnswer] it returns an error only for a failure that a retry may
-// overcome.
+// decidePair has the two answers of p compared; both must be stored. Like [Critic.gradeAnswer] it returns an error only for
+// a failure that a retry may overcome; after any other there is no winner, and Undecided says why. A judgement that changes
+// with the order is a tie.
 func (c *Critic) decidePair(ctx context.Context, out actor.Out, a answer, p pair) (subjects.Pairwise, error) {
 	w := subjects.Pairwise{SessionID: a.SessionID, QueryID: a.QueryID, Between: pairAccounts}
 	first, second := p.Answers[pairAccounts[0]], p.Answers[pairAccounts[1]]
@@ -152,7 +156,8 @@ type comparison struct {
 // isTie reports whether the judgement depends on the order of the answers.
 func (r comparison) isTie() bool { return len(r.better) == 2 && r.better[0] != r.better[1] }
 
-// compareAnswers has two answers judged in both orders. After an error it returns the judgements up to then.
+// compareAnswers has two answers judged in both orders, first as Response A and then as Response B. reference may be "".
+// After an error it returns the judgements up to then. The feedback is that of the first order.
 func (c *Critic) compareAnswers(ctx context.Context, out actor.Out, rubric, question, reference, first, second string) (r comparison, err error) {
 	m := judgeInput{question: sanitize(question, maxQuestion), reference: sanitize(reference, maxReference), rubric: rubric}
 	answers := []string{sanitize(first, maxAnswer), sanitize(second, maxAnswer)}

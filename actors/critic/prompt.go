@@ -54,7 +54,7 @@ type inputLimits struct{ question, answer, reference, result, calls int }
 // maxLimits are the limits of the first try.
 var maxLimits = inputLimits{maxQuestion, maxAnswer, maxReference, maxResult, maxCalls}
 
-// shrink returns smaller limits: first for results and calls, then for the texts.
+// shrink returns smaller limits: first for the bytes of results, then for the number of calls, at last for the texts.
 func (s inputLimits) shrink() inputLimits {
 	switch {
 	case s.result > 256:
@@ -70,8 +70,8 @@ func (s inputLimits) shrink() inputLimits {
 // minAnswer is the size of an answer below which a judgement is meaningless.
 const minAnswer = 256
 
-// buildMessages returns the request to the judge, of at most tokens tokens by a rough estimate. ok is false when it does not
-// fit.
+// buildMessages returns the request to the judge, of at most tokens tokens by a rough estimate. It cuts the input as far as
+// needed; ok is false when it does not fit even with an answer of minAnswer bytes.
 func (m judgeInput) buildMessages(tokens int) (r []model.Message, ok bool) {
 	for s := maxLimits; s.answer >= minAnswer; s = s.shrink() {
 		r = []model.Message{{Role: model.System, Content: strings.TrimSpace(judgeText)}, {Role: model.User, Content: m.render(s)}}
@@ -82,7 +82,8 @@ func (m judgeInput) buildMessages(tokens int) (r []model.Message, ok bool) {
 	return nil, false
 }
 
-// render returns the prompt in the form of Prometheus: absolute grading for one answer, relative for two.
+// render returns the prompt in the form of Prometheus, cut to s: absolute grading for one answer, relative for two. The texts
+// must be sanitized.
 func (m judgeInput) render(s inputLimits) string {
 	var b strings.Builder
 	section := func(name, body string) { fmt.Fprintf(&b, "###%s:\n%s\n\n", name, strings.TrimSpace(body)) }
@@ -117,7 +118,8 @@ func clipWithNotice(s string, most int) string {
 	return text.Clip(s, most) + "\n(It goes on. The rest is left out here and counts neither for nor against it.)"
 }
 
-// renderCalls lists the calls of the turn, each result in a frame that its content cannot close.
+// renderCalls lists the calls of the turn, each result in a frame that its content cannot close, and the number of calls left
+// out. It is "" without calls, or when the limits leave none.
 func (m judgeInput) renderCalls(s inputLimits) string {
 	if len(m.calls) == 0 || s.calls == 0 {
 		return ""
@@ -138,7 +140,8 @@ func (m judgeInput) renderCalls(s inputLimits) string {
 	return b.String()
 }
 
-// newGradeInput returns the input for grading one answer. Calls are part of it unless the rubric is plain.
+// newGradeInput returns the input for grading one answer with the rubric of that name, sanitized. Calls, at most maxCalls,
+// are part of it unless the rubric is plain. nonce marks the frames of results and must be unpredictable.
 func (c *Critic) newGradeInput(r subjects.Response, rubric, nonce string) judgeInput {
 	m := judgeInput{
 		question: sanitize(r.Query, maxQuestion), reference: sanitize(r.Reference, maxReference), answers: []string{sanitize(r.Answer, maxAnswer)},
@@ -200,7 +203,7 @@ var sectionNames = []string{
 }
 
 // neutralizeLine changes a line that could be taken for a heading of the prompt or for a result, also with look-alike
-// letters.
+// letters: brackets become round, "#" is replaced, and a section name is quoted with ">". Other lines are returned unchanged.
 func neutralizeLine(line string) string {
 	plain := text.Normalize(line)
 	if strings.Contains(toSquareBrackets(plain), "[result") { // with look-alike letters

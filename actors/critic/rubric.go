@@ -41,7 +41,8 @@ var rubricChoices = []struct {
 	{rubric: subjects.RubricMemory, recalled: true},
 }
 
-// selectRubric returns the name of the rubric for an answer. Only successful calls count.
+// selectRubric returns the name of the rubric for an answer of the account from: the first choice that fits its author, its
+// recalls or its successful calls, else the plain one.
 func selectRubric(from string, r subjects.Response) string {
 	ran := successfulTools(r.ToolCalls)
 	for _, c := range rubricChoices {

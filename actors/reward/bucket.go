@@ -63,8 +63,8 @@ type opinion struct {
 // hasUnpublished reports whether the event of the current rating may not have been published.
 func (a *answer) hasUnpublished() bool { return a.EventID != "" && !a.Said }
 
-// Pending implements [actor.Outbox]. An event that is published again after the stream has dropped its id has the same
-// count, and changes nothing for its consumers.
+// Pending implements [actor.Outbox]: it returns the reward event of a rating that is not published, else nil. An event that
+// is published again after the stream has dropped its id has the same count, and changes nothing for its consumers.
 func (a *answer) Pending() []actor.Event {
 	if !a.hasUnpublished() || a.Query == "" {
 		return nil
@@ -94,8 +94,9 @@ const (
 )
 
 // updateAnswer applies decide to the stored answer of a query, stores the result and publishes a changed rating. decide may
-// be called again with what another process stored. A rating that was stored and perhaps never published is published
-// first. The error is [actor.ErrNotFound] when there is no such answer.
+// be called again with the version that another process stored; its outcome ignored stores nothing, recorded stores without
+// an event. A rating that was stored and perhaps never published is published first. The error is [actor.ErrNotFound] when
+// there is no such answer.
 func (r *Reward) updateAnswer(ctx context.Context, out actor.Out, query string, decide func(*answer) outcome) (result outcome, err error) {
 	key := answerKey(query)
 	stored, err := answers.Load(ctx, out, key)

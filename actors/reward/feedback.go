@@ -26,7 +26,8 @@ const maxWords = 8 << 10
 const maxUnknownAttempts = 2
 
 // onFeedback rates an answer with the user's feedback, which replaces an earlier rating. Repeated and redelivered feedback
-// changes nothing; feedback that is invalid or on an unknown answer becomes a dead letter.
+// changes nothing. Feedback that is invalid, not of the user or of another session than its answer becomes a dead letter; on
+// an unknown answer it is delivered again some times before, because the answer may arrive later.
 func (r *Reward) onFeedback(ctx context.Context, in actor.Msg[subjects.Feedback], out actor.Out) error {
 	query := cmp.Or(in.Body.QueryID, in.Query)
 	o, fault := parseFeedback(in.From, query, in.Body)
@@ -65,8 +66,9 @@ func (r *Reward) onFeedback(ctx context.Context, in actor.Msg[subjects.Feedback]
 	return err
 }
 
-// parseFeedback converts feedback to an opinion. It denies accounts that are not the user's and rejects values out of range.
-// Stars count before a thumb, and a thumb before words.
+// parseFeedback converts feedback of the account from to an opinion. It denies accounts that are not the user's, and rejects
+// an invalid query id, values out of range and empty feedback. Stars count before a thumb, and a thumb before words; 0 means
+// that stars or thumb are not given.
 func parseFeedback(from, query string, f subjects.Feedback) (opinion, *subjects.Fault) {
 	malformed := func(format string, a ...any) (opinion, *subjects.Fault) {
 		return opinion{}, subjects.Faultf(subjects.CodeMalformed, format, a...)
@@ -95,7 +97,7 @@ func parseFeedback(from, query string, f subjects.Feedback) (opinion, *subjects.
 	return o, nil
 }
 
-// cleanWords returns the words without invisible characters and credentials, cut to [maxWords].
+// cleanWords returns the words without invisible characters and credentials, cut to [maxWords] bytes. Line breaks stay.
 func cleanWords(words string) string {
 	words = strings.Map(func(r rune) rune {
 		switch {
@@ -113,7 +115,8 @@ func cleanWords(words string) string {
 }
 
 // publishDeadLetter publishes the dead letter of feedback that no retry would help, as the runtime would after the last
-// attempt: the client waits for it. The hash is that of the body as [actor.Emit] encodes it.
+// attempt: the client waits for it. The hash is that of the body as [actor.Emit] encodes it. When publishing fails it returns
+// f, so that the feedback is delivered again; nil means that it is done with.
 func (r *Reward) publishDeadLetter(ctx context.Context, in actor.Msg[subjects.Feedback], out actor.Out, f *subjects.Fault) error {
 	topic, err := subjects.DeadLetterEvent.With(name)
 	if err != nil {

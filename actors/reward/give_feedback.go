@@ -18,8 +18,9 @@ import (
 //go:embed give_feedback.md
 var giveFeedbackText string
 
-// giveFeedbackTool stores the user's opinion of the previous answer from a conversation. Its results are labelled trusted:
-// they are fixed sentences with no word of the call. Results of a tool without labels count as untrusted content.
+// giveFeedbackTool returns the tool give_feedback, which stores the user's opinion of the previous answer from a
+// conversation. Its results are labelled trusted: they are fixed sentences with no word of the call. Results of a tool
+// without labels count as untrusted content.
 func (r *Reward) giveFeedbackTool() actor.Tool {
 	return actor.Tool{
 		Schema: subjects.ToolSchema{
@@ -54,7 +55,8 @@ const maxOpinionMarks = 32
 const userAccount = "operator"
 
 // giveFeedback rates the last answer of session with the opinion of a tool call, and returns a sentence for the model. The
-// caller, the session and its labels are set by the broker. A rating by the user stands, and a query or call rates once.
+// caller, the session and its labels are set by the broker. A rating by the user stands, and a query or call rates once: the
+// sentence says so then. It fails for calls that [checkCall] denies and without an earlier answer that can be rated.
 func (r *Reward) giveFeedback(ctx context.Context, session string, call subjects.ToolOrder, out actor.Out) (string, error) {
 	if f := checkCall(session, call); f != nil {
 		return "", f
@@ -126,7 +128,8 @@ func checkCall(session string, call subjects.ToolOrder) *subjects.Fault {
 	return nil
 }
 
-// parseArguments decodes the arguments strictly. The error is [actor.ErrArguments].
+// parseArguments decodes the arguments strictly. It rejects an opinion that is not good, bad or mixed, and empty words; the
+// error is [actor.ErrArguments].
 func parseArguments(args json.RawMessage) (opinion, error) {
 	var a struct {
 		Opinion string `json:"opinion"`

@@ -84,7 +84,8 @@ var sentenceStarts = newSet(`that, this, it, its, thats, you, your, youre, the, 
 // lexicon has every word and phrase; longestPhrase has the number of words of the longest phrase by its first word.
 var lexicon, longestPhrase = compileLexicon()
 
-// compileLexicon merges the lists; later entries override earlier ones.
+// compileLexicon merges the lists; later entries override earlier ones. phrases is the number of words of the longest entry
+// by its first word.
 func compileLexicon() (all map[string]sentiment, phrases map[string]int) {
 	all, phrases = map[string]sentiment{}, map[string]int{}
 	put := func(f sentiment, list string) {
@@ -102,7 +103,7 @@ func compileLexicon() (all map[string]sentiment, phrases map[string]int) {
 	return all, phrases
 }
 
-// splitList iterates over the entries of a comma-separated list.
+// splitList iterates over the entries of a comma-separated list, with single blanks between words. It skips empty entries.
 func splitList(list string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for w := range strings.SplitSeq(list, ",") {
@@ -115,7 +116,8 @@ func splitList(list string) iter.Seq[string] {
 
 func joinLists(all ...string) string { return strings.Join(all, ",") }
 
-// inflect returns every stem with every ending.
+// inflect returns every stem with every ending, as a comma-separated list. Both are comma-separated; an empty ending keeps
+// the stem alone.
 func inflect(stems, endings string) string {
 	var out []string
 	for s := range splitList(stems) {

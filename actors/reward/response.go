@@ -43,8 +43,8 @@ func (r *Reward) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 	return nil
 }
 
-// updateLastAnswer makes query the last answered one of its session, unless a later one is. It first publishes a rating of
-// the answer before that a crashed tool call left unpublished.
+// updateLastAnswer makes query the last answered one of its session, unless a later one in the stream is. It first publishes
+// a rating of the answer before that a crashed tool call left unpublished. a.Session must not be "".
 func (r *Reward) updateLastAnswer(ctx context.Context, out actor.Out, query string, a answer) error {
 	_, err := lastAnswers.Update(ctx, out, "last", lastKey(a.Session), func(last *lastAnswer, found bool) (bool, error) {
 		if found {

@@ -38,6 +38,8 @@ const negationReach = 5
 // tally counts the words found, by sentiment.
 type tally struct{ good, bad, kind, unkind int }
 
+// result returns 1, -1 or 0 as [classifyWords] does: praise and blame of the answer decide first, both together are 0;
+// friendly and unfriendly words count only without these.
 func (t tally) result() int {
 	switch {
 	case t.good > 0 && t.bad > 0:
@@ -60,7 +62,8 @@ type clause struct {
 	asks  bool
 }
 
-// count adds the sentiments of a clause to t.
+// count adds the sentiments of a clause to t. A negation inverts the next praise or blame within negationReach words, or, at
+// the end in languages that negate so, the last one. "half" and the like count as both.
 func (c clause) count(t *tally) {
 	turned, dimmed := 0, 0 // number of further words that are negated or weakened
 	var lasts *int         // the counter of the last praise or blame, for a trailing negation
@@ -127,7 +130,8 @@ func matchPhrase(words []string) (sentiment, int) {
 	return plain, 1
 }
 
-// splitClauses splits a text into clauses of folded words.
+// splitClauses splits a text at punctuation and conjunctions into clauses of folded words, nil for a text without words. A
+// clause that ends with a question mark asks. Emoji and emoticons count as words, +1 and -1 too.
 func splitClauses(s string) (out []clause) {
 	var c clause
 	var word strings.Builder
@@ -175,7 +179,8 @@ func splitClauses(s string) (out []clause) {
 	return out
 }
 
-// splitAtConjunctions splits a clause at conjunctions, unless they are part of a phrase: anything but.
+// splitAtConjunctions splits a clause at conjunctions like "but", unless they are part of a phrase: anything but. A clause of
+// the result may have no words.
 func splitAtConjunctions(c clause) (out []clause) {
 	from := 0
 	for i := 0; i < len(c.words); {
@@ -189,8 +194,9 @@ func splitAtConjunctions(c clause) (out []clause) {
 	return append(out, clause{c.words[from:], c.asks})
 }
 
-// expandContraction expands an English contraction from the text after its apostrophe, and returns the number of characters
-// used: isn't becomes "is not", that's "that is"; c'est stays two words.
+// expandContraction expands an English contraction from rest, the text after its apostrophe, and returns the number of
+// characters used: isn't becomes "is not", that's "that is". It returns 0 and changes nothing for others: c'est stays two
+// words.
 func (c *clause) expandContraction(rest []rune) int {
 	n := 0
 	for n < len(rest) && n < 3 && unicode.IsLetter(rest[n]) {
@@ -217,7 +223,8 @@ func (c *clause) expandContraction(rest []rune) int {
 	return n
 }
 
-// foldLetter removes the accent of a lower-case letter. German umlauts are written out: schön is not schon.
+// foldLetter removes the accent of a lower-case letter of German, French and Spanish; others stay. German umlauts are written
+// out: schön is not schon.
 func foldLetter(r rune) string {
 	switch r {
 	case 'ä':

@@ -74,7 +74,9 @@ func (k Keyed) secretName() string {
 // Validate reports everything wrong with c.
 func (c WebSearch) Validate() error { return c.Problems().Err() }
 
-// Problems returns everything wrong with c. An invalid placeholder is not quoted: it may be the key itself.
+// Problems returns everything wrong with c: an unknown provider or safe level, a number of results out of range, an invalid
+// language or address, a key that is not a placeholder, and mock results without a title. Sections of other providers are
+// checked only when they are set. An invalid placeholder is not quoted: it may be the key itself.
 func (c WebSearch) Problems() (out strict.Problems) {
 	if !slices.Contains(Providers, c.Provider) {
 		out.Add("provider", "%q is none of %s", text.Clip(c.Provider, 64), strings.Join(Providers, ", "))
@@ -123,7 +125,8 @@ type WebFetch struct {
 // Validate reports everything wrong with c.
 func (c WebFetch) Validate() error { return c.Problems().Err() }
 
-// Problems returns everything wrong with c.
+// Problems returns everything wrong with c: ports beyond 1 to 65535, a cache time beyond an hour, and an interval every that
+// is not 100ms to 1m. An interval of 0 is the default of the web client.
 func (c WebFetch) Problems() (out strict.Problems) {
 	for i, p := range c.Ports {
 		if p < 1 || p > 65535 {

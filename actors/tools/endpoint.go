@@ -41,7 +41,8 @@ func parseEndpoint(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// newEndpoint returns the endpoint at raw. An invalid address gives an endpoint that connects nowhere.
+// newEndpoint returns the endpoint at raw, whose client connects to that host alone, without proxy, redirects or compression.
+// An invalid address gives an endpoint that connects nowhere.
 func newEndpoint(raw string) endpoint {
 	u, err := parseEndpoint(raw)
 	if err != nil {
@@ -90,7 +91,9 @@ type response struct {
 	body   []byte
 }
 
-// send sends one request to path below the endpoint: POST with payload as JSON, or GET when payload is nil.
+// send sends one request to path below the endpoint: POST with payload as JSON, or GET when payload is nil. It writes to
+// header, which must not be nil. Every status is a response; errors are errTooLarge for one beyond maxResponse bytes, and
+// those of classifyError. Redirects are not followed.
 func (e endpoint) send(ctx context.Context, path string, query url.Values, header http.Header, payload any) (response, error) {
 	u := e.base.JoinPath(path)
 	u.RawQuery = query.Encode()
@@ -142,8 +145,8 @@ func (a response) isHTML() bool {
 	return strings.HasPrefix(http.DetectContentType(a.body), "text/html")
 }
 
-// providerFailure returns the failure of a request to the provider name; "" when the response is fine. absent is the text
-// for an unreachable provider.
+// providerFailure returns the failure of a request to the provider name; "" when the status is 200. absent is the text for an
+// unreachable provider. Texts of the provider and of err are not quoted.
 func providerFailure(name, absent string, a response, err error) Failure {
 	switch {
 	case errors.Is(err, errTimeout):

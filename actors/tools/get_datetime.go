@@ -20,7 +20,8 @@ import (
 //go:embed get_datetime.md
 var getDatetimeText string
 
-// getDatetime returns the tool get_datetime. It reads nothing private and changes nothing.
+// getDatetime returns the tool get_datetime. It reads nothing private and changes nothing. It rejects everything but an IANA
+// time zone.
 func getDatetime() *Tool {
 	return &Tool{
 		schema: subjects.ToolSchema{
@@ -63,7 +64,7 @@ const maxZone = 64
 // existing zones.
 var zoneCache sync.Map // name -> *time.Location
 
-// loadZone returns a time zone from the cache or the zone database.
+// loadZone returns a time zone from the cache or the zone database. name must be a valid zone name: it is cached for good.
 func loadZone(name string) (*time.Location, error) {
 	if loc, ok := zoneCache.Load(name); ok {
 		return loc.(*time.Location), nil

@@ -20,6 +20,8 @@ func (searxng) secretName() string { return "" }
 // noJSONFailure is the failure of a SearXNG with its default settings.
 const noJSONFailure = Failure("search failed: SearXNG does not answer in JSON; set search.formats: [html, json] in its settings.yml")
 
+// search queries SearXNG, which needs no key and decides the number of results itself. Search operators are removed from the
+// query. It fails when the instance offers no JSON, asks for a login, or none of its engines answered.
 func (p searxng) search(ctx context.Context, query string, _ int, _ []byte) ([]WebResult, error) {
 	q := url.Values{"q": {stripSearchOperators(query)}, "format": {"json"}, "safesearch": {map[string]string{"off": "0", "strict": "2"}[p.c.Safe]}}
 	if q.Get("safesearch") == "" {
@@ -81,6 +83,8 @@ func (p brave) secretName() string { return p.c.Brave.secretName() }
 // maxBraveWords is the most words of a query that Brave accepts.
 const maxBraveWords = 50
 
+// search queries Brave with the first maxBraveWords words of the query for most results. A rejected key, which Brave reports
+// as 422, fails like any other.
 func (p brave) search(ctx context.Context, query string, most int, key []byte) ([]WebResult, error) {
 	words := strings.Fields(query)
 	q := url.Values{
@@ -139,6 +143,7 @@ type tavily struct {
 
 func (p tavily) secretName() string { return p.c.Tavily.secretName() }
 
+// search queries Tavily for most results, without its generated answer, page contents and images.
 func (p tavily) search(ctx context.Context, query string, most int, key []byte) ([]WebResult, error) {
 	a, err := p.at.send(ctx, "search", nil, http.Header{"Authorization": {"Bearer " + string(key)}}, map[string]any{
 		"query": query, "max_results": most, "search_depth": "basic", "topic": "general", "include_answer": false, "include_raw_content": false, "include_images": false,

@@ -23,6 +23,7 @@ const minRedacted = 4
 
 // newRedactor returns a function that replaces the credentials in a text: verbatim, in base64, in hex, URL-escaped, reversed,
 // and in any of these spellings inside compressed data. A provider may echo what it was sent, and a model must not see it.
+// Values shorter than minRedacted bytes are not replaced; without secrets texts stay as they are.
 func newRedactor(secrets map[string]seal.Secret) func(string) string {
 	if len(secrets) == 0 {
 		return func(s string) string { return s }
@@ -48,7 +49,8 @@ var compressedRun = regexp.MustCompile(`H4sI[A-Za-z0-9+/_-]{16,}={0,2}|1[fF]8[bB
 // maxUnpacked bounds the decompressed bytes of one text.
 const maxUnpacked = 4 << 20
 
-// redactCompressed replaces compressed data that holds a credential, and data that is too long to be checked.
+// redactCompressed replaces gzip data in base64 or hex in which hide changes something, and data that is too long to be
+// checked: maxUnpacked bytes over all of s.
 func redactCompressed(s string, hide func(string) string) string {
 	left := int64(maxUnpacked)
 	return compressedRun.ReplaceAllStringFunc(s, func(run string) string {
@@ -61,8 +63,8 @@ func redactCompressed(s string, hide func(string) string) string {
 	})
 }
 
-// decompress returns up to most bytes of compressed data, "" for data that is not gzip. It reports false when there may be
-// more.
+// decompress returns up to most bytes of the gzip data that run holds in base64 or hex, "" for data that is not gzip. It
+// reports false when there may be more.
 func decompress(run string, most int64) (string, bool) {
 	data, err := hex.DecodeString(run[:len(run)&^1])
 	if strings.HasPrefix(run, "H4sI") {
@@ -83,7 +85,8 @@ func decompress(run string, most int64) (string, bool) {
 	return string(text), int64(len(text)) < most
 }
 
-// secretSpellings returns the spellings of a value that a redactor replaces.
+// secretSpellings returns the spellings of a value that a redactor replaces. Those shorter than minRedacted are left out,
+// and a value that is shorter has none.
 func secretSpellings(value []byte) []string {
 	if len(value) < minRedacted {
 		return nil

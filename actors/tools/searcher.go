@@ -20,7 +20,8 @@ type provider interface {
 	search(ctx context.Context, query string, most int, key []byte) ([]WebResult, error)
 }
 
-// newProvider returns the configured provider, nil for none. at replaces its address in tests; "" = its own.
+// newProvider returns the configured provider, nil for "none" and an unknown name. at replaces its address in tests; "" = its
+// own.
 func (c WebSearch) newProvider(at string) provider {
 	asks := func(own string) endpoint {
 		if at != "" {
@@ -85,7 +86,9 @@ func newSearcher(c WebSearch, p provider, web *webclient.Client) *searcher {
 	return s
 }
 
-// search returns the results of a query from the cache or the provider, with titles and snippets cut.
+// search returns the results of a query from the cache or the provider, with titles and snippets cut. It takes at most
+// searchTimeout, including the wait for the provider's rate limit, and fails at once when that wait would be longer. Errors
+// are a [Failure] that a model may see.
 func (s *searcher) search(ctx context.Context, query string, c Call) ([]WebResult, error) {
 	if found, ok := s.cache.Get(query, c.Now); ok {
 		return found, nil
@@ -117,8 +120,8 @@ const (
 	pagesTimeout = 8 * time.Second
 )
 
-// renderPages returns the text of the first pages for a structured search, or the reason why a page could not be read. It
-// is "" when the caller may not read pages.
+// renderPages returns the text of the first readPages pages for a structured search, or the reason why a page could not be
+// read, within pagesTimeout. It is "" when the caller may not read pages or web_fetch is off.
 func (s *searcher) renderPages(ctx context.Context, links []string, c Call) string {
 	if s.web == nil || !c.Pages {
 		return ""

@@ -70,7 +70,8 @@ func All() []*Tool { return []*Tool{getDatetime()} }
 // Configured returns the tools that run under c, which must be valid: those of [All], and those that c enables.
 func Configured(c Config) []*Tool { return newTools(c, "") }
 
-// newTools is [Configured] with another address of the search providers, for tests; "" = their own.
+// newTools is [Configured] with another address of the search providers, for tests; "" = their own. A tool that is not
+// configured is left out.
 func newTools(c Config, providerURL string) []*Tool {
 	all := All()
 	web := c.Web
@@ -109,7 +110,8 @@ func (t *Tool) toolset() actor.Toolset {
 	return actor.Toolset{{Schema: t.announcedSchema(), Facts: t.facts, Run: t.runOrder}}
 }
 
-// Describe implements [actor.Describer]: a broker that starts later reads the definition from discovery.
+// Describe implements [actor.Describer]: a broker that starts later reads the definition, and the key for credentials, from
+// the metadata in discovery.
 func (t *Tool) Describe() (version, text string, metadata map[string]string) {
 	a := t.announcedSchema()
 	definition, err := json.Marshal(a)
@@ -145,7 +147,9 @@ func (t *Tool) sealKey() *seal.Key {
 	return t.key
 }
 
-// runOrder runs one call. Credentials are removed from the result, its links and every error.
+// runOrder runs one call. Credentials are removed from its text and every error, and links that contain one are left out. A
+// missing credential is a fault no_secret; rejected arguments and a [Failure] are faults that the model sees, other errors
+// are not.
 func (t *Tool) runOrder(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
 	secrets, err := t.openSecrets(in.Body.Sealed)
 	defer func() {
@@ -188,8 +192,8 @@ func (t *Tool) runRecovering(ctx context.Context, c Call) (out Output, err error
 	return t.run(ctx, c)
 }
 
-// openSecrets opens the sealed credentials that the tool's facts name, and no others. The caller wipes them, also after an
-// error.
+// openSecrets opens the sealed credentials that the tool's facts name, and no others. It fails when one is missing or was
+// sealed to another process. The caller wipes the result, also after an error.
 func (t *Tool) openSecrets(sealed map[string]subjects.SecretValue) (map[string]seal.Secret, error) {
 	secrets := map[string]seal.Secret{}
 	for _, name := range t.facts.Secrets {

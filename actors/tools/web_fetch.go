@@ -29,7 +29,8 @@ const (
 	structuredChars = 8000 // for structured mode, where the text is condensed first
 )
 
-// webFetch returns the tool web_fetch. The address leaves the machine, and the page is untrusted.
+// webFetch returns the tool web_fetch. The address leaves the machine, and the page is untrusted. It rejects a URL that is
+// empty or too long and max_chars out of range; a structured call always gets structuredChars.
 func webFetch(web *webclient.Client) *Tool {
 	return &Tool{
 		schema: subjects.ToolSchema{
@@ -72,7 +73,8 @@ func webFetch(web *webclient.Client) *Tool {
 var errNoText = errors.New("the page has no readable text")
 
 // readPage fetches a page and returns its title, final address, up to most characters of text and a note on what was left
-// out. within checks each address, nil = no restriction. Errors are short and fit for a model.
+// out. within denies addresses, also of redirects, nil = no restriction. A page without text is errNoText. Errors are short
+// and fit for a model.
 func readPage(ctx context.Context, web *webclient.Client, address string, most int, within func(string) error) (string, error) {
 	page, err := web.GetWithin(ctx, address, within)
 	if err != nil {
@@ -109,7 +111,7 @@ func readPage(ctx context.Context, web *webclient.Client, address string, most i
 	return b.String(), nil
 }
 
-// cutChars returns the first most characters of s, and the number of all.
+// cutChars returns the first most characters (not bytes) of s, and the number of all.
 func cutChars(s string, most int) (short string, all int) {
 	all = utf8.RuneCountInString(s)
 	if all <= most {

@@ -31,7 +31,8 @@ const (
 	maxAddress    = 2000
 )
 
-// webSearch returns the tool web_search. Its query leaves the machine, and its results are untrusted.
+// webSearch returns the tool web_search. Its query leaves the machine, and its results are untrusted. It rejects an empty
+// query and one longer than maxQuery characters. A structured call also gets the text of the first pages.
 func webSearch(s *searcher) *Tool {
 	facts := policy.Tool{
 		Name: "web_search", Zone: "tools", Known: true, Query: "query",
@@ -70,8 +71,8 @@ func webSearch(s *searcher) *Tool {
 	}
 }
 
-// renderResults returns the text for the model: the date, then numbered pages of up to three lines. It skips duplicates and
-// pages without a valid address.
+// renderResults returns the text for the model: the date, then at most most numbered pages of up to three lines. It skips
+// duplicates and pages without a valid address; without a page it fails with "no results".
 func renderResults(now time.Time, found []WebResult, most int) (out Output, err error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Today is %s.\n", now.Format("Monday, 2 January 2006"))
