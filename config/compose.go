@@ -52,7 +52,9 @@ func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 	return c.compose(home, c.NewBook(home), names)
 }
 
-// compose is Compose with a rule book that may be updated while the broker runs.
+// compose is Compose with a rule book that may be updated while the broker runs. names are actors, "tools" for all tools, or
+// single tools. It rejects an unknown name, and respondent B alone when it is switched off; beside other actors it is left
+// out then.
 func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string) ([]actor.Spec, error) {
 	ours := c.Tools()
 	for _, n := range names {
@@ -171,7 +173,7 @@ func policyEnv(home bus.Home) policy.Env {
 }
 
 // newSecrets returns the actor that reads the keyring. It starts even if the keyring cannot be opened; requests for a
-// credential fail then.
+// credential fail then. It fails without the hash key of home or an audit log that can be opened.
 func (c Config) newSecrets(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {
@@ -188,7 +190,7 @@ func (c Config) newSecrets(ctx context.Context, home bus.Home, nc *nats.Conn) (a
 }
 
 // newMemory returns the memory actor. It starts even if the database cannot be opened: requests then fail with the reason,
-// and events wait in the event log.
+// and events wait in the event log. It fails without the hash key of home or an audit log that can be opened.
 func (c Config) newMemory(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {
@@ -204,7 +206,8 @@ func (c Config) newMemory(ctx context.Context, home bus.Home, nc *nats.Conn) (ac
 	return memory.Open(ctx, cfg, home.Data, w, h), nil
 }
 
-// newBroker returns the broker with the facts and pinned schemas of every tool of this build.
+// newBroker returns the broker with the facts and pinned schemas of every tool of this build; those of memory and the critic
+// only when they are enabled. It denies by the rules in book.
 func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.ActiveRules, nc *nats.Conn) (actor.Actor, error) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {

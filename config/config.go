@@ -61,7 +61,7 @@ type section struct {
 	value interface{ Problems() strict.Problems } // a pointer into the Config
 }
 
-// sections returns all sections in the order of [Config.Explain].
+// sections returns pointers to all sections of c, in the order of [Config.Explain]. The manifest is not among them.
 func (c *Config) sections() []section {
 	return []section{
 		{"system", &c.System},
@@ -104,7 +104,8 @@ func Load(dir string) (Config, error) {
 // must not be used.
 func (c *Config) Overlay(dir string) error { return c.loadFolder(dir, os.DirFS(dir)) }
 
-// loadFolder overlays c with the files of one folder and validates it. dir is "" for the shipped files.
+// loadFolder overlays c with the files of one folder and validates it. dir is "" for the shipped files. It rejects unknown
+// files, unknown fields and invalid values. After an error c may be changed in part.
 func (c *Config) loadFolder(dir string, folder fs.FS) error {
 	if err := rejectUnknownFiles(dir, folder); err != nil {
 		return err
@@ -137,7 +138,8 @@ func (c *Config) loadFolder(dir string, folder fs.FS) error {
 	return nil
 }
 
-// loadSection overlays one section with its file and records the origins of the values.
+// loadSection overlays one section with its file and records the origins of the values. A missing file changes nothing. The
+// result is not validated.
 func (c *Config) loadSection(dir string, folder fs.FS, s section) error {
 	data, ok, err := readFile(folder, s.name+".yaml")
 	if err != nil {
@@ -170,7 +172,7 @@ func (c *Config) recordOrigins(dir, section, file string, lines strict.Lines) {
 	}
 }
 
-// rejectUnknownFiles rejects YAML files with an unknown name.
+// rejectUnknownFiles rejects .yaml and .yml files with an unknown name, except hidden ones. dir is only part of the error.
 func rejectUnknownFiles(dir string, folder fs.FS) error {
 	entries, err := fs.ReadDir(folder, ".")
 	if err != nil {
@@ -201,7 +203,8 @@ func readFile(folder fs.FS, name string) ([]byte, bool, error) {
 	return data, true, err
 }
 
-// Apply sets fields from flags, by path such as "system.listen", and validates the result. On an error c is unchanged.
+// Apply sets fields from flags, by path such as "system.listen", and validates the result. It rejects unknown fields and
+// those of the manifest and the models, except models.roles.assistant. On an error c is unchanged.
 func (c *Config) Apply(flags map[string]string) error {
 	next := *c
 	next.origins = map[string]string{}
@@ -236,7 +239,8 @@ func (c *Config) Apply(flags map[string]string) error {
 	return nil
 }
 
-// Validate returns all errors of c, each with the origin of the value.
+// Validate returns all errors of the sections of c joined, each with the origin of the value, nil when there are none. The
+// manifest is validated when it is parsed.
 func (c Config) Validate() error {
 	var errs []error
 	for _, s := range c.sections() {
@@ -258,7 +262,7 @@ func (c Config) findOrigin(section, path string) string {
 }
 
 // Origin returns the origin of the value at path: [Shipped], [Flag], or file:line. Paths look like "system.listen",
-// "system.actor.drain" and "manifest.types.coder.tools".
+// "system.actor.drain" and "manifest.types.coder.tools". It is [Shipped] also for a path that does not exist.
 func (c Config) Origin(path string) string {
 	if from, ok := c.origins[path]; ok {
 		return from
@@ -275,7 +279,8 @@ func (c Config) Origin(path string) string {
 // Setting is one value and its origin.
 type Setting struct{ Key, Value, Origin string }
 
-// Explain lists every setting in the order of the files.
+// Explain lists every setting with its value and origin, in the order of the files. Empty lists of a manifest type are left
+// out.
 func (c Config) Explain() []Setting {
 	var out []Setting
 	add := func(key, value string) {
@@ -312,8 +317,8 @@ func (c Config) Explain() []Setting {
 	return out
 }
 
-// listManifestRules lists the rules of the manifest beside types and accounts. Empty lists are included, because an empty
-// allow list or always_ask is a fact that a user looks for.
+// listManifestRules calls add for the rules of the manifest beside types and accounts. Empty lists are included, because an
+// empty allow list or always_ask is a fact that a user looks for. A budget that is not set is no limit and left out.
 func (c Config) listManifestRules(add func(key, value string)) {
 	m := c.Manifest
 	add("manifest.high_risk", strings.Join(m.HighRisk, ", "))

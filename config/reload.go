@@ -42,8 +42,9 @@ type Reloader struct {
 	handled string // fingerprint last applied or rejected; it is reported once
 }
 
-// NewReloader returns a reloader of dir's manifest.yaml into book, whose rules were made with env. tell hears of each
-// change once, from the goroutine that found it. A file that says what the book holds already is no change.
+// NewReloader returns a reloader of dir's manifest.yaml into book, whose rules were made with env; dir "" has none. notify,
+// when not nil, is called once for each change, applied or rejected, by the goroutine that found it. A file that says what
+// the book holds already is no change.
 func NewReloader(dir string, env policy.Env, book *policy.ActiveRules, notify func(Reloaded)) *Reloader {
 	r := &Reloader{dir: dir, env: env, book: book, notify: notify}
 	data, ok, err := r.readManifest()
@@ -56,7 +57,7 @@ func NewReloader(dir string, env policy.Env, book *policy.ActiveRules, notify fu
 	return r
 }
 
-// logTo logs the change.
+// logTo logs the change: an error when it was rejected, a warning when the shipped manifest took over or tools are unserved.
 func (n Reloaded) logTo(log *slog.Logger) {
 	switch {
 	case n.Err != nil:
@@ -71,7 +72,8 @@ func (n Reloaded) logTo(log *slog.Logger) {
 	}
 }
 
-// Run checks at each tick until ctx ends. With a nil tick it checks every [reloadInterval].
+// Run checks at each tick until ctx ends, and applies a change at the second tick in a row that sees it: the file may still
+// be written at the first. With a nil tick it checks every [reloadInterval]. tick must not be closed.
 func (r *Reloader) Run(ctx context.Context, tick <-chan time.Time) {
 	if tick == nil {
 		t := time.NewTicker(reloadInterval)
@@ -97,7 +99,8 @@ func (r *Reloader) check(settled bool) error {
 	return done.Err
 }
 
-// update is check without notify, which may call check itself. news reports whether there is a change to report.
+// update is check without notify, which may call check itself. news reports whether there is a change to report: the file
+// differs from the last one that was applied or rejected. An unreadable or invalid file sets done.Err and keeps the rules.
 func (r *Reloader) update(settled bool) (done Reloaded, news bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +131,8 @@ func (r *Reloader) update(settled bool) (done Reloaded, news bool) {
 }
 
 // readManifest returns the user's manifest, and false when there is none. A missing folder is an error and not a deleted
-// file: its disk may be unmounted, and that must not allow what the manifest denies.
+// file: its disk may be unmounted, and that must not allow what the manifest denies. It is no error when the shipped manifest
+// is in force anyway.
 func (r *Reloader) readManifest() ([]byte, bool, error) {
 	if r.dir == "" {
 		return nil, false, nil

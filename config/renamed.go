@@ -16,8 +16,8 @@ var renamedFields = map[string]string{
 }
 
 // explainRenamed adds the new name to the errors of a section whose field has been renamed: such a file was valid for the
-// previous version, and the list of known fields would not say which one took over. The old name is still rejected, so that
-// a file has one meaning. Other errors are returned as they are.
+// previous version, and the list of known fields would not name the new one. The old name is still rejected, so that a file
+// has one meaning. Other errors are returned unchanged.
 func explainRenamed(section string, err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error

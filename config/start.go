@@ -30,7 +30,9 @@ type Instance struct {
 	watch  sync.WaitGroup // goroutines beside the actors
 }
 
-// Start runs the embedded server and the named actors on home. It locks the data folder until [Instance.Stop].
+// Start runs the embedded server and the named actors on home, and reloads the manifest when the broker is among them. It
+// locks the data folder until [Instance.Stop], and fails when another process has locked it. After an error everything is
+// stopped, and the instance must not be used. log may be nil.
 func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, names ...string) (_ *Instance, err error) {
 	if err := home.CreateFolders(); err != nil {
 		return nil, err
@@ -56,8 +58,8 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 	return r, r.Run(ctx, c, home, log, names...)
 }
 
-// watchManifest reloads the manifest when it changes. An invalid one changes nothing. A manifest from outside the user's
-// folder is not watched.
+// watchManifest reloads the manifest when it changes, until ctx ends; it returns at once. An invalid one changes nothing. A
+// manifest from outside the user's folder is not watched. log may be nil.
 func (r *Instance) watchManifest(ctx context.Context, c Config, home bus.Home, log *slog.Logger) {
 	if c.manifest != "" && c.manifest != filepath.Join(home.Config, "manifest.yaml") {
 		return
@@ -70,7 +72,8 @@ func (r *Instance) watchManifest(ctx context.Context, c Config, home bus.Home, l
 	r.watch.Go(func() { rl.Run(ctx, nil) })
 }
 
-// startServer starts the server and creates its streams.
+// startServer creates missing keys, starts the server, creates its streams and writes its address into home. When the default
+// port is taken it uses a free one; a taken port that the user chose is an error.
 func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log *slog.Logger) error {
 	lasting, _ := subjects.Table().Roles()
 	keys := home.Keys()
@@ -99,7 +102,8 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	return nil
 }
 
-// Join runs the named actors against the server of another process.
+// Join runs the named actors against the server at url of another process, with the keys of home. It neither locks the data
+// folder nor starts a server. After an error everything is stopped.
 func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.Logger, names ...string) (*Instance, error) {
 	if err := home.CreateFolders(); err != nil {
 		return nil, err
@@ -117,7 +121,8 @@ func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.L
 	return r, nil
 }
 
-// Run starts more actors.
+// Run starts more actors, in the order of compose. It rejects unknown names before it starts any; after another error those
+// before it keep running until [Instance.Stop].
 func (r *Instance) Run(ctx context.Context, c Config, home bus.Home, log *slog.Logger, names ...string) error {
 	specs, err := c.compose(home, r.book, names)
 	if err != nil {
@@ -133,7 +138,8 @@ func (r *Instance) Run(ctx context.Context, c Config, home bus.Home, log *slog.L
 	return nil
 }
 
-// Stop stops the actors in reverse order, then the server, and unlocks the data folder.
+// Stop stops the actors in reverse order, then the watchers and the server, and unlocks the data folder. The error is that of
+// the actors; the rest is stopped in any case.
 func (r *Instance) Stop(ctx context.Context) error {
 	err := r.System.Stop()
 	if r.cancel != nil {

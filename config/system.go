@@ -64,7 +64,8 @@ const (
 // Validate returns all errors of s.
 func (s System) Validate() error { return s.Problems().Err() }
 
-// Problems returns all errors of s.
+// Problems returns all errors of s: invalid listen addresses, sync and log level, and sizes, numbers and durations out of
+// range, with those of the gateway.
 func (s System) Problems() (out strict.Problems) {
 	if text := checkListenAddress(s.Listen, s.AllowRemote); text != "" {
 		out.Add("listen", "%s", text)
@@ -120,8 +121,8 @@ func (s System) Problems() (out strict.Problems) {
 	return out
 }
 
-// checkListenAddress returns the error of a listen address, "" when it is valid. Without remote it rejects every address
-// beyond loopback and every name but localhost, because a name is resolved elsewhere.
+// checkListenAddress returns the error of a listen address host:port, "" when it is valid. Without remote it rejects every
+// address beyond loopback and every name but localhost, because a name is resolved elsewhere.
 func checkListenAddress(listen string, remote bool) string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {

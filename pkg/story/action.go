@@ -16,7 +16,7 @@ type turnAction struct {
 	do     func(context.Context) error
 }
 
-// turnActions returns the actions of a turn in order.
+// turnActions returns the crash and the stop of a turn with their moments, in this order; each waits for the one before it.
 func (r *runner) turnActions(t Turn, query string) (out []turnAction) {
 	if c := t.Crash; c != nil {
 		out = append(out, turnAction{"crash " + c.Actor, c.After, func(ctx context.Context) error { return r.system.KillActor(ctx, c.Actor) }})
@@ -27,7 +27,8 @@ func (r *runner) turnActions(t Turn, query string) (out []turnAction) {
 	return out
 }
 
-// isReached reports whether the moment is reached with e; said is the answer so far.
+// isReached reports whether the moment is reached with e; said is the answer so far, of which a delta must be a part. One
+// field of m is set.
 func (m Moment) isReached(e Event, said string) bool {
 	switch {
 	case m.Event != nil:
@@ -39,7 +40,8 @@ func (m Moment) isReached(e Event, said string) bool {
 	return e.Subject != PageRequested && containsFold(said, m.Delta)
 }
 
-// decideApproval sends the user's decision when e is an approval request of this turn. Each request is decided once.
+// decideApproval sends the user's decision when e is an approval request of turn i; it does nothing for other events and for
+// a turn without approve. Each request is decided once. With [AnswerIgnore] it sends nothing.
 func (r *runner) decideApproval(ctx context.Context, i int, e Event) error {
 	at, a := &r.turns[i], r.story.Turns[i].Approve
 	id, asks := subjects.Match(subjects.ApprovalRequestEvent.LiveSubject(), e.Subject)
@@ -59,7 +61,9 @@ func (r *runner) decideApproval(ctx context.Context, i int, e Event) error {
 	return nil
 }
 
-// runRequest calls a tool as an agent, or as agents that it spawns. The result or fault is the answer of the turn.
+// runRequest calls a tool as an agent, or as agents that it spawns. The result or fault is the answer of the turn, and so is
+// the fault of a denied spawn; an error means that the call could not be made. It waits for the stored result, AnswerTimeout
+// at most.
 func (r *runner) runRequest(ctx context.Context, i int, req Request, session string) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.AnswerTimeout)
 	defer cancel()
@@ -89,8 +93,8 @@ func (r *runner) runRequest(ctx context.Context, i int, req Request, session str
 	return r.waitForResult(ctx, at.query, res)
 }
 
-// waitForResult waits until the broker's copy of the result is in the event log. The copy is stored asynchronously, and the
-// expectations are checked against the log.
+// waitForResult waits until the broker's copy of the result is in the event log, and fails when ctx ends. The copy is stored
+// asynchronously, and the expectations are checked against the log.
 func (r *runner) waitForResult(ctx context.Context, query string, res subjects.ToolResult) error {
 	pattern := subjects.ToolResultEvent.LiveSubject()
 	for {

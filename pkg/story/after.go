@@ -23,8 +23,8 @@ func (r *runner) stepError(i int, field string, err error) error {
 	return &stepError{fmt.Sprintf("turns[%d].%s", i, field), fmt.Errorf("turn %d: %w", i+1, err)}
 }
 
-// waitForEvents waits for the events that a turn starts after. Memory and critic work asynchronously, so a story that did
-// not wait would be flaky.
+// waitForEvents waits for the events that turn i starts after, AnswerTimeout at most; then it fails and names the first
+// missing one. Memory and critic work asynchronously, so a story that did not wait would be flaky.
 func (r *runner) waitForEvents(ctx context.Context, i int) error {
 	wants := r.story.Turns[i].after
 	if len(wants) == 0 {
@@ -54,7 +54,8 @@ func (r *runner) waitForEvents(ctx context.Context, i int) error {
 	}
 }
 
-// firstMissing describes the first pattern with too few events, "" when all have enough.
+// firstMissing describes the first pattern with fewer events than its times (1 when not set), "" when all have enough.
+// Patterns for scripted runs are skipped in a live one.
 func (r *runner) firstMissing(wants []EventPattern) string {
 	for _, w := range wants {
 		if r.opts.Live && w.scriptedOnly {

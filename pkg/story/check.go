@@ -39,7 +39,7 @@ func (c *checker) checkAll() []Failure {
 	return c.failures
 }
 
-// checkScript reports mismatches and unused exchanges of the script.
+// checkScript reports requests that did not match the script, and exchanges of the script that no request used.
 func (c *checker) checkScript() {
 	for _, w := range c.script.Mismatches {
 		path := "model." + w.Role
@@ -53,6 +53,8 @@ func (c *checker) checkScript() {
 	}
 }
 
+// checkTurn reports what turn i does not fulfil: error, partial, answer, thinking, tool calls and notes. A turn that was not
+// run or has no answer fails; an empty answer without an error fails too. A live run skips what is only for scripted ones.
 func (c *checker) checkTurn(i int) {
 	path, t := fmt.Sprintf("turns[%d]", i), c.story.Turns[i]
 	if i >= len(c.turns) {
@@ -124,6 +126,8 @@ func insteadOf(code string) string {
 	return " instead of " + code
 }
 
+// checkAnswer reports each expectation of a that the answer does not meet. Case is ignored except in equals and matches. at
+// must have a response.
 func (c *checker) checkAnswer(fail func(string, string, ...any), path string, a Answer, at turnState) {
 	got := at.response.Answer
 	for _, part := range a.Contains {
@@ -156,7 +160,9 @@ const minQuote = 8
 // listNumber is the number of a list item, which a quote leaves out.
 var listNumber = regexp.MustCompile(`^\d+\. `)
 
-// checkQuote checks that the answer contains a line of an event. A line that the script has itself proves nothing and fails.
+// checkQuote checks that the answer contains a line of a field, or the line src.Line (from 1; 0 = any), of the last event of
+// this turn that matches. Lines shorter than minQuote do not count. A line that the script has itself proves nothing and
+// fails.
 func (c *checker) checkQuote(fail func(string, string, ...any), path string, src Source, at turnState) {
 	const field = "answer.contains_from"
 	var whole string
@@ -196,6 +202,7 @@ func (c *checker) checkQuote(fail func(string, string, ...any), path string, src
 	fail(field, "the answer quotes nothing of %q: %q", text.Clip(whole, 500), text.Clip(at.response.Answer, 500))
 }
 
+// checkThinking reports thinking that is there or missing against want, or lacks expected words.
 func checkThinking(fail func(string, string, ...any), want Thinking, got string) {
 	empty := strings.TrimSpace(got) == ""
 	switch {
@@ -211,8 +218,8 @@ func checkThinking(fail func(string, string, ...any), want Thinking, got string)
 	}
 }
 
-// checkCalls searches the expected calls among the recorded ones, in order. nil expects nothing; an empty list allows no
-// call.
+// checkCalls searches the expected calls among the recorded ones, in order; other calls between them are allowed. nil expects
+// nothing; an empty list allows no call. It reports the first call that is missing.
 func (c *checker) checkCalls(fail func(string, string, ...any), want []Call, got []subjects.ToolCall) {
 	if want != nil && len(want) == 0 && len(got) > 0 {
 		fail("tool_calls", "unexpected tool calls: %s", formatCalls(got))
@@ -241,7 +248,8 @@ func (w Call) matches(got subjects.ToolCall) bool {
 		containsFold(got.Result, w.ResultContains) && containsArgs(w.Args, got.Args)
 }
 
-// containsArgs reports whether the arguments contain all of want.
+// containsArgs reports whether the arguments have every field of want with an equal value; other fields are allowed, and an
+// empty want is always contained. Arguments that are no JSON object contain nothing.
 func containsArgs(want map[string]any, args json.RawMessage) bool {
 	var got map[string]any
 	if len(want) > 0 && json.Unmarshal(args, &got) != nil {
@@ -261,7 +269,7 @@ func containsArgs(want map[string]any, args json.RawMessage) bool {
 	return true
 }
 
-// formatCalls lists calls for a failure.
+// formatCalls lists calls with arguments and result for a failure, "none" without calls.
 func formatCalls(calls []subjects.ToolCall) string {
 	if len(calls) == 0 {
 		return "none"
@@ -279,7 +287,8 @@ func formatCalls(calls []subjects.ToolCall) string {
 	return strings.Join(out, "; ")
 }
 
-// checkEvents compares the events with those expected, and returns all failures so far.
+// checkEvents compares the events with those expected, and returns all failures so far. present needs at least one event, or
+// exactly times; in_order allows other events in between, and only its first missing one is reported.
 func (c *checker) checkEvents() []Failure {
 	e := c.story.Events
 	for i, w := range e.Present {
@@ -327,7 +336,7 @@ func (c *checker) checkEvents() []Failure {
 func (c *checker) isSkipped(w EventPattern) bool { return c.live && w.scriptedOnly }
 
 // checkDeadLetters reports dead letters that the story does not expect: a message was rejected or kept failing, even if the
-// answer is right.
+// answer is right. One is expected by an event pattern, or by the error code of its turn.
 func (c *checker) checkDeadLetters() {
 	for _, e := range c.events {
 		if _, dead := subjects.Match(subjects.DeadLetterEvent.Name, e.Subject); !dead {
@@ -344,7 +353,7 @@ func (c *checker) checkDeadLetters() {
 	}
 }
 
-// checkPages checks the number of requests for each page.
+// checkPages checks the number of requests for each page that sets it.
 func (c *checker) checkPages() {
 	if c.story.Web == nil {
 		return

@@ -37,7 +37,8 @@ func (s *Story) hasPage(url string) bool {
 	return s.Web != nil && slices.ContainsFunc(s.Web.Pages, func(p Page) bool { return p.URL == url })
 }
 
-// validateEnvironment checks manifest, credentials, server and web.
+// validateEnvironment returns the first error in manifest, credentials, server and web: empty or duplicate values, invalid
+// names and pages, and a manifest that config sets too.
 func (s *Story) validateEnvironment() error {
 	switch m := s.Manifest.(type) {
 	case nil:
@@ -83,7 +84,8 @@ func (s *Story) validateEnvironment() error {
 	return nil
 }
 
-// validatePage checks one page.
+// validatePage returns the first error of the page at path in the story. It rejects URLs that are not http with a lower-case
+// host and a path, a page without title or without body and status, and status, delay or requests out of range.
 func (s *Story) validatePage(path string, p Page) error {
 	u, err := url.Parse(p.URL)
 	switch {
@@ -103,7 +105,8 @@ func (s *Story) validatePage(path string, p Page) error {
 	return nil
 }
 
-// validateUserActions checks override and approve of a turn.
+// validateUserActions checks override and approve of a turn. It rejects unknown values, an override without a setting, and
+// remember for anything but approve.
 func (s *Story) validateUserActions(path string, t Turn) error {
 	if o := t.Override; o != nil {
 		levels := []string{"", subjects.OverrideNone, subjects.OverrideRelax, subjects.OverrideAll}

@@ -28,7 +28,8 @@ type Event struct {
 // idFields are removed from reports, where they are the same on every line.
 var idFields = regexp.MustCompile(`"(session|query)_id":"[^"]*",?`)
 
-// String is the event on one line.
+// String returns the event on one line: sequence, account, subject and the body without ids, cut. "-" stands for an unknown
+// sequence or account.
 func (e Event) String() string {
 	seq, from := "-", "-"
 	if e.Seq > 0 {
@@ -61,7 +62,8 @@ type condition struct{ field, op, value string }
 // anyValue matches every value but the empty one.
 const anyValue = "*"
 
-// UnmarshalText implements [encoding.TextUnmarshaler].
+// UnmarshalText implements [encoding.TextUnmarshaler]: a subject pattern, then conditions such as field=value, times=2 and
+// scripted_only. It rejects an empty text, an invalid pattern or condition, and times below 1.
 func (w *EventPattern) UnmarshalText(text []byte) error {
 	words, err := splitWords(string(text))
 	if err != nil {
@@ -97,7 +99,7 @@ func (w *EventPattern) UnmarshalText(text []byte) error {
 // String is the pattern as it was written.
 func (w EventPattern) String() string { return w.text }
 
-// splitWords splits a text at spaces outside double quotes.
+// splitWords splits a text at spaces outside double quotes, which it removes. It rejects an unterminated quote.
 func splitWords(s string) ([]string, error) {
 	var words []string
 	for s = strings.TrimSpace(s); s != ""; s = strings.TrimSpace(s) {
@@ -122,6 +124,7 @@ func splitWords(s string) ([]string, error) {
 	return words, nil
 }
 
+// parseCondition parses field=value, field!=value or field~text. It rejects an empty field or value.
 func parseCondition(word string) (condition, error) {
 	i := strings.IndexAny(word, "=~!")
 	if i > 0 {
@@ -148,7 +151,8 @@ func checkPattern(p string) error {
 	return nil
 }
 
-// matches reports whether e meets the pattern.
+// matches reports whether the subject of e matches and e meets all conditions. The field by is the account, body the whole
+// body. A missing field meets only !=; "=*" needs a value that is not empty, and ~ ignores case. times is not considered.
 func (w EventPattern) matches(e Event) bool {
 	if _, ok := subjects.Match(w.pattern, e.Subject); !ok {
 		return false

@@ -68,7 +68,8 @@ func (t Turn) hasActions() bool {
 // asksNothing reports whether the turn has neither question nor request.
 func (t Turn) asksNothing() bool { return strings.TrimSpace(t.Query) == "" && t.Request == nil }
 
-// validateActions checks the actions before the question of turn i.
+// validateActions checks the actions before the question of turn i: after, memory, request and feedback. It rejects a
+// reference to a turn that is not earlier or has no question, and feedback that is empty or out of range. It parses after.
 func (s *Story) validateActions(i int) error {
 	path, t := fmt.Sprintf("turns[%d]", i), &s.Turns[i]
 	if err := s.validateAfter(path+".after", t); err != nil {
@@ -113,7 +114,8 @@ func (s *Story) validateActions(i int) error {
 	return nil
 }
 
-// validateAfter parses the events that a turn waits for.
+// validateAfter parses the events that a turn waits for, one or a list, into t.after. It rejects an empty list and invalid
+// patterns.
 func (s *Story) validateAfter(path string, t *Turn) error {
 	read := func(path string, v any) error {
 		text, ok := v.(string)
@@ -177,7 +179,8 @@ func (s *Story) validateMemory(path string, m Memory) error {
 	return nil
 }
 
-// prepareTurn executes the actions before the question: override, memory, feedback.
+// prepareTurn executes the actions before the question of turn i: override, memory, feedback. It stops at the first error,
+// which names the field of the story.
 func (r *runner) prepareTurn(ctx context.Context, i int) error {
 	t := r.story.Turns[i]
 	ctx, cancel := context.WithTimeout(ctx, r.opts.AnswerTimeout)
@@ -200,7 +203,7 @@ func (r *runner) prepareTurn(ctx context.Context, i int) error {
 	return nil
 }
 
-// sendFeedback rates an answer as the user.
+// sendFeedback rates an answer as the user: that of f.Query, or of the turn f.Of, counted from 1.
 func (r *runner) sendFeedback(ctx context.Context, f Feedback) error {
 	query, session := f.Query, ""
 	if query == "" {
@@ -212,7 +215,8 @@ func (r *runner) sendFeedback(ctx context.Context, f Feedback) error {
 	return nil
 }
 
-// changeMemory changes memory as the user, and compares a rejection with what the story expects.
+// changeMemory changes memory as the user. With m.Refused it fails unless memory answers with a fault, of any code; otherwise
+// any error fails.
 func (r *runner) changeMemory(ctx context.Context, m Memory) error {
 	err := r.system.ChangeMemory(ctx, m)
 	var fault *subjects.Fault

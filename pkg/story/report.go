@@ -42,7 +42,7 @@ func (r *Result) fail(line int, format string, a ...any) {
 // OK reports whether nothing failed.
 func (r Result) OK() bool { return len(r.Failures) == 0 }
 
-// Report lists the failures with file and line, then the events and model requests. It is empty without a failure.
+// Report lists the failures with file and line, then the events and model requests. It is "" without a failure.
 func (r Result) Report() string {
 	if r.OK() {
 		return ""
@@ -66,7 +66,7 @@ func (r Result) Report() string {
 	return b.String()
 }
 
-// JUnit writes results in the JUnit XML format.
+// JUnit writes results to w as one test suite in the JUnit XML format. A failure has the report as its text.
 func JUnit(w io.Writer, results []Result) error {
 	type note struct {
 		Message string `xml:"message,attr"`

@@ -68,6 +68,8 @@ type Options struct {
 	SettleTimeout time.Duration // of events after the last answer; 0 = 3 s
 }
 
+// withDefaults returns o with timeouts of 0 or less replaced: 20 seconds for an answer, 10 minutes in a live run, and 3
+// seconds to settle.
 func (o Options) withDefaults() Options {
 	if o.AnswerTimeout <= 0 {
 		o.AnswerTimeout = 20 * time.Second
@@ -81,7 +83,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Run runs the turns of a story in order, waits for the events that follow, and checks the expectations.
+// Run runs the turns of a story in order, waits for the events that follow, and checks the expectations. Errors are failures
+// of the result. A live run skips a story that is only for scripted models; w may be nil then.
 func Run(ctx context.Context, s *Story, w System, o Options) Result {
 	r := &runner{story: s, system: w, opts: o.withDefaults(), session: "story-" + newID()}
 	r.result = Result{Story: s.ID, File: s.file, Title: s.Title}
@@ -136,7 +139,8 @@ type turnState struct {
 // pollInterval is the time between reads of the event log without live events, which can be lost.
 const pollInterval = 200 * time.Millisecond
 
-// runTurns runs all turns and checks the expectations. It stops at a turn without an answer.
+// runTurns runs all turns and checks the expectations. It stops at a turn without an answer, which the checks report. An
+// error means that a turn could not be run; nothing is checked then.
 func (r *runner) runTurns(ctx context.Context) error {
 	before, err := r.system.ReadEvents(ctx, 0)
 	if err != nil {
@@ -180,7 +184,8 @@ func (r *runner) sessionOf(i int) string {
 	return r.session
 }
 
-// runTurn runs one turn and waits until its question is answered or has failed for good.
+// runTurn runs turn i and waits until its question is answered or has failed for good, AnswerTimeout at most. A missing
+// answer is no error here. Turns must be run in order.
 func (r *runner) runTurn(ctx context.Context, i int) error {
 	t := r.story.Turns[i]
 	query, session := r.queries[i], r.sessionOf(i)
@@ -214,7 +219,8 @@ type answerWait struct {
 	answered bool            // the answer was received live, so that no earlier live event is outstanding
 }
 
-// run returns when the turn has ended, or after the deadline of ctx; the checks report a missing answer.
+// run returns when the turn has ended, or after the deadline of ctx; the checks report a missing answer. It fails when an
+// approval or action of the turn did not happen, when reading events fails, and when ctx is cancelled.
 func (w *answerWait) run(ctx context.Context) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -249,7 +255,8 @@ func (w *answerWait) run(ctx context.Context) error {
 	}
 }
 
-// handleLive handles a live event of the turn: approvals, actions whose moment is reached, and the answer.
+// handleLive handles a live event of the turn: approvals, the next action when its moment is reached, and the answer. Events
+// of other queries are ignored, except page requests.
 func (w *answerWait) handleLive(ctx context.Context, e Event) (isAnswer bool, err error) {
 	if e.Query != w.query && e.Subject != PageRequested {
 		return false, nil
@@ -284,7 +291,8 @@ func (w *answerWait) hasEnded() bool {
 	return settled || state.response != nil && (w.answered || len(w.pending) == 0)
 }
 
-// checkActionsDone fails a turn whose approval or action did not happen: the story has not tested it then.
+// checkActionsDone fails turn i when it had no approval request or actions are pending: the story has not tested them then.
+// It passes a turn for scripted models in a live run.
 func (r *runner) checkActionsDone(i int, pending []turnAction) error {
 	t := r.story.Turns[i]
 	if r.opts.Live && t.ScriptedOnly {
@@ -299,7 +307,8 @@ func (r *runner) checkActionsDone(i int, pending []turnAction) error {
 	return fmt.Errorf("turn %d: the moment to %s was not reached", i+1, pending[0].what)
 }
 
-// readEvents reads the event log and the outcome of the turns from it.
+// readEvents reads the event log since the start of the story, and the answer or first dead letter of each turn from it.
+// Answers of respondent B do not count.
 func (r *runner) readEvents(ctx context.Context) error {
 	events, err := r.system.ReadEvents(ctx, r.first)
 	if err != nil {

@@ -217,7 +217,8 @@ func Load(file string) (*Story, error) {
 	return Parse(data, file)
 }
 
-// Parse reads a story strictly. name is the file in errors and failures.
+// Parse reads and validates a story strictly: unknown fields are rejected. name is the file in errors and failures. The
+// error is the first one, with its line.
 func Parse(data []byte, name string) (*Story, error) {
 	s := &Story{file: name}
 	var err error
@@ -241,7 +242,8 @@ func (s *Story) invalid(path, format string, a ...any) error {
 	return &strict.Error{File: s.file, Line: s.Line(path), Path: path, Text: fmt.Sprintf(format, a...)}
 }
 
-// validate returns the first error of the story. It rejects a story without an expectation.
+// validate returns the first error of the story. It rejects missing titles and turns, invalid names, and a story without an
+// expectation, which could not fail.
 func (s *Story) validate() error {
 	for _, f := range []struct{ path, value string }{{"story", s.ID}, {"title", s.Title}, {"why", s.Why}} {
 		if strings.TrimSpace(f.value) == "" {
@@ -289,7 +291,8 @@ func (s *Story) validate() error {
 	return s.validateQuotes()
 }
 
-// validateTurn returns the number of expectations of a turn.
+// validateTurn checks the turn at path and returns the number of its expectations, 0 when it has none. It rejects
+// contradictory expectations and invalid names, and compiles the regular expression of its answer.
 func (s *Story) validateTurn(path string, t *Turn) (expected int, err error) {
 	if err := s.validateAsk(path, *t); err != nil {
 		return 0, err
@@ -336,7 +339,8 @@ func (s *Story) validateTurn(path string, t *Turn) (expected int, err error) {
 	return expected, nil
 }
 
-// validateAnswer checks the expectations of an answer and compiles its regular expression.
+// validateAnswer checks the expectations of an answer and compiles its regular expression. It rejects an answer without an
+// expectation, and contains_from without a field or with a negative line.
 func (s *Story) validateAnswer(path string, a *Answer) (err error) {
 	if len(a.Contains)+len(a.NotContains) == 0 && a.Equals == "" && a.Matches == "" && !a.NotEmpty && a.ContainsFrom == nil {
 		return s.invalid(path, "has no expectation")
@@ -380,7 +384,8 @@ func (s *Story) validateAsk(path string, t Turn) error {
 	return nil
 }
 
-// validateMoment checks that exactly one field of a moment is set.
+// validateMoment checks that exactly one field of a moment is set. It rejects a page that the story has not, and an event
+// with times.
 func (s *Story) validateMoment(path string, m Moment) error {
 	n := 0
 	for _, there := range []bool{m.Event != nil, m.Delta != "", m.Page != ""} {
@@ -400,8 +405,8 @@ func (s *Story) validateMoment(path string, m Moment) error {
 	return nil
 }
 
-// validateQuotes rejects contains_from without a scripted reply that quotes: it would prove nothing. [checker.checkQuote]
-// checks later that no reply has the words itself.
+// validateQuotes rejects contains_from when the story has a script and no reply of it quotes with {{: it would prove nothing.
+// [checker.checkQuote] checks later that no reply has the words itself.
 func (s *Story) validateQuotes() error {
 	if len(s.Model) == 0 {
 		return nil

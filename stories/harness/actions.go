@@ -15,7 +15,8 @@ import (
 	"conclave/subjects"
 )
 
-// dialAs returns an Out with the account's key, for messages about a query. The caller must call hangUp.
+// dialAs connects with the key of the account and returns an Out for messages about a query. The caller must call hangUp,
+// which is nil on an error.
 func (h *Harness) dialAs(account, session, query string) (out actor.Out, hangUp func(), err error) {
 	nc, err := h.instance.Bus.Dial(account)
 	if err != nil {
@@ -28,7 +29,8 @@ func (h *Harness) dialAs(account, session, query string) (out actor.Out, hangUp 
 	return out.WithIDs(session, query), nc.Close, nil
 }
 
-// Spawn implements [story.System] with the key of the account.
+// Spawn implements [story.System] with the key of the account. The child is created below the last agent of who.Path, below
+// the account when that is empty. A denial is a [subjects.Fault].
 func (h *Harness) Spawn(ctx context.Context, who subjects.Caller, c story.Child, session, query string) (string, error) {
 	service := subjects.AgentSpawn
 	if len(who.Path) > 0 {
@@ -46,7 +48,8 @@ func (h *Harness) Spawn(ctx context.Context, who subjects.Caller, c story.Child,
 	return reply.Child, err
 }
 
-// CallTool implements [story.System] with the key of the account. A fault of the transport is the error of the result.
+// CallTool implements [story.System] with the key of the account, as the last agent of who.Path. nil arguments are sent as
+// {}. A fault, also of the transport, is the error of the result; err is any other failure.
 func (h *Harness) CallTool(ctx context.Context, who subjects.Caller, r story.Request, session, query string) (subjects.ToolResult, error) {
 	args, err := json.Marshal(r.Args)
 	if err != nil {
@@ -107,7 +110,8 @@ func (h *Harness) KillActor(_ context.Context, name string) error {
 // mismatchPlace finds role and exchange in a mismatch of the scripted server.
 var mismatchPlace = regexp.MustCompile(`^script of (\S+): (?:exchange (\d+) )?`)
 
-// ScriptReport implements [story.System].
+// ScriptReport implements [story.System]. It is empty without a scripted model server. A mismatch whose place cannot be
+// parsed has N -1 and perhaps no role.
 func (h *Harness) ScriptReport() story.ScriptReport {
 	var s story.ScriptReport
 	if h.model == nil {
@@ -136,7 +140,8 @@ func (h *Harness) ScriptReport() story.ScriptReport {
 	return s
 }
 
-// summarizeRequest returns a model request on one line.
+// summarizeRequest returns a model request on one line: the model, then the number of texts to embed, or each message cut to
+// 120 bytes and the names of the tools. System messages are shown as "...".
 func summarizeRequest(r scriptserver.Request) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s:", r.Model)

@@ -12,7 +12,7 @@ import (
 	"conclave/subjects"
 )
 
-// connect connects as the user and starts to receive events.
+// connect connects as the user and starts to receive events, until [Harness.Close] closes the connection.
 func (h *Harness) connect(ctx context.Context) (err error) {
 	if h.nc, err = h.instance.Bus.Dial("user"); err != nil {
 		return err
@@ -44,7 +44,8 @@ func toStoryEvent(e client.Event) story.Event {
 	return out
 }
 
-// onEvent passes an event on to the subscribers and confirms stored questions.
+// onEvent passes an event on to the subscribers. The stored copy of a question that [Harness.Ask] waits for is recorded
+// first.
 func (h *Harness) onEvent(live client.Event) {
 	e := toStoryEvent(live)
 	h.mu.Lock()
@@ -69,7 +70,7 @@ func (h *Harness) publish(e story.Event) {
 	}
 }
 
-// Subscribe implements [story.System].
+// Subscribe implements [story.System]. The channel holds 4096 events; further ones are lost while it is full.
 func (h *Harness) Subscribe(ctx context.Context) (<-chan story.Event, error) {
 	events := make(chan story.Event, 4096)
 	h.mu.Lock()
@@ -88,7 +89,7 @@ func (h *Harness) Subscribe(ctx context.Context) (<-chan story.Event, error) {
 const confirmTimeout = 10 * time.Second
 
 // Ask implements [story.System]. It returns when the stored copy of the question has arrived, so that its position among
-// the events is known.
+// the events is known, and fails after confirmTimeout. q needs a query id that was not used before.
 func (h *Harness) Ask(ctx context.Context, q subjects.Query) error {
 	confirmed := make(chan struct{})
 	h.mu.Lock()
@@ -107,7 +108,8 @@ func (h *Harness) Ask(ctx context.Context, q subjects.Query) error {
 	}
 }
 
-// ReadEvents implements [story.System]. It reads the event log with the user's account.
+// ReadEvents implements [story.System]. It reads the event log with the user's account. The questions of [Harness.Ask] are
+// always among the events, whatever after is: they are stored in another stream, with other sequences.
 func (h *Harness) ReadEvents(ctx context.Context, after uint64) ([]story.Event, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -55,7 +55,8 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// RunStory runs one story on a harness of its own.
+// RunStory runs one story on a harness of its own. A harness that cannot be started or stopped is a failure of the result. A
+// live run skips a story that is only for scripted models.
 func RunStory(ctx context.Context, s *story.Story, o Options, opts story.Options) (result story.Result) {
 	opts.Live = o.Live
 	if o.Live && s.ScriptedOnly {
@@ -73,7 +74,8 @@ func RunStory(ctx context.Context, s *story.Story, o Options, opts story.Options
 	return story.Run(ctx, s, h, opts)
 }
 
-// Open starts the system of a story. The caller must close it.
+// Open starts the system of a story in a temporary folder: all actors, and the scripted model and web servers it needs. The
+// caller must close it; after an error it is closed already.
 func Open(ctx context.Context, s *story.Story, o Options) (_ *Harness, err error) {
 	h := &Harness{unconfirmed: map[string]chan struct{}{}}
 	defer func() {
@@ -101,7 +103,7 @@ func Open(ctx context.Context, s *story.Story, o Options) (_ *Harness, err error
 	return h, h.connect(ctx)
 }
 
-// storeCredentials stores the story's credentials in the keyring of the harness.
+// storeCredentials stores the story's credentials in the keyring of the harness, by name. Without any it opens none.
 func storeCredentials(ctx context.Context, c config.Config, home bus.Home, credentials map[string]string) error {
 	if len(credentials) == 0 {
 		return nil
@@ -118,7 +120,7 @@ func storeCredentials(ctx context.Context, c config.Config, home bus.Home, crede
 	return nil
 }
 
-// Close stops the system and removes its folder.
+// Close stops the system and removes its folder, also of a harness that was started in part. It returns all errors.
 func (h *Harness) Close(ctx context.Context) error {
 	var errs []error
 	if h.nc != nil {
@@ -144,7 +146,8 @@ func (h *Harness) Close(ctx context.Context) error {
 const unusedURL = "http://127.0.0.1:1"
 
 // configure returns the configuration of the story: the shipped or, when live, the user's one, overlaid with the settings
-// of every harness and then with those of the story. It rejects settings that would leave the harness.
+// of every harness and then with those of the story. It rejects settings that would leave the harness; errors in the story
+// have its file and line. It starts the servers of [Harness.ownSettings].
 func (h *Harness) configure(s *story.Story, o Options) (config.Config, error) {
 	dir := ""
 	if o.Live {
@@ -185,7 +188,9 @@ func (h *Harness) configure(s *story.Story, o Options) (config.Config, error) {
 	return c, nil
 }
 
-// ownSettings returns the settings of every harness, by section, and starts the web and model servers that they name.
+// ownSettings returns the settings of every harness, by section, and starts the web and model servers that they name. A live
+// run has no scripted model server, and keeps the user's settings of models, memory and critic. [Harness.Close] stops the
+// servers, also after an error.
 func (h *Harness) ownSettings(s *story.Story, o Options, c config.Config) (own map[string]map[string]any, err error) {
 	own = map[string]map[string]any{
 		// Free ports, and a short drain for actors that a story makes hang.
@@ -218,7 +223,7 @@ func (h *Harness) ownSettings(s *story.Story, o Options, c config.Config) (own m
 }
 
 // checkIsolation rejects a configuration with which a story could reach the user's keyring or another machine, and returns
-// the field of the story that causes it. Real models are the user's own choice.
+// the field of the story that causes it, "" when there is none. Real models are the user's own choice.
 func (h *Harness) checkIsolation(c config.Config, s *story.Story) (path string, err error) {
 	key := map[string]string{"brave": c.WebSearch.Brave.Key, "tavily": c.WebSearch.Tavily.Key}[c.WebSearch.Provider]
 	for name := range s.Credentials {
@@ -249,8 +254,8 @@ func (h *Harness) webClient() *webclient.Client {
 	return webclient.NewStaged(webclient.Config{Version: tools.Version}, hosts)
 }
 
-// overlaySection overlays c with one section, as if its file were in a config folder: content is fields, or the text of
-// the file.
+// overlaySection overlays c with the section name, as if its file were in a config folder: content is fields, or the text of
+// the file. It writes the file below dir. After an error c must not be used.
 func overlaySection(c *config.Config, dir, name string, content any) error {
 	text, whole := content.(string)
 	if !whole {

@@ -12,7 +12,8 @@ import (
 	"conclave/subjects"
 )
 
-// ChangeMemory implements [story.System].
+// ChangeMemory implements [story.System]. It does the first operation that m has and fails when it has none, or when the
+// operation changes nothing. A rejection by memory is a [subjects.Fault].
 func (h *Harness) ChangeMemory(ctx context.Context, m story.Memory) error {
 	switch {
 	case m.Add != nil:
@@ -36,7 +37,7 @@ func (h *Harness) ChangeMemory(ctx context.Context, m story.Memory) error {
 	return errors.New("changing memory: no operation given")
 }
 
-// writeMemory stores entries or a document. A rejected entry is a [subjects.Fault].
+// writeMemory stores entries or a document. A refused entry is a [subjects.Fault]; no result at all is another error.
 func (h *Harness) writeMemory(ctx context.Context, w subjects.MemoryWriteRequest) error {
 	done, err := h.user.WriteMemory(ctx, w)
 	if err != nil {
@@ -57,7 +58,7 @@ func (h *Harness) writeMemory(ctx context.Context, w subjects.MemoryWriteRequest
 const maxPieces = 64
 
 // importDocument imports a file of the story. It is written to disk first, because the extension of its name decides how
-// it is read.
+// it is read. It rejects a file with more than maxPieces pieces. f.From must be a plain file name.
 func (h *Harness) importDocument(ctx context.Context, f story.Import) error {
 	dir := filepath.Join(h.dir, "files")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -106,7 +107,7 @@ func (h *Harness) findMemories(ctx context.Context, words, state string) (ids []
 	return ids, err
 }
 
-// markMemories applies op to the entries that contain some words. It fails when there are none.
+// markMemories applies op to all entries in state ("" is any) that contain some words. It fails when there are none.
 func (h *Harness) markMemories(ctx context.Context, op, words, state string) error {
 	ids, err := h.findMemories(ctx, words, state)
 	if err != nil {
@@ -118,7 +119,8 @@ func (h *Harness) markMemories(ctx context.Context, op, words, state string) err
 	return h.adminMemory(ctx, words, subjects.MemoryAdminRequest{Op: op, IDs: ids})
 }
 
-// editMemory edits the one entry that contains some words.
+// editMemory edits the one entry that contains some words. It fails when there is none or more than one. A nil name or text
+// stays.
 func (h *Harness) editMemory(ctx context.Context, e story.Edit) error {
 	ids, err := h.findMemories(ctx, e.Of, "")
 	if err != nil {

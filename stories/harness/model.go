@@ -68,7 +68,8 @@ func withKey(s *story.Story) scriptserver.Option {
 	return scriptserver.WithProtocol(scriptserver.OpenAI(value))
 }
 
-// withModels describes the models whose abilities the story restricts.
+// withModels describes the models whose abilities the story restricts. Abilities that it does not mention are on, and a
+// window of 0 is 131072 tokens.
 func withModels(s *story.Story) scriptserver.Option {
 	var all []scriptserver.Model
 	isSet := func(b *bool) bool { return b == nil || *b }

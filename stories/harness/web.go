@@ -28,7 +28,7 @@ type webServer struct {
 	requests map[string]int // by URL
 }
 
-// startWeb serves pages on a free port until it is closed.
+// startWeb serves pages on a free loopback port until it is closed, and publishes an event for each request for a page.
 func startWeb(pages []story.Page, publish func(story.Event)) (*webServer, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -56,7 +56,7 @@ func (w *webServer) close() {
 // url is the address of the SearXNG.
 func (w *webServer) url() string { return "http://" + w.addr.String() }
 
-// settings returns the sections of the web tools. Search is enabled when it can find a page.
+// settings returns the sections of the web tools. Fetching is enabled; search only when a page has a snippet to be found by.
 func (w *webServer) settings() (search, fetch map[string]any) {
 	search, fetch = map[string]any{"provider": "none"}, map[string]any{"enabled": true}
 	for _, p := range w.pages {
@@ -67,7 +67,8 @@ func (w *webServer) settings() (search, fetch map[string]any) {
 	return search, fetch
 }
 
-// ServeHTTP implements [http.Handler].
+// ServeHTTP implements [http.Handler]. A request for the server's own address is a search, any other Host one for a page: it
+// is counted and published, also when there is no such page (404).
 func (w *webServer) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	if r.Host == w.addr.String() {
 		w.serveSearch(out)
@@ -90,7 +91,8 @@ func (w *webServer) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	http.NotFound(out, r)
 }
 
-// servePage replies with a page after its delay.
+// servePage replies with a page after its delay, or not at all when the client disconnects before. The body is sent as HTML
+// as it is.
 func servePage(out http.ResponseWriter, r *http.Request, p story.Page) {
 	select {
 	case <-time.After(p.Delay):
@@ -104,7 +106,7 @@ func servePage(out http.ResponseWriter, r *http.Request, p story.Page) {
 	fmt.Fprintf(out, "<!doctype html><html><head><title>%s</title></head><body>%s</body></html>", html.EscapeString(p.Title), p.Body)
 }
 
-// serveSearch replies as SearXNG does, with every page that has a snippet.
+// serveSearch replies as SearXNG does, with every page that has a snippet, whatever the query is.
 func (w *webServer) serveSearch(out http.ResponseWriter) {
 	found := []map[string]string{}
 	for _, p := range w.pages {
