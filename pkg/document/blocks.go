@@ -26,7 +26,7 @@ type block struct {
 	title string // of a heading
 }
 
-// plainBlocks splits a text into paragraphs at blank lines.
+// plainBlocks splits a text into paragraphs of this kind at blank lines, nil when all are blank. Trailing space is removed.
 func plainBlocks(s string, kind blockKind) (out []block) {
 	var lines []string
 	end := func() {
@@ -46,7 +46,8 @@ func plainBlocks(s string, kind blockKind) (out []block) {
 	return out
 }
 
-// markdownBlocks splits a Markdown text into blocks, as far as pieces need them.
+// markdownBlocks splits a Markdown text into front matter, headings, fences, tables and paragraphs, as far as pieces need
+// them. Blank lines outside of fences are dropped; no other line is.
 func markdownBlocks(s string) []block {
 	m := &blockBuilder{}
 	lines := strings.Split(s, "\n")
@@ -64,7 +65,8 @@ type blockBuilder struct {
 	fence string // what closes the open fence, "" = none is open
 }
 
-// takeFrontMatter takes the front matter and returns the index of the first line after it.
+// takeFrontMatter adds the front matter as a block and returns the index of the first line after it. It returns 0 when there
+// is none: no "---" in the first line, or no end within 200 lines. lines must not be empty.
 func (m *blockBuilder) takeFrontMatter(lines []string) int {
 	const most = 200 // lines; without an end in sight it is a line across the page
 	if trimEnd(lines[0]) != "---" {
@@ -83,6 +85,8 @@ func (m *blockBuilder) takeFrontMatter(lines []string) int {
 	return 0
 }
 
+// addLine adds a line, without trailing space, to the open block, or ends that block: at a blank line, a heading or a fence.
+// In a fence every line belongs to it until one that closes it.
 func (m *blockBuilder) addLine(l string) {
 	if m.fence != "" {
 		m.lines = append(m.lines, l)
@@ -115,7 +119,8 @@ func (m *blockBuilder) addLine(l string) {
 	m.lines = append(m.lines, l)
 }
 
-// closeOpen closes the open block, also a fence that is open at the end of the text.
+// closeOpen ends the open block: a fence that is open at the end of the text, a table, or else a paragraph. It does nothing
+// without open lines.
 func (m *blockBuilder) closeOpen() {
 	switch {
 	case m.fence != "":
@@ -135,7 +140,7 @@ func (m *blockBuilder) closeBlock(kind blockKind) {
 	m.lines = nil
 }
 
-// fenceEnd returns what closes the fence that l opens, "" when it opens none.
+// fenceEnd returns the shortest line that closes the fence that l opens, "" when l opens none: at least three ` or ~.
 func fenceEnd(l string) string {
 	t := strings.TrimLeft(l, " \t")
 	for _, c := range []string{"`", "~"} {
@@ -146,7 +151,8 @@ func fenceEnd(l string) string {
 	return ""
 }
 
-// parseHeading reads a heading that begins with #.
+// parseHeading reads a heading of one to six # with at most three blanks before them; ok is false for any other line. A
+// closing row of # is not part of the title, which may be "".
 func parseHeading(l string) (level int, title string, ok bool) {
 	t := strings.TrimLeft(l, " ")
 	if len(l)-len(t) > 3 {
@@ -163,7 +169,8 @@ func parseHeading(l string) (level int, title string, ok bool) {
 	return level, headingTitle(rest), true
 }
 
-// underlineLevel returns the level of the heading that l underlines, 0 when it underlines none.
+// underlineLevel returns the level of the heading that l underlines: 1 for a row of =, 2 for one of -, of at least two
+// characters; 0 when it underlines none.
 func underlineLevel(l string) int {
 	switch t := strings.TrimLeft(l, " "); {
 	case len(l)-len(t) > 3 || len(t) < 2:
@@ -182,7 +189,8 @@ func canBeUnderlined(l string) bool {
 	return len(l)-len(t) <= 3 && t != "" && !strings.ContainsAny(t[:1], "-*+>|") && !strings.HasPrefix(t, "1.")
 }
 
-// isTable reports whether lines are a table: a row of dashes below the first line, or bars before each.
+// isTable reports whether lines are a table: a row of dashes below a first line with bars, or a bar at the beginning of each
+// line. A single line is none.
 func isTable(lines []string) bool {
 	if len(lines) < 2 || !strings.Contains(lines[0], "|") {
 		return false

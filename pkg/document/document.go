@@ -70,8 +70,9 @@ type Doc struct {
 // maxTitle bounds a title, in bytes.
 const maxTitle = 200
 
-// Read reads the file at path and follows a link. It rejects folders, special files, binary files, and files or text over
-// the limit.
+// Read reads the file at path and follows a link. It rejects folders, special files, binary files, files or text over
+// o.MaxBytes (0 or less = [MaxBytes]), and with [ErrEmpty] those without text. Errors do not repeat the path. The title is
+// the document's own, else the name of the file.
 func Read(ctx context.Context, path string, o Options) (Doc, error) {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = MaxBytes
@@ -117,7 +118,8 @@ func Read(ctx context.Context, path string, o Options) (Doc, error) {
 	return d, nil
 }
 
-// loadFile reads a regular file of at most most bytes. It opens without blocking, since a path may have become a pipe.
+// loadFile reads a regular file of at most most bytes. It opens without blocking, since a path may have become a pipe. It
+// rejects folders, other files that are not regular, larger ones, and with [ErrEmpty] a file without bytes.
 func loadFile(path string, most int64) ([]byte, fs.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -147,7 +149,8 @@ func loadFile(path string, most int64) ([]byte, fs.FileInfo, error) {
 	return data, info, nil
 }
 
-// readError returns an error of the system without the path, which the caller knows.
+// readError returns an error of the system without the path, which the caller knows. Errors that have no path are returned
+// unchanged.
 func readError(err error) error {
 	var p *fs.PathError
 	if !errors.As(err, &p) {
@@ -178,7 +181,7 @@ var byExtension = map[string]string{
 	".css": Code, ".scss": Code, ".proto": Code, ".tf": Code, ".nix": Code, ".hs": Code, ".ml": Code, ".ex": Code, ".erl": Code, ".clj": Code, ".r": Code, ".pl": Code,
 }
 
-// kindOf decides by the signature of PDF, then by the extension, then by the beginning of the text.
+// kindOf decides by the signature of PDF, then by the extension, then by a beginning like that of HTML; else it is [Text].
 func kindOf(path string, data []byte) string {
 	if bytes.HasPrefix(data, []byte("%PDF-")) {
 		return PDF
@@ -209,7 +212,8 @@ func (d *Doc) fromText(data []byte) error {
 // maxPage is how many bytes of a page [readable.HTML] reads.
 const maxPage = 1 << 20
 
-// fromHTML keeps what a user would read on a page.
+// fromHTML sets title and text to what a user would see on a page, with notes on parts that were left out. Only the first
+// maxPage bytes are read. It fails for data that is no text.
 func (d *Doc) fromHTML(data []byte) error {
 	s, notes, err := decodeHTML(data)
 	if err != nil {
@@ -226,7 +230,8 @@ func (d *Doc) fromHTML(data []byte) error {
 	return nil
 }
 
-// normalizeLines makes line breaks uniform and drops control characters. A page break becomes the end of a paragraph.
+// normalizeLines makes line breaks uniform and drops control characters except tabs, and byte order marks. A page break
+// becomes the end of a paragraph.
 func normalizeLines(s string) string {
 	s = strings.ReplaceAll(s, "\r\n", "\n")
 	return strings.Map(func(r rune) rune {
@@ -242,7 +247,7 @@ func normalizeLines(s string) string {
 	}, strings.ReplaceAll(strings.ReplaceAll(s, "\f", "\n\n"), "\u2029", "\n\n"))
 }
 
-// markdownTitle returns the title in the front matter, or the first heading of level 1.
+// markdownTitle returns the title in the front matter, or the first heading of level 1; "" when there is neither.
 func markdownTitle(s string) string {
 	blocks := markdownBlocks(s)
 	if len(blocks) > 0 && blocks[0].kind == frontMatter {

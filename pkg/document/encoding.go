@@ -26,8 +26,9 @@ var signatures = []struct{ begin, what string }{
 	{"SQLite format 3\x00", "a database"},
 }
 
-// decodeText decodes text to UTF-8. Text that is neither UTF-8 nor UTF-16 with a byte order mark is read as Windows-1252,
-// with a note. It rejects binary data.
+// decodeText decodes text to UTF-8, with notes for the user. Invalid bytes in text that is mostly UTF-8 become U+FFFD. Text
+// that is neither UTF-8 nor UTF-16 with a byte order mark is read as Windows-1252. It rejects binary data, and other text of
+// which more than a quarter of the bytes is not UTF-8, with [ErrNotText].
 func decodeText(data []byte) (string, []string, error) {
 	if err := checkSignature(data); err != nil {
 		return "", nil, err
@@ -59,7 +60,8 @@ func decodeText(data []byte) (string, []string, error) {
 	return s, []string{"not UTF-8, read as Windows-1252; save it as UTF-8 if letters look wrong"}, sensible(s)
 }
 
-// decodeHTML decodes a page to UTF-8 by the charset that it declares.
+// decodeHTML decodes a page to UTF-8 by the charset that it declares. A page that is UTF-8 or UTF-16, declares none, or
+// cannot be decoded by it is decoded like other text. It rejects binary data.
 func decodeHTML(data []byte) (string, []string, error) {
 	if utf8.Valid(data) || bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
 		return decodeText(data)
@@ -87,7 +89,8 @@ func checkSignature(data []byte) error {
 	return nil
 }
 
-// decodeMarked decodes text that begins with a byte order mark. It is not ok when there is none.
+// decodeMarked decodes UTF-8 or UTF-16 that begins with a byte order mark, and removes the mark. It is not ok when there is
+// none, or when what follows the mark of UTF-8 is not valid. Invalid UTF-16 is an error.
 func decodeMarked(data []byte) (string, bool, error) {
 	if rest, ok := bytes.CutPrefix(data, []byte("\xef\xbb\xbf")); ok && utf8.Valid(rest) {
 		return string(rest), true, nil
@@ -105,7 +108,8 @@ func decodeMarked(data []byte) (string, bool, error) {
 	return "", false, nil
 }
 
-// sequences counts the multi-byte characters and the bytes that belong to none.
+// sequences counts the multi-byte UTF-8 characters (good) and the bytes that belong to no character (bad). ASCII counts as
+// neither.
 func sequences(data []byte) (good, bad int) {
 	for len(data) > 0 {
 		r, n := utf8.DecodeRune(data)
@@ -120,7 +124,8 @@ func sequences(data []byte) (good, bad int) {
 	return good, bad
 }
 
-// sensible rejects decoded data that is no text: zero bytes, or many control characters.
+// sensible rejects decoded data that is no text with [ErrNotText]: a zero byte, or more than four control or invalid
+// characters that are over two percent of all. nil means that it looks like text.
 func sensible(s string) error {
 	odd, all := 0, 0
 	for _, r := range s {

@@ -18,8 +18,10 @@ import (
 // pdfTime is the default timeout of pdftotext.
 const pdfTime = time.Minute
 
-// fromPDF runs pdftotext. No shell is involved, the path is absolute so that it is never taken for an option, and the
-// program gets none of the environment but PATH.
+// fromPDF sets the text with pdftotext. No shell is involved, the path is absolute so that it is never taken for an option,
+// and the program gets none of the environment but PATH. It fails with [ErrNoPDFReader] when the program is missing,
+// [ErrTooLarge] for more than o.MaxBytes of text, and [ErrPDF] after o.PDFTime (0 or less = pdfTime) or when the program
+// fails.
 func (d *Doc) fromPDF(ctx context.Context, path string, o Options) error {
 	program, err := exec.LookPath(cmp.Or(o.PDFToText, "pdftotext"))
 	if err != nil {
@@ -57,7 +59,7 @@ func (d *Doc) fromPDF(ctx context.Context, path string, o Options) error {
 	return nil
 }
 
-// pdfError explains why pdftotext failed.
+// pdfError explains why pdftotext failed: err is that of the process, said its error output. The result is [ErrPDF].
 func pdfError(err error, said string) error {
 	said = text.OneLine(said, 160)
 	var exit *exec.ExitError
@@ -82,6 +84,8 @@ type bounded struct {
 
 func (b *bounded) String() string { return b.buf.String() }
 
+// Write implements [io.Writer]. It keeps the first most bytes, drops the rest without an error, and calls full once when
+// there is a rest.
 func (b *bounded) Write(p []byte) (int, error) {
 	if room := b.most - b.buf.Len(); !b.over && len(p) > room {
 		b.over = true

@@ -24,9 +24,10 @@ const (
 	maxWay   = 300  // of a way of headings
 )
 
-// Pieces takes a document apart: Markdown by its headings, everything else by paragraphs. Most pieces have 1,200 to 2,000
+// Pieces splits a document: Markdown and HTML by headings, everything else by paragraphs. Most pieces have 1,200 to 2,000
 // bytes, none has more than [MaxPiece]. Every line that is not blank is in one of them, in order. Words are not broken
-// unless they are longer than a piece; code between fences and tables stay together where they fit.
+// unless they are longer than a piece; code between fences and tables stay together where they fit. The heading of a piece of
+// a table is its first line. A blank text has no pieces.
 func Pieces(d Doc) []Piece {
 	s := strings.ToValidUTF8(d.Text, "\uFFFD")
 	var blocks []block
@@ -61,7 +62,8 @@ type atom struct {
 	begins bool     // a section
 }
 
-// buildAtoms splits blocks and joins headings to what follows them: no piece ends with a heading.
+// buildAtoms splits blocks and joins headings to the text that follows them: no piece ends with a heading, unless nothing
+// follows. The way of an atom is the titles of the headings above it.
 func buildAtoms(blocks []block) (out []atom) {
 	var way []string
 	var levels []int
@@ -107,7 +109,8 @@ func buildAtoms(blocks []block) (out []atom) {
 	return out
 }
 
-// splitBlock returns the block as one atom when it fits, else its lines.
+// splitBlock returns the block as one atom when it fits, else runs of its lines of at most full bytes; a line that does not
+// fit either is cut by [cutLine]. Blank atoms are left out. Fences and front matter may be as long as a piece.
 func splitBlock(b block) (out []atom) {
 	whole, line := full, full
 	switch b.kind {
@@ -156,8 +159,9 @@ func splitBlock(b block) (out []atom) {
 // sentenceEnds end a sentence.
 var sentenceEnds = []string{". ", "! ", "? ", "; ", "。", "！", "？"}
 
-// cutLine splits a beginning of at most most bytes off a line, at the end of a sentence or of a word. glue is what stood
-// between head and rest. A longer word stays whole where a piece can hold it.
+// cutLine splits a beginning of at most most bytes off a line, at the end of a sentence or of a word. glue is " " when there
+// was space between head and rest, else "". A longer word stays whole where a piece can hold it. rest is "" when the line
+// fits.
 func cutLine(line string, most int) (head, rest, glue string) {
 	line = strings.TrimFunc(line, unicode.IsSpace)
 	if len(line) <= most {
@@ -186,7 +190,8 @@ func cutLine(line string, most int) (head, rest, glue string) {
 	return head, after, glue
 }
 
-// boundary returns the last offset at or before n where a character begins, together with its combining marks.
+// boundary returns the last offset at or before n where a character begins, together with its combining marks, at most 16 of
+// them. n beyond the end is the end.
 func boundary(s string, n int) int {
 	if n >= len(s) {
 		return len(s)
@@ -218,6 +223,8 @@ type packer struct {
 	way   []string // what the ways of its atoms have in common
 }
 
+// add appends an atom to the growing piece. It starts a new one instead when the piece would exceed [MaxPiece], or when the
+// piece is not small and would exceed its usual size or a section begins.
 func (p *packer) add(a atom) {
 	size := p.text.Len()
 	together := size + len(a.glue) + len(a.text)
@@ -242,7 +249,7 @@ func (p *packer) flush() {
 	}
 }
 
-// done ends the last piece. A small rest is merged into the piece before it when it is of the same section.
+// done ends the last piece and returns all. A small rest is merged into the piece before it when it is of the same section.
 func (p *packer) done() []Piece {
 	p.flush()
 	if n := len(p.out); n > 1 {

@@ -24,6 +24,7 @@ func Fold(s string) string {
 	return s
 }
 
+// foldOnce is one pass of [Fold]: it decomposes s, drops and spells out characters, and composes the rest.
 func foldOnce(s string) string {
 	var b strings.Builder
 	b.Grow(len(s))
@@ -66,7 +67,7 @@ func IsFoldedAway(r rune) bool {
 
 // NameKey returns s as the knowledge graph stores and compares names: words of letters and digits with one blank between
 // them, without case and accents. A character of an unspaced script is a word of its own, so that a name inside a longer
-// text is found as a row of words in every script.
+// text is found as a row of words in every script. It is "" for a text without letters and digits.
 //
 // It differs from [Fold] in what it drops, such as the marks on Japanese kana. Its results are stored: a change needs a
 // migration of the stored keys.

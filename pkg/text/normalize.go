@@ -22,6 +22,7 @@ func Normalize(s string) string {
 	return s
 }
 
+// normalizeOnce is one pass of [Normalize]. Invalid bytes become U+FFFD.
 func normalizeOnce(s string) string {
 	visible := strings.Map(func(r rune) rune {
 		if IsTag(r) {

@@ -12,8 +12,9 @@ const maxSentence = 1000
 // Span is a part of a text, in byte offsets.
 type Span struct{ From, To int }
 
-// Sentences cuts s into at most limit sentences and leaves out the rest. A line break ends a sentence only when the next line
-// begins like a new one, so that hard line breaks do not tear a sentence apart.
+// Sentences cuts s into at most limit sentences, without blanks at their ends, and leaves out the rest. A line break ends a
+// sentence only when the next line begins like a new one, so that hard line breaks do not tear a sentence apart. A point of
+// an abbreviation or initial ends none. A sentence longer than maxSentence bytes is cut between words.
 func Sentences(s string, limit int) []Span {
 	var out []Span
 	from := 0
@@ -66,7 +67,8 @@ func SentenceTexts(s string, limit int) []string {
 	return out
 }
 
-// trimSpan returns s[from:to] without blanks at both ends.
+// trimSpan returns the span of s[from:to] without blanks, tabs and line feeds at both ends; it is empty when there is nothing
+// else.
 func trimSpan(s string, from, to int) Span {
 	for from < to && strings.IndexByte(" \n\t", s[from]) >= 0 {
 		from++
@@ -88,7 +90,8 @@ func closingLength(s string) int {
 	return len(s) - len(strings.TrimLeft(s, ".!?…。！？\"'”’»)]*_」』"))
 }
 
-// beginsSentence reports whether the line that begins at byte i of s begins a sentence.
+// beginsSentence reports whether the line that begins at byte i of s begins a sentence: it is empty, follows a colon, or does
+// not begin with a lower-case letter or "(".
 func beginsSentence(s string, i int) bool {
 	rest := strings.TrimLeft(s[i:], " \t")
 	if rest == "" || rest[0] == '\n' {
@@ -105,8 +108,8 @@ func beginsSentence(s string, i int) bool {
 var abbreviations = WordSet(`mr mrs ms dr prof st jr sr vs etc e.g i.e cf no nr fig al approx ca dept est inc ltd co corp bzw usw z.b d.h u.a vgl
 	jan feb mar apr jun jul aug sep sept oct nov dec p pp vol ed m mme mlle sra a.m p.m u.s u.k`)
 
-// endsAbbreviated reports whether the point at the end of s belongs to an abbreviation, an initial, or a number that begins
-// a line.
+// endsAbbreviated reports whether the point at the end of s belongs to an abbreviation, an initial (but "I"), or a number of
+// at most two digits at the beginning of s.
 func endsAbbreviated(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	at := strings.LastIndexFunc(s, func(r rune) bool { return unicode.IsSpace(r) || r == '(' })

@@ -43,8 +43,8 @@ func (t *TermSplitter) Each(s string, f func(term []byte, single bool)) {
 	}
 }
 
-// splitSpaced emits the word of a spaced script that begins at byte i and returns where it ends. The single letters that an
-// apostrophe leaves, as in "Anna's" and "l'eau", are no terms.
+// splitSpaced emits the word of a spaced script that begins at byte i and returns where it ends. A word longer than maxTerm
+// bytes is cut. The single letters that an apostrophe leaves, as in "Anna's" and "l'eau", are no terms.
 func (t *TermSplitter) splitSpaced(s string, i int, f func([]byte, bool)) int {
 	t.term = t.term[:0]
 	start := i
@@ -82,7 +82,8 @@ func (t *TermSplitter) splitSpaced(s string, i int, f func([]byte, bool)) int {
 	return i
 }
 
-// splitPairs emits the run of paired characters that begins at byte i and returns where it ends.
+// splitPairs emits the run of paired characters that begins at byte i and returns where it ends: every pair of neighbours,
+// and single characters of Han and Hangul, or of a run of one.
 func (t *TermSplitter) splitPairs(s string, i int, f func([]byte, bool)) int {
 	t.run = t.run[:0]
 	for i < len(s) {
@@ -113,8 +114,9 @@ func isTermByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// StemPlural removes the ending of an English plural in place and returns the shorter term. Terms with anything but ASCII
-// letters stay as they are. It is coarse: query and index are stemmed alike, and a confusion costs rank only.
+// StemPlural removes the ending of an English plural in place and returns the shorter term. Terms shorter than 4 bytes or
+// with anything but ASCII lower-case letters stay as they are. It is coarse: query and index are stemmed alike, and a
+// confusion costs rank only.
 func StemPlural(term []byte) []byte {
 	n := len(term)
 	if n < 4 || term[n-1] != 's' {

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Cut returns the beginning of s: at most maxBytes bytes, never a part of a character.
+// Cut returns the beginning of s: at most maxBytes bytes, never a part of a character; "" when maxBytes is 0 or less.
 func Cut(s string, maxBytes int) string {
 	if len(s) <= maxBytes {
 		return s
@@ -20,7 +20,8 @@ func Cut(s string, maxBytes int) string {
 	return s[:end]
 }
 
-// CutWords is [Cut] that ends between words where s has blanks, without trailing punctuation.
+// CutWords is [Cut] that ends between words where s has a blank in the second half, without trailing punctuation. A text that
+// fits is returned unchanged.
 func CutWords(s string, maxBytes int) string {
 	if len(s) <= maxBytes {
 		return s
@@ -40,8 +41,8 @@ func Clip(s string, maxBytes int) string {
 	return Cut(s, maxBytes) + "..."
 }
 
-// OneLine returns s on one line, clipped to maxBytes: line breaks, control characters and other invisible characters become
-// blanks, runs of blanks become one, and invalid bytes become "?".
+// OneLine returns s on one line, clipped to maxBytes like [Clip]: line breaks, control characters and other invisible
+// characters become blanks, runs of blanks become one, and invalid bytes become "?".
 func OneLine(s string, maxBytes int) string {
 	s = strings.Map(func(r rune) rune {
 		if !IsVisible(r) {

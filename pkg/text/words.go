@@ -26,8 +26,9 @@ type Word struct {
 	IsNumber bool   // begins with a digit
 }
 
-// Words cuts s into words. Apostrophes, hyphens and the points of a number belong to the word; each character of an unspaced
-// script is a word of its own.
+// Words cuts s into words, in order. Apostrophes and hyphens between letters, and the points and separators of a number,
+// belong to the word; each character of an unspaced script is a word of its own. Marks between words are kept only as the
+// Gap of the next word, which is GapEnd for the first.
 func Words(s string) []Word {
 	out := make([]Word, 0, len(s)/5+1)
 	gap := GapEnd
@@ -51,7 +52,7 @@ func Words(s string) []Word {
 	return out
 }
 
-// wordLength returns how many bytes of s belong to the word that ends with the character prev before s.
+// wordLength returns how many bytes of s belong to the word whose last character so far, prev, stands before s.
 func wordLength(s string, prev rune) int {
 	i := 0
 	for i < len(s) {
@@ -88,6 +89,7 @@ func endsClause(rest string) bool {
 	return rest == "" || r != '/' && !unicode.IsLower(r) && !unicode.IsDigit(r)
 }
 
+// gapOf returns the kind of gap that the character r between words makes, 0 for blanks and other characters.
 func gapOf(r rune) Gap {
 	switch r {
 	case '.', '!', '?', '…', '。', '！', '？', '؟', '।':
@@ -104,8 +106,9 @@ func gapOf(r rune) Gap {
 	return 0
 }
 
-// Stem returns a folded word without the English endings that change most often. It makes no words, only keys to compare.
-// [StemPlural] is the milder form for an index, where more words are confused with one another.
+// Stem returns a folded word without "'s" and without one common English ending, such as ing, ed, es, ly or e. Words under
+// five bytes, and words that begin with a digit or a non-ASCII letter, lose only "'s". It makes no words, only keys to
+// compare. [StemPlural] is the milder form for an index, where more words are confused with one another.
 func Stem(w string) string {
 	w = strings.TrimSuffix(w, "'s")
 	if len(w) < 5 || w[0] >= utf8.RuneSelf || w[0] <= '9' {

@@ -36,8 +36,8 @@ var readableTypes = map[string]string{
 	"application/xml": XML, "text/xml": XML, "application/rss+xml": XML, "application/atom+xml": XML,
 }
 
-// contentKind returns how the Content-Type header says that the body is to be read. It rejects a missing or repeated header
-// and every type that is not in readableTypes.
+// contentKind returns how the Content-Type header says that the body is to be read, and the whole header. It rejects a
+// missing or repeated header and every type that is not in readableTypes with [ErrType].
 func contentKind(h http.Header) (kind, full string, err error) {
 	values := h.Values("Content-Type")
 	if len(values) != 1 {
@@ -53,8 +53,8 @@ func contentKind(h http.Header) (kind, full string, err error) {
 	return kind, values[0], nil
 }
 
-// matchesSniffed reports whether the first bytes look like what the header says. Text may look like HTML: many plain files
-// begin with a tag.
+// matchesSniffed reports whether the first bytes look like what the header says (kind). Text may look like HTML: many plain
+// files begin with a tag. An empty body always matches, binary data never does.
 func matchesSniffed(kind string, body []byte) bool {
 	sniffed, _, err := mime.ParseMediaType(http.DetectContentType(body))
 	if err != nil {
@@ -80,6 +80,7 @@ type meteredReader struct {
 	onData func()
 }
 
+// Read implements [io.Reader]. It counts the bytes and calls onData for each arrival; beyond limit it fails with [ErrLarge].
 func (w *meteredReader) Read(p []byte) (int, error) {
 	n, err := w.r.Read(p)
 	w.read += int64(n)
@@ -92,8 +93,8 @@ func (w *meteredReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readBody decodes the content encoding within limit bytes and ratio. It rejects several encodings, any but gzip and
-// deflate, and bodies over the limits.
+// readBody decodes the content encoding. It rejects several encodings and any but gzip and deflate with [ErrEncoding], and
+// with [ErrLarge] a body of more than most decoded bytes, or one that grows by more than ratio beyond minRatioBytes.
 func readBody(encoding []string, in *meteredReader, most int64, ratio int64) ([]byte, error) {
 	var r io.Reader = in
 	var err error
@@ -127,7 +128,8 @@ func readBody(encoding []string, in *meteredReader, most int64, ratio int64) ([]
 	}
 }
 
-// newDeflateReader reads deflate with its zlib header, as it should come, or without, as it often does.
+// newDeflateReader reads deflate with its zlib header, as it should come, or without, as it often does. It fails for less
+// than two bytes.
 func newDeflateReader(in io.Reader) (io.Reader, error) {
 	b := bufio.NewReader(in)
 	head, err := b.Peek(2)
@@ -151,7 +153,8 @@ func classifyDecodeError(err error) error {
 	return err
 }
 
-// decodeCharset returns the body as UTF-8. A body without a charset is read as browsers do; JSON is always UTF-8.
+// decodeCharset returns the body as UTF-8 without a byte order mark; it never fails, invalid bytes become U+FFFD. A body
+// without a charset is read as browsers do; JSON is always UTF-8. contentType is the whole header.
 func decodeCharset(kind, contentType string, body []byte) string {
 	if kind != JSON {
 		e, _, _ := charset.DetermineEncoding(body, contentType)

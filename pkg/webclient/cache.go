@@ -29,7 +29,7 @@ func NewCache[V any](most int, ttl time.Duration) *Cache[V] {
 	return &Cache[V]{most: most, ttl: ttl, byKey: map[string]*list.Element{}}
 }
 
-// Get returns a value that is not expired.
+// Get returns the value of key if it is stored and not expired at now, and marks it as used.
 func (c *Cache[V]) Get(key string, now time.Time) (v V, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,7 +46,8 @@ func (c *Cache[V]) Get(key string, now time.Time) (v V, ok bool) {
 	return e.value, true
 }
 
-// Put stores v, which takes size bytes. It ignores values larger than a quarter of the cache.
+// Put stores v, which takes size bytes, from now on for the time to live, and evicts the values that were not used the
+// longest. It ignores values larger than a quarter of the cache.
 func (c *Cache[V]) Put(key string, v V, size int, now time.Time) {
 	size += len(key)
 	if c.ttl <= 0 || size > c.most/4 {

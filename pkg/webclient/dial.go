@@ -12,7 +12,8 @@ import (
 const maxDialAttempts = 4
 
 // dial resolves a host once, denies it when any of its addresses is denied, and connects only to the addresses that were
-// checked. A name that resolves differently the second time (DNS rebinding) is never resolved a second time.
+// checked, at most maxDialAttempts of them. A name that resolves differently the second time (DNS rebinding) is never
+// resolved a second time. address is host:port.
 func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -34,7 +35,8 @@ func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, e
 	return nil, err
 }
 
-// resolve returns the checked addresses of host. One denied address denies the host: an honest site has none.
+// resolve returns the checked addresses of host, a name or a numeric address, within Config.Resolve. One denied address
+// denies the host with [ErrForbidden]: an honest site has none. A name without addresses is [ErrName].
 func (c *Client) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		if !c.isPermitted(a) {

@@ -43,7 +43,8 @@ type Status int
 // Error implements error.
 func (s Status) Error() string { return strconv.Itoa(int(s)) }
 
-// failureOf maps err to a Failure or Status. Unknown errors become ErrBroken, which tells least.
+// failureOf maps err to a Failure or Status that tells a model nothing of this machine, nil for nil. Any error of an ended
+// ctx that is neither is [ErrTimeout]. Unknown errors become ErrBroken, which tells least.
 func failureOf(ctx context.Context, err error) error {
 	var (
 		f        Failure

@@ -19,8 +19,8 @@ const MaxURL = 2000
 
 // parseURL parses the URL of a page strictly into the one form that is checked, fetched and shown: scheme and host in lower
 // case, no default port, no fragment. It is part of the SSRF gate and rejects whatever two parsers could read differently:
-// credentials, escapes or zones in the host, backslashes, blanks and invisible characters, IPv4 in any but the dotted form,
-// single-label and internal names, look-alike scripts. ports are allowed besides 80 and 443.
+// more than MaxURL bytes, credentials, escapes or zones in the host, backslashes, blanks and invisible characters, IPv4 in
+// any but the dotted form, single-label and internal names, labels of mixed scripts. ports are allowed besides 80 and 443.
 //
 // permitted decides about numeric addresses; names are checked when they are dialed. The error repeats nothing of the URL.
 func parseURL(raw string, ports []int, permitted func(netip.Addr) bool) (*url.URL, error) {
@@ -61,7 +61,7 @@ func parseURL(raw string, ports []int, permitted func(netip.Addr) bool) (*url.UR
 	return u, nil
 }
 
-// rawAuthority returns the part between the scheme and the path as written.
+// rawAuthority returns the part between "://" and the path, query or fragment as written, "" without "://".
 func rawAuthority(raw string) string {
 	_, rest, ok := strings.Cut(raw, "://")
 	if !ok {
@@ -80,8 +80,8 @@ func defaultPort(scheme string) int {
 	return 80
 }
 
-// parseHostPort returns the canonical host and the port, 0 when none is written. It rejects malformed ports, and denies
-// numeric addresses that permitted denies.
+// parseHostPort returns the canonical host, IPv6 without brackets, and the port, 0 when none is written. It rejects malformed
+// ports and hosts, and denies numeric addresses that permitted denies.
 func parseHostPort(u *url.URL, permitted func(netip.Addr) bool) (host string, port int, err error) {
 	if p := u.Port(); p != "" {
 		port, err = strconv.Atoi(p)
@@ -106,8 +106,9 @@ func parseHostPort(u *url.URL, permitted func(netip.Addr) bool) (host string, po
 	return host, port, err
 }
 
-// parseHostName returns the canonical form of a name or IPv4 address. It denies single-label and internal names, and rejects
-// IPv4 in any but the dotted decimal form, because resolvers accept others.
+// parseHostName returns the canonical form of a name or IPv4 address: lower-case ASCII without a final dot. It denies
+// single-label and internal names and addresses that permitted denies with [ErrForbidden]. It rejects invalid labels, labels
+// of mixed scripts, and IPv4 in any but the dotted decimal form, because resolvers accept others.
 func parseHostName(name string, permitted func(netip.Addr) bool) (string, error) {
 	if name == "" || strings.Contains(name, ":") {
 		return "", ErrAddress
@@ -145,7 +146,7 @@ func parseHostName(name string, permitted func(netip.Addr) bool) (string, error)
 	return ascii, nil
 }
 
-// isHostLabel reports whether l is a valid label of a host: letters, digits, inner hyphens.
+// isHostLabel reports whether l is a valid label of a host: 1 to 63 lower-case letters, digits and inner hyphens.
 func isHostLabel(l string) bool {
 	if l == "" || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' {
 		return false
@@ -158,7 +159,8 @@ func isHostLabel(l string) bool {
 	return true
 }
 
-// isNumericLabel reports whether l is a number in any base that a resolver may accept.
+// isNumericLabel reports whether l is a number in any base that a resolver may accept: digits, or hexadecimal after 0x. "0x"
+// alone counts as one.
 func isNumericLabel(l string) bool {
 	digits := strings.TrimPrefix(l, "0x")
 	for i := range len(digits) {
@@ -179,7 +181,8 @@ func isInternalName(host string) bool {
 	return slices.Contains(internalDomains, host[strings.LastIndexByte(host, '.')+1:])
 }
 
-// mixesScripts reports whether a label of host mixes Latin with look-alike letters, so that it reads as another name.
+// mixesScripts reports whether a label of host mixes Latin with look-alike letters, so that it reads as another name. It is
+// true for a host that cannot be decoded. A label in one script only is not mixed.
 func mixesScripts(host string) bool {
 	shown, err := idna.ToUnicode(host)
 	if err != nil {

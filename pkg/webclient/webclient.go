@@ -47,6 +47,8 @@ type Config struct {
 	Now func() time.Time // for the pace and the cache; time.Now
 }
 
+// withDefaults returns c with defaults for timeouts, limits, pace and clock that are 0 or less. CacheTTL stays: 0 turns the
+// cache off.
 func (c Config) withDefaults() Config {
 	for _, d := range []struct {
 		field *time.Duration
@@ -115,7 +117,7 @@ type TestNet struct {
 	Dialing  func(netip.AddrPort) error // hears of each connection that passed all checks; an error stops it
 }
 
-// NewForTests is New with the exceptions of open. A test ensures that only tests call it.
+// NewForTests is New with the exceptions of open, of which the zero value has none. A test ensures that only tests call it.
 func NewForTests(cfg Config, open TestNet) *Client {
 	cfg = cfg.withDefaults()
 	c := &Client{cfg: cfg, testNet: open, resolver: open.Resolver, pace: NewPace(cfg.Every, cfg.Burst), cache: NewCache[Page](cfg.CacheBytes, cfg.CacheTTL)}
@@ -140,7 +142,8 @@ func (c *Client) Get(ctx context.Context, raw string) (Page, error) {
 	return c.GetWithin(ctx, raw, nil)
 }
 
-// GetWithin is Get with a caller's check: within denies further URLs, also after each redirect. nil denies none.
+// GetWithin is Get with a caller's check: within denies further URLs by an error, also after each redirect; nil denies none.
+// It takes at most Config.Total and follows MaxRedirects redirects, none twice. Errors are a Failure or Status.
 func (c *Client) GetWithin(ctx context.Context, raw string, within func(address string) error) (Page, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Total)
 	defer cancel()
@@ -170,7 +173,8 @@ func (c *Client) parseURL(raw string) (*url.URL, error) {
 	return parseURL(raw, c.cfg.Ports, c.isPermitted)
 }
 
-// fetchOnce requests one URL without following redirects. It returns the page, or the next URL of a redirect.
+// fetchOnce requests one URL without following redirects, or returns it from the cache. It returns the page, or the next URL
+// of a redirect. Any status but 200 and redirects is a [Status] error. A page with Cache-Control: no-store is not cached.
 func (c *Client) fetchOnce(ctx context.Context, u *url.URL) (Page, *url.URL, error) {
 	key := u.String()
 	if page, ok := c.cache.Get(key, c.cfg.Now()); ok {
@@ -213,8 +217,8 @@ func (c *Client) fetchOnce(ctx context.Context, u *url.URL) (Page, *url.URL, err
 	return page, nil, nil
 }
 
-// resolveRedirect returns the target of a redirect after the same parsing and checks as the first URL. It denies a downgrade
-// from https to http.
+// resolveRedirect returns the target of a redirect after the same parsing and checks as the first URL. It rejects a missing,
+// repeated or invalid Location with [ErrLocation] and denies a downgrade from https to http.
 func (c *Client) resolveRedirect(from *url.URL, h http.Header) (*url.URL, error) {
 	to := h.Values("Location")
 	if len(to) != 1 || len(to[0]) > MaxURL || strings.ContainsAny(to[0], "\\ \t") {
@@ -239,7 +243,8 @@ func (c *Client) resolveRedirect(from *url.URL, h http.Header) (*url.URL, error)
 	return next, nil
 }
 
-// readPage reads the body within the limits. stop cancels the request when no data arrives for Config.Idle.
+// readPage reads the body within the limits. stop cancels the request when no data arrives for Config.Idle. It rejects types
+// that are not text, and bodies that do not look like their type.
 func (c *Client) readPage(resp *http.Response, stop context.CancelFunc) (Page, error) {
 	k, full, err := contentKind(resp.Header)
 	if err != nil {

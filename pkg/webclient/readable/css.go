@@ -8,8 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// parseDeclarations parses a style attribute or the body of a CSS rule. The last declaration of a property counts, as in a
-// browser.
+// parseDeclarations parses a style attribute or the body of a CSS rule to values in lower case by property. The last
+// declaration of a property counts, whether or not an earlier one is !important. It is nil for an empty text and for one
+// longer than 4096 bytes, which is not read.
 func parseDeclarations(s string) map[string]string {
 	if s == "" || len(s) > 4096 {
 		return nil
@@ -77,7 +78,8 @@ func (h hidingStyle) matches(declared map[string]string) bool {
 	return slices.ContainsFunc(h.properties, func(p string) bool { return declared[p] != "" && h.hides(declared[p]) })
 }
 
-// hidesElement reports whether an element with these declarations cannot be seen.
+// hidesElement reports whether an element with these declarations cannot be seen, by hidingStyles or by a clipped overflow.
+// It knows nothing of inherited styles.
 func hidesElement(declared map[string]string) bool {
 	if len(declared) == 0 {
 		return false
@@ -99,7 +101,8 @@ func parseNumber(v string) (n float64, unit string, ok bool) {
 	return n, strings.TrimSpace(v[i:]), err == nil
 }
 
-// isTransparent reports whether text of this color is invisible.
+// isTransparent reports whether text of this color, in lower case, is invisible: transparent, or an alpha of less than 0.05
+// in hexadecimal (00 only), rgba or hsla with commas. Other notations are false.
 func isTransparent(v string) bool {
 	v = strings.ReplaceAll(v, " ", "")
 	if v == "transparent" {
@@ -119,7 +122,8 @@ func isTransparent(v string) bool {
 // namedColors are color names that are used to hide text; others are compared as written.
 var namedColors = map[string]string{"white": "#ffffff", "black": "#000000", "snow": "#fffafa", "ivory": "#fffff0"}
 
-// normalizeColor returns a color in one spelling, "" when it is none or depends on the context.
+// normalizeColor returns a color in one spelling, "" when it is none, depends on the context or has a notation that is not
+// read, such as hsl. Alpha is ignored.
 func normalizeColor(v string) string {
 	v = strings.ReplaceAll(strings.ToLower(strings.TrimSpace(v)), " ", "")
 	if c := namedColors[v]; c != "" {
@@ -152,8 +156,8 @@ func normalizeColor(v string) string {
 // simpleSelector matches a selector of one class or one id. Others depend on more than one element and are ignored.
 var simpleSelector = regexp.MustCompile(`^[a-zA-Z0-9]*([.#][A-Za-z_][A-Za-z0-9_-]*)$`)
 
-// collectHidingRules adds the classes and ids that a style sheet hides to into. Rules inside of @media and the like are
-// ignored: they hold for some windows only.
+// collectHidingRules adds the classes and ids that a style sheet hides to into, as ".name" and "#name", up to 10000. Rules
+// inside of @media and the like are ignored: they hold for some windows only. So are selectors of more than one class or id.
 func collectHidingRules(css string, into map[string]bool) {
 	css = stripComments(css)
 	for css != "" {
@@ -185,7 +189,7 @@ func collectHidingRules(css string, into map[string]bool) {
 	}
 }
 
-// blockEnd returns where the block ends that began before css.
+// blockEnd returns the offset after the brace that closes the block that began before css, the end of css when there is none.
 func blockEnd(css string) int {
 	depth := 1
 	for i := range len(css) {
@@ -201,7 +205,7 @@ func blockEnd(css string) int {
 	return len(css)
 }
 
-// stripComments removes CSS comments.
+// stripComments removes CSS comments; an unclosed one reaches to the end.
 func stripComments(s string) string {
 	if !strings.Contains(s, "/*") {
 		return s
@@ -217,7 +221,8 @@ func stripComments(s string) string {
 	}
 }
 
-// resolveEscapes resolves CSS escapes such as \64, so that they cannot hide a keyword.
+// resolveEscapes resolves CSS escapes such as \64, so that they cannot hide a keyword. Of other escapes it drops the
+// backslash.
 func resolveEscapes(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s

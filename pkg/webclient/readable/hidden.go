@@ -30,8 +30,8 @@ type stripper struct {
 	work    int // the sum of their depths
 }
 
-// strip removes from a document what a user would not see, counts it, and returns the number of remaining nodes and the sum
-// of their depths.
+// strip removes from a document what a user would not see, counts it in r, and returns the number of remaining nodes and the
+// sum of their depths, from which the caller bounds its work.
 func (r *Removed) strip(root *html.Node) (nodes, work int) {
 	p := stripper{removed: r, rules: map[string]bool{}}
 	styled := p.readStyles(root)
@@ -43,7 +43,8 @@ func (r *Removed) strip(root *html.Node) (nodes, work int) {
 	return p.nodes, p.work
 }
 
-// readStyles reads the page's own style sheets and reports whether it has any, its own or linked.
+// readStyles collects the hiding rules of the page's own style sheets for screens, of their first maxStyles bytes, and
+// reports whether the page has any style sheet, its own or linked. Linked ones are not fetched.
 func (p *stripper) readStyles(root *html.Node) (any bool) {
 	left := maxStyles
 	var walk func(*html.Node)
@@ -72,7 +73,8 @@ func (p *stripper) readStyles(root *html.Node) (any bool) {
 	return any
 }
 
-// stripBelow strips the nodes below n. The parser bounds the depth.
+// stripBelow removes comments, dropped and hidden elements below n, and unsafe attributes of the rest. in is what n passes
+// on to its children, depth their depth. The parser bounds the depth.
 func (p *stripper) stripBelow(n *html.Node, in inherited, depth int) {
 	for c := n.FirstChild; c != nil; {
 		next := c.NextSibling
@@ -105,7 +107,7 @@ func (p *stripper) stripBelow(n *html.Node, in inherited, depth int) {
 }
 
 // isHidden reports whether element c is not visible: by its attributes, by a style sheet, or because its color equals its
-// background.
+// background. html, head and body never are: scripts uncover some pages.
 func (p *stripper) isHidden(c *html.Node, in inherited) bool {
 	if c.DataAtom == atom.Html || c.DataAtom == atom.Body || c.DataAtom == atom.Head {
 		return false // pages that a script uncovers
@@ -137,7 +139,8 @@ func (p *stripper) isHidden(c *html.Node, in inherited) bool {
 	return ink != "" && ink == inheritBackground(c, in).background
 }
 
-// inheritBackground returns what the children of c inherit.
+// inheritBackground returns what the children of c inherit: in, with the background of c if it sets one; "" is an unknown
+// color.
 func inheritBackground(c *html.Node, in inherited) inherited {
 	if v := attributeValue(c, "bgcolor"); v != "" {
 		in.background = normalizeColor(v)
@@ -151,7 +154,7 @@ func inheritBackground(c *html.Node, in inherited) inherited {
 	return in
 }
 
-// dropUnsafeAttributes drops attributes with data: or javascript: URLs, and event handlers.
+// dropUnsafeAttributes drops attributes with data: or javascript: URLs, and event handlers. Only data: URLs are counted.
 func (p *stripper) dropUnsafeAttributes(c *html.Node) {
 	kept := c.Attr[:0]
 	for _, a := range c.Attr {
@@ -168,7 +171,7 @@ func (p *stripper) dropUnsafeAttributes(c *html.Node) {
 	c.Attr = kept
 }
 
-// hasHidingAttribute reports whether an element's own attributes hide it.
+// hasHidingAttribute reports whether an element's own attributes hide it: hidden, aria-hidden="true" or its style.
 func hasHidingAttribute(attrs []html.Attribute) bool {
 	for _, a := range attrs {
 		switch {

@@ -46,7 +46,8 @@ type Removed struct {
 // Parts returns how many removed parts could have been meant for a model alone.
 func (r Removed) Parts() int { return r.Hidden + r.Comments + r.DataURLs }
 
-// HTML reads a page of this address. When parsing or rendering fails, the words of the page remain.
+// HTML reads a page of this address as Markdown; address makes links absolute and may be "". When parsing or rendering
+// fails, the words of the page remain. Only the first maxHTML bytes are read. Text is "" for a page without words.
 func HTML(body, address string) Doc {
 	if len(body) > maxHTML {
 		body = strings.ToValidUTF8(body[:maxHTML], "")
@@ -71,7 +72,8 @@ func HTML(body, address string) Doc {
 // Plain reads plain text.
 func Plain(body string) Doc { return Doc{Text: cleanText(body)} }
 
-// Markup reads Markdown, XML and the like as text without comments, which are invisible where it is rendered.
+// Markup reads Markdown, XML and the like as text without comments, which are invisible where it is rendered. An unclosed
+// comment stays.
 func Markup(body string) Doc {
 	var doc Doc
 	var b strings.Builder
@@ -90,8 +92,8 @@ func Markup(body string) Doc {
 	return doc
 }
 
-// mainContent returns the page's main part as Markdown, "" when that fails. It recovers from panics of the two libraries,
-// which read untrusted content.
+// mainContent returns the page's main part as Markdown, or its whole body when that part is shorter than minArticle; "" when
+// that fails. It changes root. It recovers from panics of the two libraries, which read untrusted content.
 func mainContent(root *html.Node, address string) (out string) {
 	defer func() {
 		if recover() != nil {
@@ -148,6 +150,8 @@ func cleanLinks(n *html.Node, page *url.URL) {
 	}
 }
 
+// rewriteLink makes the target of a link absolute and drops its other attributes. It drops a target that is not http or
+// https or longer than 300 bytes; the words of the link stay.
 func rewriteLink(a *html.Node, page *url.URL) {
 	kept := a.Attr[:0]
 	for _, at := range a.Attr {
@@ -163,7 +167,8 @@ func rewriteLink(a *html.Node, page *url.URL) {
 	a.Attr = kept
 }
 
-// cleanText drops invisible characters, blanks at the end of lines and repeated empty lines.
+// cleanText drops invisible characters, blanks at the end of lines and repeated empty lines. Other white space becomes a
+// blank.
 func cleanText(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
@@ -211,6 +216,7 @@ func findElement(n *html.Node, a atom.Atom) *html.Node {
 	return nil
 }
 
+// titleOf returns the beginning of the title in the head of a document, "" when there is none.
 func titleOf(root *html.Node) string {
 	head := findElement(root, atom.Head)
 	if head == nil {
@@ -223,7 +229,7 @@ func titleOf(root *html.Node) string {
 	return text.Clip(t.FirstChild.Data, 4*maxTitle)
 }
 
-// textBelow returns all text below n, a line for each block.
+// textBelow returns all text below n, a line for each block. The head and dropped elements are left out.
 func textBelow(n *html.Node) string {
 	var b strings.Builder
 	var walk func(*html.Node)
