@@ -17,7 +17,8 @@ func (b *background) init() {
 	b.stop = make(chan struct{})
 }
 
-// start queues work. After close it does nothing.
+// start queues work, which runs after the work queued before it, one at a time. It does not wait. After close it does
+// nothing.
 func (b *background) start(work func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -31,6 +32,7 @@ func (b *background) start(work func()) {
 	}
 }
 
+// run works off the queue until it is empty or close was called. At most one run is active; start sets busy for it.
 func (b *background) run() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,7 +66,8 @@ func (b *background) wait() {
 	}
 }
 
-// close waits for the running function and drops the queued ones.
+// close waits for the running function, which [background.stopped] tells to end, and drops the queued ones. It is
+// idempotent. The caller must not hold a lock that the function needs.
 func (b *background) close() {
 	b.mu.Lock()
 	if !b.closing {

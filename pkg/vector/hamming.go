@@ -16,7 +16,8 @@ func (x *Index) searchPrefiltered(r reading, g *generation, q *query, k int, kee
 	return out
 }
 
-// hamming scores the rows with the smallest Hamming distance to the query.
+// hamming returns the k best of the rows with the smallest Hamming distance to the query, with exact cosines, best first;
+// rows beyond these candidates are not found. keep nil keeps all. Every view of r must have the sign bits of g.
 func (x *Index) hamming(r reading, g *generation, q *query, k int, keep func(uint64) bool, threads int) []Hit {
 	bits := make([]uint64, x.stride/64)
 	for i := range x.dims {
@@ -60,7 +61,8 @@ func (x *Index) hamming(r reading, g *generation, q *query, k int, keep func(uin
 	return hits
 }
 
-// scoreClosest scores rows by ascending distance until candidateCount(k) live rows that keep accepts were scored.
+// scoreClosest scores rows by ascending distance until candidateCount(k) live rows that keep accepts were scored, or none are
+// left, and returns the best k. w holds the distances and their histogram, starts where those of each view begin.
 func (x *Index) scoreClosest(r reading, q *query, k int, keep func(uint64) bool, w *scratch, starts []int) []Hit {
 	best, want, seen := top{k: k}, x.candidateCount(k), 0
 	// Each round takes more rows than the one before, because dead rows and those that keep rejects do not count.

@@ -61,6 +61,7 @@ func (k compiledC) dots(of *rows, first, n int, q *query, out []int32) {
 		(*C.int8_t)(&q.planes[0]), C.int32_t(q.bias), (*C.int32_t)(&out[0]))
 }
 
+// scan implements [kernels]. It panics when the buffers of b are too small for n rows: C would write beyond them.
 func (k compiledC) scan(of *rows, first, n int, q *query, floor float32, b *block) int {
 	if n == 0 {
 		return 0
@@ -80,6 +81,7 @@ func (k compiledC) score(of *rows, q *query, which []uint32, out []float32) {
 		(*C.uint32_t)(&which[0]), C.long(len(which)), (*C.float)(&out[0]))
 }
 
+// signs implements [kernels]. It panics when bits is too short for rows up to first+n, rounded up to a group of eight.
 func (k compiledC) signs(of *rows, centre []float32, first, n int, bits []uint64) {
 	if n == 0 {
 		return
@@ -90,6 +92,7 @@ func (k compiledC) signs(of *rows, centre []float32, first, n int, bits []uint64
 		(*C.float)(&centre[0]), C.long(first), C.long(n), (*C.uint64_t)(&bits[0]))
 }
 
+// hamming implements [kernels]. It panics when a slice is too short for n rows, rounded up to a group of eight.
 func (k compiledC) hamming(bits []uint64, words, n int, q []uint64, dist []uint16, histogram []uint32) {
 	if n == 0 {
 		return

@@ -11,6 +11,8 @@ type plainGo struct{}
 
 func (plainGo) level() string { return "go" }
 
+// quantize implements [kernels]: codes of 16 bits in two bytes, relative to the largest component. It stops at a vector that
+// is zero, too small or not finite. err of a row bounds what its high bytes alone lose.
 func (plainGo) quantize(src []float32, dims int, to *rows, first, n int) int {
 	for r := range n {
 		v := src[r*dims : (r+1)*dims]
@@ -43,6 +45,7 @@ func (plainGo) quantize(src []float32, dims int, to *rows, first, n int) int {
 	return n
 }
 
+// dots implements [kernels]. The stride must be even.
 func (plainGo) dots(of *rows, first, n int, q *query, out []int32) {
 	for r := range n {
 		row := of.high[(first+r)*of.stride:][:of.stride]
@@ -56,6 +59,7 @@ func (plainGo) dots(of *rows, first, n int, q *query, out []int32) {
 	}
 }
 
+// scan implements [kernels]. The indexes that it writes are relative to first.
 func (k plainGo) scan(of *rows, first, n int, q *query, floor float32, b *block) int {
 	k.dots(of, first, n, q, b.dots[:n])
 	found := 0
@@ -69,6 +73,7 @@ func (k plainGo) scan(of *rows, first, n int, q *query, floor float32, b *block)
 	return found
 }
 
+// score implements [kernels]. The results are not clamped and may exceed 1 slightly.
 func (plainGo) score(of *rows, q *query, which []uint32, out []float32) {
 	for i, r := range which {
 		high, low := of.high[int(r)*of.stride:][:of.stride], of.low[int(r)*of.stride:][:of.stride]
@@ -86,6 +91,7 @@ func (plainGo) score(of *rows, q *query, which []uint32, out []float32) {
 // code joins the two bytes of a code.
 func code(high, low byte) int32 { return int32(high)<<8 + int32(int8(low)) - 1<<15 }
 
+// signs implements [kernels]. The words of eight rows are interleaved, as hamming reads them.
 func (plainGo) signs(of *rows, centre []float32, first, n int, out []uint64) {
 	words := of.stride / 64
 	for r := first; r < first+n; r++ {
@@ -103,6 +109,7 @@ func (plainGo) signs(of *rows, centre []float32, first, n int, out []uint64) {
 	}
 }
 
+// hamming implements [kernels]. It adds to the histogram and does not clear it.
 func (plainGo) hamming(b []uint64, words, n int, q []uint64, dist []uint16, histogram []uint32) {
 	for r := range n {
 		sum := 0
@@ -114,6 +121,7 @@ func (plainGo) hamming(b []uint64, words, n int, q []uint64, dist []uint16, hist
 	}
 }
 
+// gather implements [kernels]. out must have room for every distance.
 func (plainGo) gather(dist []uint16, from, to uint16, out []uint32) int {
 	found := 0
 	for i, d := range dist {

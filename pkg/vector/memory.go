@@ -16,7 +16,8 @@ type region struct {
 	total *atomic.Int64 // of the index
 }
 
-// newRegion allocates size bytes with one reference, which the caller drops.
+// newRegion allocates size bytes outside of the heap, with one reference, which the caller drops, and adds them to total. It
+// fails when memory is short.
 func newRegion(size int, total *atomic.Int64) (*region, error) {
 	data, err := allocateMemory(size)
 	if err != nil {
@@ -30,6 +31,7 @@ func newRegion(size int, total *atomic.Int64) (*region, error) {
 
 func (r *region) hold() { r.refs.Add(1) }
 
+// drop releases one reference, and the memory with the last one. It must not be used after that. A failed release panics.
 func (r *region) drop() {
 	if r.refs.Add(-1) > 0 {
 		return
@@ -65,6 +67,8 @@ type segment struct {
 // rowBytes returns the size of a row in a segment.
 func rowBytes(stride int) int { return 2*stride + 4 + 4 + 8 }
 
+// newSegment returns an empty segment for room rows, whose memory the caller drops. stride must be a multiple of lane. It
+// fails when memory is short.
 func newSegment(id uint32, room, stride int, total *atomic.Int64) (*segment, error) {
 	mem, err := newRegion(room*rowBytes(stride)+5*lane, total)
 	if err != nil {
@@ -89,6 +93,7 @@ type plane struct {
 	used int // rows written; guarded by Index.mu
 }
 
+// newPlane returns a plane without sign bits, with room for those of every row of a segment. The caller drops its memory.
 func newPlane(of *segment, total *atomic.Int64) (*plane, error) {
 	words := (of.room + 7) / 8 * 8 * (of.stride / 64)
 	mem, err := newRegion(words*8, total)

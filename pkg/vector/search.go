@@ -8,8 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// Nearest returns the k keys with the largest cosine to q, best first, ties by smaller key. keep, when not nil, filters keys;
-// it must be fast, and is called from several goroutines but never concurrently.
+// Nearest returns the k keys with the largest cosine to q, best first, ties by smaller key; fewer when there are fewer, nil
+// when k is 0 or less. keep, when not nil, filters keys; it must be fast, and is called from several goroutines but never
+// concurrently. It rejects a q of other dimensions, zero or not finite. With the prefilter a few of the best may be missing.
 func (x *Index) Nearest(q []float32, k int, keep func(key uint64) bool) ([]Hit, error) {
 	p, err := x.prepareQuery(q)
 	if err != nil {
@@ -29,7 +30,8 @@ func (x *Index) Nearest(q []float32, k int, keep func(key uint64) bool) ([]Hit, 
 	return x.searchExact(r, p, k, keep, x.threads), nil
 }
 
-// Cosines scores keys in the order given. Keys that are not in the index are left out.
+// Cosines scores keys in the order given, a repeated one each time. Keys that are not in the index are left out. It rejects
+// a q of other dimensions, zero or not finite.
 func (x *Index) Cosines(q []float32, keys []uint64) ([]Hit, error) {
 	p, err := x.prepareQuery(q)
 	if err != nil {
@@ -56,7 +58,8 @@ func (x *Index) Cosines(q []float32, keys []uint64) ([]Hit, error) {
 	}
 }
 
-// cosines scores the rows at places. It reports false when a place is not in the snapshot.
+// cosines scores the rows at places; there says which keys have one. It reports false when a place is not in the snapshot,
+// and the caller must look the places up again.
 func (x *Index) cosines(r reading, q *query, keys []uint64, places []place, there []bool) (hits []Hit, ok bool) {
 	// One kernel call per segment.
 	wanted := map[*segment][]int{}
@@ -160,8 +163,9 @@ func inParallel(n int, do func(worker int)) {
 // workers returns how many threads to use for scanning so many bytes, at most most.
 func (x *Index) workers(bytes, most int) int { return max(1, min(most, bytes/x.tuning.threadBytes)) }
 
-// searchExact scans all rows, prunes those whose upper bound is below the k-th best lower bound, and scores the rest by descending
-// upper bound until no other can be among the best k.
+// searchExact scans all rows, prunes those whose upper bound is below the k-th best lower bound, and scores the rest by
+// descending upper bound until no other can be among the best k. It returns these, best first, fewer when keep accepts fewer.
+// k must be at least 1; keep nil keeps all.
 func (x *Index) searchExact(r reading, q *query, k int, keep func(uint64) bool, threads int) []Hit {
 	s := exactSearch{x: x, units: units{reading: r}, q: q, k: k, keep: keep}
 	s.floor.Store(math.Float32bits(float32(math.Inf(-1))))
@@ -209,7 +213,7 @@ func (x *Index) searchExact(r reading, q *query, k int, keep func(uint64) bool, 
 	return best.sorted()
 }
 
-// score adds the candidates to best with their exact cosines.
+// score adds the candidates to best with their exact cosines. Their order does not matter.
 func (x *Index) score(r reading, q *query, of []candidate, w *scratch, best *top) {
 	for i := range r.views {
 		w.which = w.which[:0]
@@ -243,7 +247,7 @@ type exactSearch struct {
 	floor  atomic.Uint32 // float32 bits of a cosine that at least k rows reach
 }
 
-// work scans units until none are left.
+// work scans units until none are left. Each worker needs a scratch w of its own, with a floor of k values.
 func (s *exactSearch) work(w *scratch) {
 	// Blocks are small until there is a floor, because every row passes until then.
 	size := min(blockRows, max(128, 2*s.k))
@@ -261,7 +265,8 @@ func (s *exactSearch) work(w *scratch) {
 	}
 }
 
-// scan adds the candidates of one block to w and raises the shared floor.
+// scan adds the candidates of n rows of a view, first and following, to w and raises the shared floor. Dead rows and those
+// that keep rejects are no candidates.
 func (s *exactSearch) scan(w *scratch, view, first, n int) {
 	v := &s.views[view]
 	floor := math.Float32frombits(s.floor.Load())

@@ -25,7 +25,7 @@ func (v *view) isDead(row uint32) bool {
 	return v.dead != nil && v.dead[row>>6]&(1<<(row&63)) != 0
 }
 
-// regions calls f for all memory that s refers to.
+// regions calls f for all memory that s refers to, once for each reference that s holds.
 func (s *snapshot) regions(f func(*region)) {
 	for _, list := range [][]view{s.views, s.retired} {
 		for i := range list {
@@ -109,7 +109,7 @@ func (r reading) live() int {
 	return n
 }
 
-// find returns the view of a place, or nil when it is not in this snapshot.
+// find returns the view of a place, also of a retired segment, or nil when it is not in this snapshot.
 func (s *snapshot) find(at place) *view {
 	for _, list := range [][]view{s.views, s.retired} {
 		for i := range list {

@@ -40,7 +40,8 @@ func newTable() *table {
 	return t
 }
 
-// search returns the slot of key, or the free one where it would be stored.
+// search returns the slot of key, or the free one where it would be stored, and its value. slots must have a free slot and a
+// length that is a power of two.
 func search(slots []slot, key uint64) (s *slot, value uint64) {
 	mask := uint64(len(slots) - 1)
 	// Fibonacci hashing: keys are mostly sequential.
@@ -58,7 +59,7 @@ func (t *table) get(key uint64) (place, bool) {
 	return place(v - 2), v > removed
 }
 
-// put sets the place of key. Only the writer may call it.
+// put sets the place of key and grows the table when three quarters are taken. Only the writer may call it.
 func (t *table) put(key uint64, at place) {
 	s, v := search(*t.slots.Load(), key)
 	if v == free {
@@ -83,7 +84,8 @@ func (t *table) remove(key uint64) {
 	}
 }
 
-// grow replaces the slots by a table that is at least half free, without the removed keys.
+// grow replaces the slots by a table that is at least half free, without the removed keys. Readers of the old slots still
+// find the keys in them. Only the writer may call it.
 func (t *table) grow() {
 	old, size := *t.slots.Load(), firstSlot
 	for size < int(t.live.Load()+1)*2 {

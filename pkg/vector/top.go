@@ -24,6 +24,7 @@ func (t *top) full() bool { return len(t.hits) == t.k }
 // worst returns the smallest cosine kept. Only valid when full.
 func (t *top) worst() float32 { return t.hits[0].Cosine }
 
+// add keeps h if it is among the best k so far, and drops the worst for it. k must be at least 1.
 func (t *top) add(h Hit) {
 	if !t.full() {
 		t.hits = append(t.hits, h)
@@ -71,6 +72,7 @@ type floor struct {
 
 func (f *floor) full() bool { return len(f.values) == f.k }
 
+// add keeps v if it is among the k largest values so far, and drops the smallest for it. k must be at least 1.
 func (f *floor) add(v float32) {
 	h := f.values
 	if len(h) < f.k {

@@ -100,6 +100,8 @@ func defaultTuning() tuning {
 // New returns an empty index.
 func New(o Options) (*Index, error) { return newIndex(o, defaultTuning()) }
 
+// newIndex is [New] with a tuning, which tests vary. It rejects dimensions beyond 1 to [MaxDims], negative threads (0 = all
+// processors) and an unknown prefilter option.
 func newIndex(o Options, t tuning) (*Index, error) {
 	switch {
 	case o.Dims < 1 || o.Dims > MaxDims:
@@ -133,7 +135,8 @@ func (x *Index) Has(key uint64) bool {
 // Len returns the number of vectors.
 func (x *Index) Len() int { return int(x.table.live.Load()) }
 
-// Bytes returns the memory in use.
+// Bytes returns the memory in use by rows, dead ones included, their sign bits and the table. Capacity that is not used yet
+// does not count.
 func (x *Index) Bytes() int64 {
 	r := x.read()
 	defer r.drop()
@@ -148,7 +151,8 @@ func (x *Index) Bytes() int64 {
 	return total
 }
 
-// Close releases the memory once running searches are done. Later calls fail with [ErrClosed]. It is idempotent.
+// Close releases the memory once running searches are done; it does not wait for them, but for background work. Later calls
+// fail with [ErrClosed]. It is idempotent.
 func (x *Index) Close() error {
 	x.background.close()
 	x.mu.Lock()
@@ -188,7 +192,8 @@ type query struct {
 	off    float32 // error bound of the first pass, in addition to that of each row
 }
 
-// prepareQuery validates and quantizes a query vector.
+// prepareQuery validates and quantizes a query vector. It rejects other dimensions with [ErrDims], and with [ErrNotFinite] or
+// [ErrZero] vectors without a direction.
 func (x *Index) prepareQuery(q []float32) (*query, error) {
 	if len(q) != x.dims {
 		return nil, fmt.Errorf("%w: %d, not %d", ErrDims, len(q), x.dims)

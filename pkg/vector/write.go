@@ -7,7 +7,8 @@ import (
 )
 
 // Add stores the vector of each key; vectors are concatenated in the order of keys. An existing key is replaced, and of a key
-// given twice the last vector wins. Readers see all of them at once, or none on an error.
+// given twice the last vector wins. Readers see all of them at once, or none on an error: a wrong number of components, a
+// vector that is zero or not finite, or lack of memory.
 func (x *Index) Add(keys []uint64, vectors []float32) error {
 	if len(vectors) != len(keys)*x.dims {
 		return fmt.Errorf("%w: %d numbers for %d vectors of %d", ErrDims, len(vectors), len(keys), x.dims)
@@ -59,7 +60,8 @@ func (b *batch) done() {
 	}
 }
 
-// write quantizes the vectors into rows that readers do not see yet.
+// write quantizes the vectors into rows that readers do not see yet, of a repeated key only the last. After an error, for an
+// invalid vector or lack of memory, the rows are given back. The caller holds mu and commits the batch.
 func (x *Index) write(keys []uint64, vectors []float32) (*batch, error) {
 	b := new(batch)
 	if v := x.current.Load().views; len(v) > 0 {
@@ -96,7 +98,7 @@ func (x *Index) write(keys []uint64, vectors []float32) (*batch, error) {
 	return b, nil
 }
 
-// markRepeated marks the keys that occur again later; nil when none does.
+// markRepeated marks the keys that occur again later, by index; nil when none does. It does not change keys.
 func markRepeated(keys []uint64) []bool {
 	if len(keys) < 2 {
 		return nil
@@ -138,7 +140,8 @@ func (x *Index) addSegment(room int) (*segment, error) {
 	return newSegment(x.nextID, room, x.stride, &x.mapped)
 }
 
-// quantize appends n vectors to seg without counting them as used. On an error, bad is the index of the rejected vector.
+// quantize appends n vectors to seg without counting them as used; seg must have room. On an error, bad is the index of the
+// rejected vector, which is zero or not finite.
 func (x *Index) quantize(seg *segment, vectors []float32, n int) (bad int, err error) {
 	for done := 0; done < n; {
 		done += x.tuning.kernels.quantize(vectors[done*x.dims:], x.dims, &seg.rows, seg.used+done, n-done)
@@ -160,7 +163,8 @@ func (x *Index) quantize(seg *segment, vectors []float32, n int) (bad int, err e
 	return 0, nil
 }
 
-// commit publishes a batch and marks the former rows of its keys dead.
+// commit publishes a batch and marks the former rows of its keys dead. On an error, for lack of memory, the batch is
+// abandoned and readers see no change. The caller holds mu.
 func (x *Index) commit(b *batch) error {
 	e := edit{x: x}
 	defer e.done()
@@ -200,7 +204,7 @@ func (x *Index) commit(b *batch) error {
 	return nil
 }
 
-// fillSigns writes the missing sign bits of the rows of v; without a prefilter it does nothing.
+// fillSigns writes the missing sign bits of the rows of v, relative to the centre of g; without a prefilter it does nothing.
 func (x *Index) fillSigns(v *view, g *generation) {
 	if v.bits == nil {
 		return
@@ -211,7 +215,7 @@ func (x *Index) fillSigns(v *view, g *generation) {
 	}
 }
 
-// Remove deletes keys and returns how many existed.
+// Remove deletes keys and returns how many existed, 0 after Close. A key given twice counts once.
 func (x *Index) Remove(keys ...uint64) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -253,7 +257,7 @@ type edit struct {
 	planes []*plane // created by this edit
 }
 
-// begin copies the current snapshot into e, once.
+// begin copies the current snapshot into e, once; further calls do nothing. The caller holds mu.
 func (e *edit) begin() {
 	if e.s != nil {
 		return
@@ -266,7 +270,7 @@ func (e *edit) begin() {
 	e.own = make([]bool, len(e.s.views))
 }
 
-// kill marks the row at a place as dead.
+// kill marks the row at a place as dead. The place must be in the current snapshot and its row alive.
 func (e *edit) kill(at place) {
 	e.begin()
 	i := slices.IndexFunc(e.s.views, func(v view) bool { return v.seg.id == at.segment() })
@@ -280,7 +284,8 @@ func (e *edit) kill(at place) {
 	v.deads++
 }
 
-// append adds a segment, with a plane of sign bits if there is a prefilter.
+// append adds a segment as the last one, with a plane of sign bits if there is a prefilter. It fails when there is no memory
+// for that plane.
 func (e *edit) append(seg *segment) error {
 	e.begin()
 	v := view{seg: seg, count: seg.used}
