@@ -31,7 +31,7 @@ const (
 	TypeText    = "text/plain"
 )
 
-// String is the codec's content type.
+// String returns the codec's content type, that of JSON for an unknown codec.
 func (c Codec) String() string {
 	switch c {
 	case Msgpack:

@@ -61,7 +61,8 @@ func Deliver(ctx context.Context, route Route, subject string, header map[string
 	return "", fault
 }
 
-// FormatJSON returns a body as JSON for display, whatever its codec. A body that cannot be decoded is returned as it is.
+// FormatJSON returns a body as JSON for display: msgpack is decoded leniently, without a schema, and any other codec
+// returned as it is, as is a body that cannot be decoded. The result need not be valid JSON.
 func FormatJSON(spec subjects.Spec, body []byte) string {
 	if spec.Codec != subjects.Msgpack || len(body) == 0 {
 		return string(body)

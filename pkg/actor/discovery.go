@@ -107,7 +107,8 @@ func (r *running) info(id micro.ServiceIdentity, text string) micro.Info {
 	return i
 }
 
-// endpointName is the route's subject with the characters replaced that an endpoint name must not have.
+// endpointName returns the route's subject with ".", "*", ">" and "$", which an endpoint name must not have, replaced by
+// "_".
 func (l *routeRun) endpointName() string {
 	b := []byte(l.spec.Subscription())
 	for i, c := range b {

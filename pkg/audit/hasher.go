@@ -45,7 +45,7 @@ func (h *Hasher) Hash(params []byte) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// readKey reads and checks a key file; see [LoadHasher].
+// readKey reads a key file and denies what [LoadHasher] denies. The error wraps [fs.ErrNotExist] when there is none.
 func readKey(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {

@@ -283,8 +283,8 @@ func (v *verifier) verifyMessage(st Stored) {
 	}
 }
 
-// checkStreamSeq reports a message that is repeated or out of order, and a gap before it. Deleted messages are gaps: the
-// log must have every sequence from 1 on.
+// checkStreamSeq reports a message that is repeated or out of order, and the messages that are missing before it: the log
+// must have every sequence from 1 on.
 func (v *verifier) checkStreamSeq(seq uint64) {
 	if seq < v.nextSeq {
 		v.addProblem(Problem{Stream: seq, Text: fmt.Sprintf("message %d is repeated or out of order, expected %d", seq, v.nextSeq)})

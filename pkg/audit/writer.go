@@ -220,7 +220,8 @@ func (w *Writer) fillBatch(first *appendCall) {
 	w.queue = slices.Delete(w.queue, 0, n)
 }
 
-// passLead makes the oldest queued call the leader, or marks the writer idle. The caller holds the lock.
+// passLead makes the oldest queued call the leader, or marks the writer idle and wakes [Writer.Close]. The caller leads,
+// and holds the lock.
 func (w *Writer) passLead() {
 	if len(w.queue) > 0 {
 		next := w.queue[0]

@@ -94,8 +94,8 @@ func parseUnixSocket(address string) string {
 	return strings.TrimSuffix(path+abstract, "@")
 }
 
-// dialSessionBus connects to the bus at socket, authenticates as this user and waits for its greeting, for at most
-// [sessionBusTimeout].
+// dialSessionBus connects to the bus at socket (a path, or @ and an abstract name), authenticates as this user and waits
+// for its greeting, for at most [sessionBusTimeout]. The caller must close the connection; after an error it is closed.
 func dialSessionBus(ctx context.Context, socket string) (*dbus.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, sessionBusTimeout)
 	defer cancel()

@@ -298,7 +298,7 @@ func (m *memStore) Put(_ context.Context, key string, value []byte, revision uin
 	return m.last, nil
 }
 
-// Keys implements [actor.Store].
+// Keys implements [actor.Store]; "" lists all keys. FailStore does not affect it.
 func (m *memStore) Keys(_ context.Context, prefix string) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -93,8 +93,8 @@ func (b *Bus) ConnErrors() []bus.ConnError {
 	return append([]bus.ConnError(nil), b.connErrors...)
 }
 
-// awaitViolations fails a test whose announced violations did not occur, because the server then permits too much. It waits up to
-// 2 s, because violations are reported asynchronously.
+// awaitViolations fails a test whose announced violations did not all occur, because the server then permits too much. It
+// waits up to 2 s, because violations are reported asynchronously.
 func (b *Bus) awaitViolations() {
 	left := func() int {
 		b.mu.Lock()
