@@ -198,8 +198,9 @@ func (e *exportReader) messages(yield func(Stored, error) bool) {
 	}
 }
 
-// readLine reads one line and adds it to the hash and the counts that the footer must match. It rejects a line unless
-// [Export] would have written the same bytes, a line of more than about maxLine bytes, and the end of the file.
+// readLine reads one line and adds it, unless it is the footer, to the hash and the counts that the footer must match. It
+// rejects a line unless [Export] would have written the same bytes, one of more than about maxLine bytes, and the end of
+// the file.
 func (e *exportReader) readLine() (exportLine, error) {
 	var raw []byte
 	for {

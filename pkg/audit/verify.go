@@ -225,9 +225,9 @@ func (v *verifier) reportMissing(seq uint64) {
 	v.nextSeq = seq
 }
 
-// verifyMessage checks the stream sequence and the subject of st, then each of its records, and reports problems. A message
-// that is malformed, a genesis after the first message, of an account that no writer has, or in the chain of another
-// account is reported once: its records are neither checked nor counted.
+// verifyMessage checks the stream sequence and the subject of st, then each of its records, and reports problems. The
+// records of a message are neither checked nor counted when it is malformed, has an account that no writer has, continues
+// the chain of another account, or is a genesis after the first message.
 func (v *verifier) verifyMessage(st Stored) {
 	v.report.Messages++
 	v.checkStreamSeq(st.Seq)
