@@ -214,8 +214,10 @@ func watchEdges() (out []Edge) {
 	return out
 }
 
-// questionEdges returns the edges that lead a question from the user through the router to the consumers in all, and let
-// router and broker read a stored turn. Only the router may publish turns.
+// questionEdges returns the edges with which the user publishes questions (for the router) and those for committee and
+// orchestrator (which the router does not see), and the router publishes turns; only it may. all are the durable consumers of
+// every stream: each may pull and acknowledge its messages. Router and broker may read a stored turn, and the router is told of
+// messages that reached their delivery limit.
 func questionEdges(all []Consumer) (out []Edge) {
 	for _, s := range []string{"query.received", "query.committee", "query.task"} {
 		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Core, Remote: s})

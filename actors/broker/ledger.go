@@ -69,8 +69,9 @@ func (r *runningCalls) join(key string) (wait <-chan struct{}, leave func()) {
 // key is the call's key in the ledger: the caller's id from the subject, and the call_id.
 func (c call) key() string { return c.record.AgentID + "." + c.id }
 
-// runOnce runs a named call unless it ran before, see [Broker.enterAndRun]. A call that is running in this broker is
-// waited for; when ctx ends first, the result is a timeout.
+// runOnce runs a named call unless it ran before: then its stored result is the result, and a run with unknown outcome is denied
+// as uncertain or, for a repeatable tool, repeated; see [Broker.enterAndRun]. A call that is running in this broker is waited
+// for; when ctx ends first, the result is a timeout.
 func (b *Broker) runOnce(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
 	key := c.key()
 	for {

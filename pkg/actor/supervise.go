@@ -156,7 +156,8 @@ func (s *Supervised) Stop() error {
 var errAborted = errors.New("aborted")
 
 // Abort ends this run of the actor as if its process were killed: its connections first, so that no handler can publish,
-// store or acknowledge anything, then its handlers. The supervisor restarts it. It is for crash tests and stories.
+// store or acknowledge anything, then its handlers. The supervisor restarts it. It blocks until a restarting actor runs again, and for a
+// failed or draining one until it has stopped, when it aborts nothing. It is for crash tests and stories.
 func (s *Supervised) Abort() {
 	select {
 	case s.abort <- struct{}{}:
@@ -199,8 +200,8 @@ func (h *System) Actors() []*Supervised {
 	return append([]*Supervised(nil), h.actors...)
 }
 
-// Abort aborts the first actor of this name, see [Supervised.Abort], and does not wait for its restart. It fails when there
-// is none.
+// Abort aborts the first actor of this name, see [Supervised.Abort], and does not wait for the restart that follows. It fails
+// only when there is none of this name.
 func (h *System) Abort(name string) error {
 	for _, s := range h.Actors() {
 		if s.Spec.Name == name {

@@ -376,10 +376,11 @@ func (w *Writer) attemptAppend(ctx context.Context, id string, data []byte, firs
 // isNotStored reports whether err means that the message is certainly not stored.
 func isNotStored(err error) bool { return errors.Is(err, ErrFull) || errors.Is(err, ErrRefused) }
 
-// retireChain ends the current chain. The next commit starts a chain that links its last acknowledged record.
+// retireChain ends the current chain, which must exist. The next commit starts a chain that links its last acknowledged record;
+// until then its head file stays, locked.
 //
-// A chain without acknowledged records leaves no head behind if it had links: the next chain repeats the links, which tells a
-// verifier that the chain was abandoned. Otherwise a long outage would accumulate heads.
+// The head file of a chain without acknowledged records is deleted if the chain had links: the next chain repeats the links,
+// which tells a verifier that the chain was abandoned. Otherwise a long outage would accumulate heads.
 func (w *Writer) retireChain() {
 	a := w.current
 	w.current = nil

@@ -236,7 +236,7 @@ func (q *Query) store(ctx context.Context, question Question) error {
 }
 
 // CancelQuery asks the generator to stop a question and does not wait for that: a partial answer comes as an event. nil means
-// that the request was published, also when no such question runs.
+// that the request was stored, also when no such question runs; it waits at most 2 s for that.
 func (c *Client) CancelQuery(ctx context.Context, session, query, reason string) error {
 	topic, err := subjects.QueryCancel.With(query)
 	if err != nil {

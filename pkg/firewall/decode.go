@@ -67,9 +67,10 @@ func (s *scanner) scanDecoded(text string) {
 	}
 }
 
-// findCiphers reports whether a word that injected requests hold (please, ignore, disregard, instruction) is in the
-// text in rot13 (turned) or reversed (backwards). It goes by tokens: searching the text once for each word would cost
-// more than all the rules.
+// findCiphers reports whether the text looks like rot13 (turned) or reversed text (backwards), by words that injected requests
+// hold. In rot13, please, ignore and disregard count at the end of a token with a space behind it; reversed, at the beginning of
+// a token with a space before it; not beside punctuation or at the edge of the text. instruction counts anywhere in a token. It
+// goes by tokens: searching the text once for each word would cost more than all the rules.
 func (s *scanner) findCiphers() (turned, backwards bool) {
 	for _, t := range s.tokens {
 		if t.to-t.from < 6 {

@@ -217,8 +217,8 @@ func (c *Client) fetchOnce(ctx context.Context, u *url.URL) (Page, *url.URL, err
 	return page, nil, nil
 }
 
-// resolveRedirect returns the target of a redirect after the same parsing and checks as the first URL. It rejects a missing,
-// repeated or invalid Location with [ErrLocation] and denies a downgrade from https to http.
+// resolveRedirect returns the target of a redirect after the same parsing and checks as the first URL. A missing or
+// repeated Location, and one that fails a check, is [ErrLocation]; a downgrade from https to http is [ErrDowngrade].
 func (c *Client) resolveRedirect(from *url.URL, h http.Header) (*url.URL, error) {
 	to := h.Values("Location")
 	if len(to) != 1 || len(to[0]) > MaxURL || strings.ContainsAny(to[0], "\\ \t") {
