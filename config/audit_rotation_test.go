@@ -198,7 +198,7 @@ func TestForgedEnd(t *testing.T) {
 	}
 }
 
-// TestPlantedPlan leaves a plan for the next trail that no rotation made. It must not replace the audit log, least of all
+// TestPlantedPlan leaves a plan for the next log that no rotation made. It must not replace the audit log, least of all
 // with the system's own hand on the anchors.
 func TestPlantedPlan(t *testing.T) {
 	t.Parallel()

@@ -276,7 +276,7 @@ func TestCompletedCallIsReplayed(t *testing.T) {
 	}
 }
 
-// TestNoRunWithoutAuditRecord is a property: whatever overrides are set, whoever calls which tool and however the
+// TestNoRunWithoutAuditRecord is a property: whatever overrides are set, any account calls any tool and however the
 // audit fails, a tool runs only after the record of its decision was acknowledged, and its result is returned only
 // after the record of its outcome was.
 func TestNoRunWithoutAuditRecord(t *testing.T) {

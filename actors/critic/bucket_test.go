@@ -154,7 +154,7 @@ func TestConcurrentGradesPublishOne(t *testing.T) {
 	}
 }
 
-// TestConcurrentPairIsComparedOnce: two answers that come at the same moment are compared once, whoever compares them.
+// TestConcurrentPairIsComparedOnce: two answers that come at the same moment are compared once, by either critic.
 func TestConcurrentPairIsComparedOnce(t *testing.T) {
 	t.Parallel()
 	for i := range 20 {

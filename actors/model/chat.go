@@ -144,7 +144,7 @@ func parseChat(q subjects.ChatRequest) (model.Request, error) {
 	return r, nil
 }
 
-// buildRequest returns the request for the backend: context window and keep-alive are the model's, whoever calls, and
+// buildRequest returns the request for the backend: context window and keep-alive are the model's for every caller, and
 // Predict is at most the configured one, which 0 stands for. It rejects tools for a model that has none with
 // [model.ErrNoTools].
 func (t target) buildRequest(r model.Request) (model.Request, error) {

@@ -36,7 +36,7 @@ func TestStepsAreMarkedInOrder(t *testing.T) {
 	}
 }
 
-// TestCrashInFeedbackPublishesOnce: wherever it dies, the change is told once, by whoever comes next: the same message, the next one, the
+// TestCrashInFeedbackPublishesOnce: wherever it dies, the change is told once, by the next handler: the same message, the next one, the
 // tool, or the next answer of the session.
 func TestCrashInFeedbackPublishesOnce(t *testing.T) {
 	t.Parallel()

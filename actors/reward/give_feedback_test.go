@@ -177,7 +177,7 @@ func TestGiveFeedbackIsBounded(t *testing.T) {
 	}
 }
 
-// TestToolFacts: what the broker must know of the tool, so that what it says is not taken for a stranger's.
+// TestToolFacts: what the broker must know of the tool, so that what it says does not count as untrusted.
 func TestToolFacts(t *testing.T) {
 	t.Parallel()
 	f := Tools()[0].Facts

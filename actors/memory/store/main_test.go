@@ -94,5 +94,5 @@ func (o *childProcess) line(t *testing.T) string {
 	return o.lines.Text()
 }
 
-// printLine writes a line to whoever started this process.
+// printLine writes a line to the parent process.
 func printLine(words ...any) { _, _ = os.Stdout.WriteString(fmt.Sprintln(words...)) }
