@@ -15,7 +15,11 @@ import (
 type Query struct {
 	SessionID string `json:"session_id,omitempty"`
 	QueryID   string `json:"query_id,omitempty"`
-	Query     string `json:"query"`
+	Query     string `json:"query"` // the user's own words
+	// Attachments are untrusted content that the question is about. The router stores them with the question, so that the
+	// broker learns of them from TURNS and not from an agent.
+	Attachments []Attachment `json:"attachments,omitempty"`
+
 	Model     string `json:"model,omitempty"`
 	Reference string `json:"reference,omitempty"` // the expected answer, for the critic; respondents never see it
 	Note      string `json:"note,omitempty"`      // set by the router when it replaced an id; ignored from any other publisher

@@ -46,7 +46,8 @@ func (r *Router) Routes() []actor.Route {
 
 // onQuery publishes a question as a turn of its session, under a message id that dedupes redeliveries. A missing id is
 // generated, that of the body wins over the header's, and an id that is no valid subject token is replaced by one derived
-// from it, with a note for the user. An empty or too long question becomes a dead letter and is not retried.
+// from it, with a note for the user. An empty or too long question, and one whose attachments [subjects.CheckAttachments]
+// rejects, becomes a dead letter and is not retried.
 func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
 	key := messageKey(in)
 	q := in.Body
@@ -57,6 +58,9 @@ func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out 
 	out = out.WithIDs(q.SessionID, q.QueryID)
 	if strings.TrimSpace(q.Query) == "" {
 		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, subjects.CodeMalformed, "the question is empty")
+	}
+	if err := subjects.CheckAttachments(q.Attachments); err != nil {
+		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, subjects.CodeMalformed, err.Error())
 	}
 	topic, err := subjects.QuerySession.With(q.SessionID)
 	if err != nil {

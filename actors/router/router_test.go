@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -142,10 +143,29 @@ func TestRejectedQuestionsBecomeDeadLetters(t *testing.T) {
 			t.Errorf("%s: %+v", name, published)
 		}
 	}
-	rec := &actortest.Recorder{FailPublish: func(string) error { return errors.New("the stream is away") }}
+	rec := &actortest.Recorder{}
+	routeQuery(t, rec, actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why", Attachments: []subjects.Attachment{{Source: "user", Text: "mail"}}}})
+	if published := rec.Published(); len(published) != 1 || published[0].Subject != "dead.router" || !strings.Contains(published[0].Body, "unknown source") {
+		t.Errorf("a question with an invalid attachment: %+v", published)
+	}
+	rec = &actortest.Recorder{FailPublish: func(string) error { return errors.New("the stream is away") }}
 	in := actor.Msg[subjects.Query]{Body: subjects.Query{Query: "why"}}
 	if err := New().onQuery(t.Context(), in, rec.Out()); err == nil {
 		t.Error("a question that was not stored was acknowledged")
+	}
+}
+
+// The broker reads a turn from the stream, where only the router writes: the attachments must be in it.
+func TestTurnRecordsAttachments(t *testing.T) {
+	t.Parallel()
+	rec := &actortest.Recorder{}
+	sent := []subjects.Attachment{{Name: "mail.txt", Source: subjects.AttachmentFile, Text: "Dear user"}, {Source: subjects.AttachmentPipe, Text: "log"}}
+	body := `{"query":"summarize","attachments":[{"name":"mail.txt","source":"file","text":"Dear user"},{"source":"pipe","text":"log"}]}`
+	if _, err := rec.Deliver(t, New(), actortest.Message{Subject: "query.received", Body: []byte(body)}); err != nil {
+		t.Fatal(err)
+	}
+	if q, _ := publishedTurn(t, rec); !slices.Equal(q.Attachments, sent) || q.Query != "summarize" {
+		t.Errorf("the turn has %+v", q)
 	}
 }
 
