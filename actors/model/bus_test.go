@@ -201,7 +201,7 @@ func TestBusCancel(t *testing.T) {
 	waitFor(t, "the server stopped", func() bool { c := w.srv.Stats(); return c.Cancelled >= 1 && c.Running == 0 })
 }
 
-// An caller who stops listening ends the request at the model server, and the slot is free for the next.
+// A caller that stops listening ends the request at the model server, and the slot is free for the next.
 func TestBusCallerCancels(t *testing.T) {
 	t.Parallel()
 	slow := scriptserver.Reply{Content: strings.Repeat("word ", 1000), Quirks: scriptserver.Quirks{TokenDelay: 20 * time.Millisecond}}

@@ -18,8 +18,8 @@ func TestConfigProblems(t *testing.T) {
 		want   string // path of the one problem, "" = none
 	}{
 		{"as it is", func(*model.Config) {}, ""},
-		{"nobody assists", func(c *model.Config) { delete(c.Roles, "assistant"); c.Keep = nil }, "roles"},
-		{"nobody makes vectors", func(c *model.Config) { delete(c.Roles, "embeddings"); c.Keep = nil }, "roles"},
+		{"no assistant", func(c *model.Config) { delete(c.Roles, "assistant"); c.Keep = nil }, "roles"},
+		{"no embedding model", func(c *model.Config) { delete(c.Roles, "embeddings"); c.Keep = nil }, "roles"},
 		{"a role that is no word", func(c *model.Config) { c.Roles["a b"] = "x" }, `roles."a b"`},
 		{"a model that is no name", func(c *model.Config) { c.Roles["critic"] = "a b" }, "roles.critic"},
 		{"a service that is off", func(c *model.Config) { c.Roles["critic"] = "anthropic/claude" }, "roles.critic"},

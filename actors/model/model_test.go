@@ -231,12 +231,12 @@ func TestSelectModel(t *testing.T) {
 		notice string
 	}{
 		{"by role", subjects.ChatRequest{Role: "critic"}, "judge", ""},
-		{"nobody in particular", subjects.ChatRequest{}, "big", ""},
+		{"no role", subjects.ChatRequest{}, "big", ""},
 		{"a hint beats the role", subjects.ChatRequest{Role: "critic", Hint: "simple"}, "tiny", ""},
 		{"a hint that is not configured", subjects.ChatRequest{Role: "critic", Hint: "reasoning"}, "judge", ""},
 		{"a model by name beats both", subjects.ChatRequest{Role: "critic", Hint: "code", Model: "other"}, "other", ""},
 		{"with the tag that goes without saying", subjects.ChatRequest{Model: "other:latest"}, "other:latest", ""},
-		{"a role nobody has", subjects.ChatRequest{Role: "jester"}, "big", "models.yaml has no role jester, so the assistant's model answers"},
+		{"an unknown role", subjects.ChatRequest{Role: "jester"}, "big", "models.yaml has no role jester, so the assistant's model answers"},
 	} {
 		r := w.ask(tt.q)
 		if r.err != nil || w.onlyRequest().Model != tt.want || r.last.Model != tt.want || r.last.Notice != tt.notice || r.last.DemoModel {

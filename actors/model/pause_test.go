@@ -62,7 +62,7 @@ func TestToolPauseKeepsLoadedModel(t *testing.T) {
 			want:   "big judge big", turn: 3 * time.Second, graded: 1500 * time.Millisecond,
 		},
 		{
-			name: "trick: the critic's role, but an account that a user waits for", pause: 1500 * time.Millisecond, asks: "memory", asked: judge,
+			name: "the critic's role, but an account that a user waits for", pause: 1500 * time.Millisecond, asks: "memory", asked: judge,
 			want: "big judge big", turn: 3500 * time.Millisecond, graded: 2 * time.Second,
 		},
 	} {

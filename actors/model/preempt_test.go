@@ -181,7 +181,7 @@ func TestForegroundPreemptsBackground(t *testing.T) {
 			text: "4", replied: 4 * time.Second, asked: "judge big judge", trail: "before allowed, after ok",
 		},
 		{
-			name: "trick: what comes after the cut is not said", acts: []scriptedReply{late(llm.Chunk{Content: "old"}, done), says("new", time.Second)},
+			name: "what comes after the cut is not said", acts: []scriptedReply{late(llm.Chunk{Content: "old"}, done), says("new", time.Second)},
 			text: "new", replied: 4 * time.Second, asked: "judge big judge", trail: "before allowed, after ok",
 		},
 		{
@@ -189,7 +189,7 @@ func TestForegroundPreemptsBackground(t *testing.T) {
 			text: "late", replied: time.Second, asked: "judge big", trail: "before allowed, after ok",
 		},
 		{
-			name: "trick: what left the machine is refused, not asked again", acts: []scriptedReply{late(llm.Chunk{Content: "far", Final: llm.Final{RemoteHost: "ollama.com"}}), says("new", time.Second)},
+			name: "what left the machine is refused, not asked again", acts: []scriptedReply{late(llm.Chunk{Content: "far", Final: llm.Final{RemoteHost: "ollama.com"}}), says("new", time.Second)},
 			code: subjects.CodeModelRemote, says: "allow_remote", replied: time.Second, asked: "judge big", trail: "before allowed, after denied model_remote",
 		},
 		{
@@ -250,7 +250,7 @@ func TestPreemptedCallEndsWithItsDeadline(t *testing.T) {
 		code       string
 	}{
 		{"stopped", "q1", 5 * time.Second, subjects.CodeStopped},
-		{"trick: another query is stopped", "q3", soon, subjects.CodeTimeout},
+		{"another query is stopped", "q3", soon, subjects.CodeTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w, s := newScriptedHarness(t, map[string][]scriptedReply{"judge": {stallsFor(0)}, "big": {says("hello", 15*time.Second)}}, nil)
@@ -301,10 +301,10 @@ func TestRequestCannotChoosePriority(t *testing.T) {
 		{"critic to the broker, which chooses tools", "critic", "broker", subjects.ChatRequest{Role: "critic"}, subjects.ChatRequest{Role: "coder"}, true},
 		{"respondent B to critic", subjects.RespondentB, "critic", subjects.ChatRequest{}, subjects.ChatRequest{Role: "critic"}, false},
 		{"generator to memory", "generator", "memory", subjects.ChatRequest{}, subjects.ChatRequest{}, false},
-		{"trick: the critic in the assistant's role", "critic", "generator", subjects.ChatRequest{Role: "assistant"}, subjects.ChatRequest{}, true},
-		{"trick: the critic asks for the assistant's model", "critic", "generator", subjects.ChatRequest{Model: "big"}, subjects.ChatRequest{}, true},
-		{"trick: the generator in the critic's role", "generator", "memory", subjects.ChatRequest{Role: "critic"}, subjects.ChatRequest{}, false},
-		{"trick: the critic pushes with another role", "generator", "critic", subjects.ChatRequest{Role: "critic"}, subjects.ChatRequest{Role: "assistant"}, false},
+		{"the critic in the assistant's role", "critic", "generator", subjects.ChatRequest{Role: "assistant"}, subjects.ChatRequest{}, true},
+		{"the critic asks for the assistant's model", "critic", "generator", subjects.ChatRequest{Model: "big"}, subjects.ChatRequest{}, true},
+		{"the generator in the critic's role", "generator", "memory", subjects.ChatRequest{Role: "critic"}, subjects.ChatRequest{}, false},
+		{"the critic pushes with another role", "generator", "critic", subjects.ChatRequest{Role: "critic"}, subjects.ChatRequest{Role: "assistant"}, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			acts := []scriptedReply{says("done", 5*time.Second)}

@@ -20,24 +20,24 @@ func TestPriorityDependsOnAccount(t *testing.T) {
 	t.Parallel()
 	for account, rank := range backgroundPriority {
 		if !slices.Contains(subjects.Actors, account) || rank <= foreground || rank >= priorities {
-			t.Errorf("%s stands at %d", account, rank)
+			t.Errorf("%s has priority %d", account, rank)
 		}
 	}
 	for _, tt := range []struct {
 		name, account string
 		want          int
 	}{
-		{"the answerer", subjects.Generator, 0},
+		{"the generator", subjects.Generator, 0},
 		{"respondent B", subjects.RespondentB, 1},
 		{"the critic", "critic", 2},
 		{"memory", "memory", 0},
-		{"trick: in capitals", "Critic", 0},
-		{"trick: a longer name", "critic2", 0},
-		{"trick: a part of the name", "respondent", 0},
-		{"trick: nobody", "", 0},
+		{"in capitals", "Critic", 0},
+		{"a longer name", "critic2", 0},
+		{"a part of the name", "respondent", 0},
+		{"no account", "", 0},
 	} {
 		if got := priorityOf(tt.account); got != tt.want {
-			t.Errorf("%s stands at %d, want %d", tt.name, got, tt.want)
+			t.Errorf("%s has priority %d, want %d", tt.name, got, tt.want)
 		}
 	}
 }
@@ -48,148 +48,148 @@ func TestQueuePreempts(t *testing.T) {
 		name                string
 		slots, ahead, batch int  // 0 slots = 1, 0 batch = 4
 		exclusive           bool // one model at a time
-		guests              []simulatedRequest
+		requests            []simulatedRequest
 		want                string
 	}{
 		{
-			name:   "who stands in front goes first, whoever came before",
-			guests: []simulatedRequest{{0, "memory", "A", 2, 0}, {1, "critic", "A", 1, 0}, {1, "respondent_b", "A", 1, 0}, {1, "generator", "A", 1, 0}},
-			want:   "0 memory@|2 generator@ memory.|3 generator. respondent_b@|4 critic@ respondent_b.|5 critic.",
+			name:     "a higher priority starts first, regardless of arrival",
+			requests: []simulatedRequest{{0, "memory", "A", 2, 0}, {1, "critic", "A", 1, 0}, {1, "respondent_b", "A", 1, 0}, {1, "generator", "A", 1, 0}},
+			want:     "0 memory@|2 generator@ memory.|3 generator. respondent_b@|4 critic@ respondent_b.|5 critic.",
 		},
 		{
-			name:   "the critic runs at once when nobody is there",
-			guests: []simulatedRequest{{0, "critic/1", "A", 1, 0}, {0, "critic/2", "A", 1, 0}},
-			want:   "0 critic/1@|1 critic/1. critic/2@|2 critic/2.",
+			name:     "the critic starts at once in an empty queue",
+			requests: []simulatedRequest{{0, "critic/1", "A", 1, 0}, {0, "critic/2", "A", 1, 0}},
+			want:     "0 critic/1@|1 critic/1. critic/2@|2 critic/2.",
 		},
 		{
-			name:   "the critic gives way and starts anew",
-			guests: []simulatedRequest{{0, "critic", "A", 10, 0}, {1, "generator", "A", 2, 0}},
-			want:   "0 critic@|1 critic! generator@|3 critic@ generator.|13 critic.",
+			name:     "the critic is preempted and restarts",
+			requests: []simulatedRequest{{0, "critic", "A", 10, 0}, {1, "generator", "A", 2, 0}},
+			want:     "0 critic@|1 critic! generator@|3 critic@ generator.|13 critic.",
 		},
 		{
-			name:   "respondent B gives way to the generator",
-			guests: []simulatedRequest{{0, "respondent_b", "A", 10, 0}, {1, "generator", "A", 2, 0}},
-			want:   "0 respondent_b@|1 generator@ respondent_b!|3 generator. respondent_b@|13 respondent_b.",
+			name:     "the generator preempts respondent B",
+			requests: []simulatedRequest{{0, "respondent_b", "A", 10, 0}, {1, "generator", "A", 2, 0}},
+			want:     "0 respondent_b@|1 generator@ respondent_b!|3 generator. respondent_b@|13 respondent_b.",
 		},
 		{
-			name:   "the critic gives way to respondent B",
-			guests: []simulatedRequest{{0, "critic", "A", 3, 0}, {1, "respondent_b", "A", 2, 0}},
-			want:   "0 critic@|1 critic! respondent_b@|3 critic@ respondent_b.|6 critic.",
+			name:     "respondent B preempts the critic",
+			requests: []simulatedRequest{{0, "critic", "A", 3, 0}, {1, "respondent_b", "A", 2, 0}},
+			want:     "0 critic@|1 critic! respondent_b@|3 critic@ respondent_b.|6 critic.",
 		},
 		{
-			name:   "respondent B does not give way to the critic",
-			guests: []simulatedRequest{{0, "respondent_b", "A", 3, 0}, {1, "critic", "A", 1, 0}},
-			want:   "0 respondent_b@|3 critic@ respondent_b.|4 critic.",
+			name:     "the critic does not preempt respondent B",
+			requests: []simulatedRequest{{0, "respondent_b", "A", 3, 0}, {1, "critic", "A", 1, 0}},
+			want:     "0 respondent_b@|3 critic@ respondent_b.|4 critic.",
 		},
 		{
-			name:   "equals do not give way, in the background or in front",
-			slots:  2,
-			guests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 3, 0}, {1, "critic/3", "A", 1, 0}},
-			want:   "0 critic/1@ critic/2@|2 critic/1. critic/3@|3 critic/2. critic/3.",
+			name:     "requests of equal priority do not preempt",
+			slots:    2,
+			requests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 3, 0}, {1, "critic/3", "A", 1, 0}},
+			want:     "0 critic/1@ critic/2@|2 critic/1. critic/3@|3 critic/2. critic/3.",
 		},
 		{
-			name:   "nobody in front is ever told to leave",
-			guests: []simulatedRequest{{0, "memory", "A", 3, 0}, {1, "generator", "A", 1, 0}, {1, "broker", "A", 1, 0}},
-			want:   "0 memory@|3 generator@ memory.|4 broker@ generator.|5 broker.",
+			name:     "a foreground request is never preempted",
+			requests: []simulatedRequest{{0, "memory", "A", 3, 0}, {1, "generator", "A", 1, 0}, {1, "broker", "A", 1, 0}},
+			want:     "0 memory@|3 generator@ memory.|4 broker@ generator.|5 broker.",
 		},
 		{
-			name:   "trick: names like the critic's do not give way",
-			guests: []simulatedRequest{{0, "critics", "A", 2, 0}, {1, "generator", "A", 1, 0}},
-			want:   "0 critics@|2 critics. generator@|3 generator.",
+			name:     "an account whose name begins like the critic's is not preempted",
+			requests: []simulatedRequest{{0, "critics", "A", 2, 0}, {1, "generator", "A", 1, 0}},
+			want:     "0 critics@|2 critics. generator@|3 generator.",
 		},
 		{
-			name:   "it goes on after many interruptions, and before those who came later",
-			guests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 1, 0}, {1, "generator/1", "A", 1, 0}, {3, "generator/2", "A", 1, 0}},
-			want:   "0 critic/1@|1 critic/1! generator/1@|2 critic/1@ generator/1.|3 critic/1! generator/2@|4 critic/1@ generator/2.|6 critic/1. critic/2@|7 critic/2.",
+			name:     "a request preempted twice finishes before later ones",
+			requests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 1, 0}, {1, "generator/1", "A", 1, 0}, {3, "generator/2", "A", 1, 0}},
+			want:     "0 critic/1@|1 critic/1! generator/1@|2 critic/1@ generator/1.|3 critic/1! generator/2@|4 critic/1@ generator/2.|6 critic/1. critic/2@|7 critic/2.",
 		},
 		{
-			name: "it stays in front of its own session's later ones",
-			guests: []simulatedRequest{
+			name: "it stays before later requests of its session",
+			requests: []simulatedRequest{
 				{0, "critic", "first", 2, 0}, {0, "critic", "second", 1, 0}, {0, "critic/2", "third", 1, 0}, {1, "generator", "A", 1, 0},
 			},
 			want: "0 critic@|1 critic! generator@|2 critic@ generator.|4 critic. critic/2@|5 critic/2. critic@|6 critic.",
 		},
 		{
-			name:   "a server that does not let go keeps nobody out, and no slot is lost",
-			guests: []simulatedRequest{{0, "critic/1", "A", 10, 5}, {0, "critic/2", "A", 1, 0}, {1, "generator", "A", 2, 0}},
-			want:   "0 critic/1@|1 critic/1! generator@|3 critic/2@ generator.|4 critic/2.|6 critic/1@|16 critic/1.",
+			name:     "a server that is slow to cancel holds no slot",
+			requests: []simulatedRequest{{0, "critic/1", "A", 10, 5}, {0, "critic/2", "A", 1, 0}, {1, "generator", "A", 2, 0}},
+			want:     "0 critic/1@|1 critic/1! generator@|3 critic/2@ generator.|4 critic/2.|6 critic/1@|16 critic/1.",
 		},
 		{
-			name:   "trick: its late return frees nobody else's slot",
-			guests: []simulatedRequest{{0, "critic", "A", 3, 1}, {1, "generator", "A", 4, 0}, {3, "memory", "A", 1, 0}, {3, "broker", "A", 1, 0}},
-			want:   "0 critic@|1 critic! generator@|5 generator. memory@|6 broker@ memory.|7 broker. critic@|10 critic.",
+			name:     "its late return does not free the slot of another request",
+			requests: []simulatedRequest{{0, "critic", "A", 3, 1}, {1, "generator", "A", 4, 0}, {3, "memory", "A", 1, 0}, {3, "broker", "A", 1, 0}},
+			want:     "0 critic@|1 critic! generator@|5 generator. memory@|6 broker@ memory.|7 broker. critic@|10 critic.",
 		},
 		{
-			name:   "who stands furthest behind leaves first",
-			slots:  2,
-			guests: []simulatedRequest{{0, "critic", "A", 9, 0}, {0, "respondent_b", "A", 2, 0}, {1, "generator", "A", 1, 0}},
-			want:   "0 critic@ respondent_b@|1 critic! generator@|2 critic@ generator. respondent_b.|11 critic.",
+			name:     "the lowest priority is preempted first",
+			slots:    2,
+			requests: []simulatedRequest{{0, "critic", "A", 9, 0}, {0, "respondent_b", "A", 2, 0}, {1, "generator", "A", 1, 0}},
+			want:     "0 critic@ respondent_b@|1 critic! generator@|2 critic@ generator. respondent_b.|11 critic.",
 		},
 		{
-			name:   "of equals the one that came last leaves",
-			slots:  2,
-			guests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 2, 0}, {1, "generator", "A", 1, 0}},
-			want:   "0 critic/1@ critic/2@|1 critic/2! generator@|2 critic/1. critic/2@ generator.|4 critic/2.",
+			name:     "of equal priorities the latest is preempted",
+			slots:    2,
+			requests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 2, 0}, {1, "generator", "A", 1, 0}},
+			want:     "0 critic/1@ critic/2@|1 critic/2! generator@|2 critic/1. critic/2@ generator.|4 critic/2.",
 		},
 		{
-			name:   "nobody leaves while there is a slot",
-			slots:  2,
-			guests: []simulatedRequest{{0, "critic", "A", 2, 0}, {1, "generator", "B", 2, 0}},
-			want:   "0 critic@|1 generator@|2 critic.|3 generator.",
+			name:     "none is preempted while a slot is free",
+			slots:    2,
+			requests: []simulatedRequest{{0, "critic", "A", 2, 0}, {1, "generator", "B", 2, 0}},
+			want:     "0 critic@|1 generator@|2 critic.|3 generator.",
 		},
 		{
-			name: "no more leave than must", slots: 3,
-			guests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 2, 0}, {0, "critic/3", "A", 2, 0}, {1, "generator", "A", 1, 0}},
-			want:   "0 critic/1@ critic/2@ critic/3@|1 critic/3! generator@|2 critic/1. critic/2. critic/3@ generator.|4 critic/3.",
+			name: "only as many as needed are preempted", slots: 3,
+			requests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 2, 0}, {0, "critic/3", "A", 2, 0}, {1, "generator", "A", 1, 0}},
+			want:     "0 critic/1@ critic/2@ critic/3@|1 critic/3! generator@|2 critic/1. critic/2. critic/3@ generator.|4 critic/3.",
 		},
 		{
-			name: "one model at a time: all of another model leave", slots: 3, exclusive: true,
-			guests: []simulatedRequest{{0, "critic/1", "J", 2, 0}, {0, "critic/2", "J", 2, 0}, {1, "generator", "A", 1, 0}},
-			want:   "0 critic/1@ critic/2@|1 critic/1! critic/2! generator@|2 critic/1@ critic/2@ generator.|4 critic/1. critic/2.",
+			name: "one model at a time: all requests for another model are preempted", slots: 3, exclusive: true,
+			requests: []simulatedRequest{{0, "critic/1", "J", 2, 0}, {0, "critic/2", "J", 2, 0}, {1, "generator", "A", 1, 0}},
+			want:     "0 critic/1@ critic/2@|1 critic/1! critic/2! generator@|2 critic/1@ critic/2@ generator.|4 critic/1. critic/2.",
 		},
 		{
 			name: "one model at a time: the same model runs beside it", slots: 2, exclusive: true,
-			guests: []simulatedRequest{{0, "critic", "A", 2, 0}, {1, "generator", "A", 1, 0}},
-			want:   "0 critic@|1 generator@|2 critic. generator.",
+			requests: []simulatedRequest{{0, "critic", "A", 2, 0}, {1, "generator", "A", 1, 0}},
+			want:     "0 critic@|1 generator@|2 critic. generator.",
 		},
 		{
-			name: "one model at a time: nobody leaves in vain", slots: 2, exclusive: true,
-			guests: []simulatedRequest{{0, "memory", "J", 3, 0}, {0, "critic", "J", 9, 0}, {1, "generator", "A", 1, 0}},
-			want:   "0 critic@ memory@|3 critic! generator@ memory.|4 critic@ generator.|13 critic.",
+			name: "one model at a time: none is preempted while a foreground request holds the model", slots: 2, exclusive: true,
+			requests: []simulatedRequest{{0, "memory", "J", 3, 0}, {0, "critic", "J", 9, 0}, {1, "generator", "A", 1, 0}},
+			want:     "0 critic@ memory@|3 critic! generator@ memory.|4 critic@ generator.|13 critic.",
 		},
 		{
-			name: "one model at a time: nobody behind slips in beside what has to end first", slots: 3, exclusive: true,
-			guests: []simulatedRequest{{0, "memory", "J", 3, 0}, {1, "generator", "A", 1, 0}, {1, "critic", "J", 1, 0}, {2, "respondent_b", "A", 1, 0}},
-			want:   "0 memory@|3 generator@ memory. respondent_b@|4 critic@ generator. respondent_b.|5 critic.",
+			name: "one model at a time: a lower priority does not join the model that has to end first", slots: 3, exclusive: true,
+			requests: []simulatedRequest{{0, "memory", "J", 3, 0}, {1, "generator", "A", 1, 0}, {1, "critic", "J", 1, 0}, {2, "respondent_b", "A", 1, 0}},
+			want:     "0 memory@|3 generator@ memory. respondent_b@|4 critic@ generator. respondent_b.|5 critic.",
 		},
 		{
-			name: "trick: a batch for the loaded model does not go before somebody in front", exclusive: true,
-			guests: []simulatedRequest{
+			name: "a batch for the loaded model does not start before a higher priority", exclusive: true,
+			requests: []simulatedRequest{
 				{0, "memory", "J", 2, 0}, {1, "critic/1", "J", 1, 0}, {1, "critic/2", "J", 1, 0}, {1, "respondent_b", "J", 1, 0}, {1, "generator", "A", 1, 0},
 			},
 			want: "0 memory@|2 generator@ memory.|3 generator. respondent_b@|4 critic/1@ respondent_b.|5 critic/1. critic/2@|6 critic/2.",
 		},
 		{
-			name: "among equals in the background batches stay", exclusive: true,
-			guests: []simulatedRequest{{0, "critic/1", "J", 1, 0}, {0, "critic/2", "K", 1, 0}, {0, "critic/3", "J", 1, 0}},
-			want:   "0 critic/1@|1 critic/1. critic/3@|2 critic/2@ critic/3.|3 critic/2.",
+			name: "requests of equal background priority keep their batches", exclusive: true,
+			requests: []simulatedRequest{{0, "critic/1", "J", 1, 0}, {0, "critic/2", "K", 1, 0}, {0, "critic/3", "J", 1, 0}},
+			want:     "0 critic/1@|1 critic/1. critic/3@|2 critic/2@ critic/3.|3 critic/2.",
 		},
 		{
-			name: "what ran in the background is no part of a batch in front", exclusive: true, batch: 2,
-			guests: []simulatedRequest{
+			name: "background requests do not count for a foreground batch", exclusive: true, batch: 2,
+			requests: []simulatedRequest{
 				{0, "respondent_b/1", "A", 1, 0}, {0, "respondent_b/2", "A", 9, 0}, {2, "generator/1", "A", 2, 0}, {3, "generator/2", "C", 1, 0}, {3, "generator/3", "A", 1, 0},
 			},
 			want: "0 respondent_b/1@|1 respondent_b/1. respondent_b/2@|2 generator/1@ respondent_b/2!|4 generator/1. generator/3@|5 generator/2@ generator/3.|6 generator/2. respondent_b/2@|15 respondent_b/2.",
 		},
 		{
-			name: "ahead: nobody is sent to the server behind the critic", ahead: 1,
-			guests: []simulatedRequest{{0, "critic", "A", 2, 0}, {1, "generator/1", "A", 2, 0}, {1, "generator/2", "A", 2, 0}},
-			want:   "0 critic@|1 critic! generator/1@ generator/2@|3 critic@ generator/1. generator/2.|5 critic.",
+			name: "ahead: no request is queued on the server behind the critic", ahead: 1,
+			requests: []simulatedRequest{{0, "critic", "A", 2, 0}, {1, "generator/1", "A", 2, 0}, {1, "generator/2", "A", 2, 0}},
+			want:     "0 critic@|1 critic! generator/1@ generator/2@|3 critic@ generator/1. generator/2.|5 critic.",
 		},
 		{
-			name: "ahead: the background has no such place", ahead: 2,
-			guests: []simulatedRequest{{0, "generator", "A", 2, 0}, {0, "critic/1", "A", 1, 0}, {0, "respondent_b", "A", 1, 0}},
-			want:   "0 generator@|2 generator. respondent_b@|3 critic/1@ respondent_b.|4 critic/1.",
+			name: "ahead: background requests are not queued on the server", ahead: 2,
+			requests: []simulatedRequest{{0, "generator", "A", 2, 0}, {0, "critic/1", "A", 1, 0}, {0, "respondent_b", "A", 1, 0}},
+			want:     "0 generator@|2 generator. respondent_b@|3 critic/1@ respondent_b.|4 critic/1.",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -198,9 +198,9 @@ func TestQueuePreempts(t *testing.T) {
 				q := newQueue(max(tt.slots, 1), 100, tt.exclusive, cmp.Or(tt.batch, 4))
 				q.ahead = tt.ahead
 				h := newSimulation(q)
-				h.runAll(t, tt.guests)
+				h.runAll(t, tt.requests)
 				if got := h.history(); got != tt.want {
-					t.Errorf("what happened\n  %s\nwant\n  %s", got, tt.want)
+					t.Errorf("history\n  %s\nwant\n  %s", got, tt.want)
 				}
 				newQueueHarness(t, q).checkEmpty()
 			})

@@ -229,7 +229,7 @@ func TestQueueCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newQueueHarness(t, newQueue(1, 2, true, 4))
 		d.runRequest(t.Context(), "z", "A", time.Hour)
-		why := errors.New("changed his mind")
+		why := errors.New("cancelled")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		got := make(chan error, 1)
 		go func() {
@@ -243,13 +243,13 @@ func TestQueueCancelled(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if time.Since(begun) != 0 {
-			t.Error("he had to wait to be gone")
+			t.Error("cancelling took time")
 		}
 		if d.q.waiting != [priorities]int{} {
-			t.Errorf("%d still wait", d.q.waiting)
+			t.Errorf("requests still wait: %d", d.q.waiting)
 		}
 		if _, err := acquireSlot(ctx, d.q, "a", "a", "A"); !errors.Is(err, why) {
-			t.Errorf("who is gone came in: %v", err)
+			t.Errorf("a cancelled request got a slot: %v", err)
 		}
 		// A deadline is a cause like any other.
 		late, cancelLate := context.WithTimeout(t.Context(), time.Minute)
@@ -262,8 +262,8 @@ func TestQueueCancelled(t *testing.T) {
 	})
 }
 
-// When the one who made the others wait goes, they need not wait any longer.
-func TestQueueCancelLetsOthersIn(t *testing.T) {
+// A cancelled request no longer delays the requests behind it.
+func TestCancelledRequestUnblocksOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newQueueHarness(t, newQueue(2, 100, true, 1))
