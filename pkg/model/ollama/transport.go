@@ -20,6 +20,17 @@ const (
 	maxErrorBody = 64 << 10 // bytes of an error's body that are read
 )
 
+// requestHeader is the header of every request. Nothing changes it: a transport must not modify a request.
+//
+// The key without a value is not sent. It marks a POST as idempotent for net/http, which then retries when an idle
+// connection turns out to be closed. No request of this package does harm when the server receives it twice.
+var requestHeader = http.Header{
+	"Content-Type":    {"application/json"},
+	"Accept":          {"application/x-ndjson"},
+	"User-Agent":      {"conclave"},
+	"Idempotency-Key": nil,
+}
+
 // post sends body as JSON and returns the response when its status is 200; the caller must close it. Any other status,
 // redirects included, is an error. name is the requested model.
 func (b *Backend) post(ctx context.Context, path, name string, body any) (*http.Response, error) {
@@ -62,14 +73,7 @@ func (b *Backend) roundTrip(ctx context.Context, method, path string, body []byt
 	if err != nil {
 		return nil, fmt.Errorf("requesting %s: %w", b.url, err)
 	}
-	req.Header = http.Header{
-		"Content-Type": {"application/json"},
-		"Accept":       {"application/x-ndjson"},
-		"User-Agent":   {"conclave"},
-		// The key without a value is not sent. It marks a POST as idempotent for net/http, which then retries when an idle
-		// connection turns out to be closed. No request of this package does harm when the server receives it twice.
-		"Idempotency-Key": nil,
-	}
+	req.Header = requestHeader
 	resp, err := b.transport.RoundTrip(req)
 	if err != nil {
 		return nil, b.connectionError(ctx, err)
@@ -97,6 +101,7 @@ func (b *Backend) decodeReply(ctx context.Context, resp *http.Response, into any
 // encodeJSON encodes v without escaping <, > and &, which would only lengthen prompts.
 func encodeJSON(v any) ([]byte, error) {
 	var buf bytes.Buffer
+	buf.Grow(4 << 10) // a usual prompt, so that it seldom grows
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
