@@ -150,9 +150,7 @@ func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client,
 		return cli.BrokerError("the decision", err)
 	}
 	if a.JSON {
-		if err := a.PrintJSON(r); err != nil {
-			return err
-		}
+		err = a.PrintJSON(r)
 	}
 	if !r.Accepted {
 		return rejectedDecision(a, r)
@@ -160,7 +158,7 @@ func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client,
 	if !a.JSON {
 		a.Say("%s", view.AcceptedDecision(d, r))
 	}
-	return nil
+	return err
 }
 
 // approvalError explains an error of looking up a request by id or prefix.

@@ -435,19 +435,22 @@ func listPredecessors(ctx context.Context, a *cli.App) (sealed []audit.Sealed, e
 }
 
 // printAuditReport prints a verification; what names the log, and sealed is nil for the current one. A failed verification is
-// returned as an error with exit code 5.
+// returned as an error with exit code 5, and a verdict that could not be printed as one with exit code 1.
 func printAuditReport(a *cli.App, r audit.Report, what string, sealed *view.SealedExport) error {
+	var err error
 	if a.JSON {
-		if err := a.PrintJSON(struct {
+		err = a.PrintJSON(struct {
 			audit.Report
 			Sealed *view.SealedExport `json:"sealed,omitempty"`
-		}{r, sealed}); err != nil {
-			return err
-		}
+		}{r, sealed})
 	} else {
 		view.AuditReport(a.Out, r, what, sealed)
+		err = a.Out.Err
 	}
-	if r.OK {
+	switch {
+	case r.OK && err != nil: // also when the reader of stdout has gone: a verification without a verdict did not succeed
+		return &cli.Failure{Code: cli.ExitFailed, Err: fmt.Errorf("printing the verdict: %w", err)}
+	case r.OK:
 		return nil
 	}
 	return cli.Fail(cli.ExitAudit, fmt.Sprintf("%s does not verify, %d problems, first %s", what, r.Bad, firstProblem(r)),
@@ -558,7 +561,7 @@ func rotateAudit(ctx context.Context, a *cli.App) error {
 	default:
 		_, err = fmt.Fprintf(a.Out, "sealed  %s\nsha256  %s\nstore   %s\nrecords %d\n", rot.Sealed, rot.SHA256, rot.Store, rot.Records)
 	}
-	if err != nil || rot.Report.OK {
+	if rot.Report.OK {
 		return err
 	}
 	return cli.Fail(cli.ExitAudit, "the sealed audit log does not verify, first "+firstProblem(rot.Report), "a new audit log is open and refers to it")

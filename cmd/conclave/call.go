@@ -133,19 +133,17 @@ func readArguments(a *cli.App, text string) ([]byte, error) {
 // printResult prints the result of a call with its warnings, or with --json the whole reply, also a failed one. A result with
 // an error is returned as an error with its exit code.
 func printResult(a *cli.App, res subjects.ToolResult) error {
+	var err error
 	switch {
 	case a.JSON:
-		if err := a.PrintJSON(res); err != nil {
-			return err
-		}
+		err = a.PrintJSON(res)
 	case res.Error == nil:
-		if err := view.ToolText(a.Streams, res.Result); err != nil {
-			return err
+		if err = view.ToolText(a.Streams, res.Result); err == nil {
+			view.ToolWarnings(a.Streams, res, a.Program())
 		}
-		view.ToolWarnings(a.Streams, res, a.Program())
 	}
 	if res.Error == nil {
-		return nil
+		return err
 	}
 	return cli.ToolFault(res.Tool, res.Error)
 }

@@ -46,22 +46,20 @@ With --verbose it also lists every setting and its origin. The exit code is 1 if
 			}
 			failed := doctor.CountFailed(checks)
 			if a.JSON {
-				err := a.PrintJSON(struct {
+				err = a.PrintJSON(struct {
 					OK       bool           `json:"ok"`
 					Checks   []doctor.Check `json:"checks"`
 					Settings []setting      `json:"settings,omitempty"`
 				}{failed == 0, checks, settings})
-				if err != nil {
-					return err
-				}
 			} else {
 				doctor.Print(a.Out, checks)
 				printSettings(a, settings)
+				err = a.Out.Err
 			}
 			if failed > 0 {
 				return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d of %d checks failed", failed, len(checks)), "apply the fixes above")
 			}
-			return nil
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&verbose, "verbose", false, "also list every setting and its origin")

@@ -118,9 +118,7 @@ func addMemory(ctx context.Context, a *cli.App, c *client.Client, text string, t
 		return a.MemoryError(err)
 	}
 	if a.JSON {
-		if err := a.PrintJSON(w); err != nil {
-			return err
-		}
+		err = a.PrintJSON(w)
 	}
 	if w.Action == "refused" {
 		return cli.Fail(cli.ExitFailed, "it is not remembered: "+term.Plain(cmp.Or(w.Why, "memory gave no reason")), "rephrase it")
@@ -128,7 +126,7 @@ func addMemory(ctx context.Context, a *cli.App, c *client.Client, text string, t
 	if !a.JSON {
 		view.MemoryWritten(a.Streams, w, notes)
 	}
-	return nil
+	return err
 }
 
 // memoryForgetCommand deletes memories by ids or by a search, not both. A search lists them and asks first, unless --yes is
@@ -238,7 +236,7 @@ func forgetMemories(ctx context.Context, a *cli.App, c *client.Client, ids []str
 		for _, e := range entries {
 			out.Forgotten = append(out.Forgotten, e.ID)
 		}
-		return cli.FirstError(a.PrintJSON(out), missingMemories(a, missing))
+		return cli.FirstError(missingMemories(a, missing), a.PrintJSON(out))
 	}
 	for _, e := range entries {
 		a.Say("forgotten: %s  %s", term.Visible(term.ShortID(e.ID)), term.Visible(term.Clip(e.Name, 80)))

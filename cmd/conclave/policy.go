@@ -105,8 +105,6 @@ func explainCall(ctx context.Context, a *cli.App, c *client.Client, call subject
 		err = view.Verdict(a.Out, v)
 	}
 	switch {
-	case err != nil:
-		return err
 	case v.Denial != nil:
 		return cli.ToolFault(call.Tool, &subjects.Fault{Code: subjects.CodeDenied, Text: v.Denial.Reason, Denial: v.Denial})
 	case len(v.Asks) > 0:
@@ -118,7 +116,7 @@ func explainCall(ctx context.Context, a *cli.App, c *client.Client, call subject
 	if !a.JSON {
 		a.Say("%s would run", call.Tool)
 	}
-	return nil
+	return err
 }
 
 // policySimulateCommand measures the information flow policy against recorded attacks. It needs no running system. An attack

@@ -274,7 +274,7 @@ func checkSecrets(ctx context.Context, a *cli.App, r keyring.Ring, info keyring.
 	} else {
 		printSecretStates(a.Out, info, states)
 	}
-	if err != nil || len(bad) == 0 {
+	if len(bad) == 0 {
 		return err
 	}
 	fix := "store it with " + a.Program() + " secret set " + bad[0].Name

@@ -295,13 +295,13 @@ func (a *App) Program() string {
 }
 
 // Finish prints an error, if any, and returns the exit code. Without one, a failed write to stdout is the error. A reader of
-// stdout that has gone is no error unless a command made a [Failure] of it.
+// stdout that has gone ([term.ErrReaderGone]) is no error unless a command made a [Failure] of it.
 func (a *App) Finish(err error) int {
 	if err == nil {
 		err = a.Out.Err
 	}
 	var f *Failure
-	if errors.Is(err, syscall.EPIPE) && !errors.As(err, &f) {
+	if errors.Is(err, term.ErrReaderGone) && !errors.As(err, &f) {
 		return ExitOK
 	}
 	if err != nil {

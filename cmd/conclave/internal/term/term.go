@@ -13,9 +13,11 @@ package term
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,12 +40,20 @@ type Sink struct {
 	Err error
 }
 
-// Write writes to stdout. After the first error it writes nothing more and returns that error.
+// ErrReaderGone means that the reader of stdout has closed it, as head does. Only [Sink] returns it: EPIPE alone can also come
+// from the connection to a server.
+var ErrReaderGone = errors.New("nobody reads the output any more")
+
+// Write writes to stdout. After the first error it writes nothing more and returns that error, which is [ErrReaderGone] for
+// EPIPE.
 func (s *Sink) Write(p []byte) (int, error) {
 	if s.Err != nil {
 		return 0, s.Err
 	}
 	n, err := s.w.Write(p)
+	if errors.Is(err, syscall.EPIPE) {
+		err = ErrReaderGone
+	}
 	s.Err = err
 	return n, err
 }
