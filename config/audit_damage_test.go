@@ -32,12 +32,12 @@ import (
 	"conclave/subjects"
 )
 
-// scene is a stopped installation with an audit log in it, and what the audit log holds.
+// damageFixture is a stopped installation with an audit log in it, and what the audit log holds.
 //
 //	1       AUDIT   genesis
 //	2..13   broker  first: 1 open, 2 before ... 13 after: six calls
 //	14..25  broker  second: 1 open with a link to first, 2 before ... 13 after: six calls
-type scene struct {
+type damageFixture struct {
 	cfg           config.Config
 	home          bus.Home
 	first, second string // the chains of the two runs
@@ -46,10 +46,10 @@ type scene struct {
 	backup        string // another from before the last run
 }
 
-// newScene makes the calls of the given runs, one run of the system each.
-func newScene(t *testing.T, runs ...int) *scene {
+// newDamageFixture makes the calls of the given runs, one run of the system each.
+func newDamageFixture(t *testing.T, runs ...int) *damageFixture {
 	t.Helper()
-	s := &scene{cfg: settings(t), home: newHome(t), intact: filepath.Join(t.TempDir(), "intact"), backup: filepath.Join(t.TempDir(), "backup")}
+	s := &damageFixture{cfg: settings(t), home: newHome(t), intact: filepath.Join(t.TempDir(), "intact"), backup: filepath.Join(t.TempDir(), "backup")}
 	for i, n := range runs {
 		if i > 0 {
 			copyTree(t, s.home.AuditStore(), s.backup)
@@ -85,8 +85,8 @@ func copyTree(t testing.TB, from, to string) {
 	}
 }
 
-// mend puts the stream's files back as they were.
-func (s *scene) mend(t testing.TB) {
+// restoreIntact puts the stream's files back as they were.
+func (s *damageFixture) restoreIntact(t testing.TB) {
 	t.Helper()
 	copyTree(t, s.intact, s.home.AuditStore())
 }
@@ -101,8 +101,8 @@ func blocks(t testing.TB, store string) []string {
 	return names
 }
 
-// block is the one file of a small trail.
-func (s *scene) block(t testing.TB) string {
+// lastBlock is the one file of a small trail.
+func (s *damageFixture) lastBlock(t testing.TB) string {
 	t.Helper()
 	names := blocks(t, s.home.AuditStore())
 	if len(names) != 1 {
@@ -111,16 +111,16 @@ func (s *scene) block(t testing.TB) string {
 	return names[0]
 }
 
-func (s *scene) dropIndex(t testing.TB) {
+func (s *damageFixture) dropIndex(t testing.TB) {
 	t.Helper()
 	if err := os.Remove(filepath.Join(s.home.AuditStore(), "msgs", "index.db")); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// look checks the audit log on a server that has nothing else, as the commands do on a stopped system. It is quick, for
+// verifyStopped checks the audit log on a server that has nothing else, as the commands do on a stopped system. It is quick, for
 // tests that look often.
-func (s *scene) look(t testing.TB) (rep audit.Report, err error) {
+func (s *damageFixture) verifyStopped(t testing.TB) (rep audit.Report, err error) {
 	t.Helper()
 	if err := os.RemoveAll(filepath.Join(s.home.Store(), "jetstream", subjects.Core)); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func (s *scene) look(t testing.TB) (rep audit.Report, err error) {
 }
 
 // verify starts the system on what is there, without actors, and checks the audit log. The error may be that of the start.
-func (s *scene) verify(t testing.TB) (audit.Report, error) {
+func (s *damageFixture) verify(t testing.TB) (audit.Report, error) {
 	t.Helper()
 	r, err := s.cfg.Start(t.Context(), s.home, nil)
 	if err != nil {
@@ -144,8 +144,8 @@ func (s *scene) verify(t testing.TB) (audit.Report, error) {
 	return auditlog.Verify(t.Context(), s.home, r.Bus)
 }
 
-// named is the first problem that names a record. A hole in the stream's own sequence is told before it.
-func named(rep audit.Report) audit.Problem {
+// firstProblem is the first problem that names a record. A hole in the stream's own sequence is told before it.
+func firstProblem(rep audit.Report) audit.Problem {
 	for _, p := range rep.Problems {
 		if p.Chain != "" && p.Record > 0 {
 			return p
@@ -154,10 +154,10 @@ func named(rep audit.Report) audit.Problem {
 	return audit.Problem{}
 }
 
-// wantNamed checks that the audit log is not whole and that the record is named.
-func wantNamed(t *testing.T, rep audit.Report, account, chain string, record uint64, text string) {
+// checkFirstProblem checks that the audit log is not whole and that the record is named.
+func checkFirstProblem(t *testing.T, rep audit.Report, account, chain string, record uint64, text string) {
 	t.Helper()
-	p := named(rep)
+	p := firstProblem(rep)
 	if rep.OK || rep.First == nil {
 		t.Fatal("not found")
 	}
@@ -166,8 +166,8 @@ func wantNamed(t *testing.T, rep audit.Report, account, chain string, record uin
 	}
 }
 
-// kept is one message as a block file keeps it: length, sequence, time, subject, headers, body, checksum.
-type kept []byte
+// storedMessage is one message as a block file keeps it: length, sequence, time, subject, headers, body, checksum.
+type storedMessage []byte
 
 const (
 	keptHeader = 22
@@ -175,13 +175,13 @@ const (
 	hasHeaders = 1 << 31
 )
 
-func readBlock(t testing.TB, file string) []kept {
+func readBlock(t testing.TB, file string) []storedMessage {
 	t.Helper()
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out []kept
+	var out []storedMessage
 	for len(b) > 0 {
 		n := binary.LittleEndian.Uint32(b) &^ hasHeaders
 		if len(b) < keptHeader || int(n) > len(b) {
@@ -194,7 +194,7 @@ func readBlock(t testing.TB, file string) []kept {
 
 // sign gives a message a sequence and the checksum that the server would have given it: whoever can write the files can
 // do that as well.
-func (k kept) sign(t testing.TB, seq uint64) {
+func (k storedMessage) sign(t testing.TB, seq uint64) {
 	t.Helper()
 	binary.LittleEndian.PutUint64(k[4:], seq)
 	key := sha256.Sum256([]byte("AUDIT-1"))
@@ -214,7 +214,7 @@ func (k kept) sign(t testing.TB, seq uint64) {
 }
 
 // writeBlock writes the messages as if the server had never had others, and takes its index away.
-func (s *scene) writeBlock(t testing.TB, msgs []kept) {
+func (s *damageFixture) writeBlock(t testing.TB, msgs []storedMessage) {
 	t.Helper()
 	var b []byte
 	for i, k := range msgs {
@@ -222,7 +222,7 @@ func (s *scene) writeBlock(t testing.TB, msgs []kept) {
 		k.sign(t, uint64(i+1))
 		b = append(b, k...)
 	}
-	if err := os.WriteFile(s.block(t), b, 0o600); err != nil {
+	if err := os.WriteFile(s.lastBlock(t), b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.dropIndex(t)
@@ -232,18 +232,18 @@ func (s *scene) writeBlock(t testing.TB, msgs []kept) {
 // checksum is right and the sequence has no hole. The chain and its anchors tell nevertheless.
 func TestForgedFiles(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, 6, 6)
+	s := newDamageFixture(t, 6, 6)
 	if len(s.msgs) != 25 || s.first == "" || s.second == "" {
 		t.Fatalf("%d messages, chains %q and %q", len(s.msgs), s.first, s.second)
 	}
-	drop := func(i int) func([]kept) []kept {
-		return func(m []kept) []kept { return slices.Delete(m, i-1, i) }
+	drop := func(i int) func([]storedMessage) []storedMessage {
+		return func(m []storedMessage) []storedMessage { return slices.Delete(m, i-1, i) }
 	}
-	swap := func(i, j int) func([]kept) []kept {
-		return func(m []kept) []kept { m[i-1], m[j-1] = m[j-1], m[i-1]; return m }
+	swap := func(i, j int) func([]storedMessage) []storedMessage {
+		return func(m []storedMessage) []storedMessage { m[i-1], m[j-1] = m[j-1], m[i-1]; return m }
 	}
-	alter := func(i int, old, new string) func([]kept) []kept {
-		return func(m []kept) []kept {
+	alter := func(i int, old, new string) func([]storedMessage) []storedMessage {
+		return func(m []storedMessage) []storedMessage {
 			k := bytes.Replace(m[i-1], []byte(old), []byte(new), 1)
 			if bytes.Equal(k, m[i-1]) {
 				panic(fmt.Sprintf("message %d does not hold %s", i, old))
@@ -255,25 +255,25 @@ func TestForgedFiles(t *testing.T) {
 	first, second := s.first, s.second
 	for _, tt := range []struct {
 		name    string
-		change  func([]kept) []kept
+		change  func([]storedMessage) []storedMessage
 		account string // "" = broker
 		chain   string
 		record  uint64
 		text    string
 	}{
-		{"nothing", func(m []kept) []kept { return m }, "", "", 0, ""},
+		{"nothing", func(m []storedMessage) []storedMessage { return m }, "", "", 0, ""},
 		{"removed record", drop(17), "", second, 5, "record 5 is missing"},
 		{"removed record of an earlier run", drop(5), "", first, 5, "record 5 is missing"},
 		{"removed first record", drop(14), "", second, 1, "records 1 to 2 are missing"},
 		{"removed last record", drop(25), "", second, 13, "lost tail"},
 		{"removed last record of an earlier run", drop(13), "", second, 1, "links to record 13 of chain " + first + ", which ends at 12 here"},
-		{"removed run", func(m []kept) []kept { return m[:13] }, "", second, 1, "lost chain"},
-		{"removed earlier run", func(m []kept) []kept { return slices.Delete(m, 1, 13) }, "", second, 1, "links to record 13 of chain " + first + ", which is not in the stream"},
-		{"removed everything but the beginning", func(m []kept) []kept { return m[:1] }, "", second, 1, "lost chain"},
+		{"removed run", func(m []storedMessage) []storedMessage { return m[:13] }, "", second, 1, "lost chain"},
+		{"removed earlier run", func(m []storedMessage) []storedMessage { return slices.Delete(m, 1, 13) }, "", second, 1, "links to record 13 of chain " + first + ", which is not in the stream"},
+		{"removed everything but the beginning", func(m []storedMessage) []storedMessage { return m[:1] }, "", second, 1, "lost chain"},
 		{"removed beginning", drop(1), "", first, 1, "does not begin with a genesis"},
 		{"reordered records", swap(16, 20), "", second, 4, "records 4 to 7 are missing"},
 		{"reordered neighbours", swap(3, 4), "", first, 3, "record 3 is missing"},
-		{"repeated record", func(m []kept) []kept { return slices.Insert(m, 20, m[19]) }, "", second, 8, "is repeated"},
+		{"repeated record", func(m []storedMessage) []storedMessage { return slices.Insert(m, 20, m[19]) }, "", second, 8, "is repeated"},
 		{"another tool", alter(16, "get_datetime", "get_datetimf"), "", second, 4, "record 4 was altered"},
 		{"a failure made of a success", alter(17, "\xa2ok", "\xa2no"), "", second, 5, "record 5 was altered"},
 		{"another agent", alter(18, "operator", "operater"), "", second, 6, "record 6 was altered"},
@@ -283,9 +283,9 @@ func TestForgedFiles(t *testing.T) {
 		{"another writer's name", alter(20, "audit.broker.", "audit.memory."), "memory", second, 0, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s.mend(t)
-			s.writeBlock(t, tt.change(readBlock(t, s.block(t))))
-			rep, err := s.look(t)
+			s.restoreIntact(t)
+			s.writeBlock(t, tt.change(readBlock(t, s.lastBlock(t))))
+			rep, err := s.verifyStopped(t)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -303,7 +303,7 @@ func TestForgedFiles(t *testing.T) {
 				if account == "" {
 					account = "broker"
 				}
-				wantNamed(t, rep, account, tt.chain, tt.record, tt.text)
+				checkFirstProblem(t, rep, account, tt.chain, tt.record, tt.text)
 			}
 		})
 	}
@@ -313,9 +313,9 @@ func TestForgedFiles(t *testing.T) {
 // the audit log must show it every time, and name the record that the bit belongs to.
 func TestFlippedBits(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, 12)
-	s.mend(t)
-	msgs := readBlock(t, s.block(t))
+	s := newDamageFixture(t, 12)
+	s.restoreIntact(t)
+	msgs := readBlock(t, s.lastBlock(t))
 	size := 0
 	for _, k := range msgs {
 		size += len(k)
@@ -352,13 +352,13 @@ func TestFlippedBits(t *testing.T) {
 	found := 0
 	lost := map[string]int{}
 	for n, f := range flips {
-		s.mend(t)
-		b, err := os.ReadFile(s.block(t))
+		s.restoreIntact(t)
+		b, err := os.ReadFile(s.lastBlock(t))
 		if err != nil {
 			t.Fatal(err)
 		}
 		b[f.at] ^= f.bit
-		if err := os.WriteFile(s.block(t), b, 0o600); err != nil {
+		if err := os.WriteFile(s.lastBlock(t), b, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		// Which message the bit belongs to, and which record that is.
@@ -374,7 +374,7 @@ func TestFlippedBits(t *testing.T) {
 		}
 		st := s.msgs[seq-1]
 		account, chain := strings.Split(st.Subject, ".")[1], strings.Split(st.Subject, ".")[2]
-		rep, err := s.look(t)
+		rep, err := s.verifyStopped(t)
 		switch {
 		case err != nil:
 			t.Errorf("byte %d, bit %#x: %v", f.at, f.bit, err)
@@ -384,11 +384,11 @@ func TestFlippedBits(t *testing.T) {
 			continue
 		}
 		found++
-		if p := named(rep); p.Account != account || p.Chain != chain || p.Record != decoded(t, st)[0].Seq {
+		if p := firstProblem(rep); p.Account != account || p.Chain != chain || p.Record != decoded(t, st)[0].Seq {
 			t.Errorf("byte %d, bit %#x is in message %d, record %d of %s: named %v, all %v", f.at, f.bit, seq, decoded(t, st)[0].Seq, chain, p, rep.Problems)
 		}
 		kind := "records lost from the middle"
-		if strings.Contains(named(rep).Text, "lost tail") {
+		if strings.Contains(firstProblem(rep).Text, "lost tail") {
 			kind = "the end lost"
 		}
 		lost[kind]++
@@ -399,7 +399,7 @@ func TestFlippedBits(t *testing.T) {
 // TestDamagedFiles does to the files what a disk, a backup or a hand can do.
 func TestDamagedFiles(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, 6, 6)
+	s := newDamageFixture(t, 6, 6)
 	msgs := readBlock(t, filepath.Join(s.intact, "msgs", "1.blk"))
 	ends := 0
 	for _, k := range msgs[:17] {
@@ -407,7 +407,7 @@ func TestDamagedFiles(t *testing.T) {
 	}
 	cut := func(at int) func(*testing.T) {
 		return func(t *testing.T) {
-			if err := os.Truncate(s.block(t), int64(at)); err != nil {
+			if err := os.Truncate(s.lastBlock(t), int64(at)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -427,7 +427,7 @@ func TestDamagedFiles(t *testing.T) {
 		{"the end lost, and nothing else to see", func(t *testing.T) { s.writeBlock(t, msgs[:19]) }, s.second, 8, "lost tail", nil},
 		{"a backup from before the last run put back", func(t *testing.T) { copyTree(t, s.backup, s.home.AuditStore()) }, s.second, 1, "lost chain", nil},
 		{"the end overwritten with zeros", func(t *testing.T) {
-			f, err := os.OpenFile(s.block(t), os.O_WRONLY, 0)
+			f, err := os.OpenFile(s.lastBlock(t), os.O_WRONLY, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -442,7 +442,7 @@ func TestDamagedFiles(t *testing.T) {
 		}, s.second, 6, "", nil},
 		{"the block emptied", cut(0), "genesis", 1, "lost chain", nil},
 		{"the block removed", func(t *testing.T) {
-			if err := os.Remove(s.block(t)); err != nil {
+			if err := os.Remove(s.lastBlock(t)); err != nil {
 				t.Fatal(err)
 			}
 		}, "genesis", 1, "lost chain", nil},
@@ -458,7 +458,7 @@ func TestDamagedFiles(t *testing.T) {
 		}, "", 0, "", bus.ErrAuditLost},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s.mend(t)
+			s.restoreIntact(t)
 			tt.damage(t)
 			rep, err := s.verify(t)
 			if tt.start != nil {
@@ -474,7 +474,7 @@ func TestDamagedFiles(t *testing.T) {
 			if tt.chain == "genesis" {
 				account = "AUDIT"
 			}
-			wantNamed(t, rep, account, tt.chain, tt.record, tt.text)
+			checkFirstProblem(t, rep, account, tt.chain, tt.record, tt.text)
 		})
 	}
 	// The last row leaves nothing. Whoever accepts the loss rotates: the loss stays on record, and work goes on.
@@ -501,8 +501,8 @@ func TestDamagedFiles(t *testing.T) {
 // TestDamageDoesNotHeal: a system that goes on after a loss does not cover it with new records.
 func TestDamageDoesNotHeal(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, 6)
-	s.writeBlock(t, readBlock(t, s.block(t))[:9])
+	s := newDamageFixture(t, 6)
+	s.writeBlock(t, readBlock(t, s.lastBlock(t))[:9])
 	for range 2 {
 		r := up(t, s.cfg, s.home, config.Actors...)
 		calls(t, r.Bus, 3)
@@ -511,14 +511,14 @@ func TestDamageDoesNotHeal(t *testing.T) {
 			t.Fatal(err)
 		}
 		down(t, r)
-		if p := named(rep); rep.OK || p.Account != "broker" || p.Record != 1 || !strings.Contains(p.Text, "links to record 13 of chain "+s.first+", which ends at 9 here") {
+		if p := firstProblem(rep); rep.OK || p.Account != "broker" || p.Record != 1 || !strings.Contains(p.Text, "links to record 13 of chain "+s.first+", which ends at 9 here") {
 			t.Fatalf("named %v", p)
 		}
 	}
 }
 
-// figures is how often the clock was reached, as discovery tells it.
-func figures(t testing.TB, b *bus.Bus) int {
+// countRecords is how often the clock was reached, as discovery tells it.
+func countRecords(t testing.TB, b *bus.Bus) int {
 	t.Helper()
 	nc, err := b.Dial("user")
 	if err != nil {
@@ -536,8 +536,8 @@ func figures(t testing.TB, b *bus.Bus) int {
 	return s.Endpoints[0].NumRequests
 }
 
-// allowed counts the calls that the audit log says were let through.
-func allowed(t testing.TB, msgs []audit.Stored) (n int) {
+// countAllowed counts the calls that the audit log says were let through.
+func countAllowed(t testing.TB, msgs []audit.Stored) (n int) {
 	t.Helper()
 	for _, m := range msgs {
 		for _, rec := range decoded(t, m) {
@@ -561,10 +561,10 @@ func TestStoreFull(t *testing.T) {
 	var ok, withheld, refused atomic.Int64
 	var wg sync.WaitGroup
 	for range 16 {
-		p := operator(t, r.Bus)
+		p := dialOperator(t, r.Bus)
 		wg.Go(func() {
 			for range 10_000 {
-				res := p.call(t.Context(), "get_datetime", actor.NewID(), utc)
+				res := p.callTool(t.Context(), "get_datetime", actor.NewID(), utc)
 				switch {
 				case res.Error == nil:
 					ok.Add(1)
@@ -585,7 +585,7 @@ func TestStoreFull(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	runs, befores := figures(t, r.Bus), allowed(t, trail(t, r.Bus))
+	runs, befores := countRecords(t, r.Bus), countAllowed(t, trail(t, r.Bus))
 	t.Logf("full after %s: %d ok, %d withheld, %d refused; %d runs, %d on record", time.Since(start).Round(time.Millisecond), ok.Load(), withheld.Load(), refused.Load(), runs, befores)
 	if refused.Load() == 0 {
 		t.Fatal("never full")
@@ -666,7 +666,7 @@ func checkSealed(t *testing.T, rot auditlog.Rotation, g *subjects.AuditGenesis) 
 func TestRotationInterrupted(t *testing.T) {
 	t.Parallel()
 	t.Run("planned, not moved", func(t *testing.T) {
-		s := newScene(t, 3)
+		s := newDamageFixture(t, 3)
 		plan, _, err := audit.EncodeGenesis(time.Now(), subjects.AuditGenesis{Sealed: "audit-lost.jsonl"})
 		if err != nil {
 			t.Fatal(err)
@@ -679,16 +679,16 @@ func TestRotationInterrupted(t *testing.T) {
 				t.Fatalf("started: %v", err)
 			}
 		}
-		s.heals(t, 7)
+		s.checkRecovers(t, 7)
 	})
 	t.Run("moved, the successor not opened: rotate again", func(t *testing.T) {
-		s := newScene(t, 3)
-		s.move(t)
-		s.heals(t, 7)
+		s := newDamageFixture(t, 3)
+		s.rotate(t)
+		s.checkRecovers(t, 7)
 	})
 	t.Run("moved, the successor not opened: start", func(t *testing.T) {
-		s := newScene(t, 3)
-		plan := s.move(t)
+		s := newDamageFixture(t, 3)
+		plan := s.rotate(t)
 		r := up(t, s.cfg, s.home, config.Actors...)
 		calls(t, r.Bus, 1)
 		if rep := verified(t, s.home, r.Bus); rep.Genesis.Sealed != plan.Sealed {
@@ -696,7 +696,7 @@ func TestRotationInterrupted(t *testing.T) {
 		}
 	})
 	t.Run("the very first start", func(t *testing.T) {
-		s := newScene(t, 1)
+		s := newDamageFixture(t, 1)
 		// A plan on the disk and no stream: it crashed before the first record was written.
 		home := newHome(t)
 		if err := home.CreateFolders(); err != nil {
@@ -718,8 +718,8 @@ func TestRotationInterrupted(t *testing.T) {
 	})
 }
 
-// move leaves what a rotation leaves that is cut off right after the old stream was moved.
-func (s *scene) move(t *testing.T) *subjects.AuditGenesis {
+// rotate leaves what a rotation leaves that is cut off right after the old stream was moved.
+func (s *damageFixture) rotate(t *testing.T) *subjects.AuditGenesis {
 	t.Helper()
 	rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
 	if err != nil {
@@ -747,8 +747,8 @@ func (s *scene) move(t *testing.T) *subjects.AuditGenesis {
 	return batch[0].Record.Genesis
 }
 
-// heals rotates once more and expects a successor that names the file with the records.
-func (s *scene) heals(t *testing.T, records int) {
+// checkRecovers rotates once more and expects a successor that names the file with the records.
+func (s *damageFixture) checkRecovers(t *testing.T, records int) {
 	t.Helper()
 	rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
 	if err != nil {
@@ -778,13 +778,13 @@ func TestCanary(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { down(t, r) })
-	p := operator(t, r.Bus)
+	p := dialOperator(t, r.Bus)
 	var canaries []string
 	sent := func(tool, args string, code string) {
 		t.Helper()
 		canary := "canary" + actor.NewID()
 		canaries = append(canaries, canary)
-		res := p.call(t.Context(), tool, actor.NewID(), strings.ReplaceAll(args, "CANARY", canary))
+		res := p.callTool(t.Context(), tool, actor.NewID(), strings.ReplaceAll(args, "CANARY", canary))
 		if res.Error == nil && code != "" || res.Error != nil && res.Error.Code != code {
 			t.Errorf("%s %s: %v, want %q", tool, args, res.Error, code)
 		}

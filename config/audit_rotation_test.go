@@ -22,9 +22,9 @@ import (
 	"conclave/subjects"
 )
 
-// newKept lays a message out as a block file keeps it. Its sequence and checksum are still missing.
-func newKept(subject string, data []byte) kept {
-	k := make(kept, keptHeader+len(subject)+len(data)+keptSum)
+// newStoredMessage lays a message out as a block file keeps it. Its sequence and checksum are still missing.
+func newStoredMessage(subject string, data []byte) storedMessage {
+	k := make(storedMessage, keptHeader+len(subject)+len(data)+keptSum)
 	binary.LittleEndian.PutUint32(k, uint32(len(k)))
 	binary.LittleEndian.PutUint64(k[12:], uint64(time.Now().UnixNano()))
 	binary.LittleEndian.PutUint16(k[20:], uint16(len(subject)))
@@ -33,7 +33,7 @@ func newKept(subject string, data []byte) kept {
 	return k
 }
 
-func (s *scene) heads(t testing.TB) []subjects.AuditHead {
+func (s *damageFixture) readHeads(t testing.TB) []subjects.AuditHead {
 	t.Helper()
 	heads, err := audit.ReadHeads(s.home.Heads())
 	if err != nil {
@@ -42,10 +42,10 @@ func (s *scene) heads(t testing.TB) []subjects.AuditHead {
 	return heads
 }
 
-// head is the one anchor of an account.
-func (s *scene) head(t testing.TB, account string) subjects.AuditHead {
+// readHead is the one anchor of an account.
+func (s *damageFixture) readHead(t testing.TB, account string) subjects.AuditHead {
 	t.Helper()
-	heads := s.heads(t)
+	heads := s.readHeads(t)
 	i := slices.IndexFunc(heads, func(h subjects.AuditHead) bool { return h.Account == account })
 	if i < 0 {
 		t.Fatalf("%s has no anchor: %v", account, heads)
@@ -53,7 +53,7 @@ func (s *scene) head(t testing.TB, account string) subjects.AuditHead {
 	return heads[i]
 }
 
-func genesis(t testing.TB, g subjects.AuditGenesis) []byte {
+func encodeGenesis(t testing.TB, g subjects.AuditGenesis) []byte {
 	t.Helper()
 	data, _, err := audit.EncodeGenesis(time.Now(), g)
 	if err != nil {
@@ -62,8 +62,8 @@ func genesis(t testing.TB, g subjects.AuditGenesis) []byte {
 	return data
 }
 
-// chained encodes records one after the other and returns the message and the hash of the last.
-func chained(t testing.TB, prev string, seq uint64, recs ...subjects.AuditRecord) ([]byte, string) {
+// encodeChain encodes records one after the other and returns the message and the hash of the last.
+func encodeChain(t testing.TB, prev string, seq uint64, recs ...subjects.AuditRecord) ([]byte, string) {
 	t.Helper()
 	for i := range recs {
 		recs[i].Seq, recs[i].Prev = seq+uint64(i), prev
@@ -84,8 +84,8 @@ func chained(t testing.TB, prev string, seq uint64, recs ...subjects.AuditRecord
 	return data, prev
 }
 
-// export is a well-formed export of the messages.
-func export(t testing.TB, msgs []audit.Stored) ([]byte, audit.Summary) {
+// encodeExport is a well-formed export of the messages.
+func encodeExport(t testing.TB, msgs []audit.Stored) ([]byte, audit.Summary) {
 	t.Helper()
 	var b bytes.Buffer
 	src := audit.Source{First: 1, Last: uint64(len(msgs)), Messages: func(yield func(audit.Stored, error) bool) {
@@ -102,7 +102,7 @@ func export(t testing.TB, msgs []audit.Stored) ([]byte, audit.Summary) {
 	return b.Bytes(), sum
 }
 
-func write(t testing.TB, file string, data []byte) {
+func writeFile(t testing.TB, file string, data []byte) {
 	t.Helper()
 	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func write(t testing.TB, file string, data []byte) {
 	}
 }
 
-func remove(t testing.TB, file string) {
+func removeFile(t testing.TB, file string) {
 	t.Helper()
 	if err := os.RemoveAll(file); err != nil {
 		t.Fatal(err)
@@ -123,9 +123,9 @@ func remove(t testing.TB, file string) {
 // his hands can compute. The anchors must not be excused by it.
 func TestForgedBeginning(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, 3)
-	forged := newKept(audit.GenesisSubject, genesis(t, subjects.AuditGenesis{OldHeads: s.heads(t)}))
-	rebuilt := []kept{forged}
+	s := newDamageFixture(t, 3)
+	forged := newStoredMessage(audit.GenesisSubject, encodeGenesis(t, subjects.AuditGenesis{OldHeads: s.readHeads(t)}))
+	rebuilt := []storedMessage{forged}
 	prev := ""
 	for _, m := range s.msgs[1:] {
 		recs := decoded(t, m)
@@ -135,24 +135,24 @@ func TestForgedBeginning(t *testing.T) {
 			}
 		}
 		var data []byte
-		data, prev = chained(t, prev, recs[0].Seq, recs...)
-		rebuilt = append(rebuilt, newKept(m.Subject, data))
+		data, prev = encodeChain(t, prev, recs[0].Seq, recs...)
+		rebuilt = append(rebuilt, newStoredMessage(m.Subject, data))
 	}
 	for _, tt := range []struct {
 		name string
-		msgs []kept
+		msgs []storedMessage
 	}{
-		{"nothing else left", []kept{forged}},
+		{"nothing else left", []storedMessage{forged}},
 		{"the audit log rebuilt behind it, with another agent", rebuilt},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s.mend(t)
+			s.restoreIntact(t)
 			s.writeBlock(t, tt.msgs)
-			rep, err := s.look(t)
+			rep, err := s.verifyStopped(t)
 			if err != nil {
 				t.Fatal(err)
 			}
-			wantNamed(t, rep, audit.GenesisAccount, audit.GenesisChain, 1, "not the one that was anchored")
+			checkFirstProblem(t, rep, audit.GenesisAccount, audit.GenesisChain, 1, "not the one that was anchored")
 			if rep.Genesis != nil || rep.Bad < 2 {
 				t.Errorf("the forged record is believed: %+v", rep)
 			}
@@ -163,13 +163,13 @@ func TestForgedBeginning(t *testing.T) {
 		})
 	}
 	t.Run("the anchor of the beginning removed", func(t *testing.T) {
-		s.mend(t)
-		remove(t, filepath.Join(s.home.Heads(), audit.GenesisAccount+"."+audit.GenesisChain+".head"))
-		rep, err := s.look(t)
+		s.restoreIntact(t)
+		removeFile(t, filepath.Join(s.home.Heads(), audit.GenesisAccount+"."+audit.GenesisChain+".head"))
+		rep, err := s.verifyStopped(t)
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantNamed(t, rep, audit.GenesisAccount, audit.GenesisChain, 1, "unconfirmed genesis")
+		checkFirstProblem(t, rep, audit.GenesisAccount, audit.GenesisChain, 1, "unconfirmed genesis")
 	})
 }
 
@@ -177,17 +177,17 @@ func TestForgedBeginning(t *testing.T) {
 // so they are counted.
 func TestForgedEnd(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, 3)
-	h := s.head(t, "broker")
+	s := newDamageFixture(t, 3)
+	h := s.readHead(t, "broker")
 	act := func(chain string, phase string) subjects.AuditRecord {
 		return subjects.AuditRecord{Chain: chain, Time: time.Now().UTC(), Phase: phase, ID: chain, AgentID: "operator", Action: "tool.call", Tool: "run_shell", Status: subjects.StatusAllowed}
 	}
-	tail, _ := chained(t, h.Hash, h.Seq+1, act(h.Chain, subjects.AuditBefore), act(h.Chain, subjects.AuditAfter))
+	tail, _ := encodeChain(t, h.Hash, h.Seq+1, act(h.Chain, subjects.AuditBefore), act(h.Chain, subjects.AuditAfter))
 	first := act("FORGED", subjects.AuditOpen)
 	first.Links = []subjects.AuditHead{h}
-	chain, _ := chained(t, "", 1, first, act("FORGED", subjects.AuditBefore))
-	s.writeBlock(t, append(readBlock(t, s.block(t)), newKept("audit.broker."+h.Chain, tail), newKept("audit.broker.FORGED", chain)))
-	rep, err := s.look(t)
+	chain, _ := encodeChain(t, "", 1, first, act("FORGED", subjects.AuditBefore))
+	s.writeBlock(t, append(readBlock(t, s.lastBlock(t)), newStoredMessage("audit.broker."+h.Chain, tail), newStoredMessage("audit.broker.FORGED", chain)))
+	rep, err := s.verifyStopped(t)
 	if err != nil || !rep.OK || rep.Unacknowledged != 4 {
 		t.Errorf("%+v, %v", rep, err)
 	}
@@ -202,44 +202,44 @@ func TestForgedEnd(t *testing.T) {
 // with the system's own hand on the anchors.
 func TestPlantedPlan(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, 3)
-	heads := s.heads(t)
-	whole, sum := export(t, s.msgs)
-	cut, cutSum := export(t, s.msgs[:3])
+	s := newDamageFixture(t, 3)
+	heads := s.readHeads(t)
+	whole, sum := encodeExport(t, s.msgs)
+	cut, cutSum := encodeExport(t, s.msgs[:3])
 	all := audit.MergeHeads(heads, sum.Heads)
-	broker := s.head(t, "broker")
+	broker := s.readHead(t, "broker")
 	for _, tt := range []struct {
 		name string
 		plan []byte
 		file []byte // what lies under the name of the plan
 		why  string
 	}{
-		{"no sealed trail", genesis(t, subjects.AuditGenesis{OldHeads: all}), nil, "names no sealed log"},
-		{"a sealed trail that is not there", genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), nil, "no such file"},
-		{"another file", genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: all}), whole, "not the file that was sealed"},
-		{"a damaged file", genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), whole[:len(whole)/2], "truncated"},
-		{"a sealed trail that was cut", genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: audit.MergeHeads(heads, cutSum.Heads)}), cut, "lost tail"},
-		{"an anchor left out", genesis(t, subjects.AuditGenesis{
+		{"no sealed trail", encodeGenesis(t, subjects.AuditGenesis{OldHeads: all}), nil, "names no sealed log"},
+		{"a sealed trail that is not there", encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), nil, "no such file"},
+		{"another file", encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: all}), whole, "not the file that was sealed"},
+		{"a damaged file", encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), whole[:len(whole)/2], "truncated"},
+		{"a sealed trail that was cut", encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: audit.MergeHeads(heads, cutSum.Heads)}), cut, "lost tail"},
+		{"an anchor left out", encodeGenesis(t, subjects.AuditGenesis{
 			Sealed: "audit-x.jsonl", SHA256: sum.SHA256,
 			OldHeads: slices.DeleteFunc(slices.Clone(all), func(h subjects.AuditHead) bool { return h == broker }),
 		}), whole, "omits the anchored record"},
-		{"an anchor made up", genesis(t, subjects.AuditGenesis{
+		{"an anchor made up", encodeGenesis(t, subjects.AuditGenesis{
 			Sealed: "audit-x.jsonl", SHA256: sum.SHA256,
 			OldHeads: audit.MergeHeads(all, []subjects.AuditHead{{Account: "memory", Chain: "m", Seq: 3, Hash: broker.Hash}}),
 		}), whole, "neither anchored nor in"},
-		{"a name with a path", genesis(t, subjects.AuditGenesis{Sealed: "../audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), nil, "is not a file name"},
+		{"a name with a path", encodeGenesis(t, subjects.AuditGenesis{Sealed: "../audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), nil, "is not a file name"},
 		{"the plan of this very trail", s.msgs[0].Data, nil, "omits the anchored record"},
-		{"an empty plan", genesis(t, subjects.AuditGenesis{}), nil, "omits the anchored record"},
+		{"an empty plan", encodeGenesis(t, subjects.AuditGenesis{}), nil, "omits the anchored record"},
 		{"not a plan", []byte("rubbish"), nil, "not a genesis record"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			remove(t, s.home.AuditStore())
+			removeFile(t, s.home.AuditStore())
 			file := filepath.Join(s.home.Sealed(), "audit-x.jsonl")
-			remove(t, file)
+			removeFile(t, file)
 			if tt.file != nil {
-				write(t, file, tt.file)
+				writeFile(t, file, tt.file)
 			}
-			write(t, s.home.Pending(), tt.plan)
+			writeFile(t, s.home.Pending(), tt.plan)
 			r, err := s.cfg.Start(t.Context(), s.home, nil)
 			if err == nil {
 				down(t, r)
@@ -247,7 +247,7 @@ func TestPlantedPlan(t *testing.T) {
 			if !errors.Is(err, auditlog.ErrInterrupted) || !strings.Contains(err.Error(), tt.why) || !strings.Contains(err.Error(), s.home.Pending()) {
 				t.Errorf("started: %v, want %q", err, tt.why)
 			}
-			if !slices.Equal(s.heads(t), heads) {
+			if !slices.Equal(s.readHeads(t), heads) {
 				t.Error("the anchors were touched")
 			}
 		})
@@ -255,16 +255,16 @@ func TestPlantedPlan(t *testing.T) {
 	t.Run("resumed by hand", func(t *testing.T) {
 		// With the folder of a moved store beside it the plan looks like a rotation that was cut off. Rotating goes on
 		// with it only if it fits, and then says that what was sealed is not whole.
-		remove(t, s.home.AuditStore())
-		write(t, filepath.Join(s.home.Sealed(), "audit-x.jsonl"), cut)
+		removeFile(t, s.home.AuditStore())
+		writeFile(t, filepath.Join(s.home.Sealed(), "audit-x.jsonl"), cut)
 		if err := os.MkdirAll(filepath.Join(s.home.Sealed(), "audit-x.store"), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		write(t, s.home.Pending(), genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: cutSum.Heads}))
+		writeFile(t, s.home.Pending(), encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: cutSum.Heads}))
 		if _, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil); err == nil || !strings.Contains(err.Error(), "omits the anchored record") || !strings.Contains(err.Error(), s.home.Pending()) {
 			t.Errorf("rotated: %v", err)
 		}
-		write(t, s.home.Pending(), genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: audit.MergeHeads(heads, cutSum.Heads)}))
+		writeFile(t, s.home.Pending(), encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: audit.MergeHeads(heads, cutSum.Heads)}))
 		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
 		if err != nil || rot.Report.OK || !strings.Contains(rot.Report.First.Text, "lost tail") {
 			t.Errorf("rotated: %+v, %v", rot, err)
@@ -277,18 +277,18 @@ func TestPlantedPlan(t *testing.T) {
 func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 	t.Parallel()
 	// rotated leaves a finished rotation whose new beginning is not anchored yet.
-	rotated := func(t *testing.T, whole bool) (*scene, auditlog.Rotation) {
-		s := newScene(t, 3)
+	rotated := func(t *testing.T, whole bool) (*damageFixture, auditlog.Rotation) {
+		s := newDamageFixture(t, 3)
 		if !whole {
-			s.writeBlock(t, readBlock(t, s.block(t))[:5])
+			s.writeBlock(t, readBlock(t, s.lastBlock(t))[:5])
 		}
-		old := s.head(t, audit.GenesisAccount)
+		old := s.readHead(t, audit.GenesisAccount)
 		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
 		if err != nil || rot.Report.OK != whole {
 			t.Fatalf("%+v, %v", rot, err)
 		}
 		err = auditlog.WithServer(s.home, s.cfg.ServerConfig(s.home), nil, func(_ *bus.Server, b *bus.Bus) error {
-			write(t, s.home.Pending(), trail(t, b)[0].Data)
+			writeFile(t, s.home.Pending(), trail(t, b)[0].Data)
 			return nil
 		})
 		if err != nil {
@@ -299,7 +299,7 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 		}
 		return s, rot
 	}
-	goesOn := func(t *testing.T, s *scene, rot auditlog.Rotation) {
+	goesOn := func(t *testing.T, s *damageFixture, rot auditlog.Rotation) {
 		t.Helper()
 		r := up(t, s.cfg, s.home, config.Actors...)
 		calls(t, r.Bus, 1)
@@ -311,25 +311,25 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 		}
 	}
 	t.Run("the very first start, and somebody has written since", func(t *testing.T) {
-		s := newScene(t, 3)
-		remove(t, filepath.Join(s.home.Heads(), audit.GenesisAccount+"."+audit.GenesisChain+".head"))
-		write(t, s.home.Pending(), s.msgs[0].Data)
+		s := newDamageFixture(t, 3)
+		removeFile(t, filepath.Join(s.home.Heads(), audit.GenesisAccount+"."+audit.GenesisChain+".head"))
+		writeFile(t, s.home.Pending(), s.msgs[0].Data)
 		goesOn(t, s, auditlog.Rotation{})
 	})
 	t.Run("planned, not moved", func(t *testing.T) {
 		s, rot := rotated(t, true)
-		remove(t, s.home.AuditStore())
+		removeFile(t, s.home.AuditStore())
 		if err := os.Rename(rot.Store, s.home.AuditStore()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.cfg.Start(t.Context(), s.home, nil); !errors.Is(err, auditlog.ErrInterrupted) {
 			t.Fatalf("started: %v", err)
 		}
-		s.heals(t, 7)
+		s.checkRecovers(t, 7)
 	})
 	t.Run("moved", func(t *testing.T) {
 		s, rot := rotated(t, true)
-		remove(t, s.home.AuditStore())
+		removeFile(t, s.home.AuditStore())
 		goesOn(t, s, rot)
 	})
 	t.Run("opened, not anchored", func(t *testing.T) {
@@ -338,7 +338,7 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 	})
 	t.Run("the old trail was damaged", func(t *testing.T) {
 		s, rot := rotated(t, false)
-		remove(t, s.home.AuditStore())
+		removeFile(t, s.home.AuditStore())
 		// A start does not decide that; a rotation does, and says so.
 		if _, err := s.cfg.Start(t.Context(), s.home, nil); !errors.Is(err, auditlog.ErrInterrupted) {
 			t.Fatalf("started: %v", err)
@@ -354,7 +354,7 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 // TestSealedFiles: each sealed file is vouched for from the current trail backwards, and by nothing that lies beside it.
 func TestSealedFiles(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, 2)
+	s := newDamageFixture(t, 2)
 	var sealed []string // newest last
 	for range 3 {
 		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
@@ -374,8 +374,8 @@ func TestSealedFiles(t *testing.T) {
 		}
 		intact[file] = b
 	}
-	cut, cutSum := export(t, s.msgs[:3])
-	successor, _ := export(t, []audit.Stored{{Seq: 1, Subject: audit.GenesisSubject, Data: genesis(t, subjects.AuditGenesis{
+	cut, cutSum := encodeExport(t, s.msgs[:3])
+	successor, _ := encodeExport(t, []audit.Stored{{Seq: 1, Subject: audit.GenesisSubject, Data: encodeGenesis(t, subjects.AuditGenesis{
 		Sealed: filepath.Base(sealed[0]), SHA256: cutSum.SHA256, OldHeads: cutSum.Heads,
 	})}})
 	flipped := func(b []byte) []byte {
@@ -391,37 +391,37 @@ func TestSealedFiles(t *testing.T) {
 		path int // how far the walk came
 	}{
 		{"intact", func(*testing.T) {}, -1, "", 3},
-		{"the newest missing", func(t *testing.T) { remove(t, sealed[2]) }, 2, "is missing", 1},
-		{"the oldest missing", func(t *testing.T) { remove(t, sealed[0]) }, 0, "is missing", 3},
-		{"one in the middle altered", func(t *testing.T) { write(t, sealed[1], flipped(intact[sealed[1]])) }, 1, "not the one that was sealed", 2},
-		{"the oldest altered", func(t *testing.T) { write(t, sealed[0], flipped(intact[sealed[0]])) }, 0, "not the one that was sealed", 3},
-		{"something appended", func(t *testing.T) { write(t, sealed[0], append(slices.Clone(intact[sealed[0]]), '\n')) }, 0, "not the one that was sealed", 3},
-		{"emptied", func(t *testing.T) { write(t, sealed[2], nil) }, 2, "not the one that was sealed", 1},
+		{"the newest missing", func(t *testing.T) { removeFile(t, sealed[2]) }, 2, "is missing", 1},
+		{"the oldest missing", func(t *testing.T) { removeFile(t, sealed[0]) }, 0, "is missing", 3},
+		{"one in the middle altered", func(t *testing.T) { writeFile(t, sealed[1], flipped(intact[sealed[1]])) }, 1, "not the one that was sealed", 2},
+		{"the oldest altered", func(t *testing.T) { writeFile(t, sealed[0], flipped(intact[sealed[0]])) }, 0, "not the one that was sealed", 3},
+		{"something appended", func(t *testing.T) { writeFile(t, sealed[0], append(slices.Clone(intact[sealed[0]]), '\n')) }, 0, "not the one that was sealed", 3},
+		{"emptied", func(t *testing.T) { writeFile(t, sealed[2], nil) }, 2, "not the one that was sealed", 1},
 		{"two exchanged", func(t *testing.T) {
-			write(t, sealed[0], intact[sealed[1]])
-			write(t, sealed[1], intact[sealed[0]])
+			writeFile(t, sealed[0], intact[sealed[1]])
+			writeFile(t, sealed[1], intact[sealed[0]])
 		}, 1, "not the one that was sealed", 2},
 		{"a folder in its place", func(t *testing.T) {
-			remove(t, sealed[1])
+			removeFile(t, sealed[1])
 			if err := os.Mkdir(sealed[1], 0o700); err != nil {
 				t.Fatal(err)
 			}
 		}, 1, "cannot be read", 2},
 		{"cut and sealed again, with a successor beside it", func(t *testing.T) {
-			write(t, sealed[0], cut)
-			write(t, filepath.Join(s.home.Sealed(), "audit-0.jsonl"), successor)
+			writeFile(t, sealed[0], cut)
+			writeFile(t, filepath.Join(s.home.Sealed(), "audit-0.jsonl"), successor)
 		}, 0, "not the one that was sealed", 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			remove(t, s.home.Sealed())
+			removeFile(t, s.home.Sealed())
 			if err := s.home.CreateFolders(); err != nil {
 				t.Fatal(err)
 			}
 			for file, b := range intact {
-				write(t, file, b)
+				writeFile(t, file, b)
 			}
 			tt.do(t)
-			rep, err := s.look(t)
+			rep, err := s.verifyStopped(t)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -451,18 +451,18 @@ func TestSealedFiles(t *testing.T) {
 // before it is not believed.
 func TestSealedWithForgedBeginning(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, 2)
+	s := newDamageFixture(t, 2)
 	if rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil); err != nil || !rot.Report.OK {
 		t.Fatalf("%+v, %v", rot, err)
 	}
-	file, sum := export(t, s.msgs[:1])
-	write(t, filepath.Join(s.home.Sealed(), "audit-x.jsonl"), file)
-	s.writeBlock(t, []kept{newKept(audit.GenesisSubject, genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: s.heads(t)}))})
+	file, sum := encodeExport(t, s.msgs[:1])
+	writeFile(t, filepath.Join(s.home.Sealed(), "audit-x.jsonl"), file)
+	s.writeBlock(t, []storedMessage{newStoredMessage(audit.GenesisSubject, encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: s.readHeads(t)}))})
 	rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
 	if err != nil || rot.Report.OK {
 		t.Fatalf("%+v, %v", rot, err)
 	}
-	rep, err := s.look(t)
+	rep, err := s.verifyStopped(t)
 	if err != nil || !rep.OK || len(rep.Predecessors) != 1 || !strings.Contains(rep.Predecessors[0].Note, "not the one that was anchored") {
 		t.Errorf("%+v, %v", rep, err)
 	}

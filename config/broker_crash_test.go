@@ -44,24 +44,24 @@ func init() {
 	if os.Getenv(playEnv) != brokerAlone {
 		return
 	}
-	if err := playBroker(); err != nil {
+	if err := runBroker(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// doorTimeout is the longest run of a tool here. A broker that comes after a killed one waits so long before it says that
+// crashToolTimeout is the longest run of a tool here. A broker that comes after a killed one waits so long before it says that
 // nobody knows how a call ended.
-const doorTimeout = 1200 * time.Millisecond
+const crashToolTimeout = 1200 * time.Millisecond
 
-// doorTools are what the killed broker knows. What fs_write does cannot be done twice, fs_read may be, the clock is not
+// crashTools are what the killed broker knows. What fs_write does cannot be done twice, fs_read may be, the clock is not
 // even in the ledger, and fs_list is not for the agent.
-func doorTools() (out []broker.Known) {
+func crashTools() (out []broker.Known) {
 	for name, effects := range map[string]policy.Effects{
 		"fs_write": policy.Declare(policy.Mutate), "fs_read": policy.Declare(policy.ReadsPrivate), "get_datetime": policy.Declare(), "fs_list": policy.Declare(policy.Mutate),
 	} {
-		facts := policy.Tool{Name: name, Zone: "tools", Known: true, Effects: effects, Timeout: doorTimeout, Content: []string{"line"}}
+		facts := policy.Tool{Name: name, Zone: "tools", Known: true, Effects: effects, Timeout: crashToolTimeout, Content: []string{"line"}}
 		out = append(out, broker.Known{Tool: facts, Pin: broker.Pin(lineSchema(name))})
 	}
 	return out
@@ -74,9 +74,9 @@ func lineSchema(name string) subjects.ToolSchema {
 	}
 }
 
-// playBroker is a broker that ends itself by SIGKILL at the step that a line of its input names. It stops when its input
+// runBroker is a broker that ends itself by SIGKILL at the step that a line of its input names. It stops when its input
 // ends.
-func playBroker() error {
+func runBroker() error {
 	home := bus.Home{Data: os.Getenv(dataEnv), Config: os.Getenv(dataEnv) + "-config"}
 	c, err := config.Load(home.Config)
 	if err != nil {
@@ -95,7 +95,7 @@ func playBroker() error {
 		if err != nil {
 			return nil, err
 		}
-		return broker.New(broker.Config{CallTimeout: doorTimeout, AuditTimeout: 5 * time.Second}, c.NewBook(home), w, h, doorTools()), nil
+		return broker.New(broker.Config{CallTimeout: crashToolTimeout, AuditTimeout: 5 * time.Second}, c.NewBook(home), w, h, crashTools()), nil
 	}}
 	cfg := c.ActorConfig()
 	cfg.Log = log
@@ -121,15 +121,15 @@ func playBroker() error {
 	return s.Stop()
 }
 
-// clerk is a tool that writes a line for each run.
-type clerk struct {
+// lineTool is a tool that writes a line for each run.
+type lineTool struct {
 	name, file string
 	mu         sync.Mutex
 }
 
-func (w *clerk) Name() string { return w.name }
+func (w *lineTool) Name() string { return w.name }
 
-func (w *clerk) Routes() []actor.Route {
+func (w *lineTool) Routes() []actor.Route {
 	at, err := subjects.ToolEndpoint(w.name)
 	if err != nil {
 		return nil
@@ -156,7 +156,7 @@ func (w *clerk) Routes() []actor.Route {
 	})}
 }
 
-func (w *clerk) Start(ctx context.Context, out actor.Out) error {
+func (w *lineTool) Start(ctx context.Context, out actor.Out) error {
 	topic, err := subjects.ToolSchemaEvent.With(w.name)
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func (w *clerk) Start(ctx context.Context, out actor.Out) error {
 }
 
 // Describe lets each broker after the first one find the tool.
-func (w *clerk) Describe() (version, text string, metadata map[string]string) {
+func (w *lineTool) Describe() (version, text string, metadata map[string]string) {
 	d, err := json.Marshal(lineSchema(w.name))
 	if err != nil {
 		d = nil
@@ -173,13 +173,13 @@ func (w *clerk) Describe() (version, text string, metadata map[string]string) {
 	return "1", "writes lines", map[string]string{"definition": string(d)}
 }
 
-// door is everything but the broker, in this process, and a broker in another.
-type door struct {
-	t     *testing.T
-	home  bus.Home
-	house *config.Instance
-	file  string
-	agent actor.Out
+// brokerHarness is everything but the broker, in this process, and a broker in another.
+type brokerHarness struct {
+	t        *testing.T
+	home     bus.Home
+	instance *config.Instance
+	file     string
+	agent    actor.Out
 
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
@@ -187,7 +187,7 @@ type door struct {
 	stderr syncBuffer
 }
 
-const doorManifest = `
+const brokerCrashManifest = `
 types:
   assistant:
     tools: [fs_write, fs_read, get_datetime]
@@ -197,28 +197,28 @@ high_risk: []                  # nobody is there to be asked
 monitor_only: [flow.unknown_session] # and nobody has asked anything in these sessions
 `
 
-func newDoor(t *testing.T) *door {
+func newBrokerHarness(t *testing.T) *brokerHarness {
 	t.Helper()
-	d := &door{t: t, home: newHome(t), file: filepath.Join(t.TempDir(), "written")}
+	d := &brokerHarness{t: t, home: newHome(t), file: filepath.Join(t.TempDir(), "written")}
 	d.home.Config = d.home.Data + "-config"
 	if err := os.MkdirAll(d.home.Config, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(d.home.Config, "manifest.yaml"), []byte(doorManifest))
-	write(t, filepath.Join(d.home.Config, "system.yaml"), []byte("listen: 127.0.0.1:0\n"))
+	writeFile(t, filepath.Join(d.home.Config, "manifest.yaml"), []byte(brokerCrashManifest))
+	writeFile(t, filepath.Join(d.home.Config, "system.yaml"), []byte("listen: 127.0.0.1:0\n"))
 	c, err := config.Load(d.home.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.house = up(t, c, d.home)
-	for _, k := range doorTools() {
-		w := &clerk{name: k.Name, file: d.file}
+	d.instance = up(t, c, d.home)
+	for _, k := range crashTools() {
+		w := &lineTool{name: k.Name, file: d.file}
 		spec := actor.Spec{Name: w.name, Role: subjects.ToolRole(w.name), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return w, nil }}
-		if err := d.house.System.Start(t.Context(), spec, d.house.Bus.Dial, actor.Config{}); err != nil {
+		if err := d.instance.System.Start(t.Context(), spec, d.instance.Bus.Dial, actor.Config{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	nc, err := d.house.Bus.Dial("generator")
+	nc, err := d.instance.Bus.Dial("generator")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,15 +229,15 @@ func newDoor(t *testing.T) *door {
 	return d
 }
 
-// launch starts a broker and waits until it serves.
-func (d *door) launch() {
+// startBroker starts a broker and waits until it serves.
+func (d *brokerHarness) startBroker() {
 	d.t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	d.cmd = exec.CommandContext(d.t.Context(), exe) // it does not outlive the test
-	d.cmd.Env = append(os.Environ(), playEnv+"="+brokerAlone, dataEnv+"="+d.home.Data, listenEnv+"="+d.house.Bus.URL)
+	d.cmd.Env = append(os.Environ(), playEnv+"="+brokerAlone, dataEnv+"="+d.home.Data, listenEnv+"="+d.instance.Bus.URL)
 	d.cmd.Stderr = &d.stderr
 	if d.stdin, err = d.cmd.StdinPipe(); err != nil {
 		d.t.Fatal(err)
@@ -250,27 +250,27 @@ func (d *door) launch() {
 	if err := d.cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
-	d.expect("ready")
+	d.expectLine("ready")
 }
 
-func (d *door) expect(word string) {
+func (d *brokerHarness) expectLine(word string) {
 	d.t.Helper()
 	if !d.says.Scan() || d.says.Text() != word {
 		d.t.Fatalf("the broker did not say %q: %q\n%s", word, d.says.Text(), d.stderr.String())
 	}
 }
 
-// arm tells the broker where to die.
-func (d *door) arm(step string) {
+// armCrash tells the broker where to die.
+func (d *brokerHarness) armCrash(step string) {
 	d.t.Helper()
 	if _, err := fmt.Fprintln(d.stdin, step); err != nil {
 		d.t.Fatal(err)
 	}
-	d.expect("armed")
+	d.expectLine("armed")
 }
 
-// died waits for the broker's end, which must be the plug and nothing else.
-func (d *door) died(step string) {
+// waitForCrash waits for the broker's end, which must be the plug and nothing else.
+func (d *brokerHarness) waitForCrash(step string) {
 	d.t.Helper()
 	late := time.AfterFunc(testTimeout, func() { _ = d.cmd.Process.Signal(syscall.SIGQUIT) })
 	defer late.Stop()
@@ -281,8 +281,8 @@ func (d *door) died(step string) {
 	}
 }
 
-// errand is one call of the agent: its name is its query and its line.
-type errand struct {
+// toolCall is one call of the agent: its name is its query and its line.
+type toolCall struct {
 	id, tool string
 	fail     bool
 	step     string // where the broker died while it ran
@@ -292,8 +292,8 @@ type errand struct {
 	again    subjects.ToolResult // asked once more
 }
 
-// ask asks once, and reports whether there was an answer of the broker's.
-func (d *door) ask(ctx context.Context, e *errand) (subjects.ToolResult, bool) {
+// callTool asks once, and reports whether there was an answer of the broker's.
+func (d *brokerHarness) callTool(ctx context.Context, e *toolCall) (subjects.ToolResult, bool) {
 	s, err := subjects.ToolRequestService.With(e.tool)
 	if err != nil {
 		return subjects.ToolResult{Error: subjects.Faultf(subjects.CodeSubject, "%v", err)}, true
@@ -317,10 +317,10 @@ func (d *door) ask(ctx context.Context, e *errand) (subjects.ToolResult, bool) {
 	return res, actor.IsReplyFault(err)
 }
 
-// kill lets the broker die at a step of these errands, which all run at once, and asks again for each of them.
-func (d *door) kill(step string, all []*errand) {
+// killAt lets the broker die at a step of these errands, which all run at once, and asks again for each of them.
+func (d *brokerHarness) killAt(step string, all []*toolCall) {
 	d.t.Helper()
-	d.arm(step)
+	d.armCrash(step)
 	ctx, cancel := context.WithCancel(d.t.Context())
 	defer cancel()
 	var wg sync.WaitGroup
@@ -328,27 +328,27 @@ func (d *door) kill(step string, all []*errand) {
 		e.step, e.alone = step, len(all) == 1
 		wg.Go(func() {
 			var answered bool
-			e.answer, answered = d.ask(ctx, e)
+			e.answer, answered = d.callTool(ctx, e)
 			e.cut = !answered
 		})
 	}
-	d.died(step)
+	d.waitForCrash(step)
 	cancel() // nobody is there to answer any more
 	wg.Wait()
-	d.launch()
+	d.startBroker()
 	for _, e := range all {
 		wg.Go(func() {
 			if e.cut {
-				e.answer, _ = d.ask(d.t.Context(), e)
+				e.answer, _ = d.callTool(d.t.Context(), e)
 			}
-			e.again, _ = d.ask(d.t.Context(), e)
+			e.again, _ = d.callTool(d.t.Context(), e)
 		})
 	}
 	wg.Wait()
 }
 
-// leave ends the broker in order.
-func (d *door) leave() {
+// stopBroker ends the broker in order.
+func (d *brokerHarness) stopBroker() {
 	d.t.Helper()
 	d.stdin.Close()
 	if err := d.cmd.Wait(); err != nil {
@@ -356,16 +356,16 @@ func (d *door) leave() {
 	}
 }
 
-// errands are those of the k-th kill: one that changes something, then one that reads, then a crowd.
-func errands(k int) []*errand {
+// newToolCalls are those of the k-th kill: one that changes something, then one that reads, then a crowd.
+func newToolCalls(k int) []*toolCall {
 	name := func(what string) string { return fmt.Sprintf("%s-%d", what, k) }
 	switch k / len(brokerSteps) % 3 {
 	case 0:
-		return []*errand{{id: name("write"), tool: "fs_write"}}
+		return []*toolCall{{id: name("write"), tool: "fs_write"}}
 	case 1:
-		return []*errand{{id: name("read"), tool: "fs_read"}}
+		return []*toolCall{{id: name("read"), tool: "fs_read"}}
 	}
-	return []*errand{
+	return []*toolCall{
 		{id: name("one"), tool: "fs_write"},
 		{id: name("two"), tool: "fs_write"},
 		{id: name("fails"), tool: "fs_write", fail: true},
@@ -405,25 +405,25 @@ func TestChaosKillBroker(t *testing.T) {
 	for lane := range stages {
 		t.Run(fmt.Sprint(lane), func(t *testing.T) {
 			t.Parallel()
-			d := newDoor(t)
-			d.launch()
-			var all []*errand
+			d := newBrokerHarness(t)
+			d.startBroker()
+			var all []*toolCall
 			for k := lane; k < kills; k += stages {
-				these := errands(k)
-				d.kill(brokerSteps[k%len(brokerSteps)], these)
+				these := newToolCalls(k)
+				d.killAt(brokerSteps[k%len(brokerSteps)], these)
 				all = append(all, these...)
 			}
-			last := &errand{id: "last", tool: "fs_write"} // and nothing is left over from before
-			last.answer, _ = d.ask(t.Context(), last)
-			last.again, _ = d.ask(t.Context(), last)
-			d.leave()
-			d.judge(append(all, last), &sum)
+			last := &toolCall{id: "last", tool: "fs_write"} // and nothing is left over from before
+			last.answer, _ = d.callTool(t.Context(), last)
+			last.again, _ = d.callTool(t.Context(), last)
+			d.stopBroker()
+			d.checkCalls(append(all, last), &sum)
 		})
 	}
 }
 
-// judge holds the answers to the lines and both to the audit log.
-func (d *door) judge(all []*errand, sum *tally) {
+// checkCalls holds the answers to the lines and both to the audit log.
+func (d *brokerHarness) checkCalls(all []*toolCall, sum *tally) {
 	d.t.Helper()
 	lines := map[string]int{}
 	data, err := os.ReadFile(d.file)
@@ -433,13 +433,13 @@ func (d *door) judge(all []*errand, sum *tally) {
 	for l := range strings.Lines(string(data)) {
 		lines[strings.TrimSpace(l)]++
 	}
-	rep := verified(d.t, d.home, d.house.Bus)
-	acts := actsOf(d.t, d.house.Bus)
+	rep := verified(d.t, d.home, d.instance.Bus)
+	acts := effectsOf(d.t, d.instance.Bus)
 	open := 0
 	for _, e := range all {
 		ran := lines[e.tool+" "+e.id]
 		delete(lines, e.tool+" "+e.id)
-		open += d.judgeOne(e, ran, acts[e.id], sum)
+		open += d.checkCall(e, ran, acts[e.id], sum)
 		delete(acts, e.id)
 	}
 	if len(lines) > 0 || len(acts) > 0 {
@@ -450,13 +450,13 @@ func (d *door) judge(all []*errand, sum *tally) {
 	}
 }
 
-// act is a run that the audit log says was allowed, with its outcomes.
-type act struct{ outcomes []string }
+// effect is a run that the audit log says was allowed, with its outcomes.
+type effect struct{ outcomes []string }
 
-// actsOf are the runs by the name of their errand.
-func actsOf(t *testing.T, b *bus.Bus) map[string][]*act {
+// effectsOf are the runs by the name of their errand.
+func effectsOf(t *testing.T, b *bus.Bus) map[string][]*effect {
 	t.Helper()
-	acts, byID := map[string][]*act{}, map[string]*act{}
+	acts, byID := map[string][]*effect{}, map[string]*effect{}
 	for _, m := range trail(t, b) {
 		for _, rec := range decoded(t, m) {
 			switch {
@@ -464,7 +464,7 @@ func actsOf(t *testing.T, b *bus.Bus) map[string][]*act {
 				if byID[rec.ID] != nil {
 					t.Errorf("%s was allowed twice under one id", rec.Query)
 				}
-				byID[rec.ID] = &act{}
+				byID[rec.ID] = &effect{}
 				acts[rec.Query] = append(acts[rec.Query], byID[rec.ID])
 			case rec.Phase == subjects.AuditAfter && byID[rec.ID] == nil:
 				t.Errorf("%s has an outcome and was never allowed", rec.Query)
@@ -476,8 +476,8 @@ func actsOf(t *testing.T, b *bus.Bus) map[string][]*act {
 	return acts
 }
 
-// judgeOne checks one errand, and returns how many of its runs have no outcome on record.
-func (d *door) judgeOne(e *errand, lines int, acts []*act, sum *tally) (open int) {
+// checkCall checks one errand, and returns how many of its runs have no outcome on record.
+func (d *brokerHarness) checkCall(e *toolCall, lines int, acts []*effect, sum *tally) (open int) {
 	d.t.Helper()
 	t := d.t
 	end := "done"
@@ -522,8 +522,8 @@ func (d *door) judgeOne(e *errand, lines int, acts []*act, sum *tally) (open int
 		t.Errorf("%s: asked again it says %+v, before %+v", e.id, e.again, e.answer)
 	case end == "unknown" && mutates && (e.again.Error == nil || e.again.Error.Code != subjects.CodeUncertain):
 		t.Errorf("%s: nobody knew how it ended, and now it says %+v", e.id, e.again)
-	case e.alone && end != aloneEnds(e):
-		t.Errorf("%s, killed at %s with nothing beside it: %s, want %s: %v", e.id, e.step, end, aloneEnds(e), e.answer.Error)
+	case e.alone && end != expectedOutcome(e):
+		t.Errorf("%s, killed at %s with nothing beside it: %s, want %s: %v", e.id, e.step, end, expectedOutcome(e), e.answer.Error)
 	case e.step == "" && end != "done":
 		t.Errorf("%s, with nobody killed: %v", e.id, e.answer.Error)
 	}
@@ -554,9 +554,9 @@ func (d *door) judgeOne(e *errand, lines int, acts []*act, sum *tally) (open int
 	return open
 }
 
-// aloneEnds is how an errand ends when the broker died on it and on nothing else. What only reads is done again. What
+// expectedOutcome is how an errand ends when the broker died on it and on nothing else. What only reads is done again. What
 // changes something is done when it had not begun, or when its end was written down.
-func aloneEnds(e *errand) string {
+func expectedOutcome(e *toolCall) string {
 	if e.tool == "fs_read" || e.step == "decided" || e.step == "kept" {
 		return "done"
 	}

@@ -49,8 +49,8 @@ import (
 // newCanary has characters that every spelling changes, and the shape of no key that the firewall knows.
 func newCanary() string { return "canary+" + rand.Text() + "/" + rand.Text() }
 
-// spellings are the six ways in which a value is repeated.
-func spellings(v string) map[string]string {
+// encodings are the six ways in which a value is repeated.
+func encodings(v string) map[string]string {
 	back := []byte(v)
 	slices.Reverse(back)
 	var packed bytes.Buffer
@@ -63,9 +63,9 @@ func spellings(v string) map[string]string {
 	}
 }
 
-// traces are the names of the spellings of a canary that stand in data.
-func traces(data []byte, canary string) (out []string) {
-	forms := spellings(canary)
+// findEncodings are the names of the spellings of a canary that stand in data.
+func findEncodings(data []byte, canary string) (out []string) {
+	forms := encodings(canary)
 	for name, s := range forms {
 		if name != "gzip" && bytes.Contains(data, []byte(s)) {
 			out = append(out, name)
@@ -80,15 +80,15 @@ func traces(data []byte, canary string) (out []string) {
 			out = append(out, "base64 inside")
 		}
 	}
-	if bytes.Contains(data, []byte(forms["gzip"])) || slices.ContainsFunc(unpacked(data), func(b []byte) bool { return bytes.Contains(b, []byte(canary)) }) {
+	if bytes.Contains(data, []byte(forms["gzip"])) || slices.ContainsFunc(decompressAll(data), func(b []byte) bool { return bytes.Contains(b, []byte(canary)) }) {
 		out = append(out, "gzip")
 	}
 	slices.Sort(out)
 	return out
 }
 
-// unpacked is what every gzip stream in data holds, as it is or in base64.
-func unpacked(data []byte) (out [][]byte) {
+// decompressAll is what every gzip stream in data holds, as it is or in base64.
+func decompressAll(data []byte) (out [][]byte) {
 	open := func(b []byte) {
 		if r, err := gzip.NewReader(bytes.NewReader(b)); err == nil {
 			got, _ := io.ReadAll(io.LimitReader(r, 1<<20)) // what can be read of it counts, whole or not
@@ -117,12 +117,12 @@ func unpacked(data []byte) (out [][]byte) {
 	}
 }
 
-// habits are how the tool tries to pass on what its provider said.
-var habits = []string{"result", "links", "failure", "error", "arguments", "panic", "large"}
+// leakKinds are how the tool tries to pass on what its provider said.
+var leakKinds = []string{"result", "links", "failure", "error", "arguments", "panic", "large"}
 
-// gossip is a tool's work: it asks a provider that repeats the key in its words, its headers and its errors, and passes
+// leakCredential is a tool's work: it asks a provider that repeats the key in its words, its headers and its errors, and passes
 // all of that on. The number in the query chooses how.
-func gossip(ctx context.Context, provider, key string, args json.RawMessage) (tools.Output, error) {
+func leakCredential(ctx context.Context, provider, key string, args json.RawMessage) (tools.Output, error) {
 	var a struct {
 		Query string `json:"query"`
 	}
@@ -133,7 +133,7 @@ func gossip(ctx context.Context, provider, key string, args json.RawMessage) (to
 	if err != nil {
 		return tools.Output{}, fmt.Errorf("%w: no number", actor.ErrArguments)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, provider+"/?habit="+habits[n%len(habits)], nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, provider+"/?habit="+leakKinds[n%len(leakKinds)], nil)
 	if err != nil {
 		return tools.Output{}, err
 	}
@@ -148,7 +148,7 @@ func gossip(ctx context.Context, provider, key string, args json.RawMessage) (to
 		return tools.Output{}, err
 	}
 	said := fmt.Sprintf("the provider says %s\n%s\nwith %v", resp.Status, body, resp.Header)
-	switch habits[n%len(habits)] {
+	switch leakKinds[n%len(leakKinds)] {
 	case "links":
 		out := tools.Output{Text: "see the links"}
 		for l := range strings.Lines(string(body)) {
@@ -169,9 +169,9 @@ func gossip(ctx context.Context, provider, key string, args json.RawMessage) (to
 	return tools.Output{Text: said}, nil
 }
 
-// rewired is the search tool of the system with other work: its definition, its facts, its key, how it opens credentials
+// newLeakingTool is the search tool of the system with other work: its definition, its facts, its key, how it opens credentials
 // and how it takes them out of what it returns stay as they are. Nothing but a test may do this, so the way in is rude.
-func rewired(t *testing.T, c config.Config, run func(context.Context, tools.Call) (tools.Output, error)) *tools.Tool {
+func newLeakingTool(t *testing.T, c config.Config, run func(context.Context, tools.Call) (tools.Output, error)) *tools.Tool {
 	t.Helper()
 	for _, tool := range c.Tools() {
 		if tool.Name() == "web_search" {
@@ -184,27 +184,27 @@ func rewired(t *testing.T, c config.Config, run func(context.Context, tools.Call
 	return nil
 }
 
-// sieve is the same tool with nothing that takes a credential out: the control.
-type sieve struct {
+// leakingSearch is the same tool with nothing that takes a credential out: the control.
+type leakingSearch struct {
 	schema   subjects.ToolSchema
 	key      *seal.Key
 	provider string
 }
 
-func newSieve(t *testing.T, c config.Config, provider string) *sieve {
+func newLeakingSearch(t *testing.T, c config.Config, provider string) *leakingSearch {
 	t.Helper()
 	k, err := seal.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &sieve{rewired(t, c, nil).Schema(), k, provider}
+	s := &leakingSearch{newLeakingTool(t, c, nil).Schema(), k, provider}
 	s.schema.Key = k.Public()
 	return s
 }
 
-func (s *sieve) Name() string { return "web_search" }
+func (s *leakingSearch) Name() string { return "web_search" }
 
-func (s *sieve) Routes() []actor.Route {
+func (s *leakingSearch) Routes() []actor.Route {
 	at, err := subjects.ToolEndpoint("web_search")
 	if err != nil {
 		return nil
@@ -214,7 +214,7 @@ func (s *sieve) Routes() []actor.Route {
 		if err != nil {
 			return subjects.ToolResult{}, err
 		}
-		got, err := gossip(ctx, s.provider, string(key.Reveal()), in.Body.Args)
+		got, err := leakCredential(ctx, s.provider, string(key.Reveal()), in.Body.Args)
 		if errors.As(err, new(tools.Failure)) {
 			return subjects.ToolResult{Error: subjects.Faultf(subjects.CodeTool, "%v", err)}, nil
 		}
@@ -222,7 +222,7 @@ func (s *sieve) Routes() []actor.Route {
 	})}
 }
 
-func (s *sieve) Start(ctx context.Context, out actor.Out) error {
+func (s *leakingSearch) Start(ctx context.Context, out actor.Out) error {
 	topic, err := subjects.ToolSchemaEvent.With("web_search")
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func (s *sieve) Start(ctx context.Context, out actor.Out) error {
 	return actor.Emit(ctx, out, topic, s.schema)
 }
 
-func (s *sieve) Describe() (version, text string, metadata map[string]string) {
+func (s *leakingSearch) Describe() (version, text string, metadata map[string]string) {
 	schema := s.schema
 	schema.Key = ""
 	d, err := json.Marshal(schema)
@@ -240,8 +240,8 @@ func (s *sieve) Describe() (version, text string, metadata map[string]string) {
 	return "1", "conclave tool", map[string]string{"definition": string(d), "key": s.key.Public()}
 }
 
-// cage is a whole system with its canaries.
-type cage struct {
+// canaryHarness is a whole system with its canaries.
+type canaryHarness struct {
 	t                  *testing.T
 	home               bus.Home
 	run                *config.Instance
@@ -256,7 +256,7 @@ type cage struct {
 	got map[string][]byte // what callers were told, and what went over HTTP
 }
 
-const cageManifest = `
+const canaryManifest = `
 types:
   assistant: {tools: [web_search, get_datetime]}
   operator: {tools: [web_search, get_datetime]}
@@ -264,23 +264,23 @@ accounts: {generator: assistant, operator: operator}
 monitor_only: [flow.unknown_session] # calls of the generator's account to which there is no question
 `
 
-// newCage starts everything. With open, nothing takes the tool's credential out of what it returns.
-func newCage(t *testing.T, open bool) *cage {
+// newCanaryHarness starts everything. With open, nothing takes the tool's credential out of what it returns.
+func newCanaryHarness(t *testing.T, open bool) *canaryHarness {
 	t.Helper()
-	g := &cage{t: t, home: newHome(t), tool: newCanary(), remote: newCanary(), late: newCanary(), got: map[string][]byte{}}
+	g := &canaryHarness{t: t, home: newHome(t), tool: newCanary(), remote: newCanary(), late: newCanary(), got: map[string][]byte{}}
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.asked.Add(1)
 		key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if key != g.tool {
 			t.Error("the provider was not given its credential")
 		}
-		for name, s := range spellings(key) {
+		for name, s := range encodings(key) {
 			w.Header().Set("X-Echo-"+name, s)
 		}
 		if r.FormValue("habit") == "failure" {
 			w.WriteHeader(http.StatusTeapot)
 		}
-		for _, s := range spellings(key) {
+		for _, s := range encodings(key) {
 			fmt.Fprintln(w, s)
 		}
 	}))
@@ -301,9 +301,9 @@ func newCage(t *testing.T, open bool) *cage {
 		"models":     "roles: {assistant: openai/assistant}\ndemo_model: never\nopenai: {url: \"" + g.model.URL + "\", key: openai, slots: 8}\nollama: {url: \"" + g.model.URL + "\"}\n",
 		"web_search": "provider: brave\n",
 		"secrets":    "backend: file\n",
-		"manifest":   cageManifest,
+		"manifest":   canaryManifest,
 	} {
-		write(t, filepath.Join(g.home.Config, name+".yaml"), []byte(text))
+		writeFile(t, filepath.Join(g.home.Config, name+".yaml"), []byte(text))
 	}
 	c, err := config.Load(g.home.Config)
 	if err != nil {
@@ -316,8 +316,8 @@ func newCage(t *testing.T, open bool) *cage {
 	if g.ring, _, err = keyring.Open(t.Context(), c.Secrets.Ring(g.home.Data)); err != nil {
 		t.Fatal(err)
 	}
-	g.keep("brave_api_key", g.tool)
-	g.keep("openai", g.remote)
+	g.storeSecret("brave_api_key", g.tool)
+	g.storeSecret("openai", g.remote)
 
 	log := debugLog(&g.log)
 	if g.run, err = c.Start(t.Context(), g.home, log, "get_datetime"); err != nil {
@@ -326,10 +326,10 @@ func newCage(t *testing.T, open bool) *cage {
 	t.Cleanup(func() { down(t, g.run) })
 	var tool actor.Actor
 	if open {
-		tool = newSieve(t, c, provider.URL)
+		tool = newLeakingSearch(t, c, provider.URL)
 	} else {
-		tool = rewired(t, c, func(ctx context.Context, call tools.Call) (tools.Output, error) {
-			return gossip(ctx, provider.URL, string(call.Secrets["brave_api_key"].Reveal()), call.Args)
+		tool = newLeakingTool(t, c, func(ctx context.Context, call tools.Call) (tools.Output, error) {
+			return leakCredential(ctx, provider.URL, string(call.Secrets["brave_api_key"].Reveal()), call.Args)
 		})
 	}
 	spec := actor.Spec{Name: "web_search", Role: subjects.ToolRole("web_search"), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return tool, nil }}
@@ -344,15 +344,15 @@ func newCage(t *testing.T, open bool) *cage {
 	return g
 }
 
-func (g *cage) keep(name, value string) {
+func (g *canaryHarness) storeSecret(name, value string) {
 	g.t.Helper()
 	if err := g.ring.Set(g.t.Context(), name, seal.NewSecret([]byte(value))); err != nil {
 		g.t.Fatal(err)
 	}
 }
 
-// hear keeps what somebody was told.
-func (g *cage) hear(place string, what ...any) {
+// recordText keeps what somebody was told.
+func (g *canaryHarness) recordText(place string, what ...any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, w := range what {
@@ -360,18 +360,18 @@ func (g *cage) hear(place string, what ...any) {
 	}
 }
 
-// call calls the tool directly and checks that it went as the habit says.
-func (g *cage) call(out actor.Out, n int) {
+// callTool calls the tool directly and checks that it went as the habit says.
+func (g *canaryHarness) callTool(out actor.Out, n int) {
 	id := fmt.Sprintf("direct-%d", n)
-	res := person{out: out.WithIDs("session-"+id, id)}.call(g.t.Context(), "web_search", id, fmt.Sprintf(`{"query":"wind %d"}`, n))
+	res := busCaller{out: out.WithIDs("session-"+id, id)}.callTool(g.t.Context(), "web_search", id, fmt.Sprintf(`{"query":"wind %d"}`, n))
 	data, err := json.Marshal(res)
 	if err != nil {
 		g.t.Error(err)
 	}
-	g.hear("results", string(data))
-	want := map[string]string{"failure": subjects.CodeTool, "arguments": subjects.CodeTool, "error": subjects.CodeTool, "panic": subjects.CodeTool}[habits[n%len(habits)]]
+	g.recordText("results", string(data))
+	want := map[string]string{"failure": subjects.CodeTool, "arguments": subjects.CodeTool, "error": subjects.CodeTool, "panic": subjects.CodeTool}[leakKinds[n%len(leakKinds)]]
 	if code := codeOf(res); code != want {
-		g.t.Errorf("call %d, %s: %v, want %q", n, habits[n%len(habits)], res.Error, want)
+		g.t.Errorf("call %d, %s: %v, want %q", n, leakKinds[n%len(leakKinds)], res.Error, want)
 	}
 }
 
@@ -382,17 +382,17 @@ func codeOf(r subjects.ToolResult) string {
 	return r.Error.Code
 }
 
-// question asks through the gateway, the generator and the model server, which asks for the tool.
-func (g *cage) question(words string) {
+// askQuestion asks through the gateway, the generator and the model server, which asks for the tool.
+func (g *canaryHarness) askQuestion(words string) {
 	body, err := json.Marshal(map[string]string{"query": words})
 	if err != nil {
 		g.t.Error(err)
 		return
 	}
-	g.http(http.MethodPost, "/query", bytes.NewReader(body))
+	g.requestHTTP(http.MethodPost, "/query", bytes.NewReader(body))
 }
 
-func (g *cage) http(method, path string, body io.Reader) {
+func (g *canaryHarness) requestHTTP(method, path string, body io.Reader) {
 	ctx, cancel := context.WithTimeout(g.t.Context(), testTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, g.base+path, body)
@@ -413,11 +413,11 @@ func (g *cage) http(method, path string, body io.Reader) {
 	if err != nil || resp.StatusCode >= 300 {
 		g.t.Errorf("%s %s: %s, %s, %v", method, path, resp.Status, data, err)
 	}
-	g.hear("http", resp.Header, string(data))
+	g.recordText("http", resp.Header, string(data))
 }
 
-// work uses the credentials so often: every fifth time through a question, else as the agent's account and the user's.
-func (g *cage) work(times int) {
+// runCalls uses the credentials so often: every fifth time through a question, else as the agent's account and the user's.
+func (g *canaryHarness) runCalls(times int) {
 	g.t.Helper()
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -438,9 +438,9 @@ func (g *cage) work(times int) {
 		wg.Go(func() {
 			for n := int(next.Add(1)) - 1; n < times; n = int(next.Add(1)) - 1 {
 				if n%5 == 4 {
-					g.question(fmt.Sprintf("wind %d", n))
+					g.askQuestion(fmt.Sprintf("wind %d", n))
 				} else {
-					g.call(outs[n%2], n)
+					g.callTool(outs[n%2], n)
 				}
 			}
 		})
@@ -450,27 +450,27 @@ func (g *cage) work(times int) {
 		g.t.Errorf("the provider was asked %d times, not %d", n, times)
 	}
 	// A key that the server does not accept: it quotes it in its error.
-	g.keep("openai", g.late)
+	g.storeSecret("openai", g.late)
 	for n := range 3 {
-		g.question(fmt.Sprintf("one more, %d", n))
+		g.askQuestion(fmt.Sprintf("one more, %d", n))
 	}
 	for _, path := range []string{"/sessions", "/approvals", "/approvals/rules", "/health"} {
-		g.http(http.MethodGet, path, nil)
+		g.requestHTTP(http.MethodGet, path, nil)
 	}
 }
 
-// places is everything where a canary must not be. Some of it can be read only while the system runs, the rest only after.
-func (g *cage) places() map[string][]byte {
+// collectPlaces is everything where a canary must not be. Some of it can be read only while the system runs, the rest only after.
+func (g *canaryHarness) collectPlaces() map[string][]byte {
 	g.t.Helper()
 	out := map[string][]byte{}
 	last := uint64(0)
-	out["jetstream EVENTS"], last = g.read("user", "EVENTS")
-	out["jetstream TURNS"], _ = g.read("broker", "TURNS")
+	out["jetstream EVENTS"], last = g.readStream("user", "EVENTS")
+	out["jetstream TURNS"], _ = g.readStream("broker", "TURNS")
 	for _, m := range trail(g.t, g.run.Bus) {
 		out["jetstream AUDIT"] = append(out["jetstream AUDIT"], m.Data...)
 	}
-	out["GET /events"] = g.events(last)
-	out["environment"] = environments(g.t)
+	out["GET /events"] = g.readEvents(last)
+	out["environment"] = readEnvironments(g.t)
 	down(g.t, g.run)
 	for _, r := range g.model.Requests() {
 		h := r.Header.Clone()
@@ -503,8 +503,8 @@ func (g *cage) places() map[string][]byte {
 	return out
 }
 
-// read reads a stream message by message, as one who may.
-func (g *cage) read(role, stream string) (all []byte, last uint64) {
+// readStream reads a stream message by message, as one who may.
+func (g *canaryHarness) readStream(role, stream string) (all []byte, last uint64) {
 	g.t.Helper()
 	nc, err := g.run.Bus.Dial(role)
 	if err != nil {
@@ -539,8 +539,8 @@ func (g *cage) read(role, stream string) (all []byte, last uint64) {
 	}
 }
 
-// events are all that the gateway tells, up to this one.
-func (g *cage) events(last uint64) []byte {
+// readEvents are all that the gateway tells, up to this one.
+func (g *canaryHarness) readEvents(last uint64) []byte {
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(g.t.Context(), testTimeout)
 	defer cancel()
@@ -571,8 +571,8 @@ func (g *cage) events(last uint64) []byte {
 	}
 }
 
-// environments are those of this process and its children, with what they were started with.
-func environments(t *testing.T) (all []byte) {
+// readEnvironments are those of this process and its children, with what they were started with.
+func readEnvironments(t *testing.T) (all []byte) {
 	t.Helper()
 	self := strconv.Itoa(os.Getpid())
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -607,14 +607,14 @@ func TestCanarySecrets(t *testing.T) {
 		times = 1050
 	}
 	start := time.Now()
-	g := newCage(t, false)
-	g.work(times)
-	places := g.places()
+	g := newCanaryHarness(t, false)
+	g.runCalls(times)
+	places := g.collectPlaces()
 	size, hits := 0, 0
 	for _, place := range slices.Sorted(maps.Keys(places)) {
 		size += len(places[place])
 		for which, canary := range map[string]string{"the tool's": g.tool, "the model server's": g.remote, "the refused": g.late} {
-			if found := traces(places[place], canary); len(found) > 0 {
+			if found := findEncodings(places[place], canary); len(found) > 0 {
 				hits += len(found)
 				t.Errorf("%s credential stands in %s, as %s", which, place, strings.Join(found, ", "))
 			}
@@ -636,10 +636,10 @@ func TestCanarySecrets(t *testing.T) {
 // TestCanaryControl: the same search finds the same credential in every place when nothing takes it out.
 func TestCanaryControl(t *testing.T) {
 	t.Parallel()
-	g := newCage(t, true)
-	g.work(2*len(habits) + 1) // with the first habit in a question too
-	g.keep("openai", g.remote)
-	g.question("what is " + g.tool + " 0") // in what the user says
+	g := newCanaryHarness(t, true)
+	g.runCalls(2*len(leakKinds) + 1) // with the first habit in a question too
+	g.storeSecret("openai", g.remote)
+	g.askQuestion("what is " + g.tool + " 0") // in what the user says
 	cat := exec.CommandContext(t.Context(), "cat")
 	cat.Env = []string{"CANARY=" + g.tool}
 	stdin, err := cat.StdinPipe()
@@ -649,7 +649,7 @@ func TestCanaryControl(t *testing.T) {
 	if err := cat.Start(); err != nil {
 		t.Fatal(err)
 	}
-	places := g.places()
+	places := g.collectPlaces()
 	if err := cmp.Or(stdin.Close(), cat.Wait()); err != nil {
 		t.Error(err)
 	}
@@ -659,7 +659,7 @@ func TestCanaryControl(t *testing.T) {
 		"file EVENTS": all, "file KV_ledger": all, "file KV_parked": all, "file KV_state_generator": all,
 		"jetstream TURNS": {"raw"}, "file TURNS": {"raw"}, "file QUERIES": {"raw"}, "environment": {"raw"},
 	} {
-		found := traces(places[place], g.tool)
+		found := findEncodings(places[place], g.tool)
 		for _, w := range want {
 			if !slices.Contains(found, w) {
 				t.Errorf("%s: the credential is there as %q and is not found: %v in %d bytes", place, w, found, len(places[place]))
@@ -667,7 +667,7 @@ func TestCanaryControl(t *testing.T) {
 		}
 	}
 	for _, place := range []string{"jetstream AUDIT", "file AUDIT", "other files"} { // these hold nothing of what tools say, whatever they say
-		if found := traces(places[place], g.tool); len(found) > 0 {
+		if found := findEncodings(places[place], g.tool); len(found) > 0 {
 			t.Errorf("the credential stands in %s, as %v", place, found)
 		}
 	}

@@ -40,12 +40,12 @@ const (
 
 func TestMain(m *testing.M) {
 	if names := os.Getenv(playEnv); names != "" {
-		part := func() error { return play(names) }
+		part := func() error { return runActors(names) }
 		switch names {
 		case generatorAlone:
-			part = playGenerator
+			part = runGenerator
 		case criticAlone:
-			part = playCritic
+			part = runCritic
 		}
 		if err := part(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -57,8 +57,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// play runs the system, says where it is, and stops when its input ends: it does not outlive its parent.
-func play(names string) error {
+// runActors runs the system, says where it is, and stops when its input ends: it does not outlive its parent.
+func runActors(names string) error {
 	c, err := config.Load("")
 	if err != nil {
 		return err
@@ -83,23 +83,23 @@ func play(names string) error {
 	return r.Stop(context.Background())
 }
 
-// victim is the other process. It is killed and started again on the same folder and the same port.
-type victim struct {
+// killedProcess is the other process. It is killed and started again on the same folder and the same port.
+type killedProcess struct {
 	t      *testing.T
 	names  string
 	home   bus.Home
 	listen string
 
-	cmd    *exec.Cmd
-	stdin  io.WriteCloser
-	url    chan string // where it is, once it says so
-	there  bool        // it has said so
-	stderr syncBuffer
+	cmd     *exec.Cmd
+	stdin   io.WriteCloser
+	url     chan string // where it is, once it says so
+	isReady bool        // it has said so
+	stderr  syncBuffer
 }
 
-func newVictim(t *testing.T, names string) *victim {
+func newKilledProcess(t *testing.T, names string) *killedProcess {
 	t.Helper()
-	v := &victim{t: t, names: names, home: newHome(t), listen: freePort(t)}
+	v := &killedProcess{t: t, names: names, home: newHome(t), listen: freePort(t)}
 	t.Cleanup(func() {
 		if v.cmd != nil {
 			v.kill()
@@ -129,7 +129,7 @@ func freePort(t *testing.T) string {
 	return ""
 }
 
-func (v *victim) launch() {
+func (v *killedProcess) start() {
 	v.t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -149,22 +149,22 @@ func (v *victim) launch() {
 		v.t.Fatal(err)
 	}
 	url := make(chan string, 1)
-	v.url, v.there = url, false
+	v.url, v.isReady = url, false
 	go func() {
 		line, _ := bufio.NewReader(out).ReadString('\n')
 		url <- strings.TrimSpace(line)
 	}()
 }
 
-// ready waits until the process says where it is.
-func (v *victim) ready() {
+// waitUntilReady waits until the process says where it is.
+func (v *killedProcess) waitUntilReady() {
 	v.t.Helper()
-	if v.there {
+	if v.isReady {
 		return
 	}
 	select {
 	case url := <-v.url:
-		if v.there = url == "nats://"+v.listen; !v.there {
+		if v.isReady = url == "nats://"+v.listen; !v.isReady {
 			v.t.Fatalf("the other process did not start at %s, it says %q:\n%s", v.listen, url, v.stderr.String())
 		}
 	case <-time.After(testTimeout):
@@ -173,7 +173,7 @@ func (v *victim) ready() {
 }
 
 // kill is kill -9.
-func (v *victim) kill() {
+func (v *killedProcess) kill() {
 	v.t.Helper()
 	if err := v.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		v.t.Error(err)
@@ -182,33 +182,33 @@ func (v *victim) kill() {
 	v.cmd = nil
 }
 
-// torment kills and restarts n times at random moments within the time it is left alone, some of them while it is still
+// killRepeatedly kills and restarts n times at random moments within the time it is left alone, some of them while it is still
 // starting.
-func (v *victim) torment(rng *rand.Rand, n int, alone time.Duration) {
+func (v *killedProcess) killRepeatedly(rng *rand.Rand, n int, alone time.Duration) {
 	v.t.Helper()
 	for range n {
 		if rng.Intn(5) > 0 {
-			v.ready()
-			v.leave(time.Duration(rng.Int63n(int64(alone))))
+			v.waitUntilReady()
+			v.stopWithin(time.Duration(rng.Int63n(int64(alone))))
 		} else {
-			v.leave(time.Duration(rng.Int63n(int64(200 * time.Millisecond))))
+			v.stopWithin(time.Duration(rng.Int63n(int64(200 * time.Millisecond))))
 		}
 		v.kill()
-		v.launch()
+		v.start()
 	}
-	v.ready()
+	v.waitUntilReady()
 }
 
-// leave lets it work for a while. It is no synchronization: when the kill comes is meant to be chance.
-func (v *victim) leave(d time.Duration) {
+// stopWithin lets it work for a while. It is no synchronization: when the kill comes is meant to be chance.
+func (v *killedProcess) stopWithin(d time.Duration) {
 	select {
 	case <-time.After(d):
 	case <-v.t.Context().Done():
 	}
 }
 
-// remote reaches the other process over TCP.
-func (v *victim) remote() *bus.Bus {
+// dialBus reaches the other process over TCP.
+func (v *killedProcess) dialBus() *bus.Bus {
 	return &bus.Bus{URL: "nats://" + v.listen, Keys: v.home.Keys(), OnConnError: func(bus.ConnError) {}}
 }
 
@@ -222,9 +222,9 @@ func TestChaosKillServer(t *testing.T) {
 	const seed = 7
 	rng := rand.New(rand.NewSource(seed))
 	start := time.Now()
-	v := newVictim(t, "none")
-	v.launch()
-	v.ready()
+	v := newKilledProcess(t, "none")
+	v.start()
+	v.waitUntilReady()
 
 	var mu sync.Mutex
 	acked := map[string]bool{} // phase and id of every record that a writer was told is stored
@@ -232,7 +232,7 @@ func TestChaosKillServer(t *testing.T) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for range 3 {
-		nc, err := v.remote().Dial("broker")
+		nc, err := v.dialBus().Dial("broker")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -277,12 +277,12 @@ func TestChaosKillServer(t *testing.T) {
 			})
 		}
 	}
-	v.torment(rng, kills, alone)
+	v.killRepeatedly(rng, kills, alone)
 	close(stop)
 	wg.Wait()
 
 	seen := map[string]int{}
-	for _, m := range trail(t, v.remote()) {
+	for _, m := range trail(t, v.dialBus()) {
 		for _, rec := range decoded(t, m) {
 			if rec.Phase != subjects.AuditOpen {
 				seen[rec.Phase+rec.ID]++
@@ -300,7 +300,7 @@ func TestChaosKillServer(t *testing.T) {
 			twice++
 		}
 	}
-	rep := verified(t, v.home, v.remote())
+	rep := verified(t, v.home, v.dialBus())
 	t.Logf("seed %d: %d kills in %s: %d records acknowledged, %d lost, %d twice, %d appends of unknown fate; %d messages, %d chains",
 		seed, kills, time.Since(start).Round(time.Millisecond), len(acked), lost, twice, uncertain.Load(), rep.Messages, rep.Chains)
 	if lost > 0 || twice > 0 {
@@ -322,9 +322,9 @@ func TestChaosKillAll(t *testing.T) {
 	const seed = 11
 	rng := rand.New(rand.NewSource(seed))
 	start := time.Now()
-	v := newVictim(t, strings.Join(config.Actors, ","))
-	v.launch()
-	v.ready()
+	v := newKilledProcess(t, strings.Join(config.Actors, ","))
+	v.start()
+	v.waitUntilReady()
 
 	var mu sync.Mutex
 	answered := map[string]bool{} // by query: the audit does not know call ids
@@ -332,7 +332,7 @@ func TestChaosKillAll(t *testing.T) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for range 4 {
-		p := operator(t, v.remote())
+		p := dialOperator(t, v.dialBus())
 		wg.Go(func() {
 			for {
 				select {
@@ -342,7 +342,7 @@ func TestChaosKillAll(t *testing.T) {
 				}
 				query := actor.NewID()
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-				res := person{out: p.out.WithIDs("", query)}.call(ctx, "get_datetime", query, utc)
+				res := busCaller{out: p.out.WithIDs("", query)}.callTool(ctx, "get_datetime", query, utc)
 				cancel()
 				mu.Lock()
 				if res.Error == nil {
@@ -355,11 +355,11 @@ func TestChaosKillAll(t *testing.T) {
 			}
 		})
 	}
-	v.torment(rng, kills, alone)
+	v.killRepeatedly(rng, kills, alone)
 	// Once more at peace: it works again by itself.
-	p := operator(t, v.remote())
+	p := dialOperator(t, v.dialBus())
 	deadline := time.Now().Add(testTimeout)
-	for p.call(t.Context(), "get_datetime", actor.NewID(), utc).Error != nil {
+	for p.callTool(t.Context(), "get_datetime", actor.NewID(), utc).Error != nil {
 		if time.Now().After(deadline) {
 			t.Fatal("it does not work again")
 		}
@@ -368,7 +368,7 @@ func TestChaosKillAll(t *testing.T) {
 	wg.Wait()
 
 	before, after := map[string]int{}, map[string]int{}
-	for _, m := range trail(t, v.remote()) {
+	for _, m := range trail(t, v.dialBus()) {
 		for _, rec := range decoded(t, m) {
 			switch {
 			case rec.Phase == subjects.AuditBefore && rec.Status == subjects.StatusAllowed:
@@ -383,7 +383,7 @@ func TestChaosKillAll(t *testing.T) {
 			t.Errorf("an answered call has %d records before and %d after", before[query], after[query])
 		}
 	}
-	rep := verified(t, v.home, v.remote())
+	rep := verified(t, v.home, v.dialBus())
 	t.Logf("seed %d: %d kills in %s: %d calls answered, failures %v; %d records, %d chains, %d without an outcome",
 		seed, kills, time.Since(start).Round(time.Millisecond), len(answered), failures, rep.Records, rep.Chains, rep.Unfinished+rep.Pending)
 	if len(answered) < kills {
@@ -401,7 +401,7 @@ const diskEnv = "CONCLAVE_TEST_DISK"
 func TestChaosDiskFull(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(diskEnv) == "" {
-		inNamespace(t)
+		runInNamespace(t)
 		return
 	}
 	home := newHome(t)
@@ -435,16 +435,16 @@ func TestChaosDiskFull(t *testing.T) {
 	calls(t, r.Bus, 20)
 
 	filler := filepath.Join(home.Store(), "filler")
-	fill(t, filler)
+	fillFile(t, filler)
 	t.Logf("full after %s", time.Since(start).Round(time.Millisecond))
 
-	p := operator(t, r.Bus)
+	p := dialOperator(t, r.Bus)
 	codes := map[string]int{}
 	ran, lost := 20, 0
 	call := func() string {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		res := p.call(ctx, "get_datetime", actor.NewID(), utc)
+		res := p.callTool(ctx, "get_datetime", actor.NewID(), utc)
 		code := "ok"
 		if res.Error != nil {
 			code = res.Error.Code
@@ -473,7 +473,7 @@ func TestChaosDiskFull(t *testing.T) {
 			denied = 0
 		}
 	}
-	if runs := figures(t, r.Bus); runs != ran || lost > 0 {
+	if runs := countRecords(t, r.Bus); runs != ran || lost > 0 {
 		t.Errorf("%d runs, %d answered, %d without an answer: something ran unaudited", runs, ran, lost)
 	}
 	t.Logf("denied after %s: %v", time.Since(start).Round(time.Millisecond), codes)
@@ -495,7 +495,7 @@ func TestChaosDiskFull(t *testing.T) {
 		}
 	}
 	rep := verified(t, home, r.Bus)
-	runs, befores := figures(t, r.Bus), allowed(t, trail(t, r.Bus))
+	runs, befores := countRecords(t, r.Bus), countAllowed(t, trail(t, r.Bus))
 	if runs < ran || runs > ran+lost || befores < runs {
 		t.Errorf("%d runs, %d answered, %d on record", runs, ran, befores)
 	}
@@ -506,8 +506,8 @@ func TestChaosDiskFull(t *testing.T) {
 		healed.Round(time.Millisecond), time.Since(start).Round(time.Millisecond), codes, runs, befores, rep.Chains)
 }
 
-// fill writes a file until the disk takes no more.
-func fill(t *testing.T, name string) {
+// fillFile writes a file until the disk takes no more.
+func fillFile(t *testing.T, name string) {
 	t.Helper()
 	f, err := os.Create(name)
 	if err != nil {
@@ -525,8 +525,8 @@ func fill(t *testing.T, name string) {
 	}
 }
 
-// inNamespace runs the same test again where it may mount.
-func inNamespace(t *testing.T) {
+// runInNamespace runs the same test again where it may mount.
+func runInNamespace(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -546,10 +546,10 @@ func inNamespace(t *testing.T) {
 	own := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 	group := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 	err = run(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS, UidMappings: own, GidMappings: group})
-	if notPermitted(err) && os.Geteuid() == 0 {
+	if isNotPermitted(err) && os.Geteuid() == 0 {
 		err = run(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS})
 	}
-	if notPermitted(err) {
+	if isNotPermitted(err) {
 		say := fmt.Sprintf("needs a mount namespace (%v): allow unprivileged user namespaces, or run as root with CAP_SYS_ADMIN", err)
 		if os.Getenv("CI") == "true" {
 			t.Fatal(say)
@@ -566,9 +566,9 @@ func inNamespace(t *testing.T) {
 	}
 }
 
-// notPermitted tells that the process could not be started so, or could not mount. An error of the test inside is another
+// isNotPermitted tells that the process could not be started so, or could not mount. An error of the test inside is another
 // thing.
-func notPermitted(err error) bool {
+func isNotPermitted(err error) bool {
 	var exit *exec.ExitError
 	return err != nil && !errors.As(err, &exit)
 }

@@ -49,9 +49,9 @@ var boundaries = []string{
 // generatorAlone is what [playEnv] says for it.
 const generatorAlone = "generator alone"
 
-// playGenerator is the process that is killed: a generator that ends itself by SIGKILL at the step that a line of its
+// runGenerator is the process that is killed: a generator that ends itself by SIGKILL at the step that a line of its
 // input names. It stops when its input ends.
-func playGenerator() error {
+func runGenerator() error {
 	c, err := config.Load(os.Getenv(dataEnv) + "-config")
 	if err != nil {
 		return err
@@ -96,14 +96,14 @@ func playGenerator() error {
 	return s.Stop()
 }
 
-// stage is everything but the generator, in this process.
-type stage struct {
-	t     *testing.T
-	home  bus.Home
-	house *config.Instance
-	model *scriptserver.Server
-	file  string // what the tool writes
-	out   actor.Out
+// crashHarness is everything but the generator, in this process.
+type crashHarness struct {
+	t        *testing.T
+	home     bus.Home
+	instance *config.Instance
+	model    *scriptserver.Server
+	file     string // what the tool writes
+	out      actor.Out
 
 	mu       sync.Mutex
 	answers  map[string][]subjects.Response
@@ -125,9 +125,9 @@ accounts:
 high_risk: [] # nobody is there to be asked
 `
 
-func newStage(t *testing.T, names ...string) *stage {
+func newCrashHarness(t *testing.T, names ...string) *crashHarness {
 	t.Helper()
-	s := &stage{t: t, home: newHome(t), answers: map[string][]subjects.Response{}, dialogs: map[string]int{}, answered: make(chan string, 1024)}
+	s := &crashHarness{t: t, home: newHome(t), answers: map[string][]subjects.Response{}, dialogs: map[string]int{}, answered: make(chan string, 1024)}
 	s.home.Config = s.home.Data + "-config"
 	s.file = filepath.Join(t.TempDir(), "written")
 	s.model = modeltest.New(t, scriptserver.Script{"assistant": {
@@ -141,12 +141,12 @@ func newStage(t *testing.T, names ...string) *stage {
 		"manifest.yaml": crashManifest,
 		"system.yaml":   "listen: 127.0.0.1:0\ngateway: {listen: \"127.0.0.1:0\"}\n",
 	})
-	s.open(names...)
+	s.startActors(names...)
 	return s
 }
 
 // configure writes the user's files.
-func (s *stage) configure(files map[string]string) {
+func (s *crashHarness) configure(files map[string]string) {
 	s.t.Helper()
 	if err := os.MkdirAll(s.home.Config, 0o700); err != nil {
 		s.t.Fatal(err)
@@ -158,19 +158,19 @@ func (s *stage) configure(files map[string]string) {
 	}
 }
 
-// open starts the system and listens as the user does.
-func (s *stage) open(names ...string) {
+// startActors starts the system and listens as the user does.
+func (s *crashHarness) startActors(names ...string) {
 	s.t.Helper()
 	c, err := config.Load(s.home.Config)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.house, err = c.Start(s.t.Context(), s.home, slog.New(slog.DiscardHandler), names...)
+	s.instance, err = c.Start(s.t.Context(), s.home, slog.New(slog.DiscardHandler), names...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(func() { s.house.Stop(context.Background()) })
-	nc, err := s.house.Bus.Dial("user")
+	s.t.Cleanup(func() { s.instance.Stop(context.Background()) })
+	nc, err := s.instance.Bus.Dial("user")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func (s *stage) open(names ...string) {
 		s.t.Fatal(err)
 	}
 	for _, subject := range []string{"response.generation", "answer.dialog"} {
-		if _, err := nc.Subscribe(subject, s.hear); err != nil {
+		if _, err := nc.Subscribe(subject, s.recordEvent); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -188,7 +188,7 @@ func (s *stage) open(names ...string) {
 	}
 }
 
-func (s *stage) hear(m *nats.Msg) {
+func (s *crashHarness) recordEvent(m *nats.Msg) {
 	var r subjects.Response
 	if json.Unmarshal(m.Data, &r) != nil {
 		return
@@ -203,15 +203,15 @@ func (s *stage) hear(m *nats.Msg) {
 	s.answered <- r.QueryID
 }
 
-// writer is a tool that changes something: it appends a line to a file.
-type writer struct {
+// fileTool is a tool that changes something: it appends a line to a file.
+type fileTool struct {
 	file string
 	runs atomic.Int64
 }
 
-func (w *writer) Name() string { return "fs_write" }
+func (w *fileTool) Name() string { return "fs_write" }
 
-func (w *writer) Routes() []actor.Route {
+func (w *fileTool) Routes() []actor.Route {
 	at, err := subjects.ToolEndpoint("fs_write")
 	if err != nil {
 		return nil
@@ -231,27 +231,27 @@ func (w *writer) Routes() []actor.Route {
 	})}
 }
 
-func (w *writer) Start(ctx context.Context, out actor.Out) error {
+func (w *fileTool) Start(ctx context.Context, out actor.Out) error {
 	topic, err := subjects.ToolSchemaEvent.With("fs_write")
 	if err != nil {
 		return err
 	}
-	return actor.Emit(ctx, out, topic, writing)
+	return actor.Emit(ctx, out, topic, fileToolSchema)
 }
 
-var writing = subjects.ToolSchema{
+var fileToolSchema = subjects.ToolSchema{
 	Name: "fs_write", Description: "writes a line", Version: "1",
 	Parameters: json.RawMessage(`{"type":"object","properties":{"line":{"type":"string"}},"required":["line"]}`),
 }
 
-// giveBroker starts a broker that knows the tool: what a build has not declared is refused.
-func (s *stage) giveBroker() {
+// startBroker starts a broker that knows the tool: what a build has not declared is refused.
+func (s *crashHarness) startBroker() {
 	s.t.Helper()
 	c, err := config.Load(s.home.Config)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	known := broker.Known{Tool: policy.Tool{Name: "fs_write", Zone: "tools", Known: true, Effects: policy.Declare(policy.Mutate), Timeout: 10 * time.Second}, Pin: broker.Pin(writing)}
+	known := broker.Known{Tool: policy.Tool{Name: "fs_write", Zone: "tools", Known: true, Effects: policy.Declare(policy.Mutate), Timeout: 10 * time.Second}, Pin: broker.Pin(fileToolSchema)}
 	spec := actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
 		h, err := audit.LoadHasher(s.home.HashKey())
 		if err != nil {
@@ -263,36 +263,36 @@ func (s *stage) giveBroker() {
 		}
 		return broker.New(broker.Config{CallTimeout: 10 * time.Second, AuditTimeout: 5 * time.Second}, c.NewBook(s.home), w, h, []broker.Known{known}), nil
 	}}
-	if err := s.house.System.Start(s.t.Context(), spec, s.house.Bus.Dial, c.ActorConfig()); err != nil {
+	if err := s.instance.System.Start(s.t.Context(), spec, s.instance.Bus.Dial, c.ActorConfig()); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// giveTool starts the tool.
-func (s *stage) giveTool() {
+// startTool starts the tool.
+func (s *crashHarness) startTool() {
 	s.t.Helper()
-	w := &writer{file: s.file}
+	w := &fileTool{file: s.file}
 	spec := actor.Spec{Name: "fs_write", Role: "tool_fs_write", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return w, nil }}
-	if err := s.house.System.Start(s.t.Context(), spec, s.house.Bus.Dial, actor.Config{}); err != nil {
+	if err := s.instance.System.Start(s.t.Context(), spec, s.instance.Bus.Dial, actor.Config{}); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// launch starts a generator in a process of its own.
-func (s *stage) launch() {
+// startGenerator starts a generator in a process of its own.
+func (s *crashHarness) startGenerator() {
 	s.t.Helper()
-	s.launchAs(generatorAlone)
+	s.startProcess(generatorAlone)
 }
 
-// launchAs starts a process that plays a part.
-func (s *stage) launchAs(part string) {
+// startProcess starts a process that plays a part.
+func (s *crashHarness) startProcess(part string) {
 	s.t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.cmd = exec.Command(exe)
-	s.cmd.Env = append(os.Environ(), playEnv+"="+part, dataEnv+"="+s.home.Data, listenEnv+"="+s.house.Bus.URL)
+	s.cmd.Env = append(os.Environ(), playEnv+"="+part, dataEnv+"="+s.home.Data, listenEnv+"="+s.instance.Bus.URL)
 	s.cmd.Stderr = &s.stderr
 	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
 		s.t.Fatal(err)
@@ -305,27 +305,27 @@ func (s *stage) launchAs(part string) {
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	s.expect("ready")
+	s.expectLine("ready")
 }
 
-func (s *stage) expect(word string) {
+func (s *crashHarness) expectLine(word string) {
 	s.t.Helper()
 	if !s.says.Scan() || s.says.Text() != word {
 		s.t.Fatalf("it did not say %q: %q\n%s", word, s.says.Text(), s.stderr.String())
 	}
 }
 
-// arm tells the generator where to die.
-func (s *stage) arm(boundary string) {
+// armCrash tells the generator where to die.
+func (s *crashHarness) armCrash(boundary string) {
 	s.t.Helper()
 	if _, err := fmt.Fprintln(s.stdin, boundary); err != nil {
 		s.t.Fatal(err)
 	}
-	s.expect("armed")
+	s.expectLine("armed")
 }
 
-// died waits for the generator's end, which must be the plug and nothing else.
-func (s *stage) died(boundary string) {
+// waitForCrash waits for the generator's end, which must be the plug and nothing else.
+func (s *crashHarness) waitForCrash(boundary string) {
 	s.t.Helper()
 	late := time.AfterFunc(time.Minute, func() { _ = s.cmd.Process.Signal(syscall.SIGQUIT) })
 	defer late.Stop()
@@ -336,8 +336,8 @@ func (s *stage) died(boundary string) {
 	}
 }
 
-// leave ends it in order.
-func (s *stage) leave() {
+// stopProcess ends it in order.
+func (s *crashHarness) stopProcess() {
 	s.t.Helper()
 	s.stdin.Close()
 	if err := s.cmd.Wait(); err != nil {
@@ -345,7 +345,7 @@ func (s *stage) leave() {
 	}
 }
 
-func (s *stage) ask(id string) {
+func (s *crashHarness) ask(id string) {
 	s.t.Helper()
 	q := subjects.Query{SessionID: "session-" + id, QueryID: id, Query: "write down " + id}
 	if err := actor.Emit(s.t.Context(), s.out, subjects.QueryReceived, q); err != nil {
@@ -353,8 +353,8 @@ func (s *stage) ask(id string) {
 	}
 }
 
-// wait waits until the turn is over: answered, told to those who watch, and kept in the conversation.
-func (s *stage) wait(id string) {
+// waitForAnswer waits until the turn is over: answered, told to those who watch, and kept in the conversation.
+func (s *crashHarness) waitForAnswer(id string) {
 	s.t.Helper()
 	store := s.out.Store("state_generator")
 	for late := time.Now().Add(2 * time.Minute); ; {
@@ -386,33 +386,33 @@ func TestChaosKillGenerator(t *testing.T) {
 	for lane := range stages {
 		t.Run(fmt.Sprint(lane), func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t, "model", "router")
-			s.giveBroker()
-			s.giveTool()
-			s.launch()
+			s := newCrashHarness(t, "model", "router")
+			s.startBroker()
+			s.startTool()
+			s.startGenerator()
 			var ids []string
 			for k := lane; k < kills; k += stages {
 				boundary := boundaries[k%len(boundaries)]
 				id := fmt.Sprintf("q%d", k)
 				ids = append(ids, id)
-				s.arm(boundary)
+				s.armCrash(boundary)
 				s.ask(id)
-				s.died(boundary)
-				s.launch()
-				s.wait(id)
+				s.waitForCrash(boundary)
+				s.startGenerator()
+				s.waitForAnswer(id)
 			}
 			s.ask("last") // and nothing is left over from before
-			s.wait("last")
-			s.leave()
-			s.judge(append(ids, "last"), int64(len(ids)))
+			s.waitForAnswer("last")
+			s.stopProcess()
+			s.checkAnswers(append(ids, "last"), int64(len(ids)))
 			calls.Add(int64(s.model.Stats().Started))
 			asked.Add(int64(len(ids) + 1))
 		})
 	}
 }
 
-// judge counts.
-func (s *stage) judge(ids []string, kills int64) {
+// checkAnswers counts.
+func (s *crashHarness) checkAnswers(ids []string, kills int64) {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -444,11 +444,11 @@ func (s *stage) judge(ids []string, kills int64) {
 }
 
 // A question that is asked while nothing but the server runs is answered when the others are back.
-func TestAskedWhileNobodyIsThere(t *testing.T) {
+func TestQuestionAskedWhileGeneratorIsDown(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newCrashHarness(t)
 	s.ask("early")
-	nc, err := s.house.Bus.Dial("user")
+	nc, err := s.instance.Bus.Dial("user")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -463,13 +463,13 @@ func TestAskedWhileNobodyIsThere(t *testing.T) {
 	}
 	run := func(names ...string) {
 		t.Helper()
-		if err := s.house.Run(t.Context(), c, s.home, slog.New(slog.DiscardHandler), names...); err != nil {
+		if err := s.instance.Run(t.Context(), c, s.home, slog.New(slog.DiscardHandler), names...); err != nil {
 			t.Fatal(err)
 		}
 	}
 	run("model", "router")
-	s.giveBroker()
-	s.giveTool()
+	s.startBroker()
+	s.startTool()
 	run("generator")
 	for range 2 { // the plain one has an id that nobody chose
 		select {

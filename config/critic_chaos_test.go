@@ -30,8 +30,8 @@ import (
 // criticAlone is what [playEnv] says for a process with nothing but a critic in it.
 const criticAlone = "critic alone"
 
-// playCritic is the process that is killed. It stops when its input ends.
-func playCritic() error {
+// runCritic is the process that is killed. It stops when its input ends.
+func runCritic() error {
 	home := bus.Home{Data: os.Getenv(dataEnv), Config: os.Getenv(dataEnv) + "-config"}
 	c, err := config.Load(home.Config)
 	if err != nil {
@@ -55,8 +55,8 @@ func playCritic() error {
 	return s.Stop()
 }
 
-// verdicts counts what is said of each question.
-type verdicts struct {
+// gradeRecorder counts what is said of each question.
+type gradeRecorder struct {
 	mu        sync.Mutex
 	graded    map[string]int
 	ungraded  map[string]int
@@ -64,7 +64,7 @@ type verdicts struct {
 	kept      map[string]int
 }
 
-func (v *verdicts) hear(m *nats.Msg) {
+func (v *gradeRecorder) recordGrade(m *nats.Msg) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch m.Subject {
@@ -91,8 +91,8 @@ func (v *verdicts) hear(m *nats.Msg) {
 	}
 }
 
-// done reports how many questions are done with: a verdict for each, and memory's word for each that has a grade.
-func (v *verdicts) done(ids []string) (n int) {
+// countGraded reports how many questions are done with: a verdict for each, and memory's word for each that has a grade.
+func (v *gradeRecorder) countGraded(ids []string) (n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, id := range ids {
@@ -109,7 +109,7 @@ func TestChaosKillCritic(t *testing.T) {
 	if full() {
 		answers, kills = 1000, 60
 	}
-	s := &stage{t: t, home: newHome(t), answers: map[string][]subjects.Response{}, dialogs: map[string]int{}, answered: make(chan string, 2*answers)}
+	s := &crashHarness{t: t, home: newHome(t), answers: map[string][]subjects.Response{}, dialogs: map[string]int{}, answered: make(chan string, 2*answers)}
 	s.home.Config = s.home.Data + "-config"
 	s.model = modeltest.New(t, scriptserver.Script{"critic": {
 		{Always: true, When: scriptserver.When{Contains: []string{"an unreadable one"}}, Reply: scriptserver.Reply{Content: "Very nice."}},
@@ -120,19 +120,19 @@ func TestChaosKillCritic(t *testing.T) {
 		"memory.yaml": "model: false\n",
 		"system.yaml": "listen: 127.0.0.1:0\n",
 	})
-	s.open("model", "memory")
-	heard := &verdicts{graded: map[string]int{}, ungraded: map[string]int{}, annotated: map[string]int{}, kept: map[string]int{}}
-	person, err := s.house.Bus.Dial("user")
+	s.startActors("model", "memory")
+	heard := &gradeRecorder{graded: map[string]int{}, ungraded: map[string]int{}, annotated: map[string]int{}, kept: map[string]int{}}
+	user, err := s.instance.Bus.Dial("user")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(person.Close)
+	t.Cleanup(user.Close)
 	for _, subject := range []string{"critique.result", "memory.annotated", "memory.stored"} {
-		if _, err := person.Subscribe(subject, heard.hear); err != nil {
+		if _, err := user.Subscribe(subject, heard.recordGrade); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := bustest.ConfirmSubscriptions(t.Context(), person); err != nil {
+	if err := bustest.ConfirmSubscriptions(t.Context(), user); err != nil {
 		t.Fatal(err)
 	}
 	ids := make([]string, answers)
@@ -140,13 +140,13 @@ func TestChaosKillCritic(t *testing.T) {
 		ids[i] = fmt.Sprintf("q%d", i)
 	}
 	spoken := make(chan error, 1)
-	go func() { spoken <- s.answer(ids) }()
+	go func() { spoken <- s.answerQuestions(ids) }()
 	rng := rand.New(rand.NewSource(1))
 	for range kills {
-		s.launchAs(criticAlone)
-		before := heard.done(ids)
+		s.startProcess(criticAlone)
+		before := heard.countGraded(ids)
 		grace := time.Now().Add(time.Duration(rng.Intn(700)) * time.Millisecond)
-		waitFor(t, "some time", func() bool { return time.Now().After(grace) && heard.done(ids) >= min(before+1, answers) })
+		waitFor(t, "some time", func() bool { return time.Now().After(grace) && heard.countGraded(ids) >= min(before+1, answers) })
 		if err := s.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -155,9 +155,9 @@ func TestChaosKillCritic(t *testing.T) {
 	if err := <-spoken; err != nil {
 		t.Fatal(err)
 	}
-	s.launchAs(criticAlone)
-	waitFor(t, "every answer to be judged", func() bool { return heard.done(ids) == answers })
-	s.leave()
+	s.startProcess(criticAlone)
+	waitFor(t, "every answer to be judged", func() bool { return heard.countGraded(ids) == answers })
+	s.stopProcess()
 	heard.mu.Lock()
 	defer heard.mu.Unlock()
 	none := 0
@@ -174,9 +174,9 @@ func TestChaosKillCritic(t *testing.T) {
 	t.Logf("%d answers, %d kills: %d graded, %d ungraded, each once; %d engrams annotated once", answers, kills, answers-none, none, answers-none)
 }
 
-// answer says answers under the generator's key, every tenth one such that no judge can be read.
-func (s *stage) answer(ids []string) error {
-	nc, err := s.house.Bus.Dial("generator")
+// answerQuestions says answers under the generator's key, every tenth one such that no judge can be read.
+func (s *crashHarness) answerQuestions(ids []string) error {
+	nc, err := s.instance.Bus.Dial("generator")
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"conclave/config"
 )
 
-// section is generator.yaml as shipped, with a person's own file laid over it.
+// section is generator.yaml as shipped, with a file of the user on top.
 func section(t *testing.T, over string) (config.Generator, error) {
 	t.Helper()
 	c, err := config.Load(folder(t, map[string]string{"generator.yaml": over}))

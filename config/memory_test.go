@@ -26,22 +26,22 @@ import (
 	"conclave/subjects"
 )
 
-// parlour is a whole house whose model says one thing to everything, and somebody who listens.
-type parlour struct {
-	t     *testing.T
-	home  bus.Home
-	cfg   config.Config
-	house *config.Instance
-	user  actor.Out
+// memoryHarness is a whole system whose model gives one answer to everything, with recorded events.
+type memoryHarness struct {
+	t        *testing.T
+	home     bus.Home
+	cfg      config.Config
+	instance *config.Instance
+	user     actor.Out
 
 	answers chan subjects.Response
 	stored  chan subjects.MemoryEvent
 }
 
-// newParlour prepares the system and starts nothing.
-func newParlour(t *testing.T) *parlour {
+// newMemoryHarness prepares the system and starts nothing.
+func newMemoryHarness(t *testing.T) *memoryHarness {
 	t.Helper()
-	p := &parlour{t: t, home: newHome(t)}
+	p := &memoryHarness{t: t, home: newHome(t)}
 	model := modeltest.New(t, scriptserver.Script{"assistant": {{Always: true, Reply: scriptserver.Reply{Content: "Your sister Anna lives in Rome."}}}})
 	for name, text := range map[string]string{
 		"models.yaml": "roles: {assistant: assistant}\nollama: {url: \"" + model.URL + "\", slots: 8}\n",
@@ -62,18 +62,18 @@ func newParlour(t *testing.T) *parlour {
 	return p
 }
 
-// open starts some actors and listens as the user does.
-func (p *parlour) open(names ...string) {
+// startActors starts some actors and listens as the user does.
+func (p *memoryHarness) startActors(names ...string) {
 	p.t.Helper()
 	var err error
-	if p.house, err = p.cfg.Start(p.t.Context(), p.home, slog.New(slog.DiscardHandler), names...); err != nil {
+	if p.instance, err = p.cfg.Start(p.t.Context(), p.home, slog.New(slog.DiscardHandler), names...); err != nil {
 		p.t.Fatal(err)
 	}
-	p.t.Cleanup(func() { down(p.t, p.house) })
+	p.t.Cleanup(func() { down(p.t, p.instance) })
 	nc := p.dial("user")
 	p.answers, p.stored = make(chan subjects.Response, 16), make(chan subjects.MemoryEvent, 16)
-	hear(p.t, nc, "response.generation", p.answers)
-	hear(p.t, nc, "memory.stored", p.stored)
+	subscribeInto(p.t, nc, "response.generation", p.answers)
+	subscribeInto(p.t, nc, "memory.stored", p.stored)
 	if err := bustest.ConfirmSubscriptions(p.t.Context(), nc); err != nil {
 		p.t.Fatal(err)
 	}
@@ -82,9 +82,9 @@ func (p *parlour) open(names ...string) {
 	}
 }
 
-func (p *parlour) dial(role string) *nats.Conn {
+func (p *memoryHarness) dial(role string) *nats.Conn {
 	p.t.Helper()
-	nc, err := p.house.Bus.Dial(role)
+	nc, err := p.instance.Bus.Dial(role)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -92,8 +92,8 @@ func (p *parlour) dial(role string) *nats.Conn {
 	return nc
 }
 
-// hear puts what is said on a subject into a channel.
-func hear[T any](t *testing.T, nc *nats.Conn, subject string, to chan T) {
+// subscribeInto puts what is said on a subject into a channel.
+func subscribeInto[T any](t *testing.T, nc *nats.Conn, subject string, to chan T) {
 	t.Helper()
 	if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
 		var v T
@@ -106,7 +106,7 @@ func hear[T any](t *testing.T, nc *nats.Conn, subject string, to chan T) {
 	}
 }
 
-func next[T any](t *testing.T, from chan T) (v T) {
+func receiveNext[T any](t *testing.T, from chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-from:
@@ -116,29 +116,29 @@ func next[T any](t *testing.T, from chan T) (v T) {
 	return v
 }
 
-// asks puts a question and waits for its answer.
-func (p *parlour) asks(query, text string) subjects.Response {
+// askQuestion puts a question and waits for its answer.
+func (p *memoryHarness) askQuestion(query, text string) subjects.Response {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), testTimeout)
 	defer cancel()
 	if err := actor.Emit(ctx, p.user, subjects.QueryReceived, subjects.Query{SessionID: "s1", QueryID: query, Query: text}); err != nil {
 		p.t.Fatal(err)
 	}
-	r := next(p.t, p.answers)
+	r := receiveNext(p.t, p.answers)
 	if r.QueryID != query || r.Error != nil || r.Answer == "" {
 		p.t.Fatalf("asked %s, answered %+v", query, r)
 	}
 	return r
 }
 
-// tool asks the broker for a tool as an agent.
-func (p *parlour) tool(role, name, args string) subjects.ToolResult {
+// callTool asks the broker for a tool as an agent.
+func (p *memoryHarness) callTool(role, name, args string) subjects.ToolResult {
 	p.t.Helper()
-	return p.toolWithin(testTimeout, role, name, args)
+	return p.callToolWithin(testTimeout, role, name, args)
 }
 
-// toolWithin is tool with less time: a call that goes out as the broker goes down is answered by nobody.
-func (p *parlour) toolWithin(limit time.Duration, role, name, args string) subjects.ToolResult {
+// callToolWithin is tool with less time: a call that goes out as the broker goes down is answered by nobody.
+func (p *memoryHarness) callToolWithin(limit time.Duration, role, name, args string) subjects.ToolResult {
 	p.t.Helper()
 	out, err := actor.NewOut(p.dial(role))
 	if err != nil {
@@ -146,11 +146,11 @@ func (p *parlour) toolWithin(limit time.Duration, role, name, args string) subje
 	}
 	ctx, cancel := context.WithTimeout(p.t.Context(), limit)
 	defer cancel()
-	return person{out: out.WithIDs("s1", "q1")}.call(ctx, name, actor.NewID(), args)
+	return busCaller{out: out.WithIDs("s1", "q1")}.callTool(ctx, name, actor.NewID(), args)
 }
 
-// offered are the tools that the broker finds for a task of the generator.
-func (p *parlour) offered(task string) (names []string) {
+// discoverTools are the tools that the broker finds for a task of the generator.
+func (p *memoryHarness) discoverTools(task string) (names []string) {
 	p.t.Helper()
 	out, err := actor.NewOut(p.dial("generator"))
 	if err != nil {
@@ -168,8 +168,8 @@ func (p *parlour) offered(task string) (names []string) {
 	return names
 }
 
-// recalls asks memory as the user.
-func (p *parlour) recalls(query string) (subjects.MemoryReply, error) {
+// queryMemory asks memory as the user.
+func (p *memoryHarness) queryMemory(query string) (subjects.MemoryReply, error) {
 	ctx, cancel := context.WithTimeout(p.t.Context(), testTimeout)
 	defer cancel()
 	var last subjects.MemoryReply
@@ -182,36 +182,36 @@ func (p *parlour) recalls(query string) (subjects.MemoryReply, error) {
 	return last, nil
 }
 
-// TestMemoryInTheHouse: what was answered is remembered, an agent finds it through the broker and by no other way, and the
+// TestMemoryLearnsFromAnswers: what was answered is remembered, an agent finds it through the broker and by no other way, and the
 // broker offers the tools whenever it starts.
-func TestMemoryInTheHouse(t *testing.T) {
+func TestMemoryLearnsFromAnswers(t *testing.T) {
 	t.Parallel()
-	p := newParlour(t)
-	p.open("tools", "secrets", "model", "memory", "router", "generator") // the broker comes last
-	if err := p.house.Run(t.Context(), p.cfg, p.home, slog.New(slog.DiscardHandler), "broker"); err != nil {
+	p := newMemoryHarness(t)
+	p.startActors("tools", "secrets", "model", "memory", "router", "generator") // the broker comes last
+	if err := p.instance.Run(t.Context(), p.cfg, p.home, slog.New(slog.DiscardHandler), "broker"); err != nil {
 		t.Fatal(err)
 	}
-	p.asks("q1", "Where does my sister Anna live?")
-	ev := next(t, p.stored)
+	p.askQuestion("q1", "Where does my sister Anna live?")
+	ev := receiveNext(t, p.stored)
 	if ev.QueryID != "q1" || ev.By != "generator" || len(ev.IDs) != 1 {
 		t.Fatalf("it tells %+v", ev)
 	}
 	for round := range 2 {
 		for _, want := range []string{"search_memory", "save_memory", "search_knowledge_graph"} {
-			if got := p.offered("remember, search the memory and the knowledge graph"); !slices.Contains(got, want) {
+			if got := p.discoverTools("remember, search the memory and the knowledge graph"); !slices.Contains(got, want) {
 				t.Errorf("%d. offered %v, without %s", round+1, got, want)
 			}
 		}
-		res := p.tool("generator", "search_memory", `{"query":"Where does Anna live?"}`)
+		res := p.callTool("generator", "search_memory", `{"query":"Where does Anna live?"}`)
 		if res.Error != nil || !strings.Contains(res.Result, "Rome") || !slices.Equal(res.Recalls, ev.IDs) {
 			t.Errorf("%d. the agent finds %+v, %v", round+1, res, res.Error)
 		}
 		if round == 0 { // the broker is cut off and comes back by itself
-			if err := p.house.System.Abort("broker"); err != nil {
+			if err := p.instance.System.Abort("broker"); err != nil {
 				t.Fatal(err)
 			}
 			deadline := time.Now().Add(testTimeout)
-			probe := func() subjects.ToolResult { return p.toolWithin(2*time.Second, "generator", "get_datetime", utc) }
+			probe := func() subjects.ToolResult { return p.callToolWithin(2*time.Second, "generator", "get_datetime", utc) }
 			for res := probe(); res.Error != nil; res = probe() {
 				if time.Now().After(deadline) {
 					t.Fatal(res.Error)
@@ -219,7 +219,7 @@ func TestMemoryInTheHouse(t *testing.T) {
 			}
 		}
 	}
-	r, err := p.recalls("Where does Anna live?")
+	r, err := p.queryMemory("Where does Anna live?")
 	if err != nil || len(r.Hits) != 1 {
 		t.Fatalf("the user finds %+v, %v", r, err)
 	}
@@ -229,7 +229,7 @@ func TestMemoryInTheHouse(t *testing.T) {
 	}
 	// An agent's key does not reach memory itself: the server drops what it says.
 	denied := make(chan error, 4)
-	nc, err := p.house.Bus.Dial("generator", nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
+	nc, err := p.instance.Bus.Dial("generator", nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,39 +238,39 @@ func TestMemoryInTheHouse(t *testing.T) {
 		if err := nc.PublishRequest(subject, nats.NewInbox(), []byte(`{"op":"list"}`)); err != nil {
 			t.Fatal(err)
 		}
-		if err := next(t, denied); !errors.Is(err, nats.ErrPermissionViolation) || !strings.Contains(err.Error(), subject) {
+		if err := receiveNext(t, denied); !errors.Is(err, nats.ErrPermissionViolation) || !strings.Contains(err.Error(), subject) {
 			t.Errorf("%s: %v", subject, err)
 		}
 	}
-	verified(t, p.home, p.house.Bus)
+	verified(t, p.home, p.instance.Bus)
 }
 
-// TestHouseWithoutMemory: a memory that cannot be opened is no reason to be silent. The user is told why, what there is to
+// TestSystemRunsWithoutMemory: a memory that cannot be opened is no reason to be silent. The user is told why, what there is to
 // be remembered waits, and is remembered when the file was put right.
-func TestHouseWithoutMemory(t *testing.T) {
+func TestSystemRunsWithoutMemory(t *testing.T) {
 	t.Parallel()
-	p := newParlour(t)
+	p := newMemoryHarness(t)
 	path := memory.DatabaseFile(p.home.Data)
 	spoiled := bytes.Repeat([]byte("no database "), 4096)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, spoiled, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	p.open(config.Actors...)
-	p.asks("q1", "Where does my sister Anna live?")
+	p.startActors(config.Actors...)
+	p.askQuestion("q1", "Where does my sister Anna live?")
 	var f *subjects.Fault
-	if _, err := p.recalls("Anna"); !errors.As(err, &f) || f.Code != subjects.CodeUnavailable || !strings.Contains(f.Text, "memory is unavailable") || !strings.Contains(f.Text, "move it away") {
+	if _, err := p.queryMemory("Anna"); !errors.As(err, &f) || f.Code != subjects.CodeUnavailable || !strings.Contains(f.Text, "memory is unavailable") || !strings.Contains(f.Text, "move it away") {
 		t.Errorf("the user is told %v", err)
 	}
-	if got := p.offered("remember, search the memory and the knowledge graph"); slices.ContainsFunc(got, func(n string) bool { return strings.Contains(n, "memory") || strings.Contains(n, "graph") }) {
+	if got := p.discoverTools("remember, search the memory and the knowledge graph"); slices.ContainsFunc(got, func(n string) bool { return strings.Contains(n, "memory") || strings.Contains(n, "graph") }) {
 		t.Errorf("offered %v", got)
 	}
-	if res := p.tool("generator", "search_memory", `{"query":"Anna"}`); res.Error == nil || res.Error.Code != subjects.CodeUnknownTool {
+	if res := p.callTool("generator", "search_memory", `{"query":"Anna"}`); res.Error == nil || res.Error.Code != subjects.CodeUnknownTool {
 		t.Errorf("the agent gets %+v", res)
 	}
-	if res := p.tool("operator", "get_datetime", utc); res.Error != nil {
+	if res := p.callTool("operator", "get_datetime", utc); res.Error != nil {
 		t.Errorf("the rest of the system: %v", res.Error)
 	}
-	down(t, p.house)
+	down(t, p.instance)
 	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, spoiled) {
 		t.Errorf("the file was changed: %v", err)
 	}
@@ -278,49 +278,49 @@ func TestHouseWithoutMemory(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	p.open(config.Actors...)
-	r, err := p.recalls("Where does Anna live?") // it may come a moment later
-	for deadline := time.Now().Add(testTimeout); err == nil && len(r.Hits) == 0 && time.Now().Before(deadline); r, err = p.recalls("Where does Anna live?") {
+	p.startActors(config.Actors...)
+	r, err := p.queryMemory("Where does Anna live?") // it may come a moment later
+	for deadline := time.Now().Add(testTimeout); err == nil && len(r.Hits) == 0 && time.Now().Before(deadline); r, err = p.queryMemory("Where does Anna live?") {
 	}
 	if err != nil || len(r.Hits) != 1 || r.Hits[0].Entry.Provenance.QueryID != "q1" {
 		t.Errorf("after a restart it is remembered as %+v, %v", r, err)
 	}
-	if res := p.tool("generator", "search_memory", `{"query":"Where does Anna live?"}`); res.Error != nil || !strings.Contains(res.Result, "Rome") {
+	if res := p.callTool("generator", "search_memory", `{"query":"Where does Anna live?"}`); res.Error != nil || !strings.Contains(res.Result, "Rome") {
 		t.Errorf("the agent finds %+v, %v", res, res.Error)
 	}
-	verified(t, p.home, p.house.Bus)
+	verified(t, p.home, p.instance.Bus)
 }
 
 // TestMemoryIsOff: what is switched off is not offered, keeps nothing, and the system works without it.
 func TestMemoryIsOff(t *testing.T) {
 	t.Parallel()
-	p := newParlour(t)
+	p := newMemoryHarness(t)
 	if err := p.cfg.Apply(map[string]string{"memory.enabled": "false"}); err != nil {
 		t.Fatal(err)
 	}
-	p.open(config.Actors...)
-	p.asks("q1", "Where does my sister Anna live?")
-	if _, err := p.recalls("Anna"); err == nil || !strings.Contains(err.Error(), "switched off") || !strings.Contains(err.Error(), "memory.yaml") {
+	p.startActors(config.Actors...)
+	p.askQuestion("q1", "Where does my sister Anna live?")
+	if _, err := p.queryMemory("Anna"); err == nil || !strings.Contains(err.Error(), "switched off") || !strings.Contains(err.Error(), "memory.yaml") {
 		t.Errorf("the user is told %v", err)
 	}
-	if res := p.tool("generator", "search_memory", `{"query":"Anna"}`); res.Error == nil || res.Error.Code != subjects.CodeUnknownTool {
+	if res := p.callTool("generator", "search_memory", `{"query":"Anna"}`); res.Error == nil || res.Error.Code != subjects.CodeUnknownTool {
 		t.Errorf("the agent gets %+v", res)
 	}
 	if _, err := os.Stat(memory.DatabaseFile(p.home.Data)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file was made: %v", err)
 	}
-	down(t, p.house)
+	down(t, p.instance)
 
 	// Switched on again it keeps what is said from now on, and not what was said meanwhile.
 	if err := p.cfg.Apply(map[string]string{"memory.enabled": "true"}); err != nil {
 		t.Fatal(err)
 	}
-	p.open(config.Actors...)
-	p.asks("q2", "Where does my sister Anna live now?")
-	if ev := next(t, p.stored); ev.QueryID != "q2" {
+	p.startActors(config.Actors...)
+	p.askQuestion("q2", "Where does my sister Anna live now?")
+	if ev := receiveNext(t, p.stored); ev.QueryID != "q2" {
 		t.Errorf("it tells %+v", ev)
 	}
-	if r, err := p.recalls("Where does Anna live?"); err != nil || len(r.Hits) != 1 || r.Hits[0].Entry.Provenance.QueryID != "q2" {
+	if r, err := p.queryMemory("Where does Anna live?"); err != nil || len(r.Hits) != 1 || r.Hits[0].Entry.Provenance.QueryID != "q2" {
 		t.Errorf("the user finds %+v, %v", r, err)
 	}
 }

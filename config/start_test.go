@@ -69,13 +69,13 @@ func down(t testing.TB, r *config.Instance) {
 	}
 }
 
-// person is the operator on one connection.
-type person struct {
+// busCaller is a connection of the operator.
+type busCaller struct {
 	out actor.Out
 	nc  *nats.Conn
 }
 
-func operator(t testing.TB, b *bus.Bus) person {
+func dialOperator(t testing.TB, b *bus.Bus) busCaller {
 	t.Helper()
 	nc, err := b.Dial("operator")
 	if err != nil {
@@ -86,11 +86,11 @@ func operator(t testing.TB, b *bus.Bus) person {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return person{out, nc}
+	return busCaller{out, nc}
 }
 
-// call asks the broker for a tool. What the bus says instead of a result comes back as the result's error.
-func (p person) call(ctx context.Context, tool, id, args string) subjects.ToolResult {
+// callTool asks the broker for a tool. What the bus says instead of a result comes back as the result's error.
+func (p busCaller) callTool(ctx context.Context, tool, id, args string) subjects.ToolResult {
 	s, err := subjects.ToolRequestService.With(tool)
 	if err != nil {
 		return subjects.ToolResult{Error: subjects.Faultf(subjects.CodeSubject, "%v", err)}
@@ -116,9 +116,9 @@ const utc = `{"timezone":"UTC"}`
 // calls makes n calls of the clock that must succeed.
 func calls(t testing.TB, b *bus.Bus, n int) {
 	t.Helper()
-	p := operator(t, b)
+	p := dialOperator(t, b)
 	for range n {
-		if res := p.call(t.Context(), "get_datetime", actor.NewID(), utc); res.Error != nil {
+		if res := p.callTool(t.Context(), "get_datetime", actor.NewID(), utc); res.Error != nil {
 			t.Fatalf("a good call: %v", res.Error)
 		}
 	}
@@ -274,8 +274,8 @@ func TestRunOneByOne(t *testing.T) {
 		t.Run(strings.Join(order, " then "), func(t *testing.T) {
 			home, cfg := newHome(t), settings(t)
 			r := up(t, cfg, home)
-			p := operator(t, r.Bus)
-			if res := p.call(t.Context(), "get_datetime", "c0", utc); res.Error == nil || res.Error.Code != subjects.CodeUnavailable {
+			p := dialOperator(t, r.Bus)
+			if res := p.callTool(t.Context(), "get_datetime", "c0", utc); res.Error == nil || res.Error.Code != subjects.CodeUnavailable {
 				t.Fatalf("without actors: %+v", res)
 			}
 			for _, name := range order {
@@ -285,7 +285,7 @@ func TestRunOneByOne(t *testing.T) {
 			}
 			deadline := time.Now().Add(testTimeout)
 			for {
-				res := p.call(t.Context(), "get_datetime", actor.NewID(), utc)
+				res := p.callTool(t.Context(), "get_datetime", actor.NewID(), utc)
 				if res.Error == nil {
 					break
 				}
