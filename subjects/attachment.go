@@ -26,7 +26,7 @@ const (
 const (
 	MaxAttachments     = 16
 	MaxAttachmentName  = 200       // bytes
-	MaxAttachmentBytes = 512 << 10 // of all texts together
+	MaxAttachmentBytes = 112 << 10 // of all texts together: a turn must fit into the window of a model and into its checkpoint
 )
 
 // PipedQuestion is the text of a question whose whole content was piped in. It requests no action, so that it does not

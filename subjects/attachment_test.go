@@ -22,7 +22,7 @@ func TestCheckAttachmentsRejectsWhatExceedsItsLimits(t *testing.T) {
 		{"as many as allowed", many[1:], ""},
 		{"as large as allowed", []Attachment{{Text: half}, {Text: half}}, ""},
 		{"too many", many, "17 attachments, at most 16"},
-		{"too large together", []Attachment{{Text: half}, {Text: half + "x"}}, "the attachments have 524289 bytes"},
+		{"too large together", []Attachment{{Text: half}, {Text: half + "x"}}, "the attachments have 114689 bytes"},
 		{"an unknown source", []Attachment{{Source: "user", Text: "a"}}, "attachment 1 has an unknown source"},
 		{"a source in capitals", []Attachment{{Source: "Pipe", Text: "a"}}, "attachment 1 has an unknown source"},
 		{"blank", []Attachment{{Text: "a"}, {Text: " \n"}}, "attachment 2 is empty"},

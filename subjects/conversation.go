@@ -32,8 +32,13 @@ func UserText(question string) string {
 
 // Turn is one question and its answer.
 type Turn struct {
-	QueryID  string    `json:"query_id"`
-	Query    string    `json:"query"`
+	QueryID string `json:"query_id"`
+	Query   string `json:"query"`
+	// Attachments of the question, each with the beginning of its text, for views. Attached is what the model reads: their
+	// texts, each framed as untrusted content; "" = none, or too large to be stored.
+	Attachments []Attachment `json:"attachments,omitempty"`
+	Attached    string       `json:"attached,omitempty"`
+
 	Messages []Message `json:"messages,omitempty"` // between question and answer: tool calls and results
 	Answer   string    `json:"answer"`
 	Model    string    `json:"model,omitempty"`
@@ -75,16 +80,24 @@ func SessionOf(key string) (session string, ok bool) {
 	return session, true
 }
 
-// Messages returns the history that is sent before the next question: per turn the question, the messages in between and
-// the answer, oldest first. The summary is left out; nil for a conversation without turns.
+// Messages returns the history that is sent before the next question: per turn the question with its attachments, the
+// messages in between and the answer, oldest first. The summary is left out; nil for a conversation without turns.
 func (c Conversation) Messages() []Message {
 	var out []Message
 	for _, t := range c.Turns {
-		out = append(out, Message{Role: "user", Content: t.Query})
+		out = append(out, Message{Role: "user", Content: JoinAttached(t.Query, t.Attached)})
 		out = append(out, t.Messages...)
 		out = append(out, Message{Role: "assistant", Content: t.Answer})
 	}
 	return out
+}
+
+// JoinAttached returns the message that a model reads: a question, then its framed attachments, "" = none.
+func JoinAttached(question, attached string) string {
+	if attached == "" {
+		return question
+	}
+	return question + "\n\n" + attached
 }
 
 // Answered reports whether a query was answered in the conversation, also in a turn that was summarized or dropped lately.

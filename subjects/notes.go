@@ -5,6 +5,7 @@ const (
 	NoteDemoModel = "demo_model"   // the built-in demo model answered
 	NoteModel     = "model_notice" // another model than asked for answered
 	NoteRenamed   = "renamed_id"   // an id was replaced: not a valid token
+	NoteUntrusted = "untrusted"    // content came with the question that the user did not type
 	NoteNoBroker  = "no_broker"    // no tools could be found
 	NoteDuplicate = "duplicate"    // the question was answered before
 	NoteResumed   = "resumed"      // resumed after a crash

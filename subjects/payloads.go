@@ -44,11 +44,14 @@ func (d Delta) PlainText() string { return d.Text }
 
 // Response is a whole answer with everything that led to it.
 type Response struct {
-	SessionID    string     `json:"session_id"`
-	QueryID      string     `json:"query_id"`
-	Query        string     `json:"query"`
-	Answer       string     `json:"answer"`
-	Thinking     string     `json:"thinking"`
+	SessionID string `json:"session_id"`
+	QueryID   string `json:"query_id"`
+	Query     string `json:"query"`
+	Answer    string `json:"answer"`
+	Thinking  string `json:"thinking"`
+	// Attachments of the query, without credentials; shortened when the response would be too large.
+	Attachments []Attachment `json:"attachments,omitempty"`
+
 	ToolCalls    []ToolCall `json:"tool_calls"`
 	Recalls      []string   `json:"recalls,omitempty"`
 	GeneratorID  string     `json:"generator_id"`

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -31,7 +30,7 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 	scan := firewall.Scan(whole)
 	r := policy.Result{
 		Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Source: requestedURL(k.Tool, c.args), Text: whole, Links: res.Links,
-		Flags: listTechniques(scan), Declared: res.Labels, Time: out.Now().UTC(),
+		Flags: scan.Techniques(), Declared: res.Labels, Time: out.Now().UTC(),
 	}
 	res.Recalls = filterTokens(res.Recalls)
 	labels := r.Labels()
@@ -94,7 +93,7 @@ func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Know
 	if res.Error.Code != subjects.CodeTool || isHarmless(k.Tool) {
 		return res
 	}
-	r := policy.Result{Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Text: res.Error.Text, Flags: listTechniques(firewall.Scan(res.Error.Text)), Time: out.Now().UTC()}
+	r := policy.Result{Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Text: res.Error.Text, Flags: firewall.Scan(res.Error.Text).Techniques(), Time: out.Now().UTC()}
 	if k.Graded { // a graded tool's error is its own text
 		r.Declared = &subjects.Labels{Trust: subjects.Trusted}
 	}
@@ -148,20 +147,6 @@ func withholdResult(res subjects.ToolResult, format string, a ...any) subjects.T
 	res.Result, res.Links, res.Parked = "", nil, nil
 	res.Error = subjects.Faultf(subjects.CodeUnrecorded, format, a...)
 	return res
-}
-
-// listTechniques returns the distinct techniques of a flagged report; nil when the report is not flagged, also with
-// findings.
-func listTechniques(r firewall.Report) (out []string) {
-	if !r.Flagged {
-		return nil
-	}
-	for _, f := range r.Findings {
-		if !slices.Contains(out, f.Technique) {
-			out = append(out, f.Technique)
-		}
-	}
-	return out
 }
 
 // requestedURL returns the URL that the tool was asked to fetch, unchecked. It is "" when the tool declares no URL

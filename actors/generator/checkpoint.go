@@ -26,6 +26,9 @@ const (
 type turnRecord struct {
 	QueryID string `json:"query_id"`
 	Query   string `json:"query"`
+	// Attachments of the question without credentials. Nonce is that of the frames around them, unpredictable.
+	Attachments []subjects.Attachment `json:"attachments,omitempty"`
+	Nonce       string                `json:"nonce,omitempty"`
 	// Reference is a good answer, for the critic. No model that answers sees it.
 	Reference string `json:"reference,omitempty"`
 	// Graded tells the model how its last answer was graded; "" = nothing. Later grades do not change a turn that has

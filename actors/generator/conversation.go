@@ -60,7 +60,7 @@ func completeRounds(messages []model.Message) (out []subjects.Message) {
 }
 
 // appendTurn appends a turn and drops the oldest turns beyond most and beyond maxConversation bytes. A single turn that
-// is too large loses its tool messages; then question and answer, and last the summary, are halved until it fits. It
+// is too large loses its tool messages and attachments; then question and answer, and last the summary, are halved until it fits. It
 // also returns the encoded conversation. The slices of c are not modified.
 func appendTurn(c subjects.Conversation, t subjects.Turn, most int) (subjects.Conversation, []byte, error) {
 	c.Turns, c.Updated, c.Labels = append(slices.Clone(c.Turns), t), t.Time, labelsOf(c).Join(t.Labels)
@@ -87,6 +87,8 @@ func appendTurn(c subjects.Conversation, t subjects.Turn, most int) (subjects.Co
 			}
 		case len(last.Messages) > 0: // one turn alone is too large: keep question and answer
 			last.Messages = nil
+		case last.Attached != "":
+			last.Attached = ""
 		case len(last.Query) > 1<<10 || len(last.Answer) > 1<<10:
 			last.Query, last.Answer = text.Clip(last.Query, len(last.Query)/2), text.Clip(last.Answer, len(last.Answer)/2)
 		default:

@@ -41,7 +41,7 @@ var explanations = []struct {
 // Errors of a turn that are not the model's.
 var (
 	errRetriesExhausted = errors.New("answering this question failed each time it was tried")
-	errQueryTooLong     = errors.New("the question is too long to be kept")
+	errQueryTooLong     = errors.New("the question with its attachments is too long to be stored")
 	errRecordTooLarge   = errors.New("the turn has grown too large to be written down")
 )
 

@@ -78,6 +78,7 @@ func (t *turn) storeConversation(ctx context.Context) error {
 	added := subjects.Turn{
 		QueryID: r.QueryID, Query: r.Query, Messages: t.record.Publish.Messages, Answer: r.Answer, Model: text.Clip(r.Model, 200),
 		Partial: r.Partial, Labels: r.Labels, Time: t.out.Now().UTC(),
+		Attachments: shortenAttachments(r.Attachments, maxAttachmentStart), Attached: frameAttachments(t.record.Attachments, t.record.Nonce),
 	}
 	if r.Error != nil {
 		added.Error = r.Error.Code

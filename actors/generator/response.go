@@ -17,7 +17,7 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 	r := subjects.Response{
 		SessionID: t.sessionID, QueryID: t.query.QueryID, Query: t.query.Query, Answer: s.Answer, Thinking: s.Thinking, ToolCalls: []subjects.ToolCall{},
 		GeneratorID: t.g.name, RespondentID: t.g.name, Model: s.Usage.Model, DemoModel: t.demoModel, Partial: s.Partial,
-		Reference: text.Clip(t.query.Reference, maxReference),
+		Reference: text.Clip(t.query.Reference, maxReference), Attachments: t.record.Attachments,
 		Usage: subjects.Usage{
 			PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls, Estimated: s.Usage.Estimated, Counted: s.Usage.Counted,
 		},
@@ -99,6 +99,7 @@ func shrinkResponse(r subjects.Response) subjects.Response {
 	for i, shrink := range []func(){
 		results(4 << 10),
 		func() { r.Thinking = text.Clip(r.Thinking, 16<<10) },
+		func() { r.Attachments = shortenAttachments(r.Attachments, 4<<10) },
 		func() { r.Query = text.Clip(r.Query, 16<<10) },
 		results(256),
 		func() { r.Answer = text.Clip(r.Answer, 32<<10) },

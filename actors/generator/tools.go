@@ -34,7 +34,7 @@ func (t *turn) discoverTools(ctx context.Context) []model.Tool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	reply, err := actor.Ask(ctx, t.out, subjects.BrokerDiscover, subjects.DiscoverRequest{Task: text.Clip(t.query.Query, 4<<10), Max: most})
+	reply, err := actor.Ask(ctx, t.out, subjects.BrokerDiscover, subjects.DiscoverRequest{Task: t.task(), Max: most})
 	if err != nil {
 		if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			why := "no reply"

@@ -147,19 +147,21 @@ func (t *turn) adoptRecord(s sessionState) {
 			QueryID: t.query.QueryID, Query: t.query.Query, Reference: text.Clip(t.query.Reference, maxReference), Stage: stageReceived,
 			Began: t.out.Now().UTC(), Graded: t.g.describeGrades(t.prior),
 		}
+		t.adoptAttachments()
 	}
-	t.record.Labels = t.record.Labels.Join(labelsOf(t.prior))
+	t.record.Labels = t.record.Labels.Join(labelsOf(t.prior)).Join(labelAttachments(t.record.Attachments))
 	if t.isQueryTooLong() {
-		t.record.Query = text.Clip(t.record.Query, 16<<10)
+		t.record.Query, t.record.Attachments = text.Clip(t.record.Query, 16<<10), shortenAttachments(t.record.Attachments, maxAttachmentStart)
 	}
 	t.record.Owner, t.record.Try = t.out.NewID(), t.attempt
 }
 
-// maxQuestion bounds an encoded question, in bytes: with the progress of the turn it must fit into a record.
+// maxQuestion bounds an encoded question with its attachments, in bytes: with the progress of the turn it must fit into a
+// record.
 const maxQuestion = 128 << 10
 
 func (t *turn) isQueryTooLong() bool {
-	data, err := encodeJSON(t.query.Query)
+	data, err := encodeJSON(subjects.Query{Query: t.query.Query, Attachments: t.query.Attachments})
 	return err != nil || len(data) > maxQuestion
 }
 
@@ -169,7 +171,7 @@ func (t *turn) isQueryTooLong() bool {
 func (t *turn) finishAbandoned(ctx context.Context, s sessionState) error {
 	left := &turn{g: t.g, out: t.out.WithIDs(t.sessionID, s.record.QueryID), store: t.store, sessionID: t.sessionID, attempt: s.record.Try, isLastAttempt: true}
 	left.machine = newStateMachine(left.emitTransition)
-	left.query = subjects.Query{SessionID: t.sessionID, QueryID: s.record.QueryID, Query: s.record.Query, Reference: s.record.Reference}
+	left.query = subjects.Query{SessionID: t.sessionID, QueryID: s.record.QueryID, Query: s.record.Query, Attachments: s.record.Attachments, Reference: s.record.Reference}
 	left.prior = s.conversation
 	left.adoptRecord(s)
 	if err := left.storeRecord(ctx, "turn.start"); err != nil {
@@ -187,13 +189,13 @@ func (t *turn) finishAbandoned(ctx context.Context, s sessionState) error {
 	return left.publish(ctx)
 }
 
-// state is the stored progress of the turn, or its beginning: the question, behind the grades of the last answer if
-// there are any to send.
+// state is the stored progress of the turn, or its beginning: the question with its attachments, behind the grades of the
+// last answer if there are any to send.
 func (t *turn) state() loop.State {
 	if t.record.State != nil {
 		return *t.record.State
 	}
-	question := model.Message{Role: model.User, Content: t.query.Query}
+	question := model.Message{Role: model.User, Content: subjects.JoinAttached(t.query.Query, frameAttachments(t.record.Attachments, t.record.Nonce))}
 	if t.record.Graded == "" {
 		return loop.State{Messages: []model.Message{question}}
 	}
@@ -222,6 +224,7 @@ func (t *turn) generateAnswer(ctx context.Context) error {
 		t.addNote(subjects.NoteLost, fmt.Sprintf("%d attempts were interrupted before there was an answer", t.attempt))
 		return t.storeAnswer(ctx, state, errRetriesExhausted)
 	}
+	t.noteAttachments()
 	inner, end := t.g.cancels.watch(ctx, t.query.QueryID)
 	defer end()
 	if inner.Err() == nil {
@@ -303,7 +306,7 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 		TextTools: !t.role.Tools,
 		Stream:    cfg.Stream && t.role.Stream,
 		Limits:    cfg.loopLimits(),
-		Hedge:     loop.Hedge{SearchTool: cfg.Hedge.Search, Reask: cfg.Hedge.Reask},
+		Hedge:     loop.Hedge{SearchTool: cfg.Hedge.Search, Query: t.ownWords(), Reask: cfg.Hedge.Reask},
 		Now:       t.out.Now,
 		NewID:     t.out.NewID,
 	}

@@ -224,14 +224,14 @@ func (t *turn) handleHedge(ctx context.Context, r reply) (goesOn bool, err error
 	}
 	t.state.Attempts.Search++
 	t.addNote(NoteSearched, "the answer hedged and no tool had run; "+t.agent.Hedge.SearchTool+" was called for it")
-	args := newObject([]jsonschema.Member{{Name: "query", Value: newString(t.searchQuery())}}).Text
+	args := newObject([]jsonschema.Member{{Name: "query", Value: newString(firstRunes(strings.Join(strings.Fields(t.agent.Hedge.Query), " "), maxHedgeQuery))}}).Text
 	call := foundCall{Call: model.Call{Name: t.agent.Hedge.SearchTool, Arguments: json.RawMessage(args)}, layer: LayerSafety}
 	return true, t.acceptCalls(ctx, reply{calls: []foundCall{call}})
 }
 
 // canSearch reports whether the search after a hedge is possible and still unused.
 func (t *turn) canSearch() bool {
-	return t.agent.Hedge.SearchTool != "" && t.tools.has(t.agent.Hedge.SearchTool) && len(t.state.Finished) == 0 &&
+	return t.agent.Hedge.SearchTool != "" && t.agent.Hedge.Query != "" && t.tools.has(t.agent.Hedge.SearchTool) && len(t.state.Finished) == 0 &&
 		t.state.Attempts.Search == 0 && !t.state.Forced && !t.toolsGivenUp
 }
 
@@ -241,12 +241,5 @@ func (t *turn) canReask() bool {
 		!t.hasNote(NoteTokenBudget)
 }
 
-// searchQuery is the last message of the user on one line, at most 400 characters; "" = there is none.
-func (t *turn) searchQuery() string {
-	for i := len(t.state.Messages) - 1; i >= 0; i-- {
-		if m := &t.state.Messages[i]; m.Role == model.User {
-			return firstRunes(strings.Join(strings.Fields(m.Content), " "), 400)
-		}
-	}
-	return ""
-}
+// maxHedgeQuery bounds the query of the search after a hedge, in characters.
+const maxHedgeQuery = 400

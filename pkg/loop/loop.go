@@ -51,6 +51,7 @@ type Limits struct {
 // Hedge is what to do about an answer that says it cannot know current facts.
 type Hedge struct {
 	SearchTool string // tool for one search when no tool ran; "" = off. It must be offered
+	Query      string // of that search: the user's own words, since it leaves the machine; "" = no search
 	Reask      bool   // ask once more when there are results
 }
 

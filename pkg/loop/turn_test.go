@@ -287,7 +287,7 @@ func TestGuards(t *testing.T) {
 		},
 		{name: "a claim after a call is none", play: []scriptedReply{look("x"), textReply("I searched the web: nothing.")}, answer: "I searched the web: nothing."},
 		{
-			name: "safety net", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search"} },
+			name: "safety net", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search", Query: "what is new?"} },
 			play:   []scriptedReply{textReply("I don't have access to real-time information."), textReply("It is 42.")},
 			answer: "It is 42.", notes: []string{NoteSearched},
 			check: func(t *testing.T, s State, _ *scriptedModel) {
@@ -297,6 +297,10 @@ func TestGuards(t *testing.T) {
 			},
 		},
 		{
+			name: "safety net without words of the user", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search"} },
+			play: []scriptedReply{textReply("I don't have access to real-time information.")}, answer: "I don't have access to real-time information.",
+		},
+		{
 			name: "safety net off", play: []scriptedReply{textReply("I don't have access to real-time information.")}, answer: "I don't have access to real-time information.",
 		},
 		{
@@ -304,12 +308,12 @@ func TestGuards(t *testing.T) {
 			play: []scriptedReply{textReply("I don't have access to real-time information.")}, answer: "I don't have access to real-time information.",
 		},
 		{
-			name: "hedges although results are there", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search", Reask: true} },
+			name: "hedges although results are there", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search", Query: "what is new?", Reask: true} },
 			play:   []scriptedReply{look("x"), textReply("I cannot browse the internet."), textReply("It is 42.")},
 			answer: "It is 42.", notes: []string{NoteReasked},
 		},
 		{
-			name: "hedges to the end", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search", Reask: true} },
+			name: "hedges to the end", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search", Query: "what is new?", Reask: true} },
 			play:   []scriptedReply{textReply("I cannot browse the internet."), textReply("I cannot browse the internet."), textReply("I cannot browse the internet.")},
 			answer: "I cannot browse the internet.", notes: []string{NoteSearched, NoteReasked},
 		},

@@ -1,0 +1,97 @@
+package generator
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"conclave/pkg/firewall"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// The attachments of a question are untrusted content: the model reads them in a frame that their text cannot close, and the
+// labels of the answer say so, in this turn and in all later ones of the session.
+
+// adoptAttachments fills in the attachments of a new record, without credentials, as tool results are sent to a model.
+func (t *turn) adoptAttachments() {
+	if len(t.query.Attachments) == 0 {
+		return
+	}
+	for _, a := range t.query.Attachments {
+		a.Text, _ = firewall.Redact(strings.ToValidUTF8(a.Text, "\uFFFD"))
+		a.Name, _ = firewall.Redact(a.Name)
+		t.record.Attachments = append(t.record.Attachments, a)
+	}
+	sum := sha256.Sum256([]byte(t.out.NewID()))
+	t.record.Nonce = hex.EncodeToString(sum[:8])
+}
+
+// describeContent is the content of an attachment as the model reads it. The name is part of it, because its author may have
+// chosen it.
+func describeContent(a subjects.Attachment) string { return a.Describe() + ":\n\n" + a.Text }
+
+// labelAttachments returns the labels of attachments, with the techniques of injection that were found; nil = there are
+// none. The user's files and mails are private.
+func labelAttachments(all []subjects.Attachment) (l *subjects.Labels) {
+	for _, a := range all {
+		l = l.Join(&subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private, Flags: firewall.Scan(describeContent(a)).Techniques()})
+	}
+	return l
+}
+
+// frameAttachments returns the attachments as the model reads them, each in a frame with the nonce; "" = there are none.
+func frameAttachments(all []subjects.Attachment, nonce string) string {
+	var frames []string
+	for _, a := range all {
+		content := describeContent(a)
+		frames = append(frames, firewall.FrameAttachment(content, nonce, firewall.Scan(content)))
+	}
+	return strings.Join(frames, "\n\n")
+}
+
+// maxAttachmentStart bounds the text of an attachment that the conversation keeps for views, in bytes.
+const maxAttachmentStart = 200
+
+// shortenAttachments returns the attachments with at most most bytes of each text. The slice is not modified.
+func shortenAttachments(all []subjects.Attachment, most int) []subjects.Attachment {
+	var out []subjects.Attachment
+	for _, a := range all {
+		a.Text = text.Clip(a.Text, most)
+		out = append(out, a)
+	}
+	return out
+}
+
+// noteAttachments notes, for the user, what is treated as untrusted content.
+func (t *turn) noteAttachments() {
+	for _, a := range t.record.Attachments {
+		words := fmt.Sprintf("%s (%d bytes) is treated as untrusted content: what it asks for is not done without your approval", a.Describe(), len(a.Text))
+		if flags := firewall.Scan(describeContent(a)).Techniques(); len(flags) > 0 {
+			words += "; parts of it look like instructions (" + strings.Join(flags, ", ") + ")"
+		}
+		t.addNote(subjects.NoteUntrusted, words)
+	}
+}
+
+// ownWords is the part of the question that the user typed. It is "" when the whole question is attached.
+func (t *turn) ownWords() string {
+	if t.query.Query == subjects.PipedQuestion {
+		return ""
+	}
+	return subjects.UserText(t.query.Query)
+}
+
+// task describes the question to the broker, which selects tools for it: the user's words, or the beginning of the attachments
+// when there are none.
+func (t *turn) task() string {
+	task := t.query.Query
+	if t.ownWords() == "" && len(t.record.Attachments) > 0 {
+		task = t.record.Attachments[0].Text
+	}
+	return text.Clip(task, maxTask)
+}
+
+// maxTask bounds the description of a question for the selection of tools, in bytes.
+const maxTask = 4 << 10
