@@ -16,6 +16,7 @@ import (
 	"conclave/actors/gateway"
 	"conclave/actors/generator"
 	"conclave/actors/memory"
+	"conclave/actors/model"
 	"conclave/actors/reward"
 	"conclave/actors/router"
 	"conclave/actors/secrets"
@@ -25,6 +26,7 @@ import (
 	"conclave/pkg/bus"
 	keys "conclave/pkg/keyring"
 	"conclave/pkg/policy"
+	"conclave/pkg/strict"
 	"conclave/pkg/webclient"
 	"conclave/subjects"
 )
@@ -76,7 +78,7 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 			if err != nil {
 				return nil, err
 			}
-			return newModel(ctx, c.Models, home, nc, c.System.Actor.AuditTimeout, keys)
+			return newModel(ctx, c.modelConfig(), home, nc, c.System.Actor.AuditTimeout, keys)
 		}},
 		{Name: "memory", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newMemory(ctx, home, nc) }},
 		{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return critic.New(c.criticConfig()), nil }},
@@ -110,6 +112,26 @@ func (c Config) criticConfig() critic.Config {
 	cfg := c.Critic
 	if !c.Generator.RespondentB.Enabled {
 		cfg.PairWait = 0
+	}
+	return cfg
+}
+
+// modelConfig returns the model actor's settings, with the roles that the enabled actors request. The model of a role that
+// the user did not choose is optional, except the assistant's.
+func (c Config) modelConfig() model.Config {
+	cfg := c.Models
+	cfg.InUse = []string{subjects.RoleAssistant}
+	if c.Critic.Enabled {
+		cfg.InUse = append(cfg.InUse, subjects.RoleCritic)
+	}
+	if c.Memory.Enabled {
+		cfg.InUse = append(cfg.InUse, subjects.RoleEmbeddings)
+	}
+	cfg.InUse = append(cfg.InUse, subjects.RoleSummaries, subjects.RoleTools)
+	for _, role := range cfg.InUse[1:] {
+		if cfg.Roles[role] != "" && c.Origin(strict.JoinPath("models.roles", role)) == Shipped {
+			cfg.Optional = append(cfg.Optional, role)
+		}
 	}
 	return cfg
 }

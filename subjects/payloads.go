@@ -467,9 +467,10 @@ type ModelInfo struct {
 type RoleModel struct {
 	Role      string `json:"role"`
 	Model     string `json:"model"`
-	Wanted    string `json:"wanted,omitempty"` // the configured model, when a fallback replaces it
-	Notice    string `json:"notice,omitempty"` // why a fallback is used, and what to do
-	Window    int    `json:"window"`           // context window in tokens, fixed for the role
+	Wanted    string `json:"wanted,omitempty"`   // the configured model, when a fallback replaces it
+	Notice    string `json:"notice,omitempty"`   // why a fallback is used, and what to do
+	Improves  string `json:"improves,omitempty"` // what installing Wanted would improve; set only when Wanted is optional
+	Window    int    `json:"window"`             // context window in tokens, fixed for the role
 	Stream    bool   `json:"stream"`
 	Tools     bool   `json:"tools"`
 	Thinking  bool   `json:"thinking"`

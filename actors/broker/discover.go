@@ -13,7 +13,8 @@ import (
 	"conclave/subjects"
 )
 
-// Number of definitions in a reply: a small model handles about five tools, and fewer are better.
+// Number of definitions in a reply. The assistant's shipped tools fit into maxTools, so that no model call selects them; an
+// agent with a small model asks for fewer.
 const (
 	defaultTools = 4
 	maxTools     = 8

@@ -32,7 +32,13 @@ const (
 )
 
 // Roles that the system knows.
-var Roles = []string{subjects.RoleAssistant, "coder", "critic", subjects.RoleEmbeddings, "orchestrator", "researcher", subjects.RoleSummaries, "tools"}
+var Roles = []string{subjects.RoleAssistant, "coder", subjects.RoleCritic, subjects.RoleEmbeddings, "orchestrator", "researcher", subjects.RoleSummaries, subjects.RoleTools}
+
+// improvements says what a model of its own improves, for the roles of [Config.Optional].
+var improvements = map[string]string{
+	subjects.RoleCritic:     "grades come from a model trained to grade, which does not grade its own answers",
+	subjects.RoleEmbeddings: "memory also finds entries by meaning, not only by words",
+}
 
 // Hints that a request may give.
 var Hints = []string{"simple", "reasoning", "code"}
@@ -40,8 +46,8 @@ var Hints = []string{"simple", "reasoning", "code"}
 // Config is the model actor's section: the models by role, and their servers. Its defaults are in the shipped models.yaml;
 // servers that are off there have the defaults of this file.
 type Config struct {
-	Roles    map[string]string  `yaml:"roles"`    // role -> model
-	Hints    map[string]string  `yaml:"hints"`    // simple, reasoning, code -> model
+	Roles    map[string]string  `yaml:"roles"`    // role -> model; none or "" = the assistant's
+	Hints    map[string]string  `yaml:"hints"`    // simple, reasoning, code -> model, for roles without a model
 	Keep     []string           `yaml:"keep"`     // roles whose models stay loaded
 	Defaults Options            `yaml:"defaults"` // for models that are not in Models
 	Models   map[string]Options `yaml:"models"`   // model -> options that differ from Defaults
@@ -54,7 +60,10 @@ type Config struct {
 	Anthropic *Server `yaml:"anthropic"`
 	Google    *Server `yaml:"google"`
 
-	AuditTimeout time.Duration // for storing one audit record; not in the file
+	// Not in the file.
+	AuditTimeout time.Duration // for storing one audit record
+	InUse        []string      // roles that the enabled actors request, in the order of [Roles]; nil = every role in Roles
+	Optional     []string      // roles whose missing model is no problem for the user, who did not choose it
 }
 
 // Options are the options of every request to a model. Window and KeepAlive never vary: with another value the server would
@@ -167,7 +176,9 @@ func (c Config) Problems() (out strict.Problems) {
 		if !slices.Contains(Roles, role) { // most likely misspelled, and the role that was meant would keep its default
 			add(strict.JoinPath("roles", role), "there is no such role; known: %s", strings.Join(Roles, ", "))
 		}
-		checkModelName(strict.JoinPath("roles", role), c.Roles[role])
+		if c.Roles[role] != "" { // "" = the assistant's model
+			checkModelName(strict.JoinPath("roles", role), c.Roles[role])
+		}
 	}
 	for _, role := range []string{subjects.RoleAssistant, subjects.RoleEmbeddings} {
 		if c.Roles[role] == "" {

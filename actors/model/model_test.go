@@ -232,11 +232,14 @@ func TestSelectModel(t *testing.T) {
 	}{
 		{"by role", subjects.ChatRequest{Role: "critic"}, "judge", ""},
 		{"no role", subjects.ChatRequest{}, "big", ""},
-		{"a hint beats the role", subjects.ChatRequest{Role: "critic", Hint: "simple"}, "tiny", ""},
+		{"a role's own model wins over the hint", subjects.ChatRequest{Role: "critic", Hint: "simple"}, "judge", ""},
+		{"a hint for a role without a model", subjects.ChatRequest{Role: "summaries", Hint: "simple"}, "tiny", ""},
+		{"a role without a model and a hint", subjects.ChatRequest{Role: "summaries"}, "big", ""},
+		{"a hint without a role", subjects.ChatRequest{Hint: "simple"}, "tiny", ""},
 		{"a hint that is not configured", subjects.ChatRequest{Role: "critic", Hint: "reasoning"}, "judge", ""},
 		{"a model by name beats both", subjects.ChatRequest{Role: "critic", Hint: "code", Model: "other"}, "other", ""},
 		{"with the tag that goes without saying", subjects.ChatRequest{Model: "other:latest"}, "other:latest", ""},
-		{"an unknown role", subjects.ChatRequest{Role: "jester"}, "big", "models.yaml has no role jester, so the assistant's model answers"},
+		{"an unknown role", subjects.ChatRequest{Role: "jester"}, "big", "unknown role jester: the assistant's model is used"},
 	} {
 		r := w.ask(tt.q)
 		if r.err != nil || w.onlyRequest().Model != tt.want || r.last.Model != tt.want || r.last.Notice != tt.notice || r.last.DemoModel {
@@ -347,7 +350,7 @@ func TestMissingModel(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, always("big", "other"), nil)
 	r := w.ask(subjects.ChatRequest{Role: "critic"})
-	if r.err != nil || r.last.Model != "big" || r.last.Notice != "judge is not there, so big answers; fetch it with: conclave model pull judge" {
+	if r.err != nil || r.last.Model != "big" || r.last.Notice != "judge is not installed, so big is used; install it with: conclave model pull judge" {
 		t.Errorf("%v, %+v", r.err, r.last)
 	}
 	if r = w.ask(subjects.ChatRequest{Model: "judge"}); r.code() != subjects.CodeModelMissing || !strings.Contains(r.err.Error(), "conclave model pull judge") {
@@ -745,7 +748,7 @@ func TestDemoModel(t *testing.T) {
 	w.rec.Time = now
 
 	r := w.ask(subjects.ChatRequest{Role: "critic", Stream: true})
-	if r.err != nil || r.text == "" || len(r.pieces) < 2 || !r.last.DemoModel || r.last.Model != model.Scripted || !strings.Contains(r.last.Notice, "not a model") || !strings.Contains(r.last.Notice, "ollama serve") {
+	if r.err != nil || r.text == "" || len(r.pieces) < 2 || !r.last.DemoModel || r.last.Model != model.Scripted || !strings.Contains(r.last.Notice, "not a language model") || !strings.Contains(r.last.Notice, "ollama serve") {
 		t.Fatalf("%v, %+v", r.err, r.last)
 	}
 	var e subjects.EmbedReply
@@ -892,7 +895,7 @@ func TestNames(t *testing.T) {
 		{Role: "coder", Model: "coder", Window: 50_000, Stream: true, Tools: true},
 		{
 			Role: "critic", Model: "big", Wanted: "judge", Window: 32768, Stream: true, Tools: true, Thinking: true,
-			Notice: "judge is not there, so big answers; fetch it with: conclave model pull judge",
+			Notice: "judge is not installed, so big is used; install it with: conclave model pull judge",
 		},
 		{Role: "embeddings", Model: "nomic-embed-text", Window: 8192, Stream: true},
 	}
@@ -1053,3 +1056,29 @@ type shortly struct {
 }
 
 func (s shortly) Context() context.Context { return s.ctx }
+
+// The list has the roles in use alone, and says what a missing optional model would improve instead of asking for it.
+func TestListModelsOfRolesInUse(t *testing.T) {
+	t.Parallel()
+	w := newHarness(t, always("big"), func(c *model.Config) {
+		c.Roles["coder"] = "missing:14b"
+		c.InUse = []string{"assistant", "critic", "embeddings", "summaries", "tools"}
+		c.Optional = []string{"critic", "embeddings"}
+		c.Roles["embeddings"] = "missing-embed"
+	})
+	var list subjects.ModelList
+	if err := w.deliver("agent.user.model.list", subjects.Empty{}, &list); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range list.Roles {
+		got = append(got, fmt.Sprintf("%s %s %s %t", r.Role, r.Model, r.Wanted, r.Improves != ""))
+		if r.Improves == "" && r.Notice != "" {
+			t.Errorf("%s: %s", r.Role, r.Notice)
+		}
+	}
+	want := []string{"assistant big  false", "critic big judge true", "embeddings missing-embed missing-embed true", "summaries big  false", "tools big  false"}
+	if !slices.Equal(got, want) {
+		t.Errorf("roles\n%q, want\n%q", got, want)
+	}
+}

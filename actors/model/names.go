@@ -1,7 +1,10 @@
 package model
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"conclave/pkg/actor"
@@ -11,12 +14,16 @@ import (
 	"conclave/subjects"
 )
 
-// onNames lists the models of the reachable servers, and the model that would answer now in each role. The role of a
-// model that cannot answer has the reason in its notice. It fails only when ctx ends.
+// onNames lists the models of the reachable servers, and the model that would answer now in each role in use. The role of
+// a model that cannot answer has the reason in its notice. It fails only when ctx ends.
 func (m *Model) onNames(ctx context.Context, _ actor.Msg[subjects.Empty], out actor.Out) (subjects.ModelList, error) {
 	now := out.Now()
 	list := subjects.ModelList{Models: m.listModels(ctx, now), Roles: []subjects.RoleModel{}}
-	for _, role := range strict.SortedKeys(m.cfg.Roles) {
+	roles := m.cfg.InUse
+	if roles == nil {
+		roles = strict.SortedKeys(m.cfg.Roles)
+	}
+	for _, role := range roles {
 		list.Roles = append(list.Roles, m.resolveRole(ctx, role, now))
 	}
 	if ctx.Err() != nil {
@@ -35,13 +42,29 @@ func (m *Model) resolveRole(ctx context.Context, role string, now time.Time) sub
 		t, err = m.selectModel(ctx, selection{role: role, now: now})
 	}
 	if err != nil {
-		name := m.cfg.Roles[role]
-		return subjects.RoleModel{Role: role, Model: name, Notice: text.Clip(toFault(ctx, err).Text, maxText), Window: m.cfg.OptionsFor(name).Window}
+		name := cmp.Or(m.cfg.Roles[role], m.cfg.Roles[subjects.RoleAssistant])
+		r := subjects.RoleModel{Role: role, Model: name, Notice: text.Clip(toFault(ctx, err).Text, maxText), Window: m.cfg.OptionsFor(name).Window}
+		if errors.Is(err, model.ErrMissing) && role == subjects.RoleEmbeddings {
+			r.Wanted, r.Improves = name, m.improvement(role)
+		}
+		return r
 	}
-	return subjects.RoleModel{
+	r := subjects.RoleModel{
 		Role: role, Model: t.name, Wanted: t.wanted, Notice: t.notice, Window: t.window(), Stream: t.streams(),
 		Tools: t.info.Tools, Thinking: t.info.Thinking, DemoModel: t.isDemo,
 	}
+	if t.wanted != "" && !t.isDemo {
+		r.Improves = m.improvement(role)
+	}
+	return r
+}
+
+// improvement returns what the missing model of an optional role would improve, "" for other roles.
+func (m *Model) improvement(role string) string {
+	if !slices.Contains(m.cfg.Optional, role) {
+		return ""
+	}
+	return improvements[role]
 }
 
 // listModels lists the models of all reachable servers; those that may not be used have the reason in Refused. While

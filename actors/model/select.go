@@ -76,24 +76,21 @@ func (m *Model) selectModel(ctx context.Context, s selection) (target, error) {
 	t, err := m.findAnyModel(ctx, names[0], s.now)
 	t.notice = joinNotices(notice, t.notice)
 	if errors.Is(err, model.ErrMissing) {
-		err = fmt.Errorf("%w; nor is there another model that could answer", missing)
+		err = fmt.Errorf("%w; no other model is installed that could answer", missing)
 	}
 	return t, err
 }
 
-// listCandidates lists the models that may answer, the preferred one first: the requested one alone, or those of the
-// hint, of the role ("" = assistant) and of the assistant, each once. An unknown role has a notice.
+// listCandidates lists the models that may answer, the preferred one first: the requested one alone, or the role's own,
+// the hint's and the assistant's, each once. An unknown role has a notice.
 func (m *Model) listCandidates(s selection) (names []string, notice string) {
 	if s.model != "" {
 		return []string{s.model}, ""
 	}
-	s.role = cmp.Or(s.role, subjects.RoleAssistant)
-	role, ok := m.cfg.Roles[s.role]
-	if !ok {
-		role = m.cfg.Roles[subjects.RoleAssistant]
-		notice = fmt.Sprintf("models.yaml has no role %s, so the assistant's model answers", s.role)
+	if s.role != "" && !slices.Contains(Roles, s.role) {
+		notice = fmt.Sprintf("unknown role %s: the assistant's model is used", s.role)
 	}
-	for _, name := range []string{m.cfg.Hints[s.hint], role, m.cfg.Roles[subjects.RoleAssistant]} {
+	for _, name := range []string{m.cfg.Roles[s.role], m.cfg.Hints[s.hint], m.cfg.Roles[subjects.RoleAssistant]} {
 		if name != "" && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
@@ -117,7 +114,7 @@ func (m *Model) findModel(ctx context.Context, name string, now time.Time) (targ
 		return target{}, err
 	}
 	if m.usesDemoModel(ctx, now) {
-		return m.demoTarget(ctx, name, now, "no Ollama answers at "+m.cfg.Ollama.URL+"; start it with: ollama serve")
+		return m.demoTarget(ctx, name, now, "Ollama does not answer at "+m.cfg.Ollama.URL+"; start it with: ollama serve")
 	}
 	info, err := s.lookupInfo(ctx, backendName, now)
 	if err != nil {
@@ -141,7 +138,7 @@ func (m *Model) checkRemote(name, backendName, host string) error {
 	if host == "" {
 		host = "Ollama's cloud"
 	}
-	return fmt.Errorf("%w: %s would send the conversation to %s; if you want that, write allow_remote: [%q] in models.yaml",
+	return fmt.Errorf("%w: %s would send the conversation to %s; to allow that, write allow_remote: [%q] in models.yaml",
 		model.ErrRemote, name, text.Clip(host, 100), name)
 }
 
@@ -200,7 +197,7 @@ func (m *Model) demoTarget(ctx context.Context, wanted string, now time.Time, re
 	}
 	return target{
 		server: m.demo, name: Scripted, backendName: Scripted, info: info, opts: m.cfg.OptionsFor(Scripted), wanted: wanted, isDemo: true,
-		notice: "this is a built-in demo model, not a model: " + reason,
+		notice: "the built-in demo model answered, which is not a language model: " + reason,
 	}, nil
 }
 
@@ -244,9 +241,9 @@ func loadedRank(i model.Info) int {
 // substituteNotice says that another model answers, and how to get the wanted one.
 func (m *Model) substituteNotice(wanted, name string) string {
 	if serverName, _ := m.cfg.SplitName(wanted); serverName != Ollama {
-		return fmt.Sprintf("%s is not there, so %s answers; check its name in models.yaml", wanted, name)
+		return fmt.Sprintf("%s is not available, so %s is used; check the name in models.yaml", wanted, name)
 	}
-	return fmt.Sprintf("%s is not there, so %s answers; fetch it with: conclave model pull %s", wanted, name, wanted)
+	return fmt.Sprintf("%s is not installed, so %s is used; install it with: conclave model pull %s", wanted, name, wanted)
 }
 
 // joinNotices joins two notices, either of which may be "".

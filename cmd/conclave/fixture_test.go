@@ -358,7 +358,7 @@ func (modelActor) list(context.Context, actor.Msg[subjects.Empty], actor.Out) (s
 		Roles: []subjects.RoleModel{
 			{Role: "assistant", Model: "gemma4:12b", Window: 32000},
 			{Role: "embeddings", Model: "nomic-embed-text"},
-			{Role: "critic", Model: "gemma4:12b", Wanted: "prometheus:7b"},
+			{Role: "critic", Model: "gemma4:12b", Wanted: "prometheus:7b", Improves: "grades are better"},
 			{Role: "coder", Model: "gemma4:12b", Wanted: "qwen:14b", Notice: "qwen:14b does not fit; gemma4:12b answers instead"},
 			{Role: "orchestrator", Model: "script", DemoModel: true},
 			{Role: "researcher", Model: "gemma4:12b", Wanted: "qwen:14b", Notice: "qwen:14b does not fit; gemma4:12b answers instead"},

@@ -157,7 +157,7 @@ func (h *Harness) configure(s *story.Story, o Options) (config.Config, error) {
 	if err != nil {
 		return config.Config{}, err
 	}
-	own, err := h.ownSettings(s, o, c)
+	own, err := h.ownSettings(s, o)
 	if err != nil {
 		return config.Config{}, err
 	}
@@ -191,7 +191,7 @@ func (h *Harness) configure(s *story.Story, o Options) (config.Config, error) {
 // ownSettings returns the settings of every harness, by section, and starts the web and model servers that they name. A live
 // run has no scripted model server, and keeps the user's settings of models, memory and critic. [Harness.Close] stops the
 // servers, also after an error.
-func (h *Harness) ownSettings(s *story.Story, o Options, c config.Config) (own map[string]map[string]any, err error) {
+func (h *Harness) ownSettings(s *story.Story, o Options) (own map[string]map[string]any, err error) {
 	own = map[string]map[string]any{
 		// Free ports, and a short drain for actors that a story makes hang.
 		"system":     {"listen": "127.0.0.1:0", "gateway": map[string]any{"listen": "127.0.0.1:0"}, "actor": map[string]any{"drain": "2s"}},
@@ -218,7 +218,7 @@ func (h *Harness) ownSettings(s *story.Story, o Options, c config.Config) (own m
 		}
 		modelURL = h.model.URL
 	}
-	own["models"] = modelSettings(s, c.Models.Roles, modelURL)
+	own["models"] = modelSettings(s, modelURL)
 	return own, nil
 }
 

@@ -107,7 +107,8 @@ turns:
   - after: memory.stored action=stored
 events: {absent: ["> body~made-up-key"]}
 `,
-		"a model that chooses tools": onePage + `model:
+		"a model that chooses tools": onePage + `config: {generator: {max_tools: 4}}
+model:
   assistant:
     - when: {tools_include: [save_memory, search_memory]}
       reply: {content: Hello.}

@@ -3,7 +3,9 @@ package harness
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 
+	"conclave/actors/model"
 	"conclave/pkg/actor"
 	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/story"
@@ -16,21 +18,20 @@ const embedder = "nomic-embed-text"
 
 // modelSettings returns the models section: every role of the script uses the model of its own name. A name in the script
 // that is no role is a model that the story's settings use. Other roles and hints have no model, as on a machine where
-// only some models were pulled. knownRoles are the roles of the shipped configuration.
-func modelSettings(s *story.Story, knownRoles map[string]string, url string) map[string]any {
+// only some models were pulled.
+func modelSettings(s *story.Story, url string) map[string]any {
 	prefix := ""
 	if s.Server.Key != "" {
 		prefix = "openai/"
 	}
 	roles := map[string]any{subjects.RoleAssistant: prefix + "assistant", subjects.RoleEmbeddings: prefix + embedder}
 	for role := range buildScript(s) {
-		if knownRoles[role] != "" {
+		if slices.Contains(model.Roles, role) {
 			roles[role] = prefix + role
 		}
 	}
 	out := map[string]any{"ollama": map[string]any{"url": url, "rest": "0s"}, "roles": roles, "demo_model": "never"}
 	if prefix != "" {
-		out["hints"] = map[string]any{"simple": prefix + "none", "reasoning": prefix + "none", "code": prefix + "none"}
 		out["ollama"] = map[string]any{"url": unusedURL}
 		out["openai"] = map[string]any{"url": url, "key": s.Server.Key}
 	}

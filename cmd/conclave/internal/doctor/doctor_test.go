@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -127,6 +128,7 @@ func TestCheckCritic(t *testing.T) {
 	}{
 		{"its own model", "", "", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b grades every answer", "", "", ""},
 		{"the assistant's stands in", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b", Notice: "judge:1b is not there, so big:1b answers; fetch it with: conclave model pull judge:1b"}), LevelWarn, "judge:1b is not available, so big:1b grades", "conclave model pull judge:1b", "", ""},
+		{"optional", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b", Improves: "grades are better", Notice: "n"}), LevelOK, "big:1b grades every answer; optional, not installed: judge:1b for critic; with it, grades are better", "conclave model pull judge:1b", "", ""},
 		{"without a notice", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b"}), LevelWarn, "judge:1b is not available, so big:1b grades", "conclave model pull judge:1b", "", ""},
 		{"one that cannot be fetched", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "far/judge", Notice: "far/judge is not there, so big:1b answers; check its name in models.yaml"}), LevelWarn, "big:1b grades", "far/judge is not there, so big:1b answers; check its name in models.yaml", "", ""},
 		{"a script", "", "", role(subjects.RoleModel{Model: "script", Wanted: "judge:1b", DemoModel: true}), LevelWarn, "answers stay ungraded", "run ollama serve, then conclave model pull judge:1b", "", ""},
@@ -162,6 +164,42 @@ func TestCheckCritic(t *testing.T) {
 			}
 			if c := x.checks[1]; c.Name != "respondent_b" || !strings.Contains(c.Text, tt.respondentB) || c.Fix != tt.respondentBFix || (c.Level == LevelOK) != (c.Fix == "") {
 				t.Errorf("the second respondent: %+v", c)
+			}
+		})
+	}
+}
+
+// TestCheckRoles asks for the models of roles in use, and for an optional one only by a hint.
+func TestCheckRoles(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		roles []subjects.RoleModel
+		want  []Check
+	}{
+		{"one model for all", []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "summaries", Model: "big"}}, []Check{
+			{"models", LevelOK, "1 model available, and every role in use has one", ""},
+		}},
+		{"an optional one is missing", []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "embeddings", Model: "e", Wanted: "e", Improves: "memory is better", Notice: "n"}}, []Check{
+			{"models", LevelOK, "optional, not installed: e for embeddings; with it, memory is better", "conclave model pull e"},
+			{"models", LevelOK, "1 model available, and every role in use has one", ""},
+		}},
+		{"one that the user chose is missing", []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "tools", Model: "big", Wanted: "t", Notice: "install t"}}, []Check{
+			{"models", LevelWarn, "for tools", "install t"},
+		}},
+		{"the demo model in one role", []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "tools", Model: "demo", DemoModel: true}}, []Check{
+			{"models", LevelWarn, "Ollama does not answer: the built-in demo model is used", "run ollama serve, then conclave model pull gemma4:12b"},
+		}},
+		{"no roles", nil, []Check{{"models", LevelFail, "the model actor lists no role", seeLog}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a := cli.New(nil, io.Discard, io.Discard)
+			a.Home.Config = t.TempDir()
+			x := examination{App: a}
+			x.checkRoles(subjects.ModelList{Models: []subjects.ModelInfo{{Name: "big"}}, Roles: tt.roles})
+			if !slices.Equal(x.checks, tt.want) {
+				t.Errorf("got  %+v\nwant %+v", x.checks, tt.want)
 			}
 		})
 	}

@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
 	"conclave/actors/model"
+	"conclave/cmd/conclave/internal/term"
 	"conclave/config"
 	"conclave/pkg/client"
 	llm "conclave/pkg/model"
@@ -15,8 +17,9 @@ import (
 	"conclave/subjects"
 )
 
-// checkModels warns of roles without their own model, and fails when the model actor does not answer. It ends with the check of
-// the critic and respondent B; respondentB says whether that one runs.
+// checkModels warns of roles in use without their own model, and fails when the model actor does not answer. A role whose model
+// is optional is no problem: the check names what its model would improve. It ends with the check of the critic and respondent
+// B; respondentB says whether that one runs.
 func (x *examination) checkModels(ctx context.Context, c *client.Client, respondentB bool) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -25,24 +28,39 @@ func (x *examination) checkModels(ctx context.Context, c *client.Client, respond
 		x.fail("models", seeLog, "%v", err)
 		return
 	}
-	good := true
+	x.checkRoles(list)
+	x.checkCritic(list, respondentB)
+}
+
+// checkRoles reports the model of every role in use but the critic's, which has its own check. The demo model in all roles is
+// one warning.
+func (x *examination) checkRoles(list subjects.ModelList) {
+	good, demo := len(list.Roles) > 0, false
 	for _, r := range list.Roles {
 		switch {
-		case r.DemoModel && r.Role == subjects.RoleAssistant:
-			good = false
-			x.warn("models", "run ollama serve, then conclave model pull "+x.Settings().Models.Roles[subjects.RoleAssistant], "no Ollama: the built-in demo model answers")
 		case r.DemoModel:
-			good = false
-		case r.Role == subjects.RoleCritic: // has its own check
+			demo = true
+		case r.Role == subjects.RoleCritic:
+		case r.Improves != "":
+			x.checks = append(x.checks, Check{"models", LevelOK, optionalModel(r), "conclave model pull " + r.Wanted})
 		case r.Notice != "": // names its fix
 			good = false
 			x.warn("models", r.Notice, "for %s", r.Role)
 		}
 	}
-	if good {
-		x.ok("models", "%d available, and one for every role", len(list.Models))
+	switch {
+	case demo:
+		x.warn("models", "run ollama serve, then conclave model pull "+x.Settings().Models.Roles[subjects.RoleAssistant], "Ollama does not answer: the built-in demo model is used")
+	case good:
+		x.ok("models", "%s, and every role in use has one", term.Count(len(list.Models), "model available", "models available"))
+	case len(list.Roles) == 0:
+		x.fail("models", seeLog, "the model actor lists no role")
 	}
-	x.checkCritic(list, respondentB)
+}
+
+// optionalModel describes an optional model that is not installed.
+func optionalModel(r subjects.RoleModel) string {
+	return fmt.Sprintf("optional, not installed: %s for %s; with it, %s", r.Wanted, r.Role, r.Improves)
 }
 
 // checkCritic reports whether answers are graded and by which model, and whether respondent B has its model and a critic that
@@ -85,6 +103,8 @@ func (x *examination) checkCriticModel(list subjects.ModelList) {
 			x.warn("critic", "run ollama serve, then conclave model pull "+cmp.Or(r.Wanted, r.Model), "only the built-in demo model is available, so answers stay ungraded")
 		case r.Wanted == "" && r.Notice == "":
 			x.ok("critic", "%s grades every answer", r.Model)
+		case r.Improves != "":
+			x.checks = append(x.checks, Check{"critic", LevelOK, r.Model + " grades every answer; " + optionalModel(r), "conclave model pull " + r.Wanted})
 		case r.Wanted != "" && (r.Notice == "" || strings.Contains(r.Notice, "conclave model pull")):
 			x.warn("critic", "conclave model pull "+r.Wanted, "%s is not available, so %s grades", r.Wanted, r.Model)
 		default: // the notice names its fix

@@ -72,18 +72,21 @@ func modelState(m subjects.ModelInfo) (out []string) {
 }
 
 // RoleNotices are lines about the roles whose own model is not used, with a fix; nil when all use theirs. Roles with the same
-// notice share a line. program begins the printed command.
+// notice share a line. A missing model that is optional has a line on what it would improve. program begins the printed
+// command.
 func RoleNotices(roles []subjects.RoleModel, program string) []string {
 	var notices []string
 	byNotice := map[string][]string{}
 	for _, r := range roles {
 		text := term.Plain(r.Notice)
 		switch {
+		case r.Improves != "":
+			text = fmt.Sprintf("optional: with %s, %s: %s model pull %s", term.Plain(r.Wanted), term.Plain(r.Improves), program, term.ShellQuote(term.Plain(r.Wanted)))
 		case text != "":
 		case r.DemoModel:
-			text = "the built-in demo model answers; start Ollama"
+			text = "the built-in demo model is used; start Ollama"
 		case r.Wanted != "" && r.Wanted != r.Model:
-			text = fmt.Sprintf("%s is not available; %s is used instead; fetch it: %s model pull %s",
+			text = fmt.Sprintf("%s is not installed; %s is used instead; install it: %s model pull %s",
 				term.Plain(r.Wanted), term.Plain(r.Model), program, term.ShellQuote(term.Plain(r.Wanted)))
 		default:
 			continue
