@@ -104,8 +104,9 @@ func (s *scanner) scanLayer(at int, plain string, weight int) {
 	inner := newScanner(foldInto(plain, nil))
 	inner.isDecoded = true
 	inner.applyWordRules()
+	inner.matchIntents()
 	inner.matchMarkers()
-	inner.matchEastAsian()
+	inner.matchUnspaced()
 	if len(inner.hits) == 0 && !looksLikeLanguage(inner) {
 		return
 	}

@@ -78,9 +78,10 @@ func scanPart(text string, base int) Report {
 	s := &scanner{f: f, text: f.text, tokens: buf.tokens[:0], letters: buf.letters}
 	s.tokenize()
 	s.applyWordRules()
+	s.matchIntents()
 	s.matchMarkers()
 	s.matchHiddenHTML()
-	s.matchEastAsian()
+	s.matchUnspaced()
 	s.matchInvisible()
 	s.matchSqueezed()
 	s.scanDecoded(text)
@@ -111,7 +112,6 @@ type hit struct {
 // place, at most maxFindings. base is added to their offsets. The text is flagged from a score of threshold on.
 func (s *scanner) buildReport(base int) Report {
 	s.halveExamples()
-	slices.SortStableFunc(s.hits, func(a, b hit) int { return a.pos - b.pos })
 	r := Report{Score: bestScore(s.hits), Hidden: s.f.hidden}
 	r.Flagged = r.Score >= threshold
 	seen := map[hit]bool{}
@@ -152,9 +152,15 @@ func weighTechnique(t technique, count *[maxWeight + 1]int) int {
 	return most
 }
 
-// bestScore returns the greatest sum of weights within one scoreSpan, where each technique counts once; 0 without hits.
-// It is exact only when hits are sorted by position. A long page collects weak signs; far apart they mean nothing.
+// sortHits sorts hits by position.
+func sortHits(hits []hit) {
+	slices.SortStableFunc(hits, func(a, b hit) int { return a.pos - b.pos })
+}
+
+// bestScore sorts hits by position and returns the greatest sum of weights within one scoreSpan, where each technique
+// counts once; 0 without hits. A long page collects weak signs; far apart they mean nothing.
 func bestScore(hits []hit) int {
+	sortHits(hits)
 	most := 0
 	from := 0
 	var count [numTechniques][maxWeight + 1]int

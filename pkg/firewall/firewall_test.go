@@ -167,6 +167,20 @@ func TestWeakSignsFarApartAreNotAdded(t *testing.T) {
 	}
 }
 
+// The signs of a decoded layer come by rule, not by place.
+func TestScoreDoesNotDependOnTheOrderOfSigns(t *testing.T) {
+	near, far := hit{tech: techOverride, weight: 6, pos: 0}, hit{tech: techReply, weight: 6, pos: 9000}
+	marker := hit{tech: techRole, weight: 6, pos: 10}
+	for _, hits := range [][]hit{{near, marker, far}, {near, far, marker}, {far, marker, near}} {
+		if got := bestScore(slices.Clone(hits)); got != 12 {
+			t.Errorf("score %d of %+v, want 12", got, hits)
+		}
+	}
+	if got := bestScore([]hit{far, near}); got != 6 {
+		t.Errorf("signs far apart score %d, want 6", got)
+	}
+}
+
 func TestHiddenCounts(t *testing.T) {
 	if r := Scan("a\u200bb\u202ec" + tags("xy")); r.Hidden != 4 {
 		t.Errorf("hidden %d, want 4", r.Hidden)

@@ -22,7 +22,7 @@ type folded struct {
 	bidiOverrides int     // of these, overrides of the direction
 	firstHidden   int     // offset of the first hidden character in the original, -1 when there is none
 	tagText       string  // the ASCII that the tag characters mirror
-	isEastAsian   bool    // it holds Chinese or Japanese
+	isUnspaced    bool    // it holds Chinese, Japanese, Korean or Thai
 }
 
 // origin returns the offset in the original of the folded byte i, -1 when i is out of range.
@@ -157,8 +157,8 @@ func (f *folder) foldWide(r rune, at int) {
 			f.bidiOverrides++
 		}
 	default:
-		if r >= 0x3040 && r <= 0x9FFF {
-			f.isEastAsian = true
+		if r >= 0x3040 && r <= 0x9FFF || r >= 0xAC00 && r <= 0xD7A3 || r >= 0x0E00 && r <= 0x0E7F {
+			f.isUnspaced = true
 		}
 		f.foldRune(r, at)
 		f.previous = r
@@ -184,20 +184,27 @@ func (f *folder) foldRune(r rune, at int) {
 		}
 	}
 	for _, p := range string(whole) {
-		if !text.IsAccent(p) {
+		isMark := text.IsAccent(p) || p >= 0x591 && p <= 0x6ed && text.IsFoldedAway(p) // vowels of Hebrew and Arabic
+		if !isMark {
 			f.putRune(p, at, isCJK)
 		}
 	}
 }
 
 // putRune writes one character of a decomposition in lower case: white space and invalid UTF-8 as a blank, 。 as a line
-// break, look-alikes as ASCII. Emoji and bullets become "*", except with isCJK: they are no part of a word.
+// break, the marks that end or divide sentences in other scripts and look-alikes as ASCII. Emoji and bullets become "*", except with isCJK: they are no part of a word.
 func (f *folder) putRune(r rune, at int, isCJK bool) {
 	switch {
 	case unicode.IsSpace(r) || r == utf8.RuneError:
 		r = ' '
 	case r == '。':
 		r = '\n'
+	case r == '।' || r == '॥' || r == '۔':
+		r = '.'
+	case r == '؟':
+		r = '?'
+	case r == '؛' || r == '،' || r == '、' || r == '·':
+		r = ','
 	case r >= 0x80 && !isCJK && !unicode.IsLetter(r) && !unicode.IsMark(r) && !unicode.IsNumber(r):
 		r = '*'
 	}

@@ -1,6 +1,9 @@
 package firewall
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // matchInvisible adds a sign for four or more tag characters, and one for twelve or more zero-width characters or, with
 // fewer of them, a direction override. A few are normal, as in emoji, soft hyphens or right-to-left names.
@@ -37,6 +40,8 @@ var hidingStyles = []string{
 // and markers must run before it.
 func (s *scanner) matchHiddenHTML() {
 	text := s.text
+	sortHits(s.hits)
+	known := slices.Clip(s.hits)
 	for from := 0; ; {
 		at := strings.Index(text[from:], "<!--")
 		if at < 0 {
@@ -47,7 +52,7 @@ func (s *scanner) matchHiddenHTML() {
 		if end < 0 {
 			end = len(text) - at
 		}
-		s.weighConcealed(at, at+min(end, 4000))
+		s.weighConcealed(known, at, at+min(end, 4000))
 		from = at + end
 		if from >= len(text) {
 			break
@@ -70,18 +75,21 @@ func (s *scanner) matchHiddenHTML() {
 		if end < 0 {
 			end = min(len(text)-body, 4000)
 		}
-		s.weighConcealed(body, body+end)
+		s.weighConcealed(known, body, body+end)
 	}
 }
 
 // weighConcealed adds a sign for text that is hidden from a user, weighed by the strongest other sign in it, or weakly
-// when it addresses a reader; without either it is harmless and adds none. from and to are offsets in the folded text.
-func (s *scanner) weighConcealed(from, to int) {
+// when it addresses a reader; without either it is harmless and adds none. from and to are offsets in the folded text,
+// and known the other signs, sorted.
+func (s *scanner) weighConcealed(known []hit, from, to int) {
 	weight := 0
-	for _, h := range s.hits {
-		if h.pos >= from && h.pos < to && h.tech != techHidden {
-			weight = max(weight, min(5, h.weight))
+	first, _ := slices.BinarySearchFunc(known, from, func(h hit, pos int) int { return h.pos - pos })
+	for _, h := range known[first:] {
+		if h.pos >= to {
+			break
 		}
+		weight = max(weight, min(5, h.weight))
 	}
 	if weight == 0 && s.hasOrderWithin(from, to) {
 		weight = 2

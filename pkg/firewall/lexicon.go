@@ -49,6 +49,7 @@ const (
 	cMachine                    // kinds of places: server, vehicle, patient
 	cCourtesy                   // find, see, contact: what is asked of readers everywhere
 	cLang                       // languages and ways of writing
+	cTold                       // told, given: of instructions that the reader has
 	cAddress                    // an address or a link; never in the table
 	cDigits                     // has a digit; never in the table
 	cPhrase                     // the first word of a phrase; never in the table
@@ -60,26 +61,10 @@ var classWords = []struct {
 	list  string
 }{
 	{cIgnore, `ignore ignoring disregard disregarding forget override overrule bypass discard neglect overlook
-		ignoriere ignorieren ignoriert vergiss vergesst missachte
-		ignorez ignorer oubliez oublie
-		ignora ignore ignoren ignorar olvida olvide olvidar omite descarta
-		ignorate ignorare dimentica dimenticate trascura
-		ignorem esqueca esquecer desconsidere desconsidera
-		игнорируй игнорируйте проигнорируй проигнорируйте забудь забудьте отбрось
-		negeer vergeet zignoruj`},
-	{cPrior, `previous prior above earlier preceding foregoing former past existing original initial current other your given before system
-		vorherigen bisherigen obigen vorigen vorangegangenen fruheren vorherige bisherige
-		precedentes precedente anterieures precedents ci-dessus
-		anteriores anterior previas previos precedenti precedente
-		предыдущие предыдущих прежние предшествующие вышеуказанные все vorige eerdere`},
+		ignorez ignoriere ignora`},
+	{cPrior, `previous prior above earlier preceding foregoing former past existing original initial current other your given before system`},
 	{cOrders, `instruction instructions directive directives prompt prompts rule rules guideline guidelines command commands constraint
-		constraints restriction restrictions order orders context policy policies programming training safeguards
-		anweisung anweisungen instruktion instruktionen regeln befehle vorgaben
-		consigne consignes regles ordres directives
-		instruccion instrucciones ordenes reglas indicaciones
-		istruzione istruzioni regole ordini direttive
-		instrucao instrucoes ordens regras comandos
-		инструкции инструкций указания указаний команды правила instructies`},
+		constraints restriction restrictions order orders context policy policies programming training safeguards`},
 	{cPlease, `please kindly bitte por-favor prego пожалуйста`},
 	{cLead, `please kindly now then and also instead just immediately do must should simply first next finally always todo can could would will
 		shall important directly bitte urgent quickly carefully secretly discreetly let's`},
@@ -112,7 +97,7 @@ var classWords = []struct {
 	{cPrivate, `message messages email emails data detail details password passwords key keys code codes file files content contents history
 		conversation secret secrets credential credentials token tokens information info record records address addresses document documents
 		contacts summary chat transcript log logs list password location photos passwords database balance statement`},
-	{cAI, `assistant assistants chatbot chatbots llm llms gpt chatgpt claude gemini copilot ki-assistent asistente assistente ассистент assistenten ais`},
+	{cAI, `assistant assistants chatbot chatbots llm llms gpt chatgpt claude gemini copilot ais`},
 	{cAIWeak, `agent agents model models software system systems tool tools bot bots reader readers reviewer reviewers crawler crawlers
 		parser summarizer evaluator analyzer intelligence`},
 	{cAutomat, `ai automated automatic artificial language llm autonomous virtual digital coding`},
@@ -153,36 +138,68 @@ var classWords = []struct {
 		use follow log sign enter keep allow provide consider help be report submit open select choose complete fill specify consult`},
 	{cLang, `base64 rot13 morse emoji emojis pirate rhyme rhymes haiku uppercase lowercase caps hex binary latin leetspeak french german spanish
 		italian portuguese russian chinese japanese korean arabic hindi dutch polish turkish greek english swedish encoding cipher poem verse`},
+	{cTold, `told said taught given received instructed`},
 	{cMachine, `server vehicle patient student company client employee project course aircraft system sensor department customer user member`},
 }
 
-// lexicon is every word with its classes. The words go through the same folding as the texts.
-var lexicon = func() map[string]class {
-	m := map[string]class{}
+// lexeme is what is known about a word.
+type lexeme struct {
+	class class
+	wordRoles
+	opens bool // an expression of the vocabulary begins with it
+}
+
+// lexicon is every word of classWords and of the vocabulary. The words go through the same folding as the texts.
+var lexicon = func() map[string]lexeme {
+	m := map[string]lexeme{}
+	change := func(word string, f func(*lexeme)) {
+		l := m[word]
+		f(&l)
+		m[word] = l
+	}
 	for _, w := range classWords {
 		for word := range strings.FieldsSeq(w.list) {
-			m[foldText(word)] |= w.class
+			change(foldText(word), func(l *lexeme) { l.class |= w.class })
 		}
 	}
 	for first := range byFirstWord {
-		m[first] |= cPhrase
+		change(first, func(l *lexeme) { l.class |= cPhrase })
+	}
+	for word, roles := range vocab.words {
+		change(word, func(l *lexeme) { l.wordRoles = roles })
+	}
+	for first := range vocab.expressions {
+		change(first, func(l *lexeme) { l.opens = true })
 	}
 	return m
 }()
 
-// classOf returns the classes of a folded word, also of its form with 's or 'd; 0 when it has none. Misspellings of
-// "instruction" count as orders: words of 9 to 16 bytes that begin with i or l and contain "struct", except
-// infrastructure and instructor.
-func classOf(word string) class {
-	if c, ok := lexicon[word]; ok {
-		return c
+// lookUp returns what is known about a folded word, also about its form with 's or 'd and the part after an apostrophe,
+// as in "l'utilisateur"; the zero value when nothing is. Misspellings of "instruction" count as orders: words of 9 to 16
+// bytes that begin with i or l and contain "struct", except infrastructure and instructor.
+func lookUp(word string) lexeme {
+	l, ok := lexicon[word]
+	l.wordRoles = l.with(vocab.rolesOfStem(word))
+	if ok {
+		return l
 	}
 	if len(word) >= 9 && len(word) <= 16 && (word[0] == 'i' || word[0] == 'l') && strings.Contains(word, "struct") &&
 		!strings.HasPrefix(word, "infra") && !strings.HasSuffix(word, "or") && !strings.HasSuffix(word, "ors") {
-		return cOrders
+		l.class = cOrders
+		return l
 	}
-	if n := len(word); n > 3 && (word[n-2:] == "'s" || word[n-2:] == "'d") {
-		return lexicon[word[:n-2]]
+	before, after, ok := strings.Cut(word, "'")
+	if !ok {
+		return l
 	}
-	return 0
+	if after == "s" || after == "d" {
+		l.class = lexicon[before].class
+		return l
+	}
+	l = lexicon[after]
+	l.wordRoles = l.with(vocab.rolesOfStem(after))
+	if negation := lexicon[before]; negation.role&rNot != 0 {
+		l.wordRoles = l.with(negation.wordRoles)
+	}
+	return lexeme{wordRoles: l.wordRoles}
 }

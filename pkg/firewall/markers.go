@@ -230,62 +230,6 @@ func (s *scanner) matchToolCall(i int) {
 	}
 }
 
-// matchEastAsian adds signs for orders to ignore instructions, and for eastPhrases, in Chinese and Japanese, which have
-// no blanks between words, and in Korean. It does nothing in a text without Chinese or Japanese characters.
-func (s *scanner) matchEastAsian() {
-	if !s.f.isEastAsian {
-		return
-	}
-	for _, verb := range eastIgnore {
-		for from := 0; ; {
-			at := strings.Index(s.text[from:], verb)
-			if at < 0 {
-				break
-			}
-			at += from
-			from = at + len(verb)
-			near := s.text[max(0, at-75):min(len(s.text), from+75)]
-			orders, prior := containsAny(near, eastOrders), containsAny(near, eastPrior)
-			switch {
-			case orders && prior:
-				s.addHit(techOverride, 10, at, 60)
-			case orders:
-				s.addHit(techOverride, 5, at, 60)
-			case strings.HasPrefix(s.text[from:], foldText("して")) && strings.Contains(s.text[from:min(len(s.text), from+150)], foldText("ください")):
-				s.addHit(techOverride, 7, at, 60)
-			}
-		}
-	}
-	for _, p := range eastPhrases {
-		if at := strings.Index(s.text, p.text); at >= 0 {
-			s.addHit(p.tech, p.weight, at, 60)
-		}
-	}
-}
-
-var (
-	eastIgnore  = foldList("忽略", "无视", "無視", "忽視", "忘记", "忘記", "忘れて", "不要理会", "不要遵守", "무시하", "잊어")
-	eastOrders  = foldList("指令", "指示", "命令", "提示词", "提示詞", "规则", "規則", "プロンプト", "ルール", "지시", "명령")
-	eastPrior   = foldList("之前", "以前", "上述", "以上", "前面", "先前", "所有", "すべて", "全て", "前の", "これまで", "上記", "이전", "모든")
-	eastPhrases = []marker{
-		{foldText("不要告诉用户"), techSecrecy, 6},
-		{foldText("ユーザーに言わない"), techSecrecy, 6},
-		{foldText("ユーザーには知らせ"), techSecrecy, 6},
-		{foldText("系统提示词"), techLeak, 3},
-		{foldText("新的指令"), techDelimiter, 5},
-		{foldText("新しい指示"), techDelimiter, 5},
-		{foldText("你现在是"), techPersona, 5},
-		{foldText("あなたは今から"), techPersona, 6},
-	}
-)
-
-func foldList(list ...string) []string {
-	for i, w := range list {
-		list[i] = foldText(w)
-	}
-	return list
-}
-
 // containsAny reports whether s contains one of the texts in list; false for an empty list.
 func containsAny(s string, list []string) bool {
 	for _, w := range list {

@@ -15,6 +15,7 @@ var wordRules = []struct {
 	{cCode, (*scanner).matchInsertedCode},
 	{cFollow, (*scanner).matchObey},
 	{cNot, (*scanner).matchSecrecy},
+	{cNot, (*scanner).matchDisobey},
 	{cShow, (*scanner).matchPromptLeak},
 	{cUse, (*scanner).matchToolUse},
 	{cUrgent, (*scanner).matchUrgency},
@@ -90,8 +91,11 @@ func (s *scanner) matchOverride(i int) {
 			return
 		}
 		if s.has(p, cAll) {
-			if o := s.next(p, cPrior, 4); o >= 0 && s.any(o, "above", "before", "previous", "prior", "earlier") {
-				s.addTokens(techOverride, weight*8/10, i, o)
+			if o := s.next(p, cPrior|cTold, 4); o >= 0 && (s.has(o, cTold) || s.any(o, "above", "before", "previous", "prior", "earlier")) {
+				if !s.has(o, cTold) {
+					weight = weight * 8 / 10
+				}
+				s.addTokens(techOverride, weight, i, o)
 				return
 			}
 		}
@@ -112,6 +116,22 @@ func (s *scanner) matchOverride(i int) {
 				return
 			}
 		}
+	}
+}
+
+// matchDisobey adds an override sign when the negation at token i forbids to follow the instructions that the reader has:
+// "do not follow the instructions you were given earlier". A warning about instructions of others adds none.
+func (s *scanner) matchDisobey(i int) {
+	f := s.next(i, cFollow, 1)
+	if f < 0 || !s.any(f, "follow", "obey", "adhere", "comply", "execute") {
+		return
+	}
+	o := s.next(f, cOrders, 5)
+	if o < 0 {
+		return
+	}
+	if s.next(f, cPrior|cTold, o-f-1) >= 0 || s.next(o, cTold, 4) >= 0 || s.any(o+1, "above", "before", "earlier") {
+		s.addTokens(techOverride, s.halveQuoted(i, 10), i, o)
 	}
 }
 
@@ -174,9 +194,13 @@ func (s *scanner) matchGreeting(i, last int) bool {
 	if after >= len(s.tokens) || !greeted && !s.begins(i) {
 		return false
 	}
-	stop := s.tokens[after].stop
-	isOrder := s.has(after, cPlease|cAct|cSay|cIgnore) || s.any(after, "you", "do", "before", "when")
-	switch {
+	isOrderAt := func(j int) bool {
+		return s.has(j, cPlease|cAct|cSay|cIgnore) || s.any(j, "you", "do", "before", "when")
+	}
+	stop, isOrder := s.tokens[after].stop, isOrderAt(after)
+	switch colon := s.nextStop(last, sColon, 8); {
+	case colon > after && isOrderAt(colon) && s.any(after, "reading", "who", "that", "which", "processing", "summarizing", "parsing", "analyzing"):
+		s.addTokens(techAddress, s.halveQuoted(i, 8), i, colon-1) // AI assistant reading this page: ...
 	case stop&(sColon|sComma) != 0 && stop&(sEnd|sQuote) == 0 && isOrder:
 		s.addTokens(techAddress, s.halveQuoted(i, 8), i, after)
 	case greeted:

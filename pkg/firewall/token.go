@@ -27,7 +27,9 @@ const (
 type token struct {
 	from, to int32
 	class    class
-	stop     stop
+	wordRoles
+	stop  stop
+	opens bool // an expression of the vocabulary may begin with it
 }
 
 // scanner applies the rules to one text.
@@ -39,7 +41,8 @@ type scanner struct {
 	isRecord  bool // it looks like data: a dictionary, a list, lines of key and value
 	isDecoded bool // it was decoded from another text, and is not decoded again
 
-	letters []byte // room for squeezed
+	expressions []foundExpression // those that trigger a rule
+	letters     []byte            // room for squeezed
 }
 
 func newScanner(f *folded) *scanner {
@@ -51,6 +54,7 @@ func newScanner(f *folded) *scanner {
 // tokenize prepares the text for the rules.
 func (s *scanner) tokenize() {
 	s.split()
+	s.findExpressions()
 	s.isRecord = looksLikeRecords(s.text)
 }
 
@@ -82,19 +86,22 @@ func (s *scanner) split() {
 			}
 			i++
 		}
-		class := hasDigits
+		var known lexeme
 		if end, ok := addressEnd(text, start, i); ok {
-			i, class = end, cAddress
-		} else if i-start <= maxWord {
-			class |= classOf(text[start:i])
+			i, known.class = end, cAddress
+		} else {
+			if i-start <= maxWord {
+				known = lookUp(text[start:i])
+			}
+			known.class |= hasDigits
 		}
-		s.tokens = append(s.tokens, token{int32(start), int32(i), class, between})
+		s.tokens = append(s.tokens, token{int32(start), int32(i), known.class, known.wordRoles, between, known.opens})
 		between = 0
 	}
 }
 
 // maxWord is the length in bytes above which a word is not looked up.
-const maxWord = 24
+const maxWord = 64
 
 // isInnerApostrophe reports whether rest begins with an apostrophe that an ASCII letter or digit follows.
 func isInnerApostrophe(rest string) bool {
@@ -223,6 +230,17 @@ func (s *scanner) next(i int, c class, gap int) int {
 			return -1
 		}
 		if s.tokens[j].class&c != 0 {
+			return j
+		}
+	}
+	return -1
+}
+
+// nextStop returns the first token after i, at most n words on and in the same sentence, with one of the stops before it;
+// -1 when there is none.
+func (s *scanner) nextStop(i int, stop stop, n int) int {
+	for j := i + 1; j < len(s.tokens) && j <= i+1+n && s.tokens[j].stop&sEnd == 0; j++ {
+		if s.tokens[j].stop&stop != 0 {
 			return j
 		}
 	}
