@@ -109,6 +109,20 @@ func consumers() []Consumer {
 	return out
 }
 
+// ConsumesTurns reports whether an account answers the user's messages, which the router stores in TURNS. What the user
+// allows for a session holds for these accounts only.
+func ConsumesTurns(account string) bool { return slices.Contains(turnConsumers, account) }
+
+// turnConsumers are the accounts with a durable consumer of TURNS.
+var turnConsumers = func() (out []string) {
+	for _, c := range consumers() {
+		if c.Stream == "TURNS" && !slices.Contains(out, c.Actor) {
+			out = append(out, c.Actor)
+		}
+	}
+	return out
+}()
+
 // consumingActors lists the actors with a durable consumer.
 func consumingActors() (out []string) {
 	for _, p := range consumers() {

@@ -249,6 +249,7 @@ func TestCompletedCallIsReplayed(t *testing.T) {
 		t.Errorf("a new one: %s", outcomeText(res))
 	}
 	h.rules.Replace(parseRules(t, sessionManifest))
+	h.approveSlowly(t, func(int) {}) // the orchestrator's session is unknown
 	for _, tt := range []struct{ name, session, who, args, want string }{
 		{"trick: in another session", "s2", "generator", args, subjects.CodeMalformed},
 		{"trick: in no session", "", "generator", args, "ok"}, // a call of its own

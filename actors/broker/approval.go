@@ -121,8 +121,7 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, ask
 		out.LogError(fmt.Errorf("reading the approval of a call of %s: %w", c.tool, err))
 		return approvalsUnavailable()
 	}
-	account, _, _ := strings.Cut(c.record.AgentID, ".")
-	woken, leave, ok := b.waiting.join(id, account)
+	woken, leave, ok := b.waiting.join(id, c.account())
 	if !ok {
 		return subjects.Faultf(subjects.CodeBusy, "too many calls are waiting for approval, so none was requested for this one; answer some with conclave approve, then try again")
 	}

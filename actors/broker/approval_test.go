@@ -34,6 +34,7 @@ func newApprovalFixture(wait time.Duration) *approvalFixture {
 	d := &approvalFixture{published: make(chan string, 1024), refuse: map[string]error{}}
 	d.Broker = &Broker{cfg: Config{AuditTimeout: time.Second, ApprovalWait: wait}, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Second}}
 	d.rec.Time = noon
+	d.rec.Reply = (&spawnFixture{turns: []subjects.Query{{SessionID: "s1", QueryID: "q1", Query: "?"}}}).answerTurns
 	d.rec.FailPublish = func(subject string) error {
 		if id, ok := strings.CutPrefix(subject, "event.approval.request."); ok {
 			d.published <- id

@@ -29,9 +29,13 @@ func findingReply(change func(*finding)) string {
 	return string(data)
 }
 
-// callForFinding calls a tool and decodes the finding in its result.
+// callForFinding calls a tool and decodes the finding in its result. It approves calls of the orchestrator, whose sessions
+// are unknown.
 func (h *sessionFixture) callForFinding(t testing.TB, who, tool, args string) (finding, subjects.ToolResult) {
 	t.Helper()
+	if who == "orchestrator" {
+		h.approveSlowly(t, func(int) {})
+	}
 	res := h.runTool(t, who, tool, args)
 	if res.Error != nil {
 		t.Fatal(res.Error)
@@ -108,7 +112,7 @@ func TestDistill(t *testing.T) {
 			if strings.Contains(seen, "xylophone") || strings.Contains(seen, "Ignore all previous") {
 				t.Errorf("the page is out: %s", seen)
 			}
-			if res.Labels.Trust != subjects.Untrusted || len(res.Labels.Flags) == 0 || !h.flowOf(t, "s1").IsTainted() {
+			if res.Labels.Trust != subjects.Untrusted || len(res.Labels.Flags) == 0 || h.flowOf(t, "s1").IsTainted() != (who != "orchestrator") {
 				t.Errorf("a form that is not labelled as the page: %+v", res.Labels)
 			}
 		})

@@ -28,8 +28,8 @@ type facts struct {
 
 // gatherFacts collects the caller's type and lineage, the user's overrides and the session's flow. When one of them
 // cannot be read the result has a fault, and the caller must deny. An unknown caller has type "" and a short lineage,
-// which the layers deny. The flow is nil without a session, without a tool, for the user's own call and for a harmless
-// tool. With dry nothing is written: neither the query text nor a claim of a once setting.
+// which the layers deny. The flow is nil without a session, without a tool, for a harmless tool and for an account that
+// does not answer the user's messages. With dry nothing is written: neither the query text nor a claim of a once setting.
 func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, dry bool) (f facts) {
 	f.rules = b.rules.Load()
 	asked := policy.Call{
@@ -43,7 +43,7 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects
 		wg.Go(func() { asked.Lineage, f.budgets, lineageErr = b.loadLineageBudgets(ctx, out, caller, c.session) })
 	}
 	if c.session != "" {
-		if c.tool != "" && !asked.FromUser && !isHarmless(k.Tool) {
+		if c.tool != "" && !isHarmless(k.Tool) && subjects.ConsumesTurns(caller.Account) {
 			wg.Go(func() { asked.Flow, flowErr = b.loadFlow(ctx, out, c.session, c.query, dry || isRespondentB(caller)) })
 		}
 		asked.Override, overrideErr = b.callerOverride(ctx, out, caller, c.session, c.query, dry)

@@ -363,15 +363,15 @@ func TestGatherFacts(t *testing.T) {
 		{"an agent without a session", "generator", "", search, "assistant", false, false, ""},
 		{"a harmless tool needs no flow", "generator", "s1", clock, "assistant", false, false, ""},
 		{"a spawned agent is what it was spawned as", child, "s1", search, "researcher", false, true, subjects.ModeStructured},
-		{"the orchestrator never sees a page", "orchestrator", "s1", search, "orchestrator", false, true, subjects.ModeStructured},
+		{"the orchestrator never sees a page", "orchestrator", "s1", search, "orchestrator", false, false, subjects.ModeStructured},
 		{"the orchestrator and the clock", "orchestrator", "s1", clock, "orchestrator", false, false, ""},
 		{"the user", userAccount, "s1", search, "operator", true, false, ""},
 
-		{"trick: an agent below the user is not the user", below, "s1", search, "researcher", false, true, subjects.ModeStructured},
-		{"trick: an unregistered agent below the user is not the user", "operator.x", "s1", search, "", false, true, subjects.ModeStructured},
+		{"trick: an agent below the user is not the user", below, "s1", search, "researcher", false, false, subjects.ModeStructured},
+		{"trick: an unregistered agent below the user is not the user", "operator.x", "s1", search, "", false, false, subjects.ModeStructured},
 		{"trick: an agent of another session", child, "s2", search, "", false, false, subjects.ModeStructured},
-		{"trick: an account that ends like the user's", "not_operator", "s1", search, "", false, true, ""},
-		{"trick: account in another case", "Operator", "s1", search, "", false, true, ""},
+		{"trick: an account that ends like the user's", "not_operator", "s1", search, "", false, false, ""},
+		{"trick: account in another case", "Operator", "s1", search, "", false, false, ""},
 	} {
 		c := call{tool: tt.known.Name, session: tt.session, query: "q1", args: json.RawMessage(`{}`)}
 		seen := h.gatherFacts(t.Context(), h.rec.Out(), callerOf(tt.who), tt.known, c, false)

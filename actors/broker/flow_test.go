@@ -14,50 +14,6 @@ import (
 	"conclave/subjects"
 )
 
-// TestLoadQueryText: the query text is read from the router's stream only.
-func TestLoadQueryText(t *testing.T) {
-	t.Parallel()
-	turn := func(session, query, words string) subjects.Query {
-		return subjects.Query{SessionID: session, QueryID: query, Query: words}
-	}
-	many := make([]subjects.Query, maxTurns+2)
-	for i := range many {
-		many[i] = turn("s1", fmt.Sprintf("q%d", i), "words")
-	}
-	for _, tt := range []struct {
-		name           string
-		turns          []subjects.Query
-		session, query string
-		want           string
-		found          bool
-	}{
-		{"the last", []subjects.Query{turn("s1", "q1", "fish")}, "s1", "q1", "fish", true},
-		{"later queries queued", []subjects.Query{turn("s1", "q0", "bread"), turn("s1", "q1", "fish"), turn("s1", "q2", "chips")}, "s1", "q1", "fish", true},
-		{"interleaved with another session", []subjects.Query{turn("s2", "q9", "bread"), turn("s1", "q1", "fish"), turn("s2", "q8", "milk"), turn("s1", "q2", "chips")}, "s1", "q1", "fish", true},
-		{"empty text", []subjects.Query{turn("s1", "q1", "")}, "s1", "q1", "", true},
-		{"missing", []subjects.Query{turn("s1", "q0", "bread")}, "s1", "q1", "", false},
-		{"an empty stream", nil, "s1", "q1", "", false},
-		{"last within maxTurns", many, "s1", fmt.Sprintf("q%d", maxTurns-1), "words", true},
-		{"beyond maxTurns", many, "s1", fmt.Sprintf("q%d", maxTurns), "", false},
-
-		{"trick: query of another session", []subjects.Query{turn("s2", "q1", "fish"), turn("s1", "q2", "bread")}, "s1", "q1", "", false},
-		{"trick: query of another session, own session empty", []subjects.Query{turn("s2", "q1", "fish")}, "s1", "q1", "", false},
-		{"trick: no session", []subjects.Query{turn("", "q1", "fish")}, "", "q1", "", false},
-		{"trick: no query", []subjects.Query{turn("s1", "", "fish")}, "s1", "", "", false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			h := newSessionFixture(t)
-			h.turns = tt.turns
-			ctx := t.Context()
-			got, ok, err := h.loadQueryText(ctx, h.rec.Out(), tt.session, tt.query)
-			if err != nil || ok != tt.found || ok && got != tt.want {
-				t.Errorf("%q, %t, %v", got, ok, err)
-			}
-		})
-	}
-}
-
 // TestUnreadableTurnsDeny: any other reply of the stream is an error and denies the call.
 func TestUnreadableTurnsDeny(t *testing.T) {
 	t.Parallel()
@@ -128,6 +84,37 @@ func TestQueryTextIsStored(t *testing.T) {
 	h.turns = nil
 	if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`, "c2"); outcomeText(res) != "ok" || reads() != first {
 		t.Errorf("%s after %d and %d reads", outcomeText(res), first, reads())
+	}
+}
+
+// TestFlowHasQuestionsWithoutToolCalls: messages for which no tool was called are in the flow as well, up to the query
+// of the call, each once and in order.
+func TestFlowHasQuestionsWithoutToolCalls(t *testing.T) {
+	t.Parallel()
+	h := newSessionFixture(t)
+	h.addTurn("s1", "q1", "my doctor is at https://doc.example/")
+	h.addTurn("s2", "other", "hello")
+	h.addTurn("s1", "q2", "thanks")
+	h.addTurn("s1", "q3", "search for fish")
+	h.addTurn("s1", "q4", "queued later")
+	h.runToolIn(t, "s1", "q3", "generator", "web_search", `{"query":"fish"}`)
+	f := h.flowOf(t, "s1")
+	for query, want := range map[string]bool{"q1": true, "q2": true, "q3": true, "q4": false, "other": false} {
+		if f.HasQuestion(query) != want {
+			t.Errorf("the flow has %s: %t", query, !want)
+		}
+	}
+	// The session is tainted now; the user typed this URL in a message without a tool call.
+	if res := h.runToolIn(t, "s1", "q3", "generator", "web_fetch", `{"url":"https://doc.example/"}`); outcomeText(res) != "ok" {
+		t.Errorf("%s", outcomeText(res))
+	}
+	h.runToolIn(t, "s1", "q4", "generator", "web_search", `{"query":"later"}`)
+	if f := h.flowOf(t, "s1"); !f.HasQuestion("q4") || f.LastTurn() != 5 {
+		t.Errorf("after q4 the last turn is %d", f.LastTurn())
+	}
+	// A query that the router did not store adds nothing.
+	if v, err := h.validateCall(t, "generator", "s1", "made-up", "web_search", `{"query":"fish"}`); err != nil || verdictText(v) != "asks flow: unknown_session" {
+		t.Errorf("%s, %v", verdictText(v), err)
 	}
 }
 

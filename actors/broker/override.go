@@ -173,6 +173,30 @@ func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permi
 	return sessionSetting{}, errWriteConflict
 }
 
+// callerOverride returns the overrides that apply to a caller's message. What loosens the policy, a level or grants,
+// applies only to a query that the router stored for the session and that the caller's account answers, and never to
+// respondent B; disabled tools apply to every caller. With dry, and for respondent B, a once setting is not claimed. An
+// error means that the overrides are unknown: the caller must deny.
+func (b *Broker) callerOverride(ctx context.Context, out actor.Out, caller subjects.Caller, session, query string, dry bool) (o policy.Override, err error) {
+	if dry || isRespondentB(caller) {
+		o, err = b.peekOverride(ctx, out, session, query)
+	} else {
+		o, err = b.claimOverride(ctx, out, session, query)
+	}
+	if err != nil || o.Level == "" && len(o.Grant) == 0 {
+		return o, err
+	}
+	restricted := policy.Override{Disable: o.Disable}
+	if isRespondentB(caller) {
+		return restricted, nil
+	}
+	served, err := isServedQuery(ctx, out, caller.Account, session, query)
+	if err != nil || !served {
+		return restricted, err
+	}
+	return o, nil
+}
+
 // claimOverride returns the overrides that apply to a message of a session; none without a session. A once setting for
 // the next message is bound to that message by compare-and-set before any decision depends on it. query is the message;
 // with "" no once setting applies or is bound. An error means that the overrides are unknown: the caller must deny.
@@ -188,7 +212,7 @@ func (b *Broker) claimOverride(ctx context.Context, out actor.Out, session, quer
 		if s.Once == nil || s.Once.Query != "" || query == "" {
 			return s.overrideFor(query), nil
 		}
-		next, err := nextMessage(ctx, out, session, query, s.Once.After)
+		next, err := nextMessage(ctx, out, session, s.Once.After)
 		if err != nil {
 			return policy.Override{}, err
 		}
@@ -213,7 +237,7 @@ func (b *Broker) peekOverride(ctx context.Context, out actor.Out, session, query
 	}
 	s, _, err := readSetting(ctx, out, session)
 	if err == nil && s.Once != nil && s.Once.Query == "" && query != "" {
-		s.Once.Query, err = nextMessage(ctx, out, session, query, s.Once.After)
+		s.Once.Query, err = nextMessage(ctx, out, session, s.Once.After)
 	}
 	if err != nil {
 		return policy.Override{}, err
@@ -222,18 +246,10 @@ func (b *Broker) peekOverride(ctx context.Context, out actor.Out, session, query
 }
 
 // nextMessage is the id of the first message of a session after sequence after, as the router stored it, "" when there
-// is none yet. In a session without stored messages it is query.
-func nextMessage(ctx context.Context, out actor.Out, session, query string, after uint64) (string, error) {
-	q, _, found, err := readTurn(ctx, out, map[string]any{"seq": after + 1, "next_by_subj": "turn.*." + session})
-	switch {
-	case err != nil:
-		return "", err
-	case found:
-		return q.QueryID, nil
-	case after > 0:
-		return "", nil
-	}
-	return query, nil
+// is none yet.
+func nextMessage(ctx context.Context, out actor.Out, session string, after uint64) (string, error) {
+	q, _, _, err := readTurn(ctx, out, map[string]any{"seq": after + 1, "next_by_subj": "turn.*." + session})
+	return q.QueryID, err
 }
 
 // overrideFor returns the overrides that apply to a message. Tools disabled for the session stay disabled in every

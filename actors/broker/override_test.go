@@ -191,13 +191,14 @@ func TestOnceSetting(t *testing.T) {
 	t.Run("session unknown to the router", func(t *testing.T) {
 		o := newSpawnFixture(t)
 		o.setConfig(t, all)
-		if a, b := o.overrideLevel(t, "s1", "task-1"), o.overrideLevel(t, "s1", "task-2"); a != "ALL" || b != "" {
-			t.Errorf("the first %q, the second %q", a, b)
+		if got := o.overrideLevel(t, "s1", "task-1"); got != "" {
+			t.Errorf("a query that was never asked has %q", got)
 		}
 	})
 	t.Run("concurrent claims", func(t *testing.T) {
 		o := newSpawnFixture(t)
 		o.setConfig(t, all)
+		o.addEmptyTurn("s1", "task-3")
 		var wg sync.WaitGroup
 		got := make([]string, 8)
 		for i := range got {
@@ -225,15 +226,16 @@ func TestOnceSetting(t *testing.T) {
 	t.Run("dry run claims nothing", func(t *testing.T) {
 		o := newSpawnFixture(t)
 		o.setConfig(t, all)
+		o.addEmptyTurn("s1", "dry")
 		for range 2 {
 			if over, err := o.peekOverride(t.Context(), o.rec.Out(), "s1", "dry"); err != nil || over.Level != "ALL" {
 				t.Errorf("would hold %+v, %v", over, err)
 			}
 		}
-		if got := o.overrideLevel(t, "s1", "task-1"); got != "ALL" {
+		if got := o.overrideLevel(t, "s1", "dry"); got != "ALL" {
 			t.Errorf("after the dry run %q", got)
 		}
-		if over, err := o.peekOverride(t.Context(), o.rec.Out(), "s1", "dry"); err != nil || over.Level != "" {
+		if over, err := o.peekOverride(t.Context(), o.rec.Out(), "s1", "later"); err != nil || over.Level != "" {
 			t.Errorf("would hold %+v, %v for another message", over, err)
 		}
 	})
@@ -269,6 +271,7 @@ func TestOverrideFailsClosed(t *testing.T) {
 	}
 	o := newSpawnFixture(t)
 	o.setConfig(t, subjects.SessionConfig{Override: "ALL", Once: true})
+	o.addEmptyTurn("s1", "q1")
 	o.rec.FailStore = errors.New("disk full")
 	if over, err := o.claimOverride(t.Context(), o.rec.Out(), "s1", "q1"); err == nil || overrideText(over) != "" {
 		t.Errorf("once, and it cannot be tied to its message: %+v, %v", over, err)

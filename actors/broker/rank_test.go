@@ -219,6 +219,7 @@ func TestRankPrompt(t *testing.T) {
 func TestDiscoverReturnsPermittedTools(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
+	h.addTurn("s1", "q1", "fish")
 	child := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})
 	narrow := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher", Tools: []string{"web_fetch"}})
 	check := func(name, who string, want ...string) {
@@ -232,8 +233,8 @@ func TestDiscoverReturnsPermittedTools(t *testing.T) {
 	check("a spawned agent", child, "search_memory", "web_fetch", "web_search")
 	check("one that was narrowed", narrow, "web_fetch")
 	h.setConfig(t, subjects.SessionConfig{Disable: []string{"web_search"}, Grant: []string{"persona:get_datetime", "researcher:get_datetime"}})
-	check("disabled, for a spawned agent", child, "get_datetime", "search_memory", "web_fetch")
-	check("granted", "committee", "get_datetime", "search_memory")
+	check("disabled and granted, for a spawned agent", child, "get_datetime", "search_memory", "web_fetch")
+	check("trick: a grant in a session that it does not answer", "committee", "search_memory")
 	check("granted, and yet narrowed", narrow, "web_fetch")
 	h.setConfig(t, subjects.SessionConfig{Override: "ALL"})
 	check("ALL gives a spawned agent nothing", narrow, "web_fetch")

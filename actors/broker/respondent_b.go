@@ -1,10 +1,8 @@
 package broker
 
 import (
-	"context"
 	"fmt"
 
-	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -56,18 +54,4 @@ func denyRespondentBApproval(c policy.Call) *subjects.Denial {
 		Layer: layerRespondentB, Rule: ruleNoApproval,
 		Reason: fmt.Sprintf("%s answers for comparison only, and %s needs approval", c.Caller.ID(), c.Tool.Name),
 	}
-}
-
-// callerOverride returns the overrides that apply to a caller's message. For respondent B only disabled tools apply,
-// and a once setting is not claimed. With dry it is never claimed. An error means that the overrides are unknown: the
-// caller must deny.
-func (b *Broker) callerOverride(ctx context.Context, out actor.Out, caller subjects.Caller, session, query string, dry bool) (policy.Override, error) {
-	switch {
-	case isRespondentB(caller):
-		o, err := b.peekOverride(ctx, out, session, query)
-		return policy.Override{Disable: o.Disable}, err
-	case dry:
-		return b.peekOverride(ctx, out, session, query)
-	}
-	return b.claimOverride(ctx, out, session, query)
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // processResult prepares a tool's result for the caller: it redacts secrets, scans for injection, labels the result,
-// records it in the session's flow (not for respondent B and harmless tools), distills it for callers that must not see
+// records it in the session's flow (see [call.isRecorded]; not for harmless tools), distills it for callers that must not see
 // untrusted content, parks what is too large, and frames untrusted content, except for the user's own calls. A result
 // that cannot be recorded or parked is withheld with an unrecorded fault. An error goes to [Broker.processFault].
 func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
@@ -38,7 +38,7 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 	if hidden > 0 {
 		labels.Flags = append(labels.Flags, "redacted")
 	}
-	if c.session != "" && !c.respondentB && !isHarmless(k.Tool) {
+	if c.isRecorded() && !isHarmless(k.Tool) {
 		if err := b.recordFlow(ctx, out, c.session, r); err != nil {
 			out.LogError(err)
 			return withholdResult(res, "the result of %s could not be recorded in the session, so it is withheld", c.tool)
@@ -64,6 +64,19 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 	return res
 }
 
+// isRecorded reports whether the results of the call enter the session's flow: the user called, or an account that
+// answers the session's messages, except respondent B. For every other caller the session is unknown and counts as
+// tainted, so that nothing needs recording, and its results must not become permitted values of the user's session.
+func (c call) isRecorded() bool {
+	return c.session != "" && !c.respondentB && (c.fromUser || subjects.ConsumesTurns(c.account()))
+}
+
+// account is the caller's account.
+func (c call) account() string {
+	account, _, _ := strings.Cut(c.record.AgentID, ".")
+	return account
+}
+
 // filterTokens returns the ids that are tokens, at most the first maxRecalls; the others are dropped.
 func filterTokens(ids []string) (out []string) {
 	for _, id := range ids {
@@ -85,7 +98,7 @@ func (b *Broker) frameNonce(c call, text string) string {
 }
 
 // processFault prepares a tool's error for the caller; res.Error must be set. The text may be untrusted content and has
-// no frame: it is redacted, recorded in the session's flow, withheld when it looks like instructions or cannot be
+// no frame: it is redacted, recorded in the session's flow (see [call.isRecorded]), withheld when it looks like instructions or cannot be
 // recorded, and shortened for callers that only see findings. The user's own calls get it whole. Faults of the broker
 // itself, of harmless tools and with a trusted text are only redacted.
 func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
@@ -102,7 +115,7 @@ func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Know
 		return res
 	}
 	res.Labels = &labels
-	if c.session != "" && !c.respondentB {
+	if c.isRecorded() {
 		if err := b.recordFlow(ctx, out, c.session, r); err != nil {
 			out.LogError(err)
 			res.Error = subjects.Faultf(subjects.CodeTool, "%s failed", c.tool)

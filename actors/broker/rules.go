@@ -61,7 +61,8 @@ func (r storedRule) covers(c call, q policy.Question) bool {
 }
 
 // findUncovered returns the questions that no active rule covers; none means that rules approve them all. A question
-// without sinks and a caller without a type are never covered. On an error the caller must deny.
+// without sinks and a caller without a type are never covered. A rule for a session covers only queries that the router
+// stored for it, see [isServedQuery]. On an error the caller must deny.
 func (b *Broker) findUncovered(ctx context.Context, out actor.Out, c call, asks []policy.Question) ([]policy.Question, error) {
 	if c.typ == "" || subjects.CheckToken(c.typ) != nil || !slices.ContainsFunc(asks, func(q policy.Question) bool { return len(q.Sinks) > 0 }) {
 		return asks, nil
@@ -69,6 +70,13 @@ func (b *Broker) findUncovered(ctx context.Context, out actor.Out, c call, asks 
 	rules, err := loadRules(ctx, out, c.typ+"."+c.tool)
 	if err != nil {
 		return nil, err
+	}
+	if slices.ContainsFunc(rules, func(r storedRule) bool { return r.Session != "" && r.Session == c.session }) {
+		served, err := isServedQuery(ctx, out, c.account(), c.session, c.query)
+		if err != nil {
+			return nil, err
+		}
+		rules = slices.DeleteFunc(rules, func(r storedRule) bool { return r.Session != "" && !served })
 	}
 	var open []policy.Question
 	for _, q := range asks {
@@ -159,14 +167,17 @@ func putRule(ctx context.Context, s actor.Store, r storedRule, rev uint64) error
 }
 
 // rememberFor returns the level at which an approval can be remembered: wanted, or "" for this call only. It is "" when
-// a question has no sinks, the caller has no type, there is no session for a session rule, the rules cannot be read, or
-// they would exceed maxRules or maxRuleBytes with those of q. wanted must be a known level or "".
+// a question has no sinks, the caller has no type, the rule is for a session and would not cover the call that was
+// approved (see [isServedQuery]), the rules cannot be read, or they would exceed maxRules or maxRuleBytes with those of q. wanted must be a known level or "".
 func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q storedApproval, wanted string) string {
 	switch {
 	case wanted == "", !q.isRememberable(), subjects.CheckToken(q.Type) != nil:
 		return ""
-	case wanted == subjects.RememberSession && q.SessionID == "":
-		return ""
+	case wanted == subjects.RememberSession:
+		account, _, _ := strings.Cut(q.Caller, ".")
+		if served, err := isServedQuery(ctx, out, account, q.SessionID, q.QueryID); err != nil || !served {
+			return ""
+		}
 	}
 	rules, err := loadRules(ctx, out, "")
 	if err != nil || len(rules)+len(q.Asks) > maxRules {

@@ -380,6 +380,7 @@ func TestAgentOfAnotherSessionIsDenied(t *testing.T) {
 // TestSpawnFollowsOverrides: a grant applies to the child, and disabled tools are not offered to it.
 func TestSpawnFollowsOverrides(t *testing.T) {
 	o := newSpawnFixture(t)
+	o.addEmptyTurn("s1", "q1")
 	if _, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Grant: []string{"assistant:fs_read"}, Disable: []string{"web_search"}}); err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 // unknown one, which counts as tainted and private.
 type Flow struct {
 	questions   []question
+	lastTurn    uint64 // sequence of the last message of the session that was added
 	sources     []subjects.Taint
 	private     bool
 	links       []string // URLs that a search returned
@@ -55,6 +56,7 @@ const (
 // flowRecord is the stored form of a Flow.
 type flowRecord struct {
 	Words   []question       `json:"words,omitempty"`
+	Turn    uint64           `json:"turn,omitempty"`
 	Sources []subjects.Taint `json:"sources,omitempty"`
 	Private bool             `json:"private,omitempty"`
 	Links   []string         `json:"links,omitempty"`
@@ -65,7 +67,7 @@ type flowRecord struct {
 
 // MarshalJSON implements [json.Marshaler] with the stored form.
 func (f *Flow) MarshalJSON() ([]byte, error) {
-	return json.Marshal(flowRecord{f.questions, f.sources, f.private, f.links, f.values, f.publicWords, f.untrusted})
+	return json.Marshal(flowRecord{f.questions, f.lastTurn, f.sources, f.private, f.links, f.values, f.publicWords, f.untrusted})
 }
 
 // UnmarshalJSON implements [json.Unmarshaler]. It rejects unknown fields: a record of a newer version may mark taint in
@@ -77,7 +79,7 @@ func (f *Flow) UnmarshalJSON(data []byte) error {
 	if err := d.Decode(&r); err != nil {
 		return err
 	}
-	*f = Flow{questions: r.Words, sources: r.Sources, private: r.Private, links: r.Links, values: r.Values, publicWords: r.Public, untrusted: r.Strange}
+	*f = Flow{questions: r.Words, lastTurn: r.Turn, sources: r.Sources, private: r.Private, links: r.Links, values: r.Values, publicWords: r.Public, untrusted: r.Strange}
 	f.index()
 	return nil
 }
@@ -104,6 +106,26 @@ var joinedSentence = regexp.MustCompile(`(\p{Ll})\.(\p{Lu}\p{Ll})`)
 // HasQuestion reports whether the question with this query id is in the state.
 func (f *Flow) HasQuestion(query string) bool {
 	return f != nil && slices.ContainsFunc(f.questions, func(s question) bool { return s.Query == query })
+}
+
+// LastTurn returns the sequence of the last message of the session that was added by [Flow.WithTurn], 0 when none was.
+func (f *Flow) LastTurn() uint64 {
+	if f == nil {
+		return 0
+	}
+	return f.lastTurn
+}
+
+// WithTurn returns f with the message at a sequence of the session's messages. A caller must add every message of the
+// session in order, also one for which no tool was called: the age of a request is counted in messages. A query id that
+// is in the state already keeps its first text. See [Flow.WithQuestion] for the content.
+func (f *Flow) WithTurn(seq uint64, query, content string) *Flow {
+	next := f.clone()
+	if !f.HasQuestion(query) {
+		next = f.WithQuestion(query, content)
+	}
+	next.lastTurn = seq
+	return next
 }
 
 // WithQuestion returns f with one more question of the user; query is its id. content must come from the user alone,
@@ -281,7 +303,7 @@ func (f *Flow) clone() *Flow {
 		return &Flow{}
 	}
 	return &Flow{
-		questions: slices.Clone(f.questions), sources: slices.Clone(f.sources), private: f.private,
+		questions: slices.Clone(f.questions), lastTurn: f.lastTurn, sources: slices.Clone(f.sources), private: f.private,
 		links: slices.Clone(f.links), values: slices.Clone(f.values), publicWords: slices.Clone(f.publicWords), untrusted: slices.Clone(f.untrusted),
 		userText: f.userText, userTextLower: f.userTextLower, userWords: f.userWords,
 	}
