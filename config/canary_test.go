@@ -249,6 +249,7 @@ type canaryHarness struct {
 	base               string // of the gateway
 	model              *scriptserver.Server
 	tool, remote, late string // the canaries: the tool's, the model server's, and one that the server does not accept
+	token              string // the canary that authorizes HTTP requests
 	asked              atomic.Int64
 
 	log syncBuffer
@@ -267,7 +268,7 @@ monitor_only: [flow.unknown_session] # calls of the generator's account to which
 // newCanaryHarness starts everything. With open, nothing takes the tool's credential out of what it returns.
 func newCanaryHarness(t *testing.T, open bool) *canaryHarness {
 	t.Helper()
-	g := &canaryHarness{t: t, home: newHome(t), tool: newCanary(), remote: newCanary(), late: newCanary(), got: map[string][]byte{}}
+	g := &canaryHarness{t: t, home: newHome(t), tool: newCanary(), remote: newCanary(), late: newCanary(), token: newCanary(), got: map[string][]byte{}}
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.asked.Add(1)
 		key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -296,8 +297,10 @@ func newCanaryHarness(t *testing.T, open bool) *canaryHarness {
 	if err := os.MkdirAll(g.home.Config, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	tokenFile := filepath.Join(t.TempDir(), "token") // not in the data folder, whose files are searched
+	writeFile(t, tokenFile, []byte(g.token))
 	for name, text := range map[string]string{
-		"system":     "listen: 127.0.0.1:0\ngateway: {listen: \"127.0.0.1:0\"}\nbroker: {model_timeout: 0s}\n",
+		"system":     "listen: 127.0.0.1:0\ngateway: {listen: \"127.0.0.1:0\", token_file: " + tokenFile + "}\nbroker: {model_timeout: 0s}\n",
 		"models":     "roles: {assistant: openai/assistant}\ndemo_model: never\nopenai: {url: \"" + g.model.URL + "\", key: openai, slots: 8}\nollama: {url: \"" + g.model.URL + "\"}\n",
 		"web_search": "provider: brave\n",
 		"secrets":    "backend: file\n",
@@ -403,6 +406,7 @@ func (g *canaryHarness) requestHTTP(method, path string, body io.Reader) {
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	req.Header.Set("Authorization", "Bearer "+g.token)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		g.t.Error(err)
@@ -548,6 +552,7 @@ func (g *canaryHarness) readEvents(last uint64) []byte {
 	if err != nil {
 		g.t.Fatal(err)
 	}
+	req.Header.Set("Authorization", "Bearer "+g.token)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		g.t.Fatal(err)
@@ -613,7 +618,7 @@ func TestCanarySecrets(t *testing.T) {
 	size, hits := 0, 0
 	for _, place := range slices.Sorted(maps.Keys(places)) {
 		size += len(places[place])
-		for which, canary := range map[string]string{"the tool's": g.tool, "the model server's": g.remote, "the refused": g.late} {
+		for which, canary := range map[string]string{"the tool's": g.tool, "the model server's": g.remote, "the refused": g.late, "the token of HTTP": g.token} {
 			if found := findEncodings(places[place], canary); len(found) > 0 {
 				hits += len(found)
 				t.Errorf("%s credential stands in %s, as %s", which, place, strings.Join(found, ", "))

@@ -87,11 +87,7 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 		{Name: subjects.Generator, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.newRespondent(subjects.Generator) }},
 		{Name: subjects.RespondentB, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.newRespondent(subjects.RespondentB) }},
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
-			cfg := c.System.Gateway
-			if !c.Critic.Enabled {
-				cfg.GradeWait = 0 // there is no critic
-			}
-			g := gateway.New(cfg, nc)
+			g := gateway.New(c.GatewayConfig(home), nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)
 			g.AnyPort = c.Origin("system.gateway.listen") == Shipped // the port was not chosen by the user
 			return g, nil
@@ -132,6 +128,18 @@ func (c Config) modelConfig() model.Config {
 		if cfg.Roles[role] != "" && c.Origin(strict.JoinPath("models.roles", role)) == Shipped {
 			cfg.Optional = append(cfg.Optional, role)
 		}
+	}
+	return cfg
+}
+
+// GatewayConfig returns the gateway's settings. The token file and the Unix socket are in the data folder unless they are set;
+// without a critic it does not wait for a grade.
+func (c Config) GatewayConfig(home bus.Home) gateway.Config {
+	cfg := c.System.Gateway
+	cfg.TokenFile = cmp.Or(cfg.TokenFile, home.HTTPToken())
+	cfg.Socket = cmp.Or(cfg.Socket, home.HTTPSocket())
+	if !c.Critic.Enabled {
+		cfg.GradeWait = 0
 	}
 	return cfg
 }

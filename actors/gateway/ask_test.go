@@ -73,7 +73,7 @@ func TestGrowingSum(t *testing.T) {
 }
 
 // ask asks as a person and returns the pieces.
-func (w *town) ask(body subjects.Query) (pieces []subjects.Delta, err error) {
+func (w *fixture) ask(body subjects.Query) (pieces []subjects.Delta, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for d, err := range actor.AskStream(ctx, w.out("user"), subjects.QueryAsk, body) {
@@ -96,7 +96,7 @@ func TestAsk(t *testing.T) {
 }
 
 func testAsk(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	said := make(chan struct{}, 8)
 	w.generator(func(q subjects.Query, out actor.Out) {
 		if q.Query != "what time is it?" || q.SessionID == "" || q.QueryID == "" {
@@ -152,7 +152,7 @@ func testAsk(t *testing.T, b *bustest.Bus) {
 }
 
 func testAskThatFails(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	router := w.out("router")
 	w.generator(func(q subjects.Query, out actor.Out) {
 		r := reply(q, "")
@@ -192,7 +192,7 @@ func testAskThatFails(t *testing.T, b *bustest.Bus) {
 
 // The caller's deadline holds, and a stop tells the caller that the question is kept.
 func testAskInVain(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{drain: 300 * time.Millisecond})
+	w := startGateway(t, b, setup{drain: 300 * time.Millisecond})
 	asked := make(chan struct{}, 2)
 	w.generator(func(subjects.Query, actor.Out) { asked <- struct{}{} })
 	nc := w.Connect("user")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,7 +20,8 @@ import (
 type Config struct {
 	Listen        string        `yaml:"listen"`         // host:port; port 0 takes a free one
 	Hosts         []string      `yaml:"hosts"`          // host names accepted besides localhost
-	TokenFile     string        `yaml:"token_file"`     // file with the bearer token, mode 0600; required beyond loopback
+	TokenFile     string        `yaml:"token_file"`     // file with the bearer token, mode 0600; created when missing
+	Socket        string        `yaml:"socket"`         // path of the Unix socket, mode 0600; "" = none
 	QueryTimeout  time.Duration `yaml:"query_timeout"`  // longest wait of POST /query
 	GradeWait     time.Duration `yaml:"grade_wait"`     // how long POST /query waits for a grade after the answer; 0 = not at all
 	MaxWaiting    int           `yaml:"max_waiting"`    // questions that wait at once
@@ -33,8 +35,8 @@ type Config struct {
 func (c Config) Validate() error { return c.Problems().Err() }
 
 // Problems returns everything wrong with c: a listen address that is neither loopback nor an IP address, one beyond loopback
-// without a token file, hosts that are no host names, and durations and counts out of range. The token file is checked only
-// when the gateway starts.
+// without a token file, relative paths, hosts that are no host names, and durations and counts out of range. The token file is
+// checked only when the gateway starts.
 func (c Config) Problems() (out strict.Problems) {
 	host, port, err := net.SplitHostPort(c.Listen)
 	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || strconv.FormatUint(n, 10) != port {
@@ -45,6 +47,11 @@ func (c Config) Problems() (out strict.Problems) {
 		}
 		if c.TokenFile == "" {
 			out.Add("listen", "%q can be reached from other machines; write 127.0.0.1:%s, or set token_file", text.Clip(c.Listen, 60), port)
+		}
+	}
+	for name, path := range map[string]string{"token_file": c.TokenFile, "socket": c.Socket} {
+		if path != "" && !filepath.IsAbs(path) {
+			out.Add(name, "%q is not an absolute path", text.Clip(path, 60))
 		}
 	}
 	for i, h := range c.Hosts {

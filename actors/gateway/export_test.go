@@ -57,3 +57,14 @@ func End(g *Gateway) uint64 {
 	_, end := g.events.bounds()
 	return end
 }
+
+// ExpireLogins makes every login code and browser login expire.
+func ExpireLogins(g *Gateway) {
+	g.credentials.mu.Lock()
+	defer g.credentials.mu.Unlock()
+	for _, list := range [][]timedSecret{g.credentials.codes, g.credentials.logins} {
+		for i := range list {
+			list[i].expires = time.Now()
+		}
+	}
+}

@@ -49,7 +49,7 @@ type Gateway struct {
 	questions      questionLog
 	models         modelCache
 	slots          struct{ waiting, streams chan struct{} }
-	token          *tokenDigest
+	credentials    *credentials
 	bodyTimeout    time.Duration
 	outcomeTimeout time.Duration
 	criticLate     atomic.Bool // see [Gateway.waitForGrade]
@@ -114,15 +114,14 @@ func (g *Gateway) onEvent(context.Context, actor.Msg[ignoredPayload], actor.Out)
 	return nil
 }
 
-// Start implements [actor.Starter]: it reads the token file, finds the end of the event log, then listens and serves. It
-// fails when one of these fails; a port that is taken is replaced by a free one only with AnyPort. OnListen is called last.
+// Start implements [actor.Starter]: it reads the token file, or creates it, finds the end of the event log, then listens and
+// serves. It fails when one of these fails; a port that is taken is replaced by a free one only with AnyPort. A Unix socket that
+// cannot be opened is logged: the API is served without it. OnListen is called last.
 func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.out, g.client = out, client.Wrap(out)
 	var err error
-	if g.cfg.TokenFile != "" {
-		if g.token, err = readTokenFile(g.cfg.TokenFile); err != nil {
-			return err
-		}
+	if g.credentials, err = openCredentials(g.cfg.TokenFile); err != nil {
+		return err
 	}
 	if err := g.events.open(ctx, g.client); err != nil {
 		return err
@@ -144,19 +143,33 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 		ErrorLog:                     log.New(io.Discard, "", 0),
 	}
 	g.server.RegisterOnShutdown(func() { g.end(errClosing) })
-	g.serving.Go(func() { g.events.follow(g.life, g.trackCritic) })
-	g.serving.Go(func() {
-		if err := g.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			out.LogError(fmt.Errorf("serving HTTP on %s: %w", ln.Addr(), err))
-		}
-	})
+	g.credentials.nameCookie(ln.Addr())
 	g.mu.Lock()
 	g.addr = ln.Addr().String()
 	g.mu.Unlock()
+	g.serving.Go(func() { g.events.follow(g.life, g.trackCritic) })
+	g.serve(ln)
+	if g.cfg.Socket != "" {
+		socket, err := listenSocket(ctx, g.cfg.Socket)
+		if err != nil {
+			out.LogError(fmt.Errorf("%w; serving without it", err))
+		} else {
+			g.serve(socket)
+		}
+	}
 	if g.OnListen != nil {
 		g.OnListen(g.Addr())
 	}
 	return nil
+}
+
+// serve serves the connections of ln in the background until the server shuts down.
+func (g *Gateway) serve(ln net.Listener) {
+	g.serving.Go(func() {
+		if err := g.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			g.out.LogError(fmt.Errorf("serving HTTP on %s: %w", ln.Addr(), err))
+		}
+	})
 }
 
 // Addr is the address of the server, "" before it listens.

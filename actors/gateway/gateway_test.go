@@ -10,6 +10,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -26,13 +28,19 @@ import (
 	"conclave/subjects"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if targets := os.Getenv(otherUser); targets != "" {
+		attackAsOtherUser(os.Stdout, strings.Fields(targets))
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience is how long a test waits for what must come.
 const patience = 20 * time.Second
 
-// town is a server under the real grants with a gateway in it.
-type town struct {
+// fixture is a server under the real grants with a gateway in it.
+type fixture struct {
 	*bustest.Bus
 	t       testing.TB
 	gw      *gateway.Gateway
@@ -40,8 +48,23 @@ type town struct {
 	actor   *actor.Supervised
 	base    string
 	first   uint64 // last event before the gateway started
-	client  *http.Client
+	cfg     gateway.Config
+	client  *http.Client // sends the token
 	stopped sync.Once
+}
+
+// authorizing adds the bearer token to requests that have no Authorization header.
+type authorizing struct {
+	*http.Transport
+	token string
+}
+
+func (a authorizing) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Header["Authorization"] == nil {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+a.token)
+	}
+	return a.Transport.RoundTrip(r)
 }
 
 // setup is how a gateway is started.
@@ -54,25 +77,31 @@ type setup struct {
 // usual is c with what it leaves open as it is for most tests, on a free port.
 func usual(c gateway.Config) gateway.Config {
 	return gateway.Config{
-		Listen: cmp.Or(c.Listen, "127.0.0.1:0"), Hosts: c.Hosts, TokenFile: c.TokenFile, GradeWait: c.GradeWait,
+		Listen: cmp.Or(c.Listen, "127.0.0.1:0"), Hosts: c.Hosts, TokenFile: c.TokenFile, Socket: c.Socket, GradeWait: c.GradeWait,
 		QueryTimeout: cmp.Or(c.QueryTimeout, 10*time.Minute), MaxWaiting: cmp.Or(c.MaxWaiting, 64), MaxStreams: cmp.Or(c.MaxStreams, 32),
 		Heartbeat: cmp.Or(c.Heartbeat, 15*time.Second), WriteTimeout: cmp.Or(c.WriteTimeout, 10*time.Second), HeaderTimeout: cmp.Or(c.HeaderTimeout, 5*time.Second),
 	}
 }
 
-// newTown starts a gateway on a free port, on a bus of its own or on one that others were on before.
-func newTown(t testing.TB, b *bustest.Bus, with setup) *town {
+// startGateway starts a gateway on a free port, on a bus of its own or on one that others were on before.
+func startGateway(t testing.TB, b *bustest.Bus, with setup) *fixture {
 	t.Helper()
 	cfg := usual(with.Config)
+	if cfg.TokenFile == "" {
+		cfg.TokenFile = tokenFile(t, token+"\n", 0o600)
+	}
+	if cfg.Socket == "" {
+		cfg.Socket = filepath.Join(t.TempDir(), "http.sock")
+	}
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	if with.drain == 0 {
 		with.drain = patience
 	}
-	w := &town{Bus: b, t: t}
+	w := &fixture{Bus: b, t: t, cfg: cfg}
 	tr := &http.Transport{DisableCompression: true}
-	w.client = &http.Client{Transport: tr, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	w.client = &http.Client{Transport: authorizing{tr, token}, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	t.Cleanup(tr.CloseIdleConnections)
 	var err error
 	w.actor, err = actor.Supervise(t.Context(), actor.Spec{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
@@ -91,7 +120,7 @@ func newTown(t testing.TB, b *bustest.Bus, with setup) *town {
 	return w
 }
 
-func (w *town) stop() {
+func (w *fixture) stop() {
 	w.stopped.Do(func() {
 		if err := w.actor.Stop(); err != nil {
 			w.t.Errorf("stopping: %v", err)
@@ -100,7 +129,7 @@ func (w *town) stop() {
 }
 
 // out speaks as a role.
-func (w *town) out(role string) actor.Out {
+func (w *fixture) out(role string) actor.Out {
 	w.t.Helper()
 	out, err := actor.NewOut(w.Connect(role))
 	if err != nil {
@@ -110,7 +139,7 @@ func (w *town) out(role string) actor.Out {
 }
 
 // emitStored says an event as a role, about a query.
-func emitStored[T any](w *town, out actor.Out, topic subjects.Topic[T], body T) {
+func emitStored[T any](w *fixture, out actor.Out, topic subjects.Topic[T], body T) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -129,7 +158,7 @@ func with[T any](t testing.TB, topic subjects.Topic[T], tokens ...string) subjec
 }
 
 // generator stands in for the one that answers: it hears each question as a user would, and does what it is told.
-func (w *town) generator(answer func(q subjects.Query, out actor.Out)) {
+func (w *fixture) generator(answer func(q subjects.Query, out actor.Out)) {
 	w.t.Helper()
 	out := w.out("generator")
 	nc := w.Connect("user")
@@ -170,7 +199,7 @@ func reply(q subjects.Query, text string) subjects.Response {
 }
 
 // do sends one request. body "" sends none.
-func (w *town) do(method, path, body string, header ...string) (int, http.Header, string) {
+func (w *fixture) do(method, path, body string, header ...string) (int, http.Header, string) {
 	w.t.Helper()
 	var r io.Reader
 	if body != "" {
@@ -277,7 +306,7 @@ func TestRest(t *testing.T) {
 }
 
 func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	respondentB := w.out("respondent_b")
 	critic := w.out("critic")
 	w.generator(func(q subjects.Query, out actor.Out) {
@@ -325,7 +354,7 @@ func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
 
 // A user asked with the plain nats tool; the gateway finds the answer all the same.
 func testLookUpOfAQuestionAskedElsewhere(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	out := w.out("generator")
 	for i := range 5 {
 		q := subjects.Query{QueryID: fmt.Sprintf("q%d", i), SessionID: "s"}
@@ -338,7 +367,7 @@ func testLookUpOfAQuestionAskedElsewhere(t *testing.T, b *bustest.Bus) {
 }
 
 func testQueryThatDoesNotWait(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	questions := make(chan subjects.Query, 4)
 	var out actor.Out
 	w.generator(func(q subjects.Query, o actor.Out) { out = o; questions <- q })
@@ -366,7 +395,7 @@ func testQueryThatDoesNotWait(t *testing.T, b *bustest.Bus) {
 }
 
 func testQueryThatIsGivenUp(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	router := w.out("router")
 	w.generator(func(q subjects.Query, out actor.Out) {
 		// About something else of the same question, and by somebody whose word does not count: both change nothing.
@@ -387,7 +416,7 @@ func testQueryThatIsGivenUp(t *testing.T, b *bustest.Bus) {
 
 // A question that was answered before would not be answered again: nobody is left waiting for it.
 func testQueryAskedAgain(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	data, err := json.Marshal(subjects.Conversation{SessionID: "told", Turns: []subjects.Turn{{QueryID: "q9", Query: "hi", Answer: "there"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -407,7 +436,7 @@ func testQueryAskedAgain(t *testing.T, b *bustest.Bus) {
 }
 
 func testQueryWhoseAnswerIsAnError(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	w.generator(func(q subjects.Query, out actor.Out) {
 		r := reply(q, "")
 		if q.Query == "partly" {
@@ -425,7 +454,7 @@ func testQueryWhoseAnswerIsAnError(t *testing.T, b *bustest.Bus) {
 }
 
 func testQueryTakesTooLong(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{Config: gateway.Config{QueryTimeout: 30 * time.Millisecond}})
+	w := startGateway(t, b, setup{Config: gateway.Config{QueryTimeout: 30 * time.Millisecond}})
 	status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"s1","query_id":"q1"}`)
 	f := read[failure](t, body)
 	if status != 504 || f.QueryID != "q1" || f.SessionID != "s1" || f.Error.Code != subjects.CodeTimeout || f.Later["answer"] != "/queries/q1" {
@@ -444,7 +473,7 @@ func testQueryTakesTooLong(t *testing.T, b *bustest.Bus) {
 
 // A closed tab does not end the run, and another client can come back for the answer.
 func testClientGoesAway(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{Config: gateway.Config{MaxWaiting: 1}})
+	w := startGateway(t, b, setup{Config: gateway.Config{MaxWaiting: 1}})
 	questions := make(chan subjects.Query, 1)
 	var out actor.Out
 	w.generator(func(q subjects.Query, o actor.Out) { out = o; questions <- q })
@@ -482,7 +511,7 @@ func testClientGoesAway(t *testing.T, b *bustest.Bus) {
 
 // An answer that comes while the link is down is not missed: the live copy is, what is stored is not.
 func testAnswerWhileTheLinkIsDown(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	w.generator(func(q subjects.Query, out actor.Out) {
 		if err := w.nc.ForceReconnect(); err != nil {
 			t.Error(err)
@@ -496,7 +525,7 @@ func testAnswerWhileTheLinkIsDown(t *testing.T, b *bustest.Bus) {
 }
 
 func testBadRequests(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	for _, tt := range []struct {
 		name, method, path, body string
 		status                   int
@@ -546,7 +575,7 @@ func testBadRequests(t *testing.T, b *bustest.Bus) {
 }
 
 func testCancel(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	s := w.follow("/events?query=q1")
 	if status, _, body := w.do("DELETE", "/queries/q1", ""); status != 202 {
 		t.Fatalf("%d %s", status, body)
@@ -557,7 +586,7 @@ func testCancel(t *testing.T, b *bustest.Bus) {
 }
 
 func testSessions(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	if status, _, body := w.do("GET", "/sessions", ""); status != 200 || body != `{"sessions":[],"more":0}`+"\n" {
 		t.Errorf("empty: %d %s", status, body)
 	}
@@ -658,7 +687,7 @@ func testHealth(t *testing.T, b *bustest.Bus) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newTown(t, b, setup{change: func(g *gateway.Gateway) { g.Version = "1.2.3" }})
+			w := startGateway(t, b, setup{change: func(g *gateway.Gateway) { g.Version = "1.2.3" }})
 			m := &modelActor{}
 			if tt.list != nil {
 				m.list = *tt.list
@@ -688,7 +717,7 @@ func testHealth(t *testing.T, b *bustest.Bus) {
 // Without the bus the gateway still answers, and says what is wrong.
 func TestHealthWithoutTheBus(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, bustest.Start(t), setup{drain: 200 * time.Millisecond})
+	w := startGateway(t, bustest.Start(t), setup{drain: 200 * time.Millisecond})
 	w.Server.Stop(context.Background())
 	// It cannot say goodbye to a server that is not there, and says so. The test is not about that.
 	t.Cleanup(func() { w.stopped.Do(func() { _ = w.actor.Stop() }) })
@@ -710,7 +739,7 @@ func testPortIsTaken(t *testing.T, b *bustest.Bus) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	g := gateway.New(usual(gateway.Config{Listen: ln.Addr().String()}), nil)
+	g := gateway.New(usual(gateway.Config{Listen: ln.Addr().String(), TokenFile: tokenFile(t, token, 0o600)}), nil)
 	out, err := actor.NewOut(b.Connect("gateway"))
 	if err != nil {
 		t.Fatal(err)
@@ -727,7 +756,7 @@ func testPortIsTaken(t *testing.T, b *bustest.Bus) {
 // A stop ends streams, tells those who wait where their answer will be, and frees the port.
 func testStopInOrder(t *testing.T, b *bustest.Bus) {
 	var told string
-	w := newTown(t, b, setup{change: func(g *gateway.Gateway) { g.OnListen = func(addr string) { told = addr } }})
+	w := startGateway(t, b, setup{change: func(g *gateway.Gateway) { g.OnListen = func(addr string) { told = addr } }})
 	if told != w.gw.Addr() || told == "" {
 		t.Errorf("told of %q, listens on %q", told, w.gw.Addr())
 	}
@@ -772,8 +801,10 @@ func TestValidate(t *testing.T) {
 		{"open to all without a token", gateway.Config{Listen: "0.0.0.0:8765"}, "can be reached from other machines"},
 		{"any address without a token", gateway.Config{Listen: ":8765"}, "can be reached from other machines"},
 		{"loopback in another dress", gateway.Config{Listen: "[::ffff:127.0.0.1]:1"}, ""},
-		{"open to all with a token", gateway.Config{Listen: "0.0.0.0:8765", TokenFile: "t"}, ""},
-		{"a name", gateway.Config{Listen: "example.com:1", TokenFile: "t"}, "neither localhost nor an IP"},
+		{"open to all with a token", gateway.Config{Listen: "0.0.0.0:8765", TokenFile: "/t"}, ""},
+		{"a relative token file", gateway.Config{TokenFile: "t"}, "not an absolute path"},
+		{"a relative socket", gateway.Config{Socket: "s"}, "not an absolute path"},
+		{"a name", gateway.Config{Listen: "example.com:1", TokenFile: "/t"}, "neither localhost nor an IP"},
 		{"no port", gateway.Config{Listen: "127.0.0.1"}, "not an address"},
 		{"odd port", gateway.Config{Listen: "127.0.0.1:+1"}, "not an address"},
 		{"a host with a scheme", gateway.Config{Hosts: []string{"a", "http://a"}}, "hosts[1]: \"http://a\" is not a host name"},

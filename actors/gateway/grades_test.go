@@ -43,7 +43,7 @@ func testTheGradeIsWaitedFor(t *testing.T, b *bustest.Bus) {
 		path string
 	}{"as configured": {patience, "/query"}, "as the client asks": {0, "/query?grade_wait=20s"}} {
 		t.Run(name, func(t *testing.T) {
-			w := newTown(t, b, setup{Config: gateway.Config{GradeWait: trail.cfg}})
+			w := startGateway(t, b, setup{Config: gateway.Config{GradeWait: trail.cfg}})
 			critic := w.out("critic")
 			w.generator(func(q subjects.Query, out actor.Out) {
 				emitStored(w, out, subjects.ResponseGeneration, reply(q, "42"))
@@ -60,7 +60,7 @@ func testTheGradeIsWaitedFor(t *testing.T, b *bustest.Bus) {
 
 // Neither respondent B's grade, nor another's, nor one that somebody else pretends to have given ends the wait.
 func testOnlyTheVisibleGradeEndsTheWait(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{Config: gateway.Config{GradeWait: patience}})
+	w := startGateway(t, b, setup{Config: gateway.Config{GradeWait: patience}})
 	critic := w.out("critic")
 	w.generator(func(q subjects.Query, out actor.Out) {
 		graded := critic.WithIDs(q.SessionID, q.QueryID)
@@ -85,7 +85,7 @@ func testOnlyTheVisibleGradeEndsTheWait(t *testing.T, b *bustest.Bus) {
 // asks to wait waits.
 func testACriticThatIsBehindIsNotWaitedFor(t *testing.T, b *bustest.Bus) {
 	const window = 300 * time.Millisecond
-	w := newTown(t, b, setup{Config: gateway.Config{GradeWait: window}})
+	w := startGateway(t, b, setup{Config: gateway.Config{GradeWait: window}})
 	critic := w.out("critic")
 	w.generator(func(q subjects.Query, out actor.Out) {
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "42"))
@@ -120,7 +120,7 @@ func testACriticThatIsBehindIsNotWaitedFor(t *testing.T, b *bustest.Bus) {
 		t.Errorf("%+v", a)
 	}
 	// Where it would have to wait for as long as its client, it does not.
-	patient := newTown(t, b, setup{Config: gateway.Config{GradeWait: time.Minute}, change: (*gateway.Gateway).FallBehind})
+	patient := startGateway(t, b, setup{Config: gateway.Config{GradeWait: time.Minute}, change: (*gateway.Gateway).FallBehind})
 	if status, _, body := patient.do("POST", "/query", `{"query":"ungraded"}`); status != 200 || read[gateway.Answer](t, body).Answer != "42" {
 		t.Errorf("with a long window: %d %s", status, body)
 	}
@@ -142,7 +142,7 @@ func testACriticThatIsBehindIsNotWaitedFor(t *testing.T, b *bustest.Bus) {
 
 // What came after the answer was given is found later, also when the question was asked elsewhere.
 func testLookUpHasTheJudgements(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	out, critic, reward := w.out("generator"), w.out("critic"), w.out("reward")
 	for i := range 3 {
 		q := subjects.Query{QueryID: fmt.Sprintf("judged%d", i), SessionID: "s"}
@@ -171,7 +171,7 @@ func testLookUpHasTheJudgements(t *testing.T, b *bustest.Bus) {
 }
 
 // noise is what respondent B does for a question, and what others do for it.
-func (w *town) noise(q subjects.Query) {
+func (w *fixture) noise(q subjects.Query) {
 	w.t.Helper()
 	respondentB, broker, memory, critic := w.out("respondent_b").WithIDs(q.SessionID, q.QueryID), w.out("broker").WithIDs(q.SessionID, q.QueryID), w.out("memory").WithIDs(q.SessionID, q.QueryID), w.out("critic").WithIDs(q.SessionID, q.QueryID)
 	emitStored(w, respondentB, with(w.t, subjects.AgentStateEvent, "respondent_b"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
@@ -183,7 +183,7 @@ func (w *town) noise(q subjects.Query) {
 }
 
 func testRespondentBIsLeftOut(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	shown, all := w.follow("/events?query=q1"), w.follow("/events?query=q1&respondent_b=1")
 	replies := w.follow("/events?query=q1&subject=response.generation")
 	broker := w.out("broker")
@@ -227,7 +227,7 @@ func testRespondentBIsLeftOut(t *testing.T, b *bustest.Bus) {
 }
 
 func testAReferenceIsPassedOn(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	got := make(chan subjects.Query, 2)
 	w.generator(func(q subjects.Query, out actor.Out) {
 		got <- q
@@ -304,7 +304,7 @@ func sum(data []byte) string {
 }
 
 // rewards stands in for the one who counts feedback. What it does with some is in the id of the question.
-func (w *town) rewards() {
+func (w *fixture) rewards() {
 	w.t.Helper()
 	out, nc := w.out("reward"), w.Connect("user")
 	counts := map[string]int{}
@@ -351,10 +351,10 @@ func (w *town) rewards() {
 // TestFeedback is about what the user thinks of an answer.
 func TestFeedback(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, bustest.Start(t), setup{change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(patience) }})
+	w := startGateway(t, bustest.Start(t), setup{change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(patience) }})
 	s := w.follow("/events?subject=user.feedback")
 	// Nobody is there: it is stored, and the client hears so.
-	hasty := newTown(t, w.Bus, setup{change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(50 * time.Millisecond) }})
+	hasty := startGateway(t, w.Bus, setup{change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(50 * time.Millisecond) }})
 	if status, _, body := hasty.do("POST", "/feedback", `{"query_id":"q0","thumb":-1,"stars":2,"words":" <meh> "}`); status != 202 || body != `{"query_id":"q0","state":"stored"}`+"\n" {
 		t.Errorf("nobody there: %d %s", status, body)
 	}

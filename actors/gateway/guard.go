@@ -1,15 +1,12 @@
 package gateway
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
-	"fmt"
-	"io"
+	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,8 +18,9 @@ import (
 )
 
 // guardRequests wraps every route. It denies requests for a foreign Host (DNS rebinding) and requests from pages of other
-// sites with 403, and, when a token is configured, requests without it with 401; the connection is closed then. Headers can
-// only get a request denied; none gives an identity. It also sets the security headers and the read timeout of the body.
+// sites with 403, then requests without a credential with 401, also for paths that do not exist; the connection is closed
+// then. Only loginPath needs no credential: the code in its query string is one. A request ends with errRevoked when its
+// credential is revoked. It also sets the security headers and the read timeout of the body.
 func (g *Gateway) guardRequests(next http.Handler) http.Handler {
 	cross := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -38,22 +36,52 @@ func (g *Gateway) guardRequests(next http.Handler) http.Handler {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.bodyTimeout))
 		}
 		var err error
+		var revoked <-chan struct{}
+		authorized := r.URL.Path == loginPath || isFromSocket(r)
+		if !authorized {
+			revoked, authorized = g.credentials.authorize(r)
+		}
 		switch {
 		case !g.isOwnHost(r.Host):
 			err = problemf(http.StatusForbidden, subjects.CodeDenied, "host %q denied; use localhost, or add the name to gateway.hosts", text.Clip(r.Host, 60))
 		case isCrossSite(r) || cross.Check(r) != nil:
 			err = problemf(http.StatusForbidden, subjects.CodeDenied, "cross-site request denied")
-		case g.token != nil && !g.token.matches(r):
-			h.Set("WWW-Authenticate", `Bearer realm="conclave"`)
-			err = problemf(http.StatusUnauthorized, codeUnauthorized, "send the header Authorization: Bearer <token>, with the token from gateway.token_file")
+		case !authorized:
+			err = errUnauthorized
 		}
 		if err != nil {
 			h.Set("Connection", "close") // further requests on this connection are not read
 			g.writeProblem(w, r, err)
 			return
 		}
-		next.ServeHTTP(w, r)
+		ctx, cancel := withRevocation(r.Context(), revoked)
+		defer cancel()
+		next.ServeHTTP(w, r.WithContext(ctx))
 	})
+}
+
+// errUnauthorized is the response to a request without a valid credential. It names no path: other users of the machine read it.
+var errUnauthorized = problemf(http.StatusUnauthorized, codeUnauthorized, "no valid credential; in a browser, open the link that conclave open prints; "+
+	"in a program, send Authorization: Bearer <token> with the token of the file http.token in the data folder, or use the Unix socket http.sock there")
+
+// errRevoked is the cause of a request whose credential was revoked while it ran.
+var errRevoked = errors.New("the credential of this request was revoked")
+
+// withRevocation returns a context that ends with ctx, and with the cause errRevoked when revoked is closed; a nil channel never
+// is. The caller must call cancel.
+func withRevocation(ctx context.Context, revoked <-chan struct{}) (context.Context, context.CancelFunc) {
+	if revoked == nil {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-revoked:
+			cancel(errRevoked)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
 }
 
 // isOwnHost reports whether a Host header, with or without a port, names this gateway: localhost, a loopback address, a name
@@ -102,56 +130,4 @@ func isCrossSite(r *http.Request) bool {
 		}
 	}
 	return false
-}
-
-// tokenDigest is the SHA-256 of the bearer token. The token itself is not kept.
-type tokenDigest [sha256.Size]byte
-
-// Length limits of a token, in characters.
-const (
-	minToken = 32
-	maxToken = 1024
-)
-
-// readTokenFile reads the bearer token from path and returns its digest. It rejects a file that is not regular or that group
-// or others can access, and a token that is not minToken to maxToken visible ASCII characters; space around it is ignored.
-func readTokenFile(path string) (*tokenDigest, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading gateway.token_file: %w; create it with: (umask 077; openssl rand -hex 32 > %s)", err, path)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("reading gateway.token_file: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("reading gateway.token_file: %s is not a regular file", path)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("reading gateway.token_file: %s is readable by others; run: chmod 600 %s", path, path)
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxToken+3))
-	if err != nil {
-		return nil, fmt.Errorf("reading gateway.token_file: %w", err)
-	}
-	token := strings.TrimSpace(string(data))
-	invalid := strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })
-	if len(token) < minToken || len(token) > maxToken || invalid {
-		return nil, fmt.Errorf("reading gateway.token_file: %s must contain one line of %d to %d visible ASCII characters", path, minToken, maxToken)
-	}
-	s := tokenDigest(sha256.Sum256([]byte(token)))
-	return &s, nil
-}
-
-// matches reports whether r has the token in its one Authorization header, with the scheme Bearer; several headers are false.
-// Tokens in URLs are not accepted: URLs end up in histories and logs. The comparison takes constant time.
-func (s *tokenDigest) matches(r *http.Request) bool {
-	values := r.Header.Values("Authorization")
-	if len(values) != 1 {
-		return false
-	}
-	scheme, token, ok := strings.Cut(values[0], " ")
-	sum := sha256.Sum256([]byte(token))
-	return subtle.ConstantTimeCompare(sum[:], s[:]) == 1 && ok && strings.EqualFold(scheme, "Bearer")
 }

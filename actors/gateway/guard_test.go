@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -35,7 +36,7 @@ func tokenFile(t testing.TB, content string, mode os.FileMode) string {
 }
 
 // raw sends bytes as they are and returns the status of the answer, 0 when the connection was just closed.
-func (w *town) raw(request string) (status int, head http.Header, body string) {
+func (w *fixture) raw(request string) (status int, head http.Header, body string) {
 	w.t.Helper()
 	conn, err := net.Dial("tcp", w.gw.Addr())
 	if err != nil {
@@ -60,16 +61,18 @@ func (w *town) raw(request string) (status int, head http.Header, body string) {
 }
 
 // Tricks, each beside the honest request that it is made from. An honest one has a control's name.
-func TestTricks(t *testing.T) {
+func TestForgedRequestsAreDenied(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	open := newTown(t, b, setup{Config: gateway.Config{Hosts: []string{"conclave.example"}, HeaderTimeout: 300 * time.Millisecond}})
-	shut := newTown(t, b, setup{Config: gateway.Config{TokenFile: tokenFile(t, token+"\n", 0o600)}})
-	get := func(path string, lines ...string) string {
+	open := startGateway(t, b, setup{Config: gateway.Config{Hosts: []string{"conclave.example"}, HeaderTimeout: 300 * time.Millisecond}})
+	bare := func(path string, lines ...string) string {
 		return "GET " + path + " HTTP/1.1\r\n" + strings.Join(append(lines, "Connection: close"), "\r\n") + "\r\n\r\n"
 	}
+	get := func(path string, lines ...string) string {
+		return bare(path, append(lines, "Authorization: Bearer "+token)...)
+	}
 	post := func(path, body string, lines ...string) string {
-		lines = append(lines, "Connection: close", fmt.Sprintf("Content-Length: %d", len(body)))
+		lines = append(lines, "Authorization: Bearer "+token, "Connection: close", fmt.Sprintf("Content-Length: %d", len(body)))
 		return "POST " + path + " HTTP/1.1\r\n" + strings.Join(lines, "\r\n") + "\r\n\r\n" + body
 	}
 	const (
@@ -80,7 +83,7 @@ func TestTricks(t *testing.T) {
 	)
 	for _, tt := range []struct {
 		name    string
-		w       *town
+		w       *fixture
 		request string
 		status  int // 0 = no answer, the connection is closed
 	}{
@@ -120,8 +123,8 @@ func TestTricks(t *testing.T) {
 		{"cross-site stream", open, get("/events", host, "Sec-Fetch-Site: cross-site"), 403},
 		{"two origins, the first ours", open, get("/sessions", host, "Origin: http://127.0.0.1", "Origin: https://evil.example"), 403},
 		{"an origin with our host as its name", open, get("/sessions", host, "Origin: https://127.0.0.1@evil.example"), 403},
-		{"preflight", open, "OPTIONS /query HTTP/1.1\r\n" + host + "\r\nOrigin: https://evil.example\r\nAccess-Control-Request-Method: POST\r\nConnection: close\r\n\r\n", 403},
-		{"preflight without origin", open, "OPTIONS /query HTTP/1.1\r\n" + host + "\r\nConnection: close\r\n\r\n", 405},
+		{"preflight", open, "OPTIONS /query HTTP/1.1\r\n" + auth + "\r\n" + host + "\r\nOrigin: https://evil.example\r\nAccess-Control-Request-Method: POST\r\nConnection: close\r\n\r\n", 403},
+		{"preflight without origin", open, "OPTIONS /query HTTP/1.1\r\n" + auth + "\r\n" + host + "\r\nConnection: close\r\n\r\n", 405},
 		{"options of everything", open, "OPTIONS * HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", 403},
 
 		// Requests that a form can send without asking first.
@@ -134,29 +137,29 @@ func TestTricks(t *testing.T) {
 		{"control: charset", open, post("/query?wait=0", ask, host, js+"; charset=UTF-8"), 202},
 
 		// The token.
-		{"control: token", shut, get("/sessions", host, auth), 200},
-		{"no token", shut, get("/sessions", host), 401},
-		{"no token, health", shut, get("/health", host), 401},
-		{"no token, nothing there", shut, get("/nothing", host), 401},
-		{"wrong token", shut, get("/sessions", host, "Authorization: Bearer "+strings.Repeat("0", 32)), 401},
-		{"beginning of the token", shut, get("/sessions", host, "Authorization: Bearer "+token[:31]), 401},
-		{"token and more", shut, get("/sessions", host, auth+"0"), 401},
-		{"token in the address", shut, get("/sessions?token="+token, host), 401},
-		{"token in the address too", shut, get("/sessions?access_token="+token, host, auth), 400},
-		{"token as user", shut, get("http://"+token+"@localhost/sessions", host), 401},
-		{"token of another scheme", shut, get("/sessions", host, "Authorization: Basic "+token), 401},
-		{"token without a scheme", shut, get("/sessions", host, "Authorization: "+token), 401},
-		{"two tokens", shut, get("/sessions", host, auth, "Authorization: Bearer x"), 401},
-		{"control: scheme in another case", shut, get("/sessions", host, "Authorization: bearer "+token), 200},
-		{"token, but a foreign host", shut, get("/sessions", "Host: evil.example", auth), 403},
-		{"a name instead of a token", shut, get("/sessions", host, "X-Forwarded-User: admin", "X-Forwarded-For: 127.0.0.1"), 401},
+		{"control: token", open, bare("/sessions", host, auth), 200},
+		{"no token", open, bare("/sessions", host), 401},
+		{"no token, health", open, bare("/health", host), 401},
+		{"no token, nothing there", open, bare("/nothing", host), 401},
+		{"wrong token", open, bare("/sessions", host, "Authorization: Bearer "+strings.Repeat("0", 32)), 401},
+		{"beginning of the token", open, bare("/sessions", host, "Authorization: Bearer "+token[:31]), 401},
+		{"token and more", open, bare("/sessions", host, auth+"0"), 401},
+		{"token in the address", open, bare("/sessions?token="+token, host), 401},
+		{"token in the address too", open, bare("/sessions?access_token="+token, host, auth), 400},
+		{"token as user", open, bare("http://"+token+"@localhost/sessions", host), 401},
+		{"token of another scheme", open, bare("/sessions", host, "Authorization: Basic "+token), 401},
+		{"token without a scheme", open, bare("/sessions", host, "Authorization: "+token), 401},
+		{"two tokens", open, bare("/sessions", host, auth, "Authorization: Bearer x"), 401},
+		{"control: scheme in another case", open, bare("/sessions", host, "Authorization: bearer "+token), 200},
+		{"token, but a foreign host", open, bare("/sessions", "Host: evil.example", auth), 403},
+		{"a name instead of a token", open, bare("/sessions", host, "X-Forwarded-User: admin", "X-Forwarded-For: 127.0.0.1"), 401},
 
 		// Sizes and times.
 		{"huge body", open, post("/query?wait=0", `{"query":"`+strings.Repeat("x", 256<<10)+`"}`, host, js), 413},
 		{"control: large body", open, post("/query?wait=0", `{"query":"`+strings.Repeat("x", 255<<10)+`"}`, host, js), 202},
 		{"huge header", open, get("/sessions", host, "X: "+strings.Repeat("x", 64<<10)), 431},
-		{"slow headers", open, "GET /sessions HTTP/1.1\r\n" + host + "\r\nX: ", 0},
-		{"body with a get", open, "GET /sessions HTTP/1.1\r\n" + host + "\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", 400},
+		{"slow headers", open, "GET /sessions HTTP/1.1\r\n" + auth + "\r\n" + host + "\r\nX: ", 0},
+		{"body with a get", open, "GET /sessions HTTP/1.1\r\n" + auth + "\r\n" + host + "\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", 400},
 		{"deep nesting", open, post("/query?wait=0", `{"query":`+strings.Repeat("[", 200)+strings.Repeat("]", 200)+`}`, host, js), 400},
 
 		// Ids and paths.
@@ -168,8 +171,8 @@ func TestTricks(t *testing.T) {
 		{"id with a zero byte", open, post("/query?wait=0", `{"query":"hi","session_id":"a\u0000"}`, host, js), 400},
 		{"id that is too long", open, post("/query?wait=0", `{"query":"hi","session_id":"`+strings.Repeat("a", 65)+`"}`, host, js), 400},
 		{"id of look-alike letters", open, post("/query?wait=0", `{"query":"hi","session_id":"аdmin"}`, host, js), 400},
-		{"cancel everything", open, "DELETE /queries/%3E HTTP/1.1\r\n" + host + "\r\nConnection: close\r\n\r\n", 400},
-		{"control: cancel", open, "DELETE /queries/q1 HTTP/1.1\r\n" + host + "\r\nConnection: close\r\n\r\n", 202},
+		{"cancel everything", open, "DELETE /queries/%3E HTTP/1.1\r\n" + auth + "\r\n" + host + "\r\nConnection: close\r\n\r\n", 400},
+		{"control: cancel", open, "DELETE /queries/q1 HTTP/1.1\r\n" + auth + "\r\n" + host + "\r\nConnection: close\r\n\r\n", 202},
 		{"session with a slash", open, get("/sessions/a%2Fb", host), 400},
 		{"session with a line end", open, get("/sessions/a%0d%0ab", host), 400},
 		{"session that goes up", open, get("/sessions/%2e%2e", host), 400},
@@ -190,12 +193,12 @@ func TestTricks(t *testing.T) {
 		{"pattern of the API", open, get("/events?subject=$JS.API.>", host), 400},
 		{"empty pattern", open, get("/events?subject=", host), 400},
 		{"empty query", open, get("/events?query=", host), 400},
-		{"head of a stream", open, "HEAD /events HTTP/1.1\r\n" + host + "\r\nConnection: close\r\n\r\n", 405},
+		{"head of a stream", open, "HEAD /events HTTP/1.1\r\n" + auth + "\r\n" + host + "\r\nConnection: close\r\n\r\n", 405},
 
 		// Two requests in one.
-		{"two lengths", open, "POST /query?wait=0 HTTP/1.1\r\n" + host + "\r\n" + js + "\r\nContent-Length: 14\r\nContent-Length: 15\r\n\r\n" + ask, 400},
-		{"length with a sign", open, "POST /query?wait=0 HTTP/1.1\r\n" + host + "\r\n" + js + "\r\nContent-Length: +14\r\n\r\n" + ask, 400},
-		{"odd transfer encoding", open, "POST /query?wait=0 HTTP/1.1\r\n" + host + "\r\n" + js + "\r\nTransfer-Encoding: xchunked\r\n\r\n" + ask, 501},
+		{"two lengths", open, "POST /query?wait=0 HTTP/1.1\r\n" + auth + "\r\n" + host + "\r\n" + js + "\r\nContent-Length: 14\r\nContent-Length: 15\r\n\r\n" + ask, 400},
+		{"length with a sign", open, "POST /query?wait=0 HTTP/1.1\r\n" + auth + "\r\n" + host + "\r\n" + js + "\r\nContent-Length: +14\r\n\r\n" + ask, 400},
+		{"odd transfer encoding", open, "POST /query?wait=0 HTTP/1.1\r\n" + auth + "\r\n" + host + "\r\n" + js + "\r\nTransfer-Encoding: xchunked\r\n\r\n" + ask, 501},
 		{"blank before the colon", open, get("/sessions", "Host : 127.0.0.1", host), 400},
 		{"a line end in a header", open, get("/sessions", host, "X: a\rHost: evil.example"), 400},
 		{"not HTTP", open, "query.received hi\r\n\r\n", 400},
@@ -231,12 +234,18 @@ func clipped(s string) string {
 // A token that others could know is none.
 func TestTokenFile(t *testing.T) {
 	t.Parallel()
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
 		name, path, says string
 	}{
-		{"not there", filepath.Join(t.TempDir(), "none"), "openssl rand"},
-		{"others may read it", tokenFile(t, token, 0o644), "chmod 600"},
-		{"the group may read it", tokenFile(t, token, 0o640), "chmod 600"},
+		{"not configured", "", "not set"},
+		{"folder missing", filepath.Join(t.TempDir(), "none", "token"), "no such file"},
+		{"others may read it", tokenFile(t, token, 0o644), "accessible to other users"},
+		{"the group may read it", tokenFile(t, token, 0o640), "accessible to other users"},
+		{"a FIFO", fifo, "regular file"},
 		{"empty", tokenFile(t, "", 0o600), "32 to 1024"},
 		{"too short", tokenFile(t, token[:31], 0o600), "32 to 1024"},
 		{"two lines", tokenFile(t, token+"\n"+token, 0o600), "one line"},
@@ -259,9 +268,9 @@ func TestTokenFile(t *testing.T) {
 
 // A body that comes slower than anyone writes ends the request, and nothing is asked.
 func testBodyThatDoesNotCome(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{change: func(g *gateway.Gateway) { g.SetBodyTimeout(50 * time.Millisecond) }})
+	w := startGateway(t, b, setup{change: func(g *gateway.Gateway) { g.SetBodyTimeout(50 * time.Millisecond) }})
 	for kind, want := range map[string]int{"application/json": 400, "text/plain": 415} {
-		status, _, body := w.raw("POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + kind + "\r\nContent-Length: 14\r\n\r\n{")
+		status, _, body := w.raw("POST /query HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + token + "\r\nContent-Type: " + kind + "\r\nContent-Length: 14\r\n\r\n{")
 		if status != want || want == 400 && !strings.Contains(body, "incomplete body") {
 			t.Errorf("%s: %d %s", kind, status, body)
 		}

@@ -44,9 +44,21 @@ type route struct {
 	handle       handler
 }
 
+// pattern is the route for [http.ServeMux], in which "/" alone would match every path.
+func (rt route) pattern() string {
+	if rt.path == "/" {
+		return rt.method + " /{$}"
+	}
+	return rt.method + " " + rt.path
+}
+
 // routes lists the operations of the API. openapi.yaml describes the same set; a test compares them.
 func (g *Gateway) routes() []route {
 	return []route{
+		{"GET", "/", g.onRoot},
+		{"GET", loginPath, g.onLogin},
+		{"POST", "/login/links", g.onNewLink},
+		{"POST", "/login/token", g.onNewToken},
 		{"GET", "/health", g.onHealth},
 		{"POST", "/query", g.onQuery},
 		{"GET", "/queries/{id}", g.onQueryStatus},
@@ -82,7 +94,7 @@ func (g *Gateway) routes() []route {
 func (g *Gateway) handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range g.routes() {
-		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { g.serveRoute(rt, w, r) })
+		mux.HandleFunc(rt.pattern(), func(w http.ResponseWriter, r *http.Request) { g.serveRoute(rt, w, r) })
 	}
 	return g.guardRequests(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern == "" {
@@ -171,6 +183,8 @@ func (g *Gateway) writeProblem(w http.ResponseWriter, r *http.Request, err error
 	var p *problem
 	var f *subjects.Fault
 	switch {
+	case errors.Is(context.Cause(r.Context()), errRevoked):
+		p = errUnauthorized
 	case errors.As(err, &p):
 	case errors.Is(err, errClosing):
 		p = problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "the gateway is stopping; retry in a moment")
@@ -182,6 +196,9 @@ func (g *Gateway) writeProblem(w http.ResponseWriter, r *http.Request, err error
 		}
 		g.out.LogError(fmt.Errorf("handling %s %s: %w", r.Method, r.URL.Path, err))
 		p = problemf(http.StatusInternalServerError, subjects.CodeInternal, "internal error; see the log of the gateway")
+	}
+	if p.status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="conclave"`)
 	}
 	if p.status == http.StatusTooManyRequests || p.status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "2")
@@ -254,7 +271,7 @@ func isJSON(contentType string) bool {
 }
 
 // parseParams parses the query string strictly: it rejects names that are not among names, all of them when names is empty,
-// and repeated ones. A bearer token in the query string is rejected as unknown. A parameter that is not given is "".
+// and repeated ones, so a bearer token in the query string is rejected. A parameter that is not given is "".
 func parseParams(r *http.Request, names ...string) (url.Values, error) {
 	v, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {

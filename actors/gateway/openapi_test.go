@@ -128,7 +128,7 @@ func TestOpenAPIRoutes(t *testing.T) {
 func TestOpenAPIAnswers(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	d, w := describe(t), newTown(t, b, setup{Config: gateway.Config{QueryTimeout: patience}, change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(patience) }})
+	d, w := describe(t), startGateway(t, b, setup{Config: gateway.Config{QueryTimeout: patience}, change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(patience) }})
 	w.rewards()
 	w.generator(func(q subjects.Query, out actor.Out) {
 		switch q.Query {
@@ -145,14 +145,16 @@ func TestOpenAPIAnswers(t *testing.T) {
 	if _, err := w.out("generator").Store("state_generator").Put(t.Context(), subjects.ConversationKey("s1"), conv, 0); err != nil {
 		t.Fatal(err)
 	}
-	hasty := newTown(t, b, setup{Config: gateway.Config{QueryTimeout: time.Millisecond}, change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(time.Millisecond) }})
+	hasty := startGateway(t, b, setup{Config: gateway.Config{QueryTimeout: time.Millisecond}, change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(time.Millisecond) }})
 	for _, tt := range []struct {
-		w                   *town
+		w                   *fixture
 		method, route, path string
 		body                string
 		status              int
 	}{
 		{w, "GET", "/health", "/health", "", 200},
+		{w, "GET", "/login", "/login", "", 401},
+		{w, "POST", "/login/links", "/login/links", "", 200},
 		{w, "POST", "/query", "/query", `{"query":"hi","session_id":"s","query_id":"q1"}`, 200},
 		{w, "POST", "/query", "/query", `{"query":"no","session_id":"s","query_id":"q2"}`, 502},
 		{w, "POST", "/query", "/query?wait=0", `{"query":"later","session_id":"s","query_id":"q3"}`, 202},

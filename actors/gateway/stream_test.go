@@ -45,7 +45,7 @@ func (m message) String() string {
 }
 
 // follow opens a stream and returns when it is open.
-func (w *town) follow(path string, header ...string) *sse {
+func (w *fixture) follow(path string, header ...string) *sse {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	w.t.Cleanup(cancel)
@@ -128,7 +128,7 @@ func (s *sse) close() {
 }
 
 // say stores n events of the generator.
-func (w *town) say(out actor.Out, from, n int) {
+func (w *fixture) say(out actor.Out, from, n int) {
 	w.t.Helper()
 	for i := range n {
 		emitStored(w, out, with(w.t, subjects.AgentStateEvent, "generator"), subjects.AgentState{To: strconv.Itoa(from + i)})
@@ -139,7 +139,7 @@ func (w *town) say(out actor.Out, from, n int) {
 // events kept in memory its readers go back and forth between memory and stream.
 func TestEventsNoneMissingNoneTwice(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, bustest.Start(t), setup{change: func(g *gateway.Gateway) { g.KeepFew(4) }})
+	w := startGateway(t, bustest.Start(t), setup{change: func(g *gateway.Gateway) { g.KeepFew(4) }})
 	const speakers, each = 3, 40
 	var talking sync.WaitGroup
 	for i, role := range []string{"generator", "critic", "gateway"} {
@@ -199,7 +199,7 @@ func TestEvents(t *testing.T) {
 }
 
 func testEventsShowWhoSaidIt(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	s := w.follow("/events")
 	// Whatever a message says of itself, its author is the account it came from.
 	nc := w.Connect("generator")
@@ -220,7 +220,7 @@ func testEventsShowWhoSaidIt(t *testing.T, b *bustest.Bus) {
 }
 
 func testEventsFilters(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{Config: gateway.Config{Heartbeat: 10 * time.Millisecond}, change: func(g *gateway.Gateway) { g.KeepFew(2) }})
+	w := startGateway(t, b, setup{Config: gateway.Config{Heartbeat: 10 * time.Millisecond}, change: func(g *gateway.Gateway) { g.KeepFew(2) }})
 	out, critic := w.out("generator"), w.out("critic")
 	for i := range 4 {
 		about := out.WithIDs(fmt.Sprintf("s%d", i%2), fmt.Sprintf("q%d", i))
@@ -264,7 +264,7 @@ func testEventsFilters(t *testing.T, b *bustest.Bus) {
 
 // Questions and tokens come live: without an id, and tokens only when asked for.
 func testEventsLive(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	at := func(n uint64) string { return strconv.FormatUint(w.first+n, 10) }
 	plain, full := w.follow("/events?after="+at(0)), w.follow("/events?after="+at(0)+"&deltas=1&session=s1")
 	user, out := w.out("user"), w.out("generator").WithIDs("s1", "q1")
@@ -287,7 +287,7 @@ func testEventsLive(t *testing.T, b *bustest.Bus) {
 }
 
 func testEventsThatAreGone(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	w.say(w.out("generator"), 0, 3)
 	s := w.follow("/events", "Last-Event-ID", "900")
 	if m := s.next(); m.event != "lost" || m.raw != fmt.Sprintf(`{"from":%d,"to":900,"why":"the event log was created anew; the stream continues with new events"}`, w.first+4) || m.id != strconv.FormatUint(w.first+3, 10) {
@@ -302,7 +302,7 @@ func testEventsThatAreGone(t *testing.T, b *bustest.Bus) {
 // What no longer fits is the oldest, and whoever was there is told what was lost.
 func TestEventsOlderThanWhatIsKept(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, bustest.Start(t, func(c *bus.ServerConfig) { c.EventMax = 256 << 10 }), setup{change: func(g *gateway.Gateway) { g.KeepFew(1) }})
+	w := startGateway(t, bustest.Start(t, func(c *bus.ServerConfig) { c.EventMax = 256 << 10 }), setup{change: func(g *gateway.Gateway) { g.KeepFew(1) }})
 	out := w.out("generator")
 	for i := range 8 {
 		emitStored(w, out, subjects.AnswerDialog, subjects.Dialog{QueryID: strconv.Itoa(i), Answer: strings.Repeat("x", 70<<10)})
@@ -328,7 +328,7 @@ func TestEventsOlderThanWhatIsKept(t *testing.T) {
 // A client that does not read is cut off and its place given to another, who goes on from where it was.
 func TestEventsClientThatDoesNotRead(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, bustest.Start(t), setup{Config: gateway.Config{MaxStreams: 1, WriteTimeout: time.Second}})
+	w := startGateway(t, bustest.Start(t), setup{Config: gateway.Config{MaxStreams: 1, WriteTimeout: time.Second}})
 	conn, err := net.Dial("tcp", w.gw.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -337,7 +337,7 @@ func TestEventsClientThatDoesNotRead(t *testing.T) {
 	if err := conn.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(conn, "GET /events?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	fmt.Fprintf(conn, "GET /events?after=0 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n", token)
 	if line, err := bufio.NewReaderSize(conn, 16).ReadString('\n'); err != nil || line != "HTTP/1.1 200 OK\r\n" {
 		t.Fatalf("%q %v", line, err)
 	}

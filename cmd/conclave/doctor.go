@@ -25,7 +25,7 @@ func doctorCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the installation, with a fix for each problem",
-		Long: `Checks folders, keys, configuration, manifest, keyring, disk, the running system with its streams, actors and audit log, models,
+		Long: `Checks folders, keys, the credentials of HTTP, configuration, manifest, keyring, disk, the running system with its streams, actors and audit log, models,
 memory, waiting approvals, and the nats tool with its contexts. It asks your SearXNG server, without a search, whether its API can be
 used, and a local Ollama whether its cloud is on. It opens no keyring but the encrypted files, of which it reads only the
 names. It prints one line for each check: ok, warn or fail, and the fix. It changes nothing.

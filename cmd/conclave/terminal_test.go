@@ -3,8 +3,10 @@ package main
 import (
 	"bufio"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -54,6 +56,13 @@ func TestTerminal(t *testing.T) {
 		if !strings.Contains(banner, want) {
 			t.Errorf("the banner does not say %q:\n%s", want, banner)
 		}
+	}
+	link := regexp.MustCompile(`http://127\.0\.0\.1:\d+/login\?code=[0-9a-f]+`).FindString(banner)
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	if res, err := client.Get(link); err != nil || res.StatusCode != http.StatusSeeOther || len(res.Cookies()) != 1 {
+		t.Errorf("the login link %q: %v %v", link, res, err)
+	} else {
+		res.Body.Close()
 	}
 	if strings.Contains(banner, "respondent_b") {
 		t.Errorf("it tells of a second respondent that is not there:\n%s", banner)

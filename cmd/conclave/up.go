@@ -57,6 +57,9 @@ everything is ready, so that a script can wait for it:
 With --respondent-b a second respondent answers every question too, for comparison: you do not see its answers, the critic
 compares them with the assistant's. It calls no tool that has an effect.
 
+Every HTTP request needs a credential. On a terminal, stderr also shows a login link for a browser, valid once and for ten
+minutes; conclave open prints another. The link is in no log and not in the JSON line.
+
 When stderr is not a terminal, the log is JSON lines.`,
 		Example: `  conclave up
   conclave up --listen 127.0.0.1:0 --json         any free port, printed as JSON
@@ -227,6 +230,13 @@ func printBanner(ctx context.Context, a *cli.App, cfg config.Config, c *config.I
 	b.Data, b.Config, b.Keys = a.Home.Data, a.Home.Config+doctor.OwnFiles(a.Home.Config), a.Home.Keys().Dir
 	b.Audit = filepath.Dir(a.Home.Heads()) + " (anchors), verify with conclave audit verify" + a.FolderFlags()
 	b.Flags = a.FolderFlags()
+	if b.API != "" { // a terminal only: a log must not contain credentials
+		if link, err := requestLoginLink(ctx, a, cfg); err == nil {
+			b.Login = link.URL
+		} else {
+			b.Problems = append(b.Problems, doctor.Problem{What: "no login link", Fix: err.Error()})
+		}
+	}
 	b.Print(a.Err)
 }
 

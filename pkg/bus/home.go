@@ -70,6 +70,12 @@ func (h Home) AuditStore() string {
 // HashKey is the file of the key of params_hash in audit records.
 func (h Home) HashKey() string { return filepath.Join(h.Data, "keys", "params.key") }
 
+// HTTPToken is the file of the bearer token of HTTP.
+func (h Home) HTTPToken() string { return filepath.Join(h.Data, "http.token") }
+
+// HTTPSocket is the Unix socket of HTTP.
+func (h Home) HTTPSocket() string { return filepath.Join(h.Data, "http.sock") }
+
 // Env is the file with the variables of nats.conf for a stand-alone nats-server.
 func (h Home) Env() string { return filepath.Join(h.Data, "nats.env") }
 

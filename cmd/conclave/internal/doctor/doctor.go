@@ -86,6 +86,7 @@ func Run(ctx context.Context, a *cli.App, cfg config.Config, cfgErr error) []Che
 		x.checkCredentials(ctx, cfg)
 		x.checkWeb(ctx, cfg)
 		x.checkOllamaCloud(ctx, cfg.Models.Ollama)
+		x.checkHTTP(ctx, cfg)
 	}
 	x.checkEnvironment()
 	x.checkDisk()

@@ -1,18 +1,22 @@
 package doctor
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"conclave/actors/gateway"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
+	"conclave/config"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
 	"conclave/subjects"
@@ -93,6 +97,41 @@ func (x *examination) checkKeys() {
 		x.warn("keys", "conclave up creates new ones", "%d of %d are missing: %s", len(missing), len(lasting), strings.Join(missing, ", "))
 	case len(x.checks) == before:
 		x.ok("keys", "%d in %s, accessible to you only", len(lasting), x.Home.Keys().Dir)
+	}
+}
+
+// checkHTTP fails when other users can use the credentials of HTTP: a token file or Unix socket with another owner or mode. A
+// missing token is created at the next start; without a socket the gateway does not run. Before the first start it reports
+// nothing.
+func (x *examination) checkHTTP(ctx context.Context, cfg config.Config) {
+	if x.neverStarted() {
+		return
+	}
+	gw := cfg.GatewayConfig(x.Home)
+	switch err := gateway.CheckTokenFile(gw.TokenFile); {
+	case errors.Is(err, fs.ErrNotExist):
+		x.warn("http", "conclave up creates it", "there is no token file %s yet", gw.TokenFile)
+		return
+	case err != nil:
+		x.fail("http", "rm "+term.ShellQuote(gw.TokenFile)+", then restart conclave up", "%v", err)
+		return
+	}
+	info, err := os.Lstat(gw.Socket)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		x.ok("http", "the token is accessible to you only; the gateway is not running")
+	case err != nil:
+		x.fail("http", "make it accessible for you", "%v", err)
+	case info.Mode().Type() != fs.ModeSocket || info.Mode().Perm()&0o077 != 0:
+		x.fail("http", "restart conclave up", "%s is not a socket of mode 600 but %s", gw.Socket, info.Mode())
+	default:
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+		if err := x.RequestHTTP(ctx, cfg, http.MethodGet, "/health", nil); err != nil {
+			x.warn("http", "restart conclave up", "%v", err)
+			return
+		}
+		x.ok("http", "answers on %s; the token and the socket are accessible to you only", gw.Socket)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 type Banner struct {
 	Took                      time.Duration
 	API, URL                  string
+	Login                     string // link for a browser, valid once
 	Model, RespondentB        string
 	Data, Config, Keys, Audit string
 	Contexts                  string // folder of the nats contexts
@@ -35,6 +36,9 @@ func (b Banner) Print(w io.Writer) {
 	head := func(s string) { fmt.Fprintf(w, "\n%s\n", term.Paint(w, term.Bold, s)) }
 	fmt.Fprintln(w, term.Paint(w, term.Bold, fmt.Sprintf("Conclave is ready after %d ms.", b.Took.Milliseconds())))
 	row("http", b.API)
+	if b.Login != "" {
+		row("login", b.Login+" (once, within ten minutes; later: conclave open"+b.Flags+")")
+	}
 	row("bus", b.URL)
 	row("model", b.Model)
 	row("respondent B", b.RespondentB)

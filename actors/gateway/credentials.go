@@ -1,0 +1,343 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Lifetimes and numbers of login codes and browser logins. A new one beyond the maximum replaces the oldest.
+const (
+	codeLifetime  = 10 * time.Minute
+	loginLifetime = 30 * 24 * time.Hour
+	maxCodes      = 16
+	maxLogins     = 64
+)
+
+// Length limits of a token, in characters.
+const (
+	minToken = 32
+	maxToken = 1024
+)
+
+// secretDigest is the SHA-256 of a token, a login code or a cookie. The secrets themselves are not kept.
+type secretDigest [sha256.Size]byte
+
+func digestSecret(secret string) secretDigest { return sha256.Sum256([]byte(secret)) }
+
+// equals compares in constant time.
+func (d secretDigest) equals(other secretDigest) bool {
+	return subtle.ConstantTimeCompare(d[:], other[:]) == 1
+}
+
+// newSecret returns 256 random bits as hexadecimal digits.
+func newSecret() string {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}
+
+// timedSecret is a login code or a browser login.
+type timedSecret struct {
+	digest  secretDigest
+	expires time.Time
+}
+
+// credentials are the secrets that authorize requests over TCP: the bearer token of the token file, and the cookies of browsers
+// that logged in with a one-time code. Codes and cookies exist only in memory: they end with the gateway, so that a program that
+// takes its port afterwards learns nothing of use from a browser.
+type credentials struct {
+	file string
+
+	mu      sync.Mutex
+	cookie  string // its name
+	token   secretDigest
+	codes   []timedSecret // oldest first
+	logins  []timedSecret
+	revoked chan struct{} // closed by replaceToken
+}
+
+// openCredentials reads the token file and creates it when it is missing. It fails without a path.
+func openCredentials(file string) (*credentials, error) {
+	if file == "" {
+		return nil, errors.New("opening the credentials of HTTP: gateway.token_file is not set")
+	}
+	token, err := readTokenFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = writeTokenFile(file, newSecret(), os.Link); err == nil || errors.Is(err, fs.ErrExist) {
+			token, err = readTokenFile(file) // another gateway may have created it meanwhile
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &credentials{file: file, token: token, revoked: make(chan struct{})}, nil
+}
+
+// nameCookie names the cookie after the port: browsers share cookies between the ports of a host, and two gateways must not
+// overwrite each other's.
+func (c *credentials) nameCookie(addr net.Addr) {
+	_, port, _ := net.SplitHostPort(addr.String())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cookie = "conclave_" + port
+}
+
+// authorize reports whether r has the token or the cookie of a browser login; revoked is closed when that credential is
+// revoked. The caller must have rejected cross-site requests.
+func (c *credentials) authorize(r *http.Request) (revoked <-chan struct{}, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.revoked, c.matchToken(r) || c.matchCookie(r)
+}
+
+// hasToken reports whether r has the token.
+func (c *credentials) hasToken(r *http.Request) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.matchToken(r)
+}
+
+// matchToken reports whether r has the token in its one Authorization header, with the scheme Bearer; several headers are false.
+// Tokens in URLs are not accepted: URLs end up in histories and logs. c must be locked.
+func (c *credentials) matchToken(r *http.Request) bool {
+	values := r.Header.Values("Authorization")
+	if len(values) != 1 {
+		return false
+	}
+	scheme, token, ok := strings.Cut(values[0], " ")
+	return digestSecret(token).equals(c.token) && ok && strings.EqualFold(scheme, "Bearer")
+}
+
+// matchCookie reports whether a cookie of r belongs to a browser login. Another server of the same host can add cookies of the
+// same name, so each is compared. c must be locked.
+func (c *credentials) matchCookie(r *http.Request) bool {
+	for _, cookie := range r.CookiesNamed(c.cookie) {
+		if findSecret(c.logins, cookie.Value) >= 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// findSecret returns the index of the secret among those that have not expired, -1 when it is none of them.
+func findSecret(among []timedSecret, secret string) int {
+	digest, found := digestSecret(secret), -1
+	for i, s := range among {
+		if s.digest.equals(digest) && time.Now().Before(s.expires) {
+			found = i
+		}
+	}
+	return found
+}
+
+// addSecret adds a new secret to list, which keeps at most most of them, and returns it.
+func addSecret(list *[]timedSecret, lifetime time.Duration, most int) (secret string, expires time.Time) {
+	secret, expires = newSecret(), time.Now().Add(lifetime)
+	*list = append(*list, timedSecret{digestSecret(secret), expires})
+	if extra := len(*list) - most; extra > 0 {
+		*list = append([]timedSecret{}, (*list)[extra:]...)
+	}
+	return secret, expires
+}
+
+// newCode returns a login code that is valid once, for codeLifetime.
+func (c *credentials) newCode() (code string, expires time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return addSecret(&c.codes, codeLifetime, maxCodes)
+}
+
+// redeemCode exchanges a login code for the cookie of a new browser login. It is false for a code that is unknown, expired or
+// used.
+func (c *credentials) redeemCode(code string) (*http.Cookie, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := findSecret(c.codes, code)
+	if i < 0 {
+		return nil, false
+	}
+	c.codes = append(c.codes[:i:i], c.codes[i+1:]...)
+	value, expires := addSecret(&c.logins, loginLifetime, maxLogins)
+	return &http.Cookie{Name: c.cookie, Value: value, Path: "/", Expires: expires, HttpOnly: true, SameSite: http.SameSiteStrictMode}, true
+}
+
+// replaceToken writes a new token to the token file and revokes the old one, every browser login and every login code. After an
+// error nothing is revoked.
+func (c *credentials) replaceToken() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	token := newSecret()
+	if err := writeTokenFile(c.file, token, os.Rename); err != nil {
+		return err
+	}
+	c.token, c.codes, c.logins = digestSecret(token), nil, nil
+	close(c.revoked)
+	c.revoked = make(chan struct{})
+	return nil
+}
+
+// ReplaceToken writes a new token to the token file at path. A running gateway does not notice it.
+func ReplaceToken(path string) error { return writeTokenFile(path, newSecret(), os.Rename) }
+
+// writeTokenFile writes a token to a file of mode 0600 in the folder of path, and moves it to path with place: [os.Rename]
+// replaces a file, [os.Link] does not.
+func writeTokenFile(path, token string, place func(from, to string) error) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".http-*") // with mode 0600
+	if err != nil {
+		return fmt.Errorf("writing the token file: %w", err)
+	}
+	defer os.Remove(f.Name())
+	_, err = f.WriteString(token + "\n")
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = place(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the token file: %w", err)
+	}
+	return nil
+}
+
+// CheckTokenFile reports what is wrong with a token file; the error wraps [fs.ErrNotExist] when there is none.
+func CheckTokenFile(path string) error {
+	_, err := readTokenFile(path)
+	return err
+}
+
+// readTokenFile reads the bearer token from path and returns its digest. It rejects a file that is not regular, that another user
+// owns or that group or others can access, and a token that is not minToken to maxToken visible ASCII characters; space around
+// it is ignored. Errors do not contain the token.
+func readTokenFile(path string) (digest secretDigest, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a FIFO would wait for its writer
+	if err != nil {
+		return digest, fmt.Errorf("reading the token file: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return digest, fmt.Errorf("reading the token file: %w", err)
+	}
+	stat, _ := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.Mode().IsRegular():
+		return digest, fmt.Errorf("reading the token file: %s is not a regular file", path)
+	case stat == nil || int(stat.Uid) != os.Geteuid():
+		return digest, fmt.Errorf("reading the token file: %s belongs to another user; remove it, and the next start creates a new one", path)
+	case info.Mode().Perm()&0o077 != 0:
+		return digest, fmt.Errorf("reading the token file: %s is accessible to other users; remove it, and the next start creates a new one", path)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxToken+3))
+	if err != nil {
+		return digest, fmt.Errorf("reading the token file: %w", err)
+	}
+	token := strings.TrimSpace(string(data))
+	invalid := strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })
+	if len(token) < minToken || len(token) > maxToken || invalid {
+		return digest, fmt.Errorf("reading the token file: %s must contain one line of %d to %d visible ASCII characters", path, minToken, maxToken)
+	}
+	return digestSecret(token), nil
+}
+
+// ErrSocketTaken means that another gateway serves the Unix socket.
+var ErrSocketTaken = errors.New("another gateway serves this Unix socket")
+
+// isFromSocket reports whether r came over the Unix socket, whose file mode is its credential.
+func isFromSocket(r *http.Request) bool {
+	addr, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return addr != nil && addr.Network() == "unix"
+}
+
+// listenSocket listens on a Unix socket of mode 0600 at path and replaces one that a killed gateway left behind. The socket is
+// bound in a folder of mode 0700 and moved to path with its final mode, so that no other user can connect at any time. It fails
+// with [ErrSocketTaken] when a gateway serves path, and when path is not a socket. Closing removes the file.
+func listenSocket(ctx context.Context, path string) (net.Listener, error) {
+	fail := func(err error) (net.Listener, error) {
+		return nil, fmt.Errorf("listening on the Unix socket %s: %w", path, err)
+	}
+	if conn, err := DialSocket(ctx, path); err == nil {
+		conn.Close()
+		return fail(ErrSocketTaken)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
+		return fail(errors.New("the file exists and is not a socket"))
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".http-") // with mode 0700
+	if err != nil {
+		return fail(err)
+	}
+	defer os.RemoveAll(dir)
+	private := filepath.Join(dir, "s")
+	short, release, err := shortenSocketPath(private)
+	if err != nil {
+		return fail(err)
+	}
+	defer release()
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "unix", short)
+	if err != nil {
+		return fail(err)
+	}
+	ln.(*net.UnixListener).SetUnlinkOnClose(false) // it would remove private
+	if err = os.Chmod(private, 0o600); err == nil {
+		err = os.Rename(private, path)
+	}
+	if err != nil {
+		ln.Close()
+		return fail(err)
+	}
+	return &socketListener{ln, path}, nil
+}
+
+// socketListener removes its socket when it is closed.
+type socketListener struct {
+	net.Listener
+	path string
+}
+
+func (l *socketListener) Close() error { return errors.Join(l.Listener.Close(), removeSocket(l.path)) }
+
+func removeSocket(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// DialSocket connects to the Unix socket of a gateway.
+func DialSocket(ctx context.Context, path string) (net.Conn, error) {
+	short, release, err := shortenSocketPath(path)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return (&net.Dialer{}).DialContext(ctx, "unix", short)
+}
+
+// maxSocketPath is the longest path in a Unix socket address on Linux.
+const maxSocketPath = 107
+
+// shortenSocketPath returns a path for path that fits into a socket address, valid until release is called: path itself, or one
+// through the open folder in /proc. It fails when the folder cannot be opened.
+func shortenSocketPath(path string) (short string, release func(), err error) {
+	if len(path) <= maxSocketPath {
+		return path, func() {}, nil
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return "", nil, err
+	}
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)), func() { dir.Close() }, nil
+}

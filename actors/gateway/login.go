@@ -1,0 +1,111 @@
+package gateway
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"conclave/subjects"
+)
+
+// loginPath is the only path that needs no credential: it exchanges a login code for the cookie of a browser login.
+const loginPath = "/login"
+
+// LoginLink is the reply of POST /login/links.
+type LoginLink struct {
+	URL     string    `json:"url"` // valid once
+	Expires time.Time `json:"expires"`
+}
+
+// onLogin exchanges the one-time code of a login link for a cookie and redirects to /. A code that is missing, unknown, used or
+// expired is 401. Only GET uses the code up.
+func (g *Gateway) onLogin(w http.ResponseWriter, r *http.Request) error {
+	if r.Method != http.MethodGet {
+		w.Header().Set("Allow", http.MethodGet)
+		return problemf(http.StatusMethodNotAllowed, codeMethod, "method not allowed; use GET")
+	}
+	p, err := parseParams(r, "code")
+	if err != nil {
+		return err
+	}
+	cookie, ok := g.credentials.redeemCode(p.Get("code"))
+	if !ok {
+		return problemf(http.StatusUnauthorized, codeUnauthorized, "this login link was used already or has expired; conclave open prints a new one")
+	}
+	http.SetCookie(w, cookie)
+	w.Header().Set("Location", "/")
+	w.WriteHeader(http.StatusSeeOther)
+	return nil
+}
+
+// onRoot tells a browser that it is logged in.
+func (g *Gateway) onRoot(w http.ResponseWriter, r *http.Request) error {
+	if _, err := parseParams(r); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	fmt.Fprintf(w, "Conclave %s. You are logged in.\n\nThe HTTP API is described in /openapi.yaml; /health shows the state, /events the events.\n", g.Version)
+	return nil
+}
+
+// requireDirect denies requests that have only a cookie: a page in the browser must not create credentials.
+func (g *Gateway) requireDirect(r *http.Request) error {
+	if isFromSocket(r) || g.credentials.hasToken(r) {
+		return nil
+	}
+	return problemf(http.StatusForbidden, subjects.CodeDenied, "not allowed with a cookie; use conclave open, the token or the Unix socket")
+}
+
+// onNewLink returns a login link with a new code.
+func (g *Gateway) onNewLink(w http.ResponseWriter, r *http.Request) error {
+	if err := g.readEmpty(r); err != nil {
+		return err
+	}
+	code, expires := g.credentials.newCode()
+	g.writeJSON(w, http.StatusOK, LoginLink{g.loginURL(code), expires.UTC()})
+	return nil
+}
+
+// onNewToken replaces the token and revokes every browser login and login code. Requests in progress with a revoked credential
+// end, except this one.
+func (g *Gateway) onNewToken(w http.ResponseWriter, r *http.Request) error {
+	if err := g.readEmpty(r); err != nil {
+		return err
+	}
+	if err := g.credentials.replaceToken(); err != nil {
+		return err
+	}
+	g.writeJSON(w, http.StatusOK, struct {
+		Replaced bool `json:"replaced"`
+	}{true})
+	return nil
+}
+
+// readEmpty rejects parameters, a body, and a request that [Gateway.requireDirect] denies.
+func (g *Gateway) readEmpty(r *http.Request) error {
+	if err := g.requireDirect(r); err != nil {
+		return err
+	}
+	if r.ContentLength != 0 {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", r.URL.Path)
+	}
+	_, err := parseParams(r)
+	return err
+}
+
+// loginURL is the link for a browser on this machine. A gateway on every address is named by its loopback address.
+func (g *Gateway) loginURL(code string) string {
+	host := g.Addr()
+	if a, err := netip.ParseAddrPort(host); err == nil && a.Addr().IsUnspecified() {
+		loopback := "127.0.0.1"
+		if a.Addr().Is6() {
+			loopback = "::1"
+		}
+		host = net.JoinHostPort(loopback, fmt.Sprint(a.Port()))
+	}
+	u := url.URL{Scheme: "http", Host: host, Path: loginPath, RawQuery: url.Values{"code": {code}}.Encode()}
+	return u.String()
+}
