@@ -80,6 +80,9 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	if _, err := keys.Ensure(lasting); err != nil {
 		return err
 	}
+	if err := setDamageAside(home, log); err != nil {
+		return err
+	}
 	server := c.ServerConfig(home)
 	var err error
 	r.server, err = bus.StartServer(server, keys, log)
@@ -100,6 +103,17 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 		return err
 	}
 	return nil
+}
+
+// setDamageAside keeps the damaged files of the audit log, before a server repairs them, and logs the damage. log may be nil.
+func setDamageAside(home bus.Home, log *slog.Logger) error {
+	folder, damage, err := auditlog.SetDamageAside(home)
+	for _, d := range damage {
+		if log != nil {
+			log.Error("the audit log is damaged: see conclave audit verify", "damage", d.String(), "kept_in", folder)
+		}
+	}
+	return err
 }
 
 // Join runs the named actors against the server at url of another process, with the keys of home. It neither locks the data

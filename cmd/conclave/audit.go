@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
 	"conclave/cmd/conclave/internal/cli"
@@ -32,29 +30,26 @@ func auditCommand(a *cli.App) *cobra.Command {
 		`Reads the audit log of every decision and action, with the auditor's key. It contains no arguments and no results, only a
 keyed hash of the arguments.
 
-Everything but tail -f also works while conclave is stopped: the server is then started on the data folder, without actors,
-and stopped afterwards.`,
+Everything but tail -f also works while conclave is stopped: the files of the log are then read directly. Only rotate changes
+them; the other commands write nothing, also when the files are damaged.`,
 		`  conclave audit tail -f
   conclave audit show 17
   conclave audit verify`,
 		auditTailCommand(a), auditShowCommand(a), auditVerifyCommand(a), auditExportCommand(a), auditRotateCommand(a))
 }
 
-// withAuditor runs f with the auditor's connection: on the running server, or while conclave is stopped on one that is started
-// without actors and stopped afterwards. It fails without a data folder, when a stand-alone server uses it, and when it is
-// locked.
-func withAuditor(a *cli.App, f func(nc *nats.Conn) error) error {
-	connect := func(b *bus.Bus) error {
+// withAuditor runs f with a reader of the audit log: over the auditor's connection to the running server, or of its files while
+// conclave is stopped, which it says on stderr. No server is started on the files, because it would repair damaged ones by
+// cutting them off. It fails without a data folder, when a stand-alone server uses it, and when it is locked.
+func withAuditor(a *cli.App, f func(r bus.AuditReader) error) error {
+	b, err := a.Bus()
+	if err == nil {
 		nc, err := b.Dial("auditor")
 		if err != nil {
 			return err
 		}
 		defer nc.Close()
-		return f(nc)
-	}
-	b, err := a.Bus()
-	if err == nil {
-		return connect(b)
+		return f(bus.NewAuditReader(nc))
 	}
 	if !errors.Is(err, bus.ErrNotRunning) {
 		return err
@@ -65,20 +60,33 @@ func withAuditor(a *cli.App, f func(nc *nats.Conn) error) error {
 	if err := a.CheckNoStandalone(); err != nil {
 		return err
 	}
-	cfg, err := a.LoadConfig(nil)
-	if err != nil {
-		return err
-	}
-	unlock, err := a.Home.Lock()
+	unlock, err := a.Home.LockForReading()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return auditlog.WithServer(a.Home, cfg.ServerConfig(a.Home), a.QuietLogger(), func(_ *bus.Server, b *bus.Bus) error { return connect(b) })
+	a.Say("conclave is stopped: reading the files of the audit log, without changing them")
+	files, err := bus.OpenAuditFiles(a.Home.AuditStore())
+	if errors.Is(err, bus.ErrNoAudit) {
+		return f(noAudit{err})
+	}
+	if err != nil {
+		return err
+	}
+	for _, d := range files.Damage() {
+		a.Say("damaged: %s", d)
+	}
+	return f(files)
 }
 
-// checkAuditExists fails with exit code 4 when there is no data folder. Without the check, reading would create an empty audit
-// log.
+// noAudit is the reader of a stopped system without an audit stream.
+type noAudit struct{ err error }
+
+func (r noAudit) ReadAfter(context.Context, uint64) (audit.Source, error) {
+	return audit.Source{}, r.err
+}
+
+// checkAuditExists fails with exit code 4 when there is no data folder.
 func checkAuditExists(a *cli.App) error {
 	if _, err := os.Stat(a.Home.Data); errors.Is(err, fs.ErrNotExist) {
 		return cli.Fail(cli.ExitAbsent, "there is no audit log in "+a.Home.Data, "conclave up creates one")
@@ -134,7 +142,7 @@ line is a JSON object.`,
 					return err
 				}
 			}
-			return withAuditor(a, func(nc *nats.Conn) error { return tailAudit(cmd.Context(), a, nc, last, follow) })
+			return withAuditor(a, func(r bus.AuditReader) error { return tailAudit(cmd.Context(), a, r, last, follow) })
 		},
 	}
 	cmd.Flags().Uint64VarP(&last, "lines", "n", 20, "how many records")
@@ -144,13 +152,13 @@ line is a JSON object.`,
 
 // tailAudit prints the last records, at most last of them, and with follow each new one until ctx ends, which is no error.
 // Records are not verified; one that cannot be decoded is an error.
-func tailAudit(ctx context.Context, a *cli.App, nc *nats.Conn, last uint64, follow bool) error {
-	src, err := bus.AuditSource(ctx, nc)
+func tailAudit(ctx context.Context, a *cli.App, r bus.AuditReader, last uint64, follow bool) error {
+	src, err := r.ReadAfter(ctx, 0)
 	if err != nil {
 		return err
 	}
 	// A message has at least one record, so the last n messages have the last n records.
-	if src, err = bus.AuditSourceAfter(ctx, nc, src.Last-min(last, src.Last)); err != nil {
+	if src, err = r.ReadAfter(ctx, src.Last-min(last, src.Last)); err != nil {
 		return err
 	}
 	var entries []view.AuditEntry
@@ -178,7 +186,7 @@ func tailAudit(ctx context.Context, a *cli.App, nc *nats.Conn, last uint64, foll
 			return nil
 		case <-time.After(tailInterval):
 		}
-		src, err := bus.AuditSourceAfter(ctx, nc, at)
+		src, err := r.ReadAfter(ctx, at)
 		if err == nil {
 			err = eachRecord(src, print)
 		}
@@ -224,7 +232,7 @@ the first 8 characters of an id or chain are enough. With --json it prints one a
   conclave audit show 3f9c01d2 --json`,
 		Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			return withAuditor(a, func(nc *nats.Conn) error { return showAudit(cmd.Context(), a, nc, v[0]) })
+			return withAuditor(a, func(r bus.AuditReader) error { return showAudit(cmd.Context(), a, r, v[0]) })
 		},
 	}
 }
@@ -234,8 +242,8 @@ var errDone = errors.New("done")
 
 // showAudit prints the records of a stream sequence, or those whose id or chain is what or begins with it. A prefix has at
 // least 8 characters; a number is always a sequence. No match is an error. Records are not verified.
-func showAudit(ctx context.Context, a *cli.App, nc *nats.Conn, what string) error {
-	src, err := bus.AuditSource(ctx, nc)
+func showAudit(ctx context.Context, a *cli.App, r bus.AuditReader, what string) error {
+	src, err := r.ReadAfter(ctx, 0)
 	if err != nil {
 		return err
 	}
@@ -245,7 +253,7 @@ func showAudit(ctx context.Context, a *cli.App, nc *nats.Conn, what string) erro
 		if seq == 0 || seq < src.First || seq > src.Last {
 			return cli.Fail(cli.ExitFailed, fmt.Sprintf("the audit log has no message %d", seq), fmt.Sprintf("choose from %d to %d", src.First, src.Last))
 		}
-		if src, err = bus.AuditSourceAfter(ctx, nc, seq-1); err != nil {
+		if src, err = r.ReadAfter(ctx, seq-1); err != nil {
 			return err
 		}
 	}
@@ -301,8 +309,8 @@ file was cut and sealed again.`,
 				return verifySealed(cmd.Context(), a, file)
 			}
 			var report audit.Report
-			err := withAuditor(a, func(nc *nats.Conn) (err error) {
-				report, err = verifyAudit(cmd.Context(), a, nc)
+			err := withAuditor(a, func(r bus.AuditReader) (err error) {
+				report, err = verifyAudit(cmd.Context(), a, r)
 				return err
 			})
 			if err != nil {
@@ -327,14 +335,13 @@ func readAnchors(a *cli.App) ([]subjects.AuditHead, error) {
 
 // verifyAudit verifies the current log; problems are in the report, not in the error. The anchors are read before the end of
 // the stream: what is anchored must be there. A missing stream is an empty log, and the anchors tell whether that is a loss.
-func verifyAudit(ctx context.Context, a *cli.App, nc *nats.Conn) (audit.Report, error) {
+func verifyAudit(ctx context.Context, a *cli.App, r bus.AuditReader) (audit.Report, error) {
 	heads, err := readAnchors(a)
 	if err != nil {
 		return audit.Report{}, err
 	}
-	src, err := bus.AuditSource(ctx, nc)
-	var api *jetstream.APIError
-	if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamNotFound {
+	src, err := r.ReadAfter(ctx, 0)
+	if errors.Is(err, bus.ErrNoAudit) {
 		src, err = audit.Source{}, nil
 	}
 	if err != nil {
@@ -412,7 +419,7 @@ func listPredecessors(ctx context.Context, a *cli.App) (sealed []audit.Sealed, e
 	if checkAuditExists(a) != nil {
 		return nil, nil
 	}
-	err = withAuditor(a, func(nc *nats.Conn) error {
+	err = withAuditor(a, func(r bus.AuditReader) error {
 		heads, err := readAnchors(a)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -420,7 +427,7 @@ func listPredecessors(ctx context.Context, a *cli.App) (sealed []audit.Sealed, e
 		if len(heads) == 0 {
 			return nil
 		}
-		first, err := bus.ReadFirstAuditMessage(ctx, nc)
+		first, err := bus.ReadFirstAuditMessage(ctx, r)
 		var genesis *subjects.AuditGenesis
 		if err == nil {
 			genesis, err = audit.ReadGenesis(first, heads)
@@ -479,15 +486,15 @@ on stdout, unless the export itself goes to stdout.`,
   conclave audit export - | zstd > audit.jsonl.zst`,
 		Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			return withAuditor(a, func(nc *nats.Conn) error { return exportAudit(cmd.Context(), a, nc, v[0]) })
+			return withAuditor(a, func(r bus.AuditReader) error { return exportAudit(cmd.Context(), a, r, v[0]) })
 		},
 	}
 }
 
 // exportAudit writes the audit log to a new file, or to stdout for "-", and prints the number of records and the hash. An
 // existing file is not overwritten; an export that was interrupted is an error, and leaves no file.
-func exportAudit(ctx context.Context, a *cli.App, nc *nats.Conn, file string) error {
-	src, err := bus.AuditSource(ctx, nc)
+func exportAudit(ctx context.Context, a *cli.App, r bus.AuditReader, file string) error {
+	src, err := r.ReadAfter(ctx, 0)
 	if err != nil {
 		return err
 	}

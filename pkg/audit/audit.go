@@ -66,6 +66,23 @@ type Stored struct {
 type Source struct {
 	First, Last uint64
 	Messages    iter.Seq2[Stored, error]
+	Damage      []Damage // unreadable parts of the store; empty when only the server has access to the files
+}
+
+// Damage is a part of a file of the stream that holds no readable record.
+type Damage struct {
+	File   string `json:"file"` // base name
+	Offset int64  `json:"offset"`
+	Bytes  int64  `json:"bytes"`
+	After  uint64 `json:"after"` // sequence of the last readable message before it; 0 = none
+	// Tail means that no readable record follows in the stream. A crash during a write leaves such an end; the anchors show
+	// whether acknowledged records were in it.
+	Tail bool `json:"tail,omitempty"`
+}
+
+// String describes the damage in one line.
+func (d Damage) String() string {
+	return fmt.Sprintf("%s holds %d damaged bytes at offset %d, after message %d", d.File, d.Bytes, d.Offset, d.After)
 }
 
 // isToken reports whether s is valid as an account or a chain: one subject token that is also safe in a file name.

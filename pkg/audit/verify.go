@@ -56,6 +56,7 @@ type Report struct {
 	First          *Problem               `json:"first,omitempty"`
 	Genesis        *subjects.AuditGenesis `json:"genesis,omitempty"`      // nil unless its anchor confirms it
 	Predecessors   []Sealed               `json:"predecessors,omitempty"` // sealed audit logs, newest first; empty when not checked
+	Damage         []Damage               `json:"damage,omitempty"`       // of the files, now or at an earlier start; see [Damage.Tail]
 }
 
 // Sealed is an earlier audit log in its file, as the genesis of its successor names it.
@@ -75,6 +76,16 @@ func (r *Report) AddProblem(p Problem) {
 	r.Problems = append(r.Problems, p)
 	if r.First == nil {
 		r.First = &p
+	}
+}
+
+// AddDamage adds damage of the stream's files. It is a problem unless a crash explains it, see [Damage].
+func (r *Report) AddDamage(damage []Damage) {
+	for _, d := range damage {
+		r.Damage = append(r.Damage, d)
+		if !d.Tail {
+			r.AddProblem(Problem{Text: d.String()})
+		}
 	}
 }
 
@@ -125,6 +136,7 @@ func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts Ve
 	}
 	v.verifyEnds(heads)
 	v.finishReport()
+	v.report.AddDamage(src.Damage)
 	return v.report, nil
 }
 

@@ -82,7 +82,7 @@ func openLog(ctx context.Context, home bus.Home, b *bus.Bus, create CreateStream
 		return err
 	}
 	defer nc.Close()
-	first, err := bus.ReadFirstAuditMessage(ctx, nc)
+	first, err := bus.ReadFirstAuditMessage(ctx, bus.NewAuditReader(nc))
 	if err != nil {
 		return fmt.Errorf("opening the audit log: %w", err)
 	}
@@ -213,6 +213,9 @@ func Verify(ctx context.Context, home bus.Home, b *bus.Bus) (audit.Report, error
 // checked only if the genesis record is anchored: another one proves nothing about them.
 func VerifySource(ctx context.Context, home bus.Home, src audit.Source, heads []subjects.AuditHead) (audit.Report, error) {
 	rep, err := audit.Verify(ctx, src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+	if err == nil {
+		addEarlierDamage(home, &rep)
+	}
 	if err != nil || rep.Genesis == nil { // a genesis record that is not anchored proves nothing about sealed logs
 		return rep, err
 	}

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
 	"conclave/subjects"
@@ -65,8 +63,10 @@ func Rotate(ctx context.Context, home bus.Home, server bus.ServerConfig, log *sl
 	}
 	// From here on a crash leaves the pending genesis behind; until the stream is moved, the next rotation starts over.
 	rot.Store = filepath.Join(home.Sealed(), name+".store")
-	if err := os.Rename(home.AuditStore(), rot.Store); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return rot, fmt.Errorf("moving the old stream: %w", err)
+	for _, move := range [][2]string{{home.Damaged(), filepath.Join(home.Sealed(), name+".damaged")}, {home.AuditStore(), rot.Store}} {
+		if err := os.Rename(move[0], move[1]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return rot, fmt.Errorf("moving the old stream: %w", err)
+		}
 	}
 	return rot, r.openSuccessor(ctx, data)
 }
@@ -147,35 +147,35 @@ func (r rotator) seal(ctx context.Context, name string) (rot Rotation, g subject
 	if err != nil {
 		return rot, g, err
 	}
-	err = WithServer(r.home, r.server, r.log, func(_ *bus.Server, b *bus.Bus) error {
-		nc, err := b.Dial("auditor")
-		if err != nil {
-			return err
-		}
-		defer nc.Close()
-		src, err := bus.AuditSource(ctx, nc)
-		var api *jetstream.APIError
-		switch {
-		case errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamNotFound:
-			// Without a stream the export is empty, and the anchors show which records were lost.
-			src = audit.Source{Messages: func(func(audit.Stored, error) bool) {}}
-		case err != nil: // there may be records, which an empty export would drop
-			return err
-		}
-		sum := sha256.New()
-		summary, err := exportLog(ctx, src, rot.Sealed, sum)
-		if err != nil {
-			return fmt.Errorf("exporting the audit log: %w", err)
-		}
-		rot.Records, rot.SHA256 = summary.Records, hex.EncodeToString(sum.Sum(nil))
-		g.SHA256, g.LastSeq, g.OldHeads = rot.SHA256, src.Last, audit.MergeHeads(heads, summary.Heads)
-		return nil
-	})
-	if err != nil {
+	src, err := readFiles(ctx, r.home)
+	if err != nil { // there may be records, which an empty export would drop
 		return rot, g, err
 	}
-	rot.Report, err = verifyExport(ctx, rot.Sealed, heads)
+	sum := sha256.New()
+	summary, err := exportLog(ctx, src, rot.Sealed, sum)
+	if err != nil {
+		return rot, g, fmt.Errorf("exporting the audit log: %w", err)
+	}
+	rot.Records, rot.SHA256 = summary.Records, hex.EncodeToString(sum.Sum(nil))
+	g.SHA256, g.LastSeq, g.OldHeads = rot.SHA256, src.Last, audit.MergeHeads(heads, summary.Heads)
+	if rot.Report, err = verifyExport(ctx, rot.Sealed, heads); err == nil {
+		rot.Report.AddDamage(src.Damage)
+		addEarlierDamage(r.home, &rot.Report)
+	}
 	return rot, g, err
+}
+
+// readFiles reads the audit log of a stopped server, without a server: that would repair a damaged log before it is sealed.
+// Without a stream the source is empty, and the anchors show which records were lost.
+func readFiles(ctx context.Context, home bus.Home) (audit.Source, error) {
+	files, err := bus.OpenAuditFiles(home.AuditStore())
+	if errors.Is(err, bus.ErrNoAudit) {
+		return audit.Source{Messages: func(func(audit.Stored, error) bool) {}}, nil
+	}
+	if err != nil {
+		return audit.Source{}, err
+	}
+	return files.ReadAfter(ctx, 0)
 }
 
 // exportLog writes src to a new file, read-only and on disk when exportLog returns, and to sum. An existing file is an

@@ -58,15 +58,29 @@ func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bo
 // errCodeStoreFailed is the server's code for a message that a stream did not store, because it is full or for other reasons.
 const errCodeStoreFailed jetstream.ErrorCode = 10077
 
-// AuditSource reads the audit log over the auditor's connection, up to the message that is last now. It gets messages by
-// sequence: the subject then comes from the server, while that of a direct get comes from a header that the writer sets.
-func AuditSource(ctx context.Context, nc *nats.Conn) (audit.Source, error) {
-	return auditSourceFrom(ctx, nc, 0)
+// AuditReader reads the audit stream: over the auditor's connection ([NewAuditReader]), or of a stopped server ([AuditFiles]).
+type AuditReader interface {
+	// ReadAfter returns the messages after the stream sequence seq, up to the one that is last now; 0 means all. The error
+	// wraps [ErrNoAudit] when there is no stream.
+	ReadAfter(ctx context.Context, seq uint64) (audit.Source, error)
 }
 
-// auditSourceFrom is [AuditSource] from the stream sequence first on; 0 and a sequence before the stream's first mean all.
-// Messages stored later are not in the source.
-func auditSourceFrom(ctx context.Context, nc *nats.Conn, first uint64) (audit.Source, error) {
+// ErrNoAudit means that there is no audit stream: it was never created, or it is lost.
+var ErrNoAudit = errors.New("there is no audit stream")
+
+// NewAuditReader reads over the auditor's connection. It gets messages by sequence: the subject then comes from the server,
+// while that of a direct get comes from a header that the writer sets.
+func NewAuditReader(nc *nats.Conn) AuditReader { return auditConn{nc} }
+
+type auditConn struct{ nc *nats.Conn }
+
+// AuditSource reads the whole audit log over the auditor's connection.
+func AuditSource(ctx context.Context, nc *nats.Conn) (audit.Source, error) {
+	return NewAuditReader(nc).ReadAfter(ctx, 0)
+}
+
+// ReadAfter implements [AuditReader].
+func (r auditConn) ReadAfter(ctx context.Context, seq uint64) (audit.Source, error) {
 	var info struct {
 		State struct {
 			First uint64 `json:"first_seq"`
@@ -74,26 +88,38 @@ func auditSourceFrom(ctx context.Context, nc *nats.Conn, first uint64) (audit.So
 		} `json:"state"`
 		Error *jetstream.APIError `json:"error"`
 	}
-	if err := requestAuditAPI(ctx, nc, "STREAM.INFO.AUDIT", nil, &info); err != nil {
+	if err := requestAuditAPI(ctx, r.nc, "STREAM.INFO.AUDIT", nil, &info); err != nil {
 		return audit.Source{}, err
 	}
-	if info.Error != nil {
+	switch {
+	case info.Error != nil && info.Error.ErrorCode == jetstream.JSErrCodeStreamNotFound:
+		return audit.Source{}, fmt.Errorf("reading the audit log: %w: %w", ErrNoAudit, info.Error)
+	case info.Error != nil:
 		return audit.Source{}, fmt.Errorf("reading the audit log: %w", info.Error)
 	}
-	first = max(first, info.State.First)
+	first := info.State.First
+	if seq > 0 {
+		first = max(seq+1, first)
+	}
 	return audit.Source{First: first, Last: info.State.Last, Messages: func(yield func(audit.Stored, error) bool) {
-		readAuditMessages(ctx, nc, first, info.State.Last, yield)
+		readAuditMessages(ctx, r.nc, first, info.State.Last, yield)
 	}}, nil
 }
 
-// ReadFirstAuditMessage reads the first message of the audit log, its genesis.
-func ReadFirstAuditMessage(ctx context.Context, nc *nats.Conn) (audit.Stored, error) {
-	return readAuditMessage(ctx, nc, 1)
-}
-
-// AuditSourceAfter is [AuditSource] for the messages after the stream sequence seq.
-func AuditSourceAfter(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Source, error) {
-	return auditSourceFrom(ctx, nc, seq+1)
+// ReadFirstAuditMessage reads the first message of the audit log, its genesis. It fails when the log does not begin at
+// sequence 1.
+func ReadFirstAuditMessage(ctx context.Context, r AuditReader) (audit.Stored, error) {
+	src, err := r.ReadAfter(ctx, 0)
+	if err != nil {
+		return audit.Stored{}, err
+	}
+	for m, err := range src.Messages {
+		if err != nil || m.Seq == 1 {
+			return m, err
+		}
+		break
+	}
+	return audit.Stored{}, fmt.Errorf("reading audit message 1: %w", errNoMessage)
 }
 
 // readWindow is the number of concurrent requests; one at a time would wait a round trip for each message.

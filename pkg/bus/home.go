@@ -58,6 +58,9 @@ func (h Home) Heads() string { return filepath.Join(h.Data, "audit", "heads") }
 // Sealed is the folder of sealed audit logs.
 func (h Home) Sealed() string { return filepath.Join(h.Data, "audit", "sealed") }
 
+// Damaged is the folder of the damaged files of the current audit log, one folder for each start that found damage.
+func (h Home) Damaged() string { return filepath.Join(h.Data, "audit", "damaged") }
+
 // Pending is the file of the genesis record of the next audit log. It is written before the stream is created, so that a
 // crash in between cannot leave a log with an unknown genesis.
 func (h Home) Pending() string { return filepath.Join(h.Data, "audit", "genesis.next") }
@@ -114,28 +117,60 @@ var ErrInUse = errors.New("another conclave is running on this data folder")
 // Lock locks the data folder, without waiting, until unlock is called; ErrInUse means that another process holds it. Two
 // servers on one store would destroy it. unlock also removes the run file. The folder must exist.
 func (h Home) Lock() (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(h.Data, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(h.lockFilePath(), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("locking %s: %w", h.Data, err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		f.Close()
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("locking %s: %w", h.Data, err)
-		}
-		r, rerr := h.ReadRunning()
-		if rerr != nil {
-			return nil, fmt.Errorf("%w: %s", ErrInUse, h.Data)
-		}
-		return nil, fmt.Errorf("%w: process %d at %s; stop it, or use another --data folder", ErrInUse, r.PID, r.URL)
+	if err := h.flock(f, syscall.LOCK_EX); err != nil {
+		return nil, err
 	}
 	return func() {
 		_ = os.Remove(h.runFilePath())
-		// Closing alone is not enough: a child process between fork and exec holds a copy of the descriptor.
-		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
-		f.Close()
+		unlockFile(f)
 	}, nil
 }
+
+// LockForReading keeps a server from starting on the data folder until unlock is called, and writes nothing. ErrInUse means that
+// one runs. Several processes may hold it. A folder without a lock file has never had a server and is not locked.
+func (h Home) LockForReading() (unlock func(), err error) {
+	f, err := os.Open(h.lockFilePath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return func() {}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("locking %s: %w", h.Data, err)
+	}
+	if err := h.flock(f, syscall.LOCK_SH); err != nil {
+		return nil, err
+	}
+	return func() { unlockFile(f) }, nil
+}
+
+// flock locks f, the lock file, without waiting; ErrInUse means that another process holds it. After an error f is closed.
+func (h Home) flock(f *os.File, how int) error {
+	err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
+	if err == nil {
+		return nil
+	}
+	f.Close()
+	if !errors.Is(err, syscall.EWOULDBLOCK) {
+		return fmt.Errorf("locking %s: %w", h.Data, err)
+	}
+	r, rerr := h.ReadRunning()
+	if rerr != nil {
+		return fmt.Errorf("%w: %s", ErrInUse, h.Data)
+	}
+	return fmt.Errorf("%w: process %d at %s; stop it, or use another --data folder", ErrInUse, r.PID, r.URL)
+}
+
+// unlockFile unlocks and closes f. Closing alone is not enough: a child process between fork and exec holds a copy of the
+// descriptor.
+func unlockFile(f *os.File) {
+	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+	f.Close()
+}
+
+func (h Home) lockFilePath() string { return filepath.Join(h.Data, "lock") }
 
 // WriteRunning writes the run file with the id of this process and the URL of its server. The caller must hold the lock,
 // whose unlock removes the file.

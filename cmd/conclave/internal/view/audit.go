@@ -121,6 +121,9 @@ func AuditReport(w io.Writer, r audit.Report, what string, sealed *SealedExport)
 	if r.Unacknowledged > 0 {
 		line("%d records after the last acknowledged one: not anchored, and nothing acted on them", r.Unacknowledged)
 	}
+	for _, d := range r.Damage { // of a log that verifies: no acknowledged record was in it
+		line("%s: a write that a crash cut off", term.Plain(d.String()))
+	}
 	if n := len(r.Predecessors); n > 0 {
 		line("%d sealed audit logs before it are unchanged", n)
 		if last := r.Predecessors[n-1]; last.Note != "" {

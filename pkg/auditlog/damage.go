@@ -1,0 +1,78 @@
+package auditlog
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"conclave/pkg/audit"
+	"conclave/pkg/bus"
+)
+
+// foundDamage is the content of the file damageFile in a folder of damaged files.
+type foundDamage struct {
+	Time   time.Time      `json:"time"` // of the start that found it
+	Damage []audit.Damage `json:"damage"`
+}
+
+const damageFile = "damage.json"
+
+// SetDamageAside finds damage in the files of the audit log and keeps the damaged ones in a new folder, which it returns. It must
+// run before a server starts on the files, because that would cut off what it cannot read. The readable records stay in the
+// log; [Verify] names the damage until the log is rotated. Without damage, or without a log, folder is "". The caller must hold
+// the lock of the data folder.
+func SetDamageAside(home bus.Home) (folder string, damage []audit.Damage, err error) {
+	files, err := bus.OpenAuditFiles(home.AuditStore())
+	if errors.Is(err, bus.ErrNoAudit) {
+		return "", nil, nil
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	if damage = files.Damage(); len(damage) == 0 {
+		return "", nil, nil
+	}
+	now := time.Now().UTC()
+	folder = filepath.Join(home.Damaged(), now.Format("20060102T150405.000000Z"))
+	if err := files.SetDamageAside(folder); err != nil {
+		return "", damage, err
+	}
+	b, err := json.MarshalIndent(foundDamage{now, damage}, "", "  ")
+	if err == nil {
+		err = writeFile(filepath.Join(folder, damageFile), append(b, '\n'))
+	}
+	if err != nil {
+		return folder, damage, fmt.Errorf("setting the damaged audit log aside: %w", err)
+	}
+	return folder, damage, nil
+}
+
+// addEarlierDamage adds the damage that earlier starts found in the current log to the report.
+func addEarlierDamage(home bus.Home, rep *audit.Report) {
+	folders, err := os.ReadDir(home.Damaged())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		rep.AddProblem(audit.Problem{Text: fmt.Sprintf("the damaged files of the audit log cannot be listed: %v", err)})
+	}
+	for _, e := range folders {
+		folder := filepath.Join(home.Damaged(), e.Name())
+		var found foundDamage
+		b, err := os.ReadFile(filepath.Join(folder, damageFile))
+		if err == nil {
+			err = json.Unmarshal(b, &found)
+		}
+		if err != nil {
+			rep.AddProblem(audit.Problem{Text: fmt.Sprintf("damaged files of the audit log are kept in %s, and their description cannot be read: %v", folder, err)})
+			continue
+		}
+		for _, d := range found.Damage {
+			rep.Damage = append(rep.Damage, d)
+			if !d.Tail {
+				rep.AddProblem(audit.Problem{Text: fmt.Sprintf("damage found at the start of %s: %s; the file is kept in %s", found.Time.Format(time.DateTime), d, folder)})
+			}
+		}
+	}
+}

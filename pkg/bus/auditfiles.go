@@ -1,0 +1,313 @@
+package bus
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/minio/highwayhash"
+
+	"conclave/pkg/audit"
+	"conclave/subjects"
+)
+
+// AuditFiles is the audit stream in the block files of a stopped server. A server repairs a damaged block when it starts, by
+// cutting off the rest of it; AuditFiles opens the files for reading only, skips what is damaged and reads on behind it.
+//
+// A block file is a sequence of records: length (4 bytes, the highest bit set if there are headers), sequence (8), time (8),
+// length of the subject (2), subject, headers with their length (4) before them, payload, and a checksum (8) whose key is
+// derived from the names of stream and block. All numbers are little-endian.
+type AuditFiles struct {
+	first, last uint64
+	blocks      []blockFile
+	deleted     map[uint64]bool // sequences that a deletion marker names: the server does not show them either
+	damage      []audit.Damage  // in the order of the files
+}
+
+type blockFile struct {
+	path   string
+	index  int
+	ranges [][2]int // readable parts, as offsets
+}
+
+const (
+	blockHeaderSize = 22
+	blockSumSize    = 8
+	blockHasHeaders = 1 << 31
+	blockErased     = 1 << 63  // bit of the sequence: the message was deleted
+	blockTombstone  = 1 << 62  // bit of the sequence: this record deletes the message with the rest of the sequence
+	maxBlockFile    = 64 << 20 // bytes; a server writes blocks of 8 MiB
+)
+
+// OpenAuditFiles reads the audit stream in dir, the folder of the stream, and finds its damage. The server must be stopped. It
+// fails when a file cannot be read; the error wraps [ErrNoAudit] when dir does not exist.
+func OpenAuditFiles(dir string) (*AuditFiles, error) {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("reading the audit log: %w: %s does not exist", ErrNoAudit, dir)
+	}
+	names, err := filepath.Glob(filepath.Join(dir, "msgs", "*.blk"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the audit log: %w", err)
+	}
+	f := &AuditFiles{deleted: map[uint64]bool{}}
+	for _, path := range names {
+		index, err := strconv.Atoi(strings.TrimSuffix(filepath.Base(path), ".blk"))
+		if err != nil {
+			return nil, fmt.Errorf("reading the audit log: %s is no block file", path)
+		}
+		f.blocks = append(f.blocks, blockFile{path: path, index: index})
+	}
+	slices.SortFunc(f.blocks, func(a, b blockFile) int { return cmp.Compare(a.index, b.index) })
+	for i := range f.blocks {
+		if err := f.scanBlock(&f.blocks[i]); err != nil {
+			return nil, fmt.Errorf("reading the audit log: %w", err)
+		}
+	}
+	for i := range f.damage {
+		f.damage[i].Tail = f.damage[i].After == f.last
+	}
+	return f, nil
+}
+
+// scanBlock finds the readable parts of a block, its damage and its deletion markers. A symbolic link, a device and a file of
+// more than maxBlockFile bytes, which no server writes, are damaged as a whole.
+func (f *AuditFiles) scanBlock(b *blockFile) error {
+	info, err := os.Lstat(b.path)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxBlockFile {
+		f.damage = append(f.damage, audit.Damage{File: filepath.Base(b.path), Bytes: info.Size(), After: f.last})
+		return nil
+	}
+	data, err := os.ReadFile(b.path)
+	if err != nil {
+		return err
+	}
+	sum, err := newBlockHash(b.index)
+	if err != nil {
+		return err
+	}
+	for at := 0; at < len(data); {
+		rec, ok := parseBlockRecord(data[at:], sum)
+		if !ok {
+			next := findBlockRecord(data, at+1, sum)
+			f.damage = append(f.damage, audit.Damage{File: filepath.Base(b.path), Offset: int64(at), Bytes: int64(next - at), After: f.last})
+			at = next
+			continue
+		}
+		if n := len(b.ranges); n > 0 && b.ranges[n-1][1] == at {
+			b.ranges[n-1][1] = at + rec.size
+		} else {
+			b.ranges = append(b.ranges, [2]int{at, at + rec.size})
+		}
+		at += rec.size
+		switch {
+		case rec.seq&blockTombstone != 0:
+			f.deleted[rec.seq&^blockTombstone] = true
+			continue
+		case rec.seq&blockErased != 0:
+			continue
+		case f.first == 0:
+			f.first = rec.seq
+		}
+		f.last = max(f.last, rec.seq)
+	}
+	return nil
+}
+
+// Damage lists the damaged parts, in the order of the files.
+func (f *AuditFiles) Damage() []audit.Damage { return f.damage }
+
+// ReadAfter implements [AuditReader]. Damaged parts and deleted messages are left out, so that the verifier finds a gap.
+func (f *AuditFiles) ReadAfter(ctx context.Context, seq uint64) (audit.Source, error) {
+	first := f.first
+	if seq > 0 {
+		first = max(seq+1, first)
+	}
+	return audit.Source{First: first, Last: f.last, Damage: f.damage, Messages: func(yield func(audit.Stored, error) bool) {
+		for _, b := range f.blocks {
+			if !f.eachMessage(ctx, b, seq, yield) {
+				return
+			}
+		}
+	}}, nil
+}
+
+// eachMessage yields the messages of one block after the sequence seq, and reports whether to go on.
+func (f *AuditFiles) eachMessage(ctx context.Context, b blockFile, seq uint64, yield func(audit.Stored, error) bool) bool {
+	if len(b.ranges) == 0 {
+		return true
+	}
+	data, err := os.ReadFile(b.path)
+	sum, herr := newBlockHash(b.index)
+	if err = errors.Join(err, herr, ctx.Err()); err != nil {
+		yield(audit.Stored{}, fmt.Errorf("reading the audit log: %w", err))
+		return false
+	}
+	for _, r := range b.ranges {
+		for at := r[0]; at < r[1]; {
+			rec, ok := parseBlockRecord(data[min(at, len(data)):], sum)
+			if !ok {
+				yield(audit.Stored{}, fmt.Errorf("reading the audit log: %s changed meanwhile", b.path))
+				return false
+			}
+			at += rec.size
+			if rec.seq&(blockTombstone|blockErased) != 0 || rec.seq <= seq || f.deleted[rec.seq] {
+				continue
+			}
+			if !yield(audit.Stored{Seq: rec.seq, Subject: rec.subject, Data: rec.payload}, nil) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// newBlockHash returns the checksum of the records in the block with this index.
+func newBlockHash(index int) (hash.Hash64, error) {
+	key := sha256.Sum256(fmt.Appendf(nil, "%s-%d", subjects.Audit, index))
+	return highwayhash.New64(key[:])
+}
+
+type blockRecord struct {
+	size    int
+	seq     uint64 // with the bits blockErased and blockTombstone
+	subject string
+	payload []byte
+}
+
+// parseBlockRecord parses the first record of b and reports false unless it is complete and its checksum fits.
+func parseBlockRecord(b []byte, sum hash.Hash64) (blockRecord, bool) {
+	if len(b) < blockHeaderSize+blockSumSize {
+		return blockRecord{}, false
+	}
+	length := binary.LittleEndian.Uint32(b)
+	size, subject := int(length&^blockHasHeaders), int(binary.LittleEndian.Uint16(b[20:]))
+	from := blockHeaderSize + subject // of the payload, behind the headers
+	end := size - blockSumSize
+	if size > len(b) || from > end {
+		return blockRecord{}, false
+	}
+	sum.Reset()
+	sum.Write(b[4:20])
+	sum.Write(b[blockHeaderSize:from])
+	if length&blockHasHeaders != 0 {
+		if from+4 > end {
+			return blockRecord{}, false
+		}
+		headers := int(binary.LittleEndian.Uint32(b[from:]))
+		if from += 4; headers > end-from {
+			return blockRecord{}, false
+		}
+		sum.Write(b[from : from+headers])
+		from += headers
+	}
+	sum.Write(b[from:end])
+	if !bytes.Equal(sum.Sum(nil), b[end:size]) {
+		return blockRecord{}, false
+	}
+	return blockRecord{
+		size: size, seq: binary.LittleEndian.Uint64(b[4:]),
+		subject: string(b[blockHeaderSize : blockHeaderSize+subject]), payload: b[from:end],
+	}, true
+}
+
+// findBlockRecord returns the offset of the first valid message record of data at or after from, len(data) when there is none.
+func findBlockRecord(data []byte, from int, sum hash.Hash64) int {
+	for at := from + blockHeaderSize; at < len(data); at++ {
+		i := bytes.Index(data[at:], []byte("audit.")) // the subject of a record, behind its header
+		if i < 0 {
+			break
+		}
+		at += i
+		if _, ok := parseBlockRecord(data[at-blockHeaderSize:], sum); ok {
+			return at - blockHeaderSize
+		}
+	}
+	return len(data)
+}
+
+// SetDamageAside moves each damaged block into folder and puts a block with its readable records in its place. The server's
+// index goes there too: it describes the damaged blocks. Without damage it does nothing. It fails, before it changes anything,
+// when folder exists or the disk of the data has too little space. The server must be stopped.
+func (f *AuditFiles) SetDamageAside(folder string) error {
+	var damaged []blockFile
+	need := int64(minFreeBytes)
+	for _, b := range f.blocks {
+		if !slices.ContainsFunc(f.damage, func(d audit.Damage) bool { return d.File == filepath.Base(b.path) }) {
+			continue
+		}
+		damaged = append(damaged, b)
+		for _, r := range b.ranges {
+			need += int64(r[1] - r[0])
+		}
+	}
+	if len(damaged) == 0 {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(folder), 0o700); err != nil {
+		return fmt.Errorf("setting the damaged audit log aside: %w", err)
+	}
+	switch free, err := FreeBytes(filepath.Dir(damaged[0].path)); {
+	case err != nil:
+		return fmt.Errorf("setting the damaged audit log aside: %w", err)
+	case free < need:
+		return fmt.Errorf("setting the damaged audit log aside: it needs %d MiB of disk space, %d MiB are free", need>>20, free>>20)
+	}
+	err := os.Mkdir(folder, 0o700)
+	for _, b := range damaged {
+		if err == nil {
+			err = b.replace(folder)
+		}
+	}
+	if err == nil {
+		index := filepath.Join(filepath.Dir(damaged[0].path), "index.db")
+		if err = os.Rename(index, filepath.Join(folder, "index.db")); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("setting the damaged audit log aside: %w", err)
+	}
+	return nil
+}
+
+// replace moves the block into folder and leaves one with the readable records in its place, with nothing in between that a
+// crash could lose: the block gets its second name before the other one replaces it.
+func (b blockFile) replace(folder string) error {
+	var readable []byte
+	if len(b.ranges) > 0 {
+		data, err := os.ReadFile(b.path)
+		if err != nil {
+			return err
+		}
+		for _, r := range b.ranges {
+			readable = append(readable, data[r[0]:min(r[1], len(data))]...)
+		}
+	}
+	if err := os.Link(b.path, filepath.Join(folder, filepath.Base(b.path))); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(b.path), ".readable-*") // with mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(readable)
+	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), b.path)
+}
