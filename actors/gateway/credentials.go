@@ -97,12 +97,13 @@ func (c *credentials) nameCookie(addr net.Addr) {
 	c.cookie = "conclave_" + port
 }
 
-// authorize reports whether r has the token or the cookie of a browser login; revoked is closed when that credential is
-// revoked. The caller must have rejected cross-site requests.
-func (c *credentials) authorize(r *http.Request) (revoked <-chan struct{}, ok bool) {
+// authorize reports whether r has the token, or the cookie of a browser login and acceptsCookie; revoked is closed when that
+// credential is revoked. The caller must reject cross-site requests.
+func (c *credentials) authorize(r *http.Request, acceptsCookie func(*http.Request) bool) (revoked <-chan struct{}, ok bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.revoked, c.matchToken(r) || c.matchCookie(r)
+	revoked, token, cookie := c.revoked, c.matchToken(r), c.matchCookie(r)
+	c.mu.Unlock()
+	return revoked, token || cookie && acceptsCookie(r)
 }
 
 // hasToken reports whether r has the token.

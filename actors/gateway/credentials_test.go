@@ -65,10 +65,10 @@ func (w *fixture) socketClient() *http.Client {
 	return &http.Client{Transport: tr, Timeout: patience}
 }
 
-// newLink requests a login link with the token.
+// newLink requests a login link over the Unix socket.
 func (w *fixture) newLink() string {
 	w.t.Helper()
-	status, _, body := w.do("POST", "/login/links", "")
+	status, _, body := send(w.t, w.socketClient(), "POST", "http://localhost/login/links")
 	if status != http.StatusOK {
 		w.t.Fatalf("new link: %d %s", status, body)
 	}
@@ -158,6 +158,33 @@ func TestLoginLinkSetsCookieOnce(t *testing.T) {
 	}
 	if status, h, body := send(t, anonymous(t), "GET", link); status != http.StatusUnauthorized || h.Get("Set-Cookie") != "" || !strings.Contains(body, "conclave open") {
 		t.Errorf("second use: %d %v %s", status, h, body)
+	}
+}
+
+// A cookie is accepted over IPv6 too, and for a configured host, which a proxy of another user may serve.
+func TestCookieOverIPv6AndForConfiguredHost(t *testing.T) {
+	t.Parallel()
+	w := startGateway(t, bustest.Start(t), setup{Config: gateway.Config{Listen: "[::1]:0", Hosts: []string{"conclave.example"}}})
+	res, err := anonymous(t).Get(w.newLink())
+	if err != nil || len(res.Cookies()) != 1 {
+		t.Fatalf("login: %v %v", res, err)
+	}
+	res.Body.Close()
+	for _, host := range []string{"", "conclave.example"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.base+"/sessions", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = host
+		req.AddCookie(res.Cookies()[0])
+		res, err := anonymous(t).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			t.Errorf("host %q: %d", host, res.StatusCode)
+		}
 	}
 }
 
@@ -285,18 +312,21 @@ func TestSocketNeedsNoToken(t *testing.T) {
 	}
 }
 
-// otherUser is the environment variable with which the test binary runs as another user: "address token-file socket".
+// otherUser is the environment variable with which the test binary runs as another user: "address token-file socket cookie".
 const otherUser = "CONCLAVE_TEST_OTHER_USER"
 
 // attackAsOtherUser tries what another user of the machine can try, and writes a line for each attempt.
 func attackAsOtherUser(w io.Writer, targets []string) {
-	address, file, socket := targets[0], targets[1], targets[2]
+	address, file, socket, cookie := targets[0], targets[1], targets[2], targets[3]
 	client := &http.Client{Timeout: patience}
-	for _, r := range [][2]string{{"GET", "/health"}, {"GET", "/memory/export"}, {"POST", "/approvals/abcdefgh"}, {"GET", "/events"}} {
+	for _, r := range [][2]string{{"GET", "/health"}, {"GET", "/memory/export"}, {"POST", "/approvals/abcdefgh"}, {"GET", "/events"}, {"GET", "/sessions"}} {
 		req, err := http.NewRequest(r[0], "http://"+address+r[1], strings.NewReader(""))
 		if err != nil {
 			fmt.Fprintln(w, err)
 			continue
+		}
+		if r[1] == "/sessions" {
+			req.Header.Set("Cookie", cookie)
 		}
 		res, err := client.Do(req)
 		if err != nil {
@@ -315,8 +345,8 @@ func attackAsOtherUser(w io.Writer, targets []string) {
 	fmt.Fprintln(w, "socket:", errors.Is(err, fs.ErrPermission), err)
 }
 
-// A process of another user is refused over TCP, cannot connect to the Unix socket and cannot read the token, even when the
-// folder of both is open to everyone.
+// A process of another user is refused over TCP, also with a cookie that the browser sent to its port, cannot connect to the Unix
+// socket and cannot read the token, even when the folder of both is open to everyone.
 func TestOtherUserIsRefused(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -331,6 +361,15 @@ func TestOtherUserIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := startGateway(t, bustest.Start(t), setup{Config: gateway.Config{TokenFile: filepath.Join(folder, "http.token"), Socket: filepath.Join(folder, "http.sock")}})
+	login, err := anonymous(t).Get(w.newLink())
+	if err != nil || len(login.Cookies()) != 1 {
+		t.Fatalf("login: %v %v", login, err)
+	}
+	login.Body.Close()
+	cookie := login.Cookies()[0].Name + "=" + login.Cookies()[0].Value
+	if status, _, body := send(t, anonymous(t), "GET", w.base+"/sessions", "Cookie", cookie); status != http.StatusOK {
+		t.Fatalf("the cookie: %d %s", status, body)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -348,13 +387,13 @@ func TestOtherUserIsRefused(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program)
-	cmd.Dir, cmd.Env = folder, []string{otherUser + "=" + strings.Join([]string{w.gw.Addr(), w.cfg.TokenFile, w.cfg.Socket}, " ")}
+	cmd.Dir, cmd.Env = folder, []string{otherUser + "=" + strings.Join([]string{w.gw.Addr(), w.cfg.TokenFile, w.cfg.Socket, cookie}, " ")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, want := range []string{"GET /health 401", "GET /memory/export 401", "POST /approvals/abcdefgh 401", "GET /events 401", "token file: true", "socket: true"} {
+	for _, want := range []string{"GET /health 401", "GET /memory/export 401", "POST /approvals/abcdefgh 401", "GET /events 401", "GET /sessions 401", "token file: true", "socket: true"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

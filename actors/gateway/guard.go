@@ -39,7 +39,7 @@ func (g *Gateway) guardRequests(next http.Handler) http.Handler {
 		var revoked <-chan struct{}
 		authorized := r.URL.Path == loginPath || isFromSocket(r)
 		if !authorized {
-			revoked, authorized = g.credentials.authorize(r)
+			revoked, authorized = g.credentials.authorize(r, g.isOwnBrowser)
 		}
 		switch {
 		case !g.isOwnHost(r.Host):
@@ -88,19 +88,11 @@ func withRevocation(ctx context.Context, revoked <-chan struct{}) (context.Conte
 // in gateway.hosts or the IP address it listens on. It is the gate against DNS rebinding: a foreign name that resolves to
 // this machine is not accepted, nor is the unspecified address. The port must be a number but is not compared.
 func (g *Gateway) isOwnHost(host string) bool {
-	name := host
-	if h, port, err := net.SplitHostPort(host); err == nil {
-		if n, err := strconv.ParseUint(port, 10, 16); err != nil || strconv.FormatUint(n, 10) != port {
-			return false
-		}
-		name = h
-	} else if len(host) > 2 && host[0] == '[' && host[len(host)-1] == ']' {
-		name = host[1 : len(host)-1]
-	}
+	name := trimPort(host)
 	if !isHostName(name) {
 		return false
 	}
-	if local.IsLocalHost(name) || slices.ContainsFunc(g.cfg.Hosts, func(h string) bool { return strings.EqualFold(h, name) }) {
+	if local.IsLocalHost(name) || g.isConfiguredHost(host) {
 		return true
 	}
 	// The listen address needs no entry in gateway.hosts.
@@ -111,6 +103,26 @@ func (g *Gateway) isOwnHost(host string) bool {
 	a, err := netip.ParseAddr(name)
 	b, err2 := netip.ParseAddr(own)
 	return err == nil && err2 == nil && a == b && !a.IsUnspecified()
+}
+
+// isConfiguredHost reports whether a Host header names one of gateway.hosts.
+func (g *Gateway) isConfiguredHost(host string) bool {
+	name := trimPort(host)
+	return slices.ContainsFunc(g.cfg.Hosts, func(h string) bool { return strings.EqualFold(h, name) })
+}
+
+// trimPort returns the host of a Host header, "" when its port is not a number.
+func trimPort(host string) string {
+	if h, port, err := net.SplitHostPort(host); err == nil {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || strconv.FormatUint(n, 10) != port {
+			return ""
+		}
+		return h
+	}
+	if len(host) > 2 && host[0] == '[' && host[len(host)-1] == ']' {
+		return host[1 : len(host)-1]
+	}
+	return host
 }
 
 // isCrossSite reports whether Sec-Fetch-Site or Origin name another site, for every method: the response to a GET is data
