@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 
 	"conclave/actors/critic"
 	"conclave/actors/memory"
@@ -77,7 +78,7 @@ func (c *Config) sections() []section {
 
 // Load returns the shipped configuration overlaid with the files of dir: sections field by field, manifest.yaml as a whole,
 // because a policy must be readable in one place. A missing folder or file is fine, and so is dir "". A YAML file with an
-// unknown name is rejected, because it is most likely misspelled.
+// unknown name is rejected, because it is most likely misspelled, and so is what [readFile] rejects.
 func Load(dir string) (Config, error) {
 	c := Config{origins: map[string]string{}}
 	if err := c.loadFolder("", shipped); err != nil {
@@ -111,14 +112,14 @@ func (c *Config) loadFolder(dir string, folder fs.FS) error {
 		return err
 	}
 	for _, s := range c.sections() {
-		if err := c.loadSection(dir, folder, s); err != nil {
+		if err := c.loadSection(dir, s); err != nil {
 			return err
 		}
 	}
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	data, ok, err := readFile(folder, "manifest.yaml")
+	data, ok, err := readFile(dir, "manifest.yaml")
 	if err != nil {
 		return fmt.Errorf("reading the configuration: %w", err)
 	}
@@ -140,8 +141,8 @@ func (c *Config) loadFolder(dir string, folder fs.FS) error {
 
 // loadSection overlays one section with its file and records the origins of the values. A missing file changes nothing. The
 // result is not validated.
-func (c *Config) loadSection(dir string, folder fs.FS, s section) error {
-	data, ok, err := readFile(folder, s.name+".yaml")
+func (c *Config) loadSection(dir string, s section) error {
+	data, ok, err := readFile(dir, s.name+".yaml")
 	if err != nil {
 		return fmt.Errorf("reading the configuration: %w", err)
 	}
@@ -188,19 +189,37 @@ func rejectUnknownFiles(dir string, folder fs.FS) error {
 	return nil
 }
 
-// readFile returns the content of a file, and false when it does not exist. Of a file that is too large it returns one byte
-// more than [strict.MaxFile], which the decoder rejects.
-func readFile(folder fs.FS, name string) ([]byte, bool, error) {
-	f, err := folder.Open(name)
-	if errors.Is(err, fs.ErrNotExist) {
+// readFile returns the content of a file of the folder dir, and false when there is no entry of that name. dir "" is the
+// shipped files. It rejects a symbolic link without a target, which is no missing file, and everything but a regular file:
+// reading a FIFO or a device could block for ever. Of a file that is too large it returns one byte more than
+// [strict.MaxFile], which the decoder rejects.
+func readFile(dir, name string) ([]byte, bool, error) {
+	if dir == "" {
+		data, err := shipped.ReadFile(name)
+		return data, err == nil, err
+	}
+	path := filepath.Join(dir, name)
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
 	}
+	switch info, err := os.Stat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, false, fmt.Errorf("%s is a symbolic link to a file that does not exist", path)
+	case err != nil:
+		return nil, false, err
+	case !info.Mode().IsRegular():
+		return nil, false, fmt.Errorf("%s is not a regular file", path)
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not block on a FIFO that replaced the file
 	if err != nil {
 		return nil, false, err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, false, cmp.Or(err, fmt.Errorf("%s is not a regular file", path))
+	}
 	data, err := io.ReadAll(io.LimitReader(f, strict.MaxFile+1))
-	return data, true, err
+	return data, err == nil, err
 }
 
 // Apply sets fields from flags, by path such as "system.listen", and validates the result. It rejects unknown fields and

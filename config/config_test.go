@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -230,12 +231,49 @@ func TestLoadRefusesOddFolders(t *testing.T) {
 	if _, err := config.Load(filepath.Join(dir, "file")); err == nil || !strings.Contains(err.Error(), "is not a folder") {
 		t.Errorf("a file for a folder: %v", err)
 	}
-	if err := os.Mkdir(filepath.Join(dir, "system.yaml"), 0o700); err != nil {
-		t.Fatal(err)
+}
+
+// TestLoadRejectsOddFiles: a configuration file that cannot be read as one is an error, never a missing file, and never
+// blocks.
+func TestLoadRejectsOddFiles(t *testing.T) {
+	for _, name := range []string{"system.yaml", "manifest.yaml"} {
+		for what, create := range map[string]func(path string) error{
+			"a folder":                         func(path string) error { return os.Mkdir(path, 0o700) },
+			"a FIFO":                           func(path string) error { return syscall.Mkfifo(path, 0o600) },
+			"a device":                         func(path string) error { return os.Symlink("/dev/zero", path) },
+			"a symbolic link without a target": func(path string) error { return os.Symlink(path+".gone", path) },
+			"a symbolic link to itself":        func(path string) error { return os.Symlink(path, path) },
+		} {
+			t.Run(name+" "+what, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), name)
+				if err := create(path); err != nil {
+					t.Fatal(err)
+				}
+				result := make(chan error, 1)
+				go func() {
+					_, err := config.Load(filepath.Dir(path))
+					result <- err
+				}()
+				select {
+				case err := <-result:
+					if err == nil || !strings.Contains(err.Error(), name) {
+						t.Errorf("%v", err)
+					}
+				case <-time.After(10 * time.Second):
+					t.Fatal("reading it blocks")
+				}
+			})
+		}
 	}
-	if _, err := config.Load(dir); err == nil {
-		t.Error("a folder for a file")
-	}
+	t.Run("a symbolic link to a file", func(t *testing.T) {
+		dir := folder(t, map[string]string{"real": mine})
+		if err := os.Symlink("real", filepath.Join(dir, "manifest.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := config.Load(dir); err != nil || len(c.Manifest.Types) != 1 {
+			t.Errorf("%v, %v", c.Manifest.Types, err)
+		}
+	})
 }
 
 func TestListen(t *testing.T) {

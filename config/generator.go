@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -31,7 +30,7 @@ func (g Generator) Problems() strict.Problems {
 func (g Generator) Actor() (generator.Config, error) {
 	c := g.Config
 	if g.SystemPrompt != "" {
-		data, ok, err := readFile(os.DirFS(filepath.Dir(g.SystemPrompt)), filepath.Base(g.SystemPrompt))
+		data, ok, err := readFile(filepath.Dir(g.SystemPrompt), filepath.Base(g.SystemPrompt))
 		switch {
 		case err != nil:
 			return c, fmt.Errorf("reading the system prompt: %w", err)

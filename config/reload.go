@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"conclave/pkg/bus"
 	"conclave/pkg/policy"
 )
 
@@ -22,7 +23,6 @@ const reloadInterval = 2 * time.Second
 // Reloaded is the result of a change of the manifest.
 type Reloaded struct {
 	File     string   // the user's manifest
-	Shipped  bool     // the file was deleted: the shipped manifest is in force
 	Unserved []string // tools that it names and no actor serves, perhaps misspelled
 	Err      error    // why it was rejected, with file and line; the previous rules stay
 }
@@ -57,14 +57,11 @@ func NewReloader(dir string, env policy.Env, book *policy.ActiveRules, notify fu
 	return r
 }
 
-// logTo logs the change: an error when it was rejected, a warning when the shipped manifest took over or tools are unserved.
+// logTo logs the change: an error when it was rejected, a warning when tools are unserved.
 func (n Reloaded) logTo(log *slog.Logger) {
-	switch {
-	case n.Err != nil:
-		log.Error("the changed manifest is invalid; the previous rules stay", "file", n.File, "err", n.Err)
-	case n.Shipped:
-		log.Warn("the manifest was deleted; the shipped one is in force", "file", n.File)
-	default:
+	if n.Err != nil {
+		log.Error("the changed manifest is rejected; the previous rules stay", "file", n.File, "err", n.Err)
+	} else {
 		log.Info("the changed manifest is in force", "file", n.File)
 	}
 	if len(n.Unserved) > 0 {
@@ -123,28 +120,25 @@ func (r *Reloader) update(settled bool) (done Reloaded, news bool) {
 		done.Err = err
 		return done, news
 	}
-	done.Shipped, done.Unserved = !ok, m.UnservedTools()
+	done.Unserved = m.UnservedTools()
 	if news {
 		r.book.Replace(policy.Rules{Manifest: m, Chain: m.Chain(r.env)})
 	}
 	return done, news
 }
 
-// readManifest returns the user's manifest, and false when there is none. A missing folder is an error and not a deleted
-// file: its disk may be unmounted, and that must not allow what the manifest denies. It is no error when the shipped manifest
-// is in force anyway.
+// readManifest returns the user's manifest, and false when there is none and the shipped one is in force. That the user's
+// manifest, or its folder, is gone is an error: its disk may be unmounted, or a tool may have deleted it, and neither may
+// allow what the manifest denies.
 func (r *Reloader) readManifest() ([]byte, bool, error) {
 	if r.dir == "" {
 		return nil, false, nil
 	}
-	data, ok, err := readFile(os.DirFS(r.dir), "manifest.yaml")
-	if err != nil || ok {
-		return data, ok, err
+	data, ok, err := readFile(r.dir, "manifest.yaml")
+	if err == nil && !ok && !r.isShipped() {
+		err = errors.New("it was deleted; restore it, or write another one")
 	}
-	if _, err := os.Stat(r.dir); err != nil && !(errors.Is(err, fs.ErrNotExist) && r.isShipped()) {
-		return nil, false, err
-	}
-	return nil, false, nil
+	return data, ok, err
 }
 
 // isShipped reports whether the book has the shipped manifest.
@@ -175,4 +169,48 @@ func fingerprint(data []byte, ok bool, err error) string {
 	}
 	sum := sha256.Sum256(data)
 	return "file: " + string(sum[:])
+}
+
+// lastManifest is the copy of the user's manifest that was in force last. It tells a manifest that is gone from one that
+// the user never had.
+func lastManifest(home bus.Home) string { return filepath.Join(home.Data, "manifest.last.yaml") }
+
+// MissingManifest reports that the user's manifest was in force before and is gone; nil otherwise. Starting with the
+// shipped manifest then could allow what the user's own denies.
+func MissingManifest(home bus.Home) error {
+	last, file := lastManifest(home), filepath.Join(home.Config, "manifest.yaml")
+	if _, err := os.Lstat(last); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("your manifest %s is gone: restore it with: cp %s %s\nTo use the shipped rules instead, delete %s", file, last, file, last)
+}
+
+// keepManifest copies the user's manifest, so that a later start notices when it is gone, and fails when it is gone now.
+// A manifest from outside the user's folder is not copied.
+func (c Config) keepManifest(home bus.Home) error {
+	if c.manifest != "" && c.manifest != filepath.Join(home.Config, "manifest.yaml") {
+		return nil
+	}
+	if err := MissingManifest(home); err != nil {
+		return err
+	}
+	return copyManifest(home)
+}
+
+// copyManifest replaces the copy of the user's manifest, if there is a manifest. The data folder must exist.
+func copyManifest(home bus.Home) error {
+	data, ok, err := readFile(home.Config, "manifest.yaml")
+	if err == nil && ok {
+		err = os.WriteFile(lastManifest(home)+".new", data, 0o600)
+		if err == nil {
+			err = os.Rename(lastManifest(home)+".new", lastManifest(home))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("copying the manifest: %w", err)
+	}
+	return nil
 }

@@ -31,11 +31,17 @@ type Instance struct {
 }
 
 // Start runs the embedded server and the named actors on home, and reloads the manifest when the broker is among them. It
-// locks the data folder until [Instance.Stop], and fails when another process has locked it. After an error everything is
+// locks the data folder until [Instance.Stop], and fails when another process has locked it. With the broker it fails when
+// the user's manifest is gone, see [MissingManifest]. After an error everything is
 // stopped, and the instance must not be used. log may be nil.
 func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, names ...string) (_ *Instance, err error) {
 	if err := home.CreateFolders(); err != nil {
 		return nil, err
+	}
+	if slices.Contains(names, "broker") {
+		if err := c.keepManifest(home); err != nil {
+			return nil, err
+		}
 	}
 	r := &Instance{book: c.NewBook(home)}
 	if r.unlock, err = home.Lock(); err != nil {
@@ -65,8 +71,14 @@ func (r *Instance) watchManifest(ctx context.Context, c Config, home bus.Home, l
 		return
 	}
 	rl := NewReloader(home.Config, policyEnv(home), r.book, func(n Reloaded) {
-		if log != nil {
-			n.logTo(log)
+		if log == nil {
+			log = slog.New(slog.DiscardHandler)
+		}
+		n.logTo(log)
+		if n.Err == nil {
+			if err := copyManifest(home); err != nil {
+				log.Error("a later start cannot tell whether the manifest is gone", "err", err)
+			}
 		}
 	})
 	r.watch.Go(func() { rl.Run(ctx, nil) })
@@ -121,6 +133,11 @@ func setDamageAside(home bus.Home, log *slog.Logger) error {
 func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.Logger, names ...string) (*Instance, error) {
 	if err := home.CreateFolders(); err != nil {
 		return nil, err
+	}
+	if slices.Contains(names, "broker") {
+		if err := c.keepManifest(home); err != nil {
+			return nil, err
+		}
 	}
 	r := &Instance{Bus: &bus.Bus{URL: url, Keys: home.Keys(), Log: log}, book: c.NewBook(home)}
 	var watching context.Context

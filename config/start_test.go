@@ -329,3 +329,62 @@ func TestJoin(t *testing.T) {
 		t.Errorf("no server: %v", err)
 	}
 }
+
+// TestStartWithoutLastManifestFails: a system that ran with the user's manifest does not start with the shipped one when
+// the file is gone, and starts again when it is restored or the user gives it up.
+func TestStartWithoutLastManifestFails(t *testing.T) {
+	home := newHome(t)
+	if err := os.MkdirAll(home.Config, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file, last := filepath.Join(home.Config, "manifest.yaml"), filepath.Join(home.Data, "manifest.last.yaml")
+	start := func() error {
+		c, err := config.Load(home.Config)
+		if err != nil {
+			return err
+		}
+		if err := c.Apply(map[string]string{"system.listen": "127.0.0.1:0"}); err != nil {
+			return err
+		}
+		r, err := c.Start(t.Context(), home, nil, "broker")
+		if err != nil {
+			return err
+		}
+		r.Stop(context.WithoutCancel(t.Context()))
+		return nil
+	}
+	if err := os.WriteFile(file, []byte(mine), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := start(); err == nil || !strings.Contains(err.Error(), "manifest.yaml is gone: restore it with: cp "+last+" "+file) {
+		t.Fatalf("with the manifest deleted: %v", err)
+	}
+	if err := os.Symlink("nowhere", file); err != nil {
+		t.Fatal(err)
+	}
+	if err := start(); err == nil || !strings.Contains(err.Error(), "symbolic link") {
+		t.Errorf("with a dangling link: %v", err)
+	}
+	data, err := os.ReadFile(last)
+	if err != nil || string(data) != mine {
+		t.Fatalf("the copy is %q, %v", data, err)
+	}
+	if err := errors.Join(os.Remove(file), os.WriteFile(file, data, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := start(); err != nil {
+		t.Errorf("restored: %v", err)
+	}
+	if err := errors.Join(os.Remove(file), os.Remove(last)); err != nil {
+		t.Fatal(err)
+	}
+	if err := start(); err != nil {
+		t.Errorf("given up: %v", err)
+	}
+}

@@ -99,10 +99,15 @@ func MissingCredentials(ctx context.Context, cfg config.Config, data string) (mi
 	return slices.DeleteFunc(named, func(n string) bool { return slices.Contains(stored, n) }), true, nil
 }
 
-// checkManifest warns of tools that the manifest names and nobody serves, and of rules that are logged and not enforced.
+// checkManifest fails when the user's manifest is gone, and warns of tools that the manifest names and nobody serves, and of rules that are logged and not enforced.
 // Otherwise it reports whether the manifest is the user's own or the shipped one.
 func (x *examination) checkManifest(cfg config.Config) {
 	good := true
+	if err := config.MissingManifest(x.Home); err != nil {
+		good = false
+		what, fix, _ := strings.Cut(err.Error(), ": ")
+		x.fail("manifest", term.Plain(fix), "%s", term.Plain(what))
+	}
 	if unserved := cfg.Manifest.UnservedTools(); len(unserved) > 0 {
 		good = false
 		x.warn("manifest", "correct the names in manifest.yaml", "no tool is called %s", term.Plain(strings.Join(unserved, ", ")))
