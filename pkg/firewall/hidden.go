@@ -35,6 +35,9 @@ var hidingStyles = []string{
 	"color: transparent", "left:-9999", "left: -9999", "text-indent:-9", "text-indent: -9",
 }
 
+// maxStyle is how many bytes after "style=" a tag may go on.
+const maxStyle = 4096
+
 // matchHiddenHTML weighs the parts of a page that are not shown, see [scanner.weighConcealed]: comments and elements
 // with one of hidingStyles, up to 4000 bytes each. They are common and harmless without orders inside. The word rules
 // and markers must run before it.
@@ -66,7 +69,7 @@ func (s *scanner) matchHiddenHTML() {
 		}
 		at += from
 		from = at + len("style=")
-		tag := strings.IndexByte(text[at:min(len(text), at+400)], '>')
+		tag := strings.IndexByte(text[at:min(len(text), at+maxStyle)], '>')
 		if tag < 0 || !containsAny(text[at:at+tag+1], hidingStyles) {
 			continue
 		}

@@ -14,9 +14,6 @@ var droppedElements = map[atom.Atom]bool{
 	atom.Textarea: true, atom.Select: true, atom.Datalist: true, atom.Applet: true,
 }
 
-// maxStyles is how many bytes of style sheets are read.
-const maxStyles = 256 << 10
-
 // inherited is what an element inherits from those it stands in.
 type inherited struct {
 	background string // background, "" = unknown
@@ -25,7 +22,7 @@ type inherited struct {
 // stripper is the state of stripping one page.
 type stripper struct {
 	removed *Removed
-	rules   map[string]bool // ".class" and "#id" that a style sheet hides
+	rules   *hidingRules
 	nodes   int
 	work    int // the sum of their depths
 }
@@ -33,7 +30,7 @@ type stripper struct {
 // strip removes from a document what a user would not see, counts it in r, and returns the number of remaining nodes and the
 // sum of their depths, from which the caller bounds its work.
 func (r *Removed) strip(root *html.Node) (nodes, work int) {
-	p := stripper{removed: r, rules: map[string]bool{}}
+	p := stripper{removed: r, rules: newHidingRules()}
 	styled := p.readStyles(root)
 	start := inherited{}
 	if !styled {
@@ -43,10 +40,9 @@ func (r *Removed) strip(root *html.Node) (nodes, work int) {
 	return p.nodes, p.work
 }
 
-// readStyles collects the hiding rules of the page's own style sheets for screens, of their first maxStyles bytes, and
-// reports whether the page has any style sheet, its own or linked. Linked ones are not fetched.
+// readStyles collects the hiding rules of the page's own style sheets for screens, and reports whether the page has any
+// style sheet, its own or linked. Linked ones are not fetched.
 func (p *stripper) readStyles(root *html.Node) (any bool) {
-	left := maxStyles
 	var walk func(*html.Node)
 	walk = func(n *html.Node) {
 		switch {
@@ -58,11 +54,7 @@ func (p *stripper) readStyles(root *html.Node) (any bool) {
 			if media := strings.ToLower(attributeValue(n, "media")); media != "" && !strings.Contains(media, "all") && !strings.Contains(media, "screen") {
 				return // for printers and the like
 			}
-			if len(css) > left {
-				css = css[:left]
-			}
-			left -= len(css)
-			collectHidingRules(css, p.rules)
+			p.rules.collect(css)
 			return
 		}
 		for c := n.FirstChild; c != nil; c = c.NextSibling {
@@ -89,7 +81,7 @@ func (p *stripper) stripBelow(n *html.Node, in inherited, depth int) {
 			case droppedElements[c.DataAtom]:
 				p.removed.Scripts++
 				n.RemoveChild(c)
-			case p.isHidden(c, in):
+			case p.isHidden(c, in, depth):
 				p.removed.Hidden++
 				n.RemoveChild(c)
 			default:
@@ -108,25 +100,15 @@ func (p *stripper) stripBelow(n *html.Node, in inherited, depth int) {
 
 // isHidden reports whether element c is not visible: by its attributes, by a style sheet, or because its color equals its
 // background. html, head and body never are: scripts uncover some pages.
-func (p *stripper) isHidden(c *html.Node, in inherited) bool {
+func (p *stripper) isHidden(c *html.Node, in inherited, depth int) bool {
 	if c.DataAtom == atom.Html || c.DataAtom == atom.Body || c.DataAtom == atom.Head {
 		return false // pages that a script uncovers
 	}
 	if c.DataAtom == atom.Dialog && !hasAttribute(c, "open") || c.DataAtom == atom.Input && strings.EqualFold(attributeValue(c, "type"), "hidden") {
 		return true
 	}
-	if hasHidingAttribute(c.Attr) {
+	if hasHidingAttribute(c.Attr) || p.rules.hides(c, depth) {
 		return true
-	}
-	if len(p.rules) > 0 {
-		if id := attributeValue(c, "id"); id != "" && p.rules["#"+id] {
-			return true
-		}
-		for class := range strings.FieldsSeq(attributeValue(c, "class")) {
-			if p.rules["."+class] {
-				return true
-			}
-		}
 	}
 	ink := ""
 	if c.DataAtom == atom.Font {

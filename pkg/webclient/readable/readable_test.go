@@ -1,6 +1,7 @@
 package readable_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,15 @@ func TestHTML(t *testing.T) {
 	if short.Text != "Just a line." || short.Title != "T" {
 		t.Errorf("a short page: %+v", short)
 	}
+}
+
+// manyRules returns a style sheet of n rules that hide different classes.
+func manyRules(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, ".r%d{display:none}", i)
+	}
+	return b.String()
 }
 
 // What a person does not see, a model does not read, and it is counted.
@@ -72,6 +82,31 @@ func TestHidden(t *testing.T) {
 		{"black on black", "<div style='background:#000'><p style='color:black'>" + secret + "</p></div>", readable.Removed{Hidden: 1}},
 		{"a class of the page's styles", "<style>.x1, .y{display:none}</style><p class='a x1'>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
 		{"an id of the page's styles", "<style>@import 'x';/* */ p#q { left : -5000px }</style><p id=q>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
+		{"a long style", "<p style='" + strings.Repeat("x-y:z;", 1000) + "display:none'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"a style too long to read", "<p style='" + strings.Repeat("x-y:z;", 20000) + "'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"important before a later value", "<p style='display:none!important;display:block'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"important with a blank", "<p style='display:none ! important'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"a later value that browsers ignore", "<p style='display:none;display:visible-ish'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"transparent by the alpha after a slash", "<p style='color:rgb(0 0 0 / 0)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"transparent by percent", "<p style='color:hsl(10deg 20% 30% / 1%)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"transparent in another color space", "<p style='color:oklch(40% 0.2 20 / 0)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"nearly transparent in hexadecimal", "<p style='color:#00000005'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"white on white, rgb with blanks", "<p style='color:rgb(255 255 255)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"white on white, rgb in percent", "<p style='color:rgb(100%, 100%, 100%)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"white on white, hsl", "<p style='color:hsl(0, 0%, 100%)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"its own background", "<style>.x{color:#123456;background-color:#123456}</style><p class=x>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
+		{"no size by calc", "<p style='font-size:calc(1px * 0)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"no size by the short form", "<p style='font:0/0 a'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"opacity by a filter", "<p style='filter:opacity(0)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"translated away", "<p style='transform:translateX(-4000px)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
+		{"a descendant of the page's styles", "<style>div .x{display:none}</style><div><p class=x>" + secret + "</p></div>", readable.Removed{Hidden: 1, Scripts: 1}},
+		{"two classes of the page's styles", "<style>.x.y{display:none}</style><p class='y x'>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
+		{"an attribute of the page's styles", "<style>[data-x]{display:none}</style><p data-x=1>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
+		{"a group of the page's styles", "<style>:is(.x, .y){display:none}</style><p class=x>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
+		{"a layer", "<style>@layer a{.x{display:none}}</style><p class=x>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
+		{"every screen", "<style>@media screen and (min-width:1px){.x{display:none}}.y{color:red}</style><p class=x>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
+		{"the second rule of a block", "<style>@supports (display:grid){.y{color:red}.x{display:none}}</style><p class=x>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
+		{"a rule after many", "<style>" + manyRules(20000) + ".x{display:none}</style><p class=x>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
 		{"a dialog", "<dialog>" + secret + "</dialog>", readable.Removed{Hidden: 1}},
 		{"inside of what is hidden", "<div hidden><div><p>" + secret + "</p></div></div>", readable.Removed{Hidden: 1}},
 		{"a script", "<script>var x='" + secret + "'</script>", readable.Removed{Scripts: 1}},
@@ -114,6 +149,10 @@ func TestShown(t *testing.T) {
 		"hidden when printed":        "<style media=print>.x{display:none}</style><p class=x>plain words</p>",
 		"hidden on small windows":    "<style>@media (max-width:600px){.x{display:none}}</style><p class=x>plain words</p>",
 		"hidden inside something":    "<style>.menu .x{display:none}</style><p class=x>plain words</p>",
+		"a state of an element":      "<style>p:hover{display:none}.x::after{display:none}</style><p class=x>plain words</p>",
+		"hidden on large windows":    "<style>@media (min-width:768px){.x{display:none}}</style><p class=x>plain words</p>",
+		"half transparent":           "<p style='color:rgb(0 0 0 / 60%)'>plain words</p>",
+		"a font":                     "<p style='font:10px/1.2 sans-serif'>plain words</p>",
 		"half opaque":                "<p style='opacity:0.6'>plain words</p>",
 		"aria-hidden, but not":       "<p aria-hidden=false>plain words</p>",
 		"small print":                "<p style='font-size:0.7em'>plain words</p>",
@@ -178,6 +217,7 @@ var hostile = map[string]string{
 	"many attributes":         "<p " + strings.Repeat("a=b ", 100000) + ">words</p>",
 	"many styles":             strings.Repeat("<p style='color:red;left:1px;opacity:1'>words</p>", 6000),
 	"many rules":              "<style>" + strings.Repeat(".x{display:none}", 50000) + "</style><p>words</p>",
+	"many selectors":          "<style>" + strings.Repeat(".x .y > .z{display:none}", 20000) + "</style>" + strings.Repeat("<div>", 200) + "<p>words</p>" + strings.Repeat("<i>x</i>", 5000),
 	"open rules":              "<style>" + strings.Repeat("@media x{", 100000) + "</style><p>words</p>",
 	"a long title":            "<title>" + strings.Repeat("t", 1<<19) + "</title><p>words</p>",
 	"a word without an end":   "<p>words " + strings.Repeat("w", 1<<18),
