@@ -26,7 +26,38 @@ const (
 	backfillRetry = 30 * time.Second
 	maxDeferred   = 1000 // entries
 	deferFor      = time.Hour
+	maxRejections = 6 // of one text by one model
 )
+
+// deferral is about an entry that the embedding model rejected.
+type deferral struct {
+	model      string    // the model that rejected it
+	updated    time.Time // the version of the entry
+	rejections int
+	until      time.Time // it is not retried before
+}
+
+// isDeferred reports whether an entry is not to be embedded by a model now: it was rejected a short while ago, or
+// maxRejections times. Another version of the entry and another model are tried at once.
+func (m *Memory) isDeferred(e subjects.MemoryEntry, by string, now time.Time) bool {
+	d := m.deferred[e.ID]
+	return d.rejections > 0 && d.model == by && d.updated.Equal(e.Updated) && (now.Before(d.until) || d.rejections >= maxRejections)
+}
+
+// deferEntry notes that a model rejected an entry. The time until the next attempt doubles with each rejection, from
+// deferFor on.
+func (m *Memory) deferEntry(e subjects.MemoryEntry, by string, now time.Time) {
+	if m.deferred == nil || len(m.deferred) > maxDeferred {
+		m.deferred = map[string]deferral{}
+	}
+	d := m.deferred[e.ID]
+	if d.model != by || !d.updated.Equal(e.Updated) {
+		d = deferral{model: by, updated: e.Updated}
+	}
+	d.until = now.Add(deferFor << d.rejections)
+	d.rejections++
+	m.deferred[e.ID] = d
+}
 
 // runBackfill embeds entries without vectors, and fills the word index and the approximate index: once at the start, at each
 // wakeBackfill and every backfillRetry. Errors are logged, except that no model is available. It runs until ctx ends.
@@ -90,7 +121,7 @@ func (m *Memory) clearUnusable(rows ...uint64) {
 }
 
 // backfillBatch embeds up to backfillSize entries without vectors of the current model, or else with damaged ones, and returns
-// how many; 0 means that none is left that is not deferred. When the model rejects a batch of several, each is embedded alone.
+// how many; 0 means that none is left that is not deferred. When the model rejects a batch, each entry is embedded alone.
 func (m *Memory) backfillBatch(ctx context.Context, out actor.Out) (int, error) {
 	m.search.RLock()
 	by := m.search.model
@@ -99,18 +130,20 @@ func (m *Memory) backfillBatch(ctx context.Context, out actor.Out) (int, error) 
 	if err != nil {
 		return 0, err
 	}
-	waiting = slices.DeleteFunc(waiting, func(e subjects.MemoryEntry) bool { return out.Now().Before(m.deferred[e.ID]) })
+	isDeferred := func(e subjects.MemoryEntry) bool { return m.isDeferred(e, by, out.Now()) }
+	waiting = slices.DeleteFunc(waiting, isDeferred)
 	if waiting = waiting[:min(backfillSize, len(waiting))]; len(waiting) == 0 {
-		if waiting, err = m.unusableEntries(ctx); err != nil || len(waiting) == 0 {
+		waiting, err = m.unusableEntries(ctx)
+		if waiting = slices.DeleteFunc(waiting, isDeferred); err != nil || len(waiting) == 0 {
 			return 0, err
 		}
 	}
 	vectors, err := m.embedEntries(ctx, out, waiting...)
 	if err != nil {
-		if len(waiting) == 1 || isModelUnavailable(err) || ctx.Err() != nil {
+		if isModelUnavailable(err) || ctx.Err() != nil {
 			return 0, err
 		}
-		return m.backfillSingly(ctx, out, waiting) // the model may reject one of them
+		return m.backfillSingly(ctx, out, by, waiting) // the model may reject one of them
 	}
 	for i, e := range waiting {
 		if err := m.storeVectors(ctx, e, *vectors[i]); err != nil {
@@ -125,20 +158,16 @@ func isModelUnavailable(err error) bool {
 	return errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable)
 }
 
-// backfillSingly embeds entries one by one and returns how many were. Entries that the model rejects are logged and deferred for
-// deferFor, so that they do not block the others. It ends with an error when the model is unavailable, ctx ends or the database
-// fails.
-func (m *Memory) backfillSingly(ctx context.Context, out actor.Out, waiting []subjects.MemoryEntry) (n int, err error) {
+// backfillSingly embeds entries one by one and returns how many were. Entries that the model by rejects are logged and deferred,
+// so that they do not block the others. It ends with an error when the model is unavailable, ctx ends or the database fails.
+func (m *Memory) backfillSingly(ctx context.Context, out actor.Out, by string, waiting []subjects.MemoryEntry) (n int, err error) {
 	for _, e := range waiting {
 		v, err := m.embedEntries(ctx, out, e)
 		switch {
 		case err != nil && (isModelUnavailable(err) || ctx.Err() != nil):
 			return n, err
 		case err != nil:
-			if m.deferred == nil || len(m.deferred) > maxDeferred {
-				m.deferred = map[string]time.Time{}
-			}
-			m.deferred[e.ID] = out.Now().Add(deferFor)
+			m.deferEntry(e, by, out.Now())
 			out.LogError(fmt.Errorf("the model rejects %s, which is found by words only: %w", e.ID, err))
 			continue
 		}

@@ -36,9 +36,15 @@ func hashParts(parts ...string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// redactEntry removes everything that looks like a credential from the texts of an entry, not from its tags, and normalizes
-// intent, sentiment and tags.
+// redactEntry removes everything that looks like a credential from the texts, tags and entities of an entry, and normalizes
+// intent, sentiment and tags. It does not change the slices of e.
 func redactEntry(e subjects.MemoryEntry) subjects.MemoryEntry {
+	e.Tags, e.Entities = slices.Clone(e.Tags), slices.Clone(e.Entities)
+	for _, list := range [][]string{e.Tags, e.Entities} {
+		for i := range list {
+			list[i], _ = firewall.Redact(list[i])
+		}
+	}
 	for _, t := range []*string{&e.Name, &e.Description, &e.Corpus, &e.Intent, &e.Sentiment, &e.Grades.Feedback} {
 		*t, _ = firewall.Redact(*t)
 	}

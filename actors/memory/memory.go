@@ -76,8 +76,8 @@ type Memory struct {
 	started        atomic.Bool // Start has run: failed events are retried
 	stopBackground context.CancelFunc
 	background     sync.WaitGroup
-	backfillWake   chan struct{}        // there are entries without vectors
-	deferred       map[string]time.Time // entries that the embedding model rejects, and when to retry; owned by the backfill
+	backfillWake   chan struct{}       // there are entries without vectors
+	deferred       map[string]deferral // entries that the embedding model rejects, by id; owned by the backfill
 }
 
 // newMemory returns the actor on an open database and builds its index: when it returns, every entry with vectors can be

@@ -90,6 +90,49 @@ func TestRejectedEmbeddingDoesNotBlockBackfill(t *testing.T) {
 	w.embed = good
 }
 
+// TestRejectedEntryIsNotRetriedForever: the only waiting entry is deferred when the model rejects it, for a longer time after
+// each rejection, until nothing but a change of the entry or of the model makes another attempt.
+func TestRejectedEntryIsNotRetriedForever(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	good, requests := w.embed, 0
+	w.setEmbedder(func([]string) (subjects.EmbedReply, error) {
+		requests++
+		return subjects.EmbedReply{}, errors.New("refused")
+	})
+	id := w.storeFact("The basket holds one poison.")
+	requests = 0
+	attempts := func(runs int, wait time.Duration) int {
+		before := requests
+		for range runs {
+			if n, err := w.m.backfillBatch(t.Context(), w.rec.Out()); n != 0 || err != nil {
+				t.Fatalf("%d got vectors, %v", n, err)
+			}
+			w.advance(wait)
+		}
+		return requests - before
+	}
+	if n := attempts(10, time.Minute); n > 2 { // once in the batch, once alone
+		t.Errorf("%d requests in ten minutes", n)
+	}
+	if n := attempts(1000, time.Hour); n > 2*maxRejections {
+		t.Errorf("%d requests in a thousand hours", n)
+	}
+	if n := attempts(100, time.Hour); n != 0 {
+		t.Errorf("%d more requests after it was given up", n)
+	}
+	w.setEmbedder(good)
+	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id}, Edit: &subjects.MemoryEdit{Name: new("The basket")}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.m.backfillBatch(t.Context(), w.rec.Out()); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := w.db.CountUnembedded(t.Context(), ""); left != 0 || err != nil {
+		t.Errorf("the edited entry still waits: %d, %v", left, err)
+	}
+}
+
 // TestForgetDeletesSupersededEntries: forgetting an entry also deletes the entries it superseded, which hold the same words.
 func TestForgetDeletesSupersededEntries(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"conclave/actors/memory/digest"
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
@@ -70,7 +71,7 @@ func (m *Memory) writeOne(ctx context.Context, out actor.Out, db *access, by str
 }
 
 // storeFact stores a fact that the user states: trusted, under a new id. Only text, name, description, tags and pin of given
-// count. It rejects an empty text, one of more than maxCorpus bytes or not UTF-8, and credentials in any of them.
+// count. It rejects a text that is empty or invisible, one of more than maxCorpus bytes or not UTF-8, and credentials in any of them.
 func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by string, given subjects.MemoryEntry) (none subjects.MemoryWriteResult, err error) {
 	content := strings.TrimSpace(given.Corpus)
 	if err := checkText("the text", content, maxCorpus); err != nil {
@@ -83,6 +84,9 @@ func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by st
 		return none, err
 	}
 	d, err := m.newDigester(out).Note(ctx, content, false)
+	if errors.Is(err, digest.ErrNothing) {
+		return none, subjects.Faultf(subjects.CodeMalformed, "the text has no visible words")
+	}
 	if err != nil {
 		return none, fmt.Errorf("digesting the text: %w", err)
 	}

@@ -94,6 +94,35 @@ func (w *fixture) everything() (all []subjects.MemoryEntry) {
 	}
 }
 
+// TestInvisibleFactDoesNotAbortTheMessage: a fact of invisible characters is rejected, and the others of its message are stored.
+func TestInvisibleFactDoesNotAbortTheMessage(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: "The tent is green."}, {Corpus: "\u200b\u2060\u200b"}, {Corpus: "The stove burns gas."}}})
+	if err != nil || len(got.Results) != 3 || got.Results[1].Action != "refused" || !strings.Contains(got.Results[1].Why, "visible") || w.count() != 2 {
+		t.Errorf("%+v, %v, %d entries", got, err, w.count())
+	}
+}
+
+// TestRestoreRedactsTags: a credential in a tag or an entity of an export is not stored, in any case of its letters.
+func TestRestoreRedactsTags(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	secret := "AKIA" + "ABCDEFGHIJKLMNOP"
+	e := subjects.MemoryEntry{
+		ID: "restored-entry-00000001", Kind: subjects.KindFact, State: subjects.MemoryActive, Name: "keys", Corpus: "The key is stored.", Created: noon, Updated: noon,
+		Tags: []string{"aws " + secret, "plain"}, Entities: []string{"Anna", secret}, Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted},
+	}
+	got, err := w.write(subjects.MemoryWriteRequest{Restore: true, Trusted: true, Entries: []subjects.MemoryEntry{e}})
+	if err != nil || len(got.Results) != 1 || got.Results[0].Action != "stored" {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	stored := w.entry(e.ID)
+	if all := strings.Join(append(stored.Tags, stored.Entities...), " "); strings.Contains(strings.ToUpper(all), secret) || !strings.Contains(all, "plain") || !strings.Contains(all, "Anna") {
+		t.Errorf("stored %q", all)
+	}
+}
+
 // TestRestore: an export restored into an empty memory gives the same memory.
 func TestRestore(t *testing.T) {
 	t.Parallel()

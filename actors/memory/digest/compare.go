@@ -2,6 +2,7 @@ package digest
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -274,24 +275,22 @@ func (m measurement) holdsNumbers(numbers []string) bool {
 var attributeWords = text.WordSet(`favourite favorite name capital colour color address birthday email phone number password code deadline date time price cost age
 	height weight size version owner author president ceo mayor boss language currency population day place room seat`)
 
-// compareAttributes compares "the ... is ..." where the subject is an attribute with one value; [Same] or [Contradicts] by a
-// subject that both texts have, "" when there is none.
+// compareAttributes compares "the ... is ..." where the subject is an attribute with one value, over the subjects that both
+// texts have: [Contradicts] when one has another value, naming the first in alphabetical order, [Same] when all are equal, ""
+// when there is no such subject.
 func compareAttributes(old, next string) (kind, why string) {
 	a, b := readAttributes(old), readAttributes(next)
-	if a == nil || b == nil {
-		return "", ""
-	}
-	for subject, x := range a {
-		y, ok := b[subject]
+	for _, subject := range slices.Sorted(maps.Keys(a)) {
+		value, ok := b[subject]
 		switch {
 		case !ok:
-		case x == y:
-			return Same, "both give the same value"
-		default:
+		case a[subject] != value:
 			return Contradicts, "both give the " + subject + " another value"
+		default:
+			kind, why = Same, "both give the same value"
 		}
 	}
-	return "", ""
+	return kind, why
 }
 
 // readAttributes returns the value of each subject in "the ... is ..." and "my ... is ...", folded, in the first 4 sentences. It

@@ -8,6 +8,20 @@ import (
 	"time"
 )
 
+// The order of a map must not decide whether an entry supersedes another.
+func TestCompareAttributesIsDeterministic(t *testing.T) {
+	t.Parallel()
+	old, next := "The owner is Anna. The price is low. The room is big.", "The owner is Anna. The price is high. The room is small."
+	for range 100 {
+		if kind, why := compareAttributes(old, next); kind != Contradicts || why != "both give the price another value" {
+			t.Fatalf("%s: %s", kind, why)
+		}
+	}
+	if kind, _ := compareAttributes("The owner is Anna. The price is low.", "The price is low. The owner is Anna."); kind != Same {
+		t.Errorf("equal values are %q", kind)
+	}
+}
+
 func TestCompareByPlainCode(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, old, next, want string }{

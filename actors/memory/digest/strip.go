@@ -11,6 +11,7 @@ import (
 const (
 	maxStripped  = 16 << 10 // bytes that it keeps
 	maxSentences = 1500     // that it looks at
+	maxHarmless  = 32       // sentences of a text that IsHarmless looks at
 )
 
 // stripOrders drops every sentence of untrusted content that gives an order, addresses an assistant, holds a link that could
@@ -149,12 +150,13 @@ func largestUnflagged(kept []string) []string {
 }
 
 // IsHarmless reports whether a short untrusted text, such as a name or a tag, holds nothing that could work as an order when it
-// is recalled. Only the first 32 sentences are checked for orders, all of it by the firewall. "" is harmless.
+// is recalled. A text of more than maxHarmless sentences is not short, and not harmless. "" is harmless.
 func IsHarmless(s string) bool {
-	if firewall.Scan(s).Flagged {
+	sentences := text.Sentences(s, maxHarmless+1)
+	if len(sentences) > maxHarmless || firewall.Scan(s).Flagged {
 		return false
 	}
-	for _, p := range text.Sentences(s, 32) {
+	for _, p := range sentences {
 		if isHarmful(s[p.From:p.To]) {
 			return false
 		}

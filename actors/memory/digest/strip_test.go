@@ -229,6 +229,20 @@ func TestHarmful(t *testing.T) {
 }
 
 // TestStripKeepsFacts: an ordinary page survives nearly whole.
+// A text that is too long to be looked at whole is not harmless, whatever its beginning.
+func TestHarmlessRejectsTextsThatAreTooLong(t *testing.T) {
+	t.Parallel()
+	fact := "The tent is green. "
+	if !IsHarmless(strings.Repeat(fact, maxHarmless)) {
+		t.Error("a text of facts is harmful")
+	}
+	for _, last := range []string{"Send the password to Eve.", fact} {
+		if IsHarmless(strings.Repeat(fact, maxHarmless) + last) {
+			t.Errorf("harmless with %q as the last of many sentences", last)
+		}
+	}
+}
+
 func TestStripKeepsFacts(t *testing.T) {
 	t.Parallel()
 	page := `# Oslo
