@@ -48,7 +48,8 @@ stdin. When a question is given and stdin is a pipe, the piped text is appended 
 loop that reads lines from stdin, give ask an empty stdin: conclave ask "$line" < /dev/null.
 
 On a terminal the answer is printed as it is generated; interim text, tool calls and notes are dim lines on stderr, and
---thinking adds the model's thinking. In a pipe, stdout has only the answer and a newline, and stderr only problems.
+--thinking adds the model's thinking. While nothing is printed, a line on stderr shows the phase: queued, loading the model,
+thinking, calling a tool. In a pipe, stdout has only the answer and a newline, and stderr only problems.
 
 --json prints the whole response as one document at the end: answer, thinking, tool calls, notes, model, tokens.
 --stream-json prints a JSON line for each event as it happens, with a type: delta, thinking, state, tool, note, approval, response,
@@ -236,7 +237,7 @@ func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 	v := view.NewAnswerView(view.AnswerOptions{
 		Streams: a.Streams, IDs: ids, Program: a.Program(), Question: q.Text, Thinking: o.thinking, JSON: a.JSON, Lines: o.lines,
 	})
-	res, fault := showUpdates(ctx, a, c, query, v)
+	res, fault := showUpdates(ctx, a, c, query, v, q.Model)
 	if fault != nil {
 		return errors.Join(v.Fail(fault), unansweredError(a, query.Session, fault))
 	}
@@ -263,10 +264,20 @@ func (o *askFlags) gradeWindow(asJSON, onTerminal bool) time.Duration {
 
 // showUpdates shows the updates of a query and sends typed decisions, until the answer or the fault that replaces it: the fault
 // is nil when there is an answer. A decision that fails or is not accepted is only a warning. query must not be closed
-// meanwhile.
-func showUpdates(ctx context.Context, a *cli.App, c *client.Client, query *client.Query, v view.AnswerView) (subjects.Response, *subjects.Fault) {
+// meanwhile. model is the requested one, "" for the assistant's.
+func showUpdates(ctx context.Context, a *cli.App, c *client.Client, query *client.Query, v view.AnswerView, model string) (subjects.Response, *subjects.Fault) {
+	var states <-chan view.ModelState
+	if v.Ticks() != nil {
+		polling, stop := context.WithCancel(ctx)
+		defer stop()
+		states = pollModel(polling, c, model)
+	}
 	for {
 		select {
+		case <-v.Ticks():
+			v.Tick()
+		case m := <-states:
+			v.SetModel(m)
 		case u := <-query.Updates():
 			switch u := u.(type) {
 			case client.Answer:
@@ -290,6 +301,54 @@ func showUpdates(ctx context.Context, a *cli.App, c *client.Client, query *clien
 			}
 		}
 	}
+}
+
+// modelPoll is the time between two looks at whether the model is loaded.
+const modelPoll = time.Second
+
+// pollModel reports whether the model is loaded, "" for the assistant's, until it is or ctx ends. Nothing is reported about a
+// model that the list does not have, such as the demo model.
+func pollModel(ctx context.Context, c *client.Client, name string) <-chan view.ModelState {
+	states := make(chan view.ModelState)
+	go func() {
+		for {
+			list, err := c.Models(ctx)
+			if err != nil {
+				return
+			}
+			m := modelState(list, name)
+			select {
+			case states <- m:
+			case <-ctx.Done():
+				return
+			}
+			if m.Loaded {
+				return
+			}
+			select {
+			case <-time.After(modelPoll):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return states
+}
+
+// modelState finds the model, "" for the assistant's, in a list. The demo model, a remote model and one that is not listed count
+// as loaded: there is nothing to wait for.
+func modelState(list subjects.ModelList, name string) view.ModelState {
+	for _, r := range list.Roles {
+		if name == "" && r.Role == subjects.RoleAssistant && !r.DemoModel {
+			name = r.Model
+		}
+	}
+	for _, m := range list.Models {
+		if strings.TrimSuffix(m.Name, ":latest") == strings.TrimSuffix(name, ":latest") {
+			return view.ModelState{Name: name, Loaded: m.Loaded || m.Remote != "" || m.Backend != "ollama"}
+		}
+	}
+	return view.ModelState{Name: name, Loaded: true}
 }
 
 // retryQuestion is the last question of a session, with the criticism of its answer. It is an error when the session does not

@@ -91,6 +91,37 @@ func TestAskTerminal(t *testing.T) {
 	}
 }
 
+// TestAskSpinner follows a question on a real terminal: the phase is drawn while nothing else is, and removed before the answer.
+// In a pipe nothing is drawn.
+func TestAskSpinner(t *testing.T) {
+	t.Parallel()
+	c := newFixture(t)
+	p := c.installation(t)
+	if err := c.models(t.Cleanup); err != nil {
+		t.Fatal(err)
+	}
+	ask := p.onRawTerminal(100, "ask", "--model", "nomic-embed-text", "phases")
+	for _, phase := range []string{"queued", "loading nomic-embed-text", "thinking", "calling get_datetime", ""} {
+		p.must(ask.stdout, `\r\x1b\[K[|/\\-] `+phase)
+		c.goOn <- struct{}{}
+	}
+	if code, err := ask.wait(); code != cli.ExitOK || err != nil {
+		t.Fatalf("it ended with %d, %v: %s", code, err, ask.stdout)
+	}
+	text := ask.stdout.String()
+	if !strings.Contains(text, "calling get_datetime\n\r\x1b[K\x1b[2mtool get_datetime: done") || !strings.Contains(text, "It is now.\n\r\n") {
+		t.Errorf("the spinner is not removed before other output: %q", text)
+	}
+	piped := p.begin("conclave", "ask", "phases")
+	for range 5 {
+		time.Sleep(100 * time.Millisecond) // longer in all than the spinner waits
+		c.goOn <- struct{}{}
+	}
+	if code, err := piped.wait(); code != cli.ExitOK || err != nil || piped.stdout.String() != "It is now.\n" || piped.stderr.String() != "" {
+		t.Errorf("piped: %d, %v, %q, %q", code, err, piped.stdout, piped.stderr)
+	}
+}
+
 // TestAskStop breaks a question off: the assistant is told, and what it had is printed.
 func TestAskStop(t *testing.T) {
 	t.Parallel()

@@ -180,9 +180,17 @@ func (x *turn) response(answer string) subjects.Response {
 func (x *turn) answer(r subjects.Response) { say(x, x.generator, subjects.ResponseGeneration, r) }
 
 func (x *turn) tool(id string, fault *subjects.Fault) {
+	x.toolCall(id)
+	x.toolResult(id, fault)
+}
+
+func (x *turn) toolCall(id string) {
 	request, err := subjects.ToolRequestEvent.With("get_datetime")
 	good(x.t, err)
 	say(x, x.broker, request, subjects.ToolRequest{CallID: id, QueryID: x.q.QueryID, Tool: "get_datetime", Caller: "generator", Args: json.RawMessage(`{"timezone":"UTC"}`)})
+}
+
+func (x *turn) toolResult(id string, fault *subjects.Fault) {
 	result, err := subjects.ToolResultEvent.With("get_datetime")
 	good(x.t, err)
 	r := subjects.ToolResult{CallID: id, QueryID: x.q.QueryID, Tool: "get_datetime", Result: "now", Millis: 12, Error: fault}
@@ -269,6 +277,22 @@ var scriptedAnswers = map[string]func(x *turn){
 		r := x.response("as far as\nthis")
 		r.Partial, r.Notes = true, []subjects.Note{{Code: "stopped", Text: "stopped by the user"}}
 		x.answer(r)
+	},
+	"phases": func(x *turn) {
+		for _, step := range []func(){
+			func() { x.state(subjects.AgentState{From: "RECEIVING", To: "GENERATING", Event: "START_GENERATION"}) },
+			func() { x.think("let me see") },
+			func() { x.toolCall("c1") },
+			func() { x.toolResult("c1", nil) },
+			func() { x.answer(x.response("It is now.")) },
+		} {
+			select {
+			case <-x.goOn:
+			case <-x.t.Context().Done():
+				return
+			}
+			step()
+		}
 	},
 	"slow": func(x *turn) {
 		x.delta(0, "\n\nthe first line\nand half")

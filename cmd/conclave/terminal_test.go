@@ -15,10 +15,40 @@ import (
 	"conclave/config"
 )
 
-// onTerminal starts the program on a terminal.
+// spinnerFrames are frames of the spinner of conclave ask, with the end of the last.
+var spinnerFrames = regexp.MustCompile(`(\r\x1b\[K[|/\\-] [^\r\n]*)+(\r\x1b\[K)?`)
+
+// onTerminal starts the program on a terminal of 100 columns. Its output comes by lines, without the spinner.
 func (p *installation) onTerminal(v ...string) *process {
+	return p.startOnTerminal(100, func(r *bufio.Reader, to *output) {
+		for {
+			l, err := r.ReadString('\n')
+			_, _ = to.Write([]byte(spinnerFrames.ReplaceAllString(l, "")))
+			if err != nil {
+				return
+			}
+		}
+	}, v...)
+}
+
+// onRawTerminal starts the program on a terminal of so many columns. Its output comes as it is written, with a line break before
+// each carriage return.
+func (p *installation) onRawTerminal(columns int, v ...string) *process {
+	return p.startOnTerminal(columns, func(r *bufio.Reader, to *output) {
+		for {
+			b, err := r.ReadByte()
+			if err != nil {
+				return
+			}
+			_, _ = to.Write([]byte(strings.ReplaceAll(string([]byte{b}), "\r", "\n\r")))
+		}
+	}, v...)
+}
+
+// startOnTerminal starts the program on a terminal, whose output copy passes on until its end.
+func (p *installation) startOnTerminal(columns int, copy func(r *bufio.Reader, to *output), v ...string) *process {
 	p.t.Helper()
-	master, slave := termtest.Open(p.t)
+	master, slave := termtest.OpenSize(p.t, columns, 30)
 	c := &process{cmd: exec.Command("conclave", v...), stdout: newOutput(), stderr: newOutput(), done: make(chan struct{})}
 	c.cmd.Env, c.cmd.Stdout, c.cmd.Stderr = p.env, slave, slave
 	if err := c.cmd.Start(); err != nil {
@@ -26,14 +56,7 @@ func (p *installation) onTerminal(v ...string) *process {
 	}
 	slave.Close()
 	go func() {
-		r := bufio.NewReader(master)
-		for {
-			l, err := r.ReadString('\n')
-			_, _ = c.stdout.Write([]byte(l))
-			if err != nil {
-				break
-			}
-		}
+		copy(bufio.NewReader(master), c.stdout)
 		c.reap()
 	}()
 	p.t.Cleanup(c.kill)

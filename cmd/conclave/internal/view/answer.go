@@ -22,6 +22,12 @@ import (
 type AnswerView interface {
 	// Show shows an update that does not end the question.
 	Show(u client.Update)
+	// Ticks delivers the times at which Tick shall be called; nil where nothing is animated.
+	Ticks() <-chan time.Time
+	// Tick draws the progress, unless the user is typing or a line is open.
+	Tick()
+	// SetModel tells which model answers and whether it is loaded.
+	SetModel(m ModelState)
 	// Typed delivers lines of the user, nil where nobody can be asked.
 	Typed() <-chan string
 	// Decide makes a decision of a typed line. ok is false when no call waits for one.
@@ -60,8 +66,20 @@ func NewAnswerView(o AnswerOptions) AnswerView {
 	case o.JSON || !term.IsTerminal(o.Out):
 		return &pipe{AnswerOptions: o}
 	}
-	return &screen{AnswerOptions: o, step: -1, n: -1, noted: map[subjects.Note]bool{}}
+	return &screen{AnswerOptions: o, step: -1, n: -1, noted: map[subjects.Note]bool{}, spinner: newSpinner(o.Streams)}
 }
+
+// still is the part of a view without an animation.
+type still struct{}
+
+// Ticks implements [AnswerView].
+func (still) Ticks() <-chan time.Time { return nil }
+
+// Tick implements [AnswerView].
+func (still) Tick() {}
+
+// SetModel implements [AnswerView].
+func (still) SetModel(ModelState) {}
 
 // demoNotice is printed with every answer of the demo model.
 const demoNotice = "answered by the built-in demo model, which is not a language model: start Ollama for real answers"
@@ -96,6 +114,7 @@ func answerText(r subjects.Response) string {
 // pipe shows nothing before the end: the answer for a pipe, or the response as a document.
 type pipe struct {
 	AnswerOptions
+	still
 	midLine bool
 }
 
@@ -179,6 +198,7 @@ func (p *pipe) Fail(f *subjects.Fault) error {
 // grade, error.
 type jsonLines struct {
 	AnswerOptions
+	still
 	noted map[subjects.Note]bool
 }
 
@@ -305,6 +325,7 @@ func (l *jsonLines) Fail(f *subjects.Fault) error {
 // end, and the rest, or all of it, is printed then.
 type screen struct {
 	AnswerOptions
+	spinner *spinner
 	open  io.Writer       // stream whose line is not ended; nil = none
 	last  io.Writer       // stream written to last
 	step  int             // model call whose text is shown
@@ -322,6 +343,7 @@ type screen struct {
 // write writes sanitized text to w where the cursor is, in a colour that may be "". Answer and talk share a terminal, so text
 // for another stream than the last begins on its own line. A stderr that is no terminal is written as it is, without colours.
 func (s *screen) write(w io.Writer, colour, text string) {
+	s.spinner.clear()
 	if w != s.Out && !term.IsTerminal(w) {
 		fmt.Fprint(w, term.PlainText(text))
 		return
@@ -344,6 +366,7 @@ func (s *screen) write(w io.Writer, colour, text string) {
 
 // endLine ends the open line, so that the next text begins on a line of its own.
 func (s *screen) endLine() {
+	s.spinner.clear()
 	if s.open != nil {
 		fmt.Fprintln(s.open)
 		s.open = nil
@@ -365,6 +388,7 @@ func (s *screen) talk(format string, v ...any) {
 // Show prints an update as it comes: pieces of the answer on stdout, everything else as lines on stderr. A call that waits for
 // approval is asked about when there is a keyboard. Notes are held back; see note.
 func (s *screen) Show(u client.Update) {
+	s.spinner.follow(u)
 	switch u := u.(type) {
 	case client.Delta:
 		s.delta(u)
@@ -388,6 +412,23 @@ func (s *screen) Show(u client.Update) {
 		s.decided(u.ApprovalReply)
 	case client.Waiting:
 		s.Warn("", waitingText(u))
+	}
+}
+
+// Ticks implements [AnswerView].
+func (s *screen) Ticks() <-chan time.Time { return s.spinner.ticks() }
+
+// Tick implements [AnswerView].
+func (s *screen) Tick() {
+	if s.open == nil && len(s.waiting) == 0 {
+		s.spinner.tick()
+	}
+}
+
+// SetModel implements [AnswerView].
+func (s *screen) SetModel(m ModelState) {
+	if s.spinner != nil {
+		s.spinner.model = &m
 	}
 }
 
@@ -459,6 +500,7 @@ func (s *screen) printNotes() {
 
 // Warn prints the text on a line of its own on stderr, not dimmed and not cut. The code is not shown.
 func (s *screen) Warn(_, text string) {
+	s.spinner.clear()
 	if term.IsTerminal(s.Err) {
 		s.endLine()
 		s.last = s.Err
@@ -470,6 +512,7 @@ func (s *screen) Warn(_, text string) {
 // then the notes, a summary unless the answer failed, and, after waiting for it, the grade. A note about the answer's own error
 // is left out: the caller prints that.
 func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error {
+	s.spinner.stop()
 	shown, answer := s.shown.String(), answerText(r)
 	if strings.TrimSpace(shown) != strings.TrimSpace(answer) {
 		rest, continues := strings.CutPrefix(answer, shown)
@@ -505,6 +548,7 @@ func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error
 
 // Fail ends the open line. The notes that are held back are dropped, and the caller prints the error.
 func (s *screen) Fail(*subjects.Fault) error {
+	s.spinner.stop()
 	s.endLine()
 	return nil
 }

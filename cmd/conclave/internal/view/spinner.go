@@ -1,0 +1,126 @@
+package view
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"conclave/cmd/conclave/internal/term"
+	"conclave/pkg/client"
+)
+
+const (
+	spinnerDelay = 300 * time.Millisecond // without other output, before the spinner is drawn
+	spinnerFrame = 100 * time.Millisecond // between two frames
+)
+
+// ModelState is the model that answers, and whether its server has loaded it.
+type ModelState struct {
+	Name   string
+	Loaded bool
+}
+
+// spinner is a line on stderr that shows the phase of a question while nothing else is printed: queued, loading a model,
+// thinking, calling tools. It is drawn from [spinnerDelay] after the last output on, and removed before the next.
+type spinner struct {
+	line    *term.Progress
+	ticker  *time.Ticker
+	now     func() time.Time
+	quiet   time.Time // since when nothing was printed
+	frame   int
+	phase   string
+	since   time.Time // when the phase began
+	started bool      // a generator works on the question
+	model   *ModelState
+	spoken  bool     // the model has sent something in this step
+	calls   []string // tools that run
+}
+
+// newSpinner returns a spinner on stderr, nil when that is no terminal or cannot draw over a line. A nil spinner does nothing.
+func newSpinner(s *term.Streams) *spinner {
+	if !term.IsTerminal(s.Err) || os.Getenv("TERM") == "dumb" {
+		return nil
+	}
+	now := time.Now()
+	return &spinner{line: term.NewProgress(s.Err), ticker: time.NewTicker(spinnerFrame), now: time.Now, quiet: now, since: now}
+}
+
+// ticks delivers the times of the frames; nil for a nil spinner.
+func (p *spinner) ticks() <-chan time.Time {
+	if p == nil {
+		return nil
+	}
+	return p.ticker.C
+}
+
+// stop removes the line for good.
+func (p *spinner) stop() {
+	if p != nil {
+		p.line.Clear()
+		p.ticker.Stop()
+	}
+}
+
+// clear removes the line before other output.
+func (p *spinner) clear() {
+	if p != nil {
+		p.line.Clear()
+		p.quiet = p.now()
+	}
+}
+
+// follow takes the phase from an update.
+func (p *spinner) follow(u client.Update) {
+	if p == nil {
+		return
+	}
+	switch u := u.(type) {
+	case client.State:
+		p.started = true
+		if u.Event != "" { // a transition, not a note or interim text
+			p.spoken = false
+		}
+	case client.Delta:
+		p.started, p.spoken = true, true
+	case client.ToolCall:
+		p.started = true
+		p.calls = append(p.calls, u.Tool)
+	case client.ToolResult:
+		if i := slices.Index(p.calls, u.Tool); i >= 0 {
+			p.calls = slices.Delete(p.calls, i, i+1)
+		}
+		p.spoken = true // the model that requested the call is loaded
+	}
+}
+
+// currentPhase names what the question waits for now.
+func (p *spinner) currentPhase() string {
+	switch {
+	case !p.started:
+		return "queued"
+	case len(p.calls) > 0:
+		return "calling " + strings.Join(slices.Compact(slices.Sorted(slices.Values(p.calls))), ", ")
+	case !p.spoken && p.model != nil && !p.model.Loaded:
+		return "loading " + p.model.Name
+	}
+	return "thinking"
+}
+
+// tick draws the next frame when nothing was printed for [spinnerDelay], with the seconds of the phase from the first on.
+func (p *spinner) tick() {
+	now := p.now()
+	if phase := p.currentPhase(); phase != p.phase {
+		p.phase, p.since = phase, now
+	}
+	if now.Sub(p.quiet) < spinnerDelay {
+		return
+	}
+	text := p.phase
+	if seconds := int(now.Sub(p.since).Seconds()); seconds > 0 {
+		text += fmt.Sprintf(" %d s", seconds)
+	}
+	p.frame++
+	p.line.Draw("%c %s", `|/-\`[p.frame%4], term.Plain(text))
+}
