@@ -99,17 +99,15 @@ func parseFeedback(from, query string, f subjects.Feedback) (opinion, *subjects.
 
 // cleanWords returns the words without invisible characters and credentials, cut to [maxWords] bytes. Line breaks stay.
 func cleanWords(words string) string {
-	words = strings.Map(func(r rune) rune {
+	words = text.ReplaceHidden(strings.ToValidUTF8(words, "?"), func(r rune) rune {
 		switch {
 		case r == '\n':
 			return r
 		case unicode.IsSpace(r):
 			return ' '
-		case !text.IsVisible(r):
-			return -1 // before the redaction: it could split a credential
 		}
-		return r
-	}, strings.ToValidUTF8(words, "?"))
+		return -1 // before the redaction: it could split a credential
+	})
 	words, _ = firewall.Redact(strings.TrimSpace(words))
 	return text.Clip(words, maxWords)
 }

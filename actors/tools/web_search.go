@@ -103,7 +103,7 @@ func renderResults(now time.Time, found []WebResult, most int) (out Output, err 
 
 // isWebAddress reports whether s is an absolute http(s) address without credentials that fits one line unchanged.
 func isWebAddress(s string) bool {
-	if len(s) > maxAddress || s != oneLine(s, maxAddress) || strings.Contains(s, " ") {
+	if len(s) > maxAddress || s != oneLine(s, maxAddress) || strings.ContainsFunc(s, func(r rune) bool { return r == ' ' || !text.IsVisible(r) }) {
 		return false
 	}
 	u, err := url.Parse(s)
@@ -112,14 +112,12 @@ func isWebAddress(s string) bool {
 
 // oneLine returns s on one line without invisible characters, cut to most bytes: a page cannot forge another result.
 func oneLine(s string, most int) string {
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case unicode.IsSpace(r):
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, ""), string(utf8.RuneError), "")
+	s = text.ReplaceHidden(s, func(r rune) rune {
+		if unicode.IsSpace(r) {
 			return ' '
-		case !text.IsVisible(r), r == utf8.RuneError:
-			return -1
 		}
-		return r
-	}, strings.ToValidUTF8(s, ""))
+		return -1
+	})
 	return text.Clip(strings.Join(strings.Fields(s), " "), most)
 }

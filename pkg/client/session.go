@@ -198,12 +198,7 @@ func RetryText(t subjects.Turn) string {
 // shorten puts text on one line of at most n runes, of which the last three are "..." when it was cut. Invisible runes, also
 // line breaks and tabs, become U+FFFD. n must be at least 3.
 func shorten(s string, n int) string {
-	s = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if text.IsVisible(r) {
-			return r
-		}
-		return '\uFFFD'
-	}, s)), " ")
+	s = strings.Join(strings.Fields(text.ReplaceHidden(s, func(rune) rune { return '\uFFFD' })), " ")
 	if r := []rune(s); len(r) > n {
 		return string(r[:n-3]) + "..."
 	}

@@ -44,12 +44,7 @@ func Clip(s string, maxBytes int) string {
 // OneLine returns s on one line, clipped to maxBytes like [Clip]: line breaks, control characters and other invisible
 // characters become blanks, runs of blanks become one, and invalid bytes become "?".
 func OneLine(s string, maxBytes int) string {
-	s = strings.Map(func(r rune) rune {
-		if !IsVisible(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
+	s = ReplaceHidden(strings.ToValidUTF8(s, "?"), func(rune) rune { return ' ' })
 	return Clip(strings.Join(strings.Fields(s), " "), maxBytes)
 }
 

@@ -13,13 +13,16 @@ import (
 
 func TestPlain(t *testing.T) {
 	for in, want := range map[string]string{
-		"déjà vu":       "déjà vu",
-		"a\x1b[2Jb":     "a\uFFFD[2Jb",
-		"a\nb":          "a\uFFFDb",
-		"\u202eevil":    "\uFFFDevil", // turns the direction of what follows
-		"\u009b31mred":  "\uFFFD31mred",
-		"bell\a":        "bell\uFFFD",
-		"zero\u200bgap": "zero\uFFFDgap",
+		"déjà vu":         "déjà vu",
+		"a\x1b[2Jb":       "a\uFFFD[2Jb",
+		"a\nb":            "a\uFFFDb",
+		"\u202eevil":      "\uFFFDevil", // turns the direction of what follows
+		"\u009b31mred":    "\uFFFD31mred",
+		"bell\a":          "bell\uFFFD",
+		"zero\u200bgap":   "zero\uFFFDgap",
+		"pay\u200dpal":    "pay\uFFFDpal",
+		"👨\u200d👩\u200d👧": "👨\u200d👩\u200d👧", // a family is one emoji
+		"می\u200cخواهم":   "می\u200cخواهم",
 	} {
 		if got := Plain(in); got != want {
 			t.Errorf("%q is shown as %q", in, got)
@@ -30,6 +33,20 @@ func TestPlain(t *testing.T) {
 	}
 	if got := OneLine(errors.Join(errors.New("a"), errors.New(" b\x1b")).Error()); got != "a; b\uFFFD" {
 		t.Errorf("two errors are shown as %q", got)
+	}
+}
+
+// A text is sanitized the same way however it is cut into pieces.
+func TestPlainStreamKeepsJoinersBetweenPieces(t *testing.T) {
+	for _, whole := range []string{"a 👨\u200d👩\u200d👧 b", "می\u200cخواهم\n", "pay\u200dpal \x1b[2J", "\u200d👩", "❤\ufe0f\u200d🔥."} {
+		var p PlainStream
+		got := ""
+		for _, r := range whole {
+			got += p.Next(string(r))
+		}
+		if want := PlainText(whole); got != want {
+			t.Errorf("by runes: %+q, want %+q", got, want)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode/utf16"
+	"unicode/utf8"
 
 	"conclave/pkg/text"
 )
@@ -19,15 +20,37 @@ func Plain(s string) string { return sanitize(s, "") }
 // PlainText is [Plain] for several lines: line breaks and tabs stay.
 func PlainText(s string) string { return sanitize(s, "\n\t") }
 
-// sanitize replaces every invisible rune that is not in keep by U+FFFD. The number of runes stays the same.
+// sanitize replaces every rune that [text.ReplaceHidden] replaces and that is not in keep by U+FFFD. The number of runes stays
+// the same.
 func sanitize(s, keep string) string {
-	return strings.Map(func(r rune) rune {
-		if text.IsVisible(r) || strings.ContainsRune(keep, r) {
+	return text.ReplaceHidden(s, func(r rune) rune {
+		if strings.ContainsRune(keep, r) {
 			return r
 		}
 		return '\uFFFD'
-	}, s)
+	})
 }
+
+// PlainStream is [PlainText] for a text that comes in pieces: a joiner at the end of a piece waits for the next one.
+type PlainStream struct {
+	tail []rune // the last two runes of what was returned, on which a joiner depends
+	held string // at most one joiner
+}
+
+// Next returns the sanitized text of a piece, with what was held back.
+func (p *PlainStream) Next(piece string) string {
+	piece, p.held = p.held+piece, ""
+	if r, size := utf8.DecodeLastRuneInString(piece); text.IsShaping(r) {
+		piece, p.held = piece[:len(piece)-size], piece[len(piece)-size:]
+	}
+	all := []rune(PlainText(string(p.tail) + piece)) // as many runes as before
+	added := all[len(p.tail):]
+	p.tail = all[max(0, len(all)-2):]
+	return string(added)
+}
+
+// Reset ends the text: what was held back is dropped.
+func (p *PlainStream) Reset() { *p = PlainStream{} }
 
 // OneLine joins the lines of an error with semicolons and sanitizes them as [Plain] does. Empty lines are dropped.
 func OneLine(s string) string {

@@ -115,6 +115,7 @@ func answerText(r subjects.Response) string {
 type pipe struct {
 	AnswerOptions
 	still
+	thought term.PlainStream
 	midLine bool
 }
 
@@ -124,7 +125,7 @@ func (p *pipe) Show(u client.Update) {
 	switch u := u.(type) {
 	case client.Delta:
 		if u.Thinking && p.Thinking && u.Text != "" {
-			fmt.Fprint(p.Err, term.PlainText(u.Text))
+			fmt.Fprint(p.Err, p.thought.Next(u.Text))
 			p.midLine = !strings.HasSuffix(u.Text, "\n")
 		}
 	case client.ApprovalAsked:
@@ -326,12 +327,15 @@ func (l *jsonLines) Fail(f *subjects.Fault) error {
 type screen struct {
 	AnswerOptions
 	spinner *spinner
-	open  io.Writer       // stream whose line is not ended; nil = none
-	last  io.Writer       // stream written to last
-	step  int             // model call whose text is shown
-	n     int             // number of its last delta
-	gap   bool            // a delta of it was lost: the rest is shown at the end
-	shown strings.Builder // text of this step
+	open    io.Writer       // stream whose line is not ended; nil = none
+	last    io.Writer       // stream written to last
+	step    int             // model call whose text is shown
+	n       int             // number of its last delta
+	gap     bool            // a delta of it was lost: the rest is shown at the end
+	shown   strings.Builder // text of this step
+
+	plain, thought term.PlainStream // sanitize the answer and the thinking
+
 	noted map[subjects.Note]bool
 	held  []subjects.Note // to be shown before the next thing
 
@@ -340,19 +344,24 @@ type screen struct {
 	asked   time.Time                  // when it was
 }
 
-// write writes sanitized text to w where the cursor is, in a colour that may be "". Answer and talk share a terminal, so text
-// for another stream than the last begins on its own line. A stderr that is no terminal is written as it is, without colours.
+// write sanitizes a complete text and writes it as writePlain does.
 func (s *screen) write(w io.Writer, colour, text string) {
+	s.writePlain(w, colour, term.PlainText(text))
+}
+
+// writePlain writes sanitized text to w where the cursor is, in a colour that may be "". Answer and talk share a terminal, so text
+// for another stream than the last begins on its own line. A stderr that is no terminal is written as it is, without colours.
+func (s *screen) writePlain(w io.Writer, colour, text string) {
 	s.spinner.clear()
 	if w != s.Out && !term.IsTerminal(w) {
-		fmt.Fprint(w, term.PlainText(text))
+		fmt.Fprint(w, text)
 		return
 	}
 	if s.open != w {
 		s.endLine()
 	}
 	s.last = w
-	for l := range strings.Lines(term.PlainText(text)) { // no colour across line breaks
+	for l := range strings.Lines(text) { // no colour across line breaks
 		body, ended := strings.CutSuffix(l, "\n")
 		if body != "" {
 			body = term.Paint(w, colour, body)
@@ -438,7 +447,7 @@ func (s *screen) SetModel(m ModelState) {
 func (s *screen) delta(d client.Delta) {
 	if d.Thinking {
 		if s.Thinking && d.Text != "" {
-			s.write(s.Err, term.Dim, d.Text)
+			s.writePlain(s.Err, term.Dim, s.thought.Next(d.Text))
 		}
 		return
 	}
@@ -451,6 +460,7 @@ func (s *screen) delta(d client.Delta) {
 		next = next || d.N == 0
 		s.step, s.gap = d.Step, false
 		s.shown.Reset()
+		s.plain.Reset()
 	}
 	s.gap = s.gap || !next
 	s.n = d.N
@@ -464,7 +474,7 @@ func (s *screen) delta(d client.Delta) {
 	s.shown.WriteString(text)
 	if text != "" {
 		s.printNotes()
-		s.write(s.Out, "", text)
+		s.writePlain(s.Out, "", s.plain.Next(text))
 	}
 }
 
