@@ -19,7 +19,7 @@ const defaultAskTimeout = 30 * time.Minute
 // model between tool calls, as far as their tokens arrive. Without a deadline of the caller it waits defaultAskTimeout. A
 // fault timeout or unavailable (the gateway stops) does not cancel the question: it is stored and is still answered.
 func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say func(subjects.Delta) error, out actor.Out) error {
-	q := Question{Query: in.Body.Query, SessionID: in.Body.SessionID, QueryID: in.Body.QueryID, Model: in.Body.Model, Reference: in.Body.Reference}
+	q := Question{Query: in.Body.Query, Attachments: in.Body.Attachments, SessionID: in.Body.SessionID, QueryID: in.Body.QueryID, Model: in.Body.Model, Reference: in.Body.Reference}
 	if q.SessionID == "" {
 		q.SessionID = in.Session
 	}

@@ -286,6 +286,7 @@ func TestQuery(t *testing.T) {
 		{"QueryAskedAgain", testQueryAskedAgain},
 		{"QueryWhoseAnswerIsAnError", testQueryWhoseAnswerIsAnError},
 		{"QueryTakesTooLong", testQueryTakesTooLong},
+		{"AttachmentsTravelInTheirOwnField", testAttachmentsTravelInTheirOwnField},
 		{"ClientGoesAway", testClientGoesAway},
 		{"AnswerWhileTheLinkIsDown", testAnswerWhileTheLinkIsDown},
 	})
@@ -349,6 +350,25 @@ func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
 	}
 	if status, _, body := w.do("GET", "/queries/nobody", ""); status != 404 || !strings.Contains(body, "not asked here") {
 		t.Errorf("looked up what is not there: %d %s", status, body)
+	}
+}
+
+// Over HTTP, text that the user did not type has a field of its own.
+func testAttachmentsTravelInTheirOwnField(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{})
+	w.generator(func(q subjects.Query, out actor.Out) {
+		if q.Query != "summarize" || len(q.Attachments) != 1 || q.Attachments[0] != (subjects.Attachment{Name: "mail", Source: "file", Text: "Dear user"}) {
+			t.Errorf("asked %+v", q)
+		}
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "short"))
+	})
+	if status, _, body := w.do("POST", "/query", `{"query":"summarize","attachments":[{"name":"mail","source":"file","text":"Dear user"}]}`); status != 200 || !strings.Contains(body, "short") {
+		t.Errorf("%d %s", status, body)
+	}
+	for _, bad := range []string{`[{"text":" "}]`, `[{"source":"user","text":"x"}]`, `[{"text":"x","trusted":true}]`, `"x"`, `[{"name":"a\nb","text":"x"}]`} {
+		if status, _, body := w.do("POST", "/query", `{"query":"summarize","attachments":`+bad+`}`); status != 400 {
+			t.Errorf("%s: %d %s", bad, status, body)
+		}
 	}
 }
 
@@ -846,6 +866,7 @@ func TestAskIsPublished(t *testing.T) {
 		{"blank", []byte("  "), subjects.CodeMalformed},
 		{"odd id", []byte(`{"query":"hi","query_id":"a.b"}`), subjects.CodeMalformed},
 		{"no question", []byte(`{"session_id":"s"}`), subjects.CodeMalformed},
+		{"an unknown attachment", []byte(`{"query":"hi","attachments":[{"source":"user","text":"x"}]}`), subjects.CodeMalformed},
 	} {
 		if err := ask(tt.body, "q-7"); actortest.Code(err) != tt.code {
 			t.Errorf("%s: %v", tt.name, err)

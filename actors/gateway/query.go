@@ -18,11 +18,12 @@ import (
 
 // Question is the body of POST /query.
 type Question struct {
-	Query     string `json:"query"`
-	SessionID string `json:"session_id"`
-	QueryID   string `json:"query_id"`
-	Model     string `json:"model"`
-	Reference string `json:"reference"` // what a good answer says; only the critic gets it
+	Query       string                `json:"query"`       // the user's own words
+	Attachments []subjects.Attachment `json:"attachments"` // untrusted content that the question is about
+	SessionID   string                `json:"session_id"`
+	QueryID     string                `json:"query_id"`
+	Model       string                `json:"model"`
+	Reference   string                `json:"reference"` // what a good answer says; only the critic gets it
 }
 
 // Answer is the reply of POST /query.
@@ -159,7 +160,8 @@ func (g *Gateway) readWait(r *http.Request) (wait bool, window gradeWait, err er
 }
 
 // validateQuestion checks a question and generates missing ids in it. It rejects an empty query, text that is not UTF-8, a
-// model name that is longer than maxModel or not visible ASCII, a reference longer than maxReference, and invalid ids.
+// model name that is longer than maxModel or not visible ASCII, a reference longer than maxReference, invalid ids, and
+// attachments that [subjects.CheckAttachments] rejects.
 func validateQuestion(out actor.Out, in *Question) error {
 	if strings.TrimSpace(in.Query) == "" || !utf8.ValidString(in.Query) {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query: write the question as a text")
@@ -169,6 +171,9 @@ func validateQuestion(out actor.Out, in *Question) error {
 	}
 	if len(in.Reference) > maxReference || !utf8.ValidString(in.Reference) {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "reference: a text of at most %d KB", maxReference>>10)
+	}
+	if err := subjects.CheckAttachments(in.Attachments); err != nil {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "attachments: %v", err)
 	}
 	for _, id := range []struct {
 		name string
@@ -186,7 +191,7 @@ func validateQuestion(out actor.Out, in *Question) error {
 // storeQuestion stores the question, also when the client disconnects meanwhile: whether it is stored must be known. It
 // returns the event without its sequence. in must be validated.
 func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question) (Event, error) {
-	body := subjects.Query{SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Model: in.Model, Reference: in.Reference}
+	body := subjects.Query{SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Attachments: in.Attachments, Model: in.Model, Reference: in.Reference}
 	if err := emitStored(ctx, out.WithIDs(in.SessionID, in.QueryID), subjects.QueryReceived, body); err != nil {
 		return Event{}, err
 	}

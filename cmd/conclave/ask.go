@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +19,9 @@ import (
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/actor"
 	"conclave/pkg/client"
+	"conclave/pkg/document"
 	"conclave/pkg/loop"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -30,6 +33,8 @@ const (
 // askFlags are the flags of conclave ask.
 type askFlags struct {
 	question                client.Question
+	questionFile            string                 // of --question
+	files                   []string               // of --attach
 	override                subjects.SessionConfig // of this message; check puts it into the question
 	resume, retry           bool                   // resume is --continue, or --retry without a session
 	thinking, noWait, lines bool
@@ -43,9 +48,12 @@ func askCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ask [question...]",
 		Short: "Ask the assistant",
-		Long: `Asks the assistant and prints the answer. The question is given on the command line; without it, or with "-", it is read from
-stdin. When a question is given and stdin is a pipe, the piped text is appended as context, after a blank line. In a shell
-loop that reads lines from stdin, give ask an empty stdin: conclave ask "$line" < /dev/null.
+		Long: `Asks the assistant and prints the answer. The question is given on the command line, typed on the terminal, or read from the
+file that --question names ("-" for stdin): these are your own words.
+
+Text from a pipe, a file given with --attach and a long paste are UNTRUSTED content that the question is about, because
+others may have written in them: the assistant reads them, and a call that they lead to needs your approval. This also holds for
+a pipe without a question. In a shell loop that reads lines from stdin, give ask an empty stdin: conclave ask "$line" < /dev/null.
 
 On a terminal the answer is printed as it is generated; interim text, tool calls and notes are dim lines on stderr, and
 --thinking adds the model's thinking. While nothing is printed, a line on stderr shows the phase: queued, loading the model,
@@ -72,6 +80,8 @@ session. Other exit codes: 1 failed or partial answer, 3 denied by policy, 4 no 
 		Example: `  conclave ask What is the capital of France?
   conclave ask --continue 'And of Spain?'
   git diff | conclave ask 'Write a commit message for this change.'
+  conclave ask --attach letter.pdf 'What do they want, and by when?'
+  make-question | conclave ask --question -
   conclave ask --json 'What time is it in Tokyo?' | jq -r '.tool_calls[].tool'
   conclave ask --no-wait --session notes 'Summarize what we have.'
   conclave ask --retry
@@ -82,8 +92,7 @@ session. Other exit codes: 1 failed or partial answer, 3 denied by policy, 4 no 
 				return err
 			}
 			if !o.retry {
-				var err error
-				if o.question.Text, err = readQuestion(cmd.Context(), a, words); err != nil {
+				if err := o.readQuestion(cmd.Context(), a, words); err != nil {
 					return err
 				}
 			}
@@ -101,6 +110,8 @@ session. Other exit codes: 1 failed or partial answer, 3 denied by policy, 4 no 
 // define defines the flags, which it writes into o, and their defaults.
 func (o *askFlags) define(f *pflag.FlagSet) {
 	q := &o.question
+	f.StringVar(&o.questionFile, "question", "", "`file` with the question in your own words; - reads stdin")
+	f.StringArrayVar(&o.files, "attach", nil, "`file` that the question is about, as untrusted content; repeatable")
 	f.StringVar(&q.Session, "session", "", "`id` of the session (default: a new one)")
 	f.BoolVar(&o.resume, "continue", false, "ask in the last session")
 	f.StringVar(&q.Model, "model", "", "`model` to answer (default: the assistant's)")
@@ -123,6 +134,10 @@ func (o *askFlags) check(a *cli.App, words []string) error {
 	switch {
 	case o.retry && len(words) > 0:
 		return cli.Usage("--retry asks the last question again: leave out the words, or --retry")
+	case o.retry && (o.questionFile != "" || len(o.files) > 0):
+		return cli.Usage("--retry asks the last question again: leave out --question and --attach, or --retry")
+	case o.questionFile != "" && len(words) > 0:
+		return cli.Usage("the question is given twice: leave out the words, or --question")
 	case q.Session != "" && o.resume:
 		return cli.Usage("--session and --continue exclude each other")
 	case a.JSON && o.lines:
@@ -165,35 +180,107 @@ func (o *askFlags) checkOverride() error {
 // maxQuestion is the most that is read: more would not fit into a message.
 var maxQuestion = subjects.QueryReceived.Limit()
 
-// readQuestion puts the question together from the words and stdin, which is read when there are no words, for "-", and when it
-// is a pipe: then its text follows the words. It rejects an empty question and one above [maxQuestion]. An interrupt is an
-// error.
-func readQuestion(ctx context.Context, a *cli.App, words []string) (string, error) {
-	text := strings.TrimSpace(strings.Join(words, " "))
-	fromStdin := len(words) == 0 || len(words) == 1 && words[0] == "-"
-	prompt := ""
-	if fromStdin {
-		text, prompt = "", "type the question and end it with Ctrl-D"
+// readQuestion fills in the text and the attachments of the question. Words on the command line, a file or stdin named by
+// --question, and what is typed on a terminal are the user's own words. Everything else is untrusted content: text from a pipe,
+// the files of --attach, and long pastes. It rejects an empty question, and texts beyond the limits. An interrupt is an error.
+func (o *askFlags) readQuestion(ctx context.Context, a *cli.App, words []string) (err error) {
+	q := &o.question
+	q.Text = strings.TrimSpace(strings.Join(words, " "))
+	_, keyboard := term.Keyboard(a.In)
+	switch noWords := len(words) == 0 || len(words) == 1 && words[0] == "-"; {
+	case o.questionFile != "":
+		q.Text, err = o.readOwnWords(ctx, a)
+	case noWords && keyboard:
+		err = o.readTyped(ctx, a)
+	case noWords:
+		q.Text = subjects.PipedQuestion
+		err = o.attachStdin(ctx, a)
+	case term.IsPiped(a.In):
+		err = o.attachStdin(ctx, a)
 	}
-	if fromStdin || term.IsPiped(a.In) {
-		more, err := a.ReadAll(ctx, maxQuestion, prompt)
-		if errors.Is(err, term.ErrStopped) {
-			return "", cli.Fail(cli.ExitFailed, "stopped before anything was asked", "ask again")
-		}
-		if err != nil {
-			return "", err
-		}
-		if more = strings.Trim(more, "\r\n"); strings.TrimSpace(more) != "" {
-			text = strings.TrimPrefix(text+"\n\n"+more, "\n\n")
-		}
+	if err == nil {
+		err = o.attachFiles(ctx)
 	}
 	switch {
-	case text == "":
-		return "", cli.Usage("the question is empty: write it after conclave ask, or pipe it in")
-	case len(text) > maxQuestion:
-		return "", cli.Usage("the question is larger than %s: name the file instead of piping it in, or shorten it", term.Bytes(int64(maxQuestion)))
+	case err != nil:
+		return err
+	case strings.TrimSpace(q.Text) == "" || q.Text == subjects.PipedQuestion && len(q.Attachments) == 0:
+		return cli.Usage("the question is empty: write it after conclave ask, or pipe it in")
+	case len(q.Text) > maxQuestion:
+		return cli.Usage("the question is larger than %s: attach the text with --attach, or shorten it", term.Bytes(int64(maxQuestion)))
+	case q.Text == subjects.PipedQuestion:
+		a.Say("there is no question of your own, so the text is treated as untrusted content; if it is your question, use %s ask --question -", a.Program())
 	}
-	return text, nil
+	if err := subjects.CheckAttachments(q.Attachments); err != nil {
+		return cli.Usage("%v: ask about a part of the text, or store it with conclave memory import", err)
+	}
+	return nil
+}
+
+// readOwnWords reads the file of --question, or stdin for "-".
+func (o *askFlags) readOwnWords(ctx context.Context, a *cli.App) (string, error) {
+	if o.questionFile != "-" {
+		d, err := document.Read(ctx, o.questionFile, document.Options{MaxBytes: int64(maxQuestion)})
+		if err != nil {
+			return "", cli.Usage("--question %s: %v", o.questionFile, err)
+		}
+		return strings.TrimSpace(d.Text), nil
+	}
+	text, err := a.ReadAll(ctx, maxQuestion, typePrompt)
+	return strings.Trim(text, "\r\n"), stoppedError(err)
+}
+
+// typePrompt is printed before a question is read from a terminal.
+const typePrompt = "type the question and end it with Ctrl-D"
+
+// readTyped reads a question from the terminal; long pastes become attachments.
+func (o *askFlags) readTyped(ctx context.Context, a *cli.App) error {
+	typed, pasted, err := a.ReadTyped(ctx, maxQuestion, typePrompt)
+	if err != nil {
+		return stoppedError(err)
+	}
+	for _, text := range pasted {
+		o.attach(subjects.AttachmentPaste, "", text)
+	}
+	o.question.Text = strings.Trim(typed, "\r\n")
+	if strings.TrimSpace(typed) == "" {
+		o.question.Text = subjects.PipedQuestion
+	}
+	return nil
+}
+
+// attachStdin attaches the text that is piped in, unless it is blank.
+func (o *askFlags) attachStdin(ctx context.Context, a *cli.App) error {
+	text, err := a.ReadAll(ctx, subjects.MaxAttachmentBytes, "")
+	o.attach(subjects.AttachmentPipe, "", text)
+	return stoppedError(err)
+}
+
+// attachFiles attaches the files of --attach as text.
+func (o *askFlags) attachFiles(ctx context.Context) error {
+	for _, path := range o.files {
+		d, err := document.Read(ctx, path, document.Options{})
+		if err != nil {
+			return cli.Usage("--attach %s: %v", path, err)
+		}
+		o.attach(subjects.AttachmentFile, text.OneLine(filepath.Base(path), subjects.MaxAttachmentName), d.Text)
+	}
+	return nil
+}
+
+// attach adds an attachment; a blank text is ignored.
+func (o *askFlags) attach(source, name, text string) {
+	if strings.TrimSpace(text) != "" {
+		o.question.Attachments = append(o.question.Attachments, subjects.Attachment{Source: source, Name: name, Text: strings.Trim(text, "\r\n")})
+	}
+}
+
+// stoppedError explains an interrupt while the question was read; other errors and nil are returned unchanged.
+func stoppedError(err error) error {
+	if errors.Is(err, term.ErrStopped) {
+		return cli.Fail(cli.ExitFailed, "stopped before anything was asked", "ask again")
+	}
+	return err
 }
 
 // run asks, shows the answer and waits for the grade; with --no-wait it prints the ids when the question is stored. A partial

@@ -10,12 +10,16 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term/termtest"
+	"conclave/subjects"
 )
 
 // TestAskTerminal looks at what a user sees: words as they come, talk in dim lines, and all of the answer in the end.
@@ -260,39 +264,78 @@ func (e endless) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-func TestReadQuestion(t *testing.T) {
+// What the user typed is the question; what is piped or read from a file is untrusted content beside it.
+func TestOnlyTypedTextIsTheQuestion(t *testing.T) {
 	t.Parallel()
+	dir := t.TempDir()
+	mail, page := filepath.Join(dir, "mail.txt"), filepath.Join(dir, "page.html")
+	for path, content := range map[string]string{mail: "Dear user\n", page: "<html><body><p>Hello there</p></body></html>"} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	piped := func(text string) []subjects.Attachment {
+		return []subjects.Attachment{{Source: subjects.AttachmentPipe, Text: text}}
+	}
 	for _, tt := range []struct {
-		name  string
-		words []string
-		stdin io.Reader
-		want  string
-		code  int
+		name     string
+		words    []string
+		stdin    io.Reader
+		flags    askFlags
+		want     string
+		attached []subjects.Attachment
+		code     int
 	}{
-		{"words", []string{"a", " b "}, nil, "a  b", cli.ExitOK},
-		{"stdin", nil, strings.NewReader("\n a\nb\n\n"), " a\nb", cli.ExitOK},
-		{"a dash", []string{"-"}, strings.NewReader("a"), "a", cli.ExitOK},
-		{"both", []string{"a"}, strings.NewReader("\nb\n"), "a\n\nb", cli.ExitOK},
-		{"words and nothing", []string{"a"}, strings.NewReader(" \n"), "a", cli.ExitOK},
-		{"nothing", nil, strings.NewReader(" \n"), "", cli.ExitUsage},
-		{"no stdin at all", nil, nil, "", cli.ExitUsage},
-		{"empty words", []string{"", " "}, nil, "", cli.ExitUsage},
-		{"bytes that are no text", nil, strings.NewReader("a\xffb"), "a\uFFFDb", cli.ExitOK},
-		{"too much", []string{"a"}, strings.NewReader(strings.Repeat("b", maxQuestion)), "", cli.ExitUsage},
-		{"more than is read", nil, strings.NewReader(strings.Repeat("b", 2*maxQuestion)), "", cli.ExitUsage},
+		{name: "words", words: []string{"a", " b "}, want: "a  b"},
+		{name: "a pipe alone", stdin: strings.NewReader("\n a\nb\n\n"), want: subjects.PipedQuestion, attached: piped(" a\nb")},
+		{name: "a dash", words: []string{"-"}, stdin: strings.NewReader("a"), want: subjects.PipedQuestion, attached: piped("a")},
+		{name: "words and a pipe", words: []string{"a"}, stdin: strings.NewReader("\nb\n"), want: "a", attached: piped("b")},
+		{name: "a pipe of the user's own words", stdin: strings.NewReader("\na?\n"), flags: askFlags{questionFile: "-"}, want: "a?"},
+		{name: "a file of the user's own words", stdin: strings.NewReader("not read"), flags: askFlags{questionFile: mail}, want: "Dear user"},
+		{
+			name: "files", words: []string{"a"}, flags: askFlags{files: []string{mail, page}}, want: "a",
+			attached: []subjects.Attachment{{Source: subjects.AttachmentFile, Name: "mail.txt", Text: "Dear user"}, {Source: subjects.AttachmentFile, Name: "page.html", Text: "Hello there"}},
+		},
+		{name: "words and nothing", words: []string{"a"}, stdin: strings.NewReader(" \n"), want: "a"},
+		{name: "bytes that are no text", words: []string{"a"}, stdin: strings.NewReader("a\xffb"), want: "a", attached: piped("a\uFFFDb")},
+		{name: "nothing", stdin: strings.NewReader(" \n"), code: cli.ExitUsage},
+		{name: "no stdin at all", code: cli.ExitUsage},
+		{name: "an empty file of own words", stdin: strings.NewReader(" \n"), flags: askFlags{questionFile: "-"}, code: cli.ExitUsage},
+		{name: "empty words", words: []string{"", " "}, code: cli.ExitUsage},
+		{name: "a file that is missing", words: []string{"a"}, flags: askFlags{files: []string{filepath.Join(dir, "none")}}, code: cli.ExitUsage},
+		{name: "a folder", words: []string{"a"}, flags: askFlags{files: []string{dir}}, code: cli.ExitUsage},
+		{name: "too much is piped", words: []string{"a"}, stdin: strings.NewReader(strings.Repeat("b", subjects.MaxAttachmentBytes+1)), code: cli.ExitUsage},
+		{name: "too long a question", stdin: strings.NewReader(strings.Repeat("b", 2*maxQuestion)), flags: askFlags{questionFile: "-"}, code: cli.ExitUsage},
 	} {
 		var talk bytes.Buffer
-		got, err := readQuestion(t.Context(), cli.New(tt.stdin, io.Discard, &talk), tt.words)
-		if got != tt.want || cli.Code(err) != tt.code || talk.Len() > 0 {
-			t.Errorf("%s: %q, %v, %s", tt.name, got, err, &talk)
+		err := tt.flags.readQuestion(t.Context(), cli.New(tt.stdin, io.Discard, &talk), tt.words)
+		if got := tt.flags.question; cli.Code(err) != tt.code || tt.code == cli.ExitOK && (got.Text != tt.want || !slices.Equal(got.Attachments, tt.attached)) {
+			t.Errorf("%s: %q with %+v, %v", tt.name, got.Text, got.Attachments, err)
+		}
+		if told := strings.Contains(talk.String(), "treated as untrusted content; if it is your question, use conclave"); told != (tt.want == subjects.PipedQuestion) {
+			t.Errorf("%s: the user is told %q", tt.name, &talk)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	e := endless{make(chan struct{})}
 	defer close(e.quit)
-	if _, err := readQuestion(ctx, cli.New(e, io.Discard, io.Discard), []string{"a"}); cli.Code(err) != cli.ExitFailed {
+	if err := new(askFlags).readQuestion(ctx, cli.New(e, io.Discard, io.Discard), []string{"a"}); cli.Code(err) != cli.ExitFailed {
 		t.Errorf("a stdin that never ends: %v", err)
+	}
+}
+
+// A long paste on a terminal is no part of the question.
+func TestPastedTextIsAttached(t *testing.T) {
+	t.Parallel()
+	master, slave := termtest.Open(t)
+	if _, err := master.WriteString("Summarize: \x1b[200~Dear user,\nsend me the PIN.\x1b[201~\n\x04"); err != nil {
+		t.Fatal(err)
+	}
+	var o askFlags
+	err := o.readQuestion(t.Context(), cli.New(slave, io.Discard, io.Discard), nil)
+	if q := o.question; err != nil || strings.TrimSpace(q.Text) != "Summarize:" || len(q.Attachments) != 1 || q.Attachments[0] != (subjects.Attachment{Source: subjects.AttachmentPaste, Text: "Dear user,\nsend me the PIN."}) {
+		t.Errorf("%q with %+v, %v", q.Text, q.Attachments, err)
 	}
 }
 

@@ -200,6 +200,15 @@ func (x *turn) toolResult(id string, fault *subjects.Fault) {
 	say(x, x.broker, result, r)
 }
 
+// echo answers with the question and its attachments.
+func echo(x *turn) {
+	said := x.q.Query
+	for _, a := range x.q.Attachments {
+		said += "\n" + strings.TrimSpace(a.Source+" "+a.Name) + ": " + a.Text
+	}
+	x.answer(x.response(said))
+}
+
 // scriptedAnswers are the answers, by the first word of the question.
 var scriptedAnswers = map[string]func(x *turn){
 	"capital": func(x *turn) {
@@ -209,7 +218,8 @@ var scriptedAnswers = map[string]func(x *turn){
 		x.delta(0, "is")
 		x.answer(x.response("Paris"))
 	},
-	"echo": func(x *turn) { x.answer(x.response(x.q.Query)) },
+	"echo": echo,
+	"The":  echo, // a pipe without a question
 	"tools": func(x *turn) {
 		x.delta(0, "Let me look that up.")
 		x.state(subjects.AgentState{To: "DISPATCHING_TOOL", Words: "Let me look that up."})

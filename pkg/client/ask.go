@@ -18,10 +18,12 @@ import (
 
 // Question is a question to the assistant.
 type Question struct {
-	Session   string // "" starts a new one
-	Text      string
-	Model     string // "" = the assistant's
-	Reference string // what a good answer says, for the critic only
+	Session string // "" starts a new one
+	Text    string // the user's own words
+	// Attachments are untrusted content that the question is about, checked by [subjects.CheckAttachments].
+	Attachments []subjects.Attachment
+	Model       string // "" = the assistant's
+	Reference   string // what a good answer says, for the critic only
 	// Override is set for this message only, before the question is stored. Its session, query and Once are filled in.
 	Override *subjects.SessionConfig
 	Timeout  time.Duration // for the answer; 0 = none
@@ -225,7 +227,7 @@ func (q *Query) setOverride(ctx context.Context, override *subjects.SessionConfi
 // store publishes the question until the stream acknowledges it, with the attempts and limits of [Client.publishStored]. Every
 // error wraps [ErrNotStored].
 func (q *Query) store(ctx context.Context, question Question) error {
-	body := subjects.Query{SessionID: q.Session, QueryID: q.ID, Query: question.Text, Model: question.Model, Reference: question.Reference}
+	body := subjects.Query{SessionID: q.Session, QueryID: q.ID, Query: question.Text, Attachments: question.Attachments, Model: question.Model, Reference: question.Reference}
 	err := q.c.publishStored(ctx, func(ctx context.Context, id string) error {
 		return actor.EmitOnce(ctx, q.out, subjects.QueryReceived, id, body)
 	})

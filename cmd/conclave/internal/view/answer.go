@@ -119,8 +119,8 @@ type pipe struct {
 	midLine bool
 }
 
-// Show prints on stderr the thinking, where it was asked for, calls that wait for approval, and why the question is not
-// started. Everything else waits for End.
+// Show prints on stderr the thinking, where it was asked for, calls that wait for approval, why the question is not
+// started, and on a terminal what is treated as untrusted content. Everything else waits for End.
 func (p *pipe) Show(u client.Update) {
 	switch u := u.(type) {
 	case client.Delta:
@@ -132,6 +132,10 @@ func (p *pipe) Show(u client.Update) {
 		p.Warn("", waitingCall(u.ApprovalRequest, p.Program))
 	case client.Waiting:
 		p.Warn("", waitingText(u))
+	case client.Note:
+		if u.Code == subjects.NoteUntrusted && term.IsTerminal(p.Err) {
+			p.Warn("", u.Text)
+		}
 	}
 }
 

@@ -26,7 +26,7 @@ func Sessions(w io.Writer, sessions []client.SessionSummary) error {
 
 var roleColours = map[string]string{"user": term.Cyan, "assistant": term.Green, "tool": term.Yellow}
 
-// Session prints a conversation: the summary of older turns, then each question, tool call, result and answer with its grades.
+// Session prints a conversation: the summary of older turns, then each question, attachment, tool call, result and answer with its grades.
 // On stderr it says how many turns were dropped.
 func Session(s *term.Streams, c subjects.Conversation) error {
 	if c.Dropped > 0 {
@@ -37,6 +37,9 @@ func Session(s *term.Streams, c subjects.Conversation) error {
 	}
 	for _, t := range c.Turns {
 		message(s.Out, "user", term.Stamp(t.Time), t.Query)
+		for _, a := range t.Attachments {
+			message(s.Out, "attached", a.Describe()+", untrusted; it begins:", a.Text)
+		}
 		for _, m := range t.Messages {
 			message(s.Out, m.Role, m.ToolName, m.Content)
 			for _, call := range m.Calls {

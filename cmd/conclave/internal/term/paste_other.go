@@ -1,0 +1,8 @@
+//go:build !linux
+
+package term
+
+import "os"
+
+// hideControlEcho does nothing here: the marks of a paste are echoed.
+func hideControlEcho(*os.File) (restore func()) { return func() {} }
