@@ -46,7 +46,7 @@ func addTurns(ctx context.Context, out actor.Out, f *policy.Flow, session, query
 		if err != nil || !found {
 			return nil, err
 		}
-		f = f.WithTurn(seq, q.QueryID, subjects.UserText(q.Query))
+		f = f.WithTurn(seq, q.QueryID, subjects.UserText(q.Query)).WithAttachments(q.QueryID, q.Attachments, out.Now().UTC())
 		if q.QueryID == query {
 			return f, nil
 		}

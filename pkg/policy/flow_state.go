@@ -128,6 +128,24 @@ func (f *Flow) WithTurn(seq uint64, query, content string) *Flow {
 	return next
 }
 
+// WithAttachments returns f after untrusted content came with a question: text from a pipe, a file or a paste. It taints the
+// session, and counts as private data. An unknown session stays unknown.
+func (f *Flow) WithAttachments(query string, attached []subjects.Attachment, at time.Time) *Flow {
+	if f == nil || len(attached) == 0 {
+		return f
+	}
+	next := f.clone()
+	next.private = true
+	for _, a := range attached {
+		next.untrusted = appendBounded(next.untrusted, maxTrustedValues, extractNames(strings.ToLower(a.Text))...)
+		next.sources = append(next.sources, subjects.Taint{Tool: "attachment", QueryID: query, From: a.Describe(), Time: at})
+	}
+	if over := len(next.sources) - maxTaintSources; over > 0 { // keep the first source and the latest ones
+		next.sources = slices.Delete(next.sources, 1, 1+over)
+	}
+	return next
+}
+
 // WithQuestion returns f with one more question of the user; query is its id. content must come from the user alone,
 // never from a model. It is clipped to maxQuestionBytes; the oldest questions are dropped beyond the limits. A nil f
 // counts as an empty session, so a caller must not pass an unknown one.

@@ -199,7 +199,7 @@ func (r *runner) runTurn(ctx context.Context, i int) error {
 	if t.Request != nil {
 		return r.runRequest(ctx, i, *t.Request, session)
 	}
-	if err := r.system.Ask(ctx, subjects.Query{SessionID: session, QueryID: query, Query: t.Query, Reference: t.Reference}); err != nil {
+	if err := r.system.Ask(ctx, subjects.Query{SessionID: session, QueryID: query, Query: t.Query, Attachments: t.attached(), Reference: t.Reference}); err != nil {
 		return fmt.Errorf("asking the question: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.opts.AnswerTimeout)

@@ -81,6 +81,8 @@ type Model struct {
 // turn.
 type Turn struct {
 	Query string `yaml:"query"` // "" = no question: the turn only acts or waits
+	// Attachments are untrusted content that the question is about.
+	Attachments []Attachment `yaml:"attachments"`
 	// Request replaces the question: an agent calls a tool without a model. The tool result is the answer.
 	Request *Request `yaml:"request"`
 	// Reference is what a good answer says. Only the critic gets it.
@@ -106,6 +108,21 @@ type Turn struct {
 	Crash     *Crash   `yaml:"crash"`
 
 	after []EventPattern
+}
+
+// Attachment is text that comes with a question and that the user did not type; see [subjects.Attachment].
+type Attachment struct {
+	Name   string `yaml:"name"`
+	Source string `yaml:"source"`
+	Text   string `yaml:"text"`
+}
+
+// attached returns the attachments of the turn's question.
+func (t Turn) attached() (out []subjects.Attachment) {
+	for _, a := range t.Attachments {
+		out = append(out, subjects.Attachment(a))
+	}
+	return out
 }
 
 // Request is a tool call of an agent without a model.
