@@ -355,7 +355,7 @@ func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
 
 // Over HTTP, text that the user did not type has a field of its own.
 func testAttachmentsTravelInTheirOwnField(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{})
+	w := startGateway(t, b, setup{})
 	w.generator(func(q subjects.Query, out actor.Out) {
 		if q.Query != "summarize" || len(q.Attachments) != 1 || q.Attachments[0] != (subjects.Attachment{Name: "mail", Source: "file", Text: "Dear user"}) {
 			t.Errorf("asked %+v", q)
