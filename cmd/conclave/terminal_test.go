@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/term/termtest"
 	"conclave/config"
 )
@@ -102,6 +103,22 @@ func TestTerminal(t *testing.T) {
 	if got := bare.must(bare.onTerminal("audit", "verify").stdout, "ok the audit log"); strings.Contains(got, "\x1b") {
 		t.Errorf("colours with NO_COLOR: %q", got)
 	}
+	// One row per actor that fits, and the subjects of one actor.
+	narrow := p.onRawTerminal(60, "top", "--once")
+	p.must(narrow.stdout, "^web_search +ready")
+	rows := 0
+	for l := range strings.Lines(narrow.stdout.String()) {
+		if l = strings.Trim(l, "\r\n"); term.Width(l) > 60 {
+			t.Errorf("top does not fit into 60 columns: %q", l)
+		}
+		if strings.HasPrefix(l, "broker ") {
+			rows++
+		}
+	}
+	if rows != 1 {
+		t.Errorf("top has %d rows for the broker:\n%s", rows, narrow.stdout)
+	}
+	p.must(p.onTerminal("top", "broker", "--once").stdout, `^agent\.\*\.broker\.discover +ready`)
 	top := p.onTerminal("top", "--interval", "100ms")
 	p.must(top.stdout, "\x1b\\[[0-9]+A\x1b\\[J") // up to the head of the table, and again
 	if code, err := top.end(os.Interrupt); code != cli.ExitOK || err != nil {

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,35 +13,44 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/view"
+	"conclave/config"
 	"conclave/pkg/client"
 )
 
-// topCommand shows the figures of all actors: once, or refreshed in place on a terminal. It rejects an interval below 100 ms.
+// topCommand shows the figures of all actors, or those of one by subject: once, or refreshed in place on a terminal. It rejects
+// an interval below 100 ms.
 func topCommand(a *cli.App) *cobra.Command {
 	var (
 		once     bool
 		interval time.Duration
 	)
 	cmd := &cobra.Command{
-		Use:   "top",
+		Use:   "top [actor]",
 		Short: "Show the actors and their figures",
-		Long: `Shows the figures of every actor as a table, one row per subject with traffic: state, queued messages and messages in flight,
-restarts, rejected messages, requests, errors, and the latency (50th, 95th and 99th percentile, in milliseconds).
+		Long: `Shows the figures of every actor as a table, one row per actor: state, queued messages and messages in flight, restarts,
+rejected messages, requests, errors, and the latency (50th, 95th and 99th percentile of its slowest subject, in milliseconds). With
+the name of an actor it shows that actor, one row per subject. A narrow terminal shows fewer columns; --json has everything.
 
 On a terminal it refreshes in place until Ctrl-C. In a pipe, with --once or with --json it prints once.`,
 		Example: `  conclave top
+  conclave top broker
   conclave top --once
   conclave top --json | jq '.actors[].actor'`,
-		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args:              cli.Args(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: cli.FirstArg(cli.Words(config.Actors...)),
+		RunE: func(cmd *cobra.Command, v []string) error {
 			if interval < 100*time.Millisecond {
 				return cli.Usage("--interval %s: at least 100ms", interval)
 			}
+			name := strings.Join(v, "")
+			if err := cli.CheckID("actor", name); err != nil {
+				return err
+			}
 			ctx := cmd.Context()
 			if once || a.JSON || !term.IsTerminal(a.Out) {
-				return a.WithClient(func(c *client.Client) error { return printFigures(ctx, a, c) })
+				return a.WithClient(func(c *client.Client) error { return printFigures(ctx, a, c, name) })
 			}
-			return a.ReadWithClient(ctx, func(c *client.Client) error { return drawFigures(ctx, a, c, interval) })
+			return a.ReadWithClient(ctx, func(c *client.Client) error { return drawFigures(ctx, a, c, name, interval) })
 		},
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "print one table and exit")
@@ -47,47 +58,74 @@ On a terminal it refreshes in place until Ctrl-C. In a pipe, with --once or with
 	return cmd
 }
 
-// printFigures prints the figures of the running actors once. It is an error when no actor answers; with --json an empty list
-// is printed before it.
-func printFigures(ctx context.Context, a *cli.App, c *client.Client) error {
+// queryFigures returns the figures of the running actors, of the one called name unless that is "".
+func queryFigures(ctx context.Context, c *client.Client, name string) ([]view.ActorFigures, error) {
 	stats, err := c.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := view.ListFigures(stats)
+	if name != "" {
+		all = slices.DeleteFunc(all, func(f view.ActorFigures) bool { return f.Actor != name })
+	}
+	return all, nil
+}
+
+// writeFigures writes the table of all actors, or of the subjects of one.
+func writeFigures(w io.Writer, all []view.ActorFigures, name string) error {
+	if name != "" {
+		return view.SubjectTable(w, all[0])
+	}
+	return view.FigureTable(w, all)
+}
+
+// printFigures prints the figures once. It is an error when no actor, or not the one called name, answers; with --json an empty
+// list is printed before it.
+func printFigures(ctx context.Context, a *cli.App, c *client.Client, name string) error {
+	all, err := queryFigures(ctx, c, name)
 	if err != nil {
 		return err
 	}
-	rows := view.ListFigures(stats)
 	if a.JSON {
 		err = a.PrintJSON(struct {
 			Time   time.Time           `json:"time"`
 			Actors []view.ActorFigures `json:"actors"`
-		}{time.Now().UTC(), rows})
-	} else if len(stats) > 0 {
-		_, err = fmt.Fprint(a.Out, view.FigureTable(rows))
+		}{time.Now().UTC(), all})
+	} else if len(all) > 0 {
+		err = writeFigures(a.Out, all, name)
 	}
-	if err == nil && len(stats) == 0 {
-		return cli.Fail(cli.ExitAbsent, "no actor answers", "start some with conclave up or conclave actor")
+	switch {
+	case err != nil || len(all) > 0:
+		return err
+	case name != "":
+		return cli.Fail(cli.ExitAbsent, "no actor "+name+" answers", "list the running ones with conclave top --once")
 	}
-	return err
+	return cli.Fail(cli.ExitAbsent, "no actor answers", "start some with conclave up or conclave actor")
 }
 
 // drawFigures draws the table over its previous version every interval until ctx ends, so that earlier output stays on the
 // screen. stdout must be a terminal; the table is cut to its size. That no actor answers is shown and is no error.
-func drawFigures(ctx context.Context, a *cli.App, c *client.Client, interval time.Duration) error {
+func drawFigures(ctx context.Context, a *cli.App, c *client.Client, name string, interval time.Duration) error {
 	drawn := 0
 	for {
-		stats, err := c.Stats(ctx)
+		all, err := queryFigures(ctx, c, name)
 		if err != nil {
 			return err
 		}
-		text := "no actor answers\n"
-		if len(stats) > 0 {
-			text = view.FigureTable(view.ListFigures(stats))
-		}
-		columns, height, _ := term.Size(a.Out)
-		lines := term.Fit(text, columns, height)
 		up := ""
 		if drawn > 0 {
 			up = fmt.Sprintf("\x1b[%dA\x1b[J", drawn)
 		}
+		columns, height, _ := term.Size(a.Out)
+		text := "no actor answers\n"
+		if len(all) > 0 {
+			var b strings.Builder
+			if err := writeFigures(term.Sized(&b, columns), all, name); err != nil {
+				return err
+			}
+			text = b.String()
+		}
+		lines := term.Fit(text, columns, height)
 		if _, err := fmt.Fprint(a.Out, up+strings.Join(lines, "\n")+"\n"); err != nil {
 			return err
 		}

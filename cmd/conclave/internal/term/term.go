@@ -109,8 +109,20 @@ func IsTerminal(stream any) bool {
 	return ok
 }
 
+// sized is a writer that passes for a terminal of so many columns.
+type sized struct {
+	io.Writer
+	columns int
+}
+
+// Sized returns a writer for which [Table] fits its output to so many columns.
+func Sized(w io.Writer, columns int) io.Writer { return sized{w, columns} }
+
 // Size is the size in characters of the terminal behind a stream, which may be a [*Sink]. ok is false when there is none.
 func Size(stream any) (columns, rows int, ok bool) {
+	if s, is := stream.(sized); is {
+		return s.columns, 0, true
+	}
 	if s, is := stream.(*Sink); is {
 		stream = s.w
 	}
@@ -123,13 +135,4 @@ func Size(stream any) (columns, rows int, ok bool) {
 		return 0, 0, false
 	}
 	return int(size.Col), int(size.Row), true
-}
-
-// Room is the width that is left for the last column of a table when the others take taken characters: at least 20, and 60 when
-// w is no terminal.
-func Room(w io.Writer, taken int) int {
-	if columns, _, ok := Size(w); ok {
-		return max(20, columns-taken)
-	}
-	return 60
 }

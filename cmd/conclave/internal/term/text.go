@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -95,26 +94,26 @@ func VisibleJSON(raw []byte, indent string) string {
 	return escape(b.String(), true)
 }
 
-// Clip puts text on one line of at most n characters, the last three "..." when it was cut. With n of 3 or less nothing is cut.
-// It does not sanitize.
+// Clip puts text on one line of at most n columns, the last three "..." when it was cut. With n of 3 or less nothing is cut. It
+// does not sanitize.
 func Clip(s string, n int) string {
 	s = strings.Join(strings.Fields(s), " ")
-	if r := []rune(s); len(r) > n && n > 3 {
-		return string(r[:n-3]) + "..."
+	if n > 3 && Width(s) > n {
+		return cutWidth(s, n-3) + "..."
 	}
 	return s
 }
 
-// Fit cuts text to a terminal and returns its lines: at most rows-1 of them, each of at most columns characters. A line that
-// wraps, or a table that scrolls, cannot be drawn over. columns of 0 or less, and rows of 2 or less, mean no limit.
+// Fit cuts text to a terminal and returns its lines: at most rows-1 of them, each at most columns wide. A line that wraps,
+// or a table that scrolls, cannot be drawn over. columns of 0 or less, and rows of 2 or less, mean no limit.
 func Fit(text string, columns, rows int) []string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if rows > 2 && len(lines) > rows-1 {
 		lines = lines[:rows-1]
 	}
 	for i, l := range lines {
-		if r := []rune(l); columns > 0 && len(r) > columns {
-			lines[i] = string(r[:columns])
+		if columns > 0 {
+			lines[i] = cutWidth(l, columns)
 		}
 	}
 	return lines
@@ -192,22 +191,4 @@ func Indent(w io.Writer, prefix, text string) {
 	for l := range strings.Lines(strings.TrimRight(PlainText(text), "\n")) {
 		fmt.Fprintln(w, strings.TrimRight(prefix+l, " \n"))
 	}
-}
-
-// Table prints rows in columns, without trailing blanks. Cells must be sanitized: a tab in one would begin another column.
-func Table(w io.Writer, rows [][]string) error {
-	var b strings.Builder
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, r := range rows {
-		fmt.Fprintln(tw, strings.Join(r, "\t"))
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	for l := range strings.Lines(b.String()) {
-		if _, err := fmt.Fprintln(w, strings.TrimRight(l, " \n")); err != nil {
-			return err
-		}
-	}
-	return nil
 }

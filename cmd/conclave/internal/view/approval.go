@@ -89,7 +89,7 @@ func ApprovalRules(w io.Writer, rules []subjects.ApprovalRule) error {
 			term.Visible(r.Rule), term.Visible(strings.Join(r.Sinks, " ")),
 		})
 	}
-	return term.Table(w, rows)
+	return term.Table(w, rows, term.Layout{Drop: []string{"MADE", "ASKED BY", "AGENTS"}, Whole: true})
 }
 
 // WaitingCalls says how many calls wait for the user.

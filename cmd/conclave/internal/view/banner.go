@@ -30,7 +30,7 @@ type Banner struct {
 func (b Banner) Print(w io.Writer) {
 	row := func(name, text string) {
 		if text != "" {
-			fmt.Fprintf(w, "  %s %s\n", term.Paint(w, term.Dim, fmt.Sprintf("%-8s", name)), text)
+			fmt.Fprintf(w, "  %s %s\n", term.Paint(w, term.Dim, fmt.Sprintf("%-12s", name)), text)
 		}
 	}
 	head := func(s string) { fmt.Fprintf(w, "\n%s\n", term.Paint(w, term.Bold, s)) }

@@ -32,69 +32,100 @@ func Event(w io.Writer, e client.Event) error {
 	return err
 }
 
-// ActorFigures are the figures of one subject of one instance of an actor.
-type ActorFigures struct {
-	Actor    string `json:"actor"`
-	ID       string `json:"id"`
+// SubjectFigures are the figures of one subject of one instance of an actor.
+type SubjectFigures struct {
+	ID       string `json:"id"` // of the instance
 	Subject  string `json:"subject"`
 	Requests int    `json:"requests"`
 	Errors   int    `json:"errors"`
 	actor.RouteStats
 }
 
-// ListFigures makes a row of each endpoint of all services, sorted by actor, instance and subject; it is never nil. A service
-// that is not one of our actors has only requests and errors.
+// ActorFigures are the figures of all instances of an actor: sums, and the highest latency of its subjects. The state is that of
+// the instance that is least ready.
+type ActorFigures struct {
+	Actor     string           `json:"actor"`
+	Instances int              `json:"instances"`
+	Requests  int              `json:"requests"`
+	Errors    int              `json:"errors"`
+	Subjects  []SubjectFigures `json:"subjects"` // sorted by instance and subject
+	actor.RouteStats
+}
+
+// ListFigures returns the figures of each actor, sorted by name; it is never nil. A service that is not one of our actors has only
+// requests and errors.
 func ListFigures(stats []micro.Stats) []ActorFigures {
-	rows := []ActorFigures{}
+	all := []ActorFigures{}
+	slices.SortFunc(stats, func(a, b micro.Stats) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
 	for _, s := range stats {
-		for _, e := range s.Endpoints {
-			r := ActorFigures{Actor: s.Name, ID: s.ID, Subject: e.Subject, Requests: e.NumRequests, Errors: e.NumErrors}
-			_ = json.Unmarshal(e.Data, &r.RouteStats)
-			rows = append(rows, r)
+		if len(all) == 0 || all[len(all)-1].Actor != s.Name {
+			all = append(all, ActorFigures{Actor: s.Name, Subjects: []SubjectFigures{}})
 		}
+		all[len(all)-1].addInstance(s)
 	}
-	slices.SortFunc(rows, func(a, b ActorFigures) int {
-		return cmp.Or(cmp.Compare(a.Actor, b.Actor), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Subject, b.Subject))
-	})
-	return rows
+	return all
 }
 
-// FigureTable returns the figures as a table with a header. Subjects without any traffic share one row for each instance.
-func FigureTable(all []ActorFigures) string {
-	var b strings.Builder
-	rows := [][]string{{"ACTOR", "STATE", "MAILBOX", "IN FLIGHT", "RESTARTS", "REFUSED", "REQUESTS", "ERRORS", "P50 MS", "P95 MS", "P99 MS", "SUBJECT"}}
-	for _, r := range foldIdle(all) {
-		row := []string{term.Plain(r.Actor), term.Plain(cmp.Or(string(r.State), "-"))}
-		for _, n := range []any{r.Mailbox, r.InFlight, r.Restarts, r.Rejected, r.Requests, r.Errors} {
-			row = append(row, fmt.Sprint(n))
+// addInstance adds the figures of an instance.
+func (f *ActorFigures) addInstance(s micro.Stats) {
+	f.Instances++
+	slices.SortFunc(s.Endpoints, func(a, b *micro.EndpointStats) int { return cmp.Compare(a.Subject, b.Subject) })
+	restarts := f.Restarts
+	for _, e := range s.Endpoints {
+		r := SubjectFigures{ID: s.ID, Subject: e.Subject, Requests: e.NumRequests, Errors: e.NumErrors}
+		_ = json.Unmarshal(e.Data, &r.RouteStats)
+		f.Subjects = append(f.Subjects, r)
+		f.Requests, f.Errors = f.Requests+r.Requests, f.Errors+r.Errors
+		f.Mailbox, f.InFlight, f.Rejected = f.Mailbox+r.Mailbox, f.InFlight+r.InFlight, f.Rejected+r.Rejected
+		f.P50, f.P95, f.P99 = max(f.P50, r.P50), max(f.P95, r.P95), max(f.P99, r.P99)
+		f.Restarts = max(f.Restarts, restarts+r.Restarts) // every subject has those of its instance
+		if f.State == "" || f.State == actor.Ready {
+			f.State = r.State
 		}
-		for _, ms := range []float64{r.P50, r.P95, r.P99} {
-			row = append(row, fmt.Sprintf("%.1f", ms))
-		}
-		rows = append(rows, append(row, term.Plain(r.Subject)))
 	}
-	_ = term.Table(&b, rows) // a builder does not fail
-	return b.String()
 }
 
-// foldIdle replaces the rows without any traffic by one row for each instance, which has their number in place of the subject,
-// and the state and restarts of the instance. The result is sorted by actor and instance; the idle row is the last of its
-// instance.
-func foldIdle(rows []ActorFigures) (out []ActorFigures) {
-	idle := map[string]int{}
-	for _, r := range rows {
-		if r.Requests+r.Errors+r.Mailbox+int(r.InFlight)+int(r.Rejected) > 0 {
-			out = append(out, r)
-		} else {
-			idle[r.ID]++
-		}
+// figureColumns are the headers of the figures that actors and subjects share; dropFigures are left out on a narrow terminal.
+var (
+	figureColumns = []string{"STATE", "QUEUED", "IN FLIGHT", "RESTARTS", "REJECTED", "REQUESTS", "ERRORS", "P50 MS", "P95 MS", "P99 MS"}
+	dropFigures   = []string{"P95 MS", "P50 MS", "RESTARTS", "REJECTED", "IN FLIGHT", "QUEUED"}
+)
+
+// figureCells are the cells of figureColumns.
+func figureCells(s actor.RouteStats, requests, errors int) []string {
+	cells := []string{term.Plain(cmp.Or(string(s.State), "-"))}
+	for _, n := range []any{s.Mailbox, s.InFlight, s.Restarts, s.Rejected, requests, errors} {
+		cells = append(cells, fmt.Sprint(n))
 	}
-	for _, r := range rows {
-		if n := idle[r.ID]; n > 0 {
-			out = append(out, ActorFigures{Actor: r.Actor, ID: r.ID, Subject: fmt.Sprintf("(%d idle)", n), RouteStats: actor.RouteStats{State: r.State, Restarts: r.Restarts}})
-		}
-		delete(idle, r.ID)
+	for _, ms := range []float64{s.P50, s.P95, s.P99} {
+		cells = append(cells, fmt.Sprintf("%.1f", ms))
 	}
-	slices.SortStableFunc(out, func(a, b ActorFigures) int { return cmp.Or(cmp.Compare(a.Actor, b.Actor), cmp.Compare(a.ID, b.ID)) })
-	return out
+	return cells
+}
+
+// FigureTable prints a row for each actor under a header, fitted to w.
+func FigureTable(w io.Writer, all []ActorFigures) error {
+	rows := [][]string{append([]string{"ACTOR"}, figureColumns...)}
+	for _, f := range all {
+		name := term.Plain(f.Actor)
+		if f.Instances > 1 {
+			name += fmt.Sprintf(" (%d)", f.Instances)
+		}
+		rows = append(rows, append([]string{name}, figureCells(f.RouteStats, f.Requests, f.Errors)...))
+	}
+	return term.Table(w, rows, term.Layout{Drop: dropFigures})
+}
+
+// SubjectTable prints a row for each subject of an actor under a header, fitted to w; of several instances, behind the beginning
+// of the instance's id.
+func SubjectTable(w io.Writer, f ActorFigures) error {
+	rows := [][]string{append([]string{"SUBJECT"}, figureColumns...)}
+	for _, r := range f.Subjects {
+		subject := term.Plain(r.Subject)
+		if f.Instances > 1 {
+			subject = term.Plain(term.ShortID(r.ID)) + " " + subject
+		}
+		rows = append(rows, append([]string{subject}, figureCells(r.RouteStats, r.Requests, r.Errors)...))
+	}
+	return term.Table(w, rows, term.Layout{Drop: dropFigures})
 }

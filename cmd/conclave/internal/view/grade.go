@@ -67,7 +67,6 @@ func verdictFor(p *subjects.Pairwise, respondent string) string {
 
 // Grades prints a list of grades as a table, in the order given. A question that the log no longer has is shown as such.
 func Grades(w io.Writer, grades []client.GradedAnswer) error {
-	room := term.Room(w, 80)
 	rows := [][]string{{"TIME", "GRADE", "RUBRIC", "RESPONDENT", "VERDICT", "QUERY", "QUESTION"}}
 	for _, g := range grades {
 		c := g.Critique
@@ -77,10 +76,10 @@ func Grades(w io.Writer, grades []client.GradedAnswer) error {
 		}
 		rows = append(rows, []string{
 			term.Stamp(g.Time), score, term.Plain(cmp.Or(c.Rubric, "-")), respondentName(c.RespondentID), verdictFor(g.Pairwise, c.RespondentID),
-			term.Plain(term.ShortID(c.QueryID)), term.Plain(term.Clip(cmp.Or(g.Question, "(no longer kept)"), room)),
+			term.Plain(term.ShortID(c.QueryID)), term.Plain(term.Clip(cmp.Or(g.Question, "(no longer kept)"), nameRoom(w))),
 		})
 	}
-	return term.Table(w, rows)
+	return term.Table(w, rows, term.Layout{Drop: []string{"RUBRIC", "VERDICT", "RESPONDENT", "TIME"}})
 }
 
 // fields prints lines of a dim name and a sanitized value.

@@ -27,13 +27,20 @@ func trustWord(trust string) string {
 	return "UNTRUSTED"
 }
 
+// nameRoom is how long a name or a question in a table may be, in columns. On a terminal the table clips it to what is left.
+func nameRoom(w io.Writer) int {
+	if term.IsTerminal(w) {
+		return 200
+	}
+	return 60
+}
+
 // MemoryTable prints memories, a line each, under a header. A star marks a pinned one, a number the piece of a document.
 func MemoryTable(w io.Writer, entries []subjects.MemoryEntry) error {
-	room := term.Room(w, len("3f9c01d2  document  superseded  UNTRUSTED  100d  "))
 	now := time.Now()
 	rows := [][]string{{"ID", "KIND", "STATE", "TRUST", "AGE", "NAME"}}
 	for _, e := range entries {
-		name := term.Clip(e.Name, room)
+		name := term.Clip(e.Name, nameRoom(w))
 		if e.Provenance.Part > 0 { // the pieces of a document often share a name
 			name += fmt.Sprintf(" (%d)", e.Provenance.Part)
 		}
@@ -44,7 +51,7 @@ func MemoryTable(w io.Writer, entries []subjects.MemoryEntry) error {
 			term.Visible(term.ShortID(e.ID)), term.Visible(e.Kind), term.Visible(e.State), trustWord(e.Provenance.Trust), term.Age(now.Sub(e.Created)), term.Visible(name),
 		})
 	}
-	return term.Table(w, rows)
+	return term.Table(w, rows, term.Layout{Drop: []string{"STATE", "AGE", "KIND"}})
 }
 
 // MemoryHits prints the result of a search, and on stderr its notes, whether it was cached, and that nothing matched. With
@@ -259,7 +266,7 @@ func MemoryGraph(w io.Writer, all []subjects.Relation) error {
 			rows = append(rows, []string{"  " + cell(r.Subject), cell(r.Predicate), cell(r.Object), cmp.Or(relationSpan(r), "-"), term.Visible(term.ShortID(r.Entry)), doubt})
 		}
 	}
-	return term.Table(w, rows)
+	return term.Table(w, rows, term.Layout{})
 }
 
 // relationSpan is when a relation holds, as far as it is known: from and to, since or until; "" when neither end is.

@@ -31,7 +31,7 @@ func Models(s *term.Streams, list subjects.ModelList, program string) error {
 				term.Plain(m.Name), size, term.Plain(cmp.Or(m.Parameters, "-")), orDash(roles[strings.TrimSuffix(m.Name, ":latest")]), orDash(capabilities(m)), orDash(modelState(m)),
 			})
 		}
-		if err := term.Table(s.Out, rows); err != nil {
+		if err := term.Table(s.Out, rows, term.Layout{Drop: []string{"PARAMETERS", "SUPPORTS", "SIZE"}}); err != nil {
 			return err
 		}
 	}

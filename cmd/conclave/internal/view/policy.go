@@ -21,7 +21,7 @@ func Verdict(w io.Writer, v subjects.Verdict) error {
 	for _, l := range v.Layers {
 		rows = append(rows, []string{term.Paint(w, verdictColours[l.Verdict], term.Visible(l.Verdict)), term.Visible(l.Layer), term.Visible(RuleReason(l.Rule, l.Reason))})
 	}
-	if err := term.Table(w, rows); err != nil {
+	if err := term.Table(w, rows, term.Layout{Whole: true}); err != nil {
 		return err
 	}
 	for _, m := range v.Monitored {

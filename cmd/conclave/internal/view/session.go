@@ -12,16 +12,11 @@ import (
 
 // Sessions prints a list of sessions as a table, in the order given. The first question is cut to the width of the terminal.
 func Sessions(w io.Writer, sessions []client.SessionSummary) error {
-	widest := 0
-	for _, s := range sessions {
-		widest = max(widest, len(s.ID))
-	}
-	room := term.Room(w, widest+len("  TURNS  2006-01-02 15:04  "))
 	rows := [][]string{{"SESSION", "TURNS", "LAST USED", "FIRST QUESTION"}}
 	for _, s := range sessions {
-		rows = append(rows, []string{s.ID, fmt.Sprint(s.Turns), term.Stamp(s.Updated), term.Plain(term.Clip(s.Question, room))})
+		rows = append(rows, []string{s.ID, fmt.Sprint(s.Turns), term.Stamp(s.Updated), term.Plain(term.Clip(s.Question, nameRoom(w)))})
 	}
-	return term.Table(w, rows)
+	return term.Table(w, rows, term.Layout{Drop: []string{"TURNS", "LAST USED"}})
 }
 
 var roleColours = map[string]string{"user": term.Cyan, "assistant": term.Green, "tool": term.Yellow}

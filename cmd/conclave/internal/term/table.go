@@ -1,0 +1,187 @@
+package term
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode"
+
+	"golang.org/x/text/width"
+
+	"conclave/pkg/text"
+)
+
+const (
+	columnGap  = 2  // blanks between two columns
+	leastClip  = 12 // a last column is not clipped to less
+	escapeMark = '\x1b'
+)
+
+// Layout says how a table is made narrower when the terminal is.
+type Layout struct {
+	Drop  []string // headers of the columns that are left out, the least important first
+	Whole bool     // cells are never clipped, so that lines may wrap: for text on which the user decides
+}
+
+// Table prints rows in columns, without trailing blanks. On a terminal it fits the width: columns in l.Drop are left out, then the
+// last column is clipped, then the lines are. Elsewhere it is complete. The first row is the header where l.Drop is used. Cells
+// must be sanitized.
+func Table(w io.Writer, rows [][]string, l Layout) error {
+	columns := 0
+	if c, _, ok := Size(w); ok {
+		columns = c
+	}
+	for _, line := range tableLines(rows, l, columns) {
+		if _, err := fmt.Fprintln(w, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tableLines lays a table out for a terminal of so many columns; 0 is no limit.
+func tableLines(rows [][]string, l Layout, columns int) []string {
+	if columns > 0 && len(rows) > 0 {
+		rows = dropColumns(rows, l.Drop, columns)
+		if !l.Whole {
+			rows = clipLast(rows, columns)
+		}
+	}
+	widths := columnWidths(rows)
+	lines := make([]string, len(rows))
+	for i, row := range rows {
+		var b strings.Builder
+		for j, cell := range row {
+			b.WriteString(cell)
+			if j < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", widths[j]-Width(cell)+columnGap))
+			}
+		}
+		lines[i] = strings.TrimRight(b.String(), " ")
+		if columns > 0 && !l.Whole {
+			lines[i] = cutWidth(lines[i], columns)
+		}
+	}
+	return lines
+}
+
+// dropColumns leaves out columns by their header until the table fits with a last column of [leastClip] characters.
+func dropColumns(rows [][]string, drop []string, columns int) [][]string {
+	for _, name := range drop {
+		widths := columnWidths(rows)
+		last := len(widths) - 1
+		if last < 0 || tableWidth(widths[:last])+min(widths[last], leastClip) <= columns {
+			return rows
+		}
+		at := slices.Index(rows[0], name)
+		if at < 0 {
+			continue
+		}
+		narrow := make([][]string, len(rows))
+		for i, row := range rows {
+			narrow[i] = row
+			if at < len(row) {
+				narrow[i] = slices.Delete(slices.Clone(row), at, at+1)
+			}
+		}
+		rows = narrow
+	}
+	return rows
+}
+
+// clipLast clips the cells of the last column to the width that is left, at least [leastClip].
+func clipLast(rows [][]string, columns int) [][]string {
+	widths := columnWidths(rows)
+	last := len(widths) - 1
+	if last < 0 {
+		return rows
+	}
+	room := max(leastClip, columns-tableWidth(widths[:last]))
+	clipped := make([][]string, len(rows))
+	for i, row := range rows {
+		clipped[i] = slices.Clone(row)
+		if len(row) > last && Width(row[last]) > room {
+			clipped[i][last] = cutWidth(row[last], room-3) + "..."
+		}
+	}
+	return clipped
+}
+
+// columnWidths returns the width of the widest cell of each column.
+func columnWidths(rows [][]string) (widths []int) {
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], Width(cell))
+		}
+	}
+	return widths
+}
+
+// tableWidth is the width of columns with their gaps.
+func tableWidth(widths []int) (n int) {
+	for _, w := range widths {
+		n += w + columnGap
+	}
+	return n
+}
+
+// Width is the number of terminal columns that s takes: two for wide characters, none for combining marks, joiners and colours.
+// Terminals differ in emoji that are joined from several; they count as one.
+func Width(s string) (n int) {
+	scanWidth(s, func(_, w int) bool {
+		n += w
+		return true
+	})
+	return n
+}
+
+// cutWidth is the beginning of s that takes at most columns. The end of a colour is kept.
+func cutWidth(s string, columns int) string {
+	end, n, cut := len(s), 0, false
+	scanWidth(s, func(at, w int) bool {
+		if n+w > columns {
+			end, cut = at, true
+			return false
+		}
+		n += w
+		return true
+	})
+	if cut && strings.ContainsRune(s[:end], escapeMark) {
+		return s[:end] + "\x1b[0m"
+	}
+	return s[:end]
+}
+
+// scanWidth calls visit with the position and width of each rune of s until it returns false. Colours have no width.
+func scanWidth(s string, visit func(at, w int) bool) {
+	inEscape, joined := false, false
+	for at, r := range s {
+		w := 0
+		switch {
+		case inEscape:
+			inEscape = r != 'm'
+		case r == escapeMark:
+			inEscape = true
+		case text.IsShaping(r), unicode.In(r, unicode.Mn, unicode.Me):
+		case joined && unicode.Is(unicode.So, r):
+		default:
+			if w = 1; isWide(r) {
+				w = 2
+			}
+		}
+		joined = r == '\u200d' || joined && text.IsShaping(r)
+		if !visit(at, w) {
+			return
+		}
+	}
+}
+
+// isWide reports whether r takes two columns.
+func isWide(r rune) bool {
+	k := width.LookupRune(r).Kind()
+	return k == width.EastAsianWide || k == width.EastAsianFullwidth
+}
