@@ -109,6 +109,7 @@ type call struct {
 	approved      bool                // the user approved it
 	labels        *subjects.Labels    // labels of everything recorded in the session
 	distilledOnly bool                // the caller gets a finding instead of untrusted content
+	counted       *policy.Attempt     // the call as it was counted, nil when it was not
 }
 
 // onToolRequest decides about a tool call, stores the decision in the audit log, runs the tool, stores the outcome and
@@ -144,13 +145,17 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		c, fault = b.judgeCall(ctx, out, caller, known, c, seen)
 	}
 	actor.Step(ctx, "decided")
-	if fault != nil {
-		return b.denyCall(ctx, out, c, fault), nil
+	var res subjects.ToolResult
+	switch {
+	case fault != nil:
+		res = b.denyCall(ctx, out, c, fault)
+	case in.Body.CallID == "" || isHarmless(known.Tool) && !c.approved:
+		res = b.runAudited(ctx, out, c, known)
+	default:
+		res = b.runOnce(ctx, out, c, known) // an approval allows one run, also of a harmless tool
 	}
-	if in.Body.CallID == "" || isHarmless(known.Tool) && !c.approved {
-		return b.runAudited(ctx, out, c, known), nil
-	}
-	return b.runOnce(ctx, out, c, known), nil // an approval allows one run, also of a harmless tool
+	b.endCount(out, c, res, fault == nil)
+	return res, nil
 }
 
 // gatherAndLookUp gathers the facts of a call and, when the caller named it, looks the call up in the ledger at the
@@ -189,7 +194,7 @@ func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.C
 			return c, seen.fault
 		}
 		if spent == nil { // a call is counted once, however often it is judged
-			now := b.countUsage(out, asked, c, seen, false)
+			now := b.countUsage(out, asked, &c, seen, false)
 			spent = &now
 		}
 		asked.Usage = *spent

@@ -88,7 +88,7 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 	if f := checkRequest(subjects.ToolRequest{Args: args}, known); f != nil {
 		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: f.Code, Reason: f.Text}}, nil
 	}
-	asked.Usage = b.countUsage(out, asked, c, seen, true)
+	asked.Usage = b.countUsage(out, asked, &c, seen, true)
 	if session == "" && asked.Flow == nil && slices.Contains(subjects.UserAccounts, requester) {
 		asked.Flow = &policy.Flow{} // without a session the user means a new one
 	}

@@ -182,17 +182,16 @@ func TestDryRunChangesNothing(t *testing.T) {
 	if len(h.approvals) != 0 || len(h.rec.Published()) != 0 {
 		t.Error("somebody was told")
 	}
-	// The same call, for real: as without the dry runs.
-	for i := range 2 {
-		if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`); outcomeText(res) != "ok" {
-			t.Errorf("call %d: %s", i+1, outcomeText(res))
+	// The same call, for real and without ALL: as without the dry runs.
+	h.runTool(t, "generator", "web_search", `{"query":"fish"}`) // claims the once setting
+	h.addTurn("s1", "q2", "search for fish")
+	for i, want := range []string{"ok", "ok", "limits: repeated"} {
+		if res := h.runToolIn(t, "s1", "q2", "generator", "web_search", `{"query":"fish"}`); outcomeText(res) != want {
+			t.Errorf("call %d: %s, want %s", i+1, outcomeText(res), want)
 		}
 	}
-	if res := h.runTool(t, "generator", "web_search", `{"query":"fish"}`); outcomeText(res) != "limits: repeated" {
-		t.Errorf("the third: %s", outcomeText(res))
-	}
-	if got := h.dryRunResult(t, "generator", "web_search", `{"query":"fish"}`); got != "limits: repeated" {
-		t.Errorf("a dry run of the fourth: %s", got)
+	if v, err := h.validateCall(t, "generator", "s1", "q2", "web_search", `{"query":"fish"}`); err != nil || verdictText(v) != "limits: repeated" {
+		t.Errorf("a dry run of the fourth: %s, %v", verdictText(v), err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -131,10 +132,10 @@ func sessionLabels(c policy.Call) *subjects.Labels {
 	return l
 }
 
-// countUsage returns the usage before a call, with the budgets of its agents, and counts the call. With dry it counts
-// nothing. A call that was begun before is counted already: it is not counted again, and its first attempt is left out
-// of the usage. The account itself has no budget.
-func (b *Broker) countUsage(out actor.Out, asked policy.Call, c call, seen facts, dry bool) policy.Usage {
+// countUsage returns the usage before a call, with the budgets of its agents, and counts the call, which sets c.counted.
+// With dry it counts nothing. A call that was begun before is counted already: it is not counted again, and its first
+// attempt is left out of the usage. The account itself has no budget.
+func (b *Broker) countUsage(out actor.Out, asked policy.Call, c *call, seen facts, dry bool) policy.Usage {
 	b.usage.SetWindow(cmp.Or(seen.rules.Manifest.Limits.Window, defaultWindow))
 	a := policy.Attempt{Caller: asked.Caller.ID(), Session: c.session, Query: c.query, Tool: c.tool, ParamsHash: b.hash.Hash(compactJSON(c.args))}
 	var s policy.Usage
@@ -149,6 +150,7 @@ func (b *Broker) countUsage(out actor.Out, asked policy.Call, c call, seen facts
 		}
 	default:
 		s = b.usage.Count(out.Now(), a)
+		c.counted = &a
 	}
 	budgets := seen.budgets
 	for i := range s.Agents { // the account itself has no budget; each agent below it has its own
@@ -158,3 +160,23 @@ func (b *Broker) countUsage(out actor.Out, asked policy.Call, c call, seen facts
 	}
 	return s
 }
+
+// endCount ends the count of a call that was counted: one that ran is a repetition when call and result equal the last ones
+// of the question, one that did not run is none. res is what the caller gets; allowed is the decision.
+func (b *Broker) endCount(out actor.Out, c call, res subjects.ToolResult, allowed bool) {
+	switch {
+	case c.counted == nil:
+	case !allowed, res.Error != nil && slices.Contains(notRunCodes, res.Error.Code):
+		b.usage.Refused(out.Now(), *c.counted)
+	default:
+		sum := sha256.New()
+		fmt.Fprintf(sum, "%d:%s", len(res.Result), res.Result)
+		if res.Error != nil {
+			fmt.Fprintf(sum, "%s:%s", res.Error.Code, res.Error.Text)
+		}
+		b.usage.Ended(out.Now(), *c.counted, string(sum.Sum(nil)))
+	}
+}
+
+// notRunCodes are the codes of allowed calls that were not passed to the tool.
+var notRunCodes = []string{subjects.CodeNoAudit, subjects.CodeMalformed, subjects.CodeUncertain, subjects.CodeNoSecret}

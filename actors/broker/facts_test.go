@@ -437,3 +437,59 @@ func TestPageAccess(t *testing.T) {
 		}
 	}
 }
+
+// TestRepetitionIsCountedPerQuestion: the third identical call in a row for one question is denied when the results were
+// equal, and no other call is.
+func TestRepetitionIsCountedPerQuestion(t *testing.T) {
+	t.Parallel()
+	const clock, ok, denied = `{"timezone":"UTC"}`, "ok", "limits: repeated"
+	run := func(h *sessionFixture, query, tool, args, want string) {
+		t.Helper()
+		if res := h.runToolIn(t, "s1", query, "generator", tool, args); outcomeText(res) != want {
+			t.Errorf("%s for %s: %s, want %s", tool, query, outcomeText(res), want)
+		}
+	}
+	newSession := func() *sessionFixture {
+		h := newSessionFixture(t)
+		for i := range 5 {
+			h.addTurn("s1", fmt.Sprintf("q%d", i), "what time is it? search for fish")
+		}
+		return h
+	}
+	h := newSession()
+	for i := range 5 { // the same call for five questions
+		run(h, fmt.Sprintf("q%d", i), "get_datetime", clock, ok)
+	}
+	for _, want := range []string{ok, denied, denied} { // a second one for q0, and the third
+		run(h, "q0", "get_datetime", clock, want)
+	}
+	run(h, "q0", "get_datetime", `{"timezone":"CET"}`, ok)
+	run(h, "q0", "get_datetime", clock, ok) // no longer in a row
+	run(h, "q1", "get_datetime", clock, ok)
+
+	h = newSession()
+	n := 0
+	h.tools["get_datetime"] = func(subjects.ToolOrder) (any, error) {
+		n++
+		return subjects.ToolResult{Result: fmt.Sprintf("%d o'clock", n)}, nil
+	}
+	for range 5 { // each result is new
+		run(h, "q0", "get_datetime", clock, ok)
+	}
+
+	h = newSession()
+	h.setConfig(t, subjects.SessionConfig{Override: "NONE", Disable: []string{"web_search"}})
+	for range 4 {
+		run(h, "q0", "web_search", `{"query":"fish"}`, "override: disabled")
+	}
+	h.setConfig(t, subjects.SessionConfig{Override: "NONE"})
+	for _, want := range []string{ok, ok, denied} { // refused attempts did not count
+		run(h, "q0", "web_search", `{"query":"fish"}`, want)
+	}
+
+	h = newSession()
+	h.setConfig(t, subjects.SessionConfig{Override: "ALL"})
+	for range 5 {
+		run(h, "q0", "web_search", `{"query":"fish"}`, ok)
+	}
+}

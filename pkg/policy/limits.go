@@ -5,13 +5,13 @@ import (
 	"fmt"
 )
 
-// LimitsLayer stops loops: identical calls within the window, too many calls for one question, and a spawn chain that has
-// used up a budget. The zero value is a missing configuration and denies every call.
+// LimitsLayer stops loops: identical calls in a row with equal results, too many calls for one question, and a spawn chain
+// that has used up a budget. The zero value is a missing configuration and denies every call.
 //
-// No override lifts a limit: limits are against loops, not against the user. A user who needs more raises the limit in the
-// manifest.
+// Limits are against loops, not against the user: a full override lifts them for the account itself, never for a spawned
+// agent.
 type LimitsLayer struct {
-	Identical int // the call with this number among identical calls is denied
+	Identical int // the call with this number among identical calls in a row is denied
 	Calls     int // most calls for one question
 }
 
@@ -21,7 +21,7 @@ func (LimitsLayer) Name() string { return "limits" }
 // Rules of the limits layer.
 const (
 	ruleNoLimits = "no_limits" // limits or counts are missing or negative
-	ruleRepeated = "repeated"  // too many identical calls within the window
+	ruleRepeated = "repeated"  // too many identical calls in a row with equal results
 	ruleCalls    = "calls"     // too many calls for one question
 	ruleBudget   = "budget"    // an agent of the spawn chain has used up its budget
 )
@@ -30,8 +30,8 @@ const (
 var limitsRules = []string{ruleRepeated, ruleCalls, ruleBudget}
 
 // Judge denies an identical call over the limit, a call over the limit of its question, and a call of a spawn chain in
-// which an agent has used up its budget. The user's own calls are exempt from the first two. A limit of 0 or below, and
-// a negative count, deny every call. It never asks. c.Usage must be the usage before this call.
+// which an agent has used up its budget. The user's own calls are exempt from the first two, a full override from all. A
+// limit of 0 or below, and a negative count, deny every call. It never asks. c.Usage must be the usage before this call.
 func (l LimitsLayer) Judge(_ context.Context, c Call) Verdict {
 	if l.Identical <= 0 || l.Calls <= 0 {
 		return Deny(ruleNoLimits, "no call limits are configured, so every call is denied; set limits.same and limits.calls in the manifest")
@@ -39,10 +39,13 @@ func (l LimitsLayer) Judge(_ context.Context, c Call) Verdict {
 	if c.Usage.Identical < 0 || c.Usage.Calls < 0 {
 		return Deny(ruleNoLimits, "the number of calls is unknown, so every call is denied")
 	}
+	if c.hasFullOverride() {
+		return Pass()
+	}
 	var all []Verdict
 	if !c.FromUser && c.Usage.Identical >= l.Identical-1 {
-		all = append(all, Deny(ruleRepeated, fmt.Sprintf("%s was already called %d times with the same arguments; use its result or change the arguments", c.Tool.Name, c.Usage.Identical),
-			fmt.Sprintf("at most %d identical calls", l.Identical-1)))
+		all = append(all, Deny(ruleRepeated, fmt.Sprintf("%s was already called %d times in a row with the same arguments and the same result; use its result or change the arguments", c.Tool.Name, c.Usage.Identical),
+			fmt.Sprintf("at most %d identical calls in a row for one question", l.Identical-1)))
 	}
 	if !c.FromUser && c.Usage.Calls >= l.Calls {
 		all = append(all, Deny(ruleCalls, fmt.Sprintf("%d calls were made for this question; answer with the results so far", c.Usage.Calls), fmt.Sprintf("at most %d calls for one question", l.Calls)))

@@ -20,6 +20,7 @@ func TestLimitsLayer(t *testing.T) {
 		spent      Usage
 		fromUser   bool
 		level      string
+		path       []string
 		rule, says string
 	}{
 		{name: "the first call", layer: usual},
@@ -27,6 +28,8 @@ func TestLimitsLayer(t *testing.T) {
 		{name: "the third identical call", layer: usual, spent: Usage{Identical: 2}, rule: ruleRepeated, says: "2 times"},
 		{name: "the hundredth", layer: usual, spent: Usage{Identical: 99}, rule: ruleRepeated},
 		{name: "the user repeats", layer: usual, spent: Usage{Identical: 99, Calls: 99}, fromUser: true},
+		{name: "ALL, repeated", layer: usual, spent: Usage{Identical: 2}, level: subjects.OverrideAll},
+		{name: "ALL, calls", layer: usual, spent: Usage{Calls: 10}, level: subjects.OverrideAll},
 		{name: "the last call of a question", layer: usual, spent: Usage{Calls: 9}},
 		{name: "one call too many", layer: usual, spent: Usage{Calls: 10}, rule: ruleCalls, says: "10 calls"},
 		{name: "below every budget", layer: usual, spent: lines(line("generator", subjects.Budget{Calls: 5, Seconds: 60, Bytes: 1000}, 4, 59.9, 999))},
@@ -40,9 +43,10 @@ func TestLimitsLayer(t *testing.T) {
 		{name: "trick: no limit of calls", layer: LimitsLayer{Identical: 3}, rule: ruleNoLimits},
 		{name: "trick: no limit of identical calls", layer: LimitsLayer{Calls: 3}, rule: ruleNoLimits},
 		{name: "trick: a limit below zero", layer: LimitsLayer{Identical: -1, Calls: 10}, rule: ruleNoLimits},
-		{name: "trick: ALL, repeated", layer: usual, spent: Usage{Identical: 2}, level: subjects.OverrideAll, rule: ruleRepeated},
-		{name: "trick: ALL, calls", layer: usual, spent: Usage{Calls: 10}, level: subjects.OverrideAll, rule: ruleCalls},
-		{name: "trick: ALL, budget", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 1}, 1, 0, 0)), level: subjects.OverrideAll, rule: ruleBudget},
+		{name: "trick: RELAX, repeated", layer: usual, spent: Usage{Identical: 2}, level: subjects.OverrideRelax, rule: ruleRepeated},
+		{name: "trick: ALL, a spawned agent repeats", layer: usual, spent: Usage{Identical: 2}, level: subjects.OverrideAll, path: []string{"coder-1"}, rule: ruleRepeated},
+		{name: "trick: ALL, budget of a spawned agent", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 1}, 1, 0, 0)), level: subjects.OverrideAll, path: []string{"coder-1"}, rule: ruleBudget},
+		{name: "trick: ALL, the zero layer", level: subjects.OverrideAll, rule: ruleNoLimits},
 		{name: "trick: the user's own call past a budget", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 1}, 1, 0, 0)), fromUser: true, rule: ruleBudget},
 		{name: "trick: the parent has nothing left for the child", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 5}, 5, 0, 0), line("a.b", subjects.Budget{Calls: 5}, 0, 0, 0)), rule: ruleBudget, says: "a and"},
 		{name: "trick: a count below zero", layer: usual, spent: Usage{Identical: math.MinInt}, rule: ruleNoLimits},
@@ -54,7 +58,7 @@ func TestLimitsLayer(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newCall()
-			c.Usage, c.FromUser, c.Override.Level = tt.spent, tt.fromUser, tt.level
+			c.Usage, c.FromUser, c.Override.Level, c.Caller.Path = tt.spent, tt.fromUser, tt.level, tt.path
 			rule, reason, allowed := judgeCall(t, tt.layer, c)
 			if rule != tt.rule || !strings.Contains(reason, tt.says) {
 				t.Errorf("rule %q (%s), want %q with %q", rule, reason, tt.rule, tt.says)

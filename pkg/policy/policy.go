@@ -87,7 +87,7 @@ type SpawnedAgent struct {
 
 // Usage holds the counts before this call. A negative count is unknown and denies.
 type Usage struct {
-	Identical int          // identical calls of this caller within the window
+	Identical int          // identical calls of this caller in a row for the same question, with equal results
 	Calls     int          // calls for the same question
 	Agents    []AgentUsage // the account and each agent of the lineage, the caller last
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"container/list"
+	"maps"
 	"math"
 	"strings"
 	"sync"
@@ -12,15 +13,46 @@ import (
 // least recently used entries are dropped first; agents are counted apart from questions, so that a flood of made-up
 // questions cannot evict the usage of a spawn chain. Safe for concurrent use.
 //
-// Denied calls count too, so that a loop of denied calls stays denied until it pauses for the window.
+// A denied call counts as a call of its question, so that a loop of denied calls ends. It does not count as a repetition:
+// only calls that ran do, and only in a row, for one question and with equal results.
 type UsageCounter struct {
 	window time.Duration
 	keep   time.Duration
 
-	mu        sync.Mutex
-	identical lruMap[[]time.Time] // by caller, session, tool and arguments
-	calls     lruMap[int]         // by account, session and question
-	agents    lruMap[usageSum]    // by agent
+	mu       sync.Mutex
+	repeated lruMap[repetition] // by caller, session and question
+	calls    lruMap[int]        // by account, session and question
+	agents   lruMap[usageSum]   // by agent
+}
+
+// repetition is the latest run of identical calls of a caller for one question. A call is identified by tool and arguments.
+type repetition struct {
+	call    string         // of the last call that ended
+	result  string         // of that call
+	n       int            // how often it ran in a row with this result
+	running map[string]int // calls that were counted and have not ended; they count as if their results were equal
+}
+
+// identical returns the number of calls identical to call in a row before it.
+func (r repetition) identical(call string) int {
+	n := r.running[call]
+	if r.call == call {
+		n += r.n
+	}
+	return min(n, maxIdentical)
+}
+
+// withRunning returns r with one call more or less in progress.
+func (r repetition) withRunning(call string, change int) repetition {
+	running := maps.Clone(r.running)
+	if running == nil {
+		running = map[string]int{}
+	}
+	if running[call] += change; running[call] <= 0 {
+		delete(running, call)
+	}
+	r.running = running
+	return r
 }
 
 // usageSum is the usage of one agent and all agents below it.
@@ -33,15 +65,15 @@ type usageSum struct {
 // maxIdentical is the most identical calls that are counted. A limit above it would never take effect.
 const maxIdentical = 100
 
-// NewUsageCounter returns a counter that treats calls as identical within window and drops a question or agent after
-// keep without a call. It holds at most capacity entries of each kind, and at least one.
+// NewUsageCounter returns a counter that forgets repetitions after window without a call, and a question or agent after
+// keep. It holds at most capacity entries of each kind, and at least one.
 func NewUsageCounter(window, keep time.Duration, capacity int) *UsageCounter {
 	t := &UsageCounter{window: window, keep: keep}
-	t.identical.capacity, t.calls.capacity, t.agents.capacity = capacity, capacity, capacity
+	t.repeated.capacity, t.calls.capacity, t.agents.capacity = capacity, capacity, capacity
 	return t
 }
 
-// SetWindow changes the window of identical calls, after a change of the manifest.
+// SetWindow changes the window of repetitions, after a change of the manifest.
 func (t *UsageCounter) SetWindow(window time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,10 +88,10 @@ type Attempt struct {
 	ParamsHash     string // hash of the arguments
 }
 
-// Count counts a call and returns the usage before it: identical calls of this caller in this session within the window,
-// calls of the account and all agents below it for the same question, and the usage of each agent of the lineage, the
-// account first. The caller must fill in the budgets. Reading and counting is atomic, so that no two concurrent calls see
-// the same count.
+// Count counts a call and returns the usage before it: identical calls of this caller in a row for the same question, calls
+// of the account and all agents below it for the same question, and the usage of each agent of the lineage, the account
+// first. The caller must fill in the budgets, and call [UsageCounter.Ended] or [UsageCounter.Refused] once. Reading and
+// counting is atomic, so that no two concurrent calls see the same count.
 func (t *UsageCounter) Count(now time.Time, a Attempt) Usage { return t.usage(now, a, true) }
 
 // Peek is [UsageCounter.Count] without counting, for a dry run.
@@ -73,12 +105,8 @@ func (t *UsageCounter) usage(now time.Time, a Attempt, count bool) (s Usage) {
 	defer t.mu.Unlock()
 	t.expire(now)
 
-	key := joinKey(a.Caller, a.Session, a.Tool, a.ParamsHash)
-	times, _ := t.identical.get(key)
-	for len(times) > 0 && now.Sub(times[0]) >= t.window {
-		times = times[1:]
-	}
-	s.Identical = len(times)
+	r, _ := t.repeated.get(a.asker())
+	s.Identical = r.identical(a.call())
 	question := joinKey(account, a.Session, a.Query)
 	s.Calls, _ = t.calls.get(question)
 	for agent := range lineageIDs(a.Caller) {
@@ -89,13 +117,37 @@ func (t *UsageCounter) usage(now time.Time, a Attempt, count bool) (s Usage) {
 		}
 	}
 	if count {
-		if len(times) >= maxIdentical {
-			times = times[1:]
-		}
-		t.identical.put(key, append(times, now), now)
+		t.repeated.put(a.asker(), r.withRunning(a.call(), 1), now)
 		t.calls.put(question, s.Calls+1, now)
 	}
 	return s
+}
+
+// asker is the key of repetitions: caller, session and question.
+func (a Attempt) asker() string { return joinKey(a.Caller, a.Session, a.Query) }
+
+// call identifies the call by tool and arguments.
+func (a Attempt) call() string { return joinKey(a.Tool, a.ParamsHash) }
+
+// Ended records that a counted call ran and ended with result, a hash or the text itself. It continues the repetition when
+// call and result equal the last ones of the question, and starts a new one otherwise.
+func (t *UsageCounter) Ended(now time.Time, a Attempt, result string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r, _ := t.repeated.get(a.asker())
+	if r.call != a.call() || r.result != result {
+		r.call, r.result, r.n = a.call(), result, 0
+	}
+	r.n = min(r.n+1, maxIdentical)
+	t.repeated.put(a.asker(), r.withRunning(a.call(), -1), now)
+}
+
+// Refused records that a counted call was denied and did not run: it is no repetition.
+func (t *UsageCounter) Refused(now time.Time, a Attempt) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r, _ := t.repeated.get(a.asker())
+	t.repeated.put(a.asker(), r.withRunning(a.call(), -1), now)
 }
 
 // AddResult adds the duration and result size of a finished call to its caller and each ancestor. caller is as in
@@ -126,7 +178,7 @@ func (t *UsageCounter) AgentUsage(agent string) AgentUsage {
 
 // expire drops the entries that are older than window or keep. The caller holds mu.
 func (t *UsageCounter) expire(now time.Time) {
-	t.identical.expire(now.Add(-t.window))
+	t.repeated.expire(now.Add(-t.window))
 	t.calls.expire(now.Add(-t.keep))
 	t.agents.expire(now.Add(-t.keep))
 }

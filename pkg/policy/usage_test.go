@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,55 +17,62 @@ func newAttempt(caller, session, query, tool, params string) Attempt {
 	return Attempt{Caller: caller, Session: session, Query: query, Tool: tool, ParamsHash: params}
 }
 
-func TestCounterIdenticalCalls(t *testing.T) {
+// TestCounterRepetitions: calls are identical when they follow each other for the same question, with the same arguments
+// and results.
+func TestCounterRepetitions(t *testing.T) {
 	first := newAttempt("generator", "s", "q", "fs_read", "h")
+	other := newAttempt("generator", "s", "q", "fs_list", "h")
+	ran := func(a Attempt, result string) func(*UsageCounter, time.Time) {
+		return func(c *UsageCounter, now time.Time) {
+			c.Count(now, a)
+			c.Ended(now, a, result)
+		}
+	}
+	refused := func(a Attempt) func(*UsageCounter, time.Time) {
+		return func(c *UsageCounter, now time.Time) {
+			c.Count(now, a)
+			c.Refused(now, a)
+		}
+	}
 	for _, tt := range []struct {
 		name  string
-		other Attempt
+		call  Attempt
 		after time.Duration
+		steps []func(*UsageCounter, time.Time)
 		want  int
 	}{
-		{"the same", first, time.Second, 2},
-		{"the same for another question", newAttempt("generator", "s", "q2", "fs_read", "h"), time.Second, 2},
-		{"both just inside the window", first, time.Minute - 1, 2},
-		{"one of them just outside", first, time.Minute, 1},
-		{"after the window", first, 2 * time.Minute, 0},
-		{"other arguments", newAttempt("generator", "s", "q", "fs_read", "h2"), time.Second, 0},
-		{"another tool", newAttempt("generator", "s", "q", "fs_list", "h"), time.Second, 0},
-		{"another session", newAttempt("generator", "s2", "q", "fs_read", "h"), time.Second, 0},
-		{"another caller", newAttempt("committee", "s", "q", "fs_read", "h"), time.Second, 0},
-		{"a child", newAttempt("generator.coder-1", "s", "q", "fs_read", "h"), time.Second, 0},
-		{"trick: key parts that shift", newAttempt("generator", "sf", "q", "s_read", "h"), time.Second, 0},
-		{"trick: time goes back", first, -time.Hour, 2},
+		{"the third", first, time.Second, nil, 2},
+		{"after a pause", first, time.Minute, nil, 0},
+		{"another question", newAttempt("generator", "s", "q2", "fs_read", "h"), time.Second, nil, 0},
+		{"other arguments", newAttempt("generator", "s", "q", "fs_read", "h2"), time.Second, nil, 0},
+		{"another tool", other, time.Second, nil, 0},
+		{"another session", newAttempt("generator", "s2", "q", "fs_read", "h"), time.Second, nil, 0},
+		{"another caller", newAttempt("committee", "s", "q", "fs_read", "h"), time.Second, nil, 0},
+		{"a child", newAttempt("generator.coder-1", "s", "q", "fs_read", "h"), time.Second, nil, 0},
+		{"after another call", first, time.Second, []func(*UsageCounter, time.Time){ran(other, "1")}, 0},
+		{"after another result", first, time.Second, []func(*UsageCounter, time.Time){ran(first, "2")}, 1},
+		{"after a refused attempt", first, time.Second, []func(*UsageCounter, time.Time){refused(first), refused(first)}, 2},
+		{"after another call that was refused", first, time.Second, []func(*UsageCounter, time.Time){refused(other)}, 2},
+		{"while another one runs", first, time.Second, []func(*UsageCounter, time.Time){func(c *UsageCounter, now time.Time) { c.Count(now, first) }}, 3},
+		{"many more", first, time.Second, slices.Repeat([]func(*UsageCounter, time.Time){ran(first, "1")}, 3*maxIdentical), maxIdentical},
+		{"trick: key parts that shift", newAttempt("generator", "s", "qf", "s_read", "h"), time.Second, nil, 0},
+		{"trick: time goes back", first, -time.Hour, nil, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			counter := NewUsageCounter(time.Minute, time.Hour, 100)
-			for i := range 2 {
-				if got := counter.Count(counterStart.Add(time.Duration(i)), first).Identical; got != i {
-					t.Fatalf("call %d: %d identical before it", i+1, got)
-				}
+			for range 2 {
+				ran(first, "1")(counter, counterStart)
 			}
-			if got := counter.Peek(counterStart.Add(tt.after), tt.other).Identical; got != tt.want {
-				t.Errorf("looked: %d identical, want %d", got, tt.want)
+			for _, step := range tt.steps {
+				step(counter, counterStart)
 			}
-			if got := counter.Count(counterStart.Add(tt.after), tt.other).Identical; got != tt.want {
+			if got := counter.Peek(counterStart.Add(tt.after), tt.call).Identical; got != tt.want {
+				t.Errorf("dry: %d identical, want %d", got, tt.want)
+			}
+			if got := counter.Count(counterStart.Add(tt.after), tt.call).Identical; got != tt.want {
 				t.Errorf("%d identical, want %d", got, tt.want)
 			}
 		})
-	}
-}
-
-// TestCounterDeniedLoopStaysDenied: a loop that continues stays over the limit; a pause of one window resets it.
-func TestCounterDeniedLoopStaysDenied(t *testing.T) {
-	counter, now, a := NewUsageCounter(time.Minute, time.Hour, 100), counterStart, newAttempt("generator", "s", "q", "x", "h")
-	for i := range 1000 {
-		now = now.Add(10 * time.Second)
-		if got, want := counter.Count(now, a).Identical, min(i, 5); got != want {
-			t.Fatalf("call %d: %d identical before it, want %d", i+1, got, want)
-		}
-	}
-	if got := counter.Count(now.Add(time.Minute), a).Identical; got != 0 {
-		t.Errorf("%d identical after the window", got)
 	}
 }
 
@@ -161,8 +169,9 @@ func TestCounterIsConcurrent(t *testing.T) {
 // TestCounterMatchesModel compares the counts with an unbounded list.
 func TestCounterMatchesModel(t *testing.T) {
 	type made struct {
-		at time.Time
-		a  Attempt
+		at     time.Time
+		a      Attempt
+		result string
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		counter, now := NewUsageCounter(time.Minute, 24*time.Hour, 1000), counterStart
@@ -171,11 +180,26 @@ func TestCounterMatchesModel(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(0, 40).Draw(rt, "wait")) * time.Second)
 			one := func(name string, of ...string) string { return rapid.SampledFrom(of).Draw(rt, name) }
 			a := newAttempt(one("caller", "generator", "committee", "generator.coder-1"), one("session", "s", "t"), one("query", "q", "r"), one("tool", "x", "y"), one("params", "1", "2"))
-			same, calls := 0, 0
-			for _, m := range all {
-				if m.a.Caller == a.Caller && m.a.Session == a.Session && m.a.Tool == a.Tool && m.a.ParamsHash == a.ParamsHash && now.Sub(m.at) < time.Minute {
-					same++
+			same, calls, result := 0, 0, one("result", "", "1", "2") // "" = refused
+			last := now
+			var want string
+			for _, m := range slices.Backward(all) { // the repetition that ends with the last call of this caller and question that ran
+				if m.a.asker() != a.asker() {
+					continue
 				}
+				if last.Sub(m.at) >= time.Minute {
+					break
+				}
+				if last = m.at; m.result == "" {
+					continue
+				}
+				if m.a.call() != a.call() || want != "" && m.result != want {
+					break
+				}
+				want = m.result
+				same++
+			}
+			for _, m := range all {
 				if m.a.Caller[:9] == a.Caller[:9] && m.a.Session == a.Session && m.a.Query == a.Query {
 					calls++
 				}
@@ -183,7 +207,12 @@ func TestCounterMatchesModel(t *testing.T) {
 			if s := counter.Count(now, a); s.Identical != same || s.Calls != calls {
 				rt.Fatalf("%d identical and %d calls, want %d and %d", s.Identical, s.Calls, same, calls)
 			}
-			all = append(all, made{now, a})
+			if result == "" {
+				counter.Refused(now, a)
+			} else {
+				counter.Ended(now, a, result)
+			}
+			all = append(all, made{now, a, result})
 		}
 	})
 }
@@ -192,6 +221,7 @@ func TestCounterMatchesModel(t *testing.T) {
 func TestCounterWindowChanges(t *testing.T) {
 	counter, a := NewUsageCounter(time.Hour, time.Hour, 100), newAttempt("generator", "s", "q", "x", "h")
 	counter.Count(counterStart, a)
+	counter.Ended(counterStart, a, "1")
 	if got := counter.Peek(counterStart.Add(time.Minute), a).Identical; got != 1 {
 		t.Errorf("%d identical calls, want 1", got)
 	}
