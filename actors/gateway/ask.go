@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -47,48 +48,29 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	text := &answerStream{emit: func(step, n int, t string) error {
 		return say(subjects.Delta{QueryID: q.QueryID, RespondentID: subjects.Generator, Step: step, N: n, Text: t})
 	}}
-	for {
-		ev, ok, more, err := cur.next(ctx)
-		switch {
-		case ok:
-			end, err := readOutcome(ev, q.QueryID)
-			if err != nil {
-				return toFault(err)
-			}
-			if end != nil {
-				return finishAnswer(text, *end)
-			}
-			continue
-		case err != nil && ctx.Err() == nil:
-			more = nil // not connected: retried below
-		}
-		select {
-		case <-more:
-		case l := <-hear.events:
-			if err := text.add(*l.delta); err != nil {
-				return err
-			}
-		case <-time.After(pollInterval):
-		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return subjects.Faultf(subjects.CodeTimeout, "timeout: no answer yet; question %s is still running, in session %s", q.QueryID, q.SessionID)
-			}
-			return subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; question %s is stored and will be answered, in session %s", q.QueryID, q.SessionID)
-		}
+	end, err := g.waitForOutcomeOf(ctx, cur, q.QueryID, func(Event) {}, hear.events, func(l liveEvent) error { return text.add(*l.delta) })
+	switch {
+	case err == nil:
+		return finishAnswer(text, end)
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return subjects.Faultf(subjects.CodeTimeout, "timeout: no answer yet; question %s is still running, in session %s", q.QueryID, q.SessionID)
+	case ctx.Err() != nil:
+		return subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; question %s is stored and will be answered, in session %s", q.QueryID, q.SessionID)
 	}
+	return toFault(err)
 }
 
 // finishAnswer sends the missing part of the answer and returns the fault of the outcome: a dead letter, for which nothing is
 // sent, or the error of a response. nil means that the answer is complete.
-func finishAnswer(text *answerStream, end outcome) error {
-	if end.dead != nil {
-		return subjects.Faultf(end.dead.Code, "%s failed permanently: %s", end.dead.Actor, end.dead.Reason)
+func finishAnswer(text *answerStream, end *client.Outcome) error {
+	if end.Dead != nil {
+		return explainDeadLetter(end.Dead)
 	}
-	if err := text.finish(end.response.Answer); err != nil {
+	if err := text.finish(end.Response.Answer); err != nil {
 		return err
 	}
-	if end.response.Error != nil {
-		return end.response.Error
+	if end.Response.Error != nil {
+		return end.Response.Error
 	}
 	return nil
 }

@@ -225,9 +225,14 @@ func (e *eventFeed) readEvent(ctx context.Context, seq uint64, stored string) (E
 	case !ok:
 		return Event{}, errNone
 	}
-	ev := Event{Seq: got.Seq, Subject: got.Subject, From: got.From, Time: got.Time, Query: got.Query, Session: got.Session, Payload: got.Body}
+	return newEvent(got), nil
+}
+
+// newEvent converts an event of the event log.
+func newEvent(e client.Event) Event {
+	ev := Event{Seq: e.Seq, Subject: e.Subject, From: e.From, Time: e.Time, Query: e.Query, Session: e.Session, Payload: e.Body}
 	ev.ofRespondentB = isOfRespondentB(ev)
-	return ev, nil
+	return ev
 }
 
 // storedPattern returns the stored subjects of a live subject from any account; "" is every event.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -20,10 +21,9 @@ type judgements struct {
 // count, and no grade or reward of respondent B's answer. A reward with a lower count than the recorded one is ignored.
 func (j *judgements) add(ev Event) {
 	switch {
-	case ev.Subject == subjects.CritiqueResult.Name && ev.From == criticAccount:
-		var c subjects.Critique
-		if actor.DecodeStored(ev.Payload, &c) == nil && c.RespondentID == subjects.Generator {
-			j.grade = &c
+	case ev.Subject == subjects.CritiqueResult.Name:
+		if c := client.ReadGrade(ev.toClient()); c != nil && c.RespondentID == subjects.Generator {
+			j.grade = c
 		}
 	case ev.Subject == subjects.PairwiseResult.Name && ev.From == criticAccount:
 		var p subjects.Pairwise
@@ -120,16 +120,15 @@ func (g *Gateway) findJudgements(ctx context.Context, query string, after uint64
 	ctx, cancel := g.withTimeout(ctx, judgementTimeout)
 	defer cancel()
 	search := func(stored string, found func() bool) {
-		at := after
-		for range maxJudgementReads {
-			ev, err := g.events.readEvent(ctx, at+1, stored)
-			if err != nil {
+		reads := 0
+		for ev, err := range g.client.EventsFrom(ctx, after+1, stored) {
+			if reads++; err != nil || reads > maxJudgementReads {
 				return
 			}
-			if at = ev.Seq; ev.Query != query {
+			if ev.Query != query {
 				continue
 			}
-			if into.add(ev); found() {
+			if into.add(newEvent(ev)); found() {
 				return
 			}
 		}

@@ -11,21 +11,19 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
-// Timeouts of requests to memory. A write needs embeddings and may call a model.
-const (
-	memoryTimeout      = time.Minute
-	memoryWriteTimeout = 110 * time.Second // below two minutes, after which the NATS server no longer delivers a reply
-)
+// memoryTimeout is the timeout of a request to memory that stores nothing.
+const memoryTimeout = time.Minute
 
 // minIDPrefix is the shortest prefix of a memory id that is accepted.
 const minIDPrefix = 6
 
 // Limits of a list, and of the text of a fact in bytes.
 const (
-	defaultPage = 50
+	defaultPage = client.MemoryPage
 	maxPage     = 500
 	maxHits     = 20
 	maxFact     = 64 << 10
@@ -83,17 +81,18 @@ func (g *Gateway) findEntry(r *http.Request) (subjects.MemoryEntry, error) {
 	if len(id) < minIDPrefix {
 		return none, problemf(http.StatusBadRequest, subjects.CodeMalformed, "the memory's id: at least %d characters are required", minIDPrefix)
 	}
-	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: "show", IDs: []string{id}, Whole: true})
+	ctx, cancel := g.withTimeout(r.Context(), memoryTimeout)
+	defer cancel()
+	e, err := g.client.ShowMemory(ctx, id)
 	var f *subjects.Fault
+	var ambiguous *client.AmbiguousError
 	switch {
 	case errors.As(err, &f) && f.Code == subjects.CodeMalformed: // not found or ambiguous; the fault's text says which
 		return none, problemf(http.StatusNotFound, codeNotFound, "%s", f.Text)
-	case err != nil:
-		return none, err
-	case len(got.Entries) != 1:
+	case errors.Is(err, client.ErrNotFound), errors.As(err, &ambiguous):
 		return none, problemf(http.StatusNotFound, codeNotFound, "memory %s not found; GET /memory lists the entries", id)
 	}
-	return got.Entries[0], nil
+	return e, mapMemoryFault(ctx, err)
 }
 
 // checkChoice rejects a parameter value that is not one of words. An empty value is accepted.
@@ -117,13 +116,6 @@ func parseNumber(name, v string, usual, most int) (int, error) {
 	return n, nil
 }
 
-// Accepted values of the filters.
-var (
-	memoryKinds  = []string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument}
-	memoryStates = []string{subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded}
-	memoryTrust  = []string{subjects.Trusted, subjects.Untrusted}
-)
-
 // onMemories lists one page of memories, newest first, with the cursor of the next page. It rejects unknown values of kind,
 // state, trust and whole, and a limit beyond maxPage.
 func (g *Gateway) onMemories(w http.ResponseWriter, r *http.Request) error {
@@ -132,8 +124,8 @@ func (g *Gateway) onMemories(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	limit, err := parseNumber("limit", v.Get("limit"), defaultPage, maxPage)
-	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), memoryKinds...), checkChoice("state", v.Get("state"), memoryStates...),
-		checkChoice("trust", v.Get("trust"), memoryTrust...), checkChoice("whole", v.Get("whole"), "0", "1")); err != nil {
+	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), client.MemoryKinds...), checkChoice("state", v.Get("state"), client.MemoryStates...),
+		checkChoice("trust", v.Get("trust"), client.MemoryTrust...), checkChoice("whole", v.Get("whole"), "0", "1")); err != nil {
 		return err
 	}
 	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{
@@ -158,7 +150,7 @@ func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	most, err := parseNumber("max", v.Get("max"), 0, maxHits)
-	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), memoryKinds...), checkChoice("whole", v.Get("whole"), "0", "1"), checkChoice("fresh", v.Get("fresh"), "0", "1"), checkChoice("all", v.Get("all"), "0", "1")); err != nil {
+	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), client.MemoryKinds...), checkChoice("whole", v.Get("whole"), "0", "1"), checkChoice("fresh", v.Get("fresh"), "0", "1"), checkChoice("all", v.Get("all"), "0", "1")); err != nil {
 		return err
 	}
 	q := subjects.MemoryQuery{Query: strings.TrimSpace(v.Get("q")), Max: most, Kind: v.Get("kind"), Whole: v.Get("whole") == "1", Fresh: v.Get("fresh") == "1", All: v.Get("all") == "1"}
@@ -167,22 +159,19 @@ func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := g.withTimeout(r.Context(), memoryTimeout)
 	defer cancel()
-	var last subjects.MemoryReply
-	for piece, err := range actor.AskStream(ctx, g.out, subjects.MemoryQueryService, q) {
-		if err != nil {
-			return mapMemoryFault(ctx, err)
-		}
-		last = piece
-	}
-	if !last.Done {
+	last, err := g.client.SearchMemory(ctx, q)
+	switch {
+	case errors.Is(err, client.ErrIncomplete):
 		return problemf(http.StatusBadGateway, subjects.CodeUnavailable, "incomplete reply from memory; retry")
+	case err != nil:
+		return mapMemoryFault(ctx, err)
 	}
 	g.writeJSON(w, http.StatusOK, struct {
 		Hits   []subjects.MemoryHit `json:"hits"`
 		Cached bool                 `json:"cached"`
 		Notes  []subjects.Note      `json:"notes"`
 		Millis float64              `json:"ms"`
-	}{append([]subjects.MemoryHit{}, last.Hits...), last.Cached, append([]subjects.Note{}, last.Notes...), last.Millis})
+	}{last.Hits, last.Cached, append([]subjects.Note{}, last.Notes...), last.Millis})
 	return nil
 }
 
@@ -195,17 +184,11 @@ func (g *Gateway) onMemory(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	others := []subjects.MemoryEntry{}
-	if len(e.Correlating) > 0 {
-		ctx, cancel := g.withTimeout(r.Context(), memoryTimeout)
-		defer cancel()
-		got, err := actor.Ask(ctx, g.out, subjects.MemoryCorrelated, subjects.MemoryIDs{IDs: []string{e.ID}})
-		if err != nil {
-			return mapMemoryFault(ctx, err)
-		}
-		for _, h := range got.Hits {
-			others = append(others, h.Entry)
-		}
+	ctx, cancel := g.withTimeout(r.Context(), memoryTimeout)
+	defer cancel()
+	others, err := g.client.RelatedMemories(ctx, e)
+	if err != nil {
+		return mapMemoryFault(ctx, err)
 	}
 	g.writeJSON(w, http.StatusOK, struct {
 		Entry      subjects.MemoryEntry   `json:"entry"`

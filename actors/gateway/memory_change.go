@@ -2,10 +2,11 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 
-	"conclave/pkg/actor"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -25,14 +26,6 @@ type Forget struct {
 // site's page can send a POST without a body.
 type emptyBody struct{}
 
-// writeMemory sends entries to memory. The request ends when the gateway stops, not when the client disconnects.
-func (g *Gateway) writeMemory(r *http.Request, in subjects.MemoryWriteRequest) (subjects.MemoryWriteReply, error) {
-	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), memoryWriteTimeout)
-	defer cancel()
-	got, err := actor.Ask(ctx, g.out, subjects.MemoryWriteService, in)
-	return got, mapMemoryFault(ctx, err)
-}
-
 // onRemember stores a fact with the user as its source. It rejects an empty text and one longer than maxFact bytes. A fact
 // that memory refuses is 409; otherwise the response says what memory did with it.
 func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
@@ -50,16 +43,17 @@ func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 	case len(in.Text) > maxFact:
 		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "text too large; at most %d KB. Import documents with: conclave memory import", maxFact>>10)
 	}
-	got, err := g.writeMemory(r, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Kind: subjects.KindFact, Corpus: in.Text, Tags: in.Tags}}})
+	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), noTimeout) // stored even when the client disconnects
+	defer cancel()
+	one, _, err := g.client.AddMemory(ctx, in.Text, in.Tags)
 	switch {
-	case err != nil:
-		return err
-	case len(got.Results) != 1:
+	case errors.Is(err, client.ErrNoResult):
 		return problemf(http.StatusBadGateway, subjects.CodeInternal, "no result in the reply of memory; check with GET /memory/search")
-	case got.Results[0].Action == actionRefused:
-		return problemf(http.StatusConflict, codeConflict, "memory refused the fact: %s", got.Results[0].Why)
+	case err != nil:
+		return mapMemoryFault(ctx, err)
+	case one.Action == actionRefused:
+		return problemf(http.StatusConflict, codeConflict, "memory refused the fact: %s", one.Why)
 	}
-	one := got.Results[0]
 	g.writeJSON(w, http.StatusOK, struct {
 		ID     string `json:"id"`
 		Action string `json:"action"`

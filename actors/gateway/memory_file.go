@@ -2,28 +2,25 @@ package gateway
 
 import (
 	"bytes"
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"mime"
 	"net/http"
 	"slices"
 	"time"
 
-	"conclave/pkg/actor"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
 // typeNDJSON is the content type of an export: one JSON object on each line.
 const typeNDJSON = "application/x-ndjson"
 
-// Limits of an import in bytes, and of one request to memory.
-const (
-	maxImport    = 8 << 20
-	batchEntries = 64
-	batchBytes   = 256 << 10
-)
+// maxImport is the largest import, in bytes.
+const maxImport = 8 << 20
 
 // onExport writes every memory as a line of JSON, page by page, with smaller pages when entries are long. An error after the
 // first page aborts the connection, so that the client does not take a partial export for a complete one. It counts as a
@@ -37,19 +34,16 @@ func (g *Gateway) onExport(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer leave()
-	q := subjects.MemoryAdminRequest{Op: "list", Whole: true, Limit: defaultPage}
+	ctx, cancel := g.withTimeout(r.Context(), noTimeout)
+	defer cancel()
 	started := false
-	for {
-		var fault *subjects.Fault
-		page, err := g.adminMemory(r, q)
+	for page, err := range g.client.MemoryPages(ctx, subjects.MemoryAdminRequest{Op: "list", Whole: true}, 0) {
 		switch {
-		case errors.As(err, &fault) && fault.Code == subjects.CodeTooLarge && q.Limit > 1: // long entries: retry with a smaller page
-			q.Limit /= 2
-			continue
-		case err == nil && page.Next != "" && (page.Next == q.After || len(page.Entries) == 0):
+		case errors.Is(err, client.ErrCursor):
 			err = problemf(http.StatusBadGateway, subjects.CodeInternal, "invalid cursor in the reply of memory; see its log")
-		}
-		if err == nil {
+		case err != nil:
+			err = mapMemoryFault(ctx, err)
+		default:
 			err = g.writeEntries(w, page.Entries, !started)
 			started = true
 		}
@@ -59,22 +53,16 @@ func (g *Gateway) onExport(w http.ResponseWriter, r *http.Request) error {
 			return nil
 		case err != nil:
 			return err
-		case page.Next == "":
-			return nil
 		}
-		q.After = page.Next
 	}
+	return nil
 }
 
 // writeEntries writes and flushes one page of an export, a JSON object per line; first writes the response header before it.
 func (g *Gateway) writeEntries(w http.ResponseWriter, entries []subjects.MemoryEntry, first bool) error {
 	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	for _, e := range entries {
-		if err := enc.Encode(e); err != nil {
-			return err
-		}
+	if err := client.WriteExport(&b, entries); err != nil {
+		return err
 	}
 	rc := http.NewResponseController(w)
 	if err := rc.SetWriteDeadline(time.Now().Add(3 * g.cfg.WriteTimeout)); err != nil {
@@ -132,42 +120,39 @@ func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), noTimeout) // stored even when the client disconnects
+	defer cancel()
+	got, err := g.client.RestoreMemories(ctx, eachEntry(entries), v.Get("trusted") == "1")
+	if err != nil {
+		if len(got.Results) > 0 {
+			g.out.LogError(fmt.Errorf("importing memory: stopped after %d of %d entries: %w", len(got.Results), len(entries), err))
+		}
+		return mapMemoryFault(ctx, err)
+	}
 	done := Imported{Entries: len(entries), Actions: map[string]int{}, Refused: []Refused{}}
-	for len(entries) > 0 {
-		n := countBatch(entries)
-		got, err := g.writeMemory(r, subjects.MemoryWriteRequest{Entries: entries[:n], Restore: true, Trusted: v.Get("trusted") == "1"})
-		if err != nil {
-			if stored := done.Entries - len(entries); stored > 0 {
-				g.out.LogError(fmt.Errorf("importing memory: stopped after %d of %d entries: %w", stored, done.Entries, err))
-			}
-			return err
+	for _, res := range got.Results {
+		done.Actions[res.Action]++
+		if res.Action == actionRefused {
+			done.Refused = append(done.Refused, Refused{res.ID, res.Why})
 		}
-		for _, res := range got.Results {
-			done.Actions[res.Action]++
-			if res.Action == actionRefused {
-				done.Refused = append(done.Refused, Refused{res.ID, res.Why})
-			}
-		}
-		entries = entries[n:]
 	}
 	g.writeJSON(w, http.StatusOK, done)
 	return nil
 }
 
-// countBatch returns how many of the first entries fit into one request, by batchEntries and batchBytes: at least one, and 0
-// only for no entries.
-func countBatch(entries []subjects.MemoryEntry) int {
-	size := 0
-	for i, e := range entries {
-		if size += len(e.Corpus) + len(e.Description) + len(e.Name) + 2<<10; i > 0 && (i == batchEntries || size > batchBytes) {
-			return i
+// eachEntry yields entries without errors.
+func eachEntry(entries []subjects.MemoryEntry) iter.Seq2[subjects.MemoryEntry, error] {
+	return func(yield func(subjects.MemoryEntry, error) bool) {
+		for _, e := range entries {
+			if !yield(e, nil) {
+				return
+			}
 		}
 	}
-	return len(entries)
 }
 
 // readEntries decodes an export strictly, a JSON object per line; errors name the line. It rejects a body longer than
-// maxImport, other content types, an encoded body, a line longer than [subjects.MaxBody], an invalid entry, and a body
+// maxImport, other content types, an encoded body, a line longer than [client.MaxExportLine], an invalid entry, and a body
 // without entries.
 func (g *Gateway) readEntries(w http.ResponseWriter, r *http.Request) ([]subjects.MemoryEntry, error) {
 	types := r.Header.Values("Content-Type")
@@ -187,21 +172,15 @@ func (g *Gateway) readEntries(w http.ResponseWriter, r *http.Request) ([]subject
 	}
 	_ = rc.SetReadDeadline(time.Time{}) // the deadline is for the body only
 	var out []subjects.MemoryEntry
-	n := 0
-	for line := range bytes.Lines(data) {
-		n++
-		if line = bytes.TrimSpace(line); len(line) == 0 {
-			continue
-		}
-		if len(line) > subjects.MaxBody {
-			return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "line %d: too large; at most %d KB", n, subjects.MaxBody>>10)
-		}
-		var e subjects.MemoryEntry
-		if err := actor.DecodeStrict(line, &e); err != nil {
-			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "line %d: %v", n, err)
-		}
-		if why := describeInvalidEntry(e); why != "" {
-			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "line %d: %s", n, why)
+	for e, err := range client.ReadExport(bytes.NewReader(data)) {
+		var line *client.LineError
+		switch {
+		case errors.As(err, &line) && line.TooLong:
+			return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "line %d: too large; at most %d KB", line.Line, client.MaxExportLine>>10)
+		case errors.As(err, &line):
+			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "line %d: %v", line.Line, line.Err)
+		case err != nil:
+			return nil, err
 		}
 		out = append(out, e)
 	}
@@ -215,20 +194,4 @@ func (g *Gateway) readEntries(w http.ResponseWriter, r *http.Request) ([]subject
 func isNDJSON(contentType string) bool {
 	base, _, err := mime.ParseMediaType(contentType)
 	return err == nil && (base == typeNDJSON || base == "application/jsonl")
-}
-
-// describeInvalidEntry returns what is wrong with id, kind, state or trust of an imported entry, "" when they are valid.
-// Memory itself checks the rest.
-func describeInvalidEntry(e subjects.MemoryEntry) string {
-	switch {
-	case subjects.CheckToken(e.ID) != nil:
-		return "id is missing or invalid"
-	case !slices.Contains(memoryKinds, e.Kind):
-		return "kind must be engram, fact or document"
-	case !slices.Contains(memoryStates, e.State):
-		return "state must be active, candidate or superseded"
-	case !slices.Contains(memoryTrust, e.Provenance.Trust):
-		return "trust must be trusted or untrusted"
-	}
-	return ""
 }

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/client"
 	"conclave/pkg/strict"
 	"conclave/subjects"
 )
@@ -53,14 +54,6 @@ const (
 	logBytes     = 4 << 20
 	maxModel     = 200
 	maxReference = 16 << 10
-)
-
-// Timeout of one attempt to store an event, number of attempts, and the pause between them: a cut connection is back after a
-// quarter of a second.
-const (
-	storeTimeout  = 3 * time.Second
-	storeAttempts = 4
-	storePause    = 300 * time.Millisecond
 )
 
 // onQuery stores a question and waits for the answer, QueryTimeout at most, unless the client asks for 202. When the client
@@ -117,11 +110,11 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	rec := answerRecord{}
 	rec.add(first)
-	end, err := g.waitForOutcomeOf(ctx, cur, q.id, rec.add)
+	end, err := g.waitForOutcomeOf(ctx, cur, q.id, rec.add, nil, nil)
 	if err != nil {
 		return g.explainUnanswered(q, err)
 	}
-	if end.response != nil {
+	if end.Response != nil {
 		g.waitForGrade(r.Context(), cur, q.id, window, &rec)
 	}
 	return g.writeAnswer(w, q, end, &rec)
@@ -192,44 +185,14 @@ func validateQuestion(out actor.Out, in *Question) error {
 // returns the event without its sequence. in must be validated.
 func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question) (Event, error) {
 	body := subjects.Query{SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Attachments: in.Attachments, Model: in.Model, Reference: in.Reference}
-	if err := emitStored(ctx, out.WithIDs(in.SessionID, in.QueryID), subjects.QueryReceived, body); err != nil {
-		return Event{}, err
+	if err := client.Wrap(out).StoreQuestion(context.WithoutCancel(ctx), body); err != nil {
+		return Event{}, storeFault(out, subjects.QueryReceived.Name, err)
 	}
 	data, err := json.Marshal(body)
 	if err != nil {
 		return Event{}, fmt.Errorf("encoding the question: %w", err)
 	}
 	return Event{Subject: subjects.QueryReceived.Name, From: g.Name(), Time: out.Now().UTC(), Query: in.QueryID, Session: in.SessionID, Payload: data}, nil
-}
-
-// emitStored publishes an event until it is stored.
-func emitStored[T any](ctx context.Context, out actor.Out, t subjects.Topic[T], body T) error {
-	return publishStored(ctx, out, t.Name, func(ctx context.Context, id string) error { return actor.EmitOnce(ctx, out, t, id, body) })
-}
-
-// publishStored calls say until the stream acknowledges, storeAttempts times with storeTimeout each, also after ctx has
-// ended. Every attempt has the same message id, so that a lost acknowledgement does not store the event twice. A fault ends
-// it at once; after the last attempt the fault names what, and the event may be stored all the same.
-func publishStored(ctx context.Context, out actor.Out, what string, say func(ctx context.Context, id string) error) error {
-	ctx = context.WithoutCancel(ctx)
-	id := out.NewID()
-	var err error
-	for try := range storeAttempts {
-		if try > 0 {
-			time.Sleep(storePause)
-		}
-		once, cancel := context.WithTimeout(ctx, storeTimeout)
-		err = say(once, id)
-		cancel()
-		var f *subjects.Fault
-		switch {
-		case err == nil:
-			return nil
-		case errors.As(err, &f):
-			return f
-		}
-	}
-	return storeFault(out, what, err)
 }
 
 // storeFault logs why an event could not be stored and returns the fault for the client.
@@ -242,61 +205,51 @@ func storeFault(out actor.Out, what string, err error) error {
 	return subjects.Faultf(subjects.CodeUnavailable, "%s was not stored, or the acknowledgement was lost; try again", what)
 }
 
-// outcome is the answer to a question, or the dead letter after which none comes.
-type outcome struct {
-	response *subjects.Response
-	seq      uint64
-	dead     *subjects.DeadLetter
-}
-
-// readOutcome reads the outcome of a question from an event: the generator's answer, or a dead letter after which none comes.
-// It is nil for every other event. An answer that cannot be decoded is an error; such a dead letter is ignored.
-func readOutcome(ev Event, query string) (*outcome, error) {
+// readOutcome reads the outcome of a question from an event, nil for every other event. An answer that cannot be decoded is a
+// problem 502.
+func readOutcome(ev client.Event, query string) (*client.Outcome, error) {
 	if ev.Query != query {
 		return nil, nil
 	}
-	if ev.Subject == subjects.ResponseGeneration.Name && ev.From == subjects.Generator {
-		var r subjects.Response
-		if err := actor.DecodeStored(ev.Payload, &r); err != nil {
-			return nil, problemf(http.StatusBadGateway, subjects.CodeMalformed, "the answer cannot be decoded; it is event %d", ev.Seq)
-		}
-		return &outcome{response: &r, seq: ev.Seq}, nil
+	end, err := client.ReadOutcome(ev)
+	if err != nil {
+		return nil, problemf(http.StatusBadGateway, subjects.CodeMalformed, "%v", err)
 	}
-	if t, ok := subjects.Match(subjects.DeadLetterEvent.Name, ev.Subject); ok && len(t) == 1 {
-		var d subjects.DeadLetter
-		if err := actor.DecodeStored(ev.Payload, &d); err != nil || !subjects.IsFinalFailure(ev.From, d) {
-			return nil, nil
-		}
-		d.Actor = ev.From
-		return &outcome{dead: &d, seq: ev.Seq}, nil
-	}
-	return nil, nil
+	return end, nil
 }
 
-// waitForOutcomeOf waits for the outcome of a question and passes each of its events, the outcome included, to onEvent. It
-// retries while the bus is not connected. When ctx ends the error is its cause.
-func (g *Gateway) waitForOutcomeOf(ctx context.Context, cur *cursor, query string, onEvent func(Event)) (outcome, error) {
+// explainDeadLetter returns the fault of a question that was abandoned.
+func explainDeadLetter(d *subjects.DeadLetter) *subjects.Fault {
+	return subjects.Faultf(d.Code, "%s failed permanently: %s", d.Actor, d.Reason)
+}
+
+// waitForOutcomeOf waits for the outcome of a question and passes each of its events, the outcome included, to onEvent, and each
+// event of live, which may be nil, to onLive; an error of onLive ends the wait. It retries while the bus is not connected. When
+// ctx ends the error is its cause.
+func (g *Gateway) waitForOutcomeOf(ctx context.Context, cur *cursor, query string, onEvent func(Event), live <-chan liveEvent, onLive func(liveEvent) error) (*client.Outcome, error) {
 	for {
-		ev, err := cur.wait(ctx)
+		ev, ok, more, err := cur.next(ctx)
 		switch {
-		case ctx.Err() != nil:
-			return outcome{}, context.Cause(ctx)
+		case ok && ev.Query != query:
+			continue
+		case ok:
+			onEvent(ev)
+			if end, err := readOutcome(ev.toClient(), query); end != nil || err != nil {
+				return end, err
+			}
+			continue
 		case err != nil:
-			// Not connected. Events of that time are read afterwards.
-			select {
-			case <-time.After(pollInterval):
-			case <-ctx.Done():
-			}
-			continue
-		case ev.Query != query:
-			continue
+			more = nil // not connected; events of that time are read afterwards
 		}
-		onEvent(ev)
-		if end, err := readOutcome(ev, query); end != nil || err != nil {
-			if err != nil {
-				return outcome{}, err
+		select {
+		case <-more:
+		case l := <-live:
+			if err := onLive(l); err != nil {
+				return nil, err
 			}
-			return *end, nil
+		case <-time.After(pollInterval):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
 		}
 	}
 }
@@ -325,14 +278,11 @@ func (c *answerRecord) add(ev Event) {
 
 // writeAnswer responds with the outcome of a question: 200 with the answer, 502 with it when it is empty because of an error.
 // After a dead letter it returns a problem 502.
-func (g *Gateway) writeAnswer(w http.ResponseWriter, q question, end outcome, rec *answerRecord) error {
-	if end.dead != nil {
-		return &problem{
-			status: http.StatusBadGateway, IDs: q.ids("failed"),
-			Fault: subjects.Faultf(end.dead.Code, "%s failed permanently: %s", end.dead.Actor, end.dead.Reason),
-		}
+func (g *Gateway) writeAnswer(w http.ResponseWriter, q question, end *client.Outcome, rec *answerRecord) error {
+	if end.Dead != nil {
+		return &problem{status: http.StatusBadGateway, IDs: q.ids("failed"), Fault: explainDeadLetter(end.Dead)}
 	}
-	r := end.response
+	r := end.Response
 	a := Answer{
 		QueryID: q.id, SessionID: r.SessionID, Answer: r.Answer, Thinking: r.Thinking, ToolCalls: r.ToolCalls, Notes: r.Notes,
 		Model: r.Model, DemoModel: r.DemoModel, Usage: r.Usage, Partial: r.Partial, Error: r.Error,
@@ -419,24 +369,20 @@ func (g *Gateway) onQueryStatus(w http.ResponseWriter, r *http.Request) error {
 	}
 	rec := answerRecord{}
 	if known {
-		err = g.readEventsOf(ctx, q, end.seq, rec.add)
+		err = g.readEventsOf(ctx, q, end.Seq, rec.add)
 	}
 	if err != nil {
 		return err
 	}
-	g.findJudgements(ctx, id, end.seq, &rec.judgements)
-	return g.writeAnswer(w, q, *end, &rec)
+	g.findJudgements(ctx, id, end.Seq, &rec.judgements)
+	return g.writeAnswer(w, q, end, &rec)
 }
 
 // findOutcome searches the answers, then the dead letters, behind the sequence q.since; 0 searches the whole event log.
 // [errNone] means that there is no outcome yet. When ctx ends the error is its cause.
-func (g *Gateway) findOutcome(ctx context.Context, q question) (*outcome, error) {
-	for _, s := range []string{subjects.ResponseGeneration.StoredBy(subjects.Generator), subjects.DeadLetterEvent.StoredBy(subjects.Router), subjects.DeadLetterEvent.StoredBy(subjects.Generator)} {
-		for at := q.since; ; {
-			ev, err := g.events.readEvent(ctx, at+1, s)
-			if errors.Is(err, errNone) {
-				break
-			}
+func (g *Gateway) findOutcome(ctx context.Context, q question) (*client.Outcome, error) {
+	for _, stored := range []string{subjects.ResponseGeneration.StoredBy(subjects.Generator), subjects.DeadLetterEvent.StoredBy(subjects.Router), subjects.DeadLetterEvent.StoredBy(subjects.Generator)} {
+		for ev, err := range g.client.EventsFrom(ctx, q.since+1, stored) {
 			if err != nil {
 				if ctx.Err() != nil {
 					err = context.Cause(ctx)
@@ -446,7 +392,6 @@ func (g *Gateway) findOutcome(ctx context.Context, q question) (*outcome, error)
 			if end, err := readOutcome(ev, q.id); end != nil || err != nil {
 				return end, err
 			}
-			at = ev.Seq
 		}
 	}
 	return nil, errNone
@@ -480,13 +425,9 @@ func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
 	}
-	topic, err := subjects.QueryCancel.With(id)
-	if err != nil {
-		return err
-	}
 	q, _ := g.questions.find(id)
-	if err := emitStored(r.Context(), g.out.WithIDs(q.session, id), topic, subjects.Cancel{Reason: "asked for over HTTP"}); err != nil {
-		return err
+	if err := g.client.CancelQuery(context.WithoutCancel(r.Context()), q.session, id, "asked for over HTTP"); err != nil {
+		return storeFault(g.out, subjects.QueryCancel.Name, err)
 	}
 	g.writeJSON(w, http.StatusAccepted, struct {
 		QueryID string `json:"query_id"`

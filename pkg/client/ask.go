@@ -124,7 +124,7 @@ func (c *Client) Ask(ctx context.Context, question Question) (*Query, error) {
 	}
 	err := q.setOverride(ctx, question.Override)
 	if err == nil {
-		err = q.store(ctx, question)
+		err = c.StoreQuestion(ctx, subjects.Query{SessionID: q.Session, QueryID: q.ID, Query: question.Text, Attachments: question.Attachments, Model: question.Model, Reference: question.Reference})
 	}
 	if err != nil {
 		q.Close()
@@ -224,12 +224,12 @@ func (q *Query) setOverride(ctx context.Context, override *subjects.SessionConfi
 	return nil
 }
 
-// store publishes the question until the stream acknowledges it, with the attempts and limits of [Client.publishStored]. Every
-// error wraps [ErrNotStored].
-func (q *Query) store(ctx context.Context, question Question) error {
-	body := subjects.Query{SessionID: q.Session, QueryID: q.ID, Query: question.Text, Attachments: question.Attachments, Model: question.Model, Reference: question.Reference}
-	err := q.c.publishStored(ctx, func(ctx context.Context, id string) error {
-		return actor.EmitOnce(ctx, q.out, subjects.QueryReceived, id, body)
+// StoreQuestion publishes a question, whose ids must be set, until the stream acknowledges it, with the attempts and limits of
+// [Client.publishStored]. Every error wraps [ErrNotStored].
+func (c *Client) StoreQuestion(ctx context.Context, body subjects.Query) error {
+	out := c.out.WithIDs(body.SessionID, body.QueryID)
+	err := c.publishStored(ctx, func(ctx context.Context, id string) error {
+		return actor.EmitOnce(ctx, out, subjects.QueryReceived, id, body)
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNotStored, err)
@@ -238,15 +238,16 @@ func (q *Query) store(ctx context.Context, question Question) error {
 }
 
 // CancelQuery asks the generator to stop a question and does not wait for that: a partial answer comes as an event. nil means
-// that the request was stored, also when no such question runs; it waits at most 2 s for that.
+// that the request was stored, also when no such question runs. It has the attempts and limits of [Client.publishStored].
 func (c *Client) CancelQuery(ctx context.Context, session, query, reason string) error {
 	topic, err := subjects.QueryCancel.With(query)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	return actor.Emit(ctx, c.out.WithIDs(session, query), topic, subjects.Cancel{Reason: reason})
+	out := c.out.WithIDs(session, query)
+	return c.publishStored(ctx, func(ctx context.Context, id string) error {
+		return actor.EmitOnce(ctx, out, topic, id, subjects.Cancel{Reason: reason})
+	})
 }
 
 // send delivers an update. It waits for the reader, and drops the update once the query is closed.
@@ -388,6 +389,8 @@ func (c *Client) missingActors(ctx context.Context) (missing []string) {
 // once when the cancellation could not be published, after [untakenGrace] when no generator has started, else after
 // [cancelGrace].
 func (q *Query) cancel(ctx context.Context) (*subjects.Fault, <-chan time.Time) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // no retry after that: the user waits
+	defer cancel()
 	err := q.c.CancelQuery(ctx, q.Session, q.ID, "stopped by the user")
 	switch {
 	case err != nil:
@@ -417,32 +420,46 @@ func (q *Query) readLog(ctx context.Context) (*subjects.Response, *subjects.Faul
 		if !ok || e.Query != q.ID {
 			continue
 		}
-		if res, gaveUp := ReadEnd(e); res != nil {
-			return res, nil, nil
-		} else if gaveUp != nil {
-			fault, q.started = gaveUp, true
-			continue
+		switch end, err := ReadOutcome(e); {
+		case err != nil:
+			fault, q.started = subjects.Faultf(subjects.CodeMalformed, "%v", err), true
+		case end == nil:
+			q.report(e)
+		case end.Response != nil:
+			return end.Response, nil, nil
+		default:
+			fault, q.started = subjects.Faultf(end.Dead.Code, "the question was given up by %s: %s", end.Dead.Actor, end.Dead.Reason), true
 		}
-		q.report(e)
 	}
 	return nil, fault, nil
 }
 
-// ReadEnd reads a stored event that ends its question: the generator's answer, or a fault made of a dead letter after which no
-// answer comes. Both results are nil for any other event, also for the answer of respondent B, an answer whose body has another
-// query id than the headers, and a body that cannot be decoded. e must come from the event log, where From is authoritative.
-func ReadEnd(e Event) (*subjects.Response, *subjects.Fault) {
-	if e.Subject == subjects.ResponseGeneration.LiveSubject() {
+// Outcome is the end of a question: the generator's answer, or the dead letter after which none comes.
+type Outcome struct {
+	Response *subjects.Response
+	Dead     *subjects.DeadLetter // Actor is the account that published it
+	Seq      uint64               // of the event
+}
+
+// ReadOutcome reads the outcome of a question from a stored event. It is nil for any other event, also for the answer of
+// respondent B, an answer whose body has another query id than the headers, and a dead letter that cannot be decoded. An answer
+// that cannot be decoded is an error. e must come from the event log, where From is authoritative.
+func ReadOutcome(e Event) (*Outcome, error) {
+	if e.Subject == subjects.ResponseGeneration.LiveSubject() && e.From == subjects.Generator {
 		var r subjects.Response
-		if e.From == subjects.Generator && e.Decode(&r) && r.QueryID == e.Query {
-			return &r, nil
+		switch {
+		case !e.Decode(&r):
+			return nil, fmt.Errorf("the answer cannot be decoded; it is event %d", e.Seq)
+		case r.QueryID != e.Query:
+			return nil, nil
 		}
-		return nil, nil
+		return &Outcome{Response: &r, Seq: e.Seq}, nil
 	}
 	if words, ok := subjects.Match(subjects.DeadLetterEvent.LiveSubject(), e.Subject); ok && len(words) == 1 {
 		var d subjects.DeadLetter
 		if e.Decode(&d) && subjects.IsFinalFailure(e.From, d) {
-			return nil, subjects.Faultf(d.Code, "the question was given up by %s: %s", e.From, d.Reason)
+			d.Actor = e.From
+			return &Outcome{Dead: &d, Seq: e.Seq}, nil
 		}
 	}
 	return nil, nil

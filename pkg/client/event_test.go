@@ -126,3 +126,38 @@ func TestRetryText(t *testing.T) {
 		t.Errorf("%d bytes", len(got))
 	}
 }
+
+func TestReadOutcome(t *testing.T) {
+	t.Parallel()
+	const answer, dead = "response.generation", "dead.generator"
+	for _, tt := range []struct {
+		name string
+		e    Event
+		want string // answer, or code of the dead letter; "" = none
+		fail bool
+	}{
+		{"answer", Event{Subject: answer, From: "generator", Body: []byte(`{"query_id":"q","answer":"yes"}`)}, "yes", false},
+		{"answer of an earlier build, with a former field name", Event{Subject: answer, From: "generator", Body: []byte(`{"query_id":"q","answer":"yes","stand_in":true}`)}, "yes", false},
+		{"answer of respondent B", Event{Subject: answer, From: "respondent_b", Body: []byte(`{"query_id":"q","answer":"no"}`)}, "", false},
+		{"trick: answer of another account", Event{Subject: answer, From: "tool_web_fetch", Body: []byte(`{"query_id":"q","answer":"no"}`)}, "", false},
+		{"trick: answer to another question in the body", Event{Subject: answer, From: "generator", Body: []byte(`{"query_id":"other","answer":"no"}`)}, "", false},
+		{"answer that cannot be decoded", Event{Subject: answer, From: "generator", Body: []byte(`{"query_id":7}`)}, "", true},
+		{"dead letter", Event{Subject: dead, From: "generator", Body: []byte(`{"subject":"turn.3.s","code":"internal","reason":"given up"}`)}, "internal", false},
+		{"trick: dead letter of another account", Event{Subject: dead, From: "tool_web_fetch", Body: []byte(`{"subject":"turn.3.s","code":"internal"}`)}, "", false},
+		{"another event", Event{Subject: "answer.dialog", From: "generator", Body: []byte(`{"query_id":"q"}`)}, "", false},
+	} {
+		tt.e.Query, tt.e.Seq = "q", 7
+		end, err := ReadOutcome(tt.e)
+		got := ""
+		switch {
+		case end == nil:
+		case end.Response != nil:
+			got = end.Response.Answer
+		default:
+			got = end.Dead.Code
+		}
+		if got != tt.want || (err != nil) != tt.fail || end != nil && end.Seq != 7 {
+			t.Errorf("%s: %q %v", tt.name, got, err)
+		}
+	}
+}

@@ -58,7 +58,7 @@ func (c *Client) ListMemories(ctx context.Context, filter subjects.MemoryAdminRe
 // after the last. After an error there are no entries, also where earlier pages were read.
 func (c *Client) collectMemories(ctx context.Context, q subjects.MemoryAdminRequest, limit int) (entries []subjects.MemoryEntry, next string, err error) {
 	entries = []subjects.MemoryEntry{}
-	for page, err := range c.memoryPages(ctx, q, limit) {
+	for page, err := range c.MemoryPages(ctx, q, limit) {
 		if err != nil {
 			return nil, "", err
 		}
@@ -67,10 +67,12 @@ func (c *Client) collectMemories(ctx context.Context, q subjects.MemoryAdminRequ
 	return entries, next, nil
 }
 
-// memoryPages yields the pages of a list from q.After on until limit entries, 0 for all. A page that does not fit into one
-// message is requested again at half the size. A cursor that does not advance is an error, because the list would not end. An
-// error is yielded last.
-func (c *Client) memoryPages(ctx context.Context, q subjects.MemoryAdminRequest, limit int) iter.Seq2[subjects.MemoryAdminReply, error] {
+// ErrCursor means that the cursor in a reply of memory does not advance: the list would not end.
+var ErrCursor = errors.New("listing memories: the cursor does not advance")
+
+// MemoryPages yields the pages of a list from q.After on until limit entries, 0 for all. A page that does not fit into one
+// message is requested again at half the size. An error is yielded last; [ErrCursor] is one.
+func (c *Client) MemoryPages(ctx context.Context, q subjects.MemoryAdminRequest, limit int) iter.Seq2[subjects.MemoryAdminReply, error] {
 	return func(yield func(subjects.MemoryAdminReply, error) bool) {
 		size := MemoryPage
 		for n := 0; ; {
@@ -85,7 +87,7 @@ func (c *Client) memoryPages(ctx context.Context, q subjects.MemoryAdminRequest,
 				continue
 			}
 			if err == nil && r.Next != "" && (r.Next == q.After || len(r.Entries) == 0) {
-				err = errors.New("listing memories: the cursor does not advance")
+				err = ErrCursor
 			}
 			if !yield(r, err) || err != nil || r.Next == "" {
 				return
@@ -101,20 +103,28 @@ func (c *Client) memoryPages(ctx context.Context, q subjects.MemoryAdminRequest,
 // ExportMemories writes every memory as a line of JSON, newest first, and returns how many were written. After an error the
 // output is incomplete.
 func (c *Client) ExportMemories(ctx context.Context, w io.Writer) (n int, err error) {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	for page, err := range c.memoryPages(ctx, subjects.MemoryAdminRequest{Op: "list", Whole: true}, 0) {
+	for page, err := range c.MemoryPages(ctx, subjects.MemoryAdminRequest{Op: "list", Whole: true}, 0) {
 		if err != nil {
 			return n, err
 		}
-		for _, e := range page.Entries {
-			if err := enc.Encode(e); err != nil {
-				return n, err
-			}
-			n++
+		if err := WriteExport(w, page.Entries); err != nil {
+			return n, err
 		}
+		n += len(page.Entries)
 	}
 	return n, nil
+}
+
+// WriteExport writes entries in the form of an export, a line of JSON each.
+func WriteExport(w io.Writer, entries []subjects.MemoryEntry) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	for _, e := range entries {
+		if err := enc.Encode(e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ShowMemory returns the memory with this id or prefix, with its whole text. An id of none or of several is an error: a
@@ -188,12 +198,15 @@ func (c *Client) MemoryGraph(ctx context.Context, about string, limit int) ([]su
 	return append([]subjects.Relation{}, r.Relations...), err
 }
 
+// ErrNoResult means that memory replied to the write of one fact without its result.
+var ErrNoResult = errors.New("memory reports no result for the fact")
+
 // AddMemory stores a fact that the user states, without surrounding blanks. The result says whether it was stored, merged,
-// supersedes another or was refused; a refusal is no error.
+// supersedes another or was refused; a refusal is no error. [ErrNoResult] is.
 func (c *Client) AddMemory(ctx context.Context, fact string, tags []string) (subjects.MemoryWriteResult, []subjects.Note, error) {
 	r, err := c.WriteMemory(ctx, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Kind: subjects.KindFact, Corpus: strings.TrimSpace(fact), Tags: tags}}})
 	if err == nil && len(r.Results) != 1 {
-		err = fmt.Errorf("memory reports %d results for one fact", len(r.Results))
+		err = ErrNoResult
 	}
 	if err != nil {
 		return subjects.MemoryWriteResult{}, nil, err
@@ -342,8 +355,24 @@ func addWritten(total *subjects.MemoryWriteReply, w subjects.MemoryWriteReply) {
 // MaxExportLine is the longest line of an export in bytes: a longer one does not fit into a message.
 const MaxExportLine = subjects.MaxBody - 8<<10
 
+// LineError is what is wrong with a line of an export.
+type LineError struct {
+	Line    int
+	TooLong bool // longer than [MaxExportLine]
+	Err     error
+}
+
+func (e *LineError) Error() string {
+	if e.TooLong {
+		return fmt.Sprintf("line %d is longer than %d KB", e.Line, MaxExportLine>>10)
+	}
+	return fmt.Sprintf("line %d is not a memory: %v", e.Line, e.Err)
+}
+
+func (e *LineError) Unwrap() error { return e.Err }
+
 // ReadExport reads an export, a JSON object per line, and yields each entry. Blank lines are skipped. An unknown field, an
-// entry that [CheckExported] rejects, or a line longer than [MaxExportLine] is an error that names the line and ends it.
+// entry that no export contains, or a line longer than [MaxExportLine] is a [*LineError] and ends it.
 func ReadExport(r io.Reader) iter.Seq2[subjects.MemoryEntry, error] {
 	return func(yield func(subjects.MemoryEntry, error) bool) {
 		sc := bufio.NewScanner(r)
@@ -358,10 +387,10 @@ func ReadExport(r io.Reader) iter.Seq2[subjects.MemoryEntry, error] {
 			var e subjects.MemoryEntry
 			err := actor.DecodeStrict(line, &e)
 			if err == nil {
-				err = CheckExported(e)
+				err = checkExported(e)
 			}
 			if err != nil {
-				yield(e, fmt.Errorf("line %d is not a memory: %w", n, err))
+				yield(e, &LineError{Line: n, Err: err})
 				return
 			}
 			if !yield(e, nil) {
@@ -369,15 +398,15 @@ func ReadExport(r io.Reader) iter.Seq2[subjects.MemoryEntry, error] {
 			}
 		}
 		if err := sc.Err(); errors.Is(err, bufio.ErrTooLong) {
-			yield(subjects.MemoryEntry{}, fmt.Errorf("line %d is longer than %d KB", n+1, MaxExportLine>>10))
+			yield(subjects.MemoryEntry{}, &LineError{Line: n + 1, TooLong: true, Err: err})
 		} else if err != nil {
 			yield(subjects.MemoryEntry{}, err)
 		}
 	}
 }
 
-// CheckExported rejects an entry that no export contains: one without a valid id, or with an unknown kind, state or trust.
-func CheckExported(e subjects.MemoryEntry) error {
+// checkExported rejects an entry that no export contains: one without a valid id, or with an unknown kind, state or trust.
+func checkExported(e subjects.MemoryEntry) error {
 	if subjects.CheckToken(e.ID) != nil {
 		return errors.New("id is missing or invalid")
 	}
