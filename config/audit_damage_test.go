@@ -736,7 +736,7 @@ func checkSealed(t *testing.T, rot auditlog.Rotation, g *subjects.AuditGenesis) 
 		if err != nil {
 			return audit.Report{}, err
 		}
-		return audit.Verify(t.Context(), src, g.OldHeads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+		return audit.Verify(t.Context(), src, g.OldHeads, audit.VerifyOptions{Actions: subjects.AuditActions})
 	}
 	if rep, err := check(b); err != nil || !rep.OK || rep.Records != rot.Records {
 		t.Errorf("the sealed file: %+v, %v", rep, err)

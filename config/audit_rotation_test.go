@@ -184,7 +184,7 @@ func TestForgedEnd(t *testing.T) {
 	}
 	tail, _ := encodeChain(t, h.Hash, h.Seq+1, act(h.Chain, subjects.AuditBefore), act(h.Chain, subjects.AuditAfter))
 	first := act("FORGED", subjects.AuditOpen)
-	first.Links = []subjects.AuditHead{h}
+	first.Action, first.Links = subjects.ActionOpenChain, []subjects.AuditHead{h}
 	chain, _ := encodeChain(t, "", 1, first, act("FORGED", subjects.AuditBefore))
 	s.writeBlock(t, append(readBlock(t, s.lastBlock(t)), newStoredMessage("audit.broker."+h.Chain, tail), newStoredMessage("audit.broker.FORGED", chain)))
 	rep, err := s.verifyStopped(t)
@@ -195,6 +195,47 @@ func TestForgedEnd(t *testing.T) {
 	calls(t, r.Bus, 2)
 	if rep := verified(t, s.home, r.Bus); rep.Unacknowledged != 4 {
 		t.Errorf("after going on: %+v", rep)
+	}
+}
+
+// TestForgedActionIsReported: with the key, the chain and the anchor of model, a record of a tool call can be stored. It is under
+// model's account, which may not record tool calls.
+func TestForgedActionIsReported(t *testing.T) {
+	t.Parallel()
+	s := newDamageFixture(t, 1)
+	r := up(t, s.cfg, s.home)
+	defer down(t, r)
+	nc, err := r.Bus.Dial("model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	const chain = "FORGED"
+	rec := subjects.AuditRecord{Chain: chain, Time: time.Now().UTC(), Phase: subjects.AuditOpen, ID: chain, Action: subjects.ActionOpenChain}
+	forged := rec
+	forged.Phase, forged.Action, forged.AgentID, forged.AgentType = subjects.AuditBefore, subjects.ActionToolCall, "generator", "assistant"
+	forged.Tool, forged.Status = "run_shell", subjects.StatusAllowed
+	data, hash := encodeChain(t, "", 1, rec, forged)
+	if err := audit.WriteHead(s.home.Heads(), subjects.AuditHead{Account: "model", Chain: chain, Seq: 2, Hash: hash}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bus.NewAuditLog(nc).Append(t.Context(), chain, "forged", data); err != nil {
+		t.Fatal(err)
+	}
+	rep, err := auditlog.Verify(t.Context(), s.home, r.Bus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkFirstProblem(t, rep, "model", chain, 2, `the account model may not record the action "tool.call"`)
+
+	w, err := audit.Open(t.Context(), audit.Options{Account: "model", Dir: t.TempDir(), Log: bus.NewAuditLog(nc)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close(t.Context())
+	forged.Chain = ""
+	if err := w.Append(t.Context(), forged); err == nil || !strings.Contains(err.Error(), "may not record") {
+		t.Errorf("model's own writer: %v", err)
 	}
 }
 

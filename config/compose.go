@@ -78,9 +78,11 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 			if err != nil {
 				return nil, err
 			}
-			return newModel(ctx, c.modelConfig(), home, nc, c.System.Actor.AuditTimeout, keys)
+			cfg := c.modelConfig()
+			cfg.AgentType = book.AgentType
+			return newModel(ctx, cfg, home, nc, c.System.Actor.AuditTimeout, keys)
 		}},
-		{Name: "memory", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newMemory(ctx, home, nc) }},
+		{Name: "memory", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newMemory(ctx, home, book, nc) }},
 		{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return critic.New(c.criticConfig()), nil }},
 		{Name: "reward", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return reward.New(), nil }},
 		{Name: "router", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return router.New(), nil }},
@@ -221,13 +223,13 @@ func (c Config) newSecrets(ctx context.Context, home bus.Home, nc *nats.Conn) (a
 
 // newMemory returns the memory actor. It starts even if the database cannot be opened: requests then fail with the reason,
 // and events wait in the event log. It fails without the hash key of home or an audit log that can be opened.
-func (c Config) newMemory(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
+func (c Config) newMemory(ctx context.Context, home bus.Home, book *policy.ActiveRules, nc *nats.Conn) (actor.Actor, error) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {
 		return nil, err
 	}
 	cfg := c.Memory
-	cfg.AuditTimeout = c.System.Actor.AuditTimeout
+	cfg.AuditTimeout, cfg.AgentType = c.System.Actor.AuditTimeout, book.AgentType
 	once, again := splitAuditTimeout(cfg.AuditTimeout)
 	w, err := audit.Open(ctx, audit.Options{Account: "memory", Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once, Retry: again})
 	if err != nil {

@@ -22,6 +22,44 @@ const (
 	StatusShown    = "shown"    // a listing was returned; nothing ran
 )
 
+// Actions of audit records.
+const (
+	ActionOpenChain = "audit.open" // the first record of each chain
+	ActionGenesis   = "audit.genesis"
+
+	ActionToolCall         = "tool.call"
+	ActionDiscover         = "broker.discover"
+	ActionValidate         = "broker.validate"
+	ActionSpawn            = "agent.spawn"
+	ActionSessionConfig    = "session.config"
+	ActionApprovalDecision = "approval.decision"
+	ActionApprovalRevoke   = "approval.revoke"
+	ActionSecretUse        = "secret.use"
+	ActionSecretGet        = "secret.get"
+	ActionMemoryRead       = "memory.read"
+	ActionMemoryWrite      = "memory.write"
+	ActionMemoryAnnotate   = "memory.annotate"
+	ActionMemoryAdmin      = "memory.admin"
+	ActionModelChat        = "model.chat"
+	ActionModelEmbed       = "model.embed"
+	ActionModelPull        = "model.pull"
+)
+
+// AuditActions lists the actions that each account may record, beside [ActionOpenChain]. The account is in the subject, where
+// the server writes it; the action is the writer's word. The writer refuses to append any other action, and the verifier
+// reports it: a compromised writer can lie about its own acts, and not about those of the broker.
+var AuditActions = map[string][]string{
+	"broker": {
+		ActionToolCall, ActionDiscover, ActionValidate, ActionSpawn, ActionSessionConfig, ActionApprovalDecision, ActionApprovalRevoke,
+		ActionSecretUse,
+	},
+	"memory":       {ActionMemoryRead, ActionMemoryWrite, ActionMemoryAnnotate, ActionMemoryAdmin},
+	"model":        {ActionModelChat, ActionModelEmbed, ActionModelPull},
+	"secrets":      {ActionSecretGet},
+	"orchestrator": {}, // serves no request yet that it records
+	"gateway":      {},
+}
+
 // NothingRan reports whether a record of phase before with this status is complete: no outcome record follows.
 func NothingRan(status string) bool {
 	switch status {
@@ -42,8 +80,8 @@ type AuditRecord struct {
 	ID    string    `json:"id"` // pairs before and after
 
 	AgentID    string   `json:"agent_id,omitempty"`   // the account that the server wrote, and its spawn chain
-	AgentType  string   `json:"agent_type,omitempty"` // the manifest's type of that account
-	Lineage    []string `json:"lineage,omitempty"`    // root first
+	AgentType  string   `json:"agent_type,omitempty"` // the manifest's type of that account; "user" and "actor" for accounts without one
+	Lineage    []string `json:"lineage,omitempty"`    // the account first, then the spawned agents down to the caller
 	Action     string   `json:"action"`
 	Tool       string   `json:"tool,omitempty"`
 	ParamsHash string   `json:"params_hash,omitempty"` // HMAC-SHA256: small inputs could be guessed from a plain hash

@@ -142,9 +142,10 @@ type ToolOrder struct {
 	Hosts   *HostRules             `json:"hosts,omitempty"`  // which hosts may be fetched from; checked again at each redirect
 	Pages   bool                   `json:"pages,omitempty"`  // whether pages may be fetched at all
 	// Caller and the Labels of its session, for tools that store: they record the owner of an entry.
-	Caller  string  `json:"caller,omitempty"`
-	Spawned bool    `json:"spawned,omitempty"` // the caller is a spawned agent
-	Labels  *Labels `json:"labels,omitempty"`
+	Caller     string  `json:"caller,omitempty"`
+	CallerType string  `json:"caller_type,omitempty"` // agent type of the caller, for the audit log
+	Spawned    bool    `json:"spawned,omitempty"`     // the caller is a spawned agent
+	Labels     *Labels `json:"labels,omitempty"`
 }
 
 // HostRules are the hosts that a call may reach, as patterns of the manifest. Deny wins over Allow.

@@ -99,8 +99,11 @@ type Caller struct {
 
 // ID is the caller in the audit log and in events: account and spawn chain, joined by dots.
 func (c Caller) ID() string {
-	return strings.Join(append([]string{c.Account}, c.Path...), ".")
+	return strings.Join(c.Lineage(), ".")
 }
+
+// Lineage returns the account and the spawn chain below it, root first.
+func (c Caller) Lineage() []string { return append([]string{c.Account}, c.Path...) }
 
 // MaxDepth bounds a spawn chain; the server's permissions deny longer ones.
 const MaxDepth = 4

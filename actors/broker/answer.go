@@ -21,15 +21,12 @@ func (q storedApproval) stateAt(now time.Time) string {
 	return q.State
 }
 
-// actionDecision is the action of a decision in the audit log.
-const actionDecision = "approval.decision"
-
 // onDecision accepts the user's decision about an approval: it is recorded, stored, then published. It denies every
 // account but the user's, and rejects an unknown remember level. For an approval that is unknown, decided or expired
 // the reply is not accepted and has the current state. All of these are recorded. The remember level of the reply may
 // be lower than requested, see [Broker.rememberFor].
 func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalDecision], out actor.Out) (subjects.ApprovalReply, error) {
-	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: actionDecision}
+	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: subjects.ActionApprovalDecision}
 	id, fault := parseUserSubject(in.From, in.Tokens)
 	if fault == nil && !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, in.Body.Remember) {
 		fault = subjects.Faultf(subjects.CodeMalformed, "invalid remember: use session, always, or leave it out")

@@ -120,7 +120,7 @@ func TestApprovalDecisionIsAudited(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := d.records[0]
-	want := subjects.AuditRecord{ID: r.ID, Phase: "before", AgentID: "user", Action: "approval.decision", Tool: "web_fetch", ParamsHash: "h1", Status: "allowed", Reason: "once", Session: "s1", Query: "q1"}
+	want := subjects.AuditRecord{ID: r.ID, Phase: "before", AgentID: "user", Lineage: []string{"user"}, Action: "approval.decision", Tool: "web_fetch", ParamsHash: "h1", Status: "allowed", Reason: "once", Session: "s1", Query: "q1"}
 	if fmt.Sprint(r) != fmt.Sprint(want) || d.records[1].ID != r.ID {
 		t.Errorf("%+v", d.records)
 	}

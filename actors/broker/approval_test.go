@@ -47,7 +47,7 @@ func newApprovalFixture(wait time.Duration) *approvalFixture {
 // Routes are the routes of the user's accounts.
 func (d *approvalFixture) Routes() []actor.Route {
 	return []actor.Route{
-		actor.Serve(subjects.ApprovalDecisionService, d.onDecision, d.gate.OnReject(actionDecision, nil)),
+		actor.Serve(subjects.ApprovalDecisionService, d.onDecision, d.gate.OnReject(subjects.ActionApprovalDecision, nil)),
 		actor.Serve(subjects.ApprovalListService, d.onListApprovals),
 		actor.Serve(subjects.ApprovalRevoke, d.onRevoke),
 	}

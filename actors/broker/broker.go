@@ -59,7 +59,7 @@ type Broker struct {
 // hashes of the build's own tools.
 func New(cfg Config, book *policy.ActiveRules, a Audit, h Hasher, build []Known) *Broker {
 	b := &Broker{cfg: cfg, rules: book, audit: a, hash: h, table: newTable(build)}
-	b.gate = &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, NotDone: "nothing was run"}
+	b.gate = &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: book.AgentType, NotDone: "nothing was run"}
 	b.usage = policy.NewUsageCounter(cmp.Or(book.Load().Manifest.Limits.Window, defaultWindow), countsRetention, maxCounted)
 	return b
 }
@@ -78,7 +78,7 @@ func (b *Broker) Routes() []actor.Route {
 		actor.Serve(subjects.AgentSpawn, b.onSpawn),
 		actor.Serve(subjects.AgentSpawnBelow, b.onSpawn),
 		actor.Serve(subjects.SecretUseService, b.onSecretUse),
-		actor.Serve(subjects.ApprovalDecisionService, b.onDecision, b.gate.OnReject(actionDecision, nil)),
+		actor.Serve(subjects.ApprovalDecisionService, b.onDecision, b.gate.OnReject(subjects.ActionApprovalDecision, nil)),
 		actor.Serve(subjects.ApprovalListService, b.onListApprovals),
 		actor.Serve(subjects.ApprovalRevoke, b.onRevoke),
 		actor.Serve(subjects.SessionConfigService, b.onSessionConfig),
@@ -119,7 +119,7 @@ type call struct {
 func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out) (subjects.ToolResult, error) {
 	caller, tool, err := subjects.ParseToolRequest(in.Subject)
 	if err != nil {
-		rec := subjects.AuditRecord{AgentID: in.From, Action: "tool.call", Session: in.Session, Query: in.Query}
+		rec := subjects.AuditRecord{AgentID: in.From, Action: subjects.ActionToolCall, Session: in.Session, Query: in.Query}
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.CodeSubject)
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeSubject, "invalid tool request subject: %v", err)
 	}
@@ -128,7 +128,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		c.id = out.NewID()
 	}
 	c.record = subjects.AuditRecord{
-		ID: out.NewID(), AgentID: caller.ID(), Lineage: caller.Path, Action: "tool.call", Tool: tool,
+		ID: out.NewID(), AgentID: caller.ID(), Action: subjects.ActionToolCall, Tool: tool,
 		ParamsHash: b.hash.Hash(c.args), Session: in.Session, Query: c.query,
 	}
 	c.record.AgentType, _ = b.rules.Load().Manifest.TypeOf(caller)
@@ -325,7 +325,7 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	// Credentials are requested before the tool's timeout starts: the keyring may wait for the user to unlock it.
 	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: c.mode, Hosts: c.hosts, Pages: c.mayReadPages}
 	if k.Has(policy.Remember) || k.Graded {
-		order.Caller, order.Spawned, order.Labels = c.record.AgentID, len(c.path) > 0, c.labels
+		order.Caller, order.CallerType, order.Spawned, order.Labels = c.record.AgentID, c.record.AgentType, len(c.path) > 0, c.labels
 	}
 	if order.Sealed, res.Error = b.getCredentials(ctx, out, p, c, k); res.Error != nil {
 		return res
@@ -421,7 +421,7 @@ func (b *Broker) recordRejectedCall(ctx context.Context, rej actor.Rejection, ou
 	} else if len(rej.Tokens) > 0 && subjects.CheckToken(rej.Tokens[0]) == nil {
 		from = rej.Tokens[0]
 	}
-	rec := subjects.AuditRecord{AgentID: from, Action: "tool.call", Tool: tool, Session: rej.Session, Query: rej.Query}
+	rec := subjects.AuditRecord{AgentID: from, Action: subjects.ActionToolCall, Tool: tool, Session: rej.Session, Query: rej.Query}
 	b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, rej.Fault.Code)
 }
 

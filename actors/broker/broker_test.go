@@ -417,7 +417,7 @@ func (w *callFixture) checkRecords(t *testing.T, subject, agent string, body sub
 		if rec.AgentID != agent || rec.Tool != parts[4] || rec.Action != "tool.call" || rec.Session != "s1" || rec.Query != "q1" || rec.ID == "" || rec.ID != w.records[0].ID {
 			t.Errorf("record %+v", rec)
 		}
-		if want := strings.Join(parts[5:], "."); strings.Join(rec.Lineage, ".") != want {
+		if want := strings.Join(append([]string{parts[1]}, parts[5:]...), "."); strings.Join(rec.Lineage, ".") != want {
 			t.Errorf("lineage %v, want %s", rec.Lineage, want)
 		}
 		if want := parseTestManifest(t).Accounts[agent]; rec.AgentType != want {

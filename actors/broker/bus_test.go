@@ -195,7 +195,7 @@ func (w *busFixture) source() (audit.Source, []subjects.AuditHead) {
 func (w *busFixture) verified() (audit.Report, []subjects.AuditRecord) {
 	w.t.Helper()
 	src, heads := w.source()
-	rep, err := audit.Verify(w.t.Context(), src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+	rep, err := audit.Verify(w.t.Context(), src, heads, audit.VerifyOptions{Actions: subjects.AuditActions})
 	if err != nil || !rep.OK {
 		w.t.Fatalf("the audit log does not verify: %v, %v", rep.First, err)
 	}
@@ -476,7 +476,7 @@ func TestBusForgedIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range recs {
-		if r.AgentID != "generator" || r.AgentType != "assistant" || r.Tool != "get_datetime" || r.Query != "q1" || len(r.Lineage) > 0 || r.ParamsHash != h.Hash([]byte(`{"timezone":"UTC"}`)) {
+		if r.AgentID != "generator" || r.AgentType != "assistant" || r.Tool != "get_datetime" || r.Query != "q1" || !slices.Equal(r.Lineage, []string{"generator"}) || r.ParamsHash != h.Hash([]byte(`{"timezone":"UTC"}`)) {
 			t.Errorf("record %+v", r)
 		}
 	}

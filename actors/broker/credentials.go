@@ -55,7 +55,7 @@ func getCredential(ctx context.Context, out actor.Out, p *actor.Permit, name, ke
 // denies every other account and name. Denials and uses are recorded; without the outcome's record the credential is
 // withheld.
 func (b *Broker) onSecretUse(ctx context.Context, in actor.Msg[subjects.SecretUse], out actor.Out) (subjects.SecretValue, error) {
-	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: "secret.use", ParamsHash: b.hash.Hash([]byte(in.Body.Name))}
+	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: subjects.ActionSecretUse, ParamsHash: b.hash.Hash([]byte(in.Body.Name))}
 	named := subjects.CheckToken(in.Body.Name) == nil
 	if named {
 		rec.Tool = in.Body.Name

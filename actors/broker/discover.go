@@ -32,7 +32,7 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	seen := b.gatherFacts(ctx, out, caller, Known{}, call{session: in.Session, query: in.Query}, true)
 	asked, rules, fault := seen.call, seen.rules, seen.fault
 	rec := subjects.AuditRecord{
-		ID: out.NewID(), AgentID: caller.ID(), AgentType: asked.Type, Lineage: caller.Path, Action: "broker.discover",
+		ID: out.NewID(), AgentID: caller.ID(), AgentType: asked.Type, Action: subjects.ActionDiscover,
 		ParamsHash: b.hash.Hash([]byte(in.Body.Task)), Session: in.Session, Query: in.Query,
 	}
 	if fault != nil {

@@ -73,7 +73,7 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 	seen := b.gatherFacts(ctx, out, caller, known, c, true)
 	asked, rules, fault := seen.call, seen.rules, seen.fault
 	rec := subjects.AuditRecord{
-		ID: out.NewID(), AgentID: requester, AgentType: asked.Type, Lineage: caller.Path, Action: "broker.validate", Tool: tool,
+		ID: out.NewID(), AgentID: requester, AgentType: asked.Type, Lineage: caller.Lineage(), Action: subjects.ActionValidate, Tool: tool,
 		ParamsHash: b.hash.Hash(args), Session: session, Query: query,
 	}
 	if err := b.gate.Record(ctx, out, rec, subjects.StatusShown, ""); err != nil {

@@ -108,7 +108,7 @@ func TestDryRuns(t *testing.T) {
 			}
 			for i, by := range []string{who, "user"} {
 				r := h.records[o+i]
-				if r.AgentID != by || r.Action != "broker.validate" || r.Tool != tt.tool || r.Session != "s1" || r.Query != "q1" || r.ParamsHash == "" || strings.Join(r.Lineage, ".") != strings.Join(callerOf(who).Path, ".") {
+				if r.AgentID != by || r.Action != "broker.validate" || r.Tool != tt.tool || r.Session != "s1" || r.Query != "q1" || r.ParamsHash == "" || strings.Join(r.Lineage, ".") != strings.Join(callerOf(who).Lineage(), ".") {
 					t.Errorf("record %+v", r)
 				}
 			}

@@ -45,7 +45,7 @@ const maxNames = 64
 // [Broker.checkSetting] does, which is recorded; showing is not. A setting is stored only after it is recorded.
 func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.SessionConfig], out actor.Out) (subjects.SessionConfig, error) {
 	q := in.Body
-	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: "session.config"}
+	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: subjects.ActionSessionConfig}
 	if fault := b.checkSetting(in.From, q); fault != nil {
 		if subjects.CheckToken(q.SessionID) == nil {
 			rec.Session = q.SessionID

@@ -291,14 +291,11 @@ func listFault(out actor.Out, err error) error {
 	return subjects.Faultf(subjects.CodeUnavailable, "approvals cannot be read; see conclave doctor")
 }
 
-// actionRevoke is the action of a revocation in the audit log.
-const actionRevoke = "approval.revoke"
-
 // onRevoke revokes a rule, after the revocation is recorded. Done.OK is false, without an error, when there is no
 // active rule with that id. It denies every account but the user's, which is recorded. On an error the rule may still
 // be active; an outcome that cannot be recorded is logged only, because the rule is revoked by then.
 func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Empty], out actor.Out) (subjects.Done, error) {
-	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: actionRevoke}
+	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: subjects.ActionApprovalRevoke}
 	id, fault := parseUserSubject(in.From, in.Tokens)
 	if fault != nil {
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, fault.Code)

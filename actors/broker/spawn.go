@@ -36,7 +36,7 @@ const bucketSpawns = "spawns"
 // stores the outcome and replies with the agent's name and tools, in this order. It denies what [Broker.decideSpawn]
 // does; denials are recorded. Without the outcome's record the reply is an error, though the agent is registered.
 func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest], out actor.Out) (subjects.SpawnReply, error) {
-	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: "agent.spawn", Session: in.Session, Query: in.Query}
+	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: subjects.ActionSpawn, Session: in.Session, Query: in.Query}
 	caller, err := subjects.ParseAgentSubject("agent.spawn", in.Subject)
 	if err != nil {
 		return subjects.SpawnReply{}, b.refuseSpawn(ctx, out, rec, subjects.StatusRefused, subjects.Faultf(subjects.CodeSubject, "invalid spawn subject: %v", err))
@@ -45,7 +45,7 @@ func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest
 	if err != nil {
 		return subjects.SpawnReply{}, fmt.Errorf("encoding a spawn request: %w", err)
 	}
-	rec.AgentID, rec.Lineage, rec.ParamsHash = caller.ID(), caller.Path, b.hash.Hash(asked)
+	rec.AgentID, rec.ParamsHash = caller.ID(), b.hash.Hash(asked)
 	e, tools, fault := b.decideSpawn(ctx, out, caller, in, &rec)
 	if fault != nil {
 		return subjects.SpawnReply{}, b.refuseSpawn(ctx, out, rec, subjects.StatusDenied, fault)

@@ -200,7 +200,7 @@ func TestSpawnIsRegistered(t *testing.T) {
 		t.Errorf("on record %s, want %s", got, want)
 	}
 	below := o.mustSpawn(t, "orchestrator."+reply.Child, "s1", subjects.SpawnRequest{Type: "researcher"})
-	if r := o.records[0]; r.AgentType != "coder" || !slices.Equal(r.Lineage, []string{reply.Child}) {
+	if r := o.records[0]; r.AgentType != "coder" || !slices.Equal(r.Lineage, []string{"orchestrator", reply.Child}) {
 		t.Errorf("record of the child's child %+v", r)
 	}
 	line, budgets, err := o.loadLineageBudgets(t.Context(), o.rec.Out(), callerOf(below), "s1")

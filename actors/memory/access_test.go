@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"conclave/pkg/actor"
+	"conclave/subjects"
 )
 
 // TestAccessIsRevokedAfterItsOperation: an access needs an acknowledged audit record, and is unusable after its operation.
@@ -22,7 +23,7 @@ func TestAccessIsRevokedAfterItsOperation(t *testing.T) {
 			t.Errorf("a %s permit gives access", name)
 		}
 	}
-	leaked, err := audited(t.Context(), w.m, w.rec.Out(), act{caller: "user", action: actionRead}, func(ctx context.Context, db *access) (*access, error) {
+	leaked, err := audited(t.Context(), w.m, w.rec.Out(), act{caller: "user", action: subjects.ActionMemoryRead}, func(ctx context.Context, db *access) (*access, error) {
 		_, err := db.Stats(ctx)
 		return db, err
 	})

@@ -51,7 +51,7 @@ func (m *Memory) onAdmin(ctx context.Context, in actor.Msg[subjects.MemoryAdminR
 	if err != nil {
 		return done, err
 	}
-	a := act{caller: in.From, action: actionAdmin, target: in.Body.Op, params: params, session: in.Session, query: in.Query}
+	a := act{caller: in.From, action: subjects.ActionMemoryAdmin, target: in.Body.Op, params: params, session: in.Session, query: in.Query}
 	done, err = audited(ctx, m, out, a, func(ctx context.Context, db *access) (subjects.MemoryAdminReply, error) {
 		return op(ctx, out, db, in.From, in.Body)
 	})

@@ -8,22 +8,15 @@ import (
 	"conclave/subjects"
 )
 
-// Actions of memory in the audit log.
-const (
-	actionRead     = "memory.read"
-	actionWrite    = "memory.write"
-	actionAnnotate = "memory.annotate"
-	actionAdmin    = "memory.admin"
-)
-
 // newGate returns the gate between callers and the database.
 func newGate(log actor.AuditLog, cfg Config) *actor.Gate {
-	return &actor.Gate{Log: log, Timeout: cfg.AuditTimeout, NotDone: "memory did nothing", Done: "it was done"}
+	return &actor.Gate{Log: log, Timeout: cfg.AuditTimeout, TypeOf: cfg.AgentType, NotDone: "memory did nothing", Done: "it was done"}
 }
 
 // act describes an act of memory for a caller, for the audit log.
 type act struct {
 	caller  string // the account, with the path of spawned agents
+	typ     string // agent type of the caller, as the broker says; "" = the manifest's type of the account
 	action  string
 	target  string // a tool or an operation
 	params  []byte // only its keyed hash is recorded
@@ -40,7 +33,7 @@ type access struct{ *store.Store }
 // valid until do returns. Of a.params only the keyed hash is recorded.
 func audited[T any](ctx context.Context, m *Memory, out actor.Out, a act, do func(ctx context.Context, db *access) (T, error)) (T, error) {
 	rec := subjects.AuditRecord{
-		AgentID: a.caller, Action: a.action, Tool: a.target, ParamsHash: m.hash.Hash(a.params), Session: a.session, Query: a.query,
+		AgentID: a.caller, AgentType: a.typ, Action: a.action, Tool: a.target, ParamsHash: m.hash.Hash(a.params), Session: a.session, Query: a.query,
 	}
 	return actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (T, error) {
 		db, err := m.grantAccess(p)

@@ -227,7 +227,7 @@ func (s *busFixture) trail(n int) (out []string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	rep, err := audit.Verify(s.t.Context(), src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+	rep, err := audit.Verify(s.t.Context(), src, heads, audit.VerifyOptions{Actions: subjects.AuditActions})
 	if err != nil || !rep.OK || rep.Pending != 0 || rep.Unfinished != 0 {
 		s.t.Fatalf("the audit log does not verify: %+v, %v", rep, err)
 	}

@@ -25,6 +25,8 @@ type Config struct {
 	VSS     string      `yaml:"vss"`          // absolute path of DuckDB's extension for approximate search; "" = exact search
 
 	AuditTimeout time.Duration // for the acknowledgement of an audit record; not in the file
+	// AgentType returns the agent type of an account for the audit log, see [policy.ActiveRules.AgentType]; not in the file.
+	AgentType func(account string) string
 }
 
 // Cache configures the cache of recalls. The durations are the lifetime of a cached recall by the kinds it contains.

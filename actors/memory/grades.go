@@ -61,7 +61,7 @@ func storeGrade[T any](ctx context.Context, m *Memory, in actor.Msg[T], out acto
 		return subjects.Faultf(subjects.CodeMalformed, "a grade without a valid query or respondent")
 	}
 	g.Event = fmt.Sprintf("%d %d", in.Seq, in.StoredAt.UnixNano()) // a recreated stream starts at sequence 1 again
-	a := act{caller: in.From, action: actionAnnotate, params: []byte(g.Query + "\n" + g.Respondent + "\n" + g.Event), query: g.Query}
+	a := act{caller: in.From, action: subjects.ActionMemoryAnnotate, params: []byte(g.Query + "\n" + g.Respondent + "\n" + g.Event), query: g.Query}
 	return m.retryEvent(ctx, out, func() error {
 		_, err := audited(ctx, m, out, a, func(ctx context.Context, db *access) (none struct{}, err error) {
 			graded, err := db.Grade(ctx, g)

@@ -147,10 +147,10 @@ func (m *Memory) Name() string { return name }
 // stream, or are discarded when memory is switched off.
 func (m *Memory) Routes() []actor.Route {
 	requests := []actor.Route{
-		actor.ServeStream(subjects.MemoryQueryService, m.onRecall, m.gate.OnReject(actionRead, nil)),
-		actor.Serve(subjects.MemoryCorrelated, m.onCorrelated, m.gate.OnReject(actionRead, nil)),
-		actor.Serve(subjects.MemoryWriteService, m.onWrite, m.gate.OnReject(actionWrite, nil)),
-		actor.Serve(subjects.MemoryAdminService, m.onAdmin, m.gate.OnReject(actionAdmin, nil)),
+		actor.ServeStream(subjects.MemoryQueryService, m.onRecall, m.gate.OnReject(subjects.ActionMemoryRead, nil)),
+		actor.Serve(subjects.MemoryCorrelated, m.onCorrelated, m.gate.OnReject(subjects.ActionMemoryRead, nil)),
+		actor.Serve(subjects.MemoryWriteService, m.onWrite, m.gate.OnReject(subjects.ActionMemoryWrite, nil)),
+		actor.Serve(subjects.MemoryAdminService, m.onAdmin, m.gate.OnReject(subjects.ActionMemoryAdmin, nil)),
 	}
 	switch {
 	case m.disabled:

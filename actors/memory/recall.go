@@ -29,6 +29,7 @@ const maxQuery = 8 << 10
 type recallRequest struct {
 	subjects.MemoryQuery
 	caller  string // the account, with the path of spawned agents
+	typ     string // its agent type as the broker says; "" = the manifest's type of the account
 	tool    string // "" = a request of the user
 	session string
 	queryID string // the user's question that the recall is for
@@ -36,7 +37,7 @@ type recallRequest struct {
 
 // act describes a read for the audit log.
 func (q recallRequest) act(params []byte) act {
-	return act{caller: q.caller, action: actionRead, target: q.tool, params: params, session: q.session, query: q.queryID}
+	return act{caller: q.caller, typ: q.typ, action: subjects.ActionMemoryRead, target: q.tool, params: params, session: q.session, query: q.queryID}
 }
 
 // cacheScope separates cached replies to the user from those to agents, whose segments a model selected.

@@ -40,7 +40,7 @@ func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 		}
 		return m.emitStoredOnce(ctx, out, id, subjects.MemoryEvent{SessionID: r.SessionID, QueryID: query, Action: "stored", IDs: []string{id}, Why: "an answer", By: in.From})
 	}
-	a := act{caller: in.From, action: actionWrite, target: subjects.KindEngram, params: []byte(query + "\n" + in.From), session: r.SessionID, query: query}
+	a := act{caller: in.From, action: subjects.ActionMemoryWrite, target: subjects.KindEngram, params: []byte(query + "\n" + in.From), session: r.SessionID, query: query}
 	return m.retryEvent(ctx, out, func() error {
 		_, err := audited(ctx, m, out, a, func(ctx context.Context, db *access) (none struct{}, err error) {
 			return none, m.storeAnswer(ctx, out, db, in.From, query, r)

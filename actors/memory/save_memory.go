@@ -50,7 +50,7 @@ func (m *Memory) runSaveMemory(ctx context.Context, in actor.Msg[subjects.ToolOr
 	if a.Content = strings.TrimSpace(a.Content); a.Content == "" {
 		return subjects.ToolResult{}, fmt.Errorf("%w: content is empty", actor.ErrArguments)
 	}
-	intent := toolAct(in, actionWrite, saveMemorySchema.Name, in.Body.Args)
+	intent := toolAct(in, subjects.ActionMemoryWrite, saveMemorySchema.Name, in.Body.Args)
 	return audited(ctx, m, out, intent, func(ctx context.Context, db *access) (subjects.ToolResult, error) {
 		if a.Candidate != "" {
 			return m.decideCandidate(ctx, out, db, in, a)

@@ -41,7 +41,7 @@ func (m *Memory) runSearchGraph(ctx context.Context, in actor.Msg[subjects.ToolO
 	if err := actor.DecodeArguments(in.Body.Args, &a); err != nil {
 		return subjects.ToolResult{}, err
 	}
-	intent := toolAct(in, actionRead, searchGraphSchema.Name, in.Body.Args)
+	intent := toolAct(in, subjects.ActionMemoryRead, searchGraphSchema.Name, in.Body.Args)
 	return audited(ctx, m, out, intent, func(ctx context.Context, db *access) (subjects.ToolResult, error) {
 		relations, err := db.Relations(ctx, store.GraphQuery{People: a.People, Places: a.Locations, Words: a.Query, Limit: maxGraphLines})
 		if err != nil {

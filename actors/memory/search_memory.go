@@ -38,7 +38,7 @@ func (m *Memory) runSearchMemory(ctx context.Context, in actor.Msg[subjects.Tool
 	}
 	q := recallRequest{
 		MemoryQuery: subjects.MemoryQuery{Query: a.Query, Kind: a.Kind, Max: a.Max},
-		caller:      in.Body.Caller, tool: searchMemorySchema.Name, session: in.Session, queryID: in.Body.QueryID,
+		caller:      in.Body.Caller, typ: in.Body.CallerType, tool: searchMemorySchema.Name, session: in.Session, queryID: in.Body.QueryID,
 	}
 	if len(a.IDs) > 0 {
 		return m.readWhole(ctx, out, q, a.IDs)

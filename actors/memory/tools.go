@@ -37,7 +37,7 @@ func newTool(schema subjects.ToolSchema, facts policy.Tool, run toolFunc) actor.
 
 // toolAct is the act of a tool call, for the audit log. Caller and session are the broker's word.
 func toolAct(in actor.Msg[subjects.ToolOrder], action, tool string, params []byte) act {
-	return act{caller: in.Body.Caller, action: action, target: tool, params: params, session: in.Session, query: in.Body.QueryID}
+	return act{caller: in.Body.Caller, typ: in.Body.CallerType, action: action, target: tool, params: params, session: in.Session, query: in.Body.QueryID}
 }
 
 // newToolResult returns a result that is private to the user. trusted must be false unless every entry in content is trusted. ids

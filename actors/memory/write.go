@@ -35,7 +35,7 @@ func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWriteR
 	for _, e := range w.Entries {
 		params += e.ID + "\n" + e.Corpus + "\n"
 	}
-	a := act{caller: in.From, action: actionWrite, target: target, params: []byte(params), session: in.Session, query: in.Query}
+	a := act{caller: in.From, action: subjects.ActionMemoryWrite, target: target, params: []byte(params), session: in.Session, query: in.Query}
 	return audited(ctx, m, out, a, func(ctx context.Context, db *access) (subjects.MemoryWriteReply, error) {
 		if w.Document != nil {
 			return m.importDocument(ctx, out, db, in.From, *w.Document)

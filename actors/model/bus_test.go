@@ -98,7 +98,7 @@ func (w *busHarness) auditRecords() []subjects.AuditRecord {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	rep, err := audit.Verify(w.t.Context(), src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+	rep, err := audit.Verify(w.t.Context(), src, heads, audit.VerifyOptions{Actions: subjects.AuditActions})
 	if err != nil || !rep.OK {
 		w.t.Fatalf("the audit log does not verify: %v, %v", rep.First, err)
 	}

@@ -20,7 +20,7 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 	ctx, end := m.calls.track(ctx, in.Query)
 	defer end()
 	begun := out.Now()
-	rec := m.newRecord(actionChat, in.From, in.Session, in.Query, in.Body.Model, in.Body.Messages)
+	rec := m.newRecord(subjects.ActionModelChat, in.From, in.Session, in.Query, in.Body.Model, in.Body.Messages)
 	r, err := parseChat(in.Body)
 	if err != nil {
 		return m.refuse(ctx, out, rec, err)

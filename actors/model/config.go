@@ -62,8 +62,10 @@ type Config struct {
 
 	// Not in the file.
 	AuditTimeout time.Duration // for storing one audit record
-	InUse        []string      // roles that the enabled actors request, in the order of [Roles]; nil = every role in Roles
-	Optional     []string      // roles whose missing model is no problem for the user, who did not choose it
+	// AgentType returns the agent type of an account for the audit log, see [policy.ActiveRules.AgentType]; nil = not recorded.
+	AgentType func(account string) string
+	InUse     []string // roles that the enabled actors request, in the order of [Roles]; nil = every role in Roles
+	Optional  []string // roles whose missing model is no problem for the user, who did not choose it
 }
 
 // Options are the options of every request to a model. Window and KeepAlive never vary: with another value the server would

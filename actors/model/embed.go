@@ -24,7 +24,7 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 	if err != nil {
 		return subjects.EmbedReply{}, err
 	}
-	rec := m.newRecord(actionEmbed, in.From, in.Session, in.Query, in.Body.Model, texts)
+	rec := m.newRecord(subjects.ActionModelEmbed, in.From, in.Session, in.Query, in.Body.Model, texts)
 	if err := checkEmbed(in.Body); err != nil {
 		return subjects.EmbedReply{}, m.refuse(ctx, out, rec, err)
 	}

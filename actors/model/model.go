@@ -44,7 +44,7 @@ type Model struct {
 func New(cfg Config, backends map[string]model.Backend, demo model.Backend, a Audit, h Hasher) *Model {
 	m := &Model{
 		cfg: cfg, servers: map[string]*server{}, audit: a, hash: h,
-		gate: &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, NotDone: "no model was asked", Done: "the model answered"},
+		gate: &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: cfg.AgentType, NotDone: "no model was asked", Done: "the model answered"},
 	}
 	m.probe = make(chan struct{}, 1)
 	for name, s := range cfg.Servers() {
@@ -67,10 +67,10 @@ func (m *Model) Name() string { return "model" }
 // Routes implements [actor.Actor]. A chat holds a worker while it waits: the order is that of [queue], not of the route.
 func (m *Model) Routes() []actor.Route {
 	return []actor.Route{
-		actor.ServeStream(subjects.ModelChat, m.onChat, actor.Workers(1024), m.gate.OnReject(actionChat, nil)),
-		actor.Serve(subjects.ModelEmbed, m.onEmbed, actor.Workers(512), m.gate.OnReject(actionEmbed, nil)),
+		actor.ServeStream(subjects.ModelChat, m.onChat, actor.Workers(1024), m.gate.OnReject(subjects.ActionModelChat, nil)),
+		actor.Serve(subjects.ModelEmbed, m.onEmbed, actor.Workers(512), m.gate.OnReject(subjects.ActionModelEmbed, nil)),
 		actor.Serve(subjects.ModelListService, m.onNames, actor.Workers(8)),
-		actor.ServeStream(subjects.ModelPull, m.onPull, actor.Workers(4), m.gate.OnReject(actionPull, nil)),
+		actor.ServeStream(subjects.ModelPull, m.onPull, actor.Workers(4), m.gate.OnReject(subjects.ActionModelPull, nil)),
 		actor.Subscribe(subjects.QueryCancel, m.onCancel),
 	}
 }
@@ -85,13 +85,6 @@ func (m *Model) Close(ctx context.Context) error {
 	}
 	return m.audit.Close(ctx)
 }
-
-// Actions in the audit log.
-const (
-	actionChat  = "model.chat"
-	actionEmbed = "model.embed"
-	actionPull  = "model.pull"
-)
 
 // Bounds of requests and replies.
 const (

@@ -14,7 +14,7 @@ import (
 // onPull downloads a model and streams the progress. It denies every account but the user's (so do the grants of the
 // server), a server that is not configured, and one on another machine without permission; it rejects an invalid name.
 func (m *Model) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest], send func(subjects.PullProgress) error, out actor.Out) error {
-	rec := m.newRecord(actionPull, in.From, in.Session, in.Query, in.Body.Model, []byte(in.Body.Model))
+	rec := m.newRecord(subjects.ActionModelPull, in.From, in.Session, in.Query, in.Body.Model, []byte(in.Body.Model))
 	if !slices.Contains(subjects.UserAccounts, in.From) {
 		return m.refuse(ctx, out, rec, subjects.Faultf(subjects.CodeDenied, "only the user fetches models: conclave model pull"))
 	}

@@ -78,7 +78,7 @@ func readAudit(t *testing.T, b *bustest.Bus) (phases []string, raw string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rep, err := audit.Verify(t.Context(), src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+	rep, err := audit.Verify(t.Context(), src, heads, audit.VerifyOptions{Actions: subjects.AuditActions})
 	if err != nil || !rep.OK || rep.Pending != 0 || rep.Unfinished != 0 {
 		t.Fatalf("the audit log does not verify: %+v, %v", rep, err)
 	}

@@ -26,8 +26,8 @@ type Audit interface {
 type Hasher interface{ Hash(params []byte) string }
 
 const (
-	caller = "broker"     // the only account with a grant for secret.get; the subject does not name it
-	action = "secret.get" // in the audit log
+	caller = "broker" // the only account with a grant for secret.get; the subject does not name it
+	action = subjects.ActionSecretGet
 )
 
 // Secrets is the actor. It keeps no credential between messages.
@@ -41,7 +41,7 @@ type Secrets struct {
 
 // New returns an actor that reads from ring. cfg must be valid.
 func New(cfg Config, ring keyring.Ring, a Audit, h Hasher) *Secrets {
-	gate := &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, NotDone: "no credential was read", Done: "the credential was read"}
+	gate := &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: func(string) string { return "actor" }, NotDone: "no credential was read", Done: "the credential was read"}
 	return &Secrets{cfg: cfg, ring: ring, audit: a, gate: gate, hash: h}
 }
 

@@ -130,9 +130,9 @@ func auditTailCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tail",
 		Short: "Print the last records, one line each",
-		Long: `Prints the last records, one line each: time, sequence of the message, phase, agent and its type, action and tool, status and
-reason, query, and the beginning of the keyed hash of the arguments. With -f it continues with new records. With --json each
-line is a JSON object.`,
+		Long: `Prints the last records, one line each: time, sequence of the message, writer, phase, agent and its type, action and tool, status
+and reason, query, and the beginning of the keyed hash of the arguments. The writer is the account that the server wrote; the
+rest of the line is its statement. With -f it continues with new records. With --json each line is a JSON object.`,
 		Example: `  conclave audit tail -n 50
   conclave audit tail -f --json | jq 'select(.status == "denied")'`,
 		Args: cli.NoArgs,
@@ -379,7 +379,7 @@ func verifySealed(ctx context.Context, a *cli.App, file string) error {
 	}
 	var report audit.Report
 	if err := readExport(file, func(src audit.Source) (err error) {
-		report, err = audit.Verify(ctx, withProgress(a, src, "verified"), heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+		report, err = audit.Verify(ctx, withProgress(a, src, "verified"), heads, audit.VerifyOptions{Actions: subjects.AuditActions})
 		return err
 	}); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -21,8 +22,10 @@ type AuditLog interface {
 type Gate struct {
 	Log     AuditLog
 	Timeout time.Duration // for storing one record; 0 = 10 s
-	NotDone string        // for the caller when the intent is not stored, e.g. "no credential was read"
-	Done    string        // for the caller when the outcome is not stored, e.g. "the credential was read"
+	// TypeOf returns the agent type of an agent id, for records without one; nil = they stay without.
+	TypeOf  func(agentID string) string
+	NotDone string // for the caller when the intent is not stored, e.g. "no credential was read"
+	Done    string // for the caller when the outcome is not stored, e.g. "the credential was read"
 }
 
 const defaultAuditTimeout = 10 * time.Second
@@ -164,7 +167,7 @@ func (g *Gate) OnReject(action string, agent func(Rejection) string) Option {
 	})
 }
 
-// append stores one record and returns when it is acknowledged or after g.Timeout (10 s when not positive). The caller's
+// append stores one record, with the lineage of its agent id, and its type if the caller set none, and returns when it is acknowledged or after g.Timeout (10 s when not positive). The caller's
 // deadline and cancellation do not interrupt it: an act that began is recorded to its end.
 func (g *Gate) append(ctx context.Context, rec subjects.AuditRecord, phase, status, reason string) error {
 	timeout := g.Timeout
@@ -174,6 +177,12 @@ func (g *Gate) append(ctx context.Context, rec subjects.AuditRecord, phase, stat
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	rec.Phase, rec.Status, rec.Reason = phase, status, reason
+	if rec.AgentID != "" && rec.Lineage == nil {
+		rec.Lineage = strings.Split(rec.AgentID, ".")
+	}
+	if rec.AgentType == "" && g.TypeOf != nil {
+		rec.AgentType = g.TypeOf(rec.AgentID)
+	}
 	return g.Log.Append(ctx, rec)
 }
 

@@ -159,7 +159,7 @@ func planModes(rest mode, list ...mode) func([]byte) mode {
 	}
 }
 
-var testOptions = VerifyOptions{Accounts: []string{"GATEWAY", "BROKER"}}
+var testOptions = VerifyOptions{Actions: map[string][]string{"GATEWAY": {subjects.ActionToolCall}, "BROKER": {subjects.ActionToolCall}}}
 
 func headsDir(t testing.TB) string { return filepath.Join(t.TempDir(), "heads") }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -60,7 +61,7 @@ func EncodeGenesis(now time.Time, g subjects.AuditGenesis) ([]byte, subjects.Aud
 		Time:    now.UTC(),
 		Phase:   subjects.AuditOpen,
 		ID:      GenesisChain,
-		Action:  "audit.genesis",
+		Action:  subjects.ActionGenesis,
 		Genesis: &g,
 	}
 	b := newBatchEncoder()
@@ -288,9 +289,10 @@ var headers = [0xe0 - 0xc0]header{
 	0x1e: {valid: true, width: 2, perItem: 2}, 0x1f: {valid: true, width: 4, perItem: 2}, // maps
 }
 
-// checkRecord rejects a record that a caller may not append: a phase other than before and after, no id, no action, links
-// or a genesis, or more than maxRecord bytes. It returns an upper bound of the encoded size in bytes.
-func checkRecord(rec *subjects.AuditRecord) (int, error) {
+// checkRecord rejects a record that a caller with account may not append: a phase other than before and after, no id, no action
+// or one that belongs to another account, links or a genesis, or more than maxRecord bytes. It returns an upper bound of the
+// encoded size in bytes.
+func checkRecord(account string, rec *subjects.AuditRecord) (int, error) {
 	switch {
 	case rec.Phase != subjects.AuditBefore && rec.Phase != subjects.AuditAfter:
 		return 0, fmt.Errorf("phase %q is neither before nor after", rec.Phase)
@@ -298,6 +300,8 @@ func checkRecord(rec *subjects.AuditRecord) (int, error) {
 		return 0, errors.New("record has no id")
 	case rec.Action == "":
 		return 0, errors.New("record has no action")
+	case subjects.AuditActions[account] != nil && !slices.Contains(subjects.AuditActions[account], rec.Action):
+		return 0, fmt.Errorf("account %s may not record the action %q", account, rec.Action)
 	case rec.Genesis != nil || len(rec.Links) > 0:
 		return 0, errors.New("links and genesis are reserved for the audit writer")
 	}

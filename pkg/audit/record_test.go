@@ -44,7 +44,7 @@ func TestBatchRoundTrip(t *testing.T) {
 			if !bytes.Equal(one, again) || !d.Record.Time.Equal(recs[i].Time) {
 				rt.Fatalf("record %d came back as %+v", i, d.Record)
 			}
-			bound, err := checkRecord(&recs[i])
+			bound, err := checkRecord("BROKER", &recs[i])
 			if err == nil && len(one) > bound {
 				rt.Fatalf("%d bytes, thought to be at most %d", len(one), bound)
 			}

@@ -14,8 +14,8 @@ import (
 
 // VerifyOptions configures [Verify].
 type VerifyOptions struct {
-	Accounts    []string // accounts that may write
-	MaxProblems int      // problems to describe per account; 0 = 100. All are counted.
+	Actions     map[string][]string // by account that may write: the actions that it may record
+	MaxProblems int                 // problems to describe per account; 0 = 100. All are counted.
 }
 
 // Problem is one defect of an audit log. A field that does not apply is empty.
@@ -90,7 +90,7 @@ func (r *Report) AddDamage(damage []Damage) {
 }
 
 // Verify checks the audit log in src against the anchored heads, which must contain the head of its genesis and must have
-// been read before src was opened. opts.Accounts are the accounts that may write; records of any other are a problem.
+// been read before src was opened. A record of an account or with an action that opts does not list is a problem.
 // Defects of the log are in the report and no error: the error means that the log was not read to its end, and the report,
 // never OK, covers the messages before.
 //
@@ -216,7 +216,7 @@ func (a *actSet) merge(b *actSet) {
 func (v *verifier) addProblem(p Problem) int {
 	v.report.Bad++
 	who := p.Account
-	if who != "" && who != GenesisAccount && !slices.Contains(v.opts.Accounts, who) {
+	if who != "" && who != GenesisAccount && !v.isWriter(who) {
 		who = "?"
 	}
 	if v.described[who] == v.opts.MaxProblems {
@@ -225,6 +225,12 @@ func (v *verifier) addProblem(p Problem) int {
 	v.described[who]++
 	v.report.Problems = append(v.report.Problems, p)
 	return len(v.report.Problems)
+}
+
+// isWriter reports whether the account may write.
+func (v *verifier) isWriter(account string) bool {
+	_, ok := v.opts.Actions[account]
+	return ok
 }
 
 // reportMissing reports the messages before seq as missing.
@@ -261,7 +267,7 @@ func (v *verifier) verifyMessage(st Stored) {
 	}
 	c := v.chains[id]
 	switch {
-	case !genesis && !slices.Contains(v.opts.Accounts, account):
+	case !genesis && !v.isWriter(account):
 		bad(0, "no writer has the account %s", account)
 		return
 	case c != nil && c.account != account:
@@ -386,7 +392,7 @@ func (v *verifier) beginChain(account, id string) *chain {
 }
 
 // verifyRecord checks d as the next record of c and reports problems: chain, sequence, hash of the predecessor, anchors,
-// phase and id. A record of another chain, or one that is repeated, is reported and otherwise ignored. stream is the stream
+// phase, id and action. A record of another chain, or one that is repeated, is reported and otherwise ignored. stream is the stream
 // sequence of its message; genesis is set for the genesis message.
 func (v *verifier) verifyRecord(c *chain, stream uint64, genesis bool, d Decoded) {
 	rec := d.Record
@@ -431,6 +437,9 @@ func (v *verifier) verifyRecord(c *chain, stream uint64, genesis bool, d Decoded
 	case rec.Seq == 1 && (rec.Phase != subjects.AuditOpen || rec.Prev != ""):
 		bad(1, "the first record does not open the chain")
 	case rec.Seq == 1:
+		if rec.Action != subjects.ActionOpenChain && !genesis {
+			bad(1, "the first record of a chain may not record the action %q", rec.Action)
+		}
 		for _, l := range rec.Links {
 			v.verifyLink(c, stream, l)
 		}
@@ -439,6 +448,9 @@ func (v *verifier) verifyRecord(c *chain, stream uint64, genesis bool, d Decoded
 	default:
 		if text := c.trackAct(rec); text != "" {
 			bad(rec.Seq, "%s", text)
+		}
+		if !slices.Contains(v.opts.Actions[c.account], rec.Action) {
+			bad(rec.Seq, "the account %s may not record the action %q", c.account, rec.Action)
 		}
 	}
 }

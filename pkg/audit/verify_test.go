@@ -83,18 +83,31 @@ func (s *fixture) edit(t *testing.T, seq uint64, f func(recs []subjects.AuditRec
 func (s *fixture) forge(t *testing.T, subject string, recs ...subjects.AuditRecord) {
 	t.Helper()
 	for i := range recs {
-		recs[i].Time = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		complete(&recs[i])
 	}
 	data, err := EncodeBatch(recs...)
 	must(t, err)
 	s.msgs = append(s.msgs, Stored{Seq: uint64(len(s.msgs) + 1), Subject: subject, Data: data})
 }
 
+// complete sets a time, and an action that the accounts of the tests may record unless the test chose one.
+func complete(rec *subjects.AuditRecord) {
+	rec.Time = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	switch {
+	case rec.Action != "":
+	case rec.Phase == subjects.AuditOpen:
+		rec.Action = subjects.ActionOpenChain
+	default:
+		rec.Action = subjects.ActionToolCall
+	}
+}
+
 // chainRecords numbers and chains records after a head.
 func chainRecords(prev string, seq uint64, recs ...subjects.AuditRecord) []subjects.AuditRecord {
 	b := newBatchEncoder()
 	for i := range recs {
-		recs[i].Seq, recs[i].Prev, recs[i].Time = seq+uint64(i), prev, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		recs[i].Seq, recs[i].Prev = seq+uint64(i), prev
+		complete(&recs[i])
 		prev, _ = b.addRecord(&recs[i])
 	}
 	return recs
@@ -133,7 +146,7 @@ func TestVerify(t *testing.T) {
 		{
 			"flipped bit in a record", func(_ *testing.T, s *fixture) {
 				d := s.msgs[3].Data
-				i := strings.Index(string(d), "tool.call")
+				i := strings.Index(string(d), subjects.StatusOK)
 				d[i] ^= 1
 			}, at(4, "GATEWAY", "g1", 3), "record 3 was altered",
 		},
@@ -213,6 +226,19 @@ func TestVerify(t *testing.T) {
 				h := s.head("g2")
 				s.forge(t, "audit.GATEWAY.g2", subjects.AuditRecord{Chain: "g2", Seq: 4, Prev: h.Hash, Phase: subjects.AuditAfter, ID: "y"})
 			}, at(11, "GATEWAY", "g2", 4), `outcome without an intent: "y"`,
+		},
+		{
+			"an action of another account", func(t *testing.T, s *fixture) {
+				s.forge(t, "audit.BROKER.b1", chainRecords(s.head("b1").Hash, 5,
+					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "d", Action: "secret.get", Status: subjects.StatusDenied})...)
+			}, at(11, "BROKER", "b1", 5), `may not record the action "secret.get"`,
+		},
+		{
+			"trick: an action in the record that opens a chain", func(t *testing.T, s *fixture) {
+				s.forge(t, "audit.BROKER.b2", subjects.AuditRecord{
+					Chain: "b2", Seq: 1, Phase: subjects.AuditOpen, ID: "b2", Action: subjects.ActionToolCall, Links: []subjects.AuditHead{*s.head("b1")},
+				})
+			}, at(11, "BROKER", "b2", 1), `first record of a chain may not record the action "tool.call"`,
 		},
 		{
 			"denied and refused acts need no outcome", func(t *testing.T, s *fixture) {
@@ -544,7 +570,7 @@ func TestVerifyCapsProblems(t *testing.T) {
 	for i := range s.msgs {
 		s.msgs[i].Data = nil
 	}
-	r, err := Verify(t.Context(), source(s.msgs), nil, VerifyOptions{Accounts: testOptions.Accounts, MaxProblems: 2})
+	r, err := Verify(t.Context(), source(s.msgs), nil, VerifyOptions{Actions: testOptions.Actions, MaxProblems: 2})
 	if err != nil || len(r.Problems) != 1+2+2 || r.Bad != 10 || r.OK || r.First.Stream != 1 {
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -686,7 +712,7 @@ func TestVerifyAfterRotation(t *testing.T) {
 	b := newBatchEncoder()
 	hash, err := b.addRecord(&last)
 	must(t, err)
-	extra, err := EncodeBatch(subjects.AuditRecord{Chain: "b1", Seq: 3, Prev: hash, Time: last.Time, Phase: subjects.AuditBefore, ID: "q"})
+	extra, err := EncodeBatch(subjects.AuditRecord{Chain: "b1", Seq: 3, Prev: hash, Time: last.Time, Phase: subjects.AuditBefore, ID: "q", Action: subjects.ActionToolCall})
 	must(t, err)
 	s.storeMessage("audit.BROKER.b1", "extra", extra)
 	wantOK(t, verifySource(t, s.source(), readHeads(t, dir)))

@@ -135,7 +135,7 @@ func (w *Writer) append(ctx context.Context, rec subjects.AuditRecord) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	size, err := checkRecord(&rec)
+	size, err := checkRecord(w.opts.Account, &rec)
 	if err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (w *Writer) encodeBatch() (subjects.AuditHead, []byte, error) {
 		return err
 	}
 	if head.Seq == 0 {
-		open := subjects.AuditRecord{Phase: subjects.AuditOpen, ID: head.Chain, Action: "audit.open"}
+		open := subjects.AuditRecord{Phase: subjects.AuditOpen, ID: head.Chain, Action: subjects.ActionOpenChain}
 		for _, a := range w.unlinked {
 			open.Links = append(open.Links, a.head)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -552,7 +553,7 @@ func simulate(t *testing.T, rt *rapid.T) (*stream, []subjects.AuditHead) {
 	started := map[string][]string{} // acts that the running writer has begun
 	acked := map[string]bool{}
 	n := 0
-	account := rapid.SampledFrom(testOptions.Accounts)
+	account := rapid.SampledFrom(slices.Sorted(maps.Keys(testOptions.Actions)))
 	anyMode := rapid.SampledFrom([]mode{store, full, refuse, loseAck, drop, late, dup})
 	stop := func(a string, end func(w *Writer)) {
 		if w := writers[a]; w != nil {
@@ -605,7 +606,7 @@ func simulate(t *testing.T, rt *rapid.T) (*stream, []subjects.AuditHead) {
 			}
 		},
 	})
-	for _, a := range testOptions.Accounts {
+	for a := range testOptions.Actions {
 		stop(a, crashWriter)
 		for _, rec := range recordsOf(t, s.msgs, a) {
 			delete(acked, rec.Phase+rec.ID)

@@ -212,7 +212,7 @@ func Verify(ctx context.Context, home bus.Home, b *bus.Bus) (audit.Report, error
 // VerifySource is [Verify] for a log that is open already. heads must have been read before src was opened. Sealed logs are
 // checked only if the genesis record is anchored: another one proves nothing about them.
 func VerifySource(ctx context.Context, home bus.Home, src audit.Source, heads []subjects.AuditHead) (audit.Report, error) {
-	rep, err := audit.Verify(ctx, src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+	rep, err := audit.Verify(ctx, src, heads, audit.VerifyOptions{Actions: subjects.AuditActions})
 	if err == nil {
 		addEarlierDamage(home, &rep)
 	}

@@ -131,7 +131,7 @@ func readExport(file string, f func(audit.Source) error) error {
 // verifyExport checks a sealed file against the heads of its log.
 func verifyExport(ctx context.Context, file string, heads []subjects.AuditHead) (rep audit.Report, err error) {
 	err = readExport(file, func(src audit.Source) (err error) {
-		rep, err = audit.Verify(ctx, src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+		rep, err = audit.Verify(ctx, src, heads, audit.VerifyOptions{Actions: subjects.AuditActions})
 		return err
 	})
 	return rep, err

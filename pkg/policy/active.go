@@ -1,6 +1,11 @@
 package policy
 
-import "sync/atomic"
+import (
+	"slices"
+	"sync/atomic"
+
+	"conclave/subjects"
+)
 
 // Rules are a manifest and the chain of layers built from it. The zero value denies every call.
 type Rules struct {
@@ -11,6 +16,23 @@ type Rules struct {
 // ActiveRules holds the rules in force. Load and Replace are atomic, so a call that loads the rules once is judged by one
 // manifest and the chain built from it. Nil and the zero value deny every call. Safe for concurrent use.
 type ActiveRules struct{ rules atomic.Pointer[Rules] }
+
+// AgentType returns the type of an account for the audit log: that of the manifest, "user" for an account that acts for the user,
+// "actor" for any other account of the bus. It returns "" for a spawned agent, whose type only the spawn registry has, for an
+// agent without a type, and for an unknown account.
+func (a *ActiveRules) AgentType(agentID string) string {
+	typ, isAgent := a.Load().Manifest.Accounts[agentID]
+	_, isZone := subjects.Zones[agentID]
+	switch {
+	case isAgent || slices.Contains(subjects.Agents, agentID): // an agent without a type has no tools
+		return typ
+	case slices.Contains(subjects.UserAccounts, agentID):
+		return "user"
+	case isZone || slices.Contains(subjects.Actors, agentID):
+		return "actor"
+	}
+	return ""
+}
 
 // NewActiveRules returns an ActiveRules with r in force.
 func NewActiveRules(r Rules) *ActiveRules {

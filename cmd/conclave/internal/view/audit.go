@@ -42,9 +42,10 @@ var statusColours = map[string]string{
 	subjects.StatusOK: term.Green, subjects.StatusAllowed: term.Green,
 }
 
-// AuditLine prints a record on one sanitized line. Ids and hashes are shortened; an empty field is "-".
+// AuditLine prints a record on one sanitized line. The writer is the account that the server wrote into the subject; everything
+// after it is the writer's statement. Ids and hashes are shortened; an empty field is "-".
 func AuditLine(w io.Writer, e AuditEntry) error {
-	agent := cmp.Or(e.AgentID, e.Account)
+	agent := cmp.Or(e.AgentID, "-")
 	if e.AgentType != "" {
 		agent += " (" + e.AgentType + ")"
 	}
@@ -52,8 +53,8 @@ func AuditLine(w io.Writer, e AuditEntry) error {
 	if e.Reason != "" {
 		status += ": " + e.Reason
 	}
-	_, err := fmt.Fprintf(w, "%s  %6d  %-6s  %-20s  %-24s  %s  query %s  params %s\n",
-		e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Stream, term.Plain(e.Phase), term.Plain(agent), term.Plain(strings.TrimSpace(e.Action+" "+e.Tool)),
+	_, err := fmt.Fprintf(w, "%s  %6d  %-8s  %-6s  %-20s  %-24s  %s  query %s  params %s\n",
+		e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Stream, term.Plain(cmp.Or(e.Account, "?")), term.Plain(e.Phase), term.Plain(agent), term.Plain(strings.TrimSpace(e.Action+" "+e.Tool)),
 		term.Paint(w, statusColours[e.Status], term.Plain(status)), term.Plain(cmp.Or(term.ShortID(e.Query), "-")), term.Plain(cmp.Or(term.ShortID(e.ParamsHash), "-")))
 	return err
 }
