@@ -36,6 +36,7 @@ const (
 	playEnv   = "CONCLAVE_TEST_PLAY"   // the actors to run, joined by commas; "none" for the server alone
 	dataEnv   = "CONCLAVE_TEST_DATA"   // the data folder
 	listenEnv = "CONCLAVE_TEST_LISTEN" // where to listen
+	flagsEnv  = "CONCLAVE_TEST_FLAGS"  // more settings, path=value, separated by spaces
 )
 
 func TestMain(m *testing.M) {
@@ -63,7 +64,12 @@ func runActors(names string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.Apply(map[string]string{"system.listen": os.Getenv(listenEnv)}); err != nil {
+	flags := map[string]string{"system.listen": os.Getenv(listenEnv)}
+	for _, f := range strings.Fields(os.Getenv(flagsEnv)) {
+		name, value, _ := strings.Cut(f, "=")
+		flags[name] = value
+	}
+	if err := c.Apply(flags); err != nil {
 		return err
 	}
 	data := os.Getenv(dataEnv)
@@ -87,6 +93,7 @@ func runActors(names string) error {
 type killedProcess struct {
 	t      *testing.T
 	names  string
+	flags  string // see flagsEnv
 	home   bus.Home
 	listen string
 
@@ -136,7 +143,7 @@ func (v *killedProcess) start() {
 		v.t.Fatal(err)
 	}
 	v.cmd = exec.Command(exe)
-	v.cmd.Env = append(os.Environ(), playEnv+"="+v.names, dataEnv+"="+v.home.Data, listenEnv+"="+v.listen)
+	v.cmd.Env = append(os.Environ(), playEnv+"="+v.names, dataEnv+"="+v.home.Data, listenEnv+"="+v.listen, flagsEnv+"="+v.flags)
 	v.cmd.Stderr = &v.stderr
 	if v.stdin, err = v.cmd.StdinPipe(); err != nil {
 		v.t.Fatal(err)

@@ -1,6 +1,10 @@
 package subjects
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
 
 // Kind of an edge.
 type Kind string
@@ -44,7 +48,10 @@ type Account struct {
 	Doc    string
 	Store  string // JetStream limits; stream accounts only
 	Serves bool   // replies to requests
-	Users  []User
+	// MaxConns is the largest number of connections. All accounts together have fewer than the server allows, so that no
+	// account can take the connections of another.
+	MaxConns int
+	Users    []User
 }
 
 // Layout is the complete table of the bus.
@@ -185,7 +192,7 @@ func publishEdges() (out []Edge) {
 	event([]string{"reward"}, "reward.event")
 	event([]string{"memory"}, "memory.stored", "memory.annotated", "memory.recalled")
 	event(UserAccounts, "user.feedback", "query.cancel.*")
-	event(Actors, "dead.<who>")
+	event(Actors, strings.TrimPrefix(deadLetters, "from.<who>."))
 	for _, s := range []string{"tool.request.>", "tool.result.*", "approval.request.*", "approval.decision.*"} {
 		out = append(out, Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s, Local: "event." + s})
 	}
@@ -290,6 +297,10 @@ func discoveryEdges(accs []Account) (out []Edge) {
 	return out
 }
 
+// maxConns are the accounts that may have more connections than an actor: the user's commands and programs, the
+// auditor, and the tools, which share one account.
+var maxConns = map[string]int{"user": 256, "auditor": 32, "operator": 64, "tools": 64}
+
 // accounts lists the stream accounts, the principals, and one account "<actor>_in" per consuming actor, which only pulls.
 func accounts() []Account {
 	out := append(fixedAccounts(), toolsAccount())
@@ -301,6 +312,9 @@ func accounts() []Account {
 	}
 	for _, w := range consumingActors() {
 		out = append(out, Account{Name: w + "_in", Doc: "pulls for " + w + " only: a pulled message keeps its author's subject, and its puller could publish there", Users: []User{{Role: w + "_in"}}})
+	}
+	for i, a := range out {
+		out[i].MaxConns = cmp.Or(maxConns[a.Name], 24)
 	}
 	return out
 }
@@ -319,7 +333,7 @@ func fixedAccounts() []Account {
 			Users: []User{{Role: "audit_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.AUDIT", "$JS.API.STREAM.INFO.AUDIT", "audit.AUDIT.genesis"}, Sub: inbox}},
 		},
 		{
-			Name: Core, Doc: "questions, events and state. No clients after boot, for the same reason", Store: "{ max_file: 512GB, max_mem: 16MB, max_streams: 32, max_consumers: 128 }",
+			Name: Core, Doc: "questions, events and state. No clients after boot, for the same reason", Store: "{ max_file: 512GB, max_mem: 16MB, max_streams: 48, max_consumers: 128 }",
 			Users: []User{{Role: "core_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.INFO.>", "$JS.API.INFO"}, Sub: inbox}},
 		},
 		{Name: "auditor", Doc: "the user as reader of the audit log", Users: []User{{Role: "auditor"}}},

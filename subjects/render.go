@@ -14,17 +14,21 @@ const confHead = `# Generated from the table in subjects/edges.go by "go generat
 # for it). Every principal has its own account; the server writes the caller's account into the subject that the owner
 # receives (account_token_position); CORE and AUDIT hold streams and no clients. An account's imports are its boundary; the
 # permissions of its users repeat it. docs/bus.md shows the same as a table. The disk quota of each stream is set when it
-# is created; the limits here only have to be above that.
+# is created; the limits here only have to be above that. The connections of all accounts together stay below the server's
+# limit, so that no account takes those of another. max_buffered_size and max_pending bound the memory that one publisher
+# or one slow subscriber can take.
 server_name: conclave
 listen: $CONCLAVE_LISTEN
 max_payload: 1MB
 max_control_line: 4KB
 max_connections: 1024
+max_subscriptions: 4096
+max_pending: 32MB
 ping_interval: "10s"
 ping_max: 2
 write_deadline: "5s"
 lame_duck_duration: "30s"
-jetstream { store_dir: $CONCLAVE_STORE, max_mem: 64MB, max_file: 1TB, sync_interval: $CONCLAVE_SYNC }
+jetstream { store_dir: $CONCLAVE_STORE, max_mem: 64MB, max_file: 1TB, sync_interval: $CONCLAVE_SYNC, max_buffered_size: 16MB }
 system_account: SYS
 
 accounts {
@@ -61,6 +65,9 @@ func (l Layout) writeAccount(b *strings.Builder, a Account) {
 	fmt.Fprintf(b, "  # %s\n  %s: {\n", a.Doc, a.Name)
 	if a.Store != "" {
 		fmt.Fprintf(b, "    jetstream: %s\n", a.Store)
+	}
+	if a.MaxConns > 0 {
+		fmt.Fprintf(b, "    limits: { max_connections: %d }\n", a.MaxConns)
 	}
 	b.WriteString("    default_permissions: { publish: { deny: \">\" }, subscribe: { deny: \">\" } }\n")
 	if exports := l.exportsOf(a.Name); len(exports) > 0 {

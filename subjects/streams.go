@@ -19,8 +19,13 @@ type Stream struct {
 	MapFrom, MapTo string
 	// RepublishFrom and RepublishTo republish stored messages, so that other accounts can import them.
 	RepublishFrom, RepublishTo string
+	Sources                    []string // streams whose messages are copied into this one, which has no subjects of its own then
 	MaxAge                     time.Duration
-	MaxBytes                   int64         // 0 = the account's limit. A bucket always has one, so that its owner cannot fill the disk
+	MaxBytes                   int64         // 0 = Share. A bucket always has one, so that its owner cannot fill the disk
+	Share                      int64         // percent of the configured size of the audit log (account AUDIT) or of the events (CORE)
+	MaxPerSubject              int64         // messages per subject; 0 = unlimited. When reached, new ones are rejected
+	MaxMsgSize                 int32         // bytes of a message; 0 = the server's limit
+	RejectWhenFull             bool          // a full stream rejects new messages, and their publishers get an error, instead of dropping the oldest
 	DedupeWindow               time.Duration // period in which a message id is stored once
 }
 
@@ -43,21 +48,27 @@ const AckWait = 5 * time.Second
 // redelivered after that as long as its dead letter could not be stored.
 const MaxDeliver = 5
 
+// maxQuestionBytes bounds QUERIES and TURNS each. A full one rejects new questions; a question is kept for questionAge.
+const (
+	maxQuestionBytes = 512 << 20
+	questionAge      = 30 * 24 * time.Hour
+)
+
 // streams lists all streams and buckets, with age, size and dedupe window; zero means no limit of its own. The sizes of
-// AUDIT and EVENTS are configured.
+// the audit log and of the events are configured.
 func streams() []Stream {
-	out := []Stream{
-		{Name: "AUDIT", Account: Audit, Doc: "every decision and outcome; append-only", Subjects: []string{"audit.*.*"}, DedupeWindow: 2 * time.Minute},
-		{Name: "QUERIES", Account: Core, Doc: "questions as the user published them", Subjects: []string{"query.received", "query.committee", "query.task"}, RepublishFrom: "query.*", RepublishTo: "live.query.{{wildcard(1)}}", MaxAge: 30 * 24 * time.Hour, DedupeWindow: 2 * time.Minute},
+	out := slices.Concat([]Stream{
+		{Name: "AUDIT", Account: Audit, Doc: "every decision and outcome; append-only", Subjects: []string{"audit.*.*"}, Share: 100, RejectWhenFull: true, DedupeWindow: 2 * time.Minute},
+		{
+			Name: "QUERIES", Account: Core, Doc: "questions as the user published them", Subjects: []string{"query.received", "query.committee", "query.task"}, RepublishFrom: "query.*", RepublishTo: "live.query.{{wildcard(1)}}",
+			MaxAge: questionAge, MaxBytes: maxQuestionBytes, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
+		},
 		{
 			Name: "TURNS", Account: Core, Doc: "questions in order, partitioned by session", Subjects: []string{"query.session.*"},
-			MapFrom: "query.session.*", MapTo: fmt.Sprintf("turn.{{partition(%d,1)}}.{{wildcard(1)}}", Partitions), MaxAge: 30 * 24 * time.Hour, DedupeWindow: 2 * time.Minute,
+			MapFrom: "query.session.*", MapTo: fmt.Sprintf("turn.{{partition(%d,1)}}.{{wildcard(1)}}", Partitions),
+			MaxAge: questionAge, MaxBytes: maxQuestionBytes, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
 		},
-		{
-			Name: "EVENTS", Account: Core, Doc: "events under their author's account; republished live without it", Subjects: []string{"from.*.>"},
-			RepublishFrom: "from.*.>", RepublishTo: "live.>", MaxAge: 90 * 24 * time.Hour, DedupeWindow: 2 * time.Minute,
-		},
-	}
+	}, eventStreams())
 	kv := func(owner, name, doc string) *Stream {
 		out = append(out, Stream{Name: "KV_" + name, Account: Core, Bucket: name, Owner: owner, Doc: doc, Subjects: []string{"$KV." + name + ".>"}, MaxBytes: 256 << 20})
 		return &out[len(out)-1]
@@ -78,6 +89,73 @@ func streams() []Stream {
 		kv(a, StateBucket(a), "conversation and checkpoints of "+a).MaxBytes = 4 << 30
 	}
 	return out
+}
+
+// eventQuotaPeriod is the period of an author's quota of events.
+const eventQuotaPeriod = 24 * time.Hour
+
+// eventStreams returns EVENTS and the streams by which events enter it, one per author, each with a quota of bytes per
+// day, and one for dead letters, with a quota of messages per author and day. An author over its quota gets an error until
+// its earlier events are a day old, and cannot drop the events of others: at most its share of EVENTS per day.
+func eventStreams() (out []Stream) {
+	events := Stream{
+		Name: "EVENTS", Account: Core, Doc: "all events, in order, under their author's account; republished live without it",
+		RepublishFrom: "from.*.>", RepublishTo: "live.>", MaxAge: 90 * 24 * time.Hour, Share: 100, DedupeWindow: 2 * time.Minute,
+	}
+	for _, author := range eventAuthors() {
+		share := int64(3)
+		if author == Generator || author == "broker" { // most of the bytes of normal use are answers and tool results
+			share = 12
+		}
+		s := Stream{
+			Name: EventStream(author), Account: Core, Doc: "events of " + author + " of the last day", MaxAge: eventQuotaPeriod,
+			Share: share, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
+		}
+		for _, e := range publishEdges() {
+			if stored, _ := e.Resolve(author); slices.Contains(e.Callers, author) && e.Remote != deadLetters {
+				s.Subjects = append(s.Subjects, stored)
+			}
+		}
+		out = append(out, s)
+	}
+	out = append(out, Stream{
+		Name: deadLetterStream, Account: Core, Doc: "dead letters of the last day", Subjects: []string{"from.*.dead.*"}, MaxAge: eventQuotaPeriod,
+		MaxBytes: 64 << 20, MaxPerSubject: 500, MaxMsgSize: 8 << 10, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
+	})
+	for _, s := range out {
+		events.Sources = append(events.Sources, s.Name)
+	}
+	return append(out, events)
+}
+
+const (
+	deadLetters      = "from.<who>.dead.<who>"
+	deadLetterStream = "EVENTS_dead"
+)
+
+// eventAuthors lists the accounts that publish events other than dead letters, in the order of the edges.
+func eventAuthors() (out []string) {
+	for _, e := range publishEdges() {
+		if e.Remote != deadLetters {
+			out = append(out, e.Callers...)
+		}
+	}
+	return dedupe(out)
+}
+
+// EventStream is the stream by which the events of an account enter EVENTS.
+func EventStream(account string) string { return "EVENTS_" + account }
+
+// StoredIn returns the stream that acknowledges messages of s published by an account: s.Stream itself, or the stream by
+// which its events enter EVENTS.
+func (s Spec) StoredIn(account string) string {
+	switch {
+	case s.Stream != "EVENTS":
+		return s.Stream
+	case s.Subscription() == DeadLetterEvent.Subscription():
+		return deadLetterStream
+	}
+	return EventStream(account)
 }
 
 // consumers lists all durable consumers, sorted by actor. The partitions of TURNS are divided among the consumers of the

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 		attackAsOtherUser(os.Stdout, strings.Fields(targets))
 		return
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, bustest.IgnoreServerLeaks())
 }
 
 // patience is how long a test waits for what must come.

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // tests wait for servers more than they compute
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, bustest.IgnoreServerLeaks())
 }
 
 // timeout bounds the wait for an expected event. No passing test waits for it to elapse.

@@ -162,11 +162,12 @@ func (c messageIDs) setHeaders(h nats.Header) {
 
 // connOut implements [Out] on a connection.
 type connOut struct {
-	nc    *nats.Conn
-	js    jetstream.JetStream
-	log   *slog.Logger
-	now   func() time.Time
-	newID func() string
+	nc      *nats.Conn
+	account string // of the connection
+	js      jetstream.JetStream
+	log     *slog.Logger
+	now     func() time.Time
+	newID   func() string
 	// buckets are the opened ones, shared by all copies.
 	buckets *sync.Map
 	messageIDs
@@ -177,10 +178,11 @@ func NewOut(nc *nats.Conn) (Out, error) {
 	return newConnOut(nc, nil, time.Now, NewID)
 }
 
-// newConnOut returns an [Out] that publishes over nc, without ids. At most 1024 asynchronous events wait for their
+// newConnOut returns an [Out] that publishes over nc, without ids. The name of nc is that of its account, as
+// [conclave/pkg/bus.Bus.Dial] sets it: a publisher expects the acknowledgement of its account's own stream. At most 1024 asynchronous events wait for their
 // acknowledgement, 10 s each; one that is not stored is logged, unless log is nil.
 func newConnOut(nc *nats.Conn, log *slog.Logger, now func() time.Time, newID func() string) (*connOut, error) {
-	s := &connOut{nc: nc, log: log, now: now, newID: newID, buckets: &sync.Map{}}
+	s := &connOut{nc: nc, account: nc.Opts.Name, log: log, now: now, newID: newID, buckets: &sync.Map{}}
 	var err error
 	s.js, err = jetstream.NewWithAPIPrefix(nc, "core.API",
 		jetstream.WithPublishAsyncMaxPending(1024),
@@ -273,12 +275,12 @@ func (s *connOut) Publish(ctx context.Context, spec subjects.Spec, body []byte, 
 		err = s.nc.PublishMsg(m)
 	case wait:
 		var ack *jetstream.PubAck
-		ack, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.Stream), jetstream.WithMsgID(id))
+		ack, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id))
 		if err == nil && ack.Duplicate {
 			err = errors.New("its message id was already used")
 		}
 	default:
-		_, err = s.js.PublishMsgAsync(m, jetstream.WithExpectStream(spec.Stream), jetstream.WithMsgID(id), jetstream.WithStallWait(publishStallWait))
+		_, err = s.js.PublishMsgAsync(m, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id), jetstream.WithStallWait(publishStallWait))
 	}
 	if err != nil {
 		return fmt.Errorf("publishing %s: %w", spec.Name, err)
@@ -296,7 +298,7 @@ func (s *connOut) PublishOnce(ctx context.Context, spec subjects.Spec, body []by
 	if spec.Stream == "" || id == "" {
 		return fmt.Errorf("publishing %s once: no stream, or no id", spec.Name)
 	}
-	if _, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.Stream), jetstream.WithMsgID(id)); err != nil {
+	if _, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id)); err != nil {
 		return fmt.Errorf("publishing %s: %w", spec.Name, err)
 	}
 	return nil

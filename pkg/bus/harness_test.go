@@ -532,8 +532,33 @@ type streamState struct {
 	Subjects          map[string]uint64 // how many of each; EVENTS and AUDIT only
 }
 
-// streamStates asks the monitoring account for every stream.
+// isEventIntake reports whether events enter EVENTS by this stream.
+func isEventIntake(stream string) bool { return strings.HasPrefix(stream, "EVENTS_") }
+
+// streamStates returns the state of every stream but those by which events enter EVENTS, once EVENTS has all their messages.
 func (h *harness) streamStates() map[string]streamState {
+	h.t.Helper()
+	for end := time.Now().Add(testTimeout); ; {
+		out := h.readStates()
+		var entered uint64
+		for name, s := range out {
+			if isEventIntake(name) {
+				entered += s.Last
+				delete(out, name)
+			}
+		}
+		if out["EVENTS"].Last == entered {
+			return out
+		}
+		if time.Now().After(end) {
+			h.t.Fatalf("EVENTS has %d of %d messages", out["EVENTS"].Last, entered)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// readStates asks the monitoring account for every stream.
+func (h *harness) readStates() map[string]streamState {
 	h.t.Helper()
 	m, err := h.sys.Request("$SYS.REQ.SERVER.PING.JSZ", []byte(`{"accounts":true,"streams":true,"config":true}`), testTimeout)
 	if err != nil {

@@ -172,9 +172,12 @@ func storedBy(h *harness, account, subject string) (out []string) {
 			if s.Account != e.Owner || !slices.ContainsFunc(s.Subjects, func(p string) bool { _, ok := subjects.Match(p, remote); return ok }) {
 				continue
 			}
-			if s.Name == "EVENTS" || s.Name == subjects.Audit {
+			switch {
+			case isEventIntake(s.Name):
+				out = append(out, "EVENTS "+remote)
+			case s.Name == subjects.Audit:
 				out = append(out, s.Name+" "+remote)
-			} else {
+			default:
 				out = append(out, s.Name)
 			}
 		}

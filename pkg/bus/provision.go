@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -73,6 +74,11 @@ func provisionTable(ctx context.Context, b *Bus, keys map[string]nkeys.KeyPair, 
 			return fmt.Errorf("provisioning: %w", err)
 		}
 		account := l.AccountOf(role)
+		if account == subjects.Core {
+			if err := releaseEventSubjects(ctx, js, l, cfg); err != nil {
+				return fmt.Errorf("provisioning EVENTS: %w", err)
+			}
+		}
 		for _, st := range l.Streams {
 			if st.Account != account {
 				continue
@@ -115,29 +121,10 @@ func createConsumers(ctx context.Context, js jetstream.JetStream, l subjects.Lay
 	return nil
 }
 
-// createStream creates a stream. An existing stream of CORE is updated to the table; the audit stream never is, and one
-// that is not append-only is rejected (see checkAuditStream). cfg has the sizes of AUDIT and EVENTS.
+// createStream creates a stream. An existing stream of CORE is updated to the table; an audit stream never is, and one
+// that is not append-only is rejected (see checkAuditStream). cfg has the sizes of the audit log and of the events.
 func createStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st subjects.Stream, cfg ServerConfig) error {
-	c := jetstream.StreamConfig{
-		Name: st.Name, Description: st.Doc, Subjects: st.Subjects, Storage: jetstream.FileStorage,
-		MaxAge: st.MaxAge, MaxBytes: st.MaxBytes, Duplicates: st.DedupeWindow, MaxMsgSize: 1 << 20,
-	}
-	switch {
-	case st.Name == subjects.Audit:
-		// Append-only as far as the settings can express it; the permissions enforce it: no role may update, purge or delete.
-		c.Discard, c.MaxBytes, c.DenyDelete, c.DenyPurge = jetstream.DiscardNew, cfg.AuditMax, true, true
-	case st.Bucket != "":
-		c.MaxMsgsPerSubject, c.Discard, c.AllowRollup, c.DenyDelete, c.AllowDirect = 1, jetstream.DiscardNew, true, true, true
-		c.Duplicates = 2 * time.Minute
-	case st.Name == "EVENTS":
-		c.MaxBytes = cfg.EventMax
-	}
-	if st.RepublishFrom != "" {
-		c.RePublish = &jetstream.RePublish{Source: st.RepublishFrom, Destination: st.RepublishTo}
-	}
-	if st.MapFrom != "" {
-		c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: st.MapFrom, Destination: st.MapTo}
-	}
+	c := streamConfig(st, cfg)
 	_, err := js.CreateStream(ctx, c)
 	if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 		return err
@@ -147,6 +134,74 @@ func createStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st
 	}
 	_, err = js.UpdateStream(ctx, c)
 	return err
+}
+
+// releaseEventSubjects takes the subjects of an EVENTS stream from a build in which authors published to it directly, so
+// that the streams of the authors can have them. Its messages and consumers stay. Any other stream is left alone.
+func releaseEventSubjects(ctx context.Context, js jetstream.JetStream, l subjects.Layout, cfg ServerConfig) error {
+	events, err := js.Stream(ctx, "EVENTS")
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
+	}
+	if err != nil || len(events.CachedInfo().Config.Sources) > 0 {
+		return err
+	}
+	for _, st := range l.Streams {
+		if st.Name != "EVENTS" {
+			continue
+		}
+		c := streamConfig(st, cfg)
+		c.Sources = nil // they do not exist yet
+		_, err = js.UpdateStream(ctx, c)
+	}
+	return err
+}
+
+// minShare is the least size of a stream with a part of a configured size, in bytes: it must hold some of the largest
+// messages.
+const minShare = 4 << 20
+
+// streamConfig returns the settings of a stream of the table. A part of a configured size is at least
+// minShare.
+func streamConfig(st subjects.Stream, cfg ServerConfig) jetstream.StreamConfig {
+	c := jetstream.StreamConfig{
+		Name: st.Name, Description: st.Doc, Subjects: st.Subjects, Storage: jetstream.FileStorage,
+		MaxAge: st.MaxAge, MaxBytes: st.MaxBytes, Duplicates: st.DedupeWindow, MaxMsgSize: cmp.Or(st.MaxMsgSize, 1<<20),
+	}
+	if st.RejectWhenFull {
+		c.Discard = jetstream.DiscardNew
+	}
+	if st.MaxPerSubject > 0 {
+		c.MaxMsgsPerSubject, c.DiscardNewPerSubject = st.MaxPerSubject, true
+	}
+	if st.Share > 0 {
+		size := cfg.EventMax
+		if st.Account == subjects.Audit {
+			size = cfg.AuditMax
+		}
+		c.MaxBytes = size * st.Share / 100
+		if st.Share < 100 {
+			c.MaxBytes = max(c.MaxBytes, minShare)
+		}
+	}
+	switch {
+	case st.Account == subjects.Audit:
+		// Append-only as far as the settings can express it; the permissions enforce it: no role may update, purge or delete.
+		c.DenyDelete, c.DenyPurge = true, true
+	case st.Bucket != "":
+		c.MaxMsgsPerSubject, c.Discard, c.AllowRollup, c.DenyDelete, c.AllowDirect = 1, jetstream.DiscardNew, true, true, true
+		c.Duplicates = 2 * time.Minute
+	}
+	if st.RepublishFrom != "" {
+		c.RePublish = &jetstream.RePublish{Source: st.RepublishFrom, Destination: st.RepublishTo}
+	}
+	if st.MapFrom != "" {
+		c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: st.MapFrom, Destination: st.MapTo}
+	}
+	for _, name := range st.Sources {
+		c.Sources = append(c.Sources, &jetstream.StreamSource{Name: name})
+	}
+	return c
 }
 
 // checkAuditStream compares the settings of the existing audit stream with want. It accepts another size, which the next rotation

@@ -86,7 +86,9 @@ func allSubjects(l subjects.Layout) (out []string) {
 		out = append(out, prefix+".ACCOUNT.PURGE.AUDIT", prefix+".ACCOUNT.PURGE.CORE", prefix+".META.LEADER.STEPDOWN")
 	}
 	for _, s := range l.Streams {
-		out = append(out, concreteSubject(s.Subjects[0]), "core.API."+concreteSubject(s.Subjects[0]))
+		for _, subject := range s.Subjects {
+			out = append(out, concreteSubject(subject), "core.API."+concreteSubject(subject))
+		}
 	}
 	out = append(out, "$SYS.REQ.SERVER.PING.KICK", "$SYS.REQ.ACCOUNT.AUDIT.CONNZ", "$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.ACCOUNT.PING.CONNZ")
 	lasting, _ := l.Roles()
