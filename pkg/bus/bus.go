@@ -27,6 +27,8 @@ var (
 	ErrUnreachable = errors.New("no NATS server answers")
 	// ErrKeyRejected means that the server does not know the key.
 	ErrKeyRejected = errors.New("key rejected by the server")
+	// ErrTooManyConns means that the role's account, or the server, has as many connections as it may have.
+	ErrTooManyConns = errors.New("too many connections")
 )
 
 // ConnError is an asynchronous error of a connection: a denied subject, a slow consumer.
@@ -59,7 +61,7 @@ func (b *Bus) Dial(role string, more ...nats.Option) (*nats.Conn, error) {
 }
 
 // connectRole connects a role with the given key, in process when b has a server and TCP is not set. The error wraps
-// [ErrKeyRejected] or [ErrUnreachable]; the first attempt is not repeated. Once connected it reconnects forever, and a
+// [ErrKeyRejected], [ErrTooManyConns] or [ErrUnreachable]; the first attempt is not repeated. Once connected it reconnects forever, and a
 // publish while disconnected fails at once. more overrides the options. The caller must not wipe seed while connected.
 func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) (*nats.Conn, error) {
 	pub, err := seed.PublicKey()
@@ -90,6 +92,8 @@ func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) 
 		return nc, nil
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), strings.Contains(err.Error(), "closed pipe"):
 		return nil, fmt.Errorf("connecting %s: %w: its key file does not match the configuration of the server (%w)", role, ErrKeyRejected, err)
+	case errors.Is(err, nats.ErrMaxAccountConnectionsExceeded), errors.Is(err, nats.ErrMaxConnectionsExceeded):
+		return nil, fmt.Errorf("connecting %s: %w: close other clients of it, or restart conclave (%w)", role, ErrTooManyConns, err)
 	default:
 		return nil, fmt.Errorf("connecting %s to %s: %w (%w)", role, b.URL, ErrUnreachable, err)
 	}
