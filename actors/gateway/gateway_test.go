@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 		attackAsOtherUser(os.Stdout, strings.Fields(targets))
 		return
 	}
-	goleak.VerifyTestMain(m, bustest.IgnoreServerLeaks())
+	goleak.VerifyTestMain(m)
 }
 
 // patience is how long a test waits for what must come.
@@ -146,6 +146,7 @@ func emitStored[T any](w *fixture, out actor.Out, topic subjects.Topic[T], body 
 	if err := actor.Emit(ctx, out, topic, body); err != nil {
 		w.t.Error(err)
 	}
+	w.AwaitEvents() // so that events of several authors stay in order
 }
 
 func with[T any](t testing.TB, topic subjects.Topic[T], tokens ...string) subjects.Topic[T] {

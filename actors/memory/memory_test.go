@@ -17,12 +17,11 @@ import (
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
-	"conclave/pkg/bus/bustest"
 	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, bustest.IgnoreServerLeaks()) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // heard is what an actor listens to.
 func heard(a actor.Actor) (out []string) {

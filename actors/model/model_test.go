@@ -20,7 +20,6 @@ import (
 	"conclave/actors/model"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/audit"
-	"conclave/pkg/bus/bustest"
 	llm "conclave/pkg/model"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/ollama"
@@ -30,7 +29,7 @@ import (
 	"conclave/subjects"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, bustest.IgnoreServerLeaks()) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // soon is the timeout of a test for an expected event.
 const soon = 20 * time.Second

@@ -11,11 +11,10 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
-	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, bustest.IgnoreServerLeaks()) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 

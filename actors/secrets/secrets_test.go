@@ -18,13 +18,12 @@ import (
 	"conclave/actors/secrets"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/audit"
-	"conclave/pkg/bus/bustest"
 	"conclave/pkg/keyring"
 	"conclave/pkg/seal"
 	"conclave/subjects"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, bustest.IgnoreServerLeaks()) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // canary is the value of the one credential. It must not appear in any text.
 const canary = "canary-0b5e55ed-credential"

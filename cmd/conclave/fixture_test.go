@@ -149,8 +149,12 @@ func with[T any](x *turn, t subjects.Topic[T]) subjects.Topic[T] {
 	return done
 }
 
+// say publishes a message of a turn. It waits until an event is in EVENTS, so that those of several authors stay in order.
 func say[T any](x *turn, out actor.Out, t subjects.Topic[T], body T) {
 	good(x.t, actor.Emit(x.t.Context(), out.WithIDs(x.q.SessionID, x.q.QueryID), t, body))
+	if t.Stream == client.EventLog {
+		x.b.AwaitEvents()
+	}
 }
 
 func (x *turn) state(s subjects.AgentState) {

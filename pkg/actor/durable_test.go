@@ -359,6 +359,7 @@ func TestSubscribeIsLive(t *testing.T) {
 		}
 	}
 	reward("before")
+	b.AwaitEvents()
 	for range 2 { // each instance hears it
 		startActor(t, b, "generator", actor.Config{},
 			actor.Subscribe(subjects.RewardEvent, func(_ context.Context, in actor.Msg[subjects.Reward], _ actor.Out) error {

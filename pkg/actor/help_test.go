@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // tests wait for servers more than they compute
-	goleak.VerifyTestMain(m, bustest.IgnoreServerLeaks())
+	goleak.VerifyTestMain(m)
 }
 
 // timeout bounds the wait for an expected event. No passing test waits for it to elapse.
@@ -251,9 +251,10 @@ func eventsStream(t testing.TB, user *nats.Conn) jetstream.Stream {
 	return st
 }
 
-// countStored returns the number of messages in the stream.
-func countStored(t testing.TB, st jetstream.Stream) uint64 {
+// countStored returns the number of messages in EVENTS, once it has all that were acknowledged.
+func countStored(t testing.TB, b *bustest.Bus, st jetstream.Stream) uint64 {
 	t.Helper()
+	b.AwaitEvents()
 	info, err := st.Info(t.Context())
 	if err != nil {
 		t.Fatal(err)

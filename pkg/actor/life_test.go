@@ -207,7 +207,7 @@ func TestStopDrainsHandlers(t *testing.T) {
 	if !closed.Load() || !conn.IsClosed() {
 		t.Errorf("closed %v, connection %s", closed.Load(), conn.Status())
 	}
-	if n := countStored(t, kept); n != posts {
+	if n := countStored(t, b, kept); n != posts {
 		t.Errorf("%d of %d posts are stored", n, posts)
 	}
 }

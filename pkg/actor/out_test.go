@@ -75,7 +75,7 @@ func TestEmitIsStored(t *testing.T) {
 	out := newOut(t, b.Connect("generator"))
 	for i := range 3 {
 		publishResponse(t, out, "q")
-		if n := countStored(t, kept); n != uint64(i+1) {
+		if n := countStored(t, b, kept); n != uint64(i+1) {
 			t.Fatalf("%d stored after %d", n, i+1)
 		}
 	}
@@ -179,7 +179,7 @@ func TestPostManyInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The cancel is an event itself, and the first.
-	if got := countStored(t, kept); got != n+1 {
+	if got := countStored(t, b, kept); got != n+1 {
 		t.Errorf("%d stored, want %d", got, n+1)
 	}
 	at := func(i int, data []byte) {

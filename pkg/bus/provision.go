@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -95,6 +96,9 @@ func provisionTable(ctx context.Context, b *Bus, keys map[string]nkeys.KeyPair, 
 			if err := createConsumers(ctx, js, l); err != nil {
 				return err
 			}
+			if err := awaitSources(ctx, js); err != nil {
+				return fmt.Errorf("provisioning EVENTS: %w", err)
+			}
 		}
 	}
 	return nil
@@ -155,6 +159,25 @@ func releaseEventSubjects(ctx context.Context, js jetstream.JetStream, l subject
 		_, err = js.UpdateStream(ctx, c)
 	}
 	return err
+}
+
+// awaitSources waits until EVENTS takes the events of every author, which takes the server about 0.2 s: until then events
+// of several authors would be stored in another order than they were published in.
+func awaitSources(ctx context.Context, js jetstream.JetStream) error {
+	for {
+		events, err := js.Stream(ctx, "EVENTS")
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(events.CachedInfo().Sources, func(s *jetstream.StreamSourceInfo) bool { return s.Active < 0 }) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 // minShare is the least size of a stream with a part of a configured size, in bytes: it must hold some of the largest

@@ -4,16 +4,17 @@ package bustest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
@@ -80,6 +81,55 @@ func (b *Bus) Connect(role string, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
+// AwaitEvents waits until EVENTS has every event that was acknowledged: authors publish to streams of their own, from
+// which EVENTS takes them. It may be used on a store that began empty only.
+func (b *Bus) AwaitEvents() {
+	b.t.Helper()
+	nc := b.Connect("sys")
+	defer nc.Close()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		m, err := nc.Request("$SYS.REQ.SERVER.PING.JSZ", []byte(`{"accounts":true,"streams":true}`), 10*time.Second)
+		if err != nil {
+			b.t.Error(err) // not Fatal: a test calls it in other goroutines too
+			return
+		}
+		var reply struct {
+			Data struct {
+				Accounts []struct {
+					Streams []struct {
+						Name  string
+						State struct {
+							Last uint64 `json:"last_seq"`
+						}
+					} `json:"stream_detail"`
+				} `json:"account_details"`
+			}
+		}
+		if err := json.Unmarshal(m.Data, &reply); err != nil {
+			b.t.Error(err)
+			return
+		}
+		var stored, published uint64
+		for _, a := range reply.Data.Accounts {
+			for _, s := range a.Streams {
+				if s.Name == "EVENTS" {
+					stored = s.State.Last
+				} else if strings.HasPrefix(s.Name, "EVENTS_") {
+					published += s.State.Last
+				}
+			}
+		}
+		if stored == published {
+			return
+		}
+		if time.Now().After(deadline) {
+			b.t.Errorf("bustest: EVENTS has %d of %d events", stored, published)
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // ExpectViolations announces n permission violations that the test causes.
 func (b *Bus) ExpectViolations(n int) {
 	b.mu.Lock()
@@ -143,10 +193,4 @@ func ConfirmSubscriptions(ctx context.Context, nc *nats.Conn) error {
 // CoreJetStream returns the JetStream of CORE for an account without streams.
 func CoreJetStream(nc *nats.Conn) (jetstream.JetStream, error) {
 	return jetstream.NewWithAPIPrefix(nc, bus.CoreAPI)
-}
-
-// IgnoreServerLeaks ignores goroutines that a stopped server leaves behind for up to 30 s, when it stopped before the
-// sources of EVENTS were set up.
-func IgnoreServerLeaks() goleak.Option {
-	return goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*stream).trySetupSourceConsumer.func3")
 }
