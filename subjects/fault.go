@@ -25,6 +25,7 @@ const (
 	CodeNotApproved = "not_approved"       // the user denied the approval
 	CodeUnanswered  = "unanswered"         // the approval expired: also a denial
 	CodeLimit       = "limit"              // a limit of the policy is reached
+	CodeFull        = "full"               // a stream has no room for the message: the quota of its publisher or the size of the stream is used up
 	CodeNoSecret    = "no_secret"          // a credential that the call needs is missing
 
 	CodeModelUnreachable = "model_unreachable" // the model server is unreachable

@@ -46,8 +46,8 @@ func (r *Router) Routes() []actor.Route {
 
 // onQuery publishes a question as a turn of its session, under a message id that dedupes redeliveries. A missing id is
 // generated, that of the body wins over the header's, and an id that is no valid subject token is replaced by one derived
-// from it, with a note for the user. An empty or too long question, and one whose attachments [subjects.CheckAttachments]
-// rejects, becomes a dead letter and is not retried.
+// from it, with a note for the user. An empty or too long question, one whose attachments [subjects.CheckAttachments]
+// rejects, and one for which TURNS has no room becomes a dead letter and is not retried.
 func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
 	key := messageKey(in)
 	q := in.Body
@@ -69,8 +69,11 @@ func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out 
 	// Only the router may publish here, so no other account can use up a message id that it could guess.
 	err = actor.EmitOnce(ctx, out, topic, "turn-"+key, q)
 	var f *subjects.Fault
-	if errors.As(err, &f) && f.Code == subjects.CodeTooLarge {
+	switch errors.As(err, &f); {
+	case f != nil && f.Code == subjects.CodeTooLarge:
 		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, f.Code, "the question is too long")
+	case f != nil && f.Code == subjects.CodeFull:
+		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, f.Code, "too many questions of the last 30 days are stored. The question was not stored and will not be answered")
 	}
 	return err
 }

@@ -354,3 +354,19 @@ func TestExhaustedTurnOnTheBus(t *testing.T) {
 		t.Errorf("the dead letter does not name the question: %v, %+v", m.Header, letter)
 	}
 }
+
+// TestQuestionThatDoesNotFitIsADeadLetter: the client of a question is told at once when TURNS is full.
+func TestQuestionThatDoesNotFitIsADeadLetter(t *testing.T) {
+	full := subjects.Faultf(subjects.CodeFull, "TURNS is full")
+	rec := &actortest.Recorder{FailPublish: func(subject string) error {
+		if strings.HasPrefix(subject, "query.session.") {
+			return fmt.Errorf("publishing: %w", full)
+		}
+		return nil
+	}}
+	routeQuery(t, rec, actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why"}})
+	published := rec.Published()
+	if len(published) != 1 || published[0].Subject != "dead.router" || !strings.Contains(published[0].Body, `"code":"full"`) || !strings.Contains(published[0].Body, "will not be answered") {
+		t.Errorf("published %+v", published)
+	}
+}

@@ -259,7 +259,7 @@ const publishStallWait = 5 * time.Second
 
 // Publish implements [Out]. A subject without a stream, or of a bucket, is published without acknowledgement, whatever wait
 // is. Without wait an event that is not stored is only logged; Publish waits up to publishStallWait when too many are
-// pending. With wait it fails when the message id was already used.
+// pending. With wait it fails when the message id was already used, and with a fault when the stream is full.
 func (s *connOut) Publish(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error {
 	m, err := s.newMessage(spec, body)
 	if err != nil {
@@ -282,11 +282,29 @@ func (s *connOut) Publish(ctx context.Context, spec subjects.Spec, body []byte, 
 	default:
 		_, err = s.js.PublishMsgAsync(m, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id), jetstream.WithStallWait(publishStallWait))
 	}
-	if err != nil {
-		return fmt.Errorf("publishing %s: %w", spec.Name, err)
-	}
-	return nil
+	return publishFault(spec, err)
 }
+
+// publishFault maps the error of a stream that did not store a message to a fault that says why, as far as the sender can
+// do something about it: full, or too many messages at once. It wraps any other error, and returns nil for nil.
+func publishFault(spec subjects.Spec, err error) error {
+	var api *jetstream.APIError
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &api):
+	case api.ErrorCode == errCodeStoreFailed && spec.Stream == "EVENTS":
+		return fmt.Errorf("publishing %s: %w", spec.Name, subjects.Faultf(subjects.CodeFull, "the day's quota of events of this account is used up; its earlier ones must be a day old first"))
+	case api.ErrorCode == errCodeStoreFailed:
+		return fmt.Errorf("publishing %s: %w", spec.Name, subjects.Faultf(subjects.CodeFull, "%s is full: %s. Nothing was stored; see conclave doctor", spec.Stream, api.Description))
+	case api.Code == 429:
+		return fmt.Errorf("publishing %s: %w", spec.Name, subjects.Faultf(subjects.CodeBusy, "too many messages at once; try again later"))
+	}
+	return fmt.Errorf("publishing %s: %w", spec.Name, err)
+}
+
+// errCodeStoreFailed is the server's code for a message that a stream did not store because a limit is reached.
+const errCodeStoreFailed jetstream.ErrorCode = 10077
 
 // PublishOnce implements [Out]. It rejects a subject without a stream and an empty id. A message that the stream already
 // has under this id is a success.
@@ -298,10 +316,8 @@ func (s *connOut) PublishOnce(ctx context.Context, spec subjects.Spec, body []by
 	if spec.Stream == "" || id == "" {
 		return fmt.Errorf("publishing %s once: no stream, or no id", spec.Name)
 	}
-	if _, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id)); err != nil {
-		return fmt.Errorf("publishing %s: %w", spec.Name, err)
-	}
-	return nil
+	_, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id))
+	return publishFault(spec, err)
 }
 
 // Request implements [Out]. It sends the deadline with the request and waits until then; a request without any deadline is

@@ -14,6 +14,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
+	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
 )
@@ -376,5 +377,33 @@ func testStore(t *testing.T, out actor.Out) {
 		if _, _, err := s.Get(ctx, key); err == nil {
 			t.Errorf("the key %q was read", key)
 		}
+	}
+}
+
+// TestAuthorOverItsQuotaGetsAnErrorAndOthersGoOn: an author that has published as much as it may in a day is told so with
+// each further event. The events of other authors are still stored, and none of them is dropped for those of the first.
+func TestAuthorOverItsQuotaGetsAnErrorAndOthersGoOn(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t, func(c *bus.ServerConfig) { c.EventMax = 64 << 20 })
+	kept := eventsStream(t, b.Connect("user"))
+	generator, critic := newOut(t, b.Connect("generator")), newOut(t, b.Connect("critic"))
+	publishResponse(t, generator, "before")
+	stored := 0
+	for err := error(nil); ; stored++ {
+		err = actor.Emit(t.Context(), critic, subjects.CritiqueResult, subjects.Critique{Feedback: strings.Repeat("x", 700<<10)})
+		var f *subjects.Fault
+		if errors.As(err, &f) && f.Code == subjects.CodeFull && strings.Contains(f.Text, "quota") {
+			break
+		}
+		if err != nil || stored > 100 {
+			t.Fatalf("after %d large events: %v", stored, err)
+		}
+	}
+	publishResponse(t, generator, "after")
+	if n := countStored(t, b, kept); n != uint64(stored)+2 || stored == 0 {
+		t.Errorf("%d events, %d of them large ones", n, stored)
+	}
+	if m, err := kept.GetMsg(t.Context(), 1); err != nil || m.Subject != "from.generator.response.generation" {
+		t.Errorf("the first event is %v, %v", m, err)
 	}
 }

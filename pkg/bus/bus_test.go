@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -538,12 +539,11 @@ func TestProvisionRejectsAlteredAuditStream(t *testing.T) {
 	}
 }
 
-// forgeAuditStream creates an audit stream with other settings, as an attacker who can write the disk could, with a record in it.
-// Without settings it only returns those of the existing stream.
-func forgeAuditStream(t *testing.T, store string, c jetstream.StreamConfig) jetstream.StreamConfig {
+// startPlainServer starts a server without permissions on a store, with one account. The caller must call stop.
+func startPlainServer(t *testing.T, store, account string) (js jetstream.JetStream, stop func()) {
 	t.Helper()
 	opts := &server.Options{}
-	if err := opts.ProcessConfigString(fmt.Sprintf("listen: \"127.0.0.1:-1\"\njetstream { store_dir: %q, max_mem: 16MB, max_file: 1TB }\naccounts { AUDIT { jetstream: enabled, users: [{ user: x, password: x }] } }\n", store)); err != nil {
+	if err := opts.ProcessConfigString(fmt.Sprintf("listen: \"127.0.0.1:-1\"\njetstream { store_dir: %q, max_mem: 16MB, max_file: 1TB }\naccounts { %s { jetstream: enabled, users: [{ user: x, password: x }] } }\n", store, account)); err != nil {
 		t.Fatal(err)
 	}
 	opts.NoSigs, opts.NoLog = true, true
@@ -552,10 +552,6 @@ func forgeAuditStream(t *testing.T, store string, c jetstream.StreamConfig) jets
 		t.Fatal(err)
 	}
 	ns.Start()
-	defer func() {
-		ns.Shutdown()
-		ns.WaitForShutdown()
-	}()
 	if !ns.ReadyForConnections(testTimeout) {
 		t.Fatal("not ready")
 	}
@@ -563,11 +559,97 @@ func forgeAuditStream(t *testing.T, store string, c jetstream.StreamConfig) jets
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
+	if js, err = jetstream.New(nc); err != nil {
+		t.Fatal(err)
+	}
+	return js, func() {
+		nc.Close()
+		ns.Shutdown()
+		ns.WaitForShutdown()
+	}
+}
+
+// TestEventsOfSharedStreamMoveUnderQuotas: a store from a build in which all authors published to EVENTS itself opens. Its
+// events stay, with their sequences, consumers and the last event that each consumer had acknowledged; new ones follow.
+func TestEventsOfSharedStreamMoveUnderQuotas(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	js, stop := startPlainServer(t, filepath.Join(dir, "jetstream"), subjects.Core)
+	old := jetstream.StreamConfig{Name: "EVENTS", Subjects: []string{"from.*.>"}, MaxBytes: 1 << 30, MaxAge: 90 * 24 * time.Hour, Duplicates: 2 * time.Minute, MaxMsgSize: 1 << 20, RePublish: &jetstream.RePublish{Source: "from.*.>", Destination: "live.>"}}
+	if _, err := js.CreateStream(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	c, err := js.CreateConsumer(t.Context(), "EVENTS", jetstream.ConsumerConfig{Durable: "critic", AckPolicy: jetstream.AckExplicitPolicy, MaxWaiting: 64, FilterSubjects: []string{"from.*.response.generation"}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	for i := range 10 {
+		if _, err := js.Publish(t.Context(), "from.generator.response.generation", fmt.Appendf(nil, "%d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := c.Next(jetstream.FetchMaxWait(testTimeout))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.DoubleAck(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+
+	for start := range 2 {
+		b := startUnprovisioned(t, dir)
+		if err := b.Server.Provision(t.Context(), []byte("first")); err != nil {
+			t.Fatal(err)
+		}
+		user, err := b.Dial("user")
+		if err != nil {
+			t.Fatal(err)
+		}
+		live, err := user.SubscribeSync("response.generation")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := bustest.ConfirmSubscriptions(t.Context(), user); err != nil {
+			t.Fatal(err)
+		}
+		generator, err := b.Dial("generator")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := generator.Request("response.generation", []byte("new"), testTimeout); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := live.NextMsg(testTimeout); err != nil || string(m.Data) != "new" || m.Header.Values("Nats-Sequence")[len(m.Header.Values("Nats-Sequence"))-1] != fmt.Sprint(11+start) {
+			t.Fatalf("the event after %d others arrived as %v, %v", 10+start, m, err)
+		}
+		for seq, body := range map[int]string{1: "0", 10: "9", 11: "new"} {
+			r, err := user.Request("core.API.STREAM.MSG.GET.EVENTS", fmt.Appendf(nil, `{"seq":%d}`, seq), testTimeout)
+			if err != nil || !strings.Contains(string(r.Data), base64.StdEncoding.EncodeToString([]byte(body))) {
+				t.Errorf("event %d is %v, %v, want %q", seq, r, err, body)
+			}
+		}
+		critic, err := b.Dial("critic_in")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := critic.Request("core.API.CONSUMER.INFO.EVENTS.critic", nil, testTimeout)
+		if err != nil || !strings.Contains(string(r.Data), `"ack_floor":{"consumer_seq":1,"stream_seq":1`) {
+			t.Errorf("the consumer is %s, %v", r.Data, err)
+		}
+		for _, nc := range []*nats.Conn{user, generator, critic} {
+			nc.Close()
+		}
+		b.Server.Stop(context.Background())
+	}
+}
+
+// forgeAuditStream creates an audit stream with other settings, as an attacker who can write the disk could, with a record in it.
+// Without settings it only returns those of the existing stream.
+func forgeAuditStream(t *testing.T, store string, c jetstream.StreamConfig) jetstream.StreamConfig {
+	t.Helper()
+	js, stop := startPlainServer(t, store, subjects.Audit)
+	defer stop()
 	if c.Name == "" {
 		st, err := js.Stream(t.Context(), subjects.Audit)
 		if err != nil {
@@ -579,7 +661,7 @@ func forgeAuditStream(t *testing.T, store string, c jetstream.StreamConfig) jets
 		t.Fatal(err)
 	}
 	// An audit log with a record is not treated as new.
-	if err := nc.Publish("audit.broker.x", []byte("kept")); err != nil {
+	if err := js.Conn().Publish("audit.broker.x", []byte("kept")); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(testTimeout); ; {
