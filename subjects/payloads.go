@@ -80,6 +80,8 @@ type ToolCall struct {
 	Result string          `json:"result"`
 	Layer  string          `json:"layer,omitempty"` // how the call was parsed: native, or recovered from text
 	Error  *Fault          `json:"error,omitempty"`
+	// Ephemeral means that the result holds only at the time of the call.
+	Ephemeral bool `json:"ephemeral,omitempty"`
 }
 
 // Usage counts tokens and time.
@@ -172,7 +174,9 @@ type ToolResult struct {
 	Labels *Labels `json:"labels,omitempty"`
 	// Recalls are the ids of the memory entries in the result.
 	Recalls []string `json:"recalls,omitempty"`
-	Parked  *Parked  `json:"parked,omitempty"` // where the complete result is stored, when it was too large
+	// Ephemeral is set by the broker from the facts of the tool: the result holds only at the time of the call.
+	Ephemeral bool    `json:"ephemeral,omitempty"`
+	Parked    *Parked `json:"parked,omitempty"` // where the complete result is stored, when it was too large
 }
 
 // Labels restrict the use of a text by its origin (trust) and its owner (privacy).

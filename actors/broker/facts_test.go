@@ -43,7 +43,7 @@ always_ask: [package_install]
 // sessionTools are the facts of the fixture's tools.
 func sessionTools() map[string]policy.Tool {
 	return map[string]policy.Tool{
-		"get_datetime":           {Effects: policy.Declare()},
+		"get_datetime":           {Effects: policy.Declare(), Ephemeral: true},
 		"web_search":             {Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Query: "query"},
 		"web_fetch":              {Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), URL: "url"},
 		"search_memory":          {Effects: policy.Declare(policy.ReadsPrivate)},

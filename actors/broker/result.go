@@ -22,6 +22,7 @@ import (
 // untrusted content, parks what is too large, and frames untrusted content, except for the user's own calls. A result
 // that cannot be recorded or parked is withheld with an unrecorded fault. An error goes to [Broker.processFault].
 func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
+	res.Ephemeral = k.Ephemeral && res.Error == nil
 	if res.Error != nil {
 		return b.processFault(ctx, out, c, k, res)
 	}

@@ -99,6 +99,27 @@ func TestLabels(t *testing.T) {
 	}
 }
 
+// TestEphemeralResultsFollowTheToolFacts: whether a result holds only for a moment is a fact of the tool, not its claim.
+func TestEphemeralResultsFollowTheToolFacts(t *testing.T) {
+	t.Parallel()
+	h := newSessionFixture(t)
+	h.addTurn("s1", "q1", "what time is it? search for fish")
+	for i, tt := range []struct {
+		tool, args string
+		res        subjects.ToolResult
+		want       bool
+	}{
+		{"get_datetime", `{"timezone":"UTC"}`, subjects.ToolResult{Result: "noon"}, true},
+		{"get_datetime", `{"timezone":"Europe/Rome"}`, subjects.ToolResult{Error: subjects.Faultf(subjects.CodeTool, "no clock")}, false},
+		{"web_search", `{"query":"fish"}`, subjects.ToolResult{Result: "a fish", Ephemeral: true}, false},
+	} {
+		h.setResult(tt.tool, tt.res)
+		if res := h.runTool(t, "generator", tt.tool, tt.args, fmt.Sprint("c", i)); res.Ephemeral != tt.want {
+			t.Errorf("%s: %+v", tt.tool, res)
+		}
+	}
+}
+
 // TestFrame: the nonce is the broker's alone. The same text is framed alike, another text or another session is not, and
 // no text can close its own frame.
 func TestFrame(t *testing.T) {

@@ -93,7 +93,7 @@ func (t *turn) runTool(ctx context.Context, c model.Call) loop.Result {
 	if shown != res.Result {
 		t.noteClippedResult(c.Name)
 	}
-	return loop.Result{Text: shown}
+	return loop.Result{Text: shown, Ephemeral: res.Ephemeral}
 }
 
 // addLabels joins the labels of a result to those of the answer.

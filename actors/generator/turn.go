@@ -328,7 +328,7 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 func (t *turn) noteChunk(c subjects.ChatChunk) {
 	if c.DemoModel {
 		t.demoModel = true
-		t.addNote(subjects.NoteDemoModel, "the built-in demo model answered, not a model")
+		t.addNote(subjects.NoteDemoModel, "answered by the built-in demo model, which is not a language model")
 	}
 	if c.Notice != "" {
 		t.addNote(subjects.NoteModel, text.OneLine(c.Notice, maxTextBytes))

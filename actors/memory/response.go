@@ -16,12 +16,12 @@ import (
 )
 
 // onResponse stores an answer as an engram, and retries while it fails. The respondent is the account that the server wrote into
-// the subject. Failed and empty answers, answers without a valid query id, and answers that the user had memory forget are
-// ignored. An answer that is stored already is indexed and published again.
+// the subject. Failed and empty answers, answers of the built-in demo model, answers that hold only for a moment, answers
+// without a valid query id, and answers that the user had memory forget are ignored. An answer that is stored already is indexed and published again.
 func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response], out actor.Out) error {
 	r := in.Body
 	query := cmp.Or(r.QueryID, in.Query)
-	if r.Error != nil || strings.TrimSpace(r.Answer) == "" || subjects.CheckToken(query) != nil {
+	if r.Error != nil || strings.TrimSpace(r.Answer) == "" || subjects.CheckToken(query) != nil || r.DemoModel || isEphemeral(r) {
 		return nil
 	}
 	if subjects.CheckToken(r.SessionID) != nil {
@@ -47,6 +47,22 @@ func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 		})
 		return err
 	})
+}
+
+// isEphemeral reports whether an answer rests only on results that hold at the time of the call, such as the current time: tools
+// were called, and every result is declared so by the facts of its tool. Calls that failed do not count.
+func isEphemeral(r subjects.Response) bool {
+	found := false
+	for _, c := range r.ToolCalls {
+		if c.Error != nil {
+			continue
+		}
+		if !c.Ephemeral {
+			return false
+		}
+		found = true
+	}
+	return found
 }
 
 // storeAnswer stores the answer of the respondent from to a query without credentials. An answer without trusted labels is stored

@@ -128,8 +128,12 @@ func TestResponsesThatAreNotStored(t *testing.T) {
 		"an error beside an answer": func(r *subjects.Response) {
 			r.Error, r.Partial = subjects.Faultf(subjects.CodeTimeout, "too late"), true
 		},
-		"empty":                      func(r *subjects.Response) { r.Answer = "" },
-		"blanks":                     func(r *subjects.Response) { r.Answer = " \n\t " },
+		"empty":                    func(r *subjects.Response) { r.Answer = "" },
+		"blanks":                   func(r *subjects.Response) { r.Answer = " \n\t " },
+		"answer of the demo model": func(r *subjects.Response) { r.DemoModel = true },
+		"the current time": func(r *subjects.Response) {
+			r.ToolCalls = []subjects.ToolCall{{Tool: "web_search", Error: subjects.Faultf(subjects.CodeTool, "no results")}, {Tool: "get_datetime", Result: "noon", Ephemeral: true}}
+		},
 		"thinking only":              func(r *subjects.Response) { r.Answer, r.Thinking = "", "Anna lives in Rome" },
 		"trick: query id with a dot": func(r *subjects.Response) { r.QueryID = "a.b" },
 		"trick: wildcard query id":   func(r *subjects.Response) { r.QueryID = "*" },
@@ -150,6 +154,24 @@ func TestResponsesThatAreNotStored(t *testing.T) {
 	}
 	if _, err := deliver[any](w, "from.generator.response.generation", "q9", "s1", r); err != nil || w.count() != 1 {
 		t.Errorf("the header says which question: %d stored, %v", w.count(), err)
+	}
+}
+
+// TestAnswersThatOutlastTheirTimeAreStored: an answer that also rests on something else than the time is stored, and so is one
+// whose only call failed.
+func TestAnswersThatOutlastTheirTimeAreStored(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	for i, calls := range [][]subjects.ToolCall{
+		nil,
+		{{Tool: "get_datetime", Result: "noon", Ephemeral: true}, {Tool: "search_memory", Result: "Anna lives in Rome"}},
+		{{Tool: "get_datetime", Ephemeral: true, Error: subjects.Faultf(subjects.CodeTimeout, "late")}},
+	} {
+		r := where([]string{"Anna", "Berta", "Clara"}[i])
+		r.ToolCalls = calls
+		if err := w.deliverAnswer("generator", r); err != nil || w.count() != i+1 {
+			t.Errorf("%+v: %d stored, %v", calls, w.count(), err)
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ func getDatetime() *Tool {
 			// One required parameter: some models' parsers miss calls without arguments.
 			Parameters: json.RawMessage(`{"type":"object","properties":{"timezone":{"type":"string","minLength":1,"maxLength":64,"description":"IANA time zone, e.g. Europe/Berlin or UTC"}},"required":["timezone"],"additionalProperties":false}`),
 		},
-		facts: policy.Tool{Name: "get_datetime", Zone: "tools", Known: true, Effects: policy.Declare(), Timeout: 5 * time.Second},
+		facts: policy.Tool{Name: "get_datetime", Zone: "tools", Known: true, Effects: policy.Declare(), Ephemeral: true, Timeout: 5 * time.Second},
 		run: func(_ context.Context, c Call) (Output, error) {
 			var a struct {
 				Timezone string `json:"timezone"`

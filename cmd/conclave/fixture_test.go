@@ -239,7 +239,7 @@ var scriptedAnswers = map[string]func(x *turn){
 	},
 	"script": func(x *turn) {
 		r := x.response("I am a script.")
-		r.DemoModel, r.Notes = true, []subjects.Note{{Code: "demo_model", Text: "the built-in demo model answered, not a model"}}
+		r.DemoModel, r.Notes = true, []subjects.Note{{Code: "demo_model", Text: "answered by the built-in demo model, which is not a language model"}}
 		x.answer(r)
 	},
 	"fail": func(x *turn) {

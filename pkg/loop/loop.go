@@ -60,6 +60,8 @@ type Hedge struct {
 type Result struct {
 	Text  string `json:"text"`            // for the model
 	Fault string `json:"fault,omitempty"` // code of a call that failed, was denied or did not return; "" = it succeeded
+	// Ephemeral means that the text holds only at the time of the call.
+	Ephemeral bool `json:"ephemeral,omitempty"`
 }
 
 // Layers in which a call was found.

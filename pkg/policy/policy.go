@@ -118,6 +118,7 @@ type Tool struct {
 	Sinks     []string      // arguments that name a destination, or what is changed
 	Content   []string      // arguments that are free text; all others count as sinks
 	Graded    bool          // labels the trust of each result itself; a result without a label is untrusted
+	Ephemeral bool          // its results hold only at the time of the call, so memory does not keep answers that rest on them
 	Standing  bool          // offered to the model for every task
 	Rare      []string      // offered only for a task with one of these words, or when the model names the tool
 }

@@ -160,7 +160,7 @@ func buildValue(raw json.RawMessage, depth int) any {
 	}
 	switch s.firstType() {
 	case "string":
-		return "made by the built-in demo model, which is not a model"
+		return "made by the built-in demo model, which is not a language model"
 	case "integer", "number":
 		if s.Minimum != nil {
 			return *s.Minimum

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"conclave/pkg/firewall"
 	"conclave/pkg/model"
 	"conclave/pkg/model/internal/embedhash"
 	"conclave/pkg/text"
@@ -18,6 +19,9 @@ import (
 
 // Name is the name of the only model, for chats and embeddings, as users see it.
 const Name = "scripted (built in)"
+
+// disclosure is part of every answer.
+const disclosure = "This is an answer of the built-in demo model, which follows fixed rules and is not a language model."
 
 // Backend is the demo model. The zero value is ready, and safe for concurrent use.
 type Backend struct {
@@ -157,14 +161,14 @@ func (b Backend) applyRules(r model.Request, t turn) reply {
 	case strings.Contains(t.question, "[RESULT]"):
 		return reply{
 			thinking: "I am to grade something, and cannot judge it.",
-			content:  "This is the built-in demo model and not a judge: every answer gets the middle grade. [RESULT] 3",
+			content:  disclosure + " It cannot judge, so every answer gets the middle grade. [RESULT] 3",
 		}
 	case len(t.results) > 0:
 		return b.quoteResults(t)
 	case mentionsTime(t.question) && !t.hasTool(timeTool):
 		return reply{
 			thinking: "The question is about the time. I do not know it, and no tool that does is available.",
-			content:  "I do not know the time, and the tool that does is not available. (I am the built-in demo model and not a model. " + b.installAdvice() + ")",
+			content:  "I do not know the time, and the tool that does is not available. (" + disclosure + " " + b.installAdvice() + ")",
 		}
 	case t.asksForTime():
 		zone, _ := guessZone(t.question)
@@ -179,7 +183,7 @@ func (b Backend) applyRules(r model.Request, t turn) reply {
 	}
 	return reply{
 		thinking: "I am the built-in demo model. I follow fixed rules, and none of them answers this.",
-		content:  fmt.Sprintf("I am the built-in demo model and not a model, so I cannot answer %q. %s", text.Clip(t.question, maxQuotedBytes), b.installAdvice()),
+		content:  fmt.Sprintf("%s It cannot answer %q. %s", disclosure, text.Clip(t.question, maxQuotedBytes), b.installAdvice()),
 	}
 }
 
@@ -216,7 +220,7 @@ func (b Backend) quoteResults(t turn) reply {
 	if _, unknownPlace := guessZone(t.question); unknownPlace && t.asksForTime() {
 		c.WriteString("I do not know that place, so this is the time in UTC.\n")
 	}
-	c.WriteString("(Told by the built-in demo model, which is not a model. " + b.installAdvice() + ")")
+	c.WriteString("(" + disclosure + " " + b.installAdvice() + ")")
 	return reply{thinking: "The tools have answered. I pass on what they say.", content: c.String()}
 }
 
@@ -225,13 +229,13 @@ func (b Backend) recallQuestion(t turn) reply {
 	if len(t.earlier) == 0 {
 		return reply{
 			thinking: "This refers to something earlier, but nothing was asked before.",
-			content:  "This is the first question of our conversation. (I am the built-in demo model and not a model. " + b.installAdvice() + ")",
+			content:  "This is the first question of our conversation. (" + disclosure + " " + b.installAdvice() + ")",
 		}
 	}
 	return reply{
 		thinking: "This refers to something earlier. I look it up in the conversation.",
-		content: fmt.Sprintf("Before this you asked: %q. I am the built-in demo model and not a model: that is all I can say about it. %s",
-			text.Clip(t.earlier[len(t.earlier)-1], maxQuotedBytes), b.installAdvice()),
+		content: fmt.Sprintf("Before this you asked: %q. That is all I can say about it. (%s %s)",
+			text.Clip(t.earlier[len(t.earlier)-1], maxQuotedBytes), disclosure, b.installAdvice()),
 	}
 }
 
@@ -254,7 +258,7 @@ func (b Backend) Embed(ctx context.Context, name string, texts []string) (model.
 
 func describeModel() model.Info {
 	return model.Info{
-		Name: Name, Family: "fixed rules, not a model", Parameters: "0", Tools: true, Thinking: true, Embedding: true, Loaded: true,
+		Name: Name, Family: "fixed rules, not a language model", Parameters: "0", Tools: true, Thinking: true, Embedding: true, Loaded: true,
 	}
 }
 
@@ -295,7 +299,9 @@ func parseTurn(r model.Request) turn {
 			if t.question != "" {
 				t.earlier = append(t.earlier, t.question)
 			}
-			t.question, t.results = m.Content, nil
+			// Attachments are not the user's words: no rule must follow them.
+			question, _, _ := strings.Cut(m.Content, "\n\n"+firewall.AttachmentStart)
+			t.question, t.results = question, nil
 		case model.ToolRole:
 			t.results = append(t.results, m)
 		}
