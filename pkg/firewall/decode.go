@@ -227,7 +227,7 @@ func decodeSpacedBytes(s string) (plain string, at int, ok bool) {
 	for i := 0; i < len(s); {
 		if hexDigits[s[i]] < 0 {
 			i++
-			if strings.IndexByte(" ,\n\\x", s[i-1]) >= 0 {
+			if dividesBytes[s[i-1]] {
 				continue
 			}
 			if isText() {
@@ -261,6 +261,9 @@ func decodeSpacedBytes(s string) (plain string, at int, ok bool) {
 	}
 	return string(out), at, isText()
 }
+
+// dividesBytes marks what may stand between bytes that are written apart.
+var dividesBytes = [256]bool{' ': true, ',': true, '\n': true, '\\': true, 'x': true}
 
 // parseByte reads a byte that is written as eight bits or as two hexadecimal digits, and rejects other lengths. digits
 // are hexadecimal.

@@ -79,6 +79,7 @@ func scanPart(text string, base int) Report {
 	s.tokenize()
 	s.applyWordRules()
 	s.matchIntents()
+	s.matchOffTopicTasks()
 	s.matchMarkers()
 	s.matchHiddenHTML()
 	s.matchUnspaced()

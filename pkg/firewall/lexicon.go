@@ -6,53 +6,54 @@ import "strings"
 type class uint64
 
 const (
-	cIgnore   class = 1 << iota // ignore, disregard, forget
-	cPrior                      // previous, above, your
-	cOrders                     // instructions, rules, prompt
-	cPlease                     // please, kindly
-	cLead                       // words that an order may follow
-	cAct                        // verbs that change or send something
-	cSay                        // verbs that shape an answer
-	cSend                       // send, forward, upload
-	cMine                       // my, mine, our
-	cPrivate                    // messages, password, details
-	cAI                         // assistant, chatbot, llm
-	cAIWeak                     // agent, model, software: only with another word
-	cAutomat                    // ai, automated, artificial, language
-	cNote                       // note, message, attention
-	cTo                         // to, for
-	cFollow                     // follow, obey, adhere, execute
-	cNext                       // following, below, these, new
-	cStrict                     // strictly, only, must, exactly
-	cTell                       // tell, inform, mention, notify
-	cNot                        // not, never, don't, without
-	cUser                       // user, anyone, human, owner
-	cReply                      // response, reply, answer
-	cWork                       // code, solution, implementation
-	cYour                       // your
-	cCode                       // code, snippet, excerpt
-	cBoss                       // developer, administrator, creator
-	cTask                       // task, request, question
-	cDone                       // complete, finished, done
-	cShow                       // reveal, print, repeat
-	cID                         // id, account, number
-	cTool                       // tool, function, api
-	cUse                        // use, call, invoke
-	cUrgent                     // important, urgent, critical
-	cWorked                     // analyzed, monitored: work that an assistant does
-	cSolve                      // solve, continue, answer: what an assistant is about to do
-	cMode                       // mode
-	cBe                         // pretend, act, roleplay
-	cNegative                   // words before an order that make it a description: to, how, cannot
-	cSly                        // unnoticed, discreetly, secretly
-	cAll                        // all, every, everything, whole
-	cMachine                    // kinds of places: server, vehicle, patient
-	cCourtesy                   // find, see, contact: what is asked of readers everywhere
-	cLang                       // languages and ways of writing
-	cTold                       // told, given: of instructions that the reader has
-	cAddress                    // an address or a link; never in the table
-	cDigits                     // has a digit; never in the table
-	cPhrase                     // the first word of a phrase; never in the table
+	cIgnore    class = 1 << iota // ignore, disregard, forget
+	cPrior                       // previous, above, your
+	cOrders                      // instructions, rules, prompt
+	cPlease                      // please, kindly
+	cLead                        // words that an order may follow
+	cAct                         // verbs that change or send something
+	cSay                         // verbs that shape an answer
+	cSend                        // send, forward, upload
+	cMine                        // my, mine, our
+	cPrivate                     // messages, password, details
+	cAI                          // assistant, chatbot, llm
+	cAIWeak                      // agent, model, software: only with another word
+	cAutomat                     // ai, automated, artificial, language
+	cNote                        // note, message, attention
+	cTo                          // to, for
+	cFollow                      // follow, obey, adhere, execute
+	cNext                        // following, below, these, new
+	cStrict                      // strictly, only, must, exactly
+	cTell                        // tell, inform, mention, notify
+	cNot                         // not, never, don't, without
+	cUser                        // user, anyone, human, owner
+	cReply                       // response, reply, answer
+	cWork                        // code, solution, implementation
+	cYour                        // your
+	cCode                        // code, snippet, excerpt
+	cBoss                        // developer, administrator, creator
+	cTask                        // task, request, question
+	cDone                        // complete, finished, done
+	cShow                        // reveal, print, repeat
+	cID                          // id, account, number
+	cTool                        // tool, function, api
+	cUse                         // use, call, invoke
+	cUrgent                      // important, urgent, critical
+	cWorked                      // analyzed, monitored: work that an assistant does
+	cSolve                       // solve, continue, answer: what an assistant is about to do
+	cMode                        // mode
+	cBe                          // pretend, act, roleplay
+	cNegative                    // words before an order that make it a description: to, how, cannot
+	cSly                         // unnoticed, discreetly, secretly
+	cAll                         // all, every, everything, whole
+	cMachine                     // kinds of places: server, vehicle, patient
+	cCourtesy                    // find, see, contact: what is asked of readers everywhere
+	cLang                        // languages and ways of writing
+	cTold                        // told, given: of instructions that the reader has
+	cOpensTask                   // explain, who: what a task of offtopic.go may begin with
+	cAddress                     // an address or a link; never in the table
+	cDigits                      // has a digit; never in the table
+	cPhrase                      // the first word of a phrase; never in the table
 )
 
 // classWords is the lexicon by class. Languages stand side by side: a text that mixes them hides nothing.
@@ -138,6 +139,7 @@ var classWords = []struct {
 		use follow log sign enter keep allow provide consider help be report submit open select choose complete fill specify consult`},
 	{cLang, `base64 rot13 morse emoji emojis pirate rhyme rhymes haiku uppercase lowercase caps hex binary latin leetspeak french german spanish
 		italian portuguese russian chinese japanese korean arabic hindi dutch polish turkish greek english swedish encoding cipher poem verse`},
+	{cOpensTask, questionWords + " give tell show teach list name " + taskWords},
 	{cTold, `told said taught given received instructed`},
 	{cMachine, `server vehicle patient student company client employee project course aircraft system sensor department customer user member`},
 }

@@ -70,12 +70,21 @@ var markersByByte = func() (t [256][]marker) {
 // turnNames are the words that name the speaker of a turn in a conversation with a model.
 var turnNames = []string{"system", "assistant", "user", "human", "instruction", "instructions", "ai"}
 
+// opensMarker marks the bytes at which matchMarkers looks closer.
+var opensMarker = [256]bool{'<': true, '[': true, '!': true, '#': true, '{': true, '\n': true}
+
 // matchMarkers adds signs for the marks of chat templates and tool calls, for headings and turns written as
 // "Assistant:", and for images whose link carries data.
 func (s *scanner) matchMarkers() {
 	text := s.text
 	turns := turnTracker{assistant: -1, user: -1}
+	if text != "" && text[0] != '\n' {
+		s.matchTurn(0, &turns)
+	}
 	for i := 0; i < len(text); i++ {
+		if !opensMarker[text[i]] { // nearly every byte
+			continue
+		}
 		switch text[i] {
 		case '<', '[':
 			s.matchMark(i)
@@ -89,9 +98,10 @@ func (s *scanner) matchMarkers() {
 			}
 		case '{':
 			s.matchToolCall(i)
-		}
-		if (i == 0 || text[i-1] == '\n') && text[i] != '\n' {
-			s.matchTurn(i, &turns)
+		case '\n':
+			if i+1 < len(text) && text[i+1] != '\n' {
+				s.matchTurn(i+1, &turns)
+			}
 		}
 	}
 }

@@ -7,9 +7,11 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -47,46 +49,72 @@ func rows(t *testing.T, name string) []row {
 	return all
 }
 
-// half splits the rows by a hash, so that rules can be written on one half and measured on the other.
-func half(key string) int {
-	sum := sha256.Sum256([]byte(key))
-	return int(sum[0] & 1)
+// tuningSources are the families of sources that rules may be written on. The others are held back: rules are only
+// measured on them, so that what the two halves share is language and not templates. The rules before this split were
+// written with both in sight.
+var tuningSources = []string{
+	"ASB", "AgentDojo", "CyberSecEval", "greshake", "garak/whois", "garak/LatentInjectionReportFull", // injections
+	"BIPIA/code", "BIPIA/email", "BIPIA/table", "LLMail-Inject fp_tests", "NotInject", "OWASP LLM Top 10", "READMEs", "garak docs+README", "nats.docs", "rust book", "tldr-pages",
+	"AGENTS.md/CLAUDE.md of open repos", "AgentDojo/tool output without injection",
 }
 
-// part counts flagged texts.
-type part struct{ flagged, all int }
+// isHeldBack reports whether a row is of the half that rules are not written on. The bare tasks of BIPIA are one source;
+// they are divided by their first word.
+func (r row) isHeldBack() bool {
+	if r.Source == "BIPIA/text" {
+		first, _, _ := strings.Cut(r.Payload, " ")
+		sum := sha256.Sum256([]byte(first))
+		return sum[0]&1 == 1
+	}
+	return !slices.ContainsFunc(tuningSources, func(s string) bool { return r.Source == s || strings.HasPrefix(r.Source, s+"/") })
+}
 
-func (p *part) count(flagged bool) {
-	p.all++
-	if flagged {
-		p.flagged++
+// halves are the counts of the tuning half and of the one that is held back.
+type halves [2]part
+
+func (h *halves) count(r row, flagged bool) {
+	if r.isHeldBack() {
+		h[1].count(flagged)
+	} else {
+		h[0].count(flagged)
 	}
 }
 
-func (p part) String() string {
-	return fmt.Sprintf("%d of %d (%.1f %%)", p.flagged, p.all, 100*float64(p.flagged)/float64(max(p.all, 1)))
+func (h *halves) String() string { return fmt.Sprintf("%-36v %v", h[0], h[1]) }
+
+// tally is the counts by a key, and in all.
+type tally struct {
+	all   halves
+	byKey map[string]*halves
 }
 
-func (p part) rate() float64 { return float64(p.flagged) / float64(max(p.all, 1)) }
+func (t *tally) count(key string, r row, flagged bool) {
+	if t.byKey == nil {
+		t.byKey = map[string]*halves{}
+	}
+	if t.byKey[key] == nil {
+		t.byKey[key] = &halves{}
+	}
+	t.byKey[key].count(r, flagged)
+	t.all.count(r, flagged)
+}
+
+func (t *tally) log(tb testing.TB, title string) {
+	tb.Logf("%-34s %-36s %s", title, "tuning half", "held-back half")
+	for _, key := range slices.Sorted(maps.Keys(t.byKey)) {
+		tb.Logf("  %-32s %v", key, t.byKey[key])
+	}
+	tb.Logf("  %-32s %v", "all", &t.all)
+}
 
 func TestDevTexts(t *testing.T) {
 	attacks, harmless := rows(t, "injections-dev.jsonl"), rows(t, "benign-dev.jsonl")
-	verbose := os.Getenv("CONCLAVE_TEXTS_SHOW")
-	var recall, wrong part
-	var recallHalf, wrongHalf [2]part
-	techniques, categories := map[string]*part{}, map[string]*part{}
-	tally := func(m map[string]*part, key string, flagged bool) {
-		if m[key] == nil {
-			m[key] = &part{}
-		}
-		m[key].count(flagged)
-	}
+	verbose := os.Getenv("CONCLAVE_TEXTS_SHOW") // missed or wrong: the rows of the tuning half that are
+	var recall, wrong tally
 	for _, r := range attacks {
 		got := Scan(r.Text)
-		recall.count(got.Flagged)
-		recallHalf[half(r.Payload)].count(got.Flagged)
-		tally(techniques, r.Technique, got.Flagged)
-		if verbose == "missed" && !got.Flagged {
+		recall.count(r.Technique, r, got.Flagged)
+		if verbose == "missed" && !got.Flagged && !r.isHeldBack() {
 			t.Logf("missed %s score %d: %.300q\n%+v", r.Technique, got.Score, r.Text, got.Findings)
 		}
 	}
@@ -95,32 +123,21 @@ func TestDevTexts(t *testing.T) {
 	for _, r := range harmless {
 		got := Scan(r.Text)
 		bytes += len(r.Text)
-		wrong.count(got.Flagged)
-		wrongHalf[half(r.ID)].count(got.Flagged)
-		tally(categories, r.Category, got.Flagged)
-		if verbose == "wrong" && got.Flagged {
+		wrong.count(r.Category, r, got.Flagged)
+		if verbose == "wrong" && got.Flagged && !r.isHeldBack() {
 			t.Logf("wrong %s score %d: %+v", r.Category, got.Score, got.Findings)
 		}
 	}
 	took := time.Since(start)
-
-	t.Logf("recall %v; first half %v, second half %v", recall, recallHalf[0], recallHalf[1])
-	t.Logf("false positives %v; first half %v, second half %v", wrong, wrongHalf[0], wrongHalf[1])
-	for _, m := range []map[string]*part{techniques, categories} {
-		var keys []string
-		for k := range m {
-			keys = append(keys, k)
-		}
-		slices.Sort(keys)
-		for _, k := range keys {
-			t.Logf("  %-32s %v", k, *m[k])
-		}
-	}
+	recall.log(t, "injections found")
+	wrong.log(t, "harmless texts flagged")
 	t.Logf("%v per 10 KB over %d KB of harmless texts", took*10240/time.Duration(bytes), bytes>>10)
-	if recall.rate() < 0.45 {
-		t.Errorf("recall %v is below 45 %%", recall)
-	}
-	if wrong.rate() > 0.01 {
-		t.Errorf("false positives %v are above 1 %%", wrong)
+	for half, name := range []string{"tuning", "held-back"} {
+		if p := recall.all[half]; p.rate() < 0.8 {
+			t.Errorf("%s half: %v found, less than 80 %%", name, p)
+		}
+		if p := wrong.all[half]; p.rate() > 0.01 {
+			t.Errorf("%s half: %v flagged wrongly, more than 1 %%", name, p)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"slices"
 	"strings"
 
 	"conclave/pkg/text"
@@ -63,7 +64,7 @@ var byFirstWord = func() map[string][]func(s *scanner, i int) {
 	for _, p := range phrases {
 		m[p.first] = append(m[p.first], func(s *scanner, i int) { s.matchPhrase(&p, i) })
 	}
-	for _, r := range phraseRules {
+	for _, r := range slices.Concat(phraseRules, directiveRules) {
 		for first := range strings.FieldsSeq(r.first) {
 			m[first] = append(m[first], r.apply)
 		}

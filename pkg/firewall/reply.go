@@ -1,5 +1,7 @@
 package firewall
 
+import "conclave/pkg/text"
+
 // matchReply adds a reply sign when the verb at token i dictates the answer: "add ... to your answer", "include ... in
 // your response". It must stand where an order may begin, with at most 16 words up to "your".
 func (s *scanner) matchReply(i int) {
@@ -57,6 +59,9 @@ var systemCalls = []string{
 	"telnet", "webbrowser", "os.environ", "getpass", "clipboard", "httpx", "aiohttp", "ctypes", "winreg", "crontab", "chmod",
 }
 
+// writingShapes are words for how letters or words are written, which no document asks of its readers.
+var writingShapes = text.WordSet(`capital capitals uppercase lowercase backwards reverse reversed rhyming rhymes emoji emojis symbols cipher`)
+
 // matchReplyShape adds a reply sign when token i begins a demand on the form of the answer: "your response should end
 // with ...", "reply using base64". The second weighs most with the name of a language or encoding.
 func (s *scanner) matchReplyShape(i int) {
@@ -69,7 +74,7 @@ func (s *scanner) matchReplyShape(i int) {
 	}
 	if s.begins(i) && s.any(i+1, "using", "only", "in", "with", "exclusively", "as") && s.tokens[i].stop&sProse == 0 {
 		weight := 5
-		if s.next(i, cLang, 4) >= 0 {
+		if s.next(i, cLang, 4) >= 0 || s.find(i, writingShapes, 4) >= 0 {
 			weight = 10
 		}
 		s.addTokens(techReply, weight, i, i+1)

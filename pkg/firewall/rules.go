@@ -8,6 +8,7 @@ var wordRules = []struct {
 }{
 	{cIgnore, (*scanner).matchOverride},
 	{cAI | cAutomat, (*scanner).matchAddress},
+	{cAI | cAutomat, (*scanner).matchReaderDuty},
 	{cNote, (*scanner).matchNoteTo},
 	{cAct | cSend, (*scanner).matchRequest},
 	{cSay, (*scanner).matchReply},
@@ -195,14 +196,18 @@ func (s *scanner) matchGreeting(i, last int) bool {
 		return false
 	}
 	isOrderAt := func(j int) bool {
-		return s.has(j, cPlease|cAct|cSay|cIgnore) || s.any(j, "you", "do", "before", "when")
+		return s.has(j, cPlease|cAct|cSay|cIgnore) || s.any(j, "you", "do", "before", "when", "once", "after", "if")
 	}
 	stop, isOrder := s.tokens[after].stop, isOrderAt(after)
 	switch colon := s.nextStop(last, sColon, 8); {
 	case colon > after && isOrderAt(colon) && s.any(after, "reading", "who", "that", "which", "processing", "summarizing", "parsing", "analyzing"):
 		s.addTokens(techAddress, s.halveQuoted(i, 8), i, colon-1) // AI assistant reading this page: ...
 	case stop&(sColon|sComma) != 0 && stop&(sEnd|sQuote) == 0 && isOrder:
-		s.addTokens(techAddress, s.halveQuoted(i, 8), i, after)
+		weight := 8
+		if s.any(after, "once", "after", "when", "before") && s.is(after+1, "you") { // Assistant, once you have read this, ...
+			weight = 10
+		}
+		s.addTokens(techAddress, s.halveQuoted(i, weight), i, after)
 	case greeted:
 		s.addTokens(techAddress, s.halveQuoted(i, 6), i-1, last)
 	default:

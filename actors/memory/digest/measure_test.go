@@ -63,15 +63,15 @@ func TestDevTexts(t *testing.T) {
 		}
 	}
 	for _, r := range rows(t, "injections-dev.jsonl") {
-		sentences, _ := strip(r.Text)
+		sentences, _ := stripOrders(r.Text)
 		left := strings.Join(sentences, " ")
 		if firewall.Scan(left).Flagged {
 			t.Errorf("%s is still flagged", r.ID)
 		}
 		hit := 0
-		whole := groundOf(left)
+		whole := text.Fold(left)
 		for _, s := range text.SentenceTexts(r.Payload, 100) {
-			if len(text.Words(s)) >= 4 && whole.has(s) {
+			if len(text.Words(s)) >= 4 && strings.Contains(whole, text.Fold(s)) {
 				hit = 1
 				if verbose == "survived" {
 					t.Logf("%s %s: %.200q", r.ID, r.Technique, s)
@@ -82,7 +82,7 @@ func TestDevTexts(t *testing.T) {
 		count(survived, r.Technique, hit, 1)
 	}
 	for _, r := range rows(t, "benign-dev.jsonl") {
-		sentences, _ := strip(r.Text)
+		sentences, _ := stripOrders(r.Text)
 		left := strings.Join(sentences, " ")
 		if verbose == r.Category {
 			t.Logf("%s: %d of %d bytes\n%s\n--- left:\n%s", r.ID, len(left), len(r.Text), r.Text, left)
