@@ -224,7 +224,8 @@ func TestMonitorOnlyRuleIsLogged(t *testing.T) {
 func TestCompletedCallIsReplayed(t *testing.T) {
 	t.Parallel()
 	const args = `{"query":"fish"}`
-	h := newSessionFixture(t)
+	h := newSessionFixture(t, withModelRanking)
+	h.setModelReply(findingReply(nil)) // the orchestrator gets findings
 	for _, s := range []string{"s1", "s2"} {
 		h.addTurn(s, "q1", "search for fish")
 	}

@@ -389,7 +389,8 @@ func TestGatherFacts(t *testing.T) {
 // TestBudgetsMatchAgents: each agent of a lineage is held to its own budget.
 func TestBudgetsMatchAgents(t *testing.T) {
 	t.Parallel()
-	h := newSessionFixture(t)
+	h := newSessionFixture(t, withModelRanking)
+	h.setModelReply(findingReply(nil))
 	h.addTurn("s1", "q1", "search for fish and for chips")
 	poor := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher", Budget: &subjects.Budget{Calls: 1}})
 	rich := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})

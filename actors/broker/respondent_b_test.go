@@ -13,7 +13,7 @@ import (
 // withRespondentB returns a fixture in which respondent B has a type.
 func withRespondentB(t testing.TB, typ string) *sessionFixture {
 	t.Helper()
-	h := newSessionFixture(t, withGradedMemory)
+	h := newSessionFixture(t, withGradedMemory, withModelRanking)
 	m := strings.Replace(sessionManifest, "  generator: assistant\n", "  generator: assistant\n  respondent_b: "+typ+"\n", 1)
 	m = strings.Replace(m, "  persona:\n", "  respondent_b:\n    tools: [get_datetime, search_memory, search_knowledge_graph]\n  reader:\n    tools: [web_search, web_fetch, search_memory]\n  persona:\n", 1)
 	h.start(t, parseRules(t, m))
@@ -128,6 +128,7 @@ func TestBelowRespondentB(t *testing.T) {
 		t.Errorf("it searches: %s", outcomeText(res))
 	}
 	h.setResult("search_memory", strangers)
+	h.setModelReply(findingReply(nil))
 	if res := h.runTool(t, child, "search_memory", `{"query":"fish"}`); outcomeText(res) != "ok" {
 		t.Errorf("it looks into memory: %s", outcomeText(res))
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -20,7 +21,7 @@ import (
 // processResult prepares a tool's result for the caller: it redacts secrets, scans for injection, labels the result,
 // records it in the session's flow (see [call.isRecorded]; not for harmless tools), distills it for callers that must not see
 // untrusted content, parks what is too large, and frames untrusted content, except for the user's own calls. A result
-// that cannot be recorded or parked is withheld with an unrecorded fault. An error goes to [Broker.processFault].
+// that cannot be recorded or parked is withheld with an unrecorded fault, one that cannot be distilled with an unavailable one. An error goes to [Broker.processFault].
 func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
 	res.Ephemeral = k.Ephemeral && res.Error == nil
 	if res.Error != nil {
@@ -46,14 +47,16 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 		}
 	}
 	shown := whole
-	if c.mode == subjects.ModeStructured || k.Graded && c.distilledOnly && labels.Trust == subjects.Untrusted {
+	var err error
+	if c.mustDistill(k.Tool, labels) {
 		links := res.Links
 		if r.Source != "" {
 			links = append([]string{r.Source}, links...)
 		}
-		shown = b.distill(ctx, out, c, whole, links)
+		if shown, err = b.distill(ctx, out, c, whole, links); err != nil {
+			return withholdUndistilled(out, c, res, err)
+		}
 	}
-	var err error
 	if shown, res.Parked, err = b.parkResult(ctx, out, c, shown); err != nil {
 		out.LogError(err)
 		return withholdResult(res, "the result of %s is too large and could not be parked, so it is withheld", c.tool)
@@ -63,6 +66,13 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 		res.Result = firewall.Frame(shown, b.frameNonce(c, shown), scan)
 	}
 	return res
+}
+
+// mustDistill reports whether the caller gets findings instead of the result: it sees findings only, and the tool reads
+// untrusted content, or the result is untrusted and comes from memory or goes to the orchestrator, which never sees a raw
+// result.
+func (c call) mustDistill(t policy.Tool, l subjects.Labels) bool {
+	return c.mode == subjects.ModeStructured || c.distilledOnly && l.Trust == subjects.Untrusted && (t.Graded || len(c.path) == 0)
 }
 
 // isRecorded reports whether the results of the call enter the session's flow: the user called, or an account that
@@ -100,7 +110,7 @@ func (b *Broker) frameNonce(c call, text string) string {
 
 // processFault prepares a tool's error for the caller; res.Error must be set. The text may be untrusted content and has
 // no frame: it is redacted, recorded in the session's flow (see [call.isRecorded]), withheld when it looks like instructions or cannot be
-// recorded, and shortened for callers that only see findings. The user's own calls get it whole. Faults of the broker
+// recorded, and withheld from callers that only see findings unless it is a [statusText]. The user's own calls get it whole. Faults of the broker
 // itself, of harmless tools and with a trusted text are only redacted.
 func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
 	res.Error.Text, _ = firewall.Redact(res.Error.Text)
@@ -127,14 +137,15 @@ func (b *Broker) processFault(ctx context.Context, out actor.Out, c call, k Know
 	case c.fromUser:
 	case len(r.Flags) > 0:
 		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed, and its error text looks like instructions, so it is withheld", c.tool)
-	case c.mode == subjects.ModeStructured:
-		res.Error.Text = text.OneLine(res.Error.Text, maxStructuredFault)
+	case c.mustDistill(k.Tool, labels) && !statusText.MatchString(res.Error.Text):
+		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed; this agent gets findings only, so the error text is withheld", c.tool)
 	}
 	return res
 }
 
-// maxStructuredFault bounds the error text for a caller that only sees findings, in bytes: enough for a status.
-const maxStructuredFault = 200
+// statusText matches the error texts that a caller that only sees findings gets: a few lower-case words, such as "fetch
+// failed: 404" or "no results". Everything else could carry content.
+var statusText = regexp.MustCompile(`^(no results|[a-z]{1,12} failed: [a-z0-9 ]{1,40})$`)
 
 // filterLinks returns the links of a search tool's result that are plain http or https URLs without spaces or secrets,
 // at most maxLink bytes each. Other tools have no links.

@@ -323,8 +323,9 @@ func TestToolFaultsAreFiltered(t *testing.T) {
 
 		{name: "trick: an excuse that gives orders", who: "generator", tool: "web_fetch", excuse: order, want: "web_fetch failed, and its error text looks like instructions, so it is withheld", tainted: true, labelled: true},
 		{name: "trick: orders out of memory", who: "generator", tool: "search_memory", excuse: order, want: "search_memory failed, and its error text looks like instructions, so it is withheld", tainted: true, labelled: true},
-		{name: "trick: a page told as an excuse to one that never sees pages", who: "child", tool: "web_fetch", excuse: long, want: long[:maxStructuredFault] + "...", tainted: true, labelled: true},
-		{name: "trick: a page of many lines", who: "child", tool: "web_fetch", excuse: "a\nb\nc", want: "a b c", tainted: true, labelled: true},
+		{name: "trick: a page told as an excuse to one that never sees pages", who: "child", tool: "web_fetch", excuse: long, want: "web_fetch failed; this agent gets findings only, so the error text is withheld", tainted: true, labelled: true},
+		{name: "trick: a page of many lines", who: "child", tool: "web_fetch", excuse: "fetch failed: 404\nb\nc", want: "web_fetch failed; this agent gets findings only, so the error text is withheld", tainted: true, labelled: true},
+		{name: "trick: a sentence of the page as a status", who: "child", tool: "web_fetch", excuse: "The secret word of this page is xylophone.", want: "web_fetch failed; this agent gets findings only, so the error text is withheld", tainted: true, labelled: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
