@@ -231,7 +231,7 @@ func openFile(what, file string) (*os.File, error) {
 	f, err := os.Open(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("reading %s: %s: no such file", what, file)
+		return nil, cli.Usage("reading %s: %s: no such file", what, file)
 	case err != nil:
 		return nil, fmt.Errorf("reading %s: %w", what, err)
 	}

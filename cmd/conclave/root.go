@@ -17,6 +17,7 @@ import (
 // has the flags of up as well. Folders are resolved before each command runs.
 func rootCommand(a *cli.App) *cobra.Command {
 	up := upCommand(a)
+	version := false
 	root := &cobra.Command{
 		Use:   "conclave",
 		Short: "A private assistant of small actors on a message bus",
@@ -35,7 +36,12 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
   conclave audit verify                             verify the audit log
   conclave doctor                                   check the installation`,
 		Args:                       cli.NoArgs,
-		RunE:                       up.RunE,
+		RunE: func(cmd *cobra.Command, v []string) error {
+			if version {
+				return printVersion(a)
+			}
+			return up.RunE(cmd, v)
+		},
 		SilenceErrors:              true,
 		SilenceUsage:               true,
 		SuggestionsMinimumDistance: 2,
@@ -43,6 +49,7 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
 		PersistentPreRunE:          func(*cobra.Command, []string) error { return a.ResolveFolders() },
 	}
 	root.Flags().AddFlagSet(up.Flags())
+	root.Flags().BoolVar(&version, "version", false, "print the version and exit")
 	f := root.PersistentFlags()
 	f.StringVar(&a.Home.Data, "data", "", "data `folder`: keys, streams, audit log (default $XDG_DATA_HOME/conclave)")
 	f.StringVar(&a.Home.Config, "config", "", "config `folder`: "+strings.Join(config.Files, ", ")+" (default $XDG_CONFIG_HOME/conclave)")
@@ -155,20 +162,23 @@ func versionCommand(a *cli.App) *cobra.Command {
 		Short:   "Print the version",
 		Example: "  conclave version --json",
 		Args:    cli.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			b := readBuild()
-			if a.JSON {
-				return a.PrintJSON(b)
-			}
-			source := ""
-			if b.Revision != "" {
-				source = " " + term.ShortID(b.Revision) + " " + b.Time
-			}
-			if b.Modified {
-				source += " (modified)"
-			}
-			_, err := fmt.Fprintf(a.Out, "conclave %s%s\n%s %s, nats-server %s, nats.go %s\n", b.Version, source, b.Go, b.Platform, b.NATSServer, b.NATSClient)
-			return err
-		},
+		RunE:    func(*cobra.Command, []string) error { return printVersion(a) },
 	}
+}
+
+// printVersion prints the version of the build, with --json as a document.
+func printVersion(a *cli.App) error {
+	b := readBuild()
+	if a.JSON {
+		return a.PrintJSON(b)
+	}
+	source := ""
+	if b.Revision != "" {
+		source = " " + term.ShortID(b.Revision) + " " + b.Time
+	}
+	if b.Modified {
+		source += " (modified)"
+	}
+	_, err := fmt.Fprintf(a.Out, "conclave %s%s\n%s %s, nats-server %s, nats.go %s\n", b.Version, source, b.Go, b.Platform, b.NATSServer, b.NATSClient)
+	return err
 }

@@ -67,29 +67,37 @@ array, with the questions in full.`,
 	}
 }
 
-// sessionShowCommand prints the messages of one session, by id or a prefix of 8 characters. Unknown and ambiguous ids are
-// errors.
+// sessionShowCommand prints the messages of one session, by id or a prefix of 8 characters, or of the last used one. Unknown and
+// ambiguous ids are errors.
 func sessionShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
-		Use:   "show <id>",
+		Use:   "show [id]",
 		Short: "Print the messages of a session",
 		Long: `Prints the messages of a session as they are sent to the model before the next question: the summary of older turns, then
-each question, tool call, result and answer, with its grade and your feedback. At least 8 characters of the id are enough.
+each question, tool call, result and answer, with its grade and your feedback. At least 8 characters of the id are enough; without
+an id it prints the session that was used last.
 
 With --json it prints one document: the stored session, and the messages.`,
-		Example: `  conclave session show 3f9c01d2
+		Example: `  conclave session show
+  conclave session show 3f9c01d2
   conclave session show notes --json | jq '.messages[-1].content'`,
-		Args:              cli.Args(cobra.ExactArgs(1)),
+		Args:              cli.Args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: cli.FirstArg(a.CompleteSessions()),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			if err := cli.CheckID("session", v[0]); err != nil {
-				return err
+			id := ""
+			if len(v) > 0 {
+				if id = v[0]; id == "" {
+					return cli.Usage("the session id is empty: give an id, or none for the last used session")
+				}
+				if err := cli.CheckID("session", id); err != nil {
+					return err
+				}
 			}
 			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
-				conv, err := findSession(cmd.Context(), c, v[0])
+				conv, err := findSession(cmd.Context(), c, id)
 				switch {
 				case err != nil:
-					return sessionError(a, v[0], err)
+					return sessionError(a, id, err)
 				case a.JSON:
 					return a.PrintJSON(struct {
 						subjects.Conversation
@@ -102,9 +110,16 @@ With --json it prints one document: the stored session, and the messages.`,
 	}
 }
 
-// findSession reads the session with an id or prefix. The complete id is tried first, without listing all sessions. None is
-// [client.ErrNotFound], several are a [*client.AmbiguousError].
+// findSession reads the session with an id or prefix, "" for the last used one. The complete id is tried first, without listing
+// all sessions. None is [client.ErrNotFound], several are a [*client.AmbiguousError].
 func findSession(ctx context.Context, c *client.Client, id string) (subjects.Conversation, error) {
+	if id == "" {
+		last, err := c.LastSession(ctx)
+		if err != nil {
+			return subjects.Conversation{}, err
+		}
+		id = last
+	}
 	conv, err := c.Session(ctx, id)
 	if !errors.Is(err, client.ErrNotFound) {
 		return conv, err
@@ -122,6 +137,8 @@ func sessionError(a *cli.App, id string, err error) error {
 	switch {
 	case errors.As(err, &ambiguous):
 		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d sessions begin with %s", ambiguous.Count, id), "give more of the id")
+	case errors.Is(err, client.ErrNotFound) && id == "":
+		return cli.Fail(cli.ExitFailed, "there is no session yet", "start one with "+a.Program()+" ask; a question appears there when it is answered")
 	case errors.Is(err, client.ErrNotFound):
 		return cli.Fail(cli.ExitFailed, "there is no session "+id, "list sessions with "+a.Program()+" session list; a question appears there when it is answered")
 	}

@@ -86,6 +86,24 @@ func (c *Client) Sessions(ctx context.Context, ids []string) ([]SessionSummary, 
 	return found, nil
 }
 
+// LastSession returns the id of the readable session that was used last, [ErrNotFound] when there is none.
+func (c *Client) LastSession(ctx context.Context) (string, error) {
+	ids, err := c.SessionIDs(ctx)
+	if err != nil {
+		return "", err
+	}
+	all, err := c.Sessions(ctx, ids)
+	if err != nil {
+		return "", err
+	}
+	for _, s := range all {
+		if s.Err == nil {
+			return s.ID, nil
+		}
+	}
+	return "", fmt.Errorf("session %w", ErrNotFound)
+}
+
 // Summarize describes a conversation. Question is empty when no turn is kept.
 func Summarize(c subjects.Conversation) SessionSummary {
 	s := SessionSummary{ID: c.SessionID, Turns: len(c.Turns) + c.Summarized + c.Dropped, Updated: c.Updated}

@@ -71,7 +71,8 @@ func (a *App) ResolveFolders() error {
 }
 
 // LoadConfig reads the configuration and applies flags to it, by path of the setting, and --log-level. An empty value means
-// that the flag was not given. Invalid files and values are errors; missing files are the shipped ones. flags may be nil.
+// that the flag was not given. Invalid files are errors, invalid flags usage errors; missing files are the shipped ones. flags may
+// be nil.
 func (a *App) LoadConfig(flags map[string]string) (config.Config, error) {
 	cfg, err := config.Load(a.Home.Config)
 	if err != nil {
@@ -86,7 +87,10 @@ func (a *App) LoadConfig(flags map[string]string) (config.Config, error) {
 	if a.Level != "" {
 		set["system.log_level"] = a.Level
 	}
-	return cfg, cfg.Apply(set)
+	if err := cfg.Apply(set); err != nil { // the files are valid
+		return cfg, &Failure{ExitUsage, err}
+	}
+	return cfg, nil
 }
 
 // Settings is the configuration for naming things, such as tools in help and completions: the shipped one when the user's
