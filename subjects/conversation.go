@@ -19,6 +19,7 @@ type Conversation struct {
 	// Labels are joined from all turns, summarized and dropped ones included: taint does not expire.
 	Labels  *Labels   `json:"labels,omitempty"`
 	Updated time.Time `json:"updated"`
+	Deleted bool      `json:"deleted,omitempty"` // by the user; Past is kept, so that no question is answered twice
 }
 
 // RetryInstruction is appended to a question that is retried. Text from there on is not the user's: it may quote the critic.

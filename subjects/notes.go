@@ -12,6 +12,7 @@ const (
 	NoteLost      = "gave_up"      // attempts exhausted
 	NoteRecordCut = "record_cut"   // the response was shortened to fit its stream
 	NoteCompacted = "compacted"    // old turns were summarized
+	NoteDeleted   = "deleted"      // the user deleted the conversation
 	NoteGraded    = "graded"       // a grade was added to an earlier answer
 	NoteNoHistory = "no_history"   // respondent B could not read the conversation
 )

@@ -398,6 +398,25 @@ const (
 	OverrideAll   = "ALL"   // every call is allowed, and still audited
 )
 
+// Changes of a conversation.
+const (
+	SessionDelete  = "delete"  // remove the messages; memory, events and audit log keep what they have
+	SessionCompact = "compact" // replace all turns but the last by a summary
+)
+
+// SessionChange requests a change of a stored conversation.
+type SessionChange struct {
+	SessionID string `json:"session_id"`
+	Change    string `json:"change"` // SessionDelete or SessionCompact
+}
+
+// SessionChanged says how many turns were deleted or summarized.
+type SessionChanged struct {
+	SessionID string `json:"session_id"`
+	Change    string `json:"change"`
+	Turns     int    `json:"turns"`
+}
+
 // Done acknowledges a request that has no other result.
 type Done struct {
 	OK bool `json:"ok"`

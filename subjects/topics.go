@@ -45,6 +45,7 @@ var (
 	ApprovalRevoke          = Service[Empty, Done]{Spec{Name: "approval.revoke.*", Received: "ctl.*.approval.revoke.*", Doc: "revoke a standing rule"}}
 	PolicyExplain           = Service[ExplainRequest, Verdict]{Spec{Name: "policy.explain", Received: "ctl.*.policy.explain", Doc: "the user's dry run of an agent's call"}}
 	SessionConfigService    = Service[SessionConfig, SessionConfig]{Spec{Name: "session.config", Received: "ctl.*.session.config", Stream: "KV_session_config", Doc: "override level, disabled tools, grants"}}
+	SessionChangeService    = Service[SessionChange, SessionChanged]{Spec{Name: "session.change", Received: "ctl.*.session.change", NeedsDeadline: true, Stream: "KV_state_generator", Doc: "delete or summarize a conversation"}}
 	ConfigSetService        = Service[ConfigSet, Done]{Spec{Name: "config.set.*", Received: "ctl.*.config.set", Stream: "AUDIT", Doc: "settings of an actor"}}
 
 	// Models.

@@ -63,7 +63,7 @@ func completeRounds(messages []model.Message) (out []subjects.Message) {
 // is too large loses its tool messages and attachments; then question and answer, and last the summary, are halved until it fits. It
 // also returns the encoded conversation. The slices of c are not modified.
 func appendTurn(c subjects.Conversation, t subjects.Turn, most int) (subjects.Conversation, []byte, error) {
-	c.Turns, c.Updated, c.Labels = append(slices.Clone(c.Turns), t), t.Time, labelsOf(c).Join(t.Labels)
+	c.Turns, c.Updated, c.Labels, c.Deleted = append(slices.Clone(c.Turns), t), t.Time, labelsOf(c).Join(t.Labels), false
 	for len(c.Turns) > most {
 		c = dropOldestTurn(c)
 	}

@@ -2,7 +2,7 @@
 // model's calls through the broker, and stores the answer.
 //
 // It listens on query.session.<session>, stored in TURNS, on query.cancel.<query>, and on critique.result and
-// reward.event, which grade its answers. It asks broker.discover, tool.request.<tool>, model.list and model.chat. It
+// reward.event, which grade its answers; it serves session.change, which deletes or summarizes a conversation. It asks broker.discover, tool.request.<tool>, model.list and model.chat. It
 // speaks on response.generation, answer.dialog, agent.state.<name>, response.delta.<query> and response.thinking.<query>.
 //
 // A turn is checkpointed before it acts. After a crash it resumes from its checkpoint, in this process or in another, and
@@ -61,6 +61,7 @@ func (g *Generator) Routes() []actor.Route {
 		return routes
 	}
 	return append(routes,
+		actor.Serve(subjects.SessionChangeService, g.onSessionChange, actor.Workers(4)),
 		actor.Subscribe(subjects.CritiqueResult, g.onCritique, actor.Workers(1)),
 		actor.Subscribe(subjects.RewardEvent, g.onReward, actor.Workers(1)))
 }

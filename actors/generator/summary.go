@@ -111,9 +111,14 @@ func countTurnsToSummarize(c subjects.Conversation, system string, most int) int
 // conversation meanwhile: after any other write it fails with actor.ErrChanged and changes nothing. window is in
 // tokens.
 func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session string, c subjects.Conversation, rev uint64, n, window int) error {
-	a := loop.Agent{Chat: wire.Client{Out: out, Role: subjects.RoleSummaries, Timeout: g.cfg.CallTimeout}, Limits: g.cfg.loopLimits(), Now: out.Now, NewID: out.NewID}
+	demo := false
+	onDone := func(c subjects.ChatChunk) { demo = c.DemoModel }
+	a := loop.Agent{Chat: wire.Client{Out: out, Role: subjects.RoleSummaries, Timeout: g.cfg.CallTimeout, OnDone: onDone}, Limits: g.cfg.loopLimits(), Now: out.Now, NewID: out.NewID}
 	a.Options.Window = window
 	summary, err := loop.Summarize(ctx, a, c.Summary, historyMessages(subjects.Conversation{Turns: c.Turns[:n]}))
+	if err == nil && demo {
+		err = subjects.Faultf(subjects.CodeUnsupported, "the built-in demo model cannot summarize: start Ollama")
+	}
 	if err != nil {
 		return err
 	}
@@ -139,13 +144,7 @@ func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session s
 		}
 		c, rev = fresh, at
 	}
-	topic, err := subjects.AgentStateEvent.With(g.name)
-	if err != nil {
-		return err
-	}
-	return actor.EmitAsync(ctx, out, topic, subjects.AgentState{
-		SessionID: session, To: string(idle), Code: subjects.NoteCompacted, Words: fmt.Sprintf("%d turns were summarized to make room", n),
-	})
+	return g.emitSessionNote(ctx, out, session, subjects.NoteCompacted, fmt.Sprintf("%d turns were summarized to make room", n))
 }
 
 // sameTurns reports whether two conversations differ in their grades at most.

@@ -211,7 +211,11 @@ const effectsFile = "tool-effects.json"
 // cases or in the current folder. None is a usage error; an invalid one is not passed over.
 func findEffects(named string, cases []string) (simulate.Effects, error) {
 	if named != "" {
-		return simulate.ReadEffects(named)
+		known, err := simulate.ReadEffects(named)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, cli.Usage("reading tool effects: %s: no such file", named)
+		}
+		return known, err
 	}
 	var places []string
 	for _, c := range cases {

@@ -35,7 +35,7 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
   conclave tap                                      watch the bus
   conclave audit verify                             verify the audit log
   conclave doctor                                   check the installation`,
-		Args:                       cli.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, v []string) error {
 			if version {
 				return printVersion(a)

@@ -6,25 +6,29 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/view"
+	"conclave/pkg/actor"
 	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
 // sessionCommand is the parent of the commands that list, show and configure sessions.
 func sessionCommand(a *cli.App) *cobra.Command {
-	return cli.Group("session", "List and show conversations, and set the policy of one",
+	return cli.Group("session", "List, show, delete and summarize conversations, and set the policy of one",
 		`Shows the stored sessions: the messages that are sent to the model before the next question.
 Thinking is never stored. To continue a session, use conclave ask --session. The policy of a session is set with override.`,
 		`  conclave session list
   conclave session show 3f9c01d2
+  conclave session compact 3f9c01d2
+  conclave session delete 3f9c01d2
   conclave session override 3f9c01d2 RELAX`,
-		sessionListCommand(a), sessionShowCommand(a), sessionOverrideCommand(a))
+		sessionListCommand(a), sessionShowCommand(a), sessionDeleteCommand(a), sessionCompactCommand(a), sessionOverrideCommand(a))
 }
 
 // sessionListCommand lists the stored sessions, last used first. One that cannot be decoded is only a line on stderr; no
@@ -108,6 +112,107 @@ With --json it prints one document: the stored session, and the messages.`,
 			})
 		},
 	}
+}
+
+// sessionDeleteCommand deletes the messages of sessions, by id or prefix. The first failure ends it.
+func sessionDeleteCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete <id>...",
+		Short: "Delete the messages of sessions",
+		Long: `Deletes the stored messages of sessions: they are no longer listed and no longer sent to the model. The ids of the questions
+stay, so that none is answered twice. At least 8 characters of an id are enough.
+
+Not deleted: what memory stored from the answers (conclave memory forget), the event log until its oldest events are dropped, and
+the audit log.`,
+		Example: `  conclave session delete 3f9c01d2
+  conclave session delete notes drafts --json`,
+		Args:              cli.Args(cobra.MinimumNArgs(1)),
+		ValidArgsFunction: a.CompleteSessions(),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			return changeSessions(cmd.Context(), a, v, subjects.SessionDelete, 30*time.Second, func(r subjects.SessionChanged) string {
+				return fmt.Sprintf("deleted session %s with %s", r.SessionID, term.Count(r.Turns, "turn"))
+			})
+		},
+	}
+}
+
+// sessionCompactCommand summarizes the older turns of a session, by id or prefix. It rejects a timeout that is not positive.
+func sessionCompactCommand(a *cli.App) *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "compact <id>",
+		Short: "Replace the older turns of a session by a summary",
+		Long: `Lets the model for summaries replace all turns of a session but the last by a short summary: decisions, files and open
+questions. The same happens by itself when a conversation fills its share of the model's context window (compact_at in
+generator.yaml). At least 8 characters of the id are enough.`,
+		Example: `  conclave session compact 3f9c01d2
+  conclave session compact notes --json`,
+		Args:              cli.Args(cobra.ExactArgs(1)),
+		ValidArgsFunction: cli.FirstArg(a.CompleteSessions()),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			if err := cli.CheckTimeout(timeout, "5m"); err != nil {
+				return err
+			}
+			return changeSessions(cmd.Context(), a, v, subjects.SessionCompact, timeout, func(r subjects.SessionChanged) string {
+				if r.Turns == 0 {
+					return "nothing to summarize: session " + r.SessionID + " has one turn"
+				}
+				return fmt.Sprintf("summarized %s of session %s", term.Count(r.Turns, "turn"), r.SessionID)
+			})
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for the summary")
+	return cmd
+}
+
+// changeSessions changes sessions, given by id or prefix, one after the other, each within timeout. describe says on stdout what
+// was done; with --json it prints a line for each. The first failure ends it.
+func changeSessions(ctx context.Context, a *cli.App, ids []string, change string, timeout time.Duration, describe func(subjects.SessionChanged) string) error {
+	for _, id := range ids {
+		if id == "" {
+			return cli.Usage("a session id is empty: list sessions with %s session list", a.Program())
+		}
+		if err := cli.CheckID("session", id); err != nil {
+			return err
+		}
+	}
+	return a.WithClient(func(c *client.Client) error {
+		for _, id := range ids {
+			conv, err := findSession(ctx, c, id)
+			if err != nil {
+				return sessionError(a, id, err)
+			}
+			bounded, cancel := context.WithTimeout(ctx, timeout)
+			r, err := c.ChangeSession(bounded, conv.SessionID, change)
+			cancel()
+			switch {
+			case err != nil:
+				return changeError(err)
+			case a.JSON:
+				err = a.PrintLine(r)
+			default:
+				_, err = fmt.Fprintln(a.Out, describe(r))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// changeError explains why a session was not changed, also that no generator is running. Other errors are returned as they are.
+func changeError(err error) error {
+	var f *subjects.Fault
+	switch {
+	case !errors.As(err, &f):
+		return err
+	case f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err):
+		return cli.Fail(cli.ExitAbsent, "no generator is running", "see conclave doctor, or start one with conclave actor generator")
+	case f.Code == subjects.CodeBusy:
+		return &cli.Failure{Code: cli.ExitFailed, Err: errors.New(f.Text)}
+	}
+	return cli.AnswerFault(f)
 }
 
 // findSession reads the session with an id or prefix, "" for the last used one. The complete id is tried first, without listing

@@ -440,6 +440,15 @@ func userRows() []row {
 			control: request(r, "audit.x"), receivers: []string{replyTo(r)},
 		})
 	}
+	for i, p := range people {
+		other := people[1-i]
+		out = append(out, row{
+			name: p + " changes a conversation, and nobody else does",
+			denied: slices.Concat(publishedByEach(rolesExcept(people...), "session.change"), publishedByEach(rolesExcept(people...), "ctl."+p+".session.change"),
+				publishedBy(other, "ctl."+p+".session.change"), publishedBy(p, "ctl."+p+".session.change")),
+			control: request(p, "session.change"), receivers: []string{"generator ctl." + p + ".session.change", replyTo(p)},
+		})
+	}
 	return append(out,
 		row{name: "a record by one who acts on a model's words", denied: publishedByEach([]string{"critic", "reward", "generator", "respondent_b", "committee", "operator", "router"}, "audit.x"), control: request("memory", "audit.x"), receivers: []string{replyTo("memory")}},
 		row{name: "the gateway decides as the user", denied: publishedBy("gateway", "ctl.user.approval.decision.a1"), control: request("gateway", "approval.decision.a1"), receivers: []string{"broker ctl.gateway.approval.decision.a1", replyTo("gateway")}},

@@ -133,8 +133,16 @@ func (c *Client) Session(ctx context.Context, id string) (subjects.Conversation,
 	if err := actor.DecodeStored(data, &conv); err != nil {
 		return subjects.Conversation{}, fmt.Errorf("session %s: %w: %w", id, ErrUnreadable, err)
 	}
-	conv.SessionID = id
+	if conv.SessionID = id; conv.Deleted {
+		return subjects.Conversation{}, fmt.Errorf("session %s: %w", id, ErrNotFound)
+	}
 	return conv, nil
+}
+
+// ChangeSession deletes or summarizes a conversation: change is [subjects.SessionDelete] or [subjects.SessionCompact]. ctx must
+// have a deadline. A [subjects.Fault] says why nothing was changed.
+func (c *Client) ChangeSession(ctx context.Context, id, change string) (subjects.SessionChanged, error) {
+	return actor.Ask(ctx, c.out, subjects.SessionChangeService, subjects.SessionChange{SessionID: id, Change: change})
 }
 
 // FindSession returns the complete id of the stored session with this id, or with this prefix of at least [IDPrefix]

@@ -1,0 +1,103 @@
+package generator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// abandonedAfter is how long after its last checkpoint an unfinished turn no longer keeps its session from being deleted.
+const abandonedAfter = 30 * time.Minute
+
+// onSessionChange deletes or summarizes a stored conversation for the user. It rejects an unknown change and an invalid session,
+// and fails when there is no such conversation, while a question of the session is being answered, and when another write came
+// between; nothing is changed then.
+func (g *Generator) onSessionChange(ctx context.Context, in actor.Msg[subjects.SessionChange], out actor.Out) (subjects.SessionChanged, error) {
+	q := in.Body
+	if subjects.CheckToken(q.SessionID) != nil {
+		return subjects.SessionChanged{}, subjects.Faultf(subjects.CodeMalformed, "invalid session id")
+	}
+	out = out.WithIDs(q.SessionID, "")
+	g.sessions.remove(q.SessionID) // the stored state decides, not the cached one
+	s, err := g.loadSession(ctx, out.Store(g.bucket()), q.SessionID)
+	if err != nil {
+		return subjects.SessionChanged{}, err
+	}
+	if s.conversationRev == 0 || s.conversation.Deleted {
+		return subjects.SessionChanged{}, subjects.Faultf(subjects.CodeMalformed, "there is no conversation of session %s", q.SessionID)
+	}
+	if id := s.record.QueryID; id != "" && !s.conversation.Answered(id) && out.Now().Sub(s.record.Written) < abandonedAfter {
+		return subjects.SessionChanged{}, subjects.Faultf(subjects.CodeBusy, "a question of this session is being answered: wait for the answer, or cancel it")
+	}
+	n := 0
+	switch q.Change {
+	case subjects.SessionDelete:
+		n, err = g.deleteConversation(ctx, out, q.SessionID, s)
+	case subjects.SessionCompact:
+		n, err = g.compactConversation(ctx, out, q.SessionID, s)
+	default:
+		err = subjects.Faultf(subjects.CodeMalformed, "unknown change: use %s or %s", subjects.SessionDelete, subjects.SessionCompact)
+	}
+	if errors.Is(err, actor.ErrChanged) {
+		err = subjects.Faultf(subjects.CodeBusy, "the session was changed meanwhile: try again")
+	}
+	return subjects.SessionChanged{SessionID: q.SessionID, Change: q.Change, Turns: n}, err
+}
+
+// deleteConversation overwrites the record of the last turn and the conversation, of which only the query ids stay. It returns
+// the number of turns. The record is written first: a turn that begins meanwhile fails at it, here or in another process.
+func (g *Generator) deleteConversation(ctx context.Context, out actor.Out, session string, s sessionState) (int, error) {
+	c := s.conversation
+	n := len(c.Turns) + c.Summarized + c.Dropped
+	store := out.Store(g.bucket())
+	if s.recordRev != 0 {
+		data, err := encodeJSON(turnRecord{})
+		if err != nil {
+			return 0, err
+		}
+		if _, err := store.Put(ctx, turnKey(session), data, s.recordRev); err != nil {
+			return 0, err
+		}
+	}
+	for {
+		past := removeOldestTurns(c, len(c.Turns)).Past
+		data, err := encodeJSON(subjects.Conversation{SessionID: session, Turns: []subjects.Turn{}, Past: past, Updated: out.Now().UTC(), Deleted: true})
+		if err != nil {
+			return 0, err
+		}
+		_, err = store.Put(ctx, subjects.ConversationKey(session), data, s.conversationRev)
+		if err == nil {
+			break
+		}
+		// A grade of the last answer may be stored at any time.
+		fresh, rev, rerr := readConversation(ctx, store, session)
+		if !errors.Is(err, actor.ErrChanged) || rerr != nil || !sameTurns(c, fresh) {
+			return 0, err
+		}
+		c, s.conversationRev = fresh, rev
+	}
+	g.sessions.remove(session)
+	return n, g.emitSessionNote(ctx, out, session, subjects.NoteDeleted, fmt.Sprintf("%d turns were deleted by the user", n))
+}
+
+// compactConversation replaces all turns but the last by a summary, and returns their number; 0 when there is only one.
+func (g *Generator) compactConversation(ctx context.Context, out actor.Out, session string, s sessionState) (int, error) {
+	n := len(s.conversation.Turns) - 1
+	if n < 1 {
+		return 0, nil
+	}
+	return n, g.summarizeTurns(ctx, out, session, s.conversation, s.conversationRev, n, g.assistantModel(ctx, out).Window)
+}
+
+// emitSessionNote publishes a note about a session that belongs to no question.
+func (g *Generator) emitSessionNote(ctx context.Context, out actor.Out, session, code, words string) error {
+	topic, err := subjects.AgentStateEvent.With(g.name)
+	if err != nil {
+		return err
+	}
+	return actor.EmitAsync(ctx, out, topic, subjects.AgentState{SessionID: session, To: string(idle), Code: code, Words: words})
+}

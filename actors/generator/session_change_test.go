@@ -1,0 +1,158 @@
+package generator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/client"
+	"conclave/subjects"
+)
+
+// change delivers a change of a session to a generator.
+func (w *harness) change(g *Generator, session, change string) (subjects.SessionChanged, error) {
+	var r subjects.SessionChanged
+	text, err := w.Deliver(w.t, g, actortest.Message{
+		Subject: "ctl.user.session.change", Body: subjects.SessionChange{SessionID: session, Change: change}, Deadline: w.Out().Now().Add(time.Minute),
+	})
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &r)
+	}
+	return r, err
+}
+
+func faultCode(err error) string {
+	var f *subjects.Fault
+	if errors.As(err, &f) {
+		return f.Code
+	}
+	return ""
+}
+
+// A deleted conversation leaves no text behind and is not sent to the model again; its questions stay answered.
+func TestDeletedSessionLeavesNoText(t *testing.T) {
+	t.Parallel()
+	w := newHarness(t, "The code word is heron.")
+	g := New(subjects.Generator, shippedConfig())
+	for _, q := range []string{"q1", "q2"} {
+		if err := w.ask(g, "s1", q, "What is the code word?", 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := w.change(g, "s1", subjects.SessionDelete)
+	if err != nil || r.Turns != 2 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for _, key := range []string{turnKey("s1"), subjects.ConversationKey("s1")} {
+		data, _, err := w.Out().Store(bucket).Get(t.Context(), key)
+		if err != nil || strings.Contains(string(data), "heron") || strings.Contains(string(data), "code word") {
+			t.Errorf("%s: %s, %v", key, data, err)
+		}
+	}
+	if err := w.ask(g, "s1", "q1", "What is the code word?", 1); err != nil || len(w.responses()) != 2 {
+		t.Errorf("a question that is delivered again is answered again: %v, %d answers", err, len(w.responses()))
+	}
+	if _, err := w.change(g, "s1", subjects.SessionDelete); faultCode(err) != subjects.CodeMalformed {
+		t.Errorf("deleted twice: %v", err)
+	}
+	if err := w.ask(g, "s1", "q3", "And now?", 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range w.asked[len(w.asked)-1].Messages {
+		if strings.Contains(m.Content, "heron") {
+			t.Errorf("the model is sent %q", m.Content)
+		}
+	}
+	if c := w.conversation("s1"); c.Deleted || len(c.Turns) != 1 {
+		t.Errorf("a new question: %+v", c)
+	}
+	w.requireNoErrors()
+}
+
+// A session is not changed while one of its questions is being answered, and by no unknown change.
+func TestSessionChangeRefused(t *testing.T) {
+	t.Parallel()
+	w := newHarness(t, "An answer.")
+	g := New(subjects.Generator, shippedConfig())
+	if err := w.ask(g, "s1", "q1", "A question", 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ name, session, change, code string }{
+		{"no such session", "s2", subjects.SessionDelete, subjects.CodeMalformed},
+		{"trick: an id that is no token", "s1.>", subjects.SessionDelete, subjects.CodeMalformed},
+		{"unknown change", "s1", "rename", subjects.CodeMalformed},
+	} {
+		if _, err := w.change(g, tt.session, tt.change); faultCode(err) != tt.code {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+	store := w.Out().Store(bucket)
+	_, rev, err := store.Get(t.Context(), turnKey("s1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	running, err := encodeJSON(turnRecord{QueryID: "q2", Query: "running", Stage: stageWorking, Written: w.Out().Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Put(t.Context(), turnKey("s1"), running, rev); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []string{subjects.SessionDelete, subjects.SessionCompact} {
+		if _, err := w.change(g, "s1", change); faultCode(err) != subjects.CodeBusy {
+			t.Errorf("%s while a question is answered: %v", change, err)
+		}
+	}
+	if c := w.conversation("s1"); len(c.Turns) != 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// Compacting leaves the last turn and a summary of the others.
+func TestCompactedSessionKeepsLastTurn(t *testing.T) {
+	t.Parallel()
+	w := newHarness(t, "An answer.")
+	w.summary = "They spoke about birds."
+	g := New(subjects.Generator, shippedConfig())
+	for i, q := range []string{"q1", "q2", "q3"} {
+		if err := w.ask(g, "s1", q, "A question", 1); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			if r, err := w.change(g, "s1", subjects.SessionCompact); err != nil || r.Turns != 0 {
+				t.Errorf("one turn: %+v, %v", r, err)
+			}
+		}
+	}
+	r, err := w.change(g, "s1", subjects.SessionCompact)
+	c := w.conversation("s1")
+	if err != nil || r.Turns != 2 || len(c.Turns) != 1 || c.Turns[0].QueryID != "q3" || c.Summary != "They spoke about birds." || c.Summarized != 2 {
+		t.Errorf("%+v, %v, %+v", r, err, c)
+	}
+	w.requireNoErrors()
+}
+
+// The user's client deletes a session under the real grants; no other role reaches the service.
+func TestSessionDeletedOverTheBus(t *testing.T) {
+	t.Parallel()
+	w := newBusHarness(t)
+	w.start("generator", New(subjects.Generator, shippedConfig()))
+	user := client.Wrap(w.user)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	w.askQuestion("s1", "q1", "hello")
+	w.awaitConversation("s1", 1)
+	if r, err := user.ChangeSession(ctx, "s1", subjects.SessionDelete); err != nil || r.Turns != 1 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if _, err := user.Session(t.Context(), "s1"); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("deleted: %v", err)
+	}
+	if all, err := user.Sessions(t.Context(), []string{"s1"}); err != nil || len(all) != 0 {
+		t.Errorf("listed: %+v, %v", all, err)
+	}
+}
