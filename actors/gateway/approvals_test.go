@@ -3,15 +3,11 @@ package gateway_test
 import (
 	"context"
 	"encoding/json"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"conclave/actors/gateway"
 	"conclave/pkg/actor"
@@ -19,31 +15,16 @@ import (
 	"conclave/subjects"
 )
 
-// clerk is the broker as far as the user speaks to it: under the broker's own grants, with answers by id.
-type clerk struct {
-	mu   sync.Mutex
-	said []string
-}
+// brokerStub serves the approval requests of the broker under its grants. The reply to a decision depends on its id.
+type brokerStub struct{ requestLog }
 
-func (*clerk) Name() string { return "broker" }
+func (*brokerStub) Name() string { return "broker" }
 
-func (c *clerk) Routes() []actor.Route {
+func (c *brokerStub) Routes() []actor.Route {
 	return []actor.Route{actor.Serve(subjects.ApprovalListService, c.list), actor.Serve(subjects.ApprovalDecisionService, c.answer), actor.Serve(subjects.ApprovalRevoke, c.revoke)}
 }
 
-func (c *clerk) note(s string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.said = append(c.said, s)
-}
-
-func (c *clerk) heard() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.said)
-}
-
-func (c *clerk) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery], _ actor.Out) (subjects.ApprovalList, error) {
+func (c *brokerStub) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery], _ actor.Out) (subjects.ApprovalList, error) {
 	asked := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	a := subjects.Approval{State: "pending", ApprovalRequest: subjects.ApprovalRequest{
 		ID: "q1", SessionID: "s1", QueryID: "x", Caller: "generator", Type: "assistant", Tool: "web_fetch", Args: json.RawMessage(`{"url":"\u001b[2J"}`), Layer: "flow", Rule: "egress",
@@ -58,9 +39,9 @@ func (c *clerk) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery], _ 
 	return l, nil
 }
 
-func (c *clerk) answer(_ context.Context, in actor.Msg[subjects.ApprovalDecision], _ actor.Out) (subjects.ApprovalReply, error) {
+func (c *brokerStub) answer(_ context.Context, in actor.Msg[subjects.ApprovalDecision], _ actor.Out) (subjects.ApprovalReply, error) {
 	b, _ := json.Marshal(in.Body)
-	c.note(in.From + " " + in.Tokens[1] + " " + string(b))
+	c.record(in.From + " " + in.Tokens[1] + " " + string(b))
 	r := subjects.ApprovalReply{ID: in.Tokens[1], State: in.Tokens[1], By: "user"}
 	switch r.ID {
 	case "noaudit":
@@ -77,35 +58,18 @@ func (c *clerk) answer(_ context.Context, in actor.Msg[subjects.ApprovalDecision
 	return r, nil
 }
 
-func (c *clerk) revoke(_ context.Context, in actor.Msg[subjects.Empty], _ actor.Out) (subjects.Done, error) {
-	c.note(in.From + " revokes " + in.Tokens[1])
+func (c *brokerStub) revoke(_ context.Context, in actor.Msg[subjects.Empty], _ actor.Out) (subjects.Done, error) {
+	c.record(in.From + " revokes " + in.Tokens[1])
 	return subjects.Done{OK: in.Tokens[1] == "r1"}, nil
-}
-
-func newClerk(t *testing.T, b *bustest.Bus) *clerk {
-	t.Helper()
-	c := &clerk{}
-	s, err := actor.Supervise(t.Context(), actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c, nil }}, b.Dial, actor.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Stop() })
-	return c
 }
 
 func TestApprovals(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	c := newClerk(t, b)
+	c := &brokerStub{}
+	startActor(t, b, c)
 	d, w := describe(t), startGateway(t, b, setup{})
-	for _, tt := range []struct {
-		name                string
-		method, route, path string
-		body                string
-		status              int
-		holds               string // part of the answer
-		heard               string // by the broker; "" = nothing
-	}{
+	w.checkRoutes(d, func() string { return c.take("") }, []routeTest{
 		{"pending", "GET", "/approvals", "/approvals", "", 200, `"id":"q1"`, ""},
 		{"all", "GET", "/approvals", "/approvals?all=1", "", 200, `"id":"q0"`, ""},
 		{"rules", "GET", "/approvals/rules", "/approvals/rules", "", 200, `"id":"r1"`, ""},
@@ -129,71 +93,39 @@ func TestApprovals(t *testing.T) {
 		{"trick: wildcard id", "POST", "/approvals/{id}", "/approvals/%2A", `{"approve":true}`, 400, "letters, digits", ""},
 		{"trick: wildcard rule", "DELETE", "/approvals/rules/{id}", "/approvals/rules/%3E", "", 400, "letters, digits", ""},
 		{"trick: decision in the query string", "POST", "/approvals/{id}", "/approvals/q1?approve=true", `{"approve":true}`, 400, "unknown parameter", ""},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			before := len(c.heard())
-			status, header, body := w.do(tt.method, tt.path, tt.body)
-			if status != tt.status || !strings.Contains(body, tt.holds) || !strings.HasPrefix(header.Get("Content-Type"), "application/json") {
-				t.Fatalf("%d %s", status, body)
-			}
-			if heard := strings.Join(c.heard()[before:], "; "); heard != tt.heard {
-				t.Errorf("the broker heard %q", heard)
-			}
-			got := slices.Sorted(maps.Keys(read[map[string]any](t, body)))
-			want := d.schemas(t, d.response(t, tt.method, tt.route, status)["application/json"].Schema)[0]
-			if !slices.Equal(got, slices.Sorted(maps.Keys(want.Properties))) || !slices.Equal(got, slices.Sorted(slices.Values(want.Required))) {
-				t.Errorf("it answers with %v, described is %+v", got, want)
-			}
-		})
-	}
+	})
 	if status, _, body := w.do("GET", "/approvals/q1", ""); status != http.StatusMethodNotAllowed {
-		t.Errorf("trick: an answer by a link: %d %s", status, body)
+		t.Errorf("trick: a decision by a link: %d %s", status, body)
 	}
-	// What is in the lists, and what is read, is what is described.
+	// Values in responses, and request bodies, have the described fields.
 	_, _, list := w.do("GET", "/approvals?all=1", "")
 	_, _, rules := w.do("GET", "/approvals/rules", "")
-	decision, err := json.Marshal(gateway.Decision{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, got := range map[string]map[string]any{
+	d.checkSchemas(t, map[string]map[string]any{
 		"Approval": read[struct{ Approvals []map[string]any }](t, list).Approvals[1],
 		"Rule":     read[struct{ Rules []map[string]any }](t, rules).Rules[0],
-		"Decision": read[map[string]any](t, string(decision)),
-	} {
-		s := d.schemas(t, schema{Ref: "#/components/schemas/" + name})[0]
-		if !slices.Equal(slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(s.Properties))) {
-			t.Errorf("%s: %v", name, slices.Sorted(maps.Keys(got)))
-		}
-	}
+		"Decision": fields(t, gateway.Decision{}),
+	})
 }
 
-// The routes have the guards of all others.
+// A forged request changes no approval.
 func TestApprovalsGuarded(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	c := newClerk(t, b)
+	c := &brokerStub{}
+	startActor(t, b, c)
 	w := startGateway(t, b, setup{})
-	for _, tt := range []struct {
+	for _, tt := range append(slices.Clone(forgedHeaders), struct {
 		name   string
 		header []string
 		status int
-	}{
-		{"trick: a page of another site", []string{"Origin", "https://evil.example"}, 403},
-		{"trick: a page of another port", []string{"Sec-Fetch-Site", "same-site"}, 403},
-		{"trick: a name that points here", []string{"Host", "evil.example"}, 403},
-		{"trick: a form", []string{"Content-Type", "text/plain"}, 415},
-		{"no token", []string{"Authorization", ""}, 401},
-		{"trick: another token", []string{"Authorization", "Bearer " + strings.Repeat("l", 40)}, 401},
-		{"the token", nil, 200},
-	} {
+	}{"trick: a form", []string{"Content-Type", "text/plain"}, 415}) {
 		t.Run(tt.name, func(t *testing.T) {
-			before := len(c.heard())
+			c.take("")
 			if status, _, body := w.do("POST", "/approvals/q1", `{"approve":true}`, tt.header...); status != tt.status {
 				t.Errorf("%d %s", status, body)
 			}
-			if n := len(c.heard()) - before; (n == 1) != (tt.status == 200) {
-				t.Errorf("the broker heard %d", n)
+			if got := c.take(""); (got != "") != (tt.status == 200) {
+				t.Errorf("requests to the broker: %q", got)
 			}
 			if tt.status == 415 {
 				return // there is no body to a DELETE
@@ -208,7 +140,7 @@ func TestApprovalsGuarded(t *testing.T) {
 	}
 }
 
-// Without a broker that is told at once.
+// Without a broker the response says so at once.
 func TestApprovalsWithoutBroker(t *testing.T) {
 	t.Parallel()
 	w := startGateway(t, bustest.Start(t), setup{})

@@ -18,8 +18,8 @@ import (
 	"conclave/subjects"
 )
 
-// What a caller reads is the answer, however its pieces came.
-func TestGrowing(t *testing.T) {
+// The pieces add up to the answer, whichever tokens are lost.
+func TestStreamedAnswer(t *testing.T) {
 	t.Parallel()
 	d := func(step, n int, text string) subjects.Delta { return subjects.Delta{Step: step, N: n, Text: text} }
 	for _, tt := range []struct {
@@ -46,15 +46,15 @@ func TestGrowing(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var got []string
-			if err := gateway.Grow(func(s string) { got = append(got, s) }, tt.answer, tt.pieces...); err != nil || !slices.Equal(got, tt.want) {
+			if err := gateway.StreamAnswer(func(s string) { got = append(got, s) }, tt.answer, tt.pieces...); err != nil || !slices.Equal(got, tt.want) {
 				t.Errorf("%q, %v, want %q", got, err, tt.want)
 			}
 		})
 	}
 }
 
-// Whatever is lost of a one-step answer, the sum of what is said is the answer.
-func TestGrowingSum(t *testing.T) {
+// The pieces of an answer of one step add up to it, whichever tokens are lost.
+func TestStreamedAnswerAddsUp(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		texts := rapid.SliceOf(rapid.StringOf(rapid.RuneFrom([]rune("ab \n\té")))).Draw(t, "texts")
@@ -66,15 +66,15 @@ func TestGrowingSum(t *testing.T) {
 			}
 		}
 		sum := ""
-		if err := gateway.Grow(func(s string) { sum += s }, answer, pieces...); err != nil || sum != answer {
+		if err := gateway.StreamAnswer(func(s string) { sum += s }, answer, pieces...); err != nil || sum != answer {
 			t.Fatalf("%q, want %q (%v)", sum, answer, err)
 		}
 	})
 }
 
-// ask asks as a person and returns the pieces.
+// ask sends query.ask with the key of the user and returns the pieces.
 func (w *fixture) ask(body subjects.Query) (pieces []subjects.Delta, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	for d, err := range actor.AskStream(ctx, w.out("user"), subjects.QueryAsk, body) {
 		if err != nil {
@@ -88,7 +88,7 @@ func (w *fixture) ask(body subjects.Query) (pieces []subjects.Delta, err error) 
 // TestAsk is about query.ask.
 func TestAsk(t *testing.T) {
 	t.Parallel()
-	run(t, []scene{
+	runOnBus(t, []busTest{
 		{"Ask", testAsk},
 		{"AskThatFails", testAskThatFails},
 		{"AskInVain", testAskInVain},
@@ -98,15 +98,15 @@ func TestAsk(t *testing.T) {
 func testAsk(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	said := make(chan struct{}, 8)
-	w.generator(func(q subjects.Query, out actor.Out) {
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		if q.Query != "what time is it?" || q.SessionID == "" || q.QueryID == "" {
 			t.Errorf("asked %+v", q)
 		}
 		for i, text := range []string{"It ", "is"} {
-			emitStored(w, out, with(t, subjects.ResponseDelta, q.QueryID), subjects.Delta{QueryID: q.QueryID, N: i, Text: text})
+			emitStored(w, out, withTokens(t, subjects.ResponseDelta, q.QueryID), subjects.Delta{QueryID: q.QueryID, N: i, Text: text})
 		}
-		emitStored(w, out, with(t, subjects.ResponseThinking, q.QueryID), subjects.Delta{QueryID: q.QueryID, Text: "never said"})
-		emitStored(w, out, with(t, subjects.ResponseDelta, "other"), subjects.Delta{QueryID: q.QueryID, Text: "another's"})
+		emitStored(w, out, withTokens(t, subjects.ResponseThinking, q.QueryID), subjects.Delta{QueryID: q.QueryID, Text: "never said"})
+		emitStored(w, out, withTokens(t, subjects.ResponseDelta, "other"), subjects.Delta{QueryID: q.QueryID, Text: "another's"})
 		<-said // the pieces are there before the answer is
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "It is noon."))
 	})
@@ -121,7 +121,7 @@ func testAsk(t *testing.T, b *bustest.Bus) {
 	}
 	text := ""
 	for {
-		m, err := sub.NextMsg(patience)
+		m, err := sub.NextMsg(testTimeout)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +154,7 @@ func testAsk(t *testing.T, b *bustest.Bus) {
 func testAskThatFails(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	router := w.out("router")
-	w.generator(func(q subjects.Query, out actor.Out) {
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		r := reply(q, "")
 		r.Error = subjects.Faultf(subjects.CodeModelMissing, "pull it first")
 		switch q.Query {
@@ -164,7 +164,7 @@ func testAskThatFails(t *testing.T, b *bustest.Bus) {
 		case "not at all":
 			emitStored(w, out, subjects.ResponseGeneration, r)
 		case "given up":
-			emitStored(w, router.WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Subject: "query.received", Code: subjects.CodeTooLarge, Reason: "too long"})
+			emitStored(w, router.WithIDs(q.SessionID, q.QueryID), withTokens(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Subject: "query.received", Code: subjects.CodeTooLarge, Reason: "too long"})
 		}
 	})
 	for _, tt := range []struct {
@@ -194,7 +194,7 @@ func testAskThatFails(t *testing.T, b *bustest.Bus) {
 func testAskInVain(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{drain: 300 * time.Millisecond})
 	asked := make(chan struct{}, 2)
-	w.generator(func(subjects.Query, actor.Out) { asked <- struct{}{} })
+	w.answerQuestions(func(subjects.Query, actor.Out) { asked <- struct{}{} })
 	nc := w.Connect("user")
 	fault := func(deadline string) (code, text string) {
 		sub, err := nc.SubscribeSync(nc.NewInbox())
@@ -213,13 +213,13 @@ func testAskInVain(t *testing.T, b *bustest.Bus) {
 		if deadline == "" {
 			w.stop()
 		}
-		r, err := sub.NextMsg(patience)
+		r, err := sub.NextMsg(testTimeout)
 		if errors.Is(err, nats.ErrTimeout) {
 			t.Fatal("no answer")
 		}
 		return r.Header.Get(subjects.HeaderErrCode), r.Header.Get(subjects.HeaderErrText)
 	}
-	if code, text := fault(millis(time.Now().Add(500 * time.Millisecond))); code != subjects.CodeTimeout || !strings.Contains(text, "is still running") {
+	if code, text := fault(formatMillis(time.Now().Add(500 * time.Millisecond))); code != subjects.CodeTimeout || !strings.Contains(text, "is still running") {
 		t.Errorf("%s %s", code, text)
 	}
 	if code, text := fault(""); code != subjects.CodeUnavailable || !strings.Contains(text, "will be answered") {

@@ -31,7 +31,7 @@ func anonymous(t testing.TB) *http.Client {
 	}
 	tr := &http.Transport{}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Jar: jar, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: tr, Jar: jar, Timeout: testTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // send sends a request without a body.
@@ -62,7 +62,7 @@ func (w *fixture) socketClient() *http.Client {
 		return gateway.DialSocket(ctx, w.cfg.Socket)
 	}}
 	w.t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: patience}
+	return &http.Client{Transport: tr, Timeout: testTimeout}
 }
 
 // newLink requests a login link over the Unix socket.
@@ -109,7 +109,7 @@ func TestEveryRouteNeedsCredential(t *testing.T) {
 			if method == http.MethodHead {
 				continue
 			}
-			if f := read[failure](t, body); f.Error.Code != "unauthorized" || !strings.Contains(f.Error.Text, "conclave open") {
+			if f := read[problemBody](t, body); f.Error.Code != "unauthorized" || !strings.Contains(f.Error.Text, "conclave open") {
 				t.Errorf("%s, %s: %s", route, name, body)
 			}
 		}
@@ -318,7 +318,7 @@ const otherUser = "CONCLAVE_TEST_OTHER_USER"
 // attackAsOtherUser tries what another user of the machine can try, and writes a line for each attempt.
 func attackAsOtherUser(w io.Writer, targets []string) {
 	address, file, socket, cookie := targets[0], targets[1], targets[2], targets[3]
-	client := &http.Client{Timeout: patience}
+	client := &http.Client{Timeout: testTimeout}
 	for _, r := range [][2]string{{"GET", "/health"}, {"GET", "/memory/export"}, {"POST", "/approvals/abcdefgh"}, {"GET", "/events"}, {"GET", "/sessions"}} {
 		req, err := http.NewRequest(r[0], "http://"+address+r[1], strings.NewReader(""))
 		if err != nil {
@@ -384,7 +384,7 @@ func TestOtherUserIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Dir, cmd.Env = folder, []string{otherUser + "=" + strings.Join([]string{w.gw.Addr(), w.cfg.TokenFile, w.cfg.Socket, cookie}, " ")}

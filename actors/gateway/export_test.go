@@ -6,11 +6,11 @@ import (
 	"conclave/subjects"
 )
 
-// KeepFew makes the gateway keep only so many events in memory, so that readers fall behind.
-func (g *Gateway) KeepFew(n int) { g.events.maxEvents = n }
+// SetMaxEvents sets the number of events in memory.
+func (g *Gateway) SetMaxEvents(n int) { g.events.maxEvents = n }
 
-// Grow runs pieces of an answer and then the answer itself through what query.ask says.
-func Grow(say func(string), answer string, pieces ...subjects.Delta) error {
+// StreamAnswer passes tokens and then the answer to the stream of query.ask.
+func StreamAnswer(say func(string), answer string, pieces ...subjects.Delta) error {
 	t := &answerStream{emit: func(_, _ int, text string) error { say(text); return nil }}
 	for _, p := range pieces {
 		if err := t.add(p); err != nil {
@@ -31,29 +31,29 @@ func (g *Gateway) Endpoints() (out []string) {
 // OpenAPI is the description of the API.
 func OpenAPI() []byte { return openAPI }
 
-// Waiting is the places that questions take.
-func Waiting(g *Gateway) chan struct{} { return g.slots.waiting }
+// WaitingSlots are the slots of waiting questions.
+func WaitingSlots(g *Gateway) chan struct{} { return g.slots.waiting }
 
-// Streams is the places that streams of events take.
-func Streams(g *Gateway) chan struct{} { return g.slots.streams }
+// StreamSlots are the slots of event streams.
+func StreamSlots(g *Gateway) chan struct{} { return g.slots.streams }
 
-// SetBodyTimeout sets how long a body may take to come.
+// SetBodyTimeout sets the timeout of a request body.
 func (g *Gateway) SetBodyTimeout(d time.Duration) { g.bodyTimeout = d }
 
-// SetOutcomeTimeout sets how long feedback waits for what becomes of it.
+// SetOutcomeTimeout sets how long feedback waits for its reward.
 func (g *Gateway) SetOutcomeTimeout(d time.Duration) { g.outcomeTimeout = d }
 
-// IsOfRespondentB is hidden.
+// IsOfRespondentB calls isOfRespondentB.
 func IsOfRespondentB(ev Event) bool { return isOfRespondentB(ev) }
 
-// Behind reports whether the critic is not waited for.
-func Behind(g *Gateway) bool { return g.criticLate.Load() }
+// CriticLate reports whether answers do not wait for a grade.
+func CriticLate(g *Gateway) bool { return g.criticLate.Load() }
 
-// FallBehind makes the gateway believe that the critic is behind.
-func (g *Gateway) FallBehind() { g.criticLate.Store(true) }
+// SetCriticLate makes the gateway believe that the critic is behind.
+func (g *Gateway) SetCriticLate() { g.criticLate.Store(true) }
 
-// End is the last event that the gateway has read.
-func End(g *Gateway) uint64 {
+// LastEvent is the sequence of the last event that the gateway has read.
+func LastEvent(g *Gateway) uint64 {
 	_, end := g.events.bounds()
 	return end
 }

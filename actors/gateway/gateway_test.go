@@ -2,24 +2,17 @@ package gateway_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats.go"
-	"go.uber.org/goleak"
 
 	"conclave/actors/gateway"
 	"conclave/pkg/actor"
@@ -28,258 +21,10 @@ import (
 	"conclave/subjects"
 )
 
-func TestMain(m *testing.M) {
-	if targets := os.Getenv(otherUser); targets != "" {
-		attackAsOtherUser(os.Stdout, strings.Fields(targets))
-		return
-	}
-	goleak.VerifyTestMain(m)
-}
-
-// patience is how long a test waits for what must come.
-const patience = 20 * time.Second
-
-// fixture is a server under the real grants with a gateway in it.
-type fixture struct {
-	*bustest.Bus
-	t       testing.TB
-	gw      *gateway.Gateway
-	nc      *nats.Conn // the gateway's
-	actor   *actor.Supervised
-	base    string
-	first   uint64 // last event before the gateway started
-	cfg     gateway.Config
-	client  *http.Client // sends the token
-	stopped sync.Once
-}
-
-// authorizing adds the bearer token to requests that have no Authorization header.
-type authorizing struct {
-	*http.Transport
-	token string
-}
-
-func (a authorizing) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Header["Authorization"] == nil {
-		r = r.Clone(r.Context())
-		r.Header.Set("Authorization", "Bearer "+a.token)
-	}
-	return a.Transport.RoundTrip(r)
-}
-
-// setup is how a gateway is started.
-type setup struct {
-	gateway.Config
-	drain  time.Duration // 0 = long enough
-	change func(*gateway.Gateway)
-}
-
-// usual is c with what it leaves open as it is for most tests, on a free port.
-func usual(c gateway.Config) gateway.Config {
-	return gateway.Config{
-		Listen: cmp.Or(c.Listen, "127.0.0.1:0"), Hosts: c.Hosts, TokenFile: c.TokenFile, Socket: c.Socket, GradeWait: c.GradeWait,
-		QueryTimeout: cmp.Or(c.QueryTimeout, 10*time.Minute), MaxWaiting: cmp.Or(c.MaxWaiting, 64), MaxStreams: cmp.Or(c.MaxStreams, 32),
-		Heartbeat: cmp.Or(c.Heartbeat, 15*time.Second), WriteTimeout: cmp.Or(c.WriteTimeout, 10*time.Second), HeaderTimeout: cmp.Or(c.HeaderTimeout, 5*time.Second),
-	}
-}
-
-// startGateway starts a gateway on a free port, on a bus of its own or on one that others were on before.
-func startGateway(t testing.TB, b *bustest.Bus, with setup) *fixture {
-	t.Helper()
-	cfg := usual(with.Config)
-	if cfg.TokenFile == "" {
-		cfg.TokenFile = tokenFile(t, token+"\n", 0o600)
-	}
-	if cfg.Socket == "" {
-		cfg.Socket = filepath.Join(t.TempDir(), "http.sock")
-	}
-	if err := cfg.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	if with.drain == 0 {
-		with.drain = patience
-	}
-	w := &fixture{Bus: b, t: t, cfg: cfg}
-	tr := &http.Transport{DisableCompression: true}
-	w.client = &http.Client{Transport: authorizing{tr, token}, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	t.Cleanup(tr.CloseIdleConnections)
-	var err error
-	w.actor, err = actor.Supervise(t.Context(), actor.Spec{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
-		w.nc = nc
-		w.gw = gateway.New(cfg, nc)
-		if with.change != nil {
-			with.change(w.gw)
-		}
-		return w.gw, nil
-	}}, w.Dial, actor.Config{DrainTimeout: with.drain})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { w.stop() })
-	w.base, w.first = "http://"+w.gw.Addr(), gateway.End(w.gw)
-	return w
-}
-
-func (w *fixture) stop() {
-	w.stopped.Do(func() {
-		if err := w.actor.Stop(); err != nil {
-			w.t.Errorf("stopping: %v", err)
-		}
-	})
-}
-
-// out speaks as a role.
-func (w *fixture) out(role string) actor.Out {
-	w.t.Helper()
-	out, err := actor.NewOut(w.Connect(role))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return out
-}
-
-// emitStored says an event as a role, about a query.
-func emitStored[T any](w *fixture, out actor.Out, topic subjects.Topic[T], body T) {
-	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := actor.Emit(ctx, out, topic, body); err != nil {
-		w.t.Error(err)
-	}
-	w.AwaitEvents() // so that events of several authors stay in order
-}
-
-func with[T any](t testing.TB, topic subjects.Topic[T], tokens ...string) subjects.Topic[T] {
-	t.Helper()
-	full, err := topic.With(tokens...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return full
-}
-
-// generator stands in for the one that answers: it hears each question as a user would, and does what it is told.
-func (w *fixture) generator(answer func(q subjects.Query, out actor.Out)) {
-	w.t.Helper()
-	out := w.out("generator")
-	nc := w.Connect("user")
-	// It finishes what it is at before its connection closes.
-	var at sync.Mutex
-	over := false
-	w.t.Cleanup(func() {
-		at.Lock()
-		defer at.Unlock()
-		over = true
-	})
-	if _, err := nc.Subscribe("query.received", func(m *nats.Msg) {
-		at.Lock()
-		defer at.Unlock()
-		if over {
-			return
-		}
-		var q subjects.Query
-		if err := json.Unmarshal(m.Data, &q); err != nil {
-			w.t.Errorf("question %q: %v", m.Data, err)
-			return
-		}
-		answer(q, out.WithIDs(q.SessionID, q.QueryID))
-	}); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := nc.Flush(); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// reply is a whole answer to a question.
-func reply(q subjects.Query, text string) subjects.Response {
-	return subjects.Response{
-		SessionID: q.SessionID, QueryID: q.QueryID, Query: q.Query, Answer: text, Thinking: "let me see", GeneratorID: "g", RespondentID: "generator", Model: "m",
-		ToolCalls: []subjects.ToolCall{{Tool: "get_datetime", Args: json.RawMessage(`{}`), Result: "noon"}}, Usage: subjects.Usage{PromptTokens: 3},
-	}
-}
-
-// do sends one request. body "" sends none.
-func (w *fixture) do(method, path, body string, header ...string) (int, http.Header, string) {
-	w.t.Helper()
-	var r io.Reader
-	if body != "" {
-		r = strings.NewReader(body)
-	}
-	req, err := http.NewRequestWithContext(context.Background(), method, w.base+path, r)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if body != "" {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	for i := 0; i+1 < len(header); i += 2 {
-		if header[i] == "Host" {
-			req.Host = header[i+1]
-			continue
-		}
-		req.Header.Set(header[i], header[i+1])
-	}
-	res, err := w.client.Do(req)
-	if err != nil {
-		w.t.Errorf("%s %s: %v", method, path, err)
-		return 0, nil, ""
-	}
-	defer res.Body.Close()
-	data, err := io.ReadAll(res.Body)
-	if err != nil {
-		w.t.Errorf("%s %s: %v", method, path, err)
-	}
-	return res.StatusCode, res.Header, string(data)
-}
-
-// failure is how the API says what went wrong.
-type failure struct {
-	QueryID   string         `json:"query_id"`
-	SessionID string         `json:"session_id"`
-	State     string         `json:"state"`
-	Later     map[string]any `json:"later"`
-	Error     subjects.Fault `json:"error"`
-}
-
-func read[T any](t testing.TB, body string) T {
-	t.Helper()
-	var v T
-	if err := json.Unmarshal([]byte(body), &v); err != nil {
-		t.Fatalf("%v in %q", err, body)
-	}
-	return v
-}
-
-// eventually waits for a condition.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("it never came true: %s", what)
-}
-
-// scene is a test on a bus that others use before and after it.
-type scene struct {
-	name string
-	play func(t *testing.T, b *bustest.Bus)
-}
-
-// run plays scenes one after the other on one bus: it takes longer to start than they do.
-func run(t *testing.T, scenes []scene) {
-	b := bustest.Start(t)
-	for _, s := range scenes {
-		t.Run(s.name, func(t *testing.T) { s.play(t, b) })
-	}
-}
-
 // TestQuery is about POST /query and what becomes of a question.
 func TestQuery(t *testing.T) {
 	t.Parallel()
-	run(t, []scene{
+	runOnBus(t, []busTest{
 		{"QueryIsAnswered", testQueryIsAnswered},
 		{"LookUpOfAQuestionAskedElsewhere", testLookUpOfAQuestionAskedElsewhere},
 		{"QueryThatDoesNotWait", testQueryThatDoesNotWait},
@@ -293,10 +38,10 @@ func TestQuery(t *testing.T) {
 	})
 }
 
-// TestRest is about the other routes, and about start and stop.
-func TestRest(t *testing.T) {
+// TestRoutes is about the other routes, and about start and stop.
+func TestRoutes(t *testing.T) {
 	t.Parallel()
-	run(t, []scene{
+	runOnBus(t, []busTest{
 		{"BadRequests", testBadRequests},
 		{"Cancel", testCancel},
 		{"Sessions", testSessions},
@@ -311,7 +56,7 @@ func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	respondentB := w.out("respondent_b")
 	critic := w.out("critic")
-	w.generator(func(q subjects.Query, out actor.Out) {
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		if q.Model != "small:1b" || q.Query != "capital of France?" {
 			t.Errorf("asked %+v", q)
 		}
@@ -319,7 +64,7 @@ func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
 		emitStored(w, respondentB.WithIDs(q.SessionID, q.QueryID), subjects.ResponseGeneration, reply(q, "Lyon"))
 		emitStored(w, out.WithIDs(q.SessionID, "other"), subjects.ResponseGeneration, reply(q, "Nice"))
 		emitStored(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult, subjects.Critique{QueryID: q.QueryID, Score: 2, RespondentID: "committee"})
-		emitStored(w, out, with(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
+		emitStored(w, out, withTokens(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "Paris"))
 	})
 	status, _, body := w.do("POST", "/query", `{"query":"capital of France?","session_id":"s-1","model":"small:1b"}`)
@@ -357,7 +102,7 @@ func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
 // Over HTTP, text that the user did not type has a field of its own.
 func testAttachmentsTravelInTheirOwnField(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
-	w.generator(func(q subjects.Query, out actor.Out) {
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		if q.Query != "summarize" || len(q.Attachments) != 1 || q.Attachments[0] != (subjects.Attachment{Name: "mail", Source: "file", Text: "Dear user"}) {
 			t.Errorf("asked %+v", q)
 		}
@@ -391,7 +136,7 @@ func testQueryThatDoesNotWait(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	questions := make(chan subjects.Query, 4)
 	var out actor.Out
-	w.generator(func(q subjects.Query, o actor.Out) { out = o; questions <- q })
+	w.answerQuestions(func(q subjects.Query, o actor.Out) { out = o; questions <- q })
 	for name, try := range map[string]func() (int, http.Header, string){
 		"wait=0": func() (int, http.Header, string) { return w.do("POST", "/query?wait=0", `{"query":"hi"}`) },
 		"respond-async": func() (int, http.Header, string) {
@@ -399,7 +144,7 @@ func testQueryThatDoesNotWait(t *testing.T, b *bustest.Bus) {
 		},
 	} {
 		status, header, body := try()
-		ids := read[failure](t, body)
+		ids := read[problemBody](t, body)
 		q := <-questions
 		if status != 202 || ids.QueryID != q.QueryID || ids.SessionID != q.SessionID || header.Get("Location") != "/queries/"+q.QueryID {
 			t.Errorf("%s: %d %v %s", name, status, header, body)
@@ -418,15 +163,15 @@ func testQueryThatDoesNotWait(t *testing.T, b *bustest.Bus) {
 func testQueryThatIsGivenUp(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	router := w.out("router")
-	w.generator(func(q subjects.Query, out actor.Out) {
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		// About something else of the same question, and by somebody whose word does not count: both change nothing.
-		emitStored(w, out, with(t, subjects.DeadLetterEvent, "generator"), subjects.DeadLetter{Actor: "generator", Subject: "query.cancel.x", Code: "malformed", Reason: "odd cancel"})
-		emitStored(w, w.out("critic").WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "critic"), subjects.DeadLetter{Actor: "router", Subject: "query.received", Code: "x", Reason: "forged"})
-		emitStored(w, router.WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.respondent_b-1", Code: "x", Reason: "only respondent B"})
-		emitStored(w, router.WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.generator-3", Code: "unavailable", Reason: "given up after 5 tries"})
+		emitStored(w, out, withTokens(t, subjects.DeadLetterEvent, "generator"), subjects.DeadLetter{Actor: "generator", Subject: "query.cancel.x", Code: "malformed", Reason: "odd cancel"})
+		emitStored(w, w.out("critic").WithIDs(q.SessionID, q.QueryID), withTokens(t, subjects.DeadLetterEvent, "critic"), subjects.DeadLetter{Actor: "router", Subject: "query.received", Code: "x", Reason: "forged"})
+		emitStored(w, router.WithIDs(q.SessionID, q.QueryID), withTokens(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.respondent_b-1", Code: "x", Reason: "only respondent B"})
+		emitStored(w, router.WithIDs(q.SessionID, q.QueryID), withTokens(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.generator-3", Code: "unavailable", Reason: "given up after 5 tries"})
 	})
 	status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"s","query_id":"q1"}`)
-	f := read[failure](t, body)
+	f := read[problemBody](t, body)
 	if status != 502 || f.Error.Code != "unavailable" || f.Error.Text != "router failed permanently: given up after 5 tries" || f.QueryID != "q1" || f.SessionID == "" {
 		t.Errorf("%d %s", status, body)
 	}
@@ -438,27 +183,21 @@ func testQueryThatIsGivenUp(t *testing.T, b *bustest.Bus) {
 // A question that was answered before would not be answered again: nobody is left waiting for it.
 func testQueryAskedAgain(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
-	data, err := json.Marshal(subjects.Conversation{SessionID: "told", Turns: []subjects.Turn{{QueryID: "q9", Query: "hi", Answer: "there"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.out("generator").Store("state_generator").Put(t.Context(), subjects.ConversationKey("told"), data, 0); err != nil {
-		t.Fatal(err)
-	}
-	if status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"told","query_id":"q9"}`); status != 409 || !strings.Contains(body, "GET /queries/q9") {
+	w.storeConversations(subjects.Conversation{SessionID: "answered", Turns: []subjects.Turn{{QueryID: "q9", Query: "hi", Answer: "there"}}})
+	if status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"answered","query_id":"q9"}`); status != 409 || !strings.Contains(body, "GET /queries/q9") {
 		t.Errorf("%d %s", status, body)
 	}
 	if status, _, body := w.do("POST", "/query", `{"query":"hi","query_id":"q9"}`); status != 400 || !strings.Contains(body, "session_id") {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, _, body := w.do("POST", "/query?wait=0", `{"query":"hi","session_id":"told","query_id":"q10"}`); status != 202 {
+	if status, _, body := w.do("POST", "/query?wait=0", `{"query":"hi","session_id":"answered","query_id":"q10"}`); status != 202 {
 		t.Errorf("%d %s", status, body)
 	}
 }
 
 func testQueryWhoseAnswerIsAnError(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
-	w.generator(func(q subjects.Query, out actor.Out) {
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		r := reply(q, "")
 		if q.Query == "partly" {
 			r.Answer = "The capital"
@@ -477,7 +216,7 @@ func testQueryWhoseAnswerIsAnError(t *testing.T, b *bustest.Bus) {
 func testQueryTakesTooLong(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{Config: gateway.Config{QueryTimeout: 30 * time.Millisecond}})
 	status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"s1","query_id":"q1"}`)
-	f := read[failure](t, body)
+	f := read[problemBody](t, body)
 	if status != 504 || f.QueryID != "q1" || f.SessionID != "s1" || f.Error.Code != subjects.CodeTimeout || f.Later["answer"] != "/queries/q1" {
 		t.Fatalf("%d %s", status, body)
 	}
@@ -497,7 +236,7 @@ func testClientGoesAway(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{Config: gateway.Config{MaxWaiting: 1}})
 	questions := make(chan subjects.Query, 1)
 	var out actor.Out
-	w.generator(func(q subjects.Query, o actor.Out) { out = o; questions <- q })
+	w.answerQuestions(func(q subjects.Query, o actor.Out) { out = o; questions <- q })
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() {
@@ -527,13 +266,13 @@ func testClientGoesAway(t *testing.T, b *bustest.Bus) {
 	if status, _, body := w.do("GET", "/queries/q1", ""); status != 200 || read[gateway.Answer](t, body).Answer != "hello" {
 		t.Errorf("%d %s", status, body)
 	}
-	eventually(t, "the place is free again", func() bool { return len(gateway.Waiting(w.gw)) == 0 })
+	eventually(t, "the place is free again", func() bool { return len(gateway.WaitingSlots(w.gw)) == 0 })
 }
 
 // An answer that comes while the link is down is not missed: the live copy is, what is stored is not.
 func testAnswerWhileTheLinkIsDown(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
-	w.generator(func(q subjects.Query, out actor.Out) {
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		if err := w.nc.ForceReconnect(); err != nil {
 			t.Error(err)
 		}
@@ -585,7 +324,7 @@ func testBadRequests(t *testing.T, b *bustest.Bus) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			status, header, body := w.do(tt.method, tt.path, tt.body)
-			if status != tt.status || !strings.Contains(body, tt.says) || read[failure](t, body).Error.Code == "" {
+			if status != tt.status || !strings.Contains(body, tt.says) || read[problemBody](t, body).Error.Code == "" {
 				t.Errorf("%d %s, want %d and %q", status, body, tt.status, tt.says)
 			}
 			if status == 405 && header.Get("Allow") == "" {
@@ -613,21 +352,16 @@ func testSessions(t *testing.T, b *bustest.Bus) {
 	}
 	store := w.out("generator").Store("state_generator")
 	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	var stored []subjects.Conversation
 	for i := range 20 {
-		c := subjects.Conversation{SessionID: fmt.Sprintf("s%02d", i), Updated: at.Add(time.Duration(i) * time.Minute), Turns: []subjects.Turn{
+		stored = append(stored, subjects.Conversation{SessionID: fmt.Sprintf("s%02d", i), Updated: at.Add(time.Duration(i) * time.Minute), Turns: []subjects.Turn{
 			{QueryID: "q", Query: strings.Repeat("long\n", 40), Answer: "yes", Messages: []subjects.Message{
 				{Role: "assistant", Calls: []subjects.MessageCall{{ID: "c", Name: "get_datetime", Arguments: json.RawMessage(`{"zone":"UTC"}`)}}},
 				{Role: "tool", Content: "noon", ToolName: "get_datetime", CallID: "c"},
 			}},
-		}}
-		data, err := json.Marshal(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := store.Put(t.Context(), subjects.ConversationKey(c.SessionID), data, 0); err != nil {
-			t.Fatal(err)
-		}
+		}})
 	}
+	w.storeConversations(stored...)
 	for key, value := range map[string]string{"turn.s1.q1": "a checkpoint", subjects.ConversationKey("damaged"): "{"} {
 		if _, err := store.Put(t.Context(), key, []byte(value), 0); err != nil {
 			t.Fatal(err)
@@ -653,16 +387,11 @@ func testSessions(t *testing.T, b *bustest.Bus) {
 		t.Errorf("%d %s", status, body)
 	}
 	// Far more than are listed: those used last are, whatever they are called.
+	stored = nil
 	for i := range 500 {
-		c := subjects.Conversation{SessionID: fmt.Sprintf("t%03d", i), Updated: at.Add(time.Duration(i+1) * time.Hour)}
-		data, err := json.Marshal(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := store.Put(t.Context(), subjects.ConversationKey(c.SessionID), data, 0); err != nil {
-			t.Fatal(err)
-		}
+		stored = append(stored, subjects.Conversation{SessionID: fmt.Sprintf("t%03d", i), Updated: at.Add(time.Duration(i+1) * time.Hour)})
 	}
+	w.storeConversations(stored...)
 	status, _, body = w.do("GET", "/sessions", "")
 	got := read[struct {
 		Sessions []gateway.Session `json:"sessions"`
@@ -673,7 +402,7 @@ func testSessions(t *testing.T, b *bustest.Bus) {
 	}
 }
 
-// modelActor tells which models there are.
+// modelActor serves a list of models.
 type modelActor struct {
 	mu    sync.Mutex
 	asked int
@@ -712,11 +441,7 @@ func testHealth(t *testing.T, b *bustest.Bus) {
 			m := &modelActor{}
 			if tt.list != nil {
 				m.list = *tt.list
-				sup, err := actor.Supervise(t.Context(), actor.Spec{Name: "model", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return m, nil }}, w.Dial, actor.Config{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { sup.Stop() })
+				startActor(t, b, m)
 			}
 			for range 3 {
 				status, _, body := w.do("GET", "/health", "")
@@ -748,7 +473,7 @@ func TestHealthWithoutTheBus(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	for _, tt := range []struct{ method, path, body string }{{"POST", "/query", `{"query":"hi"}`}, {"GET", "/sessions", ""}, {"DELETE", "/queries/q", ""}, {"GET", "/events?after=0", ""}} {
-		if status, header, body := w.do(tt.method, tt.path, tt.body); status != 503 || header.Get("Retry-After") == "" || read[failure](t, body).Error.Code != subjects.CodeUnavailable {
+		if status, header, body := w.do(tt.method, tt.path, tt.body); status != 503 || header.Get("Retry-After") == "" || read[problemBody](t, body).Error.Code != subjects.CodeUnavailable {
 			t.Errorf("%s %s: %d %s", tt.method, tt.path, status, body)
 		}
 	}
@@ -760,7 +485,7 @@ func testPortIsTaken(t *testing.T, b *bustest.Bus) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	g := gateway.New(usual(gateway.Config{Listen: ln.Addr().String(), TokenFile: tokenFile(t, token, 0o600)}), nil)
+	g := gateway.New(defaultConfig(gateway.Config{Listen: ln.Addr().String(), TokenFile: tokenFile(t, token, 0o600)}), nil)
 	out, err := actor.NewOut(b.Connect("gateway"))
 	if err != nil {
 		t.Fatal(err)
@@ -776,13 +501,13 @@ func testPortIsTaken(t *testing.T, b *bustest.Bus) {
 
 // A stop ends streams, tells those who wait where their answer will be, and frees the port.
 func testStopInOrder(t *testing.T, b *bustest.Bus) {
-	var told string
-	w := startGateway(t, b, setup{change: func(g *gateway.Gateway) { g.OnListen = func(addr string) { told = addr } }})
-	if told != w.gw.Addr() || told == "" {
-		t.Errorf("told of %q, listens on %q", told, w.gw.Addr())
+	var reported string
+	w := startGateway(t, b, setup{change: func(g *gateway.Gateway) { g.OnListen = func(addr string) { reported = addr } }})
+	if reported != w.gw.Addr() || reported == "" {
+		t.Errorf("reported %q, listens on %q", reported, w.gw.Addr())
 	}
 	asked := make(chan struct{})
-	w.generator(func(subjects.Query, actor.Out) { close(asked) })
+	w.answerQuestions(func(subjects.Query, actor.Out) { close(asked) })
 	s := w.follow("/events")
 	type result struct {
 		status int
@@ -796,7 +521,7 @@ func testStopInOrder(t *testing.T, b *bustest.Bus) {
 	<-asked
 	w.stop()
 	r := <-waiting
-	if f := read[failure](t, r.body); r.status != 503 || f.QueryID != "q1" || f.Later["answer"] != "/queries/q1" || !strings.Contains(f.Error.Text, "will be answered") {
+	if f := read[problemBody](t, r.body); r.status != 503 || f.QueryID != "q1" || f.Later["answer"] != "/queries/q1" || !strings.Contains(f.Error.Text, "will be answered") {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 	if !strings.Contains(s.rest(), "reconnect with the last id") {
@@ -836,7 +561,7 @@ func TestValidate(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if err := usual(tt.cfg).Validate(); (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+			if err := defaultConfig(tt.cfg).Validate(); (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("%v, want %q", err, tt.says)
 			}
 		})
@@ -852,7 +577,7 @@ func TestValidate(t *testing.T) {
 // The actor alone, with a recorder: what it says on the bus when somebody asks.
 func TestAskIsPublished(t *testing.T) {
 	t.Parallel()
-	g := gateway.New(usual(gateway.Config{}), nil)
+	g := gateway.New(defaultConfig(gateway.Config{}), nil)
 	rec := &actortest.Recorder{}
 	ask := func(body any, query string) error {
 		_, err := rec.Deliver(t, g, actortest.Message{Subject: "query.ask", Body: body, Query: query, Deadline: rec.Out().Now().Add(20 * time.Millisecond)})

@@ -19,10 +19,10 @@ import (
 	"conclave/subjects"
 )
 
-// TestGrades is about what others think of an answer, and how long it is waited for.
+// TestGrades tests the judgements in an answer, and the wait for the grade.
 func TestGrades(t *testing.T) {
 	t.Parallel()
-	run(t, []scene{
+	runOnBus(t, []busTest{
 		{"TheGradeIsWaitedFor", testTheGradeIsWaitedFor},
 		{"OnlyTheVisibleGradeEndsTheWait", testOnlyTheVisibleGradeEndsTheWait},
 		{"ACriticThatIsBehindIsNotWaitedFor", testACriticThatIsBehindIsNotWaitedFor},
@@ -38,18 +38,18 @@ func critique(q subjects.Query, respondent string, score int) subjects.Critique 
 }
 
 func testTheGradeIsWaitedFor(t *testing.T, b *bustest.Bus) {
-	for name, trail := range map[string]struct {
+	for name, wait := range map[string]struct {
 		cfg  time.Duration
 		path string
-	}{"as configured": {patience, "/query"}, "as the client asks": {0, "/query?grade_wait=20s"}} {
+	}{"as configured": {testTimeout, "/query"}, "as the client asks": {0, "/query?grade_wait=20s"}} {
 		t.Run(name, func(t *testing.T) {
-			w := startGateway(t, b, setup{Config: gateway.Config{GradeWait: trail.cfg}})
+			w := startGateway(t, b, setup{Config: gateway.Config{GradeWait: wait.cfg}})
 			critic := w.out("critic")
-			w.generator(func(q subjects.Query, out actor.Out) {
+			w.answerQuestions(func(q subjects.Query, out actor.Out) {
 				emitStored(w, out, subjects.ResponseGeneration, reply(q, "42"))
 				emitStored(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult, critique(q, "generator", 4))
 			})
-			status, _, body := w.do("POST", trail.path, `{"query":"?"}`)
+			status, _, body := w.do("POST", wait.path, `{"query":"?"}`)
 			a := read[gateway.Answer](t, body)
 			if status != 200 || a.Grade == nil || a.Grade.Score != 4 || a.Grade.RespondentID != "generator" || !slices.Equal(a.Events, []string{"query.received", "response.generation", "critique.result"}) {
 				t.Errorf("%d %s", status, body)
@@ -60,9 +60,9 @@ func testTheGradeIsWaitedFor(t *testing.T, b *bustest.Bus) {
 
 // Neither respondent B's grade, nor another's, nor one that somebody else pretends to have given ends the wait.
 func testOnlyTheVisibleGradeEndsTheWait(t *testing.T, b *bustest.Bus) {
-	w := startGateway(t, b, setup{Config: gateway.Config{GradeWait: patience}})
+	w := startGateway(t, b, setup{Config: gateway.Config{GradeWait: testTimeout}})
 	critic := w.out("critic")
-	w.generator(func(q subjects.Query, out actor.Out) {
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		graded := critic.WithIDs(q.SessionID, q.QueryID)
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "42"))
 		emitStored(w, graded, subjects.CritiqueResult, critique(q, "respondent_b", 5))
@@ -87,7 +87,7 @@ func testACriticThatIsBehindIsNotWaitedFor(t *testing.T, b *bustest.Bus) {
 	const window = 300 * time.Millisecond
 	w := startGateway(t, b, setup{Config: gateway.Config{GradeWait: window}})
 	critic := w.out("critic")
-	w.generator(func(q subjects.Query, out actor.Out) {
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "42"))
 		if q.Query == "graded" {
 			emitStored(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult, critique(q, "generator", 4))
@@ -99,44 +99,44 @@ func testACriticThatIsBehindIsNotWaitedFor(t *testing.T, b *bustest.Bus) {
 		_, _, body := w.do("POST", path, fmt.Sprintf(`{"query":%q}`, query))
 		return read[gateway.Answer](t, body), time.Since(begin)
 	}
-	if gateway.Behind(w.gw) {
+	if gateway.CriticLate(w.gw) {
 		t.Error("a critic that nobody has waited for is not trusted")
 	}
 	// A short wait of the client's own says nothing about the critic.
-	if a, _ := ask("ungraded", "/query?grade_wait=1ms"); a.Answer != "42" || a.Grade != nil || gateway.Behind(w.gw) {
-		t.Errorf("%+v, behind: %v", a, gateway.Behind(w.gw))
+	if a, _ := ask("ungraded", "/query?grade_wait=1ms"); a.Answer != "42" || a.Grade != nil || gateway.CriticLate(w.gw) {
+		t.Errorf("%+v, behind: %v", a, gateway.CriticLate(w.gw))
 	}
-	if a, took := ask("ungraded", "/query"); a.Grade != nil || took < window || !gateway.Behind(w.gw) {
+	if a, took := ask("ungraded", "/query"); a.Grade != nil || took < window || !gateway.CriticLate(w.gw) {
 		t.Errorf("the first answer waited %s: %+v", took, a)
 	}
 	if a, took := ask("ungraded", "/query?grade_wait=300ms"); took < window || a.Grade != nil {
 		t.Errorf("who asked to wait waited %s: %+v", took, a)
 	}
-	if !gateway.Behind(w.gw) {
-		t.Error("it is waited for without having been heard")
+	if !gateway.CriticLate(w.gw) {
+		t.Error("it is waited for although no grade arrived")
 	}
-	begin := gateway.End(w.gw)
-	if a, _ := ask("ungraded", "/query"); a.Answer != "42" || !gateway.Behind(w.gw) {
+	begin := gateway.LastEvent(w.gw)
+	if a, _ := ask("ungraded", "/query"); a.Answer != "42" || !gateway.CriticLate(w.gw) {
 		t.Errorf("%+v", a)
 	}
 	// Where it would have to wait for as long as its client, it does not.
-	patient := startGateway(t, b, setup{Config: gateway.Config{GradeWait: time.Minute}, change: (*gateway.Gateway).FallBehind})
+	patient := startGateway(t, b, setup{Config: gateway.Config{GradeWait: time.Minute}, change: (*gateway.Gateway).SetCriticLate})
 	if status, _, body := patient.do("POST", "/query", `{"query":"ungraded"}`); status != 200 || read[gateway.Answer](t, body).Answer != "42" {
 		t.Errorf("with a long window: %d %s", status, body)
 	}
 	// A grade that comes long after its answer says that the critic is slow, and so does one of an answer of long ago.
-	late := gateway.End(w.gw)
+	late := gateway.LastEvent(w.gw)
 	emitStored(w, critic.WithIDs("s", "old"), subjects.CritiqueResult, critique(subjects.Query{QueryID: "old"}, "generator", 3))
-	eventually(t, "the late grade was heard", func() bool { return gateway.End(w.gw) > max(begin, late) })
-	if !gateway.Behind(w.gw) {
+	eventually(t, "the late grade was read", func() bool { return gateway.LastEvent(w.gw) > max(begin, late) })
+	if !gateway.CriticLate(w.gw) {
 		t.Error("a late grade counts as one in time")
 	}
 	if a, _ := ask("graded", "/query"); a.Answer != "42" {
 		t.Errorf("%+v", a)
 	}
-	eventually(t, "a grade in time was heard", func() bool { return !gateway.Behind(w.gw) })
-	if a, _ := ask("graded", "/query"); a.Grade == nil || gateway.Behind(w.gw) {
-		t.Errorf("after a grade was heard: %+v", a)
+	eventually(t, "a grade in time was read", func() bool { return !gateway.CriticLate(w.gw) })
+	if a, _ := ask("graded", "/query"); a.Grade == nil || gateway.CriticLate(w.gw) {
+		t.Errorf("after a grade was read: %+v", a)
 	}
 }
 
@@ -170,13 +170,13 @@ func testLookUpHasTheJudgements(t *testing.T, b *bustest.Bus) {
 	}
 }
 
-// noise is what respondent B does for a question, and what others do for it.
-func (w *fixture) noise(q subjects.Query) {
+// emitRespondentB stores the events of respondent B for a question, and those of other actors about them.
+func (w *fixture) emitRespondentB(q subjects.Query) {
 	w.t.Helper()
 	respondentB, broker, memory, critic := w.out("respondent_b").WithIDs(q.SessionID, q.QueryID), w.out("broker").WithIDs(q.SessionID, q.QueryID), w.out("memory").WithIDs(q.SessionID, q.QueryID), w.out("critic").WithIDs(q.SessionID, q.QueryID)
-	emitStored(w, respondentB, with(w.t, subjects.AgentStateEvent, "respondent_b"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
-	emitStored(w, broker, with(w.t, subjects.ToolRequestEvent, "get_datetime"), subjects.ToolRequest{CallID: "b", Caller: "respondent_b", Args: json.RawMessage(`{}`)})
-	emitStored(w, broker, with(w.t, subjects.ToolResultEvent, "get_datetime"), subjects.ToolResult{CallID: "b", Tool: "get_datetime", Caller: "respondent_b", Result: "noon"})
+	emitStored(w, respondentB, withTokens(w.t, subjects.AgentStateEvent, "respondent_b"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
+	emitStored(w, broker, withTokens(w.t, subjects.ToolRequestEvent, "get_datetime"), subjects.ToolRequest{CallID: "b", Caller: "respondent_b", Args: json.RawMessage(`{}`)})
+	emitStored(w, broker, withTokens(w.t, subjects.ToolResultEvent, "get_datetime"), subjects.ToolResult{CallID: "b", Tool: "get_datetime", Caller: "respondent_b", Result: "noon"})
 	emitStored(w, memory, subjects.MemoryRecalled, subjects.MemoryEvent{QueryID: q.QueryID, Action: "recalled", IDs: []string{}, By: "respondent_b"})
 	emitStored(w, respondentB, subjects.ResponseGeneration, reply(q, "43"))
 	emitStored(w, critic, subjects.CritiqueResult, critique(q, "respondent_b", 2))
@@ -187,10 +187,10 @@ func testRespondentBIsLeftOut(t *testing.T, b *bustest.Bus) {
 	shown, all := w.follow("/events?query=q1"), w.follow("/events?query=q1&respondent_b=1")
 	replies := w.follow("/events?query=q1&subject=response.generation")
 	broker := w.out("broker")
-	w.generator(func(q subjects.Query, out actor.Out) {
-		w.noise(q)
-		emitStored(w, broker.WithIDs(q.SessionID, q.QueryID), with(t, subjects.ToolRequestEvent, "get_datetime"), subjects.ToolRequest{CallID: "a", Caller: "generator", Args: json.RawMessage(`{}`)})
-		emitStored(w, broker.WithIDs(q.SessionID, q.QueryID), with(t, subjects.ToolResultEvent, "get_datetime"), subjects.ToolResult{CallID: "a", Tool: "get_datetime", Caller: "generator"})
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
+		w.emitRespondentB(q)
+		emitStored(w, broker.WithIDs(q.SessionID, q.QueryID), withTokens(t, subjects.ToolRequestEvent, "get_datetime"), subjects.ToolRequest{CallID: "a", Caller: "generator", Args: json.RawMessage(`{}`)})
+		emitStored(w, broker.WithIDs(q.SessionID, q.QueryID), withTokens(t, subjects.ToolResultEvent, "get_datetime"), subjects.ToolResult{CallID: "a", Tool: "get_datetime", Caller: "generator"})
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "42"))
 	})
 	_, _, body := w.do("POST", "/query", `{"query":"?","session_id":"withRespondentB","query_id":"q1"}`)
@@ -229,7 +229,7 @@ func testRespondentBIsLeftOut(t *testing.T, b *bustest.Bus) {
 func testAReferenceIsPassedOn(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	got := make(chan subjects.Query, 2)
-	w.generator(func(q subjects.Query, out actor.Out) {
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		got <- q
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "42"))
 	})
@@ -237,7 +237,7 @@ func testAReferenceIsPassedOn(t *testing.T, b *bustest.Bus) {
 	if q := <-got; q.Reference != "It says 42." {
 		t.Errorf("%+v", q)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	out := w.out("user")
 	for _, err := range actor.AskStream(ctx, out, subjects.QueryAsk, subjects.Query{Query: "?", Reference: "It says 43."}) {
@@ -250,8 +250,8 @@ func testAReferenceIsPassedOn(t *testing.T, b *bustest.Bus) {
 	}
 }
 
-// TestHidden is about what belongs to respondent B's answer.
-func TestHidden(t *testing.T) {
+// TestEventsOfRespondentB tests which events belong to respondent B's answer.
+func TestEventsOfRespondentB(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, from, subject, payload string
@@ -303,8 +303,8 @@ func sum(data []byte) string {
 	return hex.EncodeToString(digest[:])
 }
 
-// rewards stands in for the one who counts feedback. What it does with some is in the id of the question.
-func (w *fixture) rewards() {
+// serveRewards publishes rewards for feedback as the reward actor does; special query ids make it reject or ignore it.
+func (w *fixture) serveRewards() {
 	w.t.Helper()
 	out, nc := w.out("reward"), w.Connect("user")
 	counts := map[string]int{}
@@ -316,7 +316,7 @@ func (w *fixture) rewards() {
 		}
 		out := out.WithIDs(m.Header.Get(subjects.HeaderSession), m.Header.Get(subjects.HeaderQuery))
 		r := subjects.Reward{QueryID: f.QueryID, RespondentID: "generator", Value: float64(f.Thumb), Source: subjects.RewardUser, Thumb: f.Thumb, Stars: f.Stars, Words: f.Words}
-		dead := with(w.t, subjects.DeadLetterEvent, "reward")
+		dead := withTokens(w.t, subjects.DeadLetterEvent, "reward")
 		switch f.QueryID {
 		case "silent":
 			return
@@ -335,7 +335,7 @@ func (w *fixture) rewards() {
 			emitStored(w, out, dead, subjects.DeadLetter{Subject: "from.gateway.user.feedback", Reason: "another body", SHA256: sum([]byte("{}"))})
 			emitStored(w, out, dead, subjects.DeadLetter{Subject: "from.generator.response.generation", Reason: "another subject", SHA256: sum(m.Data)})
 			critic := w.out("critic").WithIDs("", "tricks")
-			emitStored(w, critic, with(w.t, subjects.DeadLetterEvent, "critic"), subjects.DeadLetter{Subject: "from.gateway.user.feedback", Reason: "another's", SHA256: sum(m.Data)})
+			emitStored(w, critic, withTokens(w.t, subjects.DeadLetterEvent, "critic"), subjects.DeadLetter{Subject: "from.gateway.user.feedback", Reason: "another's", SHA256: sum(m.Data)})
 		}
 		counts[f.QueryID]++
 		r.Count = counts[f.QueryID]
@@ -348,10 +348,10 @@ func (w *fixture) rewards() {
 	}
 }
 
-// TestFeedback is about what the user thinks of an answer.
+// TestFeedback tests ratings of an answer.
 func TestFeedback(t *testing.T) {
 	t.Parallel()
-	w := startGateway(t, bustest.Start(t), setup{change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(patience) }})
+	w := startGateway(t, bustest.Start(t), setup{change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(testTimeout) }})
 	s := w.follow("/events?subject=user.feedback")
 	// Nobody is there: it is stored, and the client hears so.
 	hasty := startGateway(t, w.Bus, setup{change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(50 * time.Millisecond) }})
@@ -362,14 +362,8 @@ func TestFeedback(t *testing.T) {
 	if got := read[subjects.Feedback](t, string(ev.Payload)); ev.From != "gateway" || ev.Query != "q0" || got != (subjects.Feedback{QueryID: "q0", Thumb: -1, Stars: 2, Words: "<meh>"}) {
 		t.Errorf("%+v %s", ev, ev.Payload)
 	}
-	w.rewards()
-	data, err := json.Marshal(subjects.Conversation{SessionID: "rated", Turns: []subjects.Turn{{QueryID: "first"}, {QueryID: "last"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.out("generator").Store("state_generator").Put(t.Context(), subjects.ConversationKey("rated"), data, 0); err != nil {
-		t.Fatal(err)
-	}
+	w.serveRewards()
+	w.storeConversations(subjects.Conversation{SessionID: "rated", Turns: []subjects.Turn{{QueryID: "first"}, {QueryID: "last"}}})
 	for _, tt := range []struct {
 		name, body string
 		status     int
@@ -387,7 +381,7 @@ func TestFeedback(t *testing.T) {
 		}
 	}
 	// Where nobody has room to wait, it is stored all the same.
-	waiting := gateway.Waiting(w.gw)
+	waiting := gateway.WaitingSlots(w.gw)
 	for range cap(waiting) {
 		waiting <- struct{}{}
 	}

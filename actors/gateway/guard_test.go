@@ -18,7 +18,7 @@ import (
 	"conclave/pkg/bus/bustest"
 )
 
-func millis(t time.Time) string { return strconv.FormatInt(t.UnixMilli(), 10) }
+func formatMillis(t time.Time) string { return strconv.FormatInt(t.UnixMilli(), 10) }
 
 const token = "0123456789abcdef0123456789abcdef"
 
@@ -36,14 +36,14 @@ func tokenFile(t testing.TB, content string, mode os.FileMode) string {
 }
 
 // raw sends bytes as they are and returns the status of the answer, 0 when the connection was just closed.
-func (w *fixture) raw(request string) (status int, head http.Header, body string) {
+func (w *fixture) sendRaw(request string) (status int, head http.Header, body string) {
 	w.t.Helper()
 	conn, err := net.Dial("tcp", w.gw.Addr())
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(testTimeout)); err != nil {
 		w.t.Fatal(err)
 	}
 	// It may answer and hang up before it has read all: that is an answer too.
@@ -205,9 +205,9 @@ func TestForgedRequestsAreDenied(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			status, header, body := tt.w.raw(tt.request)
+			status, header, body := tt.w.sendRaw(tt.request)
 			if status != tt.status {
-				t.Errorf("%d, want %d: %s", status, tt.status, clipped(body))
+				t.Errorf("%d, want %d: %s", status, tt.status, clip(body))
 			}
 			for name := range header {
 				if strings.HasPrefix(name, "Access-Control-") {
@@ -224,7 +224,7 @@ func TestForgedRequestsAreDenied(t *testing.T) {
 	}
 }
 
-func clipped(s string) string {
+func clip(s string) string {
 	if len(s) > 300 {
 		return s[:300] + "..."
 	}
@@ -254,7 +254,7 @@ func TestTokenFile(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			g := gateway.New(usual(gateway.Config{TokenFile: tt.path}), nil)
+			g := gateway.New(defaultConfig(gateway.Config{TokenFile: tt.path}), nil)
 			err := g.Start(t.Context(), nil)
 			if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), token) {
 				t.Errorf("%v", err)
@@ -270,7 +270,7 @@ func TestTokenFile(t *testing.T) {
 func testBodyThatDoesNotCome(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{change: func(g *gateway.Gateway) { g.SetBodyTimeout(50 * time.Millisecond) }})
 	for kind, want := range map[string]int{"application/json": 400, "text/plain": 415} {
-		status, _, body := w.raw("POST /query HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + token + "\r\nContent-Type: " + kind + "\r\nContent-Length: 14\r\n\r\n{")
+		status, _, body := w.sendRaw("POST /query HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + token + "\r\nContent-Type: " + kind + "\r\nContent-Length: 14\r\n\r\n{")
 		if status != want || want == 400 && !strings.Contains(body, "incomplete body") {
 			t.Errorf("%s: %d %s", kind, status, body)
 		}

@@ -5,15 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"conclave/actors/gateway"
 	"conclave/pkg/actor"
@@ -21,53 +17,41 @@ import (
 	"conclave/subjects"
 )
 
-// archivist is the memory actor as far as the user speaks to it, under memory's own grants. Its entries never change; what
-// it is asked is written down.
-type archivist struct {
-	mu   sync.Mutex
-	said []string
-}
+// memoryStub serves the requests of the memory actor under its grants. Its entries never change.
+type memoryStub struct{ requestLog }
 
-func (*archivist) Name() string { return "memory" }
+func (*memoryStub) Name() string { return "memory" }
 
-func (k *archivist) Routes() []actor.Route {
+func (k *memoryStub) Routes() []actor.Route {
 	return []actor.Route{
 		actor.Serve(subjects.MemoryAdminService, k.admin), actor.Serve(subjects.MemoryWriteService, k.write),
 		actor.Serve(subjects.MemoryCorrelated, k.correlated), actor.ServeStream(subjects.MemoryQueryService, k.recall),
 	}
 }
 
-func (k *archivist) note(from, what string, body any) {
+func (k *memoryStub) note(from, what string, body any) {
 	data, _ := json.Marshal(body)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.said = append(k.said, from+" "+what+" "+string(data))
+	k.record(from + " " + what + " " + string(data))
 }
 
-// heard is what was asked since the last time, without what only looks an id up.
-func (k *archivist) heard() string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	said := slices.DeleteFunc(k.said, func(s string) bool { return strings.HasPrefix(s, `gateway admin {"op":"show"`) })
-	k.said = nil
-	return strings.Join(said, "; ")
-}
+// lookups are the requests that only look an id up.
+const lookups = `gateway admin {"op":"show"`
 
-var someday = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+var entryTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// shelf is what is remembered: everything that an entry can have, one that waits, one that others wrote.
-var shelf = []subjects.MemoryEntry{
+// storedEntries are an entry with every field, a candidate, and a document.
+var storedEntries = []subjects.MemoryEntry{
 	{
 		ID: "anna0000000000000000000000000001", Kind: "fact", Name: "Anna", Description: "d", Corpus: "Anna <lives> in Bremen.", Tags: []string{"t"}, Correlating: []string{"idea0000000000000000000000000002"},
 		Provenance: subjects.Provenance{Source: "user", Trust: "trusted", Agent: "a", SessionID: "s", QueryID: "q", From: "f", Part: 1, Model: "m", Digest: "model", Flags: []string{"x"}},
 		Intent:     "i", Entities: []string{"Anna"}, Sentiment: "neutral", Respondent: "a", Grades: subjects.Grades{Critic: 4}, State: "active", SupersededBy: "x", Supersedes: []string{"y"}, Pinned: true,
-		Created: someday, Updated: someday, Accessed: someday, Accesses: 2,
+		Created: entryTime, Updated: entryTime, Accessed: entryTime, Accesses: 2,
 	},
-	{ID: "idea0000000000000000000000000002", Kind: "fact", Name: "Idea", Corpus: "Boats.", State: "candidate", Provenance: subjects.Provenance{Source: "agent", Trust: "untrusted"}, Created: someday, Updated: someday},
-	{ID: "anna0000000000000000000000000003", Kind: "document", Name: "Other", Corpus: "Text.", State: "active", Provenance: subjects.Provenance{Source: "document", Trust: "untrusted"}, Created: someday, Updated: someday},
+	{ID: "idea0000000000000000000000000002", Kind: "fact", Name: "Idea", Corpus: "Boats.", State: "candidate", Provenance: subjects.Provenance{Source: "agent", Trust: "untrusted"}, Created: entryTime, Updated: entryTime},
+	{ID: "anna0000000000000000000000000003", Kind: "document", Name: "Other", Corpus: "Text.", State: "active", Provenance: subjects.Provenance{Source: "document", Trust: "untrusted"}, Created: entryTime, Updated: entryTime},
 }
 
-func (k *archivist) admin(_ context.Context, in actor.Msg[subjects.MemoryAdminRequest], _ actor.Out) (done subjects.MemoryAdminReply, err error) {
+func (k *memoryStub) admin(_ context.Context, in actor.Msg[subjects.MemoryAdminRequest], _ actor.Out) (done subjects.MemoryAdminReply, err error) {
 	k.note(in.From, "admin", in.Body)
 	q := in.Body
 	switch q.Text + q.Query { // odd ones
@@ -87,31 +71,31 @@ func (k *archivist) admin(_ context.Context, in actor.Msg[subjects.MemoryAdminRe
 		}
 		at := 0
 		if q.After != "" {
-			if at = slices.IndexFunc(shelf, func(e subjects.MemoryEntry) bool { return e.ID == q.After }) + 1; at == 0 {
+			if at = slices.IndexFunc(storedEntries, func(e subjects.MemoryEntry) bool { return e.ID == q.After }) + 1; at == 0 {
 				return done, subjects.Faultf(subjects.CodeMalformed, "invalid cursor")
 			}
 		}
-		done.Entries = shelf[at : at+1]
-		if at+1 < len(shelf) {
-			done.Next = shelf[at].ID
+		done.Entries = storedEntries[at : at+1]
+		if at+1 < len(storedEntries) {
+			done.Next = storedEntries[at].ID
 		}
 		return done, nil
 	case "graph":
-		done.Relations = []subjects.Relation{{ID: "r", Subject: "Anna", Predicate: "lives in", Object: "Bremen", Kind: "place", Tense: "is", From: "2024", Until: "2025", Entry: "e", Trust: "trusted", Said: someday}}
+		done.Relations = []subjects.Relation{{ID: "r", Subject: "Anna", Predicate: "lives in", Object: "Bremen", Kind: "place", Tense: "is", From: "2024", Until: "2025", Entry: "e", Trust: "trusted", Said: entryTime}}
 		return done, nil
 	case "status":
 		done.Status = &subjects.MemoryStatus{Entries: map[string]int{"fact": 2}, States: map[string]int{"active": 2}, DuckDB: "v1"}
 		return done, nil
 	}
 	if q.Op == "forget" && q.Query != "" {
-		done.Entries = shelf[:1]
+		done.Entries = storedEntries[:1]
 		if !q.Dry {
 			done.Changed = 1
 		}
 		return done, nil
 	}
 	for _, id := range q.IDs {
-		found := slices.DeleteFunc(slices.Clone(shelf), func(e subjects.MemoryEntry) bool { return !strings.HasPrefix(e.ID, id) })
+		found := slices.DeleteFunc(slices.Clone(storedEntries), func(e subjects.MemoryEntry) bool { return !strings.HasPrefix(e.ID, id) })
 		switch {
 		case id == "vanished":
 			return done, nil
@@ -131,7 +115,7 @@ func (k *archivist) admin(_ context.Context, in actor.Msg[subjects.MemoryAdminRe
 	return done, nil
 }
 
-func (k *archivist) write(_ context.Context, in actor.Msg[subjects.MemoryWriteRequest], _ actor.Out) (w subjects.MemoryWriteReply, err error) {
+func (k *memoryStub) write(_ context.Context, in actor.Msg[subjects.MemoryWriteRequest], _ actor.Out) (w subjects.MemoryWriteReply, err error) {
 	ids := []string{}
 	for _, e := range in.Body.Entries {
 		ids = append(ids, e.ID+" "+e.Corpus)
@@ -148,11 +132,11 @@ func (k *archivist) write(_ context.Context, in actor.Msg[subjects.MemoryWriteRe
 	return w, nil
 }
 
-func (k *archivist) correlated(_ context.Context, in actor.Msg[subjects.MemoryIDs], _ actor.Out) (subjects.MemoryReply, error) {
-	return subjects.MemoryReply{Hits: []subjects.MemoryHit{{Entry: shelf[1]}}, Done: true}, nil
+func (k *memoryStub) correlated(_ context.Context, in actor.Msg[subjects.MemoryIDs], _ actor.Out) (subjects.MemoryReply, error) {
+	return subjects.MemoryReply{Hits: []subjects.MemoryHit{{Entry: storedEntries[1]}}, Done: true}, nil
 }
 
-func (k *archivist) recall(_ context.Context, in actor.Msg[subjects.MemoryQuery], say func(subjects.MemoryReply) error, _ actor.Out) error {
+func (k *memoryStub) recall(_ context.Context, in actor.Msg[subjects.MemoryQuery], say func(subjects.MemoryReply) error, _ actor.Out) error {
 	k.note(in.From, "recall", in.Body)
 	if in.Body.Query == "wrong" {
 		return subjects.Faultf(subjects.CodeMalformed, "give other words")
@@ -163,55 +147,38 @@ func (k *archivist) recall(_ context.Context, in actor.Msg[subjects.MemoryQuery]
 	if in.Body.Query == "nothing" {
 		return say(subjects.MemoryReply{Done: true})
 	}
-	return say(subjects.MemoryReply{Stage: "corpus", Done: true, Millis: 2, Hits: []subjects.MemoryHit{{Entry: shelf[0], Segment: "Bremen", Similarity: 0.8, Score: 0.9, Reasons: []subjects.MemoryReason{{What: "name", Value: 0.9}}}}})
-}
-
-func newArchivist(t *testing.T, b *bustest.Bus) *archivist {
-	t.Helper()
-	k := &archivist{}
-	s, err := actor.Supervise(t.Context(), actor.Spec{Name: "memory", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return k, nil }}, b.Dial, actor.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Stop() })
-	return k
+	return say(subjects.MemoryReply{Stage: "corpus", Done: true, Millis: 2, Hits: []subjects.MemoryHit{{Entry: storedEntries[0], Segment: "Bremen", Similarity: 0.8, Score: 0.9, Reasons: []subjects.MemoryReason{{What: "name", Value: 0.9}}}}})
 }
 
 const (
-	anna = "anna0000000000000000000000000001"
-	idea = "idea0000000000000000000000000002"
+	annaID      = "anna0000000000000000000000000001"
+	candidateID = "idea0000000000000000000000000002"
 )
 
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	k := newArchivist(t, b)
+	k := &memoryStub{}
+	startActor(t, b, k)
 	d, w := describe(t), startGateway(t, b, setup{})
-	for _, tt := range []struct {
-		name                string
-		method, route, path string
-		body                string
-		status              int
-		holds               string // part of the answer
-		heard               string // by memory; "" = nothing but what an id is
-	}{
-		{"list", "GET", "/memory", "/memory", "", 200, `"next":"` + anna + `"`, `gateway admin {"op":"list","limit":50}`},
+	w.checkRoutes(d, func() string { return k.take(lookups) }, []routeTest{
+		{"list", "GET", "/memory", "/memory", "", 200, `"next":"` + annaID + `"`, `gateway admin {"op":"list","limit":50}`},
 		{
-			"list with everything", "GET", "/memory", "/memory?kind=fact&state=active&trust=trusted&tag=t&from=f&text=x&limit=7&after=" + idea + "&whole=1", "", 200, `"next":""`,
-			`gateway admin {"op":"list","kind":"fact","state":"active","trust":"trusted","tag":"t","from":"f","text":"x","limit":7,"after":"` + idea + `","whole":true}`,
+			"list with everything", "GET", "/memory", "/memory?kind=fact&state=active&trust=trusted&tag=t&from=f&text=x&limit=7&after=" + candidateID + "&whole=1", "", 200, `"next":""`,
+			`gateway admin {"op":"list","kind":"fact","state":"active","trust":"trusted","tag":"t","from":"f","text":"x","limit":7,"after":"` + candidateID + `","whole":true}`,
 		},
 		{"search", "GET", "/memory/search", "/memory/search?q=Anna&max=3&kind=fact&whole=1&fresh=1&all=1", "", 200, `"segment":"Bremen"`, `gateway recall {"query":"Anna","max":3,"kind":"fact","whole":true,"fresh":true,"all":true}`},
 		{"search for what is not there", "GET", "/memory/search", "/memory/search?q=nothing", "", 200, `{"hits":[],"cached":false,"notes":[]`, `gateway recall {"query":"nothing"}`},
-		{"show", "GET", "/memory/{id}", "/memory/" + anna, "", 200, `"correlated":[{"id":"` + idea, ""},
+		{"show", "GET", "/memory/{id}", "/memory/" + annaID, "", 200, `"correlated":[{"id":"` + candidateID, ""},
 		{"show by the beginning", "GET", "/memory/{id}", "/memory/idea00", "", 200, `"correlated":[]`, ""},
-		{"edit", "PATCH", "/memory/{id}", "/memory/idea00", `{"name":"N","tags":[]}`, 200, `"entry":{"id":"` + idea, `gateway admin {"op":"edit","ids":["` + idea + `"],"edit":{"name":"N","tags":[]}}`},
-		{"forget one", "DELETE", "/memory/{id}", "/memory/idea00", "", 200, `"forgotten":1`, `gateway admin {"op":"forget","ids":["` + idea + `"]}`},
+		{"edit", "PATCH", "/memory/{id}", "/memory/idea00", `{"name":"N","tags":[]}`, 200, `"entry":{"id":"` + candidateID, `gateway admin {"op":"edit","ids":["` + candidateID + `"],"edit":{"name":"N","tags":[]}}`},
+		{"forget one", "DELETE", "/memory/{id}", "/memory/idea00", "", 200, `"forgotten":1`, `gateway admin {"op":"forget","ids":["` + candidateID + `"]}`},
 		{"forget, dry", "POST", "/memory/forget", "/memory/forget", `{"query":"Anna","dry":true}`, 200, `"forgotten":0`, `gateway admin {"op":"forget","query":"Anna","dry":true}`},
 		{"forget", "POST", "/memory/forget", "/memory/forget", `{"query":"Anna","dry":false}`, 200, `"forgotten":1`, `gateway admin {"op":"forget","query":"Anna"}`},
-		{"pin", "POST", "/memory/{id}/pin", "/memory/idea00/pin", `{}`, 200, `{"id":"` + idea + `","state":"pinned","changed":false}`, `gateway admin {"op":"pin","ids":["` + idea + `"]}`},
-		{"unpin", "DELETE", "/memory/{id}/pin", "/memory/idea00/pin", "", 200, `"state":"unpinned","changed":true`, `gateway admin {"op":"unpin","ids":["` + idea + `"]}`},
-		{"accept", "POST", "/memory/{id}/accept", "/memory/idea00/accept", `{}`, 200, `"state":"accepted"`, `gateway admin {"op":"accept","ids":["` + idea + `"]}`},
-		{"reject", "POST", "/memory/{id}/reject", "/memory/idea00/reject", `{}`, 200, `"state":"rejected"`, `gateway admin {"op":"reject","ids":["` + idea + `"]}`},
+		{"pin", "POST", "/memory/{id}/pin", "/memory/idea00/pin", `{}`, 200, `{"id":"` + candidateID + `","state":"pinned","changed":false}`, `gateway admin {"op":"pin","ids":["` + candidateID + `"]}`},
+		{"unpin", "DELETE", "/memory/{id}/pin", "/memory/idea00/pin", "", 200, `"state":"unpinned","changed":true`, `gateway admin {"op":"unpin","ids":["` + candidateID + `"]}`},
+		{"accept", "POST", "/memory/{id}/accept", "/memory/idea00/accept", `{}`, 200, `"state":"accepted"`, `gateway admin {"op":"accept","ids":["` + candidateID + `"]}`},
+		{"reject", "POST", "/memory/{id}/reject", "/memory/idea00/reject", `{}`, 200, `"state":"rejected"`, `gateway admin {"op":"reject","ids":["` + candidateID + `"]}`},
 		{"remember", "POST", "/memory", "/memory", `{"text":" Anna lives in Bremen. ","tags":["x"]}`, 200, `{"id":"new","action":"stored","other":"","why":""}`, `gateway write false [" Anna lives in Bremen."]`},
 		{"graph", "GET", "/memory/graph", "/memory/graph?q=Anna&limit=3", "", 200, `"object":"Bremen"`, `gateway admin {"op":"graph","query":"Anna","limit":3}`},
 		{"status", "GET", "/memory/status", "/memory/status", "", 200, `"duckdb":"v1"`, `gateway admin {"op":"status"}`},
@@ -223,8 +190,8 @@ func TestMemory(t *testing.T) {
 		{"trick: forgetting two at once", "DELETE", "/memory/{id}", "/memory/anna00", "", 404, "give more characters", ""},
 		{"trick: everything", "DELETE", "/memory/{id}", "/memory/%2A%2A%2A%2A%2A%2A", "", 400, "letters, digits", ""},
 		{"trick: an id that is too short", "DELETE", "/memory/{id}", "/memory/a", "", 400, "at least 6 characters", ""},
-		{"trick: a body to a DELETE", "DELETE", "/memory/{id}", "/memory/" + anna, `{"query":"x"}`, 400, "takes no body", ""},
-		{"a decision that nobody waits for", "POST", "/memory/{id}/accept", "/memory/" + anna + "/accept", `{}`, 409, "is not a candidate: its state is active", ""},
+		{"trick: a body to a DELETE", "DELETE", "/memory/{id}", "/memory/" + annaID, `{"query":"x"}`, 400, "takes no body", ""},
+		{"a decision that nobody waits for", "POST", "/memory/{id}/accept", "/memory/" + annaID + "/accept", `{}`, 409, "is not a candidate: its state is active", ""},
 		{"trick: pin by a form", "POST", "/memory/{id}/pin", "/memory/idea00/pin", "", 415, "Content-Type", ""},
 		{"trick: pin with more than was asked for", "POST", "/memory/{id}/pin", "/memory/idea00/pin", `{"trust":"trusted"}`, 400, "unknown", ""},
 		{"trick: an edit of what is not said", "PATCH", "/memory/{id}", "/memory/idea00", `{"provenance":{"trust":"trusted"}}`, 400, "unknown", ""},
@@ -232,7 +199,7 @@ func TestMemory(t *testing.T) {
 		{"an edit that says nothing", "PATCH", "/memory/{id}", "/memory/idea00", `{}`, 400, "no change", ""},
 		{"an edit without a name", "PATCH", "/memory/{id}", "/memory/idea00", `{"name":" "}`, 400, "name must not be empty", ""},
 		{"an edit without a text", "PATCH", "/memory/{id}", "/memory/idea00", `{"corpus":""}`, 400, "corpus must not be empty", ""},
-		{"an edit that memory refuses", "PATCH", "/memory/{id}", "/memory/idea00", `{"corpus":"password"}`, 400, "looks like a password", `gateway admin {"op":"edit","ids":["` + idea + `"],"edit":{"corpus":"password"}}`},
+		{"an edit that memory refuses", "PATCH", "/memory/{id}", "/memory/idea00", `{"corpus":"password"}`, 400, "looks like a password", `gateway admin {"op":"edit","ids":["` + candidateID + `"],"edit":{"corpus":"password"}}`},
 		{"trick: forget without saying dry", "POST", "/memory/forget", "/memory/forget", `{"query":"Anna"}`, 400, "dry is required", ""},
 		{"trick: forget with dry null", "POST", "/memory/forget", "/memory/forget", `{"query":"Anna","dry":null}`, 400, "", ""},
 		{"trick: forget everything", "POST", "/memory/forget", "/memory/forget", `{"query":" ","dry":false}`, 400, "query is required", ""},
@@ -258,38 +225,16 @@ func TestMemory(t *testing.T) {
 		{"memory is unavailable", "GET", "/memory", "/memory?text=shut", "", 503, "memory is unavailable: the file is damaged", `gateway admin {"op":"list","text":"shut","limit":50}`},
 		{"memory was too late", "GET", "/memory", "/memory?text=late", "", 504, "too late", `gateway admin {"op":"list","text":"late","limit":50}`},
 		{"trick: memory tells its insides", "GET", "/memory", "/memory?text=broken", "", 502, "memory failed; see its log", `gateway admin {"op":"list","text":"broken","limit":50}`},
-		{"another method", "PUT", "/memory/{id}", "/memory/" + anna, `{}`, 405, "GET or PATCH or DELETE", ""},
+		{"another method", "PUT", "/memory/{id}", "/memory/" + annaID, `{}`, 405, "GET or PATCH or DELETE", ""},
 		{"trick: forget by a link", "GET", "/memory/{id}", "/memory/forget", "", 404, "there is no entry forget", ""},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			status, header, body := w.do(tt.method, tt.path, tt.body)
-			if status != tt.status || !strings.Contains(body, tt.holds) || !strings.HasPrefix(header.Get("Content-Type"), "application/json") || strings.Contains(body, "insides") {
-				t.Fatalf("%d %s", status, body)
-			}
-			if heard := k.heard(); heard != tt.heard {
-				t.Errorf("memory heard %s", heard)
-			}
-			if tt.status == http.StatusMethodNotAllowed {
-				return
-			}
-			got := slices.Sorted(maps.Keys(read[map[string]any](t, body)))
-			want := d.schemas(t, d.response(t, tt.method, tt.route, status)["application/json"].Schema)[0]
-			if !slices.Equal(got, slices.Sorted(maps.Keys(want.Properties))) || !slices.Equal(got, slices.Sorted(slices.Values(want.Required))) {
-				t.Errorf("it answers with %v, described is %+v", got, want)
-			}
-		})
-	}
-	// What is in the answers, and what is read, is what is described.
-	_, _, entry := w.do("GET", "/memory/"+anna, "")
+	})
+	// Values in responses, and request bodies, have the described fields.
+	_, _, entry := w.do("GET", "/memory/"+annaID, "")
 	_, _, hits := w.do("GET", "/memory/search?q=Anna", "")
 	_, _, graph := w.do("GET", "/memory/graph", "")
 	shown := read[struct{ Entry map[string]any }](t, entry).Entry
 	name := ""
-	edit, err := json.Marshal(subjects.MemoryEdit{Name: &name, Description: &name, Corpus: &name, Tags: &[]string{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, got := range map[string]map[string]any{
+	d.checkSchemas(t, map[string]map[string]any{
 		"MemoryEntry": shown,
 		"Provenance":  shown["provenance"].(map[string]any),
 		"MemoryHit":   read[struct{ Hits []map[string]any }](t, hits).Hits[0],
@@ -297,35 +242,22 @@ func TestMemory(t *testing.T) {
 		"Fact":        fields(t, gateway.Fact{}),
 		"Forget":      fields(t, gateway.Forget{}),
 		"Imported":    fields(t, gateway.Imported{}),
-		"MemoryEdit":  read[map[string]any](t, string(edit)),
-	} {
-		s := d.schemas(t, schema{Ref: "#/components/schemas/" + name})[0]
-		if !slices.Equal(slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(s.Properties))) {
-			t.Errorf("%s: %v", name, slices.Sorted(maps.Keys(got)))
-		}
-	}
+		"MemoryEdit":  fields(t, subjects.MemoryEdit{Name: &name, Description: &name, Corpus: &name, Tags: &[]string{}}),
+	})
 }
 
-func fields(t *testing.T, v any) map[string]any {
-	t.Helper()
-	data, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return read[map[string]any](t, string(data))
-}
+// ndjson is the header of an import.
+var ndjson = []string{"Content-Type", "application/x-ndjson"}
 
-// lines sends an export.
-var lines = []string{"Content-Type", "application/x-ndjson"}
-
-// An export is everything, page by page, and can be read back.
+// An export contains every entry, page by page, and can be imported.
 func TestMemoryExportAndImport(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	k := newArchivist(t, b)
+	k := &memoryStub{}
+	startActor(t, b, k)
 	w := startGateway(t, b, setup{})
 	status, header, all := w.do("GET", "/memory/export", "")
-	if status != 200 || header.Get("Content-Type") != "application/x-ndjson" || strings.Count(all, "\n") != len(shelf) {
+	if status != 200 || header.Get("Content-Type") != "application/x-ndjson" || strings.Count(all, "\n") != len(storedEntries) {
 		t.Fatalf("%d %v %s", status, header, all)
 	}
 	var got []subjects.MemoryEntry
@@ -333,13 +265,13 @@ func TestMemoryExportAndImport(t *testing.T) {
 		got = append(got, read[subjects.MemoryEntry](t, l))
 	}
 	for i, e := range got {
-		if e.ID != shelf[i].ID || e.Corpus != shelf[i].Corpus || e.Provenance.Trust != shelf[i].Provenance.Trust {
+		if e.ID != storedEntries[i].ID || e.Corpus != storedEntries[i].Corpus || e.Provenance.Trust != storedEntries[i].Provenance.Trust {
 			t.Errorf("%+v", e)
 		}
 	}
-	k.heard()
+	k.take(lookups)
 	line := func(change func(*subjects.MemoryEntry)) string {
-		e := shelf[1]
+		e := storedEntries[1]
 		change(&e)
 		data, err := json.Marshal(e)
 		if err != nil {
@@ -355,146 +287,125 @@ func TestMemoryExportAndImport(t *testing.T) {
 		holds      string
 		writes     int // messages to memory
 	}{
-		{"what was exported", all, lines, 200, `{"entries":3,"actions":{"stored":3},"refused":[]}`, 1},
-		{"with blank lines", "\n\n" + same + "\r\n", lines, 200, `"entries":1`, 1},
+		{"what was exported", all, ndjson, 200, `{"entries":3,"actions":{"stored":3},"refused":[]}`, 1},
+		{"with blank lines", "\n\n" + same + "\r\n", ndjson, 200, `"entries":1`, 1},
 		{"under its other name", same, []string{"Content-Type", "application/jsonl; charset=utf-8"}, 200, `"entries":1`, 1},
-		{"many", strings.Repeat(same, 130), lines, 200, `"stored":130`, 3},
-		{"large ones", strings.Repeat(line(func(e *subjects.MemoryEntry) { e.Corpus = strings.Repeat("x", 100<<10) }), 5), lines, 200, `"stored":5`, 3},
-		{"one that memory refuses", same + line(func(e *subjects.MemoryEntry) { e.Corpus = "password" }), lines, 200, `"actions":{"refused":1,"stored":1},"refused":[{"id":"` + idea + `","why":"it looks like a password"}]`, 1},
-		{"nothing", "\n", lines, 400, "no entries", 0},
+		{"many", strings.Repeat(same, 130), ndjson, 200, `"stored":130`, 3},
+		{"large ones", strings.Repeat(line(func(e *subjects.MemoryEntry) { e.Corpus = strings.Repeat("x", 100<<10) }), 5), ndjson, 200, `"stored":5`, 3},
+		{"one that memory refuses", same + line(func(e *subjects.MemoryEntry) { e.Corpus = "password" }), ndjson, 200, `"actions":{"refused":1,"stored":1},"refused":[{"id":"` + candidateID + `","why":"it looks like a password"}]`, 1},
+		{"nothing", "\n", ndjson, 400, "no entries", 0},
 		{"trick: as JSON", same, []string{"Content-Type", "application/json"}, 415, "x-ndjson", 0},
 		{"trick: a form", same, []string{"Content-Type", "text/plain"}, 415, "x-ndjson", 0},
-		{"trick: compressed", same, append([]string{"Content-Encoding", "gzip"}, lines...), 415, "without Content-Encoding", 0},
-		{"trick: half of it is nonsense", same + "{\n", lines, 400, "line 2: ", 0},
-		{"trick: an array", "[" + strings.TrimSpace(same) + "]", lines, 400, "line 1: ", 0},
-		{"trick: a field that nobody knows", same + strings.Replace(same, `"id"`, `"root":true,"id"`, 1), lines, 400, "line 2: unknown", 0},
-		{"trick: a field twice", strings.Replace(same, `"state"`, `"state":"active","state"`, 1), lines, 400, "line 1: ", 0},
-		{"trick: trust that is none", line(func(e *subjects.MemoryEntry) { e.Provenance.Trust = "holy" }), lines, 400, "line 1: trust must be", 0},
-		{"trick: no trust at all", line(func(e *subjects.MemoryEntry) { e.Provenance.Trust = "" }), lines, 400, "line 1: trust must be", 0},
-		{"trick: a state that is none", line(func(e *subjects.MemoryEntry) { e.State = "eternal" }), lines, 400, "line 1: state must be", 0},
-		{"trick: a kind that is none", line(func(e *subjects.MemoryEntry) { e.Kind = "order" }), lines, 400, "line 1: kind must be", 0},
-		{"trick: an id that is a subject", line(func(e *subjects.MemoryEntry) { e.ID = "a.>" }), lines, 400, "line 1: id is missing or invalid", 0},
-		{"trick: a line without end", `{"id":"` + strings.Repeat("x", 1<<20), lines, 413, "line 1: too large", 0},
-		{"trick: a body without end", strings.Repeat(same, 9<<20/len(same)), lines, 413, "at most 8 MB", 0},
+		{"trick: compressed", same, append([]string{"Content-Encoding", "gzip"}, ndjson...), 415, "without Content-Encoding", 0},
+		{"trick: half of it is nonsense", same + "{\n", ndjson, 400, "line 2: ", 0},
+		{"trick: an array", "[" + strings.TrimSpace(same) + "]", ndjson, 400, "line 1: ", 0},
+		{"trick: a field that nobody knows", same + strings.Replace(same, `"id"`, `"root":true,"id"`, 1), ndjson, 400, "line 2: unknown", 0},
+		{"trick: a field twice", strings.Replace(same, `"state"`, `"state":"active","state"`, 1), ndjson, 400, "line 1: ", 0},
+		{"trick: trust that is none", line(func(e *subjects.MemoryEntry) { e.Provenance.Trust = "holy" }), ndjson, 400, "line 1: trust must be", 0},
+		{"trick: no trust at all", line(func(e *subjects.MemoryEntry) { e.Provenance.Trust = "" }), ndjson, 400, "line 1: trust must be", 0},
+		{"trick: a state that is none", line(func(e *subjects.MemoryEntry) { e.State = "eternal" }), ndjson, 400, "line 1: state must be", 0},
+		{"trick: a kind that is none", line(func(e *subjects.MemoryEntry) { e.Kind = "order" }), ndjson, 400, "line 1: kind must be", 0},
+		{"trick: an id that is a subject", line(func(e *subjects.MemoryEntry) { e.ID = "a.>" }), ndjson, 400, "line 1: id is missing or invalid", 0},
+		{"trick: a line without end", `{"id":"` + strings.Repeat("x", 1<<20), ndjson, 413, "line 1: too large", 0},
+		{"trick: a body without end", strings.Repeat(same, 9<<20/len(same)), ndjson, 413, "at most 8 MB", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			status, _, body := w.do("POST", "/memory/import", tt.body, tt.header...)
 			if status != tt.status || !strings.Contains(body, tt.holds) {
 				t.Errorf("%d %.300s", status, body)
 			}
-			heard := k.heard()
-			if n := strings.Count(heard, "gateway write true"); n != tt.writes {
-				t.Errorf("%d messages: %.300s", n, heard)
+			requests := k.take(lookups)
+			if n := strings.Count(requests, "gateway write true"); n != tt.writes {
+				t.Errorf("%d messages: %.300s", n, requests)
 			}
 		})
 	}
 }
 
-// fickle is a memory that goes away in the middle of a list.
-type fickle struct{ archivist }
+// failingMemory fails in the middle of a list.
+type failingMemory struct{ memoryStub }
 
-func (f *fickle) Routes() []actor.Route {
+func (f *failingMemory) Routes() []actor.Route {
 	return []actor.Route{actor.Serve(subjects.MemoryAdminService, func(ctx context.Context, in actor.Msg[subjects.MemoryAdminRequest], out actor.Out) (subjects.MemoryAdminReply, error) {
 		switch in.Body.After {
 		case "":
-			return subjects.MemoryAdminReply{Entries: shelf[:1], Next: "more"}, nil
+			return subjects.MemoryAdminReply{Entries: storedEntries[:1], Next: "more"}, nil
 		case "more":
 			return subjects.MemoryAdminReply{}, subjects.Faultf(subjects.CodeInternal, "gone")
 		}
-		return subjects.MemoryAdminReply{Entries: shelf[:1], Next: in.Body.After}, nil
+		return subjects.MemoryAdminReply{Entries: storedEntries[:1], Next: in.Body.After}, nil
 	})}
 }
 
-// An export that cannot be finished does not look whole.
+// An export that fails in the middle does not look complete.
 func TestMemoryExportCutOff(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	s, err := actor.Supervise(t.Context(), actor.Spec{Name: "memory", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return &fickle{}, nil }}, b.Dial, actor.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Stop() })
+	startActor(t, b, &failingMemory{})
 	w := startGateway(t, b, setup{})
 	res, err := w.client.Get(w.base + "/memory/export")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	if data, err := io.ReadAll(res.Body); err == nil || !strings.Contains(string(data), anna) {
+	if data, err := io.ReadAll(res.Body); err == nil || !strings.Contains(string(data), annaID) {
 		t.Errorf("%q, %v", data, err)
 	}
 }
 
-// The routes have the guards of all others.
+// memoryRequests are a request to each route that needs memory, without a body for an import.
+var memoryRequests = [][3]string{
+	{"GET", "/memory", ""},
+	{"GET", "/memory/search?q=x", ""},
+	{"GET", "/memory/graph", ""},
+	{"GET", "/memory/status", ""},
+	{"GET", "/memory/export", ""},
+	{"GET", "/memory/" + annaID, ""},
+	{"PATCH", "/memory/" + annaID, `{"name":"N"}`},
+	{"DELETE", "/memory/" + annaID, ""},
+	{"POST", "/memory/" + annaID + "/pin", `{}`},
+	{"DELETE", "/memory/" + annaID + "/pin", ""},
+	{"POST", "/memory/" + candidateID + "/accept", `{}`},
+	{"POST", "/memory/forget", `{"query":"x","dry":false}`},
+	{"POST", "/memory", `{"text":"x"}`},
+}
+
+// A forged request reaches no memory.
 func TestMemoryGuarded(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	k := newArchivist(t, b)
+	k := &memoryStub{}
+	startActor(t, b, k)
 	w := startGateway(t, b, setup{})
-	for _, tt := range []struct {
-		name   string
-		header []string
-		status int
-	}{
-		{"trick: a page of another site", []string{"Origin", "https://evil.example"}, 403},
-		{"trick: a page of another port", []string{"Sec-Fetch-Site", "same-site"}, 403},
-		{"trick: a name that points here", []string{"Host", "evil.example"}, 403},
-		{"no token", []string{"Authorization", ""}, 401},
-		{"trick: another token", []string{"Authorization", "Bearer " + strings.Repeat("l", 40)}, 401},
-		{"the token", nil, 200},
-	} {
+	for _, tt := range forgedHeaders {
 		t.Run(tt.name, func(t *testing.T) {
-			for _, r := range [][3]string{
-				{"GET", "/memory", ""},
-				{"GET", "/memory/search?q=x", ""},
-				{"GET", "/memory/export", ""},
-				{"GET", "/memory/" + anna, ""},
-				{"PATCH", "/memory/" + anna, `{"name":"N"}`},
-				{"DELETE", "/memory/" + anna, ""},
-				{"POST", "/memory/" + anna + "/pin", `{}`},
-				{"DELETE", "/memory/" + anna + "/pin", ""},
-				{"POST", "/memory/" + idea + "/accept", `{}`},
-				{"POST", "/memory/forget", `{"query":"x","dry":false}`},
-				{"POST", "/memory", `{"text":"x"}`},
-			} {
+			for _, r := range memoryRequests {
 				if status, _, body := w.do(r[0], r[1], r[2], tt.header...); status != tt.status {
 					t.Errorf("%s %s: %d %s", r[0], r[1], status, body)
 				}
 			}
-			if heard := k.heard(); (heard == "") != (tt.status != 200) {
-				t.Errorf("memory heard %s", heard)
+			if got := k.take(lookups); (got == "") != (tt.status != 200) {
+				t.Errorf("requests to memory: %s", got)
 			}
 		})
 	}
 }
 
-// Without memory that is told at once, and what to do.
+// Without memory the response says so at once, and what to do.
 func TestWithoutMemory(t *testing.T) {
 	t.Parallel()
 	w := startGateway(t, bustest.Start(t), setup{})
-	for _, r := range [][3]string{
-		{"GET", "/memory", ""},
-		{"GET", "/memory/search?q=x", ""},
-		{"GET", "/memory/graph", ""},
-		{"GET", "/memory/status", ""},
-		{"GET", "/memory/export", ""},
-		{"GET", "/memory/" + anna, ""},
-		{"PATCH", "/memory/" + anna, `{"name":"N"}`},
-		{"DELETE", "/memory/" + anna, ""},
-		{"POST", "/memory/" + anna + "/pin", `{}`},
-		{"POST", "/memory/forget", `{"query":"x","dry":true}`},
-		{"POST", "/memory", `{"text":"x"}`},
-	} {
+	for _, r := range memoryRequests {
 		status, header, body := w.do(r[0], r[1], r[2])
 		if status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" || !strings.Contains(body, "conclave actor memory") {
 			t.Errorf("%s %s: %d %s", r[0], r[1], status, body)
 		}
 	}
-	data, err := json.Marshal(shelf[0])
+	data, err := json.Marshal(storedEntries[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if status, _, body := w.do("POST", "/memory/import", string(data), lines...); status != http.StatusServiceUnavailable || !strings.Contains(body, "conclave actor memory") {
+	if status, _, body := w.do("POST", "/memory/import", string(data), ndjson...); status != http.StatusServiceUnavailable || !strings.Contains(body, "conclave actor memory") {
 		t.Errorf("import: %d %s", status, body)
 	}
 }

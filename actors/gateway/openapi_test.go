@@ -46,7 +46,7 @@ func describe(t *testing.T) description {
 	return d
 }
 
-// schemas are what a body may look like.
+// schemas are the alternatives of a schema, with references resolved.
 func (d description) schemas(t *testing.T, s schema) []schema {
 	t.Helper()
 	if name, ok := strings.CutPrefix(s.Ref, "#/components/schemas/"); ok {
@@ -69,7 +69,7 @@ func (d description) schemas(t *testing.T, s schema) []schema {
 	return all
 }
 
-// response is the content that a route may answer a status with.
+// response is the described content of a response.
 func (d description) response(t *testing.T, method, path string, status int) content {
 	t.Helper()
 	op := d.Paths[path][strings.ToLower(method)]
@@ -95,6 +95,68 @@ func (d description) response(t *testing.T, method, path string, status int) con
 	return r.Content
 }
 
+// checkResponse fails unless the body has exactly the fields of a schema that the route describes for the status, all required.
+func (d description) checkResponse(t *testing.T, method, route string, status int, body string) {
+	t.Helper()
+	got := slices.Sorted(maps.Keys(read[map[string]any](t, body)))
+	want := d.schemas(t, d.response(t, method, route, status)["application/json"].Schema)
+	if !slices.ContainsFunc(want, func(s schema) bool {
+		return slices.Equal(got, slices.Sorted(maps.Keys(s.Properties))) && slices.Equal(got, slices.Sorted(slices.Values(s.Required)))
+	}) {
+		t.Errorf("%s %s: the response %d has %v, described are %+v", method, route, status, got, want)
+	}
+}
+
+// routeTest is a request, the response that it must get, and the requests that it must cause on the bus.
+type routeTest struct {
+	name                string
+	method, route, path string
+	body                string
+	status              int
+	holds               string // part of the response
+	requests            string // to the actor behind the route; "" = none
+}
+
+// checkRoutes runs tests; take returns the requests to the actor behind the routes since its last call. A response must be
+// described and must not contain the text of internal errors.
+func (w *fixture) checkRoutes(d description, take func() string, tests []routeTest) {
+	for _, tt := range tests {
+		w.t.(*testing.T).Run(tt.name, func(t *testing.T) {
+			status, header, body := w.do(tt.method, tt.path, tt.body)
+			if status != tt.status || !strings.Contains(body, tt.holds) || !strings.HasPrefix(header.Get("Content-Type"), "application/json") || strings.Contains(body, "insides") {
+				t.Fatalf("%d %s", status, body)
+			}
+			if got := take(); got != tt.requests {
+				t.Errorf("requests on the bus: %s", got)
+			}
+			if status != http.StatusMethodNotAllowed {
+				d.checkResponse(t, tt.method, tt.route, status, body)
+			}
+		})
+	}
+}
+
+// checkSchemas fails unless each value has exactly the fields of the schema of its name.
+func (d description) checkSchemas(t *testing.T, values map[string]map[string]any) {
+	t.Helper()
+	for name, v := range values {
+		s := d.schemas(t, schema{Ref: "#/components/schemas/" + name})[0]
+		if got := slices.Sorted(maps.Keys(v)); !slices.Equal(got, slices.Sorted(maps.Keys(s.Properties))) {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// fields are the JSON fields of v.
+func fields(t *testing.T, v any) map[string]any {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read[map[string]any](t, string(data))
+}
+
 // Every route is described, and nothing else is.
 func TestOpenAPIRoutes(t *testing.T) {
 	t.Parallel()
@@ -116,7 +178,7 @@ func TestOpenAPIRoutes(t *testing.T) {
 			ids[op.ID] = true
 		}
 	}
-	routes := gateway.New(usual(gateway.Config{}), nil).Endpoints()
+	routes := gateway.New(defaultConfig(gateway.Config{}), nil).Endpoints()
 	slices.Sort(described)
 	slices.Sort(routes)
 	if !slices.Equal(described, routes) {
@@ -124,27 +186,21 @@ func TestOpenAPIRoutes(t *testing.T) {
 	}
 }
 
-// What the routes really answer has exactly the fields that are described.
+// Responses have exactly the described fields.
 func TestOpenAPIAnswers(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	d, w := describe(t), startGateway(t, b, setup{Config: gateway.Config{QueryTimeout: patience}, change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(patience) }})
-	w.rewards()
-	w.generator(func(q subjects.Query, out actor.Out) {
+	d, w := describe(t), startGateway(t, b, setup{Config: gateway.Config{QueryTimeout: testTimeout}, change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(testTimeout) }})
+	w.serveRewards()
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		switch q.Query {
 		case "hi":
 			emitStored(w, out, subjects.ResponseGeneration, reply(q, "hello"))
 		case "no":
-			emitStored(w, out, with(t, subjects.DeadLetterEvent, "generator"), subjects.DeadLetter{Subject: "turn.3.s", Code: "internal", Reason: "given up"})
+			emitStored(w, out, withTokens(t, subjects.DeadLetterEvent, "generator"), subjects.DeadLetter{Subject: "turn.3.s", Code: "internal", Reason: "given up"})
 		}
 	})
-	conv, err := json.Marshal(subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q", Query: "hi", Answer: "hello"}}, Updated: time.Now()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.out("generator").Store("state_generator").Put(t.Context(), subjects.ConversationKey("s1"), conv, 0); err != nil {
-		t.Fatal(err)
-	}
+	w.storeConversations(subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q", Query: "hi", Answer: "hello"}}, Updated: time.Now()})
 	hasty := startGateway(t, b, setup{Config: gateway.Config{QueryTimeout: time.Millisecond}, change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(time.Millisecond) }})
 	for _, tt := range []struct {
 		w                   *fixture
@@ -178,13 +234,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 			t.Errorf("%s %s: %d %s %s", tt.method, tt.path, status, header.Get("Content-Type"), body)
 			continue
 		}
-		got := slices.Sorted(maps.Keys(read[map[string]any](t, body)))
-		want := d.schemas(t, d.response(t, tt.method, tt.route, status)["application/json"].Schema)
-		if !slices.ContainsFunc(want, func(s schema) bool {
-			return slices.Equal(got, slices.Sorted(maps.Keys(s.Properties))) && slices.Equal(got, slices.Sorted(slices.Values(s.Required)))
-		}) {
-			t.Errorf("%s %s answers %d with %v, described are %+v", tt.method, tt.path, status, got, want)
-		}
+		d.checkResponse(t, tt.method, tt.route, status, body)
 	}
 	// An event on the stream, and this file itself.
 	emitStored(w, w.out("generator").WithIDs("s1", "q9"), subjects.AnswerDialog, subjects.Dialog{QueryID: "q9"})
@@ -198,19 +248,9 @@ func TestOpenAPIAnswers(t *testing.T) {
 	}
 }
 
-// What is read is what is described.
+// Request bodies have exactly the described fields.
 func TestOpenAPIBodies(t *testing.T) {
 	t.Parallel()
 	d := describe(t)
-	for name, v := range map[string]any{"Question": gateway.Question{}, "Feedback": gateway.FeedbackRequest{}} {
-		data, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fields := slices.Sorted(maps.Keys(read[map[string]any](t, string(data))))
-		s := d.schemas(t, schema{Ref: "#/components/schemas/" + name})[0]
-		if !slices.Equal(fields, slices.Sorted(maps.Keys(s.Properties))) {
-			t.Errorf("%s: %v", name, fields)
-		}
-	}
+	d.checkSchemas(t, map[string]map[string]any{"Question": fields(t, gateway.Question{}), "Feedback": fields(t, gateway.FeedbackRequest{})})
 }

@@ -98,7 +98,7 @@ func (s *sse) read() (message, error) {
 // next is read for one who is sure that there is one.
 func (s *sse) next() message {
 	s.t.Helper()
-	timer := time.AfterFunc(patience, s.cancel)
+	timer := time.AfterFunc(testTimeout, s.cancel)
 	defer timer.Stop()
 	m, err := s.read()
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *sse) next() message {
 // rest is everything up to the end.
 func (s *sse) rest() string {
 	s.t.Helper()
-	timer := time.AfterFunc(patience, s.cancel)
+	timer := time.AfterFunc(testTimeout, s.cancel)
 	defer timer.Stop()
 	data, err := io.ReadAll(s.r)
 	if err != nil {
@@ -128,10 +128,10 @@ func (s *sse) close() {
 }
 
 // say stores n events of the generator.
-func (w *fixture) say(out actor.Out, from, n int) {
+func (w *fixture) emitStates(out actor.Out, from, n int) {
 	w.t.Helper()
 	for i := range n {
-		emitStored(w, out, with(w.t, subjects.AgentStateEvent, "generator"), subjects.AgentState{To: strconv.Itoa(from + i)})
+		emitStored(w, out, withTokens(w.t, subjects.AgentStateEvent, "generator"), subjects.AgentState{To: strconv.Itoa(from + i)})
 	}
 }
 
@@ -139,7 +139,7 @@ func (w *fixture) say(out actor.Out, from, n int) {
 // events kept in memory its readers go back and forth between memory and stream.
 func TestEventsNoneMissingNoneTwice(t *testing.T) {
 	t.Parallel()
-	w := startGateway(t, bustest.Start(t), setup{change: func(g *gateway.Gateway) { g.KeepFew(4) }})
+	w := startGateway(t, bustest.Start(t), setup{change: func(g *gateway.Gateway) { g.SetMaxEvents(4) }})
 	const speakers, each = 3, 40
 	var talking sync.WaitGroup
 	for i, role := range []string{"generator", "critic", "gateway"} {
@@ -148,7 +148,7 @@ func TestEventsNoneMissingNoneTwice(t *testing.T) {
 			for n := range each {
 				switch role {
 				case "generator":
-					w.say(out, n, 1)
+					w.emitStates(out, n, 1)
 				case "critic":
 					emitStored(w, out, subjects.CritiqueResult, subjects.Critique{Score: i})
 				default:
@@ -190,7 +190,7 @@ func TestEventsNoneMissingNoneTwice(t *testing.T) {
 // TestEvents is about what a stream of events shows.
 func TestEvents(t *testing.T) {
 	t.Parallel()
-	run(t, []scene{
+	runOnBus(t, []busTest{
 		{"EventsFilters", testEventsFilters},
 		{"EventsLive", testEventsLive},
 		{"EventsThatAreGone", testEventsThatAreGone},
@@ -220,11 +220,11 @@ func testEventsShowWhoSaidIt(t *testing.T, b *bustest.Bus) {
 }
 
 func testEventsFilters(t *testing.T, b *bustest.Bus) {
-	w := startGateway(t, b, setup{Config: gateway.Config{Heartbeat: 10 * time.Millisecond}, change: func(g *gateway.Gateway) { g.KeepFew(2) }})
+	w := startGateway(t, b, setup{Config: gateway.Config{Heartbeat: 10 * time.Millisecond}, change: func(g *gateway.Gateway) { g.SetMaxEvents(2) }})
 	out, critic := w.out("generator"), w.out("critic")
 	for i := range 4 {
 		about := out.WithIDs(fmt.Sprintf("s%d", i%2), fmt.Sprintf("q%d", i))
-		emitStored(w, about, with(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{To: "GENERATING"})
+		emitStored(w, about, withTokens(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{To: "GENERATING"})
 		emitStored(w, critic.WithIDs(fmt.Sprintf("s%d", i%2), fmt.Sprintf("q%d", i)), subjects.CritiqueResult, subjects.Critique{Score: i})
 	}
 	for _, tt := range []struct {
@@ -274,7 +274,7 @@ func testEventsLive(t *testing.T, b *bustest.Bus) {
 			t.Error(m)
 		}
 	}
-	emitStored(w, out, with(t, subjects.ResponseThinking, "q1"), subjects.Delta{QueryID: "q1", Text: "hm"})
+	emitStored(w, out, withTokens(t, subjects.ResponseThinking, "q1"), subjects.Delta{QueryID: "q1", Text: "hm"})
 	if m := full.next(); m.event != "delta" || m.data.Subject != "response.thinking.q1" || m.data.Query != "q1" || m.data.Seq != 0 {
 		t.Error(m)
 	}
@@ -288,12 +288,12 @@ func testEventsLive(t *testing.T, b *bustest.Bus) {
 
 func testEventsThatAreGone(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
-	w.say(w.out("generator"), 0, 3)
+	w.emitStates(w.out("generator"), 0, 3)
 	s := w.follow("/events", "Last-Event-ID", "900")
 	if m := s.next(); m.event != "lost" || m.raw != fmt.Sprintf(`{"from":%d,"to":900,"why":"the event log was created anew; the stream continues with new events"}`, w.first+4) || m.id != strconv.FormatUint(w.first+3, 10) {
 		t.Error(m)
 	}
-	w.say(w.out("generator"), 3, 1)
+	w.emitStates(w.out("generator"), 3, 1)
 	if m := s.next(); m.data.Seq != w.first+4 {
 		t.Error(m)
 	}
@@ -302,12 +302,12 @@ func testEventsThatAreGone(t *testing.T, b *bustest.Bus) {
 // What no longer fits is the oldest, and whoever was there is told what was lost.
 func TestEventsOlderThanWhatIsKept(t *testing.T) {
 	t.Parallel()
-	w := startGateway(t, bustest.Start(t, func(c *bus.ServerConfig) { c.EventMax = 256 << 10 }), setup{change: func(g *gateway.Gateway) { g.KeepFew(1) }})
+	w := startGateway(t, bustest.Start(t, func(c *bus.ServerConfig) { c.EventMax = 256 << 10 }), setup{change: func(g *gateway.Gateway) { g.SetMaxEvents(1) }})
 	out := w.out("generator")
 	for i := range 8 {
 		emitStored(w, out, subjects.AnswerDialog, subjects.Dialog{QueryID: strconv.Itoa(i), Answer: strings.Repeat("x", 70<<10)})
 	}
-	eventually(t, "the gateway has read them", func() bool { return gateway.End(w.gw) == 8 })
+	eventually(t, "the gateway has read them", func() bool { return gateway.LastEvent(w.gw) == 8 })
 	s := w.follow("/events?after=1")
 	m := s.next()
 	lost := read[struct{ From, To uint64 }](t, m.raw)
@@ -348,7 +348,7 @@ func TestEventsClientThatDoesNotRead(t *testing.T) {
 	for i := range 6 { // more than the system keeps for a reader who does not read
 		emitStored(w, out, subjects.AnswerDialog, subjects.Dialog{QueryID: strconv.Itoa(i), Answer: strings.Repeat("x", 700<<10)})
 	}
-	eventually(t, "the place is free", func() bool { return len(gateway.Streams(w.gw)) == 0 })
+	eventually(t, "the place is free", func() bool { return len(gateway.StreamSlots(w.gw)) == 0 })
 	s := w.follow("/events?after=3")
 	for seq := uint64(4); seq <= 6; seq++ {
 		if got := s.next().data; got.Seq != seq || len(got.Payload) < 700<<10 {
