@@ -253,8 +253,8 @@ func readTokenFile(path string) (digest secretDigest, err error) {
 	return digestSecret(token), nil
 }
 
-// ErrSocketTaken means that another gateway serves the Unix socket.
-var ErrSocketTaken = errors.New("another gateway serves this Unix socket")
+// errSocketTaken means that another gateway serves the Unix socket.
+var errSocketTaken = errors.New("another gateway serves this Unix socket")
 
 // isFromSocket reports whether r came over the Unix socket, whose file mode is its credential.
 func isFromSocket(r *http.Request) bool {
@@ -264,14 +264,14 @@ func isFromSocket(r *http.Request) bool {
 
 // listenSocket listens on a Unix socket of mode 0600 at path and replaces one that a killed gateway left behind. The socket is
 // bound in a folder of mode 0700 and moved to path with its final mode, so that no other user can connect at any time. It fails
-// with [ErrSocketTaken] when a gateway serves path, and when path is not a socket. Closing removes the file.
+// with [errSocketTaken] when a gateway serves path, and when path is not a socket. Closing removes the file.
 func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	fail := func(err error) (net.Listener, error) {
 		return nil, fmt.Errorf("listening on the Unix socket %s: %w", path, err)
 	}
 	if conn, err := DialSocket(ctx, path); err == nil {
 		conn.Close()
-		return fail(ErrSocketTaken)
+		return fail(errSocketTaken)
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
 		return fail(errors.New("the file exists and is not a socket"))

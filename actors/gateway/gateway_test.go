@@ -52,6 +52,25 @@ func TestRoutes(t *testing.T) {
 	})
 }
 
+// checkAnswerEvents checks the events of the answer in testQueryIsAnswered: all of them, in order, with their authors.
+func checkAnswerEvents(t *testing.T, a gateway.Answer) {
+	t.Helper()
+	want := []string{"query.received", "critique.result", "agent.state.generator", "response.generation"}
+	if !slices.Equal(a.Events, want) {
+		t.Errorf("events %v, want %v", a.Events, want)
+	}
+	var who []string
+	for i, ev := range a.EventLog {
+		who = append(who, ev.From)
+		if ev.Query != a.QueryID || ev.Session != "s-1" || ev.Time.IsZero() || !json.Valid(ev.Payload) || i > 0 && ev.Seq <= a.EventLog[i-1].Seq {
+			t.Errorf("event %+v", ev)
+		}
+	}
+	if !slices.Equal(who, []string{"gateway", "critic", "generator", "generator"}) {
+		t.Errorf("from %v", who)
+	}
+}
+
 func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
 	respondentB := w.out("respondent_b")
@@ -75,20 +94,7 @@ func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
 	if a.Grade != nil || a.Pairwise != nil || a.Reward != nil {
 		t.Errorf("judged by nobody: %s", body)
 	}
-	want := []string{"query.received", "critique.result", "agent.state.generator", "response.generation"}
-	if !slices.Equal(a.Events, want) {
-		t.Errorf("events %v, want %v", a.Events, want)
-	}
-	var who []string
-	for i, ev := range a.EventLog {
-		who = append(who, ev.From)
-		if ev.Query != a.QueryID || ev.Session != "s-1" || ev.Time.IsZero() || !json.Valid(ev.Payload) || i > 0 && ev.Seq <= a.EventLog[i-1].Seq {
-			t.Errorf("event %+v", ev)
-		}
-	}
-	if !slices.Equal(who, []string{"gateway", "critic", "generator", "generator"}) {
-		t.Errorf("from %v", who)
-	}
+	checkAnswerEvents(t, a)
 	// The same answer can be fetched again, by somebody who was not there.
 	status, _, body = w.do("GET", "/queries/"+a.QueryID, "")
 	if again := read[gateway.Answer](t, body); status != 200 || again.Answer != "Paris" || len(again.EventLog) != 3 {
@@ -386,19 +392,24 @@ func testSessions(t *testing.T, b *bustest.Bus) {
 	if status != 200 || one.ID != "s07" || !slices.Equal(roles, []string{"user", "assistant", "tool", "assistant"}) || string(one.Messages[1].Calls[0].Arguments) != `{"zone":"UTC"}` {
 		t.Errorf("%d %s", status, body)
 	}
-	// Far more than are listed: those used last are, whatever they are called.
-	stored = nil
+	checkSessionLimit(w, at)
+}
+
+// checkSessionLimit stores more sessions than are listed, all used after the time at: the latest 500 are listed.
+func checkSessionLimit(w *fixture, at time.Time) {
+	w.t.Helper()
+	var stored []subjects.Conversation
 	for i := range 500 {
 		stored = append(stored, subjects.Conversation{SessionID: fmt.Sprintf("t%03d", i), Updated: at.Add(time.Duration(i+1) * time.Hour)})
 	}
 	w.storeConversations(stored...)
-	status, _, body = w.do("GET", "/sessions", "")
+	status, _, body := w.do("GET", "/sessions", "")
 	got := read[struct {
 		Sessions []gateway.Session `json:"sessions"`
 		More     int               `json:"more"`
-	}](t, body)
+	}](w.t, body)
 	if status != 200 || len(got.Sessions) != 500 || got.More != 21 || got.Sessions[0].ID != "t499" || got.Sessions[499].ID != "t000" {
-		t.Errorf("%d, %d sessions, %d more: %s", status, len(got.Sessions), got.More, body[:min(len(body), 300)])
+		w.t.Errorf("%d, %d sessions, %d more: %s", status, len(got.Sessions), got.More, body[:min(len(body), 300)])
 	}
 }
 

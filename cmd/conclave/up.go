@@ -57,10 +57,8 @@ everything is ready, so that a script can wait for it:
 With --respondent-b a second respondent answers every question too, for comparison: you do not see its answers, the critic
 compares them with the assistant's. It calls no tool that has an effect.
 
-Every HTTP request needs a credential. On a terminal, stderr also shows a login link for a browser, valid once and for ten
-minutes; conclave open prints another. The link is in no log and not in the JSON line.
-
-When stderr is not a terminal, the log is JSON lines.`,
+When stderr is a terminal, it also shows a login link for a browser, valid once and for ten minutes; conclave open prints
+another. When it is not, the log is JSON lines, and there is no link in it.`,
 		Example: `  conclave up
   conclave up --listen 127.0.0.1:0 --json         any free port, printed as JSON
   conclave up --model qwen3:8b                    another model for the assistant
