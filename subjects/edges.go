@@ -210,7 +210,7 @@ func watchEdges() (out []Edge) {
 		out = append(out, live(UserAccounts, s))
 	}
 	out = append(out, live(VisibleRespondents, "reward.event"), live(VisibleRespondents, "critique.result"), // respondent B has no conversation to add grades to
-		live(append(slices.Clone(Respondents), "model"), "query.cancel.*"))
+		live(append(slices.Clone(Respondents), "model", "broker"), "query.cancel.*"))
 	// Live tokens come from the agent's account, without a stream. Those of respondent B are not exported.
 	for _, a := range VisibleRespondents {
 		out = append(out, Edge{Callers: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.delta.*"}, Edge{Callers: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.thinking.*"})
@@ -236,7 +236,9 @@ func questionEdges(all []Consumer) (out []Edge) {
 		// The router reads a turn that reached its delivery limit, to notify the client. The router is its only author.
 		jetStreamEdge(Router, "STREAM.MSG.GET.TURNS", false, ""),
 		// The broker reads the user's text as the router stored it, and does not trust an agent's copy.
-		jetStreamEdge("broker", "STREAM.MSG.GET.TURNS", false, ""))
+		jetStreamEdge("broker", "STREAM.MSG.GET.TURNS", false, ""),
+		// The broker reads whether the user cancelled a query, also while no broker was running.
+		jetStreamEdge("broker", "STREAM.MSG.GET.EVENTS", false, ""))
 	for _, c := range all {
 		out = append(out, consumerEdges(c)...)
 	}

@@ -342,11 +342,12 @@ type ApprovalReply struct {
 
 // States of an approval.
 const (
-	ApprovalPending  = "pending"
-	ApprovalApproved = "approved"
-	ApprovalDenied   = "denied"
-	ApprovalExpired  = "expired"
-	ApprovalUnknown  = "unknown"
+	ApprovalPending   = "pending"
+	ApprovalApproved  = "approved"
+	ApprovalDenied    = "denied"
+	ApprovalExpired   = "expired"
+	ApprovalWithdrawn = "withdrawn" // the user cancelled the query
+	ApprovalUnknown   = "unknown"
 )
 
 // ApprovalQuery requests the pending approvals and the standing rules.

@@ -22,8 +22,8 @@ func (q storedApproval) stateAt(now time.Time) string {
 }
 
 // onDecision accepts the user's decision about an approval: it is recorded, stored, then published. It denies every
-// account but the user's, and rejects an unknown remember level. For an approval that is unknown, decided or expired
-// the reply is not accepted and has the current state. All of these are recorded. The remember level of the reply may
+// account but the user's, and rejects an unknown remember level. For an approval that is unknown, decided, expired or
+// withdrawn because its query was cancelled, the reply is not accepted and has the current state. All of these are recorded. The remember level of the reply may
 // be lower than requested, see [Broker.rememberFor].
 func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalDecision], out actor.Out) (subjects.ApprovalReply, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: subjects.ActionApprovalDecision}
@@ -38,8 +38,7 @@ func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalD
 	// The client's disconnect does not interrupt a decision that has begun.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*b.cfg.AuditTimeout)
 	defer cancel()
-	store := out.Store(bucketApprovals)
-	q, rev, err := readApproval(ctx, store, id)
+	q, rev, err := b.readDecidable(ctx, out, id)
 	if errors.Is(err, actor.ErrNotFound) {
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.ApprovalUnknown)
 		return subjects.ApprovalReply{ID: id, State: subjects.ApprovalUnknown}, nil
@@ -60,6 +59,24 @@ func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalD
 		answer.Remember = b.rememberFor(ctx, out, q, in.Body.Remember)
 	}
 	return b.recordDecision(ctx, out, rec, answer, rev)
+}
+
+// readDecidable reads an approval and its revision for a decision. A pending one of a cancelled query is withdrawn first.
+// Errors are those of [readApproval], and failures to read the cancellation or to withdraw.
+func (b *Broker) readDecidable(ctx context.Context, out actor.Out, id string) (storedApproval, uint64, error) {
+	store := out.Store(bucketApprovals)
+	q, rev, err := readApproval(ctx, store, id)
+	if err != nil || q.State != subjects.ApprovalPending {
+		return q, rev, err
+	}
+	cancelled, err := b.isCancelled(ctx, out, q.QueryID)
+	if err != nil || !cancelled {
+		return q, rev, err
+	}
+	if err := b.withdrawApproval(ctx, out, id); err != nil {
+		return q, rev, err
+	}
+	return readApproval(ctx, store, id)
 }
 
 // recordDecision stores a decision behind the audit gate, publishes it and wakes the calls that wait for it. The

@@ -21,7 +21,8 @@ import (
 
 // An approval outlives the callers that wait for it. It is stored before the request is published, under an id derived
 // from the call and its arguments, so that a repeated request for the same call finds the same approval and its decision.
-// Compare-and-set makes the first terminal state win: a decision of the user, or expiry. Any other state denies.
+// Compare-and-set makes the first terminal state win: a decision of the user, expiry, or the cancellation of the query. Any
+// other state denies.
 
 // Layer and rules of denials by this file.
 const (
@@ -102,7 +103,7 @@ func (q storedApproval) isRememberable() bool {
 
 // requestApproval asks the user about a call and waits for the decision until ctx ends. It returns nil when the user
 // approved everything in asks, now, earlier for the same call, or by a stored rule, and otherwise the fault that denies
-// the call. It denies when asks is empty, when too many calls wait, and when approvals cannot be stored or read. taint
+// the call. It denies when asks is empty, when the query was cancelled, when too many calls wait, and when approvals cannot be stored or read. taint
 // is shown to the user.
 func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, asks []policy.Question, taint []subjects.Taint) *subjects.Fault {
 	if len(asks) == 0 {
@@ -115,6 +116,14 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, ask
 	}
 	if len(open) == 0 {
 		return nil
+	}
+	cancelled, err := b.isCancelled(ctx, out, c.query)
+	if err != nil {
+		out.LogError(err)
+		return approvalsUnavailable()
+	}
+	if cancelled {
+		return cancelledFault(c.tool)
 	}
 	id, err := b.approvalID(ctx, out, c, open)
 	if err != nil {
@@ -347,6 +356,8 @@ func (q storedApproval) fault() *subjects.Fault {
 	switch q.State {
 	case subjects.ApprovalApproved:
 		return nil
+	case subjects.ApprovalWithdrawn:
+		return cancelledFault(q.Tool)
 	case subjects.ApprovalDenied:
 		return approvalFault(subjects.CodeNotApproved, ruleDenied, fmt.Sprintf("the user denied this call of %s", q.Tool))
 	case subjects.ApprovalExpired:

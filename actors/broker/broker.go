@@ -4,7 +4,7 @@
 // It serves agent.<account>.tool.request.<tool>, agent.<account>.broker.discover and .validate,
 // agent.<account>.agent.spawn, agent.<account>.secret.use and, for the user's accounts only,
 // ctl.<account>.approval.decision.<id>, .approval.list, .approval.revoke.<id>, .session.config and .policy.explain. It
-// subscribes to tool.schema.<zone>.<tool>. It requests tool.call.<zone>.<tool>, secret.get and model.chat, and
+// subscribes to tool.schema.<zone>.<tool> and query.cancel.<query>. It requests tool.call.<zone>.<tool>, secret.get and model.chat, and
 // publishes its copies of calls and results on tool.request.<tool> and tool.result.<tool>, and approvals on
 // approval.request.<id> and approval.decision.<id>. The caller's identity is the account that the server wrote into
 // the subject, never a payload field or a header.
@@ -43,16 +43,17 @@ type Hasher interface{ Hash(params []byte) string }
 // Broker is the actor. Approvals, the ledger, session flows and settings are stored in buckets; usage counts are in
 // memory only.
 type Broker struct {
-	cfg      Config
-	rules    *policy.ActiveRules
-	audit    Audit
-	gate     *actor.Gate
-	hash     Hasher
-	table    *toolTable
-	running  runningCalls
-	flowMemo flowMemo
-	waiting  waitingCalls
-	usage    *policy.UsageCounter
+	cfg       Config
+	rules     *policy.ActiveRules
+	audit     Audit
+	gate      *actor.Gate
+	hash      Hasher
+	table     *toolTable
+	running   runningCalls
+	flowMemo  flowMemo
+	waiting   waitingCalls
+	cancelled cancelledQueries
+	usage     *policy.UsageCounter
 }
 
 // New returns a broker that decides by the rules in book. cfg must be valid. build holds the facts and definition
@@ -84,6 +85,7 @@ func (b *Broker) Routes() []actor.Route {
 		actor.Serve(subjects.SessionConfigService, b.onSessionConfig),
 		actor.Serve(subjects.PolicyExplain, b.onExplain),
 		actor.Subscribe(subjects.ToolSchemaEvent, b.onSchema, actor.Workers(1)),
+		actor.Subscribe(subjects.QueryCancel, b.onCancel),
 	}
 }
 
@@ -201,6 +203,9 @@ func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.C
 		before := out.Now()
 		yes, fault := b.decideCall(ctx, out, c, seen.rules.Chain, asked)
 		c.approved = c.approved || yes
+		if fault == nil && b.cancelled.has(c.query) {
+			fault = cancelledFault(c.tool)
+		}
 		if fault != nil || !yes || out.Now().Sub(before) < maxFactsAge {
 			return c, fault
 		}

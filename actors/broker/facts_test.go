@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,6 +70,7 @@ type sessionFixture struct {
 	events    []string // under mu
 
 	auditErr func(subjects.AuditRecord) error // error of Append
+	deadline time.Duration                    // of requests; 0 = a minute
 }
 
 func newSessionFixture(t testing.TB, set ...func(*sessionFixture)) *sessionFixture {
@@ -186,18 +188,18 @@ func (h *sessionFixture) out(session, query string) actor.Out {
 	return out
 }
 
-// deliver sends the broker a message and decodes its reply into reply.
+// deliver sends the broker a message and decodes its reply into reply; nil for an event, which has none.
 func (h *sessionFixture) deliver(t testing.TB, subject, session, query string, body, reply any) error {
 	t.Helper()
 	head := map[string]string{
-		subjects.HeaderQuery: query, subjects.HeaderSession: session, subjects.HeaderDeadline: strconv.FormatInt(h.rec.Time.Add(time.Minute).UnixMilli(), 10),
+		subjects.HeaderQuery: query, subjects.HeaderSession: session, subjects.HeaderDeadline: strconv.FormatInt(h.rec.Time.Add(cmp.Or(h.deadline, time.Minute)).UnixMilli(), 10),
 	}
 	for _, route := range h.Routes() {
 		if _, ok := subjects.Match(route.Spec().Subscription(), subject); !ok {
 			continue
 		}
 		raw, err := actor.Deliver(t.Context(), route, subject, head, body, h.out(session, query))
-		if err == nil {
+		if err == nil && reply != nil {
 			err = json.Unmarshal([]byte(raw), reply)
 		}
 		return err

@@ -52,7 +52,8 @@ type spawnFixture struct {
 	rec actortest.Recorder
 
 	mu      sync.Mutex
-	turns   []subjects.Query // as the router stored them; index+1 is the sequence
+	turns   []subjects.Query  // as the router stored them; index+1 is the sequence
+	cancels map[string]string // query -> author of its cancellation in EVENTS
 	records []subjects.AuditRecord
 	refuse  map[string]error // phase -> error of Append
 }
@@ -86,6 +87,9 @@ func (o *spawnFixture) answerTurns(subject string, body []byte) (any, error) {
 		Last string `json:"last_by_subj"`
 		Next string `json:"next_by_subj"`
 	}
+	if subject == eventsGet.Name {
+		return o.answerCancellation(body)
+	}
 	if err := json.Unmarshal(body, &q); err != nil || subject != turnsGet.Name {
 		return nil, fmt.Errorf("asked %s %s", subject, body)
 	}
@@ -105,6 +109,18 @@ func (o *spawnFixture) answerTurns(subject string, body []byte) (any, error) {
 	}
 	data, err := json.Marshal(o.turns[found])
 	return map[string]any{"message": map[string]any{"subject": "turn.0.s1", "seq": found + 1, "data": data}}, err
+}
+
+// answerCancellation serves the reads of cancellations in EVENTS.
+func (o *spawnFixture) answerCancellation(body []byte) (any, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for query, author := range o.cancels {
+		if strings.Contains(string(body), `"from.*.query.cancel.`+query+`"`) {
+			return map[string]any{"message": map[string]any{"subject": "from." + author + ".query.cancel." + query, "seq": 1, "data": []byte("{}")}}, nil
+		}
+	}
+	return map[string]any{"error": map[string]any{"code": 404, "description": "no message found"}}, nil
 }
 
 // addEmptyTurn adds a query of the user.
