@@ -139,7 +139,7 @@ func (s *damageFixture) verifyStopped(t testing.TB) (audit.Report, error) {
 	if err != nil {
 		return audit.Report{}, err
 	}
-	rep, err := auditlog.VerifySource(t.Context(), s.home, src, heads)
+	rep, err := auditlog.VerifySource(t.Context(), s.home, src, heads, nil)
 	if bustest.HashTree(t, s.home.Data) != before {
 		t.Error("verification changed the data folder")
 	}

@@ -40,6 +40,9 @@ type Wiring struct {
 	Version  string            // of the build, as the gateway reports it
 	OnListen func(addr string) // called with the gateway's address each time it starts, from the goroutine that starts it
 	Web      *webclient.Client // client of the web tools; nil = one made from the settings
+	// KeepHeads keeps the head of the audit log where the settings say. Only the installed system does: the keyring is the
+	// user's, and outlives a test or a benchmark.
+	KeepHeads bool
 }
 
 // WithWiring returns c with this wiring.

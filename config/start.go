@@ -14,6 +14,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
+	"conclave/pkg/keyring"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -52,11 +53,18 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 			r.Stop(context.WithoutCancel(ctx))
 		}
 	}()
+	files, err := openAuditFiles(home, log) // before the server, which would repair what is damaged
+	if err != nil {
+		return nil, err
+	}
 	if err := r.startServer(ctx, c, home, log); err != nil {
 		return nil, err
 	}
 	var watching context.Context
 	watching, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if err := r.keepHeads(watching, c, home, files, log); err != nil {
+		return nil, err
+	}
 	r.watch.Go(func() { r.server.WatchDisk(watching, time.Second) })
 	if slices.Contains(names, "broker") {
 		r.watchManifest(watching, c, home, log)
@@ -92,9 +100,6 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	if _, err := keys.Ensure(lasting); err != nil {
 		return err
 	}
-	if err := setDamageAside(home, log); err != nil {
-		return err
-	}
 	server := c.ServerConfig(home)
 	var err error
 	r.server, err = bus.StartServer(server, keys, log)
@@ -117,15 +122,57 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	return nil
 }
 
-// setDamageAside keeps the damaged files of the audit log, before a server repairs them, and logs the damage. log may be nil.
-func setDamageAside(home bus.Home, log *slog.Logger) error {
-	folder, damage, err := auditlog.SetDamageAside(home)
+// openAuditFiles opens the files of the audit log, after it has kept the damaged ones, and logs the damage. log may be nil.
+func openAuditFiles(home bus.Home, log *slog.Logger) (*bus.AuditFiles, error) {
+	files, folder, damage, err := auditlog.OpenFiles(home)
 	for _, d := range damage {
 		if log != nil {
 			log.Error("the audit log is damaged: see conclave audit verify", "damage", d.String(), "kept_in", folder)
 		}
 	}
-	return err
+	return files, err
+}
+
+// HeadStores returns the stores that keep the head of the audit log outside the data folder. It rejects a file inside it, which
+// would be rolled back with the log. It opens none of them.
+func (c Config) HeadStores(home bus.Home) (out []auditlog.HeadStore, err error) {
+	if f := c.System.AuditHead.File; f != "" {
+		if rel, err := filepath.Rel(home.Data, f); err == nil && filepath.IsLocal(rel) {
+			return nil, fmt.Errorf("audit_head.file in system.yaml is %s: choose a file outside the data folder %s", f, home.Data)
+		}
+		out = append(out, auditlog.NewHeadFile(f))
+	}
+	if c.System.AuditHead.Keyring {
+		out = append(out, auditlog.NewHeadKeyring(func(ctx context.Context) (keyring.Ring, error) {
+			return auditlog.OpenSystemKeyring(ctx, c.Secrets.Backend, home)
+		}, home.Data))
+	}
+	return out, nil
+}
+
+// headInterval is how often the head of the audit log is kept outside the data folder.
+const headInterval = 10 * time.Minute
+
+// keepHeads keeps the head of the audit log in the configured stores until ctx ends, if the wiring says so; it returns at once. files is the log before
+// the server started, nil for a new one. log may be nil.
+func (r *Instance) keepHeads(ctx context.Context, c Config, home bus.Home, files *bus.AuditFiles, log *slog.Logger) error {
+	if !c.wiring.KeepHeads {
+		return nil
+	}
+	stores, err := c.HeadStores(home)
+	if err != nil || len(stores) == 0 {
+		return err
+	}
+	nc, err := r.Bus.Dial("auditor")
+	if err != nil {
+		return err
+	}
+	k := auditlog.HeadKeeper{Stores: stores, Home: home, Interval: headInterval, Log: log}
+	r.watch.Go(func() {
+		defer nc.Close()
+		k.Run(ctx, files, bus.NewAuditReader(nc))
+	})
+	return nil
 }
 
 // Join runs the named actors against the server at url of another process, with the keys of home. It neither locks the data

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -20,11 +21,18 @@ type System struct {
 	Sync        string      `yaml:"sync"`         // "always", or the interval of syncs to disk
 	AuditMax    strict.Size `yaml:"audit_max"`
 	EventMax    strict.Size `yaml:"event_max"`
+	AuditHead   AuditHead   `yaml:"audit_head"`
 	LogLevel    string      `yaml:"log_level"` // debug, info, warn, error
 	Actor       Actor       `yaml:"actor"`
 	Broker      Broker      `yaml:"broker"`
 
 	Gateway gateway.Config `yaml:"gateway"`
+}
+
+// AuditHead is where the head of the audit log is kept outside the data folder.
+type AuditHead struct {
+	Keyring bool   `yaml:"keyring"` // in the system keyring, where there is one
+	File    string `yaml:"file"`    // absolute path of a file, "" = none
 }
 
 // Broker is the settings of the broker for results and tool selection.
@@ -64,7 +72,7 @@ const (
 // Validate returns all errors of s.
 func (s System) Validate() error { return s.Problems().Err() }
 
-// Problems returns all errors of s: invalid listen addresses, sync and log level, and sizes, numbers and durations out of
+// Problems returns all errors of s: invalid listen addresses, sync, log level and audit_head.file, and sizes, numbers and durations out of
 // range, with those of the gateway.
 func (s System) Problems() (out strict.Problems) {
 	if text := checkListenAddress(s.Listen, s.AllowRemote); text != "" {
@@ -80,6 +88,9 @@ func (s System) Problems() (out strict.Problems) {
 		if f.size < minStore || f.size > maxStore {
 			out.Add(f.path, "%s is not between %s and %s", f.size, minStore, maxStore)
 		}
+	}
+	if f := s.AuditHead.File; f != "" && !filepath.IsAbs(f) {
+		out.Add("audit_head.file", "%q is not an absolute path", f)
 	}
 	if n := s.Broker.ShowResult; n < 1<<10 || n > 128<<10 {
 		out.Add("broker.show_result", "%s is not between 1KB and 128KB", n)

@@ -289,7 +289,10 @@ func showAudit(ctx context.Context, a *cli.App, r bus.AuditReader, what string) 
 
 // auditVerifyCommand verifies the current audit log, or a sealed export with --file. A failed verification exits with 5.
 func auditVerifyCommand(a *cli.App) *cobra.Command {
-	var file string
+	var (
+		file string
+		head []string
+	)
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Verify that the audit log is complete and unchanged",
@@ -297,20 +300,30 @@ func auditVerifyCommand(a *cli.App) *cobra.Command {
 outside the stream. Any change, loss or reordering is found, and the first bad record is named. The sealed files of earlier
 logs must exist as they were sealed. The exit code is 5 when something is wrong.
 
+The report ends with the head of the log: a hash of all its messages. Write it down elsewhere; --head verifies later that the log
+still holds everything that it held then. The heads that conclave keeps itself, in the system keyring and in the file
+audit_head.file of system.yaml, are compared too. Only they show that the whole data folder was replaced by an older copy.
+
 With --file it verifies a sealed export. A sealed file is anchored when its hash is in the first record of the next log: the
 current one, or a sealed file that is itself anchored. Without an anchor, a change inside the file is found, but not that the
 file was cut and sealed again.`,
 		Example: `  conclave audit verify
   conclave audit verify --json
+  conclave audit verify --head 3f9c01d2a4b5c6d7-1234-…
   conclave audit verify --file ~/.local/share/conclave/audit/sealed/audit-20260102T030405.000Z.jsonl`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if file != "" {
-				return verifySealed(cmd.Context(), a, file)
+			given, err := parseHeads(head)
+			if err != nil {
+				return err
 			}
+			if file != "" {
+				return verifySealed(cmd.Context(), a, file, given)
+			}
+			kept := append(given, loadKeptHeads(cmd.Context(), a)...)
 			var report audit.Report
-			err := withAuditor(a, func(r bus.AuditReader) (err error) {
-				report, err = verifyAudit(cmd.Context(), a, r)
+			err = withAuditor(a, func(r bus.AuditReader) (err error) {
+				report, err = verifyAudit(cmd.Context(), a, r, kept)
 				return err
 			})
 			if err != nil {
@@ -320,7 +333,40 @@ file was cut and sealed again.`,
 		},
 	}
 	cmd.Flags().StringVar(&file, "file", "", "verify this sealed export instead")
+	cmd.Flags().StringArrayVar(&head, "head", nil, "an earlier `head` that must be in the log; repeatable")
 	return cmd
+}
+
+// parseHeads parses the values of --head.
+func parseHeads(texts []string) (kept []audit.KeptHead, err error) {
+	for _, text := range texts {
+		h, err := audit.ParseLogHead(text)
+		if err != nil {
+			return nil, cli.Usage("--head %q: %v", text, err)
+		}
+		kept = append(kept, audit.KeptHead{LogHead: h, Where: "--head"})
+	}
+	return kept, nil
+}
+
+// loadKeptHeads returns the heads that the configured stores hold. A store that cannot be read is reported on stderr and left
+// out: the rest of the log can be verified nevertheless.
+func loadKeptHeads(ctx context.Context, a *cli.App) []audit.KeptHead {
+	cfg, err := a.LoadConfig(nil)
+	var stores []auditlog.HeadStore
+	if err == nil {
+		stores, err = cfg.HeadStores(a.Home)
+	}
+	var kept []audit.KeptHead
+	if err == nil {
+		limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		kept, err = auditlog.LoadHeads(limited, stores)
+	}
+	if err != nil {
+		a.Say("not compared: %s", term.OneLine(err.Error()))
+	}
+	return kept
 }
 
 // readAnchors reads the anchors of the audit log. A missing folder and an unreadable anchor are a finding of the verification:
@@ -335,7 +381,7 @@ func readAnchors(a *cli.App) ([]subjects.AuditHead, error) {
 
 // verifyAudit verifies the current log; problems are in the report, not in the error. The anchors are read before the end of
 // the stream: what is anchored must be there. A missing stream is an empty log, and the anchors tell whether that is a loss.
-func verifyAudit(ctx context.Context, a *cli.App, r bus.AuditReader) (audit.Report, error) {
+func verifyAudit(ctx context.Context, a *cli.App, r bus.AuditReader, kept []audit.KeptHead) (audit.Report, error) {
 	heads, err := readAnchors(a)
 	if err != nil {
 		return audit.Report{}, err
@@ -347,13 +393,13 @@ func verifyAudit(ctx context.Context, a *cli.App, r bus.AuditReader) (audit.Repo
 	if err != nil {
 		return audit.Report{}, err
 	}
-	return auditlog.VerifySource(ctx, a.Home, withProgress(a, src, "verified"), heads)
+	return auditlog.VerifySource(ctx, a.Home, withProgress(a, src, "verified"), heads, kept)
 }
 
-// verifySealed verifies a sealed export against the log that names it as its predecessor, and prints the report. A damaged
+// verifySealed verifies a sealed export against the log that names it as its predecessor and against the given heads, and prints the report. A damaged
 // file, or another hash than the one sealed under this name, is exit code 5. Without a log that names it, it is checked by
 // itself, with a warning on stderr.
-func verifySealed(ctx context.Context, a *cli.App, file string) error {
+func verifySealed(ctx context.Context, a *cli.App, file string, given []audit.KeptHead) error {
 	// There is one way to write an export, so writing it again computes its hash.
 	var sum audit.Summary
 	if err := readExport(file, func(src audit.Source) (err error) {
@@ -379,10 +425,13 @@ func verifySealed(ctx context.Context, a *cli.App, file string) error {
 	}
 	var report audit.Report
 	if err := readExport(file, func(src audit.Source) (err error) {
-		report, err = audit.Verify(ctx, withProgress(a, src, "verified"), heads, audit.VerifyOptions{Actions: subjects.AuditActions})
+		report, err = audit.Verify(ctx, withProgress(a, src, "verified"), heads, audit.VerifyOptions{Actions: subjects.AuditActions, Kept: given})
 		return err
 	}); err != nil {
 		return err
+	}
+	for _, k := range report.Foreign {
+		report.AddProblem(audit.Problem{Text: fmt.Sprintf("the head %s is not of this log, which has the id %s", k.LogHead, report.Head.Log)})
 	}
 	if sealed.AnchoredBy == "" {
 		a.Say("%s is not anchored: neither the current audit log nor a sealed one names it as its predecessor. A change inside it would be found, a shorter copy that was sealed again would not.", file)
@@ -557,7 +606,14 @@ func rotateAudit(ctx context.Context, a *cli.App) error {
 	if err := a.CheckNoStandalone(); err != nil {
 		return err
 	}
+	stores, err := cfg.HeadStores(a.Home)
+	if err != nil {
+		return err
+	}
 	rot, err := auditlog.Rotate(ctx, a.Home, cfg.ServerConfig(a.Home), a.QuietLogger())
+	if err == nil {
+		acceptHeads(ctx, a, stores)
+	}
 	switch {
 	case errors.Is(err, bus.ErrInUse):
 		return cli.Fail(cli.ExitFailed, "the audit log cannot be rotated while conclave runs", "stop conclave up, rotate, start it again")
@@ -572,4 +628,15 @@ func rotateAudit(ctx context.Context, a *cli.App) error {
 		return err
 	}
 	return cli.Fail(cli.ExitAudit, "the sealed audit log does not verify, first "+firstProblem(rot.Report), "a new audit log is open and refers to it")
+}
+
+// acceptHeads replaces the kept heads that the rotated log does not match, and says which on stderr, also that it failed.
+func acceptHeads(ctx context.Context, a *cli.App, stores []auditlog.HeadStore) {
+	replaced, err := auditlog.AcceptHeads(ctx, a.Home, stores)
+	for _, where := range replaced {
+		a.Say("the head of the audit log that %s held did not match and was replaced", where)
+	}
+	if err != nil {
+		a.Say("the kept heads of the audit log were not updated: %s", term.OneLine(err.Error()))
+	}
 }

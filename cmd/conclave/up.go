@@ -127,7 +127,7 @@ func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, er
 func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []string) error {
 	log := a.Logger(cfg.System.Level())
 	var api atomic.Pointer[string] // a restarted gateway sets it again
-	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { api.Store(&addr) }}
+	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { api.Store(&addr) }, KeepHeads: true}
 	c, err := cfg.WithWiring(wiring).Start(ctx, a.Home, log, actors...)
 	switch {
 	case errors.Is(err, gateway.ErrPortTaken):

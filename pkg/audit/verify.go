@@ -16,6 +16,7 @@ import (
 type VerifyOptions struct {
 	Actions     map[string][]string // by account that may write: the actions that it may record
 	MaxProblems int                 // problems to describe per account; 0 = 100. All are counted.
+	Kept        []KeptHead          // heads that must be in the log; those of other logs are in Report.Foreign
 }
 
 // Problem is one defect of an audit log. A field that does not apply is empty.
@@ -56,6 +57,8 @@ type Report struct {
 	First          *Problem               `json:"first,omitempty"`
 	Genesis        *subjects.AuditGenesis `json:"genesis,omitempty"`      // nil unless its anchor confirms it
 	Predecessors   []Sealed               `json:"predecessors,omitempty"` // sealed audit logs, newest first; empty when not checked
+	Head           LogHead                `json:"head"`                   // of the log as it was read
+	Foreign        []KeptHead             `json:"-"`                      // kept heads of other logs
 	Damage         []Damage               `json:"damage,omitempty"`       // of the files, now or at an earlier start; see [Damage.Tail]
 }
 
@@ -112,6 +115,7 @@ func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts Ve
 	for _, h := range heads {
 		v.anchored[h.Chain] = append(v.anchored[h.Chain], h)
 	}
+	kept := NewHeadChecker(opts.Kept)
 	if src.First > 1 {
 		v.reportMissing(src.First)
 	}
@@ -125,6 +129,7 @@ func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts Ve
 				v.report.OK = false
 				return v.report, fmt.Errorf("verify audit: %w", err)
 			}
+			kept.Add(st)
 			v.verifyMessage(st)
 		}
 	}
@@ -135,7 +140,12 @@ func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts Ve
 		v.addProblem(Problem{Stream: v.nextSeq - 1, Text: fmt.Sprintf("the stream reports %d as its last message and holds more", src.Last)})
 	}
 	v.verifyEnds(heads)
+	head, problems, foreign := kept.Finish()
+	for _, p := range problems {
+		v.addProblem(p)
+	}
 	v.finishReport()
+	v.report.Head, v.report.Foreign = head, foreign
 	v.report.AddDamage(src.Damage)
 	return v.report, nil
 }

@@ -206,19 +206,19 @@ func Verify(ctx context.Context, home bus.Home, b *bus.Bus) (audit.Report, error
 	if err != nil {
 		return audit.Report{}, err
 	}
-	return VerifySource(ctx, home, src, heads)
+	return VerifySource(ctx, home, src, heads, nil)
 }
 
-// VerifySource is [Verify] for a log that is open already. heads must have been read before src was opened. Sealed logs are
-// checked only if the genesis record is anchored: another one proves nothing about them.
-func VerifySource(ctx context.Context, home bus.Home, src audit.Source, heads []subjects.AuditHead) (audit.Report, error) {
-	rep, err := audit.Verify(ctx, src, heads, audit.VerifyOptions{Actions: subjects.AuditActions})
-	if err == nil {
-		addEarlierDamage(home, &rep)
-	}
-	if err != nil || rep.Genesis == nil { // a genesis record that is not anchored proves nothing about sealed logs
+// VerifySource is [Verify] for a log that is open already, and also compares it with heads that were kept outside. heads and kept
+// must have been read before src was opened. Sealed logs are checked only if the genesis record is anchored: another one proves
+// nothing about them.
+func VerifySource(ctx context.Context, home bus.Home, src audit.Source, heads []subjects.AuditHead, kept []audit.KeptHead) (audit.Report, error) {
+	rep, err := audit.Verify(ctx, src, heads, audit.VerifyOptions{Actions: subjects.AuditActions, Kept: kept})
+	if err != nil {
 		return rep, err
 	}
+	addEarlierDamage(home, &rep)
+	// ListPredecessors returns none for a nil genesis: one that is not anchored proves nothing about sealed logs.
 	if rep.Predecessors, err = ListPredecessors(ctx, home, rep.Genesis); err != nil {
 		rep.OK = false
 		return rep, err
@@ -228,7 +228,14 @@ func VerifySource(ctx context.Context, home bus.Home, src audit.Source, heads []
 			rep.AddProblem(audit.Problem{Text: s.Problem})
 		}
 	}
-	return rep, nil
+	problems, err := checkForeign(ctx, home, rep.Foreign, rep.Predecessors)
+	for _, p := range problems {
+		rep.AddProblem(p)
+	}
+	if err != nil {
+		rep.OK = false
+	}
+	return rep, err
 }
 
 // ListPredecessors returns the sealed logs before an anchored genesis record, newest first: the file that g names, the file

@@ -21,34 +21,35 @@ type foundDamage struct {
 
 const damageFile = "damage.json"
 
-// SetDamageAside finds damage in the files of the audit log and keeps the damaged ones in a new folder, which it returns. It must
-// run before a server starts on the files, because that would cut off what it cannot read. The readable records stay in the
-// log; [Verify] names the damage until the log is rotated. Without damage, or without a log, folder is "". The caller must hold
-// the lock of the data folder.
-func SetDamageAside(home bus.Home) (folder string, damage []audit.Damage, err error) {
-	files, err := bus.OpenAuditFiles(home.AuditStore())
+// OpenFiles opens the files of the audit log before a server starts on them; nil means that there is no log. It keeps damaged
+// files in a new folder, because the server would cut off what it cannot read. The readable records stay in the log; [Verify]
+// names the damage until the log is rotated. damage is what was found, and folder where its files are. The caller must hold the
+// lock of the data folder.
+func OpenFiles(home bus.Home) (files *bus.AuditFiles, folder string, damage []audit.Damage, err error) {
+	files, err = bus.OpenAuditFiles(home.AuditStore())
 	if errors.Is(err, bus.ErrNoAudit) {
-		return "", nil, nil
+		return nil, "", nil, nil
 	}
 	if err != nil {
-		return "", nil, err
+		return nil, "", nil, err
 	}
 	if damage = files.Damage(); len(damage) == 0 {
-		return "", nil, nil
+		return files, "", nil, nil
 	}
 	now := time.Now().UTC()
 	folder = filepath.Join(home.Damaged(), now.Format("20060102T150405.000000Z"))
 	if err := files.SetDamageAside(folder); err != nil {
-		return "", damage, err
+		return nil, "", damage, err
 	}
 	b, err := json.MarshalIndent(foundDamage{now, damage}, "", "  ")
 	if err == nil {
 		err = writeFile(filepath.Join(folder, damageFile), append(b, '\n'))
 	}
 	if err != nil {
-		return folder, damage, fmt.Errorf("setting the damaged audit log aside: %w", err)
+		return nil, folder, damage, fmt.Errorf("setting the damaged audit log aside: %w", err)
 	}
-	return folder, damage, nil
+	files, err = bus.OpenAuditFiles(home.AuditStore())
+	return files, folder, damage, err
 }
 
 // addEarlierDamage adds the damage that earlier starts found in the current log to the report.

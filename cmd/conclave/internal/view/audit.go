@@ -131,6 +131,9 @@ func AuditReport(w io.Writer, r audit.Report, what string, sealed *SealedExport)
 			line("%s: %s", term.Plain(last.File), term.Plain(last.Note))
 		}
 	}
+	if r.Head.Seq > 0 {
+		line("head %s", r.Head)
+	}
 	if sealed != nil {
 		line("sha256 %s, anchored by %s", sealed.SHA256, cmp.Or(sealed.AnchoredBy, "nothing outside the file"))
 	}
