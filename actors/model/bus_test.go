@@ -94,7 +94,7 @@ func (w *busHarness) auditRecords() []subjects.AuditRecord {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	src, err := bus.AuditSource(w.t.Context(), w.Connect("auditor"))
+	src, err := bus.NewAuditReader(w.Connect("auditor")).ReadAfter(w.t.Context(), 0)
 	if err != nil {
 		w.t.Fatal(err)
 	}

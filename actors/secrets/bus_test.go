@@ -74,7 +74,7 @@ func readAudit(t *testing.T, b *bustest.Bus) (phases []string, raw string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := bus.AuditSource(t.Context(), b.Connect("auditor"))
+	src, err := bus.NewAuditReader(b.Connect("auditor")).ReadAfter(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

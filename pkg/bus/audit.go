@@ -74,11 +74,6 @@ func NewAuditReader(nc *nats.Conn) AuditReader { return auditConn{nc} }
 
 type auditConn struct{ nc *nats.Conn }
 
-// AuditSource reads the whole audit log over the auditor's connection.
-func AuditSource(ctx context.Context, nc *nats.Conn) (audit.Source, error) {
-	return NewAuditReader(nc).ReadAfter(ctx, 0)
-}
-
 // ReadAfter implements [AuditReader].
 func (r auditConn) ReadAfter(ctx context.Context, seq uint64) (audit.Source, error) {
 	var info struct {
