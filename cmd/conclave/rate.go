@@ -120,7 +120,7 @@ type rated struct {
 }
 
 // run finds the answer, stores the rating, waits up to --wait until it is counted, and prints the outcome. A rating that is
-// only stored is no error; one that the reward actor rejects is. An interrupt before it is stored is no error.
+// only stored is no error; one that the reward actor rejects is, and so is an interrupt before it is stored.
 func (o *rateFlags) run(ctx context.Context, a *cli.App) (err error) {
 	if o.feedback.QueryID == "" && o.session == "" {
 		none := cli.Fail(cli.ExitFailed, "nothing was asked yet in "+a.Home.Data, "ask something first, or name the answer with --session or --query")
@@ -130,11 +130,11 @@ func (o *rateFlags) run(ctx context.Context, a *cli.App) (err error) {
 	}
 	return a.WithClient(func(c *client.Client) error {
 		if err := o.findAnswer(ctx, a, c); err != nil {
-			return cli.IgnoreInterrupt(ctx, err)
+			return err
 		}
 		rating, err := c.Rate(ctx, o.session, o.feedback)
 		if err != nil {
-			return cli.IgnoreInterrupt(ctx, fmt.Errorf("%w: see conclave doctor", err))
+			return fmt.Errorf("%w: see conclave doctor", err)
 		}
 		defer rating.Close()
 		waiting, cancel := context.WithTimeout(ctx, o.wait)

@@ -301,7 +301,11 @@ nothing. The first 8 characters of the id of an existing session are enough.`,
 			if err := checkOverride(set); err != nil {
 				return err
 			}
-			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error { return overrideSession(cmd.Context(), a, c, set) })
+			if set.Show {
+				return a.ReadWithClient(cmd.Context(), func(c *client.Client) error { return overrideSession(cmd.Context(), a, c, set) })
+			}
+			// An interrupt is an error: whether the override is set is unknown.
+			return a.WithClient(func(c *client.Client) error { return overrideSession(cmd.Context(), a, c, set) })
 		},
 	}
 	f := cmd.Flags()

@@ -403,8 +403,8 @@ func (q *Query) cancel(ctx context.Context) (*subjects.Fault, <-chan time.Time) 
 
 // readLog reads the events from q.next to the present end of the log, sends an update for each event of this query, and
 // advances q.next. It stops at the answer and returns it. A fault means that the question was given up and no answer was read
-// after it; all nil means that the question has not ended yet. After an error it can be called again and goes on where it
-// failed.
+// after it, also with an error; all nil means that the question has not ended yet. After an error it can be called again and
+// goes on where it failed.
 func (q *Query) readLog(ctx context.Context) (*subjects.Response, *subjects.Fault, error) {
 	log, err := q.c.EventStatus(ctx)
 	if err != nil {
@@ -414,7 +414,7 @@ func (q *Query) readLog(ctx context.Context) (*subjects.Response, *subjects.Faul
 	for q.next <= log.Last {
 		e, ok, err := q.c.Event(ctx, q.next)
 		if err != nil {
-			return nil, nil, err
+			return nil, fault, err // the event of the fault is not read again
 		}
 		q.next++
 		if !ok || e.Query != q.ID {

@@ -107,23 +107,29 @@ func (c *Client) subscribe(ctx context.Context, to chan *nats.Msg, subjects ...s
 		}
 		subs = append(subs, sub)
 	}
-	if err := c.flush(ctx); err != nil {
+	if err := c.flush(ctx, subjects...); err != nil {
 		unsubscribe()
 		return nil, fmt.Errorf("subscribing to %s: %w", strings.Join(subjects, ", "), err)
 	}
 	return unsubscribe, nil
 }
 
-// flush returns when the server has handled everything sent so far, at most ten seconds. A permission violation is returned as
-// an error, also one that an earlier request on this connection caused.
-func (c *Client) flush(ctx context.Context) error {
+// flush returns when the server has handled the new subscriptions to these subjects, at most ten seconds. It fails when the
+// server denies one of them; a violation of something else on this connection, which it remembers, is not returned.
+func (c *Client) flush(ctx context.Context, subscribed ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := c.nc.FlushWithContext(ctx); err != nil {
 		return fmt.Errorf("flushing: %w", err)
 	}
-	if err := c.nc.LastError(); errors.Is(err, nats.ErrPermissionViolation) {
-		return err
+	err := c.nc.LastError()
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return nil
+	}
+	for _, subject := range subscribed {
+		if strings.Contains(err.Error(), `Subscription to "`+subject+`"`) {
+			return err
+		}
 	}
 	return nil
 }

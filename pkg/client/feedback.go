@@ -34,7 +34,7 @@ type Rating struct {
 
 // StoreFeedback stores feedback about the answer to Feedback.QueryID, which must be set; session may be "". Neither the query
 // nor the size is checked here. It tries for up to [storeTimeout], also when ctx ends. The returned rating only serves
-// [Rating.Outcome]; to wait, and to close it, use [Client.Rate].
+// [Rating.Outcome]; to wait, use [Client.Rate].
 func (c *Client) StoreFeedback(ctx context.Context, session string, f subjects.Feedback) (*Rating, error) {
 	data, err := json.Marshal(f)
 	if err != nil {
@@ -73,8 +73,12 @@ func (c *Client) Rate(ctx context.Context, session string, f subjects.Feedback) 
 	return r, nil
 }
 
-// Close ends the subscriptions of [Client.Rate]. A rating of [Client.StoreFeedback] has none and must not be closed.
-func (r *Rating) Close() { r.detach() }
+// Close ends the subscriptions of [Client.Rate]; a rating of [Client.StoreFeedback] has none.
+func (r *Rating) Close() {
+	if r.detach != nil {
+		r.detach()
+	}
+}
 
 // Wait waits for the outcome: the reward that the feedback is counted as, or a [*RejectedError]. Both are nil when ctx ends
 // first: the feedback is stored; it is counted when the reward actor reads it, or never when it repeats the last one. Errors of

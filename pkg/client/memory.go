@@ -263,11 +263,17 @@ func (c *Client) FindMemoriesToForget(ctx context.Context, words string) ([]subj
 }
 
 // ForgetMemories deletes the memories with these ids or prefixes, and those that they superseded. It returns the deleted ones
-// and the ids that do not exist, neither nil, also with an error: batches of [forgetBatch] before it are deleted then. A batch
-// of which no id exists is an error.
+// and the ids that do not exist, neither nil, also with an error: batches of [forgetBatch] before it are deleted then. An id
+// that an earlier batch deleted is not missing. A batch of which no id exists is an error.
 func (c *Client) ForgetMemories(ctx context.Context, ids []string) (forgotten []subjects.MemoryEntry, missing []string, err error) {
 	forgotten, missing = []subjects.MemoryEntry{}, []string{}
 	for batch := range slices.Chunk(ids, forgetBatch) {
+		batch = slices.DeleteFunc(slices.Clone(batch), func(id string) bool { // deleted with an entry that superseded it
+			return slices.ContainsFunc(forgotten, func(e subjects.MemoryEntry) bool { return strings.HasPrefix(e.ID, id) })
+		})
+		if len(batch) == 0 {
+			continue
+		}
 		r, err := c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: "forget", IDs: batch})
 		if err != nil {
 			return forgotten, missing, err

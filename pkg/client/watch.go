@@ -29,10 +29,11 @@ func (c *Client) Watch(ctx context.Context, pattern string, since uint64) (*Watc
 		return nil, errNoConnection
 	}
 	sub, err := c.nc.SubscribeSync(pattern)
-	if err == nil {
-		err = errors.Join(sub.SetPendingLimits(1<<16, 64<<20), c.flush(ctx))
-	}
 	if err != nil {
+		return nil, fmt.Errorf("subscribing to %s: %w", pattern, err)
+	}
+	if err := errors.Join(sub.SetPendingLimits(1<<16, 64<<20), c.flush(ctx, pattern)); err != nil {
+		_ = sub.Unsubscribe() // fails only on a closed connection
 		return nil, fmt.Errorf("subscribing to %s: %w", pattern, err)
 	}
 	return &Watch{c, sub, pattern, since}, nil

@@ -387,8 +387,12 @@ func (a *App) SaveLastSession(session string) error {
 // WriteNewFile creates a file with what write writes, complete or not at all, with mode 0600. It refuses a file that exists,
 // also one created meanwhile, and a folder that cannot be written to.
 func WriteNewFile(file string, write func(w io.Writer) error) error {
-	if _, err := os.Lstat(file); !errors.Is(err, os.ErrNotExist) {
-		return Fail(ExitFailed, file+" exists already", "choose another name")
+	exists := Fail(ExitFailed, file+" exists already", "choose another name")
+	switch _, err := os.Lstat(file); {
+	case err == nil:
+		return exists
+	case !errors.Is(err, os.ErrNotExist):
+		return Fail(ExitFailed, err.Error(), "choose a folder that you can write to")
 	}
 	tmp, err := os.CreateTemp(filepath.Dir(file), ".export-*") // with mode 0600
 	if err != nil {
@@ -398,5 +402,15 @@ func WriteNewFile(file string, write func(w io.Writer) error) error {
 	if err := errors.Join(write(tmp), tmp.Sync(), tmp.Close()); err != nil {
 		return err
 	}
-	return os.Link(tmp.Name(), file) // unlike a rename, a link never replaces a file
+	err = os.Link(tmp.Name(), file)                                             // unlike a rename, a link never replaces a file
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, errors.ErrUnsupported) { // a file system without links
+		var claim *os.File
+		if claim, err = os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err == nil {
+			err = errors.Join(claim.Close(), os.Rename(tmp.Name(), file))
+		}
+	}
+	if errors.Is(err, os.ErrExist) {
+		return exists
+	}
+	return err
 }

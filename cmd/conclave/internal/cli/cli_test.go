@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -120,5 +123,42 @@ func TestAnswerFault(t *testing.T) {
 		if Code(err) != tt.exit || !strings.Contains(err.Error(), "why ("+tt.code+")") || !strings.Contains(err.Error(), tt.fix) {
 			t.Errorf("%s: %d, %v", tt.code, Code(err), err)
 		}
+	}
+}
+
+// A file that exists, a path that cannot be looked up and a folder that cannot be written to are told apart.
+func TestWriteNewFileSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	there := filepath.Join(dir, "there")
+	if err := os.WriteFile(there, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	content := func(w io.Writer) error { _, err := io.WriteString(w, "new"); return err }
+	meanwhile := filepath.Join(dir, "meanwhile")
+	for _, tt := range []struct {
+		name, file string
+		write      func(io.Writer) error
+		want       string // part of the error, "" = written
+	}{
+		{"new", filepath.Join(dir, "new"), content, ""},
+		{"exists", there, content, "there exists already"},
+		{"below a file", filepath.Join(there, "x"), content, "not a directory"},
+		{"a name that is too long", filepath.Join(dir, strings.Repeat("x", 300)), content, "file name too long"},
+		{"no folder", filepath.Join(dir, "none", "x"), content, "no such file or directory"},
+		{"created meanwhile", meanwhile, func(io.Writer) error { return os.WriteFile(meanwhile, []byte("other"), 0o600) }, "meanwhile exists already"},
+	} {
+		err := WriteNewFile(tt.file, tt.write)
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || Code(err) != ExitFailed) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+	for file, want := range map[string]string{there: "old", meanwhile: "other", filepath.Join(dir, "new"): "new"} {
+		if data, err := os.ReadFile(file); err != nil || string(data) != want {
+			t.Errorf("%s holds %q, %v", file, data, err)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 3 {
+		t.Errorf("%d files are left, %v", len(entries), err)
 	}
 }
