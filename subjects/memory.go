@@ -142,6 +142,8 @@ type MemoryIDs struct {
 type MemoryWriteRequest struct {
 	Entries  []MemoryEntry   `json:"entries,omitempty"`
 	Document *MemoryDocument `json:"document,omitempty"`
+	// External means that the user did not type the texts of the entries: a pipe, a file. They become untrusted.
+	External bool `json:"external,omitempty"`
 	// Restore keeps ids, times, grades and provenance: it imports an export.
 	Restore bool `json:"restore,omitempty"`
 	// Trusted, with Restore, means that the user vouches for the export. Otherwise every entry becomes untrusted.

@@ -12,8 +12,9 @@ import (
 
 // Fact is the body of POST /memory.
 type Fact struct {
-	Text string   `json:"text"`
-	Tags []string `json:"tags"`
+	Text     string   `json:"text"`
+	Tags     []string `json:"tags"`
+	External bool     `json:"external"` // the user did not type the text: it becomes untrusted
 }
 
 // Forget is the body of POST /memory/forget. Dry is required: permanent deletion must not depend on a default.
@@ -26,7 +27,7 @@ type Forget struct {
 // site's page can send a POST without a body.
 type emptyBody struct{}
 
-// onRemember stores a fact with the user as its source. It rejects an empty text and one longer than maxFact bytes. A fact
+// onRemember stores a fact with the user as its source, or an external text, which becomes untrusted. It rejects an empty text and one longer than maxFact bytes. A fact
 // that memory refuses is 409; otherwise the response says what memory did with it.
 func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
@@ -45,7 +46,7 @@ func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), noTimeout) // stored even when the client disconnects
 	defer cancel()
-	one, _, err := g.client.AddMemory(ctx, in.Text, in.Tags)
+	one, _, err := g.client.AddMemory(ctx, in.Text, in.Tags, in.External)
 	switch {
 	case errors.Is(err, client.ErrNoResult):
 		return problemf(http.StatusBadGateway, subjects.CodeInternal, "no result in the reply of memory; check with GET /memory/search")

@@ -61,7 +61,7 @@ func (m *Memory) writeOne(ctx context.Context, out actor.Out, db *access, by str
 	if w.Restore {
 		res, err = m.restoreEntry(ctx, out, db, by, e, w.Trusted)
 	} else {
-		res, err = m.storeFact(ctx, out, db, by, e)
+		res, err = m.storeFact(ctx, out, db, by, e, w.External)
 	}
 	var f *subjects.Fault
 	if errors.As(err, &f) {
@@ -70,9 +70,11 @@ func (m *Memory) writeOne(ctx context.Context, out actor.Out, db *access, by str
 	return res, err
 }
 
-// storeFact stores a fact that the user states: trusted, under a new id. Only text, name, description, tags and pin of given
-// count. It rejects a text that is empty or invisible, one of more than maxCorpus bytes or not UTF-8, and credentials in any of them.
-func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by string, given subjects.MemoryEntry) (none subjects.MemoryWriteResult, err error) {
+// storeFact stores a fact that the user states, under a new id: trusted, unless it is external, which the user did not type. Of
+// an external text instructions are removed, and only the text and harmless tags of given count; otherwise its name, description
+// and pin too. It rejects a text that is empty, invisible or nothing but instructions, one of more than maxCorpus bytes or not
+// UTF-8, and credentials in any of them.
+func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by string, given subjects.MemoryEntry, external bool) (none subjects.MemoryWriteResult, err error) {
 	content := strings.TrimSpace(given.Corpus)
 	if err := checkText("the text", content, maxCorpus); err != nil {
 		return none, err
@@ -83,9 +85,9 @@ func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by st
 	if err := rejectCredential("the text", append([]string{content, given.Name, given.Description}, given.Tags...)...); err != nil {
 		return none, err
 	}
-	d, err := m.newDigester(out).Note(ctx, content, false)
-	if errors.Is(err, digest.ErrNothing) {
-		return none, subjects.Faultf(subjects.CodeMalformed, "the text has no visible words")
+	d, err := m.newDigester(out).Note(ctx, content, external)
+	if errors.Is(err, digest.ErrNothing) || err == nil && strings.TrimSpace(d.Corpus) == "" {
+		return none, subjects.Faultf(subjects.CodeMalformed, "the text has no visible words but instructions")
 	}
 	if err != nil {
 		return none, fmt.Errorf("digesting the text: %w", err)
@@ -96,10 +98,16 @@ func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by st
 		Tags: cleanTags(given.Tags), Pinned: given.Pinned, Created: now, Updated: now,
 		Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted, Agent: by},
 	}
+	why := "the user said so"
+	if external {
+		e.Name, e.Description, e.Pinned, why = "", "", false, "the user passed it on"
+		e.Provenance.Source, e.Provenance.Trust, e.Provenance.Flags = subjects.SourceExternal, subjects.Untrusted, d.Flags
+		e.Tags = slices.DeleteFunc(e.Tags, func(t string) bool { return !digest.IsHarmless(t) })
+	}
 	if e.Name != "" {
 		e.Provenance.Digest = "given"
 	}
-	return m.storeEntry(ctx, out, db, by, fillFromDigest(e, d), d.Relations, "the user said so")
+	return m.storeEntry(ctx, out, db, by, fillFromDigest(e, d), d.Relations, why)
 }
 
 // restoreEntry stores an entry of an export with its id, times, grades and provenance, without credentials, also one that was

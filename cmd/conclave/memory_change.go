@@ -77,14 +77,17 @@ func readText(ctx context.Context, a *cli.App, text string, limit int) (string, 
 	return text, err
 }
 
-// memoryAddCommand stores a fact of the user, which is trusted. It rejects an empty one and one above [maxFact].
+// memoryAddCommand stores a fact of the user: trusted, unless it comes from stdin without --trusted. It rejects an empty one and
+// one above [maxFact].
 func memoryAddCommand(a *cli.App) *cobra.Command {
 	var tags []string
+	var trusted bool
 	cmd := &cobra.Command{
 		Use:   "add <text...>",
 		Short: "Remember something",
-		Long: `Remembers a fact that you state; it is trusted. "-" reads it from stdin. A known fact is merged with it; a fact that it
-contradicts is superseded and no longer recalled.
+		Long: `Remembers a fact that you state; it is trusted. "-" reads it from stdin: such text is UNTRUSTED, because others may have
+written it, unless --trusted says that you trust every word. A known fact is merged with it; a fact that it contradicts is
+superseded and no longer recalled.
 
 stderr shows whether it was stored, merged or supersedes another. With --json it prints one document with id, action, other and
 why.`,
@@ -93,7 +96,8 @@ why.`,
   conclave memory add - < note.txt`,
 		Args: cli.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			text, err := readText(cmd.Context(), a, strings.Join(v, " "), maxFact)
+			typed := strings.Join(v, " ")
+			text, err := readText(cmd.Context(), a, typed, maxFact)
 			switch {
 			case err != nil:
 				return err
@@ -102,18 +106,23 @@ why.`,
 			case len(text) > maxFact:
 				return cli.Usage("the text is longer than %s: write it into a file and use conclave memory import", term.Bytes(maxFact))
 			}
-			return a.WithClient(func(c *client.Client) error { return addMemory(cmd.Context(), a, c, text, tags) })
+			external := typed == "-" && !trusted
+			if external {
+				a.Say("text from stdin is stored as untrusted; use --trusted if every word is yours")
+			}
+			return a.WithClient(func(c *client.Client) error { return addMemory(cmd.Context(), a, c, text, tags, external) })
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().StringSliceVar(&tags, "tag", nil, "a `tag`; repeatable")
+	cmd.Flags().BoolVar(&trusted, "trusted", false, "you trust every word of the text from stdin")
 	return cmd
 }
 
 // addMemory stores a fact and shows whether it was stored, merged or supersedes another. A fact that memory refuses is an error
-// with its reason. The caller has checked its size; tags may be nil.
-func addMemory(ctx context.Context, a *cli.App, c *client.Client, text string, tags []string) error {
-	w, notes, err := c.AddMemory(ctx, text, tags)
+// with its reason. The caller has checked its size; tags may be nil. An external text was not typed by the user.
+func addMemory(ctx context.Context, a *cli.App, c *client.Client, text string, tags []string, external bool) error {
+	w, notes, err := c.AddMemory(ctx, text, tags, external)
 	if err != nil {
 		return a.MemoryError(err)
 	}
@@ -248,21 +257,23 @@ func forgetMemories(ctx context.Context, a *cli.App, c *client.Client, ids []str
 	return missingMemories(a, missing)
 }
 
-// memoryEditCommand changes fields of a memory by flags, or in the user's editor without any. It rejects an empty name, and a
-// text that is empty or above [maxCorpus].
+// memoryEditCommand changes fields of a memory by flags, or in the user's editor without any. It rejects an empty name, a text
+// that is empty or above [maxCorpus], and a text from stdin that the user does not vouch for: the memory may be trusted.
 func memoryEditCommand(a *cli.App) *cobra.Command {
 	var name, description, corpus string
 	var tags []string
+	var trusted bool
 	cmd := &cobra.Command{
 		Use:   "edit <id>",
 		Short: "Change a memory",
 		Long: `Changes the name, description, text or tags of a memory, each with its flag; everything else is unchanged. --tags replaces all
-tags, and --tags '' removes them. --corpus - reads the text from stdin.
+tags, and --tags '' removes them. --corpus - reads the text from stdin; --trusted must say
+that you trust every word of it, because the memory may be trusted.
 
 Without a flag, on a terminal, it opens the memory in $VISUAL or $EDITOR. Closing the editor without a change changes nothing.`,
 		Example: `  conclave memory edit 3f9c01d2
   conclave memory edit 3f9c01d2 --name 'Where Anna lives' --tags family,places
-  conclave memory edit 3f9c01d2 --corpus - < text.txt`,
+  conclave memory edit 3f9c01d2 --corpus - --trusted < text.txt`,
 		Args:              cli.Args(cobra.ExactArgs(1)),
 		ValidArgsFunction: cli.FirstArg(completeMemories(a)),
 		RunE: func(cmd *cobra.Command, v []string) error {
@@ -278,6 +289,9 @@ Without a flag, on a terminal, it opens the memory in $VISUAL or $EDITOR. Closin
 				edit.Description = &description
 			}
 			if f.Changed("corpus") {
+				if corpus == "-" && !trusted {
+					return cli.Usage("text from stdin may be written by others: add --trusted if you trust every word, or use conclave memory import")
+				}
 				text, err := readText(cmd.Context(), a, corpus, maxCorpus)
 				if err != nil {
 					return err
@@ -304,6 +318,7 @@ Without a flag, on a terminal, it opens the memory in $VISUAL or $EDITOR. Closin
 	f.StringVar(&description, "description", "", "the new description")
 	f.StringVar(&corpus, "corpus", "", "the new `text`; - reads it from stdin")
 	f.StringSliceVar(&tags, "tags", nil, "the new tags, separated by commas")
+	f.BoolVar(&trusted, "trusted", false, "you trust every word of the text from stdin")
 	return cmd
 }
 

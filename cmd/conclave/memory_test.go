@@ -281,7 +281,11 @@ func (k *fakeMemory) write(ctx context.Context, in actor.Msg[subjects.MemoryWrit
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, e := range in.Body.Entries {
-		k.heard = append(k.heard, fmt.Sprintf("%s %t %s %v", cmp.Or(e.ID, "-"), in.Body.Restore, e.Kind, e.Tags))
+		heard := fmt.Sprintf("%s %t %s %v", cmp.Or(e.ID, "-"), in.Body.Restore, e.Kind, e.Tags)
+		if in.Body.External {
+			heard += " external"
+		}
+		k.heard = append(k.heard, heard)
 		res := subjects.MemoryWriteResult{ID: cmp.Or(e.ID, "fresh000000000000000000000000009"), Action: "stored"}
 		switch {
 		case strings.Contains(e.Corpus, "password"):

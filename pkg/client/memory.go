@@ -201,10 +201,12 @@ func (c *Client) MemoryGraph(ctx context.Context, about string, limit int) ([]su
 // ErrNoResult means that memory replied to the write of one fact without its result.
 var ErrNoResult = errors.New("memory reports no result for the fact")
 
-// AddMemory stores a fact that the user states, without surrounding blanks. The result says whether it was stored, merged,
+// AddMemory stores a fact that the user states, without surrounding blanks. An external one was not typed by the user and
+// becomes untrusted. The result says whether it was stored, merged,
 // supersedes another or was refused; a refusal is no error. [ErrNoResult] is.
-func (c *Client) AddMemory(ctx context.Context, fact string, tags []string) (subjects.MemoryWriteResult, []subjects.Note, error) {
-	r, err := c.WriteMemory(ctx, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Kind: subjects.KindFact, Corpus: strings.TrimSpace(fact), Tags: tags}}})
+func (c *Client) AddMemory(ctx context.Context, fact string, tags []string, external bool) (subjects.MemoryWriteResult, []subjects.Note, error) {
+	entry := subjects.MemoryEntry{Kind: subjects.KindFact, Corpus: strings.TrimSpace(fact), Tags: tags}
+	r, err := c.WriteMemory(ctx, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{entry}, External: external})
 	if err == nil && len(r.Results) != 1 {
 		err = ErrNoResult
 	}

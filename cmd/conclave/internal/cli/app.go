@@ -402,7 +402,8 @@ func WriteNewFile(file string, write func(w io.Writer) error) error {
 	if err := errors.Join(write(tmp), tmp.Sync(), tmp.Close()); err != nil {
 		return err
 	}
-	err = os.Link(tmp.Name(), file)                                             // unlike a rename, a link never replaces a file
+	// Unlike a rename, a link never replaces a file.
+	err = os.Link(tmp.Name(), file)
 	if errors.Is(err, syscall.EPERM) || errors.Is(err, errors.ErrUnsupported) { // a file system without links
 		var claim *os.File
 		if claim, err = os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err == nil {
