@@ -61,7 +61,7 @@ func crashTools() (out []broker.Known) {
 	for name, effects := range map[string]policy.Effects{
 		"fs_write": policy.Declare(policy.Mutate), "fs_read": policy.Declare(policy.ReadsPrivate), "get_datetime": policy.Declare(), "fs_list": policy.Declare(policy.Mutate),
 	} {
-		facts := policy.Tool{Name: name, Zone: "tools", Known: true, Effects: effects, Timeout: crashToolTimeout, Content: []string{"line"}}
+		facts := policy.Tool{Name: name, Zone: "tools", Known: true, Effects: effects, Timeout: crashToolTimeout, Act: policy.ActChange, Args: policy.Args{"line": {Role: policy.RoleContent}}}
 		out = append(out, broker.Known{Tool: facts, Pin: broker.Pin(lineSchema(name))})
 	}
 	return out

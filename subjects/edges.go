@@ -102,7 +102,7 @@ var (
 		"query.received", "query.committee", "query.task",
 		"response.generation", "answer.dialog", "agent.state.>", "agent.return.*", "tool.request.>", "tool.result.*",
 		"approval.request.*", "approval.decision.*", "critique.result", "pairwise.result", "user.feedback", "reward.event",
-		"memory.stored", "memory.annotated", "memory.recalled", "committee.deliberation.*", "task.progress.*", "query.cancel.*", "dead.*",
+		"memory.stored", "memory.annotated", "memory.recalled", "committee.deliberation.*", "task.progress.*", "query.cancel.*", "query.grants.*", "dead.*",
 	}
 )
 
@@ -194,7 +194,7 @@ func publishEdges() (out []Edge) {
 	event([]string{"memory"}, "memory.stored", "memory.annotated", "memory.recalled")
 	event(UserAccounts, "user.feedback", "query.cancel.*")
 	event(Actors, strings.TrimPrefix(deadLetters, "from.<who>."))
-	for _, s := range []string{"tool.request.>", "tool.result.*", "approval.request.*", "approval.decision.*"} {
+	for _, s := range []string{"tool.request.>", "tool.result.*", "approval.request.*", "approval.decision.*", "query.grants.*"} {
 		out = append(out, Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s, Local: "event." + s})
 	}
 	return out

@@ -305,8 +305,25 @@ type ApprovalRequest struct {
 	Reason    string          `json:"reason"`
 	Sinks     []string        `json:"sinks,omitempty"` // where data would be sent; a remembered decision holds for these only
 	Taint     []Taint         `json:"taint,omitempty"`
+	Grants    []Grant         `json:"grants,omitempty"` // what the question permits, none of which covers this call
 	Asked     time.Time       `json:"asked"`
 	Expires   time.Time       `json:"expires"`
+}
+
+// Grant is what a question permits after untrusted content, derived from the user's own words.
+type Grant struct {
+	Acts   []string `json:"acts"`           // kinds of acts, any of them
+	To     []string `json:"to,omitempty"`   // names and addresses that the words name
+	Times  int      `json:"times"`          // how often
+	Used   int      `json:"used,omitempty"` // how often it was used
+	Clause string   `json:"clause"`         // the words that it is derived from
+}
+
+// Grants are the grants of one question, before any tool result was read. None means that every act after untrusted content asks.
+type Grants struct {
+	SessionID string  `json:"session_id"`
+	QueryID   string  `json:"query_id"`
+	Grants    []Grant `json:"grants"`
 }
 
 // Taint is the point where untrusted content entered a session.

@@ -37,6 +37,8 @@ var (
 	AgentSpawnBelow     = Service[SpawnRequest, SpawnReply]{Spec{Name: "agent.spawn.>", Received: "agent.*.agent.spawn.>", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "make a child of a spawned agent"}}
 	SecretUseService    = Service[SecretUse, SecretValue]{Spec{Name: "secret.use", Received: "agent.*.secret.use", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "the API key of a remote model, sealed to the model actor"}}
 
+	QueryGrantsEvent    = Topic[Grants]{Spec{Name: "event.query.grants.*", Received: "from.*.query.grants.*", Stream: "EVENTS", Doc: "what a question permits after untrusted content, derived from the user's words, seen as query.grants.<query>"}}
+
 	// Control: for the user's accounts only.
 	ApprovalRequestEvent    = Topic[ApprovalRequest]{Spec{Name: "event.approval.request.*", Received: "from.*.approval.request.*", Stream: "EVENTS", Doc: "the user is asked for approval, seen as approval.request.<id>"}}
 	ApprovalDecisionService = Service[ApprovalDecision, ApprovalReply]{Spec{Name: "approval.decision.*", Received: "ctl.*.approval.decision.*", Doc: "the user's decision; the first one holds"}}
@@ -88,7 +90,7 @@ func AllSpecs() []Spec {
 		QueryReceived.Spec, QueryCommittee.Spec, QueryTask.Spec, QuerySession.Spec, QueryAsk.Spec, QueryCancel.Spec,
 		ResponseDelta.Spec, ResponseThinking.Spec, ResponseGeneration.Spec, AnswerDialog.Spec, AgentStateEvent.Spec,
 		ToolSchemaEvent.Spec, ToolRequestService.Spec, ToolCallService.Spec, ToolInfo.Spec, ToolRequestEvent.Spec, ToolResultEvent.Spec, ToolOutputEvent.Spec,
-		BrokerDiscover.Spec, BrokerDiscoverBelow.Spec, BrokerValidate.Spec, BrokerValidateBelow.Spec, AgentSpawn.Spec, AgentSpawnBelow.Spec, SecretUseService.Spec,
+		BrokerDiscover.Spec, BrokerDiscoverBelow.Spec, BrokerValidate.Spec, BrokerValidateBelow.Spec, AgentSpawn.Spec, AgentSpawnBelow.Spec, SecretUseService.Spec, QueryGrantsEvent.Spec,
 		ApprovalRequestEvent.Spec, ApprovalDecisionService.Spec, ApprovalDecisionEvent.Spec, ApprovalListService.Spec, ApprovalRevoke.Spec, PolicyExplain.Spec, SessionConfigService.Spec, ConfigSetService.Spec,
 		ModelChat.Spec, ModelStop.Spec, ModelEmbed.Spec, ModelListService.Spec, ModelPull.Spec,
 		CritiqueResult.Spec, PairwiseResult.Spec, UserFeedback.Spec, RewardEvent.Spec,

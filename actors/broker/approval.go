@@ -103,9 +103,9 @@ func (q storedApproval) isRememberable() bool {
 
 // requestApproval asks the user about a call and waits for the decision until ctx ends. It returns nil when the user
 // approved everything in asks, now, earlier for the same call, or by a stored rule, and otherwise the fault that denies
-// the call. It denies when asks is empty, when the query was cancelled, when too many calls wait, and when approvals cannot be stored or read. taint
-// is shown to the user.
-func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, asks []policy.Question, taint []subjects.Taint) *subjects.Fault {
+// the call. It denies when asks is empty, when the query was cancelled, when too many calls wait, and when approvals cannot be stored or read. The
+// sources and grants of flow are shown to the user.
+func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, asks []policy.Question, flow *policy.Flow) *subjects.Fault {
 	if len(asks) == 0 {
 		return approvalFault(subjects.CodeDenied, ruleNoQuestion, "the call needs approval, but no layer asked a question")
 	}
@@ -135,7 +135,7 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, ask
 		return subjects.Faultf(subjects.CodeBusy, "too many calls are waiting for approval, so none was requested for this one; answer some with conclave approve, then try again")
 	}
 	defer leave()
-	if fault := b.storeApproval(ctx, out, c, id, open, taint); fault != nil {
+	if fault := b.storeApproval(ctx, out, c, id, open, flow); fault != nil {
 		return fault
 	}
 	return b.awaitDecision(ctx, out, id, c.tool, woken)
@@ -179,9 +179,9 @@ func hashParts(parts ...string) string {
 // new request. It denies a call whose request exceeds the event's limit, one whose id is taken by another call, and
 // every call when the bucket or the stream cannot be written. nil means that an approval is stored, not that it is
 // approved.
-func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) *subjects.Fault {
+func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id string, open []policy.Question, flow *policy.Flow) *subjects.Fault {
 	store := out.Store(bucketApprovals)
-	q := b.newApproval(out, c, id, open, taint)
+	q := b.newApproval(out, c, id, open, flow)
 	if data, err := json.Marshal(q); err != nil || len(data) > subjects.ApprovalRequestEvent.Limit() {
 		return subjects.Faultf(subjects.CodeTooLarge, "the call of %s is too large for an approval request, so it was denied; send smaller arguments", c.tool)
 	}
@@ -215,14 +215,14 @@ func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id st
 // newApproval returns a pending approval for the open questions, which must not be empty. It expires after the
 // configured time, otherwise the manifest's, otherwise defaultApprovalWait. Its request lists the sinks only when it is
 // rememberable: a rule never covers a sink that the user was not shown.
-func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) storedApproval {
+func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Question, flow *policy.Flow) storedApproval {
 	wait := cmp.Or(b.cfg.ApprovalWait, b.rules.Load().Manifest.Approvals.Expires, defaultApprovalWait)
 	now := out.Now()
 	q := storedApproval{Call: c.key(), Params: c.record.ParamsHash, Event: out.NewID()}
 	q.State = subjects.ApprovalPending
 	q.ApprovalRequest = subjects.ApprovalRequest{
 		ID: id, SessionID: c.session, QueryID: c.query, Caller: c.record.AgentID, Type: c.typ, Tool: c.tool, Args: c.args,
-		Layer: open[0].Layer, Rule: open[0].Rule, Reason: joinReasons(open), Taint: taint, Asked: now, Expires: now.Add(wait),
+		Layer: open[0].Layer, Rule: open[0].Rule, Reason: joinReasons(open), Taint: flow.Sources(), Grants: describeGrants(flow.Grants(c.query)), Asked: now, Expires: now.Add(wait),
 	}
 	for _, o := range open {
 		q.Asks = append(q.Asks, newApprovalAsk(o))

@@ -220,17 +220,20 @@ func TestApprovalRequestIsComplete(t *testing.T) {
 	c := egressCall()
 	c.args = json.RawMessage(`{"url":"https://example.org/?q=a","note":"\u001b[2J\u202e"}`)
 	taint := []subjects.Taint{{Tool: "web_search", CallID: "c0", QueryID: "q0", From: "https://evil.example", Flags: []string{"override"}, Time: noon}}
+	search := policy.Tool{Name: "web_search", Known: true, Effects: policy.Declare(policy.ReadsUntrusted)}
+	flow := (&policy.Flow{}).WithQuestion("q1", "Send it to Ana", policy.DeriveGrants("Send it to Ana")).
+		WithResult(policy.Result{Tool: search, CallID: "c0", Query: "q0", Source: "https://evil.example", Flags: []string{"override"}, Time: noon})
 	asks := append(egressQuestion(place), policy.Question{Layer: "limits", Rule: "often", Reason: "the third\n\x1b[2Jtime", Sinks: []string{"x", place}})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	got := make(chan *subjects.Fault, 1)
-	go func() { got <- d.requestApproval(ctx, d.rec.Out(), c, asks, taint) }()
+	go func() { got <- d.requestApproval(ctx, d.rec.Out(), c, asks, flow) }()
 	id := <-d.published
 	cancel()
 	<-got
 	want := subjects.ApprovalRequest{
 		ID: id, SessionID: "s1", QueryID: "q1", Caller: "generator", Type: "assistant", Tool: "web_fetch", Args: c.args, Layer: "flow", Rule: "flow.egress",
 		Reason: "(1) flow: flow.egress: it would send to " + place + " (2) limits: often: the third [2Jtime",
-		Sinks:  []string{place, "x"}, Taint: taint, Asked: noon, Expires: noon.Add(5 * time.Minute),
+		Sinks:  []string{place, "x"}, Taint: taint, Grants: []subjects.Grant{{Acts: []string{"send"}, To: []string{"ana"}, Times: 1, Clause: "Send it to Ana"}}, Asked: noon, Expires: noon.Add(5 * time.Minute),
 	}
 	body, err := json.Marshal(want)
 	if err != nil {

@@ -55,7 +55,7 @@ func startFileBroker(t *testing.T) (w *bustest.Bus, home string, runs *atomic.In
 	schemas := []subjects.ToolSchema{schema("fs_read", "path"), schema("web_search", "query")}
 	known := []Known{
 		{Tool: policy.Tool{Name: "fs_read", Zone: "tools", Known: true, Effects: policy.Declare(policy.ReadsPrivate), Paths: []string{"path"}}, Pin: Pin(schemas[0])},
-		{Tool: policy.Tool{Name: "web_search", Zone: "tools", Known: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Query: "query"}, Pin: Pin(schemas[1])},
+		{Tool: policy.Tool{Name: "web_search", Zone: "tools", Known: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}}}, Pin: Pin(schemas[1])},
 	}
 	m, err := policy.ParseManifest([]byte(yardManifest), "manifest.yaml")
 	if err != nil {

@@ -54,12 +54,17 @@ type Broker struct {
 	waiting   waitingCalls
 	cancelled cancelledQueries
 	usage     *policy.UsageCounter
+	derive    func(question string) []policy.Grant // policy.DeriveGrants, except in a simulation
 }
 
 // New returns a broker that decides by the rules in book. cfg must be valid. build holds the facts and definition
 // hashes of the build's own tools.
 func New(cfg Config, book *policy.ActiveRules, a Audit, h Hasher, build []Known) *Broker {
-	b := &Broker{cfg: cfg, rules: book, audit: a, hash: h, table: newTable(build)}
+	b := &Broker{cfg: cfg, rules: book, audit: a, hash: h, derive: policy.DeriveGrants}
+	b.table = newTable(build, func(tool string) (policy.Tool, bool) {
+		t, ok := book.Load().Manifest.Tools[tool]
+		return t, ok
+	})
 	b.gate = &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: book.AgentType, NotDone: "nothing was run"}
 	b.usage = policy.NewUsageCounter(cmp.Or(book.Load().Manifest.Limits.Window, defaultWindow), countsRetention, maxCounted)
 	return b
@@ -201,12 +206,12 @@ func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.C
 		}
 		asked.Usage = *spent
 		before := out.Now()
-		yes, fault := b.decideCall(ctx, out, c, seen.rules.Chain, asked)
+		yes, claimed, fault := b.decideCall(ctx, out, c, seen.rules.Chain, asked)
 		c.approved = c.approved || yes
 		if fault == nil && b.cancelled.has(c.query) {
 			fault = cancelledFault(c.tool)
 		}
-		if fault != nil || !yes || out.Now().Sub(before) < maxFactsAge {
+		if fault != nil || claimed || yes && out.Now().Sub(before) < maxFactsAge {
 			return c, fault
 		}
 		seen = b.gatherFacts(ctx, out, caller, k, c, false)
@@ -222,12 +227,13 @@ const (
 )
 
 // decideCall decides by the layers and requests the user's approval when a layer asks for it. yes reports an approval,
-// now or by a stored rule; a fault denies the call; with neither it is allowed and needed no approval. Calls of
+// now or by a stored rule; claimed that the call is allowed without one, and a grant that it needs is claimed; a fault denies
+// the call. With none of them another call used the grant first, and the caller must judge again. Calls of
 // respondent B with side effects are denied before any layer, and its calls that need approval are denied without a
 // request. A match of a monitor-only rule is logged and does not deny.
-func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, chain policy.Chain, asked policy.Call) (yes bool, _ *subjects.Fault) {
+func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, chain policy.Chain, asked policy.Call) (yes, claimed bool, _ *subjects.Fault) {
 	if no := denyRespondentB(asked); no != nil {
-		return false, denialFault(no)
+		return false, false, denialFault(no)
 	}
 	d := chain.Decide(ctx, asked)
 	if err := d.Failure(); err != nil {
@@ -238,20 +244,28 @@ func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, chain po
 	}
 	if asks := d.Asks(); len(asks) > 0 {
 		if no := denyRespondentBApproval(asked); no != nil {
-			return false, denialFault(no)
+			return false, false, denialFault(no)
 		}
-		fault := b.requestApproval(ctx, out, c, asks, asked.Flow.Sources())
-		return fault == nil, fault
+		fault := b.requestApproval(ctx, out, c, asks, asked.Flow)
+		return fault == nil, false, fault
+	}
+	if d.Allowed() && (c.approved || len(d.Monitored()) > 0) { // a call that only a monitor-only rule lets pass has no grant
+		return false, true, nil
 	}
 	if d.Allowed() {
-		return false, nil
+		claimed, err := b.claimGrant(ctx, out, asked, c)
+		if err != nil {
+			out.LogError(fmt.Errorf("claiming a grant for a call of %s: %w", c.tool, err))
+			return false, false, subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be written, so nothing was run; see conclave doctor")
+		}
+		return false, claimed, nil
 	}
 	denial := d.Denial()
 	code := subjects.CodeDenied
 	if denial.Layer == (policy.LimitsLayer{}).Name() {
 		code = subjects.CodeLimit
 	}
-	return false, &subjects.Fault{Code: code, Text: denial.Reason, Denial: denial}
+	return false, false, &subjects.Fault{Code: code, Text: denial.Reason, Denial: denial}
 }
 
 // runAudited runs the tool of an allowed call behind the audit gate and publishes the broker's copies of call and

@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
@@ -66,7 +67,7 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 			s := k.schema
 			s.Key = "" // only the broker seals to it
 			// A task with a URL always gets the tools that take one.
-			opens := k.URL != "" && strings.Contains(in.Body.Task, "://")
+			opens := k.Args.With(policy.RoleURL) != "" && strings.Contains(in.Body.Task, "://")
 			switch {
 			case k.Known && (k.Standing || opens) && len(always) < most:
 				always = append(always, s)

@@ -45,10 +45,10 @@ always_ask: [package_install]
 func sessionTools() map[string]policy.Tool {
 	return map[string]policy.Tool{
 		"get_datetime":           {Effects: policy.Declare(), Ephemeral: true},
-		"web_search":             {Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Query: "query"},
-		"web_fetch":              {Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), URL: "url"},
+		"web_search":             {Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}}},
+		"web_fetch":              {Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), Act: policy.ActFetch, Args: policy.Args{"url": {Role: policy.RoleURL}, "x": {Role: policy.RoleSetting}}},
 		"search_memory":          {Effects: policy.Declare(policy.ReadsPrivate)},
-		"save_memory":            {Effects: policy.Declare(policy.Mutate), Content: []string{"content"}},
+		"save_memory":            {Effects: policy.Declare(policy.Mutate), Act: policy.ActCreate, Args: policy.Args{"content": {Role: policy.RoleContent}}},
 		"run_shell":              {Effects: policy.Declare(policy.Exec)},
 		"package_install":        {Effects: policy.Declare()}, // harmless, and always needs approval
 		"search_knowledge_graph": {Effects: policy.Declare(policy.ReadsPrivate), Secrets: []string{"graph_key"}},
@@ -415,7 +415,7 @@ func TestPageAccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := Known{Tool: policy.Tool{Name: "web_fetch", Zone: "tools", Known: true, Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted)}}
-	tb := newTable([]Known{page})
+	tb := newTable([]Known{page}, func(string) (policy.Tool, bool) { return policy.Tool{}, false })
 	tb.live["web_fetch"] = page
 	search := policy.Tool{Name: "web_search", Known: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted)}
 	for _, tt := range []struct {

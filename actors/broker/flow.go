@@ -25,19 +25,22 @@ func (b *Broker) loadFlow(ctx context.Context, out actor.Out, session, query str
 		if f.HasQuestion(query) {
 			return f, nil
 		}
-		if f, err = addTurns(ctx, out, f, session, query); err != nil || f == nil || dry {
+		if f, err = b.addTurns(ctx, out, f, session, query); err != nil || f == nil || dry {
 			return f, err
 		}
-		if err = b.writeFlow(ctx, out, session, f, rev); !errors.Is(err, actor.ErrChanged) {
+		if err = b.writeFlow(ctx, out, session, f, rev); err == nil {
+			publishGrants(ctx, out, session, query, f.Grants(query))
+		}
+		if !errors.Is(err, actor.ErrChanged) {
 			return f, err
 		}
 	}
 	return nil, errWriteConflict
 }
 
-// addTurns returns f with the messages that the router stored for the session after the last one in f, up to the query.
+// addTurns returns f with the messages and their grants that the router stored for the session after the last one in f, up to the query.
 // It returns nil when the query is not among them. ctx bounds it: the messages that f lacks may be many.
-func addTurns(ctx context.Context, out actor.Out, f *policy.Flow, session, query string) (*policy.Flow, error) {
+func (b *Broker) addTurns(ctx context.Context, out actor.Out, f *policy.Flow, session, query string) (*policy.Flow, error) {
 	if session == "" || query == "" {
 		return nil, nil
 	}
@@ -46,11 +49,58 @@ func addTurns(ctx context.Context, out actor.Out, f *policy.Flow, session, query
 		if err != nil || !found {
 			return nil, err
 		}
-		f = f.WithTurn(seq, q.QueryID, subjects.UserText(q.Query)).WithAttachments(q.QueryID, q.Attachments, out.Now().UTC())
+		own := subjects.UserText(q.Query)
+		f = f.WithTurn(seq, q.QueryID, own, b.derive(own)).WithAttachments(q.QueryID, q.Attachments, out.Now().UTC())
 		if q.QueryID == query {
 			return f, nil
 		}
 	}
+}
+
+// publishGrants publishes what a question permits, so that the user sees it before anything uses it. A failure is logged only:
+// the flow has the grants.
+func publishGrants(ctx context.Context, out actor.Out, session, query string, grants []policy.Grant) {
+	topic, err := subjects.QueryGrantsEvent.With(query)
+	if err == nil {
+		err = actor.Emit(ctx, out.WithIDs(session, query), topic, subjects.Grants{SessionID: session, QueryID: query, Grants: describeGrants(grants)})
+	}
+	if err != nil {
+		out.LogError(fmt.Errorf("publishing the grants of a question: %w", err))
+	}
+}
+
+// describeGrants returns grants as users are shown them.
+func describeGrants(grants []policy.Grant) []subjects.Grant {
+	out := make([]subjects.Grant, len(grants))
+	for i, g := range grants {
+		out[i] = g.Describe()
+	}
+	return out
+}
+
+// claimGrant uses a grant of the question for a call that was allowed without an approval, before the call runs, so that
+// concurrent calls cannot use it twice. It returns false when the call needs a grant and none that covers it is left: the caller
+// must judge again. A call that needs none, and a call that claimed its grant before a crash, claims nothing. It fails after
+// maxWriteAttempts write conflicts.
+func (b *Broker) claimGrant(ctx context.Context, out actor.Out, asked policy.Call, c call) (bool, error) {
+	if asked.Flow == nil || asked.FromUser || asked.HasFullOverride() || c.respondentB || !asked.Tool.UsesGrants() {
+		return true, nil
+	}
+	id := hashParts(c.key(), c.record.ParamsHash)
+	for range maxWriteAttempts {
+		f, rev, err := b.readFlow(ctx, out, c.session)
+		if err != nil {
+			return false, err
+		}
+		next, ok := f.ClaimGrant(asked, id)
+		if !ok || next == f {
+			return ok, nil
+		}
+		if err := b.writeFlow(ctx, out, c.session, next, rev); !errors.Is(err, actor.ErrChanged) {
+			return err == nil, err
+		}
+	}
+	return false, errWriteConflict
 }
 
 // recordFlow records a result in the flow of a session, which is created when it does not exist. The caller's deadline

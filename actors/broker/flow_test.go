@@ -157,7 +157,7 @@ func TestTaintSurvivesRestart(t *testing.T) {
 	// Each sees the results that the other recorded.
 	for i := range 6 {
 		h.Broker = []*Broker{first, second}[i%2]
-		r := policy.Result{Tool: policy.Tool{Name: "web_search", Known: true, Query: "query", Effects: policy.Declare(policy.ReadsUntrusted)}, Links: []string{fmt.Sprintf("https://x.example/%d", i)}}
+		r := policy.Result{Tool: policy.Tool{Name: "web_search", Known: true, Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}}, Effects: policy.Declare(policy.ReadsUntrusted)}, Links: []string{fmt.Sprintf("https://x.example/%d", i)}}
 		if err := h.recordFlow(t.Context(), h.rec.Out(), "s1", r); err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +179,7 @@ func TestConcurrentFlowWrites(t *testing.T) {
 	brokers := []*Broker{h.Broker}
 	h.start(t, parseRules(t, sessionManifest))
 	brokers = append(brokers, h.Broker)
-	tool := policy.Tool{Name: "web_search", Known: true, Query: "query", Effects: policy.Declare(policy.ReadsUntrusted)}
+	tool := policy.Tool{Name: "web_search", Known: true, Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}}, Effects: policy.Declare(policy.ReadsUntrusted)}
 	var wg sync.WaitGroup
 	for i := range maxWriteAttempts - 1 { // one of them is only a reader
 		wg.Go(func() {

@@ -150,7 +150,7 @@ var statusText = regexp.MustCompile(`^(no results|[a-z]{1,12} failed: [a-z0-9 ]{
 // filterLinks returns the links of a search tool's result that are plain http or https URLs without spaces or secrets,
 // at most maxLink bytes each. Other tools have no links.
 func filterLinks(t policy.Tool, links []string) (out []string) {
-	if t.Query == "" {
+	if t.Args.With(policy.RoleQuery) == "" {
 		return nil
 	}
 	for _, l := range links {
@@ -177,12 +177,13 @@ func withholdResult(res subjects.ToolResult, format string, a ...any) subjects.T
 // requestedURL returns the URL that the tool was asked to fetch, unchecked. It is "" when the tool declares no URL
 // argument, and also when the argument is missing or not one string, as a list of URLs, or args is no JSON object.
 func requestedURL(t policy.Tool, args json.RawMessage) string {
-	if t.URL == "" {
+	name := t.Args.With(policy.RoleURL)
+	if name == "" {
 		return ""
 	}
 	var a map[string]json.RawMessage
 	var address string
-	if json.Unmarshal(args, &a) != nil || json.Unmarshal(a[t.URL], &address) != nil {
+	if json.Unmarshal(args, &a) != nil || json.Unmarshal(a[name], &address) != nil {
 		return ""
 	}
 	return address

@@ -32,11 +32,13 @@ type toolTable struct {
 	mu         sync.RWMutex
 	build      map[string]Known
 	live       map[string]Known
-	discovered chan struct{} // closed when [Broker.Start] has asked every zone for its tools
+	declared   func(tool string) (policy.Tool, bool) // the manifest's facts about a tool outside the build
+	discovered chan struct{}                         // closed when [Broker.Start] has asked every zone for its tools
 }
 
-func newTable(build []Known) *toolTable {
-	t := &toolTable{build: map[string]Known{}, live: map[string]Known{}, discovered: make(chan struct{})}
+// newTable returns a table of the build's tools. declared has the current manifest's facts about others.
+func newTable(build []Known, declared func(tool string) (policy.Tool, bool)) *toolTable {
+	t := &toolTable{declared: declared, build: map[string]Known{}, live: map[string]Known{}, discovered: make(chan struct{})}
 	for _, k := range build {
 		t.build[k.Name] = k
 	}
@@ -62,14 +64,27 @@ func (t *toolTable) get(tool string) (Known, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	k, ok := t.live[tool]
-	return k, ok
+	return t.withFacts(k), ok
+}
+
+// withFacts returns a tool outside the build with the manifest's facts about it. Without facts it keeps the zero ones, the
+// most restricted. The caller must hold mu.
+func (t *toolTable) withFacts(k Known) Known {
+	if _, ours := t.build[k.Name]; ours {
+		return k
+	}
+	if facts, ok := t.declared(k.Name); ok {
+		facts.Name, facts.Zone = k.Name, k.Zone
+		k.Tool = facts
+	}
+	return k
 }
 
 // errPinMismatch means that an announced definition differs from the accepted one.
 var errPinMismatch = errors.New("its definition changed since it was accepted")
 
 // add registers an announced tool, in place of an earlier announcement. zone is from the subject, which the server
-// enforces. A tool outside the build gets the zero facts, the most restricted ones, and must match the hash in pinned,
+// enforces. A tool outside the build has the manifest's facts, or else the zero ones, and must match the hash in pinned,
 // which a tool of the build ignores. A tool of another zone is denied; one whose definition does not match is denied
 // and can no longer be called.
 func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error {
@@ -82,7 +97,7 @@ func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error
 	if k.Zone != zone {
 		return fmt.Errorf("it belongs to zone %s and was announced from zone %s", k.Zone, zone)
 	}
-	if k.Pin != Pin(s) {
+	if k.Pin == "" || k.Pin != Pin(s) {
 		// Only the tool's own key can announce its name: the running tool is not the accepted one.
 		delete(t.live, s.Name)
 		return errPinMismatch
@@ -91,6 +106,10 @@ func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error
 	t.live[s.Name] = k
 	return nil
 }
+
+// UseGrants replaces the derivation of grants from a question, for the simulation of an upper bound. It must be called before the
+// broker serves.
+func (b *Broker) UseGrants(derive func(question string) []policy.Grant) { b.derive = derive }
 
 // AddTools registers tools that run in the broker's process and announce nothing, for the simulation. Each must be
 // among the build's tools and match its hash. It must be called once, before the broker serves, and instead of
@@ -113,7 +132,11 @@ func (b *Broker) AddTools(schemas ...subjects.ToolSchema) error {
 func (t *toolTable) all() []Known {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return slices.SortedFunc(maps.Values(t.live), func(a, b Known) int { return strings.Compare(a.Name, b.Name) })
+	out := slices.SortedFunc(maps.Values(t.live), func(a, b Known) int { return strings.Compare(a.Name, b.Name) })
+	for i, k := range out {
+		out[i] = t.withFacts(k)
+	}
+	return out
 }
 
 // Pin is the hash of a definition without its key, which changes with each run. A tool whose description changes has

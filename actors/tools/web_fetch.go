@@ -38,7 +38,8 @@ func webFetch(web *webclient.Client) *Tool {
 			Parameters: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string","minLength":1,"maxLength":2000,"description":"address of the page, with http:// or https://"},"max_chars":{"type":"integer","minimum":200,"maximum":20000,"description":"how many characters of the page's text to return; 3000 when left out"}},"required":["url"],"additionalProperties":false}`),
 		},
 		facts: policy.Tool{
-			Name: "web_fetch", Zone: "tools", Known: true, URL: "url",
+			Name: "web_fetch", Zone: "tools", Known: true, Act: policy.ActFetch, Args: policy.Args{"url": {Role: policy.RoleURL}, "max_chars": {Role: policy.RoleSetting}},
+			About:   []string{"article", "link", "page", "site", "website", "webpage", "blog"},
 			Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), Timeout: fetchTimeout,
 		},
 		run: func(ctx context.Context, c Call) (Output, error) {

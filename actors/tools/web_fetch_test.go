@@ -155,7 +155,7 @@ func TestWebFetchFacts(t *testing.T) {
 			t.Errorf("%s: %t", e, !want)
 		}
 	}
-	if facts.Timeout != 20*time.Second || facts.URL != "url" || facts.Query != "" || len(facts.Secrets) > 0 {
+	if facts.Timeout != 20*time.Second || facts.Args.With(policy.RoleURL) != "url" || facts.Args.With(policy.RoleQuery) != "" || len(facts.Secrets) > 0 {
 		t.Errorf("facts %+v", facts)
 	}
 	for _, x := range tools.Configured(tools.Config{}) {

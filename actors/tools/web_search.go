@@ -35,7 +35,7 @@ const (
 // query and one longer than maxQuery characters. A structured call also gets the text of the first pages.
 func webSearch(s *searcher) *Tool {
 	facts := policy.Tool{
-		Name: "web_search", Zone: "tools", Known: true, Query: "query",
+		Name: "web_search", Zone: "tools", Known: true, Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}},
 		Standing: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Timeout: searchTimeout + pagesTimeout,
 	}
 	if name := s.provider.secretName(); name != "" {

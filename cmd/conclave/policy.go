@@ -122,8 +122,8 @@ func explainCall(ctx context.Context, a *cli.App, c *client.Client, call subject
 // policySimulateCommand measures the information flow policy against recorded attacks. It needs no running system. An attack
 // that succeeds is reported and is no error.
 func policySimulateCommand(a *cli.App) *cobra.Command {
-	var effects string
-	var bare bool
+	var effects, declared string
+	var o simulate.Options
 	cmd := &cobra.Command{
 		Use:   "simulate <cases.jsonl>...",
 		Short: "Test the policy with a model that obeys everything it reads",
@@ -145,18 +145,22 @@ the attacker's text where the case has it; with --bare it returns only the attac
   conclave policy simulate cases.jsonl --effects tools.json --json`,
 		Args: cli.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, files []string) error {
-			return simulatePolicy(cmd.Context(), a, files, effects, bare)
+			return simulatePolicy(cmd.Context(), a, files, effects, declared, o)
 		},
 	}
-	cmd.Flags().BoolVar(&bare, "bare", false, "tools return nothing that the task needs later")
-	cmd.Flags().StringVar(&effects, "effects", "", "`file` with the effects of the tools")
+	f := cmd.Flags()
+	f.BoolVar(&o.Bare, "bare", false, "tools return nothing that the task needs later")
+	f.StringVar(&effects, "effects", "", "`file` with the effects of the tools")
+	f.StringVar(&declared, "declarations", "", "`file` with acts and argument roles, as the section tools of manifest.yaml (default: those of the published suites)")
+	f.BoolVar(&o.RenameTools, "rename-verbs", false, "give every tool a made-up name, in cases and declarations")
+	f.BoolVar(&o.RenameArgs, "rename-args", false, "give every argument a made-up name, in cases and declarations")
 	return cmd
 }
 
 // simulatePolicy replays the cases of the files and prints the report. effects names the file with the effects of the tools, ""
-// to look for it as [findEffects] does; bare leaves out the values that later calls of a task need.
-func simulatePolicy(ctx context.Context, a *cli.App, files []string, effects string, bare bool) error {
-	cases, attacks, err := readCases(files)
+// to look for it as [findEffects] does; declared names the file with their acts and roles, "" for the shipped one.
+func simulatePolicy(ctx context.Context, a *cli.App, files []string, effects, declared string, o simulate.Options) error {
+	cases, err := readCases(files)
 	if err != nil {
 		return err
 	}
@@ -164,12 +168,17 @@ func simulatePolicy(ctx context.Context, a *cli.App, files []string, effects str
 	if err != nil {
 		return err
 	}
+	facts, err := simulate.ReadDeclarations(declared)
+	if err != nil {
+		return err
+	}
 	line := term.NewProgress(a.Err)
-	r, err := simulate.Run(ctx, cases, known, simulate.Options{Bare: bare, Progress: func(done int) {
+	o.Progress = func(done int) {
 		if done%10 == 0 {
 			line.Draw("%d of %d cases", done, len(cases))
 		}
-	}})
+	}
+	r, err := simulate.Run(ctx, cases, known, facts, o)
 	line.Clear()
 	switch {
 	case err != nil:
@@ -177,31 +186,24 @@ func simulatePolicy(ctx context.Context, a *cli.App, files []string, effects str
 	case a.JSON:
 		return a.PrintJSON(r)
 	}
-	view.Simulation(a.Out, r, attacks)
-	return nil
+	return view.Simulation(a.Out, r)
 }
 
-// readCases reads the cases of all files and counts those with an attack. The first file that is missing or invalid is an
-// error.
-func readCases(files []string) (cases []simulate.Case, attacks int, err error) {
+// readCases reads the cases of all files. The first file that is missing or invalid is an error.
+func readCases(files []string) (cases []simulate.Case, err error) {
 	for _, file := range files {
 		f, err := openFile("cases", file)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		more, err := simulate.ReadCases(f, file)
 		f.Close()
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		cases = append(cases, more...)
 	}
-	for _, c := range cases {
-		if len(c.Attack) > 0 {
-			attacks++
-		}
-	}
-	return cases, attacks, nil
+	return cases, nil
 }
 
 // effectsFile is the default name of the file with the effects of tools.
@@ -209,7 +211,7 @@ const effectsFile = "tool-effects.json"
 
 // findEffects reads the effects of tools: from the named file, or for "" from the first [effectsFile] that exists beside the
 // cases or in the current folder. None is a usage error; an invalid one is not passed over.
-func findEffects(named string, cases []string) (simulate.Effects, error) {
+func findEffects(named string, cases []string) (simulate.Tools, error) {
 	if named != "" {
 		known, err := simulate.ReadEffects(named)
 		if errors.Is(err, fs.ErrNotExist) {

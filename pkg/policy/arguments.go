@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -93,11 +94,9 @@ func parseArgs(c Call) (*jsonschema.Value, Verdict) {
 		return nil, Deny(ruleMalformed, fmt.Sprintf("the arguments of %s must be an object, got %s", c.Tool.Name, args.Type), "one JSON object")
 	}
 	for _, m := range args.Members {
-		for _, names := range [][]string{c.Tool.Paths, {c.Tool.URL, c.Tool.Query}, c.Tool.Sinks, c.Tool.Content} {
-			for _, name := range names {
-				if name != m.Name && strings.EqualFold(name, m.Name) {
-					return nil, Deny(ruleArgumentCase, fmt.Sprintf("the argument %q must be written %q", text.OneLine(m.Name, 40), name), name)
-				}
+		for _, name := range slices.Concat(c.Tool.Paths, slices.Sorted(maps.Keys(c.Tool.Args))) {
+			if name != m.Name && strings.EqualFold(name, m.Name) {
+				return nil, Deny(ruleArgumentCase, fmt.Sprintf("the argument %q must be written %q", text.OneLine(m.Name, 40), name), name)
 			}
 		}
 	}

@@ -130,7 +130,7 @@ func manyKeys(n int) string {
 func TestArgumentNameInOtherCaseDenies(t *testing.T) {
 	for _, key := range []string{"PATH", "Url", "QUERY", "To", "BODY"} {
 		c := argsCall(`{}`, `{"`+key+`":"x"}`)
-		c.Tool.Paths, c.Tool.URL, c.Tool.Query, c.Tool.Sinks, c.Tool.Content = []string{"path"}, "url", "query", []string{"to"}, []string{"body"}
+		c.Tool.Paths, c.Tool.Args = []string{"path"}, Args{"url": {Role: RoleURL}, "query": {Role: RoleQuery}, "to": {Role: RoleDestination}, "body": {Role: RoleContent}}
 		rule, reason, allowed := judgeCall(t, newArgumentsLayer(), c)
 		if rule != ruleArgumentCase || len(allowed) != 1 || allowed[0] != strings.ToLower(key) {
 			t.Errorf("%s: rule %q (%s), allowed %q", key, rule, reason, allowed)

@@ -46,26 +46,27 @@ var egressRules = []string{ruleNoDestination, rulePort, ruleIPLiteral, RuleHost,
 // deny list.
 func (l EgressLayer) Judge(_ context.Context, c Call) Verdict {
 	t := c.Tool
-	if t.Has(Egress) && t.Query == "" && t.URL == "" && len(t.Sinks) == 0 {
-		return Deny(ruleNoDestination, t.Name+" sends data out and declares no destination argument; declare sinks, query or url in the tool's facts")
+	url := t.Args.With(RoleURL)
+	if t.Has(Egress) && t.Args.With(RoleQuery) == "" && url == "" && t.Args.With(RoleDestination) == "" {
+		return Deny(ruleNoDestination, t.Name+" sends data out and declares no destination argument; declare a destination, query or url among the arguments in the tool's facts")
 	}
-	if !t.Has(Fetch) && t.URL == "" {
+	if !t.Has(Fetch) && url == "" {
 		return Pass()
 	}
-	if t.URL == "" {
+	if url == "" {
 		return Deny(ruleNoURL, t.Name+" fetches pages and declares no URL argument; declare url in the tool's facts")
 	}
 	args, v := parseArgs(c)
 	if args == nil {
 		return v
 	}
-	given := args.Member(t.URL)
+	given := args.Member(url)
 	if given == nil {
-		return Deny(ruleNoURL, fmt.Sprintf("the argument %q is missing; set it to the URL of a page", t.URL))
+		return Deny(ruleNoURL, fmt.Sprintf("the argument %q is missing; set it to the URL of a page", url))
 	}
 	addresses, ok := given.Strings()
 	if !ok || len(addresses) == 0 {
-		return Deny(ruleNoURL, fmt.Sprintf("the argument %q is not a URL", t.URL), "https://...")
+		return Deny(ruleNoURL, fmt.Sprintf("the argument %q is not a URL", url), "https://...")
 	}
 	allow, err := parseHosts(l.Fetch.Allow)
 	deny, err2 := parseHosts(l.Fetch.Deny)
@@ -92,7 +93,7 @@ func (l EgressLayer) judgeURL(c Call, address string, allow, deny []hostPattern)
 	if slices.ContainsFunc(deny, func(h hostPattern) bool { return h.matchAll && (h.port == 0 || h.port == at.port) || h.matches(at) }) {
 		return Deny(ruleDeniedHost, "the policy denies the host "+text.OneLine(at.host, 60))
 	}
-	if c.hasFullOverride() {
+	if c.HasFullOverride() {
 		return Pass()
 	}
 	listed := slices.ContainsFunc(allow, func(h hostPattern) bool { return h.port == at.port && h.matches(at) })

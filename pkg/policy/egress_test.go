@@ -14,7 +14,7 @@ import (
 // fetchCall returns a call of web_fetch with this URL.
 func fetchCall(address string) Call {
 	c := newCall()
-	c.Tool = Tool{Name: "web_fetch", Zone: "tools", Known: true, Effects: Declare(Fetch, ReadsUntrusted), URL: "url"}
+	c.Tool = Tool{Name: "web_fetch", Zone: "tools", Known: true, Effects: Declare(Fetch, ReadsUntrusted), Args: Args{"url": {Role: RoleURL}}}
 	c.Args, _ = json.Marshal(map[string]string{"url": address})
 	return c
 }
@@ -122,7 +122,7 @@ func TestEgressToolFacts(t *testing.T) {
 		return t
 	}
 	none := func(*Tool) {}
-	url := func(t *Tool) { t.URL = "url" }
+	url := func(t *Tool) { t.Args = Args{"url": {Role: RoleURL}} }
 	for _, tt := range []struct {
 		name string
 		tool Tool
@@ -130,14 +130,14 @@ func TestEgressToolFacts(t *testing.T) {
 		rule string
 	}{
 		{"nothing leaves", tool(none, ReadsPrivate), `{}`, ""},
-		{"a search", tool(func(t *Tool) { t.Query = "q" }, Egress), `{"q":"x"}`, ""},
-		{"a message", tool(func(t *Tool) { t.Sinks = []string{"to"} }, Egress), `{"to":"x"}`, ""},
+		{"a search", tool(func(t *Tool) { t.Args = Args{"q": {Role: RoleQuery}} }, Egress), `{"q":"x"}`, ""},
+		{"a message", tool(func(t *Tool) { t.Args = Args{"to": {Role: RoleDestination}} }, Egress), `{"to":"x"}`, ""},
 		{"several addresses", tool(url, Fetch), `{"url":["https://example.org","https://example.org/2"]}`, ""},
 		{"trick: no destination argument", tool(none, Egress), `{}`, ruleNoDestination},
-		{"trick: only text is declared", tool(func(t *Tool) { t.Content = []string{"text"} }, Egress), `{}`, ruleNoDestination},
+		{"trick: only text is declared", tool(func(t *Tool) { t.Args = Args{"text": {Role: RoleContent}} }, Egress), `{}`, ruleNoDestination},
 		{"trick: undeclared effects", Tool{Name: "x", Zone: "tools", Known: true}, `{}`, ruleNoDestination},
 		{"trick: it fetches, and has no address", tool(none, Fetch), `{}`, ruleNoURL},
-		{"trick: it fetches, and its address is a query", tool(func(t *Tool) { t.Query = "q" }, Fetch), `{"q":"https://example.org"}`, ruleNoURL},
+		{"trick: it fetches, and its address is a query", tool(func(t *Tool) { t.Args = Args{"q": {Role: RoleQuery}} }, Fetch), `{"q":"https://example.org"}`, ruleNoURL},
 		{"trick: an address without the effect", tool(url), `{"url":"https://evil.example"}`, RuleHost},
 		{"trick: one of several is elsewhere", tool(url, Fetch), `{"url":["https://example.org","https://evil.example"]}`, RuleHost},
 		{"trick: no address given", tool(url, Fetch), `{}`, ruleNoURL},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -13,9 +14,9 @@ import (
 )
 
 // FlowLayer controls information flow. Once untrusted content entered a session, every later call of the model may follow
-// an injected instruction: calls that send, change, destroy, spend or execute then need approval, unless the user's own
-// words ask for exactly this call. The decision depends on where values came from (the user, a trusted tool, a search),
-// never on what a text looks like.
+// an injected instruction: calls that send, change, destroy, spend or execute then need approval, unless a grant of the question
+// covers them ([DeriveGrants]). The decision depends on the declared act and argument roles of the tool and on where values
+// came from (the user, a trusted tool, a search), never on what a text looks like.
 type FlowLayer struct{}
 
 // Name implements [Layer].
@@ -24,57 +25,71 @@ func (FlowLayer) Name() string { return "flow" }
 // Rules of the flow layer.
 const (
 	ruleUnknownFlow   = "unknown_session" // the flow state of the session is unknown
-	ruleIrreversible  = "grave"           // an irreversible effect: asks each time
+	ruleUndeclared    = "undeclared"      // the tool declares no act
+	ruleIrreversible  = "grave"           // an irreversible effect, and not every value is the user's
 	ruleFetch         = "fetch"           // a URL that neither the user typed nor a search returned
 	ruleQuery         = "query"           // a search query with words that are not the user's
-	ruleNotRequested  = "act"             // the user's words do not ask for such a call
-	ruleSink          = "sink"            // a destination or target that the user did not name
-	rulePayload       = "payload"         // the content holds an address or number that the user did not name
+	ruleNotRequested  = "act"             // no grant of the question for such an act is left
+	ruleSink          = "sink"            // a destination, id or number that the question does not name
+	rulePayload       = "payload"         // the content holds an address or number that the user did not name, or lacks the dictated text
+	rulePrivate       = "private"         // private data was read that the question did not ask for
+	ruleTime          = "time"            // a date or time other than the user's
 	ruleNoUserContent = "anchor"          // no value of the call comes from the user
+
+	ruleBadArguments = "bad_arguments" // arguments that cannot be judged: not an object, or too many values; always enforced
 )
 
 // flowRules are the rules that may be monitor-only, see [monitorRules].
-var flowRules = []string{ruleUnknownFlow, ruleIrreversible, ruleFetch, ruleQuery, ruleNotRequested, ruleSink, rulePayload, ruleNoUserContent}
+var flowRules = []string{ruleUnknownFlow, ruleUndeclared, ruleIrreversible, ruleFetch, ruleQuery, ruleNotRequested, ruleSink, rulePayload, rulePrivate, ruleTime, ruleNoUserContent}
 
-// irreversible lists the effects that ask whatever the user's words say, because they cannot be undone.
+// irreversible lists the effects that cannot be undone: a grant covers them only when every value of the call is the user's.
 var irreversible = []Effect{Destroy, Spend, Authenticate, Physical, Exec}
+
+// neverGranted lists the effects that ask whatever the question says.
+var neverGranted = []Effect{Physical, Exec}
 
 // guardedEffects lists the effects that this layer judges. Tools without any of them pass.
 var guardedEffects = append([]Effect{Egress, Fetch, Mutate}, irreversible...)
 
-// Judge asks before a call with a guarded effect when the session is tainted or its flow state is unknown: always for
-// an irreversible effect, otherwise for each URL, query, destination and address in the content that does not come from
-// the user, a trusted tool or a search. It denies only arguments that [flattenArguments] rejects. The user's own calls,
-// a full override and an untainted session pass.
+// hasAny reports whether the tool may have one of these effects.
+func (t Tool) hasAny(effects []Effect) bool { return slices.ContainsFunc(effects, t.Has) }
+
+// Judge asks before a call with a guarded effect when the session is tainted or its flow state is unknown, unless its URL and
+// query come from the user or a search and a grant of the question covers its act. It denies only arguments that
+// [flattenArguments] rejects. The user's own calls, a full override and an untainted session pass.
 func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
-	hasAny := func(effects []Effect) bool {
-		return slices.ContainsFunc(effects, c.Tool.Has)
-	}
 	switch {
-	case c.FromUser, c.hasFullOverride(), !hasAny(guardedEffects):
+	case c.FromUser, c.HasFullOverride(), !c.Tool.hasAny(guardedEffects):
 		return Pass()
 	case c.Flow == nil:
 		return Ask(ruleUnknownFlow, "it is unknown what this session has read, so "+c.Tool.Name+" needs your approval")
 	case !c.Flow.IsTainted():
 		return Pass()
-	case hasAny(irreversible):
-		return Ask(ruleIrreversible, fmt.Sprintf("after %s, %s needs your approval each time: it %s", c.Flow.describeTaint(), c.Tool.Name, describeEffects(c.Tool)))
+	case c.Tool.hasAny(neverGranted):
+		return askIrreversible(c)
 	}
-	args, err := flattenArguments(c.Tool, c.Args)
+	args, err := flattenArguments(c)
 	if err != nil {
-		return Deny(ruleSink, "the arguments are rejected: "+err.Error())
+		return Deny(ruleBadArguments, "the arguments are rejected: "+err.Error())
 	}
 	// One call may have several effects. All violations are reported, so that an approval of one covers no other.
 	var all []Verdict
 	if c.Tool.Has(Fetch) {
 		all = append(all, judgeFetch(c, args)...)
 	}
-	if c.Tool.Query != "" && c.Tool.Has(Egress) {
+	isSearch := c.Tool.Args.With(RoleQuery) != ""
+	if isSearch && c.Tool.Has(Egress) {
 		all = append(all, judgeQuery(c, args)...)
-	} else if c.Tool.Has(Egress) || c.Tool.Has(Mutate) {
-		all = append(all, judgeSend(c, args)...)
+	}
+	if c.Tool.hasAny(irreversible) || c.Tool.Has(Mutate) || c.Tool.Has(Egress) && !isSearch {
+		all = append(all, judgeAct(c, args)...)
 	}
 	return combineVerdicts(all...)
+}
+
+// askIrreversible asks about an act that cannot be undone. Such an approval is never remembered.
+func askIrreversible(c Call) Verdict {
+	return Ask(ruleIrreversible, fmt.Sprintf("after %s, %s needs your approval each time: it %s", c.Flow.describeTaint(), c.Tool.Name, describeEffects(c.Tool)))
 }
 
 // describeEffects describes the irreversible effects of a tool in an approval request, as the end of "it ..."; "" when
@@ -94,17 +109,16 @@ func describeEffects(t Tool) string {
 }
 
 // judgeFetch asks about a URL that is neither the user's text nor a search result, because a URL carries data to the
-// owner of its host, and about every other argument that [judgeValue] does not pass. A call without a URL asks too. The
-// verdicts may be passes; none means that it has no objection. c.Flow must not be nil.
+// owner of its host, and about every other argument that is not the user's. A call without a URL asks too.
 func judgeFetch(c Call, args []argument) (all []Verdict) {
 	found := false
 	for _, a := range args {
-		if a.name != c.Tool.URL {
-			all = append(all, judgeValue(c, a))
+		if a.role != RoleURL {
+			all = append(append(all, judgeValue(c, Grant{}, a)), judgeOwnContent(c, a)...)
 			continue
 		}
 		found = true
-		if !c.Flow.isUserText(a.text) && !c.Flow.isSearchResult(a.text) {
+		if !c.Flow.isUserText(a.text) && !c.Flow.isSearchResult(a.text) && c.findLinkGrant(a.text) < 0 {
 			all = append(all, Ask(ruleFetch, fmt.Sprintf("after %s, this URL comes neither from you nor from a search result: %s",
 				c.Flow.describeTaint(), text.OneLine(a.text, 200)), a.text))
 		}
@@ -115,19 +129,34 @@ func judgeFetch(c Call, args []argument) (all []Verdict) {
 	return all
 }
 
+// findLinkGrant returns the index of the grant that lets a call fetch the only link of a private result: its clause asks to open
+// what the tool fetches and names the result by words that the read was made with. -1 means that there is none.
+func (c Call) findLinkGrant(url string) int {
+	for i, g := range c.Flow.Grants(c.Query) {
+		clause := strings.ToLower(g.Clause)
+		if g.has(ActFetch) && namesAny(clause, c.Tool.About) && slices.ContainsFunc(c.Flow.found, func(l foundLink) bool {
+			return l.URL == url && slices.ContainsFunc(l.Asked, func(a string) bool { return containsWhole(a, clause) })
+		}) {
+			return i
+		}
+	}
+	return -1
+}
+
 // judgeQuery asks about a search query with words that are not the user's, see [Flow.isUserQuery], because the query
-// leaves the machine, and about every other argument that [judgeValue] does not pass. A call without a query asks too.
-// The verdicts may be passes; none means that it has no objection. c.Flow must not be nil.
+// leaves the machine, and about every other argument that is not the user's. A call without a query asks too.
 func judgeQuery(c Call, args []argument) (all []Verdict) {
 	found := false
 	for _, a := range args {
-		if a.name != c.Tool.Query {
-			all = append(all, judgeValue(c, a))
-			continue
-		}
-		found = true
-		if !c.Flow.isUserQuery(a.text) {
-			all = append(all, Ask(ruleQuery, fmt.Sprintf("after %s, the search query contains words that are not yours: %s", c.Flow.describeTaint(), text.OneLine(a.text, 200)), a.text))
+		switch {
+		case a.role == RoleURL && c.Tool.Has(Fetch): // judged as a URL
+		case a.role != RoleQuery:
+			all = append(append(all, judgeValue(c, Grant{}, a)), judgeOwnContent(c, a)...)
+		default:
+			found = true
+			if !c.Flow.isUserQuery(a.text) {
+				all = append(all, Ask(ruleQuery, fmt.Sprintf("after %s, the search query contains words that are not yours: %s", c.Flow.describeTaint(), text.OneLine(a.text, 200)), a.text))
+			}
 		}
 	}
 	if !found {
@@ -136,52 +165,269 @@ func judgeQuery(c Call, args []argument) (all []Verdict) {
 	return all
 }
 
-// judgeSend judges a call that sends or changes something. It asks when the user's words do not ask for such a call,
-// about each destination that is neither the user's nor listed by a trusted tool, about each other address or number in
-// the content, and, for a call without a destination, when neither its content nor a date in it is the user's. It
-// returns one verdict for each violation, and passes. c.Flow must not be nil.
-func judgeSend(c Call, args []argument) (all []Verdict) {
-	destinations := listSinks(c, args)
-	if !isRequested(c.Tool.Name, c.Flow) {
-		all = append(all, Ask(ruleNotRequested, fmt.Sprintf("after %s, you did not ask for what %s does", c.Flow.describeTaint(), c.Tool.Name), destinations...))
+// judgeOwnContent asks about content beside a URL or query that is not the user's: it leaves with the request.
+func judgeOwnContent(c Call, a argument) []Verdict {
+	if a.role != RoleContent || c.Flow.isUserValue(a.text) {
+		return nil
 	}
-	sinks, anchored := 0, false
-	for _, a := range args {
-		switch {
-		case isContent(c.Tool, a.name):
-			anchored = anchored || c.Flow.isMostlyUserWords(a.text)
-			for _, address := range extractAddresses(a.text) {
-				if !c.Flow.isUserValue(address) && !c.Flow.isTrustedValue(address) {
-					all = append(all, Ask(rulePayload, fmt.Sprintf("after %s, its content contains an address or number that you did not name: %s",
-						c.Flow.describeTaint(), text.OneLine(address, 200)), append(slices.Clone(destinations), address)...))
-				}
-			}
-		case isSmallValue(c, a): // carries no data; a date of the user shows that the call is theirs
-			anchored = anchored || c.Flow.isUserDate(a.text)
-		default:
-			sinks++
-			all = append(all, judgeValue(c, a))
+	return []Verdict{Ask(rulePayload, fmt.Sprintf("after %s, this content of %s is not yours: %s", c.Flow.describeTaint(), c.Tool.Name, text.OneLine(a.text, 200)), a.text)}
+}
+
+// judgeAct asks about an act that no grant of its question covers. It returns one verdict for each violation, none when a
+// grant covers the call.
+func judgeAct(c Call, args []argument) []Verdict {
+	if c.Tool.Act == "" {
+		return []Verdict{Ask(ruleUndeclared, fmt.Sprintf("after %s, %s needs your approval: its facts do not declare what it does", c.Flow.describeTaint(), c.Tool.Name), listSinks(args)...)}
+	}
+	at, objections := chooseGrant(c, c.Flow.Grants(c.Query), args)
+	if at >= 0 {
+		return nil
+	}
+	return objections
+}
+
+// chooseGrant returns the first grant that covers the call, and -1 with the objections when none does. c.Flow must not be nil.
+func chooseGrant(c Call, grants []Grant, args []argument) (at int, objections []Verdict) {
+	tried := false
+	for i, g := range grants {
+		if !g.has(c.Tool.Act) {
+			continue
+		}
+		found := judgeArguments(c, g, args)
+		if len(found) == 0 {
+			return i, nil
+		}
+		if !tried {
+			tried, objections = true, found
 		}
 	}
-	if sinks == 0 && !anchored {
-		all = append(all, Ask(ruleNoUserContent, fmt.Sprintf("after %s, this call of %s contains nothing that you wrote", c.Flow.describeTaint(), c.Tool.Name), destinations...))
+	if !tried {
+		reason := fmt.Sprintf("after %s, your question does not ask %s to %s something, or it did so as often as you asked", c.Flow.describeTaint(), c.Tool.Name, c.Tool.Act)
+		objections = append([]Verdict{Ask(ruleNotRequested, reason, listSinks(args)...)}, judgeArguments(c, Grant{}, args)...)
+	}
+	if c.Tool.hasAny(irreversible) {
+		return -1, []Verdict{askIrreversible(c)}
+	}
+	return -1, objections
+}
+
+// judgeArguments returns the objections to the arguments of an act under a grant; none when the grant covers them.
+func judgeArguments(c Call, g Grant, args []argument) (all []Verdict) {
+	q := c.Flow.findQuestion(c.Query)
+	if q == nil {
+		q = &question{}
+	}
+	exact := c.Tool.hasAny(irreversible)
+	bound, sends := false, false // a value of the user binds the call; it has a destination
+	var values []string
+	hasContent := false
+	for _, a := range args {
+		values = append(values, a.text)
+		if v := judgeValue(c, g, a); v.kind != verdictPass {
+			all = append(all, v)
+		}
+		switch a.role {
+		case RoleContent:
+			all = append(all, judgeContent(c, a, listSinks(args))...)
+			hasContent = true
+			bound = bound || c.Flow.isUserValue(a.text) && a.text != "" || c.Flow.isMadeOfUserWords(a.text)
+			if exact && !c.Flow.isUserValue(a.text) {
+				all = append(all, askIrreversible(c))
+			}
+		case RoleTime:
+			isTyped, isBound := g.namesTime(q.Text, a.text, exact)
+			if isBound && !isTyped {
+				all = append(all, Ask(ruleTime, fmt.Sprintf("after %s, you did not name this date or time: %s", c.Flow.describeTaint(), text.OneLine(a.text, 60)), listSinks(args)...))
+			}
+			bound = bound || isTyped
+		case RoleID:
+			bound = bound || a.text != ""
+			if exact && !c.Flow.isUserID(a.text) {
+				all = append(all, askIrreversible(c))
+			}
+		case RoleDestination:
+			sends, bound = sends || a.text != "", bound || a.text != ""
+		case RoleSetting, RoleOption:
+		default:
+			bound = bound || a.text != ""
+		}
+	}
+	if !bound {
+		all = append(all, Ask(ruleNoUserContent, fmt.Sprintf("after %s, this call of %s contains nothing that you wrote", c.Flow.describeTaint(), c.Tool.Name), listSinks(args)...))
+	}
+	if hasContent && len(g.Quoted) > 0 && !slices.ContainsFunc(values, g.isDictated) {
+		all = append(all, Ask(rulePayload, fmt.Sprintf("after %s, its content is not the text that you dictated", c.Flow.describeTaint()), listSinks(args)...))
+	}
+	if sends && c.Tool.Has(Egress) && c.Flow.holdsUnaskedPrivate(q, g) {
+		all = append(all, Ask(rulePrivate, fmt.Sprintf("%s could send private data that your question did not ask for: the session has read some after %s", c.Tool.Name, c.Flow.describeTaint()), listSinks(args)...))
 	}
 	return all
 }
 
-// judgeValue passes a value that the user typed, that a trusted tool listed, or that is too small to carry data. It asks
-// about every other value.
-func judgeValue(c Call, a argument) Verdict {
-	if isSmallValue(c, a) || c.Flow.isUserValue(a.text) || c.Flow.isTrustedValue(a.text) {
-		return Pass()
+// namesTime reports whether a date is one of the clause, or of the question when the clause has none, and whether it must be:
+// a question with dates binds the call to them. The year binds only what cannot be undone (exact), which needs a date of the
+// user in any case: a wrong year of an event does no harm, and users leave it out.
+func (g Grant) namesTime(question, value string, exact bool) (isTyped, isBound bool) {
+	typed, _ := extractDays(g.Clause)
+	if len(typed) == 0 {
+		typed, _ = extractDays(question)
 	}
-	return Ask(ruleSink, fmt.Sprintf("after %s, you did not name this value of %s: %s", c.Flow.describeTaint(), text.OneLine(a.name, 40), text.OneLine(a.text, 200)), a.text)
+	if exact {
+		return areAmong(value, typed, day.matches), true
+	}
+	return areAmong(value, typed, day.matchesDay), len(typed) > 0
 }
 
-// listSinks returns the values that a remembered approval is bound to: all but free text and small values.
-func listSinks(c Call, args []argument) (out []string) {
+// isDictated reports whether a content is a text that the question dictates, or little more than that. A dictated text may have
+// placeholders in braces, which stand for any words.
+func (g Grant) isDictated(content string) bool {
+	s := strings.ToLower(strings.TrimSpace(content))
+	return slices.ContainsFunc(g.Quoted, func(q string) bool {
+		rest, fixed := s, 0
+		for _, part := range placeholder.Split(q, -1) {
+			_, after, ok := strings.Cut(rest, part)
+			if !ok {
+				return false
+			}
+			rest, fixed = after, fixed+len(part)
+		}
+		return fixed > 0 && len(s) <= 2*len(q)+80
+	})
+}
+
+// placeholder matches a part of a dictated text that the model fills in.
+var placeholder = regexp.MustCompile(`\{[^{}]*\}|\[[^\[\]]*\]|<[^<>]*>`)
+
+// holdsUnaskedPrivate reports whether private data is in the session that the question does not ask for: read for it without
+// its words asking, or read for another question, unless the clause of the grant points back to that.
+func (f *Flow) holdsUnaskedPrivate(q *question, g Grant) bool {
+	return q.Unasked || !g.Refers && slices.ContainsFunc(f.questions, func(o question) bool { return o.Private && o.Query != q.Query })
+}
+
+// judgeValue passes a value whose role allows it: a destination that the grant covers, an id of a result that a question
+// points to, a number or any other value that the user typed, an option of the facts, content without foreign addresses.
+// Dates are judged with the call. It asks about every other value.
+func judgeValue(c Call, g Grant, a argument) Verdict {
+	f, ok := c.Flow, a.text == ""
+	switch a.role {
+	case RoleSetting, RoleTime:
+		ok = true
+	case RoleOption:
+		ok = ok || slices.Contains(a.values, a.text) || f.isUserValue(a.text)
+	case RoleContent: // the caller judges it with the destinations
+		ok = true
+	case RoleDestination:
+		ok = ok || g.coversDestination(f, a.text)
+	case RoleAmount:
+		ok = ok || f.isUserNumber(a.text)
+	case RoleURL:
+		ok = ok || f.isUserText(a.text)
+	case RoleID:
+		ok = ok || f.isUserID(a.text) || slices.Contains(f.ids, a.text)
+	default:
+		ok = ok || f.isUserID(a.text)
+	}
+	if ok {
+		return Pass()
+	}
+	return Ask(ruleSink, fmt.Sprintf("after %s, your question does not name this value of %s: %s", f.describeTaint(), text.OneLine(a.name, 40), text.OneLine(a.text, 200)), a.text)
+}
+
+// judgeContent asks about each address or account number in a content that neither the user nor a trusted tool named: the
+// destination could act on it. sinks are the destinations, which a remembered approval is bound to as well.
+func judgeContent(c Call, a argument, sinks []string) (all []Verdict) {
+	for _, address := range extractAddresses(a.text) {
+		if !c.Flow.isUserValue(address) && !c.Flow.isListed(address) {
+			all = append(all, Ask(rulePayload, fmt.Sprintf("after %s, its content contains an address or number that you did not name: %s",
+				c.Flow.describeTaint(), text.OneLine(address, 200)), append(slices.Clone(sinks), address)...))
+		}
+	}
+	return all
+}
+
+// coversDestination reports whether the grant permits a destination: one that its clause names, an address elsewhere in the
+// user's words that belongs to a name in the clause, a name that a clause without one points back to, or a value of a trusted
+// listing that the clause points to, by the words that were looked up or by the noun of the listing.
+func (g Grant) coversDestination(f *Flow, destination string) bool {
+	d := strings.TrimLeft(strings.ToLower(strings.TrimSpace(destination)), "#@")
+	if d == "" {
+		return false
+	}
+	named := false
+	for _, to := range g.To {
+		if strings.TrimLeft(to, "#@") == d {
+			return true
+		}
+		named = named || isProperName(to, g.Clause)
+	}
+	question := f.findText(g)
+	if f.isUserValue(d) {
+		isAddress := strings.ContainsAny(d, "@/.") || strings.ContainsAny(d, "0123456789") && len(d) > 4
+		switch {
+		case isAddress && slices.ContainsFunc(g.To, func(to string) bool { return len(to) > 2 && slices.Contains(splitParts(d), to) }):
+			return true
+		case !named && len(g.Acts) > 0 && (isAddress || isQuoted(d, question) || g.Refers && isProperName(d, f.userText)):
+			return true
+		}
+	}
+	clause := strings.ToLower(g.Clause)
+	return slices.ContainsFunc(f.listings, func(l listing) bool {
+		if !slices.Contains(l.Values, d) {
+			return false
+		}
+		return namesAny(clause, l.About) || !named && g.Refers && namesAny(question, l.About) || slices.ContainsFunc(l.Asked, func(a string) bool { return containsWhole(a, clause) || !named && g.Refers })
+	})
+}
+
+// findText returns the text of the question that the grant belongs to.
+func (f *Flow) findText(g Grant) string {
+	for _, q := range slices.Backward(f.questions) {
+		if slices.ContainsFunc(q.Grants, func(o Grant) bool { return o.Clause == g.Clause }) {
+			return q.Text
+		}
+	}
+	return ""
+}
+
+// isQuoted reports whether a text has a value, given in lower case, as a quotation.
+func isQuoted(value, in string) bool {
+	for _, m := range quotePattern.FindAllStringSubmatch(strings.ToLower(in), -1) {
+		if slices.Contains(m[1:], value) {
+			return true
+		}
+	}
+	return false
+}
+
+// splitParts splits an address into its parts.
+func splitParts(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune("@._-+/:", r) })
+}
+
+// isProperName reports whether the text writes a name, given in lower case, as a name: capitalized, quoted, or an address.
+func isProperName(name, in string) bool {
+	if strings.ContainsAny(name, "@._/0123456789") {
+		return true
+	}
+	lower := strings.ToLower(in)
+	for from := 0; len(lower) == len(in); {
+		i := strings.Index(lower[from:], name)
+		if i < 0 {
+			return false
+		}
+		i += from
+		if isCapitalized(in[i:]) || i > 0 && strings.ContainsRune(`'"`, rune(in[i-1])) {
+			return true
+		}
+		from = i + len(name)
+	}
+	return false
+}
+
+// listSinks returns the values that a remembered approval is bound to: all but content, options and settings.
+func listSinks(args []argument) (out []string) {
 	for _, a := range args {
-		if !isContent(c.Tool, a.name) && !isSmallValue(c, a) {
+		if a.role != RoleContent && a.role != RoleOption && a.role != RoleSetting && a.role != RoleTime && a.text != "" {
 			out = append(out, a.text)
 		}
 	}
@@ -190,101 +436,116 @@ func listSinks(c Call, args []argument) (out []string) {
 
 // argument is one scalar value in a call's arguments.
 type argument struct {
-	name     string // see argumentName for values inside of objects
-	text     string
-	isScalar bool // a JSON number or boolean
+	name   string // its path, see [Args]
+	role   Role
+	values []string // of an option
+	text   string
 }
 
 // maxFlowValues is the largest number of values in the arguments of a guarded call; more are rejected.
 const maxFlowValues = 4096
 
-// flattenArguments lists every string, number and boolean in the arguments, sorted by argument name; null is no value.
-// Keys of inner objects that are not field names count as values, because an injected instruction can hide a
-// destination in a key. It rejects arguments that are not an object or have more than maxFlowValues values.
-func flattenArguments(t Tool, raw json.RawMessage) ([]argument, error) {
-	var top map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &top); err != nil {
+// flattenArguments lists every string, number and boolean in the arguments with its role, sorted by argument name; null is no
+// value. A value inside of an object has the role of its path, or else of the object. A key that neither the facts nor the
+// schema name counts as a value itself, because an injected instruction can hide a destination in a key. It rejects arguments
+// that are not an object or have more than maxFlowValues values.
+func flattenArguments(c Call) ([]argument, error) {
+	var top any
+	d := json.NewDecoder(strings.NewReader(string(c.Args)))
+	d.UseNumber()
+	if err := d.Decode(&top); err != nil {
+		return nil, errors.New("not valid JSON")
+	}
+	object, ok := top.(map[string]any)
+	if !ok {
 		return nil, errors.New("not a JSON object")
 	}
-	var out []argument
-	var walk func(name string, v any) error
-	walk = func(name string, v any) error {
-		if len(out) >= maxFlowValues {
-			return fmt.Errorf("more than %d values", maxFlowValues)
+	w := &argumentWalk{tool: c.Tool}
+	_ = json.Unmarshal(c.Schema, &w.schema) // a schema that does not decode names nothing
+	w.walkObject("", argument{}, &w.schema, object)
+	if len(w.out) > maxFlowValues {
+		return nil, fmt.Errorf("more than %d values", maxFlowValues)
+	}
+	return w.out, nil
+}
+
+// schemaNode is the part of a JSON Schema that names arguments.
+type schemaNode struct {
+	Properties map[string]*schemaNode `json:"properties"`
+	Items      *schemaNode            `json:"items"`
+	Enum       []any                  `json:"enum"`
+}
+
+// argumentWalk collects the values of arguments.
+type argumentWalk struct {
+	tool   Tool
+	schema schemaNode
+	out    []argument
+}
+
+// walkObject adds the members of an object at a path; outer has the role that undeclared members inherit.
+func (w *argumentWalk) walkObject(path string, outer argument, schema *schemaNode, object map[string]any) {
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		if len(w.out) > maxFlowValues {
+			return
 		}
-		switch v := v.(type) {
-		case string:
-			out = append(out, argument{name: name, text: v})
-		case json.Number:
-			out = append(out, argument{name: name, text: v.String(), isScalar: true})
-		case bool:
-			out = append(out, argument{name: name, text: fmt.Sprint(v), isScalar: true})
-		case []any:
-			for _, x := range v {
-				if err := walk(name, x); err != nil {
-					return err
-				}
+		name := key
+		if path != "" {
+			name = path + "." + key
+		}
+		inner := outer
+		inner.name = name
+		var node *schemaNode
+		if schema != nil {
+			node = schema.Properties[key]
+		}
+		facts, declared := w.tool.Args[name]
+		if declared {
+			inner.role, inner.values = facts.Role, facts.Values
+		}
+		if !declared && node == nil {
+			outer.name, outer.text = name, key
+			w.out = append(w.out, outer)
+		}
+		w.walk(inner, node, object[key])
+	}
+}
+
+// walk adds the values of v, which stands under a.
+func (w *argumentWalk) walk(a argument, schema *schemaNode, v any) {
+	if schema != nil && a.role == "" {
+		for _, e := range schema.Enum {
+			if s, ok := e.(string); ok {
+				a.values = append(slices.Clone(a.values), s)
 			}
-		case map[string]any:
-			for _, k := range slices.Sorted(maps.Keys(v)) {
-				if !isFieldName(k) {
-					out = append(out, argument{name: name, text: k})
-				}
-				if err := walk(argumentName(t, name, k), v[k]); err != nil {
-					return err
-				}
+		}
+	}
+	if len(a.values) > 0 && a.role == "" {
+		a.role = RoleOption
+	}
+	switch v := v.(type) {
+	case string:
+		a.text = v
+	case json.Number:
+		a.text = v.String()
+	case bool:
+		a.text = fmt.Sprint(v)
+	case []any:
+		if schema != nil {
+			schema = schema.Items
+		}
+		for _, x := range v {
+			if len(w.out) > maxFlowValues {
+				return
 			}
+			w.walk(a, schema, x)
 		}
-		return nil
+		return
+	case map[string]any:
+		w.walkObject(a.name, a, schema, v)
+		return
+	default:
+		return
 	}
-	for _, name := range slices.Sorted(maps.Keys(top)) {
-		d := json.NewDecoder(strings.NewReader(string(top[name])))
-		d.UseNumber()
-		var v any
-		if err := d.Decode(&v); err != nil {
-			return nil, fmt.Errorf("%s is not valid JSON", text.Clip(name, 40))
-		}
-		if err := walk(name, v); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-// argumentName returns the name under which a value inside of an object is judged: the outer name below a sink, content,
-// URL or query argument, so that an inner key cannot reclassify a value; otherwise the inner key.
-func argumentName(t Tool, outer, key string) string {
-	if slices.Contains(t.Sinks, outer) || isContent(t, outer) || outer == t.URL || outer == t.Query {
-		return outer
-	}
-	return key
-}
-
-// isFieldName reports whether a key looks like a field name: at most 40 ASCII letters, digits, hyphens and underscores.
-// The empty key does.
-func isFieldName(k string) bool {
-	if len(k) > 40 {
-		return false
-	}
-	for _, r := range k {
-		if r != '_' && r != '-' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') {
-			return false
-		}
-	}
-	return true
-}
-
-// freeTextNames are the argument names that count as content for tools that declare neither sinks nor content.
-var freeTextNames = map[string]bool{
-	"body": true, "content": true, "text": true, "message": true, "subject": true, "title": true, "description": true, "summary": true,
-	"note": true, "notes": true, "comment": true, "caption": true, "location": true, "markdown": true, "html": true,
-}
-
-// isContent reports whether an argument is free text, as the tool declares it or by its name. Every other argument counts
-// as a sink.
-func isContent(t Tool, name string) bool {
-	if len(t.Sinks) > 0 || len(t.Content) > 0 {
-		return slices.Contains(t.Content, name) && !slices.Contains(t.Sinks, name)
-	}
-	return freeTextNames[name]
+	w.out = append(w.out, a)
 }

@@ -3,51 +3,84 @@ package policy
 import (
 	"bytes"
 	"encoding/json"
-	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
-// Flow is the information-flow state of a session: the user's questions, the sources of untrusted content, and the values
-// that came from trusted tools and searches. Taint and privacy are never removed. A Flow is immutable:
-// [Flow.WithQuestion] and [Flow.WithResult] return a new one. The zero value is an empty, untainted session; nil is an
-// unknown one, which counts as tainted and private.
+// Flow is the information-flow state of a session: the user's questions with their grants, the sources of untrusted content,
+// and the values that came from trusted tools and searches. Taint and privacy are never removed. A Flow is immutable:
+// [Flow.WithQuestion], [Flow.WithResult] and [Flow.ClaimGrant] return a new one. The zero value is an empty, untainted session;
+// nil is an unknown one, which counts as tainted and private and stays unknown.
 type Flow struct {
 	questions   []question
 	lastTurn    uint64 // sequence of the last message of the session that was added
 	sources     []subjects.Taint
 	private     bool
-	links       []string // URLs that a search returned
-	values      []string // values that trusted tools listed, in lower case
+	searches    []searchLinks
+	found       []foundLink
+	listings    []listing
+	ids         []string // ids in results that a question points to
 	publicWords []string // words of public results
 	untrusted   []string // hosts and addresses in untrusted results, in lower case
+	overflow    bool     // untrusted is incomplete: no listing is trusted any more
 
-	userText      string          // all questions, one per line; derived by index
-	userTextLower string          // userText in lower case
-	userWords     map[string]bool // words of userTextLower
+	userText      string         // all questions, one per line; derived by index
+	userTextLower string         // userText in lower case
+	userTextIDs   string         // userTextLower without dates and list numbers, whose digits are no ids
+	userWords     map[string]int // words of userTextLower, with their number
 }
 
-// question is one message of the user.
+// question is one message of the user, what it grants, and what was read for it.
 type question struct {
-	Query string `json:"query"`
-	Text  string `json:"text"`
+	Query   string  `json:"query"`
+	Text    string  `json:"text"`
+	Grants  []Grant `json:"grants,omitempty"`
+	Private bool    `json:"private,omitempty"` // private data was read for it
+	Unasked bool    `json:"unasked,omitempty"` // private data was read that its words do not ask for
+}
+
+// searchLinks are the links of one search, in the order of the result. The first Opened of them were fetched.
+type searchLinks struct {
+	Links  []string `json:"links"`
+	Opened int      `json:"opened,omitempty"`
+}
+
+// foundLink is the only link in a private result, with the user's words that point to the result.
+type foundLink struct {
+	URL   string   `json:"url"`
+	Asked []string `json:"asked"` // arguments of the read that the user typed, in lower case
+}
+
+// listing holds the values of a trusted result and the user's words that point to it.
+type listing struct {
+	Values []string `json:"values"`          // in lower case
+	About  []string `json:"about,omitempty"` // what the tool lists, see [Tool].About
+	Asked  []string `json:"asked,omitempty"` // arguments of the call that the user typed, in lower case
 }
 
 // Limits of the stored state. The oldest entries are dropped first; a call that depends on a dropped entry asks. The fact
-// that a session is tainted is never dropped.
+// that a session is tainted is never dropped. The list of untrusted addresses is a guard: when it overflows, no listing is
+// trusted any more.
 const (
 	maxQuestions      = 50
 	maxQuestionBytes  = 16 << 10
 	maxQuestionsBytes = 96 << 10 // sum over all questions
 	maxTaintSources   = 20
-	maxSearchLinks    = 400
-	maxTrustedValues  = 800
+	maxSearches       = 20
+	maxSearchLinks    = 40 // of one search
+	maxFound          = 20
+	maxTrustedValues  = 400
+	maxListings       = 40
+	maxIDs            = 400
+	maxUntrusted      = 2000
 	maxPublicWords    = 4000
 	maxListBytes      = 64 << 10 // per list: the whole record must fit into a NATS message
 	maxWordBytes      = 40       // longest public word
@@ -55,19 +88,29 @@ const (
 
 // flowRecord is the stored form of a Flow.
 type flowRecord struct {
-	Words   []question       `json:"words,omitempty"`
-	Turn    uint64           `json:"turn,omitempty"`
-	Sources []subjects.Taint `json:"sources,omitempty"`
-	Private bool             `json:"private,omitempty"`
-	Links   []string         `json:"links,omitempty"`
-	Values  []string         `json:"values,omitempty"`
-	Public  []string         `json:"public,omitempty"`
-	Strange []string         `json:"strange,omitempty"`
+	Words    []question       `json:"words,omitempty"`
+	Turn     uint64           `json:"turn,omitempty"`
+	Sources  []subjects.Taint `json:"sources,omitempty"`
+	Private  bool             `json:"private,omitempty"`
+	Searches []searchLinks    `json:"searches,omitempty"`
+	Found    []foundLink      `json:"found,omitempty"`
+	Listings []listing        `json:"listings,omitempty"`
+	IDs      []string         `json:"ids,omitempty"`
+	Public   []string         `json:"public,omitempty"`
+	Strange  []string         `json:"strange,omitempty"`
+	Overflow bool             `json:"overflow,omitempty"`
+
+	// Links and Values are in records of older versions. They permit nothing now.
+	Links  []string `json:"links,omitempty"`
+	Values []string `json:"values,omitempty"`
 }
 
 // MarshalJSON implements [json.Marshaler] with the stored form.
 func (f *Flow) MarshalJSON() ([]byte, error) {
-	return json.Marshal(flowRecord{f.questions, f.lastTurn, f.sources, f.private, f.links, f.values, f.publicWords, f.untrusted})
+	return json.Marshal(flowRecord{
+		Words: f.questions, Turn: f.lastTurn, Sources: f.sources, Private: f.private, Searches: f.searches, Found: f.found, Listings: f.listings, IDs: f.ids,
+		Public: f.publicWords, Strange: f.untrusted, Overflow: f.overflow,
+	})
 }
 
 // UnmarshalJSON implements [json.Unmarshaler]. It rejects unknown fields: a record of a newer version may mark taint in
@@ -79,7 +122,10 @@ func (f *Flow) UnmarshalJSON(data []byte) error {
 	if err := d.Decode(&r); err != nil {
 		return err
 	}
-	*f = Flow{questions: r.Words, lastTurn: r.Turn, sources: r.Sources, private: r.Private, links: r.Links, values: r.Values, publicWords: r.Public, untrusted: r.Strange}
+	*f = Flow{
+		questions: r.Words, lastTurn: r.Turn, sources: r.Sources, private: r.Private, searches: r.Searches, found: r.Found, listings: r.Listings, ids: r.IDs,
+		publicWords: r.Public, untrusted: r.Strange, overflow: r.Overflow,
+	}
 	f.index()
 	return nil
 }
@@ -94,18 +140,37 @@ func (f *Flow) index() {
 	}
 	f.userText = b.String()
 	f.userTextLower = strings.ToLower(f.userText)
-	f.userWords = map[string]bool{}
+	_, f.userTextIDs = extractDays(f.userTextLower)
+	f.userTextIDs = listNumber.ReplaceAllString(f.userTextIDs, "$1 ")
+	f.userWords = map[string]int{}
 	for _, w := range splitWords(f.userTextLower) {
-		f.userWords[w] = true
+		f.userWords[w]++
 	}
 }
 
-// joinedSentence matches a full stop without a space between two sentences.
-var joinedSentence = regexp.MustCompile(`(\p{Ll})\.(\p{Lu}\p{Ll})`)
+// listNumber matches the number of an item in a list, which names nothing.
+var listNumber = regexp.MustCompile(`(^|\s)\d{1,2}[.)]\s`)
 
 // HasQuestion reports whether the question with this query id is in the state.
-func (f *Flow) HasQuestion(query string) bool {
-	return f != nil && slices.ContainsFunc(f.questions, func(s question) bool { return s.Query == query })
+func (f *Flow) HasQuestion(query string) bool { return f.findQuestion(query) != nil }
+
+// findQuestion returns the question with this query id; nil when the state does not have it, which grants nothing.
+func (f *Flow) findQuestion(query string) *question {
+	if f == nil {
+		return nil
+	}
+	if i := slices.IndexFunc(f.questions, func(s question) bool { return s.Query == query }); i >= 0 {
+		return &f.questions[i]
+	}
+	return nil
+}
+
+// Grants returns the grants of a question.
+func (f *Flow) Grants(query string) []Grant {
+	if q := f.findQuestion(query); q != nil {
+		return slices.Clone(q.Grants)
+	}
+	return nil
 }
 
 // LastTurn returns the sequence of the last message of the session that was added by [Flow.WithTurn], 0 when none was.
@@ -117,48 +182,29 @@ func (f *Flow) LastTurn() uint64 {
 }
 
 // WithTurn returns f with the message at a sequence of the session's messages. A caller must add every message of the
-// session in order, also one for which no tool was called: the age of a request is counted in messages. A query id that
-// is in the state already keeps its first text. See [Flow.WithQuestion] for the content.
-func (f *Flow) WithTurn(seq uint64, query, content string) *Flow {
+// session in order, also one for which no tool was called. A query id that is in the state already keeps its first text and
+// grants. See [Flow.WithQuestion] for content and grants.
+func (f *Flow) WithTurn(seq uint64, query, content string, grants []Grant) *Flow {
+	if f == nil {
+		return nil
+	}
 	next := f.clone()
 	if !f.HasQuestion(query) {
-		next = f.WithQuestion(query, content)
+		next = f.WithQuestion(query, content, grants)
 	}
 	next.lastTurn = seq
 	return next
 }
 
-// WithAttachments returns f after untrusted content came with a question: text from a pipe, a file or a paste. It taints the
-// session, and counts as private data. An unknown session stays unknown.
-func (f *Flow) WithAttachments(query string, attached []subjects.Attachment, at time.Time) *Flow {
-	if f == nil || len(attached) == 0 {
-		return f
+// WithQuestion returns f with one more question of the user and its grants; query is its id. content and grants must come from
+// the user's own words, never from a model or an attachment: see [DeriveGrants]. The text is clipped to maxQuestionBytes; the
+// oldest questions are dropped beyond the limits. An unknown session stays unknown.
+func (f *Flow) WithQuestion(query, content string, grants []Grant) *Flow {
+	if f == nil {
+		return nil
 	}
 	next := f.clone()
-	next.private = true
-	for _, a := range attached {
-		next.untrusted = appendBounded(next.untrusted, maxTrustedValues, extractNames(strings.ToLower(a.Text))...)
-		next.sources = append(next.sources, subjects.Taint{Tool: "attachment", QueryID: query, From: a.Describe(), Time: at})
-	}
-	if over := len(next.sources) - maxTaintSources; over > 0 { // keep the first source and the latest ones
-		next.sources = slices.Delete(next.sources, 1, 1+over)
-	}
-	return next
-}
-
-// WithQuestion returns f with one more question of the user; query is its id. content must come from the user alone,
-// never from a model. It is clipped to maxQuestionBytes; the oldest questions are dropped beyond the limits. A nil f
-// counts as an empty session, so a caller must not pass an unknown one.
-func (f *Flow) WithQuestion(query, content string) *Flow {
-	next := f.clone()
-	if len(content) > maxQuestionBytes {
-		end := maxQuestionBytes
-		for !utf8.RuneStart(content[end]) {
-			end--
-		}
-		content = content[:end]
-	}
-	next.questions = lastN(append(next.questions, question{query, content}), maxQuestions)
+	next.questions = lastN(append(next.questions, question{Query: query, Text: text.Cut(content, maxQuestionBytes), Grants: grants}), maxQuestions)
 	for size := 0; ; size = 0 {
 		for _, s := range next.questions {
 			size += len(s.Text)
@@ -170,6 +216,85 @@ func (f *Flow) WithQuestion(query, content string) *Flow {
 	}
 	next.index()
 	return next
+}
+
+// WithAttachments returns f after untrusted content came with a question: text from a pipe, a file or a paste. It taints the
+// session, and counts as private data that the question asks for. An unknown session stays unknown.
+func (f *Flow) WithAttachments(query string, attached []subjects.Attachment, at time.Time) *Flow {
+	if f == nil || len(attached) == 0 {
+		return f
+	}
+	next := f.clone()
+	next.private = true
+	if i := slices.IndexFunc(next.questions, func(s question) bool { return s.Query == query }); i >= 0 {
+		next.questions[i].Private = true
+	}
+	for _, a := range attached {
+		next.addUntrusted(a.Text)
+		next.addSource(subjects.Taint{Tool: "attachment", QueryID: query, From: a.Describe(), Time: at})
+	}
+	return next
+}
+
+// addUntrusted adds the addresses of an untrusted text to the guard list. When it overflows, no listing is trusted any more.
+func (f *Flow) addUntrusted(s string) {
+	names := extractNames(strings.ToLower(s))
+	if f.untrusted = appendBounded(f.untrusted, maxUntrusted+1, names...); len(f.untrusted) > maxUntrusted || listBytes(f.untrusted) > maxListBytes-2000 {
+		f.untrusted, f.overflow, f.listings = nil, true, nil
+	}
+}
+
+// addSource adds a source of untrusted content. It keeps the first source and the latest ones.
+func (f *Flow) addSource(t subjects.Taint) {
+	if len(t.From) > 300 {
+		t.From = ""
+	}
+	if f.sources = append(f.sources, t); len(f.sources) > maxTaintSources {
+		f.sources = slices.Delete(f.sources, 1, 2)
+	}
+}
+
+// ClaimGrant returns f after a call of t for a question used one of its grants. call identifies the call: a repeated claim uses
+// nothing more. ok is false, and f is returned, when the call needs a grant and none that covers it is left. An untainted
+// session needs none, and a call without an act claims none.
+func (f *Flow) ClaimGrant(c Call, call string) (next *Flow, ok bool) {
+	if f == nil || !c.Tool.UsesGrants() {
+		return f, f != nil
+	}
+	q := f.findQuestion(c.Query)
+	if q == nil {
+		return f, !f.IsTainted()
+	}
+	for _, g := range q.Grants {
+		if slices.Contains(g.Used, call) {
+			return f, true
+		}
+	}
+	c.Flow = f
+	args, err := flattenArguments(c)
+	if err != nil {
+		return f, false
+	}
+	at, needed := -1, f.IsTainted()
+	if c.Tool.Act == ActFetch {
+		needed = false
+		for _, a := range args {
+			if a.role == RoleURL && !f.isUserText(a.text) && !f.isSearchResult(a.text) {
+				at, needed = c.findLinkGrant(a.text), f.IsTainted()
+			}
+		}
+	} else {
+		at, _ = chooseGrant(c, q.Grants, args)
+	}
+	if at < 0 {
+		return f, !needed
+	}
+	next = f.clone()
+	i := slices.IndexFunc(next.questions, func(s question) bool { return s.Query == c.Query })
+	grants := slices.Clone(next.questions[i].Grants)
+	grants[at].Used = append(slices.Clone(grants[at].Used), call)
+	next.questions[i].Grants = grants
+	return next, true
 }
 
 // Result is the result of a tool call with the facts that decide its labels.
@@ -209,40 +334,37 @@ func (r Result) Labels() subjects.Labels {
 	return l
 }
 
-// WithResult returns f after a result entered the session: an untrusted one taints it, adds its source, the links of a
-// search or plain links of private data as URLs that may be fetched, and the words of a public one; a trusted one adds
-// its values as permitted destinations, except those of graded tools and those that the arguments or untrusted content
-// already held. A nil f counts as an empty session, so a caller must not pass an unknown one.
+// WithResult returns f after a result entered the session. An untrusted one taints it, and adds its source and the words of a
+// public one. The links of a search may be fetched. A trusted one adds a listing, except of a graded tool and without values
+// that the arguments or untrusted content already held. Private data and ids are noted for the question of the call. An
+// unknown session stays unknown.
 func (f *Flow) WithResult(r Result) *Flow {
+	if f == nil {
+		return nil
+	}
 	next, l := f.clone(), r.Labels()
+	asked := f.isAskedFor(r)
 	next.private = next.private || l.Privacy == subjects.Private
-	if l.Trust == subjects.Trusted && r.Tool.Graded {
-		return next // recalled content repeats earlier text, so its values are never permitted destinations
+	if i := slices.IndexFunc(next.questions, func(s question) bool { return s.Query == r.Query }); i >= 0 && l.Privacy == subjects.Private {
+		next.questions[i].Private = true
+		next.questions[i].Unasked = next.questions[i].Unasked || !asked
+	}
+	if asked || actEffects[r.Tool.Act] != nil { // an act ran because the user wanted it
+		next.ids = appendBounded(next.ids, maxIDs, extractIDs(r.Tool.IDs, r.Text)...)
+	}
+	next.noteOpened(r.Source)
+	if r.Tool.Args.With(RoleQuery) != "" && len(r.Links) > 0 && len(r.Links) <= maxSearchLinks {
+		next.searches = lastN(append(next.searches, searchLinks{Links: slices.Clone(r.Links)}), maxSearches)
 	}
 	if l.Trust == subjects.Trusted {
-		// A value from the arguments or from untrusted content does not become trusted by being echoed.
-		asked := strings.ToLower(string(r.Args))
-		next.values = appendBounded(next.values, maxTrustedValues, slices.DeleteFunc(splitItems(r.Text), func(item string) bool {
-			return !f.isUserValue(item) && (strings.Contains(asked, item) || slices.Contains(next.untrusted, item))
-		})...)
+		next.addListing(f, r)
 		return next
 	}
-	next.untrusted = appendBounded(next.untrusted, maxTrustedValues, extractNames(strings.ToLower(r.Text))...)
-	from := r.Source
-	if len(from) > 300 {
-		from = ""
+	if asked && l.Privacy == subjects.Private && !r.Tool.Graded {
+		next.addFound(f, r)
 	}
-	next.sources = append(next.sources, subjects.Taint{Tool: r.Tool.Name, CallID: r.CallID, QueryID: r.Query, From: from, Flags: slices.Clone(r.Flags), Time: r.Time})
-	if len(next.sources) > maxTaintSources { // keep the first source and the latest ones
-		next.sources = slices.Delete(next.sources, 1, 2)
-	}
-	switch {
-	case r.Tool.Query != "": // a search: its links may be fetched
-		next.links = appendBounded(next.links, maxSearchLinks, r.Links...)
-	case r.Tool.Graded: // recalled content may come from a page, so its links may not be fetched
-	case l.Privacy == subjects.Private: // mail, chat: a plain link carries no data and may be fetched
-		next.links = appendBounded(next.links, maxSearchLinks, extractPlainLinks(r.Text)...)
-	}
+	next.addUntrusted(r.Text)
+	next.addSource(subjects.Taint{Tool: r.Tool.Name, CallID: r.CallID, QueryID: r.Query, From: r.Source, Flags: slices.Clone(r.Flags), Time: r.Time})
 	if l.Privacy == subjects.Public {
 		next.publicWords = appendBounded(next.publicWords, maxPublicWords, slices.DeleteFunc(splitWords(r.Text), func(w string) bool {
 			return len(w) > maxWordBytes || utf8.RuneCountInString(w) < 3 // single letters can spell any secret
@@ -251,38 +373,166 @@ func (f *Flow) WithResult(r Result) *Flow {
 	return next
 }
 
+// addListing adds the values of a trusted result. before is the state in which the call was made. Recalled content repeats
+// earlier text, so its values are never destinations; nor is a value that the arguments or untrusted content held before.
+func (f *Flow) addListing(before *Flow, r Result) {
+	if r.Tool.Graded || f.overflow {
+		return
+	}
+	args := strings.ToLower(string(r.Args))
+	values := slices.DeleteFunc(extractValues(r.Text), func(v string) bool {
+		return !before.isUserValue(v) && (strings.Contains(args, v) || slices.ContainsFunc(f.untrusted, func(u string) bool { return u == v || strings.Contains(u, v) }))
+	})
+	if len(values) == 0 || len(values) > maxTrustedValues {
+		return
+	}
+	l := listing{Values: values, About: r.Tool.About, Asked: before.listTyped(r.Args)}
+	f.listings = lastN(append(f.listings, l), maxListings)
+	for n := 0; len(f.listings) > 1; n = 0 {
+		for _, l := range f.listings {
+			n += listBytes(l.Values) + listBytes(l.Asked) + listBytes(l.About)
+		}
+		if n <= maxListBytes {
+			break
+		}
+		f.listings = f.listings[1:]
+	}
+}
+
+// listTyped returns the values of arguments that the user typed, in lower case.
+func (f *Flow) listTyped(args json.RawMessage) (out []string) {
+	for _, v := range extractValues(string(args)) {
+		if f.isUserValue(v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// addFound adds the link of a private result that a question points to by name, when it is the only one there and plain: then
+// opening it makes no choice and carries no data.
+func (f *Flow) addFound(before *Flow, r Result) {
+	var links []string
+	for _, a := range extractAddresses(r.Text) {
+		if isLink(a) && !slices.Contains(links, a) {
+			links = append(links, a)
+		}
+	}
+	if typed := before.listTyped(r.Args); len(links) == 1 && isPlainLink(links[0]) && len(typed) > 0 {
+		f.found = lastN(append(f.found, foundLink{URL: links[0], Asked: typed}), maxFound)
+	}
+}
+
+// noteOpened marks a fetched URL as opened where it is the next link of a search.
+func (f *Flow) noteOpened(url string) {
+	f.searches = slices.Clone(f.searches)
+	for i := range f.searches {
+		if s := &f.searches[i]; url != "" && s.Opened < len(s.Links) && s.Links[s.Opened] == url {
+			s.Opened++
+		}
+	}
+}
+
+// isAskedFor reports whether the words of a result's question ask for this read: its arguments are the user's words or values
+// of trusted listings, and one of them is the user's, or the question names what the tool reads. Arguments without a meaning
+// for the data, settings and options, do not count.
+func (f *Flow) isAskedFor(r Result) bool {
+	q := f.findQuestion(r.Query)
+	if len(r.Args) == 0 {
+		r.Args = json.RawMessage("{}")
+	}
+	args, err := flattenArguments(Call{Tool: r.Tool, Args: r.Args})
+	if q == nil || err != nil {
+		return false
+	}
+	typed := 0
+	for _, a := range args {
+		switch {
+		case a.role == RoleSetting, a.role == RoleOption && slices.Contains(a.values, a.text), a.text == "":
+		case f.isUserValue(a.text), f.isUserDay(a.text), f.isMadeOfUserWords(a.text):
+			typed++
+		case a.role == RoleTime, f.isListed(a.text):
+		default:
+			return false
+		}
+	}
+	return typed > 0 || namesAny(q.Text, r.Tool.About)
+}
+
+// namesAny reports whether a text has one of the nouns, also in the plural.
+func namesAny(s string, nouns []string) bool {
+	words := splitWords(s)
+	return slices.ContainsFunc(nouns, func(n string) bool { return slices.Contains(words, n) || slices.Contains(words, n+"s") })
+}
+
+// extractIDs returns the values of the given fields in a JSON text; none in any other text. Text inside of a string value is
+// not parsed, so content cannot add an id.
+func extractIDs(fields []string, s string) (out []string) {
+	if len(fields) == 0 {
+		return nil
+	}
+	walkJSON(s, func(key, value string) {
+		if slices.Contains(fields, key) {
+			out = append(out, value)
+		}
+	})
+	return out
+}
+
+// extractValues returns the values of a list or JSON text, in lower case, of at most 128 bytes: the leaves of JSON, the items
+// of any other text.
+func extractValues(s string) (out []string) {
+	isJSON := walkJSON(s, func(_, value string) {
+		if v := strings.ToLower(strings.TrimSpace(value)); len(v) > 1 && len(v) <= 128 {
+			out = append(out, v)
+		}
+	})
+	if isJSON {
+		return out
+	}
+	return splitItems(s)
+}
+
+// walkJSON calls leaf for each string and number of a JSON text with the key that it stands under; false when s is no JSON
+// object or list.
+func walkJSON(s string, leaf func(key, value string)) bool {
+	var v any
+	d := json.NewDecoder(strings.NewReader(s))
+	d.UseNumber()
+	if d.Decode(&v) != nil {
+		return false
+	}
+	var walk func(key string, v any)
+	walk = func(key string, v any) {
+		switch v := v.(type) {
+		case string:
+			leaf(key, v)
+		case json.Number:
+			leaf(key, v.String())
+		case []any:
+			for _, x := range v {
+				walk(key, x)
+			}
+		case map[string]any:
+			for k, x := range v {
+				walk(k, x)
+			}
+		}
+	}
+	walk("", v)
+	switch v.(type) {
+	case []any, map[string]any:
+		return true
+	}
+	return false
+}
+
 // extractNames returns the words of 4 to 1999 bytes that contain a dot or an @: hosts, URLs, mail addresses, and some
 // false positives. Case and repetitions are kept. It is faster than [extractAddresses] and finds no numbers.
 func extractNames(s string) (out []string) {
 	for _, w := range strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(`,;|"'[]{}()<>`, r) }) {
 		if w = strings.Trim(w, ":.!?"); len(w) > 3 && len(w) < 2000 && strings.ContainsAny(w, ".@") {
 			out = append(out, w)
-		}
-	}
-	return out
-}
-
-// extractPlainLinks returns the plain links in a text, see [isPlainAddress]. Of a host with several links it returns none:
-// the choice among them would carry data to the owner of the host.
-func extractPlainLinks(s string) (out []string) {
-	hosts := map[string]int{}
-	all := extractNames(s)
-	host := func(a string) string {
-		_, rest, ok := strings.Cut(a, "://")
-		if !ok {
-			rest = a
-		}
-		name, _, _ := strings.Cut(strings.ToLower(rest), "/")
-		return strings.TrimPrefix(name, "www.")
-	}
-	slices.Sort(all)
-	all = slices.Compact(all)
-	for _, a := range all {
-		hosts[host(a)]++
-	}
-	for _, a := range all {
-		if isPlainAddress(a) && hosts[host(a)] == 1 {
-			out = append(out, a)
 		}
 	}
 	return out
@@ -315,16 +565,13 @@ func (f *Flow) describeTaint() string {
 	return "a result of " + s.Tool
 }
 
-// clone returns a copy whose lists can be appended to; the zero Flow for nil.
+// clone returns a copy whose lists can be appended to and whose questions can be changed. f must not be nil.
 func (f *Flow) clone() *Flow {
-	if f == nil {
-		return &Flow{}
-	}
-	return &Flow{
-		questions: slices.Clone(f.questions), lastTurn: f.lastTurn, sources: slices.Clone(f.sources), private: f.private,
-		links: slices.Clone(f.links), values: slices.Clone(f.values), publicWords: slices.Clone(f.publicWords), untrusted: slices.Clone(f.untrusted),
-		userText: f.userText, userTextLower: f.userTextLower, userWords: f.userWords,
-	}
+	next := *f
+	next.questions, next.sources = slices.Clone(f.questions), slices.Clone(f.sources)
+	next.searches, next.found, next.listings = slices.Clone(f.searches), slices.Clone(f.found), slices.Clone(f.listings)
+	next.ids, next.publicWords, next.untrusted = slices.Clone(f.ids), slices.Clone(f.publicWords), slices.Clone(f.untrusted)
+	return &next
 }
 
 // appendBounded appends the texts that are not in the list yet and drops the oldest beyond maxItems or maxListBytes. It
@@ -353,45 +600,36 @@ func appendBounded(to []string, maxItems int, texts ...string) []string {
 	return to
 }
 
+// listBytes is the size of a list in the stored record.
+func listBytes(list []string) (n int) {
+	for _, t := range list {
+		n += len(t) + 3
+	}
+	return n
+}
+
 // lastN returns the last n elements of a list, or all of it when it is shorter.
 func lastN[T any](list []T, n int) []T { return list[max(0, len(list)-n):] }
-
-// hasWord reports whether the user used one of these words in any question. words are in lower case.
-func (f *Flow) hasWord(words ...string) bool {
-	return slices.ContainsFunc(words, func(w string) bool { return f.userWords[w] })
-}
-
-// hasRequest reports whether the user requested an action by one of these verbs, in lower case: in one of the last
-// recentQuestions questions, in a sentence without a negation, and not in a plain question like "did Ana send it?",
-// which has none of requestWords.
-func (f *Flow) hasRequest(verbs []string) bool {
-	for _, s := range lastN(f.questions, recentQuestions) {
-		for _, sentence := range sentencePattern.FindAllString(strings.ToLower(joinedSentence.ReplaceAllString(s.Text, "$1. $2")), -1) {
-			words := splitWords(sentence)
-			has := func(list ...string) bool {
-				return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(list, w) })
-			}
-			if has(verbs...) && !has(negations...) && (!strings.HasSuffix(sentence, "?") || has(requestWords...)) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// recentQuestions is the number of latest questions in which a request still counts.
-const recentQuestions = 3
-
-var (
-	sentencePattern = regexp.MustCompile(`(?s)[^?!\n]*?(?:[.?!](?:\s|$)|[?!\n]|$)`)
-	negations       = []string{"not", "don't", "dont", "never", "without", "no", "cannot", "can't", "didn't", "doesn't"}
-	requestWords    = []string{"can", "could", "would", "will", "please", "should", "let"}
-)
 
 // isUserValue reports whether the user wrote this value, ignoring case: the whole of it, and not as a part of a longer
 // word, name or address. An empty value carries no data and counts as the user's.
 func (f *Flow) isUserValue(value string) bool {
 	return f != nil && containsWhole(strings.ToLower(strings.TrimSpace(value)), f.userTextLower)
+}
+
+// isUserID is [Flow.isUserValue] for ids: a number must stand in the user's text as such, and not as a part of a date.
+func (f *Flow) isUserID(value string) bool {
+	v := strings.ToLower(strings.TrimSpace(value))
+	if strings.Trim(v, "0123456789") == "" {
+		return containsWhole(v, f.userTextIDs)
+	}
+	return f.isUserValue(v)
+}
+
+// isUserNumber reports whether the user typed this number, in any notation.
+func (f *Flow) isUserNumber(value string) bool {
+	n := extractNumbers(value)
+	return len(n) == 1 && slices.Contains(extractNumbers(f.userTextIDs), n[0])
 }
 
 // isUserText is [Flow.isUserValue] with exact case, for URLs, whose paths are case-sensitive.
@@ -442,63 +680,101 @@ func extendsAfter(rest string) bool {
 	return false
 }
 
-// isTrustedValue reports whether a trusted tool listed this value, ignoring case.
-func (f *Flow) isTrustedValue(value string) bool {
-	return slices.Contains(f.values, strings.ToLower(strings.TrimSpace(value)))
+// isListed reports whether a trusted tool listed this value, ignoring case. It does not make the value a destination: see
+// [Grant.coversDestination].
+func (f *Flow) isListed(value string) bool {
+	v := strings.ToLower(strings.TrimSpace(value))
+	return slices.ContainsFunc(f.listings, func(l listing) bool { return slices.Contains(l.Values, v) })
 }
 
-// isSearchResult reports whether exactly this URL may be fetched: returned by a search, or a plain link in private data.
-func (f *Flow) isSearchResult(address string) bool { return slices.Contains(f.links, address) }
+// isSearchResult reports whether exactly this URL may be fetched because a search returned it. Once private data is in the
+// session, the choice of a link could carry it to the owner of the page: then only the links that were opened, and the next
+// one in the order of the result.
+func (f *Flow) isSearchResult(address string) bool {
+	return slices.ContainsFunc(f.searches, func(s searchLinks) bool {
+		i := slices.Index(s.Links, address)
+		return i >= 0 && (!f.private || i <= s.Opened)
+	})
+}
 
-// isUserQuery reports whether a query consists of the user's words, words of public results, stop words and years; true
-// for an empty one. It is false with characters outside of letters, digits and common punctuation, or with more than
-// about 64 characters between words, both of which could encode data. Words of public results do not count once private
-// data is in the session: a page could list enough words to spell it. f must not be nil.
+// isUserQuery reports whether a query consists of the user's words, each no more often than the user wrote it, words of public
+// results, stop words and the current year; true for an empty one. It is false with characters outside of letters, digits
+// and common punctuation, or with more than 64 characters between words, which could encode data. Once private data is in the
+// session, words of public results do not count, because a page could list enough words to spell it, nor do case and
+// punctuation that the user did not type. f must not be nil.
 func (f *Flow) isUserQuery(query string) bool {
+	words := splitWords(query)
+	inWords := 0
+	for _, w := range words {
+		inWords += utf8.RuneCountInString(w)
+	}
+	if utf8.RuneCountInString(query)-inWords > 64 {
+		return false
+	}
 	for _, r := range query {
 		if !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(" -'\".,:;?!()/&+%$€£#@_’", r) {
 			return false
 		}
 	}
-	if strings.Count(query, "")-len(strings.Join(splitWords(query), ""))-1 > 64 {
+	if f.private && !isPlainQuery(query, f.userText) {
 		return false
 	}
-	for _, w := range splitWords(query) {
-		if !stopWords[w] && !f.userWords[w] && (f.private || !slices.Contains(f.publicWords, w)) && !isYear(w) {
+	used := map[string]int{}
+	for _, w := range words {
+		used[w]++
+		isFree := stopWords[w] || !f.private && slices.Contains(f.publicWords, w) || f.isCurrentYear(w)
+		if used[w] > max(f.userWords[w], 1) || f.userWords[w] == 0 && !isFree {
 			return false
 		}
 	}
 	return true
 }
 
-// isYear reports whether a word is a year from 2000 to 2099, which searches often contain.
-func isYear(w string) bool {
-	return len(w) == 4 && strings.HasPrefix(w, "20") && strings.Trim(w, "0123456789") == ""
-}
-
-// isMostlyUserWords reports whether at least half of the words are the user's, stop words not counted. It is false for a
-// text of stop words alone.
-func (f *Flow) isMostlyUserWords(s string) bool {
-	n, hit := 0, 0
-	for _, w := range splitWords(s) {
-		if stopWords[w] {
-			continue
-		}
-		n++
-		if f.userWords[w] {
-			hit++
+// isPlainQuery reports whether a query is words with one space between them, each in lower case and without punctuation, or as it
+// stands in the user's text.
+func isPlainQuery(query, userText string) bool {
+	for _, w := range strings.Split(strings.TrimSuffix(query, "?"), " ") {
+		plain := splitWords(w)
+		if (len(plain) != 1 || plain[0] != w) && (w == "" || !containsWhole(w, userText)) {
+			return query == ""
 		}
 	}
-	return n > 0 && 2*hit >= n
+	return true
 }
 
-// isUserDate reports whether the user named this date or number; of a date with a time, the date is enough.
-func (f *Flow) isUserDate(value string) bool {
-	day, _, _ := strings.Cut(strings.ReplaceAll(value, "T", " "), " ")
-	return len(value) > 2 && (f.isUserValue(value) || len(day) == 10 && f.isUserValue(day))
+// isCurrentYear reports whether a word is the year in which the session last read something. Any other year is a number that
+// could carry data.
+func (f *Flow) isCurrentYear(w string) bool {
+	return len(f.sources) > 0 && w == strconv.Itoa(f.sources[len(f.sources)-1].Time.Year())
 }
 
-// splitItems returns the items of a list or JSON text, in lower case: words of 3 to 128 bytes.
+// isMadeOfUserWords reports whether every word of a text is the user's, stop words not counted. It is false for a text of stop
+// words alone.
+func (f *Flow) isMadeOfUserWords(s string) bool {
+	n := 0
+	for _, w := range splitWords(s) {
+		if f.userWords[w] > 0 {
+			n++
+		} else if !stopWords[w] {
+			return false
+		}
+	}
+	return n > 0
+}
+
+// isUserDay reports whether the user named the date in value.
+func (f *Flow) isUserDay(value string) bool {
+	typed, _ := extractDays(f.userText)
+	return areAmong(value, typed, day.matches)
+}
+
+// areAmong reports whether value has dates, and each of them is among typed.
+func areAmong(value string, typed []day, same func(day, day) bool) bool {
+	days, _ := extractDays(value)
+	return len(days) > 0 && !slices.ContainsFunc(days, func(d day) bool { return !slices.ContainsFunc(typed, func(t day) bool { return same(d, t) }) })
+}
+
+// splitItems returns the items of a list, in lower case: words of 3 to 128 bytes.
 func splitItems(s string) (out []string) {
 	for _, w := range strings.FieldsFunc(strings.ToLower(s), func(r rune) bool {
 		return unicode.IsSpace(r) || strings.ContainsRune(`,;|"'[]{}()<>`, r)
@@ -508,41 +784,4 @@ func splitItems(s string) (out []string) {
 		}
 	}
 	return out
-}
-
-// isPlainAddress reports whether a link can carry no data: http, https or no scheme, at most 100 bytes, no query,
-// fragment, user info or escape, and no part of host and path that could be a key or token: over 20 bytes, with more
-// than 4 digits at its ends, or alternating between letters and digits.
-func isPlainAddress(s string) bool {
-	if strings.ContainsAny(s, "?#@%") || len(s) > 100 {
-		return false
-	}
-	full := s
-	if !strings.Contains(full, "://") {
-		full = "https://" + full
-	}
-	u, err := url.Parse(full)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-		return false
-	}
-	for _, part := range strings.FieldsFunc(u.Host+u.Path, func(r rune) bool { return r == '/' || r == '.' || r == '-' || r == '_' }) {
-		digits := strings.Count(part, "") - 1 - len(strings.Trim(part, "0123456789"))
-		if len(part) > 20 || digits > 4 || alternatesDigits(part) {
-			return false
-		}
-	}
-	return true
-}
-
-// alternatesDigits reports whether a word alternates between letters and digits more than twice, as keys do.
-func alternatesDigits(s string) bool {
-	changes, wasDigit := 0, false
-	for i, r := range s {
-		isDigit := unicode.IsDigit(r)
-		if i > 0 && isDigit != wasDigit {
-			changes++
-		}
-		wasDigit = isDigit
-	}
-	return changes > 2
 }

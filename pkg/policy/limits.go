@@ -39,7 +39,7 @@ func (l LimitsLayer) Judge(_ context.Context, c Call) Verdict {
 	if c.Usage.Identical < 0 || c.Usage.Calls < 0 {
 		return Deny(ruleNoLimits, "the number of calls is unknown, so every call is denied")
 	}
-	if c.hasFullOverride() {
+	if c.HasFullOverride() {
 		return Pass()
 	}
 	var all []Verdict

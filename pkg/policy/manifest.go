@@ -23,6 +23,7 @@ type Manifest struct {
 	Limits    Limits
 	Approvals Approvals
 	Monitored map[string][]string // layer -> monitor-only rules, see [monitorRules]
+	Tools     map[string]Tool     // facts about tools that are not part of the build, by name
 
 	lines strict.Lines
 }
@@ -105,7 +106,7 @@ func (l ManifestLayer) Judge(_ context.Context, c Call) Verdict {
 	if !ok {
 		return Deny(ruleUnknownType, fmt.Sprintf("the manifest has no agent type %q, so it may use no tool", c.Type))
 	}
-	if c.hasFullOverride() {
+	if c.HasFullOverride() {
 		return Pass()
 	}
 	if !slices.Contains(t.Tools, c.Tool.Name) && !hasGrant(c.Override.Grant, c.Type, c.Tool.Name) {
@@ -124,6 +125,8 @@ type manifestFile struct {
 	Limits    limitsFile          `yaml:"limits"`
 	Approvals approvalsFile       `yaml:"approvals"`
 	Monitored []string            `yaml:"monitor_only"`
+
+	Tools map[string]ToolFacts `yaml:"tools"`
 }
 
 // typeFile is the YAML form of an [AgentType].

@@ -87,6 +87,19 @@ func (p *manifestParser) parseSections(f manifestFile, m *Manifest) {
 		p.fail("approvals.expires", "%s is not between 1s and 24h", strict.FormatDuration(e))
 	}
 	m.Monitored = p.parseMonitored(f.Monitored)
+	m.Tools = map[string]Tool{}
+	for _, name := range strict.SortedKeys(f.Tools) {
+		at := strict.JoinPath("tools", name)
+		if err := subjects.CheckToken(name); err != nil {
+			p.fail(at, "the name of the tool: %v", err)
+			continue
+		}
+		t, err := f.Tools[name].Tool(name, subjects.ZoneOf(name))
+		if err != nil {
+			p.fail(at, "%v", err)
+		}
+		m.Tools[name] = t
+	}
 }
 
 // parseHostList validates host patterns one by one, so that each error has its line, and returns a copy, also after an

@@ -213,7 +213,7 @@ func (l pathsLayer) folderBounds(c Call) ([]folderBound, Verdict) {
 		return nil, Deny(ruleUnknownLineage, fmt.Sprintf("%s is not of type %s, so every file access is denied", c.Caller.ID(), text.OneLine(c.Type, 40)))
 	}
 	out := []folderBound{}
-	if c.hasFullOverride() {
+	if c.HasFullOverride() {
 		return out, Verdict{}
 	}
 	for i, typ := range slices.Backward(types) {

@@ -11,6 +11,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"runtime/debug"
 	"slices"
@@ -44,8 +45,8 @@ func (c Call) clone() Call {
 	c.Schema = bytes.Clone(c.Schema)
 	c.Tool.Secrets = slices.Clone(c.Tool.Secrets)
 	c.Tool.Paths = slices.Clone(c.Tool.Paths)
-	c.Tool.Sinks = slices.Clone(c.Tool.Sinks)
-	c.Tool.Content = slices.Clone(c.Tool.Content)
+	c.Tool.Args = maps.Clone(c.Tool.Args)
+	c.Tool.About, c.Tool.IDs = slices.Clone(c.Tool.About), slices.Clone(c.Tool.IDs)
 	c.Override.Disable = slices.Clone(c.Override.Disable)
 	c.Override.Grant = slices.Clone(c.Override.Grant)
 	c.Lineage = slices.Clone(c.Lineage)
@@ -56,8 +57,8 @@ func (c Call) clone() Call {
 	return c
 }
 
-// hasFullOverride reports whether the override ALL applies: to an account itself, never to a spawned agent.
-func (c Call) hasFullOverride() bool {
+// HasFullOverride reports whether the override ALL applies: to an account itself, never to a spawned agent.
+func (c Call) HasFullOverride() bool {
 	return c.Override.IsAll() && len(c.Caller.Path) == 0 && len(c.Lineage) == 0
 }
 
@@ -73,7 +74,7 @@ func (o Override) IsRelaxed() bool {
 	return o.Level == subjects.OverrideRelax || o.Level == subjects.OverrideAll
 }
 
-// IsAll reports whether the level is ALL. Layers must use [Call.hasFullOverride], which excludes spawned agents.
+// IsAll reports whether the level is ALL. Layers must use [Call.HasFullOverride], which excludes spawned agents.
 func (o Override) IsAll() bool { return o.Level == subjects.OverrideAll }
 
 // SpawnedAgent is one agent of a lineage, as registered. The first of a lineage is the account's child, the last the caller
@@ -112,11 +113,11 @@ type Tool struct {
 	MaxArgs   int           // bytes; 0 = the limit of the subject
 	MaxResult int           // bytes; 0 = the limit of the subject
 	Secrets   []string      // names of the credentials it needs
-	Query     string        // argument that is a search query
-	URL       string        // argument that is a URL to fetch
+	Act       Act           // what it does; "" = undeclared
+	Args      Args          // roles of the arguments; an argument that is missing counts as a sink
 	Paths     []string      // arguments that are files or folders of this machine
-	Sinks     []string      // arguments that name a destination, or what is changed
-	Content   []string      // arguments that are free text; all others count as sinks
+	About     []string      // words by which users name what it reads or lists, in lower case
+	IDs       []string      // fields of its JSON results that it assigns itself
 	Graded    bool          // labels the trust of each result itself; a result without a label is untrusted
 	Ephemeral bool          // its results hold only at the time of the call, so memory does not keep answers that rest on them
 	Standing  bool          // offered to the model for every task

@@ -28,7 +28,7 @@ var riskRules = []string{ruleHighRisk, ruleAlways}
 func (l riskLayer) Judge(_ context.Context, c Call) Verdict {
 	name := c.Tool.Name
 	switch {
-	case c.hasFullOverride():
+	case c.HasFullOverride():
 		return Pass()
 	case slices.Contains(l.Always, name):
 		return Ask(ruleAlways, name+" needs your approval each time")

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 
 	"conclave/actors/broker"
 	"conclave/pkg/actor"
+	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
@@ -25,23 +27,26 @@ const waitLimit = 30 * time.Second
 type session struct {
 	broker      *broker.Broker
 	ask, answer actor.Route
-	instruction string
+	questions   []string // of the case, in order
+	tools       Tools
 	approves    bool // the user's decision on every approval request
 
 	mu      sync.Mutex
 	stores  map[string]*store
-	result  string // of the next tool call
-	ran     bool   // the tool was called
-	asked   string // rule of the approval request
+	result  string   // of the next tool call
+	links   []string // of the next tool call
+	current int      // index of the question of the next call
+	ran     bool     // the tool was called
+	asked   string   // rule of the approval request
 	calls   int
 	records int
 	ids     int
 }
 
-const (
-	sessionID = "session"
-	queryID   = "question"
-)
+const sessionID = "session"
+
+// queryID is the query id of the i-th question of a case.
+func queryID(i int) string { return "question-" + strconv.Itoa(i) }
 
 // callTool sends one tool request as the agent would; the tool returns result. ran reports whether the tool ran without
 // an approval request; otherwise rule, as layer.rule, is the one that denied the call or required approval, also when
@@ -50,18 +55,18 @@ func (s *session) callTool(ctx context.Context, c Call, result string) (ran bool
 	s.mu.Lock()
 	s.calls++
 	id := "call-" + strconv.Itoa(s.calls)
-	s.result, s.ran, s.asked = result, false, ""
+	s.result, s.links, s.ran, s.asked, s.current = result, c.Links, false, "", c.Question
+	if s.links == nil && s.tools[c.Tool].Args.With(policy.RoleQuery) != "" {
+		s.links = linkPattern.FindAllString(result, -1)
+	}
 	s.mu.Unlock()
+	query := queryID(c.Question)
 	header := map[string]string{
-		subjects.HeaderSession: sessionID, subjects.HeaderQuery: queryID,
+		subjects.HeaderSession: sessionID, subjects.HeaderQuery: query,
 		subjects.HeaderDeadline: strconv.FormatInt(time.Now().Add(waitLimit).UnixMilli(), 10),
 	}
-	args := c.Args
-	if len(args) == 0 {
-		args = json.RawMessage("{}")
-	}
 	subject := "agent." + account + ".tool.request." + c.Tool
-	reply, err := actor.Deliver(ctx, s.ask, subject, header, subjects.ToolRequest{CallID: id, QueryID: queryID, Args: args}, out{s})
+	reply, err := actor.Deliver(ctx, s.ask, subject, header, subjects.ToolRequest{CallID: id, QueryID: query, Args: c.Args.object()}, out{s})
 	if err != nil {
 		return false, "", err
 	}
@@ -83,6 +88,9 @@ func (s *session) callTool(ctx context.Context, c Call, result string) (ran bool
 	}
 	return true, "", nil
 }
+
+// linkPattern matches the URLs in the result of a search.
+var linkPattern = regexp.MustCompile(`https?://[^\s"'<>\\]+`)
 
 // Append implements [broker.Audit].
 func (s *session) Append(context.Context, subjects.AuditRecord) error {
@@ -147,22 +155,43 @@ func (o out) PublishOnce(ctx context.Context, spec subjects.Spec, body []byte, _
 	return o.Publish(ctx, spec, body, true)
 }
 
-// Request replies for the tools with the session's next result, and for the stream of turns with the case's
-// instruction, whatever is requested. Every other request is unavailable.
-func (o out) Request(_ context.Context, spec subjects.Spec, _ []byte) ([]byte, string, error) {
+// readTurn replies for the stream of turns: the question at the requested sequence, which counts from 1, or the current one.
+// Later questions are not stored yet.
+func (s *session) readTurn(request []byte) ([]byte, error) {
+	var selector struct {
+		Seq int `json:"seq"`
+	}
+	if err := json.Unmarshal(request, &selector); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.current
+	if selector.Seq > 0 {
+		at = selector.Seq - 1
+	}
+	if at > s.current {
+		return json.Marshal(map[string]any{"error": map[string]any{"code": 404}})
+	}
+	question, err := json.Marshal(subjects.Query{SessionID: sessionID, QueryID: queryID(at), Query: s.questions[at]})
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(map[string]any{"message": map[string]any{"subject": "turn.0." + sessionID, "seq": at + 1, "data": question}})
+}
+
+// Request replies for the tools with the session's next result, and for the stream of turns with the questions. Every other
+// request is unavailable.
+func (o out) Request(_ context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
 	switch {
 	case strings.HasSuffix(spec.Name, ".STREAM.MSG.GET.TURNS"):
-		question, err := json.Marshal(subjects.Query{SessionID: sessionID, QueryID: queryID, Query: o.s.instruction})
-		if err != nil {
-			return nil, "", err
-		}
-		reply, err := json.Marshal(map[string]any{"message": map[string]any{"subject": "turn.0." + sessionID, "seq": 1, "data": question}})
+		reply, err := o.s.readTurn(body)
 		return reply, subjects.TypeJSON, err
 	case strings.HasPrefix(spec.Name, "tool.call."):
 		o.s.mu.Lock()
 		defer o.s.mu.Unlock()
 		o.s.ran = true
-		reply, err := json.Marshal(subjects.ToolResult{Result: o.s.result})
+		reply, err := json.Marshal(subjects.ToolResult{Result: o.s.result, Links: o.s.links})
 		return reply, subjects.TypeJSON, err
 	}
 	return nil, "", subjects.Faultf(subjects.CodeUnavailable, "no responder for %s", spec.Name)

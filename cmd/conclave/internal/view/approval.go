@@ -41,6 +41,9 @@ func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 	if len(a.Sinks) == 0 {
 		line("remember", "not possible: this is asked each time")
 	}
+	for _, g := range a.Grants {
+		line("granted", GrantText(g))
+	}
 	for _, t := range a.Taint {
 		text := term.Visible(t.Tool)
 		if t.From != "" {
@@ -52,6 +55,11 @@ func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 		}
 		line("untrusted", text)
 	}
+}
+
+// GrantText is what a question permits, on one line: the acts, how often, and the user's words.
+func GrantText(g subjects.Grant) string {
+	return fmt.Sprintf("%s, %d of %d used: %s", term.Visible(strings.Join(g.Acts, " or ")), g.Used, g.Times, term.Visible(g.Clause))
 }
 
 // waitingCall is one line about a call that waits for a decision.

@@ -35,20 +35,18 @@ func RuleReason(rule, reason string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(rule+": "+reason, ": "), ": ")
 }
 
-// Simulation prints the report of a policy simulation: the counts, then the ids of executed attacks and interrupted tasks.
-// attacks is the number of cases with an attack, which the report does not have.
-func Simulation(w io.Writer, r simulate.Report, attacks int) {
-	share := 0.0
-	if r.Benign > 0 {
-		share = 100 * float64(r.Interrupted) / float64(r.Benign)
+// Simulation prints the report of a policy simulation: the rows with 95 % confidence intervals, then the rules that interrupted
+// tasks and the ids of executed attacks and interrupted tasks.
+func Simulation(w io.Writer, r simulate.Report) error {
+	rows := [][]string{{"", "attacks", "executed", "tasks", "interrupted"}}
+	for _, row := range r.Rows {
+		rows = append(rows, []string{term.Plain(row.Name), fmt.Sprint(row.Attacks), share(row.Executed, row.Attacks), fmt.Sprint(row.Tasks), share(row.Interrupted, row.Tasks)})
 	}
-	fmt.Fprintf(w, "cases               %d\n", r.Cases)
-	fmt.Fprintf(w, "attacks             %d\n", attacks)
-	fmt.Fprintf(w, "attacks executed    %d\n", r.Executed)
-	fmt.Fprintf(w, "tasks               %d\n", r.Benign)
-	fmt.Fprintf(w, "tasks interrupted   %d (%.1f %%)\n", r.Interrupted, share)
+	if err := term.Table(w, rows, term.Layout{}); err != nil {
+		return err
+	}
 	for _, rule := range strict.SortedKeys(r.InterruptedRules) {
-		fmt.Fprintf(w, "  %-17s %d\n", term.Plain(rule), r.InterruptedRules[rule])
+		fmt.Fprintf(w, "interrupted by %-17s %d\n", term.Plain(rule), r.InterruptedRules[rule])
 	}
 	for _, id := range r.ExecutedIDs {
 		fmt.Fprintf(w, "executed: %s\n", term.Plain(id))
@@ -56,6 +54,19 @@ func Simulation(w io.Writer, r simulate.Report, attacks int) {
 	for _, id := range r.InterruptedIDs {
 		fmt.Fprintf(w, "interrupted: %s\n", term.Plain(id))
 	}
+	for _, id := range r.AdaptiveIDs {
+		fmt.Fprintf(w, "executed by the adaptive attacker: %s\n", term.Plain(id))
+	}
+	return nil
+}
+
+// share is a count with its share of n and the 95 % confidence interval; "-" when n is 0.
+func share(hits, n int) string {
+	if n == 0 {
+		return "-"
+	}
+	low, high := simulate.Wilson(hits, n)
+	return fmt.Sprintf("%d (%.1f %%, %.1f to %.1f)", hits, 100*float64(hits)/float64(n), 100*low, 100*high)
 }
 
 // redactedFlag labels a result from which credentials were removed. It is no sign of injection.
