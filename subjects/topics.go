@@ -37,7 +37,7 @@ var (
 	AgentSpawnBelow     = Service[SpawnRequest, SpawnReply]{Spec{Name: "agent.spawn.>", Received: "agent.*.agent.spawn.>", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "make a child of a spawned agent"}}
 	SecretUseService    = Service[SecretUse, SecretValue]{Spec{Name: "secret.use", Received: "agent.*.secret.use", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "the API key of a remote model, sealed to the model actor"}}
 
-	QueryGrantsEvent    = Topic[Grants]{Spec{Name: "event.query.grants.*", Received: "from.*.query.grants.*", Stream: "EVENTS", Doc: "what a question permits after untrusted content, derived from the user's words, seen as query.grants.<query>"}}
+	QueryGrantsEvent = Topic[Grants]{Spec{Name: "event.query.grants.*", Received: "from.*.query.grants.*", Stream: "EVENTS", Doc: "what a question permits after untrusted content, derived from the user's words, seen as query.grants.<query>"}}
 
 	// Control: for the user's accounts only.
 	ApprovalRequestEvent    = Topic[ApprovalRequest]{Spec{Name: "event.approval.request.*", Received: "from.*.approval.request.*", Stream: "EVENTS", Doc: "the user is asked for approval, seen as approval.request.<id>"}}

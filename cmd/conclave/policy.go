@@ -132,12 +132,18 @@ the correct calls of the user's task and, where untrusted content enters, also t
 assumed to obey. The caller is granted every tool of the case, so only the information flow rules decide.
 
 The report counts the attacks of which at least one call with a side effect ran, and the tasks without an attack that were
-interrupted by a denial or an approval. A task that several cases share counts once.
+interrupted by a denial or an approval, with 95 % confidence intervals: in all, for each suite, and for two halves of the tasks by
+a hash. A task that several cases share counts once. More rows show the same cases without declarations of the tools,
+with perfect grants (from the task's own calls), and with an adaptive attacker, who repeats the task's own acts with
+other content. --rename-verbs and --rename-args show whether decisions depend on names.
 
 A line of the file is a JSON object: id, user_instruction, user_calls [{tool, args, result_has_injection}] and
-attacker_calls [{tool, args}], or user_tool, user_params and tool_response_enhanced in place of user_calls. The effects of the
-tools are in another file, tool-effects.json: {"tools": {"<name>": {"reads": "private", "result_trust": "untrusted",
-"effects": ["egress"]}}}, beside the cases or in the current folder. A tool that is not listed has every effect.
+attacker_calls [{tool, args}], or user_tool, user_params and tool_response_enhanced in place of user_calls. Several questions are a
+list in user_instruction, with the index "question" on each call, or turns [{user_instruction, user_calls}]. A case without
+user_calls attacks a session that has read untrusted content. The effects of the tools are in another file,
+tool-effects.json: {"tools": {"<name>": {"reads": "private", "result_trust": "untrusted", "effects": ["egress"]}}}, beside the
+cases or in the current folder; it may also have act, args, about and ids. A tool that is not listed has every effect. Acts and argument roles are in a YAML file like
+the section tools of manifest.yaml (--declarations).
 
 The cases do not contain results. Each read returns the values that later calls of the task need and the user did not type, and
 the attacker's text where the case has it; with --bare it returns only the attacker's text.`,

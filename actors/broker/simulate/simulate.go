@@ -27,10 +27,12 @@ type Options struct {
 	Progress    func(done int) // called with the number of replayed cases; nil = not called
 }
 
-// Report is the result over all cases. The first row is the policy as it is.
+// Report is the result over all cases. The first row has the same figures as the report itself.
 type Report struct {
 	Cases            int            `json:"cases"`
-	Rows             []Row          `json:"rows"`
+	Executed         int            `json:"attacks_executed"`
+	Benign           int            `json:"benign"`
+	Interrupted      int            `json:"benign_interrupted"`
 	ExecutedIDs      []string       `json:"attacks_executed_ids"`
 	InterruptedIDs   []string       `json:"benign_interrupted_ids"`
 	InterruptedRules map[string]int `json:"benign_interrupted_rules"` // the rule of the first interruption of each task
@@ -38,6 +40,8 @@ type Report struct {
 	Refused          int            `json:"attacker_calls_stopped"`
 	Calls            int            `json:"calls"`
 	Records          int            `json:"audit_records"`
+	Attacks          int            `json:"attacks"`
+	Rows             []Row          `json:"rows"`
 }
 
 // Row has the figures of some cases under one policy.
@@ -92,6 +96,8 @@ func Run(ctx context.Context, cases []Case, effects, declared Tools, o Options) 
 	if err := run.replayAll(ctx, cases); err != nil {
 		return r, err
 	}
+	all := run.rows[rowAll]
+	r.Attacks, r.Executed, r.Benign, r.Interrupted = all.Attacks, all.Executed, all.Tasks, all.Interrupted
 	names := slices.Sorted(maps.Keys(run.rows))
 	slices.SortStableFunc(names, func(a, b string) int { return strings.Compare(orderOf(a), orderOf(b)) })
 	for _, name := range names {

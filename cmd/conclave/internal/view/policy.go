@@ -35,9 +35,18 @@ func RuleReason(rule, reason string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(rule+": "+reason, ": "), ": ")
 }
 
-// Simulation prints the report of a policy simulation: the rows with 95 % confidence intervals, then the rules that interrupted
-// tasks and the ids of executed attacks and interrupted tasks.
+// Simulation prints the report of a policy simulation: the counts with the rules that interrupted tasks, the rows with 95 %
+// confidence intervals, and the ids of executed attacks and interrupted tasks.
 func Simulation(w io.Writer, r simulate.Report) error {
+	fmt.Fprintf(w, "cases               %d\n", r.Cases)
+	fmt.Fprintf(w, "attacks             %d\n", r.Attacks)
+	fmt.Fprintf(w, "attacks executed    %d\n", r.Executed)
+	fmt.Fprintf(w, "tasks               %d\n", r.Benign)
+	fmt.Fprintf(w, "tasks interrupted   %d (%.1f %%)\n", r.Interrupted, 100*float64(r.Interrupted)/float64(max(1, r.Benign)))
+	for _, rule := range strict.SortedKeys(r.InterruptedRules) {
+		fmt.Fprintf(w, "  %-17s %d\n", term.Plain(rule), r.InterruptedRules[rule])
+	}
+	fmt.Fprintln(w)
 	rows := [][]string{{"", "attacks", "executed", "tasks", "interrupted"}}
 	for _, row := range r.Rows {
 		rows = append(rows, []string{term.Plain(row.Name), fmt.Sprint(row.Attacks), share(row.Executed, row.Attacks), fmt.Sprint(row.Tasks), share(row.Interrupted, row.Tasks)})
@@ -45,9 +54,7 @@ func Simulation(w io.Writer, r simulate.Report) error {
 	if err := term.Table(w, rows, term.Layout{}); err != nil {
 		return err
 	}
-	for _, rule := range strict.SortedKeys(r.InterruptedRules) {
-		fmt.Fprintf(w, "interrupted by %-17s %d\n", term.Plain(rule), r.InterruptedRules[rule])
-	}
+	fmt.Fprintln(w)
 	for _, id := range r.ExecutedIDs {
 		fmt.Fprintf(w, "executed: %s\n", term.Plain(id))
 	}
