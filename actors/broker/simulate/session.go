@@ -187,6 +187,8 @@ func (o out) Request(_ context.Context, spec subjects.Spec, body []byte) ([]byte
 	case strings.HasSuffix(spec.Name, ".STREAM.MSG.GET.TURNS"):
 		reply, err := o.s.readTurn(body)
 		return reply, subjects.TypeJSON, err
+	case strings.Contains(spec.Name, ".STREAM.MSG.GET."): // no question is cancelled
+		return []byte(`{"error":{"code":404}}`), subjects.TypeJSON, nil
 	case strings.HasPrefix(spec.Name, "tool.call."):
 		o.s.mu.Lock()
 		defer o.s.mu.Unlock()
