@@ -77,10 +77,10 @@ func (t *turn) noteAttachments() {
 
 // ownWords is the part of the question that the user typed. It is "" when the whole question is attached.
 func (t *turn) ownWords() string {
-	if t.query.Query == subjects.PipedQuestion {
-		return ""
+	if own := subjects.UserText(t.query.Query); own != subjects.PipedQuestion {
+		return own
 	}
-	return subjects.UserText(t.query.Query)
+	return ""
 }
 
 // task describes the question to the broker, which selects tools for it: the user's words, or the beginning of the attachments

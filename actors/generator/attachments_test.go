@@ -119,3 +119,16 @@ func TestHedgeSearchLeavesOutAttachments(t *testing.T) {
 		t.Errorf("searched for %+v", calls)
 	}
 }
+
+// A pipe without a question, also when it is retried, has no words of the user to search for.
+func TestPipedQuestionHasNoOwnWords(t *testing.T) {
+	t.Parallel()
+	for question, want := range map[string]string{
+		subjects.PipedQuestion: "", subjects.PipedQuestion + "\n\n" + subjects.RetryInstruction + " A critic said of it: vague": "", "Why?": "Why?",
+		"Why?\n\n" + subjects.RetryInstruction: "Why?",
+	} {
+		if got := (&turn{query: subjects.Query{Query: question}}).ownWords(); got != want {
+			t.Errorf("%q: %q, want %q", question, got, want)
+		}
+	}
+}
