@@ -407,7 +407,16 @@ type SessionConfig struct {
 	Disable   []string `json:"disable,omitempty"`
 	Grant     []string `json:"grant,omitempty"` // type:tool
 	Show      bool     `json:"show,omitempty"`  // change nothing, return the current values
+	// Lifetime is how long ALL holds, in seconds, at most [MaxAllLifetime]; 0 = [DefaultAllLifetime].
+	Lifetime int       `json:"lifetime_seconds,omitempty"`
+	Expires  time.Time `json:"expires,omitzero"` // when ALL ends; set by the broker
 }
+
+// Lifetime of the override ALL. It ends by itself, because a user who sets it for one task forgets it.
+const (
+	DefaultAllLifetime = time.Hour
+	MaxAllLifetime     = 24 * time.Hour
+)
 
 // Levels of an override.
 const (

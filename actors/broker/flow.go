@@ -49,6 +49,9 @@ func (b *Broker) addTurns(ctx context.Context, out actor.Out, f *policy.Flow, se
 		if err != nil || !found {
 			return nil, err
 		}
+		if seq <= f.LastTurn() {
+			return nil, fmt.Errorf("reading the turns of a session: sequence %d follows %d", seq, f.LastTurn())
+		}
 		own := subjects.UserText(q.Query)
 		f = f.WithTurn(seq, q.QueryID, own, b.derive(own)).WithAttachments(q.QueryID, q.Attachments, out.Now().UTC())
 		if q.QueryID == query {

@@ -1,12 +1,14 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
@@ -19,9 +21,17 @@ import (
 
 // setting is one set of overrides: a level, disabled tools and grants.
 type setting struct {
-	Level   string   `json:"level,omitempty"`
-	Disable []string `json:"disable,omitempty"`
-	Grant   []string `json:"grant,omitempty"`
+	Level   string    `json:"level,omitempty"`
+	Until   time.Time `json:"until,omitzero"` // when the level ALL ends
+	Disable []string  `json:"disable,omitempty"`
+	Grant   []string  `json:"grant,omitempty"`
+}
+
+// expireAll removes the level ALL when it has ended at now, and also when the record does not say when it ends.
+func (s *setting) expireAll(now time.Time) {
+	if s.Level == subjects.OverrideAll && !now.Before(s.Until) {
+		s.Level, s.Until = "", time.Time{}
+	}
 }
 
 // sessionSetting is what the user set for a session. Once applies to one message on top of All.
@@ -117,6 +127,10 @@ func (b *Broker) checkSetting(from string, q subjects.SessionConfig) *subjects.F
 		return bad("query_id needs once: it names the message of a one-message setting")
 	case q.Once && q.Override == subjects.OverrideNone && len(q.Disable)+len(q.Grant) == 0:
 		return bad("override none cannot be set once; leave once out to clear the settings of the session")
+	case !q.Expires.IsZero():
+		return bad("expires is set by the broker; give lifetime_seconds")
+	case q.Lifetime != 0 && (q.Override != subjects.OverrideAll || q.Lifetime < 0 || q.Lifetime > int(subjects.MaxAllLifetime/time.Second)):
+		return bad("lifetime_seconds is for override ALL, from 1 to %d", int(subjects.MaxAllLifetime/time.Second))
 	case q.Override != "" && !slices.Contains(policy.Levels, q.Override):
 		return bad("unknown override %q; use one of %s", text.OneLine(q.Override, 40), strings.Join(policy.Levels, ", "))
 	case len(q.Disable) > maxNames || len(q.Grant) > maxNames:
@@ -138,7 +152,7 @@ func (b *Broker) checkSetting(from string, q subjects.SessionConfig) *subjects.F
 
 // storeSetting stores a checked setting and returns everything set for the session. Without a valid permit nothing is
 // written. The caller's deadline does not interrupt the write. A once setting without a query id applies to the first
-// message after the session's last one. It fails after maxWriteAttempts write conflicts.
+// message after the session's last one. ALL ends after its lifetime. It fails after maxWriteAttempts write conflicts.
 func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permit, q subjects.SessionConfig) (sessionSetting, error) {
 	if err := p.Check(); err != nil {
 		return sessionSetting{}, err
@@ -146,6 +160,9 @@ func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permi
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	mine := setting{Level: q.Override, Disable: sortUnique(q.Disable), Grant: sortUnique(q.Grant)}
+	if q.Override == subjects.OverrideAll {
+		mine.Until = out.Now().UTC().Add(cmp.Or(time.Duration(q.Lifetime)*time.Second, subjects.DefaultAllLifetime))
+	}
 	once := &onceSetting{Set: mine, Query: q.QueryID}
 	if q.Once && q.QueryID == "" {
 		_, last, found, err := readTurn(ctx, out, map[string]any{"last_by_subj": "turn.*." + q.SessionID})
@@ -281,6 +298,13 @@ func (s sessionSetting) describe(session, query string) subjects.SessionConfig {
 		o = s.Once.mergeInto(o)
 	}
 	c.Override, c.Disable, c.Grant = o.Level, o.Disable, o.Grant
+	switch {
+	case o.Level != subjects.OverrideAll:
+	case c.Once && s.Once.Set.Level != "":
+		c.Expires = s.Once.Set.Until
+	default:
+		c.Expires = s.All.Until
+	}
 	if c.Override == "" {
 		c.Override = subjects.OverrideNone
 	}
@@ -309,8 +333,8 @@ func summarizeConfig(q subjects.SessionConfig) string {
 	return text.Clip(strings.Join(words, " "), 200)
 }
 
-// readSetting reads the settings of a session and their revision: the zero setting and 0 when nothing is set. A record
-// with an unknown field is an error.
+// readSetting reads the settings of a session and their revision: the zero setting and 0 when nothing is set. A level ALL
+// that has ended is left out. A record with an unknown field is an error.
 func readSetting(ctx context.Context, out actor.Out, session string) (s sessionSetting, rev uint64, err error) {
 	data, rev, err := out.Store("session_config").Get(ctx, session)
 	if errors.Is(err, actor.ErrNotFound) {
@@ -321,6 +345,10 @@ func readSetting(ctx context.Context, out actor.Out, session string) (s sessionS
 	}
 	if err != nil {
 		return sessionSetting{}, 0, fmt.Errorf("reading session config: %w", err)
+	}
+	s.All.expireAll(out.Now())
+	if s.Once != nil {
+		s.Once.Set.expireAll(out.Now())
 	}
 	return s, rev, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
@@ -59,6 +60,68 @@ func overrideText(o policy.Override) string {
 	return strings.TrimSpace(strings.Join(out, " "))
 }
 
+// configText returns a session config as "{session level once query [disabled] [granted] show}".
+func configText(c subjects.SessionConfig) string {
+	return fmt.Sprint(struct {
+		id, level      string
+		once           bool
+		query          string
+		disable, grant []string
+		show           bool
+	}{c.SessionID, c.Override, c.Once, c.QueryID, c.Disable, c.Grant, c.Show})
+}
+
+// TestAllExpires: ALL ends after its lifetime, an hour unless the user chose another, also for one message, and the reply
+// says when. A stored ALL without an end counts as ended. RELAX, disabled tools and grants do not end.
+func TestAllExpires(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		set  subjects.SessionConfig
+		ends time.Duration // 0 = never
+	}{
+		{"ALL", subjects.SessionConfig{Override: "ALL"}, time.Hour},
+		{"ALL for ten minutes", subjects.SessionConfig{Override: "ALL", Lifetime: 600}, 10 * time.Minute},
+		{"ALL for one message", subjects.SessionConfig{Override: "ALL", Once: true, QueryID: "q1"}, time.Hour},
+		{"ALL with a disabled tool", subjects.SessionConfig{Override: "ALL", Disable: []string{"fs_read"}}, time.Hour},
+		{"RELAX", subjects.SessionConfig{Override: "RELAX"}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := newSpawnFixture(t)
+			reply := o.setConfig(t, tt.set)
+			level := func(after time.Duration) string {
+				o.rec.Time = noon.Add(after)
+				return o.overrideLevel(t, "s1", "q1")
+			}
+			set := level(0)
+			if tt.ends == 0 {
+				if !reply.Expires.IsZero() || level(1000*time.Hour) != set {
+					t.Errorf("ends at %s", reply.Expires)
+				}
+				return
+			}
+			if !reply.Expires.Equal(noon.Add(tt.ends)) {
+				t.Errorf("the reply says %s", reply.Expires)
+			}
+			if got := level(tt.ends - 1); got != set {
+				t.Errorf("just before the end: %q, want %q", got, set)
+			}
+			if got, want := level(tt.ends), strings.TrimSpace(strings.TrimPrefix(set, "ALL")); got != want {
+				t.Errorf("at the end: %q, want %q", got, want)
+			}
+			if shown, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || shown.Override != subjects.OverrideNone || !shown.Expires.IsZero() {
+				t.Errorf("shown %+v, %v", shown, err)
+			}
+		})
+	}
+	o := newSpawnFixture(t)
+	if _, err := o.rec.Out().Store("session_config").Put(t.Context(), "s1", []byte(`{"all":{"level":"ALL"}}`), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := o.overrideLevel(t, "s1", "q1"); got != "" {
+		t.Errorf("a stored ALL without an end: %q", got)
+	}
+}
+
 func TestSessionConfig(t *testing.T) {
 	o := newSpawnFixture(t)
 	reply, err := o.config(t, "gateway", subjects.SessionConfig{SessionID: "s1", Override: "RELAX", Disable: []string{"web_search", "run_code", "web_search"}, Grant: []string{"coder:web_search"}})
@@ -66,7 +129,7 @@ func TestSessionConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{s1 RELAX false  [run_code web_search] [coder:web_search] false}`
-	if fmt.Sprint(reply) != want {
+	if configText(reply) != want {
 		t.Errorf("reply %v, want %s", reply, want)
 	}
 	if r := o.records[0]; r.AgentID != "gateway" || r.Action != "session.config" || r.Session != "s1" || r.ParamsHash == "" {
@@ -84,7 +147,7 @@ func TestSessionConfig(t *testing.T) {
 	if got := o.overrideLevel(t, "", "q1"); got != "" {
 		t.Errorf("without a session %s", got)
 	}
-	if shown, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || fmt.Sprint(shown) != want {
+	if shown, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || configText(shown) != want {
 		t.Errorf("shown %v, %v", shown, err)
 	}
 	if got := o.auditLog(); got != "" {
@@ -95,7 +158,7 @@ func TestSessionConfig(t *testing.T) {
 	if got := o.overrideLevel(t, "s1", "q1"); got != "-fs_read" {
 		t.Errorf("holds %s", got)
 	}
-	if got := o.setConfig(t, subjects.SessionConfig{Override: "NONE"}); fmt.Sprint(got) != "{s1 NONE false  [] [] false}" {
+	if got := o.setConfig(t, subjects.SessionConfig{Override: "NONE"}); configText(got) != "{s1 NONE false  [] [] false}" {
 		t.Errorf("after taking everything back %v", got)
 	}
 	if got := o.overrideLevel(t, "s1", "q1"); got != "NONE" {
@@ -122,6 +185,10 @@ func TestSessionConfigRejects(t *testing.T) {
 		{"nothing, once", "user", subjects.SessionConfig{SessionID: "s1", Override: "NONE", Once: true}, "cannot be set once"},
 		{"show with a setting", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Show: true}, "show changes nothing"},
 
+		{"a lifetime without ALL", "user", subjects.SessionConfig{SessionID: "s1", Override: "RELAX", Lifetime: 60}, "lifetime_seconds is for override ALL"},
+		{"trick: a lifetime of years", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Lifetime: 1 << 40}, "from 1 to 86400"},
+		{"trick: a negative lifetime", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Lifetime: -1}, "from 1 to 86400"},
+		{"trick: the end set by the client", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Expires: noon.AddDate(9, 0, 0)}, "expires is set by the broker"},
 		{"trick: level in another case", "user", subjects.SessionConfig{SessionID: "s1", Override: "all"}, "unknown override"},
 		{"trick: a level with a line break", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL\nNONE"}, `"ALL NONE"`},
 		{"trick: wildcard session", "user", subjects.SessionConfig{SessionID: "*", Override: "ALL"}, "session_id"},
@@ -181,7 +248,7 @@ func TestOnceSetting(t *testing.T) {
 		o := newSpawnFixture(t)
 		c := all
 		c.QueryID = "q7"
-		if got := o.setConfig(t, c); fmt.Sprint(got) != "{s1 ALL true q7 [] [] false}" {
+		if got := o.setConfig(t, c); configText(got) != "{s1 ALL true q7 [] [] false}" {
 			t.Errorf("reply %v", got)
 		}
 		if a, b := o.overrideLevel(t, "s1", "q6"), o.overrideLevel(t, "s1", "q7"); a != "" || b != "ALL" {
@@ -213,7 +280,7 @@ func TestOnceSetting(t *testing.T) {
 		o := newSpawnFixture(t)
 		o.setConfig(t, subjects.SessionConfig{Override: "RELAX", Disable: []string{"web_search"}, Grant: []string{"coder:web_search"}})
 		reply := o.setConfig(t, subjects.SessionConfig{Override: "ALL", Once: true, QueryID: "q1", Disable: []string{"fs_read"}})
-		if fmt.Sprint(reply) != "{s1 ALL true q1 [fs_read web_search] [coder:web_search] false}" {
+		if configText(reply) != "{s1 ALL true q1 [fs_read web_search] [coder:web_search] false}" {
 			t.Errorf("reply %v", reply)
 		}
 		if a, b := o.overrideLevel(t, "s1", "q1"), o.overrideLevel(t, "s1", "q2"); a != "ALL -fs_read -web_search +coder:web_search" || b != "RELAX -web_search +coder:web_search" {

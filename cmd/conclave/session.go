@@ -270,6 +270,7 @@ var overrideLevels = []string{subjects.OverrideNone, subjects.OverrideRelax, sub
 // be written in lower case.
 func sessionOverrideCommand(a *cli.App) *cobra.Command {
 	var set subjects.SessionConfig
+	var lifetime time.Duration
 	cmd := &cobra.Command{
 		Use:   "override <session> [NONE|RELAX|ALL]",
 		Short: "Relax or tighten the policy of one session",
@@ -277,13 +278,14 @@ func sessionOverrideCommand(a *cli.App) *cobra.Command {
 
   NONE   the manifest applies unchanged (default)
   RELAX  high-risk tools no longer need your approval; nothing else changes
-  ALL    every call is allowed, and still audited
+  ALL    every call is allowed, and still audited; ends by itself after an hour, or after --for
 
 --disable-tool disables a tool for every agent in the session, --grant gives a type of agent one more. With --once the
 setting applies to one message only: the next one, or the one named by --query. --show prints the current setting and changes
 nothing. The first 8 characters of the id of an existing session are enough.`,
 		Example: `  conclave session override notes RELAX
   conclave session override notes ALL --once
+  conclave session override notes ALL --for 10m
   conclave session override notes NONE --disable-tool web_search --grant coder:web_fetch
   conclave session override notes --show --json`,
 		Args: cli.Args(cobra.RangeArgs(1, 2)),
@@ -298,6 +300,12 @@ nothing. The first 8 characters of the id of an existing session are enough.`,
 			if len(v) > 1 {
 				set.Override = strings.ToUpper(v[1])
 			}
+			if cmd.Flags().Changed("for") {
+				if set.Override != subjects.OverrideAll || lifetime < time.Second || lifetime > subjects.MaxAllLifetime {
+					return cli.Usage("--for is for ALL, from 1s to %dh", int(subjects.MaxAllLifetime.Hours()))
+				}
+				set.Lifetime = int(lifetime / time.Second)
+			}
 			if err := checkOverride(set); err != nil {
 				return err
 			}
@@ -310,6 +318,7 @@ nothing. The first 8 characters of the id of an existing session are enough.`,
 	}
 	f := cmd.Flags()
 	f.BoolVar(&set.Once, "once", false, "for one message only")
+	f.DurationVar(&lifetime, "for", subjects.DefaultAllLifetime, "how long ALL holds")
 	f.StringVar(&set.QueryID, "query", "", "with --once: `id` of the message (default: the next one)")
 	f.StringArrayVar(&set.Disable, "disable-tool", nil, "`tool` to disable; repeatable")
 	f.StringArrayVar(&set.Grant, "grant", nil, "`type:tool` to grant; repeatable")

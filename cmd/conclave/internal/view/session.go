@@ -103,6 +103,9 @@ func Override(s *term.Streams, c subjects.SessionConfig, program string) error {
 		text += " for the next message only"
 	}
 	line("override", text)
+	if !c.Expires.IsZero() {
+		line("until", c.Expires.Local().Format("2006-01-02 15:04:05"))
+	}
 	if len(c.Disable) > 0 {
 		line("disabled", term.Visible(strings.Join(c.Disable, ", ")))
 	}
