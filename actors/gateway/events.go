@@ -25,6 +25,12 @@ type Event struct {
 	ofRespondentB bool // see [isOfRespondentB]
 }
 
+// LogEntry is an event of an answer, with the seconds since the first one.
+type LogEntry struct {
+	Event
+	Seconds float64 `json:"t"`
+}
+
 // Bounds of the events in memory, and how often the event log is read without a live event, which can be lost with the
 // connection.
 const (

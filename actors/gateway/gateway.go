@@ -46,6 +46,7 @@ type Gateway struct {
 	link           Link
 	events         *eventFeed
 	live           broadcaster
+	recent         recentQuestions
 	questions      questionLog
 	models         modelCache
 	slots          struct{ waiting, streams chan struct{} }

@@ -85,13 +85,49 @@ func firstToken(ids ...string) string {
 	return ""
 }
 
-// onQuestion passes a question to the live subscribers, from whichever client it comes. It stores nothing.
+// maxRecentQuestions is the number of questions that are remembered to recognize a second copy.
+const maxRecentQuestions = 1024
+
+// recentQuestions are the latest questions, oldest first. A question that the gateway publishes itself arrives twice: as its own
+// message, and as the copy that every client of the user gets. The zero value is ready.
+type recentQuestions struct {
+	mu    sync.Mutex
+	order []string
+	known map[string]bool
+}
+
+// isNew remembers a question by its subject and ids, and reports whether it was not known. One without a query id is always new:
+// the gateway's own have one.
+func (r *recentQuestions) isNew(subject, session, query string) bool {
+	if query == "" {
+		return true
+	}
+	key := subject + " " + session + " " + query
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.known[key] {
+		return false
+	}
+	if r.known == nil {
+		r.known = map[string]bool{}
+	}
+	if len(r.order) == maxRecentQuestions {
+		delete(r.known, r.order[0])
+		r.order = r.order[1:]
+	}
+	r.known[key], r.order = true, append(r.order, key)
+	return true
+}
+
+// onQuestion passes a question to the live subscribers once, from whichever client it comes. It stores nothing.
 func (g *Gateway) onQuestion(_ context.Context, in actor.Msg[subjects.Query], _ actor.Out) error {
 	body, err := json.Marshal(in.Body)
 	if err != nil {
 		return err
 	}
 	ev := Event{Subject: in.Subject, Time: in.Time.UTC(), Query: firstToken(in.Query, in.Body.QueryID), Session: firstToken(in.Session, in.Body.SessionID), Payload: body}
-	g.live.publish(liveEvent{Event: ev})
+	if g.recent.isNew(ev.Subject, ev.Session, ev.Query) {
+		g.live.publish(liveEvent{Event: ev})
+	}
 	return nil
 }

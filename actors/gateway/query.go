@@ -44,7 +44,7 @@ type Answer struct {
 	Pairwise  *subjects.Pairwise  `json:"pairwise"`  // between this answer and respondent B's
 	Reward    *subjects.Reward    `json:"reward"`    // latest
 	Events    []string            `json:"events"`    // subjects of the events, in order
-	EventLog  []Event             `json:"event_log"` // the same events, complete
+	EventLog  []LogEntry          `json:"event_log"` // the same events, complete
 	Dropped   int                 `json:"events_dropped"`
 }
 
@@ -286,19 +286,17 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, q question, end *client.Out
 	a := Answer{
 		QueryID: q.id, SessionID: r.SessionID, Answer: r.Answer, Thinking: r.Thinking, ToolCalls: r.ToolCalls, Notes: r.Notes,
 		Model: r.Model, DemoModel: r.DemoModel, Usage: r.Usage, Partial: r.Partial, Error: r.Error,
-		Grade: rec.grade, Pairwise: rec.pairwise, Reward: rec.reward, Events: []string{}, EventLog: rec.events, Dropped: rec.dropped,
+		Grade: rec.grade, Pairwise: rec.pairwise, Reward: rec.reward, Events: []string{}, EventLog: []LogEntry{}, Dropped: rec.dropped,
 	}
 	for _, ev := range rec.events {
 		a.Events = append(a.Events, ev.Subject)
+		a.EventLog = append(a.EventLog, LogEntry{ev, ev.Time.Sub(rec.events[0].Time).Seconds()})
 	}
 	if a.ToolCalls == nil {
 		a.ToolCalls = []subjects.ToolCall{}
 	}
 	if a.Notes == nil {
 		a.Notes = []subjects.Note{}
-	}
-	if a.EventLog == nil {
-		a.EventLog = []Event{}
 	}
 	status := http.StatusOK
 	if r.Error != nil && strings.TrimSpace(r.Answer) == "" {

@@ -194,8 +194,30 @@ func TestEvents(t *testing.T) {
 		{"EventsFilters", testEventsFilters},
 		{"EventsLive", testEventsLive},
 		{"EventsThatAreGone", testEventsThatAreGone},
+		{"EventsShowQuestionsOnce", testEventsShowQuestionsOnce},
 		{"EventsShowWhoSaidIt", testEventsShowWhoSaidIt}, // last: a dead letter follows it
 	})
+}
+
+// A question that the gateway publishes reaches it a second time as a live copy; clients see it once.
+func testEventsShowQuestionsOnce(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{})
+	s := w.follow("/events?session=s-once")
+	const questions = 5
+	for range questions {
+		if status, _, body := w.do("POST", "/query", `{"query":"hello","session_id":"s-once"}`, "Prefer", "respond-async"); status != 202 {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	seen := map[string]int{}
+	for range questions {
+		m := s.next()
+		seen[m.data.Subject+" "+m.data.Query]++
+	}
+	emitStored(w, w.out("generator").WithIDs("s-once", "q1"), withTokens(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{To: "GENERATING"})
+	if last := s.next(); len(seen) != questions || last.data.Subject != "agent.state.generator" {
+		t.Errorf("%d questions were shown as %v, then %s", questions, seen, last)
+	}
 }
 
 func testEventsShowWhoSaidIt(t *testing.T, b *bustest.Bus) {

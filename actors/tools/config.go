@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -25,9 +26,10 @@ type Config struct {
 // WebSearch is the section web_search of the configuration.
 type WebSearch struct {
 	Provider string      `yaml:"provider"` // one of [Providers]
-	Results  int         `yaml:"results"`  // most results of a search
-	Language string      `yaml:"language"` // of the pages, such as en or de; "" = the provider's own choice
-	Safe     string      `yaml:"safe"`     // off, moderate or strict; "" = moderate
+	Results  int         `yaml:"max_results"`
+	Timeout  int         `yaml:"timeout_seconds"` // of a search; 0 = defaultSearchTimeout
+	Language string      `yaml:"language"`        // of the pages, such as en or de; "" = the provider's own choice
+	Safe     string      `yaml:"safe"`            // off, moderate or strict; "" = moderate
 	SearXNG  SearXNG     `yaml:"searxng"`
 	Brave    Keyed       `yaml:"brave"`
 	Tavily   Keyed       `yaml:"tavily"`
@@ -82,8 +84,9 @@ func (c WebSearch) Problems() (out strict.Problems) {
 		out.Add("provider", "%q is none of %s", text.Clip(c.Provider, 64), strings.Join(Providers, ", "))
 	}
 	if c.Results < 1 || c.Results > maxResults {
-		out.Add("results", "%d is not between 1 and %d", c.Results, maxResults)
+		out.Add("max_results", "%d is not between 1 and %d", c.Results, maxResults)
 	}
+	checkTimeout(&out, c.Timeout)
 	if !language.MatchString(c.Language) {
 		out.Add("language", "%q is not a language; write en, de or pt-BR", text.Clip(c.Language, 64))
 	}
@@ -120,13 +123,36 @@ type WebFetch struct {
 	Ports   []int         `yaml:"ports"`   // allowed besides 80 and 443
 	Cache   time.Duration `yaml:"cache"`   // of pages in memory; 0 = no cache
 	Every   time.Duration `yaml:"every"`   // interval of requests to one host, after the first three
+	// MaxChars is the length of a page's text when the model does not ask for another; 0 = defaultChars.
+	MaxChars int `yaml:"max_chars"`
+	Timeout  int `yaml:"timeout_seconds"` // of a fetch with its redirects; 0 = defaultFetchTimeout
+}
+
+// maxTimeout bounds the timeouts of the web tools, in seconds.
+const maxTimeout = 120
+
+// checkTimeout adds a problem with a timeout in seconds; 0 is the default.
+func checkTimeout(out *strict.Problems, seconds int) {
+	if seconds < 0 || seconds > maxTimeout {
+		out.Add("timeout_seconds", "%d is not between 1 and %d", seconds, maxTimeout)
+	}
+}
+
+// timeout returns the timeout of a search.
+func (c WebSearch) timeout() time.Duration {
+	return time.Duration(cmp.Or(c.Timeout, defaultSearchTimeout)) * time.Second
+}
+
+// timeout returns the timeout of a fetch.
+func (c WebFetch) timeout() time.Duration {
+	return time.Duration(cmp.Or(c.Timeout, defaultFetchTimeout)) * time.Second
 }
 
 // Validate reports everything wrong with c.
 func (c WebFetch) Validate() error { return c.Problems().Err() }
 
-// Problems returns everything wrong with c: ports beyond 1 to 65535, a cache time beyond an hour, and an interval every that
-// is not 100ms to 1m. An interval of 0 is the default of the web client.
+// Problems returns everything wrong with c: ports beyond 1 to 65535, a cache time beyond an hour, an interval every that is
+// not 100ms to 1m, and a length or timeout out of bounds. An interval of 0 is the default of the web client.
 func (c WebFetch) Problems() (out strict.Problems) {
 	for i, p := range c.Ports {
 		if p < 1 || p > 65535 {
@@ -140,10 +166,14 @@ func (c WebFetch) Problems() (out strict.Problems) {
 	if c.Every < 0 || c.Every > time.Minute || c.Every > 0 && c.Every < 100*time.Millisecond {
 		out.Add("every", "%s is not between 100ms and 1m", c.Every)
 	}
+	if c.MaxChars != 0 && (c.MaxChars < minChars || c.MaxChars > maxChars) {
+		out.Add("max_chars", "%d is not between %d and %d", c.MaxChars, minChars, maxChars)
+	}
+	checkTimeout(&out, c.Timeout)
 	return out
 }
 
 // clientConfig returns the configuration of the web client. own are endpoints of this system, which it refuses.
 func (c WebFetch) clientConfig(own []netip.AddrPort) webclient.Config {
-	return webclient.Config{Version: Version, Ports: slices.Clone(c.Ports), Own: own, Every: c.Every, CacheTTL: c.Cache, Total: fetchTimeout - time.Second}
+	return webclient.Config{Version: Version, Ports: slices.Clone(c.Ports), Own: own, Every: c.Every, CacheTTL: c.Cache, Total: max(c.timeout()-time.Second, c.timeout()/2)}
 }

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path"
 	"strings"
 	"sync"
@@ -20,39 +21,60 @@ import (
 //go:embed get_datetime.md
 var getDatetimeText string
 
-// getDatetime returns the tool get_datetime. It reads nothing private and changes nothing. It rejects everything but an IANA
-// time zone.
+// getDatetime returns the tool get_datetime. It reads nothing private and changes nothing. Without a time zone it answers in the
+// machine's. It rejects everything but an IANA time zone.
 func getDatetime() *Tool {
 	return &Tool{
 		schema: subjects.ToolSchema{
 			Name: "get_datetime", Version: Version, Description: strings.TrimSpace(getDatetimeText),
-			// One required parameter: some models' parsers miss calls without arguments.
-			Parameters: json.RawMessage(`{"type":"object","properties":{"timezone":{"type":"string","minLength":1,"maxLength":64,"description":"IANA time zone, e.g. Europe/Berlin or UTC"}},"required":["timezone"],"additionalProperties":false}`),
+			Parameters: json.RawMessage(`{"type":"object","properties":{"timezone":{"type":"string","minLength":1,"maxLength":64,"description":"IANA time zone, e.g. Europe/Berlin or UTC; the user's own when left out"}},"additionalProperties":false}`),
 		},
 		facts: policy.Tool{Name: "get_datetime", Zone: "tools", Known: true, Effects: policy.Declare(), Ephemeral: true, Timeout: 5 * time.Second},
 		run: func(_ context.Context, c Call) (Output, error) {
 			var a struct {
-				Timezone string `json:"timezone"`
+				Timezone *string `json:"timezone"`
 			}
 			if err := actor.DecodeArguments(c.Args, &a); err != nil {
 				return Output{}, err
 			}
-			if !isZoneName(a.Timezone) {
+			if a.Timezone == nil {
+				return Output{Text: formatTime(c.Now.In(time.Local), machineZone(c.Now))}, nil
+			}
+			if !isZoneName(*a.Timezone) {
 				return Output{}, fmt.Errorf("%w: timezone must be an IANA name such as Europe/Berlin, or UTC", actor.ErrArguments)
 			}
-			loc, err := loadZone(a.Timezone)
+			loc, err := loadZone(*a.Timezone)
 			if err != nil {
-				return Output{}, fmt.Errorf("%w: there is no time zone %q; use an IANA name such as Europe/Berlin, or UTC", actor.ErrArguments, text.Clip(a.Timezone, 64))
+				return Output{}, fmt.Errorf("%w: there is no time zone %q; use an IANA name such as Europe/Berlin, or UTC", actor.ErrArguments, text.Clip(*a.Timezone, 64))
 			}
-			t := c.Now.In(loc)
-			_, week := t.ISOWeek()
-			return Output{Text: fmt.Sprintf("%s (%s, week %d, %s)", t.Format(time.RFC3339), t.Format("Monday"), week, loc)}, nil
+			return Output{Text: formatTime(c.Now.In(loc), loc.String())}, nil
 		},
 	}
 }
 
+// formatTime is the result for a time in a zone.
+func formatTime(t time.Time, zone string) string {
+	_, week := t.ISOWeek()
+	return fmt.Sprintf("%s (%s, week %d, %s)", t.Format(time.RFC3339), t.Format("Monday"), week, zone)
+}
+
+// machineZone is the IANA name of the machine's time zone, or its abbreviation at now where the name is not known.
+func machineZone(now time.Time) string {
+	name, ok := os.LookupEnv("TZ")
+	if link, err := os.Readlink("/etc/localtime"); !ok && err == nil {
+		_, name, _ = strings.Cut(link, "zoneinfo/")
+	}
+	if name = strings.TrimPrefix(name, ":"); isZoneName(name) {
+		if _, err := loadZone(name); err == nil {
+			return name
+		}
+	}
+	name, _ = now.In(time.Local).Zone()
+	return name
+}
+
 // isZoneName reports whether name may be looked up. A zone is a file: paths such as Europe//Berlin or ./UTC are rejected, and
-// so are "Local" and "localtime", which would reveal the machine's zone.
+// so are "Local" and "localtime", which are no names of the zone database.
 func isZoneName(name string) bool {
 	return name != "" && len(name) <= maxZone && path.Clean(name) == name && name != "Local" && name != "localtime"
 }

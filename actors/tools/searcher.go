@@ -72,13 +72,14 @@ type searcher struct {
 	name     string
 	provider provider
 	limit    int
+	timeout  time.Duration
 	pace     *webclient.Pace // nil = no rate limit
 	cache    *webclient.Cache[[]WebResult]
 	web      *webclient.Client // nil = no pages are read
 }
 
 func newSearcher(c WebSearch, p provider, web *webclient.Client) *searcher {
-	s := &searcher{name: c.Provider, provider: p, limit: c.Results, cache: webclient.NewCache[[]WebResult](0, 0), web: web}
+	s := &searcher{name: c.Provider, provider: p, limit: c.Results, timeout: c.timeout(), cache: webclient.NewCache[[]WebResult](0, 0), web: web}
 	if pace, ok := providerRates[c.Provider]; ok {
 		s.pace = webclient.NewPace(pace.every, pace.burst)
 		s.cache = webclient.NewCache[[]WebResult](searchCacheSize, searchTTL)
@@ -87,13 +88,13 @@ func newSearcher(c WebSearch, p provider, web *webclient.Client) *searcher {
 }
 
 // search returns the results of a query from the cache or the provider, with titles and snippets cut. It takes at most
-// searchTimeout, including the wait for the provider's rate limit, and fails at once when that wait would be longer. Errors
+// s.timeout, including the wait for the provider's rate limit, and fails at once when that wait would be longer. Errors
 // are a [Failure] that a model may see.
 func (s *searcher) search(ctx context.Context, query string, c Call) ([]WebResult, error) {
 	if found, ok := s.cache.Get(query, c.Now); ok {
 		return found, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	if s.pace != nil {
 		if err := s.pace.Wait(ctx, s.name, c.Now); err != nil {

@@ -82,7 +82,7 @@ func newTools(c Config, providerURL string) []*Tool {
 		all = append(all, webSearch(newSearcher(c.WebSearch, p, web)))
 	}
 	if c.WebFetch.Enabled {
-		all = append(all, webFetch(web))
+		all = append(all, webFetch(c.WebFetch, web))
 	}
 	return all
 }

@@ -1,13 +1,13 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"conclave/pkg/actor"
@@ -22,25 +22,26 @@ var webFetchText string
 
 // Limits of a fetch.
 const (
-	fetchTimeout    = 20 * time.Second
-	minChars        = 200 // also in the schema, like maxChars
-	maxChars        = 20000
-	defaultChars    = 3000
-	structuredChars = 8000 // for structured mode, where the text is condensed first
+	defaultFetchTimeout = 20  // seconds
+	minChars            = 200 // also in the schema, like maxChars
+	maxChars            = 20000
+	defaultChars        = 3000
+	structuredChars     = 8000 // for structured mode, where the text is condensed first
 )
 
 // webFetch returns the tool web_fetch. The address leaves the machine, and the page is untrusted. It rejects a URL that is
 // empty or too long and max_chars out of range; a structured call always gets structuredChars.
-func webFetch(web *webclient.Client) *Tool {
+func webFetch(cfg WebFetch, web *webclient.Client) *Tool {
+	usual := cmp.Or(cfg.MaxChars, defaultChars)
 	return &Tool{
 		schema: subjects.ToolSchema{
 			Name: "web_fetch", Version: Version, Description: strings.TrimSpace(webFetchText),
-			Parameters: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string","minLength":1,"maxLength":2000,"description":"address of the page, with http:// or https://"},"max_chars":{"type":"integer","minimum":200,"maximum":20000,"description":"how many characters of the page's text to return; 3000 when left out"}},"required":["url"],"additionalProperties":false}`),
+			Parameters: json.RawMessage(fmt.Sprintf(`{"type":"object","properties":{"url":{"type":"string","minLength":1,"maxLength":2000,"description":"address of the page, with http:// or https://"},"max_chars":{"type":"integer","minimum":200,"maximum":20000,"description":"how many characters of the page's text to return; %d when left out"}},"required":["url"],"additionalProperties":false}`, usual)),
 		},
 		facts: policy.Tool{
 			Name: "web_fetch", Zone: "tools", Known: true, Act: policy.ActFetch, Args: policy.Args{"url": {Role: policy.RoleURL}, "max_chars": {Role: policy.RoleSetting}},
 			About:   []string{"article", "link", "page", "site", "website", "webpage", "blog"},
-			Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), Timeout: fetchTimeout,
+			Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), Timeout: cfg.timeout(),
 		},
 		run: func(ctx context.Context, c Call) (Output, error) {
 			var a struct {
@@ -50,7 +51,7 @@ func webFetch(web *webclient.Client) *Tool {
 			if err := actor.DecodeArguments(c.Args, &a); err != nil {
 				return Output{}, err
 			}
-			most := defaultChars
+			most := usual
 			switch {
 			case a.URL == "" || len(a.URL) > webclient.MaxURL:
 				return Output{}, fmt.Errorf("%w: url must be an address of at most %d characters", actor.ErrArguments, webclient.MaxURL)

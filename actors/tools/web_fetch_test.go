@@ -231,6 +231,8 @@ func TestWebFetchValidate(t *testing.T) {
 		"cache: 1h0m1s is not":                func(c *tools.WebFetch) { c.Cache = time.Hour + time.Second },
 		"every: 1ms is not between":           func(c *tools.WebFetch) { c.Every = time.Millisecond },
 		"every: 1m1s is not between":          func(c *tools.WebFetch) { c.Every = time.Minute + time.Second },
+		"max_chars: 199 is not between":       func(c *tools.WebFetch) { c.MaxChars = 199 },
+		"timeout_seconds: 121 is not between": func(c *tools.WebFetch) { c.Timeout = 121 },
 	} {
 		c := good
 		change(&c)
@@ -258,5 +260,36 @@ func TestShippedSettings(t *testing.T) {
 	}
 	if search.Provider != "searxng" || search.SearXNG.URL != "http://localhost:8888" || !fetch.Enabled || len(fetch.Ports) > 0 {
 		t.Errorf("shipped: %+v, %+v", search, fetch)
+	}
+}
+
+// The length of a page, the number of results and the timeouts are settings, which the model and the broker are told.
+func TestWebToolsFollowSettings(t *testing.T) {
+	t.Parallel()
+	for _, x := range tools.Configured(tools.Config{
+		WebSearch: tools.WebSearch{Provider: "mock", Results: 2, Timeout: 3}, WebFetch: tools.WebFetch{Enabled: true, MaxChars: 500, Timeout: 7},
+	}) {
+		switch x.Name() {
+		case "web_fetch":
+			if got := string(x.Schema().Parameters); !strings.Contains(got, "500 when left out") || x.Facts().Timeout != 7*time.Second {
+				t.Errorf("%s, timeout %s", got, x.Facts().Timeout)
+			}
+		case "web_search":
+			if got := x.Facts().Timeout; got != 11*time.Second { // with the time for pages of a structured search
+				t.Errorf("timeout of a search: %s", got)
+			}
+		}
+	}
+	base, _, _ := newWebTools(t, servePage)
+	at := netip.MustParseAddrPort(strings.TrimPrefix(base, "http://"))
+	web := webclient.NewForTests(webclient.Config{Version: tools.Version, Ports: []int{int(at.Port())}, Every: time.Millisecond, Burst: 100},
+		webclient.TestNet{Allow: []netip.Prefix{netip.PrefixFrom(at.Addr(), 32)}})
+	for _, x := range tools.Configured(tools.Config{WebFetch: tools.WebFetch{Enabled: true, MaxChars: 500}, Web: web}) {
+		if x.Name() != "web_fetch" {
+			continue
+		}
+		if got := callTool(t, x, map[string]string{"url": base + "/page"}, ""); got.Error != nil || !strings.Contains(got.Result, "[cut: 500 of ") {
+			t.Errorf("%+v", got)
+		}
 	}
 }

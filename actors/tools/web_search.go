@@ -23,12 +23,12 @@ var webSearchText string
 
 // Limits of a search; results are cut to them.
 const (
-	searchTimeout = 15 * time.Second
-	maxQuery      = 400 // characters; also in the schema
-	maxResults    = 20
-	maxTitle      = 200
-	maxSnippet    = 600
-	maxAddress    = 2000
+	defaultSearchTimeout = 15  // seconds
+	maxQuery             = 400 // characters; also in the schema
+	maxResults           = 20
+	maxTitle             = 200
+	maxSnippet           = 600
+	maxAddress           = 2000
 )
 
 // webSearch returns the tool web_search. Its query leaves the machine, and its results are untrusted. It rejects an empty
@@ -36,7 +36,7 @@ const (
 func webSearch(s *searcher) *Tool {
 	facts := policy.Tool{
 		Name: "web_search", Zone: "tools", Known: true, Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}},
-		Standing: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Timeout: searchTimeout + pagesTimeout,
+		Standing: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Timeout: s.timeout + pagesTimeout,
 	}
 	if name := s.provider.secretName(); name != "" {
 		facts.Secrets = []string{name}

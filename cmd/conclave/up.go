@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -34,7 +33,7 @@ import (
 type upFlags struct {
 	listen, sync, model, modelB, temperatureB string // "" = as configured
 	port                                      int    // of HTTP, used only when the flag was given
-	headless, respondentB                     bool
+	respondentB                               bool
 }
 
 // upCommand starts the embedded server and every enabled actor, and stays until an interrupt. It rejects --server, and refuses
@@ -80,17 +79,13 @@ another. When it is not, the log is JSON lines, and there is no link in it.`,
 			if err := a.CheckNoStandalone(); err != nil {
 				return err
 			}
-			actors := cli.EnabledActors(cfg)
-			if o.headless {
-				actors = slices.DeleteFunc(actors, func(n string) bool { return n == "gateway" })
-			}
-			return startSystem(cmd.Context(), a, cfg, actors)
+			return startSystem(cmd.Context(), a, cfg, cli.EnabledActors(cfg))
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "", "`host:port` of the NATS server; port 0 for any free one (system.listen)")
 	f.IntVar(&o.port, "api-port", 0, "`port` of HTTP on this machine; 0 for any free one (system.gateway.listen)")
-	f.BoolVar(&o.headless, "headless", false, "no HTTP")
+	f.BoolVar(new(bool), "headless", false, "serve the HTTP API without a page; this build has no page, so it changes nothing")
 	f.StringVar(&o.model, "model", "", "`model` of the assistant (models.roles.assistant)")
 	f.BoolVar(&o.respondentB, "respondent-b", false, "answer every question a second time for comparison (generator.respondent_b.enabled)")
 	f.StringVar(&o.modelB, "model-b", "", "`model` for respondent B (default: the assistant's) (generator.respondent_b.model)")
@@ -131,7 +126,7 @@ func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []st
 	c, err := cfg.WithWiring(wiring).Start(ctx, a.Home, log, actors...)
 	switch {
 	case errors.Is(err, gateway.ErrPortTaken):
-		return cli.Fail(cli.ExitFailed, err.Error(), "choose another with --api-port, --api-port 0 for any free one, or --headless for none")
+		return cli.Fail(cli.ExitFailed, err.Error(), "choose another with --api-port, or --api-port 0 for any free one")
 	case errors.Is(err, bus.ErrPortTaken):
 		return cli.Fail(cli.ExitFailed, err.Error(), "choose another with --listen, or --listen 127.0.0.1:0 for any free one")
 	case err != nil && ctx.Err() != nil:

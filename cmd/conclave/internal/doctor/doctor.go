@@ -133,10 +133,9 @@ func OwnFiles(dir string) string {
 	return " (" + strings.Join(own, ", ") + ")"
 }
 
-// expectedActors are the names that discovery should find, with every tool in place of "tools". A system without a gateway is
-// headless, which is no problem.
+// expectedActors are the names that discovery should find, with every tool in place of "tools".
 func expectedActors(cfg config.Config) []string {
-	out := slices.DeleteFunc(cli.EnabledActors(cfg), func(n string) bool { return n == "tools" || n == "gateway" })
+	out := slices.DeleteFunc(cli.EnabledActors(cfg), func(n string) bool { return n == "tools" })
 	return append(out, cli.ToolNames(cfg)...)
 }
 
