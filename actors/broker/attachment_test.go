@@ -54,3 +54,11 @@ func TestAttachmentsTaintTheFlow(t *testing.T) {
 		t.Errorf("stored with the labels %+v", l)
 	}
 }
+
+// TestPipedQuestionGrantsNothing: the text that stands for a question without words of the user authorizes no act.
+func TestPipedQuestionGrantsNothing(t *testing.T) {
+	t.Parallel()
+	if grants := policy.DeriveGrants(subjects.PipedQuestion); len(grants) != 0 {
+		t.Errorf("%+v", grants)
+	}
+}

@@ -42,13 +42,8 @@ type askFlags struct {
 	gradeWaitSet            bool          // --grade-wait was given
 }
 
-// askCommand asks the assistant and shows the answer as it grows. What it rejects is in check and readQuestion.
-func askCommand(a *cli.App) *cobra.Command {
-	o := &askFlags{}
-	cmd := &cobra.Command{
-		Use:   "ask [question...]",
-		Short: "Ask the assistant",
-		Long: `Asks the assistant and prints the answer. The question is given on the command line, typed on the terminal, or read from the
+// askHelp is the help text of conclave ask.
+const askHelp = `Asks the assistant and prints the answer. The question is given on the command line, typed on the terminal, or read from the
 file that --question names ("-" for stdin): these are your own words.
 
 Text from a pipe, a file given with --attach and a long paste are UNTRUSTED content that the question is about, because
@@ -57,7 +52,8 @@ a pipe without a question. In a shell loop that reads lines from stdin, give ask
 
 On a terminal the answer is printed as it is generated; interim text, tool calls and notes are dim lines on stderr, and
 --thinking adds the model's thinking. While nothing is printed, a line on stderr shows the phase: queued, loading the model,
-thinking, calling a tool. In a pipe, stdout has only the answer and a newline, and stderr only problems.
+thinking, calling a tool. In a pipe, stdout has only the answer and a newline, and stderr only problems, and on a terminal what is
+treated as untrusted content.
 
 --json prints the whole response as one document at the end: answer, thinking, tool calls, notes, model, tokens.
 --stream-json prints a JSON line for each event as it happens, with a type: delta, thinking, state, tool, note, approval, response,
@@ -76,7 +72,15 @@ are set first; if the broker rejects them, nothing is asked.
 
 The question is stored before it is processed. Ctrl-C cancels it: the partial answer is printed, and the exit code is 1. A
 second Ctrl-C exits at once. After --timeout ask exits with 4; the question is not cancelled, and its answer will be in the
-session. Other exit codes: 1 failed or partial answer, 3 denied by policy, 4 no model or conclave is not running.`,
+session. Other exit codes: 1 failed or partial answer, 3 denied by policy, 4 no model or conclave is not running.`
+
+// askCommand asks the assistant and shows the answer as it grows. What it rejects is in check and readQuestion.
+func askCommand(a *cli.App) *cobra.Command {
+	o := &askFlags{}
+	cmd := &cobra.Command{
+		Use:   "ask [question...]",
+		Short: "Ask the assistant",
+		Long:  askHelp,
 		Example: `  conclave ask What is the capital of France?
   conclave ask --continue 'And of Spain?'
   git diff | conclave ask 'Write a commit message for this change.'

@@ -257,6 +257,13 @@ func forgetMemories(ctx context.Context, a *cli.App, c *client.Client, ids []str
 	return missingMemories(a, missing)
 }
 
+// editHelp is the help text of conclave memory edit.
+const editHelp = `Changes the name, description, text or tags of a memory, each with its flag; everything else is unchanged. --tags replaces all
+tags, and --tags '' removes them. --corpus - reads the text from stdin; --trusted must say
+that you trust every word of it, because the memory may be trusted.
+
+Without a flag, on a terminal, it opens the memory in $VISUAL or $EDITOR. Closing the editor without a change changes nothing.`
+
 // memoryEditCommand changes fields of a memory by flags, or in the user's editor without any. It rejects an empty name, a text
 // that is empty or above [maxCorpus], and a text from stdin that the user does not vouch for: the memory may be trusted.
 func memoryEditCommand(a *cli.App) *cobra.Command {
@@ -266,11 +273,7 @@ func memoryEditCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "edit <id>",
 		Short: "Change a memory",
-		Long: `Changes the name, description, text or tags of a memory, each with its flag; everything else is unchanged. --tags replaces all
-tags, and --tags '' removes them. --corpus - reads the text from stdin; --trusted must say
-that you trust every word of it, because the memory may be trusted.
-
-Without a flag, on a terminal, it opens the memory in $VISUAL or $EDITOR. Closing the editor without a change changes nothing.`,
+		Long:  editHelp,
 		Example: `  conclave memory edit 3f9c01d2
   conclave memory edit 3f9c01d2 --name 'Where Anna lives' --tags family,places
   conclave memory edit 3f9c01d2 --corpus - --trusted < text.txt`,
