@@ -139,13 +139,38 @@ func TestRollbackOfTheDataFolderIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if replaced, err := auditlog.AcceptHeads(t.Context(), home, stores); err != nil || len(replaced) != 1 {
+	if replaced, err := auditlog.AcceptHeads(t.Context(), home, c.ServerConfig(home), stores); err != nil || len(replaced) != 2 {
 		t.Errorf("replaced %v, %v", replaced, err)
 	}
 	runCalls(t, c, home, 1)
 	if rep := verifyWithHeads(t, c, home); !rep.OK {
 		t.Errorf("after the loss was accepted: %v", rep.Problems)
 	}
+}
+
+// TestDeletedAuditLogIsFoundByTheEventLog: audit log and anchors are deleted together, and nothing is kept outside the data folder.
+func TestDeletedAuditLogIsFoundByTheEventLog(t *testing.T) {
+	t.Parallel()
+	c := headSettings(t, "")
+	home := newHome(t)
+	runCalls(t, c, home, 1)
+	for _, dir := range []string{filepath.Join(home.Data, "audit"), home.AuditStore()} {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := up(t, c, home, config.Actors...)
+	user, err := r.Bus.Dial("user")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer user.Close()
+	kept, err := auditlog.LoadHeads(t.Context(), []auditlog.HeadStore{auditlog.NewHeadEvents(user, nil)})
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("kept heads %v, %v", kept, err)
+	}
+	down(t, r)
+	checkProblem(t, verifyWithHeads(t, c, home, kept...), "the head that the event log holds belongs to the log")
 }
 
 // TestHeadOfSealedLogIsFound: a head from before a rotation is in the sealed log, and a rotation replaces no kept head then.
@@ -162,7 +187,7 @@ func TestHeadOfSealedLogIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if replaced, err := auditlog.AcceptHeads(t.Context(), home, stores); err != nil || len(replaced) != 0 {
+	if replaced, err := auditlog.AcceptHeads(t.Context(), home, c.ServerConfig(home), stores); err != nil || len(replaced) != 0 {
 		t.Errorf("replaced %v, %v", replaced, err)
 	}
 	if rep := verifyWithHeads(t, c, home, audit.KeptHead{LogHead: old, Where: "--head"}); !rep.OK || rep.Head.Log == old.Log {

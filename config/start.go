@@ -153,23 +153,30 @@ func (c Config) HeadStores(home bus.Home) (out []auditlog.HeadStore, err error) 
 // headInterval is how often the head of the audit log is kept outside the data folder.
 const headInterval = 10 * time.Minute
 
-// keepHeads keeps the head of the audit log in the configured stores until ctx ends, if the wiring says so; it returns at once. files is the log before
+// keepHeads keeps the head of the audit log in the event log and the configured stores until ctx ends, if the wiring says so; it returns at once. files is the log before
 // the server started, nil for a new one. log may be nil.
 func (r *Instance) keepHeads(ctx context.Context, c Config, home bus.Home, files *bus.AuditFiles, log *slog.Logger) error {
 	if !c.wiring.KeepHeads {
 		return nil
 	}
 	stores, err := c.HeadStores(home)
-	if err != nil || len(stores) == 0 {
+	if err != nil {
 		return err
 	}
 	nc, err := r.Bus.Dial("auditor")
 	if err != nil {
 		return err
 	}
+	user, err := r.Bus.Dial("user")
+	if err != nil {
+		nc.Close()
+		return err
+	}
+	stores = append(stores, auditlog.NewHeadEvents(user, nc))
 	k := auditlog.HeadKeeper{Stores: stores, Home: home, Interval: headInterval, Log: log}
 	r.watch.Go(func() {
 		defer nc.Close()
+		defer user.Close()
 		k.Run(ctx, files, bus.NewAuditReader(nc))
 	})
 	return nil

@@ -102,6 +102,11 @@ type AuditHead struct {
 	Hash    string `json:"hash"`
 }
 
+// AuditLogHead is the head of the whole audit log, in its text form: see the package audit.
+type AuditLogHead struct {
+	Head string `json:"head"`
+}
+
 // AuditGenesis opens an audit log. After a rotation it names the sealed predecessor and holds its heads.
 type AuditGenesis struct {
 	Sealed   string      `json:"sealed,omitempty"`    // file name of the sealed export

@@ -101,7 +101,7 @@ var (
 	republished = []string{
 		"query.received", "query.committee", "query.task",
 		"response.generation", "answer.dialog", "agent.state.>", "agent.return.*", "tool.request.>", "tool.result.*",
-		"approval.request.*", "approval.decision.*", "critique.result", "pairwise.result", "user.feedback", "reward.event",
+		"approval.request.*", "approval.decision.*", "critique.result", "pairwise.result", "user.feedback", "reward.event", "auditlog.head",
 		"memory.stored", "memory.annotated", "memory.recalled", "committee.deliberation.*", "task.progress.*", "query.cancel.*", "query.grants.*", "dead.*",
 	}
 )
@@ -191,6 +191,7 @@ func publishEdges() (out []Edge) {
 	event([]string{"orchestrator"}, "task.progress.*", "agent.return.*")
 	event([]string{"critic"}, "critique.result", "pairwise.result")
 	event([]string{"reward"}, "reward.event")
+	event([]string{"auditor"}, "auditlog.head")
 	event([]string{"memory"}, "memory.stored", "memory.annotated", "memory.recalled")
 	event(UserAccounts, "user.feedback", "query.cancel.*")
 	event(Actors, strings.TrimPrefix(deadLetters, "from.<who>."))

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
 	"conclave/cmd/conclave/internal/cli"
@@ -349,13 +350,20 @@ func parseHeads(texts []string) (kept []audit.KeptHead, err error) {
 	return kept, nil
 }
 
-// loadKeptHeads returns the heads that the configured stores hold. A store that cannot be read is reported on stderr and left
+// loadKeptHeads returns the heads that the configured stores and the event log of a running system hold. A store that cannot be read is reported on stderr and left
 // out: the rest of the log can be verified nevertheless.
 func loadKeptHeads(ctx context.Context, a *cli.App) []audit.KeptHead {
 	cfg, err := a.LoadConfig(nil)
 	var stores []auditlog.HeadStore
 	if err == nil {
 		stores, err = cfg.HeadStores(a.Home)
+	}
+	if b, berr := a.Bus(); err == nil && berr == nil { // a stopped system has no event log to read
+		var user *nats.Conn
+		if user, err = b.Dial("user"); err == nil {
+			defer user.Close()
+			stores = append(stores, auditlog.NewHeadEvents(user, nil))
+		}
 	}
 	var kept []audit.KeptHead
 	if err == nil {
@@ -612,7 +620,7 @@ func rotateAudit(ctx context.Context, a *cli.App) error {
 	}
 	rot, err := auditlog.Rotate(ctx, a.Home, cfg.ServerConfig(a.Home), a.QuietLogger())
 	if err == nil {
-		acceptHeads(ctx, a, stores)
+		acceptHeads(ctx, a, cfg.ServerConfig(a.Home), stores)
 	}
 	switch {
 	case errors.Is(err, bus.ErrInUse):
@@ -631,8 +639,8 @@ func rotateAudit(ctx context.Context, a *cli.App) error {
 }
 
 // acceptHeads replaces the kept heads that the rotated log does not match, and says which on stderr, also that it failed.
-func acceptHeads(ctx context.Context, a *cli.App, stores []auditlog.HeadStore) {
-	replaced, err := auditlog.AcceptHeads(ctx, a.Home, stores)
+func acceptHeads(ctx context.Context, a *cli.App, server bus.ServerConfig, stores []auditlog.HeadStore) {
+	replaced, err := auditlog.AcceptHeads(ctx, a.Home, server, stores)
 	for _, where := range replaced {
 		a.Say("the head of the audit log that %s held did not match and was replaced", where)
 	}

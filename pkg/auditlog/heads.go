@@ -16,10 +16,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
+	"conclave/pkg/actor"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
+	"conclave/pkg/client"
 	"conclave/pkg/keyring"
 	"conclave/pkg/seal"
+	"conclave/subjects"
 )
 
 // HeadStore keeps heads of the audit log outside the data folder, so that a data folder that was restored from an older copy, or
@@ -237,9 +242,80 @@ func (k *headKeyring) Replace(ctx context.Context, head audit.LogHead) error {
 	return k.Save(ctx, head)
 }
 
-// AcceptHeads replaces the heads of every store that the log of a stopped system does not match, and returns the names of these
-// stores: after a rotation the loss is accepted, and recorded in the report of the rotation.
-func AcceptHeads(ctx context.Context, home bus.Home, stores []HeadStore) (replaced []string, err error) {
+// headEvents keeps heads in the event log, which is in the data folder but not in the audit log: it shows that the audit log was
+// rolled back or deleted alone.
+type headEvents struct{ reader, writer *nats.Conn }
+
+// NewHeadEvents returns the store in the event log, read with the user's connection and written with the auditor's, which may be
+// nil for a store that is only read. Both stay the caller's to close.
+func NewHeadEvents(reader, writer *nats.Conn) HeadStore { return &headEvents{reader, writer} }
+
+// Where implements [HeadStore].
+func (e *headEvents) Where() string { return "the event log" }
+
+// Load implements [HeadStore]. It returns the last head.
+func (e *headEvents) Load(ctx context.Context) ([]audit.LogHead, error) {
+	c, err := client.New(e.reader)
+	if err != nil {
+		return nil, err
+	}
+	for event, err := range c.EventsBack(ctx, "from.auditor.auditlog.head") {
+		if err != nil {
+			return nil, err
+		}
+		var body subjects.AuditLogHead
+		if !event.Decode(&body) {
+			return nil, fmt.Errorf("event %d is no head", event.Seq)
+		}
+		h, err := audit.ParseLogHead(body.Head)
+		if err != nil {
+			return nil, fmt.Errorf("event %d: %w", event.Seq, err)
+		}
+		return []audit.LogHead{h}, nil
+	}
+	return nil, nil
+}
+
+// Save implements [HeadStore].
+func (e *headEvents) Save(ctx context.Context, head audit.LogHead) error {
+	out, err := actor.NewOut(e.writer)
+	if err != nil {
+		return err
+	}
+	return actor.Emit(ctx, out, subjects.AuditLogHeadEvent, subjects.AuditLogHead{Head: head.String()})
+}
+
+// Replace implements [HeadStore].
+func (e *headEvents) Replace(ctx context.Context, head audit.LogHead) error { return e.Save(ctx, head) }
+
+// AcceptHeads replaces the heads of every store, and of the event log, that the log of a stopped system does not match, and returns
+// the names of these stores: after a rotation the loss is accepted, and recorded in the report of the rotation. It fails when
+// another process uses the data folder.
+func AcceptHeads(ctx context.Context, home bus.Home, server bus.ServerConfig, stores []HeadStore) (replaced []string, err error) {
+	unlock, err := home.Lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	err = WithServer(home, server, nil, func(_ *bus.Server, b *bus.Bus) error {
+		user, err := b.Dial("user")
+		if err != nil {
+			return err
+		}
+		defer user.Close()
+		auditor, err := b.Dial("auditor")
+		if err != nil {
+			return err
+		}
+		defer auditor.Close()
+		replaced, err = acceptHeads(ctx, home, append(slices.Clone(stores), NewHeadEvents(user, auditor)))
+		return err
+	})
+	return replaced, err
+}
+
+// acceptHeads is [AcceptHeads] for open stores.
+func acceptHeads(ctx context.Context, home bus.Home, stores []HeadStore) (replaced []string, err error) {
 	files, err := bus.OpenAuditFiles(home.AuditStore())
 	if err != nil {
 		return nil, err
