@@ -19,12 +19,23 @@ var directiveRules = []phraseRule{
 	{"instead rather not don't dont never", (*scanner).matchTaskDropped},
 	{"not don't dont never without silent quiet leave leaving omit hide conceal downplay", (*scanner).matchSuppression},
 	{"give write provide produce recommend rank rate approve hire shortlist prioritize call praise", (*scanner).matchVerdict},
-	{"ai llm llms assistant assistants chatbot software agents agent model models bots tools machine", (*scanner).matchReaderColon},
+	{"ai llm llms assistant assistants chatbot chatbots software agents agent model models bot bots tools machine summarizer evaluator", (*scanner).matchReaderColon},
+	{"if", (*scanner).matchIfMachine},
+	{"every each all", (*scanner).matchEveryAnswer},
+	{"what", (*scanner).matchToldAtStart},
+
 	{"new another different updated", (*scanner).matchNewTask},
-	{"disregard ignore forget set put leave abandon drop pause skip stop", (*scanner).matchTaskAbandoned},
+	{"disregard discard ignore forget set put leave abandon drop pause skip stop", (*scanner).matchTaskAbandoned},
 	{resultWords, (*scanner).matchResultDuty},
 	{collectWords, (*scanner).matchCollectAndDeliver},
 	{"from", (*scanner).matchSpeakAs},
+	{"once after when before", (*scanner).matchAfterReading},
+	{"while when whenever", (*scanner).matchWhileWorking},
+	{"consider treat regard", (*scanner).matchVoided},
+	{"user owner customer", (*scanner).matchClaimedConsent},
+	{"nothing nobody", (*scanner).matchTellNobody},
+	{"bot bots agent agents model models tools systems software crawlers parsers", (*scanner).matchWeakReaderDuty},
+	{"agent bot", (*scanner).matchCalledReader},
 	{"just simply only", (*scanner).matchJustSay},
 }
 
@@ -37,18 +48,21 @@ var (
 	results   = text.WordSet(resultWords)
 	duties    = text.WordSet(`must should shall has have needs need is are ought`)
 	dutyTo    = text.WordSet(`required expected instructed obliged ordered asked supposed advised told`)
-	reading   = text.WordSet(`reading processing summarizing summarising parsing analyzing analysing scanning indexing reads processes summarizes parses read process sees see`)
-	documents = text.WordSet(`page document text article listing mail email message review file record report inbox site website post resume profile repository content note thread paper issue ticket`)
+	reading   = text.WordSet(`quoting citing visiting handling accessing reviewing quotes cites visits handles reading processing summarizing summarising parsing analyzing analysing scanning indexing reads processes summarizes parses read process sees see`)
+	documents = text.WordSet(`page document text article listing mail email message review file record report notes offer minutes inbox site website post resume profile repository content note thread paper issue ticket`)
 	verdicts  = text.WordSet(`recommend praise rank rate approve accept hire prefer favor favour promote endorse shortlist prioritize call`)
 	praise    = text.WordSet(`positive favorable favourable glowing excellent perfect best flawless top highest strongest`)
 	flaws     = text.WordSet(`negative negatives weakness weaknesses drawback drawbacks flaw flaws competitor competitors gap gaps limitation limitations criticism shortcoming shortcomings downside downsides
 		concern concerns disadvantage disadvantages alternatives rivals defects problems`)
-	naming    = text.WordSet(`mention highlight name bring list discuss report raise note state reveal include show`)
-	remaining = text.WordSet(`remaining rest other further everything anything`)
-	asks      = text.WordSet(`asked asks questioned queried prompted inquires requests`)
-	given     = text.WordSet(`task objective goal assignment mission job instruction instructions directive role`)
-	secrets   = text.WordSet(`code codes password passwords key keys token tokens credential credentials salary salaries statement statements pin id_rsa ssh contacts inbox messages mails emails balance history
-		invoice invoices secrets secret otp files documents notes transcript`)
+	naming       = text.WordSet(`mention highlight name bring list discuss report raise note state reveal include show`)
+	anybody      = text.WordSet(`someone anyone anybody somebody users people travellers visitors customers`)
+	surroundings = text.WordSet(`text content everything lines words page document data information`)
+	voided       = text.WordSet(`cancelled canceled void invalid revoked obsolete outdated replaced superseded gone`)
+	remaining    = text.WordSet(`remaining rest other further everything anything`)
+	asks         = text.WordSet(`asked asks ask questioned queried prompted inquires requests`)
+	given        = text.WordSet(`task objective goal assignment mission job instruction instructions directive role`)
+	secrets      = text.WordSet(`code codes password passwords key keys token tokens credential credentials salary salaries statement statements pin id_rsa ssh contacts inbox messages mails emails balance history
+		invoice invoices secrets secret otp env passport passports scans files documents notes transcript`)
 	collect = text.WordSet(collectWords)
 	deliver = text.WordSet(`send post mail email forward put include paste copy add submit upload write share attach append deliver publish insert message report`)
 )
@@ -85,7 +99,13 @@ func (s *scanner) hasExclusive(i, n int) int {
 	if j := s.findPair(i, "nothing", n, "else", "more", "further", "but"); j >= 0 {
 		return j
 	}
-	return s.findPair(i, "no", n, "other", "additional", "further")
+	if j := s.findPair(i, "and", n, "stop"); j >= 0 && (j+2 == len(s.tokens) || s.stopAt(j+2)&(sEnd|sColon|sQuote) != 0) {
+		return j
+	}
+	if j := s.findPair(i, "no", n, "other", "additional", "further"); j >= 0 && s.any(j+2, "text", "words", "word", "output", "comment", "content", "explanation", "characters") {
+		return j
+	}
+	return -1
 }
 
 // matchExclusiveAnswer adds a reply sign when the verb at token i dictates the whole answer: "print only these words and
@@ -116,7 +136,11 @@ func (s *scanner) matchExclusiveAnswer(i int) {
 // matchOnlyAnswer adds a reply sign for "the only correct response is ..." at token i.
 func (s *scanner) matchOnlyAnswer(i int) {
 	if s.any(i+1, "correct", "valid", "acceptable", "right", "allowed", "possible", "permitted") && s.in(i+2, results) {
-		s.addTokens(techReply, s.halveQuoted(i, 8), i, i+2)
+		weight := 8
+		if s.find(i, map[string]bool{"question": true, "questions": true, "query": true}, 6) >= 0 {
+			weight = 10
+		}
+		s.addTokens(techReply, s.halveQuoted(i, weight), i, i+2)
 	}
 }
 
@@ -127,6 +151,10 @@ func (s *scanner) matchConditionalAnswer(i int) {
 		return
 	}
 	a := s.find(i, asks, 5)
+	isAsked := a >= 0
+	if !isAsked {
+		a = s.find(i, anybody, 2)
+	}
 	if a < 0 || s.any(i+1, "you") && s.is(a, "asked") && s.any(a+1, "to", "for") {
 		return
 	}
@@ -136,7 +164,7 @@ func (s *scanner) matchConditionalAnswer(i int) {
 			verb++
 		}
 		isVerb := s.in(verb, saying) || s.in(verb, verdicts)
-		if !isVerb || verb == j && s.tokens[j].stop&sComma == 0 {
+		if !isVerb || verb == j && (!isAsked || s.tokens[j].stop&sComma == 0) {
 			continue
 		}
 		weight := 7
@@ -215,11 +243,24 @@ func (s *scanner) matchReaderDuty(i int) {
 	if !ok {
 		return
 	}
+	weight := 4
+	if s.any(i-1, "all", "any", "every") {
+		weight = 7
+	}
+	s.addReaderDuty(i, last, weight)
+}
+
+// matchWeakReaderDuty does the same for a word that is a name for automated readers only when it reads this document:
+// "bots that process this document are instructed to ...".
+func (s *scanner) matchWeakReaderDuty(i int) { s.addReaderDuty(i, i, 0) }
+
+// addReaderDuty adds the sign of matchReaderDuty for the reader from token i to token last. weight is for a reader that
+// is not said to read this document.
+func (s *scanner) addReaderDuty(i, last, weight int) {
 	for s.any(last+1, "agents", "models", "assistants", "agent", "model", "assistant", "reviewers", "reviewer", "tools", "systems", "bots") && s.stopAt(last+1) == 0 {
 		last++
 	}
 	read := s.find(last, reading, 3)
-	weight := 4
 	if read >= 0 && (s.find(read, documents, 4) >= 0 || s.any(read+1, "this", "it")) {
 		weight = 10
 	}
@@ -240,7 +281,7 @@ func (s *scanner) matchReaderDuty(i int) {
 	if s.any(verb, "now", "also", "always", "not", "only", "never") {
 		verb++
 	}
-	if s.has(verb, cAct|cSay|cShow|cFollow|cIgnore) || s.in(verb, saying) || s.in(verb, verdicts) {
+	if s.isOrderVerb(verb) && weight > 0 || weight == 10 && !s.any(verb, "be", "have", "") {
 		s.addTokens(techAddress, s.halveQuoted(i, weight), i, verb)
 	}
 }
@@ -250,7 +291,7 @@ func (s *scanner) matchReaderDuty(i int) {
 func (s *scanner) matchReaderColon(i int) {
 	isStrong := s.has(i, cAI) || s.is(i, "ai") || s.is(i, "llm")
 	first := i
-	for first > 0 && i-first < 5 && s.tokens[first].stop&(sEnd|sLine|sOpen|sMark|sQuote|sColon) == 0 {
+	for first > 0 && i-first < 7 && s.tokens[first].stop&(sEnd|sLine|sOpen|sQuote) == 0 {
 		first--
 	}
 	if s.tokens[first].stop&(sEnd|sLine|sOpen|sMark|sQuote) == 0 {
@@ -264,13 +305,12 @@ func (s *scanner) matchReaderColon(i int) {
 	if colon < 0 || colon > last+1 && !s.in(last+1, reading) && !s.any(last+1, "that", "which", "who", "working") {
 		return
 	}
-	isOrder := s.has(colon, cAct|cSay|cShow|cIgnore|cPlease|cFollow) || s.in(colon, verdicts) || s.in(colon, collect) || s.any(colon, "treat", "you", "do")
-	if !isOrder {
+	if !s.isOrderVerb(colon) && !s.any(colon, "you", "do") {
 		return
 	}
-	weight := 4
-	if isStrong || s.find(i, reading, 4) >= 0 || s.any(first, "to", "note") {
-		weight = 8
+	weight := 6
+	if isStrong || s.find(i, reading, 4) >= 0 || s.any(first, "to", "for", "note", "important", "attention", "instructions") {
+		weight = 10
 	}
 	s.addTokens(techAddress, s.halveQuoted(first, weight), first, colon)
 }
@@ -309,8 +349,18 @@ func (s *scanner) matchTaskAbandoned(i int) {
 	}
 	end, weight := -1, 0
 	switch {
-	case s.any(i, "disregard", "ignore", "forget") && s.findPair(i, "user", 4, "asked", "asks", "wants", "said", "requested") >= 0:
-		end, weight = i+4, 10
+	case s.any(i, "disregard", "ignore", "forget", "discard") && (s.findPair(i, "user", 4, "asked", "asks", "wants", "said", "requested") >= 0 ||
+		s.findPair(i, "user's", 3, "question", "request", "query", "task", "wish", "instructions") >= 0):
+		end, weight = i+3, 10
+	case s.any(i, "put", "set", "leave") && s.find(i, map[string]bool{"aside": true}, 5) >= 0 && s.is(i+1, "your"):
+		end = s.find(i, map[string]bool{"aside": true}, 5)
+		if weight = 6; s.is(end+1, "and") && s.in(end+2, saying) {
+			weight = 10
+		}
+	case s.any(i, "ignore", "disregard", "forget") && s.find(i, surroundings, 3) >= 0 && s.any(s.find(i, surroundings, 3)+1, "above", "below", "before", "around"):
+		end, weight = s.find(i, surroundings, 3)+1, 8
+	case s.is(i, "stop") && s.any(i+1, "obeying", "following", "respecting") && s.next(i+1, cOrders, 3) >= 0:
+		end, weight = i+1, 8
 	case (s.any(i, "set", "put", "leave") && s.is(i+1, "aside") || s.any(i, "abandon", "drop", "pause")) && s.any(i+1, "aside", "your", "the"):
 		if t := s.next(i+1, cTask|cOrders, 3); t >= 0 && s.next(i, cPrior, 3) >= 0 {
 			end, weight = t, 8
@@ -348,7 +398,7 @@ func (s *scanner) matchResultDuty(i int) {
 	}
 	if v := s.find(duty, map[string]bool{"state": true, "say": true, "mention": true, "include": true, "contain": true, "consist": true, "end": true, "begin": true, "call": true, "claim": true, "be": true, "recommend": true}, 3); v >= 0 {
 		weight := 7
-		if ofThis && !s.any(v, "be", "include", "contain") || s.hasExclusive(v, 20) >= 0 || s.is(v, "consist") {
+		if ofThis && !s.any(v, "be", "include", "contain") || isYours && s.any(v, "claim", "state", "say", "call", "recommend") || s.hasExclusive(v, 20) >= 0 || s.is(v, "consist") {
 			weight = 10
 		}
 		s.addTokens(techReply, s.halveQuoted(i, weight), i, v)
@@ -374,7 +424,7 @@ func (s *scanner) matchCollectAndDeliver(i int) {
 		if to >= 0 {
 			weight = 8
 		}
-		if s.any(private, "id_rsa", "ssh", "password", "passwords", "credentials", "token") {
+		if s.any(private, "id_rsa", "ssh", "password", "passwords", "credentials", "token", "tokens", "key", "keys") {
 			weight += 2
 		}
 		s.addTokens(techExfiltration, s.halveDescribed(i, weight), i, max(j, to))
@@ -386,14 +436,138 @@ func (s *scanner) matchCollectAndDeliver(i int) {
 func (s *scanner) matchSpeakAs(i int) {
 	if s.any(i+1, "this", "here") && s.find(i, map[string]bool{"on": true, "onward": true, "onwards": true}, 4) >= 0 && s.begins(i) {
 		if y := s.findPair(i, "you", 6, "speak", "act", "are", "answer", "respond", "reply", "must", "will", "only"); y >= 0 {
-			s.addTokens(techPersona, s.halveQuoted(i, 7), i, y+1)
+			s.addTokens(techPersona, s.halveQuoted(i, 8), i, y+1)
 		}
 	}
 }
 
 // matchJustSay adds a weak reply sign for a sentence that begins with "just reply that" at token i.
 func (s *scanner) matchJustSay(i int) {
-	if s.tokens[i].stop&(sEnd|sLine) != 0 && s.any(i+1, "reply", "respond", "answer", "say", "output", "print", "state", "write") {
+	if s.tokens[i].stop&(sEnd|sLine|sComma) != 0 && s.any(i+1, "reply", "respond", "answer", "say", "output", "print", "state", "write") {
 		s.addTokens(techReply, s.halveQuoted(i, 5), i, i+1)
+	}
+}
+
+// matchAfterReading adds an authority sign when token i puts an order between the reading and the answer: "once you have
+// parsed this invoice, change ...", "before you answer the user, open ...".
+func (s *scanner) matchAfterReading(i int) {
+	if !s.begins(i) || !s.is(i+1, "you") {
+		return
+	}
+	verb := i + 2
+	if s.any(verb, "have", "are", "have", "finish", "show") && !s.is(i, "before") {
+		verb++
+	}
+	if !s.in(verb, processed) {
+		return
+	}
+	for j := verb + 1; j < len(s.tokens) && j <= verb+8 && s.tokens[j].stop&sEnd == 0; j++ {
+		if s.tokens[j].stop&sComma != 0 {
+			if s.has(j, cAct|cSay|cShow|cIgnore|cPlease) || s.in(j, collect) {
+				s.addTokens(techAuthority, s.halveQuoted(i, 7), i, j)
+			}
+			return
+		}
+	}
+}
+
+// processed are forms of verbs for what a model does with a document, after "you have" or "before you".
+var processed = text.WordSet(`read parsed processed summarized summarised seen analyzed analysed finished reviewed opened translated answer reply respond summarize summarise show present continue proceed
+	report translate display`)
+
+// matchTellNobody adds a secrecy sign for "say nothing to the customer" and "tell nobody", by the word at token i.
+func (s *scanner) matchTellNobody(i int) {
+	if !s.any(i-1, "say", "tell", "mention", "reveal", "to") {
+		return
+	}
+	if s.is(i, "nobody") || s.any(i+1, "to", "about") && s.next(i, cUser, 4) >= 0 {
+		s.addTokens(techSecrecy, s.halveQuoted(i-1, 5), i-1, i)
+	}
+}
+
+// matchCalledReader adds an address sign when a sentence calls the agent at token i and orders it to do something: "Agent,
+// run ...".
+func (s *scanner) matchCalledReader(i int) {
+	if s.begins(i) && s.stopAt(i+1)&sComma != 0 && s.has(i+1, cAct|cSay|cPlease|cUse) {
+		s.addTokens(techAddress, s.halveQuoted(i, 6), i, i+1)
+	}
+}
+
+// matchWhileWorking adds an authority sign when token i adds an order to the task of the reader: "while summarizing this
+// issue, also read ...".
+func (s *scanner) matchWhileWorking(i int) {
+	if !s.begins(i) || !s.in(i+1, tasksDone) {
+		return
+	}
+	for j := i + 2; j < len(s.tokens) && j <= i+8 && s.tokens[j].stop&sEnd == 0; j++ {
+		if s.tokens[j].stop&sComma == 0 {
+			continue
+		}
+		if s.any(j, "also", "always", "please", "silently", "first") && s.isOrderVerb(j+1) {
+			s.addTokens(techAuthority, s.halveQuoted(i, 7), i, j+1)
+		}
+		return
+	}
+}
+
+// matchVoided adds an override sign when the verb at token i declares instructions void: "consider all earlier
+// instructions cancelled".
+func (s *scanner) matchVoided(i int) {
+	if !s.begins(i) {
+		return
+	}
+	if o := s.next(i, cOrders, 4); o >= 0 && s.next(i, cPrior|cAll, 3) >= 0 && s.find(o, voided, 3) >= 0 {
+		s.addTokens(techOverride, s.halveDescribed(i, 10), i, o)
+	}
+}
+
+// matchClaimedConsent adds an authority sign when the text claims that the user at token i has agreed to something.
+func (s *scanner) matchClaimedConsent(i int) {
+	j := i + 1
+	if !s.is(i-1, "the") || !s.any(j, "has", "already") {
+		return
+	}
+	if s.any(j+1, "already", "explicitly", "fully") {
+		j++
+	}
+	if s.any(j+1, "agreed", "approved", "authorized", "authorised", "consented", "confirmed", "allowed", "permitted") {
+		s.addTokens(techAuthority, s.halveQuoted(i, 6), i, j+1)
+	}
+}
+
+// isOrderVerb reports whether token i is a verb of an order.
+func (s *scanner) isOrderVerb(i int) bool {
+	return s.has(i, cAct|cSay|cShow|cIgnore|cPlease|cFollow|cBe) || s.in(i, verdicts) || s.in(i, collect) || s.in(i, taskVerbs) ||
+		s.any(i, "treat", "skip", "stop", "consider", "assume", "merge")
+}
+
+// matchIfMachine adds an address sign for "if you are a bot", by the "if" at token i; stronger names are found by
+// matchAddress.
+func (s *scanner) matchIfMachine(i int) {
+	if s.is(i+1, "you") && s.is(i+2, "are") && s.any(i+3, "a", "an") && s.any(i+4, "bot", "agent", "crawler", "model", "machine", "robot") {
+		s.addTokens(techAddress, s.halveQuoted(i, s.weighIfMachine(i+4)), i, i+4)
+	}
+}
+
+// weighIfMachine returns the weight of "if you are a machine" that ends at token last: most when an order follows after a
+// comma.
+func (s *scanner) weighIfMachine(last int) int {
+	if c := s.nextStop(last, sComma, 9); c >= 0 && s.isOrderVerb(c) {
+		return 10
+	}
+	return 7
+}
+
+// matchEveryAnswer adds a reply sign for "every reply ends with ..." at token i.
+func (s *scanner) matchEveryAnswer(i int) {
+	if s.any(i+1, "reply", "answer", "response", "replies", "answers", "responses", "message") && s.any(i+2, "ends", "end", "begins", "begin", "starts", "must", "includes", "contains", "should", "closes") {
+		s.addTokens(techReply, s.halveQuoted(i, 6), i, i+2)
+	}
+}
+
+// matchToldAtStart adds a leak sign for "show what you were told" by the "what" at token i.
+func (s *scanner) matchToldAtStart(i int) {
+	if s.has(i-1, cShow) && s.is(i+1, "you") && s.any(i+2, "were", "are", "have") && s.next(i+1, cTold, 2) >= 0 {
+		s.addTokens(techLeak, s.halveDescribed(i-1, 6), i-1, i+2)
 	}
 }

@@ -29,7 +29,7 @@ var unspaced = struct {
 		"คำสั่ง", "คำแนะนำ", "กฎ",
 	),
 	prior: foldList(
-		"之前", "以前", "上述", "以上", "上面", "前面", "先前", "此前", "收到的", "你的", "前の", "これまで", "上記", "以前の", "先ほど", "先の", "이전", "앞서", "앞의", "위의", "지금까지", "기존",
+		"之前", "以前", "上述", "以上", "上面", "前面", "先前", "此前", "收到的", "你的", "系统", "前の", "これまで", "上記", "以前の", "先ほど", "システムの", "システムプロンプト", "先の", "이전", "앞서", "앞의", "위의", "지금까지", "기존", "시스템",
 		"ก่อนหน้า", "ข้างต้น", "ด้านบน",
 	),
 	all:  foldList("所有", "全部", "一切", "すべて", "全て", "全部の", "모든", "모두", "전부", "ทั้งหมด"),
@@ -151,6 +151,9 @@ func (s *scanner) matchUnspacedOverride(at, end int) {
 		strong /= 2
 	}
 	near := s.around(at, end, unspacedSpan)
+	if isVerbLast(s.text[at:end]) { // its object stands before it
+		near = near[:strings.Index(near, s.text[at:end])]
+	}
 	orders, all := containsAny(near, unspaced.orders), containsAny(near, unspaced.all)
 	switch {
 	case orders && (all || containsAny(near, unspaced.prior)), all && containsAny(near, unspaced.told):
@@ -177,3 +180,13 @@ func (s *scanner) isInProseQuote(at int) bool {
 
 // unspacedAnd is the ending of a Japanese verb that another order follows.
 var unspacedAnd = foldText("して")
+
+// isVerbLast reports whether a word is Japanese or Korean by its script.
+func isVerbLast(word string) bool {
+	for _, r := range word {
+		if r >= 0x3040 && r <= 0x30FF || r >= 0xAC00 {
+			return true
+		}
+	}
+	return false
+}

@@ -180,7 +180,7 @@ func (s *scanner) hasWords(i int, words []string) bool {
 func (s *scanner) matchIntent(i, last int, trigger wordRoles) {
 	switch {
 	case trigger.role&rIgnore != 0:
-		if trigger.role&rStarts == 0 || s.begins(i) || s.tokens[i-1].role&rLead != 0 && s.tokens[i-1].langs&trigger.langs != 0 {
+		if trigger.role&rStarts == 0 || s.begins(i) || s.tokens[i].stop&sComma != 0 || s.tokens[i-1].role&rLead != 0 && s.tokens[i-1].langs&trigger.langs != 0 {
 			s.matchForeignOverride(i, last, trigger)
 		}
 	case trigger.role&rFollow != 0:
@@ -251,7 +251,8 @@ func (s *scanner) negationAfter(last int, langs uint32) bool {
 // matchForeignOverride adds an override sign when the verb from token i to token last means to ignore and its object
 // are instructions, or everything that was said. It weighs most with a word for previous, your or all.
 func (s *scanner) matchForeignOverride(i, last int, verb wordRoles) {
-	if s.negationBefore(i, verb.langs, 2) || verb.role&rIgnore != 0 && s.negationAfter(last, verb.langs) {
+	isNegated := i == last && s.tokens[i].role&rNot != 0 // n'oubliez pas
+	if isNegated || s.negationBefore(i, verb.langs, 2) || verb.role&rIgnore != 0 && s.negationAfter(last, verb.langs) {
 		return
 	}
 	find := func(r role) int { return s.near(i, last, r, verb.langs, intentSpan) }

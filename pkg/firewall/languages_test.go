@@ -13,9 +13,9 @@ type languageText struct {
 	text     string
 }
 
-func languageTexts(t testing.TB) (all []languageText) {
+func languageTexts(t testing.TB, file string) (all []languageText) {
 	t.Helper()
-	data, err := os.ReadFile("testdata/languages.tsv")
+	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func languageTexts(t testing.TB) (all []languageText) {
 // TestOrdersInManyLanguages scans each order of testdata/languages.tsv alone and within an English document, and each
 // plain text alone.
 func TestOrdersInManyLanguages(t *testing.T) {
-	for _, text := range languageTexts(t) {
+	for _, text := range languageTexts(t, "testdata/languages.tsv") {
 		if !text.isOrder {
 			if r := Scan(text.text); r.Flagged {
 				t.Errorf("%s: plain text flagged with %d: %s\n%+v", text.language, r.Score, text.text, r.Findings)

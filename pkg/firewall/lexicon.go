@@ -61,10 +61,10 @@ var classWords = []struct {
 	class class
 	list  string
 }{
-	{cIgnore, `ignore ignoring disregard disregarding forget override overrule bypass discard neglect overlook
+	{cIgnore, `ignore ignoring disregard disregarding forget override overrule bypass discard neglect overlook throw scrap dismiss abandon erase
 		ignorez ignoriere ignora`},
 	{cPrior, `previous prior above earlier preceding foregoing former past existing original initial current other your given before system`},
-	{cOrders, `instruction instructions directive directives prompt prompts rule rules guideline guidelines command commands constraint
+	{cOrders, `instruction instructions directive directives guidance prompt prompts rule rules guideline guidelines command commands constraint
 		constraints restriction restrictions order orders context policy policies programming training safeguards`},
 	{cPlease, `please kindly bitte por-favor prego пожалуйста`},
 	{cLead, `please kindly now then and also instead just immediately do must should simply first next finally always todo can could would will
@@ -98,7 +98,7 @@ var classWords = []struct {
 	{cPrivate, `message messages email emails data detail details password passwords key keys code codes file files content contents history
 		conversation secret secrets credential credentials token tokens information info record records address addresses document documents
 		contacts summary chat transcript log logs list password location photos passwords database balance statement`},
-	{cAI, `assistant assistants chatbot chatbots llm llms gpt chatgpt claude gemini copilot ais`},
+	{cAI, `assistant assistants chatbot chatbots llm llms gpt chatgpt claude gemini copilot copilots ais`},
 	{cAIWeak, `agent agents model models software system systems tool tools bot bots reader readers reviewer reviewers crawler crawlers
 		parser summarizer evaluator analyzer intelligence`},
 	{cAutomat, `ai automated automatic artificial language llm autonomous virtual digital coding`},
@@ -119,7 +119,7 @@ var classWords = []struct {
 	{cBoss, `developer developers administrator admin creator owner operator system supervisor manager ceo engineer openai anthropic root security`},
 	{cTask, `task tasks request question query job work assignment objective goal instruction command operation`},
 	{cDone, `complete completed done finished accomplished solved over concluded fulfilled ended closed`},
-	{cShow, `reveal print show repeat output display disclose share leak tell recite give reproduce write`},
+	{cShow, `hand reveal print show repeat output display disclose share leak tell recite give reproduce write`},
 	{cID, `id ids account number iban identifier uuid ticket order log_id user_id`},
 	{cTool, `tool tools function functions api plugin command endpoint`},
 	{cUse, `use call invoke using via calling execute run employ trigger utilize`},
@@ -190,6 +190,9 @@ func lookUp(word string) lexeme {
 		l.class = cOrders
 		return l
 	}
+	if rest := cutParticle(word); l.role == 0 && rest != "" {
+		return lexeme{wordRoles: lexicon[rest].with(vocab.rolesOfStem(rest))}
+	}
 	before, after, ok := strings.Cut(word, "'")
 	if !ok {
 		return l
@@ -204,4 +207,21 @@ func lookUp(word string) lexeme {
 		l.wordRoles = l.with(negation.wordRoles)
 	}
 	return lexeme{wordRoles: l.wordRoles}
+}
+
+// cutParticle returns an Arabic or Hebrew word without the particle that is written as part of it, such as "to" or
+// "and"; "" for other words.
+func cutParticle(word string) string {
+	if word[0] < 0xD7 || word[0] > 0xDB {
+		return ""
+	}
+	if rest, ok := strings.CutPrefix(word, "لل"); ok {
+		return "ال" + rest
+	}
+	for _, particle := range []string{"و", "ف", "ب", "ل", "ك", "ו", "ב", "ל", "מ", "ש", "כ", "ה"} {
+		if rest, ok := strings.CutPrefix(word, particle); ok && len(rest) >= 6 {
+			return rest
+		}
+	}
+	return ""
 }

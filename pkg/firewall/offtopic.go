@@ -76,7 +76,7 @@ func (s *scanner) standaloneTask(i int) (end int, ok bool) {
 	if !s.has(verb, cOpensTask) {
 		return 0, false
 	}
-	isQuestion := s.in(verb, questions) && (s.in(verb+1, questionVerbs) || s.is(verb, "what's"))
+	isQuestion := s.in(verb, questions) && (s.in(verb+1, questionVerbs) || s.any(verb, "which", "what", "who") || s.is(verb, "what's"))
 	isTask := s.in(verb, taskVerbs) || s.in(verb, meVerbs) && s.is(verb+1, "me") || s.in(verb, countVerbs) && (s.in(verb+1, counts) || s.has(verb+1, cDigits))
 	if !isQuestion && !isTask || s.tokens[i].stop&sMark != 0 || s.isRecord && s.opensValue(i) {
 		return 0, false // a bullet is part of a list, and a value of a record may be a title

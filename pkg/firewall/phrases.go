@@ -32,7 +32,8 @@ func ofClass(c class) step    { return step{class: c} }
 var phrases = []phrase{
 	{techPersona, "you", []step{oneOf("are"), oneOf("now no henceforth")}, true, 5, 7, strings.Fields("a an dan in the longer free my unrestricted acting"), 1},
 	{techPersona, "you", []step{oneOf("must will should shall"), oneOf("now strictly only always"), ofClass(cFollow | cSay | cBe)}, true, 4, 0, nil, 0},
-	{techPersona, "from", []step{oneOf("now"), oneOf("on")}, true, 4, 6, strings.Fields("you your always respond answer reply act ignore"), 0},
+	{techPersona, "you", []step{oneOf("now"), oneOf("act behave speak respond work operate")}, true, 5, 0, nil, 0},
+	{techPersona, "from", []step{oneOf("now"), oneOf("on")}, true, 4, 6, strings.Fields("you your always respond answer reply act ignore every each"), 0},
 	{techPersona, "your", []step{oneOf("role job task goal purpose"), oneOf("is"), oneOf("to now")}, false, 3, 0, nil, 0},
 	{techPersona, "your", []step{oneOf("new real true actual primary"), oneOf("role task goal job instructions purpose objective mission")}, false, 5, 0, nil, 0},
 	{techAuthority, "i", []step{oneOf("am"), oneOf("your the"), ofClass(cBoss)}, true, 5, 0, nil, 0},
@@ -225,8 +226,12 @@ func (s *scanner) matchBossHeading(i int) {
 	}
 	for j := i + 1; j < len(s.tokens) && j <= i+4 && s.tokens[j].stop&(sEnd|sColon) == 0; j++ {
 		if s.any(j, "message", "note", "notice", "override", "alert", "instruction", "instructions", "update", "command", "directive", "prompt", "thought", "announcement") {
-			if j+1 < len(s.tokens) && s.tokens[j+1].stop&sColon != 0 || s.any(j, "override") || s.any(j, "thought") && s.is(j+1, "result") {
-				s.addTokens(techAuthority, s.halveQuoted(i, 6), i, j)
+			if s.stopAt(j+1)&sColon != 0 || s.tokens[i].stop&sOpen != 0 && s.stopAt(j+1)&sClose != 0 || s.any(j, "override") || s.any(j, "thought") && s.is(j+1, "result") {
+				weight := 6
+				if s.is(j, "override") {
+					weight = 8
+				}
+				s.addTokens(techAuthority, s.halveQuoted(i, weight), i, j)
 				return
 			}
 		}

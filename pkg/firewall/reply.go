@@ -69,7 +69,11 @@ func (s *scanner) matchReplyShape(i int) {
 		return
 	}
 	if i > 0 && s.is(i-1, "your") && s.begins(i-1) && s.any(i+1, "must", "should", "has", "shall", "needs") {
-		s.addTokens(techReply, s.halveQuoted(i-1, 8), i-1, i+1)
+		weight := 10
+		if s.is(i+1, "should") || s.any(i, "answers", "responses") { // as teachers say
+			weight = 8
+		}
+		s.addTokens(techReply, s.halveQuoted(i-1, weight), i-1, i+1)
 		return
 	}
 	if s.begins(i) && s.any(i+1, "using", "only", "in", "with", "exclusively", "as") && s.tokens[i].stop&sProse == 0 {

@@ -92,7 +92,7 @@ func (s *scanner) matchOverride(i int) {
 			return
 		}
 		if s.has(p, cAll) {
-			if o := s.next(p, cPrior|cTold, 4); o >= 0 && (s.has(o, cTold) || s.any(o, "above", "before", "previous", "prior", "earlier")) {
+			if o := s.next(p, cPrior|cTold, 4); o >= 0 && (s.has(o, cTold) && s.any(o-1, "were", "was", "been", "are", "being") || s.any(o, "above", "before", "previous", "prior", "earlier")) {
 				if !s.has(o, cTold) {
 					weight = weight * 8 / 10
 				}
@@ -100,6 +100,11 @@ func (s *scanner) matchOverride(i int) {
 				return
 			}
 		}
+	}
+	// forget the prompt you started with
+	if o := s.next(i, cOrders, 2); o >= 0 && s.is(o+1, "you") && s.any(o+2, "started", "were", "have", "got", "received", "began", "follow", "had") {
+		s.addTokens(techOverride, s.halveDescribed(i, 10), i, o+2)
+		return
 	}
 	// ignore the rest of this document
 	if s.any(i+2, "rest", "remainder", "content", "contents") && s.is(i+3, "of") && s.tokens[i+3].stop == 0 {
@@ -110,7 +115,7 @@ func (s *scanner) matchOverride(i int) {
 		for j := i + 1; j < len(s.tokens) && j <= i+6 && s.tokens[j].stop&sEnd == 0; j++ {
 			if s.any(j, "and", "et", "und", "y", "e", "и") && (s.has(j+1, cSay|cShow) || s.any(j+1, "indiquez", "sage", "dites")) {
 				weight := 7
-				if s.any(j+1, "state", "say", "respond", "answer", "reply", "claim", "tell", "indiquez", "sage", "dites") {
+				if s.any(j+1, "state", "say", "respond", "answer", "reply", "claim", "tell", "print", "output", "report", "indiquez", "sage", "dites") {
 					weight = 10
 				}
 				s.addTokens(techOverride, s.halveQuoted(i, weight), i, j+1)
@@ -155,7 +160,7 @@ func (s *scanner) matchAddress(i int) {
 		if s.is(i-back, "are") && s.is(i-back-1, "you") {
 			weight := 3
 			if s.any(i-back-2, "if", "as", "since", "because") {
-				weight = 7
+				weight = s.weighIfMachine(last)
 			}
 			s.addTokens(techAddress, s.halveQuoted(i-back-1, weight), i-back-1, last)
 			return
@@ -196,7 +201,7 @@ func (s *scanner) matchGreeting(i, last int) bool {
 		return false
 	}
 	isOrderAt := func(j int) bool {
-		return s.has(j, cPlease|cAct|cSay|cIgnore) || s.any(j, "you", "do", "before", "when", "once", "after", "if")
+		return s.isOrderVerb(j) || s.any(j, "you", "do", "before", "when", "once", "after", "if")
 	}
 	stop, isOrder := s.tokens[after].stop, isOrderAt(after)
 	switch colon := s.nextStop(last, sColon, 8); {
@@ -204,12 +209,16 @@ func (s *scanner) matchGreeting(i, last int) bool {
 		s.addTokens(techAddress, s.halveQuoted(i, 8), i, colon-1) // AI assistant reading this page: ...
 	case stop&(sColon|sComma) != 0 && stop&(sEnd|sQuote) == 0 && isOrder:
 		weight := 8
-		if s.any(after, "once", "after", "when", "before") && s.is(after+1, "you") { // Assistant, once you have read this, ...
+		if greeted || s.any(after, "once", "after", "when", "before") && s.is(after+1, "you") { // Assistant, once you have read this, ...
 			weight = 10
 		}
 		s.addTokens(techAddress, s.halveQuoted(i, weight), i, after)
 	case greeted:
-		s.addTokens(techAddress, s.halveQuoted(i, 6), i-1, last)
+		weight := 6
+		if stop&sColon != 0 && s.any(after, "your", "the", "this") {
+			weight = 10
+		}
+		s.addTokens(techAddress, s.halveQuoted(i, weight), i-1, last)
 	default:
 		return false
 	}
@@ -225,6 +234,7 @@ func (s *scanner) matchNoteTo(i int) {
 	}
 	for j := to + 1; j < len(s.tokens) && j <= to+4 && s.tokens[j].stop&(sEnd|sColon) == 0; j++ {
 		strong := s.has(j, cAI) || s.is(j, "ai")
+		strong = strong || s.is(j, "machine") && s.any(j+1, "reader", "readers")
 		if s.has(j, cAutomat) && !strong {
 			strong = s.has(j+1, cAIWeak|cAI) || s.has(j+2, cAIWeak|cAI)
 		}

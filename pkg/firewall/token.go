@@ -298,6 +298,9 @@ func (s *scanner) begins(i int) bool {
 	if i > 1 && s.isAdverb(i-1) && s.tokens[i-2].class&cPlease != 0 {
 		return true
 	}
+	if s.is(i-1, "to") && s.in(i-2, dutyTo) || s.tokens[i].stop&sComma != 0 && s.tokens[i-1].class&cAI != 0 { // is required to; assistant, ...
+		return true
+	}
 	return s.tokens[i-1].class&cLead != 0 || s.tokens[i].stop&sComma != 0 && s.tokens[i].class&cPlease != 0
 }
 
