@@ -185,7 +185,9 @@ func validateQuestion(out actor.Out, in *Question) error {
 // returns the event without its sequence. in must be validated.
 func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question) (Event, error) {
 	body := subjects.Query{SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Attachments: in.Attachments, Model: in.Model, Reference: in.Reference}
-	if err := client.Wrap(out).StoreQuestion(context.WithoutCancel(ctx), body); err != nil {
+	ctx, cancel := withStoreTimeout(ctx)
+	defer cancel()
+	if err := client.Wrap(out).StoreQuestion(ctx, body); err != nil {
 		return Event{}, storeFault(out, subjects.QueryReceived.Name, err)
 	}
 	data, err := json.Marshal(body)
@@ -193,6 +195,12 @@ func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question)
 		return Event{}, fmt.Errorf("encoding the question: %w", err)
 	}
 	return Event{Subject: subjects.QueryReceived.Name, From: g.Name(), Time: out.Now().UTC(), Query: in.QueryID, Session: in.SessionID, Payload: data}, nil
+}
+
+// withStoreTimeout returns a context for storing an event: it does not end with ctx, and after two seconds failed attempts are
+// not repeated. A cut connection is back after a quarter of a second, and a client should learn soon that the bus is down.
+func withStoreTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 }
 
 // storeFault logs why an event could not be stored and returns the fault for the client.
@@ -424,7 +432,9 @@ func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	q, _ := g.questions.find(id)
-	if err := g.client.CancelQuery(context.WithoutCancel(r.Context()), q.session, id, "asked for over HTTP"); err != nil {
+	ctx, cancel := withStoreTimeout(r.Context())
+	defer cancel()
+	if err := g.client.CancelQuery(ctx, q.session, id, "asked for over HTTP"); err != nil {
 		return storeFault(g.out, subjects.QueryCancel.Name, err)
 	}
 	g.writeJSON(w, http.StatusAccepted, struct {
