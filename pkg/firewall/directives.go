@@ -347,38 +347,66 @@ func (s *scanner) matchTaskAbandoned(i int) {
 	if !s.begins(i) {
 		return
 	}
-	end, weight := -1, 0
+	for _, find := range []func(s *scanner, i int) (end, weight int){(*scanner).findDisregard, (*scanner).findSetAside, (*scanner).findSkip} {
+		if end, weight := find(s, i); weight > 0 {
+			s.addTokens(techOverride, s.halveQuoted(i, weight), i, min(end, len(s.tokens)-1))
+			return
+		}
+	}
+}
+
+// findDisregard returns the last token and the weight of "disregard whatever the user asked", "ignore the text above" and
+// "stop obeying the rules" at token i; weight 0 when it is none.
+func (s *scanner) findDisregard(i int) (end, weight int) {
 	switch {
 	case s.any(i, "disregard", "ignore", "forget", "discard") && (s.findPair(i, "user", 4, "asked", "asks", "wants", "said", "requested") >= 0 ||
 		s.findPair(i, "user's", 3, "question", "request", "query", "task", "wish", "instructions") >= 0):
-		end, weight = i+3, 10
-	case s.any(i, "put", "set", "leave") && s.find(i, map[string]bool{"aside": true}, 5) >= 0 && s.is(i+1, "your"):
-		end = s.find(i, map[string]bool{"aside": true}, 5)
-		if weight = 6; s.is(end+1, "and") && s.in(end+2, saying) {
-			weight = 10
+		return i + 3, 10
+	case s.any(i, "ignore", "disregard", "forget"):
+		if t := s.find(i, surroundings, 3); t >= 0 && s.any(t+1, "above", "below", "before", "around") {
+			return t + 1, 8
 		}
-	case s.any(i, "ignore", "disregard", "forget") && s.find(i, surroundings, 3) >= 0 && s.any(s.find(i, surroundings, 3)+1, "above", "below", "before", "around"):
-		end, weight = s.find(i, surroundings, 3)+1, 8
 	case s.is(i, "stop") && s.any(i+1, "obeying", "following", "respecting") && s.next(i+1, cOrders, 3) >= 0:
-		end, weight = i+1, 8
-	case (s.any(i, "set", "put", "leave") && s.is(i+1, "aside") || s.any(i, "abandon", "drop", "pause")) && s.any(i+1, "aside", "your", "the"):
-		if t := s.next(i+1, cTask|cOrders, 3); t >= 0 && s.next(i, cPrior, 3) >= 0 {
-			end, weight = t, 8
-			if s.is(t+1, "and") && s.in(t+2, saying) {
-				weight = 10
-			}
+		return i + 1, 8
+	}
+	return 0, 0
+}
+
+// findSetAside does the same for "set aside your original task" and "put your rubric aside"; it weighs most when another
+// answer is ordered after it.
+func (s *scanner) findSetAside(i int) (end, weight int) {
+	aside := -1
+	if s.any(i, "put", "set", "leave") {
+		aside = s.find(i, map[string]bool{"aside": true}, 5)
+	}
+	switch {
+	case aside >= 0 && s.is(i+1, "your"):
+		end, weight = aside, 6
+	case aside == i+1 || s.any(i, "abandon", "drop", "pause") && s.any(i+1, "your", "the"):
+		if end = s.next(i+1, cTask|cOrders, 3); end < 0 || s.next(i, cPrior, 3) < 0 {
+			return 0, 0
 		}
-	case s.any(i, "skip", "stop") && (s.find(i, remaining, 3) >= 0 || s.is(i+1, "reading")):
-		for j := i + 2; j < len(s.tokens) && j <= i+10; j++ {
-			if s.in(j, saying) && (s.is(j-1, "and") || s.tokens[j].stop&sEnd != 0) {
-				end, weight = j, 6
-				break
-			}
+		weight = 8
+	default:
+		return 0, 0
+	}
+	if s.is(end+1, "and") && s.in(end+2, saying) {
+		weight = 10
+	}
+	return end, weight
+}
+
+// findSkip does the same for "skip all remaining fields and output ..." and "stop reading here. Print ...".
+func (s *scanner) findSkip(i int) (end, weight int) {
+	if !s.any(i, "skip", "stop") || s.find(i, remaining, 3) < 0 && !s.is(i+1, "reading") {
+		return 0, 0
+	}
+	for j := i + 2; j < len(s.tokens) && j <= i+10; j++ {
+		if s.in(j, saying) && (s.is(j-1, "and") || s.tokens[j].stop&sEnd != 0) {
+			return j, 6
 		}
 	}
-	if weight > 0 {
-		s.addTokens(techOverride, s.halveQuoted(i, weight), i, min(end, len(s.tokens)-1))
-	}
+	return 0, 0
 }
 
 // matchResultDuty adds a reply sign when the word for an answer at token i must hold something: "summaries of this review

@@ -73,11 +73,7 @@ func (s *scanner) standaloneTask(i int) (end int, ok bool) {
 	if s.any(verb, "can", "could", "would") && s.is(verb+1, "you") {
 		verb += 2
 	}
-	if !s.has(verb, cOpensTask) {
-		return 0, false
-	}
-	isQuestion := s.in(verb, questions) && (s.in(verb+1, questionVerbs) || s.any(verb, "which", "what", "who") || s.is(verb, "what's"))
-	isTask := s.in(verb, taskVerbs) || s.in(verb, meVerbs) && s.is(verb+1, "me") || s.in(verb, countVerbs) && (s.in(verb+1, counts) || s.has(verb+1, cDigits))
+	isQuestion, isTask := s.opensTask(verb)
 	if !isQuestion && !isTask || s.tokens[i].stop&sMark != 0 || s.isRecord && s.opensValue(i) {
 		return 0, false // a bullet is part of a list, and a value of a record may be a title
 	}
@@ -90,6 +86,16 @@ func (s *scanner) standaloneTask(i int) (end int, ok bool) {
 		return 0, false
 	}
 	return end, end-verb >= 3
+}
+
+// opensTask reports whether token i is the first word of a question, or the verb of a task.
+func (s *scanner) opensTask(i int) (isQuestion, isTask bool) {
+	if !s.has(i, cOpensTask) {
+		return false, false
+	}
+	isQuestion = s.in(i, questions) && (s.in(i+1, questionVerbs) || s.any(i, "which", "what", "who", "what's"))
+	isTask = s.in(i, taskVerbs) || s.in(i, meVerbs) && s.is(i+1, "me") || s.in(i, countVerbs) && (s.in(i+1, counts) || s.has(i+1, cDigits))
+	return isQuestion, isTask
 }
 
 // startsOrder reports whether the sentence that begins at token i is an order of its document: not a polite phrase of a
