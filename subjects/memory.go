@@ -195,7 +195,7 @@ type MemoryAdminRequest struct {
 	State string      `json:"state,omitempty"`
 	Trust string      `json:"trust,omitempty"`
 	Tag   string      `json:"tag,omitempty"`
-	From  string      `json:"from,omitempty"`
+	From  string      `json:"from,omitempty"` // origin of a document; with a slash at its end, all below it
 	Text  string      `json:"text,omitempty"` // list: substring of name, description or corpus
 	Edit  *MemoryEdit `json:"edit,omitempty"`
 	Limit int         `json:"limit,omitempty"`

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -29,6 +30,7 @@ const (
 	fileUnchanged = "unchanged"
 	fileRestored  = "restored" // an export
 	fileSkipped   = "skipped"  // not imported, which is no failure
+	fileRemoved   = "removed"  // no longer in the folder
 	fileFailed    = "failed"
 )
 
@@ -69,7 +71,8 @@ func memoryImportCommand(a *cli.App) *cobra.Command {
 		Short: "Remember documents, or read an export back",
 		Long: `Remembers documents in pieces: Markdown, plain text, source code, tables, HTML and PDF (with pdftotext, from poppler-utils).
 Folders are walked; hidden files and node_modules are skipped, and links out of the folder are not followed. Importing a file
-again updates what changed and removes what is gone.
+again updates what changed in it. Importing a folder again also removes the documents whose files are gone from it; not when
+the folder has no files at all, because it may be an unmounted disk.
 
 Documents are UNTRUSTED, because others may have written in them. --trusted says that you trust every word.
 
@@ -122,6 +125,11 @@ func (p *importer) run(ctx context.Context, paths []string) error {
 	defer stop(nil)
 	for f := range p.importAll(ctx, files, stop) {
 		p.add(f)
+	}
+	if ctx.Err() == nil {
+		if err := p.removeGone(ctx, paths, files); err != nil {
+			return p.MemoryError(err)
+		}
 	}
 	p.line.Clear()
 	if p.JSON {
@@ -188,6 +196,43 @@ func (p *importer) importAll(ctx context.Context, files []document.File, stop co
 			}
 		}
 	}
+}
+
+// removeGone removes from memory the documents below the folders among paths whose files no longer exist. Of a folder without any
+// file nothing is removed.
+func (p *importer) removeGone(ctx context.Context, paths []string, files []document.File) error {
+	for _, path := range paths {
+		folder, err := filepath.Abs(path)
+		if err != nil {
+			return err
+		}
+		if info, err := os.Stat(folder); err != nil || !info.IsDir() || !hasFileBelow(files, folder) {
+			continue
+		}
+		origins, err := p.c.DocumentsBelow(ctx, folder)
+		if err != nil {
+			return err
+		}
+		for _, origin := range origins {
+			if _, err := os.Lstat(origin); !errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			w, err := p.c.RemoveDocument(ctx, origin)
+			if err != nil {
+				return err
+			}
+			p.add(importedFile{File: origin, State: fileRemoved, Removed: w.Removed})
+		}
+	}
+	return nil
+}
+
+// hasFileBelow reports whether one of the files is below the folder.
+func hasFileBelow(files []document.File, folder string) bool {
+	return slices.ContainsFunc(files, func(f document.File) bool {
+		rel, err := filepath.Rel(folder, f.Path)
+		return err == nil && filepath.IsLocal(rel)
+	})
 }
 
 // areExports reports whether the files are read back as exports. An export states itself what each entry is, so it must be

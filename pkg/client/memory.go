@@ -285,6 +285,32 @@ func (c *Client) ForgetMemories(ctx context.Context, ids []string) (forgotten []
 	return forgotten, missing, nil
 }
 
+// DocumentsBelow returns the origins of the documents in memory below a folder, sorted. folder must be an absolute path.
+func (c *Client) DocumentsBelow(ctx context.Context, folder string) (origins []string, err error) {
+	below := strings.TrimSuffix(folder, "/") + "/"
+	for page, err := range c.MemoryPages(ctx, subjects.MemoryAdminRequest{Op: "list", Kind: subjects.KindDocument, From: below}, 0) {
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range page.Entries {
+			if from := e.Provenance.From; strings.HasPrefix(from, below) {
+				origins = append(origins, from)
+			}
+		}
+	}
+	slices.Sort(origins)
+	return slices.Compact(origins), nil
+}
+
+// removedHash stands for the text of a document that no longer exists: no text has this hash.
+const removedHash = "removed"
+
+// RemoveDocument removes the pieces of a document that no longer exists. Importing it again stores it again.
+func (c *Client) RemoveDocument(ctx context.Context, origin string) (subjects.MemoryWriteReply, error) {
+	doc := subjects.MemoryDocument{From: origin, Hash: removedHash, First: 1, Pieces: []subjects.DocumentPiece{}, Last: true}
+	return c.WriteMemory(ctx, subjects.MemoryWriteRequest{Document: &doc})
+}
+
 // ImportDocument sends a document with all its pieces, in as many messages as it takes, and returns the added-up replies. A
 // document that memory knows in this form is reported as Unchanged after the first message. One without pieces sends nothing.
 // After an error, the pieces of earlier messages are stored and counted in the reply.

@@ -95,11 +95,17 @@ func (f Filter) condition() (string, []any, error) {
 		parts, args = append(parts, condition), append(args, values...)
 	}
 	for _, c := range []struct{ column, value string }{
-		{"kind", f.Kind}, {"state", f.State}, {"trust", f.Trust}, {"origin", f.From}, {"session", f.Session},
+		{"kind", f.Kind}, {"state", f.State}, {"trust", f.Trust}, {"session", f.Session},
 	} {
 		if c.value != "" {
 			also(c.column+" = ?", sanitize(c.value))
 		}
+	}
+	switch {
+	case strings.HasSuffix(f.From, "/"):
+		also("starts_with(origin, ?)", sanitize(f.From))
+	case f.From != "":
+		also("origin = ?", sanitize(f.From))
 	}
 	if f.Tag != "" {
 		also("row IN (SELECT row FROM tags WHERE tag = ?)", sanitize(f.Tag))
