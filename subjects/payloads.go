@@ -304,6 +304,7 @@ type ApprovalRequest struct {
 	Rule      string          `json:"rule"`
 	Reason    string          `json:"reason"`
 	Sinks     []string        `json:"sinks,omitempty"` // where data would be sent; a remembered decision holds for these only
+	Hosts     []LookAlikeHost `json:"hosts,omitempty"` // host names in the arguments and sinks that are not ASCII
 	Taint     []Taint         `json:"taint,omitempty"`
 	Grants    []Grant         `json:"grants,omitempty"` // what the question permits, none of which covers this call
 	Asked     time.Time       `json:"asked"`
@@ -324,6 +325,13 @@ type Grants struct {
 	SessionID string  `json:"session_id"`
 	QueryID   string  `json:"query_id"`
 	Grants    []Grant `json:"grants"`
+}
+
+// LookAlikeHost is a host name with letters outside of ASCII, which can look like another name, and the name that DNS
+// looks up for it.
+type LookAlikeHost struct {
+	Written  string `json:"written"`
+	Punycode string `json:"punycode"`
 }
 
 // Taint is the point where untrusted content entered a session.

@@ -227,6 +227,7 @@ func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Que
 	for _, o := range open {
 		q.Asks = append(q.Asks, newApprovalAsk(o))
 	}
+	q.Hosts = findLookAlikes(c.args, open)
 	if q.isRememberable() {
 		for _, a := range q.Asks {
 			for _, s := range a.Sinks {
@@ -238,6 +239,28 @@ func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Que
 	}
 	return q
 }
+
+// findLookAlikes returns the host names outside of ASCII in the arguments of a call, also escaped ones, and in the sinks of
+// the questions about it, at most maxLookAlikes.
+func findLookAlikes(args json.RawMessage, open []policy.Question) (out []subjects.LookAlikeHost) {
+	var all strings.Builder
+	var decoded any
+	if json.Unmarshal(args, &decoded) == nil {
+		fmt.Fprintln(&all, decoded) // with the escapes of JSON resolved
+	}
+	for _, o := range open {
+		fmt.Fprintln(&all, o.Sinks)
+	}
+	for _, h := range text.NonASCIIHosts(all.String()) {
+		if len(out) < maxLookAlikes {
+			out = append(out, subjects.LookAlikeHost(h))
+		}
+	}
+	return out
+}
+
+// maxLookAlikes bounds the host names that an approval request explains.
+const maxLookAlikes = 20
 
 // joinReasons returns the reasons of all questions on one line, each cut to maxReason; several are numbered and have
 // the name of their rule.

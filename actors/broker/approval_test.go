@@ -491,3 +491,16 @@ func FuzzHashParts(f *testing.F) {
 		}
 	})
 }
+
+// TestApprovalNamesLookAlikeHosts: a host name outside of ASCII is in the request with its punycode, also when the
+// arguments write it with escapes.
+func TestApprovalNamesLookAlikeHosts(t *testing.T) {
+	t.Parallel()
+	c := egressCall()
+	c.args = json.RawMessage(`{"url":"https://ex\u0430mple.org/","note":"plain.example"}`)
+	got := newApprovalFixture(time.Minute).newApproval((&actortest.Recorder{Time: noon}).Out(), c, "id", egressQuestion("https://müller.example/"), nil).Hosts
+	want := []subjects.LookAlikeHost{{Written: "exаmple.org", Punycode: "xn--exmple-4nf.org"}, {Written: "müller.example", Punycode: "xn--mller-kva.example"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,7 +36,7 @@ func approveCommand(a *cli.App) *cobra.Command {
 sources of untrusted content, and when the request expires. A request that is not decided in time is denied, and the agent
 is told that nobody answered.
 
-With an id it approves that one call; --deny denies it. --session and --always also approve later calls of the same tool by the
+With an id it shows that call and, on a terminal, asks before it approves it; --deny denies it. --session and --always also approve later calls of the same tool by the
 same type of agent to the same targets, in this session or until revoked: see conclave approve rules and conclave approve
 revoke. A call without a target needs your approval each time. When a request is decided in two places, the first decision
 holds. The first 6 characters of an id are enough.
@@ -138,6 +139,9 @@ func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client,
 	if err != nil {
 		return cli.IgnoreInterrupt(ctx, approvalError(a, prefix, err))
 	}
+	if ok, err := o.confirm(ctx, a, c, id); err != nil || !ok {
+		return cli.IgnoreInterrupt(ctx, err)
+	}
 	d := subjects.ApprovalDecision{Approve: !o.deny}
 	switch {
 	case o.session:
@@ -159,6 +163,37 @@ func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client,
 		a.Say("%s", view.AcceptedDecision(d, r))
 	}
 	return err
+}
+
+// confirm shows a pending request with its exact arguments on stderr before it is decided, and asks on a terminal; a denial
+// is not asked about. ok is false when the user does not say yes: the request stays open. Without a terminal the command
+// itself is the decision. A request that the broker does not list is unknown. With --json nothing is shown or asked.
+func (o *approveFlags) confirm(ctx context.Context, a *cli.App, c *client.Client, id string) (ok bool, err error) {
+	if a.JSON {
+		return true, nil
+	}
+	l, err := c.Approvals(ctx, true)
+	if err != nil {
+		return false, cli.BrokerError("the approvals", err)
+	}
+	at := slices.IndexFunc(l.Approvals, func(q subjects.Approval) bool { return q.ID == id })
+	if at < 0 {
+		return false, rejectedDecision(a, subjects.ApprovalReply{ID: id, State: subjects.ApprovalUnknown})
+	}
+	q := l.Approvals[at]
+	if q.State != subjects.ApprovalPending {
+		return true, nil // the broker says how it was decided
+	}
+	view.PrintApproval(a.Err, q, time.Now())
+	keyboard, asks := term.Keyboard(a.In)
+	if o.deny || !asks {
+		return true, nil
+	}
+	ok, err = a.Confirm(ctx, keyboard, fmt.Sprintf("allow %s? [y/N] ", term.Visible(q.Tool)))
+	if err == nil && !ok {
+		a.Say("nothing was decided: the request stays open; deny it with %s approve --deny %s", a.Program(), term.ShortID(id))
+	}
+	return ok, err
 }
 
 // approvalError explains an error of looking up a request by id or prefix.

@@ -310,6 +310,27 @@ func types(t *testing.T, keyboard *os.File, line string, taken <-chan string) st
 	return ""
 }
 
+// TestApproveShowsBeforeItAsks: on a terminal, approve with an id shows the exact arguments and asks; without a yes nothing
+// is decided.
+func TestApproveShowsBeforeItAsks(t *testing.T) {
+	t.Parallel()
+	c := newFixture(t)
+	k, p := newFakeBroker(c), c.installation(t)
+	k.pose(open("0123456789abcdef0123456789abcdef"))
+	w, keyboard := p.onKeyboard("approve", "01234567")
+	p.must(w.stdout, `"url": "https://example.org/\?q=1"`)
+	p.must(w.stdout, "untrusted +web_search https://evil.example") // the last line before the question
+	select {
+	case got := <-k.decisions:
+		t.Fatalf("decided before the answer: %s", got)
+	default:
+	}
+	if got := types(t, keyboard, "y", k.decisions); got != "0123456789abcdef0123456789abcdef approved" {
+		t.Errorf("%q", got)
+	}
+	p.must(w.stdout, "approved for this call only")
+}
+
 // TestApproveWatch answers questions as they come, on a terminal.
 func TestApproveWatch(t *testing.T) {
 	t.Parallel()

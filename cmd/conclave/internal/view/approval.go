@@ -14,7 +14,7 @@ import (
 // PrintApproval prints everything there is to know before a decision, or how it was decided. Ages and expiry are relative to
 // now. The arguments are complete and hidden characters escaped: what is not shown was not approved.
 func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
-	state := "expires in " + term.Age(a.Expires.Sub(now))
+	state := "expires in " + remaining(a.Expires.Sub(now))
 	switch {
 	case a.State != subjects.ApprovalPending && a.By != "":
 		state = a.State + " by " + term.Visible(a.By)
@@ -36,7 +36,10 @@ func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 	line("rule", term.Visible(a.Layer+": "+a.Rule))
 	line("reason", term.Visible(a.Reason))
 	for _, s := range a.Sinks {
-		line("target", term.Visible(s))
+		line("target", term.Visible(punycodeHosts(s, a.Hosts)))
+	}
+	for _, h := range a.Hosts {
+		line("host", fmt.Sprintf("%s, written as %s: check that it is the one you mean", term.Visible(h.Punycode), term.Visible(h.Written)))
 	}
 	if len(a.Sinks) == 0 {
 		line("remember", "not possible: this is asked each time")
@@ -62,9 +65,36 @@ func GrantText(g subjects.Grant) string {
 	return fmt.Sprintf("%s, %d of %d used: %s", term.Visible(strings.Join(g.Acts, " or ")), g.Used, g.Times, term.Visible(g.Clause))
 }
 
-// waitingCall is one line about a call that waits for a decision.
+// remaining is the time until an expiry, to the second and rounded up: it does not say 4m of a request that has five
+// minutes.
+func remaining(d time.Duration) string {
+	d = (d + time.Second - 1).Truncate(time.Second)
+	s := strings.TrimSuffix(d.String(), "m0s")
+	if s != d.String() {
+		s += "m"
+	}
+	if h := strings.TrimSuffix(s, "h0m"); h != s {
+		s = h + "h"
+	}
+	return s
+}
+
+// punycodeHosts returns a target with its look-alike hosts in punycode.
+func punycodeHosts(target string, hosts []subjects.LookAlikeHost) string {
+	for _, h := range hosts {
+		target = strings.ReplaceAll(target, h.Written, h.Punycode)
+	}
+	return target
+}
+
+// waitingCall is one line about a call that waits for a decision. The targets, or the arguments of a call without targets,
+// are never cut: their end decides where data goes.
 func waitingCall(r subjects.ApprovalRequest, program string) string {
-	return fmt.Sprintf("waiting for your approval: %s %s (%s); %s", term.Visible(r.Tool), term.Visible(term.Clip(string(r.Args), 80)), term.Visible(term.Clip(r.Reason, 120)), HowToDecide(r.ID, program))
+	what := strings.Join(strings.Fields(string(r.Args)), " ")
+	if len(r.Sinks) > 0 {
+		what = "to " + strings.Join(r.Sinks, " ")
+	}
+	return fmt.Sprintf("waiting for your approval: %s %s (%s); %s", term.Visible(r.Tool), term.Visible(punycodeHosts(what, r.Hosts)), term.Visible(term.Clip(r.Reason, 120)), HowToDecide(r.ID, program))
 }
 
 // HowToDecide says how to decide a call from another terminal.

@@ -1,0 +1,42 @@
+package view
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/subjects"
+)
+
+// TestWaitingCallShowsWholeTarget: the line about a waiting call has the whole target, in punycode when it is a look-alike.
+func TestWaitingCallShowsWholeTarget(t *testing.T) {
+	long := "https://example.org/" + strings.Repeat("a", 300) + ".evil.example/end"
+	for _, r := range []subjects.ApprovalRequest{
+		{ID: "id", Tool: "web_fetch", Sinks: []string{"https://a.example/", long}},
+		{ID: "id", Tool: "web_fetch", Args: []byte(`{"url":"` + long + `"}`)},
+	} {
+		if got := waitingCall(r, "conclave"); !strings.Contains(got, long) {
+			t.Errorf("%s", got)
+		}
+	}
+	r := subjects.ApprovalRequest{ID: "id", Tool: "web_fetch", Sinks: []string{"https://exаmple.org/"}, Hosts: []subjects.LookAlikeHost{{Written: "exаmple.org", Punycode: "xn--exmple-4nf.org"}}}
+	var b strings.Builder
+	PrintApproval(&b, subjects.Approval{ApprovalRequest: r, State: subjects.ApprovalPending}, time.Now())
+	for _, got := range []string{waitingCall(r, "conclave"), b.String()} {
+		if !strings.Contains(got, "https://xn--exmple-4nf.org/") {
+			t.Errorf("%s", got)
+		}
+	}
+}
+
+// TestRemaining: the time until an expiry is right to the second from the first one on.
+func TestRemaining(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		5 * time.Minute: "5m", 5*time.Minute - 1: "5m", 299 * time.Second: "4m59s", time.Minute: "1m", 59*time.Second + 1: "1m", 59 * time.Second: "59s",
+		time.Millisecond: "1s", time.Hour: "1h", time.Hour + time.Second: "1h0m1s", 90 * time.Minute: "1h30m",
+	} {
+		if got := remaining(d); got != want {
+			t.Errorf("%s: %s, want %s", d, got, want)
+		}
+	}
+}
