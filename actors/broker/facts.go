@@ -63,7 +63,7 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects
 
 // pageAccess returns the hosts that the tool may fetch from, nil for a tool that reads no untrusted content, and
 // whether the caller may use a tool that fetches pages: a search that opens its hits needs the same permission. A full
-// override of an account replaces the allow list by "*", never the deny list.
+// override of an account lifts the allow list, never the deny list.
 func (f facts) pageAccess(t *toolTable) (*subjects.HostRules, bool) {
 	c := f.call
 	if !c.Tool.Has(policy.ReadsUntrusted) {
@@ -71,8 +71,8 @@ func (f facts) pageAccess(t *toolTable) (*subjects.HostRules, bool) {
 	}
 	rules := f.rules.Manifest.Egress.Fetch
 	hosts := &subjects.HostRules{Allow: rules.Allow, Deny: rules.Deny, Monitored: f.rules.Manifest.Monitored[(policy.EgressLayer{}).Name()]}
-	if c.Override.IsAll() && len(c.Caller.Path) == 0 {
-		hosts.Allow = []string{"*"}
+	if c.HasFullOverride() { // as the egress layer: the allow list is lifted, with its ports and IP addresses
+		hosts.Allow, hosts.Monitored = []string{"*"}, slices.Concat(hosts.Monitored, policy.AllowListRules)
 	}
 	effective := f.rules.Manifest.EffectiveTools(c.Caller.Account, c.Lineage, c.Override.Grant)
 	for _, k := range t.all() {

@@ -435,7 +435,7 @@ func TestPageAccess(t *testing.T) {
 		m.Monitored = tt.monitored
 		f := facts{call: policy.Call{Caller: subjects.Caller{Account: tt.account}, Tool: search, Override: tt.over}, rules: policy.Rules{Manifest: m}}
 		hosts, pages := f.pageAccess(tb)
-		if pages != tt.pages || !slices.Equal(hosts.Allow, tt.allow) || !slices.Equal(hosts.Monitored, tt.monitored["egress"]) {
+		if pages != tt.pages || !slices.Equal(hosts.Allow, tt.allow) || tt.over.Level == "" && !slices.Equal(hosts.Monitored, tt.monitored["egress"]) {
 			t.Errorf("%s: %+v, %t", tt.name, hosts, pages)
 		}
 	}
@@ -494,5 +494,26 @@ func TestRepetitionIsCountedPerQuestion(t *testing.T) {
 	h.setConfig(t, subjects.SessionConfig{Override: "ALL"})
 	for range 5 {
 		run(h, "q0", "web_search", `{"query":"fish"}`, ok)
+	}
+}
+
+// TestFullOverrideLiftsAllowListEverywhere: under ALL, the hosts that a tool gets permit what the egress layer permits: every host,
+// port and IP address that is not denied.
+func TestFullOverrideLiftsAllowListEverywhere(t *testing.T) {
+	t.Parallel()
+	m := parseRules(t, "types:\n  assistant:\n    tools: [web_fetch]\naccounts:\n  generator: assistant\negress:\n  fetch:\n    allow: [a.example]\n    deny: [evil.example]\n")
+	page := Known{Tool: policy.Tool{Name: "web_fetch", Zone: "tools", Known: true, Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), Args: policy.Args{"url": {Role: policy.RoleURL}}}}
+	tb := newTable([]Known{page}, func(string) (policy.Tool, bool) { return policy.Tool{}, false })
+	tb.live["web_fetch"] = page
+	for _, level := range []string{subjects.OverrideNone, subjects.OverrideAll} {
+		for _, url := range []string{"https://a.example/", "https://b.example/", "https://b.example:8443/", "http://93.184.216.34/", "https://evil.example/", "ftp://a.example/"} {
+			c := policy.Call{Caller: subjects.Caller{Account: "generator"}, Tool: page.Tool, Args: json.RawMessage(`{"url":"` + url + `"}`), Override: policy.Override{Level: level}}
+			hosts, _ := facts{call: c, rules: m}.pageAccess(tb)
+			err := policy.HostRules{Allow: hosts.Allow, Deny: hosts.Deny}.CheckURL(url, hosts.Monitored...)
+			layer := policy.Chain{policy.EgressLayer{Fetch: m.Manifest.Egress.Fetch}}.Decide(t.Context(), c)
+			if (err == nil) != layer.Allowed() {
+				t.Errorf("%s %s: the layer allows it: %t; the tool: %v", level, url, layer.Allowed(), err)
+			}
+		}
 	}
 }

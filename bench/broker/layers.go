@@ -254,9 +254,9 @@ var longRecord = sync.OnceValues(func() ([]byte, error) { return json.Marshal(lo
 func longFlow() *policy.Flow {
 	f := &policy.Flow{}
 	for i := range 50 {
-		f = f.WithQuestion(fmt.Sprintf("q%d", i), strings.Repeat(fmt.Sprintf("word%d ", i), 20))
+		f = f.WithQuestion(fmt.Sprintf("q%d", i), strings.Repeat(fmt.Sprintf("word%d ", i), 20), nil)
 	}
-	search := policy.Tool{Name: "web_search", Zone: "tools", Known: true, Query: "query", Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted)}
+	search := policy.Tool{Name: "web_search", Zone: "tools", Known: true, Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}}, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted)}
 	for i := range 80 {
 		r := policy.Result{Tool: search, CallID: fmt.Sprintf("c%d", i), Query: "q0", Time: time.Unix(1e9, 0)}
 		var text strings.Builder

@@ -33,7 +33,7 @@ func measurePolicy(n int) ([]decided, error) {
 		return nil, err
 	}
 	chain := rulesOf(fullForm, cfg.Manifest, bus.Home{Data: "/nonexistent/data", Config: "/nonexistent/config"}).Chain
-	heard := (&policy.Flow{}).WithQuestion("q", asked)
+	heard := (&policy.Flow{}).WithQuestion("q", asked, nil)
 	var out []decided
 	for _, r := range requests {
 		i := slices.IndexFunc(cfg.Tools(), func(t *tools.Tool) bool { return t.Name() == r.tool })
@@ -43,7 +43,7 @@ func measurePolicy(n int) ([]decided, error) {
 		t := cfg.Tools()[i]
 		flow := heard
 		if r.long {
-			flow = longFlow().WithQuestion("q", asked)
+			flow = longFlow().WithQuestion("q", asked, nil)
 		}
 		flow = flow.WithResult(policy.Result{Tool: t.Facts(), CallID: "c", Query: "q", Text: found[0].Snippet, Links: []string{found[0].URL}, Time: time.Unix(1e9, 0)})
 		call := policy.Call{

@@ -83,9 +83,12 @@ func parseMonth(name string) (month int) {
 // clockPattern matches a time of day.
 var clockPattern = regexp.MustCompile(`(?i)\b(\d{1,2})(?::(\d{2}))?(?::\d{2})?\s*(am|pm|a\.m\.|p\.m\.|uhr|h)?\b`)
 
+// isoSeparator matches the T between date and time.
+var isoSeparator = regexp.MustCompile(`(\d)T(\d)`)
+
 // extractClocks returns the times of day in a text, in minutes: with a colon, or with a word such as pm.
 func extractClocks(s string) (out []int) {
-	for _, m := range clockPattern.FindAllStringSubmatch(s, -1) {
+	for _, m := range clockPattern.FindAllStringSubmatch(isoSeparator.ReplaceAllString(s, "$1 $2"), -1) {
 		if m[2] == "" && m[3] == "" {
 			continue
 		}

@@ -40,6 +40,9 @@ const (
 // egressRules are the rules that may be monitor-only, see [monitorRules].
 var egressRules = []string{ruleNoDestination, rulePort, ruleIPLiteral, RuleHost, ruleDeniedHost}
 
+// AllowListRules are the denials by the allow list, which a full override lifts: host, port and IP address.
+var AllowListRules = []string{RuleHost, rulePort, ruleIPLiteral}
+
 // Judge denies a tool that sends data out and declares no destination argument, a fetch tool whose URL argument is
 // undeclared, missing or not a string or list of strings, and a call in which [EgressLayer.judgeURL] denies one URL. An
 // invalid host pattern in the policy denies every URL. It never asks. A full override lifts the allow list, not the

@@ -211,56 +211,75 @@ func chooseGrant(c Call, grants []Grant, args []argument) (at int, objections []
 	return -1, objections
 }
 
+// actValues is what the arguments of an act hold, as [judgeArguments] collects it.
+type actValues struct {
+	values     []string
+	clocks     []int
+	hasContent bool
+	bound      bool // a value of the user binds the call
+	sends      bool // it has a destination
+}
+
 // judgeArguments returns the objections to the arguments of an act under a grant; none when the grant covers them.
 func judgeArguments(c Call, g Grant, args []argument) (all []Verdict) {
 	q := c.Flow.findQuestion(c.Query)
 	if q == nil {
 		q = &question{}
 	}
-	exact := c.Tool.hasAny(irreversible)
-	bound, sends := false, false // a value of the user binds the call; it has a destination
-	var values []string
-	hasContent := false
+	var v actValues
 	for _, a := range args {
-		values = append(values, a.text)
-		if v := judgeValue(c, g, a); v.kind != verdictPass {
-			all = append(all, v)
+		all = append(all, v.add(c, g, q, a, args)...)
+	}
+	object := func(rule, format string, a ...any) {
+		all = append(all, Ask(rule, "after "+c.Flow.describeTaint()+", "+fmt.Sprintf(format, a...), listSinks(args)...))
+	}
+	if typed := g.listClocks(q.Text); len(typed) > 0 && len(v.clocks) > 0 && !slices.ContainsFunc(v.clocks, func(m int) bool { return slices.Contains(typed, m) }) {
+		object(ruleTime, "the call has none of the times that you named")
+	}
+	if !v.bound {
+		object(ruleNoUserContent, "this call of %s contains nothing that you wrote", c.Tool.Name)
+	}
+	if v.hasContent && len(g.Quoted) > 0 && !slices.ContainsFunc(v.values, g.isDictated) {
+		object(rulePayload, "its content is not the text that you dictated")
+	}
+	if v.sends && c.Tool.Has(Egress) && c.Flow.holdsUnaskedPrivate(q, g) {
+		object(rulePrivate, "%s could send private data that your question did not ask for", c.Tool.Name)
+	}
+	return all
+}
+
+// add collects one value and returns the objections to it alone.
+func (v *actValues) add(c Call, g Grant, q *question, a argument, args []argument) (all []Verdict) {
+	exact := c.Tool.hasAny(irreversible)
+	v.values = append(v.values, a.text)
+	if one := judgeValue(c, g, a); one.kind != verdictPass {
+		all = append(all, one)
+	}
+	isBinding, isUsers := a.text != "", true // whether the value binds the call; whether what cannot be undone may have it
+	switch a.role {
+	case RoleSetting, RoleOption:
+		isBinding = false
+	case RoleContent:
+		v.hasContent = true
+		all = append(all, judgeContent(c, a, listSinks(args))...)
+		isUsers = c.Flow.isUserValue(a.text)
+		isBinding = isBinding && isUsers || c.Flow.isMadeOfUserWords(a.text)
+	case RoleTime:
+		v.clocks = append(v.clocks, extractClocks(a.text)...)
+		isTyped, isBound := g.namesTime(q.Text, a.text, exact)
+		if isBound && !isTyped {
+			all = append(all, Ask(ruleTime, fmt.Sprintf("after %s, you did not name this date or time: %s", c.Flow.describeTaint(), text.OneLine(a.text, 60)), listSinks(args)...))
 		}
-		switch a.role {
-		case RoleContent:
-			all = append(all, judgeContent(c, a, listSinks(args))...)
-			hasContent = true
-			bound = bound || c.Flow.isUserValue(a.text) && a.text != "" || c.Flow.isMadeOfUserWords(a.text)
-			if exact && !c.Flow.isUserValue(a.text) {
-				all = append(all, askIrreversible(c))
-			}
-		case RoleTime:
-			isTyped, isBound := g.namesTime(q.Text, a.text, exact)
-			if isBound && !isTyped {
-				all = append(all, Ask(ruleTime, fmt.Sprintf("after %s, you did not name this date or time: %s", c.Flow.describeTaint(), text.OneLine(a.text, 60)), listSinks(args)...))
-			}
-			bound = bound || isTyped
-		case RoleID:
-			bound = bound || a.text != ""
-			if exact && !c.Flow.isUserID(a.text) {
-				all = append(all, askIrreversible(c))
-			}
-		case RoleDestination:
-			sends, bound = sends || a.text != "", bound || a.text != ""
-		case RoleSetting, RoleOption:
-		default:
-			bound = bound || a.text != ""
-		}
+		isBinding = isTyped
+	case RoleID:
+		isUsers = c.Flow.isUserID(a.text)
+	case RoleDestination:
+		v.sends = v.sends || a.text != ""
 	}
-	if !bound {
-		all = append(all, Ask(ruleNoUserContent, fmt.Sprintf("after %s, this call of %s contains nothing that you wrote", c.Flow.describeTaint(), c.Tool.Name), listSinks(args)...))
+	if exact && !isUsers {
+		all = append(all, askIrreversible(c))
 	}
-	if hasContent && len(g.Quoted) > 0 && !slices.ContainsFunc(values, g.isDictated) {
-		all = append(all, Ask(rulePayload, fmt.Sprintf("after %s, its content is not the text that you dictated", c.Flow.describeTaint()), listSinks(args)...))
-	}
-	if sends && c.Tool.Has(Egress) && c.Flow.holdsUnaskedPrivate(q, g) {
-		all = append(all, Ask(rulePrivate, fmt.Sprintf("%s could send private data that your question did not ask for: the session has read some after %s", c.Tool.Name, c.Flow.describeTaint()), listSinks(args)...))
-	}
+	v.bound = v.bound || isBinding
 	return all
 }
 
@@ -276,6 +295,14 @@ func (g Grant) namesTime(question, value string, exact bool) (isTyped, isBound b
 		return areAmong(value, typed, day.matches), true
 	}
 	return areAmong(value, typed, day.matchesDay), len(typed) > 0
+}
+
+// listClocks returns the times of day in the clause, or in the question when the clause has none.
+func (g Grant) listClocks(question string) []int {
+	if own := extractClocks(g.Clause); len(own) > 0 {
+		return own
+	}
+	return extractClocks(question)
 }
 
 // isDictated reports whether a content is a text that the question dictates, or little more than that. A dictated text may have

@@ -169,6 +169,13 @@ func DeriveGrants(question string) []Grant {
 	if len(out) > maxGrants {
 		return nil
 	}
+	for i, g := range out { // "and add her address" belongs to the event that was dictated before
+		for _, before := range out[:i] {
+			if g.Refers && len(g.Quoted) == 0 && slices.ContainsFunc(g.Acts, func(a Act) bool { return slices.Contains(before.Acts, a) }) {
+				out[i].Quoted = before.Quoted
+			}
+		}
+	}
 	return out
 }
 
@@ -287,57 +294,71 @@ func deriveGrant(clause []word) (Grant, bool) {
 		return g, false
 	}
 	var shown []string
-	open, name, listed := true, "", 0 // listed: further destinations after "and" or a comma
-	flush := func() {
-		if name != "" && len(g.To) < maxClauseTo && !slices.Contains(g.To, name) {
-			g.To = append(g.To, name)
-		}
-		name = ""
-	}
+	names := nameList{open: true}
 	for i, w := range clause {
 		shown = append(shown, w.text)
 		if i == 0 {
 			continue
 		}
-		before := clause[i-1]
 		if manyWords[w.lower] {
 			g.Times = manyTimes
 		}
 		g.Refers = g.Refers || backReferences[w.lower]
-		switch {
-		case isDictation(clause, i):
-			flush()
+		if isDictation(clause, i) {
+			names.flush()
 			g.Quoted = append(g.Quoted, text.Cut(w.lower, maxQuoteText))
-		case exceptions[w.lower] && !w.quoted:
-			flush()
-			open = false
-		case open && isDestination(before, w):
-			switch {
-			case name != "" && !w.quoted && !before.comma && isCapitalized(w.text) && isCapitalized(before.text):
-				part := name
-				flush()
-				g.To = append(g.To, w.lower)
-				name = part + " " + w.lower
-			default:
-				flush()
-				if len(g.To) > 0 && (before.comma || conjunctions[before.lower]) {
-					listed++
-				}
-				name = w.lower
-			}
 			continue
 		}
-		flush()
+		names.add(clause[i-1], w)
 	}
-	flush()
+	names.flush()
+	g.To = names.all
 	if g.Times != manyTimes {
-		g.Times += listed
+		g.Times += names.listed
 	}
 	if len(g.To) >= maxClauseTo {
 		g.To, g.Times = nil, 0 // an unusual clause grants nothing
 	}
 	g.Clause = text.OneLine(strings.Join(shown, " "), maxClause)
 	return g, g.Times > 0
+}
+
+// nameList collects the destinations of a clause.
+type nameList struct {
+	all    []string // in lower case
+	name   string   // the name that is being read, which may have more words
+	open   bool     // no exception stands before: "to Ana, not Bob"
+	listed int      // further destinations after "and" or a comma
+}
+
+// add reads the next word of the clause, which follows before.
+func (n *nameList) add(before, w word) {
+	switch {
+	case exceptions[w.lower] && !w.quoted:
+		n.open = false
+	case n.open && isDestination(before, w):
+		if n.name != "" && !w.quoted && !before.comma && isCapitalized(w.text) && isCapitalized(before.text) {
+			whole := n.name + " " + w.lower
+			n.flush()
+			n.all, n.name = append(n.all, w.lower), whole
+			return
+		}
+		n.flush()
+		if len(n.all) > 0 && (before.comma || conjunctions[before.lower]) {
+			n.listed++
+		}
+		n.name = w.lower
+		return
+	}
+	n.flush()
+}
+
+// flush ends the name that is being read.
+func (n *nameList) flush() {
+	if n.name != "" && len(n.all) < maxClauseTo && !slices.Contains(n.all, n.name) {
+		n.all = append(n.all, n.name)
+	}
+	n.name = ""
 }
 
 // isDictation reports whether the word at i is a quotation after a word like "titled" or "subject".

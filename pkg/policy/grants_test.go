@@ -273,6 +273,21 @@ func TestDictatedTextBinds(t *testing.T) {
 	}
 }
 
+// TestTimeOfDayBinds: when the question names times, a call at another time asks; an order that refers to a dictated one is bound
+// to its text.
+func TestTimeOfDayBinds(t *testing.T) {
+	f := newFlow("Create an event at 12:00 on 2026-05-19 titled 'Lunch'. Don't forget to add her address to it.", untrustedResult("x"))
+	for args, want := range map[string]string{
+		`{"title":"Lunch","start_time":"2026-05-19T12:00"}`: "",
+		`{"title":"Lunch","start_time":"2026-05-19T09:00"}`: ruleTime,
+		`{"title":"Sync","start_time":"2026-05-19 12:00"}`:  rulePayload,
+	} {
+		if got := decide(t, f, event, args); got != want {
+			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
+}
+
 // FuzzDeriveGrants: no question makes the rules panic or grant without an order of bounded size.
 func FuzzDeriveGrants(f *testing.F) {
 	f.Add("Send 'x' to Ana and Bob, not Eve. 1. Create it")

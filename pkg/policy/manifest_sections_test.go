@@ -144,3 +144,31 @@ func TestSpawnCycleIsRejected(t *testing.T) {
 		})
 	}
 }
+
+// TestManifestTools: facts about foreign tools are parsed with safe defaults, and unknown acts, effects and roles are rejected with
+// their line.
+func TestManifestTools(t *testing.T) {
+	m := mustParse(t, minimalTypes+`tools:
+  say: {act: send, args: {to: destination, text: content, mood: happy | sad}, about: [Chat], ids: [id]}
+  note: {act: create, effects: [remember]}
+`)
+	say, note := m.Tools["say"], m.Tools["note"]
+	if !say.Known || !say.Has(Egress) || !say.Has(ReadsUntrusted) || !say.Has(ReadsPrivate) || say.Has(Exec) || say.Args.With(RoleDestination) != "to" || say.About[0] != "chat" {
+		t.Errorf("%+v", say)
+	}
+	if a := say.Args["mood"]; a.Role != RoleOption || !reflect.DeepEqual(a.Values, []string{"happy", "sad"}) {
+		t.Errorf("%+v", a)
+	}
+	if !note.Has(Mutate) || !note.Has(Remember) || note.Has(ReadsUntrusted) {
+		t.Errorf("%+v", note)
+	}
+	for name, line := range map[string]string{
+		"an unknown act": "say: {act: teleport}", "no act": "say: {args: {to: destination}}", "an unknown effect": "say: {act: send, effects: [fly]}",
+		"an unknown role": "say: {act: send, args: {to: recipient}}", "an option without values": "say: {act: send, args: {to: option}}",
+		"a name that is no token": `"a b": {act: send}`, "an unknown field": "say: {act: send, sinks: [to]}",
+	} {
+		if _, err := ParseManifest([]byte(minimalTypes+"tools:\n  "+line+"\n"), "m.yaml"); err == nil || !strings.Contains(err.Error(), "m.yaml:3") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
