@@ -578,7 +578,7 @@ func TestRotationKeepsDamagedFiles(t *testing.T) {
 	if err != nil || rot.Report.OK {
 		t.Fatalf("rotation %+v, %v", rot, err)
 	}
-	if b, err := os.ReadFile(filepath.Join(rot.Store, "msgs", "1.blk")); err != nil || !bytes.Equal(b, damaged) {
+	if b, err := os.ReadFile(filepath.Join(rot.Store, subjects.Audit, "msgs", "1.blk")); err != nil || !bytes.Equal(b, damaged) {
 		t.Errorf("the sealed stream was changed: %v", err)
 	}
 	if rot.Report.Messages != len(s.msgs)-1 {
@@ -745,7 +745,7 @@ func checkSealed(t *testing.T, rot auditlog.Rotation, g *subjects.AuditGenesis) 
 	if rep, err := check(b); err == nil && rep.OK {
 		t.Error("a flipped bit in the sealed file is not found")
 	}
-	if blocks(t, rot.Store) == nil {
+	if blocks(t, filepath.Join(rot.Store, subjects.Audit)) == nil {
 		t.Error("the old stream's own files are gone")
 	}
 }

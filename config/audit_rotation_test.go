@@ -274,7 +274,7 @@ func TestPlantedPlan(t *testing.T) {
 		{"not a plan", []byte("rubbish"), nil, "not a genesis record"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			removeFile(t, s.home.AuditStore())
+			removeFile(t, s.home.AuditStreams())
 			file := filepath.Join(s.home.Sealed(), "audit-x.jsonl")
 			removeFile(t, file)
 			if tt.file != nil {
@@ -296,7 +296,7 @@ func TestPlantedPlan(t *testing.T) {
 	t.Run("resumed by hand", func(t *testing.T) {
 		// With the folder of a moved store beside it the plan looks like a rotation that was cut off. Rotating goes on
 		// with it only if it fits, and then says that what was sealed is not whole.
-		removeFile(t, s.home.AuditStore())
+		removeFile(t, s.home.AuditStreams())
 		writeFile(t, filepath.Join(s.home.Sealed(), "audit-x.jsonl"), cut)
 		if err := os.MkdirAll(filepath.Join(s.home.Sealed(), "audit-x.store"), 0o700); err != nil {
 			t.Fatal(err)
@@ -359,8 +359,8 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 	})
 	t.Run("planned, not moved", func(t *testing.T) {
 		s, rot := rotated(t, true)
-		removeFile(t, s.home.AuditStore())
-		if err := os.Rename(rot.Store, s.home.AuditStore()); err != nil {
+		removeFile(t, s.home.AuditStreams())
+		if err := os.Rename(rot.Store, s.home.AuditStreams()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.cfg.Start(t.Context(), s.home, nil); !errors.Is(err, auditlog.ErrInterrupted) {
@@ -370,7 +370,7 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 	})
 	t.Run("moved", func(t *testing.T) {
 		s, rot := rotated(t, true)
-		removeFile(t, s.home.AuditStore())
+		removeFile(t, s.home.AuditStreams())
 		goesOn(t, s, rot)
 	})
 	t.Run("opened, not anchored", func(t *testing.T) {
@@ -379,7 +379,7 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 	})
 	t.Run("the old trail was damaged", func(t *testing.T) {
 		s, rot := rotated(t, false)
-		removeFile(t, s.home.AuditStore())
+		removeFile(t, s.home.AuditStreams())
 		// A start does not decide that; a rotation does, and says so.
 		if _, err := s.cfg.Start(t.Context(), s.home, nil); !errors.Is(err, auditlog.ErrInterrupted) {
 			t.Fatalf("started: %v", err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/vmihailenco/msgpack/v5"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
@@ -22,10 +23,10 @@ import (
 const maxFloodRSS = 600 << 20
 
 // TestChaosFlood floods the system with the key of one compromised role after another: events, dead letters, states,
-// questions and turns, each for half a second, 20 s in the long form. After each the events of the user are
+// questions, turns and audit records, each for half a second, 20 s in the long form. After each the events of the user are
 // still stored, the process uses less than 600 MB, and tool calls go on.
 func TestChaosFlood(t *testing.T) {
-	period, flags := 500*time.Millisecond, "system.event_max=96MB"
+	period, flags := 500*time.Millisecond, "system.event_max=96MB system.audit_max=96MB"
 	if full() {
 		period, flags = 20*time.Second, ""
 	}
@@ -51,12 +52,22 @@ func TestChaosFlood(t *testing.T) {
 		{"cancellations under ever new subjects", "gateway", numbered("query.cancel.x%d"), large},
 		{"questions", "gateway", fixed("query.received"), large},
 		{"turns", "router", numbered("query.session.x%d"), large},
+		{"audit records of the model actor", "model", numbered("audit.x%d"), make([]byte, 200<<10)},
+		{"audit records of memory", "memory", fixed("audit.x"), make([]byte, 200<<10)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			sent := f.publish(t, tt.role, period, tt.subject, tt.body)
 			f.check(t, sent)
 		})
 	}
+	t.Run("discovery requests of an agent", func(t *testing.T) {
+		before := f.auditBytes(t)
+		sent := f.request(t, "committee", "broker.discover", period)
+		f.check(t, sent)
+		if grown := f.auditBytes(t) - before; grown > 64<<10 {
+			t.Errorf("the audit log grew by %d KB", grown>>10)
+		}
+	})
 }
 
 func fixed(subject string) func(int) string { return func(int) string { return subject } }
@@ -136,6 +147,46 @@ func (f *flood) publish(t *testing.T, role string, period time.Duration, subject
 	}
 	_ = nc.FlushTimeout(testTimeout)
 	return sent
+}
+
+// request sends well-formed requests for a period, many at a time, and returns the bytes sent.
+func (f *flood) request(t *testing.T, role, subject string, period time.Duration) (sent int) {
+	t.Helper()
+	body, err := msgpack.Marshal(map[string]string{"task": strings.Repeat("x", 1000)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc := f.dial(t, role)
+	m := nats.NewMsg(subject)
+	m.Data, m.Reply = body, nats.NewInbox()
+	m.Header.Set(subjects.HeaderType, subjects.TypeMsgpack)
+	m.Header.Set(subjects.HeaderDeadline, strconv.FormatInt(time.Now().Add(time.Minute).UnixMilli(), 10))
+	for end := time.Now().Add(period); time.Now().Before(end); {
+		for range 16 { // fewer than the broker queues: each is handled
+			if err := nc.PublishMsg(m); err != nil {
+				t.Fatal(err)
+			}
+			sent += len(body)
+		}
+		if err := nc.FlushTimeout(testTimeout); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return sent
+}
+
+// auditBytes returns the size of the broker's part of the audit log.
+func (f *flood) auditBytes(t *testing.T) int64 {
+	t.Helper()
+	c, err := client.New(f.dial(t, "auditor"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := c.AuditStatus(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status["broker"].Bytes
 }
 
 // check fails the test when an event of the user is gone, the memory is over the limit, or a tool call fails.

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
+	"runtime/debug"
+	"runtime/metrics"
 	"slices"
 	"sync"
 	"time"
@@ -66,10 +69,35 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 		return nil, err
 	}
 	r.watch.Go(func() { r.server.WatchDisk(watching, time.Second) })
+	r.watch.Go(func() { limitMemory(watching) })
 	if slices.Contains(names, "broker") {
 		r.watchManifest(watching, c, home, log)
 	}
 	return r, r.Run(ctx, c, home, log, names...)
+}
+
+// minMemoryLimit is the least soft limit of the Go heap, in bytes.
+const minMemoryLimit = 448 << 20
+
+// limitMemory keeps the soft memory limit of the process near the memory in use until ctx ends, so that the garbage of a
+// flood is collected before the process grows: half as much again, and at least minMemoryLimit. A limit that the user set
+// with GOMEMLIMIT is left alone.
+func limitMemory(ctx context.Context) {
+	if os.Getenv("GOMEMLIMIT") != "" {
+		return
+	}
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	tick := time.NewTicker(10 * time.Second)
+	defer tick.Stop()
+	for {
+		metrics.Read(live)
+		debug.SetMemoryLimit(max(minMemoryLimit, int64(live[0].Value.Uint64())*3/2))
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 // watchManifest reloads the manifest when it changes, until ctx ends; it returns at once. An invalid one changes nothing. A
@@ -122,15 +150,19 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	return nil
 }
 
-// openAuditFiles opens the files of the audit log, after it has kept the damaged ones, and logs the damage. log may be nil.
+// openAuditFiles opens the files of the audit log, after it has kept the damaged ones, and logs the damage. It returns those of
+// the broker's stream, which the kept heads cover, nil when there are none. log may be nil.
 func openAuditFiles(home bus.Home, log *slog.Logger) (*bus.AuditFiles, error) {
-	files, folder, damage, err := auditlog.OpenFiles(home)
+	streams, folder, damage, err := auditlog.OpenFiles(home)
 	for _, d := range damage {
 		if log != nil {
 			log.Error("the audit log is damaged: see conclave audit verify", "damage", d.String(), "kept_in", folder)
 		}
 	}
-	return files, err
+	if err != nil || len(streams) == 0 {
+		return nil, err
+	}
+	return streams[0], nil
 }
 
 // HeadStores returns the stores that keep the head of the audit log outside the data folder. It rejects a file inside it, which
@@ -177,7 +209,7 @@ func (r *Instance) keepHeads(ctx context.Context, c Config, home bus.Home, files
 	r.watch.Go(func() {
 		defer nc.Close()
 		defer user.Close()
-		k.Run(ctx, files, bus.NewAuditReader(nc))
+		k.Run(ctx, files, bus.NewAuditReader(nc)[0])
 	})
 	return nil
 }

@@ -277,10 +277,19 @@ func modelEdges() []Edge {
 	}
 }
 
-// auditEdges let writers append under their own account and read nothing; the auditor reads and appends nothing.
+// auditEdges let each writer append to its own stream, under its own account, and read nothing; the auditor reads and
+// appends nothing.
 func auditEdges() []Edge {
-	out := []Edge{{Callers: AuditWriters, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}}
-	for _, s := range []string{"STREAM.INFO.AUDIT", "STREAM.NAMES", "STREAM.LIST", "STREAM.MSG.GET.AUDIT", "INFO"} {
+	out := []Edge{{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}}
+	verbs := []string{"STREAM.NAMES", "STREAM.LIST", "INFO"}
+	for _, w := range AuditWriters {
+		stream := AuditStream(w)
+		verbs = append(verbs, "STREAM.INFO."+stream, "STREAM.MSG.GET."+stream)
+		if stream != Audit {
+			out = append(out, Edge{Callers: []string{w}, Kind: ServiceImport, Owner: Audit, Remote: "append.<who>.*", Local: "audit.*"})
+		}
+	}
+	for _, s := range verbs {
 		out = append(out, Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API." + s, Local: "auditlog.API." + s})
 	}
 	return out
@@ -333,8 +342,8 @@ func fixedAccounts() []Account {
 			Pub: []string{"$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.STATSZ", "$SYS.REQ.SERVER.PING.VARZ", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.SERVER.PING.JSZ", "$SYS.REQ.SERVER.PING.HEALTHZ"},
 		}}},
 		{
-			Name: Audit, Doc: "the audit log. No clients after boot: a reader in this account could append by using an audit subject as reply subject", Store: "{ max_file: 512GB, max_mem: 0, max_streams: 1, max_consumers: 1 }",
-			Users: []User{{Role: "audit_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.AUDIT", "$JS.API.STREAM.INFO.AUDIT", "audit.AUDIT.genesis"}, Sub: inbox}},
+			Name: Audit, Doc: "the audit log. No clients after boot: a reader in this account could append by using an audit subject as reply subject", Store: "{ max_file: 512GB, max_mem: 0, max_streams: 8, max_consumers: 1 }",
+			Users: []User{{Role: "audit_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.INFO.*", "audit.AUDIT.genesis"}, Sub: inbox}},
 		},
 		{
 			Name: Core, Doc: "questions, events and state. No clients after boot, for the same reason", Store: "{ max_file: 512GB, max_mem: 16MB, max_streams: 48, max_consumers: 128 }",

@@ -50,15 +50,14 @@ const MaxDeliver = 5
 
 // maxQuestionBytes bounds QUERIES and TURNS each. A full one rejects new questions; a question is kept for questionAge.
 const (
-	maxQuestionBytes = 512 << 20
+	maxQuestionBytes = 256 << 20
 	questionAge      = 30 * 24 * time.Hour
 )
 
 // streams lists all streams and buckets, with age, size and dedupe window; zero means no limit of its own. The sizes of
 // the audit log and of the events are configured.
 func streams() []Stream {
-	out := slices.Concat([]Stream{
-		{Name: "AUDIT", Account: Audit, Doc: "every decision and outcome; append-only", Subjects: []string{"audit.*.*"}, Share: 100, RejectWhenFull: true, DedupeWindow: 2 * time.Minute},
+	out := slices.Concat(auditStreams(), []Stream{
 		{
 			Name: "QUERIES", Account: Core, Doc: "questions as the user published them", Subjects: []string{"query.received", "query.committee", "query.task"}, RepublishFrom: "query.*", RepublishTo: "live.query.{{wildcard(1)}}",
 			MaxAge: questionAge, MaxBytes: maxQuestionBytes, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
@@ -89,6 +88,38 @@ func streams() []Stream {
 		kv(a, StateBucket(a), "conversation and checkpoints of "+a).MaxBytes = 4 << 30
 	}
 	return out
+}
+
+// auditStreams returns the streams of the audit log, one per writer, so that a writer that fills its own stops itself and
+// no other. That of the broker has the genesis record too, and the records of all writers from builds that had one stream.
+// The subjects of the others differ from its subjects, and are mapped to audit.<account>.<chain> when stored.
+func auditStreams() []Stream {
+	out := []Stream{{
+		Name: Audit, Account: Audit, Doc: "every decision and outcome of the broker; append-only", Subjects: []string{"audit.*.*"},
+		Share: auditShares["broker"], RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
+	}}
+	for _, w := range AuditWriters {
+		if AuditStream(w) == Audit {
+			continue
+		}
+		out = append(out, Stream{
+			Name: AuditStream(w), Account: Audit, Doc: "audit records of " + w + "; append-only", Subjects: []string{"append." + w + ".*"},
+			MapFrom: "append." + w + ".*", MapTo: "audit." + w + ".{{wildcard(1)}}",
+			Share: auditShares[w], MaxMsgSize: 256 << 10, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
+		})
+	}
+	return out
+}
+
+// auditShares are the parts of the audit log that its writers may fill, in percent. They add up to 100.
+var auditShares = map[string]int64{"broker": 50, "model": 24, "memory": 14, "secrets": 4, "orchestrator": 4, "gateway": 4}
+
+// AuditStream is the stream that stores the audit records of an account.
+func AuditStream(account string) string {
+	if account == "broker" {
+		return Audit
+	}
+	return Audit + "_" + account
 }
 
 // eventQuotaPeriod is the period of an author's quota of events.

@@ -59,12 +59,13 @@ func TestTableKeepsItsRules(t *testing.T) {
 			"two of one name": func(l *Layout) { l.Streams = append(l.Streams, *findBucket(l, "ledger")) },
 		}},
 		{"audit records enter by one subject", checkAuditAccess, map[string]func(l *Layout){
-			"without a name":        addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.broker.x", Local: "audit.x.y"}),
-			"a wider way":           addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.>", Local: "audit.>"}),
-			"the auditor appends":   addEdge(Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}),
-			"a direct get":          addEdge(Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API.DIRECT.GET.AUDIT"}),
-			"a writer who may read": addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API.STREAM.MSG.GET.AUDIT", Local: "auditlog.API.STREAM.MSG.GET.AUDIT"}),
-			"boot writes anything":  func(l *Layout) { findAccount(l, Audit).Users[0].Pub = []string{"audit.*.*"} },
+			"without a name":           addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.broker.x", Local: "audit.x.y"}),
+			"a wider way":              addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.>", Local: "audit.>"}),
+			"the auditor appends":      addEdge(Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}),
+			"a direct get":             addEdge(Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API.DIRECT.GET.AUDIT"}),
+			"a writer who may read":    addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API.STREAM.MSG.GET.AUDIT", Local: "auditlog.API.STREAM.MSG.GET.AUDIT"}),
+			"into the broker's stream": addEdge(Edge{Callers: []string{"model"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}),
+			"boot writes anything":     func(l *Layout) { findAccount(l, Audit).Users[0].Pub = []string{"audit.*.*"} },
 		}},
 		{"no account administers streams", checkNoStreamAdmin, map[string]func(l *Layout){
 			"create":            addEdge(jetStreamEdge("broker", "STREAM.CREATE.X", false, "")),
@@ -299,13 +300,21 @@ func checkBucketOwners(l Layout) (wrong []string) {
 
 // checkAuditAccess: records are stored under the writer's account, and writers cannot read.
 func checkAuditAccess(l Layout) (wrong []string) {
-	reads := []string{"$JS.API.STREAM.INFO.AUDIT", "$JS.API.STREAM.MSG.GET.AUDIT", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.INFO"}
+	reads := []string{"$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.INFO"}
+	for _, w := range AuditWriters {
+		reads = append(reads, "$JS.API.STREAM.INFO."+AuditStream(w), "$JS.API.STREAM.MSG.GET."+AuditStream(w))
+	}
 	for _, e := range l.Edges {
 		switch {
 		case e.Owner != Audit:
-		case e.Kind == ServiceImport && e.Remote == "audit.<who>.*" && e.Local == "audit.*":
-			if slices.Contains(e.Callers, "auditor") {
-				wrong = append(wrong, "the auditor appends")
+		case e.Kind == ServiceImport && (e.Remote == "audit.<who>.*" || e.Remote == "append.<who>.*") && e.Local == "audit.*":
+			for _, w := range e.Callers {
+				if !slices.Contains(AuditWriters, w) {
+					wrong = append(wrong, "the "+w+" appends")
+				}
+				if shared := e.Remote == "audit.<who>.*"; shared != (AuditStream(w) == Audit) {
+					wrong = append(wrong, w+" does not append to its own stream")
+				}
 			}
 		case e.Kind == ServiceImport && slices.Contains(reads, e.Remote):
 			if !slices.Equal(e.Callers, []string{"auditor"}) {
@@ -318,7 +327,7 @@ func checkAuditAccess(l Layout) (wrong []string) {
 	for _, a := range l.Accounts {
 		for _, u := range a.Users {
 			for _, p := range u.Pub {
-				if a.Name == Audit && p != "audit.AUDIT.genesis" && Overlap(p, "audit.>") {
+				if a.Name == Audit && p != "audit.AUDIT.genesis" && (Overlap(p, "audit.>") || Overlap(p, "append.>")) {
 					wrong = append(wrong, fmt.Sprintf("%s may write %s", u.Role, p))
 				}
 			}
@@ -445,7 +454,7 @@ func checkUserOnly(l Layout) (wrong []string) {
 func checkAuthors(l Layout) (wrong []string) {
 	for _, e := range l.Edges {
 		first, _, _ := strings.Cut(e.Remote, ".")
-		attested := slices.Contains([]string{"from", "agent", "ctl", "audit"}, first)
+		attested := slices.Contains([]string{"from", "agent", "ctl", "audit", "append"}, first)
 		if attested != strings.HasPrefix(e.Remote, first+".<who>.") || strings.Count(e.Remote, "<who>") > 1 && !strings.HasPrefix(e.Remote, "from.<who>.agent.state.<who>") && e.Remote != "from.<who>.dead.<who>" {
 			wrong = append(wrong, fmt.Sprintf("%v reach %s", e.Callers, e.Remote))
 		}

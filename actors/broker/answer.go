@@ -93,8 +93,7 @@ func (b *Broker) recordDecision(ctx context.Context, out actor.Out, rec subjects
 	store := func(report func(status, reason string)) {
 		reply, stored, failed = b.storeDecision(ctx, out, &answer, rev, report)
 	}
-	gate := *b.gate
-	gate.NotDone = "the decision was not stored"
+	gate := actor.Gate{Log: b.gate.Log, Timeout: b.gate.Timeout, TypeOf: b.gate.TypeOf, NotDone: "the decision was not stored"}
 	if answer.State == subjects.ApprovalApproved {
 		begun := false
 		rec.Reason = cmp.Or(answer.Remember, "once")

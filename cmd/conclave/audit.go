@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,7 +43,7 @@ them; the other commands write nothing, also when the files are damaged.`,
 // withAuditor runs f with a reader of the audit log: over the auditor's connection to the running server, or of its files while
 // conclave is stopped, which it says on stderr. No server is started on the files, because it would repair damaged ones by
 // cutting them off. It fails without a data folder, when a stand-alone server uses it, and when it is locked.
-func withAuditor(a *cli.App, f func(r bus.AuditReader) error) error {
+func withAuditor(a *cli.App, f func(r bus.AuditReaders) error) error {
 	b, err := a.Bus()
 	if err == nil {
 		nc, err := b.Dial("auditor")
@@ -67,17 +68,19 @@ func withAuditor(a *cli.App, f func(r bus.AuditReader) error) error {
 	}
 	defer unlock()
 	a.Say("conclave is stopped: reading the files of the audit log, without changing them")
-	files, err := bus.OpenAuditFiles(a.Home.AuditStore())
+	files, err := bus.OpenAuditLog(a.Home)
 	if errors.Is(err, bus.ErrNoAudit) {
-		return f(noAudit{err})
+		return f(bus.AuditReaders{noAudit{err}})
 	}
 	if err != nil {
 		return err
 	}
-	for _, d := range files.Damage() {
-		a.Say("damaged: %s", d)
+	for _, stream := range files {
+		for _, d := range stream.Damage() {
+			a.Say("damaged: %s", d)
+		}
 	}
-	return f(files)
+	return f(bus.ReadFiles(files))
 }
 
 // noAudit is the reader of a stopped system without an audit stream.
@@ -143,7 +146,7 @@ rest of the line is its statement. With -f it continues with new records. With -
 					return err
 				}
 			}
-			return withAuditor(a, func(r bus.AuditReader) error { return tailAudit(cmd.Context(), a, r, last, follow) })
+			return withAuditor(a, func(r bus.AuditReaders) error { return tailAudit(cmd.Context(), a, r, last, follow) })
 		},
 	}
 	cmd.Flags().Uint64VarP(&last, "lines", "n", 20, "how many records")
@@ -153,22 +156,17 @@ rest of the line is its statement. With -f it continues with new records. With -
 
 // tailAudit prints the last records, at most last of them, and with follow each new one until ctx ends, which is no error.
 // Records are not verified; one that cannot be decoded is an error.
-func tailAudit(ctx context.Context, a *cli.App, r bus.AuditReader, last uint64, follow bool) error {
-	src, err := r.ReadAfter(ctx, 0)
-	if err != nil {
-		return err
-	}
-	// A message has at least one record, so the last n messages have the last n records.
-	if src, err = r.ReadAfter(ctx, src.Last-min(last, src.Last)); err != nil {
-		return err
-	}
-	var entries []view.AuditEntry
-	if err := eachRecord(src, func(e view.AuditEntry) error {
-		entries = append(entries, e)
-		entries = entries[max(0, len(entries)-int(min(last, 1<<30))):]
-		return nil
-	}); err != nil {
-		return cli.IgnoreInterrupt(ctx, err)
+func tailAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, last uint64, follow bool) error {
+	at := make([]uint64, len(r))
+	for i, stream := range r {
+		src, err := stream.ReadAfter(ctx, 0)
+		if i > 0 && errors.Is(err, bus.ErrNoAudit) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		at[i] = src.Last - min(last, src.Last) // a message has at least one record, so the last n messages have the last n records
 	}
 	print := func(e view.AuditEntry) error {
 		if a.JSON {
@@ -176,27 +174,50 @@ func tailAudit(ctx context.Context, a *cli.App, r bus.AuditReader, last uint64, 
 		}
 		return view.AuditLine(a.Out, e)
 	}
-	for _, e := range entries {
-		if err := print(e); err != nil {
-			return err
+	for first := true; ; first = false {
+		entries, err := readNewRecords(ctx, r, at)
+		if err != nil {
+			return cli.IgnoreInterrupt(ctx, err)
 		}
-	}
-	for at := src.Last; follow; {
+		if first {
+			entries = entries[max(0, len(entries)-int(min(last, 1<<30))):]
+		}
+		for _, e := range entries {
+			if err := print(e); err != nil {
+				return err
+			}
+		}
+		if !follow {
+			return nil
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(tailInterval):
 		}
-		src, err := r.ReadAfter(ctx, at)
+	}
+}
+
+// readNewRecords returns the records after the position at of each stream, by time, and moves the positions to their ends.
+func readNewRecords(ctx context.Context, r bus.AuditReaders, at []uint64) (out []view.AuditEntry, err error) {
+	for i, stream := range r {
+		src, err := stream.ReadAfter(ctx, at[i])
+		if i > 0 && errors.Is(err, bus.ErrNoAudit) {
+			continue
+		}
 		if err == nil {
-			err = eachRecord(src, print)
+			err = eachRecord(src, func(e view.AuditEntry) error {
+				out = append(out, e)
+				return nil
+			})
 		}
 		if err != nil {
-			return cli.IgnoreInterrupt(ctx, err)
+			return nil, err
 		}
-		at = max(at, src.Last)
+		at[i] = max(at[i], src.Last)
 	}
-	return nil
+	slices.SortStableFunc(out, func(a, b view.AuditEntry) int { return a.Time.Compare(b.Time) })
+	return out, nil
 }
 
 // eachRecord calls f for every record of a source, in order. The first error, of f, of reading or of decoding, ends it and is
@@ -228,12 +249,13 @@ func auditShowCommand(a *cli.App) *cobra.Command {
 		Use:   "show <sequence | id | chain>",
 		Short: "Print records in full",
 		Long: `Prints records in full. The argument is the sequence number that audit tail shows, the id of an action, or the name of a chain;
-the first 8 characters of an id or chain are enough. With --json it prints one array.`,
+the first 8 characters of an id or chain are enough. Each writer has a stream of its own, so several records may have one
+sequence number. With --json it prints one array.`,
 		Example: `  conclave audit show 17
   conclave audit show 3f9c01d2 --json`,
 		Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			return withAuditor(a, func(r bus.AuditReader) error { return showAudit(cmd.Context(), a, r, v[0]) })
+			return withAuditor(a, func(r bus.AuditReaders) error { return showAudit(cmd.Context(), a, r, v[0]) })
 		},
 	}
 }
@@ -241,37 +263,37 @@ the first 8 characters of an id or chain are enough. With --json it prints one a
 // errDone ends a walk early.
 var errDone = errors.New("done")
 
-// showAudit prints the records of a stream sequence, or those whose id or chain is what or begins with it. A prefix has at
-// least 8 characters; a number is always a sequence. No match is an error. Records are not verified.
-func showAudit(ctx context.Context, a *cli.App, r bus.AuditReader, what string) error {
-	src, err := r.ReadAfter(ctx, 0)
-	if err != nil {
-		return err
-	}
+// showAudit prints the records of a sequence, of each stream that has it, or those whose id or chain is what or begins with
+// it. A prefix has at least 8 characters; a number is always a sequence. No match is an error. Records are not verified.
+func showAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, what string) error {
 	seq, err := strconv.ParseUint(what, 10, 63)
 	bySeq := err == nil
-	if bySeq {
-		if seq == 0 || seq < src.First || seq > src.Last {
-			return cli.Fail(cli.ExitFailed, fmt.Sprintf("the audit log has no message %d", seq), fmt.Sprintf("choose from %d to %d", src.First, src.Last))
+	fits := func(s string) bool { return s == what || len(what) >= 8 && strings.HasPrefix(s, what) }
+	found := []view.AuditEntry{}
+	for i, stream := range r {
+		src, err := stream.ReadAfter(ctx, max(seq, 1)-1)
+		if i > 0 && errors.Is(err, bus.ErrNoAudit) {
+			continue
 		}
-		if src, err = r.ReadAfter(ctx, seq-1); err != nil {
+		if err != nil {
+			return err
+		}
+		err = eachRecord(withProgress(a, src, "searching"), func(e view.AuditEntry) error {
+			if bySeq && e.Stream != seq {
+				return errDone
+			}
+			if bySeq || fits(e.ID) || fits(e.Chain) {
+				found = append(found, e)
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errDone) {
 			return err
 		}
 	}
-	fits := func(s string) bool { return s == what || len(what) >= 8 && strings.HasPrefix(s, what) }
-	found := []view.AuditEntry{}
-	err = eachRecord(withProgress(a, src, "searching"), func(e view.AuditEntry) error {
-		if bySeq && e.Stream != seq {
-			return errDone
-		}
-		if bySeq || fits(e.ID) || fits(e.Chain) {
-			found = append(found, e)
-		}
-		return nil
-	})
 	switch {
-	case err != nil && !errors.Is(err, errDone):
-		return err
+	case len(found) == 0 && bySeq:
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("the audit log has no message %d", seq), "list records with conclave audit tail")
 	case len(found) == 0:
 		return cli.Fail(cli.ExitFailed, fmt.Sprintf("the audit log has no record %q", what), "list records with conclave audit tail")
 	case a.JSON:
@@ -323,7 +345,7 @@ file was cut and sealed again.`,
 			}
 			kept := append(given, loadKeptHeads(cmd.Context(), a)...)
 			var report audit.Report
-			err = withAuditor(a, func(r bus.AuditReader) (err error) {
+			err = withAuditor(a, func(r bus.AuditReaders) (err error) {
 				report, err = verifyAudit(cmd.Context(), a, r, kept)
 				return err
 			})
@@ -389,12 +411,12 @@ func readAnchors(a *cli.App) ([]subjects.AuditHead, error) {
 
 // verifyAudit verifies the current log; problems are in the report, not in the error. The anchors are read before the end of
 // the stream: what is anchored must be there. A missing stream is an empty log, and the anchors tell whether that is a loss.
-func verifyAudit(ctx context.Context, a *cli.App, r bus.AuditReader, kept []audit.KeptHead) (audit.Report, error) {
+func verifyAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, kept []audit.KeptHead) (audit.Report, error) {
 	heads, err := readAnchors(a)
 	if err != nil {
 		return audit.Report{}, err
 	}
-	src, err := r.ReadAfter(ctx, 0)
+	src, err := r.ReadAll(ctx)
 	if errors.Is(err, bus.ErrNoAudit) {
 		src, err = audit.Source{}, nil
 	}
@@ -476,7 +498,7 @@ func listPredecessors(ctx context.Context, a *cli.App) (sealed []audit.Sealed, e
 	if checkAuditExists(a) != nil {
 		return nil, nil
 	}
-	err = withAuditor(a, func(r bus.AuditReader) error {
+	err = withAuditor(a, func(r bus.AuditReaders) error {
 		heads, err := readAnchors(a)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -543,15 +565,15 @@ on stdout, unless the export itself goes to stdout.`,
   conclave audit export - | zstd > audit.jsonl.zst`,
 		Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			return withAuditor(a, func(r bus.AuditReader) error { return exportAudit(cmd.Context(), a, r, v[0]) })
+			return withAuditor(a, func(r bus.AuditReaders) error { return exportAudit(cmd.Context(), a, r, v[0]) })
 		},
 	}
 }
 
 // exportAudit writes the audit log to a new file, or to stdout for "-", and prints the number of records and the hash. An
 // existing file is not overwritten; an export that was interrupted is an error, and leaves no file.
-func exportAudit(ctx context.Context, a *cli.App, r bus.AuditReader, file string) error {
-	src, err := r.ReadAfter(ctx, 0)
+func exportAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, file string) error {
+	src, err := r.ReadAll(ctx)
 	if err != nil {
 		return err
 	}

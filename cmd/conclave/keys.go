@@ -226,9 +226,9 @@ func retryUnreachable(ctx context.Context, step func() error) error {
 // hasStreams reports whether the event log and the audit log exist, read with the user's and the auditor's key. It is false
 // also when the server or a key cannot be used.
 func hasStreams(ctx context.Context, b *bus.Bus) bool {
-	for role, read := range map[string]func(*client.Client) (client.StreamStatus, error){
-		"user":    func(c *client.Client) (client.StreamStatus, error) { return c.EventStatus(ctx) },
-		"auditor": func(c *client.Client) (client.StreamStatus, error) { return c.AuditStatus(ctx) },
+	for role, read := range map[string]func(*client.Client) error{
+		"user":    func(c *client.Client) error { _, err := c.EventStatus(ctx); return err },
+		"auditor": func(c *client.Client) error { _, err := c.AuditStatus(ctx); return err },
 	} {
 		nc, err := b.Dial(role)
 		if err != nil {
@@ -236,7 +236,7 @@ func hasStreams(ctx context.Context, b *bus.Bus) bool {
 		}
 		c, err := client.New(nc)
 		if err == nil {
-			_, err = read(c)
+			err = read(c)
 		}
 		nc.Close()
 		if err != nil {

@@ -72,6 +72,10 @@ type Option func(*Route)
 // Workers bounds how many handlers of a route run at once; 1 keeps the order. The default is [Config] Workers.
 func Workers(n int) Option { return func(r *Route) { r.workers = n } }
 
+// MaxRate bounds the requests of each account to perSecond, and to ten times as many at once after a pause. The others are
+// rejected and get an error. It needs a subject into which the server writes the account.
+func MaxRate(perSecond int) Option { return func(r *Route) { r.maxRate = perSecond } }
+
 // OnReject has f called for each message of the route that was rejected before any handler saw it.
 func OnReject(f func(ctx context.Context, rej Rejection, out Out)) Option {
 	return func(r *Route) { r.reject = f }
@@ -91,6 +95,7 @@ type Route struct {
 	kind    routeKind
 	stream  bool // the reply comes in pieces
 	workers int
+	maxRate int // requests of an account per second; 0 = unlimited
 	handle  func(ctx context.Context, in *inbound, out Out) ([]byte, error)
 	reject  func(ctx context.Context, rej Rejection, out Out)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +24,9 @@ type Gate struct {
 	Log     AuditLog
 	Timeout time.Duration // for storing one record; 0 = 10 s
 	// TypeOf returns the agent type of an agent id, for records without one; nil = they stay without.
-	TypeOf  func(agentID string) string
+	TypeOf   func(agentID string) string
+	refusals refusalCounter
+
 	NotDone string // for the caller when the intent is not stored, e.g. "no credential was read"
 	Done    string // for the caller when the outcome is not stored, e.g. "the credential was read"
 }
@@ -138,10 +141,21 @@ func (g *Gate) Refuse(ctx context.Context, out Out, rec subjects.AuditRecord, st
 }
 
 // appendRefusal stores the only record of an act that did not run, and rejects a status for which something ran. rec.ID is
-// made when empty. The error is that of the log, not a fault.
+// made when empty. The error is that of the log, not a fault. When an account is refused the same action again and again,
+// only the first refusals of a period have a record each; see [refusalCounter].
 func (g *Gate) appendRefusal(ctx context.Context, out Out, rec subjects.AuditRecord, status, reason string) error {
 	if !subjects.NothingRan(status) {
 		return fmt.Errorf("status %q needs an outcome", status)
+	}
+	admitted, summaries := g.refusals.count(rec, status, out.Now())
+	for _, sum := range summaries {
+		sum.ID = out.NewID()
+		if err := g.append(ctx, sum, subjects.AuditBefore, sum.Status, sum.Reason); err != nil {
+			return err
+		}
+	}
+	if !admitted {
+		return nil
 	}
 	if rec.ID == "" {
 		rec.ID = out.NewID()
@@ -204,4 +218,64 @@ func (g *Gate) doneText() string {
 		return "it was done"
 	}
 	return g.Done
+}
+
+// The first maxRefusals refusals of an account for one action within refusalPeriod are recorded each.
+const (
+	maxRefusals   = 50
+	refusalPeriod = 10 * time.Second
+)
+
+// refusalCounter aggregates repeated refusals, so that an agent that repeats a denied request does not fill the audit log:
+// of the refusals of one account, action and status within refusalPeriod the first maxRefusals are recorded, the others
+// counted. Their number is one record, with the next refusal of any account after the period.
+type refusalCounter struct {
+	mu      sync.Mutex
+	periods map[refusalKey]*refusals
+}
+
+type refusalKey struct{ account, action, status string }
+
+type refusals struct {
+	start    time.Time
+	recorded int
+	skipped  int
+}
+
+// count counts a refusal at the time now. It reports whether to record it, and returns the records about the refusals that
+// were only counted in periods that have ended. A status that is no refusal is always recorded.
+func (c *refusalCounter) count(rec subjects.AuditRecord, status string, now time.Time) (admitted bool, summaries []subjects.AuditRecord) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, r := range c.periods {
+		if now.Sub(r.start) < refusalPeriod {
+			continue
+		}
+		delete(c.periods, key)
+		if r.skipped > 0 {
+			summaries = append(summaries, subjects.AuditRecord{
+				AgentID: key.account, Action: key.action, Status: key.status,
+				Reason: fmt.Sprintf("repeated: %d more from %s on, not recorded one by one", r.skipped, r.start.UTC().Format(time.RFC3339)),
+			})
+		}
+	}
+	if status != subjects.StatusDenied && status != subjects.StatusRefused {
+		return true, summaries
+	}
+	account, _, _ := strings.Cut(rec.AgentID, ".")
+	key := refusalKey{account, rec.Action, status}
+	r := c.periods[key]
+	if r == nil {
+		if c.periods == nil {
+			c.periods = map[refusalKey]*refusals{}
+		}
+		r = &refusals{start: now}
+		c.periods[key] = r
+	}
+	if r.recorded < maxRefusals {
+		r.recorded++
+		return true, summaries
+	}
+	r.skipped++
+	return false, summaries
 }

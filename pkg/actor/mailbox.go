@@ -42,8 +42,14 @@ func (l *routeRun) startWorkers(r *running) {
 }
 
 // enqueue puts a message into the mailbox without waiting. It rejects the message as busy when the mailbox is full or the
-// sender's quota is used up: a flood from one account must not block the others.
+// sender's quota is used up, and as over the limit when the sender exceeds the rate of the route: a flood from one account
+// must not block the others.
 func (r *running) enqueue(l *routeRun, m *nats.Msg) {
+	if !l.rates.admit(l.sender(m), l.maxRate, r.cfg.Now()) {
+		in, _ := l.readMessage(m.Subject, m.Header, m.Data, r.cfg.Now())
+		r.rejectFlood(l, in, m, subjects.Faultf(subjects.CodeLimit, "too many requests: at most %d per second; retry in a moment", l.maxRate))
+		return
+	}
 	if l.quotas.acquire(l.sender(m)) {
 		select {
 		case l.mailbox <- m:
@@ -53,13 +59,12 @@ func (r *running) enqueue(l *routeRun, m *nats.Msg) {
 		}
 	}
 	in, _ := l.readMessage(m.Subject, m.Header, m.Data, r.cfg.Now())
-	r.rejectBusy(l, in, m)
+	r.rejectFlood(l, in, m, busyFault())
 }
 
-// rejectBusy replies "busy" to a request and counts the rejection. A flood causes at most one dead letter per second and
+// rejectFlood replies f to a request and counts the rejection. A flood causes at most one dead letter per second and
 // route, not one per message, which would be a second flood; OnReject is not called.
-func (r *running) rejectBusy(l *routeRun, in *inbound, m *nats.Msg) {
-	f := busyFault()
+func (r *running) rejectFlood(l *routeRun, in *inbound, m *nats.Msg, f *subjects.Fault) {
 	l.counters.recordRejected(f.Code)
 	r.reply(l, m, in, nil, f)
 	now, last := r.cfg.Now().UnixNano(), l.lastFloodLetter.Load()
@@ -114,6 +119,34 @@ func (s *senderQuotas) release(who string) {
 	if s.held[who]--; s.held[who] <= 0 {
 		delete(s.held, who)
 	}
+}
+
+// senderRates bound how often each account may send: per second, and ten times as many at once after a pause.
+type senderRates struct {
+	mu    sync.Mutex
+	until map[string]time.Time // when the requests so far would all be due at the allowed rate
+}
+
+// admit counts a request of the account who at the time now, and reports false when it exceeds perSecond. 0, and "" (no
+// account known), have no limit.
+func (s *senderRates) admit(who string, perSecond int, now time.Time) bool {
+	if perSecond == 0 || who == "" {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.until == nil {
+		s.until = map[string]time.Time{}
+	}
+	until := s.until[who]
+	if until.Before(now) {
+		until = now
+	}
+	if until.Sub(now) >= 10*time.Second {
+		return false
+	}
+	s.until[who] = until.Add(time.Second / time.Duration(perSecond))
+	return true
 }
 
 func busyFault() *subjects.Fault {

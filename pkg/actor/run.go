@@ -97,6 +97,7 @@ type routeRun struct {
 	mailbox         chan *nats.Msg
 	workers         sync.WaitGroup
 	quotas          senderQuotas
+	rates           senderRates
 	streams         openStreams
 	inFlight        atomic.Int64 // running handlers
 	lastFloodLetter atomic.Int64 // time of the last dead letter about a flood, unix nanoseconds

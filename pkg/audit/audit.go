@@ -65,6 +65,7 @@ type Stored struct {
 // before Last: then every anchored record must be in the stream.
 type Source struct {
 	First, Last uint64
+	HeadLast    uint64 // the last message that the [LogHead] covers; 0 = Last. The streams of other writers than the broker follow it
 	Messages    iter.Seq2[Stored, error]
 	Damage      []Damage // unreadable parts of the store; empty when only the server has access to the files
 }

@@ -21,7 +21,7 @@ const (
 
 	maxRecord       = 16 << 10  // bytes of one caller's record
 	maxBatchRecords = 128       // callers' records in one message
-	maxBatchBytes   = 256 << 10 // callers' bytes in one message
+	maxBatchBytes   = 128 << 10 // callers' bytes in one message: with links and framing below the limit of the streams
 	maxDepth        = 8         // of nested msgpack values; a record needs four
 )
 

@@ -129,7 +129,9 @@ func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts Ve
 				v.report.OK = false
 				return v.report, fmt.Errorf("verify audit: %w", err)
 			}
-			kept.Add(st)
+			if src.HeadLast == 0 || st.Seq <= src.HeadLast {
+				kept.Add(st)
+			}
 			v.verifyMessage(st)
 		}
 	}

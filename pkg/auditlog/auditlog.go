@@ -202,7 +202,7 @@ func Verify(ctx context.Context, home bus.Home, b *bus.Bus) (audit.Report, error
 	if err != nil {
 		return audit.Report{}, err
 	}
-	src, err := bus.NewAuditReader(nc).ReadAfter(ctx, 0)
+	src, err := bus.NewAuditReader(nc).ReadAll(ctx)
 	if err != nil {
 		return audit.Report{}, err
 	}

@@ -21,34 +21,40 @@ type foundDamage struct {
 
 const damageFile = "damage.json"
 
-// OpenFiles opens the files of the audit log before a server starts on them; nil means that there is no log. It keeps damaged
-// files in a new folder, because the server would cut off what it cannot read. The readable records stay in the log; [Verify]
-// names the damage until the log is rotated. damage is what was found, and folder where its files are. The caller must hold the
-// lock of the data folder.
-func OpenFiles(home bus.Home) (files *bus.AuditFiles, folder string, damage []audit.Damage, err error) {
-	files, err = bus.OpenAuditFiles(home.AuditStore())
+// OpenFiles opens the files of the audit log before a server starts on them; none means that there is no log. It keeps damaged
+// files in a new folder per stream, because the server would cut off what it cannot read. The readable records stay in the log;
+// [Verify] names the damage until the log is rotated. damage is what was found, and folder where its files are, the last of
+// several. The caller must hold the lock of the data folder.
+func OpenFiles(home bus.Home) (files []*bus.AuditFiles, folder string, damage []audit.Damage, err error) {
+	files, err = bus.OpenAuditLog(home)
 	if errors.Is(err, bus.ErrNoAudit) {
 		return nil, "", nil, nil
 	}
 	if err != nil {
 		return nil, "", nil, err
 	}
-	if damage = files.Damage(); len(damage) == 0 {
-		return files, "", nil, nil
-	}
 	now := time.Now().UTC()
-	folder = filepath.Join(home.Damaged(), now.Format("20060102T150405.000000Z"))
-	if err := files.SetDamageAside(folder); err != nil {
-		return nil, "", damage, err
+	for _, f := range files {
+		found := f.Damage()
+		if len(found) == 0 {
+			continue
+		}
+		damage = append(damage, found...)
+		folder = filepath.Join(home.Damaged(), now.Format("20060102T150405.000000Z")+"-"+f.Stream())
+		if err := f.SetDamageAside(folder); err != nil {
+			return nil, "", damage, err
+		}
+		b, err := json.MarshalIndent(foundDamage{now, found}, "", "  ")
+		if err == nil {
+			err = writeFile(filepath.Join(folder, damageFile), append(b, '\n'))
+		}
+		if err != nil {
+			return nil, folder, damage, fmt.Errorf("setting the damaged audit log aside: %w", err)
+		}
 	}
-	b, err := json.MarshalIndent(foundDamage{now, damage}, "", "  ")
-	if err == nil {
-		err = writeFile(filepath.Join(folder, damageFile), append(b, '\n'))
+	if len(damage) > 0 {
+		files, err = bus.OpenAuditLog(home)
 	}
-	if err != nil {
-		return nil, folder, damage, fmt.Errorf("setting the damaged audit log aside: %w", err)
-	}
-	files, err = bus.OpenAuditFiles(home.AuditStore())
 	return files, folder, damage, err
 }
 

@@ -336,7 +336,7 @@ func acceptHeads(ctx context.Context, home bus.Home, stores []HeadStore) (replac
 	return replaced, nil
 }
 
-// HeadKeeper saves the head of the audit log of a running system to its stores: at the start, every interval and at the end. A
+// HeadKeeper saves the head of the audit log of a running system, which covers the stream of the broker, to its stores: at the start, every interval and at the end. A
 // store whose heads the log does not match is not written to, so that a rolled back log does not replace the evidence; a rotation
 // accepts the loss. The head of an interval is saved one interval later: until then a power failure could lose messages of it.
 type HeadKeeper struct {
@@ -445,7 +445,7 @@ func (k *HeadKeeper) checkSealed(ctx context.Context, files *bus.AuditFiles, for
 		if err != nil {
 			return nil, err
 		}
-		if first, err := bus.ReadFirstAuditMessage(ctx, files); err == nil {
+		if first, err := bus.ReadFirstAuditMessage(ctx, bus.AuditReaders{files}); err == nil {
 			if g, err := audit.ReadGenesis(first, heads); err == nil {
 				if predecessors, err = ListPredecessors(ctx, k.Home, g); err != nil {
 					return nil, err

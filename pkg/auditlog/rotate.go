@@ -23,7 +23,7 @@ import (
 type Rotation struct {
 	Sealed  string       `json:"sealed"` // path of the export
 	SHA256  string       `json:"sha256"`
-	Store   string       `json:"store"` // folder with the files of the old stream, unchanged
+	Store   string       `json:"store"` // folder with the files of the old streams, unchanged
 	Report  audit.Report `json:"report"`
 	Records int          `json:"records"`
 }
@@ -63,7 +63,7 @@ func Rotate(ctx context.Context, home bus.Home, server bus.ServerConfig, log *sl
 	}
 	// From here on a crash leaves the pending genesis behind; until the stream is moved, the next rotation starts over.
 	rot.Store = filepath.Join(home.Sealed(), name+".store")
-	for _, move := range [][2]string{{home.Damaged(), filepath.Join(home.Sealed(), name+".damaged")}, {home.AuditStore(), rot.Store}} {
+	for _, move := range [][2]string{{home.Damaged(), filepath.Join(home.Sealed(), name+".damaged")}, {home.AuditStreams(), rot.Store}} {
 		if err := os.Rename(move[0], move[1]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return rot, fmt.Errorf("moving the old stream: %w", err)
 		}
@@ -168,14 +168,14 @@ func (r rotator) seal(ctx context.Context, name string) (rot Rotation, g subject
 // readFiles reads the audit log of a stopped server, without a server: that would repair a damaged log before it is sealed.
 // Without a stream the source is empty, and the anchors show which records were lost.
 func readFiles(ctx context.Context, home bus.Home) (audit.Source, error) {
-	files, err := bus.OpenAuditFiles(home.AuditStore())
+	files, err := bus.OpenAuditLog(home)
 	if errors.Is(err, bus.ErrNoAudit) {
 		return audit.Source{Messages: func(func(audit.Stored, error) bool) {}}, nil
 	}
 	if err != nil {
 		return audit.Source{}, err
 	}
-	return files.ReadAfter(ctx, 0)
+	return bus.ReadFiles(files).ReadAll(ctx)
 }
 
 // exportLog writes src to a new file, read-only and on disk when exportLog returns, and to sum. An existing file is an

@@ -15,10 +15,16 @@ import (
 	"conclave/subjects"
 )
 
-// NewAuditLog returns a log that appends to the audit stream over the connection of an audit writer.
-func NewAuditLog(nc *nats.Conn) audit.Log { return auditLog{nc} }
+// NewAuditLog returns a log that appends to the audit stream of a writer over its connection, whose name must be that of
+// the writer's account, as [Bus.Dial] sets it.
+func NewAuditLog(nc *nats.Conn) audit.Log {
+	return auditLog{nc, subjects.AuditStream(nc.Opts.Name)}
+}
 
-type auditLog struct{ nc *nats.Conn }
+type auditLog struct {
+	nc     *nats.Conn
+	stream string
+}
 
 // Append implements [audit.Log]. A full stream is [audit.ErrFull]; an invalid chain and any other error of the stream are
 // [audit.ErrRefused]. No reply, a malformed one, and one from another stream wrap neither: the message may be stored. It
@@ -30,7 +36,7 @@ func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bo
 	}
 	m := &nats.Msg{Subject: topic.Name, Data: data, Header: nats.Header{
 		jetstream.MsgIDHeader:          {id},
-		jetstream.ExpectedStreamHeader: {subjects.Audit}, // a stream of another name must not acknowledge
+		jetstream.ExpectedStreamHeader: {l.stream}, // a stream of another name must not acknowledge
 	}}
 	r, err := l.nc.RequestMsgWithContext(ctx, m)
 	if err != nil { // the message may be stored; the writer retries
@@ -49,7 +55,7 @@ func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bo
 		return false, fmt.Errorf("%w: %w", audit.ErrFull, ack.Error)
 	case ack.Error != nil:
 		return false, fmt.Errorf("%w: %w", audit.ErrRefused, ack.Error)
-	case ack.Stream != subjects.Audit || ack.Seq == 0:
+	case ack.Stream != l.stream || ack.Seq == 0:
 		return false, fmt.Errorf("acknowledgement from stream %q instead of the audit stream", ack.Stream)
 	}
 	return ack.Duplicate, nil
@@ -58,7 +64,7 @@ func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bo
 // errCodeStoreFailed is the server's code for a message that a stream did not store, because it is full or for other reasons.
 const errCodeStoreFailed jetstream.ErrorCode = 10077
 
-// AuditReader reads the audit stream: over the auditor's connection ([NewAuditReader]), or of a stopped server ([AuditFiles]).
+// AuditReader reads one audit stream: over the auditor's connection, or of a stopped server ([AuditFiles]).
 type AuditReader interface {
 	// ReadAfter returns the messages after the stream sequence seq, up to the one that is last now; 0 means all. The error
 	// wraps [ErrNoAudit] when there is no stream.
@@ -68,11 +74,71 @@ type AuditReader interface {
 // ErrNoAudit means that there is no audit stream: it was never created, or it is lost.
 var ErrNoAudit = errors.New("there is no audit stream")
 
+// AuditReaders reads the audit log: one reader per stream, that of the broker, which has the genesis record, first.
+type AuditReaders []AuditReader
+
 // NewAuditReader reads over the auditor's connection. It gets messages by sequence: the subject then comes from the server,
 // while that of a direct get comes from a header that the writer sets.
-func NewAuditReader(nc *nats.Conn) AuditReader { return auditConn{nc} }
+func NewAuditReader(nc *nats.Conn) (out AuditReaders) {
+	for _, stream := range auditStreams() {
+		out = append(out, auditConn{nc, stream})
+	}
+	return out
+}
 
-type auditConn struct{ nc *nats.Conn }
+// auditStreams lists the names of the audit streams, that of the broker first.
+func auditStreams() (out []string) {
+	for _, st := range subjects.Table().Streams {
+		if st.Account == subjects.Audit {
+			out = append(out, st.Name)
+		}
+	}
+	return out
+}
+
+// ReadAll returns the whole log: the streams after each other, their messages numbered through. The numbers of the first
+// stream are its sequences; those of the others depend on the messages before them now. The error wraps [ErrNoAudit] when
+// there is no first stream; any other may be missing, because builds with one stream had none, and anchors show a loss.
+func (l AuditReaders) ReadAll(ctx context.Context) (audit.Source, error) {
+	var all audit.Source
+	var parts []audit.Source
+	for i, r := range l {
+		part, err := r.ReadAfter(ctx, 0)
+		if i > 0 && errors.Is(err, ErrNoAudit) {
+			continue
+		}
+		if err != nil {
+			return audit.Source{}, err
+		}
+		if i == 0 {
+			all.First = part.First
+		}
+		all.Last += part.Last
+		all.Damage = append(all.Damage, part.Damage...)
+		parts = append(parts, part)
+	}
+	if len(parts) > 1 {
+		all.HeadLast = parts[0].Last
+	}
+	all.Messages = func(yield func(audit.Stored, error) bool) {
+		var before uint64
+		for _, part := range parts {
+			for st, err := range part.Messages {
+				st.Seq += before
+				if !yield(st, err) || err != nil {
+					return
+				}
+			}
+			before += part.Last
+		}
+	}
+	return all, nil
+}
+
+type auditConn struct {
+	nc     *nats.Conn
+	stream string
+}
 
 // ReadAfter implements [AuditReader].
 func (r auditConn) ReadAfter(ctx context.Context, seq uint64) (audit.Source, error) {
@@ -83,7 +149,7 @@ func (r auditConn) ReadAfter(ctx context.Context, seq uint64) (audit.Source, err
 		} `json:"state"`
 		Error *jetstream.APIError `json:"error"`
 	}
-	if err := requestAuditAPI(ctx, r.nc, "STREAM.INFO.AUDIT", nil, &info); err != nil {
+	if err := requestAuditAPI(ctx, r.nc, "STREAM.INFO."+r.stream, nil, &info); err != nil {
 		return audit.Source{}, err
 	}
 	switch {
@@ -97,14 +163,14 @@ func (r auditConn) ReadAfter(ctx context.Context, seq uint64) (audit.Source, err
 		first = max(seq+1, first)
 	}
 	return audit.Source{First: first, Last: info.State.Last, Messages: func(yield func(audit.Stored, error) bool) {
-		readAuditMessages(ctx, r.nc, first, info.State.Last, yield)
+		r.readMessages(ctx, first, info.State.Last, yield)
 	}}, nil
 }
 
 // ReadFirstAuditMessage reads the first message of the audit log, its genesis. It fails when the log does not begin at
 // sequence 1.
-func ReadFirstAuditMessage(ctx context.Context, r AuditReader) (audit.Stored, error) {
-	src, err := r.ReadAfter(ctx, 0)
+func ReadFirstAuditMessage(ctx context.Context, l AuditReaders) (audit.Stored, error) {
+	src, err := l.ReadAll(ctx)
 	if err != nil {
 		return audit.Stored{}, err
 	}
@@ -120,9 +186,9 @@ func ReadFirstAuditMessage(ctx context.Context, r AuditReader) (audit.Stored, er
 // readWindow is the number of concurrent requests; one at a time would wait a round trip for each message.
 const readWindow = 128
 
-// readAuditMessages yields the messages from first to last in order, requested readWindow at a time, and stops at the first
+// readMessages yields the messages from first to last in order, requested readWindow at a time, and stops at the first
 // error. A missing message is skipped: the verifier detects the gap in the sequence.
-func readAuditMessages(ctx context.Context, nc *nats.Conn, first, last uint64, yield func(audit.Stored, error) bool) {
+func (r auditConn) readMessages(ctx context.Context, first, last uint64, yield func(audit.Stored, error) bool) {
 	type result struct {
 		audit.Stored
 		err error
@@ -133,16 +199,16 @@ func readAuditMessages(ctx context.Context, nc *nats.Conn, first, last uint64, y
 		for i := range results {
 			results[i] = make(chan result, 1)
 			go func() {
-				st, err := readAuditMessage(ctx, nc, from+uint64(i))
+				st, err := r.readMessage(ctx, from+uint64(i))
 				results[i] <- result{st, err}
 			}()
 		}
 		for _, c := range results {
-			r := <-c
-			if errors.Is(r.err, errNoMessage) {
+			res := <-c
+			if errors.Is(res.err, errNoMessage) {
 				continue
 			}
-			if !yield(r.Stored, r.err) || r.err != nil {
+			if !yield(res.Stored, res.err) || res.err != nil {
 				return
 			}
 		}
@@ -151,9 +217,9 @@ func readAuditMessages(ctx context.Context, nc *nats.Conn, first, last uint64, y
 
 var errNoMessage = errors.New("no message at this sequence")
 
-// readAuditMessage reads one message; errNoMessage means that the stream has none at seq. The returned sequence and subject
+// readMessage reads one message; errNoMessage means that the stream has none at seq. The returned sequence and subject
 // are those that the server reports.
-func readAuditMessage(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Stored, error) {
+func (r auditConn) readMessage(ctx context.Context, seq uint64) (audit.Stored, error) {
 	var got struct {
 		Message *struct {
 			Subject string `json:"subject"`
@@ -162,7 +228,7 @@ func readAuditMessage(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Sto
 		} `json:"message"`
 		Error *jetstream.APIError `json:"error"`
 	}
-	if err := requestAuditAPI(ctx, nc, "STREAM.MSG.GET.AUDIT", map[string]uint64{"seq": seq}, &got); err != nil {
+	if err := requestAuditAPI(ctx, r.nc, "STREAM.MSG.GET."+r.stream, map[string]uint64{"seq": seq}, &got); err != nil {
 		return audit.Stored{}, err
 	}
 	switch {

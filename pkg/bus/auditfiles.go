@@ -22,13 +22,14 @@ import (
 	"conclave/subjects"
 )
 
-// AuditFiles is the audit stream in the block files of a stopped server. A server repairs a damaged block when it starts, by
+// AuditFiles is one audit stream in the block files of a stopped server. A server repairs a damaged block when it starts, by
 // cutting off the rest of it; AuditFiles opens the files for reading only, skips what is damaged and reads on behind it.
 //
 // A block file is a sequence of records: length (4 bytes, the highest bit set if there are headers), sequence (8), time (8),
 // length of the subject (2), subject, headers with their length (4) before them, payload, and a checksum (8) whose key is
 // derived from the names of stream and block. All numbers are little-endian.
 type AuditFiles struct {
+	stream      string
 	first, last uint64
 	blocks      []blockFile
 	deleted     map[uint64]bool // sequences that a deletion marker names: the server does not show them either
@@ -50,6 +51,30 @@ const (
 	maxBlockFile    = 64 << 20 // bytes; a server writes blocks of 8 MiB
 )
 
+// OpenAuditLog reads the audit streams of a stopped server and finds their damage, that of the broker first. Only that one
+// must exist: the error wraps [ErrNoAudit] when it does not.
+func OpenAuditLog(home Home) (out []*AuditFiles, err error) {
+	for i, stream := range auditStreams() {
+		f, err := OpenAuditFiles(filepath.Join(home.AuditStreams(), stream))
+		if i > 0 && errors.Is(err, ErrNoAudit) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, f)
+	}
+	return out, nil
+}
+
+// ReadFiles returns the readers of files.
+func ReadFiles(files []*AuditFiles) (out AuditReaders) {
+	for _, f := range files {
+		out = append(out, f)
+	}
+	return out
+}
+
 // OpenAuditFiles reads the audit stream in dir, the folder of the stream, and finds its damage. The server must be stopped. It
 // fails when a file cannot be read; the error wraps [ErrNoAudit] when dir does not exist.
 func OpenAuditFiles(dir string) (*AuditFiles, error) {
@@ -60,7 +85,7 @@ func OpenAuditFiles(dir string) (*AuditFiles, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the audit log: %w", err)
 	}
-	f := &AuditFiles{deleted: map[uint64]bool{}}
+	f := &AuditFiles{stream: filepath.Base(dir), deleted: map[uint64]bool{}}
 	for _, path := range names {
 		index, err := strconv.Atoi(strings.TrimSuffix(filepath.Base(path), ".blk"))
 		if err != nil {
@@ -88,14 +113,14 @@ func (f *AuditFiles) scanBlock(b *blockFile) error {
 		return err
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxBlockFile {
-		f.damage = append(f.damage, audit.Damage{File: filepath.Base(b.path), Bytes: info.Size(), After: f.last})
+		f.damage = append(f.damage, audit.Damage{File: f.nameOf(*b), Bytes: info.Size(), After: f.last})
 		return nil
 	}
 	data, err := os.ReadFile(b.path)
 	if err != nil {
 		return err
 	}
-	sum, err := newBlockHash(b.index)
+	sum, err := f.newBlockHash(b.index)
 	if err != nil {
 		return err
 	}
@@ -103,7 +128,7 @@ func (f *AuditFiles) scanBlock(b *blockFile) error {
 		rec, ok := parseBlockRecord(data[at:], sum)
 		if !ok {
 			next := findBlockRecord(data, at+1, sum)
-			f.damage = append(f.damage, audit.Damage{File: filepath.Base(b.path), Offset: int64(at), Bytes: int64(next - at), After: f.last})
+			f.damage = append(f.damage, audit.Damage{File: f.nameOf(*b), Offset: int64(at), Bytes: int64(next - at), After: f.last})
 			at = next
 			continue
 		}
@@ -125,6 +150,18 @@ func (f *AuditFiles) scanBlock(b *blockFile) error {
 		f.last = max(f.last, rec.seq)
 	}
 	return nil
+}
+
+// Stream is the name of the stream.
+func (f *AuditFiles) Stream() string { return f.stream }
+
+// nameOf is the name of a block in the description of damage: its base name, for the stream of the broker, and with the
+// name of the stream before it for any other.
+func (f *AuditFiles) nameOf(b blockFile) string {
+	if f.stream == subjects.Audit {
+		return filepath.Base(b.path)
+	}
+	return filepath.Join(f.stream, filepath.Base(b.path))
 }
 
 // Damage lists the damaged parts, in the order of the files.
@@ -151,7 +188,7 @@ func (f *AuditFiles) eachMessage(ctx context.Context, b blockFile, seq uint64, y
 		return true
 	}
 	data, err := os.ReadFile(b.path)
-	sum, herr := newBlockHash(b.index)
+	sum, herr := f.newBlockHash(b.index)
 	if err = errors.Join(err, herr, ctx.Err()); err != nil {
 		yield(audit.Stored{}, fmt.Errorf("reading the audit log: %w", err))
 		return false
@@ -176,8 +213,8 @@ func (f *AuditFiles) eachMessage(ctx context.Context, b blockFile, seq uint64, y
 }
 
 // newBlockHash returns the checksum of the records in the block with this index.
-func newBlockHash(index int) (hash.Hash64, error) {
-	key := sha256.Sum256(fmt.Appendf(nil, "%s-%d", subjects.Audit, index))
+func (f *AuditFiles) newBlockHash(index int) (hash.Hash64, error) {
+	key := sha256.Sum256(fmt.Appendf(nil, "%s-%d", f.stream, index))
 	return highwayhash.New64(key[:])
 }
 
@@ -246,7 +283,7 @@ func (f *AuditFiles) SetDamageAside(folder string) error {
 	var damaged []blockFile
 	need := int64(minFreeBytes)
 	for _, b := range f.blocks {
-		if !slices.ContainsFunc(f.damage, func(d audit.Damage) bool { return d.File == filepath.Base(b.path) }) {
+		if !slices.ContainsFunc(f.damage, func(d audit.Damage) bool { return d.File == f.nameOf(b) }) {
 			continue
 		}
 		damaged = append(damaged, b)

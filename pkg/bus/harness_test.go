@@ -532,6 +532,14 @@ type streamState struct {
 	Subjects          map[string]uint64 // how many of each; EVENTS and AUDIT only
 }
 
+// forgetReceived forgets the messages so far, those included that are on their way from the streams of the authors.
+func (h *harness) forgetReceived() {
+	h.t.Helper()
+	h.streamStates()
+	h.runUntilIdle()
+	h.received = nil
+}
+
 // isEventIntake reports whether events enter EVENTS by this stream.
 func isEventIntake(stream string) bool { return strings.HasPrefix(stream, "EVENTS_") }
 

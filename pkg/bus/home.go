@@ -65,10 +65,13 @@ func (h Home) Damaged() string { return filepath.Join(h.Data, "audit", "damaged"
 // crash in between cannot leave a log with an unknown genesis.
 func (h Home) Pending() string { return filepath.Join(h.Data, "audit", "genesis.next") }
 
-// AuditStore is where the server keeps the audit stream.
-func (h Home) AuditStore() string {
-	return filepath.Join(h.Store(), "jetstream", subjects.Audit, "streams", subjects.Audit)
+// AuditStreams is where the server keeps the audit streams, a folder each.
+func (h Home) AuditStreams() string {
+	return filepath.Join(h.Store(), "jetstream", subjects.Audit, "streams")
 }
+
+// AuditStore is where the server keeps the audit stream of the broker.
+func (h Home) AuditStore() string { return filepath.Join(h.AuditStreams(), subjects.Audit) }
 
 // HashKey is the file of the key of params_hash in audit records.
 func (h Home) HashKey() string { return filepath.Join(h.Data, "keys", "params.key") }

@@ -95,7 +95,7 @@ func (h *harness) runRow(r row) {
 	if before == nil || len(r.setup) > 0 {
 		before = h.streamStates()
 	}
-	h.received = nil
+	h.forgetReceived()
 	var kept []string
 	may := slices.Clone(r.alsoReceivers)
 	for i, a := range r.denied {
@@ -133,7 +133,7 @@ func (h *harness) runRow(r row) {
 		if f := h.unexpectedReceivers(a.role, h.received, late...); len(f) > 0 {
 			h.t.Errorf("%s saying %s reached %v", a.role, a.subject, f)
 		}
-		h.received = nil
+		h.forgetReceived()
 	}
 	if v := h.publish(r.control); len(v) > 0 {
 		h.t.Fatalf("the control: %s may not say %s: %v", r.control.role, r.control.subject, v)
@@ -554,7 +554,7 @@ func TestToolRepliesOnceToItsRequest(t *testing.T) {
 	if !strings.HasPrefix(reply, "_R_.") {
 		t.Fatalf("the reply subject is %q: the server did not make it", reply)
 	}
-	h.received = nil
+	h.forgetReceived()
 	for _, other := range []string{"tool_get_datetime", "tool_run_shell", "memory", "generator"} {
 		p := h.clients[other]
 		p.pub(reply, "", "", "forged by "+other)
@@ -628,7 +628,7 @@ func TestNoBrokerNoTool(t *testing.T) {
 	p.sub("_INBOX.>")
 	h.flush(p)
 	h.clients["broker"], h.roles = p, append(h.roles, "broker")
-	h.received = nil
+	h.forgetReceived()
 	h.publish(request("generator", "tool.request.get_datetime"))
 	h.awaitReceived("broker agent.generator.tool.request.get_datetime", "tool_get_datetime tool.request.get_datetime", replyTo("generator"))
 }
@@ -721,8 +721,8 @@ func TestConfWithForeignTokenIsRejected(t *testing.T) {
 		{`account: broker, subject: "agent.committee.tool.output.*"`, `account: broker, subject: "agent.generator.tool.output.*"`},
 		{`account: broker, subject: "ctl.gateway.approval.decision.*"`, `account: broker, subject: "ctl.user.approval.decision.*"`},
 		{`account: CORE, subject: "from.memory.memory.stored"`, `account: CORE, subject: "from.critic.memory.stored"`},
-		{`account: AUDIT, subject: "audit.memory.*"`, `account: AUDIT, subject: "audit.broker.*"`},
-		{`account: AUDIT, subject: "audit.memory.*"`, `account: AUDIT, subject: "audit.*.*"`},
+		{`account: AUDIT, subject: "append.memory.*"`, `account: AUDIT, subject: "append.broker.*"`},
+		{`account: AUDIT, subject: "append.memory.*"`, `account: AUDIT, subject: "append.*.*"`},
 		{`account: model, subject: "agent.critic.model.>"`, `account: model, subject: "agent.generator.model.>"`},
 		{`account: secrets, subject: "secret.get" }`, `account: secrets, subject: "secret.get" } }` + "\n" + `{ service: { account: secrets, subject: "ctl.user.config.set" }, to: "config.x"`},
 	} {
@@ -735,7 +735,7 @@ func TestConfWithForeignTokenIsRejected(t *testing.T) {
 		}
 	}
 	// What is not attested names who may import it.
-	stranger := strings.Replace(l.Conf(), `{ service: { account: AUDIT, subject: "audit.memory.*" }`, `{ service: { account: secrets, subject: "secret.get" } }`+"\n"+`{ service: { account: AUDIT, subject: "audit.memory.*" }`, 1)
+	stranger := strings.Replace(l.Conf(), `{ service: { account: AUDIT, subject: "append.memory.*" }`, `{ service: { account: secrets, subject: "secret.get" } }`+"\n"+`{ service: { account: AUDIT, subject: "append.memory.*" }`, 1)
 	if stranger == l.Conf() || load(stranger) == nil {
 		t.Error("loads with memory reaching the secrets")
 	}

@@ -111,7 +111,7 @@ func TestSweepEveryEdgeWorks(t *testing.T) {
 				continue
 			}
 			role := a.Users[0].Role
-			h.received = nil
+			h.forgetReceived()
 			switch {
 			case strings.HasPrefix(e.Remote, "$JS.ACK."), strings.HasPrefix(e.Remote, "$JS.EVENT."):
 				continue // an ack of nothing has no effect to see; an advisory needs a message that kept failing
@@ -222,7 +222,7 @@ func TestSweepForbiddenPublishIsDenied(t *testing.T) {
 	for _, role := range h.roles {
 		t.Run(role, func(t *testing.T) {
 			before := h.streamStates()
-			h.received = nil
+			h.forgetReceived()
 			p := h.dial(role)
 			want := 0
 			for _, s := range all {
@@ -289,7 +289,7 @@ func TestSweepForbiddenSubscribeIsDenied(t *testing.T) {
 		}
 		h.flush(p)
 	}
-	h.received = nil
+	h.forgetReceived()
 	h.publish(publication{role: "generator", subject: "response.generation"})
 	h.awaitReceived("user response.generation", "gateway response.generation")
 	for role, p := range spies {
@@ -336,7 +336,7 @@ func TestSweepForeignReplyStaysInAccount(t *testing.T) {
 		t.Run(role, func(t *testing.T) {
 			account := h.table.AccountOf(role)
 			p := h.dial(role)
-			h.received = nil
+			h.forgetReceived()
 			before := h.streamStates()
 			var direct, controls []string
 			if role == "broker" {
@@ -435,7 +435,7 @@ func (h *harness) checkFinalState() {
 	h.t.Helper()
 	h.runUntilIdle()
 	before := h.streamStates()
-	h.received = nil
+	h.forgetReceived()
 	h.listenFor(250 * time.Millisecond)
 	if len(h.received) > 0 {
 		h.t.Errorf("came late: %v", h.received)

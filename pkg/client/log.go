@@ -22,6 +22,9 @@ const (
 	EventLog = "EVENTS"
 )
 
+// IsNearlyFull reports whether 80 % of the capacity are used.
+func (s StreamStatus) IsNearlyFull() bool { return s.Max > 0 && s.Bytes >= s.Max/5*4 }
+
 // StreamStatus is the state of a stream. Max is its capacity in bytes, 0 or less for none.
 type StreamStatus struct {
 	Messages uint64
@@ -36,9 +39,18 @@ func (c *Client) EventStatus(ctx context.Context) (StreamStatus, error) {
 	return c.streamStatus(ctx, coreAPI, EventLog)
 }
 
-// AuditStatus returns the state of the audit log. Only the auditor's account may read it.
-func (c *Client) AuditStatus(ctx context.Context) (StreamStatus, error) {
-	return c.streamStatus(ctx, auditAPI, subjects.Audit)
+// AuditStatus returns the state of the audit log by writer: each has a stream of its own. Only the auditor's account may read
+// it.
+func (c *Client) AuditStatus(ctx context.Context) (map[string]StreamStatus, error) {
+	out := map[string]StreamStatus{}
+	for _, w := range subjects.AuditWriters {
+		s, err := c.streamStatus(ctx, auditAPI, subjects.AuditStream(w))
+		if err != nil {
+			return nil, err
+		}
+		out[w] = s
+	}
+	return out, nil
 }
 
 // streamStatus reads size and sequences of a stream; api is the prefix under which the account reaches the JetStream API. A

@@ -208,7 +208,8 @@ func (x *examination) checkActors(ctx context.Context, c *client.Client) []strin
 	return running
 }
 
-// checkAuditSpace warns when the audit log is 80 % full, because every call is denied when it is full. It connects with the
+// checkAuditSpace warns when a writer's part of the audit log is 80 % full, because its actor does nothing when it is full. It
+// connects with the
 // auditor's key and fails when that, or the stream, is missing.
 func (x *examination) checkAuditSpace(ctx context.Context) {
 	c, done, err := x.Connect("auditor", Fast)
@@ -217,14 +218,22 @@ func (x *examination) checkAuditSpace(ctx context.Context) {
 		return
 	}
 	defer done()
-	log, err := c.AuditStatus(ctx)
+	parts, err := c.AuditStatus(ctx)
 	if err != nil {
 		x.fail("audit", startAgain, "%v", err)
 		return
 	}
-	text := fmt.Sprintf("%s of %s used", term.Bytes(log.Bytes), term.Bytes(log.Max))
-	if log.Max > 0 && log.Bytes*5 >= log.Max*4 {
-		x.warn("audit", "stop conclave and run conclave audit rotate; when the log is full, every tool call is denied", "%s", text)
+	var used, most int64
+	var nearly []string
+	for _, w := range subjects.AuditWriters {
+		used, most = used+parts[w].Bytes, most+parts[w].Max
+		if s := parts[w]; s.IsNearlyFull() {
+			nearly = append(nearly, fmt.Sprintf("%s %d %%", w, s.Bytes*100/s.Max))
+		}
+	}
+	text := fmt.Sprintf("%s of %s used", term.Bytes(used), term.Bytes(most))
+	if len(nearly) > 0 {
+		x.warn("audit", "stop conclave and run conclave audit rotate; an actor whose part of the log is full does nothing any more, and without the broker's part every tool call is denied", "%s; nearly full: %s", text, strings.Join(nearly, ", "))
 		return
 	}
 	x.ok("audit", "%s", text)
