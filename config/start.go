@@ -70,6 +70,7 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 	}
 	r.watch.Go(func() { r.server.WatchDisk(watching, time.Second) })
 	r.watch.Go(func() { limitMemory(watching) })
+	r.watch.Go(func() { watchAuditCapacity(watching, r.Bus, log) })
 	if slices.Contains(names, "broker") {
 		r.watchManifest(watching, c, home, log)
 	}

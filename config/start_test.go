@@ -145,7 +145,7 @@ func trail(t testing.TB, b *bus.Bus) []audit.Stored {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	src, err := bus.NewAuditReader(nc).ReadAfter(t.Context(), 0)
+	src, err := bus.NewAuditReader(nc).ReadAll(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

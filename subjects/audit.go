@@ -114,3 +114,10 @@ type AuditGenesis struct {
 	LastSeq  uint64      `json:"last_seq,omitempty"`  // last stream sequence it holds
 	OldHeads []AuditHead `json:"old_heads,omitempty"` // where each chain ended
 }
+
+// AuditCapacity warns that a writer's part of the audit log is nearly full. When it is full, the writer does nothing more.
+type AuditCapacity struct {
+	Writer string `json:"writer"`
+	Bytes  int64  `json:"bytes"` // used
+	Max    int64  `json:"max"`
+}

@@ -102,7 +102,7 @@ var (
 		"query.received", "query.committee", "query.task",
 		"response.generation", "answer.dialog", "agent.state.>", "agent.return.*", "tool.request.>", "tool.result.*",
 		"approval.request.*", "approval.decision.*", "critique.result", "pairwise.result", "user.feedback", "reward.event", "auditlog.head",
-		"memory.stored", "memory.annotated", "memory.recalled", "committee.deliberation.*", "task.progress.*", "query.cancel.*", "query.grants.*", "dead.*",
+		"memory.stored", "memory.annotated", "memory.recalled", "committee.deliberation.*", "task.progress.*", "query.cancel.*", "query.grants.*", "dead.*", "audit.capacity",
 	}
 )
 
@@ -194,6 +194,7 @@ func publishEdges() (out []Edge) {
 	event([]string{"auditor"}, "auditlog.head")
 	event([]string{"memory"}, "memory.stored", "memory.annotated", "memory.recalled")
 	event(UserAccounts, "user.feedback", "query.cancel.*")
+	event([]string{"auditor"}, "audit.capacity")
 	event(Actors, strings.TrimPrefix(deadLetters, "from.<who>."))
 	for _, s := range []string{"tool.request.>", "tool.result.*", "approval.request.*", "approval.decision.*", "query.grants.*"} {
 		out = append(out, Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s, Local: "event." + s})
@@ -278,7 +279,7 @@ func modelEdges() []Edge {
 }
 
 // auditEdges let each writer append to its own stream, under its own account, and read nothing; the auditor reads and
-// appends nothing.
+// appends nothing there.
 func auditEdges() []Edge {
 	out := []Edge{{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}}
 	verbs := []string{"STREAM.NAMES", "STREAM.LIST", "INFO"}

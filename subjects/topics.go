@@ -82,6 +82,7 @@ var (
 	SecretGetService      = Service[SecretGet, SecretValue]{Spec{Name: "secret.get", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "one credential, sealed to the tool that needs it"}}
 	MaxDeliveriesAdvisory = Topic[Advisory]{Spec{Name: "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>", Received: "core.EVENT.MAX_DELIVERIES.>", MaxPayload: 4 << 10, Doc: "advisory of the server: a message reached its delivery limit and is not redelivered"}}
 	AuditLogHeadEvent     = Topic[AuditLogHead]{Spec{Name: "auditlog.head", Received: "from.*.auditlog.head", Stream: "EVENTS", Doc: "the head of the audit log, kept outside it"}}
+	AuditCapacityEvent    = Topic[AuditCapacity]{Spec{Name: "audit.capacity", Received: "from.*.audit.capacity", Stream: "EVENTS", Doc: "a writer's part of the audit log is 80 % full"}}
 	AuditRecordEvent      = Topic[AuditRecord]{Spec{Name: "audit.*", Received: "audit.*.*", Codec: Msgpack, Stream: "AUDIT", Doc: "audit records on the writer's chain, several in one message: a list of encoded records"}}
 )
 
@@ -97,7 +98,7 @@ func AllSpecs() []Spec {
 		CritiqueResult.Spec, PairwiseResult.Spec, UserFeedback.Spec, RewardEvent.Spec,
 		MemoryQueryService.Spec, MemoryWriteService.Spec, MemoryCorrelated.Spec, MemoryAdminService.Spec, MemoryStored.Spec, MemoryAnnotated.Spec, MemoryRecalled.Spec,
 		DeliberationEvent.Spec, TaskProgressEvent.Spec, AgentReturnEvent.Spec,
-		DeadLetterEvent.Spec, SecretGetService.Spec, MaxDeliveriesAdvisory.Spec, AuditLogHeadEvent.Spec, AuditRecordEvent.Spec,
+		DeadLetterEvent.Spec, SecretGetService.Spec, MaxDeliveriesAdvisory.Spec, AuditLogHeadEvent.Spec, AuditCapacityEvent.Spec, AuditRecordEvent.Spec,
 	}
 }
 

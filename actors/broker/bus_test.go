@@ -184,7 +184,7 @@ func (w *busFixture) source() (audit.Source, []subjects.AuditHead) {
 	if w.auditor == nil {
 		w.auditor = w.Connect("auditor")
 	}
-	src, err := bus.NewAuditReader(w.auditor).ReadAfter(w.t.Context(), 0)
+	src, err := bus.NewAuditReader(w.auditor).ReadAll(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}

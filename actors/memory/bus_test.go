@@ -202,7 +202,7 @@ func TestBus(t *testing.T) {
 // trail is what memory wrote into the audit, when there are n records of it at the latest, and checks that it holds.
 func (s *busFixture) trail(n int) (out []string) {
 	s.t.Helper()
-	src, err := bus.NewAuditReader(s.Connect("auditor")).ReadAfter(s.t.Context(), 0)
+	src, err := bus.NewAuditReader(s.Connect("auditor")).ReadAll(s.t.Context())
 	if err != nil {
 		s.t.Fatal(err)
 	}

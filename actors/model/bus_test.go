@@ -94,7 +94,7 @@ func (w *busHarness) auditRecords() []subjects.AuditRecord {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	src, err := bus.NewAuditReader(w.Connect("auditor")).ReadAfter(w.t.Context(), 0)
+	src, err := bus.NewAuditReader(w.Connect("auditor")).ReadAll(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ func readAudit(t *testing.T, b *bustest.Bus) (phases []string, raw string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := bus.NewAuditReader(b.Connect("auditor")).ReadAfter(t.Context(), 0)
+	src, err := bus.NewAuditReader(b.Connect("auditor")).ReadAll(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func stoppedAudit(t *testing.T, n, size int) (dir string, msgs []audit.Stored) {
 	if nc, err = b.Dial("auditor"); err != nil {
 		t.Fatal(err)
 	}
-	src, err := bus.NewAuditReader(nc).ReadAfter(t.Context(), 0)
+	src, err := bus.NewAuditReader(nc).ReadAll(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestDamagedBlockIsSetAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	served, err := bus.NewAuditReader(nc).ReadAfter(t.Context(), 0)
+	served, err := bus.NewAuditReader(nc).ReadAll(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
