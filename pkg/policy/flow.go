@@ -118,7 +118,7 @@ func judgeFetch(c Call, args []argument) (all []Verdict) {
 			continue
 		}
 		found = true
-		if !c.Flow.isUserText(a.text) && !c.Flow.isSearchResult(a.text) && c.findLinkGrant(a.text) < 0 {
+		if !c.Flow.isUserText(a.text) && !c.Flow.isSearchResult(a.text) {
 			all = append(all, Ask(ruleFetch, fmt.Sprintf("after %s, this URL comes neither from you nor from a search result: %s",
 				c.Flow.describeTaint(), text.OneLine(a.text, 200)), a.text))
 		}
@@ -127,20 +127,6 @@ func judgeFetch(c Call, args []argument) (all []Verdict) {
 		all = append(all, Ask(ruleFetch, "it fetches a URL that its arguments do not name"))
 	}
 	return all
-}
-
-// findLinkGrant returns the index of the grant that lets a call fetch the only link of a private result: its clause asks to open
-// what the tool fetches and names the result by words that the read was made with. -1 means that there is none.
-func (c Call) findLinkGrant(url string) int {
-	for i, g := range c.Flow.Grants(c.Query) {
-		clause := strings.ToLower(g.Clause)
-		if g.has(ActFetch) && namesAny(clause, c.Tool.About) && slices.ContainsFunc(c.Flow.found, func(l foundLink) bool {
-			return l.URL == url && slices.ContainsFunc(l.Asked, func(a string) bool { return containsWhole(a, clause) })
-		}) {
-			return i
-		}
-	}
-	return -1
 }
 
 // judgeQuery asks about a search query with words that are not the user's, see [Flow.isUserQuery], because the query

@@ -25,7 +25,6 @@ type Flow struct {
 	sources     []subjects.Taint
 	private     bool
 	searches    []searchLinks
-	found       []foundLink
 	listings    []listing
 	ids         []string // ids in results that a question points to
 	publicWords []string // words of public results
@@ -53,12 +52,6 @@ type searchLinks struct {
 	Opened int      `json:"opened,omitempty"`
 }
 
-// foundLink is the only link in a private result, with the user's words that point to the result.
-type foundLink struct {
-	URL   string   `json:"url"`
-	Asked []string `json:"asked"` // arguments of the read that the user typed, in lower case
-}
-
 // listing holds the values of a trusted result and the user's words that point to it.
 type listing struct {
 	Values []string `json:"values"`          // in lower case
@@ -76,7 +69,6 @@ const (
 	maxTaintSources   = 20
 	maxSearches       = 20
 	maxSearchLinks    = 40 // of one search
-	maxFound          = 20
 	maxTrustedValues  = 400
 	maxListings       = 40
 	maxIDs            = 400
@@ -93,7 +85,6 @@ type flowRecord struct {
 	Sources  []subjects.Taint `json:"sources,omitempty"`
 	Private  bool             `json:"private,omitempty"`
 	Searches []searchLinks    `json:"searches,omitempty"`
-	Found    []foundLink      `json:"found,omitempty"`
 	Listings []listing        `json:"listings,omitempty"`
 	IDs      []string         `json:"ids,omitempty"`
 	Public   []string         `json:"public,omitempty"`
@@ -108,7 +99,7 @@ type flowRecord struct {
 // MarshalJSON implements [json.Marshaler] with the stored form.
 func (f *Flow) MarshalJSON() ([]byte, error) {
 	return json.Marshal(flowRecord{
-		Words: f.questions, Turn: f.lastTurn, Sources: f.sources, Private: f.private, Searches: f.searches, Found: f.found, Listings: f.listings, IDs: f.ids,
+		Words: f.questions, Turn: f.lastTurn, Sources: f.sources, Private: f.private, Searches: f.searches, Listings: f.listings, IDs: f.ids,
 		Public: f.publicWords, Strange: f.untrusted, Overflow: f.overflow,
 	})
 }
@@ -123,7 +114,7 @@ func (f *Flow) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	*f = Flow{
-		questions: r.Words, lastTurn: r.Turn, sources: r.Sources, private: r.Private, searches: r.Searches, found: r.Found, listings: r.Listings, ids: r.IDs,
+		questions: r.Words, lastTurn: r.Turn, sources: r.Sources, private: r.Private, searches: r.Searches, listings: r.Listings, ids: r.IDs,
 		publicWords: r.Public, untrusted: r.Strange, overflow: r.Overflow,
 	}
 	f.index()
@@ -275,19 +266,12 @@ func (f *Flow) ClaimGrant(c Call, call string) (next *Flow, ok bool) {
 	if err != nil {
 		return f, false
 	}
-	at, needed := -1, f.IsTainted()
-	if c.Tool.Act == ActFetch {
-		needed = false
-		for _, a := range args {
-			if a.role == RoleURL && !f.isUserText(a.text) && !f.isSearchResult(a.text) {
-				at, needed = c.findLinkGrant(a.text), f.IsTainted()
-			}
-		}
-	} else {
-		at, _ = chooseGrant(c, q.Grants, args)
+	if c.Tool.Act == ActFetch { // no grant covers a URL: see [judgeFetch]
+		return f, true
 	}
+	at, _ := chooseGrant(c, q.Grants, args)
 	if at < 0 {
-		return f, !needed
+		return f, !f.IsTainted()
 	}
 	next = f.clone()
 	i := slices.IndexFunc(next.questions, func(s question) bool { return s.Query == c.Query })
@@ -360,9 +344,6 @@ func (f *Flow) WithResult(r Result) *Flow {
 		next.addListing(f, r)
 		return next
 	}
-	if asked && l.Privacy == subjects.Private && !r.Tool.Graded {
-		next.addFound(f, r)
-	}
 	next.addUntrusted(r.Text)
 	next.addSource(subjects.Taint{Tool: r.Tool.Name, CallID: r.CallID, QueryID: r.Query, From: r.Source, Flags: slices.Clone(r.Flags), Time: r.Time})
 	if l.Privacy == subjects.Public {
@@ -407,20 +388,6 @@ func (f *Flow) listTyped(args json.RawMessage) (out []string) {
 		}
 	}
 	return out
-}
-
-// addFound adds the link of a private result that a question points to by name, when it is the only one there and plain: then
-// opening it makes no choice and carries no data.
-func (f *Flow) addFound(before *Flow, r Result) {
-	var links []string
-	for _, a := range extractAddresses(r.Text) {
-		if isLink(a) && !slices.Contains(links, a) {
-			links = append(links, a)
-		}
-	}
-	if typed := before.listTyped(r.Args); len(links) == 1 && isPlainLink(links[0]) && len(typed) > 0 {
-		f.found = lastN(append(f.found, foundLink{URL: links[0], Asked: typed}), maxFound)
-	}
 }
 
 // noteOpened marks a fetched URL as opened where it is the next link of a search.
@@ -569,7 +536,7 @@ func (f *Flow) describeTaint() string {
 func (f *Flow) clone() *Flow {
 	next := *f
 	next.questions, next.sources = slices.Clone(f.questions), slices.Clone(f.sources)
-	next.searches, next.found, next.listings = slices.Clone(f.searches), slices.Clone(f.found), slices.Clone(f.listings)
+	next.searches, next.listings = slices.Clone(f.searches), slices.Clone(f.listings)
 	next.ids, next.publicWords, next.untrusted = slices.Clone(f.ids), slices.Clone(f.publicWords), slices.Clone(f.untrusted)
 	return &next
 }
