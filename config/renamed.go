@@ -13,6 +13,7 @@ var renamedFields = map[string]string{
 	"manifest.shadow":      "monitor_only",
 	"models.stand_in":      "demo_model",
 	"system.gateway.trail": "grade_wait",
+	"web_search.results":   "max_results",
 }
 
 // explainRenamed adds the new name to the errors of a section whose field has been renamed: such a file was valid for the

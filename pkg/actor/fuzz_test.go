@@ -31,6 +31,8 @@ var payloads = []func() any{
 	newPayload[subjects.Deliberation], newPayload[subjects.TaskProgress], newPayload[subjects.AgentReturn], newPayload[subjects.ConfigSet], newPayload[subjects.DeadLetter], newPayload[subjects.SecretGet], newPayload[subjects.SecretValue],
 	newPayload[subjects.AuditRecord], newPayload[subjects.AuditHead], newPayload[subjects.AuditGenesis], newPayload[subjects.Fault], newPayload[subjects.Denial],
 	newPayload[subjects.Note], newPayload[subjects.ModelInfo], newPayload[subjects.RoleModel], newPayload[subjects.PullRequest], newPayload[subjects.PullProgress],
+	newPayload[subjects.Grant], newPayload[subjects.Grants], newPayload[subjects.LookAlikeHost], newPayload[subjects.SessionChange], newPayload[subjects.SessionChanged], newPayload[subjects.AuditLogHead], newPayload[subjects.AuditCapacity],
+	newPayload[subjects.Attachment],
 }
 
 func newPayload[T any]() any { return new(T) }
@@ -55,7 +57,7 @@ func TestEveryPayloadIsFuzzed(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"payloads.go", "memory.go", "audit.go", "fault.go"} {
+	for _, name := range []string{"payloads.go", "memory.go", "audit.go", "fault.go", "attachment.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", "..", "subjects", name), nil, 0)
 		if err != nil {
 			t.Fatal(err)
