@@ -24,7 +24,8 @@ func TestAttachedTextIsNotUserText(t *testing.T) {
 		{"a URL of the user beside it", []subjects.Query{{QueryID: "q1", Query: "compare with https://shop.example/", Attachments: []subjects.Attachment{{Text: mail}}}}, "q1", `{"url":"https://shop.example/"}`, "ok"},
 		{
 			"attached to an earlier question without tool calls",
-			[]subjects.Query{{QueryID: "q1", Query: "summarize", Attachments: []subjects.Attachment{{Text: mail}}}, {QueryID: "q2", Query: "and what else?"}}, "q2",
+			[]subjects.Query{{QueryID: "q1", Query: "summarize", Attachments: []subjects.Attachment{{Text: mail}}}, {QueryID: "q2", Query: "and what else?"}},
+			"q2",
 			`{"url":"https://evil.example/in"}`, "asks flow: fetch",
 		},
 		{"attached to a later question", []subjects.Query{{QueryID: "q1", Query: "read the news"}, {QueryID: "q2", Query: "x", Attachments: []subjects.Attachment{{Text: mail}}}}, "q1", `{"url":"https://evil.example/in"}`, "ok"},
