@@ -101,51 +101,59 @@ func settingsFault(out actor.Out, err error) error {
 // tokens, unknown levels, grants that the manifest does not allow, more than maxNames disabled tools or grants, a
 // setting of nothing, and contradictory fields. nil means that it may be stored or shown.
 func (b *Broker) checkSetting(from string, q subjects.SessionConfig) *subjects.Fault {
-	bad := func(format string, a ...any) *subjects.Fault {
-		return subjects.Faultf(subjects.CodeMalformed, format, a...)
-	}
-	if !slices.Contains(subjects.UserAccounts, from) {
-		return subjects.Faultf(subjects.CodeDenied, "only the user may change the settings of a session")
-	}
-	if subjects.CheckToken(q.SessionID) != nil {
-		return bad("invalid session_id: use letters, digits, - and _ only")
-	}
-	if q.QueryID != "" && subjects.CheckToken(q.QueryID) != nil {
-		return bad("invalid query_id: use letters, digits, - and _ only")
-	}
 	nothing := q.Override == "" && len(q.Disable)+len(q.Grant) == 0
-	if q.Show {
-		if !nothing || q.Once {
-			return bad("show changes nothing; leave the other fields out")
-		}
+	switch {
+	case !slices.Contains(subjects.UserAccounts, from):
+		return subjects.Faultf(subjects.CodeDenied, "only the user may change the settings of a session")
+	case subjects.CheckToken(q.SessionID) != nil:
+		return rejectSetting("invalid session_id: use letters, digits, - and _ only")
+	case q.QueryID != "" && subjects.CheckToken(q.QueryID) != nil:
+		return rejectSetting("invalid query_id: use letters, digits, - and _ only")
+	case q.Show && (!nothing || q.Once):
+		return rejectSetting("show changes nothing; leave the other fields out")
+	case q.Show:
 		return nil
 	}
-	switch {
-	case nothing:
-		return bad("nothing to set; give override, disable or grant, or use show to see the settings")
-	case q.QueryID != "" && !q.Once:
-		return bad("query_id needs once: it names the message of a one-message setting")
-	case q.Once && q.Override == subjects.OverrideNone && len(q.Disable)+len(q.Grant) == 0:
-		return bad("override none cannot be set once; leave once out to clear the settings of the session")
-	case !q.Expires.IsZero():
-		return bad("expires is set by the broker; give lifetime_seconds")
-	case q.Lifetime != 0 && (q.Override != subjects.OverrideAll || q.Lifetime < 0 || q.Lifetime > int(subjects.MaxAllLifetime/time.Second)):
-		return bad("lifetime_seconds is for override ALL, from 1 to %d", int(subjects.MaxAllLifetime/time.Second))
-	case q.Override != "" && !slices.Contains(policy.Levels, q.Override):
-		return bad("unknown override %q; use one of %s", text.OneLine(q.Override, 40), strings.Join(policy.Levels, ", "))
-	case len(q.Disable) > maxNames || len(q.Grant) > maxNames:
-		return bad("too many names: at most %d disabled tools and as many grants", maxNames)
+	if f := checkLevel(q, nothing); f != nil {
+		return f
 	}
 	for _, tool := range q.Disable {
 		if subjects.CheckToken(tool) != nil {
-			return bad("invalid tool name %q; list each tool to disable", text.OneLine(tool, 60))
+			return rejectSetting("invalid tool name %q; list each tool to disable", text.OneLine(tool, 60))
 		}
 	}
 	m := b.rules.Load().Manifest
 	for _, g := range q.Grant {
 		if err := m.CheckGrant(g); err != nil {
-			return bad("%v", err)
+			return rejectSetting("%v", err)
 		}
+	}
+	return nil
+}
+
+// rejectSetting returns the fault of a malformed setting.
+func rejectSetting(format string, a ...any) *subjects.Fault {
+	return subjects.Faultf(subjects.CodeMalformed, format, a...)
+}
+
+// checkLevel rejects a change of nothing, fields that contradict each other, an unknown level, a lifetime that is not for ALL
+// or out of range, and more than maxNames names. nothing says that q has no level, disabled tools or grants.
+func checkLevel(q subjects.SessionConfig, nothing bool) *subjects.Fault {
+	switch {
+	case nothing:
+		return rejectSetting("nothing to set; give override, disable or grant, or use show to see the settings")
+	case q.QueryID != "" && !q.Once:
+		return rejectSetting("query_id needs once: it names the message of a one-message setting")
+	case q.Once && q.Override == subjects.OverrideNone && len(q.Disable)+len(q.Grant) == 0:
+		return rejectSetting("override none cannot be set once; leave once out to clear the settings of the session")
+	case !q.Expires.IsZero():
+		return rejectSetting("expires is set by the broker; give lifetime_seconds")
+	case q.Lifetime != 0 && (q.Override != subjects.OverrideAll || q.Lifetime < 0 || q.Lifetime > int(subjects.MaxAllLifetime/time.Second)):
+		return rejectSetting("lifetime_seconds is for override ALL, from 1 to %d", int(subjects.MaxAllLifetime/time.Second))
+	case q.Override != "" && !slices.Contains(policy.Levels, q.Override):
+		return rejectSetting("unknown override %q; use one of %s", text.OneLine(q.Override, 40), strings.Join(policy.Levels, ", "))
+	case len(q.Disable) > maxNames || len(q.Grant) > maxNames:
+		return rejectSetting("too many names: at most %d disabled tools and as many grants", maxNames)
 	}
 	return nil
 }
