@@ -140,7 +140,9 @@ func (p *memoryHarness) callTool(role, name, args string) subjects.ToolResult {
 // callToolWithin is tool with less time: a call that goes out as the broker goes down is answered by nobody.
 func (p *memoryHarness) callToolWithin(limit time.Duration, role, name, args string) subjects.ToolResult {
 	p.t.Helper()
-	out, err := actor.NewOut(p.dial(role))
+	nc := p.dial(role)
+	defer nc.Close() // the connections of an account are limited
+	out, err := actor.NewOut(nc)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -152,7 +154,9 @@ func (p *memoryHarness) callToolWithin(limit time.Duration, role, name, args str
 // discoverTools are the tools that the broker finds for a task of the generator.
 func (p *memoryHarness) discoverTools(task string) (names []string) {
 	p.t.Helper()
-	out, err := actor.NewOut(p.dial("generator"))
+	nc := p.dial("generator")
+	defer nc.Close()
+	out, err := actor.NewOut(nc)
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -90,7 +90,10 @@ func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) 
 	switch {
 	case err == nil:
 		return nc, nil
-	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), strings.Contains(err.Error(), "closed pipe"):
+	case strings.Contains(err.Error(), "closed pipe"): // in process the server may close before its reason is read
+		return nil, fmt.Errorf("connecting %s: %w: its key file does not match the configuration of the server, or its account has as many connections as it may have (%w)",
+			role, ErrKeyRejected, err)
+	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired):
 		return nil, fmt.Errorf("connecting %s: %w: its key file does not match the configuration of the server (%w)", role, ErrKeyRejected, err)
 	case errors.Is(err, nats.ErrMaxAccountConnectionsExceeded), errors.Is(err, nats.ErrMaxConnectionsExceeded):
 		return nil, fmt.Errorf("connecting %s: %w: close other clients of it, or restart conclave (%w)", role, ErrTooManyConns, err)

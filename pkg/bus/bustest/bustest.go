@@ -85,12 +85,22 @@ func (b *Bus) Connect(role string, opts ...nats.Option) *nats.Conn {
 // which EVENTS takes them. It may be used on a store that began empty only.
 func (b *Bus) AwaitEvents() {
 	b.t.Helper()
-	nc := b.Connect("sys")
+	fail := func(err error) {
+		if b.t.Context().Err() == nil { // the test may end while another goroutine waits; for the same reason it is not Fatal
+			b.t.Helper()
+			b.t.Error(err)
+		}
+	}
+	nc, err := b.Dial("sys")
+	if err != nil {
+		fail(err)
+		return
+	}
 	defer nc.Close()
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		m, err := nc.Request("$SYS.REQ.SERVER.PING.JSZ", []byte(`{"accounts":true,"streams":true}`), 10*time.Second)
 		if err != nil {
-			b.t.Error(err) // not Fatal: a test calls it in other goroutines too
+			fail(err)
 			return
 		}
 		var reply struct {
@@ -106,7 +116,7 @@ func (b *Bus) AwaitEvents() {
 			}
 		}
 		if err := json.Unmarshal(m.Data, &reply); err != nil {
-			b.t.Error(err)
+			fail(err)
 			return
 		}
 		var stored, published uint64
