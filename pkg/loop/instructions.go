@@ -25,8 +25,6 @@ const (
 	instructAnnounce = "You said what you would do, but you made no tool call. Make the call now, or give the final answer."
 	instructClaimed  = "You wrote that something was done, but no tool was called in this turn, so it was not. " +
 		"If it has to be done, call the tool now. Otherwise answer again and say only what is so."
-	instructDecide = `Decide the next step. Reply with JSON only: {"name": "answer"} when you can answer now, or ` +
-		`{"name": a tool, "arguments": {...}} when a tool is needed first.`
 	instructUseResults = "The results above are current and were fetched for this question. Answer from them. " +
 		"Do not say that you have no access; if they do not hold the answer, say what they hold."
 )
@@ -38,15 +36,6 @@ func instructUnreadable(why, unknownTool string, tools toolNames) string {
 	}
 	return "Your last reply could not be used: " + why + ". Make the call again with one valid JSON object as its " +
 		"arguments, or answer in words."
-}
-
-// instructInvented tells the model that it made an address up, and which tool finds addresses, if that is offered.
-func instructInvented(searchTool string, tools toolNames) string {
-	s := "The call was not made: this address is neither in the question nor in a result. Do not make addresses up."
-	if searchTool != "" && tools.has(searchTool) {
-		s += " Call " + searchTool + " to find one."
-	}
-	return s
 }
 
 // Text around the conversation that is to be summarized.
