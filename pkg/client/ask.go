@@ -268,7 +268,7 @@ func (q *Query) follow(ctx context.Context, timeout time.Duration) {
 
 // ending is what is known about the end of a question while it is followed.
 type ending struct {
-	look     <-chan time.Time   // when to read the log; nil = not before the next hint
+	reads    logReads
 	answer   *subjects.Response // read from the log, not yet delivered
 	settled  <-chan time.Time   // when the answer is delivered without its live copy
 	liveCopy bool               // the live copy of the answer has arrived, and with it every delta
@@ -302,10 +302,10 @@ func (q *Query) awaitEnd(ctx context.Context, timeout time.Duration) Update {
 		case m := <-q.messages:
 			q.receive(m, &end)
 		case <-q.status:
-			end.look = time.After(0)
+			end.reads.hint()
 		case <-poll.C:
-			end.look = time.After(0)
-		case <-end.look:
+			end.reads.hint()
+		case <-end.reads.due:
 			q.readEnd(work, &end)
 		case <-end.settled:
 			end.liveCopy = true // it is lost, or late: the answer is delivered without it
@@ -339,9 +339,7 @@ func (e *ending) isAnswered() bool { return e.answer != nil && e.liveCopy }
 // delivered only when no answer follows within [untakenGrace].
 func (q *Query) readEnd(ctx context.Context, end *ending) {
 	res, fault, err := q.readLog(ctx)
-	if end.look = nil; err != nil {
-		end.look = time.After(retryPause)
-	}
+	end.reads.finish(err)
 	if res != nil && end.answer == nil {
 		end.answer, end.settled = res, time.After(deltaGrace)
 	}
@@ -366,7 +364,7 @@ func (q *Query) receive(m *nats.Msg, end *ending) {
 			q.send(Delta{d, e.Subject == q.thinkingSubject})
 		}
 	case e.Query == q.ID && isStored(e.Subject):
-		end.look = time.After(0)
+		end.reads.hint()
 		if e.Subject == subjects.ResponseGeneration.LiveSubject() && e.From == subjects.Generator {
 			end.liveCopy = true
 		}
@@ -543,20 +541,18 @@ func (q *Query) Grade(ctx context.Context, within time.Duration) *subjects.Criti
 	}
 	expired := time.After(within)
 	present := time.After(min(criticPresence, within))
-	look := time.After(0) // it may have been stored before the answer was shown
+	var reads logReads
+	reads.hint() // it may have been stored before the answer was shown
 	for {
 		select {
 		case m := <-q.messages:
 			if e, ok := decodeLive(m); !q.receivePing(m) && ok && e.Subject == subjects.CritiqueResult.LiveSubject() && e.Query == q.ID {
-				look = time.After(0)
+				reads.hint()
 			}
 		case <-q.status:
-			look = time.After(0)
-		case <-look:
-			look = nil
-			if err := q.readGrade(ctx); err != nil {
-				look = time.After(retryPause)
-			}
+			reads.hint()
+		case <-reads.due:
+			reads.finish(q.readGrade(ctx))
 			if q.grade != nil {
 				return q.grade
 			}

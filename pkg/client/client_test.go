@@ -349,6 +349,7 @@ func TestRateOutcome(t *testing.T) {
 	})
 	t.Run("rejected", func(t *testing.T) {
 		r := rate(0, "good")
+		f.bus.AwaitEvents()
 		w, err := f.c.EventStatus(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -84,16 +84,17 @@ func (r *Rating) Close() {
 // first: the feedback is stored; it is counted when the reward actor reads it, or never when it repeats the last one. Errors of
 // the event log are retried until then. r must come from [Client.Rate].
 func (r *Rating) Wait(ctx context.Context) (*subjects.Reward, error) {
-	look := time.After(0)
+	var reads logReads
+	reads.hint()
 	for {
 		select {
 		case <-r.messages: // only a hint: the outcome and its author are read from the log
-			look = time.After(0)
-		case <-look:
-			look = nil
+			reads.hint()
+		case <-reads.due:
+			var failed error
 			for e, err := range r.c.EventsFrom(ctx, r.next, "from."+accountReward+".>") {
 				if err != nil {
-					look = time.After(retryPause)
+					failed = err
 					break
 				}
 				r.next = e.Seq + 1
@@ -101,6 +102,7 @@ func (r *Rating) Wait(ctx context.Context) (*subjects.Reward, error) {
 					return reward, err
 				}
 			}
+			reads.finish(failed)
 		case <-ctx.Done():
 			return nil, nil
 		}
