@@ -96,8 +96,9 @@ func (r *Reloader) check(settled bool) error {
 	return done.Err
 }
 
-// update is check without notify, which may call check itself. news reports whether there is a change to report: the file
-// differs from the last one that was applied or rejected. An unreadable or invalid file sets done.Err and keeps the rules.
+// update is check without notify, which may call check itself. news is set when the file differs from the last one that was
+// applied or rejected. An unreadable or invalid file sets done.Err and keeps the rules. With settled, a file that was
+// handled already, or that the previous check did not see, is not judged: done.Err is nil then, even if it is invalid.
 func (r *Reloader) update(settled bool) (done Reloaded, news bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -93,11 +93,11 @@ func fillFromDigest(e subjects.MemoryEntry, d digest.Digest) subjects.MemoryEntr
 	return e
 }
 
-// storeEntry stores a new entry without credentials, indexes it and publishes what became of it once it is durable; why is the
-// reason for the event. An active entry is compared with similar ones first: a duplicate is stored as superseded by the entry it
-// repeats ("merged"), a contradiction supersedes the entries it contradicts. Documents, candidates and answers of respondent B,
-// which the user never saw, are not compared. An entry that exists already is left unchanged ("unchanged"). A model that is
-// unavailable is no error.
+// storeEntry stores e redacted, indexes it and publishes what became of it once durable, even if ctx ends meanwhile; why is the
+// reason for the event. Active entries but documents and respondent B's answers are compared first: a duplicate is stored as
+// superseded ("merged"), a contradiction supersedes others. "unchanged" means that the id or answer exists or was forgotten:
+// nothing is stored or published. An unavailable model is no error. After an error e may be stored; failed relations and merges
+// are only logged.
 func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry, relations []digest.Relation, why string) (subjects.MemoryWriteResult, error) {
 	e = redactEntry(e)
 	vectors := m.tryEmbedEntry(ctx, out, e)

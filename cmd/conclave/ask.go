@@ -397,8 +397,8 @@ func showUpdates(ctx context.Context, a *cli.App, c *client.Client, query *clien
 // modelPoll is the time between two looks at whether the model is loaded.
 const modelPoll = time.Second
 
-// pollModel reports whether the model is loaded, "" for the assistant's, until it is or ctx ends. Nothing is reported about a
-// model that the list does not have, such as the demo model.
+// pollModel reports whether the model is loaded, "" for the assistant's, until it is or ctx ends; see [modelState] for what
+// counts as loaded.
 func pollModel(ctx context.Context, c *client.Client, name string) <-chan view.ModelState {
 	states := make(chan view.ModelState)
 	go func() {
@@ -426,8 +426,9 @@ func pollModel(ctx context.Context, c *client.Client, name string) <-chan view.M
 	return states
 }
 
-// modelState finds the model, "" for the assistant's, in a list. The demo model, a remote model and one that is not listed count
-// as loaded: there is nothing to wait for.
+// modelState finds the model, "" for the assistant's, in a list; ":latest" does not matter. Only an Ollama model on this
+// machine can be not loaded: the demo model, whose name stays "", remote ones, those of other servers and ones that are not
+// listed count as loaded, as there is nothing to wait for.
 func modelState(list subjects.ModelList, name string) view.ModelState {
 	for _, r := range list.Roles {
 		if name == "" && r.Role == subjects.RoleAssistant && !r.DemoModel {

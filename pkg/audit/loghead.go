@@ -12,8 +12,9 @@ import (
 	"conclave/subjects"
 )
 
-// LogHead commits to every message of an audit log up to a sequence, of all writers and in their order. Unlike the anchors it
-// can be kept anywhere: whoever has an old head can tell whether the log still holds everything that it held then.
+// LogHead commits to every message of the broker's stream of an audit log up to a sequence, in their order; streams of other
+// writers are not part of it. Unlike the anchors it can be kept anywhere: a client with an old head can tell whether the
+// stream still holds everything that it held then.
 type LogHead struct {
 	Log  string `json:"log"`  // identifies the log: 16 hex digits of the hash of its first message
 	Seq  uint64 `json:"seq"`  // stream sequence of the last message

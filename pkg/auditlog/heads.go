@@ -384,8 +384,9 @@ func (k *HeadKeeper) Run(ctx context.Context, files *bus.AuditFiles, r bus.Audit
 	}
 }
 
-// compare reads the log in files and compares it with the heads of each store. A store that does not match, or cannot be read, is
-// dropped from k and reported.
+// compare reads all of the log in files, nil = a new log, into k.hasher and compares it with the heads of each store. One
+// that does not match, or cannot be read, is dropped from k.Stores and logged, which is no error. An error means that the
+// log or its sealed predecessors cannot be read: nothing is decided then, and k must not be used.
 func (k *HeadKeeper) compare(ctx context.Context, files *bus.AuditFiles) error {
 	var src audit.Source
 	if files != nil {

@@ -29,7 +29,7 @@ type replyScanner struct {
 	mode      scanMode
 	closeFrom int          // from here on a closing tag has not been looked for
 	value     valueScanner // of the JSON value that is held back
-	heldAt    int          // where that value begins; -1 = none
+	heldAt    int          // where the held text begins: the value, or the name before it; -1 = none
 
 	// The region is the part of buf with calls that count only if nothing else follows.
 	pending     []foundCall

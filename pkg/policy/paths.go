@@ -82,10 +82,10 @@ const (
 	ruleUnknownLineage  = "unknown_line" // the caller's lineage is unknown or does not match
 )
 
-// Judge denies each declared path argument that is not a string or list of strings, malformed, special, closed,
-// unresolvable, or outside of the folders of the caller's type or an ancestor's, after symlinks are resolved. It also
-// denies when the lineage is unknown, and a tool that the manifest confines to folders but that declares no path
-// argument. A path argument that is not given passes. A full override lifts the folders alone. It never asks.
+// Judge denies malformed arguments, an unknown lineage, and a path that is no string, malformed, special, unresolvable,
+// closed, above a closed folder if the tool changes or executes, or outside of one of folderBounds, to which not every
+// ancestor adds; a full override lifts these alone. A path argument that is not given passes. A tool that declares none is
+// denied only if its type has folders for it. While paths cannot be resolved, every path tool is denied. It never asks.
 func (l pathsLayer) Judge(_ context.Context, c Call) Verdict {
 	if len(c.Tool.Paths) == 0 {
 		if len(l.manifest.Types[c.Type].Paths[c.Tool.Name]) > 0 {

@@ -38,7 +38,7 @@ type Error struct {
 	Text string
 }
 
-// Error implements error: file:line: path: text, without the parts that are unknown.
+// Error implements error: file:line: path: text, without line and path when they are unknown. File must be set.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.File)

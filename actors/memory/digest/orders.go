@@ -170,8 +170,8 @@ func (f sentence) obligesReader(i int) bool {
 	return f.is(i-1, "want", "need", "ask", "like", "advise", "urge", "instruct", "order", "tell", "require") && f.is(j, "to")
 }
 
-// addressesMachine reports whether the machine named at word i is addressed or told to do something, as in "Dear assistant", "AI:
-// ...", "note to the language model" and "any AI that reads this". Naming one is not enough.
+// addressesMachine reports whether word i names a machine that is addressed or told to do something, as in "Dear
+// assistant", "AI: ...", "note to the language model" and "any AI that reads this". Naming one is not enough.
 func (f sentence) addressesMachine(i int) bool {
 	if !machineWords[f.all[i].Folded] {
 		return false

@@ -258,8 +258,9 @@ var inlineElements = map[atom.Atom]bool{
 	atom.Sub: true, atom.Sup: true, atom.Time: true, atom.U: true, atom.Var: true,
 }
 
-// tokenize returns the words of a page that the parser rejects. A hidden element hides everything up to the end tag of its
-// own kind.
+// tokenize returns title and words, without links, of a page that the parser rejects. Dropped elements and those that their
+// own attributes hide are left out up to the matching end tag, nested ones of the same kind counted; without one, all that
+// follows is. What a style sheet or a color hides stays, as do unknown and self-closing elements that are hidden.
 func tokenize(body string) (doc Doc) {
 	z := html.NewTokenizer(strings.NewReader(body))
 	var b, title strings.Builder
