@@ -186,7 +186,7 @@ func MissingManifest(home bus.Home) error {
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return fmt.Errorf("your manifest %s is gone: restore it with: cp %s %s\nTo use the shipped rules instead, delete %s", file, last, file, last)
+	return fmt.Errorf("your manifest %s is gone: to restore it: cp %s %s ; to use the shipped rules: rm %s", file, last, file, last)
 }
 
 // keepManifest copies the user's manifest, so that a later start notices when it is gone, and fails when it is gone now.

@@ -362,7 +362,7 @@ func TestStartWithoutLastManifestFails(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if err := start(); err == nil || !strings.Contains(err.Error(), "manifest.yaml is gone: restore it with: cp "+last+" "+file) {
+	if err := start(); err == nil || !strings.Contains(err.Error(), "manifest.yaml is gone: to restore it: cp "+last+" "+file) {
 		t.Fatalf("with the manifest deleted: %v", err)
 	}
 	if err := os.Symlink("nowhere", file); err != nil {

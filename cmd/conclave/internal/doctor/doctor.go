@@ -78,7 +78,7 @@ func Run(ctx context.Context, a *cli.App, cfg config.Config, cfgErr error) []Che
 	x.checkFolders()
 	x.checkKeys()
 	if cfgErr != nil {
-		x.fail("config", "correct the file, or remove it to use the shipped settings", "%s", term.OneLine(cfgErr.Error()))
+		x.fail("config", "correct the file; without it the shipped settings are used (a manifest.yaml also needs manifest.last.yaml in the data folder removed)", "%s", term.OneLine(cfgErr.Error()))
 	} else {
 		x.ok("config", "valid%s", OwnFiles(a.Home.Config))
 		x.checkManifest(cfg)

@@ -94,3 +94,12 @@ func FuzzVisibleJSON(f *testing.F) {
 		}
 	})
 }
+
+func TestBytesHasNoExponent(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1023: "1023 B", 1536: "1.5 KB", 1023 << 20: "1023 MB", 1 << 30: "1 GB"} {
+		if got := Bytes(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}

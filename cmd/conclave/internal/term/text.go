@@ -142,6 +142,9 @@ func Bytes(n int64) string {
 		}
 		v, unit = v/1024, u
 	}
+	if v >= 1000 { // %.3g would use an exponent
+		return fmt.Sprintf("%.0f %s", v, unit)
+	}
 	return fmt.Sprintf("%.3g %s", v, unit)
 }
 

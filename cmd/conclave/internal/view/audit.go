@@ -53,7 +53,7 @@ func AuditLine(w io.Writer, e AuditEntry) error {
 	if e.Reason != "" {
 		status += ": " + e.Reason
 	}
-	_, err := fmt.Fprintf(w, "%s  %6d  %-8s  %-6s  %-20s  %-24s  %s  query %s  params %s\n",
+	_, err := fmt.Fprintf(w, "%s  %6d  %-8s  %-6s  %-22s  %-30s  %-7s  query %s  params %s\n",
 		e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Stream, term.Plain(cmp.Or(e.Account, "?")), term.Plain(e.Phase), term.Plain(agent), term.Plain(strings.TrimSpace(e.Action+" "+e.Tool)),
 		term.Paint(w, statusColours[e.Status], term.Plain(status)), term.Plain(cmp.Or(term.ShortID(e.Query), "-")), term.Plain(cmp.Or(term.ShortID(e.ParamsHash), "-")))
 	return err
