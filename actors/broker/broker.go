@@ -253,7 +253,7 @@ func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, chain po
 		fault := b.requestApproval(ctx, out, c, asks, asked.Flow)
 		return fault == nil, false, fault
 	}
-	if d.Allowed() && (c.approved || len(d.Monitored()) > 0) { // a call that only a monitor-only rule lets pass has no grant
+	if d.Allowed() && (c.approved || !d.NeedsGrant()) {
 		return false, true, nil
 	}
 	if d.Allowed() {

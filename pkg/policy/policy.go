@@ -248,6 +248,12 @@ func (d Decision) Asks() []Question {
 // Monitored returns the violations of monitor-only rules.
 func (d Decision) Monitored() []subjects.Denial { return slices.Clone(d.monitored) }
 
+// NeedsGrant reports whether an allowed call must claim a grant, see [Flow.ClaimGrant]. A call that only a monitor-only rule of the flow
+// layer lets pass has none; a match of a monitor-only rule of any other layer changes nothing.
+func (d Decision) NeedsGrant() bool {
+	return d.Allowed() && !slices.ContainsFunc(d.monitored, func(m subjects.Denial) bool { return m.Layer == FlowLayer{}.Name() })
+}
+
 // Verdict returns the decision as a dry run reports it, layer by layer. It has a denial exactly when the call is
 // denied; a call that needs approval is not Allowed and has Asks.
 func (d Decision) Verdict() subjects.Verdict {
