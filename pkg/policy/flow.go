@@ -81,10 +81,16 @@ func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
 	if isSearch && c.Tool.Has(Egress) {
 		all = append(all, judgeQuery(c, args)...)
 	}
-	if c.Tool.hasAny(irreversible) || c.Tool.Has(Mutate) || c.Tool.Has(Egress) && !isSearch {
+	if c.Tool.needsGrant() {
 		all = append(all, judgeAct(c, args)...)
 	}
 	return combineVerdicts(all...)
+}
+
+// needsGrant reports whether the tool has an effect that only a grant covers: any guarded one besides requesting a URL and sending
+// a search query.
+func (t Tool) needsGrant() bool {
+	return t.hasAny(irreversible) || t.Has(Mutate) || t.Has(Egress) && t.Args.With(RoleQuery) == ""
 }
 
 // askIrreversible asks about an act that cannot be undone. Such an approval is never remembered.

@@ -266,7 +266,7 @@ func (f *Flow) ClaimGrant(c Call, call string) (next *Flow, ok bool) {
 	if err != nil {
 		return f, false
 	}
-	if c.Tool.Act == ActFetch { // no grant covers a URL: see [judgeFetch]
+	if !c.Tool.needsGrant() { // no grant covers a URL: see [judgeFetch]
 		return f, true
 	}
 	at, _ := chooseGrant(c, q.Grants, args)
