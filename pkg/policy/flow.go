@@ -318,9 +318,9 @@ func (g Grant) isDictated(content string) bool {
 var placeholder = regexp.MustCompile(`\{[^{}]*\}|\[[^\[\]]*\]|<[^<>]*>`)
 
 // holdsUnaskedPrivate reports whether private data is in the session that the question does not ask for: read for it without
-// its words asking, or read for another question, unless the clause of the grant points back to that.
+// its words asking, or read for another question, also one that is no longer stored, unless the clause of the grant points back to that.
 func (f *Flow) holdsUnaskedPrivate(q *question, g Grant) bool {
-	return q.Unasked || !g.Refers && slices.ContainsFunc(f.questions, func(o question) bool { return o.Private && o.Query != q.Query })
+	return q.Unasked || !g.Refers && (f.dropped || slices.ContainsFunc(f.questions, func(o question) bool { return o.Private && o.Query != q.Query }))
 }
 
 // judgeValue passes a value whose role allows it: a destination that the grant covers, an id of a result that a question

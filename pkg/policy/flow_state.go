@@ -30,6 +30,7 @@ type Flow struct {
 	publicWords []string // words of public results
 	untrusted   []string // hosts and addresses in untrusted results, in lower case
 	overflow    bool     // untrusted is incomplete: no listing is trusted any more
+	dropped     bool     // private data was read for a question that is no longer in the list
 
 	userText      string         // all questions, one per line; derived by index
 	userTextLower string         // userText in lower case
@@ -90,6 +91,7 @@ type flowRecord struct {
 	Public   []string         `json:"public,omitempty"`
 	Strange  []string         `json:"strange,omitempty"`
 	Overflow bool             `json:"overflow,omitempty"`
+	Dropped  bool             `json:"dropped_private,omitempty"`
 
 	// Links and Values are in records of older versions. They permit nothing now.
 	Links  []string `json:"links,omitempty"`
@@ -100,7 +102,7 @@ type flowRecord struct {
 func (f *Flow) MarshalJSON() ([]byte, error) {
 	return json.Marshal(flowRecord{
 		Words: f.questions, Turn: f.lastTurn, Sources: f.sources, Private: f.private, Searches: f.searches, Listings: f.listings, IDs: f.ids,
-		Public: f.publicWords, Strange: f.untrusted, Overflow: f.overflow,
+		Public: f.publicWords, Strange: f.untrusted, Overflow: f.overflow, Dropped: f.dropped,
 	})
 }
 
@@ -115,7 +117,7 @@ func (f *Flow) UnmarshalJSON(data []byte) error {
 	}
 	*f = Flow{
 		questions: r.Words, lastTurn: r.Turn, sources: r.Sources, private: r.Private, searches: r.Searches, listings: r.Listings, ids: r.IDs,
-		publicWords: r.Public, untrusted: r.Strange, overflow: r.Overflow,
+		publicWords: r.Public, untrusted: r.Strange, overflow: r.Overflow, dropped: r.Dropped,
 	}
 	f.index()
 	return nil
@@ -189,20 +191,21 @@ func (f *Flow) WithTurn(seq uint64, query, content string, grants []Grant) *Flow
 
 // WithQuestion returns f with one more question of the user and its grants; query is its id. content and grants must come from
 // the user's own words, never from a model or an attachment: see [DeriveGrants]. The text is clipped to maxQuestionBytes; the
-// oldest questions are dropped beyond the limits. An unknown session stays unknown.
+// oldest questions are dropped beyond the limits; that private data was read for one of them stays in the state. An unknown session stays unknown.
 func (f *Flow) WithQuestion(query, content string, grants []Grant) *Flow {
 	if f == nil {
 		return nil
 	}
 	next := f.clone()
-	next.questions = lastN(append(next.questions, question{Query: query, Text: text.Cut(content, maxQuestionBytes), Grants: grants}), maxQuestions)
+	next.questions = append(next.questions, question{Query: query, Text: text.Cut(content, maxQuestionBytes), Grants: grants})
 	for size := 0; ; size = 0 {
 		for _, s := range next.questions {
 			size += len(s.Text)
 		}
-		if size <= maxQuestionsBytes || len(next.questions) == 1 {
+		if size <= maxQuestionsBytes && len(next.questions) <= maxQuestions || len(next.questions) == 1 {
 			break
 		}
+		next.dropped = next.dropped || next.questions[0].Private || next.questions[0].Unasked
 		next.questions = next.questions[1:]
 	}
 	next.index()

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -29,6 +30,37 @@ func TestFetchWithFurtherEffectsClaimsAGrant(t *testing.T) {
 	}
 	if next, ok := f.ClaimGrant(Call{Query: "q1", Tool: page, Args: args}, "call-3"); !ok || next != f {
 		t.Error("a plain fetch needs a grant")
+	}
+}
+
+// TestPrivateReadOfADroppedQuestionIsKept: private data that was read for a question blocks a message also after the question left the
+// bounded list, by number or by size, and after the state was stored.
+func TestPrivateReadOfADroppedQuestionIsKept(t *testing.T) {
+	for name, filler := range map[string]string{"by number": "hello", "by size": strings.Repeat("x", maxQuestionBytes)} {
+		for question, want := range map[string]string{
+			"Send a note about fish to ana@home.example": rulePrivate,
+			"Send a summary of it to ana@home.example":   "",
+		} {
+			f := (&Flow{}).WithQuestion("q0", "What is in my mail?", nil).WithResult(Result{Tool: mail, Query: "q0", Text: "the code is 463820"})
+			for i := range maxQuestions {
+				f = f.WithQuestion(fmt.Sprint("filler", i), filler, nil)
+			}
+			f = f.WithQuestion("q1", question, DeriveGrants(question))
+			data, err := json.Marshal(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f = &Flow{}
+			if err := json.Unmarshal(data, f); err != nil {
+				t.Fatal(err)
+			}
+			if f.HasQuestion("q0") {
+				t.Fatal("the first question is still in the list")
+			}
+			if got := decide(t, f, send, `{"recipients":["ana@home.example"],"body":"x"}`); got != want {
+				t.Errorf("%s, %q: %q, want %q", name, question, got, want)
+			}
+		}
 	}
 }
 
