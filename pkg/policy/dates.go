@@ -136,6 +136,19 @@ func extractClocks(s string) (out []int) {
 	return out
 }
 
+// plainNumber matches a non-negative number with nothing around it.
+var plainNumber = regexp.MustCompile(`^\d+(?:[.,]\d+)*$`)
+
+// parsePlainNumber returns the value of a non-negative number without sign, unit, exponent or multiplier; ok is false for any other
+// text.
+func parsePlainNumber(s string) (n float64, ok bool) {
+	if !plainNumber.MatchString(s) {
+		return 0, false
+	}
+	n, err := strconv.ParseFloat(normalizeNumber(s), 64)
+	return n, err == nil
+}
+
 // numberPattern matches a number with its separators.
 var numberPattern = regexp.MustCompile(`\d+(?:[.,]\d+)*`)
 

@@ -596,10 +596,14 @@ func (f *Flow) isUserID(value string) bool {
 	return f.isUserValue(v)
 }
 
-// isUserNumber reports whether the user typed this number, in any notation.
+// isUserNumber reports whether the user typed this number: a plain one in any notation, or any other value, such as one with a sign
+// or a unit, exactly as it is.
 func (f *Flow) isUserNumber(value string) bool {
-	n := extractNumbers(value)
-	return len(n) == 1 && slices.Contains(extractNumbers(f.userTextIDs), n[0])
+	n, ok := parsePlainNumber(strings.TrimSpace(value))
+	if !ok {
+		return f.isUserValue(value)
+	}
+	return slices.Contains(extractNumbers(f.userTextIDs), n)
 }
 
 // isUserText is [Flow.isUserValue] with exact case, for URLs, whose paths are case-sensitive.

@@ -9,6 +9,20 @@ import (
 	"conclave/subjects"
 )
 
+// TestAmountIsThePlainNumber: an amount is the user's as a plain number; a sign, exponent, unit or multiplier that the user did not
+// type makes it another one.
+func TestAmountIsThePlainNumber(t *testing.T) {
+	order := Tool{Name: "set_quantity", Known: true, Act: ActChange, Effects: Declare(Mutate), Args: Args{"id": {Role: RoleID}, "n": {Role: RoleAmount}}}
+	for value, want := range map[string]string{
+		`50`: "", `"50"`: "", `"50.00"`: "", `"50 boxes"`: "",
+		`-50`: ruleSink, `"50k"`: ruleSink, `"50 million"`: ruleSink, `"50%"`: ruleSink, `"50e3"`: ruleSink, `50e3`: ruleSink, `"+50"`: ruleSink,
+	} {
+		if got := decide(t, newFlow("Set A7 to 50 boxes", untrustedResult("x")), order, `{"id":"A7","n":`+value+`}`); got != want {
+			t.Errorf("%s: %q, want %q", value, got, want)
+		}
+	}
+}
+
 // TestFetchWithFurtherEffectsClaimsAGrant: a tool that requests a URL and changes something uses its grant; one that only requests a
 // URL uses none.
 func TestFetchWithFurtherEffectsClaimsAGrant(t *testing.T) {
