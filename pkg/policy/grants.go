@@ -65,6 +65,20 @@ var requestVerbs = buildVerbs(map[string]string{
 	"authenticate": `change update reset set ändere aktualisiere cambia actualiza aggiorna modifica modifie`,
 })
 
+// secretNouns are the nouns of what an authentication changes. A verb like "update" means [ActAuthenticate] only in a clause
+// with one of them.
+var secretNouns = listWords(`password passwords passphrase passcode passcodes pin pins key keys lock locks credential credentials
+	passwort passwörter kennwort kennwörter schlüssel schloss zugangsdaten zugangscode passe mdp clé clés clef clefs serrure verrou identifiants
+	contraseña contraseñas clave claves llave llaves cerradura credenciales chiave chiavi serratura credenziali`)
+
+// namesSecret reports whether a clause has one of secretNouns outside of quotations, also as a part of a compound: PIN-Code.
+func namesSecret(clause []word) bool {
+	return slices.ContainsFunc(clause, func(w word) bool {
+		parts := strings.FieldsFunc(w.lower, func(r rune) bool { return r == '-' || r == '\'' })
+		return !w.quoted && slices.ContainsFunc(parts, func(p string) bool { return secretNouns[p] })
+	})
+}
+
 // buildVerbs turns lists of verbs by act into the acts of each verb.
 func buildVerbs(lists map[string]string) map[string][]Act {
 	out := map[string][]Act{}
@@ -289,6 +303,9 @@ func deriveGrant(clause []word) (Grant, bool) {
 		if acts := actNouns[w.lower]; acts != nil && lightVerbs[clause[0].lower] {
 			g.Acts = append(slices.Clone(g.Acts), acts...)
 		}
+	}
+	if !namesSecret(clause) {
+		g.Acts = slices.DeleteFunc(slices.Clone(g.Acts), func(a Act) bool { return a == ActAuthenticate })
 	}
 	if len(clause) > 1 && selfWords[clause[1].lower] && slices.Contains(g.Acts, ActSend) {
 		return g, false

@@ -3,11 +3,30 @@ package policy
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"conclave/subjects"
 )
+
+// TestAuthenticationNeedsItsNoun: "update" and "reset" permit a change of a password only in a clause that names a password, key or
+// lock outside of quotations.
+func TestAuthenticationNeedsItsNoun(t *testing.T) {
+	for question, want := range map[string]bool{
+		"Change my password to 'x1'": true, "Please reset the PIN": true, "Update the API-key": true, "Set a new lock code": true,
+		"Ändere mein Passwort": true, "Modifie mon mot de passe": true, "Cambia mi contraseña": true, "Aggiorna le credenziali": true,
+
+		"Change the meeting to Monday": false, "Update my address": false, "Set the title to 'My password'": false, "Ändere den Termin": false,
+		"Modifie le titre": false, "Cambia el título": false, "Aggiorna il documento": false,
+		"Read the mail about my password and update the list": false,
+	} {
+		got := slices.ContainsFunc(DeriveGrants(question), func(g Grant) bool { return slices.Contains(g.Acts, ActAuthenticate) })
+		if got != want {
+			t.Errorf("%q: %v, want %v", question, got, want)
+		}
+	}
+}
 
 // TestAmountIsThePlainNumber: an amount is the user's as a plain number; a sign, exponent, unit or multiplier that the user did not
 // type makes it another one.
