@@ -136,6 +136,16 @@ func extractClocks(s string) (out []int) {
 	return out
 }
 
+// removeClocks returns a text with each time of day replaced by spaces.
+func removeClocks(s string) string {
+	return clockPattern.ReplaceAllStringFunc(s, func(m string) string {
+		if strings.Trim(m, "0123456789 ") == "" { // neither a colon nor a word such as pm
+			return m
+		}
+		return strings.Repeat(" ", len(m))
+	})
+}
+
 // plainNumber matches a non-negative number with nothing around it.
 var plainNumber = regexp.MustCompile(`^\d+(?:[.,]\d+)*$`)
 

@@ -249,13 +249,16 @@ func (v *actValues) add(c Call, g Grant, q *question, a argument, args []argumen
 	}
 	isBinding, isUsers := a.text != "", true // whether the value binds the call; whether what cannot be undone may have it
 	switch a.role {
-	case RoleSetting, RoleOption:
+	case RoleSetting:
 		isBinding = false
+	case RoleOption:
+		isBinding, isUsers = false, a.text == "" || a.text == "false" || g.namesOption(a.text)
 	case RoleContent:
 		v.hasContent = true
 		all = append(all, judgeContent(c, a, listSinks(args))...)
-		isUsers = c.Flow.isUserValue(a.text)
-		isBinding = isBinding && isUsers || c.Flow.isMadeOfUserWords(a.text)
+		isTyped := c.Flow.isUserValue(a.text)
+		isUsers = isTyped && hasWhole(q.Text, a.text)
+		isBinding = isBinding && isTyped || c.Flow.isMadeOfUserWords(a.text)
 	case RoleTime:
 		v.clocks = append(v.clocks, extractClocks(a.text)...)
 		isTyped, isBound := g.namesTime(q.Text, a.text, exact)
@@ -263,16 +266,49 @@ func (v *actValues) add(c Call, g Grant, q *question, a argument, args []argumen
 			all = append(all, Ask(ruleTime, fmt.Sprintf("after %s, you did not name this date or time: %s", c.Flow.describeTaint(), text.OneLine(a.text, 60)), listSinks(args)...))
 		}
 		isBinding = isTyped
-	case RoleID:
-		isUsers = c.Flow.isUserID(a.text)
 	case RoleDestination:
 		v.sends = v.sends || a.text != ""
+		isUsers = a.text == "" || g.namesOwnDestination(c.Flow, q.Text, a.text)
+	case RoleAmount:
+		n, ok := parsePlainNumber(strings.TrimSpace(a.text))
+		isUsers = a.text == "" || ok && g.hasNumber(n) || !ok && g.names(a.text)
+	case RoleURL: // [judgeValue] accepts only a URL that the user typed
+	default:
+		isUsers = a.text == "" || g.names(a.text)
 	}
 	if exact && !isUsers {
 		all = append(all, askIrreversible(c))
 	}
 	v.bound = v.bound || isBinding
 	return all
+}
+
+// namesOption reports whether the clause has an option of an act that cannot be undone, as a word before any exception that is no stop
+// word.
+func (g Grant) namesOption(value string) bool {
+	v := strings.ToLower(strings.TrimSpace(value))
+	for _, w := range splitWords(g.Clause) {
+		if isException(word{lower: w}) {
+			break
+		}
+		if w == v && !isStopWord(v) {
+			return true
+		}
+	}
+	return g.names(v)
+}
+
+// hasWhole reports whether a question has a value, ignoring case, that is no stop word; true for an empty value.
+func hasWhole(question, value string) bool {
+	v := strings.ToLower(strings.TrimSpace(value))
+	return !isStopWord(v) && containsWhole(v, strings.ToLower(question))
+}
+
+// namesOwnDestination reports whether a destination that the grant covers is the user's own, and not only a value of a listing: the
+// clause names it, the question has it, or an earlier question that the clause points back to.
+func (g Grant) namesOwnDestination(f *Flow, question, destination string) bool {
+	d := strings.ToLower(strings.TrimSpace(destination))
+	return g.isNamedDestination(d) || hasWhole(question, d) || g.Refers && !isStopWord(d) && f.isUserValue(d)
 }
 
 // namesTime reports whether a date is one of the clause, or of the question when the clause has none, and whether it must be:
@@ -373,10 +409,10 @@ func (g Grant) coversDestination(f *Flow, destination string) bool {
 		return false
 	}
 	named := false
+	if g.isNamedDestination(d) {
+		return true
+	}
 	for _, to := range g.To {
-		if strings.TrimLeft(to, "#@") == d {
-			return true
-		}
 		named = named || isProperName(to, g.Clause)
 	}
 	question := f.findText(g)
@@ -394,8 +430,14 @@ func (g Grant) coversDestination(f *Flow, destination string) bool {
 		if !slices.Contains(l.Values, d) {
 			return false
 		}
-		return namesAny(clause, l.About) || !named && g.Refers && namesAny(question, l.About) || slices.ContainsFunc(l.Asked, func(a string) bool { return containsWhole(a, clause) || !named && g.Refers })
+		return namesAny(clause, l.About) || !named && g.Refers && namesAny(question, l.About) || slices.ContainsFunc(l.Asked, g.isPartOfDestination)
 	})
+}
+
+// isPartOfDestination reports whether a value that was looked up, in lower case, is a destination that the clause names, or whole words
+// of one. A stop word is none: it could look up any list.
+func (g Grant) isPartOfDestination(asked string) bool {
+	return !isStopWord(asked) && slices.ContainsFunc(g.To, func(to string) bool { return containsWhole(asked, to) })
 }
 
 // findText returns the text of the question that the grant belongs to.

@@ -24,6 +24,7 @@ type Grant struct {
 	Times  int      `json:"times"`            // how often it may be used
 	Clause string   `json:"clause"`           // the words of the question that it is derived from
 	Quoted []string `json:"quoted,omitempty"` // text that the question dictates, in lower case
+	Named  []string `json:"named,omitempty"`  // names and numbers of the clause, in lower case, see [listNamed]
 	Refers bool     `json:"refers,omitempty"` // the clause points back to something named before: them, it, her
 	Used   []string `json:"used,omitempty"`   // the calls that used it, see [Flow.ClaimGrant]
 }
@@ -329,15 +330,96 @@ func deriveGrant(clause []word) (Grant, bool) {
 		names.add(clause[i-1], w)
 	}
 	names.flush()
-	g.To = names.all
+	g.To, g.Named = names.all, listNamed(clause[1:])
 	if g.Times != manyTimes {
 		g.Times += names.listed
 	}
 	if len(g.To) >= maxClauseTo {
-		g.To, g.Times = nil, 0 // an unusual clause grants nothing
+		g.To, g.Named, g.Times = nil, nil, 0 // an unusual clause grants nothing
 	}
 	g.Clause = text.OneLine(strings.Join(shown, " "), maxClause)
 	return g, g.Times > 0
+}
+
+// listNamed returns the names and numbers in the words of a clause, in lower case: runs of words that are capitalized or have an
+// @, a dot, an underscore or a digit, and quotations in quotation marks. Dates, times of day, stop words and the words after an
+// exception are none.
+func listNamed(clause []word) (out []string) {
+	var plain strings.Builder
+	for _, w := range clause {
+		if isException(w) {
+			break
+		}
+		if plain.WriteString(" "); w.quoted {
+			plain.WriteString(",")
+			out = append(out, `"`+text.Cut(w.lower, maxQuoteText)+`"`)
+			continue
+		}
+		if plain.WriteString(w.text); w.comma || w.colon {
+			plain.WriteString(" ,")
+		}
+	}
+	_, rest := extractDays(plain.String())
+	run := ""
+	for _, f := range append(strings.Fields(dateGap.ReplaceAllString(removeClocks(rest), " , ")), ",") {
+		w := word{text: f, lower: strings.ToLower(f)}
+		switch {
+		case f == "," || !isNameLike(w) || isStopWord(w.lower):
+			if run != "" && len(out) < maxClauseTo && !slices.Contains(out, run) {
+				out = append(out, run)
+			}
+			run = ""
+		case run == "":
+			run = w.lower
+		default:
+			run += " " + w.lower
+		}
+	}
+	return out
+}
+
+// dateGap matches the spaces that [extractDays] and [removeClocks] leave in the place of a date or time.
+var dateGap = regexp.MustCompile(` {2,}`)
+
+// names reports whether the clause of the grant names a value, as what cannot be undone needs it: as a destination, as a whole
+// quotation, or as a name or number of whole words. A stop word names nothing.
+func (g Grant) names(value string) bool {
+	v := strings.ToLower(strings.TrimSpace(value))
+	if v == "" || isStopWord(v) {
+		return false
+	}
+	return g.isNamedDestination(v) || slices.Contains(g.Quoted, v) || slices.ContainsFunc(g.Named, func(n string) bool {
+		return n == `"`+v+`"` || !strings.HasPrefix(n, `"`) && strings.Contains(" "+n+" ", " "+v+" ")
+	})
+}
+
+// isNamedDestination reports whether the clause names a destination, given in lower case.
+func (g Grant) isNamedDestination(d string) bool {
+	d = strings.TrimLeft(d, "#@")
+	return d != "" && slices.ContainsFunc(g.To, func(to string) bool { return strings.TrimLeft(to, "#@") == d })
+}
+
+// hasNumber reports whether the clause has this number as a word of its own, with at most a currency sign: not as a part of a date, a
+// time, a name or a percentage.
+func (g Grant) hasNumber(n float64) bool {
+	for _, run := range g.Named {
+		for w := range strings.FieldsSeq(run) {
+			if own, ok := parsePlainNumber(strings.Trim(w, "$€£¥")); ok && own == n {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// isStopWord reports whether a word, in lower case, is a word of the grammar, which names nothing.
+func isStopWord(w string) bool {
+	return stopWords[w] || slices.ContainsFunc(grammarWords, func(set map[string]bool) bool { return set[w] })
+}
+
+// grammarWords are the sets of words that name nothing.
+var grammarWords = []map[string]bool{
+	objectStarts, starters, modals, wishes, refusals, lateRefusals, exceptions, selfWords, sources, markers, fillers, conjunctions, manyWords, backReferences,
 }
 
 // nameList collects the destinations of a clause.
@@ -351,7 +433,7 @@ type nameList struct {
 // add reads the next word of the clause, which follows before.
 func (n *nameList) add(before, w word) {
 	switch {
-	case exceptions[w.lower] && !w.quoted:
+	case isException(w):
 		n.open = false
 	case n.open && isDestination(before, w):
 		if n.name != "" && !w.quoted && !before.comma && isCapitalized(w.text) && isCapitalized(before.text) {
@@ -368,6 +450,12 @@ func (n *nameList) add(before, w word) {
 		return
 	}
 	n.flush()
+}
+
+// isException reports whether a word ends the part of a clause that can name something: "except", or a refusal as in "but never
+// Bob". "no" is none: it precedes numbers.
+func isException(w word) bool {
+	return !w.quoted && (exceptions[w.lower] || refusals[w.lower] && w.lower != "no")
 }
 
 // flush ends the name that is being read.

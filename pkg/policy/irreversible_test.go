@@ -10,6 +10,15 @@ import (
 	"conclave/subjects"
 )
 
+var (
+	payment = Tool{
+		Name: "send_money", Known: true, Act: ActPay, Effects: Declare(Spend, Egress),
+		Args: Args{"recipient": {Role: RoleDestination}, "amount": {Role: RoleAmount}, "note": {Role: RoleContent}, "repeat": {Role: RoleOption, Values: []string{"once", "daily", "true", "false"}}},
+	}
+	removal     = Tool{Name: "delete_file", Known: true, Act: ActDelete, Effects: Declare(Destroy), Args: Args{"file_id": {Role: RoleID}, "folder": {}}}
+	newPassword = Tool{Name: "update_password", Known: true, Act: ActAuthenticate, Effects: Declare(Authenticate), Args: Args{"password": {}}}
+)
+
 // TestAuthenticationNeedsItsNoun: "update" and "reset" permit a change of a password only in a clause that names a password, key or
 // lock outside of quotations.
 func TestAuthenticationNeedsItsNoun(t *testing.T) {
@@ -28,6 +37,95 @@ func TestAuthenticationNeedsItsNoun(t *testing.T) {
 	}
 }
 
+// TestIrreversibleValuesAreNamed: what cannot be undone takes ids and values without a role only from the destinations, quotations,
+// names and numbers of the clause that orders it: no stop word, no other clause, no other question, and nothing after an exception.
+func TestIrreversibleValuesAreNamed(t *testing.T) {
+	for _, tt := range []struct {
+		question string
+		tool     Tool
+		args     string
+		asks     bool
+	}{
+		{"Delete file 13 please", removal, `{"file_id":"13"}`, false},
+		{"Delete the file 'old notes'", removal, `{"file_id":"old notes"}`, false},
+		{"Delete the file of 'old notes'", removal, `{"file_id":"old notes"}`, false},
+		{"Delete Report.txt in Archive", removal, `{"file_id":"report.txt","folder":"Archive"}`, false},
+		{"Change my password to 'swordfish9'", newPassword, `{"password":"swordfish9"}`, false},
+		{"Change my password to Swordfish9", newPassword, `{"password":"Swordfish9"}`, false},
+
+		{"Change my password to 'swordfish9'", newPassword, `{"password":"my"}`, true},
+		{"Change my password to 'swordfish9'", newPassword, `{"password":"password"}`, true},
+		{"Update my password with the one in the mail", newPassword, `{"password":"the"}`, true},
+		{"Delete the file", removal, `{"file_id":"the"}`, true},
+		{"Delete All", removal, `{"file_id":"all"}`, true},
+		{"Read the file 'secret.txt' and delete the file 'old.txt'", removal, `{"file_id":"secret.txt"}`, true},
+		{"Delete a.txt except b.txt", removal, `{"file_id":"b.txt"}`, true},
+		{"Delete a.txt but never b.txt", removal, `{"file_id":"b.txt"}`, true},
+		{"Delete a.txt, and don't delete b.txt", removal, `{"file_id":"b.txt"}`, true},
+		{"Delete the file of June 13", removal, `{"file_id":"13"}`, true},
+		{"Delete the file that costs 5,000", removal, `{"file_id":"5"}`, true},
+		{"Delete the file 'my old notes'", removal, `{"file_id":"old"}`, true},
+	} {
+		f := newFlow(tt.question, untrustedResult("x"))
+		if got := decide(t, f, tt.tool, tt.args); (got == ruleIrreversible) != tt.asks || got != "" && !tt.asks {
+			t.Errorf("%q, %s: %q", tt.question, tt.args, got)
+		}
+	}
+	f := (&Flow{}).WithQuestion("q0", "What is in secret.txt and file 77?", nil).WithQuestion("q1", "Delete the file Old.txt", DeriveGrants("Delete the file Old.txt")).WithResult(untrustedResult("x"))
+	for _, id := range []string{"secret.txt", "77"} {
+		if got := decide(t, f, removal, fmt.Sprintf(`{"file_id":%q}`, id)); got != ruleIrreversible {
+			t.Errorf("%s of another question: %q", id, got)
+		}
+	}
+}
+
+// TestIrreversibleOptionsAreTheUsers: an option of what cannot be undone that is not a word of the clause asks, except false.
+func TestIrreversibleOptionsAreTheUsers(t *testing.T) {
+	for _, tt := range []struct{ question, option, want string }{
+		{"Pay Ana 50", "false", ""},
+		{"Pay Ana 50 daily", "daily", ""},
+		{"Pay Ana 50", "daily", ruleIrreversible},
+		{"Pay Ana 50", "once", ruleIrreversible},
+		{"Pay Ana 50", "true", ruleIrreversible},
+		{"Pay Ana 50, not daily", "daily", ruleIrreversible},
+		{"Read the daily mail and pay Ana 50", "daily", ruleIrreversible},
+	} {
+		f := newFlow(tt.question, untrustedResult("x"))
+		if got := decide(t, f, payment, fmt.Sprintf(`{"recipient":"Ana","amount":50,"repeat":%q}`, tt.option)); got != tt.want {
+			t.Errorf("%q with %s: %q, want %q", tt.question, tt.option, got, tt.want)
+		}
+	}
+}
+
+// TestIrreversibleDestinationIsTheUsers: a destination that a trusted tool listed receives messages, but no payment.
+func TestIrreversibleDestinationIsTheUsers(t *testing.T) {
+	listed := Result{Tool: contacts, Query: "q1", Args: json.RawMessage(`{"name":"Ana"}`), Text: `[{"name":"Ana","iban":"de11222"}]`}
+	f := newFlow("Pay Ana 50", untrustedResult("x"), listed)
+	if got := decide(t, f, payment, `{"recipient":"DE11222","amount":50}`); got != ruleIrreversible {
+		t.Errorf("a listed destination: %q", got)
+	}
+	if got := decide(t, f, payment, `{"recipient":"Ana","amount":50}`); got != "" {
+		t.Errorf("the named destination: %q", got)
+	}
+	pay := "Pay the bill of 50"
+	other := (&Flow{}).WithQuestion("q0", "Whose account is DE11222?", nil).WithQuestion("q1", pay, DeriveGrants(pay)).WithResult(untrustedResult("x"))
+	if got := decide(t, other, payment, `{"recipient":"DE11222","amount":50}`); got != ruleIrreversible {
+		t.Errorf("a destination of another question: %q", got)
+	}
+}
+
+// TestIrreversibleContentIsOfTheQuestion: the content of a payment is the user's only in the words of its own question, and never a
+// stop word.
+func TestIrreversibleContentIsOfTheQuestion(t *testing.T) {
+	pay := "Pay Ana 50 for dinner"
+	f := (&Flow{}).WithQuestion("q0", "What does ransom mean?", nil).WithQuestion("q1", pay, DeriveGrants(pay)).WithResult(untrustedResult("x"))
+	for content, want := range map[string]string{"dinner": "", "": "", "ransom": ruleIrreversible, "for": ruleIrreversible} {
+		if got := decide(t, f, payment, fmt.Sprintf(`{"recipient":"Ana","amount":50,"note":%q}`, content)); got != want {
+			t.Errorf("%q: %q, want %q", content, got, want)
+		}
+	}
+}
+
 // TestAmountIsThePlainNumber: an amount is the user's as a plain number; a sign, exponent, unit or multiplier that the user did not
 // type makes it another one.
 func TestAmountIsThePlainNumber(t *testing.T) {
@@ -38,6 +136,48 @@ func TestAmountIsThePlainNumber(t *testing.T) {
 	} {
 		if got := decide(t, newFlow("Set A7 to 50 boxes", untrustedResult("x")), order, `{"id":"A7","n":`+value+`}`); got != want {
 			t.Errorf("%s: %q, want %q", value, got, want)
+		}
+	}
+}
+
+// TestPaidAmountIsOfTheClause: the amount of a payment is a number of the clause that orders it, not a time, a part of a name or a number
+// of another clause or question.
+func TestPaidAmountIsOfTheClause(t *testing.T) {
+	for _, tt := range []struct{ question, amount, want string }{
+		{"Pay Ana 50", "50", ""},
+		{"Pay Ana $1,200.50", "1200.50", ""},
+		{"Pay Ana 50€ at 18:30", "50", ""},
+		{"Pay Ana 50 at 18:30", "18", ruleIrreversible},
+		{"Pay Ana 50 at 9pm", "9", ruleIrreversible},
+		{"Pay Ana 50 at 9 pm", "9", ruleIrreversible},
+		{"Pay Ana 50 for Q4", "4", ruleIrreversible},
+		{"Pay Ana 50 for INV-900", "900", ruleIrreversible},
+		{"Pay Ana 5k", "5", ruleIrreversible},
+		{"Pay Ana 5,000", "5", ruleIrreversible},
+		{"Pay Ana 50 on June 13", "13", ruleIrreversible},
+		{"Read file 900 and pay Ana 50", "900", ruleIrreversible},
+	} {
+		if got := decide(t, newFlow(tt.question, untrustedResult("x")), payment, `{"recipient":"Ana","amount":`+tt.amount+`}`); got != tt.want {
+			t.Errorf("%q, %s: %q, want %q", tt.question, tt.amount, got, tt.want)
+		}
+	}
+}
+
+// TestLookupByStopWordIsNoDestination: a list that was looked up by a word of the user makes its values destinations only when that word
+// is a destination of the clause, or whole words of one.
+func TestLookupByStopWordIsNoDestination(t *testing.T) {
+	mallory := `[{"name":"Mallory","email":"mallory@home.example"}]`
+	for _, tt := range []struct{ question, lookup, want string }{
+		{"Send the summary to Mallory", "Mallory", ""},
+		{"Send the summary to Mallory Smith", "Mallory", ""},
+		{"Send the summary to Ana", "the", ruleSink},
+		{"Send the summary to Ana", "summary", ruleSink},
+		{"Send the summary with the list to the team", "the", ruleSink},
+		{"Who is Mallory? Send it to the team", "Mallory", ruleSink},
+	} {
+		f := newFlow(tt.question, untrustedResult("x"), Result{Tool: contacts, Query: "q1", Args: json.RawMessage(fmt.Sprintf(`{"name":%q}`, tt.lookup)), Text: mallory})
+		if got := decide(t, f, send, `{"recipients":["mallory@home.example"],"body":"x"}`); !strings.Contains(got, tt.want) || tt.want == "" && strings.Contains(got, ruleSink) {
+			t.Errorf("%q, looked up %q: %q, want %q", tt.question, tt.lookup, got, tt.want)
 		}
 	}
 }

@@ -346,7 +346,7 @@ func (p *replay) addCounts(s *session) {
 }
 
 // perfectGrants returns the grants that the task's own correct calls need: each act once for each call, to the destinations
-// among its arguments that the question names.
+// and with the ids and numbers among its arguments that the question names.
 func perfectGrants(c Case, tools Tools, question string) (out []policy.Grant) {
 	lower := strings.ToLower(question)
 	for _, u := range c.Calls {
@@ -356,8 +356,13 @@ func perfectGrants(c Case, tools Tools, question string) (out []policy.Grant) {
 		}
 		g := policy.Grant{Acts: []policy.Act{t.Act}, Times: 1, Clause: question, Refers: true}
 		walkArguments(u.Args, func(name, value string) {
-			if v := strings.ToLower(value); t.Args[name].Role == policy.RoleDestination && strings.Contains(lower, v) {
+			v, role := strings.ToLower(value), t.Args[name].Role
+			switch {
+			case !strings.Contains(lower, v):
+			case role == policy.RoleDestination:
 				g.To = append(g.To, v)
+			case role == policy.RoleID, role == policy.RoleAmount, role == "":
+				g.Named = append(g.Named, v)
 			}
 		})
 		out = append(out, g)
