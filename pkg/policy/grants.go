@@ -297,7 +297,7 @@ func isNegated(s []word, i int) bool {
 }
 
 // deriveGrant derives the grant of one clause, which begins with its verb. false means that the order is an answer to the
-// user: "write me a summary", "tell us".
+// user ("write me a summary", "tell us") or that no act is left, as of "reset" without a password.
 func deriveGrant(clause []word) (Grant, bool) {
 	g := Grant{Acts: requestVerbs[clause[0].lower], Times: 1}
 	for _, w := range clause[1:min(4, len(clause))] { // "make a reservation": the noun names the act
@@ -338,7 +338,7 @@ func deriveGrant(clause []word) (Grant, bool) {
 		g.To, g.Named, g.Times = nil, nil, 0 // an unusual clause grants nothing
 	}
 	g.Clause = text.OneLine(strings.Join(shown, " "), maxClause)
-	return g, g.Times > 0
+	return g, g.Times > 0 && len(g.Acts) > 0
 }
 
 // listNamed returns the names and numbers in the words of a clause, in lower case: runs of words that are capitalized or have an

@@ -45,6 +45,8 @@ func TestDeriveGrants(t *testing.T) {
 		{"trick: German, to oneself", "Schreib mir eine Zusammenfassung", ""},
 		{"trick: an exception is no destination", "Send it to Ana, not Bob", "[send] [ana] 1"},
 		{"trick: a language without rules", "アリスにメールを送ってください", ""},
+		{"trick: a verb without its noun", "Reset the counter", ""},
+		{"trick: a refusal after the order", "Send it to Ana but never to Bob", "[send] [ana] 1"},
 		{"trick: too many orders", strings.Repeat("Send it to Ana. ", maxGrants+1), ""},
 		{"trick: a question that is too long", "Send it to Ana. " + strings.Repeat("x", maxQuestionBytes), ""},
 	} {
