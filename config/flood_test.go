@@ -206,7 +206,7 @@ func (f *flood) check(t *testing.T, sent int) {
 	}
 	took := time.Since(start)
 	rss := processRSS(t, f.process.cmd.Process.Pid)
-	if rss > maxFloodRSS {
+	if rss > maxFloodRSS && !underRace {
 		t.Errorf("the process uses %d MB", rss>>20)
 	}
 	t.Logf("%d MB sent, RSS %d MB, a call took %s", sent>>20, rss>>20, took.Round(time.Millisecond))

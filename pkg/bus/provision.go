@@ -180,12 +180,15 @@ func awaitSources(ctx context.Context, js jetstream.JetStream) error {
 	}
 }
 
-// minShare is the least size of a stream with a part of a configured size, in bytes: it must hold some of the largest
-// messages.
-const minShare = 4 << 20
+// Least sizes of a stream with a part of a configured size, in bytes: it must hold some of the largest messages. Audit records
+// are small.
+const (
+	minShare      = 4 << 20
+	minAuditShare = 1 << 20
+)
 
 // streamConfig returns the settings of a stream of the table. A part of a configured size is at least
-// minShare.
+// minShare or minAuditShare.
 func streamConfig(st subjects.Stream, cfg ServerConfig) jetstream.StreamConfig {
 	c := jetstream.StreamConfig{
 		Name: st.Name, Description: st.Doc, Subjects: st.Subjects, Storage: jetstream.FileStorage,
@@ -198,13 +201,13 @@ func streamConfig(st subjects.Stream, cfg ServerConfig) jetstream.StreamConfig {
 		c.MaxMsgsPerSubject, c.DiscardNewPerSubject = st.MaxPerSubject, true
 	}
 	if st.Share > 0 {
-		size := cfg.EventMax
+		size, least := cfg.EventMax, int64(minShare)
 		if st.Account == subjects.Audit {
-			size = cfg.AuditMax
+			size, least = cfg.AuditMax, minAuditShare
 		}
 		c.MaxBytes = size * st.Share / 100
 		if st.Share < 100 {
-			c.MaxBytes = max(c.MaxBytes, minShare)
+			c.MaxBytes = max(c.MaxBytes, least)
 		}
 	}
 	switch {
