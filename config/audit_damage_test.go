@@ -60,7 +60,7 @@ func newDamageFixture(t *testing.T, runs ...int) *damageFixture {
 		calls(t, r.Bus, n)
 		verified(t, s.home, r.Bus)
 		if i == len(runs)-1 {
-			s.msgs = trail(t, r.Bus)
+			s.msgs = readAuditLog(t, r.Bus)
 		}
 		down(t, r)
 	}
@@ -106,7 +106,7 @@ func blocks(t testing.TB, store string) []string {
 	return names
 }
 
-// lastBlock is the one file of a small trail.
+// lastBlock is the one file of a small audit log.
 func (s *damageFixture) lastBlock(t testing.TB) string {
 	t.Helper()
 	names := blocks(t, s.home.AuditStore())
@@ -638,7 +638,7 @@ func countAllowed(t testing.TB, msgs []audit.Stored) (n int) {
 }
 
 // TestStoreFull fills the audit: from then on nothing runs, until it is rotated. Then everything goes on, and the old
-// trail stands sealed beside the new one.
+// readAuditLog stands sealed beside the new one.
 func TestStoreFull(t *testing.T) {
 	t.Parallel()
 	home := newHome(t)
@@ -673,7 +673,7 @@ func TestStoreFull(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	runs, befores := countRecords(t, r.Bus), countAllowed(t, trail(t, r.Bus))
+	runs, befores := countRecords(t, r.Bus), countAllowed(t, readAuditLog(t, r.Bus))
 	t.Logf("full after %s: %d ok, %d withheld, %d refused; %d runs, %d on record", time.Since(start).Round(time.Millisecond), ok.Load(), withheld.Load(), refused.Load(), runs, befores)
 	if refused.Load() == 0 {
 		t.Fatal("never full")
@@ -815,7 +815,7 @@ func (s *damageFixture) rotate(t *testing.T) *subjects.AuditGenesis {
 	}
 	var plan []byte
 	err = auditlog.WithServer(s.home, s.cfg.ServerConfig(s.home), nil, func(_ *bus.Server, b *bus.Bus) error {
-		plan = trail(t, b)[0].Data
+		plan = readAuditLog(t, b)[0].Data
 		return nil
 	})
 	if err != nil {
@@ -901,7 +901,7 @@ func TestCanary(t *testing.T) {
 		}
 	}
 
-	msgs := trail(t, r.Bus)
+	msgs := readAuditLog(t, r.Bus)
 	plain := sha256.Sum256([]byte(`{"timezone":"` + canaries[0] + `"}`))
 	hashes := 0
 	for _, m := range msgs {

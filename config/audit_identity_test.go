@@ -43,7 +43,7 @@ func TestEveryRecordNamesTypeAndLineage(t *testing.T) {
 		"generator": "assistant", "operator": "operator", "user": "user", "gateway": "user", "critic": "actor", "memory": "actor", "broker": "actor", "reward": "actor",
 	}
 	seen := map[string]bool{}
-	for _, m := range trail(t, r.Bus) {
+	for _, m := range readAuditLog(t, r.Bus) {
 		for _, rec := range decoded(t, m) {
 			if rec.Phase == subjects.AuditOpen {
 				continue

@@ -255,11 +255,11 @@ func TestPlantedPlan(t *testing.T) {
 		file []byte // what lies under the name of the plan
 		why  string
 	}{
-		{"no sealed trail", encodeGenesis(t, subjects.AuditGenesis{OldHeads: all}), nil, "names no sealed log"},
-		{"a sealed trail that is not there", encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), nil, "no such file"},
+		{"no sealed log", encodeGenesis(t, subjects.AuditGenesis{OldHeads: all}), nil, "names no sealed log"},
+		{"a sealed log that is not there", encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), nil, "no such file"},
 		{"another file", encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: all}), whole, "not the file that was sealed"},
 		{"a damaged file", encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), whole[:len(whole)/2], "truncated"},
-		{"a sealed trail that was cut", encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: audit.MergeHeads(heads, cutSum.Heads)}), cut, "lost tail"},
+		{"a sealed log that was cut", encodeGenesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: audit.MergeHeads(heads, cutSum.Heads)}), cut, "lost tail"},
 		{"an anchor left out", encodeGenesis(t, subjects.AuditGenesis{
 			Sealed: "audit-x.jsonl", SHA256: sum.SHA256,
 			OldHeads: slices.DeleteFunc(slices.Clone(all), func(h subjects.AuditHead) bool { return h == broker }),
@@ -329,7 +329,7 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 			t.Fatalf("%+v, %v", rot, err)
 		}
 		err = auditlog.WithServer(s.home, s.cfg.ServerConfig(s.home), nil, func(_ *bus.Server, b *bus.Bus) error {
-			writeFile(t, s.home.Pending(), trail(t, b)[0].Data)
+			writeFile(t, s.home.Pending(), readAuditLog(t, b)[0].Data)
 			return nil
 		})
 		if err != nil {

@@ -457,7 +457,7 @@ type effect struct{ outcomes []string }
 func effectsOf(t *testing.T, b *bus.Bus) map[string][]*effect {
 	t.Helper()
 	acts, byID := map[string][]*effect{}, map[string]*effect{}
-	for _, m := range trail(t, b) {
+	for _, m := range readAuditLog(t, b) {
 		for _, rec := range decoded(t, m) {
 			switch {
 			case rec.Phase == subjects.AuditBefore && rec.Status == subjects.StatusAllowed:

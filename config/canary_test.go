@@ -354,7 +354,7 @@ func (g *canaryHarness) storeSecret(name, value string) {
 	}
 }
 
-// recordText keeps what somebody was told.
+// recordText records a text that a client received.
 func (g *canaryHarness) recordText(place string, what ...any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -470,7 +470,7 @@ func (g *canaryHarness) collectPlaces() map[string][]byte {
 	last := uint64(0)
 	out["jetstream EVENTS"], last = g.readStream("user", "EVENTS")
 	out["jetstream TURNS"], _ = g.readStream("broker", "TURNS")
-	for _, m := range trail(g.t, g.run.Bus) {
+	for _, m := range readAuditLog(g.t, g.run.Bus) {
 		out["jetstream AUDIT"] = append(out["jetstream AUDIT"], m.Data...)
 	}
 	out["GET /events"] = g.readEvents(last)

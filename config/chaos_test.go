@@ -289,7 +289,7 @@ func TestChaosKillServer(t *testing.T) {
 	wg.Wait()
 
 	seen := map[string]int{}
-	for _, m := range trail(t, v.dialBus()) {
+	for _, m := range readAuditLog(t, v.dialBus()) {
 		for _, rec := range decoded(t, m) {
 			if rec.Phase != subjects.AuditOpen {
 				seen[rec.Phase+rec.ID]++
@@ -375,7 +375,7 @@ func TestChaosKillAll(t *testing.T) {
 	wg.Wait()
 
 	before, after := map[string]int{}, map[string]int{}
-	for _, m := range trail(t, v.dialBus()) {
+	for _, m := range readAuditLog(t, v.dialBus()) {
 		for _, rec := range decoded(t, m) {
 			switch {
 			case rec.Phase == subjects.AuditBefore && rec.Status == subjects.StatusAllowed:
@@ -502,7 +502,7 @@ func TestChaosDiskFull(t *testing.T) {
 		}
 	}
 	rep := verified(t, home, r.Bus)
-	runs, befores := countRecords(t, r.Bus), countAllowed(t, trail(t, r.Bus))
+	runs, befores := countRecords(t, r.Bus), countAllowed(t, readAuditLog(t, r.Bus))
 	if runs < ran || runs > ran+lost || befores < runs {
 		t.Errorf("%d runs, %d answered, %d on record", runs, ran, befores)
 	}

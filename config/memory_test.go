@@ -228,7 +228,7 @@ func TestMemoryLearnsFromAnswers(t *testing.T) {
 		t.Fatalf("the user finds %+v, %v", r, err)
 	}
 	want := subjects.Provenance{Source: subjects.SourceConversation, Trust: subjects.Trusted, Agent: "generator", SessionID: "s1", QueryID: "q1", Model: "assistant", Digest: "plain"}
-	if got := r.Hits[0].Entry.Provenance; !reflect.DeepEqual(got, want) { // no stranger had a part in it
+	if got := r.Hits[0].Entry.Provenance; !reflect.DeepEqual(got, want) { // it has no untrusted source
 		t.Errorf("it was kept as %+v, want %+v", got, want)
 	}
 	// An agent's key does not reach memory itself: the server drops what it says.

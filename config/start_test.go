@@ -137,8 +137,8 @@ func verified(t testing.TB, home bus.Home, b *bus.Bus) audit.Report {
 	return rep
 }
 
-// trail reads every message of the audit.
-func trail(t testing.TB, b *bus.Bus) []audit.Stored {
+// readAuditLog reads every message of the audit.
+func readAuditLog(t testing.TB, b *bus.Bus) []audit.Stored {
 	t.Helper()
 	nc, err := b.Dial("auditor")
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // Attachment is text that comes with a question and that the user did not type: piped, pasted, or read from a file. It is
-// untrusted content whoever wrote it, because its origin cannot be attested.
+// untrusted content, because its origin cannot be attested.
 type Attachment struct {
 	Name   string `json:"name,omitempty"`   // for users: a file name, for example
 	Source string `json:"source,omitempty"` // how it came; "" counts as [AttachmentOther]

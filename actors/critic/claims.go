@@ -21,7 +21,7 @@ const (
 )
 
 // findFalseClaims returns the actions that an answer claims although none of the tools in ran could have done them, at most
-// maxClaims, nil when there are none. A question for a creative text or a translation has none: there "I" is somebody else.
+// maxClaims, nil when there are none. A question for a creative text or a translation has none: there "I" is not the assistant.
 // Only the first maxLooked bytes of question and answer are read.
 func findFalseClaims(question, answer string, ran []string) (out []subjects.Claim) {
 	if creativeRequest.MatchString(question[:min(len(question), maxLooked)]) {

@@ -11,14 +11,14 @@ import (
 // model keys, spawning, and the buckets that the broker decides by.
 func brokerRows() []row {
 	people := subjects.UserAccounts
-	strangers := rolesExcept(people...)
+	others := rolesExcept(people...)
 	var out []row
 	for i, s := range []string{"approval.list", "approval.revoke.a1", "policy.explain", "session.config"} {
 		for j, p := range people {
 			other := people[1-j]
 			out = append(out, row{
 				name:    p + " says " + s + ", and nobody else does",
-				denied:  slices.Concat(publishedByEach(strangers, s), publishedByEach(strangers, "ctl."+p+"."+s), publishedBy(other, "ctl."+p+"."+s), publishedBy(p, "ctl."+p+"."+s), publishedBy(p, s+".more")),
+				denied:  slices.Concat(publishedByEach(others, s), publishedByEach(others, "ctl."+p+"."+s), publishedBy(other, "ctl."+p+"."+s), publishedBy(p, "ctl."+p+"."+s), publishedBy(p, s+".more")),
 				control: request(p, s), receivers: []string{"broker ctl." + p + "." + s, replyTo(p)},
 			})
 		}

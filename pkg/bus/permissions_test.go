@@ -735,8 +735,8 @@ func TestConfWithForeignTokenIsRejected(t *testing.T) {
 		}
 	}
 	// What is not attested names who may import it.
-	stranger := strings.Replace(l.Conf(), `{ service: { account: AUDIT, subject: "append.memory.*" }`, `{ service: { account: secrets, subject: "secret.get" } }`+"\n"+`{ service: { account: AUDIT, subject: "append.memory.*" }`, 1)
-	if stranger == l.Conf() || load(stranger) == nil {
+	foreign := strings.Replace(l.Conf(), `{ service: { account: AUDIT, subject: "append.memory.*" }`, `{ service: { account: secrets, subject: "secret.get" } }`+"\n"+`{ service: { account: AUDIT, subject: "append.memory.*" }`, 1)
+	if foreign == l.Conf() || load(foreign) == nil {
 		t.Error("loads with memory reaching the secrets")
 	}
 }

@@ -146,7 +146,7 @@ var accountChanges = text.WordSet(`registered subscribed unsubscribed logged sig
 	purchased installed configured connected joined booked added removed deleted canceled cancelled linked passed ordered applied
 	uploaded downloaded enabled disabled scheduled reserved renewed`)
 
-// matchThisIs adds an authority sign when the "this" at token i introduces the author as somebody who gives orders:
+// matchThisIs adds an authority sign when the "this" at token i introduces the author as an authority:
 // "this is your developer speaking", "this comes from the administrator:".
 func (s *scanner) matchThisIs(i int) {
 	if !s.any(i+1, "is", "comes") {

@@ -16,10 +16,10 @@ const (
 	ActRead         Act = "read"
 	ActSearch       Act = "search"       // sends a query off this machine
 	ActFetch        Act = "fetch"        // requests a URL
-	ActSend         Act = "send"         // tells somebody something
+	ActSend         Act = "send"         // sends content to a recipient
 	ActCreate       Act = "create"       // makes a new object
 	ActChange       Act = "change"       // changes an existing object
-	ActShare        Act = "share"        // gives somebody access
+	ActShare        Act = "share"        // gives a recipient access
 	ActDelete       Act = "delete"       // removes something
 	ActPay          Act = "pay"          // pays, or commits to a payment
 	ActAuthenticate Act = "authenticate" // changes passwords, keys or locks

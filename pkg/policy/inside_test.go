@@ -35,7 +35,7 @@ func TestOpenInside(t *testing.T) {
 	}{
 		{name: "a file", path: projects + "/a.txt"},
 		{name: "by a link inside", path: projects + "/in/b.go"},
-		{name: "by the folder's own link", path: w.home + "/work/a.txt"},
+		{name: "by the folder's own link", path: w.home + "/code/a.txt"},
 		{name: "with another name that is not closed", path: projects + "/third-name"},
 		{name: "all is allowed", path: w.root + "/outside/secret", allowed: []string{"/"}},
 		{name: "a new file", path: projects + "/new.txt", flag: os.O_RDWR | os.O_CREATE},
@@ -46,7 +46,7 @@ func TestOpenInside(t *testing.T) {
 
 		{name: "trick: nothing is allowed", path: projects + "/a.txt", allowed: []string{}, is: ErrOutside},
 		{name: "trick: an allowed folder without a name", path: projects + "/a.txt", allowed: []string{"", ".", "projects"}, is: ErrOutside},
-		{name: "trick: an allowed folder that is a link", path: projects + "/a.txt", allowed: []string{w.home + "/work"}, is: ErrOutside},
+		{name: "trick: an allowed folder that is a link", path: projects + "/a.txt", allowed: []string{w.home + "/code"}, is: ErrOutside},
 		{name: "trick: a link out", path: projects + "/out-file", is: ErrOutside},
 		{name: "trick: creating through a link to nothing", path: projects + "/dangling", flag: os.O_RDWR | os.O_CREATE, is: ErrOutside},
 		{name: "trick: ..", path: projects + "/../notes/n.md", is: ErrOutside},
@@ -144,7 +144,7 @@ func TestOpenInsideWrites(t *testing.T) {
 
 func TestOpenFolder(t *testing.T) {
 	w := newPathsFixture(t)
-	f, err := OpenFolder(w.home+"/work/in", []string{w.home}, []string{w.closed})
+	f, err := OpenFolder(w.home+"/code/in", []string{w.home}, []string{w.closed})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func newPathsFixture(t testing.TB) pathsFixture {
 		"home/projects/loop":       "loop",
 		"home/projects/self":       "/proc/self/root",
 		"home/projects/deep/dots":  "../../../outside/deep",
-		"home/work":                "projects",
+		"home/code":                "projects",
 		"home/projects/home":       root + "/home",
 		"home/.conclave/escape":    root + "/home/projects",
 	} {
@@ -52,7 +52,7 @@ func newPathsFixture(t testing.TB) pathsFixture {
 	w.manifest = Manifest{
 		Types: map[string]AgentType{
 			"operator":  {Tools: []string{"fs_read", "fs_write"}, Paths: map[string][]string{"fs_read": {"/"}, "fs_write": {"~/"}}},
-			"coder":     {Tools: []string{"fs_read", "fs_write"}, Paths: map[string][]string{"fs_read": {"~/work/"}, "fs_write": {"~/projects/go/"}}},
+			"coder":     {Tools: []string{"fs_read", "fs_write"}, Paths: map[string][]string{"fs_read": {"~/code/"}, "fs_write": {"~/projects/go/"}}},
 			"reader":    {Tools: []string{"fs_read"}, Paths: map[string][]string{"fs_read": {"~/"}}},
 			"free":      {Tools: []string{"fs_read"}, Paths: map[string][]string{"fs_read": {"~/"}}, Unbound: true},
 			"planner":   {Delegable: []string{"fs_read"}},
@@ -96,7 +96,7 @@ func TestPathsLayer(t *testing.T) {
 	for _, tt := range []struct{ name, tool, path, rule string }{
 		{"a file", "fs_read", "~/projects/a.txt", ""},
 		{"from the root", "fs_read", "$/home/projects/a.txt", ""},
-		{"through the folder's own link", "fs_read", "~/work/a.txt", ""},
+		{"through the folder's own link", "fs_read", "~/code/a.txt", ""},
 		{"the folder itself", "fs_read", "~/projects", ""},
 		{"the folder itself, with slashes", "fs_read", "~//projects//", ""},
 		{"a file that is not there yet", "fs_write", "~/projects/go/new/file.go", ""},
@@ -142,7 +142,7 @@ func TestPathsLayer(t *testing.T) {
 
 		{"trick: Conclave's own folder", "fs_read", "~/.conclave/keys/root.nk", ruleClosed},
 		{"trick: Conclave's own folder by a link", "fs_read", "~/projects/keys/root.nk", ruleClosed},
-		{"trick: Conclave's own folder by two links", "fs_read", "~/work/home/.conclave", ruleClosed},
+		{"trick: Conclave's own folder by two links", "fs_read", "~/code/home/.conclave", ruleClosed},
 		{"trick: Conclave's own folder by ..", "fs_read", "~/projects/../.conclave/keys", ruleClosed},
 		{"trick: Conclave's own folder in other case", "fs_read", "~/.Conclave/KEYS/root.nk", ruleClosed},
 		{"trick: Conclave's own folder with slashes", "fs_read", "~//.conclave///keys", ruleClosed},
@@ -317,7 +317,7 @@ func TestPathsFailClosed(t *testing.T) {
 }
 
 // pathParts are the parts of generated paths.
-var pathParts = []string{"~", "", ".", "..", "projects", "go", "src", "in", "out", "up", "keys", "home", "deep", "dots", "er", "dangling", "loop", "self", "a.txt", "new", ".conclave", ".CONCLAVE", "notes", "outside", "secret", "work", "...", "proc", "dev"}
+var pathParts = []string{"~", "", ".", "..", "projects", "go", "src", "in", "out", "up", "keys", "home", "deep", "dots", "er", "dangling", "loop", "self", "a.txt", "new", ".conclave", ".CONCLAVE", "notes", "outside", "secret", "code", "...", "proc", "dev"}
 
 // TestPathsNeverEscape: a path that passed resolves, by the kernel too, into the allowed folder and no closed one.
 func TestPathsNeverEscape(t *testing.T) {

@@ -105,7 +105,7 @@ func (t *UsageCounter) usage(now time.Time, a Attempt, count bool) (s Usage) {
 	defer t.mu.Unlock()
 	t.expire(now)
 
-	r, _ := t.repeated.get(a.asker())
+	r, _ := t.repeated.get(a.repetitionKey())
 	s.Identical = r.identical(a.call())
 	question := joinKey(account, a.Session, a.Query)
 	s.Calls, _ = t.calls.get(question)
@@ -117,14 +117,14 @@ func (t *UsageCounter) usage(now time.Time, a Attempt, count bool) (s Usage) {
 		}
 	}
 	if count {
-		t.repeated.put(a.asker(), r.withRunning(a.call(), 1), now)
+		t.repeated.put(a.repetitionKey(), r.withRunning(a.call(), 1), now)
 		t.calls.put(question, s.Calls+1, now)
 	}
 	return s
 }
 
-// asker is the key of repetitions: caller, session and question.
-func (a Attempt) asker() string { return joinKey(a.Caller, a.Session, a.Query) }
+// repetitionKey is the key of repetitions: caller, session and question.
+func (a Attempt) repetitionKey() string { return joinKey(a.Caller, a.Session, a.Query) }
 
 // call identifies the call by tool and arguments.
 func (a Attempt) call() string { return joinKey(a.Tool, a.ParamsHash) }
@@ -134,20 +134,20 @@ func (a Attempt) call() string { return joinKey(a.Tool, a.ParamsHash) }
 func (t *UsageCounter) Ended(now time.Time, a Attempt, result string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r, _ := t.repeated.get(a.asker())
+	r, _ := t.repeated.get(a.repetitionKey())
 	if r.call != a.call() || r.result != result {
 		r.call, r.result, r.n = a.call(), result, 0
 	}
 	r.n = min(r.n+1, maxIdentical)
-	t.repeated.put(a.asker(), r.withRunning(a.call(), -1), now)
+	t.repeated.put(a.repetitionKey(), r.withRunning(a.call(), -1), now)
 }
 
 // Refused records that a counted call was denied and did not run: it is no repetition.
 func (t *UsageCounter) Refused(now time.Time, a Attempt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r, _ := t.repeated.get(a.asker())
-	t.repeated.put(a.asker(), r.withRunning(a.call(), -1), now)
+	r, _ := t.repeated.get(a.repetitionKey())
+	t.repeated.put(a.repetitionKey(), r.withRunning(a.call(), -1), now)
 }
 
 // AddResult adds the duration and result size of a finished call to its caller and each ancestor. caller is as in

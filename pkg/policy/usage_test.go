@@ -184,7 +184,7 @@ func TestCounterMatchesModel(t *testing.T) {
 			last := now
 			var want string
 			for _, m := range slices.Backward(all) { // the repetition that ends with the last call of this caller and question that ran
-				if m.a.asker() != a.asker() {
+				if m.a.repetitionKey() != a.repetitionKey() {
 					continue
 				}
 				if last.Sub(m.at) >= time.Minute {

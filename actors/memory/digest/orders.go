@@ -19,7 +19,7 @@ var sentenceRules = []func(f sentence, i int) bool{
 	sentence.statesDuty,
 }
 
-// isInstruction reports whether sentence s tells somebody to do something, addresses an assistant, asks, plays a turn of a chat,
+// isInstruction reports whether sentence s gives an order, addresses an assistant, asks, plays a turn of a chat,
 // or claims what the user wants. all must be the words of s. In doubt it is true: see sentenceRules.
 func isInstruction(all []text.Word, s string) bool {
 	f := sentence{all: all, s: s}
