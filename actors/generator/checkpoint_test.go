@@ -221,7 +221,8 @@ func TestCallerDeadlineEndsTheTurn(t *testing.T) {
 	w := newHarness(t)
 	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
-	w.replies = []any{func() any { <-ctx.Done(); return "late" }}
+	// An error, because the turn's own context may end a moment after ctx: a complete reply would then still count.
+	w.replies = []any{func() any { <-ctx.Done(); return context.Canceled }}
 	if err := w.askCtx(ctx, New(subjects.Generator, shippedConfig()), subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?"}, 1); err != nil {
 		t.Fatal(err)
 	}
