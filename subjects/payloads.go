@@ -294,6 +294,7 @@ type Budget struct {
 // ApprovalRequest asks the user to approve a call.
 type ApprovalRequest struct {
 	ID        string          `json:"id"`
+	CallID    string          `json:"call_id,omitempty"` // of the call, as its caller named it
 	SessionID string          `json:"session_id,omitempty"`
 	QueryID   string          `json:"query_id,omitempty"`
 	Caller    string          `json:"caller"`
@@ -347,6 +348,7 @@ type Taint struct {
 // ApprovalDecision is the user's decision. The zero value denies.
 type ApprovalDecision struct {
 	Approve  bool   `json:"approve"`
+	Withdraw bool   `json:"withdraw,omitempty"` // the user's own call no longer waits: close the request; excludes Approve
 	Remember string `json:"remember,omitempty"` // "", "session" or "always"
 }
 
@@ -371,7 +373,7 @@ const (
 	ApprovalApproved  = "approved"
 	ApprovalDenied    = "denied"
 	ApprovalExpired   = "expired"
-	ApprovalWithdrawn = "withdrawn" // the user cancelled the query
+	ApprovalWithdrawn = "withdrawn" // the user cancelled the query, or the caller stopped waiting
 	ApprovalUnknown   = "unknown"
 )
 

@@ -23,13 +23,17 @@ func (q storedApproval) stateAt(now time.Time) string {
 
 // onDecision accepts the user's decision about an approval: it is recorded, stored, then published. It denies every
 // account but the user's, and rejects an unknown remember level. For an approval that is unknown, decided, expired or
-// withdrawn because its query was cancelled, the reply is not accepted and has the current state. All of these are recorded. The remember level of the reply may
-// be lower than requested, see [Broker.rememberFor].
+// withdrawn, the reply is not accepted and has the current state. All of these are recorded. A decision may also withdraw the
+// request: the user's own call no longer waits for it. The remember level of the reply may be lower than requested, see
+// [Broker.rememberFor].
 func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalDecision], out actor.Out) (subjects.ApprovalReply, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: subjects.ActionApprovalDecision}
 	id, fault := parseUserSubject(in.From, in.Tokens)
 	if fault == nil && !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, in.Body.Remember) {
 		fault = subjects.Faultf(subjects.CodeMalformed, "invalid remember: use session, always, or leave it out")
+	}
+	if fault == nil && in.Body.Withdraw && in.Body.Approve {
+		fault = subjects.Faultf(subjects.CodeMalformed, "approve and withdraw exclude each other")
 	}
 	if fault != nil {
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, fault.Code)
@@ -54,9 +58,12 @@ func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalD
 	}
 	answer := q
 	answer.By, answer.Decided, answer.State = in.From, out.Now(), subjects.ApprovalDenied
-	if in.Body.Approve {
+	switch {
+	case in.Body.Approve:
 		answer.State = subjects.ApprovalApproved
 		answer.Remember = b.rememberFor(ctx, out, q, in.Body.Remember)
+	case in.Body.Withdraw:
+		answer.State = subjects.ApprovalWithdrawn
 	}
 	return b.recordDecision(ctx, out, rec, answer, rev)
 }
@@ -109,7 +116,11 @@ func (b *Broker) recordDecision(ctx context.Context, out actor.Out, rec subjects
 			out.LogError(fmt.Errorf("recording the outcome of a decision: %w", err))
 		}
 	} else {
-		if err := gate.Record(ctx, out, rec, subjects.StatusDenied, "once"); err != nil {
+		reason := "once"
+		if answer.State == subjects.ApprovalWithdrawn {
+			reason = answer.State
+		}
+		if err := gate.Record(ctx, out, rec, subjects.StatusDenied, reason); err != nil {
 			return subjects.ApprovalReply{}, err
 		}
 		store(func(status, reason string) {

@@ -221,7 +221,7 @@ func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Que
 	q := storedApproval{Call: c.key(), Params: c.record.ParamsHash, Event: out.NewID()}
 	q.State = subjects.ApprovalPending
 	q.ApprovalRequest = subjects.ApprovalRequest{
-		ID: id, SessionID: c.session, QueryID: c.query, Caller: c.record.AgentID, Type: c.typ, Tool: c.tool, Args: c.args,
+		ID: id, CallID: c.id, SessionID: c.session, QueryID: c.query, Caller: c.record.AgentID, Type: c.typ, Tool: c.tool, Args: c.args,
 		Layer: open[0].Layer, Rule: open[0].Rule, Reason: joinReasons(open), Taint: flow.Sources(), Grants: describeGrants(flow.Grants(c.query)), Asked: now, Expires: now.Add(wait),
 	}
 	for _, o := range open {
@@ -380,6 +380,9 @@ func (q storedApproval) fault() *subjects.Fault {
 	case subjects.ApprovalApproved:
 		return nil
 	case subjects.ApprovalWithdrawn:
+		if q.By != "" { // by a client, not by a cancelled query
+			return approvalFault(subjects.CodeStopped, ruleWithdrawn, fmt.Sprintf("the approval request for this call of %s was withdrawn, because its caller stopped waiting; it was not run", q.Tool))
+		}
 		return cancelledFault(q.Tool)
 	case subjects.ApprovalDenied:
 		return approvalFault(subjects.CodeNotApproved, ruleDenied, fmt.Sprintf("the user denied this call of %s", q.Tool))

@@ -231,7 +231,7 @@ func TestApprovalRequestIsComplete(t *testing.T) {
 	cancel()
 	<-got
 	want := subjects.ApprovalRequest{
-		ID: id, SessionID: "s1", QueryID: "q1", Caller: "generator", Type: "assistant", Tool: "web_fetch", Args: c.args, Layer: "flow", Rule: "flow.egress",
+		ID: id, CallID: c.id, SessionID: "s1", QueryID: "q1", Caller: "generator", Type: "assistant", Tool: "web_fetch", Args: c.args, Layer: "flow", Rule: "flow.egress",
 		Reason: "(1) flow: flow.egress: it would send to " + place + " (2) limits: often: the third [2Jtime",
 		Sinks:  []string{place, "x"}, Taint: taint, Grants: []subjects.Grant{{Acts: []string{"send"}, To: []string{"ana"}, Times: 1, Clause: "Send it to Ana"}}, Asked: noon, Expires: noon.Add(5 * time.Minute),
 	}

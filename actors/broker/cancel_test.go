@@ -140,3 +140,38 @@ func TestCancelOnBus(t *testing.T) {
 		t.Errorf("another query: %t, %v", cancelled, err)
 	}
 }
+
+// TestWithdrawnCallCannotBeApproved: when the user's own call no longer waits, its request is closed, the call does not run, and a
+// later approval is not accepted.
+func TestWithdrawnCallCannotBeApproved(t *testing.T) {
+	t.Parallel()
+	h := newSessionFixture(t, withLongApprovalWait)
+	h.addTurn("s1", "q1", "run ls")
+	done := make(chan subjects.ToolResult, 1)
+	go func() { done <- h.runTool(t, "generator", "run_shell", `{"command":"ls"}`, "c1") }()
+	subject := "approval.decision." + <-h.approvals
+	var reply subjects.ApprovalReply
+	if err := h.deliver(t, "ctl.user."+subject, "", "", subjects.ApprovalDecision{Approve: true, Withdraw: true}, &reply); err == nil {
+		t.Errorf("approved and withdrawn at once: %+v", reply)
+	}
+	if err := h.deliver(t, "ctl.generator."+subject, "", "", subjects.ApprovalDecision{Withdraw: true}, &reply); err == nil {
+		t.Errorf("an agent withdrew it: %+v", reply)
+	}
+	if err := h.deliver(t, "ctl.user."+subject, "", "", subjects.ApprovalDecision{Withdraw: true}, &reply); err != nil || !reply.Accepted || reply.State != subjects.ApprovalWithdrawn {
+		t.Fatalf("withdrawing: %+v, %v", reply, err)
+	}
+	select {
+	case res := <-done:
+		if outcomeText(res) != "approval: withdrawn" || !strings.Contains(res.Error.Text, "stopped waiting") {
+			t.Errorf("%v", res.Error)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the call still waits")
+	}
+	if err := h.deliver(t, "ctl.user."+subject, "", "", subjects.ApprovalDecision{Approve: true}, &reply); err != nil || reply.Accepted || reply.State != subjects.ApprovalWithdrawn {
+		t.Errorf("approved afterwards: %+v, %v", reply, err)
+	}
+	if story := h.recentEvents(); strings.Contains(story, "ran") {
+		t.Errorf("a withdrawn call ran: %s", story)
+	}
+}

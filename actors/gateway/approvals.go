@@ -109,7 +109,7 @@ func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
 	case got.State == subjects.ApprovalUnknown:
 		return problemf(http.StatusNotFound, codeNotFound, "approval request %s not found; GET /approvals lists the pending ones", id)
 	case got.State == subjects.ApprovalWithdrawn:
-		return problemf(http.StatusConflict, codeConflict, "the question was cancelled, so the approval request is withdrawn and the call was denied")
+		return problemf(http.StatusConflict, codeConflict, "the approval request was withdrawn and nothing was run: the question was cancelled, or the caller stopped waiting")
 	case got.State == subjects.ApprovalExpired:
 		return problemf(http.StatusConflict, codeConflict, "the approval request has expired without a decision, and the call was denied")
 	case !got.Accepted:

@@ -222,7 +222,7 @@ func rejectedDecision(a *cli.App, r subjects.ApprovalReply) error {
 	case subjects.ApprovalUnknown:
 		return cli.Fail(cli.ExitFailed, "there is no request "+r.ID, "list them with "+list)
 	case subjects.ApprovalWithdrawn:
-		return cli.Fail(cli.ExitFailed, "the question was cancelled, so the request is withdrawn and the call was denied", "ask again to have it called")
+		return cli.Fail(cli.ExitFailed, "the request was withdrawn and nothing was run: the question was cancelled, or the caller stopped waiting", "ask or call again")
 	case subjects.ApprovalExpired:
 		return cli.Fail(cli.ExitFailed, "the request has expired and the call was denied", "let the agent try again; "+list+" --watch shows each request as it comes")
 	case subjects.ApprovalApproved, subjects.ApprovalDenied:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,6 +33,9 @@ agent. The arguments are one JSON object (default: {}); "-" reads them from stdi
 Prints the result on stdout, or the whole reply with --json. stderr warns of external content and of signs of injection. A
 result that is too large is cut; the whole result is stored for a week, and --parked prints it. This includes results of calls
 that agents made.
+
+A call that needs your approval says so on stderr, and waits until you decide with conclave approve in another terminal. At
+--timeout, and with Ctrl-C, the request is withdrawn and nothing is run.
 
 A denial names the layer, the rule, the reason and what is allowed. The exit code is 3 when the policy, a limit or you denied
 the call, or when its approval expired, and 4 when the tool is unknown or does not answer.`,
@@ -80,11 +84,62 @@ func callTool(ctx context.Context, a *cli.App, tool, arguments, session, query s
 		return err
 	}
 	defer done()
-	res, err := c.CallTool(ctx, tool, session, query, body)
+	call := subjects.ToolRequest{CallID: c.Out().NewID(), QueryID: query, Args: body}
+	watching, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { announceApproval(watching, a, call.CallID) })
+	res, err := c.CallTool(ctx, tool, session, call)
+	stop()
+	wg.Wait()
+	unanswered := res.Error != nil && res.Error.Code == subjects.CodeUnanswered // the broker's clock may be ahead
+	if (ctx.Err() != nil || unanswered) && withdrawApproval(ctx, a, call.CallID) {
+		why := "no decision within --timeout"
+		if errors.Is(ctx.Err(), context.Canceled) {
+			why = "interrupted"
+		}
+		return cli.Fail(cli.ExitDenied, fmt.Sprintf("%s was not run: %s; the request for approval is withdrawn", tool, why), "call it again")
+	}
 	if err != nil {
 		return err
 	}
 	return printResult(a, res)
+}
+
+const (
+	// announceDelay is how long a call may take before the user's approvals are looked up: most calls need none.
+	announceDelay = 300 * time.Millisecond
+	// withdrawTimeout bounds the withdrawal of a request after the call was given up.
+	withdrawTimeout = 3 * time.Second
+)
+
+// announceApproval waits until a call has a request for approval, and says on stderr for what it waits and how to decide it. It
+// returns then, and when ctx ends, the end of the call. Without the user's key or a connection it says nothing.
+func announceApproval(ctx context.Context, a *cli.App, callID string) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(announceDelay):
+	}
+	_ = a.WithClient(func(c *client.Client) error {
+		if q, ok := c.AwaitCallApproval(ctx, callID); ok && ctx.Err() == nil {
+			deadline, _ := ctx.Deadline()
+			a.Say("%s", view.WaitingCall(q.ApprovalRequest, a.Program()))
+			a.Say("waiting %s at most; Ctrl-C withdraws the request", time.Until(deadline).Round(time.Second))
+		}
+		return nil
+	})
+}
+
+// withdrawApproval closes the request for approval of a call that is no longer waited for, and reports whether there was one. ctx
+// has ended. When the broker cannot be asked, the request expires by itself.
+func withdrawApproval(ctx context.Context, a *cli.App, callID string) (withdrawn bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
+	defer cancel()
+	_ = a.WithClient(func(c *client.Client) (err error) {
+		withdrawn, err = c.WithdrawCallApproval(ctx, callID)
+		return err
+	})
+	return withdrawn
 }
 
 // printParked prints the whole of a result that was cut. It is read with the user's key; no tool runs. An empty, invalid or

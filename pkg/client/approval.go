@@ -47,6 +47,38 @@ func (c *Client) DecideApproval(ctx context.Context, id string, d subjects.Appro
 	return actor.Ask(ctx, c.out, s, d)
 }
 
+// AwaitCallApproval returns the request for approval of the call with this id as soon as the broker has one, false when ctx ends
+// first. A failed request to the broker is tried again.
+func (c *Client) AwaitCallApproval(ctx context.Context, callID string) (subjects.Approval, bool) {
+	for l, err := range c.WatchApprovals(ctx) {
+		if err != nil {
+			continue
+		}
+		for _, a := range l.Approvals {
+			if a.CallID == callID {
+				return a, true
+			}
+		}
+	}
+	return subjects.Approval{}, false
+}
+
+// WithdrawCallApproval closes the waiting request for approval of the call with this id, because its caller no longer waits. It
+// reports whether there was one.
+func (c *Client) WithdrawCallApproval(ctx context.Context, callID string) (bool, error) {
+	l, err := c.Approvals(ctx, false)
+	if err != nil {
+		return false, err
+	}
+	for _, a := range l.Approvals {
+		if a.CallID == callID {
+			r, err := c.DecideApproval(ctx, a.ID, subjects.ApprovalDecision{Withdraw: true})
+			return r.Accepted, err
+		}
+	}
+	return false, nil
+}
+
 // FindRule returns the complete id of the remembered decision with this id or prefix, with the errors of [Client.FindApproval].
 func (c *Client) FindRule(ctx context.Context, id string) (string, error) {
 	l, err := c.Approvals(ctx, false)

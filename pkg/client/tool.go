@@ -41,19 +41,18 @@ func (c *Client) PullModel(ctx context.Context, name string) iter.Seq2[subjects.
 }
 
 // CallTool calls a tool through the broker with the account of the connection, and waits for the result; ctx must have a
-// deadline. args is a JSON object; session and query may be "". A denial, a failed call and a fault of the transport are in the
-// Error of the result, and the error is nil. The returned error is for an invalid tool name, and for failures that are no
-// fault.
-func (c *Client) CallTool(ctx context.Context, tool, session, query string, args []byte) (subjects.ToolResult, error) {
+// deadline. call has the arguments, a JSON object, and the ids of the call and, where there is one, of its query; session may be
+// "". A denial, a failed call and a fault of the transport are in the Error of the result, and the error is nil. The returned
+// error is for an invalid tool name, and for failures that are no fault.
+func (c *Client) CallTool(ctx context.Context, tool, session string, call subjects.ToolRequest) (subjects.ToolResult, error) {
 	service, err := subjects.ToolRequestService.With(tool)
 	if err != nil {
 		return subjects.ToolResult{}, err
 	}
-	id := c.out.NewID()
-	res, err := actor.Ask(ctx, c.out.WithIDs(session, query), service, subjects.ToolRequest{CallID: id, QueryID: query, Args: args})
+	res, err := actor.Ask(ctx, c.out.WithIDs(session, call.QueryID), service, call)
 	var fault *subjects.Fault
 	if errors.As(err, &fault) {
-		return subjects.ToolResult{CallID: id, QueryID: query, Tool: tool, Error: fault}, nil
+		return subjects.ToolResult{CallID: call.CallID, QueryID: call.QueryID, Tool: tool, Error: fault}, nil
 	}
 	return res, err
 }

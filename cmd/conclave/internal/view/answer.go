@@ -129,7 +129,7 @@ func (p *pipe) Show(u client.Update) {
 			p.midLine = !strings.HasSuffix(u.Text, "\n")
 		}
 	case client.ApprovalAsked:
-		p.Warn("", waitingCall(u.ApprovalRequest, p.Program))
+		p.Warn("", WaitingCall(u.ApprovalRequest, p.Program))
 	case client.Waiting:
 		p.Warn("", waitingText(u))
 	case client.Note:
@@ -591,7 +591,7 @@ func (s *screen) approval(r subjects.ApprovalRequest) {
 		s.lines = term.ReadLines(s.In)
 	}
 	if s.lines == nil {
-		s.Say("%s", waitingCall(r, s.Program))
+		s.Say("%s", WaitingCall(r, s.Program))
 		s.last = s.Err
 		return
 	}

@@ -87,9 +87,9 @@ func punycodeHosts(target string, hosts []subjects.LookAlikeHost) string {
 	return target
 }
 
-// waitingCall is one line about a call that waits for a decision. The targets, or the arguments of a call without targets,
+// WaitingCall is one line about a call that waits for a decision. The targets, or the arguments of a call without targets,
 // are never cut: their end decides where data goes.
-func waitingCall(r subjects.ApprovalRequest, program string) string {
+func WaitingCall(r subjects.ApprovalRequest, program string) string {
 	what := strings.Join(strings.Fields(string(r.Args)), " ")
 	if len(r.Sinks) > 0 {
 		what = "to " + strings.Join(r.Sinks, " ")

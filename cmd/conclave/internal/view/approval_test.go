@@ -15,14 +15,14 @@ func TestWaitingCallShowsWholeTarget(t *testing.T) {
 		{ID: "id", Tool: "web_fetch", Sinks: []string{"https://a.example/", long}},
 		{ID: "id", Tool: "web_fetch", Args: []byte(`{"url":"` + long + `"}`)},
 	} {
-		if got := waitingCall(r, "conclave"); !strings.Contains(got, long) {
+		if got := WaitingCall(r, "conclave"); !strings.Contains(got, long) {
 			t.Errorf("%s", got)
 		}
 	}
 	r := subjects.ApprovalRequest{ID: "id", Tool: "web_fetch", Sinks: []string{"https://exаmple.org/"}, Hosts: []subjects.LookAlikeHost{{Written: "exаmple.org", Punycode: "xn--exmple-4nf.org"}}}
 	var b strings.Builder
 	PrintApproval(&b, subjects.Approval{ApprovalRequest: r, State: subjects.ApprovalPending}, time.Now())
-	for _, got := range []string{waitingCall(r, "conclave"), b.String()} {
+	for _, got := range []string{WaitingCall(r, "conclave"), b.String()} {
 		if !strings.Contains(got, "https://xn--exmple-4nf.org/") {
 			t.Errorf("%s", got)
 		}
