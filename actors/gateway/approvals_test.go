@@ -27,8 +27,8 @@ func (c *brokerStub) Routes() []actor.Route {
 func (c *brokerStub) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery], _ actor.Out) (subjects.ApprovalList, error) {
 	asked := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	a := subjects.Approval{State: "pending", ApprovalRequest: subjects.ApprovalRequest{
-		ID: "q1", SessionID: "s1", QueryID: "x", Caller: "generator", Type: "assistant", Tool: "web_fetch", Args: json.RawMessage(`{"url":"\u001b[2J"}`), Layer: "flow", Rule: "egress",
-		Reason: "because", Sinks: []string{"a"}, Taint: []subjects.Taint{{Tool: "web_search"}}, Asked: asked, Expires: asked.Add(time.Minute),
+		ID: "q1", CallID: "c1", SessionID: "s1", QueryID: "x", Caller: "generator", Type: "assistant", Tool: "web_fetch", Args: json.RawMessage(`{"url":"\u001b[2J"}`), Layer: "flow", Rule: "egress",
+		Reason: "because", Sinks: []string{"a"}, Taint: []subjects.Taint{{Tool: "web_search"}}, Hosts: []subjects.LookAlikeHost{{}}, Grants: []subjects.Grant{{}}, Asked: asked, Expires: asked.Add(time.Minute),
 	}}
 	over := a
 	over.ID, over.State, over.By, over.Decided = "q0", "denied", "user", asked
@@ -79,6 +79,8 @@ func TestApprovals(t *testing.T) {
 		{"always is not possible", "POST", "/approvals/{id}", "/approvals/act", `{"approve":true,"remember":"always"}`, 200, `"remember":""`, `gateway act {"approve":true,"remember":"always"}`},
 		{"already decided", "POST", "/approvals/{id}", "/approvals/denied", `{"approve":true}`, 409, "already decided: denied by user", `gateway denied {"approve":true}`},
 		{"expired", "POST", "/approvals/{id}", "/approvals/expired", `{"approve":true}`, 409, "expired without a decision", `gateway expired {"approve":true}`},
+		{"withdrawn", "POST", "/approvals/{id}", "/approvals/withdrawn", `{"approve":true}`, 409, "withdrawn and nothing was run", `gateway withdrawn {"approve":true}`},
+		{"trick: a client withdraws", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":false,"withdraw":true}`, 400, "", ""},
 		{"unknown", "POST", "/approvals/{id}", "/approvals/unknown", `{"approve":true}`, 404, "approval request unknown not found", `gateway unknown {"approve":true}`},
 		{"the audit is down", "POST", "/approvals/{id}", "/approvals/noaudit", `{"approve":true}`, 503, subjects.CodeNoAudit, `gateway noaudit {"approve":true}`},
 		{"revoked", "DELETE", "/approvals/rules/{id}", "/approvals/rules/r1", "", 200, `"state":"revoked"`, "gateway revokes r1"},
