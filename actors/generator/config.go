@@ -9,21 +9,25 @@ import (
 	"conclave/subjects"
 )
 
+// settingsFile is the file of [Config], for messages that name a setting.
+const settingsFile = "generator.yaml"
+
 // Config is the generator's section of the configuration. Its defaults are in the shipped generator.yaml.
 type Config struct {
 	System string // replaces the shipped system prompt; "" = as shipped. Package config reads it from a file
 
-	Steps       int           `yaml:"steps"`        // model calls of a turn that may ask for tools
-	Tokens      int           `yaml:"tokens"`       // token budget of all model calls of a turn; 0 = no budget
-	Wall        time.Duration `yaml:"wall"`         // timeout of a turn
-	CallTimeout time.Duration `yaml:"call_timeout"` // of one model call
-	ToolTimeout time.Duration `yaml:"tool_timeout"` // of one tool call
-	Predict     int           `yaml:"predict"`      // output tokens while tools are offered
-	Answer      int           `yaml:"answer"`       // output tokens of the answer
-	Result      strict.Size   `yaml:"result"`       // most bytes of one tool result sent to the model
-	Nudges      int           `yaml:"nudges"`       // 0 = none
-	Retries     int           `yaml:"retries"`      // 0 = none
-	Repeats     int           `yaml:"repeats"`      // the call with this number is refused when all have the same arguments and result
+	Steps       int           `yaml:"steps"`               // model calls of a turn that may ask for tools
+	Tokens      int           `yaml:"tokens"`              // token budget of all model calls of a turn; 0 = no budget
+	Wall        time.Duration `yaml:"wall"`                // timeout of a turn
+	CallTimeout time.Duration `yaml:"call_timeout"`        // between two tokens of a model call
+	FirstToken  time.Duration `yaml:"first_token_timeout"` // before the first token, at least; longer for a long prompt on a slow machine
+	ToolTimeout time.Duration `yaml:"tool_timeout"`        // of one tool call
+	Predict     int           `yaml:"predict"`             // output tokens while tools are offered
+	Answer      int           `yaml:"answer"`              // output tokens of the answer
+	Result      strict.Size   `yaml:"result"`              // most bytes of one tool result sent to the model
+	Nudges      int           `yaml:"nudges"`              // 0 = none
+	Retries     int           `yaml:"retries"`             // 0 = none
+	Repeats     int           `yaml:"repeats"`             // the call with this number is refused when all have the same arguments and result
 	Hedge       Hedge         `yaml:"hedge"`
 	MaxTools    int           `yaml:"max_tools"`    // tools offered for a question; 0 = none
 	Stream      bool          `yaml:"stream"`       // publish the answer as it is generated, where the model supports it
@@ -84,7 +88,7 @@ func (c Config) Problems() (out strict.Problems) {
 	for _, f := range []struct {
 		path string
 		d    time.Duration
-	}{{"wall", c.Wall}, {"call_timeout", c.CallTimeout}, {"tool_timeout", c.ToolTimeout}} {
+	}{{"wall", c.Wall}, {"call_timeout", c.CallTimeout}, {"first_token_timeout", c.FirstToken}, {"tool_timeout", c.ToolTimeout}} {
 		if f.d < 10*time.Millisecond || f.d > 24*time.Hour {
 			out.Add(f.path, "%s is not between 10ms and 24h", strict.FormatDuration(f.d))
 		}
@@ -132,7 +136,7 @@ func (c Config) loopLimits() loop.Limits {
 		return n
 	}
 	return loop.Limits{
-		Steps: c.Steps, TokenBudget: none(c.Tokens), TurnTimeout: c.Wall, CallTimeout: c.CallTimeout, Nudges: none(c.Nudges), Retries: none(c.Retries), Repeats: c.Repeats,
+		Steps: c.Steps, TokenBudget: none(c.Tokens), TurnTimeout: c.Wall, CallTimeout: c.CallTimeout, FirstToken: c.FirstToken, Nudges: none(c.Nudges), Retries: none(c.Retries), Repeats: c.Repeats,
 		StepTokens: c.Predict, AnswerTokens: c.Answer, ResultBytes: int(c.Result), ReplyBytes: maxReply,
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"conclave/pkg/loop"
 	"conclave/pkg/model"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -35,7 +36,7 @@ var explanations = []struct {
 	{errRetriesExhausted, subjects.CodeInternal, errRetriesExhausted.Error(), "What was found so far is kept. Ask again, and look into the log of the generator."},
 	{errQueryTooLong, subjects.CodeTooLarge, errQueryTooLong.Error(), "Shorten it, then ask again."},
 	{errRecordTooLarge, subjects.CodeTooLarge, errRecordTooLarge.Error(), "What was found so far is kept. Ask for less at once."},
-	{context.DeadlineExceeded, subjects.CodeTimeout, "the time for this question is over", "Ask again with more time, or ask for less at once."},
+	{context.DeadlineExceeded, subjects.CodeTimeout, "the time for this question is over (wall in generator.yaml, or the deadline of the client)", "Ask again with more time, or ask for less at once."},
 }
 
 // Errors of a turn that are not the model's.
@@ -52,6 +53,9 @@ func explain(err error) (*subjects.Fault, string) {
 	var f *subjects.Fault
 	if !errors.As(err, &f) || f == nil || f.Code == "" {
 		f = nil
+	}
+	if timeout := (*loop.TimeoutError)(nil); errors.As(err, &timeout) {
+		return newExplanation(subjects.CodeTimeout, timeout.Error(), "Raise it there, choose a smaller model in models.yaml, or ask for less at once.")
 	}
 	for _, t := range explanations {
 		if !errors.Is(err, t.err) {

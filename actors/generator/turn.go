@@ -298,7 +298,7 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 	cfg := t.g.cfg
 	tools := t.discoverTools(ctx)
 	a := loop.Agent{
-		Chat:      wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: cfg.CallTimeout, OnDone: t.noteChunk},
+		Chat:      wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: cfg.Wall, OnDone: t.noteChunk},
 		RunTool:   t.runTool,
 		Model:     t.query.Model,
 		System:    t.g.systemPrompt(tools),
@@ -306,6 +306,7 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 		TextTools: !t.role.Tools,
 		Stream:    cfg.Stream && t.role.Stream,
 		Limits:    cfg.loopLimits(),
+		Settings:  settingsFile,
 		Hedge:     loop.Hedge{SearchTool: cfg.Hedge.Search, Query: t.ownWords(), Reask: cfg.Hedge.Reask},
 		Now:       t.out.Now,
 		NewID:     t.out.NewID,

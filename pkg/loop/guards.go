@@ -47,6 +47,7 @@ func (l Limits) withDefaults(window int) Limits {
 	setInt(&l.ResultBytes, resultBytes, unbounded)
 	setDuration(&l.TurnTimeout, 10*time.Minute)
 	setDuration(&l.CallTimeout, 2*time.Minute)
+	setDuration(&l.FirstToken, 5*time.Minute)
 	return l
 }
 

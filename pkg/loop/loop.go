@@ -25,8 +25,11 @@ type Agent struct {
 	Options   model.Options // of every model call; the loop sets Predict
 	Limits    Limits
 	Hedge     Hedge
-	Now       func() time.Time // nil = time.Now
-	NewID     func() string    // id for a call whose own id is missing, invalid or already used; nil = random
+	// Settings is the file that sets CallTimeout, FirstToken and TurnTimeout as call_timeout, first_token_timeout and wall;
+	// messages about these limits name it. "" = none.
+	Settings string
+	Now      func() time.Time // nil = time.Now
+	NewID    func() string    // id for a call whose own id is missing, invalid or already used; nil = random
 }
 
 // Limits bound a turn. Zero means the default in brackets. A negative number means none: no nudges, no retries, no whole
@@ -36,7 +39,8 @@ type Limits struct {
 	Steps         int           // model calls that may ask for tools [5]; then one more without tools, which must answer
 	TokenBudget   int           // prompt and output tokens of all calls of a turn [no bound]
 	TurnTimeout   time.Duration // of a turn [10 m]
-	CallTimeout   time.Duration // of one model call [120 s]
+	CallTimeout   time.Duration // between two chunks of a reply [120 s]
+	FirstToken    time.Duration // before the first chunk of a reply [5 m]; see [Limits.firstTokenLimit]
 	Nudges        int           // replies that announce or claim an action without a call and are sent back [2]
 	Retries       int           // malformed or empty replies that are retried [2]
 	Repeats       int           // the call with this number is refused when all have the same arguments and result [3]
@@ -156,6 +160,7 @@ type Usage struct {
 // Hooks report a turn as it happens. Each may be nil. All are called in the goroutine of [RunTurn].
 type Hooks struct {
 	Generating func(step int)                             // a model call begins
+	Reading    func(step int, r model.Reading)            // the server begins to read the prompt
 	Thinking   func(step int, text string)                // a piece of thinking
 	Token      func(step int, text string)                // a piece of text that may be the answer; never part of a call
 	Interim    func(step int, text string)                // text of a reply that is not the answer

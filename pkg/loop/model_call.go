@@ -9,7 +9,7 @@ import (
 	"conclave/pkg/model"
 )
 
-// Causes of contexts that ran into a limit: of one model call, of the turn.
+// Causes of contexts that ran into a limit: of one model call (with a [TimeoutError]), of the turn.
 var (
 	errCallTimeout = errors.New("model call timeout")
 	errTurnTimeout = errors.New("turn timeout")
@@ -21,9 +21,9 @@ const (
 	lastBackoff  = 8 * time.Second
 )
 
-// callModel makes one model call within [Limits.CallTimeout] and adds its usage. A busy server is asked again with
+// callModel makes one model call, bounded by a [silenceTimer], and adds its usage. A busy server is asked again with
 // backoff as long as nothing of a reply came. With an error the reply holds what came before it; reply.timedOut says
-// that the call timeout was the cause.
+// that a timeout of the call was the cause.
 func (t *turn) callModel(ctx context.Context) (reply, error) {
 	offer := t.offersTools()
 	predict := t.limits.AnswerTokens
@@ -35,23 +35,22 @@ func (t *turn) callModel(ctx context.Context) (reply, error) {
 	}
 	req, estimate := t.buildRequest(offer, predict)
 	t.lastSent = estimate
-	if t.limits.CallTimeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, t.limits.CallTimeout, errCallTimeout)
-		defer cancel()
-	}
+	ctx, timer := startSilenceTimer(ctx, t.limits, t.agent.Settings)
+	defer timer.stop()
 	if t.hooks.Generating != nil {
 		t.hooks.Generating(t.state.Step + 1)
 	}
-	r, err := t.readReply(ctx, req)
+	r, err := t.readReply(ctx, req, timer)
 	for wait := firstBackoff; errors.Is(err, model.ErrBusy) && r.isEmpty() && wait <= lastBackoff; wait *= 2 {
 		if !sleep(ctx, wait) {
 			break
 		}
-		r, err = t.readReply(ctx, req)
+		r, err = t.readReply(ctx, req, timer)
 	}
 	r.offeredTools = offer
-	r.timedOut = err != nil && errors.Is(context.Cause(ctx), errCallTimeout)
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errCallTimeout) {
+		r.timedOut, err = true, fmt.Errorf("%w: %w", cause, err)
+	}
 	t.addUsage(&r, estimate, err)
 	return r, err
 }
@@ -154,10 +153,13 @@ func awaitStop(ctx context.Context) bool { return !sleep(ctx, stopWait) }
 
 const stopWait = 250 * time.Millisecond
 
-// finishLate ends the turn after a model call that ran into [Limits.CallTimeout]: with its text as a partial answer, or
-// else with the tool results. Without either it returns an error that wraps context.DeadlineExceeded and err.
+// finishLate ends the turn after a model call that timed out with err, which wraps a *TimeoutError: with its text as a
+// partial answer, or else with the tool results. Without either it returns an error that wraps err.
 func (t *turn) finishLate(ctx context.Context, r reply, err error) error {
-	text := fmt.Sprintf("the model call timed out after %s", t.limits.CallTimeout)
+	text := err.Error()
+	if timeout := (*TimeoutError)(nil); errors.As(err, &timeout) {
+		text = timeout.Error()
+	}
 	t.appendThinking(r.thinking)
 	switch {
 	case r.text != "":
@@ -169,7 +171,7 @@ func (t *turn) finishLate(ctx context.Context, r reply, err error) error {
 	}
 	t.addNote(NoteFailed, text)
 	t.state.Partial = true
-	return fmt.Errorf("calling the model: no reply within %s: %w: %w", t.limits.CallTimeout, context.DeadlineExceeded, err)
+	return fmt.Errorf("calling the model: %w", err)
 }
 
 // degradeTools goes from native calls to the text form, and from there to no tools, with a note each time.

@@ -19,7 +19,7 @@ type reply struct {
 	offeredTools  bool // tools were offered in the request
 	hitTokenLimit bool // the output reached its token limit
 	hitByteLimit  bool // the reply is longer than [Limits.ReplyBytes]; the rest was not read
-	timedOut      bool // the call ran into [Limits.CallTimeout]
+	timedOut      bool // the call ran into [Limits.FirstToken] or [Limits.CallTimeout]
 }
 
 // isEmpty reports whether the reply has neither text nor calls.
@@ -28,6 +28,7 @@ func (r *reply) isEmpty() bool { return r.text == "" && len(r.calls) == 0 }
 // replyReader reads one reply and reports tokens and thinking as they come.
 type replyReader struct {
 	turn      *turn
+	timer     *silenceTimer
 	scanner   *replyScanner
 	bytesLeft int // bytes that may still be read
 	thinking  []byte
@@ -36,11 +37,11 @@ type replyReader struct {
 	reply     reply
 }
 
-// readReply sends req and reads the reply. It stops reading at [Limits.ReplyBytes] and when ctx ends, also when the
+// readReply sends req and reads the reply; each chunk restarts timer. It stops reading at [Limits.ReplyBytes] and when ctx ends, also when the
 // backend goes on after the end of ctx. A reply without its last chunk is [model.ErrCut]. With an error the reply holds
 // what was read before.
-func (t *turn) readReply(ctx context.Context, req model.Request) (reply, error) {
-	rd := &replyReader{turn: t, scanner: newReplyScanner(t.tools, &t.copied), bytesLeft: t.limits.ReplyBytes}
+func (t *turn) readReply(ctx context.Context, req model.Request, timer *silenceTimer) (reply, error) {
+	rd := &replyReader{turn: t, timer: timer, scanner: newReplyScanner(t.tools, &t.copied), bytesLeft: t.limits.ReplyBytes}
 	err := rd.readChunks(ctx, req)
 	return rd.finish(err != nil), err
 }
@@ -51,6 +52,10 @@ func (rd *replyReader) readChunks(ctx context.Context, req model.Request) error 
 	for c, err := range rd.turn.agent.Chat.Chat(ctx, req) {
 		if err != nil {
 			return err
+		}
+		rd.timer.restart(c.Reading)
+		if c.Reading != nil && rd.turn.hooks.Reading != nil {
+			rd.turn.hooks.Reading(rd.turn.state.Step+1, *c.Reading)
 		}
 		if !rd.addChunk(&c) {
 			return nil

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"conclave/pkg/model"
 )
@@ -26,6 +27,7 @@ type scriptedModel struct {
 // scriptedReply is one reply: its chunks, then an error or the end.
 type scriptedReply struct {
 	chunks []model.Chunk
+	each   time.Duration // before each chunk but a reading
 	err    error
 	wait   bool // after the chunks, until the context ends
 }
@@ -47,6 +49,10 @@ func (p *scriptedModel) Chat(ctx context.Context, r model.Request) iter.Seq2[mod
 		b := p.replies[n]
 		p.mu.Unlock()
 		for _, c := range b.chunks {
+			if b.each > 0 && c.Reading == nil && !sleep(ctx, b.each) {
+				yield(model.Chunk{}, ctx.Err())
+				return
+			}
 			if !yield(c, nil) {
 				return
 			}

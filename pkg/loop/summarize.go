@@ -47,16 +47,13 @@ func Summarize(ctx context.Context, a Agent, before string, messages []model.Mes
 	return "", errors.New("summarizing: empty reply from the model")
 }
 
-// summarizeOnce makes one model call within lim.CallTimeout and returns the text of its reply; "" = it has none. lim
-// must have its defaults.
+// summarizeOnce makes one model call, bounded by a [silenceTimer], and returns the text of its reply; "" = it has none.
+// lim must have its defaults.
 func summarizeOnce(ctx context.Context, a Agent, lim Limits, r model.Request) (string, error) {
-	if lim.CallTimeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, lim.CallTimeout, errCallTimeout)
-		defer cancel()
-	}
+	ctx, timer := startSilenceTimer(ctx, lim, a.Settings)
+	defer timer.stop()
 	t := &turn{agent: a, limits: lim}
-	reply, err := t.readReply(ctx, r)
+	reply, err := t.readReply(ctx, r, timer)
 	if err != nil {
 		return "", err
 	}

@@ -73,7 +73,14 @@ type Chunk struct {
 	Thinking string
 	Calls    []Call // complete calls; a backend assembles fragments
 	Done     bool
-	Final    Final // valid when Done; RemoteHost may be set before
+	Final    Final    // valid when Done; RemoteHost may be set before
+	Reading  *Reading // set in a chunk without anything else, before all others; nil = none
+}
+
+// Reading says that the server begins to read a prompt.
+type Reading struct {
+	Tokens   int           // to read, estimated; those that the server has cached are left out
+	Expected time.Duration // until the first token, by the measured speed of the model; 0 = nothing is measured
 }
 
 // Final describes a complete reply.
@@ -83,6 +90,8 @@ type Final struct {
 	PromptTokens int           // as counted by the server
 	OutputTokens int           // as counted by the server
 	Load, Total  time.Duration // as measured by the server; 0 = not reported
+	PromptTime   time.Duration // for the part of the prompt that was not cached; 0 = not reported
+	OutputTime   time.Duration // for the output; 0 = not reported
 	RemoteHost   string        // the host to which the local server forwarded the request; "" = none
 }
 
