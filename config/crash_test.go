@@ -454,7 +454,7 @@ func TestQuestionAskedWhileGeneratorIsDown(t *testing.T) {
 	}
 	defer nc.Close()
 	// As the plain nats tool says it: no ids, no headers.
-	if _, err := nc.Request("query.received", []byte("write down a plain one"), 5*time.Second); err != nil {
+	if _, err := nc.Request("query.received", []byte("write down a plain one"), testTimeout); err != nil {
 		t.Fatal(err)
 	}
 	c, err := config.Load(s.home.Config)

@@ -48,7 +48,7 @@ func (w *busFixture) startAskingBroker(wait time.Duration) (kill func()) {
 		if err != nil {
 			return nil, err
 		}
-		cfg := broker.Config{CallTimeout: testTimeout, AuditTimeout: 5 * time.Second, ApprovalWait: wait}
+		cfg := broker.Config{CallTimeout: testTimeout, AuditTimeout: testTimeout, ApprovalWait: wait}
 		book := policy.NewActiveRules(policy.Rules{Manifest: parseTestManifest(w.t), Chain: policy.Chain{alwaysAskLayer{}}})
 		return broker.New(cfg, book, a, h, []broker.Known{w.known}), nil
 	}}

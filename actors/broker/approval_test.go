@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"conclave/pkg/actor"
@@ -32,7 +33,7 @@ var noon = time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
 
 func newApprovalFixture(wait time.Duration) *approvalFixture {
 	d := &approvalFixture{published: make(chan string, 1024), refuse: map[string]error{}}
-	d.Broker = &Broker{cfg: Config{AuditTimeout: time.Second, ApprovalWait: wait}, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Second}}
+	d.Broker = &Broker{cfg: Config{AuditTimeout: time.Minute, ApprovalWait: wait}, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute}}
 	d.rec.Time = noon
 	d.rec.Reply = (&spawnFixture{turns: []subjects.Query{{SessionID: "s1", QueryID: "q1", Query: "?"}}}).answerTurns
 	d.rec.FailPublish = func(subject string) error {
@@ -175,39 +176,41 @@ func TestRequestApproval(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d := newApprovalFixture(tt.wait)
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			if tt.patient > 0 {
-				ctx, cancel = context.WithTimeout(t.Context(), tt.patient)
-			}
-			defer cancel()
-			got := make(chan *subjects.Fault, 1)
-			go func() { got <- d.requestApproval(ctx, d.rec.Out(), egressCall(), egressQuestion(place), nil) }()
-			id := <-d.published
-			if tt.answer != nil {
-				if r, err := d.decide(t, id, *tt.answer); err != nil || !r.Accepted || r.State != tt.state || r.By != "user" {
-					t.Errorf("%+v, %v", r, err)
+			synctest.Test(t, func(t *testing.T) {
+				d := newApprovalFixture(tt.wait)
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				if tt.patient > 0 {
+					ctx, cancel = context.WithTimeout(t.Context(), tt.patient)
 				}
-			}
-			f := <-got
-			if verdict(f) != tt.want || f != nil && (!strings.Contains(f.Text, tt.text) || f.Denial.Reason != f.Text) {
-				t.Errorf("%s, %v", verdict(f), f)
-			}
-			if q := d.storedApproval(t, id); q.State != tt.state {
-				t.Errorf("it is %s", q.State)
-			}
-			if !slices.Equal(d.audited(), tt.audit) {
-				t.Errorf("records %q", d.audited())
-			}
-			var ends []string
-			for _, s := range d.rec.Published() {
-				if s.Subject == "event.approval.decision."+id {
-					ends = append(ends, s.Body)
+				defer cancel()
+				got := make(chan *subjects.Fault, 1)
+				go func() { got <- d.requestApproval(ctx, d.rec.Out(), egressCall(), egressQuestion(place), nil) }()
+				id := <-d.published
+				if tt.answer != nil {
+					if r, err := d.decide(t, id, *tt.answer); err != nil || !r.Accepted || r.State != tt.state || r.By != "user" {
+						t.Errorf("%+v, %v", r, err)
+					}
 				}
-			}
-			if open := tt.state == "pending"; open != (len(ends) == 0) || !open && !strings.Contains(ends[0], `"state":"`+tt.state+`"`) {
-				t.Errorf("told of ends %q", ends)
-			}
+				f := <-got
+				if verdict(f) != tt.want || f != nil && (!strings.Contains(f.Text, tt.text) || f.Denial.Reason != f.Text) {
+					t.Errorf("%s, %v", verdict(f), f)
+				}
+				if q := d.storedApproval(t, id); q.State != tt.state {
+					t.Errorf("it is %s", q.State)
+				}
+				if !slices.Equal(d.audited(), tt.audit) {
+					t.Errorf("records %q", d.audited())
+				}
+				var ends []string
+				for _, s := range d.rec.Published() {
+					if s.Subject == "event.approval.decision."+id {
+						ends = append(ends, s.Body)
+					}
+				}
+				if open := tt.state == "pending"; open != (len(ends) == 0) || !open && !strings.Contains(ends[0], `"state":"`+tt.state+`"`) {
+					t.Errorf("told of ends %q", ends)
+				}
+			})
 		})
 	}
 }
@@ -311,23 +314,25 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d := newApprovalFixture(0)
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			defer cancel()
-			if got := verdict(d.requestApproval(ctx, d.rec.Out(), egressCall(), egressQuestion(place), nil)); got != "unanswered approval: pending" {
-				t.Fatal(got)
-			}
-			tt.before(d, <-d.published)
-			// Another broker after a crash of the first: only the stored state is left.
-			d.Broker = &Broker{cfg: d.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Second}}
-			for range 2 {
-				if got := verdict(<-d.requestAsync(t, egressCall(), egressQuestion(place))); got != tt.want {
-					t.Errorf("%s, want %s", got, tt.want)
+			synctest.Test(t, func(t *testing.T) {
+				d := newApprovalFixture(0)
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				if got := verdict(d.requestApproval(ctx, d.rec.Out(), egressCall(), egressQuestion(place), nil)); got != "unanswered approval: pending" {
+					t.Fatal(got)
 				}
-			}
-			if len(d.published) != 0 {
-				t.Errorf("the user was told again of %s", <-d.published)
-			}
+				tt.before(d, <-d.published)
+				// Another broker after a crash of the first: only the stored state is left.
+				d.Broker = &Broker{cfg: d.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute}}
+				for range 2 {
+					if got := verdict(<-d.requestAsync(t, egressCall(), egressQuestion(place))); got != tt.want {
+						t.Errorf("%s, want %s", got, tt.want)
+					}
+				}
+				if len(d.published) != 0 {
+					t.Errorf("the user was told again of %s", <-d.published)
+				}
+			})
 		})
 	}
 	t.Run("concurrent with the first request", func(t *testing.T) {
@@ -421,7 +426,7 @@ func TestDecisionThroughOtherBroker(t *testing.T) {
 	d := newApprovalFixture(0)
 	id, got := d.startApproval(t, egressCall(), egressQuestion(place))
 	here := d.Broker
-	d.Broker = &Broker{cfg: here.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Second}}
+	d.Broker = &Broker{cfg: here.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute}}
 	if r, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || !r.Accepted {
 		t.Fatalf("%+v, %v", r, err)
 	}

@@ -71,7 +71,7 @@ func startFileBroker(t *testing.T) (w *bustest.Bus, home string, runs *atomic.In
 		if err != nil {
 			return nil, err
 		}
-		return New(Config{CallTimeout: time.Minute, AuditTimeout: 5 * time.Second}, policy.NewActiveRules(rules), a, h, known), nil
+		return New(Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, policy.NewActiveRules(rules), a, h, known), nil
 	}}, w.Dial, actor.Config{})
 	if err != nil {
 		t.Fatal(err)

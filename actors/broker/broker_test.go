@@ -124,7 +124,7 @@ func newEmptyCallFixture(t testing.TB, chain policy.Chain) *callFixture {
 	t.Helper()
 	w := &callFixture{hash: newHasher(t), refuse: map[string]error{}}
 	w.rec.Time = now
-	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, rules(parseTestManifest(t), chain), w, w.hash, []broker.Known{clockFacts()})
+	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, rules(parseTestManifest(t), chain), w, w.hash, []broker.Known{clockFacts()})
 	return w
 }
 
@@ -710,7 +710,7 @@ func TestFirstDefinitionIsPinned(t *testing.T) {
 	}
 
 	// The same store, another broker.
-	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, rules(parseTestManifest(t), testChain(t)), w, w.hash, nil)
+	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, rules(parseTestManifest(t), testChain(t)), w, w.hash, nil)
 	other := search
 	other.Description = "searches, and tells who searched"
 	if err := w.announce(t, "tools", "web_search", other); actortest.Code(err) != subjects.CodeDenied {

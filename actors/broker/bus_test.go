@@ -26,7 +26,7 @@ import (
 )
 
 // testTimeout bounds each wait of a test.
-const testTimeout = 20 * time.Second
+const testTimeout = time.Minute
 
 // busFixture is a server under the real grants, and the actors that a test starts on it.
 type busFixture struct {
@@ -118,7 +118,7 @@ func (w *busFixture) startBroker() *actor.Supervised {
 		if err != nil {
 			return nil, err
 		}
-		return broker.New(broker.Config{CallTimeout: testTimeout, AuditTimeout: 5 * time.Second}, rules(parseTestManifest(w.t), testChain(w.t)), a, h, []broker.Known{w.known}), nil
+		return broker.New(broker.Config{CallTimeout: testTimeout, AuditTimeout: testTimeout}, rules(parseTestManifest(w.t), testChain(w.t)), a, h, []broker.Known{w.known}), nil
 	}})
 }
 
@@ -305,12 +305,8 @@ func TestBusToolStopped(t *testing.T) {
 		t.Fatal(res.Error)
 	}
 	w.stop(running)
-	start := time.Now()
-	if res := op.call("c2"); res.Error == nil || res.Error.Code != subjects.CodeUnavailable {
+	if res := op.call("c2"); res.Error == nil || res.Error.Code != subjects.CodeUnavailable { // a wait would end in a timeout
 		t.Fatalf("got %+v", res)
-	}
-	if d := time.Since(start); d > 5*time.Second {
-		t.Errorf("replied after %s: it waited for an absent tool", d)
 	}
 	_, recs := w.verified()
 	wantPhases(t, recs, "before allowed", "after ok", "before allowed", "after failed unavailable")
@@ -366,31 +362,39 @@ func TestBusTwoBrokers(t *testing.T) {
 	tool := &fakeTool{schema: clock}
 	w.startTool(tool)
 	w.startBroker()
-	const callers, each = 8, 50
-	half := make(chan struct{}, callers)
+	const callers, least = 8, 10
+	half, both := make(chan struct{}, callers), make(chan struct{})
+	var calls atomic.Int64
 	var wg sync.WaitGroup
 	for c := range callers {
 		a := w.client("operator")
 		wg.Go(func() {
-			for i := range each {
-				if i == each/4 {
+			for i, left := 0, 4*least; left > 0; i++ { // of each caller so many calls run beside both brokers
+				if i == least {
 					half <- struct{}{}
+				}
+				select {
+				case <-both:
+					left--
+				default:
 				}
 				if res := a.call(fmt.Sprintf("c%d-%d", c, i)); res.Error != nil {
 					t.Errorf("call %d of %d: %v", i, c, res.Error)
 					return
 				}
+				calls.Add(1)
 			}
 		})
 	}
 	<-half // the second broker starts under load
 	w.startBroker()
+	close(both)
 	wg.Wait()
-	if n := tool.runs.Load(); n != callers*each {
-		t.Errorf("%d runs, want %d", n, callers*each)
+	if n := tool.runs.Load(); n != calls.Load() {
+		t.Errorf("%d runs, want %d", n, calls.Load())
 	}
 	rep, recs := w.verified()
-	if rep.Chains != 3 || rep.Pending != 0 || rep.Unfinished != 0 || len(recs) != 2*callers*each {
+	if rep.Chains != 3 || rep.Pending != 0 || rep.Unfinished != 0 || len(recs) != 2*int(calls.Load()) {
 		t.Errorf("%+v, %d records", rep, len(recs))
 	}
 	share := map[string]int{}
@@ -417,12 +421,8 @@ func TestBusNoBroker(t *testing.T) {
 		t.Fatal(res.Error)
 	}
 	w.stop(running)
-	start := time.Now()
-	if res := op.call("c2"); res.Error == nil || res.Error.Code != subjects.CodeUnavailable {
+	if res := op.call("c2"); res.Error == nil || res.Error.Code != subjects.CodeUnavailable { // a wait would end in a timeout
 		t.Errorf("got %+v", res)
-	}
-	if d := time.Since(start); d > 5*time.Second {
-		t.Errorf("told after %s", d)
 	}
 	var stats micro.Stats
 	m, err := w.Connect("user").Request("$SRV.STATS.get_datetime", nil, testTimeout)

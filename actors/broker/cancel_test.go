@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"conclave/pkg/actor"
@@ -72,30 +73,32 @@ func TestCancelWhileNoBrokerRan(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newSessionFixture(t, withLongApprovalWait)
-			h.addTurn("s1", "q1", "run ls")
-			h.deadline = 50 * time.Millisecond
-			if res := h.runTool(t, "generator", "run_shell", `{"command":"ls"}`, "c1"); outcomeText(res) != "approval: pending" {
-				t.Fatal(outcomeText(res))
-			}
-			id := <-h.approvals
-			h.start(t, parseRules(t, sessionManifest)) // another broker
-			if tt.author != "" {
-				h.mu.Lock()
-				h.cancels = map[string]string{"q1": tt.author}
-				h.mu.Unlock()
-			}
-			var reply subjects.ApprovalReply
-			if err := h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: true}, &reply); err != nil || reply.Accepted != tt.accepted || reply.State != tt.state {
-				t.Errorf("%+v, %v", reply, err)
-			}
-			want := "ok"
-			if !tt.accepted {
-				want = "approval: withdrawn"
-			}
-			if res := h.runTool(t, "generator", "run_shell", `{"command":"ls"}`, "c1"); outcomeText(res) != want {
-				t.Errorf("the call ends in %s, want %s", outcomeText(res), want)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				h := newSessionFixture(t, withLongApprovalWait)
+				h.addTurn("s1", "q1", "run ls")
+				h.deadline = 50 * time.Millisecond
+				if res := h.runTool(t, "generator", "run_shell", `{"command":"ls"}`, "c1"); outcomeText(res) != "approval: pending" {
+					t.Fatal(outcomeText(res))
+				}
+				id := <-h.approvals
+				h.start(t, parseRules(t, sessionManifest)) // another broker
+				if tt.author != "" {
+					h.mu.Lock()
+					h.cancels = map[string]string{"q1": tt.author}
+					h.mu.Unlock()
+				}
+				var reply subjects.ApprovalReply
+				if err := h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: true}, &reply); err != nil || reply.Accepted != tt.accepted || reply.State != tt.state {
+					t.Errorf("%+v, %v", reply, err)
+				}
+				want := "ok"
+				if !tt.accepted {
+					want = "approval: withdrawn"
+				}
+				if res := h.runTool(t, "generator", "run_shell", `{"command":"ls"}`, "c1"); outcomeText(res) != want {
+					t.Errorf("the call ends in %s, want %s", outcomeText(res), want)
+				}
+			})
 		})
 	}
 	h := newSessionFixture(t, withLongApprovalWait)

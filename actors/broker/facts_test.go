@@ -76,7 +76,7 @@ type sessionFixture struct {
 func newSessionFixture(t testing.TB, set ...func(*sessionFixture)) *sessionFixture {
 	t.Helper()
 	h := &sessionFixture{spawnFixture: newSpawnFixture(t), tools: map[string]func(subjects.ToolOrder) (any, error){}, approvals: make(chan string, 64)}
-	h.cfg = Config{CallTimeout: time.Minute, AuditTimeout: time.Second, ApprovalWait: time.Minute}
+	h.cfg = Config{CallTimeout: time.Minute, AuditTimeout: time.Minute, ApprovalWait: time.Minute}
 	for _, s := range set {
 		s(h)
 	}

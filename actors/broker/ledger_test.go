@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"conclave/actors/broker"
@@ -23,7 +24,7 @@ func newSearchFixture(t *testing.T, effects policy.Effects) (w *callFixture, run
 	w = &callFixture{hash: newHasher(t), refuse: map[string]error{}}
 	w.rec.Time = now
 	k := broker.Known{Tool: policy.Tool{Name: "web_search", Zone: "tools", Known: true, Effects: effects, Timeout: 5 * time.Second}, Pin: broker.Pin(search)}
-	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, rules(parseTestManifest(t), manifestLayerOnly(t)), w, w.hash, []broker.Known{clockFacts(), k})
+	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, rules(parseTestManifest(t), manifestLayerOnly(t)), w, w.hash, []broker.Known{clockFacts(), k})
 	if err := w.b.Start(t.Context(), (&actortest.Recorder{}).Out()); err != nil {
 		t.Fatal(err)
 	}
@@ -182,28 +183,30 @@ func TestLedgerAfterCrash(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w, runs := newSearchFixture(t, tt.effects)
-			args := json.RawMessage(`{"query":"x"}`)
-			left, _ := json.Marshal(map[string]any{"tool": "web_search", "params": w.hash.Hash(args), "until": now.Add(tt.until)})
-			if _, err := w.rec.Out().Store("ledger").Put(t.Context(), "generator.c1", left, 0); err != nil {
-				t.Fatal(err)
-			}
-			m := searchMessage("generator", "c1", string(args))
-			m.Deadline = now.Add(300 * time.Millisecond)
-			res, err := w.call(t, m)
-			if err != nil {
-				t.Fatal(err)
-			}
-			code := ""
-			if res.Error != nil {
-				code = res.Error.Code
-			}
-			if code != tt.code {
-				t.Errorf("%+v, want %q", res, tt.code)
-			}
-			if runs.Load() != tt.runs {
-				t.Errorf("ran %d times", runs.Load())
-			}
+			synctest.Test(t, func(t *testing.T) {
+				w, runs := newSearchFixture(t, tt.effects)
+				args := json.RawMessage(`{"query":"x"}`)
+				left, _ := json.Marshal(map[string]any{"tool": "web_search", "params": w.hash.Hash(args), "until": now.Add(tt.until)})
+				if _, err := w.rec.Out().Store("ledger").Put(t.Context(), "generator.c1", left, 0); err != nil {
+					t.Fatal(err)
+				}
+				m := searchMessage("generator", "c1", string(args))
+				m.Deadline = now.Add(300 * time.Millisecond)
+				res, err := w.call(t, m)
+				if err != nil {
+					t.Fatal(err)
+				}
+				code := ""
+				if res.Error != nil {
+					code = res.Error.Code
+				}
+				if code != tt.code {
+					t.Errorf("%+v, want %q", res, tt.code)
+				}
+				if runs.Load() != tt.runs {
+					t.Errorf("ran %d times", runs.Load())
+				}
+			})
 		})
 	}
 }
@@ -246,7 +249,7 @@ func TestDiscover(t *testing.T) {
 	t.Parallel()
 	ask := func(t *testing.T, w *callFixture, account, task string, most int) (names []string, err error) {
 		t.Helper()
-		reply, err := w.rec.Deliver(t, w.b, actortest.Message{Subject: "agent." + account + ".broker.discover", Body: subjects.DiscoverRequest{Task: task, Max: most}, Deadline: now.Add(time.Second)})
+		reply, err := w.rec.Deliver(t, w.b, actortest.Message{Subject: "agent." + account + ".broker.discover", Body: subjects.DiscoverRequest{Task: task, Max: most}, Deadline: now.Add(time.Minute)})
 		if err != nil {
 			return nil, err
 		}

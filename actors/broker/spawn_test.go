@@ -74,7 +74,7 @@ func newSpawnFixture(t testing.TB) *spawnFixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Broker = New(Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, policy.NewActiveRules(parseRules(t, officeManifest)), o, h, nil)
+	o.Broker = New(Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, policy.NewActiveRules(parseRules(t, officeManifest)), o, h, nil)
 	o.rec.Time = noon
 	o.rec.Reply = o.answerTurns
 	return o
@@ -428,7 +428,7 @@ func startSpawnBroker(t *testing.T) *bustest.Bus {
 		if err != nil {
 			return nil, err
 		}
-		return New(Config{CallTimeout: time.Minute, AuditTimeout: 5 * time.Second}, policy.NewActiveRules(parseRules(t, officeManifest)), a, h, nil), nil
+		return New(Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, policy.NewActiveRules(parseRules(t, officeManifest)), a, h, nil), nil
 	}}
 	s, err := actor.Supervise(t.Context(), spec, w.Dial, actor.Config{})
 	if err != nil {

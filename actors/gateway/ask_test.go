@@ -219,7 +219,7 @@ func testAskInVain(t *testing.T, b *bustest.Bus) {
 		}
 		return r.Header.Get(subjects.HeaderErrCode), r.Header.Get(subjects.HeaderErrText)
 	}
-	if code, text := fault(formatMillis(time.Now().Add(500 * time.Millisecond))); code != subjects.CodeTimeout || !strings.Contains(text, "is still running") {
+	if code, text := fault(formatMillis(time.Now().Add(2 * time.Second))); code != subjects.CodeTimeout || !strings.Contains(text, "is still running") {
 		t.Errorf("%s %s", code, text)
 	}
 	if code, text := fault(""); code != subjects.CodeUnavailable || !strings.Contains(text, "will be answered") {

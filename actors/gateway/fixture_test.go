@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 }
 
 // testTimeout bounds every wait of a test.
-const testTimeout = 20 * time.Second
+const testTimeout = time.Minute
 
 // fixture is a NATS server under the real grants, and a gateway on it.
 type fixture struct {

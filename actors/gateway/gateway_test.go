@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"conclave/actors/gateway"
@@ -591,10 +592,14 @@ func TestValidate(t *testing.T) {
 // The actor alone, with a recorder: what it says on the bus when somebody asks.
 func TestAskIsPublished(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testAskIsPublished)
+}
+
+func testAskIsPublished(t *testing.T) {
 	g := gateway.New(defaultConfig(gateway.Config{}), nil)
 	rec := &actortest.Recorder{}
 	ask := func(body any, query string) error {
-		_, err := rec.Deliver(t, g, actortest.Message{Subject: "query.ask", Body: body, Query: query, Deadline: rec.Out().Now().Add(20 * time.Millisecond)})
+		_, err := rec.Deliver(t, g, actortest.Message{Subject: "query.ask", Body: body, Query: query, Deadline: rec.Out().Now().Add(time.Minute)})
 		return err
 	}
 	for _, tt := range []struct {

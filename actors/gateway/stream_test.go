@@ -350,7 +350,7 @@ func TestEventsOlderThanWhatIsKept(t *testing.T) {
 // A client that does not read is cut off and its place given to another, who goes on from where it was.
 func TestEventsClientThatDoesNotRead(t *testing.T) {
 	t.Parallel()
-	w := startGateway(t, bustest.Start(t), setup{Config: gateway.Config{MaxStreams: 1, WriteTimeout: time.Second}})
+	w := startGateway(t, bustest.Start(t), setup{Config: gateway.Config{MaxStreams: 1, WriteTimeout: 3 * time.Second}})
 	conn, err := net.Dial("tcp", w.gw.Addr())
 	if err != nil {
 		t.Fatal(err)

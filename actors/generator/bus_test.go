@@ -20,7 +20,7 @@ import (
 )
 
 // patience is the timeout of expected messages.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // busHarness is a server under the real grants, with fakes of the model and the broker.
 type busHarness struct {

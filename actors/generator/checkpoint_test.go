@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"conclave/pkg/model"
@@ -218,17 +219,19 @@ func TestShutdownLeavesTurnForRedelivery(t *testing.T) {
 
 func TestCallerDeadlineEndsTheTurn(t *testing.T) {
 	t.Parallel()
-	w := newHarness(t)
-	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer stop()
-	// An error, because the turn's own context may end a moment after ctx: a complete reply would then still count.
-	w.replies = []any{func() any { <-ctx.Done(); return context.Canceled }}
-	if err := w.askCtx(ctx, New(subjects.Generator, shippedConfig()), subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?"}, 1); err != nil {
-		t.Fatal(err)
-	}
-	if r := w.onlyResponse(); r.Error == nil || r.Error.Code != subjects.CodeTimeout || !r.Partial || r.Answer == "" {
-		t.Errorf("answer: %+v", r)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newHarness(t)
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		// An error, because the turn's own context may end a moment after ctx: a complete reply would then still count.
+		w.replies = []any{func() any { <-ctx.Done(); return context.Canceled }}
+		if err := w.askCtx(ctx, New(subjects.Generator, shippedConfig()), subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?"}, 1); err != nil {
+			t.Fatal(err)
+		}
+		if r := w.onlyResponse(); r.Error == nil || r.Error.Code != subjects.CodeTimeout || !r.Partial || r.Answer == "" {
+			t.Errorf("answer: %+v", r)
+		}
+	})
 }
 
 // A turn that crashes each time is answered with an error at the last attempt, and the session goes on.

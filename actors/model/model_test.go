@@ -32,7 +32,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // soon is the timeout of a test for an expected event.
-const soon = 20 * time.Second
+const soon = time.Minute
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 

@@ -18,7 +18,7 @@ import (
 )
 
 // testTimeout is how long a test waits for what must come.
-const testTimeout = 20 * time.Second
+const testTimeout = time.Minute
 
 // received is a message as somebody hears it.
 type received struct {

@@ -21,7 +21,7 @@ import (
 )
 
 // timeout bounds the wait for an expected event.
-const timeout = 20 * time.Second
+const timeout = time.Minute
 
 // routeQuery delivers a question to the router, at sequence 7 unless in has one.
 func routeQuery(t *testing.T, rec *actortest.Recorder, in actor.Msg[subjects.Query]) {

@@ -24,7 +24,7 @@ import (
 )
 
 // timeout bounds the wait for an expected event.
-const timeout = 20 * time.Second
+const timeout = time.Minute
 
 // countingRing counts how often a keyring is read.
 type countingRing struct {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -57,7 +58,7 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := secrets.Config{Backend: keyring.File, Timeout: 50 * time.Millisecond, AuditTimeout: time.Second}
+	cfg := secrets.Config{Backend: keyring.File, Timeout: 20 * time.Second, AuditTimeout: 20 * time.Second}
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -240,58 +241,60 @@ func TestGetCredential(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newFixture(t)
-			if tt.setup != nil {
-				tt.setup(w)
-			}
-			text, err := w.request(tt.body)
-			if actortest.Code(err) != tt.code || tt.code != "" && !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("told %v, want %s %s", err, tt.code, tt.says)
-			}
-			if !slices.Equal(w.sequence, tt.story) {
-				t.Errorf("it went %q, want %q", w.sequence, tt.story)
-			}
-			for _, r := range w.records {
-				if r.AgentID != "broker" || r.Action != "secret.get" || r.Tool != tt.tool || r.Session != "s1" || r.Query != "q1" || r.ID == "" {
-					t.Errorf("record %+v", r)
+			synctest.Test(t, func(t *testing.T) {
+				w := newFixture(t)
+				if tt.setup != nil {
+					tt.setup(w)
 				}
-				if r.Reason != subjects.CodeMalformed && len(r.ParamsHash) != 64 {
-					t.Errorf("without a hash: %+v", r)
+				text, err := w.request(tt.body)
+				if actortest.Code(err) != tt.code || tt.code != "" && !strings.Contains(err.Error(), tt.says) {
+					t.Errorf("told %v, want %s %s", err, tt.code, tt.says)
 				}
-			}
-			var v subjects.SecretValue
-			if tt.code == "" {
-				if err := json.Unmarshal([]byte(text), &v); err != nil {
-					t.Fatal(err)
+				if !slices.Equal(w.sequence, tt.story) {
+					t.Errorf("it went %q, want %q", w.sequence, tt.story)
 				}
-				got, err := seal.Open(good, v)
-				if err != nil || string(got.Reveal()) != canary {
-					t.Errorf("opened %q, %v", got.Reveal(), err)
+				for _, r := range w.records {
+					if r.AgentID != "broker" || r.Action != "secret.get" || r.Tool != tt.tool || r.Session != "s1" || r.Query != "q1" || r.ID == "" {
+						t.Errorf("record %+v", r)
+					}
+					if r.Reason != subjects.CodeMalformed && len(r.ParamsHash) != 64 {
+						t.Errorf("without a hash: %+v", r)
+					}
 				}
-				if _, err := seal.Open(newKey(t), v); !errors.Is(err, seal.ErrSealed) {
-					t.Errorf("another key opens it: %v", err)
+				var v subjects.SecretValue
+				if tt.code == "" {
+					if err := json.Unmarshal([]byte(text), &v); err != nil {
+						t.Fatal(err)
+					}
+					got, err := seal.Open(good, v)
+					if err != nil || string(got.Reveal()) != canary {
+						t.Errorf("opened %q, %v", got.Reveal(), err)
+					}
+					if _, err := seal.Open(newKey(t), v); !errors.Is(err, seal.ErrSealed) {
+						t.Errorf("another key opens it: %v", err)
+					}
+				} else if strings.Contains(text, "sealed") {
+					t.Errorf("refused, and gave %s", text)
 				}
-			} else if strings.Contains(text, "sealed") {
-				t.Errorf("refused, and gave %s", text)
-			}
-			for _, s := range w.returned {
-				if s.Reveal() != nil {
-					t.Error("the value was left in memory")
+				for _, s := range w.returned {
+					if s.Reveal() != nil {
+						t.Error("the value was left in memory")
+					}
 				}
-			}
-			told := fmt.Sprintf("%s %v %+v %+v", text, err, w.records, w.rec.Published())
-			if strings.Contains(told, "details of this machine") {
-				t.Errorf("the keyring's own words are told: %s", told)
-			}
-			told += fmt.Sprint(w.rec.Logged())
-			for _, form := range []string{canary, base64.StdEncoding.EncodeToString([]byte(canary))[:20], fmt.Sprintf("%x", canary)} {
-				if strings.Contains(told, form) {
-					t.Errorf("%q is told: %s", form, told)
+				told := fmt.Sprintf("%s %v %+v %+v", text, err, w.records, w.rec.Published())
+				if strings.Contains(told, "details of this machine") {
+					t.Errorf("the keyring's own words are told: %s", told)
 				}
-			}
-			if log := tt.code == subjects.CodeUnavailable || strings.Contains(tt.name, "cannot be recorded"); log != (len(w.rec.Logged()) > 0) {
-				t.Errorf("noted %v", w.rec.Logged())
-			}
+				told += fmt.Sprint(w.rec.Logged())
+				for _, form := range []string{canary, base64.StdEncoding.EncodeToString([]byte(canary))[:20], fmt.Sprintf("%x", canary)} {
+					if strings.Contains(told, form) {
+						t.Errorf("%q is told: %s", form, told)
+					}
+				}
+				if log := tt.code == subjects.CodeUnavailable || strings.Contains(tt.name, "cannot be recorded"); log != (len(w.rec.Logged()) > 0) {
+					t.Errorf("noted %v", w.rec.Logged())
+				}
+			})
 		})
 	}
 }

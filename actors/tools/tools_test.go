@@ -114,7 +114,7 @@ func TestGetDatetime(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			rec := &actortest.Recorder{Time: tt.at}
 			reply, err := rec.Deliver(t, x, actortest.Message{
-				Subject: "tool.request.get_datetime", Deadline: tt.at.Add(time.Second),
+				Subject: "tool.request.get_datetime", Deadline: tt.at.Add(time.Minute),
 				Body: subjects.ToolOrder{CallID: "c1", QueryID: "q1", Args: json.RawMessage(tt.args)},
 			})
 			if err != nil {
@@ -158,12 +158,12 @@ func TestGetDatetimeEnvelope(t *testing.T) {
 		msg  actortest.Message
 		code string
 	}{
-		{"a megabyte", actortest.Message{Body: huge, Deadline: now.Add(time.Second)}, subjects.CodeTooLarge},
+		{"a megabyte", actortest.Message{Body: huge, Deadline: now.Add(time.Minute)}, subjects.CodeTooLarge},
 		{"no deadline", actortest.Message{Body: good}, subjects.CodeNoDeadline},
 		{"expired", actortest.Message{Body: good, Deadline: now.Add(-time.Second)}, subjects.CodeExpired},
-		{"trick: unknown field", actortest.Message{Body: []byte(`{"call_id":"c","args":{},"tool_":"x"}`), Type: subjects.TypeJSON, Deadline: now.Add(time.Second)}, subjects.CodeMalformed},
-		{"trick: plain text", actortest.Message{Body: []byte("UTC"), Type: subjects.TypeText, Deadline: now.Add(time.Second)}, subjects.CodeCodec},
-		{"trick: another tool's subject", actortest.Message{Subject: "tool.request.run_shell", Body: good, Deadline: now.Add(time.Second)}, ""},
+		{"trick: unknown field", actortest.Message{Body: []byte(`{"call_id":"c","args":{},"tool_":"x"}`), Type: subjects.TypeJSON, Deadline: now.Add(time.Minute)}, subjects.CodeMalformed},
+		{"trick: plain text", actortest.Message{Body: []byte("UTC"), Type: subjects.TypeText, Deadline: now.Add(time.Minute)}, subjects.CodeCodec},
+		{"trick: another tool's subject", actortest.Message{Subject: "tool.request.run_shell", Body: good, Deadline: now.Add(time.Minute)}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.msg.Subject == "" {

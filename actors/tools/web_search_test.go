@@ -23,7 +23,7 @@ func search(t *testing.T, args string, most int, pages ...tools.WebResult) subje
 		}
 		rec := &actortest.Recorder{Time: at}
 		reply, err := rec.Deliver(t, x, actortest.Message{
-			Subject: "tool.request.web_search", Deadline: at.Add(time.Second),
+			Subject: "tool.request.web_search", Deadline: at.Add(time.Minute),
 			Body: subjects.ToolOrder{CallID: "c1", QueryID: "q1", Args: json.RawMessage(args)},
 		})
 		if err != nil {

@@ -47,7 +47,7 @@ func feedback(t *testing.T, nc *nats.Conn, i int) {
 	m := &nats.Msg{Subject: "user.feedback", Header: nats.Header{"Conclave-Session": {"s1"}}, Data: fmt.Appendf(nil, `{"n": %d}`, i)}
 	// What a writer puts there must not matter: the tap reads what the server has appended.
 	m.Header["Nats-Sequence"], m.Header["Nats-Subject"] = []string{"1"}, []string{"from.broker.user.feedback"}
-	if _, err := nc.RequestMsg(m, 5*time.Second); err != nil {
+	if _, err := nc.RequestMsg(m, 30*time.Second); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -151,7 +151,7 @@ func TestTapPipe(t *testing.T) {
 		defer out.Close()
 		big := strings.Repeat("x", 200<<10) // more than a pipe holds
 		for range 3 {
-			if _, err := nc.Request("query.received", []byte(big), 5*time.Second); err != nil {
+			if _, err := nc.Request("query.received", []byte(big), 30*time.Second); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -163,7 +163,7 @@ func TestTapPipe(t *testing.T) {
 	t.Run("told twice", func(t *testing.T) {
 		cmd, talk, out := start()
 		defer out.Close()
-		if _, err := nc.Request("query.received", []byte(strings.Repeat("x", 200<<10)), 5*time.Second); err != nil {
+		if _, err := nc.Request("query.received", []byte(strings.Repeat("x", 200<<10)), 30*time.Second); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := out.Read(make([]byte, 1)); err != nil { // now it is in the middle of the line

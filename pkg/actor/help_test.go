@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 }
 
 // timeout bounds the wait for an expected event. No passing test waits for it to elapse.
-const timeout = 15 * time.Second
+const timeout = time.Minute
 
 // testActor is an actor assembled from its fields.
 type testActor struct {

@@ -259,7 +259,7 @@ func TestStopDoesNotHang(t *testing.T) {
 			})
 			start := time.Now()
 			err = s.Stop()
-			if took := time.Since(start); took < drain || took > 5*time.Second {
+			if took := time.Since(start); took < drain || took > timeout {
 				t.Errorf("the stop took %s", took)
 			}
 			if tt.listens != (err == nil) || err != nil && (!strings.Contains(err.Error(), "did not finish") || !strings.Contains(err.Error(), "broker")) {
@@ -297,7 +297,7 @@ func TestStopWithoutServer(t *testing.T) {
 	b.Server.Stop(t.Context())
 	start := time.Now()
 	err = s.Stop()
-	if took := time.Since(start); took > 8*time.Second {
+	if took := time.Since(start); took > timeout {
 		t.Errorf("the stop took %s: %v", took, err)
 	}
 }
@@ -469,7 +469,6 @@ func TestServerRestart(t *testing.T) {
 			if err := b.Server.Restart(); err != nil {
 				t.Fatal(err)
 			}
-			start := time.Now()
 			waitUntil(t, "requests are answered again", func() bool {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
@@ -486,9 +485,6 @@ func TestServerRestart(t *testing.T) {
 			})
 			// What was handled, but not yet known to be when the server went, comes again.
 			for receive(t, "an event after", handled) != "after" {
-			}
-			if took := time.Since(start); took > 8*time.Second {
-				t.Errorf("it took %s", took)
 			}
 			if makes.Load() != 2 {
 				t.Errorf("made %d times", makes.Load())

@@ -243,9 +243,8 @@ func TestAskFaults(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 
-	start := time.Now()
-	if err := ask(ctx, `{}`); faultCode(err) != subjects.CodeUnavailable || time.Since(start) > 2*time.Second {
-		t.Errorf("no responder: %v after %s", err, time.Since(start))
+	if err := ask(ctx, `{}`); faultCode(err) != subjects.CodeUnavailable { // a wait would end in a timeout
+		t.Errorf("no responder: %v", err)
 	}
 	if err := ask(t.Context(), `{}`); faultCode(err) != subjects.CodeNoDeadline {
 		t.Errorf("without a deadline: %v", err)
@@ -325,7 +324,7 @@ func TestStore(t *testing.T) {
 
 	// Another's bucket is not found, and not by accident.
 	b.ExpectViolations(1)
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, _, err := newOut(t, b.Connect("critic")).Store("ledger").Get(ctx, "k"); err == nil || errors.Is(err, actor.ErrNotFound) {
 		t.Errorf("another's bucket: %v", err)

@@ -89,7 +89,7 @@ func TestStreamedReplies(t *testing.T) {
 	}
 	t.Run("denied caller", func(t *testing.T) {
 		b.ExpectViolations(2) // the request and the stop message
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		nc := b.Connect("router")
 		if got, err := askChat(ctx, newOut(t, nc), "speaks"); err == nil || got != nil {

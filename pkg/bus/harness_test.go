@@ -26,7 +26,7 @@ import (
 )
 
 // testTimeout is the wait for messages that must arrive.
-const testTimeout = 20 * time.Second
+const testTimeout = time.Minute
 
 // startBus runs a provisioned server that stops with the test.
 func startBus(t testing.TB) *bus.Bus {

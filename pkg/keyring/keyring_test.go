@@ -18,7 +18,7 @@ import (
 )
 
 // testTimeout bounds the calls of a test.
-const testTimeout = 20 * time.Second
+const testTimeout = time.Minute
 
 // canary is a value that must not appear in a file or an error.
 const canary = "canary-51c0de-in-the-ring"

@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 	}
 	var report childReport
 	if slices.Contains(os.Args, "open") {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
 		defer cancel()
 		_, info, err := keyring.Open(ctx, keyring.Config{Backend: keyring.Auto, Dir: filepath.Join(dir, "ring"), Key: filepath.Join(dir, "key")})
 		if report.Info = info; err != nil {

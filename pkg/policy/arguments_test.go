@@ -164,7 +164,7 @@ func TestArgumentChecksAreBounded(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			begin := time.Now()
 			rule, reason, _ := judgeCall(t, newArgumentsLayer(), argsCall(tt.schema, tt.args))
-			if took := time.Since(begin); took > 2*time.Second {
+			if took := time.Since(begin); took > 30*time.Second {
 				t.Errorf("it took %s", took)
 			}
 			if rule != tt.rule {

@@ -57,7 +57,7 @@ func TestApprove(t *testing.T) {
 				w.answer = replies(good())
 			}
 			opts := story.Options{AnswerTimeout: 700 * time.Millisecond, SettleTimeout: 50 * time.Millisecond}
-			r := story.Run(t.Context(), parse(t, head+"turns:\n  - query: hello\n    "+tt.turn+"\nevents: {present: [query.received]}\n"), w, opts)
+			r := run(t, parse(t, head+"turns:\n  - query: hello\n    "+tt.turn+"\nevents: {present: [query.received]}\n"), w, opts)
 			if r.OK() != (tt.want == "") || !strings.Contains(r.Report(), tt.want) {
 				t.Errorf("want %q\n%s", tt.want, r.Report())
 			}
@@ -81,7 +81,7 @@ func TestIgnore(t *testing.T) {
 			return errors.New("an answer to " + id)
 		},
 	}
-	if got := story.Run(t.Context(), parse(t, simple+"    approve: {answer: ignore}\n"), w, quick); !got.OK() {
+	if got := run(t, parse(t, simple+"    approve: {answer: ignore}\n"), w, quick); !got.OK() {
 		t.Error(got.Report())
 	}
 }
@@ -97,7 +97,7 @@ func TestOverride(t *testing.T) {
 		}
 		w.done(q.QueryID, subjects.Response{Answer: q.Query})
 	}}
-	if got := story.Run(t.Context(), s, w, quick); !got.OK() {
+	if got := run(t, s, w, quick); !got.OK() {
 		t.Fatal(got.Report())
 	}
 	o := w.overrides
@@ -117,7 +117,7 @@ func TestSpawn(t *testing.T) {
 		{"trick: refused, and not expected", "[{type: hermit}]", "answer: {contains: [done]}", "turn 1: it failed with denied (orchestrator may not)"},
 	} {
 		text := head + "turns:\n  - request: {as: orchestrator, spawn: " + tt.spawn + ", tool: x}\n    " + tt.expect + "\n"
-		got := story.Run(t.Context(), parse(t, text), &fakeSystem{}, quick)
+		got := run(t, parse(t, text), &fakeSystem{}, quick)
 		if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
 			t.Errorf("%s: want %q\n%s", tt.name, tt.want, got.Report())
 		}
@@ -151,14 +151,14 @@ func TestCrashAtAPage(t *testing.T) {
 			return nil
 		},
 	}
-	if got := story.Run(t.Context(), s, w, quick); !got.OK() || crashed != 1 {
+	if got := run(t, s, w, quick); !got.OK() || crashed != 1 {
 		t.Errorf("crashed %d times\n%s", crashed, got.Report())
 	}
 	w = &fakeSystem{crash: w.crash, answer: func(w *fakeSystem, q subjects.Query) {
 		alike(w, q)
 		w.done(q.QueryID, good())
 	}}
-	if got := story.Run(t.Context(), s, w, quick); !strings.Contains(got.Report(), "the moment to crash web_fetch was not reached") || crashed != 1 {
+	if got := run(t, s, w, quick); !strings.Contains(got.Report(), "the moment to crash web_fetch was not reached") || crashed != 1 {
 		t.Errorf("crashed %d times\n%s", crashed, got.Report())
 	}
 }
@@ -178,7 +178,7 @@ func TestPagesAsked(t *testing.T) {
 		{"although never", map[string]int{"http://a.example.org/p": 2, "http://a.example.org/q": 1}, "t.yaml:7: http://a.example.org/q was requested 1 times, want 0"},
 		{"not at all", nil, "t.yaml:6: http://a.example.org/p was requested 0 times"},
 	} {
-		got := story.Run(t.Context(), parse(t, text), &fakeSystem{answer: replies(good()), pages: tt.pages}, quick)
+		got := run(t, parse(t, text), &fakeSystem{answer: replies(good()), pages: tt.pages}, quick)
 		if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
 			t.Errorf("%s: want %q\n%s", tt.name, tt.want, got.Report())
 		}
@@ -199,7 +199,7 @@ func TestRequestOfAQuestion(t *testing.T) {
 events: {present: [tool.result.> times=2]}
 `)
 	w := kept(0)
-	if got := story.Run(t.Context(), s, w, quick); !got.OK() {
+	if got := run(t, s, w, quick); !got.OK() {
 		t.Fatal(got.Report())
 	}
 	for _, e := range w.events {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"conclave/pkg/story"
@@ -74,7 +75,7 @@ func TestAfter(t *testing.T) {
 			s := parse(t, head+"turns:\n  - query: one\n  - query: two\n    after: "+tt.after+"\n    answer: {equals: two}\n")
 			opts := story.Options{AnswerTimeout: 300 * time.Millisecond, SettleTimeout: 50 * time.Millisecond, Live: tt.live}
 			w := kept(tt.kept)
-			got := story.Run(t.Context(), s, w, opts)
+			got := run(t, s, w, opts)
 			if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
 				t.Errorf("want %q\n%s", tt.want, got.Report())
 			}
@@ -98,16 +99,12 @@ func TestAfterComesLate(t *testing.T) {
 			w.done(q.QueryID, subjects.Response{Answer: q.Query})
 			late <- q.QueryID
 		}}
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			query := <-late
-			w.store("memory", "memory.stored", query, subjects.MemoryEvent{Action: "stored"})
-		}()
-		if got := story.Run(t.Context(), s, w, quick); !got.OK() {
-			t.Errorf("deaf %t: %s", deaf, got.Report())
-		}
-		<-done
+		synctest.Test(t, func(t *testing.T) {
+			go func() { w.store("memory", "memory.stored", <-late, subjects.MemoryEvent{Action: "stored"}) }()
+			if got := story.Run(t.Context(), s, w, quick); !got.OK() {
+				t.Errorf("deaf %t: %s", deaf, got.Report())
+			}
+		})
 	}
 }
 
@@ -117,7 +114,7 @@ func TestAfterTellsOfTheScript(t *testing.T) {
 	s := parse(t, head+"turns:\n  - query: one\n  - after: memory.stored\n")
 	w := kept(0)
 	w.script = story.ScriptReport{Mismatches: []story.Mismatch{{ExchangeRef: story.ExchangeRef{Role: "summaries", N: -1}, Text: "no exchange is left"}}}
-	got := story.Run(t.Context(), s, w, story.Options{AnswerTimeout: 50 * time.Millisecond, SettleTimeout: time.Millisecond})
+	got := run(t, s, w, story.Options{AnswerTimeout: 50 * time.Millisecond, SettleTimeout: time.Millisecond})
 	if len(got.Failures) != 2 || !strings.Contains(got.Failures[0].Text, "no exchange is left") || !strings.Contains(got.Failures[1].Text, "timeout: waiting for") {
 		t.Errorf("got %s", got.Report())
 	}
@@ -148,7 +145,7 @@ func TestMemory(t *testing.T) {
 				before = len(w.asked)
 				return tt.says
 			}
-			got := story.Run(t.Context(), s, w, quick)
+			got := run(t, s, w, quick)
 			if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
 				t.Errorf("want %q\n%s", tt.want, got.Report())
 			}
@@ -181,7 +178,7 @@ func TestFeedback(t *testing.T) {
 		said, when = append(said, f), append(when, len(w.asked))
 		return nil
 	}
-	if got := story.Run(t.Context(), s, w, quick); !got.OK() {
+	if got := run(t, s, w, quick); !got.OK() {
 		t.Fatal(got.Report())
 	}
 	want := []rated{
@@ -203,7 +200,7 @@ func TestFailedFeedbackFailsTheStory(t *testing.T) {
 	s := parse(t, head+"turns:\n  - query: one\n  - feedback: {of: 1, thumb: 1}\nevents: {present: [query.received]}\n")
 	w := kept(0)
 	w.rate = func(*fakeSystem, rated) error { return errors.New("no voice") }
-	got := story.Run(t.Context(), s, w, quick)
+	got := run(t, s, w, quick)
 	if got.OK() || !strings.Contains(got.Report(), "t.yaml:6: turn 2: rating "+w.asked[0].QueryID+": no voice") {
 		t.Error(got.Report())
 	}

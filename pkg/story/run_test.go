@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"conclave/pkg/story"
@@ -34,6 +35,13 @@ func parse(t testing.TB, text string) *story.Story {
 
 // quick does not wait long for what will not come.
 var quick = story.Options{AnswerTimeout: 10 * time.Second, SettleTimeout: 300 * time.Millisecond}
+
+// run runs a story in a bubble of synctest: waiting takes no time, and no timeout passes because the machine is busy.
+func run(t *testing.T, s *story.Story, w story.System, opts story.Options) (r story.Result) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { r = story.Run(t.Context(), s, w, opts) })
+	return r
+}
 
 // good is an answer to compare with.
 func good() subjects.Response {
@@ -144,7 +152,7 @@ func TestExpectations(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&r)
 			}
-			got := story.Run(t.Context(), parse(t, text), &fakeSystem{answer: replies(r)}, quick)
+			got := run(t, parse(t, text), &fakeSystem{answer: replies(r)}, quick)
 			if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
 				t.Errorf("want %q\n%s", tt.want, got.Report())
 			}
@@ -161,10 +169,10 @@ func TestScriptedWordsProveNothing(t *testing.T) {
 	text := func(reply string) string {
 		return head + "model: {assistant: [{reply: {content: '" + reply + "'}}]}\nturns:\n  - query: hello\n    answer: {contains_from: {event: tool.result.*, field: result}}\n"
 	}
-	if got := story.Run(t.Context(), parse(t, text("News: {{tool_result 0 | line 3}}")), &fakeSystem{answer: replies(good())}, quick); !got.OK() {
+	if got := run(t, parse(t, text("News: {{tool_result 0 | line 3}}")), &fakeSystem{answer: replies(good())}, quick); !got.OK() {
 		t.Error(got.Report())
 	}
-	got := story.Run(t.Context(), parse(t, text("{{last_user}}: 1. alpha ships")), &fakeSystem{answer: replies(subjects.Response{Answer: "hello: 1. alpha ships"})}, quick)
+	got := run(t, parse(t, text("{{last_user}}: 1. alpha ships")), &fakeSystem{answer: replies(subjects.Response{Answer: "hello: 1. alpha ships"})}, quick)
 	if !strings.Contains(got.Report(), `t.yaml:7: turn 1: a scripted reply says "Alpha ships" itself`) {
 		t.Errorf("got %q", got.Report())
 	}
@@ -176,7 +184,7 @@ func TestScriptIsFollowed(t *testing.T) {
 	w := &fakeSystem{answer: replies(good()), script: story.ScriptReport{
 		Requests: []string{"assistant: 2 messages"}, Mismatches: []story.Mismatch{{ExchangeRef: story.ExchangeRef{Role: "assistant", N: -1}, Text: "no exchange is left"}, {ExchangeRef: story.ExchangeRef{Role: "assistant", N: 0}, Text: "exchange 0 wants"}}, Unused: []story.ExchangeRef{{Role: "assistant", N: 1}},
 	}}
-	got := story.Run(t.Context(), s, w, quick)
+	got := run(t, s, w, quick)
 	for _, want := range []string{
 		"t.yaml:6: a model request does not match the script: no exchange is left",
 		"t.yaml:6: a model request does not match the script: exchange 0 wants",
@@ -194,7 +202,7 @@ func TestTurns(t *testing.T) {
 	s := parse(t, head+"turns:\n  - query: one\n    answer: {contains: [one]}\n  - query: two\n    session: other\n    answer: {contains: [two]}\n  - query: three\n")
 	w := &fakeSystem{deaf: true, answer: func(w *fakeSystem, q subjects.Query) { w.done(q.QueryID, subjects.Response{Answer: q.Query}) }}
 	w.store("generator", "response.generation", "", subjects.Response{Answer: "of before"})
-	if got := story.Run(t.Context(), s, w, quick); !got.OK() || len(got.Events) != 12 {
+	if got := run(t, s, w, quick); !got.OK() || len(got.Events) != 12 {
 		t.Errorf("%d events\n%s", len(got.Events), got.Report())
 	}
 	a := w.asked
@@ -215,7 +223,7 @@ func TestRespondentBIsNotTheAnswer(t *testing.T) {
 		w.done(q.QueryID, subjects.Response{Answer: "the world"})
 		w.store("respondent_b", "response.generation", q.QueryID, subjects.Response{Answer: "respondent B"})
 	}}
-	if got := story.Run(t.Context(), parse(t, simple), w, quick); !got.OK() {
+	if got := run(t, parse(t, simple), w, quick); !got.OK() {
 		t.Error(got.Report())
 	}
 }
@@ -223,7 +231,7 @@ func TestRespondentBIsNotTheAnswer(t *testing.T) {
 func TestNoAnswer(t *testing.T) {
 	t.Parallel()
 	s := parse(t, simple+"  - query: and then\n")
-	got := story.Run(t.Context(), s, &fakeSystem{}, story.Options{AnswerTimeout: 50 * time.Millisecond, SettleTimeout: time.Millisecond})
+	got := run(t, s, &fakeSystem{}, story.Options{AnswerTimeout: 50 * time.Millisecond, SettleTimeout: time.Millisecond})
 	if report := got.Report(); !strings.Contains(report, "t.yaml:5: turn 1: no answer") || !strings.Contains(report, "t.yaml:7: turn 2 was not run") {
 		t.Errorf("got %s", report)
 	}
@@ -239,21 +247,21 @@ func TestDeadLetters(t *testing.T) {
 	}
 	opts := story.Options{AnswerTimeout: 10 * time.Second, SettleTimeout: 20 * time.Millisecond}
 	expecting := head + "turns:\n  - query: hello\n    error: malformed\n"
-	if got := story.Run(t.Context(), parse(t, expecting), dead("malformed"), opts); !got.OK() {
+	if got := run(t, parse(t, expecting), dead("malformed"), opts); !got.OK() {
 		t.Error(got.Report())
 	}
-	if got := story.Run(t.Context(), parse(t, expecting), dead("too_large"), opts); !strings.Contains(got.Report(), "no answer, but a dead letter of router: too_large: odd instead of malformed") {
+	if got := run(t, parse(t, expecting), dead("too_large"), opts); !strings.Contains(got.Report(), "no answer, but a dead letter of router: too_large: odd instead of malformed") {
 		t.Errorf("got %s", got.Report())
 	}
 	both := func(w *fakeSystem, q subjects.Query) {
 		w.store("model", "dead.model", "", subjects.DeadLetter{Actor: "model", Code: "permission"})
 		w.done(q.QueryID, good())
 	}
-	if got := story.Run(t.Context(), parse(t, simple), &fakeSystem{answer: both}, opts); !strings.Contains(got.Report(), "unexpected dead letter") {
+	if got := run(t, parse(t, simple), &fakeSystem{answer: both}, opts); !strings.Contains(got.Report(), "unexpected dead letter") {
 		t.Errorf("a dead letter beside a good answer: %q", got.Report())
 	}
 	spoken := simple + "events: {present: [dead.model code=permission]}\n"
-	if got := story.Run(t.Context(), parse(t, spoken), &fakeSystem{answer: both}, opts); !got.OK() {
+	if got := run(t, parse(t, spoken), &fakeSystem{answer: both}, opts); !got.OK() {
 		t.Error(got.Report())
 	}
 }
@@ -270,7 +278,7 @@ func TestRequests(t *testing.T) {
 		{"forbidden", "answer: {contains: [done]}", "turn 1: it failed with denied (no)"},
 		{"forbidden", "error: denied\nevents: {present: [tool.result.forbidden error.code=denied by=broker]}", ""},
 	} {
-		got := story.Run(t.Context(), parse(t, text(tt.tool, tt.expect)), &fakeSystem{}, quick)
+		got := run(t, parse(t, text(tt.tool, tt.expect)), &fakeSystem{}, quick)
 		if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
 			t.Errorf("%s, %s: want %q\n%s", tt.tool, tt.expect, tt.want, got.Report())
 		}
@@ -297,7 +305,7 @@ func TestStopAfter(t *testing.T) {
 		w := &fakeSystem{answer: answer, cancel: func(w *fakeSystem, query string) {
 			w.done(query, subjects.Response{Answer: "the wor", Partial: true})
 		}}
-		if got := story.Run(t.Context(), s, w, quick); !got.OK() {
+		if got := run(t, s, w, quick); !got.OK() {
 			t.Errorf("%s: %s", moment, got.Report())
 		}
 	}
@@ -319,11 +327,11 @@ func TestCrash(t *testing.T) {
 			return nil
 		},
 	}
-	if got := story.Run(t.Context(), s, w, quick); !got.OK() || !slices.Equal(crashed, []string{"generator"}) {
+	if got := run(t, s, w, quick); !got.OK() || !slices.Equal(crashed, []string{"generator"}) {
 		t.Errorf("crashed %v\n%s", crashed, got.Report())
 	}
 	w = &fakeSystem{answer: w.answer, crash: func(*fakeSystem, string) error { return errors.New("there is no actor generator") }}
-	if got := story.Run(t.Context(), s, w, quick); !strings.Contains(got.Report(), "t.yaml:1: there is no actor generator") {
+	if got := run(t, s, w, quick); !strings.Contains(got.Report(), "t.yaml:1: there is no actor generator") {
 		t.Errorf("got %s", got.Report())
 	}
 }
@@ -350,7 +358,7 @@ func TestTheMomentNeverCame(t *testing.T) {
 		{"nobody answers", stop, &fakeSystem{}, late, "turn 1: the moment to stop was not reached"},
 	} {
 		s := parse(t, head+"turns:\n  - query: hello\n    "+tt.turn+"\nevents: {present: [query.received]}\n")
-		if got := story.Run(t.Context(), s, tt.world, tt.opts); !strings.Contains(got.Report(), tt.want) {
+		if got := run(t, s, tt.world, tt.opts); !strings.Contains(got.Report(), tt.want) {
 			t.Errorf("%s: got %q", tt.name, got.Report())
 		}
 	}
@@ -361,7 +369,7 @@ func TestLive(t *testing.T) {
 	t.Parallel()
 	live := quick
 	live.Live = true
-	skipped := story.Run(t.Context(), parse(t, head+"scripted_only: true\nturns:\n  - query: hello\n    answer: {contains: [flat]}\n"), nil, live)
+	skipped := run(t, parse(t, head+"scripted_only: true\nturns:\n  - query: hello\n    answer: {contains: [flat]}\n"), nil, live)
 	if !skipped.OK() || skipped.Skipped == "" {
 		t.Errorf("got %+v", skipped)
 	}
@@ -378,21 +386,21 @@ events:
   absent: [tool.result.web_search scripted_only]
   in_order: [tool.result.web_fetch scripted_only, response.generation]
 `
-	if got := story.Run(t.Context(), parse(t, text), &fakeSystem{answer: replies(good())}, live); !got.OK() {
+	if got := run(t, parse(t, text), &fakeSystem{answer: replies(good())}, live); !got.OK() {
 		t.Errorf("live: %s", got.Report())
 	}
-	if got := story.Run(t.Context(), parse(t, text), &fakeSystem{answer: replies(good())}, quick); len(got.Failures) != 7 {
+	if got := run(t, parse(t, text), &fakeSystem{answer: replies(good())}, quick); len(got.Failures) != 7 {
 		t.Errorf("scripted, %d failures: %s", len(got.Failures), got.Report())
 	}
 	strict := head + "turns:\n  - query: one\n    answer: {contains: [flat]}\n"
-	if got := story.Run(t.Context(), parse(t, strict), &fakeSystem{answer: replies(good())}, live); got.OK() {
+	if got := run(t, parse(t, strict), &fakeSystem{answer: replies(good())}, live); got.OK() {
 		t.Error("a wrong answer of a real model passes")
 	}
 }
 
 func TestJUnit(t *testing.T) {
 	t.Parallel()
-	bad := story.Run(t.Context(), parse(t, simple), &fakeSystem{answer: replies(subjects.Response{Answer: "<flat>\x00"})}, quick)
+	bad := run(t, parse(t, simple), &fakeSystem{answer: replies(subjects.Response{Answer: "<flat>\x00"})}, quick)
 	results := []story.Result{
 		{Story: "S1", Title: "fine", File: "stories/s1.yaml", Took: 1500 * time.Millisecond},
 		bad,

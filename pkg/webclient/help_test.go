@@ -25,7 +25,7 @@ var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustPa
 func fast(ports ...int) webclient.Config {
 	return webclient.Config{
 		Version: "test", Ports: ports, Every: time.Millisecond, Burst: 1000,
-		Total: 5 * time.Second, Resolve: 2 * time.Second, Connect: time.Second, Handshake: 2 * time.Second, Header: 3 * time.Second, Idle: 2 * time.Second,
+		Total: 30 * time.Second, Resolve: 20 * time.Second, Connect: 10 * time.Second, Handshake: 20 * time.Second, Header: 20 * time.Second, Idle: 20 * time.Second,
 	}
 }
 

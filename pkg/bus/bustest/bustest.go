@@ -155,14 +155,14 @@ func (b *Bus) ConnErrors() []bus.ConnError {
 }
 
 // awaitViolations fails a test whose announced violations did not all occur, because the server then permits too much. It
-// waits up to 2 s, because violations are reported asynchronously.
+// waits up to 20 s, because violations are reported asynchronously.
 func (b *Bus) awaitViolations() {
 	left := func() int {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return b.expected
 	}
-	for deadline := time.Now().Add(2 * time.Second); left() > 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(20 * time.Second); left() > 0 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	if n := left(); n > 0 {
