@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/cookiejar"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -345,13 +347,58 @@ func attackAsOtherUser(w io.Writer, targets []string) {
 	fmt.Fprintln(w, "socket:", errors.Is(err, fs.ErrPermission), err)
 }
 
+// A cookie authorizes a browser of this machine only, whatever address it connects to, unless the request names a configured
+// host. A client on another machine can neither use a cookie nor log in; its login link stays valid.
+func TestCookieIsNotAcceptedFromOtherMachines(t *testing.T) {
+	t.Parallel()
+	w := startGateway(t, bustest.Start(t), setup{Config: gateway.Config{Hosts: []string{"conclave.example"}}})
+	for _, tt := range []struct {
+		name, remote, host string
+		want               bool
+	}{
+		{"another machine", "203.0.113.9:40000", "", false},
+		{"another machine over IPv6", "[2001:db8::9]:40000", "", false},
+		{"another machine through a proxy", "203.0.113.9:40000", "conclave.example", true},
+		{"this machine, a connection that does not exist", "127.0.0.1:1", "", false},
+		{"this machine by its LAN address, a connection that does not exist", "198.51.100.1:1", "", false},
+		{"no address", "", "", false},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.RemoteAddr, r.Host = tt.remote, cmp.Or(tt.host, "198.51.100.1:8765")
+		local := &net.TCPAddr{IP: net.ParseIP("198.51.100.1"), Port: 8765}
+		r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, net.Addr(local)))
+		if got := gateway.IsOwnBrowser(w.gw, r); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
+		}
+		if status := gateway.Login(w.gw, r); !tt.want && status != http.StatusForbidden {
+			t.Errorf("%s: login %d", tt.name, status)
+		}
+	}
+}
+
 // A process of another user is refused over TCP, also with a cookie that the browser sent to its port, cannot connect to the Unix
-// socket and cannot read the token, even when the folder of both is open to everyone.
+// socket and cannot read the token, even when the folder of both is open to everyone. The same holds on a LAN address.
 func TestOtherUserIsRefused(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can start a process of another user; run the test as root, as CI does")
 	}
+	t.Run("loopback", func(t *testing.T) { refuseOtherUser(t, "127.0.0.1:0") })
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range own {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() && ip.IP.To4() != nil {
+			t.Run("LAN address", func(t *testing.T) { refuseOtherUser(t, net.JoinHostPort(ip.IP.String(), "0")) })
+			return
+		}
+	}
+	t.Log("this machine has no LAN address; TestCookieIsNotAcceptedFromOtherMachines covers the rule")
+}
+
+// refuseOtherUser starts a gateway on an address and attacks it as another user, who has a valid cookie.
+func refuseOtherUser(t *testing.T, listen string) {
 	folder, err := os.MkdirTemp("/tmp", "conclave-other-user-")
 	if err != nil {
 		t.Fatal(err)
@@ -360,7 +407,7 @@ func TestOtherUserIsRefused(t *testing.T) {
 	if err := os.Chmod(folder, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	w := startGateway(t, bustest.Start(t), setup{Config: gateway.Config{TokenFile: filepath.Join(folder, "http.token"), Socket: filepath.Join(folder, "http.sock")}})
+	w := startGateway(t, bustest.Start(t), setup{Config: gateway.Config{Listen: listen, TokenFile: filepath.Join(folder, "http.token"), Socket: filepath.Join(folder, "http.sock")}})
 	login, err := anonymous(t).Get(w.newLink())
 	if err != nil || len(login.Cookies()) != 1 {
 		t.Fatalf("login: %v %v", login, err)

@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"time"
 
 	"conclave/subjects"
@@ -67,4 +69,22 @@ func ExpireLogins(g *Gateway) {
 			list[i].expires = time.Now()
 		}
 	}
+}
+
+// IsOwnBrowser calls isOwnBrowser.
+func IsOwnBrowser(g *Gateway, r *http.Request) bool { return g.isOwnBrowser(r) }
+
+// Login returns the status of a login with a new code by the client of r. A refused login must not use the code up.
+func Login(g *Gateway, r *http.Request) int {
+	code, _ := g.credentials.newCode()
+	r = r.Clone(r.Context())
+	r.URL.RawQuery = "code=" + code
+	w := httptest.NewRecorder()
+	if err := g.onLogin(w, r); err != nil {
+		g.writeProblem(w, r, err)
+		if _, ok := g.credentials.redeemCode(code); !ok {
+			return http.StatusGone
+		}
+	}
+	return w.Code
 }

@@ -21,7 +21,7 @@ type LoginLink struct {
 }
 
 // onLogin exchanges the one-time code of a login link for a cookie and redirects to /. A code that is missing, unknown, used or
-// expired is 401. Only GET uses the code up.
+// expired is 401. A browser whose cookie would not be accepted is 403, and the code stays valid. Only GET uses the code up.
 func (g *Gateway) onLogin(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)
@@ -30,6 +30,10 @@ func (g *Gateway) onLogin(w http.ResponseWriter, r *http.Request) error {
 	p, err := parseParams(r, "code")
 	if err != nil {
 		return err
+	}
+	if !g.isOwnBrowser(r) {
+		return problemf(http.StatusForbidden, subjects.CodeDenied, "a browser logs in on the machine and as the user that runs conclave, or through a proxy with TLS whose name is in gateway.hosts; "+
+			"programs on other machines send the bearer token")
 	}
 	cookie, ok := g.credentials.redeemCode(p.Get("code"))
 	if !ok {

@@ -9,28 +9,49 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// isOwnBrowser reports whether a request may authorize itself with a cookie. Browsers send a cookie to every port of a host, so
-// a server of another local user can receive it: over loopback a cookie is accepted only from a process of this user or of root.
-// Requests for a name in gateway.hosts come through a proxy and are not checked, nor are other systems than Linux.
+// isOwnBrowser reports whether a request may authorize itself with a cookie. Browsers send a cookie to every port of a host, and
+// over a network in clear text, so another user can receive it. It is accepted from a process of this user or of root on this
+// machine, over any of its addresses, and for a name in gateway.hosts: such requests come through a proxy, which the user has
+// set up for other machines. Systems other than Linux do not tell the owner of a connection; there every process of this machine
+// passes.
 func (g *Gateway) isOwnBrowser(r *http.Request) bool {
 	remote, err := netip.ParseAddrPort(r.RemoteAddr)
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	switch {
-	case err != nil || local == nil:
+	if err != nil || local == nil {
 		return false
-	case !remote.Addr().Unmap().IsLoopback() || g.isConfiguredHost(r.Host) || runtime.GOOS != "linux":
-		return true
 	}
 	server, err := netip.ParseAddrPort(local.String())
-	if err != nil {
+	switch {
+	case err != nil:
 		return false
+	case g.isConfiguredHost(r.Host):
+		return true
+	case !isThisMachine(remote.Addr(), server.Addr()):
+		return false
+	case runtime.GOOS != "linux":
+		return true
 	}
 	uid, ok := findSocketOwner(remote, server)
 	return ok && (uid == 0 || uid == os.Geteuid())
+}
+
+// isThisMachine reports whether a client address belongs to this machine: loopback, the address that it connected to, or another
+// one of an interface. An address in doubt does not.
+func isThisMachine(client, server netip.Addr) bool {
+	client = client.Unmap().WithZone("")
+	if client.IsLoopback() || client == server.Unmap().WithZone("") {
+		return true
+	}
+	own, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(own, func(a net.Addr) bool {
+		prefix, err := netip.ParsePrefix(a.String())
+		return err == nil && prefix.Addr().Unmap().WithZone("") == client
+	})
 }
 
 // findSocketOwner returns the user id of the process that has the established TCP connection from local to remote on this

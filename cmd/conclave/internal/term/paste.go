@@ -37,43 +37,44 @@ func (s *Streams) ReadTyped(ctx context.Context, limit int, prompt string) (type
 	if err != nil {
 		return "", nil, err
 	}
+	if strings.Contains(text, pasteStart) && discardPending(f) {
+		text += pasteStart // a pasted Ctrl-D ended the input within a paste
+	}
 	typed, pasted = splitPastes(text)
 	return typed, pasted, nil
 }
 
-// splitPastes separates the long pastes of a terminal's input from the rest; short ones on one line count as typed. When the
-// marks do not match, as when pasted text contains one, everything from the first mark on counts as pasted. So does a text
-// without marks that is longer than maxTyped: the terminal may not support them.
+// splitPastes separates the long pastes of a terminal's input from the rest; a short one on one line counts as typed. Pasted
+// text can contain marks, which cannot be told from the terminal's own: with more than one pair, everything between the first and
+// the last mark counts as one paste, also what was typed between two pastes. When the first mark is no beginning or the last one
+// no end, everything from the first on does. So does a text without marks that is longer than maxTyped: the terminal may not
+// support them.
 func splitPastes(text string) (typed string, pasted []string) {
-	first := strings.Index(text, pasteStart)
-	if end := strings.Index(text, pasteEnd); end >= 0 && (first < 0 || end < first) {
-		first = end
-	}
+	first, last := findMarks(text)
 	if first < 0 {
 		if len(text) > maxTyped {
 			return "", []string{text}
 		}
 		return text, nil
 	}
-	var b strings.Builder
-	for rest := text; ; {
-		before, after, found := strings.Cut(rest, pasteStart)
-		inside, next, ended := strings.Cut(after, pasteEnd)
-		switch {
-		case strings.Contains(before, pasteEnd), found && !ended, strings.Contains(inside, pasteStart):
-			return text[:first], []string{strings.NewReplacer(pasteStart, "", pasteEnd, "").Replace(text[first:])}
-		case !found:
-			b.WriteString(before)
-			return b.String(), pasted
-		}
-		b.WriteString(before)
-		if isLongPaste(inside) {
-			pasted = append(pasted, inside)
-		} else {
-			b.WriteString(inside)
-		}
-		rest = next
+	strip := strings.NewReplacer(pasteStart, "", pasteEnd, "").Replace
+	if !strings.HasPrefix(text[first:], pasteStart) || !strings.HasPrefix(text[last:], pasteEnd) {
+		return text[:first], []string{strip(text[first:])}
 	}
+	inside, after := text[first+len(pasteStart):last], text[last+len(pasteEnd):]
+	if plain := strip(inside); plain != inside || isLongPaste(inside) {
+		return text[:first] + after, []string{plain}
+	}
+	return text[:first] + inside + after, nil
+}
+
+// findMarks returns the positions of the first and the last mark of a paste, -1 when there is none.
+func findMarks(text string) (first, last int) {
+	first = strings.Index(text, pasteStart)
+	if end := strings.Index(text, pasteEnd); end >= 0 && (first < 0 || end < first) {
+		first = end
+	}
+	return first, max(strings.LastIndex(text, pasteStart), strings.LastIndex(text, pasteEnd))
 }
 
 // isLongPaste reports whether a paste is more than one line or longer than maxShortPaste.
