@@ -5,6 +5,7 @@ package readable
 import (
 	"bytes"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -258,17 +259,16 @@ var inlineElements = map[atom.Atom]bool{
 	atom.Sub: true, atom.Sup: true, atom.Time: true, atom.U: true, atom.Var: true,
 }
 
-// tokenize returns title and words, without links, of a page that the parser rejects. Dropped elements and those that their
-// own attributes hide are left out up to the matching end tag, nested ones of the same kind counted; without one, all that
-// follows is. What a style sheet or a color hides stays, as do unknown and self-closing elements that are hidden.
+// tokenize returns title and words, without links, of a page that the parser rejects. Without a tree nothing tells where an
+// element ends or which rule of a style sheet applies, so it shows only text that is known to be visible: up to the first element
+// that may hide text, and nothing of a page with a style sheet.
 func tokenize(body string) (doc Doc) {
 	z := html.NewTokenizer(strings.NewReader(body))
 	var b, title strings.Builder
-	var skip atom.Atom // what hides the words until it ends
-	depth := 0
-	inTitle := false
+	var in atom.Atom // the element whose raw text comes next, such as title or script
+	hidden := false  // from here to the end of the page
 	for {
-		switch z.Next() {
+		switch kind := z.Next(); kind {
 		case html.ErrorToken:
 			doc.Title = text.OneLine(cleanText(text.Clip(title.String(), 4*maxTitle)), maxTitle)
 			doc.Text = cleanText(b.String())
@@ -277,43 +277,54 @@ func tokenize(body string) (doc Doc) {
 			doc.Removed.Comments++
 		case html.TextToken:
 			switch s := strings.Join(strings.Fields(string(z.Text())), " "); {
-			case depth > 0:
-			case inTitle:
+			case hidden, rawElements[in]:
+			case in == atom.Title:
 				title.WriteString(s)
 			case s != "":
 				b.WriteString(s + " ")
 			}
-		case html.StartTagToken:
+		case html.StartTagToken, html.SelfClosingTagToken:
 			t := z.Token()
-			inTitle = t.DataAtom == atom.Title
+			in = t.DataAtom
 			switch {
-			case depth > 0 && t.DataAtom == skip:
-				depth++
-			case depth > 0 || voidElements[t.DataAtom]:
-			case droppedElements[t.DataAtom]:
-				doc.Removed.Scripts++
-				skip, depth = t.DataAtom, 1
-			case t.DataAtom != 0 && hasHidingAttribute(t.Attr):
+			case isStyleSheet(t):
 				doc.Removed.Hidden++
-				skip, depth = t.DataAtom, 1
-			case !inlineElements[t.DataAtom]:
+				hidden = true
+				b.Reset()
+			case rawElements[in] && kind == html.StartTagToken:
+				doc.Removed.Scripts++
+			case !hidden && mayHide(t):
+				doc.Removed.Hidden++
+				hidden = true
+			case !inlineElements[in]:
 				b.WriteString("\n")
 			}
 		case html.EndTagToken:
-			t := z.Token()
-			if depth > 0 && t.DataAtom == skip {
-				depth--
-			}
-			inTitle = false
-			if !inlineElements[t.DataAtom] {
+			in = 0
+			if !inlineElements[z.Token().DataAtom] {
 				b.WriteString("\n")
 			}
 		}
 	}
 }
 
-// voidElements have no end tag.
-var voidElements = map[atom.Atom]bool{
-	atom.Area: true, atom.Base: true, atom.Br: true, atom.Col: true, atom.Embed: true, atom.Hr: true, atom.Img: true, atom.Input: true,
-	atom.Link: true, atom.Meta: true, atom.Source: true, atom.Track: true, atom.Wbr: true,
+// rawElements are dropped elements whose text the tokenizer reads as one piece, up to their own end tag.
+var rawElements = map[atom.Atom]bool{
+	atom.Script: true, atom.Style: true, atom.Noscript: true, atom.Iframe: true, atom.Noframes: true, atom.Noembed: true, atom.Textarea: true,
+}
+
+// isStyleSheet reports whether a tag brings a style sheet, which can hide any text of the page.
+func isStyleSheet(t html.Token) bool {
+	return t.DataAtom == atom.Style || t.DataAtom == atom.Link && slices.ContainsFunc(t.Attr, func(a html.Attribute) bool {
+		return a.Key == "rel" && strings.Contains(strings.ToLower(a.Val), "stylesheet")
+	})
+}
+
+// mayHide reports whether the text of an element may be invisible: an unknown element, one that is dropped, a dialog, and one that
+// an attribute hides or styles.
+func mayHide(t html.Token) bool {
+	return t.DataAtom == 0 || droppedElements[t.DataAtom] || t.DataAtom == atom.Dialog || t.DataAtom == atom.Details || hasHidingAttribute(t.Attr) ||
+		slices.ContainsFunc(t.Attr, func(a html.Attribute) bool {
+			return slices.Contains([]string{"style", "color", "bgcolor", "background", "text"}, a.Key)
+		})
 }
