@@ -1,0 +1,253 @@
+// Command live runs stories on real models and prints, for each, how many runs passed, the time, and the model calls and
+// tokens of a question. The script .ci/live brings the servers and starts it.
+//
+//	live -conclave ./conclave -ollama http://127.0.0.1:11434 -chat qwen-coder:1.5b -embeddings all-minilm stories/s1_capital.yaml
+//
+// With -openai the chat model is asked at that server; embeddings stay with Ollama. The exit code is 1 when a story passed
+// in less than the share -need of its runs.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"conclave/bench/internal/meter"
+	"conclave/pkg/story"
+)
+
+// options are the flags.
+type options struct {
+	conclave   string
+	ollama     string
+	openai     string
+	chat       string
+	embeddings string
+	runs       int
+	need       float64
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.conclave, "conclave", "", "the `program` conclave")
+	flag.StringVar(&o.ollama, "ollama", "", "`URL` of an Ollama")
+	flag.StringVar(&o.openai, "openai", "", "`URL` of an OpenAI-compatible server for the chat model")
+	flag.StringVar(&o.chat, "chat", "", "chat `model`")
+	flag.StringVar(&o.embeddings, "embeddings", "", "embedding `model`")
+	flag.IntVar(&o.runs, "runs", 1, "runs of each story")
+	flag.Float64Var(&o.need, "need", 0.8, "share of its runs in which a story must pass")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ok, err := run(ctx, o, flag.Args())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "live:", err)
+	}
+	if err != nil || !ok {
+		stop()
+		os.Exit(1)
+	}
+}
+
+// run runs every story o.runs times, round by round, and prints the table. It reports whether enough runs passed.
+func run(ctx context.Context, o options, files []string) (bool, error) {
+	if o.conclave == "" || o.ollama == "" || o.chat == "" || len(files) == 0 || o.runs < 1 {
+		return false, errors.New("-conclave, -ollama, -chat and stories are needed")
+	}
+	meters, err := startMeters(&o)
+	if err != nil {
+		return false, err
+	}
+	defer func() {
+		for _, m := range meters {
+			m.Close()
+		}
+	}()
+	dir, err := os.MkdirTemp("", "conclave-live-")
+	if err != nil {
+		return false, err
+	}
+	defer os.RemoveAll(dir)
+	if err := writeConfig(dir, o); err != nil {
+		return false, err
+	}
+	rows, err := readStories(files)
+	if err != nil {
+		return false, err
+	}
+	for n := range o.runs {
+		for _, row := range rows {
+			if row.skipped != "" {
+				continue
+			}
+			fmt.Fprintf(os.Stderr, "run %d of %d, %s: ", n+1, o.runs, row.name)
+			if err := row.play(ctx, o, dir, meters); err != nil {
+				fmt.Fprintln(os.Stderr)
+				return false, err
+			}
+		}
+	}
+	printTable(o, rows)
+	return !slices.ContainsFunc(rows, func(r *row) bool { return r.runs > 0 && float64(r.passed) < o.need*float64(r.runs) }), nil
+}
+
+// startMeters puts a meter in front of each server and its address into o.
+func startMeters(o *options) ([]*meter.Meter, error) {
+	var all []*meter.Meter
+	for _, url := range []*string{&o.ollama, &o.openai} {
+		if *url == "" {
+			continue
+		}
+		m, err := meter.Start(*url)
+		if err != nil {
+			return all, err
+		}
+		*url = m.URL
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// writeConfig writes the settings of a machine with this one chat model and embedder.
+func writeConfig(dir string, o options) error {
+	chat, openai := o.chat, ""
+	if o.openai != "" {
+		chat, openai = "openai/"+o.chat, fmt.Sprintf("openai: {url: %q}\n", o.openai)
+	}
+	text := fmt.Sprintf("demo_model: never\nroles: {assistant: %q, critic: %q, embeddings: %q}\ndefaults: {window: 8192}\nollama: {url: %q}\n%s",
+		chat, chat, o.embeddings, o.ollama, openai)
+	return os.WriteFile(filepath.Join(dir, "models.yaml"), []byte(text), 0o600)
+}
+
+// row is a story and the sum over its runs.
+type row struct {
+	name, file     string
+	skipped        string // why it does not run
+	questions      int    // of one run
+	runs, passed   int
+	took           time.Duration
+	calls          int // chat calls; those of embeddings are not counted
+	prompt, output int // tokens
+	cut            int // calls that were cut off, whose tokens are unknown
+}
+
+func readStories(files []string) ([]*row, error) {
+	var rows []*row
+	for _, file := range files {
+		s, err := story.Load(file)
+		if err != nil {
+			return nil, err
+		}
+		r := &row{name: s.ID, file: file}
+		if s.ScriptedOnly {
+			r.skipped = "needs a scripted model"
+		}
+		for _, t := range s.Turns {
+			if t.Query != "" {
+				r.questions++
+			}
+		}
+		rows = append(rows, r)
+	}
+	return rows, nil
+}
+
+// report is what conclave story run --json prints, as far as it is used here.
+type report struct {
+	Stories []struct {
+		OK       bool   `json:"ok"`
+		Skipped  string `json:"skipped"`
+		Millis   int64  `json:"ms"`
+		Failures []struct {
+			Line int    `json:"line"`
+			Text string `json:"text"`
+		} `json:"failures"`
+	} `json:"stories"`
+}
+
+// play runs the story once and adds the figures. A failed story is no error.
+func (r *row) play(ctx context.Context, o options, config string, meters []*meter.Meter) error {
+	cmd := exec.CommandContext(ctx, o.conclave, "story", "run", r.file, "--live", "--json", "--config", config)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = time.Minute
+	var out, talk bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &talk
+	failed := cmd.Run()
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	var rep report
+	if err := json.Unmarshal(out.Bytes(), &rep); err != nil || len(rep.Stories) != 1 {
+		return fmt.Errorf("conclave story run %s gave no result: %v: %s", r.file, failed, strings.TrimSpace(talk.String()))
+	}
+	res := rep.Stories[0]
+	r.measure(meters)
+	if res.Skipped != "" {
+		r.skipped = res.Skipped
+		fmt.Fprintln(os.Stderr, "skipped:", res.Skipped)
+		return nil
+	}
+	r.runs++
+	r.took += time.Duration(res.Millis) * time.Millisecond
+	word := "FAILED"
+	if res.OK {
+		r.passed++
+		word = "ok"
+	}
+	fmt.Fprintf(os.Stderr, "%s, %.0f s\n", word, float64(res.Millis)/1000)
+	for _, f := range res.Failures {
+		fmt.Fprintf(os.Stderr, "  %s:%d: %s\n", r.file, f.Line, strings.ReplaceAll(f.Text, "\n", "\n    "))
+	}
+	return nil
+}
+
+func (r *row) measure(meters []*meter.Meter) {
+	for _, m := range meters {
+		for _, c := range m.Take() {
+			if strings.Contains(c.Path, "embed") {
+				continue
+			}
+			r.calls++
+			r.prompt += c.Prompt
+			r.output += c.Output
+			if c.Cut {
+				r.cut++
+			}
+		}
+	}
+}
+
+func printTable(o options, rows []*row) {
+	backend := "Ollama"
+	if o.openai != "" {
+		backend = "OpenAI-compatible server"
+	}
+	fmt.Printf("%s on %s; calls and tokens per question, background calls included\n\n", o.chat, backend)
+	fmt.Println("| story | passed | seconds | model calls | prompt tokens | completion tokens |")
+	fmt.Println("|---|---|---|---|---|---|")
+	cut := 0
+	for _, r := range rows {
+		if r.runs == 0 {
+			fmt.Printf("| %s | skipped: %s | | | | |\n", r.name, r.skipped)
+			continue
+		}
+		asked := float64(max(1, r.questions*r.runs))
+		fmt.Printf("| %s | %d of %d | %.0f | %.1f | %.0f | %.0f |\n", r.name, r.passed, r.runs, r.took.Seconds()/float64(r.runs),
+			float64(r.calls)/asked, float64(r.prompt)/asked, float64(r.output)/asked)
+		cut += r.cut
+	}
+	if cut > 0 {
+		fmt.Printf("\n%d calls were cut off; their tokens are not counted.\n", cut)
+	}
+}
