@@ -54,7 +54,7 @@ func newDamageFixture(t *testing.T, runs ...int) *damageFixture {
 	s := &damageFixture{cfg: settings(t), home: newHome(t), intact: filepath.Join(t.TempDir(), "intact"), backup: filepath.Join(t.TempDir(), "backup")}
 	for i, n := range runs {
 		if i > 0 {
-			copyTree(t, s.home.AuditStore(), s.backup)
+			copyTree(t, filepath.Join(s.home.AuditStreams(), subjects.Audit), s.backup)
 		}
 		r := up(t, s.cfg, s.home, config.Actors...)
 		calls(t, r.Bus, n)
@@ -73,7 +73,7 @@ func newDamageFixture(t *testing.T, runs ...int) *damageFixture {
 			s.second = chain
 		}
 	}
-	copyTree(t, s.home.AuditStore(), s.intact)
+	copyTree(t, filepath.Join(s.home.AuditStreams(), subjects.Audit), s.intact)
 	return s
 }
 
@@ -90,7 +90,7 @@ func copyTree(t testing.TB, from, to string) {
 // restoreIntact puts the stream's files back as they were.
 func (s *damageFixture) restoreIntact(t testing.TB) {
 	t.Helper()
-	copyTree(t, s.intact, s.home.AuditStore())
+	copyTree(t, s.intact, filepath.Join(s.home.AuditStreams(), subjects.Audit))
 	if err := os.RemoveAll(s.home.Damaged()); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func blocks(t testing.TB, store string) []string {
 // lastBlock is the one file of a small audit log.
 func (s *damageFixture) lastBlock(t testing.TB) string {
 	t.Helper()
-	names := blocks(t, s.home.AuditStore())
+	names := blocks(t, filepath.Join(s.home.AuditStreams(), subjects.Audit))
 	if len(names) != 1 {
 		t.Fatalf("block files %v", names)
 	}
@@ -118,7 +118,7 @@ func (s *damageFixture) lastBlock(t testing.TB) string {
 
 func (s *damageFixture) dropIndex(t testing.TB) {
 	t.Helper()
-	if err := os.Remove(filepath.Join(s.home.AuditStore(), "msgs", "index.db")); err != nil {
+	if err := os.Remove(filepath.Join(filepath.Join(s.home.AuditStreams(), subjects.Audit), "msgs", "index.db")); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -131,7 +131,7 @@ func (s *damageFixture) verifyStopped(t testing.TB) (audit.Report, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := bus.OpenAuditFiles(s.home.AuditStore())
+	files, err := bus.OpenAuditFiles(filepath.Join(s.home.AuditStreams(), subjects.Audit))
 	if err != nil {
 		return audit.Report{}, err
 	}
@@ -433,7 +433,7 @@ func TestDamagedFiles(t *testing.T) {
 		{"cut off in the middle of a length", cut(ends + 2), s.second, 6, "lost tail", nil},
 		{"cut off, the index gone", func(t *testing.T) { cut(ends + 100)(t); s.dropIndex(t) }, s.second, 6, "lost tail", nil},
 		{"the end lost, and nothing else to see", func(t *testing.T) { s.writeBlock(t, msgs[:19]) }, s.second, 8, "lost tail", nil},
-		{"a backup from before the last run put back", func(t *testing.T) { copyTree(t, s.backup, s.home.AuditStore()) }, s.second, 1, "lost chain", nil},
+		{"a backup from before the last run put back", func(t *testing.T) { copyTree(t, s.backup, filepath.Join(s.home.AuditStreams(), subjects.Audit)) }, s.second, 1, "lost chain", nil},
 		{"the end overwritten with zeros", func(t *testing.T) {
 			f, err := os.OpenFile(s.lastBlock(t), os.O_WRONLY, 0)
 			if err != nil {
@@ -455,7 +455,7 @@ func TestDamagedFiles(t *testing.T) {
 			}
 		}, "genesis", 1, "lost chain", nil},
 		{"the stream removed", func(t *testing.T) {
-			if err := os.RemoveAll(s.home.AuditStore()); err != nil {
+			if err := os.RemoveAll(filepath.Join(s.home.AuditStreams(), subjects.Audit)); err != nil {
 				t.Fatal(err)
 			}
 		}, "", 0, "", bus.ErrAuditLost},
@@ -822,7 +822,7 @@ func (s *damageFixture) rotate(t *testing.T) *subjects.AuditGenesis {
 		t.Fatal(err)
 	}
 	// Back to that moment: the plan is written, the successor is not there.
-	if err := os.RemoveAll(s.home.AuditStore()); err != nil {
+	if err := os.RemoveAll(filepath.Join(s.home.AuditStreams(), subjects.Audit)); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(s.home.Pending(), plan, 0o600); err != nil {

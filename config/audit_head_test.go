@@ -11,11 +11,13 @@ import (
 	"testing"
 
 	"conclave/config"
+	"conclave/pkg/actor"
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
 	"conclave/pkg/keyring"
 	"conclave/pkg/seal"
+	"conclave/subjects"
 )
 
 // headSettings are the settings of a system that keeps the head of its audit log in a file and not in the keyring.
@@ -39,11 +41,11 @@ func verifyWithHeads(t *testing.T, c config.Config, home bus.Home, given ...audi
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := bus.OpenAuditFiles(home.AuditStore())
+	files, err := bus.OpenAuditLog(home)
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := files.ReadAfter(t.Context(), 0)
+	src, err := bus.ReadFiles(files).ReadAll(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +115,7 @@ func TestRollbackOfTheDataFolderIsFound(t *testing.T) {
 		t.Fatalf("the older copy does not verify by itself, so this test shows nothing: %v", rep.Problems)
 	}
 	checkProblem(t, verifyWithHeads(t, c, home), "the log was rolled back")
-	checkProblem(t, verifyWithHeads(t, without, home, audit.KeptHead{LogHead: newest.Head, Where: "--head"}), "the head that --head holds is that of message")
+	checkProblem(t, verifyWithHeads(t, without, home, audit.KeptHead{LogHead: newest.Head, Where: "--head"}), "the head that --head holds is that of broker/")
 	before, err := os.ReadFile(outside)
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +126,7 @@ func TestRollbackOfTheDataFolderIsFound(t *testing.T) {
 		t.Errorf("a rolled back system wrote over the kept heads: %s, %v", after, err)
 	}
 
-	for _, dir := range []string{filepath.Join(home.Data, "audit"), home.AuditStore()} {
+	for _, dir := range []string{filepath.Join(home.Data, "audit"), filepath.Join(home.AuditStreams(), subjects.Audit)} {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -148,13 +150,79 @@ func TestRollbackOfTheDataFolderIsFound(t *testing.T) {
 	}
 }
 
+// TestRollbackOfOneWritersStreamIsFound puts an older copy of one writer's stream and anchors back, and then deletes both. The rest of the log is the
+// newest, and the writer's chains agree with its anchors, so only a head that covers every stream tells.
+func TestRollbackOfOneWritersStreamIsFound(t *testing.T) {
+	t.Parallel()
+	c := headSettings(t, filepath.Join(t.TempDir(), "heads.txt"))
+	home := newHome(t)
+	const writer = "memory"
+	stream := filepath.Join(home.AuditStreams(), subjects.AuditStream(writer))
+	search := func() {
+		t.Helper()
+		r := up(t, c, home, config.Actors...)
+		if res := dialOperator(t, r.Bus).callTool(t.Context(), "search_memory", actor.NewID(), `{"query":"tea"}`); res.Error != nil {
+			t.Fatal(res.Error)
+		}
+		down(t, r)
+	}
+	search()
+	older := filepath.Join(t.TempDir(), "older")
+	copyTree(t, stream, filepath.Join(older, "stream"))
+	copyTree(t, home.Heads(), filepath.Join(older, "heads"))
+	search()
+	if rep := verifyWithHeads(t, c, home); !rep.OK || rep.Head.Others[writer] < 2 {
+		t.Fatalf("head %s, problems %v", rep.Head, rep.Problems)
+	}
+	// replaceAnchors replaces the anchors of the writer by those in from; "" has none.
+	replaceAnchors := func(from string) {
+		t.Helper()
+		for _, dir := range []string{home.Heads(), from} {
+			files, err := filepath.Glob(filepath.Join(dir, writer+".*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range files {
+				if dir == home.Heads() {
+					err = os.Remove(f)
+				} else if data, rerr := os.ReadFile(f); rerr == nil {
+					writeFile(t, filepath.Join(home.Heads(), filepath.Base(f)), data)
+				} else {
+					err = rerr
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	without := c
+	without.System.AuditHead.File = ""
+	copyTree(t, filepath.Join(older, "stream"), stream)
+	replaceAnchors(filepath.Join(older, "heads"))
+	makePrivate(t, home.Data)
+	if rep := verifyWithHeads(t, without, home); !rep.OK {
+		t.Fatalf("the older stream does not verify by itself, so this test shows nothing: %v", rep.Problems)
+	}
+	checkProblem(t, verifyWithHeads(t, c, home), "the log was rolled back")
+
+	if err := os.RemoveAll(stream); err != nil {
+		t.Fatal(err)
+	}
+	replaceAnchors("")
+	if rep := verifyWithHeads(t, without, home); !rep.OK {
+		t.Fatalf("the log without the stream does not verify by itself, so this test shows nothing: %v", rep.Problems)
+	}
+	checkProblem(t, verifyWithHeads(t, c, home), "the log was rolled back")
+}
+
 // TestDeletedAuditLogIsFoundByTheEventLog: audit log and anchors are deleted together, and nothing is kept outside the data folder.
 func TestDeletedAuditLogIsFoundByTheEventLog(t *testing.T) {
 	t.Parallel()
 	c := headSettings(t, "")
 	home := newHome(t)
 	runCalls(t, c, home, 1)
-	for _, dir := range []string{filepath.Join(home.Data, "audit"), home.AuditStore()} {
+	for _, dir := range []string{filepath.Join(home.Data, "audit"), filepath.Join(home.AuditStreams(), subjects.Audit)} {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -236,13 +304,13 @@ func TestHeadIsKeptInTheKeyring(t *testing.T) {
 	store := auditlog.NewHeadKeyring(func(context.Context) (keyring.Ring, error) { return ring, nil }, "/data/a")
 	none := auditlog.NewHeadKeyring(func(context.Context) (keyring.Ring, error) { return nil, nil }, "/data/a")
 	for seq := range uint64(3) {
-		h := audit.LogHead{Log: "0123456789abcdef", Seq: seq + 1, Hash: strings.Repeat("ab", 32)}
+		h := audit.LogHead{Log: "0123456789abcdef", Seq: seq + 1, Others: map[string]uint64{"memory": 2, "model": seq + 7}, Hash: strings.Repeat("ab", 32)}
 		for _, s := range []auditlog.HeadStore{store, none} {
 			if err := s.Save(t.Context(), h); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got, err := store.Load(t.Context()); err != nil || !slices.Equal(got, []audit.LogHead{h}) || len(ring) != 1 {
+		if got, err := store.Load(t.Context()); err != nil || !slices.EqualFunc(got, []audit.LogHead{h}, audit.LogHead.Equal) || len(ring) != 1 {
 			t.Errorf("%v, %v, %v", got, ring, err)
 		}
 	}

@@ -88,7 +88,7 @@ func encodeChain(t testing.TB, prev string, seq uint64, recs ...subjects.AuditRe
 func encodeExport(t testing.TB, msgs []audit.Stored) ([]byte, audit.Summary) {
 	t.Helper()
 	var b bytes.Buffer
-	src := audit.Source{First: 1, Last: uint64(len(msgs)), Messages: func(yield func(audit.Stored, error) bool) {
+	src := audit.Source{StreamRange: audit.StreamRange{First: 1, Last: uint64(len(msgs))}, Messages: func(yield func(audit.Stored, error) bool) {
 		for _, m := range msgs {
 			if !yield(m, nil) {
 				return

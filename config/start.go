@@ -151,19 +151,16 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	return nil
 }
 
-// openAuditFiles opens the files of the audit log, after it has kept the damaged ones, and logs the damage. It returns those of
-// the broker's stream, which the kept heads cover, nil when there are none. log may be nil.
-func openAuditFiles(home bus.Home, log *slog.Logger) (*bus.AuditFiles, error) {
+// openAuditFiles opens the files of the audit log, after it has kept the damaged ones, and logs the damage. It returns none for
+// a new log. log may be nil.
+func openAuditFiles(home bus.Home, log *slog.Logger) (bus.AuditReaders, error) {
 	streams, folder, damage, err := auditlog.OpenFiles(home)
 	for _, d := range damage {
 		if log != nil {
 			log.Error("the audit log is damaged: see conclave audit verify", "damage", d.String(), "kept_in", folder)
 		}
 	}
-	if err != nil || len(streams) == 0 {
-		return nil, err
-	}
-	return streams[0], nil
+	return bus.ReadFiles(streams), err
 }
 
 // HeadStores returns the stores that keep the head of the audit log outside the data folder. It rejects a file inside it, which
@@ -187,8 +184,8 @@ func (c Config) HeadStores(home bus.Home) (out []auditlog.HeadStore, err error) 
 const headInterval = 10 * time.Minute
 
 // keepHeads keeps the head of the audit log in the event log and the configured stores until ctx ends, if the wiring says so; it returns at once. files is the log before
-// the server started, nil for a new one. log may be nil.
-func (r *Instance) keepHeads(ctx context.Context, c Config, home bus.Home, files *bus.AuditFiles, log *slog.Logger) error {
+// the server started, none for a new one. log may be nil.
+func (r *Instance) keepHeads(ctx context.Context, c Config, home bus.Home, files bus.AuditReaders, log *slog.Logger) error {
 	if !c.wiring.KeepHeads {
 		return nil
 	}
@@ -210,7 +207,7 @@ func (r *Instance) keepHeads(ctx context.Context, c Config, home bus.Home, files
 	r.watch.Go(func() {
 		defer nc.Close()
 		defer user.Close()
-		k.Run(ctx, files, bus.NewAuditReader(nc)[0])
+		k.Run(ctx, files, bus.NewAuditReader(nc))
 	})
 	return nil
 }

@@ -111,7 +111,7 @@ type AuditLogHead struct {
 type AuditGenesis struct {
 	Sealed   string      `json:"sealed,omitempty"`    // file name of the sealed export
 	SHA256   string      `json:"sha256,omitempty"`    // of that file
-	LastSeq  uint64      `json:"last_seq,omitempty"`  // last stream sequence it holds
+	LastSeq  uint64      `json:"last_seq,omitempty"`  // messages that the streams of the sealed log report
 	OldHeads []AuditHead `json:"old_heads,omitempty"` // where each chain ended
 }
 

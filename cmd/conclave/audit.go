@@ -35,7 +35,7 @@ keyed hash of the arguments.
 Everything but tail -f also works while conclave is stopped: the files of the log are then read directly. Only rotate changes
 them; the other commands write nothing, also when the files are damaged.`,
 		`  conclave audit tail -f
-  conclave audit show 17
+  conclave audit show broker/17
   conclave audit verify`,
 		auditTailCommand(a), auditShowCommand(a), auditVerifyCommand(a), auditExportCommand(a), auditRotateCommand(a))
 }
@@ -86,6 +86,8 @@ func withAuditor(a *cli.App, f func(r bus.AuditReaders) error) error {
 // noAudit is the reader of a stopped system without an audit stream.
 type noAudit struct{ err error }
 
+func (noAudit) Owner() string { return "" }
+
 func (r noAudit) ReadAfter(context.Context, uint64) (audit.Source, error) {
 	return audit.Source{}, r.err
 }
@@ -109,10 +111,12 @@ func withProgress(a *cli.App, src audit.Source, doing string) audit.Source {
 		line := term.NewProgress(a.Err)
 		defer line.Clear()
 		next := time.Now().Add(time.Second)
+		n, size := 0, src.Size()
 		for m, err := range walk {
+			n++
 			if now := time.Now(); now.After(next) {
 				next = now.Add(200 * time.Millisecond)
-				line.Draw("%s %d of %d messages", doing, m.Seq, src.Last)
+				line.Draw("%s %d of %d messages", doing, n, size)
 			}
 			if !yield(m, err) {
 				return
@@ -134,7 +138,7 @@ func auditTailCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tail",
 		Short: "Print the last records, one line each",
-		Long: `Prints the last records, one line each: time, sequence of the message, writer, phase, agent and its type, action and tool, status
+		Long: `Prints the last records, one line each: time, name of the message, writer, phase, agent and its type, action and tool, status
 and reason, query, and the beginning of the keyed hash of the arguments. The writer is the account that the server wrote; the
 rest of the line is its statement. With -f it continues with new records. With --json each line is a JSON object.`,
 		Example: `  conclave audit tail -n 50
@@ -243,15 +247,15 @@ func eachRecord(src audit.Source, f func(view.AuditEntry) error) error {
 	return nil
 }
 
-// auditShowCommand prints the records of a sequence, an action or a chain in full. None is an error.
+// auditShowCommand prints the records of a message, an action or a chain in full. None is an error.
 func auditShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
-		Use:   "show <sequence | id | chain>",
+		Use:   "show <message | id | chain>",
 		Short: "Print records in full",
-		Long: `Prints records in full. The argument is the sequence number that audit tail shows, the id of an action, or the name of a chain;
-the first 8 characters of an id or chain are enough. Each writer has a stream of its own, so several records may have one
-sequence number. With --json it prints one array.`,
-		Example: `  conclave audit show 17
+		Long: `Prints records in full. The argument is the name of a message, such as broker/17, as audit tail, verify and export show it, the id
+of an action, or the name of a chain; the first 8 characters of an id or chain are enough. Each writer has a stream of its own: the
+name of a message is that of its writer with the sequence in this stream. With --json it prints one array.`,
+		Example: `  conclave audit show broker/17
   conclave audit show 3f9c01d2 --json`,
 		Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, v []string) error {
@@ -263,14 +267,20 @@ sequence number. With --json it prints one array.`,
 // errDone ends a walk early.
 var errDone = errors.New("done")
 
-// showAudit prints the records of a sequence, of each stream that has it, or those whose id or chain is what or begins with
-// it. A prefix has at least 8 characters; a number is always a sequence. No match is an error. Records are not verified.
+// showAudit prints the records of a message, or those whose id or chain is what or begins with it. A prefix has at least 8
+// characters; a bare number names no message and is a usage error. No match is an error. Records are not verified.
 func showAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, what string) error {
-	seq, err := strconv.ParseUint(what, 10, 63)
-	bySeq := err == nil
+	owner, seq, err := audit.ParseMessageName(what)
+	byName := err == nil
+	if _, err := strconv.ParseUint(what, 10, 64); err == nil {
+		return cli.Usage("each writer of the audit log counts its own messages: name one as conclave audit tail does, such as broker/%s", what)
+	}
 	fits := func(s string) bool { return s == what || len(what) >= 8 && strings.HasPrefix(s, what) }
 	found := []view.AuditEntry{}
 	for i, stream := range r {
+		if byName && stream.Owner() != owner {
+			continue
+		}
 		src, err := stream.ReadAfter(ctx, max(seq, 1)-1)
 		if i > 0 && errors.Is(err, bus.ErrNoAudit) {
 			continue
@@ -279,10 +289,10 @@ func showAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, what string)
 			return err
 		}
 		err = eachRecord(withProgress(a, src, "searching"), func(e view.AuditEntry) error {
-			if bySeq && e.Stream != seq {
+			if byName && e.Message != what {
 				return errDone
 			}
-			if bySeq || fits(e.ID) || fits(e.Chain) {
+			if byName || fits(e.ID) || fits(e.Chain) {
 				found = append(found, e)
 			}
 			return nil
@@ -292,8 +302,8 @@ func showAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, what string)
 		}
 	}
 	switch {
-	case len(found) == 0 && bySeq:
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("the audit log has no message %d", seq), "list records with conclave audit tail")
+	case len(found) == 0 && byName:
+		return cli.Fail(cli.ExitFailed, "the audit log has no message "+what, "list records with conclave audit tail")
 	case len(found) == 0:
 		return cli.Fail(cli.ExitFailed, fmt.Sprintf("the audit log has no record %q", what), "list records with conclave audit tail")
 	case a.JSON:
@@ -323,7 +333,7 @@ func auditVerifyCommand(a *cli.App) *cobra.Command {
 outside the stream. Any change, loss or reordering is found, and the first bad record is named. The sealed files of earlier
 logs must exist as they were sealed. The exit code is 5 when something is wrong.
 
-The report ends with the head of the log: a hash of all its messages. Write it down elsewhere; --head verifies later that the log
+The report ends with the head of the log: a hash of all messages of all writers. Write it down elsewhere; --head verifies later that the log
 still holds everything that it held then. The heads that conclave keeps itself, in the system keyring and in the file
 audit_head.file of system.yaml, are compared too. Only they show that the whole data folder was replaced by an older copy.
 
@@ -332,7 +342,7 @@ current one, or a sealed file that is itself anchored. Without an anchor, a chan
 file was cut and sealed again.`,
 		Example: `  conclave audit verify
   conclave audit verify --json
-  conclave audit verify --head 3f9c01d2a4b5c6d7-1234-…
+  conclave audit verify --head 3f9c01d2a4b5c6d7-1234+memory.56+model.78-…
   conclave audit verify --file ~/.local/share/conclave/audit/sealed/audit-20260102T030405.000Z.jsonl`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

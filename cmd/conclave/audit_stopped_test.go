@@ -10,6 +10,7 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
 )
 
 // TestStoppedReadsChangeNothing flips one byte in a record header of a stopped system. The commands that read the audit log
@@ -30,7 +31,7 @@ func TestStoppedReadsChangeNothing(t *testing.T) {
 			code int
 			args string
 		}{
-			{verdict, "audit verify"}, {verdict, "audit verify --json"}, {cli.ExitOK, "audit tail"}, {cli.ExitOK, "audit show 1"}, {cli.ExitOK, "audit export -"},
+			{verdict, "audit verify"}, {verdict, "audit verify --json"}, {cli.ExitOK, "audit tail"}, {cli.ExitOK, "audit show broker/1"}, {cli.ExitOK, "audit export -"},
 		} {
 			cmd := p.begin("conclave", strings.Fields(c.args)...)
 			if code, err := cmd.wait(); code != c.code || err != nil || cmd.stdout.String() == "" || !strings.Contains(cmd.stderr.String(), "without changing them") {
@@ -45,7 +46,7 @@ func TestStoppedReadsChangeNothing(t *testing.T) {
 		}
 	}
 	read(cli.ExitOK)
-	block := filepath.Join(bus.Home{Data: p.data}.AuditStore(), "msgs", "1.blk")
+	block := filepath.Join(bus.Home{Data: p.data}.AuditStreams(), subjects.Audit, "msgs", "1.blk")
 	data, err := os.ReadFile(block)
 	if err != nil {
 		t.Fatal(err)

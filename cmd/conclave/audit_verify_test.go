@@ -17,7 +17,7 @@ import (
 func reseal(t *testing.T, file string, msgs []audit.Stored) audit.Summary {
 	t.Helper()
 	var b bytes.Buffer
-	sum, err := audit.Export(t.Context(), audit.Source{First: 1, Last: uint64(len(msgs)), Messages: func(yield func(audit.Stored, error) bool) {
+	sum, err := audit.Export(t.Context(), audit.Source{StreamRange: audit.StreamRange{First: 1, Last: uint64(len(msgs))}, Messages: func(yield func(audit.Stored, error) bool) {
 		for _, m := range msgs {
 			if !yield(m, nil) {
 				return

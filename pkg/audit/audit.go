@@ -11,10 +11,12 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"strconv"
 	"strings"
 
 	"conclave/subjects"
@@ -53,21 +55,63 @@ type Log interface {
 	Append(ctx context.Context, chain, id string, data []byte) (duplicate bool, err error)
 }
 
-// Stored is one message as the stream holds it.
+// MainStream names the stream that begins with the genesis, by the account that writes it; see [Stored].
+const MainStream = "broker"
+
+// Stored is one message as its stream holds it.
 type Stored struct {
+	Stream  string // the account that the stream belongs to; "" = [MainStream]
 	Seq     uint64 // the stream's sequence
 	Subject string
 	Data    []byte
 }
 
-// Source is the stream as a reader sees it. First and Last are the bounds that the stream reports; Messages yields every
-// message from First to Last in stream order and stops at the first error. A caller that verifies must read the anchors
-// before Last: then every anchored record must be in the stream.
+// Name names the message for the user: see [MessageName].
+func (st Stored) Name() string { return MessageName(st.Stream, st.Seq) }
+
+// MessageName returns <account>/<sequence>, which names a message of the audit log everywhere: the account that the stream belongs
+// to, "" = [MainStream], and the message's sequence in it.
+func MessageName(stream string, seq uint64) string {
+	return cmp.Or(stream, MainStream) + "/" + strconv.FormatUint(seq, 10)
+}
+
+// ParseMessageName is the inverse of [MessageName]. It rejects every other text.
+func ParseMessageName(s string) (stream string, seq uint64, err error) {
+	stream, digits, _ := strings.Cut(s, "/")
+	if seq, err = strconv.ParseUint(digits, 10, 63); err != nil || !isToken(stream) || MessageName(stream, seq) != s {
+		return "", 0, fmt.Errorf("%q is not the name of an audit message, such as broker/17", s)
+	}
+	if stream == MainStream {
+		stream = ""
+	}
+	return stream, seq, nil
+}
+
+// StreamRange is what a stream reports about itself: the sequences of its first and last message, 0 = none.
+type StreamRange struct {
+	Stream string `json:"stream,omitempty"` // as in [Stored]
+	First  uint64 `json:"first"`
+	Last   uint64 `json:"last"`
+}
+
+// Source is the audit log, or one stream of it, as a reader sees it. Messages yields every message of each stream, in the order
+// of the stream, and stops at the first error; the stream with the genesis comes first. A caller that verifies must read
+// the anchors before the ranges: then every anchored record must be in its stream.
 type Source struct {
-	First, Last uint64
-	HeadLast    uint64 // the last message that the [LogHead] covers; 0 = Last. The streams of other writers than the broker follow it
+	StreamRange               // the first stream
+	Others      []StreamRange // the streams of the other writers
 	Messages    iter.Seq2[Stored, error]
 	Damage      []Damage // unreadable parts of the store; empty when only the server has access to the files
+}
+
+// Size returns the number of messages that the streams report.
+func (s Source) Size() (n uint64) {
+	for _, r := range append([]StreamRange{s.StreamRange}, s.Others...) {
+		if r.First > 0 && r.First <= r.Last {
+			n += r.Last - r.First + 1
+		}
+	}
+	return n
 }
 
 // Damage is a part of a file of the stream that holds no readable record.
@@ -75,7 +119,7 @@ type Damage struct {
 	File   string `json:"file"` // base name
 	Offset int64  `json:"offset"`
 	Bytes  int64  `json:"bytes"`
-	After  uint64 `json:"after"` // sequence of the last readable message before it; 0 = none
+	After  uint64 `json:"after"` // sequence in its stream of the last readable message before it; 0 = none
 	// Tail means that no readable record follows in the stream. A crash during a write leaves such an end; the anchors show
 	// whether acknowledged records were in it.
 	Tail bool `json:"tail,omitempty"`

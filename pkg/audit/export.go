@@ -32,12 +32,14 @@ type exportLine struct {
 }
 
 type exportHeader struct {
-	Format string `json:"format"`
-	First  uint64 `json:"first"`
-	Last   uint64 `json:"last"`
+	Format string        `json:"format"`
+	First  uint64        `json:"first"` // of the main stream
+	Last   uint64        `json:"last"`
+	Others []StreamRange `json:"others,omitempty"` // files of earlier builds have none: their messages are numbered through
 }
 
 type exportMessage struct {
+	Stream  string                 `json:"stream,omitempty"` // as in [Stored]
 	Seq     uint64                 `json:"seq"`
 	Subject string                 `json:"subject"`
 	Data    []byte                 `json:"data"`              // the message; only this is read back
@@ -55,8 +57,6 @@ type exportFooter struct {
 
 // Summary describes an export.
 type Summary struct {
-	First    uint64               `json:"first"`
-	Last     uint64               `json:"last"`
 	Messages int                  `json:"messages"`
 	Records  int                  `json:"records"`
 	Chains   int                  `json:"chains"`
@@ -68,7 +68,7 @@ type Summary struct {
 // verify, and rejects only a subject that is not UTF-8. After an error w holds a truncated export. The footer detects
 // damage, not forgery: against forgery keep Summary.SHA256, the hash of all bytes written, elsewhere.
 func Export(ctx context.Context, src Source, w io.Writer) (Summary, error) {
-	sum := Summary{First: src.First, Last: src.Last}
+	var sum Summary
 	body, all := sha256.New(), sha256.New()
 	buffered := bufio.NewWriter(w)
 	writeLine := func(to io.Writer, line exportLine) error {
@@ -80,7 +80,7 @@ func Export(ctx context.Context, src Source, w io.Writer) (Summary, error) {
 	}
 	err := func() error {
 		out := io.MultiWriter(buffered, body, all)
-		if err := writeLine(out, exportLine{Header: &exportHeader{exportFormat, src.First, src.Last}}); err != nil {
+		if err := writeLine(out, exportLine{Header: &exportHeader{exportFormat, src.First, src.Last, src.Others}}); err != nil {
 			return err
 		}
 		counter := newExportCounter()
@@ -93,7 +93,7 @@ func Export(ctx context.Context, src Source, w io.Writer) (Summary, error) {
 					return err
 				}
 				if !utf8.ValidString(st.Subject) {
-					return fmt.Errorf("message %d: subject %q is not text", st.Seq, st.Subject)
+					return fmt.Errorf("message %s: subject %q is not text", st.Name(), st.Subject)
 				}
 				m := newExportMessage(st, counter)
 				if err := writeLine(out, exportLine{Message: m}); err != nil {
@@ -128,7 +128,7 @@ func OpenExport(r io.Reader) (Source, error) {
 	if h == nil || h.Format != exportFormat {
 		return Source{}, fmt.Errorf("open audit export: %w: the first line is not the header of %q", ErrExport, exportFormat)
 	}
-	return Source{First: h.First, Last: h.Last, Messages: e.messages}, nil
+	return Source{StreamRange: StreamRange{First: h.First, Last: h.Last}, Others: h.Others, Messages: e.messages}, nil
 }
 
 // MergeHeads merges lists of heads, deduped, sorted by account and chain. The genesis after a rotation must hold both the
@@ -149,7 +149,7 @@ func (l exportLine) encode() ([]byte, error) {
 // newExportMessage returns the line of st and adds st to counter. Data that is no valid batch is kept, with the reason in
 // Error and no records.
 func newExportMessage(st Stored, counter *exportCounter) *exportMessage {
-	m := &exportMessage{Seq: st.Seq, Subject: st.Subject, Data: st.Data}
+	m := &exportMessage{Stream: st.Stream, Seq: st.Seq, Subject: st.Subject, Data: st.Data}
 	batch, err := DecodeBatch(st.Data)
 	if err != nil {
 		m.Error = err.Error()
@@ -159,6 +159,11 @@ func newExportMessage(st Stored, counter *exportCounter) *exportMessage {
 	}
 	counter.addMessage(st.Subject, batch)
 	return m
+}
+
+// stored returns the message of the line.
+func (m *exportMessage) stored() Stored {
+	return Stored{Stream: m.Stream, Seq: m.Seq, Subject: m.Subject, Data: m.Data}
 }
 
 // exportReader reads the lines of an export after each other. body hashes all lines before the footer.
@@ -192,7 +197,7 @@ func (e *exportReader) messages(yield func(Stored, error) bool) {
 			yield(Stored{}, fmt.Errorf("read audit export: %w", err))
 			return
 		}
-		if !yield(Stored{Seq: line.Message.Seq, Subject: line.Message.Subject, Data: line.Message.Data}, nil) {
+		if !yield(line.Message.stored(), nil) {
 			return
 		}
 	}
@@ -236,7 +241,7 @@ func (e *exportReader) readLine() (exportLine, error) {
 	}
 	if m := line.Message; m != nil {
 		kinds++
-		same.Message = newExportMessage(Stored{Seq: m.Seq, Subject: m.Subject, Data: m.Data}, e.counter)
+		same.Message = newExportMessage(m.stored(), e.counter)
 	}
 	b, err := same.encode()
 	if err != nil || kinds != 1 || !bytes.Equal(b, raw) {

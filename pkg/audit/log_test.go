@@ -144,7 +144,7 @@ func source(msgs []Stored) Source {
 	for _, st := range msgs {
 		last = max(last, st.Seq)
 	}
-	return Source{First: 1, Last: last, Messages: all}
+	return Source{StreamRange: StreamRange{First: 1, Last: last}, Messages: all}
 }
 
 // planModes returns the modes of the list in order, then rest.

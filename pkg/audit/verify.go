@@ -21,21 +21,21 @@ type VerifyOptions struct {
 
 // Problem is one defect of an audit log. A field that does not apply is empty.
 type Problem struct {
-	Stream  uint64 `json:"stream,omitempty"` // stream sequence of the record, or of the missing message
+	Message string `json:"message,omitempty"` // name of the message that holds the record, or of the missing message: see [MessageName]
 	Account string `json:"account,omitempty"`
 	Chain   string `json:"chain,omitempty"`
 	Record  uint64 `json:"record,omitempty"` // sequence of the record in its chain
 	Text    string `json:"text"`             // for the user
 }
 
-// String returns the text with its position before it: stream sequence, account, chain and record, as far as known.
+// String returns the text with its position before it: message, account, chain and record, as far as known.
 func (p Problem) String() string {
 	s := p.Text
 	if p.Chain != "" {
 		s = fmt.Sprintf("%s, chain %s, record %d: %s", p.Account, p.Chain, p.Record, s)
 	}
-	if p.Stream > 0 {
-		s = fmt.Sprintf("stream sequence %d: %s", p.Stream, s)
+	if p.Message != "" {
+		s = fmt.Sprintf("message %s: %s", p.Message, s)
 	}
 	return s
 }
@@ -110,14 +110,17 @@ func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts Ve
 		oldHeads:      map[subjects.AuditHead]bool{},
 		endedSubjects: map[string]bool{},
 		linkedBy:      map[string][]*chain{},
-		nextSeq:       1,
+		lastSeq:       map[string]uint64{},
 	}
 	for _, h := range heads {
 		v.anchored[h.Chain] = append(v.anchored[h.Chain], h)
 	}
 	kept := NewHeadChecker(opts.Kept)
-	if src.First > 1 {
-		v.reportMissing(src.First)
+	ranges := append([]StreamRange{src.StreamRange}, src.Others...)
+	for _, r := range ranges {
+		if r.First > 1 {
+			v.reportMissing(r.Stream, r.First)
+		}
 	}
 	if src.Messages != nil {
 		for st, err := range src.Messages {
@@ -129,18 +132,11 @@ func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts Ve
 				v.report.OK = false
 				return v.report, fmt.Errorf("verify audit: %w", err)
 			}
-			if src.HeadLast == 0 || st.Seq <= src.HeadLast {
-				kept.Add(st)
-			}
+			kept.Add(st)
 			v.verifyMessage(st)
 		}
 	}
-	if v.nextSeq <= src.Last {
-		v.reportMissing(src.Last + 1)
-	}
-	if v.nextSeq > src.Last+1 {
-		v.addProblem(Problem{Stream: v.nextSeq - 1, Text: fmt.Sprintf("the stream reports %d as its last message and holds more", src.Last)})
-	}
+	v.verifyRanges(ranges)
 	v.verifyEnds(heads)
 	head, problems, foreign := kept.Finish()
 	for _, p := range problems {
@@ -155,8 +151,8 @@ func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts Ve
 type verifier struct {
 	opts          VerifyOptions
 	report        Report
-	described     map[string]int // problems described, by account
-	nextSeq       uint64         // expected stream sequence
+	described     map[string]int    // problems described, by account
+	lastSeq       map[string]uint64 // by stream: the last sequence that was read or reported as missing
 	chains        map[string]*chain
 	order         []*chain // in stream order of their first records
 	anchored      map[string][]subjects.AuditHead
@@ -168,7 +164,7 @@ type verifier struct {
 // chain is the state of one chain during verification.
 type chain struct {
 	account, id string
-	streamSeq   uint64 // of its last record
+	message     string // name of the message of its last record
 	lastSeq     uint64 // of its last record in the chain
 	lastHash    [sha256.Size]byte
 	lastMissing uint64 // last missing record; 0 = none
@@ -245,42 +241,62 @@ func (v *verifier) isWriter(account string) bool {
 	return ok
 }
 
-// reportMissing reports the messages before seq as missing.
-func (v *verifier) reportMissing(seq uint64) {
-	text := fmt.Sprintf("messages %d to %d are missing from the stream", v.nextSeq, seq-1)
-	if v.nextSeq == seq-1 {
-		text = fmt.Sprintf("message %d is missing from the stream", v.nextSeq)
+// reportMissing reports the messages of a stream before seq as missing.
+func (v *verifier) reportMissing(stream string, seq uint64) {
+	next := v.lastSeq[stream] + 1
+	text := fmt.Sprintf("messages %s to %d are missing from the stream", MessageName(stream, next), seq-1)
+	if next == seq-1 {
+		text = fmt.Sprintf("message %s is missing from the stream", MessageName(stream, next))
 	}
-	v.addProblem(Problem{Stream: v.nextSeq, Text: text})
-	v.nextSeq = seq
+	v.addProblem(Problem{Message: MessageName(stream, next), Text: text})
+	v.lastSeq[stream] = seq - 1
+}
+
+// verifyRanges compares the messages that were read with what the streams report. It must be called after the last message.
+func (v *verifier) verifyRanges(ranges []StreamRange) {
+	last := map[string]uint64{}
+	for _, r := range ranges {
+		if last[r.Stream] = r.Last; v.lastSeq[r.Stream] < r.Last {
+			v.reportMissing(r.Stream, r.Last+1)
+		}
+	}
+	for _, stream := range slices.Sorted(maps.Keys(v.lastSeq)) {
+		if v.lastSeq[stream] > last[stream] {
+			v.addProblem(Problem{Message: MessageName(stream, v.lastSeq[stream]), Text: fmt.Sprintf("the stream reports %d as its last message and holds more", last[stream])})
+		}
+	}
 }
 
 // verifyMessage checks the stream sequence and the subject of st, then each of its records, and reports problems. The
-// records of a message are neither checked nor counted when it is malformed, has an account that no writer has, continues
-// the chain of another account, or is a genesis after the first message.
+// records of a message are neither checked nor counted when it is malformed, has an account that no writer has or that writes to
+// another stream, continues the chain of another account, or is a genesis after the first message.
 func (v *verifier) verifyMessage(st Stored) {
 	v.report.Messages++
-	v.checkStreamSeq(st.Seq)
+	v.checkStreamSeq(st)
 	genesis := st.Subject == GenesisSubject
 	account, id, err := splitSubject(st.Subject)
 	if err != nil {
-		v.addProblem(Problem{Stream: st.Seq, Text: err.Error()})
+		v.addProblem(Problem{Message: st.Name(), Text: err.Error()})
 		return
 	}
+	first := st.Stream == "" && st.Seq == 1
 	bad := func(record uint64, format string, args ...any) {
-		v.addProblem(Problem{Stream: st.Seq, Account: account, Chain: id, Record: record, Text: fmt.Sprintf(format, args...)})
+		v.addProblem(Problem{Message: st.Name(), Account: account, Chain: id, Record: record, Text: fmt.Sprintf(format, args...)})
 	}
 	switch {
-	case genesis && st.Seq != 1:
+	case genesis && !first:
 		bad(1, "only the first message may be a genesis")
 		return
-	case st.Seq == 1 && !genesis:
+	case first && !genesis:
 		bad(1, "the audit log does not begin with a genesis")
 	}
 	c := v.chains[id]
 	switch {
 	case !genesis && !v.isWriter(account):
 		bad(0, "no writer has the account %s", account)
+		return
+	case st.Stream != "" && account != st.Stream: // the main stream has records of all writers from builds with one stream
+		bad(0, "the account %s does not write to this stream", account)
 		return
 	case c != nil && c.account != account:
 		bad(0, "the chain belongs to the account %s", c.account)
@@ -298,7 +314,7 @@ func (v *verifier) verifyMessage(st Stored) {
 		bad(1, "the genesis is not one record that opens an audit log")
 		return
 	case genesis:
-		v.acceptGenesis(st.Seq, batch[0])
+		v.acceptGenesis(st.Name(), batch[0])
 	}
 	if c == nil {
 		if v.endedSubjects[st.Subject] {
@@ -309,31 +325,32 @@ func (v *verifier) verifyMessage(st Stored) {
 	c.messages++
 	for _, d := range batch {
 		v.report.Records++
-		v.verifyRecord(c, st.Seq, genesis, d)
+		v.verifyRecord(c, st.Name(), genesis, d)
 	}
 }
 
-// checkStreamSeq reports a message that is repeated or out of order, and the messages that are missing before it: the log
+// checkStreamSeq reports a message that is repeated or out of order, and the messages that are missing before it: a stream
 // must have every sequence from 1 on.
-func (v *verifier) checkStreamSeq(seq uint64) {
-	if seq < v.nextSeq {
-		v.addProblem(Problem{Stream: seq, Text: fmt.Sprintf("message %d is repeated or out of order, expected %d", seq, v.nextSeq)})
+func (v *verifier) checkStreamSeq(st Stored) {
+	next := v.lastSeq[st.Stream] + 1
+	if st.Seq < next {
+		v.addProblem(Problem{Message: st.Name(), Text: fmt.Sprintf("message %s is repeated or out of order, expected %d", st.Name(), next)})
 		return
 	}
-	if seq > v.nextSeq {
-		v.reportMissing(seq)
+	if st.Seq > next {
+		v.reportMissing(st.Stream, st.Seq)
 	}
-	v.nextSeq++
+	v.lastSeq[st.Stream]++
 }
 
 // acceptGenesis uses the old heads of the genesis d only if d is the one anchored genesis: old heads excuse missing chains,
 // so a forged genesis could excuse all. It reports a genesis without an anchor; that an anchored one is altered is reported
 // by verifyRecord. d must have passed isGenesis.
-func (v *verifier) acceptGenesis(stream uint64, d Decoded) {
+func (v *verifier) acceptGenesis(message string, d Decoded) {
 	match, known := matchGenesis(d, v.anchored[GenesisChain])
 	if !known {
 		v.addProblem(Problem{
-			Stream: stream, Account: GenesisAccount, Chain: GenesisChain, Record: d.Record.Seq,
+			Message: message, Account: GenesisAccount, Chain: GenesisChain, Record: d.Record.Seq,
 			Text: "unconfirmed genesis: it is not anchored",
 		})
 	}
@@ -404,12 +421,12 @@ func (v *verifier) beginChain(account, id string) *chain {
 }
 
 // verifyRecord checks d as the next record of c and reports problems: chain, sequence, hash of the predecessor, anchors,
-// phase, id and action. A record of another chain, or one that is repeated, is reported and otherwise ignored. stream is the stream
-// sequence of its message; genesis is set for the genesis message.
-func (v *verifier) verifyRecord(c *chain, stream uint64, genesis bool, d Decoded) {
+// phase, id and action. A record of another chain, or one that is repeated, is reported and otherwise ignored. message is the name
+// of its message; genesis is set for the genesis message.
+func (v *verifier) verifyRecord(c *chain, message string, genesis bool, d Decoded) {
 	rec := d.Record
 	bad := func(record uint64, format string, args ...any) {
-		v.addProblem(Problem{Stream: stream, Account: c.account, Chain: c.id, Record: record, Text: fmt.Sprintf(format, args...)})
+		v.addProblem(Problem{Message: message, Account: c.account, Chain: c.id, Record: record, Text: fmt.Sprintf(format, args...)})
 	}
 	if rec.Chain != c.id {
 		bad(rec.Seq, "the record belongs to chain %q", rec.Chain)
@@ -432,11 +449,11 @@ func (v *verifier) verifyRecord(c *chain, stream uint64, genesis bool, d Decoded
 	}
 	for _, h := range c.anchors {
 		if h.Seq == rec.Seq && h.Hash != hexHash(d.Hash) {
-			v.reportAltered(c, stream, rec.Seq, "record %d is not the one that was anchored: it was altered", rec.Seq)
+			v.reportAltered(c, message, rec.Seq, "record %d is not the one that was anchored: it was altered", rec.Seq)
 		}
 	}
 
-	c.streamSeq, c.lastSeq, c.lastHash = stream, rec.Seq, d.Hash
+	c.message, c.lastSeq, c.lastHash = message, rec.Seq, d.Hash
 	c.hashes = append(c.hashes, d.Hash[:]...)
 
 	if rec.Genesis != nil && !genesis {
@@ -453,7 +470,7 @@ func (v *verifier) verifyRecord(c *chain, stream uint64, genesis bool, d Decoded
 			bad(1, "the first record of a chain may not record the action %q", rec.Action)
 		}
 		for _, l := range rec.Links {
-			v.verifyLink(c, stream, l)
+			v.verifyLink(c, message, l)
 		}
 	case len(rec.Links) > 0:
 		bad(rec.Seq, "only the first record of a chain may link others")
@@ -498,19 +515,19 @@ func (v *verifier) checkPrev(c *chain, rec subjects.AuditRecord) {
 		return
 	}
 	if c.mismatch > 0 {
-		v.reportAltered(c, c.streamSeq, c.lastSeq, "record %d was altered: it matches neither its predecessor nor its successor", c.lastSeq)
+		v.reportAltered(c, c.message, c.lastSeq, "record %d was altered: it matches neither its predecessor nor its successor", c.lastSeq)
 		return
 	}
 	c.mismatch = v.addProblem(Problem{
-		Stream: c.streamSeq, Account: c.account, Chain: c.id, Record: c.lastSeq,
+		Message: c.message, Account: c.account, Chain: c.id, Record: c.lastSeq,
 		Text: fmt.Sprintf("record %d was altered: it is not the predecessor that record %d names", c.lastSeq, rec.Seq),
 	})
 }
 
 // reportAltered reports an altered record of c. It replaces the pending mismatch problem about its predecessor, if any, so
 // that one alteration is one problem.
-func (v *verifier) reportAltered(c *chain, stream, record uint64, format string, args ...any) {
-	p := Problem{Stream: stream, Account: c.account, Chain: c.id, Record: record, Text: fmt.Sprintf(format, args...)}
+func (v *verifier) reportAltered(c *chain, message string, record uint64, format string, args ...any) {
+	p := Problem{Message: message, Account: c.account, Chain: c.id, Record: record, Text: fmt.Sprintf(format, args...)}
 	if c.mismatch > 0 {
 		v.report.Problems[c.mismatch-1] = p
 		c.mismatch = 0
@@ -523,9 +540,9 @@ func (v *verifier) reportAltered(c *chain, stream, record uint64, format string,
 // account or to c itself, to a record that the stream does not have or that has another hash, and to an earlier end than
 // one already linked. A link at sequence 0, to a chain without acknowledged records, and one that the genesis excuses need
 // no record.
-func (v *verifier) verifyLink(c *chain, stream uint64, l subjects.AuditHead) {
+func (v *verifier) verifyLink(c *chain, message string, l subjects.AuditHead) {
 	bad := func(format string, args ...any) {
-		v.addProblem(Problem{Stream: stream, Account: c.account, Chain: c.id, Record: 1, Text: fmt.Sprintf(format, args...)})
+		v.addProblem(Problem{Message: message, Account: c.account, Chain: c.id, Record: 1, Text: fmt.Sprintf(format, args...)})
 	}
 	if l.Account != c.account || l.Chain == c.id || !hasValidHash(l) {
 		bad("invalid link to record %d of %s, chain %s", l.Seq, l.Account, l.Chain)
@@ -606,29 +623,29 @@ func (v *verifier) isEndConfirmed(c *chain) bool {
 // record.
 func (v *verifier) verifyEnds(heads []subjects.AuditHead) {
 	if v.report.Genesis == nil && v.report.Messages == 0 {
-		v.addProblem(Problem{Stream: 1, Text: "the audit log is empty: its genesis is missing"})
+		v.addProblem(Problem{Message: MessageName("", 1), Text: "the audit log is empty: its genesis is missing"})
 	}
 	for _, h := range heads {
 		c := v.chains[h.Chain]
-		bad := func(stream, record uint64, format string, args ...any) {
-			v.addProblem(Problem{Stream: stream, Account: h.Account, Chain: h.Chain, Record: record, Text: fmt.Sprintf(format, args...)})
+		bad := func(message string, record uint64, format string, args ...any) {
+			v.addProblem(Problem{Message: message, Account: h.Account, Chain: h.Chain, Record: record, Text: fmt.Sprintf(format, args...)})
 		}
 		switch {
 		case !hasValidHash(h):
-			bad(0, h.Seq, "the anchored head is malformed")
+			bad("", h.Seq, "the anchored head is malformed")
 		case h.Seq == 0 || v.oldHeads[h]:
 		case c == nil:
-			bad(0, 1, "lost chain: chain %s is anchored at record %d, the stream holds none of it", h.Chain, h.Seq)
+			bad("", 1, "lost chain: chain %s is anchored at record %d, the stream holds none of it", h.Chain, h.Seq)
 		case c.account != h.Account:
-			bad(c.streamSeq, h.Seq, "the chain is anchored for %s, the stream has it from %s", h.Account, c.account)
+			bad(c.message, h.Seq, "the chain is anchored for %s, the stream has it from %s", h.Account, c.account)
 		case c.lastSeq < h.Seq:
-			bad(c.streamSeq, c.lastSeq+1, "lost tail: chain %s is anchored at record %d, the stream ends at %d", h.Chain, h.Seq, c.lastSeq)
+			bad(c.message, c.lastSeq+1, "lost tail: chain %s is anchored at record %d, the stream ends at %d", h.Chain, h.Seq, c.lastSeq)
 		}
 	}
 	for _, c := range v.order {
 		if !v.isEndConfirmed(c) {
 			v.addProblem(Problem{
-				Stream: c.streamSeq, Account: c.account, Chain: c.id, Record: c.lastSeq,
+				Message: c.message, Account: c.account, Chain: c.id, Record: c.lastSeq,
 				Text: fmt.Sprintf("unconfirmed end of chain %s: it is neither anchored nor linked by a later chain", c.id),
 			})
 		}

@@ -132,7 +132,11 @@ func (s *fixture) head(chain string) *subjects.AuditHead {
 func TestVerify(t *testing.T) {
 	type recs = []subjects.AuditRecord
 	at := func(stream uint64, account, chain string, record uint64) Problem {
-		return Problem{Stream: stream, Account: account, Chain: chain, Record: record}
+		message := ""
+		if stream > 0 {
+			message = MessageName("", stream)
+		}
+		return Problem{Message: message, Account: account, Chain: chain, Record: record}
 	}
 	for _, tc := range []struct {
 		name string
@@ -279,20 +283,20 @@ func TestVerify(t *testing.T) {
 		},
 
 		// a message
-		{"removed message", func(_ *testing.T, s *fixture) { s.drop(5) }, at(5, "", "", 0), "message 5 is missing"},
-		{"removed messages", func(_ *testing.T, s *fixture) { s.drop(5); s.drop(6) }, at(5, "", "", 0), "messages 5 to 6 are missing"},
+		{"removed message", func(_ *testing.T, s *fixture) { s.drop(5) }, at(5, "", "", 0), "message broker/5 is missing"},
+		{"removed messages", func(_ *testing.T, s *fixture) { s.drop(5); s.drop(6) }, at(5, "", "", 0), "messages broker/5 to 6 are missing"},
 		{
 			"removed message, the stream renumbered", func(_ *testing.T, s *fixture) { s.drop(4); s.renumber() },
 			at(5, "GATEWAY", "g1", 3), "record 3 is missing",
 		},
-		{"reordered messages", func(_ *testing.T, s *fixture) { s.swap(4, 6) }, at(4, "", "", 0), "messages 4 to 5 are missing"},
+		{"reordered messages", func(_ *testing.T, s *fixture) { s.swap(4, 6) }, at(4, "", "", 0), "messages broker/4 to 5 are missing"},
 		{
 			"reordered messages, the stream renumbered", func(_ *testing.T, s *fixture) { s.swap(4, 6); s.renumber() },
 			at(4, "GATEWAY", "g1", 3), "record 3 is missing",
 		},
 		{
 			"repeated message", func(_ *testing.T, s *fixture) { s.msgs = slices.Insert(s.msgs, 5, s.msgs[4]) },
-			at(5, "", "", 0), "message 5 is repeated",
+			at(5, "", "", 0), "message broker/5 is repeated",
 		},
 		{"forged subject account", func(_ *testing.T, s *fixture) { s.msgs[4].Subject = "audit.GATEWAY.b1" }, at(5, "GATEWAY", "b1", 0), "belongs to the account BROKER"},
 		{"unknown account", func(_ *testing.T, s *fixture) { s.msgs[4].Subject = "audit.MALLORY.b1" }, at(5, "MALLORY", "b1", 0), "no writer has the account MALLORY"},
@@ -432,7 +436,7 @@ func TestVerify(t *testing.T) {
 		},
 
 		// the genesis
-		{"genesis missing", func(_ *testing.T, s *fixture) { s.drop(1) }, at(1, "", "", 0), "message 1 is missing"},
+		{"genesis missing", func(_ *testing.T, s *fixture) { s.drop(1) }, at(1, "", "", 0), "message broker/1 is missing"},
 		{
 			"genesis missing, the stream renumbered", func(_ *testing.T, s *fixture) { s.drop(1); s.renumber() },
 			at(1, "GATEWAY", "g1", 1), "does not begin with a genesis",
@@ -558,7 +562,7 @@ func TestVerifyChecksStreamBounds(t *testing.T) {
 			src := source(s.msgs[tc.first-1:])
 			src.First, src.Last = tc.first, tc.last
 			r := verifySource(t, src, s.heads)
-			if r.OK || r.First.Stream != tc.stream {
+			if r.OK || r.First.Message != MessageName("", tc.stream) {
 				t.Fatalf("first problem is %v", r.First)
 			}
 		})
@@ -571,7 +575,7 @@ func TestVerifyCapsProblems(t *testing.T) {
 		s.msgs[i].Data = nil
 	}
 	r, err := Verify(t.Context(), source(s.msgs), nil, VerifyOptions{Actions: testOptions.Actions, MaxProblems: 2})
-	if err != nil || len(r.Problems) != 1+2+2 || r.Bad != 10 || r.OK || r.First.Stream != 1 {
+	if err != nil || len(r.Problems) != 1+2+2 || r.Bad != 10 || r.OK || r.First.Message != "broker/1" {
 		t.Fatalf("%+v, %v", r, err)
 	}
 }
@@ -589,7 +593,7 @@ func TestVerifyCapsProblemsByAccount(t *testing.T) {
 	s.msgs = append(s.msgs, last)
 	s.renumber()
 	r := verifySource(t, source(s.msgs), s.heads)
-	if r.Bad != 301 || len(r.Problems) != 201 || r.First.Stream != 10 {
+	if r.Bad != 301 || len(r.Problems) != 201 || r.First.Message != "broker/10" {
 		t.Fatalf("%d problems, %d described, first %v", r.Bad, len(r.Problems), r.First)
 	}
 	if p := r.Problems[200]; p.Account != "BROKER" || p.Record != 4 || !strings.Contains(p.Text, "not the one that was anchored") {
@@ -721,7 +725,7 @@ func TestVerifyAfterRotation(t *testing.T) {
 	sum, err := Export(t.Context(), s.source(), &file)
 	must(t, err)
 	data, head, err := EncodeGenesis(time.Now(), subjects.AuditGenesis{
-		Sealed: "audit-1.jsonl", SHA256: sum.SHA256, LastSeq: sum.Last, OldHeads: MergeHeads(sum.Heads, readHeads(t, dir)),
+		Sealed: "audit-1.jsonl", SHA256: sum.SHA256, LastSeq: uint64(sum.Messages), OldHeads: MergeHeads(sum.Heads, readHeads(t, dir)),
 	})
 	must(t, err)
 	must(t, WriteHead(dir, head))

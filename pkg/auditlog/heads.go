@@ -316,12 +316,12 @@ func AcceptHeads(ctx context.Context, home bus.Home, server bus.ServerConfig, st
 
 // acceptHeads is [AcceptHeads] for open stores.
 func acceptHeads(ctx context.Context, home bus.Home, stores []HeadStore) (replaced []string, err error) {
-	files, err := bus.OpenAuditFiles(home.AuditStore())
+	files, err := bus.OpenAuditLog(home)
 	if err != nil {
 		return nil, err
 	}
 	k := HeadKeeper{Home: home, Stores: stores}
-	if err := k.compare(ctx, files); err != nil {
+	if err := k.compare(ctx, bus.ReadFiles(files)); err != nil {
 		return nil, err
 	}
 	for _, s := range stores {
@@ -336,7 +336,7 @@ func acceptHeads(ctx context.Context, home bus.Home, stores []HeadStore) (replac
 	return replaced, nil
 }
 
-// HeadKeeper saves the head of the audit log of a running system, which covers the stream of the broker, to its stores: at the start, every interval and at the end. A
+// HeadKeeper saves the head of the audit log of a running system to its stores: at the start, every interval and at the end. A
 // store whose heads the log does not match is not written to, so that a rolled back log does not replace the evidence; a rotation
 // accepts the loss. The head of an interval is saved one interval later: until then a power failure could lose messages of it.
 type HeadKeeper struct {
@@ -353,8 +353,8 @@ type HeadKeeper struct {
 const storeTimeout = 10 * time.Second
 
 // Run compares the kept heads with files, the log as it was when the server started, and then saves the head of the messages
-// that r reads, until ctx ends and once after that. files is nil when the log is new. It returns at once without stores.
-func (k *HeadKeeper) Run(ctx context.Context, files *bus.AuditFiles, r bus.AuditReader) {
+// that r reads, until ctx ends and once after that. files is empty when the log is new. It returns at once without stores.
+func (k *HeadKeeper) Run(ctx context.Context, files, r bus.AuditReaders) {
 	if len(k.Stores) == 0 {
 		return
 	}
@@ -384,16 +384,13 @@ func (k *HeadKeeper) Run(ctx context.Context, files *bus.AuditFiles, r bus.Audit
 	}
 }
 
-// compare reads all of the log in files, nil = a new log, into k.hasher and compares it with the heads of each store. One
+// compare reads all of the log in files, none = a new log, into k.hasher and compares it with the heads of each store. One
 // that does not match, or cannot be read, is dropped from k.Stores and logged, which is no error. An error means that the
 // log or its sealed predecessors cannot be read: nothing is decided then, and k must not be used.
-func (k *HeadKeeper) compare(ctx context.Context, files *bus.AuditFiles) error {
-	var src audit.Source
-	if files != nil {
-		var err error
-		if src, err = files.ReadAfter(ctx, 0); err != nil {
-			return err
-		}
+func (k *HeadKeeper) compare(ctx context.Context, files bus.AuditReaders) error {
+	src, err := files.ReadAll(ctx)
+	if err != nil {
+		return err
 	}
 	var usable []HeadStore
 	checks := make([]*audit.HeadChecker, 0, len(k.Stores))
@@ -407,15 +404,13 @@ func (k *HeadKeeper) compare(ctx context.Context, files *bus.AuditFiles) error {
 		}
 		usable, checks = append(usable, s), append(checks, audit.NewHeadChecker(kept))
 	}
-	if src.Messages != nil {
-		for m, err := range src.Messages {
-			if err != nil {
-				return err
-			}
-			k.hasher.Add(m)
-			for _, c := range checks {
-				c.Add(m)
-			}
+	for m, err := range src.Messages {
+		if err != nil {
+			return err
+		}
+		k.hasher.Add(m)
+		for _, c := range checks {
+			c.Add(m)
 		}
 	}
 	k.Stores = nil
@@ -439,14 +434,14 @@ func (k *HeadKeeper) compare(ctx context.Context, files *bus.AuditFiles) error {
 }
 
 // checkSealed compares heads of other logs with the sealed predecessors of the log in files.
-func (k *HeadKeeper) checkSealed(ctx context.Context, files *bus.AuditFiles, foreign []audit.KeptHead) ([]audit.Problem, error) {
+func (k *HeadKeeper) checkSealed(ctx context.Context, files bus.AuditReaders, foreign []audit.KeptHead) ([]audit.Problem, error) {
 	var predecessors []audit.Sealed
-	if files != nil {
+	if len(files) > 0 {
 		heads, err := audit.ReadHeads(k.Home.Heads())
 		if err != nil {
 			return nil, err
 		}
-		if first, err := bus.ReadFirstAuditMessage(ctx, bus.AuditReaders{files}); err == nil {
+		if first, err := bus.ReadFirstAuditMessage(ctx, files); err == nil {
 			if g, err := audit.ReadGenesis(first, heads); err == nil {
 				if predecessors, err = ListPredecessors(ctx, k.Home, g); err != nil {
 					return nil, err
@@ -458,25 +453,36 @@ func (k *HeadKeeper) checkSealed(ctx context.Context, files *bus.AuditFiles, for
 }
 
 // extend adds the messages that were stored since, and reports whether all were read.
-func (k *HeadKeeper) extend(ctx context.Context, r bus.AuditReader) bool {
-	src, err := r.ReadAfter(ctx, k.hasher.Head().Seq)
-	if err == nil && src.Messages != nil {
-		for m, merr := range src.Messages {
-			if err = merr; err != nil {
-				break
+func (k *HeadKeeper) extend(ctx context.Context, r bus.AuditReaders) bool {
+	for _, stream := range r {
+		if err := k.extendStream(ctx, stream); err != nil {
+			if ctx.Err() == nil {
+				k.warn("reading the head of the audit log failed", err)
 			}
-			k.hasher.Add(m)
+			return false
 		}
 	}
-	if err != nil && ctx.Err() == nil {
-		k.warn("reading the head of the audit log failed", err)
+	return true
+}
+
+// extendStream adds the messages of one stream that were stored since.
+func (k *HeadKeeper) extendStream(ctx context.Context, r bus.AuditReader) error {
+	src, err := r.ReadAfter(ctx, k.hasher.Seq(r.Owner()))
+	if err != nil {
+		return err
 	}
-	return err == nil
+	for m, err := range src.Messages {
+		if err != nil {
+			return err
+		}
+		k.hasher.Add(m)
+	}
+	return nil
 }
 
 // save writes head to every store, unless it is the one that was saved last or of no messages.
 func (k *HeadKeeper) save(ctx context.Context, head audit.LogHead) {
-	if head == k.saved || head.Seq == 0 {
+	if head.Equal(k.saved) || head.Seq == 0 {
 		return
 	}
 	for _, s := range k.Stores {

@@ -157,7 +157,7 @@ func (r rotator) seal(ctx context.Context, name string) (rot Rotation, g subject
 		return rot, g, fmt.Errorf("exporting the audit log: %w", err)
 	}
 	rot.Records, rot.SHA256 = summary.Records, hex.EncodeToString(sum.Sum(nil))
-	g.SHA256, g.LastSeq, g.OldHeads = rot.SHA256, src.Last, audit.MergeHeads(heads, summary.Heads)
+	g.SHA256, g.LastSeq, g.OldHeads = rot.SHA256, src.Size(), audit.MergeHeads(heads, summary.Heads)
 	if rot.Report, err = verifyExport(ctx, rot.Sealed, heads); err == nil {
 		rot.Report.AddDamage(src.Damage)
 		addEarlierDamage(r.home, &rot.Report)

@@ -66,6 +66,8 @@ const errCodeStoreFailed jetstream.ErrorCode = 10077
 
 // AuditReader reads one audit stream: over the auditor's connection, or of a stopped server ([AuditFiles]).
 type AuditReader interface {
+	// Owner names the stream in the audit log: see [audit.Stored].
+	Owner() string
 	// ReadAfter returns the messages after the stream sequence seq, up to the one that is last now; 0 means all. The error
 	// wraps [ErrNoAudit] when there is no stream.
 	ReadAfter(ctx context.Context, seq uint64) (audit.Source, error)
@@ -96,9 +98,8 @@ func auditStreams() (out []string) {
 	return out
 }
 
-// ReadAll returns the whole log: the streams after each other, their messages numbered through. The numbers of the first
-// stream are its sequences; those of the others depend on the messages before them now. The error wraps [ErrNoAudit] when
-// there is no first stream; any other may be missing, because builds with one stream had none, and anchors show a loss.
+// ReadAll returns the whole log: the streams after each other. The error wraps [ErrNoAudit] when there is no first stream;
+// any other may be missing, because builds with one stream had none, and anchors and kept heads show a loss.
 func (l AuditReaders) ReadAll(ctx context.Context) (audit.Source, error) {
 	var all audit.Source
 	var parts []audit.Source
@@ -111,34 +112,38 @@ func (l AuditReaders) ReadAll(ctx context.Context) (audit.Source, error) {
 			return audit.Source{}, err
 		}
 		if i == 0 {
-			all.First = part.First
+			all.StreamRange = part.StreamRange
+		} else {
+			all.Others = append(all.Others, part.StreamRange)
 		}
-		all.Last += part.Last
 		all.Damage = append(all.Damage, part.Damage...)
 		parts = append(parts, part)
 	}
-	if len(parts) > 1 {
-		all.HeadLast = parts[0].Last
-	}
 	all.Messages = func(yield func(audit.Stored, error) bool) {
-		var before uint64
 		for _, part := range parts {
 			for st, err := range part.Messages {
-				st.Seq += before
 				if !yield(st, err) || err != nil {
 					return
 				}
 			}
-			before += part.Last
 		}
 	}
 	return all, nil
+}
+
+// streamOwner returns the name of a stream in the audit log: the account that it belongs to, "" for [audit.MainStream].
+func streamOwner(stream string) string {
+	_, account, _ := strings.Cut(stream, "_") // the inverse of subjects.AuditStream
+	return account
 }
 
 type auditConn struct {
 	nc     *nats.Conn
 	stream string
 }
+
+// Owner implements [AuditReader].
+func (r auditConn) Owner() string { return streamOwner(r.stream) }
 
 // ReadAfter implements [AuditReader].
 func (r auditConn) ReadAfter(ctx context.Context, seq uint64) (audit.Source, error) {
@@ -162,7 +167,7 @@ func (r auditConn) ReadAfter(ctx context.Context, seq uint64) (audit.Source, err
 	if seq > 0 {
 		first = max(seq+1, first)
 	}
-	return audit.Source{First: first, Last: info.State.Last, Messages: func(yield func(audit.Stored, error) bool) {
+	return audit.Source{StreamRange: audit.StreamRange{Stream: r.Owner(), First: first, Last: info.State.Last}, Messages: func(yield func(audit.Stored, error) bool) {
 		r.readMessages(ctx, first, info.State.Last, yield)
 	}}, nil
 }
@@ -235,11 +240,11 @@ func (r auditConn) readMessage(ctx context.Context, seq uint64) (audit.Stored, e
 	case got.Error != nil && got.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
 		return audit.Stored{}, errNoMessage
 	case got.Error != nil:
-		return audit.Stored{}, fmt.Errorf("reading audit message %d: %w", seq, got.Error)
+		return audit.Stored{}, fmt.Errorf("reading audit message %s: %w", audit.MessageName(r.Owner(), seq), got.Error)
 	case got.Message == nil:
-		return audit.Stored{}, fmt.Errorf("reading audit message %d: empty reply", seq)
+		return audit.Stored{}, fmt.Errorf("reading audit message %s: empty reply", audit.MessageName(r.Owner(), seq))
 	}
-	return audit.Stored{Seq: got.Message.Seq, Subject: got.Message.Subject, Data: got.Message.Data}, nil
+	return audit.Stored{Stream: r.Owner(), Seq: got.Message.Seq, Subject: got.Message.Subject, Data: got.Message.Data}, nil
 }
 
 // requestAuditAPI sends a read request to the JetStream API of the audit account and decodes the reply into into; an error

@@ -167,13 +167,16 @@ func (f *AuditFiles) nameOf(b blockFile) string {
 // Damage lists the damaged parts, in the order of the files.
 func (f *AuditFiles) Damage() []audit.Damage { return f.damage }
 
+// Owner implements [AuditReader].
+func (f *AuditFiles) Owner() string { return streamOwner(f.stream) }
+
 // ReadAfter implements [AuditReader]. Damaged parts and deleted messages are left out, so that the verifier finds a gap.
 func (f *AuditFiles) ReadAfter(ctx context.Context, seq uint64) (audit.Source, error) {
 	first := f.first
 	if seq > 0 {
 		first = max(seq+1, first)
 	}
-	return audit.Source{First: first, Last: f.last, Damage: f.damage, Messages: func(yield func(audit.Stored, error) bool) {
+	return audit.Source{StreamRange: audit.StreamRange{Stream: f.Owner(), First: first, Last: f.last}, Damage: f.damage, Messages: func(yield func(audit.Stored, error) bool) {
 		for _, b := range f.blocks {
 			if !f.eachMessage(ctx, b, seq, yield) {
 				return
@@ -204,7 +207,7 @@ func (f *AuditFiles) eachMessage(ctx context.Context, b blockFile, seq uint64, y
 			if rec.seq&(blockTombstone|blockErased) != 0 || rec.seq <= seq || f.deleted[rec.seq] {
 				continue
 			}
-			if !yield(audit.Stored{Seq: rec.seq, Subject: rec.subject, Data: rec.payload}, nil) {
+			if !yield(audit.Stored{Stream: f.Owner(), Seq: rec.seq, Subject: rec.subject, Data: rec.payload}, nil) {
 				return false
 			}
 		}

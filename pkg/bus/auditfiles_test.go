@@ -11,6 +11,7 @@ import (
 
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
+	"conclave/subjects"
 )
 
 // stoppedAudit returns the folder of an audit stream with n messages of size bytes after the genesis, whose server has stopped,
@@ -40,7 +41,7 @@ func stoppedAudit(t *testing.T, n, size int) (dir string, msgs []audit.Stored) {
 	nc.Close()
 	b.Server.Stop(context.Background())
 	home := bus.Home{Data: filepath.Dir(b.Keys.Dir)}
-	return home.AuditStore(), msgs
+	return filepath.Join(home.AuditStreams(), subjects.Audit), msgs
 }
 
 func readAll(t *testing.T, src audit.Source) (out []audit.Stored) {

@@ -70,9 +70,6 @@ func (h Home) AuditStreams() string {
 	return filepath.Join(h.Store(), "jetstream", subjects.Audit, "streams")
 }
 
-// AuditStore is where the server keeps the audit stream of the broker.
-func (h Home) AuditStore() string { return filepath.Join(h.AuditStreams(), subjects.Audit) }
-
 // HashKey is the file of the key of params_hash in audit records.
 func (h Home) HashKey() string { return filepath.Join(h.Data, "keys", "params.key") }
 

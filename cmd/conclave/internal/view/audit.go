@@ -12,9 +12,9 @@ import (
 	"conclave/subjects"
 )
 
-// AuditEntry is an audit record with its place in the stream.
+// AuditEntry is an audit record with its place in the log.
 type AuditEntry struct {
-	Stream  uint64 `json:"stream"` // sequence of its message
+	Message string `json:"message"` // name of its message: see [audit.MessageName]
 	Account string `json:"account"`
 	subjects.AuditRecord
 }
@@ -24,7 +24,7 @@ type AuditEntry struct {
 func DecodeAudit(m audit.Stored) ([]AuditEntry, error) {
 	batch, err := audit.DecodeBatch(m.Data)
 	if err != nil {
-		return nil, fmt.Errorf("decoding audit message %d: %w: run conclave audit verify", m.Seq, err)
+		return nil, fmt.Errorf("decoding audit message %s: %w: run conclave audit verify", m.Name(), err)
 	}
 	account := ""
 	if t, ok := subjects.Match("audit.*.*", m.Subject); ok {
@@ -32,7 +32,7 @@ func DecodeAudit(m audit.Stored) ([]AuditEntry, error) {
 	}
 	out := make([]AuditEntry, len(batch))
 	for i, d := range batch {
-		out[i] = AuditEntry{m.Seq, account, d.Record}
+		out[i] = AuditEntry{m.Name(), account, d.Record}
 	}
 	return out, nil
 }
@@ -53,15 +53,15 @@ func AuditLine(w io.Writer, e AuditEntry) error {
 	if e.Reason != "" {
 		status += ": " + e.Reason
 	}
-	_, err := fmt.Fprintf(w, "%s  %6d  %-8s  %-6s  %-22s  %-30s  %-7s  query %s  params %s\n",
-		e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Stream, term.Plain(cmp.Or(e.Account, "?")), term.Plain(e.Phase), term.Plain(agent), term.Plain(strings.TrimSpace(e.Action+" "+e.Tool)),
+	_, err := fmt.Fprintf(w, "%s  %-12s  %-8s  %-6s  %-22s  %-30s  %-7s  query %s  params %s\n",
+		e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Message, term.Plain(cmp.Or(e.Account, "?")), term.Plain(e.Phase), term.Plain(agent), term.Plain(strings.TrimSpace(e.Action+" "+e.Tool)),
 		term.Paint(w, statusColours[e.Status], term.Plain(status)), term.Plain(cmp.Or(term.ShortID(e.Query), "-")), term.Plain(cmp.Or(term.ShortID(e.ParamsHash), "-")))
 	return err
 }
 
 // auditFields is the order of the fields of a record.
 var auditFields = []string{
-	"stream", "account", "chain", "seq", "prev", "time", "phase", "id", "agent_id", "agent_type", "lineage", "action", "tool", "params_hash",
+	"message", "account", "chain", "seq", "prev", "time", "phase", "id", "agent_id", "agent_type", "lineage", "action", "tool", "params_hash",
 	"status", "reason", "session", "query", "links", "genesis",
 }
 
