@@ -225,21 +225,10 @@ func TestMakeModel(t *testing.T) {
 	if err := home.CreateFolders(); err != nil {
 		t.Fatal(err)
 	}
-	s, err := actor.Supervise(t.Context(), actor.Spec{Name: "model", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+	b.Run(actor.Spec{Name: "model", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
 		return newModel(ctx, c, home, nc, 5*time.Second, emptyRing)
-	}}, b.Dial, actor.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	out, err := actor.NewOut(b.Connect("generator"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}}, actor.Config{})
+	out := b.Out("generator")
 	var last subjects.ChatChunk
 	client := wire.Client{Out: out, Role: "assistant", Timeout: 20 * time.Second, OnDone: func(p subjects.ChatChunk) { last = p }}
 	msg, _, err := llm.Collect(client.Chat(t.Context(), llm.Request{Messages: []llm.Message{{Role: llm.User, Content: "hello"}}, Stream: true}))

@@ -40,7 +40,7 @@ func (w *busFixture) startAskingBroker(wait time.Duration) (kill func()) {
 		mu.Lock()
 		last = nc
 		mu.Unlock()
-		h, err := audit.LoadHasher(w.hashKey())
+		h, err := audit.LoadHasher(w.HashKey())
 		if err != nil {
 			return nil, err
 		}

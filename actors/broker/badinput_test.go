@@ -14,7 +14,6 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
-	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
 	"conclave/pkg/policy"
 	"conclave/subjects"
@@ -62,25 +61,9 @@ func startFileBroker(t *testing.T) (w *bustest.Bus, home string, runs *atomic.In
 		t.Fatal(err)
 	}
 	rules := policy.Rules{Manifest: m, Chain: m.Chain(policy.Env{Home: home, Closed: []string{filepath.Join(home, "keys")}})}
-	s, err := actor.Supervise(t.Context(), actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
-		h, err := audit.LoadHasher(filepath.Join(w.Dir, "params.key"))
-		if err != nil {
-			return nil, err
-		}
-		a, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: w.Heads(), Log: bus.NewAuditLog(nc)})
-		if err != nil {
-			return nil, err
-		}
+	w.Run(w.AuditedSpec("broker", func(_ context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
 		return New(Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, policy.NewActiveRules(rules), a, h, known), nil
-	}}, w.Dial, actor.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	}), actor.Config{})
 	for _, schema := range schemas {
 		nc := w.Connect(subjects.ToolRole(schema.Name))
 		if _, err := nc.Subscribe("tool.request."+schema.Name, func(m *nats.Msg) {

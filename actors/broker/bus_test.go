@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +19,6 @@ import (
 	"conclave/actors/broker"
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
-	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
 )
@@ -31,9 +29,8 @@ const testTimeout = time.Minute
 // busFixture is a server under the real grants, and the actors that a test starts on it.
 type busFixture struct {
 	*bustest.Bus
-	t       *testing.T
-	known   broker.Known
-	auditor *nats.Conn
+	t     *testing.T
+	known broker.Known
 }
 
 func newBusFixture(t *testing.T) *busFixture {
@@ -88,41 +85,21 @@ func (w *busFixture) stop(s *actor.Supervised) {
 	}
 }
 
-func (w *busFixture) start(spec actor.Spec) *actor.Supervised {
-	w.t.Helper()
-	s, err := actor.Supervise(w.t.Context(), spec, w.Dial, actor.Config{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { w.stop(s) })
-	return s
-}
-
 func (w *busFixture) startTool(s *fakeTool) *actor.Supervised {
 	w.t.Helper()
-	return w.start(actor.Spec{
+	return w.Run(actor.Spec{
 		Name: s.Name(), Role: subjects.ToolRole(s.Name()),
 		Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return s, nil },
-	})
+	}, actor.Config{})
 }
 
 // startBroker runs a broker as the system does, with a real audit log.
 func (w *busFixture) startBroker() *actor.Supervised {
 	w.t.Helper()
-	return w.start(actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
-		h, err := audit.LoadHasher(w.hashKey())
-		if err != nil {
-			return nil, err
-		}
-		a, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: w.Heads(), Log: bus.NewAuditLog(nc)})
-		if err != nil {
-			return nil, err
-		}
+	return w.Run(w.AuditedSpec("broker", func(_ context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
 		return broker.New(broker.Config{CallTimeout: testTimeout, AuditTimeout: testTimeout}, rules(parseTestManifest(w.t), testChain(w.t)), a, h, []broker.Known{w.known}), nil
-	}})
+	}), actor.Config{})
 }
-
-func (w *busFixture) hashKey() string { return filepath.Join(w.Dir, "params.key") }
 
 // toolClient calls tools as one role.
 type toolClient struct {
@@ -132,11 +109,7 @@ type toolClient struct {
 
 func (w *busFixture) client(role string) toolClient {
 	w.t.Helper()
-	out, err := actor.NewOut(w.Connect(role))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return toolClient{w.t, out}
+	return toolClient{w.t, w.Out(role)}
 }
 
 // call calls the clock. A fault in place of a result is returned as the result's error.
@@ -174,52 +147,11 @@ func (a toolClient) callUntil(id, code string) subjects.ToolResult {
 	}
 }
 
-// source returns the audit log and its anchored heads.
-func (w *busFixture) source() (audit.Source, []subjects.AuditHead) {
-	w.t.Helper()
-	heads, err := audit.ReadHeads(w.Heads())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if w.auditor == nil {
-		w.auditor = w.Connect("auditor")
-	}
-	src, err := bus.NewAuditReader(w.auditor).ReadAll(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return src, heads
-}
-
 // verified verifies the audit log and returns the brokers' records.
 func (w *busFixture) verified() (audit.Report, []subjects.AuditRecord) {
 	w.t.Helper()
-	src, heads := w.source()
-	rep, err := audit.Verify(w.t.Context(), src, heads, audit.VerifyOptions{Actions: subjects.AuditActions})
-	if err != nil || !rep.OK {
-		w.t.Fatalf("the audit log does not verify: %v, %v", rep.First, err)
-	}
-	return rep, w.records()
-}
-
-func (w *busFixture) records() (out []subjects.AuditRecord) {
-	w.t.Helper()
-	src, _ := w.source()
-	for m, err := range src.Messages {
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		batch, err := audit.DecodeBatch(m.Data)
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		for _, d := range batch {
-			if d.Record.Phase != subjects.AuditOpen {
-				out = append(out, d.Record)
-			}
-		}
-	}
-	return out
+	rep, recs, _ := w.AuditRecords()
+	return rep, recs
 }
 
 // phases returns the records as "before allowed", "after ok" ...
@@ -471,7 +403,7 @@ func TestBusForgedIdentity(t *testing.T) {
 	}
 	_, recs := w.verified()
 	wantPhases(t, recs, "before allowed", "after ok")
-	h, err := audit.LoadHasher(w.hashKey())
+	h, err := audit.LoadHasher(w.HashKey())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -605,7 +537,7 @@ func TestBusMalformedRequests(t *testing.T) {
 	deadline := time.Now().Add(testTimeout)
 	var recs []subjects.AuditRecord
 	for len(recs) < len(rows) && time.Now().Before(deadline) {
-		recs = w.records()
+		_, recs = w.verified()
 	}
 	want, got := map[string]int{}, map[string]int{}
 	for _, tt := range rows {

@@ -12,12 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/audit"
-	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
 	"conclave/pkg/policy"
 	"conclave/subjects"
@@ -419,26 +416,9 @@ func TestSpawnFollowsOverrides(t *testing.T) {
 func startSpawnBroker(t *testing.T) *bustest.Bus {
 	t.Helper()
 	w := bustest.Start(t)
-	spec := actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
-		h, err := audit.LoadHasher(filepath.Join(w.Dir, "params.key"))
-		if err != nil {
-			return nil, err
-		}
-		a, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: w.Heads(), Log: bus.NewAuditLog(nc)})
-		if err != nil {
-			return nil, err
-		}
+	w.Run(w.AuditedSpec("broker", func(_ context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
 		return New(Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, policy.NewActiveRules(parseRules(t, officeManifest)), a, h, nil), nil
-	}}
-	s, err := actor.Supervise(t.Context(), spec, w.Dial, actor.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	}), actor.Config{})
 	return w
 }
 

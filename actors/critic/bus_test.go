@@ -82,7 +82,7 @@ func newBusHarness(t *testing.T) *busHarness {
 	if err := bustest.ConfirmSubscriptions(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
-	c.run("model", fakeModel{c})
+	c.run(fakeModel{c})
 	return c
 }
 
@@ -100,28 +100,14 @@ func subscribe[T any](t *testing.T, nc *nats.Conn, subject string, to chan T) {
 	}
 }
 
-func (c *busHarness) run(name string, a actor.Actor) *actor.Supervised {
+func (c *busHarness) run(a actor.Actor) *actor.Supervised {
 	c.t.Helper()
-	spec := actor.Spec{Name: name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}
-	s, err := actor.Supervise(c.t.Context(), spec, c.Dial, actor.Config{RetryDelay: 20 * time.Millisecond, Steps: c.onStep})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			c.t.Error(err)
-		}
-	})
-	return s
+	return c.RunActor(a, actor.Config{RetryDelay: 20 * time.Millisecond, Steps: c.onStep})
 }
 
 func (c *busHarness) out(role, session, query string) actor.Out {
 	c.t.Helper()
-	out, err := actor.NewOut(c.Connect(role))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return out.WithIDs(session, query)
+	return c.Out(role).WithIDs(session, query)
 }
 
 // publishPair has both accounts answer a question.
@@ -176,7 +162,7 @@ func (c *busHarness) checkNoMoreEvents() {
 func TestBus(t *testing.T) {
 	t.Parallel()
 	c := newBusHarness(t)
-	c.run("critic", New(defaultConfig()))
+	c.run(New(defaultConfig()))
 	c.publishPair("q1")
 	var who []string
 	for range 2 {
@@ -218,7 +204,7 @@ func TestBusCrashes(t *testing.T) {
 			panic(crash(step))
 		}
 	}
-	c.run("critic", New(defaultConfig()))
+	c.run(New(defaultConfig()))
 	// One message cannot fail that often: its deliveries are limited.
 	const questions = 6
 	for i := range questions {
@@ -247,7 +233,7 @@ func TestBusCrashes(t *testing.T) {
 func TestBusAnswersWaitForCritic(t *testing.T) {
 	t.Parallel()
 	c := newBusHarness(t)
-	first := c.run("critic", New(defaultConfig()))
+	first := c.run(New(defaultConfig()))
 	c.publishPair("q1")
 	nextEvent(c, c.compared)
 	nextEvent(c, c.graded)
@@ -256,7 +242,7 @@ func TestBusAnswersWaitForCritic(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.publishPair("q2")
-	c.run("critic", New(defaultConfig()))
+	c.run(New(defaultConfig()))
 	for range 2 {
 		if g := nextEvent(c, c.graded); g.QueryID != "q2" {
 			t.Errorf("%+v", g)
@@ -276,7 +262,7 @@ func TestBusLastAttemptIsUngraded(t *testing.T) {
 	c.judge = fails(subjects.Faultf(subjects.CodeBusy, "too many wait"))
 	critic := New(defaultConfig())
 	critic.retryDelay = 10 * time.Millisecond
-	c.run("critic", critic)
+	c.run(critic)
 	c.publishAnswer("committee", plainAnswer("q1"))
 	if g := nextEvent(c, c.graded); g.Score != 0 || g.Ungraded != "given up after 5 tries: too many wait" {
 		t.Errorf("%+v", g)

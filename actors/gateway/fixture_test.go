@@ -126,11 +126,7 @@ func (w *fixture) stop() {
 // out publishes with the key of a role.
 func (w *fixture) out(role string) actor.Out {
 	w.t.Helper()
-	out, err := actor.NewOut(w.Connect(role))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return out
+	return w.Out(role)
 }
 
 // emitStored publishes an event until it is stored.

@@ -46,13 +46,13 @@ func newBusHarness(t *testing.T) *busHarness {
 		last := r.Messages[len(r.Messages)-1]
 		return say(model.Chunk{Content: "You said: " + last.Content, Done: true, Final: model.Final{Model: "test:1b"}})
 	}
-	w.start("model", fakeActor{"model", []actor.Route{
+	w.start(fakeActor{"model", []actor.Route{
 		actor.ServeStream(subjects.ModelChat, w.onChat),
 		actor.Serve(subjects.ModelListService, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.ModelList, error) {
 			return subjects.ModelList{Roles: []subjects.RoleModel{{Role: "assistant", Model: "test:1b", Window: 8192, Stream: true, Tools: true}}}, nil
 		}),
 	}})
-	w.start("broker", fakeActor{"broker", []actor.Route{
+	w.start(fakeActor{"broker", []actor.Route{
 		actor.Serve(subjects.BrokerDiscover, func(context.Context, actor.Msg[subjects.DiscoverRequest], actor.Out) (subjects.DiscoverReply, error) {
 			return subjects.DiscoverReply{Tools: []subjects.ToolSchema{{Name: "clock", Description: "tells the time", Parameters: json.RawMessage(`{"type":"object","properties":{"q":{"type":"string"}},"required":["q"]}`)}}}, nil
 		}),
@@ -63,7 +63,7 @@ func newBusHarness(t *testing.T) *busHarness {
 			return subjects.ToolResult{CallID: in.Body.CallID, Tool: "clock", Result: "noon for " + in.Query}, nil
 		}),
 	}})
-	w.router, w.user = w.out("router"), w.out("user")
+	w.router, w.user = w.Out("router"), w.Out("user")
 	user := w.Connect("user")
 	subscribeJSON(t, user, "response.generation", w.answers)
 	subscribeJSON(t, user, "agent.state.>", w.states)
@@ -98,15 +98,6 @@ type fakeActor struct {
 func (s fakeActor) Name() string          { return s.name }
 func (s fakeActor) Routes() []actor.Route { return s.routes }
 
-func (w *busHarness) out(role string) actor.Out {
-	w.t.Helper()
-	out, err := actor.NewOut(w.Connect(role))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return out
-}
-
 func (w *busHarness) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], say func(subjects.ChatChunk) error, _ actor.Out) error {
 	r, err := wire.DecodeRequest(in.Body)
 	if err != nil {
@@ -124,18 +115,9 @@ func (w *busHarness) onChat(ctx context.Context, in actor.Msg[subjects.ChatReque
 	})
 }
 
-func (w *busHarness) start(name string, a actor.Actor) *actor.Supervised {
+func (w *busHarness) start(a actor.Actor) *actor.Supervised {
 	w.t.Helper()
-	s, err := actor.Supervise(w.t.Context(), actor.Spec{Name: name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}, w.Dial, actor.Config{RetryDelay: 20 * time.Millisecond})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			w.t.Error(err)
-		}
-	})
-	return s
+	return w.RunActor(a, actor.Config{RetryDelay: 20 * time.Millisecond})
 }
 
 // askQuestion publishes a question as the router does.
@@ -190,7 +172,7 @@ func TestTurnsOnTheBus(t *testing.T) {
 		}
 		return say(model.Chunk{Done: true, Final: model.Final{Model: "test:1b"}})
 	}
-	w.start("generator", New(subjects.Generator, shippedConfig()))
+	w.start(New(subjects.Generator, shippedConfig()))
 	w.askQuestion("s1", "q1", "What time is it?")
 	r := w.nextAnswer()
 	if r.Answer != "It is noon." || len(r.ToolCalls) != 1 || r.ToolCalls[0].Result != "noon for q1" || r.Error != nil || len(r.Notes) != 0 {
@@ -241,8 +223,8 @@ func TestSessionOrderIsKept(t *testing.T) {
 		mu.Unlock()
 		return say(model.Chunk{Content: "ok " + last, Done: true})
 	}
-	w.start("generator", New(subjects.Generator, shippedConfig()))
-	w.start("generator", New(subjects.Generator, shippedConfig()))
+	w.start(New(subjects.Generator, shippedConfig()))
+	w.start(New(subjects.Generator, shippedConfig()))
 	const sessions, questions = 6, 5
 	for q := range questions {
 		for s := range sessions {
@@ -325,7 +307,7 @@ func TestStopOnTheBus(t *testing.T) {
 		close(ended)
 		return ctx.Err()
 	}
-	w.start("generator", New(subjects.Generator, shippedConfig()))
+	w.start(New(subjects.Generator, shippedConfig()))
 	w.askQuestion("s1", "q1", "Tell me a tale")
 	select {
 	case <-w.deltas:

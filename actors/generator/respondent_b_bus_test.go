@@ -40,8 +40,8 @@ func TestRespondentBOnTheBus(t *testing.T) {
 		}
 		return say(model.Chunk{Content: who + " on " + last, Done: true, Final: model.Final{Model: "test:1b"}})
 	}
-	w.start(subjects.Generator, New(subjects.Generator, shippedConfig()))
-	w.start(subjects.RespondentB, newRespondentB())
+	w.start(New(subjects.Generator, shippedConfig()))
+	w.start(newRespondentB())
 	for i, q := range []string{"q1", "q2"} {
 		w.askQuestion("s1", q, "question "+q)
 		got := map[string]subjects.Response{}
@@ -117,19 +117,19 @@ func TestGradesOnTheBus(t *testing.T) {
 	}
 	cfg := gradesConfig()
 	cfg.HotSessions = 1
-	w.start(subjects.Generator, New(subjects.Generator, cfg))
-	w.start(subjects.RespondentB, New(subjects.RespondentB, cfg))
+	w.start(New(subjects.Generator, cfg))
+	w.start(New(subjects.RespondentB, cfg))
 	w.askQuestion("s1", "q1", "one")
 	w.awaitConversation("s1", 1)
 	<-notes
-	out := w.out("critic").WithIDs("s1", "q1")
+	out := w.Out("critic").WithIDs("s1", "q1")
 	for _, respondent := range []string{subjects.RespondentB, subjects.Generator} {
 		score := map[string]int{subjects.RespondentB: 5, subjects.Generator: 2}[respondent]
 		if err := actor.Emit(t.Context(), out, subjects.CritiqueResult, subjects.Critique{SessionID: "s1", QueryID: "q1", RespondentID: respondent, Score: score, Feedback: "short"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := actor.Emit(t.Context(), w.out("reward").WithIDs("s1", "q1"), subjects.RewardEvent, subjects.Reward{
+	if err := actor.Emit(t.Context(), w.Out("reward").WithIDs("s1", "q1"), subjects.RewardEvent, subjects.Reward{
 		SessionID: "s1", QueryID: "q1", RespondentID: subjects.Generator, Value: -1, Count: 1, Source: subjects.RewardUser, Words: "too short",
 	}); err != nil {
 		t.Fatal(err)

@@ -140,7 +140,7 @@ func TestCompactedSessionKeepsLastTurn(t *testing.T) {
 func TestSessionDeletedOverTheBus(t *testing.T) {
 	t.Parallel()
 	w := newBusHarness(t)
-	w.start("generator", New(subjects.Generator, shippedConfig()))
+	w.start(New(subjects.Generator, shippedConfig()))
 	user := client.Wrap(w.user)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

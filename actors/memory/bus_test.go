@@ -3,7 +3,6 @@ package memory
 import (
 	"context"
 	"encoding/json"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -59,52 +58,26 @@ func newBusFixture(t *testing.T) *busFixture {
 	if err := bustest.ConfirmSubscriptions(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
-	s.run(actor.Spec{Name: "model", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return embedder{}, nil }})
+	s.RunActor(embedder{}, actor.Config{})
 	s.start()
 	return s
-}
-
-func (s *busFixture) run(spec actor.Spec) *actor.Supervised {
-	s.t.Helper()
-	a, err := actor.Supervise(s.t.Context(), spec, s.Dial, actor.Config{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() {
-		if err := a.Stop(); err != nil {
-			s.t.Error(err)
-		}
-	})
-	return a
 }
 
 // start runs the actor as the system does: its own file, a real audit.
 func (s *busFixture) start() {
 	s.t.Helper()
-	s.memory = s.run(actor.Spec{Name: "memory", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
-		h, err := audit.LoadHasher(filepath.Join(s.Dir, "params.key"))
-		if err != nil {
-			return nil, err
-		}
-		a, err := audit.Open(ctx, audit.Options{Account: "memory", Dir: s.Heads(), Log: bus.NewAuditLog(nc)})
-		if err != nil {
-			return nil, err
-		}
+	s.memory = s.Run(s.AuditedSpec("memory", func(ctx context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
 		m := Open(ctx, plainConfig(), s.Dir, a, h)
 		if m.unavailable != nil {
 			return nil, m.unavailable
 		}
 		return m, nil
-	}})
+	}), actor.Config{})
 }
 
 func (s *busFixture) out(role, session, query string) actor.Out {
 	s.t.Helper()
-	out, err := actor.NewOut(s.Connect(role))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return out.WithIDs(session, query)
+	return s.Out(role).WithIDs(session, query)
 }
 
 // next waits for an event.

@@ -4,20 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"conclave/actors/model"
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/audit"
-	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
 	llm "conclave/pkg/model"
 	"conclave/pkg/model/modeltest"
@@ -51,36 +47,16 @@ func (w *busHarness) start(cfg model.Config, b llm.Backend) {
 	if err := cfg.Validate(); err != nil {
 		w.t.Fatal(err)
 	}
-	s, err := actor.Supervise(w.t.Context(), actor.Spec{Name: "model", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
-		h, err := audit.LoadHasher(filepath.Join(w.Dir, "params.key"))
-		if err != nil {
-			return nil, err
-		}
-		a, err := audit.Open(ctx, audit.Options{Account: "model", Dir: w.Heads(), Log: bus.NewAuditLog(nc)})
-		if err != nil {
-			return nil, err
-		}
+	w.Run(w.AuditedSpec("model", func(_ context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
 		w.m = model.New(cfg, map[string]llm.Backend{model.Ollama: b}, scripted.Backend{}, a, h)
 		return w.m, nil
-	}}, w.Dial, actor.Config{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			w.t.Error(err)
-		}
-	})
+	}), actor.Config{})
 }
 
 // out connects as a role and returns its Out for a session and a query.
 func (w *busHarness) out(role, session, query string) actor.Out {
 	w.t.Helper()
-	out, err := actor.NewOut(w.Connect(role))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return out.WithIDs(session, query)
+	return w.Out(role).WithIDs(session, query)
 }
 
 func newRequest(text string) llm.Request {
@@ -90,34 +66,8 @@ func newRequest(text string) llm.Request {
 // auditRecords is what the model actor wrote into the audit, which must verify.
 func (w *busHarness) auditRecords() []subjects.AuditRecord {
 	w.t.Helper()
-	heads, err := audit.ReadHeads(w.Heads())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	src, err := bus.NewAuditReader(w.Connect("auditor")).ReadAll(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	rep, err := audit.Verify(w.t.Context(), src, heads, audit.VerifyOptions{Actions: subjects.AuditActions})
-	if err != nil || !rep.OK {
-		w.t.Fatalf("the audit log does not verify: %v, %v", rep.First, err)
-	}
-	var out []subjects.AuditRecord
-	for m, err := range src.Messages {
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		batch, err := audit.DecodeBatch(m.Data)
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		for _, d := range batch {
-			if d.Record.Phase != subjects.AuditOpen {
-				out = append(out, d.Record)
-			}
-		}
-	}
-	return out
+	_, recs, _ := w.AuditRecords()
+	return recs
 }
 
 func TestBusChat(t *testing.T) {

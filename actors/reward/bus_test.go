@@ -43,7 +43,7 @@ func newBusHarness(t *testing.T) *busHarness {
 	w.listen("user", "reward.event", w.user)
 	w.listen("generator", "reward.event", w.agent)
 	w.listen("user", "dead.reward", w.dead)
-	w.run("memory", fakeMemory{w.memory})
+	w.run(fakeMemory{w.memory})
 	w.start()
 	return w
 }
@@ -73,29 +73,16 @@ func (s fakeMemory) Routes() []actor.Route {
 	})}
 }
 
-func (w *busHarness) run(name string, a actor.Actor) *actor.Supervised {
+func (w *busHarness) run(a actor.Actor) *actor.Supervised {
 	w.t.Helper()
-	s, err := actor.Supervise(w.t.Context(), actor.Spec{Name: name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}, w.Dial, actor.Config{RetryDelay: 20 * time.Millisecond})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			w.t.Error(err)
-		}
-	})
-	return s
+	return w.RunActor(a, actor.Config{RetryDelay: 20 * time.Millisecond})
 }
 
-func (w *busHarness) start() { w.reward = w.run("reward", New()) }
+func (w *busHarness) start() { w.reward = w.run(New()) }
 
 func (w *busHarness) out(role, session, query string) actor.Out {
 	w.t.Helper()
-	out, err := actor.NewOut(w.Connect(role))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return out.WithIDs(session, query)
+	return w.Out(role).WithIDs(session, query)
 }
 
 // publishAnswer says an answer under the key of an account.

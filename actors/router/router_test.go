@@ -207,20 +207,6 @@ func TestExhaustedTurnBecomesDeadLetter(t *testing.T) {
 	}
 }
 
-// supervise runs an actor under the real grants.
-func supervise(t *testing.T, b *bustest.Bus, a actor.Actor) {
-	t.Helper()
-	s, err := actor.Supervise(t.Context(), actor.Spec{Name: a.Name(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}, b.Dial, actor.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // listener takes the generator's place and records its turns.
 type listener struct {
 	heard chan actor.Msg[subjects.Query]
@@ -255,8 +241,8 @@ func TestRouterOnTheBus(t *testing.T) {
 		}
 	}
 	l := listener{make(chan actor.Msg[subjects.Query], 64)}
-	supervise(t, b, l)
-	supervise(t, b, New())
+	b.RunActor(l, actor.Config{})
+	b.RunActor(New(), actor.Config{})
 	next := map[string]int{"s0": 0, "s1": 1}
 	for range 23 {
 		var in actor.Msg[subjects.Query]
@@ -298,7 +284,7 @@ func TestExhaustedTurnOnTheBus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	supervise(t, b, New())
+	b.RunActor(New(), actor.Config{})
 	if err := user.Publish("query.received", []byte(`{"session_id":"s1","query_id":"q1","query":"why"}`)); err != nil {
 		t.Fatal(err)
 	}

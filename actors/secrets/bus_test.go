@@ -3,7 +3,6 @@ package secrets_test
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -16,7 +15,6 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/audit"
-	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
 	"conclave/pkg/keyring"
 	"conclave/pkg/seal"
@@ -45,59 +43,23 @@ func startSecrets(t *testing.T, b *bustest.Bus) *countingRing {
 	if err := ring.Set(t.Context(), "brave_api_key", seal.NewSecret([]byte(canary))); err != nil {
 		t.Fatal(err)
 	}
-	s, err := actor.Supervise(t.Context(), actor.Spec{Name: "secrets", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
-		h, err := audit.LoadHasher(filepath.Join(b.Dir, "params.key"))
-		if err != nil {
-			return nil, err
-		}
-		a, err := audit.Open(ctx, audit.Options{Account: "secrets", Dir: b.Heads(), Log: bus.NewAuditLog(nc)})
-		if err != nil {
-			return nil, err
-		}
+	b.Run(b.AuditedSpec("secrets", func(_ context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
 		return secrets.New(cfg, ring, a, h), nil
-	}}, b.Dial, actor.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	}), actor.Config{})
 	return ring
 }
 
 // readAudit verifies the audit log and returns the actor's records, and the raw log.
 func readAudit(t *testing.T, b *bustest.Bus) (phases []string, raw string) {
 	t.Helper()
-	heads, err := audit.ReadHeads(b.Heads())
-	if err != nil {
-		t.Fatal(err)
+	rep, recs, stored := b.AuditRecords()
+	if rep.Pending != 0 || rep.Unfinished != 0 {
+		t.Fatalf("records without an outcome: %+v", rep)
 	}
-	src, err := bus.NewAuditReader(b.Connect("auditor")).ReadAll(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	for _, r := range recs {
+		phases = append(phases, strings.TrimSpace(r.AgentID+" "+r.Tool+" "+r.Phase+" "+r.Status+" "+r.Reason))
 	}
-	rep, err := audit.Verify(t.Context(), src, heads, audit.VerifyOptions{Actions: subjects.AuditActions})
-	if err != nil || !rep.OK || rep.Pending != 0 || rep.Unfinished != 0 {
-		t.Fatalf("the audit log does not verify: %+v, %v", rep, err)
-	}
-	for m, err := range src.Messages {
-		if err != nil {
-			t.Fatal(err)
-		}
-		raw += string(m.Data)
-		batch, err := audit.DecodeBatch(m.Data)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range batch {
-			if d.Record.Phase != subjects.AuditOpen {
-				phases = append(phases, strings.TrimSpace(d.Record.AgentID+" "+d.Record.Tool+" "+d.Record.Phase+" "+d.Record.Status+" "+d.Record.Reason))
-			}
-		}
-	}
-	return phases, raw
+	return phases, string(stored)
 }
 
 func TestGetCredentialOnTheBus(t *testing.T) {
@@ -112,10 +74,7 @@ func TestGetCredentialOnTheBus(t *testing.T) {
 	if err := bustest.ConfirmSubscriptions(t.Context(), user); err != nil {
 		t.Fatal(err)
 	}
-	out, err := actor.NewOut(b.Connect("broker"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := b.Out("broker")
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	k := newKey(t)
@@ -191,10 +150,7 @@ func TestOnlyTheBrokerGetsCredentials(t *testing.T) {
 		t.Errorf("only %d tries: the table of roles is not what it was", asked)
 	}
 	// What the server let through would stand before this one.
-	out, err := actor.NewOut(b.Connect("broker"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := b.Out("broker")
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	if _, err := actor.Ask(ctx, out, subjects.SecretGetService, subjects.SecretGet{Name: "brave_api_key", For: newKey(t).Public()}); err != nil {

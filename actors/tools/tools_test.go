@@ -261,18 +261,7 @@ func TestBusGrants(t *testing.T) {
 	if err := broker.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	sup, err := actor.Supervise(t.Context(), actor.Spec{
-		Name: x.Name(), Role: x.Role(),
-		Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return x, nil },
-	}, b.Dial, actor.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := sup.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	b.Run(actor.Spec{Name: x.Name(), Role: x.Role(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return x, nil }}, actor.Config{})
 	if m, err := announced.NextMsg(10 * time.Second); err != nil || m.Subject != "tool.schema.tools.get_datetime" {
 		t.Fatalf("announcement %v, %v", m, err)
 	}

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"conclave/cmd/conclave/internal/cli"
@@ -49,11 +48,7 @@ func (c *fakeBroker) Routes() []actor.Route {
 // newFakeBroker lets the broker in.
 func newFakeBroker(c *fixture) *fakeBroker {
 	k := &fakeBroker{t: c.t, out: c.broker, decisions: make(chan string, 16), questions: map[string]subjects.Approval{}, sessions: map[string]subjects.SessionConfig{}}
-	s, err := actor.Supervise(c.t.Context(), actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return k, nil }}, c.b.Dial, actor.Config{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { _ = s.Stop() })
+	c.b.RunActor(k, actor.Config{})
 	return k
 }
 

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"conclave/pkg/actor"
@@ -42,11 +41,7 @@ func (k *fakeMemory) Routes() []actor.Route {
 // newFakeMemory lets memory in.
 func newFakeMemory(c *fixture) *fakeMemory {
 	k := &fakeMemory{docs: map[string]string{}, arrived: make(chan struct{}, 64)}
-	s, err := actor.Supervise(c.t.Context(), actor.Spec{Name: "memory", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return k, nil }}, c.b.Dial, actor.Config{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { _ = s.Stop() })
+	c.b.RunActor(k, actor.Config{})
 	return k
 }
 

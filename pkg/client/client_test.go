@@ -38,22 +38,13 @@ func newFixture(t *testing.T) *fixture {
 
 func (f *fixture) as(role string) actor.Out {
 	f.t.Helper()
-	out, err := actor.NewOut(f.bus.Connect(role))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return out
+	return f.bus.Out(role)
 }
 
 // run starts an actor until the end of the test.
 func (f *fixture) run(a actor.Actor) {
 	f.t.Helper()
-	spec := actor.Spec{Name: a.Name(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}
-	s, err := actor.Supervise(f.t.Context(), spec, f.bus.Dial, actor.Config{})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.t.Cleanup(func() { _ = s.Stop() })
+	f.bus.RunActor(a, actor.Config{})
 }
 
 // routes is an actor made of its routes.

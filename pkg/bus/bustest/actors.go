@@ -1,0 +1,102 @@
+package bustest
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/audit"
+	"conclave/pkg/bus"
+	"conclave/subjects"
+)
+
+// Run supervises an actor under its real permissions until the test ends. The test fails when the actor does not start,
+// and when its stop at the end of the test returns an error.
+func (b *Bus) Run(spec actor.Spec, cfg actor.Config) *actor.Supervised {
+	b.t.Helper()
+	s, err := actor.Supervise(b.t.Context(), spec, b.Dial, cfg)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			b.t.Error(err)
+		}
+	})
+	return s
+}
+
+// RunActor is [Bus.Run] for an actor that exists already; a restart uses the same value again.
+func (b *Bus) RunActor(a actor.Actor, cfg actor.Config) *actor.Supervised {
+	b.t.Helper()
+	return b.Run(actor.Spec{Name: a.Name(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}, cfg)
+}
+
+// Out connects a role and returns its Out, without ids.
+func (b *Bus) Out(role string) actor.Out {
+	b.t.Helper()
+	out, err := actor.NewOut(b.Connect(role))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return out
+}
+
+// AuditedSpec describes an actor that writes to the audit log of this bus. build is called for each start, with a new
+// writer of the account and the hasher that all actors of this bus share.
+func (b *Bus) AuditedSpec(account string, build func(context.Context, *audit.Writer, *audit.Hasher) (actor.Actor, error)) actor.Spec {
+	return actor.Spec{Name: account, Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+		h, err := audit.LoadHasher(b.HashKey())
+		if err != nil {
+			return nil, err
+		}
+		w, err := audit.Open(ctx, audit.Options{Account: account, Dir: b.Heads(), Log: bus.NewAuditLog(nc)})
+		if err != nil {
+			return nil, err
+		}
+		return build(ctx, w, h)
+	}}
+}
+
+// HashKey returns the path of the key of parameter hashes.
+func (b *Bus) HashKey() string { return filepath.Join(b.Dir, "params.key") }
+
+// AuditRecords verifies the audit log, which must be intact, and returns the report and the records of all accounts without
+// those that open a chain. raw is every stored message, joined.
+func (b *Bus) AuditRecords() (rep audit.Report, recs []subjects.AuditRecord, raw []byte) {
+	b.t.Helper()
+	heads, err := audit.ReadHeads(b.Heads())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	nc, err := b.Dial("auditor")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer nc.Close()
+	src, err := bus.NewAuditReader(nc).ReadAll(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if rep, err = audit.Verify(b.t.Context(), src, heads, audit.VerifyOptions{Actions: subjects.AuditActions}); err != nil || !rep.OK {
+		b.t.Fatalf("the audit log does not verify: %v, %v", rep.First, err)
+	}
+	for m, err := range src.Messages {
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		raw = append(raw, m.Data...)
+		batch, err := audit.DecodeBatch(m.Data)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for _, d := range batch {
+			if d.Record.Phase != subjects.AuditOpen {
+				recs = append(recs, d.Record)
+			}
+		}
+	}
+	return rep, recs, raw
+}
