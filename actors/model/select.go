@@ -197,7 +197,7 @@ func (m *Model) demoTarget(ctx context.Context, wanted string, now time.Time, re
 	}
 	return target{
 		server: m.demo, name: Scripted, backendName: Scripted, info: info, opts: m.cfg.OptionsFor(Scripted), wanted: wanted, isDemo: true,
-		notice: "the built-in demo model answered, which is not a language model: " + reason,
+		notice: "the built-in demo model answers, which is not a language model: " + reason,
 	}, nil
 }
 

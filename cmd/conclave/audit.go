@@ -23,6 +23,7 @@ import (
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -253,7 +254,7 @@ func auditShowCommand(a *cli.App) *cobra.Command {
 		Use:   "show <message | id | chain>",
 		Short: "Print records in full",
 		Long: `Prints records in full. The argument is the name of a message, such as broker/17, as audit tail, verify and export show it, the id
-of an action, or the name of a chain; the first 8 characters of an id or chain are enough. Each writer has a stream of its own: the
+of an action, or the name of a chain; the first 6 characters of an id or chain are enough. Each writer has a stream of its own: the
 name of a message is that of its writer with the sequence in this stream. With --json it prints one array.`,
 		Example: `  conclave audit show broker/17
   conclave audit show 3f9c01d2 --json`,
@@ -267,15 +268,15 @@ name of a message is that of its writer with the sequence in this stream. With -
 // errDone ends a walk early.
 var errDone = errors.New("done")
 
-// showAudit prints the records of a message, or those whose id or chain is what or begins with it. A prefix has at least 8
-// characters; a bare number names no message and is a usage error. No match is an error. Records are not verified.
+// showAudit prints the records of a message, or those whose id or chain is what or begins with it. A prefix has at least
+// [client.IDPrefix] characters; a bare number names no message and is a usage error. No match is an error. Records are not verified.
 func showAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, what string) error {
 	owner, seq, err := audit.ParseMessageName(what)
 	byName := err == nil
 	if _, err := strconv.ParseUint(what, 10, 64); err == nil {
 		return cli.Usage("each writer of the audit log counts its own messages: name one as conclave audit tail does, such as broker/%s", what)
 	}
-	fits := func(s string) bool { return s == what || len(what) >= 8 && strings.HasPrefix(s, what) }
+	fits := func(s string) bool { return s == what || len(what) >= client.IDPrefix && strings.HasPrefix(s, what) }
 	found := []view.AuditEntry{}
 	for i, stream := range r {
 		if byName && stream.Owner() != owner {

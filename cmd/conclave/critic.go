@@ -18,15 +18,13 @@ const (
 	maxGrades    = 1000 // in one list
 )
 
-// criticCommand is the parent of show. Without a subcommand it prints the help and succeeds.
+// criticCommand is the parent of show.
 func criticCommand(a *cli.App) *cobra.Command {
-	cmd := cli.Group("critic", "Show grades of answers",
+	return cli.Group("critic", "Show grades of answers",
 		`Shows the critic's grades, its comparisons of the answers of two respondents, and your feedback. The source is the event log, which
 goes back ninety days.`,
 		`  conclave critic show
   conclave critic show 3f9c01d2`, criticShowCommand(a))
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	return cmd
 }
 
 // criticShowCommand lists the latest grades, or shows those of one question. It rejects --last outside 1 to [maxGrades] and an
@@ -40,7 +38,7 @@ func criticShowCommand(a *cli.App) *cobra.Command {
 the comparison, id and beginning of the question. Answers of respondent B are marked "not shown": they were given for
 comparison only.
 
-With the id of a question, or at least 8 characters of it, it shows everything: grades and feedback, claimed actions that no
+With the id of a question, or its first 6 characters, it shows everything: grades and feedback, claimed actions that no
 call did, the comparison in both orders, which model judged, and your feedback.
 
 With --json it prints one array, or one document.`,
@@ -87,7 +85,7 @@ func listGrades(ctx context.Context, a *cli.App, c *client.Client, n int) error 
 	return view.Grades(a.Out, grades)
 }
 
-// showJudgement prints everything about the answers to one question, given by its id or a prefix of 8 characters. A question
+// showJudgement prints everything about the answers to one question, given by its id or prefix. A question
 // without an answer in the event log is an error.
 func showJudgement(ctx context.Context, a *cli.App, c *client.Client, id string) error {
 	j, err := c.Judge(ctx, id)

@@ -26,7 +26,7 @@ func memoryCommand(a *cli.App) *cobra.Command {
 		`Shows what the assistant remembers and why something is recalled, and lets you change, pin and forget it. Answers are remembered
 automatically, facts when you or the assistant store them, documents when you import them.
 
-Memories with external content are marked UNTRUSTED. At least 6 characters of an id are enough.`,
+Memories with external content are marked UNTRUSTED. The first 6 characters of an id are enough.`,
 		`  conclave memory search where does my sister live
   conclave memory list --kind fact
   conclave memory import ~/notes

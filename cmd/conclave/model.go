@@ -103,8 +103,11 @@ func pullModel(ctx context.Context, a *cli.App, c *client.Client, name string) e
 		if err != nil {
 			progress.Clear()
 			var f *subjects.Fault
-			if errors.As(err, &f) && f.Code == subjects.CodeModelMissing {
+			switch errors.As(err, &f); {
+			case f != nil && f.Code == subjects.CodeModelMissing:
 				return cli.Fail(cli.ExitAbsent, fmt.Sprintf("%s (%s)", f.Text, f.Code), "check the spelling of the name")
+			case f != nil && f.Code == subjects.CodeModelUnreachable:
+				return cli.Fail(cli.ExitAbsent, fmt.Sprintf("%s (%s)", f.Text, f.Code), "then pull again")
 			}
 			return cli.ModelError(err)
 		}

@@ -77,7 +77,7 @@ document: allowed, denial, asks, layers, monitored.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&call.As, "as", subjects.Generator, "`caller`: an account such as generator, or an agent below it such as orchestrator.coder-1")
-	f.StringVar(&call.SessionID, "session", "", "`id` of the session of the call, at least 8 characters of it")
+	f.StringVar(&call.SessionID, "session", "", "`id` of the session of the call, or its first 6 characters")
 	f.StringVar(&call.QueryID, "query", "", "`id` of the question of the call")
 	cli.CompleteFlags(cmd, map[string]cli.Completion{"session": a.CompleteSessions(), "as": cli.Words(subjects.Agents...)})
 	return cmd

@@ -35,7 +35,9 @@ func rateCommand(a *cli.App) *cobra.Command {
 		Use:   "rate up|down|1-5|words [words...]",
 		Short: "Rate an answer",
 		Long: `Rates an answer with up or down, with 1 to 5 stars, with words, or with a thumb or stars and words. It rates the last answer of
-the last session, the last one of --session, or the answer to --query. A new rating replaces the previous one.
+the last session, the last one of --session, or the answer to --query. A new rating replaces the previous one. The last session is
+the one that conclave ask used last from this data folder or, when there is none, the one that any client used last. conclave
+session show means the same one.
 
 The rating is stored first. Then rate waits up to --wait for its value, a number from -1 to 1; the reward actor derives it from
 the words when there is neither thumb nor stars. When the reward actor is not running, the rating is counted later. A rating of
@@ -66,7 +68,7 @@ an unknown answer is rejected with exit code 1.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.feedback.QueryID, "query", "", "`id` of the question whose answer is rated, at least 8 characters of it")
+	f.StringVar(&o.feedback.QueryID, "query", "", "`id` of the question whose answer is rated, or its first 6 characters")
 	f.StringVar(&o.session, "session", "", "`id` of the session whose last answer is rated")
 	f.DurationVar(&o.wait, "wait", 3*time.Second, "how long to wait until it is counted; 0 for not at all")
 	cli.CompleteFlags(cmd, map[string]cli.Completion{"session": a.CompleteSessions()})
@@ -122,13 +124,15 @@ type rated struct {
 // run finds the answer, stores the rating, waits up to --wait until it is counted, and prints the outcome. A rating that is
 // only stored is no error; one that the reward actor rejects is, and so is an interrupt before it is stored.
 func (o *rateFlags) run(ctx context.Context, a *cli.App) (err error) {
-	if o.feedback.QueryID == "" && o.session == "" {
-		none := cli.Fail(cli.ExitFailed, "nothing was asked yet in "+a.Home.Data, "ask something first, or name the answer with --session or --query")
-		if o.session, err = a.LastSession(none); err != nil {
-			return err
-		}
-	}
 	return a.WithClient(func(c *client.Client) error {
+		if o.feedback.QueryID == "" && o.session == "" {
+			if o.session, err = lastSession(ctx, a, c); errors.Is(err, client.ErrNotFound) {
+				err = cli.Fail(cli.ExitFailed, "nothing was asked yet in "+a.Home.Data, "ask something first, or name the answer with --session or --query")
+			}
+			if err != nil {
+				return err
+			}
+		}
 		if err := o.findAnswer(ctx, a, c); err != nil {
 			return err
 		}

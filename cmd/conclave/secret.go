@@ -41,7 +41,7 @@ a value, and it is in no log, event, prompt or audit record. These commands work
 		}
 		hint := "" // the argument may be a value and is not repeated
 		if s := cmd.SuggestionsFor(v[0]); len(s) > 0 {
-			hint = ": did you mean " + strings.Join(s, " or ") + "?"
+			hint = " (did you mean " + strings.Join(s, " or ") + "?)"
 		}
 		return cli.Usage("unknown subcommand%s: use set, rm, list-names or check: see %s --help", hint, cmd.CommandPath())
 	}

@@ -71,15 +71,16 @@ array, with the questions in full.`,
 	}
 }
 
-// sessionShowCommand prints the messages of one session, by id or a prefix of 8 characters, or of the last used one. Unknown and
+// sessionShowCommand prints the messages of one session, by id or prefix, or of the last one. Unknown and
 // ambiguous ids are errors.
 func sessionShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show [id]",
 		Short: "Print the messages of a session",
 		Long: `Prints the messages of a session as they are sent to the model before the next question: the summary of older turns, then
-each question, tool call, result and answer, with its grade and your feedback. At least 8 characters of the id are enough; without
-an id it prints the session that was used last.
+each question, tool call, result and answer, with its grade and your feedback. The first 6 characters of the id are enough.
+Without an id it prints the last session: the one that conclave ask used last from this data folder or, when there is none, the
+one that any client used last. conclave rate means the same one.
 
 With --json it prints one document: the stored session, and the messages.`,
 		Example: `  conclave session show
@@ -98,7 +99,7 @@ With --json it prints one document: the stored session, and the messages.`,
 				}
 			}
 			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
-				conv, err := findSession(cmd.Context(), c, id)
+				conv, err := findSession(cmd.Context(), a, c, id)
 				switch {
 				case err != nil:
 					return sessionError(a, id, err)
@@ -120,7 +121,7 @@ func sessionDeleteCommand(a *cli.App) *cobra.Command {
 		Use:   "delete <id>...",
 		Short: "Delete the messages of sessions",
 		Long: `Deletes the stored messages of sessions: they are no longer listed and no longer sent to the model. The ids of the questions
-stay, so that none is answered twice. At least 8 characters of an id are enough.
+stay, so that none is answered twice. The first 6 characters of an id are enough.
 
 Not deleted: what memory stored from the answers (conclave memory forget), the event log until its oldest events are dropped, and
 the audit log.`,
@@ -144,7 +145,7 @@ func sessionCompactCommand(a *cli.App) *cobra.Command {
 		Short: "Replace the older turns of a session by a summary",
 		Long: `Lets the model for summaries replace all turns of a session but the last by a short summary: decisions, files and open
 questions. The same happens by itself when a conversation fills its share of the model's context window (compact_at in
-generator.yaml). At least 8 characters of the id are enough.`,
+generator.yaml). The first 6 characters of the id are enough.`,
 		Example: `  conclave session compact 3f9c01d2
   conclave session compact notes --json`,
 		Args:              cli.Args(cobra.ExactArgs(1)),
@@ -178,13 +179,16 @@ func changeSessions(ctx context.Context, a *cli.App, ids []string, change string
 	}
 	return a.WithClient(func(c *client.Client) error {
 		for _, id := range ids {
-			conv, err := findSession(ctx, c, id)
+			conv, err := findSession(ctx, a, c, id)
 			if err != nil {
 				return sessionError(a, id, err)
 			}
 			bounded, cancel := context.WithTimeout(ctx, timeout)
 			r, err := c.ChangeSession(bounded, conv.SessionID, change)
 			cancel()
+			if err == nil && change == subjects.SessionDelete {
+				err = a.ForgetLastSession(conv.SessionID)
+			}
 			switch {
 			case err != nil:
 				return changeError(err)
@@ -215,11 +219,21 @@ func changeError(err error) error {
 	return cli.AnswerFault(f)
 }
 
-// findSession reads the session with an id or prefix, "" for the last used one. The complete id is tried first, without listing
+// lastSession returns the id of the last session: the one that ask used last from this data folder or, when there is none, the one
+// that any client used last; [client.ErrNotFound] when there is no session.
+func lastSession(ctx context.Context, a *cli.App, c *client.Client) (string, error) {
+	id, err := a.LastSession(client.ErrNotFound)
+	if errors.Is(err, client.ErrNotFound) {
+		return c.LastSession(ctx)
+	}
+	return id, err
+}
+
+// findSession reads the session with an id or prefix, "" for the last one. The complete id is tried first, without listing
 // all sessions. None is [client.ErrNotFound], several are a [*client.AmbiguousError].
-func findSession(ctx context.Context, c *client.Client, id string) (subjects.Conversation, error) {
+func findSession(ctx context.Context, a *cli.App, c *client.Client, id string) (subjects.Conversation, error) {
 	if id == "" {
-		last, err := c.LastSession(ctx)
+		last, err := lastSession(ctx, a, c)
 		if err != nil {
 			return subjects.Conversation{}, err
 		}
@@ -282,7 +296,7 @@ func sessionOverrideCommand(a *cli.App) *cobra.Command {
 
 --disable-tool disables a tool for every agent in the session, --grant gives a type of agent one more. With --once the
 setting applies to one message only: the next one, or the one named by --query. --show prints the current setting and changes
-nothing. The first 8 characters of the id of an existing session are enough.`,
+nothing. The first 6 characters of the id of an existing session are enough.`,
 		Example: `  conclave session override notes RELAX
   conclave session override notes ALL --once
   conclave session override notes ALL --for 10m

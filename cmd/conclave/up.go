@@ -112,6 +112,9 @@ func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, er
 		set["generator.respondent_b.model"], set["generator.respondent_b.temperature"] = o.modelB, o.temperatureB
 	}
 	if cmd.Flags().Changed("api-port") {
+		if o.port < 0 || o.port > 65535 {
+			return nil, cli.Usage("--api-port %d: give a port from 1 to 65535, or 0 for any free one", o.port)
+		}
 		set["system.gateway.listen"] = net.JoinHostPort("127.0.0.1", strconv.Itoa(o.port))
 	}
 	return set, nil

@@ -35,8 +35,9 @@ const (
 	writeTimeout  = 110 * time.Second // below the two minutes after which the server no longer routes a reply
 )
 
-// IDPrefix is the shortest prefix that stands for the id of a session or a query.
-const IDPrefix = 8
+// IDPrefix is the shortest prefix that stands for an id: of a session, a query, an approval, a memory or an audit record. A
+// shorter one would be a guess.
+const IDPrefix = 6
 
 // ErrNotFound means that no session, query, approval or memory has the id.
 var ErrNotFound = errors.New("not found")

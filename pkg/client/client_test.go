@@ -303,7 +303,7 @@ func TestSessions(t *testing.T) {
 	for id, check := range map[string]func(string, error) bool{
 		"session-one-a": func(id string, err error) bool { return id == "session-one-a" && err == nil },
 		"session-one":   func(_ string, err error) bool { return errors.As(err, &ambiguous) && ambiguous.Count == 2 },
-		"session":       func(_ string, err error) bool { return errors.Is(err, client.ErrNotFound) }, // too short for a prefix
+		"sessi":         func(_ string, err error) bool { return errors.Is(err, client.ErrNotFound) }, // too short for a prefix
 		"unknown-id":    func(_ string, err error) bool { return errors.Is(err, client.ErrNotFound) },
 	} {
 		if got, err := f.c.FindSession(t.Context(), id); !check(got, err) {

@@ -176,7 +176,7 @@ func (b Backend) applyRules(r model.Request, t turn) reply {
 	case rememberRequest.MatchString(t.question) && t.hasTool(saveTool):
 		return callTool(r, saveTool, map[string]string{"content": strings.TrimSpace(rememberRequest.ReplaceAllString(t.question, ""))},
 			"Something is to be remembered. The tool %s keeps it.")
-	case refersBack(t.question):
+	case asksAboutHistory.MatchString(t.question) || len(t.earlier) > 0 && !t.attached && refersBack(t.question):
 		return b.recallQuestion(t)
 	case aboutUser.MatchString(t.question) && t.hasTool(searchTool):
 		return callTool(r, searchTool, map[string]string{"query": t.question}, "The question is about the user. I know nobody, but the tool %s may find what was said before.")
@@ -285,6 +285,7 @@ func (b Backend) Pull(context.Context, string) iter.Seq2[model.Progress, error] 
 // turn is the part of a request to which the rules apply.
 type turn struct {
 	question string          // the last user message
+	attached bool            // it has attachments, which "this" means
 	earlier  []string        // the user messages before it
 	results  []model.Message // of tools, after question
 	tools    []model.Tool
@@ -300,8 +301,8 @@ func parseTurn(r model.Request) turn {
 				t.earlier = append(t.earlier, t.question)
 			}
 			// Attachments are not the user's words: no rule must follow them.
-			question, _, _ := strings.Cut(m.Content, "\n\n"+firewall.AttachmentStart)
-			t.question, t.results = question, nil
+			t.question, _, t.attached = strings.Cut(m.Content, "\n\n"+firewall.AttachmentStart)
+			t.results = nil
 		case model.ToolRole:
 			t.results = append(t.results, m)
 		}

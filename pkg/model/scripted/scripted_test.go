@@ -183,6 +183,17 @@ func TestFollowUpsQuoteThePreviousQuestion(t *testing.T) {
 	if !strings.Contains(m.Content, "first question") {
 		t.Errorf("%q", m.Content)
 	}
+	// "this" is nothing that was asked: without an earlier question, and with an attachment, it says that it cannot answer.
+	for _, messages := range [][]model.Message{
+		{newMessage("user", "Summarize this.")},
+		append(before, newMessage("user", "Summarize this.\n\n"+firewall.AttachmentStart+" 1")),
+	} {
+		m, f := collectReply(t, model.Request{Messages: messages})
+		checkDisclosure(t, m, f)
+		if !strings.Contains(m.Content, `cannot answer "Summarize this."`) {
+			t.Errorf("%q", m.Content)
+		}
+	}
 }
 
 func TestGradeIsTheMiddleOne(t *testing.T) {

@@ -384,6 +384,14 @@ func (a *App) SaveLastSession(session string) error {
 	return err
 }
 
+// ForgetLastSession removes the session from [App.LastSession] if it is the one stored there, because it was deleted.
+func (a *App) ForgetLastSession(session string) error {
+	if last, err := a.LastSession(nil); err != nil || last != session {
+		return nil
+	}
+	return os.Remove(a.lastSessionFile())
+}
+
 // WriteNewFile creates a file with what write writes, complete or not at all, with mode 0600. It refuses a file that exists,
 // also one created meanwhile, and a folder that cannot be written to.
 func WriteNewFile(file string, write func(w io.Writer) error) error {

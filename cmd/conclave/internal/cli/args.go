@@ -18,13 +18,19 @@ import (
 	"conclave/subjects"
 )
 
-// Args wraps a check of cobra so that its complaint about positional arguments is a usage error that names the help.
+// Args wraps a check of cobra so that its complaint about positional arguments is a usage error that says what the command
+// expects and names the help.
 func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, v []string) error {
-		if err := check(cmd, v); err != nil {
-			return Usage("%v: see %s --help", err, cmd.CommandPath())
+		if check(cmd, v) == nil {
+			return nil
 		}
-		return nil
+		got := "no argument is given"
+		if len(v) > 0 {
+			got = "got " + term.Clip(strings.Join(v, " "), 60)
+		}
+		_, expected, _ := strings.Cut(cmd.Use, " ")
+		return Usage("%s expects %s, %s: see %s --help", cmd.CommandPath(), expected, got, cmd.CommandPath())
 	}
 }
 
@@ -39,7 +45,7 @@ func NoArgs(cmd *cobra.Command, v []string) error {
 	}
 	hint := ""
 	if s := cmd.SuggestionsFor(v[0]); len(s) > 0 {
-		hint = fmt.Sprintf(": did you mean %s?", strings.Join(s, " or "))
+		hint = fmt.Sprintf(" (did you mean %s?)", strings.Join(s, " or "))
 	}
 	return Usage("unknown command %q%s: see %s --help", strings.TrimPrefix(cmd.CommandPath()+" "+v[0], "conclave "), hint, cmd.CommandPath())
 }
@@ -51,7 +57,7 @@ func BadFlag(cmd *cobra.Command, err error) error {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 		if best := closest(name, names); best != "" {
-			hint = ": did you mean --" + best + "?"
+			hint = " (did you mean --" + best + "?)"
 		}
 	}
 	return Usage("%v%s: see %s --help", err, hint, cmd.CommandPath())
@@ -137,14 +143,11 @@ func CheckID(thing, id string) error {
 	return nil
 }
 
-// shortestID is the shortest prefix of the id of an approval or a memory.
-const shortestID = 6
-
 // CheckPrefix rejects what cannot be the id of an approval, a rule or a memory, or a prefix of one: an invalid token, also an
-// empty one, and fewer than [shortestID] characters.
+// empty one, and fewer than [client.IDPrefix] characters.
 func CheckPrefix(id string) error {
-	if subjects.CheckToken(id) != nil || len(id) < shortestID {
-		return Usage("%q is not a valid id: give at least %d characters of it", term.Clip(id, 40), shortestID)
+	if subjects.CheckToken(id) != nil || len(id) < client.IDPrefix {
+		return Usage("%q is not a valid id: give at least %d characters of it", term.Clip(id, 40), client.IDPrefix)
 	}
 	return nil
 }

@@ -63,7 +63,7 @@ func TestToolFaultExitCodes(t *testing.T) {
 		text string // in what is said
 	}{
 		{"a layer refuses", subjects.Fault{Code: subjects.CodeDenied, Denial: denial}, ExitDenied, "denied by layer manifest, rule not_in_set: not for you: allowed: get_datetime"},
-		{"a layer refuses and nothing is allowed", subjects.Fault{Code: subjects.CodeDenied, Denial: &subjects.Denial{Layer: "egress"}}, ExitDenied, "allowed: nothing else is"},
+		{"a layer refuses and nothing is allowed", subjects.Fault{Code: subjects.CodeDenied, Denial: &subjects.Denial{Layer: "egress"}}, ExitDenied, "the rules are in manifest.yaml"},
 		{"the arguments are wrong", subjects.Fault{Code: subjects.CodeDenied, Denial: &subjects.Denial{Layer: "arguments"}}, ExitDenied, "change the arguments"},
 		{"refused without a reason", subjects.Fault{Code: subjects.CodeDenied, Text: "no"}, ExitDenied, "manifest.yaml"},
 		{"the user said no", subjects.Fault{Code: subjects.CodeNotApproved, Text: "said no", Denial: asked}, ExitDenied, "said no (not_approved): nothing was run"},

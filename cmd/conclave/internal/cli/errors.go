@@ -136,8 +136,10 @@ func ToolFault(name string, f *subjects.Fault) error {
 	if d == nil || f.Code == subjects.CodeNotApproved || f.Code == subjects.CodeUnanswered {
 		return explain(name+": "+f.Text, toolFaults, f)
 	}
-	fix := "allowed: nothing else is"
+	fix := "the rules are in manifest.yaml; conclave policy explain shows what each layer decides"
 	switch {
+	case d.Rule == subjects.CodeUnknownTool: // as for a call of it
+		return explain(name+": "+d.Reason, toolFaults, &subjects.Fault{Code: subjects.CodeUnknownTool})
 	case len(d.Allowed) > 0:
 		fix = "allowed: " + strings.Join(d.Allowed, ", ")
 	case d.Layer == (policy.ArgumentsLayer{}).Name():
@@ -199,6 +201,9 @@ func (a *App) MemoryError(err error) error {
 	}
 	if _, ok := memoryFaults[f.Code]; !ok {
 		return ToolFault("memory", f)
+	}
+	if row := memoryFaults[f.Code]; row.fix == "" {
+		return &Failure{row.exit, errors.New(what)}
 	}
 	return explain(what, memoryFaults, f)
 }

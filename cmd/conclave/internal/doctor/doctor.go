@@ -262,7 +262,7 @@ func (x *examination) checkMemory(ctx context.Context, c *client.Client) {
 	for _, n := range s.Entries {
 		total += n
 	}
-	x.ok("memory", "%s and %s in %s; search: %s; index: %s", entries(total), term.Count(s.Relations, "relation"), term.Bytes(s.Bytes), s.Search, term.Bytes(s.Resident))
+	x.ok("memory", "%s and %s in %s; conclave memory status shows more", entries(total), term.Count(s.Relations, "relation"), term.Bytes(s.Bytes))
 	if s.Unembedded > 0 {
 		x.warn("vectors", "check with conclave model list that the embedding model is available", "%s without an embedding, found by words only", entries(s.Unembedded))
 	}

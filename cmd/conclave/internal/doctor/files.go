@@ -201,7 +201,7 @@ func (x *examination) checkAnchors() {
 	case err != nil:
 		x.fail("anchors", "restore "+x.Home.Heads()+" from a backup", "%v", err)
 	default:
-		x.ok("anchors", "%d chains anchored; verify them with conclave audit verify", len(heads))
+		x.ok("anchors", "the last record of %s of the audit log is kept in a file; conclave audit verify compares them", term.Count(len(heads), "writer"))
 	}
 }
 

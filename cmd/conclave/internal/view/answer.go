@@ -81,7 +81,7 @@ func (still) Tick() {}
 // SetModel implements [AnswerView].
 func (still) SetModel(ModelState) {}
 
-// demoNotice is printed with every answer of the demo model.
+// demoNotice is printed with an answer of the demo model that does not say itself where it comes from.
 const demoNotice = "answered by the built-in demo model, which is not a language model: start Ollama for real answers"
 
 // waitingText explains why a question has not been started: actors that do not run, or else other questions before it.
@@ -169,7 +169,7 @@ func (p *pipe) End(r subjects.Response, grade func() *subjects.Critique) error {
 			Grade *subjects.Critique `json:"grade,omitempty"`
 		}{r, grade()})
 	}
-	if r.DemoModel {
+	if r.DemoModel && !strings.Contains(r.Answer, "built-in demo model") {
 		p.Say("%s", demoNotice)
 	}
 	text := answerText(r)
@@ -542,7 +542,7 @@ func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error
 	}
 	s.held = slices.DeleteFunc(s.held, func(n subjects.Note) bool { return r.Error != nil && n.Code == r.Error.Code })
 	s.printNotes()
-	if r.DemoModel {
+	if r.DemoModel && !strings.Contains(r.Answer, "built-in demo model") {
 		s.Say("%s", term.Paint(s.Err, term.Yellow, demoNotice))
 	}
 	if r.Error == nil {
