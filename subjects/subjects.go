@@ -47,7 +47,7 @@ const (
 	HeaderQuery    = "Conclave-Query"
 	HeaderSession  = "Conclave-Session"
 	HeaderDeadline = "Conclave-Deadline" // unix milliseconds
-	HeaderStream   = "Conclave-Stream"   // the caller's id of a streamed reply, for its stop message
+	HeaderStream   = "Conclave-Stream"   // the caller reads the reply in pieces; its id of the reply, for the stop message
 	HeaderPiece    = "Conclave-Piece"    // index of a piece of a streamed reply, from 0: detects a lost piece
 	HeaderTrace    = "traceparent"
 	HeaderType     = "Content-Type"

@@ -9,7 +9,7 @@ var (
 	QueryCommittee = Topic[Query]{Spec{Name: "query.committee", Stream: "QUERIES", PlainText: true, Doc: "a question to deliberate"}}
 	QueryTask      = Topic[Query]{Spec{Name: "query.task", Stream: "QUERIES", PlainText: true, Doc: "a task to carry out"}}
 	QuerySession   = Topic[Query]{Spec{Name: "query.session.*", Received: "turn.*.*", Stream: "TURNS", Doc: "a question in its session's order, from the router"}}
-	QueryAsk       = Service[Query, Delta]{Spec{Name: "query.ask", PlainText: true, Doc: "ask and stream the answer; an empty message ends it"}}
+	QueryAsk       = Service[Query, Delta]{Spec{Name: "query.ask", PlainText: true, Doc: "ask and get the answer in one message, or with the header Conclave-Stream as it grows; an empty message ends it"}}
 	QueryCancel    = Topic[Cancel]{Spec{Name: "query.cancel.*", Stream: "EVENTS", PlainText: true, Doc: "stop a query and keep its partial answer"}}
 
 	// Answers.

@@ -15,10 +15,11 @@ import (
 // defaultAskTimeout is the deadline of a request without one.
 const defaultAskTimeout = 30 * time.Minute
 
-// onAsk stores a question for a caller on the bus, waits for its outcome and streams the answer. Live tokens may be lost; the
-// missing part of the answer is sent when it is complete. On lines before the answer the caller gets the interim texts of the
-// model between tool calls, as far as their tokens arrive. Without a deadline of the caller it waits defaultAskTimeout. A
-// fault timeout or unavailable (the gateway stops) does not cancel the question: it is stored and is still answered.
+// onAsk stores a question for a caller on the bus, waits for its outcome and sends the answer in one message, because a plain
+// request reads only the first; a caller that asks for a streamed reply gets it as it grows. Live tokens may be lost; the
+// missing part of the answer is sent when it is complete. On lines before a streamed answer the caller gets the interim texts
+// of the model between tool calls, as far as their tokens arrive. Without a deadline of the caller it waits defaultAskTimeout.
+// A fault timeout or unavailable (the gateway stops) does not cancel the question: it is stored and is still answered.
 func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say func(subjects.Delta) error, out actor.Out) error {
 	q := Question{Query: in.Body.Query, Attachments: in.Body.Attachments, SessionID: in.Body.SessionID, QueryID: in.Body.QueryID, Model: in.Body.Model, Reference: in.Body.Reference}
 	if q.SessionID == "" {
@@ -39,7 +40,7 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	if err != nil {
 		return err
 	}
-	hear := g.live.subscribe(func(ev Event) bool { return ev.Subject == delta.Name })
+	hear := g.live.subscribe(func(ev Event) bool { return in.Streams && ev.Subject == delta.Name })
 	defer g.live.unsubscribe(hear)
 	cur := g.events.cursorAtEnd()
 	if _, err := g.storeQuestion(ctx, out, q); err != nil {
@@ -51,7 +52,7 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	end, err := g.waitForOutcomeOf(ctx, cur, q.QueryID, func(Event) {}, hear.events, func(l liveEvent) error { return text.add(*l.delta) })
 	switch {
 	case err == nil:
-		return finishAnswer(text, end)
+		return finishAnswer(text, end, in.Streams)
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return subjects.Faultf(subjects.CodeTimeout, "timeout: no answer yet; question %s is still running, in session %s", q.QueryID, q.SessionID)
 	case ctx.Err() != nil:
@@ -61,16 +62,21 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 }
 
 // finishAnswer sends the missing part of the answer and returns the fault of the outcome: a dead letter, for which nothing is
-// sent, or the error of a response. nil means that the answer is complete.
-func finishAnswer(text *answerStream, end *client.Outcome) error {
+// sent, or the error of a response. nil means that the answer is complete. A caller that does not read a streamed reply may
+// see the first message only, so that of a partial answer also says why it is incomplete.
+func finishAnswer(text *answerStream, end *client.Outcome, streams bool) error {
 	if end.Dead != nil {
 		return explainDeadLetter(end.Dead)
 	}
-	if err := text.finish(end.Response.Answer); err != nil {
+	answer, fault := end.Response.Answer, end.Response.Error
+	if !streams && fault != nil && answer != "" {
+		answer += "\n\n[incomplete: " + fault.Text + "]"
+	}
+	if err := text.finish(answer); err != nil {
 		return err
 	}
-	if end.Response.Error != nil {
-		return end.Response.Error
+	if fault != nil {
+		return fault
 	}
 	return nil
 }

@@ -90,6 +90,7 @@ func TestAsk(t *testing.T) {
 	t.Parallel()
 	runOnBus(t, []busTest{
 		{"Ask", testAsk},
+		{"PlainRequestGetsTheWholeAnswer", testPlainRequestGetsTheWholeAnswer},
 		{"AskThatFails", testAskThatFails},
 		{"AskInVain", testAskInVain},
 	})
@@ -110,13 +111,13 @@ func testAsk(t *testing.T, b *bustest.Bus) {
 		<-said // the pieces are there before the answer is
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "It is noon."))
 	})
-	// As the nats command does it: plain text, an inbox, an empty message at the end.
+	// As nats req -H Conclave-Stream:1 --wait-for-empty does it: plain text, an inbox, an empty message at the end.
 	nc := w.Connect("user")
 	sub, err := nc.SubscribeSync(nc.NewInbox())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := nc.PublishRequest("query.ask", sub.Subject, []byte("what time is it?")); err != nil {
+	if err := nc.PublishMsg(&nats.Msg{Subject: "query.ask", Reply: sub.Subject, Data: []byte("what time is it?"), Header: nats.Header{subjects.HeaderStream: []string{"1"}}}); err != nil {
 		t.Fatal(err)
 	}
 	text := ""
@@ -148,6 +149,28 @@ func testAsk(t *testing.T, b *bustest.Bus) {
 	}
 	if err != nil || text != "It is noon." {
 		t.Errorf("%q %v", text, err)
+	}
+}
+
+// nats req without flags prints the first message of the reply and ends.
+func testPlainRequestGetsTheWholeAnswer(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{})
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
+		for i, text := range []string{"Let me see. ", "It "} { // interim text before a tool call, and the first token of the answer
+			emitStored(w, out, withTokens(t, subjects.ResponseDelta, q.QueryID), subjects.Delta{QueryID: q.QueryID, Step: i, Text: text})
+		}
+		r := reply(q, "It is noon.")
+		if q.Query == "partly" {
+			r.Error = subjects.Faultf(subjects.CodeModelMissing, "pull it first")
+		}
+		emitStored(w, out, subjects.ResponseGeneration, r)
+	})
+	nc := w.Connect("user")
+	for question, want := range map[string]string{"what time is it?": "It is noon.", "partly": "It is noon.\n\n[incomplete: pull it first]"} {
+		m, err := nc.Request("query.ask", []byte(question), testTimeout)
+		if err != nil || string(m.Data) != want || m.Header.Get(subjects.HeaderErrCode) != "" {
+			t.Errorf("%s: %+v %v, want %q", question, m, err, want)
+		}
 	}
 }
 

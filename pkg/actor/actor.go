@@ -47,6 +47,7 @@ type Msg[T any] struct {
 	Seq      uint64    // stream sequence; 0 = not from a stream
 	StoredAt time.Time // when the stream stored it
 	Attempt  int       // delivery attempt, from 1; after [subjects.MaxDeliver] the message becomes a dead letter
+	Streams  bool      // the caller reads a streamed reply to its end ([subjects.HeaderStream]); others may read the first message only
 	Body     T
 }
 
@@ -166,7 +167,7 @@ func (e errMalformed) Error() string { return e.fault.Error() }
 // rawMessage decodes the body of in into a message with its envelope. A body that is malformed for T is an errMalformed,
 // which the runtime rejects and does not retry.
 func rawMessage[T any](in *inbound) (Msg[T], error) {
-	m := Msg[T]{Subject: in.subject, From: in.from, Tokens: in.tokens, Query: in.query, Session: in.session, Deadline: in.deadline, Time: in.time, Seq: in.seq, StoredAt: in.storedAt, Attempt: in.attempt}
+	m := Msg[T]{Subject: in.subject, From: in.from, Tokens: in.tokens, Query: in.query, Session: in.session, Deadline: in.deadline, Time: in.time, Seq: in.seq, StoredAt: in.storedAt, Attempt: in.attempt, Streams: in.streams}
 	if err := decode(in.codec, in.data, &m.Body); err != nil {
 		why := "malformed"
 		var u decodeError

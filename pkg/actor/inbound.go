@@ -27,6 +27,7 @@ type inbound struct {
 	seq      uint64
 	storedAt time.Time
 	attempt  int
+	streams  bool               // the caller reads a reply in pieces
 	piece    func([]byte) error // sends one piece of a streamed reply
 	pieces   int                // sent so far
 }

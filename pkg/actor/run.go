@@ -239,7 +239,9 @@ func (r *running) deliver(l *routeRun, m *nats.Msg) {
 	if l.stream {
 		in.piece = func(data []byte) error { return r.sendPiece(m, in, data) }
 		var end func()
-		ctx, end = l.streams.register(ctx, in.from, m.Header.Get(subjects.HeaderStream))
+		id := m.Header.Get(subjects.HeaderStream)
+		in.streams = id != ""
+		ctx, end = l.streams.register(ctx, in.from, id)
 		defer end()
 	}
 	reply, err := r.handle(ctx, l, in)

@@ -128,9 +128,7 @@ func (s *connOut) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 		}
 		ended := false
 		id := s.newID()
-		if spec.Stop != "" {
-			m.Header[subjects.HeaderStream] = []string{id}
-		}
+		m.Header[subjects.HeaderStream] = []string{id}
 		defer func() {
 			sub.Unsubscribe()
 			if !ended && spec.Stop != "" {
