@@ -165,12 +165,12 @@ func (w *lineTool) Start(ctx context.Context, out actor.Out) error {
 }
 
 // Describe lets each broker after the first one find the tool.
-func (w *lineTool) Describe() (version, text string, metadata map[string]string) {
+func (w *lineTool) Describe() map[string]string {
 	d, err := json.Marshal(lineSchema(w.name))
 	if err != nil {
 		d = nil
 	}
-	return "1", "writes lines", map[string]string{"definition": string(d)}
+	return map[string]string{"definition": string(d)}
 }
 
 // brokerHarness is everything but the broker, in this process, and a broker in another.

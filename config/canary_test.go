@@ -230,14 +230,14 @@ func (s *leakingSearch) Start(ctx context.Context, out actor.Out) error {
 	return actor.Emit(ctx, out, topic, s.schema)
 }
 
-func (s *leakingSearch) Describe() (version, text string, metadata map[string]string) {
+func (s *leakingSearch) Describe() map[string]string {
 	schema := s.schema
 	schema.Key = ""
 	d, err := json.Marshal(schema)
 	if err != nil {
 		d = nil
 	}
-	return "1", "conclave tool", map[string]string{"definition": string(d), "key": s.key.Public()}
+	return map[string]string{"definition": string(d), "key": s.key.Public()}
 }
 
 // canaryHarness is a whole system with its canaries.

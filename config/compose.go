@@ -37,7 +37,7 @@ var Actors = []string{"tools", "secrets", "broker", "model", "memory", "critic",
 
 // Wiring connects the actors with the process that runs them. None of it is a setting.
 type Wiring struct {
-	Version  string            // of the build, as the gateway reports it
+	Version  string            // of the build, as the gateway and discovery report it
 	OnListen func(addr string) // called with the gateway's address each time it starts, from the goroutine that starts it
 	Web      *webclient.Client // client of the web tools; nil = one made from the settings
 	// KeepHeads keeps the head of the audit log where the settings say. Only the installed system does: the keyring is the
@@ -177,7 +177,7 @@ func (c Config) listenAddresses() (out []netip.AddrPort) {
 func (c Config) ActorConfig() actor.Config {
 	a := c.System.Actor
 	return actor.Config{
-		Workers: a.Concurrency, Mailbox: a.Mailbox, DrainTimeout: a.Drain,
+		Workers: a.Concurrency, Mailbox: a.Mailbox, DrainTimeout: a.Drain, Version: c.wiring.Version,
 		Budget: actor.Budget{Intensity: a.Restarts.Intensity, Period: a.Restarts.Period},
 	}
 }

@@ -130,7 +130,7 @@ func ZoneOf(tool string) string {
 func Table() Layout {
 	l := Layout{Accounts: accounts(), Streams: streams(), Consumers: consumers()}
 	l.Edges = slices.Concat(agentEdges(), controlEdges(), brokerEdges(), publishEdges(), watchEdges(), questionEdges(l.Consumers),
-		stateEdges(l.Streams), modelEdges(), auditEdges(), discoveryEdges(l.Accounts))
+		stateEdges(l.Streams), modelEdges(), auditEdges(), discoveryEdges(l.Discoverables()))
 	return l
 }
 
@@ -219,9 +219,9 @@ func watchEdges() (out []Edge) {
 	}
 	for _, p := range UserAccounts {
 		// Replay by sequence. Not a direct get: the publisher can forge its Nats-Subject header.
-		out = append(out, jetStreamEdge(p, "STREAM.INFO.EVENTS", false, ""), jetStreamEdge(p, "STREAM.MSG.GET.EVENTS", false, ""))
+		out = append(out, jetStreamEdge(p, "STREAM.MSG.GET.EVENTS", false, ""))
 	}
-	return out
+	return append(out, jetStreamEdge("gateway", "STREAM.INFO.EVENTS", false, ""))
 }
 
 // questionEdges returns the edges with which the user publishes questions (for the router) and those for committee and
@@ -247,16 +247,29 @@ func questionEdges(all []Consumer) (out []Edge) {
 	return out
 }
 
-// stateEdges gives each owner read and write access to its buckets in all, respondent B read-only access to the generator's
-// conversations, and the user's accounts to large results and to the respondents' state.
+// stateEdges gives each owner read and write access to its buckets in all, the user the list and the figures of all streams,
+// respondent B read-only access to the generator's conversations, and the user's accounts to large results and to the
+// respondents' state.
 func stateEdges(all []Stream) (out []Edge) {
 	for _, s := range all {
 		if s.Bucket != "" {
 			out = append(out, bucketEdges(s.Owner, s.Bucket)...)
 		}
 	}
+	// The user may look at every stream and bucket, not into it: nats stream ls, stream info, kv ls and account info.
+	for _, s := range []string{"INFO", "STREAM.NAMES", "STREAM.LIST"} {
+		out = append(out, jetStreamEdge("user", s, false, ""))
+	}
+	for _, s := range all {
+		if s.Account == Core {
+			out = append(out, jetStreamEdge("user", "STREAM.INFO."+s.Name, false, ""))
+		}
+	}
 	readOnly := func(who, bucket, keys string) {
-		out = append(out, jetStreamEdge(who, "STREAM.INFO.KV_"+bucket, false, ""), jetStreamEdge(who, "DIRECT.GET.KV_"+bucket+keys, false, ""))
+		out = append(out, jetStreamEdge(who, "DIRECT.GET.KV_"+bucket+keys, false, ""))
+		if who != "user" { // it may look at every stream
+			out = append(out, jetStreamEdge(who, "STREAM.INFO.KV_"+bucket, false, ""))
+		}
 	}
 	// Respondent B continues the generator's conversation, which the user saw, and not its own.
 	readOnly(RespondentB, StateBucket(Generator), ".$KV."+StateBucket(Generator)+".conv.>")
@@ -296,17 +309,56 @@ func auditEdges() []Edge {
 	return out
 }
 
-// discoveryEdges returns discovery and statistics by the micro protocol, for "user" and "gateway", from each account that
-// serves. Several accounts may serve one $SRV.
-func discoveryEdges(accs []Account) (out []Edge) {
-	for _, a := range accs {
-		if !a.Serves {
-			continue
+// Directory is the actor that answers discovery requests without a name ($SRV.PING, INFO and STATS) for all actors, so that
+// nobody can list itself under another's name: it requests each name from the account that the table grants it to.
+const Directory = "gateway"
+
+// discoveryVerbs are the requests of the micro protocol.
+var discoveryVerbs = []string{"PING", "INFO", "STATS"}
+
+// Discoverable is an actor or a tool that answers discovery requests under its name.
+type Discoverable struct {
+	Name    string
+	Account string
+	Doc     string
+}
+
+// Discoverables lists who answers discovery requests, in the order of the accounts.
+func (l Layout) Discoverables() (out []Discoverable) {
+	for _, a := range l.Accounts {
+		switch {
+		case !a.Serves:
+		case a.Name == toolsAccountName:
+			for _, t := range Tools {
+				out = append(out, Discoverable{t, a.Name, "a tool of this machine: called by the broker only"})
+			}
+		default:
+			out = append(out, Discoverable{a.Name, a.Name, a.Doc})
 		}
-		out = append(out, Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: a.Name, Remote: "$SRV.>", StreamReply: true, ReplyTimeout: "5s"})
-		if a.Name != "gateway" { // it exports $SRV.> itself: the same local name would chain
-			out = append(out, Edge{Callers: []string{"gateway"}, Kind: ServiceImport, Owner: a.Name, Remote: "$SRV.>", Local: "disco." + a.Name + ".>", StreamReply: true, ReplyTimeout: "5s"})
+	}
+	return out
+}
+
+// discoveryEdges returns discovery and statistics by the micro protocol for "user": by name from the account that has the
+// name, and without a name from the directory, which reaches each account under "disco.<account>.>".
+func discoveryEdges(all []Discoverable) (out []Edge) {
+	user := []string{"user"}
+	for _, d := range all {
+		for _, s := range []string{"$SRV.*." + d.Name, "$SRV.*." + d.Name + ".*"} {
+			out = append(out, Edge{Callers: user, Kind: ServiceImport, Owner: d.Account, Remote: s, StreamReply: true, ReplyTimeout: "5s"})
 		}
+	}
+	for _, v := range discoveryVerbs {
+		out = append(out, Edge{Callers: user, Kind: ServiceImport, Owner: Directory, Remote: "$SRV." + v, StreamReply: true, ReplyTimeout: "5s"})
+	}
+	var accounts []string
+	for _, d := range all {
+		if d.Account != Directory { // it exports $SRV itself: the same local name would chain
+			accounts = append(accounts, d.Account)
+		}
+	}
+	for _, a := range dedupe(accounts) {
+		out = append(out, Edge{Callers: []string{Directory}, Kind: ServiceImport, Owner: a, Remote: "$SRV.>", Local: "disco." + a + ".>", StreamReply: true, ReplyTimeout: "5s"})
 	}
 	return out
 }
@@ -350,8 +402,8 @@ func fixedAccounts() []Account {
 			Name: Core, Doc: "questions, events and state. No clients after boot, for the same reason", Store: "{ max_file: 512GB, max_mem: 16MB, max_streams: 48, max_consumers: 128 }",
 			Users: []User{{Role: "core_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.INFO.>", "$JS.API.INFO"}, Sub: inbox}},
 		},
-		{Name: "auditor", Doc: "the user as reader of the audit log", Users: []User{{Role: "auditor"}}},
-		{Name: "user", Doc: "the user on the command line: nats and conclave. A subscription to > receives the imports and nothing else", Users: []User{{Role: "user", Sub: []string{">"}}}},
+		{Name: "auditor", Doc: "the user as reader of the audit log", Users: []User{{Role: "auditor", Pub: cliSubjects}}},
+		{Name: "user", Doc: "the user on the command line: nats and conclave. A subscription to > receives the imports and nothing else", Users: []User{{Role: "user", Sub: []string{">"}, Pub: cliSubjects}}},
 		{Name: "gateway", Doc: "HTTP, page, query.ask", Serves: true, Users: []User{{Role: "gateway", Sub: append(discoverySubjects("gateway"), "query.ask", "ctl.*.config.set")}}},
 		{Name: "broker", Doc: "authorizes every tool call: the only path from agents to tools", Serves: true, Users: []User{{
 			Role: "broker",
@@ -364,11 +416,20 @@ func fixedAccounts() []Account {
 	}
 }
 
+const toolsAccountName = "tools"
+
+// CLIInboxPrefix is the prefix of the inboxes of the nats command line tool, set in its contexts.
+const CLIInboxPrefix = "_INBOX.nats_cli"
+
+// cliSubjects are the subjects that the nats command line tool publishes besides the account's edges: its own user and, to
+// measure the connection, its own inbox. Not the inboxes of other programs, which would accept forged replies.
+var cliSubjects = []string{"$SYS.REQ.USER.INFO", CLIInboxPrefix + ".>"}
+
 // toolsAccount returns the account of the tools of this machine, with one isolated key per tool. A tool may subscribe to
 // its own requests, discovery and inbox only, and publish its own schema and output and one reply per request within 10
 // min.
 func toolsAccount() Account {
-	a := Account{Name: "tools", Doc: "the tools of this machine, one key each", Serves: true}
+	a := Account{Name: toolsAccountName, Doc: "the tools of this machine, one key each", Serves: true}
 	for _, t := range Tools {
 		role := ToolRole(t)
 		a.Users = append(a.Users, User{
@@ -418,10 +479,14 @@ func agentAccount(name string) Account {
 	return a
 }
 
-// discoverySubjects are the subscriptions by which nats micro ls finds a service.
+// discoverySubjects are the subjects on which an actor answers discovery requests: its name, and each instance of it. Only
+// the directory also answers requests without a name.
 func discoverySubjects(name string) (out []string) {
-	for _, v := range []string{"PING", "INFO", "STATS"} {
-		out = append(out, "$SRV."+v, "$SRV."+v+"."+name, "$SRV."+v+"."+name+".*")
+	for _, v := range discoveryVerbs {
+		if name == Directory {
+			out = append(out, "$SRV."+v)
+		}
+		out = append(out, "$SRV."+v+"."+name, "$SRV."+v+"."+name+".*")
 	}
 	return out
 }

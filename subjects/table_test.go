@@ -35,6 +35,7 @@ func TestTableKeepsItsRules(t *testing.T) {
 		}},
 		{"one owner per name", checkOneOwnerPerName, map[string]func(l *Layout){
 			"the same name twice":  addEdge(Edge{Callers: []string{"generator"}, Kind: ServiceImport, Owner: "critic", Remote: "broker.discover"}),
+			"two of one name":      addEdge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "tools", Remote: "$SRV.*.broker"}),
 			"a name inside a name": addEdge(Edge{Callers: []string{"committee"}, Kind: ServiceImport, Owner: "broker", Remote: "model.chat.x"}),
 		}},
 		{"every named account exists", checkAccountsExist, map[string]func(l *Layout){
@@ -98,6 +99,8 @@ func TestTableKeepsItsRules(t *testing.T) {
 			"not alone":         func(l *Layout) { findAccount(l, "tools").Users[0].Isolated = false },
 			"another's subject": func(l *Layout) { findAccount(l, "tools").Users[0].Pub = []string{"tool.schema.*"} },
 			"another's inbox":   func(l *Layout) { findAccount(l, "tools").Users[0].Sub = []string{"_INBOX.>"} },
+			"another's name":    func(l *Layout) { findAccount(l, "tools").Users[0].Sub = []string{"$SRV.PING." + Tools[1]} },
+			"everyone's name":   func(l *Layout) { findAccount(l, "tools").Users[0].Sub = []string{"$SRV.PING.*"} },
 			"another's calls":   func(l *Layout) { findAccount(l, "tools").Users[0].Sub = []string{"tool.request.*"} },
 		}},
 		{"control subjects belong to the user", checkUserOnly, map[string]func(l *Layout){
@@ -228,9 +231,6 @@ func checkOneOwnerPerName(l Layout) (wrong []string) {
 				continue
 			}
 			_, local := e.Resolve(a.Name)
-			if strings.HasPrefix(local, "$SRV.") {
-				continue
-			}
 			for _, s := range seen {
 				if Overlap(s, local) {
 					wrong = append(wrong, fmt.Sprintf("%s reaches two things by %s and %s", a.Name, s, local))
@@ -420,7 +420,7 @@ func checkSharedAccounts(l Layout) (wrong []string) {
 				}
 				for _, p := range u.Sub {
 					for _, q := range v.Sub {
-						if Overlap(p, q) && !strings.HasPrefix(p, "$SRV.") {
+						if Overlap(p, q) {
 							wrong = append(wrong, fmt.Sprintf("%s and %s both receive %s", u.Role, v.Role, p))
 						}
 					}

@@ -72,9 +72,9 @@ func (s *fakeTool) Start(ctx context.Context, out actor.Out) error {
 	return actor.Emit(ctx, out, topic, s.schema)
 }
 
-func (s *fakeTool) Describe() (string, string, map[string]string) {
+func (s *fakeTool) Describe() map[string]string {
 	d, _ := json.Marshal(s.schema)
-	return "0.1.0", "a fake tool", map[string]string{"definition": string(d)}
+	return map[string]string{"definition": string(d)}
 }
 
 // stop ends an actor and fails the test when it does not drain.

@@ -65,8 +65,8 @@ func (c *Critic) Start(ctx context.Context, out actor.Out) error {
 }
 
 // Describe implements [actor.Describer].
-func (c *Critic) Describe() (version, text string, metadata map[string]string) {
-	return Version, "conclave critic", c.toolset().Definitions()
+func (c *Critic) Describe() (metadata map[string]string) {
+	return c.toolset().Definitions()
 }
 
 // toolset returns the tools that the critic serves, none when it is disabled.

@@ -31,7 +31,7 @@ func TestRoutesAndTools(t *testing.T) {
 	if len(said) != 1 || said[0].Subject != "tool.schema.compare_answers" {
 		t.Fatalf("it announces %+v", said)
 	}
-	_, _, described := w.c.Describe()
+	described := w.c.Describe()
 	var s subjects.ToolSchema
 	if err := actor.DecodeStrict([]byte(described["definition.compare_answers"]), &s); err != nil || !reflect.DeepEqual(s, Tools()[0].Schema) {
 		t.Errorf("it is described as %+v, %v", s, err)
@@ -52,7 +52,7 @@ func TestDisabledCriticIgnoresAnswers(t *testing.T) {
 	if _, err := w.rec.Deliver(t, w.c, actortest.Message{Subject: "from.generator.response.generation", Body: plainAnswer("q1"), Query: "q1"}); err != nil {
 		t.Error(err)
 	}
-	_, _, described := w.c.Describe()
+	described := w.c.Describe()
 	keys, _ := w.rec.Out().Store(bucket).Keys(t.Context(), "")
 	if len(w.rec.Published())+len(w.rec.Requested())+len(keys)+len(described) > 0 {
 		t.Errorf("it said %+v, asked %+v, kept %q and is described as %v", w.rec.Published(), w.rec.Requested(), keys, described)

@@ -80,8 +80,8 @@ func New(cfg Config, link Link) *Gateway {
 func (g *Gateway) Name() string { return "gateway" }
 
 // Describe implements [actor.Describer].
-func (g *Gateway) Describe() (version, text string, metadata map[string]string) {
-	return g.Version, "HTTP, events as they happen, and query.ask", map[string]string{"address": g.Addr()}
+func (g *Gateway) Describe() (metadata map[string]string) {
+	return map[string]string{"address": g.Addr()}
 }
 
 // Routes implements [actor.Actor]: questions on the bus, live tokens, questions of every source, and one wake-up subscription

@@ -191,11 +191,11 @@ func (m *Memory) Start(ctx context.Context, out actor.Out) error {
 }
 
 // Describe implements [actor.Describer]: a broker that starts later reads the tool definitions from discovery.
-func (m *Memory) Describe() (string, string, map[string]string) {
+func (m *Memory) Describe() (metadata map[string]string) {
 	if m.unavailable != nil {
-		return version, "conclave memory", map[string]string{}
+		return nil
 	}
-	return version, "conclave memory", m.toolset().Definitions()
+	return m.toolset().Definitions()
 }
 
 // Close implements [actor.Closer]. It stops the backfill and waits for it, then closes database, index and audit log. ctx bounds

@@ -50,7 +50,7 @@ func TestLifecycle(t *testing.T) {
 	if err := w.m.Start(t.Context(), w.rec.Out()); err != nil {
 		t.Fatal(err)
 	}
-	_, _, described := w.m.Describe()
+	described := w.m.Describe()
 	said := w.rec.Published()
 	for i, tool := range Tools() {
 		its := tool.Schema.Name
@@ -179,7 +179,7 @@ func TestUnavailableMemory(t *testing.T) {
 			if err := w.m.Start(t.Context(), w.rec.Out()); err != nil || len(w.rec.Published()) > 0 {
 				t.Errorf("it starts with %+v, %v", w.rec.Published(), err)
 			}
-			if _, _, described := w.m.Describe(); len(described) > 0 {
+			if described := w.m.Describe(); len(described) > 0 {
 				t.Errorf("it describes %v", described)
 			}
 			if err := w.m.Close(t.Context()); err != nil || !w.closed {

@@ -51,8 +51,8 @@ func (r *Reward) Start(ctx context.Context, out actor.Out) error {
 }
 
 // Describe implements [actor.Describer].
-func (r *Reward) Describe() (version, text string, metadata map[string]string) {
-	return Version, "conclave reward", r.toolset().Definitions()
+func (r *Reward) Describe() (metadata map[string]string) {
+	return r.toolset().Definitions()
 }
 
 // toolset returns the tools that reward serves.

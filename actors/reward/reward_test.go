@@ -21,7 +21,7 @@ func TestRoutes(t *testing.T) {
 		t.Errorf("it listens on %v", got)
 	}
 	announced := publishedEvents[subjects.ToolSchema](w, "tool.schema.give_feedback")
-	_, _, metadata := w.r.Describe()
+	metadata := w.r.Describe()
 	var shown subjects.ToolSchema
 	if err := json.Unmarshal([]byte(metadata["definition.give_feedback"]), &shown); err != nil || len(metadata) != 1 {
 		t.Fatalf("discovery shows %v, %v", metadata, err)

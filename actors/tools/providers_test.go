@@ -41,7 +41,7 @@ func callTool(t *testing.T, x *tools.Tool, args any, mode string) subjects.ToolR
 // key is what the tool announces to seal to.
 func key(t *testing.T, x *tools.Tool) string {
 	t.Helper()
-	_, _, meta := x.Describe()
+	meta := x.Describe()
 	return meta["key"]
 }
 

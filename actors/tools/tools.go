@@ -112,7 +112,7 @@ func (t *Tool) toolset() actor.Toolset {
 
 // Describe implements [actor.Describer]: a broker that starts later reads the definition, and the key for credentials, from
 // the metadata in discovery.
-func (t *Tool) Describe() (version, text string, metadata map[string]string) {
+func (t *Tool) Describe() (metadata map[string]string) {
 	a := t.announcedSchema()
 	definition, err := json.Marshal(a)
 	if err != nil {
@@ -122,7 +122,7 @@ func (t *Tool) Describe() (version, text string, metadata map[string]string) {
 	if a.Key != "" {
 		metadata["key"] = a.Key
 	}
-	return Version, "conclave tool", metadata
+	return metadata
 }
 
 // announcedSchema returns the definition with the key of this process.

@@ -224,7 +224,7 @@ func TestToolDefinitions(t *testing.T) {
 			if err := actor.DecodeStrict([]byte(said[0].Body), &heard); err != nil {
 				t.Fatal(err)
 			}
-			version, _, meta := x.Describe()
+			meta := x.Describe()
 			if err := actor.DecodeStrict([]byte(meta["definition"]), &found); err != nil {
 				t.Fatal(err)
 			}
@@ -233,9 +233,6 @@ func TestToolDefinitions(t *testing.T) {
 				if got, _ := json.Marshal(d); string(got) != string(want) {
 					t.Errorf("%s\n%s\nwant\n%s", who, got, want)
 				}
-			}
-			if version != s.Version {
-				t.Errorf("version %s in discovery, %s in the definition", version, s.Version)
 			}
 		})
 	}
@@ -269,7 +266,7 @@ func TestBusGrants(t *testing.T) {
 	user := b.Connect("user")
 	var info micro.Info
 	mustAsk(t, user, "$SRV.INFO.get_datetime", &info)
-	if info.Name != "get_datetime" || info.Version != tools.Version || info.Metadata["definition"] == "" || len(info.Endpoints) != 1 || info.Endpoints[0].Subject != "tool.request.get_datetime" {
+	if info.Name != "get_datetime" || info.Version == "" || info.Metadata["definition"] == "" || len(info.Endpoints) != 1 || info.Endpoints[0].Subject != "tool.request.get_datetime" {
 		t.Errorf("discovery says %+v", info)
 	}
 	runs := func() int {

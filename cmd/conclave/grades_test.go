@@ -26,11 +26,11 @@ func (i idle) Name() string        { return strings.TrimSuffix(string(i), switch
 func (idle) Routes() []actor.Route { return nil }
 
 // Describe implements [actor.Describer], as the critic does.
-func (i idle) Describe() (version, text string, metadata map[string]string) {
+func (i idle) Describe() map[string]string {
 	if strings.HasSuffix(string(i), switchedOff) {
-		return "1", "", nil
+		return nil
 	}
-	return "1", "", map[string]string{"definition.compare_answers": "{}"}
+	return map[string]string{"definition.compare_answers": "{}"}
 }
 
 // switchedOff ends the name of an actor that is there and does nothing.

@@ -55,17 +55,15 @@ func TestStandAlone(t *testing.T) {
 		t.Errorf("the broker's copy of a call is %s", seen)
 	}
 	for _, verb := range []string{"PING", "INFO"} {
-		c.publish("$SRV."+verb, "_INBOX.test."+verb, "")
-		names := map[string]bool{}
-		for !names["broker"] || !names["get_datetime"] {
+		for _, name := range []string{"broker", "get_datetime"} {
+			c.publish("$SRV."+verb+"."+name, "_INBOX.test."+verb, "")
 			var v struct {
 				Name string `json:"name"`
 				Type string `json:"type"`
 			}
-			if err := json.Unmarshal([]byte(c.message("_INBOX.test."+verb)), &v); err != nil || !strings.HasSuffix(v.Type, strings.ToLower(verb)+"_response") {
-				t.Fatalf("%s was answered with %+v, %v", verb, v, err)
+			if err := json.Unmarshal([]byte(c.message("_INBOX.test."+verb)), &v); err != nil || v.Name != name || !strings.HasSuffix(v.Type, strings.ToLower(verb)+"_response") {
+				t.Fatalf("%s of %s was answered with %+v, %v", verb, name, v, err)
 			}
-			names[v.Name] = true
 		}
 	}
 	p.run(cli.ExitOK, "conclave", "audit", "verify", "--server", url)

@@ -30,9 +30,9 @@ type Closer interface {
 	Close(ctx context.Context) error
 }
 
-// Describer is an actor that adds to its discovery reply.
+// Describer is an actor that adds metadata to its discovery replies. Describe is called for each, concurrently.
 type Describer interface {
-	Describe() (version, text string, metadata map[string]string)
+	Describe() (metadata map[string]string)
 }
 
 // Msg is a decoded message with its envelope. Headers are validated; tokens of the subject are not.

@@ -3,12 +3,18 @@ package actor
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
+
+	"conclave/subjects"
 )
 
 // An actor serves the micro protocol itself, with the protocol's types: the micro package counts a request as handled when
@@ -63,28 +69,52 @@ func (f *routeCounters) recordRejected(code string) {
 	f.lastErr = "rejected: " + code
 }
 
-// serveDiscovery subscribes to the discovery subjects $SRV.PING, INFO and STATS, each for all actors, for this name and for
-// this instance. The replies are those of the NATS micro protocol; a [Describer] adds version, text and metadata.
+// semanticVersion is the form that the micro protocol requires; clients skip replies of any other.
+var semanticVersion = regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`)
+
+// discoveryVersion returns the version of a build for the micro protocol: "0.0.0-dev" for a build without a version.
+func discoveryVersion(build string) string {
+	if v := strings.TrimPrefix(build, "v"); semanticVersion.MatchString(v) {
+		return v
+	}
+	return "0.0.0-dev"
+}
+
+// serveDiscovery subscribes to the discovery subjects $SRV.PING, INFO and STATS of this name and of this instance. The
+// replies are those of the NATS micro protocol, with the description of the table; a [Describer] adds metadata. The directory
+// also answers requests without a name, for all actors.
 func (r *running) serveDiscovery() error {
 	name := r.actor.Name()
-	identity := micro.ServiceIdentity{Name: name, ID: r.id, Version: "0.1.0"}
-	text := "conclave actor"
-	if d, ok := r.actor.(Describer); ok {
-		identity.Version, text, identity.Metadata = d.Describe()
+	identity := func() micro.ServiceIdentity {
+		id := micro.ServiceIdentity{Name: name, ID: r.id, Version: discoveryVersion(r.cfg.Version), Metadata: map[string]string{}}
+		if d, ok := r.actor.(Describer); ok { // for each reply: the address of a gateway is known only when it has started
+			maps.Copy(id.Metadata, d.Describe())
+		}
+		return id
 	}
-	if identity.Metadata == nil {
-		identity.Metadata = map[string]string{}
+	text := ""
+	for _, d := range subjects.Table().Discoverables() {
+		if d.Name == name {
+			text = d.Doc
+		}
 	}
 	started := r.cfg.Now().UTC()
 	answers := map[string]func() any{
-		"PING": func() any { return micro.Ping{ServiceIdentity: identity, Type: micro.PingResponseType} },
-		"INFO": func() any { return r.info(identity, text) },
+		"PING": func() any { return micro.Ping{ServiceIdentity: identity(), Type: micro.PingResponseType} },
+		"INFO": func() any { return r.info(identity(), text) },
 		"STATS": func() any {
-			return micro.Stats{ServiceIdentity: identity, Type: micro.StatsResponseType, Started: started, Endpoints: r.stats()}
+			return micro.Stats{ServiceIdentity: identity(), Type: micro.StatsResponseType, Started: started, Endpoints: r.stats()}
 		},
 	}
 	for verb, answer := range answers {
-		for _, subject := range []string{"$SRV." + verb, "$SRV." + verb + "." + name, "$SRV." + verb + "." + name + "." + r.id} {
+		on := []string{"$SRV." + verb + "." + name, "$SRV." + verb + "." + name + "." + r.id}
+		if name == subjects.Directory {
+			on = append(on, "$SRV."+verb)
+			if err := r.serveDirectory(verb); err != nil {
+				return err
+			}
+		}
+		for _, subject := range on {
 			sub, err := r.nc.Subscribe(subject, func(m *nats.Msg) {
 				if body, err := json.Marshal(answer()); err == nil {
 					_ = m.Respond(body)
@@ -102,21 +132,29 @@ func (r *running) serveDiscovery() error {
 func (r *running) info(id micro.ServiceIdentity, text string) micro.Info {
 	i := micro.Info{ServiceIdentity: id, Type: micro.InfoResponseType, Description: text, Endpoints: []micro.EndpointInfo{}}
 	for _, l := range r.routes {
-		i.Endpoints = append(i.Endpoints, micro.EndpointInfo{Name: l.endpointName(), Subject: l.spec.Subscription(), QueueGroup: r.actor.Name()})
+		i.Endpoints = append(i.Endpoints, micro.EndpointInfo{Name: l.endpoint, Subject: l.spec.Subscription(), QueueGroup: r.actor.Name()})
 	}
 	return i
 }
 
-// endpointName returns the route's subject with ".", "*", ">" and "$", which an endpoint name must not have, replaced by
-// "_".
-func (l *routeRun) endpointName() string {
-	b := []byte(l.spec.Subscription())
-	for i, c := range b {
-		if c == '.' || c == '*' || c == '>' || c == '$' {
-			b[i] = '_'
+// nameEndpoints gives each route the name of its endpoint: the subject as its publisher knows it, without wildcards, its tokens
+// joined by "-": tool-request for agent.*.tool.request.>. Of two routes with one name, the second gets a number.
+func nameEndpoints(routes []*routeRun) {
+	used := map[string]int{}
+	for _, l := range routes {
+		var tokens []string
+		for i, token := range strings.Split(l.spec.Subscription(), ".") {
+			if isAttested(l.spec) && i < 2 || token == "*" || token == ">" {
+				continue
+			}
+			tokens = append(tokens, token)
+		}
+		l.endpoint = strings.Join(tokens, "-")
+		used[l.endpoint]++
+		if n := used[l.endpoint]; n > 1 {
+			l.endpoint += "-" + strconv.Itoa(n)
 		}
 	}
-	return string(b)
 }
 
 // stats returns the statistics of each route. Rejected messages count as requests and as errors; times are of handled
@@ -128,7 +166,7 @@ func (r *running) stats() []*micro.EndpointStats {
 		f := &l.counters
 		f.mu.Lock()
 		s := &micro.EndpointStats{
-			Name: l.endpointName(), Subject: l.spec.Subscription(), QueueGroup: r.actor.Name(),
+			Name: l.endpoint, Subject: l.spec.Subscription(), QueueGroup: r.actor.Name(),
 			NumRequests: f.count + f.rejected, NumErrors: f.errors + f.rejected, LastError: f.lastErr, ProcessingTime: f.total,
 		}
 		g := RouteStats{State: state, Restarts: restarts, Mailbox: len(l.mailbox), InFlight: l.inFlight.Load(), Rejected: f.rejected}

@@ -17,8 +17,8 @@ import (
 
 type described struct{ testActor }
 
-func (d *described) Describe() (version, text string, metadata map[string]string) {
-	return "1.2.3", "the tool broker", map[string]string{"tools": "10"}
+func (d *described) Describe() map[string]string {
+	return map[string]string{"tools": "10"}
 }
 
 // The nats command line finds every actor: the replies follow the micro protocol.
@@ -36,7 +36,8 @@ func TestDiscovery(t *testing.T) {
 		return subjects.ToolResult{}, nil
 	})}}).spec()
 	spec.Role = subjects.ToolRole("get_datetime")
-	supervise(t, b, spec, actor.Config{})
+	supervise(t, b, spec, actor.Config{Version: "v1.2.3"})
+	startActor(t, b, subjects.Directory, actor.Config{Version: "(devel)"}, actor.Subscribe(subjects.ResponseDelta, func(context.Context, actor.Msg[subjects.Delta], actor.Out) error { return nil }))
 	user := b.Connect("user")
 
 	// Everyone, as nats micro ls asks.
@@ -45,17 +46,18 @@ func TestDiscovery(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := map[string]string{}
-	for range 3 {
+	versions := map[string]string{"broker": "0.0.0-dev", "critic": "0.0.0-dev", "gateway": "0.0.0-dev", "get_datetime": "1.2.3"}
+	for range versions {
 		var p micro.Ping
 		if m := nextMessage(t, inbox); actor.DecodeStrict(m.Data, &p) != nil && json.Unmarshal(m.Data, &p) != nil {
 			t.Fatalf("%s", m.Data)
 		}
-		if p.Type != micro.PingResponseType || p.ID == "" || p.Version == "" || p.Metadata == nil {
+		if p.Type != micro.PingResponseType || p.ID == "" || p.Version != versions[p.Name] || p.Metadata == nil {
 			t.Errorf("ping %+v", p)
 		}
 		ids[p.Name] = p.ID
 	}
-	if len(ids) != 3 || ids["broker"] == "" || ids["critic"] == "" || ids["get_datetime"] == "" {
+	if len(ids) != len(versions) {
 		t.Fatalf("found %v", ids)
 	}
 
@@ -65,8 +67,8 @@ func TestDiscovery(t *testing.T) {
 		if err := json.Unmarshal(sendRaw(t, user, rawMessage(subject, nil)).Data, &info); err != nil {
 			t.Fatal(err)
 		}
-		if info.Type != micro.InfoResponseType || info.Name != "broker" || info.ID != ids["broker"] || info.Version != "1.2.3" || info.Description != "the tool broker" || info.Metadata["tools"] != "10" ||
-			len(info.Endpoints) != 1 || info.Endpoints[0].Subject != "agent.*.tool.request.>" || info.Endpoints[0].QueueGroup != "broker" || info.Endpoints[0].Name != "agent___tool_request__" {
+		if info.Type != micro.InfoResponseType || info.Name != "broker" || info.ID != ids["broker"] || info.Description == "" || info.Metadata["tools"] != "10" ||
+			len(info.Endpoints) != 1 || info.Endpoints[0].Subject != "agent.*.tool.request.>" || info.Endpoints[0].QueueGroup != "broker" || info.Endpoints[0].Name != "tool-request" {
 			t.Errorf("info %+v", info)
 		}
 	}
@@ -76,6 +78,53 @@ func TestDiscovery(t *testing.T) {
 	}
 	if s, f := readStats(t, user, "get_datetime"); s.Type != micro.StatsResponseType || time.Since(s.Started).Abs() > time.Minute || len(f) != 1 || f[0].State != actor.Ready || f[0].P50 != 0 || s.Endpoints[0].NumRequests != 0 {
 		t.Errorf("stats %+v %+v", s, f)
+	}
+}
+
+// The name of a service is what the table grants its key, not what its reply claims: a tool's key cannot be listed as the
+// broker, neither with a subscription to another's discovery subjects nor with a reply on its own.
+func TestToolCannotListItselfAsBroker(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	startActor(t, b, subjects.Directory, actor.Config{}, actor.Subscribe(subjects.ResponseDelta, func(context.Context, actor.Msg[subjects.Delta], actor.Out) error { return nil }))
+	denials := make(chan error, 8)
+	rogue := b.Connect(subjects.ToolRole("web_fetch"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denials <- err }))
+	asked := make(chan struct{}, 8)
+	for _, subject := range []string{"$SRV.PING.web_fetch", "$SRV.PING", "$SRV.PING.broker", "$SRV.PING.*"} {
+		if _, err := rogue.Subscribe(subject, func(m *nats.Msg) {
+			_ = m.Respond([]byte(`{"name":"broker","id":"x","version":"1.0.0","metadata":{},"type":"io.nats.micro.v1.ping_response"}`))
+			asked <- struct{}{}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := rogue.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := <-denials; !errors.Is(err, nats.ErrPermissionViolation) {
+			t.Fatal(err)
+		}
+	}
+	user := b.Connect("user")
+	inbox := subscribe(t, user, user.NewInbox())
+	if err := user.PublishRequest("$SRV.PING", inbox.Subject, nil); err != nil {
+		t.Fatal(err)
+	}
+	<-asked // the directory asks the tool under its own name
+	listed := map[string]bool{}
+	for m, err := inbox.NextMsg(timeout); err == nil; m, err = inbox.NextMsg(500 * time.Millisecond) {
+		var p micro.Ping
+		if err := json.Unmarshal(m.Data, &p); err != nil {
+			t.Fatalf("%s: %v", m.Data, err)
+		}
+		listed[p.Name] = true
+	}
+	if len(listed) != 1 || !listed["gateway"] {
+		t.Errorf("listed %v, want the gateway only", listed)
+	}
+	if _, err := user.Request("$SRV.PING.broker", nil, timeout); !errors.Is(err, nats.ErrNoResponders) {
+		t.Errorf("the broker, which does not run, was answered for: %v", err)
 	}
 }
 

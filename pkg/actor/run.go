@@ -36,6 +36,7 @@ type Config struct {
 	DrainTimeout time.Duration // for handlers to finish at a stop; 0 = 10 s
 	RetryDelay   time.Duration // before a message of a durable route is redelivered after an error; 0 = 1 s
 	Budget       Budget        // restarts
+	Version      string        // of the build, for discovery
 	Log          *slog.Logger
 	Now          func() time.Time
 	NewID        func() string
@@ -94,6 +95,7 @@ type running struct {
 // routeRun is a route of a running actor: its mailbox, workers and counters.
 type routeRun struct {
 	Route
+	endpoint        string // its name in discovery
 	mailbox         chan *nats.Msg
 	workers         sync.WaitGroup
 	quotas          senderQuotas
@@ -141,6 +143,7 @@ func startActor(ctx context.Context, spec Spec, dial Dial, cfg Config, health *H
 	for _, route := range a.Routes() {
 		r.routes = append(r.routes, &routeRun{Route: route})
 	}
+	nameEndpoints(r.routes)
 	if err := r.subscribe(ctx); err != nil {
 		return nil, err
 	}

@@ -272,7 +272,7 @@ func WriteContexts(keys Keys, url string) (folder string, err error) {
 		{"conclave-audit", "Conclave's audit, read only", "auditor", AuditAPI},
 	} {
 		b, err := json.MarshalIndent(map[string]string{
-			"description": c.text, "url": url, "nkey": keys.Path(c.role), "jetstream_api_prefix": c.prefix,
+			"description": c.text, "url": url, "nkey": keys.Path(c.role), "jetstream_api_prefix": c.prefix, "inbox_prefix": subjects.CLIInboxPrefix,
 		}, "", "  ")
 		if err != nil {
 			return "", err

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -131,7 +132,7 @@ func (s *Server) startServer() error {
 	if err != nil {
 		return fmt.Errorf("starting the server: %w", err)
 	}
-	ns.SetLoggerV2(&serverLog{s.log}, false, false, false)
+	ns.SetLoggerV2(&serverLog{log: s.log}, false, false, false)
 	ns.Start()
 	if !ns.ReadyForConnections(10 * time.Second) {
 		ns.Shutdown()
@@ -229,7 +230,10 @@ func (s *Server) Stop(context.Context) {
 }
 
 // serverLog logs the messages of the NATS server: errors and warnings at their level, the rest as debug.
-type serverLog struct{ log *slog.Logger }
+type serverLog struct {
+	log     *slog.Logger
+	denials lineBudget
+}
 
 func (l *serverLog) write(level slog.Level, format string, v []any) {
 	if l.log != nil {
@@ -240,6 +244,44 @@ func (l *serverLog) write(level slog.Level, format string, v []any) {
 func (l *serverLog) Noticef(format string, v ...any) { l.write(slog.LevelDebug, format, v) }
 func (l *serverLog) Warnf(format string, v ...any)   { l.write(slog.LevelWarn, format, v) }
 func (l *serverLog) Fatalf(format string, v ...any)  { l.write(slog.LevelError, format, v) }
-func (l *serverLog) Errorf(format string, v ...any)  { l.write(slog.LevelError, format, v) }
-func (l *serverLog) Debugf(format string, v ...any)  { l.write(slog.LevelDebug, format, v) }
-func (l *serverLog) Tracef(format string, v ...any)  { l.write(slog.LevelDebug, format, v) }
+
+// violation matches the error of a denied subject, and captures account, operation and subject.
+var violation = regexp.MustCompile(`"(\w+)/nkey:\w+".* - (Publish|Subscription) Violation - (?:Subject|Reply) ("[^"]*")`)
+
+// Errorf logs an error. A denied subject is one short line, at most maxDenialLines a minute: any client can cause as many as it
+// likes, and gets the error itself. The others are debug messages.
+func (l *serverLog) Errorf(format string, v ...any) {
+	m := violation.FindStringSubmatch(fmt.Sprintf(format, v...))
+	if m == nil {
+		l.write(slog.LevelError, format, v)
+		return
+	}
+	level := slog.LevelWarn
+	if !l.denials.allow(time.Now()) {
+		level = slog.LevelDebug
+	}
+	l.write(level, "denied: %s may not %s %s", []any{m[1], map[string]string{"Publish": "publish", "Subscription": "subscribe to"}[m[2]], m[3]})
+}
+
+// maxDenialLines bounds the lines about denied subjects per minute.
+const maxDenialLines = 5
+
+// lineBudget permits maxDenialLines in each minute.
+type lineBudget struct {
+	mu    sync.Mutex
+	since time.Time
+	lines int
+}
+
+func (b *lineBudget) allow(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now.Sub(b.since) >= time.Minute {
+		b.since, b.lines = now, 0
+	}
+	b.lines++
+	return b.lines <= maxDenialLines
+}
+
+func (l *serverLog) Debugf(format string, v ...any) { l.write(slog.LevelDebug, format, v) }
+func (l *serverLog) Tracef(format string, v ...any) { l.write(slog.LevelDebug, format, v) }

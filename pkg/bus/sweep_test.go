@@ -18,8 +18,14 @@ func concreteSubject(pattern string) string {
 			parts[i] = "x1"
 		}
 	}
-	if parts[0] == "$SRV" || (len(parts) == 3 && parts[0] == "disco") {
-		parts[len(parts)-1] = "PING"
+	switch {
+	case parts[0] == "$SRV" && parts[1] == "x1":
+		parts[1] = "PING"
+	case len(parts) == 3 && parts[0] == "disco":
+		parts[2] = "PING." + parts[1]
+		if parts[1] == "tools" {
+			parts[2] = "PING.run_shell"
+		}
 	}
 	return strings.Join(parts, ".")
 }
@@ -141,8 +147,11 @@ func TestSweepEveryEdgeWorks(t *testing.T) {
 				if e.Owner != subjects.Core && e.Owner != subjects.Audit {
 					i := slices.IndexFunc(h.table.Accounts, func(x subjects.Account) bool { return x.Name == e.Owner })
 					owner := h.table.Accounts[i].Users[0].Role
-					if e.Owner == "tools" && subjects.ZoneOf(tokenAfter(remote, "tool.request.")) != "" {
-						owner = subjects.ToolRole(tokenAfter(remote, "tool.request."))
+					for _, prefix := range []string{"tool.request.", "$SRV.PING."} {
+						tool, _, _ := strings.Cut(tokenAfter(remote, prefix), ".")
+						if e.Owner == "tools" && subjects.ZoneOf(tool) != "" {
+							owner = subjects.ToolRole(tool)
+						}
 					}
 					want = append(want, owner+" "+remote)
 				}
