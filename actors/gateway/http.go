@@ -66,6 +66,8 @@ func (g *Gateway) routes() []route {
 		{"POST", "/feedback", g.onFeedback},
 		{"GET", "/sessions", g.onSessions},
 		{"GET", "/sessions/{id}", g.onSession},
+		{"DELETE", "/sessions/{id}", g.onSessionChange(subjects.SessionDelete)},
+		{"POST", "/sessions/{id}/compact", g.onSessionChange(subjects.SessionCompact)},
 		{"GET", "/approvals", g.onApprovals},
 		{"POST", "/approvals/{id}", g.onDecision},
 		{"GET", "/approvals/rules", g.onRules},

@@ -132,3 +132,43 @@ func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
 	g.writeJSON(w, http.StatusOK, body)
 	return nil
 }
+
+// changeTimeout is the timeout of a change of a conversation; a model writes the summary.
+const changeTimeout = 5 * time.Minute
+
+// onSessionChange returns the handler that deletes or summarizes one conversation; change is [subjects.SessionDelete] or
+// [subjects.SessionCompact]. An unknown session is 404, one whose question is being answered 409. A change that has begun is
+// completed when the client disconnects.
+func (g *Gateway) onSessionChange(change string) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		id := r.PathValue("id")
+		if err := checkID("the session id", id); err != nil {
+			return err
+		}
+		if _, err := parseParams(r); err != nil {
+			return err
+		}
+		if r.ContentLength != 0 {
+			return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", r.URL.Path)
+		}
+		ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), changeTimeout)
+		defer cancel()
+		_, err := g.client.Session(ctx, id)
+		if errors.Is(err, client.ErrNotFound) {
+			return problemf(http.StatusNotFound, codeNotFound, "session %s not found; GET /sessions lists the sessions", id)
+		}
+		if err != nil && !errors.Is(err, client.ErrUnreadable) {
+			return g.mapReadError(ctx, err)
+		}
+		done, err := g.client.ChangeSession(ctx, id, change)
+		var f *subjects.Fault
+		if errors.As(err, &f) && f.Code == subjects.CodeBusy {
+			return problemf(http.StatusConflict, codeConflict, "%s", f.Text)
+		}
+		if err != nil {
+			return err
+		}
+		g.writeJSON(w, http.StatusOK, done)
+		return nil
+	}
+}

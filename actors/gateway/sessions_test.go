@@ -1,0 +1,49 @@
+package gateway_test
+
+import (
+	"context"
+	"testing"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
+)
+
+// sessionStub is the generator as far as it changes conversations.
+type sessionStub struct{ requestLog }
+
+func (*sessionStub) Name() string { return "generator" }
+
+func (c *sessionStub) Routes() []actor.Route {
+	return []actor.Route{actor.Serve(subjects.SessionChangeService, c.change)}
+}
+
+func (c *sessionStub) change(_ context.Context, in actor.Msg[subjects.SessionChange], _ actor.Out) (subjects.SessionChanged, error) {
+	c.record(in.From + " " + in.Body.Change + " " + in.Body.SessionID)
+	if in.Body.SessionID == "busy" {
+		return subjects.SessionChanged{}, subjects.Faultf(subjects.CodeBusy, "a question of this session is being answered")
+	}
+	return subjects.SessionChanged{SessionID: in.Body.SessionID, Change: in.Body.Change, Turns: 2}, nil
+}
+
+// A conversation is deleted and summarized over HTTP, by its complete id only.
+func TestSessionsAreDeletedAndCompacted(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	c := &sessionStub{}
+	startActor(t, b, c)
+	d, w := describe(t), startGateway(t, b, setup{})
+	turns := []subjects.Turn{{QueryID: "q", Query: "?", Answer: "yes"}}
+	w.storeConversations(subjects.Conversation{SessionID: "notes", Turns: turns}, subjects.Conversation{SessionID: "busy", Turns: turns})
+	w.checkRoutes(d, func() string { return c.take("") }, []routeTest{
+		{"delete", "DELETE", "/sessions/{id}", "/sessions/notes", "", 200, `"change":"delete","turns":2`, "gateway delete notes"},
+		{"compact", "POST", "/sessions/{id}/compact", "/sessions/notes/compact", "", 200, `"change":"compact","turns":2`, "gateway compact notes"},
+		{"busy", "DELETE", "/sessions/{id}", "/sessions/busy", "", 409, "is being answered", "gateway delete busy"},
+		{"unknown", "DELETE", "/sessions/{id}", "/sessions/other", "", 404, "session other not found", ""},
+		{"unknown to compact", "POST", "/sessions/{id}/compact", "/sessions/other/compact", "", 404, "session other not found", ""},
+		{"trick: a prefix", "DELETE", "/sessions/{id}", "/sessions/note", "", 404, "not found", ""},
+		{"trick: a wildcard", "DELETE", "/sessions/{id}", "/sessions/%2A", "", 400, "letters, digits", ""},
+		{"trick: another session in the body", "POST", "/sessions/{id}/compact", "/sessions/notes/compact", `{"session_id":"busy"}`, 400, "takes no body", ""},
+		{"trick: another change in the query string", "POST", "/sessions/{id}/compact", "/sessions/notes/compact?change=delete", "", 400, "unknown parameter", ""},
+	})
+}
