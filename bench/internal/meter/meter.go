@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -56,6 +57,7 @@ func Start(target string) (*Meter, error) {
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
 		FlushInterval: -1, // each chunk at once
 		Transport:     transport{m},
+		ErrorLog:      log.New(io.Discard, "", 0), // a client that cancels is no error
 	}
 	m.server = &http.Server{Handler: proxy, ReadHeaderTimeout: time.Minute}
 	go func() { _ = m.server.Serve(ln) }()
@@ -96,9 +98,7 @@ func (m *Meter) end(c *Call) {
 	defer m.mu.Unlock()
 	m.open--
 	m.ended = time.Now()
-	if c != nil {
-		m.calls = append(m.calls, *c)
-	}
+	m.calls = append(m.calls, *c)
 }
 
 // inference are the paths of model calls; all others pass unrecorded.
@@ -107,7 +107,7 @@ var inference = map[string]bool{"/api/chat": true, "/api/generate": true, "/api/
 // transport records the responses of model calls.
 type transport struct{ meter *Meter }
 
-// RoundTrip implements [http.RoundTripper]. A request that has no response is not a call.
+// RoundTrip implements [http.RoundTripper]. A request that was cancelled before its response is a call that was cut off.
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !inference[r.URL.Path] {
 		return http.DefaultTransport.RoundTrip(r)
@@ -116,7 +116,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	t.meter.begin()
 	resp, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
-		t.meter.end(nil)
+		t.meter.end(&Call{Path: r.URL.Path, Began: began, Total: time.Since(began), Cut: true})
 		return resp, err
 	}
 	resp.Body = &recorder{ReadCloser: resp.Body, call: Call{Path: r.URL.Path, Began: began}, done: t.meter.end}

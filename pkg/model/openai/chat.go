@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"conclave/pkg/model"
 	"conclave/pkg/model/internal/remote"
@@ -82,6 +83,20 @@ type function struct {
 type usage struct {
 	Prompt int `json:"prompt_tokens"`
 	Output int `json:"completion_tokens"`
+}
+
+// timings are llama.cpp's own measurements in milliseconds.
+type timings struct {
+	Prompt float64 `json:"prompt_ms"` // of the part that was not cached
+	Output float64 `json:"predicted_ms"`
+}
+
+// millis is a duration of n milliseconds; 0 for a negative number and one that is too large to be a time.
+func millis(n float64) time.Duration {
+	if d := time.Duration(n * float64(time.Millisecond)); n > 0 && d < 24*time.Hour {
+		return max(d, 0)
+	}
+	return 0
 }
 
 // encodeRequest encodes r as the body of POST /chat/completions. It rejects tool parameters and formats that are not JSON.
@@ -244,8 +259,9 @@ type event struct {
 		Message *piece `json:"message"`
 		Reason  string `json:"finish_reason"`
 	} `json:"choices"`
-	Usage *usage          `json:"usage"`
-	Error json.RawMessage `json:"error"`
+	Usage   *usage          `json:"usage"`
+	Timings *timings        `json:"timings"`
+	Error   json.RawMessage `json:"error"`
 }
 
 type piece struct {
@@ -282,6 +298,9 @@ func (p *reply) readEvent(data []byte) (model.Chunk, error) {
 	p.final.Model = firstNonBlank(e.Model, p.final.Model)
 	if e.Usage != nil {
 		p.final.PromptTokens, p.final.OutputTokens = max(e.Usage.Prompt, 0), max(e.Usage.Output, 0)
+	}
+	if e.Timings != nil {
+		p.final.PromptTime, p.final.OutputTime = millis(e.Timings.Prompt), millis(e.Timings.Output)
 	}
 	var out model.Chunk
 	for _, c := range e.Choices {

@@ -65,9 +65,19 @@ type entry struct {
 	Owner  string `json:"owned_by"`
 	Window int    `json:"max_model_len"` // vLLM
 	Meta   struct {
-		Window int   `json:"n_ctx_train"` // llama.cpp
-		Size   int64 `json:"size"`
+		Trained int   `json:"n_ctx_train"` // llama.cpp: what the model was trained for
+		Window  int   `json:"n_ctx"`       // llama.cpp: what the server was started with; older versions do not say
+		Size    int64 `json:"size"`
 	} `json:"meta"`
+}
+
+// window is the context window that the server accepts, 0 when it is unknown. The one that a server was started with counts:
+// it rejects longer prompts, whatever the model could read.
+func (e entry) window() int {
+	if e.Meta.Window > 0 {
+		return e.Meta.Window
+	}
+	return max(e.Window, e.Meta.Trained, 0)
 }
 
 // List implements [model.Backend]. At most maxModels entries are read; those without an id are left out. Servers do not
@@ -85,7 +95,7 @@ func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
 			continue
 		}
 		infos = append(infos, model.Info{
-			Name: e.ID, Size: e.Meta.Size, Family: e.Owner, Window: max(e.Window, e.Meta.Window, 0),
+			Name: e.ID, Size: e.Meta.Size, Family: e.Owner, Window: e.window(),
 			Tools: true, Remote: b.remote.RemoteHost(),
 		})
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"conclave/pkg/model"
 	"conclave/pkg/model/modeltest"
@@ -343,12 +344,30 @@ func openURL(t *testing.T, url string) *openai.Backend {
 	return b
 }
 
+// TestTimesOfLlamaCpp uses the last event of a real llama.cpp server.
+func TestTimesOfLlamaCpp(t *testing.T) {
+	t.Parallel()
+	b := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = fmt.Fprint(w, eventReader(delta(`{"content":"fish"}`), finish,
+			`{"choices":[],"usage":{"prompt_tokens":20,"completion_tokens":10},"timings":{"cache_n":12,"prompt_n":8,"prompt_ms":250.5,"predicted_n":10,"predicted_ms":900}}`, "[DONE]"))
+	})
+	_, f, err := model.Collect(b.Chat(t.Context(), question()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.PromptTime != 250500*time.Microsecond || f.OutputTime != 900*time.Millisecond {
+		t.Errorf("prompt %s, output %s", f.PromptTime, f.OutputTime)
+	}
+}
+
 func TestModels(t *testing.T) {
 	t.Parallel()
 	paths := make(chan string, 3)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		paths <- r.URL.Path
 		_, _ = fmt.Fprint(w, `{"data":[{"id":"llama","owned_by":"llamacpp","meta":{"n_ctx_train":8192,"size":77}},`+
+			`{"id":"started with less","owned_by":"llamacpp","meta":{"n_ctx_train":32768,"n_ctx":8192,"size":77}},`+
 			`{"id":"vllm","owned_by":"vllm","max_model_len":4096},{"id":""}]}`)
 	}))
 	t.Cleanup(s.Close)
@@ -367,12 +386,13 @@ func TestModels(t *testing.T) {
 	}
 	want := []model.Info{
 		{Name: "llama", Size: 77, Family: "llamacpp", Window: 8192, Tools: true, Remote: "models.example"},
+		{Name: "started with less", Size: 77, Family: "llamacpp", Window: 8192, Tools: true, Remote: "models.example"},
 		{Name: "vllm", Family: "vllm", Window: 4096, Tools: true, Remote: "models.example"},
 	}
 	if !slices.Equal(all, want) {
 		t.Errorf("list %+v", all)
 	}
-	if got, err := b.Show(t.Context(), "vllm"); err != nil || got != want[1] {
+	if got, err := b.Show(t.Context(), "vllm"); err != nil || got != want[2] {
 		t.Errorf("show %+v, %v", got, err)
 	}
 	for range 2 {
