@@ -104,7 +104,8 @@ func (q storedApproval) isRememberable() bool {
 // requestApproval asks the user about a call and waits for the decision until ctx ends. It returns nil when the user
 // approved everything in asks, now, earlier for the same call, or by a stored rule, and otherwise the fault that denies
 // the call. It denies when asks is empty, when the query was cancelled, when too many calls wait, and when approvals cannot be stored or read. The
-// sources and grants of flow are shown to the user.
+// sources and grants of flow are shown to the user. When ctx ends, an agent's request stays pending, because the agent may resume its
+// question; one of the user's own call is withdrawn.
 func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, asks []policy.Question, flow *policy.Flow) *subjects.Fault {
 	if len(asks) == 0 {
 		return approvalFault(subjects.CodeDenied, ruleNoQuestion, "the call needs approval, but no layer asked a question")
@@ -138,7 +139,24 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, ask
 	if fault := b.storeApproval(ctx, out, c, id, open, flow); fault != nil {
 		return fault
 	}
-	return b.awaitDecision(ctx, out, id, c.tool, woken)
+	fault := b.awaitDecision(ctx, out, id, c.tool, woken)
+	if fault != nil && ctx.Err() != nil && c.account() == userAccount {
+		return b.withdrawAbandoned(ctx, out, id, c.tool, fault)
+	}
+	return fault
+}
+
+// withdrawAbandoned withdraws the pending approval of a call of the user whose deadline has ended: unlike an agent, which resumes its
+// question, nobody would receive the result, so a later approval must not report success. When that fails it returns pending, the
+// fault of the call so far.
+func (b *Broker) withdrawAbandoned(ctx context.Context, out actor.Out, id, tool string, pending *subjects.Fault) *subjects.Fault {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
+	defer cancel()
+	if err := b.withdrawApproval(ctx, out, id); err != nil {
+		out.LogError(fmt.Errorf("withdrawing the approval of an abandoned call of %s: %w", tool, err))
+		return pending
+	}
+	return approvalFault(subjects.CodeUnanswered, ruleWithdrawn, fmt.Sprintf("no decision about this call of %s came in time; the request is withdrawn, and nothing was run: call again", tool))
 }
 
 // approvalID is the id of the approval of a call: the same call with the same arguments has the same id. When the

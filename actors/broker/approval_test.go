@@ -215,6 +215,35 @@ func TestRequestApproval(t *testing.T) {
 	}
 }
 
+// TestAbandonedUserCallIsWithdrawn: the user's own call ends while its approval is pending. Nobody would receive a result, so the
+// request is withdrawn, and approving it later is not accepted. An agent's request stays pending: it may resume its question.
+func TestAbandonedUserCallIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	for agent, want := range map[string][2]string{
+		userAccount: {"unanswered approval: withdrawn", subjects.ApprovalWithdrawn},
+		"generator": {"unanswered approval: pending", subjects.ApprovalPending},
+	} {
+		d := newApprovalFixture(time.Minute)
+		c := egressCall()
+		c.record.AgentID = agent
+		ctx, cancel := context.WithCancel(t.Context())
+		got := make(chan *subjects.Fault, 1)
+		go func() { got <- d.requestApproval(ctx, d.rec.Out(), c, egressQuestion(place), nil) }()
+		id := <-d.published
+		cancel()
+		if fault := <-got; verdict(fault) != want[0] {
+			t.Errorf("%s: %s, want %s", agent, verdict(fault), want[0])
+		}
+		if state := d.storedApproval(t, id).State; state != want[1] {
+			t.Errorf("%s: the request is %s, want %s", agent, state, want[1])
+		}
+		reply, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true})
+		if late := want[1] == subjects.ApprovalWithdrawn; err != nil || reply.Accepted == late || late && reply.State != subjects.ApprovalWithdrawn {
+			t.Errorf("%s: approved later: %+v, %v", agent, reply, err)
+		}
+	}
+}
+
 // TestApprovalRequestIsComplete: the request has the whole call, unshortened, and nothing that the caller claims about
 // itself.
 func TestApprovalRequestIsComplete(t *testing.T) {

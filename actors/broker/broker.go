@@ -99,7 +99,9 @@ func (b *Broker) Routes() []actor.Route {
 }
 
 // Close implements [actor.Closer].
-func (b *Broker) Close(ctx context.Context) error { return b.audit.Close(ctx) }
+func (b *Broker) Close(ctx context.Context) error {
+	return errors.Join(b.gate.Close(ctx), b.audit.Close(ctx))
+}
 
 // call is one tool request while the broker handles it.
 type call struct {

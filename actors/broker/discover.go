@@ -30,8 +30,13 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	if err != nil {
 		return subjects.DiscoverReply{}, subjects.Faultf(subjects.CodeSubject, "invalid discover subject: %v", err)
 	}
+	turnErr := b.recordTurns(ctx, out, caller, in.Session, in.Query)
 	seen := b.gatherFacts(ctx, out, caller, Known{}, call{session: in.Session, query: in.Query}, true)
 	asked, rules, fault := seen.call, seen.rules, seen.fault
+	if turnErr != nil && fault == nil {
+		out.LogError(fmt.Errorf("recording the turns of a session: %w", turnErr))
+		fault = subjects.Faultf(subjects.CodeUnavailable, "the session's records cannot be written, so no tools are listed; see conclave doctor")
+	}
 	rec := subjects.AuditRecord{
 		ID: out.NewID(), AgentID: caller.ID(), AgentType: asked.Type, Action: subjects.ActionDiscover,
 		ParamsHash: b.hash.Hash([]byte(in.Body.Task)), Session: in.Session, Query: in.Query,
@@ -82,6 +87,17 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	// Ordered by name, so that the prompt prefix stays the same from query to query.
 	slices.SortFunc(picked, func(a, b subjects.ToolSchema) int { return strings.Compare(a.Name, b.Name) })
 	return subjects.DiscoverReply{Tools: picked}, nil
+}
+
+// recordTurns stores the messages of a session up to the query, with their attachments, in its flow. Each question begins with a
+// discovery, so the taint of an attachment is stored while TURNS has the message, also when no tool is called, and stays as long as
+// the conversation, which has the text. It does nothing for an account that does not answer the user's messages.
+func (b *Broker) recordTurns(ctx context.Context, out actor.Out, caller subjects.Caller, session, query string) error {
+	if session == "" || query == "" || !subjects.ConsumesTurns(caller.Account) || isRespondentB(caller) {
+		return nil
+	}
+	_, err := b.loadFlow(ctx, out, session, query, false)
+	return err
 }
 
 // chooseTools picks at most most tools that fit a task: all when they are few enough, otherwise by a model, or by

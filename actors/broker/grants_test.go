@@ -84,6 +84,35 @@ func TestGrantIsClaimedBeforeTheCallRuns(t *testing.T) {
 	}
 }
 
+// TestMonitoredCallClaimsNoGrant: a call that only a monitor-only rule of the flow layer lets pass runs, although its question grants
+// nothing that it could claim. A monitor-only rule of another layer changes nothing: the grant is claimed.
+func TestMonitoredCallClaimsNoGrant(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		monitored, question string
+		asked               int // approvals for two calls
+	}{
+		{"flow.act, flow.anchor", "What is on https://fish.example/ about fish?", 0},
+		{"limits.repeated", "Read https://fish.example/ and save a note 'fish'", 1},
+	} {
+		h := newSessionFixture(t, withLongApprovalWait)
+		h.rules.Replace(parseRules(t, sessionManifest+"monitor_only: ["+tt.monitored+"]\n"))
+		h.addTurn("s1", "q1", tt.question)
+		asked := h.approveSlowly(t, func(int) {})
+		if res := h.runTool(t, "generator", "web_fetch", `{"url":"https://fish.example/"}`); outcomeText(res) != "ok" {
+			t.Fatal(outcomeText(res))
+		}
+		for range 2 {
+			if got := outcomeText(h.runTool(t, "generator", "save_memory", `{"content":"fish"}`)); got != "ok" {
+				t.Errorf("%s: %s", tt.monitored, got)
+			}
+		}
+		if asked() != tt.asked {
+			t.Errorf("%s: %d approvals, want %d", tt.monitored, asked(), tt.asked)
+		}
+	}
+}
+
 // TestManifestDeclaresForeignTools: a tool outside the build has the facts of the manifest, and without them none: it is unknown.
 func TestManifestDeclaresForeignTools(t *testing.T) {
 	t.Parallel()

@@ -212,7 +212,7 @@ func (m *Memory) Close(ctx context.Context) error {
 		errs = append(errs, m.search.index.Close())
 		m.search.Unlock()
 	}
-	return errors.Join(append(errs, m.audit.Close(ctx))...)
+	return errors.Join(append(errs, m.gate.Close(ctx), m.audit.Close(ctx))...)
 }
 
 // switchIndex builds the index for the vectors of a model from the database and replaces the current one, with searches and index

@@ -12,6 +12,7 @@ package model
 
 import (
 	"context"
+	"errors"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/model"
@@ -83,7 +84,7 @@ func (m *Model) Close(ctx context.Context) error {
 			c.Close()
 		}
 	}
-	return m.audit.Close(ctx)
+	return errors.Join(m.gate.Close(ctx), m.audit.Close(ctx))
 }
 
 // Bounds of requests and replies.

@@ -55,7 +55,9 @@ func (s *Secrets) Routes() []actor.Route {
 }
 
 // Close implements [actor.Closer].
-func (s *Secrets) Close(ctx context.Context) error { return s.audit.Close(ctx) }
+func (s *Secrets) Close(ctx context.Context) error {
+	return errors.Join(s.gate.Close(ctx), s.audit.Close(ctx))
+}
 
 // onGet reads a credential and returns it sealed to the key in the request. A malformed name or key is rejected before the
 // keyring is read, and recorded as refused; a malformed name is not recorded itself. Without an acknowledged audit record

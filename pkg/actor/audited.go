@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -148,11 +147,8 @@ func (g *Gate) appendRefusal(ctx context.Context, out Out, rec subjects.AuditRec
 		return fmt.Errorf("status %q needs an outcome", status)
 	}
 	admitted, summaries := g.refusals.count(rec, status, out.Now())
-	for _, sum := range summaries {
-		sum.ID = out.NewID()
-		if err := g.append(ctx, sum, subjects.AuditBefore, sum.Status, sum.Reason); err != nil {
-			return err
-		}
+	if err := g.appendSummaries(ctx, summaries, out.NewID); err != nil {
+		return err
 	}
 	if !admitted {
 		return nil
@@ -161,6 +157,26 @@ func (g *Gate) appendRefusal(ctx context.Context, out Out, rec subjects.AuditRec
 		rec.ID = out.NewID()
 	}
 	return g.append(ctx, rec, subjects.AuditBefore, status, reason)
+}
+
+// Close stores the numbers of the refusals that were only counted so far. It must be called after the last refusal and before the
+// log is closed.
+func (g *Gate) Close(ctx context.Context) error {
+	if err := g.appendSummaries(ctx, g.refusals.drain(), NewID); err != nil {
+		return fmt.Errorf("recording the number of repeated refusals: %w", err)
+	}
+	return nil
+}
+
+// appendSummaries stores records about refusals that were only counted. All are tried; the error is that of the first failure.
+func (g *Gate) appendSummaries(ctx context.Context, summaries []subjects.AuditRecord, newID func() string) (err error) {
+	for _, sum := range summaries {
+		sum.ID = newID()
+		if aerr := g.append(ctx, sum, subjects.AuditBefore, sum.Status, sum.Reason); err == nil {
+			err = aerr
+		}
+	}
+	return err
 }
 
 // OnReject is the option of a route that records each message rejected before its handler as refused, under action, with
@@ -218,64 +234,4 @@ func (g *Gate) doneText() string {
 		return "it was done"
 	}
 	return g.Done
-}
-
-// The first maxRefusals refusals of an account for one action within refusalPeriod are recorded each.
-const (
-	maxRefusals   = 50
-	refusalPeriod = 10 * time.Second
-)
-
-// refusalCounter aggregates repeated refusals, so that an agent that repeats a denied request does not fill the audit log:
-// of the refusals of one account, action and status within refusalPeriod the first maxRefusals are recorded, the others
-// counted. Their number is one record, with the next refusal of any account after the period.
-type refusalCounter struct {
-	mu      sync.Mutex
-	periods map[refusalKey]*refusals
-}
-
-type refusalKey struct{ account, action, status string }
-
-type refusals struct {
-	start    time.Time
-	recorded int
-	skipped  int
-}
-
-// count counts a refusal at the time now. It reports whether to record it, and returns the records about the refusals that
-// were only counted in periods that have ended. A status that is no refusal is always recorded.
-func (c *refusalCounter) count(rec subjects.AuditRecord, status string, now time.Time) (admitted bool, summaries []subjects.AuditRecord) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for key, r := range c.periods {
-		if now.Sub(r.start) < refusalPeriod {
-			continue
-		}
-		delete(c.periods, key)
-		if r.skipped > 0 {
-			summaries = append(summaries, subjects.AuditRecord{
-				AgentID: key.account, Action: key.action, Status: key.status,
-				Reason: fmt.Sprintf("repeated: %d more from %s on, not recorded one by one", r.skipped, r.start.UTC().Format(time.RFC3339)),
-			})
-		}
-	}
-	if status != subjects.StatusDenied && status != subjects.StatusRefused {
-		return true, summaries
-	}
-	account, _, _ := strings.Cut(rec.AgentID, ".")
-	key := refusalKey{account, rec.Action, status}
-	r := c.periods[key]
-	if r == nil {
-		if c.periods == nil {
-			c.periods = map[refusalKey]*refusals{}
-		}
-		r = &refusals{start: now}
-		c.periods[key] = r
-	}
-	if r.recorded < maxRefusals {
-		r.recorded++
-		return true, summaries
-	}
-	r.skipped++
-	return false, summaries
 }

@@ -66,14 +66,18 @@ func (c *Client) AwaitCallApproval(ctx context.Context, callID string) (subjects
 // WithdrawCallApproval closes the waiting request for approval of the call with this id, because its caller no longer waits. It
 // reports whether there was one.
 func (c *Client) WithdrawCallApproval(ctx context.Context, callID string) (bool, error) {
-	l, err := c.Approvals(ctx, false)
+	l, err := c.Approvals(ctx, true)
 	if err != nil {
 		return false, err
 	}
 	for _, a := range l.Approvals {
-		if a.CallID == callID {
+		switch {
+		case a.CallID != callID:
+		case a.State == subjects.ApprovalWithdrawn: // by the broker, whose deadline is the same
+			return true, nil
+		case a.State == subjects.ApprovalPending:
 			r, err := c.DecideApproval(ctx, a.ID, subjects.ApprovalDecision{Withdraw: true})
-			return r.Accepted, err
+			return r.Accepted || r.State == subjects.ApprovalWithdrawn, err
 		}
 	}
 	return false, nil

@@ -272,7 +272,8 @@ func (v *actValues) add(c Call, g Grant, q *question, a argument, args []argumen
 	case RoleAmount:
 		n, ok := parsePlainNumber(strings.TrimSpace(a.text))
 		isUsers = a.text == "" || ok && g.hasNumber(n) || !ok && g.names(a.text)
-	case RoleURL: // [judgeValue] accepts only a URL that the user typed
+	case RoleURL: // [judgeValue] accepts one of any question
+		isUsers = containsWhole(a.text, q.Text)
 	default:
 		isUsers = a.text == "" || g.names(a.text)
 	}
@@ -359,8 +360,7 @@ func (f *Flow) holdsUnaskedPrivate(q *question, g Grant) bool {
 	return q.Unasked || !g.Refers && (f.dropped || slices.ContainsFunc(f.questions, func(o question) bool { return o.Private && o.Query != q.Query }))
 }
 
-// judgeValue passes a value whose role allows it: a destination that the grant covers, an id of a result that a question
-// points to, a number or any other value that the user typed, an option of the facts, content without foreign addresses.
+// judgeValue passes a value whose role allows it: a destination that the grant covers, an id of a result (see [Flow.isResultID]), a number or any other value that the user typed, an option of the facts, content without foreign addresses.
 // Dates are judged with the call. It asks about every other value.
 func judgeValue(c Call, g Grant, a argument) Verdict {
 	f, ok := c.Flow, a.text == ""
@@ -378,7 +378,7 @@ func judgeValue(c Call, g Grant, a argument) Verdict {
 	case RoleURL:
 		ok = ok || f.isUserText(a.text)
 	case RoleID:
-		ok = ok || f.isUserID(a.text) || slices.Contains(f.ids, a.text)
+		ok = ok || f.isUserID(a.text) || f.isResultID(c.Query, a.text)
 	default:
 		ok = ok || f.isUserID(a.text)
 	}

@@ -26,7 +26,7 @@ type Flow struct {
 	private     bool
 	searches    []searchLinks
 	listings    []listing
-	ids         []string // ids in results that a question points to
+	ids         []string // ids in trusted results that a question points to
 	publicWords []string // words of public results
 	untrusted   []string // hosts and addresses in untrusted results, in lower case
 	overflow    bool     // untrusted is incomplete: no listing is trusted any more
@@ -45,6 +45,8 @@ type question struct {
 	Grants  []Grant `json:"grants,omitempty"`
 	Private bool    `json:"private,omitempty"` // private data was read for it
 	Unasked bool    `json:"unasked,omitempty"` // private data was read that its words do not ask for
+	// IDs are the ids in untrusted results that it points to. Untrusted content may choose among them for its own question only.
+	IDs []string `json:"ids,omitempty"`
 }
 
 // searchLinks are the links of one search, in the order of the result. The first Opened of them were fetched.
@@ -87,13 +89,14 @@ type flowRecord struct {
 	Private  bool             `json:"private,omitempty"`
 	Searches []searchLinks    `json:"searches,omitempty"`
 	Listings []listing        `json:"listings,omitempty"`
-	IDs      []string         `json:"ids,omitempty"`
+	IDs      []string         `json:"trusted_ids,omitempty"`
 	Public   []string         `json:"public,omitempty"`
 	Strange  []string         `json:"strange,omitempty"`
 	Overflow bool             `json:"overflow,omitempty"`
 	Dropped  bool             `json:"dropped_private,omitempty"`
 
-	// Links and Values are in records of older versions. They permit nothing now.
+	// Links, Values and OldIDs are in records of older versions. They permit nothing now.
+	OldIDs []string `json:"ids,omitempty"`
 	Links  []string `json:"links,omitempty"`
 	Values []string `json:"values,omitempty"`
 }
@@ -337,7 +340,7 @@ func (f *Flow) WithResult(r Result) *Flow {
 		next.questions[i].Unasked = next.questions[i].Unasked || !asked
 	}
 	if asked || actEffects[r.Tool.Act] != nil { // an act ran because the user wanted it
-		next.ids = appendBounded(next.ids, maxIDs, extractIDs(r.Tool.IDs, r.Text)...)
+		next.addIDs(r.Query, l.Trust == subjects.Trusted, extractIDs(r.Tool.IDs, r.Text))
 	}
 	next.noteOpened(r.Source)
 	if r.Tool.Args.With(RoleQuery) != "" && len(r.Links) > 0 && len(r.Links) <= maxSearchLinks {
@@ -355,6 +358,32 @@ func (f *Flow) WithResult(r Result) *Flow {
 		})...)
 	}
 	return next
+}
+
+// addIDs adds the ids of a result: those of a trusted one for the session, those of any other for its question. The ids of the oldest
+// questions are dropped when all together exceed maxListBytes.
+func (f *Flow) addIDs(query string, trusted bool, ids []string) {
+	if trusted {
+		f.ids = appendBounded(f.ids, maxIDs, ids...)
+		return
+	}
+	size := 0
+	for i := len(f.questions) - 1; i >= 0; i-- {
+		q := &f.questions[i]
+		if q.Query == query {
+			q.IDs = appendBounded(slices.Clone(q.IDs), maxIDs, ids...)
+		}
+		if size += listBytes(q.IDs); size > maxListBytes {
+			q.IDs = nil
+		}
+	}
+}
+
+// isResultID reports whether an id is in a trusted result that some question pointed to, or in an untrusted result that this question
+// points to.
+func (f *Flow) isResultID(query, id string) bool {
+	q := f.findQuestion(query)
+	return slices.Contains(f.ids, id) || q != nil && slices.Contains(q.IDs, id)
 }
 
 // addListing adds the values of a trusted result. before is the state in which the call was made. Recalled content repeats

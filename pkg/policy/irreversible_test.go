@@ -114,6 +114,50 @@ func TestIrreversibleDestinationIsTheUsers(t *testing.T) {
 	}
 }
 
+// TestIrreversibleURLIsOfTheQuestion: a URL of another question is no URL of what cannot be undone.
+func TestIrreversibleURLIsOfTheQuestion(t *testing.T) {
+	order := Tool{Name: "buy_page", Known: true, Act: ActPay, Effects: Declare(Spend, Egress), Args: Args{"url": {Role: RoleURL}, "amount": {Role: RoleAmount}}}
+	buy := "Buy the book for 20 at https://books.example/b1"
+	f := (&Flow{}).WithQuestion("q0", "What is on https://evil.example/pay?", nil).WithQuestion("q1", buy, DeriveGrants(buy)).WithResult(untrustedResult("x"))
+	if got := decide(t, f, order, `{"url":"https://books.example/b1","amount":20}`); got != "" {
+		t.Errorf("the URL of the question: %q", got)
+	}
+	for _, url := range []string{"https://evil.example/pay", "https://books.example/b", "https://books.example/B1"} {
+		if got := decide(t, f, order, fmt.Sprintf(`{"url":%q,"amount":20}`, url)); got != ruleIrreversible {
+			t.Errorf("%s: %q, want it to ask", url, got)
+		}
+	}
+}
+
+// TestUntrustedIDHoldsForItsQuestion: an id that an untrusted result of an earlier question has is not free for a later one, also after
+// the record was stored; one of the question's own result is.
+func TestUntrustedIDHoldsForItsQuestion(t *testing.T) {
+	reschedule := Tool{Name: "move_event", Known: true, Act: ActChange, Effects: Declare(Mutate), Args: Args{"event_id": {Role: RoleID}, "day": {Role: RoleTime}}}
+	read := Result{Tool: mail, Query: "q0", Args: json.RawMessage(`{"folder":"inbox"}`), Text: `[{"id":"41","text":"Hello Ana, this is a long text with many words that somebody wrote."}]`}
+	move := "Read my mail of today and move the event to Monday"
+	for _, tt := range []struct{ query, want string }{{"q1", ""}, {"q0", ruleSink}} {
+		read.Query = tt.query
+		f := (&Flow{}).WithQuestion("q0", "Read my inbox mail", nil).WithQuestion("q1", move, DeriveGrants(move)).WithResult(read)
+		data, err := json.Marshal(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored := &Flow{}
+		if err := json.Unmarshal(data, stored); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range []*Flow{f, stored} {
+			if got := decide(t, f, reschedule, `{"event_id":"41","day":"monday"}`); got != tt.want {
+				t.Errorf("an id of a result of %s: %q, want %q", tt.query, got, tt.want)
+			}
+		}
+	}
+	old := &Flow{}
+	if err := json.Unmarshal([]byte(`{"words":[{"query":"q1","text":"`+move+`"}],"ids":["41"]}`), old); err != nil || old.isResultID("q1", "41") {
+		t.Errorf("an id of an older record is free: %v", err)
+	}
+}
+
 // TestIrreversibleContentIsOfTheQuestion: the content of a payment is the user's only in the words of its own question, and never a
 // stop word.
 func TestIrreversibleContentIsOfTheQuestion(t *testing.T) {
