@@ -18,6 +18,7 @@ import (
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/actor"
+	"conclave/pkg/bus"
 	"conclave/pkg/client"
 	"conclave/pkg/document"
 	"conclave/pkg/loop"
@@ -302,6 +303,9 @@ func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 		return err
 	}
 	defer done()
+	if f := diskFault(a); f != nil {
+		return diskError(f)
+	}
 	if o.retry {
 		if q.Text, err = retryQuestion(ctx, a, c, q.Session); err != nil {
 			return err
@@ -329,6 +333,9 @@ func (o *askFlags) run(ctx context.Context, a *cli.App) (err error) {
 		Streams: a.Streams, IDs: ids, Program: a.Program(), Question: q.Text, Thinking: o.thinking, JSON: a.JSON, Lines: o.lines,
 	})
 	res, fault := showUpdates(ctx, a, c, query, v, q.Model)
+	if fault != nil && fault.Code == codeDiskFull {
+		return errors.Join(v.Fail(fault), diskError(fault))
+	}
 	if fault != nil {
 		return errors.Join(v.Fail(fault), unansweredError(a, query.Session, fault))
 	}
@@ -354,7 +361,7 @@ func (o *askFlags) gradeWindow(asJSON, onTerminal bool) time.Duration {
 }
 
 // showUpdates shows the updates of a query and sends typed decisions, until the answer or the fault that replaces it: the fault
-// is nil when there is an answer. A decision that fails or is not accepted is only a warning. query must not be closed
+// is nil when there is an answer. A full disk is such a fault, because no answer comes then. A decision that fails or is not accepted is only a warning. query must not be closed
 // meanwhile. model is the requested one, "" for the assistant's.
 func showUpdates(ctx context.Context, a *cli.App, c *client.Client, query *client.Query, v view.AnswerView, model string) (subjects.Response, *subjects.Fault) {
 	var states <-chan view.ModelState
@@ -363,8 +370,14 @@ func showUpdates(ctx context.Context, a *cli.App, c *client.Client, query *clien
 		defer stop()
 		states = pollModel(polling, c, model)
 	}
+	disk := time.NewTicker(diskPoll)
+	defer disk.Stop()
 	for {
 		select {
+		case <-disk.C:
+			if f := diskFault(a); f != nil {
+				return subjects.Response{}, f
+			}
 		case <-v.Ticks():
 			v.Tick()
 		case m := <-states:
@@ -392,6 +405,30 @@ func showUpdates(ctx context.Context, a *cli.App, c *client.Client, query *clien
 			}
 		}
 	}
+}
+
+// diskPoll is the time between two looks at the free space while a question waits for its answer.
+const diskPoll = time.Second
+
+// codeDiskFull is the code of a fault of [diskFault], which never leaves this program.
+const codeDiskFull = "disk_full"
+
+// diskFault is the fault of a full disk under the store of this data folder, nil when there is space. The server stores nothing
+// then, so that a question would wait in vain. The disk of a server named by --server is not known.
+func diskFault(a *cli.App) *subjects.Fault {
+	if a.Server != "" {
+		return nil
+	}
+	free, full := bus.IsDiskFull(a.Home.Store())
+	if !full {
+		return nil
+	}
+	return subjects.Faultf(codeDiskFull, "the disk of %s is full (%s free), so nothing can be stored or answered", a.Home.Store(), term.Bytes(free))
+}
+
+// diskError is the error of a fault of [diskFault].
+func diskError(f *subjects.Fault) error {
+	return cli.Fail(cli.ExitFailed, f.Text, "free some space, then ask again")
 }
 
 // modelPoll is the time between two looks at whether the model is loaded.

@@ -53,6 +53,13 @@ func (s *Server) logWarning(msg string, args ...any) {
 	}
 }
 
+// IsDiskFull reports whether the disk of dir has so little space left that the server may have failed to write, and how many
+// bytes. A disk that cannot be examined is not full.
+func IsDiskFull(dir string) (free int64, full bool) {
+	free, err := FreeBytes(dir)
+	return free, err == nil && free < minFreeBytes
+}
+
 // FreeBytes returns the bytes that an unprivileged user may still write to the disk of dir.
 func FreeBytes(dir string) (int64, error) {
 	var st syscall.Statfs_t
