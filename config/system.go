@@ -95,37 +95,17 @@ func (s System) Problems() (out strict.Problems) {
 	if n := s.Broker.ShowResult; n < 1<<10 || n > 128<<10 {
 		out.Add("broker.show_result", "%s is not between 1KB and 128KB", n)
 	}
-	if d := s.Broker.ModelTimeout; d < 0 || d > time.Minute {
-		out.Add("broker.model_timeout", "%s is not between 0s and 1m", strict.FormatDuration(d))
-	}
+	out.CheckDuration("broker.model_timeout", s.Broker.ModelTimeout, 0, time.Minute)
 	if _, ok := logLevels[s.LogLevel]; !ok {
 		out.Add("log_level", "invalid level %q; use debug, info, warn or error", s.LogLevel)
 	}
-	for _, f := range []struct {
-		path        string
-		n, min, max int
-	}{
-		{"actor.concurrency", s.Actor.Concurrency, 1, 1 << 16},
-		{"actor.mailbox", s.Actor.Mailbox, 1, 1 << 20},
-		{"actor.restarts.intensity", s.Actor.Restarts.Intensity, 1, 1000},
-	} {
-		if f.n < f.min || f.n > f.max {
-			out.Add(f.path, "%d is not between %d and %d", f.n, f.min, f.max)
-		}
-	}
-	for _, f := range []struct {
-		path string
-		d    time.Duration
-	}{
-		{"actor.call_timeout", s.Actor.CallTimeout},
-		{"actor.audit_timeout", s.Actor.AuditTimeout},
-		{"actor.drain", s.Actor.Drain},
-		{"actor.restarts.period", s.Actor.Restarts.Period},
-	} {
-		if f.d < time.Millisecond || f.d > 24*time.Hour {
-			out.Add(f.path, "%s is not between 1ms and 24h", strict.FormatDuration(f.d))
-		}
-	}
+	out.CheckInt("actor.concurrency", s.Actor.Concurrency, 1, 1<<16)
+	out.CheckInt("actor.mailbox", s.Actor.Mailbox, 1, 1<<20)
+	out.CheckInt("actor.restarts.intensity", s.Actor.Restarts.Intensity, 1, 1000)
+	out.CheckDuration("actor.call_timeout", s.Actor.CallTimeout, time.Millisecond, 24*time.Hour)
+	out.CheckDuration("actor.audit_timeout", s.Actor.AuditTimeout, time.Millisecond, 24*time.Hour)
+	out.CheckDuration("actor.drain", s.Actor.Drain, time.Millisecond, 24*time.Hour)
+	out.CheckDuration("actor.restarts.period", s.Actor.Restarts.Period, time.Millisecond, 24*time.Hour)
 	for _, p := range s.Gateway.Problems() {
 		out.Add("gateway."+p.Path, "%s", p.Text)
 	}

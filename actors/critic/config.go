@@ -39,22 +39,12 @@ func (c Config) Validate() error { return c.Problems().Err() }
 // Problems returns everything wrong with c, by the fields of critic.yaml: numbers and durations out of range, unknown names
 // of rubrics and invalid rubrics. An empty rubric is valid.
 func (c Config) Problems() (out strict.Problems) {
-	between := func(path string, v, least, most int) {
-		if v < least || v > most {
-			out.Add(path, "%d is not between %d and %d", v, least, most)
-		}
-	}
-	within := func(path string, v, least, most time.Duration) {
-		if v < least || v > most {
-			out.Add(path, "%s is not between %s and %s", strict.FormatDuration(v), strict.FormatDuration(least), strict.FormatDuration(most))
-		}
-	}
-	within("call_timeout", c.CallTimeout, 10*time.Millisecond, maxCall)
-	between("predict", c.Predict, 64, 16<<10)
-	within("pair_wait", c.PairWait, 0, maxWait)
-	within("max_age", c.MaxAge, time.Minute, maxAgeLimit)
-	between("retry_at", c.RetryAt, 0, 4)
-	between("claim_cap", c.ClaimCap, 0, 5)
+	out.CheckDuration("call_timeout", c.CallTimeout, 10*time.Millisecond, maxCall)
+	out.CheckInt("predict", c.Predict, 64, 16<<10)
+	out.CheckDuration("pair_wait", c.PairWait, 0, maxWait)
+	out.CheckDuration("max_age", c.MaxAge, time.Minute, maxAgeLimit)
+	out.CheckInt("retry_at", c.RetryAt, 0, 4)
+	out.CheckInt("claim_cap", c.ClaimCap, 0, 5)
 	for _, name := range strict.SortedKeys(c.Rubrics) {
 		path := "rubrics." + name
 		if !slices.Contains(rubricNames, name) {

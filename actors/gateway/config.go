@@ -59,28 +59,13 @@ func (c Config) Problems() (out strict.Problems) {
 			out.Add(fmt.Sprintf("hosts[%d]", i), "%q is not a host name; write it without scheme and port, like conclave.example", text.Clip(h, 60))
 		}
 	}
-	for _, d := range []struct {
-		path        string
-		d, min, max time.Duration
-	}{
-		{"query_timeout", c.QueryTimeout, time.Millisecond, 24 * time.Hour},
-		{"grade_wait", c.GradeWait, 0, time.Minute},
-		{"heartbeat", c.Heartbeat, time.Millisecond, 10 * time.Minute},
-		{"write_timeout", c.WriteTimeout, time.Millisecond, 10 * time.Minute},
-		{"header_timeout", c.HeaderTimeout, time.Millisecond, time.Minute},
-	} {
-		if d.d < d.min || d.d > d.max {
-			out.Add(d.path, "%s is not between %s and %s", strict.FormatDuration(d.d), strict.FormatDuration(d.min), strict.FormatDuration(d.max))
-		}
-	}
-	for _, n := range []struct {
-		path string
-		n    int
-	}{{"max_waiting", c.MaxWaiting}, {"max_streams", c.MaxStreams}} {
-		if n.n < 1 || n.n > 4096 {
-			out.Add(n.path, "%d is not between 1 and 4096", n.n)
-		}
-	}
+	out.CheckDuration("query_timeout", c.QueryTimeout, time.Millisecond, 24*time.Hour)
+	out.CheckDuration("grade_wait", c.GradeWait, 0, time.Minute)
+	out.CheckDuration("heartbeat", c.Heartbeat, time.Millisecond, 10*time.Minute)
+	out.CheckDuration("write_timeout", c.WriteTimeout, time.Millisecond, 10*time.Minute)
+	out.CheckDuration("header_timeout", c.HeaderTimeout, time.Millisecond, time.Minute)
+	out.CheckInt("max_waiting", c.MaxWaiting, 1, 4096)
+	out.CheckInt("max_streams", c.MaxStreams, 1, 4096)
 	return out
 }
 

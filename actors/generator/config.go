@@ -62,43 +62,28 @@ type Hedge struct {
 // Problems lists everything invalid in c, by the fields of generator.yaml: numbers, sizes and durations out of bounds,
 // and names that cannot be those of a model or a tool. None = c is valid.
 func (c Config) Problems() (out strict.Problems) {
-	for _, f := range []struct {
-		path        string
-		n, min, max int
-	}{
-		{"steps", c.Steps, 1, 50},
-		{"tokens", c.Tokens, 0, 10_000_000},
-		{"nudges", c.Nudges, 0, 10},
-		{"retries", c.Retries, 0, 10},
-		{"repeats", c.Repeats, 2, 10},
-		{"predict", c.Predict, 64, 1 << 20},
-		{"answer", c.Answer, 64, 1 << 20},
-		{"max_tools", c.MaxTools, 0, 8},
-		{"hot_sessions", c.HotSessions, 1, 10_000},
-		{"turns", c.Turns, 1, 1000},
-		{"compact_at", c.CompactAt, 0, 90},
-	} {
-		if f.n < f.min || f.n > f.max {
-			out.Add(f.path, "%d is not between %d and %d", f.n, f.min, f.max)
-		}
-	}
+	out.CheckInt("steps", c.Steps, 1, 50)
+	out.CheckInt("tokens", c.Tokens, 0, 10_000_000)
+	out.CheckInt("nudges", c.Nudges, 0, 10)
+	out.CheckInt("retries", c.Retries, 0, 10)
+	out.CheckInt("repeats", c.Repeats, 2, 10)
+	out.CheckInt("predict", c.Predict, 64, 1<<20)
+	out.CheckInt("answer", c.Answer, 64, 1<<20)
+	out.CheckInt("max_tools", c.MaxTools, 0, 8)
+	out.CheckInt("hot_sessions", c.HotSessions, 1, 10_000)
+	out.CheckInt("turns", c.Turns, 1, 1000)
+	out.CheckInt("compact_at", c.CompactAt, 0, 90)
 	if c.Result < minResult || c.Result > maxResult {
 		out.Add("result", "%s is not between %s and %s", c.Result, minResult, maxResult)
 	}
-	for _, f := range []struct {
-		path string
-		d    time.Duration
-	}{{"wall", c.Wall}, {"call_timeout", c.CallTimeout}, {"first_token_timeout", c.FirstToken}, {"tool_timeout", c.ToolTimeout}} {
-		if f.d < 10*time.Millisecond || f.d > 24*time.Hour {
-			out.Add(f.path, "%s is not between 10ms and 24h", strict.FormatDuration(f.d))
-		}
-	}
+	out.CheckDuration("wall", c.Wall, 10*time.Millisecond, 24*time.Hour)
+	out.CheckDuration("call_timeout", c.CallTimeout, 10*time.Millisecond, 24*time.Hour)
+	out.CheckDuration("first_token_timeout", c.FirstToken, 10*time.Millisecond, 24*time.Hour)
+	out.CheckDuration("tool_timeout", c.ToolTimeout, 10*time.Millisecond, 24*time.Hour)
 	if b := c.RespondentB; b.Temperature < 0 || b.Temperature > maxTemperature {
 		out.Add("respondent_b.temperature", "%s is not between 0 and %d", b.Temperature, maxTemperature)
 	}
-	if b := c.RespondentB; b.MaxAge < time.Second || b.MaxAge > 24*time.Hour {
-		out.Add("respondent_b.max_age", "%s is not between 1s and 24h", strict.FormatDuration(b.MaxAge))
-	}
+	out.CheckDuration("respondent_b.max_age", c.RespondentB.MaxAge, time.Second, 24*time.Hour)
 	if m := c.RespondentB.Model; m != text.OneLine(m, maxModel) {
 		out.Add("respondent_b.model", "%q is not the name of a model", text.OneLine(m, 40))
 	}

@@ -51,30 +51,20 @@ func (c Config) Validate() error { return c.Problems().Err() }
 // Problems returns everything wrong with c, by the path of the setting; none when c is valid. It checks a memory that is not
 // enabled too, but neither AuditTimeout nor whether the file in VSS exists.
 func (c Config) Problems() (out strict.Problems) {
-	between := func(path string, v, least, most int) {
-		if v < least || v > most {
-			out.Add(path, "%d is not between %d and %d", v, least, most)
-		}
-	}
-	within := func(path string, v, least, most time.Duration) {
-		if v < least || v > most {
-			out.Add(path, "%s is not between %s and %s", strict.FormatDuration(v), strict.FormatDuration(least), strict.FormatDuration(most))
-		}
-	}
-	between("n_results", c.Results, 1, maxResults)
-	between("top_k", c.Top, 1, maxTop)
+	out.CheckInt("n_results", c.Results, 1, maxResults)
+	out.CheckInt("top_k", c.Top, 1, maxTop)
 	if c.Top > c.Results {
 		out.Add("top_k", "%d is more than n_results, which is %d", c.Top, c.Results)
 	}
-	between("threads", c.Threads, 0, 256)
-	within("model_timeout", c.ModelTimeout, time.Millisecond, maxCallTimeout)
-	within("embed_timeout", c.EmbedTimeout, time.Millisecond, maxCallTimeout)
-	between("cache.entries", c.Cache.Entries, 0, 1024)
-	between("cache.near", c.Cache.Near, 50, 100)
+	out.CheckInt("threads", c.Threads, 0, 256)
+	out.CheckDuration("model_timeout", c.ModelTimeout, time.Millisecond, maxCallTimeout)
+	out.CheckDuration("embed_timeout", c.EmbedTimeout, time.Millisecond, maxCallTimeout)
+	out.CheckInt("cache.entries", c.Cache.Entries, 0, 1024)
+	out.CheckInt("cache.near", c.Cache.Near, 50, 100)
 	week := 7 * 24 * time.Hour
-	within("cache.engram", c.Cache.Engram, 0, week)
-	within("cache.fact", c.Cache.Fact, 0, week)
-	within("cache.document", c.Cache.Document, 0, week)
+	out.CheckDuration("cache.engram", c.Cache.Engram, 0, week)
+	out.CheckDuration("cache.fact", c.Cache.Fact, 0, week)
+	out.CheckDuration("cache.document", c.Cache.Document, 0, week)
 	if c.Limit < 64<<20 {
 		out.Add("memory_limit", "%s is less than 64MB", c.Limit)
 	}

@@ -30,9 +30,7 @@ func (c Config) Problems() (out strict.Problems) {
 	if !slices.Contains(keyring.Backends, c.Backend) {
 		out.Add("backend", "%q is none of %s", text.Clip(c.Backend, 60), strings.Join(keyring.Backends, ", "))
 	}
-	if c.Timeout < time.Millisecond || c.Timeout > maxTimeout {
-		out.Add("timeout", "%s is not between 1ms and %s", strict.FormatDuration(c.Timeout), strict.FormatDuration(maxTimeout))
-	}
+	out.CheckDuration("timeout", c.Timeout, time.Millisecond, maxTimeout)
 	return out
 }
 

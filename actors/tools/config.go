@@ -83,9 +83,7 @@ func (c WebSearch) Problems() (out strict.Problems) {
 	if !slices.Contains(Providers, c.Provider) {
 		out.Add("provider", "%q is none of %s", text.Clip(c.Provider, 64), strings.Join(Providers, ", "))
 	}
-	if c.Results < 1 || c.Results > maxResults {
-		out.Add("max_results", "%d is not between 1 and %d", c.Results, maxResults)
-	}
+	out.CheckInt("max_results", c.Results, 1, maxResults)
 	checkTimeout(&out, c.Timeout)
 	if !language.MatchString(c.Language) {
 		out.Add("language", "%q is not a language; write en, de or pt-BR", text.Clip(c.Language, 64))
@@ -155,19 +153,14 @@ func (c WebFetch) Validate() error { return c.Problems().Err() }
 // not 100ms to 1m, and a length or timeout out of bounds. An interval of 0 is the default of the web client.
 func (c WebFetch) Problems() (out strict.Problems) {
 	for i, p := range c.Ports {
-		if p < 1 || p > 65535 {
-			out.Add(fmt.Sprintf("ports[%d]", i), "%d is not between 1 and 65535", p)
-		}
+		out.CheckInt(fmt.Sprintf("ports[%d]", i), p, 1, 65535)
 	}
-	if c.Cache < 0 || c.Cache > time.Hour {
-		out.Add("cache", "%s is not between 0s and 1h", c.Cache)
+	out.CheckDuration("cache", c.Cache, 0, time.Hour)
+	if c.Every != 0 { // else the default of the web client
+		out.CheckDuration("every", c.Every, 100*time.Millisecond, time.Minute)
 	}
-	// 0 means the default of the web client.
-	if c.Every < 0 || c.Every > time.Minute || c.Every > 0 && c.Every < 100*time.Millisecond {
-		out.Add("every", "%s is not between 100ms and 1m", c.Every)
-	}
-	if c.MaxChars != 0 && (c.MaxChars < minChars || c.MaxChars > maxChars) {
-		out.Add("max_chars", "%d is not between %d and %d", c.MaxChars, minChars, maxChars)
+	if c.MaxChars != 0 {
+		out.CheckInt("max_chars", c.MaxChars, minChars, maxChars)
 	}
 	checkTimeout(&out, c.Timeout)
 	return out
