@@ -18,15 +18,7 @@ func TestEveryRecordNamesTypeAndLineage(t *testing.T) {
 	c.Models.Ollama.URL, c.Models.Ollama.IdleDelay = server.URL, 0
 	home := newHome(t)
 	r := up(t, c, home, config.Actors...)
-	nc, err := r.Bus.Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	user, err := client.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	user := dialUser(t, r.Bus)
 	q, err := user.Ask(t.Context(), client.Question{Session: "s1", Text: "hi", Timeout: testTimeout})
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package config_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"os"
@@ -72,8 +71,8 @@ func (p *memoryHarness) startActors(names ...string) {
 	p.t.Cleanup(func() { down(p.t, p.instance) })
 	nc := p.dial("user")
 	p.answers, p.stored = make(chan subjects.Response, 16), make(chan subjects.MemoryEvent, 16)
-	subscribeInto(p.t, nc, "response.generation", p.answers)
-	subscribeInto(p.t, nc, "memory.stored", p.stored)
+	bustest.Subscribe(p.t, nc, "response.generation", p.answers)
+	bustest.Subscribe(p.t, nc, "memory.stored", p.stored)
 	if err := bustest.ConfirmSubscriptions(p.t.Context(), nc); err != nil {
 		p.t.Fatal(err)
 	}
@@ -90,20 +89,6 @@ func (p *memoryHarness) dial(role string) *nats.Conn {
 	}
 	p.t.Cleanup(nc.Close)
 	return nc
-}
-
-// subscribeInto puts what is said on a subject into a channel.
-func subscribeInto[T any](t *testing.T, nc *nats.Conn, subject string, to chan T) {
-	t.Helper()
-	if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
-		var v T
-		if err := json.Unmarshal(m.Data, &v); err != nil {
-			t.Errorf("%s: %v", subject, err)
-		}
-		to <- v
-	}); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func receiveNext[T any](t *testing.T, from chan T) (v T) {

@@ -67,15 +67,7 @@ func TestDataOfPreviousBuildIsRead(t *testing.T) {
 	t.Parallel()
 	home := unpackPreviousData(t)
 	r := up(t, settings(t, "memory.model", "false", "system.gateway.listen", "127.0.0.1:0"), home, config.Actors...)
-	nc, err := r.Bus.Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	user, err := client.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	user := dialUser(t, r.Bus)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"conclave/config"
+	"conclave/pkg/bus"
 	"conclave/pkg/client"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scriptserver"
@@ -93,6 +94,21 @@ func awaitStored(t *testing.T, c *client.Client, query string) {
 	}
 }
 
+// dialUser returns a client with the user's key until the test ends.
+func dialUser(t *testing.T, b *bus.Bus) *client.Client {
+	t.Helper()
+	nc, err := b.Dial("user")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	user, err := client.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return user
+}
+
 // A greeting to the shipped system with one chat model costs one model call before the answer: no call selects tools while
 // all of them fit. The tools stay the same from question to question, so the server evaluates their definitions once.
 func TestGreetingCostsOneModelCallBeforeTheAnswer(t *testing.T) {
@@ -101,15 +117,7 @@ func TestGreetingCostsOneModelCallBeforeTheAnswer(t *testing.T) {
 	c := settings(t, "system.gateway.listen", "127.0.0.1:0")
 	c.Models.Ollama.URL, c.Models.Ollama.IdleDelay = server.URL, 0
 	r := up(t, c, newHome(t), config.Actors...)
-	nc, err := r.Bus.Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	user, err := client.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	user := dialUser(t, r.Bus)
 	var prefixes []string
 	session, seen := "s1", 0
 	for _, question := range []string{"hi", "What is the weather in Oslo today?"} {

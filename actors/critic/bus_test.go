@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"conclave/pkg/actor"
 	"conclave/pkg/bus/bustest"
 	"conclave/pkg/model"
@@ -76,28 +74,14 @@ func newBusHarness(t *testing.T) *busHarness {
 	t.Helper()
 	c := &busHarness{Bus: bustest.Start(t), t: t, graded: make(chan subjects.Critique, 256), compared: make(chan subjects.Pairwise, 256), dead: make(chan subjects.DeadLetter, 256), judge: judgeEither}
 	nc := c.Connect("user")
-	subscribe(t, nc, "critique.result", c.graded)
-	subscribe(t, nc, "pairwise.result", c.compared)
-	subscribe(t, nc, "dead.critic", c.dead)
+	bustest.Subscribe(t, nc, "critique.result", c.graded)
+	bustest.Subscribe(t, nc, "pairwise.result", c.compared)
+	bustest.Subscribe(t, nc, "dead.critic", c.dead)
 	if err := bustest.ConfirmSubscriptions(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
 	c.run(fakeModel{c})
 	return c
-}
-
-// subscribe decodes what the user hears.
-func subscribe[T any](t *testing.T, nc *nats.Conn, subject string, to chan T) {
-	t.Helper()
-	if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
-		var v T
-		if err := json.Unmarshal(m.Data, &v); err != nil {
-			t.Errorf("%s: %v", subject, err)
-		}
-		to <- v
-	}); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func (c *busHarness) run(a actor.Actor) *actor.Supervised {

@@ -260,15 +260,7 @@ func TestBusDeniesForeignAccounts(t *testing.T) {
 			if person || role == "broker" && strings.HasPrefix(subject, "tool.call.memory.") {
 				continue
 			}
-			m := nats.NewMsg(subject)
-			m.Data, m.Reply = []byte(`{"op":"list"}`), nats.NewInbox()
-			m.Header.Set(subjects.HeaderType, subjects.TypeJSON)
-			m.Header.Set("Nats-Request-Info", `{"acc":"user"}`)
-			m.Header.Set("Conclave-From", "user")
-			s.ExpectViolations(1)
-			if err := nc.PublishMsg(m); err != nil {
-				t.Fatal(err)
-			}
+			s.ForgeRequest(nc, subject, "user", []byte(`{"op":"list"}`))
 			tries++
 		}
 		if err := nc.Flush(); err != nil {

@@ -268,14 +268,7 @@ func TestBusRefuses(t *testing.T) {
 				subject == "tool.request.reward" && slices.Contains(subjects.Agents, role): // the broker does not know such a tool
 				continue
 			}
-			m := nats.NewMsg(subject)
-			m.Data, m.Reply = []byte(`{"query_id":"q1","thumb":1}`), nats.NewInbox()
-			m.Header.Set(subjects.HeaderType, subjects.TypeJSON)
-			m.Header.Set("Nats-Request-Info", `{"acc":"user"}`)
-			w.ExpectViolations(1)
-			if err := nc.PublishMsg(m); err != nil {
-				t.Fatal(err)
-			}
+			w.ForgeRequest(nc, subject, "user", []byte(`{"query_id":"q1","thumb":1}`))
 			tries++
 		}
 		if err := nc.Flush(); err != nil {

@@ -131,15 +131,7 @@ func TestOnlyTheBrokerGetsCredentials(t *testing.T) {
 		}
 		nc := b.Connect(role)
 		for _, subject := range []string{"secret.get", "agent.broker.secret.get", "ctl.broker.secret.get"} {
-			m := nats.NewMsg(subject)
-			m.Data, m.Reply = body, nats.NewInbox()
-			m.Header.Set(subjects.HeaderType, subjects.TypeJSON)
-			m.Header.Set("Nats-Request-Info", `{"acc":"broker"}`)
-			m.Header.Set("Conclave-From", "broker")
-			b.ExpectViolations(1)
-			if err := nc.PublishMsg(m); err != nil {
-				t.Fatal(err)
-			}
+			b.ForgeRequest(nc, subject, "broker", body)
 			asked++
 		}
 		if err := nc.Flush(); err != nil {

@@ -448,7 +448,7 @@ func TestProvisionOnExistingStoreChangesNothing(t *testing.T) {
 }
 
 // startUnprovisioned starts a server on a folder, not yet provisioned.
-func startUnprovisioned(t *testing.T, dir string) *bus.Bus {
+func startUnprovisioned(t testing.TB, dir string) *bus.Bus {
 	t.Helper()
 	keys := bus.Keys{Dir: filepath.Join(dir, "keys")}
 	lasting, _ := subjects.Table().Roles()

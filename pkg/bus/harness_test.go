@@ -3,14 +3,12 @@ package bus_test
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,21 +29,12 @@ const testTimeout = time.Minute
 // startBus runs a provisioned server that stops with the test.
 func startBus(t testing.TB) *bus.Bus {
 	t.Helper()
-	dir := t.TempDir()
-	keys := bus.Keys{Dir: filepath.Join(dir, "keys")}
-	lasting, _ := subjects.Table().Roles()
-	if _, err := keys.Ensure(lasting); err != nil {
+	b := startUnprovisioned(t, t.TempDir())
+	if err := b.Server.Provision(t.Context(), []byte("genesis")); err != nil {
 		t.Fatal(err)
 	}
-	srv, err := bus.StartServer(bus.ServerConfig{Store: filepath.Join(dir, "jetstream")}, keys, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { srv.Stop(context.Background()) })
-	if err := srv.Provision(t.Context(), []byte("genesis")); err != nil {
-		t.Fatal(err)
-	}
-	return &bus.Bus{URL: srv.URL(), Keys: keys, Server: srv, TCP: true}
+	b.TCP = true
+	return b
 }
 
 // received is one message as a subscriber received it.

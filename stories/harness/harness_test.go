@@ -132,11 +132,9 @@ events:
 	}
 }
 
-// A story's web is all the web there is: its pages are read and counted, also those that are not there, and nothing else
-// is reached. The user calls, so nobody has to be asked.
-func TestWebReachesOnlyThePagesOfTheStory(t *testing.T) {
-	t.Parallel()
-	s := parseStory(t, onePage+"turns: [{query: hello, no_notes: true}]\n")
+// openSystem opens the system of a story until the test ends, and returns a context with the timeout of a test.
+func openSystem(t *testing.T, s *story.Story) (*harness.Harness, context.Context) {
+	t.Helper()
 	st, err := harness.Open(t.Context(), s, harness.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +145,16 @@ func TestWebReachesOnlyThePagesOfTheStory(t *testing.T) {
 		}
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-	defer cancel()
+	t.Cleanup(cancel)
+	return st, ctx
+}
+
+// A story's web is all the web there is: its pages are read and counted, also those that are not there, and nothing else
+// is reached. The user calls, so nobody has to be asked.
+func TestWebReachesOnlyThePagesOfTheStory(t *testing.T) {
+	t.Parallel()
+	s := parseStory(t, onePage+"turns: [{query: hello, no_notes: true}]\n")
+	st, ctx := openSystem(t, s)
 	heard, err := st.Subscribe(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -207,17 +214,7 @@ turns:
 func TestEventsAreOrderedAndAttributed(t *testing.T) {
 	t.Parallel()
 	s := parseStory(t, "model: {assistant: [{reply: {content: hi}}, {reply: {content: ho}}]}\nturns: [{query: hello, answer: {equals: hi}}]\n")
-	st, err := harness.Open(t.Context(), s, harness.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := st.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-	defer cancel()
+	st, ctx := openSystem(t, s)
 	heard, err := st.Subscribe(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package harness_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -14,17 +13,7 @@ import (
 // The user's hand reaches memory, what changes nothing is an error, and what memory does not take is its refusal.
 func TestChangeMemory(t *testing.T) {
 	t.Parallel()
-	st, err := harness.Open(t.Context(), parseStory(t, "turns: [{query: hello, no_notes: true}]\n"), harness.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := st.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-	defer cancel()
+	st, ctx := openSystem(t, parseStory(t, "turns: [{query: hello, no_notes: true}]\n"))
 	text := func(s string) *string { return &s }
 	add := func(s string) story.Memory { return story.Memory{Add: &story.Add{Text: s}} }
 	for _, tt := range []struct {

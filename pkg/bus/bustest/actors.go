@@ -2,7 +2,9 @@ package bustest
 
 import (
 	"context"
+	"encoding/json"
 	"path/filepath"
+	"testing"
 
 	"github.com/nats-io/nats.go"
 
@@ -99,4 +101,34 @@ func (b *Bus) AuditRecords() (rep audit.Report, recs []subjects.AuditRecord, raw
 		}
 	}
 	return rep, recs, raw
+}
+
+// Subscribe decodes every message on a subject and sends it to a channel. The test fails on one that is not a T. The caller
+// confirms the subscription with [ConfirmSubscriptions].
+func Subscribe[T any](t testing.TB, nc *nats.Conn, subject string, to chan<- T) {
+	t.Helper()
+	if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
+		var v T
+		if err := json.Unmarshal(m.Data, &v); err != nil {
+			t.Errorf("%s: %v", subject, err)
+		}
+		to <- v
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ForgeRequest publishes a request that claims in its headers to come from another account, and announces that the server
+// denies it.
+func (b *Bus) ForgeRequest(nc *nats.Conn, subject, account string, body []byte) {
+	b.t.Helper()
+	m := nats.NewMsg(subject)
+	m.Data, m.Reply = body, nats.NewInbox()
+	m.Header.Set(subjects.HeaderType, subjects.TypeJSON)
+	m.Header.Set("Nats-Request-Info", `{"acc":"`+account+`"}`)
+	m.Header.Set("Conclave-From", account)
+	b.ExpectViolations(1)
+	if err := nc.PublishMsg(m); err != nil {
+		b.t.Fatal(err)
+	}
 }

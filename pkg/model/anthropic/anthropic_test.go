@@ -24,11 +24,7 @@ func serve(t *testing.T, handler http.HandlerFunc) model.Backend {
 	t.Helper()
 	s := httptest.NewServer(handler)
 	t.Cleanup(s.Close)
-	b, err := anthropic.New(anthropic.Config{URL: s.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return modeltest.MustOpen(t)(anthropic.New(anthropic.Config{URL: s.URL}))
 }
 
 func sse(body string) http.HandlerFunc {

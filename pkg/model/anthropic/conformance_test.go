@@ -1,7 +1,6 @@
 package anthropic_test
 
 import (
-	"context"
 	"testing"
 
 	"conclave/pkg/model"
@@ -10,20 +9,11 @@ import (
 	"conclave/pkg/model/modeltest/conformance"
 )
 
-// secret is the key that the servers of these tests ask for.
-const secret = "sk-test-0123456789abcdefghijklmnop"
-
-func key(k string) func(context.Context) (string, error) {
-	return func(context.Context) (string, error) { return k, nil }
-}
+const secret = modeltest.Secret
 
 func open(t *testing.T, url string) model.Backend {
 	t.Helper()
-	b, err := anthropic.New(anthropic.Config{URL: url + "/anthropic", Key: key(secret)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return modeltest.MustOpen(t)(anthropic.New(anthropic.Config{URL: url + "/anthropic", Key: modeltest.StaticKey(secret)}))
 }
 
 func TestConformance(t *testing.T) {

@@ -1,7 +1,6 @@
 package genai_test
 
 import (
-	"context"
 	"testing"
 
 	"conclave/pkg/model"
@@ -10,20 +9,11 @@ import (
 	"conclave/pkg/model/modeltest/conformance"
 )
 
-// secret is the key that the servers of these tests ask for.
-const secret = "sk-test-0123456789abcdefghijklmnop"
-
-func key(k string) func(context.Context) (string, error) {
-	return func(context.Context) (string, error) { return k, nil }
-}
+const secret = modeltest.Secret
 
 func open(t *testing.T, url string) model.Backend {
 	t.Helper()
-	b, err := genai.New(genai.Config{URL: url + "/genai", Key: key(secret)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return modeltest.MustOpen(t)(genai.New(genai.Config{URL: url + "/genai", Key: modeltest.StaticKey(secret)}))
 }
 
 func TestConformance(t *testing.T) {

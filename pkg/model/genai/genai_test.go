@@ -26,11 +26,7 @@ func serve(t *testing.T, handler http.HandlerFunc) model.Backend {
 	t.Helper()
 	s := httptest.NewServer(handler)
 	t.Cleanup(s.Close)
-	b, err := genai.New(genai.Config{URL: s.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return modeltest.MustOpen(t)(genai.New(genai.Config{URL: s.URL}))
 }
 
 // answer sends the same as a stream or in one piece, as asked.

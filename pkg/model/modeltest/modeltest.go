@@ -2,7 +2,12 @@
 // mismatch, the protocols of Anthropic and Google, and a canned server for benchmarks.
 package modeltest
 
-import "conclave/pkg/model/scriptserver"
+import (
+	"context"
+
+	"conclave/pkg/model"
+	"conclave/pkg/model/scriptserver"
+)
 
 // TB is the part of [testing.TB] that this package uses.
 type TB interface {
@@ -30,4 +35,23 @@ func New(t TB, s scriptserver.Script, opts ...scriptserver.Option) *scriptserver
 		}
 	})
 	return server
+}
+
+// Secret is the key that the servers of backend tests ask for.
+const Secret = "sk-test-0123456789abcdefghijklmnop"
+
+// StaticKey returns a source of keys that always returns key.
+func StaticKey(key string) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) { return key, nil }
+}
+
+// MustOpen returns a function that returns its backend, and fails the test on an error.
+func MustOpen(t TB) func(model.Backend, error) model.Backend {
+	return func(b model.Backend, err error) model.Backend {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("opening a backend: %v", err)
+		}
+		return b
+	}
 }

@@ -1,29 +1,20 @@
 package openai_test
 
 import (
-	"context"
 	"testing"
 
 	"conclave/pkg/model"
+	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/modeltest/conformance"
 	"conclave/pkg/model/openai"
 	"conclave/pkg/model/scriptserver"
 )
 
-// secret is the key that the servers of these tests ask for.
-const secret = "sk-test-0123456789abcdefghijklmnop"
-
-func key(k string) func(context.Context) (string, error) {
-	return func(context.Context) (string, error) { return k, nil }
-}
+const secret = modeltest.Secret
 
 func open(t *testing.T, url string) model.Backend {
 	t.Helper()
-	b, err := openai.New(openai.Config{URL: url, Key: key(secret)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return modeltest.MustOpen(t)(openai.New(openai.Config{URL: url, Key: modeltest.StaticKey(secret)}))
 }
 
 func TestConformance(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 
 	"conclave/pkg/model"
 	"conclave/pkg/model/internal/remote/remotetest"
+	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/openai"
 )
 
@@ -12,11 +13,7 @@ func TestKey(t *testing.T) {
 	remotetest.Run(t, remotetest.Profile{
 		New: func(t *testing.T, url string, key remotetest.Key, limit int64) model.Backend {
 			t.Helper()
-			b, err := openai.New(openai.Config{URL: url, Key: key, Limit: limit})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return b
+			return modeltest.MustOpen(t)(openai.New(openai.Config{URL: url, Key: key, Limit: limit}))
 		},
 		Header:     "Authorization",
 		Prefix:     "Bearer ",
