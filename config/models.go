@@ -78,6 +78,7 @@ func listModelFields(c model.Config) []strict.Field {
 			{"temperature", o.Temperature != nil, func() string { return o.Temperature.String() }},
 			{"stream", o.Stream != nil, func() string { return fmt.Sprint(*o.Stream) }},
 			{"small", o.Small != nil, func() string { return fmt.Sprint(*o.Small) }},
+			{"calls", o.Calls != "", func() string { return o.Calls }},
 		} {
 			if f.given {
 				add(path+"."+f.key, f.value())

@@ -519,10 +519,17 @@ type ModelInfo struct {
 	Thinking   bool   `json:"thinking,omitempty"`
 	Vision     bool   `json:"vision,omitempty"`
 	Embedding  bool   `json:"embedding,omitempty"`
+	Calls      string `json:"calls,omitempty"` // how it calls tools: CallNative, CallConstrained; empty = it does not chat or may not be used
 	Loaded     bool   `json:"loaded,omitempty"`
 	Remote     string `json:"remote,omitempty"`  // host that it runs on; empty = this machine
 	Refused    string `json:"refused,omitempty"` // why its use is denied
 }
+
+// How a model calls tools.
+const (
+	CallNative      = "native"      // by the tool calls of its own protocol
+	CallConstrained = "constrained" // each step is a decision under a JSON schema
+)
 
 // RoleModel is the model that a role uses now, with its capabilities.
 type RoleModel struct {
@@ -535,6 +542,7 @@ type RoleModel struct {
 	Stream    bool   `json:"stream"`
 	Tools     bool   `json:"tools"`
 	Thinking  bool   `json:"thinking"`
+	Calls     string `json:"calls,omitempty"` // how it calls tools: CallNative, CallConstrained; empty = unknown
 	DemoModel bool   `json:"demo_model,omitempty" was:"stand_in"`
 }
 

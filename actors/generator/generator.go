@@ -12,12 +12,13 @@
 package generator
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"strings"
 	"sync"
 
 	"conclave/pkg/actor"
-	"conclave/pkg/model"
 	"conclave/subjects"
 )
 
@@ -121,11 +122,7 @@ func (g *Generator) onCancel(_ context.Context, in actor.Msg[subjects.Cancel], _
 	return nil
 }
 
-// systemPrompt is the system prompt of a turn with these tools: the configured one unchanged, or the shipped one with the
-// examples of these tools.
-func (g *Generator) systemPrompt(offered []model.Tool) string {
-	if g.cfg.System != "" {
-		return g.cfg.System
-	}
-	return buildPrompt(assistantPrompt, offered)
+// systemPrompt is the system prompt of every turn: the configured one unchanged, or the shipped one.
+func (g *Generator) systemPrompt() string {
+	return cmp.Or(g.cfg.System, strings.TrimSpace(assistantPrompt))
 }

@@ -8,36 +8,26 @@ import (
 	"conclave/pkg/model"
 )
 
-// assistantPrompt is the shipped system prompt. Its examples are marked with the tools they use.
+// assistantPrompt is the shipped system prompt. It is the same for every question, so that a model server finds it in its
+// prompt cache, and short, because a small machine reads some tens of tokens a second.
 //
 //go:embed assistant.md
 var assistantPrompt string
 
-// Marks in the prompt. The text from one mark to the next is left out unless every tool in the mark is offered: an example
-// with a missing tool teaches a small model to call it.
-const (
-	markWith   = "<!-- with "
-	markAlways = "<!-- always -->"
-	markEnd    = " -->"
-)
+// decisionExamples are examples of decisions for models that call tools under a JSON schema: a question, an arrow and the
+// choice. They hold no facts that a model could repeat as an answer.
+//
+//go:embed decisions.md
+var decisionExamples string
 
-// buildPrompt returns the prompt text without its marks. A section marked with tools is left out unless all of them are
-// offered.
-func buildPrompt(text string, offered []model.Tool) string {
+// selectExamples returns the examples whose choice is to answer or an offered tool: an example with a missing tool would
+// teach a small model to choose it.
+func selectExamples(offered []model.Tool) string {
 	var b strings.Builder
-	keep := true
-	for line := range strings.Lines(text) {
-		mark := strings.TrimSpace(line)
-		names, with := strings.CutPrefix(mark, markWith)
-		switch {
-		case mark == markAlways:
-			keep = true
-		case with:
-			keep = true
-			for _, name := range strings.Fields(strings.TrimSuffix(names, markEnd)) {
-				keep = keep && slices.ContainsFunc(offered, func(t model.Tool) bool { return t.Name == name })
-			}
-		case keep:
+	for line := range strings.Lines(decisionExamples) {
+		_, choice, _ := strings.Cut(line, " -> ")
+		choice = strings.TrimSpace(choice)
+		if choice == "answer" || slices.ContainsFunc(offered, func(t model.Tool) bool { return t.Name == choice }) {
 			b.WriteString(line)
 		}
 	}

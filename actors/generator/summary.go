@@ -69,7 +69,7 @@ func (g *Generator) startSummary(ctx context.Context, out actor.Out, session str
 	if most == 0 || size <= most || len(c.Turns) < 2 { // a token has a byte at least
 		return
 	}
-	n := countTurnsToSummarize(c, g.systemPrompt(nil), most)
+	n := countTurnsToSummarize(c, g.systemPrompt(), most)
 	if n == 0 {
 		return
 	}

@@ -298,18 +298,19 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 	cfg := t.g.cfg
 	tools := t.discoverTools(ctx)
 	a := loop.Agent{
-		Chat:      wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: cfg.Wall, OnDone: t.noteChunk},
-		RunTool:   t.runTool,
-		Model:     t.query.Model,
-		System:    t.g.systemPrompt(tools),
-		Tools:     tools,
-		TextTools: !t.role.Tools,
-		Stream:    cfg.Stream && t.role.Stream,
-		Limits:    cfg.loopLimits(),
-		Settings:  settingsFile,
-		Hedge:     loop.Hedge{SearchTool: cfg.Hedge.Search, Query: t.ownWords(), Reask: cfg.Hedge.Reask},
-		Now:       t.out.Now,
-		NewID:     t.out.NewID,
+		Chat:     wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: cfg.Wall, OnDone: t.noteChunk},
+		RunTool:  t.runTool,
+		Model:    t.query.Model,
+		System:   t.g.systemPrompt(),
+		Tools:    tools,
+		Calls:    t.callMode(),
+		Examples: selectExamples(tools),
+		Stream:   cfg.Stream && t.role.Stream,
+		Limits:   cfg.loopLimits(),
+		Settings: settingsFile,
+		Hedge:    loop.Hedge{SearchTool: cfg.Hedge.Search, Query: t.ownWords(), Reask: cfg.Hedge.Reask},
+		Now:      t.out.Now,
+		NewID:    t.out.NewID,
 	}
 	a.Options.Window = t.role.Window
 	if t.g.isRespondentB {
@@ -323,6 +324,18 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 		a.Hedge.SearchTool = "" // it must be offered
 	}
 	return a
+}
+
+// callMode is how the model of this turn calls tools. A model that the user chose for this question is not known; the
+// loop falls back when it does not support tool calls.
+func (t *turn) callMode() loop.CallMode {
+	switch {
+	case t.role.Calls != "":
+		return loop.CallMode(t.role.Calls)
+	case t.role.Tools:
+		return loop.CallNative
+	}
+	return loop.CallText
 }
 
 // noteChunk notes a reply of the built-in demo model, and notices of the model actor. c is the last chunk of a reply.

@@ -77,13 +77,14 @@ type Options struct {
 	Temperature *strict.Decimal `yaml:"temperature"` // unless a request has one; nil = the model's own
 	Stream      *bool           `yaml:"stream"`      // replies are streamed
 	Small       *bool           `yaml:"small"`       // it may run beside a large one
+	Calls       string          `yaml:"calls"`       // how it calls tools: auto, native, constrained; "" = auto
 }
 
 // WithDefaults returns o with its unset fields taken from defaults.
 func (o Options) WithDefaults(defaults Options) Options {
 	return Options{
 		Window: cmp.Or(o.Window, defaults.Window), Predict: cmp.Or(o.Predict, defaults.Predict), KeepAlive: cmp.Or(o.KeepAlive, defaults.KeepAlive),
-		Temperature: cmp.Or(o.Temperature, defaults.Temperature), Stream: cmp.Or(o.Stream, defaults.Stream), Small: cmp.Or(o.Small, defaults.Small),
+		Temperature: cmp.Or(o.Temperature, defaults.Temperature), Stream: cmp.Or(o.Stream, defaults.Stream), Small: cmp.Or(o.Small, defaults.Small), Calls: cmp.Or(o.Calls, defaults.Calls),
 	}
 }
 
@@ -239,6 +240,9 @@ func (o Options) addProblems(path string, required bool, add func(path, format s
 		if d, err := time.ParseDuration(o.KeepAlive); err != nil || d < 0 || d > maxKeepAlive {
 			add(path+".keep_alive", "%q is neither a duration of at most 30 days nor -1; write 5m, or \"-1\" for ever", text.Clip(o.KeepAlive, 40))
 		}
+	}
+	if o.Calls != "" && !slices.Contains(callModes, o.Calls) {
+		add(path+".calls", "%q is none of %s", text.Clip(o.Calls, 40), strings.Join(callModes, ", "))
 	}
 	if t := o.Temperature; t != nil && (*t < 0 || *t > maxTemperature) {
 		add(path+".temperature", "%s is not between 0 and %d", *t, maxTemperature)

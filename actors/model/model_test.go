@@ -891,10 +891,10 @@ func TestNames(t *testing.T) {
 		}
 	}
 	want := []subjects.RoleModel{
-		{Role: "assistant", Model: "big", Window: 32768, Stream: true, Tools: true, Thinking: true},
-		{Role: "coder", Model: "coder", Window: 50_000, Stream: true, Tools: true},
+		{Role: "assistant", Model: "big", Window: 32768, Stream: true, Tools: true, Thinking: true, Calls: subjects.CallNative},
+		{Role: "coder", Model: "coder", Window: 50_000, Stream: true, Tools: true, Calls: subjects.CallNative},
 		{
-			Role: "critic", Model: "big", Wanted: "judge", Window: 32768, Stream: true, Tools: true, Thinking: true,
+			Role: "critic", Model: "big", Wanted: "judge", Window: 32768, Stream: true, Tools: true, Thinking: true, Calls: subjects.CallNative,
 			Notice: "judge is not installed, so big is used; install it with: conclave model pull judge",
 		},
 		{Role: "embeddings", Model: "nomic-embed-text", Window: 8192, Stream: true},

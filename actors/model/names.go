@@ -51,7 +51,7 @@ func (m *Model) resolveRole(ctx context.Context, role string, now time.Time) sub
 	}
 	r := subjects.RoleModel{
 		Role: role, Model: t.name, Wanted: t.wanted, Notice: t.notice, Window: t.window(), Stream: t.streams(),
-		Tools: t.info.Tools, Thinking: t.info.Thinking, DemoModel: t.isDemo,
+		Tools: t.info.Tools, Thinking: t.info.Thinking, Calls: t.callMode(), DemoModel: t.isDemo,
 	}
 	if t.wanted != "" && !t.isDemo {
 		r.Improves = m.improvement(role)
@@ -92,15 +92,18 @@ func (m *Model) listModels(ctx context.Context, now time.Time) []subjects.ModelI
 			if i.Remote == "" {
 				i.Remote = s.remoteHost
 			}
-			refused := m.checkRemote(name, i.Name, i.Remote)
+			refused, calls := m.checkRemote(name, i.Name, i.Remote), ""
 			if refused == nil {
 				t, err := m.findModel(ctx, name, now)
 				if refused = err; err == nil {
 					more := t.info
 					i.Window, i.Tools, i.Thinking, i.Vision, i.Embedding = max(i.Window, more.Window), more.Tools, more.Thinking, more.Vision, more.Embedding
+					calls = t.callMode()
 				}
 			}
-			models = append(models, newModelInfo(s, name, i, refused))
+			info := newModelInfo(s, name, i, refused)
+			info.Calls = calls
+			models = append(models, info)
 		}
 	}
 	return models

@@ -131,7 +131,7 @@ func TestTurnAllocations(t *testing.T) {
 	}
 	n := 0
 	a.NewID = func() string { n++; return "abcd"[n-1 : n] }
-	const most = 200
+	const most = 300
 	if all := testing.AllocsPerRun(20, func() {
 		a.Chat, n = &instantModel{left: 4}, 0
 		if s, err := RunTurn(context.Background(), a, question("q"), Hooks{}); err != nil || len(s.Finished) != 4 {

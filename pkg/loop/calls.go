@@ -22,7 +22,7 @@ func (t *turn) acceptCalls(ctx context.Context, r reply) error {
 		f := &r.calls[i]
 		f.ID = t.assignID(f.ID, m.Calls)
 		res, refused := t.checkCall(&f.Call, i, m.Calls)
-		if f.layer != LayerNative && f.layer != LayerSafety {
+		if f.layer != LayerNative && f.layer != LayerSafety && f.layer != LayerDecision {
 			t.addNote(NoteRecovered, "a call of "+f.Name+" was written as text ("+f.layer+") and read from it")
 		}
 		m.Calls = append(m.Calls, f.Call)
@@ -51,18 +51,19 @@ const (
 	FaultUnknown     = "unknown_tool" // the tool was not offered
 	FaultRepeated    = "repeated"     // the same call with the same result, once too often
 	FaultTooMany     = "too_many"     // more calls than one reply may make
+	FaultUnknownURL  = "unknown_url"  // an address that is neither in the conversation nor in a result
 	FaultUnavailable = "unavailable"  // the tool did not return in time, or panicked
 )
 
 // isRefusal reports whether a fault means that the loop did not run the call.
 func isRefusal(fault string) bool {
-	return fault == FaultInvalid || fault == FaultUnknown || fault == FaultRepeated || fault == FaultTooMany
+	return fault == FaultInvalid || fault == FaultUnknown || fault == FaultRepeated || fault == FaultTooMany || fault == FaultUnknownURL
 }
 
 // checkCall coerces the arguments of c, the i-th call of a reply, to the tool's schema; they are a JSON object
 // afterwards in any case. It refuses, with a result for the model, a tool that was not offered, one whose schema cannot
-// be compiled, calls beyond [Limits.CallsPerReply], arguments that do not fit, and a repeated call. before are the
-// calls ahead of it in the same reply. refused false means that the call may run and res is empty.
+// be compiled, calls beyond [Limits.CallsPerReply], arguments that do not fit, an invented address, and a repeated call.
+// before are the calls ahead of it in the same reply. refused false means that the call may run and res is empty.
 func (t *turn) checkCall(c *model.Call, i int, before []model.Call) (res Result, refused bool) {
 	at := slices.Index(t.tools, c.Name)
 	if at < 0 {
@@ -88,6 +89,9 @@ func (t *turn) checkCall(c *model.Call, i int, before []model.Call) (res Result,
 	case problem != "":
 		t.addNote(NoteInvalid, c.Name+": "+problem)
 		return Result{Text: "The call was not made: " + problem + ". Correct it and call again.", Fault: FaultInvalid}, true
+	case t.inventedURL(c) != "":
+		t.addNote(NoteInvented, c.Name+" was not called: "+clip(t.inventedURL(c), 200)+" is neither in the conversation nor in a result")
+		return Result{Text: instructInvented(t.agent.Hedge.SearchTool, t.tools), Fault: FaultUnknownURL}, true
 	case t.isRepeated(c, before):
 		t.addNote(NoteRepeated, "identical call of "+c.Name+" with an identical result was refused")
 		return Result{Text: resultRepeated, Fault: FaultRepeated}, true

@@ -14,7 +14,8 @@ import (
 // promptParts are the parts of each request of a turn, with their estimated tokens.
 type promptParts struct {
 	systemCost  int
-	toolCost    int // of native tool definitions
+	toolCost    int          // of native tool definitions
+	tools       []model.Tool // native tool definitions as they are sent
 	summaryCost int
 
 	textSystem     string // the system message with tools in text form; made when first needed
@@ -47,7 +48,8 @@ type promptPlan struct {
 func (t *turn) preparePrompt() {
 	p := &t.prompt
 	p.systemCost = perMessage + estimateTokens(t.agent.System)
-	p.toolCost = estimateTools(t.agent.Tools)
+	p.tools = shortenTools(t.agent.Tools)
+	p.toolCost = estimateTools(p.tools)
 	if t.summary != "" {
 		p.summary = []model.Message{{Role: model.User, Content: headSummary + t.summary}}
 		p.summaryCost = estimateMessage(&p.summary[0])
@@ -68,13 +70,17 @@ func (t *turn) indexMessages() {
 }
 
 // systemText is the system message and its estimated tokens. withTools appends the descriptions of the tools in text
-// form.
+// form, or as the choices of a decision.
 func (t *turn) systemText(withTools bool) (string, int) {
 	if !withTools {
 		return t.agent.System, t.prompt.systemCost
 	}
 	if t.prompt.textSystem == "" {
-		t.prompt.textSystem = t.agent.System + describeTools(t.agent.Tools)
+		if t.state.Calls == CallConstrained {
+			t.prompt.textSystem = t.agent.System + listChoices(t.agent.Tools, t.agent.Examples)
+		} else {
+			t.prompt.textSystem = t.agent.System + describeTools(t.agent.Tools)
+		}
 		t.prompt.textSystemCost = perMessage + estimateTokens(t.prompt.textSystem)
 	}
 	return t.prompt.textSystem, t.prompt.textSystemCost
@@ -141,9 +147,12 @@ func (t *turn) buildRequest(offer bool, predict int) (model.Request, int) {
 	if t.thinkingOff {
 		r.Think = nil
 	}
-	system, fixed := t.systemText(offer && t.state.TextTools)
-	if offer && !t.state.TextTools {
-		r.Tools = t.agent.Tools
+	system, fixed := t.systemText(t.describesTools(offer))
+	if t.schema != nil {
+		r.Format, r.Stream, r.Think = t.schema, false, t.noThinking()
+	}
+	if offer && t.state.Calls == CallNative {
+		r.Tools = t.prompt.tools
 		fixed += t.prompt.toolCost
 	}
 	end := t.correction
@@ -165,15 +174,29 @@ func (t *turn) buildRequest(offer bool, predict int) (model.Request, int) {
 		ms = append(ms, t.prompt.history[t.prompt.turns[p.droppedTurns].from:]...)
 	}
 	ms = append(t.appendPlanned(ms, p), end...)
-	if t.state.TextTools {
+	if t.state.Calls != CallNative {
 		ms = renderAsText(ms)
 	}
 	r.Messages = ms
 	return r, p.cost
 }
 
-// finalInstruction is the last message of a request whose reply must be the answer; "" = none, the reply may have calls
-// or there were no tools.
+// describesTools reports whether the system message describes the tools. In constrained mode it always does, so that all
+// requests of a turn begin alike.
+func (t *turn) describesTools(offer bool) bool {
+	return len(t.tools) > 0 && (t.state.Calls == CallConstrained || offer && t.state.Calls == CallText)
+}
+
+// noThinking is the thinking of a request under a schema: off, for a model that thinks.
+func (t *turn) noThinking() *bool {
+	if t.agent.Think == nil || t.thinkingOff {
+		return nil
+	}
+	return new(bool)
+}
+
+// finalInstruction is the last message of a request whose reply must be the answer, or of a constrained step; "" = none,
+// the reply may have calls or there were no tools.
 func (t *turn) finalInstruction() string {
 	switch {
 	case t.lastAttempt:
@@ -181,7 +204,7 @@ func (t *turn) finalInstruction() string {
 	case t.state.Forced && len(t.tools) > 0:
 		return instructForced
 	}
-	return ""
+	return t.instruction
 }
 
 // promptRoom is how many tokens a prompt may have when predict are reserved for the output; 0 = unknown, do not trim.

@@ -120,7 +120,7 @@ func (t *turn) retryUnreadable(ctx context.Context, r reply, instruction string)
 	case !t.state.Forced && t.useRetry(t.describeUnreadable(r, instruction)):
 		t.setCorrection(r.text, instruction)
 		return nil
-	case !t.state.Forced && t.state.TextTools && len(t.tools) > 0:
+	case !t.state.Forced && t.state.Calls == CallText && len(t.tools) > 0:
 		t.giveUpTools()
 	case !t.state.Forced:
 		t.forceAnswer(NoteRetried, "no readable reply came; the answer was asked for without tools")

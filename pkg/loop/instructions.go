@@ -1,6 +1,11 @@
 package loop
 
-import _ "embed"
+import (
+	_ "embed"
+	"strings"
+
+	"conclave/pkg/model"
+)
 
 // All text that the loop itself sends to a model is in this file and in the two embedded ones. Small models follow short
 // and plain sentences.
@@ -25,7 +30,8 @@ const (
 	instructAnnounce = "You said what you would do, but you made no tool call. Make the call now, or give the final answer."
 	instructClaimed  = "You wrote that something was done, but no tool was called in this turn, so it was not. " +
 		"If it has to be done, call the tool now. Otherwise answer again and say only what is so."
-	instructUseResults = "The results above are current and were fetched for this question. Answer from them. " +
+	instructFromResults = "Answer the question now, in the user's language, from the results above."
+	instructUseResults  = "The results above are current and were fetched for this question. Answer from them. " +
 		"Do not say that you have no access; if they do not hold the answer, say what they hold."
 )
 
@@ -36,6 +42,36 @@ func instructUnreadable(why, unknownTool string, tools toolNames) string {
 	}
 	return "Your last reply could not be used: " + why + ". Make the call again with one valid JSON object as its " +
 		"arguments, or answer in words."
+}
+
+// instructInvented tells the model that it made an address up, and which tool finds addresses, if that is offered.
+func instructInvented(searchTool string, tools toolNames) string {
+	s := "The call was not made: this address is neither in the question nor in a result. Do not make addresses up."
+	if searchTool != "" && tools.has(searchTool) {
+		s += " Call " + searchTool + " to find one."
+	}
+	return s
+}
+
+// instructDecide asks for the decision about a question. It repeats the question and the names of the choices: a small model
+// decides by what it read last.
+func instructDecide(question string, choices []model.Tool, hasResult bool) string {
+	names := choiceNames(choices)
+	s := "Which step fits "
+	if hasResult {
+		s = "With the result above, which step comes next for "
+	}
+	return s + string(encodeJSON(firstRunes(question, maxQuoted))) + ": " + strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1] +
+		`? Reply with JSON: {"choice": the step}`
+}
+
+// maxQuoted bounds the question inside an instruction, in characters.
+const maxQuoted = 300
+
+// instructArguments asks for the arguments of a chosen tool.
+func instructArguments(tool *model.Tool, question string) string {
+	return "Give the arguments of " + tool.Name + " for " + string(encodeJSON(firstRunes(question, maxQuoted))) +
+		" as JSON. Leave out what is not needed. " + describeArguments(tool.Parameters)
 }
 
 // Text around the conversation that is to be summarized.
@@ -55,6 +91,12 @@ const (
 
 // headTools is the heading of the tools inside the system message.
 const headTools = "\n\n# Tools\n\n"
+
+// Headings of the choices of a decision and of examples for them, inside the system message.
+const (
+	headChoices  = "\n\n# Steps\n\n- " + answerChoice + ": reply from your own knowledge\n"
+	headExamples = "\n# Which step fits\n\n"
+)
 
 // headSummary comes before the summary. The summary is a message of its own and not part of the system message: it may
 // hold untrusted content from pages and tool results.

@@ -15,22 +15,35 @@ import (
 type Agent struct {
 	Chat model.Chat
 	// RunTool runs one call. Several run at once. A call that does not return when ctx ends is abandoned.
-	RunTool   func(ctx context.Context, c model.Call) Result
-	Model     string       // "" = Chat chooses
-	System    string       // the system message, with its few-shot examples
-	Tools     []model.Tool // tools offered to the model
-	TextTools bool         // no native tool calls: describe tools in the system message, read calls from text
-	Stream    bool
-	Think     *bool
-	Options   model.Options // of every model call; the loop sets Predict
-	Limits    Limits
-	Hedge     Hedge
+	RunTool  func(ctx context.Context, c model.Call) Result
+	Model    string       // "" = Chat chooses
+	System   string       // the system message
+	Tools    []model.Tool // tools offered to the model
+	Calls    CallMode     // how the model calls tools; "" = CallNative. A turn that is resumed keeps its own
+	Examples string       // of decisions, one a line, behind the list of tools; constrained mode only
+	Stream   bool
+	Think    *bool
+	Options  model.Options // of every model call; the loop sets Predict
+	Limits   Limits
+	Hedge    Hedge
 	// Settings is the file that sets CallTimeout, FirstToken and TurnTimeout as call_timeout, first_token_timeout and wall;
 	// messages about these limits name it. "" = none.
 	Settings string
 	Now      func() time.Time // nil = time.Now
 	NewID    func() string    // id for a call whose own id is missing, invalid or already used; nil = random
 }
+
+// CallMode is how a model calls tools.
+type CallMode string
+
+// Call modes.
+const (
+	CallNative CallMode = "native" // by the tool calls of the model's own protocol
+	// CallConstrained makes each step a decision under a JSON schema, a call of a tool or to answer, and the answer a model
+	// call of its own without a schema. It is for models that call tools badly by themselves.
+	CallConstrained CallMode = "constrained"
+	CallText        CallMode = "text" // tools are described in the system message, calls are read from text
+)
 
 // Limits bound a turn. Zero means the default in brackets. A negative number means none: no nudges, no retries, no whole
 // rounds, and for everything else no bound; for StepTokens and AnswerTokens then the backend's own holds, and a
@@ -70,11 +83,12 @@ type Result struct {
 
 // Layers in which a call was found.
 const (
-	LayerNative = "native"
-	LayerJSON   = "json"
-	LayerXML    = "xml"
-	LayerText   = "text"
-	LayerSafety = "safety_net" // not the model's: the search after a hedge
+	LayerNative   = "native"
+	LayerJSON     = "json"
+	LayerXML      = "xml"
+	LayerText     = "text"
+	LayerDecision = "decision"   // under the JSON schema of a decision
+	LayerSafety   = "safety_net" // not the model's: the search after a hedge
 )
 
 // FinishedCall is a call with its result.
@@ -97,6 +111,7 @@ const (
 	NoteCopied      = "quoted_call"    // a call that the model copied from a tool result was not run
 	NoteInvalid     = "invalid_call"   // arguments that do not fit the schema were returned to the model
 	NoteUnknown     = "unknown_tool"   // a tool that is not offered was called
+	NoteInvented    = "invented_url"   // a call with an address that the model made up was refused
 	NoteRepeated    = "repetition"     // an identical call with an identical result was refused
 	NoteStepCap     = "step_cap"       // the answer was forced after the last step
 	NoteTokenBudget = "token_budget"   // the answer was forced by the token budget
@@ -122,20 +137,20 @@ const (
 // State is the progress of a turn: plain data that is stored at a checkpoint and read back after a crash. On resume, a
 // call without its FinishedCall is run again with the same id; RunTool must know by the id whether it ran before.
 type State struct {
-	Messages  []model.Message `json:"messages"`         // the question and everything since
-	Layers    []string        `json:"layers,omitempty"` // of the calls in the last message, in their order
-	Step      int             `json:"step"`             // model calls whose reply was accepted
-	Finished  []FinishedCall  `json:"done,omitempty"`
-	Thinking  string          `json:"thinking,omitempty"`
-	Notes     []Note          `json:"notes,omitempty"`
-	Usage     Usage           `json:"usage"`
-	Spent     time.Duration   `json:"spent"` // time used so far, restarts not counted
-	Attempts  Attempts        `json:"tries"`
-	TextTools bool            `json:"text,omitempty"`   // tools are described in the system message
-	Forced    bool            `json:"forced,omitempty"` // the next reply must be the answer
-	Final     bool            `json:"final,omitempty"`  // Answer is the answer
-	Answer    string          `json:"answer,omitempty"`
-	Partial   bool            `json:"partial,omitempty"` // Answer is incomplete
+	Messages []model.Message `json:"messages"`         // the question and everything since
+	Layers   []string        `json:"layers,omitempty"` // of the calls in the last message, in their order
+	Step     int             `json:"step"`             // model calls whose reply was accepted
+	Finished []FinishedCall  `json:"done,omitempty"`
+	Thinking string          `json:"thinking,omitempty"`
+	Notes    []Note          `json:"notes,omitempty"`
+	Usage    Usage           `json:"usage"`
+	Spent    time.Duration   `json:"spent"` // time used so far, restarts not counted
+	Attempts Attempts        `json:"tries"`
+	Calls    CallMode        `json:"calls,omitempty"`  // how the model calls tools in this turn; "" = the turn has not begun
+	Forced   bool            `json:"forced,omitempty"` // the next reply must be the answer
+	Final    bool            `json:"final,omitempty"`  // Answer is the answer
+	Answer   string          `json:"answer,omitempty"`
+	Partial  bool            `json:"partial,omitempty"` // Answer is incomplete
 }
 
 // Attempts counts what may happen only a limited number of times in a turn.

@@ -25,11 +25,18 @@ const (
 // backoff as long as nothing of a reply came. With an error the reply holds what came before it; reply.timedOut says
 // that a timeout of the call was the cause.
 func (t *turn) callModel(ctx context.Context) (reply, error) {
-	offer := t.offersTools()
-	predict := t.limits.AnswerTokens
-	if offer {
-		predict = t.limits.StepTokens
+	switch offer := t.offersTools(); {
+	case offer && t.state.Calls == CallConstrained:
+		return t.decide(ctx)
+	case offer:
+		return t.requestReply(ctx, true, t.limits.StepTokens)
 	}
+	return t.requestReply(ctx, false, t.limits.AnswerTokens)
+}
+
+// requestReply sends one request and reads its reply: see [turn.callModel]. offer says whether the reply may have calls,
+// predict is the most tokens that the model may write.
+func (t *turn) requestReply(ctx context.Context, offer bool, predict int) (reply, error) {
 	if t.moreTokens {
 		predict *= 2
 	}
@@ -109,7 +116,7 @@ func (t *turn) handleFailure(ctx, wall context.Context, r reply, err error) erro
 		return t.finishTimedOut(ctx, r.text)
 	case r.timedOut:
 		return t.finishLate(ctx, r, err)
-	case errors.Is(err, model.ErrNoTools) && !t.toolsGivenUp:
+	case errors.Is(err, model.ErrNoTools) && !t.toolsGivenUp, errors.Is(err, model.ErrUnsupported) && t.state.Calls == CallConstrained:
 		t.degradeTools()
 		return nil
 	case errors.Is(err, model.ErrNoThinking) && t.agent.Think != nil && !t.thinkingOff:
@@ -174,19 +181,19 @@ func (t *turn) finishLate(ctx context.Context, r reply, err error) error {
 	return fmt.Errorf("calling the model: %w", err)
 }
 
-// degradeTools goes from native calls to the text form, and from there to no tools, with a note each time.
+// degradeTools goes from native or constrained calls to the text form, and from there to no tools, with a note each time.
 func (t *turn) degradeTools() {
-	if t.state.TextTools {
+	if t.state.Calls == CallText {
 		t.giveUpTools()
 		return
 	}
-	t.state.TextTools = true
+	t.state.Calls = CallText
 	t.addNote(NoteNoTools, textToolsNote)
 }
 
 // giveUpTools has the model answer from the prompt alone.
 func (t *turn) giveUpTools() {
-	t.toolsGivenUp, t.state.TextTools, t.state.Forced = true, true, true
+	t.toolsGivenUp, t.state.Calls, t.state.Forced = true, CallText, true
 	t.addNote(NoteStatic, "the model cannot call tools in text form either; it answers without tools")
 }
 

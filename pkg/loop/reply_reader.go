@@ -118,7 +118,7 @@ func (rd *replyReader) takeBytes(s string) string {
 func (rd *replyReader) report(from int) {
 	rd.reportThinking(rd.scanner.thinking[min(from, len(rd.scanner.thinking)):])
 	tokens := rd.scanner.takeTokens()
-	if report := rd.turn.hooks.Token; report != nil && tokens != "" && len(rd.native) == 0 {
+	if report := rd.turn.hooks.Token; report != nil && tokens != "" && len(rd.native) == 0 && rd.turn.schema == nil {
 		report(rd.turn.state.Step+1, tokens)
 	}
 }

@@ -1,8 +1,10 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,6 +30,9 @@ type turn struct {
 	copied      copiedCalls
 	correction  []model.Message // appended to each request until the next reply that is accepted; not part of the state
 	repetitions map[string]*repetition
+
+	schema      json.RawMessage // of the next reply, which is then not the answer; nil = none
+	instruction string          // last message of the next request of a constrained step; "" = none
 
 	moreTokens     bool // the next model call may write twice as many tokens
 	lastAttempt    bool // the answer was asked for with the final instruction after an empty reply
@@ -83,12 +88,12 @@ func (t *turn) restore(in Input) {
 	s.Messages, s.Finished = slices.Clip(s.Messages), slices.Clip(s.Finished)
 	s.Notes, s.Layers = slices.Clip(s.Notes), slices.Clip(s.Layers)
 	s.Answer, s.Partial = "", false
-	s.TextTools = s.TextTools || t.agent.TextTools
+	s.Calls = cmp.Or(s.Calls, t.agent.Calls, CallNative)
 	t.toolsGivenUp, t.thinkingOff = t.hasNote(NoteStatic), t.hasNote(NoteNoThinking)
 	for i := range t.agent.Tools {
 		t.tools = append(t.tools, t.agent.Tools[i].Name)
 	}
-	if t.agent.TextTools && len(t.tools) > 0 && !t.hasNote(NoteNoTools) {
+	if s.Calls == CallText && len(t.tools) > 0 && !t.hasNote(NoteNoTools) {
 		t.addNote(NoteNoTools, textToolsNote)
 	}
 	t.history, t.summary = in.History, in.Summary

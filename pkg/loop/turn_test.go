@@ -388,7 +388,7 @@ func TestGuards(t *testing.T) {
 				if ms[3].Role != model.User || ms[3].Content != "<tool_result name=get_time id=id1>\nget_time of {}\n</tool_result>" {
 					t.Errorf("result as text: %+v", ms[3])
 				}
-				if !s.TextTools {
+				if s.Calls != CallText {
 					t.Error("the state does not say that it fell back")
 				}
 			},

@@ -164,7 +164,7 @@ func (s *Server) pullModel(w http.ResponseWriter, r *http.Request) {
 	line(api.ProgressResponse{Status: "verifying sha256 digest"})
 	line(api.ProgressResponse{Status: "success"})
 	if _, ok := s.Lookup(req.Model); !ok {
-		s.SetModel(Model{Name: req.Model, Family: "scripted", Parameters: "1B", Window: 8192, Size: 4<<20 + 1<<10})
+		s.SetModel(Model{Name: req.Model, Family: "scripted", Parameters: "12B", Window: 8192, Size: 4<<20 + 1<<10})
 	}
 }
 

@@ -100,7 +100,7 @@ func Start(script Script, opts ...Option) (*Server, error) {
 	s.SetModel(Model{Name: "nomic-embed-text", Family: "nomic-bert", Parameters: "137M", Window: 8192, Embedding: true})
 	for name := range script {
 		if name != AnyModel {
-			s.SetModel(Model{Name: name, Family: "scripted", Parameters: "1B", Window: 131072, Tools: true, Thinking: true})
+			s.SetModel(Model{Name: name, Family: "scripted", Parameters: "12B", Window: 131072, Tools: true, Thinking: true})
 		}
 	}
 	mux := http.NewServeMux()
@@ -192,7 +192,7 @@ func (s *Server) Lookup(name string) (Model, bool) {
 		}
 	}
 	if s.Engine.scripts[AnyModel] != nil && name != "" {
-		return Model{Name: name, Family: "scripted", Parameters: "1B", Window: 131072, Tools: true, Thinking: true}, true
+		return Model{Name: name, Family: "scripted", Parameters: "12B", Window: 131072, Tools: true, Thinking: true}, true
 	}
 	return Model{}, false
 }

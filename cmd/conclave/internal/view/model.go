@@ -48,7 +48,7 @@ func capabilities(m subjects.ModelInfo) (out []string) {
 	for _, c := range []struct {
 		has  bool
 		name string
-	}{{m.Tools, "tools"}, {m.Thinking, "thinking"}, {m.Vision, "vision"}, {m.Embedding, "embedding"}} {
+	}{{m.Tools && m.Calls != subjects.CallConstrained, "tools"}, {m.Calls == subjects.CallConstrained, "tools (constrained)"}, {m.Thinking, "thinking"}, {m.Vision, "vision"}, {m.Embedding, "embedding"}} {
 		if c.has {
 			out = append(out, c.name)
 		}

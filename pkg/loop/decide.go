@@ -1,0 +1,282 @@
+package loop
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"conclave/pkg/jsonschema"
+	"conclave/pkg/model"
+)
+
+// answerChoice is the choice of a decision to answer. A tool of this name cannot be chosen.
+const answerChoice = "answer"
+
+// decisionTokens is the most output tokens of a decision and of the arguments behind it.
+const decisionTokens = 512
+
+// decide makes one constrained step: a decision under a JSON schema between the offered tools and the answer, and then
+// the call, or the answer in a model call of its own without a schema. Arguments that the loop does not know cost a
+// further model call. All prompts of the step begin with the same messages, so that the server's prompt cache holds most
+// of them. When the server ignores the schema, its text is read as in text mode.
+func (t *turn) decide(ctx context.Context) (reply, error) {
+	choices := t.choices()
+	if len(choices) == 0 {
+		return t.requestAnswer(ctx)
+	}
+	r, err := t.requestObject(ctx, instructDecide(t.question(), choices, t.hasToolResult()), decisionSchema(choices))
+	if err != nil || len(r.calls) > 0 {
+		return r, err
+	}
+	var d struct{ Choice string }
+	if objectOrNil(json.RawMessage(r.text)) == nil || json.Unmarshal([]byte(r.text), &d) != nil {
+		if r.text != "" && r.unreadable == "" && !r.hitTokenLimit { // the server ignored the schema: this is the answer
+			t.reportToken(r.text)
+			return r, nil
+		}
+		return t.requestAnswer(ctx)
+	}
+	at := slices.IndexFunc(choices, func(tool model.Tool) bool { return tool.Name == d.Choice })
+	if at < 0 {
+		return t.requestAnswer(ctx)
+	}
+	c := model.Call{Name: d.Choice}
+	if c.Arguments, err = t.fillArguments(ctx, &choices[at]); err != nil {
+		return reply{offeredTools: true}, err
+	}
+	return reply{thinking: r.thinking, final: r.final, offeredTools: true, calls: []foundCall{{Call: c, layer: LayerDecision}}}, nil
+}
+
+// requestObject asks for a JSON object under a schema, with instruction as the last message. Its text is not reported: it
+// is never the answer.
+func (t *turn) requestObject(ctx context.Context, instruction string, schema json.RawMessage) (reply, error) {
+	t.schema, t.instruction = schema, instruction
+	defer func() { t.schema, t.instruction = nil, "" }()
+	return t.requestReply(ctx, true, decisionTokens)
+}
+
+// requestAnswer asks for the answer after a decision. A call that the model writes into it is read as in text mode.
+func (t *turn) requestAnswer(ctx context.Context) (reply, error) {
+	if t.hasToolResult() {
+		t.instruction = instructFromResults
+	}
+	defer func() { t.instruction = "" }()
+	return t.requestReply(ctx, true, t.limits.AnswerTokens)
+}
+
+// reportToken reports a piece of text that may be the answer.
+func (t *turn) reportToken(text string) {
+	if t.hooks.Token != nil {
+		t.hooks.Token(t.state.Step+1, text)
+	}
+}
+
+// choices are the tools that the next decision may choose: none that was called in this turn, since small models repeat
+// themselves, and none that needs an address when no address is known.
+func (t *turn) choices() []model.Tool {
+	out := make([]model.Tool, 0, len(t.agent.Tools))
+	for _, tool := range t.agent.Tools {
+		called := slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool { return d.Call.Name == tool.Name })
+		if !called && (urlArgument(&tool) == "" || len(t.knownURLs()) > 0) {
+			out = append(out, tool)
+		}
+	}
+	return out
+}
+
+// verbatimArguments are arguments that may be the user's own words. In the first turn of a session nothing before has to
+// be added to them.
+var verbatimArguments = []string{"query", "content", "question", "text"}
+
+// maxVerbatim bounds a question that becomes an argument as it is, in bytes.
+const maxVerbatim = 300
+
+// fillArguments are the arguments of a call of tool: the only known address, or the question itself, where these fit;
+// otherwise the model gives them under the tool's schema. They are not validated.
+func (t *turn) fillArguments(ctx context.Context, tool *model.Tool) (json.RawMessage, error) {
+	required, optional := argumentNames(tool.Parameters)
+	question := t.question()
+	schema := shapeOf(tool.Parameters)
+	switch {
+	case len(required)+len(optional) == 0:
+		return json.RawMessage("{}"), nil
+	case urlArgument(tool) != "":
+		known := t.knownURLs()
+		if len(known) == 1 {
+			return newArguments(required[0], known[0]), nil
+		}
+		schema = json.RawMessage(`{"type":"object","properties":{` + string(encodeJSON(required[0])) + `:{"type":"string","enum":` +
+			string(encodeJSON(known)) + `}},"required":[` + string(encodeJSON(required[0])) + `]}`)
+	case len(required) == 1 && slices.Contains(verbatimArguments, required[0]) && len(t.history) == 0 && len(question) <= maxVerbatim:
+		return newArguments(required[0], question), nil
+	}
+	r, err := t.requestObject(ctx, instructArguments(tool, question), schema)
+	return objectOrNil(json.RawMessage(r.text)), err
+}
+
+// newArguments are arguments with one member.
+func newArguments(name, value string) json.RawMessage {
+	return json.RawMessage(newObject([]jsonschema.Member{{Name: name, Value: newString(value)}}).Text)
+}
+
+// urlArgument is the name of a tool's only required argument when that is an address; otherwise "".
+func urlArgument(tool *model.Tool) string {
+	required, _ := argumentNames(tool.Parameters)
+	if len(required) == 1 && (required[0] == "url" || required[0] == "uri") {
+		return required[0]
+	}
+	return ""
+}
+
+// question is the last message of the user before the first call of the turn; "" = there is none.
+func (t *turn) question() string {
+	last := ""
+	for i := range t.state.Messages {
+		m := &t.state.Messages[i]
+		if len(m.Calls) > 0 {
+			break
+		}
+		if m.Role == model.User {
+			last = strings.TrimSpace(m.Content)
+		}
+	}
+	return last
+}
+
+// decisionSchema is the JSON schema of a decision between the tools and an answer. The choice is its only member: small
+// models decide worse with more around it.
+func decisionSchema(tools []model.Tool) json.RawMessage {
+	return json.RawMessage(`{"type":"object","properties":{"choice":{"type":"string","enum":` + string(encodeJSON(choiceNames(tools))) +
+		`}},"required":["choice"]}`)
+}
+
+// choiceNames are the names of the choices of a decision, the answer first.
+func choiceNames(tools []model.Tool) []string {
+	names := []string{answerChoice}
+	for i := range tools {
+		names = append(names, tools[i].Name)
+	}
+	return names
+}
+
+// shapeKeywords are the keywords of a schema that say which members and values there are. The others are left out of a
+// schema that a server makes a grammar of: bounds of lengths and numbers make it large, and each call is validated
+// against the whole schema anyway.
+var shapeKeywords = []string{"type", "properties", "required", "items", "enum", "const", "anyOf", "oneOf"}
+
+// shapeOf is a tool's parameter schema reduced to [shapeKeywords]. A schema that is not a JSON object becomes that of any
+// object.
+func shapeOf(parameters json.RawMessage) json.RawMessage {
+	v, err := jsonschema.Parse(parameters)
+	if err != nil || v.Type != jsonschema.Object {
+		return json.RawMessage(`{"type":"object"}`)
+	}
+	shape := reduceSchema(&v, shapeKeywords)
+	return encodeValue(&shape)
+}
+
+// reduceSchema is the schema v with the members in keywords only, at every depth.
+func reduceSchema(v *jsonschema.Value, keywords []string) jsonschema.Value {
+	if v.Type != jsonschema.Object {
+		return *v
+	}
+	var kept []jsonschema.Member
+	for _, m := range v.Members {
+		if !slices.Contains(keywords, m.Name) {
+			continue
+		}
+		switch m.Name {
+		case "properties":
+			members := slices.Clone(m.Value.Members)
+			for i := range members {
+				members[i].Value = reduceSchema(&members[i].Value, keywords)
+			}
+			m.Value = newObject(members)
+		case "items":
+			m.Value = reduceSchema(&m.Value, keywords)
+		case "anyOf", "oneOf":
+			items := slices.Clone(m.Value.Items)
+			for i := range items {
+				items[i] = reduceSchema(&items[i], keywords)
+			}
+			m.Value = newArray(items)
+		}
+		kept = append(kept, m)
+	}
+	return newObject(kept)
+}
+
+// shortenTools are the tools with parameters as a model needs them: which arguments there are, of which type, and what they
+// mean. Bounds and other rules are left out; a call that breaks one is returned to the model with the reason.
+func shortenTools(tools []model.Tool) []model.Tool {
+	out := slices.Clone(tools)
+	for i := range out {
+		if v, err := jsonschema.Parse(out[i].Parameters); err == nil && v.Type == jsonschema.Object {
+			short := reduceSchema(&v, append([]string{"description"}, shapeKeywords...))
+			out[i].Parameters = encodeValue(&short)
+		}
+	}
+	return out
+}
+
+// describeArguments lists a tool's arguments with their descriptions, one after another; "" = there are none.
+func describeArguments(parameters json.RawMessage) string {
+	v, err := jsonschema.Parse(parameters)
+	if err != nil || v.Type != jsonschema.Object || v.Member("properties") == nil {
+		return ""
+	}
+	var parts []string
+	for _, m := range v.Member("properties").Members {
+		if d := m.Value.Member("description"); d != nil {
+			parts = append(parts, m.Name+": "+firstSentence(d.Text))
+		} else {
+			parts = append(parts, m.Name)
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// listChoices is the part of the system message that describes the choices of decisions: the first sentence of each
+// description, one a line, and the examples.
+func listChoices(tools []model.Tool, examples string) string {
+	var b strings.Builder
+	b.WriteString(headChoices)
+	for i := range tools {
+		b.WriteString("- " + tools[i].Name + ": " + firstSentence(tools[i].Description) + "\n")
+	}
+	if examples != "" {
+		b.WriteString(headExamples + examples)
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// argumentNames are the names of a tool's required and optional arguments in the order of the schema. A schema that
+// cannot be read has none.
+func argumentNames(parameters json.RawMessage) (required, optional []string) {
+	v, err := jsonschema.Parse(parameters)
+	if err != nil || v.Type != jsonschema.Object || v.Member("properties") == nil {
+		return nil, nil
+	}
+	var names []string
+	if r := v.Member("required"); r != nil {
+		names, _ = r.Strings()
+	}
+	for _, m := range v.Member("properties").Members {
+		if slices.Contains(names, m.Name) {
+			required = append(required, m.Name)
+		} else {
+			optional = append(optional, m.Name)
+		}
+	}
+	return required, optional
+}
+
+// firstSentence is the text up to its first full stop that ends a word, on one line.
+func firstSentence(s string) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if i := strings.Index(s, ". "); i >= 0 {
+		return s[:i+1]
+	}
+	return s
+}

@@ -1,0 +1,155 @@
+package loop
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"conclave/pkg/jsonschema"
+	"conclave/pkg/model"
+)
+
+func TestConstrainedStep(t *testing.T) {
+	t.Parallel()
+	call := textReply(`{"choice": "web_search"}`)
+	answer := textReply(`{"choice": "answer"}`)
+	for _, tt := range []struct {
+		name    string
+		replies []scriptedReply
+		want    string // the answer
+		calls   string // tool and layer of each call
+		notes   []string
+	}{
+		{"the choice to answer makes a second model call", []scriptedReply{answer, textReply("Hello.")}, "Hello.", "", nil},
+		{"a call, then the answer", []scriptedReply{call, answer, textReply("Windy.")}, "Windy.", "web_search decision", nil},
+		{"a server that ignores the schema and answers", []scriptedReply{textReply("Hello.")}, "Hello.", "", nil},
+		{
+			"a server that ignores the schema and calls in text",
+			[]scriptedReply{textReply("<tool_call>\n{\"name\":\"get_time\",\"arguments\":{}}\n</tool_call>"), answer, textReply("Noon.")},
+			"Noon.", "get_time xml", []string{NoteRecovered},
+		},
+		{"a tool that is not offered counts as the choice to answer", []scriptedReply{textReply(`{"choice":"run_shell"}`), textReply("No.")}, "No.", "", nil},
+		{"a decision that hit its token limit counts as the choice to answer", []scriptedReply{cutReply(`{"choice":"web_se`), textReply("Yes.")}, "Yes.", "", nil},
+		{
+			"a server without schemas gets the text form",
+			[]scriptedReply{errorReply(model.ErrUnsupported), textReply("Hello.")}, "Hello.", "", []string{NoteNoTools},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a, p := newAgent(t, tt.replies...)
+			a.Calls = CallConstrained
+			var rec hookRecorder
+			s, err := RunTurn(t.Context(), a, question("how is the wind?"), rec.hooks())
+			wantAnswer(t, s, err, tt.want, false)
+			var calls []string
+			for _, f := range s.Finished {
+				calls = append(calls, f.Call.Name+" "+f.Layer)
+			}
+			if got := strings.Join(calls, ", "); got != tt.calls {
+				t.Errorf("calls %q, want %q", got, tt.calls)
+			}
+			if rec.tokens.String() != tt.want {
+				t.Errorf("streamed %q, want the answer alone", rec.tokens.String())
+			}
+			if len(p.asked) != len(tt.replies) {
+				t.Errorf("%d model calls, want %d", len(p.asked), len(tt.replies))
+			}
+			wantNotes(t, s, tt.notes...)
+		})
+	}
+}
+
+// The prompts of decision and answer differ in their last message only, so that a prompt cache holds the rest.
+func TestAnswerSharesPromptOfDecision(t *testing.T) {
+	t.Parallel()
+	a, p := newAgent(t, textReply(`{"choice":"web_search"}`), textReply(`{"choice":"answer"}`), textReply("Noon."))
+	a.Calls = CallConstrained
+	if _, err := RunTurn(t.Context(), a, question("what time is it?"), Hooks{}); err != nil {
+		t.Fatal(err)
+	}
+	first, decision, answer := p.asked[0], p.asked[1], p.asked[2]
+	n := len(decision.Messages) - 1
+	if !slices.EqualFunc(decision.Messages[:n], answer.Messages[:n], equalMessages) || lastText(answer) != instructFromResults {
+		t.Errorf("decision\n%v\nanswer\n%v", decision.Messages, answer.Messages)
+	}
+	if !slices.EqualFunc(first.Messages[:2], answer.Messages[:2], equalMessages) {
+		t.Error("the system message and the question differ between steps")
+	}
+	for i, r := range p.asked {
+		if decides := i < 2; decides != (r.Format != nil) || len(r.Tools) > 0 {
+			t.Errorf("request %d: format %s, %d native tools", i, r.Format, len(r.Tools))
+		}
+	}
+}
+
+func equalMessages(a, b model.Message) bool { return a.Role == b.Role && a.Content == b.Content }
+
+// A turn that was interrupted continues in the form in which it began, also when the agent has another form by then.
+func TestResumedTurnKeepsItsForm(t *testing.T) {
+	t.Parallel()
+	a, _ := newAgent(t, textReply(`{"choice":"web_search"}`))
+	a.Calls = CallConstrained
+	ctx, cancel := context.WithCancel(t.Context())
+	var rec hookRecorder
+	h := rec.hooks()
+	h.Started = func(int, model.Call, string) { cancel() }
+	a.RunTool = func(ctx context.Context, _ model.Call) Result { <-ctx.Done(); return Result{Fault: "stopped"} }
+	if _, err := RunTurn(ctx, a, question("what time is it?"), h); err == nil {
+		t.Fatal("the turn was not stopped")
+	}
+	b, p := newAgent(t, textReply(`{"choice":"answer"}`), textReply("Noon."))
+	s, err := RunTurn(t.Context(), b, Input{State: rec.states[len(rec.states)-1]}, Hooks{})
+	wantAnswer(t, s, err, "Noon.", false)
+	if p.asked[0].Format == nil {
+		t.Error("the resumed turn does not decide under a schema")
+	}
+}
+
+// The schema of a decision accepts the choices and nothing else.
+func TestDecisionSchema(t *testing.T) {
+	t.Parallel()
+	schema, err := jsonschema.Compile(decisionSchema(testTools))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		decision string
+		valid    bool
+	}{
+		{`{"choice":"answer"}`, true},
+		{`{"choice":"web_search"}`, true},
+		{`{"choice":""}`, false},
+		{`{"choice":"other"}`, false},
+		{`{}`, false},
+	} {
+		if err := schema.ValidateJSON([]byte(tt.decision)); (err == nil) != tt.valid {
+			t.Errorf("%s: %v", tt.decision, err)
+		}
+	}
+}
+
+// The schema for the arguments of a chosen tool has no bounds that make a grammar large.
+func TestShapeOfParameters(t *testing.T) {
+	t.Parallel()
+	got := shapeOf(json.RawMessage(`{"type":"object","properties":{"url":{"type":"string","minLength":1,"maxLength":2000,"description":"x"},"tags":{"type":"array","items":{"type":"string","maxLength":9}}},"required":["url"],"additionalProperties":false}`))
+	if want := `{"type":"object","properties":{"url":{"type":"string"},"tags":{"type":"array","items":{"type":"string"}}},"required":["url"]}`; string(got) != want {
+		t.Errorf("got %s", got)
+	}
+	if got := shapeOf(json.RawMessage(`[`)); string(got) != `{"type":"object"}` {
+		t.Errorf("broken schema: got %s", got)
+	}
+}
+
+func TestChoicesAreListedShort(t *testing.T) {
+	t.Parallel()
+	got := listChoices([]model.Tool{{
+		Name: "web_fetch", Description: "Reads one web page\nand returns its text. Use it when the user gives an address.",
+		Parameters: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"},"max_chars":{"type":"integer"}},"required":["url"]}`),
+	}, {Name: "now", Description: "Tells the time"}}, "")
+	if want := "- web_fetch: Reads one web page and returns its text.\n- now: Tells the time"; !strings.HasSuffix(got, want) {
+		t.Errorf("got %q", got)
+	}
+}
