@@ -165,7 +165,8 @@ func choiceNames(tools []model.Tool) []string {
 // against the whole schema anyway.
 var shapeKeywords = []string{"type", "properties", "required", "items", "enum", "const", "anyOf", "oneOf"}
 
-// shapeOf is a tool's parameter schema reduced to [shapeKeywords]. A schema that is not a JSON object becomes that of any
+// shapeOf is a tool's parameter schema reduced to [shapeKeywords], and to the required arguments where there are any: small
+// models make up values for the others. A schema that is not a JSON object becomes that of any
 // object.
 func shapeOf(parameters json.RawMessage) json.RawMessage {
 	v, err := jsonschema.Parse(parameters)
@@ -173,6 +174,14 @@ func shapeOf(parameters json.RawMessage) json.RawMessage {
 		return json.RawMessage(`{"type":"object"}`)
 	}
 	shape := reduceSchema(&v, shapeKeywords)
+	if required, _ := argumentNames(parameters); len(required) > 0 {
+		for i := range shape.Members {
+			if m := &shape.Members[i]; m.Name == "properties" {
+				m.Value = newObject(slices.DeleteFunc(slices.Clone(m.Value.Members), func(p jsonschema.Member) bool { return !slices.Contains(required, p.Name) }))
+			}
+		}
+		shape = newObject(shape.Members)
+	}
 	return encodeValue(&shape)
 }
 
