@@ -19,8 +19,8 @@ var callModes = []string{CallAuto, subjects.CallNative, subjects.CallConstrained
 // and more call natively.
 const smallModel = 4e9
 
-// callMode is how the model calls tools, "" for one that cannot chat: as its options say, or else under a JSON schema when it is small or does not
-// support tool calls.
+// callMode is how the model calls tools: as its options say, or else under a JSON schema when it is small. "" = it cannot
+// chat, or does not support tool calls: then they are written as text.
 func (t target) callMode() string {
 	switch {
 	case t.info.Embedding:
@@ -29,10 +29,12 @@ func (t target) callMode() string {
 		return subjects.CallNative
 	case t.opts.Calls != "" && t.opts.Calls != CallAuto:
 		return t.opts.Calls
-	case !t.info.Tools || isSmall(t.info):
+	case isSmall(t.info):
 		return subjects.CallConstrained
+	case t.info.Tools:
+		return subjects.CallNative
 	}
-	return subjects.CallNative
+	return ""
 }
 
 // isSmall reports whether the server says that the model has fewer parameters than [smallModel]. An unknown size is not

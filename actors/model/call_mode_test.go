@@ -19,7 +19,7 @@ func TestCallModeBySizeAndSetting(t *testing.T) {
 		{"unreadable size", target{info: model.Info{Tools: true, Parameters: "many"}}, subjects.CallNative},
 		{"small", target{info: model.Info{Tools: true, Parameters: "1.8B"}}, subjects.CallConstrained},
 		{"very small", target{info: model.Info{Tools: true, Parameters: "134.52M"}}, subjects.CallConstrained},
-		{"without tool calls", target{info: model.Info{Parameters: "70B"}}, subjects.CallConstrained},
+		{"large without tool calls", target{info: model.Info{Parameters: "70B"}}, ""},
 		{"small, set to native", target{info: model.Info{Tools: true, Parameters: "1B"}, opts: Options{Calls: subjects.CallNative}}, subjects.CallNative},
 		{"large, set to constrained", target{info: model.Info{Tools: true, Parameters: "70B"}, opts: Options{Calls: subjects.CallConstrained}}, subjects.CallConstrained},
 		{"small, set to auto", target{info: model.Info{Tools: true, Parameters: "1B"}, opts: Options{Calls: CallAuto}}, subjects.CallConstrained},

@@ -62,7 +62,7 @@ func isRefusal(fault string) bool {
 
 // checkCall coerces the arguments of c, the i-th call of a reply, to the tool's schema; they are a JSON object
 // afterwards in any case. It refuses, with a result for the model, a tool that was not offered, one whose schema cannot
-// be compiled, calls beyond [Limits.CallsPerReply], arguments that do not fit, an invented address, and a repeated call.
+// be compiled, calls beyond [Limits.CallsPerReply], arguments that do not fit, an invented address of a constrained model, and a repeated call.
 // before are the calls ahead of it in the same reply. refused false means that the call may run and res is empty.
 func (t *turn) checkCall(c *model.Call, i int, before []model.Call) (res Result, refused bool) {
 	at := slices.Index(t.tools, c.Name)
@@ -89,7 +89,7 @@ func (t *turn) checkCall(c *model.Call, i int, before []model.Call) (res Result,
 	case problem != "":
 		t.addNote(NoteInvalid, c.Name+": "+problem)
 		return Result{Text: "The call was not made: " + problem + ". Correct it and call again.", Fault: FaultInvalid}, true
-	case t.inventedURL(c) != "":
+	case t.state.Calls == CallConstrained && t.inventedURL(c) != "":
 		t.addNote(NoteInvented, c.Name+" was not called: "+clip(t.inventedURL(c), 200)+" is neither in the conversation nor in a result")
 		return Result{Text: instructInvented(t.agent.Hedge.SearchTool, t.tools), Fault: FaultUnknownURL}, true
 	case t.isRepeated(c, before):

@@ -27,9 +27,9 @@ func TestInventedURLIsRefused(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			a, p := newAgent(t, callReply("web_search", `{"query":"page"}`), callReply("web_fetch", `{"url":"`+tt.url+`"}`), textReply("Done."))
+			a, _ := newAgent(t, callReply("web_search", `{"query":"page"}`), callReply("web_fetch", `{"url":"`+tt.url+`"}`), textReply("Done."))
 			a.Tools = append([]model.Tool{fetch}, testTools...)
-			a.Hedge.SearchTool = "web_search"
+			a.Hedge.SearchTool, a.Calls = "web_search", CallConstrained
 			a.RunTool = func(context.Context, model.Call) Result { return Result{Text: "1. A page https://found.example/page"} }
 			in := question(tt.question)
 			in.Summary = "The user asked about https://first.example before."
@@ -42,8 +42,8 @@ func TestInventedURLIsRefused(t *testing.T) {
 			if (got.Fault == FaultUnknownURL) != tt.refused {
 				t.Errorf("result %+v", got)
 			}
-			if tt.refused && lastText(p.asked[2]) != instructInvented("web_search", toolNames{"web_search"}) {
-				t.Errorf("the model was told %q", lastText(p.asked[2]))
+			if tt.refused && got.Text != instructInvented("web_search", toolNames{"web_search"}) {
+				t.Errorf("the model was told %q", got.Text)
 			}
 		})
 	}
