@@ -279,7 +279,17 @@ func stateEdges(all []Stream) (out []Edge) {
 			readOnly(p, StateBucket(a), ".>") // the user's own conversations
 		}
 	}
-	return out
+	return append(out, attachmentEdges()...)
+}
+
+// attachmentEdges let the user's accounts store attached images, the respondents of a question and the model actor read them,
+// and the generator, which deletes sessions, overwrite them. It cannot forge one: readers compare the hash.
+func attachmentEdges() []Edge {
+	out := []Edge{{Callers: append([]string{Generator}, UserAccounts...), Kind: ServiceImport, Owner: Core, Remote: AttachmentPiece.Name}}
+	for _, who := range []string{Generator, RespondentB, "model"} {
+		out = append(out, jetStreamEdge(who, "STREAM.MSG.GET."+AttachmentPiece.Stream, false, ""))
+	}
+	return append(out, jetStreamEdge(Generator, "STREAM.INFO."+AttachmentPiece.Stream, false, "")) // lists the pieces of a session
 }
 
 // modelEdges lead to the model actor: actors run inference, the user's accounts list and pull models.

@@ -32,13 +32,15 @@ const (
 	CodeModelMissing     = "model_missing"
 	CodeModelNoTools     = "model_no_tools"
 	CodeModelNoThinking  = "model_no_thinking"
-	CodeModelTooLong     = "model_too_long" // the prompt does not fit
+	CodeModelNoVision    = "model_no_vision" // the model cannot read images
+	CodeModelTooLong     = "model_too_long"  // the prompt does not fit
 	CodeModelMalformed   = "model_malformed"
 	CodeModelCut         = "model_cut"    // the reply was cut off
 	CodeModelRemote      = "model_remote" // the request would leave this machine, and the model is not allowed by name
 	CodeModelKey         = "model_key"    // the server rejects the key
 	CodeUnsupported      = "unsupported"
-	CodeUnknownAnswer    = "unknown_answer" // feedback about an unknown or expired answer
+	CodeUnknownAnswer    = "unknown_answer"     // feedback about an unknown or expired answer
+	CodeNoAttachment     = "attachment_missing" // an attached image is not stored in this session, or no longer, or is damaged
 )
 
 // Fault is an error on the bus: a code for programs and a short text for users, without internals.

@@ -531,6 +531,16 @@ const (
 	CallConstrained = "constrained" // each step is a decision under a JSON schema
 )
 
+// Seeing lists models that can be used and read images, at most five.
+func (l ModelList) Seeing() (names []string) {
+	for _, m := range l.Models {
+		if m.Vision && m.Refused == "" && len(names) < 5 {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
 // RoleModel is the model that a role uses now, with its capabilities.
 type RoleModel struct {
 	Role      string `json:"role"`
@@ -542,7 +552,8 @@ type RoleModel struct {
 	Stream    bool   `json:"stream"`
 	Tools     bool   `json:"tools"`
 	Thinking  bool   `json:"thinking"`
-	Calls     string `json:"calls,omitempty"` // how it calls tools: CallNative, CallConstrained; empty = unknown
+	Calls     string `json:"calls,omitempty"`  // how it calls tools: CallNative, CallConstrained; empty = unknown
+	Vision    bool   `json:"vision,omitempty"` // reads images
 	DemoModel bool   `json:"demo_model,omitempty" was:"stand_in"`
 }
 

@@ -24,6 +24,7 @@ type Stream struct {
 	MaxBytes                   int64         // 0 = Share. A bucket always has one, so that its owner cannot fill the disk
 	Share                      int64         // percent of the configured size of the audit log (account AUDIT) or of the events (CORE)
 	MaxPerSubject              int64         // messages per subject; 0 = unlimited. When reached, new ones are rejected
+	KeepLast                   bool          // one message per subject: a new one replaces it
 	MaxMsgSize                 int32         // bytes of a message; 0 = the server's limit
 	RejectWhenFull             bool          // a full stream rejects new messages, and their publishers get an error, instead of dropping the oldest
 	DedupeWindow               time.Duration // period in which a message id is stored once
@@ -66,6 +67,10 @@ func streams() []Stream {
 			Name: "TURNS", Account: Core, Doc: "questions in order, partitioned by session", Subjects: []string{"query.session.*"},
 			MapFrom: "query.session.*", MapTo: fmt.Sprintf("turn.{{partition(%d,1)}}.{{wildcard(1)}}", Partitions),
 			MaxAge: questionAge, MaxBytes: maxQuestionBytes, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
+		},
+		{
+			Name: AttachmentPiece.Stream, Account: Core, Doc: "attached images in pieces, by session and SHA-256", Subjects: []string{AttachmentPiece.Name},
+			MaxAge: questionAge, MaxBytes: 1 << 30, MaxMsgSize: MaxPiece + 4<<10, KeepLast: true, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
 		},
 	}, eventStreams())
 	kv := func(owner, name, doc string) *Stream {

@@ -22,6 +22,8 @@ const (
 	Msgpack
 	// Text is decoded, never encoded: a bare question on query.*.
 	Text
+	// Raw is for bytes that are neither encoded nor decoded.
+	Raw
 )
 
 // Values of the Content-Type header.
@@ -29,6 +31,7 @@ const (
 	TypeJSON    = "application/json"
 	TypeMsgpack = "application/msgpack"
 	TypeText    = "text/plain"
+	TypeRaw     = "application/octet-stream"
 )
 
 // String returns the codec's content type, that of JSON for an unknown codec.
@@ -38,6 +41,8 @@ func (c Codec) String() string {
 		return TypeMsgpack
 	case Text:
 		return TypeText
+	case Raw:
+		return TypeRaw
 	}
 	return TypeJSON
 }

@@ -12,6 +12,8 @@ var (
 	QueryAsk       = Service[Query, Delta]{Spec{Name: "query.ask", PlainText: true, Doc: "ask and get the answer in one message, or with the header Conclave-Stream as it grows; an empty message ends it"}}
 	QueryCancel    = Topic[Cancel]{Spec{Name: "query.cancel.*", Stream: "EVENTS", PlainText: true, Doc: "stop a query and keep its partial answer"}}
 
+	AttachmentPiece = Topic[[]byte]{Spec{Name: "attachment.*.*.*", Codec: Raw, Stream: "ATTACHMENTS", MaxPayload: MaxPiece, Doc: "a piece of an attached image, by session, SHA-256 and index; empty = deleted"}}
+
 	// Answers.
 	ResponseDelta      = Topic[Delta]{Spec{Name: "response.delta.*", Lossy: true, Doc: "live tokens of an answer"}}
 	ResponseThinking   = Topic[Delta]{Spec{Name: "response.thinking.*", Lossy: true, Doc: "live tokens of thinking"}}
@@ -89,7 +91,7 @@ var (
 // AllSpecs lists every subject, in the order of docs/bus.md. A new subject must be added here.
 func AllSpecs() []Spec {
 	return []Spec{
-		QueryReceived.Spec, QueryCommittee.Spec, QueryTask.Spec, QuerySession.Spec, QueryAsk.Spec, QueryCancel.Spec,
+		QueryReceived.Spec, QueryCommittee.Spec, QueryTask.Spec, QuerySession.Spec, QueryAsk.Spec, QueryCancel.Spec, AttachmentPiece.Spec,
 		ResponseDelta.Spec, ResponseThinking.Spec, ResponseGeneration.Spec, AnswerDialog.Spec, AgentStateEvent.Spec,
 		ToolSchemaEvent.Spec, ToolRequestService.Spec, ToolCallService.Spec, ToolInfo.Spec, ToolRequestEvent.Spec, ToolResultEvent.Spec, ToolOutputEvent.Spec,
 		BrokerDiscover.Spec, BrokerDiscoverBelow.Spec, BrokerValidate.Spec, BrokerValidateBelow.Spec, AgentSpawn.Spec, AgentSpawnBelow.Spec, SecretUseService.Spec, QueryGrantsEvent.Spec,

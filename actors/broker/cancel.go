@@ -104,7 +104,7 @@ func (b *Broker) isCancelled(ctx context.Context, out actor.Out, query string) (
 	if query == "" || b.cancelled.has(query) {
 		return query != "", nil
 	}
-	m, err := readMessage(ctx, out, eventsGet, map[string]any{"last_by_subj": "from.*.query.cancel." + query})
+	m, err := actor.ReadStored(ctx, out, eventsGet, map[string]any{"last_by_subj": "from.*.query.cancel." + query})
 	if err != nil {
 		return false, fmt.Errorf("reading whether a query was cancelled: %w", err)
 	}

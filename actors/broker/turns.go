@@ -3,9 +3,7 @@ package broker
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"time"
 
 	"conclave/pkg/actor"
 	"conclave/subjects"
@@ -47,7 +45,7 @@ const maxTurns = 1000
 // readTurn reads one message of the stream TURNS and its sequence, within 5 seconds. selector is the body of the
 // JetStream request. found is false, without an error, when there is no such message.
 func readTurn(ctx context.Context, out actor.Out, selector map[string]any) (q subjects.Query, seq uint64, found bool, err error) {
-	m, err := readMessage(ctx, out, turnsGet, selector)
+	m, err := actor.ReadStored(ctx, out, turnsGet, selector)
 	if err == nil && m != nil {
 		err = json.Unmarshal(m.Data, &q)
 	}
@@ -58,45 +56,4 @@ func readTurn(ctx context.Context, out actor.Out, selector map[string]any) (q su
 		return q, 0, false, nil
 	}
 	return q, m.Seq, true, nil
-}
-
-// storedMessage is a message of a stream.
-type storedMessage struct {
-	Subject string `json:"subject"`
-	Seq     uint64 `json:"seq"`
-	Data    []byte `json:"data"`
-}
-
-// readMessage reads one message of a stream by the JetStream API subject get, within 5 seconds. selector is the body of
-// the request. nil, without an error, means that there is no such message.
-func readMessage(ctx context.Context, out actor.Out, get subjects.Spec, selector map[string]any) (*storedMessage, error) {
-	body, err := json.Marshal(selector)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	data, _, err := out.Request(ctx, get, body)
-	if err != nil {
-		return nil, err
-	}
-	var got struct {
-		Error *struct {
-			Code int    `json:"code"`
-			Text string `json:"description"`
-		} `json:"error"`
-		Message *storedMessage `json:"message"`
-	}
-	if err := json.Unmarshal(data, &got); err != nil {
-		return nil, err
-	}
-	switch {
-	case got.Error != nil && got.Error.Code == 404:
-		return nil, nil
-	case got.Error != nil:
-		return nil, errors.New(got.Error.Text)
-	case got.Message == nil:
-		return nil, errors.New("no message")
-	}
-	return got.Message, nil
 }

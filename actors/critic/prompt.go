@@ -160,7 +160,7 @@ func (c *Critic) newGradeInput(r subjects.Response, rubric, nonce string) judgeI
 	}
 	var attached []string
 	for _, a := range r.Attachments {
-		attached = append(attached, a.Describe()+":\n"+a.Text)
+		attached = append(attached, a.Describe()+":\n"+a.Content())
 	}
 	m.attached = sanitize(strings.Join(attached, "\n\n"), maxAttached)
 	if rubric == subjects.RubricPlain {

@@ -1,12 +1,17 @@
 package generator
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 
+	"conclave/pkg/actor"
+	"conclave/pkg/attachment"
 	"conclave/pkg/firewall"
+	"conclave/pkg/model"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -30,7 +35,7 @@ func (t *turn) adoptAttachments() {
 
 // describeContent is the content of an attachment as the model reads it. The name is part of it, because its author may have
 // chosen it.
-func describeContent(a subjects.Attachment) string { return a.Describe() + ":\n\n" + a.Text }
+func describeContent(a subjects.Attachment) string { return a.Describe() + ":\n\n" + a.Content() }
 
 // labelAttachments returns the labels of attachments, with the techniques of injection that were found; nil = there are
 // none. The user's files and mails are private.
@@ -67,7 +72,7 @@ func shortenAttachments(all []subjects.Attachment, most int) []subjects.Attachme
 // noteAttachments notes, for the user, what is treated as untrusted content.
 func (t *turn) noteAttachments() {
 	for _, a := range t.record.Attachments {
-		words := fmt.Sprintf("%s (%d bytes) is treated as untrusted content: what it asks for is not done without your approval", a.Describe(), len(a.Text))
+		words := fmt.Sprintf("%s (%d bytes) is treated as untrusted content: what it asks for is not done without your approval", a.Describe(), len(a.Text)+a.Size)
 		if flags := firewall.Scan(describeContent(a)).Techniques(); len(flags) > 0 {
 			words += "; parts of it look like instructions (" + strings.Join(flags, ", ") + ")"
 		}
@@ -88,10 +93,66 @@ func (t *turn) ownWords() string {
 func (t *turn) task() string {
 	task := t.query.Query
 	if t.ownWords() == "" && len(t.record.Attachments) > 0 {
-		task = t.record.Attachments[0].Text
+		task = t.record.Attachments[0].Content()
 	}
 	return text.Clip(task, maxTask)
 }
 
 // maxTask bounds the description of a question for the selection of tools, in bytes.
 const maxTask = 4 << 10
+
+// imagesOf returns the images among the attachments of a question of a session, as references.
+func imagesOf(session string, all []subjects.Attachment) (out []model.Image) {
+	for _, a := range all {
+		if a.IsImage() {
+			out = append(out, model.Image{Session: session, SHA256: a.SHA256, Type: a.Type, Size: a.Size})
+		}
+	}
+	return out
+}
+
+// checkImages refuses a question with an image before any model is asked: with [model.ErrNoVision] when the model cannot read
+// images, and with a fault when the image is not stored in the session, or its content is not what the question says. The
+// capabilities of a model that the question names are checked by the model actor. t.role must be set.
+func (t *turn) checkImages(ctx context.Context) error {
+	if len(imagesOf(t.sessionID, t.record.Attachments)) == 0 {
+		return nil
+	}
+	if t.query.Model == "" && t.role.Model != "" && !t.role.Vision {
+		list, _ := actor.Ask(ctx, t.out, subjects.ModelListService, subjects.Empty{}) // only to name others
+		return model.NoVisionError(t.role.Model, list.Seeing())
+	}
+	for _, a := range t.record.Attachments {
+		if !a.IsImage() {
+			continue
+		}
+		if _, err := attachment.Read(ctx, t.out, t.sessionID, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// history returns the messages before the question. The latest images of the conversation, at most [subjects.MaxImages], are
+// part of it for an assistant that reads images; an image that is no longer stored is left out. t.role must be set.
+func (t *turn) history(ctx context.Context) []model.Message {
+	out := historyMessages(t.prior)
+	if t.query.Model != "" || !t.role.Vision {
+		return out
+	}
+	at, left := len(out), subjects.MaxImages
+	for _, past := range slices.Backward(t.prior.Turns) {
+		at -= len(past.Messages) + 2 // question, messages, answer
+		for _, a := range past.Attachments {
+			if !a.IsImage() || left == 0 {
+				continue
+			}
+			if _, err := attachment.Read(ctx, t.out, t.sessionID, a); err != nil {
+				continue
+			}
+			left--
+			out[at].Images = append(out[at].Images, imagesOf(t.sessionID, []subjects.Attachment{a})...)
+		}
+	}
+	return out
+}

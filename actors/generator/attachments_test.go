@@ -132,3 +132,45 @@ func TestPipedQuestionHasNoOwnWords(t *testing.T) {
 		}
 	}
 }
+
+// A question with an image is refused before a model or the broker is asked: when the model cannot read images, and when the
+// session has no such image.
+func TestImageIsRefusedBeforeAnyModelCall(t *testing.T) {
+	t.Parallel()
+	photo := subjects.Attachment{Name: "photo.png", Source: subjects.AttachmentFile, SHA256: strings.Repeat("a", 64), Type: "image/png", Size: 9}
+	for _, tt := range []struct {
+		name   string
+		vision bool
+		code   string
+		says   []string
+	}{
+		{"a model without vision", false, subjects.CodeModelNoVision, []string{"cannot read images: test:1b", "conclave model pull", "--model"}},
+		{"an image that nobody stored", true, subjects.CodeNoAttachment, []string{`"photo.png" is not stored in this session`, "attach it again"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newHarness(t)
+			w.role.Vision = tt.vision
+			q := subjects.Query{SessionID: "s1", QueryID: "q1", Query: "What is this?", Attachments: []subjects.Attachment{photo}}
+			if err := w.askCtx(t.Context(), New(subjects.Generator, shippedConfig()), q, 1); err != nil {
+				t.Fatal(err)
+			}
+			r := w.responses()[0]
+			if r.Error == nil || r.Error.Code != tt.code {
+				t.Fatalf("%+v", r.Error)
+			}
+			for _, want := range tt.says {
+				if !strings.Contains(r.Answer, want) {
+					t.Errorf("%q does not say %q", r.Answer, want)
+				}
+			}
+			if r.Labels == nil || r.Labels.Trust != subjects.Untrusted || r.Labels.Privacy != subjects.Private {
+				t.Errorf("an image does not taint the answer: %+v", r.Labels)
+			}
+			for _, a := range w.Requested() {
+				if a.Subject == subjects.ModelChat.Name || a.Subject == subjects.BrokerDiscover.Name {
+					t.Errorf("%s was asked", a.Subject)
+				}
+			}
+		})
+	}
+}

@@ -32,6 +32,7 @@ var explanations = []struct {
 	{model.ErrMalformed, subjects.CodeModelMalformed, "", "It was asked again and did no better. Put the question differently, or choose another model."},
 	{model.ErrNoTools, subjects.CodeModelNoTools, "", "Choose a model that takes tools, or ask for something that needs none."},
 	{model.ErrNoThinking, subjects.CodeModelNoThinking, "", "Switch thinking off in generator.yaml, or choose another model."},
+	{model.ErrNoVision, subjects.CodeModelNoVision, "", "Then ask again."},
 	{model.ErrUnsupported, subjects.CodeUnsupported, "", "Choose another model in models.yaml."},
 	{errRetriesExhausted, subjects.CodeInternal, errRetriesExhausted.Error(), "What was found so far is kept. Ask again, and look into the log of the generator."},
 	{errQueryTooLong, subjects.CodeTooLarge, errQueryTooLong.Error(), "Shorten it, then ask again."},
@@ -72,6 +73,8 @@ func explain(err error) (*subjects.Fault, string) {
 		return newExplanation(t.code, text, t.advice)
 	}
 	switch {
+	case f != nil && f.Code == subjects.CodeNoAttachment:
+		return newExplanation(f.Code, f.Text, "No model was asked.")
 	case f != nil && f.Code == subjects.CodeTimeout:
 		return newExplanation(f.Code, "the model did not answer in time", "Ask again; a smaller model answers sooner.")
 	case f != nil:

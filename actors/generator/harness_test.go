@@ -55,6 +55,10 @@ func (w *harness) answer(subject string, body []byte) (any, error) {
 	switch {
 	case subject == "model.list":
 		return subjects.ModelList{Models: []subjects.ModelInfo{}, Roles: []subjects.RoleModel{w.role}}, nil
+	case strings.HasSuffix(subject, ".STREAM.INFO.ATTACHMENTS"): // no image is stored
+		return map[string]any{"state": map[string]any{}}, nil
+	case strings.HasSuffix(subject, ".STREAM.MSG.GET.ATTACHMENTS"):
+		return map[string]any{"error": map[string]any{"code": 404}}, nil
 	case subject == "broker.discover":
 		reply := subjects.DiscoverReply{Tools: []subjects.ToolSchema{}}
 		for _, name := range w.tools {

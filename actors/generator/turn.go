@@ -195,7 +195,7 @@ func (t *turn) state() loop.State {
 	if t.record.State != nil {
 		return *t.record.State
 	}
-	question := model.Message{Role: model.User, Content: subjects.JoinAttached(t.query.Query, frameAttachments(t.record.Attachments, t.record.Nonce))}
+	question := model.Message{Role: model.User, Content: subjects.JoinAttached(t.query.Query, frameAttachments(t.record.Attachments, t.record.Nonce)), Images: imagesOf(t.sessionID, t.record.Attachments)}
 	if t.record.Graded == "" {
 		return loop.State{Messages: []model.Message{question}}
 	}
@@ -271,13 +271,16 @@ func (t *turn) runLoop(ctx context.Context, state loop.State) (loop.State, error
 		return state, err
 	}
 	t.role = t.g.assistantModel(ctx, t.out)
+	if err := t.checkImages(ctx); err != nil {
+		return state, err
+	}
 	t.counter = callCounter{open: countCalls(state)}
 	for _, d := range state.Finished { // finished before the interruption
 		if slices.ContainsFunc(state.Messages[len(state.Messages)-1].Calls, func(c model.Call) bool { return c.ID == d.Call.ID }) {
 			t.counter.open--
 		}
 	}
-	in := loop.Input{Summary: t.prior.Summary, History: historyMessages(t.prior), State: state}
+	in := loop.Input{Summary: t.prior.Summary, History: t.history(ctx), State: state}
 	return loop.RunTurn(ctx, t.agent(ctx), in, t.hooks(ctx))
 }
 

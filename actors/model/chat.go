@@ -13,8 +13,8 @@ import (
 )
 
 // onChat selects a model and streams its reply. It rejects a malformed request, and denies one without a usable model,
-// for a model on another machine without permission, with tools that the model does not support, and when the queue is
-// full; each is recorded. The last chunk is sent only after the outcome is in the audit log: a reply without a record
+// for a model on another machine without permission, with tools or images that the model does not support, with an image
+// that is not stored, and when the queue is full; each is recorded. The last chunk is sent only after the outcome is in the audit log: a reply without a record
 // is not completed.
 func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], send func(subjects.ChatChunk) error, out actor.Out) error {
 	ctx, end := m.calls.track(ctx, in.Query)
@@ -29,6 +29,9 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 	rec.Tool = t.name
 	if err == nil {
 		r, err = t.buildRequest(r)
+	}
+	if err == nil && hasImages(r) {
+		err = m.loadImages(ctx, out, t, r)
 	}
 	if err == nil && t.queue().isFull(in.From) {
 		err = errQueueFull

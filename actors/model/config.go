@@ -78,6 +78,7 @@ type Options struct {
 	Stream      *bool           `yaml:"stream"`      // replies are streamed
 	Small       *bool           `yaml:"small"`       // it may run beside a large one
 	Calls       string          `yaml:"calls"`       // how it calls tools: auto, native, constrained; "" = auto
+	Vision      *bool           `yaml:"vision"`      // it reads images; nil = as its server reports, and false where it does not
 }
 
 // WithDefaults returns o with its unset fields taken from defaults.
@@ -85,6 +86,7 @@ func (o Options) WithDefaults(defaults Options) Options {
 	return Options{
 		Window: cmp.Or(o.Window, defaults.Window), Predict: cmp.Or(o.Predict, defaults.Predict), KeepAlive: cmp.Or(o.KeepAlive, defaults.KeepAlive),
 		Temperature: cmp.Or(o.Temperature, defaults.Temperature), Stream: cmp.Or(o.Stream, defaults.Stream), Small: cmp.Or(o.Small, defaults.Small), Calls: cmp.Or(o.Calls, defaults.Calls),
+		Vision: cmp.Or(o.Vision, defaults.Vision),
 	}
 }
 

@@ -51,7 +51,7 @@ func (m *Model) resolveRole(ctx context.Context, role string, now time.Time) sub
 	}
 	r := subjects.RoleModel{
 		Role: role, Model: t.name, Wanted: t.wanted, Notice: t.notice, Window: t.window(), Stream: t.streams(),
-		Tools: t.info.Tools, Thinking: t.info.Thinking, Calls: t.callMode(), DemoModel: t.isDemo,
+		Tools: t.info.Tools, Thinking: t.info.Thinking, Vision: t.info.Vision, Calls: t.callMode(), DemoModel: t.isDemo,
 	}
 	if t.wanted != "" && !t.isDemo {
 		r.Improves = m.improvement(role)

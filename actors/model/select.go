@@ -123,7 +123,11 @@ func (m *Model) findModel(ctx context.Context, name string, now time.Time) (targ
 	if err := m.checkRemote(name, backendName, info.Remote); err != nil {
 		return target{}, err
 	}
-	return target{server: s, name: name, backendName: backendName, info: info, opts: m.cfg.OptionsFor(name)}, nil
+	t := target{server: s, name: name, backendName: backendName, info: info, opts: m.cfg.OptionsFor(name)}
+	if t.opts.Vision != nil {
+		t.info.Vision = *t.opts.Vision
+	}
+	return t, nil
 }
 
 // checkRemote denies, with [model.ErrRemote], a model that would send the conversation to another machine, unless name

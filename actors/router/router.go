@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/text"
@@ -22,9 +21,6 @@ import (
 
 // getTurnSubject is the subject of the JetStream API for reading a turn; the table of edges has its grant.
 var getTurnSubject = subjects.Spec{Name: "core.API.STREAM.MSG.GET.TURNS"}
-
-// readTimeout bounds the request for a turn.
-const readTimeout = 5 * time.Second
 
 // Router is the actor. It has no state: the turn depends only on the question and its position in the stream, so a redelivered
 // question becomes the same turn.
@@ -100,34 +96,18 @@ func (r *Router) onExhausted(ctx context.Context, in actor.Msg[subjects.Advisory
 	return writeDeadLetter(ctx, out, id, in.Subject, subjects.CodeUnavailable, reason)
 }
 
-// readTurnIDs reads the session and query ids of the turn at a sequence of TURNS, within readTimeout. Only the router
-// publishes there, so the ids are valid. It fails when the turn is no longer stored.
+// readTurnIDs reads the session and query ids of the turn at a sequence of TURNS. Only the router publishes there, so the
+// ids are valid. It fails when the turn is no longer stored.
 func readTurnIDs(ctx context.Context, out actor.Out, seq uint64) (session, query string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	reply, _, err := out.Request(ctx, getTurnSubject, fmt.Appendf(nil, `{"seq":%d}`, seq))
-	if err != nil {
-		return "", "", fmt.Errorf("reading turn %d: %w", seq, err)
-	}
-	var got struct {
-		Message *struct {
-			Data []byte `json:"data"`
-		} `json:"message"`
-		Error *struct {
-			Description string `json:"description"`
-		} `json:"error"`
-	}
-	if err := json.Unmarshal(reply, &got); err != nil {
-		return "", "", fmt.Errorf("reading turn %d: %w", seq, err)
-	}
-	switch {
-	case got.Error != nil:
-		return "", "", fmt.Errorf("reading turn %d: %s", seq, got.Error.Description)
-	case got.Message == nil:
-		return "", "", fmt.Errorf("reading turn %d: empty reply", seq)
+	m, err := actor.ReadStored(ctx, out, getTurnSubject, map[string]any{"seq": seq})
+	if err == nil && m == nil {
+		err = errors.New("no message")
 	}
 	var q subjects.Query
-	if err := json.Unmarshal(got.Message.Data, &q); err != nil {
+	if err == nil {
+		err = json.Unmarshal(m.Data, &q)
+	}
+	if err != nil {
 		return "", "", fmt.Errorf("reading turn %d: %w", seq, err)
 	}
 	return q.SessionID, q.QueryID, nil

@@ -200,6 +200,9 @@ func streamConfig(st subjects.Stream, cfg ServerConfig) jetstream.StreamConfig {
 	if st.MaxPerSubject > 0 {
 		c.MaxMsgsPerSubject, c.DiscardNewPerSubject = st.MaxPerSubject, true
 	}
+	if st.KeepLast {
+		c.MaxMsgsPerSubject = 1
+	}
 	if st.Share > 0 {
 		size, least := cfg.EventMax, int64(minShare)
 		if st.Account == subjects.Audit {

@@ -85,22 +85,8 @@ func Read(ctx context.Context, path string, o Options) (Doc, error) {
 		return Doc{}, err
 	}
 	d := Doc{Kind: kindOf(path, data), Modified: info.ModTime().UTC()}
-	switch d.Kind {
-	case PDF:
-		err = d.fromPDF(ctx, path, o)
-	case HTML:
-		err = d.fromHTML(data)
-	default:
-		err = d.fromText(data)
-	}
-	if err != nil {
+	if err := d.extract(ctx, path, data, o); err != nil {
 		return Doc{}, err
-	}
-	if strings.TrimSpace(d.Text) == "" {
-		if d.Kind == PDF {
-			return Doc{}, fmt.Errorf("%w; if its pages are pictures, make text of them first (with ocrmypdf, say)", ErrEmpty)
-		}
-		return Doc{}, ErrEmpty
 	}
 	if d.Kind == Markdown {
 		d.Title = markdownTitle(d.Text)
@@ -116,6 +102,66 @@ func Read(ctx context.Context, path string, o Options) (Doc, error) {
 	sum := sha256.Sum256([]byte(d.Text))
 	d.Hash = hex.EncodeToString(sum[:])
 	return d, nil
+}
+
+// Load reads a regular file of at most most bytes, as [Read] does.
+func Load(path string, most int64) ([]byte, error) {
+	data, _, err := loadFile(path, most)
+	return data, err
+}
+
+// Decode is [Read] for the content of a file whose name says nothing: only the content decides what it is. Title and Modified
+// are those of the document itself, or zero.
+func Decode(ctx context.Context, data []byte, o Options) (Doc, error) {
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = MaxBytes
+	}
+	switch {
+	case int64(len(data)) > o.MaxBytes:
+		return Doc{}, tooLargeError(o.MaxBytes)
+	case len(data) == 0:
+		return Doc{}, ErrEmpty
+	}
+	d := Doc{Kind: kindOf("", data)}
+	path := ""
+	if d.Kind == PDF { // pdftotext reads a file
+		f, err := os.CreateTemp("", "conclave-*.pdf")
+		if err != nil {
+			return Doc{}, fmt.Errorf("storing the PDF for pdftotext: %w", readError(err))
+		}
+		path = f.Name()
+		defer os.Remove(path)
+		_, err = f.Write(data)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return Doc{}, fmt.Errorf("storing the PDF for pdftotext: %w", readError(err))
+		}
+	}
+	if err := d.extract(ctx, path, data, o); err != nil {
+		return Doc{}, err
+	}
+	sum := sha256.Sum256([]byte(d.Text))
+	d.Hash = hex.EncodeToString(sum[:])
+	return d, nil
+}
+
+// extract sets the text of data, of the kind d.Kind. path is the file with the data of a PDF. It fails with [ErrEmpty] when
+// there is no text.
+func (d *Doc) extract(ctx context.Context, path string, data []byte, o Options) (err error) {
+	switch d.Kind {
+	case PDF:
+		err = d.fromPDF(ctx, path, o)
+	case HTML:
+		err = d.fromHTML(data)
+	default:
+		err = d.fromText(data)
+	}
+	switch {
+	case err != nil || strings.TrimSpace(d.Text) != "":
+		return err
+	case d.Kind == PDF:
+		return fmt.Errorf("%w; if its pages are pictures, make text of them first (with ocrmypdf, say)", ErrEmpty)
+	}
+	return ErrEmpty
 }
 
 // loadFile reads a regular file of at most most bytes. It opens without blocking, since a path may have become a pipe. It

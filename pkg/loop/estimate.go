@@ -7,8 +7,8 @@ import (
 )
 
 // Estimate estimates the tokens of a request without a tokenizer: 3.5 bytes of ASCII text (between prose and code) and 3
-// bytes of any other script make a token; a message costs four more, a tool definition twelve. It tends to be a little
-// high; a turn corrects it by the server's counts.
+// bytes of any other script make a token; a message costs four more, a tool definition twelve, an image perImage. It tends to
+// be a little high; a turn corrects it by the server's counts.
 func Estimate(system string, tools []model.Tool, messages []model.Message) int {
 	n := estimateTools(tools)
 	if system != "" {
@@ -24,6 +24,7 @@ const (
 	perMessage = 4
 	perCall    = 8
 	perTool    = 12
+	perImage   = 1000 // common models take 256 to 1600
 )
 
 func estimateTools(tools []model.Tool) int {
@@ -36,7 +37,7 @@ func estimateTools(tools []model.Tool) int {
 }
 
 func estimateMessage(m *model.Message) int {
-	n := perMessage + estimateTokens(m.Content) + estimateTokens(m.Thinking)
+	n := perMessage + estimateTokens(m.Content) + estimateTokens(m.Thinking) + perImage*len(m.Images)
 	for i := range m.Calls {
 		n += perCall + estimateTokens(m.Calls[i].Name) + estimateTokens(m.Calls[i].Arguments)
 	}

@@ -7,7 +7,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
+	"strings"
 	"time"
 )
 
@@ -27,6 +29,18 @@ type Message struct {
 	Calls    []Call `json:"tool_calls,omitempty"`
 	ToolName string `json:"tool_name,omitempty"`    // of a tool result
 	CallID   string `json:"tool_call_id,omitempty"` // of a tool result
+	// Images belong to the content of a user message. Only a model whose [Info] has Vision can read them.
+	Images []Image `json:"images,omitempty"`
+}
+
+// Image is an image of a message. On the bus and in stored state it is a reference to an attachment of a session; the model
+// actor reads it and sets Data.
+type Image struct {
+	Session string `json:"session"`
+	SHA256  string `json:"sha256"` // of Data, hexadecimal
+	Type    string `json:"type"`   // media type
+	Size    int    `json:"size"`   // bytes
+	Data    []byte `json:"-"`      // never encoded with the message
 }
 
 // Call is a tool call of a model. Arguments keep the key order of the model's output, because prompt caches depend on it;
@@ -156,6 +170,7 @@ var (
 	ErrMissing      = errors.New("model not found")
 	ErrNoTools      = errors.New("the model does not support tools")
 	ErrNoThinking   = errors.New("the model does not support thinking")
+	ErrNoVision     = errors.New("the model cannot read images")
 	ErrTooLong      = errors.New("the prompt exceeds the model's context window")
 	ErrBusy         = errors.New("the model server is busy")
 	ErrMalformed    = errors.New("malformed model output")               // for example a tool call that the server could not parse; worth a retry
@@ -164,3 +179,13 @@ var (
 	ErrUnsupported  = errors.New("not supported by the backend")
 	ErrUnauthorized = errors.New("the model server requires a valid key")
 )
+
+// NoVisionError returns an error about images for a model that cannot read them. It wraps [ErrNoVision], names the model and
+// says how to choose one that can: able are the names of such models that are installed, if any are known.
+func NoVisionError(name string, able []string) error {
+	how := "install one that can, for example with: conclave model pull gemma3:4b, and ask it with --model gemma3:4b"
+	if len(able) > 0 {
+		how = "ask one that can with --model: " + strings.Join(able, ", ")
+	}
+	return fmt.Errorf("%w: %s; %s, or make it the assistant's model in models.yaml", ErrNoVision, name, how)
+}

@@ -215,8 +215,9 @@ func (f *Flow) WithQuestion(query, content string, grants []Grant) *Flow {
 	return next
 }
 
-// WithAttachments returns f after untrusted content came with a question: text from a pipe, a file or a paste. It taints the
-// session, and counts as private data that the question asks for. An unknown session stays unknown.
+// WithAttachments returns f after untrusted content came with a question: text from a pipe, a file or a paste, or an image. It
+// taints the session, and counts as private data that the question asks for. After an image no listing is trusted any more. An
+// unknown session stays unknown.
 func (f *Flow) WithAttachments(query string, attached []subjects.Attachment, at time.Time) *Flow {
 	if f == nil || len(attached) == 0 {
 		return f
@@ -227,7 +228,9 @@ func (f *Flow) WithAttachments(query string, attached []subjects.Attachment, at 
 		next.questions[i].Private = true
 	}
 	for _, a := range attached {
-		next.addUntrusted(a.Text)
+		if next.addUntrusted(a.Text); a.IsImage() { // the addresses in it cannot be read
+			next.untrusted, next.overflow, next.listings = nil, true, nil
+		}
 		next.addSource(subjects.Taint{Tool: "attachment", QueryID: query, From: a.Describe(), Time: at})
 	}
 	return next

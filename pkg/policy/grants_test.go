@@ -302,3 +302,13 @@ func FuzzDeriveGrants(f *testing.F) {
 		}
 	})
 }
+
+// The addresses in an image cannot be read, so after one no listing is trusted: that fails closed.
+func TestImageMakesEveryListingUntrusted(t *testing.T) {
+	t.Parallel()
+	text := newFlow("Sum this up").WithAttachments("q1", []subjects.Attachment{{Text: "x"}}, time.Unix(1, 0))
+	shown := newFlow("Sum this up").WithAttachments("q1", []subjects.Attachment{{Name: "a.png", SHA256: "aa", Type: "image/png", Size: 1}}, time.Unix(1, 0))
+	if text.overflow || !shown.overflow || !shown.IsTainted() || shown.listings != nil {
+		t.Errorf("text %t, image %t, tainted %t", text.overflow, shown.overflow, shown.IsTainted())
+	}
+}

@@ -120,7 +120,7 @@ type Attachment struct {
 // attached returns the attachments of the turn's question.
 func (t Turn) attached() (out []subjects.Attachment) {
 	for _, a := range t.Attachments {
-		out = append(out, subjects.Attachment(a))
+		out = append(out, subjects.Attachment{Name: a.Name, Source: a.Source, Text: a.Text})
 	}
 	return out
 }

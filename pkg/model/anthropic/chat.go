@@ -3,6 +3,7 @@ package anthropic
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -198,6 +199,9 @@ func (b *Backend) encodeConversation(in []model.Message, thinks bool, out *sdk.M
 				continue
 			}
 			blocks = append(blocks, sdk.NewTextBlock(t.Content))
+		}
+		for _, image := range t.Images {
+			blocks = append(blocks, sdk.NewImageBlockBase64(image.Type, base64.StdEncoding.EncodeToString(image.Data)))
 		}
 		for _, c := range t.Calls {
 			blocks = append(blocks, sdk.NewToolUseBlock(c.Wire, argumentsOrEmpty(c.Arguments), c.Name))

@@ -175,6 +175,9 @@ func (b *Backend) encodeConversation(r model.Request, config *sdk.GenerateConten
 			}
 			continue
 		}
+		for _, image := range t.Images {
+			parts = append(parts, &sdk.Part{InlineData: &sdk.Blob{MIMEType: image.Type, Data: image.Data}})
+		}
 		for i, c := range t.Calls {
 			part := &sdk.Part{FunctionCall: &sdk.FunctionCall{Name: c.Name}, ThoughtSignature: b.signed.Get(c.ID)}
 			part.FunctionCall.Args, _ = decodeObject(c.Arguments) // what is no object was never run

@@ -102,10 +102,14 @@ func (f anthropicProtocol) showModel(w http.ResponseWriter, r *http.Request) {
 }
 
 type anthropicBlock struct {
-	Type      string          `json:"type"`
-	Text      string          `json:"text"`
-	Thinking  string          `json:"thinking"`
-	Signature string          `json:"signature"`
+	Type      string `json:"type"`
+	Text      string `json:"text"`
+	Thinking  string `json:"thinking"`
+	Signature string `json:"signature"`
+	Source    struct {
+		Type string `json:"media_type"`
+		Data []byte `json:"data"` // base64
+	} `json:"source"`
 	ID        string          `json:"id"`
 	Name      string          `json:"name"`
 	Input     json.RawMessage `json:"input"`
@@ -241,6 +245,8 @@ func (req anthropicRequest) decodeMessages(out *scriptserver.Request) error {
 					return fmt.Errorf("messages.%d: `tool_use` %s has no `tool_result` immediately after", i, open[0])
 				}
 				msg.Content += b.Text
+			case "image":
+				msg.Images = append(msg.Images, model.Image{Type: b.Source.Type, Size: len(b.Source.Data), Data: b.Source.Data})
 			case "thinking":
 				if b.Signature != signThinking(b.Thinking) {
 					return fmt.Errorf("messages.%d: Invalid `signature` in `thinking` block", i)

@@ -128,7 +128,11 @@ type genaiPart struct {
 	Text      string `json:"text"`
 	Thought   bool   `json:"thought"`
 	Signature []byte `json:"thoughtSignature"`
-	Call      *struct {
+	Inline    *struct {
+		Type string `json:"mimeType"`
+		Data []byte `json:"data"` // base64
+	} `json:"inlineData"`
+	Call *struct {
 		ID   string          `json:"id"`
 		Name string          `json:"name"`
 		Args json.RawMessage `json:"args"`
@@ -290,6 +294,8 @@ func (c genaiContent) decode(i int, open []model.Call, signs bool, out *scriptse
 			})
 		case p.Thought:
 			return nil, fmt.Errorf("contents[%d]: a thought", i)
+		case p.Inline != nil:
+			msg.Images = append(msg.Images, model.Image{Type: p.Inline.Type, Size: len(p.Inline.Data), Data: p.Inline.Data})
 		case p.Text == "":
 			return nil, fmt.Errorf("contents[%d]: a part without data", i)
 		default:

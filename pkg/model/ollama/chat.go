@@ -40,6 +40,7 @@ type chatMessage struct {
 	Calls    []chatCall `json:"tool_calls,omitempty"`
 	ToolName string     `json:"tool_name,omitempty"`
 	CallID   string     `json:"tool_call_id,omitempty"`
+	Images   [][]byte   `json:"images,omitempty"` // base64
 }
 
 // chatCall is a tool call in a request and in a reply.
@@ -76,6 +77,9 @@ func (b *Backend) newChatRequest(r model.Request) chatRequest {
 	for i, m := range r.Messages {
 		q.Messages[i] = chatMessage{
 			Role: m.Role, Content: m.Content, Thinking: m.Thinking, Calls: encodeCalls(m.Calls), ToolName: m.ToolName, CallID: m.CallID,
+		}
+		for _, image := range m.Images {
+			q.Messages[i].Images = append(q.Messages[i].Images, image.Data)
 		}
 	}
 	for _, t := range r.Tools {

@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -58,13 +59,36 @@ type definition struct {
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
 }
 
-// message is a message on the wire. Content is null beside tool calls, because some servers reject an empty string there.
+// message is a message on the wire. Content is a text, a list of parts when there are images, or null beside tool calls,
+// because some servers reject an empty string there.
 type message struct {
-	Role      string  `json:"role"`
-	Content   *string `json:"content"`
-	Reasoning string  `json:"reasoning_content,omitempty"`
-	Calls     []call  `json:"tool_calls,omitempty"`
-	CallID    string  `json:"tool_call_id,omitempty"`
+	Role      string `json:"role"`
+	Content   any    `json:"content"`
+	Reasoning string `json:"reasoning_content,omitempty"`
+	Calls     []call `json:"tool_calls,omitempty"`
+	CallID    string `json:"tool_call_id,omitempty"`
+}
+
+// part is a text or an image of a message.
+type part struct {
+	Type  string    `json:"type"` // text or image_url
+	Text  string    `json:"text,omitempty"`
+	Image *imageURL `json:"image_url,omitempty"`
+}
+
+type imageURL struct {
+	URL string `json:"url"` // a data URL: nothing is fetched
+}
+
+// encodeParts returns the content of a message with images.
+func encodeParts(m model.Message) (out []part) {
+	if m.Content != "" {
+		out = append(out, part{Type: "text", Text: m.Content})
+	}
+	for _, i := range m.Images {
+		out = append(out, part{Type: "image_url", Image: &imageURL{"data:" + i.Type + ";base64," + base64.StdEncoding.EncodeToString(i.Data)}})
+	}
+	return out
 }
 
 type call struct {
@@ -152,7 +176,10 @@ func isEmptyOrJSON(raw json.RawMessage) bool { return len(raw) == 0 || json.Vali
 func encodeMessages(in []model.Message) []message {
 	out := make([]message, 0, len(in))
 	for _, t := range remote.GroupTurns(in) {
-		w := message{Role: t.Role, Content: &t.Content}
+		w := message{Role: t.Role, Content: t.Content}
+		if len(t.Images) > 0 {
+			w.Content = encodeParts(t.Message)
+		}
 		if t.Role == model.ToolRole {
 			// A result without its call: the protocol accepts it only as a user message.
 			w.Role = model.User
@@ -169,7 +196,7 @@ func encodeMessages(in []model.Message) []message {
 		}
 		out = append(out, w)
 		for _, c := range t.Calls {
-			out = append(out, message{Role: model.ToolRole, Content: &c.Result, CallID: c.Wire})
+			out = append(out, message{Role: model.ToolRole, Content: c.Result, CallID: c.Wire})
 		}
 	}
 	return out

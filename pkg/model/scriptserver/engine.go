@@ -1,6 +1,7 @@
 package scriptserver
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -251,6 +252,8 @@ func (w When) firstUnmet(r Request) string {
 		return fmt.Sprintf("%d messages, not %d", w.Messages, len(r.Messages))
 	case w.NoTools && len(r.Tools) > 0:
 		return "no tools offered"
+	case len(w.Images) > 0 && !slices.Equal(w.Images, r.imageHashes()):
+		return fmt.Sprintf("the images %v, not %v", w.Images, r.imageHashes())
 	case w.ThinkIs != nil && r.Think == nil:
 		return fmt.Sprintf("think %t, which is not set", *w.ThinkIs)
 	case w.ThinkIs != nil && *w.ThinkIs != *r.Think:
@@ -280,6 +283,19 @@ func (w When) firstUnmet(r Request) string {
 		}
 	}
 	return ""
+}
+
+// imageHashes returns the SHA-256 of each image, hexadecimal and in order, and "none" when there is no image.
+func (r Request) imageHashes() (out []string) {
+	for _, m := range r.Messages {
+		for _, i := range m.Images {
+			out = append(out, fmt.Sprintf("%x", sha256.Sum256(i.Data)))
+		}
+	}
+	if out == nil {
+		return []string{"none"}
+	}
+	return out
 }
 
 // history returns the messages before the last user message, nil when there is none.

@@ -292,6 +292,9 @@ func decodeChat(req api.ChatRequest, raw []byte) (Request, error) {
 		msg := model.Message{
 			Role: m.Role, Content: m.Content, Thinking: m.Thinking, ToolName: m.ToolName, CallID: m.ToolCallID,
 		}
+		for _, data := range m.Images {
+			msg.Images = append(msg.Images, model.Image{Size: len(data), Data: data})
+		}
 		for j, c := range m.ToolCalls {
 			args := own.Messages[i].ToolCalls[j].Function.Arguments
 			msg.Calls = append(msg.Calls, model.Call{ID: c.ID, Name: c.Function.Name, Arguments: args})

@@ -2,6 +2,7 @@ package scriptserver
 
 import (
 	"crypto/subtle"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -124,9 +125,9 @@ func (f openaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request) {
 type openaiRequest struct {
 	Model    string `json:"model"`
 	Messages []struct {
-		Role      string  `json:"role"`
-		Content   *string `json:"content"`
-		Reasoning string  `json:"reasoning_content"`
+		Role      string          `json:"role"`
+		Content   json.RawMessage `json:"content"` // a text, a list of parts, or null
+		Reasoning string          `json:"reasoning_content"`
 		Calls     []struct {
 			ID       string `json:"id"`
 			Type     string `json:"type"`
@@ -210,11 +211,12 @@ func (req openaiRequest) decode() (Request, error) {
 	open := map[string]string{} // names of the calls without a result, by id
 	for i, m := range req.Messages {
 		msg := model.Message{Role: m.Role, Thinking: m.Reasoning, CallID: m.CallID}
-		switch {
-		case m.Content != nil:
-			msg.Content = *m.Content
-		case len(m.Calls) == 0:
-			return out, fmt.Errorf("message %d has neither content nor calls", i)
+		if len(m.Content) == 0 || string(m.Content) == "null" {
+			if len(m.Calls) == 0 {
+				return out, fmt.Errorf("message %d has neither content nor calls", i)
+			}
+		} else if err := decodeParts(m.Content, &msg); err != nil {
+			return out, fmt.Errorf("message %d: %w", i, err)
 		}
 		if m.Role == model.ToolRole {
 			name, ok := open[m.CallID]
@@ -384,3 +386,36 @@ func (f *openaiEncoder) EncodeError(w io.Writer, _ *Answer, text string) {
 }
 
 func (f *openaiEncoder) WriteRaw(w io.Writer, b []byte) { _, _ = fmt.Fprintf(w, "data: %s\n\n", b) }
+
+// decodeParts decodes the content of a message: a text, or a list of texts and images as data URLs.
+func decodeParts(raw json.RawMessage, into *model.Message) error {
+	if json.Unmarshal(raw, &into.Content) == nil {
+		return nil
+	}
+	var parts []struct {
+		Type  string `json:"type"`
+		Text  string `json:"text"`
+		Image struct {
+			URL string `json:"url"`
+		} `json:"image_url"`
+	}
+	if err := json.Unmarshal(raw, &parts); err != nil {
+		return err
+	}
+	for _, p := range parts {
+		switch p.Type {
+		case "text":
+			into.Content += p.Text
+		case "image_url":
+			kind, encoded, ok := strings.Cut(strings.TrimPrefix(p.Image.URL, "data:"), ";base64,")
+			data, err := base64.StdEncoding.DecodeString(encoded)
+			if !ok || err != nil {
+				return errors.New("an image is not a data URL")
+			}
+			into.Images = append(into.Images, model.Image{Type: kind, Size: len(data), Data: data})
+		default:
+			return fmt.Errorf("unknown part %q", p.Type)
+		}
+	}
+	return nil
+}

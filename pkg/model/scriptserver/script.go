@@ -32,6 +32,7 @@ type When struct {
 	Messages     int      `yaml:"messages"`      // count, with the system message; 0 = any
 	ThinkIs      *bool    `yaml:"think"`         // as sent
 	HistoryHas   []string `yaml:"history_has"`   // each in a message before the last one with role user
+	Images       []string `yaml:"images"`        // SHA-256 of each image of the request, in order; ["none"] = it has none
 }
 
 // Reply is the server's reply. Thinking, Content and the arguments of calls may quote the request, which proves where an

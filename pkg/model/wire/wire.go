@@ -201,6 +201,7 @@ var errorCodes = []struct {
 	{model.ErrMissing, subjects.CodeModelMissing},
 	{model.ErrNoTools, subjects.CodeModelNoTools},
 	{model.ErrNoThinking, subjects.CodeModelNoThinking},
+	{model.ErrNoVision, subjects.CodeModelNoVision},
 	{model.ErrTooLong, subjects.CodeModelTooLong},
 	{model.ErrBusy, subjects.CodeBusy},
 	{model.ErrMalformed, subjects.CodeModelMalformed},

@@ -100,6 +100,8 @@ var answerFaults = map[string]faultRow{
 	subjects.CodeModelCut:         {ExitFailed, "ask again, or choose another model with --model"},
 	subjects.CodeModelMalformed:   {ExitFailed, "ask again, or choose another model with --model"},
 	subjects.CodeModelNoTools:     {ExitFailed, "ask again, or choose another model with --model"},
+	subjects.CodeModelNoVision:    {ExitFailed, "choose a model that reads images with --model; conclave model list shows which do"},
+	subjects.CodeNoAttachment:     {ExitFailed, "attach the image again"},
 	subjects.CodeModelNoThinking:  {ExitFailed, "ask again, or choose another model with --model"},
 	subjects.CodeMalformed:        {ExitFailed, "rephrase the question"},
 	subjects.CodeTooLarge:         {ExitFailed, "shorten the question"},

@@ -33,7 +33,7 @@ func Session(s *term.Streams, c subjects.Conversation) error {
 	for _, t := range c.Turns {
 		message(s.Out, "user", term.Stamp(t.Time), t.Query)
 		for _, a := range t.Attachments {
-			message(s.Out, "attached", a.Describe()+", untrusted; it begins:", a.Text)
+			message(s.Out, "attached", a.Describe()+", untrusted; it begins:", a.Content())
 		}
 		for _, m := range t.Messages {
 			message(s.Out, m.Role, m.ToolName, m.Content)

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,6 +74,7 @@ func Run(t *testing.T, p Profile) {
 		{"calls without ids", s.testCallsWithoutIDs, p.NoIDs},
 		{"argument key order", s.testArgumentKeyOrder, p.SortsKeys},
 		{"conversation", s.testConversation, false},
+		{"images", s.testImages, false},
 		{"options", s.testOptions, false},
 		{"format", s.testFormat, p.NoFormat},
 		{"token counts", s.testTokenCounts, p.NoFinalCounts},
@@ -345,6 +347,28 @@ func (s suite) testArgumentKeyOrder(t *testing.T) {
 			t.Errorf("arguments %s, want %s", got, want)
 		}
 	})
+}
+
+// testImages sends two images with a question: the server receives their bytes, in order, and the text.
+func (s suite) testImages(t *testing.T) {
+	b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "A heron."}})
+	r := newRequest(false)
+	last := &r.Messages[len(r.Messages)-1]
+	last.Images = []model.Image{{Type: "image/png", Data: []byte("\x89PNG first")}, {Type: "image/jpeg", Data: []byte("\xff\xd8 second")}}
+	m, _, err := collectReply(t, b, r)
+	requireNoError(t, err)
+	raw := string(server.Requests()[0].Raw)
+	at := 0
+	for _, i := range last.Images {
+		n := strings.Index(raw[at:], base64.StdEncoding.EncodeToString(i.Data))
+		if n < 0 {
+			t.Fatalf("%s is not in the request, or not in order: %s", i.Data, raw)
+		}
+		at += n
+	}
+	if m.Content != "A heron." || !strings.Contains(raw, last.Content) {
+		t.Errorf("answer %q to %s", m.Content, raw)
+	}
 }
 
 // testConversation sends every field of a message and compares the messages that the server received.

@@ -1,0 +1,52 @@
+package actor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"conclave/subjects"
+)
+
+// StoredMessage is a message of a stream.
+type StoredMessage struct {
+	Subject string `json:"subject"`
+	Seq     uint64 `json:"seq"`
+	Data    []byte `json:"data"`
+}
+
+// ReadStored reads one message of a stream by get, the subject STREAM.MSG.GET of the JetStream API, within 5 seconds. selector
+// is the body of the request. Subject is authoritative: the server writes it. nil, without an error,
+// means that there is no such message.
+func ReadStored(ctx context.Context, out Out, get subjects.Spec, selector map[string]any) (*StoredMessage, error) {
+	body, err := json.Marshal(selector)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	data, _, err := out.Request(ctx, get, body)
+	if err != nil {
+		return nil, err
+	}
+	var got struct {
+		Error *struct {
+			Code int    `json:"code"`
+			Text string `json:"description"`
+		} `json:"error"`
+		Message *StoredMessage `json:"message"`
+	}
+	if err := json.Unmarshal(data, &got); err != nil {
+		return nil, err
+	}
+	switch {
+	case got.Error != nil && got.Error.Code == 404:
+		return nil, nil
+	case got.Error != nil:
+		return nil, errors.New(got.Error.Text)
+	case got.Message == nil:
+		return nil, errors.New("no message")
+	}
+	return got.Message, nil
+}
