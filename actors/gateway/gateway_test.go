@@ -34,6 +34,7 @@ func TestQuery(t *testing.T) {
 		{"QueryWhoseAnswerIsAnError", testQueryWhoseAnswerIsAnError},
 		{"QueryTakesTooLong", testQueryTakesTooLong},
 		{"AttachmentsTravelInTheirOwnField", testAttachmentsTravelInTheirOwnField},
+		{"FilesOfAForm", testFilesOfAForm},
 		{"ClientGoesAway", testClientGoesAway},
 		{"AnswerWhileTheLinkIsDown", testAnswerWhileTheLinkIsDown},
 	})

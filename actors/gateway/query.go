@@ -64,8 +64,8 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var in Question
-	if err := g.readBody(w, r, &in); err != nil {
+	in, images, err := g.readQuestion(w, r)
+	if err != nil {
 		return err
 	}
 	named := in.QueryID != ""
@@ -94,6 +94,9 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 		return problemf(http.StatusConflict, codeConflict, "another client waits for question %s; omit query_id to ask a new one", q.id)
 	}
 	defer g.questions.release(q.id)
+	if err := g.client.StoreImages(r.Context(), in.SessionID, images); err != nil {
+		return storeFault(g.out, "an attached image", err)
+	}
 	first, err := g.storeQuestion(r.Context(), g.out, in)
 	if err != nil {
 		return err

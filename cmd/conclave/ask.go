@@ -18,11 +18,11 @@ import (
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/actor"
+	"conclave/pkg/attachment"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
 	"conclave/pkg/document"
 	"conclave/pkg/loop"
-	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -49,7 +49,10 @@ file that --question names ("-" for stdin): these are your own words.
 
 Text from a pipe, a file given with --attach and a long paste are UNTRUSTED content that the question is about, because
 others may have written in them: the assistant reads them, and a call that they lead to needs your approval. This also holds for
-a pipe without a question. In a shell loop that reads lines from stdin, give ask an empty stdin: conclave ask "$line" < /dev/null.
+a pipe without a question. --attach reads text, Markdown, HTML, PDF (with pdftotext) and images (PNG, JPEG and WebP of at most
+5 MB, four in a question); the content decides, not the name. Images need a model that can read them: conclave model list shows
+which can, and --model chooses one. They are stored for 30 days, or until the session is deleted. In a shell loop that reads
+lines from stdin, give ask an empty stdin: conclave ask "$line" < /dev/null.
 
 On a terminal the answer is printed as it is generated; interim text, tool calls and notes are dim lines on stderr, and
 --thinking adds the model's thinking. While nothing is printed, a line on stderr shows the phase: queued, loading the model,
@@ -86,6 +89,7 @@ func askCommand(a *cli.App) *cobra.Command {
   conclave ask --continue 'And of Spain?'
   git diff | conclave ask 'Write a commit message for this change.'
   conclave ask --attach letter.pdf 'What do they want, and by when?'
+  conclave ask --model gemma3:4b --attach photo.jpg 'Which bird is this?'
   make-question | conclave ask --question -
   conclave ask --json 'What time is it in Tokyo?' | jq -r '.tool_calls[].tool'
   conclave ask --no-wait --session notes 'Summarize what we have.'
@@ -261,14 +265,21 @@ func (o *askFlags) attachStdin(ctx context.Context, a *cli.App) error {
 	return stoppedError(err)
 }
 
-// attachFiles attaches the files of --attach as text.
+// attachFiles attaches the files of --attach: images, and everything else as text.
 func (o *askFlags) attachFiles(ctx context.Context) error {
 	for _, path := range o.files {
-		d, err := document.Read(ctx, path, document.Options{})
+		data, err := document.Load(path, document.MaxBytes)
+		var f attachment.File
+		if err == nil {
+			f, err = attachment.Decode(ctx, subjects.AttachmentFile, filepath.Base(path), data)
+		}
 		if err != nil {
 			return cli.Usage("--attach %s: %v", path, err)
 		}
-		o.attach(subjects.AttachmentFile, text.OneLine(filepath.Base(path), subjects.MaxAttachmentName), d.Text)
+		o.question.Attachments = append(o.question.Attachments, f.Attachment)
+		if f.Image != nil {
+			o.question.Images = append(o.question.Images, f.Image)
+		}
 	}
 	return nil
 }

@@ -274,6 +274,14 @@ func TestOnlyTypedTextIsTheQuestion(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	photo := filepath.Join(dir, "photo.txt")
+	pixels, err := base64.StdEncoding.DecodeString("iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEUlEQVR42mM4ISeHFTEMLQkAkL9BAc9woTwAAAAASUVORK5CYII=")
+	if err == nil {
+		err = os.WriteFile(photo, pixels, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	piped := func(text string) []subjects.Attachment {
 		return []subjects.Attachment{{Source: subjects.AttachmentPipe, Text: text}}
 	}
@@ -296,6 +304,11 @@ func TestOnlyTypedTextIsTheQuestion(t *testing.T) {
 			name: "files", words: []string{"a"}, flags: askFlags{files: []string{mail, page}}, want: "a",
 			attached: []subjects.Attachment{{Source: subjects.AttachmentFile, Name: "mail.txt", Text: "Dear user"}, {Source: subjects.AttachmentFile, Name: "page.html", Text: "Hello there"}},
 		},
+		{
+			name: "an image under another name", words: []string{"a"}, flags: askFlags{files: []string{photo}}, want: "a",
+			attached: []subjects.Attachment{{Source: subjects.AttachmentFile, Name: "photo.txt", SHA256: "06f0c5e9c11994cd621753b2621dcd2270e7d9e78473603964dd3fcb4889f2e5", Type: "image/png", Size: 74}},
+		},
+		{name: "five images", words: []string{"a"}, flags: askFlags{files: []string{photo, photo, photo, photo, photo}}, code: cli.ExitUsage},
 		{name: "words and nothing", words: []string{"a"}, stdin: strings.NewReader(" \n"), want: "a"},
 		{name: "bytes that are no text", words: []string{"a"}, stdin: strings.NewReader("a\xffb"), want: "a", attached: piped("a\uFFFDb")},
 		{name: "nothing", stdin: strings.NewReader(" \n"), code: cli.ExitUsage},

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/attachment"
 	"conclave/subjects"
 )
 
@@ -22,8 +23,9 @@ type Question struct {
 	Text    string // the user's own words
 	// Attachments are untrusted content that the question is about, checked by [subjects.CheckAttachments].
 	Attachments []subjects.Attachment
-	Model       string // "" = the assistant's
-	Reference   string // what a good answer says, for the critic only
+	Images      [][]byte // content of the images among the attachments, stored before the question
+	Model       string   // "" = the assistant's
+	Reference   string   // what a good answer says, for the critic only
 	// Override is set for this message only, before the question is stored. Its session, query and Once are filled in.
 	Override *subjects.SessionConfig
 	Timeout  time.Duration // for the answer; 0 = none
@@ -123,6 +125,9 @@ func (c *Client) Ask(ctx context.Context, question Question) (*Query, error) {
 		return nil, err
 	}
 	err := q.setOverride(ctx, question.Override)
+	if err == nil {
+		err = c.StoreImages(ctx, q.Session, question.Images)
+	}
 	if err == nil {
 		err = c.StoreQuestion(ctx, subjects.Query{SessionID: q.Session, QueryID: q.ID, Query: question.Text, Attachments: question.Attachments, Model: question.Model, Reference: question.Reference})
 	}
@@ -233,6 +238,17 @@ func (c *Client) StoreQuestion(ctx context.Context, body subjects.Query) error {
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNotStored, err)
+	}
+	return nil
+}
+
+// StoreImages stores images that a question of the session, a valid token, refers to. It must be called before the question
+// is stored. Every error wraps [ErrNotStored]. Images that are stored already are kept.
+func (c *Client) StoreImages(ctx context.Context, session string, images [][]byte) error {
+	for _, data := range images {
+		if err := attachment.Store(ctx, c.out, session, data); err != nil {
+			return fmt.Errorf("%w: %w", ErrNotStored, err)
+		}
 	}
 	return nil
 }

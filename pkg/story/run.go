@@ -18,6 +18,8 @@ type System interface {
 	Subscribe(ctx context.Context) (<-chan Event, error)
 	// Ask sends a question and returns when it is stored.
 	Ask(ctx context.Context, q subjects.Query) error
+	// StoreImages stores the images that a question of the session refers to, before it is asked.
+	StoreImages(ctx context.Context, session string, images [][]byte) error
 	// Spawn creates a child agent of who. A denial is a [subjects.Fault].
 	Spawn(ctx context.Context, who subjects.Caller, c Child, session, query string) (child string, err error)
 	// CallTool calls a tool as an agent, for a query.
@@ -199,7 +201,14 @@ func (r *runner) runTurn(ctx context.Context, i int) error {
 	if t.Request != nil {
 		return r.runRequest(ctx, i, *t.Request, session)
 	}
-	if err := r.system.Ask(ctx, subjects.Query{SessionID: session, QueryID: query, Query: t.Query, Attachments: t.attached(), Reference: t.Reference}); err != nil {
+	attached, images, err := t.attached(ctx)
+	if err == nil && len(images) > 0 {
+		err = r.system.StoreImages(ctx, session, images)
+	}
+	if err == nil {
+		err = r.system.Ask(ctx, subjects.Query{SessionID: session, QueryID: query, Query: t.Query, Attachments: attached, Reference: t.Reference})
+	}
+	if err != nil {
 		return fmt.Errorf("asking the question: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.opts.AnswerTimeout)

@@ -28,11 +28,14 @@
 package story
 
 import (
+	"context"
+	"encoding/base64"
 	"fmt"
 	"os"
 	"regexp"
 	"strings"
 
+	"conclave/pkg/attachment"
 	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/strict"
 	"conclave/subjects"
@@ -70,10 +73,11 @@ type Server struct {
 	Key string `yaml:"key"`
 }
 
-// Model is the abilities of a model; nil means that it has the ability.
+// Model is the abilities of a model; nil means that it has the ability. Without an entry it cannot read images.
 type Model struct {
 	Tools    *bool `yaml:"tools"`
 	Thinking *bool `yaml:"thinking"`
+	Vision   bool  `yaml:"vision"` // false = it cannot read images
 	Window   int   `yaml:"window"` // context window in tokens; 0 = 131072
 }
 
@@ -110,19 +114,32 @@ type Turn struct {
 	after []EventPattern
 }
 
-// Attachment is text that comes with a question and that the user did not type; see [subjects.Attachment].
+// Attachment is content that comes with a question and that the user did not type; see [subjects.Attachment].
 type Attachment struct {
 	Name   string `yaml:"name"`
 	Source string `yaml:"source"`
 	Text   string `yaml:"text"`
+	File   string `yaml:"file"` // instead of Text: the content of a file, base64
 }
 
-// attached returns the attachments of the turn's question.
-func (t Turn) attached() (out []subjects.Attachment) {
+// attached returns the attachments of the turn's question, and the content of the images among them.
+func (t Turn) attached(ctx context.Context) (out []subjects.Attachment, images [][]byte, err error) {
 	for _, a := range t.Attachments {
-		out = append(out, subjects.Attachment{Name: a.Name, Source: a.Source, Text: a.Text})
+		f := attachment.File{Attachment: subjects.Attachment{Name: a.Name, Source: a.Source, Text: a.Text}}
+		if a.File != "" {
+			data, err := base64.StdEncoding.DecodeString(a.File)
+			if err == nil {
+				f, err = attachment.Decode(ctx, a.Source, a.Name, data)
+			}
+			if err != nil {
+				return nil, nil, fmt.Errorf("attachment %s: %w", a.Name, err)
+			}
+		}
+		if out = append(out, f.Attachment); f.Image != nil {
+			images = append(images, f.Image)
+		}
 	}
-	return out
+	return out, images, nil
 }
 
 // Request is a tool call of an agent without a model.

@@ -162,3 +162,5 @@ func (w *fakeSystem) done(query string, r subjects.Response) {
 	w.store("generator", "answer.dialog", query, subjects.Dialog{Answer: r.Answer})
 	w.store("generator", "agent.state.generator", query, subjects.AgentState{To: "IDLE"})
 }
+
+func (w *fakeSystem) StoreImages(context.Context, string, [][]byte) error { return nil }

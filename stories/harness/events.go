@@ -88,6 +88,11 @@ func (h *Harness) Subscribe(ctx context.Context) (<-chan story.Event, error) {
 // confirmTimeout is the longest wait for the stored copy of a question.
 const confirmTimeout = 10 * time.Second
 
+// StoreImages implements [story.System].
+func (h *Harness) StoreImages(ctx context.Context, session string, images [][]byte) error {
+	return h.user.StoreImages(ctx, session, images)
+}
+
 // Ask implements [story.System]. It returns when the stored copy of the question has arrived, so that its position among
 // the events is known, and fails after confirmTimeout. q needs a query id that was not used before.
 func (h *Harness) Ask(ctx context.Context, q subjects.Query) error {

@@ -76,7 +76,7 @@ func withModels(s *story.Story) scriptserver.Option {
 	isSet := func(b *bool) bool { return b == nil || *b }
 	for _, role := range strict.SortedKeys(s.Server.Models) {
 		m := s.Server.Models[role]
-		d := scriptserver.Model{Name: role, Family: "scripted", Parameters: "12B", Window: 131072, Tools: isSet(m.Tools), Thinking: isSet(m.Thinking)}
+		d := scriptserver.Model{Name: role, Family: "scripted", Parameters: "12B", Window: 131072, Tools: isSet(m.Tools), Thinking: isSet(m.Thinking), Vision: m.Vision}
 		if m.Window > 0 {
 			d.Window = m.Window
 		}
