@@ -1,0 +1,53 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"conclave/subjects"
+)
+
+// flowRecord is the stored form of a Flow.
+type flowRecord struct {
+	Words    []question       `json:"words,omitempty"`
+	Turn     uint64           `json:"turn,omitempty"`
+	Sources  []subjects.Taint `json:"sources,omitempty"`
+	Private  bool             `json:"private,omitempty"`
+	Searches []searchLinks    `json:"searches,omitempty"`
+	Listings []listing        `json:"listings,omitempty"`
+	IDs      []string         `json:"trusted_ids,omitempty"`
+	Public   []string         `json:"public,omitempty"`
+	Strange  []string         `json:"strange,omitempty"`
+	Overflow bool             `json:"overflow,omitempty"`
+	Dropped  bool             `json:"dropped_private,omitempty"`
+
+	// Links, Values and OldIDs are in records of older versions. They permit nothing now.
+	OldIDs []string `json:"ids,omitempty"`
+	Links  []string `json:"links,omitempty"`
+	Values []string `json:"values,omitempty"`
+}
+
+// MarshalJSON implements [json.Marshaler] with the stored form.
+func (f *Flow) MarshalJSON() ([]byte, error) {
+	return json.Marshal(flowRecord{
+		Words: f.questions, Turn: f.lastTurn, Sources: f.sources, Private: f.private, Searches: f.searches, Listings: f.listings, IDs: f.ids,
+		Public: f.publicWords, Strange: f.untrusted, Overflow: f.overflow, Dropped: f.dropped,
+	})
+}
+
+// UnmarshalJSON implements [json.Unmarshaler]. It rejects unknown fields: a record of a newer version may mark taint in
+// one. null decodes to an empty, untainted flow, so a caller must reject it before.
+func (f *Flow) UnmarshalJSON(data []byte) error {
+	var r flowRecord
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		return err
+	}
+	*f = Flow{
+		questions: r.Words, lastTurn: r.Turn, sources: r.Sources, private: r.Private, searches: r.Searches, listings: r.Listings, ids: r.IDs,
+		publicWords: r.Public, untrusted: r.Strange, overflow: r.Overflow, dropped: r.Dropped,
+	}
+	f.index()
+	return nil
+}

@@ -1,0 +1,181 @@
+package policy
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// index derives userText, userTextLower and userWords from the questions. It must be called after each change of them.
+func (f *Flow) index() {
+	var b strings.Builder
+	for _, s := range f.questions {
+		// A missing space after a full stop must not hide a name: "see example.org.Then ..." names example.org.
+		b.WriteString(joinedSentence.ReplaceAllString(s.Text, "$1. $2"))
+		b.WriteString("\n") // a value cannot span two questions
+	}
+	f.userText = b.String()
+	f.userTextLower = strings.ToLower(f.userText)
+	_, f.userTextIDs = extractDays(f.userTextLower)
+	f.userTextIDs = listNumber.ReplaceAllString(f.userTextIDs, "$1 ")
+	f.userWords = map[string]int{}
+	for _, w := range splitWords(f.userTextLower) {
+		f.userWords[w]++
+	}
+}
+
+// listNumber matches the number of an item in a list, which names nothing.
+var listNumber = regexp.MustCompile(`(^|\s)\d{1,2}[.)]\s`)
+
+// isUserValue reports whether the user wrote this value, ignoring case: the whole of it, and not as a part of a longer
+// word, name or address. An empty value carries no data and counts as the user's.
+func (f *Flow) isUserValue(value string) bool {
+	return f != nil && containsWhole(strings.ToLower(strings.TrimSpace(value)), f.userTextLower)
+}
+
+// isUserID is [Flow.isUserValue] for ids: a number must stand in the user's text as such, and not as a part of a date.
+func (f *Flow) isUserID(value string) bool {
+	v := strings.ToLower(strings.TrimSpace(value))
+	if strings.Trim(v, "0123456789") == "" {
+		return containsWhole(v, f.userTextIDs)
+	}
+	return f.isUserValue(v)
+}
+
+// isUserNumber reports whether the user typed this number: a plain one in any notation, or any other value, such as one with a sign
+// or a unit, exactly as it is.
+func (f *Flow) isUserNumber(value string) bool {
+	n, ok := parsePlainNumber(strings.TrimSpace(value))
+	if !ok {
+		return f.isUserValue(value)
+	}
+	return slices.Contains(extractNumbers(f.userTextIDs), n)
+}
+
+// isUserText is [Flow.isUserValue] with exact case, for URLs, whose paths are case-sensitive.
+func (f *Flow) isUserText(value string) bool { return f != nil && containsWhole(value, f.userText) }
+
+// containsWhole reports whether all contains v with a boundary on both sides, see [extendsBefore] and [extendsAfter].
+// Case matters. An empty v is contained in every text, a v over maxQuestionBytes in none.
+func containsWhole(v, all string) bool {
+	if v == "" {
+		return true
+	}
+	if len(v) > maxQuestionBytes {
+		return false
+	}
+	for from := 0; ; {
+		i := strings.Index(all[from:], v)
+		if i < 0 {
+			return false
+		}
+		i += from
+		before, _ := utf8.DecodeLastRuneInString(all[:i])
+		if !extendsBefore(before) && !extendsAfter(all[i+len(v):]) {
+			return true
+		}
+		from = i + 1
+	}
+}
+
+// extendsBefore reports whether the character before a value makes it a part of something longer. RuneError stands for
+// the start of the text.
+func extendsBefore(r rune) bool {
+	return r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("_@/.-+=?&#%", r))
+}
+
+// extendsAfter reports whether the text after a value makes it a part of something longer. Punctuation extends it only
+// when a letter or digit follows at once.
+func extendsAfter(rest string) bool {
+	r, n := utf8.DecodeRuneInString(rest)
+	switch {
+	case n == 0:
+		return false
+	case unicode.IsLetter(r), unicode.IsDigit(r), strings.ContainsRune("_@/-%", r):
+		return true
+	case strings.ContainsRune(".:?#&=", r):
+		next, n := utf8.DecodeRuneInString(rest[n:])
+		return n > 0 && (unicode.IsLetter(next) || unicode.IsDigit(next))
+	}
+	return false
+}
+
+// isUserQuery reports whether a query consists of the user's words, each no more often than the user wrote it, words of public
+// results, stop words and the current year; true for an empty one. It is false with characters outside of letters, digits
+// and common punctuation, or with more than 64 characters between words, which could encode data. Once private data is in the
+// session, words of public results do not count, because a page could list enough words to spell it, nor do case and
+// punctuation that the user did not type. f must not be nil.
+func (f *Flow) isUserQuery(query string) bool {
+	words := splitWords(query)
+	inWords := 0
+	for _, w := range words {
+		inWords += utf8.RuneCountInString(w)
+	}
+	if utf8.RuneCountInString(query)-inWords > 64 {
+		return false
+	}
+	for _, r := range query {
+		if !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(" -'\".,:;?!()/&+%$€£#@_’", r) {
+			return false
+		}
+	}
+	if f.private && !isPlainQuery(query, f.userText) {
+		return false
+	}
+	used := map[string]int{}
+	for _, w := range words {
+		used[w]++
+		isFree := stopWords[w] || !f.private && slices.Contains(f.publicWords, w) || f.isCurrentYear(w)
+		if used[w] > max(f.userWords[w], 1) || f.userWords[w] == 0 && !isFree {
+			return false
+		}
+	}
+	return true
+}
+
+// isPlainQuery reports whether a query is words with one space between them, each in lower case and without punctuation, or as it
+// stands in the user's text.
+func isPlainQuery(query, userText string) bool {
+	for _, w := range strings.Split(strings.TrimSuffix(query, "?"), " ") {
+		plain := splitWords(w)
+		if (len(plain) != 1 || plain[0] != w) && (w == "" || !containsWhole(w, userText)) {
+			return query == ""
+		}
+	}
+	return true
+}
+
+// isCurrentYear reports whether a word is the year in which the session last read something. Any other year is a number that
+// could carry data.
+func (f *Flow) isCurrentYear(w string) bool {
+	return len(f.sources) > 0 && w == strconv.Itoa(f.sources[len(f.sources)-1].Time.Year())
+}
+
+// isMadeOfUserWords reports whether every word of a text is the user's, stop words not counted. It is false for a text of stop
+// words alone.
+func (f *Flow) isMadeOfUserWords(s string) bool {
+	n := 0
+	for _, w := range splitWords(s) {
+		if f.userWords[w] > 0 {
+			n++
+		} else if !stopWords[w] {
+			return false
+		}
+	}
+	return n > 0
+}
+
+// isUserDay reports whether the user named the date in value.
+func (f *Flow) isUserDay(value string) bool {
+	typed, _ := extractDays(f.userText)
+	return areAmong(value, typed, day.matches)
+}
+
+// areAmong reports whether value has dates, and each of them is among typed.
+func areAmong(value string, typed []day, same func(day, day) bool) bool {
+	days, _ := extractDays(value)
+	return len(days) > 0 && !slices.ContainsFunc(days, func(d day) bool { return !slices.ContainsFunc(typed, func(t day) bool { return same(d, t) }) })
+}
