@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -288,7 +289,7 @@ func formatCalls(calls []subjects.ToolCall) string {
 }
 
 // checkEvents compares the events with those expected, and returns all failures so far. present needs at least one event, or
-// exactly times; in_order allows other events in between, and only its first missing one is reported.
+// exactly times; in_order allows other events in between, see checkOrder.
 func (c *checker) checkEvents() []Failure {
 	e := c.story.Events
 	for i, w := range e.Present {
@@ -314,23 +315,46 @@ func (c *checker) checkEvents() []Failure {
 			}
 		}
 	}
-	rest := c.events
-	for i, w := range e.InOrder {
+	c.checkOrder(e.InOrder)
+	return c.failures
+}
+
+// reorderWindow is how much earlier than the event before it an event of another author may be stored. Each author has a stream
+// of its own, and the event log that collects them does not keep the order between authors to the millisecond.
+const reorderWindow = 100 * time.Millisecond
+
+// checkOrder reports the first of want that does not follow the one before it. Each event counts once.
+func (c *checker) checkOrder(want []EventPattern) {
+	used := make([]bool, len(c.events))
+	last := -1
+	follows := func(i int) bool {
+		if i > last {
+			return true
+		}
+		before, e := c.events[last], c.events[i]
+		return !used[i] && e.From != before.From && before.Time.Sub(e.Time) < reorderWindow
+	}
+	for i, w := range want {
 		if c.isSkipped(w) {
 			continue
 		}
-		at := slices.IndexFunc(rest, w.matches)
+		at := -1
+		for k, e := range c.events {
+			if follows(k) && w.matches(e) {
+				at = k
+				break
+			}
+		}
 		if at < 0 {
 			after := ""
 			if i > 0 {
-				after = fmt.Sprintf(" after %s", e.InOrder[i-1])
+				after = fmt.Sprintf(" after %s", want[i-1])
 			}
 			c.fail(fmt.Sprintf("events.in_order[%d]", i), "no event %s%s", w, after)
-			break
+			return
 		}
-		rest = rest[at+1:]
+		used[at], last = true, max(last, at)
 	}
-	return c.failures
 }
 
 func (c *checker) isSkipped(w EventPattern) bool { return c.live && w.scriptedOnly }
