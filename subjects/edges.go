@@ -131,7 +131,15 @@ func Table() Layout {
 	l := Layout{Accounts: accounts(), Streams: streams(), Consumers: consumers()}
 	l.Edges = slices.Concat(agentEdges(), controlEdges(), brokerEdges(), publishEdges(), watchEdges(), questionEdges(l.Consumers),
 		stateEdges(l.Streams), modelEdges(), auditEdges(), discoveryEdges(l.Discoverables()))
+	l.Edges = slices.DeleteFunc(l.Edges, reachesUnserved)
 	return l
+}
+
+// reachesUnserved reports whether e lets its callers send or watch a subject that is [Spec.Unserved]. Without the edge the
+// server denies the message at once, where an accepted one would wait for an actor that does not exist.
+func reachesUnserved(e Edge) bool {
+	local := cmp.Or(e.Local, e.Remote)
+	return slices.ContainsFunc(AllSpecs(), func(s Spec) bool { return s.Unserved && Overlap(s.Name, local) })
 }
 
 // agentEdges returns the edges from agents to the broker: tool calls, discovery, validation, spawning, and the output of an

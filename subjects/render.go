@@ -195,7 +195,7 @@ Generated from the tables in ` + "`subjects/`" + ` by ` + "`go generate ./subjec
 
 Each subject as its publisher and watchers see it. The owner receives it under another name where the server has written
 the publisher's account into it: ` + "`agent.generator.tool.request.get_datetime`" + `. Only live tokens *may drop*; any
-other message arrives, or its publisher gets an error.
+other message arrives, or its publisher gets an error. A subject *not served yet* is denied to everybody.
 
 | subject | received as | payload | stored in | may drop | meaning |
 |---|---|---|---|---|---|
@@ -208,7 +208,11 @@ other message arrives, or its publisher gets an error.
 		if s.Lossy {
 			drop = "yes"
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s | %s |\n", s.Name, received, strings.TrimPrefix(s.Codec.String(), "application/"), s.Stream, drop, s.Doc)
+		doc := s.Doc
+		if s.Unserved {
+			doc += "; not served yet"
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s | %s |\n", s.Name, received, strings.TrimPrefix(s.Codec.String(), "application/"), s.Stream, drop, doc)
 	}
 }
 

@@ -525,6 +525,12 @@ func findUnreachable(l Layout, specs []Spec) (wrong []string) {
 		hear = append(hear, p.Filter...)
 	}
 	for _, s := range specs {
+		if s.Unserved {
+			if slices.ContainsFunc(say, func(x string) bool { return Overlap(x, s.Name) }) {
+				wrong = append(wrong, s.Name+" is granted although no actor serves it")
+			}
+			continue
+		}
 		if !slices.ContainsFunc(say, func(x string) bool { return Overlap(x, s.Name) }) {
 			wrong = append(wrong, "no publisher of "+s.Name)
 		}

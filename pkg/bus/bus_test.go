@@ -693,6 +693,17 @@ func TestWriteContextsKeepsOtherInstallation(t *testing.T) {
 	if _, err := bus.WriteContexts(other, "nats://127.0.0.1:2"); !errors.Is(err, bus.ErrOtherContext) {
 		t.Errorf("another installation's contexts were taken over: %v", err)
 	}
+	// Neither is written when only the second is another's.
+	first := filepath.Join(folder, "conclave.json")
+	if err := os.Remove(first); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bus.WriteContexts(other, "nats://127.0.0.1:2"); !errors.Is(err, bus.ErrOtherContext) {
+		t.Errorf("another installation's audit context was taken over: %v", err)
+	}
+	if _, err := os.Stat(first); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("one of two contexts was written before the other was found to be foreign: %v", err)
+	}
 	if _, err := bus.WriteContexts(mine, "nats://127.0.0.1:3"); err != nil {
 		t.Errorf("one's own contexts cannot be moved to a new address: %v", err)
 	}

@@ -256,8 +256,8 @@ func contextKeyFile(file string) string {
 }
 
 // WriteContexts writes two contexts for the nats command line tool, "conclave" for the user and "conclave-audit" to read
-// the audit log, and returns their folder. It selects the first only if none is selected. A context whose key file exists
-// and is another installation's is kept: the error is [ErrOtherContext].
+// the audit log, and returns their folder. It selects the first only if none is selected. When the
+// key file of one exists and is another installation's, both are kept: the error is [ErrOtherContext].
 func WriteContexts(keys Keys, url string) (folder string, err error) {
 	config, err := xdgFolder("XDG_CONFIG_HOME", ".config")
 	if err != nil {
@@ -267,21 +267,24 @@ func WriteContexts(keys Keys, url string) (folder string, err error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return "", fmt.Errorf("making %s: %w", folder, err)
 	}
-	for _, c := range []struct{ name, text, role, prefix string }{
+	contexts := []struct{ name, text, role, prefix string }{
 		{"conclave", "Conclave, as its user", "user", CoreAPI},
 		{"conclave-audit", "Conclave's audit, read only", "auditor", AuditAPI},
-	} {
+	}
+	for _, c := range contexts { // all of them before the first is written
+		file := filepath.Join(folder, c.name+".json")
+		if other := contextKeyFile(file); other != "" && other != keys.Path(c.role) {
+			return "", fmt.Errorf("%w: %s uses the key %s; to keep both, start this one with another XDG_CONFIG_HOME", ErrOtherContext, file, other)
+		}
+	}
+	for _, c := range contexts {
 		b, err := json.MarshalIndent(map[string]string{
 			"description": c.text, "url": url, "nkey": keys.Path(c.role), "jetstream_api_prefix": c.prefix, "inbox_prefix": subjects.CLIInboxPrefix,
 		}, "", "  ")
 		if err != nil {
 			return "", err
 		}
-		file := filepath.Join(folder, c.name+".json")
-		if other := contextKeyFile(file); other != "" && other != keys.Path(c.role) {
-			return "", fmt.Errorf("%w: %s uses the key %s; to keep both, start this one with another XDG_CONFIG_HOME", ErrOtherContext, file, other)
-		}
-		if err := os.WriteFile(file, append(b, '\n'), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(folder, c.name+".json"), append(b, '\n'), 0o600); err != nil {
 			return "", fmt.Errorf("writing the nats context: %w", err)
 		}
 	}
