@@ -77,6 +77,8 @@ func listModelFields(c model.Config) []strict.Field {
 			{"keep_alive", o.KeepAlive != "", func() string { return o.KeepAlive }},
 			{"temperature", o.Temperature != nil, func() string { return o.Temperature.String() }},
 			{"stream", o.Stream != nil, func() string { return fmt.Sprint(*o.Stream) }},
+			{"query_prefix", o.QueryPrefix != "", func() string { return o.QueryPrefix }},
+			{"document_prefix", o.DocumentPrefix != "", func() string { return o.DocumentPrefix }},
 			{"small", o.Small != nil, func() string { return fmt.Sprint(*o.Small) }},
 			{"calls", o.Calls != "", func() string { return o.Calls }},
 		} {
@@ -91,6 +93,7 @@ func listModelFields(c model.Config) []strict.Field {
 	}
 	add("allow_remote", strings.Join(c.Remote, ", "))
 	add("demo_model", c.DemoModel)
+	add("background_limit", strict.FormatDuration(c.BackgroundLimit))
 	servers := c.Servers()
 	for _, name := range strict.SortedKeys(servers) {
 		for _, f := range strict.Fields(servers[name]) {
@@ -183,7 +186,7 @@ func newBackend(c model.Config, name string, s model.Server, keys keyLookup) (ll
 // newModel returns the model actor with its servers, the built-in demo model and its audit writer. It rejects an invalid c,
 // and fails without the hash key of home or an audit log that can be opened. It sends no request to a model server.
 func newModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn, auditTimeout time.Duration, keys keyLookup) (actor.Actor, error) {
-	c.AuditTimeout = auditTimeout
+	c.AuditTimeout, c.SpeedFile = auditTimeout, home.ModelSpeeds()
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}

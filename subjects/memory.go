@@ -254,7 +254,8 @@ type MemoryStatus struct {
 	DuckDB     string         `json:"duckdb"`
 	Search     string         `json:"search"` // the search path of a recall now, and why
 	Model      string         `json:"embedding_model"`
-	Unembedded int            `json:"unembedded"` // entries without embeddings yet
+	Unembedded int            `json:"unembedded"`                  // entries without embeddings yet
+	Problem    string         `json:"embedding_problem,omitempty"` // why some of them have none; empty = they wait for their turn
 	Resident   int64          `json:"index_bytes"`
 	Cached     int            `json:"cached"`
 }

@@ -113,6 +113,8 @@ type AgentState struct {
 	Step      int    `json:"step,omitempty"`
 	Code      string `json:"code,omitempty"`  // of a note
 	Words     string `json:"words,omitempty"` // interim text of the model, or of a note
+	// Reading is set when the model begins to read a prompt for which it needs a second or longer.
+	Reading *PromptReading `json:"reading,omitempty"`
 }
 
 // ToolSchema is a tool's announcement. It states no effects: the broker knows those from the manifest in the build.
@@ -470,6 +472,10 @@ type ChatRequest struct {
 	Options  json.RawMessage `json:"options,omitempty"`
 	Think    *bool           `json:"think,omitempty"` // nil = as the model supports
 	Stream   bool            `json:"stream,omitempty"`
+	// Background means that no user waits: every other request goes before it. Optional means that the caller can do without
+	// the reply. Either is refused with CodeModelSlow where it would take too long, by the measured speed of the model.
+	Background bool `json:"background,omitempty"`
+	Optional   bool `json:"optional,omitempty"`
 }
 
 // ChatChunk is a piece of the model's reply; the last has Done and the usage.
@@ -484,18 +490,39 @@ type ChatChunk struct {
 	DemoModel bool            `json:"demo_model,omitempty" was:"stand_in"` // the built-in demo model replied
 	Notice    string          `json:"notice,omitempty"`                    // why another model than requested replied
 	Usage     Usage           `json:"usage"`
+	Reading   *PromptReading  `json:"reading,omitempty"` // in a chunk of its own, before all others, when the first token takes long
+}
+
+// PromptReading says that a model begins to read a prompt, and how long that takes by its measured speed.
+type PromptReading struct {
+	Tokens int   `json:"tokens"` // estimated; those that the server has cached are left out
+	Millis int64 `json:"ms"`     // until the first token, estimated
 }
 
 // EmbedRequest requests embeddings.
 type EmbedRequest struct {
 	Model string   `json:"model,omitempty"` // empty = the model of the role embeddings
 	Texts []string `json:"texts"`
+	Task  string   `json:"task,omitempty"` // query, document: the model's prefix for it is added; empty = none
 }
 
-// EmbedReply holds one vector per text.
+// Tasks of [EmbedRequest].
+const (
+	EmbedQuery    = "query"
+	EmbedDocument = "document"
+)
+
+// EmbedReply holds one vector per text, an empty one for each text in Failed.
 type EmbedReply struct {
-	Vectors [][]float32 `json:"vectors"`
-	Model   string      `json:"model"`
+	Vectors [][]float32    `json:"vectors"`
+	Model   string         `json:"model"`
+	Failed  []EmbedFailure `json:"failed,omitempty"`
+}
+
+// EmbedFailure is a text without a vector.
+type EmbedFailure struct {
+	Index  int    `json:"index"` // of the text
+	Reason string `json:"reason"`
 }
 
 // Empty is the payload of a request that needs none.
@@ -505,6 +532,8 @@ type Empty struct{}
 type ModelList struct {
 	Models []ModelInfo `json:"models"`
 	Roles  []RoleModel `json:"roles"`
+	// Skipped says which optional and background calls are not made because the model is too slow for them; empty = none.
+	Skipped string `json:"skipped,omitempty"`
 }
 
 // ModelInfo describes a model.
@@ -523,6 +552,10 @@ type ModelInfo struct {
 	Loaded     bool   `json:"loaded,omitempty"`
 	Remote     string `json:"remote,omitempty"`  // host that it runs on; empty = this machine
 	Refused    string `json:"refused,omitempty"` // why its use is denied
+	// Measured speed on this machine in tokens per second, 0 = not measured yet: of the prompt where it is not cached, and of
+	// the output.
+	PromptSpeed float64 `json:"prompt_speed,omitempty"`
+	OutputSpeed float64 `json:"output_speed,omitempty"`
 }
 
 // How a model calls tools.

@@ -81,7 +81,7 @@ func (b *Broker) askJSON(ctx context.Context, out actor.Out, role, prompt string
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	demoModel, zero := false, 0.0
-	client := wire.Client{Out: out, Role: role, Hint: "simple", Timeout: limit, OnDone: func(c subjects.ChatChunk) { demoModel = c.DemoModel }}
+	client := wire.Client{Out: out, Role: role, Hint: "simple", Timeout: limit, Optional: true, OnDone: func(c subjects.ChatChunk) { demoModel = c.DemoModel }}
 	reply, _, err := model.Collect(client.Chat(ctx, model.Request{
 		Messages: []model.Message{{Role: model.User, Content: prompt}}, Format: format,
 		Options: model.Options{Predict: predict, Temperature: &zero},

@@ -113,7 +113,7 @@ func countTurnsToSummarize(c subjects.Conversation, system string, most int) int
 func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session string, c subjects.Conversation, rev uint64, n, window int) error {
 	demo := false
 	onDone := func(c subjects.ChatChunk) { demo = c.DemoModel }
-	a := loop.Agent{Chat: wire.Client{Out: out, Role: subjects.RoleSummaries, Timeout: g.cfg.Wall, OnDone: onDone}, Limits: g.cfg.loopLimits(), Settings: settingsFile, Now: out.Now, NewID: out.NewID}
+	a := loop.Agent{Chat: wire.Client{Out: out, Role: subjects.RoleSummaries, Timeout: g.cfg.Wall, OnDone: onDone, Background: true}, Limits: g.cfg.loopLimits(), Settings: settingsFile, Now: out.Now, NewID: out.NewID}
 	a.Options.Window = window
 	summary, err := loop.Summarize(ctx, a, c.Summary, historyMessages(subjects.Conversation{Turns: c.Turns[:n]}))
 	if err == nil && demo {

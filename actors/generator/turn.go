@@ -364,6 +364,9 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 			flush()
 			t.transition(startGeneration, step)
 		},
+		Reading: func(step int, r model.Reading) {
+			t.emitState(subjects.AgentState{To: string(t.machine.current), Step: step, Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds()}})
+		},
 		Thinking: func(step int, text string) { t.thinking.write(ctx, step, text) },
 		Token: func(step int, text string) {
 			t.thinking.flush(ctx)

@@ -319,6 +319,9 @@ func (m *Memory) reportStatus(ctx context.Context) (done subjects.MemoryAdminRep
 	if done.Status.Unembedded, err = m.unaudited.CountUnembedded(ctx, m.search.model); err != nil {
 		return done, fmt.Errorf("counting: %w", err)
 	}
+	if done.Status.Unembedded > 0 {
+		done.Status.Problem = m.embeddingProblem()
+	}
 	if m.cache != nil {
 		done.Status.Cached = m.cache.Len()
 	}

@@ -75,11 +75,11 @@ func TestApproximate(t *testing.T) {
 	w.m.approximateReady.Store(true)
 	found := func(what string) (names []string) {
 		t.Helper()
-		_, v, err := w.m.embed(t.Context(), w.rec.Out(), queryPrefix, []string{what})
+		v, err := w.m.embedQuery(t.Context(), w.rec.Out(), what)
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := w.m.searchIndex(t.Context(), recall.Query{Text: what, Vector: v[0]})
+		f, err := w.m.searchIndex(t.Context(), recall.Query{Text: what, Vector: v})
 		if err != nil {
 			t.Fatal(err)
 		}

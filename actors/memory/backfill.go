@@ -10,6 +10,7 @@ import (
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
 	"conclave/pkg/model"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -44,9 +45,13 @@ func (m *Memory) isDeferred(e subjects.MemoryEntry, by string, now time.Time) bo
 	return d.rejections > 0 && d.model == by && d.updated.Equal(e.Updated) && (now.Before(d.until) || d.rejections >= maxRejections)
 }
 
-// deferEntry notes that a model rejected an entry. The time until the next attempt doubles with each rejection, from
+// deferEntry notes that a model rejected an entry, logs why and keeps it for the status. The time until the next attempt doubles with each rejection, from
 // deferFor on.
-func (m *Memory) deferEntry(e subjects.MemoryEntry, by string, now time.Time) {
+func (m *Memory) deferEntry(out actor.Out, e subjects.MemoryEntry, by string, why error) {
+	now := out.Now()
+	out.LogError(fmt.Errorf("the model rejects %s, which is found by words only: %w", e.ID, why))
+	reason := text.OneLine(fmt.Sprintf("%s is rejected: %v", e.ID, why), maxProblem)
+	m.rejection.Store(&reason)
 	if m.deferred == nil || len(m.deferred) > maxDeferred {
 		m.deferred = map[string]deferral{}
 	}
@@ -121,7 +126,8 @@ func (m *Memory) clearUnusable(rows ...uint64) {
 }
 
 // backfillBatch embeds up to backfillSize entries without vectors of the current model, or else with damaged ones, and returns
-// how many; 0 means that none is left that is not deferred. When the model rejects a batch, each entry is embedded alone.
+// how many; 0 means that none is left that is not deferred. Entries that the model rejects are deferred; when a request fails as a
+// whole, each entry is embedded alone.
 func (m *Memory) backfillBatch(ctx context.Context, out actor.Out) (int, error) {
 	m.search.RLock()
 	by := m.search.model
@@ -138,19 +144,42 @@ func (m *Memory) backfillBatch(ctx context.Context, out actor.Out) (int, error) 
 			return 0, err
 		}
 	}
-	vectors, err := m.embedEntries(ctx, out, waiting...)
+	n, err := m.embedAndStore(ctx, out, by, waiting...)
+	if err != nil && !isModelUnavailable(err) && !isStoreError(err) && ctx.Err() == nil {
+		return m.backfillSingly(ctx, out, by, waiting)
+	}
+	return n, err
+}
+
+// embedAndStore embeds entries in one request and stores their vectors; those that the model by rejects are deferred. It returns
+// how many vectors were stored. An error of the database is a [storeError].
+func (m *Memory) embedAndStore(ctx context.Context, out actor.Out, by string, waiting ...subjects.MemoryEntry) (int, error) {
+	vectors, failed, err := m.embedEntries(ctx, out, waiting...)
 	if err != nil {
-		if isModelUnavailable(err) || ctx.Err() != nil {
-			return 0, err
-		}
-		return m.backfillSingly(ctx, out, by, waiting) // the model may reject one of them
+		return 0, err
 	}
+	n := 0
 	for i, e := range waiting {
-		if err := m.storeVectors(ctx, e, *vectors[i]); err != nil {
-			return 0, err
+		if vectors[i] == nil {
+			m.deferEntry(out, e, by, failed[i])
+			continue
 		}
+		if err := m.storeVectors(ctx, e, *vectors[i]); err != nil {
+			return n, storeError{err}
+		}
+		n++
 	}
-	return len(waiting), nil
+	return n, nil
+}
+
+// storeError is an error of the database, as opposed to one of the embedding model.
+type storeError struct{ error }
+
+func (e storeError) Unwrap() error { return e.error }
+
+func isStoreError(err error) bool {
+	var s storeError
+	return errors.As(err, &s)
 }
 
 // isModelUnavailable reports whether err is about the model and not about a text.
@@ -158,23 +187,18 @@ func isModelUnavailable(err error) bool {
 	return errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable)
 }
 
-// backfillSingly embeds entries one by one and returns how many were. Entries that the model by rejects are logged and deferred,
-// so that they do not block the others. It ends with an error when the model is unavailable, ctx ends or the database fails.
+// backfillSingly embeds entries one by one and returns how many were. Entries that the model by rejects are deferred, so that they
+// do not block the others. It ends with an error when the model is unavailable, ctx ends or the database fails.
 func (m *Memory) backfillSingly(ctx context.Context, out actor.Out, by string, waiting []subjects.MemoryEntry) (n int, err error) {
 	for _, e := range waiting {
-		v, err := m.embedEntries(ctx, out, e)
+		stored, err := m.embedAndStore(ctx, out, by, e)
 		switch {
-		case err != nil && (isModelUnavailable(err) || ctx.Err() != nil):
+		case err != nil && (isModelUnavailable(err) || isStoreError(err) || ctx.Err() != nil):
 			return n, err
 		case err != nil:
-			m.deferEntry(e, by, out.Now())
-			out.LogError(fmt.Errorf("the model rejects %s, which is found by words only: %w", e.ID, err))
-			continue
+			m.deferEntry(out, e, by, err)
 		}
-		if err := m.storeVectors(ctx, e, *v[0]); err != nil {
-			return n, err
-		}
-		n++
+		n += stored
 	}
 	return n, nil
 }

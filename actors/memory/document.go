@@ -110,12 +110,14 @@ func (m *Memory) diffPieces(out actor.Out, by, trust string, d subjects.MemoryDo
 // neither. Without an embedding model the pieces are stored without vectors. When ctx ends during embedding, nothing is changed.
 func (m *Memory) replacePieces(ctx context.Context, out actor.Out, db *access, by, from string, fresh []subjects.MemoryEntry, stale []string) error {
 	if len(fresh) > 0 {
-		vectors, err := m.embedEntries(ctx, out, fresh...)
+		vectors, failed, err := m.embedEntries(ctx, out, fresh...)
 		if err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 			out.LogError(fmt.Errorf("embedding failed, so the pieces are found by words only for now: %w", err))
+		}
+		if err != nil || len(failed) > 0 {
 			m.wakeBackfill()
 		}
 		items, ids := make([]store.Item, len(fresh)), make([]string, len(fresh))

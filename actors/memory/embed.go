@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,14 +19,8 @@ import (
 	"conclave/subjects"
 )
 
-// Task prefixes that the embedding model expects. No other package adds them.
-const (
-	queryPrefix    = "search_query: "
-	documentPrefix = "search_document: "
-)
-
-// maxEmbedded bounds the prefix of a text that is embedded, in bytes: a model has a window of some thousand tokens.
-const maxEmbedded = 6 << 10
+// maxEmbedded bounds the prefix of a text that is embedded, in bytes. The model actor splits it into windows of the model.
+const maxEmbedded = 16 << 10
 
 // embedBatch is the number of texts per EmbedTimeout.
 const embedBatch = 32
@@ -33,52 +28,98 @@ const embedBatch = 32
 // errVectors means that the reply of the embedding model is unusable.
 var errVectors = errors.New("unusable vectors")
 
-// embed returns the name of the embedding model and one vector per text, all of the same size. Texts are cut to maxEmbedded bytes
-// behind prefix. When the model is another than the index has, the index is switched to it. A reply without a model name or with
-// missing, empty, zero, infinite or differing vectors is rejected with errVectors, and so is a known model with another vector
-// size. texts must not be empty.
-func (m *Memory) embed(ctx context.Context, out actor.Out, prefix string, texts []string) (string, [][]float32, error) {
-	prefixed := make([]string, len(texts))
+// embedded is the reply of the embedding model.
+type embedded struct {
+	model   string
+	vectors [][]float32   // one per text, nil for those in failed; all of the same size
+	failed  map[int]error // by the index of the text
+}
+
+// embed embeds texts, cut to maxEmbedded bytes, for a task of [subjects.EmbedRequest]. When the model is another than the index
+// has, the index is switched to it. A reply without a model name or without one vector per text is rejected with errVectors, and
+// so is a known model with another vector size. A text whose vector is empty, zero, infinite or of another size than the first
+// has failed; when all have, that is the error. The error is kept for the status. texts must not be empty.
+func (m *Memory) embed(ctx context.Context, out actor.Out, task string, texts []string) (embedded, error) {
+	e, err := m.requestVectors(ctx, out, task, texts)
+	switch {
+	case err == nil:
+		m.embedProblem.Store(nil)
+	case ctx.Err() == nil:
+		reason := text.OneLine(err.Error(), maxProblem)
+		m.embedProblem.Store(&reason)
+	}
+	return e, err
+}
+
+// maxProblem bounds the reason of a failure in the status, in bytes.
+const maxProblem = 400
+
+// embeddingProblem returns why entries have no vectors, "" when nothing is known.
+func (m *Memory) embeddingProblem() string {
+	for _, p := range []*string{m.embedProblem.Load(), m.rejection.Load()} {
+		if p != nil {
+			return *p
+		}
+	}
+	return ""
+}
+
+// requestVectors is [Memory.embed] without a record of the outcome.
+func (m *Memory) requestVectors(ctx context.Context, out actor.Out, task string, texts []string) (embedded, error) {
+	clipped := make([]string, len(texts))
 	for i, t := range texts {
 		if t = strings.TrimSpace(strings.ToValidUTF8(t, "\uFFFD")); t == "" {
 			t = "-" // some servers reject an empty text
 		}
-		prefixed[i] = prefix + text.Clip(t, maxEmbedded)
+		clipped[i] = text.Clip(t, maxEmbedded)
 	}
-	timeout := m.cfg.EmbedTimeout * time.Duration(1+len(prefixed)/embedBatch)
-	got, err := wire.Client{Out: out, Timeout: timeout}.Embed(ctx, "", prefixed)
+	timeout := m.cfg.EmbedTimeout * time.Duration(1+len(clipped)/embedBatch)
+	got, err := wire.Client{Out: out, Timeout: timeout, Task: task}.Embed(ctx, "", clipped)
 	if err != nil {
-		return "", nil, err
+		return embedded{}, err
 	}
 	if got.Model == "" {
-		return "", nil, fmt.Errorf("%w: the reply names no model", errVectors)
-	}
-	dims := 0
-	for _, v := range got.Values {
-		if dims == 0 {
-			dims = len(v)
-		}
-		if err := checkVector(v, dims); err != nil {
-			return "", nil, fmt.Errorf("%w: %s %v", errVectors, got.Model, err)
-		}
+		return embedded{}, fmt.Errorf("%w: the reply names no model", errVectors)
 	}
 	if len(got.Values) != len(texts) {
-		return "", nil, fmt.Errorf("%w: %d for %d texts", errVectors, len(got.Values), len(texts))
+		return embedded{}, fmt.Errorf("%w: %d for %d texts", errVectors, len(got.Values), len(texts))
 	}
+	e, dims := embedded{model: got.Model, vectors: got.Values, failed: map[int]error{}}, 0
+	for i, v := range got.Values {
+		err := got.Failed[i]
+		if err == nil {
+			dims = cmp.Or(dims, len(v))
+			if bad := checkVector(v, dims); bad != nil {
+				err = fmt.Errorf("%w: %s %v", errVectors, got.Model, bad)
+			}
+		}
+		if err != nil {
+			e.failed[i], e.vectors[i] = err, nil
+		}
+	}
+	if err := e.failed[0]; err != nil && len(e.failed) == len(texts) {
+		return e, err
+	}
+	return e, m.adoptModel(ctx, got.Model, dims)
+}
+
+// adoptModel switches the index to a model that it does not have, and starts the backfill. It rejects a known model with another
+// vector size with errVectors.
+func (m *Memory) adoptModel(ctx context.Context, name string, dims int) error {
 	m.search.RLock()
-	same := m.search.model == got.Model && m.search.dims == dims
 	known, size := m.search.model, m.search.dims
 	m.search.RUnlock()
-	if !same {
-		if known == got.Model && size != dims {
-			return "", nil, fmt.Errorf("%w: %s made vectors of %d dimensions before and of %d now", errVectors, got.Model, size, dims)
-		}
-		if err := m.switchIndex(ctx, got.Model, dims); err != nil {
-			return "", nil, err
-		}
-		m.wakeBackfill()
+	switch {
+	case known == name && size == dims:
+		return nil
+	case known == name:
+		return fmt.Errorf("%w: %s made vectors of %d dimensions before and of %d now", errVectors, name, size, dims)
 	}
-	return got.Model, got.Values, nil
+	if err := m.switchIndex(ctx, name, dims); err != nil {
+		return err
+	}
+	m.wakeBackfill()
+	return nil
 }
 
 // checkVector rejects an empty vector and one of another size than dims, with NaN or infinity, or of length zero. The error
@@ -102,38 +143,56 @@ func checkVector(v []float32, dims int) error {
 
 // embedQuery returns the vector of a query. It fails when no embedding model is available.
 func (m *Memory) embedQuery(ctx context.Context, out actor.Out, query string) ([]float32, error) {
-	_, v, err := m.embed(ctx, out, queryPrefix, []string{query})
+	e, err := m.embed(ctx, out, subjects.EmbedQuery, []string{query})
 	if err != nil {
 		return nil, err
 	}
-	return v[0], nil
+	return e.vectors[0], nil
 }
 
-// embedEntries returns the vectors of name, description and corpus of each entry, in order, from one request: all or an error.
-// entries must not be empty.
-func (m *Memory) embedEntries(ctx context.Context, out actor.Out, entries ...subjects.MemoryEntry) ([]*store.Vectors, error) {
+// embedEntries returns the vectors of name, description and corpus of each entry, in order, from one request. The vector of a
+// name or description that the model rejects is that of another text of the entry; an entry without any has nil and its reason
+// in failed, by index. An error means that the model could not be used. entries must not be empty.
+func (m *Memory) embedEntries(ctx context.Context, out actor.Out, entries ...subjects.MemoryEntry) (made []*store.Vectors, failed map[int]error, err error) {
 	texts := make([]string, 0, 3*len(entries))
 	for _, e := range entries {
 		texts = append(texts, e.Name, e.Description, e.Corpus)
 	}
-	by, v, err := m.embed(ctx, out, documentPrefix, texts)
-	if err != nil {
-		return nil, err
+	got, err := m.embed(ctx, out, subjects.EmbedDocument, texts)
+	if err != nil && len(got.failed) < len(texts) {
+		return nil, nil, err
 	}
-	made := make([]*store.Vectors, len(entries))
+	made, failed = make([]*store.Vectors, len(entries)), map[int]error{}
 	for i := range entries {
-		made[i] = &store.Vectors{Model: by, Name: v[3*i], Description: v[3*i+1], Corpus: v[3*i+2]}
+		name, description, corpus := got.vectors[3*i], got.vectors[3*i+1], got.vectors[3*i+2]
+		v := &store.Vectors{Model: got.model, Name: firstVector(name, description, corpus), Description: firstVector(description, corpus, name), Corpus: corpus}
+		if v.Name == nil {
+			failed[i] = got.failed[3*i]
+			continue
+		}
+		made[i] = v
 	}
-	return made, nil
+	return made, failed, nil
+}
+
+// firstVector returns the first of the vectors that is not nil.
+func firstVector(all ...[]float32) []float32 {
+	for _, v := range all {
+		if v != nil {
+			return v
+		}
+	}
+	return nil
 }
 
 // askModel returns the function by which a digester calls the model for summaries, with at most 1024 tokens and ModelTimeout.
-// Replies of the built-in demo model are errors, so that plain rules are used.
-func (m *Memory) askModel(out actor.Out) digest.Ask {
+// background means that no user waits for the result. The call is optional in any case. Replies of the built-in demo model are
+// errors, so that plain rules are used.
+func (m *Memory) askModel(out actor.Out, background bool) digest.Ask {
 	return func(ctx context.Context, system, user string, schema json.RawMessage) (string, error) {
 		demo, zero := false, 0.0
 		client := wire.Client{
-			Out: out, Role: subjects.RoleSummaries, Hint: "simple", Timeout: m.cfg.ModelTimeout,
+			Out: out, Role: subjects.RoleSummaries, Hint: "simple", Timeout: m.cfg.ModelTimeout, Background: background, Optional: true,
 			OnDone: func(c subjects.ChatChunk) { demo = c.DemoModel },
 		}
 		reply, _, err := model.Collect(client.Chat(ctx, model.Request{

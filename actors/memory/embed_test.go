@@ -106,7 +106,7 @@ func TestEmbeddingModelChanges(t *testing.T) {
 		hold := make(chan struct{})
 		made := wordEmbedder("words-2", 96)
 		w.setEmbedder(func(texts []string) (subjects.EmbedReply, error) {
-			if strings.HasPrefix(texts[0], documentPrefix) {
+			if texts[0] != "bicycle" { // not the question
 				<-hold
 			}
 			return made(texts)
@@ -203,14 +203,15 @@ func TestInvalidEmbeddingsAreRejected(t *testing.T) {
 	}
 }
 
-// TestPrefixes: the model is told whether it embeds a query or an entry, by memory alone.
-func TestPrefixes(t *testing.T) {
+// TestEmbeddingsNameTheirTask: the model actor is told whether a text is a query or an entry, since the prefixes belong to the
+// model's settings.
+func TestEmbeddingsNameTheirTask(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	w.storeFact("search_query: The bicycle stands in the cellar.")
 	w.recallIDs("where is it")
 	asked := w.rec.Requested()
-	if len(asked) != 2 || strings.Count(asked[0].Body, `"search_document: `) != 3 || asked[1].Body != `{"texts":["search_query: where is it"]}` {
+	if len(asked) != 2 || !strings.Contains(asked[0].Body, `"task":"document"`) || asked[1].Body != `{"task":"query","texts":["where is it"]}` {
 		t.Errorf("asked %+v", asked)
 	}
 }
@@ -236,7 +237,7 @@ func TestEntryChangedDuringBackfill(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(texts) != 6 || texts[3] != documentPrefix+"sledge" || w.unembedded() != 0 {
+	if len(texts) != 6 || texts[3] != "sledge" || w.unembedded() != 0 {
 		t.Errorf("embedded %q, %d wait", texts, w.unembedded())
 	}
 	if got, byVector, _ := w.near("sledge roof"); !slices.Equal(got, []string{id}) || !byVector {
@@ -270,4 +271,73 @@ func TestDamagedVectorsAreEmbeddedAgain(t *testing.T) {
 			t.Errorf("found %v, by vector %t", got, byVector)
 		}
 	})
+}
+
+// rejectTexts is an embedder like the model actor: texts that contain poison have no vector, the others have one.
+func rejectTexts(poison string) func([]string) (subjects.EmbedReply, error) {
+	made := wordEmbedder("words-1", 256)
+	return func(texts []string) (subjects.EmbedReply, error) {
+		r, err := made(texts)
+		for i, t := range texts {
+			if strings.Contains(t, poison) {
+				r.Vectors[i], r.Failed = []float32{}, append(r.Failed, subjects.EmbedFailure{Index: i, Reason: "unsupported value: NaN"})
+			}
+		}
+		return r, err
+	}
+}
+
+// TestRejectedCorpusDoesNotLoseTheOtherVectors: an entry whose corpus has no vector is found by those of its name and description.
+func TestRejectedCorpusDoesNotLoseTheOtherVectors(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	w.setEmbedder(rejectTexts("poison"))
+	e := subjects.MemoryEntry{Name: "bicycle", Description: "where the bicycle stands", Corpus: "poison in the cellar"}
+	made, failed, err := w.m.embedEntries(t.Context(), w.rec.Out(), e)
+	if err != nil || len(failed) != 0 || made[0] == nil || made[0].Name == nil || made[0].Description == nil || made[0].Corpus != nil {
+		t.Fatalf("made %+v, failed %v, %v", made, failed, err)
+	}
+	e.Description = "poison too"
+	if made, _, err = w.m.embedEntries(t.Context(), w.rec.Out(), e); err != nil || !slices.Equal(made[0].Description, made[0].Name) {
+		t.Errorf("a rejected description has not the vector of the name: %v", err)
+	}
+}
+
+// TestOneRejectedEntryDoesNotBlockTheBackfill: the others get their vectors from the same request, and the status names the cause.
+func TestOneRejectedEntryDoesNotBlockTheBackfill(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	w.setEmbedder(nil)
+	for _, s := range []string{"poison", "The bicycle stands in the cellar.", "The sledge hangs under the roof."} {
+		w.storeFact(s)
+	}
+	requests := 0
+	embed := rejectTexts("poison")
+	w.setEmbedder(func(texts []string) (subjects.EmbedReply, error) { requests++; return embed(texts) })
+	for range 3 {
+		if _, err := w.m.backfillBatch(t.Context(), w.rec.Out()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := w.admin(subjects.MemoryAdminRequest{Op: "status"})
+	if err != nil || s.Status.Unembedded != 1 || !strings.Contains(s.Status.Problem, "unsupported value: NaN") {
+		t.Errorf("status %+v, %v", s.Status, err)
+	}
+	if requests > 2 { // one of them may be for the new index
+		t.Errorf("%d requests: the rejected entry is tried again and again", requests)
+	}
+}
+
+// TestStatusNamesTheCauseOfMissingVectors: an unavailable embedding model is the cause, in the words of the model actor.
+func TestStatusNamesTheCauseOfMissingVectors(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	w.setEmbedder(func([]string) (subjects.EmbedReply, error) {
+		return subjects.EmbedReply{}, subjects.Faultf(subjects.CodeModelMissing, "model not found: words-1; fetch it with: conclave model pull words-1")
+	})
+	w.storeFact("The bicycle stands in the cellar.")
+	s, err := w.admin(subjects.MemoryAdminRequest{Op: "status"})
+	if err != nil || s.Status.Unembedded != 1 || !strings.Contains(s.Status.Problem, "conclave model pull words-1") {
+		t.Errorf("status %+v, %v", s.Status, err)
+	}
 }

@@ -162,8 +162,8 @@ func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by s
 // tryEmbedEntry returns the vectors of an entry, or nil when embedding fails, which is logged: the entry is found by its words
 // then, until the backfill embeds it. The caller wakes the backfill.
 func (m *Memory) tryEmbedEntry(ctx context.Context, out actor.Out, e subjects.MemoryEntry) *store.Vectors {
-	v, err := m.embedEntries(ctx, out, e)
-	if err != nil {
+	v, failed, err := m.embedEntries(ctx, out, e)
+	if err = cmp.Or(err, failed[0]); err != nil {
 		out.LogError(fmt.Errorf("embedding failed, so the entry is found by words only for now: %w", err))
 		return nil
 	}

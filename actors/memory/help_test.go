@@ -206,12 +206,6 @@ func wordEmbedder(by string, dims int) func([]string) (subjects.EmbedReply, erro
 		r := subjects.EmbedReply{Model: by}
 		for _, t := range texts {
 			v := make([]float32, dims)
-			t, ok := strings.CutPrefix(t, queryPrefix)
-			if !ok {
-				if t, ok = strings.CutPrefix(t, documentPrefix); !ok {
-					return r, fmt.Errorf("a text without its prefix: %q", t)
-				}
-			}
 			for _, word := range strings.FieldsFunc(strings.ToLower(t), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
 				h := fnv.New64a()
 				h.Write([]byte(word))

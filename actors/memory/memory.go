@@ -78,6 +78,9 @@ type Memory struct {
 	background     sync.WaitGroup
 	backfillWake   chan struct{}       // there are entries without vectors
 	deferred       map[string]deferral // entries that the embedding model rejects, by id; owned by the backfill
+
+	// For the status: why the last request for embeddings failed, if it did, and why an entry was rejected last.
+	embedProblem, rejection atomic.Pointer[string]
 }
 
 // newMemory returns the actor on an open database and builds its index: when it returns, every entry with vectors can be
@@ -253,10 +256,13 @@ func (m *Memory) switchIndex(ctx context.Context, model string, dims int) error 
 
 // newDigester returns a digester that calls a small model through out when the configuration allows it, else one with plain rules
 // only.
-func (m *Memory) newDigester(out actor.Out) *digest.Digester {
+func (m *Memory) newDigester(out actor.Out) *digest.Digester { return m.newDigesterFor(out, false) }
+
+// newDigesterFor is newDigester for a result that no user waits for when background is true.
+func (m *Memory) newDigesterFor(out actor.Out, background bool) *digest.Digester {
 	o := digest.Options{}
 	if m.cfg.Model {
-		o.Ask = m.askModel(out)
+		o.Ask = m.askModel(out, background)
 	}
 	return digest.New(o)
 }

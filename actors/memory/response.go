@@ -72,7 +72,7 @@ func (m *Memory) storeAnswer(ctx context.Context, out actor.Out, db *access, fro
 	external := r.Labels == nil || r.Labels.Trust != subjects.Trusted
 	question, _ := firewall.Redact(r.Query)
 	answer, _ := firewall.Redact(r.Answer)
-	d, err := m.newDigester(out).Answer(ctx, question, answer, external)
+	d, err := m.newDigesterFor(out, true).Answer(ctx, question, answer, external)
 	if errors.Is(err, digest.ErrNothing) {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/model"
@@ -33,14 +34,23 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 	if err == nil && hasImages(r) {
 		err = m.loadImages(ctx, out, t, r)
 	}
-	if err == nil && t.queue().isFull(in.From) {
+	from := newRequester(in.From, in.Session, in.Body.Background)
+	if err == nil && t.queue().isFull(from) {
 		err = errQueueFull
+	}
+	if err == nil {
+		err = m.checkSpeed(ctx, t, r, from.priority > foreground, in.Body.Optional)
 	}
 	if err != nil {
 		return m.refuse(ctx, out, rec, err)
 	}
+	defer func() {
+		if err := m.speeds.write(out.Now(), false); err != nil {
+			out.LogError(err)
+		}
+	}()
 	last, err := actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (model.Chunk, error) {
-		last, began, err := m.runChat(ctx, p, t, r, newRequester(in.From, in.Session), send)
+		last, began, err := m.runChat(ctx, p, t, r, from, send)
 		if errors.Is(err, model.ErrMissing) {
 			t.server.dropCache()
 		}
@@ -60,12 +70,51 @@ func (m *Model) runChat(ctx context.Context, p *actor.Permit, t target, r model.
 	if err := p.Check(); err != nil {
 		return last, false, err
 	}
-	began, err = t.queue().run(ctx, from.account, from.key, t.backendName, func(turn context.Context) (err error) {
-		last, err = m.streamReply(turn, t, r, send)
+	began, err = t.queue().run(ctx, from, t.backendName, func(turn context.Context) (err error) {
+		last, err = m.measureReply(turn, t, r, from.priority, send)
 		return err
 	})
 	return last, began, err
 }
+
+// measureReply is [Model.streamReply], measured. When the prompt takes long to read it sends a chunk about that first, which
+// is not a part of the reply; background requests have none, since nobody is shown it.
+func (m *Model) measureReply(turn context.Context, t target, r model.Request, priority int, send sendFunc) (model.Chunk, error) {
+	if t.isDemo {
+		return m.streamReply(turn, t, r, send)
+	}
+	measured, reading := m.speeds.begin(t.name, r)
+	if priority == foreground {
+		t.queue().setPrefixCost(m.speeds.of(t.name).promptTime(measured.size))
+		if reading.Expected >= minShownReading {
+			c, err := wire.EncodeChunk(model.Chunk{Reading: &reading})
+			if err == nil {
+				err = send(c)
+			}
+			if err != nil {
+				return model.Chunk{}, err
+			}
+		}
+	}
+	begun, first := time.Now(), time.Time{}
+	last, err := m.streamReply(turn, t, r, func(c subjects.ChatChunk) error {
+		if first.IsZero() {
+			first = time.Now()
+		}
+		return send(c)
+	})
+	if err != nil {
+		return last, err
+	}
+	if f := &last.Final; f.PromptTime == 0 && !first.IsZero() { // not every server reports it
+		f.PromptTime, f.OutputTime = first.Sub(begun), time.Since(first)
+	}
+	measured.finish(last.Final)
+	return last, nil
+}
+
+// minShownReading is the expected time to the first token from which on the caller is told.
+const minShownReading = time.Second
 
 // streamReply asks the model once and sends all chunks but the last, which it returns. It denies a reply that comes
 // from another machine without permission, and rejects one that is longer than maxReply, has invalid tool calls or ends

@@ -54,6 +54,9 @@ type Config struct {
 
 	Remote    []string `yaml:"allow_remote"` // models that may leave this machine, by name
 	DemoModel string   `yaml:"demo_model"`   // auto, never, always
+	// BackgroundLimit is the longest expected time of a call that no user waits for, by the measured speed; longer ones are
+	// not made. 0 = no limit.
+	BackgroundLimit time.Duration `yaml:"background_limit"`
 
 	Ollama    Server  `yaml:"ollama"`
 	OpenAI    *Server `yaml:"openai"` // nil = off, here and below
@@ -62,6 +65,7 @@ type Config struct {
 
 	// Not in the file.
 	AuditTimeout time.Duration // for storing one audit record
+	SpeedFile    string        // where measured speeds are kept; "" = nowhere
 	// AgentType returns the agent type of an account for the audit log, see [policy.ActiveRules.AgentType]; nil = not recorded.
 	AgentType func(account string) string
 	InUse     []string // roles that the enabled actors request, in the order of [Roles]; nil = every role in Roles
@@ -79,6 +83,9 @@ type Options struct {
 	Small       *bool           `yaml:"small"`       // it may run beside a large one
 	Calls       string          `yaml:"calls"`       // how it calls tools: auto, native, constrained; "" = auto
 	Vision      *bool           `yaml:"vision"`      // it reads images; nil = as its server reports, and false where it does not
+	// Prefixes that an embedding model was trained with, before a query and before a text that is searched.
+	QueryPrefix    string `yaml:"query_prefix"`
+	DocumentPrefix string `yaml:"document_prefix"`
 }
 
 // WithDefaults returns o with its unset fields taken from defaults.
@@ -86,7 +93,8 @@ func (o Options) WithDefaults(defaults Options) Options {
 	return Options{
 		Window: cmp.Or(o.Window, defaults.Window), Predict: cmp.Or(o.Predict, defaults.Predict), KeepAlive: cmp.Or(o.KeepAlive, defaults.KeepAlive),
 		Temperature: cmp.Or(o.Temperature, defaults.Temperature), Stream: cmp.Or(o.Stream, defaults.Stream), Small: cmp.Or(o.Small, defaults.Small), Calls: cmp.Or(o.Calls, defaults.Calls),
-		Vision: cmp.Or(o.Vision, defaults.Vision),
+		Vision:      cmp.Or(o.Vision, defaults.Vision),
+		QueryPrefix: cmp.Or(o.QueryPrefix, defaults.QueryPrefix), DocumentPrefix: cmp.Or(o.DocumentPrefix, defaults.DocumentPrefix),
 	}
 }
 
@@ -216,6 +224,9 @@ func (c Config) Problems() (out strict.Problems) {
 	for _, name := range strict.SortedKeys(servers) {
 		servers[name].addProblems(name, add)
 	}
+	if c.BackgroundLimit < 0 || c.BackgroundLimit > maxBackgroundLimit {
+		add("background_limit", "%s is not between 0s and %s", strict.FormatDuration(c.BackgroundLimit), strict.FormatDuration(maxBackgroundLimit))
+	}
 	if c.AuditTimeout < 0 {
 		add("audit_timeout", "must not be negative")
 	}
@@ -227,6 +238,7 @@ const (
 	minWindow, maxWindow = 1024, 4 << 20
 	maxPredict           = 1 << 20
 	maxKeepAlive         = 30 * 24 * time.Hour
+	maxPrefix            = 200 // bytes
 )
 
 // addProblems adds everything wrong with o to the problems of the configuration. required means that no field may be unset.
@@ -245,6 +257,14 @@ func (o Options) addProblems(path string, required bool, add func(path, format s
 	}
 	if o.Calls != "" && !slices.Contains(callModes, o.Calls) {
 		add(path+".calls", "%q is none of %s", text.Clip(o.Calls, 40), strings.Join(callModes, ", "))
+	}
+	for field, prefix := range map[string]string{"query_prefix": o.QueryPrefix, "document_prefix": o.DocumentPrefix} {
+		switch {
+		case required && prefix != "":
+			add(path+"."+field, "a prefix belongs to one embedding model: write it below models")
+		case len(prefix) > maxPrefix || strings.ContainsAny(prefix, "\n\r\x00"):
+			add(path+"."+field, "a prefix is one line of at most %d bytes", maxPrefix)
+		}
 	}
 	if t := o.Temperature; t != nil && (*t < 0 || *t > maxTemperature) {
 		add(path+".temperature", "%s is not between 0 and %d", *t, maxTemperature)
@@ -290,6 +310,8 @@ func (s Server) addProblems(name string, add func(path, format string, a ...any)
 		add(name+".rest", "%s is not between 0s and %s", strict.FormatDuration(s.IdleDelay), strict.FormatDuration(maxIdleDelay))
 	}
 }
+
+const maxBackgroundLimit = time.Hour
 
 // maxIdleDelay is longer than a tool between two steps should take; a longer delay would only starve the critic.
 const maxIdleDelay = time.Minute

@@ -4,11 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"maps"
 	"slices"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/model"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -35,7 +36,7 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 	t, err := m.findModel(ctx, name, begun)
 	if rec.Tool = name; err == nil {
 		rec.Tool = t.name
-		if t.server.embeddings.isFull(in.From) {
+		if t.server.embeddings.isFull(newRequester(in.From, in.Session, false)) {
 			err = errQueueFull
 		}
 	}
@@ -43,41 +44,46 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 		return subjects.EmbedReply{}, m.refuse(ctx, out, rec, err)
 	}
 	return actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.EmbedReply, error) {
-		v, began, err := runEmbed(ctx, p, t, in.Body.Texts, newRequester(in.From, in.Session))
+		reply, began, err := runEmbed(ctx, p, t, in.Body, newRequester(in.From, in.Session, false))
 		if errors.Is(err, model.ErrMissing) {
 			t.server.dropCache()
 		}
 		if err := reportOutcome(ctx, p, began, err); err != nil {
 			return subjects.EmbedReply{}, err
 		}
-		return subjects.EmbedReply{Vectors: v.Values, Model: t.name}, nil
+		return reply, nil
 	})
 }
 
-// runEmbed waits for a slot and computes the embeddings. began reports whether the model was asked. It rejects a reply
-// without one vector per text, and vectors that are empty or longer than maxVector.
-func runEmbed(ctx context.Context, p *actor.Permit, t target, texts []string, from requester) (vectors model.Vectors, began bool, err error) {
+// runEmbed waits for a slot and computes the embeddings; see [textEmbedder]. began reports whether the model was asked.
+func runEmbed(ctx context.Context, p *actor.Permit, t target, q subjects.EmbedRequest, from requester) (reply subjects.EmbedReply, began bool, err error) {
 	if err := p.Check(); err != nil {
-		return vectors, false, err
+		return reply, false, err
 	}
-	began, err = t.server.embeddings.run(ctx, from.account, from.key, t.backendName, func(turn context.Context) (err error) {
-		if vectors, err = t.server.backend.Embed(turn, t.backendName, texts); err != nil {
+	began, err = t.server.embeddings.run(ctx, from, t.backendName, func(turn context.Context) error {
+		e := newTextEmbedder(t, q.Task)
+		vectors, failed, err := e.embedTexts(turn, q.Texts)
+		if err != nil {
 			return preemptionError(turn, err, false)
 		}
-		if len(vectors.Values) != len(texts) || slices.ContainsFunc(vectors.Values, func(v []float32) bool { return len(v) == 0 || len(v) > maxVector }) {
-			return fmt.Errorf("%w: the vectors of %s do not fit the texts", model.ErrMalformed, t.name)
+		reply = subjects.EmbedReply{Vectors: vectors, Model: t.name}
+		for _, i := range slices.Sorted(maps.Keys(failed)) {
+			reply.Failed = append(reply.Failed, subjects.EmbedFailure{Index: i, Reason: text.OneLine(failed[i].Error(), maxText)})
 		}
 		return nil
 	})
-	return vectors, began, err
+	return reply, began, err
 }
 
-// checkEmbed rejects an invalid model name ("" is valid), no texts and more than maxTexts of them.
+// checkEmbed rejects an invalid model name ("" is valid), an unknown task, no texts and more than maxTexts of them.
 func checkEmbed(q subjects.EmbedRequest) error {
 	if q.Model != "" {
 		if err := checkName(q.Model); err != nil {
 			return subjects.Faultf(subjects.CodeMalformed, "%v", err)
 		}
+	}
+	if !slices.Contains([]string{"", subjects.EmbedQuery, subjects.EmbedDocument}, q.Task) {
+		return subjects.Faultf(subjects.CodeMalformed, "the task is neither %s nor %s", subjects.EmbedQuery, subjects.EmbedDocument)
 	}
 	if len(q.Texts) == 0 || len(q.Texts) > maxTexts {
 		return subjects.Faultf(subjects.CodeMalformed, "%d texts; a request may have between 1 and %d", len(q.Texts), maxTexts)

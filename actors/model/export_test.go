@@ -13,3 +13,8 @@ func (m *Model) QueueCounts() (running, waiting int) {
 	}
 	return running, waiting
 }
+
+// asRequester is the requester of a queue test: key is the fairness key.
+func asRequester(account, key string) requester {
+	return requester{account: account, key: key, priority: priorityOf(account)}
+}

@@ -13,6 +13,7 @@ package model
 import (
 	"context"
 	"errors"
+	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/model"
@@ -37,6 +38,8 @@ type Model struct {
 	gate    *actor.Gate
 	hash    Hasher
 	calls   calls
+	speeds  *speedMeter
+	skipped skippedCalls
 	ollamaPresence
 }
 
@@ -47,6 +50,7 @@ func New(cfg Config, backends map[string]model.Backend, demo model.Backend, a Au
 		cfg: cfg, servers: map[string]*server{}, audit: a, hash: h,
 		gate: &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: cfg.AgentType, NotDone: "no model was asked", Done: "the model answered"},
 	}
+	m.speeds = newSpeedMeter(cfg.SpeedFile)
 	m.probe = make(chan struct{}, 1)
 	for name, s := range cfg.Servers() {
 		if b := backends[name]; b != nil {
@@ -76,15 +80,15 @@ func (m *Model) Routes() []actor.Route {
 	}
 }
 
-// Close implements [actor.Closer]: it closes the backends that can be closed, and the audit log, whose error it
-// returns.
+// Close implements [actor.Closer]: it closes the backends that can be closed, stores the measured speeds and closes the
+// audit log.
 func (m *Model) Close(ctx context.Context) error {
 	for _, s := range m.servers {
 		if c, ok := s.backend.(interface{ Close() }); ok {
 			c.Close()
 		}
 	}
-	return errors.Join(m.gate.Close(ctx), m.audit.Close(ctx))
+	return errors.Join(m.speeds.write(time.Now(), true), m.gate.Close(ctx), m.audit.Close(ctx))
 }
 
 // Bounds of requests and replies.
@@ -98,12 +102,20 @@ const (
 	maxText   = 1000      // bytes of an error text
 )
 
-// requester is the account that waits for a model, and the fairness key by which its requests take turns.
-type requester struct{ account, key string }
+// requester is the account that waits for a model, the fairness key by which its requests take turns, and their priority.
+type requester struct {
+	account, key string
+	priority     int
+}
 
-// newRequester returns the requester of a message: turns are taken by the sessions of an account.
-func newRequester(account, session string) requester {
-	return requester{account, account + "/" + session}
+// newRequester returns the requester of a message: turns are taken by the sessions of an account. background lowers the
+// priority; nothing in a request can raise it.
+func newRequester(account, session string, background bool) requester {
+	r := requester{account, account + "/" + session, priorityOf(account)}
+	if background {
+		r.priority = max(r.priority, lowest)
+	}
+	return r
 }
 
 // onCancel cancels the calls of a query, waiting or running.

@@ -857,7 +857,7 @@ func TestEmbed(t *testing.T) {
 		"a name that is none":          {subjects.EmbedRequest{Model: "a b", Texts: []string{"x"}}, subjects.CodeMalformed},
 		"another model does not do":    {subjects.EmbedRequest{Model: "mxbai", Texts: []string{"x"}}, subjects.CodeModelMissing},
 		"one that cannot":              {subjects.EmbedRequest{Model: "big", Texts: []string{"x"}}, subjects.CodeUnsupported},
-		"a text that is too long":      {subjects.EmbedRequest{Texts: []string{strings.Repeat("long ", 20_000)}}, subjects.CodeModelTooLong},
+		"an unknown task":              {subjects.EmbedRequest{Task: "rank", Texts: []string{"x"}}, subjects.CodeMalformed},
 		"one that leaves this machine": {subjects.EmbedRequest{Model: "embed-cloud", Texts: []string{"x"}}, subjects.CodeModelRemote},
 	} {
 		if err := w.deliver("agent.memory.model.embed", tt.q, nil); actortest.Code(err) != tt.code {

@@ -18,7 +18,7 @@ import (
 // a model that cannot answer has the reason in its notice. It fails only when ctx ends.
 func (m *Model) onNames(ctx context.Context, _ actor.Msg[subjects.Empty], out actor.Out) (subjects.ModelList, error) {
 	now := out.Now()
-	list := subjects.ModelList{Models: m.listModels(ctx, now), Roles: []subjects.RoleModel{}}
+	list := subjects.ModelList{Models: m.listModels(ctx, now), Roles: []subjects.RoleModel{}, Skipped: m.skipped.describe()}
 	roles := m.cfg.InUse
 	if roles == nil {
 		roles = strict.SortedKeys(m.cfg.Roles)
@@ -101,8 +101,8 @@ func (m *Model) listModels(ctx context.Context, now time.Time) []subjects.ModelI
 					calls = t.callMode()
 				}
 			}
-			info := newModelInfo(s, name, i, refused)
-			info.Calls = calls
+			info, speed := newModelInfo(s, name, i, refused), m.speeds.of(name)
+			info.Calls, info.PromptSpeed, info.OutputSpeed = calls, speed.Prompt, speed.Output
 			models = append(models, info)
 		}
 	}

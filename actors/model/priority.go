@@ -23,6 +23,7 @@ var backgroundPriority = map[string]int{
 
 const (
 	foreground = 0
+	lowest     = 2
 	priorities = 3
 )
 

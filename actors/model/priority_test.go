@@ -288,7 +288,7 @@ func TestPreemptedBeforeWorkBegins(t *testing.T) {
 		var all sync.WaitGroup
 		times := 0
 		all.Go(func() {
-			began, err := q.run(ctx, "critic", "critic", "A", func(turn context.Context) error {
+			began, err := q.run(ctx, asRequester("critic", "critic"), "A", func(turn context.Context) error {
 				times++
 				return context.Cause(turn)
 			})
@@ -328,17 +328,17 @@ func TestBackgroundFloodLeavesForegroundPlaces(t *testing.T) {
 		for i := range 5 { // one runs and four wait
 			come(fmt.Sprintf("critic/%d", i))
 		}
-		if _, err := h.runRequest(t.Context(), simulatedRequest{who: "critic/5", model: "A"}); !errors.Is(err, errQueueFull) || !h.q.isFull("critic") {
+		if _, err := h.runRequest(t.Context(), simulatedRequest{who: "critic/5", model: "A"}); !errors.Is(err, errQueueFull) || !h.q.isFull(asRequester("critic", "")) {
 			t.Errorf("the critic has more than its places: %v", err)
 		}
-		if h.q.isFull(subjects.RespondentB) || h.q.isFull("generator") {
+		if h.q.isFull(asRequester(subjects.RespondentB, "")) || h.q.isFull(asRequester("generator", "")) {
 			t.Error("the critic keeps others out")
 		}
 		come("respondent_b/0") // the critic's that ran waits again, as one more than it has places for
 		for i := range 4 {
 			come(fmt.Sprintf("respondent_b/%d", 1+i))
 		}
-		if h.q.waiting != [priorities]int{0, 4, 5} || !h.q.isFull(subjects.RespondentB) {
+		if h.q.waiting != [priorities]int{0, 4, 5} || !h.q.isFull(asRequester(subjects.RespondentB, "")) {
 			t.Errorf("waiting %v", h.q.waiting)
 		}
 		come("memory/0") // sends respondent B away
@@ -347,12 +347,12 @@ func TestBackgroundFloodLeavesForegroundPlaces(t *testing.T) {
 			if i >= 12 {
 				who = fmt.Sprintf("memory/%d", i)
 			}
-			if account, _, _ := strings.Cut(who, "/"); h.q.isFull(account) {
+			if account, _, _ := strings.Cut(who, "/"); h.q.isFull(asRequester(account, "")) {
 				t.Fatalf("no room for %s: %v", who, h.q.waiting)
 			}
 			come(who)
 		}
-		if h.q.waiting != [priorities]int{16, 5, 5} || !h.q.isFull("broker") {
+		if h.q.waiting != [priorities]int{16, 5, 5} || !h.q.isFull(asRequester("broker", "")) {
 			t.Errorf("waiting %v", h.q.waiting)
 		}
 		if err := checkInvariants(h.q, 0); err != nil {
@@ -365,9 +365,9 @@ func TestBackgroundFloodLeavesForegroundPlaces(t *testing.T) {
 	for most, want := range map[int]int{1: 1, 2: 1, 512: 128, 1 << 16: maxBackground} {
 		q := newQueue(1, most, false, 4)
 		q.waiting[2] = want - 1
-		before := q.isFull("critic")
+		before := q.isFull(asRequester("critic", ""))
 		q.waiting[2]++
-		if before || !q.isFull("critic") {
+		if before || !q.isFull(asRequester("critic", "")) {
 			t.Errorf("of %d places the critic has not %d", most, want)
 		}
 	}
@@ -379,7 +379,7 @@ func TestPanicReleasesSlot(t *testing.T) {
 	q := newQueue(1, 4, true, 4)
 	func() {
 		defer func() { _ = recover() }()
-		_, _ = q.run(t.Context(), "critic", "critic", "A", func(context.Context) error { panic("oh") })
+		_, _ = q.run(t.Context(), asRequester("critic", "critic"), "A", func(context.Context) error { panic("oh") })
 	}()
 	newQueueHarness(t, q).checkEmpty()
 }

@@ -32,6 +32,7 @@ type queue struct {
 	lastModel    string                // of the request that was admitted last, the model
 	lastPriority int                   // and the priority
 	streak       int                   // requests in a row with this model and priority
+	prefixCost   time.Duration         // to read the last foreground prompt again, when another prompt replaces it in the cache
 	lastLeft     [priorities]time.Time // when a request of each priority left last, from its slot or from the queue
 	idleTimer    *time.Timer           // set while a request waits for the end of an idle delay; nil before the first
 	lastTicket   uint64
@@ -46,11 +47,11 @@ type line struct {
 
 // entry is a request, while it waits and while it has a slot.
 type entry struct {
-	account, key, model string
-	priority            int
-	ticket              uint64                  // order of arrival; 0 = not queued yet
-	admitted            chan struct{}           // closed when it gets a slot
-	cancel              context.CancelCauseFunc // ends its turn
+	requester
+	model    string
+	ticket   uint64                  // order of arrival; 0 = not queued yet
+	admitted chan struct{}           // closed when it gets a slot
+	cancel   context.CancelCauseFunc // ends its turn
 }
 
 var errQueueFull = errors.New("queue full: too many requests are waiting for a model")
@@ -59,11 +60,11 @@ func newQueue(slots, maxWaiting int, exclusive bool, batch int) *queue {
 	return &queue{slots: slots, maxWaiting: maxWaiting, exclusive: exclusive, batch: batch, waitingBy: map[string]int{}}
 }
 
-// isFull reports whether another request of account would be rejected.
-func (q *queue) isFull(account string) bool {
+// isFull reports whether another request would be rejected.
+func (q *queue) isFull(from requester) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.isFullFor(account)
+	return q.isFullFor(from)
 }
 
 // maxBackground bounds the waiting requests of each background priority: each also holds a worker of the actor.
@@ -71,20 +72,19 @@ const maxBackground = 128
 
 // isFullFor is [queue.isFull] with mu held. Each priority has its own limit, so that background requests take no place of
 // the foreground. One account may use three quarters of the foreground places at most.
-func (q *queue) isFullFor(account string) bool {
-	priority := priorityOf(account)
-	if priority > foreground {
-		return q.waiting[priority] >= max(1, min(q.maxWaiting/4, maxBackground))
+func (q *queue) isFullFor(from requester) bool {
+	if from.priority > foreground {
+		return q.waiting[from.priority] >= max(1, min(q.maxWaiting/4, maxBackground))
 	}
-	return q.waiting[priority] >= q.maxWaiting || q.waitingBy[account] >= q.maxWaiting-q.maxWaiting/4
+	return q.waiting[from.priority] >= q.maxWaiting || q.waitingBy[from.account] >= q.maxWaiting-q.maxWaiting/4
 }
 
 // run waits for a slot and runs work in it; began reports whether work was ever run. It fails with errQueueFull when
 // too many wait, and with the cause of ctx when that ends first. A preempted request loses its slot at once, and the
-// context of work ends with [errPreempted]; if work returns that error, the request is queued and work runs again. key
-// is the fairness key; model is the name by which exclusive models are compared.
-func (q *queue) run(ctx context.Context, account, key, model string, work func(turn context.Context) error) (began bool, err error) {
-	e := &entry{account: account, key: key, model: model, priority: priorityOf(account)}
+// context of work ends with [errPreempted]; if work returns that error, the request is queued and work runs again. model
+// is the name by which exclusive models are compared.
+func (q *queue) run(ctx context.Context, from requester, model string, work func(turn context.Context) error) (began bool, err error) {
+	e := &entry{requester: from, model: model}
 	for {
 		turn, err := q.acquire(ctx, e)
 		if err != nil {
@@ -135,7 +135,7 @@ func (q *queue) enqueue(e *entry) bool {
 	defer q.mu.Unlock()
 	preempted := e.ticket > 0
 	if !preempted {
-		if q.isFullFor(e.account) {
+		if q.isFullFor(e.requester) {
 			return false
 		}
 		q.lastTicket++
@@ -239,6 +239,10 @@ func (q *queue) makeRoom(e *entry) bool {
 		for len(q.running) > 0 {
 			q.preempt(len(q.running) - 1)
 		}
+	}
+	if d := q.remainingPrefix(e); d > 0 {
+		q.admitAfter(d)
+		return false
 	}
 	if i := q.nextVictim(); len(q.running) >= q.slots && i >= 0 && q.running[i].priority > e.priority {
 		q.preempt(i)

@@ -32,7 +32,7 @@ func newQueueHarness(t *testing.T, q *queue) *queueHarness {
 
 // acquireSlot waits for a slot.
 func acquireSlot(ctx context.Context, q *queue, owner, key, model string) (leave func(), err error) {
-	w := &entry{account: owner, key: key, model: model, priority: priorityOf(owner)}
+	w := &entry{requester: asRequester(owner, key), model: model}
 	_, err = q.acquire(ctx, w)
 	return func() { q.release(w) }, err
 }
@@ -292,13 +292,13 @@ func TestQueueFull(t *testing.T) {
 		for i := range 6 {
 			d.runRequest(t.Context(), fmt.Sprintf("flood/%d", i), "A", time.Second)
 		}
-		if !d.q.isFull("flood") {
+		if !d.q.isFull(asRequester("flood", "")) {
 			t.Error("one account may take it all")
 		}
 		if _, err := acquireSlot(t.Context(), d.q, "flood", "flood/7", "A"); !errors.Is(err, errQueueFull) {
 			t.Errorf("one account took more than its share: %v", err)
 		}
-		if d.q.isFull("other") {
+		if d.q.isFull(asRequester("other", "")) {
 			t.Error("there is room for others")
 		}
 		d.runRequest(t.Context(), "other/1", "A", time.Second)

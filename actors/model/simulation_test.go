@@ -53,7 +53,7 @@ func (h *simulation) runRequest(ctx context.Context, g simulatedRequest) (began 
 		present.begin()
 		defer present.end()
 	}
-	return h.q.run(ctx, account, g.who, g.model, func(turn context.Context) error {
+	return h.q.run(ctx, asRequester(account, g.who), g.model, func(turn context.Context) error {
 		h.addEvent(g.who + "@")
 		beside := h.runsBeside(present.rank, g.model) // before the other question: who has left by then was seen
 		if present.early(g.model) && !beside {

@@ -107,7 +107,7 @@ func TestConcurrentPrioritiesKeepInvariants(t *testing.T) {
 					if rnd.IntN(8) == 0 {
 						go cancel()
 					}
-					_, err := q.run(ctx, account, fmt.Sprint(account, "/", n%3), string(rune('A'+rnd.IntN(2))), func(turn context.Context) error {
+					_, err := q.run(ctx, asRequester(account, fmt.Sprint(account, "/", n%3)), string(rune('A'+rnd.IntN(2))), func(turn context.Context) error {
 						for range rnd.IntN(20) {
 							if runtime.Gosched(); turn.Err() != nil && rnd.IntN(3) == 0 {
 								break // sooner or later

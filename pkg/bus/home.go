@@ -73,6 +73,9 @@ func (h Home) AuditStreams() string {
 // HashKey is the file of the key of params_hash in audit records.
 func (h Home) HashKey() string { return filepath.Join(h.Data, "keys", "params.key") }
 
+// ModelSpeeds is the file with the measured speeds of models on this machine.
+func (h Home) ModelSpeeds() string { return filepath.Join(h.Data, "model-speeds.json") }
+
 // HTTPToken is the file of the bearer token of HTTP.
 func (h Home) HTTPToken() string { return filepath.Join(h.Data, "http.token") }
 

@@ -127,6 +127,7 @@ type Vectors struct {
 	Model        string
 	Values       [][]float32
 	PromptTokens int
+	Failed       map[int]error // texts without a vector, by index: only of the model actor, backends fail as a whole
 }
 
 // Backend is a client of a model server.
@@ -178,6 +179,7 @@ var (
 	ErrRemote       = errors.New("the request would leave this machine") // and the configuration does not allow the model by name
 	ErrUnsupported  = errors.New("not supported by the backend")
 	ErrUnauthorized = errors.New("the model server requires a valid key")
+	ErrTooSlow      = errors.New("the model is too slow for this call") // only of the model actor, for calls that callers can do without
 )
 
 // NoVisionError returns an error about images for a model that cannot read them. It wraps [ErrNoVision], names the model and

@@ -133,6 +133,8 @@ type chatReply struct {
 	Load       int64       `json:"load_duration"`  // nanoseconds
 	PromptEval int         `json:"prompt_eval_count"`
 	Eval       int         `json:"eval_count"`
+	PromptTime int64       `json:"prompt_eval_duration"` // nanoseconds, of the part that was not cached
+	EvalTime   int64       `json:"eval_duration"`        // nanoseconds
 }
 
 // decodeChunk decodes a line of a reply, which must be a JSON object. failed is the error that the server reports in the
@@ -158,6 +160,7 @@ func decodeChunk(line []byte) (c model.Chunk, failed string, err error) {
 		c.Final = model.Final{
 			Model: r.Model, Reason: r.Reason, PromptTokens: r.PromptEval, OutputTokens: r.Eval,
 			Load: time.Duration(r.Load), Total: time.Duration(r.Total), RemoteHost: r.RemoteHost,
+			PromptTime: time.Duration(r.PromptTime), OutputTime: time.Duration(r.EvalTime),
 		}
 	}
 	return c, r.Error, nil

@@ -23,6 +23,10 @@ type Client struct {
 	Role    string        // assistant, critic, ...; the actor selects the model for it
 	Hint    string        // simple, reasoning, code; "" = none
 	Timeout time.Duration // of one call, unless the context has an earlier deadline; 0 = 2 minutes
+	// Background and Optional are those of [subjects.ChatRequest].
+	Background, Optional bool
+
+	Task string // of embeddings: query or document; "" = none
 	// OnDone, if set, is called with the last chunk of a complete reply, which names the model that replied: possibly the
 	// built-in demo model, or another one than requested.
 	OnDone func(subjects.ChatChunk)
@@ -39,7 +43,7 @@ func (c Client) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk
 			yield(model.Chunk{}, err)
 			return
 		}
-		q.Role, q.Hint = c.Role, c.Hint
+		q.Role, q.Hint, q.Background, q.Optional = c.Role, c.Hint, c.Background, c.Optional
 		done := false
 		for piece, err := range actor.AskStream(ctx, c.Out, subjects.ModelChat, q) {
 			if err != nil {
@@ -66,14 +70,14 @@ func (c Client) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk
 
 // Embed implements [model.Embedder]. It sends the texts in batches, all within one timeout. It fails with
 // [model.ErrMalformed] when a batch does not have one vector per text, and when the batches were embedded by different
-// models, because their vectors are not comparable. PromptTokens is always 0.
+// models, because their vectors are not comparable. Texts that the model rejects are in Failed. PromptTokens is always 0.
 func (c Client) Embed(ctx context.Context, name string, texts []string) (model.Vectors, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.callTimeout())
 	defer cancel()
 	v := model.Vectors{Model: name, Values: make([][]float32, 0, len(texts))}
 	for first := 0; first < len(texts); {
 		batch := texts[first : first+countBatchTexts(texts[first:])]
-		a, err := actor.Ask(ctx, c.Out, subjects.ModelEmbed, subjects.EmbedRequest{Model: name, Texts: batch})
+		a, err := actor.Ask(ctx, c.Out, subjects.ModelEmbed, subjects.EmbedRequest{Model: name, Texts: batch, Task: c.Task})
 		switch {
 		case err != nil:
 			return model.Vectors{}, DecodeError(err)
@@ -83,6 +87,12 @@ func (c Client) Embed(ctx context.Context, name string, texts []string) (model.V
 			return model.Vectors{}, fmt.Errorf("%w: the vectors of %s and %s are not comparable", model.ErrMalformed, v.Model, a.Model)
 		}
 		v.Model, v.Values = a.Model, append(v.Values, a.Vectors...)
+		for _, f := range a.Failed {
+			if v.Failed == nil {
+				v.Failed = map[int]error{}
+			}
+			v.Failed[first+f.Index] = errors.New(f.Reason)
+		}
 		first += len(batch)
 	}
 	return v, nil
@@ -162,6 +172,9 @@ func DecodeRequest(q subjects.ChatRequest) (model.Request, error) {
 // c is Done, and without Load.
 func EncodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
 	p := subjects.ChatChunk{Content: c.Content, Thinking: c.Thinking, Done: c.Done}
+	if c.Reading != nil {
+		p.Reading = &subjects.PromptReading{Tokens: c.Reading.Tokens, Millis: c.Reading.Expected.Milliseconds()}
+	}
 	if len(c.Calls) > 0 {
 		var err error
 		if p.ToolCalls, err = json.Marshal(c.Calls); err != nil {
@@ -178,6 +191,9 @@ func EncodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
 // DecodeChunk is the inverse of [EncodeChunk]. Tool calls that cannot be decoded are [model.ErrMalformed].
 func DecodeChunk(p subjects.ChatChunk) (model.Chunk, error) {
 	c := model.Chunk{Content: p.Content, Thinking: p.Thinking, Done: p.Done}
+	if p.Reading != nil {
+		c.Reading = &model.Reading{Tokens: p.Reading.Tokens, Expected: time.Duration(p.Reading.Millis) * time.Millisecond}
+	}
 	if len(p.ToolCalls) > 0 {
 		if err := decodeStrict(p.ToolCalls, &c.Calls); err != nil {
 			return c, fmt.Errorf("%w: invalid tool calls from the model actor", model.ErrMalformed)
@@ -209,6 +225,7 @@ var errorCodes = []struct {
 	{model.ErrRemote, subjects.CodeModelRemote},
 	{model.ErrUnsupported, subjects.CodeUnsupported},
 	{model.ErrUnauthorized, subjects.CodeModelKey},
+	{model.ErrTooSlow, subjects.CodeModelSlow},
 }
 
 // EncodeError returns the fault for an error that wraps a sentinel error of package model, nil for any other error. The

@@ -264,11 +264,21 @@ func (x *examination) checkMemory(ctx context.Context, c *client.Client) {
 	}
 	x.ok("memory", "%s and %s in %s; conclave memory status shows more", entries(total), term.Count(s.Relations, "relation"), term.Bytes(s.Bytes))
 	if s.Unembedded > 0 {
-		x.warn("vectors", "check with conclave model list that the embedding model is available", "%s without an embedding, found by words only", entries(s.Unembedded))
+		x.checkVectors(s)
 	}
 	if n := s.States[subjects.MemoryCandidate]; n > 0 {
 		x.warn("candidates", "list them with conclave memory list --state candidate, decide with conclave memory accept or reject", "%s proposed by agents", entries(n))
 	}
+}
+
+// checkVectors warns of entries without an embedding, with the cause that memory has seen. s has at least one.
+func (x *examination) checkVectors(s subjects.MemoryStatus) {
+	without := entries(s.Unembedded) + " without an embedding, found by words only"
+	if s.Problem == "" {
+		x.warn("vectors", "wait: they are embedded in the background; run conclave doctor again", "%s", without)
+		return
+	}
+	x.warn("vectors", "correct that; memory embeds the entries again by itself, rejected ones after an hour", "%s: %s", without, term.OneLine(s.Problem))
 }
 
 // entries is a number of memories in words.

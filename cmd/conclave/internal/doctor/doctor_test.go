@@ -204,3 +204,56 @@ func TestCheckRoles(t *testing.T) {
 		})
 	}
 }
+
+// TestSecondModelIsPriced says whether the models in use stay loaded together, by their sizes and the free memory.
+func TestSecondModelIsPriced(t *testing.T) {
+	t.Parallel()
+	models := []subjects.ModelInfo{
+		{Name: "big:latest", Backend: "ollama", Size: 8 << 30, Loaded: true}, {Name: "judge", Backend: "ollama", Size: 4 << 30}, {Name: "idle", Backend: "ollama", Size: 1 << 40},
+	}
+	for name, tt := range map[string]struct {
+		critic string
+		free   int64
+		level  string
+		text   string
+	}{
+		"one model":        {"big", 1, "", ""},
+		"both fit":         {"judge", 6 << 30, LevelOK, "both fit into the free memory"},
+		"a swap":           {"judge", 2 << 30, LevelWarn, "each change between them loads a model again"},
+		"memory not known": {"judge", 0, LevelOK, "OLLAMA_MAX_LOADED_MODELS"},
+	} {
+		x := examination{App: cli.New(nil, io.Discard, io.Discard)}
+		x.checkSecondModel(subjects.ModelList{Models: models, Roles: []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "critic", Model: tt.critic}}}, tt.free)
+		switch {
+		case tt.text == "" && len(x.checks) > 0:
+			t.Errorf("%s: %+v", name, x.checks)
+		case tt.text != "" && (len(x.checks) != 1 || string(x.checks[0].Level) != tt.level || !strings.Contains(x.checks[0].Text, tt.text)):
+			t.Errorf("%s: %+v", name, x.checks)
+		}
+	}
+}
+
+// TestSpeedIsReported shows the measured speed of models in use, and the calls that are left out.
+func TestSpeedIsReported(t *testing.T) {
+	t.Parallel()
+	x := examination{App: cli.New(nil, io.Discard, io.Discard)}
+	x.checkSpeed(subjects.ModelList{
+		Models:  []subjects.ModelInfo{{Name: "big:latest", PromptSpeed: 28.4, OutputSpeed: 9.6}, {Name: "idle", PromptSpeed: 1}},
+		Roles:   []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "critic", Model: "big"}},
+		Skipped: "3 calls left out",
+	})
+	if len(x.checks) != 2 || x.checks[0].Text != "measured on this machine: big:latest: read 28, write 9.6 tokens/s" || x.checks[1].Level != LevelWarn || x.checks[1].Text != "3 calls left out" {
+		t.Errorf("%+v", x.checks)
+	}
+}
+
+// TestMissingVectorsNameTheirCause repeats the reason that memory has seen.
+func TestMissingVectorsNameTheirCause(t *testing.T) {
+	t.Parallel()
+	x := examination{App: cli.New(nil, io.Discard, io.Discard)}
+	x.checkVectors(subjects.MemoryStatus{Unembedded: 2})
+	x.checkVectors(subjects.MemoryStatus{Unembedded: 1, Problem: "m-1 is rejected: unsupported value: NaN"})
+	if len(x.checks) != 2 || !strings.Contains(x.checks[0].Fix, "wait") || !strings.Contains(x.checks[1].Text, "1 entry without an embedding") || !strings.Contains(x.checks[1].Text, "NaN") {
+		t.Errorf("%+v", x.checks)
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,6 +31,8 @@ func (x *examination) checkModels(ctx context.Context, c *client.Client, respond
 		return
 	}
 	x.checkRoles(list)
+	x.checkSpeed(list)
+	x.checkSecondModel(list, availableMemory())
 	x.checkCritic(list, respondentB)
 }
 
@@ -56,6 +60,81 @@ func (x *examination) checkRoles(list subjects.ModelList) {
 	case len(list.Roles) == 0:
 		x.fail("models", seeLog, "the model actor lists no role")
 	}
+}
+
+// checkSpeed reports the measured speed of the models in use, and warns of calls that are left out on a slow machine.
+func (x *examination) checkSpeed(list subjects.ModelList) {
+	var measured []string
+	for _, m := range usedModels(list) {
+		if m.PromptSpeed > 0 || m.OutputSpeed > 0 {
+			measured = append(measured, m.Name+": "+term.Speeds(m.PromptSpeed, m.OutputSpeed)+" tokens/s")
+		}
+	}
+	if len(measured) > 0 {
+		x.ok("speed", "measured on this machine: %s", strings.Join(measured, "; "))
+	}
+	if list.Skipped != "" {
+		x.warn("speed", "background_limit in models.yaml, or a smaller model", "%s", list.Skipped)
+	}
+}
+
+// usedModels returns the available models of the roles in use, each once, in the order of the roles.
+func usedModels(list subjects.ModelList) (out []subjects.ModelInfo) {
+	latest := func(name string) string { return strings.TrimSuffix(name, ":latest") }
+	for _, r := range list.Roles {
+		for _, m := range list.Models {
+			if latest(m.Name) == latest(r.Model) && !slices.ContainsFunc(out, func(o subjects.ModelInfo) bool { return o.Name == m.Name }) {
+				out = append(out, m)
+			}
+		}
+	}
+	return out
+}
+
+// checkSecondModel explains what the models beside the assistant's cost on this machine: both in memory, or a swap with each
+// change. It is silent when one local model has every role. The decision is Ollama's, which also counts the context; so this
+// is an estimate by the sizes of the files and the free memory in bytes, 0 = unknown.
+func (x *examination) checkSecondModel(list subjects.ModelList, free int64) {
+	var names []string
+	var sum, resident int64
+	for _, m := range usedModels(list) {
+		if m.Remote != "" || m.Backend != model.Ollama || m.Size <= 0 {
+			continue
+		}
+		names = append(names, fmt.Sprintf("%s %s", m.Name, term.Bytes(m.Size)))
+		sum += m.Size
+		if m.Loaded {
+			resident += m.Size
+		}
+	}
+	if len(names) < 2 {
+		return
+	}
+	text := fmt.Sprintf("%d models in use: %s", len(names), strings.Join(names, ", "))
+	switch {
+	case free == 0:
+		x.ok("second model", "%s; they stay loaded together if they fit the memory of the GPU or of this machine and OLLAMA_MAX_LOADED_MODELS is not 1, else each change loads one again", text)
+	case sum-resident <= free*8/10:
+		x.ok("second model", "%s; both fit into the free memory of %s beside what is loaded, unless OLLAMA_MAX_LOADED_MODELS is 1 or the GPU is smaller", text, term.Bytes(free))
+	default:
+		x.warn("second model", "give every role the assistant's model in models.yaml, or choose smaller ones",
+			"%s; %s more is needed and %s of memory is free, so each change between them loads a model again", text, term.Bytes(sum-resident), term.Bytes(free))
+	}
+}
+
+// availableMemory is the memory of this machine that is free for use, in bytes; 0 = unknown.
+func availableMemory() int64 {
+	data, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(data)) {
+		var kib int64
+		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &kib); n == 1 {
+			return kib << 10
+		}
+	}
+	return 0
 }
 
 // optionalModel describes an optional model that is not installed.

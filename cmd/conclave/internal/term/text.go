@@ -2,6 +2,7 @@ package term
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -194,4 +195,21 @@ func Indent(w io.Writer, prefix, text string) {
 	for l := range strings.Lines(strings.TrimRight(PlainText(text), "\n")) {
 		fmt.Fprintln(w, strings.TrimRight(prefix+l, " \n"))
 	}
+}
+
+// Speeds writes how fast a model reads and writes, in tokens per second: "read 28, write 11"; 0 = not measured, "-" for both.
+func Speeds(read, write float64) string {
+	var out []string
+	for _, s := range []struct {
+		verb string
+		n    float64
+	}{{"read", read}, {"write", write}} {
+		switch {
+		case s.n >= 10:
+			out = append(out, fmt.Sprintf("%s %.0f", s.verb, s.n))
+		case s.n > 0:
+			out = append(out, fmt.Sprintf("%s %.1f", s.verb, s.n))
+		}
+	}
+	return cmp.Or(strings.Join(out, ", "), "-")
 }

@@ -21,22 +21,25 @@ func Models(s *term.Streams, list subjects.ModelList, program string) error {
 	if len(list.Models) == 0 {
 		s.Say("no model is available")
 	} else {
-		rows := [][]string{{"NAME", "SIZE", "PARAMETERS", "ROLES", "SUPPORTS", "STATE"}}
+		rows := [][]string{{"NAME", "SIZE", "PARAMETERS", "ROLES", "SUPPORTS", "TOKENS/S", "STATE"}}
 		for _, m := range list.Models {
 			size := "-"
 			if m.Size > 0 {
 				size = term.Bytes(m.Size)
 			}
 			rows = append(rows, []string{
-				term.Plain(m.Name), size, term.Plain(cmp.Or(m.Parameters, "-")), orDash(roles[strings.TrimSuffix(m.Name, ":latest")]), orDash(capabilities(m)), orDash(modelState(m)),
+				term.Plain(m.Name), size, term.Plain(cmp.Or(m.Parameters, "-")), orDash(roles[strings.TrimSuffix(m.Name, ":latest")]), orDash(capabilities(m)), term.Speeds(m.PromptSpeed, m.OutputSpeed), orDash(modelState(m)),
 			})
 		}
-		if err := term.Table(s.Out, rows, term.Layout{Drop: []string{"PARAMETERS", "SUPPORTS", "SIZE"}}); err != nil {
+		if err := term.Table(s.Out, rows, term.Layout{Drop: []string{"PARAMETERS", "TOKENS/S", "SUPPORTS", "SIZE"}}); err != nil {
 			return err
 		}
 	}
 	for _, n := range RoleNotices(list.Roles, program) {
 		s.Say("%s", n)
+	}
+	if list.Skipped != "" {
+		s.Say("%s", term.Plain(list.Skipped))
 	}
 	return nil
 }

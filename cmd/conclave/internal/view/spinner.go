@@ -9,6 +9,7 @@ import (
 
 	"conclave/cmd/conclave/internal/term"
 	"conclave/pkg/client"
+	"conclave/subjects"
 )
 
 const (
@@ -34,8 +35,9 @@ type spinner struct {
 	since   time.Time // when the phase began
 	started bool      // a generator works on the question
 	model   *ModelState
-	spoken  bool     // the model has sent something in this step
-	calls   []string // tools that run
+	spoken  bool                    // the model has sent something in this step
+	calls   []string                // tools that run
+	reading *subjects.PromptReading // the model reads a prompt; nil = it does not, or the time is not known
 }
 
 // newSpinner returns a spinner on stderr, nil when that is no terminal or cannot draw over a line. A nil spinner does nothing.
@@ -82,8 +84,11 @@ func (p *spinner) follow(u client.Update) {
 		if u.Event != "" { // a transition, not a note or interim text
 			p.spoken = false
 		}
+		if u.Event != "" || u.Reading != nil {
+			p.reading = u.Reading
+		}
 	case client.Delta:
-		p.started, p.spoken = true, true
+		p.started, p.spoken, p.reading = true, true, nil
 	case client.ToolCall:
 		p.started = true
 		p.calls = append(p.calls, u.Tool)
@@ -104,8 +109,18 @@ func (p *spinner) currentPhase() string {
 		return "calling " + strings.Join(slices.Compact(slices.Sorted(slices.Values(p.calls))), ", ")
 	case !p.spoken && p.model != nil && !p.model.Loaded:
 		return "loading " + p.model.Name
+	case p.reading != nil:
+		return fmt.Sprintf("reading %s tokens, about %d s:", groupDigits(p.reading.Tokens), max(1, (p.reading.Millis+500)/1000))
 	}
 	return "thinking"
+}
+
+// groupDigits writes a number with a comma before each group of three digits. n must not be negative.
+func groupDigits(n int) string {
+	if n < 1000 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%s,%03d", groupDigits(n/1000), n%1000)
 }
 
 // tick draws the next frame when nothing was printed for [spinnerDelay], with the seconds of the phase from the first on.

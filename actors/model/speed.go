@@ -1,0 +1,216 @@
+package model
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"conclave/pkg/model"
+)
+
+// speed is how fast a model reads and writes on this machine, measured from its replies. The zero value is not measured.
+type speed struct {
+	Prompt        float64 `json:"prompt"` // tokens per second, for the part of a prompt that is not cached
+	Output        float64 `json:"output"` // tokens per second
+	BytesPerToken float64 `json:"bytes_per_token"`
+}
+
+const (
+	// defaultBytesPerToken holds until the first reply of a model.
+	defaultBytesPerToken = 3.5
+	// minSampleTokens is the least number of tokens that say something about the speed.
+	minSampleTokens = 8
+	// cachedFactor is how many times faster than before a prompt can be read. A faster one was in the server's cache.
+	cachedFactor = 8
+	// A slower sample counts more than a faster one: a fast one may be a prompt that the server had in its cache.
+	slowerWeight, fasterWeight = 0.5, 0.2
+	maxSpeeds                  = 500 // models
+	speedInterval              = 10 * time.Second
+)
+
+// speedMeter measures the speed of each model from the calls that are made anyway, and keeps it in a file. It also
+// remembers the last prompt of each model: a server keeps that in its cache, and reads only what follows the common prefix.
+type speedMeter struct {
+	file string // "" = not kept
+
+	mu      sync.Mutex
+	speeds  map[string]speed
+	last    map[string][]byte // prompt of the last request, by model
+	written time.Time
+	changed bool
+}
+
+// newSpeedMeter returns a meter with the speeds in file. A file that cannot be read or decoded counts as empty: the
+// speeds are measured again.
+func newSpeedMeter(file string) *speedMeter {
+	m := &speedMeter{file: file, speeds: map[string]speed{}, last: map[string][]byte{}}
+	if data, err := os.ReadFile(file); file != "" && err == nil {
+		var kept map[string]speed
+		if json.Unmarshal(data, &kept) == nil && len(kept) <= maxSpeeds {
+			for name, s := range kept {
+				if checkName(name) == nil && s.isValid() {
+					m.speeds[name] = s
+				}
+			}
+		}
+	}
+	return m
+}
+
+func (s speed) isValid() bool {
+	valid := func(v, most float64) bool { return v >= 0 && v <= most }
+	return valid(s.Prompt, 1e7) && valid(s.Output, 1e7) && valid(s.BytesPerToken, 1e3)
+}
+
+// of returns the speed of a model.
+func (m *speedMeter) of(name string) speed {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.speeds[trimLatest(name)]
+}
+
+// measurement is a call in progress.
+type measurement struct {
+	meter   *speedMeter
+	name    string
+	size    int     // bytes of the prompt
+	uncache float64 // part of it that the server has to read, by what is known here
+}
+
+// begin notes the prompt of a request and returns what the server has to read now. The caller may call finish when the
+// reply is complete.
+func (m *speedMeter) begin(name string, r model.Request) (*measurement, model.Reading) {
+	name = trimLatest(name)
+	prompt := renderPrompt(r)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, common := m.speeds[name], commonPrefix(m.last[name], prompt)
+	if len(m.last) >= maxSpeeds {
+		clear(m.last)
+	}
+	m.last[name] = prompt
+	c := &measurement{meter: m, name: name, size: len(prompt), uncache: 1 - float64(common)/float64(max(1, len(prompt)))}
+	reading := model.Reading{Tokens: int(c.uncache * s.tokens(len(prompt)))}
+	if s.Prompt > 0 {
+		seconds := float64(reading.Tokens) / s.Prompt
+		if !r.Stream && s.Output > 0 { // nothing comes before the reply is complete
+			seconds += float64(r.Options.Predict) / s.Output
+		}
+		reading.Expected = toDuration(seconds)
+	}
+	return c, reading
+}
+
+// tokens estimates the tokens of a prompt.
+func (s speed) tokens(size int) float64 {
+	if s.BytesPerToken > 0 {
+		return float64(size) / s.BytesPerToken
+	}
+	return float64(size) / defaultBytesPerToken
+}
+
+// promptTime is how long a prompt of so many bytes takes to read when nothing of it is cached; 0 = not measured.
+func (s speed) promptTime(size int) time.Duration {
+	if s.Prompt == 0 {
+		return 0
+	}
+	return toDuration(s.tokens(size) / s.Prompt)
+}
+
+// toDuration converts seconds, at most an hour: an estimate beyond that says nothing.
+func toDuration(seconds float64) time.Duration {
+	return time.Duration(min(seconds, 3600) * float64(time.Second))
+}
+
+// finish adds the measurement of a complete reply. Values that the server does not report are left as they are.
+func (c *measurement) finish(f model.Final) {
+	m := c.meter
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.speeds[c.name]
+	if f.PromptTokens >= minSampleTokens && c.size > 0 {
+		s.BytesPerToken = blend(s.BytesPerToken, float64(c.size)/float64(f.PromptTokens))
+		if read := c.uncache * float64(f.PromptTokens); read >= minSampleTokens && f.PromptTime > 0 {
+			if v := read / f.PromptTime.Seconds(); s.Prompt == 0 || v < cachedFactor*s.Prompt {
+				s.Prompt = blend(s.Prompt, v)
+			}
+		}
+	}
+	if f.OutputTokens >= minSampleTokens && f.OutputTime > 0 {
+		s.Output = blend(s.Output, float64(f.OutputTokens)/f.OutputTime.Seconds())
+	}
+	if s == m.speeds[c.name] || !s.isValid() || m.speeds[c.name] == (speed{}) && len(m.speeds) >= maxSpeeds {
+		return
+	}
+	m.speeds[c.name], m.changed = s, true
+}
+
+// blend moves an average towards a sample; 0 = there is no average yet.
+func blend(average, sample float64) float64 {
+	switch {
+	case average == 0:
+		return sample
+	case sample < average:
+		return average + slowerWeight*(sample-average)
+	}
+	return average + fasterWeight*(sample-average)
+}
+
+// write stores the speeds in the file, by way of a temporary one. Without force it does so at most once in
+// speedInterval. It does nothing when nothing has changed.
+func (m *speedMeter) write(now time.Time, force bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.file == "" || !m.changed || !force && now.Sub(m.written) < speedInterval {
+		return nil
+	}
+	data, err := json.MarshalIndent(m.speeds, "", "  ")
+	if err != nil {
+		return err
+	}
+	m.written, m.changed = now, false
+	tmp := filepath.Join(filepath.Dir(m.file), "."+filepath.Base(m.file)+".tmp")
+	if err := os.WriteFile(tmp, append(data, '\n'), 0o600); err != nil {
+		return fmt.Errorf("writing measured speeds: %w", err)
+	}
+	if err := os.Rename(tmp, m.file); err != nil {
+		return fmt.Errorf("writing measured speeds: %w", err)
+	}
+	return nil
+}
+
+// renderPrompt returns the texts of a request in the order in which templates show them to the model: tools, then the
+// messages. It is for sizes and common prefixes only.
+func renderPrompt(r model.Request) []byte {
+	var b bytes.Buffer
+	for _, t := range r.Tools {
+		b.WriteString(t.Name)
+		b.WriteString(t.Description)
+		b.Write(t.Parameters)
+	}
+	for _, m := range r.Messages {
+		b.WriteString(m.Role)
+		b.WriteString(m.Thinking)
+		b.WriteString(m.Content)
+		for _, c := range m.Calls {
+			b.WriteString(c.Name)
+			b.Write(c.Arguments)
+		}
+	}
+	return b.Bytes()
+}
+
+// commonPrefix returns how many bytes a and b have in common at their beginning.
+func commonPrefix(a, b []byte) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}

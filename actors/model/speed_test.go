@@ -1,0 +1,110 @@
+package model
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"conclave/pkg/model"
+	"conclave/subjects"
+)
+
+func promptOf(system, user string) model.Request {
+	return model.Request{Stream: true, Messages: []model.Message{{Role: model.System, Content: system}, {Role: model.User, Content: user}}}
+}
+
+// The figures are those of a 1.5B model on two cores: Ollama counts the whole prompt, and times only what it had to read.
+func TestSpeedIsMeasuredFromRepliesAndKept(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "speeds.json")
+	m := newSpeedMeter(file)
+	system := strings.Repeat("You answer. ", 400) // 4800 bytes
+	c, reading := m.begin("small", promptOf(system, "hi"))
+	if reading.Expected != 0 || reading.Tokens < 1200 {
+		t.Errorf("before the first reply: %+v", reading)
+	}
+	c.finish(model.Final{PromptTokens: 1400, PromptTime: 50 * time.Second, OutputTokens: 110, OutputTime: 10 * time.Second})
+	if s := m.of("small"); s.Prompt != 28 || s.Output != 11 {
+		t.Errorf("speed %+v", s)
+	}
+	// The same prefix is in the server's cache.
+	c, reading = m.begin("small", promptOf(system, "and now?"))
+	if reading.Tokens > 5 || reading.Expected > time.Second {
+		t.Errorf("a cached prefix is read again: %+v", reading)
+	}
+	c.finish(model.Final{PromptTokens: 1402, PromptTime: 80 * time.Millisecond, OutputTokens: 2, OutputTime: time.Second})
+	if s := m.of("small"); s.Prompt != 28 || s.Output != 11 {
+		t.Errorf("a cached prompt changed the speed to %+v", s)
+	}
+	if _, reading = m.begin("small", promptOf("Grade. "+system, "hi")); reading.Expected < 45*time.Second || reading.Expected > 55*time.Second {
+		t.Errorf("another prompt: %+v", reading)
+	}
+	if err := m.write(time.Now(), true); err != nil {
+		t.Fatal(err)
+	}
+	if s := newSpeedMeter(file).of("small"); s.Prompt != 28 || s.Output != 11 {
+		t.Errorf("after a restart %+v", s)
+	}
+	for name, content := range map[string]string{"not JSON": "{", "trick: not a speed": `{"small": {"prompt": -1}}`, "trick: a path": `{"../x y": {"prompt": 1}}`} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if m := newSpeedMeter(file); len(m.speeds) != 0 {
+			t.Errorf("%s: %v", name, m.speeds)
+		}
+	}
+}
+
+// A background request for the loaded model waits for as long as the prompt that it evicts takes to read again, and a
+// question does not wait for it.
+func TestBackgroundWaitsBeforeItEvictsThePrompt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(1, 16, true, 4)
+		user, background := newRequester("generator", "s", false), newRequester("memory", "s", true)
+		run := func(from requester) time.Duration {
+			start := time.Now()
+			if _, err := q.run(t.Context(), from, "A", func(context.Context) error { return nil }); err != nil {
+				t.Error(err)
+			}
+			return time.Since(start)
+		}
+		run(user)
+		if d := run(background); d != 0 {
+			t.Errorf("waited %s although nothing is measured", d)
+		}
+		q.setPrefixCost(20 * time.Second)
+		run(user)
+		if d := run(user); d != 0 {
+			t.Errorf("a question waited %s", d)
+		}
+		if d := run(background); d != 20*time.Second {
+			t.Errorf("a background request waited %s", d)
+		}
+		if d := run(background); d != 0 {
+			t.Errorf("the next one waited %s: the prompt is evicted already", d)
+		}
+		q.setPrefixCost(time.Hour)
+		run(user)
+		if d := run(background); d != maxIdleDelay {
+			t.Errorf("waited %s", d)
+		}
+	})
+}
+
+func TestRequestCanOnlyLowerItsPriority(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		account    string
+		background bool
+		want       int
+	}{{"generator", false, foreground}, {"generator", true, lowest}, {"critic", false, lowest}, {"critic", true, lowest}, {subjects.RespondentB, true, lowest}} {
+		if r := newRequester(tt.account, "s", tt.background); r.priority != tt.want {
+			t.Errorf("%+v has priority %d", tt, r.priority)
+		}
+	}
+}

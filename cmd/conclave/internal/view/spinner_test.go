@@ -1,0 +1,27 @@
+package view
+
+import (
+	"testing"
+
+	"conclave/pkg/client"
+	"conclave/subjects"
+)
+
+// TestSpinnerShowsTheExpectedReadingTime: while the model reads a long prompt, the user sees how long that takes.
+func TestSpinnerShowsTheExpectedReadingTime(t *testing.T) {
+	t.Parallel()
+	p := &spinner{}
+	state := func(s subjects.AgentState) { p.follow(client.State{AgentState: s}) }
+	state(subjects.AgentState{Event: "START_GENERATION"})
+	if got := p.currentPhase(); got != "thinking" {
+		t.Errorf("before: %q", got)
+	}
+	state(subjects.AgentState{Reading: &subjects.PromptReading{Tokens: 1200, Millis: 19_700}})
+	if got := p.currentPhase(); got != "reading 1,200 tokens, about 20 s:" {
+		t.Errorf("reading: %q", got)
+	}
+	p.follow(client.Delta{})
+	if got := p.currentPhase(); got != "thinking" {
+		t.Errorf("after the first token: %q", got)
+	}
+}
