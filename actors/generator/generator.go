@@ -15,7 +15,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"strings"
 	"sync"
 
 	"conclave/pkg/actor"
@@ -124,5 +123,5 @@ func (g *Generator) onCancel(_ context.Context, in actor.Msg[subjects.Cancel], _
 
 // systemPrompt is the system prompt of every turn: the configured one unchanged, or the shipped one.
 func (g *Generator) systemPrompt() string {
-	return cmp.Or(g.cfg.System, strings.TrimSpace(assistantPrompt))
+	return cmp.Or(g.cfg.System, ShippedPrompt())
 }

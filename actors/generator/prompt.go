@@ -20,9 +20,12 @@ var assistantPrompt string
 //go:embed decisions.md
 var decisionExamples string
 
-// selectExamples returns the examples whose choice is to answer or an offered tool: an example with a missing tool would
+// ShippedPrompt returns the system prompt of a configuration without one of its own.
+func ShippedPrompt() string { return strings.TrimSpace(assistantPrompt) }
+
+// SelectExamples returns the examples whose choice is to answer or an offered tool: an example with a missing tool would
 // teach a small model to choose it.
-func selectExamples(offered []model.Tool) string {
+func SelectExamples(offered []model.Tool) string {
 	var b strings.Builder
 	for line := range strings.Lines(decisionExamples) {
 		_, choice, _ := strings.Cut(line, " -> ")

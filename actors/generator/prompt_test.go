@@ -36,7 +36,7 @@ func TestSystemPromptIsShortAndSaysTheRules(t *testing.T) {
 // An example with a tool that is not offered is left out, and examples say what to choose, not what to answer.
 func TestDecisionExamplesOfOfferedToolsOnly(t *testing.T) {
 	t.Parallel()
-	got := selectExamples([]model.Tool{{Name: "get_datetime"}, {Name: "web_search"}})
+	got := SelectExamples([]model.Tool{{Name: "get_datetime"}, {Name: "web_search"}})
 	for line := range strings.Lines(got) {
 		switch _, choice, ok := strings.Cut(strings.TrimSpace(line), " -> "); {
 		case !ok, choice != "answer" && choice != "get_datetime" && choice != "web_search":
