@@ -253,7 +253,7 @@ func TestPreemptedCallEndsWithItsDeadline(t *testing.T) {
 		{"another query is stopped", "q3", soon, subjects.CodeTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w, s := newScriptedHarness(t, map[string][]scriptedReply{"judge": {stallsFor(0)}, "big": {says("hello", 15*time.Second)}}, nil)
+			w, s := newScriptedHarness(t, map[string][]scriptedReply{"judge": {stallsFor(0)}, "big": {says("hello", soon*3/4)}}, nil)
 			begun := time.Now()
 			grade, answers := make(chan reply, 1), make(chan reply, 2)
 			go func() { grade <- w.askAs("critic", "q1", subjects.ChatRequest{Role: "critic"}) }()
