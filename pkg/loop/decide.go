@@ -8,6 +8,7 @@ import (
 
 	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
+	"conclave/pkg/text"
 )
 
 // answerChoice is the choice of a decision to answer. A tool of this name cannot be chosen.
@@ -281,11 +282,7 @@ func argumentNames(parameters json.RawMessage) (required, optional []string) {
 	return required, optional
 }
 
-// firstSentence is the text up to its first full stop that ends a word, on one line.
+// firstSentence returns the first sentence of s on one line.
 func firstSentence(s string) string {
-	s = strings.Join(strings.Fields(s), " ")
-	if i := strings.Index(s, ". "); i >= 0 {
-		return s[:i+1]
-	}
-	return s
+	return strings.Join(text.SentenceTexts(s, 1), "")
 }
