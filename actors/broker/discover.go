@@ -60,33 +60,40 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	case <-b.table.discovered:
 	case <-ctx.Done():
 	}
-	effective := rules.Manifest.EffectiveTools(caller.Account, asked.Lineage, asked.Override.Grant)
 	most := in.Body.Max
 	if most <= 0 {
 		most = defaultTools
 	}
 	most = min(most, maxTools)
-	var always, may, rare []subjects.ToolSchema
-	for _, k := range b.table.all() {
-		if slices.Contains(effective, k.Name) && !slices.Contains(asked.Override.Disable, k.Name) && !(isRespondentB(caller) && hasSideEffects(k.Tool)) {
-			s := k.schema
-			s.Key = "" // only the broker seals to it
-			// A task with a URL always gets the tools that take one.
-			opens := k.Args.With(policy.RoleURL) != "" && strings.Contains(in.Body.Task, "://")
-			switch {
-			case k.Known && (k.Standing || opens) && len(always) < most:
-				always = append(always, s)
-			case k.Known && len(k.Rare) > 0 && !hasAnyWord(in.Body.Task, k.Rare):
-				rare = append(rare, s)
-			default:
-				may = append(may, s)
-			}
-		}
-	}
+	always, may, rare := b.listAllowed(caller, asked, rules, in.Body.Task, most)
 	picked := append(always, b.chooseTools(ctx, out, in.Body.Task, may, rare, most-len(always))...)
 	// Ordered by name, so that the prompt prefix stays the same from query to query.
 	slices.SortFunc(picked, func(a, b subjects.ToolSchema) int { return strings.Compare(a.Name, b.Name) })
 	return subjects.DiscoverReply{Tools: picked}, nil
+}
+
+// listAllowed returns the tools that the caller may use: those that it always gets, at most most, those that a task may need, and
+// those that only a task with one of their words needs. No schema has a key: only the broker seals to it.
+func (b *Broker) listAllowed(caller subjects.Caller, asked policy.Call, rules policy.Rules, task string, most int) (always, may, rare []subjects.ToolSchema) {
+	effective := rules.Manifest.EffectiveTools(caller.Account, asked.Lineage, asked.Override.Grant)
+	for _, k := range b.table.all() {
+		if !slices.Contains(effective, k.Name) || slices.Contains(asked.Override.Disable, k.Name) || isRespondentB(caller) && hasSideEffects(k.Tool) {
+			continue
+		}
+		s := k.schema
+		s.Key = ""
+		// A task with a URL always gets the tools that take one.
+		opens := k.Args.With(policy.RoleURL) != "" && strings.Contains(task, "://")
+		switch {
+		case k.Known && (k.Standing || opens) && len(always) < most:
+			always = append(always, s)
+		case k.Known && len(k.Rare) > 0 && !hasAnyWord(task, k.Rare):
+			rare = append(rare, s)
+		default:
+			may = append(may, s)
+		}
+	}
+	return always, may, rare
 }
 
 // recordTurns stores the messages of a session up to the query, with their attachments, in its flow. Each question begins with a

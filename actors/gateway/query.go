@@ -68,18 +68,8 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	named := in.QueryID != ""
-	if named && in.SessionID == "" {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query_id: name its session_id too; the same question in a new session would be another one")
-	}
-	if err := validateQuestion(g.out, &in); err != nil {
+	if err := g.checkQuestion(r.Context(), &in); err != nil {
 		return err
-	}
-	if named {
-		// It would not be answered again, and this client would wait in vain.
-		if c, err := g.client.Session(r.Context(), in.SessionID); err == nil && c.Answered(in.QueryID) {
-			return problemf(http.StatusConflict, codeConflict, "question %s is answered already: see GET /queries/%s; omit query_id to ask a new one", in.QueryID, in.QueryID)
-		}
 	}
 	if wait {
 		leave, err := acquireSlot(g.slots.waiting, "questions are waiting")
@@ -121,6 +111,22 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 		g.waitForGrade(r.Context(), cur, q.id, window, &rec)
 	}
 	return g.writeAnswer(w, q, end, &rec)
+}
+
+// checkQuestion validates a question and completes it. It rejects a query_id without its session, and one that is answered: it
+// would not be answered again, and the client would wait in vain.
+func (g *Gateway) checkQuestion(ctx context.Context, in *Question) error {
+	named := in.QueryID != ""
+	if named && in.SessionID == "" {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query_id: name its session_id too; the same question in a new session would be another one")
+	}
+	if err := validateQuestion(g.out, in); err != nil || !named {
+		return err
+	}
+	if c, err := g.client.Session(ctx, in.SessionID); err == nil && c.Answered(in.QueryID) {
+		return problemf(http.StatusConflict, codeConflict, "question %s is answered already: see GET /queries/%s; omit query_id to ask a new one", in.QueryID, in.QueryID)
+	}
+	return nil
 }
 
 // readWait reads whether the client waits for the answer, and its grade wait. wait=0 or the header "Prefer: respond-async"

@@ -262,9 +262,7 @@ func (v *actValues) add(c Call, g Grant, q *question, a argument, args []argumen
 	case RoleTime:
 		v.clocks = append(v.clocks, extractClocks(a.text)...)
 		isTyped, isBound := g.namesTime(q.Text, a.text, exact)
-		if isBound && !isTyped {
-			all = append(all, Ask(ruleTime, fmt.Sprintf("after %s, you did not name this date or time: %s", c.Flow.describeTaint(), text.OneLine(a.text, 60)), listSinks(args)...))
-		}
+		all = append(all, judgeTime(c, a, args, isTyped, isBound)...)
 		isBinding = isTyped
 	case RoleDestination:
 		v.sends = v.sends || a.text != ""
@@ -282,6 +280,14 @@ func (v *actValues) add(c Call, g Grant, q *question, a argument, args []argumen
 	}
 	v.bound = v.bound || isBinding
 	return all
+}
+
+// judgeTime objects to a date or time that binds the call and that the user did not name.
+func judgeTime(c Call, a argument, args []argument, isTyped, isBound bool) []Verdict {
+	if isTyped || !isBound {
+		return nil
+	}
+	return []Verdict{Ask(ruleTime, fmt.Sprintf("after %s, you did not name this date or time: %s", c.Flow.describeTaint(), text.OneLine(a.text, 60)), listSinks(args)...)}
 }
 
 // namesOption reports whether the clause has an option of an act that cannot be undone, as a word before any exception that is no stop
