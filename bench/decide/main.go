@@ -129,12 +129,14 @@ func run(ctx context.Context, o options) (float64, error) {
 		all = append(all, mode{name: name, decide: decide})
 	}
 	var missed bytes.Buffer
+ask:
 	for n, q := range questions {
 		fmt.Fprintf(os.Stderr, "%3d of %d %s:", n+1, len(questions), q.ID)
 		for i := range all {
 			d := all[i].decide(ctx, chat, o.model, q.Text)
 			if ctx.Err() != nil {
-				return 0, errors.New("interrupted")
+				fmt.Fprintln(os.Stderr, "\ninterrupted: the tables have the questions so far")
+				break ask
 			}
 			if errors.Is(d.err, model.ErrUnreachable) || errors.Is(d.err, model.ErrMissing) { // no decision of the model
 				return 0, d.err
@@ -143,6 +145,7 @@ func run(ctx context.Context, o options) (float64, error) {
 			all[i].results = append(all[i].results, result{q, d, right})
 			fmt.Fprintf(os.Stderr, "  %s %s (%.1f s)", all[i].name, map[bool]string{true: "right", false: "WRONG"}[right], d.took.Seconds())
 			if !right && !q.held {
+				fmt.Fprintf(os.Stderr, " %s %s", d.choice, d.arguments)
 				fmt.Fprintf(&missed, "%s\t%s\t%q\twant %s %v\tgot %s %s %v\n", all[i].name, q.ID, q.Text, q.Want, q.Argument, d.choice, d.arguments, errorText(d.err))
 			}
 		}
