@@ -28,13 +28,16 @@ func TestConstrainedStep(t *testing.T) {
 		{
 			"a server that ignores the schema and calls in text",
 			[]scriptedReply{textReply("<tool_call>\n{\"name\":\"get_time\",\"arguments\":{}}\n</tool_call>"), answer, textReply("Noon.")},
-			"Noon.", "get_time xml", []string{NoteRecovered},
+			"Noon.", "get_time xml",
+			[]string{NoteRecovered},
 		},
 		{"a tool that is not offered counts as the choice to answer", []scriptedReply{textReply(`{"choice":"run_shell"}`), textReply("No.")}, "No.", "", nil},
 		{"a decision that hit its token limit counts as the choice to answer", []scriptedReply{cutReply(`{"choice":"web_se`), textReply("Yes.")}, "Yes.", "", nil},
 		{
 			"a server without schemas gets the text form",
-			[]scriptedReply{errorReply(model.ErrUnsupported), textReply("Hello.")}, "Hello.", "", []string{NoteNoTools},
+			[]scriptedReply{errorReply(model.ErrUnsupported), textReply("Hello.")},
+			"Hello.", "",
+			[]string{NoteNoTools},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
