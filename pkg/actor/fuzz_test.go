@@ -32,7 +32,7 @@ var payloads = []func() any{
 	newPayload[subjects.AuditRecord], newPayload[subjects.AuditHead], newPayload[subjects.AuditGenesis], newPayload[subjects.Fault], newPayload[subjects.Denial],
 	newPayload[subjects.Note], newPayload[subjects.ModelInfo], newPayload[subjects.RoleModel], newPayload[subjects.PullRequest], newPayload[subjects.PullProgress],
 	newPayload[subjects.Grant], newPayload[subjects.Grants], newPayload[subjects.LookAlikeHost], newPayload[subjects.SessionChange], newPayload[subjects.SessionChanged], newPayload[subjects.AuditLogHead], newPayload[subjects.AuditCapacity],
-	newPayload[subjects.Attachment],
+	newPayload[subjects.Attachment], newPayload[subjects.PromptReading], newPayload[subjects.EmbedFailure],
 }
 
 func newPayload[T any]() any { return new(T) }

@@ -344,7 +344,7 @@ func openURL(t *testing.T, url string) *openai.Backend {
 	return b
 }
 
-// TestTimesOfLlamaCpp uses the last event of a real llama.cpp server.
+// TestTimesOfLlamaCpp uses a last event in the format of llama.cpp's server.
 func TestTimesOfLlamaCpp(t *testing.T) {
 	t.Parallel()
 	b := serve(t, func(w http.ResponseWriter, _ *http.Request) {
