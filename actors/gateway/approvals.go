@@ -77,10 +77,10 @@ func (g *Gateway) listApprovals(r *http.Request, all bool) (subjects.ApprovalLis
 	return l, mapBrokerFault(err)
 }
 
-// onDecision decides an approval request as the user. [Gateway.guardRequests] has authorized the client; the broker accepts
-// the decision because of the gateway's account. It rejects a body without approve or with an unknown remember, and responds
-// with 404 to an unknown request and 409 to one that is expired or decided. A decision is sent even when the client
-// disconnects.
+// onDecision decides an approval request as the user and responds with the decision. [Gateway.guardRequests] has authorized the
+// client; the broker accepts the decision because of the gateway's account. It rejects a body without approve or with an
+// unknown remember, and responds with 404 to an unknown request and 409 to one that is withdrawn, expired or decided. A
+// decision is sent even when the client disconnects.
 func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := checkID("the approval's id", id); err != nil {

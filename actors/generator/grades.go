@@ -220,9 +220,9 @@ var gradedText string
 
 var gradedPrompt = template.Must(template.New("graded").Parse(gradedText))
 
-// describeGrades describes the grades of the last answer for the model; "" = there are none, or the configuration does
-// not send them. The critic's comment on an answer that is not trusted is left out, because it may repeat untrusted
-// content.
+// describeGrades describes for the model how the last turn was graded by the critic and the user, with the user's words; "" =
+// neither graded it, or the configuration does not send grades. Unless the turn is labelled trusted, the critic's comment is
+// left out, because it may repeat untrusted content. Comments are cut to one line and quoted.
 func (g *Generator) describeGrades(c subjects.Conversation) string {
 	if !g.cfg.Grades.Prompt || len(c.Turns) == 0 {
 		return ""

@@ -501,8 +501,9 @@ func retryQuestion(ctx context.Context, a *cli.App, c *client.Client, session st
 	return client.RetryText(turn), err
 }
 
-// askError explains an error of [client.Client.Ask], after which nothing is followed. The end of ctx while the override was set
-// means that nothing was asked.
+// askError turns an error of [client.Client.Ask] into one for the user. Errors of the override say that nothing was asked; with
+// ctx ended, that the user stopped it. A question that is too large is a usage error. Other faults, rejections by the stream
+// and [client.ErrNotStored] refer to doctor: the question may be stored. Any other err is returned as it is.
 func askError(ctx context.Context, a *cli.App, session string, err error) error {
 	var f *subjects.Fault
 	var rejected *jetstream.APIError

@@ -21,7 +21,9 @@ func dimensions(kind string, data []byte) (width, height int, err error) {
 	return c.Width, c.Height, err
 }
 
-// webpDimensions reads the header of the three forms of WebP: extended, lossless and lossy.
+// webpDimensions reads width and height from the header of the three forms of WebP: extended, lossless and lossy. data must be
+// known to be WebP: only the name of the first chunk is checked. It fails for less than 30 bytes and for another chunk. A
+// lossy header may state 0.
 func webpDimensions(data []byte) (width, height int, err error) {
 	if len(data) < 30 {
 		return 0, 0, errors.New("its header is incomplete")

@@ -480,19 +480,25 @@ func (k *HeadKeeper) extendStream(ctx context.Context, r bus.AuditReader) error 
 	return nil
 }
 
-// save writes head to every store, unless it is the one that was saved last or of no messages.
+// save writes head to every store, each within storeTimeout, unless every store has it or the broker's stream has no messages. A
+// failure is logged, unless ctx has ended, does not stop the others, and is tried again with the next head or at the end.
 func (k *HeadKeeper) save(ctx context.Context, head audit.LogHead) {
 	if head.Equal(k.saved) || head.Seq == 0 {
 		return
 	}
+	everywhere := true
 	for _, s := range k.Stores {
 		limited, cancel := context.WithTimeout(ctx, storeTimeout)
-		if err := s.Save(limited, head); err != nil && ctx.Err() == nil {
+		err := s.Save(limited, head)
+		cancel()
+		everywhere = everywhere && err == nil
+		if err != nil && ctx.Err() == nil {
 			k.warn("the head of the audit log was not kept", fmt.Errorf("%s: %w", s.Where(), err))
 		}
-		cancel()
 	}
-	k.saved = head
+	if everywhere {
+		k.saved = head
+	}
 }
 
 func (k *HeadKeeper) warn(msg string, err error) {

@@ -387,8 +387,9 @@ func (q *Query) receive(m *nats.Msg, end *ending) {
 	}
 }
 
-// missingActors names which of router and generator do not answer a ping, in this order; nil when both do. When the ping itself
-// fails, both are named. It takes about a second.
+// missingActors pings all actors and names which of router and generator did not answer, in this order; nil when both did.
+// Errors of the ping are ignored: replies that came before one count, and without any both are named. It waits for at
+// most a second for the first reply; see [actor.Discover].
 func (c *Client) missingActors(ctx context.Context) (missing []string) {
 	pings, _ := c.Ping(ctx, "") // an actor that does not answer is missing
 	for _, name := range []string{subjects.Router, subjects.Generator} {

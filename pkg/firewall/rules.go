@@ -510,9 +510,10 @@ func (s *scanner) matchUrgency(i int) {
 	}
 }
 
-// matchCompletion adds a completion sign when the word for a task at token i is reported as done, or is the next one:
-// "answer: task complete.", "next task: ...". It weighs more when another order follows. Other tokens, such as "done",
-// add none.
+// matchCompletion adds a completion sign when token i is a word for a task that is reported as done, before punctuation with text
+// after it ("task is complete. Now ..."), or is the next one ("next task: ..."). The first form weighs more behind a label such
+// as "answer:" and when please, now, next or ignore follows within four words. Quoted signs weigh half. Tokens such as "done"
+// reach this only by their class and add none.
 func (s *scanner) matchCompletion(i int) {
 	if s.has(i, cTask) {
 		j := i + 1

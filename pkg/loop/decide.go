@@ -43,8 +43,9 @@ func (t *turn) decide(ctx context.Context) (reply, error) {
 		return t.requestAnswer(ctx)
 	}
 	c := model.Call{Name: d.Choice}
-	if c.Arguments, err = t.fillArguments(ctx, &choices[at]); err != nil {
-		return reply{offeredTools: true}, err
+	var filled reply
+	if c.Arguments, filled, err = t.fillArguments(ctx, &choices[at]); err != nil {
+		return filled, err
 	}
 	return reply{thinking: r.thinking, final: r.final, offeredTools: true, calls: []foundCall{{Call: c, layer: LayerDecision}}}, nil
 }
@@ -54,7 +55,11 @@ func (t *turn) decide(ctx context.Context) (reply, error) {
 func (t *turn) requestObject(ctx context.Context, instruction string, schema json.RawMessage) (reply, error) {
 	t.schema, t.instruction = schema, instruction
 	defer func() { t.schema, t.instruction = nil, "" }()
-	return t.requestReply(ctx, true, decisionTokens)
+	r, err := t.requestReply(ctx, true, decisionTokens)
+	if err != nil {
+		r.text = "" // half an object is no partial answer
+	}
+	return r, err
 }
 
 // requestAnswer asks for the answer after a decision. A call that the model writes into it is read as in text mode.
@@ -93,27 +98,27 @@ var verbatimArguments = []string{"query", "content", "question", "text"}
 // maxVerbatim bounds a question that becomes an argument as it is, in bytes.
 const maxVerbatim = 300
 
-// fillArguments are the arguments of a call of tool: the only known address, or the question itself, where these fit;
-// otherwise the model gives them under the tool's schema. They are not validated.
-func (t *turn) fillArguments(ctx context.Context, tool *model.Tool) (json.RawMessage, error) {
+// fillArguments returns the arguments of a call of tool: the only known address, or the question itself, where these fit;
+// otherwise the model gives them under the tool's schema, and its reply is returned too. They are not validated.
+func (t *turn) fillArguments(ctx context.Context, tool *model.Tool) (json.RawMessage, reply, error) {
 	required, optional := argumentNames(tool.Parameters)
 	question := t.question()
 	schema := shapeOf(tool.Parameters)
 	switch {
 	case len(required)+len(optional) == 0:
-		return json.RawMessage("{}"), nil
+		return json.RawMessage("{}"), reply{}, nil
 	case urlArgument(tool) != "":
 		known := t.knownURLs()
 		if len(known) == 1 {
-			return newArguments(required[0], known[0]), nil
+			return newArguments(required[0], known[0]), reply{}, nil
 		}
 		schema = json.RawMessage(`{"type":"object","properties":{` + string(encodeJSON(required[0])) + `:{"type":"string","enum":` +
 			string(encodeJSON(known)) + `}},"required":[` + string(encodeJSON(required[0])) + `]}`)
 	case len(required) == 1 && slices.Contains(verbatimArguments, required[0]) && len(t.history) == 0 && len(question) <= maxVerbatim:
-		return newArguments(required[0], question), nil
+		return newArguments(required[0], question), reply{}, nil
 	}
 	r, err := t.requestObject(ctx, instructArguments(tool, question), schema)
-	return objectOrNil(json.RawMessage(r.text)), err
+	return objectOrNil(json.RawMessage(r.text)), r, err
 }
 
 // newArguments are arguments with one member.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
@@ -61,6 +62,28 @@ func TestConstrainedStep(t *testing.T) {
 				t.Errorf("%d model calls, want %d", len(p.asked), len(tt.replies))
 			}
 			wantNotes(t, s, tt.notes...)
+		})
+	}
+}
+
+// A decision that breaks off is no partial answer: the turn ends with the results so far.
+func TestTimedOutDecisionIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	half := scriptedReply{chunks: []model.Chunk{{Content: `{"choi`}}, wait: true}
+	for _, replies := range [][]scriptedReply{
+		{textReply(`{"choice": "web_search"}`), half},
+		{half},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			a, _ := newAgent(t, replies...)
+			a.Calls = CallConstrained
+			s, err := RunTurn(t.Context(), a, question("how is the wind?"), Hooks{})
+			if strings.Contains(s.Answer, "choi") {
+				t.Errorf("answer %q", s.Answer)
+			}
+			if hasResult := len(s.Finished) > 0; hasResult != (err == nil && s.Answer != "") {
+				t.Errorf("%d results, answer %q, error %v", len(s.Finished), s.Answer, err)
+			}
 		})
 	}
 }

@@ -21,9 +21,9 @@ const (
 	lastBackoff  = 8 * time.Second
 )
 
-// callModel makes one model call, bounded by a [silenceTimer], and adds its usage. A busy server is asked again with
-// backoff as long as nothing of a reply came. With an error the reply holds what came before it; reply.timedOut says
-// that a timeout of the call was the cause.
+// callModel makes the model calls of one step, one or in constrained mode up to two, and adds their usage. A [silenceTimer]
+// bounds each. A busy server is asked again with backoff, up to lastBackoff, while there is neither text nor a call. With an
+// error the reply holds what came before it, without the text of a decision; reply.timedOut says that a timeout was the cause.
 func (t *turn) callModel(ctx context.Context) (reply, error) {
 	switch offer := t.offersTools(); {
 	case offer && t.state.Calls == CallConstrained:

@@ -300,8 +300,9 @@ func (w *answerWait) hasEnded() bool {
 	return settled || state.response != nil && (w.answered || len(w.pending) == 0)
 }
 
-// checkActionsDone fails turn i when it had no approval request or actions are pending: the story has not tested them then.
-// It passes a turn for scripted models in a live run.
+// checkActionsDone fails turn i when it has approve and no approval request was handled, or when pending, its actions whose
+// moment has not come, is not empty: the story has not tested them then. The error names the first one. In a live run
+// it passes every turn that is scripted-only.
 func (r *runner) checkActionsDone(i int, pending []turnAction) error {
 	t := r.story.Turns[i]
 	if r.opts.Live && t.ScriptedOnly {

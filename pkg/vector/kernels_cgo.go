@@ -72,6 +72,8 @@ func (k compiledC) scan(of *rows, first, n int, q *query, floor float32, b *bloc
 		C.float(q.factor), C.float(floor), (*C.int32_t)(&b.dots[0]), (*C.uint32_t)(&b.which[0]), (*C.float)(&b.upper[0])))
 }
 
+// score implements kernels: out[i] is the cosine of row which[i] with q. It does nothing when which is empty and panics when out
+// is shorter than which. Row numbers are not checked: C would read beyond the rows.
 func (k compiledC) score(of *rows, q *query, which []uint32, out []float32) {
 	if len(which) == 0 {
 		return

@@ -14,10 +14,10 @@ const (
 	maxHarmless  = 32       // sentences of a text that IsHarmless looks at
 )
 
-// stripOrders drops every sentence of untrusted content that gives an order, addresses an assistant, holds a link that could
-// carry data away, or is flagged by the firewall, and returns the others and how many were dropped. Fenced code is dropped whole
-// and counts as one; text behind maxStripped bytes or maxSentences is left out uncounted. The kept sentences, joined by blanks,
-// are not flagged.
+// stripOrders returns the sentences of untrusted content as plain lines, without tags and Markdown, links as their text, and how
+// many it dropped: orders, words to an assistant, bare links that could carry data away, and what the firewall flags, also
+// in the rest joined by blanks. All fenced code counts as one. Not counted are sentences without a word, and all after
+// maxSentences or after the first that would exceed maxStripped kept bytes.
 func stripOrders(raw string) (kept []string, dropped int) {
 	raw = strings.ReplaceAll(visibleText(raw), `\n`, "\n") // line breaks as programs write them
 	body := stripMarkdown(raw)

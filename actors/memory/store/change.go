@@ -230,8 +230,8 @@ func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
 	})
 }
 
-// Pin pins (true) or unpins (false) entries and returns the ids of those that changed, in the order given. Entries that were so
-// already and ids that do not exist are skipped.
+// Pin pins (true) or unpins (false) entries and returns the ids of those that changed, in the order given and each once. Entries
+// that were so already and ids that do not exist are skipped. With an error nothing was changed.
 func (s *Store) Pin(ctx context.Context, pinned bool, ids ...string) (changed []string, err error) {
 	ids = unique(ids)
 	if len(ids) == 0 {

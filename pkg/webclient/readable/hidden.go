@@ -1,6 +1,7 @@
 package readable
 
 import (
+	"slices"
 	"strings"
 
 	"golang.org/x/net/html"
@@ -121,20 +122,24 @@ func (p *stripper) isHidden(c *html.Node, in inherited, depth int) bool {
 	return ink != "" && ink == inheritBackground(c, in).background
 }
 
-// inheritBackground returns what the children of c inherit: in, with the background of c if it sets one; "" is an unknown
-// color.
+// inheritBackground returns what the children of c inherit: in, with the background that c sets by bgcolor or, with precedence,
+// by its style attribute; style sheets are not read. No background (transparent, none, inherit) keeps that of in. What is no plain
+// color, such as a picture, is "", unknown.
 func inheritBackground(c *html.Node, in inherited) inherited {
 	if v := attributeValue(c, "bgcolor"); v != "" {
 		in.background = normalizeColor(v)
 	}
 	d := parseDeclarations(attributeValue(c, "style"))
 	for _, k := range []string{"background", "background-color", "background-image"} {
-		if v, ok := d[k]; ok {
+		if v, ok := d[k]; ok && !slices.Contains(noBackground, strings.ToLower(strings.TrimSpace(v))) {
 			in.background = normalizeColor(v) // "" when it is a picture, or several words
 		}
 	}
 	return in
 }
+
+// noBackground are values that leave the background of the parent visible.
+var noBackground = []string{"", "transparent", "none", "inherit", "initial", "unset"}
 
 // dropUnsafeAttributes drops attributes with data: or javascript: URLs, and event handlers. Only data: URLs are counted.
 func (p *stripper) dropUnsafeAttributes(c *html.Node) {

@@ -79,6 +79,7 @@ func TestHidden(t *testing.T) {
 		{"white on white", "<p style='color:#fff'>" + secret + "</p>", readable.Removed{Hidden: 1}},
 		{"white on white, by rgb", "<p style='color:rgb(255, 255, 255)'>" + secret + "</p>", readable.Removed{Hidden: 1}},
 		{"white on white, by a font", "<font color=white>" + secret + "</font>", readable.Removed{Hidden: 1}},
+		{"white on white behind no background", "<div style='background:transparent;background-image:none'><p style='color:#fff'>" + secret + "</p></div>", readable.Removed{Hidden: 1}},
 		{"black on black", "<div style='background:#000'><p style='color:black'>" + secret + "</p></div>", readable.Removed{Hidden: 1}},
 		{"a class of the page's styles", "<style>.x1, .y{display:none}</style><p class='a x1'>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
 		{"an id of the page's styles", "<style>@import 'x';/* */ p#q { left : -5000px }</style><p id=q>" + secret + "</p>", readable.Removed{Hidden: 1, Scripts: 1}},
