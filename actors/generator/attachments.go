@@ -1,6 +1,7 @@
 package generator
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -78,6 +79,11 @@ func (t *turn) noteAttachments() {
 		}
 		t.addNote(subjects.NoteUntrusted, words)
 	}
+}
+
+// describeQuestion returns the user's own words, or a description of a question that is attached as a whole.
+func (t *turn) describeQuestion() string {
+	return cmp.Or(t.ownWords(), "the attached text")
 }
 
 // ownWords is the part of the question that the user typed. It is "" when the whole question is attached.

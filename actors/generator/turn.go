@@ -307,6 +307,7 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 		System:   t.g.systemPrompt(),
 		Tools:    tools,
 		Calls:    t.callMode(),
+		Question: t.describeQuestion(),
 		Examples: SelectExamples(tools),
 		Stream:   cfg.Stream && t.role.Stream,
 		Limits:   cfg.loopLimits(),

@@ -31,8 +31,9 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 	if err == nil {
 		r, err = t.buildRequest(r)
 	}
-	if err == nil && hasImages(r) {
-		err = m.loadImages(ctx, out, t, r)
+	var imageBytes int64
+	if err == nil {
+		imageBytes, err = m.checkImages(ctx, out, t, r, in.From, in.Session)
 	}
 	from := newRequester(in.From, in.Session, in.Body.Background)
 	if err == nil && t.queue().isFull(from) {
@@ -40,6 +41,13 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 	}
 	if err == nil {
 		err = m.checkSpeed(ctx, t, r, from.priority > foreground, in.Body.Optional)
+	}
+	if err == nil && imageBytes > 0 {
+		var release func()
+		if release, err = m.images.reserve(imageBytes); err == nil {
+			defer release()
+			err = loadImages(ctx, out, r)
+		}
 	}
 	if err != nil {
 		return m.refuse(ctx, out, rec, err)

@@ -40,6 +40,7 @@ type Model struct {
 	calls   calls
 	speeds  *speedMeter
 	skipped skippedCalls
+	images  imageBudget
 	ollamaPresence
 }
 

@@ -63,8 +63,11 @@ func newSpeedMeter(file string) *speedMeter {
 
 func (s speed) isValid() bool {
 	valid := func(v, most float64) bool { return v >= 0 && v <= most }
-	return valid(s.Prompt, 1e7) && valid(s.Output, 1e7) && valid(s.BytesPerToken, 1e3)
+	return valid(s.Prompt, 1e7) && valid(s.Output, 1e7) && (s.BytesPerToken == 0 || s.BytesPerToken >= minBytesPerToken && s.BytesPerToken <= maxBytesPerToken)
 }
+
+// Bounds of the measured bytes of a token: what is beyond is no text, and would make every estimate useless.
+const minBytesPerToken, maxBytesPerToken = 1, 16
 
 // of returns the speed of a model.
 func (m *speedMeter) of(name string) speed {
@@ -94,6 +97,9 @@ func (m *speedMeter) begin(name string, r model.Request) (*measurement, model.Re
 	}
 	m.last[name] = prompt
 	c := &measurement{meter: m, name: name, size: len(prompt), uncache: 1 - float64(common)/float64(max(1, len(prompt)))}
+	if hasImages(r) {
+		c.size = 0 // not measured: the server counts the tokens of images, which are not in the prompt's text
+	}
 	reading := model.Reading{Tokens: int(c.uncache * s.tokens(len(prompt)))}
 	if s.Prompt > 0 {
 		seconds := float64(reading.Tokens) / s.Prompt
@@ -133,7 +139,7 @@ func (c *measurement) finish(f model.Final) {
 	defer m.mu.Unlock()
 	s := m.speeds[c.name]
 	if f.PromptTokens >= minSampleTokens && c.size > 0 {
-		s.BytesPerToken = blend(s.BytesPerToken, float64(c.size)/float64(f.PromptTokens))
+		s.BytesPerToken = blend(s.BytesPerToken, min(max(float64(c.size)/float64(f.PromptTokens), minBytesPerToken), maxBytesPerToken))
 		if read := c.uncache * float64(f.PromptTokens); read >= minSampleTokens && f.PromptTime > 0 {
 			if v := read / f.PromptTime.Seconds(); s.Prompt == 0 || v < cachedFactor*s.Prompt {
 				s.Prompt = blend(s.Prompt, v)

@@ -27,7 +27,8 @@ import (
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // tests wait for servers more than they compute
-	goleak.VerifyTestMain(m)
+	// The server's goroutine that sets up a stream's source waits up to half a minute, also after a shutdown.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*stream).trySetupSourceConsumer.func3"))
 }
 
 // timeout bounds the wait for an expected event. No passing test waits for it to elapse.

@@ -138,6 +138,9 @@ func Read(ctx context.Context, out actor.Out, session string, a subjects.Attachm
 	if len(data) != a.Size || hashHex(data) != a.SHA256 || imageType(data) != a.Type {
 		return nil, subjects.Faultf(subjects.CodeNoAttachment, "the attachment %q is damaged in the store, or is not what the question says: attach it again", a.Describe())
 	}
+	if err := checkImage(a.Type, data); err != nil { // who stored it may not have checked it
+		return nil, subjects.Faultf(subjects.CodeNoAttachment, "the attachment %q: %v", a.Describe(), err)
+	}
 	return data, nil
 }
 

@@ -135,9 +135,13 @@ func urlArgument(tool *model.Tool) string {
 	return ""
 }
 
-// question is the last message of the user before the first call of the turn; "" = there is none.
+// question is [Agent.Question], else the last message of the user before the first call of the turn; "" = there is none. An
+// attachment must not get into an instruction: there it would stand outside its frame.
 func (t *turn) question() string {
-	last := ""
+	last := t.agent.Question
+	if last != "" {
+		return last
+	}
 	for i := range t.state.Messages {
 		m := &t.state.Messages[i]
 		if len(m.Calls) > 0 {

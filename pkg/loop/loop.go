@@ -20,6 +20,7 @@ type Agent struct {
 	System   string       // the system message
 	Tools    []model.Tool // tools offered to the model
 	Calls    CallMode     // how the model calls tools; "" = CallNative. A turn that is resumed keeps its own
+	Question string       // the user's own words, without attachments; "" = the last message of the user. Constrained mode only
 	Examples string       // of decisions, one a line, behind the list of tools; constrained mode only
 	Stream   bool
 	Think    *bool

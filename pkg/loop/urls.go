@@ -43,12 +43,14 @@ func (t *turn) isKnownURL(url string) bool {
 }
 
 // knownURLs are the addresses in what the model was given, each once, the latest first, at most maxKnownURLs. Those
-// without a scheme count as https.
+// without a scheme count as https; names of files are left out.
 func (t *turn) knownURLs() []string {
 	var out []string
 	for text := range t.givenTexts {
 		for _, url := range addressPattern.FindAllString(text, -1) {
-			if url = strings.TrimRight(url, ".,;:!?"); !isURL(url) {
+			if url = strings.TrimRight(url, ".,;:!?"); filePattern.MatchString(url) {
+				continue
+			} else if !isURL(url) {
 				url = "https://" + url
 			}
 			if !slices.Contains(out, url) {
@@ -68,6 +70,9 @@ const maxKnownURLs = 32
 // addressPattern matches addresses as users write them: with a scheme, with "www.", or a host name with a letter-only last
 // label of two to six letters.
 var addressPattern = regexp.MustCompile(`(?i)https?://[^\s<>"'()\[\]]+|\b(?:www\.)?(?:[a-z0-9-]+\.)+[a-z]{2,6}\b(?:/[^\s<>"'()\[\]]*)?`)
+
+// filePattern matches a name that is a file more likely than a host, although some of these endings are top-level domains.
+var filePattern = regexp.MustCompile(`(?i)^[^/:]+\.(?:md|sh|py|rs|pl|ps|cc|so|zip|mov|txt|go|js|ts|css|html?|json|ya?ml|toml|xml|csv|pdf|docx?|png|jpe?g|gif|tar|gz|log|conf|exe|cpp|java)$`)
 
 // givenTexts is an iterator over the texts that are not the model's own, the latest first: messages of the user, results
 // and the summary.

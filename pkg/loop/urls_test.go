@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"conclave/pkg/model"
@@ -46,5 +47,14 @@ func TestInventedURLIsRefused(t *testing.T) {
 				t.Errorf("the model was told %q", got.Text)
 			}
 		})
+	}
+}
+
+// Names of files are no addresses that the loop would fetch by itself.
+func TestFileNamesAreNoAddresses(t *testing.T) {
+	t.Parallel()
+	tn := &turn{state: question("Compare notes.md, install.sh and example.org/a.md with example.com.").State}
+	if got := strings.Join(tn.knownURLs(), " "); got != "https://example.org/a.md https://example.com" {
+		t.Errorf("known: %s", got)
 	}
 }

@@ -23,19 +23,19 @@ func hideControlEcho(f *os.File) (restore func()) {
 const pendingWait = 50
 
 // discardPending reports whether a terminal has input that was not read, also an unfinished line, and discards it. After the end
-// of the input this is the rest of a paste that contains a Ctrl-D. In doubt it is false.
+// of the input this is the rest of a paste that contains a Ctrl-D. In doubt it is true: what follows counts as pasted.
 func discardPending(f *os.File) bool {
 	fd := int(f.Fd())
 	mode, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
-		return false
+		return true
 	}
 	former := *mode
 	mode.Lflag &^= unix.ICANON // an unfinished line is readable only so
 	if unix.IoctlSetTermios(fd, unix.TCSETS, mode) != nil {
-		return false
+		return true
 	}
 	defer func() { _ = unix.IoctlSetTermios(fd, unix.TCSETSF, &former) }() // F discards what is pending
 	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, pendingWait)
-	return err == nil && n > 0
+	return err != nil || n > 0
 }

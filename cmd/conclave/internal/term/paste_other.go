@@ -7,5 +7,6 @@ import "os"
 // hideControlEcho does nothing here: the marks of a paste are echoed.
 func hideControlEcho(*os.File) (restore func()) { return func() {} }
 
-// discardPending does nothing here: a paste that contains a Ctrl-D is not recognized.
-func discardPending(*os.File) bool { return false }
+// discardPending is true: whether a pasted Ctrl-D ended the input is unknown here, so that everything behind the first mark counts
+// as pasted.
+func discardPending(*os.File) bool { return true }
