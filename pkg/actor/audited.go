@@ -141,17 +141,19 @@ func (g *Gate) Refuse(ctx context.Context, out Out, rec subjects.AuditRecord, st
 
 // appendRefusal stores the only record of an act that did not run, and rejects a status for which something ran. rec.ID is
 // made when empty. The error is that of the log, not a fault. When an account is refused the same action again and again,
-// only the first refusals of a period have a record each; see [refusalCounter].
+// only the first refusals of a period have a record each; see [refusalCounter]. A failure to store the number of earlier
+// refusals is logged, and does not prevent the record of this one; it is the error of a refusal that is only counted.
 func (g *Gate) appendRefusal(ctx context.Context, out Out, rec subjects.AuditRecord, status, reason string) error {
 	if !subjects.NothingRan(status) {
 		return fmt.Errorf("status %q needs an outcome", status)
 	}
 	admitted, summaries := g.refusals.count(rec, status, out.Now())
-	if err := g.appendSummaries(ctx, summaries, out.NewID); err != nil {
+	err := g.appendSummaries(ctx, summaries, out.NewID)
+	if !admitted {
 		return err
 	}
-	if !admitted {
-		return nil
+	if err != nil {
+		out.LogError(err)
 	}
 	if rec.ID == "" {
 		rec.ID = out.NewID()
@@ -160,23 +162,23 @@ func (g *Gate) appendRefusal(ctx context.Context, out Out, rec subjects.AuditRec
 }
 
 // Close stores the numbers of the refusals that were only counted so far. It must be called after the last refusal and before the
-// log is closed.
+// log is closed. After an error it may be called again.
 func (g *Gate) Close(ctx context.Context) error {
-	if err := g.appendSummaries(ctx, g.refusals.drain(), NewID); err != nil {
-		return fmt.Errorf("recording the number of repeated refusals: %w", err)
-	}
-	return nil
+	return g.appendSummaries(ctx, g.refusals.drain(), NewID)
 }
 
-// appendSummaries stores records about refusals that were only counted. All are tried; the error is that of the first failure.
-func (g *Gate) appendSummaries(ctx context.Context, summaries []subjects.AuditRecord, newID func() string) (err error) {
-	for _, sum := range summaries {
-		sum.ID = newID()
-		if aerr := g.append(ctx, sum, subjects.AuditBefore, sum.Status, sum.Reason); err == nil {
-			err = aerr
+// appendSummaries stores records about refusals that were only counted. After the first failure it puts the numbers that
+// are not stored back and returns, so that a caller waits for one timeout only.
+func (g *Gate) appendSummaries(ctx context.Context, summaries []refusalSummary, newID func() string) error {
+	for i, sum := range summaries {
+		rec := sum.record()
+		rec.ID = newID()
+		if err := g.append(ctx, rec, subjects.AuditBefore, rec.Status, rec.Reason); err != nil {
+			g.refusals.restore(summaries[i:])
+			return fmt.Errorf("recording the number of repeated refusals: %w", err)
 		}
 	}
-	return err
+	return nil
 }
 
 // OnReject is the option of a route that records each message rejected before its handler as refused, under action, with
