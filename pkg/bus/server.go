@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -67,6 +69,8 @@ type Server struct {
 	vars map[string]string
 	log  *slog.Logger
 
+	serverLog *serverLog // of the NATS server, also after a restart
+
 	mu       sync.Mutex
 	ns       *server.Server
 	bootKeys map[string]nkeys.KeyPair
@@ -103,7 +107,7 @@ func StartServer(cfg ServerConfig, keys Keys, log *slog.Logger) (*Server, error)
 	if err := os.MkdirAll(cfg.Store, 0o700); err != nil {
 		return nil, fmt.Errorf("making the store: %w", err)
 	}
-	s := &Server{cfg: cfg, vars: cfg.Vars(public), log: log, bootKeys: boot}
+	s := &Server{cfg: cfg, vars: cfg.Vars(public), log: log, serverLog: &serverLog{log: log}, bootKeys: boot}
 	if err := s.startServer(); err != nil {
 		return nil, err
 	}
@@ -132,7 +136,7 @@ func (s *Server) startServer() error {
 	if err != nil {
 		return fmt.Errorf("starting the server: %w", err)
 	}
-	ns.SetLoggerV2(&serverLog{log: s.log}, false, false, false)
+	ns.SetLoggerV2(s.serverLog, false, false, false)
 	ns.Start()
 	if !ns.ReadyForConnections(10 * time.Second) {
 		ns.Shutdown()
@@ -227,12 +231,15 @@ func (s *Server) Stop(context.Context) {
 		ns.Shutdown()
 		ns.WaitForShutdown()
 	}
+	s.serverLog.reportSuppressed()
 }
 
 // serverLog logs the messages of the NATS server: errors and warnings at their level, the rest as debug.
 type serverLog struct {
-	log     *slog.Logger
-	denials lineBudget
+	log *slog.Logger
+
+	mu      sync.Mutex
+	denials map[string]*denialBudget // by account
 }
 
 func (l *serverLog) write(level slog.Level, format string, v []any) {
@@ -248,8 +255,9 @@ func (l *serverLog) Fatalf(format string, v ...any)  { l.write(slog.LevelError, 
 // violation matches the error of a denied subject, and captures account, operation and subject.
 var violation = regexp.MustCompile(`"(\w+)/nkey:\w+".* - (Publish|Subscription) Violation - (?:Subject|Reply) ("[^"]*")`)
 
-// Errorf logs an error. A denied subject is one short line, at most maxDenialLines a minute: any client can cause as many as it
-// likes, and gets the error itself. The others are debug messages.
+// Errorf logs an error. A denied subject is one short line, at most maxDenialLines a minute and account: any client can cause as
+// many as it likes, and gets the error itself. The others are debug messages, and their number is one line at the end of
+// the minute.
 func (l *serverLog) Errorf(format string, v ...any) {
 	m := violation.FindStringSubmatch(fmt.Sprintf(format, v...))
 	if m == nil {
@@ -257,30 +265,72 @@ func (l *serverLog) Errorf(format string, v ...any) {
 		return
 	}
 	level := slog.LevelWarn
-	if !l.denials.allow(time.Now()) {
+	if !l.admitDenial(m[1]) {
 		level = slog.LevelDebug
 	}
 	l.write(level, "denied: %s may not %s %s", []any{m[1], map[string]string{"Publish": "publish", "Subscription": "subscribe to"}[m[2]], m[3]})
 }
 
-// maxDenialLines bounds the lines about denied subjects per minute.
-const maxDenialLines = 5
+const (
+	maxDenialLines    = 5   // lines about denied subjects per minute and account
+	maxDenialAccounts = 100 // accounts with a budget of their own; further ones share one
+	otherAccounts     = "other accounts"
+)
 
-// lineBudget permits maxDenialLines in each minute.
-type lineBudget struct {
-	mu    sync.Mutex
-	since time.Time
-	lines int
+// denialBudget is the budget of an account for lines about denied subjects. It lasts a minute from the first denial.
+type denialBudget struct {
+	lines      int
+	suppressed int
+	end        *time.Timer
 }
 
-func (b *lineBudget) allow(now time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if now.Sub(b.since) >= time.Minute {
-		b.since, b.lines = now, 0
+// admitDenial reports whether the budget of account permits another line, and counts the denial.
+func (l *serverLog) admitDenial(account string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.denials[account] == nil && len(l.denials) >= maxDenialAccounts {
+		account = otherAccounts
 	}
-	b.lines++
-	return b.lines <= maxDenialLines
+	b := l.denials[account]
+	if b == nil {
+		if l.denials == nil {
+			l.denials = map[string]*denialBudget{}
+		}
+		b = &denialBudget{}
+		b.end = time.AfterFunc(time.Minute, func() { l.endBudget(account, b) })
+		l.denials[account] = b
+	}
+	if b.lines < maxDenialLines {
+		b.lines++
+		return true
+	}
+	b.suppressed++
+	return false
+}
+
+// endBudget removes the budget b of account and logs the number of denials that it suppressed, unless b has ended already.
+func (l *serverLog) endBudget(account string, b *denialBudget) {
+	l.mu.Lock()
+	current := l.denials[account] == b
+	if current {
+		delete(l.denials, account)
+	}
+	suppressed := b.suppressed
+	l.mu.Unlock()
+	if current && suppressed > 0 {
+		l.write(slog.LevelWarn, "denied: %d more of %s within a minute, logged at debug level only", []any{suppressed, account})
+	}
+}
+
+// reportSuppressed ends the budgets of all accounts, for a server that stops before the end of the minute.
+func (l *serverLog) reportSuppressed() {
+	l.mu.Lock()
+	budgets := maps.Clone(l.denials)
+	l.mu.Unlock()
+	for _, account := range slices.Sorted(maps.Keys(budgets)) {
+		budgets[account].end.Stop()
+		l.endBudget(account, budgets[account])
+	}
 }
 
 func (l *serverLog) Debugf(format string, v ...any) { l.write(slog.LevelDebug, format, v) }
