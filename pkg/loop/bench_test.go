@@ -131,14 +131,17 @@ func TestTurnAllocations(t *testing.T) {
 	}
 	n := 0
 	a.NewID = func() string { n++; return "abcd"[n-1 : n] }
-	const most = 300
+	most := 300.0
+	if isRaceBuild() {
+		most *= 1.2 // the detector allocates too
+	}
 	if all := testing.AllocsPerRun(20, func() {
 		a.Chat, n = &instantModel{left: 4}, 0
 		if s, err := RunTurn(context.Background(), a, question("q"), Hooks{}); err != nil || len(s.Finished) != 4 {
 			t.Fatal(len(s.Finished), err)
 		}
 	}); all > most {
-		t.Errorf("%.1f allocations in a turn, want at most %d", all, most)
+		t.Errorf("%.1f allocations in a turn, want at most %.0f", all, most)
 	} else {
 		t.Logf("%.1f allocations in a turn", all)
 	}
