@@ -10,6 +10,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	sdk "github.com/anthropics/anthropic-sdk-go"
 	"github.com/anthropics/anthropic-sdk-go/packages/param"
@@ -233,9 +234,10 @@ func encodeResults(made []remote.CallResult) (blocks []sdk.ContentBlockParamUnio
 	return blocks
 }
 
+// argumentsOrEmpty returns raw if it is a JSON object, with U+FFFD for bytes that are not UTF-8, and an empty object otherwise.
 func argumentsOrEmpty(raw json.RawMessage) json.RawMessage {
 	if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' || !json.Valid(raw) {
 		return json.RawMessage("{}")
 	}
-	return raw
+	return bytes.ToValidUTF8(raw, []byte(string(utf8.RuneError)))
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"conclave/pkg/model"
 )
@@ -106,15 +107,15 @@ func (b *Backend) keepAlive(s string) any {
 	return s
 }
 
-// encodeCalls converts the calls of an earlier reply. Arguments that are not a JSON object become an empty object, because
-// the server would reject this and every later request of the conversation.
+// encodeCalls converts the calls of an earlier reply. Arguments that are not a JSON object become an empty object, and bytes
+// in them that are not UTF-8 become U+FFFD, because the server would reject this and every later request of the conversation.
 func encodeCalls(calls []model.Call) []chatCall {
 	var out []chatCall
 	for i, c := range calls {
 		call := chatCall{ID: c.ID}
 		call.Function.Index, call.Function.Name, call.Function.Arguments = i, c.Name, json.RawMessage(`{}`)
 		if args := bytes.TrimSpace(c.Arguments); len(args) > 0 && args[0] == '{' && json.Valid(args) {
-			call.Function.Arguments = args
+			call.Function.Arguments = bytes.ToValidUTF8(args, []byte(string(utf8.RuneError)))
 		}
 		out = append(out, call)
 	}

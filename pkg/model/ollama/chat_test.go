@@ -92,7 +92,7 @@ func FuzzDecode(f *testing.F) {
 // FuzzChatRequest checks that any text and any arguments give a body that Ollama's own types decode, with the same text.
 func FuzzChatRequest(f *testing.F) {
 	for _, s := range []string{
-		"", "plain", "q\"b\\s/\n\r\t\b\f<&>", "\x00\x1f\x7f\x80\xff", "é日本😀\u2028", "\xed\xa0\x80", `{"z":1,"a":{}}`, `{"half":`, `[]`, `{},"x":{}`,
+		"", "plain", "q\"b\\s/\n\r\t\b\f<&>", "\x00\x1f\x7f\x80\xff", "é日本😀\u2028", "\xed\xa0\x80", `{"z":1,"a":{}}`, `{"half":`, `[]`, `{},"x":{}`, "{\"\xff\":{}}",
 	} {
 		f.Add(s)
 	}
