@@ -109,6 +109,21 @@ func dialUser(t *testing.T, b *bus.Bus) *client.Client {
 	return user
 }
 
+// askQuestion asks a question and returns the answer, which must not be an error.
+func askQuestion(t *testing.T, user *client.Client, session, question string) subjects.Response {
+	t.Helper()
+	q, err := user.Ask(t.Context(), client.Question{Session: session, Text: question, Timeout: testTimeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	response, err := q.Wait()
+	if err != nil || response.Error != nil {
+		t.Fatal(err, response.Error)
+	}
+	return response
+}
+
 // A greeting to the shipped system with one chat model costs one model call before the answer: no call selects tools while
 // all of them fit. The tools stay the same from question to question, so the server evaluates their definitions once.
 func TestGreetingCostsOneModelCallBeforeTheAnswer(t *testing.T) {
@@ -121,21 +136,13 @@ func TestGreetingCostsOneModelCallBeforeTheAnswer(t *testing.T) {
 	var prefixes []string
 	session, seen := "s1", 0
 	for _, question := range []string{"hi", "What is the weather in Oslo today?"} {
-		q, err := user.Ask(t.Context(), client.Question{Session: session, Text: question, Timeout: testTimeout})
-		if err != nil {
-			t.Fatal(err)
-		}
-		response, err := q.Wait()
-		q.Close()
-		if err != nil || response.Error != nil {
-			t.Fatal(err, response.Error)
-		}
+		response := askQuestion(t, user, session, question)
 		for _, n := range response.Notes {
 			if n.Code == subjects.NoteModel {
 				t.Errorf("a notice about the model: %s", n.Text)
 			}
 		}
-		awaitStored(t, user, q.ID)
+		awaitStored(t, user, response.QueryID)
 		all := server.Requests()[seen:]
 		seen += len(all)
 		before := untilAnswer(all)
