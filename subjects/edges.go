@@ -131,15 +131,24 @@ func Table() Layout {
 	l := Layout{Accounts: accounts(), Streams: streams(), Consumers: consumers()}
 	l.Edges = slices.Concat(agentEdges(), controlEdges(), brokerEdges(), publishEdges(), watchEdges(), questionEdges(l.Consumers),
 		stateEdges(l.Streams), modelEdges(), auditEdges(), discoveryEdges(l.Discoverables()))
-	l.Edges = slices.DeleteFunc(l.Edges, reachesUnserved)
+	l.Edges = append(slices.DeleteFunc(l.Edges, reachesUnserved), unservedEdges()...)
 	return l
 }
 
-// reachesUnserved reports whether e lets its callers send or watch a subject that is [Spec.Unserved]. Without the edge the
-// server denies the message at once, where an accepted one would wait for an actor that does not exist.
+// reachesUnserved reports whether e lets its callers send or watch a subject of [UnservedSpecs]: an accepted message would
+// wait for an actor that does not exist.
 func reachesUnserved(e Edge) bool {
 	local := cmp.Or(e.Local, e.Remote)
-	return slices.ContainsFunc(AllSpecs(), func(s Spec) bool { return s.Unserved && Overlap(s.Name, local) })
+	return slices.ContainsFunc(UnservedSpecs(), func(s Spec) bool { return Overlap(s.Name, local) })
+}
+
+// unservedEdges lead from the account "user" to the router for the subjects of [UnservedSpecs]. The server alone could only
+// deny them, and the sender of a denied request waits until its timeout. Other accounts have no program that sends them.
+func unservedEdges() (out []Edge) {
+	for _, s := range UnservedSpecs() {
+		out = append(out, Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: Router, Remote: strings.Replace(s.Received, "*", "<who>", 1), Local: s.Name, ReplyTimeout: "5s"})
+	}
+	return out
 }
 
 // agentEdges returns the edges from agents to the broker: tool calls, discovery, validation, spawning, and the output of an
@@ -430,8 +439,17 @@ func fixedAccounts() []Account {
 		}}},
 		{Name: "secrets", Doc: "credentials, for the broker only", Serves: true, Users: []User{{Role: "secrets", Sub: append(discoverySubjects("secrets"), "secret.get", "ctl.*.config.set")}}},
 		{Name: "model", Doc: "inference; its own account, so that it can run on another machine", Serves: true, Users: []User{{Role: "model", Sub: append(discoverySubjects("model"), "agent.*.model.>", "ctl.*.config.set")}}},
-		{Name: "router", Doc: "orders questions by session", Serves: true, Users: []User{{Role: "router", Sub: discoverySubjects("router")}}},
+		routerAccount(),
 	}
+}
+
+// routerAccount returns the account of the router, which also replies to requests that no actor serves yet.
+func routerAccount() Account {
+	u := User{Role: Router, Sub: discoverySubjects(Router)}
+	for _, s := range UnservedSpecs() {
+		u.Sub = append(u.Sub, s.Received)
+	}
+	return Account{Name: Router, Doc: "orders questions by session, and rejects messages that no actor serves yet", Serves: true, Users: []User{u}}
 }
 
 const toolsAccountName = "tools"

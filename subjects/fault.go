@@ -14,6 +14,7 @@ const (
 	CodeDenied      = "denied"             // denied by policy
 	CodeUnknownTool = "unknown_tool"       // no tool of that name is known
 	CodeUnavailable = "unavailable"        // no responder
+	CodeUnserved    = "unserved"           // no actor of this version serves the subject
 	CodeTimeout     = "timeout"            // no reply before the deadline
 	CodeNoAudit     = "audit_unavailable"  // the audit could not store the record, so nothing ran
 	CodeUnrecorded  = "outcome_unrecorded" // it ran, the audit did not store the outcome, and the result is withheld

@@ -195,7 +195,8 @@ Generated from the tables in ` + "`subjects/`" + ` by ` + "`go generate ./subjec
 
 Each subject as its publisher and watchers see it. The owner receives it under another name where the server has written
 the publisher's account into it: ` + "`agent.generator.tool.request.get_datetime`" + `. Only live tokens *may drop*; any
-other message arrives, or its publisher gets an error. A subject *not served yet* is denied to everybody.
+other message arrives, or its publisher gets an error. A subject *not served yet* reaches
+the router from the user's account only: a request gets an error at once, a publication becomes a dead letter.
 
 | subject | received as | payload | stored in | may drop | meaning |
 |---|---|---|---|---|---|
@@ -209,7 +210,7 @@ other message arrives, or its publisher gets an error. A subject *not served yet
 			drop = "yes"
 		}
 		doc := s.Doc
-		if s.Unserved {
+		if s.Unserved != "" {
 			doc += "; not served yet"
 		}
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s | %s |\n", s.Name, received, strings.TrimPrefix(s.Codec.String(), "application/"), s.Stream, drop, doc)

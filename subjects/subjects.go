@@ -71,7 +71,7 @@ type Spec struct {
 	PlainText     bool   // plain text is a valid payload
 	Stop          string // subject of the stop message for a streamed reply; "" = none
 	MaxPayload    int    // largest payload in bytes; 0 = MaxBody
-	Unserved      bool   // no actor of this build serves it: the table grants it to nobody, so that its sender gets an error
+	Unserved      string // no actor of this build serves it, and its sender gets an error ([UnservedSpecs]): what to do instead. "" = served
 	Doc           string // one line for docs/bus.md
 }
 

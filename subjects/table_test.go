@@ -525,10 +525,8 @@ func findUnreachable(l Layout, specs []Spec) (wrong []string) {
 		hear = append(hear, p.Filter...)
 	}
 	for _, s := range specs {
-		if s.Unserved {
-			if slices.ContainsFunc(say, func(x string) bool { return Overlap(x, s.Name) }) {
-				wrong = append(wrong, s.Name+" is granted although no actor serves it")
-			}
+		if s.Unserved != "" {
+			wrong = append(wrong, checkUnserved(l, s)...)
 			continue
 		}
 		if !slices.ContainsFunc(say, func(x string) bool { return Overlap(x, s.Name) }) {
@@ -547,10 +545,31 @@ func findUnreachable(l Layout, specs []Spec) (wrong []string) {
 	return wrong
 }
 
+// checkUnserved: a subject that no actor serves leads from the user to the router, which rejects it, and nowhere else.
+func checkUnserved(l Layout, s Spec) (wrong []string) {
+	rejected := false
+	for _, e := range l.Edges {
+		for _, w := range e.Callers {
+			remote, local := e.Resolve(w)
+			if !Overlap(local, s.Name) {
+				continue
+			}
+			if e.Kind != ServiceImport || w != "user" || e.Owner != Router || remote != "ctl.user.unserved."+s.Name {
+				wrong = append(wrong, fmt.Sprintf("%s reaches %s of %s as %s, which no actor serves", w, remote, e.Owner, local))
+			}
+			rejected = true
+		}
+	}
+	if !rejected {
+		wrong = append(wrong, "no actor rejects "+s.Name)
+	}
+	return wrong
+}
+
 // TestSpecsReachable shows that the list of subjects and the table of edges agree.
 func TestSpecsReachable(t *testing.T) {
 	t.Parallel()
-	for _, s := range []Spec{{Name: "weather.report", Doc: "x"}, {Name: "response.generation", Received: "nowhere", Doc: "x"}, {Name: "response.generation", Stream: "NOTHING", Doc: "x"}, {Name: "response.generation"}} {
+	for _, s := range []Spec{{Name: "weather.report", Doc: "x"}, {Name: "response.generation", Received: "nowhere", Doc: "x"}, {Name: "response.generation", Stream: "NOTHING", Doc: "x"}, {Name: "response.generation"}, {Name: "response.generation", Unserved: "x", Doc: "x"}, {Name: "weather.report", Unserved: "x", Doc: "x"}} {
 		if len(findUnreachable(Table(), []Spec{s})) == 0 {
 			t.Errorf("the rule does not see %+v", s)
 		}

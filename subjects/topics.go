@@ -6,8 +6,8 @@ package subjects
 var (
 	// Questions.
 	QueryReceived  = Topic[Query]{Spec{Name: "query.received", Stream: "QUERIES", PlainText: true, Doc: "a question for the assistant"}}
-	QueryCommittee = Topic[Query]{Spec{Name: "query.committee", Stream: "QUERIES", PlainText: true, Unserved: true, Doc: "a question to deliberate"}}
-	QueryTask      = Topic[Query]{Spec{Name: "query.task", Stream: "QUERIES", PlainText: true, Unserved: true, Doc: "a task to carry out"}}
+	QueryCommittee = Topic[Query]{Spec{Name: "query.committee", Stream: "QUERIES", PlainText: true, Unserved: unservedQuestion, Doc: "a question to deliberate"}}
+	QueryTask      = Topic[Query]{Spec{Name: "query.task", Stream: "QUERIES", PlainText: true, Unserved: unservedQuestion, Doc: "a task to carry out"}}
 	QuerySession   = Topic[Query]{Spec{Name: "query.session.*", Received: "turn.*.*", Stream: "TURNS", Doc: "a question in its session's order, from the router"}}
 	QueryAsk       = Service[Query, Delta]{Spec{Name: "query.ask", PlainText: true, Doc: "ask and get the answer in one message, or with the header Conclave-Stream as it grows; an empty message ends it"}}
 	QueryCancel    = Topic[Cancel]{Spec{Name: "query.cancel.*", Stream: "EVENTS", PlainText: true, Doc: "stop a query and keep its partial answer"}}
@@ -50,7 +50,7 @@ var (
 	PolicyExplain           = Service[ExplainRequest, Verdict]{Spec{Name: "policy.explain", Received: "ctl.*.policy.explain", Doc: "the user's dry run of an agent's call"}}
 	SessionConfigService    = Service[SessionConfig, SessionConfig]{Spec{Name: "session.config", Received: "ctl.*.session.config", Stream: "KV_session_config", Doc: "override level, disabled tools, grants"}}
 	SessionChangeService    = Service[SessionChange, SessionChanged]{Spec{Name: "session.change", Received: "ctl.*.session.change", NeedsDeadline: true, Stream: "KV_state_generator", Doc: "delete or summarize a conversation"}}
-	ConfigSetService        = Service[ConfigSet, Done]{Spec{Name: "config.set.*", Received: "ctl.*.config.set", Stream: "AUDIT", Unserved: true, Doc: "settings of an actor"}}
+	ConfigSetService        = Service[ConfigSet, Done]{Spec{Name: "config.set.*", Received: "ctl.*.config.set", Stream: "AUDIT", Unserved: "Change the actor's file in the config folder and restart conclave up.", Doc: "settings of an actor"}}
 
 	// Models.
 	ModelChat        = Service[ChatRequest, ChatChunk]{Spec{Name: "model.chat", Received: "agent.*.model.chat", Codec: Msgpack, NeedsDeadline: true, Stop: "model.stop.*", Doc: "inference, streamed"}}
@@ -87,6 +87,19 @@ var (
 	AuditCapacityEvent    = Topic[AuditCapacity]{Spec{Name: "audit.capacity", Received: "from.*.audit.capacity", Stream: "EVENTS", Doc: "a writer's part of the audit log is 80 % full"}}
 	AuditRecordEvent      = Topic[AuditRecord]{Spec{Name: "audit.*", Received: "audit.*.*", Codec: Msgpack, Stream: "AUDIT", Doc: "audit records on the writer's chain, several in one message: a list of encoded records"}}
 )
+
+const unservedQuestion = "Ask the assistant instead: conclave ask, or a request to query.ask."
+
+// UnservedSpecs lists the subjects that no actor of this build serves, as the router receives them from the user: it replies
+// with a fault whatever the body holds.
+func UnservedSpecs() (out []Spec) {
+	for _, s := range AllSpecs() {
+		if s.Unserved != "" {
+			out = append(out, Spec{Name: s.Name, Received: "ctl.*.unserved." + s.Name, PlainText: true, Unserved: s.Unserved})
+		}
+	}
+	return out
+}
 
 // AllSpecs lists every subject, in the order of docs/bus.md. A new subject must be added here.
 func AllSpecs() []Spec {

@@ -2,7 +2,8 @@
 // stay in order.
 //
 // It consumes query.received from QUERIES, and subscribes to the server's advisory that a message reached its delivery limit;
-// it may then read that turn. It publishes on query.session.<session>, stored in TURNS, and on dead.router.
+// it may then read that turn. It publishes on query.session.<session>, stored in TURNS, and on dead.router. It also receives
+// the subjects that no actor of this build serves, and rejects their messages.
 package router
 
 import (
@@ -34,10 +35,14 @@ func (r *Router) Name() string { return subjects.Router }
 
 // Routes implements [actor.Actor].
 func (r *Router) Routes() []actor.Route {
-	return []actor.Route{
+	routes := []actor.Route{
 		actor.On(subjects.QueryReceived, r.onQuery, actor.Workers(1)), // one at a time: it must keep the order
 		actor.Subscribe(subjects.MaxDeliveriesAdvisory, r.onExhausted),
 	}
+	for _, s := range subjects.UnservedSpecs() {
+		routes = append(routes, actor.Refuse(s, subjects.Faultf(subjects.CodeUnserved, "%s is not served by this version; the message was dropped. %s", s.Name, s.Unserved)))
+	}
+	return routes
 }
 
 // onQuery publishes a question as a turn of its session, under a message id that dedupes redeliveries. A missing id is

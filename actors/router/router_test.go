@@ -356,3 +356,43 @@ func TestQuestionThatDoesNotFitIsADeadLetter(t *testing.T) {
 		t.Errorf("published %+v", published)
 	}
 }
+
+// A message that no actor serves ends with an error that its sender sees: a request with a reply at once, a publication with
+// a dead letter.
+func TestUnservedSubjectIsRejectedAtOnce(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	user := b.Connect("user", nats.CustomInboxPrefix(subjects.CLIInboxPrefix)) // as the nats command line tool
+	dead, err := user.SubscribeSync("dead.router")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.RunActor(New(), actor.Config{})
+	for subject, advice := range map[string]string{"query.committee": "conclave ask", "query.task": "conclave ask", "config.set.broker": "config folder", "config.set.nobody": "config folder"} {
+		for _, body := range []string{"x", "", `{"query":"why"}`, "{", "\x81\xa5query\xa3why", "\xff"} {
+			start := time.Now()
+			m, err := user.Request(subject, []byte(body), 5*time.Second)
+			if err != nil {
+				t.Fatalf("%s %q: %v", subject, body, err)
+			}
+			var f subjects.Fault
+			if err := json.Unmarshal(m.Data, &f); err != nil || f.Code != subjects.CodeUnserved || !strings.Contains(f.Text, "not served") || !strings.Contains(f.Text, advice) || m.Header.Get(subjects.HeaderErrCode) != f.Code {
+				t.Errorf("%s %q: %s %v %v", subject, body, m.Data, m.Header, err)
+			}
+			if took := time.Since(start); took > time.Second {
+				t.Errorf("%s %q: rejected after %v", subject, body, took)
+			}
+		}
+		if err := user.Publish(subject, []byte("a secret")); err != nil {
+			t.Fatal(err)
+		}
+		m, err := dead.NextMsg(timeout)
+		if err != nil {
+			t.Fatalf("%s: no dead letter about a publication: %v", subject, err)
+		}
+		var letter subjects.DeadLetter
+		if err := json.Unmarshal(m.Data, &letter); err != nil || letter.Code != subjects.CodeUnserved || !strings.HasSuffix(letter.Subject, ".unserved."+subject) || !strings.Contains(letter.Reason, advice) || strings.Contains(string(m.Data), "secret") {
+			t.Errorf("%s: dead letter %s, %v", subject, m.Data, err)
+		}
+	}
+}

@@ -90,11 +90,12 @@ const (
 	durable                        // from a durable consumer, acknowledged when handled
 )
 
-// Route binds a subject to a handler. It is made by [Serve], [ServeStream], [On] or [Subscribe].
+// Route binds a subject to a handler. It is made by [Serve], [ServeStream], [Refuse], [On] or [Subscribe].
 type Route struct {
 	spec    subjects.Spec
 	kind    routeKind
 	stream  bool // the reply comes in pieces
+	refused bool // every request is refused with one fault, which holds nothing of the request
 	workers int
 	maxRate int // requests of an account per second; 0 = unlimited
 	handle  func(ctx context.Context, in *inbound, out Out) ([]byte, error)
@@ -120,6 +121,12 @@ func Serve[Q, A any](s subjects.Service[Q, A], h RequestHandler[Q, A], opts ...O
 		return encode(in.codec.replyCodec(), a)
 	}
 	return r.apply(opts)
+}
+
+// Refuse replies to each request of s with the fault f, whatever its body holds. A message without a reply subject becomes
+// a dead letter with the text of f.
+func Refuse(s subjects.Spec, f *subjects.Fault) Route {
+	return Route{spec: s, kind: serve, refused: true, handle: func(context.Context, *inbound, Out) ([]byte, error) { return nil, f }}
 }
 
 // On handles a topic through the actor's durable consumer: messages are redelivered until h returns nil or attempts are

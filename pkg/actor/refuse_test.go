@@ -326,3 +326,30 @@ func TestEventsGetNoReply(t *testing.T) {
 	})
 	expectNone(t, target, user)
 }
+
+// The error of a request without a reply subject is visible as a dead letter, which holds nothing of the request.
+func TestFailedRequestWithoutReplySubjectIsADeadLetter(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	startActor(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
+		if in.Body.CallID == "ok" {
+			return subjects.ToolResult{}, nil
+		}
+		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeDenied, "%s is not allowed", in.Body.CallID)
+	}))
+	user, nc := b.Connect("user"), b.Connect("operator")
+	letters := subscribe(t, user, "dead.broker")
+	for _, id := range []string{"ok", secret} {
+		if err := nc.PublishMsg(rawMessage("tool.request.x", []byte(`{"call_id":"`+id+`","args":{}}`), subjects.HeaderDeadline, nearDeadline())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m := sendRaw(t, nc, rawMessage("tool.request.x", []byte(`{"call_id":"c","args":{}}`), subjects.HeaderDeadline, nearDeadline())); !strings.Contains(string(m.Data), "c is not allowed") {
+		t.Errorf("reply %s", m.Data)
+	}
+	letter := nextDeadLetter(t, letters)
+	if letter.Code != subjects.CodeDenied || !strings.Contains(letter.Reason, "no reply subject") || strings.Contains(letter.Reason, secret) {
+		t.Errorf("dead letter %+v", letter)
+	}
+	expectNone(t, letters, user)
+}

@@ -230,7 +230,8 @@ func (r *running) subscribe(ctx context.Context) error {
 }
 
 // deliver parses and handles one message of the mailbox, and replies when it is a request. A malformed one is rejected; a
-// stream that its caller has stopped gets no reply. It releases the quota that enqueue acquired.
+// stream that its caller has stopped gets no reply. A failed request without a reply subject becomes a dead letter, so that
+// its sender can see the error. It releases the quota that enqueue acquired.
 func (r *running) deliver(l *routeRun, m *nats.Msg) {
 	defer l.quotas.release(l.sender(m))
 	in, fault := l.readMessage(m.Subject, m.Header, m.Data, r.cfg.Now())
@@ -255,10 +256,25 @@ func (r *running) deliver(l *routeRun, m *nats.Msg) {
 	case err != nil && errors.Is(context.Cause(ctx), errStopped):
 		// The caller has gone: no reply, and no error.
 	case err != nil:
-		r.reply(l, m, in, nil, r.fault(in, err))
+		f := r.fault(in, err)
+		r.reply(l, m, in, nil, f)
+		r.reportUnreplied(l, m, in, f)
 	default:
 		r.reply(l, m, in, reply, nil)
 	}
+}
+
+// reportUnreplied writes a dead letter about a request that failed with f and has no reply subject. Its reason has the text
+// of f only for a route of [Refuse]: that of another route may quote the body.
+func (r *running) reportUnreplied(l *routeRun, m *nats.Msg, in *inbound, f *subjects.Fault) {
+	if m.Reply != "" || l.kind != serve {
+		return
+	}
+	reason := "the request failed, and it has no reply subject for the error; send it as a request to get the reason"
+	if l.refused {
+		reason = f.Text
+	}
+	r.writeDeadLetter(in, f.Code, reason)
 }
 
 // handle calls the handler with the message's deadline, if it has one, and counts the result. A panic is logged and
