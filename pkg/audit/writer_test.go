@@ -269,7 +269,7 @@ func TestAppendRejectsInvalidRecord(t *testing.T) {
 	dir := headsDir(t)
 	s := newStream(t, dir)
 	w := openWriter(t, s, dir, "BROKER", "")
-	long := make([]byte, maxRecord)
+	long := make([]byte, 16<<10)
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	closed := openWriter(t, s, dir, "GATEWAY", "")
