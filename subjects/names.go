@@ -30,5 +30,11 @@ func (s Spec) StoredBy(account string) string {
 	return strings.Replace(s.Subscription(), "from.*.", "from."+account+".", 1)
 }
 
+// StoredAs is the stored subject of one event by an author account: [Spec.StoredBy] with the other wildcards filled by
+// tokens, as [Topic.With] does.
+func (s Spec) StoredAs(account string, tokens ...string) (string, error) {
+	return fillWildcards(s.StoredBy(account), tokens)
+}
+
 // LiveSubject is the subject under which an event is republished for watchers, without its author.
 func (s Spec) LiveSubject() string { return strings.TrimPrefix(s.Subscription(), "from.*.") }

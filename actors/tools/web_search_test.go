@@ -66,8 +66,10 @@ func TestWebSearchBounds(t *testing.T) {
 	for i := range 30 {
 		many = append(many, tools.WebResult{Title: fmt.Sprintf("page %d", i), URL: fmt.Sprintf("https://example.org/%d", i)})
 	}
-	if got := search(t, asked, 5, many...); !strings.Contains(got.Result, "5. page 4\n") || strings.Contains(got.Result, "6. ") {
-		t.Errorf("not five:\n%s", got.Result)
+	for _, n := range []int{2, 5} { // max_results
+		if got := search(t, asked, n, many...); !strings.Contains(got.Result, fmt.Sprintf("%d. page %d\n", n, n-1)) || strings.Contains(got.Result, fmt.Sprintf("%d. ", n+1)) {
+			t.Errorf("not %d:\n%s", n, got.Result)
+		}
 	}
 	wide := tools.WebResult{Title: strings.Repeat("ä", 5000), URL: "https://example.org/" + strings.Repeat("a", 500), Snippet: strings.Repeat("word ", 5000)}
 	if got := search(t, asked, 5, wide); got.Error != nil || len(got.Result) > 2000 || !json.Valid(fmt.Appendf(nil, "%q", got.Result)) {

@@ -78,11 +78,12 @@ func sessionShowCommand(a *cli.App) *cobra.Command {
 		Use:   "show [id]",
 		Short: "Print the messages of a session",
 		Long: `Prints the messages of a session as they are sent to the model before the next question: the summary of older turns, then
-each question, tool call, result and answer, with its grade and your feedback. The first 6 characters of the id are enough.
+each question, tool call, result and answer, with its grade and your feedback. Below a question stands what it grants: what the
+assistant may do after untrusted content without your approval. The first 6 characters of the id are enough.
 Without an id it prints the last session: the one that conclave ask used last from this data folder or, when there is none, the
 one that any client used last. conclave rate means the same one.
 
-With --json it prints one document: the stored session, and the messages.`,
+With --json it prints one document: the stored session, the messages, and the grants by query id.`,
 		Example: `  conclave session show
   conclave session show 3f9c01d2
   conclave session show notes --json | jq '.messages[-1].content'`,
@@ -100,16 +101,21 @@ With --json it prints one document: the stored session, and the messages.`,
 			}
 			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
 				conv, err := findSession(cmd.Context(), a, c, id)
-				switch {
-				case err != nil:
+				if err != nil {
 					return sessionError(a, id, err)
-				case a.JSON:
+				}
+				grants, err := c.QuestionGrants(cmd.Context(), conv)
+				if err != nil {
+					a.Say("grants are not shown: %s", term.OneLine(err.Error()))
+				}
+				if a.JSON {
 					return a.PrintJSON(struct {
 						subjects.Conversation
-						Messages []subjects.Message `json:"messages"`
-					}{conv, append([]subjects.Message{}, conv.Messages()...)})
+						Messages []subjects.Message          `json:"messages"`
+						Grants   map[string][]subjects.Grant `json:"grants"`
+					}{conv, append([]subjects.Message{}, conv.Messages()...), grants})
 				}
-				return view.Session(a.Streams, conv)
+				return view.Session(a.Streams, conv, grants)
 			})
 		},
 	}

@@ -318,6 +318,34 @@ func TestSessions(t *testing.T) {
 	}
 }
 
+// The grants of a question are those that the broker announced for it in this session, and no others.
+func TestGrantsOfASession(t *testing.T) {
+	f := newFixture(t)
+	announce := func(session, query, clause string) {
+		topic, err := subjects.QueryGrantsEvent.With(query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := subjects.Grants{SessionID: session, QueryID: query, Grants: []subjects.Grant{{Acts: []string{"create"}, Times: 1, Clause: clause}}}
+		if err := actor.Emit(t.Context(), f.as("broker"), topic, g); err != nil {
+			t.Fatal(err)
+		}
+	}
+	announce("s1", "q1", "save a note")
+	announce("s2", "q2", "write to Anna")
+	conv := subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q1"}, {QueryID: "q2"}, {QueryID: "q3"}, {QueryID: "*"}, {QueryID: ">"}, {}}}
+	var got map[string][]subjects.Grant
+	var err error
+	for deadline := time.Now().Add(time.Minute); len(got) == 0 && time.Now().Before(deadline); { // until the event is in the log
+		if got, err = f.c.QuestionGrants(t.Context(), conv); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(got) != 1 || len(got["q1"]) != 1 || got["q1"][0].Clause != "save a note" {
+		t.Errorf("grants %+v", got)
+	}
+}
+
 func TestRateOutcome(t *testing.T) {
 	f := newFixture(t)
 	reward := f.as("reward")

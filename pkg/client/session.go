@@ -230,3 +230,27 @@ func shorten(s string, n int) string {
 	}
 	return s
 }
+
+// QuestionGrants returns what each question of a conversation permits after untrusted content, by query id, as the broker
+// announced it. A question is missing when no tool was used for it, when its event is no longer stored, and when the event is
+// about another session.
+func (c *Client) QuestionGrants(ctx context.Context, conv subjects.Conversation) (map[string][]subjects.Grant, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	out := map[string][]subjects.Grant{}
+	for _, t := range conv.Turns {
+		stored, err := subjects.QueryGrantsEvent.StoredAs(accountBroker, t.QueryID)
+		if err != nil {
+			continue // no id of a question: nothing is stored under it
+		}
+		e, found, err := c.EventFrom(ctx, 1, stored)
+		if err != nil {
+			return nil, fmt.Errorf("reading what a question permits: %w", err)
+		}
+		var g subjects.Grants
+		if found && e.Decode(&g) && g.SessionID == conv.SessionID {
+			out[t.QueryID] = g.Grants
+		}
+	}
+	return out, nil
+}

@@ -21,9 +21,9 @@ func Sessions(w io.Writer, sessions []client.SessionSummary) error {
 
 var roleColours = map[string]string{"user": term.Cyan, "assistant": term.Green, "tool": term.Yellow}
 
-// Session prints a conversation: the summary of older turns, then each question, attachment, tool call, result and answer with its grades.
-// On stderr it says how many turns were dropped.
-func Session(s *term.Streams, c subjects.Conversation) error {
+// Session prints a conversation: the summary of older turns, then each question with its grants (by query id), attachment, tool
+// call, result and answer with its grades. On stderr it says how many turns were dropped.
+func Session(s *term.Streams, c subjects.Conversation, grants map[string][]subjects.Grant) error {
 	if c.Dropped > 0 {
 		s.Say("%s dropped: too many, or too large", term.Count(c.Dropped, "turn"))
 	}
@@ -32,6 +32,10 @@ func Session(s *term.Streams, c subjects.Conversation) error {
 	}
 	for _, t := range c.Turns {
 		message(s.Out, "user", term.Stamp(t.Time), t.Query)
+		for _, g := range grants[t.QueryID] {
+			text := fmt.Sprintf("grants %s, at most %s: %s", strings.Join(g.Acts, " or "), term.Count(g.Times, "time"), g.Clause)
+			fmt.Fprintln(s.Out, "  "+term.Paint(s.Out, term.Dim, term.Plain(term.OneLine(text))))
+		}
 		for _, a := range t.Attachments {
 			message(s.Out, "attached", a.Describe()+", untrusted; it begins:", a.Content())
 		}

@@ -135,3 +135,17 @@ func TestPullProgress(t *testing.T) {
 		t.Errorf("%q, want %q", drawn, want)
 	}
 }
+
+// A session shows what each question grants below the question, on one sanitized line each.
+func TestSessionShowsGrants(t *testing.T) {
+	t.Parallel()
+	var out, talk bytes.Buffer
+	conv := subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q1", Query: "Write to Anna.", Answer: "Done."}, {QueryID: "q2", Query: "And now?", Answer: "Noon."}}}
+	grants := map[string][]subjects.Grant{"q1": {{Acts: []string{"send", "create"}, To: []string{"Anna"}, Times: 1, Clause: "Write to\x1b[2J\nAnna"}}, "q3": {{Acts: []string{"spend"}, Times: 2}}}
+	if err := Session(term.NewStreams(nil, &out, &talk), conv, grants); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); !strings.Contains(got, "  Write to Anna.\n  grants send or create, at most 1 time: Write to") || strings.Count(got, "grants ") != 1 || strings.Contains(got, "\x1b") || strings.Contains(got, "spend") || strings.Count(got, "\n") != 9 {
+		t.Errorf("printed %q", got)
+	}
+}
