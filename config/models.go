@@ -186,7 +186,7 @@ func newBackend(c model.Config, name string, s model.Server, keys keyLookup) (ll
 // newModel returns the model actor with its servers, the built-in demo model and its audit writer. It rejects an invalid c,
 // and fails without the hash key of home or an audit log that can be opened. It sends no request to a model server.
 func newModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn, auditTimeout time.Duration, keys keyLookup) (actor.Actor, error) {
-	c.AuditTimeout, c.SpeedFile = auditTimeout, home.ModelSpeeds()
+	c.AuditTimeout, c.MeasuredFile = auditTimeout, home.ModelSpeeds()
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}

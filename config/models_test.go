@@ -39,7 +39,7 @@ func TestModelsShipped(t *testing.T) {
 	c := shippedModels(t)
 	for role, want := range map[string]string{
 		"assistant": "gemma4:12b", "orchestrator": "", "tools": "", "coder": "", "researcher": "", "summaries": "", // the assistant's
-		"critic": "prometheus:7b", "embeddings": "nomic-embed-text",
+		"critic": "", "embeddings": "nomic-embed-text",
 	} {
 		if got := c.Roles[role]; got != want {
 			t.Errorf("%s has %s, want %s", role, got, want)
@@ -70,7 +70,7 @@ func TestModelsCommentedOut(t *testing.T) {
 	}
 	var on []string
 	for line := range strings.SplitSeq(string(data), "\n") {
-		for _, block := range []string{"# openai:", "# anthropic:", "# google:", "#   url:", "#   key:", "#   slots:", "  # prometheus:7b:", "  # tools:", "  # summaries:", "  # coder:", "  # researcher:", "  # orchestrator:"} {
+		for _, block := range []string{"# openai:", "# anthropic:", "# google:", "#   url:", "#   key:", "#   slots:", "  # prometheus:7b:", "  # critic:", "  # tools:", "  # summaries:", "  # coder:", "  # researcher:", "  # orchestrator:"} {
 			if strings.HasPrefix(line, block) {
 				line = strings.Replace(line, "# ", "", 1)
 			}
@@ -105,7 +105,7 @@ allow_remote: [deep:cloud]
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Roles["assistant"] != "qwen3:8b" || c.Roles["jester"] != "tiny" || c.Roles["critic"] != "prometheus:7b" {
+	if c.Roles["assistant"] != "qwen3:8b" || c.Roles["jester"] != "tiny" || c.Roles["embeddings"] != "nomic-embed-text" {
 		t.Errorf("roles %v", c.Roles)
 	}
 	if o := c.OptionsFor("qwen3:8b"); o.KeepAlive != "-1" || o.Window != 32768 {

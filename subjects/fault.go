@@ -40,6 +40,7 @@ const (
 	CodeModelRemote      = "model_remote" // the request would leave this machine, and the model is not allowed by name
 	CodeModelKey         = "model_key"    // the server rejects the key
 	CodeModelSlow        = "model_slow"   // an optional or background call would take too long
+	CodeModelSwap        = "model_swap"   // an embedding would unload the model that answers
 	CodeUnsupported      = "unsupported"
 	CodeUnknownAnswer    = "unknown_answer"     // feedback about an unknown or expired answer
 	CodeNoAttachment     = "attachment_missing" // an attached image is not stored in this session, or no longer, or is damaged

@@ -184,7 +184,7 @@ func isStoreError(err error) bool {
 
 // isModelUnavailable reports whether err is about the model and not about a text.
 func isModelUnavailable(err error) bool {
-	return errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable)
+	return errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable) || errors.Is(err, model.ErrSwap)
 }
 
 // backfillSingly embeds entries one by one and returns how many were. Entries that the model by rejects are deferred, so that they

@@ -14,6 +14,7 @@ import (
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
+	"conclave/pkg/model"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -159,11 +160,13 @@ func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by s
 	})
 }
 
-// tryEmbedEntry returns the vectors of an entry, or nil when embedding fails, which is logged: the entry is found by its words
-// then, until the backfill embeds it. The caller wakes the backfill.
+// tryEmbedEntry returns the vectors of an entry, or nil when embedding fails, which is logged unless the model actor has put it off:
+// the entry is found by its words then, until the backfill embeds it. The caller wakes the backfill.
 func (m *Memory) tryEmbedEntry(ctx context.Context, out actor.Out, e subjects.MemoryEntry) *store.Vectors {
 	v, failed, err := m.embedEntries(ctx, out, e)
-	if err = cmp.Or(err, failed[0]); err != nil {
+	if err = cmp.Or(err, failed[0]); errors.Is(err, model.ErrSwap) {
+		return nil
+	} else if err != nil {
 		out.LogError(fmt.Errorf("embedding failed, so the entry is found by words only for now: %w", err))
 		return nil
 	}

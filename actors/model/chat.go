@@ -53,7 +53,7 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 		return m.refuse(ctx, out, rec, err)
 	}
 	defer func() {
-		if err := m.speeds.write(out.Now(), false); err != nil {
+		if err := m.meter.write(out.Now(), false); err != nil {
 			out.LogError(err)
 		}
 	}()
@@ -91,9 +91,9 @@ func (m *Model) measureReply(turn context.Context, t target, r model.Request, pr
 	if t.isDemo {
 		return m.streamReply(turn, t, r, send)
 	}
-	measured, reading := m.speeds.begin(t.name, r)
+	measured, reading := m.meter.begin(t.name, r)
 	if priority == foreground {
-		t.queue().setPrefixCost(m.speeds.of(t.name).promptTime(measured.size))
+		t.queue().setPrefixCost(m.meter.of(t.name).promptTime(measured.size))
 		if reading.Expected >= minShownReading {
 			c, err := wire.EncodeChunk(model.Chunk{Reading: &reading})
 			if err == nil {

@@ -36,7 +36,6 @@ var Roles = []string{subjects.RoleAssistant, "coder", subjects.RoleCritic, subje
 
 // improvements says what a model of its own improves, for the roles of [Config.Optional].
 var improvements = map[string]string{
-	subjects.RoleCritic:     "grades come from a model trained to grade, which does not grade its own answers",
 	subjects.RoleEmbeddings: "memory also finds entries by meaning, not only by words",
 }
 
@@ -65,7 +64,7 @@ type Config struct {
 
 	// Not in the file.
 	AuditTimeout time.Duration // for storing one audit record
-	SpeedFile    string        // where measured speeds are kept; "" = nowhere
+	MeasuredFile string        // where what was measured of models is kept; "" = nowhere
 	// AgentType returns the agent type of an account for the audit log, see [policy.ActiveRules.AgentType]; nil = not recorded.
 	AgentType func(account string) string
 	InUse     []string // roles that the enabled actors request, in the order of [Roles]; nil = every role in Roles

@@ -15,8 +15,8 @@ import (
 
 // onEmbed computes embeddings with the requested model, or that of the embeddings role, or fails: embeddings of two
 // models cannot be compared, so that no model but the demo model, which says so, takes the place of another. It rejects
-// a malformed request, and denies one for a missing model, for one on another machine without permission, and when the
-// queue is full; each is recorded.
+// a malformed request, and denies one for a missing model, for one on another machine without permission, when the queue
+// is full, and when it would unload the model that answers; each is recorded.
 func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest], out actor.Out) (subjects.EmbedReply, error) {
 	ctx, end := m.calls.track(ctx, in.Query)
 	defer end()
@@ -34,10 +34,13 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 		name = m.cfg.Roles[subjects.RoleEmbeddings]
 	}
 	t, err := m.findModel(ctx, name, begun)
+	displaced := ""
 	if rec.Tool = name; err == nil {
 		rec.Tool = t.name
 		if t.server.embeddings.isFull(newRequester(in.From, in.Session, false)) {
 			err = errQueueFull
+		} else {
+			displaced, err = m.checkResidency(ctx, t, in.Body.Task)
 		}
 	}
 	if err != nil {
@@ -50,6 +53,9 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 		}
 		if err := reportOutcome(ctx, p, began, err); err != nil {
 			return subjects.EmbedReply{}, err
+		}
+		if t.server.embedderUsed.Store(true); displaced != "" {
+			m.observeResidency(ctx, t, displaced)
 		}
 		return reply, nil
 	})

@@ -13,6 +13,7 @@ package model
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"conclave/pkg/actor"
@@ -38,20 +39,24 @@ type Model struct {
 	gate    *actor.Gate
 	hash    Hasher
 	calls   calls
-	speeds  *speedMeter
+	meter   *meter
 	skipped skippedCalls
 	images  imageBudget
 	ollamaPresence
+
+	tasks     chan task
+	stopTasks context.CancelFunc // nil before Start
+	running   sync.WaitGroup     // of the goroutine that runs tasks
 }
 
 // New returns a model actor for the given backends, by the name of their server in cfg; a configured server without a
 // backend is not used. demo is the built-in demo model, nil for none. cfg must be valid.
 func New(cfg Config, backends map[string]model.Backend, demo model.Backend, a Audit, h Hasher) *Model {
 	m := &Model{
-		cfg: cfg, servers: map[string]*server{}, audit: a, hash: h,
+		cfg: cfg, servers: map[string]*server{}, audit: a, hash: h, tasks: make(chan task, maxTasks),
 		gate: &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: cfg.AgentType, NotDone: "no model was asked", Done: "the model answered"},
 	}
-	m.speeds = newSpeedMeter(cfg.SpeedFile)
+	m.meter = newMeter(cfg.MeasuredFile)
 	m.probe = make(chan struct{}, 1)
 	for name, s := range cfg.Servers() {
 		if b := backends[name]; b != nil {
@@ -81,15 +86,19 @@ func (m *Model) Routes() []actor.Route {
 	}
 }
 
-// Close implements [actor.Closer]: it closes the backends that can be closed, stores the measured speeds and closes the
-// audit log.
+// Close implements [actor.Closer]: it ends the tasks, closes the backends that can be closed, stores what was measured and
+// closes the audit log.
 func (m *Model) Close(ctx context.Context) error {
+	if m.stopTasks != nil {
+		m.stopTasks()
+		m.running.Wait()
+	}
 	for _, s := range m.servers {
 		if c, ok := s.backend.(interface{ Close() }); ok {
 			c.Close()
 		}
 	}
-	return errors.Join(m.speeds.write(time.Now(), true), m.gate.Close(ctx), m.audit.Close(ctx))
+	return errors.Join(m.meter.write(time.Now(), true), m.gate.Close(ctx), m.audit.Close(ctx))
 }
 
 // Bounds of requests and replies.

@@ -1063,8 +1063,8 @@ func TestListModelsOfRolesInUse(t *testing.T) {
 	w := newHarness(t, always("big"), func(c *model.Config) {
 		c.Roles["coder"] = "missing:14b"
 		c.InUse = []string{"assistant", "critic", "embeddings", "summaries", "tools"}
-		c.Optional = []string{"critic", "embeddings"}
-		c.Roles["embeddings"] = "missing-embed"
+		c.Optional = []string{"embeddings"}
+		c.Roles["critic"], c.Roles["embeddings"] = "", "missing-embed"
 	})
 	var list subjects.ModelList
 	if err := w.deliver("agent.user.model.list", subjects.Empty{}, &list); err != nil {
@@ -1077,7 +1077,7 @@ func TestListModelsOfRolesInUse(t *testing.T) {
 			t.Errorf("%s: %s", r.Role, r.Notice)
 		}
 	}
-	want := []string{"assistant big  false", "critic big judge true", "embeddings missing-embed missing-embed true", "summaries big  false", "tools big  false"}
+	want := []string{"assistant big  false", "critic big  false", "embeddings missing-embed missing-embed true", "summaries big  false", "tools big  false"}
 	if !slices.Equal(got, want) {
 		t.Errorf("roles\n%q, want\n%q", got, want)
 	}

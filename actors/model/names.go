@@ -53,6 +53,9 @@ func (m *Model) resolveRole(ctx context.Context, role string, now time.Time) sub
 		Role: role, Model: t.name, Wanted: t.wanted, Notice: t.notice, Window: t.window(), Stream: t.streams(),
 		Tools: t.info.Tools, Thinking: t.info.Thinking, Vision: t.info.Vision, Calls: t.callMode(), DemoModel: t.isDemo,
 	}
+	if b := m.meter.of(t.name).Beside; role == subjects.RoleEmbeddings && !t.isDemo && b != nil && !b.Fits {
+		r.Notice = describeSwap(t.name, b.Other)
+	}
 	if t.wanted != "" && !t.isDemo {
 		r.Improves = m.improvement(role)
 	}
@@ -101,7 +104,7 @@ func (m *Model) listModels(ctx context.Context, now time.Time) []subjects.ModelI
 					calls = t.callMode()
 				}
 			}
-			info, speed := newModelInfo(s, name, i, refused), m.speeds.of(name)
+			info, speed := newModelInfo(s, name, i, refused), m.meter.of(name)
 			info.Calls, info.PromptSpeed, info.OutputSpeed = calls, speed.Prompt, speed.Output
 			models = append(models, info)
 		}

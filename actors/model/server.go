@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"conclave/pkg/model"
@@ -27,6 +28,8 @@ type server struct {
 	large      *queue // chats
 	small      *queue // chats with models that may run beside a large one
 	embeddings *queue
+
+	embedderUsed atomic.Bool // an embedding model was loaded and has not been seen unloaded since
 
 	mu    sync.Mutex
 	cache map[string]*cachedInfo // by the name of the model at the server

@@ -22,7 +22,7 @@ func slowHarness(t *testing.T, change func(*model.Config)) *harness {
 		t.Fatal(err)
 	}
 	return newHarness(t, always("big"), func(c *model.Config) {
-		c.SpeedFile, c.BackgroundLimit, c.Roles = file, 30*time.Second, map[string]string{"assistant": "big", "embeddings": "nomic-embed-text"}
+		c.MeasuredFile, c.BackgroundLimit, c.Roles = file, 30*time.Second, map[string]string{"assistant": "big", "embeddings": "nomic-embed-text"}
 		if change != nil {
 			change(c)
 		}

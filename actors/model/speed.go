@@ -28,32 +28,42 @@ const (
 	cachedFactor = 8
 	// A slower sample counts more than a faster one: a fast one may be a prompt that the server had in its cache.
 	slowerWeight, fasterWeight = 0.5, 0.2
-	maxSpeeds                  = 500 // models
-	speedInterval              = 10 * time.Second
+	maxMeasured                = 500 // models
+	writeInterval              = 10 * time.Second
 )
 
-// speedMeter measures the speed of each model from the calls that are made anyway, and keeps it in a file. It also
+// measured is what is known of a model from its use on this machine.
+type measured struct {
+	speed
+	Beside *beside `json:"beside,omitempty"` // of an embedding model; nil = not known
+}
+
+func (v measured) isValid() bool {
+	return v.speed.isValid() && (v.Beside == nil || checkName(v.Beside.Other) == nil)
+}
+
+// meter keeps what is measured of each model, in a file. Speeds are measured from the calls that are made anyway. It also
 // remembers the last prompt of each model: a server keeps that in its cache, and reads only what follows the common prefix.
-type speedMeter struct {
+type meter struct {
 	file string // "" = not kept
 
 	mu      sync.Mutex
-	speeds  map[string]speed
+	models  map[string]measured
 	last    map[string][]byte // prompt of the last request, by model
 	written time.Time
 	changed bool
 }
 
-// newSpeedMeter returns a meter with the speeds in file. A file that cannot be read or decoded counts as empty: the
-// speeds are measured again.
-func newSpeedMeter(file string) *speedMeter {
-	m := &speedMeter{file: file, speeds: map[string]speed{}, last: map[string][]byte{}}
+// newMeter returns a meter with the measurements in file. A file that cannot be read or decoded counts as empty: they are
+// made again.
+func newMeter(file string) *meter {
+	m := &meter{file: file, models: map[string]measured{}, last: map[string][]byte{}}
 	if data, err := os.ReadFile(file); file != "" && err == nil {
-		var kept map[string]speed
-		if json.Unmarshal(data, &kept) == nil && len(kept) <= maxSpeeds {
-			for name, s := range kept {
-				if checkName(name) == nil && s.isValid() {
-					m.speeds[name] = s
+		var kept map[string]measured
+		if json.Unmarshal(data, &kept) == nil && len(kept) <= maxMeasured {
+			for name, v := range kept {
+				if checkName(name) == nil && v.isValid() {
+					m.models[name] = v
 				}
 			}
 		}
@@ -69,16 +79,31 @@ func (s speed) isValid() bool {
 // Bounds of the measured bytes of a token: what is beyond is no text, and would make every estimate useless.
 const minBytesPerToken, maxBytesPerToken = 1, 16
 
-// of returns the speed of a model.
-func (m *speedMeter) of(name string) speed {
+// of returns what is measured of a model.
+func (m *meter) of(name string) measured {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.speeds[trimLatest(name)]
+	return m.models[trimLatest(name)]
+}
+
+// update changes what is measured of a model. A change that is not valid, or that is about one more model than maxMeasured,
+// is discarded.
+func (m *meter) update(name string, change func(*measured)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	name = trimLatest(name)
+	before, known := m.models[name]
+	v := before
+	change(&v)
+	if v == before || !v.isValid() || !known && len(m.models) >= maxMeasured {
+		return
+	}
+	m.models[name], m.changed = v, true
 }
 
 // measurement is a call in progress.
 type measurement struct {
-	meter   *speedMeter
+	meter   *meter
 	name    string
 	size    int     // bytes of the prompt
 	uncache float64 // part of it that the server has to read, by what is known here
@@ -86,13 +111,13 @@ type measurement struct {
 
 // begin notes the prompt of a request and returns what the server has to read now. The caller may call finish when the
 // reply is complete.
-func (m *speedMeter) begin(name string, r model.Request) (*measurement, model.Reading) {
+func (m *meter) begin(name string, r model.Request) (*measurement, model.Reading) {
 	name = trimLatest(name)
 	prompt := renderPrompt(r)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s, common := m.speeds[name], commonPrefix(m.last[name], prompt)
-	if len(m.last) >= maxSpeeds {
+	s, common := m.models[name].speed, commonPrefix(m.last[name], prompt)
+	if len(m.last) >= maxMeasured {
 		clear(m.last)
 	}
 	m.last[name] = prompt
@@ -134,10 +159,11 @@ func toDuration(seconds float64) time.Duration {
 
 // finish adds the measurement of a complete reply. Values that the server does not report are left as they are.
 func (c *measurement) finish(f model.Final) {
-	m := c.meter
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s := m.speeds[c.name]
+	c.meter.update(c.name, func(m *measured) { c.addSample(&m.speed, f) })
+}
+
+// addSample adds the values of a complete reply to a speed.
+func (c *measurement) addSample(s *speed, f model.Final) {
 	if f.PromptTokens >= minSampleTokens && c.size > 0 {
 		s.BytesPerToken = blend(s.BytesPerToken, min(max(float64(c.size)/float64(f.PromptTokens), minBytesPerToken), maxBytesPerToken))
 		if read := c.uncache * float64(f.PromptTokens); read >= minSampleTokens && f.PromptTime > 0 {
@@ -149,10 +175,6 @@ func (c *measurement) finish(f model.Final) {
 	if f.OutputTokens >= minSampleTokens && f.OutputTime > 0 {
 		s.Output = blend(s.Output, float64(f.OutputTokens)/f.OutputTime.Seconds())
 	}
-	if s == m.speeds[c.name] || !s.isValid() || m.speeds[c.name] == (speed{}) && len(m.speeds) >= maxSpeeds {
-		return
-	}
-	m.speeds[c.name], m.changed = s, true
 }
 
 // blend moves an average towards a sample; 0 = there is no average yet.
@@ -166,25 +188,25 @@ func blend(average, sample float64) float64 {
 	return average + fasterWeight*(sample-average)
 }
 
-// write stores the speeds in the file, by way of a temporary one. Without force it does so at most once in
-// speedInterval. It does nothing when nothing has changed.
-func (m *speedMeter) write(now time.Time, force bool) error {
+// write stores the measurements in the file, by way of a temporary one. Without force it does so at most once in
+// writeInterval. It does nothing when nothing has changed.
+func (m *meter) write(now time.Time, force bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.file == "" || !m.changed || !force && now.Sub(m.written) < speedInterval {
+	if m.file == "" || !m.changed || !force && now.Sub(m.written) < writeInterval {
 		return nil
 	}
-	data, err := json.MarshalIndent(m.speeds, "", "  ")
+	data, err := json.MarshalIndent(m.models, "", "  ")
 	if err != nil {
 		return err
 	}
 	m.written, m.changed = now, false
 	tmp := filepath.Join(filepath.Dir(m.file), "."+filepath.Base(m.file)+".tmp")
 	if err := os.WriteFile(tmp, append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("writing measured speeds: %w", err)
+		return fmt.Errorf("writing what was measured of models: %w", err)
 	}
 	if err := os.Rename(tmp, m.file); err != nil {
-		return fmt.Errorf("writing measured speeds: %w", err)
+		return fmt.Errorf("writing what was measured of models: %w", err)
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func promptOf(system, user string) model.Request {
 func TestSpeedIsMeasuredFromRepliesAndKept(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "speeds.json")
-	m := newSpeedMeter(file)
+	m := newMeter(file)
 	system := strings.Repeat("You answer. ", 400) // 4800 bytes
 	c, reading := m.begin("small", promptOf(system, "hi"))
 	if reading.Expected != 0 || reading.Tokens < 1200 {
@@ -46,15 +46,15 @@ func TestSpeedIsMeasuredFromRepliesAndKept(t *testing.T) {
 	if err := m.write(time.Now(), true); err != nil {
 		t.Fatal(err)
 	}
-	if s := newSpeedMeter(file).of("small"); s.Prompt != 28 || s.Output != 11 {
+	if s := newMeter(file).of("small"); s.Prompt != 28 || s.Output != 11 {
 		t.Errorf("after a restart %+v", s)
 	}
-	for name, content := range map[string]string{"not JSON": "{", "trick: not a speed": `{"small": {"prompt": -1}}`, "trick: a path": `{"../x y": {"prompt": 1}}`} {
+	for name, content := range map[string]string{"not JSON": "{", "trick: not a speed": `{"small": {"prompt": -1}}`, "trick: not a name": `{"small": {"beside": {"other": "a b"}}}`, "trick: a path": `{"../x y": {"prompt": 1}}`} {
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if m := newSpeedMeter(file); len(m.speeds) != 0 {
-			t.Errorf("%s: %v", name, m.speeds)
+		if m := newMeter(file); len(m.models) != 0 {
+			t.Errorf("%s: %v", name, m.models)
 		}
 	}
 }

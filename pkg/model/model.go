@@ -142,6 +142,12 @@ type Backend interface {
 	Pull(ctx context.Context, model string) iter.Seq2[Progress, error]
 }
 
+// LoadLister is a backend whose server loads models on demand and reports which ones are loaded.
+type LoadLister interface {
+	// Loaded returns the names of the loaded models. A chat request without messages loads a model.
+	Loaded(ctx context.Context) ([]string, error)
+}
+
 // Info describes a model.
 type Info struct {
 	Name       string
@@ -180,6 +186,7 @@ var (
 	ErrUnsupported  = errors.New("not supported by the backend")
 	ErrUnauthorized = errors.New("the model server requires a valid key")
 	ErrTooSlow      = errors.New("the model is too slow for this call") // only of the model actor, for calls that callers can do without
+	ErrSwap         = errors.New("the model would unload another")      // only of the model actor, for embeddings
 )
 
 // NoVisionError returns an error about images for a model that cannot read them. It wraps [ErrNoVision], names the model and

@@ -49,18 +49,30 @@ func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
 	if err := b.get(ctx, "/api/tags", &tags); err != nil {
 		return nil, err
 	}
-	var ps api.ProcessResponse
-	if err := b.get(ctx, "/api/ps", &ps); err != nil {
+	loaded, err := b.Loaded(ctx)
+	if err != nil {
 		return nil, err
 	}
 	infos := make([]model.Info, 0, len(tags.Models))
 	for _, m := range tags.Models {
 		infos = append(infos, model.Info{
 			Name: m.Name, Size: m.Size, Family: m.Details.Family, Parameters: m.Details.ParameterSize, Remote: m.RemoteHost,
-			Loaded: slices.ContainsFunc(ps.Models, func(p api.ProcessModelResponse) bool { return p.Name == m.Name }),
+			Loaded: slices.Contains(loaded, m.Name),
 		})
 	}
 	return infos, nil
+}
+
+// Loaded implements [model.LoadLister].
+func (b *Backend) Loaded(ctx context.Context) (names []string, err error) {
+	var ps api.ProcessResponse
+	if err := b.get(ctx, "/api/ps", &ps); err != nil {
+		return nil, err
+	}
+	for _, m := range ps.Models {
+		names = append(names, m.Name)
+	}
+	return names, nil
 }
 
 func (b *Backend) get(ctx context.Context, path string, into any) error {

@@ -42,7 +42,10 @@ type Backend struct {
 	transport *http.Transport
 }
 
-var _ model.Backend = (*Backend)(nil)
+var (
+	_ model.Backend    = (*Backend)(nil)
+	_ model.LoadLister = (*Backend)(nil)
+)
 
 // New returns a backend without connecting to the server. It rejects a URL that is not http or https, has no host, or
 // contains credentials.

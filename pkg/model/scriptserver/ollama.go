@@ -191,6 +191,7 @@ func (s *Server) serveEmbed(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusNotImplemented, "this model does not support embeddings")
 		return
 	}
+	s.load(m.Name)
 	vectors, tokens, long := m.Embed(texts)
 	if long && req.Truncate != nil && !*req.Truncate {
 		writeError(w, http.StatusBadRequest, "the input length exceeds the context length")

@@ -26,9 +26,11 @@ type Server struct {
 	slots    chan struct{} // nil = no limit
 	slotTime time.Duration
 	queue    int
+	capacity int // models that are loaded at a time; 0 = loading is not simulated
 
 	mu       sync.Mutex
 	models   []Model
+	loaded   []string // with capacity: names without :latest, the one that was used last at the end
 	requests []Request
 	stats    Stats
 	waiting  int
@@ -59,6 +61,8 @@ type Stats struct {
 	Busy      int // rejected because the queue was full
 	Parallel  int // highest number at the same time
 	Running   int // right now
+	Loads     int // models that were loaded, with [WithCapacity]
+	Swaps     int // loads for which another model was unloaded
 }
 
 // Option changes a server before it starts.
@@ -87,6 +91,10 @@ func WithSlots(n int, each time.Duration, queue int) Option {
 		s.slots, s.slotTime, s.queue = make(chan struct{}, n), each, queue
 	}
 }
+
+// WithCapacity makes the server hold n models at a time, as OLLAMA_MAX_LOADED_MODELS does: a request for another model loads
+// that one and unloads the one that was used least recently. It counts both in [Stats], and reports the loaded models.
+func WithCapacity(n int) Option { return func(s *Server, _ *http.ServeMux) { s.capacity = n } }
 
 // Start starts a server for script, with the models of the script, on a free port of the loopback. The caller must
 // close it. It fails when it cannot listen.
@@ -197,6 +205,26 @@ func (s *Server) Lookup(name string) (Model, bool) {
 	return Model{}, false
 }
 
+// load simulates the loading of a model that the server has, see [WithCapacity].
+func (s *Server) load(name string) {
+	if s.capacity == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name = trimTag(name)
+	if i := slices.Index(s.loaded, name); i >= 0 {
+		s.loaded = slices.Delete(s.loaded, i, i+1)
+	} else if s.stats.Loads++; len(s.loaded) >= s.capacity {
+		s.stats.Swaps++
+		s.loaded = slices.Delete(s.loaded, 0, 1)
+	}
+	s.loaded = append(s.loaded, name)
+	for i := range s.models {
+		s.models[i].Loaded = slices.Contains(s.loaded, trimTag(s.models[i].Name))
+	}
+}
+
 // maxRecorded is the number of requests that are kept.
 const maxRecorded = 4096
 
@@ -257,7 +285,11 @@ func (s *Server) ServeChat(w http.ResponseWriter, r *http.Request, seen Request,
 	case err != nil:
 		panic(http.ErrAbortHandler) // the client has disconnected
 	}
-	a := s.Engine.Next(seen)
+	s.load(seen.Model)
+	a := &Answer{Model: seen.Model, Reason: "load"} // a request without messages only loads the model
+	if len(seen.Messages) > 0 {
+		a = s.Engine.Next(seen)
+	}
 	done := false
 	defer func() { release(done) }() // also when a panic cuts the connection
 	if done = s.sendAnswer(ctx, w, seen, a, f); !done {

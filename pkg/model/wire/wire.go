@@ -226,6 +226,7 @@ var errorCodes = []struct {
 	{model.ErrUnsupported, subjects.CodeUnsupported},
 	{model.ErrUnauthorized, subjects.CodeModelKey},
 	{model.ErrTooSlow, subjects.CodeModelSlow},
+	{model.ErrSwap, subjects.CodeModelSwap},
 }
 
 // EncodeError returns the fault for an error that wraps a sentinel error of package model, nil for any other error. The

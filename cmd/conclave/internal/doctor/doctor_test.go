@@ -127,6 +127,7 @@ func TestCheckCritic(t *testing.T) {
 		respondentB, respondentBFix string
 	}{
 		{"its own model", "", "", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b grades every answer", "", "", ""},
+		{"the assistant's model", "", "", role(subjects.RoleModel{Model: "big:1b"}), LevelOK, "big:1b grades every answer, its own too; optional: with a model trained to grade (roles: {critic: prometheus:7b} in models.yaml)", "", "", ""},
 		{"the assistant's stands in", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b", Notice: "judge:1b is not there, so big:1b answers; fetch it with: conclave model pull judge:1b"}), LevelWarn, "judge:1b is not available, so big:1b grades", "conclave model pull judge:1b", "", ""},
 		{"optional", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b", Improves: "grades are better", Notice: "n"}), LevelOK, "big:1b grades every answer; optional, not installed: judge:1b for critic; with it, grades are better", "conclave model pull judge:1b", "", ""},
 		{"without a notice", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b"}), LevelWarn, "judge:1b is not available, so big:1b grades", "conclave model pull judge:1b", "", ""},

@@ -181,7 +181,7 @@ func (x *examination) checkCriticModel(list subjects.ModelList) {
 		case r.DemoModel:
 			x.warn("critic", "run ollama serve, then conclave model pull "+cmp.Or(r.Wanted, r.Model), "only the built-in demo model is available, so answers stay ungraded")
 		case r.Wanted == "" && r.Notice == "":
-			x.ok("critic", "%s grades every answer", r.Model)
+			x.ok("critic", "%s grades every answer%s", r.Model, ownGrades(list, r.Model))
 		case r.Improves != "":
 			x.checks = append(x.checks, Check{"critic", LevelOK, r.Model + " grades every answer; " + optionalModel(r), "conclave model pull " + r.Wanted})
 		case r.Wanted != "" && (r.Notice == "" || strings.Contains(r.Notice, "conclave model pull")):
@@ -192,6 +192,17 @@ func (x *examination) checkCriticModel(list subjects.ModelList) {
 		return
 	}
 	x.warn("critic", "name a model for the role critic in models.yaml", "no model has the role critic")
+}
+
+// ownGrades continues the line about a critic that is the assistant's model too: what another model would improve, and how to
+// choose one. "" for any other critic.
+func ownGrades(list subjects.ModelList, critic string) string {
+	for _, r := range list.Roles {
+		if r.Role == subjects.RoleAssistant && r.Model == critic {
+			return ", its own too; optional: with a model trained to grade (roles: {critic: prometheus:7b} in models.yaml) it does not grade itself, and a GPU without room for both loads one of them again for each grade"
+		}
+	}
+	return ""
 }
 
 // checkOllamaCloud warns when a local Ollama may send prompts to its cloud. A remote server is not asked; one that does not

@@ -1,0 +1,63 @@
+package model
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/model"
+	"conclave/subjects"
+)
+
+// task is work of the actor that no request waits for. Its error is logged.
+type task func(ctx context.Context, out actor.Out) error
+
+const (
+	maxTasks   = 8                // that wait; further ones are dropped: each is started again when it is due again
+	ownTimeout = 10 * time.Minute // of one request of the actor itself, with the wait for its slot
+)
+
+// Start implements [actor.Starter]: tasks run one after the other until Close, whatever becomes of ctx.
+func (m *Model) Start(ctx context.Context, out actor.Out) error {
+	ctx, m.stopTasks = context.WithCancel(context.WithoutCancel(ctx))
+	m.running.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case run := <-m.tasks:
+				if err := run(ctx, out); err != nil && ctx.Err() == nil {
+					out.LogError(err)
+				}
+			}
+		}
+	})
+	return nil
+}
+
+// startTask has a task run. It does not wait, and drops the task when too many wait.
+func (m *Model) startTask(run task) {
+	select {
+	case m.tasks <- run:
+	default:
+	}
+}
+
+// runOwnChat asks a model on behalf of the actor itself, at the lowest priority and in the audit log like every call. It
+// returns the whole reply; nothing is streamed.
+func (m *Model) runOwnChat(ctx context.Context, out actor.Out, t target, r model.Request) (model.Chunk, error) {
+	ctx, cancel := context.WithTimeout(ctx, ownTimeout)
+	defer cancel()
+	r.Stream = false
+	messages, err := json.Marshal(r.Messages)
+	if err != nil {
+		return model.Chunk{}, fmt.Errorf("encoding a request: %w", err)
+	}
+	rec := m.newRecord(subjects.ActionModelChat, m.Name(), "", "", t.name, messages)
+	return actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (model.Chunk, error) {
+		last, began, err := m.runChat(ctx, p, t, r, requester{m.Name(), m.Name(), lowest}, func(subjects.ChatChunk) error { return nil })
+		return last, reportOutcome(ctx, p, began, err)
+	})
+}
