@@ -348,10 +348,12 @@ func attackAsOtherUser(w io.Writer, targets []string) {
 }
 
 // A cookie authorizes a browser of this machine only, whatever address it connects to, unless the request names a configured
-// host. A client on another machine can neither use a cookie nor log in; its login link stays valid.
+// host. A client on another machine can neither use a cookie nor log in; its login link stays valid, and the reply is that to a
+// wrong code.
 func TestCookieIsNotAcceptedFromOtherMachines(t *testing.T) {
 	t.Parallel()
 	w := startGateway(t, bustest.Start(t), setup{Config: gateway.Config{Hosts: []string{"conclave.example"}}})
+	wrongStatus, _, wrongBody := send(t, anonymous(t), "GET", w.base+"/login?code=wrong")
 	for _, tt := range []struct {
 		name, remote, host string
 		want               bool
@@ -370,8 +372,10 @@ func TestCookieIsNotAcceptedFromOtherMachines(t *testing.T) {
 		if got := gateway.IsOwnBrowser(w.gw, r); got != tt.want {
 			t.Errorf("%s: %t", tt.name, got)
 		}
-		if status := gateway.Login(w.gw, r); !tt.want && status != http.StatusForbidden {
-			t.Errorf("%s: login %d", tt.name, status)
+		for _, valid := range []bool{true, false} {
+			if status, body := gateway.Login(w.gw, r, valid); !tt.want && (status != wrongStatus || body != wrongBody) {
+				t.Errorf("%s: login with a code that is valid (%t): %d %s, with a wrong one on this machine: %d %s", tt.name, valid, status, body, wrongStatus, wrongBody)
+			}
 		}
 	}
 }

@@ -74,17 +74,21 @@ func ExpireLogins(g *Gateway) {
 // IsOwnBrowser calls isOwnBrowser.
 func IsOwnBrowser(g *Gateway, r *http.Request) bool { return g.isOwnBrowser(r) }
 
-// Login returns the status of a login with a new code by the client of r. A refused login must not use the code up.
-func Login(g *Gateway, r *http.Request) int {
+// Login returns status and body of a login by the client of r, with a new code or with a wrong one. A refused login must not use
+// a valid code up.
+func Login(g *Gateway, r *http.Request, valid bool) (status int, body string) {
 	code, _ := g.credentials.newCode()
 	r = r.Clone(r.Context())
 	r.URL.RawQuery = "code=" + code
+	if !valid {
+		r.URL.RawQuery = "code=wrong"
+	}
 	w := httptest.NewRecorder()
 	if err := g.onLogin(w, r); err != nil {
 		g.writeProblem(w, r, err)
 		if _, ok := g.credentials.redeemCode(code); !ok {
-			return http.StatusGone
+			return http.StatusGone, ""
 		}
 	}
-	return w.Code
+	return w.Code, w.Body.String()
 }

@@ -21,7 +21,8 @@ type LoginLink struct {
 }
 
 // onLogin exchanges the one-time code of a login link for a cookie and redirects to /. A code that is missing, unknown, used or
-// expired is 401. A browser whose cookie would not be accepted is 403, and the code stays valid. Only GET uses the code up.
+// expired is 401, and so is a browser whose cookie would not be accepted: the reply does not tell whether a code is valid. That
+// browser does not use the code up, nor does a method other than GET.
 func (g *Gateway) onLogin(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)
@@ -31,13 +32,14 @@ func (g *Gateway) onLogin(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if !g.isOwnBrowser(r) {
-		return problemf(http.StatusForbidden, subjects.CodeDenied, "a browser logs in on the machine and as the user that runs conclave, or through a proxy with TLS whose name is in gateway.hosts; "+
-			"programs on other machines send the bearer token")
+	var cookie *http.Cookie
+	ok := g.isOwnBrowser(r)
+	if ok {
+		cookie, ok = g.credentials.redeemCode(p.Get("code"))
 	}
-	cookie, ok := g.credentials.redeemCode(p.Get("code"))
 	if !ok {
-		return problemf(http.StatusUnauthorized, codeUnauthorized, "this login link was used already or has expired; conclave open prints a new one")
+		return problemf(http.StatusUnauthorized, codeUnauthorized, "this login link was used already, has expired, or was opened by another user or on another machine. conclave open prints a new one, for "+
+			"a browser on the machine and of the user that runs conclave, or through a proxy with TLS whose name is in gateway.hosts; programs on other machines send the bearer token")
 	}
 	http.SetCookie(w, cookie)
 	w.Header().Set("Location", "/")
