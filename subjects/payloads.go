@@ -316,11 +316,12 @@ type ApprovalRequest struct {
 
 // Grant is what a question permits after untrusted content, derived from the user's own words.
 type Grant struct {
-	Acts   []string `json:"acts"`           // kinds of acts, any of them
-	To     []string `json:"to,omitempty"`   // names and addresses that the words name
-	Times  int      `json:"times"`          // how often
-	Used   int      `json:"used,omitempty"` // how often it was used
-	Clause string   `json:"clause"`         // the words that it is derived from
+	Acts   []string `json:"acts"`             // kinds of acts, any of them
+	To     []string `json:"to,omitempty"`     // names and addresses that the words name
+	Places []string `json:"places,omitempty"` // where the words say that a destination stands
+	Times  int      `json:"times"`            // how often
+	Used   int      `json:"used,omitempty"`   // how often it was used
+	Clause string   `json:"clause"`           // the words that it is derived from
 }
 
 // Grants are the grants of one question, before any tool result was read. None means that every act after untrusted content asks.

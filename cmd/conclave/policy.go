@@ -142,7 +142,7 @@ attacker_calls [{tool, args}], or user_tool, user_params and tool_response_enhan
 list in user_instruction, with the index "question" on each call, or turns [{user_instruction, user_calls}]. A case without
 user_calls attacks a session that has read untrusted content. The effects of the tools are in another file,
 tool-effects.json: {"tools": {"<name>": {"reads": "private", "result_trust": "untrusted", "effects": ["egress"]}}}, beside the
-cases or in the current folder; it may also have act, args, about and ids. A tool that is not listed has every effect. Acts and argument roles are in a YAML file like
+cases or in the current folder; it may also have act, args, about, ids and people. A tool that is not listed has every effect. Acts and argument roles are in a YAML file like
 the section tools of manifest.yaml (--declarations).
 
 The cases do not contain results. Each read returns the values that later calls of the task need and the user did not type, and

@@ -82,6 +82,7 @@ type ToolFacts struct {
 	Args    map[string]string `yaml:"args"`    // name -> role, or the values of an option as in "r | rw"
 	About   []string          `yaml:"about"`   // words by which users name what the tool reads or lists
 	IDs     []string          `yaml:"ids"`     // fields of its JSON results that it assigns itself, such as id
+	People  []string          `yaml:"people"`  // fields of its JSON results that hold the people of an object, such as participants
 }
 
 // Tool returns the facts as a known tool of this name. It rejects unknown acts, effects and roles, an act without its
@@ -102,7 +103,7 @@ func (f ToolFacts) Tool(name, zone string) (Tool, error) {
 		}
 		effects = append(effects, 1<<i)
 	}
-	t := Tool{Name: name, Zone: zone, Known: true, Effects: Declare(effects...), Act: act, Args: Args{}, IDs: slices.Clone(f.IDs)}
+	t := Tool{Name: name, Zone: zone, Known: true, Effects: Declare(effects...), Act: act, Args: Args{}, IDs: slices.Clone(f.IDs), People: slices.Clone(f.People)}
 	for _, w := range f.About {
 		t.About = append(t.About, strings.ToLower(w))
 	}

@@ -209,6 +209,7 @@ type actValues struct {
 	clocks     []int
 	hasContent bool
 	bound      bool // a value of the user binds the call
+	exact      bool // every value must be the user's own: see [actValues.add]
 	sends      bool // it has a destination
 }
 
@@ -218,7 +219,7 @@ func judgeArguments(c Call, g Grant, args []argument) (all []Verdict) {
 	if q == nil {
 		q = &question{}
 	}
-	var v actValues
+	v := actValues{exact: c.Tool.hasAny(irreversible) || usesPlace(c, g, args)}
 	for _, a := range args {
 		all = append(all, v.add(c, g, q, a, args)...)
 	}
@@ -240,9 +241,9 @@ func judgeArguments(c Call, g Grant, args []argument) (all []Verdict) {
 	return all
 }
 
-// add collects one value and returns the objections to it alone.
+// add collects one value and returns the objections to it alone. In an exact call, which cannot be undone or whose destination comes from
+// a place that the question gives, every other value must be the user's own.
 func (v *actValues) add(c Call, g Grant, q *question, a argument, args []argument) (all []Verdict) {
-	exact := c.Tool.hasAny(irreversible)
 	v.values = append(v.values, a.text)
 	if one := judgeValue(c, g, a); one.kind != verdictPass {
 		all = append(all, one)
@@ -261,12 +262,12 @@ func (v *actValues) add(c Call, g Grant, q *question, a argument, args []argumen
 		isBinding = isBinding && isTyped || c.Flow.isMadeOfUserWords(a.text)
 	case RoleTime:
 		v.clocks = append(v.clocks, extractClocks(a.text)...)
-		isTyped, isBound := g.namesTime(q.Text, a.text, exact)
+		isTyped, isBound := g.namesTime(q.Text, a.text, v.exact)
 		all = append(all, judgeTime(c, a, args, isTyped, isBound)...)
 		isBinding = isTyped
 	case RoleDestination:
 		v.sends = v.sends || a.text != ""
-		isUsers = a.text == "" || g.namesOwnDestination(c.Flow, q.Text, a.text)
+		isUsers = a.text == "" || g.namesOwnDestination(c.Flow, q.Text, a.text) || !c.Tool.hasAny(irreversible) && c.Flow.isFound(c.Query, g, a.text)
 	case RoleAmount:
 		n, ok := parsePlainNumber(strings.TrimSpace(a.text))
 		isUsers = a.text == "" || ok && g.hasNumber(n) || !ok && g.names(a.text)
@@ -275,11 +276,20 @@ func (v *actValues) add(c Call, g Grant, q *question, a argument, args []argumen
 	default:
 		isUsers = a.text == "" || g.names(a.text)
 	}
-	if exact && !isUsers {
-		all = append(all, askIrreversible(c))
+	if v.exact && !isUsers {
+		all = append(all, askNotOwn(c, a, args))
 	}
 	v.bound = v.bound || isBinding
 	return all
+}
+
+// askNotOwn asks about a value of an exact call that is not the user's own.
+func askNotOwn(c Call, a argument, args []argument) Verdict {
+	if c.Tool.hasAny(irreversible) {
+		return askIrreversible(c)
+	}
+	return Ask(ruleSink, fmt.Sprintf("after %s, its destination comes from there, so that this value of %s must be yours: %s",
+		c.Flow.describeTaint(), text.OneLine(a.name, 40), text.OneLine(a.text, 200)), listSinks(args)...)
 }
 
 // judgeTime objects to a date or time that binds the call and that the user did not name.
@@ -378,7 +388,7 @@ func judgeValue(c Call, g Grant, a argument) Verdict {
 	case RoleContent: // the caller judges it with the destinations
 		ok = true
 	case RoleDestination:
-		ok = ok || g.coversDestination(f, a.text)
+		ok = ok || g.coversDestination(f, a.text) || f.isFound(c.Query, g, a.text)
 	case RoleAmount:
 		ok = ok || f.isUserNumber(a.text)
 	case RoleURL:

@@ -18,6 +18,7 @@ type flowRecord struct {
 	IDs      []string         `json:"trusted_ids,omitempty"`
 	Public   []string         `json:"public,omitempty"`
 	Strange  []string         `json:"strange,omitempty"`
+	Found    []found          `json:"found,omitempty"`
 	Overflow bool             `json:"overflow,omitempty"`
 	Dropped  bool             `json:"dropped_private,omitempty"`
 
@@ -31,7 +32,7 @@ type flowRecord struct {
 func (f *Flow) MarshalJSON() ([]byte, error) {
 	return json.Marshal(flowRecord{
 		Words: f.questions, Turn: f.lastTurn, Sources: f.sources, Private: f.private, Searches: f.searches, Listings: f.listings, IDs: f.ids,
-		Public: f.publicWords, Strange: f.untrusted, Overflow: f.overflow, Dropped: f.dropped,
+		Public: f.publicWords, Strange: f.untrusted, Found: f.found, Overflow: f.overflow, Dropped: f.dropped,
 	})
 }
 
@@ -46,7 +47,7 @@ func (f *Flow) UnmarshalJSON(data []byte) error {
 	}
 	*f = Flow{
 		questions: r.Words, lastTurn: r.Turn, sources: r.Sources, private: r.Private, searches: r.Searches, listings: r.Listings, ids: r.IDs,
-		publicWords: r.Public, untrusted: r.Strange, overflow: r.Overflow, dropped: r.Dropped,
+		publicWords: r.Public, untrusted: r.Strange, found: r.Found, overflow: r.Overflow, dropped: r.Dropped,
 	}
 	f.index()
 	return nil

@@ -84,6 +84,7 @@ func (f *Flow) WithResult(r Result) *Flow {
 	if asked || actEffects[r.Tool.Act] != nil { // an act ran because the user wanted it
 		next.addIDs(r.Query, l.Trust == subjects.Trusted, extractIDs(r.Tool.IDs, r.Text))
 	}
+	next.addFound(r)
 	next.noteOpened(r.Source)
 	if r.Tool.Args.With(RoleQuery) != "" && len(r.Links) > 0 && len(r.Links) <= maxSearchLinks {
 		next.searches = lastN(append(next.searches, searchLinks{Links: slices.Clone(r.Links)}), maxSearches)

@@ -23,6 +23,7 @@ type Flow struct {
 	publicWords []string // words of public results
 	untrusted   []string // hosts and addresses in untrusted results, in lower case
 	overflow    bool     // untrusted is incomplete: no listing is trusted any more
+	found       []found  // destinations that places named by a question hold
 	dropped     bool     // private data was read for a question that is no longer in the list
 
 	userText      string         // all questions, one per line; derived by index
@@ -230,7 +231,7 @@ func (f *Flow) describeTaint() string {
 func (f *Flow) clone() *Flow {
 	next := *f
 	next.questions, next.sources = slices.Clone(f.questions), slices.Clone(f.sources)
-	next.searches, next.listings = slices.Clone(f.searches), slices.Clone(f.listings)
+	next.searches, next.listings, next.found = slices.Clone(f.searches), slices.Clone(f.listings), slices.Clone(f.found)
 	next.ids, next.publicWords, next.untrusted = slices.Clone(f.ids), slices.Clone(f.publicWords), slices.Clone(f.untrusted)
 	return &next
 }

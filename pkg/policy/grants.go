@@ -25,6 +25,7 @@ type Grant struct {
 	Clause string   `json:"clause"`           // the words of the question that it is derived from
 	Quoted []string `json:"quoted,omitempty"` // text that the question dictates, in lower case
 	Named  []string `json:"named,omitempty"`  // names and numbers of the clause, in lower case, see [listNamed]
+	Places []Place  `json:"places,omitempty"` // where the question says that a destination stands, see [listPlaces]
 	Refers bool     `json:"refers,omitempty"` // the clause points back to something named before: them, it, her
 	Used   []string `json:"used,omitempty"`   // the calls that used it, see [Flow.ClaimGrant]
 }
@@ -42,6 +43,9 @@ func (g Grant) Describe() subjects.Grant {
 	out := subjects.Grant{To: slices.Clone(g.To), Times: g.Times, Used: len(g.Used), Clause: g.Clause}
 	for _, a := range g.Acts {
 		out.Acts = append(out.Acts, string(a))
+	}
+	for _, p := range g.Places {
+		out.Places = append(out.Places, p.Name)
 	}
 	return out
 }
@@ -156,6 +160,7 @@ type word struct {
 	quoted bool // a whole quotation; never a verb
 	comma  bool // punctuation follows that separates clauses
 	colon  bool // a colon follows: the rest may be data
+	asks   bool // a question mark follows
 }
 
 // DeriveGrants returns the grants of a question, in the order of its words. It is a pure function of the question. More than
@@ -170,6 +175,9 @@ func DeriveGrants(question string) []Grant {
 		if len(verbs) == 0 && len(out) > 0 { // "The title should be '...'." describes the act before it
 			last := &out[len(out)-1]
 			last.Quoted = append(last.Quoted, findDictated(sentence)...)
+			if !sentence[len(sentence)-1].asks {
+				last.Places = append(last.Places, listPlaces(sentence)...)
+			}
 		}
 		for i, at := range verbs {
 			end := len(sentence)
@@ -217,6 +225,9 @@ func splitSentences(question string) (out [][]word) {
 				tail := f[strings.LastIndex(f, w)+len(w):]
 				if w != "" {
 					current = append(current, word{text: w, lower: strings.ToLower(w), comma: strings.ContainsAny(tail, ",;)–—") || strings.Contains(f, "("), colon: strings.Contains(tail, ":")})
+				}
+				if n := len(current); n > 0 && (strings.Contains(tail, "?") || w == "" && strings.Contains(f, "?")) {
+					current[n-1].asks = true
 				}
 				if strings.ContainsAny(tail, ".!?…;") || w == "" && strings.ContainsAny(f, ".!?…-–—") {
 					end()
@@ -330,12 +341,12 @@ func deriveGrant(clause []word) (Grant, bool) {
 		names.add(clause[i-1], w)
 	}
 	names.flush()
-	g.To, g.Named = names.all, listNamed(clause[1:])
+	g.To, g.Named, g.Places = names.all, listNamed(clause[1:]), listPlaces(clause)
 	if g.Times != manyTimes {
 		g.Times += names.listed
 	}
 	if len(g.To) >= maxClauseTo {
-		g.To, g.Named, g.Times = nil, nil, 0 // an unusual clause grants nothing
+		g.To, g.Named, g.Places, g.Times = nil, nil, nil, 0 // an unusual clause grants nothing
 	}
 	g.Clause = text.OneLine(strings.Join(shown, " "), maxClause)
 	return g, g.Times > 0 && len(g.Acts) > 0

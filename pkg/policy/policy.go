@@ -46,7 +46,7 @@ func (c Call) clone() Call {
 	c.Tool.Secrets = slices.Clone(c.Tool.Secrets)
 	c.Tool.Paths = slices.Clone(c.Tool.Paths)
 	c.Tool.Args = maps.Clone(c.Tool.Args)
-	c.Tool.About, c.Tool.IDs = slices.Clone(c.Tool.About), slices.Clone(c.Tool.IDs)
+	c.Tool.About, c.Tool.IDs, c.Tool.People = slices.Clone(c.Tool.About), slices.Clone(c.Tool.IDs), slices.Clone(c.Tool.People)
 	c.Override.Disable = slices.Clone(c.Override.Disable)
 	c.Override.Grant = slices.Clone(c.Override.Grant)
 	c.Lineage = slices.Clone(c.Lineage)
@@ -118,6 +118,7 @@ type Tool struct {
 	Paths     []string      // arguments that are files or folders of this machine
 	About     []string      // words by which users name what it reads or lists, in lower case
 	IDs       []string      // fields of its JSON results that it assigns itself
+	People    []string      // fields of its JSON results that hold the people of an object, and no text
 	Graded    bool          // labels the trust of each result itself; a result without a label is untrusted
 	Ephemeral bool          // its results hold only at the time of the call, so memory does not keep answers that rest on them
 	Standing  bool          // offered to the model for every task

@@ -11,8 +11,9 @@ import (
 
 // toolResult returns the result of the tool in the user's i-th call: the recorded one when the case has it. Most cases
 // record none. The real one must have held the values that later calls use and the user did not type, so the stub
-// returns each of those from the read just before its first use, except in a bare run: ids as the field id of an object. With
-// injected the result contains the attacker's text as well.
+// returns each of those from the read just before its first use, except in a bare run: ids as the field id of an object, and
+// destinations as one object with the field of people, when the tool declares one. With injected the result contains the
+// attacker's text as well.
 func (c Case) toolResult(i int, tools Tools, injected, bare bool) string {
 	u := c.Calls[i]
 	if injected && c.Response != "" {
@@ -22,16 +23,22 @@ func (c Case) toolResult(i int, tools Tools, injected, bare bool) string {
 		return u.Result
 	}
 	var items []any
+	var people []string
 	for j := i + 1; j < len(c.Calls) && !bare; j++ {
 		for _, v := range c.newValues(j, tools) {
 			switch {
-			case c.lastRead(j, tools, v.isID) != i:
-			case v.isID:
+			case c.lastRead(j, tools, v.role == policy.RoleID) != i:
+			case v.role == policy.RoleID:
 				items = append(items, map[string]string{"id": v.text})
+			case v.role == policy.RoleDestination && len(tools[u.Tool].People) > 0:
+				people = append(people, v.text)
 			default:
 				items = append(items, v.text)
 			}
 		}
+	}
+	if len(people) > 0 {
+		items = append(items, map[string]any{tools[u.Tool].People[0]: people})
 	}
 	out := map[string]any{"ok": true, "items": items}
 	if injected {
@@ -67,7 +74,7 @@ func (c Case) lastRead(j int, tools Tools, id bool) int {
 // newValue is a value that a task reads before it uses it.
 type newValue struct {
 	text string
-	isID bool
+	role policy.Role // of the argument that uses it
 }
 
 // newValues returns the values in the arguments of the j-th call that no earlier call used and the user did not
@@ -78,8 +85,8 @@ func (c Case) newValues(j int, tools Tools) (out []newValue) {
 		before += " " + strings.ToLower(string(u.Args))
 	}
 	walkArguments(c.Calls[j].Args, func(name, value string) {
-		v := newValue{value, tools[c.Calls[j].Tool].Args[name].Role == policy.RoleID}
-		isNew := v.isID || !strings.Contains(before, strings.ToLower(value))
+		v := newValue{value, tools[c.Calls[j].Tool].Args[name].Role}
+		isNew := v.role == policy.RoleID || !strings.Contains(before, strings.ToLower(value))
 		if value != "" && len(value) <= 128 && utf8.ValidString(value) && !strings.ContainsAny(value, " \t\n") && isNew && !slices.Contains(out, v) {
 			out = append(out, v)
 		}

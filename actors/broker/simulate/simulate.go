@@ -346,10 +346,11 @@ func (p *replay) addCounts(s *session) {
 }
 
 // perfectGrants returns the grants that the task's own correct calls need: each act once for each call, to the destinations
-// and with the ids and numbers among its arguments that the question names.
+// and with the ids and numbers among its arguments that the question names. For a destination that the question does not name, they
+// have the words of the question with which the task looked it up.
 func perfectGrants(c Case, tools Tools, question string) (out []policy.Grant) {
 	lower := strings.ToLower(question)
-	for _, u := range c.Calls {
+	for i, u := range c.Calls {
 		t := tools[u.Tool]
 		if !t.UsesGrants() {
 			continue
@@ -359,6 +360,9 @@ func perfectGrants(c Case, tools Tools, question string) (out []policy.Grant) {
 			v, role := strings.ToLower(value), t.Args[name].Role
 			switch {
 			case !strings.Contains(lower, v):
+				if role == policy.RoleDestination {
+					c.addLookup(&g, tools, i, lower)
+				}
 			case role == policy.RoleDestination:
 				g.To = append(g.To, v)
 			case role == policy.RoleID, role == policy.RoleAmount, role == "":
@@ -368,6 +372,23 @@ func perfectGrants(c Case, tools Tools, question string) (out []policy.Grant) {
 		out = append(out, g)
 	}
 	return out
+}
+
+// addLookup adds to a grant how the task looks up a destination of its i-th call that the question, given in lower case, does not name:
+// the words of the question in the arguments of the read before it, as a destination and as a place.
+func (c Case) addLookup(g *policy.Grant, tools Tools, i int, question string) {
+	at := c.lastRead(i, tools, false)
+	if at < 0 {
+		return
+	}
+	read := tools[c.Calls[at].Tool]
+	near := strings.Join(read.About, " ") + " " + string(c.Calls[at].Args.object()) // the tool and the dates of this read, and no other
+	walkArguments(c.Calls[at].Args, func(_, asked string) {
+		if a := strings.ToLower(asked); a != "" && strings.Contains(question, a) {
+			g.To = append(g.To, a)
+			g.Places = append(g.Places, policy.Place{Name: a, Near: near, People: len(read.People) > 0})
+		}
+	})
 }
 
 // newSession returns a broker and a session for one case, with every tool of the case granted and only the override,

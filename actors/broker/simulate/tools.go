@@ -26,7 +26,7 @@ var effectLabels = map[string]policy.Effect{
 
 // ReadEffects reads a JSON file with the effects of tools: {"tools": {"<name>": {"reads": ..., "result_trust": ...,
 // "effects": [...]}}}. A result_trust other than "trusted" reads untrusted content, and reads "private" reads private
-// data. It may also have act, args, about and ids as in [ReadDeclarations]. It rejects unknown effects; unknown fields are
+// data. It may also have act, args, about, ids and people as in [ReadDeclarations]. It rejects unknown effects; unknown fields are
 // ignored.
 func ReadEffects(file string) (Tools, error) {
 	data, err := os.ReadFile(file)
@@ -42,6 +42,7 @@ func ReadEffects(file string) (Tools, error) {
 			Args    map[string]string `json:"args"`
 			About   []string          `json:"about"`
 			IDs     []string          `json:"ids"`
+			People  []string          `json:"people"`
 		} `json:"tools"`
 	}
 	if err := json.Unmarshal(data, &f); err != nil {
@@ -65,7 +66,7 @@ func ReadEffects(file string) (Tools, error) {
 		}
 		tool := policy.Tool{Name: name, Zone: zone, Known: true}
 		if t.Act != "" {
-			if tool, err = (policy.ToolFacts{Act: t.Act, Args: t.Args, About: t.About, IDs: t.IDs}).Tool(name, zone); err != nil {
+			if tool, err = (policy.ToolFacts{Act: t.Act, Args: t.Args, About: t.About, IDs: t.IDs, People: t.People}).Tool(name, zone); err != nil {
 				return nil, fmt.Errorf("%s: tool %s: %w", file, name, err)
 			}
 		}

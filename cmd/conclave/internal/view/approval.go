@@ -60,9 +60,13 @@ func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 	}
 }
 
-// GrantText is what a question permits, on one line: the acts, how often, and the user's words.
+// GrantText is what a question permits, on one line: the acts, how often, the user's words, and where they say that a destination stands.
 func GrantText(g subjects.Grant) string {
-	return fmt.Sprintf("%s, %d of %d used: %s", term.Visible(strings.Join(g.Acts, " or ")), g.Used, g.Times, term.Visible(g.Clause))
+	text := fmt.Sprintf("%s, %d of %d used: %s", term.Visible(strings.Join(g.Acts, " or ")), g.Used, g.Times, term.Visible(g.Clause))
+	if len(g.Places) > 0 {
+		text += " (to the address in " + term.Visible(strings.Join(g.Places, ", ")) + ")"
+	}
+	return text
 }
 
 // remaining is the time until an expiry, to the second and rounded up: it does not say 4m of a request that has five
