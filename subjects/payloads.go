@@ -550,13 +550,22 @@ type ModelInfo struct {
 	Vision     bool   `json:"vision,omitempty"`
 	Embedding  bool   `json:"embedding,omitempty"`
 	Calls      string `json:"calls,omitempty"` // how it calls tools: CallNative, CallConstrained; empty = it does not chat or may not be used
-	Loaded     bool   `json:"loaded,omitempty"`
-	Remote     string `json:"remote,omitempty"`  // host that it runs on; empty = this machine
-	Refused    string `json:"refused,omitempty"` // why its use is denied
+	// CallTest is the self-test of its native tool calls, by which Calls was decided; nil = it was not tested.
+	CallTest *CallTest `json:"call_test,omitempty"`
+	Loaded   bool      `json:"loaded,omitempty"`
+	Remote   string    `json:"remote,omitempty"`  // host that it runs on; empty = this machine
+	Refused  string    `json:"refused,omitempty"` // why its use is denied
 	// Measured speed on this machine in tokens per second, 0 = not measured yet: of the prompt where it is not cached, and of
 	// the output.
 	PromptSpeed float64 `json:"prompt_speed,omitempty"`
 	OutputSpeed float64 `json:"output_speed,omitempty"`
+}
+
+// CallTest is the result of a self-test of native tool calls.
+type CallTest struct {
+	Passed int       `json:"passed"` // replies that were right
+	Total  int       `json:"total"`
+	Tested time.Time `json:"tested"`
 }
 
 // How a model calls tools.

@@ -68,7 +68,13 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 	if err != nil {
 		return err
 	}
-	return sendChunk(last, t, send)
+	if err := sendChunk(last, t, send); err != nil {
+		return err
+	}
+	if t.needsCallTest() && from.priority == foreground {
+		m.scheduleCallTest(t)
+	}
+	return nil
 }
 
 // runChat waits for a slot and sends all chunks of the reply but the last, which it returns. began reports whether the

@@ -63,8 +63,9 @@ type Config struct {
 	Google    *Server `yaml:"google"`
 
 	// Not in the file.
-	AuditTimeout time.Duration // for storing one audit record
-	MeasuredFile string        // where what was measured of models is kept; "" = nowhere
+	AuditTimeout  time.Duration // for storing one audit record
+	MeasuredFile  string        // where what was measured of models is kept; "" = nowhere
+	CallTestDelay time.Duration // without a foreground request, before a model's tool calls are tested; 0 = 30 seconds
 	// AgentType returns the agent type of an account for the audit log, see [policy.ActiveRules.AgentType]; nil = not recorded.
 	AgentType func(account string) string
 	InUse     []string // roles that the enabled actors request, in the order of [Roles]; nil = every role in Roles

@@ -46,7 +46,8 @@ type Model struct {
 
 	tasks     chan task
 	stopTasks context.CancelFunc // nil before Start
-	running   sync.WaitGroup     // of the goroutine that runs tasks
+	running   sync.WaitGroup     // of the goroutines that start and run tasks
+	testing   sync.Map           // names of the models whose self-test waits or runs
 }
 
 // New returns a model actor for the given backends, by the name of their server in cfg; a configured server without a

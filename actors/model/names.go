@@ -96,16 +96,17 @@ func (m *Model) listModels(ctx context.Context, now time.Time) []subjects.ModelI
 				i.Remote = s.remoteHost
 			}
 			refused, calls := m.checkRemote(name, i.Name, i.Remote), ""
+			var test *subjects.CallTest
 			if refused == nil {
 				t, err := m.findModel(ctx, name, now)
 				if refused = err; err == nil {
 					more := t.info
 					i.Window, i.Tools, i.Thinking, i.Vision, i.Embedding = max(i.Window, more.Window), more.Tools, more.Thinking, more.Vision, more.Embedding
-					calls = t.callMode()
+					calls, test = t.callMode(), t.describeCallTest()
 				}
 			}
 			info, speed := newModelInfo(s, name, i, refused), m.meter.of(name)
-			info.Calls, info.PromptSpeed, info.OutputSpeed = calls, speed.Prompt, speed.Output
+			info.Calls, info.CallTest, info.PromptSpeed, info.OutputSpeed = calls, test, speed.Prompt, speed.Output
 			models = append(models, info)
 		}
 	}

@@ -51,7 +51,7 @@ func (m *Model) checkResidency(ctx context.Context, t target, task string) (disp
 	case known != nil && known.Other == trimLatest(other) && known.Fits:
 		return other, nil
 	case known != nil && known.Other == trimLatest(other):
-	case task == subjects.EmbedDocument && t.server.isIdle(residencyDelay):
+	case task == subjects.EmbedDocument && t.server.untilIdle(residencyDelay) == 0:
 		return other, nil
 	default:
 		return "", fmt.Errorf("%w: it is not known yet whether %s stays loaded beside %s; that is tried when no question was asked for %s",
@@ -125,16 +125,15 @@ func (t target) loadedModels(ctx context.Context) (loaded bool, other string, ok
 	return slices.ContainsFunc(names, isEmbedder), other, true
 }
 
-// isIdle reports whether no request of a user runs or waits, and the last one left at least delay ago.
-func (s *server) isIdle(delay time.Duration) bool {
+// untilIdle returns how long no request of a user must still arrive, until the last one left delay ago; 0 = it is so. While
+// one runs or waits it is delay.
+func (s *server) untilIdle(delay time.Duration) (remaining time.Duration) {
 	for _, q := range []*queue{s.large, s.small} {
 		q.mu.Lock()
-		remaining := q.remainingDelay(lowest, delay)
-		waiting := q.waiting[foreground]
-		q.mu.Unlock()
-		if remaining > 0 || waiting > 0 {
-			return false
+		if remaining = max(remaining, q.remainingDelay(lowest, delay)); q.waiting[foreground] > 0 {
+			remaining = delay
 		}
+		q.mu.Unlock()
 	}
-	return true
+	return remaining
 }

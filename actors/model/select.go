@@ -27,6 +27,7 @@ type target struct {
 	wanted      string // the model that should have answered, if that is another
 	notice      string
 	isDemo      bool
+	callTest    *callTest // of the model as it is installed now; nil = not tested
 }
 
 // window returns the context window that the model is always asked with, at most the one that it was made for.
@@ -127,6 +128,9 @@ func (m *Model) findModel(ctx context.Context, name string, now time.Time) (targ
 	if t.opts.Vision != nil {
 		t.info.Vision = *t.opts.Vision
 	}
+	if c := m.meter.of(name).Calls; c != nil && c.Digest == info.Digest {
+		t.callTest = c
+	}
 	return t, nil
 }
 
@@ -134,9 +138,7 @@ func (m *Model) findModel(ctx context.Context, name string, now time.Time) (targ
 // is allowed by the configuration: one whose host is not "", and one whose backendName is that of an Ollama cloud
 // model.
 func (m *Model) checkRemote(name, backendName, host string) error {
-	low := strings.ToLower(trimLatest(backendName))
-	cloud := strings.HasSuffix(low, ":cloud") || strings.HasSuffix(low, "-cloud")
-	if host == "" && !cloud || m.cfg.AllowsRemote(name) {
+	if !isRemote(backendName, host) || m.cfg.AllowsRemote(name) {
 		return nil
 	}
 	if host == "" {
@@ -144,6 +146,12 @@ func (m *Model) checkRemote(name, backendName, host string) error {
 	}
 	return fmt.Errorf("%w: %s would send the conversation to %s; to allow that, write allow_remote: [%q] in models.yaml",
 		model.ErrRemote, name, text.Clip(host, 100), name)
+}
+
+// isRemote reports whether a model runs on another machine: its host is not "", or its name is that of an Ollama cloud model.
+func isRemote(backendName, host string) bool {
+	low := strings.ToLower(trimLatest(backendName))
+	return host != "" || strings.HasSuffix(low, ":cloud") || strings.HasSuffix(low, "-cloud")
 }
 
 // ollamaPresence is whether Ollama was ever reachable.

@@ -35,11 +35,12 @@ const (
 // measured is what is known of a model from its use on this machine.
 type measured struct {
 	speed
-	Beside *beside `json:"beside,omitempty"` // of an embedding model; nil = not known
+	Beside *beside   `json:"beside,omitempty"` // of an embedding model; nil = not known
+	Calls  *callTest `json:"calls,omitempty"`  // nil = not tested
 }
 
 func (v measured) isValid() bool {
-	return v.speed.isValid() && (v.Beside == nil || checkName(v.Beside.Other) == nil)
+	return v.speed.isValid() && (v.Beside == nil || checkName(v.Beside.Other) == nil) && (v.Calls == nil || v.Calls.isValid())
 }
 
 // meter keeps what is measured of each model, in a file. Speeds are measured from the calls that are made anyway. It also

@@ -49,7 +49,7 @@ func TestSpeedIsMeasuredFromRepliesAndKept(t *testing.T) {
 	if s := newMeter(file).of("small"); s.Prompt != 28 || s.Output != 11 {
 		t.Errorf("after a restart %+v", s)
 	}
-	for name, content := range map[string]string{"not JSON": "{", "trick: not a speed": `{"small": {"prompt": -1}}`, "trick: not a name": `{"small": {"beside": {"other": "a b"}}}`, "trick: a path": `{"../x y": {"prompt": 1}}`} {
+	for name, content := range map[string]string{"not JSON": "{", "trick: not a speed": `{"small": {"prompt": -1}}`, "trick: not a name": `{"small": {"beside": {"other": "a b"}}}`, "trick: not a test": `{"small": {"calls": {"passed": 9, "total": 4}}}`, "trick: a path": `{"../x y": {"prompt": 1}}`} {
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -15,11 +15,11 @@ import (
 type task func(ctx context.Context, out actor.Out) error
 
 const (
-	maxTasks   = 8                // that wait; further ones are dropped: each is started again when it is due again
+	maxTasks   = 8                // that wait to be started; further ones are dropped: each is started again when it is due again
 	ownTimeout = 10 * time.Minute // of one request of the actor itself, with the wait for its slot
 )
 
-// Start implements [actor.Starter]: tasks run one after the other until Close, whatever becomes of ctx.
+// Start implements [actor.Starter]: tasks run until Close, whatever becomes of ctx.
 func (m *Model) Start(ctx context.Context, out actor.Out) error {
 	ctx, m.stopTasks = context.WithCancel(context.WithoutCancel(ctx))
 	m.running.Go(func() {
@@ -28,9 +28,11 @@ func (m *Model) Start(ctx context.Context, out actor.Out) error {
 			case <-ctx.Done():
 				return
 			case run := <-m.tasks:
-				if err := run(ctx, out); err != nil && ctx.Err() == nil {
-					out.LogError(err)
-				}
+				m.running.Go(func() {
+					if err := run(ctx, out); err != nil && ctx.Err() == nil {
+						out.LogError(err)
+					}
+				})
 			}
 		}
 	})

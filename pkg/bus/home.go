@@ -73,7 +73,8 @@ func (h Home) AuditStreams() string {
 // HashKey is the file of the key of params_hash in audit records.
 func (h Home) HashKey() string { return filepath.Join(h.Data, "keys", "params.key") }
 
-// ModelSpeeds is the file with what was measured of models on this machine: speeds, and which of them stay loaded together.
+// ModelSpeeds is the file with what was measured of models on this machine: speeds, which of them stay loaded together,
+// and the self-tests of their tool calls.
 func (h Home) ModelSpeeds() string { return filepath.Join(h.Data, "model-speeds.json") }
 
 // HTTPToken is the file of the bearer token of HTTP.

@@ -154,6 +154,7 @@ type Info struct {
 	Size       int64  // bytes; 0 = unknown
 	Family     string // as reported by the server
 	Parameters string // "12B", as reported by the server
+	Digest     string // of the weights and the template; "" = unknown
 	Window     int    // maximum context in tokens; 0 = unknown
 	Tools      bool   // supports tool calls
 	Thinking   bool

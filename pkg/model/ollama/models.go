@@ -56,7 +56,7 @@ func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
 	infos := make([]model.Info, 0, len(tags.Models))
 	for _, m := range tags.Models {
 		infos = append(infos, model.Info{
-			Name: m.Name, Size: m.Size, Family: m.Details.Family, Parameters: m.Details.ParameterSize, Remote: m.RemoteHost,
+			Name: m.Name, Size: m.Size, Digest: m.Digest, Family: m.Details.Family, Parameters: m.Details.ParameterSize, Remote: m.RemoteHost,
 			Loaded: slices.Contains(loaded, m.Name),
 		})
 	}
@@ -84,7 +84,7 @@ func (b *Backend) get(ctx context.Context, path string, into any) error {
 }
 
 // Show implements [model.Backend]. It does not cache. Size and Loaded are only known to [Backend.List]; a model that
-// the server does not have is [model.ErrMissing].
+// the server does not have is [model.ErrMissing]. The digest comes from the list of models.
 func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
 	resp, err := b.post(ctx, "/api/show", name, map[string]string{"model": name})
 	if err != nil {
@@ -94,9 +94,17 @@ func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
 	if err := b.decodeReply(ctx, resp, &r); err != nil {
 		return model.Info{}, err
 	}
+	var tags api.ListResponse
+	_ = b.get(ctx, "/api/tags", &tags) // without it the digest is not known
+	digest := ""
+	for _, m := range tags.Models {
+		if strings.TrimSuffix(m.Name, ":latest") == strings.TrimSuffix(name, ":latest") {
+			digest = m.Digest
+		}
+	}
 	can := func(c capability.Capability) bool { return slices.Contains(r.Capabilities, c) }
 	return model.Info{
-		Name: name, Family: r.Details.Family, Parameters: r.Details.ParameterSize, Window: contextLength(r.ModelInfo),
+		Name: name, Digest: digest, Family: r.Details.Family, Parameters: r.Details.ParameterSize, Window: contextLength(r.ModelInfo),
 		Tools: can(capability.CapabilityTools), Thinking: can(capability.CapabilityThinking),
 		Vision: can(capability.CapabilityVision), Embedding: can(capability.CapabilityEmbedding), Remote: r.RemoteHost,
 	}, nil

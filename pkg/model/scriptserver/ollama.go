@@ -82,7 +82,7 @@ func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) {
 	list := api.ListResponse{Models: []api.ListModelResponse{}}
 	for _, m := range s.Models() {
 		list.Models = append(list.Models, api.ListModelResponse{
-			Name: taggedName(m.Name), Model: taggedName(m.Name), Size: m.Size, RemoteHost: m.RemoteHost, Details: m.details(),
+			Name: taggedName(m.Name), Model: taggedName(m.Name), Size: m.Size, Digest: m.Digest, RemoteHost: m.RemoteHost, Details: m.details(),
 		})
 	}
 	WriteJSON(w, http.StatusOK, list)

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"conclave/pkg/model/selftest"
 )
 
 // Server is a model server on a port of its own on the loopback.
@@ -51,6 +53,8 @@ type Model struct {
 	Loaded     bool
 	RemoteHost string
 	Dimensions int // of its vectors; 0 = 768
+	Digest     string
+	NoCalls    bool // it answers requests of the self-test of tool calls with text
 }
 
 // Stats counts what the server did.
@@ -63,6 +67,7 @@ type Stats struct {
 	Running   int // right now
 	Loads     int // models that were loaded, with [WithCapacity]
 	Swaps     int // loads for which another model was unloaded
+	SelfTests int // requests of the self-test of tool calls
 }
 
 // Option changes a server before it starts.
@@ -265,11 +270,32 @@ type Encoder interface {
 	WriteRaw(w io.Writer, b []byte)
 }
 
+// answerSelfTest answers a request of the self-test of tool calls, which scripts need not have, as [Model.NoCalls] says; nil
+// for any other request.
+func (s *Server) answerSelfTest(seen Request) *Answer {
+	step, ok := selftest.Find(seen.Request)
+	if !ok {
+		return nil
+	}
+	m, _ := s.Lookup(seen.Model)
+	s.mu.Lock()
+	s.stats.SelfTests++
+	s.mu.Unlock()
+	a := &Answer{Model: seen.Model, Reason: "stop", Prompt: 100, Output: 20, Last: Chunk{Content: step.Reply.Content, Calls: step.Reply.Calls}}
+	if m.NoCalls {
+		a.Last = Chunk{Content: "I do not know."}
+	}
+	return a
+}
+
 // ServeChat replies to one chat: it records the request, waits for a slot, takes the answer from the script and applies
 // the quirks of the connection. It refuses an unknown or unfit model and a full queue. When the client disconnects or a
 // quirk cuts the reply, it panics with [http.ErrAbortHandler], so that net/http cuts the connection.
 func (s *Server) ServeChat(w http.ResponseWriter, r *http.Request, seen Request, f Encoder) {
-	s.Record(seen)
+	own := s.answerSelfTest(seen)
+	if own == nil {
+		s.Record(seen)
+	}
 	if refusal := s.refuseModel(seen); refusal != nil {
 		f.EncodeRefusal(w, refusal)
 		return
@@ -286,8 +312,12 @@ func (s *Server) ServeChat(w http.ResponseWriter, r *http.Request, seen Request,
 		panic(http.ErrAbortHandler) // the client has disconnected
 	}
 	s.load(seen.Model)
-	a := &Answer{Model: seen.Model, Reason: "load"} // a request without messages only loads the model
-	if len(seen.Messages) > 0 {
+	a := own
+	switch {
+	case a != nil:
+	case len(seen.Messages) == 0: // only loads the model
+		a = &Answer{Model: seen.Model, Reason: "load"}
+	default:
 		a = s.Engine.Next(seen)
 	}
 	done := false

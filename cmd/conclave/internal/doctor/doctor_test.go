@@ -234,6 +234,25 @@ func TestSecondModelIsPriced(t *testing.T) {
 	}
 }
 
+// TestToolCallsAreReported shows how the assistant's model calls tools, and the result of its self-test.
+func TestToolCallsAreReported(t *testing.T) {
+	t.Parallel()
+	day := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for want, m := range map[string]subjects.ModelInfo{
+		"big: native, 4 of 4 replies of its self-test were right, on 2026-01-02":                      {Calls: subjects.CallNative, CallTest: &subjects.CallTest{Passed: 4, Total: 4, Tested: day}},
+		"big: under a JSON schema, because 1 of 4 replies of its self-test were right, on 2026-01-02": {Calls: subjects.CallConstrained, CallTest: &subjects.CallTest{Passed: 1, Total: 4, Tested: day}},
+		"big: under a JSON schema, by its size or models.yaml":                                        {Calls: subjects.CallConstrained},
+		"big: native; models on other machines are not tested":                                        {Calls: subjects.CallNative, Remote: "ollama.com"},
+	} {
+		x := &examination{}
+		m.Name = "big"
+		x.checkCalls(subjects.ModelList{Models: []subjects.ModelInfo{m, {Name: "other", Calls: subjects.CallNative}}, Roles: []subjects.RoleModel{{Role: "assistant", Model: "big"}, {Role: "critic", Model: "other"}}})
+		if len(x.checks) != 1 || x.checks[0].Text != want {
+			t.Errorf("%+v, want %s", x.checks, want)
+		}
+	}
+}
+
 // TestSpeedIsReported shows the measured speed of models in use, and the calls that are left out.
 func TestSpeedIsReported(t *testing.T) {
 	t.Parallel()

@@ -31,6 +31,7 @@ func (x *examination) checkModels(ctx context.Context, c *client.Client, respond
 		return
 	}
 	x.checkRoles(list)
+	x.checkCalls(list)
 	x.checkSpeed(list)
 	x.checkSecondModel(list, availableMemory())
 	x.checkCritic(list, respondentB)
@@ -59,6 +60,29 @@ func (x *examination) checkRoles(list subjects.ModelList) {
 		x.ok("models", "%s, and every role in use has one", term.Count(len(list.Models), "model available", "models available"))
 	case len(list.Roles) == 0:
 		x.fail("models", seeLog, "the model actor lists no role")
+	}
+}
+
+// checkCalls reports how the assistant's model calls tools, and by what that was decided.
+func (x *examination) checkCalls(list subjects.ModelList) {
+	for _, r := range list.Roles {
+		if r.Role != subjects.RoleAssistant {
+			continue
+		}
+		for _, m := range usedModels(subjects.ModelList{Models: list.Models, Roles: []subjects.RoleModel{r}}) {
+			switch test := m.CallTest; {
+			case test != nil && m.Calls == subjects.CallConstrained:
+				x.ok("tool calls", "%s: under a JSON schema, because %d of %d replies of its self-test were right, on %s", m.Name, test.Passed, test.Total, test.Tested.Format(time.DateOnly))
+			case test != nil:
+				x.ok("tool calls", "%s: native, %d of %d replies of its self-test were right, on %s", m.Name, test.Passed, test.Total, test.Tested.Format(time.DateOnly))
+			case m.Calls == subjects.CallConstrained:
+				x.ok("tool calls", "%s: under a JSON schema, by its size or models.yaml", m.Name)
+			case m.Calls == subjects.CallNative && m.Remote != "":
+				x.ok("tool calls", "%s: native; models on other machines are not tested", m.Name)
+			case m.Calls == subjects.CallNative:
+				x.ok("tool calls", "%s: native, not tested yet; it is tested once when no question is asked for half a minute, unless calls in models.yaml is set", m.Name)
+			}
+		}
 	}
 }
 

@@ -51,12 +51,23 @@ func capabilities(m subjects.ModelInfo) (out []string) {
 	for _, c := range []struct {
 		has  bool
 		name string
-	}{{m.Tools && m.Calls != subjects.CallConstrained, "tools"}, {m.Calls == subjects.CallConstrained, "tools (constrained)"}, {m.Thinking, "thinking"}, {m.Vision, "vision"}, {m.Embedding, "embedding"}} {
+	}{{m.Tools && m.Calls != subjects.CallConstrained, "tools" + callTest("", m.CallTest)}, {m.Calls == subjects.CallConstrained, "tools" + callTest("constrained", m.CallTest)}, {m.Thinking, "thinking"}, {m.Vision, "vision"}, {m.Embedding, "embedding"}} {
 		if c.has {
 			out = append(out, c.name)
 		}
 	}
 	return out
+}
+
+// callTest is how a model calls tools in parentheses, and how many calls of its self-test were right; "" for neither.
+func callTest(mode string, test *subjects.CallTest) string {
+	if test != nil {
+		mode = strings.TrimPrefix(mode+", ", ", ") + fmt.Sprintf("test %d/%d", test.Passed, test.Total)
+	}
+	if mode == "" {
+		return ""
+	}
+	return " (" + mode + ")"
 }
 
 // modelState lists where a model is: loaded, on which remote host, and why it is denied; nil for a local one that is not

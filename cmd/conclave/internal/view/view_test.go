@@ -149,3 +149,19 @@ func TestSessionShowsGrants(t *testing.T) {
 		t.Errorf("printed %q", got)
 	}
 }
+
+// TestCapabilitiesShowTheCallTest names how a model calls tools and how many replies of its self-test were right.
+func TestCapabilitiesShowTheCallTest(t *testing.T) {
+	t.Parallel()
+	test := &subjects.CallTest{Passed: 1, Total: 4}
+	for want, m := range map[string]subjects.ModelInfo{
+		"tools":                         {Tools: true, Calls: subjects.CallNative},
+		"tools (test 1/4)":              {Tools: true, Calls: subjects.CallNative, CallTest: test},
+		"tools (constrained)":           {Tools: true, Calls: subjects.CallConstrained},
+		"tools (constrained, test 1/4)": {Tools: true, Calls: subjects.CallConstrained, CallTest: test},
+	} {
+		if got := orDash(capabilities(m)); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/model"
+	"conclave/pkg/model/selftest"
+	"conclave/subjects"
+)
+
+// callTest is the result of the self-test of a model's native tool calls.
+type callTest struct {
+	Passed int       `json:"passed"`
+	Total  int       `json:"total"`
+	Digest string    `json:"digest,omitempty"` // of the model that was tested; the result holds for no other
+	Tested time.Time `json:"tested"`
+}
+
+func (c *callTest) isValid() bool {
+	return c.Passed >= 0 && c.Passed <= c.Total && c.Total <= 100 && len(c.Digest) <= maxName
+}
+
+// hasPassed reports whether native calls are reliable enough: one reply may be wrong.
+func (c *callTest) hasPassed() bool { return c.Passed >= c.Total-1 }
+
+// callTestDelay is the default of [Config.CallTestDelay].
+const callTestDelay = 30 * time.Second
+
+// needsCallTest reports whether only a self-test can tell how the model calls tools: the options leave it open, the model
+// claims to support tools, is not small and was not tested as it is installed now. A model on another machine is not tested:
+// nothing leaves this machine that the user did not ask for.
+func (t target) needsCallTest() bool {
+	return t.callTest == nil && !t.isDemo && t.info.Tools && !t.info.Embedding && (t.opts.Calls == "" || t.opts.Calls == CallAuto) && !isSmall(t.info) &&
+		!isRemote(t.backendName, t.server.remoteHost) && t.info.Remote == ""
+}
+
+// scheduleCallTest has the tool calls of a model tested when no question was asked for a while. It does not wait. While a
+// test of the model waits or runs it does nothing.
+func (m *Model) scheduleCallTest(t target) {
+	if _, scheduled := m.testing.LoadOrStore(t.name, true); scheduled {
+		return
+	}
+	m.startTask(func(ctx context.Context, out actor.Out) error {
+		defer m.testing.Delete(t.name)
+		if err := m.testCalls(ctx, out, t); err != nil {
+			return fmt.Errorf("testing the tool calls of %s: %w", t.name, err)
+		}
+		return nil
+	})
+}
+
+// testCalls tests the native tool calls of a model and keeps the result. Nothing is kept when the server fails, when the model
+// is too slow for background calls, and when another model was used meanwhile: then it is tested after its next use.
+func (m *Model) testCalls(ctx context.Context, out actor.Out, t target) error {
+	delay := m.cfg.CallTestDelay
+	if delay == 0 {
+		delay = callTestDelay
+	}
+	for {
+		remaining := t.server.untilIdle(delay)
+		if remaining == 0 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(remaining):
+		}
+	}
+	steps := selftest.Steps()
+	result := callTest{Total: len(steps), Digest: t.info.Digest}
+	for _, s := range steps {
+		passed, err := m.runCallStep(ctx, out, t, s)
+		if errors.Is(err, model.ErrTooSlow) || errors.Is(err, errNotLoaded) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if passed {
+			result.Passed++
+		}
+	}
+	result.Tested = out.Now().UTC()
+	m.meter.update(t.name, func(v *measured) { v.Calls = &result })
+	return m.meter.write(out.Now(), true)
+}
+
+// errNotLoaded means that a test would load its model again.
+var errNotLoaded = errors.New("another model was used")
+
+// runCallStep sends one request of the test. A reply that the server could not parse is wrong.
+func (m *Model) runCallStep(ctx context.Context, out actor.Out, t target, s selftest.Step) (passed bool, err error) {
+	r, err := t.buildRequest(s.Request())
+	if err == nil {
+		err = m.checkSpeed(ctx, t, r, true, true)
+	}
+	if err == nil && t.queue().loadedModel() != t.backendName {
+		err = errNotLoaded
+	}
+	if err != nil {
+		return false, err
+	}
+	reply, err := m.runOwnChat(ctx, out, t, r)
+	var f *subjects.Fault
+	if errors.As(err, &f) && f.Code == subjects.CodeModelMalformed {
+		return false, nil
+	}
+	return s.Passes(model.Message{Role: model.Assistant, Content: reply.Content, Calls: reply.Calls}), err
+}
+
+// describeCallTest is the result of the self-test for lists, nil when it decides nothing.
+func (t target) describeCallTest() *subjects.CallTest {
+	if t.callTest == nil {
+		return nil
+	}
+	return &subjects.CallTest{Passed: t.callTest.Passed, Total: t.callTest.Total, Tested: t.callTest.Tested}
+}
+
+// loadedModel returns the model of the request that was admitted last, by its name at the server.
+func (q *queue) loadedModel() string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.lastModel
+}
