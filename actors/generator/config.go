@@ -1,6 +1,7 @@
 package generator
 
 import (
+	"slices"
 	"time"
 
 	"conclave/pkg/loop"
@@ -30,6 +31,7 @@ type Config struct {
 	Repeats     int           `yaml:"repeats"`             // the call with this number is refused when all have the same arguments and result
 	Hedge       Hedge         `yaml:"hedge"`
 	MaxTools    int           `yaml:"max_tools"`    // tools offered for a question; 0 = none
+	RecallFirst string        `yaml:"recall_first"` // search memory before the first model call: auto (constrained calls only), always or never
 	Stream      bool          `yaml:"stream"`       // publish the answer as it is generated, where the model supports it
 	Thinking    bool          `yaml:"thinking"`     // request thinking, where the model supports it
 	Turns       int           `yaml:"turns"`        // turns kept of a session
@@ -89,6 +91,9 @@ func (c Config) Problems() (out strict.Problems) {
 	}
 	if c.Hedge.Search != "" && subjects.CheckToken(c.Hedge.Search) != nil {
 		out.Add("hedge.search", "%q is not the name of a tool", text.Clip(c.Hedge.Search, 40))
+	}
+	if !slices.Contains([]string{recallAuto, recallAlways, recallNever}, c.RecallFirst) {
+		out.Add("recall_first", "%q is none of auto, always and never", text.Clip(c.RecallFirst, 40))
 	}
 	if len(c.System) > maxSystem {
 		out.Add("system_prompt", "%d bytes, at most %d", len(c.System), maxSystem)

@@ -280,8 +280,11 @@ func (t *turn) runLoop(ctx context.Context, state loop.State) (loop.State, error
 			t.counter.open--
 		}
 	}
+	a := t.agent(ctx)
+	t.recallFirst(ctx, &a, &state)
+	a.Examples = SelectExamples(a.Tools)
 	in := loop.Input{Summary: t.prior.Summary, History: t.history(ctx), State: state}
-	return loop.RunTurn(ctx, t.agent(ctx), in, t.hooks(ctx))
+	return loop.RunTurn(ctx, a, in, t.hooks(ctx))
 }
 
 // openStreams opens the streams of deltas. Respondent B has none. It fails when the query id is not a valid token.
@@ -296,19 +299,17 @@ func (t *turn) openStreams() (err error) {
 	return err
 }
 
-// agent is the loop's agent for this turn. It asks the broker for tools; t.role must be set.
+// agent is the loop's agent for this turn, without examples. It asks the broker for tools; t.role must be set.
 func (t *turn) agent(ctx context.Context) loop.Agent {
 	cfg := t.g.cfg
-	tools := t.discoverTools(ctx)
 	a := loop.Agent{
 		Chat:     wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: cfg.Wall, OnDone: t.noteChunk},
 		RunTool:  t.runTool,
 		Model:    t.query.Model,
 		System:   t.g.systemPrompt(),
-		Tools:    tools,
+		Tools:    t.discoverTools(ctx),
 		Calls:    t.callMode(),
 		Question: t.describeQuestion(),
-		Examples: SelectExamples(tools),
 		Stream:   cfg.Stream && t.role.Stream,
 		Limits:   cfg.loopLimits(),
 		Settings: settingsFile,

@@ -79,14 +79,25 @@ func (t *turn) reportToken(text string) {
 }
 
 // choices are the tools that the next decision may choose: none that was called in this turn, since small models repeat
-// themselves, and none that needs an address when no address is known.
+// themselves, and none that needs an address when no address is known. Where the question itself has an address, the tools
+// that need one are the only choices until one of them was called: small models search for an address that they have.
 func (t *turn) choices() []model.Tool {
-	out := make([]model.Tool, 0, len(t.agent.Tools))
+	var out, readers []model.Tool
+	read := false
 	for _, tool := range t.agent.Tools {
 		called := slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool { return d.Call.Name == tool.Name })
-		if !called && (urlArgument(&tool) == "" || len(t.knownURLs()) > 0) {
-			out = append(out, tool)
+		needsURL := urlArgument(&tool) != ""
+		read = read || called && needsURL
+		switch {
+		case called || needsURL && len(t.knownURLs()) == 0:
+			continue
+		case needsURL:
+			readers = append(readers, tool)
 		}
+		out = append(out, tool)
+	}
+	if len(readers) > 0 && !read && len(findURLs(t.question())) > 0 {
+		return readers
 	}
 	return out
 }

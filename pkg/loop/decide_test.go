@@ -151,6 +151,35 @@ func TestResumedTurnKeepsItsForm(t *testing.T) {
 	}
 }
 
+// Where the question has an address, only the tools that read one may be chosen until one was called. Without any known
+// address they may not be chosen at all.
+func TestChoicesForQuestionWithAddress(t *testing.T) {
+	t.Parallel()
+	search := model.Tool{Name: "web_search", Parameters: json.RawMessage(`{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}`)}
+	fetch := model.Tool{Name: "web_fetch", Parameters: json.RawMessage(`{"type":"object","properties":{"url":{"type":"string"}},"required":["url"]}`)}
+	for _, tt := range []struct {
+		question string
+		called   []string
+		want     []string
+	}{
+		{"how is the wind?", nil, []string{"web_search"}},
+		{"what does https://wind.example/today say?", nil, []string{"web_fetch"}},
+		{"what does www.wind.org/today say?", nil, []string{"web_fetch"}},
+		{"what is in notes.txt?", nil, []string{"web_search"}},
+		{"what does https://wind.example/today say?", []string{"web_fetch"}, []string{"web_search"}},
+		{"what does https://wind.example/today say?", []string{"web_search"}, []string{"web_fetch"}},
+	} {
+		state := question(tt.question).State
+		for _, name := range tt.called {
+			state.Finished = append(state.Finished, FinishedCall{Call: model.Call{Name: name}})
+		}
+		turn := turn{agent: Agent{Tools: []model.Tool{search, fetch}}, state: state}
+		if got := choiceNames(turn.choices())[1:]; !slices.Equal(got, tt.want) {
+			t.Errorf("%q after %v: %v, want %v", tt.question, tt.called, got, tt.want)
+		}
+	}
+}
+
 // The schema of a decision accepts the choices and nothing else.
 func TestDecisionSchema(t *testing.T) {
 	t.Parallel()

@@ -90,6 +90,7 @@ const (
 	LayerText     = "text"
 	LayerDecision = "decision"   // under the JSON schema of a decision
 	LayerSafety   = "safety_net" // not the model's: the search after a hedge
+	LayerRecall   = "recall"     // not the model's: the search of memory before its first call
 )
 
 // FinishedCall is a call with its result.

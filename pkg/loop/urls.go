@@ -42,17 +42,11 @@ func (t *turn) isKnownURL(url string) bool {
 	return bare == ""
 }
 
-// knownURLs are the addresses in what the model was given, each once, the latest first, at most maxKnownURLs. Those
-// without a scheme count as https; names of files are left out.
+// knownURLs are the addresses in what the model was given, each once, the latest first, at most maxKnownURLs.
 func (t *turn) knownURLs() []string {
 	var out []string
 	for text := range t.givenTexts {
-		for _, url := range addressPattern.FindAllString(text, -1) {
-			if url = strings.TrimRight(url, ".,;:!?"); filePattern.MatchString(url) {
-				continue
-			} else if !isURL(url) {
-				url = "https://" + url
-			}
+		for _, url := range findURLs(text) {
 			if !slices.Contains(out, url) {
 				out = append(out, url)
 			}
@@ -60,6 +54,19 @@ func (t *turn) knownURLs() []string {
 				return out
 			}
 		}
+	}
+	return out
+}
+
+// findURLs returns the addresses in text. Those without a scheme count as https; names of files are left out.
+func findURLs(text string) (out []string) {
+	for _, url := range addressPattern.FindAllString(text, -1) {
+		if url = strings.TrimRight(url, ".,;:!?"); filePattern.MatchString(url) {
+			continue
+		} else if !isURL(url) {
+			url = "https://" + url
+		}
+		out = append(out, url)
 	}
 	return out
 }

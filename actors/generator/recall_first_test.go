@@ -1,0 +1,82 @@
+package generator
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"conclave/pkg/loop"
+	"conclave/pkg/model"
+	"conclave/subjects"
+)
+
+// Before the first model call of a model with constrained calls, memory is searched for the question. Entries that are found are
+// in the prompt; when there are none, the prompt has no trace of the search. The tool is not offered again.
+func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
+	t.Parallel()
+	found := subjects.ToolResult{Result: "The user takes coffee black.", Recalls: []string{"entry1"}}
+	for _, tt := range []struct {
+		name     string
+		setting  string
+		calls    string // of the model
+		question string
+		result   subjects.ToolResult
+		fault    *subjects.Fault
+		searched bool
+		shown    bool // the result is in the first prompt
+	}{
+		{name: "an entry fits", setting: recallAuto, calls: string(loop.CallConstrained), result: found, searched: true, shown: true},
+		{name: "nothing fits", setting: recallAuto, calls: string(loop.CallConstrained), result: subjects.ToolResult{Result: "Nothing fits."}, searched: true},
+		{name: "the broker denies it", setting: recallAuto, calls: string(loop.CallConstrained), fault: subjects.Faultf(subjects.CodeDenied, "no"), searched: true},
+		{name: "a model with native calls", setting: recallAuto, calls: string(loop.CallNative), result: found},
+		{name: "a model with native calls, always", setting: recallAlways, calls: string(loop.CallNative), result: found, searched: true, shown: true},
+		{name: "never", setting: recallNever, calls: string(loop.CallConstrained), result: found},
+		{name: "the question is attached as a whole", setting: recallAuto, calls: string(loop.CallConstrained), question: subjects.PipedQuestion, result: found},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			decision := `{"choice":"answer"}`
+			if tt.calls == string(loop.CallNative) {
+				decision = "Black."
+			}
+			w := newHarness(t, decision, "Black.")
+			w.tools, w.role.Calls = []string{recallTool, "clock"}, tt.calls
+			var searches []subjects.ToolRequest
+			w.run = func(c subjects.ToolRequest) (subjects.ToolResult, error) {
+				searches = append(searches, c)
+				if tt.fault != nil {
+					return subjects.ToolResult{}, tt.fault
+				}
+				return tt.result, nil
+			}
+			cfg := shippedConfig()
+			cfg.RecallFirst = tt.setting
+			question := tt.question
+			if question == "" {
+				question = "how do I take my coffee?"
+			}
+			if err := w.ask(New(subjects.Generator, cfg), "s", "q", question, 1); err != nil {
+				t.Fatal(err)
+			}
+			if (len(searches) == 1) != tt.searched || len(searches) > 1 {
+				t.Fatalf("%d searches", len(searches))
+			}
+			if tt.searched && !strings.Contains(string(searches[0].Args), question) {
+				t.Errorf("searched for %s", searches[0].Args)
+			}
+			first := w.asked[0]
+			isShown := slices.ContainsFunc(first.Messages, func(m model.Message) bool { return tt.result.Result != "" && strings.Contains(m.Content, tt.result.Result) })
+			if isShown != tt.shown {
+				t.Errorf("the result is in the first prompt: %t", isShown)
+			}
+			if offered := strings.Contains(first.Messages[0].Content, "- "+recallTool); tt.searched && offered {
+				t.Error("the tool is offered again")
+			}
+			r := w.onlyResponse()
+			if used := len(r.ToolCalls) == 1 && r.ToolCalls[0].Layer == loop.LayerRecall && slices.Equal(r.Recalls, found.Recalls); used != tt.shown {
+				t.Errorf("calls %+v, recalls %v", r.ToolCalls, r.Recalls)
+			}
+			w.requireNoErrors()
+		})
+	}
+}
