@@ -4,14 +4,19 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
 	"conclave/pkg/text"
 )
 
-// recallTool is the tool that searches memory.
-const recallTool = "search_memory"
+// Tools of memory. Small models choose graphTool for any question about a fact.
+const (
+	recallTool = "search_memory"
+	graphTool  = "search_knowledge_graph"
+	saveTool   = "save_memory"
+)
 
 // Values of [Config.RecallFirst].
 const (
@@ -27,36 +32,44 @@ const (
 )
 
 // recallFirst searches memory for the user's own words before the first model call, by [Config.RecallFirst]: a small model does
-// not know when to search. It is a call like any other, authorized and recorded by the broker. The entries found are appended
-// to state as a call with its result; when there are none, the model learns nothing of the search. The tool is then no longer
-// offered in this turn.
+// not know when to search. It is a call like any other, authorized and recorded by the broker. It returns the call
+// with the entries found; nil = there are none, and the model learns nothing of the search. A model with constrained
+// calls is then offered neither recallTool nor graphTool in this turn.
 //
 // The search is left out when the tool is not offered, when the question is an attachment only, and when the turn goes on after
 // an interruption behind its first step. Before that step it is repeated under the same id, by which the broker returns the
 // same result.
-func (t *turn) recallFirst(ctx context.Context, a *loop.Agent, state *loop.State) {
-	isRecall := func(tool model.Tool) bool { return tool.Name == recallTool }
-	always := t.g.cfg.RecallFirst == recallAlways
-	if t.g.cfg.RecallFirst == recallNever || !always && a.Calls != loop.CallConstrained || t.ownWords() == "" || !slices.ContainsFunc(a.Tools, isRecall) {
-		return
+func (t *turn) recallFirst(ctx context.Context, a *loop.Agent, state loop.State) *loop.FinishedCall {
+	offered := slices.ContainsFunc(a.Tools, func(tool model.Tool) bool { return tool.Name == recallTool })
+	constrained, setting := a.Calls == loop.CallConstrained, t.g.cfg.RecallFirst
+	if !offered || t.ownWords() == "" || setting == recallNever || setting == recallAuto && !constrained {
+		return nil
 	}
-	a.Tools = slices.DeleteFunc(a.Tools, isRecall)
+	if constrained {
+		a.Tools = slices.DeleteFunc(a.Tools, func(tool model.Tool) bool { return tool.Name == recallTool || tool.Name == graphTool })
+	}
 	if state.Step > 0 || len(state.Finished) > 0 {
-		return
+		return nil
 	}
 	args, err := json.Marshal(map[string]any{"query": text.Clip(t.ownWords(), maxRecallQuery), "max": recallEntries})
 	if err != nil {
 		t.out.LogError(err)
-		return
+		return nil
 	}
 	c := model.Call{ID: "recall", Name: recallTool, Arguments: args}
 	before := len(t.record.Recalls)
 	r := t.runTool(ctx, c)
 	if r.Fault != "" || len(t.record.Recalls) == before {
-		return
+		return nil
 	}
-	state.Messages = append(slices.Clone(state.Messages),
-		model.Message{Role: model.Assistant, Calls: []model.Call{c}},
-		model.Message{Role: model.ToolRole, Content: r.Text, ToolName: c.Name, CallID: c.ID})
-	state.Finished = append(slices.Clone(state.Finished), loop.FinishedCall{Call: c, Layer: loop.LayerRecall, Step: 1, Result: r})
+	return &loop.FinishedCall{Call: c, Layer: loop.LayerRecall, Step: 1, Result: r}
+}
+
+// withheldTools are the tools that do not fit the question: nothing is stored for words that end with a question mark. The
+// answer to them is remembered anyway.
+func (t *turn) withheldTools() []string {
+	if strings.HasSuffix(strings.TrimRight(t.ownWords(), " \n\"')»”"), "?") {
+		return []string{saveTool}
+	}
+	return nil
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // Before the first model call of a model with constrained calls, memory is searched for the question. Entries that are found are
-// in the prompt; when there are none, the prompt has no trace of the search. The tool is not offered again.
+// in the prompt; when there are none, the prompt has no trace of the search. Tools that read memory are not offered again.
 func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 	t.Parallel()
 	found := subjects.ToolResult{Result: "The user takes coffee black.", Recalls: []string{"entry1"}}
@@ -23,7 +23,7 @@ func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 		result   subjects.ToolResult
 		fault    *subjects.Fault
 		searched bool
-		shown    bool // the result is in the first prompt
+		shown    bool // the result is in the prompt of the answer
 	}{
 		{name: "an entry fits", setting: recallAuto, calls: string(loop.CallConstrained), result: found, searched: true, shown: true},
 		{name: "nothing fits", setting: recallAuto, calls: string(loop.CallConstrained), result: subjects.ToolResult{Result: "Nothing fits."}, searched: true},
@@ -40,7 +40,7 @@ func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 				decision = "Black."
 			}
 			w := newHarness(t, decision, "Black.")
-			w.tools, w.role.Calls = []string{recallTool, "clock"}, tt.calls
+			w.tools, w.role.Calls = []string{recallTool, graphTool, "clock"}, tt.calls
 			var searches []subjects.ToolRequest
 			w.run = func(c subjects.ToolRequest) (subjects.ToolResult, error) {
 				searches = append(searches, c)
@@ -64,13 +64,15 @@ func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 			if tt.searched && !strings.Contains(string(searches[0].Args), question) {
 				t.Errorf("searched for %s", searches[0].Args)
 			}
-			first := w.asked[0]
-			isShown := slices.ContainsFunc(first.Messages, func(m model.Message) bool { return tt.result.Result != "" && strings.Contains(m.Content, tt.result.Result) })
+			first, last := w.asked[0], w.asked[len(w.asked)-1]
+			isShown := slices.ContainsFunc(last.Messages, func(m model.Message) bool {
+				return tt.result.Result != "" && strings.Contains(m.Content, tt.result.Result)
+			})
 			if isShown != tt.shown {
-				t.Errorf("the result is in the first prompt: %t", isShown)
+				t.Errorf("the result is in the prompt: %t", isShown)
 			}
-			if offered := strings.Contains(first.Messages[0].Content, "- "+recallTool); tt.searched && offered {
-				t.Error("the tool is offered again")
+			if offered := strings.Contains(first.Messages[0].Content, "- search_"); tt.searched && offered {
+				t.Error("a tool that reads memory is offered again")
 			}
 			r := w.onlyResponse()
 			if used := len(r.ToolCalls) == 1 && r.ToolCalls[0].Layer == loop.LayerRecall && slices.Equal(r.Recalls, found.Recalls); used != tt.shown {

@@ -281,9 +281,9 @@ func (t *turn) runLoop(ctx context.Context, state loop.State) (loop.State, error
 		}
 	}
 	a := t.agent(ctx)
-	t.recallFirst(ctx, &a, &state)
-	a.Examples = SelectExamples(a.Tools)
-	in := loop.Input{Summary: t.prior.Summary, History: t.history(ctx), State: state}
+	recalled := t.recallFirst(ctx, &a, state)
+	a.Examples, a.Withheld = SelectExamples(a.Tools), t.withheldTools()
+	in := loop.Input{Summary: t.prior.Summary, History: t.history(ctx), State: state, Recalled: recalled}
 	return loop.RunTurn(ctx, a, in, t.hooks(ctx))
 }
 

@@ -125,8 +125,8 @@ func writeConfig(dir string, o options) error {
 	if o.openai != "" {
 		chat, openai = "openai/"+o.chat, fmt.Sprintf("openai: {url: %q}\n", o.openai)
 	}
-	text := fmt.Sprintf("demo_model: never\nroles: {assistant: %q, critic: %q, embeddings: %q}\ndefaults: {window: 8192}\nollama: {url: %q}\n%s",
-		chat, chat, o.embeddings, o.ollama, openai)
+	text := fmt.Sprintf("demo_model: never\nroles: {assistant: %q, critic: %q, embeddings: %q}\ndefaults: {window: 8192}\nmodels: {%q: {temperature: 0}}\nollama: {url: %q}\n%s",
+		chat, chat, o.embeddings, chat, o.ollama, openai)
 	return os.WriteFile(filepath.Join(dir, "models.yaml"), []byte(text), 0o600)
 }
 

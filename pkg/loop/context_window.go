@@ -144,6 +144,9 @@ func isCompleteGroup(group []model.Message) bool {
 func (t *turn) buildRequest(offer bool, predict int) (model.Request, int) {
 	r := model.Request{Model: t.agent.Model, Think: t.agent.Think, Options: t.agent.Options, Stream: t.agent.Stream}
 	r.Options.Predict = predict
+	if t.schema != nil { // a decision or arguments: the most likely one
+		r.Options.Temperature = new(float64)
+	}
 	if t.thinkingOff {
 		r.Think = nil
 	}

@@ -24,11 +24,16 @@ const decisionTokens = 512
 func (t *turn) decide(ctx context.Context) (reply, error) {
 	choices := t.choices()
 	if len(choices) == 0 {
+		t.addRecalled()
 		return t.requestAnswer(ctx)
 	}
 	r, err := t.requestObject(ctx, instructDecide(t.question(), choices, t.hasToolResult()), decisionSchema(choices))
-	if err != nil || len(r.calls) > 0 {
+	if err != nil {
 		return r, err
+	}
+	t.addRecalled()
+	if len(r.calls) > 0 {
+		return r, nil
 	}
 	var d struct{ Choice string }
 	if objectOrNil(json.RawMessage(r.text)) == nil || json.Unmarshal([]byte(r.text), &d) != nil {
@@ -62,10 +67,26 @@ func (t *turn) requestObject(ctx context.Context, instruction string, schema jso
 	return r, err
 }
 
+// addRecalled appends [Input.Recalled], if there is one, to the turn, once.
+func (t *turn) addRecalled() {
+	d := t.recalled
+	if d == nil {
+		return
+	}
+	t.recalled = nil
+	t.appendMessages(
+		model.Message{Role: model.Assistant, Calls: []model.Call{d.Call}},
+		model.Message{Role: model.ToolRole, Content: d.Result.Text, ToolName: d.Call.Name, CallID: d.Call.ID})
+	t.state.Finished = append(t.state.Finished, *d)
+}
+
 // requestAnswer asks for the answer after a decision. A call that the model writes into it is read as in text mode.
 func (t *turn) requestAnswer(ctx context.Context) (reply, error) {
-	if t.hasToolResult() {
+	switch {
+	case t.hasToolResult():
 		t.instruction = instructFromResults
+	case len(t.state.Finished) > 0:
+		t.instruction = instructFromMemory
 	}
 	defer func() { t.instruction = "" }()
 	return t.requestReply(ctx, true, t.limits.AnswerTokens)
@@ -78,9 +99,10 @@ func (t *turn) reportToken(text string) {
 	}
 }
 
-// choices are the tools that the next decision may choose: none that was called in this turn, since small models repeat
-// themselves, and none that needs an address when no address is known. Where the question itself has an address, the tools
-// that need one are the only choices until one of them was called: small models search for an address that they have.
+// choices are the tools that the next decision may choose: none that is withheld, none that was called in this turn, since small
+// models repeat themselves, and none that needs an address when no address is known. Tools that need an address are the only choices where the
+// question itself has one, until one of them was called, and behind the result of another tool: small models search for an
+// address that they have, and go on with tools that have nothing to do with the question.
 func (t *turn) choices() []model.Tool {
 	var out, readers []model.Tool
 	read := false
@@ -89,14 +111,14 @@ func (t *turn) choices() []model.Tool {
 		needsURL := urlArgument(&tool) != ""
 		read = read || called && needsURL
 		switch {
-		case called || needsURL && len(t.knownURLs()) == 0:
+		case called || slices.Contains(t.agent.Withheld, tool.Name) || needsURL && len(t.knownURLs()) == 0:
 			continue
 		case needsURL:
 			readers = append(readers, tool)
 		}
 		out = append(out, tool)
 	}
-	if len(readers) > 0 && !read && len(findURLs(t.question())) > 0 {
+	if t.hasToolResult() || len(readers) > 0 && !read && len(findURLs(t.question())) > 0 {
 		return readers
 	}
 	return out

@@ -175,7 +175,7 @@ func (t *turn) finishWithoutModel(ctx context.Context) error {
 // hasToolResult reports whether a call of this turn succeeded, that is, has a result without a fault.
 func (t *turn) hasToolResult() bool {
 	for i := range t.state.Finished {
-		if t.state.Finished[i].Result.Fault == "" {
+		if d := &t.state.Finished[i]; d.Result.Fault == "" && d.Layer != LayerRecall {
 			return true
 		}
 	}

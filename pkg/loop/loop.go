@@ -22,6 +22,9 @@ type Agent struct {
 	Calls    CallMode     // how the model calls tools; "" = CallNative. A turn that is resumed keeps its own
 	Question string       // the user's own words, without attachments; "" = the last message of the user. Constrained mode only
 	Examples string       // of decisions, one a line, behind the list of tools; constrained mode only
+	// Withheld are names of tools that no decision of this turn may choose. They stay in the system message, which is then the
+	// same for every question; constrained mode only.
+	Withheld []string
 	Stream   bool
 	Think    *bool
 	Options  model.Options // of every model call; the loop sets Predict
@@ -194,4 +197,8 @@ type Input struct {
 	Summary string          // of turns that are no longer in History; sent as data, not in the system message
 	History []model.Message // earlier turns
 	State   State           // Messages holds at least the question
+	// Recalled is a call that was made for the question before the turn, with [LayerRecall] and an id of its own; nil = none. It
+	// is part of the turn from the first reply on: a decision is made from the question alone, since small models decide worse
+	// with more text between.
+	Recalled *FinishedCall
 }

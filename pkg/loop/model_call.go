@@ -25,10 +25,12 @@ const (
 // bounds each. A busy server is asked again with backoff, up to lastBackoff, while there is neither text nor a call. With an
 // error the reply holds what came before it, without the text of a decision; reply.timedOut says that a timeout was the cause.
 func (t *turn) callModel(ctx context.Context) (reply, error) {
-	switch offer := t.offersTools(); {
-	case offer && t.state.Calls == CallConstrained:
+	offer := t.offersTools()
+	if offer && t.state.Calls == CallConstrained {
 		return t.decide(ctx)
-	case offer:
+	}
+	t.addRecalled()
+	if offer {
 		return t.requestReply(ctx, true, t.limits.StepTokens)
 	}
 	return t.requestReply(ctx, false, t.limits.AnswerTokens)

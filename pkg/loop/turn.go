@@ -22,7 +22,9 @@ type turn struct {
 	prompt  promptParts
 	tools   toolNames
 	history []model.Message // earlier turns, as in [Input]
-	summary string
+	// recalled is [Input.Recalled] until [turn.addRecalled].
+	recalled *FinishedCall
+	summary  string
 
 	start       time.Time
 	spentBefore time.Duration // State.Spent at the start: time used before a restart
@@ -97,6 +99,9 @@ func (t *turn) restore(in Input) {
 		t.addNote(NoteNoTools, textToolsNote)
 	}
 	t.history, t.summary = in.History, in.Summary
+	if in.Recalled != nil && t.finishedIndex(in.Recalled.Call.ID) < 0 {
+		t.recalled = in.Recalled
+	}
 	t.copied.turn = t
 	t.preparePrompt()
 	t.repetitions = map[string]*repetition{}

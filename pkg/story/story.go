@@ -201,6 +201,8 @@ type Source struct {
 	Event string `yaml:"event"` // subject; wildcards are fine
 	Field string `yaml:"field"`
 	Line  int    `yaml:"line"` // from 1
+	// ScriptedOnly skips the quote with a real model, which may say the same in other words.
+	ScriptedOnly bool `yaml:"scripted_only"`
 }
 
 // Thinking is the expectations of the model's thinking.
