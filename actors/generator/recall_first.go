@@ -46,7 +46,7 @@ func (t *turn) recallFirst(ctx context.Context, a *loop.Agent, state loop.State)
 		return nil
 	}
 	if constrained {
-		a.Tools = slices.DeleteFunc(a.Tools, func(tool model.Tool) bool { return tool.Name == recallTool || tool.Name == graphTool })
+		a.Tools = WithoutRecall(a.Tools)
 	}
 	if state.Step > 0 || len(state.Finished) > 0 {
 		return nil
@@ -63,6 +63,12 @@ func (t *turn) recallFirst(ctx context.Context, a *loop.Agent, state loop.State)
 		return nil
 	}
 	return &loop.FinishedCall{Call: c, Layer: loop.LayerRecall, Step: 1, Result: r}
+}
+
+// WithoutRecall returns the tools that do not read memory: those that a model with constrained calls is offered, because memory
+// was searched for it.
+func WithoutRecall(tools []model.Tool) []model.Tool {
+	return slices.DeleteFunc(slices.Clone(tools), func(tool model.Tool) bool { return tool.Name == recallTool || tool.Name == graphTool })
 }
 
 // withheldTools are the tools that do not fit the question: nothing is stored for words that end with a question mark. The

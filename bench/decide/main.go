@@ -2,7 +2,8 @@
 // what. It asks the same questions in three modes, question by question in turn, so that the load of the machine hits all
 // of them alike:
 //
-//	constrained   pkg/loop with decisions under a JSON schema
+//	constrained   pkg/loop with decisions under a JSON schema; as in the generator, memory is searched for every question before
+//	              the decision, so that no decision to search it is left to make
 //	native        pkg/loop with the model's own tool calls
 //	bare          one request with native tools and a short system text, no loop around it
 //
@@ -64,14 +65,19 @@ type question struct {
 type decision struct {
 	choice    string // answer, or the name of a tool; "" = it failed
 	arguments string // JSON
+	recalled  bool   // memory was searched for the question before the decision
 	took      time.Duration
 	prompt    int // tokens of all model calls up to the decision
 	output    int
 	err       error
 }
 
-// isRight reports whether d is the right decision for q.
+// isRight reports whether d is the right decision for q. Where memory was searched before, to answer is right for a question
+// that needs memory.
 func (q question) isRight(d decision) bool {
+	if d.recalled && q.Want == "search_memory" {
+		return d.choice == answer
+	}
 	if d.choice != q.Want {
 		return false
 	}

@@ -61,8 +61,11 @@ func loopDecider(calls loop.CallMode) decider {
 		defer cancel()
 		counted := &countingChat{next: chat}
 		offered := usualTools()
-		var once sync.Once
 		d := decision{}
+		if calls == loop.CallConstrained {
+			offered, d.recalled = generator.WithoutRecall(offered), true
+		}
+		var once sync.Once
 		began := time.Now()
 		decide := func(choice string, arguments json.RawMessage) {
 			once.Do(func() {
