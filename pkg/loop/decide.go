@@ -84,12 +84,17 @@ func (t *turn) addRecalled() {
 func (t *turn) requestAnswer(ctx context.Context) (reply, error) {
 	switch {
 	case t.hasToolResult():
-		t.instruction = instructFromResults
+		t.instruction = instructFromResults(t.question(), t.hasURLInResult())
 	case len(t.state.Finished) > 0:
 		t.instruction = instructFromMemory
 	}
 	defer func() { t.instruction = "" }()
 	return t.requestReply(ctx, true, t.limits.AnswerTokens)
+}
+
+// hasURLInResult reports whether a result of a tool that the model chose has an address.
+func (t *turn) hasURLInResult() bool {
+	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool { return d.Layer != LayerRecall && len(findURLs(d.Result.Text)) > 0 })
 }
 
 // reportToken reports a piece of text that may be the answer.

@@ -117,7 +117,7 @@ func TestAnswerSharesPromptOfDecision(t *testing.T) {
 	}
 	first, decision, answer := p.asked[0], p.asked[1], p.asked[2]
 	n := len(decision.Messages) - 1
-	if !slices.EqualFunc(decision.Messages[:n], answer.Messages[:n], equalMessages) || lastText(answer) != instructFromResults {
+	if !slices.EqualFunc(decision.Messages[:n], answer.Messages[:n], equalMessages) || lastText(answer) != instructFromResults("what time is it?", true) {
 		t.Errorf("decision\n%v\nanswer\n%v", decision.Messages, answer.Messages)
 	}
 	if !slices.EqualFunc(first.Messages[:2], answer.Messages[:2], equalMessages) {

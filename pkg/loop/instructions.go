@@ -30,11 +30,20 @@ const (
 	instructAnnounce = "You said what you would do, but you made no tool call. Make the call now, or give the final answer."
 	instructClaimed  = "You wrote that something was done, but no tool was called in this turn, so it was not. " +
 		"If it has to be done, call the tool now. Otherwise answer again and say only what is so."
-	instructFromResults = "Answer the question now, in the user's language, from the results above. Name the web address that a fact comes from."
 	instructFromMemory  = "Answer the question now, in the user's language. Use what is remembered above where it answers the question."
 	instructUseResults  = "The results above are current and were fetched for this question. Answer from them. " +
 		"Do not say that you have no access; if they do not hold the answer, say what they hold."
 )
+
+// instructFromResults asks for the answer behind results. It repeats the question: a small model answers what it read last.
+// hasURL says whether a result may have a source on the web.
+func instructFromResults(question string, hasURL bool) string {
+	s := "Answer the question now, in the user's language, from the results above: " + string(encodeJSON(firstRunes(question, maxQuoted)))
+	if hasURL {
+		s += " End with the web address of the source."
+	}
+	return s
+}
 
 // instructUnreadable tells the model why a call in its text was not used: its tool is not offered, or it could not be read.
 func instructUnreadable(why, unknownTool string, tools toolNames) string {
