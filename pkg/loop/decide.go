@@ -85,11 +85,18 @@ func (t *turn) requestAnswer(ctx context.Context) (reply, error) {
 	switch {
 	case t.hasToolResult():
 		t.instruction = instructFromResults(t.question(), t.hasURLInResult())
-	case len(t.state.Finished) > 0:
-		t.instruction = instructFromMemory
+	case t.hasRecalled():
+		t.instruction = instructFromMemory(t.question())
+	default:
+		t.instruction = instructAnswer(t.question())
 	}
 	defer func() { t.instruction = "" }()
 	return t.requestReply(ctx, true, t.limits.AnswerTokens)
+}
+
+// hasRecalled reports whether recalled entries are part of the turn.
+func (t *turn) hasRecalled() bool {
+	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool { return d.Layer == LayerRecall })
 }
 
 // hasURLInResult reports whether a result of a tool that the model chose has an address.

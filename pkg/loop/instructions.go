@@ -30,15 +30,28 @@ const (
 	instructAnnounce = "You said what you would do, but you made no tool call. Make the call now, or give the final answer."
 	instructClaimed  = "You wrote that something was done, but no tool was called in this turn, so it was not. " +
 		"If it has to be done, call the tool now. Otherwise answer again and say only what is so."
-	instructFromMemory  = "Answer the question now, in the user's language. Use what is remembered above where it answers the question."
-	instructUseResults  = "The results above are current and were fetched for this question. Answer from them. " +
+	instructUseResults = "The results above are current and were fetched for this question. Answer from them. " +
 		"Do not say that you have no access; if they do not hold the answer, say what they hold."
 )
 
-// instructFromResults asks for the answer behind results. It repeats the question: a small model answers what it read last.
-// hasURL says whether a result may have a source on the web.
+// instructAnswer asks for the answer after the decision to answer. Without it small models answer with words of the choices.
+func instructAnswer(question string) string {
+	return "The step is " + answerChoice + ". Write your reply to the user, in their language: " + quote(question)
+}
+
+// instructFromMemory asks for the answer behind recalled entries, which may have nothing to do with the question.
+func instructFromMemory(question string) string {
+	return "The user asks: " + quote(question) + ` If the answer is in what they said earlier, above, say it, starting with "You told me". ` +
+		"If it is not, answer from your own knowledge. Write in the user's language."
+}
+
+// quote is the beginning of a question as a JSON string. Instructions repeat the question: a small model answers what it read
+// last.
+func quote(question string) string { return string(encodeJSON(firstRunes(question, maxQuoted))) }
+
+// instructFromResults asks for the answer behind results. hasURL says whether a result may have a source on the web.
 func instructFromResults(question string, hasURL bool) string {
-	s := "Answer the question now, in the user's language, from the results above: " + string(encodeJSON(firstRunes(question, maxQuoted)))
+	s := "Answer the question now, in the user's language, from the results above: " + quote(question)
 	if hasURL {
 		s += " End with the web address of the source."
 	}
@@ -71,7 +84,7 @@ func instructDecide(question string, choices []model.Tool, hasResult bool) strin
 	if hasResult {
 		s = "With the result above, which step comes next for "
 	}
-	return s + string(encodeJSON(firstRunes(question, maxQuoted))) + ": " + strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1] +
+	return s + quote(question) + ": " + strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1] +
 		`? Reply with JSON: {"choice": the step}`
 }
 
@@ -80,7 +93,7 @@ const maxQuoted = 300
 
 // instructArguments asks for the arguments of a chosen tool.
 func instructArguments(tool *model.Tool, question string) string {
-	return "Give the arguments of " + tool.Name + " for " + string(encodeJSON(firstRunes(question, maxQuoted))) +
+	return "Give the arguments of " + tool.Name + " for " + quote(question) +
 		" as JSON. Leave out what is not needed. " + describeArguments(tool.Parameters)
 }
 

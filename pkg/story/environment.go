@@ -27,6 +27,8 @@ type Page struct {
 	Delay   time.Duration `yaml:"slow"`    // delay of the reply
 	// Requests is the expected number of requests for the page; nil = any.
 	Requests *int `yaml:"asked"`
+	// ScriptedOnly skips that number with a real model, which may read more pages than the script.
+	ScriptedOnly bool `yaml:"scripted_only"`
 }
 
 // PageRequested is the subject of the live event for a request for a page. It does not exist on the bus.

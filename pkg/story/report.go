@@ -35,6 +35,11 @@ func Failed(s *Story, err error) Result {
 	return r
 }
 
+// Skipped is the result of a story that a live run leaves out.
+func Skipped(s *Story, why string) Result {
+	return Result{Story: s.ID, File: s.file, Title: s.Title, Skipped: why}
+}
+
 func (r *Result) fail(line int, format string, a ...any) {
 	r.Failures = append(r.Failures, Failure{line, fmt.Sprintf(format, a...)})
 }

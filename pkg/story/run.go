@@ -91,8 +91,7 @@ func Run(ctx context.Context, s *Story, w System, o Options) Result {
 	r := &runner{story: s, system: w, opts: o.withDefaults(), session: "story-" + newID()}
 	r.result = Result{Story: s.ID, File: s.file, Title: s.Title}
 	if o.Live && s.ScriptedOnly {
-		r.result.Skipped = "it needs a scripted model"
-		return r.result
+		return Skipped(s, "it needs a scripted model")
 	}
 	start := time.Now()
 	ctx, cancel := context.WithCancel(ctx)

@@ -48,6 +48,9 @@ type Story struct {
 	Why   string `yaml:"why"` // what is broken when it fails, in one line
 	// ScriptedOnly skips the story with a real model: it tests misbehaviour of a model or its server.
 	ScriptedOnly bool `yaml:"scripted_only"`
+	// Needs are the abilities that a real model must have, by the names in abilities. A live run skips the story when the
+	// assistant's model lacks one.
+	Needs []string `yaml:"needs"`
 	// Config overrides the shipped configuration, by file: generator: {steps: 2}.
 	Config map[string]map[string]any `yaml:"config"`
 	// Manifest replaces the shipped manifest: fields, or the text of a file.
@@ -63,6 +66,24 @@ type Story struct {
 
 	file  string
 	lines strict.Lines
+}
+
+// abilities are the abilities of models that a story can need.
+var abilities = map[string]func(subjects.RoleModel) bool{
+	"tools":        func(m subjects.RoleModel) bool { return m.Tools },
+	"native_calls": func(m subjects.RoleModel) bool { return m.Tools && m.Calls != subjects.CallConstrained },
+	"thinking":     func(m subjects.RoleModel) bool { return m.Thinking },
+	"vision":       func(m subjects.RoleModel) bool { return m.Vision },
+}
+
+// Lacks returns the first ability that the story needs and m lacks; "" = m has all of them.
+func (s *Story) Lacks(m subjects.RoleModel) string {
+	for _, need := range s.Needs {
+		if !abilities[need](m) {
+			return need
+		}
+	}
+	return ""
 }
 
 // Server changes the scripted model server, which by default has the models of the script and no others.
@@ -281,6 +302,11 @@ func (s *Story) invalid(path, format string, a ...any) error {
 // validate returns the first error of the story. It rejects missing titles and turns, invalid names, and a story without an
 // expectation, which could not fail.
 func (s *Story) validate() error {
+	for i, need := range s.Needs {
+		if abilities[need] == nil {
+			return s.invalid(fmt.Sprintf("needs[%d]", i), "there is no ability %q; abilities are %s", need, strings.Join(strict.SortedKeys(abilities), ", "))
+		}
+	}
 	for _, f := range []struct{ path, value string }{{"story", s.ID}, {"title", s.Title}, {"why", s.Why}} {
 		if strings.TrimSpace(f.value) == "" {
 			return s.invalid(f.path, "is required")

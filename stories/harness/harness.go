@@ -56,7 +56,7 @@ type Options struct {
 }
 
 // RunStory runs one story on a harness of its own. A harness that cannot be started or stopped is a failure of the result. A
-// live run skips a story that is only for scripted models.
+// live run skips a story that is only for scripted models, and one that needs an ability that the assistant's model lacks.
 func RunStory(ctx context.Context, s *story.Story, o Options, opts story.Options) (result story.Result) {
 	opts.Live = o.Live
 	if o.Live && s.ScriptedOnly {
@@ -71,7 +71,30 @@ func RunStory(ctx context.Context, s *story.Story, o Options, opts story.Options
 			result = story.Failed(s, err)
 		}
 	}()
+	if o.Live && len(s.Needs) > 0 {
+		m, err := h.assistant(ctx)
+		if err != nil {
+			return story.Failed(s, err)
+		}
+		if need := s.Lacks(m); need != "" {
+			return story.Skipped(s, fmt.Sprintf("it needs %s, which %s lacks", need, m.Model))
+		}
+	}
 	return story.Run(ctx, s, h, opts)
+}
+
+// assistant returns the model of the assistant.
+func (h *Harness) assistant(ctx context.Context) (subjects.RoleModel, error) {
+	list, err := h.user.Models(ctx)
+	if err != nil {
+		return subjects.RoleModel{}, fmt.Errorf("asking for the abilities of the model: %w", err)
+	}
+	for _, m := range list.Roles {
+		if m.Role == subjects.RoleAssistant {
+			return m, nil
+		}
+	}
+	return subjects.RoleModel{}, errors.New("the model actor has no model of the assistant")
 }
 
 // Open starts the system of a story in a temporary folder: all actors, and the scripted model and web servers it needs. The

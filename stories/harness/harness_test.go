@@ -130,6 +130,10 @@ events:
 	if r := harness.RunStory(t.Context(), s, live, story.Options{}); !r.OK() || r.Skipped == "" {
 		t.Errorf("got %+v", r)
 	}
+	s = parseStory(t, "needs: [tools, vision]\nturns: [{query: hello, no_notes: true}]\n")
+	if r := harness.RunStory(t.Context(), s, live, story.Options{}); !r.OK() || r.Skipped != "it needs vision, which mine lacks" {
+		t.Errorf("got %+v", r)
+	}
 }
 
 // openSystem opens the system of a story until the test ends, and returns a context with the timeout of a test.
