@@ -78,7 +78,7 @@ type ToolCall struct {
 	Tool   string          `json:"tool"`
 	Args   json.RawMessage `json:"args"`
 	Result string          `json:"result"`
-	Layer  string          `json:"layer,omitempty"` // how the call was parsed: native, or recovered from text
+	Layer  string          `json:"layer,omitempty"` // how the call came about: native, recovered from text, decision, safety_net or recall
 	Error  *Fault          `json:"error,omitempty"`
 	// Ephemeral means that the result holds only at the time of the call.
 	Ephemeral bool `json:"ephemeral,omitempty"`
@@ -550,7 +550,7 @@ type ModelInfo struct {
 	Vision     bool   `json:"vision,omitempty"`
 	Embedding  bool   `json:"embedding,omitempty"`
 	Calls      string `json:"calls,omitempty"` // how it calls tools: CallNative, CallConstrained; empty = it does not chat or may not be used
-	// CallTest is the self-test of its native tool calls, by which Calls was decided; nil = it was not tested.
+	// CallTest is the self-test of its native tool calls, by which Calls was decided; nil = it was not tested, or models.yaml decides.
 	CallTest *CallTest `json:"call_test,omitempty"`
 	Loaded   bool      `json:"loaded,omitempty"`
 	Remote   string    `json:"remote,omitempty"`  // host that it runs on; empty = this machine

@@ -27,14 +27,14 @@ const (
 
 // Bounds of the search of memory before the first model call.
 const (
-	maxRecallQuery = 2000 // bytes; the schema of the tool has as many characters
+	maxRecallQuery = 2000 // bytes, so at most as many characters as the schema of the tool allows
 	recallEntries  = 3
 )
 
 // recallFirst searches memory for the user's own words before the first model call, by [Config.RecallFirst]: a small model does
 // not know when to search. It is a call like any other, authorized and recorded by the broker. It returns the call
-// with the entries found; nil = there are none, and the model learns nothing of the search. A model with constrained
-// calls is then offered neither recallTool nor graphTool in this turn.
+// with the entries found; nil = there are none, and the prompt does not mention the search. Where the search
+// applies, a model with constrained calls is offered neither recallTool nor graphTool in this turn.
 //
 // The search is left out when the tool is not offered, when the question is an attachment only, and when the turn goes on after
 // an interruption behind its first step. Before that step it is repeated under the same id, by which the broker returns the
@@ -51,7 +51,7 @@ func (t *turn) recallFirst(ctx context.Context, a *loop.Agent, state loop.State)
 	if state.Step > 0 || len(state.Finished) > 0 {
 		return nil
 	}
-	args, err := json.Marshal(map[string]any{"query": text.Clip(t.ownWords(), maxRecallQuery), "max": recallEntries})
+	args, err := json.Marshal(map[string]any{"query": text.Cut(t.ownWords(), maxRecallQuery), "max": recallEntries})
 	if err != nil {
 		t.out.LogError(err)
 		return nil

@@ -44,13 +44,16 @@ func (m *Model) scheduleCallTest(t target) {
 	if _, scheduled := m.testing.LoadOrStore(t.name, true); scheduled {
 		return
 	}
-	m.startTask(func(ctx context.Context, out actor.Out) error {
+	started := m.startTask(func(ctx context.Context, out actor.Out) error {
 		defer m.testing.Delete(t.name)
 		if err := m.testCalls(ctx, out, t); err != nil {
 			return fmt.Errorf("testing the tool calls of %s: %w", t.name, err)
 		}
 		return nil
 	})
+	if !started {
+		m.testing.Delete(t.name)
+	}
 }
 
 // testCalls tests the native tool calls of a model and keeps the result. Nothing is kept when the server fails, when the model
@@ -113,9 +116,9 @@ func (m *Model) runCallStep(ctx context.Context, out actor.Out, t target, s self
 	return s.Passes(model.Message{Role: model.Assistant, Content: reply.Content, Calls: reply.Calls}), err
 }
 
-// describeCallTest is the result of the self-test for lists, nil when it decides nothing.
+// describeCallTest is the result of the self-test for lists; nil = not tested, or the options decide.
 func (t target) describeCallTest() *subjects.CallTest {
-	if t.callTest == nil {
+	if t.callTest == nil || t.opts.Calls != "" && t.opts.Calls != CallAuto {
 		return nil
 	}
 	return &subjects.CallTest{Passed: t.callTest.Passed, Total: t.callTest.Total, Tested: t.callTest.Tested}

@@ -15,7 +15,7 @@ import (
 type task func(ctx context.Context, out actor.Out) error
 
 const (
-	maxTasks   = 8                // that wait to be started; further ones are dropped: each is started again when it is due again
+	maxTasks   = 8                // tasks that wait to be started; further ones are dropped
 	ownTimeout = 10 * time.Minute // of one request of the actor itself, with the wait for its slot
 )
 
@@ -39,11 +39,13 @@ func (m *Model) Start(ctx context.Context, out actor.Out) error {
 	return nil
 }
 
-// startTask has a task run. It does not wait, and drops the task when too many wait.
-func (m *Model) startTask(run task) {
+// startTask queues a task and reports whether it did: it drops the task when maxTasks wait. It does not block.
+func (m *Model) startTask(run task) bool {
 	select {
 	case m.tasks <- run:
+		return true
 	default:
+		return false
 	}
 }
 

@@ -7,9 +7,8 @@
 //	native        pkg/loop with the model's own tool calls
 //	bare          one request with native tools and a short system text, no loop around it
 //
-// All modes offer the shipped definitions of the usual four tools; the two of the loop have the shipped system prompt and
-// examples.
-// Temperature 0 and a fixed seed, one question per session, nothing in memory.
+// The modes offer the shipped definitions of the usual four tools, constrained without search_memory; the two of the loop have
+// the shipped system prompt, and constrained the examples. Temperature 0 and a fixed seed, one question per session, nothing in memory.
 //
 // The questions are in development.jsonl and held.jsonl, one JSON object a line. Both halves were written before the
 // prompts, the instructions of the loop and any reply of a model were seen (only the names of the tools and the first

@@ -33,7 +33,7 @@ func modelListCommand(a *cli.App) *cobra.Command {
 		Use:   "list",
 		Short: "List the available models and their roles",
 		Long: `Lists the available models: name, size, parameters, roles, what it supports, and its state: loaded, remote, or denied and why.
-"test 4/4" counts the right replies of the self-test of tool calls; a model that fails it calls tools under a JSON schema ("constrained").
+"test 4/4" counts the right replies of the self-test of tool calls; a model that fails the test gets constrained calls, under a JSON schema.
 Only roles that the enabled actors use have a model here, and one model is enough for all of them. stderr lists the roles
 whose own model is not available, which model is used instead, and the fix; for an optional model, what it would improve.
 With --json it prints one document with models and roles.`,

@@ -238,7 +238,7 @@ func TestChoicesAreListedShort(t *testing.T) {
 	}
 }
 
-// A decision is made from the question alone. The recalled entries are in the prompt of the answer, and in that of a model with
+// The first decision is made without the recalled entries. The recalled entries are in the prompt of the answer, and in that of a model with
 // native calls from the start.
 func TestRecalledCallFollowsFirstDecision(t *testing.T) {
 	t.Parallel()

@@ -172,7 +172,7 @@ func (t *turn) finishWithoutModel(ctx context.Context) error {
 	return t.finish(ctx, strings.TrimSpace(b.String()), true)
 }
 
-// hasToolResult reports whether a call of this turn succeeded, that is, has a result without a fault.
+// hasToolResult reports whether a call of this turn other than the recall succeeded, that is, has a result without a fault.
 func (t *turn) hasToolResult() bool {
 	for i := range t.state.Finished {
 		if d := &t.state.Finished[i]; d.Result.Fault == "" && d.Layer != LayerRecall {

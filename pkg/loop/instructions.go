@@ -39,7 +39,7 @@ func instructAnswer(question string) string {
 	return "The step is " + answerChoice + ". Write your reply to the user, in their language: " + quote(question)
 }
 
-// instructFromMemory asks for the answer behind recalled entries, which may have nothing to do with the question.
+// instructFromMemory asks for the answer after recalled entries, which may have nothing to do with the question.
 func instructFromMemory(question string) string {
 	return "The user asks: " + quote(question) + ` If the answer is in what they said earlier, above, say it, starting with "You told me". ` +
 		"If it is not, answer from your own knowledge. Write in the user's language."
@@ -49,7 +49,7 @@ func instructFromMemory(question string) string {
 // last.
 func quote(question string) string { return string(encodeJSON(firstRunes(question, maxQuoted))) }
 
-// instructFromResults asks for the answer behind results. hasURL says whether a result may have a source on the web.
+// instructFromResults asks for the answer after results. hasURL says whether a result may have a source on the web.
 func instructFromResults(question string, hasURL bool) string {
 	s := "Answer the question now, in the user's language, from the results above: " + quote(question)
 	if hasURL {

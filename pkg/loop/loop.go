@@ -27,7 +27,7 @@ type Agent struct {
 	Withheld []string
 	Stream   bool
 	Think    *bool
-	Options  model.Options // of every model call; the loop sets Predict
+	Options  model.Options // of every model call; the loop sets Predict, and Temperature 0 for decisions and arguments
 	Limits   Limits
 	Hedge    Hedge
 	// Settings is the file that sets CallTimeout, FirstToken and TurnTimeout as call_timeout, first_token_timeout and wall;
@@ -197,8 +197,8 @@ type Input struct {
 	Summary string          // of turns that are no longer in History; sent as data, not in the system message
 	History []model.Message // earlier turns
 	State   State           // Messages holds at least the question
-	// Recalled is a call that was made for the question before the turn, with [LayerRecall] and an id of its own; nil = none. It
-	// is part of the turn from the first reply on: a decision is made from the question alone, since small models decide worse
-	// with more text between.
+	// Recalled is a call that was made for the question before the turn, with [LayerRecall] and an id of its own; nil = none. In
+	// constrained mode it is added after the first decision, since small models decide worse with more text; otherwise before
+	// the first model call.
 	Recalled *FinishedCall
 }

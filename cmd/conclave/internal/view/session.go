@@ -33,7 +33,7 @@ func Session(s *term.Streams, c subjects.Conversation, grants map[string][]subje
 	for _, t := range c.Turns {
 		message(s.Out, "user", term.Stamp(t.Time), t.Query)
 		for _, g := range grants[t.QueryID] {
-			text := fmt.Sprintf("grants %s, at most %s: %s", strings.Join(g.Acts, " or "), term.Count(g.Times, "time"), g.Clause)
+			text := fmt.Sprintf("grants %s, at most %s: %s", strings.Join(g.Acts, " or "), term.Count(g.Times, "time"), g.Clause) + describePlaces(g)
 			fmt.Fprintln(s.Out, "  "+term.Paint(s.Out, term.Dim, term.Plain(term.OneLine(text))))
 		}
 		for _, a := range t.Attachments {
