@@ -37,8 +37,9 @@ func TestFirstPromptWithFourToolsHasAtMost900Tokens(t *testing.T) {
 				t.Errorf("%d of the usual tools are defined, want %d", len(tools), definitions)
 			}
 			for _, name := range usualTools {
-				if !strings.Contains(string(first.Raw), name) {
-					t.Errorf("%s is not offered", name)
+				searched := definitions == 0 && name == "search_memory" // it ran before, and is not offered to a small model
+				if strings.Contains(string(first.Raw), name) == searched {
+					t.Errorf("%s is offered: %t", name, searched)
 				}
 			}
 			n := loop.Estimate("", tools, first.Messages)

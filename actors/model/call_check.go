@@ -8,7 +8,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/model"
-	"conclave/pkg/model/selftest"
+	"conclave/pkg/model/callcheck"
 	"conclave/subjects"
 )
 
@@ -74,7 +74,7 @@ func (m *Model) testCalls(ctx context.Context, out actor.Out, t target) error {
 		case <-time.After(remaining):
 		}
 	}
-	steps := selftest.Steps()
+	steps := callcheck.Steps()
 	result := callTest{Total: len(steps), Digest: t.info.Digest}
 	for _, s := range steps {
 		passed, err := m.runCallStep(ctx, out, t, s)
@@ -97,7 +97,7 @@ func (m *Model) testCalls(ctx context.Context, out actor.Out, t target) error {
 var errNotLoaded = errors.New("another model was used")
 
 // runCallStep sends one request of the test. A reply that the server could not parse is wrong.
-func (m *Model) runCallStep(ctx context.Context, out actor.Out, t target, s selftest.Step) (passed bool, err error) {
+func (m *Model) runCallStep(ctx context.Context, out actor.Out, t target, s callcheck.Step) (passed bool, err error) {
 	r, err := t.buildRequest(s.Request())
 	if err == nil {
 		err = m.checkSpeed(ctx, t, r, true, true)

@@ -86,7 +86,7 @@ func (t *turn) requestAnswer(ctx context.Context) (reply, error) {
 	case t.hasToolResult():
 		t.instruction = instructFromResults(t.question(), t.hasURLInResult())
 	case t.hasRecalled():
-		t.instruction = instructFromMemory(t.question())
+		t.instruction = instructFromMemory(t.question(), t.hasUntrustedRecall())
 	default:
 		t.instruction = instructAnswer(t.question())
 	}
@@ -97,6 +97,11 @@ func (t *turn) requestAnswer(ctx context.Context) (reply, error) {
 // hasRecalled reports whether recalled entries are part of the turn.
 func (t *turn) hasRecalled() bool {
 	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool { return d.Layer == LayerRecall })
+}
+
+// hasUntrustedRecall reports whether a recalled entry is untrusted: its text then says so.
+func (t *turn) hasUntrustedRecall() bool {
+	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool { return d.Layer == LayerRecall && strings.Contains(d.Result.Text, untrustedMark) })
 }
 
 // hasURLInResult reports whether a result of a tool that the model chose has an address.

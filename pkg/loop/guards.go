@@ -157,7 +157,7 @@ func (t *turn) finishWithoutModel(ctx context.Context) error {
 	t.addNote(NoteEmpty, "the model gave no answer; this text is not the model's")
 	var b strings.Builder
 	for _, d := range t.state.Finished {
-		if d.Result.Fault != "" {
+		if d.Result.Fault != "" || d.Layer == LayerRecall { // an entry that was recalled is no answer
 			continue
 		}
 		if b.Len() == 0 {

@@ -40,10 +40,18 @@ func instructAnswer(question string) string {
 }
 
 // instructFromMemory asks for the answer after recalled entries, which may have nothing to do with the question.
-func instructFromMemory(question string) string {
+// Entries that are untrusted are not presented as the user's words.
+func instructFromMemory(question string, untrusted bool) string {
+	if untrusted {
+		return "The user asks: " + quote(question) + " If the answer is in the entries above, say it, and that it is not verified. " +
+			"If it is not, answer from your own knowledge. Write in the user's language."
+	}
 	return "The user asks: " + quote(question) + ` If the answer is in what they said earlier, above, say it, starting with "You told me". ` +
 		"If it is not, answer from your own knowledge. Write in the user's language."
 }
+
+// untrustedMark is in the text of every result with untrusted content.
+const untrustedMark = "UNTRUSTED"
 
 // quote is the beginning of a question as a JSON string. Instructions repeat the question: a small model answers what it read
 // last.

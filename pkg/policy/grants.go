@@ -25,7 +25,7 @@ type Grant struct {
 	Clause string   `json:"clause"`           // the words of the question that it is derived from
 	Quoted []string `json:"quoted,omitempty"` // text that the question dictates, in lower case
 	Named  []string `json:"named,omitempty"`  // names and numbers of the clause, in lower case, see [listNamed]
-	Places []Place  `json:"places,omitempty"` // where the question says that a destination stands, see [listPlaces]
+	Places []Place  `json:"places,omitempty"` // objects whose people are destinations, see [listPlaces]
 	Refers bool     `json:"refers,omitempty"` // the clause points back to something named before: them, it, her
 	Used   []string `json:"used,omitempty"`   // the calls that used it, see [Flow.ClaimGrant]
 }

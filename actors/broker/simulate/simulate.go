@@ -386,7 +386,7 @@ func (c Case) addLookup(g *policy.Grant, tools Tools, i int, question string) {
 	walkArguments(c.Calls[at].Args, func(_, asked string) {
 		if a := strings.ToLower(asked); a != "" && strings.Contains(question, a) {
 			g.To = append(g.To, a)
-			g.Places = append(g.Places, policy.Place{Name: a, Near: near, People: len(read.People) > 0})
+			g.Places = append(g.Places, policy.Place{Name: a, Near: near})
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"conclave/pkg/model/selftest"
+	"conclave/pkg/model/callcheck"
 )
 
 // Server is a model server on a port of its own on the loopback.
@@ -273,7 +273,7 @@ type Encoder interface {
 // answerSelfTest answers a request of the self-test of tool calls, which scripts need not have, as [Model.NoCalls] says; nil
 // for any other request.
 func (s *Server) answerSelfTest(seen Request) *Answer {
-	step, ok := selftest.Find(seen.Request)
+	step, ok := callcheck.Find(seen.Request)
 	if !ok {
 		return nil
 	}

@@ -60,17 +60,17 @@ func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 	}
 }
 
-// GrantText is what a question permits, on one line: the acts, how often, the user's words, and where they say that a destination is found.
+// GrantText is what a question permits, on one line: the acts, how often, the user's words, and the objects whose people are destinations.
 func GrantText(g subjects.Grant) string {
 	return fmt.Sprintf("%s, %d of %d used: %s", term.Visible(strings.Join(g.Acts, " or ")), g.Used, g.Times, term.Visible(g.Clause)) + term.Visible(describePlaces(g))
 }
 
-// describePlaces names the places where the question says that a destination is found; "" = none.
+// describePlaces names the objects whose people are destinations of the grant; "" = none.
 func describePlaces(g subjects.Grant) string {
 	if len(g.Places) == 0 {
 		return ""
 	}
-	return " (to the address in " + strings.Join(g.Places, ", ") + ")"
+	return " (to the people of " + strings.Join(g.Places, ", ") + ")"
 }
 
 // remaining is the time until an expiry, to the second and rounded up: it does not say 4m of a request that has five

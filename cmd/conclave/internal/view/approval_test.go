@@ -48,7 +48,7 @@ func TestGrantNamesThePlaceOfItsDestination(t *testing.T) {
 		t.Error(got)
 	}
 	g.Places = []string{"www.dora.example", "a\x1b[2Jb"}
-	if got := GrantText(g); got != "share, 0 of 1 used: Invite Dora (to the address in www.dora.example, a\\u001b[2Jb)" {
+	if got := GrantText(g); got != "share, 0 of 1 used: Invite Dora (to the people of www.dora.example, a\\u001b[2Jb)" {
 		t.Error(got)
 	}
 }

@@ -1,4 +1,4 @@
-package selftest
+package callcheck
 
 import (
 	"encoding/json"

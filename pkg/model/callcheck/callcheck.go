@@ -1,6 +1,6 @@
-// Package selftest has short conversations that show whether a model makes native tool calls reliably. Its tools do not exist:
+// Package callcheck has short conversations that show whether a model makes native tool calls reliably. Its tools do not exist:
 // no call is ever run.
-package selftest
+package callcheck
 
 import (
 	"encoding/json"
