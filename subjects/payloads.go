@@ -318,7 +318,7 @@ type ApprovalRequest struct {
 type Grant struct {
 	Acts   []string `json:"acts"`             // kinds of acts, any of them
 	To     []string `json:"to,omitempty"`     // names and addresses that the words name
-	Places []string `json:"places,omitempty"` // where the words say that a destination stands
+	Places []string `json:"places,omitempty"` // objects whose people are destinations
 	Times  int      `json:"times"`            // how often
 	Used   int      `json:"used,omitempty"`   // how often it was used
 	Clause string   `json:"clause"`           // the words that it is derived from

@@ -101,7 +101,9 @@ func (t *turn) hasRecalled() bool {
 
 // hasUntrustedRecall reports whether a recalled entry is untrusted: its text then says so.
 func (t *turn) hasUntrustedRecall() bool {
-	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool { return d.Layer == LayerRecall && strings.Contains(d.Result.Text, untrustedMark) })
+	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool {
+		return d.Layer == LayerRecall && strings.Contains(d.Result.Text, untrustedMark)
+	})
 }
 
 // hasURLInResult reports whether a result of a tool that the model chose has an address.
