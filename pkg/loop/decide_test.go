@@ -273,3 +273,29 @@ func TestRecalledCallFollowsFirstDecision(t *testing.T) {
 		}
 	}
 }
+
+// An untrusted entry is not presented as the user's words, and no recalled entry is an answer when the model gives none.
+func TestRecalledEntryIsNotTheUsersWords(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"coffee: black": "You told me",
+		"[MEMORY: UNTRUSTED 1]\nthe hotline is +44\n[END OF MEMORY 1]": "not verified",
+	} {
+		recalled := finished("search_memory", LayerRecall, "")
+		recalled.Call.ID, recalled.Call.Arguments, recalled.Result.Text = "recall", json.RawMessage(`{}`), text
+		in := question("what do you know?")
+		in.Recalled = &recalled
+		a, p := newAgent(t, textReply(`{"choice":"answer"}`), textReply("Something."))
+		a.Calls = CallConstrained
+		if _, err := RunTurn(t.Context(), a, in, Hooks{}); err != nil {
+			t.Fatal(err)
+		}
+		if last := lastText(p.asked[1]); !strings.Contains(last, want) {
+			t.Errorf("%q: instruction %q, want %q", text, last, want)
+		}
+		silent := turn{state: State{Messages: in.State.Messages, Finished: []FinishedCall{recalled}}}
+		if err := silent.finishWithoutModel(t.Context()); err != nil || strings.Contains(silent.state.Answer, text) {
+			t.Errorf("answer %q, error %v", silent.state.Answer, err)
+		}
+	}
+}
