@@ -30,7 +30,7 @@ var payloads = []func() any{
 	newPayload[subjects.MemoryEntry], newPayload[subjects.Provenance], newPayload[subjects.Grades], newPayload[subjects.MemoryHit], newPayload[subjects.MemoryReason], newPayload[subjects.MemoryDocument], newPayload[subjects.DocumentPiece], newPayload[subjects.MemoryWriteResult], newPayload[subjects.MemoryEdit], newPayload[subjects.Relation], newPayload[subjects.MemoryStatus], newPayload[subjects.MemoryRecall],
 	newPayload[subjects.Deliberation], newPayload[subjects.TaskProgress], newPayload[subjects.AgentReturn], newPayload[subjects.ConfigSet], newPayload[subjects.DeadLetter], newPayload[subjects.SecretGet], newPayload[subjects.SecretValue],
 	newPayload[subjects.AuditRecord], newPayload[subjects.AuditHead], newPayload[subjects.AuditGenesis], newPayload[subjects.Fault], newPayload[subjects.Denial],
-	newPayload[subjects.Note], newPayload[subjects.ModelInfo], newPayload[subjects.RoleModel], newPayload[subjects.PullRequest], newPayload[subjects.PullProgress],
+	newPayload[subjects.Note], newPayload[subjects.ModelInfo], newPayload[subjects.CallTest], newPayload[subjects.RoleModel], newPayload[subjects.PullRequest], newPayload[subjects.PullProgress],
 	newPayload[subjects.Grant], newPayload[subjects.Grants], newPayload[subjects.LookAlikeHost], newPayload[subjects.SessionChange], newPayload[subjects.SessionChanged], newPayload[subjects.AuditLogHead], newPayload[subjects.AuditCapacity],
 	newPayload[subjects.Attachment], newPayload[subjects.PromptReading], newPayload[subjects.EmbedFailure],
 }
