@@ -131,21 +131,22 @@ func Table() Layout {
 	l := Layout{Accounts: accounts(), Streams: streams(), Consumers: consumers()}
 	l.Edges = slices.Concat(agentEdges(), controlEdges(), brokerEdges(), publishEdges(), watchEdges(), questionEdges(l.Consumers),
 		stateEdges(l.Streams), modelEdges(), auditEdges(), discoveryEdges(l.Discoverables()))
-	l.Edges = append(slices.DeleteFunc(l.Edges, reachesUnserved), unservedEdges()...)
+	unserved := UnservedSpecs()
+	l.Edges = slices.DeleteFunc(l.Edges, func(e Edge) bool { return e.reachesAny(unserved) }) // a message would wait for an actor that does not exist
+	l.Edges = append(l.Edges, unservedEdges(unserved)...)
 	return l
 }
 
-// reachesUnserved reports whether e lets its callers send or watch a subject of [UnservedSpecs]: an accepted message would
-// wait for an actor that does not exist.
-func reachesUnserved(e Edge) bool {
+// reachesAny reports whether e lets its callers send or watch one of the subjects.
+func (e Edge) reachesAny(specs []Spec) bool {
 	local := cmp.Or(e.Local, e.Remote)
-	return slices.ContainsFunc(UnservedSpecs(), func(s Spec) bool { return Overlap(s.Name, local) })
+	return slices.ContainsFunc(specs, func(s Spec) bool { return Overlap(s.Name, local) })
 }
 
 // unservedEdges lead from the account "user" to the router for the subjects of [UnservedSpecs]. The server alone could only
 // deny them, and the sender of a denied request waits until its timeout. Other accounts have no program that sends them.
-func unservedEdges() (out []Edge) {
-	for _, s := range UnservedSpecs() {
+func unservedEdges(unserved []Spec) (out []Edge) {
+	for _, s := range unserved {
 		out = append(out, Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: Router, Remote: strings.Replace(s.Received, "*", "<who>", 1), Local: s.Name, ReplyTimeout: "5s"})
 	}
 	return out

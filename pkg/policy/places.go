@@ -10,7 +10,7 @@ import (
 
 // A question can point to an object for the people of a new one: "the same guests as the event 'Harvest talk'". Such a place is
 // derived from the question alone. The people that a read of exactly that object returns are destinations when the result leaves no
-// choice: there is one object. Whoever may write to the object could still name others there, so that every other value of such a
+// choice: there is one object. The writers of the object could still name others there, so that every other value of such a
 // call must be the user's own, as in an act that cannot be undone.
 //
 // There is no such rule for an address on a page ("her e-mail is on www.dora.example"): the text of a page is an extract, in
