@@ -9,6 +9,7 @@ require (
 	github.com/JohannesKaufmann/html-to-markdown/v2 v2.5.2
 	github.com/andybalholm/cascadia v1.3.4
 	github.com/anthropics/anthropic-sdk-go v1.84.0
+	github.com/blevesearch/snowballstem v0.9.0
 	github.com/duckdb/duckdb-go/v2 v2.10505.0
 	github.com/godbus/dbus v0.0.0-20190726142602-4481cbc300e2
 	github.com/godbus/dbus/v5 v5.2.4

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"conclave/actors/gateway"
+	"conclave/actors/memory/recall"
 	"conclave/config"
 	"conclave/subjects"
 )
@@ -55,6 +56,9 @@ func TestShipped(t *testing.T) {
 			Listen: "127.0.0.1:8765", Hosts: []string{}, QueryTimeout: 10 * time.Minute, GradeWait: 2 * time.Second, MaxWaiting: 64, MaxStreams: 32,
 			Heartbeat: 15 * time.Second, WriteTimeout: 10 * time.Second, HeaderTimeout: 5 * time.Second,
 		},
+	}
+	if c.Memory.Weights != recall.DefaultWeights() {
+		t.Errorf("shipped weights of recall %+v, and the defaults are %+v", c.Memory.Weights, recall.DefaultWeights())
 	}
 	if !reflect.DeepEqual(c.System, want) {
 		t.Errorf("shipped\n%+v\nwant\n%+v", c.System, want)

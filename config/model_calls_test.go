@@ -70,6 +70,16 @@ func untilAnswer(requests []scriptserver.Request) []scriptserver.Request {
 	return nil
 }
 
+// countDescriptions counts the requests by which memory has answers described.
+func countDescriptions(requests []scriptserver.Request) (n int) {
+	for _, r := range requests {
+		if len(r.Messages) > 0 && strings.HasPrefix(r.Messages[0].Content, "You file a question and its answer") {
+			n++
+		}
+	}
+	return n
+}
+
 // awaitStored waits until the answer to query has a grade and is in memory.
 func awaitStored(t *testing.T, c *client.Client, query string) {
 	t.Helper()
@@ -135,7 +145,7 @@ func TestGreetingCostsOneModelCallBeforeTheAnswer(t *testing.T) {
 	user := dialUser(t, r.Bus)
 	var prefixes []string
 	session, seen := "s1", 0
-	for _, question := range []string{"hi", "What is the weather in Oslo today?"} {
+	for i, question := range []string{"hi", "What is the weather in Oslo today?"} {
 		response := askQuestion(t, user, session, question)
 		for _, n := range response.Notes {
 			if n.Code == subjects.NoteModel {
@@ -143,6 +153,9 @@ func TestGreetingCostsOneModelCallBeforeTheAnswer(t *testing.T) {
 			}
 		}
 		awaitStored(t, user, response.QueryID)
+		if i == 0 { // in the background, before the next question
+			waitFor(t, "memory has the answer described", func() bool { return countDescriptions(server.Requests()) == 1 })
+		}
 		all := server.Requests()[seen:]
 		seen += len(all)
 		before := untilAnswer(all)

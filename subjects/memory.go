@@ -18,8 +18,13 @@ type MemoryEntry struct {
 	Entities    []string   `json:"entities,omitempty"`
 	Sentiment   string     `json:"sentiment,omitempty"` // positive, neutral, negative
 	Respondent  string     `json:"respondent_id,omitempty"`
-	Grades      Grades     `json:"grades"`
-	State       string     `json:"state"` // active, candidate, superseded
+	// Conversation, Position, Speaker and Happened are the context of the text; see [MemoryEntry.CheckContext].
+	Conversation string    `json:"conversation,omitempty"` // id: a session, the origin of a document, a chat
+	Position     int       `json:"position,omitempty"`     // order in the conversation, from 1; 0 = unknown
+	Speaker      string    `json:"speaker,omitempty"`      // who said it; "" = unknown
+	Happened     time.Time `json:"happened,omitzero"`      // when it was said or took place; Created is when it was stored
+	Grades       Grades    `json:"grades"`
+	State        string    `json:"state"` // active, candidate, superseded
 	// SupersededBy and Supersedes are ids of entries.
 	SupersededBy string    `json:"superseded_by,omitempty"`
 	Supersedes   []string  `json:"supersedes,omitempty"`
@@ -41,7 +46,7 @@ type Provenance struct {
 	From      string `json:"from,omitempty"` // a file or a URL
 	Part      int    `json:"part,omitempty"` // piece of the document, from 1
 	Model     string `json:"model,omitempty"`
-	// Digest is how name and description were made: model, plain, given.
+	// Digest is how name and description were made: model, plain, given, or pending: by plain rules, until a model is idle.
 	Digest string   `json:"digest,omitempty"`
 	Flags  []string `json:"flags,omitempty"` // detected injection techniques
 }
@@ -56,6 +61,9 @@ type Grades struct {
 	Words    string  `json:"words,omitempty"`   // the user's comment; not stored by memory
 	Retry    bool    `json:"retry,omitempty"`   // the critic suggests a retry; not stored by memory
 }
+
+// DigestPending is the digest of an entry that a model describes when it is idle; see [Provenance].
+const DigestPending = "pending"
 
 // Kinds of entries.
 const (
@@ -117,7 +125,7 @@ type MemoryHit struct {
 
 // MemoryReason is one part of a score.
 type MemoryReason struct {
-	What  string  `json:"what"` // name, description, words, critic, pairwise, reward, age, pinned, rerank
+	What  string  `json:"what"` // corpus, description, name, words, neighbours, speaker, when, critic, pairwise, reward, age, pinned, rerank
 	Value float64 `json:"value"`
 	Text  string  `json:"text,omitempty"`
 }
@@ -284,5 +292,8 @@ type MemoryRecall struct {
 	Created    time.Time `json:"created"`
 	Source     Source    `json:"source"`
 	Trust      string    `json:"trust"`
-	Critic     int       `json:"critic_score,omitempty"`
+	Content    string    `json:"content,omitempty"`      // what the caller got of it, without credentials, clipped
+	Critic     int       `json:"critic_score,omitempty"` // 1 to 5
+	Feedback   string    `json:"feedback,omitempty"`     // by the critic, clipped
+	Reward     float64   `json:"reward,omitempty"`       // -1 to 1, the user's latest
 }

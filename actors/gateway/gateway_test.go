@@ -64,7 +64,7 @@ func checkAnswerEvents(t *testing.T, a gateway.Answer) {
 	var who []string
 	for i, ev := range a.EventLog {
 		who = append(who, ev.From)
-		if ev.Seconds < 0 || (i > 0 && ev.Seconds == 0) != (i > 0 && ev.Time.Equal(a.EventLog[0].Time)) || ev.Seconds > 60 {
+		if i > 0 && (ev.Seconds < a.EventLog[i-1].Seconds || ev.Time.After(a.EventLog[0].Time) && ev.Seconds == 0) || ev.Seconds < 0 || ev.Seconds > 60 {
 			t.Errorf("event %s at %f s", ev.Subject, ev.Seconds)
 		}
 		if ev.Query != a.QueryID || ev.Session != "s-1" || ev.Time.IsZero() || !json.Valid(ev.Payload) || i > 0 && ev.Seq <= a.EventLog[i-1].Seq {

@@ -15,6 +15,25 @@ type Fact struct {
 	Text     string   `json:"text"`
 	Tags     []string `json:"tags"`
 	External bool     `json:"external"` // the user did not type the text: it becomes untrusted
+
+	// The context of the text, as far as it is known; see [subjects.MemoryEntry].
+	Conversation string `json:"conversation"`
+	Position     int    `json:"position"` // 0 with a conversation = after its last entry
+	Speaker      string `json:"speaker"`
+	Happened     string `json:"happened"` // RFC 3339, or a date
+}
+
+// entry returns the fact as an entry. It rejects an invalid context; the error says what is valid.
+func (f Fact) entry() (subjects.MemoryEntry, error) {
+	e := subjects.MemoryEntry{Corpus: f.Text, Tags: f.Tags, Conversation: f.Conversation, Position: f.Position, Speaker: f.Speaker}
+	var err error
+	if e.Happened, err = subjects.ParseHappened(f.Happened); err == nil {
+		err = e.CheckContext()
+	}
+	if err != nil {
+		return e, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", err)
+	}
+	return e, nil
 }
 
 // Forget is the body of POST /memory/forget. Dry is required: permanent deletion must not depend on a default.
@@ -27,8 +46,9 @@ type Forget struct {
 // site's page can send a POST without a body.
 type emptyBody struct{}
 
-// onRemember stores a fact with the user as its source, or an external text, which becomes untrusted. It rejects an empty text and one longer than maxFact bytes. A fact
-// that memory refuses is 409; otherwise the response says what memory did with it.
+// onRemember stores a fact with the user as its source, or an external text, which becomes untrusted. It rejects an empty text, one
+// longer than maxFact bytes and an invalid context. A fact that memory refuses is 409; otherwise the response says what memory
+// did with it.
 func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -44,9 +64,13 @@ func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 	case len(in.Text) > maxFact:
 		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "text too large; at most %d KB. Import documents with: conclave memory import", maxFact>>10)
 	}
+	fact, err := in.entry()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), noTimeout) // stored even when the client disconnects
 	defer cancel()
-	one, _, err := g.client.AddMemory(ctx, in.Text, in.Tags, in.External)
+	one, _, err := g.client.AddMemory(ctx, fact, in.External)
 	switch {
 	case errors.Is(err, client.ErrNoResult):
 		return problemf(http.StatusBadGateway, subjects.CodeInternal, "no result in the reply of memory; check with GET /memory/search")

@@ -44,7 +44,7 @@ var storedEntries = []subjects.MemoryEntry{
 	{
 		ID: "anna0000000000000000000000000001", Kind: "fact", Name: "Anna", Description: "d", Corpus: "Anna <lives> in Bremen.", Tags: []string{"t"}, Correlating: []string{"idea0000000000000000000000000002"},
 		Provenance: subjects.Provenance{Source: "user", Trust: "trusted", Agent: "a", SessionID: "s", QueryID: "q", From: "f", Part: 1, Model: "m", Digest: "model", Flags: []string{"x"}},
-		Intent:     "i", Entities: []string{"Anna"}, Sentiment: "neutral", Respondent: "a", Grades: subjects.Grades{Critic: 4}, State: "active", SupersededBy: "x", Supersedes: []string{"y"}, Pinned: true,
+		Intent:     "i", Entities: []string{"Anna"}, Sentiment: "neutral", Respondent: "a", Conversation: "c", Position: 2, Speaker: "Anna", Happened: entryTime, Grades: subjects.Grades{Critic: 4}, State: "active", SupersededBy: "x", Supersedes: []string{"y"}, Pinned: true,
 		Created: entryTime, Updated: entryTime, Accessed: entryTime, Accesses: 2,
 	},
 	{ID: "idea0000000000000000000000000002", Kind: "fact", Name: "Idea", Corpus: "Boats.", State: "candidate", Provenance: subjects.Provenance{Source: "agent", Trust: "untrusted"}, Created: entryTime, Updated: entryTime},
@@ -118,7 +118,11 @@ func (k *memoryStub) admin(_ context.Context, in actor.Msg[subjects.MemoryAdminR
 func (k *memoryStub) write(_ context.Context, in actor.Msg[subjects.MemoryWriteRequest], _ actor.Out) (w subjects.MemoryWriteReply, err error) {
 	ids := []string{}
 	for _, e := range in.Body.Entries {
-		ids = append(ids, e.ID+" "+e.Corpus)
+		id := e.ID + " " + e.Corpus
+		if e.ID == "" && e.Speaker != "" {
+			id += fmt.Sprintf(" (%s %d %s %s)", e.Conversation, e.Position, e.Speaker, e.Happened.Format(time.RFC3339))
+		}
+		ids = append(ids, id)
 		res := subjects.MemoryWriteResult{ID: "new", Action: "stored"}
 		if e.ID != "" {
 			res.ID = e.ID
@@ -205,6 +209,20 @@ func TestMemory(t *testing.T) {
 		{"trick: forget everything", "POST", "/memory/forget", "/memory/forget", `{"query":" ","dry":false}`, 400, "query is required", ""},
 		{"trick: dry twice", "POST", "/memory/forget", "/memory/forget", `{"query":"x","dry":true,"dry":false}`, 400, "", ""},
 		{"trick: dry in the address", "POST", "/memory/forget", "/memory/forget?dry=true", `{"query":"x","dry":false}`, 400, "unknown parameter", ""},
+		{
+			"remember what somebody said", "POST", "/memory", "/memory", `{"text":"I sold the boat.","external":true,"conversation":"chat 1","position":3,"speaker":"Ana","happened":"2023-05-08"}`, 200,
+			`"action":"stored"`, `gateway write false [" I sold the boat. (chat 1 3 Ana 2023-05-08T00:00:00Z)"]`,
+		},
+		{
+			"remember with a time", "POST", "/memory", "/memory", `{"text":"I sold it.","speaker":"Ana","happened":"2023-05-08T13:56:00+02:00"}`, 200, `"action":"stored"`,
+			`gateway write false [" I sold it. ( 0 Ana 2023-05-08T11:56:00Z)"]`,
+		},
+		{"a time that is none", "POST", "/memory", "/memory", `{"text":"x","happened":"last May"}`, 400, "a time such as 2023-05-08T13:56:00Z, or a date such as 2023-05-08", ""},
+		{"a speaker of two lines", "POST", "/memory", "/memory", `{"text":"x","speaker":"Ana\nSystem"}`, 400, "one line of printable characters", ""},
+		{"a speaker that is too long", "POST", "/memory", "/memory", `{"text":"x","speaker":"` + strings.Repeat("a", 101) + `"}`, 400, "at most 100", ""},
+		{"a conversation with an escape", "POST", "/memory", "/memory", `{"text":"x","conversation":"a\u001b[2J"}`, 400, "one line of printable characters", ""},
+		{"a conversation that is too long", "POST", "/memory", "/memory", `{"text":"x","conversation":"` + strings.Repeat("a", 129) + `"}`, 400, "at most 128", ""},
+		{"a negative position", "POST", "/memory", "/memory", `{"text":"x","position":-1}`, 400, "from 1 to 1000000000", ""},
 		{"nothing to remember", "POST", "/memory", "/memory", `{"text":" "}`, 400, "text is required", ""},
 		{"too much to remember", "POST", "/memory", "/memory", `{"text":"` + strings.Repeat("x", 70000) + `"}`, 413, "at most 64 KB", ""},
 		{"trick: a body without end", "POST", "/memory", "/memory", `{"text":"` + strings.Repeat("x", 300000) + `"}`, 413, "at most 256 KB", ""},

@@ -305,9 +305,11 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, q question, end *client.Out
 		Model: r.Model, DemoModel: r.DemoModel, Usage: r.Usage, Partial: r.Partial, Error: r.Error,
 		Grade: rec.grade, Pairwise: rec.pairwise, Reward: rec.reward, Events: []string{}, EventLog: []LogEntry{}, Dropped: rec.dropped,
 	}
+	var seconds float64 // never decreases: the server's wall clock may be set back between two events
 	for _, ev := range rec.events {
+		seconds = max(seconds, ev.Time.Sub(rec.events[0].Time).Seconds())
 		a.Events = append(a.Events, ev.Subject)
-		a.EventLog = append(a.EventLog, LogEntry{ev, ev.Time.Sub(rec.events[0].Time).Seconds()})
+		a.EventLog = append(a.EventLog, LogEntry{ev, seconds})
 	}
 	if a.ToolCalls == nil {
 		a.ToolCalls = []subjects.ToolCall{}

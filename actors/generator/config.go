@@ -31,7 +31,7 @@ type Config struct {
 	Repeats     int           `yaml:"repeats"`             // the call with this number is refused when all have the same arguments and result
 	Hedge       Hedge         `yaml:"hedge"`
 	MaxTools    int           `yaml:"max_tools"`    // tools offered for a question; 0 = none
-	RecallFirst string        `yaml:"recall_first"` // search memory before the first model call: auto (constrained calls only), always or never
+	RecallFirst string        `yaml:"recall_first"` // search memory before the first model call: always, auto (constrained calls only) or never
 	Stream      bool          `yaml:"stream"`       // publish the answer as it is generated, where the model supports it
 	Thinking    bool          `yaml:"thinking"`     // request thinking, where the model supports it
 	Turns       int           `yaml:"turns"`        // turns kept of a session

@@ -38,12 +38,17 @@ func historyMessages(c subjects.Conversation) []model.Message {
 
 // completeRounds returns the messages of a turn that the conversation keeps between question and answer: calls with all
 // their results. Thinking, nudges and incomplete rounds are left out: a model that sees a call without its result
-// repeats it. nil = there were no calls.
+// repeats it. The search of memory before the turn is left out too: the next question has its own, and pinned facts would be
+// repeated with every turn. nil = there were no calls.
 func completeRounds(messages []model.Message) (out []subjects.Message) {
 	for i := 0; i < len(messages); i++ {
 		m := messages[i]
 		end := i + 1 + len(m.Calls)
 		if len(m.Calls) == 0 || end > len(messages) || slices.ContainsFunc(messages[i+1:end], func(r model.Message) bool { return r.Role != model.ToolRole }) {
+			continue
+		}
+		if len(m.Calls) == 1 && m.Calls[0].ID == recallCall && m.Calls[0].Name == recallTool {
+			i = end - 1
 			continue
 		}
 		said := subjects.Message{Role: m.Role, Content: m.Content}

@@ -56,7 +56,7 @@ func (m *Memory) fillApproximate(ctx context.Context, out actor.Out) {
 	m.approximateReady.Store(m.search.approximate == near)
 }
 
-// loadApproximate adds the name vector of every entry that has one of this model to near.
+// loadApproximate adds the corpus vector of every entry that has one of this model to near.
 func (m *Memory) loadApproximate(ctx context.Context, near store.ApproximateIndex, model string) error {
 	var rows []uint64
 	var vectors []float32
@@ -66,10 +66,10 @@ func (m *Memory) loadApproximate(ctx context.Context, near store.ApproximateInde
 		return err
 	}
 	err := m.unaudited.Load(ctx, model, func(l store.IndexEntry) error {
-		if l.NameVector == nil {
+		if l.CorpusVector == nil {
 			return nil
 		}
-		rows, vectors = append(rows, l.Row), append(vectors, l.NameVector...)
+		rows, vectors = append(rows, l.Row), append(vectors, l.CorpusVector...)
 		if len(rows) == approximateBatch {
 			return flush()
 		}

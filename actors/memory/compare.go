@@ -12,6 +12,7 @@ import (
 	"conclave/actors/memory/recall"
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -28,9 +29,9 @@ type comparison struct {
 	seen        map[string]time.Time // last update of each of these entries when it was compared
 }
 
-// compareWithSimilar compares a new entry with the most similar active ones; the zero result means that it stands beside them.
-// Nothing is superseded by a guess: without vectors (v nil), and when neither the model nor the plain rules are sure, both
-// entries stay. An untrusted entry cannot supersede a trusted one, duplicates are merged only at the same trust, and pinned
+// compareWithSimilar compares a new entry with the most similar active ones by plain rules, by content and not by name; the zero
+// result means that it stands beside them. Nothing is superseded by a guess: without vectors (v nil), and when the rules are not
+// sure, both entries stay. An untrusted entry cannot supersede a trusted one, duplicates are merged only at the same trust, and pinned
 // entries are never superseded. Another answer to the same query is not compared. Errors are logged.
 func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, db *access, e subjects.MemoryEntry, v *store.Vectors) (c comparison) {
 	if v == nil {
@@ -42,7 +43,6 @@ func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, db *acce
 		out.LogError(fmt.Errorf("looking for similar entries: %w", err))
 		return c
 	}
-	d := m.newDigester(out)
 	for _, old := range similar {
 		if old.ID == e.ID || old.State != subjects.MemoryActive || old.Provenance.QueryID != "" && old.Provenance.QueryID == e.Provenance.QueryID {
 			continue
@@ -50,10 +50,8 @@ func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, db *acce
 		if old.Provenance.Trust == subjects.Trusted && e.Provenance.Trust != subjects.Trusted {
 			continue
 		}
-		is, err := d.Compare(ctx, statementOf(old), statementOf(e))
+		is := digest.Compare(statementOf(old), statementOf(e))
 		switch {
-		case err != nil:
-			out.LogError(fmt.Errorf("comparing with %s: %w", old.ID, err))
 		case is.Kind == digest.Same && old.Provenance.Trust == e.Provenance.Trust && old.Respondent != subjects.RespondentB:
 			return comparison{duplicateOf: old.ID, why: cmp.Or(is.Why, "it says the same"), seen: map[string]time.Time{old.ID: old.Updated}}
 		case is.Kind == digest.Contradicts && !old.Pinned:
@@ -67,7 +65,7 @@ func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, db *acce
 // findSimilar returns at most maxCompared entries with a similarity to e of at least minCompareSimilarity, most similar first.
 // Documents are left out; e itself may be among them. v must not be nil.
 func (m *Memory) findSimilar(ctx context.Context, db *access, e subjects.MemoryEntry, v *store.Vectors) ([]subjects.MemoryEntry, error) {
-	found, err := m.searchIndex(ctx, recall.Query{Text: e.Name + " " + e.Description, Vector: v.Name})
+	found, err := m.searchIndex(ctx, recall.Query{Text: text.Clip(e.SearchText(), maxQuery), Vector: v.Corpus})
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +78,8 @@ func (m *Memory) findSimilar(ctx context.Context, db *access, e subjects.MemoryE
 	return db.Get(ctx, ids...)
 }
 
-// recheckComparison returns c without what no longer holds: entries that were edited, superseded or forgotten while the model
-// compared them, and entries to supersede that were pinned. When they cannot be read, nothing holds. The caller holds editMu.
+// recheckComparison returns c without what no longer holds: entries that were edited, superseded or forgotten while they
+// were compared, and entries to supersede that were pinned. When they cannot be read, nothing holds. The caller holds editMu.
 func recheckComparison(ctx context.Context, out actor.Out, db *access, c comparison) comparison {
 	now, err := db.Get(ctx, slices.Collect(maps.Keys(c.seen))...)
 	if err != nil {
@@ -99,6 +97,14 @@ func recheckComparison(ctx context.Context, out actor.Out, db *access, c compari
 	return c
 }
 
+// statementOf returns what an entry claims.
 func statementOf(e subjects.MemoryEntry) digest.Statement {
-	return digest.Statement{Name: e.Name, Description: e.Description, Corpus: e.Corpus, Created: e.Created, Untrusted: e.Provenance.Trust != subjects.Trusted}
+	s := digest.Statement{
+		Name: e.Name, Description: e.Description, Corpus: e.Corpus, Created: e.Created, Untrusted: e.Provenance.Trust != subjects.Trusted,
+		Speaker: e.Speaker, Conversation: e.Conversation, Happened: e.Happened,
+	}
+	if e.Kind == subjects.KindEngram { // the user tells the same in two sessions of one day
+		s.Conversation = ""
+	}
+	return s
 }

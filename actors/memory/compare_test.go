@@ -4,7 +4,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"conclave/actors/memory/store"
 	"conclave/subjects"
 )
 
@@ -128,56 +130,97 @@ func TestMergeAddsTagsAndLinks(t *testing.T) {
 	}
 }
 
-// TestChangeDuringComparison: if the user changes the compared entry before the new one is stored, the comparison is void
-// and nothing is lost.
+// TestChangeDuringComparison: if the user changes a compared entry before the new one is stored, the comparison is void.
 func TestChangeDuringComparison(t *testing.T) {
 	t.Parallel()
-	w := newFixture(t, func(c *Config) { c.Model = true })
-	for _, tt := range []struct {
-		name, verdict string
-		hand          subjects.MemoryAdminRequest
-		old           string // what the older one is in the end, "" = gone
+	w := newFixture(t)
+	for name, tt := range map[string]struct {
+		hand       subjects.MemoryAdminRequest
+		duplicate  bool // what still holds
+		supersedes bool
 	}{
-		{"duplicate of an entry forgotten meanwhile", "same", subjects.MemoryAdminRequest{Op: "forget"}, ""},
-		{"duplicate of an entry edited meanwhile", "same", subjects.MemoryAdminRequest{Op: "edit", Edit: &subjects.MemoryEdit{Corpus: new("Nobody knows.")}}, subjects.MemoryActive},
-		{"contradiction of an entry forgotten meanwhile", "contradicts", subjects.MemoryAdminRequest{Op: "forget"}, ""},
-		{"contradiction of an entry edited meanwhile", "contradicts", subjects.MemoryAdminRequest{Op: "edit", Edit: &subjects.MemoryEdit{Corpus: new("Nobody knows.")}}, subjects.MemoryActive},
-		{"trick: contradiction of an entry pinned meanwhile", "contradicts", subjects.MemoryAdminRequest{Op: "pin"}, subjects.MemoryActive},
-		{"contradiction, nothing changed meanwhile", "contradicts", subjects.MemoryAdminRequest{Op: "show"}, subjects.MemorySuperseded},
+		"forgotten": {subjects.MemoryAdminRequest{Op: "forget"}, false, false},
+		"edited":    {subjects.MemoryAdminRequest{Op: "edit", Edit: &subjects.MemoryEdit{Corpus: new("Nobody knows.")}}, false, false},
+		"pinned":    {subjects.MemoryAdminRequest{Op: "pin"}, true, false},
+		"shown":     {subjects.MemoryAdminRequest{Op: "show"}, true, true},
 	} {
-		w.chat = nil
-		text := "The letter is in " + strings.Map(func(r rune) rune {
-			if r == ' ' || r == ':' || r == ',' {
-				return -1
-			}
-			return r
-		}, tt.name) + " now."
-		old := w.storeFact(text)
-		w.chat = func(_, _, schema string) (string, error) {
-			if !strings.Contains(schema, "relationship") {
-				return "", subjects.Faultf(subjects.CodeUnavailable, "nobody")
-			}
-			if tt.hand.IDs != nil { // it was done
-				return `{"relationship":"unrelated","why":"one is enough"}`, nil
-			}
-			tt.hand.IDs = []string{old}
-			if _, err := w.admin(tt.hand); err != nil {
-				t.Errorf("%s: %v", tt.name, err)
-			}
-			return `{"relationship":"` + tt.verdict + `","why":"so it seems"}`, nil
-		}
-		fresh := w.storeFact(text + " It is blue.")
-		if e := w.entry(fresh); e.State != subjects.MemoryActive {
-			t.Errorf("%s: the new one is %s by %q", tt.name, e.State, e.SupersededBy)
-		}
-		state := ""
-		if all, err := w.db.Get(t.Context(), old); err != nil {
+		old := w.storeFact("A kayak hangs below our garage ceiling, as " + name + ".")
+		seen := map[string]time.Time{old: w.entry(old).Updated}
+		tt.hand.IDs = []string{old}
+		if _, err := w.admin(tt.hand); err != nil {
 			t.Fatal(err)
-		} else if len(all) == 1 {
-			state = all[0].State
 		}
-		if state != tt.old {
-			t.Errorf("%s: the old one is %q, want %q", tt.name, state, tt.old)
+		db := &access{w.db}
+		same := recheckComparison(t.Context(), w.rec.Out(), db, comparison{duplicateOf: old, seen: seen})
+		other := recheckComparison(t.Context(), w.rec.Out(), db, comparison{supersedes: []string{old}, seen: seen})
+		if (same.duplicateOf != "") != tt.duplicate || (len(other.supersedes) > 0) != tt.supersedes {
+			t.Errorf("%s meanwhile: %+v, %+v", name, same, other)
 		}
+	}
+}
+
+// TestRepeatedWordsOnAnotherDayStand: neither a repeated thank-you nor an entry of the same name supersedes another; a
+// contradiction of the same speaker does.
+func TestRepeatedWordsOnAnotherDayStand(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	for _, tt := range []struct{ name, first, second, action string }{
+		{"another day", `(1:56 pm on 8 May, 2023) Caroline said, "Thanks so much for the kind words, Mel."`, `(2:10 pm on 25 May, 2023) Caroline said, "Thanks so much for the kind words, Mel."`, "stored"},
+		{"another speaker", `(1:56 pm on 9 May, 2023) Caroline said, "The lake looked great yesterday."`, `(1:56 pm on 9 May, 2023) Melanie said, "The lake looked great yesterday."`, "stored"},
+		{"the same turn", `(1:56 pm on 10 May, 2023) Caroline said, "Our choir sings on Fridays."`, `(1:56 pm on 10 May, 2023) Caroline said, "Our choir sings on Fridays."`, "merged"},
+		{"contradiction", `(1:56 pm on 11 May, 2023) Caroline said, "I live in Rome."`, `(1:56 pm on 12 June, 2023) Caroline said, "I live in Oslo."`, "superseded"},
+		{"contradiction by another speaker", `(1:56 pm on 13 May, 2023) Tom said, "I work at Acme."`, `(1:56 pm on 14 May, 2023) Ana said, "I work at Initech."`, "stored"},
+	} {
+		w.storeFact(tt.first)
+		got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: tt.second}}})
+		if err != nil || got.Results[0].Action != tt.action {
+			t.Errorf("%s: %+v, %v, want %s", tt.name, got, err, tt.action)
+		}
+	}
+	for _, text := range []string{"The boat needs paint.", "The cellar is damp in spring."} {
+		got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: text, Name: "house and boat"}}})
+		if err != nil || got.Results[0].Action != "stored" {
+			t.Errorf("%q of the same name: %+v, %v", text, got, err)
+		}
+	}
+}
+
+// TestAttributionFillsTheContextOfAnEntry: speaker, time, conversation and position, unless the caller gave them.
+func TestAttributionFillsTheContextOfAnEntry(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	at := time.Date(2023, time.May, 8, 13, 56, 0, 0, time.UTC)
+	for i, text := range []string{`(1:56 pm on 8 May, 2023) Caroline said, "I went to a concert."`, `[2023-05-08 13:56] Melanie: I love live music.`} {
+		e := w.entry(w.storeFact(text))
+		if e.Speaker != []string{"Caroline", "Melanie"}[i] || !e.Happened.Equal(at) || e.Conversation != "said 2023-05-08T13:56:00Z" || e.Position != i+1 || e.Corpus != text ||
+			strings.Contains(e.Name, "2023") {
+			t.Errorf("%q: %+v", text, e)
+		}
+	}
+	got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: `Caroline said, "I swim."`, Speaker: "Ana", Conversation: "club", Position: 7, Happened: at.AddDate(1, 0, 0)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := w.entry(got.Results[0].ID); e.Speaker != "Ana" || e.Conversation != "club" || e.Position != 7 || !e.Happened.Equal(at.AddDate(1, 0, 0)) {
+		t.Errorf("the caller's context is replaced: %+v", e)
+	}
+	saved := w.saved(`{"content":"Tom said, \"I play the piano.\""}`)
+	if e := w.entry(saved.Recalls[0]); e.Speaker != "Tom" {
+		t.Errorf("save_memory: %+v", e)
+	}
+	relations, err := w.db.Relations(t.Context(), store.GraphQuery{Limit: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, r := range relations {
+		all = append(all, r.Subject+" "+r.Predicate+" "+r.Object)
+		if r.Subject == "Melanie" && !r.Said.Equal(at) {
+			t.Errorf("said %s", r.Said)
+		}
+	}
+	slices.Sort(all)
+	if want := []string{"Caroline went to concert", "Melanie likes live music", "Tom plays piano"}; !slices.Equal(all, want) {
+		t.Errorf("relations %q, want %q", all, want)
 	}
 }

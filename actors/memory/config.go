@@ -4,24 +4,29 @@ import (
 	"path/filepath"
 	"time"
 
+	"conclave/actors/memory/recall"
 	"conclave/pkg/strict"
 )
 
 // Config is the memory section of the configuration.
 type Config struct {
 	Enabled bool  `yaml:"enabled"`
-	Results int   `yaml:"n_results"` // candidates by name that reach the second stage of a recall
+	Results int   `yaml:"n_results"` // entries that the first stage of a recall shows
 	Top     int   `yaml:"top_k"`     // entries that a recall returns
 	Rerank  bool  `yaml:"rerank"`    // let a small model order the returned entries
 	Hybrid  bool  `yaml:"hybrid"`    // match words beside vectors
-	Model   bool  `yaml:"model"`     // use a small model for names, passages and comparisons; false = rules only
+	Model   bool  `yaml:"model"`     // use a small model for names and passages; false = rules only
 	Cache   Cache `yaml:"cache"`
+	// ContextScore is the score from which an entry is part of the context of a question, see [Memory.recallContext].
+	ContextScore strict.Decimal `yaml:"context_score"`
+
+	Weights recall.Weights `yaml:"weights"` // of scoring; all zero = [recall.DefaultWeights]
 
 	ModelTimeout time.Duration `yaml:"model_timeout"`
 	EmbedTimeout time.Duration `yaml:"embed_timeout"`
 
 	Threads int         `yaml:"threads"`      // per search; 0 = all cores
-	Limit   strict.Size `yaml:"memory_limit"` // of DuckDB
+	Limit   strict.Size `yaml:"memory_limit"` // of DuckDB; 0 = by the size of its file
 	VSS     string      `yaml:"vss"`          // absolute path of DuckDB's extension for approximate search; "" = exact search
 
 	AuditTimeout time.Duration // for the acknowledgement of an audit record; not in the file
@@ -42,6 +47,7 @@ type Cache struct {
 const (
 	maxResults     = 200
 	maxTop         = 20
+	maxScore       = 2
 	maxCallTimeout = 5 * time.Minute
 )
 
@@ -56,6 +62,10 @@ func (c Config) Problems() (out strict.Problems) {
 	if c.Top > c.Results {
 		out.Add("top_k", "%d is more than n_results, which is %d", c.Top, c.Results)
 	}
+	if c.ContextScore < 0 || c.ContextScore > maxScore {
+		out.Add("context_score", "%s is not between 0 and %d", c.ContextScore, maxScore)
+	}
+	c.checkWeights(&out)
 	out.CheckInt("threads", c.Threads, 0, 256)
 	out.CheckDuration("model_timeout", c.ModelTimeout, time.Millisecond, maxCallTimeout)
 	out.CheckDuration("embed_timeout", c.EmbedTimeout, time.Millisecond, maxCallTimeout)
@@ -65,13 +75,31 @@ func (c Config) Problems() (out strict.Problems) {
 	out.CheckDuration("cache.engram", c.Cache.Engram, 0, week)
 	out.CheckDuration("cache.fact", c.Cache.Fact, 0, week)
 	out.CheckDuration("cache.document", c.Cache.Document, 0, week)
-	if c.Limit < 64<<20 {
-		out.Add("memory_limit", "%s is less than 64MB", c.Limit)
+	if c.Limit != 0 && c.Limit < 64<<20 {
+		out.Add("memory_limit", "%s is less than 64MB; 0MB means by the size of the database", c.Limit)
 	}
 	if c.VSS != "" && !filepath.IsAbs(c.VSS) {
 		out.Add("vss", "must be an absolute path to a local file")
 	}
 	return out
+}
+
+// checkWeights adds what is wrong with the weights: each is between 0 and 1, and the half-life between an hour and a hundred years.
+func (c Config) checkWeights(out *strict.Problems) {
+	w := c.Weights
+	if w == (recall.Weights{}) {
+		return
+	}
+	weights := map[string]float64{
+		"words": w.Words, "alone": w.Alone, "neighbours": w.Neighbours, "speaker": w.Speaker, "when": w.When, "critic": w.Critic, "pairwise": w.Pairwise,
+		"reward": w.Reward, "age": w.Age, "pinned": w.Pinned, "bound": w.Bound,
+	}
+	for _, name := range strict.SortedKeys(weights) {
+		if v := weights[name]; !(v >= 0 && v <= 1) {
+			out.Add("weights."+name, "%v is not between 0 and 1", v)
+		}
+	}
+	out.CheckDuration("weights.half_life", w.HalfLife, time.Hour, 100*365*24*time.Hour)
 }
 
 // DatabaseFile returns the path of the memory file in a data folder.

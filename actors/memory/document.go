@@ -95,15 +95,25 @@ func (m *Memory) diffPieces(out actor.Out, by, trust string, d subjects.MemoryDo
 		written.Results = append(written.Results, res)
 		e := subjects.MemoryEntry{
 			ID: id, Kind: subjects.KindDocument, State: subjects.MemoryActive, Corpus: p.Text,
+			Conversation: documentConversation(d.From), Position: part,
 			Provenance: subjects.Provenance{Source: subjects.SourceDocument, Trust: trust, Agent: by, From: d.From, Part: part},
 		}
-		digested := m.newDigester(out).Piece(d.Title, p.Heading, p.Text)
+		digested := plainDigester().Piece(d.Title, p.Heading, p.Text)
 		if trust != subjects.Trusted {
 			e.Provenance.Flags = digested.Flags
 		}
 		fresh = append(fresh, redactEntry(fillFromDigest(e, digested)))
 	}
 	return fresh, stale
+}
+
+// documentConversation returns the conversation of the pieces of a document: its origin, or an id derived from it where that is no
+// valid one.
+func documentConversation(from string) string {
+	if (subjects.MemoryEntry{Conversation: from}).CheckContext() != nil {
+		return deriveID("document", from)
+	}
+	return from
 }
 
 // replacePieces stores and indexes the pieces fresh and then deletes the ids stale: in between both can be recalled, never

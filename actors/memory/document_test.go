@@ -191,3 +191,17 @@ func TestDocumentRejectsInvalidRequests(t *testing.T) {
 		}
 	}
 }
+
+// TestPiecesCarryOriginAndPart: the conversation of a piece is the origin of its document, or an id where that is too long.
+func TestPiecesCarryOriginAndPart(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	long := "/" + strings.Repeat("notes/", 40) + "a.md"
+	for from, want := range map[string]string{"/notes.md": "/notes.md", long: deriveID("document", long)} {
+		for i, id := range w.importPieces(from, "The first piece of "+from, "The second piece of "+from) {
+			if e := w.entry(id); e.Conversation != want || e.Position != i+1 {
+				t.Errorf("piece %d is %q at %d, want %q", i+1, e.Conversation, e.Position, want)
+			}
+		}
+	}
+}

@@ -150,29 +150,56 @@ func (m *Memory) embedQuery(ctx context.Context, out actor.Out, query string) ([
 	return e.vectors[0], nil
 }
 
-// embedEntries returns the vectors of name, description and corpus of each entry, in order, from one request. The vector of a
-// name or description that the model rejects is that of another text of the entry; an entry without any has nil and its reason
-// in failed, by index. An error means that the model could not be used. entries must not be empty.
+// embedEntries returns the vectors of each entry, in order, from one request: that of its search text, and those of name and
+// description where they say something else (see saysMore). A name or description that the model rejects has none of its own. The
+// vector of a search text that is rejected is that of the description or the name; an entry without any has nil and its reason in
+// failed, by index. An error means that the model could not be used. entries must not be empty.
 func (m *Memory) embedEntries(ctx context.Context, out actor.Out, entries ...subjects.MemoryEntry) (made []*store.Vectors, failed map[int]error, err error) {
-	texts := make([]string, 0, 3*len(entries))
-	for _, e := range entries {
-		texts = append(texts, e.Name, e.Description, e.Corpus)
+	var texts []string
+	first := make([]int, len(entries)) // index of the search text; name and description follow where they have their own
+	for i, e := range entries {
+		first[i] = len(texts)
+		texts = append(append(texts, e.SearchText()), ownTexts(e)...)
 	}
 	got, err := m.embed(ctx, out, subjects.EmbedDocument, texts)
 	if err != nil && len(got.failed) < len(texts) {
 		return nil, nil, err
 	}
 	made, failed = make([]*store.Vectors, len(entries)), map[int]error{}
-	for i := range entries {
-		name, description, corpus := got.vectors[3*i], got.vectors[3*i+1], got.vectors[3*i+2]
-		v := &store.Vectors{Model: got.model, Name: firstVector(name, description, corpus), Description: firstVector(description, corpus, name), Corpus: corpus}
-		if v.Name == nil {
-			failed[i] = got.failed[3*i]
+	for i, e := range entries {
+		v := &store.Vectors{Model: got.model, Corpus: got.vectors[first[i]]}
+		next := first[i] + 1
+		if saysMore(e.Name, e) {
+			v.Name = got.vectors[next]
+			next++
+		}
+		if saysMore(e.Description, e) {
+			v.Description = got.vectors[next]
+		}
+		if v.Corpus = firstVector(v.Corpus, v.Description, v.Name); v.Corpus == nil {
+			failed[i] = got.failed[first[i]]
 			continue
 		}
 		made[i] = v
 	}
 	return made, failed, nil
+}
+
+// ownTexts returns the texts of name and description that are embedded for themselves.
+func ownTexts(e subjects.MemoryEntry) (own []string) {
+	for _, t := range []string{e.Name, e.Description} {
+		if saysMore(t, e) {
+			own = append(own, t)
+		}
+	}
+	return own
+}
+
+// saysMore reports whether a name or description says something that the search text of its entry does not: it has words, and
+// they are not contained in it in this order. Case, accents and punctuation do not count, nor the dots of a text that was cut.
+func saysMore(s string, e subjects.MemoryEntry) bool {
+	words := text.NameKey(s)
+	return words != "" && !strings.Contains(" "+text.NameKey(e.SearchText())+" ", " "+words+" ")
 }
 
 // firstVector returns the first of the vectors that is not nil.

@@ -22,7 +22,9 @@ func (w *fixture) near(query string) (ids []string, byVector bool, notes []strin
 	byVector = len(r.Hits) > 0
 	for _, h := range r.Hits {
 		ids = append(ids, h.Entry.ID)
-		byVector = byVector && slices.ContainsFunc(h.Reasons, func(r subjects.MemoryReason) bool { return r.What == "description" })
+		byVector = byVector && slices.ContainsFunc(h.Reasons, func(r subjects.MemoryReason) bool {
+			return r.What == "corpus" || r.What == "description" || r.What == "name"
+		})
 	}
 	for _, n := range r.Notes {
 		notes = append(notes, n.Code)
@@ -225,7 +227,7 @@ func TestEntryChangedDuringBackfill(t *testing.T) {
 	good := wordEmbedder("words-1", 256)
 	var texts []string
 	w.setEmbedder(func(all []string) (subjects.EmbedReply, error) {
-		if texts = append(texts, all...); len(texts) == 3 {
+		if texts = append(texts, all...); len(texts) == 1 {
 			if _, err := w.db.Update(t.Context(), id, subjects.MemoryEdit{Name: new("sledge"), Description: new("The sledge hangs under the roof.")}, nil, noon); err != nil {
 				t.Error(err)
 			}
@@ -237,7 +239,7 @@ func TestEntryChangedDuringBackfill(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(texts) != 6 || texts[3] != "sledge" || w.unembedded() != 0 {
+	if len(texts) != 4 || texts[2] != "sledge" || w.unembedded() != 0 {
 		t.Errorf("embedded %q, %d wait", texts, w.unembedded())
 	}
 	if got, byVector, _ := w.near("sledge roof"); !slices.Equal(got, []string{id}) || !byVector {
@@ -256,7 +258,7 @@ func TestDamagedVectorsAreEmbeddedAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := db.ExecContext(t.Context(), "UPDATE vectors SET name = ?", make([]byte, 4*256)); err != nil {
+		if _, err := db.ExecContext(t.Context(), "UPDATE vectors SET corpus = ?", make([]byte, 4*256)); err != nil {
 			t.Fatal(err)
 		}
 		if err := db.Close(); err != nil {
@@ -287,19 +289,19 @@ func rejectTexts(poison string) func([]string) (subjects.EmbedReply, error) {
 	}
 }
 
-// TestRejectedCorpusDoesNotLoseTheOtherVectors: an entry whose corpus has no vector is found by those of its name and description.
+// TestRejectedCorpusDoesNotLoseTheOtherVectors: an entry whose corpus is rejected is found by the vectors of its description and name.
 func TestRejectedCorpusDoesNotLoseTheOtherVectors(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	w.setEmbedder(rejectTexts("poison"))
 	e := subjects.MemoryEntry{Name: "bicycle", Description: "where the bicycle stands", Corpus: "poison in the cellar"}
 	made, failed, err := w.m.embedEntries(t.Context(), w.rec.Out(), e)
-	if err != nil || len(failed) != 0 || made[0] == nil || made[0].Name == nil || made[0].Description == nil || made[0].Corpus != nil {
+	if err != nil || len(failed) != 0 || made[0] == nil || made[0].Name == nil || made[0].Description == nil || !slices.Equal(made[0].Corpus, made[0].Description) {
 		t.Fatalf("made %+v, failed %v, %v", made, failed, err)
 	}
 	e.Description = "poison too"
-	if made, _, err = w.m.embedEntries(t.Context(), w.rec.Out(), e); err != nil || !slices.Equal(made[0].Description, made[0].Name) {
-		t.Errorf("a rejected description has not the vector of the name: %v", err)
+	if made, _, err = w.m.embedEntries(t.Context(), w.rec.Out(), e); err != nil || made[0].Description != nil || !slices.Equal(made[0].Corpus, made[0].Name) {
+		t.Errorf("a rejected corpus and description have not the vector of the name: %v", err)
 	}
 }
 
@@ -339,5 +341,37 @@ func TestStatusNamesTheCauseOfMissingVectors(t *testing.T) {
 	s, err := w.admin(subjects.MemoryAdminRequest{Op: "status"})
 	if err != nil || s.Status.Unembedded != 1 || !strings.Contains(s.Status.Problem, "conclave model pull words-1") {
 		t.Errorf("status %+v, %v", s.Status, err)
+	}
+}
+
+// TestOnlyTextsThatSayMoreAreEmbedded: a name or description that the corpus contains has no vector of its own, and the corpus is
+// embedded with its speaker and day.
+func TestOnlyTextsThatSayMoreAreEmbedded(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	good := wordEmbedder("words-1", 256)
+	var texts []string
+	w.setEmbedder(func(all []string) (subjects.EmbedReply, error) { texts = append(texts, all...); return good(all) })
+	for _, tt := range []struct {
+		name  string
+		entry subjects.MemoryEntry
+		want  []string
+	}{
+		{"both contained", subjects.MemoryEntry{Name: "The red bicycle", Description: "the RED bicycle, has no bell!", Corpus: "The red bicycle has no bell."}, []string{"The red bicycle has no bell."}},
+		{"both empty", subjects.MemoryEntry{Name: "...", Corpus: "The red bicycle has no bell."}, []string{"The red bicycle has no bell."}},
+		{"another name", subjects.MemoryEntry{Name: "bike", Description: "has no bell", Corpus: "The red bicycle has no bell."}, []string{"The red bicycle has no bell.", "bike"}},
+		{"part of a word", subjects.MemoryEntry{Name: "cycle", Corpus: "The red bicycle has no bell."}, []string{"The red bicycle has no bell.", "cycle"}},
+		{"other words", subjects.MemoryEntry{Name: "bell", Description: "it was stolen", Corpus: "The red bicycle has no bell."}, []string{"The red bicycle has no bell.", "it was stolen"}},
+		{"speaker and day", subjects.MemoryEntry{Name: "Ana", Corpus: "It has no bell.", Speaker: "Ana", Happened: noon}, []string{"(4 May 2026) Ana said: It has no bell."}},
+	} {
+		texts = nil
+		made, failed, err := w.m.embedEntries(t.Context(), w.rec.Out(), tt.entry)
+		if err != nil || len(failed) > 0 || !slices.Equal(texts, tt.want) {
+			t.Errorf("%s: embedded %q, failed %v, %v; want %q", tt.name, texts, failed, err, tt.want)
+			continue
+		}
+		if v := made[0]; v.Corpus == nil || (v.Name != nil) != saysMore(tt.entry.Name, tt.entry) || (v.Description != nil) != saysMore(tt.entry.Description, tt.entry) {
+			t.Errorf("%s: vectors are %+v", tt.name, v)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"conclave/actors/memory/digest"
 	"conclave/actors/memory/store"
@@ -46,7 +47,7 @@ func redactEntry(e subjects.MemoryEntry) subjects.MemoryEntry {
 			list[i], _ = firewall.Redact(list[i])
 		}
 	}
-	for _, t := range []*string{&e.Name, &e.Description, &e.Corpus, &e.Intent, &e.Sentiment, &e.Grades.Feedback} {
+	for _, t := range []*string{&e.Name, &e.Description, &e.Corpus, &e.Intent, &e.Sentiment, &e.Grades.Feedback, &e.Speaker, &e.Conversation} {
 		*t, _ = firewall.Redact(*t)
 	}
 	e.Intent, e.Sentiment, e.Tags = text.OneLine(e.Intent, maxName), text.OneLine(e.Sentiment, maxName), cleanTags(e.Tags)
@@ -96,11 +97,17 @@ func fillFromDigest(e subjects.MemoryEntry, d digest.Digest) subjects.MemoryEntr
 
 // storeEntry stores e redacted, indexes it and publishes what became of it once durable, even if ctx ends meanwhile; why is the
 // reason for the event. Active entries but documents and respondent B's answers are compared first: a duplicate is stored as
-// superseded ("merged"), a contradiction supersedes others. "unchanged" means that the id or answer exists or was forgotten:
+// superseded ("merged"), a contradiction supersedes others. Without a position it follows the last entry of its conversation. "unchanged" means that the id or answer exists or was forgotten:
 // nothing is stored or published. An unavailable model is no error. After an error e may be stored; failed relations and merges
 // are only logged.
 func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry, relations []digest.Relation, why string) (subjects.MemoryWriteResult, error) {
 	e = redactEntry(e)
+	if e.Conversation != "" && e.Position == 0 {
+		var err error
+		if e.Position, err = db.FindPosition(ctx, e.Conversation, e.Provenance.QueryID); err != nil {
+			return subjects.MemoryWriteResult{}, err
+		}
+	}
 	vectors := m.tryEmbedEntry(ctx, out, e)
 	done := subjects.MemoryWriteResult{ID: e.ID, Action: "stored", Why: why}
 	if e.State == subjects.MemoryActive && e.Kind != subjects.KindDocument && e.Respondent != subjects.RespondentB {
@@ -131,6 +138,9 @@ func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by s
 func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by string, it store.Item, relations []digest.Relation, done subjects.MemoryWriteResult) (subjects.MemoryWriteResult, error) {
 	ctx, cancel := detach(ctx)
 	defer cancel()
+	if m.cfg.Model && it.Entry.State == subjects.MemoryActive && it.Entry.Provenance.Digest == digest.ByPlain {
+		it.Entry.Provenance.Digest = subjects.DigestPending
+	}
 	e := it.Entry
 	rows, err := db.Put(ctx, it)
 	if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrKnown) {
@@ -152,7 +162,7 @@ func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by s
 	if err := m.indexNewEntry(ctx, rows[0], e, it.Vectors, touched); err != nil {
 		return done, err
 	}
-	if it.Vectors == nil {
+	if it.Vectors == nil || e.Provenance.Digest == subjects.DigestPending {
 		m.wakeBackfill()
 	}
 	return done, m.emitStoredOnce(ctx, out, e.ID, subjects.MemoryEvent{
@@ -183,13 +193,22 @@ func storeRelations(ctx context.Context, db *access, e subjects.MemoryEntry, rel
 	for _, r := range relations {
 		writes = append(writes, store.RelationWrite{Single: r.Single, Relation: subjects.Relation{
 			ID: deriveID("relation", e.ID, r.Subject, r.Predicate, r.Object, r.Tense), Subject: r.Subject, Predicate: r.Predicate, Object: r.Object, Kind: r.Kind,
-			Tense: r.Tense, From: r.From, Until: r.Until, Entry: e.ID, Trust: e.Provenance.Trust, Said: e.Created,
+			Tense: r.Tense, From: r.From, Until: r.Until, Entry: e.ID, Trust: e.Provenance.Trust, Said: saidAt(e),
 		}})
 	}
 	if err := db.PutRelations(ctx, writes...); err != nil {
 		return fmt.Errorf("storing the relations of %s: %w", e.ID, err)
 	}
 	return nil
+}
+
+// saidAt returns when the text of an entry was said, as far as it is known, else when it was stored. A time after it was stored does
+// not count: it must not win over what is said later.
+func saidAt(e subjects.MemoryEntry) time.Time {
+	if e.Happened.IsZero() || e.Happened.After(e.Created) {
+		return e.Created
+	}
+	return e.Happened
 }
 
 // deleteEntries forgets entries and removes them from the index and the cache. Unknown ids are ignored. It is completed when the

@@ -29,7 +29,7 @@ var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 // plainConfig is memory without a small model: what plain code makes of a text is always the same.
 func plainConfig() Config {
 	return Config{
-		Enabled: true, Results: 20, Top: 5, Hybrid: true, Threads: 1, Limit: 128 << 20,
+		Enabled: true, Results: 20, Top: 5, Hybrid: true, ContextScore: 0.6, Threads: 1, Limit: 128 << 20,
 		Cache:        Cache{Entries: 32, Near: 95, Engram: 10 * time.Minute, Fact: time.Hour, Document: 24 * time.Hour},
 		ModelTimeout: 10 * time.Second, EmbedTimeout: 10 * time.Second, AuditTimeout: 5 * time.Second,
 	}
@@ -306,6 +306,20 @@ func (w *fixture) storeAnswer(query, question, text string) string {
 		w.t.Fatalf("the answer to %s is %q, %v", query, state, err)
 	}
 	return id
+}
+
+// refine has the model describe all entries that wait for it; an unavailable model is no failure.
+func (w *fixture) refine() {
+	w.t.Helper()
+	for {
+		n, err := w.m.refineBatch(w.t.Context(), w.rec.Out())
+		if err != nil && !isModelUnavailable(err) {
+			w.t.Fatal(err)
+		}
+		if n < refineSize {
+			return
+		}
+	}
 }
 
 // callTool has a tool called as the broker does.

@@ -54,7 +54,13 @@ func indexRow(l store.IndexEntry) recall.Row {
 	return recall.Row{
 		Key: l.Row, ID: l.ID, Kind: l.Kind, State: l.State, Trust: l.Trust, Source: l.Source, Respondent: l.Respondent,
 		Name: l.Name, Description: l.Description, Tags: l.Tags, Created: l.Created, Pinned: l.Pinned, Grades: l.Grades, Words: l.Words,
+		Conversation: l.Conversation, Position: l.Position, Speaker: l.Speaker, Happened: l.Happened,
 	}
+}
+
+// indexVectors returns the vectors of an entry for the index.
+func indexVectors(l store.IndexEntry) recall.Vectors {
+	return recall.Vectors{Corpus: l.CorpusVector, Description: l.DescriptionVector, Name: l.NameVector}
 }
 
 // refreshIndex reads entries from the database, updates the index and drops cached replies that contain them. Ids that do not
@@ -99,7 +105,9 @@ func (m *Memory) indexNewEntry(ctx context.Context, row uint64, e subjects.Memor
 	m.indexMu.Lock()
 	l := store.IndexEntry{
 		Row: row, ID: e.ID, Kind: e.Kind, State: e.State, Trust: e.Provenance.Trust, Source: string(e.Provenance.Source), Respondent: e.Respondent, Name: e.Name,
-		Description: e.Description, Words: text.Clip(e.Corpus, maxWords), Tags: e.Tags, Created: e.Created, Pinned: e.Pinned, NameVector: v.Name, DescriptionVector: v.Description,
+		Description: e.Description, Words: subjects.SearchText(e.Speaker, e.Happened, text.Clip(e.Corpus, maxWords)), Tags: e.Tags, Created: e.Created, Pinned: e.Pinned,
+		Conversation: e.Conversation, Position: e.Position, Speaker: e.Speaker, Happened: e.Happened,
+		CorpusVector: v.Corpus, NameVector: v.Name, DescriptionVector: v.Description,
 	}
 	err := m.putIndexRow(ctx, l)
 	m.indexMu.Unlock()
@@ -121,20 +129,27 @@ const maxWords = 2000
 // fails, searches are exact from then on; that is no error. The caller holds search for reading, and indexMu.
 func (m *Memory) putIndexRow(ctx context.Context, l store.IndexEntry) error {
 	defer m.invalidateCache(l.ID)
-	if err := m.search.index.Put(indexRow(l), l.NameVector, l.DescriptionVector); err != nil {
+	spread, err := m.search.index.Put(indexRow(l), indexVectors(l))
+	if err != nil {
 		return fmt.Errorf("indexing %s: %w", l.ID, err)
 	}
-	if m.search.approximate != nil && l.NameVector != nil && m.search.approximate.Put(context.WithoutCancel(ctx), []uint64{l.Row}, l.NameVector) != nil {
+	if m.search.approximate != nil && l.CorpusVector != nil && m.search.approximate.Put(context.WithoutCancel(ctx), []uint64{l.Row}, l.CorpusVector) != nil {
 		m.approximateReady.Store(false) // it is incomplete now, so searches are exact again
 	}
-	if m.cache != nil {
-		words := strings.Join(append([]string{l.Name, l.Description}, l.Tags...), " ")
-		m.cache.Wrote(l.NameVector, words)
-		if l.DescriptionVector != nil {
-			m.cache.Wrote(l.DescriptionVector, words)
-		}
-	}
+	m.dropOutdated(l, spread)
 	return nil
+}
+
+// dropOutdated removes cached replies that an entry in the index may now belong into; all of them when spread is set: the scores
+// of other entries may have changed too.
+func (m *Memory) dropOutdated(l store.IndexEntry, spread bool) {
+	switch {
+	case m.cache == nil:
+	case spread:
+		m.cache.Clear()
+	default:
+		m.cache.Wrote(indexVectors(l), strings.Join(append([]string{l.Name, l.Description, l.Words}, l.Tags...), " "))
+	}
 }
 
 // removeFromIndex removes deleted entries from the index, and the cached replies that contain them.
@@ -144,7 +159,9 @@ func (m *Memory) removeFromIndex(all []store.Deleted) {
 	m.indexMu.Lock()
 	defer m.indexMu.Unlock()
 	for _, g := range all {
-		m.search.index.Remove(g.Row)
+		if m.search.index.Remove(g.Row) && m.cache != nil {
+			m.cache.Clear()
+		}
 		if m.search.approximate != nil { // a row that stays there is harmless: the scoring index does not know it
 			_ = m.search.approximate.Remove(context.Background(), g.Row)
 		}
@@ -173,7 +190,7 @@ func (m *Memory) updateIndexGrades(ctx context.Context, all []store.Graded) {
 		return
 	}
 	for _, l := range lights {
-		m.cache.Wrote(l.NameVector, l.Name+" "+l.Description)
+		m.dropOutdated(l, l.Conversation != "") // a neighbour may have lifted it
 	}
 	m.invalidateCache(ids...)
 }

@@ -6,8 +6,8 @@
 // publishes memory.{stored, annotated, recalled} and tool.schema.*.
 //
 // DuckDB is the system of record (package store). The search index is in memory (package recall): it is built at start
-// and updated after each write. Package digest derives names, descriptions and relations from texts, with a small model or by
-// plain rules.
+// and updated after each write. Package digest derives names, descriptions and relations from texts: by plain rules when an entry
+// is stored, and again with a small model, one call per entry, when that is idle.
 package memory
 
 import (
@@ -89,7 +89,7 @@ func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hash
 	m := &Memory{cfg: cfg, unaudited: db, audit: a, gate: newGate(a, cfg), hash: h, backfillWake: make(chan struct{}, 1), now: now}
 	if cfg.Cache.Entries > 0 {
 		m.cache = recall.NewCache(recall.CacheOptions{
-			Max: cfg.Cache.Entries, Near: float64(cfg.Cache.Near) / 100,
+			Max: cfg.Cache.Entries, Near: float64(cfg.Cache.Near) / 100, Margin: cfg.Weights.Extras(),
 			TTL: map[string]time.Duration{subjects.KindEngram: cfg.Cache.Engram, subjects.KindFact: cfg.Cache.Fact, subjects.KindDocument: cfg.Cache.Document},
 		}, now)
 	}
@@ -116,7 +116,10 @@ func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memo
 		m.disabled = true
 		return m
 	}
-	o := store.Options{MemoryLimit: strconv.FormatInt(int64(cfg.Limit), 10) + "B", VSS: cfg.VSS, Now: time.Now}
+	o := store.Options{VSS: cfg.VSS, Now: time.Now}
+	if cfg.Limit > 0 {
+		o.MemoryLimit = strconv.FormatInt(int64(cfg.Limit), 10) + "B"
+	}
 	db, err := store.Open(ctx, DatabaseFile(data), o)
 	if err != nil {
 		return newUnavailable(err, a, h)
@@ -227,12 +230,12 @@ func (m *Memory) switchIndex(ctx context.Context, model string, dims int) error 
 	if m.search.index != nil && m.search.model == model && m.search.dims == dims {
 		return nil
 	}
-	index, err := recall.New(recall.Options{Dims: dims, Threads: m.cfg.Threads, Names: m.cfg.Results, Top: m.cfg.Top, Hybrid: m.cfg.Hybrid, Now: m.now})
+	index, err := recall.New(recall.Options{Dims: dims, Threads: m.cfg.Threads, Names: m.cfg.Results, Top: m.cfg.Top, Hybrid: m.cfg.Hybrid, Weights: m.cfg.Weights, Now: m.now})
 	if err != nil {
 		return fmt.Errorf("building the index: %w", err)
 	}
-	unusable, err := index.Load(func(put func(recall.Row, []float32, []float32) error) error {
-		return m.unaudited.Load(ctx, model, func(e store.IndexEntry) error { return put(indexRow(e), e.NameVector, e.DescriptionVector) })
+	unusable, err := index.Load(func(put func(recall.Row, recall.Vectors) error) error {
+		return m.unaudited.Load(ctx, model, func(e store.IndexEntry) error { return put(indexRow(e), indexVectors(e)) })
 	})
 	if err == nil && m.search.index != nil {
 		err = index.Warm(ctx) // few entries have vectors of a new model yet, so words must find the others at once
@@ -255,14 +258,15 @@ func (m *Memory) switchIndex(ctx context.Context, model string, dims int) error 
 }
 
 // newDigester returns a digester that calls a small model through out when the configuration allows it, else one with plain rules
-// only.
-func (m *Memory) newDigester(out actor.Out) *digest.Digester { return m.newDigesterFor(out, false) }
-
-// newDigesterFor is newDigester for a result that no user waits for when background is true.
-func (m *Memory) newDigesterFor(out actor.Out, background bool) *digest.Digester {
+// only. background means that no user waits for the result.
+func (m *Memory) newDigester(out actor.Out, background bool) *digest.Digester {
 	o := digest.Options{}
 	if m.cfg.Model {
 		o.Ask = m.askModel(out, background)
 	}
 	return digest.New(o)
 }
+
+// plainDigester returns the digester of new entries, which calls no model: an entry can be recalled at once, and a model describes
+// it when it is idle (see refineBatch).
+func plainDigester() *digest.Digester { return digest.New(digest.Options{}) }

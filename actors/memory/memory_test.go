@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"conclave/actors/memory/recall"
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
@@ -237,6 +238,9 @@ func TestConfig(t *testing.T) {
 		"nearer than the same":     {func(c *Config) { c.Cache.Near = 101 }, "cache.near"},
 		"for ever":                 {func(c *Config) { c.Cache.Fact = 30 * 24 * time.Hour }, "cache.fact"},
 		"until yesterday":          {func(c *Config) { c.Cache.Engram = -time.Second }, "cache.engram"},
+		"a weight above 1":         {func(c *Config) { c.Weights = recall.DefaultWeights(); c.Weights.Words = 1.5 }, "weights.words"},
+		"a weight below 0":         {func(c *Config) { c.Weights = recall.DefaultWeights(); c.Weights.Speaker = -0.1 }, "weights.speaker"},
+		"answers never age":        {func(c *Config) { c.Weights = recall.DefaultWeights(); c.Weights.HalfLife = 0 }, "weights.half_life"},
 		"a small database":         {func(c *Config) { c.Limit = 1 << 20 }, "memory_limit"},
 		"a path from here":         {func(c *Config) { c.VSS = "vss.duckdb_extension" }, "vss"},
 	} {

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -128,14 +129,14 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 	if err := send(subjects.MemoryReply{Stage: "names", Hits: nameHits(found.Names), Millis: millis()}); err != nil {
 		return done, err
 	}
-	if m.cfg.Rerank && m.cfg.Model && len(found.Top) > 1 {
-		if found.Top, err = m.rerank(ctx, out, q.Query, found.Top); err != nil {
-			notes = append(notes, subjects.Note{Code: noteNoRerank, Text: "the model did not put them in order: " + text.OneLine(err.Error(), 200)})
-		}
-	}
 	top, err := loadHits(ctx, db, found.Top)
 	if err != nil {
 		return done, err
+	}
+	if m.cfg.Rerank && m.cfg.Model {
+		if top, err = recall.Rerank(ctx, q.Query, top, m.newDigester(out, false).Rank); err != nil {
+			notes = append(notes, subjects.Note{Code: noteNoRerank, Text: "the model did not put them in order: " + text.OneLine(err.Error(), 200)})
+		}
 	}
 	if err := send(subjects.MemoryReply{Stage: "descriptions", Hits: withoutCorpus(top), Millis: millis()}); err != nil {
 		return done, err
@@ -156,12 +157,13 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 	return done, nil
 }
 
-// nameHits returns candidates as the first stage shows them, from the index alone: without corpus and links.
+// nameHits returns candidates as the first stage shows them, from the index alone: without description, corpus and links.
 func nameHits(found []recall.Candidate) []subjects.MemoryHit {
 	hits := make([]subjects.MemoryHit, 0, len(found))
 	for _, c := range found {
 		e := subjects.MemoryEntry{
-			ID: c.ID, Kind: c.Kind, Name: c.Name, Description: c.Description, Tags: c.Tags, State: c.State, Pinned: c.Pinned, Grades: c.Grades, Created: c.Created,
+			ID: c.ID, Kind: c.Kind, Name: c.Name, Tags: c.Tags, State: c.State, Pinned: c.Pinned, Grades: c.Grades, Created: c.Created,
+			Conversation: c.Conversation, Position: c.Position, Speaker: c.Speaker, Happened: c.Happened,
 			Respondent: c.Respondent, Provenance: subjects.Provenance{Source: subjects.Source(c.Source), Trust: c.Trust},
 		}
 		hits = append(hits, subjects.MemoryHit{Entry: e, Similarity: c.Similarity, Score: c.Score, Reasons: c.Reasons})
@@ -169,8 +171,8 @@ func nameHits(found []recall.Candidate) []subjects.MemoryHit {
 	return hits
 }
 
-// loadHits returns candidates with their texts, in order, and with the tags and grades of the index. Entries that were forgotten
-// meanwhile are left out.
+// loadHits returns candidates with their texts, in order, with the tags and grades of the index, and the critic's feedback of
+// graded ones. Entries that were forgotten meanwhile are left out.
 func loadHits(ctx context.Context, db *access, found []recall.Candidate) ([]subjects.MemoryHit, error) {
 	ids := make([]string, len(found))
 	for i, c := range found {
@@ -187,7 +189,13 @@ func loadHits(ctx context.Context, db *access, found []recall.Candidate) ([]subj
 			hits = append(hits, subjects.MemoryHit{Entry: entries[at], Similarity: c.Similarity, Score: c.Score, Reasons: c.Reasons})
 		}
 	}
-	return hits, nil
+	var graded []*subjects.MemoryEntry
+	for i := range hits {
+		if hits[i].Entry.Grades.Critic > 0 {
+			graded = append(graded, &hits[i].Entry)
+		}
+	}
+	return hits, db.ReadGrades(ctx, graded...)
 }
 
 // withoutCorpus returns hits as the second stage shows them.
@@ -211,7 +219,7 @@ func (m *Memory) selectSegments(ctx context.Context, out actor.Out, query string
 	for i, h := range hits {
 		texts[i] = h.Entry.Corpus
 	}
-	parts, by, err := m.newDigester(out).Segments(ctx, query, texts)
+	parts, by, err := m.newDigester(out, false).Segments(ctx, query, texts)
 	var note *subjects.Note
 	if err != nil {
 		note = &subjects.Note{Code: notePlain, Text: "plain rules chose the parts: " + text.OneLine(err.Error(), 200)}
@@ -237,15 +245,8 @@ func (m *Memory) selectSegments(ctx context.Context, out actor.Out, query string
 	return kept, note
 }
 
-// rerank has a small model reorder candidates. On an error the candidates are returned unchanged with it.
-func (m *Memory) rerank(ctx context.Context, out actor.Out, query string, found []recall.Candidate) ([]recall.Candidate, error) {
-	m.search.RLock()
-	index := m.search.index
-	m.search.RUnlock()
-	return index.Rerank(ctx, query, found, m.newDigester(out).Rank)
-}
-
-// emitRecalled publishes which entries were recalled, why, and for which question, without credentials, and counts the accesses;
+// emitRecalled publishes which entries were recalled, with content and grades, why, and for which question, without credentials,
+// and counts the accesses;
 // a failure to count is only logged. Reads of respondent B are not counted: it must leave no trace in the ranking.
 func (m *Memory) emitRecalled(ctx context.Context, out actor.Out, db *access, q recallRequest, r subjects.MemoryReply) error {
 	ev := subjects.MemoryEvent{
@@ -264,19 +265,30 @@ func (m *Memory) emitRecalled(ctx context.Context, out actor.Out, db *access, q 
 	return actor.Emit(ctx, out.WithIDs(q.session, q.queryID), subjects.MemoryRecalled, ev)
 }
 
-// summarizeHit returns a hit for the event of a recall, without its text.
+// Bounds of the texts of one entry that a recall shows, in bytes.
+const (
+	maxRecalledContent  = 600 // in the event
+	maxRecalledFeedback = 300 // in the event and for a model
+)
+
+// summarizeHit returns a hit for the event of a recall: its segment, or else its corpus, or else its description, and its grades,
+// without credentials and clipped.
 func summarizeHit(h subjects.MemoryHit) subjects.MemoryRecall {
 	e := h.Entry
 	return subjects.MemoryRecall{
 		ID: e.ID, Kind: e.Kind, Name: e.Name, Similarity: h.Similarity, Score: h.Score, Created: e.Created,
-		Source: e.Provenance.Source, Trust: e.Provenance.Trust, Critic: e.Grades.Critic,
+		Source: e.Provenance.Source, Trust: e.Provenance.Trust, Content: redactText(cmp.Or(h.Segment, e.Corpus, e.Description), maxRecalledContent),
+		Critic: e.Grades.Critic, Feedback: redactText(e.Grades.Feedback, maxRecalledFeedback), Reward: e.Grades.Reward,
 	}
 }
 
 // redactQuery returns a query for an event, without credentials and at most 1 KB of it.
-func redactQuery(query string) string {
-	clean, _ := firewall.Redact(query)
-	return text.Clip(clean, 1<<10)
+func redactQuery(query string) string { return redactText(query, 1<<10) }
+
+// redactText returns s without credentials, clipped to most bytes and the dots that mark it.
+func redactText(s string, most int) string {
+	clean, _ := firewall.Redact(s)
+	return text.Clip(clean, most)
 }
 
 // countText returns the number of recallable entries in words, such as "1 entry".

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
@@ -305,5 +306,41 @@ func TestRecallRedactsSecrets(t *testing.T) {
 	}
 	if all := fmt.Sprintf("%+v %+v %v", w.rec.Published(), w.records, w.rec.Logged()); strings.Contains(all, canary) {
 		t.Errorf("it is told: %s", all)
+	}
+}
+
+// TestRecallBySpeakerDateAndNeighbour: who said something, when, and what it replied to decide among entries that say as much of
+// the question.
+func TestRecallBySpeakerDateAndNeighbour(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	day := func(d int) time.Time { return time.Date(2026, 3, d, 12, 0, 0, 0, time.UTC) }
+	entries := []subjects.MemoryEntry{
+		{Corpus: "The boat needs paint this spring.", Speaker: "Ben", Happened: day(1)},
+		{Corpus: "The boat needs varnish this spring.", Speaker: "Ana", Happened: day(1)},
+		{Corpus: "The boat needs sails this spring.", Speaker: "Ana", Happened: day(20)},
+		{Corpus: "Which present would you like?", Conversation: "c", Position: 1},
+		{Corpus: "Marzipan.", Conversation: "c", Position: 2},
+		{Corpus: "Lighthouse.", Conversation: "other", Position: 2},
+	}
+	if _, err := w.write(subjects.MemoryWriteRequest{Entries: entries}); err != nil {
+		t.Fatal(err)
+	}
+	for query, want := range map[string]string{
+		"what did Ana say about the boat on 20 March 2026?": "sails",
+		"what did Ana say about the boat on 1 March 2026?":  "varnish",
+		"what did Ben say about the boat?":                  "paint",
+		"which present would you like":                      "present Marzipan",
+	} {
+		stages, err := w.recallStages(subjects.MemoryQuery{Query: query, Whole: true, Max: max(1, len(strings.Fields(want)))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		hits := last(stages).Hits
+		for i, word := range strings.Fields(want) {
+			if i >= len(hits) || !strings.Contains(hits[i].Entry.Corpus, word) {
+				t.Errorf("%s: hit %d of %+v has no %q", query, i+1, hits, word)
+			}
+		}
 	}
 }

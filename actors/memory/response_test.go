@@ -6,8 +6,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"conclave/actors/memory/store"
+	"conclave/pkg/loop"
 	"conclave/subjects"
 )
 
@@ -35,7 +37,7 @@ func TestEngram(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	old := w.storeFact("The red bicycle has no bell.")
-	for _, tt := range []struct {
+	for i, tt := range []struct {
 		name, who, account string
 		change             func(*subjects.Response)
 		want               func(*subjects.MemoryEntry)
@@ -52,13 +54,16 @@ func TestEngram(t *testing.T) {
 			r.Labels = &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Private, Flags: []string{"override"}}
 		}, nil},
 		{"an answer that was stopped halfway", "Frida", "generator", func(r *subjects.Response) { r.Partial = true }, nil},
-		{"trick: a session that is no id", "Greta", "generator", func(r *subjects.Response) { r.SessionID = "s1\nafter ok" }, func(e *subjects.MemoryEntry) { e.Provenance.SessionID = "" }},
+		{"trick: a session that is no id", "Greta", "generator", func(r *subjects.Response) { r.SessionID = "s1\nafter ok" }, func(e *subjects.MemoryEntry) {
+			e.Provenance.SessionID, e.Conversation, e.Position = "", "", 0
+		}},
 	} {
 		r := where(tt.who)
 		want := subjects.MemoryEntry{
 			ID: deriveID(subjects.KindEngram, r.QueryID, tt.account), Kind: subjects.KindEngram, State: subjects.MemoryActive,
 			Name: "Where does my sister " + tt.who + " live", Description: r.Answer, Corpus: "Question: " + r.Query + "\nAnswer: " + r.Answer,
 			Intent: "ask fact", Sentiment: "neutral", Entities: []string{tt.who, "Rome"}, Respondent: tt.account, Created: noon, Updated: noon,
+			Conversation: "s1", Position: i + 1, Happened: noon.Add(-time.Duration(r.Usage.Millis) * time.Millisecond),
 			Provenance: subjects.Provenance{
 				Source: subjects.SourceConversation, Trust: subjects.Trusted, Agent: tt.account, SessionID: "s1", QueryID: r.QueryID, Model: "gemma", Digest: "plain",
 			},
@@ -101,17 +106,13 @@ func TestEngramByModel(t *testing.T) {
 		{"trick: no JSON", "Berta", "Sure! Here is your JSON.", nil, "Where does my sister Berta live, plain, neutral"},
 		{"trick: an invented number", "Clara", strings.Replace(good, "in Rome.", "in Rome since 1987.", 1), nil, "home of Clara, model, positive"},
 		{"trick: another mood", "Doris", strings.Replace(good, "positive", "ecstatic", 1), nil, "home of Doris, model, neutral"},
-		{"model unavailable", "Emily", "", subjects.Faultf(subjects.CodeUnavailable, "nobody"), "Where does my sister Emily live, plain, neutral"},
+		{"model unavailable", "Emily", "", subjects.Faultf(subjects.CodeUnavailable, "nobody"), "Where does my sister Emily live, pending, neutral"},
 	} {
-		w.chat = func(_, _, schema string) (string, error) {
-			if strings.Contains(schema, "relationship") { // is it the same as an older one?
-				return `{"relationship":"unrelated","why":"another person"}`, nil
-			}
-			return strings.ReplaceAll(tt.say, "Anna", tt.who), tt.err
-		}
+		w.chat = func(_, _, _ string) (string, error) { return strings.ReplaceAll(tt.say, "Anna", tt.who), tt.err }
 		if err := w.deliverAnswer("generator", where(tt.who)); err != nil {
 			t.Fatal(err)
 		}
+		w.refine()
 		e := w.entry(deriveID(subjects.KindEngram, "q-"+tt.who, "generator"))
 		if got := e.Name + ", " + e.Provenance.Digest + ", " + e.Sentiment; got != tt.want || strings.Contains(e.Description, "1987") {
 			t.Errorf("%s: kept as %s (%s), want %s", tt.name, got, e.Description, tt.want)
@@ -133,6 +134,9 @@ func TestResponsesThatAreNotStored(t *testing.T) {
 		"answer of the demo model": func(r *subjects.Response) { r.DemoModel = true },
 		"the current time": func(r *subjects.Response) {
 			r.ToolCalls = []subjects.ToolCall{{Tool: "web_search", Error: subjects.Faultf(subjects.CodeTool, "no results")}, {Tool: "get_datetime", Result: "noon", Ephemeral: true}}
+		},
+		"the current time, with memory in the prompt": func(r *subjects.Response) {
+			r.ToolCalls = []subjects.ToolCall{{Tool: "search_memory", Layer: loop.LayerRecall, Result: "Anna lives in Rome"}, {Tool: "get_datetime", Result: "noon", Ephemeral: true}}
 		},
 		"thinking only":              func(r *subjects.Response) { r.Answer, r.Thinking = "", "Anna lives in Rome" },
 		"trick: query id with a dot": func(r *subjects.Response) { r.QueryID = "a.b" },
@@ -239,6 +243,7 @@ func TestSecretsAreNotStored(t *testing.T) {
 			t.Errorf("%s: kept %q", name, e.Corpus)
 		}
 	}
+	w.refine()
 	w.assertAbsent(canary)
 }
 

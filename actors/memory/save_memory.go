@@ -68,7 +68,7 @@ func (m *Memory) saveFact(ctx context.Context, out actor.Out, db *access, in act
 	}
 	order := in.Body
 	external := order.Labels == nil || order.Labels.Trust != subjects.Trusted
-	d, err := m.newDigester(out).Note(ctx, a.Content, external)
+	d, err := plainDigester().Note(ctx, "", a.Content, external)
 	if errors.Is(err, digest.ErrNothing) || err == nil && strings.TrimSpace(d.Corpus) == "" {
 		return none, subjects.Faultf(subjects.CodeTool, "not stored: it contains instructions only")
 	}
@@ -85,10 +85,15 @@ func (m *Memory) saveFact(ctx context.Context, out actor.Out, db *access, in act
 		e.Provenance.Source, e.Provenance.Trust, e.Provenance.Flags = subjects.SourceExternal, subjects.Untrusted, mergeFlags(order.Labels, d.Flags)
 		e.Tags = slices.DeleteFunc(e.Tags, func(t string) bool { return !digest.IsHarmless(t) })
 	} else {
-		e.Name = text.OneLine(a.Name, maxName)
+		if e.Name = text.OneLine(a.Name, maxName); e.Name != "" {
+			e.Provenance.Digest = "given"
+		}
 		if order.Caller == operatorAccount {
 			e.Provenance.Source = subjects.SourceUser
 		}
+	}
+	if e = attributeText(e, a.Content); external && !isName(e.Speaker) {
+		e.Speaker = ""
 	}
 	if order.Spawned {
 		e.State = subjects.MemoryCandidate
@@ -156,7 +161,7 @@ func (m *Memory) settleCandidates(ctx context.Context, out actor.Out, db *access
 	for _, c := range candidates {
 		ev := subjects.MemoryEvent{IDs: []string{c.ID}, Action: "rejected", Why: "a proposal was rejected", By: by}
 		if accept {
-			d, err := m.newDigester(out).Note(ctx, c.Corpus, c.Provenance.Trust != subjects.Trusted)
+			d, err := plainDigester().Note(ctx, c.Speaker, c.Corpus, c.Provenance.Trust != subjects.Trusted)
 			if err != nil {
 				return fmt.Errorf("digesting the candidate: %w", err)
 			}

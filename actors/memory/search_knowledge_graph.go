@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -24,14 +25,15 @@ var searchGraphSchema = subjects.ToolSchema{
 		`"query":{"type":"string","minLength":1,"maxLength":2000,"description":"the question, in full words"},` +
 		`"people":{"type":"array","items":{"type":"string","minLength":1,"maxLength":200},"maxItems":20,"description":"names of people"},` +
 		`"locations":{"type":"array","items":{"type":"string","minLength":1,"maxLength":200},"maxItems":20,"description":"names of places"}` +
-		`},"required":["query"],"additionalProperties":false}`),
+		`},"additionalProperties":false}`),
 }
 
 // maxGraphLines bounds the relations that a model is shown.
 const maxGraphLines = 40
 
-// runSearchGraph finds present and past relations of people and places, at most maxGraphLines, and publishes which entries they
-// are from. It rejects arguments that do not decode. No relation is a result, not an error.
+// runSearchGraph finds present and past relations of people and places or for a question, at most maxGraphLines, and publishes
+// which entries they are from. Each argument is enough by itself; it rejects a call without any, which would read everything, and
+// arguments that do not decode. No relation is a result, not an error.
 func (m *Memory) runSearchGraph(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
 	var a struct {
 		Query     string   `json:"query"`
@@ -41,6 +43,9 @@ func (m *Memory) runSearchGraph(ctx context.Context, in actor.Msg[subjects.ToolO
 	if err := actor.DecodeArguments(in.Body.Args, &a); err != nil {
 		return subjects.ToolResult{}, err
 	}
+	if text.NameKey(strings.Join(append(slices.Concat(a.People, a.Locations), a.Query), " ")) == "" {
+		return subjects.ToolResult{}, fmt.Errorf("%w: give people, locations or a query", actor.ErrArguments)
+	}
 	intent := toolAct(in, subjects.ActionMemoryRead, searchGraphSchema.Name, in.Body.Args)
 	return audited(ctx, m, out, intent, func(ctx context.Context, db *access) (subjects.ToolResult, error) {
 		relations, err := db.Relations(ctx, store.GraphQuery{People: a.People, Places: a.Locations, Words: a.Query, Limit: maxGraphLines})
@@ -49,7 +54,7 @@ func (m *Memory) runSearchGraph(ctx context.Context, in actor.Msg[subjects.ToolO
 		}
 		found := formatGraph(out.Now(), relations)
 		ev := subjects.MemoryEvent{
-			SessionID: in.Session, QueryID: in.Body.QueryID, Action: "recalled", IDs: append([]string{}, found.Recalls...), By: in.Body.Caller, Query: redactQuery(a.Query),
+			SessionID: in.Session, QueryID: in.Body.QueryID, Action: "recalled", IDs: append([]string{}, found.Recalls...), By: in.Body.Caller, Query: redactQuery(cmp.Or(a.Query, strings.Join(slices.Concat(a.People, a.Locations), ", "))),
 			Why: fmt.Sprintf("%d lines of the graph", len(relations)),
 		}
 		return found, actor.Emit(ctx, out.WithIDs(in.Session, in.Body.QueryID), subjects.MemoryRecalled, ev)

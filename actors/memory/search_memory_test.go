@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
@@ -120,6 +121,8 @@ func TestSearchRejectsInvalidArguments(t *testing.T) {
 		{"an unknown kind", "search_memory", `{"query":"x","kind":"candidate"}`, "there is no kind"},
 		{"too many", "search_memory", `{"query":"x","max":100}`, "max is between"},
 		{"trick: negative max", "search_memory", `{"query":"x","max":-5}`, "max is between"},
+		{"trick: context not a boolean", "search_memory", `{"query":"x","context":"yes"}`, "bad arguments"},
+		{"context of blanks", "search_memory", `{"query":" ","context":true}`, "give some words"},
 		{"trick: all states", "search_memory", `{"query":"x","all":true}`, "bad arguments"},
 		{"trick: caller in the arguments", "search_memory", `{"query":"x","by":"operator"}`, "bad arguments"},
 		{"trick: a number", "search_memory", `{"query":5}`, "bad arguments"},
@@ -141,5 +144,83 @@ func TestSearchRejectsInvalidArguments(t *testing.T) {
 	}
 	if ev := w.events("memory.recalled"); len(ev) > 0 {
 		t.Errorf("it tells %+v", ev)
+	}
+}
+
+// TestRecallCarriesContentGradeFeedbackAndReward: the event and the text for a model hold them, clipped and without credentials.
+func TestRecallCarriesContentGradeFeedbackAndReward(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	engram := w.storeAnswer("q1", "Who repairs the canoe?", "The smith repairs the canoe on Fridays.")
+	feedback := "Correct, but the source is missing. The key is AKIAIOSFODNN7EXAMPLE.\n" + strings.Repeat("More words. ", 100)
+	if err := w.critique(1, subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: 4, Feedback: feedback}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.reward(2, subjects.Reward{QueryID: "q1", RespondentID: "generator", Value: 0.5, Count: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{`{"query":"Who repairs the canoe?"}`, `{"query":"x","ids":["` + engram + `"]}`} {
+		res := w.searched(args)
+		if res.Error != nil || !strings.Contains(res.Result, "graded 4 of 5, the user's reward +0.5\n") || !strings.Contains(res.Result, "\n   critic: Correct, but the source is missing.") ||
+			strings.Contains(res.Result, "AKIA") {
+			t.Errorf("%s: the model reads %q, %+v", args, res.Result, res.Error)
+		}
+		hits := last(w.events("memory.recalled")).Hits
+		if len(hits) != 1 || !strings.Contains(hits[0].Content, "The smith repairs the canoe") || hits[0].Critic != 4 || hits[0].Reward != 0.5 ||
+			!strings.HasPrefix(hits[0].Feedback, "Correct") || len(hits[0].Feedback) > maxRecalledFeedback+len("...") || strings.Contains(hits[0].Feedback, "AKIA") {
+			t.Errorf("%s: the event tells %+v", args, hits)
+		}
+	}
+	long := strings.Repeat("The zebra sleeps in the shed. ", 100)
+	w.storeFact(long)
+	if hits := func() []subjects.MemoryRecall {
+		w.searched(`{"query":"zebra shed","max":1}`)
+		return last(w.events("memory.recalled")).Hits
+	}(); len(hits) != 1 ||
+		hits[0].Content == "" || len(hits[0].Content) > maxRecalledContent+len("...") {
+		t.Errorf("%+v", hits)
+	}
+}
+
+// TestRecallOfTheUsersWordsIsAskedFor: settings of a recall do not make it a read that nobody asked for; other words do.
+func TestRecallOfTheUsersWordsIsAskedFor(t *testing.T) {
+	t.Parallel()
+	facts := policy.Tool{}
+	for _, tool := range Tools() {
+		if tool.Facts.Name == searchMemorySchema.Name {
+			facts = tool.Facts
+		}
+	}
+	send := policy.Tool{Name: "send_mail", Known: true, Act: policy.ActSend, Effects: policy.Declare(policy.Egress), Args: policy.Args{"to": {Role: policy.RoleDestination}, "body": {Role: policy.RoleContent}}}
+	page := policy.Tool{Name: "web_fetch", Known: true, Act: policy.ActFetch, Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), Args: policy.Args{"url": {Role: policy.RoleURL}}}
+	const question = "send the recipe of the apple cake to ana@example.org"
+	for args, asks := range map[string]bool{
+		`{"query":"recipe of the apple cake"}`:                            false,
+		`{"query":"recipe of the apple cake","max":5,"kind":"fact"}`:      false,
+		`{"query":"passwords of the bank","max":5}`:                       true,
+		`{"query":"recipe of the apple cake","kind":"everything secret"}`: true,
+	} {
+		flow := (&policy.Flow{}).WithQuestion("q1", question, policy.DeriveGrants(question)).WithResult(policy.Result{
+			Tool: facts, Query: "q1", Args: json.RawMessage(args), Text: "The cake needs four apples.", Declared: &subjects.Labels{Trust: subjects.Trusted},
+		}).WithResult(policy.Result{Tool: page, CallID: "c1", Query: "q1", Source: "https://cook.example/", Text: "Cakes are round."})
+		d := policy.Chain{policy.FlowLayer{}}.Decide(t.Context(), policy.Call{
+			Query: "q1", Tool: send, Args: json.RawMessage(`{"to":"ana@example.org","body":"The cake needs four apples."}`), Flow: flow,
+		})
+		if got := len(d.Asks()) > 0; got != asks {
+			t.Errorf("%s: asks %t, want %t: %+v", args, got, asks, d.Verdict())
+		}
+	}
+}
+
+// TestRecallTellsWhoSaidIt: a model that reads "I" must know whose words they are.
+func TestRecallTellsWhoSaidIt(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	at := time.Date(2023, time.May, 8, 13, 56, 0, 0, time.UTC)
+	if _, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: "I love live music.", Speaker: "Melanie", Happened: at}}}); err != nil {
+		t.Fatal(err)
+	}
+	if res := w.searched(`{"query":"live music"}`); !strings.Contains(res.Result, "from the user, said by Melanie on 8 May 2023\n   I love live music.") {
+		t.Errorf("the model reads %q", res.Result)
 	}
 }

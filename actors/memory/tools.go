@@ -19,7 +19,15 @@ func Tools() actor.Toolset { return (&Memory{}).toolset() }
 // toolset returns the tools of m. Each is two files: the code and the description that the model reads.
 func (m *Memory) toolset() actor.Toolset {
 	return actor.Toolset{
-		newTool(searchMemorySchema, policy.Tool{Effects: policy.Declare(policy.ReadsPrivate), Timeout: time.Minute, Standing: true}, m.runSearchMemory),
+		newTool(searchMemorySchema, policy.Tool{
+			// The query has no role: a recall with words of the user is one that the user asked for, one with other words is not.
+			// Nor has context, so that a recall with pinned facts never counts as asked for: the question did not name them.
+			Args: policy.Args{
+				"query": {}, "max": {Role: policy.RoleSetting},
+				"kind": {Role: policy.RoleOption, Values: []string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument}},
+			},
+			Effects: policy.Declare(policy.ReadsPrivate), Timeout: time.Minute, Standing: true, Empty: nothingFound,
+		}, m.runSearchMemory),
 		newTool(saveMemorySchema, policy.Tool{Effects: policy.Declare(policy.Remember), Timeout: time.Minute, MaxArgs: 64 << 10}, m.runSaveMemory),
 		newTool(searchGraphSchema, policy.Tool{Effects: policy.Declare(policy.ReadsPrivate), Timeout: 30 * time.Second}, m.runSearchGraph),
 	}
@@ -49,6 +57,9 @@ func newToolResult(content string, trusted bool, ids ...string) subjects.ToolRes
 	}
 	return subjects.ToolResult{Result: content, Recalls: ids, Labels: labels}
 }
+
+// nothingFound is the result of a search that found nothing. The session holds no private data by it, see [policy.Tool.Empty].
+const nothingFound = "Nothing is remembered about that."
 
 // formatAge formats the time since then for a model, in minutes, hours (up to two days) or days. A time in the future is "just
 // now".
@@ -90,11 +101,23 @@ func formatOrigin(p subjects.Provenance) string {
 	return words
 }
 
+// formatSpeaker formats who said an entry and on which day, with a comma in front, for a model: a text in the first person says
+// nothing without its speaker. "" = the speaker is not known.
+func formatSpeaker(e subjects.MemoryEntry) string {
+	switch {
+	case e.Speaker == "":
+		return ""
+	case e.Happened.IsZero():
+		return ", said by " + text.OneLine(e.Speaker, subjects.MaxSpeaker)
+	}
+	return ", said by " + text.OneLine(e.Speaker, subjects.MaxSpeaker) + e.Happened.UTC().Format(" on 2 January 2006")
+}
+
 // formatHits formats recalled entries for a model: content, similarity, age, score and provenance of each. The result is trusted
 // only when every entry is; an empty one is. It does not repeat the query, which would count as content of the tool.
 func formatHits(now time.Time, r subjects.MemoryReply) subjects.ToolResult {
 	if len(r.Hits) == 0 {
-		return newToolResult("Nothing is remembered about that.", true)
+		return newToolResult(nothingFound, true)
 	}
 	var b strings.Builder
 	var ids []string
@@ -114,13 +137,17 @@ func formatHits(now time.Time, r subjects.MemoryReply) subjects.ToolResult {
 	return newToolResult(strings.TrimRight(b.String(), "\n"), trusted, ids...)
 }
 
-// formatHit writes one entry: a line about it, then its segment, or else its corpus, or else its description, indented, and at
-// most 5 ids of correlated entries.
+// formatHit writes one entry: a line about it with its speaker and grades, then its segment, or else its corpus, or else its description,
+// indented, the critic's feedback and at most 5 ids of correlated entries.
 func formatHit(b *strings.Builder, now time.Time, h subjects.MemoryHit) {
 	e := h.Entry
 	fmt.Fprintf(b, "%s [%s %s] similarity %.2f, score %.2f, %s, %s", text.OneLine(e.Name, maxName), e.Kind, e.ID, h.Similarity, h.Score, formatAge(now, e.Created), formatOrigin(e.Provenance))
+	b.WriteString(formatSpeaker(e))
 	if e.Grades.Critic > 0 {
 		fmt.Fprintf(b, ", graded %d of 5", e.Grades.Critic)
+	}
+	if e.Grades.Rewards > 0 {
+		fmt.Fprintf(b, ", the user's reward %+.1f", e.Grades.Reward)
 	}
 	if e.State != subjects.MemoryActive {
 		fmt.Fprintf(b, ", %s", e.State)
@@ -128,6 +155,9 @@ func formatHit(b *strings.Builder, now time.Time, h subjects.MemoryHit) {
 	b.WriteString("\n")
 	for line := range strings.Lines(strings.TrimSpace(cmp.Or(h.Segment, e.Corpus, e.Description))) {
 		b.WriteString("   " + strings.TrimRight(line, "\r\n") + "\n")
+	}
+	if e.Grades.Feedback != "" {
+		fmt.Fprintf(b, "   critic: %s\n", text.OneLine(redactText(e.Grades.Feedback, maxRecalledFeedback), maxRecalledFeedback))
 	}
 	if len(e.Correlating) > 0 {
 		fmt.Fprintf(b, "   goes with: %s\n", strings.Join(e.Correlating[:min(5, len(e.Correlating))], ", "))

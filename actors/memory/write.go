@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"conclave/actors/memory/digest"
@@ -70,56 +71,128 @@ func (m *Memory) writeOne(ctx context.Context, out actor.Out, db *access, by str
 	return res, err
 }
 
-// storeFact stores a fact that the user states, under a new id: trusted, unless it is external, which the user did not type. Of
-// an external text instructions are removed, and only the text and harmless tags of given count; otherwise its name, description
-// and pin too. It rejects a text that is empty, invisible or nothing but instructions, one of more than maxCorpus bytes or not
-// UTF-8, and credentials in any of them.
+// storeFact stores a fact that the user states: trusted, unless it is external, which the user did not type. Of an external text
+// instructions are removed, and only the text, harmless tags and the context of given count; otherwise its name, description and
+// pin too. Its id is new, but for a turn: conversation, position and text together identify that, and one that is stored is
+// unchanged. Without a position it follows the last entry of its conversation. It rejects what checkFact rejects, and a text that
+// is invisible or nothing but instructions.
 func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by string, given subjects.MemoryEntry, external bool) (none subjects.MemoryWriteResult, err error) {
-	content := strings.TrimSpace(given.Corpus)
-	if err := checkText("the text", content, maxCorpus); err != nil {
+	given.Corpus = strings.TrimSpace(given.Corpus)
+	if err := checkFact(given); err != nil {
 		return none, err
 	}
-	if content == "" {
-		return none, subjects.Faultf(subjects.CodeMalformed, "the text is empty")
+	e, why := newFact(out, by, attributeText(given, given.Corpus), external)
+	if e.Position > 0 {
+		known, err := db.GetTexts(ctx, e.ID)
+		if err != nil || len(known) > 0 {
+			return subjects.MemoryWriteResult{ID: e.ID, Action: "unchanged", Why: "this turn of the conversation is stored already"}, err
+		}
 	}
-	if err := rejectCredential("the text", append([]string{content, given.Name, given.Description}, given.Tags...)...); err != nil {
-		return none, err
-	}
-	d, err := m.newDigester(out).Note(ctx, content, external)
+	d, err := plainDigester().Note(ctx, e.Speaker, given.Corpus, external)
 	if errors.Is(err, digest.ErrNothing) || err == nil && strings.TrimSpace(d.Corpus) == "" {
 		return none, subjects.Faultf(subjects.CodeMalformed, "the text has no visible words but instructions")
 	}
 	if err != nil {
 		return none, fmt.Errorf("digesting the text: %w", err)
 	}
-	now := out.Now().UTC()
-	e := subjects.MemoryEntry{
-		ID: out.NewID(), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: text.OneLine(given.Name, maxName), Description: text.Clip(given.Description, maxDescription),
-		Tags: cleanTags(given.Tags), Pinned: given.Pinned, Created: now, Updated: now,
-		Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted, Agent: by},
-	}
-	why := "the user said so"
 	if external {
-		e.Name, e.Description, e.Pinned, why = "", "", false, "the user passed it on"
-		e.Provenance.Source, e.Provenance.Trust, e.Provenance.Flags = subjects.SourceExternal, subjects.Untrusted, d.Flags
-		e.Tags = slices.DeleteFunc(e.Tags, func(t string) bool { return !digest.IsHarmless(t) })
-	}
-	if e.Name != "" {
-		e.Provenance.Digest = "given"
+		e.Provenance.Flags = d.Flags
 	}
 	return m.storeEntry(ctx, out, db, by, fillFromDigest(e, d), d.Relations, why)
 }
 
+// attributeText returns e with the speaker and the time that an attribution in its text states, where e has none, and with a
+// conversation made of the time when e has none: the turns of one conversation often carry one time. A text by another speaker
+// than e's, and an attribution that is no valid context, change nothing.
+func attributeText(e subjects.MemoryEntry, said string) subjects.MemoryEntry {
+	speaker, happened, _, ok := digest.ParseAttribution(said)
+	if !ok || e.Speaker != "" && e.Speaker != speaker {
+		return e
+	}
+	filled := e
+	filled.Speaker = speaker
+	if e.Happened.IsZero() {
+		filled.Happened = happened
+	}
+	if e.Conversation == "" && !happened.IsZero() {
+		filled.Conversation = "said " + happened.UTC().Format(time.RFC3339)
+	}
+	if filled.CheckContext() != nil {
+		return e
+	}
+	return filled
+}
+
+// checkFact rejects a fact whose text is empty, has more than maxCorpus bytes or is not UTF-8, an invalid context, and
+// credentials in any of its texts.
+func checkFact(given subjects.MemoryEntry) error {
+	if err := checkText("the text", given.Corpus, maxCorpus); err != nil {
+		return err
+	}
+	if given.Corpus == "" {
+		return subjects.Faultf(subjects.CodeMalformed, "the text is empty")
+	}
+	if err := given.CheckContext(); err != nil {
+		return subjects.Faultf(subjects.CodeMalformed, "%v", err)
+	}
+	return rejectCredential("the text", append([]string{given.Corpus, given.Name, given.Description, given.Speaker, given.Conversation}, given.Tags...)...)
+}
+
+// newFact returns the entry of a fact that checkFact accepts, without its corpus, and the reason for its event. See storeFact.
+func newFact(out actor.Out, by string, given subjects.MemoryEntry, external bool) (e subjects.MemoryEntry, why string) {
+	now := out.Now().UTC()
+	e = subjects.MemoryEntry{
+		ID: out.NewID(), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: text.OneLine(given.Name, maxName), Description: text.Clip(given.Description, maxDescription),
+		Tags: cleanTags(given.Tags), Pinned: given.Pinned, Created: now, Updated: now,
+		Conversation: given.Conversation, Position: given.Position, Speaker: given.Speaker, Happened: given.Happened,
+		Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted, Agent: by},
+	}
+	why = "the user said so"
+	if external {
+		e.Name, e.Description, e.Pinned, why = "", "", false, "the user passed it on"
+		e.Provenance.Source, e.Provenance.Trust = subjects.SourceExternal, subjects.Untrusted
+		e.Tags = slices.DeleteFunc(e.Tags, func(t string) bool { return !digest.IsHarmless(t) })
+		if !isName(e.Speaker) || digest.IsReservedName(e.Speaker) {
+			e.Speaker = ""
+		}
+		if !digest.IsHarmless(e.Conversation) {
+			e.Conversation = deriveID("conversation", e.Conversation)
+		}
+	}
+	if e.Name != "" {
+		e.Provenance.Digest = "given"
+	}
+	if given.Conversation == "" { // a position without a conversation says nothing
+		e.Position = 0
+	} else if e.Position > 0 {
+		e.ID = deriveID("turn", e.Provenance.Trust, e.Conversation, strconv.Itoa(e.Position), e.Speaker, e.Happened.UTC().Format(time.RFC3339), given.Corpus)
+	}
+	return e, why
+}
+
+// isName reports whether an untrusted text may be shown to a model as the name of a speaker: it holds no instruction. One or two
+// words are a name, whatever they mean: Mark, Grant Hope.
+func isName(s string) bool {
+	return digest.IsHarmless(s) || len(strings.Fields(s)) <= 2 && !firewall.Scan(s).Flagged
+}
+
 // restoreEntry stores an entry of an export with its id, times, grades and provenance, without credentials, also one that was
 // forgotten since. An id or answer that exists is left unchanged. Unless the user vouches for the export, the entry is stored as
-// untrusted: anybody could have written the file. It rejects what checkRestored rejects, and an untrusted entry that supersedes a
+// untrusted, without grades and pin: anybody could have written the file. It rejects what checkRestored rejects, and an untrusted entry that supersedes a
 // trusted one.
 func (m *Memory) restoreEntry(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry, vouched bool) (none subjects.MemoryWriteResult, err error) {
 	if err := checkRestored(e); err != nil {
 		return none, err
 	}
 	e = redactEntry(e)
-	if !vouched {
+	if !vouched { // nor are grades, pins and names of speakers in the file those of the user
+		e.Grades, e.Pinned = subjects.Grades{}, false
+		if digest.IsReservedName(e.Speaker) {
+			e.Speaker = ""
+		}
+		if e.Provenance.Digest == subjects.DigestPending {
+			e.Provenance.Digest = digest.ByPlain
+		}
 		e.Provenance.Trust = subjects.Untrusted
 		if e.Provenance.Source != subjects.SourceDocument {
 			e.Provenance.Source = subjects.SourceExternal

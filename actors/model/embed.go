@@ -40,7 +40,7 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 		if t.server.embeddings.isFull(newRequester(in.From, in.Session, false)) {
 			err = errQueueFull
 		} else {
-			displaced, err = m.checkResidency(ctx, t, in.Body.Task)
+			displaced, err = m.checkResidency(ctx, t, in.Body.Task, out.Now())
 		}
 	}
 	if err != nil {
@@ -55,7 +55,7 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 			return subjects.EmbedReply{}, err
 		}
 		if t.server.embedderUsed.Store(true); displaced != "" {
-			m.observeResidency(ctx, t, displaced)
+			m.observeResidency(ctx, t, displaced, out.Now())
 		}
 		return reply, nil
 	})

@@ -24,30 +24,40 @@ import (
 
 // beside is whether an embedding model stays loaded beside a chat model.
 type beside struct {
-	Other string `json:"other"` // the chat model
-	Fits  bool   `json:"fits"`
+	Other string    `json:"other"` // the chat model
+	Fits  bool      `json:"fits"`
+	Seen  time.Time `json:"seen"`
 }
+
+// isStale reports whether models that did not fit are tried again: the server may have been configured anew.
+func (b beside) isStale(now time.Time) bool { return !b.Fits && now.Sub(b.Seen) > residencyRetry }
+
+// residencyRetry is the time after which models that did not fit together are tried together again, once.
+const residencyRetry = 24 * time.Hour
 
 // residencyDelay is the time without a foreground request after which an embedding may unload a chat model, once.
 const residencyDelay = time.Minute
 
 // checkResidency refuses, with [model.ErrSwap], an embedding that would unload a chat model. displaced is the chat model
 // that the request may unload all the same: the caller calls [Model.observeResidency] with it afterwards; "" = none.
-func (m *Model) checkResidency(ctx context.Context, t target, task string) (displaced string, err error) {
+func (m *Model) checkResidency(ctx context.Context, t target, task string, now time.Time) (displaced string, err error) {
 	loaded, other, ok := t.loadedModels(ctx)
 	if !ok {
 		return "", nil
 	}
 	known := m.meter.of(t.name).Beside
+	if known != nil && known.isStale(now) {
+		known = nil
+	}
 	evicted := t.server.embedderUsed.Load() && t.opts.KeepAlive == "-1" && !loaded
 	switch {
 	case other == "":
 		return "", nil
 	case loaded:
-		m.noteResidency(t, other, true)
+		m.noteResidency(t, other, true, now)
 		return "", nil
 	case evicted:
-		m.noteResidency(t, other, false)
+		m.noteResidency(t, other, false, now)
 	case known != nil && known.Other == trimLatest(other) && known.Fits:
 		return other, nil
 	case known != nil && known.Other == trimLatest(other):
@@ -67,32 +77,37 @@ func describeSwap(name, other string) string {
 }
 
 // observeResidency notes whether a chat model is still loaded after an embedding, and has it loaded again if it is not.
-func (m *Model) observeResidency(ctx context.Context, t target, displaced string) {
+func (m *Model) observeResidency(ctx context.Context, t target, displaced string, now time.Time) {
 	loaded, other, ok := t.loadedModels(ctx)
 	if !ok || !loaded {
 		return
 	}
 	fits := other != ""
-	m.noteResidency(t, displaced, fits)
+	m.noteResidency(t, displaced, fits, now)
 	if !fits {
-		m.startTask(func(ctx context.Context, out actor.Out) error { return m.loadModel(ctx, out, displaced) })
+		m.startTask(func(ctx context.Context, out actor.Out) error { return m.loadModel(ctx, out, t.server, displaced) })
 	}
 }
 
-func (m *Model) noteResidency(t target, other string, fits bool) {
+// noteResidency keeps what was observed. The time of a verdict that stays the same is renewed only when it is stale.
+func (m *Model) noteResidency(t target, other string, fits bool, now time.Time) {
 	t.server.embedderUsed.Store(fits)
 	m.meter.update(t.name, func(v *measured) {
-		if b := (beside{trimLatest(other), fits}); v.Beside == nil || *v.Beside != b {
-			v.Beside = &b
+		if old, name := v.Beside, trimLatest(other); old == nil || old.Other != name || old.Fits != fits || old.isStale(now) {
+			v.Beside = &beside{name, fits, now}
 		}
 	})
 }
 
-// loadModel loads a chat model, by a request without messages. It waits while foreground requests run.
-func (m *Model) loadModel(ctx context.Context, out actor.Out, name string) error {
+// loadModel loads a chat model of a server, by a request without messages. It waits while foreground requests run. It refuses a
+// name that means a model of another server or one that runs on another machine.
+func (m *Model) loadModel(ctx context.Context, out actor.Out, from *server, name string) error {
 	t, err := m.findModel(ctx, name, out.Now())
-	if err != nil {
+	switch {
+	case err != nil:
 		return fmt.Errorf("loading %s again: %w", name, err)
+	case t.server != from || isRemote(t.backendName, t.server.remoteHost) || t.info.Remote != "":
+		return fmt.Errorf("loading %s again: the name belongs to a model of another server", name)
 	}
 	r, err := t.buildRequest(model.Request{})
 	if err != nil {

@@ -2,9 +2,12 @@ package model_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"conclave/actors/model"
 	"conclave/pkg/actor/actortest"
@@ -145,6 +148,60 @@ func TestRoomForTwoModelsIsTriedWhenIdle(t *testing.T) {
 				defer w.mu.Unlock()
 				return len(w.records) == 5
 			})
+		})
+	}
+}
+
+// A server that was configured anew keeps two models that it did not keep before: after a day they are tried together again.
+func TestModelsThatDidNotFitAreTriedAgainAfterADay(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "measured.json")
+	w := capacityHarness(t, 1, file)
+	w.embed(subjects.EmbedQuery)
+	if got := w.ask(subjects.ChatRequest{}); got.err != nil {
+		t.Fatal(got.err)
+	}
+	if code := w.embed(subjects.EmbedQuery); code != subjects.CodeModelSwap {
+		t.Fatalf("with room for one: %q", code)
+	}
+	if err := w.m.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pattern := regexp.MustCompile(`"seen": ?"([^"]*)"`)
+	match := pattern.FindSubmatch(kept)
+	if match == nil {
+		t.Fatalf("no time in %s", kept)
+	}
+	seen, err := time.Parse(time.RFC3339, string(match[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		age  time.Duration
+		code string
+	}{
+		"an hour later":  {time.Hour, subjects.CodeModelSwap},
+		"two days later": {48 * time.Hour, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "measured.json")
+			earlier := `"seen":"` + seen.Add(-tt.age).Format(time.RFC3339) + `"`
+			if err := os.WriteFile(file, pattern.ReplaceAll(kept, []byte(earlier)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			w := capacityHarness(t, 2, file)
+			w.loadOutside()
+			if code := w.embed(subjects.EmbedDocument); code != tt.code {
+				t.Errorf("in the background: %q, want %q", code, tt.code)
+			}
+			if code := w.embed(subjects.EmbedQuery); code != tt.code {
+				t.Errorf("for a question after it: %q, want %q", code, tt.code)
+			}
 		})
 	}
 }

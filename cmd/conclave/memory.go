@@ -24,7 +24,7 @@ import (
 func memoryCommand(a *cli.App) *cobra.Command {
 	return cli.Group("memory", "Show, change and forget memories",
 		`Shows what the assistant remembers and why something is recalled, and lets you change, pin and forget it. Answers are remembered
-automatically, facts when you or the assistant store them, documents when you import them.
+automatically, facts when you or the assistant store them, documents and chats when you import them.
 
 Memories with external content are marked UNTRUSTED. The first 6 characters of an id are enough.`,
 		`  conclave memory search where does my sister live
@@ -33,7 +33,7 @@ Memories with external content are marked UNTRUSTED. The first 6 characters of a
   conclave memory forget 3f9c01d2`,
 		memoryListCommand(a), memorySearchCommand(a), memoryShowCommand(a), memoryGraphCommand(a), memoryStatusCommand(a),
 		memoryAddCommand(a), memoryEditCommand(a), memoryForgetCommand(a),
-		memoryMarkCommand(a, "pin", "Keep memories ranked high, however old they are", "A pinned memory does not lose rank with age, and is not superseded automatically.", "pinned"),
+		memoryMarkCommand(a, "pin", "Keep memories ranked high, however old they are", "A pinned memory does not lose rank with age, and is not superseded automatically. Trusted pinned facts are in the prompt of every question: the newest 10, 1,200 bytes together.", "pinned"),
 		memoryMarkCommand(a, "unpin", "Let pinned memories age again", "They are ranked like all others again.", "no longer pinned"),
 		memoryMarkCommand(a, "accept", "Accept memories that a subagent proposed", "Subagents only propose memories; accepted ones are recalled from now on.", "accepted"),
 		memoryMarkCommand(a, "reject", "Reject memories that a subagent proposed", "Rejected memories are forgotten. They were never recalled.", "rejected"),

@@ -80,7 +80,8 @@ func readText(ctx context.Context, a *cli.App, text string, limit int) (string, 
 // memoryAddCommand stores a fact of the user: trusted, unless it comes from stdin without --trusted. It rejects an empty one and
 // one above [maxFact].
 func memoryAddCommand(a *cli.App) *cobra.Command {
-	var tags []string
+	var fact subjects.MemoryEntry
+	var at string
 	var trusted bool
 	cmd := &cobra.Command{
 		Use:   "add <text...>",
@@ -89,10 +90,15 @@ func memoryAddCommand(a *cli.App) *cobra.Command {
 written it, unless --trusted says that you trust every word. A known fact is merged with it; a fact that it contradicts is
 superseded and no longer recalled.
 
+--speaker, --at, --conversation and --position say who said it, when it was said or took place, and where it stands in a
+conversation. They help to find it by questions such as "what did Ana say about the boat in May?". Without --position it follows
+the last memory of its conversation.
+
 stderr shows whether it was stored, merged or supersedes another. With --json it prints one document with id, action, other and
 why.`,
 		Example: `  conclave memory add 'My sister Anna lives in Bremen since 2024'
   conclave memory add --tag house 'The boiler was serviced in March'
+  conclave memory add --speaker Ana --at 2023-05-08 'I sold the boat.'
   conclave memory add - < note.txt`,
 		Args: cli.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, v []string) error {
@@ -106,23 +112,35 @@ why.`,
 			case len(text) > maxFact:
 				return cli.Usage("the text is longer than %s: write it into a file and use conclave memory import", term.Bytes(maxFact))
 			}
+			fact.Corpus = text
+			if fact.Happened, err = subjects.ParseHappened(at); err == nil {
+				err = fact.CheckContext()
+			}
+			if err != nil {
+				return cli.Usage("%v", err)
+			}
 			external := typed == "-" && !trusted
 			if external {
 				a.Say("text from stdin is stored as untrusted; use --trusted if every word is yours")
 			}
-			return a.WithClient(func(c *client.Client) error { return addMemory(cmd.Context(), a, c, text, tags, external) })
+			return a.WithClient(func(c *client.Client) error { return addMemory(cmd.Context(), a, c, fact, external) })
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringSliceVar(&tags, "tag", nil, "a `tag`; repeatable")
-	cmd.Flags().BoolVar(&trusted, "trusted", false, "you trust every word of the text from stdin")
+	f := cmd.Flags()
+	f.StringSliceVar(&fact.Tags, "tag", nil, "a `tag`; repeatable")
+	f.BoolVar(&trusted, "trusted", false, "you trust every word of the text from stdin")
+	f.StringVar(&fact.Speaker, "speaker", "", "`name` of who said it")
+	f.StringVar(&at, "at", "", "`time` when it was said or took place: 2023-05-08T13:56:00Z, or 2023-05-08")
+	f.StringVar(&fact.Conversation, "conversation", "", "`id` of the conversation that it is from")
+	f.IntVar(&fact.Position, "position", 0, "`order` in the conversation, from 1")
 	return cmd
 }
 
 // addMemory stores a fact and shows whether it was stored, merged or supersedes another. A fact that memory refuses is an error
-// with its reason. The caller has checked its size; tags may be nil. An external text was not typed by the user.
-func addMemory(ctx context.Context, a *cli.App, c *client.Client, text string, tags []string, external bool) error {
-	w, notes, err := c.AddMemory(ctx, text, tags, external)
+// with its reason. The caller has checked it. An external text was not typed by the user.
+func addMemory(ctx context.Context, a *cli.App, c *client.Client, fact subjects.MemoryEntry, external bool) error {
+	w, notes, err := c.AddMemory(ctx, fact, external)
 	if err != nil {
 		return a.MemoryError(err)
 	}

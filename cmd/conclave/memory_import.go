@@ -3,6 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"iter"
@@ -12,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -55,20 +58,25 @@ type importReport struct {
 type importer struct {
 	*cli.App
 	c       *client.Client
-	trusted bool // the user vouches for documents, and for the trust marks of an export
-	jobs    int  // files at once
-	line    *term.Progress
-	total   int // files to import, without skipped ones
+	trusted bool  // the user vouches for documents, and for the trust marks of an export
+	jobs    int   // files at once
+	chat    *bool // whether files are chat exports; nil = by their content
+	total   int   // files to import, without skipped ones
+	began   time.Time
 	report  importReport
+
+	drawing sync.Mutex // guards line: a chat draws its progress while others are imported
+	line    *term.Progress
 }
 
-// memoryImportCommand imports documents as untrusted content, or reads an export of memory back. It rejects --jobs outside 1 to
+// memoryImportCommand imports documents and chat exports as untrusted content, or reads an export of memory back. It rejects --jobs outside 1 to
 // 64.
 func memoryImportCommand(a *cli.App) *cobra.Command {
+	var chat bool
 	p := &importer{App: a, report: importReport{[]importedFile{}, map[string]int{}}}
 	cmd := &cobra.Command{
 		Use:   "import <files or folders...>",
-		Short: "Remember documents, or read an export back",
+		Short: "Remember documents and chats, or read an export back",
 		Long: `Remembers documents in pieces: Markdown, plain text, source code, tables, HTML and PDF (with pdftotext, from poppler-utils).
 Folders are walked; hidden files and node_modules are skipped, and links out of the folder are not followed. Importing a file
 again updates what changed in it. Importing a folder again also removes the documents whose files are gone from it; not when
@@ -80,25 +88,35 @@ A .jsonl file of conclave memory export is read back with ids, times and grades.
 cannot be mixed with documents in one command. Because anybody could have written such a file, every entry in it becomes
 UNTRUSTED; with --trusted each entry keeps the trust that the file states.
 
+A chat export is remembered turn by turn, each with its speaker, time and place in the conversation: plain text with lines such as
+"[2023-05-08 13:56] Ana: text" (WhatsApp, Signal), or JSON with messages (speaker, text, time; Telegram, ChatGPT). A .txt or .json
+file that you name is recognized by its content; --chat says that every file is one, --chat=false that none is. Turns are
+UNTRUSTED like documents. Times without a zone are taken as UTC. Importing a longer export of the same name adds what is new.
+
 When a file fails, the others are still imported, and the exit code is 1. In a pipe, stdout has a line for each file; with --json
 it has one document with files.`,
 		Example: `  conclave memory import ~/notes manual.pdf
   conclave memory import --trusted diary.md
   conclave memory import --trusted memory.jsonl
+  conclave memory import chat.txt
   conclave memory import ~/notes --json | jq '.files[] | select(.state == "failed")'`,
 		Args: cli.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			if p.jobs < 1 || p.jobs > 64 {
 				return cli.Usage("--jobs %d: give a number from 1 to 64", p.jobs)
 			}
+			if cmd.Flags().Changed("chat") {
+				p.chat = &chat
+			}
 			return a.WithClient(func(c *client.Client) error {
-				p.c, p.line = c, term.NewProgress(a.Err)
+				p.c, p.line, p.began = c, term.NewProgress(a.Err), time.Now()
 				return p.run(cmd.Context(), paths)
 			})
 		},
 	}
 	f := cmd.Flags()
 	f.BoolVar(&p.trusted, "trusted", false, "trust every word of the documents, or the trust marks of your own export")
+	f.BoolVar(&chat, "chat", false, "the files are chat exports; by default their content decides")
 	f.IntVar(&p.jobs, "jobs", min(4, runtime.NumCPU()), "how many files at once")
 	return cmd
 }
@@ -137,7 +155,7 @@ func (p *importer) run(ctx context.Context, paths []string) error {
 			return err
 		}
 	} else {
-		p.Say("%s: %s", term.Count(len(p.report.Files), "file"), cmp.Or(view.CountBy(p.report.States), "nothing"))
+		p.Say("%s: %s%s", term.Count(len(p.report.Files), "file"), cmp.Or(view.CountBy(p.report.States), "nothing"), p.summarizeRate())
 	}
 	if err := context.Cause(ctx); errors.Is(err, context.Canceled) {
 		return cli.Fail(cli.ExitFailed, "stopped", "imported files are kept; import again to continue")
@@ -273,18 +291,24 @@ func readExportFile(path string) iter.Seq2[subjects.MemoryEntry, error] {
 }
 
 // importFile imports a document, or reads an export back. The error is in the result too, as a failed state with its reason; a
-// file of which memory refused a part is a failed one without an error.
+// document of which memory refused a part, and a chat of which it refused every turn, is a failed one without an error.
 func (p *importer) importFile(ctx context.Context, f document.File, asExport bool) (importedFile, error) {
 	r := importedFile{File: f.Path, Actions: map[string]int{}}
 	var err error
-	if asExport {
+	chat := p.chat != nil && *p.chat || p.chat == nil && f.Given && document.IsChat(f.Path)
+	switch {
+	case chat:
+		err = p.importChat(ctx, f.Path, &r)
+	case asExport:
 		err = p.restore(ctx, f.Path, &r)
-	} else {
+	default:
 		err = p.importDocument(ctx, f, &r)
 	}
 	switch err = p.MemoryError(err); {
 	case err != nil:
 		r.State, r.Why = fileFailed, term.OneLine(err.Error())
+	case chat && r.Actions["refused"] > 0 && r.Actions["refused"] < r.Pieces: // some turns of a chat are orders to somebody
+		r.Notes, r.Why = append(r.Notes, fmt.Sprintf("%d of %s not remembered; the first was %s", r.Actions["refused"], term.Count(r.Pieces, "turn"), r.Why)), ""
 	case r.Actions["refused"] > 0:
 		r.State, r.Why = fileFailed, cmp.Or(r.Why, "some of it was rejected")
 	}
@@ -343,6 +367,47 @@ func (p *importer) importDocument(ctx context.Context, f document.File, r *impor
 	return err
 }
 
+// importChat sends the turns of a chat export to memory and counts them in r. They are untrusted unless p.trusted is set. A file
+// that is no chat export is an error.
+func (p *importer) importChat(ctx context.Context, path string, r *importedFile) error {
+	turns, err := document.ReadChat(path)
+	if err != nil {
+		return err
+	}
+	facts := make([]subjects.MemoryEntry, len(turns))
+	last := map[string]int{}
+	for i, t := range turns {
+		conversation := chatConversation(path, t.Conversation)
+		last[conversation]++
+		facts[i] = subjects.MemoryEntry{
+			Kind: subjects.KindFact, Corpus: t.Text, Conversation: conversation, Position: last[conversation], Speaker: t.Speaker, Happened: t.Happened,
+		}
+	}
+	r.Pieces = len(turns)
+	w, err := p.c.AddMemories(ctx, facts, !p.trusted, func(done int) {
+		p.drawing.Lock()
+		defer p.drawing.Unlock()
+		p.draw(done, len(facts), "turn", path)
+	})
+	r.count(w)
+	r.State = fileImported
+	if r.Actions[fileUnchanged] == r.Pieces {
+		r.State = fileUnchanged
+	}
+	return err
+}
+
+// chatConversation is the id of a conversation of an export: the name of the file and that in the export, or a hash of them where
+// that is no valid one.
+func chatConversation(path, name string) string {
+	id := strings.TrimSpace(filepath.Base(path) + " " + name)
+	if (subjects.MemoryEntry{Conversation: id}).CheckContext() != nil {
+		sum := sha256.Sum256([]byte(id))
+		return hex.EncodeToString(sum[:16])
+	}
+	return id
+}
+
 // count adds what became of the entries that were sent: actions, removed pieces and notes, and the reason of the first refusal.
 // r.Pieces must be set: an unchanged document counts all its pieces.
 func (r *importedFile) count(w subjects.MemoryWriteReply) {
@@ -364,6 +429,8 @@ func (r *importedFile) count(w subjects.MemoryWriteReply) {
 // add adds a result to the report, prints it and draws the progress. Failures and notes go to stderr; other results are a line
 // on stdout only where that is no terminal. With --json nothing is printed here.
 func (p *importer) add(f importedFile) {
+	p.drawing.Lock()
+	defer p.drawing.Unlock()
 	p.report.Files = append(p.report.Files, f)
 	p.report.States[f.State]++
 	p.line.Clear()
@@ -380,8 +447,42 @@ func (p *importer) add(f importedFile) {
 		}
 	}
 	if done := len(p.report.Files); done < p.total {
-		p.line.Draw("%d of %s  %s  %s", done, term.Count(p.total, "file"), term.Bar(int64(done), int64(p.total)), shortPath(f.File))
+		p.draw(done, p.total, "file", f.File)
 	}
+}
+
+// draw draws the progress: how many of all units are done, how many per second, and how long the rest takes at that rate. The
+// caller holds drawing. all must be positive.
+func (p *importer) draw(done, all int, unit, path string) {
+	pace := ""
+	if took := time.Since(p.began); done > 0 && took > time.Second {
+		left := time.Duration(float64(took) / float64(done) * float64(all-done)).Round(time.Second)
+		pace = fmt.Sprintf("%s, %s left  ", formatRate(done, took), left)
+	}
+	p.line.Draw("%d of %s  %s  %s%s", done, term.Count(all, unit), term.Bar(int64(done), int64(all)), pace, shortPath(path))
+}
+
+// formatRate is a number of things per second.
+func formatRate(n int, took time.Duration) string {
+	return fmt.Sprintf("%.*f per second", map[bool]int{true: 1}[n < int(10*took.Seconds())], float64(n)/took.Seconds())
+}
+
+// minRated is the least number of memories for which the summary has a rate.
+const minRated = 100
+
+// summarizeRate is how many memories were sent and how fast, after a semicolon; "" for few.
+func (p *importer) summarizeRate() string {
+	n := 0
+	for _, f := range p.report.Files {
+		for _, m := range f.Actions {
+			n += m
+		}
+	}
+	took := max(time.Since(p.began), time.Millisecond)
+	if n < minRated {
+		return ""
+	}
+	return fmt.Sprintf("; %s in %s, %s", view.Memories(n), took.Round(100*time.Millisecond), formatRate(n, took))
 }
 
 // details is what became of the parts of a file, after a colon; "" when there is nothing to say.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -227,6 +228,21 @@ func TestMemoryImportTerminal(t *testing.T) {
 	shown := w.stdout.String()
 	if !strings.Contains(shown, "\r\x1b[K2 of 4 files  [##########----------]  ") || !strings.Contains(shown, "gone: not found") || strings.Contains(shown, "imported  ") {
 		t.Errorf("%q", shown)
+	}
+
+	// The turns of a chat are counted while they are sent.
+	chat := filepath.Join(p.dir, "chat.txt")
+	var turns strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&turns, "[2023-05-08 13:56] Ana: Turn %d\n", i)
+	}
+	if err := os.WriteFile(chat, []byte(turns.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w = p.onTerminal("memory", "import", chat)
+	p.must(w.stdout, "1 file: 1 imported")
+	if code, err := w.wait(); code != 0 || err != nil || !strings.Contains(w.stdout.String(), "\r\x1b[K16 of 40 turns  [########------------]  ") {
+		t.Errorf("%d, %v: %q", code, err, w.stdout.String())
 	}
 
 	// Broken off: what is there stays, and that is said.

@@ -280,6 +280,9 @@ func (k *fakeMemory) write(ctx context.Context, in actor.Msg[subjects.MemoryWrit
 		if in.Body.External {
 			heard += " external"
 		}
+		if !in.Body.Restore && e.Speaker != "" {
+			heard += fmt.Sprintf(" (%s %d %s %s)", e.Conversation, e.Position, e.Speaker, e.Happened.Format(time.RFC3339))
+		}
 		k.heard = append(k.heard, heard)
 		res := subjects.MemoryWriteResult{ID: cmp.Or(e.ID, "fresh000000000000000000000000009"), Action: "stored"}
 		switch {
@@ -355,6 +358,12 @@ func TestMemoryScripts(t *testing.T) {
 				k.mu.Lock()
 				defer k.mu.Unlock()
 				k.odd = strings.Join(v, "")
+			},
+			"forget-writes": func(ts *testscript.TestScript, _ bool, _ []string) {
+				k := *ts.Value(archivistKey{}).(**fakeMemory)
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				k.heard = nil
 			},
 			"wrote": func(ts *testscript.TestScript, _ bool, v []string) {
 				k := *ts.Value(archivistKey{}).(**fakeMemory)

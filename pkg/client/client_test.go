@@ -465,7 +465,7 @@ func TestMemoryPages(t *testing.T) {
 	if n, err := f.c.ExportMemories(t.Context(), &b); err != nil || n != 3 || strings.Count(b.String(), "\n") != 3 {
 		t.Errorf("export: %d, %v\n%s", n, err, b.String())
 	}
-	if w, _, err := f.c.AddMemory(t.Context(), " a fact ", nil, false); err != nil || w.Action != "stored" || writes != 2 {
+	if w, _, err := f.c.AddMemory(t.Context(), subjects.MemoryEntry{Corpus: " a fact "}, false); err != nil || w.Action != "stored" || writes != 2 {
 		t.Errorf("add: %+v after %d writes, %v", w, writes, err)
 	}
 }

@@ -201,11 +201,12 @@ func (c *Client) MemoryGraph(ctx context.Context, about string, limit int) ([]su
 // ErrNoResult means that memory replied to the write of one fact without its result.
 var ErrNoResult = errors.New("memory reports no result for the fact")
 
-// AddMemory stores a fact that the user states, without surrounding blanks. An external one was not typed by the user and
-// becomes untrusted. The result says whether it was stored, merged,
-// supersedes another or was refused; a refusal is no error. [ErrNoResult] is.
-func (c *Client) AddMemory(ctx context.Context, fact string, tags []string, external bool) (subjects.MemoryWriteResult, []subjects.Note, error) {
-	entry := subjects.MemoryEntry{Kind: subjects.KindFact, Corpus: strings.TrimSpace(fact), Tags: tags}
+// AddMemory stores a fact that the user states: its corpus without surrounding blanks, tags, and what is known of its
+// conversation, position, speaker and time. An external one was not typed by the user and becomes untrusted. The result says
+// whether it was stored, merged, supersedes another or was refused; a refusal is no error. [ErrNoResult] is.
+func (c *Client) AddMemory(ctx context.Context, fact subjects.MemoryEntry, external bool) (subjects.MemoryWriteResult, []subjects.Note, error) {
+	entry := fact
+	entry.Kind, entry.Corpus = subjects.KindFact, strings.TrimSpace(fact.Corpus)
 	r, err := c.WriteMemory(ctx, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{entry}, External: external})
 	if err == nil && len(r.Results) != 1 {
 		err = ErrNoResult
@@ -214,6 +215,31 @@ func (c *Client) AddMemory(ctx context.Context, fact string, tags []string, exte
 		return subjects.MemoryWriteResult{}, nil, err
 	}
 	return r.Results[0], r.Notes, nil
+}
+
+// addBatch is how many facts one message has: memory embeds each before it replies.
+const addBatch = 16
+
+// AddMemories stores facts as [Client.AddMemory] does, in batches, and returns the added-up replies. progress is called after each
+// batch with the number of facts that were sent. After an error, those of earlier batches are stored and counted in the reply.
+func (c *Client) AddMemories(ctx context.Context, facts []subjects.MemoryEntry, external bool, progress func(done int)) (subjects.MemoryWriteReply, error) {
+	var total subjects.MemoryWriteReply
+	for done := 0; done < len(facts); progress(done) {
+		batch, size := 0, 0
+		for _, e := range facts[done:] {
+			if size += len(e.Corpus) + entryBytes; batch > 0 && (batch == addBatch || size > batchBytes) {
+				break
+			}
+			batch++
+		}
+		w, err := c.WriteMemory(ctx, subjects.MemoryWriteRequest{Entries: facts[done : done+batch], External: external})
+		addWritten(&total, w)
+		if err != nil {
+			return total, err
+		}
+		done += batch
+	}
+	return total, nil
 }
 
 // WriteMemory sends entries or a document to memory in one message; the caller keeps it below the message limit. A busy memory

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -182,6 +183,11 @@ func (t *turn) hasToolResult() bool {
 	return false
 }
 
+// hasCalls reports whether the turn has made a call other than the recall.
+func (t *turn) hasCalls() bool {
+	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool { return d.Layer != LayerRecall })
+}
+
 // nudge prepares another model call when the reply announces an action without a call, or claims one although the turn
 // has made no call (corrected once). It reports false, and the reply stands, when there is nothing to correct, no tools
 // were offered or [Limits.Nudges] is used up.
@@ -193,7 +199,7 @@ func (t *turn) nudge(r reply) bool {
 	switch {
 	case announcesAction(r.text):
 		instruction, why = instructAnnounce, "the model announced an action but made no call"
-	case !t.claimCorrected && len(t.state.Finished) == 0 && claimsAction(r.text, t.tools):
+	case !t.claimCorrected && !t.hasCalls() && claimsAction(r.text, t.tools):
 		t.claimCorrected = true
 		instruction, why = instructClaimed, "the model claimed an action but made no call"
 	default:
@@ -232,7 +238,7 @@ func (t *turn) handleHedge(ctx context.Context, r reply) (goesOn bool, err error
 
 // canSearch reports whether the search after a hedge is possible and still unused.
 func (t *turn) canSearch() bool {
-	return t.agent.Hedge.SearchTool != "" && t.agent.Hedge.Query != "" && t.tools.has(t.agent.Hedge.SearchTool) && len(t.state.Finished) == 0 &&
+	return t.agent.Hedge.SearchTool != "" && t.agent.Hedge.Query != "" && t.tools.has(t.agent.Hedge.SearchTool) && !t.hasCalls() &&
 		t.state.Attempts.Search == 0 && !t.state.Forced && !t.toolsGivenUp
 }
 

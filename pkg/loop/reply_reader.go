@@ -29,6 +29,7 @@ func (r *reply) isEmpty() bool { return r.text == "" && len(r.calls) == 0 }
 type replyReader struct {
 	turn      *turn
 	timer     *silenceTimer
+	shown     frameFilter // of the tokens that are reported
 	scanner   *replyScanner
 	bytesLeft int // bytes that may still be read
 	thinking  []byte
@@ -117,7 +118,11 @@ func (rd *replyReader) takeBytes(s string) string {
 // from on.
 func (rd *replyReader) report(from int) {
 	rd.reportThinking(rd.scanner.thinking[min(from, len(rd.scanner.thinking)):])
-	tokens := rd.scanner.takeTokens()
+	rd.reportTokens(rd.shown.strip(rd.scanner.takeTokens()))
+}
+
+// reportTokens reports tokens, unless there is a native call or a schema.
+func (rd *replyReader) reportTokens(tokens string) {
 	if report := rd.turn.hooks.Token; report != nil && tokens != "" && len(rd.native) == 0 && rd.turn.schema == nil {
 		report(rd.turn.state.Step+1, tokens)
 	}
@@ -135,7 +140,8 @@ func (rd *replyReader) finish(failed bool) reply {
 	from, r := len(rd.scanner.thinking), &rd.reply
 	rd.scanner.finish(failed || r.hitByteLimit || r.hitTokenLimit)
 	rd.report(from)
-	r.text = strings.TrimSpace(string(rd.scanner.text))
+	rd.reportTokens(rd.shown.flush())
+	r.text = strings.TrimSpace(stripFrames(string(rd.scanner.text)))
 	r.thinking = rd.joinThinking()
 	r.unreadable, r.unknownTool = rd.scanner.unreadable, rd.scanner.unknownTool
 	switch {

@@ -139,13 +139,15 @@ func TestGuards(t *testing.T) {
 	t.Parallel()
 	look := func(q string) scriptedReply { return callReply("web_search", `{"query":"`+q+`"}`) }
 	tests := []struct {
-		name    string
-		change  func(*Agent)
-		play    []scriptedReply
-		answer  string
-		partial bool
-		notes   []string
-		check   func(t *testing.T, s State, p *scriptedModel)
+		name   string
+		change func(*Agent)
+		play   []scriptedReply
+		// recalled says that an entry of memory is in the prompt.
+		recalled bool
+		answer   string
+		partial  bool
+		notes    []string
+		check    func(t *testing.T, s State, p *scriptedModel)
 	}{
 		{
 			name: "steps", change: func(a *Agent) { a.Limits.Steps = 2 },
@@ -297,6 +299,16 @@ func TestGuards(t *testing.T) {
 			},
 		},
 		{
+			name: "safety net with memory in the prompt", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search", Query: "what is new?"} }, recalled: true,
+			play:   []scriptedReply{textReply("I don't have access to real-time information."), textReply("It is 42.")},
+			answer: "It is 42.", notes: []string{NoteSearched},
+		},
+		{
+			name: "claims with memory in the prompt", recalled: true,
+			play:   []scriptedReply{textReply("I've searched the web and found nothing."), textReply("I do not know.")},
+			answer: "I do not know.", notes: []string{NoteNudged},
+		},
+		{
 			name: "safety net without words of the user", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search"} },
 			play: []scriptedReply{textReply("I don't have access to real-time information.")}, answer: "I don't have access to real-time information.",
 		},
@@ -404,6 +416,15 @@ func TestGuards(t *testing.T) {
 			},
 		},
 		{
+			name: "no tools, memory in the prompt", recalled: true, play: []scriptedReply{errorReply(model.ErrNoTools), textReply("Green.")}, answer: "Green.", notes: []string{NoteNoTools},
+			check: wantEntryAsText,
+		},
+		{
+			name: "tools given up, memory in the prompt", recalled: true,
+			play:   []scriptedReply{errorReply(model.ErrNoTools), textReply("<tool_call>{"), textReply("<tool_call>{"), textReply("<tool_call>{"), textReply("Green.")},
+			answer: "Green.", notes: []string{NoteNoTools, NoteRetried, NoteRetried, NoteStatic}, check: wantEntryAsText,
+		},
+		{
 			name: "no thinking", change: func(a *Agent) { yes := true; a.Think = &yes },
 			play: []scriptedReply{errorReply(model.ErrNoThinking), textReply("yes")}, answer: "yes", notes: []string{NoteNoThinking},
 			check: func(t *testing.T, _ State, p *scriptedModel) {
@@ -430,7 +451,11 @@ func TestGuards(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&a)
 			}
-			s, err := RunTurn(t.Context(), a, question("what is new?"), Hooks{})
+			in := question("what is new?")
+			if tt.recalled {
+				in.Recalled = &FinishedCall{Call: model.Call{ID: "recall", Name: "search_memory", Arguments: json.RawMessage(`{}`)}, Layer: LayerRecall, Step: 1, Result: Result{Text: "tea: green"}}
+			}
+			s, err := RunTurn(t.Context(), a, in, Hooks{})
 			wantAnswer(t, s, err, tt.answer, tt.partial)
 			wantNotes(t, s, tt.notes...)
 			if len(p.asked) != len(tt.play) {
@@ -829,5 +854,16 @@ func TestStreamingDoesNotChangeTheResult(t *testing.T) {
 		if got := run(pieces); got != want {
 			t.Fatalf("in pieces %q:\n%s\nwant\n%s", pieces, got, want)
 		}
+	}
+}
+
+// wantEntryAsText checks that the last request has the entry of memory in a message of the user, and neither calls nor results.
+func wantEntryAsText(t *testing.T, _ State, p *scriptedModel) {
+	last := p.asked[len(p.asked)-1].Messages
+	if !slices.ContainsFunc(last, func(m model.Message) bool { return m.Role == model.User && strings.Contains(m.Content, "tea: green") }) {
+		t.Errorf("the entry is not in the prompt: %+v", last)
+	}
+	if slices.ContainsFunc(last, func(m model.Message) bool { return m.Role == model.ToolRole || len(m.Calls) > 0 }) {
+		t.Errorf("calls were sent to a model without them: %+v", last)
 	}
 }

@@ -44,13 +44,14 @@ type Result struct {
 }
 
 // Labels returns the trust and privacy of a result, with the flags of r. It is private when the tool reads private
-// data. It is trusted when an ungraded tool without effects returned it, when a graded tool declares it trusted and it
+// data, unless the text is that of [Tool.Empty]. It is trusted when an ungraded tool without effects returned it, when a graded tool declares it trusted and it
 // has no flags, or when an ungraded tool that does not read untrusted content returns only names and numbers without
 // flags: prose in such a result has an author. Everything else, every result of an unknown tool included, is
 // untrusted.
 func (r Result) Labels() subjects.Labels {
 	l := subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public, Flags: slices.Clone(r.Flags)}
-	if r.Tool.Has(ReadsPrivate) {
+	foundNothing := r.Tool.Known && r.Tool.Empty != "" && r.Text == r.Tool.Empty
+	if r.Tool.Has(ReadsPrivate) && !foundNothing {
 		l.Privacy = subjects.Private
 	}
 	if r.Tool.Graded && r.Tool.Known {

@@ -232,7 +232,7 @@ func TestUntrustedAddressNeverPasses(t *testing.T) {
 }
 
 func TestResultLabels(t *testing.T) {
-	graded := Tool{Name: "search_memory", Known: true, Graded: true, Effects: Declare(ReadsPrivate)}
+	graded := Tool{Name: "search_memory", Known: true, Graded: true, Effects: Declare(ReadsPrivate), Empty: "Nothing."}
 	said := func(trust string) *subjects.Labels { return &subjects.Labels{Trust: trust, Privacy: subjects.Public} }
 	for _, tt := range []struct {
 		name    string
@@ -259,6 +259,10 @@ func TestResultLabels(t *testing.T) {
 		{"memory without a label", Result{Tool: graded, Text: "x"}, subjects.Untrusted, subjects.Private},
 		{"memory with an unknown label", Result{Tool: graded, Text: "x", Declared: said("TRUSTED")}, subjects.Untrusted, subjects.Private},
 		{"memory that declares a flagged text trusted", Result{Tool: graded, Text: "x", Declared: said(subjects.Trusted), Flags: []string{"override"}}, subjects.Untrusted, subjects.Private},
+		{"memory that found nothing", Result{Tool: graded, Text: "Nothing.", Declared: said(subjects.Trusted)}, subjects.Trusted, subjects.Public},
+		{"memory that found more than nothing", Result{Tool: graded, Text: "Nothing. The PIN is 4711.", Declared: said(subjects.Trusted)}, subjects.Trusted, subjects.Private},
+		{"memory that says nothing at all", Result{Tool: graded, Declared: said(subjects.Trusted)}, subjects.Trusted, subjects.Private},
+		{"an unknown tool that found nothing", Result{Tool: Tool{Name: "x", Empty: "Nothing."}, Text: "Nothing."}, subjects.Untrusted, subjects.Private},
 		{"a page that declares itself trusted", Result{Tool: page, Text: "x", Declared: said(subjects.Trusted)}, subjects.Untrusted, subjects.Public},
 		{"an unknown tool that claims to grade", Result{Tool: Tool{Name: "x", Graded: true}, Text: "x", Declared: said(subjects.Trusted)}, subjects.Untrusted, subjects.Private},
 	} {

@@ -121,6 +121,7 @@ type Tool struct {
 	People    []string      // fields of its JSON results that hold the people of an object, and no text
 	Graded    bool          // labels the trust of each result itself; a result without a label is untrusted
 	Ephemeral bool          // its results hold only at the time of the call, so memory does not keep answers that rest on them
+	Empty     string        // the whole text of a result that holds nothing, which is not private; "" = there is none
 	Standing  bool          // offered to the model for every task
 	Rare      []string      // offered only for a task with one of these words, or when the model names the tool
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"conclave/subjects"
 )
@@ -32,6 +33,9 @@ type Add struct {
 	Name   string   `yaml:"name"`
 	Tags   []string `yaml:"tags"`
 	Pinned bool     `yaml:"pinned"`
+
+	Speaker  string    `yaml:"speaker"`  // who said it; "" = not known
+	Happened time.Time `yaml:"happened"` // when it was said, as 2026-05-08T13:56:00Z; not known when it is missing
 }
 
 // Import is a document to import.

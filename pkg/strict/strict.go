@@ -371,6 +371,13 @@ func (d *decoder) decodeScalar(n *yaml.Node, path string, v reflect.Value) {
 			return
 		}
 		v.SetInt(i)
+	case reflect.Float64:
+		var f Decimal
+		if err := f.UnmarshalText([]byte(n.Value)); err != nil {
+			d.addError(n, path, "%v", err)
+			return
+		}
+		v.SetFloat(float64(f))
 	default:
 		panic("strict: no reader for " + v.Type().String()) // a bug in the struct that the first test of it finds
 	}

@@ -95,6 +95,49 @@ func (x *Index) cosines(r reading, q *query, keys []uint64, places []place, ther
 // clamp limits a cosine to [-1, 1] after rounding.
 func clamp(c float32) float32 { return max(-1, min(1, c)) }
 
+// Visit calls visit for every key whose cosine to q may be at least floor, with an upper bound of that cosine, in no order. No
+// key whose cosine reaches floor is left out; the bound exceeds the cosine by the error of the first pass at most. It never
+// uses the prefilter. visit is called from several goroutines but never concurrently, and must not call the index. Visit
+// rejects a q of other dimensions, zero or not finite.
+func (x *Index) Visit(q []float32, floor float32, visit func(key uint64, upper float32)) error {
+	p, err := x.prepareQuery(q)
+	if err != nil {
+		return err
+	}
+	r := x.read()
+	defer r.drop()
+	if r.closed {
+		return ErrClosed
+	}
+	all := units{reading: r}
+	var visiting sync.Mutex
+	inParallel(x.workers(r.total()*x.stride, x.threads), func(int) {
+		w := x.scratch.Get().(*scratch)
+		defer x.scratch.Put(w)
+		for view, first, n := all.take(); n > 0; view, first, n = all.take() {
+			for end := first + n; first < end; first += blockRows {
+				x.visitBlock(&r.views[view], p, first, min(blockRows, end-first), floor, w, &visiting, visit)
+			}
+		}
+	})
+	return nil
+}
+
+// visitBlock visits n rows of a view, first and following, at most blockRows.
+func (x *Index) visitBlock(v *view, q *query, first, n int, floor float32, w *scratch, visiting *sync.Mutex, visit func(key uint64, upper float32)) {
+	n = x.tuning.kernels.scan(&v.seg.rows, first, n, q, floor-q.off, &w.block)
+	if n == 0 {
+		return
+	}
+	visiting.Lock()
+	defer visiting.Unlock()
+	for i, row := range w.block.which[:n] {
+		if row += uint32(first); !v.isDead(row) {
+			visit(v.seg.keys[row], clamp(w.block.upper[i]+q.off))
+		}
+	}
+}
+
 // candidate is a row that may be among the nearest.
 type candidate struct {
 	upper float32 // upper bound of its cosine

@@ -382,3 +382,48 @@ func TestCosines(t *testing.T) {
 		}
 	})
 }
+
+// TestVisitFindsEveryRowAboveTheFloor: no row that reaches the floor is left out, bounds hold, and removed rows are not visited.
+func TestVisitFindsEveryRowAboveTheFloor(t *testing.T) {
+	t.Parallel()
+	const dims, rows = 48, 5000
+	data := newClusters(11, 30, dims)
+	x, err := New(Options{Dims: dims, Prefilter: Off})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	vectors := data.vectors(rows)
+	if err := x.Add(numbered(1, rows), vectors); err != nil {
+		t.Fatal(err)
+	}
+	x.Remove(7, 8, 9)
+	q := data.vectors(1)
+	for _, floor := range []float32{-2, -0.2, 0, 0.3, 0.6, 0.9} {
+		visited := map[uint64]float32{}
+		if err := x.Visit(q, floor, func(key uint64, upper float32) {
+			if _, twice := visited[key]; twice {
+				t.Errorf("row %d is visited twice", key)
+			}
+			visited[key] = upper
+		}); err != nil {
+			t.Fatal(err)
+		}
+		hits, err := x.Cosines(q, numbered(1, rows))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range hits {
+			upper, ok := visited[h.Key]
+			if !ok && h.Cosine >= floor || ok && upper < h.Cosine || ok && upper > h.Cosine+0.1 {
+				t.Fatalf("floor %v: row %d with the cosine %v is visited %v with the bound %v", floor, h.Key, h.Cosine, ok, upper)
+			}
+		}
+		if _, ok := visited[8]; ok || len(visited) > rows-3 {
+			t.Errorf("floor %v: %d rows are visited", floor, len(visited))
+		}
+	}
+	if err := x.Visit(q[:3], 0, nil); !errors.Is(err, ErrDims) {
+		t.Errorf("a query of another size: %v", err)
+	}
+}

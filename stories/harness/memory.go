@@ -17,7 +17,7 @@ import (
 func (h *Harness) ChangeMemory(ctx context.Context, m story.Memory) error {
 	switch {
 	case m.Add != nil:
-		e := subjects.MemoryEntry{Corpus: m.Add.Text, Name: m.Add.Name, Tags: m.Add.Tags, Pinned: m.Add.Pinned}
+		e := subjects.MemoryEntry{Corpus: m.Add.Text, Name: m.Add.Name, Tags: m.Add.Tags, Pinned: m.Add.Pinned, Speaker: m.Add.Speaker, Happened: m.Add.Happened}
 		return h.writeMemory(ctx, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{e}})
 	case m.Import != nil:
 		return h.importDocument(ctx, *m.Import)

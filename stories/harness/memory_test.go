@@ -93,7 +93,7 @@ model:
       reply: {content: '{"name": "a place for wheels", "description": "The bicycle stands in the cellar."}'}
 turns:
   - query: My bicycle stands in the cellar.
-  - after: memory.stored action=stored
+  - after: memory.stored action=edited
 events: {absent: ["> body~made-up-key"]}
 `,
 		"a model that chooses tools": onePage + `config: {generator: {max_tools: 4}}

@@ -26,14 +26,41 @@ const (
 	truncationMark = "\n[... the rest was left out]"
 )
 
-// speaker is the author of a text, which decides whom "I" and "you" mean in it.
-type speaker int
+// speaker is the author of a text, which decides whom "I" and "you" mean in it: one of these, or a name, whom "I" means then.
+type speaker string
 
 const (
-	byUnknown   speaker = iota // nobody that we know: "I" and "you" mean nothing
-	byUser                     // "I" is the user
-	byAssistant                // "you" is the user
+	byUnknown   speaker = ""         // nobody that we know: "I" and "you" mean nothing
+	byUser      speaker = UserEntity // "I" is the user
+	byAssistant speaker = "the assistant"
 )
+
+// namedSpeaker returns the speaker of a text of which the caller knows the name, "" when nobody is named; by is the speaker
+// then. A name for the user is the user's only in a text that counts as the user's.
+func namedSpeaker(name string, by speaker) speaker {
+	switch name = shortLine(name, maxSpeaker); {
+	case name == "" || isUser(text.NameKey(name)):
+		return by
+	case IsReservedName(name):
+		return byUnknown
+	}
+	return speaker(name)
+}
+
+// IsReservedName reports whether a name means the user or a program, so that no other speaker can have it, however it is
+// written. The graph compares names in the same form.
+func IsReservedName(name string) bool {
+	key := text.NameKey(name)
+	return isUser(key) || programNames[key] || programNames[text.Fold(name)]
+}
+
+// self returns the entity that "I" means, "" when it is not known.
+func (s speaker) self() string {
+	if s == byAssistant {
+		return ""
+	}
+	return string(s)
+}
 
 // part is one text that a digest is made of.
 type part struct {
@@ -55,21 +82,32 @@ func (m material) question() string {
 // content returns the answer or the note.
 func (m material) content() string { return m[len(m)-1].text }
 
-// allText joins all texts.
+// said returns the text with its speaker in front when that is somebody with a name.
+func (p part) said() string {
+	if p.by == byUnknown || p.by == byUser || p.by == byAssistant {
+		return p.text
+	}
+	return string(p.by) + " said: " + p.text
+}
+
+// allText joins all texts, with their speakers.
 func (m material) allText() string {
 	all := make([]string, len(m))
 	for i, p := range m {
-		all[i] = p.text
+		all[i] = p.said()
 	}
 	return strings.Join(all, "\n")
 }
 
-// trustedText joins the texts of the user and the assistant; "" when there are none.
+// trustedText joins what the user and the assistant say themselves, without the words of others that they quote; "" when there
+// is nothing.
 func (m material) trustedText() string {
 	var b strings.Builder
 	for _, p := range m {
-		if p.by != byUnknown {
-			b.WriteString(p.text + "\n")
+		for _, v := range p.voices() {
+			if v.by == byUser || v.by == byAssistant {
+				b.WriteString(v.text + "\n")
+			}
 		}
 	}
 	return b.String()
@@ -84,7 +122,7 @@ func (m material) fences(most int) []fence {
 		if i == len(m)-1 {
 			room = most
 		}
-		out[i] = fence{p.label, text.Cut(p.text, room)}
+		out[i] = fence{p.label, text.Cut(p.said(), room)}
 		most -= len(out[i].text)
 	}
 	return out

@@ -1,7 +1,6 @@
 package digest
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -23,43 +22,41 @@ type Statement struct {
 	Name, Description, Corpus string
 	Created                   time.Time // zero = not known
 	Untrusted                 bool      // it holds untrusted content
+	Speaker, Conversation     string    // who said it and where; "" = not known
+	Happened                  time.Time // when it was said; zero = not known
 }
 
-// Relationship is how a new statement relates to an old one. By is ByModel or ByPlain.
-type Relationship struct{ Kind, Why, By string }
+// Relationship is how a new statement relates to an old one, and why.
+type Relationship struct{ Kind, Why string }
 
-// Compare returns whether next says the same as old, contradicts it, adds to it, or is unrelated; plain code decides where the
-// model fails, and [Unrelated] also means unsure. Whatever the model says, an untrusted statement never supersedes a trusted one,
-// nor an older one a newer; a blank one is unrelated. The only error is that ctx was canceled.
-func (d *Digester) Compare(ctx context.Context, old, next Statement) (Relationship, error) {
+// Compare returns by plain rules whether next says the same as old, contradicts it, adds to it, or is unrelated; [Unrelated] also
+// means unsure. Only the content is compared, never the names. An untrusted statement never supersedes a trusted one, nor an older
+// one a newer, nor one of another speaker; a blank one is unrelated. The same words on another day or in another conversation are
+// another statement.
+func Compare(old, next Statement) Relationship {
 	old, next = old.cleaned(), next.cleaned()
 	switch {
-	case isCanceled(ctx):
-		return Relationship{}, context.Cause(ctx)
 	case next.Untrusted && !old.Untrusted:
-		return Relationship{Unrelated, "an untrusted text takes no trusted one's place", ByPlain}, nil
-	case isBlank(old.allText()) || isBlank(next.allText()):
-		return Relationship{Unrelated, "one of the two says nothing", ByPlain}, nil
-	case !old.Created.IsZero() && !next.Created.IsZero() && next.Created.Before(old.Created):
-		return Relationship{Unrelated, "it is older than what it would replace", ByPlain}, nil
+		return Relationship{Unrelated, "an untrusted entry cannot supersede a trusted one"}
+	case isBlank(old.Description+old.Corpus) || isBlank(next.Description+next.Corpus):
+		return Relationship{Unrelated, "one of the two says nothing"}
+	case !old.Created.IsZero() && !next.Created.IsZero() && next.Created.Before(old.Created),
+		!old.Happened.IsZero() && !next.Happened.IsZero() && next.Happened.Before(old.Happened):
+		return Relationship{Unrelated, "it is older than what it would replace"}
+	case text.Fold(old.Speaker) != text.Fold(next.Speaker):
+		return Relationship{Unrelated, "another speaker said it"}
 	}
-	r, err := d.askObject(ctx, comparePrompt, compareSchema, []fence{{"old", old.forModel()}, {"new", next.forModel()}})
-	if isCanceled(ctx) {
-		return Relationship{}, context.Cause(ctx)
+	kind, why := plainCompare(old, next)
+	if kind == Same && old.isElsewhere(next) {
+		return Relationship{Unrelated, "it was said on another day or in another conversation"}
 	}
-	kind := r.text("relationship")
-	if err != nil || !slices.Contains(relationships, kind) {
-		kind, why := plainCompare(old, next)
-		return Relationship{kind, why, ByPlain}, nil
-	}
-	if doubt := doubtAbout(kind, old, next); doubt != "" {
-		return Relationship{Unrelated, doubt, ByPlain}, nil
-	}
-	why := shortLine(r.text("why"), 200)
-	if isBlank(why) || (old.Untrusted || next.Untrusted) && !IsHarmless(why) {
-		why = "the model gave no reason that could be kept"
-	}
-	return Relationship{kind, why, ByModel}, nil
+	return Relationship{kind, why}
+}
+
+// isElsewhere reports whether both statements are known to be of different days, in UTC, or of different conversations.
+func (s Statement) isElsewhere(o Statement) bool {
+	days := !s.Happened.IsZero() && !o.Happened.IsZero() && s.Happened.UTC().Format(time.DateOnly) != o.Happened.UTC().Format(time.DateOnly)
+	return days || s.Conversation != "" && o.Conversation != "" && s.Conversation != o.Conversation
 }
 
 func (s Statement) cleaned() Statement {
@@ -68,42 +65,16 @@ func (s Statement) cleaned() Statement {
 	return s
 }
 
-func (s Statement) allText() string { return s.Name + "\n" + s.Description + "\n" + s.Corpus }
-
-// forModel returns the part of the statement that the model reads.
-func (s Statement) forModel() string {
-	return s.Name + "\n" + s.Description + "\n" + text.Cut(s.Corpus, 1500)
-}
-
 // claim returns the text to compare: the corpus when it is at most wholeText bytes and no question with its answer, else the
-// description, else the beginning of the corpus, else the name.
+// description, else the beginning of the corpus.
 func (s Statement) claim() string {
 	switch {
 	case !isBlank(s.Corpus) && len(s.Corpus) <= wholeText && !strings.HasPrefix(s.Corpus, questionLabel):
 		return s.Corpus
 	case !isBlank(s.Description):
 		return s.Description
-	case !isBlank(s.Corpus):
-		return text.Cut(s.Corpus, bestWindow)
 	}
-	return s.Name
-}
-
-// doubtAbout returns why a model's verdict kind is rejected, "" when it is accepted. Two texts without a word in common are
-// unrelated, and two claims with different numbers or denials are not the same. [Unrelated] is always accepted.
-func doubtAbout(kind string, old, next Statement) string {
-	if kind == Unrelated {
-		return ""
-	}
-	a, b := contentKeys(old.allText()), contentKeys(next.allText())
-	if !slices.ContainsFunc(a, func(k string) bool { return slices.Contains(b, k) }) {
-		return "the two have no word in common"
-	}
-	x, y := measure(old.claim()), measure(next.claim())
-	if kind == Same && (!slices.Equal(x.numbers, y.numbers) || x.denied != y.denied) {
-		return "the two differ in a number or in a denial, so they are not the same"
-	}
-	return ""
+	return text.Cut(s.Corpus, bestWindow)
 }
 
 // plainCompare compares by relations, then by words, then by attributes; the first that decides counts. next adds when it has all
@@ -163,6 +134,7 @@ func (s Statement) relations() []Relation {
 	if s.Untrusted {
 		by = byUnknown
 	}
+	by = namedSpeaker(s.Speaker, by)
 	if q, ok := strings.CutPrefix(s.Corpus, questionLabel); ok {
 		asked, said, _ := strings.Cut(q, "\n"+answerLabel)
 		m := material{{"", asked, by}, {"", said, byAssistant}}

@@ -1,9 +1,6 @@
 package digest
 
 import (
-	"context"
-	"encoding/json"
-	"strings"
 	"testing"
 	"time"
 )
@@ -67,109 +64,46 @@ func TestCompareByPlainCode(t *testing.T) {
 				"corpus":      {{Corpus: tt.old}, {Corpus: tt.next}},
 				"description": {{Name: "a name", Description: tt.old}, {Name: "other words", Description: tt.next}},
 			} {
-				got, err := New(Options{}).Compare(t.Context(), s[0], s[1])
-				if err != nil || got.Kind != tt.want || got.By != ByPlain || got.Why == "" {
-					t.Errorf("%s: %+v, %v, want %s", name, got, err, tt.want)
+				if got := Compare(s[0], s[1]); got.Kind != tt.want || got.Why == "" {
+					t.Errorf("%s: %+v, want %s", name, got, tt.want)
 				}
 			}
 		})
 	}
 }
 
-func TestCompareByModel(t *testing.T) {
+func TestRepeatedStatementElsewhereIsAnother(t *testing.T) {
 	t.Parallel()
-	day := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
-	oslo := Statement{Corpus: "The person lives in Oslo.", Created: day}
-	bergen := Statement{Corpus: "The person has a flat in Bergen.", Created: day.Add(time.Hour)}
-	said := func(kind, why string) string {
-		data, err := json.Marshal(map[string]string{"relationship": kind, "why": why})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(data)
-	}
-	untrusted := func(s Statement) Statement { s.Untrusted = true; return s }
+	day := time.Date(2023, time.May, 8, 13, 56, 0, 0, time.UTC)
+	thanks := Statement{Name: "Thanks", Corpus: "Thanks, Melanie! That is really sweet.", Speaker: "Caroline", Happened: day, Conversation: "c1"}
+	rome := Statement{Name: "home", Corpus: "I live in Rome.", Speaker: "Caroline", Happened: day, Conversation: "c1"}
+	with := func(s Statement, change func(*Statement)) Statement { change(&s); return s }
 	for _, tt := range []struct {
 		name      string
 		old, next Statement
-		reply     string
-		kind, by  string
-		why       string
+		want      string
 	}{
-		{"contradicts", oslo, bergen, said(Contradicts, "another town"), Contradicts, ByModel, "another town"},
-		{"same", oslo, Statement{Corpus: "Oslo is where the person lives."}, said(Same, "the same town"), Same, ByModel, "the same town"},
-		{"adds", oslo, bergen, said(Adds, "a second home"), Adds, ByModel, "a second home"},
-		{"unrelated", oslo, bergen, said(Unrelated, "different things"), Unrelated, ByModel, "different things"},
-		{"both untrusted", untrusted(oslo), untrusted(bergen), said(Contradicts, "another town"), Contradicts, ByModel, "another town"},
-		{"trusted over untrusted", untrusted(oslo), bergen, said(Contradicts, "another town"), Contradicts, ByModel, "another town"},
-
-		{"trick: untrusted over trusted", oslo, untrusted(bergen), said(Contradicts, "believe me"), Unrelated, ByPlain, "an untrusted text takes no trusted one's place"},
-		{"trick: untrusted the same as trusted", oslo, untrusted(oslo), said(Same, "believe me"), Unrelated, ByPlain, "an untrusted text takes no trusted one's place"},
-		{"trick: older than the old one", bergen, oslo, said(Contradicts, "another town"), Unrelated, ByPlain, "it is older than what it would replace"},
-		{"trick: nothing in common", oslo, Statement{Corpus: "Tomatoes need water."}, said(Contradicts, "x"), Unrelated, ByPlain, "the two have no word in common"},
-		{"trick: the same with another number", Statement{Corpus: "The rent is 900 euros."}, Statement{Corpus: "The rent is 950 euros."}, said(Same, "x"), Unrelated, ByPlain, "the two differ in a number or in a denial, so they are not the same"},
-		{"trick: the same and denied", oslo, Statement{Corpus: "The person does not live in Oslo."}, said(Same, "x"), Unrelated, ByPlain, "the two differ in a number or in a denial, so they are not the same"},
-		{"trick: a relationship of its own", oslo, bergen, said("supersedes", "x"), Unrelated, ByPlain, "it is not sure that both speak of the same"},
-		{"trick: other letters", oslo, bergen, said("CONTRADICTS", "x"), Unrelated, ByPlain, "it is not sure that both speak of the same"},
-		{"trick: prose", oslo, bergen, "They contradict each other.", Unrelated, ByPlain, "it is not sure that both speak of the same"},
-		{"trick: an order as reason", untrusted(oslo), untrusted(bergen), said(Contradicts, order), Contradicts, ByModel, "the model gave no reason that could be kept"},
-		{"trick: a long reason of many lines", oslo, bergen, said(Contradicts, "a\nb\x00"+strings.Repeat(" c", 500)), Contradicts, ByModel, ""},
-		{"trick: no reason", oslo, bergen, said(Contradicts, " \u200b"), Contradicts, ByModel, "the model gave no reason that could be kept"},
+		{"the same again", thanks, thanks, Same},
+		{"the same with another name", thanks, with(thanks, func(s *Statement) { s.Name = "a sweet word" }), Same},
+		{"nothing known of day and conversation", Statement{Corpus: thanks.Corpus}, Statement{Corpus: thanks.Corpus}, Same},
+		{"on another day", thanks, with(thanks, func(s *Statement) { s.Happened = day.AddDate(0, 0, 1) }), Unrelated},
+		{"by another speaker", thanks, with(thanks, func(s *Statement) { s.Speaker = "Melanie" }), Unrelated},
+		{"in another conversation", thanks, with(thanks, func(s *Statement) { s.Conversation = "c2" }), Unrelated},
+		{"of the same name with other content", thanks, with(thanks, func(s *Statement) { s.Corpus = "The rent is due." }), Unrelated},
+		{"contradiction on another day", rome, with(rome, func(s *Statement) {
+			s.Corpus, s.Happened, s.Conversation = "I live in Oslo.", day.AddDate(0, 1, 0), "c2"
+		}), Contradicts},
+		{"contradiction by another speaker", rome, with(rome, func(s *Statement) { s.Corpus, s.Speaker = "I live in Oslo.", "Melanie" }), Unrelated},
+		{"contradiction that is older", rome, with(rome, func(s *Statement) { s.Corpus, s.Happened = "I live in Oslo.", day.AddDate(-1, 0, 0) }), Unrelated},
+		{"trick: untrusted over trusted", rome, with(rome, func(s *Statement) { s.Corpus, s.Untrusted = "I live in Oslo.", true }), Unrelated},
+		{"trick: stored before", with(rome, func(s *Statement) { s.Created = day.AddDate(1, 0, 0) }), with(rome, func(s *Statement) { s.Corpus, s.Created = "I live in Oslo.", day }), Unrelated},
+		{"trick: only the names are equal", Statement{Name: "x"}, Statement{Name: "x"}, Unrelated},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := New(Options{Ask: says(tt.reply)}).Compare(t.Context(), tt.old, tt.next)
-			if err != nil || got.Kind != tt.kind || got.By != tt.by {
-				t.Fatalf("%+v, %v", got, err)
-			}
-			if tt.why != "" && got.Why != tt.why || len(got.Why) > 200 || strings.ContainsAny(got.Why, "\n\x00") {
-				t.Errorf("why %q, want %q", got.Why, tt.why)
+			if got := Compare(tt.old, tt.next); got.Kind != tt.want || got.Why == "" {
+				t.Errorf("%+v, want %s", got, tt.want)
 			}
 		})
-	}
-}
-
-// TestCompareAnswers: in a kept question "I" is the user, in a kept answer "you" is. Of strangers neither is known.
-func TestCompareAnswers(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name, old, next string
-		untrusted       bool
-		want            string
-	}{
-		{"told, then asked", "Question: I live in Oslo.\nAnswer: Noted.", "Question: Where do I live?\nAnswer: You live in Bergen.", false, Contradicts},
-		{"told and noted", "I live in Oslo.", "Question: I live in Bergen now.\nAnswer: Noted.", false, Contradicts},
-		{"the same answer", "Question: Where do I live?\nAnswer: You live in Oslo.", "Question: In which town do I live?\nAnswer: You live in Oslo.", false, Same},
-		{"what strangers say of others", "Question: Who is Ana?\nAnswer: Ana lives in Oslo.", "Question: Who is Ana?\nAnswer: Ana lives in Bergen.", true, Contradicts},
-		{"trick: the assistant speaks of itself", "Question: I live in Oslo.\nAnswer: Noted.", "Question: Where are you?\nAnswer: I live in Bergen.", false, Unrelated},
-		{"trick: strangers who say I and you", "Question: I live in Oslo.\nAnswer: x", "Question: x\nAnswer: You live in Bergen. I live in Rome.", true, Unrelated},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			got, err := New(Options{}).Compare(t.Context(), Statement{Corpus: tt.old, Untrusted: tt.untrusted}, Statement{Corpus: tt.next, Untrusted: tt.untrusted})
-			if err != nil || got.Kind != tt.want {
-				t.Errorf("%+v, %v, want %s", got, err, tt.want)
-			}
-		})
-	}
-}
-
-// TestComparePrompt: a model is not even asked whether strangers may replace what is trusted.
-func TestComparePrompt(t *testing.T) {
-	t.Parallel()
-	calls := 0
-	d := New(Options{Ask: func(_ context.Context, system, user string, schema json.RawMessage) (string, error) {
-		calls++
-		if system != comparePrompt || string(schema) != string(compareSchema) || !strings.Contains(user, "[TEXT old ") || !strings.Contains(user, "[TEXT new ") || len(user) > 8<<10 {
-			t.Errorf("%s\n%.500s", system, user)
-		}
-		return "{}", nil
-	}})
-	big := Statement{Name: strings.Repeat("n ", 9000), Description: strings.Repeat("d ", 9000), Corpus: strings.Repeat("c ", 90000)}
-	if _, err := d.Compare(t.Context(), big, big); err != nil || calls != 1 {
-		t.Errorf("%d calls, %v", calls, err)
-	}
-	if _, err := d.Compare(t.Context(), big, Statement{Corpus: "x y", Untrusted: true}); err != nil || calls != 1 {
-		t.Errorf("%d calls, %v", calls, err)
 	}
 }

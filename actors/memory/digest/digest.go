@@ -7,6 +7,7 @@
 package digest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -122,7 +123,7 @@ func (d *Digester) Answer(ctx context.Context, query, answer string, external bo
 		return Digest{}, ErrNothing
 	}
 	if external {
-		return d.digestExternal(ctx, out, question, said)
+		return d.digestExternal(ctx, out, question, said, byUnknown)
 	}
 	m := material{{"question", question, byUser}, {"answer", said, byAssistant}}
 	out.Corpus = questionLabel + question + "\n" + answerLabel + said
@@ -132,19 +133,65 @@ func (d *Digester) Answer(ctx context.Context, query, answer string, external bo
 	return d.digestTrusted(ctx, out, answerPrompt, m)
 }
 
-// Note digests one text that the caller wants to keep. A text that is not external counts as the user's own words. external, the
+// Note digests one text that the caller wants to keep. speaker is who said it; when it is "", an attribution at the beginning of
+// the text counts (see [ParseAttribution]), and a text without either that is not external is the user's own words. external, the
 // limit and the error are as for Answer.
-func (d *Digester) Note(ctx context.Context, note string, external bool) (Digest, error) {
+func (d *Digester) Note(ctx context.Context, speaker, note string, external bool) (Digest, error) {
 	var out Digest
 	said := out.admitText(note, maxCorpus)
 	if isBlank(said) {
 		return Digest{}, ErrNothing
 	}
+	who, _, body, _ := ParseAttribution(said)
+	if speaker != "" && speaker != who { // somebody tells what somebody else said
+		body = said
+	}
+	speaker = cmp.Or(speaker, who)
 	if external {
-		return d.digestExternal(ctx, out, "", said)
+		return d.digestExternal(ctx, out, "", body, namedSpeaker(speaker, byUnknown))
 	}
 	out.Corpus = said
-	return d.digestTrusted(ctx, out, notePrompt, material{{"note", said, byUser}})
+	return d.digestTrusted(ctx, out, notePrompt, material{{"note", body, namedSpeaker(speaker, byUser)}})
+}
+
+// Refine digests the corpus of an entry again with the model, in one call. speaker and external are those of the entry; answer
+// means that the corpus is a question of the user and its answer, which no label in a text can claim. The corpus of the result is not to be stored. The error is that of the model, or [ErrNothing]: then the entry stays as it is.
+func (d *Digester) Refine(ctx context.Context, speaker, corpus string, external, answer bool) (Digest, error) {
+	if d.ask == nil {
+		return Digest{}, errNoModel
+	}
+	var failed error
+	once := *d
+	once.ask = func(ctx context.Context, system, user string, schema json.RawMessage) (said string, err error) {
+		said, failed = d.ask(ctx, system, user, schema)
+		return said, failed
+	}
+	question, said := "", strings.TrimPrefix(corpus, sourcesLabel)
+	if answer {
+		question, said = splitCorpus(corpus)
+	}
+	var out Digest
+	var err error
+	if question != "" {
+		out, err = once.Answer(ctx, question, said, external)
+	} else {
+		out, err = once.Note(ctx, speaker, said, external)
+	}
+	return out, cmp.Or(failed, err)
+}
+
+// splitCorpus returns the question of a corpus, "" when it has none, and its text, without the labels.
+func splitCorpus(corpus string) (question, said string) {
+	rest, ok := strings.CutPrefix(corpus, questionLabel)
+	if !ok {
+		return "", strings.TrimPrefix(corpus, sourcesLabel)
+	}
+	for _, label := range []string{answerLabel, sourcesLabel} {
+		if question, said, ok = strings.Cut(rest, "\n"+label); ok {
+			return question, said
+		}
+	}
+	return rest, ""
 }
 
 // Piece digests a piece of a document; title and heading may be "". It asks no model, sets neither intent nor sentiment, and

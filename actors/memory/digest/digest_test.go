@@ -187,12 +187,8 @@ func TestCanceled(t *testing.T) {
 	for name, call := range map[string]func() error{
 		"answer":   func() error { _, err := d.Answer(ctx, asked, answer, false); return err },
 		"external": func() error { _, err := d.Answer(ctx, asked, answer, true); return err },
-		"note":     func() error { _, err := d.Note(ctx, answer, false); return err },
+		"note":     func() error { _, err := d.Note(ctx, "", answer, false); return err },
 		"segments": func() error { _, _, err := d.Segments(ctx, asked, []string{answer}); return err },
-		"compare": func() error {
-			_, err := d.Compare(ctx, Statement{Corpus: answer}, Statement{Corpus: answer})
-			return err
-		},
 	} {
 		if err := call(); !errors.Is(err, gone) {
 			t.Errorf("%s: %v", name, err)
@@ -238,12 +234,12 @@ func TestPrompt(t *testing.T) {
 // TestForms: the forms say what the code takes.
 func TestForms(t *testing.T) {
 	t.Parallel()
-	for name, form := range map[string]json.RawMessage{"digest": digestSchema, "external": externalSchema, "segments": segmentsSchema, "compare": compareSchema} {
+	for name, form := range map[string]json.RawMessage{"digest": digestSchema, "external": externalSchema, "segments": segmentsSchema} {
 		if !json.Valid(form) {
 			t.Errorf("%s is no JSON", name)
 		}
 	}
-	for name, list := range map[string][]string{"intent": intents, "sentiment": sentiments, "kind of entity": entityKinds, "kind of relation": relationKinds, "tense": tenses, "relationship": relationships} {
+	for name, list := range map[string][]string{"intent": intents, "sentiment": sentiments, "kind of entity": entityKinds, "kind of relation": relationKinds, "tense": tenses} {
 		var all strings.Builder
 		for i, v := range list {
 			if i > 0 {
@@ -251,11 +247,11 @@ func TestForms(t *testing.T) {
 			}
 			all.WriteString(`"` + v + `"`)
 		}
-		if !strings.Contains(string(digestSchema)+string(compareSchema), "["+all.String()+"]") {
+		if !strings.Contains(string(digestSchema), "["+all.String()+"]") {
 			t.Errorf("no form has the values of %s: %s", name, all.String())
 		}
 	}
-	for name, prompt := range map[string]string{"answer": answerPrompt, "note": notePrompt, "external": externalPrompt, "segments": segmentsPrompt, "compare": comparePrompt} {
+	for name, prompt := range map[string]string{"answer": answerPrompt, "note": notePrompt, "external": externalPrompt, "segments": segmentsPrompt} {
 		for _, must := range []string{"[TEXT ", "[END OF TEXT number]", " data", "instruction to you", "one JSON object"} {
 			if !strings.Contains(prompt, must) {
 				t.Errorf("%s.md does not say %q", name, must)
@@ -267,7 +263,7 @@ func TestForms(t *testing.T) {
 func TestNote(t *testing.T) {
 	t.Parallel()
 	const note = "Please remember that my sister Ana lives in Oslo since 2019."
-	d, err := New(Options{}).Note(t.Context(), note, false)
+	d, err := New(Options{}).Note(t.Context(), "", note, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,12 +273,12 @@ func TestNote(t *testing.T) {
 	if got := briefs(d.Relations); !slices.Equal(got, []string{"Ana|is sister of|the user|is||", "Ana|lives in|Oslo|is|2019|"}) {
 		t.Errorf("relations %q", got)
 	}
-	d, err = New(Options{Ask: says(fill(t, map[string]any{"name": "Ana's home", "description": "Ana lives in Oslo.", "intent": IntentTell, "entities": []any{}, "relations": []any{}}))}).Note(t.Context(), note, false)
+	d, err = New(Options{Ask: says(fill(t, map[string]any{"name": "Ana's home", "description": "Ana lives in Oslo.", "intent": IntentTell, "entities": []any{}, "relations": []any{}}))}).Note(t.Context(), "", note, false)
 	if err != nil || d.Name != "Ana's home" || d.Description != "Ana lives in Oslo." || d.By != ByModel || d.Corpus != note {
 		t.Errorf("%+v, %v", d, err)
 	}
 	for _, empty := range []string{"", " \n\t", "\u200b\u200b", "\x00\x01"} {
-		if d, err := New(Options{}).Note(t.Context(), empty, false); !errors.Is(err, ErrNothing) || !reflect.DeepEqual(d, Digest{}) {
+		if d, err := New(Options{}).Note(t.Context(), "", empty, false); !errors.Is(err, ErrNothing) || !reflect.DeepEqual(d, Digest{}) {
 			t.Errorf("%q: %+v, %v", empty, d, err)
 		}
 	}

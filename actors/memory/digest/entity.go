@@ -17,7 +17,8 @@ var nameParticles = text.WordSet(`of de da do dos van von der den del di la le d
 // capitalizedWords are written with a capital letter and are no names.
 var capitalizedWords = text.WordSet(`i i'm i've i'd i'll monday tuesday wednesday thursday friday saturday sunday january february march april may june july august
 	september october november december yesterday today tomorrow later then however meanwhile yes no ok okay question answer mr mrs ms dr prof
-	sir miss please thanks hello hi hey dear note sources according`)
+	sir miss please thanks hello hi hey dear note sources according they've they're they'll they'd we've we're we'll we'd he's he'd he'll she's she'd she'll it'll it'd that's
+	there's here's who's where's how's let's you've you're you'll you'd didn't doesn't isn't wasn't won't can't couldn't wouldn't haven't hasn't`)
 
 // plainEntities returns the ends of the known relations, capitalized runs that do not only begin a sentence, and quoted names: at
 // most maxEntities, each once, without the user and names of more than maxThing bytes. It reads maxPlain bytes of each text.

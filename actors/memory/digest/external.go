@@ -18,15 +18,15 @@ const (
 	maxClaim  = 400
 )
 
-// digestExternal digests untrusted content; question may be "". The model retells it as claims; plain code drops from the claims,
+// digestExternal digests untrusted content, said by the speaker by; question may be "". The model retells it as claims; plain code drops from the claims,
 // or without a model from the text itself, every sentence that could work as an order when it is recalled. All other fields are
 // made from what is left. The error is [ErrNothing] when nothing is left of question and text, or that ctx was canceled.
-func (d *Digester) digestExternal(ctx context.Context, out Digest, question, said string) (Digest, error) {
+func (d *Digester) digestExternal(ctx context.Context, out Digest, question, said string, by speaker) (Digest, error) {
 	asked, lost := cleanQuestion(question)
 	if lost > 0 {
 		out.addNote("%s of the question left out: signs of injection", countNoun(lost, "sentence was", "sentences were"))
 	}
-	m := material{{"question", question, byUser}, {"text", said, byUnknown}}
+	m := material{{"question", question, byUser}, {"text", said, by}}
 	if isBlank(question) {
 		m = m[1:]
 	}
@@ -50,7 +50,7 @@ func (d *Digester) digestExternal(ctx context.Context, out Digest, question, sai
 	if isBlank(asked) && isBlank(left) {
 		return Digest{}, ErrNothing
 	}
-	m = material{{"question", asked, byUser}, {"text", left, byUnknown}}
+	m = material{{"question", asked, byUser}, {"text", left, by}}
 	out.fillPlain(m)
 	if !retold { // a model that retells nothing of use is not asked for a name either
 		r = nil

@@ -17,8 +17,6 @@ var (
 	externalPrompt string
 	//go:embed segments.md
 	segmentsPrompt string
-	//go:embed compare.md
-	comparePrompt string
 )
 
 var (
@@ -27,7 +25,6 @@ var (
 	entityKinds   = []string{KindPerson, KindPlace, KindOrganization, KindThing}
 	relationKinds = []string{KindPerson, KindPlace, KindThing, KindOther}
 	tenses        = []string{tenseIs, tenseWas}
-	relationships = []string{Same, Contradicts, Adds, Unrelated}
 )
 
 // digestFields are the fields that a digest has in every form.
@@ -59,7 +56,4 @@ var (
 	"properties": {"segments": {"type": "array", "maxItems": 12, "items": {
 		"type": "object", "additionalProperties": false, "required": ["n", "quote"],
 		"properties": {"n": {"type": "integer"}, "quote": {"type": "string"}}}}}}`)
-
-	compareSchema = json.RawMessage(`{"type": "object", "additionalProperties": false, "required": ["relationship", "why"],
-	"properties": {"relationship": {"type": "string", "enum": ["same", "contradicts", "adds", "unrelated"]}, "why": {"type": "string"}}}`)
 )

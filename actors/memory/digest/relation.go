@@ -1,6 +1,7 @@
 package digest
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -13,25 +14,35 @@ const (
 	tenseWas = "was"
 )
 
-// plainRelations returns the relations that patterns find: who lives, works and was born where, who is related to whom, names and
-// preferences. Questions, denials, wishes and suppositions state no fact and are skipped. It reads at most maxPlain bytes and 400
-// sentences of each text, and returns at most maxRelations, without duplicates.
+// plainRelations returns the relations that patterns find: who lives, works and was born where, who is related to whom, names,
+// occupations and preferences. "I" is the speaker, see [part.voices]. Questions, denials, wishes, suppositions and sarcasm state
+// no fact and are skipped, and so is whatever the patterns are not sure of: no relation is better than a wrong one. It reads at
+// most maxPlain bytes and 400 sentences of each text, and returns at most maxRelations, without duplicates.
 func plainRelations(m material) []Relation {
 	var out []Relation
-	for _, p := range m {
-		body := stripMarkdown(text.Cut(p.text, maxPlain))
-		for _, s := range text.Sentences(body, 400) {
-			line := strings.Join(strings.Fields(body[s.From:s.To]), " ")
-			f := parser{sentence: sentence{text.Words(line), line}, by: p.by}
-			for _, r := range f.parse() {
-				if len(out) < maxRelations && !slices.ContainsFunc(out, r.isSame) {
-					out = append(out, r)
+	for _, whole := range m {
+		whole.text = text.Cut(whole.text, maxPlain)
+		for _, p := range whole.voices() {
+			if sarcasm.MatchString(p.text) {
+				continue
+			}
+			body := stripMarkdown(p.text)
+			for _, s := range text.Sentences(body, 400) {
+				line := dashes.Replace(strings.Join(strings.Fields(body[s.From:s.To]), " "))
+				f := parser{sentence: sentence{text.Words(line), line}, by: p.by}
+				for _, r := range f.parse() {
+					if len(out) < maxRelations && !slices.ContainsFunc(out, r.isSame) {
+						out = append(out, r)
+					}
 				}
 			}
 		}
 	}
 	return out
 }
+
+// dashes replaces hyphens between words by dashes, which separate clauses.
+var dashes = strings.NewReplacer(" - ", " – ", "- ", " – ", " -- ", " – ")
 
 // isSame reports whether two relations state the same, apart from dates.
 func (r Relation) isSame(o Relation) bool {
@@ -57,31 +68,63 @@ type clause struct {
 // states no fact, gives none.
 func (p *parser) parse() []Relation {
 	for i := range p.all {
-		w := p.all[i].Folded
-		switch {
-		case liveVerbs[w] && p.is(i+1, "in"):
-			p.parsePlace(i, i+2, livesIn)
-		case workVerbs[w] && p.is(i+1, "at", "for", "with"):
-			p.parsePlace(i, i+2, worksAt)
-		case workVerbs[w] && p.is(i+1, "as"):
-			p.parseStatement(i, i+2, "works as", KindOther)
-		case w == "moved":
-			p.parseMove(i)
-		case likeVerbs[w] != "":
-			p.parsePreference(i, likeVerbs[w])
-		case w == "married" && p.is(i+1, "to"):
-			p.parseStatement(i, i+2, "is married to", KindPerson)
-		case w == "born" && p.is(i+1, "in", "on"):
-			p.parseBirth(i)
-		case beForms[w]:
-			p.parseBeing(i)
-		case kinWords[w] && p.isName(i+1) && p.isTied(i+1) && p.ownerAt(i-1) != "": // my sister Ana: said in passing, and so also in a question
-			p.keepRelation(Relation{Subject: p.span(i+1, p.nameEnd(i+1)), Predicate: "is " + w + " of", Object: p.ownerAt(i - 1), Kind: KindPerson, Tense: tenseIs})
-		case w == "call" && p.is(i+1, "me") && p.by == byUser:
-			p.addRelation(clause{subject: UserEntity}, i+2, "is called", KindPerson, tenseIs)
+		if !p.parsePlaces(i) && !p.parseActions(i) {
+			p.parsePeople(i)
 		}
 	}
 	return p.out
+}
+
+// parsePlaces reads where somebody lives, works or comes from, by the verb at word i, and reports whether it is such a verb.
+func (p *parser) parsePlaces(i int) bool {
+	switch w := p.all[i].Folded; {
+	case liveVerbs[w] && p.is(i+1, "in"):
+		p.parsePlace(i, i+2, livesIn)
+	case workVerbs[w] && p.is(i+1, "at", "for"):
+		p.parsePlace(i, i+2, worksAt)
+	case workVerbs[w] && p.is(i+1, "as"):
+		p.parseStatement(i, i+2, "works as", KindOther)
+	case w == "grew" && p.is(i+1, "up") && p.is(i+2, "in"):
+		p.parseStatement(i, i+3, "grew up in", KindPlace)
+	case w == "moved":
+		p.parseMove(i)
+	case w == "born" && p.is(i+1, "in", "on"):
+		p.parseBirth(i)
+	default:
+		return false
+	}
+	return true
+}
+
+// parseActions reads what somebody likes or does, by the verb at word i, and reports whether it is such a verb.
+func (p *parser) parseActions(i int) bool {
+	switch w := p.all[i].Folded; {
+	case likeVerbs[w] != "":
+		p.parsePreference(i, likeVerbs[w])
+	case p.eventAt(i) != (event{}):
+		p.parseEvent(i, p.eventAt(i))
+	case w == "play" || w == "plays" || w == "playing":
+		p.parsePlaying(i)
+	default:
+		return false
+	}
+	return true
+}
+
+// parsePeople reads names, roles and relatives at word i.
+func (p *parser) parsePeople(i int) {
+	switch w := p.all[i].Folded; {
+	case w == "married" && p.is(i+1, "to"):
+		p.parseStatement(i, i+2, "is married to", KindPerson)
+	case beForms[w]:
+		p.parseBeing(i)
+	case kinWords[w] && p.isName(i+1) && p.isTied(i+1) && p.ownerAt(i-1) != "": // my sister Ana: said in passing, and so also in a question
+		p.keepRelation(Relation{Subject: p.span(i+1, p.nameEnd(i+1)), Predicate: "is " + w + " of", Object: p.ownerAt(i - 1), Kind: KindPerson, Tense: tenseIs})
+	case w == "my" && p.household(i+1) != "":
+		p.parseOwn(i)
+	case w == "call" && p.is(i+1, "me") && p.by.self() != "" && (i == 0 || p.all[i].Gap&text.GapEnd != 0 || p.is(i-1, "please", "just")):
+		p.addRelation(clause{subject: p.by.self()}, i+2, "is called", KindPerson, tenseIs)
+	}
 }
 
 // readSubject reads the words before the verb at word i: adverbs and auxiliaries, which set tense and denial, and the subject. It
@@ -115,24 +158,35 @@ func (p *parser) readSubject(i int) (clause, bool) {
 	return ph, ph.subject != "" && p.statesFact(k, i)
 }
 
-// subjectEndingAt returns the subject whose last word is k, "" when it is unknown. "I" is the user in the user's own text only,
-// "you" in the assistant's only; a relative needs an owner, as in "my sister". A name after a particle ("the city of Oslo") is
+// opensClause reports whether the pronoun at word k is the subject of a main clause: it begins the sentence, follows punctuation
+// or one of clauseOpeners. In "something I love" and "Ana says I live here" it is not.
+func (p *parser) opensClause(k int) bool {
+	for j := k - 1; j >= 0 && p.all[j+1].Gap&text.GapEnd == 0; j-- {
+		if p.in(j, reportVerbs) {
+			return false
+		}
+	}
+	return k == 0 || p.all[k].Gap&^text.GapLine != 0 || p.in(k-1, clauseOpeners)
+}
+
+// subjectEndingAt returns the subject whose last word is k, "" when it is unknown. "I" is the speaker, and must open a clause;
+// "you" is the user in the assistant's text only; a relative needs an owner, as in "my sister". A name after a particle ("the city of Oslo") is
 // unknown.
 func (p *parser) subjectEndingAt(k int) string {
 	w := p.all[k]
 	switch {
 	case w.Folded == "i" || w.Folded == "i'm" || w.Folded == "i've":
-		if p.by == byUser {
-			return UserEntity
+		if !p.opensClause(k) {
+			return ""
 		}
-		return ""
+		return p.by.self()
 	case w.Folded == "you" || w.Folded == "you're" || w.Folded == "you've":
 		if p.by == byAssistant {
 			return UserEntity
 		}
 		return ""
 	case (w.Folded == "person" || w.Folded == "user") && p.is(k-1, "the"):
-		if p.by != byUnknown {
+		if p.by == byUser || p.by == byAssistant {
 			return UserEntity
 		}
 		return ""
@@ -145,21 +199,32 @@ func (p *parser) subjectEndingAt(k int) string {
 		return ""
 	}
 	from := p.nameStart(k)
+	if from == k && p.all[k].Gap&text.GapEnd != 0 && isSentenceOpener(w.Folded) {
+		return ""
+	}
 	if from > 0 && p.all[from].Gap == 0 && p.in(from-1, nameParticles) { // "the city of Oslo lives": whose part this is, is not known
 		return ""
 	}
 	return p.span(from, k)
 }
 
-// ownerAt returns the owner that word k names: [UserEntity] for "my" in the user's text and "your" in the assistant's, the name
-// of "Ana's" without its ending; "" when there is none or k is out of range.
+// isSentenceOpener reports whether a folded word that begins a sentence has its capital letter only from there: "Even made ...",
+// "Recently joined ...".
+func isSentenceOpener(folded string) bool {
+	return sentenceOpeners[folded] || len(folded) > 5 && (strings.HasSuffix(folded, "ly") || strings.HasSuffix(folded, "ing"))
+}
+
+// ownerAt returns the owner that word k names: the speaker for "my", [UserEntity] for "your" in the assistant's text, the name of
+// "Ana's" without its ending; "" when there is none or k is out of range.
 func (p *parser) ownerAt(k int) string {
 	switch {
 	case k < 0:
 		return ""
-	case p.is(k, "my") && p.by == byUser, p.is(k, "your") && p.by == byAssistant:
+	case p.is(k, "my"):
+		return p.by.self()
+	case p.is(k, "your") && p.by == byAssistant:
 		return UserEntity
-	case p.is(k, "person's", "user's") && p.is(k-1, "the") && p.by != byUnknown:
+	case p.is(k, "person's", "user's") && p.is(k-1, "the") && (p.by == byUser || p.by == byAssistant):
 		return UserEntity
 	case p.isName(k) && strings.HasSuffix(p.all[k].Folded, "'s"):
 		name := p.span(p.nameStart(k), k)
@@ -205,6 +270,11 @@ func (p *parser) statesFact(k, i int) bool {
 		}
 	}
 	return false
+}
+
+// isOwn reports whether a subject is the user, the speaker or something of theirs, of which people write in lower case.
+func (p *parser) isOwn(subject string) bool {
+	return strings.HasPrefix(subject, UserEntity) || p.by.self() != "" && strings.HasPrefix(subject, p.by.self())
 }
 
 // readObject returns the object that begins at word i, without articles, and the position after it; "" when there is none. An
@@ -258,7 +328,7 @@ func (p *parser) parseStatement(verb, at int, predicate, kind string) {
 // addWithDates reads the object at word at and the dates behind it, and keeps the relation. It is past when the clause or the
 // verb is, or an end date is given; "has lived in Oslo since 2019" is present.
 func (p *parser) addWithDates(ph clause, verb, at int, predicate, kind string) {
-	object, next := p.readObject(at, 4, strings.HasPrefix(ph.subject, UserEntity) || predicate == "works as")
+	object, next := p.readObject(at, 4, p.isOwn(ph.subject) || predicate == "works as")
 	from, until, in := p.readDates(next)
 	was := ph.past || ph.over || until != "" || pastForms[p.all[verb].Folded] && predicate != "is married to"
 	if ph.perfect && until == "" && !ph.over && p.in(verb, pastForms) { // has lived in Oslo since 2019
@@ -281,7 +351,7 @@ func (p *parser) parseMove(i int) {
 	if !ok || ph.denied {
 		return
 	}
-	loose := strings.HasPrefix(ph.subject, UserEntity)
+	loose := p.isOwn(ph.subject)
 	next := i + 1
 	left := ""
 	if p.is(next, "from") {
@@ -305,11 +375,11 @@ func (p *parser) parseMove(i int) {
 }
 
 // parsePreference reads "I don't like fish" and "Ana used to like tea" with the verb at word i. A denied "likes" becomes
-// "dislikes" and the reverse; other denied predicates, and objects such as "it" that cannot be looked up, give nothing. The
-// object has at most 6 words.
+// "dislikes" and the reverse; other denied predicates, forms that do not agree with the subject ("sounds like", "unconditional
+// love") and objects that readLiked rejects give nothing.
 func (p *parser) parsePreference(i int, predicate string) {
 	ph, ok := p.readSubject(i)
-	if !ok || p.in(i+1, vagueObjects) {
+	if !ok || !p.agrees(i) {
 		return
 	}
 	if ph.denied {
@@ -323,26 +393,228 @@ func (p *parser) parsePreference(i int, predicate string) {
 		}
 	}
 	at := i + 1
-	for p.is(at, "to", "the") {
+	if p.is(at, "the") && strings.HasSuffix(p.all[i].Folded, "s") { // a report about somebody, not a remark about a thing at hand
 		at++
 	}
-	to := at
-	for to < len(p.all) && to-at < 6 && (to == at || p.all[to].Gap == 0) && !likeStops[p.all[to].Folded] &&
-		!(predicate == "prefers" && p.is(to, "to")) {
-		to++
-	}
-	if to == at {
-		return
-	}
-	object := p.span(at, to-1)
-	if p.is(i+1, "to") {
-		object = "to " + object
-	}
+	object := p.readLiked(at, predicate == "prefers")
 	tense := tenseIs
-	if ph.past || ph.over || pastForms[p.all[i].Folded] {
+	if ph.past || ph.over || pastForms[p.all[i].Folded] && !ph.perfect {
 		tense = tenseWas
 	}
 	p.keepRelation(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: KindThing, Tense: tense})
+}
+
+// agrees reports whether the verb at word i has the form that its subject demands: the base form only after "I", "you", a form of
+// "do" or "used to", the form with s only after a name. After a form of "to be" no verb of liking states a preference.
+func (p *parser) agrees(i int) bool {
+	k, helped := i-1, false
+	for ; k >= 0 && adverbsAndAuxiliaries[p.all[k].Folded]; k-- {
+		if beForms[p.all[k].Folded] {
+			return false
+		}
+		helped = helped || p.is(k, "do", "does", "did", "don't", "doesn't", "didn't", "used")
+	}
+	pronoun := p.is(k, "i", "i've", "you", "you've")
+	switch verb := p.all[i].Folded; {
+	case p.is(k, "i'm", "you're"):
+		return false
+	case pastForms[verb]:
+		return true
+	case strings.HasSuffix(verb, "s"):
+		return !pronoun && !helped
+	}
+	return pronoun || helped
+}
+
+// readLiked returns the object of a preference that begins at word at, at most maxLiked words; "" when it cannot be looked up or
+// belongs to the moment: "it", "how it looks", "the vase", "seeing you", "something new". A compared object ends at "to".
+func (p *parser) readLiked(at int, compared bool) string {
+	from := at
+	infinitive := p.is(at, "to")
+	if infinitive {
+		at++
+	}
+	if p.in(at, vagueObjects) || infinitive && p.in(at, vagueInfinitives) || p.is(at, "all", "both") && p.is(at+1, "the", "these", "those", "this", "that") {
+		return ""
+	}
+	if p.is(at, "the") {
+		if at++; !p.isName(at) && !p.in(at, genericThings) {
+			return ""
+		}
+		from = at
+	}
+	stops := likeStops
+	if compared {
+		stops = preferStops
+	}
+	phrase := p.readPhrase(at, stops)
+	if phrase == "" {
+		return ""
+	}
+	return p.s[p.all[from].From:p.all[at].From] + phrase
+}
+
+// readPhrase returns the words from at on as far as a word of stops or punctuation, with the titles in it, at most maxPhrase; ""
+// when it is longer, ends in the middle, or names nothing that could be looked up.
+func (p *parser) readPhrase(at int, stops map[string]bool) string {
+	if at >= len(p.all) || p.all[at].Gap&^text.GapQuote != 0 {
+		return ""
+	}
+	to := at
+	for ; to < len(p.all) && (to == at || p.all[to].Gap == 0 || p.all[to].Gap == text.GapQuote && p.all[to].IsUpper) && !stops[p.all[to].Folded]; to++ {
+		if to-at == maxPhrase || p.in(to, vagueHeads) || p.in(to, secondPerson) {
+			return ""
+		}
+	}
+	if to < len(p.all) && p.all[to].Gap == 0 && p.in(to, deictics) {
+		return ""
+	}
+	for to > at && p.in(to-1, danglingWords) {
+		to--
+	}
+	switch {
+	case to == at, to == at+1 && p.in(at, bareWords):
+		return ""
+	case p.is(to-2, "a", "an") && to < len(p.all) && p.all[to].Gap == text.GapComma: // a safe, friendly place
+		return ""
+	}
+	phrase := p.span(at, to-1)
+	if strings.Count(phrase, `"`)%2 == 1 && strings.HasPrefix(p.s[p.all[to-1].To:], `"`) {
+		phrase += `"`
+	}
+	return phrase
+}
+
+// parseAttraction reads "I'm passionate about dancing", "I've been into jazz since 2010" and "Ana is a big fan of pottery" with the
+// words of attractions at word at, the first behind the verb.
+func (p *parser) parseAttraction(who string, at int, tense string) bool {
+	at = p.skip(at, "a", "an", "been", "big", "huge", "real", "really", "so", "very", "super", "always", "also", "still", "pretty")
+	if !p.in(at, attractions) {
+		return false
+	}
+	next := at + 1
+	if !p.is(at, "into") {
+		if !p.is(next, "about", "in", "on", "of", "with") {
+			return false
+		}
+		next++
+	}
+	if p.is(next, "both") {
+		return true
+	}
+	p.keepRelation(Relation{Subject: who, Predicate: "likes", Object: p.readLiked(next, false), Kind: KindThing, Tense: tense})
+	return true
+}
+
+// event is what a verb with an object says: its predicate and tense, and the words between verb and object.
+type event struct{ predicate, tense, particle string }
+
+// eventAt returns what the verb at word i says, the zero value when it is none of events.
+func (p *parser) eventAt(i int) event {
+	e := events[p.all[i].Folded]
+	if e.particle != "" && !p.is(i+1, e.particle) {
+		return event{}
+	}
+	return e
+}
+
+// parseEvent reads "I joined a choir" and "Ana went to a council meeting last week" with the verb at word i. The object must begin
+// with "a", "my" or a name, so that it is a thing and not a manner.
+func (p *parser) parseEvent(i int, e event) {
+	ph, ok := p.readSubject(i)
+	if !ok || ph.denied || e.tense == tenseIs && (ph.past || !p.agreesInPerson(i)) {
+		return
+	}
+	at := i + 1
+	if e.particle != "" {
+		at++
+	}
+	start := at
+	at = p.skip(at, "a", "an", "my", "own")
+	if p.is(at, "the") && p.isName(at+1) {
+		at++
+	}
+	if at == start && !p.isName(at) || at > start && p.all[at-1].Gap != 0 || e.predicate == "took" && p.is(start, "my") {
+		return
+	}
+	kind := KindThing
+	if p.isName(at) && (e.predicate == "went to" || e.predicate == "visited") {
+		kind = KindPlace
+		if strings.HasSuffix(p.all[at].Folded, "'s") {
+			return
+		}
+	}
+	tense := e.tense
+	if ph.over {
+		tense = tenseWas
+	}
+	p.keepRelation(Relation{Subject: ph.subject, Predicate: e.predicate, Object: p.readPhrase(at, eventStops), Kind: kind, Tense: tense})
+}
+
+// agreesInPerson reports whether the verb at word i, in the present tense, has the form of its subject.
+func (p *parser) agreesInPerson(i int) bool {
+	return p.is(i-1, "i") != strings.HasSuffix(p.all[i].Folded, "s")
+}
+
+// parsePlaying reads "I play the clarinet" and "I started playing acoustic guitar" with the verb at word i: an instrument or a
+// sport must follow.
+func (p *parser) parsePlaying(i int) {
+	verb := i
+	if p.is(i, "playing") {
+		if !p.is(i-1, "started", "began", "been", "i'm") {
+			return
+		}
+		if verb = i - 1; p.is(verb, "i'm") {
+			return
+		}
+	}
+	ph, ok := p.readSubject(verb)
+	if !ok || ph.denied {
+		return
+	}
+	at := p.skip(i+1, "the", "a", "some")
+	end := at
+	for end < at+2 && !p.in(end, playedThings) {
+		end++
+	}
+	if !p.in(end, playedThings) || p.all[end].Gap != 0 {
+		return
+	}
+	tense := tenseIs
+	if ph.past || ph.over {
+		tense = tenseWas
+	}
+	p.keepRelation(Relation{Subject: ph.subject, Predicate: "plays", Object: p.span(at, end), Kind: KindThing, Tense: tense})
+}
+
+// parseOwn reads "my husband" with the possessive at word i: said in passing, the speaker has one. A name behind it is read
+// elsewhere, and "our kids" may be those of the town. Suppositions give nothing.
+func (p *parser) parseOwn(i int) {
+	for j := range i {
+		if p.in(j, hypotheticals) {
+			return
+		}
+	}
+	if !p.isTied(i+1) || p.isTied(i+2) && p.isName(i+2) {
+		return
+	}
+	for ; p.household(i+1) != ""; i += 2 { // my husband and kids
+		p.keepRelation(Relation{Subject: p.by.self(), Predicate: "has", Object: p.household(i + 1), Kind: KindPerson, Tense: tenseIs})
+		if !p.is(i+2, "and") || !p.isTied(i+2) || !p.isTied(i+3) {
+			return
+		}
+	}
+}
+
+// household returns the word of householdWords at word i without a possessive ending, "" when there is none.
+func (p *parser) household(i int) string {
+	if i >= len(p.all) {
+		return ""
+	}
+	if w := strings.TrimSuffix(p.all[i].Folded, "'s"); householdWords[w] {
+		return w
+	}
+	return ""
 }
 
 // parseBirth reads "Ana was born in Oslo" and "I was born on 3 May 1990" with "born" at word i. A date behind it gives "was born
@@ -356,7 +628,7 @@ func (p *parser) parseBirth(i int) {
 		p.keepRelation(Relation{Subject: ph.subject, Predicate: "was born on", Object: d, Kind: KindOther, Tense: tenseWas})
 		return
 	}
-	object, next := p.readObject(i+2, 3, ph.subject == UserEntity)
+	object, next := p.readObject(i+2, 3, p.isOwn(ph.subject))
 	_, _, in := p.readDates(next)
 	p.keepRelation(Relation{Subject: ph.subject, Predicate: "was born in", Object: object, Kind: KindPlace, Tense: tenseWas, From: in})
 }
@@ -474,6 +746,9 @@ func (p *parser) parseSubjectIs(b being) bool {
 		p.addRelation(clause{subject: who}, after, "is called", KindPerson, tense)
 	case p.is(after, "from"):
 		p.addRelation(clause{subject: who}, after+1, "is from", KindPlace, tense)
+	case p.parseAttraction(who, after, tense), p.parseFavoured(b, after):
+	case p.is(after, "a", "an") && p.occupation(after+1) > 0 && p.by.self() == who:
+		p.keepRelation(Relation{Subject: who, Predicate: "is a", Object: p.span(after+1, after+p.occupation(after+1)), Kind: KindOther, Tense: tense})
 	case p.ownerAt(after) != "" && p.in(after+1, kinWords):
 		p.addKinOf(who, after, tense)
 	case p.isName(after):
@@ -522,15 +797,59 @@ func (p *parser) addKinship(at int, what, owner, tense string) {
 
 // addRelation keeps a relation whose object begins at word at.
 func (p *parser) addRelation(ph clause, at int, predicate, kind, tense string) {
-	object, _ := p.readObject(at, 4, ph.subject == UserEntity)
+	object, _ := p.readObject(at, 4, p.isOwn(ph.subject))
 	p.keepRelation(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: kind, Tense: tense})
 }
 
 // keepRelation adds r and sets Single. It drops a relation with an empty end, one longer than maxThing bytes, or two equal ends.
 func (p *parser) keepRelation(r Relation) {
+	r.Subject, r.Object = p.cleanEnd(r.Subject), p.cleanEnd(r.Object)
 	if r.Object == "" || r.Subject == "" || len(r.Object) > maxThing || len(r.Subject) > maxThing || text.Fold(r.Object) == text.Fold(r.Subject) {
 		return
 	}
 	r.Single = isSingle(r.Predicate)
 	p.out = append(p.out, r)
+}
+
+// cleanEnd returns an end of a relation without a possessive ending. Of a named speaker "my" becomes "their": the reader of a
+// relation is not the speaker.
+func (p *parser) cleanEnd(s string) string {
+	s = strings.TrimSuffix(strings.TrimSuffix(s, "'s"), "’s")
+	if p.by == byUser || !slices.ContainsFunc(strings.Fields(s), func(w string) bool { return ownWords[text.Fold(w)] != "" }) {
+		return s
+	}
+	words := strings.Fields(s)
+	for i, w := range words {
+		words[i] = cmp.Or(ownWords[text.Fold(w)], w)
+	}
+	return strings.Join(words, " ")
+}
+
+// parseFavoured reads "Blue is my favourite colour" with the possessive at word at. The subject is a name or one word that opens
+// the clause.
+func (p *parser) parseFavoured(b being, at int) bool {
+	owner := p.ownerAt(at)
+	if owner == "" || !p.is(at+1, "favourite", "favorite", "fave") {
+		return false
+	}
+	what := p.readPhrase(at+2, likeStops)
+	predicate := "has favourite " + text.Fold(what)
+	if what == "" {
+		predicate = "likes"
+	}
+	p.keepRelation(Relation{Subject: owner, Predicate: predicate, Object: p.subjectEndingAt(b.verb - 1), Kind: KindThing, Tense: b.tense})
+	return true
+}
+
+// occupation returns how many words from at on name an occupation or a role, 0 when they do not.
+func (p *parser) occupation(at int) int {
+	for i := at; i < at+3 && i < len(p.all) && p.all[i].Gap == 0; i++ {
+		switch {
+		case p.in(i, occupationWords) && (i+1 == len(p.all) || p.all[i+1].Gap != 0 || p.in(i+1, objectStops) || p.in(i+1, likeStops)):
+			return i - at + 1
+		case p.in(i, objectStops), p.in(i, unreal), p.is(i, "good", "great", "bad", "better", "of"):
+			return 0
+		}
+	}
+	return 0
 }

@@ -94,6 +94,116 @@ func TestPlainRelations(t *testing.T) {
 	}
 }
 
+func TestFirstPersonBelongsToTheSpeaker(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, text string
+		by         speaker
+		want       []string
+	}{
+		{"attributed", `(3:19 pm on 28 August, 2023) Melanie said, "You know I love live music."`, byUser, []string{"Melanie|likes|live music|is||"}},
+		{"attributed by a label", "[2023-08-28 15:19] Melanie: My husband and kids are here.", byUser, []string{"Melanie|has|husband|is||", "Melanie|has|kids|is||"}},
+		{"attributed in untrusted content", `Melanie said, "I live in Oslo."`, byUnknown, []string{"Melanie|lives in|Oslo|is||"}},
+		{"the caller names the speaker", "I live in Oslo.", "Melanie", []string{"Melanie|lives in|Oslo|is||"}},
+		{"own words of a user stay the user's", "I love live music.", byUser, []string{"the user|likes|live music|is||"}},
+		{"my becomes their", "I love running my own studio.", "Jon", []string{"Jon|likes|running their own studio|is||"}},
+		{"a relative of the speaker", "That trip was for my daughter Sara's birthday.", "John", []string{"Sara|is daughter of|John|is||"}},
+		{
+			"a quotation inside a note", `I hate rock. Melanie said, "I love live music." I live in Oslo.`, byUser,
+			[]string{"the user|dislikes|rock|is||", "the user|lives in|Oslo|is||", "Melanie|likes|live music|is||"},
+		},
+		{"speaker behind the quotation", `"I love live music," said Melanie.`, byUser, []string{"Melanie|likes|live music|is||"}},
+		{"own words quoted", `I said, "I love live music."`, byUser, []string{"the user|likes|live music|is||"}},
+		{"a transcript", "Ana: I live in Oslo.\nTom: I live in Rome, and you?", byUser, []string{"Ana|lives in|Oslo|is||", "Tom|lives in|Rome|is||"}},
+		{"a title is no quotation", `I loved reading "Charlotte's Web" as a kid.`, byUser, []string{`the user|likes|reading "Charlotte's Web"|was||`}},
+
+		{"trick: a quotation of nobody", `Somebody wrote "I live in Oslo" on the wall.`, byUser, nil},
+		{"trick: a quotation of a pronoun", `She said, "I live in Oslo."`, byUser, nil},
+		{"trick: a quotation that does not end", `Then she said "I live in Oslo. I like tea.`, byUser, nil},
+		{"trick: an assistant's line", "Assistant: I live in Oslo.", byUser, nil},
+		{"trick: a line behind a speaker's", "Ana: I live in Oslo.\nI like tea.\nTom: I work at Acme.", byUser, []string{"Ana|lives in|Oslo|is||", "Tom|works at|Acme|is||"}},
+		{"trick: reported", "Ana says I live in Oslo.", byUser, nil},
+		{"trick: a text names the user as its speaker", `User said, "I live in Oslo."`, byUnknown, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := briefs(plainRelations(material{{"", tt.text, tt.by}})); !slices.Equal(got, tt.want) {
+				t.Errorf("%q\ngot  %q\nwant %q", tt.text, got, tt.want)
+			}
+		})
+	}
+}
+
+// TestUncertainTextGivesNoRelation holds one text for each kind of error that was found in conversations.
+func TestUncertainTextGivesNoRelation(t *testing.T) {
+	t.Parallel()
+	for _, said := range []string{
+		"Sounds like a great start for Scout.", "Looks like a blast!", "Feels like a dream come true.", "I feel like a winner.", "We're like a family.", "I'm like a kid.",
+		"Dancing is like second nature to me.", "Unconditional love is so important.", "Family's love really grounds us.",
+		"Doing something I love is awesome.", "I would like to paint.", "I'd love live music.", "I love it when it rains.", "I love how it looks.", "I like to think so.",
+		"Thanks Melanie - love the blue vase in the pic!", "I love the blue vase.", "I love all the yellow leaves.", "I love the self-acceptance and love theme.",
+		"I love seeing you dance.", "I love your hat.", "You love live music.", "I loved doing something similar.", "I enjoy making sure veterans are supported.",
+		"I'm passionate about creating a safe, inviting place for people.", "I'm passionate about it.", "I like to just take a look at the sunset.",
+		"Do I like tea?", "If I lived in Oslo, my wife would sing.", "I wish my kids played.", "I tried to like jazz.", "I can't say I like tea.", "I might join a gym.",
+		"Yeah right, I love rain.", "I love rain. Just kidding!", "I love Mondays /s", "As if I like rain.",
+		"I worked with the artist to make it happen.", "They've opened my eyes to a new world.", "It is bad for our kids.", "Even made a tattoo.", "Recently joined a gym.",
+		"I took my bike to a park.", "I went to a few weeks ago.", "I run every day.", "I never joined a gym.", "I play around.",
+	} {
+		t.Run(said, func(t *testing.T) {
+			t.Parallel()
+			for _, by := range []speaker{"Caroline", byUser, byUnknown} {
+				if got := briefs(plainRelations(material{{"", said, by}})); got != nil {
+					t.Errorf("by %q: %q", by, got)
+				}
+			}
+		})
+	}
+}
+
+// TestModelCannotGiveTheUserTheWordsOfOthers: a relation of the user needs words of the user's own.
+func TestModelCannotGiveTheUserTheWordsOfOthers(t *testing.T) {
+	t.Parallel()
+	reply := `{"name":"music","description":"Melanie loves live music.","intent":"tell preference","sentiment":"positive","entities":[{"name":"Melanie","kind":"person"}],"relations":[
+		{"subject":"the user","predicate":"likes","object":"live music","kind":"thing","tense":"is","from":"","until":""},
+		{"subject":"Melanie","predicate":"likes","object":"live music","kind":"thing","tense":"is","from":"","until":""}]}`
+	for name, tt := range map[string]struct {
+		speaker, text string
+		want          []string
+	}{
+		"attributed":          {"", `Melanie said, "I love live music."`, []string{"Melanie|likes|live music|is||"}},
+		"named by the caller": {"Melanie", "I love live music.", []string{"Melanie|likes|live music|is||"}},
+		"quoted":              {"", `I met Melanie. Melanie said, "I love live music." It was late.`, []string{"Melanie|likes|live music|is||"}},
+		"the user's own":      {"", "I love live music, and so does Melanie.", []string{"the user|likes|live music|is||", "Melanie|likes|live music|is||"}},
+	} {
+		d, err := New(Options{Ask: says(reply)}).Note(t.Context(), tt.speaker, tt.text, false)
+		if got := briefs(d.Relations); err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q, %v, want %q", name, got, err, tt.want)
+		}
+	}
+}
+
+func TestEventsAndOccupationsAreRelations(t *testing.T) {
+	t.Parallel()
+	for said, want := range map[string]string{
+		"I went to a LGBTQ support group yesterday and it was good.": "Caroline|went to|LGBTQ support group|was||",
+		"I just joined a new activist group last Tues.":              "Caroline|joined|new activist group|was||",
+		"I'm a big fan of pottery - it is calming.":                  "Caroline|likes|pottery|is||",
+		"I'm passionate about dancing and it is fun.":                "Caroline|likes|dancing|is||",
+		"I started playing acoustic guitar about five years ago.":    "Caroline|plays|acoustic guitar|is||",
+		"Yeah, I play clarinet!":                                     "Caroline|plays|clarinet|is||",
+		"I'm an assistant manager- it's great.":                      "Caroline|is a|assistant manager|is||",
+		"I grew up in Lisbon.":                                       "Caroline|grew up in|Lisbon|was||",
+		"Blue is my favourite colour.":                               "Caroline|has favourite colour|Blue|is||",
+	} {
+		t.Run(said, func(t *testing.T) {
+			t.Parallel()
+			if got := briefs(plainRelations(material{{"", said, "Caroline"}})); !slices.Equal(got, []string{want}) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}
+
 func TestPredicate(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ in, want string }{

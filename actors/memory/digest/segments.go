@@ -12,9 +12,10 @@ import (
 
 // Bounds of segments, in bytes.
 const (
-	wholeText       = 300  // a text that is not longer is taken whole
-	bestWindow      = 600  // of a longer one
+	wholeText       = 400  // a text that is not longer is taken whole
+	bestWindow      = 800  // of a longer one, unless the sentence that matches best is longer
 	windowSentences = 3    // in that
+	lineSentences   = 8    // in that, of a text of several lines, such as a transcript: its sentences are short
 	maxSegment      = 1200 // whatever the model quotes
 	forModel        = 2500 // of one text that the model is shown
 	modelSentences  = 40   // in that
@@ -25,8 +26,9 @@ const (
 const none = "none"
 
 // Segments returns the part of each text that matters for the query, verbatim and in order, and ByModel when the model chose at
-// least one of them, else ByPlain. "" means a blank text, or that nothing matters, which only a model can tell. Gaps are marked
-// by dots. Only the first maxAsked texts are shown to the model. The only error is that ctx was canceled.
+// least one of them, else ByPlain. It always contains the sentence that shares most with the query, also when the model chose
+// others, and all of a short text. "" means a blank text, or that nothing matters, which only a model can tell. Gaps are marked by
+// dots. Only the first maxAsked texts are shown to the model. The only error is that ctx was canceled.
 func (d *Digester) Segments(ctx context.Context, query string, texts []string) ([]string, string, error) {
 	if len(texts) == 0 {
 		return nil, ByPlain, nil
@@ -50,7 +52,7 @@ func (d *Digester) Segments(ctx context.Context, query string, texts []string) (
 		if i >= len(all) {
 			break
 		}
-		if got, ok := findQuoted(q, all[i]); ok {
+		if got, ok := r.findQuoted(q, all[i]); ok {
 			plain[i], by = got, ByModel
 		}
 	}
@@ -96,9 +98,10 @@ func (d *Digester) askQuotes(ctx context.Context, query string, all []string, r 
 // gapMarks are what a model puts where it left something out.
 var gapMarks = strings.NewReplacer("...", "\n\n", "…", "\n\n")
 
-// findQuoted returns the whole sentences of body that a model quoted, or all of a short body. It is not ok when the quote holds
-// anything that body does not hold. "" and ok means that the model found nothing that matters.
-func findQuoted(quote, body string) (string, bool) {
+// findQuoted returns the whole sentences of body that a model quoted and the one that matches the query best, or all of a short
+// body. It is not ok when the quote holds anything that body does not hold. "" and ok means that the model found nothing that
+// matters.
+func (r keyWeights) findQuoted(quote, body string) (string, bool) {
 	quote = strings.TrimSpace(quote)
 	if quote == "" || text.Fold(strings.Trim(quote, " .\"'")) == none {
 		return "", true
@@ -124,7 +127,15 @@ func findQuoted(quote, body string) (string, bool) {
 	case len(body) <= wholeText:
 		return body, true
 	}
-	return joinSentences(body, spans, picked), true
+	best, _ := r.bestSentence(body, spans)
+	if best >= 0 {
+		if line := lineAround(body, spans[best]); line.To-line.From <= wholeText { // such as one turn of a transcript
+			for i, s := range spans {
+				picked[i] = picked[i] || s.From >= line.From && s.To <= line.To
+			}
+		}
+	}
+	return joinSentences(body, spans, picked, best), true
 }
 
 // wordIndex finds sequences of words in a text whatever stands between them.
@@ -165,13 +176,18 @@ func (l wordIndex) find(s string) (from, to int, ok bool) {
 	return l.all[i].From, l.all[i+len(want.all)-1].To, true
 }
 
-// joinSentences joins the picked sentences in order, with dots where some between are left out, up to maxSegment bytes; a first
-// sentence that is longer is cut.
-func joinSentences(body string, spans []text.Span, picked map[int]bool) string {
+// joinSentences joins the picked sentences and the sentence must (-1 = none) in order, with dots where some between are left
+// out, up to maxSegment bytes. Of those that do not fit together the first and must are kept.
+func joinSentences(body string, spans []text.Span, picked map[int]bool, must int) string {
+	const gap = " ... "
+	room := maxSegment
+	if must >= 0 {
+		room -= spans[must].To - spans[must].From + len(gap)
+	}
 	var b strings.Builder
 	last := -1
 	for i, s := range spans {
-		if !picked[i] {
+		if !picked[i] && i != must {
 			continue
 		}
 		piece := body[s.From:s.To]
@@ -180,13 +196,13 @@ func joinSentences(body string, spans []text.Span, picked map[int]bool) string {
 		case i == last+1:
 			piece = body[spans[last].To:s.From] + piece
 		default:
-			piece = " ... " + piece
+			piece = gap + piece
 		}
-		if b.Len()+len(piece) > maxSegment {
-			if last < 0 {
-				return text.CutWords(piece, maxSegment)
-			}
-			break
+		switch {
+		case i == must:
+			room = maxSegment
+		case b.Len()+len(piece) > room:
+			continue
 		}
 		b.WriteString(piece)
 		last = i
@@ -203,7 +219,11 @@ func (r keyWeights) plainSegments(all []string) []string {
 		case len(t) <= wholeText:
 			out[i] = t
 		default:
-			out[i] = r.bestWindowOf(t, windowSentences, bestWindow)
+			most := windowSentences
+			if strings.Contains(t, "\n") {
+				most = lineSentences
+			}
+			out[i] = r.bestWindowOf(t, most, bestWindow)
 		}
 	}
 	return out
@@ -234,54 +254,50 @@ func weighKeys(query string, all []string) keyWeights {
 	return r
 }
 
-// bestWindowOf returns the run of at most most sentences and bytes bytes of t that shares most with the query, filled up with the
-// sentences around it. It returns the first sentence when none shares a word, a part of a sentence that is too long, and "" when
-// there is none. With most above windowSentences a t that fits is returned whole.
+// bestSentence returns the sentence of t that shares most with the query, the first of several, and the words of the query in
+// each sentence; -1 when none shares a word.
+func (r keyWeights) bestSentence(t string, spans []text.Span) (best int, hits [][]string) {
+	best, hits = -1, make([][]string, len(spans))
+	top := 0.0
+	for i, s := range spans {
+		score := 0.0
+		for _, k := range contentKeys(t[s.From:s.To]) {
+			if _, ok := r[k]; ok && !slices.Contains(hits[i], k) {
+				hits[i] = append(hits[i], k)
+				score += r[k]
+			}
+		}
+		if score > top {
+			best, top = i, score
+		}
+	}
+	return best, hits
+}
+
+// bestWindowOf returns the run of at most most sentences and bytes bytes of t around the sentence that shares most with the query
+// which together share most with it, filled up with the sentences around it and with the line of that sentence as far as it
+// fits. That sentence is never cut. Without a word in common the window begins with the first sentence; "" when there is none.
+// With most above lineSentences a t that fits is returned whole.
 func (r keyWeights) bestWindowOf(t string, most, bytes int) string {
-	if len(t) <= bytes && most > windowSentences {
+	if len(t) <= bytes && most > lineSentences {
 		return t
 	}
 	spans := text.Sentences(t, len(t))
 	if len(spans) == 0 {
 		return ""
 	}
-	hits := make([][]string, len(spans)) // the words of the query in each sentence
-	for i, s := range spans {
-		for _, k := range contentKeys(t[s.From:s.To]) {
-			if _, ok := r[k]; ok && !slices.Contains(hits[i], k) {
-				hits[i] = append(hits[i], k)
-			}
-		}
-	}
-	from, to, top := 0, 0, 0.0
+	best, hits := r.bestSentence(t, spans)
 	fits := func(a, b int) bool {
 		return a >= 0 && b < len(spans) && b-a < most && (a == b || spans[b].To-spans[a].From <= bytes)
 	}
-	for i := range spans {
-		if len(hits[i]) == 0 {
-			continue
-		}
-		seen := map[string]bool{}
-		score := 0.0
-		for j := i; fits(i, j); j++ {
-			for _, k := range hits[j] {
-				if seen[k] {
-					score += r[k] / 10
-				} else {
-					score += r[k]
-				}
-				seen[k] = true
-			}
-			if score > top { // of two that say as much, the shorter
+	from, to := max(0, best), max(0, best)
+	top := 0.0
+	for i := best; best >= 0 && fits(i, best); i-- {
+		for j := best; fits(i, j); j++ {
+			if score := r.shared(hits[i : j+1]); score > top { // of two that say as much, the shorter
 				from, to, top = i, j, score
 			}
 		}
-	}
-	if top == 0 {
-		return text.CutWords(t[spans[0].From:spans[0].To], wholeText)
-	}
-	if spans[to].To-spans[from].From > bytes { // one long sentence: what lies around the first word that counts
-		return r.partAround(t[spans[from].From:spans[to].To], bytes)
 	}
 	for fits(from, to+1) { // what comes next often holds the answer
 		to++
@@ -289,20 +305,46 @@ func (r keyWeights) bestWindowOf(t string, most, bytes int) string {
 	for fits(from-1, to) {
 		from--
 	}
-	return t[spans[from].From:spans[to].To]
+	window := text.Span{From: spans[from].From, To: spans[to].To}
+	return addLine(t, window, spans[max(0, best)], bytes)
 }
 
-// partAround returns at most bytes bytes of a long sentence around its first word of the query, or its beginning when it has
-// none.
-func (r keyWeights) partAround(s string, bytes int) string {
-	for _, w := range text.Words(s) {
-		if _, ok := r[text.Stem(w.Folded)]; ok {
-			from := max(0, min(w.From-bytes/3, len(s)-bytes))
-			for from < w.From && s[from] != ' ' && from > 0 {
-				from++
+// shared returns how much the sentences with the words hits share with the query. A word counts less when it is repeated.
+func (r keyWeights) shared(hits [][]string) (score float64) {
+	seen := map[string]bool{}
+	for _, words := range hits {
+		for _, k := range words {
+			if seen[k] {
+				score += r[k] / 10
+			} else {
+				score += r[k]
 			}
-			return text.CutWords(strings.TrimSpace(s[from:]), bytes)
+			seen[k] = true
 		}
 	}
-	return text.CutWords(s, bytes)
+	return score
+}
+
+// lineAround returns the line of t that the sentence s stands in.
+func lineAround(t string, s text.Span) text.Span {
+	line := text.Span{From: strings.LastIndexByte(t[:s.From], '\n') + 1, To: len(t)}
+	if n := strings.IndexByte(t[s.To:], '\n'); n >= 0 {
+		line.To = s.To + n
+	}
+	return line
+}
+
+// addLine returns the window of t with the line of the sentence best in it, such as one turn of a transcript; the line alone when
+// both have more than bytes bytes. It returns the window alone when the line has, and in a text of one line.
+func addLine(t string, window, best text.Span, bytes int) string {
+	line := lineAround(t, best)
+	both := text.Span{From: min(window.From, line.From), To: max(window.To, line.To)}
+	switch {
+	case line.To-line.From == len(t):
+	case both.To-both.From <= bytes:
+		window = both
+	case line.To-line.From <= bytes:
+		window = line
+	}
+	return strings.TrimSpace(t[window.From:window.To])
 }

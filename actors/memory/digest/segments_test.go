@@ -37,6 +37,7 @@ func TestSegments(t *testing.T) {
 		query = "When is the appointment with my dentist?"
 		short = "The dentist moved to Rome."
 	)
+	const best = "The appointment is on Friday at eleven."
 	plainLong := "Her dentist is Dr. Berg in the main street. The appointment is on Friday at eleven. He does not take cards, only cash."
 	for _, tt := range []struct {
 		name  string
@@ -47,9 +48,10 @@ func TestSegments(t *testing.T) {
 		{"no model", "", []string{plainLong, short}, ByPlain},
 		{"exact", quote(t, 1, "The appointment is on Friday at eleven.", 2, "none"), []string{"The appointment is on Friday at eleven.", ""}, ByModel},
 		{"other blanks and marks", quote(t, 1, "the appointment  is\non Friday at “eleven”"), []string{"The appointment is on Friday at eleven.", short}, ByModel},
-		{"two far apart", quote(t, 1, "Her dentist is Dr. Berg in the main street ... He does not take cards, only cash."), []string{"Her dentist is Dr. Berg in the main street. ... He does not take cards, only cash.", short}, ByModel},
+		{"two far apart", quote(t, 1, "Her dentist is Dr. Berg in the main street ... He does not take cards, only cash."), []string{plainLong, short}, ByModel},
 		{"two together", quote(t, 1, "The appointment is on Friday at eleven. He does not take cards, only cash."), []string{"The appointment is on Friday at eleven. He does not take cards, only cash.", short}, ByModel},
-		{"half a sentence is made whole", quote(t, 1, "take cards, only cash"), []string{"He does not take cards, only cash.", short}, ByModel},
+		{"two around the sentence that matches best", quote(t, 1, "The shop is near the station ... The rent is 900 euros a month."), []string{"The shop is near the station. ... " + best + " ... The rent is 900 euros a month.", short}, ByModel},
+		{"half a sentence is made whole", quote(t, 1, "take cards, only cash"), []string{best + " He does not take cards, only cash.", short}, ByModel},
 		{"a short text is taken whole", quote(t, 2, "dentist moved"), []string{plainLong, short}, ByModel},
 		{"nothing matters", quote(t, 1, "None.", 2, ""), []string{"", ""}, ByModel},
 
@@ -102,8 +104,13 @@ func TestPlainSegments(t *testing.T) {
 	}{
 		{"at the end", "who is the landlord", long, "The rent is 900 euros a month. It is due on the first. The landlord is called Olsen."},
 		{"other forms of the word", "repairing brake", long, "The brakes were repaired in June. Her dentist is Dr. Berg in the main street. The appointment is on Friday at eleven."},
-		{"no word in common", "quantum physics", long, "Ana bought a red bicycle in May."},
-		{"no words at all", "???", long, "Ana bought a red bicycle in May."},
+		{"no word in common", "quantum physics", long, "Ana bought a red bicycle in May. The shop is near the station. It opens at nine in the morning."},
+		{"no words at all", "???", long, "Ana bought a red bicycle in May. The shop is near the station. It opens at nine in the morning."},
+		{
+			"one sentence before two that share more together", "red zebra barks loud", filler + "The zebra barks. " + filler + "A red one. A loud one. It barks. " + filler,
+			"The zebra barks. Nothing of interest is said in this part. Nothing of interest is said in this part.",
+		},
+		{"a turn of a transcript", "zebra", filler + "\nAna: Oh. Well. I saw it. It was late. The zebra barked. I ran.\n" + filler, "Ana: Oh. Well. I saw it. It was late. The zebra barked. I ran.\n" + strings.TrimSpace(strings.Repeat("Nothing of interest is said in this part. ", 6))},
 		{"accents", "cafe", filler + "Das Café schließt um acht. " + filler, "Das Café schließt um acht. Nothing of interest is said in this part. Nothing of interest is said in this part."},
 		{"Japanese", "東京の天気", strings.Repeat("大阪は晴れです。", 20) + "東京の天気は雨です。" + strings.Repeat("名古屋は曇りです。", 20), "東京の天気は雨です。名古屋は曇りです。名古屋は曇りです。"},
 		{"one endless sentence", "needle", strings.Repeat("hay ", 150) + "needle " + strings.Repeat("hay ", 150), ""},
@@ -114,10 +121,29 @@ func TestPlainSegments(t *testing.T) {
 			if tt.want != "" && got != tt.want {
 				t.Errorf("%q\nwant %q", got, tt.want)
 			}
-			if tt.want == "" && (!strings.Contains(got, "needle") || len(got) > bestWindow) {
+			if tt.want == "" && (!strings.Contains(got, "needle") || len(got) > maxSegment) {
 				t.Errorf("%d bytes: %q", len(got), got)
 			}
 		})
+	}
+}
+
+// TestSegmentHoldsTheSentenceThatMatches: whatever the model quotes, and however much of it.
+func TestSegmentHoldsTheSentenceThatMatches(t *testing.T) {
+	t.Parallel()
+	filler := strings.Repeat("Nothing of interest is said in this part. ", 60)
+	body := filler + "The zebra lives in Kenya. " + filler
+	for name, said := range map[string]string{"another sentence": "Nothing of interest is said in this part.", "too much": filler, "the sentence": "The zebra lives in Kenya."} {
+		got, by, err := New(Options{Ask: says(quote(t, 1, said))}).Segments(t.Context(), "where does the zebra live", []string{body})
+		if err != nil || by != ByModel || !strings.Contains(got[0], "The zebra lives in Kenya.") || len(got[0]) > maxSegment {
+			t.Errorf("%s: %q by %s, %v", name, got, by, err)
+		}
+	}
+	short := strings.Repeat("A word. ", 49) + "zebra."
+	for _, o := range []Options{{}, {Ask: says(quote(t, 1, "A word. zebra."))}} {
+		if got, _, err := New(o).Segments(t.Context(), "zebra", []string{short}); err != nil || got[0] != short {
+			t.Errorf("a text of %d bytes is not shown whole: %q, %v", len(short), got, err)
+		}
 	}
 }
 

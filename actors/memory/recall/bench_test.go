@@ -54,7 +54,7 @@ func (c *crowd) text(n int) string {
 func (c *crowd) row(key uint64) Row {
 	return Row{
 		Key: key, ID: fmt.Sprintf("01890000-0000-7000-8000-%012d", key), Kind: subjects.KindEngram, State: subjects.MemoryActive,
-		Trust: "trusted", Source: subjects.SourceConversation, Name: c.text(5), Description: c.text(15), Respondent: "generator",
+		Trust: "trusted", Source: subjects.SourceConversation, Name: c.text(5), Words: c.text(15), Respondent: "generator",
 		Tags: []string{c.text(1), c.text(1)}, Created: time.Unix(1_700_000_000+int64(key), 0),
 	}
 }
@@ -73,15 +73,15 @@ func (c *crowd) recall(b *testing.B) *Recall {
 	return r
 }
 
-// BenchmarkFind: a whole search beside the scan of the names that is in it, and the search for words that is in it.
+// BenchmarkFind: a whole search beside a scan of the vectors, of which it has two, and the search for words that is in it.
 func BenchmarkFind(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("%dk", n/1000), func(b *testing.B) {
 			c := newCrowd()
 			r := c.recall(b)
-			if _, err := r.Load(func(put func(Row, []float32, []float32) error) error {
+			if _, err := r.Load(func(put func(Row, Vectors) error) error {
 				for i := range n {
-					if err := put(c.row(uint64(i+1)), c.vector(), c.vector()); err != nil {
+					if err := put(c.row(uint64(i+1)), Vectors{Corpus: c.vector()}); err != nil {
 						return err
 					}
 				}
@@ -96,16 +96,16 @@ func BenchmarkFind(b *testing.B) {
 			for i := range queries {
 				queries[i] = Query{Text: c.text(8), Vector: c.vector()}
 			}
-			b.Run("names", func(b *testing.B) {
+			b.Run("nearest", func(b *testing.B) {
 				for i := range b.N {
-					if _, err := r.names.Nearest(queries[i%64].Vector, nameFactor*defaultNames, nil); err != nil {
+					if _, err := r.vectors[ofCorpus].Nearest(queries[i%64].Vector, defaultNames, nil); err != nil {
 						b.Fatal(err)
 					}
 				}
 			})
 			b.Run("words", func(b *testing.B) {
 				for i := range b.N {
-					r.words.search(queries[i%64].Text, defaultNames, nil, nil)
+					r.words.search(queries[i%64].Text).release()
 				}
 			})
 			b.Run("find", func(b *testing.B) {
@@ -137,13 +137,13 @@ func BenchmarkLoad(b *testing.B) {
 				r := c.recall(b)
 				empty := heap()
 				b.StartTimer()
-				if _, err := r.Load(func(put func(Row, []float32, []float32) error) error {
+				if _, err := r.Load(func(put func(Row, Vectors) error) error {
 					for i, row := range rows {
 						var v []float32
 						if vectored {
 							v = vectors[i%len(vectors)]
 						}
-						if err := put(row, v, v); err != nil {
+						if err := put(row, Vectors{Corpus: v}); err != nil {
 							return err
 						}
 					}
@@ -195,7 +195,7 @@ func BenchmarkCache(b *testing.B) {
 	})
 	b.Run("wrote", func(b *testing.B) {
 		for b.Loop() {
-			cache.Wrote(far, text)
+			cache.Wrote(Vectors{Corpus: far}, text)
 		}
 	})
 	if cache.Len() != defaultResults {

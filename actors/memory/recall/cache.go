@@ -18,9 +18,12 @@ type CacheOptions struct {
 	// usual time: an engram 10 minutes, a fact an hour, a document a day. 0 or less means that it is not kept.
 	TTL   map[string]time.Duration
 	Empty time.Duration // for results without hits, and for those that came with notes about what was missing; 0 = 1 minute
-	// Floor is the similarity from which something new could be part of a result that is not full; 0 = 0.15, somewhat
-	// below the floor of a recall, because what was written is judged by one of its vectors only.
+	// Floor is the cosine from which something new could be part of a result that is not full; 0 = 0.15, somewhat below the
+	// floor of a recall.
 	Floor float64
+	// Margin is what an entry can have more than the best cosine of its vectors without sharing a word with the query, see
+	// [Weights.Extras]; 0 = that of [DefaultWeights].
+	Margin float64
 }
 
 const (
@@ -29,8 +32,6 @@ const (
 	defaultNear     = 0.95
 	defaultEmptyTTL = time.Minute
 	defaultReach    = 0.15
-	// scoreMargin is what an entry can have more than the cosine that a write is judged by: its other vector, or a pin.
-	scoreMargin = 0.15
 	// maxWrites is how many writes a result may have missed and still be judged against each of them.
 	maxWrites = 256
 	// maxResultBytes is the text of a result that is kept, in bytes.
@@ -88,11 +89,11 @@ type cacheQuery struct {
 
 // cacheWrite is a write that may invalidate results.
 type cacheWrite struct {
-	ids    []string
-	vector []float32
-	words  []string
-	isNew  bool // vector and words are of something new
-	isAll  bool // whatever there is
+	ids     []string
+	vectors [][]float32
+	words   []string
+	isNew   bool // vectors and words are of something new
+	isAll   bool // whatever there is
 }
 
 // NewCache returns an empty cache with the defaults filled in. now must not be nil.
@@ -109,6 +110,9 @@ func NewCache(o CacheOptions, now func() time.Time) *Cache {
 	}
 	if o.Floor == 0 {
 		o.Floor = defaultReach
+	}
+	if o.Margin == 0 {
+		o.Margin = DefaultWeights().Extras()
 	}
 	ttl := map[string]time.Duration{subjects.KindEngram: 10 * time.Minute, subjects.KindFact: time.Hour, subjects.KindDocument: 24 * time.Hour}
 	for kind, d := range o.TTL {
@@ -197,12 +201,17 @@ func (c *Cache) Drop(ids ...string) {
 	}
 }
 
-// Wrote removes every result that a new entry could be part of: its query is near to vector or shares a content word with text.
-// vector may be nil. Without vector and words that is every result. The caller reports an entry with several vectors once for
-// each.
-func (c *Cache) Wrote(vector []float32, text string) {
-	w := cacheWrite{isNew: true, vector: normalized(vector), words: termsOf(text, nil)}
-	w.isAll = w.vector == nil && len(w.words) == 0
+// Wrote removes every result that a new entry could be part of: its query is near to one of the vectors or shares a content word
+// with text. vectors may be empty or hold nil. Without vectors and words that is every result. It does not know the neighbours of
+// an entry: a write that changes the scores of other entries, as [Recall.Put] reports, must [Cache.Clear] all.
+func (c *Cache) Wrote(vectors Vectors, text string) {
+	w := cacheWrite{isNew: true, words: termsOf(text, nil)}
+	for _, v := range vectors.list() {
+		if v = normalized(v); v != nil {
+			w.vectors = append(w.vectors, v)
+		}
+	}
+	w.isAll = w.vectors == nil && len(w.words) == 0
 	c.recordWrite(w)
 }
 
@@ -238,8 +247,10 @@ func (w cacheWrite) invalidates(r *cachedResult) bool {
 	if !w.isNew {
 		return false
 	}
-	if w.vector != nil && r.vector != nil && (len(w.vector) != len(r.vector) || dotProduct(w.vector, r.vector) >= r.reach) {
-		return true
+	for _, v := range w.vectors {
+		if r.vector != nil && (len(v) != len(r.vector) || dotProduct(v, r.vector) >= r.reach) {
+			return true
+		}
 	}
 	return len(r.words) == 0 || slices.ContainsFunc(w.words, func(word string) bool { _, ok := slices.BinarySearch(r.words, word); return ok })
 }
@@ -291,7 +302,7 @@ func (c *Cache) reachOf(key Key, reply subjects.MemoryReply) float64 {
 	for _, h := range reply.Hits {
 		last = min(last, h.Score)
 	}
-	return max(last-scoreMargin, c.o.Floor)
+	return max(last-c.o.Margin, c.o.Floor)
 }
 
 func newCacheQuery(key Key) cacheQuery {

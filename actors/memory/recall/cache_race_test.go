@@ -51,7 +51,7 @@ func TestCacheWhileWriting(t *testing.T) {
 	writers.Go(func() {
 		for v := range int64(writes) {
 			added.Store(v + 1)
-			c.Wrote(nil, "a walk in the mountains")
+			c.Wrote(recall.Vectors{}, "a walk in the mountains")
 			addedTold.Store(v + 1)
 		}
 	})

@@ -1,11 +1,10 @@
 package recall
 
 import (
-	"cmp"
+	"hash/maphash"
 	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -101,60 +100,37 @@ func (r *Recall) selectTop(list []*candidate, top int, withDuplicates bool) (cho
 	return chosen
 }
 
-// isDuplicate reports whether two rows say the same: they have the same name (document pieces excepted) or the same description,
-// or descriptions with a cosine above [Options.Duplicates]. Rows of different states never do: a search for superseded rows shows
-// them beside their successors. Nor do rows of different trust: untrusted content must not hide the user's own under the same
-// name.
+// isDuplicate reports whether two rows have the same content: the same text, or vectors of the corpus with a cosine above
+// [Options.Duplicates]. The name does not count. Rows of different speakers or days are no duplicates, except untrusted rows with
+// the same text: repeated, it would fill a result. Rows of different states are none, because a search for superseded rows shows
+// them beside their successors; nor are rows of different trust, because untrusted content must not hide the user's own.
 func (r *Recall) isDuplicate(a, b *record) bool {
 	if a.labels.state != b.labels.state || a.labels.trust != b.labels.trust {
 		return false
 	}
-	name := comparableName(a)
-	return name != "" && name == comparableName(b) || a.description() != "" && a.description() == b.description() || a.sketch.cosine(&b.sketch) > r.o.Duplicates
+	sameText := a.content != 0 && a.content == b.content
+	if a.speaker != b.speaker || a.dayHappened() != b.dayHappened() {
+		return sameText && a.labels.trust == subjects.Untrusted
+	}
+	return sameText || a.sketch.cosine(&b.sketch) > r.o.Duplicates
 }
 
-// limitPerName keeps the best maxPerName rows of each name, state and trust, and the first most of all, in the order of list.
-// Rows without a comparable name are not limited. Shifts count here already: answers to the same question hardly differ
-// otherwise.
-func (r *Recall) limitPerName(list []*candidate, most int, now time.Time) (chosen []*candidate) {
-	type group struct{ name, state, trust string }
-	groups := map[group][]*candidate{}
-	for _, c := range list {
-		if name := comparableName(c.rec); name != "" {
-			g := group{name, c.rec.labels.state, c.rec.labels.trust}
-			groups[g] = append(groups[g], c)
-		}
+// dayHappened returns the number of the day on which a row happened, math.MinInt64 when it is not known.
+func (r *record) dayHappened() int64 {
+	if r.happened == unknownTime {
+		return math.MinInt64
 	}
-	out := map[*candidate]bool{}
-	for _, g := range groups {
-		if len(g) <= maxPerName {
-			continue
-		}
-		worth := make(map[*candidate]float64, len(g))
-		for _, c := range g {
-			worth[c] = c.similarity + sumReasons(r.o.Weights.appendShifts(nil, c.rec, now))
-		}
-		slices.SortStableFunc(g, func(a, b *candidate) int { return cmp.Compare(worth[b], worth[a]) })
-		for _, c := range g[maxPerName:] {
-			out[c] = true
-		}
-	}
-	for _, c := range list {
-		if len(chosen) == most {
-			break
-		}
-		if !out[c] {
-			chosen = append(chosen, c)
-		}
-	}
-	return chosen
+	return r.happened / day.Microseconds()
 }
 
-// comparableName returns a name in the form that is compared, "" for pieces of a document, several of which may share a
-// heading.
-func comparableName(rec *record) string {
-	if rec.labels.kind == subjects.KindDocument {
-		return ""
+// contentSeed is the seed of hashContent for this process.
+var contentSeed = maphash.MakeSeed()
+
+// hashContent returns a hash of a text as duplicates are compared: folded, with single blanks. It is 0 for an empty text and for
+// one that may be only the beginning of a longer one.
+func hashContent(s string) uint64 {
+	if s == "" || len(s) >= maxTextBytes {
+		return 0
 	}
-	return strings.TrimSpace(text.Fold(rec.name()))
+	return maphash.String(contentSeed, strings.Join(strings.Fields(text.Fold(s)), " ")) | 1
 }

@@ -40,16 +40,86 @@ func TestFind(t *testing.T) {
 				m.put(row(key, "n"+strings.Repeat("n", int(key)), "x"+strings.Repeat("x", int(key))), 0.5, 0.5)
 			}
 		}, q: meaning, want: "m1 m3 m5 m9"},
-		{name: "the description decides among near names", fill: func(m mind) {
+		{name: "the best of the vectors counts", fill: func(m mind) {
 			m.put(row(1, "a", "x"), 0.8, 0.4)
 			m.put(row(2, "b", "y"), 0.7, 0.9)
-		}, q: meaning, want: "m2 m1", names: "m1 m2"},
-		{name: "a good description under a far name is not seen", fill: func(m mind) {
-			for key := range uint64(20) {
+		}, q: meaning, want: "m2 m1", names: "m2 m1"},
+		{name: "a good description of a far text is found among many", fill: func(m mind) {
+			for key := range uint64(200) {
 				m.put(row(key+1, "n"+strings.Repeat("n", int(key)), "x"+strings.Repeat("x", int(key))), 0.6, 0.5)
 			}
-			m.put(row(21, "far", "near"), 0.1, 0.99)
-		}, q: meaning, want: "m1 m2 m3 m4 m5"},
+			m.put(row(201, "far", "near"), 0.1, 0.99)
+		}, q: recall.Query{Text: "...", Vector: cacheQuery(), Top: 2}, want: "m201 m1"},
+		{name: "a good name of a far text is found among many", fill: func(m mind) {
+			for key := range uint64(200) {
+				m.put(row(key+1, "n"+strings.Repeat("n", int(key)), "x"+strings.Repeat("x", int(key))), 0.6, 0.6)
+			}
+			if _, err := m.Put(row(201, "near", "far"), recall.Vectors{Corpus: near(0.1, 3), Name: near(0.9, 3)}); err != nil {
+				m.t.Fatal(err)
+			}
+		}, q: recall.Query{Text: "...", Vector: cacheQuery(), Top: 2}, want: "m201 m1"},
+		{name: "two rows of the same name", fill: func(m mind) {
+			m.put(row(1, "a chat", "x", text("about the boat")), 0.8, 0.8)
+			m.put(row(2, "a chat", "y", text("about the dog")), 0.7, 0.7)
+		}, q: meaning, want: "m1 m2"},
+		{name: "a neighbour in the conversation is lifted above an unrelated row", fill: func(m mind) {
+			m.put(row(1, "a", "x", said("c", 1)), 0.9, 0.9)
+			m.put(row(2, "b", "y", said("c", 2)), 0.3, 0.3)
+			m.put(row(3, "c", "z"), 0.5, 0.5)
+			m.put(row(4, "d", "w", said("c", 4)), 0.3, 0.3)
+			m.put(row(5, "e", "v", said("other", 3)), 0.3, 0.3)
+		}, q: recall.Query{Text: "...", Vector: cacheQuery(), Top: 3}, want: "m1 m2 m3"},
+		{name: "a neighbour is lifted over the floor", fill: func(m mind) {
+			m.put(row(1, "a", "x", said("c", 1)), 0.9, 0.9)
+			m.put(row(2, "b", "y", said("c", 2)), 0.1, 0.1)
+			m.put(row(3, "c", "z"), 0.1, 0.1)
+		}, q: meaning, want: "m1 m2"},
+		{name: "trick: a neighbour that does not count lifts nothing", fill: func(m mind) {
+			m.put(row(1, "a", "x", said("c", 1), state(subjects.MemoryCandidate)), 0.9, 0.9)
+			m.put(row(2, "b", "y", said("c", 2)), 0.1, 0.1)
+		}, q: meaning, want: "", why: "near enough"},
+		{name: "rows that do not count between neighbours", fill: func(m mind) {
+			m.put(row(1, "a", "x", said("c", 1)), 0.9, 0.9)
+			m.put(row(2, "b", "y", said("c", 2), state(subjects.MemoryCandidate)), 0.9, 0.9)
+			m.put(row(3, "c", "z", said("c", 3)), 0.1, 0.1)
+		}, q: meaning, want: "m1 m3"},
+		{name: "rows of other days are no neighbours", fill: func(m mind) {
+			m.put(row(1, "a", "x", said("c", 1), on("2026-02-01")), 0.9, 0.9)
+			m.put(row(2, "b", "y", said("c", 2), on("2026-02-03")), 0.1, 0.1)
+			m.put(row(3, "c", "z", said("c", 3)), 0.1, 0.1)
+		}, q: meaning, want: "m1"},
+		{name: "a removed neighbour lifts nothing", fill: func(m mind) {
+			m.put(row(1, "a", "x", said("c", 1)), 0.9, 0.9)
+			m.put(row(2, "b", "y", said("c", 2)), 0.1, 0.1)
+			if !m.Remove(1) {
+				m.t.Error("nobody was told that other rows changed")
+			}
+		}, q: meaning, want: ""},
+		{name: "the speaker whom the question names", fill: func(m mind) {
+			m.put(row(1, "a", "x", by("Ben")), 0.6, 0.6)
+			m.put(row(2, "b", "y", by("Caroline")), 0.55, 0.55)
+		}, q: both("What did CAROLINE do?"), want: "m2 m1"},
+		{name: "the beginning of a speaker's name", fill: func(m mind) {
+			m.put(row(1, "a", "x", by("Ben")), 0.6, 0.6)
+			m.put(row(2, "b", "y", by("Melanie")), 0.55, 0.55)
+		}, q: both("What about Mel's kids?"), want: "m2 m1"},
+		{name: "trick: the beginning of two names", fill: func(m mind) {
+			m.put(row(1, "a", "x", by("Melissa")), 0.6, 0.6)
+			m.put(row(2, "b", "y", by("Melanie")), 0.55, 0.55)
+			m.put(row(3, "c", "z", by("Ben")), 0.58, 0.58)
+		}, q: both("What about Mel?"), want: "m1 m3 m2"},
+		{name: "trick: a word that begins like a name", fill: func(m mind) {
+			m.put(row(1, "a", "x", by("Ben")), 0.6, 0.6)
+			m.put(row(2, "b", "y", by("Arthur")), 0.55, 0.55)
+		}, q: both("Which art?"), want: "m1 m2"},
+		{name: "the day that the question names", fill: func(m mind) {
+			m.put(row(1, "a", "x", on("2026-01-20")), 0.6, 0.6)
+			m.put(row(2, "b", "y", on("2026-02-08")), 0.55, 0.55)
+		}, q: both("what happened on 8 February 2026?"), want: "m2 m1"},
+		{name: "when it was stored, where nothing else is known", fill: func(m mind) {
+			m.put(row(1, "a", "x", kind(subjects.KindFact), days(30)), 0.6, 0.6)
+			m.put(row(2, "b", "y", kind(subjects.KindFact), days(1)), 0.55, 0.55)
+		}, q: both("what was yesterday?"), want: "m2 m1"},
 		{name: "below the floor", fill: func(m mind) { m.put(row(1, "tea", "green tea"), 0.2, 0.2) }, q: both("coffee"), want: "", why: "the nearest is \"tea\" with a similarity of 0.20"},
 		{name: "below the floor, but with a word", fill: func(m mind) {
 			m.put(row(1, "coffee", "black"), 0.2, 0.2)
@@ -65,8 +135,8 @@ func TestFind(t *testing.T) {
 		}, q: both("black coffee"), want: "m2 m1"},
 		{name: "vectors lead", fill: func(m mind) {
 			m.put(row(1, "tea", "green"), 0.8, 0.8)
-			m.put(row(2, "coffee", "black"), 0.5, 0.5)
-		}, q: both("black coffee"), want: "m1 m2"},
+			m.put(row(2, "coffee", "white", text("with milk and sugar, in the afternoon")), 0.5, 0.5)
+		}, q: both("black coffee at night"), want: "m1 m2"},
 		{name: "found by words among many nearer names", fill: func(m mind) {
 			for key := range uint64(60) {
 				m.put(row(key+1, "n"+strings.Repeat("n", int(key)), "x"+strings.Repeat("x", int(key))), 0.5, 0.5)
@@ -97,7 +167,7 @@ func TestFind(t *testing.T) {
 			m.put(row(1, "tea", "green"), 0.9, 0.9)
 			m.put(row(2, "coffee", "black, in the morning"), 0.1, 0.1)
 			m.bare(row(3, "coffee", "with milk, in the afternoon"))
-		}, q: words("black coffee"), want: "m2"},
+		}, q: words("black coffee"), want: "m2 m3"},
 		{name: "without a vector and without a word of it", fill: func(m mind) { m.put(row(1, "tea", "green"), 0.9, 0.9) }, q: words("coffee"), want: "", why: "nothing has one of these words"},
 		{name: "only signs", fill: func(m mind) { m.put(row(1, "tea", "green"), 0.9, 0.9) }, q: words("?!"), want: "", why: "no word in the query"},
 		{name: "a vector and no text", fill: func(m mind) { m.put(row(1, "tea", "green"), 0.9, 0.9) }, q: recall.Query{Vector: cacheQuery()}, want: "m1"},
@@ -267,23 +337,24 @@ func TestPutRefuses(t *testing.T) {
 	good := near(0.9, 1)
 	tea := row(1, "tea", "green")
 	for _, tt := range []struct {
-		name          string
-		row           recall.Row
-		first, second []float32
-		is            error
+		name            string
+		row             recall.Row
+		corpus, another []float32
+		is              error
 	}{
 		{"no id", recall.Row{Key: 1, Name: "tea"}, good, good, recall.ErrRow},
 		{"a key that no database counts to", row(1<<32, "tea", "green"), good, good, recall.ErrRow},
 		{"the largest key", row(math.MaxUint64, "tea", "green"), good, good, recall.ErrRow},
-		{"only the name's vector", tea, good, nil, recall.ErrVectors},
-		{"only the description's", tea, nil, good, recall.ErrVectors},
+		{"no vector of the corpus", tea, nil, good, recall.ErrVectors},
 		{"too short", tea, good, good[:10], vector.ErrDims},
 		{"empty", tea, []float32{}, []float32{}, vector.ErrDims},
 		{"no number", tea, good, nan, vector.ErrNotFinite},
 		{"nowhere", tea, make([]float32, dims), good, vector.ErrZero},
 	} {
-		if err := m.Put(tt.row, tt.first, tt.second); !errors.Is(err, tt.is) {
-			t.Errorf("%s: %v", tt.name, err)
+		for _, v := range []recall.Vectors{{Corpus: tt.corpus, Description: tt.another}, {Corpus: tt.corpus, Name: tt.another}} {
+			if _, err := m.Put(tt.row, v); !errors.Is(err, tt.is) {
+				t.Errorf("%s: %v", tt.name, err)
+			}
 		}
 		f := m.find(recall.Query{Text: "coffee", Vector: cacheQuery()})
 		if s := m.Stats(); ids(f.Top) != "m1" || f.Top[0].Name != "coffee" || s.Rows != 1 || s.Vectors != 1 || s.Words != 1 {
@@ -298,10 +369,10 @@ func TestRow(t *testing.T) {
 	m := newMind(t)
 	in := row(7, "Ωmega — name", "descr\x00iption \xff", kind(subjects.KindFact), tagged("", "a", strings.Repeat("long ", 100), "日本"), pinned, days(3),
 		graded(subjects.Grades{Critic: 4, Feedback: "well said", Pairwise: "b", Reward: -0.25, Rewards: 3}))
-	in.Words = "words"
+	in.Words, in.Conversation, in.Position, in.Speaker, in.Happened = "words", "c1", 3, "Ana", now.AddDate(0, 0, -5)
 	m.put(in, 0.9, 0.9)
 	want := in
-	want.Words, want.Grades.Feedback = "", ""
+	want.Words, want.Description, want.Grades.Feedback = "", "", ""
 	got := m.find(recall.Query{Vector: cacheQuery()}).Top[0].Row
 	if !slices.Equal(got.Tags, want.Tags) {
 		t.Errorf("tags %q", got.Tags)
@@ -329,7 +400,8 @@ func TestRow(t *testing.T) {
 func equalRows(a, b recall.Row) bool {
 	a.Tags, b.Tags = nil, nil
 	return a.Key == b.Key && a.ID == b.ID && a.Kind == b.Kind && a.State == b.State && a.Trust == b.Trust && a.Source == b.Source && a.Name == b.Name &&
-		a.Description == b.Description && a.Respondent == b.Respondent && a.Created.Equal(b.Created) && a.Pinned == b.Pinned && a.Grades == b.Grades && a.Words == b.Words
+		a.Description == b.Description && a.Respondent == b.Respondent && a.Created.Equal(b.Created) && a.Pinned == b.Pinned && a.Grades == b.Grades && a.Words == b.Words &&
+		a.Conversation == b.Conversation && a.Position == b.Position && a.Speaker == b.Speaker && a.Happened.Equal(b.Happened)
 }
 
 // TestNew: what no recall is made of.
@@ -346,7 +418,6 @@ func TestNew(t *testing.T) {
 		{"fewer than none", func(o *recall.Options) { o.Top = -1 }, "at least 1"},
 		{"a weight below zero", func(o *recall.Options) { o.Weights = recall.DefaultWeights(); o.Weights.Critic = -0.1 }, "between 0 and 1"},
 		{"a weight that is no number", func(o *recall.Options) { o.Weights = recall.DefaultWeights(); o.Weights.Bound = math.NaN() }, "between 0 and 1"},
-		{"nothing is similar", func(o *recall.Options) { o.Weights = recall.Weights{Words: 1} }, "nothing would be similar"},
 		{"no half-life", func(o *recall.Options) { o.Weights = recall.DefaultWeights(); o.Weights.HalfLife = 0 }, "half-life"},
 	} {
 		o := good
@@ -365,10 +436,10 @@ func TestClosed(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Put(row(2, "tea", "x"), cacheQuery(), cacheQuery()); !errors.Is(err, vector.ErrClosed) {
+	if _, err := m.Put(row(2, "tea", "x"), recall.Vectors{Corpus: cacheQuery()}); !errors.Is(err, vector.ErrClosed) {
 		t.Errorf("put: %v", err)
 	}
-	if _, err := m.Load(func(func(recall.Row, []float32, []float32) error) error { return nil }); !errors.Is(err, vector.ErrClosed) {
+	if _, err := m.Load(func(func(recall.Row, recall.Vectors) error) error { return nil }); !errors.Is(err, vector.ErrClosed) {
 		t.Errorf("load: %v", err)
 	}
 	m.Remove(1)
@@ -377,7 +448,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// Rows that somebody else has chosen are the only ones whose names are compared, and the rest is as ever: what must not be
+// Rows that somebody else has chosen are the only ones that are found by vectors alone, and the rest is as ever: what must not be
 // found is not, and rows that are not there are nobody.
 func TestFindAmong(t *testing.T) {
 	t.Parallel()
@@ -393,7 +464,7 @@ func TestFindAmong(t *testing.T) {
 			state = subjects.MemorySuperseded
 		}
 		row := recall.Row{Key: key, ID: fmt.Sprintf("id%d", key), Kind: subjects.KindFact, State: state, Name: fmt.Sprintf("row %d", key), Created: now}
-		if err := r.Put(row, v, v); err != nil {
+		if _, err := r.Put(row, recall.Vectors{Corpus: v}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -161,9 +161,10 @@ func contentTerms(query string) []string {
 // counts gets the word before it is stemmed.
 func termsOf(s string, counts func(word []byte) bool) (list []string) {
 	var split text.TermSplitter
+	var stems stemmer
 	split.Each(s[:min(len(s), maxWrittenBytes)], func(word []byte, _ bool) {
 		if counts == nil || counts(word) {
-			list = append(list, string(text.StemPlural(word)))
+			list = append(list, stems.stem(word))
 		}
 	})
 	slices.Sort(list)

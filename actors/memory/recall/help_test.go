@@ -47,8 +47,22 @@ func kind(k string) func(*recall.Row)            { return func(r *recall.Row) { 
 func state(s string) func(*recall.Row)           { return func(r *recall.Row) { r.State = s } }
 func graded(g subjects.Grades) func(*recall.Row) { return func(r *recall.Row) { r.Grades = g } }
 func days(n int) func(*recall.Row)               { return func(r *recall.Row) { r.Created = now.AddDate(0, 0, -n) } }
+func text(s string) func(*recall.Row)            { return func(r *recall.Row) { r.Words = s } }
 func tagged(tags ...string) func(*recall.Row)    { return func(r *recall.Row) { r.Tags = tags } }
-func pinned(r *recall.Row)                       { r.Pinned = true }
+func by(speaker string) func(*recall.Row)        { return func(r *recall.Row) { r.Speaker = speaker } }
+
+func said(conversation string, position int) func(*recall.Row) {
+	return func(r *recall.Row) { r.Conversation, r.Position = conversation, position }
+}
+
+func on(day string) func(*recall.Row) {
+	at, err := time.Parse(time.DateOnly, day)
+	if err != nil {
+		panic(err)
+	}
+	return func(r *recall.Row) { r.Happened = at }
+}
+func pinned(r *recall.Row) { r.Pinned = true }
 
 // mind is a recall to test with.
 type mind struct {
@@ -74,10 +88,19 @@ func newMind(t testing.TB, change ...func(*recall.Options)) mind {
 	return mind{r, t}
 }
 
-// put adds a row whose name and description have these cosines to the query.
-func (m mind) put(r recall.Row, name, description float64) {
+// vectors are those of a row whose corpus and description have these cosines to the query.
+func vectors(key uint64, corpus, description float64) recall.Vectors {
+	v := recall.Vectors{Corpus: near(corpus, int(key))}
+	if description != corpus {
+		v.Description = near(description, int(key))
+	}
+	return v
+}
+
+// put adds a row whose corpus and description have these cosines to the query.
+func (m mind) put(r recall.Row, corpus, description float64) {
 	m.t.Helper()
-	if err := m.Put(r, near(name, int(r.Key)), near(description, int(r.Key))); err != nil {
+	if _, err := m.Put(r, vectors(r.Key, corpus, description)); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -85,7 +108,7 @@ func (m mind) put(r recall.Row, name, description float64) {
 // bare adds a row without vectors.
 func (m mind) bare(r recall.Row) {
 	m.t.Helper()
-	if err := m.Put(r, nil, nil); err != nil {
+	if _, err := m.Put(r, recall.Vectors{}); err != nil {
 		m.t.Fatal(err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"conclave/pkg/vector"
 )
@@ -13,18 +14,18 @@ import (
 // returns an error for the rows that checkRow rejects.
 //
 // bad are the keys of rows whose vectors are zero or not finite. They are found by words only and need new vectors.
-func (r *Recall) Load(fill func(put func(row Row, name, description []float32) error) error) (bad []uint64, err error) {
+func (r *Recall) Load(fill func(put func(row Row, v Vectors) error) error) (bad []uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil, vector.ErrClosed
 	}
-	err = fill(func(row Row, name, description []float32) error {
-		if err := r.checkRow(row, name, description); err != nil {
+	err = fill(func(row Row, v Vectors) error {
+		if err := r.checkRow(row, v); err != nil {
 			return err
 		}
 		again := r.table.row(row.Key) != nil
-		turn, err := r.storeRow(row, name, description)
+		version, _, err := r.storeRow(row, v)
 		if errors.Is(err, vector.ErrNotFinite) || errors.Is(err, vector.ErrZero) {
 			bad = append(bad, row.Key)
 		} else if err != nil {
@@ -33,7 +34,7 @@ func (r *Recall) Load(fill func(put func(row Row, name, description []float32) e
 		if again { // it is not to be found by what it was
 			r.words.remove(uint32(row.Key))
 		}
-		r.queue = append(r.queue, pendingRow{row.Key, turn, row.Words})
+		r.queue = append(r.queue, pendingRow{row.Key, version, textOf(row)})
 		return nil
 	})
 	r.pending.Store(int64(len(r.queue)))
@@ -41,29 +42,67 @@ func (r *Recall) Load(fill func(put func(row Row, name, description []float32) e
 }
 
 // storeRow stores a row with its vectors but without its words, and returns its version. When the vectors are rejected, the row
-// is stored without and the error returned; nil vectors remove former ones. The caller must hold mu and have called checkRow.
-func (r *Recall) storeRow(row Row, name, description []float32) (turn uint32, err error) {
+// is stored without and the error returned; missing vectors remove former ones. spread is as for [Recall.Put]. The caller must
+// hold mu and have called checkRow.
+func (r *Recall) storeRow(row Row, v Vectors) (version uint32, spread bool, err error) {
 	rec := newRecord(row)
 	rec.labels = r.internLabels(labels{row.Kind, row.State, row.Trust, row.Source})
 	r.version++
 	rec.version = r.version
-	if name != nil {
-		key := [1]uint64{row.Key}
-		if err = r.names.Add(key[:], name); err == nil {
-			err = r.descriptions.Add(key[:], description)
-		}
-		if err == nil {
-			rec.sketch = sketchOf(description, r.signs)
-			r.table.set(row.Key, rec)
-			return rec.version, nil
-		}
+	spread = r.placeRow(rec, row)
+	if err = r.storeVectors(row.Key, v); err != nil {
+		v = Vectors{}
 		err = fmt.Errorf("indexing the vectors of %s: %w", row.ID, err)
 	}
+	if v.Corpus != nil {
+		rec.sketch, rec.vectors = sketchOf(v.Corpus, r.signs), true
+	}
 	r.table.set(row.Key, rec)
-	r.names.Remove(row.Key)
-	r.descriptions.Remove(row.Key)
-	return rec.version, err
+	return rec.version, spread, err
 }
+
+// placeRow sets the conversation and the speaker of a new record, and takes the record that it replaces out of its own. spread is
+// as for [Recall.Put]. The caller must hold mu.
+func (r *Recall) placeRow(rec *record, row Row) (spread bool) {
+	rec.speaker, spread = r.speakers.add(row.Speaker)
+	var shared bool
+	rec.conversation, shared = r.conversations.add(row.Conversation, rec.turn(row.Key))
+	spread = spread || shared
+	if rec.conversation != nil {
+		rec.conversed = rec.conversation.id
+	} else {
+		rec.conversed = strings.Clone(row.Conversation)
+	}
+	old := r.table.row(row.Key)
+	if old == nil {
+		return spread
+	}
+	spread = r.speakers.remove(old.speaker) || spread
+	if old.conversation != rec.conversation || old.position != rec.position {
+		spread = r.conversations.remove(old.conversation, old.turn(row.Key)) || spread
+	}
+	return spread
+}
+
+// storeVectors sets the vectors of a row in the indexes; those that are nil, and after an error all, are removed.
+func (r *Recall) storeVectors(key uint64, v Vectors) error {
+	for of, v := range v.list() {
+		if v == nil {
+			r.vectors[of].Remove(key)
+			continue
+		}
+		if err := r.vectors[of].Add([]uint64{key}, v); err != nil {
+			for _, x := range r.vectors {
+				x.Remove(key)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// textOf returns the text of a row that is indexed.
+func textOf(row Row) rowText { return rowText{row.Name, row.Description, row.Tags, row.Words} }
 
 // warmRows is how many rows are indexed while writers wait.
 const warmRows = 64
@@ -87,7 +126,7 @@ func (r *Recall) indexBatch() bool {
 	some := min(warmRows, len(r.queue))
 	for _, u := range r.queue[:some] {
 		if rec := r.table.row(u.key); rec != nil && rec.version == u.version {
-			r.words.add(uint32(u.key), rowText{rec.name(), rec.description(), rec.tags(), u.words})
+			r.words.add(uint32(u.key), u.text)
 		}
 	}
 	clear(r.queue[:some]) // the texts are not needed any more

@@ -3,43 +3,40 @@ package recall
 import (
 	"fmt"
 	"time"
-
-	"conclave/subjects"
 )
 
 // Reasons that a row has its score, as [subjects.MemoryReason] names them.
 const (
-	whatName        = "name"
-	whatDescription = "description"
-	whatWords       = "words"
-	whatCritic      = "critic"
-	whatPairwise    = "pairwise"
-	whatReward      = "reward"
-	whatAge         = "age"
-	whatPinned      = "pinned"
-	whatRerank      = "rerank"
+	whatWords      = "words"
+	whatNeighbours = "neighbours"
+	whatSpeaker    = "speaker"
+	whatWhen       = "when"
+	whatCritic     = "critic"
+	whatPairwise   = "pairwise"
+	whatReward     = "reward"
+	whatAge        = "age"
+	whatPinned     = "pinned"
+	whatRerank     = "rerank"
 )
 
-// explainReasons returns a copy of the reasons with texts for users. Only rows that are shown get them. said is the query of the
-// search.
-func (c *candidate) explainReasons(said *wordQuery, now time.Time) []subjects.MemoryReason {
-	out := make([]subjects.MemoryReason, len(c.reasons))
-	for i, r := range c.reasons {
-		r.Text = c.explainReason(r.What, said, now)
-		out[i] = r
-	}
-	return out
-}
+// whatVector names the reason of a cosine by what its vector was made of.
+var whatVector = [...]string{ofCorpus: "corpus", ofDescription: "description", ofName: "name"}
 
 // explainReason returns the text of the reason named what for users; what itself when it has no text. The row must have the
 // grades that the reason is about.
 func (c *candidate) explainReason(what string, said *wordQuery, now time.Time) string {
 	g := c.rec.grades
 	switch what {
-	case whatName:
-		return fmt.Sprintf("the name is near by %.2f", c.likeness.name)
-	case whatDescription:
-		return fmt.Sprintf("the description is near by %.2f", c.likeness.description)
+	case whatVector[ofCorpus]:
+		return fmt.Sprintf("the text is near by %.2f", c.likeness.cosine)
+	case whatVector[ofDescription], whatVector[ofName]:
+		return fmt.Sprintf("the %s is near by %.2f", what, c.likeness.cosine)
+	case whatNeighbours:
+		return "next to a better match in the conversation"
+	case whatSpeaker:
+		return "said by " + c.rec.speaker.name
+	case whatWhen:
+		return "of " + c.rec.time().Format(time.DateOnly)
 	case whatWords:
 		return said.explain(c.likeness.found)
 	case whatCritic:

@@ -1,9 +1,13 @@
-// Package recall searches memory by vectors, by words and by grades.
+// Package recall searches memory by vectors, words, neighbours in a conversation, speaker, date and grades.
 //
-// It works on rows in RAM and knows no bus, no database and no model. A row is put with the vectors of its name and its
-// description. [Recall.Find] compares names first, then the descriptions of the nearest, and explains each result: the
-// reasons add up to the score. [Cache] keeps results for queries with the same meaning, and drops each as soon as a write
-// could change it.
+// It works on rows in RAM and knows no bus, no database and no model. [Recall.Find] scores rows on everything that is known of
+// them: the best cosine of their vectors, the words they share with the query, their neighbours in the conversation, who spoke
+// and when, then grades, pins and age; see [Weights]. Each result is explained: the reasons add up to the score.
+//
+// The result equals that of scoring every row. The search scores only the rows whose upper bound reaches the last row of the
+// result, which the vector index and the word index enumerate; approximate search only chooses where to begin.
+//
+// [Cache] keeps results for queries with the same meaning, and drops each as soon as a write could change it.
 package recall
 
 import (
@@ -22,7 +26,7 @@ import (
 // Errors of a call, beside those of a vector.
 var (
 	ErrEmpty   = errors.New("empty query: give some words, or a vector")
-	ErrVectors = errors.New("a row has the vectors of both its name and its description, or none")
+	ErrVectors = errors.New("a row with vectors needs that of its corpus")
 	ErrRow     = errors.New("a row needs an id, and a key below 4294967296")
 )
 
@@ -35,21 +39,36 @@ type Row struct {
 	Created                        time.Time
 	Pinned                         bool
 	Grades                         subjects.Grades // without the critic's words, which the database has
-	// Words is the beginning of the corpus, for the index of words. It is not kept.
+	Conversation                   string          // id; "" = none
+	Position                       int             // in the conversation, from 1; 0 = not known
+	Speaker                        string          // who said it; "" = not known
+	Happened                       time.Time       // when it was said or took place; zero = not known
+	// Words is the beginning of the searchable text, for the index of words. Neither it nor Description is kept: a search
+	// returns rows without them.
 	Words string
+}
+
+// Vectors are the vectors of a row. Without Corpus there must be none. A nil Description or Name means that the text says nothing
+// that the corpus does not: the vector of the corpus stands for it.
+type Vectors struct{ Corpus, Description, Name []float32 }
+
+// list returns the vectors by what they were made of.
+func (v Vectors) list() [3][]float32 {
+	return [3][]float32{ofCorpus: v.Corpus, ofDescription: v.Description, ofName: v.Name}
 }
 
 // Options of a [Recall]. The zero value of each field but Dims and Now is useful.
 type Options struct {
 	Dims    int
 	Threads int // of a search; 0 = all processors
-	Names   int // rows that go on to the second stage; 0 = 20
+	Names   int // rows that [Found.Names] shows; 0 = 20
 	Top     int // rows of the result; 0 = 5
 	// Hybrid lets words count beside vectors. Without it they are used only when a query has no vector.
 	Hybrid bool
-	// Floor is the similarity below which a row that shares no word with the query is left out; 0 = 0.25.
+	// Floor is the cosine below which a row that shares no word with the query is left out, unless a neighbour lifts it to
+	// that; 0 = 0.25.
 	Floor float64
-	// Duplicates is the cosine of two descriptions above which only the better row is shown; 0 = 0.97.
+	// Duplicates is the cosine of two corpora above which only the better row is shown; 0 = 0.97.
 	Duplicates float64
 	Weights    Weights // all zero = [DefaultWeights]
 	Now        func() time.Time
@@ -65,11 +84,15 @@ const (
 
 // Recall holds rows and searches them. Searches take no lock but that of the word index; writers exclude each other.
 type Recall struct {
-	o                   Options
-	names, descriptions *vector.Index
-	table               table
-	words               *wordIndex
-	signs               []float32
+	o Options
+	// vectors are the indexes by what the vectors were made of. Those of descriptions and names hold only the rows with a
+	// vector of their own.
+	vectors       [3]*vector.Index
+	table         table
+	words         *wordIndex
+	conversations conversations
+	speakers      speakers
+	signs         []float32
 
 	mu      sync.Mutex // serializes writers
 	closed  bool
@@ -83,7 +106,7 @@ type Recall struct {
 type pendingRow struct {
 	key     uint64
 	version uint32
-	words   string
+	text    rowText
 }
 
 // New returns an empty Recall. It rejects options without a clock, with negative counts, with invalid weights or with dimensions
@@ -113,38 +136,53 @@ func New(o Options) (*Recall, error) {
 	if err := o.Weights.validate(); err != nil {
 		return nil, err
 	}
-	names, err := vector.New(vector.Options{Dims: o.Dims, Threads: o.Threads})
-	if err != nil {
-		return nil, err
+	r := &Recall{
+		o: o, words: newWordIndex(), signs: randomSigns(max(o.Dims, 0)), labels: map[labels]*labels{},
+		conversations: conversations{byID: map[string]*conversation{}}, speakers: speakers{byName: map[string]*speaker{}},
 	}
-	descriptions, err := vector.New(vector.Options{Dims: o.Dims, Threads: o.Threads, Prefilter: vector.Off}) // only single rows are compared
-	if err != nil {
-		return nil, errors.Join(err, names.Close())
+	for of := range r.vectors {
+		x, err := vector.New(vector.Options{Dims: o.Dims, Threads: o.Threads})
+		if err != nil {
+			return nil, errors.Join(err, r.closeVectors())
+		}
+		r.vectors[of] = x
 	}
-	return &Recall{o: o, names: names, descriptions: descriptions, words: newWordIndex(), signs: randomSigns(o.Dims), labels: map[labels]*labels{}}, nil
+	return r, nil
 }
 
-// Put adds a row or replaces the one with the same key. When it returns, the row is found by words; name and description are its
-// vectors, both nil = found only by words. It rejects a row without an id or with a key of 2^32 or more ([ErrRow]), one vector
-// without the other ([ErrVectors]), and vectors of another size, of zeros or not finite; nothing has changed then. After any
-// other error the row is found by words only.
-func (r *Recall) Put(row Row, name, description []float32) error {
-	if err := r.checkRow(row, name, description); err != nil {
-		return err
+// closeVectors closes the vector indexes that exist.
+func (r *Recall) closeVectors() (err error) {
+	for _, x := range r.vectors {
+		if x != nil {
+			err = errors.Join(err, x.Close())
+		}
 	}
-	for _, v := range [][]float32{name, description} {
+	return err
+}
+
+// Put adds a row or replaces the one with the same key. When it returns, the row is found by words; v are its vectors, none =
+// found only by words. It rejects a row without an id or with a key of 2^32 or more ([ErrRow]), other vectors without that of
+// the corpus ([ErrVectors]), and vectors of another size, of zeros or not finite; nothing has changed then. After any other error
+// the row is found by words only.
+//
+// spread reports that the scores of other rows may have changed too: the row has neighbours, or a speaker came or went.
+func (r *Recall) Put(row Row, v Vectors) (spread bool, err error) {
+	if err := r.checkRow(row, v); err != nil {
+		return false, err
+	}
+	for _, v := range v.list() {
 		if err := r.checkVector(v); err != nil {
-			return fmt.Errorf("row %s: %w", row.ID, err)
+			return false, fmt.Errorf("row %s: %w", row.ID, err)
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return vector.ErrClosed
+		return false, vector.ErrClosed
 	}
-	_, err := r.storeRow(row, name, description)
-	r.words.add(uint32(row.Key), rowText{row.Name, row.Description, row.Tags, row.Words})
-	return err
+	_, spread, err = r.storeRow(row, v)
+	r.words.add(uint32(row.Key), textOf(row))
+	return spread, err
 }
 
 // internLabels returns the one shared copy of l. The caller must hold mu.
@@ -158,22 +196,27 @@ func (r *Recall) internLabels(l labels) *labels {
 }
 
 // Remove removes rows; unknown keys are ignored. A search that begins after Remove returned does not find them. It does nothing
-// after Close.
-func (r *Recall) Remove(keys ...uint64) {
+// after Close. spread is as for [Recall.Put].
+func (r *Recall) Remove(keys ...uint64) (spread bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return
+		return false
 	}
 	for _, key := range keys {
-		if r.table.row(key) == nil {
+		rec := r.table.row(key)
+		if rec == nil {
 			continue
 		}
 		r.table.set(key, nil)
 		r.words.remove(uint32(key))
+		shared := r.conversations.remove(rec.conversation, rec.turn(key))
+		spread = r.speakers.remove(rec.speaker) || shared || spread
 	}
-	r.names.Remove(keys...)
-	r.descriptions.Remove(keys...)
+	for _, x := range r.vectors {
+		x.Remove(keys...)
+	}
+	return spread
 }
 
 // Grade sets the grades of a row. It reports whether the row exists.
@@ -215,6 +258,7 @@ type Stats struct {
 	Rows    int
 	Active  int   // rows that a search finds without asking for all
 	Vectors int   // rows with vectors
+	Own     int   // further vectors, of descriptions and names
 	Words   int   // rows that are found by words
 	Waiting int   // rows whose words are still to be indexed; see [Recall.Warm]
 	Terms   int   // different words
@@ -224,15 +268,19 @@ type Stats struct {
 // Stats returns the current counts.
 func (r *Recall) Stats() Stats {
 	rows, other := r.table.rows.Load(), r.table.inactive.Load()
-	s := Stats{Rows: int(rows), Active: int(rows - other), Vectors: r.names.Len(), Waiting: int(r.pending.Load()), Bytes: r.names.Bytes() + r.descriptions.Bytes()}
+	s := Stats{Rows: int(rows), Active: int(rows - other), Vectors: r.vectors[ofCorpus].Len(), Waiting: int(r.pending.Load())}
+	s.Own = r.vectors[ofDescription].Len() + r.vectors[ofName].Len()
+	for _, x := range r.vectors {
+		s.Bytes += x.Bytes()
+	}
 	s.Words, s.Terms = r.words.size()
 	return s
 }
 
-// DescribeSearch describes for users how a search works now: how many names are compared and how, and whether words count.
+// DescribeSearch describes for users how a search works now: how many texts are compared and how, and whether words count.
 func (r *Recall) DescribeSearch() string {
 	s := r.Stats()
-	path := fmt.Sprintf("%d names: %s", s.Vectors, r.names.Path())
+	path := fmt.Sprintf("%d texts: exact result, begins with %s", s.Vectors, r.vectors[ofCorpus].Path())
 	switch {
 	case !r.o.Hybrid:
 		path += "; words only for queries without a vector"
@@ -253,19 +301,22 @@ func (r *Recall) Close() error {
 		return nil
 	}
 	r.closed = true
-	return errors.Join(r.names.Close(), r.descriptions.Close())
+	return r.closeVectors()
 }
 
-// checkRow rejects a row without an id or with a key of maxKey or more ([ErrRow]), one vector without the other ([ErrVectors]),
-// and vectors of the wrong size. Both nil is valid. It does not read the vectors.
-func (r *Recall) checkRow(row Row, name, description []float32) error {
+// checkRow rejects a row without an id or with a key of maxKey or more ([ErrRow]), other vectors without that of the corpus
+// ([ErrVectors]), and vectors of the wrong size. No vector is valid. It does not read the vectors.
+func (r *Recall) checkRow(row Row, v Vectors) error {
 	switch {
 	case row.ID == "" || row.Key >= maxKey:
 		return fmt.Errorf("row %d with the id %q: %w", row.Key, row.ID, ErrRow)
-	case (name == nil) != (description == nil):
+	case v.Corpus == nil && (v.Description != nil || v.Name != nil):
 		return fmt.Errorf("row %s: %w", row.ID, ErrVectors)
-	case name != nil && (len(name) != r.o.Dims || len(description) != r.o.Dims):
-		return fmt.Errorf("row %s has vectors of %d and %d numbers, and %d are needed: %w", row.ID, len(name), len(description), r.o.Dims, vector.ErrDims)
+	}
+	for _, v := range v.list() {
+		if v != nil && len(v) != r.o.Dims {
+			return fmt.Errorf("row %s has a vector of %d numbers, and %d are needed: %w", row.ID, len(v), r.o.Dims, vector.ErrDims)
+		}
 	}
 	return nil
 }

@@ -14,18 +14,18 @@ import (
 // errScores means that the scores of a model are unusable.
 var errScores = errors.New("the model's scores cannot be used")
 
-// Rerank reorders candidates by the scores of a model, higher is better. Only the order of the scores counts: the candidates
-// share the values that they have, and equal ones keep their order. Each gets a reason, and the reasons still add up. in is not
-// changed; less than two candidates are returned without calling score.
+// Rerank reorders hits by the scores that a model gives their names and descriptions, higher is better. Only the order of the
+// scores counts: the hits share the values that they have, and equal ones keep their order. Each gets a reason, and the reasons
+// still add up. in is not changed; less than two hits are returned without calling score.
 //
-// When score fails, or does not return one finite score for each text, Rerank returns the candidates unchanged with the error.
-func (r *Recall) Rerank(ctx context.Context, query string, in []Candidate, score func(ctx context.Context, query string, texts []string) ([]float64, error)) ([]Candidate, error) {
+// When score fails, or does not return one finite score for each text, Rerank returns the hits unchanged with the error.
+func Rerank(ctx context.Context, query string, in []subjects.MemoryHit, score func(ctx context.Context, query string, texts []string) ([]float64, error)) ([]subjects.MemoryHit, error) {
 	if len(in) < 2 {
 		return in, nil
 	}
 	texts := make([]string, len(in))
-	for i, c := range in {
-		texts[i] = c.Name + "\n" + c.Description
+	for i, h := range in {
+		texts[i] = h.Entry.Name + "\n" + h.Entry.Description
 	}
 	scores, err := score(ctx, query, texts)
 	switch {
@@ -41,19 +41,19 @@ func (r *Recall) Rerank(ctx context.Context, query string, in []Candidate, score
 	}
 	order := make([]int, len(in))
 	values := make([]float64, len(in))
-	for i, c := range in {
-		order[i], values[i] = i, c.Score
+	for i, h := range in {
+		order[i], values[i] = i, h.Score
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
 	slices.SortFunc(values, func(a, b float64) int { return cmp.Compare(b, a) })
-	out := make([]Candidate, len(in))
+	out := make([]subjects.MemoryHit, len(in))
 	for i, was := range order {
-		c := in[was]
-		c.Reasons = append(slices.Clone(c.Reasons), subjects.MemoryReason{
-			What: whatRerank, Value: values[i] - c.Score, Text: fmt.Sprintf("the model put it in place %d, before it was %d", i+1, was+1),
+		h := in[was]
+		h.Reasons = append(slices.Clone(h.Reasons), subjects.MemoryReason{
+			What: whatRerank, Value: values[i] - h.Score, Text: fmt.Sprintf("the model put it in place %d, before it was %d", i+1, was+1),
 		})
-		c.Score = sumReasons(c.Reasons)
-		out[i] = c
+		h.Score = sumReasons(h.Reasons)
+		out[i] = h
 	}
 	return out, nil
 }

@@ -9,84 +9,116 @@ import (
 	"conclave/subjects"
 )
 
-// Weights are the weights of scoring. Similarity is between -1 and 1; shifts are added to it.
+// Weights are the weights of scoring.
 //
-// Shifts reorder rows of about equal similarity and cannot lift an unrelated row above a related one: together they never
-// exceed Bound, so two rows whose similarity differs by more than twice that keep their order.
+// The score of a row is the best cosine of its vectors plus what its words, its neighbours, its speaker and its time add, plus
+// shifts by grades, pins and age. Shifts reorder rows of about equal similarity and cannot lift an unrelated row above a
+// related one: together they never exceed Bound.
 type Weights struct {
-	// Name and Description are how much of the similarity the two cosines are. Only their proportion counts.
-	Name, Description float64
-	// Words is how far a row that has all words of the query is lifted, as a part of the way from where it is to 1. A row
-	// that has some is lifted by its share.
-	Words float64
-	// Alone is what all words of the query together are worth where there are no vectors to compare. It puts rows whose
-	// vectors have not come beside the others: about as near as a good answer is.
-	Alone float64
+	// Words is what all words of the query together add to a row that has them. A row that has some gets its share.
+	Words float64 `yaml:"words"`
+	// Alone is what all words of the query together stand for in place of a cosine, where there are no vectors to compare. It
+	// puts rows whose vectors have not come beside the others: about as near as a good answer is.
+	Alone float64 `yaml:"alone"`
+	// Neighbours is how far a row is lifted towards the better of its neighbours in the conversation, as a part of the way. A
+	// row never gets above its neighbour by that.
+	Neighbours float64 `yaml:"neighbours"`
+	Speaker    float64 `yaml:"speaker"` // for a row whose speaker the query names
+	When       float64 `yaml:"when"`    // for a row of a time that the query names, falling to 0 over a week outside of it
 
-	Critic   float64 // up to this for the grade 5, down to this for 1, nothing for 3
-	Pairwise float64 // for the better of two answers, against the other
-	Reward   float64 // for a mean reward of 1, against one of -1
+	Critic   float64 `yaml:"critic"`   // up to this for the grade 5, down to this for 1, nothing for 3
+	Pairwise float64 `yaml:"pairwise"` // for the better of two answers, against the other
+	Reward   float64 `yaml:"reward"`   // for a mean reward of 1, against one of -1
 	// Age is what an answer loses in the end. It has lost half of it after HalfLife. Only engrams that are not pinned age:
 	// facts and documents do not.
-	Age      float64
-	HalfLife time.Duration
-	Pinned   float64
-	Bound    float64 // of all shifts together
+	Age      float64       `yaml:"age"`
+	HalfLife time.Duration `yaml:"half_life"`
+	Pinned   float64       `yaml:"pinned"`
+	Bound    float64       `yaml:"bound"` // of all shifts together
 }
 
-// DefaultWeights are the weights of a [Recall] without any. With cosines of text models, the answers to a question lie about
-// 0.1 apart and unrelated rows about 0.3 below.
+// DefaultWeights are the weights of a [Recall] without any.
 func DefaultWeights() Weights {
 	return Weights{
-		Name: 0.4, Description: 0.6, Words: 0.15, Alone: 0.7,
+		Words: 0.8, Alone: 0.7, Neighbours: 0.5, Speaker: 0.1, When: 0.1,
 		Critic: 0.05, Pairwise: 0.03, Reward: 0.05, Age: 0.03, HalfLife: 90 * 24 * time.Hour, Pinned: 0.05, Bound: 0.1,
 	}
 }
 
-// validate rejects weights outside 0 to 1 and NaN, Name and Description both 0, a negative half-life, and an Age without a
-// half-life.
+// validate rejects weights outside 0 to 1 and NaN, a negative half-life, and an Age without a half-life.
 func (w Weights) validate() error {
-	for _, v := range []float64{w.Name, w.Description, w.Words, w.Alone, w.Critic, w.Pairwise, w.Reward, w.Age, w.Pinned, w.Bound} {
+	for _, v := range []float64{w.Words, w.Alone, w.Neighbours, w.Speaker, w.When, w.Critic, w.Pairwise, w.Reward, w.Age, w.Pinned, w.Bound} {
 		if !(v >= 0 && v <= 1) {
 			return fmt.Errorf("a weight of %v: weights are between 0 and 1", v)
 		}
 	}
-	switch {
-	case w.Name+w.Description == 0:
-		return errors.New("neither name nor description has a weight: nothing would be similar")
-	case w.HalfLife < 0 || w.HalfLife == 0 && w.Age > 0:
+	if w.HalfLife < 0 || w.HalfLife == 0 && w.Age > 0 {
 		return errors.New("a row that ages needs a half-life")
 	}
 	return nil
 }
 
+// Extras returns the most that speaker, time and shifts together add to a row.
+func (w Weights) Extras() float64 { return w.Speaker + w.When + w.Bound }
+
 // likeness is what of a row was compared with the query.
 type likeness struct {
-	vectors           bool // the next two are known
-	name, description float32
-	share             float64 // of the query's words that the row has
-	found             uint32  // which of them
+	vectors bool    // cosine is known
+	cosine  float32 // of the best vector
+	best    vectorOf
+	share   float32 // of the query's words that the row has
+	found   uint32  // which of them
 }
 
-// appendSimilarity appends the parts of the similarity to an empty list. described is false in the first stage, where only the
-// name is compared and counts in full. Without vectors only words count; a row that shares none gets no reason.
-func (w Weights) appendSimilarity(to []subjects.MemoryReason, l likeness, described bool) []subjects.MemoryReason {
-	words := w.Alone * l.share
+// vectorOf is what a vector was made of.
+type vectorOf uint8
+
+const (
+	ofCorpus vectorOf = iota
+	ofDescription
+	ofName
+)
+
+// similarity returns how near a row is, between -1 and 1: the best cosine, or what the words stand for without one.
+func (w Weights) similarity(l likeness) float64 {
 	if l.vectors {
-		name, description := w.Name/(w.Name+w.Description), w.Description/(w.Name+w.Description)
-		if !described {
-			name, description = 1, 0
-		}
-		if name > 0 {
-			to = append(to, subjects.MemoryReason{What: whatName, Value: name * float64(l.name)})
-		}
-		if description > 0 {
-			to = append(to, subjects.MemoryReason{What: whatDescription, Value: description * float64(l.description)})
-		}
-		words = w.Words * l.share * (1 - sumReasons(to)) // what is near already is not lifted much
+		return float64(l.cosine)
+	}
+	return w.Alone * float64(l.share)
+}
+
+// base returns what a row has by itself: similarity and words.
+func (w Weights) base(l likeness) float64 { return w.similarity(l) + w.Words*float64(l.share) }
+
+// appendBase appends the parts of the base to an empty list. A row without vectors that shares no word gets none.
+func (w Weights) appendBase(to []subjects.MemoryReason, l likeness) []subjects.MemoryReason {
+	words := w.Words * float64(l.share)
+	if l.vectors {
+		to = append(to, subjects.MemoryReason{What: whatVector[l.best], Value: float64(l.cosine)})
+	} else {
+		words += w.Alone * float64(l.share)
 	}
 	if l.share > 0 {
 		to = append(to, subjects.MemoryReason{What: whatWords, Value: words})
+	}
+	return to
+}
+
+// question is what a query asks for beside its words and its vector.
+type question struct {
+	speakers map[*speaker]bool
+	dates    []dateRange
+}
+
+// appendContext appends what the speaker and the time of a row add. A row whose time is not known counts by when it was stored.
+func (w Weights) appendContext(to []subjects.MemoryReason, rec *record, ask question) []subjects.MemoryReason {
+	if rec.speaker != nil && ask.speakers[rec.speaker] {
+		to = append(to, subjects.MemoryReason{What: whatSpeaker, Value: w.Speaker})
+	}
+	if len(ask.dates) > 0 {
+		if near := closeness(ask.dates, rec.time()); near > 0 {
+			to = append(to, subjects.MemoryReason{What: whatWhen, Value: w.When * near})
+		}
 	}
 	return to
 }

@@ -22,6 +22,7 @@ type table struct {
 	pages    atomic.Pointer[[]*page]
 	rows     atomic.Int64
 	inactive atomic.Int64 // rows that are not active
+	shifted  atomic.Int64 // rows with grades or a pin
 }
 
 // page is a range of keys. The marks are apart from the rows, because a search reads those of every row.
@@ -34,6 +35,7 @@ type page struct {
 const (
 	markThere  = 1 << 0
 	markActive = 1 << 1
+	markVector = 1 << 4
 	markKind   = 3 << 2
 	markEngram = 1 << 2
 	markFact   = 2 << 2
@@ -91,6 +93,7 @@ func (t *table) set(key uint64, r *record) {
 	p.marks[key%pageSize].Store(r.marks())
 	t.rows.Add(r.count() - old.count())
 	t.inactive.Add(r.countInactive() - old.countInactive())
+	t.shifted.Add(r.countShifted() - old.countShifted())
 }
 
 // grow adds the page of key, which must not exist, and returns it. Readers continue with the list of pages that they have. The
@@ -137,15 +140,36 @@ func (t *table) filter(kind string, all bool) func(key uint64) bool {
 
 // record is a row as it is stored: compact and immutable. A change replaces it by a copy.
 type record struct {
-	text    string // id, name, description, respondent, and then each tag behind its length
-	ends    [4]uint32
-	version uint32 // of the text: it is another one when the row is put again
-	labels  *labels
-	grades  *grades // nil = nobody said anything
-	created int64   // microseconds
-	sketch  sketch  // of the description
-	pinned  bool
+	text         string // id, name, respondent, and then each tag behind its length
+	ends         [3]uint32
+	version      uint32 // of the text: it is another one when the row is put again
+	labels       *labels
+	grades       *grades       // nil = nobody said anything
+	speaker      *speaker      // nil = not known
+	conversation *conversation // nil = it has no neighbours
+	conversed    string        // id of the conversation
+	position     int32
+	created      int64  // microseconds
+	happened     int64  // microseconds; unknownTime = not known
+	content      uint64 // hash of the folded text, 0 = not comparable
+	sketch       sketch // of the corpus
+	pinned       bool
+	vectors      bool
 }
+
+// unknownTime stands for a time that is not known.
+const unknownTime = math.MinInt64
+
+// time returns when a row happened, or was stored where that is not known.
+func (r *record) time() time.Time {
+	if r.happened == unknownTime {
+		return time.UnixMicro(r.created).UTC()
+	}
+	return time.UnixMicro(r.happened).UTC()
+}
+
+// turn returns the place of a row with this key in its conversation.
+func (r *record) turn(key uint64) turn { return turn{r.position, uint32(key)} }
 
 // labels are values that many rows share. Each combination is stored once.
 type labels struct{ kind, state, trust, source string }
@@ -172,16 +196,23 @@ func gradesOf(g subjects.Grades) *grades {
 	return &out
 }
 
-// newRecord packs a row without Key, Words and labels, which the caller sets. It shares no memory with row.
+// newRecord packs a row without its key and description. The caller sets labels, speaker and conversation. It shares no memory
+// with row.
 func newRecord(row Row) *record {
-	size := len(row.ID) + len(row.Name) + len(row.Description) + len(row.Respondent)
+	size := len(row.ID) + len(row.Name) + len(row.Respondent)
 	for _, tag := range row.Tags {
 		size += binary.MaxVarintLen32 + len(tag)
 	}
-	r := &record{created: row.Created.UnixMicro(), pinned: row.Pinned, grades: gradesOf(row.Grades)}
+	r := &record{
+		created: row.Created.UnixMicro(), happened: unknownTime, pinned: row.Pinned, grades: gradesOf(row.Grades),
+		position: int32(min(max(row.Position, 0), math.MaxInt32)), content: hashContent(row.Words),
+	}
+	if !row.Happened.IsZero() {
+		r.happened = row.Happened.UnixMicro()
+	}
 	var b strings.Builder
 	b.Grow(size)
-	for i, s := range []string{row.ID, row.Name, row.Description, row.Respondent} {
+	for i, s := range []string{row.ID, row.Name, row.Respondent} {
 		b.WriteString(s)
 		r.ends[i] = uint32(b.Len())
 	}
@@ -194,14 +225,13 @@ func newRecord(row Row) *record {
 	return r
 }
 
-func (r *record) id() string          { return r.text[:r.ends[0]] }
-func (r *record) name() string        { return r.text[r.ends[0]:r.ends[1]] }
-func (r *record) description() string { return r.text[r.ends[1]:r.ends[2]] }
-func (r *record) respondent() string  { return r.text[r.ends[2]:r.ends[3]] }
+func (r *record) id() string         { return r.text[:r.ends[0]] }
+func (r *record) name() string       { return r.text[r.ends[0]:r.ends[1]] }
+func (r *record) respondent() string { return r.text[r.ends[1]:r.ends[2]] }
 
 // tags returns the tags in their order, nil when there are none.
 func (r *record) tags() (tags []string) {
-	for rest := r.text[r.ends[3]:]; rest != ""; {
+	for rest := r.text[r.ends[2]:]; rest != ""; {
 		var head [binary.MaxVarintLen64]byte
 		n, used := binary.Uvarint(head[:copy(head[:], rest)])
 		tags = append(tags, rest[used:used+int(n)])
@@ -210,12 +240,18 @@ func (r *record) tags() (tags []string) {
 	return tags
 }
 
-// row unpacks the record as the row with this key, without Words. labels must be set.
+// row unpacks the record as the row with this key, without Description and Words. labels must be set.
 func (r *record) row(key uint64) Row {
 	row := Row{
 		Key: key, ID: r.id(), Kind: r.labels.kind, State: r.labels.state, Trust: r.labels.trust, Source: r.labels.source,
-		Name: r.name(), Description: r.description(), Respondent: r.respondent(), Tags: r.tags(),
-		Created: time.UnixMicro(r.created).UTC(), Pinned: r.pinned,
+		Name: r.name(), Respondent: r.respondent(), Tags: r.tags(),
+		Created: time.UnixMicro(r.created).UTC(), Pinned: r.pinned, Conversation: r.conversed, Position: int(r.position),
+	}
+	if r.speaker != nil {
+		row.Speaker = r.speaker.name
+	}
+	if r.happened != unknownTime {
+		row.Happened = r.time()
 	}
 	if g := r.grades; g != nil {
 		row.Grades = subjects.Grades{Critic: int(g.critic), Pairwise: g.pairwise, Reward: g.reward, Rewards: int(g.rewards)}
@@ -231,6 +267,9 @@ func (r *record) marks() uint32 {
 	m := markThere | kindMark(r.labels.kind)
 	if r.isRecallable() {
 		m |= markActive
+	}
+	if r.vectors {
+		m |= markVector
 	}
 	return m
 }
@@ -251,6 +290,13 @@ func (r *record) count() int64 {
 
 func (r *record) countInactive() int64 {
 	if r == nil || r.isRecallable() {
+		return 0
+	}
+	return 1
+}
+
+func (r *record) countShifted() int64 {
+	if r == nil || r.grades == nil && !r.pinned {
 		return 0
 	}
 	return 1

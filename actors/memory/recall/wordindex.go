@@ -16,7 +16,7 @@ const (
 	maxQueryBytes       = 4 << 10 // bytes of a query that are read
 	maxNameBytes        = 512     // bytes of a row's parts
 	maxDescriptionBytes = 2 << 10
-	maxCorpusBytes      = 2000
+	maxTextBytes        = 2000
 	maxTags             = 32
 	maxRows             = 1 << 26 // a posting is a number of this size and how often
 	maxCount            = 1<<6 - 1
@@ -24,21 +24,17 @@ const (
 	sweepStep           = 4096 // postings that one write looks at then
 )
 
-// What one occurrence of a word counts.
+// Parameters of BM25.
 const (
-	countName        = 3 // and tags
-	countDescription = 2
-	countCorpus      = 1
+	bm25K1 = 0.9
+	bm25B  = 0.4
 )
 
-// rarity and length as in BM25, with a steep rise: a word that is there once is as good as there.
-const (
-	bm25K1 = 0.6
-	bm25B  = 0.3
-)
+// maxStems is how many words the index remembers with their terms, to stem each once.
+const maxStems = 1 << 15
 
-// wordIndex finds rows by words, ranked by BM25. The score is a share: 1 is a row that has every word of the query again and
-// again, 0 one that has none.
+// wordIndex compares rows with queries by words, with BM25 over stems. The score is a share: 1 is a row that has every word of
+// the query again and again, 0 one that has none.
 //
 // Rows get a new number each time they are written, so that a number never stands for two texts. Numbers of removed rows
 // stay in the posting lists until a sweep, which writes run step by step, has removed them; only then are they reused.
@@ -58,7 +54,9 @@ type wordIndex struct {
 	emptyLists int // lists that the sweep under way found without a row
 
 	splitter    text.TermSplitter // for writing
-	rowTerms    []uint64          // for writing: the terms of a row, each with what it counts
+	stemmer     stemmer           // for writing
+	stems       map[string]uint32 // for writing: the terms of words, as they were written; at most maxStems
+	rowTerms    []uint32          // for writing: the terms of a row
 	scratchPool sync.Pool
 }
 
@@ -77,12 +75,15 @@ type (
 	scratch struct {
 		tallies []tally // by number; all zero between searches
 		touched []uint32
+		matches []wordMatch
+		places  keyMap // place in matches by key, plus one; all zero between searches
 		split   text.TermSplitter
+		stemmer stemmer
 	}
 )
 
 func newWordIndex() *wordIndex {
-	return &wordIndex{terms: map[string]uint32{}, sweepAt: -1, scratchPool: sync.Pool{New: func() any { return new(scratch) }}}
+	return &wordIndex{terms: map[string]uint32{}, stems: map[string]uint32{}, sweepAt: -1, scratchPool: sync.Pool{New: func() any { return new(scratch) }}}
 }
 
 // keyMap maps the store's keys to numbers, plus one; 0 = none. It is paged, since keys may begin anywhere.
@@ -112,45 +113,46 @@ func (n *keyMap) set(key, to uint32) {
 type rowText struct {
 	name, description string
 	tags              []string
-	corpus            string // of the corpus
+	text              string // the searchable text, or its beginning
 }
 
-// add indexes a row, replacing the text under this key. Texts are read up to the bounds above. When the index is full (maxRows)
-// the former text is removed and the row is not indexed.
-func (x *wordIndex) add(key uint32, w rowText) {
+// add indexes the row with this key, replacing its former text. Texts are read up to the bounds above. A name or a description that is
+// part of the text is not counted again. When the index is full (maxRows) the former text is removed and the row is not
+// indexed.
+func (x *wordIndex) add(row uint32, w rowText) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.markDead(key)
+	x.markDead(row)
 	n, ok := x.allocate()
 	if !ok {
 		return
 	}
 	x.rowTerms = x.rowTerms[:0]
-	size := 0
-	read := func(s string, most int, times uint64) {
-		x.splitter.Each(s[:min(len(s), most)], func(word []byte, single bool) {
-			x.rowTerms = append(x.rowTerms, uint64(x.termID(text.StemPlural(word)))<<8|times)
-			if !single {
-				size++
-			}
-		})
+	size := x.readTerms(w.text, maxTextBytes)
+	for _, part := range []struct {
+		s    string
+		most int
+	}{{w.name, maxNameBytes}, {w.description, maxDescriptionBytes}} {
+		from := len(x.rowTerms)
+		more := x.readTerms(part.s, part.most)
+		if contains(x.rowTerms[:from], x.rowTerms[from:]) {
+			x.rowTerms, more = x.rowTerms[:from], 0
+		}
+		size += more
 	}
-	read(w.name, maxNameBytes, countName)
 	for _, tag := range w.tags[:min(len(w.tags), maxTags)] {
-		read(tag, maxNameBytes, countName)
+		size += x.readTerms(tag, maxNameBytes)
 	}
-	read(w.description, maxDescriptionBytes, countDescription)
-	read(w.corpus, maxCorpusBytes, countCorpus)
 	slices.Sort(x.rowTerms)
 	for i := 0; i < len(x.rowTerms); {
-		term, times := x.rowTerms[i]>>8, uint64(0)
-		for ; i < len(x.rowTerms) && x.rowTerms[i]>>8 == term; i++ {
-			times += x.rowTerms[i] & 0xff
+		term, times := x.rowTerms[i], uint32(0)
+		for ; i < len(x.rowTerms) && x.rowTerms[i] == term; i++ {
+			times++
 		}
-		x.lists[term] = append(x.lists[term], posting(n<<6|uint32(min(times, maxCount))))
+		x.lists[term] = append(x.lists[term], posting(n<<6|min(times, maxCount)))
 	}
-	x.docs[n] = indexedRow{key: key, length: uint16(min(size, math.MaxUint16)), live: true}
-	x.numbers.set(key, n+1)
+	x.docs[n] = indexedRow{key: row, length: uint16(min(size, math.MaxUint16)), live: true}
+	x.numbers.set(row, n+1)
 	x.live++
 	x.totalLength += int(x.docs[n].length)
 	x.sweep()
@@ -192,14 +194,44 @@ func (x *wordIndex) allocate() (n uint32, ok bool) {
 	return uint32(len(x.docs) - 1), true
 }
 
-// termID returns the number of a term, adding it when it is new. word is copied. The caller must hold mu.
+// readTerms appends the terms of the first most bytes of a text to x.rowTerms, in order, and returns the number of words. The
+// caller must hold mu.
+func (x *wordIndex) readTerms(s string, most int) (words int) {
+	x.splitter.Each(s[:min(len(s), most)], func(word []byte, single bool) {
+		x.rowTerms = append(x.rowTerms, x.termID(word))
+		if !single {
+			words++
+		}
+	})
+	return words
+}
+
+// contains reports whether part is a run within all.
+func contains(all, part []uint32) bool {
+	for i := 0; i+len(part) <= len(all); i++ {
+		if slices.Equal(all[i:i+len(part)], part) {
+			return true
+		}
+	}
+	return false
+}
+
+// termID returns the number of the term of a word, adding it when it is new. word is copied. The caller must hold mu.
 func (x *wordIndex) termID(word []byte) uint32 {
-	if id, ok := x.terms[string(word)]; ok {
+	if id, ok := x.stems[string(word)]; ok {
 		return id
 	}
-	id := uint32(len(x.lists))
-	x.terms[string(word)] = id
-	x.lists = append(x.lists, nil)
+	stem := x.stemmer.stem(word)
+	id, ok := x.terms[stem]
+	if !ok {
+		id = uint32(len(x.lists))
+		x.terms[strings.Clone(stem)] = id
+		x.lists = append(x.lists, nil)
+	}
+	if len(x.stems) >= maxStems {
+		clear(x.stems)
+	}
+	x.stems[string(word)] = id
 	return id
 }
 
@@ -243,6 +275,7 @@ func (x *wordIndex) dropEmptyTerms() {
 		}
 	}
 	x.terms, x.lists = terms, lists
+	clear(x.stems)
 }
 
 // queryTerm is one word of a query.
@@ -252,23 +285,52 @@ type queryTerm struct {
 	postings []posting
 }
 
-// wordQuery is a query with the state of the index for it. It serves one search.
+// wordQuery is a query with every row that shares words with it. It serves one search, which must release it.
 type wordQuery struct {
 	terms       []queryTerm
 	totalWeight float64 // of the rarities
-	best        []wordMatch
-	matches     map[uint32]wordMatch
+	tmp         *scratch
+	index       *wordIndex
 }
 
 // wordMatch is a row that shares words with the query.
 type wordMatch struct {
 	key   uint32
-	share float64
+	share float32
 	terms uint32
 }
 
 // match returns what a row shares with the query.
-func (s *wordQuery) match(key uint32) wordMatch { return s.matches[key] }
+func (s *wordQuery) match(key uint64) wordMatch {
+	if s.tmp == nil || key >= maxKey {
+		return wordMatch{}
+	}
+	if at := s.tmp.places.get(uint32(key)); at > 0 {
+		return s.tmp.matches[at-1]
+	}
+	return wordMatch{}
+}
+
+// matches returns every row that shares a word with the query, in no order. They are valid until release.
+func (s *wordQuery) matches() []wordMatch {
+	if s.tmp == nil {
+		return nil
+	}
+	return s.tmp.matches
+}
+
+// release returns the memory of the matches. The words stay.
+func (s *wordQuery) release() {
+	if s.tmp == nil {
+		return
+	}
+	for _, m := range s.tmp.matches {
+		s.tmp.places.set(m.key, 0)
+	}
+	s.tmp.matches = s.tmp.matches[:0]
+	s.index.scratchPool.Put(s.tmp)
+	s.tmp = nil
+}
 
 // explain names the words of the query whose bits are set in found, for users.
 func (s *wordQuery) explain(found uint32) string {
@@ -281,61 +343,31 @@ func (s *wordQuery) explain(found uint32) string {
 	return "words: " + strings.Join(list, ", ")
 }
 
-// search returns the query with the n rows that share most with it, best first, among equals the smaller key first. keep admits
-// rows to these, nil = all; it is called under the lock. also are rows to match even if they are not among the best. The result
-// is never nil; a query without words has no terms and matches nothing.
-func (x *wordIndex) search(query string, n int, keep func(key uint64) bool, also []uint64) *wordQuery {
+// search returns the query with every row that shares a word with it. The caller must release the result, which is never nil; a
+// query without words has no terms and matches nothing.
+func (x *wordIndex) search(query string) *wordQuery {
 	tmp := x.scratchPool.Get().(*scratch)
-	defer x.scratchPool.Put(tmp)
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	s := x.parseQuery(query, tmp)
+	s.tmp, s.index = tmp, x
 	if len(tmp.tallies) < len(x.docs) {
 		tmp.tallies = make([]tally, len(x.docs)+len(x.docs)/4)
 	}
 	tmp.touched = tmp.touched[:0]
 	x.tallyRows(s, tmp)
-	s.matches = make(map[uint32]wordMatch, len(also)+n)
-	for _, key := range also {
-		if key >= maxKey {
-			continue
-		}
-		if num := x.numbers.get(uint32(key)); num > 0 && tmp.tallies[num-1].terms != 0 {
-			s.matches[uint32(key)] = s.newMatch(uint32(key), tmp.tallies[num-1])
-		}
-	}
 	for _, num := range tmp.touched {
 		t := tmp.tallies[num]
 		tmp.tallies[num] = tally{}
-		d := x.docs[num]
-		if !d.live || n == 0 {
-			continue
+		if d := x.docs[num]; d.live {
+			tmp.matches = append(tmp.matches, wordMatch{d.key, float32(min(float64(t.score)/s.totalWeight, 1)), t.terms})
+			tmp.places.set(d.key, uint32(len(tmp.matches)))
 		}
-		have := s.newMatch(d.key, t)
-		if len(s.best) == n && compareMatches(s.best[n-1], have) < 0 || keep != nil && !keep(uint64(d.key)) {
-			continue
-		}
-		at, _ := slices.BinarySearchFunc(s.best, have, compareMatches)
-		if len(s.best) == n {
-			s.best = s.best[:n-1]
-		}
-		s.best = slices.Insert(s.best, at, have)
-	}
-	for _, have := range s.best {
-		s.matches[have.key] = have
 	}
 	for i := range s.terms {
 		s.terms[i].postings = nil // it belongs to the lock
 	}
 	return s
-}
-
-func compareMatches(a, b wordMatch) int {
-	return cmp.Or(cmp.Compare(b.share, a.share), cmp.Compare(a.key, b.key))
-}
-
-func (s *wordQuery) newMatch(key uint32, t tally) wordMatch {
-	return wordMatch{key, min(float64(t.score)/s.totalWeight, 1), t.terms}
 }
 
 // parseQuery splits the first maxQueryBytes of a query into at most maxQueryTerms different terms; beyond that the rarest that
@@ -349,13 +381,13 @@ func (x *wordIndex) parseQuery(query string, tmp *scratch) *wordQuery {
 			return
 		}
 		shown := string(word)
-		stemmed := text.StemPlural(word)
-		if seen[string(stemmed)] {
+		stemmed := tmp.stemmer.stem(word)
+		if seen[stemmed] {
 			return
 		}
-		seen[string(stemmed)] = true
+		seen[stemmed] = true
 		a := queryTerm{word: shown}
-		if id, ok := x.terms[string(stemmed)]; ok {
+		if id, ok := x.terms[stemmed]; ok {
 			a.postings = x.lists[id]
 		}
 		n := float64(len(a.postings))

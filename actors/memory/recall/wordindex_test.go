@@ -1,6 +1,7 @@
 package recall
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -12,11 +13,20 @@ import (
 	"conclave/pkg/text"
 )
 
-// keysOf are the rows that a search found, in their order.
-func keysOf(s *wordQuery) string {
+// rankMatches returns the rows that share words with a query, the largest share first, among equals the smaller key.
+func rankMatches(s *wordQuery) []wordMatch {
+	list := slices.Clone(s.matches())
+	slices.SortFunc(list, func(a, b wordMatch) int { return cmp.Or(cmp.Compare(b.share, a.share), cmp.Compare(a.key, b.key)) })
+	return list
+}
+
+// keysOf are the rows that a search for words finds, in their order.
+func (x *wordIndex) keysOf(query string) string {
+	s := x.search(query)
+	defer s.release()
 	var out []string
-	for _, b := range s.best {
-		out = append(out, fmt.Sprint(b.key))
+	for _, m := range rankMatches(s) {
+		out = append(out, fmt.Sprint(m.key))
 	}
 	return strings.Join(out, " ")
 }
@@ -33,16 +43,20 @@ func TestWordsRank(t *testing.T) {
 	}{
 		{"more words of the query", []rowText{{name: "black"}, {name: "black coffee"}, {name: "coffee"}}, "black coffee", "2 1 3"},
 		{"a rare word before a frequent one", []rowText{{name: "coffee one"}, {name: "coffee two"}, {name: "coffee three"}, {name: "zubrowka four"}, {name: "tea"}, {name: "milk"}, {name: "water"}}, "zubrowka coffee", "4 1 2 3"},
-		{"the name before the description", []rowText{{name: "x", description: "coffee"}, {name: "coffee", description: "x"}}, "coffee", "2 1"},
+		{"the name as good as the description", []rowText{{name: "x", description: "coffee"}, {name: "coffee", description: "x"}}, "coffee", "1 2"},
 		{"a tag as good as the name", []rowText{{name: "x", tags: []string{"coffee"}}, {name: "coffee", tags: []string{"x"}}}, "coffee", "1 2"},
-		{"the description before the corpus", []rowText{{name: "x", corpus: "coffee"}, {name: "x", description: "coffee"}}, "coffee", "2 1"},
+		{"the description as good as the text", []rowText{{name: "x", text: "coffee"}, {name: "x", description: "coffee"}}, "coffee", "1 2"},
+		{"a name that is part of the text counts once", []rowText{{name: "Coffee, black", text: "Coffee black is what she drinks"}, {text: "coffee black coffee is what she drinks"}}, "coffee", "2 1"},
+		{"a description that is part of the text counts once", []rowText{{description: "coffee black...", text: "coffee black is what she drinks"}, {text: "coffee black is what she drinks"}}, "coffee", "1 2"},
+		{"part of a word is another word", []rowText{{name: "tea", text: "the steak was good"}}, "tea", "1"},
+		{"forms of a word", []rowText{{text: "they were hiking"}, {text: "she hikes"}, {text: "a hiker"}, {text: "tea"}}, "hiked", "2 1"},
 		{"again and again", []rowText{{name: "x", description: "coffee tea"}, {name: "x", description: "coffee coffee"}}, "coffee", "2 1"},
 		{"short before long", []rowText{{name: "x", description: "coffee " + filler(60)}, {name: "x", description: "coffee " + filler(3)}}, "coffee", "2 1"},
 		{"equals by key", []rowText{{name: "coffee"}, {name: "coffee"}, {name: "coffee"}}, "coffee", "1 2 3"},
 		{"nothing shared", []rowText{{name: "tea"}}, "coffee", ""},
 		{"no words", []rowText{{name: "tea"}}, "", ""},
 		{"trick: a name of a megabyte", []rowText{{name: strings.Repeat("coffee ", 150_000)}, {name: "coffee"}}, "coffee", "1 2"},
-		{"trick: beyond what is read", []rowText{{name: "x", corpus: strings.Repeat(" ", maxCorpusBytes) + "coffee"}}, "coffee", ""},
+		{"trick: beyond what is read", []rowText{{name: "x", text: strings.Repeat(" ", maxTextBytes) + "coffee"}}, "coffee", ""},
 		{"trick: a query of more words than bits", []rowText{{name: "coffee"}}, strings.Join(manyWords(100), " ") + " coffee", "1"},
 		{"trick: one word a thousand times", []rowText{{name: "tea"}, {name: "coffee"}}, strings.Repeat("tea ", 900) + "coffee", "1 2"},
 		{"a word that nearly all have tells nothing", []rowText{{name: "ada a1"}, {name: "ada a2"}, {name: "ada a3"}, {name: "ada a4"}, {name: "ada a5"}, {name: "ada a6"}, {name: "ada coffee"}, {name: "tea"}}, "ada coffee", "7"},
@@ -52,11 +66,10 @@ func TestWordsRank(t *testing.T) {
 		for i, w := range tt.rows {
 			x.add(uint32(i+1), w)
 		}
-		s := x.search(tt.query, 20, nil, nil)
-		if got := keysOf(s); got != tt.want {
+		if got := x.keysOf(tt.query); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
-		for _, b := range s.best {
+		for _, b := range x.search(tt.query).matches() {
 			if b.share <= 0 || b.share > 1 {
 				t.Errorf("%s: row %d shares %v", tt.name, b.key, b.share)
 			}
@@ -90,21 +103,22 @@ func TestWordsModel(t *testing.T) {
 			}
 			w := rowText{phrase.Draw(rt, "name"), phrase.Draw(rt, "about"), []string{phrase.Draw(rt, "tag")}, phrase.Draw(rt, "begin")}
 			x.add(key, w)
-			model[key] = strings.Fields(splitTerms(strings.Join([]string{w.name, w.description, w.tags[0], w.corpus}, " | ")))
+			model[key] = strings.Fields(splitTerms(strings.Join([]string{w.name, w.description, w.tags[0], w.text}, " | ")))
 		}
 		query := phrase.Draw(rt, "query")
-		s := x.search(query, 100, func(key uint64) bool { return key != 5000 }, []uint64{0, 5000, 77, 1 << 50})
+		s := x.search(query)
+		defer s.release()
+		if s.match(77).terms != 0 || s.match(1<<50).terms != 0 {
+			rt.Error("a row that was never put is found")
+		}
 		for key, has := range model {
 			var want []string
 			for i, w := range s.terms {
-				if slices.Contains(has, string(text.StemPlural([]byte(w.word)))) || slices.Contains(has, w.word+"*") {
+				if slices.Contains(has, w.word) || slices.Contains(has, w.word+"*") {
 					want = append(want, s.terms[i].word)
 				}
 			}
-			got := s.match(key)
-			if key == 5000 && slices.ContainsFunc(s.best, func(b wordMatch) bool { return b.key == key }) {
-				rt.Error("a row that does not count was found")
-			}
+			got := s.match(uint64(key))
 			if len(want) == 0 && got.terms == 0 {
 				continue
 			}
@@ -115,13 +129,10 @@ func TestWordsModel(t *testing.T) {
 		if x.live != len(model) {
 			rt.Errorf("%d rows, want %d", x.live, len(model))
 		}
-		for _, b := range s.best {
+		for _, b := range s.matches() {
 			if model[b.key] == nil {
 				rt.Errorf("row %d is gone and was found", b.key)
 			}
-		}
-		if !slices.IsSortedFunc(s.best, compareMatches) {
-			rt.Errorf("%v is in no order", s.best)
 		}
 	})
 }
@@ -144,16 +155,17 @@ func TestWordsSweep(t *testing.T) {
 		}
 		if version%1500 == 0 || version > 19_997 {
 			most = max(most, len(x.docs), len(x.terms))
-			s := x.search("coffee", 2*rows, nil, nil)
-			if len(s.best) != len(current) {
-				t.Fatalf("after %d: %d rows found, want %d", version, len(s.best), len(current))
+			s := x.search("coffee")
+			if n := len(s.matches()); n != len(current) {
+				t.Fatalf("after %d: %d rows found, want %d", version, n, len(current))
 			}
+			s.release()
 			for key := range uint32(rows) {
 				v, there := current[key]
-				if got := keysOf(x.search(fmt.Sprint("row", key), 5, nil, nil)); there != (got == fmt.Sprint(key)) || !there && got != "" {
+				if got := x.keysOf(fmt.Sprint("row", key)); there != (got == fmt.Sprint(key)) || !there && got != "" {
 					t.Fatalf("after %d: row %d is found as %q", version, key, got)
 				}
-				if got := keysOf(x.search(fmt.Sprint("version", v), 5, nil, nil)); there && got != fmt.Sprint(key) {
+				if got := x.keysOf(fmt.Sprint("version", v)); there && got != fmt.Sprint(key) {
 					t.Fatalf("after %d: version %d of row %d is found as %q", version, v, key, got)
 				}
 			}

@@ -74,10 +74,10 @@ func newHNSW(ctx context.Context, db *sql.DB, dims int, index bool) (*hnsw, erro
 	}
 	statements := []string{
 		"ATTACH IF NOT EXISTS ':memory:' AS " + approximateCatalog,
-		fmt.Sprintf("CREATE OR REPLACE TABLE %s.names (row BIGINT NOT NULL, v FLOAT[%d] NOT NULL)", approximateCatalog, dims),
+		fmt.Sprintf("CREATE OR REPLACE TABLE %s.vectors (row BIGINT NOT NULL, v FLOAT[%d] NOT NULL)", approximateCatalog, dims),
 	}
 	if index {
-		statements = append(statements, fmt.Sprintf("CREATE INDEX names_near ON %s.names USING HNSW (v) WITH (metric = 'cosine')", approximateCatalog))
+		statements = append(statements, fmt.Sprintf("CREATE INDEX vectors_near ON %s.vectors USING HNSW (v) WITH (metric = 'cosine')", approximateCatalog))
 	}
 	for _, q := range statements {
 		if _, err := db.ExecContext(ctx, q); err != nil {
@@ -109,7 +109,7 @@ func (h *hnsw) Put(ctx context.Context, rows []uint64, vectors []float32) error 
 		return explainError(err)
 	}
 	for i, r := range rows {
-		q := fmt.Sprintf("INSERT INTO %s.names VALUES (?, ?::FLOAT[%d])", approximateCatalog, h.dims)
+		q := fmt.Sprintf("INSERT INTO %s.vectors VALUES (?, ?::FLOAT[%d])", approximateCatalog, h.dims)
 		if _, err := tx.ExecContext(ctx, q, int64(r), vectors[i*h.dims:(i+1)*h.dims]); err != nil {
 			return errors.Join(explainError(err), tx.Rollback())
 		}
@@ -132,7 +132,7 @@ func (h *hnsw) remove(ctx context.Context, rows []uint64) error {
 			numbers[i] = int64(r)
 		}
 		in, named := inList(numbers)
-		if _, err := h.db.ExecContext(ctx, "DELETE FROM "+approximateCatalog+".names WHERE row IN "+in, named...); err != nil {
+		if _, err := h.db.ExecContext(ctx, "DELETE FROM "+approximateCatalog+".vectors WHERE row IN "+in, named...); err != nil {
 			return explainError(err)
 		}
 	}
@@ -152,7 +152,7 @@ func (h *hnsw) Nearest(ctx context.Context, q []float32, k int) (near []Neighbor
 		return nil, nil
 	}
 	rows, err := h.db.QueryContext(ctx,
-		fmt.Sprintf("SELECT row, array_cosine_distance(v, ?::FLOAT[%d]) AS d FROM %s.names ORDER BY d LIMIT %d", h.dims, approximateCatalog, k), q)
+		fmt.Sprintf("SELECT row, array_cosine_distance(v, ?::FLOAT[%d]) AS d FROM %s.vectors ORDER BY d LIMIT %d", h.dims, approximateCatalog, k), q)
 	err = scanRows(rows, err, func(r *sql.Rows) error {
 		var row int64
 		var d float32

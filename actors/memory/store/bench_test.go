@@ -112,7 +112,7 @@ func BenchmarkLoad100k(b *testing.B) {
 		}
 		seen, sum := 0, float32(0)
 		begun := time.Now()
-		if err := s.Load(b.Context(), "nomic-embed-text", func(l IndexEntry) error { seen++; sum += l.NameVector[0] + l.DescriptionVector[1]; return nil }); err != nil {
+		if err := s.Load(b.Context(), "nomic-embed-text", func(l IndexEntry) error { seen++; sum += l.CorpusVector[0] + l.DescriptionVector[1]; return nil }); err != nil {
 			b.Fatal(err)
 		}
 		b.ReportMetric(time.Since(begun).Seconds(), "load-s")

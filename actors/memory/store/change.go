@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"conclave/subjects"
@@ -93,6 +94,11 @@ func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit,
 		setOptional(&e.corpus, corpus)
 		if edit.Tags != nil {
 			if err := t.setTags(e.row, tags); err != nil {
+				return err
+			}
+		}
+		if name != nil || description != nil { // no model names it any more
+			if _, err := t.exec("UPDATE entries SET digest = 'given' WHERE id = ? AND digest = ?", id, subjects.DigestPending); err != nil {
 				return err
 			}
 		}
@@ -286,5 +292,55 @@ func (s *Store) SetVectors(ctx context.Context, id string, updated time.Time, v 
 			return fmt.Errorf("%w: %s", ErrChanged, id)
 		}
 		return t.replaceVectors(row, p)
+	})
+}
+
+// Undigested returns at most limit active entries whose digest is pending, oldest first, with their texts. limit is capped at 1000.
+func (s *Store) Undigested(ctx context.Context, limit int) ([]subjects.MemoryEntry, error) {
+	var all []storedEntry
+	err := s.query(ctx, func(r *sql.Rows) error {
+		e, err := scanEntry(r)
+		all = append(all, e)
+		return err
+	}, "SELECT "+entryColumns+"corpus FROM entries WHERE digest = ? AND state = ? ORDER BY row LIMIT "+strconv.Itoa(max(0, min(limit, maxPageSize))), subjects.DigestPending, subjects.MemoryActive)
+	if err != nil {
+		return nil, fmt.Errorf("reading entries without a digest of a model: %w", err)
+	}
+	return entriesOf(all), nil
+}
+
+// SetDigest replaces name, description, entities, intent, sentiment and digest of the entry with the id of e by those of e, and its
+// vectors by v; nil deletes them if a text changed, and the entry is embedded later. It rejects an empty name and texts beyond the
+// limits ([ErrInvalid]), and fails with [ErrChanged] when the entry was changed after e.Updated, [ErrNotFound] when there is none.
+func (s *Store) SetDigest(ctx context.Context, e subjects.MemoryEntry, v *Vectors, now time.Time) error {
+	if err := errors.Join(checkEdit(&e.Name, &e.Description, nil), checkTime("update time", now)); err != nil {
+		return err
+	}
+	if sanitize(e.Name) == "" {
+		return invalidf("an entry needs a name")
+	}
+	p, err := packOptional(v)
+	if err != nil {
+		return fmt.Errorf("vectors of %s: %w", e.ID, err)
+	}
+	entities, err := encodeList(unique(sanitizeAll(e.Entities)))
+	if err != nil {
+		return err
+	}
+	return s.write(ctx, func(t *tx) error {
+		old, err := t.readText(e.ID)
+		if err != nil {
+			return err
+		}
+		if !old.updated.Equal(truncateTime(e.Updated)) {
+			return fmt.Errorf("%w: %s", ErrChanged, e.ID)
+		}
+		next := old
+		next.name, next.description, next.entities = sanitize(e.Name), sanitize(e.Description), entities
+		_, err = t.exec("UPDATE entries SET intent = ?, sentiment = ?, digest = ? WHERE id = ?", sanitize(e.Intent), sanitize(e.Sentiment), sanitize(e.Provenance.Digest), e.ID)
+		if err != nil {
+			return err
+		}
+		return t.writeText(old, next, p, now)
 	})
 }

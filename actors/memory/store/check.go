@@ -98,6 +98,9 @@ func CheckEntry(e subjects.MemoryEntry) error {
 		checkLength("corpus", e.Corpus, maxText), checkLength("name", e.Name, maxShort), checkLength("description", e.Description, maxText),
 		checkTime("created", e.Created), checkTime("updated", e.Updated), checkTime("last accessed", e.Accessed),
 	}
+	if err := e.CheckContext(); err != nil {
+		checks = append(checks, invalidf("%v", err))
+	}
 	for what, id := range map[string]string{
 		"query": e.Provenance.QueryID, "respondent": e.Respondent, "superseded_by": e.SupersededBy,
 	} {
@@ -122,37 +125,37 @@ func CheckEntry(e subjects.MemoryEntry) error {
 	return nil
 }
 
-// Vectors are the embeddings of an entry. Name and Description are required, Corpus is optional.
+// Vectors are the embeddings of an entry. Corpus is that of its [subjects.MemoryEntry.SearchText] and required; Name and
+// Description are nil when their text says nothing that the corpus does not: that means the same as Corpus.
 type Vectors struct {
 	Model                     string
-	Name, Description, Corpus []float32
+	Corpus, Name, Description []float32
 }
 
 // packedVectors are vectors in the encoding of the file; see packVector.
 type packedVectors struct {
 	model                     string
 	dims                      int
-	name, description, corpus []byte
+	corpus, name, description []byte
 }
 
-// pack validates and encodes the vectors. It rejects a malformed model name ([ErrInvalid]), a Name vector of 0 or more than
-// maxDims dimensions and a zero, NaN or infinite vector ([ErrVector]), and vectors of different dimensions ([ErrDims]). Only
-// Corpus may be empty; it is nil in the result then.
+// pack validates and encodes the vectors. It rejects a malformed model name ([ErrInvalid]), a Corpus vector of 0 or more than
+// maxDims dimensions and a zero, NaN or infinite vector ([ErrVector]), and vectors of different dimensions ([ErrDims]). Name and
+// Description may be empty; they are nil in the result then.
 func (v Vectors) pack() (*packedVectors, error) {
 	if err := checkID("model", v.Model); err != nil {
 		return nil, err
 	}
-	p := &packedVectors{model: v.Model, dims: len(v.Name)}
+	p := &packedVectors{model: v.Model, dims: len(v.Corpus)}
 	if p.dims == 0 || p.dims > maxDims {
 		return nil, fmt.Errorf("%w: %d dimensions", ErrVector, p.dims)
 	}
 	var err error
 	for _, one := range []struct {
-		from     []float32
-		to       *[]byte
-		optional bool
-	}{{v.Name, &p.name, false}, {v.Description, &p.description, false}, {v.Corpus, &p.corpus, true}} {
-		if one.optional && len(one.from) == 0 {
+		from []float32
+		to   *[]byte
+	}{{v.Corpus, &p.corpus}, {v.Name, &p.name}, {v.Description, &p.description}} {
+		if len(one.from) == 0 {
 			continue
 		}
 		if len(one.from) != p.dims {

@@ -40,10 +40,7 @@ func (s *Store) PutDocument(ctx context.Context, d Document) error {
 			return err
 		}
 	}
-	var modified any // NULL
-	if !d.Modified.IsZero() {
-		modified = truncateTime(d.Modified)
-	}
+	modified := optionalTime(d.Modified)
 	from, title, hash, imported := sanitize(d.From), sanitize(d.Title), sanitize(d.Hash), truncateTime(d.Imported)
 	return s.write(ctx, func(t *tx) error {
 		n, err := t.exec("UPDATE documents SET title = ?, hash = ?, modified = ?, pieces = ?, imported = ? WHERE origin = ?",
@@ -61,10 +58,7 @@ func (s *Store) FindDocument(ctx context.Context, from string) (d Document, foun
 		found = true
 		var modified sql.NullTime
 		err := r.Scan(&d.From, &d.Title, &d.Hash, &modified, &d.Pieces, &d.Imported)
-		if modified.Valid {
-			d.Modified = modified.Time.UTC()
-		}
-		d.Imported = d.Imported.UTC()
+		d.Modified, d.Imported = timeOrZero(modified), d.Imported.UTC()
 		return err
 	}, "SELECT origin, title, hash, modified, pieces, imported FROM documents WHERE origin = ?", sanitize(from))
 	if err != nil {

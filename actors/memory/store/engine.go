@@ -46,6 +46,10 @@ func newEngine(path string, o Options) (*engine, error) {
 		"threads":                      {strconv.Itoa(o.Threads)},
 		"memory_limit":                 {o.MemoryLimit},
 		"temp_directory":               {path + tempSuffix},
+		// What queries have freed goes back to the system at once, and by a thread of the allocator: by default it is kept.
+		"allocator_flush_threshold":                   {"1MB"},
+		"allocator_background_threads":                {"true"},
+		"allocator_bulk_deallocation_flush_threshold": {"1MB"},
 		// DuckDB caches the plan of a prepared statement, and the first two derive it from the values in the tables at that
 		// time: a condition that no row met is dropped, and texts are sorted and grouped up to the length of the longest.
 		// Later results would lack rows and mix texts up. The third turns each short list into a join.

@@ -217,7 +217,7 @@ func compactFile(ctx context.Context, path string) error {
 		return err
 	}
 	defer free()
-	return rewriteFile(ctx, full, Options{}.withDefaults(), steps)
+	return rewriteFile(ctx, full, Options{}.withDefaults(full), steps)
 }
 
 func TestRewriteFile(t *testing.T) {

@@ -303,3 +303,21 @@ func (g gradeRow) applyTo(to *subjects.Grades) {
 		to.Reward, to.Rewards = g.reward, g.rewards
 	}
 }
+
+// ReadGrades sets the grades of engrams, with the feedback of the critic. Entries of other kinds, and answers without a query,
+// are left unchanged.
+func (s *Store) ReadGrades(ctx context.Context, entries ...*subjects.MemoryEntry) error {
+	var all []gradeTarget
+	for _, e := range entries {
+		if e.Kind == subjects.KindEngram && e.Provenance.QueryID != "" {
+			all = append(all, gradeTarget{e.Provenance.QueryID, e.Respondent, &e.Grades})
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	if err := s.readSnapshot(ctx, func(m snapshot) error { return readGrades(ctx, m, all) }); err != nil {
+		return fmt.Errorf("reading grades: %w", err)
+	}
+	return nil
+}

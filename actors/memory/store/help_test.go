@@ -112,7 +112,7 @@ func randomVectors(model string, dims int, seed uint64) *Vectors {
 		}
 		return v
 	}
-	return &Vectors{Model: model, Name: one(), Description: one(), Corpus: one()}
+	return &Vectors{Model: model, Corpus: one(), Name: one(), Description: one()}
 }
 
 func putEntries(t testing.TB, s *Store, entries ...subjects.MemoryEntry) []uint64 {

@@ -16,6 +16,7 @@ type Filter struct {
 	Kind, State, Trust, Tag string
 	From                    string // file or address of origin
 	Session                 string
+	Pinned                  bool   // pinned ones only
 	Text                    string // substring of name, description or corpus; case and accents are ignored
 	Limit                   int    // page size; 0 = 50, capped at 1000
 	After                   string // cursor of the previous page
@@ -106,6 +107,9 @@ func (f Filter) condition() (string, []any, error) {
 		also("starts_with(origin, ?)", sanitize(f.From))
 	case f.From != "":
 		also("origin = ?", sanitize(f.From))
+	}
+	if f.Pinned {
+		also("pinned")
 	}
 	if f.Tag != "" {
 		also("row IN (SELECT row FROM tags WHERE tag = ?)", sanitize(f.Tag))

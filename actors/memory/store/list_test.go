@@ -22,7 +22,7 @@ func TestListFilters(t *testing.T) {
 	a := at(1, newFact("a"))
 	a.Tags, a.Corpus = []string{"food", "anna"}, "Anna trinkt K\u00c4SE im Caf\u00e9"
 	b := at(2, newEngram("b", "q", "g"))
-	b.Description, b.Tags = "100% sure_", []string{"food"}
+	b.Description, b.Tags, b.Pinned = "100% sure_", []string{"food"}, true
 	c := at(3, newFact("c"))
 	c.Provenance.Trust, c.State, c.Kind, c.Provenance.From = subjects.Untrusted, subjects.MemoryCandidate, subjects.KindDocument, "/x.md"
 	putEntries(t, s, a, b, c)
@@ -39,6 +39,7 @@ func TestListFilters(t *testing.T) {
 		{"part of a tag does not match", Filter{Tag: "foo"}, ""},
 		{"from", Filter{From: "/x.md"}, "c"},
 		{"session", Filter{Session: "s1"}, "b"},
+		{"pinned", Filter{Pinned: true}, "b"},
 		{"several", Filter{Tag: "food", Kind: "engram"}, "b"},
 		{"substring of the corpus", Filter{Text: "trinkt"}, "a"},
 		{"without case and accents", Filter{Text: "kase IM CAFE"}, "a"},

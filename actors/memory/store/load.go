@@ -23,16 +23,21 @@ type IndexEntry struct {
 	ID, Kind, State, Trust, Source string
 	Respondent                     string
 	Name, Description              string
-	Words                          string // the first 2000 characters of the corpus
+	Words                          string // [subjects.SearchText] of the first 2000 characters of the corpus
+	Conversation, Speaker          string
+	Position                       int       // in the conversation; 0 = unknown
+	Happened                       time.Time // zero = unknown
 	Tags                           []string
 	Created                        time.Time
 	Pinned                         bool
 	Grades                         subjects.Grades // without feedback
-	NameVector, DescriptionVector  []float32       // nil = none of the model; those of Load are valid during the callback
+	// CorpusVector is nil when the entry has no vectors of the model. NameVector and DescriptionVector are nil then, and when they
+	// are the same as CorpusVector. Those of Load are valid during the callback.
+	CorpusVector, NameVector, DescriptionVector []float32
 }
 
 const (
-	indexColumns = "row, id, kind, state, trust, source, respondent, name, description, created, pinned, left(corpus, 2000)"
+	indexColumns = "row, id, kind, state, trust, source, respondent, name, description, created, pinned, left(corpus, 2000), conversation, position, speaker, happened"
 	// loadWorkers read at the same time: one waits for the disk or for the callback while the other works.
 	loadWorkers = 2
 	// loadRangeSize is the number of rows that one query reads: a result is whole in memory before the first row is seen.
@@ -163,11 +168,11 @@ func deliverRange(ctx context.Context, q driver.QueryerContext, model string, fr
 				return nil // written since
 			}
 			delete(entries, row)
-			if err := e.setVectors(v[1], v[2], v[3]); err != nil {
+			if err := e.setVectors(v[1], v[2], v[3], v[4]); err != nil {
 				return err
 			}
 			return deliver(e)
-		}, "SELECT row, dims, name, description FROM vectors WHERE row BETWEEN ? AND ? AND model = ?", from, to, model)
+		}, "SELECT row, dims, corpus, name, description FROM vectors WHERE row BETWEEN ? AND ? AND model = ?", from, to, model)
 		if err != nil {
 			return err
 		}
@@ -233,23 +238,40 @@ func scanIndexEntry(v []driver.Value) (*IndexEntry, error) {
 	l.Pinned, is = v[10].(bool)
 	ok = ok && is
 	l.Words, is = v[11].(string)
+	ok = ok && is
+	l.Conversation, is = v[12].(string)
+	ok = ok && is
+	position, is := v[13].(int32)
+	ok = ok && is
+	l.Speaker, is = v[14].(string)
 	if !ok || !is {
 		return l, errColumns
 	}
-	l.Created = l.Created.UTC()
+	happened, known := v[15].(time.Time)
+	l.setContext(int(position), sql.NullTime{Time: happened, Valid: known})
 	return l, nil
 }
 
-// setVectors sets the vectors of l from columns of the table vectors, whose bytes they may share. A size that does not match dims
-// is [ErrDamaged].
-func (l *IndexEntry) setVectors(dims, name, description driver.Value) error {
+// setContext sets position and times of l, and its Words, which hold the corpus. Speaker must be set.
+func (l *IndexEntry) setContext(position int, happened sql.NullTime) {
+	l.Position, l.Created, l.Happened = position, l.Created.UTC(), timeOrZero(happened)
+	l.Words = subjects.SearchText(l.Speaker, l.Happened, l.Words)
+}
+
+// setVectors sets the vectors of l from columns of the table vectors, whose bytes they may share; name and description may be
+// NULL. A size that does not match dims is [ErrDamaged].
+func (l *IndexEntry) setVectors(dims, corpus, name, description driver.Value) error {
 	n, _ := dims.(int32)
-	a, _ := name.([]byte)
-	b, _ := description.([]byte)
-	if n <= 0 || len(a) != int(n)*4 || len(b) != int(n)*4 {
-		return fmt.Errorf("%w: the vectors of %s have the wrong size", ErrDamaged, l.ID)
+	for i, column := range []driver.Value{corpus, name, description} {
+		b, _ := column.([]byte)
+		if b == nil && i > 0 {
+			continue
+		}
+		if n <= 0 || len(b) != int(n)*4 {
+			return fmt.Errorf("%w: the vectors of %s have the wrong size", ErrDamaged, l.ID)
+		}
+		*[]*[]float32{&l.CorpusVector, &l.NameVector, &l.DescriptionVector}[i] = unpackVector(b)
 	}
-	l.NameVector, l.DescriptionVector = unpackVector(a), unpackVector(b)
 	return nil
 }
 
@@ -319,8 +341,11 @@ func readIndexEntries(ctx context.Context, m snapshot, model string, ids []strin
 		var l IndexEntry
 		var row int64
 		var query string
-		err := r.Scan(&row, &l.ID, &l.Kind, &l.State, &l.Trust, &l.Source, &l.Respondent, &l.Name, &l.Description, &l.Created, &l.Pinned, &l.Words, &query)
-		l.Row, l.Created = uint64(row), l.Created.UTC()
+		var happened sql.NullTime
+		err := r.Scan(&row, &l.ID, &l.Kind, &l.State, &l.Trust, &l.Source, &l.Respondent, &l.Name, &l.Description, &l.Created, &l.Pinned, &l.Words,
+			&l.Conversation, &l.Position, &l.Speaker, &happened, &query)
+		l.Row = uint64(row)
+		l.setContext(l.Position, happened)
 		byRow[row] = &l
 		rows = append(rows, row)
 		if l.Kind == subjects.KindEngram && query != "" {
@@ -348,12 +373,12 @@ func readIndexEntries(ctx context.Context, m snapshot, model string, ids []strin
 		var row int64
 		var by string
 		var dims int32
-		var name, description []byte
-		if err := r.Scan(&row, &by, &dims, &name, &description); err != nil || by != model {
+		var corpus, name, description []byte
+		if err := r.Scan(&row, &by, &dims, &corpus, &name, &description); err != nil || by != model {
 			return err
 		}
-		return byRow[row].setVectors(dims, name, description)
-	}, "SELECT row, model, dims, name, description FROM vectors WHERE row IN "+inRows, numbers...)
+		return byRow[row].setVectors(dims, corpus, name, description)
+	}, "SELECT row, model, dims, corpus, name, description FROM vectors WHERE row IN "+inRows, numbers...)
 }
 
 // unembeddedFrom are entries without vectors of a model, or of any when the model is "".

@@ -27,7 +27,7 @@ func loaded(t *testing.T, s *Store, model string) map[string]IndexEntry {
 		if _, twice := all[l.ID]; twice {
 			return fmt.Errorf("%s comes twice", l.ID)
 		}
-		l.NameVector, l.DescriptionVector = slices.Clone(l.NameVector), slices.Clone(l.DescriptionVector)
+		l.CorpusVector, l.NameVector, l.DescriptionVector = slices.Clone(l.CorpusVector), slices.Clone(l.NameVector), slices.Clone(l.DescriptionVector)
 		all[l.ID] = l
 		return nil
 	})
@@ -45,22 +45,24 @@ func TestLoad(t *testing.T) {
 	}
 	a := whole("a")
 	va, vb := randomVectors("m", 8, 1), randomVectors("other", 3, 2)
+	va.Description = nil // the same as the corpus
 	rows, err := s.Put(t.Context(), Item{Entry: a, Vectors: va}, Item{Entry: newFact("b"), Vectors: vb}, Item{Entry: newFact("c")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := IndexEntry{
 		Row: rows[0], ID: "a", Kind: a.Kind, State: a.State, Trust: a.Provenance.Trust, Source: string(a.Provenance.Source), Respondent: a.Respondent, Name: a.Name,
-		Description: a.Description, Words: a.Corpus, Tags: a.Tags, Created: truncateTime(a.Created), Pinned: true,
-		Grades:     subjects.Grades{Critic: 4, Pairwise: "generator", Reward: 0.5, Rewards: 2},
-		NameVector: va.Name, DescriptionVector: va.Description,
+		Description: a.Description, Words: a.SearchText(), Tags: a.Tags, Created: truncateTime(a.Created), Pinned: true,
+		Grades:       subjects.Grades{Critic: 4, Pairwise: "generator", Reward: 0.5, Rewards: 2},
+		Conversation: a.Conversation, Position: a.Position, Speaker: a.Speaker, Happened: truncateTime(a.Happened),
+		CorpusVector: va.Corpus, NameVector: va.Name,
 	}
 	for _, when := range []string{"at once", "after a restart"} {
 		got := loaded(t, s, "m")
 		if len(got) != 3 || !reflect.DeepEqual(got["a"], want) {
 			t.Errorf("%s: %d entries, a is\n%+v, want\n%+v", when, len(got), got["a"], want)
 		}
-		if got["b"].NameVector != nil || got["c"].NameVector != nil {
+		if got["b"].CorpusVector != nil || got["c"].CorpusVector != nil {
 			t.Errorf("%s: vectors of another model, or of none", when)
 		}
 		if got = loaded(t, s, "other"); !reflect.DeepEqual(got["b"].DescriptionVector, vb.Description) {
@@ -85,7 +87,7 @@ func TestLoadMany(t *testing.T) {
 		e.Tags = []string{fmt.Sprint("t", i), "x"}
 		items[i] = Item{Entry: e}
 		if i%3 == 0 {
-			items[i].Vectors = &Vectors{Model: "m", Name: []float32{float32(i), 1}, Description: []float32{1, float32(i)}}
+			items[i].Vectors = &Vectors{Model: "m", Corpus: []float32{float32(i), 1}, Name: []float32{1, float32(i)}}
 		}
 	}
 	if _, err := s.Put(t.Context(), items...); err != nil {
@@ -108,7 +110,7 @@ func TestLoadMany(t *testing.T) {
 		if !there {
 			continue
 		}
-		if fmt.Sprint(l.Tags) != fmt.Sprintf("[t%d x]", i) || (l.NameVector != nil) != (i%3 == 0) || i%3 == 0 && (l.NameVector[0] != float32(i) || l.DescriptionVector[1] != float32(i)) {
+		if fmt.Sprint(l.Tags) != fmt.Sprintf("[t%d x]", i) || (l.CorpusVector != nil) != (i%3 == 0) || i%3 == 0 && (l.CorpusVector[0] != float32(i) || l.NameVector[1] != float32(i) || l.DescriptionVector != nil) {
 			t.Fatalf("e%d is %+v", i, l)
 		}
 	}

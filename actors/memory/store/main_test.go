@@ -20,9 +20,10 @@ const (
 )
 
 var childRoles = map[string]func(path string) error{
-	"hold": hold,
-	"fill": fillTheDisk,
-	"act":  actUntilKilled,
+	"hold":      hold,
+	"fill":      fillTheDisk,
+	"act":       actUntilKilled,
+	"footprint": measureFootprint,
 }
 
 func TestMain(m *testing.M) {

@@ -4,6 +4,7 @@ package store
 
 import (
 	"compress/gzip"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -70,8 +71,8 @@ func TestMigrateSchema1(t *testing.T) {
 			}
 			s := openStore(t, path)
 			for range 2 { // migrated once, and the same when it is opened again
-				if v, err := s.readMark(t.Context(), markSchema); err != nil || v != 2 {
-					t.Errorf("schema is %d, %v; want 2", v, err)
+				if v, err := s.readMark(t.Context(), markSchema); err != nil || v != 3 {
+					t.Errorf("schema is %d, %v; want 3", v, err)
 				}
 				if err := s.Verify(t.Context()); err != nil {
 					t.Error(err)
@@ -120,12 +121,40 @@ func checkMigrated(t *testing.T, s *Store) {
 	}
 	loaded := 0
 	err := s.Load(t.Context(), "m", func(l IndexEntry) error {
-		if l.NameVector != nil && l.Source != "person" {
+		if l.Conversation != "" || l.Position != 0 || l.Speaker != "" || !l.Happened.IsZero() {
+			return fmt.Errorf("%s has a context: %+v", l.ID, l)
+		}
+		if l.CorpusVector != nil && l.NameVector != nil && l.DescriptionVector != nil && l.Source != "person" {
 			loaded++
 		}
 		return nil
 	})
 	if err != nil || loaded != 8 {
 		t.Errorf("loaded %d entries with vectors, %v; want 8", loaded, err)
+	}
+}
+
+// TestMigrationDropsVectorsWithoutCorpus: such an entry of schema 2 is embedded again, the others keep their vectors.
+func TestMigrationDropsVectorsWithoutCorpus(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "memory.duckdb")
+	unpackFixture(t, "schema1.duckdb", path)
+	old, err := openWithSteps(t.Context(), path, Options{}, steps[:2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := old.db.Exec("UPDATE vectors SET corpus = NULL WHERE row = (SELECT row FROM entries WHERE id = 'fact-home')"); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s := openStore(t, path)
+	all, err := s.Unembedded(t.Context(), "m", 10)
+	if err != nil || ids(all) != "fact-home" {
+		t.Errorf("without vectors are %q, %v; want fact-home", ids(all), err)
+	}
+	if n := queryCount(t, s, "SELECT count(*) FROM vectors WHERE name IS NOT NULL AND description IS NOT NULL"); n != 7 {
+		t.Errorf("%d entries kept their vectors, want 7", n)
 	}
 }

@@ -151,7 +151,8 @@ func (t *tx) putEntry(it *checkedItem) (int64, error) {
 	row := t.nextRow
 	t.nextRow++
 	t.insert("entries", row, e.ID, e.Kind, e.State, p.Trust, string(p.Source), e.Name, e.Description, e.Corpus, e.Intent, it.entities, e.Sentiment, e.Respondent,
-		p.Agent, p.SessionID, p.QueryID, p.From, int32(p.Part), p.Model, p.Digest, it.flags, it.hash, e.SupersededBy, e.Pinned, truncateTime(e.Created), truncateTime(e.Updated))
+		p.Agent, p.SessionID, p.QueryID, p.From, int32(p.Part), p.Model, p.Digest, it.flags, it.hash, e.SupersededBy, e.Pinned, truncateTime(e.Created), truncateTime(e.Updated),
+		e.Conversation, int32(e.Position), e.Speaker, optionalTime(e.Happened))
 	for i, tag := range e.Tags {
 		t.insert("tags", row, int32(i), tag)
 	}
@@ -234,12 +235,16 @@ func (t *tx) putVectors(row int64, v *packedVectors) error {
 	} else if dims != v.dims {
 		return fmt.Errorf("%w: %s has %d dimensions, got %d", ErrDims, v.model, dims, v.dims)
 	}
-	var corpus any // NULL
-	if v.corpus != nil {
-		corpus = v.corpus
-	}
-	t.insert("vectors", row, v.model, int32(v.dims), v.name, v.description, corpus)
+	t.insert("vectors", row, v.model, int32(v.dims), v.corpus, optionalBlob(v.name), optionalBlob(v.description))
 	return nil
+}
+
+// optionalBlob returns b as a value of a column that is NULL for nil.
+func optionalBlob(b []byte) any {
+	if b == nil {
+		return nil
+	}
+	return b
 }
 
 // connectEntry writes the references of an entry: the entries it supersedes and its links. A successor that does not exist, or is

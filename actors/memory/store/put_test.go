@@ -28,14 +28,18 @@ func whole(id string) subjects.MemoryEntry {
 			Source: subjects.SourceExternal, Trust: subjects.Untrusted, Agent: "generator", SessionID: "s1", QueryID: "q1", From: "https://example.org/a?b=c", Part: 3,
 			Model: "qwen", Digest: "model", Flags: []string{"imperative"},
 		},
-		Grades: subjects.Grades{Critic: 4, Feedback: "good", Pairwise: "generator", Reward: 0.5, Rewards: 2},
-		State:  subjects.MemoryActive, Pinned: true, Created: testTime, Updated: testTime.Add(time.Hour), Accessed: testTime.Add(2 * time.Hour), Accesses: 7,
+		Grades:       subjects.Grades{Critic: 4, Feedback: "good", Pairwise: "generator", Reward: 0.5, Rewards: 2},
+		Conversation: "chat 7", Position: 12, Speaker: "Zoë", Happened: testTime.Add(-48 * time.Hour),
+		State: subjects.MemoryActive, Pinned: true, Created: testTime, Updated: testTime.Add(time.Hour), Accessed: testTime.Add(2 * time.Hour), Accesses: 7,
 	}
 }
 
 // kept is an entry as it comes back: times to the microsecond.
 func kept(e subjects.MemoryEntry) subjects.MemoryEntry {
 	e.Created, e.Updated = truncateTime(e.Created), truncateTime(e.Updated)
+	if !e.Happened.IsZero() {
+		e.Happened = truncateTime(e.Happened)
+	}
 	if !e.Accessed.IsZero() {
 		e.Accessed = truncateTime(e.Accessed)
 	}
@@ -131,6 +135,10 @@ func TestPutRejectsInvalidItems(t *testing.T) {
 		{"no name", func(i *Item) { i.Entry.Name = "" }, ErrInvalid},
 		{"no kind", func(i *Item) { i.Entry.Kind = "" }, ErrInvalid},
 		{"unknown kind", func(i *Item) { i.Entry.Kind = "Fact" }, ErrInvalid},
+		{"conversation with a line break", func(i *Item) { i.Entry.Conversation = "a\nb" }, ErrInvalid},
+		{"speaker with a control character", func(i *Item) { i.Entry.Speaker = "A\x1b[2J" }, ErrInvalid},
+		{"negative position", func(i *Item) { i.Entry.Position = -1 }, ErrInvalid},
+		{"happened out of range", func(i *Item) { i.Entry.Happened = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC) }, ErrInvalid},
 		{"no state", func(i *Item) { i.Entry.State = "" }, ErrInvalid},
 		{"no trust", func(i *Item) { i.Entry.Provenance.Trust = "" }, ErrInvalid},
 		{"trust with a blank", func(i *Item) { i.Entry.Provenance.Trust = "trusted " }, ErrInvalid},
@@ -145,9 +153,8 @@ func TestPutRejectsInvalidItems(t *testing.T) {
 		{"negative access count", func(i *Item) { i.Entry.Accesses = -1 }, ErrInvalid},
 		{"corpus too long", func(i *Item) { i.Entry.Corpus = strings.Repeat("a", maxText+1) }, ErrInvalid},
 		{"vectors of no model", func(i *Item) { i.Vectors.Model = "" }, ErrInvalid},
-		{"no vector", func(i *Item) { i.Vectors.Name = nil }, ErrVector},
-		{"no description vector", func(i *Item) { i.Vectors.Description = nil }, ErrDims},
-		{"vectors of two lengths", func(i *Item) { i.Vectors.Corpus = i.Vectors.Corpus[:3] }, ErrDims},
+		{"no corpus vector", func(i *Item) { i.Vectors.Corpus = nil }, ErrVector},
+		{"vectors of two lengths", func(i *Item) { i.Vectors.Name = i.Vectors.Name[:3] }, ErrDims},
 		{"a vector longer than others of its model", func(i *Item) { i.Vectors = randomVectors("m", 5, 1) }, ErrDims},
 		{"vector with NaN", func(i *Item) { i.Vectors.Name[2] = nan }, ErrVector},
 		{"vector with infinity", func(i *Item) { i.Vectors.Corpus[0] = inf }, ErrVector},
@@ -309,5 +316,22 @@ func TestRestoreForgottenAnswer(t *testing.T) {
 	}
 	if got := getEntry(t, s, "a"); got.Grades != e.Grades {
 		t.Errorf("grades are %+v", got.Grades)
+	}
+}
+
+// TestFindPosition: answers to one query have one position, a new query follows the last entry of its conversation.
+func TestFindPosition(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	a, b := newEngram("a", "q1", "gen"), newFact("b")
+	a.Conversation, a.Position, b.Conversation, b.Position = "s1", 4, "s2", 9
+	putEntries(t, s, a, b)
+	for _, tt := range []struct {
+		conversation, query string
+		want                int
+	}{{"s1", "q1", 4}, {"s1", "q2", 5}, {"s1", "", 5}, {"s2", "q1", 10}, {"s3", "q1", 1}} {
+		if n, err := s.FindPosition(t.Context(), tt.conversation, tt.query); err != nil || n != tt.want {
+			t.Errorf("position of %q in %q is %d, %v; want %d", tt.query, tt.conversation, n, err, tt.want)
+		}
 	}
 }

@@ -103,7 +103,7 @@ func (s *Store) readSnapshot(ctx context.Context, read func(snapshot) error) err
 
 // entryColumns are the columns that scanEntry reads, in its order, without the last one, corpus: a list may leave it out.
 const entryColumns = `row, id, kind, state, trust, source, name, description, intent, entities, sentiment, respondent, agent, session, query, origin, part,
-	model, digest, flags, superseded_by, pinned, created, updated, `
+	model, digest, flags, superseded_by, pinned, created, updated, conversation, position, speaker, happened, `
 
 // storedEntry is an entry and its row number.
 type storedEntry struct {
@@ -115,18 +115,28 @@ type storedEntry struct {
 // is not valid JSON is [ErrDamaged].
 func scanEntry(r *sql.Rows) (e storedEntry, err error) {
 	var entities, flags string
+	var happened sql.NullTime
 	p := &e.Provenance
 	err = r.Scan(&e.row, &e.ID, &e.Kind, &e.State, &p.Trust, &p.Source, &e.Name, &e.Description, &e.Intent, &entities, &e.Sentiment, &e.Respondent,
-		&p.Agent, &p.SessionID, &p.QueryID, &p.From, &p.Part, &p.Model, &p.Digest, &flags, &e.SupersededBy, &e.Pinned, &e.Created, &e.Updated, &e.Corpus)
+		&p.Agent, &p.SessionID, &p.QueryID, &p.From, &p.Part, &p.Model, &p.Digest, &flags, &e.SupersededBy, &e.Pinned, &e.Created, &e.Updated,
+		&e.Conversation, &e.Position, &e.Speaker, &happened, &e.Corpus)
 	if err != nil {
 		return e, err
 	}
-	e.Created, e.Updated = e.Created.UTC(), e.Updated.UTC()
+	e.Created, e.Updated, e.Happened = e.Created.UTC(), e.Updated.UTC(), timeOrZero(happened)
 	if e.Entities, err = decodeList(entities); err != nil {
 		return e, err
 	}
 	p.Flags, err = decodeList(flags)
 	return e, err
+}
+
+// timeOrZero returns the time of a column in UTC, zero for NULL.
+func timeOrZero(t sql.NullTime) time.Time {
+	if !t.Valid {
+		return time.Time{}
+	}
+	return t.Time.UTC()
 }
 
 // Get reads whole entries in the order of ids, each once. Ids that do not exist are left out, without an error.
@@ -160,6 +170,18 @@ func (s *Store) GetTexts(ctx context.Context, ids ...string) ([]subjects.MemoryE
 	order := positions(ids)
 	slices.SortFunc(all, func(a, b storedEntry) int { return order[a.ID] - order[b.ID] })
 	return entriesOf(all), nil
+}
+
+// FindPosition returns the position in a conversation of the answers to a query: that of one that is stored, or else the one after
+// the last entry of the conversation. query may be "".
+func (s *Store) FindPosition(ctx context.Context, conversation, query string) (n int, err error) {
+	err = s.query(ctx, func(r *sql.Rows) error { return r.Scan(&n) },
+		"SELECT coalesce(max(CASE WHEN query = ? AND query <> '' AND position > 0 THEN position END), max(position) + 1, 1) FROM entries WHERE conversation = ?",
+		sanitize(query), sanitize(conversation))
+	if err != nil {
+		return 0, fmt.Errorf("finding the position in a conversation: %w", err)
+	}
+	return min(n, subjects.MaxPosition), nil
 }
 
 // HasGrades reports whether there is a grade of an answer to the query.

@@ -76,7 +76,24 @@ CREATE TABLE relations (
   trust VARCHAR NOT NULL, said TIMESTAMP NOT NULL, ended_by VARCHAR NOT NULL
 )`,
 	renameUser,
+	addContext,
 }
+
+// addContext adds the conversation, position, speaker and time of entries, unknown for those that exist, and requires the vector
+// of the corpus; those of name and description become optional (NULL = that of the corpus). Vectors without one of the corpus are
+// deleted: the entries are embedded again. DuckDB cannot add a column that is NOT NULL, nor alter a table with an index.
+const addContext = `ALTER TABLE entries ADD COLUMN conversation VARCHAR DEFAULT '';
+ALTER TABLE entries ADD COLUMN position INTEGER DEFAULT 0;
+ALTER TABLE entries ADD COLUMN speaker VARCHAR DEFAULT '';
+ALTER TABLE entries ADD COLUMN happened TIMESTAMP;
+CREATE TABLE new_vectors (
+  row BIGINT NOT NULL, model VARCHAR NOT NULL, dims INTEGER NOT NULL,
+  corpus BLOB NOT NULL USING COMPRESSION uncompressed, name BLOB USING COMPRESSION uncompressed, description BLOB USING COMPRESSION uncompressed
+);
+INSERT INTO new_vectors SELECT row, model, dims, corpus, name, description FROM vectors WHERE corpus IS NOT NULL;
+DROP TABLE vectors;
+ALTER TABLE new_vectors RENAME TO vectors;
+CREATE INDEX vectors_row ON vectors (row)`
 
 // renameUser replaces the former terms for the user: the source 'person', and the graph entities "the person" and
 // "the person's ..." (folded: 'the person s ...'). Other entities that begin with "the person" are unchanged. An entity

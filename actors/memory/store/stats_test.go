@@ -41,7 +41,7 @@ func TestStatsBeforeAndAfter(t *testing.T) {
 			ID: "vector" + string(rune('a'+i)), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: "n", Created: now, Updated: now,
 			Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted},
 		}
-		v := &store.Vectors{Model: model, Name: []float32{1, 0}, Description: []float32{0, 1}}
+		v := &store.Vectors{Model: model, Corpus: []float32{1, 0}, Name: []float32{0, 1}}
 		if _, err := s.Put(t.Context(), store.Item{Entry: e, Vectors: v}); err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -21,23 +22,41 @@ import (
 // Options configures the database. The zero value is usable.
 type Options struct {
 	Threads     int              // per query; 0 = 1, since queries are short and run concurrently
-	MemoryLimit string           // of DuckDB, in its syntax; "" = 512MB
+	MemoryLimit string           // of DuckDB, in its syntax; "" = by the size of the file, see memoryLimit
 	VSS         string           // file of DuckDB's extension for approximate search; "" = not used
 	Now         func() time.Time // nil = time.Now
 }
 
 const (
-	defaultThreads     = 1
-	defaultMemoryLimit = "512MB"
+	defaultThreads = 1
+	minMemoryLimit = 64 << 20
+	maxMemoryLimit = 2 << 30
+	largeFile      = 512 << 20
 )
 
-// withDefaults returns o with the defaults for Threads of 0 or less, an empty MemoryLimit and a nil Now.
-func (o Options) withDefaults() Options {
+// memoryLimit returns the default limit of DuckDB's memory for a file of size bytes: 64 MB and an eighth of the file, for each byte
+// above largeFile three eighths, at most 2 GB. DuckDB fills what it may have with blocks that it has read, and loading reads each
+// once; what it cannot do without, the indexes of keys, grows with the file. A file that outgrows its limit has a higher one
+// after the next start.
+func memoryLimit(size int64) string {
+	limit := minMemoryLimit + size/8 + max(0, size-largeFile)/4
+	return strconv.FormatInt(min(limit, maxMemoryLimit), 10) + "B"
+}
+
+// withDefaults returns o with the defaults for Threads of 0 or less, an empty MemoryLimit for the file at path, which need not
+// exist, and a nil Now.
+func (o Options) withDefaults(path string) Options {
 	if o.Threads <= 0 {
 		o.Threads = defaultThreads
 	}
 	if o.MemoryLimit == "" {
-		o.MemoryLimit = defaultMemoryLimit
+		var size int64
+		for _, name := range []string{path, path + walSuffix} {
+			if info, err := os.Stat(name); err == nil {
+				size += info.Size()
+			}
+		}
+		o.MemoryLimit = memoryLimit(size)
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -76,11 +95,11 @@ func openWithSteps(ctx context.Context, path string, o Options, steps []string) 
 	if !haveDuckDB {
 		return nil, ErrNoDuckDB
 	}
-	o = o.withDefaults()
 	path, free, err := claimPath(path)
 	if err != nil {
 		return nil, err
 	}
+	o = o.withDefaults(path)
 	s := &Store{path: path, opts: o, release: free, steps: steps}
 	if err := s.start(ctx); err != nil {
 		if s.engine != nil {

@@ -31,8 +31,9 @@ var invariants = []invariant{
 	{"vectors without an entry", "SELECT row::VARCHAR FROM vectors WHERE row NOT IN (SELECT row FROM entries)"},
 	{"duplicate vectors of an entry", "SELECT row::VARCHAR FROM vectors GROUP BY row HAVING count(*) > 1"},
 	{"vectors with wrong dimensions", `SELECT v.row::VARCHAR FROM vectors v LEFT JOIN models m ON m.model = v.model
-		WHERE m.dims IS NULL OR v.dims <> m.dims OR octet_length(v.name) <> 4 * v.dims OR octet_length(v.description) <> 4 * v.dims
-			OR v.corpus IS NOT NULL AND octet_length(v.corpus) <> 4 * v.dims`},
+		WHERE m.dims IS NULL OR v.dims <> m.dims OR octet_length(v.corpus) <> 4 * v.dims
+			OR v.name IS NOT NULL AND octet_length(v.name) <> 4 * v.dims OR v.description IS NOT NULL AND octet_length(v.description) <> 4 * v.dims`},
+	{"entry with an invalid context", `SELECT id FROM entries WHERE conversation IS NULL OR speaker IS NULL OR position IS NULL OR position < 0`},
 	{"duplicate embedding model", "SELECT model FROM models GROUP BY model HAVING count(*) > 1"},
 
 	{"tag without an entry", "SELECT row::VARCHAR FROM tags WHERE row NOT IN (SELECT row FROM entries)"},

@@ -176,5 +176,5 @@ func (i Item) packed(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p.name
+	return p.corpus
 }

@@ -429,3 +429,11 @@ const exactListLength = 8
 
 // truncateTime returns t in UTC with the microsecond precision of the file.
 func truncateTime(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
+
+// optionalTime returns t as a value of a column that is NULL for the zero time.
+func optionalTime(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return truncateTime(t)
+}

@@ -97,11 +97,17 @@ func Notes(s *term.Streams, notes []subjects.Note) {
 	}
 }
 
-// describeMemory is the kind, source, state, pin and grade of an entry in a few words. The state is left out when it is active.
+// describeMemory is the kind, source, speaker, state, pin and grade of an entry in a few words. The state is left out when it is active.
 func describeMemory(e subjects.MemoryEntry) string {
 	parts := []string{e.Kind, "from " + cmp.Or(string(e.Provenance.Source), "an unknown source")}
 	if e.Provenance.From != "" {
 		parts = append(parts, e.Provenance.From)
+	}
+	if e.Speaker != "" {
+		parts = append(parts, "said by "+e.Speaker)
+		if !e.Happened.IsZero() {
+			parts = append(parts, "on "+e.Happened.UTC().Format(time.DateOnly))
+		}
 	}
 	if e.State != subjects.MemoryActive {
 		parts = append(parts, e.State)
@@ -148,6 +154,16 @@ func Memory(w io.Writer, e subjects.MemoryEntry, related []subjects.MemoryEntry)
 	list("session", p.SessionID, p.QueryID)
 	if p.Part > 0 {
 		line("part", fmt.Sprint(p.Part))
+	}
+	list("speaker", e.Speaker)
+	if !e.Happened.IsZero() {
+		line("happened", term.Stamp(e.Happened))
+	}
+	if e.Conversation != "" && e.Conversation != p.SessionID && e.Conversation != p.From {
+		list("conversation", e.Conversation)
+	}
+	if e.Position > 0 && e.Position != p.Part {
+		line("position", fmt.Sprint(e.Position))
 	}
 	list("digest", p.Digest)
 	list("intent", e.Intent)

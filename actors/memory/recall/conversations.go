@@ -1,0 +1,98 @@
+package recall
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// maxSkipped is how many rows that a query does not admit, such as superseded ones, may stand between two neighbours.
+	maxSkipped = 8
+	// maxGap is how far apart neighbours may have happened, where both times are known.
+	maxGap = 24 * time.Hour
+)
+
+// conversations orders rows by their position in a conversation, to find the neighbours of a row.
+type conversations struct {
+	mu   sync.RWMutex
+	byID map[string]*conversation
+}
+
+// conversation is the rows of one conversation with a position, by position, then key.
+type conversation struct {
+	id    string
+	turns []turn
+}
+
+type turn struct {
+	position int32
+	key      uint32
+}
+
+func compareTurns(a, b turn) int {
+	return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.key, b.key))
+}
+
+// add inserts a row and returns its conversation, nil for a row without an id or a position, which has no neighbours. shared
+// means that the conversation has other rows.
+func (c *conversations) add(id string, t turn) (v *conversation, shared bool) {
+	if id == "" || t.position <= 0 {
+		return nil, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v = c.byID[id]
+	if v == nil {
+		v = &conversation{id: strings.Clone(id)}
+		c.byID[v.id] = v
+	}
+	if at, ok := slices.BinarySearchFunc(v.turns, t, compareTurns); !ok {
+		v.turns = slices.Insert(v.turns, at, t)
+	}
+	return v, len(v.turns) > 1
+}
+
+// remove removes a row that add inserted. v may be nil. It reports whether the conversation has other rows.
+func (c *conversations) remove(v *conversation, t turn) (shared bool) {
+	if v == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at, ok := slices.BinarySearchFunc(v.turns, t, compareTurns); ok {
+		v.turns = slices.Delete(v.turns, at, at+1)
+	}
+	if len(v.turns) == 0 && c.byID[v.id] == v {
+		delete(c.byID, v.id)
+	}
+	return len(v.turns) > 0
+}
+
+// neighbours appends the keys of the rows directly before and after a row of v that admit lets through, at most maxSkipped others
+// between, to list. v may be nil. The relation is symmetric: a row is a neighbour of its neighbours.
+func (c *conversations) neighbours(list []uint64, v *conversation, t turn, admit func(key uint64) bool) []uint64 {
+	if v == nil {
+		return list
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	at, ok := slices.BinarySearchFunc(v.turns, t, compareTurns)
+	for i := at - 1; i >= max(0, at-1-maxSkipped); i-- {
+		if key := uint64(v.turns[i].key); admit(key) {
+			list = append(list, key)
+			break
+		}
+	}
+	if ok {
+		at++
+	}
+	for i := at; i <= min(len(v.turns)-1, at+maxSkipped); i++ {
+		if key := uint64(v.turns[i].key); admit(key) {
+			return append(list, key)
+		}
+	}
+	return list
+}

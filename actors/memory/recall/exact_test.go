@@ -1,0 +1,339 @@
+package recall
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/subjects"
+)
+
+// world is random rows of every sort, with a plain way to search them.
+type world struct {
+	t       testing.TB
+	rng     *rand.Rand
+	zipf    *rand.Zipf
+	r       *Recall
+	rows    map[uint64]Row
+	centres [][]float32
+	now     time.Time
+	cosines map[uint64]float64 // of the query at hand, the best of each row
+	bases   map[uint64]float64
+}
+
+const worldDims = 32
+
+var worldSpeakers = []string{"", "", "Melanie", "Caroline", "Anna Schmidt", "Ben"}
+
+func newWorld(t testing.TB, seed uint64, n int, w Weights) *world {
+	x := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), rows: make(map[uint64]Row, n), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+	x.zipf = rand.NewZipf(x.rng, 1.1, 4, uint64(max(200, n/20)))
+	for range 20 {
+		x.centres = append(x.centres, x.around(make([]float32, worldDims), 1))
+	}
+	var err error
+	if x.r, err = New(Options{Dims: worldDims, Hybrid: true, Weights: w, Now: func() time.Time { return x.now }}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.r.Close() })
+	if _, err := x.r.Load(func(put func(Row, Vectors) error) error {
+		var before Row
+		var was Vectors
+		for key := range uint64(n) {
+			row, v := x.row(key+1), x.vectors()
+			if x.rng.IntN(20) == 0 && before.ID != "" { // a duplicate
+				row.Words, row.Speaker, row.Happened, v = before.Words, before.Speaker, before.Happened, was
+			}
+			if err := put(row, v); err != nil {
+				return err
+			}
+			x.rows[row.Key] = row
+			before, was = row, v
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.r.Warm(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func (x *world) around(centre []float32, noise float64) []float32 {
+	v := make([]float32, worldDims)
+	for i := range v {
+		v[i] = centre[i] + float32(noise*x.rng.NormFloat64()/math.Sqrt(worldDims))
+	}
+	return v
+}
+
+func (x *world) vector() []float32 { return x.around(x.centres[x.rng.IntN(len(x.centres))], 0.8) }
+
+func (x *world) text(n int) string {
+	words := make([]string, n)
+	for i := range words {
+		words[i] = fmt.Sprintf("w%d", x.zipf.Uint64())
+	}
+	return strings.Join(words, " ")
+}
+
+// vectors are none, of the corpus alone, or of all texts.
+func (x *world) vectors() (v Vectors) {
+	if x.rng.IntN(10) > 0 {
+		v.Corpus = x.vector()
+		if x.rng.IntN(4) == 0 {
+			v.Description = x.around(v.Corpus, 0.5)
+		}
+		if x.rng.IntN(8) == 0 {
+			v.Name = x.vector()
+		}
+	}
+	return v
+}
+
+func (x *world) row(key uint64) Row {
+	r := Row{
+		Key: key, ID: fmt.Sprint("m", key), Kind: subjects.KindEngram, State: subjects.MemoryActive, Trust: subjects.Trusted, Source: subjects.SourceConversation,
+		Name: x.text(2), Description: x.text(4), Words: x.text(5 + x.rng.IntN(15)), Respondent: "a", Created: x.now.AddDate(0, 0, -x.rng.IntN(400)),
+		Speaker: worldSpeakers[x.rng.IntN(len(worldSpeakers))],
+	}
+	if x.rng.IntN(5) == 0 {
+		r.Kind = []string{subjects.KindFact, subjects.KindDocument, "other"}[x.rng.IntN(3)]
+	}
+	if x.rng.IntN(10) == 0 {
+		r.State = []string{subjects.MemorySuperseded, subjects.MemoryCandidate}[x.rng.IntN(2)]
+	}
+	if x.rng.IntN(3) > 0 {
+		r.Conversation, r.Position = fmt.Sprint("c", key/10), int(key%10)*x.rng.IntN(2)+x.rng.IntN(12)
+	}
+	if x.rng.IntN(3) > 0 {
+		r.Happened = x.now.Add(-time.Duration(x.rng.IntN(60*24)) * time.Hour)
+	}
+	if x.rng.IntN(3) == 0 {
+		r.Grades = subjects.Grades{Critic: x.rng.IntN(6), Pairwise: []string{"", "a", "b", "tie"}[x.rng.IntN(4)], Reward: x.rng.Float64()*2 - 1, Rewards: x.rng.IntN(2)}
+	}
+	r.Pinned = x.rng.IntN(10) == 0
+	return r
+}
+
+// query is a random one, with whom it names and when it asks about.
+func (x *world) query() (q Query, who []string, when []dateRange) {
+	q = Query{Text: x.text(1 + x.rng.IntN(6)), Top: []int{1, 3, 5, 20}[x.rng.IntN(4)], All: x.rng.IntN(4) == 0, Duplicates: x.rng.IntN(4) == 0}
+	if x.rng.IntN(5) > 0 {
+		q.Vector = x.vector()
+	}
+	if x.rng.IntN(4) == 0 {
+		q.Kind = []string{subjects.KindEngram, subjects.KindFact, "other"}[x.rng.IntN(3)]
+	}
+	switch x.rng.IntN(4) {
+	case 0:
+		q.Text, who = "what did Mel say about "+q.Text, []string{"Melanie"}
+	case 1:
+		q.Text, who = "Anna and Ben's "+q.Text, []string{"Anna Schmidt", "Ben"}
+	}
+	if x.rng.IntN(3) == 0 {
+		at := time.Date(2026, 2, 1+x.rng.IntN(28), 0, 0, 0, 0, time.UTC)
+		q.Text, when = q.Text+" on "+at.Format(time.DateOnly), []dateRange{{at, at.AddDate(0, 0, 1)}}
+	}
+	return q, who, when
+}
+
+// ranked is a row with its score.
+type ranked struct {
+	key         uint64
+	near, score float64
+	share       float32
+}
+
+// exhaustive is the definition: it scores every row that the query admits.
+func (x *world) exhaustive(q Query, who []string, when []dateRange) (list []ranked) {
+	admitted := map[uint64]bool{}
+	for key, row := range x.rows {
+		admitted[key] = (q.Kind == "" || row.Kind == q.Kind) && (q.All || row.State == subjects.MemoryActive)
+	}
+	w, said := x.r.o.Weights, x.r.words.search(q.Text)
+	defer said.release()
+	x.compareAll(q)
+	x.bases = map[uint64]float64{}
+	lifts := map[uint64]bool{} // something could be compared
+	for key := range x.rows {
+		share := float64(said.match(key).share)
+		cosine, ok := x.cosines[key]
+		if !ok {
+			cosine = w.Alone * share
+		}
+		x.bases[key], lifts[key] = cosine+w.Words*share, ok || share > 0
+	}
+	beside := x.neighbours(admitted)
+	for key, row := range x.rows {
+		if !admitted[key] {
+			continue
+		}
+		best := x.bases[key]
+		for _, n := range beside[key] {
+			if !lifts[n] {
+				continue
+			}
+			if gap := row.Happened.Sub(x.rows[n].Happened).Abs(); row.Happened.IsZero() || x.rows[n].Happened.IsZero() || gap <= 24*time.Hour {
+				best = max(best, x.bases[n])
+			}
+		}
+		near := x.bases[key] + w.Neighbours*(best-x.bases[key])
+		score := near + x.extras(row, who, when)
+		list = append(list, ranked{key, near, score, said.match(key).share})
+	}
+	slices.SortFunc(list, func(a, b ranked) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.key, b.key)) })
+	return x.distinct(list, q)
+}
+
+// compareAll sets the best cosine of every row that has a vector.
+func (x *world) compareAll(q Query) {
+	x.cosines = map[uint64]float64{}
+	if q.Vector == nil {
+		return
+	}
+	all := make([]uint64, 0, len(x.rows))
+	for key := range x.rows {
+		all = append(all, key)
+	}
+	for _, index := range x.r.vectors {
+		hits, err := index.Cosines(q.Vector, all)
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		for _, h := range hits {
+			if was, ok := x.cosines[h.Key]; !ok || float64(h.Cosine) > was {
+				x.cosines[h.Key] = float64(h.Cosine)
+			}
+		}
+	}
+}
+
+// neighbours are the admitted rows next to each row, with at most eight others between.
+func (x *world) neighbours(admitted map[uint64]bool) map[uint64][]uint64 {
+	conversations := map[string][]uint64{}
+	for key, row := range x.rows {
+		if row.Conversation != "" && row.Position > 0 {
+			conversations[row.Conversation] = append(conversations[row.Conversation], key)
+		}
+	}
+	beside := map[uint64][]uint64{}
+	for _, keys := range conversations {
+		slices.SortFunc(keys, func(a, b uint64) int {
+			return cmp.Or(cmp.Compare(x.rows[a].Position, x.rows[b].Position), cmp.Compare(a, b))
+		})
+		last := -1
+		for i, key := range keys {
+			if !admitted[key] {
+				continue
+			}
+			if last >= 0 && i-last <= 9 {
+				beside[key], beside[keys[last]] = append(beside[key], keys[last]), append(beside[keys[last]], key)
+			}
+			last = i
+		}
+	}
+	return beside
+}
+
+// extras are what speaker, time and shifts add to a row.
+func (x *world) extras(row Row, who []string, when []dateRange) (sum float64) {
+	w := x.r.o.Weights
+	if slices.Contains(who, row.Speaker) {
+		sum += w.Speaker
+	}
+	at := row.Happened
+	if at.IsZero() {
+		at = row.Created
+	}
+	sum += w.When * closeness(when, at)
+	return sum + sumReasons(w.appendShifts(nil, x.r.table.row(row.Key), x.now))
+}
+
+// distinct is the first rows of list that are shown.
+func (x *world) distinct(list []ranked, q Query) (out []ranked) {
+	for _, c := range list {
+		if len(out) == q.Top {
+			break
+		}
+		if c.share == 0 && (c.near < x.r.o.Floor || c.near == 0) {
+			continue
+		}
+		if !q.Duplicates && slices.ContainsFunc(out, func(better ranked) bool {
+			return x.r.isDuplicate(x.r.table.row(c.key), x.r.table.row(better.key))
+		}) {
+			continue
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// check compares a search with the definition.
+func (x *world) check() {
+	x.t.Helper()
+	q, who, when := x.query()
+	found, err := x.r.Find(q)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	want := x.exhaustive(q, who, when)
+	isSame := len(want) == len(found.Top)
+	for i := 0; isSame && i < len(want); i++ {
+		isSame = math.Abs(want[i].score-found.Top[i].Score) < 1e-9 && (want[i].key == found.Top[i].Key || i+1 < len(want) && math.Abs(want[i].score-want[i+1].score) < 1e-12 || i > 0 && math.Abs(want[i].score-want[i-1].score) < 1e-12)
+	}
+	if isSame {
+		return
+	}
+	var got []string
+	for _, c := range found.Top {
+		got = append(got, fmt.Sprintf("%d %.6f", c.Key, c.Score))
+	}
+	x.t.Fatalf("%+v (names %v, dates %v)\n got %v\nwant %+v", Query{Text: q.Text, Kind: q.Kind, All: q.All, Top: q.Top, Duplicates: q.Duplicates}, who, when, got, want)
+}
+
+// TestTopEqualsExhaustiveScoring: whatever the search leaves out, the result is that of scoring every row. CONCLAVE_CHAOS=1 adds
+// 100,000 and a million rows.
+func TestTopEqualsExhaustiveScoring(t *testing.T) {
+	sizes := map[int]int{0: 2, 1: 5, 30: 60, 1000: 40, 5000: 6}
+	if os.Getenv("CONCLAVE_CHAOS") != "" {
+		sizes[100_000], sizes[1_000_000] = 40, 10
+	}
+	heavy := DefaultWeights()
+	heavy.Neighbours, heavy.Speaker, heavy.When, heavy.Bound, heavy.Critic = 1, 0.4, 0.5, 0.5, 0.4
+	for n, queries := range sizes {
+		for name, w := range map[string]Weights{"default weights": {}, "heavy extras": heavy} {
+			t.Run(fmt.Sprintf("%d rows, %s", n, name), func(t *testing.T) {
+				t.Parallel()
+				x := newWorld(t, uint64(n), n, w)
+				for range queries {
+					x.check()
+				}
+				if n == 0 || n > 5000 {
+					return
+				}
+				for range 10 { // rows that are written, removed, graded and pinned since
+					key := uint64(1 + x.rng.IntN(n))
+					row := x.row(key)
+					if _, err := x.r.Put(row, x.vectors()); err != nil {
+						t.Fatal(err)
+					}
+					x.rows[key] = row
+					if gone := uint64(1 + x.rng.IntN(n)); x.rng.IntN(2) == 0 {
+						x.r.Remove(gone)
+						delete(x.rows, gone)
+					}
+					x.check()
+				}
+			})
+		}
+	}
+}

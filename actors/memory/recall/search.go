@@ -1,0 +1,395 @@
+package recall
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"conclave/pkg/vector"
+	"conclave/subjects"
+)
+
+// The exact search. Let most be the largest sum of what speaker, time and shifts add to any row. A lift by neighbours never brings
+// a row above the best base of itself and its neighbours. So a row whose score reaches some value has itself, or next to it, a
+// row whose base reaches that value minus most. [search.collect] enumerates all rows with such a base, and scores them and
+// their neighbours; what it leaves out cannot reach the value.
+
+const (
+	// firstFactor is how many times as many rows as wanted a search begins with, at least minFirst.
+	firstFactor, minFirst = 3, 48
+	// maxByWords is about how many rows with the largest shares of words are scored whatever their vectors are.
+	maxByWords = 256
+	// slack covers the rounding of bounds.
+	slack = 1e-6
+)
+
+// search is one search. It is used by one goroutine.
+type search struct {
+	r    *Recall
+	q    Query
+	now  time.Time
+	ask  question
+	keep func(key uint64) bool // nil = every row; a hint, see [Query.admits]
+	said *wordQuery
+	most float64 // upper bound of what speaker, time and shifts add to a row
+
+	rows    map[uint64]*candidate // rows whose base is known; nil = not admitted
+	scored  []*candidate
+	reached float64 // every row whose score reaches it is scored
+}
+
+// candidate is a row during a search.
+type candidate struct {
+	key uint64
+	rec *record
+	likeness
+	base     float64
+	near     float64 // base and lift by neighbours
+	score    float64
+	isScored bool
+	beside   []uint64 // neighbours that the query admits
+	besides  [2]uint64
+}
+
+// newSearch prepares a search. The caller must release said.
+func (r *Recall) newSearch(q Query) *search {
+	s := &search{r: r, q: q, now: r.o.Now(), keep: r.table.filter(q.Kind, q.All), said: &wordQuery{}, rows: map[uint64]*candidate{}, reached: math.Inf(-1)}
+	s.ask = question{r.speakers.named(q.Text), parseDates(q.Text, s.now)}
+	if r.o.Hybrid || q.Vector == nil {
+		s.said = r.words.search(q.Text)
+	}
+	if len(s.ask.speakers) > 0 {
+		s.most += r.o.Weights.Speaker
+	}
+	if len(s.ask.dates) > 0 {
+		s.most += r.o.Weights.When
+	}
+	if r.table.shifted.Load() > 0 { // age only takes away
+		s.most += r.o.Weights.Bound
+	}
+	return s
+}
+
+// findTop returns the best top rows. It leaves the rows that were scored in s.scored, best first.
+func (s *search) findTop(top int) ([]*candidate, error) {
+	keys, err := s.firstRows(max(firstFactor*top, minFirst))
+	if err != nil {
+		return nil, err
+	}
+	if err := s.score(keys); err != nil {
+		return nil, err
+	}
+	for s.reached = math.Inf(1); ; {
+		slices.SortFunc(s.scored, compareCandidates)
+		best := s.r.selectTop(s.scored, top, s.q.Duplicates)
+		last := math.Inf(-1)
+		if len(best) == top {
+			last = best[top-1].score
+		}
+		// A better row may hide duplicates, so that the last one is worse than before.
+		if last >= s.reached {
+			return best, nil
+		}
+		if err := s.collect(last); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// firstRows returns about n rows of each index that are likely to be the best. They need not be.
+func (s *search) firstRows(n int) (keys []uint64, err error) {
+	switch {
+	case s.q.Among != nil:
+		keys = append(keys, s.q.Among...)
+	case s.q.Vector != nil:
+		for _, x := range s.r.vectors {
+			hits, err := x.Nearest(s.q.Vector, n, s.keep)
+			if err != nil {
+				return nil, fmt.Errorf("comparing vectors: %w", err)
+			}
+			for _, h := range hits {
+				keys = append(keys, h.Key)
+			}
+		}
+	}
+	least := s.shareFloor(n)
+	for _, m := range s.said.matches() {
+		if m.share >= least && s.admitsKey(uint64(m.key)) {
+			keys = append(keys, uint64(m.key))
+		}
+	}
+	return keys, nil
+}
+
+// collect scores every row whose score may reach value.
+func (s *search) collect(value float64) error {
+	s.reached = value
+	o, w := s.r.o, s.r.o.Weights
+	need := value - s.most - slack // base that itself or a neighbour of such a row has
+	least := float32(0)
+	if need >= o.Floor {
+		least = s.shareFloor(maxByWords)
+	}
+	var keys []uint64
+	for _, m := range s.said.matches() {
+		if s.isDone(uint64(m.key)) || !s.admitsKey(uint64(m.key)) {
+			continue
+		}
+		if s.q.Vector == nil || s.r.table.marks(uint64(m.key))&markVector == 0 {
+			if w.base(likeness{share: m.share}) >= need {
+				keys = append(keys, uint64(m.key))
+			}
+		} else if m.share >= least {
+			keys = append(keys, uint64(m.key))
+		}
+	}
+	if s.q.Vector != nil && s.q.Among == nil {
+		floor := max(need, o.Floor-slack) - w.Words*float64(least)
+		for _, x := range s.r.vectors {
+			if x.Len() == 0 {
+				continue
+			}
+			if err := x.Visit(s.q.Vector, float32(floor-slack), func(key uint64, upper float32) {
+				if s.mayReach(key, upper, value) {
+					keys = append(keys, key)
+				}
+			}); err != nil {
+				return fmt.Errorf("comparing vectors: %w", err)
+			}
+		}
+	}
+	return s.score(keys)
+}
+
+// mayReach reports whether a row that has a vector with at most this cosine, or a neighbour of that row for its sake, can have a
+// score of at least value. It is false for rows that are scored.
+func (s *search) mayReach(key uint64, upper float32, value float64) bool {
+	if !s.admitsKey(key) {
+		return false
+	}
+	share := s.said.match(key).share
+	if share == 0 && float64(upper) < s.r.o.Floor-slack {
+		return false
+	}
+	base := float64(upper) + s.r.o.Weights.Words*float64(share)
+	if base+s.most < value-slack {
+		return false
+	}
+	rec := s.r.table.row(key)
+	if rec == nil || s.isDone(key) {
+		return false
+	}
+	extra := s.mostExtra(rec)
+	var buffer [2]uint64
+	for _, beside := range s.r.conversations.neighbours(buffer[:0], rec.conversation, rec.turn(key), s.admitsKey) {
+		if rec := s.r.table.row(beside); rec != nil {
+			extra = max(extra, s.mostExtra(rec))
+		}
+	}
+	return base+extra >= value-slack
+}
+
+// mostExtra returns an upper bound of what speaker, time and shifts add to a row: all but the age of a row without grades.
+func (s *search) mostExtra(rec *record) (most float64) {
+	w := s.r.o.Weights
+	if rec.speaker != nil && s.ask.speakers[rec.speaker] {
+		most += w.Speaker
+	}
+	if len(s.ask.dates) > 0 {
+		most += w.When * closeness(s.ask.dates, rec.time())
+	}
+	if rec.grades != nil || rec.pinned {
+		var buffer [maxReasons]subjects.MemoryReason
+		most += sumReasons(w.appendShifts(buffer[:0], rec, s.now))
+	}
+	return most
+}
+
+// isDone reports whether a row is scored, or known not to be admitted.
+func (s *search) isDone(key uint64) bool {
+	c, ok := s.rows[key]
+	return ok && (c == nil || c.isScored)
+}
+
+// admitsKey reports whether the query admits the row with this key, as far as the marks tell.
+func (s *search) admitsKey(key uint64) bool { return s.keep == nil || s.keep(key) }
+
+// shareFloor returns a share of words that at most about most rows reach, 0 when all of them may.
+func (s *search) shareFloor(most int) float32 {
+	const steps = 256
+	matches := s.said.matches()
+	if len(matches) <= most {
+		return 0
+	}
+	var counts [steps]int
+	for _, m := range matches {
+		if s.admitsKey(uint64(m.key)) {
+			counts[min(int(m.share*steps), steps-1)]++
+		}
+	}
+	total := 0
+	for i := steps - 1; i >= 0; i-- {
+		if total += counts[i]; total > most {
+			return float32(i+1) / steps
+		}
+	}
+	return 0
+}
+
+// score scores rows, and the neighbours of those that may lift one to what the search has reached. Rows that were scored before
+// are skipped.
+func (s *search) score(keys []uint64) error {
+	if err := s.load(keys); err != nil {
+		return err
+	}
+	list := s.enlist(make([]*candidate, 0, len(keys)), keys)
+	var beside []uint64
+	for _, some := range [][]*candidate{s.scored, list} {
+		for _, c := range some {
+			beside = s.appendLifted(beside, c)
+		}
+	}
+	if err := s.load(beside); err != nil {
+		return err
+	}
+	list = s.enlist(list, beside)
+	beside = beside[:0]
+	for _, c := range list {
+		beside = append(beside, c.beside...)
+	}
+	if err := s.load(beside); err != nil {
+		return err
+	}
+	for _, c := range list {
+		var buffer [maxReasons]subjects.MemoryReason
+		c.near = c.base + s.lift(c)
+		c.score = sumReasons(s.appendReasons(buffer[:0], c))
+	}
+	s.scored = append(s.scored, list...)
+	return nil
+}
+
+// appendLifted appends the neighbours of a row that are not scored and that it may lift to what the search has reached.
+func (s *search) appendLifted(keys []uint64, c *candidate) []uint64 {
+	if c.base+s.most < s.reached-slack {
+		return keys
+	}
+	for _, key := range c.beside {
+		if rec := s.r.table.row(key); rec != nil && !s.isDone(key) && c.base+s.mostExtra(rec) >= s.reached-slack {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// enlist appends the rows of keys that are admitted and not scored to list, each once, and finds their neighbours.
+func (s *search) enlist(list []*candidate, keys []uint64) []*candidate {
+	for _, key := range keys {
+		if c := s.rows[key]; c != nil && !c.isScored {
+			c.isScored = true
+			c.beside = s.r.conversations.neighbours(c.besides[:0], c.rec.conversation, c.rec.turn(key), s.admitsKey)
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// load compares the rows of keys with the query, each once in a search.
+func (s *search) load(keys []uint64) error {
+	missing := make([]uint64, 0, len(keys))
+	for _, key := range keys {
+		if _, ok := s.rows[key]; ok {
+			continue
+		}
+		s.rows[key] = nil
+		if rec := s.r.table.row(key); rec != nil && s.q.admits(rec) {
+			missing = append(missing, key)
+			match := s.said.match(key)
+			s.rows[key] = &candidate{key: key, rec: rec, likeness: likeness{share: match.share, found: match.terms}}
+		}
+	}
+	if s.q.Vector != nil && len(missing) > 0 {
+		for of, x := range s.r.vectors {
+			if err := s.compare(vectorOf(of), x, missing); err != nil {
+				return fmt.Errorf("comparing vectors: %w", err)
+			}
+		}
+	}
+	for _, key := range missing {
+		c := s.rows[key]
+		c.base = s.r.o.Weights.base(c.likeness)
+	}
+	return nil
+}
+
+// compare sets the best cosines of rows that have a vector in x. The rows must be in s.rows.
+func (s *search) compare(of vectorOf, x *vector.Index, keys []uint64) error {
+	if x.Len() == 0 {
+		return nil
+	}
+	hits, err := x.Cosines(s.q.Vector, keys)
+	if err != nil {
+		return err
+	}
+	for _, h := range hits {
+		if c := s.rows[h.Key]; !c.vectors || h.Cosine > c.cosine {
+			c.vectors, c.cosine, c.best = true, h.Cosine, of
+		}
+	}
+	return nil
+}
+
+// lift returns what the neighbours of a row add to its base. Those of which nothing could be compared, and those that happened more
+// than maxGap before or after it, do not count.
+func (s *search) lift(c *candidate) float64 {
+	best := c.base
+	for _, key := range c.beside {
+		if n := s.rows[key]; n != nil && (n.vectors || n.share > 0) && !areApart(c.rec, n.rec) {
+			best = max(best, n.base)
+		}
+	}
+	return s.r.o.Weights.Neighbours * (best - c.base)
+}
+
+// areApart reports whether two rows are known to have happened more than maxGap from each other.
+func areApart(a, b *record) bool {
+	if a.happened == unknownTime || b.happened == unknownTime {
+		return false
+	}
+	gap := time.UnixMicro(a.happened).Sub(time.UnixMicro(b.happened))
+	return gap > maxGap || gap < -maxGap
+}
+
+// maxReasons is how many reasons a row has at most.
+const maxReasons = 9
+
+// appendReasons appends the reasons of a scored row to an empty list, without texts. They add up to the score.
+func (s *search) appendReasons(to []subjects.MemoryReason, c *candidate) []subjects.MemoryReason {
+	w := s.r.o.Weights
+	to = w.appendBase(to, c.likeness)
+	if c.near > c.base {
+		to = append(to, subjects.MemoryReason{What: whatNeighbours, Value: c.near - c.base})
+	}
+	to = w.appendContext(to, c.rec, s.ask)
+	return w.appendShifts(to, c.rec, s.now)
+}
+
+// export returns candidates with their rows and explained reasons.
+func (s *search) export(list []*candidate) []Candidate {
+	out := make([]Candidate, len(list))
+	for i, c := range list {
+		reasons := s.appendReasons(nil, c)
+		for j := range reasons {
+			reasons[j].Text = c.explainReason(reasons[j].What, s.said, s.now)
+		}
+		out[i] = Candidate{Row: c.rec.row(c.key), Similarity: s.r.o.Weights.similarity(c.likeness), Score: c.score, Reasons: reasons}
+	}
+	return out
+}
+
+// compareCandidates orders by score, then by key, so that the order is stable.
+func compareCandidates(a, b *candidate) int {
+	return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.key, b.key))
+}
