@@ -1,6 +1,6 @@
 // Command decide measures whether a real model makes the right first decision: answer directly, or call which tool with
-// what. It asks the same questions in three modes, question by question in turn, so that the load of the machine hits all
-// of them alike:
+// what. It asks the same questions in three modes, one mode after the other, so that each finds its own prompt in the cache
+// of the server, as in use:
 //
 //	constrained   pkg/loop with decisions under a JSON schema; as in the generator, memory is searched for every question before
 //	              the decision, so that no decision to search it is left to make
@@ -135,12 +135,11 @@ func run(ctx context.Context, o options) (float64, error) {
 	}
 	var missed bytes.Buffer
 ask:
-	for n, q := range questions {
-		fmt.Fprintf(os.Stderr, "%3d of %d %s:", n+1, len(questions), q.ID)
-		for i := range all {
+	for i := range all { // mode by mode, so that each finds its own prompt in the server's cache, as in use
+		for n, q := range questions {
 			d := all[i].decide(ctx, chat, o.model, q.Text)
 			if ctx.Err() != nil {
-				fmt.Fprintln(os.Stderr, "\ninterrupted: the tables have the questions so far")
+				fmt.Fprintln(os.Stderr, "interrupted: the tables have the questions so far")
 				break ask
 			}
 			if errors.Is(d.err, model.ErrUnreachable) || errors.Is(d.err, model.ErrMissing) { // no decision of the model
@@ -148,13 +147,13 @@ ask:
 			}
 			right := q.isRight(d)
 			all[i].results = append(all[i].results, result{q, d, right})
-			fmt.Fprintf(os.Stderr, "  %s %s (%.1f s)", all[i].name, map[bool]string{true: "right", false: "WRONG"}[right], d.took.Seconds())
+			fmt.Fprintf(os.Stderr, "%s, %3d of %d %s: %s (%.1f s)", all[i].name, n+1, len(questions), q.ID, map[bool]string{true: "right", false: "WRONG"}[right], d.took.Seconds())
 			if !right && !q.held {
 				fmt.Fprintf(os.Stderr, " %s %s", d.choice, d.arguments)
 				fmt.Fprintf(&missed, "%s\t%s\t%q\twant %s %v\tgot %s %s %v\n", all[i].name, q.ID, q.Text, q.Want, q.Argument, d.choice, d.arguments, errorText(d.err))
 			}
+			fmt.Fprintln(os.Stderr)
 		}
-		fmt.Fprintln(os.Stderr)
 	}
 	printTables(o.model, all)
 	if o.misses != "" {
@@ -253,7 +252,7 @@ func wilson(right, all int) (low, high float64) {
 	const z = 1.959964
 	n, p := float64(all), float64(right)/float64(all)
 	center, spread := p+z*z/(2*n), z*math.Sqrt(p*(1-p)/n+z*z/(4*n*n))
-	return (center - spread) / (1 + z*z/n), (center + spread) / (1 + z*z/n)
+	return max(0, (center-spread)/(1+z*z/n)), min(1, (center+spread)/(1+z*z/n))
 }
 
 func printTables(name string, all []mode) {

@@ -75,7 +75,7 @@ func loopDecider(calls loop.CallMode) decider {
 		}
 		agent := loop.Agent{
 			Chat: counted, Model: name, Tools: offered, Calls: calls, Stream: true, Options: requestOptions(),
-			System: generator.ShippedPrompt(), Examples: generator.SelectExamples(offered),
+			System: generator.ShippedPrompt(), Examples: generator.SelectExamples(offered), Withheld: generator.WithheldTools(question),
 			Limits: loop.Limits{Steps: 2, StepTokens: replyTokens, AnswerTokens: replyTokens, CallTimeout: callTimeout, FirstToken: callTimeout, TurnTimeout: 2 * callTimeout},
 			RunTool: func(_ context.Context, c model.Call) loop.Result {
 				decide(c.Name, c.Arguments)

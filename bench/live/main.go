@@ -15,14 +15,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"conclave/bench/internal/instance"
 	"conclave/bench/internal/meter"
 	"conclave/pkg/story"
 )
@@ -74,14 +73,11 @@ func run(ctx context.Context, o options, files []string) (bool, error) {
 			m.Close()
 		}
 	}()
-	dir, err := os.MkdirTemp("", "conclave-live-")
+	in, err := instance.Create(o.conclave, map[string]string{"models.yaml": modelSettings(o)})
 	if err != nil {
 		return false, err
 	}
-	defer os.RemoveAll(dir)
-	if err := writeConfig(dir, o); err != nil {
-		return false, err
-	}
+	defer in.Remove()
 	rows, err := readStories(files)
 	if err != nil {
 		return false, err
@@ -92,7 +88,7 @@ func run(ctx context.Context, o options, files []string) (bool, error) {
 				continue
 			}
 			fmt.Fprintf(os.Stderr, "run %d of %d, %s: ", n+1, o.runs, row.name)
-			if err := row.play(ctx, o, dir, meters); err != nil {
+			if err := row.play(ctx, in, meters); err != nil {
 				fmt.Fprintln(os.Stderr)
 				return false, err
 			}
@@ -119,15 +115,14 @@ func startMeters(o *options) ([]*meter.Meter, error) {
 	return all, nil
 }
 
-// writeConfig writes the settings of a machine with this one chat model and embedder.
-func writeConfig(dir string, o options) error {
+// modelSettings are the settings of a machine with this one chat model and embedder.
+func modelSettings(o options) string {
 	chat, openai := o.chat, ""
 	if o.openai != "" {
 		chat, openai = "openai/"+o.chat, fmt.Sprintf("openai: {url: %q}\n", o.openai)
 	}
-	text := fmt.Sprintf("demo_model: never\nroles: {assistant: %q, critic: %q, embeddings: %q}\ndefaults: {window: 8192}\nmodels: {%q: {temperature: 0}}\nollama: {url: %q}\n%s",
+	return fmt.Sprintf("demo_model: never\nroles: {assistant: %q, critic: %q, embeddings: %q}\ndefaults: {window: 8192}\nmodels: {%q: {temperature: 0}}\nollama: {url: %q}\n%s",
 		chat, chat, o.embeddings, chat, o.ollama, openai)
-	return os.WriteFile(filepath.Join(dir, "models.yaml"), []byte(text), 0o600)
 }
 
 // row is a story and the sum over its runs.
@@ -177,9 +172,8 @@ type report struct {
 }
 
 // play runs the story once and adds the figures. A failed story is no error.
-func (r *row) play(ctx context.Context, o options, config string, meters []*meter.Meter) error {
-	cmd := exec.CommandContext(ctx, o.conclave, "story", "run", r.file, "--live", "--json", "--config", config)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+func (r *row) play(ctx context.Context, in *instance.Instance, meters []*meter.Meter) error {
+	cmd := in.Command(ctx, "story", "run", r.file, "--live", "--json")
 	cmd.WaitDelay = time.Minute
 	var out, talk bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &talk

@@ -164,7 +164,8 @@ func (o *ours) remember(ctx context.Context, kind string, it store.Item) error {
 		return err
 	}
 	if kind == handedOn {
-		return o.rc.Put(rowFor(lightOf(rows[0], it.Entry)), it.Vectors.Name, it.Vectors.Description)
+		_, err := o.rc.Put(rowFor(lightOf(rows[0], it.Entry)), recall.Vectors{Corpus: it.Vectors.Corpus, Description: it.Vectors.Description, Name: it.Vectors.Name})
+		return err
 	}
 	o.following.Lock() // one hand at a time, as in the actor
 	defer o.following.Unlock()
@@ -173,7 +174,7 @@ func (o *ours) remember(ctx context.Context, kind string, it store.Item) error {
 		return err
 	}
 	for _, l := range lights {
-		if err := o.rc.Put(rowFor(l), l.NameVector, l.DescriptionVector); err != nil {
+		if _, err := o.rc.Put(rowFor(l), recall.Vectors{Corpus: l.CorpusVector, Description: l.DescriptionVector, Name: l.NameVector}); err != nil {
 			return err
 		}
 	}

@@ -94,8 +94,10 @@ func (o *ours) openIndex(ctx context.Context) (err error) {
 	if o.rc, err = recall.New(recall.Options{Dims: dims, Names: names, Top: top, Hybrid: o.hybrid, Now: time.Now}); err != nil {
 		return err
 	}
-	bad, err := o.rc.Load(func(put func(recall.Row, []float32, []float32) error) error {
-		return o.st.Load(ctx, embedder, func(l store.IndexEntry) error { return put(rowFor(l), l.NameVector, l.DescriptionVector) })
+	bad, err := o.rc.Load(func(put func(recall.Row, recall.Vectors) error) error {
+		return o.st.Load(ctx, embedder, func(l store.IndexEntry) error {
+			return put(rowFor(l), recall.Vectors{Corpus: l.CorpusVector, Description: l.DescriptionVector, Name: l.NameVector})
+		})
 	})
 	if err == nil && len(bad) > 0 {
 		err = fmt.Errorf("%d rows have vectors that cannot be used", len(bad))
@@ -195,7 +197,7 @@ type filled struct {
 
 // item is row i as an entry, with its vectors.
 func (w *world) item(i int) store.Item {
-	v := store.Vectors{Model: embedder, Name: make([]float32, dims), Description: make([]float32, dims), Corpus: make([]float32, dims)}
+	v := store.Vectors{Model: embedder, Corpus: make([]float32, dims), Name: make([]float32, dims), Description: make([]float32, dims)}
 	w.name(i, v.Name)
 	w.description(i, v.Description)
 	copy(v.Corpus, v.Description) // nobody searches it here, but it is written and takes its place

@@ -11,17 +11,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"time"
 
+	"conclave/bench/internal/instance"
 	"conclave/bench/internal/meter"
 )
 
@@ -36,19 +34,23 @@ var conversation = []struct{ row, text string }{
 
 func main() {
 	url := flag.String("ollama", "", "`URL` of an Ollama")
-	name := flag.String("model", "qwen-coder:1.5b", "model for every role")
+	name := flag.String("model", "qwen-coder:1.5b", "chat model of every role")
+	embeddings := flag.String("embeddings", "all-minilm", "embedding model")
 	rounds := flag.Int("rounds", 1, "rounds; each build is measured once in each")
 	idle := flag.Duration("idle", 15*time.Second, "how long no model call must run before the next question; at most ten times as long is waited")
 	timeout := flag.Duration("timeout", 10*time.Minute, "for one answer")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *url, *name, *rounds, *idle, *timeout, flag.Args()); err != nil {
+	if err := run(ctx, server{*url, *name, *embeddings}, *rounds, *idle, *timeout, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "prompt:", err)
 		stop()
 		os.Exit(1)
 	}
 }
+
+// server is an Ollama with the models to use.
+type server struct{ url, chat, embeddings string }
 
 // build is a conclave program with its measurements by question.
 type build struct {
@@ -63,8 +65,8 @@ type sample struct {
 	failed                 bool
 }
 
-func run(ctx context.Context, url, name string, rounds int, idle, timeout time.Duration, args []string) error {
-	if url == "" || len(args) == 0 {
+func run(ctx context.Context, s server, rounds int, idle, timeout time.Duration, args []string) error {
+	if s.url == "" || len(args) == 0 {
 		return errors.New("-ollama and at least one build as name=program are needed")
 	}
 	var builds []*build
@@ -77,49 +79,41 @@ func run(ctx context.Context, url, name string, rounds int, idle, timeout time.D
 	}
 	for range rounds {
 		for _, b := range builds {
-			if err := b.measure(ctx, url, name, idle, timeout); err != nil {
+			if err := b.measure(ctx, s, idle, timeout); err != nil {
 				return fmt.Errorf("%s: %w", b.name, err)
 			}
 		}
 	}
-	printTable(name, builds)
+	printTable(s.chat, builds)
 	return nil
 }
 
 // measure starts the build, asks the conversation in one session and stops it.
-func (b *build) measure(ctx context.Context, url, name string, idle, timeout time.Duration) error {
-	m, err := meter.Start(url)
+func (b *build) measure(ctx context.Context, from server, idle, timeout time.Duration) error {
+	m, err := meter.Start(from.url)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
-	dir, err := os.MkdirTemp("", "conclave-prompt-")
+	// Only settings that older builds know too.
+	settings := fmt.Sprintf("roles: {assistant: %q, critic: %q, tools: %q, summaries: %q, embeddings: %q}\nhints: {simple: %q}\ndefaults: {window: 8192}\nollama: {url: %q}\n",
+		from.chat, from.chat, from.chat, from.chat, from.embeddings, from.chat, m.URL)
+	in, err := instance.Create(b.path, map[string]string{"models.yaml": settings})
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	if err := os.Mkdir(filepath.Join(dir, "config"), 0o700); err != nil {
-		return err
-	}
-	settings := fmt.Sprintf("demo_model: never\nroles: {assistant: %q, critic: %q, tools: %q, summaries: %q, embeddings: \"\"}\nhints: {simple: %q}\ndefaults: {window: 8192}\nollama: {url: %q}\n",
-		name, name, name, name, name, m.URL)
-	if err := os.WriteFile(filepath.Join(dir, "config", "models.yaml"), []byte(settings), 0o600); err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, "config", "secrets.yaml"), []byte("backend: file\n"), 0o600); err != nil {
-		return err
-	}
-	stop, err := b.start(ctx, dir)
+	defer in.Remove()
+	system, err := in.Start(ctx)
 	if err != nil {
 		return err
 	}
-	defer stop()
+	defer system.Stop()
 	waitIdle(ctx, m, idle)
 	m.Take()
 	for i, q := range conversation {
 		fmt.Fprintf(os.Stderr, "%s: %q: ", b.name, q.text)
 		began := time.Now()
-		out, err := b.command(ctx, dir, "ask", "--session", "measured", "--grade-wait", "0", "--timeout", timeout.String(), "--json", q.text).CombinedOutput()
+		out, err := in.Command(ctx, "ask", "--session", "measured", "--grade-wait", "0", "--timeout", timeout.String(), "--json", q.text).CombinedOutput()
 		s := sample{took: time.Since(began), failed: err != nil, foreground: m.Take()}
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
@@ -133,55 +127,6 @@ func (b *build) measure(ctx context.Context, url, name string, idle, timeout tim
 		}
 	}
 	return nil
-}
-
-// command is the build with the folders of this measurement. Nothing is attached to its input.
-func (b *build) command(ctx context.Context, dir string, args ...string) *exec.Cmd {
-	args = append(args, "--data", filepath.Join(dir, "data"), "--config", filepath.Join(dir, "config"))
-	cmd := exec.CommandContext(ctx, b.path, args...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 30 * time.Second
-	return cmd
-}
-
-// start starts the system and waits until it answers. stop ends it.
-func (b *build) start(ctx context.Context, dir string) (stop func(), err error) {
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	up := b.command(ctx, dir, "up", "--listen", "127.0.0.1:0", "--api-port", "0")
-	up.Stdout, up.Stderr = log, log
-	if err := up.Start(); err != nil {
-		cancel()
-		return nil, err
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = up.Wait()
-	}()
-	stop = func() {
-		cancel()
-		<-ended
-		log.Close()
-	}
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline) && ctx.Err() == nil; {
-		out, err := b.command(ctx, dir, "call", "get_datetime", `{"timezone":"UTC"}`, "--json").Output()
-		if err == nil && json.Valid(out) {
-			return stop, nil
-		}
-		select {
-		case <-ended:
-			text, _ := os.ReadFile(log.Name())
-			return nil, fmt.Errorf("conclave up ended: %s", text)
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
-	text, _ := os.ReadFile(log.Name())
-	stop()
-	return nil, fmt.Errorf("conclave up is not ready after a minute: %s", text)
 }
 
 // waitIdle waits until no model call was open for the time idle, at most ten times as long.
