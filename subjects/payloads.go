@@ -141,10 +141,11 @@ type ToolOrder struct {
 	CallID  string                 `json:"call_id"`
 	QueryID string                 `json:"query_id,omitempty"`
 	Args    json.RawMessage        `json:"args"`
-	Mode    string                 `json:"mode,omitempty"`   // "" or [ModeStructured]
-	Sealed  map[string]SecretValue `json:"sealed,omitempty"` // credentials by name, sealed to this process of the tool
-	Hosts   *HostRules             `json:"hosts,omitempty"`  // which hosts may be fetched from; checked again at each redirect
-	Pages   bool                   `json:"pages,omitempty"`  // whether pages may be fetched at all
+	Mode    string                 `json:"mode,omitempty"`    // "", [ModeStructured] or [ModePreview]
+	Sealed  map[string]SecretValue `json:"sealed,omitempty"`  // credentials by name, sealed to this process of the tool
+	Hosts   *HostRules             `json:"hosts,omitempty"`   // which hosts may be fetched from; checked again at each redirect
+	Pages   bool                   `json:"pages,omitempty"`   // whether pages may be fetched at all
+	Folders *FolderRules           `json:"folders,omitempty"` // for tools of files and programs; nil = no folder is allowed
 	// Caller and the Labels of its session, for tools that store: they record the owner of an entry.
 	Caller     string  `json:"caller,omitempty"`
 	CallerType string  `json:"caller_type,omitempty"` // agent type of the caller, for the audit log
@@ -159,8 +160,22 @@ type HostRules struct {
 	Monitored []string `json:"watched,omitempty"` // monitor-only rules: logged, not enforced
 }
 
-// ModeStructured requests untrusted content that is reduced to structured facts before an agent sees it.
-const ModeStructured = "structured"
+// FolderRules are the folders that a call may access, absolute and with symlinks resolved. Closed wins over Allowed; without
+// Allowed every path is denied.
+type FolderRules struct {
+	Allowed []string `json:"allowed"` // those of the caller's type and of its ancestors' types, intersected
+	Closed  []string `json:"closed"`  // Conclave's own folders
+	// Work is the working folder of the question. It may not exist yet; it is in one of Allowed, or empty when the caller may
+	// not use it.
+	Work string `json:"work,omitempty"`
+}
+
+// Modes of a [ToolOrder].
+const (
+	ModeStructured = "structured" // return untrusted content reduced to structured facts
+	// ModePreview asks what the call would do, as text for the user who decides about it. The tool must change nothing.
+	ModePreview = "preview"
+)
 
 // ToolResult is the outcome of a call: a result or a fault, never both.
 type ToolResult struct {
@@ -179,6 +194,8 @@ type ToolResult struct {
 	// Ephemeral is set by the broker from the facts of the tool: the result holds only at the time of the call.
 	Ephemeral bool    `json:"ephemeral,omitempty"`
 	Parked    *Parked `json:"parked,omitempty"` // where the complete result is stored, when it was too large
+	// Artifacts are the absolute paths of the files that the call wrote; the broker drops paths outside of [FolderRules].
+	Artifacts []string `json:"artifacts,omitempty"`
 }
 
 // Labels restrict the use of a text by its origin (trust) and its owner (privacy).
@@ -306,8 +323,9 @@ type ApprovalRequest struct {
 	Layer     string          `json:"layer"` // the policy layer that asks
 	Rule      string          `json:"rule"`
 	Reason    string          `json:"reason"`
-	Sinks     []string        `json:"sinks,omitempty"` // where data would be sent; a remembered decision holds for these only
-	Hosts     []LookAlikeHost `json:"hosts,omitempty"` // host names in the arguments and sinks that are not ASCII
+	Sinks     []string        `json:"sinks,omitempty"`   // where data would be sent; a remembered decision holds for these only
+	Hosts     []LookAlikeHost `json:"hosts,omitempty"`   // host names in the arguments and sinks that are not ASCII
+	Preview   string          `json:"preview,omitempty"` // what the call would do, as the tool describes it: a diff, a dry run
 	Taint     []Taint         `json:"taint,omitempty"`
 	Grants    []Grant         `json:"grants,omitempty"` // what the question permits, none of which covers this call
 	Asked     time.Time       `json:"asked"`

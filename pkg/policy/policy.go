@@ -119,6 +119,7 @@ type Tool struct {
 	About     []string      // words by which users name what it reads or lists, in lower case
 	IDs       []string      // fields of its JSON results that it assigns itself
 	People    []string      // fields of its JSON results that hold the people of an object, and no text
+	Preview   bool          // shows what a call would do in [subjects.ModePreview], without doing it; asked for before an approval
 	Graded    bool          // labels the trust of each result itself; a result without a label is untrusted
 	Ephemeral bool          // its results hold only at the time of the call, so memory does not keep answers that rest on them
 	Empty     string        // the whole text of a result that holds nothing, which is not private; "" = there is none
