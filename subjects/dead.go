@@ -1,6 +1,7 @@
 package subjects
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -23,26 +24,42 @@ type Advisory struct {
 func IsFinalFailure(account string, d DeadLetter) bool {
 	switch account {
 	case Router:
-		return d.Subject == QueryReceived.Name || isQuestionExhausted(d.Subject)
-	case Generator:
-		_, turn := Match(QuerySession.Received, d.Subject)
-		return turn
+		return slices.Contains([]string{QueryReceived.Name, QueryCommittee.Name, QueryTask.Name}, d.Subject) || isQuestionExhausted(d.Subject)
+	case Generator, Committee, Orchestrator:
+		return TurnRespondent(d.Subject) == account
 	}
 	return false
 }
 
-// isQuestionExhausted reports whether an advisory subject is about a question or a turn of the generator.
+// isQuestionExhausted reports whether an advisory subject is about a question or a turn that the user waits for.
 func isQuestionExhausted(subject string) bool {
 	t, ok := Match(MaxDeliveriesAdvisory.Received, subject)
 	if !ok || len(t) != 2 {
 		return false
 	}
 	who, _, _ := strings.Cut(t[1], "-")
-	return t[0] == QueryReceived.Stream && who == Router || IsGeneratorTurn(t[0], t[1])
+	return t[0] == QueryReceived.Stream && who == Router || IsVisibleTurn(t[0], t[1])
 }
 
-// IsGeneratorTurn reports whether a consumer of a stream delivers turns to the generator.
-func IsGeneratorTurn(stream, consumer string) bool {
+// IsVisibleTurn reports whether a consumer of a stream delivers turns to a respondent whose answers the user sees.
+func IsVisibleTurn(stream, consumer string) bool {
 	who, _, _ := strings.Cut(consumer, "-")
-	return stream == QuerySession.Stream && who == Generator
+	return stream == QuerySession.Stream && slices.Contains(VisibleRespondents, who)
+}
+
+// TurnRespondent returns the account that answers the turn stored under a subject of TURNS, "" for any other subject.
+func TurnRespondent(subject string) string {
+	t, ok := Match("turn.*.*", subject)
+	switch {
+	case !ok:
+		return ""
+	case t[0] == Committee || t[0] == Orchestrator:
+		return t[0]
+	}
+	return Generator
+}
+
+// Answers reports whether an account answers the turns of a respondent: its own, and for respondent B the generator's.
+func Answers(account, respondent string) bool {
+	return account != "" && account == respondent || account == RespondentB && respondent == Generator
 }

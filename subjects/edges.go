@@ -242,8 +242,8 @@ func watchEdges() (out []Edge) {
 	return append(out, jetStreamEdge("gateway", "STREAM.INFO.EVENTS", false, ""))
 }
 
-// questionEdges returns the edges with which the user publishes questions (for the router) and those for committee and
-// orchestrator (which the router does not see), and the router publishes turns; only it may. all are the durable consumers of
+// questionEdges returns the edges with which the user publishes questions for the assistant, the committee and the
+// orchestrator, and the router publishes their turns; only it may. all are the durable consumers of
 // every stream: each may pull and acknowledge its messages. Router and broker may read a stored turn, and the router is told of
 // messages that reached their delivery limit.
 func questionEdges(all []Consumer) (out []Edge) {
@@ -252,6 +252,8 @@ func questionEdges(all []Consumer) (out []Edge) {
 	}
 	out = append(out,
 		Edge{Callers: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: "query.session.*"},
+		Edge{Callers: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: TurnCommittee.Name},
+		Edge{Callers: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: TurnTask.Name},
 		Edge{Callers: []string{"router"}, Kind: StreamImport, Owner: Core, Remote: MaxDeliveriesAdvisory.Name, Local: MaxDeliveriesAdvisory.Received},
 		// The router reads a turn that reached its delivery limit, to notify the client. The router is its only author.
 		jetStreamEdge(Router, "STREAM.MSG.GET.TURNS", false, ""),
@@ -266,7 +268,7 @@ func questionEdges(all []Consumer) (out []Edge) {
 }
 
 // stateEdges gives each owner read and write access to its buckets in all, the user the list and the figures of all streams,
-// respondent B read-only access to the generator's conversations, and the user's accounts to large results and to the
+// the other respondents read-only access to the generator's conversations, and the user's accounts to large results and to the
 // respondents' state.
 func stateEdges(all []Stream) (out []Edge) {
 	for _, s := range all {
@@ -289,8 +291,11 @@ func stateEdges(all []Stream) (out []Edge) {
 			out = append(out, jetStreamEdge(who, "STREAM.INFO.KV_"+bucket, false, ""))
 		}
 	}
-	// Respondent B continues the generator's conversation, which the user saw, and not its own.
-	readOnly(RespondentB, StateBucket(Generator), ".$KV."+StateBucket(Generator)+".conv.>")
+	// Respondent B continues the generator's conversation, which the user saw, and not its own. Committee and orchestrator read
+	// it for what the user said before in the session.
+	for _, who := range []string{RespondentB, Committee, Orchestrator} {
+		readOnly(who, StateBucket(Generator), ".$KV."+StateBucket(Generator)+".conv.>")
+	}
 	for _, p := range UserAccounts {
 		readOnly(p, "parked", ".>") // large results
 		for _, a := range Respondents {

@@ -11,6 +11,10 @@ const (
 	Generator = "generator"
 	// RespondentB answers the same questions for comparison only: its response is never shown as the answer.
 	RespondentB = "respondent_b"
+	// Committee is the account whose personas deliberate.
+	Committee = "committee"
+	// Orchestrator is the account that plans tasks and spawns agents for them.
+	Orchestrator = "orchestrator"
 )
 
 // Roles of models. The configuration maps each to a model.
@@ -20,6 +24,10 @@ const (
 	RoleEmbeddings = "embeddings" // makes embeddings; has no fallback
 	RoleTools      = "tools"      // chooses the tools that fit a task
 	RoleCritic     = "critic"     // judges answers
+
+	RoleOrchestrator = "orchestrator" // plans tasks
+	RoleResearcher   = "researcher"   // spawned agents that research
+	RoleCoder        = "coder"        // spawned agents that write code or administer the machine
 )
 
 // StateBucket is the bucket of a respondent: conversations and turn checkpoints.

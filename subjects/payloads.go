@@ -2,7 +2,9 @@ package subjects
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -20,10 +22,39 @@ type Query struct {
 	// broker learns of them from TURNS and not from an agent.
 	Attachments []Attachment `json:"attachments,omitempty"`
 
-	Model     string `json:"model,omitempty"`
-	Reference string `json:"reference,omitempty"` // the expected answer, for the critic; respondents never see it
-	Note      string `json:"note,omitempty"`      // set by the router when it replaced an id; ignored from any other publisher
+	Model string `json:"model,omitempty"`
+	// Hint is the complexity, one of [Hints]; "" = none. It chooses the model of a role that has none of its own.
+	Hint string `json:"hint,omitempty"`
+	// Personas, Rounds and Parallel are for the committee: who deliberates, how often, and whether a round is parallel.
+	// Zero = as configured.
+	Personas  []string `json:"personas,omitempty"`
+	Rounds    int      `json:"rounds,omitempty"`
+	Parallel  bool     `json:"parallel,omitempty"`
+	Reference string   `json:"reference,omitempty"` // the expected answer, for the critic; respondents never see it
+	Note      string   `json:"note,omitempty"`      // set by the router when it replaced an id; ignored from any other publisher
 }
+
+// Hints are the complexity hints of a question or a model request.
+var Hints = []string{"simple", "reasoning", "code"}
+
+// CheckOptions reports what is wrong with the hint and the options for the committee; nil when nothing is.
+func (q Query) CheckOptions() error {
+	switch {
+	case q.Hint != "" && !slices.Contains(Hints, q.Hint):
+		return fmt.Errorf("the hint %q is none of %s", q.Hint, strings.Join(Hints, ", "))
+	case len(q.Personas) > MaxPersonas:
+		return fmt.Errorf("%d personas, at most %d", len(q.Personas), MaxPersonas)
+	case q.Rounds < 0 || q.Rounds > MaxRounds:
+		return fmt.Errorf("%d rounds, at most %d", q.Rounds, MaxRounds)
+	}
+	return nil
+}
+
+// Bounds of a deliberation.
+const (
+	MaxPersonas = 12
+	MaxRounds   = 5
+)
 
 // Cancel stops a query; its partial answer is kept.
 type Cancel struct {

@@ -64,7 +64,7 @@ func streams() []Stream {
 			MaxAge: questionAge, MaxBytes: maxQuestionBytes, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
 		},
 		{
-			Name: "TURNS", Account: Core, Doc: "questions in order, partitioned by session", Subjects: []string{"query.session.*"},
+			Name: "TURNS", Account: Core, Doc: "questions in order, those for the assistant partitioned by session", Subjects: []string{"query.session.*", TurnCommittee.Name, TurnTask.Name},
 			MapFrom: "query.session.*", MapTo: fmt.Sprintf("turn.{{partition(%d,1)}}.{{wildcard(1)}}", Partitions),
 			MaxAge: questionAge, MaxBytes: maxQuestionBytes, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
 		},
@@ -206,9 +206,9 @@ func consumers() []Consumer {
 		{Actor: "memory", Stream: "EVENTS", Name: "memory", Filter: append(slices.Clone(answers), "from.critic.critique.result", "from.critic.pairwise.result", "from.reward.reward.event")},
 		{Actor: "critic", Stream: "EVENTS", Name: "critic", Filter: answers, Unlimited: true},
 		{Actor: "reward", Stream: "EVENTS", Name: "reward", Filter: append(seen, "from.*.user.feedback"), Unlimited: true},
-		{Actor: "router", Stream: "QUERIES", Name: "router", Filter: []string{"query.received"}, Ordered: true},
-		{Actor: "committee", Stream: "QUERIES", Name: "committee", Filter: []string{"query.committee"}},
-		{Actor: "orchestrator", Stream: "QUERIES", Name: "orchestrator", Filter: []string{"query.task"}},
+		{Actor: "router", Stream: "QUERIES", Name: "router", Filter: []string{"query.received", "query.committee", "query.task"}, Ordered: true},
+		{Actor: Committee, Stream: "TURNS", Name: Committee, Filter: []string{TurnCommittee.Name}},
+		{Actor: Orchestrator, Stream: "TURNS", Name: Orchestrator, Filter: []string{TurnTask.Name}},
 	}
 	for who, n := range map[string]int{"generator": Partitions, "respondent_b": respondentBConsumers} {
 		for i := range n {

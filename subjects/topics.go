@@ -6,9 +6,11 @@ package subjects
 var (
 	// Questions.
 	QueryReceived  = Topic[Query]{Spec{Name: "query.received", Stream: "QUERIES", PlainText: true, Doc: "a question for the assistant"}}
-	QueryCommittee = Topic[Query]{Spec{Name: "query.committee", Stream: "QUERIES", PlainText: true, Unserved: unservedQuestion, Doc: "a question to deliberate"}}
-	QueryTask      = Topic[Query]{Spec{Name: "query.task", Stream: "QUERIES", PlainText: true, Unserved: unservedQuestion, Doc: "a task to carry out"}}
+	QueryCommittee = Topic[Query]{Spec{Name: "query.committee", Stream: "QUERIES", PlainText: true, Doc: "a question to deliberate"}}
+	QueryTask      = Topic[Query]{Spec{Name: "query.task", Stream: "QUERIES", PlainText: true, Doc: "a task to carry out"}}
 	QuerySession   = Topic[Query]{Spec{Name: "query.session.*", Received: "turn.*.*", Stream: "TURNS", Doc: "a question in its session's order, from the router"}}
+	TurnCommittee  = Topic[Query]{Spec{Name: "turn.committee.*", Stream: "TURNS", Doc: "a question for the committee, by session, from the router"}}
+	TurnTask       = Topic[Query]{Spec{Name: "turn.orchestrator.*", Stream: "TURNS", Doc: "a task for the orchestrator, by session, from the router"}}
 	QueryAsk       = Service[Query, Delta]{Spec{Name: "query.ask", PlainText: true, Doc: "ask and get the answer in one message, or with the header Conclave-Stream as it grows; an empty message ends it"}}
 	QueryCancel    = Topic[Cancel]{Spec{Name: "query.cancel.*", Stream: "EVENTS", PlainText: true, Doc: "stop a query and keep its partial answer"}}
 
@@ -88,8 +90,6 @@ var (
 	AuditRecordEvent      = Topic[AuditRecord]{Spec{Name: "audit.*", Received: "audit.*.*", Codec: Msgpack, Stream: "AUDIT", Doc: "audit records on the writer's chain, several in one message: a list of encoded records"}}
 )
 
-const unservedQuestion = "Ask the assistant instead: conclave ask, or a request to query.ask."
-
 // UnservedSpecs lists the subjects that no actor of this build serves, as the router receives them from the user: it replies
 // with a fault whatever the body holds.
 func UnservedSpecs() (out []Spec) {
@@ -104,7 +104,7 @@ func UnservedSpecs() (out []Spec) {
 // AllSpecs lists every subject, in the order of docs/bus.md. A new subject must be added here.
 func AllSpecs() []Spec {
 	return []Spec{
-		QueryReceived.Spec, QueryCommittee.Spec, QueryTask.Spec, QuerySession.Spec, QueryAsk.Spec, QueryCancel.Spec, AttachmentPiece.Spec,
+		QueryReceived.Spec, QueryCommittee.Spec, QueryTask.Spec, QuerySession.Spec, TurnCommittee.Spec, TurnTask.Spec, QueryAsk.Spec, QueryCancel.Spec, AttachmentPiece.Spec,
 		ResponseDelta.Spec, ResponseThinking.Spec, ResponseGeneration.Spec, AnswerDialog.Spec, AgentStateEvent.Spec,
 		ToolSchemaEvent.Spec, ToolRequestService.Spec, ToolCallService.Spec, ToolInfo.Spec, ToolRequestEvent.Spec, ToolResultEvent.Spec, ToolOutputEvent.Spec,
 		BrokerDiscover.Spec, BrokerDiscoverBelow.Spec, BrokerValidate.Spec, BrokerValidateBelow.Spec, AgentSpawn.Spec, AgentSpawnBelow.Spec, SecretUseService.Spec, QueryGrantsEvent.Spec,

@@ -47,7 +47,7 @@ func TestAttachmentsTaintTheFlow(t *testing.T) {
 	t.Parallel()
 	h := newSessionFixture(t)
 	h.turns = []subjects.Query{{SessionID: "s1", QueryID: "q1", Query: "summarize", Attachments: []subjects.Attachment{{Name: "mail.txt", Source: "file", Text: "hi"}}}}
-	f, err := h.loadFlow(t.Context(), h.rec.Out(), "s1", "q1", false)
+	f, err := h.loadFlow(t.Context(), h.rec.Out(), "generator", "s1", "q1", false)
 	if err != nil || !f.IsTainted() || !f.HasPrivate() || len(f.Sources()) != 1 || f.Sources()[0].QueryID != "q1" {
 		t.Fatalf("%+v, %v", f.Sources(), err)
 	}

@@ -122,6 +122,7 @@ type call struct {
 	approved      bool                // the user approved it
 	labels        *subjects.Labels    // labels of everything recorded in the session
 	distilledOnly bool                // the caller gets a finding instead of untrusted content
+	answersQuery  bool                // the router stored the query for the caller's account to answer
 	counted       *policy.Attempt     // the call as it was counted, nil when it was not
 }
 
@@ -201,7 +202,7 @@ func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.C
 		asked := seen.call
 		c.typ, c.fromUser, c.mode = asked.Type, asked.FromUser, toolMode(asked)
 		c.hosts, c.mayReadPages = seen.pageAccess(b.table)
-		c.labels, c.distilledOnly = sessionLabels(asked), seesDistilledOnly(asked)
+		c.labels, c.distilledOnly, c.answersQuery = sessionLabels(asked), seesDistilledOnly(asked), asked.Flow != nil
 		c.record.AgentType = asked.Type
 		if seen.fault != nil {
 			return c, seen.fault

@@ -103,7 +103,7 @@ func (b *Broker) recordTurns(ctx context.Context, out actor.Out, caller subjects
 	if session == "" || query == "" || !subjects.ConsumesTurns(caller.Account) || isRespondentB(caller) {
 		return nil
 	}
-	_, err := b.loadFlow(ctx, out, session, query, false)
+	_, err := b.loadFlow(ctx, out, caller.Account, session, query, false)
 	return err
 }
 

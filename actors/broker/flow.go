@@ -15,18 +15,22 @@ import (
 
 // loadFlow returns the flow of a session with the texts of its messages up to the query, also of those for which no tool
 // was called; it stores the new ones, except with dry. It returns nil, and no error, when the router stored no such
-// query: the session is then unknown, and layers must treat it so. It fails after maxWriteAttempts write conflicts.
-func (b *Broker) loadFlow(ctx context.Context, out actor.Out, session, query string, dry bool) (*policy.Flow, error) {
+// query, or stored it for another account to answer: the session is then unknown, and layers must treat it so. It fails after maxWriteAttempts write conflicts.
+func (b *Broker) loadFlow(ctx context.Context, out actor.Out, account, session, query string, dry bool) (*policy.Flow, error) {
 	for range maxWriteAttempts {
 		f, rev, err := b.readFlow(ctx, out, session)
 		if err != nil {
 			return nil, err
 		}
-		if f.HasQuestion(query) {
-			return f, nil
+		known := f.HasQuestion(query)
+		if !known {
+			f, err = b.addTurns(ctx, out, f, session, query)
 		}
-		if f, err = b.addTurns(ctx, out, f, session, query); err != nil || f == nil || dry {
-			return f, err
+		if err != nil || f == nil || !subjects.Answers(account, f.Respondent(query)) {
+			return nil, err
+		}
+		if known || dry {
+			return f, nil
 		}
 		if err = b.writeFlow(ctx, out, session, f, rev); err == nil {
 			publishGrants(ctx, out, session, query, f.Grants(query))
@@ -45,15 +49,15 @@ func (b *Broker) addTurns(ctx context.Context, out actor.Out, f *policy.Flow, se
 		return nil, nil
 	}
 	for {
-		q, seq, found, err := readTurn(ctx, out, map[string]any{"seq": f.LastTurn() + 1, "next_by_subj": "turn.*." + session})
+		q, m, found, err := readTurn(ctx, out, map[string]any{"seq": f.LastTurn() + 1, "next_by_subj": "turn.*." + session})
 		if err != nil || !found {
 			return nil, err
 		}
-		if seq <= f.LastTurn() {
-			return nil, fmt.Errorf("reading the turns of a session: sequence %d follows %d", seq, f.LastTurn())
+		if m.Seq <= f.LastTurn() {
+			return nil, fmt.Errorf("reading the turns of a session: sequence %d follows %d", m.Seq, f.LastTurn())
 		}
 		own := subjects.UserText(q.Query)
-		f = f.WithTurn(seq, q.QueryID, own, b.derive(own)).WithAttachments(q.QueryID, q.Attachments, out.Now().UTC())
+		f = f.WithTurn(m.Seq, q.QueryID, subjects.TurnRespondent(m.Subject), own, b.derive(own)).WithAttachments(q.QueryID, q.Attachments, out.Now().UTC())
 		if q.QueryID == query {
 			return f, nil
 		}

@@ -190,7 +190,7 @@ func TestConcurrentFlowWrites(t *testing.T) {
 		})
 	}
 	wg.Go(func() {
-		if f, err := brokers[0].loadFlow(t.Context(), h.rec.Out(), "s1", "q1", false); err != nil || !f.HasQuestion("q1") {
+		if f, err := brokers[0].loadFlow(t.Context(), h.rec.Out(), "generator", "s1", "q1", false); err != nil || !f.HasQuestion("q1") {
 			t.Errorf("%v", err)
 		}
 	})

@@ -178,7 +178,7 @@ func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permi
 			return sessionSetting{}, err
 		}
 		if found {
-			once.After = last
+			once.After = last.Seq
 		}
 	}
 	for range maxWriteAttempts {

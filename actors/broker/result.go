@@ -75,11 +75,11 @@ func (c call) mustDistill(t policy.Tool, l subjects.Labels) bool {
 	return c.mode == subjects.ModeStructured || c.distilledOnly && l.Trust == subjects.Untrusted && (t.Graded || len(c.path) == 0)
 }
 
-// isRecorded reports whether the results of the call enter the session's flow: the user called, or an account that
-// answers the session's messages, except respondent B. For every other caller the session is unknown and counts as
+// isRecorded reports whether the results of the call enter the session's flow: the user called, or the generator, or another
+// account that answers the query. For every other caller the session is unknown and counts as
 // tainted, so that nothing needs recording, and its results must not become permitted values of the user's session.
 func (c call) isRecorded() bool {
-	return c.session != "" && !c.respondentB && (c.fromUser || subjects.ConsumesTurns(c.account()))
+	return c.session != "" && !c.respondentB && (c.fromUser || c.account() == subjects.Generator || c.answersQuery)
 }
 
 // account is the caller's account.

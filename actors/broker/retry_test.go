@@ -16,7 +16,7 @@ func TestCritiqueIsNotUserText(t *testing.T) {
 	h := newSessionFixture(t)
 	again := "What do I pay with at https://shop.example/?\n\n" + subjects.RetryInstruction + " A critic said of it: It gives the card number 4711-0815 without need and names https://fish.example/in"
 	h.turns = []subjects.Query{{SessionID: "s1", QueryID: "q1", Query: again}}
-	f, err := h.loadFlow(t.Context(), h.rec.Out(), "s1", "q1", false)
+	f, err := h.loadFlow(t.Context(), h.rec.Out(), "generator", "s1", "q1", false)
 	if err != nil {
 		t.Fatal(err)
 	}

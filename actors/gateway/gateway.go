@@ -93,9 +93,7 @@ func (g *Gateway) Routes() []actor.Route {
 		actor.Subscribe(subjects.ResponseThinking, g.onDelta, actor.Workers(1)),
 	}
 	for _, t := range []subjects.Topic[subjects.Query]{subjects.QueryReceived, subjects.QueryCommittee, subjects.QueryTask} {
-		if t.Unserved == "" {
-			routes = append(routes, actor.Subscribe(t, g.onQuestion, actor.Workers(1)))
-		}
+		routes = append(routes, actor.Subscribe(t, g.onQuestion, actor.Workers(1)))
 	}
 	for _, s := range subjects.AllSpecs() {
 		if s.Stream == "EVENTS" {

@@ -196,7 +196,7 @@ func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question)
 	body := subjects.Query{SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Attachments: in.Attachments, Model: in.Model, Reference: in.Reference}
 	ctx, cancel := withStoreTimeout(ctx)
 	defer cancel()
-	if err := client.Wrap(out).StoreQuestion(ctx, body); err != nil {
+	if err := client.Wrap(out).StoreQuestion(ctx, subjects.Generator, body); err != nil {
 		return Event{}, storeFault(out, subjects.QueryReceived.Name, err)
 	}
 	data, err := json.Marshal(body)
@@ -228,7 +228,7 @@ func readOutcome(ev client.Event, query string) (*client.Outcome, error) {
 	if ev.Query != query {
 		return nil, nil
 	}
-	end, err := client.ReadOutcome(ev)
+	end, err := client.ReadOutcome(ev, subjects.Generator)
 	if err != nil {
 		return nil, problemf(http.StatusBadGateway, subjects.CodeMalformed, "%v", err)
 	}

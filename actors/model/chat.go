@@ -182,8 +182,8 @@ func parseChat(q subjects.ChatRequest) (model.Request, error) {
 	switch o := r.Options; {
 	case q.Role != "" && subjects.CheckToken(q.Role) != nil:
 		return malformed("the role may hold letters, digits, - and _ only")
-	case q.Hint != "" && !slices.Contains(Hints, q.Hint):
-		return malformed("the hint is none of %v", Hints)
+	case q.Hint != "" && !slices.Contains(subjects.Hints, q.Hint):
+		return malformed("the hint is none of %v", subjects.Hints)
 	case q.Model != "" && checkName(q.Model) != nil:
 		return malformed("%v", checkName(q.Model))
 	case len(r.Format) > 0 && len(r.Tools) > 0:

@@ -32,15 +32,12 @@ const (
 )
 
 // Roles that the system knows.
-var Roles = []string{subjects.RoleAssistant, "coder", subjects.RoleCritic, subjects.RoleEmbeddings, "orchestrator", "researcher", subjects.RoleSummaries, subjects.RoleTools}
+var Roles = []string{subjects.RoleAssistant, subjects.RoleCoder, subjects.RoleCritic, subjects.RoleEmbeddings, subjects.RoleOrchestrator, subjects.RoleResearcher, subjects.RoleSummaries, subjects.RoleTools}
 
 // improvements says what a model of its own improves, for the roles of [Config.Optional].
 var improvements = map[string]string{
 	subjects.RoleEmbeddings: "memory also finds entries by meaning, not only by words",
 }
-
-// Hints that a request may give.
-var Hints = []string{"simple", "reasoning", "code"}
 
 // Config is the model actor's section: the models by role, and their servers. Its defaults are in the shipped models.yaml;
 // servers that are off there have the defaults of this file.
@@ -199,8 +196,8 @@ func (c Config) Problems() (out strict.Problems) {
 		}
 	}
 	for _, hint := range strict.SortedKeys(c.Hints) {
-		if !slices.Contains(Hints, hint) {
-			add(strict.JoinPath("hints", hint), "is none of %s", strings.Join(Hints, ", "))
+		if !slices.Contains(subjects.Hints, hint) {
+			add(strict.JoinPath("hints", hint), "is none of %s", strings.Join(subjects.Hints, ", "))
 		}
 		checkModelName(strict.JoinPath("hints", hint), c.Hints[hint])
 	}

@@ -83,7 +83,8 @@ func (m *Model) selectModel(ctx context.Context, s selection) (target, error) {
 }
 
 // listCandidates lists the models that may answer, the preferred one first: the requested one alone, or the role's own,
-// the hint's and the assistant's, each once. An unknown role has a notice.
+// the hint's and the assistant's, each once. The assistant's model is the one of every role without its own, so a hint comes before
+// it, also for the assistant itself. An unknown role has a notice.
 func (m *Model) listCandidates(s selection) (names []string, notice string) {
 	if s.model != "" {
 		return []string{s.model}, ""
@@ -91,7 +92,11 @@ func (m *Model) listCandidates(s selection) (names []string, notice string) {
 	if s.role != "" && !slices.Contains(Roles, s.role) {
 		notice = fmt.Sprintf("unknown role %s: the assistant's model is used", s.role)
 	}
-	for _, name := range []string{m.cfg.Roles[s.role], m.cfg.Hints[s.hint], m.cfg.Roles[subjects.RoleAssistant]} {
+	own := m.cfg.Roles[s.role]
+	if s.role == subjects.RoleAssistant {
+		own = ""
+	}
+	for _, name := range []string{own, m.cfg.Hints[s.hint], m.cfg.Roles[subjects.RoleAssistant]} {
 		if name != "" && !slices.Contains(names, name) {
 			names = append(names, name)
 		}

@@ -1,8 +1,8 @@
 // Package router orders questions by session, so that several generators can share the work and the answers of each session
 // stay in order.
 //
-// It consumes query.received from QUERIES, and subscribes to the server's advisory that a message reached its delivery limit;
-// it may then read that turn. It publishes on query.session.<session>, stored in TURNS, and on dead.router. It also receives
+// It consumes query.received, query.committee and query.task from QUERIES, and subscribes to the server's advisory that a message reached its delivery limit;
+// it may then read that turn. It publishes on query.session.<session>, turn.committee.<session> and turn.orchestrator.<session>, stored in TURNS, and on dead.router. It also receives
 // the subjects that no actor of this build serves, and rejects their messages.
 package router
 
@@ -36,7 +36,10 @@ func (r *Router) Name() string { return subjects.Router }
 // Routes implements [actor.Actor].
 func (r *Router) Routes() []actor.Route {
 	routes := []actor.Route{
-		actor.On(subjects.QueryReceived, r.onQuery, actor.Workers(1)), // one at a time: it must keep the order
+		// One at a time: it must keep the order.
+		actor.On(subjects.QueryReceived, r.route(subjects.QuerySession), actor.Workers(1)),
+		actor.On(subjects.QueryCommittee, r.route(subjects.TurnCommittee), actor.Workers(1)),
+		actor.On(subjects.QueryTask, r.route(subjects.TurnTask), actor.Workers(1)),
 		actor.Subscribe(subjects.MaxDeliveriesAdvisory, r.onExhausted),
 	}
 	for _, s := range subjects.UnservedSpecs() {
@@ -45,11 +48,18 @@ func (r *Router) Routes() []actor.Route {
 	return routes
 }
 
-// onQuery publishes a question as a turn of its session, under a message id that dedupes redeliveries. A missing id is
+// route returns the handler of questions that become turns of the topic to.
+func (r *Router) route(to subjects.Topic[subjects.Query]) func(context.Context, actor.Msg[subjects.Query], actor.Out) error {
+	return func(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
+		return r.onQuery(ctx, in, out, to)
+	}
+}
+
+// onQuery publishes a question as a turn of its session, on the topic to, under a message id that dedupes redeliveries. A missing id is
 // generated, that of the body wins over the header's, and an id that is no valid subject token is replaced by one derived
-// from it, with a note for the user. An empty or too long question, one whose attachments [subjects.CheckAttachments]
-// rejects, and one for which TURNS has no room becomes a dead letter and is not retried.
-func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
+// from it, with a note for the user. An empty or too long question, one whose attachments [subjects.CheckAttachments] or whose
+// options [subjects.Query.CheckOptions] rejects, and one for which TURNS has no room becomes a dead letter and is not retried.
+func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out, to subjects.Topic[subjects.Query]) error {
 	key := messageKey(in)
 	q := in.Body
 	var notes []string
@@ -60,10 +70,10 @@ func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out 
 	if strings.TrimSpace(q.Query) == "" {
 		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, subjects.CodeMalformed, "the question is empty")
 	}
-	if err := subjects.CheckAttachments(q.Attachments); err != nil {
+	if err := errors.Join(subjects.CheckAttachments(q.Attachments), q.CheckOptions()); err != nil {
 		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, subjects.CodeMalformed, err.Error())
 	}
-	topic, err := subjects.QuerySession.With(q.SessionID)
+	topic, err := to.With(q.SessionID)
 	if err != nil {
 		return err
 	}
@@ -80,7 +90,7 @@ func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out 
 }
 
 // onExhausted publishes a dead letter about a message that reached its delivery limit without an acknowledgement. Every
-// instance of the router does so. The dead letter of a generator's turn carries the ids of the question, so that its client
+// instance of the router does so. The dead letter of a turn that the user waits for carries the ids of the question, so that its client
 // is notified; they are missing when the turn cannot be read, which is logged.
 func (r *Router) onExhausted(ctx context.Context, in actor.Msg[subjects.Advisory], out actor.Out) error {
 	a := in.Body
@@ -90,7 +100,7 @@ func (r *Router) onExhausted(ctx context.Context, in actor.Msg[subjects.Advisory
 	id := out.NewID()
 	reason := fmt.Sprintf("%s did not finish message %d of %s in %d attempts; it is not retried. Ask again, and look into the log of %s",
 		consumer, a.StreamSeq, a.Stream, a.Deliveries, consumer)
-	if subjects.IsGeneratorTurn(a.Stream, a.Consumer) {
+	if subjects.IsVisibleTurn(a.Stream, a.Consumer) {
 		session, query, err := readTurnIDs(ctx, out, a.StreamSeq)
 		if err != nil {
 			out.LogError(err)

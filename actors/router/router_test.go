@@ -30,7 +30,7 @@ func routeQuery(t *testing.T, rec *actortest.Recorder, in actor.Msg[subjects.Que
 	if in.Seq == 0 {
 		in.Seq, in.StoredAt = 7, time.Unix(1000, 5)
 	}
-	if err := New().onQuery(t.Context(), in, rec.Out()); err != nil {
+	if err := New().onQuery(t.Context(), in, rec.Out(), subjects.QuerySession); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -150,7 +150,7 @@ func TestRejectedQuestionsBecomeDeadLetters(t *testing.T) {
 	}
 	rec = &actortest.Recorder{FailPublish: func(string) error { return errors.New("the stream is away") }}
 	in := actor.Msg[subjects.Query]{Body: subjects.Query{Query: "why"}}
-	if err := New().onQuery(t.Context(), in, rec.Out()); err == nil {
+	if err := New().onQuery(t.Context(), in, rec.Out(), subjects.QuerySession); err == nil {
 		t.Error("a question that was not stored was acknowledged")
 	}
 }
@@ -368,7 +368,7 @@ func TestUnservedSubjectIsRejectedAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.RunActor(New(), actor.Config{})
-	for subject, advice := range map[string]string{"query.committee": "conclave ask", "query.task": "conclave ask", "config.set.broker": "config folder", "config.set.nobody": "config folder"} {
+	for subject, advice := range map[string]string{"config.set.broker": "config folder", "config.set.nobody": "config folder"} {
 		for _, body := range []string{"x", "", `{"query":"why"}`, "{", "\x81\xa5query\xa3why", "\xff"} {
 			start := time.Now()
 			m, err := user.Request(subject, []byte(body), 5*time.Second)

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,14 +18,19 @@ import (
 	"conclave/subjects"
 )
 
-// Question is a question to the assistant.
+// Question is a question to a respondent.
 type Question struct {
-	Session string // "" starts a new one
-	Text    string // the user's own words
+	Respondent string // who answers: [subjects.Generator], [subjects.Committee] or [subjects.Orchestrator]; "" = the generator
+	Session    string // "" starts a new one
+	Text       string // the user's own words
 	// Attachments are untrusted content that the question is about, checked by [subjects.CheckAttachments].
 	Attachments []subjects.Attachment
 	Images      [][]byte // content of the images among the attachments, stored before the question
 	Model       string   // "" = the assistant's
+	Hint        string   // complexity, one of [subjects.Hints]; "" = none
+	Personas    []string // who deliberates; empty = as configured. This and the next two are for the committee
+	Rounds      int      // 0 = as configured
+	Parallel    bool     // the personas of a round deliberate at the same time
 	Reference   string   // what a good answer says, for the critic only
 	// Override is set for this message only, before the question is stored. Its session, query and Once are filled in.
 	Override *subjects.SessionConfig
@@ -87,6 +93,7 @@ var (
 // Query is a stored question that is followed to its answer.
 type Query struct {
 	ID, Session string
+	respondent  string // the account whose response is the answer
 
 	c        *Client
 	out      actor.Out
@@ -114,7 +121,7 @@ type Query struct {
 // unattended, call Close. Question.Timeout only ends the following, with a [Failure].
 func (c *Client) Ask(ctx context.Context, question Question) (*Query, error) {
 	q := &Query{
-		ID: c.out.NewID(), Session: question.Session, c: c, calls: map[string]string{},
+		ID: c.out.NewID(), Session: question.Session, respondent: cmp.Or(question.Respondent, subjects.Generator), c: c, calls: map[string]string{},
 		updates: make(chan Update), closed: make(chan struct{}), messages: make(chan *nats.Msg, 1<<14),
 	}
 	if q.Session == "" {
@@ -129,7 +136,10 @@ func (c *Client) Ask(ctx context.Context, question Question) (*Query, error) {
 		err = c.StoreImages(ctx, q.Session, question.Images)
 	}
 	if err == nil {
-		err = c.StoreQuestion(ctx, subjects.Query{SessionID: q.Session, QueryID: q.ID, Query: question.Text, Attachments: question.Attachments, Model: question.Model, Reference: question.Reference})
+		err = c.StoreQuestion(ctx, q.respondent, subjects.Query{
+			SessionID: q.Session, QueryID: q.ID, Query: question.Text, Attachments: question.Attachments, Model: question.Model, Hint: question.Hint,
+			Personas: question.Personas, Rounds: question.Rounds, Parallel: question.Parallel, Reference: question.Reference,
+		})
 	}
 	if err != nil {
 		q.Close()
@@ -229,12 +239,21 @@ func (q *Query) setOverride(ctx context.Context, override *subjects.SessionConfi
 	return nil
 }
 
-// StoreQuestion publishes a question, whose ids must be set, until the stream acknowledges it, with the attempts and limits of
+// questionTopics are the topics of questions, by the respondent that answers.
+var questionTopics = map[string]subjects.Topic[subjects.Query]{
+	subjects.Generator: subjects.QueryReceived, subjects.Committee: subjects.QueryCommittee, subjects.Orchestrator: subjects.QueryTask,
+}
+
+// StoreQuestion publishes a question to a respondent, whose ids must be set, until the stream acknowledges it, with the attempts and limits of
 // [Client.publishStored]. Every error wraps [ErrNotStored].
-func (c *Client) StoreQuestion(ctx context.Context, body subjects.Query) error {
+func (c *Client) StoreQuestion(ctx context.Context, respondent string, body subjects.Query) error {
+	topic, ok := questionTopics[respondent]
+	if !ok {
+		return fmt.Errorf("%w: %q does not answer questions", ErrNotStored, respondent)
+	}
 	out := c.out.WithIDs(body.SessionID, body.QueryID)
 	err := c.publishStored(ctx, func(ctx context.Context, id string) error {
-		return actor.EmitOnce(ctx, out, subjects.QueryReceived, id, body)
+		return actor.EmitOnce(ctx, out, topic, id, body)
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNotStored, err)
@@ -327,7 +346,7 @@ func (q *Query) awaitEnd(ctx context.Context, timeout time.Duration) Update {
 			end.liveCopy = true // it is lost, or late: the answer is delivered without it
 		case <-unseen:
 			if !q.started {
-				go func() { missing <- Waiting{q.c.missingActors(ctx)} }()
+				go func() { missing <- Waiting{q.c.missingActors(ctx, q.respondent)} }()
 			}
 		case w := <-missing:
 			if !q.started && done != nil {
@@ -381,18 +400,18 @@ func (q *Query) receive(m *nats.Msg, end *ending) {
 		}
 	case e.Query == q.ID && isStored(e.Subject):
 		end.reads.hint()
-		if e.Subject == subjects.ResponseGeneration.LiveSubject() && e.From == subjects.Generator {
+		if e.Subject == subjects.ResponseGeneration.LiveSubject() && e.From == q.respondent {
 			end.liveCopy = true
 		}
 	}
 }
 
-// missingActors pings all actors and names which of router and generator did not answer, in this order; nil when both did.
+// missingActors pings all actors and names which of router and respondent did not answer, in this order; nil when both did.
 // Errors of the ping are ignored: replies that came before one count, and without any both are named. It waits for at
 // most a second for the first reply; see [actor.Discover].
-func (c *Client) missingActors(ctx context.Context) (missing []string) {
+func (c *Client) missingActors(ctx context.Context, respondent string) (missing []string) {
 	pings, _ := c.Ping(ctx, "") // an actor that does not answer is missing
-	for _, name := range []string{subjects.Router, subjects.Generator} {
+	for _, name := range []string{subjects.Router, respondent} {
 		if !slices.ContainsFunc(pings, func(p micro.Ping) bool { return p.Name == name }) {
 			missing = append(missing, name)
 		}
@@ -435,7 +454,7 @@ func (q *Query) readLog(ctx context.Context) (*subjects.Response, *subjects.Faul
 		if !ok || e.Query != q.ID {
 			continue
 		}
-		switch end, err := ReadOutcome(e); {
+		switch end, err := ReadOutcome(e, q.respondent); {
 		case err != nil:
 			fault, q.started = subjects.Faultf(subjects.CodeMalformed, "%v", err), true
 		case end == nil:
@@ -449,18 +468,18 @@ func (q *Query) readLog(ctx context.Context) (*subjects.Response, *subjects.Faul
 	return nil, fault, nil
 }
 
-// Outcome is the end of a question: the generator's answer, or the dead letter after which none comes.
+// Outcome is the end of a question: the respondent's answer, or the dead letter after which none comes.
 type Outcome struct {
 	Response *subjects.Response
 	Dead     *subjects.DeadLetter // Actor is the account that published it
 	Seq      uint64               // of the event
 }
 
-// ReadOutcome reads the outcome of a question from a stored event. It is nil for any other event, also for the answer of
-// respondent B, an answer whose body has another query id than the headers, and a dead letter that cannot be decoded. An answer
+// ReadOutcome reads the outcome of a question from a stored event, of a question to one of respondents. It is nil for any other
+// event, also for the answer of another account, an answer whose body has another query id than the headers, and a dead letter that cannot be decoded. An answer
 // that cannot be decoded is an error. e must come from the event log, where From is authoritative.
-func ReadOutcome(e Event) (*Outcome, error) {
-	if e.Subject == subjects.ResponseGeneration.LiveSubject() && e.From == subjects.Generator {
+func ReadOutcome(e Event, respondents ...string) (*Outcome, error) {
+	if e.Subject == subjects.ResponseGeneration.LiveSubject() && slices.Contains(respondents, e.From) {
 		var r subjects.Response
 		switch {
 		case !e.Decode(&r):
@@ -484,7 +503,7 @@ func ReadOutcome(e Event) (*Outcome, error) {
 // approval or its decision. A grade of the generator's answer is kept in q.grade and not sent. Dropped are bodies that cannot
 // be decoded, calls of other callers, and results of calls that were not reported. The caller has compared the query id.
 func (q *Query) report(e Event) {
-	if words, ok := subjects.Match(subjects.AgentStateEvent.LiveSubject(), e.Subject); ok && words[0] == subjects.Generator {
+	if words, ok := subjects.Match(subjects.AgentStateEvent.LiveSubject(), e.Subject); ok && words[0] == q.respondent {
 		var s subjects.AgentState
 		if e.Decode(&s) {
 			q.reportState(s)
@@ -497,7 +516,7 @@ func (q *Query) report(e Event) {
 			return
 		}
 		// Another caller may use a tool under the id of this query; that is not the assistant's call.
-		if caller, _, _ := strings.Cut(r.Caller, "."); caller == subjects.Generator {
+		if caller, _, _ := strings.Cut(r.Caller, "."); caller == q.respondent {
 			q.calls[r.CallID] = r.Tool
 			q.send(ToolCall{r})
 		}
@@ -511,7 +530,7 @@ func (q *Query) report(e Event) {
 		return
 	}
 	if c := ReadGrade(e); c != nil {
-		if c.QueryID == q.ID && c.RespondentID == subjects.Generator {
+		if c.QueryID == q.ID && c.RespondentID == q.respondent {
 			q.grade = c
 		}
 		return
@@ -593,7 +612,7 @@ func (q *Query) readGrade(ctx context.Context) error {
 			return err
 		}
 		q.next = e.Seq + 1
-		if c := ReadGrade(e); c != nil && c.QueryID == q.ID && c.RespondentID == subjects.Generator {
+		if c := ReadGrade(e); c != nil && c.QueryID == q.ID && c.RespondentID == q.respondent {
 			q.grade = c
 			return nil
 		}

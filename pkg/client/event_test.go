@@ -61,7 +61,7 @@ func TestReadGrade(t *testing.T) {
 		"trick: another question in the body": `{"query_id":"q2","respondent_id":"generator","score":5}`,
 		"without a respondent":                `{"query_id":"q1","score":5}`,
 	} {
-		q := &Query{ID: "q1", calls: map[string]string{}}
+		q := &Query{ID: "q1", respondent: subjects.Generator, calls: map[string]string{}}
 		if q.report(Event{Subject: "critique.result", From: "critic", Query: "q1", Body: json.RawMessage(body)}); q.grade != nil {
 			t.Errorf("%s: %+v", name, q.grade)
 		}
@@ -147,7 +147,7 @@ func TestReadOutcome(t *testing.T) {
 		{"another event", Event{Subject: "answer.dialog", From: "generator", Body: []byte(`{"query_id":"q"}`)}, "", false},
 	} {
 		tt.e.Query, tt.e.Seq = "q", 7
-		end, err := ReadOutcome(tt.e)
+		end, err := ReadOutcome(tt.e, subjects.Generator)
 		got := ""
 		switch {
 		case end == nil:

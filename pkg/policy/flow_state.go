@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -41,6 +42,8 @@ type question struct {
 	Unasked bool    `json:"unasked,omitempty"` // private data was read that its words do not ask for
 	// IDs are the ids in untrusted results that it points to. Untrusted content may choose among them for its own question only.
 	IDs []string `json:"ids,omitempty"`
+	// Respondent is the account that answers it; "" = the generator.
+	Respondent string `json:"respondent,omitempty"`
 }
 
 // searchLinks are the links of one search, in the order of the result. The first Opened of them were fetched.
@@ -78,6 +81,15 @@ const (
 // HasQuestion reports whether the question with this query id is in the state.
 func (f *Flow) HasQuestion(query string) bool { return f.findQuestion(query) != nil }
 
+// Respondent returns the account that answers the question with this query id, "" when the state does not have it.
+func (f *Flow) Respondent(query string) string {
+	q := f.findQuestion(query)
+	if q == nil {
+		return ""
+	}
+	return cmp.Or(q.Respondent, subjects.Generator)
+}
+
 // findQuestion returns the question with this query id; nil when the state does not have it, which grants nothing.
 func (f *Flow) findQuestion(query string) *question {
 	if f == nil {
@@ -106,15 +118,18 @@ func (f *Flow) LastTurn() uint64 {
 }
 
 // WithTurn returns f with the message at a sequence of the session's messages. A caller must add every message of the
-// session in order, also one for which no tool was called. A query id that is in the state already keeps its first text and
-// grants. See [Flow.WithQuestion] for content and grants.
-func (f *Flow) WithTurn(seq uint64, query, content string, grants []Grant) *Flow {
+// session in order, also one for which no tool was called. respondent is the account that answers it. A query id that is in the
+// state already keeps its first text, grants and respondent. See [Flow.WithQuestion] for content and grants.
+func (f *Flow) WithTurn(seq uint64, query, respondent, content string, grants []Grant) *Flow {
 	if f == nil {
 		return nil
 	}
 	next := f.clone()
 	if !f.HasQuestion(query) {
 		next = f.WithQuestion(query, content, grants)
+		if added := next.findQuestion(query); respondent != subjects.Generator {
+			added.Respondent = respondent
+		}
 	}
 	next.lastTurn = seq
 	return next
