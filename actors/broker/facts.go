@@ -45,7 +45,9 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects
 	}
 	if c.session != "" {
 		if c.tool != "" && !isHarmless(k.Tool) && subjects.ConsumesTurns(caller.Account) {
-			wg.Go(func() { asked.Flow, flowErr = b.loadFlow(ctx, out, caller.Account, c.session, c.query, dry || isRespondentB(caller)) })
+			wg.Go(func() {
+				asked.Flow, flowErr = b.loadFlow(ctx, out, caller.Account, c.session, c.query, dry || isRespondentB(caller))
+			})
 		}
 		asked.Override, overrideErr = b.callerOverride(ctx, out, caller, c.session, c.query, dry)
 	}
