@@ -2,7 +2,6 @@ package generator
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -63,17 +62,6 @@ func TestCanceledTurnKeepsPartialAnswer(t *testing.T) {
 			t.Errorf("answer: %+v", r)
 		}
 		w.requireNoErrors()
-	})
-	t.Run("too many are remembered", func(t *testing.T) {
-		t.Parallel()
-		var s cancellations
-		for i := range maxCanceled + 10 {
-			s.cancel(fmt.Sprint(i))
-			s.cancel(fmt.Sprint(i))
-		}
-		if len(s.canceled) != maxCanceled || s.canceled[0] != "10" {
-			t.Errorf("%d, from %s", len(s.canceled), s.canceled[0])
-		}
 	})
 }
 

@@ -34,8 +34,8 @@ func TestModelErrorsAreExplained(t *testing.T) {
 		})
 	}
 	for _, tt := range explanations {
-		if f, words := explain(fmt.Errorf("deep inside: %w", tt.err)); f.Code != tt.code || words == "" || f.Text == "" {
-			t.Errorf("%v: %+v, %q", tt.err, f, words)
+		if f, words := explain(fmt.Errorf("deep inside: %w", tt.Err)); f.Code != tt.Code || words == "" || f.Text == "" {
+			t.Errorf("%v: %+v, %q", tt.Err, f, words)
 		}
 	}
 	f, words := explain(errors.New("secret inside"))

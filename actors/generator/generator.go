@@ -18,6 +18,7 @@ import (
 	"sync"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/agent"
 	"conclave/subjects"
 )
 
@@ -27,9 +28,9 @@ type Generator struct {
 	isRespondentB bool
 	cfg           Config
 	sessions      *sessionCache
-	cancels       cancellations
+	cancels       agent.Cancellations
 	pendingGrades gradeBuffer
-	roleCache     cached[subjects.RoleModel]
+	models        agent.Models
 	summaries     summaries
 	mu            sync.Mutex
 	background    actor.Out // the runtime's own, without the ids and the deadline of a message; nil until Start
@@ -116,7 +117,7 @@ func (g *Generator) onTurn(ctx context.Context, in actor.Msg[subjects.Query], ou
 // onCancel cancels a query that is running here, or that will.
 func (g *Generator) onCancel(_ context.Context, in actor.Msg[subjects.Cancel], _ actor.Out) error {
 	if len(in.Tokens) == 1 && subjects.CheckToken(in.Tokens[0]) == nil {
-		g.cancels.cancel(in.Tokens[0])
+		g.cancels.Cancel(in.Tokens[0])
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/agent"
 	"conclave/pkg/loop"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -137,7 +138,7 @@ func (t *turn) cacheSession(ctx context.Context, c subjects.Conversation, rev ui
 	t.g.sessions.put(t.sessionID, sessionState{conversation: c, conversationRev: rev, recordRev: t.rev})
 	window := t.role.Window
 	if window <= 0 {
-		window = defaultWindow
+		window = agent.DefaultWindow
 	}
 	t.g.startSummary(ctx, t.out, t.sessionID, c, rev, size, window)
 }

@@ -61,7 +61,7 @@ func (t *turn) recallFirst(ctx context.Context, a *loop.Agent, state loop.State)
 	}
 	c := model.Call{ID: recallCall, Name: recallTool, Arguments: args}
 	before := len(t.record.Recalls)
-	r := t.runTool(ctx, c)
+	r := t.caller().RunTool(ctx, c)
 	if r.Fault != "" || len(t.record.Recalls) == before {
 		return nil
 	}

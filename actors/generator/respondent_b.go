@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/agent"
 	"conclave/subjects"
 )
 
@@ -32,7 +33,7 @@ func (g *Generator) isTooOld(in actor.Msg[subjects.Query], out actor.Out) bool {
 // When the user's conversation cannot be read or cut before the question, it is empty, with a note: respondent B
 // answers from the question alone.
 func (t *turn) userConversation(ctx context.Context, own subjects.Conversation) subjects.Conversation {
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, agent.LookupTimeout)
 	defer cancel()
 	c, _, err := readConversation(ctx, t.out.Store(subjects.StateBucket(subjects.Generator)), t.sessionID)
 	if err != nil {

@@ -36,7 +36,7 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 		r.Labels = &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	}
 	for _, d := range s.Finished {
-		c := subjects.ToolCall{CallID: t.callID(d.Call.ID), Tool: d.Call.Name, Args: redactArguments(d.Call.Arguments), Result: d.Result.Text, Layer: d.Layer, Ephemeral: d.Result.Ephemeral}
+		c := subjects.ToolCall{CallID: t.caller().CallID(d.Call.ID), Tool: d.Call.Name, Args: redactArguments(d.Call.Arguments), Result: d.Result.Text, Layer: d.Layer, Ephemeral: d.Result.Ephemeral}
 		if d.Result.Fault != "" {
 			c.Error = subjects.Faultf(d.Result.Fault, "%s", text.Clip(d.Result.Text, 1<<10))
 		}

@@ -94,7 +94,7 @@ func (g *Generator) compactConversation(ctx context.Context, out actor.Out, sess
 	if n < 1 {
 		return 0, nil
 	}
-	return n, g.summarizeTurns(ctx, out, session, s.conversation, s.conversationRev, n, g.assistantModel(ctx, out).Window)
+	return n, g.summarizeTurns(ctx, out, session, s.conversation, s.conversationRev, n, g.models.Role(ctx, out, subjects.RoleAssistant).Window)
 }
 
 // emitSessionNote publishes a note about a session that belongs to no question.

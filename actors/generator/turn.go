@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/agent"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
@@ -35,8 +36,8 @@ type turn struct {
 	role          subjects.RoleModel
 	demoModel     bool
 	notes         []subjects.Note
-	delta         *deltaStream
-	thinking      *deltaStream
+	delta         *agent.DeltaStream
+	thinking      *agent.DeltaStream
 	counter       callCounter
 	checkpointErr error // of the last checkpoint
 
@@ -225,13 +226,13 @@ func (t *turn) generateAnswer(ctx context.Context) error {
 		return t.storeAnswer(ctx, state, errRetriesExhausted)
 	}
 	t.noteAttachments()
-	inner, end := t.g.cancels.watch(ctx, t.query.QueryID)
+	inner, end := t.g.cancels.Watch(ctx, t.query.QueryID)
 	defer end()
 	if inner.Err() == nil {
 		var err error
 		if state, err = t.runLoop(inner, state); err == nil {
 			return nil // the last checkpoint holds the answer
-		} else if !errors.Is(context.Cause(inner), errCanceled) {
+		} else if !errors.Is(context.Cause(inner), agent.ErrCanceled) {
 			return t.handleFailure(ctx, state, err)
 		}
 		if t.checkpointErr != nil {
@@ -270,7 +271,7 @@ func (t *turn) runLoop(ctx context.Context, state loop.State) (loop.State, error
 	if err := t.openStreams(); err != nil {
 		return state, err
 	}
-	t.role = t.g.assistantModel(ctx, t.out)
+	t.role = t.g.models.Role(ctx, t.out, subjects.RoleAssistant)
 	if err := t.checkImages(ctx); err != nil {
 		return state, err
 	}
@@ -292,10 +293,10 @@ func (t *turn) openStreams() (err error) {
 	if t.g.isRespondentB {
 		return nil
 	}
-	if t.delta, err = newDeltaStream(t.out, subjects.ResponseDelta, t.g.name, t.query.QueryID); err != nil {
+	if t.delta, err = agent.NewDeltaStream(t.out, subjects.ResponseDelta, t.g.name, t.query.QueryID); err != nil {
 		return err
 	}
-	t.thinking, err = newDeltaStream(t.out, subjects.ResponseThinking, t.g.name, t.query.QueryID)
+	t.thinking, err = agent.NewDeltaStream(t.out, subjects.ResponseThinking, t.g.name, t.query.QueryID)
 	return err
 }
 
@@ -303,8 +304,8 @@ func (t *turn) openStreams() (err error) {
 func (t *turn) agent(ctx context.Context) loop.Agent {
 	cfg := t.g.cfg
 	a := loop.Agent{
-		Chat:     wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: cfg.Wall, OnDone: t.noteChunk},
-		RunTool:  t.runTool,
+		Chat:     wire.Client{Out: t.out, Role: subjects.RoleAssistant, Hint: t.query.Hint, Timeout: cfg.Wall, OnDone: t.noteChunk},
+		RunTool:  t.caller().RunTool,
 		Model:    t.query.Model,
 		System:   t.g.systemPrompt(),
 		Tools:    t.discoverTools(ctx),
@@ -358,8 +359,8 @@ func (t *turn) noteChunk(c subjects.ChatChunk) {
 // interim texts.
 func (t *turn) hooks(ctx context.Context) loop.Hooks {
 	flush := func() {
-		t.thinking.flush(ctx)
-		t.delta.flush(ctx)
+		t.thinking.Flush(ctx)
+		t.delta.Flush(ctx)
 	}
 	h := loop.Hooks{
 		Generating: func(step int) {
@@ -369,10 +370,10 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 		Reading: func(step int, r model.Reading) {
 			t.emitState(subjects.AgentState{To: string(t.machine.current), Step: step, Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds()}})
 		},
-		Thinking: func(step int, text string) { t.thinking.write(ctx, step, text) },
+		Thinking: func(step int, text string) { t.thinking.Write(ctx, step, text) },
 		Token: func(step int, text string) {
-			t.thinking.flush(ctx)
-			t.delta.write(ctx, step, text)
+			t.thinking.Flush(ctx)
+			t.delta.Write(ctx, step, text)
 		},
 		Interim: func(step int, interim string) {
 			flush()

@@ -1,4 +1,4 @@
-package generator
+package agent
 
 import (
 	"context"
@@ -15,8 +15,8 @@ const (
 	deltaBytes    = 2 << 10
 )
 
-// deltaStream publishes the output of a model as it is generated. Deltas may drop: the whole answer follows.
-type deltaStream struct {
+// DeltaStream publishes the output of a model as it is generated. Deltas may drop: the whole answer follows.
+type DeltaStream struct {
 	out      actor.Out
 	from     string // the respondent
 	query    string
@@ -27,27 +27,27 @@ type deltaStream struct {
 	lastEmit time.Time
 }
 
-// newDeltaStream is a stream of deltas of the respondent from. It rejects a query id that is not a valid token.
-func newDeltaStream(out actor.Out, topic subjects.Topic[subjects.Delta], from, query string) (*deltaStream, error) {
+// NewDeltaStream is a stream of deltas of the respondent from. It rejects a query id that is not a valid token.
+func NewDeltaStream(out actor.Out, topic subjects.Topic[subjects.Delta], from, query string) (*DeltaStream, error) {
 	t, err := topic.With(query)
-	return &deltaStream{out: out, from: from, query: query, topic: t}, err
+	return &DeltaStream{out: out, from: from, query: query, topic: t}, err
 }
 
-// write adds text of a step and publishes when deltaBytes or deltaInterval is reached. Text of another step is never
+// Write adds text of a step and publishes when deltaBytes or deltaInterval is reached. Text of another step is never
 // merged with it.
-func (l *deltaStream) write(ctx context.Context, step int, text string) {
+func (l *DeltaStream) Write(ctx context.Context, step int, text string) {
 	if step != l.step {
-		l.flush(ctx)
+		l.Flush(ctx)
 	}
 	l.step = step
 	l.text.WriteString(text)
 	if now := l.out.Now(); l.text.Len() >= deltaBytes || now.Sub(l.lastEmit) >= deltaInterval {
-		l.flush(ctx)
+		l.Flush(ctx)
 	}
 }
 
-// flush publishes the merged text, if there is any. Errors are ignored: deltas may drop. A nil stream has none.
-func (l *deltaStream) flush(ctx context.Context) {
+// Flush publishes the merged text, if there is any. Errors are ignored: deltas may drop. A nil stream has none.
+func (l *DeltaStream) Flush(ctx context.Context) {
 	if l == nil || l.text.Len() == 0 {
 		return
 	}

@@ -1,4 +1,4 @@
-package generator
+package agent
 
 import (
 	"context"
@@ -7,27 +7,27 @@ import (
 	"sync"
 )
 
-// errCanceled is the cause of a context that the user canceled.
-var errCanceled = errors.New("canceled by the user")
+// ErrCanceled is the cause of a context that the user canceled.
+var ErrCanceled = errors.New("canceled by the user")
 
 // maxCanceled bounds the canceled queries that are remembered. A query beyond it is answered after all.
 const maxCanceled = 4096
 
-// cancellations knows the queries that run here and those that were canceled. Every process receives every cancellation: the
+// Cancellations knows the queries that run here and those that were canceled. Its zero value knows none. Every process receives every cancellation: the
 // query may run in any, or still be queued.
-type cancellations struct {
+type Cancellations struct {
 	mu       sync.Mutex
 	running  map[string]context.CancelCauseFunc
 	canceled []string // oldest first
 }
 
-// cancel cancels the query if it runs here, and remembers it in any case, so that it ends at once when it starts later.
+// Cancel cancels the query if it runs here, and remembers it in any case, so that it ends at once when it starts later.
 // Of more than maxCanceled queries the oldest is forgotten.
-func (s *cancellations) cancel(query string) {
+func (s *Cancellations) Cancel(query string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if cancel := s.running[query]; cancel != nil {
-		cancel(errCanceled)
+		cancel(ErrCanceled)
 	}
 	if slices.Contains(s.canceled, query) {
 		return
@@ -38,9 +38,9 @@ func (s *cancellations) cancel(query string) {
 	s.canceled = append(s.canceled, query)
 }
 
-// watch returns a context that ends when the query is canceled, at once when it was canceled before. The caller must call
+// Watch returns a context that ends when the query is canceled, at once when it was canceled before. The caller must call
 // the returned function when the query is finished.
-func (s *cancellations) watch(ctx context.Context, query string) (context.Context, func()) {
+func (s *Cancellations) Watch(ctx context.Context, query string) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +49,7 @@ func (s *cancellations) watch(ctx context.Context, query string) (context.Contex
 	}
 	s.running[query] = cancel
 	if slices.Contains(s.canceled, query) {
-		cancel(errCanceled)
+		cancel(ErrCanceled)
 	}
 	return ctx, func() {
 		s.mu.Lock()

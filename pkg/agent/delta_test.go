@@ -1,20 +1,22 @@
-package generator
+package agent
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"conclave/pkg/actor/actortest"
 	"conclave/subjects"
 )
 
 func TestDeltaStream(t *testing.T) {
 	t.Parallel()
-	w := newHarness(t)
+	w := &actortest.Recorder{}
 	w.Time = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	l, err := newDeltaStream(w.Out(), subjects.ResponseDelta, "generator", "q1")
+	l, err := NewDeltaStream(w.Out(), subjects.ResponseDelta, "generator", "q1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,12 +24,16 @@ func TestDeltaStream(t *testing.T) {
 		if i == 5 {
 			w.Time = w.Time.Add(deltaInterval)
 		}
-		l.write(t.Context(), 1+i/4, text)
+		l.Write(t.Context(), 1+i/4, text)
 	}
-	l.flush(t.Context())
-	l.flush(t.Context())
+	l.Flush(t.Context())
+	l.Flush(t.Context())
 	var got []string
-	for i, d := range emitted[subjects.Delta](w, "response.delta.q1") {
+	for i, r := range w.Published() {
+		var d subjects.Delta
+		if err := json.Unmarshal([]byte(r.Body), &d); err != nil || r.Subject != "response.delta.q1" {
+			t.Fatalf("%+v: %v", r, err)
+		}
 		if d.N != i {
 			t.Errorf("numbered %d, want %d", d.N, i)
 		}
@@ -36,7 +42,7 @@ func TestDeltaStream(t *testing.T) {
 	if want := []string{"1 a", "1 bcd", "2 ef"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if _, err := newDeltaStream(w.Out(), subjects.ResponseDelta, "generator", "a.b"); err == nil {
+	if _, err := NewDeltaStream(w.Out(), subjects.ResponseDelta, "generator", "a.b"); err == nil {
 		t.Error("an odd id became a subject")
 	}
 }

@@ -1,0 +1,223 @@
+// Package agent connects the loop to the bus: an agent asks the broker for tools, runs its calls through the broker under its
+// own identity path, and spawns agents below it. Generator, committee and orchestrator use it.
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/firewall"
+	"conclave/pkg/loop"
+	"conclave/pkg/model"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// Agent is an agent of one query: the account that Out publishes as, or a spawned agent below it.
+type Agent struct {
+	Out         actor.Out // with the ids of session and query
+	Session     string
+	Query       string
+	Path        []string      // spawned agents below the account, outermost first; empty = the account itself
+	Scope       string        // part of the call ids: distinguishes agents of one account that answer the same query; "" = the only one
+	ToolTimeout time.Duration // of one tool call
+	MaxResult   int           // bytes of a framed result for the model; longer ones are clipped
+	// OnResult is called with every result and every failure of a tool, OnClipped with the tool of a clipped result. Both may be
+	// nil, and several calls run at the same time.
+	OnResult  func(tool string, res subjects.ToolResult)
+	OnClipped func(tool string)
+}
+
+// spawnTimeout is the timeout of a spawn request.
+const spawnTimeout = 30 * time.Second
+
+// Spawn asks the broker for an agent below a and returns it with its tools. The new agent has the settings of a but for Scope,
+// to which its name is added. The broker's denial is a [*subjects.Fault].
+func (a *Agent) Spawn(ctx context.Context, req subjects.SpawnRequest) (*Agent, []string, error) {
+	service, err := subjects.AgentSpawn, error(nil)
+	if len(a.Path) > 0 {
+		service, err = subjects.AgentSpawnBelow.With(a.Path...)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, spawnTimeout)
+	defer cancel()
+	reply, err := actor.Ask(ctx, a.Out, service, req)
+	if err != nil {
+		return nil, nil, err
+	}
+	child := *a
+	child.Path = append(slices.Clone(a.Path), reply.Child)
+	child.Scope = strings.TrimSpace(a.Scope + " " + reply.Child)
+	return &child, reply.Tools, nil
+}
+
+// Discover asks the broker for tools that fit a task, at most most, within [LookupTimeout]. It asks each time, so that grants
+// and disabled tools take effect at once.
+func (a *Agent) Discover(ctx context.Context, task string, most int) ([]model.Tool, error) {
+	if most <= 0 {
+		return nil, nil
+	}
+	service, err := subjects.BrokerDiscover, error(nil)
+	if len(a.Path) > 0 {
+		service, err = subjects.BrokerDiscoverBelow.With(a.Path...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, LookupTimeout)
+	defer cancel()
+	reply, err := actor.Ask(ctx, a.Out, service, subjects.DiscoverRequest{Task: task, Max: most})
+	if err != nil {
+		return nil, err
+	}
+	found := reply.Tools
+	out := make([]model.Tool, 0, len(found))
+	for _, s := range found[:min(most, len(found))] {
+		out = append(out, model.Tool{Name: s.Name, Description: s.Description, Parameters: s.Parameters})
+	}
+	return out, nil
+}
+
+// CallID is the id of a call outside of its turn, derived from session, query, scope and the model's own id. The model's id alone
+// is unique within a turn at best, and the broker would take a later call with the same id for one that has run. The derivation
+// must not change: a resumed turn finds its calls in the broker's ledger.
+func (a *Agent) CallID(id string) string {
+	of := a.Session + " " + a.Query + " " + id
+	if a.Scope != "" {
+		of = a.Scope + " " + of
+	}
+	sum := sha256.Sum256([]byte(of))
+	return hex.EncodeToString(sum[:16])
+}
+
+// unavailableText is the result of a tool that timed out.
+const unavailableText = "[tool unavailable]"
+
+// RunTool runs one call through the broker and waits for its result, at most ToolTimeout. A denial, a failure and a timeout
+// are results too, with a fault and a text for the model to read. A long framed result is clipped.
+func (a *Agent) RunTool(ctx context.Context, c model.Call) loop.Result {
+	service, err := subjects.ToolRequestService.With(append([]string{c.Name}, a.Path...)...)
+	if err != nil {
+		return loop.Result{Text: "There is no tool of that name.", Fault: subjects.CodeUnknownTool}
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.ToolTimeout)
+	defer cancel()
+	res, err := actor.Ask(ctx, a.Out, service, subjects.ToolRequest{CallID: a.CallID(c.ID), QueryID: a.Query, Args: c.Arguments})
+	var f *subjects.Fault
+	switch {
+	case errors.As(err, &f) && f != nil:
+		return DescribeFault(f)
+	case err != nil:
+		return loop.Result{Text: unavailableText, Fault: subjects.CodeUnavailable}
+	}
+	if a.OnResult != nil {
+		a.OnResult(c.Name, res)
+	}
+	if res.Error != nil {
+		return DescribeFault(res.Error)
+	}
+	shown := clipInFrame(res.Result, a.MaxResult)
+	if shown != res.Result && a.OnClipped != nil {
+		a.OnClipped(c.Name)
+	}
+	return loop.Result{Text: shown, Ephemeral: res.Ephemeral}
+}
+
+// clipInFrame clips a framed result to most bytes and keeps the last line, which ends the frame around untrusted
+// content: the loop would cut it. A result without a frame, or whose last line leaves no room, is returned unchanged.
+func clipInFrame(s string, most int) string {
+	end := strings.LastIndexByte(s, '\n')
+	if len(s) <= most || end < 0 || !strings.HasPrefix(s, firewall.FrameStart) {
+		return s
+	}
+	last, room := s[end:], most-(len(s)-end)-len(clipMark)
+	if room <= 0 {
+		return s
+	}
+	return strings.ToValidUTF8(s[:room], "") + clipMark + last
+}
+
+// clipMark marks where a result was clipped.
+const clipMark = "\n[cut here: the result is longer]"
+
+// DescribeFault is the result of a call that failed, was denied or did not run, in words for the model. Its fault is
+// the code of f, CodeTool when f has none.
+func DescribeFault(f *subjects.Fault) loop.Result {
+	r := loop.Result{Fault: f.Code}
+	switch f.Code {
+	case subjects.CodeTimeout, subjects.CodeUnavailable:
+		r.Text = unavailableText
+	case subjects.CodeDenied:
+		r.Text = "This call is not allowed"
+		if f.Denial != nil {
+			r.Text += ": " + text.OneLine(f.Denial.Reason, maxTextBytes)
+			if len(f.Denial.Allowed) > 0 {
+				r.Text += ". Allowed: " + text.OneLine(strings.Join(f.Denial.Allowed, ", "), maxTextBytes)
+			}
+		} else if f.Text != "" {
+			r.Text += ": " + text.OneLine(f.Text, maxTextBytes)
+		}
+		r.Text += ". Do not try it again in this way."
+	case subjects.CodeNotApproved:
+		r.Text = "The user was asked whether this call may run, and said no. Do not try to get the same done in another way; go on without it."
+	case subjects.CodeUnanswered:
+		r.Text = "The user was asked whether this call may run, and has not answered: it did not run. Say so, and go on without it."
+	case subjects.CodeLimit:
+		r.Text = "This call was not run, a limit is reached: " + text.OneLine(f.Text, maxTextBytes) + ". Answer with what you have."
+	case subjects.CodeNoSecret:
+		r.Text = "The call did not run: " + text.OneLine(f.Text, maxTextBytes) + ". Tell the user."
+	case subjects.CodeUncertain:
+		r.Text = "It is not known whether this call ran before an interruption, and it is not run again. Tell the user so: " + text.OneLine(f.Text, maxTextBytes)
+	default:
+		r.Text = fmt.Sprintf("The call failed (%s): %s", f.Code, text.Clip(f.Text, 2<<10))
+	}
+	if r.Fault == "" {
+		r.Fault = subjects.CodeTool
+	}
+	return r
+}
+
+// maxRecalls bounds how many memories a collection names.
+const maxRecalls = 100
+
+// Collection joins the labels and the recalled memories of results. Its zero value is empty; it may be used concurrently.
+type Collection struct {
+	mu      sync.Mutex
+	labels  *subjects.Labels
+	recalls []string
+}
+
+// Add adds the labels of a result, and the memories that a result without an error holds, each once. Memories beyond maxRecalls
+// are dropped.
+func (c *Collection) Add(res subjects.ToolResult) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if res.Labels != nil {
+		c.labels = c.labels.Join(res.Labels)
+	}
+	if res.Error != nil {
+		return
+	}
+	for _, id := range res.Recalls {
+		if len(c.recalls) < maxRecalls && !slices.Contains(c.recalls, id) {
+			c.recalls = append(slices.Clone(c.recalls), text.Clip(id, subjects.MaxToken))
+		}
+	}
+}
+
+// Result returns the joined labels, nil when no result had any, and the ids of the memories.
+func (c *Collection) Result() (*subjects.Labels, []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.labels, c.recalls
+}

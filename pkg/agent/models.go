@@ -1,0 +1,62 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+const (
+	// DefaultWindow is assumed for a model with an unknown context window, in tokens.
+	DefaultWindow = 32768
+	// LookupTimeout is the timeout of requests to the broker and the model actor before a turn begins without them.
+	LookupTimeout = 5 * time.Second
+	// modelsTTL is how long a reply of the model actor is reused: changes of the configuration are seen soon, and not every turn
+	// asks again.
+	modelsTTL = 10 * time.Second
+)
+
+// Models knows the models of the roles. Its zero value is empty; one per actor.
+type Models struct {
+	mu    sync.Mutex
+	roles []subjects.RoleModel
+	at    time.Time
+}
+
+// Role returns the current model of a role and its capabilities, cached for modelsTTL. When the model actor does not reply
+// within LookupTimeout or has no such role, it is a default with tools and streaming, without a name. The window is never 0.
+func (m *Models) Role(ctx context.Context, out actor.Out, role string) subjects.RoleModel {
+	for _, r := range m.list(ctx, out) {
+		if r.Role != role {
+			continue
+		}
+		if r.Window <= 0 {
+			r.Window = DefaultWindow
+		}
+		return r
+	}
+	return subjects.RoleModel{Role: role, Window: DefaultWindow, Stream: true, Tools: true}
+}
+
+// list returns the models of all roles, from the cache or from the model actor. nil = it did not reply.
+func (m *Models) list(ctx context.Context, out actor.Out) []subjects.RoleModel {
+	m.mu.Lock()
+	roles, at := m.roles, m.at
+	m.mu.Unlock()
+	if roles != nil && out.Now().Sub(at) <= modelsTTL {
+		return roles
+	}
+	ctx, cancel := context.WithTimeout(ctx, LookupTimeout)
+	defer cancel()
+	list, err := actor.Ask(ctx, out, subjects.ModelListService, subjects.Empty{})
+	if err != nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.roles, m.at = list.Roles, out.Now()
+	return list.Roles
+}
