@@ -75,12 +75,8 @@ func TestOutageDoesNotAccumulateHeads(t *testing.T) {
 		for _, m := range []mode{drop, loseAck, late} {
 			s.plan = planModes(m)
 			for i := range 5 {
-				start := time.Now()
 				if err := w.Append(t.Context(), beforeRecord(fmt.Sprint(i))); !errors.Is(err, ErrUncertain) {
 					t.Fatal(err)
-				}
-				if took := time.Since(start); took > w.opts.Retry+w.opts.Timeout {
-					t.Errorf("gave up after %s", took)
 				}
 			}
 			s.deliverDelayed()
