@@ -43,6 +43,7 @@ const (
 	ActionModelChat        = "model.chat"
 	ActionModelEmbed       = "model.embed"
 	ActionModelPull        = "model.pull"
+	ActionTaskChange       = "task.change"
 )
 
 // AuditActions lists the actions that each account may record, beside [ActionOpenChain]. The account is in the subject, where
@@ -56,7 +57,7 @@ var AuditActions = map[string][]string{
 	"memory":       {ActionMemoryRead, ActionMemoryWrite, ActionMemoryAnnotate, ActionMemoryAdmin},
 	"model":        {ActionModelChat, ActionModelEmbed, ActionModelPull},
 	"secrets":      {ActionSecretGet},
-	"orchestrator": {}, // serves no request yet that it records
+	"orchestrator": {ActionTaskChange},
 	"gateway":      {},
 }
 

@@ -175,6 +175,7 @@ func controlEdges() (out []Edge) {
 		out = append(out, Edge{Callers: callers, Kind: ServiceImport, Owner: a, Remote: "ctl.<who>.config.set", Local: "config.set." + a, ReplyTimeout: "30s"})
 	}
 	out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Generator, Remote: "ctl.<who>.session.change", Local: "session.change", ReplyTimeout: "10m"})
+	out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Orchestrator, Remote: "ctl.<who>.task.change", Local: "task.change", ReplyTimeout: "30s"})
 	for _, s := range []string{"memory.query", "memory.write", "memory.correlated", "memory.admin"} {
 		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "memory", Remote: "ctl.<who>." + s, Local: s, StreamReply: true, ReplyTimeout: "2m"})
 	}
@@ -498,7 +499,8 @@ func zoneAccount(z string) Account {
 }
 
 // agentAccount returns the account of an agent. Respondents also serve discovery, and config.set if they are configurable;
-// all of them but respondent B publish live tokens. The generator changes stored conversations for the user.
+// all of them but respondent B publish live tokens. The generator changes stored conversations, and the orchestrator tasks, for
+// the user.
 func agentAccount(name string) Account {
 	a := Account{Name: name, Doc: "an agent: requests tool calls from the broker", Users: []User{{Role: name}}}
 	if name == "operator" {
@@ -514,6 +516,9 @@ func agentAccount(name string) Account {
 	}
 	if name == Generator {
 		a.Users[0].Sub = append(a.Users[0].Sub, "ctl.*.session.change")
+	}
+	if name == Orchestrator {
+		a.Users[0].Sub = append(a.Users[0].Sub, "ctl.*.task.change")
 	}
 	if name != RespondentB {
 		a.Users[0].Pub = []string{"response.delta.*", "response.thinking.*"}

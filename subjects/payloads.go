@@ -747,25 +747,6 @@ type Deliberation struct {
 	Usage    Usage      `json:"usage"`
 }
 
-// TaskProgress is the state of a plan.
-type TaskProgress struct {
-	TaskID  string `json:"task_id"`
-	Subtask string `json:"subtask,omitempty"`
-	State   string `json:"state"`
-	Text    string `json:"text,omitempty"`
-}
-
-// AgentReturn is the structured return of a subagent.
-type AgentReturn struct {
-	Status        string   `json:"status"` // success, partial, failed
-	Summary       string   `json:"summary"`
-	Artifacts     []string `json:"artifacts,omitempty"`
-	ResultQuality string   `json:"result_quality"`
-	Source        string   `json:"source"`
-	Candidates    []string `json:"new_memory_candidates,omitempty"`
-	FailureReason string   `json:"failure_reason,omitempty"`
-}
-
 // ConfigSet changes settings of an actor.
 type ConfigSet struct {
 	Values map[string]string `json:"values"`

@@ -208,7 +208,7 @@ func consumers() []Consumer {
 		{Actor: "reward", Stream: "EVENTS", Name: "reward", Filter: append(seen, "from.*.user.feedback"), Unlimited: true},
 		{Actor: "router", Stream: "QUERIES", Name: "router", Filter: []string{"query.received", "query.committee", "query.task"}, Ordered: true},
 		{Actor: Committee, Stream: "TURNS", Name: Committee, Filter: []string{TurnCommittee.Name}},
-		{Actor: Orchestrator, Stream: "TURNS", Name: Orchestrator, Filter: []string{TurnTask.Name}},
+		{Actor: Orchestrator, Stream: "TURNS", Name: Orchestrator, Filter: []string{TurnTask.Name}, Unlimited: true}, // a long task survives many restarts
 	}
 	for who, n := range map[string]int{"generator": Partitions, "respondent_b": respondentBConsumers} {
 		for i := range n {

@@ -52,6 +52,7 @@ var (
 	PolicyExplain           = Service[ExplainRequest, Verdict]{Spec{Name: "policy.explain", Received: "ctl.*.policy.explain", Doc: "the user's dry run of an agent's call"}}
 	SessionConfigService    = Service[SessionConfig, SessionConfig]{Spec{Name: "session.config", Received: "ctl.*.session.config", Stream: "KV_session_config", Doc: "override level, disabled tools, grants"}}
 	SessionChangeService    = Service[SessionChange, SessionChanged]{Spec{Name: "session.change", Received: "ctl.*.session.change", NeedsDeadline: true, Stream: "KV_state_generator", Doc: "delete or summarize a conversation"}}
+	TaskChangeService       = Service[TaskChange, TaskChanged]{Spec{Name: "task.change", Received: "ctl.*.task.change", NeedsDeadline: true, Stream: "AUDIT", Doc: "pause, resume or cancel a task"}}
 	ConfigSetService        = Service[ConfigSet, Done]{Spec{Name: "config.set.*", Received: "ctl.*.config.set", Stream: "AUDIT", Unserved: "Change the actor's file in the config folder and restart conclave up.", Doc: "settings of an actor"}}
 
 	// Models.
@@ -108,7 +109,7 @@ func AllSpecs() []Spec {
 		ResponseDelta.Spec, ResponseThinking.Spec, ResponseGeneration.Spec, AnswerDialog.Spec, AgentStateEvent.Spec,
 		ToolSchemaEvent.Spec, ToolRequestService.Spec, ToolCallService.Spec, ToolInfo.Spec, ToolRequestEvent.Spec, ToolResultEvent.Spec, ToolOutputEvent.Spec,
 		BrokerDiscover.Spec, BrokerDiscoverBelow.Spec, BrokerValidate.Spec, BrokerValidateBelow.Spec, AgentSpawn.Spec, AgentSpawnBelow.Spec, SecretUseService.Spec, QueryGrantsEvent.Spec,
-		ApprovalRequestEvent.Spec, ApprovalDecisionService.Spec, ApprovalDecisionEvent.Spec, ApprovalListService.Spec, ApprovalRevoke.Spec, PolicyExplain.Spec, SessionConfigService.Spec, SessionChangeService.Spec, ConfigSetService.Spec,
+		ApprovalRequestEvent.Spec, ApprovalDecisionService.Spec, ApprovalDecisionEvent.Spec, ApprovalListService.Spec, ApprovalRevoke.Spec, PolicyExplain.Spec, SessionConfigService.Spec, SessionChangeService.Spec, TaskChangeService.Spec, ConfigSetService.Spec,
 		ModelChat.Spec, ModelStop.Spec, ModelEmbed.Spec, ModelListService.Spec, ModelPull.Spec,
 		CritiqueResult.Spec, PairwiseResult.Spec, UserFeedback.Spec, RewardEvent.Spec,
 		MemoryQueryService.Spec, MemoryWriteService.Spec, MemoryCorrelated.Spec, MemoryAdminService.Spec, MemoryStored.Spec, MemoryAnnotated.Spec, MemoryRecalled.Spec,

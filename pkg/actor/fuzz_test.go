@@ -28,7 +28,7 @@ var payloads = []func() any{
 	newPayload[subjects.ChatRequest], newPayload[subjects.ChatChunk], newPayload[subjects.EmbedRequest], newPayload[subjects.EmbedReply], newPayload[subjects.Empty], newPayload[subjects.ModelList], newPayload[subjects.Critique], newPayload[subjects.Claim], newPayload[subjects.Pairwise],
 	newPayload[subjects.Feedback], newPayload[subjects.Reward], newPayload[subjects.MemoryQuery], newPayload[subjects.MemoryWriteRequest], newPayload[subjects.MemoryWriteReply], newPayload[subjects.MemoryReply], newPayload[subjects.MemoryIDs], newPayload[subjects.MemoryAdminRequest], newPayload[subjects.MemoryAdminReply], newPayload[subjects.MemoryEvent],
 	newPayload[subjects.MemoryEntry], newPayload[subjects.Provenance], newPayload[subjects.Grades], newPayload[subjects.MemoryHit], newPayload[subjects.MemoryReason], newPayload[subjects.MemoryDocument], newPayload[subjects.DocumentPiece], newPayload[subjects.MemoryWriteResult], newPayload[subjects.MemoryEdit], newPayload[subjects.Relation], newPayload[subjects.MemoryStatus], newPayload[subjects.MemoryRecall],
-	newPayload[subjects.Deliberation], newPayload[subjects.TaskProgress], newPayload[subjects.AgentReturn], newPayload[subjects.ConfigSet], newPayload[subjects.DeadLetter], newPayload[subjects.SecretGet], newPayload[subjects.SecretValue],
+	newPayload[subjects.Deliberation], newPayload[subjects.TaskProgress], newPayload[subjects.AgentReturn], newPayload[subjects.Task], newPayload[subjects.Subtask], newPayload[subjects.Verify], newPayload[subjects.FolderRules], newPayload[subjects.TaskChange], newPayload[subjects.TaskChanged], newPayload[subjects.ConfigSet], newPayload[subjects.DeadLetter], newPayload[subjects.SecretGet], newPayload[subjects.SecretValue],
 	newPayload[subjects.AuditRecord], newPayload[subjects.AuditHead], newPayload[subjects.AuditGenesis], newPayload[subjects.Fault], newPayload[subjects.Denial],
 	newPayload[subjects.Note], newPayload[subjects.ModelInfo], newPayload[subjects.CallTest], newPayload[subjects.RoleModel], newPayload[subjects.PullRequest], newPayload[subjects.PullProgress],
 	newPayload[subjects.Grant], newPayload[subjects.Grants], newPayload[subjects.LookAlikeHost], newPayload[subjects.SessionChange], newPayload[subjects.SessionChanged], newPayload[subjects.AuditLogHead], newPayload[subjects.AuditCapacity],
@@ -57,7 +57,7 @@ func TestEveryPayloadIsFuzzed(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"payloads.go", "memory.go", "audit.go", "fault.go", "attachment.go"} {
+	for _, name := range []string{"payloads.go", "task.go", "memory.go", "audit.go", "fault.go", "attachment.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", "..", "subjects", name), nil, 0)
 		if err != nil {
 			t.Fatal(err)
