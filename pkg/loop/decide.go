@@ -87,6 +87,8 @@ func (t *turn) requestAnswer(ctx context.Context) (reply, error) {
 		t.instruction = instructFromResults(t.question(), t.hasURLInResult())
 	case t.hasRecalled():
 		t.instruction = instructFromMemory(t.question(), t.hasUntrustedRecall())
+	case t.hasFailedCall():
+		t.instruction = instructAfterFailure(t.question())
 	default:
 		t.instruction = instructAnswer(t.question())
 	}
@@ -104,6 +106,11 @@ func (t *turn) hasUntrustedRecall() bool {
 	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool {
 		return d.Layer == LayerRecall && strings.Contains(d.Result.Text, untrustedMark)
 	})
+}
+
+// hasFailedCall reports whether a tool that the model chose has failed.
+func (t *turn) hasFailedCall() bool {
+	return slices.ContainsFunc(t.state.Finished, func(d FinishedCall) bool { return d.Layer != LayerRecall && d.Result.Fault != "" })
 }
 
 // hasURLInResult reports whether a result of a tool that the model chose has an address.

@@ -106,6 +106,20 @@ func TestTimedOutDecisionIsNoAnswer(t *testing.T) {
 	}
 }
 
+// After a tool that failed the model is asked for what it knows: otherwise small models give up.
+func TestAnswerAfterFailedCallUsesOwnKnowledge(t *testing.T) {
+	t.Parallel()
+	a, p := newAgent(t, textReply(`{"choice":"web_search"}`), textReply(`{"choice":"answer"}`), textReply("Paris. It could not be looked up."))
+	a.Calls, a.Tools = CallConstrained, append(slices.Clone(testTools), fetchTool)
+	a.RunTool = func(context.Context, model.Call) Result { return Result{Text: "[tool unavailable]", Fault: "unavailable"} }
+	if _, err := RunTurn(t.Context(), a, question("capital of France?"), Hooks{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := lastText(p.asked[len(p.asked)-1]); got != instructAfterFailure("capital of France?") {
+		t.Errorf("instruction %q", got)
+	}
+}
+
 // The prompts of decision and answer differ in their last message only, so that a prompt cache holds the rest.
 func TestAnswerSharesPromptOfDecision(t *testing.T) {
 	t.Parallel()

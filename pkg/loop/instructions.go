@@ -66,6 +66,12 @@ func instructFromResults(question string, hasURL bool) string {
 	return s
 }
 
+// instructAfterFailure asks for the answer when every call failed: small models otherwise give up although they know the answer.
+func instructAfterFailure(question string) string {
+	return "The tool failed, so there is no result. Answer from your own knowledge, in the user's language: " + quote(question) +
+		" Then say in one short sentence that it could not be looked up."
+}
+
 // instructUnreadable tells the model why a call in its text was not used: its tool is not offered, or it could not be read.
 func instructUnreadable(why, unknownTool string, tools toolNames) string {
 	if unknownTool != "" {
