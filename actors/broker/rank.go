@@ -73,17 +73,17 @@ func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, to
 
 // askJSON requests one JSON object from a model without tools and decodes it into into, a pointer; format is its JSON
 // schema. predict bounds the tokens of the reply; limit is the timeout, cut to half of the caller's remaining time. The
-// reply is not checked against format. The built-in demo model gives errNoModel.
+// reply is not checked against format. The model does not think: the caller waits for a choice. The built-in demo model gives errNoModel.
 func (b *Broker) askJSON(ctx context.Context, out actor.Out, role, prompt string, format json.RawMessage, predict int, limit time.Duration, into any) error {
 	if end, ok := ctx.Deadline(); ok { // leave time for the fallback
 		limit = min(limit, end.Sub(out.Now())/2)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	demoModel, zero := false, 0.0
+	demoModel, zero, quiet := false, 0.0, false
 	client := wire.Client{Out: out, Role: role, Hint: "simple", Timeout: limit, Optional: true, OnDone: func(c subjects.ChatChunk) { demoModel = c.DemoModel }}
 	reply, _, err := model.Collect(client.Chat(ctx, model.Request{
-		Messages: []model.Message{{Role: model.User, Content: prompt}}, Format: format,
+		Messages: []model.Message{{Role: model.User, Content: prompt}}, Format: format, Think: &quiet,
 		Options: model.Options{Predict: predict, Temperature: &zero},
 	}))
 	switch {

@@ -26,7 +26,7 @@ func (h *sessionFixture) setModelReply(reply string) {
 	}
 }
 
-// modelRequest returns the last request to the model.
+// modelRequest returns the last request to the model. No such request may make the model think.
 func (h *sessionFixture) modelRequest(t testing.TB) (q subjects.ChatRequest, r model.Request) {
 	t.Helper()
 	for _, a := range h.rec.Requested() {
@@ -39,6 +39,9 @@ func (h *sessionFixture) modelRequest(t testing.TB) (q subjects.ChatRequest, r m
 	}
 	if q.Messages == nil {
 		t.Fatal("no model was asked")
+	}
+	if q.Think == nil || *q.Think {
+		t.Errorf("think is %v, want false", q.Think)
 	}
 	r, err := wire.DecodeRequest(q)
 	if err != nil {

@@ -187,6 +187,9 @@ func (w *fixture) answerModel(subject string, body []byte) (any, error) {
 		if err != nil {
 			return nil, err
 		}
+		if q.Think == nil || *q.Think {
+			return nil, errors.New("a request of memory must not make the model think")
+		}
 		said, err := chat(q.Messages[0].Content, q.Messages[1].Content, string(q.Format))
 		return actortest.Pieces{subjects.ChatChunk{Content: said, Done: true, Model: "small", Reason: "stop"}}, err
 	}

@@ -111,7 +111,9 @@ func TestAnswerAfterFailedCallUsesOwnKnowledge(t *testing.T) {
 	t.Parallel()
 	a, p := newAgent(t, textReply(`{"choice":"web_search"}`), textReply(`{"choice":"answer"}`), textReply("Paris. It could not be looked up."))
 	a.Calls, a.Tools = CallConstrained, append(slices.Clone(testTools), fetchTool)
-	a.RunTool = func(context.Context, model.Call) Result { return Result{Text: "[tool unavailable]", Fault: "unavailable"} }
+	a.RunTool = func(context.Context, model.Call) Result {
+		return Result{Text: "[tool unavailable]", Fault: "unavailable"}
+	}
 	if _, err := RunTurn(t.Context(), a, question("capital of France?"), Hooks{}); err != nil {
 		t.Fatal(err)
 	}
