@@ -1,0 +1,335 @@
+//go:build linux && (amd64 || arm64)
+
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Run runs a program and returns its result when every process that it started is gone. The end of ctx kills them. It fails
+// with [ErrUnavailable] where [SelfTest] does, and with other errors when the program did not start; a program that fails or
+// exceeds a limit is a result.
+func Run(ctx context.Context, s Spec) (Result, error) {
+	if err := SelfTest(ctx); err != nil {
+		return Result{}, err
+	}
+	return run(ctx, s)
+}
+
+// run is [Run] without the self-test.
+func run(ctx context.Context, s Spec) (Result, error) {
+	if err := s.validate(); err != nil {
+		return Result{}, err
+	}
+	if err := checkOnDisk(s); err != nil {
+		return Result{}, err
+	}
+	owner, err := chooseUser()
+	if err != nil {
+		return Result{}, err
+	}
+	if owner != nil {
+		if err := checkSearchable(s.Dir); err != nil {
+			return Result{}, err
+		}
+	}
+	work, err := os.OpenRoot(s.Dir)
+	if err != nil {
+		return Result{}, fmt.Errorf("opening the working folder: %w", err)
+	}
+	defer work.Close()
+	if owner != nil {
+		if err := chownTree(work, *owner); err != nil {
+			return Result{}, fmt.Errorf("preparing the working folder: %w", err)
+		}
+	}
+	before, err := readFolder(work, s.Limits.Entries)
+	if err != nil {
+		return Result{}, fmt.Errorf("reading the working folder: %w", err)
+	}
+	r := &runner{spec: s, owner: owner, work: work, done: make(chan struct{})}
+	out, err := r.run(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	after, err := readFolder(work, s.Limits.Entries)
+	if err != nil {
+		return Result{}, fmt.Errorf("reading the working folder: %w", err)
+	}
+	out.Changed = after.changedSince(before, s.Dir)
+	return out, nil
+}
+
+// checkOnDisk rejects a folder whose path contains a symlink: bubblewrap would follow it to a folder that nobody has checked.
+func checkOnDisk(s Spec) error {
+	for _, path := range append([]string{s.Dir}, s.ReadOnly...) {
+		real, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			return fmt.Errorf("opening %s: %w", path, err)
+		}
+		if real != path {
+			return fmt.Errorf("sandbox: %s is reached through a symlink; use %s", path, real)
+		}
+	}
+	return nil
+}
+
+// runner is one run.
+type runner struct {
+	spec  Spec
+	owner *syscall.Credential // nil = the user of this process
+	work  *os.Root
+
+	command *exec.Cmd
+	group   *group // nil = no control group is writable
+	first   int    // process 1 of the sandbox, as this process sees it
+	handle  int    // pidfd of first
+	output  []byte
+	done    chan struct{} // closed when every process is gone
+
+	mu      sync.Mutex
+	stopped Stop
+}
+
+// run starts the program and waits for it. Process 1 is held before the program starts until it is in its control group.
+func (r *runner) run(ctx context.Context) (Result, error) {
+	program, err := findProgram("bwrap", "bubblewrap")
+	if err != nil {
+		return Result{}, err
+	}
+	f := &files{}
+	defer f.close()
+	args, err := r.arguments(f)
+	if err != nil {
+		return Result{}, err
+	}
+	status, err := f.fromChild("--json-status-fd")
+	if err != nil {
+		return Result{}, err
+	}
+	hold, err := f.toChild("--block-fd")
+	if err != nil {
+		return Result{}, err
+	}
+	output, outputIn, err := os.Pipe()
+	if err != nil {
+		return Result{}, err
+	}
+	defer output.Close()
+	defer outputIn.Close()
+
+	r.command = exec.Command(program, append(append(f.args, args...), r.programArgs()...)...)
+	r.command.Env = []string{} // nil would be the environment of this process
+	r.command.ExtraFiles = f.child
+	r.command.Stdout, r.command.Stderr = outputIn, outputIn
+	stdin, err := r.feedStdin(f)
+	if err != nil {
+		return Result{}, err
+	}
+	if stdin != nil {
+		r.command.Stdin = stdin
+	}
+	r.command.SysProcAttr = &syscall.SysProcAttr{Credential: r.owner}
+
+	began := time.Now()
+	exited, err := startOnOwnThread(r.command)
+	if err != nil {
+		return Result{}, fmt.Errorf("starting bubblewrap: %w", err)
+	}
+	outputIn.Close()
+	f.closeChild()
+
+	var reading sync.WaitGroup
+	reading.Go(func() { r.readOutput(output) })
+	messages := json.NewDecoder(status)
+	var started struct {
+		First int `json:"child-pid"`
+	}
+	if err := messages.Decode(&started); err != nil || started.First <= 0 {
+		r.command.Process.Kill()
+		<-exited
+		reading.Wait()
+		return Result{}, launchError(r.output)
+	}
+	handle, err := unix.PidfdOpen(started.First, 0)
+	if err != nil {
+		r.command.Process.Kill()
+		<-exited
+		reading.Wait()
+		return Result{}, launchError(r.output)
+	}
+	defer unix.Close(handle)
+	r.mu.Lock()
+	r.first, r.handle = started.First, handle
+	r.mu.Unlock()
+	r.group = newGroup(r.spec.Limits)
+	defer r.group.remove()
+	if err := r.group.add(r.first); err != nil {
+		r.group.remove()
+		r.group = nil // the limits of the processes and the watch remain
+	}
+
+	var watching sync.WaitGroup
+	watching.Go(func() { r.watch(ctx) })
+	hold.Write([]byte{1}) // an error means that bubblewrap is gone, which exited reports
+	hold.Close()
+
+	err = <-exited
+	unix.PidfdSendSignal(handle, unix.SIGKILL, nil, 0) // what the program left running; process 1 ends after all others
+	waitForEnd(handle)
+	close(r.done)
+	watching.Wait()
+	reading.Wait()
+
+	out := Result{Output: r.output, Duration: time.Since(began), Stopped: r.reason()}
+	if out.Stopped == StopNone && r.group.outOfMemory() {
+		out.Stopped = StopMemory
+	}
+	var ended struct {
+		Code *int `json:"exit-code"`
+	}
+	for ended.Code == nil && messages.Decode(&ended) == nil { // bubblewrap may report more than the exit code
+	}
+	switch exit := (*exec.ExitError)(nil); {
+	case ended.Code != nil:
+		out.ExitCode = *ended.Code
+	case out.Stopped != StopNone:
+		out.ExitCode = 128 + int(syscall.SIGKILL)
+	case err == nil || errors.As(err, &exit):
+		return Result{}, launchError(r.output) // the program never ran: the output is that of bubblewrap
+	default:
+		return Result{}, fmt.Errorf("waiting for bubblewrap: %w", err)
+	}
+	return out, nil
+}
+
+// launchError is the error of a sandbox that did not start, with the output of bubblewrap.
+func launchError(output []byte) error {
+	text := strings.TrimSpace(string(output[:min(len(output), 500)]))
+	if text == "" {
+		text = "bubblewrap was killed"
+	}
+	return fmt.Errorf("starting the sandbox: %s", strings.TrimPrefix(text, "bwrap: "))
+}
+
+// startOnOwnThread starts c. The kernel kills a sandbox with the thread that started it, so that thread is kept for as long
+// as c runs. The channel receives the result of waiting for c.
+func startOnOwnThread(c *exec.Cmd) (exited <-chan error, err error) {
+	result, started := make(chan error, 1), make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		// Descriptors that this process inherited, or that C code opened, are not the program's.
+		if err := closeOnExec(); err != nil {
+			started <- err
+			return
+		}
+		err := c.Start()
+		started <- err
+		if err == nil {
+			result <- c.Wait()
+		}
+	}()
+	return result, <-started
+}
+
+// closeOnExec marks all descriptors of this process but the standard ones so that no child inherits them. Those that a child
+// is given are duplicated for it.
+func closeOnExec() error {
+	if unix.CloseRange(3, ^uint(0)>>1&0xffffffff, unix.CLOSE_RANGE_CLOEXEC) == nil {
+		return nil
+	}
+	entries, err := os.ReadDir("/proc/self/fd") // before Linux 5.11
+	if err != nil {
+		return fmt.Errorf("listing the open descriptors: %w", err)
+	}
+	for _, e := range entries {
+		var fd int
+		if _, err := fmt.Sscan(e.Name(), &fd); err == nil && fd > 2 {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
+}
+
+// feedStdin returns the standard input of the program, nil for none. Its content is written while the program runs.
+func (r *runner) feedStdin(f *files) (*os.File, error) {
+	if len(r.spec.Stdin) == 0 {
+		return nil, nil // exec uses /dev/null
+	}
+	in, out, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	f.stdin, f.parent = in, append(f.parent, out)
+	go func() {
+		defer out.Close()
+		out.Write(r.spec.Stdin) // fails when the program does not read it, which is its choice
+	}()
+	return in, nil
+}
+
+// readOutput collects the output until every writer is gone. Output beyond the limit ends the run.
+func (r *runner) readOutput(from io.Reader) {
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		piece := buffer[:min(n, r.spec.Limits.Output-len(r.output))]
+		r.output = append(r.output, piece...)
+		if len(piece) > 0 && r.spec.Output != nil {
+			r.spec.Output(piece)
+		}
+		if len(piece) < n {
+			r.stop(StopOutput)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// stop kills every process of the sandbox. The first reason is the one of the result.
+func (r *runner) stop(why Stop) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped == StopNone {
+		r.stopped = why
+	}
+	if r.first > 0 {
+		// The kernel kills every process of a namespace with process 1.
+		unix.PidfdSendSignal(r.handle, unix.SIGKILL, nil, 0)
+	} else {
+		r.command.Process.Kill()
+	}
+}
+
+// reason returns why the run was ended.
+func (r *runner) reason() Stop {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stopped
+}
+
+// waitForEnd waits until the process is gone. Process 1 of a namespace is the last one in it.
+func waitForEnd(pidfd int) {
+	for {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, -1)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}

@@ -1,0 +1,110 @@
+//go:build linux && (amd64 || arm64)
+
+package sandbox
+
+import (
+	"bufio"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// Users of programs when Conclave runs as root: a number that no system hands out, or nobody where it is not mapped, as in a
+// container.
+const (
+	ownUser    = 1_900_000_016
+	nobodyUser = 65534
+)
+
+// chooseUser returns the user that bubblewrap runs as, nil for that of this process. Root is never used: the kernel exempts it
+// from the limit of processes, and its files are the system's.
+func chooseUser() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, id := range []uint32{ownUser, nobodyUser} {
+		if isMapped("/proc/self/uid_map", id) && isMapped("/proc/self/gid_map", id) {
+			return &syscall.Credential{Uid: id, Gid: id, Groups: []uint32{}}, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: Conclave runs as root, and this container maps no other user; run it as an ordinary user", ErrUnavailable)
+}
+
+// isMapped reports whether id exists in this user namespace.
+func isMapped(file string, id uint32) bool {
+	f, err := os.Open(file)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var first, outside, count uint64
+		if _, err := fmt.Sscan(lines.Text(), &first, &outside, &count); err == nil && uint64(id) >= first && uint64(id) < first+count {
+			return true
+		}
+	}
+	return false
+}
+
+// checkSearchable rejects a working folder that the sandbox's user cannot reach.
+func checkSearchable(dir string) error {
+	for above := filepath.Dir(dir); above != "/"; above = filepath.Dir(above) {
+		info, err := os.Stat(above)
+		if err != nil {
+			return fmt.Errorf("opening %s: %w", above, err)
+		}
+		if info.Mode().Perm()&0o001 == 0 {
+			return fmt.Errorf("sandbox: Conclave runs as root, and programs run as another user, who cannot search %s; run: chmod o+x %s", above, above)
+		}
+	}
+	return nil
+}
+
+// chownTree gives the files of the working folder to the sandbox's user. It follows no symlink. A file with a second name is
+// left alone, because that name may be elsewhere.
+func chownTree(work *os.Root, to syscall.Credential) error {
+	return fs.WalkDir(work.FS(), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		if !ok || stat.Uid == to.Uid || (stat.Nlink > 1 && !d.IsDir()) {
+			return nil
+		}
+		return work.Lchown(path, int(to.Uid), int(to.Gid))
+	})
+}
+
+// findProgram returns the path of a program that belongs to the system. The PATH of the user may name another one.
+func findProgram(name, debian string) (string, error) {
+	for _, dir := range []string{"/usr/bin/", "/usr/local/bin/", "/bin/"} {
+		if path, err := exec.LookPath(dir + name); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%w: %s is not installed; install it (Debian, Ubuntu: apt-get install %s)", ErrUnavailable, name, debian)
+}
+
+// helpText is the list of bubblewrap's options, "" where it cannot be run.
+var helpText = sync.OnceValue(func() string {
+	program, err := findProgram("bwrap", "bubblewrap")
+	if err != nil {
+		return ""
+	}
+	c := exec.Command(program, "--help")
+	c.Env = []string{}
+	out, _ := c.CombinedOutput()
+	return string(out)
+})
+
+// supports reports whether the installed bubblewrap has an option that older ones lack.
+func supports(option string) bool { return strings.Contains(helpText(), option+" ") }
