@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -18,64 +20,65 @@ import (
 	"time"
 )
 
-// Every contender is a process of its own: what it holds in memory is its own, and no collector but its own stops it. They
-// stand loaded side by side and are asked in turns.
+// Every engine is a process of its own, so that its memory can be measured and no other garbage collector interrupts it.
 
-// job is what a child is to be.
+// job is the task of a child process.
 type job struct {
-	Part   string `json:"part"`   // flat, staged, fill, start, ingest
-	Engine string `json:"engine"` // which contender
-	Rows   int    `json:"rows"`
-	Seed   uint64 `json:"seed"`
-	Asks   int    `json:"asks"`  // how many queries there are
-	Dir    string `json:"dir"`   // a folder of its own, or the one of the store
-	Count  int    `json:"count"` // ingest: how many are written
-	Rate   int    `json:"rate"`  // ingest: how many in a second; 0 = as fast as it goes
+	Engine  string `json:"engine"` // "" = fill the store in Dir
+	Rows    int    `json:"rows"`
+	Seed    uint64 `json:"seed"`
+	Queries int    `json:"queries"`
+	Dir     string `json:"dir"` // of the engine, or of the filled store
 }
 
-// loaded is what a child says when it is ready to be asked.
+// loaded is the first message of an engine.
 type loaded struct {
-	Took time.Duration `json:"took"` // without the making of the data
+	Took time.Duration `json:"took"` // without computing the data
 }
 
-// turn asks a child some queries: from the first to before the end. In a turn of none it says what it holds.
-type turn struct {
-	First int `json:"first"`
-	End   int `json:"end"`
+// request asks an engine for the queries from First to before End; for the state of the engine when there are none.
+type request struct {
+	First      int  `json:"first"`
+	End        int  `json:"end"`
+	Exhaustive bool `json:"exhaustive"`
 }
 
-// taken is what they took and what was found.
-type taken struct {
+// response has the result of each query.
+type response struct {
 	Took  []time.Duration `json:"took"`
 	Found [][]int         `json:"found"`
 }
 
-// left is what a child says at its end.
-type left struct {
-	Resident int64  `json:"resident"` // bytes, after the last query
-	Peak     int64  `json:"peak"`     // the most there was
-	About    string `json:"about"`
+// state is an engine after the last query.
+type state struct {
+	Resident    int64  `json:"resident"` // bytes
+	Description string `json:"description"`
 }
 
-// engine is a contender in its process.
+// engine is a search engine in its process.
 type engine interface {
-	// load takes every row of w and tells how long that took without the making of them.
-	load(w *world) (time.Duration, error)
-	// ask answers query j: rows, best first.
-	ask(j int, q []float32) ([]int, error)
-	// about is what a reader should know of it, or nothing.
-	about() string
+	// load adds every entry and returns how long that took without computing the data.
+	load(d *dataset) (time.Duration, error)
+	// search returns the entries for query j, best first, at most top.
+	search(j int, v []float32) ([]int, error)
+	// describe returns a remark for the report, or "".
+	describe() string
 	close() error
 }
 
-// child is the parent's end of one.
+// exhaustive is an engine that can score every entry.
+type exhaustive interface {
+	findExhaustive(j int, v []float32) ([]int, error)
+}
+
+// child is the parent's end of a child process.
 type child struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *json.Decoder
 }
 
-func start(j job) (*child, error) {
+func startChild(j job) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -94,29 +97,29 @@ func start(j job) (*child, error) {
 		return nil, err
 	}
 	c.out = json.NewDecoder(bufio.NewReader(out))
-	alive.Lock()
-	defer alive.Unlock()
+	children.Lock()
+	defer children.Unlock()
 	if err := c.cmd.Start(); err != nil {
 		return nil, err
 	}
-	alive.all[c] = true
+	children.running[c] = true
 	return c, nil
 }
 
-// alive are the children that were started and not stopped.
-var alive = struct {
+// children are the child processes that run.
+var children = struct {
 	sync.Mutex
-	all map[*child]bool
-}{all: map[*child]bool{}}
+	running map[*child]bool
+}{running: map[*child]bool{}}
 
-// onInterrupt ends the children and cleans up when the user has had enough: a store of a million rows is 10 GB.
+// onInterrupt ends the children and calls clean when the program is interrupted: a store of a million entries is several GB.
 func onInterrupt(clean func()) {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-stop
-		alive.Lock() // and nobody starts another one
-		for c := range alive.all {
+		children.Lock() // and none is started any more
+		for c := range children.running {
 			_ = c.cmd.Process.Kill()
 			_, _ = c.cmd.Process.Wait()
 		}
@@ -125,171 +128,152 @@ func onInterrupt(clean func()) {
 	}()
 }
 
-// hear waits for the next word of the child.
-func hear[T any](c *child) (T, error) {
+// receive waits for the next message of the child.
+func receive[T any](c *child) (T, error) {
 	var v T
 	err := c.out.Decode(&v)
 	if errors.Is(err, io.EOF) {
-		err = errors.New("its process ended early; what it said is above")
+		err = errors.New("its process ended early; its messages are above")
 	}
 	return v, err
 }
 
-// tell gives the child a turn.
-func (c *child) tell(t turn) error { return json.NewEncoder(c.in).Encode(t) }
-
-// ask has the child answer some queries.
-func (c *child) ask(t turn) (taken, error) {
-	if err := c.tell(t); err != nil {
-		return taken{}, err
-	}
-	return hear[taken](c)
-}
-
-// stop ends the child, which also ends when its parent does and nothing is left to do.
-func (c *child) stop() error {
-	err := errors.Join(c.in.Close(), c.cmd.Wait())
-	alive.Lock()
-	defer alive.Unlock()
-	delete(alive.all, c)
-	return err
-}
-
-// once runs a child that says one thing and ends.
-func once[T any](j job) (T, error) {
-	c, err := start(j)
-	if err != nil {
+func call[T any](c *child, r request) (T, error) {
+	if err := json.NewEncoder(c.in).Encode(r); err != nil {
 		var none T
 		return none, err
 	}
-	v, err := hear[T](c)
-	return v, errors.Join(err, c.stop())
+	return receive[T](c)
 }
 
-// runChild is the child's end.
+// stop ends the child, which also ends when its parent does.
+func (c *child) stop() error {
+	err := errors.Join(c.in.Close(), c.cmd.Wait())
+	children.Lock()
+	defer children.Unlock()
+	delete(children.running, c)
+	return err
+}
+
+// runFill fills a store in a child process, whose memory is returned afterwards.
+func runFill(j job) (filled, error) {
+	c, err := startChild(j)
+	if err != nil {
+		return filled{}, err
+	}
+	f, err := receive[filled](c)
+	return f, errors.Join(err, c.stop())
+}
+
+// runChild is the child process.
 func runChild(text string) error {
 	var j job
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
 		return err
 	}
-	say := json.NewEncoder(os.Stdout).Encode
-	w := newWorld(j.Rows, j.Seed)
-	switch j.Part {
-	case "flat":
-		return serve(j, w, say, flatEngines[j.Engine])
-	case "staged":
-		return serve(j, w, say, stagedEngines[j.Engine])
-	case "fill":
-		return saying(say)(fill(j, w))
-	case "start":
-		return saying(say)(startUp(j, w))
-	case "ingest":
-		return saying(say)(ingest(j, w))
-	}
-	return fmt.Errorf("no part %q", j.Part)
-}
-
-// saying says a value unless there is an error.
-func saying(say func(any) error) func(v any, err error) error {
-	return func(v any, err error) error {
+	d := newDataset(j.Rows, j.Seed)
+	if j.Engine == "" {
+		f, err := fillStore(context.Background(), filepath.Join(j.Dir, storeFile), d, d.addVectors)
 		if err != nil {
 			return err
 		}
-		return say(v)
+		return json.NewEncoder(os.Stdout).Encode(f)
 	}
+	return serveEngine(j, d)
 }
 
-// serve is a contender until its standard input ends.
-func serve(j job, w *world, say func(any) error, open func(job) (engine, error)) (err error) {
+// serveEngine answers requests until its standard input ends.
+func serveEngine(j job, d *dataset) (err error) {
+	open := engines[j.Engine].open
 	if open == nil {
-		return fmt.Errorf("no engine %q", j.Engine)
+		return fmt.Errorf("there is no engine %q", j.Engine)
 	}
 	e, err := open(j)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	took, err := e.load(w)
+	took, err := e.load(d)
 	if err != nil {
 		return fmt.Errorf("loading: %w", err)
 	}
-	debug.FreeOSMemory() // what making the data took is not the contender's
-	queries := w.queries(j.Asks)
-	if err := say(loaded{took}); err != nil {
+	debug.FreeOSMemory() // memory for computing the data is not the engine's
+	queries := make([][]float32, j.Queries)
+	for i := range queries {
+		queries[i] = d.queryVector(i)
+	}
+	send := json.NewEncoder(os.Stdout).Encode
+	if err := send(loaded{took}); err != nil {
 		return err
 	}
 	in := json.NewDecoder(os.Stdin)
 	for {
-		var t turn
-		if err := in.Decode(&t); errors.Is(err, io.EOF) {
+		var r request
+		if err := in.Decode(&r); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return err
 		}
-		if t.First == t.End {
-			if err := sayLeft(say, e.about()); err != nil {
-				return err
-			}
-			continue
+		var out any
+		if r.First == r.End {
+			out, err = measureState(e)
+		} else {
+			out, err = searchAll(e, r, queries)
 		}
-		var out taken
-		for j := t.First; j < t.End; j++ {
-			began := time.Now()
-			found, err := e.ask(j, queries[j])
-			if err != nil {
-				return fmt.Errorf("query %d: %w", j, err)
-			}
-			out.Took = append(out.Took, time.Since(began))
-			out.Found = append(out.Found, found)
+		if err == nil {
+			err = send(out)
 		}
-		if err := say(out); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 }
 
-func sayLeft(say func(any) error, about string) error {
+func searchAll(e engine, r request, queries [][]float32) (response, error) {
+	search := e.search
+	if r.Exhaustive {
+		search = e.(exhaustive).findExhaustive
+	}
+	var out response
+	for j := r.First; j < r.End; j++ {
+		began := time.Now()
+		found, err := search(j, queries[j])
+		if err != nil {
+			return out, fmt.Errorf("query %d: %w", j, err)
+		}
+		out.Took, out.Found = append(out.Took, time.Since(began)), append(out.Found, found)
+	}
+	return out, nil
+}
+
+func measureState(e engine) (state, error) {
 	runtime.GC()
 	debug.FreeOSMemory()
-	resident, peak, err := memory()
-	if err != nil {
-		return err
-	}
-	return say(left{resident, peak, about})
+	resident, err := residentMemory(os.Getpid())
+	return state{resident, e.describe()}, err
 }
 
-// memory is what this process holds and the most that it held, as the kernel counts.
-func memory() (resident, peak int64, err error) {
-	text, err := os.ReadFile("/proc/self/status")
+// residentMemory returns the resident bytes of a process, as the kernel counts them.
+func residentMemory(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return 0, 0, fmt.Errorf("resident memory is read from Linux's /proc: %w", err)
+		return 0, fmt.Errorf("resident memory is read from Linux's /proc: %w", err)
 	}
-	for line := range strings.Lines(string(text)) {
-		key, value, _ := strings.Cut(line, ":")
-		var into *int64
-		switch key {
-		case "VmRSS":
-			into = &resident
-		case "VmHWM":
-			into = &peak
-		default:
-			continue
-		}
-		kilobytes, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
-		if err != nil {
-			return 0, 0, fmt.Errorf("%s in /proc/self/status: %w", key, err)
-		}
-		*into = kilobytes << 10
+	_, line, _ := strings.Cut(string(text), "VmRSS:")
+	line, _, _ = strings.Cut(line, "kB")
+	kilobytes, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("VmRSS in /proc: %w", err)
 	}
-	return resident, peak, nil
+	return kilobytes << 10, nil
 }
 
-// watch adds up what some work takes.
-type watch time.Duration
+// stopwatch adds up the time of some work.
+type stopwatch time.Duration
 
-func (w *watch) run(f func() error) error {
+func (s *stopwatch) run(f func() error) error {
 	began := time.Now()
 	err := f()
-	*w += watch(time.Since(began))
+	*s += stopwatch(time.Since(began))
 	return err
 }

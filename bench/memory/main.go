@@ -1,15 +1,15 @@
-// Command memory measures recall beside its peers: our index of vectors, chromem-go, coder/hnsw, sqlite-vec and SQL in
-// DuckDB search the same rows for the same queries; then the staged recall, names to descriptions to corpus, runs end to
-// end against the same stages built on chromem-go and in SQL. Each contender is a process of its own, and up to 100,000
-// rows they stand loaded side by side and take turns, so that the machine's mood hits all of them alike. One streaming read
-// of the vectors' bytes is the yardstick. Only ratios mean anything.
+// Command memory compares memory's search with its peers on the same entries and queries: chromem-go, sqlite-vec, and DuckDB
+// with array_cosine_similarity. Ours runs as in the memory actor, index and store; the reference of every result is exhaustive
+// scoring by the same formula. Each engine is a process of its own; up to 100,000 entries they are loaded side by side and
+// alternate, so that the load of the machine affects all alike. Ratios within a run are what counts.
 //
-// It also measures a start with a full store, and recalls while engrams are written.
+// It also measures a whole conclave: resident memory with many entries, and searches while entries are stored over HTTP.
 //
-// Run it from the folder bench: go run ./memory
+// Run it in the folder bench: go run ./memory
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -19,60 +19,59 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"conclave/bench/internal/instance"
 )
 
-// settings are what the flags say.
-type settings struct {
-	sizes   []int
-	asks    int
-	engines []string
-	seed    uint64
-	budget  time.Duration
-	count   int // engrams to write
-	rate    int // how many of them in a second
-	parts   []string
-	scratch string
+// options are the flags.
+type options struct {
+	sizes         []int
+	queries       int
+	engines       []string
+	seed          uint64
+	budget        time.Duration
+	count, rate   int // of the system: entries to store, searches per second
+	compare       bool
+	system        bool
+	program, temp string
 }
 
 func main() {
-	sizes := flag.String("sizes", "1k,10k,100k", "rows, several with commas; 1m takes a quarter of an hour, 12 GB of memory and 20 GB of disk")
-	asks := flag.Int("queries", 200, "queries of each contender")
-	engines := flag.String("engines", "", "only these: "+strings.Join(flatOrder, ", "))
-	seed := flag.Uint64("seed", 1, "of the data")
-	budget := flag.Duration("budget", time.Minute, "for each contender and size; a slow one is asked less often, but at least 20 times")
-	n := flag.Int("n", 10000, "engrams to write while recalls run")
-	rate := flag.Int("rate", 0, "how many of them in a second; 0 = as fast as it goes")
-	folder := flag.String("dir", "", "where the databases go; nothing = the system's folder for such things")
+	var o options
+	sizes := flag.String("sizes", "1k,10k,100k", "entries, several with commas; 1m takes half an hour, 12 GB of memory and 20 GB of disk")
+	names := flag.String("engines", "", "only these: "+strings.Join(engineOrder, ", "))
+	flag.IntVar(&o.queries, "queries", 200, "queries of each engine")
+	flag.Uint64Var(&o.seed, "seed", 1, "of the data")
+	flag.DurationVar(&o.budget, "budget", time.Minute, "time of each engine and size; a slow one answers fewer queries, but at least 20")
+	flag.IntVar(&o.count, "n", 10_000, "entries to store while searches run")
+	flag.IntVar(&o.rate, "rate", 100, "searches per second meanwhile")
+	flag.BoolVar(&o.compare, "compare", false, "only compare the engines")
+	flag.BoolVar(&o.system, "system", false, "only measure a whole conclave, with the largest of the sizes up to 100k")
+	flag.StringVar(&o.program, "conclave", "", "the `program` conclave (default: built from ..)")
+	flag.StringVar(&o.temp, "dir", "", "`folder` for databases (default: the system's temporary folder)")
 	check := flag.Bool("check", false, "exit 1 when a limit does not hold")
 	asJSON := flag.Bool("json", false, "print JSON")
-	only := map[string]*bool{}
-	for _, p := range parts {
-		only[p.name] = flag.Bool(p.name, false, "measure only "+p.what+"; several may be named")
-	}
-	child := flag.String("child", "", "internal: be a contender")
+	child := flag.String("child", "", "internal: run an engine")
 	flag.Parse()
 	if *child != "" {
-		fail(runChild(*child))
+		exitOn(runChild(*child))
 		return
 	}
-	s := settings{asks: *asks, seed: *seed, budget: *budget, count: *n, rate: *rate}
+	if !o.compare && !o.system {
+		o.compare, o.system = true, true
+	}
 	var err error
-	s.sizes, err = parseSizes(*sizes)
-	fail(err)
-	s.engines, err = parseEngines(*engines)
-	fail(err)
-	if s.asks < 1 || s.count < 1 || s.rate < 0 || flag.NArg() > 0 {
-		fail(errors.New("-queries and -n are at least 1, and there is nothing beside the flags"))
+	o.sizes, err = parseSizes(*sizes)
+	exitOn(err)
+	o.engines, err = parseEngines(*names)
+	exitOn(err)
+	if o.queries < 1 || o.count < 1 || o.rate < 1 || flag.NArg() > 0 {
+		exitOn(errors.New("-queries, -n and -rate are at least 1, and there are no arguments beside the flags"))
 	}
-	for _, p := range parts {
-		if *only[p.name] {
-			s.parts = append(s.parts, p.name)
-		}
-	}
-	rep, err := s.measure(*folder)
-	fail(err)
+	rep, err := o.measure(context.Background())
+	exitOn(err)
 	if *asJSON {
-		fail(json.NewEncoder(os.Stdout).Encode(rep))
+		exitOn(json.NewEncoder(os.Stdout).Encode(rep))
 	} else {
 		rep.print()
 	}
@@ -81,28 +80,15 @@ func main() {
 	}
 }
 
-func fail(err error) {
+func exitOn(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "memory:", err)
 		os.Exit(1)
 	}
 }
 
-// say tells how far it is.
-func say(format string, args ...any) {
+func logProgress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%s %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
-}
-
-// parts are what can be measured alone.
-var parts = []struct{ name, what string }{
-	{"flat", "the search for the nearest"},
-	{"staged", "the staged recall"},
-	{"start", "a start with a full store"},
-	{"ingest", "recalls while engrams are written"},
-}
-
-func (s settings) wants(part string) bool {
-	return len(s.parts) == 0 || slices.Contains(s.parts, part)
 }
 
 func parseSizes(text string) ([]int, error) {
@@ -115,8 +101,8 @@ func parseSizes(text string) ([]int, error) {
 			number, factor = cut, 1_000_000
 		}
 		n, err := strconv.Atoi(number)
-		if err != nil || n < 1 || n*factor < 2*names || n*factor > 10_000_000 {
-			return nil, fmt.Errorf("size %q: write it like 500, 10k or 1m, from %d to 10m", part, 2*names)
+		if err != nil || n < 1 || n*factor < 100 || n*factor > 10_000_000 {
+			return nil, fmt.Errorf("size %q: write it like 500, 10k or 1m, from 100 to 10m", part)
 		}
 		out = append(out, n*factor)
 	}
@@ -124,34 +110,27 @@ func parseSizes(text string) ([]int, error) {
 	return slices.Compact(out), nil
 }
 
+// parseEngines returns the engines of a list in their order, all that are built in when it is empty.
 func parseEngines(text string) ([]string, error) {
+	wanted := engineOrder
+	if text != "" {
+		wanted = strings.Split(text, ",")
+	}
 	var out []string
-	if text == "" {
-		for _, name := range flatOrder {
-			if name != "sqlite-vec" || sqliteVec {
-				out = append(out, name)
-			}
+	for _, name := range engineOrder {
+		if hasSQLite || !strings.HasPrefix(name, "sqlite") {
+			out = append(out, name)
 		}
-		return out, nil
 	}
-	for part := range strings.SplitSeq(text, ",") {
-		name := strings.TrimSpace(part)
-		if !slices.Contains(flatOrder, name) {
-			return nil, fmt.Errorf("no engine %q; there are %s", name, strings.Join(flatOrder, ", "))
+	for _, name := range wanted {
+		if text != "" && !slices.Contains(out, name) {
+			return nil, fmt.Errorf("no engine %q; there are %s (those of SQLite with -tags sqlitevec,sqlite_fts5)", name, strings.Join(engineOrder, ", "))
 		}
-		if name == "sqlite-vec" && !sqliteVec {
-			_, err := openLite(job{})
-			return nil, err
-		}
-		out = append(out, name)
 	}
-	if !slices.Contains(out, "stream") {
-		out = append(out, "stream") // nothing can be said without the yardstick
-	}
-	return out, nil
+	return slices.DeleteFunc(out, func(name string) bool { return !slices.Contains(wanted, name) }), nil
 }
 
-// short is a number of rows as it is written on the command line.
+// short returns a number of entries as the flag takes it.
 func short(n int) string {
 	switch {
 	case n >= 1_000_000 && n%1_000_000 == 0:
@@ -162,70 +141,91 @@ func short(n int) string {
 	return strconv.Itoa(n)
 }
 
-// sideBySide is up to how many rows the contenders stand in memory together.
-const sideBySide = 100_000
+// alternating is up to how many entries the engines are loaded side by side.
+const alternating = 100_000
 
-// measure runs the parts.
-func (s settings) measure(folder string) (_ *report, err error) {
-	scratch, remove, err := scratchFolder(folder)
+func (o options) measure(ctx context.Context) (_ *report, err error) {
+	scratch, err := os.MkdirTemp(o.temp, "conclave-bench-")
 	if err != nil {
 		return nil, err
 	}
+	remove := func() { _ = os.RemoveAll(scratch) }
 	defer remove()
 	onInterrupt(remove)
-	s.scratch = scratch
-	rep := &report{Asks: s.asks}
-	for _, n := range s.sizes {
-		if err := s.measureSize(rep, n); err != nil {
-			return nil, fmt.Errorf("%s rows: %w", short(n), err)
+	rep := &report{Queries: o.queries}
+	for _, n := range o.sizes {
+		if !o.compare {
+			break
+		}
+		if err := o.compareSize(rep, n, scratch); err != nil {
+			return nil, fmt.Errorf("%s entries: %w", short(n), err)
 		}
 	}
-	rep.limits()
+	if o.system {
+		if rep.System, err = o.measureSystem(ctx); err != nil {
+			return nil, err
+		}
+	}
+	rep.setLimits()
 	return rep, nil
 }
 
-// measureSize is everything at one size. The parts beside the flat search run at 100,000 rows and above, or at the largest
-// size when all are smaller: below, they say little.
-func (s settings) measureSize(rep *report, n int) error {
-	w := newWorld(n, s.seed)
-	queries := w.queries(s.asks)
-	large := n >= sideBySide || n == s.sizes[len(s.sizes)-1]
-	var first [][]scored
-	if s.wants("flat") || large && s.wants("staged") {
-		say("%s rows: the exact answers", short(n))
-		first = truth(w, queries)
+// compareSize compares the engines at one size. Only one process can open a store: the second engine of ours has a copy.
+func (o options) compareSize(rep *report, n int, scratch string) error {
+	store, err := os.MkdirTemp(scratch, "store-")
+	if err != nil {
+		return err
 	}
-	if s.wants("flat") {
-		want := make([]answer, len(first))
-		for j := range first {
-			want[j] = answerOf(first[j], names)
+	defer os.RemoveAll(store)
+	c := comparison{
+		rows: n, queries: o.queries, seed: o.seed, budget: o.budget, scratch: scratch,
+		dirs: map[string]string{"hybrid": store, "cosine": store}, references: map[string][][]int{},
+	}
+	logProgress("%s entries: filling a store", short(n))
+	t := table{Rows: n}
+	if t.Fill, err = runFill(job{Rows: n, Seed: o.seed, Dir: store}); err != nil {
+		return err
+	}
+	if n > alternating {
+		for _, name := range o.engines {
+			f, err := c.run(name)
+			if err != nil {
+				return err
+			}
+			t.Figures = append(t.Figures, f...)
 		}
-		figures, err := s.contest("flat", n, s.flatAt(n), nil, want)
+	} else {
+		copied, err := os.MkdirTemp(scratch, "copy-")
 		if err != nil {
 			return err
 		}
-		rep.Flat = append(rep.Flat, table{n, figures})
+		defer os.RemoveAll(copied)
+		if err := os.CopyFS(copied, os.DirFS(store)); err != nil {
+			return err
+		}
+		c.dirs["cosine"] = copied
+		if t.Figures, err = c.run(o.engines...); err != nil {
+			return err
+		}
 	}
-	if !large || !(s.wants("staged") || s.wants("start") || s.wants("ingest")) {
-		return nil
-	}
-	return s.measureStore(rep, w, queries, first)
+	rep.Tables = append(rep.Tables, t)
+	return nil
 }
 
-// contest runs one, side by side or one at a time.
-func (s settings) contest(part string, n int, engines []string, dirs map[string]string, want []answer) ([]figure, error) {
-	c := contest{part: part, engines: engines, rows: n, asks: s.asks, seed: s.seed, scratch: s.scratch, dirs: dirs, budget: s.budget}
-	if n <= sideBySide {
-		return c.run(want)
+func (o options) measureSystem(ctx context.Context) (*systemFigures, error) {
+	n := o.sizes[0]
+	for _, size := range o.sizes {
+		if size <= alternating {
+			n = size
+		}
 	}
-	var out []figure
-	for _, e := range engines {
-		c.engines = []string{e}
-		f, err := c.run(want)
+	if o.program == "" {
+		program, remove, err := instance.Build(ctx)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, f...)
+		defer remove()
+		o.program = program
 	}
-	return out, nil
+	return measureSystem(ctx, o.program, newDataset(n, o.seed), o.count, o.rate)
 }

@@ -3,23 +3,20 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // report is one run.
 type report struct {
-	Asks   int        `json:"queries"`
-	Flat   []table    `json:"flat"`
-	Staged []table    `json:"staged"`
-	Fills  []filled   `json:"fills"`
-	Starts []started  `json:"starts"`
-	Ingest []ingested `json:"ingest"`
-	Limits []limit    `json:"limits"`
+	Queries int            `json:"queries"`
+	Tables  []table        `json:"tables"`
+	System  *systemFigures `json:"system,omitempty"`
+	Limits  []limit        `json:"limits"`
 }
 
-// table is a contest at one size.
+// table is the comparison at one size.
 type table struct {
 	Rows    int      `json:"rows"`
+	Fill    filled   `json:"fill"`
 	Figures []figure `json:"figures"`
 }
 
@@ -31,7 +28,7 @@ func (t table) of(engine string) (figure, bool) {
 	return t.Figures[i], true
 }
 
-// limit is what should hold.
+// limit is a target.
 type limit struct {
 	Text string  `json:"text"`
 	Got  float64 `json:"got"`
@@ -50,169 +47,85 @@ func (r *report) holds() bool {
 	return !slices.ContainsFunc(r.Limits, func(l limit) bool { return !l.holds() })
 }
 
-func (r *report) most(got, aim float64, text string, args ...any) {
-	r.Limits = append(r.Limits, limit{fmt.Sprintf(text, args...), got, aim, true})
-}
-
-func (r *report) least(got, aim float64, text string, args ...any) {
-	r.Limits = append(r.Limits, limit{fmt.Sprintf(text, args...), got, aim, false})
-}
-
-// The limits. Ratios are of the p50.
+// Targets.
 const (
-	leastRecall   = 0.999 // of our search, of the exact twenty
-	leastSame     = 1     // of our staged recall: the five that an exact one finds
-	leastChromem  = 8     // chromem-go with a second stage to ours, at 100,000 rows
-	leastDefaults = 25    // the same stages in SQL to ours
-	leastTuned    = 5
-	mostOfRead    = 0.45 // ours to one read of the names' bytes
-	mostExact     = 100  // milliseconds at a million rows
-	mostPrefilter = 30   // the same with the prefilter, where its recall is good enough
-	goodPrefilter = 0.99
-	mostStart     = 2 // seconds until 100,000 entries can be recalled
-	mostWriting   = 2 // p99 of a recall while engrams are written to that while none are
+	maxAt100k   = 15  // milliseconds, p50
+	maxAt1m     = 60  // milliseconds, p50
+	maxResident = 450 // MB of memory's part with 100,000 entries
 )
 
-const million = 1_000_000
-
-// limits fills in what the sizes that ran can tell.
-func (r *report) limits() {
-	for _, t := range r.Flat {
-		// Above prefilterFrom the exact path has to be exact, and the prefilter only good enough.
-		if f, ok := t.of("exact"); ok {
-			r.least(f.Recall, leastRecall, "search at %s, prefilter off, recall", short(t.Rows))
-		}
-		if f, ok := t.of("ours"); ok {
-			aim := leastRecall
-			if t.Rows > prefilterFrom {
-				aim = goodPrefilter
-			}
-			r.least(f.Recall, aim, "search at %s, recall", short(t.Rows))
-		}
-		if t.Rows == million {
-			r.largeLimits("search", t)
-		}
+// setLimits sets the limits of the sizes that were measured.
+func (r *report) setLimits() {
+	add := func(got, aim float64, most bool, text string) {
+		r.Limits = append(r.Limits, limit{text, got, aim, most})
 	}
-	for _, t := range r.Staged {
-		f, ok := t.of("ours")
+	for _, t := range r.Tables {
+		f, ok := t.of("hybrid")
 		if !ok {
 			continue
 		}
-		if e, ok := t.of("exact"); ok {
-			r.least(e.Same, leastSame, "staged recall at %s, prefilter off, same five as exact", short(t.Rows))
-		} else {
-			r.least(f.Same, leastSame, "staged recall at %s, same five as exact", short(t.Rows))
-		}
-		if t.Rows == sideBySide {
-			r.stagedLimits(t, f)
-		}
-		if t.Rows == million {
-			r.largeLimits("staged recall", t)
+		add(f.Same, 1, false, fmt.Sprintf("ours at %s, the same result as exhaustive scoring", short(t.Rows)))
+		switch t.Rows {
+		case 100_000:
+			add(f.P50, maxAt100k, true, "ours at 100k, p50 in ms")
+		case 1_000_000:
+			add(f.P50, maxAt1m, true, "ours at 1m, p50 in ms")
 		}
 	}
-	for _, s := range r.Starts {
-		if s.Rows == sideBySide {
-			r.most(s.Seconds, mostStart, "start with %s entries, seconds", short(s.Rows))
+	if s := r.System; s != nil {
+		add(float64(s.Errors), 0, true, "errors while entries are stored and searched")
+		if s.Rows == 100_000 {
+			add(float64(s.Resident-s.Empty)/(1<<20), maxResident, true, "resident MB of 100k entries")
 		}
-	}
-	for _, in := range r.Ingest {
-		for _, k := range in.Kinds {
-			if in.Rows >= sideBySide && k.During.Recalls > 0 {
-				r.most(k.During.P99/in.Idle.P99, mostWriting, "recall at %s, p99 while engrams are %s, to idle", short(in.Rows), k.Kind)
-			}
-		}
-	}
-}
-
-func (r *report) stagedLimits(t table, ours figure) {
-	for _, against := range []struct {
-		engine string
-		aim    float64
-	}{{"chromem", leastChromem}, {"duckdb", leastDefaults}, {"tuned", leastTuned}} {
-		if f, ok := t.of(against.engine); ok {
-			r.least(f.P50/ours.P50, against.aim, "staged recall at %s, %s to ours", short(t.Rows), titles[against.engine])
-		}
-	}
-	if f, ok := t.of("stream"); ok {
-		r.most(ours.P50/f.P50, mostOfRead, "staged recall at %s, ours to one read of the names' bytes", short(t.Rows))
-	}
-}
-
-// largeLimits are those of a million rows.
-func (r *report) largeLimits(what string, t table) {
-	if f, ok := t.of("exact"); ok {
-		r.most(f.P50, mostExact, "%s at 1m, prefilter off, p50 in ms", what)
-	}
-	// Where the prefilter is not good enough it switches itself off, and then the exact path's limit holds.
-	if f, ok := t.of("ours"); ok {
-		aim := float64(mostExact)
-		if f.Prefilter {
-			aim = mostPrefilter
-		}
-		r.most(f.P50, aim, "%s at 1m, p50 in ms", what)
 	}
 }
 
 func (r *report) print() {
-	fmt.Printf("Vectors of %d dimensions in clusters, %d queries, one process for each contender. Up to %s rows they take turns in blocks of %d; above, one after the other.\n", dims, r.Asks, short(sideBySide), block)
-	for _, t := range r.Flat {
-		fmt.Printf("\nThe %d nearest of %s rows:\n\n", names, short(t.Rows))
-		fmt.Println("| engine | p50 | p99 | of one read | to ours | recall | rows/s taken in | resident | at most | asked |")
-		fmt.Println("|---|---|---|---|---|---|---|---|---|---|")
-		for _, f := range t.Figures {
-			recall := fmt.Sprintf("%.4f", f.Recall)
-			if f.Engine == "stream" {
-				recall = ""
-			}
-			fmt.Printf("| %s | %s | %s | %s | %s | %s | %.0f | %s | %s | %d |\n", titles[f.Engine], ms(f.P50), ms(f.P99), t.ratio(f, "stream"), t.ratio(f, "ours"), recall, f.Rate, bytes(f.Resident), bytes(f.Peak), f.Asked)
-		}
-		t.printAbout()
+	if len(r.Tables) > 0 {
+		fmt.Printf("Vectors of %d numbers, the best %d of each query. One process for each engine. Up to %s entries they alternate in blocks of %d queries; above, one follows the other.\n", dims, top, short(alternating), block)
 	}
-	for _, t := range r.Staged {
-		fmt.Printf("\nThe staged recall of %s rows: %d by name, %d by description, the corpus of those:\n\n", short(t.Rows), names, top)
-		fmt.Println("| engine | p50 | p99 | of one read | to ours | same five | in the same order | resident | asked |")
+	for _, t := range r.Tables {
+		fmt.Printf("\n%s entries:\n\n", short(t.Rows))
+		fmt.Println("| engine | p50 | p95 | p50 to ours | to ours, cosine alone | of the exhaustive result | same order | resident | queries |")
 		fmt.Println("|---|---|---|---|---|---|---|---|---|")
 		for _, f := range t.Figures {
-			same, ordered := fmt.Sprintf("%.1f %%", 100*f.Same), fmt.Sprintf("%.1f %%", 100*f.Ordered)
-			if f.Engine == "stream" {
-				same, ordered = "", ""
+			found, same := "", ""
+			if f.Compared > 0 {
+				found, same = fmt.Sprintf("%.1f %%", 100*f.Recall), fmt.Sprintf("%.1f %% of %d", 100*f.Same, f.Compared)
 			}
-			fmt.Printf("| %s | %s | %s | %s | %s | %s | %s | %s | %d |\n", titles[f.Engine], ms(f.P50), ms(f.P99), t.ratio(f, "stream"), t.ratio(f, "ours"), same, ordered, bytes(f.Resident), f.Asked)
+			fmt.Printf("| %s | %s | %s | %s | %s | %s | %s | %s | %d |\n", engines[f.Engine].title, ms(f.P50), ms(f.P95), t.ratio(f, "hybrid"), t.ratio(f, "cosine"), found, same, megabytes(f.Resident), f.Asked)
 		}
-		t.printAbout()
+		for _, f := range t.Figures {
+			if f.About != "" {
+				fmt.Printf("\n%s: %s\n", engines[f.Engine].title, f.About)
+			}
+		}
+		fmt.Printf("\nthe store took %.0f entries per second in batches of %d, %s on disk\n", t.Fill.Rate, fillBatch, megabytes(t.Fill.Bytes))
 	}
-	r.printStore()
+	if r.System != nil {
+		r.System.print()
+	}
 	r.printLimits()
 }
 
-func (r *report) printStore() {
-	if len(r.Fills)+len(r.Starts)+len(r.Ingest) > 0 {
-		fmt.Println()
+func (s *systemFigures) print() {
+	fmt.Printf("\nconclave up with %s entries, vectors of %d numbers: ready after %.1f s, resident %s, without entries %s, after the writes %s\n\n",
+		short(s.Rows), systemDims, s.Ready, megabytes(s.Resident), megabytes(s.Empty), megabytes(s.After))
+	fmt.Printf("| %d searches per second over HTTP | searches | p50 | p95 | p99 |\n|---|---|---|---|---|\n", s.Searches)
+	fmt.Printf("| while nothing is stored | %d | %s | %s | %s |\n", s.Idle.Searches, ms(s.Idle.P50), ms(s.Idle.P95), ms(s.Idle.P99))
+	fmt.Printf("| while %d entries are stored, %.0f per second by %d clients | %d | %s | %s | %s |\n", s.Stored, s.Rate, writers, s.During.Searches, ms(s.During.P50), ms(s.During.P95), ms(s.During.P99))
+	fmt.Printf("\n%d errors", s.Errors)
+	if s.First != "" {
+		fmt.Printf(", the first: %s", s.First)
 	}
-	for _, f := range r.Fills {
-		fmt.Printf("the store took %s entries in batches of %d: %.0f per second, %s on disk\n", short(f.Rows), fillBatch, f.Rate, bytes(f.Bytes))
-	}
-	for _, s := range r.Starts {
-		fmt.Printf("start with %s entries, best of %d: %.2f s (store opened after %.2f s), then resident %s, at most %s; words ready after %.2f s more\n",
-			short(s.Rows), s.Times, s.Seconds, s.Opened, bytes(s.Resident), bytes(s.Peak), s.Words)
-	}
-	for _, in := range r.Ingest {
-		fmt.Printf("\nA recall of %s entries each %s, idle and while %d answers at once are remembered:\n\n", short(in.Rows), pace, writers)
-		fmt.Println("| engrams are | written alone | with recalls beside | recall p50 | p99 | p99 to idle | recalls |")
-		fmt.Println("|---|---|---|---|---|---|---|")
-		fmt.Printf("| not written | | | %s | %s | 1.00 | %d |\n", ms(in.Idle.P50), ms(in.Idle.P99), in.Idle.Recalls)
-		for _, k := range in.Kinds {
-			fmt.Printf("| %s | %.0f/s | %.0f/s | %s | %s | %.2f | %d |\n", k.Kind, k.Alone, k.Rate, ms(k.During.P50), ms(k.During.P99), k.During.P99/in.Idle.P99, k.During.Recalls)
-		}
-	}
+	fmt.Println()
 }
 
 func (r *report) printLimits() {
 	if len(r.Limits) == 0 {
 		return
 	}
-	fmt.Println("\n| limit | seen | aim | |")
-	fmt.Println("|---|---|---|---|")
+	fmt.Println("\n| target | measured | aim | |\n|---|---|---|---|")
 	for _, l := range r.Limits {
 		verb, verdict := "at least", "holds"
 		if l.Most {
@@ -225,36 +138,23 @@ func (r *report) printLimits() {
 	}
 }
 
-func (t table) printAbout() {
-	for _, f := range t.Figures {
-		if f.About != "" {
-			fmt.Printf("\n%s: %s\n", titles[f.Engine], strings.TrimSpace(f.About))
-		}
-	}
-}
-
-// ratio is the p50 of f to that of another contender, if that one is there.
+// ratio returns the p50 of f to that of another engine, "" without that one.
 func (t table) ratio(f figure, to string) string {
 	g, ok := t.of(to)
 	if !ok {
 		return ""
 	}
-	return fmt.Sprintf("%.2f", f.P50/g.P50)
+	return fmt.Sprintf("%.1f", f.P50/g.P50)
 }
 
 func ms(v float64) string {
 	switch {
 	case v < 1:
-		return fmt.Sprintf("%.3f ms", v)
+		return fmt.Sprintf("%.2f ms", v)
 	case v < 100:
 		return fmt.Sprintf("%.1f ms", v)
 	}
 	return fmt.Sprintf("%.0f ms", v)
 }
 
-func bytes(n int64) string {
-	if n >= 1<<30 {
-		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
-	}
-	return fmt.Sprintf("%.0f MiB", float64(n)/(1<<20))
-}
+func megabytes(n int64) string { return fmt.Sprintf("%.0f MB", float64(n)/(1<<20)) }

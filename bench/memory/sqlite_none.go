@@ -4,9 +4,9 @@ package main
 
 import "errors"
 
-// sqliteVec says that sqlite-vec is not built in.
-const sqliteVec = false
+// hasSQLite reports that sqlite-vec is not built in.
+const hasSQLite = false
 
-func openLite(job) (engine, error) {
-	return nil, errors.New("sqlite-vec is not built in; install SQLite's headers (Debian: libsqlite3-dev) and use go run -tags sqlitevec ./memory")
+func openSQLite(bool) (engine, error) {
+	return nil, errors.New("sqlite-vec is not built in; install SQLite's headers (Debian: libsqlite3-dev) and use go run -tags sqlitevec,sqlite_fts5 ./memory")
 }

@@ -17,9 +17,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -104,7 +102,7 @@ func run(ctx context.Context, o options) error {
 	}
 	if o.conclave == "" {
 		var remove func()
-		if o.conclave, remove, err = build(ctx); err != nil {
+		if o.conclave, remove, err = instance.Build(ctx); err != nil {
 			return err
 		}
 		defer remove()
@@ -176,13 +174,15 @@ func formatActions(actions map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// settings are the settings that do not change during the measurement, by file.
+// settings are the settings that do not change during the measurement, by file. Thousands of searches in a day exceed the quota of
+// events of memory.
 func (o options) settings() map[string]string {
+	const system = "event_max: 20GB\n"
 	if o.embeddings == noEmbeddings {
-		return map[string]string{"models.yaml": "demo_model: always\n"}
+		return map[string]string{"system.yaml": system, "models.yaml": "demo_model: always\n"}
 	}
 	chat := cmp.Or(o.chat, "none") // no chat model is called
-	return map[string]string{"models.yaml": fmt.Sprintf("demo_model: never\nroles: {assistant: %q, embeddings: %q}\nmodels: {%q: {small: true}}\nollama: {url: %q}\n", chat, o.embeddings, o.embeddings, o.ollama)}
+	return map[string]string{"system.yaml": system, "models.yaml": fmt.Sprintf("demo_model: never\nroles: {assistant: %q, embeddings: %q}\nmodels: {%q: {small: true}}\nollama: {url: %q}\n", chat, o.embeddings, o.embeddings, o.ollama)}
 }
 
 func (o options) memorySettings(w weights) string {
@@ -224,22 +224,6 @@ func runBaselines(ctx context.Context, o options, d *dataset) ([]*outcome, error
 		return positions(rankCosine(vectors, asked[i], depth)), nil
 	})
 	return []*outcome{words, cosine}, err
-}
-
-// build compiles conclave from the module above the benchmarks. remove deletes the program.
-func build(ctx context.Context) (program string, remove func(), err error) {
-	dir, err := os.MkdirTemp("", "conclave-build-")
-	if err != nil {
-		return "", nil, err
-	}
-	program = filepath.Join(dir, "conclave")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/conclave")
-	cmd.Dir = ".."
-	if out, err := cmd.CombinedOutput(); err != nil {
-		os.RemoveAll(dir)
-		return "", nil, fmt.Errorf("building conclave (run this in the folder bench, or give -conclave): %w: %s", err, out)
-	}
-	return program, func() { os.RemoveAll(dir) }, nil
 }
 
 func printFolds(o options, d *dataset, outcomes []*outcome) {

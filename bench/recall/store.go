@@ -1,14 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"conclave/bench/internal/instance"
@@ -43,12 +39,8 @@ func storeTurns(ctx context.Context, s *instance.System, d *dataset, form string
 	out := &storage{entries: map[string][]int{}, actions: map[string]int{}}
 	began := time.Now()
 	for i, t := range d.turns {
-		body, err := json.Marshal(newFact(t, form))
-		if err != nil {
-			return nil, err
-		}
 		var reply struct{ ID, Action, Other string }
-		if err := request(ctx, s, http.MethodPost, "/memory", bytes.NewReader(body), &reply); err != nil {
+		if err := s.Request(ctx, http.MethodPost, "/memory", newFact(t, form), &reply); err != nil {
 			return nil, fmt.Errorf("storing %s of conversation %s: %w", t.id, t.conv, err)
 		}
 		id := reply.ID
@@ -71,7 +63,7 @@ func waitEmbedded(ctx context.Context, s *instance.System) error {
 			Unembedded int    `json:"unembedded"`
 			Problem    string `json:"embedding_problem"`
 		}
-		if err := request(ctx, s, http.MethodGet, "/memory/status", nil, &status); err != nil {
+		if err := s.Request(ctx, http.MethodGet, "/memory/status", nil, &status); err != nil {
 			return err
 		}
 		switch {
@@ -98,7 +90,7 @@ func search(ctx context.Context, s *instance.System, stored *storage, question s
 		} `json:"hits"`
 	}
 	path := fmt.Sprintf("/memory/search?max=%d&q=%s", depth, url.QueryEscape(question))
-	if err := request(ctx, s, http.MethodGet, path, nil, &reply); err != nil {
+	if err := s.Request(ctx, http.MethodGet, path, nil, &reply); err != nil {
 		return nil, err
 	}
 	found := map[int]int{}
@@ -108,27 +100,4 @@ func search(ctx context.Context, s *instance.System, stored *storage, question s
 		}
 	}
 	return found, nil
-}
-
-// request sends one HTTP request and decodes the reply. Any status but 200 is an error with the reply's text.
-func request(ctx context.Context, s *instance.System, method, path string, body io.Reader, into any) error {
-	r, err := http.NewRequestWithContext(ctx, method, s.API+path, body)
-	if err != nil {
-		return err
-	}
-	r.Header.Set("Authorization", "Bearer "+s.Token)
-	r.Header.Set("Content-Type", "application/json")
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	data, err := io.ReadAll(res.Body)
-	if err != nil {
-		return err
-	}
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", res.Status, strings.TrimSpace(string(data)))
-	}
-	return json.Unmarshal(data, into)
 }

@@ -20,6 +20,8 @@ type Query struct {
 	Top    int       // 0 = as in [Options]
 	// Duplicates shows rows that say the same, all of them: a caller that forgets something wants to forget it everywhere.
 	Duplicates bool
+	// Exhaustive scores every row. The result is the same and takes much longer: it is the reference of measurements.
+	Exhaustive bool
 	// Among are the only rows that are found by their vectors alone, when it is not nil: an approximate index chose them.
 	Among []uint64
 }

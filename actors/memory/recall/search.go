@@ -74,6 +74,11 @@ func (r *Recall) newSearch(q Query) *search {
 
 // findTop returns the best top rows. It leaves the rows that were scored in s.scored, best first.
 func (s *search) findTop(top int) ([]*candidate, error) {
+	if s.q.Exhaustive {
+		err := s.score(s.r.table.keys())
+		slices.SortFunc(s.scored, compareCandidates)
+		return s.r.selectTop(s.scored, top, s.q.Duplicates), err
+	}
 	keys, err := s.firstRows(max(firstFactor*top, minFirst))
 	if err != nil {
 		return nil, err

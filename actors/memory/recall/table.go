@@ -80,6 +80,23 @@ func (t *table) marks(key uint64) uint32 {
 	return 0
 }
 
+// keys returns the keys of all rows, ascending.
+func (t *table) keys() []uint64 {
+	pages := t.pages.Load()
+	if pages == nil {
+		return nil
+	}
+	keys := make([]uint64, 0, t.rows.Load())
+	for i, p := range *pages {
+		for j := range uint64(pageSize) {
+			if p != nil && p.rows[j].Load() != nil {
+				keys = append(keys, uint64(i)<<pageBits|j)
+			}
+		}
+	}
+	return keys
+}
+
 // set stores a row; nil removes it. The caller must hold the lock of [Recall], and key must be below maxKey.
 func (t *table) set(key uint64, r *record) {
 	p := t.page(key)

@@ -4,10 +4,13 @@ package instance
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,6 +50,25 @@ func Create(program string, settings map[string]string) (*Instance, error) {
 	return i, nil
 }
 
+// Build compiles conclave from the module above the folder bench, in which the caller runs. remove deletes the program.
+func Build(ctx context.Context) (program string, remove func(), err error) {
+	dir, err := os.MkdirTemp("", "conclave-build-")
+	if err != nil {
+		return "", nil, err
+	}
+	program = filepath.Join(dir, "conclave")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/conclave")
+	cmd.Dir = ".."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		os.RemoveAll(dir)
+		return "", nil, fmt.Errorf("building conclave (run this in the folder bench, or give -conclave): %w: %s", err, out)
+	}
+	return program, func() { os.RemoveAll(dir) }, nil
+}
+
+// DataDir is the data folder.
+func (i *Instance) DataDir() string { return filepath.Join(i.dir, "data") }
+
 // configDir is the folder of the settings.
 func (i *Instance) configDir() string { return filepath.Join(i.dir, "config") }
 
@@ -60,7 +82,7 @@ func (i *Instance) Remove() { _ = os.RemoveAll(i.dir) }
 
 // Command is the program with the folders of the instance, interrupted when ctx ends. Nothing is attached to its input.
 func (i *Instance) Command(ctx context.Context, args ...string) *exec.Cmd {
-	args = append(args, "--data", filepath.Join(i.dir, "data"), "--config", i.configDir())
+	args = append(args, "--data", i.DataDir(), "--config", i.configDir())
 	cmd := exec.CommandContext(ctx, i.program, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 30 * time.Second
@@ -110,7 +132,7 @@ func (i *Instance) Start(ctx context.Context) (*System, error) {
 	case <-time.After(readyTimeout):
 	case <-ctx.Done():
 	}
-	if err := s.readReady(line, filepath.Join(i.dir, "data")); err != nil {
+	if err := s.readReady(line, i.DataDir()); err != nil {
 		s.Stop()
 		text, _ := os.ReadFile(log.Name())
 		return nil, fmt.Errorf("starting conclave: %w: %s", err, strings.TrimSpace(string(text)))
@@ -142,4 +164,39 @@ func (s *System) readReady(line []byte, data string) error {
 func (s *System) Stop() {
 	s.cancel()
 	<-s.ended
+}
+
+// connections are kept for as many requests as a measurement has at once.
+var connections = http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+
+// Request sends a request to the HTTP interface, with body as JSON unless it is nil, and decodes the reply into into. Any status
+// but 200 is an error with the reply's text.
+func (s *System) Request(ctx context.Context, method, path string, body, into any) error {
+	var content io.Reader
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		content = bytes.NewReader(data)
+	}
+	r, err := http.NewRequestWithContext(ctx, method, s.API+path, content)
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Authorization", "Bearer "+s.Token)
+	r.Header.Set("Content-Type", "application/json")
+	res, err := connections.Do(r)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", res.Status, strings.TrimSpace(string(data)))
+	}
+	return json.Unmarshal(data, into)
 }
