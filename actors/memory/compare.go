@@ -12,7 +12,6 @@ import (
 	"conclave/actors/memory/recall"
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
-	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -63,9 +62,10 @@ func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, db *acce
 }
 
 // findSimilar returns at most maxCompared entries with a similarity to e of at least minCompareSimilarity, most similar first.
-// Documents are left out; e itself may be among them. v must not be nil.
+// Documents are left out; e itself may be among them. v must not be nil. It compares vectors alone: a whole text shares some word
+// with most entries, and scoring them all took most of the time of a write.
 func (m *Memory) findSimilar(ctx context.Context, db *access, e subjects.MemoryEntry, v *store.Vectors) ([]subjects.MemoryEntry, error) {
-	found, err := m.searchIndex(ctx, recall.Query{Text: text.Clip(e.SearchText(), maxQuery), Vector: v.Corpus})
+	found, err := m.searchIndex(ctx, recall.Query{Vector: v.Corpus})
 	if err != nil {
 		return nil, err
 	}
