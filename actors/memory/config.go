@@ -84,20 +84,23 @@ func (c Config) Problems() (out strict.Problems) {
 	return out
 }
 
-// checkWeights adds what is wrong with the weights: each is between 0 and 1, and the half-life between an hour and a hundred years.
+// checkWeights adds what is wrong with the weights: each is between 0 and 1, hashed more than 0, and the half-life between an hour and a hundred years.
 func (c Config) checkWeights(out *strict.Problems) {
 	w := c.Weights
 	if w == (recall.Weights{}) {
 		return
 	}
 	weights := map[string]float64{
-		"words": w.Words, "alone": w.Alone, "neighbours": w.Neighbours, "speaker": w.Speaker, "when": w.When, "critic": w.Critic, "pairwise": w.Pairwise,
+		"hashed": w.Hashed, "words": w.Words, "alone": w.Alone, "neighbours": w.Neighbours, "speaker": w.Speaker, "when": w.When, "critic": w.Critic, "pairwise": w.Pairwise,
 		"reward": w.Reward, "age": w.Age, "pinned": w.Pinned, "bound": w.Bound,
 	}
 	for _, name := range strict.SortedKeys(weights) {
 		if v := weights[name]; !(v >= 0 && v <= 1) {
 			out.Add("weights."+name, "%v is not between 0 and 1", v)
 		}
+	}
+	if w.Hashed == 0 {
+		out.Add("weights.hashed", "must be more than 0")
 	}
 	out.CheckDuration("weights.half_life", w.HalfLife, time.Hour, 100*365*24*time.Hour)
 }

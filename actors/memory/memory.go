@@ -23,6 +23,7 @@ import (
 	"conclave/actors/memory/recall"
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
+	"conclave/pkg/model/scripted"
 	"conclave/subjects"
 )
 
@@ -230,7 +231,7 @@ func (m *Memory) switchIndex(ctx context.Context, model string, dims int) error 
 	if m.search.index != nil && m.search.model == model && m.search.dims == dims {
 		return nil
 	}
-	index, err := recall.New(recall.Options{Dims: dims, Threads: m.cfg.Threads, Names: m.cfg.Results, Top: m.cfg.Top, Hybrid: m.cfg.Hybrid, Weights: m.cfg.Weights, Now: m.now})
+	index, err := recall.New(recall.Options{Dims: dims, Threads: m.cfg.Threads, Names: m.cfg.Results, Top: m.cfg.Top, Hybrid: m.cfg.Hybrid, Hashed: model == scripted.Name, Weights: m.cfg.Weights, Now: m.now})
 	if err != nil {
 		return fmt.Errorf("building the index: %w", err)
 	}

@@ -239,6 +239,7 @@ func TestConfig(t *testing.T) {
 		"for ever":                 {func(c *Config) { c.Cache.Fact = 30 * 24 * time.Hour }, "cache.fact"},
 		"until yesterday":          {func(c *Config) { c.Cache.Engram = -time.Second }, "cache.engram"},
 		"a weight above 1":         {func(c *Config) { c.Weights = recall.DefaultWeights(); c.Weights.Words = 1.5 }, "weights.words"},
+		"a hashed weight of 0":     {func(c *Config) { c.Weights = recall.DefaultWeights(); c.Weights.Hashed = 0 }, "weights.hashed"},
 		"a weight below 0":         {func(c *Config) { c.Weights = recall.DefaultWeights(); c.Weights.Speaker = -0.1 }, "weights.speaker"},
 		"answers never age":        {func(c *Config) { c.Weights = recall.DefaultWeights(); c.Weights.HalfLife = 0 }, "weights.half_life"},
 		"a small database":         {func(c *Config) { c.Limit = 1 << 20 }, "memory_limit"},

@@ -39,7 +39,7 @@ func newWorld(t testing.TB, seed uint64, n int, w Weights) *world {
 		x.centres = append(x.centres, x.around(make([]float32, worldDims), 1))
 	}
 	var err error
-	if x.r, err = New(Options{Dims: worldDims, Hybrid: true, Weights: w, Now: func() time.Time { return x.now }}); err != nil {
+	if x.r, err = New(Options{Dims: worldDims, Hybrid: true, Hashed: w.Hashed > 0, Weights: w, Now: func() time.Time { return x.now }}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = x.r.Close() })
@@ -167,7 +167,7 @@ func (x *world) exhaustive(q Query, who []string, when []dateRange) (list []rank
 	for key := range x.rows {
 		share := float64(said.match(key).share)
 		cosine, ok := x.cosines[key]
-		if !ok {
+		if cosine *= w.cosine; !ok {
 			cosine = w.Alone * share
 		}
 		x.bases[key], lifts[key] = cosine+w.Words*share, ok || share > 0
@@ -313,7 +313,7 @@ func TestTopEqualsExhaustiveScoring(t *testing.T) {
 	heavy := DefaultWeights()
 	heavy.Neighbours, heavy.Speaker, heavy.When, heavy.Bound, heavy.Critic = 1, 0.4, 0.5, 0.5, 0.4
 	for n, queries := range sizes {
-		for name, w := range map[string]Weights{"default weights": {}, "heavy extras": heavy} {
+		for name, w := range map[string]Weights{"default weights": {}, "heavy extras, hashed vectors": heavy} {
 			t.Run(fmt.Sprintf("%d rows, %s", n, name), func(t *testing.T) {
 				t.Parallel()
 				x := newWorld(t, uint64(n), n, w)

@@ -65,6 +65,8 @@ type Options struct {
 	Top     int // rows of the result; 0 = 5
 	// Hybrid lets words count beside vectors. Without it they are used only when a query has no vector.
 	Hybrid bool
+	// Hashed says that the vectors are made of letters and words and not of meaning, so that only a part of a cosine counts, see [Weights.Hashed].
+	Hashed bool
 	// Floor is the cosine below which a row that shares no word with the query is left out, unless a neighbour lifts it to
 	// that; 0 = 0.25.
 	Floor float64
@@ -136,6 +138,14 @@ func New(o Options) (*Recall, error) {
 	if err := o.Weights.validate(); err != nil {
 		return nil, err
 	}
+	if o.Weights.cosine = 1; o.Hashed {
+		if o.Weights.Hashed == 0 {
+			return nil, errors.New("a weight of 0 for the cosines of the built-in embedding: it must be more")
+		}
+		o.Weights.cosine = o.Weights.Hashed
+		o.Weights.When *= o.Weights.Hashed
+	}
+	o.Floor *= o.Weights.cosine
 	r := &Recall{
 		o: o, words: newWordIndex(), signs: randomSigns(max(o.Dims, 0)), labels: map[labels]*labels{},
 		conversations: conversations{byID: map[string]*conversation{}}, speakers: speakers{byName: map[string]*speaker{}},

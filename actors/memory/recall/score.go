@@ -15,6 +15,9 @@ import (
 // shifts by grades, pins and age. Shifts reorder rows of about equal similarity and cannot lift an unrelated row above a
 // related one: together they never exceed Bound.
 type Weights struct {
+	// Hashed is the part of a cosine and of When that counts when [Options.Hashed] is set, more than 0; otherwise all of them
+	// counts.
+	Hashed float64 `yaml:"hashed"`
 	// Words is what all words of the query together add to a row that has them. A row that has some gets its share.
 	Words float64 `yaml:"words"`
 	// Alone is what all words of the query together stand for in place of a cosine, where there are no vectors to compare. It
@@ -35,19 +38,21 @@ type Weights struct {
 	HalfLife time.Duration `yaml:"half_life"`
 	Pinned   float64       `yaml:"pinned"`
 	Bound    float64       `yaml:"bound"` // of all shifts together
+
+	cosine float64 // what a cosine of 1 counts; set by [New]
 }
 
 // DefaultWeights are the weights of a [Recall] without any.
 func DefaultWeights() Weights {
 	return Weights{
-		Words: 0.8, Alone: 0.7, Neighbours: 0.5, Speaker: 0.1, When: 0.1,
+		Hashed: 0.2, Words: 0.8, Alone: 0.7, Neighbours: 0.5, Speaker: 0.1, When: 0.1,
 		Critic: 0.05, Pairwise: 0.03, Reward: 0.05, Age: 0.03, HalfLife: 90 * 24 * time.Hour, Pinned: 0.05, Bound: 0.1,
 	}
 }
 
 // validate rejects weights outside 0 to 1 and NaN, a negative half-life, and an Age without a half-life.
 func (w Weights) validate() error {
-	for _, v := range []float64{w.Words, w.Alone, w.Neighbours, w.Speaker, w.When, w.Critic, w.Pairwise, w.Reward, w.Age, w.Pinned, w.Bound} {
+	for _, v := range []float64{w.Hashed, w.Words, w.Alone, w.Neighbours, w.Speaker, w.When, w.Critic, w.Pairwise, w.Reward, w.Age, w.Pinned, w.Bound} {
 		if !(v >= 0 && v <= 1) {
 			return fmt.Errorf("a weight of %v: weights are between 0 and 1", v)
 		}
@@ -88,13 +93,18 @@ func (w Weights) similarity(l likeness) float64 {
 }
 
 // base returns what a row has by itself: similarity and words.
-func (w Weights) base(l likeness) float64 { return w.similarity(l) + w.Words*float64(l.share) }
+func (w Weights) base(l likeness) float64 {
+	if l.vectors {
+		return w.cosine*float64(l.cosine) + w.Words*float64(l.share)
+	}
+	return (w.Alone + w.Words) * float64(l.share)
+}
 
 // appendBase appends the parts of the base to an empty list. A row without vectors that shares no word gets none.
 func (w Weights) appendBase(to []subjects.MemoryReason, l likeness) []subjects.MemoryReason {
 	words := w.Words * float64(l.share)
 	if l.vectors {
-		to = append(to, subjects.MemoryReason{What: whatVector[l.best], Value: float64(l.cosine)})
+		to = append(to, subjects.MemoryReason{What: whatVector[l.best], Value: w.cosine * float64(l.cosine)})
 	} else {
 		words += w.Alone * float64(l.share)
 	}

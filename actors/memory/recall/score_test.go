@@ -241,3 +241,27 @@ func TestUnrelated(t *testing.T) {
 		}
 	})
 }
+
+// TestHashedVectorsCountLess: of vectors made of letters only a part of the cosine counts, and words decide.
+func TestHashedVectorsCountLess(t *testing.T) {
+	t.Parallel()
+	for hashed, first := range map[bool]string{false: "m1", true: "m2"} {
+		m := newMind(t, func(o *recall.Options) { o.Hashed = hashed })
+		m.put(row(1, "a walk", "in the hills", text("a walk in the hills")), 0.9, 0.9)
+		m.put(row(2, "the boat", "of Ana", text("the boat of Ana")), 0.5, 0.5)
+		m.put(row(3, "a song", "for Ben", text("a song for Ben")), 0.3, 0.3)
+		found := m.find(recall.Query{Text: "boat in a garden", Vector: near(1, 0)})
+		if ids(found.Top[:1]) != first {
+			t.Errorf("hashed %t: %s is first", hashed, ids(found.Top))
+		}
+		for _, c := range found.Top {
+			want := c.Similarity
+			if hashed {
+				want *= recall.DefaultWeights().Hashed
+			}
+			if r, _ := reason(c, "corpus"); math.Abs(r.Value-want) > 1e-9 || !addUp(c) {
+				t.Errorf("hashed %t: %s has %+v", hashed, c.ID, c.Reasons)
+			}
+		}
+	}
+}

@@ -151,7 +151,7 @@ func (s *search) collect(value float64) error {
 		}
 	}
 	if s.q.Vector != nil && s.q.Among == nil {
-		floor := max(need, o.Floor-slack) - w.Words*float64(least)
+		floor := (max(need, o.Floor-slack) - w.Words*float64(least)) / w.cosine // of a cosine
 		for _, x := range s.r.vectors {
 			if x.Len() == 0 {
 				continue
@@ -175,10 +175,11 @@ func (s *search) mayReach(key uint64, upper float32, value float64) bool {
 		return false
 	}
 	share := s.said.match(key).share
-	if share == 0 && float64(upper) < s.r.o.Floor-slack {
+	similarity := s.r.o.Weights.cosine * float64(upper)
+	if share == 0 && similarity < s.r.o.Floor-slack {
 		return false
 	}
-	base := float64(upper) + s.r.o.Weights.Words*float64(share)
+	base := similarity + s.r.o.Weights.Words*float64(share)
 	if base+s.most < value-slack {
 		return false
 	}
