@@ -181,8 +181,7 @@ func rowOf(id string) (int, error) {
 }
 
 var (
-	syllables = []string{"ba", "ko", "ri", "ten", "lu", "mas", "ve", "dor", "shi", "pan", "ga", "nel", "ot", "fi", "rus", "ka"}
-	speakers  = []string{"Ana", "Boris", "Chiara", "Dmitri", "Elif", "Farid", "Greta", "Hugo", "Ines", "Jonas", "Kofi", "Lena", "Mateo", "Nadia", "Oskar", "Priya"}
+	speakers = []string{"Ana", "Boris", "Chiara", "Dmitri", "Elif", "Farid", "Greta", "Hugo", "Ines", "Jonas", "Kofi", "Lena", "Mateo", "Nadia", "Oskar", "Priya"}
 )
 
 const (
@@ -192,12 +191,20 @@ const (
 
 var lowest = math.Pow(float64(shift+vocabulary)/shift, -exponent)
 
-// word returns one of the words, by a Zipf-Mandelbrot law: the most frequent is 0.9 % of a text, as the most frequent words
+// word returns one of the words, seven letters, by a Zipf-Mandelbrot law: the most frequent is 0.9 % of a text, as the most frequent words
 // beside stop words are.
 func word(x uint64) string {
 	share := float64(x>>11) / (1 << 53)
 	k := min(int(shift*math.Pow(1-share*(1-lowest), -1/exponent))-shift, vocabulary-1)
-	return syllables[k>>12&15] + syllables[k>>8&15] + syllables[k>>4&15] + syllables[k&15]
+	var letters [7]byte
+	for i, n := 0, mix(uint64(k)); i < len(letters); i, n = i+1, n>>8 {
+		set := "bcdfghjklmnprstvwxyz"
+		if i%2 == 1 {
+			set = "aeiou"
+		}
+		letters[i] = set[n&255%uint64(len(set))]
+	}
+	return string(letters[:])
 }
 
 func (d *dataset) words(stream, i, count int) string {
