@@ -880,7 +880,7 @@ func TestCanary(t *testing.T) {
 	sent("get_datetime", `{"timezone":"CANARY"}`, subjects.CodeTool)
 	sent("get_datetime", `{"CANARY":"UTC"}`, subjects.CodeDenied)
 	sent("get_datetime", `{"timezone":"UTC","CANARY":1,"CANARY":2}`, subjects.CodeMalformed)
-	sent("fs_read", `{"path":"CANARY"}`, subjects.CodeUnknownTool)
+	sent("fs_read", `{"path":"CANARY"}`, subjects.CodeTool)
 	sent("no_such_tool", `{"query":"CANARY"}`, subjects.CodeUnknownTool)
 	copies := len(canaries)
 	// These never become a call, so there is no copy of them.

@@ -268,6 +268,7 @@ func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.Activ
 	cfg := broker.Config{
 		CallTimeout: c.System.Actor.CallTimeout, AuditTimeout: c.System.Actor.AuditTimeout,
 		ShowResult: int(c.System.Broker.ShowResult), ModelTimeout: c.System.Broker.ModelTimeout, ModelKeys: modelCredentials(c.Models),
+		Workspace: policy.DefaultWorkspace,
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err

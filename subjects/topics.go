@@ -30,7 +30,9 @@ var (
 	ToolInfo           = Service[Empty, Empty]{Spec{Name: "disco.*.INFO.*", Received: "$SRV.INFO.*", Doc: "the broker requests a tool's definition"}}
 	ToolRequestEvent   = Topic[ToolRequest]{Spec{Name: "event.tool.request.>", Received: "from.*.tool.request.>", Stream: "EVENTS", Doc: "the broker's copy of a call, seen as tool.request.<tool>"}}
 	ToolResultEvent    = Topic[ToolResult]{Spec{Name: "event.tool.result.*", Received: "from.*.tool.result.*", Stream: "EVENTS", Doc: "the broker's copy of a result, seen as tool.result.<tool>"}}
-	ToolOutputEvent    = Topic[ToolOutput]{Spec{Name: "tool.output.*", Lossy: true, Doc: "live output of a long tool"}}
+	ToolOutputEvent    = Topic[ToolOutput]{Spec{Name: "tool.output.*", Lossy: true, Doc: "live output of a running tool, checked by the broker, for the user"}}
+	AgentOutputEvent   = Topic[ToolOutput]{Spec{Name: "agent.*.tool.output.*", Lossy: true, Doc: "the same for the agent that called, which sees it as tool.output.<call>"}}
+	ToolRunOutput      = Topic[ToolOutput]{Spec{Name: "tool.output.*.*", Received: "tool.output.*.*.*", Codec: Msgpack, Lossy: true, MaxPayload: 64 << 10, Doc: "a tool publishes live output for the broker; the broker receives it with the zone of the tool"}}
 
 	// The broker's other services.
 	BrokerDiscover      = Service[DiscoverRequest, DiscoverReply]{Spec{Name: "broker.discover", Received: "agent.*.broker.discover", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "which few tools fit a task"}}
@@ -107,7 +109,7 @@ func AllSpecs() []Spec {
 	return []Spec{
 		QueryReceived.Spec, QueryCommittee.Spec, QueryTask.Spec, QuerySession.Spec, TurnCommittee.Spec, TurnTask.Spec, QueryAsk.Spec, QueryCancel.Spec, AttachmentPiece.Spec,
 		ResponseDelta.Spec, ResponseThinking.Spec, ResponseGeneration.Spec, AnswerDialog.Spec, AgentStateEvent.Spec,
-		ToolSchemaEvent.Spec, ToolRequestService.Spec, ToolCallService.Spec, ToolInfo.Spec, ToolRequestEvent.Spec, ToolResultEvent.Spec, ToolOutputEvent.Spec,
+		ToolSchemaEvent.Spec, ToolRequestService.Spec, ToolCallService.Spec, ToolInfo.Spec, ToolRequestEvent.Spec, ToolResultEvent.Spec, ToolOutputEvent.Spec, AgentOutputEvent.Spec, ToolRunOutput.Spec,
 		BrokerDiscover.Spec, BrokerDiscoverBelow.Spec, BrokerValidate.Spec, BrokerValidateBelow.Spec, AgentSpawn.Spec, AgentSpawnBelow.Spec, SecretUseService.Spec, QueryGrantsEvent.Spec,
 		ApprovalRequestEvent.Spec, ApprovalDecisionService.Spec, ApprovalDecisionEvent.Spec, ApprovalListService.Spec, ApprovalRevoke.Spec, PolicyExplain.Spec, SessionConfigService.Spec, SessionChangeService.Spec, TaskChangeService.Spec, ConfigSetService.Spec,
 		ModelChat.Spec, ModelStop.Spec, ModelEmbed.Spec, ModelListService.Spec, ModelPull.Spec,

@@ -21,6 +21,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -113,17 +114,18 @@ type call struct {
 	session       string
 	respondentB   bool // the caller is respondent B: its results are not recorded in the session
 	query         string
-	typ           string              // agent type of the caller
-	fromUser      bool                // the user called: no model reads the result
-	mode          string              // mode in the tool order, see toolMode
-	hosts         *subjects.HostRules // hosts that the tool may fetch from
-	mayReadPages  bool                // the caller may use a tool that fetches pages
-	wasBegun      bool                // the ledger has an unfinished entry: the call is counted already
-	approved      bool                // the user approved it
-	labels        *subjects.Labels    // labels of everything recorded in the session
-	distilledOnly bool                // the caller gets a finding instead of untrusted content
-	answersQuery  bool                // the router stored the query for the caller's account to answer
-	counted       *policy.Attempt     // the call as it was counted, nil when it was not
+	typ           string                // agent type of the caller
+	fromUser      bool                  // the user called: no model reads the result
+	mode          string                // mode in the tool order, see toolMode
+	hosts         *subjects.HostRules   // hosts that the tool may fetch from
+	mayReadPages  bool                  // the caller may use a tool that fetches pages
+	wasBegun      bool                  // the ledger has an unfinished entry: the call is counted already
+	approved      bool                  // the user approved it
+	labels        *subjects.Labels      // labels of everything recorded in the session
+	distilledOnly bool                  // the caller gets a finding instead of untrusted content
+	folders       *subjects.FolderRules // folders that the tool may access, nil for a tool without files
+	answersQuery  bool                  // the router stored the query for the caller's account to answer
+	counted       *policy.Attempt       // the call as it was counted, nil when it was not
 }
 
 // onToolRequest decides about a tool call, stores the decision in the audit log, runs the tool, stores the outcome and
@@ -141,13 +143,17 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	if c.id == "" {
 		c.id = out.NewID()
 	}
+	known, found := b.table.find(ctx, tool)
+	fault := checkRequest(in.Body, known)
+	rules := b.rules.Load()
+	if fault == nil {
+		c.args = rules.Chain.ExpandPaths(known.Tool, c.args, b.workFolder(c))
+	}
 	c.record = subjects.AuditRecord{
 		ID: out.NewID(), AgentID: caller.ID(), Action: subjects.ActionToolCall, Tool: tool,
 		ParamsHash: b.hash.Hash(c.args), Session: in.Session, Query: c.query,
 	}
-	c.record.AgentType, _ = b.rules.Load().Manifest.TypeOf(caller)
-	known, found := b.table.find(ctx, tool)
-	fault := checkRequest(in.Body, known)
+	c.record.AgentType, _ = rules.Manifest.TypeOf(caller)
 	if fault == nil && !found {
 		fault = subjects.Faultf(subjects.CodeUnknownTool, "unknown tool %s", tool)
 	}
@@ -203,6 +209,7 @@ func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.C
 		c.typ, c.fromUser, c.mode = asked.Type, asked.FromUser, toolMode(asked)
 		c.hosts, c.mayReadPages = seen.pageAccess(b.table)
 		c.labels, c.distilledOnly, c.answersQuery = sessionLabels(asked), seesDistilledOnly(asked), asked.Flow != nil
+		c.folders = seen.rules.Chain.FolderRules(asked, b.workFolder(c))
 		c.record.AgentType = asked.Type
 		if seen.fault != nil {
 			return c, seen.fault
@@ -299,12 +306,22 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known)
 		return b.answerUnaudited(ctx, out, c, err)
 	}
 	if errors.Is(err, actor.ErrUnrecorded) {
-		res.Result, res.Links, res.Parked = "", nil, nil
+		res.Result, res.Links, res.Parked, res.Artifacts = "", nil, nil, nil
 		res.Error = subjects.Faultf(subjects.CodeUnrecorded, "%s ran, but its outcome could not be recorded in the audit log, so the result is withheld", c.tool)
 	}
 	actor.Step(ctx, "after")
 	b.publishResult(ctx, out, c, res)
 	return res
+}
+
+// workFolder returns the working folder of the call's question, or of the call itself when it has no question; "" without a
+// workspace. Both ids are tokens, so it is always directly below the workspace.
+func (b *Broker) workFolder(c call) string {
+	id := cmp.Or(c.query, c.id)
+	if b.cfg.Workspace == "" || subjects.CheckToken(id) != nil {
+		return ""
+	}
+	return path.Join(b.cfg.Workspace, id)
 }
 
 // queryID is the query that the call belongs to: the header's, which the runtime carried, otherwise the body's when it
@@ -349,7 +366,7 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 		limit = b.cfg.CallTimeout
 	}
 	// Credentials are requested before the tool's timeout starts: the keyring may wait for the user to unlock it.
-	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: c.mode, Hosts: c.hosts, Pages: c.mayReadPages}
+	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: c.mode, Hosts: c.hosts, Pages: c.mayReadPages, Folders: c.folders}
 	if k.Has(policy.Remember) || k.Graded {
 		order.Caller, order.CallerType, order.Spawned, order.Labels = c.record.AgentID, c.record.AgentType, len(c.path) > 0, c.labels
 	}
@@ -383,7 +400,7 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	case k.MaxResult > 0 && len(got.Result) > k.MaxResult:
 		res.Error = subjects.Faultf(subjects.CodeTooLarge, "result of %s too large: %d bytes, limit %d", c.tool, len(got.Result), k.MaxResult)
 	default:
-		res.Result, res.Links = got.Result, got.Links
+		res.Result, res.Links, res.Artifacts = got.Result, got.Links, filterArtifacts(got.Artifacts, c.folders)
 		if k.Graded {
 			res.Labels, res.Recalls = got.Labels, got.Recalls // processResult checks them
 		}

@@ -12,6 +12,7 @@ type Config struct {
 	ShowResult   int           // bytes of a result that the caller gets; the rest is parked. 0 = [DefaultShow]
 	ModelTimeout time.Duration // timeout of the model that ranks tools; 0 = no model is used, neither for ranking nor for distilling
 	ModelKeys    []string      // names of the credentials that the model actor may use
+	Workspace    string        // folder of the working folders, one per question; "" = there are none, and relative paths are denied
 	ApprovalWait time.Duration // how long an approval request stays pending; 0 = as the manifest says
 }
 

@@ -189,7 +189,7 @@ func withholdUndistilled(out actor.Out, c call, res subjects.ToolResult, err err
 	} else {
 		out.LogError(fmt.Errorf("distilling a result of %s: %w; it is withheld", c.tool, err))
 	}
-	res.Result, res.Links, res.Parked, res.Recalls = "", nil, nil, nil
+	res.Result, res.Links, res.Parked, res.Recalls, res.Artifacts = "", nil, nil, nil, nil
 	res.Error = subjects.Faultf(subjects.CodeUnavailable, "the result of %s is withheld: this agent gets findings only, and %s", c.tool, reason)
 	return res
 }

@@ -70,6 +70,11 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 	}
 	known, found := b.table.find(ctx, tool)
 	c := call{tool: tool, path: caller.Path, args: args, session: session, query: query}
+	malformed := checkRequest(subjects.ToolRequest{Args: args}, known)
+	if malformed == nil {
+		args = b.rules.Load().Chain.ExpandPaths(known.Tool, args, b.workFolder(c))
+		c.args = args
+	}
 	seen := b.gatherFacts(ctx, out, caller, known, c, true)
 	asked, rules, fault := seen.call, seen.rules, seen.fault
 	rec := subjects.AuditRecord{
@@ -85,7 +90,7 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 	case !found:
 		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: policy.RuleUnknownTool, Reason: "unknown tool " + tool}}, nil
 	}
-	if f := checkRequest(subjects.ToolRequest{Args: args}, known); f != nil {
+	if f := malformed; f != nil {
 		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: f.Code, Reason: f.Text}}, nil
 	}
 	asked.Usage = b.countUsage(out, asked, &c, seen, true)

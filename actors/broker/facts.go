@@ -96,9 +96,11 @@ func compactJSON(args json.RawMessage) []byte {
 }
 
 // toolMode is the mode in the tool order: structured when the tool reads untrusted content and the caller may only see
-// findings.
+// findings. A spawned agent gets files and the output of programs as they are, framed and labelled: it cannot work on source code
+// by findings. The orchestrator never does.
 func toolMode(c policy.Call) string {
-	if c.Tool.Has(policy.ReadsUntrusted) && seesDistilledOnly(c) {
+	isLocal := c.Tool.Known && c.Tool.Zone == "tools" && (len(c.Tool.Paths) > 0 || c.Tool.Has(policy.Exec))
+	if c.Tool.Has(policy.ReadsUntrusted) && seesDistilledOnly(c) && (!isLocal || len(c.Caller.Path) == 0) {
 		return subjects.ModeStructured
 	}
 	return ""

@@ -31,7 +31,7 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 	whole, hidden := firewall.Redact(strings.ToValidUTF8(res.Result, "\uFFFD"))
 	scan := firewall.Scan(whole)
 	r := policy.Result{
-		Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Source: requestedURL(k.Tool, c.args), Text: whole, Links: res.Links,
+		Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Source: sourceOf(k.Tool, c.args), Text: whole, Links: res.Links,
 		Flags: scan.Techniques(), Declared: res.Labels, Time: out.Now().UTC(),
 	}
 	res.Recalls = filterTokens(res.Recalls)
@@ -50,9 +50,10 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 	var err error
 	if c.mustDistill(k.Tool, labels) {
 		links := res.Links
-		if r.Source != "" {
+		if requestedURL(k.Tool, c.args) != "" {
 			links = append([]string{r.Source}, links...)
 		}
+		res.Artifacts = nil // a file name can carry content
 		if shown, err = b.distill(ctx, out, c, whole, links); err != nil {
 			return withholdUndistilled(out, c, res, err)
 		}
@@ -164,14 +165,36 @@ func filterLinks(t policy.Tool, links []string) (out []string) {
 	return out
 }
 
-// maxLink bounds a URL.
+// filterArtifacts returns the paths that are in the folders of the call and are plain text without secrets, at most maxArtifacts.
+func filterArtifacts(paths []string, folders *subjects.FolderRules) (out []string) {
+	for _, p := range paths {
+		_, secrets := firewall.Redact(p)
+		if len(out) < maxArtifacts && policy.IsInAllowedFolder(p, folders) && p == text.OneLine(p, maxLink) && secrets == 0 {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// maxArtifacts bounds the files in one result.
+const maxArtifacts = 100
+
+// maxLink bounds a URL and a path.
 const maxLink = 2000
 
 // withholdResult replaces the content of a result by an unrecorded fault.
 func withholdResult(res subjects.ToolResult, format string, a ...any) subjects.ToolResult {
-	res.Result, res.Links, res.Parked = "", nil, nil
+	res.Result, res.Links, res.Parked, res.Artifacts = "", nil, nil, nil
 	res.Error = subjects.Faultf(subjects.CodeUnrecorded, format, a...)
 	return res
+}
+
+// sourceOf returns where the content of a result comes from: the URL that was fetched, or the one path that was read.
+func sourceOf(t policy.Tool, args json.RawMessage) string {
+	if url := requestedURL(t, args); url != "" || len(t.Paths) == 0 {
+		return url
+	}
+	return stringArgument(args, t.Paths[0])
 }
 
 // requestedURL returns the URL that the tool was asked to fetch, unchecked. It is "" when the tool declares no URL
@@ -181,12 +204,17 @@ func requestedURL(t policy.Tool, args json.RawMessage) string {
 	if name == "" {
 		return ""
 	}
+	return stringArgument(args, name)
+}
+
+// stringArgument returns an argument that is one string, "" otherwise.
+func stringArgument(args json.RawMessage, name string) string {
 	var a map[string]json.RawMessage
-	var address string
-	if json.Unmarshal(args, &a) != nil || json.Unmarshal(a[name], &address) != nil {
+	var value string
+	if json.Unmarshal(args, &a) != nil || json.Unmarshal(a[name], &value) != nil {
 		return ""
 	}
-	return address
+	return value
 }
 
 // parkID names a parked text by a keyed hash: unpredictable, and equal for equal texts of a session.

@@ -10,12 +10,14 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/pkg/seal"
+	"conclave/pkg/text"
 	"conclave/pkg/webclient"
 	"conclave/subjects"
 )
@@ -27,10 +29,13 @@ const Version = "0.1.0"
 type Call struct {
 	Args    json.RawMessage
 	Now     time.Time
-	Mode    string                 // "" or [subjects.ModeStructured]
+	Mode    string                 // "", [subjects.ModeStructured] or [subjects.ModePreview]
 	Secrets map[string]seal.Secret // the credentials that the tool's facts name; wiped after the run
 	Hosts   *subjects.HostRules    // hosts that pages may be read from; nil = no restriction beyond the web client's own
 	Pages   bool                   // the caller may read pages
+	Folders *subjects.FolderRules  // folders that files may be accessed in; nil = none
+	// Emit publishes live output of a long run. It may be lost; the broker forwards it to the user while the call runs.
+	Emit func(text string)
 }
 
 // hostCheck returns the policy check of an address, to be applied at each redirect; nil = no restriction.
@@ -46,6 +51,8 @@ func (c Call) hostCheck() func(address string) error {
 type Output struct {
 	Text  string
 	Links []string // addresses that Text lists, unchanged
+	// Artifacts are the absolute paths of the files that the run wrote. The broker drops those outside of [Call].Folders.
+	Artifacts []string
 }
 
 // Tool is one tool: its schema for the model, its facts for the broker, and its code.
@@ -65,7 +72,7 @@ type Failure string
 func (f Failure) Error() string { return string(f) }
 
 // All returns the tools of this build that need no configuration.
-func All() []*Tool { return []*Tool{getDatetime()} }
+func All() []*Tool { return []*Tool{getDatetime(), fsRead(), fsWrite(), fsList(), fsSearch()} }
 
 // Configured returns the tools that run under c, which must be valid: those of [All], and those that c enables.
 func Configured(c Config) []*Tool { return newTools(c, "") }
@@ -161,7 +168,13 @@ func (t *Tool) runOrder(ctx context.Context, in actor.Msg[subjects.ToolOrder], o
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeNoSecret, "%v", err)
 	}
 	redact := newRedactor(secrets)
-	got, err := t.runRecovering(ctx, Call{Args: in.Body.Args, Now: out.Now(), Mode: in.Body.Mode, Secrets: secrets, Hosts: in.Body.Hosts, Pages: in.Body.Pages})
+	if in.Body.Mode == subjects.ModePreview && !t.facts.Preview {
+		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTool, "%s has no preview", t.schema.Name)
+	}
+	got, err := t.runRecovering(ctx, Call{
+		Args: in.Body.Args, Now: out.Now(), Mode: in.Body.Mode, Secrets: secrets, Hosts: in.Body.Hosts, Pages: in.Body.Pages, Folders: in.Body.Folders,
+		Emit: t.newEmitter(ctx, in.Body.CallID, out, redact),
+	})
 	switch {
 	case errors.Is(err, actor.ErrArguments), errors.As(err, new(Failure)):
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTool, "%s", redact(err.Error()))
@@ -176,7 +189,35 @@ func (t *Tool) runOrder(ctx context.Context, in actor.Msg[subjects.ToolOrder], o
 			res.Links = append(res.Links, l)
 		}
 	}
+	for _, p := range got.Artifacts {
+		if redact(p) == p {
+			res.Artifacts = append(res.Artifacts, p)
+		}
+	}
 	return res, nil
+}
+
+// maxOutputChunk bounds one message of live output, in bytes.
+const maxOutputChunk = 16 << 10
+
+// newEmitter returns the function that publishes live output of a call, numbered, in chunks of at most maxOutputChunk bytes. It may be
+// called from several goroutines. Output that cannot be published is lost.
+func (t *Tool) newEmitter(ctx context.Context, callID string, out actor.Out, redact func(string) string) func(string) {
+	topic, err := subjects.ToolRunOutput.With(t.schema.Name, callID)
+	if err != nil {
+		return func(string) {}
+	}
+	var mu sync.Mutex
+	n := 0
+	return func(s string) {
+		mu.Lock()
+		defer mu.Unlock()
+		for s = redact(strings.ToValidUTF8(s, "\uFFFD")); s != ""; n++ {
+			chunk := text.Cut(s, maxOutputChunk)
+			s = s[len(chunk):]
+			_ = actor.Emit(ctx, out, topic, subjects.ToolOutput{CallID: callID, N: n, Text: chunk}) // lossy by contract
+		}
+	}
 }
 
 // runRecovering runs the tool. A panic's text goes to the log and may quote a credential: with credentials it becomes an

@@ -47,7 +47,7 @@ func OpenInside(path string, flag int, perm os.FileMode, allowed, closed []strin
 	if flag&^openFlags != 0 {
 		return nil, fmt.Errorf("opening %s: flags not allowed", text.OneLine(path, 60))
 	}
-	f, err := openContained(path, allowed, closed, func(dir int, name string, ids []fileID) (int, error) {
+	f, err := openContained(path, allowed, closed, false, func(dir int, name string, ids []fileID) (int, error) {
 		return openRegular(dir, name, flag, perm, ids, closed)
 	})
 	if err != nil {
@@ -58,17 +58,20 @@ func OpenInside(path string, flag int, perm os.FileMode, allowed, closed []strin
 
 // OpenFolder is [OpenInside] for listing a folder: it opens it read-only, and returns ErrNotFolder for a file.
 func OpenFolder(path string, allowed, closed []string) (*os.File, error) {
-	f, err := openContained(path, allowed, closed, func(dir int, name string, ids []fileID) (int, error) {
-		fd, err := openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
-		if err != nil {
-			return -1, mapSwapError(err, ErrNotFolder)
-		}
-		return denyClosed(fd, ids)
-	})
+	f, err := openContained(path, allowed, closed, false, openFolderAt)
 	if err != nil {
 		return nil, fmt.Errorf("opening the folder %s: %w", text.OneLine(path, 60), err)
 	}
 	return f, nil
+}
+
+// openFolderAt opens the folder name in the folder descriptor dir for listing. It does not follow a symlink.
+func openFolderAt(dir int, name string, ids []fileID) (int, error) {
+	fd, err := openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, mapSwapError(err, ErrNotFolder)
+	}
+	return denyClosed(fd, ids)
 }
 
 // fileID identifies a file independently of its names.
@@ -77,9 +80,10 @@ type fileID struct{ dev, ino uint64 }
 func newFileID(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} } // the type of Dev differs between systems
 
 // openContained denies a path that resolves outside of allowed or into closed, opens its folder part by part without
-// following symlinks, and calls last to open the final name, "." for the root, relative to the descriptor dir. ids are
-// the closed folders that exist. last returns a descriptor, which openContained then owns and makes blocking.
-func openContained(path string, allowed, closed []string, last func(dir int, name string, ids []fileID) (int, error)) (*os.File, error) {
+// following symlinks, and calls last to open the final name, "." for the root, relative to the descriptor dir. With create it makes
+// missing folders that are in allowed, for this user only. ids are the closed folders that exist. last returns a descriptor, which
+// openContained then owns and makes blocking.
+func openContained(path string, allowed, closed []string, create bool, last func(dir int, name string, ids []fileID) (int, error)) (*os.File, error) {
 	plain, err := ExpandPath(path, "")
 	if err != nil {
 		return nil, err
@@ -88,7 +92,10 @@ func openContained(path string, allowed, closed []string, last func(dir int, nam
 	if err != nil {
 		return nil, err
 	}
-	if !slices.ContainsFunc(allowed, func(f string) bool { return filepath.IsAbs(f) && isInside(real, filepath.Clean(f)) }) {
+	isAllowed := func(p string) bool {
+		return slices.ContainsFunc(allowed, func(f string) bool { return filepath.IsAbs(f) && isInside(p, filepath.Clean(f)) })
+	}
+	if !isAllowed(real) {
 		return nil, ErrOutside
 	}
 	ids, err := statClosedFolders(real, closed)
@@ -101,11 +108,18 @@ func openContained(path string, allowed, closed []string, last func(dir int, nam
 	}
 	defer func() { unix.Close(dir) }()
 	folder, name := filepath.Split(real)
+	at := "/"
 	for part := range strings.SplitSeq(folder, "/") {
 		if part == "" {
 			continue
 		}
+		at = filepath.Join(at, part)
 		next, err := openat(dir, part, oPath|unix.O_DIRECTORY, 0)
+		if create && errors.Is(err, fs.ErrNotExist) && isAllowed(at) {
+			if err = unix.Mkdirat(dir, part, 0o700); err == nil || errors.Is(err, fs.ErrExist) {
+				next, err = openat(dir, part, oPath|unix.O_DIRECTORY, 0)
+			}
+		}
 		if err != nil {
 			return nil, mapSwapError(err, err)
 		}

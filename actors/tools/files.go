@@ -1,0 +1,122 @@
+package tools
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// The file tools open every file and folder with [policy.OpenInside], [policy.OpenFolder] and [policy.ReplaceInside], under the
+// folders that the broker sends with the call. Paths are absolute: the broker has expanded them.
+
+// sniffBytes is how much of a file decides whether it is text.
+const sniffBytes = 8 << 10
+
+// openFile opens a file of the call for reading.
+func (c Call) openFile(path string) (*os.File, error) {
+	if c.Folders == nil {
+		return nil, policy.ErrOutside
+	}
+	return policy.OpenInside(path, os.O_RDONLY, 0, c.Folders.Allowed, c.Folders.Closed)
+}
+
+// readFolder returns the entries of a folder of the call, sorted by name, at most limit; more reports that there are others.
+func (c Call) readFolder(path string, limit int) (entries []fs.DirEntry, more bool, err error) {
+	if c.Folders == nil {
+		return nil, false, policy.ErrOutside
+	}
+	f, err := policy.OpenFolder(path, c.Folders.Allowed, c.Folders.Closed)
+	if err != nil {
+		return nil, false, err
+	}
+	defer f.Close()
+	entries, err = f.ReadDir(limit + 1)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if more = len(entries) > limit; more {
+		entries = entries[:limit]
+	}
+	return entries, more, err
+}
+
+// makeWorkFolder creates the working folder when path is in it.
+func (c Call) makeWorkFolder(path string) error {
+	if c.Folders == nil || !isBelow(path, c.Folders.Work) {
+		return nil
+	}
+	return policy.MakeWorkFolder(c.Folders)
+}
+
+// isBelow reports whether the resolved form of an absolute path is folder or is in it.
+func isBelow(path, folder string) bool {
+	real, err := policy.ResolvePath(path)
+	if err != nil || folder == "" {
+		return false
+	}
+	rel, err := filepath.Rel(folder, real)
+	return err == nil && filepath.IsLocal(rel)
+}
+
+// isText reports whether the beginning of a file is text in UTF-8. A character may be cut at the end of it.
+func isText(head []byte) bool {
+	if bytes.IndexByte(head, 0) >= 0 {
+		return false
+	}
+	for i := 0; i < utf8.UTFMax && len(head) >= sniffBytes-utf8.UTFMax && !utf8.Valid(head); i++ {
+		head = head[:len(head)-1]
+	}
+	return utf8.Valid(head)
+}
+
+// describeBinary describes a file whose content is not shown.
+func describeBinary(head []byte, size int64) string {
+	return fmt.Sprintf("binary file, %s, %d bytes; its content is not shown", http.DetectContentType(head), size)
+}
+
+// fileFailure returns the failure of a file tool, without the path, which the caller knows.
+func fileFailure(what string, err error) error {
+	reason := ""
+	for _, known := range []error{
+		policy.ErrSwapped, policy.ErrOutside, policy.ErrClosed, policy.ErrNotRegular, policy.ErrNotFolder, policy.ErrSpecial, policy.ErrSymlink, policy.ErrForeign,
+	} {
+		if errors.Is(err, known) {
+			reason = known.Error()
+		}
+	}
+	switch {
+	case reason != "":
+	case errors.Is(err, fs.ErrNotExist):
+		reason = "no such file or folder"
+	case errors.Is(err, fs.ErrPermission):
+		reason = "permission denied"
+	default:
+		var p *fs.PathError
+		if errors.As(err, &p) {
+			err = p.Err
+		}
+		reason = strings.ToValidUTF8(err.Error(), "?")
+	}
+	return Failure(what + " failed: " + reason)
+}
+
+// fileSchema returns the schema of a file tool. properties are the JSON members of the arguments.
+func fileSchema(name, description, properties, required string) subjects.ToolSchema {
+	return subjects.ToolSchema{
+		Name: name, Version: Version, Description: strings.TrimSpace(description),
+		Parameters: []byte(`{"type":"object","properties":{` + properties + `},"required":[` + required + `],"additionalProperties":false}`),
+	}
+}
+
+// pathProperty is the argument path of every file tool.
+const pathProperty = `"path":{"type":"string","minLength":1,"maxLength":4096,"description":"%s"}`

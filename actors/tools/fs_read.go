@@ -1,0 +1,167 @@
+package tools
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/policy"
+	"conclave/pkg/text"
+)
+
+//go:embed fs_read.md
+var fsReadText string
+
+// Limits of a read.
+const (
+	maxReadBytes = 12 << 10 // of one result; the broker would park more
+	maxReadLines = 2000     // also in the schema
+	maxScanBytes = 64 << 20 // of the file, to find and count lines
+)
+
+// fsRead returns the tool fs_read. Files are private and, as anybody may have written them, untrusted.
+func fsRead() *Tool {
+	return &Tool{
+		schema: fileSchema("fs_read", fsReadText, fmt.Sprintf(pathProperty, "the file")+
+			`,"offset":{"type":"integer","minimum":1,"description":"first line to return, from 1"},"limit":{"type":"integer","minimum":1,"maximum":2000,"description":"most lines to return"}`, `"path"`),
+		facts: policy.Tool{
+			Name: "fs_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
+			Args:    policy.Args{"path": {Role: policy.RoleID}, "offset": {Role: policy.RoleSetting}, "limit": {Role: policy.RoleSetting}},
+			About:   []string{"file", "document", "code", "log"},
+			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second, MaxArgs: 16 << 10,
+		},
+		run: func(ctx context.Context, c Call) (Output, error) {
+			var a struct {
+				Path   string `json:"path"`
+				Offset int    `json:"offset"`
+				Limit  int    `json:"limit"`
+			}
+			if err := actor.DecodeArguments(c.Args, &a); err != nil {
+				return Output{}, err
+			}
+			if a.Offset < 0 || a.Limit < 0 || a.Limit > maxReadLines {
+				return Output{}, fmt.Errorf("%w: offset must be positive and limit at most %d", actor.ErrArguments, maxReadLines)
+			}
+			s, err := readLines(ctx, c, a.Path, max(a.Offset, 1), a.Limit)
+			if err != nil {
+				return Output{}, fileFailure("read", err)
+			}
+			return Output{Text: s}, nil
+		},
+	}
+}
+
+// readLines returns lines of a text file from the line first on, at most limit lines (0 = maxReadLines) and maxReadBytes bytes, with a note
+// on what is left out. A binary file is described only.
+func readLines(ctx context.Context, c Call, path string, first, limit int) (string, error) {
+	f, err := c.openFile(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	r := bufio.NewReaderSize(io.LimitReader(f, maxScanBytes), sniffBytes)
+	head, err := r.Peek(sniffBytes)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	switch {
+	case len(head) == 0:
+		return "[the file is empty]", nil
+	case !isText(head):
+		return describeBinary(head, info.Size()), nil
+	}
+	if limit == 0 {
+		limit = maxReadLines
+	}
+	w := lineWindow{first: first, limit: limit}
+	if err := w.read(ctx, r); err != nil {
+		return "", err
+	}
+	return w.render(info.Size() > maxScanBytes), nil
+}
+
+// lineWindow collects a range of lines.
+type lineWindow struct {
+	first, limit int
+	b            strings.Builder
+	line         int  // number of the last line that was read
+	last         int  // number of the last line that is in the result
+	cut          bool // the last line in the result is incomplete
+	full         bool // no more lines fit
+}
+
+// read reads all lines of r. Long lines are read in parts, so that memory is bounded.
+func (w *lineWindow) read(ctx context.Context, r *bufio.Reader) error {
+	isStart := true
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(part) > 0 {
+			if isStart {
+				if w.line++; w.line%1000 == 0 && ctx.Err() != nil {
+					return ctx.Err()
+				}
+			}
+			w.add(string(part))
+			isStart = part[len(part)-1] == '\n'
+		}
+		switch {
+		case err == nil, errors.Is(err, bufio.ErrBufferFull):
+		case errors.Is(err, io.EOF):
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// add adds a line or a part of one, if it is in the range and fits.
+func (w *lineWindow) add(part string) {
+	if w.full || w.line < w.first {
+		return
+	}
+	if w.line >= w.first+w.limit {
+		w.full = true
+		return
+	}
+	if left := maxReadBytes - w.b.Len(); len(part) > left {
+		w.full = true
+		if w.last != w.line && w.b.Len() > 0 {
+			return // the line begins the next part
+		}
+		part, w.cut = text.Cut(part, left), true
+	}
+	w.b.WriteString(part)
+	w.last = w.line
+}
+
+// render returns the lines with a note on what is left out. partial reports that the file has more than was scanned.
+func (w *lineWindow) render(partial bool) string {
+	s := strings.ToValidUTF8(w.b.String(), "\uFFFD")
+	total := fmt.Sprint(w.line)
+	if partial {
+		total = "more than " + total
+	}
+	switch {
+	case w.last == 0:
+		return fmt.Sprintf("[the file has %s lines; line %d is beyond its end]", total, w.first)
+	case w.last < w.line || partial || w.cut:
+		note := ""
+		if w.cut {
+			note = "; line " + fmt.Sprint(w.last) + " is cut"
+		}
+		return fmt.Sprintf("%s\n[lines %d to %d of %s%s; continue with offset %d]", strings.TrimSuffix(s, "\n"), w.first, w.last, total, note, w.last+1)
+	case w.first > 1:
+		return fmt.Sprintf("%s\n[lines %d to %d of %s]", strings.TrimSuffix(s, "\n"), w.first, w.last, total)
+	}
+	return s
+}

@@ -1,0 +1,249 @@
+package tools
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/policy"
+	"conclave/pkg/text"
+)
+
+//go:embed fs_search.md
+var fsSearchText string
+
+// Limits of a search.
+const (
+	maxSearchFiles   = 5000
+	maxSearchEntries = 50_000   // files and folders that are looked at
+	maxSearchBytes   = 64 << 20 // of all files
+	maxMatches       = 100
+	maxMatchLine     = 300
+	maxSearchText    = 12 << 10
+	maxSearchDepth   = 20
+	searchTimeout    = 10 * time.Second
+)
+
+// fsSearch returns the tool fs_search. It does not follow symlinks and leaves out binary files and .git.
+func fsSearch() *Tool {
+	return &Tool{
+		schema: fileSchema("fs_search", fsSearchText, fmt.Sprintf(pathProperty, "the folder, or one file")+
+			`,"pattern":{"type":"string","minLength":1,"maxLength":1000,"description":"regular expression"},"glob":{"type":"string","minLength":1,"maxLength":200,"description":"names of files, such as *.go"}`, `"path","pattern"`),
+		facts: policy.Tool{
+			Name: "fs_search", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"},
+			Args:    policy.Args{"path": {Role: policy.RoleID}, "pattern": {Role: policy.RoleContent}, "glob": {Role: policy.RoleSetting}},
+			About:   []string{"file", "folder", "code", "log"},
+			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second, MaxArgs: 16 << 10,
+		},
+		run: func(ctx context.Context, c Call) (Output, error) {
+			var a struct {
+				Path    string `json:"path"`
+				Pattern string `json:"pattern"`
+				Glob    string `json:"glob"`
+			}
+			if err := actor.DecodeArguments(c.Args, &a); err != nil {
+				return Output{}, err
+			}
+			if _, err := path.Match(a.Glob, ""); err != nil {
+				return Output{}, fmt.Errorf("%w: glob is not valid; write *.go", actor.ErrArguments)
+			}
+			if err := c.makeWorkFolder(a.Path); err != nil {
+				return Output{}, fileFailure("search", err)
+			}
+			s := newFileSearch(c, a.Path, a.Pattern, a.Glob)
+			ctx, cancel := context.WithTimeout(ctx, searchTimeout)
+			defer cancel()
+			if err := s.searchPath(ctx); err != nil {
+				return Output{}, fileFailure("search", err)
+			}
+			return Output{Text: s.render()}, nil
+		},
+	}
+}
+
+// fileSearch is one search and what it found.
+type fileSearch struct {
+	call    Call
+	root    string
+	glob    string
+	pattern *regexp.Regexp
+	literal bool // the pattern is no regular expression
+
+	lines          []string
+	size           int // bytes of lines
+	files, entries int
+	bytes          int64
+	skipped        int    // files that could not be read
+	cut            string // the limit that ended the search, "" = none
+}
+
+// newFileSearch returns a search below root. An invalid pattern is taken literally.
+func newFileSearch(c Call, root, pattern, glob string) *fileSearch {
+	s := &fileSearch{call: c, root: root, glob: glob}
+	var err error
+	if s.pattern, err = regexp.Compile(pattern); err != nil {
+		s.pattern, s.literal = regexp.MustCompile(regexp.QuoteMeta(pattern)), true
+	}
+	return s
+}
+
+// searchPath searches the folder root, or the file root.
+func (s *fileSearch) searchPath(ctx context.Context) error {
+	err := s.searchFolder(ctx, s.root, 0)
+	if errors.Is(err, policy.ErrNotFolder) {
+		return s.searchFile(ctx, s.root)
+	}
+	return err
+}
+
+// searchFolder searches the files of a folder and the folders in it, in the order of their names, until a limit is reached. Only the
+// folder at depth 0 must be readable.
+func (s *fileSearch) searchFolder(ctx context.Context, folder string, depth int) error {
+	entries, more, err := s.call.readFolder(folder, maxSearchEntries)
+	if err != nil {
+		return err
+	}
+	if more {
+		s.cut = "too many entries in one folder"
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	for _, e := range entries {
+		at := path.Join(folder, e.Name())
+		s.entries++
+		switch {
+		case ctx.Err() != nil:
+			s.cut = "the time limit"
+		case s.files >= maxSearchFiles || s.entries > maxSearchEntries:
+			s.cut = "the limit of files"
+		}
+		if s.cut != "" {
+			return nil
+		}
+		switch {
+		case e.IsDir() && e.Name() != ".git" && depth < maxSearchDepth:
+			if err := s.searchFolder(ctx, at, depth+1); err != nil {
+				s.skipped++
+			}
+		case e.Type().IsRegular() && s.matchesGlob(at):
+			if err := s.searchFile(ctx, at); err != nil {
+				s.skipped++
+			}
+		}
+	}
+	return nil
+}
+
+// matchesGlob reports whether a file is searched: the glob matches its name or, with a slash in it, its path below root.
+func (s *fileSearch) matchesGlob(file string) bool {
+	if s.glob == "" {
+		return true
+	}
+	name := path.Base(file)
+	if strings.Contains(s.glob, "/") {
+		name = strings.TrimPrefix(strings.TrimPrefix(file, s.root), "/")
+	}
+	ok, err := path.Match(s.glob, name)
+	return err == nil && ok
+}
+
+// searchFile adds the matching lines of a text file. A line beyond the buffer is searched in parts.
+func (s *fileSearch) searchFile(ctx context.Context, file string) error {
+	f, err := s.call.openFile(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s.files++
+	counted := &countingReader{r: f, n: &s.bytes}
+	r := bufio.NewReaderSize(counted, 64<<10)
+	head, err := r.Peek(sniffBytes)
+	if err != nil && !errors.Is(err, io.EOF) || !isText(head) {
+		return nil
+	}
+	shown := text.OneLine(strings.TrimPrefix(strings.TrimPrefix(file, s.root), "/"), maxNameShown)
+	if file == s.root {
+		shown = text.OneLine(path.Base(file), maxNameShown)
+	}
+	isStart := true
+	for line := 0; s.cut == ""; {
+		part, err := r.ReadSlice('\n')
+		if len(part) > 0 {
+			if isStart {
+				line++
+			}
+			isStart = part[len(part)-1] == '\n'
+			if s.pattern.Match(strip(part)) {
+				s.addMatch(fmt.Sprintf("%s:%d: %s", shown, line, text.OneLine(string(part), maxMatchLine)))
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
+			return err
+		case s.bytes > maxSearchBytes:
+			s.cut = "the limit of bytes"
+		case ctx.Err() != nil:
+			s.cut = "the time limit"
+		}
+	}
+	return nil
+}
+
+// strip returns a line without its end.
+func strip(line []byte) []byte {
+	for len(line) > 0 && (line[len(line)-1] == '\n' || line[len(line)-1] == '\r') {
+		line = line[:len(line)-1]
+	}
+	return line
+}
+
+// addMatch adds one line of the result.
+func (s *fileSearch) addMatch(line string) {
+	if s.size += len(line) + 1; len(s.lines) >= maxMatches || s.size > maxSearchText {
+		s.cut = "the limit of matches"
+		return
+	}
+	s.lines = append(s.lines, line)
+}
+
+// render returns the matches with notes on what was left out.
+func (s *fileSearch) render() string {
+	out := slices.Clone(s.lines)
+	if len(out) == 0 {
+		out = append(out, "[no matches]")
+	}
+	if s.literal {
+		out = append(out, "[the pattern is no regular expression and was searched for as it is]")
+	}
+	if s.skipped > 0 {
+		out = append(out, fmt.Sprintf("[%d files or folders could not be read]", s.skipped))
+	}
+	if s.cut != "" {
+		out = append(out, fmt.Sprintf("[ended by %s after %d files; search in a folder below, or with a glob]", s.cut, s.files))
+	}
+	return strings.Join(out, "\n")
+}
+
+// countingReader adds the bytes that it reads to n.
+type countingReader struct {
+	r io.Reader
+	n *int64
+}
+
+// Read implements [io.Reader].
+func (c *countingReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	*c.n += int64(n)
+	return n, err
+}

@@ -1,0 +1,159 @@
+package tools
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/diff"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/policy"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+//go:embed fs_write.md
+var fsWriteText string
+
+// Limits of a write.
+const (
+	maxWriteBytes   = 128 << 10 // of the arguments' content
+	maxAppendBytes  = 4 << 20   // of a file that is appended to, and of one that a diff is made of
+	maxPreviewBytes = 16 << 10
+)
+
+// fsWrite returns the tool fs_write. It writes atomically; its preview is the difference to the file as it is.
+func fsWrite() *Tool {
+	return &Tool{
+		schema: fileSchema("fs_write", fsWriteText, fmt.Sprintf(pathProperty, "the file")+
+			`,"content":{"type":"string","maxLength":131072,"description":"the text"},"append":{"type":"boolean","description":"add the text at the end of the file"}`, `"path","content"`),
+		facts: policy.Tool{
+			Name: "fs_write", Zone: "tools", Known: true, Act: policy.ActChange, Paths: []string{"path"}, Preview: true,
+			Args:    policy.Args{"path": {Role: policy.RoleID}, "content": {Role: policy.RoleContent}, "append": {Role: policy.RoleSetting}},
+			Effects: policy.Declare(policy.Mutate), Timeout: 20 * time.Second, MaxArgs: 224 << 10,
+		},
+		run: func(ctx context.Context, c Call) (Output, error) {
+			var a struct {
+				Path    string `json:"path"`
+				Content string `json:"content"`
+				Append  bool   `json:"append"`
+			}
+			if err := actor.DecodeArguments(c.Args, &a); err != nil {
+				return Output{}, err
+			}
+			if len(a.Content) > maxWriteBytes {
+				return Output{}, fmt.Errorf("%w: content has %d bytes, limit %d", actor.ErrArguments, len(a.Content), maxWriteBytes)
+			}
+			if c.Mode == subjects.ModePreview {
+				s, err := previewWrite(c, a.Path, a.Content, a.Append)
+				if err != nil {
+					return Output{}, fileFailure("preview", err)
+				}
+				return Output{Text: s}, nil
+			}
+			out, err := writeFile(c, a.Path, a.Content, a.Append)
+			if err != nil {
+				return Output{}, fileFailure("write", err)
+			}
+			return out, nil
+		},
+	}
+}
+
+// writeFile writes the file and returns its path, its size and whether it is new. Text is appended by writing the whole file again, so
+// that it is atomic too.
+func writeFile(c Call, path, content string, isAppend bool) (Output, error) {
+	if c.Folders == nil {
+		return Output{}, policy.ErrOutside
+	}
+	if err := c.makeWorkFolder(path); err != nil {
+		return Output{}, err
+	}
+	data := []byte(content)
+	if isAppend {
+		old, err := readWhole(c, path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return Output{}, err
+		}
+		data = append(old, data...)
+	}
+	created, err := policy.ReplaceInside(path, data, c.Folders.Allowed, c.Folders.Closed)
+	if err != nil {
+		return Output{}, err
+	}
+	real, err := policy.ResolvePath(path)
+	if err != nil {
+		real = path
+	}
+	report, err := json.Marshal(struct {
+		Path    string `json:"path"`
+		Bytes   int    `json:"bytes"`
+		Created bool   `json:"created"`
+	}{real, len(data), created})
+	return Output{Text: string(report), Artifacts: []string{real}}, err
+}
+
+// errFileTooLarge means that a file is too large to be appended to or compared.
+var errFileTooLarge = errors.New("the file is too large")
+
+// readWhole returns the content of a file of at most maxAppendBytes.
+func readWhole(c Call, path string) ([]byte, error) {
+	f, err := c.openFile(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxAppendBytes+1))
+	if err == nil && len(data) > maxAppendBytes {
+		err = errFileTooLarge
+	}
+	return data, err
+}
+
+// previewWrite returns what a write would change, as a unified diff of at most maxPreviewBytes. It changes nothing. The diff names the
+// file that a path through symlinked folders leads to.
+func previewWrite(c Call, path, content string, isAppend bool) (string, error) {
+	if c.Folders == nil {
+		return "", policy.ErrOutside
+	}
+	real, err := policy.ResolvePath(path)
+	if err != nil {
+		return "", err
+	}
+	shown := text.OneLine(real, 300)
+	old, err := readWhole(c, path)
+	before := shown
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		before = "/dev/null"
+	case errors.Is(err, errFileTooLarge):
+		return fmt.Sprintf("%s has more than %d bytes, so its difference is not shown; %d bytes of text would be written", shown, maxAppendBytes, len(content)), nil
+	case err != nil:
+		return "", err
+	case !isText(old[:min(len(old), sniffBytes)]):
+		return fmt.Sprintf("%s is a %s; %d bytes of text would be written", shown, strings.TrimSuffix(describeBinary(old, int64(len(old))), "; its content is not shown"), len(content)), nil
+	}
+	data := []byte(content)
+	if isAppend {
+		data = append(append([]byte{}, old...), data...)
+	}
+	d := string(diff.Diff(before, old, shown, data))
+	if d == "" {
+		if before == shown {
+			return shown + " would stay as it is", nil
+		}
+		return shown + " would be created empty", nil
+	}
+	_, d, _ = strings.Cut(d, "\n") // without the line "diff a b"
+	if len(d) > maxPreviewBytes {
+		d = fmt.Sprintf("%s\n[cut: %d of %d bytes of the difference are shown]", text.Cut(d, maxPreviewBytes), maxPreviewBytes, len(d))
+	}
+	return d, nil
+}

@@ -1,0 +1,190 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"path"
+	"slices"
+	"strings"
+
+	"conclave/subjects"
+)
+
+// DefaultWorkspace is the folder that holds one working folder for each question.
+const DefaultWorkspace = "/tmp/agent-sandbox"
+
+// paths returns the paths layer of the chain; false when it has none.
+func (ch Chain) paths() (pathsLayer, bool) {
+	for _, l := range ch {
+		if p, ok := l.(pathsLayer); ok {
+			return p, true
+		}
+	}
+	return pathsLayer{}, false
+}
+
+// ExpandPaths returns the arguments of a call with every path of the tool absolute: a relative path is joined to the folder work, and
+// a leading ~ is replaced by the home folder. It must run before the layers judge, so that approval, audit log and tool see the
+// path that was judged. It leaves a path that it cannot expand for the paths layer to deny. args must be one JSON object without
+// duplicate names; work "" leaves relative paths.
+func (ch Chain) ExpandPaths(t Tool, args json.RawMessage, work string) json.RawMessage {
+	if len(t.Paths) == 0 {
+		return args
+	}
+	layer, _ := ch.paths()
+	var members map[string]json.RawMessage
+	if json.Unmarshal(args, &members) != nil {
+		return args
+	}
+	changed := false
+	for _, name := range t.Paths {
+		if expanded, ok := layer.expandValue(members[name], work); ok {
+			members[name], changed = expanded, true
+		}
+	}
+	if !changed {
+		return args
+	}
+	out, err := encodePlain(members)
+	if err != nil {
+		return args
+	}
+	return out
+}
+
+// expandValue expands one path or a list of paths; false when that changes nothing.
+func (l pathsLayer) expandValue(value json.RawMessage, work string) (json.RawMessage, bool) {
+	var one string
+	var list []string
+	var expanded any
+	switch {
+	case json.Unmarshal(value, &one) == nil:
+		long := l.expandPath(one, work)
+		if long == one {
+			return nil, false
+		}
+		expanded = long
+	case json.Unmarshal(value, &list) == nil && len(list) > 0:
+		long := make([]string, len(list))
+		for i, p := range list {
+			long[i] = l.expandPath(p, work)
+		}
+		if slices.Equal(long, list) {
+			return nil, false
+		}
+		expanded = long
+	default:
+		return nil, false
+	}
+	out, err := encodePlain(expanded)
+	return out, err == nil
+}
+
+// expandPath returns an absolute path for p; p itself when it is empty, absolute or cannot be expanded.
+func (l pathsLayer) expandPath(p, work string) string {
+	switch {
+	case strings.HasPrefix(p, "~"):
+		if long, err := ExpandPath(p, l.home); err == nil {
+			return long
+		}
+	case p != "" && !path.IsAbs(p) && path.IsAbs(work):
+		return path.Join(work, p) // cleaned: the user must see where "../x" leads
+	}
+	return p
+}
+
+// encodePlain encodes v without the escapes for HTML, which would only make arguments harder to read.
+func encodePlain(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSpace(b.Bytes()), nil
+}
+
+// FolderRules returns the folders that an allowed call may access, for its tool; nil for a tool that neither has paths nor
+// runs code. work is the working folder of the question, "" for none.
+//
+// A tool with path arguments gets the folders of the caller's type for this tool, intersected with those of its ancestors. A tool
+// that runs code and has no path argument gets the working folder alone, and only when each of these types lists it for some tool. A
+// full override lifts the folders of the types, never the closed folders.
+func (ch Chain) FolderRules(c Call, work string) *subjects.FolderRules {
+	hasPaths := len(c.Tool.Paths) > 0
+	if !c.Tool.Known || !hasPaths && !c.Tool.Has(Exec) {
+		return nil
+	}
+	l, ok := ch.paths()
+	if !ok || l.resolve == nil || l.err != nil {
+		return nil
+	}
+	rules := &subjects.FolderRules{Closed: slices.Clone(l.closed)}
+	bounds, _ := l.folderBounds(c)
+	if bounds == nil {
+		return rules
+	}
+	allowed := []string{"/"}
+	for _, b := range bounds {
+		if !hasPaths {
+			b.folders = l.foldersOfType(b.typ)
+		}
+		allowed = intersectFolders(allowed, b.folders)
+	}
+	inAllowed := func(p string) bool {
+		return slices.ContainsFunc(allowed, func(f string) bool { return isInside(p, f) })
+	}
+	if work != "" {
+		if real, err := l.resolve(work); err == nil && inAllowed(real) && !isSpecialPath(real) && !l.isClosed(real) && !l.holdsClosed(real) {
+			rules.Work = real
+		}
+	}
+	switch {
+	case hasPaths:
+		rules.Allowed = allowed
+	case rules.Work != "":
+		rules.Allowed = []string{rules.Work}
+	}
+	return rules
+}
+
+// foldersOfType returns the resolved folders that a type has for any tool.
+func (l pathsLayer) foldersOfType(typ string) (out []string) {
+	for key, folders := range l.folders {
+		if key.typ == typ {
+			out = append(out, folders...)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// intersectFolders returns the folders that are in one of a and in one of b.
+func intersectFolders(a, b []string) (out []string) {
+	add := func(f string) {
+		if !slices.Contains(out, f) {
+			out = append(out, f)
+		}
+	}
+	for _, x := range a {
+		for _, y := range b {
+			switch {
+			case isInside(x, y):
+				add(x)
+			case isInside(y, x):
+				add(y)
+			}
+		}
+	}
+	return out
+}
+
+// IsInAllowedFolder reports whether the absolute and clean path p is in a folder of the rules by name, and in none of the closed ones. It
+// does not access the file system: a tool must open files with [OpenInside].
+func IsInAllowedFolder(p string, r *subjects.FolderRules) bool {
+	if r == nil || !path.IsAbs(p) || path.Clean(p) != p {
+		return false
+	}
+	return slices.ContainsFunc(r.Allowed, func(f string) bool { return isInside(p, f) }) &&
+		!slices.ContainsFunc(r.Closed, func(f string) bool { return isInsideFold(p, f) })
+}

@@ -1,0 +1,151 @@
+//go:build unix
+
+package policy
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// Errors of [ReplaceInside] and [MakeWorkFolder].
+var (
+	// ErrSymlink means that the path of a file to write is a symlink.
+	ErrSymlink = errors.New("it is a symbolic link; write to the file that it points to")
+	// ErrForeign means that a file or the workspace belongs to another user, or that others may write to the workspace.
+	ErrForeign = errors.New("it belongs to another user or may be changed by others")
+)
+
+// ReplaceInside writes a regular file in one of the allowed folders atomically: a reader sees the old content or the new one, also
+// after a crash. It writes a temporary file beside it, syncs it and renames it. It keeps permissions and owner of an existing file,
+// makes missing folders, and never writes through a symlink or to a file with a hard link in a closed folder. Folders and
+// races are treated as in [OpenInside]. created reports that the file is new.
+func ReplaceInside(path string, data []byte, allowed, closed []string) (created bool, err error) {
+	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		return false, fmt.Errorf("writing %s: %w", text.OneLine(path, 60), ErrSymlink)
+	}
+	f, err := openContained(path, allowed, closed, true, func(dir int, name string, ids []fileID) (int, error) {
+		old, err := statReplaced(dir, name, closed)
+		if err != nil {
+			return -1, err
+		}
+		created = old == nil
+		if err := replaceAt(dir, name, data, old); err != nil {
+			return -1, err
+		}
+		return openFolderAt(dir, ".", ids)
+	})
+	if err != nil {
+		return false, fmt.Errorf("writing %s: %w", text.OneLine(path, 60), err)
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil { // the folder: otherwise a crash can undo the rename
+		return created, fmt.Errorf("syncing the folder of %s: %w", text.OneLine(path, 60), stripPath(err))
+	}
+	return created, nil
+}
+
+// statReplaced returns the file that a write would replace, nil when there is none. It denies what is not a regular file, and a
+// file with a hard link in a closed folder.
+func statReplaced(dir int, name string, closed []string) (*unix.Stat_t, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
+		return nil, ErrSwapped
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, ErrNotRegular
+	case st.Nlink > 1 && hasLinkIn(closed, &st):
+		return nil, ErrClosed
+	}
+	return &st, nil
+}
+
+// replaceAt writes data to a temporary file in the folder descriptor dir, with the permissions and owner of old, and renames it to
+// name. A rename replaces a symlink that appears meanwhile and does not follow it.
+func replaceAt(dir int, name string, data []byte, old *unix.Stat_t) error {
+	var random [8]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return err
+	}
+	temp := ".conclave-" + hex.EncodeToString(random[:])
+	mode := os.FileMode(0o644) // less the umask
+	if old != nil {
+		mode = 0o600
+	}
+	fd, err := openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), temp)
+	_, err = f.Write(data)
+	if err == nil && old != nil {
+		err = keepOwner(fd, old)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = unix.Renameat(dir, temp, dir, name)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(dir, temp, 0) // the first error matters
+		return stripPath(err)
+	}
+	return nil
+}
+
+// keepOwner gives the file fd the owner and the permissions of old, without setuid, setgid and sticky bits.
+func keepOwner(fd int, old *unix.Stat_t) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Uid != old.Uid || st.Gid != old.Gid {
+		if err := unix.Fchown(fd, int(old.Uid), int(old.Gid)); err != nil {
+			return ErrForeign
+		}
+	}
+	return unix.Fchmod(fd, uint32(old.Mode&0o777))
+}
+
+// MakeWorkFolder creates the working folder of a call, for this user only, when it does not exist. The workspace above it must belong
+// to this user and be closed to changes by others: in /tmp another user could have made it. Without a working folder it returns
+// [ErrOutside].
+func MakeWorkFolder(r *subjects.FolderRules) error {
+	if r == nil || r.Work == "" {
+		return fmt.Errorf("opening the working folder: %w", ErrOutside)
+	}
+	workspace := filepath.Dir(r.Work)
+	f, err := openContained(filepath.Join(r.Work, "x"), append([]string{workspace}, r.Allowed...), r.Closed, true, func(dir int, _ string, ids []fileID) (int, error) {
+		return openFolderAt(dir, ".", ids)
+	})
+	if err != nil {
+		return fmt.Errorf("opening the working folder %s: %w", text.OneLine(r.Work, 60), err)
+	}
+	defer f.Close()
+	for _, folder := range []string{workspace, r.Work} {
+		var st unix.Stat_t
+		if err := unix.Lstat(folder, &st); err != nil {
+			return fmt.Errorf("reading the folder %s: %w", text.OneLine(folder, 60), err)
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+			return fmt.Errorf("using the folder %s: %w", text.OneLine(folder, 60), ErrForeign)
+		}
+	}
+	return nil
+}
