@@ -28,6 +28,7 @@ const (
 	ActionGenesis   = "audit.genesis"
 
 	ActionToolCall         = "tool.call"
+	ActionToolPreview      = "tool.preview" // the tool showed what a call would do, and changed nothing
 	ActionDiscover         = "broker.discover"
 	ActionValidate         = "broker.validate"
 	ActionSpawn            = "agent.spawn"
@@ -51,7 +52,7 @@ const (
 // reports it: a compromised writer can lie about its own acts, and not about those of the broker.
 var AuditActions = map[string][]string{
 	"broker": {
-		ActionToolCall, ActionDiscover, ActionValidate, ActionSpawn, ActionSessionConfig, ActionApprovalDecision, ActionApprovalRevoke,
+		ActionToolCall, ActionToolPreview, ActionDiscover, ActionValidate, ActionSpawn, ActionSessionConfig, ActionApprovalDecision, ActionApprovalRevoke,
 		ActionSecretUse,
 	},
 	"memory":       {ActionMemoryRead, ActionMemoryWrite, ActionMemoryAnnotate, ActionMemoryAdmin},

@@ -277,11 +277,13 @@ type Parked struct {
 	Shown int    `json:"shown"` // how many of the bytes are in the result
 }
 
-// ToolOutput is live output of a running tool.
+// ToolOutput is a piece of live output of a running tool.
 type ToolOutput struct {
-	CallID string `json:"call_id"`
-	N      int    `json:"n"`
-	Text   string `json:"text"`
+	CallID string  `json:"call_id"`
+	Tool   string  `json:"tool,omitempty"`   // set by the broker
+	N      int     `json:"n"`                // number of the piece, from 0
+	Text   string  `json:"text"`             // from the broker: whole lines, without secrets and control characters
+	Labels *Labels `json:"labels,omitempty"` // set by the broker
 }
 
 // DiscoverRequest requests the tools that fit a task.

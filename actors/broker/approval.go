@@ -104,7 +104,7 @@ func (q storedApproval) isRememberable() bool {
 // requestApproval asks the user about a call and waits for the decision until ctx ends. It returns nil when the user
 // approved everything in asks, now, earlier for the same call, or by a stored rule, and otherwise the fault that denies
 // the call. It denies when asks is empty, when the query was cancelled, when too many calls wait, and when approvals cannot be stored or read. The
-// sources and grants of flow are shown to the user. When ctx ends, an agent's request stays pending, because the agent may resume its
+// sources and grants of flow, and the preview of a tool that has one, are shown to the user. When ctx ends, an agent's request stays pending, because the agent may resume its
 // question; one of the user's own call is withdrawn.
 func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, asks []policy.Question, flow *policy.Flow) *subjects.Fault {
 	if len(asks) == 0 {
@@ -136,6 +136,9 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, ask
 		return subjects.Faultf(subjects.CodeBusy, "too many calls are waiting for approval, so none was requested for this one; answer some with conclave approve, then try again")
 	}
 	defer leave()
+	if b.needsPreview(ctx, out, id) {
+		c.preview = b.previewCall(ctx, out, c)
+	}
 	if fault := b.storeApproval(ctx, out, c, id, open, flow); fault != nil {
 		return fault
 	}
@@ -211,7 +214,7 @@ func (b *Broker) storeApproval(ctx context.Context, out actor.Out, c call, id st
 		case err != nil:
 		case old.Call != q.Call || old.SessionID != q.SessionID || old.Tool != q.Tool || old.Params != q.Params:
 			return approvalFault(subjects.CodeDenied, ruleUnreadable, "the approval id of this call belongs to another call, so it cannot be approved; try again with another call_id")
-		case old.State == subjects.ApprovalApproved && out.Now().Sub(old.Decided) > approvalTTL:
+		case old.isOutdated(out.Now()):
 			rev, err = putApproval(ctx, store, q, rev)
 		default:
 			q = old
@@ -240,7 +243,7 @@ func (b *Broker) newApproval(out actor.Out, c call, id string, open []policy.Que
 	q.State = subjects.ApprovalPending
 	q.ApprovalRequest = subjects.ApprovalRequest{
 		ID: id, CallID: c.id, SessionID: c.session, QueryID: c.query, Caller: c.record.AgentID, Type: c.typ, Tool: c.tool, Args: c.args,
-		Layer: open[0].Layer, Rule: open[0].Rule, Reason: joinReasons(open), Taint: flow.Sources(), Grants: describeGrants(flow.Grants(c.query)), Asked: now, Expires: now.Add(wait),
+		Layer: open[0].Layer, Rule: open[0].Rule, Reason: joinReasons(open), Preview: c.preview, Taint: flow.Sources(), Grants: describeGrants(flow.Grants(c.query)), Asked: now, Expires: now.Add(wait),
 	}
 	for _, o := range open {
 		q.Asks = append(q.Asks, newApprovalAsk(o))

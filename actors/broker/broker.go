@@ -4,9 +4,9 @@
 // It serves agent.<account>.tool.request.<tool>, agent.<account>.broker.discover and .validate,
 // agent.<account>.agent.spawn, agent.<account>.secret.use and, for the user's accounts only,
 // ctl.<account>.approval.decision.<id>, .approval.list, .approval.revoke.<id>, .session.config and .policy.explain. It
-// subscribes to tool.schema.<zone>.<tool> and query.cancel.<query>. It requests tool.call.<zone>.<tool>, secret.get and model.chat, and
-// publishes its copies of calls and results on tool.request.<tool> and tool.result.<tool>, and approvals on
-// approval.request.<id> and approval.decision.<id>. The caller's identity is the account that the server wrote into
+// subscribes to tool.schema.<zone>.<tool>, tool.output.<zone>.<tool>.<call> and query.cancel.<query>. It requests tool.call.<zone>.<tool>, secret.get and model.chat, and
+// publishes its copies of calls and results on tool.request.<tool> and tool.result.<tool>, live output on tool.output.<call> and
+// agent.<account>.tool.output.<call>, and approvals on approval.request.<id> and approval.decision.<id>. The caller's identity is the account that the server wrote into
 // the subject, never a payload field or a header.
 //
 // [Broker.onToolRequest] handles a call: it gathers the facts (facts.go), decides by the layers of pkg/policy,
@@ -21,7 +21,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path"
 	"strings"
 	"sync"
 	"time"
@@ -51,6 +50,7 @@ type Broker struct {
 	hash      Hasher
 	table     *toolTable
 	running   runningCalls
+	live      liveOutputs
 	flowMemo  flowMemo
 	waiting   waitingCalls
 	cancelled cancelledQueries
@@ -95,6 +95,7 @@ func (b *Broker) Routes() []actor.Route {
 		actor.Serve(subjects.SessionConfigService, b.onSessionConfig),
 		actor.Serve(subjects.PolicyExplain, b.onExplain),
 		actor.Subscribe(subjects.ToolSchemaEvent, b.onSchema, actor.Workers(1)),
+		actor.Subscribe(subjects.ToolRunOutput, b.onOutput, actor.Workers(1)), // in order
 		actor.Subscribe(subjects.QueryCancel, b.onCancel),
 	}
 }
@@ -125,6 +126,7 @@ type call struct {
 	distilledOnly bool                  // the caller gets a finding instead of untrusted content
 	folders       *subjects.FolderRules // folders that the tool may access, nil for a tool without files
 	answersQuery  bool                  // the router stored the query for the caller's account to answer
+	preview       string                // what the call would do, for an approval request
 	counted       *policy.Attempt       // the call as it was counted, nil when it was not
 }
 
@@ -314,16 +316,6 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known)
 	return res
 }
 
-// workFolder returns the working folder of the call's question, or of the call itself when it has no question; "" without a
-// workspace. Both ids are tokens, so it is always directly below the workspace.
-func (b *Broker) workFolder(c call) string {
-	id := cmp.Or(c.query, c.id)
-	if b.cfg.Workspace == "" || subjects.CheckToken(id) != nil {
-		return ""
-	}
-	return path.Join(b.cfg.Workspace, id)
-}
-
 // queryID is the query that the call belongs to: the header's, which the runtime carried, otherwise the body's when it
 // is a token, otherwise "".
 func queryID(in actor.Msg[subjects.ToolRequest]) string {
@@ -382,7 +374,10 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	}
 	actor.Step(ctx, "sent")
 	start := out.Now()
+	endOutput := b.live.begin(k, c)
 	got, err := actor.Ask(ctx, out, service, order)
+	rest, output := endOutput()
+	b.forwardOutput(ctx, out, output, rest)
 	took := out.Now().Sub(start)
 	res.Millis = took.Milliseconds()
 	b.usage.AddResult(out.Now(), c.record.AgentID, took.Seconds(), int64(len(got.Result)))

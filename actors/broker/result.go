@@ -165,20 +165,6 @@ func filterLinks(t policy.Tool, links []string) (out []string) {
 	return out
 }
 
-// filterArtifacts returns the paths that are in the folders of the call and are plain text without secrets, at most maxArtifacts.
-func filterArtifacts(paths []string, folders *subjects.FolderRules) (out []string) {
-	for _, p := range paths {
-		_, secrets := firewall.Redact(p)
-		if len(out) < maxArtifacts && policy.IsInAllowedFolder(p, folders) && p == text.OneLine(p, maxLink) && secrets == 0 {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
-// maxArtifacts bounds the files in one result.
-const maxArtifacts = 100
-
 // maxLink bounds a URL and a path.
 const maxLink = 2000
 

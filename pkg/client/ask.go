@@ -56,6 +56,8 @@ type (
 	ToolCall struct{ subjects.ToolRequest }
 	// ToolResult is the result of a tool call.
 	ToolResult struct{ subjects.ToolResult }
+	// ToolOutput is live output of a running tool. Pieces can be lost.
+	ToolOutput struct{ subjects.ToolOutput }
 	// ApprovalAsked means that a call waits for the user's decision.
 	ApprovalAsked struct{ subjects.ApprovalRequest }
 	// ApprovalDecided means that such a call has been decided.
@@ -194,7 +196,7 @@ func (q *Query) subscribe(ctx context.Context, graded bool) (err error) {
 	q.deltaSubject, q.thinkingSubject = delta.Name, thinking.Name
 	on := []string{
 		delta.Name, thinking.Name, subjects.ResponseGeneration.LiveSubject(), subjects.AgentStateEvent.LiveSubject(), subjects.ToolRequestEvent.LiveSubject(),
-		subjects.ToolResultEvent.LiveSubject(), subjects.DeadLetterEvent.LiveSubject(), subjects.ApprovalRequestEvent.LiveSubject(), subjects.ApprovalDecisionEvent.LiveSubject(),
+		subjects.ToolResultEvent.LiveSubject(), subjects.ToolOutputEvent.Name, subjects.DeadLetterEvent.LiveSubject(), subjects.ApprovalRequestEvent.LiveSubject(), subjects.ApprovalDecisionEvent.LiveSubject(),
 	}
 	if graded {
 		q.pingInbox = q.c.nc.NewInbox()
@@ -383,7 +385,7 @@ func (q *Query) readEnd(ctx context.Context, end *ending) {
 	}
 }
 
-// receive handles one live message: it sends a delta as an update, notes the critic's reply to the ping, and schedules a read
+// receive handles one live message: it sends a delta or live output of a tool as an update, notes the critic's reply to the ping, and schedules a read
 // of the log for the copy of a stored event of this query. Every other message is ignored.
 func (q *Query) receive(m *nats.Msg, end *ending) {
 	if q.receivePing(m) {
@@ -398,12 +400,23 @@ func (q *Query) receive(m *nats.Msg, end *ending) {
 			q.started = true
 			q.send(Delta{d, e.Subject == q.thinkingSubject})
 		}
+	case e.Query == q.ID && isToolOutput(e.Subject):
+		var o subjects.ToolOutput
+		if e.Decode(&o) {
+			q.send(ToolOutput{o})
+		}
 	case e.Query == q.ID && isStored(e.Subject):
 		end.reads.hint()
 		if e.Subject == subjects.ResponseGeneration.LiveSubject() && e.From == q.respondent {
 			end.liveCopy = true
 		}
 	}
+}
+
+// isToolOutput reports whether a subject is that of live output.
+func isToolOutput(subject string) bool {
+	_, ok := subjects.Match(subjects.ToolOutputEvent.Name, subject)
+	return ok
 }
 
 // missingActors pings all actors and names which of router and respondent did not answer, in this order; nil when both did.

@@ -218,10 +218,11 @@ func (l *jsonLines) head(kind string) lineHead { return lineHead{kind, l.IDs} }
 // toolLine is a call, or its result.
 type toolLine struct {
 	lineHead
-	Phase  string          `json:"phase"` // request, result
+	Phase  string          `json:"phase"` // request, output, result
 	CallID string          `json:"call_id"`
 	Tool   string          `json:"tool"`
 	Args   json.RawMessage `json:"args,omitempty"`
+	Text   string          `json:"text,omitempty"` // of the phase output
 	Result string          `json:"result,omitempty"`
 	Error  *subjects.Fault `json:"error,omitempty"`
 	Millis int64           `json:"ms,omitempty"`
@@ -263,6 +264,8 @@ func (l *jsonLines) Show(u client.Update) {
 		l.note(u.Note)
 	case client.ToolCall:
 		l.print(toolLine{lineHead: l.head("tool"), Phase: "request", CallID: u.CallID, Tool: u.Tool, Args: u.Args})
+	case client.ToolOutput:
+		l.print(toolLine{lineHead: l.head("tool"), Phase: "output", CallID: u.CallID, Tool: u.Tool, Text: u.Text})
 	case client.ToolResult:
 		l.print(toolLine{lineHead: l.head("tool"), Phase: "result", CallID: u.CallID, Tool: u.Tool, Result: u.Result, Error: u.Error, Millis: u.Millis})
 	case client.ApprovalAsked:
@@ -416,6 +419,10 @@ func (s *screen) Show(u client.Update) {
 	case client.ToolCall:
 		s.printNotes()
 		s.talk("tool %s %s", u.Tool, u.Args)
+	case client.ToolOutput:
+		for l := range strings.Lines(u.Text) {
+			s.talk("| %s", strings.TrimSuffix(l, "\n"))
+		}
 	case client.ToolResult:
 		s.printNotes()
 		s.result(u.ToolResult)

@@ -33,6 +33,7 @@ func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 		line("session", term.Visible(a.SessionID))
 	}
 	line("arguments", term.VisibleJSON(a.Args, "             "))
+	printPreview(w, a.Preview)
 	line("rule", term.Visible(a.Layer+": "+a.Rule))
 	line("reason", term.Visible(a.Reason))
 	for _, s := range a.Sinks {
@@ -57,6 +58,23 @@ func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 			text += ", with signs of injection: " + term.Visible(strings.Join(t.Flags, ", "))
 		}
 		line("untrusted", text)
+	}
+}
+
+// printPreview prints what a call would do, line by line, with the lines of a diff in color. Nothing in it is hidden or obeyed by the
+// terminal.
+func printPreview(w io.Writer, preview string) {
+	name := "preview"
+	for l := range strings.Lines(preview) {
+		shown := term.Visible(strings.ReplaceAll(strings.TrimSuffix(l, "\n"), "\t", "    "))
+		switch {
+		case strings.HasPrefix(l, "+"):
+			shown = term.Paint(w, term.Green, shown)
+		case strings.HasPrefix(l, "-"):
+			shown = term.Paint(w, term.Red, shown)
+		}
+		fmt.Fprintf(w, "  %-10s %s\n", name, shown)
+		name = ""
 	}
 }
 

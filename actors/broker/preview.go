@@ -1,0 +1,89 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/firewall"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// A preview shows the user what a call would do before the user decides about it: the tool runs in [subjects.ModePreview], in which it
+// changes nothing. It is recorded in the audit log like a call. No agent sees it.
+
+const (
+	// previewTimeout bounds the run of a preview.
+	previewTimeout = time.Minute
+	// maxPreview bounds the text of a preview, in bytes.
+	maxPreview = 24 << 10
+)
+
+// needsPreview reports whether [Broker.storeApproval] will store a new request: none is stored under the id, or an outdated approval.
+func (b *Broker) needsPreview(ctx context.Context, out actor.Out, id string) bool {
+	q, _, err := readApproval(ctx, out.Store(bucketApprovals), id)
+	return errors.Is(err, actor.ErrNotFound) || err == nil && q.isOutdated(out.Now())
+}
+
+// isOutdated reports whether an approval is too old to cover a repeated request.
+func (q storedApproval) isOutdated(now time.Time) bool {
+	return q.State == subjects.ApprovalApproved && now.Sub(q.Decided) > approvalTTL
+}
+
+// previewCall returns what a call would do, in the words of its tool: redacted, bounded and without control characters. It is "" for a tool
+// without a preview. A preview that fails, or that the audit log does not acknowledge, is a sentence that says so: the
+// user can decide without it.
+func (b *Broker) previewCall(ctx context.Context, out actor.Out, c call) string {
+	k, ok := b.table.get(c.tool)
+	if !ok || !k.Known || !k.Preview {
+		return ""
+	}
+	service, err := subjects.ToolCallService.With(k.Zone, c.tool)
+	if err != nil {
+		return ""
+	}
+	rec := c.record
+	rec.ID, rec.Action = out.NewID(), subjects.ActionToolPreview
+	got, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.ToolResult, error) {
+		if err := p.Check(); err != nil {
+			return subjects.ToolResult{}, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, previewTimeout)
+		defer cancel()
+		order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: subjects.ModePreview, Hosts: c.hosts, Pages: c.mayReadPages, Folders: c.folders}
+		res, err := actor.Ask(ctx, out, service, order)
+		if err == nil && res.Error != nil {
+			err = toolFault(res.Error)
+		}
+		return res, err
+	})
+	if err != nil {
+		var fault *subjects.Fault
+		reason := "the tool is unavailable"
+		if errors.As(err, &fault) {
+			reason = fault.Text
+		}
+		return fmt.Sprintf("[no preview: %s]", text.OneLine(cleanOutput(reason), 300))
+	}
+	shown := cleanOutput(got.Result)
+	if len(shown) > maxPreview {
+		shown = fmt.Sprintf("%s\n[cut: %d of %d bytes are shown]", text.Cut(shown, maxPreview), maxPreview, len(shown))
+	}
+	return shown
+}
+
+// cleanOutput returns text of a tool for the user's screen: secrets are redacted, and characters that a terminal obeys or does
+// not show become U+FFFD, except line breaks and tabs.
+func cleanOutput(s string) string {
+	s, _ = firewall.Redact(strings.ToValidUTF8(s, "\uFFFD"))
+	return text.ReplaceHidden(s, func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return r
+		}
+		return '\uFFFD'
+	})
+}

@@ -1,0 +1,35 @@
+package broker
+
+import (
+	"cmp"
+	"path"
+
+	"conclave/pkg/firewall"
+	"conclave/pkg/policy"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// workFolder returns the working folder of the call's question, or of the call itself when it has no question; "" without a
+// workspace. Both ids are tokens, so it is always directly below the workspace.
+func (b *Broker) workFolder(c call) string {
+	id := cmp.Or(c.query, c.id)
+	if b.cfg.Workspace == "" || subjects.CheckToken(id) != nil {
+		return ""
+	}
+	return path.Join(b.cfg.Workspace, id)
+}
+
+// filterArtifacts returns the paths that are in the folders of the call and are plain text without secrets, at most maxArtifacts.
+func filterArtifacts(paths []string, folders *subjects.FolderRules) (out []string) {
+	for _, p := range paths {
+		_, secrets := firewall.Redact(p)
+		if len(out) < maxArtifacts && policy.IsInAllowedFolder(p, folders) && p == text.OneLine(p, maxLink) && secrets == 0 {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// maxArtifacts bounds the files in one result.
+const maxArtifacts = 100
