@@ -28,7 +28,7 @@ func (c *brokerStub) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery
 	asked := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	a := subjects.Approval{State: "pending", ApprovalRequest: subjects.ApprovalRequest{
 		ID: "q1", CallID: "c1", SessionID: "s1", QueryID: "x", Caller: "generator", Type: "assistant", Tool: "web_fetch", Args: json.RawMessage(`{"url":"\u001b[2J"}`), Layer: "flow", Rule: "egress",
-		Reason: "because", Sinks: []string{"a"}, Taint: []subjects.Taint{{Tool: "web_search"}}, Hosts: []subjects.LookAlikeHost{{}}, Grants: []subjects.Grant{{}}, Asked: asked, Expires: asked.Add(time.Minute),
+		Reason: "because", Sinks: []string{"a"}, Preview: "+a", Taint: []subjects.Taint{{Tool: "web_search"}}, Hosts: []subjects.LookAlikeHost{{}}, Grants: []subjects.Grant{{}}, Asked: asked, Expires: asked.Add(time.Minute),
 	}}
 	over := a
 	over.ID, over.State, over.By, over.Decided = "q0", "denied", "user", asked
