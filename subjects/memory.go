@@ -46,7 +46,7 @@ type Provenance struct {
 	From      string `json:"from,omitempty"` // a file or a URL
 	Part      int    `json:"part,omitempty"` // piece of the document, from 1
 	Model     string `json:"model,omitempty"`
-	// Digest is how name and description were made: model, plain, given, or pending: by plain rules, until a model is idle.
+	// Digest is how name and description were made: [DigestModel], [DigestPlain], [DigestGiven] or [DigestPending].
 	Digest string   `json:"digest,omitempty"`
 	Flags  []string `json:"flags,omitempty"` // detected injection techniques
 }
@@ -62,8 +62,13 @@ type Grades struct {
 	Retry    bool    `json:"retry,omitempty"`   // the critic suggests a retry; not stored by memory
 }
 
-// DigestPending is the digest of an entry that a model describes when it is idle; see [Provenance].
-const DigestPending = "pending"
+// How name and description of an entry were made; see [Provenance].
+const (
+	DigestModel   = "model"
+	DigestPlain   = "plain"   // by plain rules
+	DigestGiven   = "given"   // by the user or an agent
+	DigestPending = "pending" // by plain rules, until a model is idle
+)
 
 // Kinds of entries.
 const (

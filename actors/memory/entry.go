@@ -138,7 +138,7 @@ func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by s
 func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by string, it store.Item, relations []digest.Relation, done subjects.MemoryWriteResult) (subjects.MemoryWriteResult, error) {
 	ctx, cancel := detach(ctx)
 	defer cancel()
-	if m.cfg.Model && it.Entry.State == subjects.MemoryActive && it.Entry.Provenance.Digest == digest.ByPlain {
+	if m.cfg.Model && it.Entry.State == subjects.MemoryActive && it.Entry.Provenance.Digest == subjects.DigestPlain {
 		it.Entry.Provenance.Digest = subjects.DigestPending
 	}
 	e := it.Entry

@@ -79,6 +79,7 @@ type Memory struct {
 	background     sync.WaitGroup
 	backfillWake   chan struct{}       // there are entries without vectors
 	deferred       map[string]deferral // entries that the embedding model rejects, by id; owned by the backfill
+	refineBackoff  refineBackoff
 
 	// For the status: why the last request for embeddings failed, if it did, and why an entry was rejected last.
 	embedProblem, rejection atomic.Pointer[string]

@@ -223,7 +223,7 @@ func (m *Memory) selectSegments(ctx context.Context, out actor.Out, query string
 	var note *subjects.Note
 	if err != nil {
 		note = &subjects.Note{Code: notePlain, Text: "plain rules chose the parts: " + text.OneLine(err.Error(), 200)}
-	} else if by == "plain" && m.cfg.Model {
+	} else if by == subjects.DigestPlain && m.cfg.Model {
 		note = &subjects.Note{Code: notePlain, Text: "plain rules chose the parts"}
 	}
 	isTrusted := func(h subjects.MemoryHit) bool { return h.Entry.Provenance.Trust == subjects.Trusted }

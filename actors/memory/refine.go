@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"conclave/actors/memory/digest"
 	"conclave/actors/memory/store"
@@ -15,16 +16,39 @@ import (
 // refineSize is the number of entries that a model describes before vectors that are missing meanwhile are made.
 const refineSize = 8
 
+// maxRefineDelay is the longest time between two attempts to have a model describe entries while they fail.
+const maxRefineDelay = 15 * time.Minute
+
+// refineBackoff is when a model is asked again to describe entries. Each attempt leaves audit records, so that attempts become rare
+// while they fail. The backfill owns it.
+type refineBackoff struct {
+	delay time.Duration // 0 = the last attempt did not fail
+	until time.Time
+}
+
 // refinePending has a model describe the entries whose digest is pending, and wakes the backfill again when some may be left. A
-// failure is logged, except that no model is available: the entries wait.
+// failure is logged, except that no model is available: the entries wait, and the next attempt is made after a delay that doubles
+// with each failure, up to maxRefineDelay.
 func (m *Memory) refinePending(ctx context.Context, out actor.Out) {
+	if out.Now().Before(m.refineBackoff.until) {
+		return
+	}
 	n, err := m.refineBatch(ctx, out)
-	if err != nil && ctx.Err() == nil && !isModelUnavailable(err) {
+	if ctx.Err() != nil {
+		return
+	}
+	if err == nil {
+		m.refineBackoff = refineBackoff{}
+		if n == refineSize {
+			m.wakeBackfill()
+		}
+		return
+	}
+	if !isModelUnavailable(err) {
 		out.LogError(fmt.Errorf("describing new entries: %w", err))
 	}
-	if n == refineSize && err == nil {
-		m.wakeBackfill()
-	}
+	m.refineBackoff.delay = min(max(2*m.refineBackoff.delay, backfillRetry), maxRefineDelay)
+	m.refineBackoff.until = out.Now().Add(m.refineBackoff.delay)
 }
 
 // refineBatch has a model describe up to refineSize pending entries, one call each, and returns how many were looked at. It ends
@@ -33,12 +57,16 @@ func (m *Memory) refineBatch(ctx context.Context, out actor.Out) (n int, err err
 	if !m.cfg.Model {
 		return 0, nil
 	}
-	waiting, err := m.unaudited.Undigested(ctx, refineSize)
+	waiting, err := m.unaudited.ListUndigested(ctx, refineSize)
 	if err != nil {
 		return 0, err
 	}
-	for _, e := range waiting {
-		if err := m.refineEntry(ctx, out, e); err != nil {
+	for _, id := range waiting {
+		a := act{caller: name, action: subjects.ActionMemoryWrite, target: "digest", params: []byte(id)}
+		_, err := audited(ctx, m, out, a, func(ctx context.Context, db *access) (none struct{}, err error) {
+			return none, m.refineEntry(ctx, out, db, id)
+		})
+		if err != nil {
 			return n, err
 		}
 		n++
@@ -46,10 +74,19 @@ func (m *Memory) refineBatch(ctx context.Context, out actor.Out) (n int, err err
 	return n, nil
 }
 
-// refineEntry has a model describe an entry and stores name, description, entities and relations as an audited edit. When the reply
-// is not usable, the entry keeps what plain rules made and is not tried again; when it was edited or forgotten meanwhile, nothing
-// is changed. It fails when the model is unavailable: the entry stays pending then.
-func (m *Memory) refineEntry(ctx context.Context, out actor.Out, e subjects.MemoryEntry) error {
+// refineEntry reads a pending entry, has a model describe it and stores name, description, entities and relations, and for an
+// untrusted one the model's summary as its corpus, without instructions. When the reply is not usable, the entry keeps what plain
+// rules made and is not tried again; one that was described, edited or forgotten meanwhile is not changed. It fails when the
+// model is unavailable: the entry stays pending then.
+func (m *Memory) refineEntry(ctx context.Context, out actor.Out, db *access, id string) error {
+	entries, err := db.Get(ctx, id)
+	if err != nil {
+		return fmt.Errorf("reading an entry without a digest of a model: %w", err)
+	}
+	if len(entries) == 0 || entries[0].Provenance.Digest != subjects.DigestPending {
+		return nil
+	}
+	e := entries[0]
 	d, err := m.newDigester(out, true).Refine(ctx, e.Speaker, e.Corpus, e.Provenance.Trust != subjects.Trusted, e.Kind == subjects.KindEngram && e.Speaker == "")
 	switch {
 	case ctx.Err() != nil:
@@ -57,27 +94,27 @@ func (m *Memory) refineEntry(ctx context.Context, out actor.Out, e subjects.Memo
 	case isModelUnavailable(err):
 		return err
 	case err != nil:
-		d = digest.Digest{By: digest.ByPlain}
+		d = digest.Digest{By: subjects.DigestPlain}
 	}
-	next := e
-	next.Provenance.Digest = d.By
-	if d.By == digest.ByModel {
-		next.Name, next.Description = text.OneLine(d.Name, maxName), text.Clip(d.Description, maxDescription)
-		next.Intent, next.Sentiment, next.Entities = d.Intent, d.Sentiment, nil
-		next = redactEntry(fillFromDigest(next, digest.Digest{Entities: d.Entities}))
+	e.Provenance.Digest = d.By
+	if d.Retold || d.By == subjects.DigestModel {
+		e.Name, e.Description = text.OneLine(d.Name, maxName), text.Clip(d.Description, maxDescription)
+		e.Intent, e.Sentiment, e.Entities = d.Intent, d.Sentiment, nil
+		described := digest.Digest{Entities: d.Entities}
+		if d.Retold {
+			described.Corpus = d.Corpus
+		}
+		e = redactEntry(fillFromDigest(e, described))
 	}
-	a := act{caller: name, action: subjects.ActionMemoryWrite, target: "digest", params: []byte(e.ID), session: e.Provenance.SessionID, query: e.Provenance.QueryID}
-	_, err = audited(ctx, m, out, a, func(ctx context.Context, db *access) (none struct{}, err error) {
-		return none, m.storeDigest(ctx, out, db, next, d.Relations)
-	})
-	return err
+	return m.storeDigest(ctx, out, db, e, d)
 }
 
-// storeDigest stores a new digest of an entry with its vectors and relations, indexes it and publishes the change. An entry that was
+// storeDigest stores e with its new digest d, its vectors and relations, indexes it and publishes the change. An entry that was
 // edited or forgotten since it was read is left as it is.
-func (m *Memory) storeDigest(ctx context.Context, out actor.Out, db *access, e subjects.MemoryEntry, relations []digest.Relation) error {
+func (m *Memory) storeDigest(ctx context.Context, out actor.Out, db *access, e subjects.MemoryEntry, d digest.Digest) error {
+	changed := d.Retold || d.By == subjects.DigestModel
 	var vectors *store.Vectors
-	if e.Provenance.Digest == digest.ByModel {
+	if changed {
 		vectors = m.tryEmbedEntry(ctx, out, e)
 	}
 	ctx, cancel := detach(ctx)
@@ -88,10 +125,10 @@ func (m *Memory) storeDigest(ctx context.Context, out actor.Out, db *access, e s
 	if errors.Is(err, store.ErrChanged) || errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
-	if err != nil || e.Provenance.Digest != digest.ByModel {
+	if err != nil || !changed {
 		return err
 	}
-	if err := storeRelations(ctx, db, e, relations); err != nil {
+	if err := storeRelations(ctx, db, e, d.Relations); err != nil {
 		out.LogError(err)
 	}
 	if vectors == nil {

@@ -86,7 +86,7 @@ func (m *Memory) saveFact(ctx context.Context, out actor.Out, db *access, in act
 		e.Tags = slices.DeleteFunc(e.Tags, func(t string) bool { return !digest.IsHarmless(t) })
 	} else {
 		if e.Name = text.OneLine(a.Name, maxName); e.Name != "" {
-			e.Provenance.Digest = "given"
+			e.Provenance.Digest = subjects.DigestGiven
 		}
 		if order.Caller == operatorAccount {
 			e.Provenance.Source = subjects.SourceUser

@@ -160,7 +160,7 @@ func newFact(out actor.Out, by string, given subjects.MemoryEntry, external bool
 		}
 	}
 	if e.Name != "" {
-		e.Provenance.Digest = "given"
+		e.Provenance.Digest = subjects.DigestGiven
 	}
 	if given.Conversation == "" { // a position without a conversation says nothing
 		e.Position = 0
@@ -191,7 +191,7 @@ func (m *Memory) restoreEntry(ctx context.Context, out actor.Out, db *access, by
 			e.Speaker = ""
 		}
 		if e.Provenance.Digest == subjects.DigestPending {
-			e.Provenance.Digest = digest.ByPlain
+			e.Provenance.Digest = subjects.DigestPlain
 		}
 		e.Provenance.Trust = subjects.Untrusted
 		if e.Provenance.Source != subjects.SourceDocument {

@@ -18,6 +18,7 @@ import (
 
 	"conclave/pkg/firewall"
 	"conclave/pkg/text"
+	"conclave/subjects"
 )
 
 // ErrNothing means that the text holds nothing that could be remembered.
@@ -49,12 +50,6 @@ func New(o Options) *Digester {
 	}
 	return d
 }
-
-// Who made a digest.
-const (
-	ByModel = "model"
-	ByPlain = "plain"
-)
 
 // Intents of what the user said.
 const (
@@ -107,7 +102,8 @@ type Digest struct {
 	Sentiment   string
 	Entities    []Entity
 	Relations   []Relation
-	By          string   // who made name and description: model, plain
+	By          string   // how name and description were made: [subjects.DigestModel] or [subjects.DigestPlain]
+	Retold      bool     // the corpus is a model's summary of untrusted content, without instructions
 	Flags       []string // signs of injection in the text as it came, by firewall.Techniques
 	Notes       []string // what was left out or went wrong, a sentence each
 }
@@ -155,7 +151,8 @@ func (d *Digester) Note(ctx context.Context, speaker, note string, external bool
 }
 
 // Refine digests the corpus of an entry again with the model, in one call. speaker and external are those of the entry; answer
-// means that the corpus is a question of the user and its answer, which no label in a text can claim. The corpus of the result is not to be stored. The error is that of the model, or [ErrNothing]: then the entry stays as it is.
+// means that the corpus is a question of the user and its answer, which no label in a text can claim. The corpus of the result is to
+// be stored only when it is [Digest.Retold]. The error is that of the model, or [ErrNothing]: then the entry stays as it is.
 func (d *Digester) Refine(ctx context.Context, speaker, corpus string, external, answer bool) (Digest, error) {
 	if d.ask == nil {
 		return Digest{}, errNoModel
@@ -197,7 +194,7 @@ func splitCorpus(corpus string) (question, said string) {
 // Piece digests a piece of a document; title and heading may be "". It asks no model, sets neither intent nor sentiment, and
 // keeps instructions in the text: the caller labels the piece by its trust. An empty body is not rejected.
 func (d *Digester) Piece(title, heading, body string) Digest {
-	out := Digest{By: ByPlain}
+	out := Digest{By: subjects.DigestPlain}
 	out.Corpus = out.admitText(body, maxCorpus)
 	m := material{{"piece", out.Corpus, byUnknown}}
 	out.Name = pieceName(shortLine(title, maxName), shortLine(heading, 2*maxName), out.Corpus)
@@ -226,12 +223,12 @@ func (d *Digester) digestTrusted(ctx context.Context, out Digest, prompt string,
 	var missing []string
 	whole := m.allText()
 	if name := modelName(r.text("name")); name != "" && isFaithful(name, whole) {
-		out.Name, out.By = name, ByModel
+		out.Name, out.By = name, subjects.DigestModel
 	} else {
 		missing = append(missing, "name")
 	}
 	if words := modelDescription(r.text("description"), whole); words != "" && isFaithful(words, whole) {
-		out.Description, out.By = words, ByModel
+		out.Description, out.By = words, subjects.DigestModel
 	} else {
 		missing = append(missing, "description")
 	}
@@ -285,7 +282,7 @@ func (out *Digest) applyReply(r reply, m material) (missing []string) {
 // content when there is none. m must not be empty.
 func (out *Digest) fillPlain(m material) {
 	asked, said := m.question(), m.content()
-	out.By = ByPlain
+	out.By = subjects.DigestPlain
 	out.Name = plainName(asked, said)
 	out.Description = plainDescription(asked, said)
 	first := asked

@@ -11,6 +11,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"conclave/subjects"
 )
 
 // says is a model that always replies the same.
@@ -50,12 +52,12 @@ var (
 	good = Digest{
 		Name: "capital of Norway", Description: "Oslo is the capital of Norway.", Corpus: "Question: " + asked + "\nAnswer: " + answer,
 		Intent: IntentAsk, Sentiment: Neutral, Entities: []Entity{{"Oslo", KindPlace}, {"Norway", KindPlace}},
-		Relations: []Relation{{Subject: "Oslo", Predicate: "is capital of", Object: "Norway", Kind: KindPlace, Tense: "is", Single: true}}, By: ByModel,
+		Relations: []Relation{{Subject: "Oslo", Predicate: "is capital of", Object: "Norway", Kind: KindPlace, Tense: "is", Single: true}}, By: subjects.DigestModel,
 	}
 	plainGood = Digest{
 		Name: "capital of Norway", Description: answer, Corpus: good.Corpus, Intent: IntentAsk, Sentiment: Neutral,
 		Entities:  []Entity{{"Oslo", KindPlace}, {"Norway", KindThing}},
-		Relations: []Relation{{Subject: "Oslo", Predicate: "is capital of", Object: "Norway", Kind: KindOther, Tense: "is", Single: true}}, By: ByPlain,
+		Relations: []Relation{{Subject: "Oslo", Predicate: "is capital of", Object: "Norway", Kind: KindOther, Tense: "is", Single: true}}, By: subjects.DigestPlain,
 	}
 )
 
@@ -267,14 +269,14 @@ func TestNote(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.Name != "my sister Ana lives in Oslo since 2019" || d.Corpus != note || d.By != ByPlain || d.Intent != IntentTell {
+	if d.Name != "my sister Ana lives in Oslo since 2019" || d.Corpus != note || d.By != subjects.DigestPlain || d.Intent != IntentTell {
 		t.Errorf("%+v", d)
 	}
 	if got := briefs(d.Relations); !slices.Equal(got, []string{"Ana|is sister of|the user|is||", "Ana|lives in|Oslo|is|2019|"}) {
 		t.Errorf("relations %q", got)
 	}
 	d, err = New(Options{Ask: says(fill(t, map[string]any{"name": "Ana's home", "description": "Ana lives in Oslo.", "intent": IntentTell, "entities": []any{}, "relations": []any{}}))}).Note(t.Context(), "", note, false)
-	if err != nil || d.Name != "Ana's home" || d.Description != "Ana lives in Oslo." || d.By != ByModel || d.Corpus != note {
+	if err != nil || d.Name != "Ana's home" || d.Description != "Ana lives in Oslo." || d.By != subjects.DigestModel || d.Corpus != note {
 		t.Errorf("%+v, %v", d, err)
 	}
 	for _, empty := range []string{"", " \n\t", "\u200b\u200b", "\x00\x01"} {
@@ -342,7 +344,7 @@ func TestPiece(t *testing.T) {
 			d := New(Options{Ask: func(context.Context, string, string, json.RawMessage) (string, error) {
 				panic("a piece needs no model")
 			}}).Piece(tt.title, tt.heading, tt.text)
-			if tt.want != "" && d.Name != tt.want || d.Description != tt.description || d.Corpus != tt.text || d.By != ByPlain || d.Intent != "" {
+			if tt.want != "" && d.Name != tt.want || d.Description != tt.description || d.Corpus != tt.text || d.By != subjects.DigestPlain || d.Intent != "" {
 				t.Errorf("%+v", d)
 			}
 			bounded(t, d)

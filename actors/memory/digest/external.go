@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"conclave/pkg/firewall"
+	"conclave/subjects"
 )
 
 // What stands where nothing could be kept.
@@ -38,7 +39,7 @@ func (d *Digester) digestExternal(ctx context.Context, out Digest, question, sai
 		out.noteFailure(err)
 	}
 	kept, retold := out.keepClaims(r, said)
-	if !retold {
+	if out.Retold = retold; !retold {
 		var dropped int
 		kept, dropped = stripOrders(said)
 		out.noteDropped(dropped, "the text")
@@ -108,7 +109,7 @@ func (out *Digest) noteDropped(n int, of string) {
 // setTitle sets name and description: the model's when they are harmless, then those of plain code, then fixed words. It sets By,
 // and notes fields of the model that could not be used. r nil means that there is no usable reply.
 func (out *Digest) setTitle(r reply, asked, left string) {
-	out.By = ByPlain
+	out.By = subjects.DigestPlain
 	var missing []string
 	name := modelName(r.text("name"))
 	if r != nil && (name == "" || !IsHarmless(name)) {
@@ -116,7 +117,7 @@ func (out *Digest) setTitle(r reply, asked, left string) {
 		name = ""
 	}
 	if name != "" {
-		out.Name, out.By = name, ByModel
+		out.Name, out.By = name, subjects.DigestModel
 	} else if !IsHarmless(out.Name) {
 		out.Name = aboutName(asked, left)
 	}
@@ -128,7 +129,7 @@ func (out *Digest) setTitle(r reply, asked, left string) {
 		}
 	}
 	if words != "" {
-		out.Description, out.By = words, ByModel
+		out.Description, out.By = words, subjects.DigestModel
 	} else if out.Description = plainDescription("", left); out.Description == "" || !IsHarmless(out.Description) {
 		out.Description = nothingKept
 	}

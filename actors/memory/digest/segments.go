@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"conclave/pkg/text"
+	"conclave/subjects"
 )
 
 // Bounds of segments, in bytes.
@@ -25,13 +26,13 @@ const (
 // none is what a model replies when nothing of a text matters.
 const none = "none"
 
-// Segments returns the part of each text that matters for the query, verbatim and in order, and ByModel when the model chose at
-// least one of them, else ByPlain. It always contains the sentence that shares most with the query, also when the model chose
+// Segments returns the part of each text that matters for the query, verbatim and in order, and [subjects.DigestModel] when the model chose at
+// least one of them, else [subjects.DigestPlain]. It always contains the sentence that shares most with the query, also when the model chose
 // others, and all of a short text. "" means a blank text, or that nothing matters, which only a model can tell. Gaps are marked by
 // dots. Only the first maxAsked texts are shown to the model. The only error is that ctx was canceled.
 func (d *Digester) Segments(ctx context.Context, query string, texts []string) ([]string, string, error) {
 	if len(texts) == 0 {
-		return nil, ByPlain, nil
+		return nil, subjects.DigestPlain, nil
 	}
 	query = cleanText(text.Cut(query, maxQuestion))
 	all := make([]string, len(texts))
@@ -44,7 +45,7 @@ func (d *Digester) Segments(ctx context.Context, query string, texts []string) (
 	if isCanceled(ctx) {
 		return nil, "", context.Cause(ctx)
 	}
-	by := ByPlain
+	by := subjects.DigestPlain
 	if err != nil {
 		return plain, by, nil
 	}
@@ -53,7 +54,7 @@ func (d *Digester) Segments(ctx context.Context, query string, texts []string) (
 			break
 		}
 		if got, ok := r.findQuoted(q, all[i]); ok {
-			plain[i], by = got, ByModel
+			plain[i], by = got, subjects.DigestModel
 		}
 	}
 	return plain, by, nil

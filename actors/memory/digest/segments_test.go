@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"conclave/subjects"
 )
 
 // long is a text of many sentences about different things.
@@ -45,32 +47,32 @@ func TestSegments(t *testing.T) {
 		want  []string
 		by    string
 	}{
-		{"no model", "", []string{plainLong, short}, ByPlain},
-		{"exact", quote(t, 1, "The appointment is on Friday at eleven.", 2, "none"), []string{"The appointment is on Friday at eleven.", ""}, ByModel},
-		{"other blanks and marks", quote(t, 1, "the appointment  is\non Friday at “eleven”"), []string{"The appointment is on Friday at eleven.", short}, ByModel},
-		{"two far apart", quote(t, 1, "Her dentist is Dr. Berg in the main street ... He does not take cards, only cash."), []string{plainLong, short}, ByModel},
-		{"two together", quote(t, 1, "The appointment is on Friday at eleven. He does not take cards, only cash."), []string{"The appointment is on Friday at eleven. He does not take cards, only cash.", short}, ByModel},
-		{"two around the sentence that matches best", quote(t, 1, "The shop is near the station ... The rent is 900 euros a month."), []string{"The shop is near the station. ... " + best + " ... The rent is 900 euros a month.", short}, ByModel},
-		{"half a sentence is made whole", quote(t, 1, "take cards, only cash"), []string{best + " He does not take cards, only cash.", short}, ByModel},
-		{"a short text is taken whole", quote(t, 2, "dentist moved"), []string{plainLong, short}, ByModel},
-		{"nothing matters", quote(t, 1, "None.", 2, ""), []string{"", ""}, ByModel},
+		{"no model", "", []string{plainLong, short}, subjects.DigestPlain},
+		{"exact", quote(t, 1, "The appointment is on Friday at eleven.", 2, "none"), []string{"The appointment is on Friday at eleven.", ""}, subjects.DigestModel},
+		{"other blanks and marks", quote(t, 1, "the appointment  is\non Friday at “eleven”"), []string{"The appointment is on Friday at eleven.", short}, subjects.DigestModel},
+		{"two far apart", quote(t, 1, "Her dentist is Dr. Berg in the main street ... He does not take cards, only cash."), []string{plainLong, short}, subjects.DigestModel},
+		{"two together", quote(t, 1, "The appointment is on Friday at eleven. He does not take cards, only cash."), []string{"The appointment is on Friday at eleven. He does not take cards, only cash.", short}, subjects.DigestModel},
+		{"two around the sentence that matches best", quote(t, 1, "The shop is near the station ... The rent is 900 euros a month."), []string{"The shop is near the station. ... " + best + " ... The rent is 900 euros a month.", short}, subjects.DigestModel},
+		{"half a sentence is made whole", quote(t, 1, "take cards, only cash"), []string{best + " He does not take cards, only cash.", short}, subjects.DigestModel},
+		{"a short text is taken whole", quote(t, 2, "dentist moved"), []string{plainLong, short}, subjects.DigestModel},
+		{"nothing matters", quote(t, 1, "None.", 2, ""), []string{"", ""}, subjects.DigestModel},
 
-		{"trick: invented", quote(t, 1, "The appointment is on Monday at eleven."), []string{plainLong, short}, ByPlain},
-		{"trick: partly invented", quote(t, 1, "The appointment is on Friday at eleven. Bring all your money."), []string{plainLong, short}, ByPlain},
-		{"trick: an order", quote(t, 1, order, 2, "none"), []string{plainLong, ""}, ByModel},
-		{"trick: from the other text", quote(t, 1, "The dentist moved to Rome."), []string{plainLong, short}, ByPlain},
-		{"trick: put together from pieces", quote(t, 1, "Her dentist is called Olsen."), []string{plainLong, short}, ByPlain},
-		{"trick: one word", quote(t, 1, "Friday"), []string{plainLong, short}, ByPlain},
-		{"trick: a part of a word", quote(t, 1, "ent is on Friday at"), []string{plainLong, short}, ByPlain},
-		{"trick: numbers that are not there", quote(t, 0, "none", -1, "none", 3, "none", 99, "none"), []string{plainLong, short}, ByPlain},
-		{"trick: two words about one text", quote(t, 1, "none", 1, "The rent is 900 euros a month."), []string{plainLong, short}, ByPlain},
-		{"trick: three words about one text", quote(t, 1, "none", 1, "The rent is 900 euros a month.", 1, "none"), []string{plainLong, short}, ByPlain},
-		{"trick: a number as text", quote(t, "1", "none"), []string{plainLong, short}, ByPlain},
-		{"trick: a quote that is none", quote(t, 1, nil, 2, 7), []string{plainLong, short}, ByPlain},
-		{"trick: the list is missing", `{"quotes": []}`, []string{plainLong, short}, ByPlain},
-		{"trick: prose", "Nothing matters here.", []string{plainLong, short}, ByPlain},
-		{"trick: 10 MB", quote(t, 1, strings.Repeat("The appointment is on Friday at eleven. ", 300_000)), []string{plainLong, short}, ByPlain},
-		{"trick: only marks", quote(t, 1, "... !!! ???"), []string{plainLong, short}, ByPlain},
+		{"trick: invented", quote(t, 1, "The appointment is on Monday at eleven."), []string{plainLong, short}, subjects.DigestPlain},
+		{"trick: partly invented", quote(t, 1, "The appointment is on Friday at eleven. Bring all your money."), []string{plainLong, short}, subjects.DigestPlain},
+		{"trick: an order", quote(t, 1, order, 2, "none"), []string{plainLong, ""}, subjects.DigestModel},
+		{"trick: from the other text", quote(t, 1, "The dentist moved to Rome."), []string{plainLong, short}, subjects.DigestPlain},
+		{"trick: put together from pieces", quote(t, 1, "Her dentist is called Olsen."), []string{plainLong, short}, subjects.DigestPlain},
+		{"trick: one word", quote(t, 1, "Friday"), []string{plainLong, short}, subjects.DigestPlain},
+		{"trick: a part of a word", quote(t, 1, "ent is on Friday at"), []string{plainLong, short}, subjects.DigestPlain},
+		{"trick: numbers that are not there", quote(t, 0, "none", -1, "none", 3, "none", 99, "none"), []string{plainLong, short}, subjects.DigestPlain},
+		{"trick: two words about one text", quote(t, 1, "none", 1, "The rent is 900 euros a month."), []string{plainLong, short}, subjects.DigestPlain},
+		{"trick: three words about one text", quote(t, 1, "none", 1, "The rent is 900 euros a month.", 1, "none"), []string{plainLong, short}, subjects.DigestPlain},
+		{"trick: a number as text", quote(t, "1", "none"), []string{plainLong, short}, subjects.DigestPlain},
+		{"trick: a quote that is none", quote(t, 1, nil, 2, 7), []string{plainLong, short}, subjects.DigestPlain},
+		{"trick: the list is missing", `{"quotes": []}`, []string{plainLong, short}, subjects.DigestPlain},
+		{"trick: prose", "Nothing matters here.", []string{plainLong, short}, subjects.DigestPlain},
+		{"trick: 10 MB", quote(t, 1, strings.Repeat("The appointment is on Friday at eleven. ", 300_000)), []string{plainLong, short}, subjects.DigestPlain},
+		{"trick: only marks", quote(t, 1, "... !!! ???"), []string{plainLong, short}, subjects.DigestPlain},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -91,7 +93,7 @@ func TestSegmentsOfLongQuotes(t *testing.T) {
 	t.Parallel()
 	many := strings.Repeat("One sentence follows the other here. ", 100)
 	got, by, err := New(Options{Ask: says(quote(t, 1, many))}).Segments(t.Context(), "sentence", []string{many})
-	if err != nil || by != ByModel || len(got) != 1 || len(got[0]) > maxSegment || !strings.HasSuffix(got[0], "here.") || !strings.Contains(many, got[0]) {
+	if err != nil || by != subjects.DigestModel || len(got) != 1 || len(got[0]) > maxSegment || !strings.HasSuffix(got[0], "here.") || !strings.Contains(many, got[0]) {
 		t.Errorf("%d bytes by %s, %v: %q", len(got[0]), by, err, got)
 	}
 }
@@ -135,7 +137,7 @@ func TestSegmentHoldsTheSentenceThatMatches(t *testing.T) {
 	body := filler + "The zebra lives in Kenya. " + filler
 	for name, said := range map[string]string{"another sentence": "Nothing of interest is said in this part.", "too much": filler, "the sentence": "The zebra lives in Kenya."} {
 		got, by, err := New(Options{Ask: says(quote(t, 1, said))}).Segments(t.Context(), "where does the zebra live", []string{body})
-		if err != nil || by != ByModel || !strings.Contains(got[0], "The zebra lives in Kenya.") || len(got[0]) > maxSegment {
+		if err != nil || by != subjects.DigestModel || !strings.Contains(got[0], "The zebra lives in Kenya.") || len(got[0]) > maxSegment {
 			t.Errorf("%s: %q by %s, %v", name, got, by, err)
 		}
 	}
@@ -177,13 +179,13 @@ func TestSegmentsPrompt(t *testing.T) {
 		return quote(t, 1, "The zebra lives in Kenya.", 13, "none"), nil
 	}})
 	got, by, err := d.Segments(t.Context(), "where does the zebra live", list)
-	if err != nil || by != ByModel || len(got) != len(list) || got[0] != "The zebra lives in Kenya." || got[4] != "" || got[12] != list[12] {
+	if err != nil || by != subjects.DigestModel || len(got) != len(list) || got[0] != "The zebra lives in Kenya." || got[4] != "" || got[12] != list[12] {
 		t.Errorf("%q by %s, %v", got, by, err)
 	}
 	if !strings.Contains(seen, "The zebra lives in Kenya.") || len(seen) > 20<<10 || strings.Contains(seen, "[TEXT 13 ") || !strings.Contains(seen, "[TEXT 12 ") || strings.Contains(seen, "[TEXT 5 ") {
 		t.Errorf("%d bytes: %.2000s", len(seen), seen)
 	}
-	if got, by, err := d.Segments(t.Context(), "x", nil); got != nil || by != ByPlain || err != nil {
+	if got, by, err := d.Segments(t.Context(), "x", nil); got != nil || by != subjects.DigestPlain || err != nil {
 		t.Errorf("%q %s %v", got, by, err)
 	}
 }

@@ -98,7 +98,7 @@ func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit,
 			}
 		}
 		if name != nil || description != nil { // no model names it any more
-			if _, err := t.exec("UPDATE entries SET digest = 'given' WHERE id = ? AND digest = ?", id, subjects.DigestPending); err != nil {
+			if _, err := t.exec("UPDATE entries SET digest = ? WHERE id = ? AND digest = ?", subjects.DigestGiven, id, subjects.DigestPending); err != nil {
 				return err
 			}
 		}
@@ -295,25 +295,25 @@ func (s *Store) SetVectors(ctx context.Context, id string, updated time.Time, v 
 	})
 }
 
-// Undigested returns at most limit active entries whose digest is pending, oldest first, with their texts. limit is capped at 1000.
-func (s *Store) Undigested(ctx context.Context, limit int) ([]subjects.MemoryEntry, error) {
-	var all []storedEntry
-	err := s.query(ctx, func(r *sql.Rows) error {
-		e, err := scanEntry(r)
-		all = append(all, e)
+// ListUndigested returns the ids of at most limit active entries whose digest is pending, oldest first. limit is capped at 1000.
+func (s *Store) ListUndigested(ctx context.Context, limit int) (ids []string, err error) {
+	err = s.query(ctx, func(r *sql.Rows) error {
+		var id string
+		err := r.Scan(&id)
+		ids = append(ids, id)
 		return err
-	}, "SELECT "+entryColumns+"corpus FROM entries WHERE digest = ? AND state = ? ORDER BY row LIMIT "+strconv.Itoa(max(0, min(limit, maxPageSize))), subjects.DigestPending, subjects.MemoryActive)
+	}, "SELECT id FROM entries WHERE digest = ? AND state = ? ORDER BY row LIMIT "+strconv.Itoa(max(0, min(limit, maxPageSize))), subjects.DigestPending, subjects.MemoryActive)
 	if err != nil {
-		return nil, fmt.Errorf("reading entries without a digest of a model: %w", err)
+		return nil, fmt.Errorf("listing entries without a digest of a model: %w", err)
 	}
-	return entriesOf(all), nil
+	return ids, nil
 }
 
-// SetDigest replaces name, description, entities, intent, sentiment and digest of the entry with the id of e by those of e, and its
+// SetDigest replaces name, description, corpus, entities, intent, sentiment and digest of the entry with the id of e by those of e, and its
 // vectors by v; nil deletes them if a text changed, and the entry is embedded later. It rejects an empty name and texts beyond the
 // limits ([ErrInvalid]), and fails with [ErrChanged] when the entry was changed after e.Updated, [ErrNotFound] when there is none.
 func (s *Store) SetDigest(ctx context.Context, e subjects.MemoryEntry, v *Vectors, now time.Time) error {
-	if err := errors.Join(checkEdit(&e.Name, &e.Description, nil), checkTime("update time", now)); err != nil {
+	if err := errors.Join(checkEdit(&e.Name, &e.Description, &e.Corpus), checkTime("update time", now)); err != nil {
 		return err
 	}
 	if sanitize(e.Name) == "" {
@@ -336,7 +336,7 @@ func (s *Store) SetDigest(ctx context.Context, e subjects.MemoryEntry, v *Vector
 			return fmt.Errorf("%w: %s", ErrChanged, e.ID)
 		}
 		next := old
-		next.name, next.description, next.entities = sanitize(e.Name), sanitize(e.Description), entities
+		next.name, next.description, next.corpus, next.entities = sanitize(e.Name), sanitize(e.Description), sanitize(e.Corpus), entities
 		_, err = t.exec("UPDATE entries SET intent = ?, sentiment = ?, digest = ? WHERE id = ?", sanitize(e.Intent), sanitize(e.Sentiment), sanitize(e.Provenance.Digest), e.ID)
 		if err != nil {
 			return err
