@@ -34,6 +34,18 @@ func (e MemoryEntry) CheckContext() error {
 	return nil
 }
 
+// MaxAhead is how far in the future an entry may have happened: clocks differ, and so do zones. An entry of a later time would
+// never be superseded.
+const MaxAhead = 24 * time.Hour
+
+// CheckHappened rejects a time of the entry that is more than [MaxAhead] after now. The error says what is valid.
+func (e MemoryEntry) CheckHappened(now time.Time) error {
+	if e.Happened.After(now.Add(MaxAhead)) {
+		return fmt.Errorf("happened is %s, which is in the future; it is a time until %s", e.Happened.UTC().Format(time.DateOnly), now.Add(MaxAhead).UTC().Format(time.DateOnly))
+	}
+	return nil
+}
+
 // ParseHappened parses the time of an entry: RFC 3339, or a date, which is its first moment in UTC. "" is the zero time: unknown.
 // The error says what is valid.
 func ParseHappened(s string) (time.Time, error) {

@@ -97,11 +97,14 @@ func recheckComparison(ctx context.Context, out actor.Out, db *access, c compari
 	return c
 }
 
-// statementOf returns what an entry claims.
+// statementOf returns what an entry claims. A time in the future, as earlier versions accepted it, counts as unknown.
 func statementOf(e subjects.MemoryEntry) digest.Statement {
 	s := digest.Statement{
 		Name: e.Name, Description: e.Description, Corpus: e.Corpus, Created: e.Created, Untrusted: e.Provenance.Trust != subjects.Trusted,
 		Speaker: e.Speaker, Conversation: e.Conversation, Happened: e.Happened,
+	}
+	if e.CheckHappened(e.Created) != nil {
+		s.Happened = time.Time{}
 	}
 	if e.Kind == subjects.KindEngram { // the user tells the same in two sessions of one day
 		s.Conversation = ""

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/actors/memory/digest"
 	"conclave/actors/memory/store"
 	"conclave/subjects"
 )
@@ -222,5 +223,36 @@ func TestAttributionFillsTheContextOfAnEntry(t *testing.T) {
 	slices.Sort(all)
 	if want := []string{"Caroline went to concert", "Melanie likes live music", "Tom plays piano"}; !slices.Equal(all, want) {
 		t.Errorf("relations %q, want %q", all, want)
+	}
+}
+
+// TestTimeInTheFutureDoesNotOutlastLaterEntries: a time more than a day ahead is rejected, in an attribution and an export it is
+// dropped, and one that an earlier version stored does not count.
+func TestTimeInTheFutureDoesNotOutlastLaterEntries(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	far := time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
+	for at, want := range map[time.Time]string{far: "refused", noon.Add(25 * time.Hour): "refused", noon.Add(23 * time.Hour): "stored"} {
+		for _, external := range []bool{false, true} {
+			e := subjects.MemoryEntry{Corpus: "The parcel " + letters(at.Year()) + " arrived.", Happened: at}
+			got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{e}, External: external})
+			if err != nil || got.Results[0].Action != want || want == "refused" && !strings.Contains(got.Results[0].Why, "in the future; it is a time until 2026-05-05") {
+				t.Errorf("%s: %+v, %v", at, got.Results, err)
+			}
+		}
+	}
+	if e := w.entry(w.storeFact(`(1:56 pm on 8 May, 2096) Caroline said, "I went to a concert."`)); !e.Happened.IsZero() {
+		t.Errorf("the attribution is of %s", e.Happened)
+	}
+	old := w.entry(w.storeFact("I live in Rome."))
+	old.ID, old.Happened = "restored1", far
+	got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{old}, Restore: true, Trusted: true})
+	if err != nil || !strings.Contains(got.Results[0].Why, "without its time") || !w.entry("restored1").Happened.IsZero() {
+		t.Errorf("restored %+v, %v", got.Results, err)
+	}
+	next := old
+	next.Corpus, next.Description, next.Happened, next.Created = "I live in Oslo.", "I live in Oslo.", noon.Add(time.Hour), noon.Add(time.Hour)
+	if is := digest.Compare(statementOf(old), statementOf(next)); is.Kind != digest.Contradicts {
+		t.Errorf("an entry of the year 9999: %+v", is)
 	}
 }

@@ -92,7 +92,7 @@ func (m *Memory) saveFact(ctx context.Context, out actor.Out, db *access, in act
 			e.Provenance.Source = subjects.SourceUser
 		}
 	}
-	if e = attributeText(e, a.Content); external && !isName(e.Speaker) {
+	if e = attributeText(e, a.Content, now); external && !isName(e.Speaker) {
 		e.Speaker = ""
 	}
 	if order.Spawned {

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,10 +79,10 @@ func (m *Memory) writeOne(ctx context.Context, out actor.Out, db *access, by str
 // is invisible or nothing but instructions.
 func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by string, given subjects.MemoryEntry, external bool) (none subjects.MemoryWriteResult, err error) {
 	given.Corpus = strings.TrimSpace(given.Corpus)
-	if err := checkFact(given); err != nil {
+	if err := checkFact(given, out.Now()); err != nil {
 		return none, err
 	}
-	e, why := newFact(out, by, attributeText(given, given.Corpus), external)
+	e, why := newFact(out, by, attributeText(given, given.Corpus, out.Now()), external)
 	if e.Position > 0 {
 		known, err := db.GetTexts(ctx, e.ID)
 		if err != nil || len(known) > 0 {
@@ -104,7 +105,7 @@ func (m *Memory) storeFact(ctx context.Context, out actor.Out, db *access, by st
 // attributeText returns e with the speaker and the time that an attribution in its text states, where e has none, and with a
 // conversation made of the time when e has none: the turns of one conversation often carry one time. A text by another speaker
 // than e's, and an attribution that is no valid context, change nothing.
-func attributeText(e subjects.MemoryEntry, said string) subjects.MemoryEntry {
+func attributeText(e subjects.MemoryEntry, said string, now time.Time) subjects.MemoryEntry {
 	speaker, happened, _, ok := digest.ParseAttribution(said)
 	if !ok || e.Speaker != "" && e.Speaker != speaker {
 		return e
@@ -117,22 +118,22 @@ func attributeText(e subjects.MemoryEntry, said string) subjects.MemoryEntry {
 	if e.Conversation == "" && !happened.IsZero() {
 		filled.Conversation = "said " + happened.UTC().Format(time.RFC3339)
 	}
-	if filled.CheckContext() != nil {
+	if filled.CheckContext() != nil || filled.CheckHappened(now) != nil {
 		return e
 	}
 	return filled
 }
 
-// checkFact rejects a fact whose text is empty, has more than maxCorpus bytes or is not UTF-8, an invalid context, and
-// credentials in any of its texts.
-func checkFact(given subjects.MemoryEntry) error {
+// checkFact rejects a fact whose text is empty, has more than maxCorpus bytes or is not UTF-8, an invalid context, a time in the
+// future, and credentials in any of its texts.
+func checkFact(given subjects.MemoryEntry, now time.Time) error {
 	if err := checkText("the text", given.Corpus, maxCorpus); err != nil {
 		return err
 	}
 	if given.Corpus == "" {
 		return subjects.Faultf(subjects.CodeMalformed, "the text is empty")
 	}
-	if err := given.CheckContext(); err != nil {
+	if err := cmp.Or(given.CheckContext(), given.CheckHappened(now)); err != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "%v", err)
 	}
 	return rejectCredential("the text", append([]string{given.Corpus, given.Name, given.Description, given.Speaker, given.Conversation}, given.Tags...)...)
@@ -178,13 +179,17 @@ func isName(s string) bool {
 
 // restoreEntry stores an entry of an export with its id, times, grades and provenance, without credentials, also one that was
 // forgotten since. An id or answer that exists is left unchanged. Unless the user vouches for the export, the entry is stored as
-// untrusted, without grades and pin: anybody could have written the file. It rejects what checkRestored rejects, and an untrusted entry that supersedes a
+// untrusted, without grades and pin: anybody could have written the file. A time in the future is dropped. It rejects what checkRestored rejects, and an untrusted entry that supersedes a
 // trusted one.
 func (m *Memory) restoreEntry(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry, vouched bool) (none subjects.MemoryWriteResult, err error) {
 	if err := checkRestored(e); err != nil {
 		return none, err
 	}
 	e = redactEntry(e)
+	why := "restored from an export"
+	if e.CheckHappened(out.Now()) != nil {
+		e.Happened, why = time.Time{}, why+", without its time, which is in the future"
+	}
 	if !vouched { // nor are grades, pins and names of speakers in the file those of the user
 		e.Grades, e.Pinned = subjects.Grades{}, false
 		if digest.IsReservedName(e.Speaker) {
@@ -212,7 +217,7 @@ func (m *Memory) restoreEntry(ctx context.Context, out actor.Out, db *access, by
 		return none, err
 	}
 	m.wakeBackfill() // an export has no vectors
-	w := subjects.MemoryWriteResult{ID: e.ID, Action: "stored", Why: "restored from an export"}
+	w := subjects.MemoryWriteResult{ID: e.ID, Action: "stored", Why: why}
 	return w, m.emitStored(ctx, out, subjects.MemoryEvent{Action: "restored", IDs: []string{e.ID}, Why: w.Why, By: by})
 }
 
