@@ -220,6 +220,9 @@ type ToolResult struct {
 	Links   []string `json:"links,omitempty"` // URLs in the result, unchanged
 	// Labels are set by the broker. A tool's own labels count only when the manifest says that it labels its results.
 	Labels *Labels `json:"labels,omitempty"`
+	// TrustedBytes is the length of the lines at the beginning of an untrusted Result that are trusted: the broker puts its frame
+	// around the rest only. It counts from a tool that labels its results; the broker clears it.
+	TrustedBytes int `json:"trusted_bytes,omitempty"`
 	// Recalls are the ids of the memory entries in the result.
 	Recalls []string `json:"recalls,omitempty"`
 	// Ephemeral is set by the broker from the facts of the tool: the result holds only at the time of the call.

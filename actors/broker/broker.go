@@ -397,7 +397,7 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	default:
 		res.Result, res.Links, res.Artifacts = got.Result, got.Links, filterArtifacts(got.Artifacts, c.folders)
 		if k.Graded {
-			res.Labels, res.Recalls = got.Labels, got.Recalls // processResult checks them
+			res.Labels, res.Recalls, res.TrustedBytes = got.Labels, got.Recalls, got.TrustedBytes // processResult checks them
 		}
 	}
 	return res

@@ -112,6 +112,42 @@ func TestMemoryGradesItsResults(t *testing.T) {
 	}
 }
 
+// TestTrustedLinesStandBeforeTheFrame: lines that memory declares trusted are not framed with the untrusted rest; lines of other
+// tools, flagged lines and parts of lines are.
+func TestTrustedLinesStandBeforeTheFrame(t *testing.T) {
+	t.Parallel()
+	const pinned, rest = "Pinned by the user:\n> I am allergic to peanuts.\n", "[fact 1, UNTRUSTED]\n> The soup is fine."
+	for _, tt := range []struct {
+		name, tool, result string
+		trusted            int
+		outside            string
+	}{
+		{"pinned facts", "search_memory", pinned + rest, len(pinned), pinned},
+		{"none", "search_memory", pinned + rest, 0, ""},
+		{"trick: part of a line", "search_memory", pinned + rest, len(pinned) + 3, ""},
+		{"trick: all", "search_memory", pinned + rest, len(pinned + rest), ""},
+		{"trick: more than all", "search_memory", pinned + rest, 1 << 20, ""},
+		{"trick: negative", "search_memory", pinned + rest, -1, ""},
+		{"trick: instructions", "search_memory", order + "\n" + rest, len(order) + 1, ""},
+		{"trick: secret", "search_memory", "> " + token + "\n" + rest, len(token) + 3, ""},
+		{"trick: another tool", "web_fetch", pinned + rest, len(pinned), ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newSessionFixture(t, withGradedMemory)
+			h.addTurn("s1", "q1", "what about the soup at https://fish.example/?")
+			h.setResult(tt.tool, subjects.ToolResult{Result: tt.result, TrustedBytes: tt.trusted, Labels: &subjects.Labels{Trust: subjects.Untrusted}})
+			res := h.runTool(t, "generator", tt.tool, map[string]string{"search_memory": `{"query":"soup"}`, "web_fetch": `{"url":"https://fish.example/"}`}[tt.tool])
+			if at := strings.Index(res.Result, "[TOOL_RESULT: UNTRUSTED "); at < 0 || res.Result[:at] != tt.outside || !strings.Contains(res.Result[at:], "The soup is fine.") || res.TrustedBytes != 0 {
+				t.Errorf("%+v", res)
+			}
+			if !h.flowOf(t, "s1").IsTainted() {
+				t.Error("the session is not tainted")
+			}
+		})
+	}
+}
+
 // TestOnlyMemoryReportsRecalls: recalls in the result of another tool are dropped.
 func TestOnlyMemoryReportsRecalls(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,7 @@ import (
 
 // processResult prepares a tool's result for the caller: it redacts secrets, scans for injection, labels the result,
 // records it in the session's flow (see [call.isRecorded]; not for harmless tools), distills it for callers that must not see
-// untrusted content, parks what is too large, and frames untrusted content, except for the user's own calls. A result
+// untrusted content, parks what is too large, and frames untrusted content behind its trusted lines, except for the user's own calls. A result
 // that cannot be recorded or parked is withheld with an unrecorded fault, one that cannot be distilled with an unavailable one. An error goes to [Broker.processFault].
 func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
 	res.Ephemeral = k.Ephemeral && res.Error == nil
@@ -62,11 +62,25 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 		out.LogError(err)
 		return withholdResult(res, "the result of %s is too large and could not be parked, so it is withheld", c.tool)
 	}
-	res.Result = shown
+	trusted := 0
+	if shown == res.Result { // otherwise the lines are others
+		trusted = trustedLength(k.Tool, res)
+	}
+	res.Result, res.TrustedBytes = shown, 0
 	if labels.Trust == subjects.Untrusted && !c.fromUser { // no model reads the result of the user's own call
-		res.Result = firewall.Frame(shown, b.frameNonce(c, shown), scan)
+		res.Result = shown[:trusted] + firewall.Frame(shown[trusted:], b.frameNonce(c, shown), scan)
 	}
 	return res
+}
+
+// trustedLength returns the length of the beginning of a result that its frame leaves out: the whole lines that a tool which labels
+// its results declares trusted. It is 0 when the firewall flags them or nothing would be framed.
+func trustedLength(t policy.Tool, res subjects.ToolResult) int {
+	n := res.TrustedBytes
+	if !t.Graded || !t.Known || n <= 0 || n >= len(res.Result) || res.Result[n-1] != '\n' || firewall.Scan(res.Result[:n]).Flagged {
+		return 0
+	}
+	return n
 }
 
 // mustDistill reports whether the caller gets findings instead of the result: it sees findings only, and the tool reads

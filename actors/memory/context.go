@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
-	"time"
 
 	"conclave/actors/memory/digest"
 	"conclave/actors/memory/store"
@@ -23,7 +21,7 @@ const (
 
 // recallContext returns what a model should know before it is asked: the pinned facts, and the entries found for the query whose
 // score is at least [Config.ContextScore], each labelled with its origin and trust. Answers of the same session are left out: its
-// history has them. It is one audited read. No model selects
+// history has them. Untrusted entries do not displace trusted ones, see findForContext. It is one audited read. No model selects
 // segments: the user waits for the answer. It rejects what normalizeQuery rejects.
 func (m *Memory) recallContext(ctx context.Context, out actor.Out, q recallRequest) (none subjects.ToolResult, err error) {
 	q.Whole = true
@@ -35,20 +33,49 @@ func (m *Memory) recallContext(ctx context.Context, out actor.Out, q recallReque
 		if err != nil {
 			return none, err
 		}
-		r, err := m.recallStages(ctx, out, db, q, func(subjects.MemoryReply) error { return nil })
+		r, err := m.findForContext(ctx, out, db, q, pinned)
 		if err != nil {
 			return none, err
 		}
-		found := slices.DeleteFunc(slices.Clone(r.Hits), func(h subjects.MemoryHit) bool {
-			isInHistory := h.Entry.Kind == subjects.KindEngram && q.session != "" && h.Entry.Provenance.SessionID == q.session
-			return isInHistory || h.Score < float64(m.cfg.ContextScore) || slices.ContainsFunc(pinned, func(p subjects.MemoryHit) bool { return p.Entry.ID == h.Entry.ID })
-		})
+		found := r.Hits
 		if err := cutSegments(ctx, q.Query, found); err != nil {
 			return none, err
 		}
-		r.Hits = slices.Concat(pinned, found)
+		trusted, untrusted := splitByTrust(found)
+		r.Hits = slices.Concat(pinned, trusted, untrusted) // in the order in which they are shown
 		return formatContext(out.Now(), pinned, found), m.emitRecalled(ctx, out, db, q, r)
 	})
+}
+
+// maxUntrustedInContext is how many untrusted entries may stand beside trusted ones in the context of a question.
+const maxUntrustedInContext = 1
+
+// findForContext returns the entries for the context of a question, best first, without the pinned ones. Where trusted entries fit
+// the question, at most maxUntrustedInContext others do not displace them: anybody can write many sentences that fit. A note says
+// how many were left out.
+func (m *Memory) findForContext(ctx context.Context, out actor.Out, db *access, q recallRequest, pinned []subjects.MemoryHit) (r subjects.MemoryReply, err error) {
+	find := func(q recallRequest) (subjects.MemoryReply, error) {
+		r, err := m.recallStages(ctx, out, db, q, func(subjects.MemoryReply) error { return nil })
+		r.Hits = slices.DeleteFunc(slices.Clone(r.Hits), func(h subjects.MemoryHit) bool {
+			isInHistory := h.Entry.Kind == subjects.KindEngram && q.session != "" && h.Entry.Provenance.SessionID == q.session
+			return isInHistory || h.Score < float64(m.cfg.ContextScore) || slices.ContainsFunc(pinned, func(p subjects.MemoryHit) bool { return p.Entry.ID == h.Entry.ID })
+		})
+		return r, err
+	}
+	r, err = find(q)
+	_, untrusted := splitByTrust(r.Hits)
+	left := len(untrusted) - maxUntrustedInContext
+	if err != nil || left <= 0 {
+		return r, err
+	}
+	q.trusted = true
+	own, err := find(q)
+	if err != nil || len(own.Hits) == 0 {
+		return r, err
+	}
+	r.Hits = append(own.Hits[:min(len(own.Hits), q.Max-maxUntrustedInContext)], untrusted[:maxUntrustedInContext]...)
+	r.Notes = append(slices.Clone(r.Notes), subjects.Note{Code: noteReserved, Text: fmt.Sprintf("%d untrusted left out beside trusted ones", left)})
+	return r, nil
 }
 
 // pinnedFacts returns the newest pinned facts, newest first, at most maxPinned of them with maxPinnedBytes of text together; the
@@ -84,35 +111,4 @@ func cutSegments(ctx context.Context, query string, hits []subjects.MemoryHit) e
 		hits[i].Segment = text.Clip(parts[i], maxContextBytes)
 	}
 	return nil
-}
-
-// formatContext formats pinned facts and the entries found for a model, a line or a few each with kind, id, age and origin.
-// Without any it is nothingFound.
-func formatContext(now time.Time, pinned, found []subjects.MemoryHit) subjects.ToolResult {
-	var b strings.Builder
-	var ids []string
-	trusted := true
-	list := func(head string, hits []subjects.MemoryHit) {
-		if len(hits) > 0 {
-			b.WriteString(head + "\n")
-		}
-		for _, h := range hits {
-			e := h.Entry
-			ids, trusted = append(ids, e.ID), trusted && e.Provenance.Trust == subjects.Trusted
-			fmt.Fprintf(&b, "- %s [%s %s, %s, %s%s", strings.ReplaceAll(strings.TrimSpace(h.Segment), "\n", "\n  "), e.Kind, e.ID, formatAge(now, e.Created), formatOrigin(e.Provenance), formatSpeaker(e))
-			if e.Grades.Critic > 0 {
-				fmt.Fprintf(&b, ", graded %d of 5", e.Grades.Critic)
-			}
-			if e.Grades.Feedback != "" {
-				fmt.Fprintf(&b, ", critic: %s", text.OneLine(e.Grades.Feedback, maxRecalledFeedback))
-			}
-			b.WriteString("]\n")
-		}
-	}
-	list("Pinned by the user:", pinned)
-	list("Remembered, may have to do with the question:", found)
-	if len(ids) == 0 {
-		return newToolResult(nothingFound, true)
-	}
-	return newToolResult(strings.TrimRight(b.String(), "\n"), trusted, ids...)
 }

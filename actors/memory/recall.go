@@ -16,11 +16,12 @@ import (
 	"conclave/subjects"
 )
 
-// Codes of the notes of a recall, for a model that was not available.
+// Codes of the notes of a recall.
 const (
 	noteNoVectors = "no_vectors"  // only words were compared
 	noteNoRerank  = "no_rerank"   // the model did not reorder the results
 	notePlain     = "plain_parts" // plain rules selected the segments
+	noteReserved  = "reserved"    // untrusted entries were left out beside trusted ones
 )
 
 // maxQuery bounds the text of a query, in bytes.
@@ -34,6 +35,7 @@ type recallRequest struct {
 	tool    string // "" = a request of the user
 	session string
 	queryID string // the user's question that the recall is for
+	trusted bool   // trusted entries only
 }
 
 // act describes a read for the audit log.
@@ -113,7 +115,7 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 		}
 		notes = append(notes, subjects.Note{Code: noteNoVectors, Text: "only words were compared: " + text.OneLine(err.Error(), 200)})
 	}
-	key := recall.Key{Text: q.Query, Vector: vector, Options: fmt.Sprintf("%s %d %t %t", q.Kind, q.Max, q.Whole, q.All), Scope: q.cacheScope(), Top: q.Max}
+	key := recall.Key{Text: q.Query, Vector: vector, Options: fmt.Sprintf("%s %d %t %t %t", q.Kind, q.Max, q.Whole, q.All, q.trusted), Scope: q.cacheScope(), Top: q.Max}
 	var generation uint64
 	if m.cache != nil {
 		generation = m.cache.Generation()
@@ -122,7 +124,7 @@ func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q 
 			return r, nil
 		}
 	}
-	found, err := m.searchIndex(ctx, recall.Query{Text: q.Query, Vector: vector, Kind: q.Kind, All: q.All, Names: max(m.cfg.Results, q.Max), Top: q.Max})
+	found, err := m.searchIndex(ctx, recall.Query{Text: q.Query, Vector: vector, Kind: q.Kind, All: q.All, Trusted: q.trusted, Names: max(m.cfg.Results, q.Max), Top: q.Max})
 	if err != nil {
 		return done, fmt.Errorf("searching: %w", err)
 	}
@@ -252,6 +254,11 @@ func (m *Memory) emitRecalled(ctx context.Context, out actor.Out, db *access, q 
 	ev := subjects.MemoryEvent{
 		SessionID: q.session, QueryID: q.queryID, Action: "recalled", IDs: []string{}, Why: fmt.Sprintf("%d of %s", len(r.Hits), m.countText()), By: q.caller,
 		Query: redactQuery(q.Query), Cached: r.Cached,
+	}
+	for _, n := range r.Notes {
+		if n.Code == noteReserved {
+			ev.Why += "; " + n.Text
+		}
 	}
 	for _, h := range r.Hits {
 		ev.IDs, ev.Hits = append(ev.IDs, h.Entry.ID), append(ev.Hits, summarizeHit(h))

@@ -137,7 +137,8 @@ func (a *Agent) RunTool(ctx context.Context, c model.Call) loop.Result {
 // content: the loop would cut it. A result without a frame, or whose last line leaves no room, is returned unchanged.
 func clipInFrame(s string, most int) string {
 	end := strings.LastIndexByte(s, '\n')
-	if len(s) <= most || end < 0 || !strings.HasPrefix(s, firewall.FrameStart) {
+	framed := strings.HasPrefix(s, firewall.FrameStart) || strings.Contains(s, "\n"+firewall.FrameStart) // trusted lines may stand before it
+	if len(s) <= most || end < 0 || !framed {
 		return s
 	}
 	last, room := s[end:], most-(len(s)-end)-len(clipMark)

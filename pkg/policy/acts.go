@@ -51,9 +51,10 @@ const (
 	RoleURL         Role = "url"         // a URL that is requested
 	RoleOption      Role = "option"      // one of a few values that the facts list
 	RoleSetting     Role = "setting"     // changes only how this machine handles the result, so it carries nothing out
+	RoleUnasked     Role = "unasked"     // makes a read return more than its other arguments name, so it is never one that the user asked for
 )
 
-var roles = []Role{RoleDestination, RoleContent, RoleID, RoleAmount, RoleTime, RoleQuery, RoleURL, RoleOption, RoleSetting}
+var roles = []Role{RoleDestination, RoleContent, RoleID, RoleAmount, RoleTime, RoleQuery, RoleURL, RoleOption, RoleSetting, RoleUnasked}
 
 // Arg holds the facts about one argument.
 type Arg struct {

@@ -178,7 +178,7 @@ func (f *Flow) noteOpened(url string) {
 
 // isAskedFor reports whether the words of a result's question ask for this read: its arguments are the user's words or values
 // of trusted listings, and one of them is the user's, or the question names what the tool reads. Arguments without a meaning
-// for the data, settings and options, do not count.
+// for the data, settings and options, do not count; one with [RoleUnasked] makes it a read that nobody asked for, whatever its value.
 func (f *Flow) isAskedFor(r Result) bool {
 	q := f.findQuestion(r.Query)
 	if len(r.Args) == 0 {
@@ -191,6 +191,8 @@ func (f *Flow) isAskedFor(r Result) bool {
 	typed := 0
 	for _, a := range args {
 		switch {
+		case a.role == RoleUnasked:
+			return false
 		case a.role == RoleSetting, a.role == RoleOption && slices.Contains(a.values, a.text), a.text == "":
 		case f.isUserValue(a.text), f.isUserDay(a.text), f.isMadeOfUserWords(a.text):
 			typed++

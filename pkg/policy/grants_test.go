@@ -94,6 +94,22 @@ func TestUnaskedPrivateReadBlocksSend(t *testing.T) {
 	}
 }
 
+// TestContextOfAQuestionIsUnasked: pinned facts that are read for every question block a send after untrusted content, also when the
+// question happens to have the name and the value of the argument among its words.
+func TestContextOfAQuestionIsUnasked(t *testing.T) {
+	memory := Tool{Name: "search_memory", Known: true, Graded: true, Effects: Declare(ReadsPrivate), Args: Args{"query": {}, "context": {Role: RoleUnasked}}}
+	const question = "Is the news at https://news.example/ true in this context? Send it to ana@home.example"
+	for args, want := range map[string]string{
+		`{"query":"Is the news true in this context?"}`:                "",
+		`{"query":"Is the news true in this context?","context":true}`: rulePrivate,
+	} {
+		recalled := Result{Tool: memory, Query: "q1", Args: json.RawMessage(args), Text: "Pinned by the user: the code is 463820", Declared: &subjects.Labels{Trust: subjects.Trusted}}
+		if got := decide(t, newFlow(question, untrustedResult("x"), recalled), send, `{"recipients":["ana@home.example"],"body":"x"}`); got != want {
+			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
+}
+
 // TestPrivateDataOfAnEarlierQuestionBlocksSend: private data that an earlier question asked for does not flow in a later one,
 // unless that one points back to it.
 func TestPrivateDataOfAnEarlierQuestionBlocksSend(t *testing.T) {

@@ -15,15 +15,21 @@ const (
 	maxGap = 24 * time.Hour
 )
 
-// conversations orders rows by their position in a conversation, to find the neighbours of a row.
+// conversations orders rows by their position in a conversation, to find the neighbours of a row. Trusted and untrusted rows of
+// one id are apart: whoever writes an untrusted entry chooses its conversation and position, and so would lift entries of the user.
 type conversations struct {
-	mu   sync.RWMutex
-	byID map[string]*conversation
+	mu    sync.RWMutex
+	byKey map[conversationKey]*conversation
+}
+
+type conversationKey struct {
+	id      string
+	trusted bool
 }
 
 // conversation is the rows of one conversation with a position, by position, then key.
 type conversation struct {
-	id    string
+	conversationKey
 	turns []turn
 }
 
@@ -38,16 +44,17 @@ func compareTurns(a, b turn) int {
 
 // add inserts a row and returns its conversation, nil for a row without an id or a position, which has no neighbours. shared
 // means that the conversation has other rows.
-func (c *conversations) add(id string, t turn) (v *conversation, shared bool) {
-	if id == "" || t.position <= 0 {
+func (c *conversations) add(key conversationKey, t turn) (v *conversation, shared bool) {
+	if key.id == "" || t.position <= 0 {
 		return nil, false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v = c.byID[id]
+	v = c.byKey[key]
 	if v == nil {
-		v = &conversation{id: strings.Clone(id)}
-		c.byID[v.id] = v
+		key.id = strings.Clone(key.id)
+		v = &conversation{conversationKey: key}
+		c.byKey[key] = v
 	}
 	if at, ok := slices.BinarySearchFunc(v.turns, t, compareTurns); !ok {
 		v.turns = slices.Insert(v.turns, at, t)
@@ -65,8 +72,8 @@ func (c *conversations) remove(v *conversation, t turn) (shared bool) {
 	if at, ok := slices.BinarySearchFunc(v.turns, t, compareTurns); ok {
 		v.turns = slices.Delete(v.turns, at, at+1)
 	}
-	if len(v.turns) == 0 && c.byID[v.id] == v {
-		delete(c.byID, v.id)
+	if len(v.turns) == 0 && c.byKey[v.conversationKey] == v {
+		delete(c.byKey, v.conversationKey)
 	}
 	return len(v.turns) > 0
 }

@@ -108,6 +108,9 @@ func (x *world) row(key uint64) Row {
 	if x.rng.IntN(5) == 0 {
 		r.Kind = []string{subjects.KindFact, subjects.KindDocument, "other"}[x.rng.IntN(3)]
 	}
+	if x.rng.IntN(4) == 0 {
+		r.Trust = subjects.Untrusted
+	}
 	if x.rng.IntN(10) == 0 {
 		r.State = []string{subjects.MemorySuperseded, subjects.MemoryCandidate}[x.rng.IntN(2)]
 	}
@@ -126,7 +129,7 @@ func (x *world) row(key uint64) Row {
 
 // query is a random one, with whom it names and when it asks about.
 func (x *world) query() (q Query, who []string, when []dateRange) {
-	q = Query{Text: x.text(1 + x.rng.IntN(6)), Top: []int{1, 3, 5, 20}[x.rng.IntN(4)], All: x.rng.IntN(4) == 0, Duplicates: x.rng.IntN(4) == 0}
+	q = Query{Text: x.text(1 + x.rng.IntN(6)), Top: []int{1, 3, 5, 20}[x.rng.IntN(4)], All: x.rng.IntN(4) == 0, Trusted: x.rng.IntN(4) == 0, Duplicates: x.rng.IntN(4) == 0}
 	if x.rng.IntN(5) > 0 {
 		q.Vector = x.vector()
 	}
@@ -157,7 +160,7 @@ type ranked struct {
 func (x *world) exhaustive(q Query, who []string, when []dateRange) (list []ranked) {
 	admitted := map[uint64]bool{}
 	for key, row := range x.rows {
-		admitted[key] = (q.Kind == "" || row.Kind == q.Kind) && (q.All || row.State == subjects.MemoryActive)
+		admitted[key] = (q.Kind == "" || row.Kind == q.Kind) && (q.All || row.State == subjects.MemoryActive) && (!q.Trusted || row.Trust == subjects.Trusted)
 	}
 	w, said := x.r.o.Weights, x.r.words.search(q.Text)
 	defer said.release()
@@ -217,12 +220,12 @@ func (x *world) compareAll(q Query) {
 	}
 }
 
-// neighbours are the admitted rows next to each row, with at most eight others between.
+// neighbours are the admitted rows of the same trust next to each row, with at most eight others between.
 func (x *world) neighbours(admitted map[uint64]bool) map[uint64][]uint64 {
 	conversations := map[string][]uint64{}
 	for key, row := range x.rows {
 		if row.Conversation != "" && row.Position > 0 {
-			conversations[row.Conversation] = append(conversations[row.Conversation], key)
+			conversations[row.Trust+row.Conversation] = append(conversations[row.Trust+row.Conversation], key)
 		}
 	}
 	beside := map[uint64][]uint64{}

@@ -16,8 +16,10 @@ type Query struct {
 	Vector []float32 // of the text; nil = by words only
 	Kind   string    // of this kind only
 	All    bool      // superseded rows and candidates too
-	Names  int       // 0 = as in [Options]
-	Top    int       // 0 = as in [Options]
+	// Trusted leaves out untrusted rows.
+	Trusted bool
+	Names   int // 0 = as in [Options]
+	Top     int // 0 = as in [Options]
 	// Duplicates shows rows that say the same, all of them: a caller that forgets something wants to forget it everywhere.
 	Duplicates bool
 	// Exhaustive scores every row. The result is the same and takes much longer: it is the reference of measurements.
@@ -82,10 +84,10 @@ func (r *Recall) Find(q Query) (Found, error) {
 	return found, nil
 }
 
-// admits reports whether the query asks for rows of this kind and state. It is called for each row found, because the row may
+// admits reports whether the query asks for rows of this kind, state and trust. It is called for each row found, because the row may
 // have changed since the search began.
 func (q Query) admits(rec *record) bool {
-	return (q.Kind == "" || rec.labels.kind == q.Kind) && (q.All || rec.isRecallable())
+	return (q.Kind == "" || rec.labels.kind == q.Kind) && (q.All || rec.isRecallable()) && (!q.Trusted || rec.isTrusted())
 }
 
 // isBelowFloor reports whether a row has too little to do with the query to be shown: it shares no word, and neither its

@@ -66,7 +66,7 @@ func (r *Recall) storeRow(row Row, v Vectors) (version uint32, spread bool, err 
 func (r *Recall) placeRow(rec *record, row Row) (spread bool) {
 	rec.speaker, spread = r.speakers.add(row.Speaker)
 	var shared bool
-	rec.conversation, shared = r.conversations.add(row.Conversation, rec.turn(row.Key))
+	rec.conversation, shared = r.conversations.add(conversationKey{row.Conversation, rec.isTrusted()}, rec.turn(row.Key))
 	spread = spread || shared
 	if rec.conversation != nil {
 		rec.conversed = rec.conversation.id

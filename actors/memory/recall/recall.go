@@ -148,7 +148,7 @@ func New(o Options) (*Recall, error) {
 	o.Floor *= o.Weights.cosine
 	r := &Recall{
 		o: o, words: newWordIndex(), signs: randomSigns(max(o.Dims, 0)), labels: map[labels]*labels{},
-		conversations: conversations{byID: map[string]*conversation{}}, speakers: speakers{byName: map[string]*speaker{}},
+		conversations: conversations{byKey: map[conversationKey]*conversation{}}, speakers: speakers{byName: map[string]*speaker{}},
 	}
 	for of := range r.vectors {
 		x, err := vector.New(vector.Options{Dims: o.Dims, Threads: o.Threads})

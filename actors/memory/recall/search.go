@@ -55,7 +55,7 @@ type candidate struct {
 
 // newSearch prepares a search. The caller must release said.
 func (r *Recall) newSearch(q Query) *search {
-	s := &search{r: r, q: q, now: r.o.Now(), keep: r.table.filter(q.Kind, q.All), said: &wordQuery{}, rows: map[uint64]*candidate{}, reached: math.Inf(-1)}
+	s := &search{r: r, q: q, now: r.o.Now(), keep: r.table.filter(q), said: &wordQuery{}, rows: map[uint64]*candidate{}, reached: math.Inf(-1)}
 	s.ask = question{r.speakers.named(q.Text), parseDates(q.Text, s.now)}
 	if r.o.Hybrid || q.Vector == nil {
 		s.said = r.words.search(q.Text)

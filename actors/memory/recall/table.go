@@ -40,6 +40,7 @@ const (
 	markEngram = 1 << 2
 	markFact   = 2 << 2
 	markPiece  = 3 << 2
+	markTrust  = 1 << 5 // trusted
 )
 
 // kindMark returns the bits of a kind, 0 for one that is not known here.
@@ -129,15 +130,19 @@ func (t *table) grow(key uint64) *page {
 	return p
 }
 
-// filter returns which keys a search for this kind ("" = any) admits, nil when it admits all. Without all only recallable rows
-// pass. It is a hint for the search: rows may change meanwhile, see [Query.admits].
-func (t *table) filter(kind string, all bool) func(key uint64) bool {
-	if kind == "" && (all || t.inactive.Load() == 0) {
+// filter returns which keys a query admits by kind, state and trust, nil when it admits all. It is a hint for the search: rows may
+// change meanwhile, see [Query.admits].
+func (t *table) filter(q Query) func(key uint64) bool {
+	kind := q.Kind
+	if kind == "" && !q.Trusted && (q.All || t.inactive.Load() == 0) {
 		return nil
 	}
 	mask, want := uint32(markThere), uint32(markThere)
-	if !all {
+	if !q.All {
 		mask, want = mask|markActive, want|markActive
+	}
+	if q.Trusted {
+		mask, want = mask|markTrust, want|markTrust
 	}
 	if kind == "" {
 		return func(key uint64) bool { return t.marks(key)&mask == want }
@@ -288,6 +293,9 @@ func (r *record) marks() uint32 {
 	if r.vectors {
 		m |= markVector
 	}
+	if r.isTrusted() {
+		m |= markTrust
+	}
 	return m
 }
 
@@ -297,6 +305,9 @@ func (r *record) isRecallable() bool {
 	won := r.grades != nil && r.grades.pairwise == subjects.RespondentB
 	return r.labels.state == subjects.MemoryActive && (won || r.respondent() != subjects.RespondentB)
 }
+
+// isTrusted reports whether the row holds trusted content only.
+func (r *record) isTrusted() bool { return r.labels.trust == subjects.Trusted }
 
 func (r *record) count() int64 {
 	if r == nil {
