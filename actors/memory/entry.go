@@ -104,7 +104,7 @@ func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by s
 	e = redactEntry(e)
 	if e.Conversation != "" && e.Position == 0 {
 		var err error
-		if e.Position, err = db.FindPosition(ctx, e.Conversation, e.Provenance.QueryID); err != nil {
+		if e.Position, err = db.FindPosition(ctx, e.Conversation, e.Provenance.Trust, e.Provenance.QueryID); err != nil {
 			return subjects.MemoryWriteResult{}, err
 		}
 	}

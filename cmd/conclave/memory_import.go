@@ -65,8 +65,9 @@ type importer struct {
 	began   time.Time
 	report  importReport
 
-	drawing sync.Mutex // guards line: a chat draws its progress while others are imported
+	drawing sync.Mutex // guards line and turns: a chat draws its progress while others are imported
 	line    *term.Progress
+	turns   int // of all chats, sent so far
 }
 
 // memoryImportCommand imports documents and chat exports as untrusted content, or reads an export of memory back. It rejects --jobs outside 1 to
@@ -91,7 +92,7 @@ UNTRUSTED; with --trusted each entry keeps the trust that the file states.
 A chat export is remembered turn by turn, each with its speaker, time and place in the conversation: plain text with lines such as
 "[2023-05-08 13:56] Ana: text" (WhatsApp, Signal), or JSON with messages (speaker, text, time; Telegram, ChatGPT). A .txt or .json
 file that you name is recognized by its content; --chat says that every file is one, --chat=false that none is. Turns are
-UNTRUSTED like documents. Times without a zone are taken as UTC. Importing a longer export of the same name adds what is new.
+UNTRUSTED like documents. Times without a zone are taken as UTC. Importing a longer export at the same path adds what is new.
 
 When a file fails, the others are still imported, and the exit code is 1. In a pipe, stdout has a line for each file; with --json
 it has one document with files.`,
@@ -294,11 +295,11 @@ func readExportFile(path string) iter.Seq2[subjects.MemoryEntry, error] {
 // document of which memory refused a part, and a chat of which it refused every turn, is a failed one without an error.
 func (p *importer) importFile(ctx context.Context, f document.File, asExport bool) (importedFile, error) {
 	r := importedFile{File: f.Path, Actions: map[string]int{}}
-	var err error
-	chat := p.chat != nil && *p.chat || p.chat == nil && f.Given && document.IsChat(f.Path)
+	turns, chat, err := p.readChat(f)
 	switch {
+	case err != nil:
 	case chat:
-		err = p.importChat(ctx, f.Path, &r)
+		err = p.importChat(ctx, f.Path, turns, &r)
 	case asExport:
 		err = p.restore(ctx, f.Path, &r)
 	default:
@@ -367,27 +368,39 @@ func (p *importer) importDocument(ctx context.Context, f document.File, r *impor
 	return err
 }
 
-// importChat sends the turns of a chat export to memory and counts them in r. They are untrusted unless p.trusted is set. A file
-// that is no chat export is an error.
-func (p *importer) importChat(ctx context.Context, path string, r *importedFile) error {
-	turns, err := document.ReadChat(path)
-	if err != nil {
-		return err
+// readChat returns the turns of a file that is a chat export, because the user says so or by its content. It fails when the user
+// says so and it is none.
+func (p *importer) readChat(f document.File) (turns []document.Turn, isChat bool, err error) {
+	switch {
+	case p.chat == nil && f.Given:
+		turns, isChat = document.DetectChat(f.Path)
+	case p.chat != nil && *p.chat:
+		isChat = true
+		turns, err = document.ReadChat(f.Path)
 	}
+	return turns, isChat, err
+}
+
+// importChat sends the turns of a chat export to memory and counts them in r. They are untrusted unless p.trusted is set.
+func (p *importer) importChat(ctx context.Context, path string, turns []document.Turn, r *importedFile) error {
 	facts := make([]subjects.MemoryEntry, len(turns))
-	last := map[string]int{}
+	ids, last := map[string]string{}, map[string]int{}
 	for i, t := range turns {
-		conversation := chatConversation(path, t.Conversation)
-		last[conversation]++
-		facts[i] = subjects.MemoryEntry{
-			Kind: subjects.KindFact, Corpus: t.Text, Conversation: conversation, Position: last[conversation], Speaker: t.Speaker, Happened: t.Happened,
+		if ids[t.Conversation] == "" {
+			ids[t.Conversation] = chatConversation(path, p.trusted, t)
 		}
+		id := ids[t.Conversation]
+		last[id]++
+		facts[i] = subjects.MemoryEntry{Kind: subjects.KindFact, Corpus: t.Text, Conversation: id, Position: last[id], Speaker: t.Speaker, Happened: t.Happened}
 	}
 	r.Pieces = len(turns)
+	sent := 0
 	w, err := p.c.AddMemories(ctx, facts, !p.trusted, func(done int) {
 		p.drawing.Lock()
 		defer p.drawing.Unlock()
-		p.draw(done, len(facts), "turn", path)
+		p.turns += done - sent
+		sent = done
+		p.draw(done, len(facts), p.turns, "turn", path)
 	})
 	r.count(w)
 	r.State = fileImported
@@ -397,15 +410,16 @@ func (p *importer) importChat(ctx context.Context, path string, r *importedFile)
 	return err
 }
 
-// chatConversation is the id of a conversation of an export: the name of the file and that in the export, or a hash of them where
-// that is no valid one.
-func chatConversation(path, name string) string {
-	id := strings.TrimSpace(filepath.Base(path) + " " + name)
-	if (subjects.MemoryEntry{Conversation: id}).CheckContext() != nil {
-		sum := sha256.Sum256([]byte(id))
-		return hex.EncodeToString(sum[:16])
+// chatConversation returns the id of a conversation of an export: the name of the file and a hash of its path, of the trust of the
+// import and of the first turn. So a longer export at the same path continues the conversation; files of the same name, such as
+// _chat.txt, are others, and trusted turns never stand beside untrusted ones.
+func chatConversation(path string, trusted bool, first document.Turn) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %t %q %q %s %q", path, trusted, first.Conversation, first.Speaker, first.Happened.UTC().Format(time.RFC3339), first.Text))
+	hash := hex.EncodeToString(sum[:12])
+	if id := filepath.Base(path) + " " + hash; (subjects.MemoryEntry{Conversation: id}).CheckContext() == nil {
+		return id
 	}
-	return id
+	return hash
 }
 
 // count adds what became of the entries that were sent: actions, removed pieces and notes, and the reason of the first refusal.
@@ -447,17 +461,17 @@ func (p *importer) add(f importedFile) {
 		}
 	}
 	if done := len(p.report.Files); done < p.total {
-		p.draw(done, p.total, "file", f.File)
+		p.draw(done, p.total, done, "file", f.File)
 	}
 }
 
-// draw draws the progress: how many of all units are done, how many per second, and how long the rest takes at that rate. The
-// caller holds drawing. all must be positive.
-func (p *importer) draw(done, all int, unit, path string) {
+// draw draws the progress: how many of all units of a file or of the import are done, how many units per second were, of which
+// there were rated since the import began, and how long the rest takes at that rate. The caller holds drawing. all must be positive.
+func (p *importer) draw(done, all, rated int, unit, path string) {
 	pace := ""
-	if took := time.Since(p.began); done > 0 && took > time.Second {
-		left := time.Duration(float64(took) / float64(done) * float64(all-done)).Round(time.Second)
-		pace = fmt.Sprintf("%s, %s left  ", formatRate(done, took), left)
+	if took := time.Since(p.began); rated > 0 && took > time.Second {
+		left := time.Duration(float64(took) / float64(rated) * float64(all-done)).Round(time.Second)
+		pace = fmt.Sprintf("%s, %s left  ", formatRate(rated, took), left)
 	}
 	p.line.Draw("%d of %s  %s  %s%s", done, term.Count(all, unit), term.Bar(int64(done), int64(all)), pace, shortPath(path))
 }

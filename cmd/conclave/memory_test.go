@@ -20,13 +20,14 @@ import (
 // fakeMemory is the memory actor as far as the user speaks to it, under memory's own grants: entries in a map, found by
 // their words. What it is asked is written down.
 type fakeMemory struct {
-	mu      sync.Mutex
-	entries []subjects.MemoryEntry // newest first
-	docs    map[string]string      // hashes of documents
-	heard   []string               // what was written, in a word or two
-	odd     string                 // how it misbehaves
-	writing chan struct{}          // when not nil, a write waits until it is closed
-	arrived chan struct{}          // a write has come
+	conversations []string // ids
+	mu            sync.Mutex
+	entries       []subjects.MemoryEntry // newest first
+	docs          map[string]string      // hashes of documents
+	heard         []string               // what was written, in a word or two
+	odd           string                 // how it misbehaves
+	writing       chan struct{}          // when not nil, a write waits until it is closed
+	arrived       chan struct{}          // a write has come
 }
 
 func (*fakeMemory) Name() string { return "memory" }
@@ -281,7 +282,7 @@ func (k *fakeMemory) write(ctx context.Context, in actor.Msg[subjects.MemoryWrit
 			heard += " external"
 		}
 		if !in.Body.Restore && e.Speaker != "" {
-			heard += fmt.Sprintf(" (%s %d %s %s)", e.Conversation, e.Position, e.Speaker, e.Happened.Format(time.RFC3339))
+			heard += fmt.Sprintf(" (%s %d %s %s)", k.nameConversation(e.Conversation), e.Position, e.Speaker, e.Happened.Format(time.RFC3339))
 		}
 		k.heard = append(k.heard, heard)
 		res := subjects.MemoryWriteResult{ID: cmp.Or(e.ID, "fresh000000000000000000000000009"), Action: "stored"}
@@ -322,6 +323,19 @@ func (k *fakeMemory) write(ctx context.Context, in actor.Msg[subjects.MemoryWrit
 }
 
 // archivistKey is the key of a script's fakeMemory.
+// nameConversation returns the id of a conversation with its number in place of a hash: "chat.txt #2" is the second one. The caller
+// holds mu.
+func (k *fakeMemory) nameConversation(id string) string {
+	name, hash, _ := strings.Cut(id, " ")
+	if len(hash) != 24 {
+		return id
+	}
+	if !slices.Contains(k.conversations, id) {
+		k.conversations = append(k.conversations, id)
+	}
+	return fmt.Sprintf("%s #%d", name, slices.Index(k.conversations, id)+1)
+}
+
 type archivistKey struct{}
 
 // TestMemoryScripts drives the memory commands against the fakeMemory. Beside the commands of TestScripts there is:

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -33,10 +31,10 @@ type Turn struct {
 
 // ReadChat reads a chat export: plain text with a time and a speaker in front of each message, as WhatsApp, Signal and many other
 // programs write it, or JSON. The turns are in the order of the file, those of a ChatGPT conversation in the order of their times.
-// A time without a zone is taken as UTC. It rejects a file larger than [MaxBytes] ([ErrTooLarge]), one that cannot be read, and
-// with [ErrNotChat] one in which it finds no turn.
+// A time without a zone is taken as UTC. It rejects what [Load] rejects with a limit of [MaxBytes], and with [ErrNotChat] a file
+// in which it finds no turn.
 func ReadChat(path string) ([]Turn, error) {
-	data, err := readLimited(path)
+	data, err := Load(path, MaxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -53,43 +51,26 @@ func ReadChat(path string) ([]Turn, error) {
 	return turns, nil
 }
 
-// IsChat reports whether a file is certainly a chat export: a .txt or .json file whose turns have speakers, two at least, and are
-// no lines of a log.
-func IsChat(path string) bool {
+// DetectChat returns the turns of a file that is certainly a chat export: a .txt or .json file whose turns have speakers, two at
+// least, and are no lines of a log. For any other file it is not ok.
+func DetectChat(path string) (turns []Turn, ok bool) {
 	if ext := strings.ToLower(filepath.Ext(path)); ext != ".txt" && ext != ".json" {
-		return false
+		return nil, false
 	}
 	turns, err := ReadChat(path)
 	if err != nil || len(turns) < 2 {
-		return false
+		return nil, false
 	}
 	for _, t := range turns {
 		if t.Speaker == "" || slices.Contains(logLevels, strings.ToUpper(t.Speaker)) {
-			return false
+			return nil, false
 		}
 	}
-	return true
+	return turns, true
 }
 
 // logLevels stand in the lines of a log where the lines of a chat have a speaker.
 var logLevels = []string{"TRACE", "DEBUG", "INFO", "NOTICE", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL"}
-
-// readLimited reads a file of at most [MaxBytes].
-func readLimited(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, readError(err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
-	if err != nil {
-		return nil, readError(err)
-	}
-	if len(data) > MaxBytes {
-		return nil, fmt.Errorf("%w: more than %d MB; split the export", ErrTooLarge, MaxBytes>>20)
-	}
-	return data, nil
-}
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -63,7 +64,7 @@ func TestReadChatForms(t *testing.T) {
 func TestReadChatRejectsOtherFiles(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]string{
-		"prose": "I sold the boat.\nNobody knows.\n", "empty": "", "invalid JSON": `[{"speaker":`, "numbers": "[1, 2]", "other objects": `{"a":{"text":"x"}}`, "only program messages": "[2023-05-08 13:56] Ana joined\n",
+		"prose": "I sold the boat.\nNobody knows.\n", "blank": " \n", "invalid JSON": `[{"speaker":`, "numbers": "[1, 2]", "other objects": `{"a":{"text":"x"}}`, "only program messages": "[2023-05-08 13:56] Ana joined\n",
 	} {
 		if got, err := ReadChat(writeChat(t, "a.txt", s)); !errors.Is(err, ErrNotChat) {
 			t.Errorf("%s: %+v, %v", name, got, err)
@@ -72,9 +73,19 @@ func TestReadChatRejectsOtherFiles(t *testing.T) {
 	if _, err := ReadChat(writeChat(t, "a.txt", strings.Repeat("x", MaxBytes+1))); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("too large: %v", err)
 	}
+	if _, err := ReadChat(writeChat(t, "a.txt", "")); !errors.Is(err, ErrEmpty) {
+		t.Errorf("empty: %v", err)
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe.txt") // nobody writes into it
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadChat(pipe); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("pipe: %v", err)
+	}
 }
 
-func TestIsChatLeavesDocumentsAlone(t *testing.T) {
+func TestDetectChatLeavesDocumentsAlone(t *testing.T) {
 	t.Parallel()
 	turns := "[2023-05-08 13:56] Ana: I sold the boat.\n[2023-05-08 13:57] Ben: Really?\n"
 	for _, tt := range []struct {
@@ -88,8 +99,8 @@ func TestIsChatLeavesDocumentsAlone(t *testing.T) {
 		{"messages without a speaker", "a.json", `[{"text":"x"},{"text":"y"}]`, false},
 		{"prose", "a.txt", "Ana: I sold the boat.\nBen: Really?\n", false},
 	} {
-		if got := IsChat(writeChat(t, tt.file, tt.text)); got != tt.want {
-			t.Errorf("%s: %t", tt.name, got)
+		if turns, got := DetectChat(writeChat(t, tt.file, tt.text)); got != tt.want || got != (len(turns) > 0) {
+			t.Errorf("%s: %t, %v", tt.name, got, turns)
 		}
 	}
 }

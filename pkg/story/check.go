@@ -159,8 +159,8 @@ func (c *checker) checkAnswer(fail func(string, string, ...any), path string, a 
 // minQuote is the shortest line, in bytes, that counts as a quote.
 const minQuote = 8
 
-// listNumber is the number of a list item, which a quote leaves out.
-var listNumber = regexp.MustCompile(`^\d+\. `)
+// lineMark is the number of a list item or the mark of a quoted line, which a quote leaves out.
+var lineMark = regexp.MustCompile(`^(\d+\. |> )`)
 
 // checkQuote checks that the answer contains a line of a field, or the line src.Line (from 1; 0 = any), of the last event of
 // this turn that matches. Lines shorter than minQuote do not count. A line that the script has itself proves nothing and
@@ -189,7 +189,7 @@ func (c *checker) checkQuote(fail func(string, string, ...any), path string, src
 		lines = lines[src.Line-1 : src.Line]
 	}
 	for _, line := range lines {
-		line = listNumber.ReplaceAllString(strings.TrimSpace(line), "")
+		line = lineMark.ReplaceAllString(strings.TrimSpace(line), "")
 		if len(line) < minQuote || !containsFold(at.response.Answer, line) {
 			continue
 		}

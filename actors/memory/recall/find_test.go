@@ -78,6 +78,21 @@ func TestFind(t *testing.T) {
 			m.put(row(1, "a", "x", said("c", 1), state(subjects.MemoryCandidate)), 0.9, 0.9)
 			m.put(row(2, "b", "y", said("c", 2)), 0.1, 0.1)
 		}, q: meaning, want: "", why: "near enough"},
+		{name: "trick: an untrusted neighbour lifts nothing trusted, nor is it lifted", fill: func(m mind) {
+			m.put(row(1, "a", "x", said("c", 1), trust(subjects.Untrusted)), 0.9, 0.9)
+			m.put(row(2, "b", "y", said("c", 2)), 0.1, 0.1)
+			m.put(row(3, "c", "z", said("d", 1)), 0.8, 0.8)
+			m.put(row(4, "d", "w", said("d", 2), trust(subjects.Untrusted)), 0.1, 0.1)
+		}, q: meaning, want: "m1 m3"},
+		{name: "an untrusted row between trusted neighbours", fill: func(m mind) {
+			m.put(row(1, "a", "x", said("c", 1)), 0.9, 0.9)
+			m.put(row(2, "b", "y", said("c", 2), trust(subjects.Untrusted)), 0.1, 0.1)
+			m.put(row(3, "c", "z", said("c", 3)), 0.1, 0.1)
+		}, q: meaning, want: "m1 m3"},
+		{name: "trusted rows only", fill: func(m mind) {
+			m.put(row(1, "a", "x", trust(subjects.Untrusted)), 0.9, 0.9)
+			m.put(row(2, "b", "y"), 0.5, 0.5)
+		}, q: recall.Query{Text: "...", Vector: cacheQuery(), Trusted: true}, want: "m2"},
 		{name: "rows that do not count between neighbours", fill: func(m mind) {
 			m.put(row(1, "a", "x", said("c", 1)), 0.9, 0.9)
 			m.put(row(2, "b", "y", said("c", 2), state(subjects.MemoryCandidate)), 0.9, 0.9)

@@ -49,6 +49,7 @@ func graded(g subjects.Grades) func(*recall.Row) { return func(r *recall.Row) { 
 func days(n int) func(*recall.Row)               { return func(r *recall.Row) { r.Created = now.AddDate(0, 0, -n) } }
 func text(s string) func(*recall.Row)            { return func(r *recall.Row) { r.Words = s } }
 func tagged(tags ...string) func(*recall.Row)    { return func(r *recall.Row) { r.Tags = tags } }
+func trust(t string) func(*recall.Row)           { return func(r *recall.Row) { r.Trust = t } }
 func by(speaker string) func(*recall.Row)        { return func(r *recall.Row) { r.Speaker = speaker } }
 
 func said(conversation string, position int) func(*recall.Row) {

@@ -319,18 +319,22 @@ func TestRestoreForgottenAnswer(t *testing.T) {
 	}
 }
 
-// TestFindPosition: answers to one query have one position, a new query follows the last entry of its conversation.
+// TestFindPosition: answers to one query have one position, a new query follows the last entry of its conversation and trust.
 func TestFindPosition(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	a, b := newEngram("a", "q1", "gen"), newFact("b")
+	a, b, c := newEngram("a", "q1", "gen"), newFact("b"), newFact("c")
 	a.Conversation, a.Position, b.Conversation, b.Position = "s1", 4, "s2", 9
-	putEntries(t, s, a, b)
+	c.Conversation, c.Position, c.Provenance.Trust, c.Provenance.Source = "s1", subjects.MaxPosition, subjects.Untrusted, subjects.SourceExternal
+	putEntries(t, s, a, b, c)
 	for _, tt := range []struct {
-		conversation, query string
-		want                int
-	}{{"s1", "q1", 4}, {"s1", "q2", 5}, {"s1", "", 5}, {"s2", "q1", 10}, {"s3", "q1", 1}} {
-		if n, err := s.FindPosition(t.Context(), tt.conversation, tt.query); err != nil || n != tt.want {
+		conversation, trust, query string
+		want                       int
+	}{
+		{"s1", subjects.Trusted, "q1", 4}, {"s1", subjects.Trusted, "q2", 5}, {"s1", subjects.Trusted, "", 5}, {"s2", subjects.Trusted, "q1", 10}, {"s3", subjects.Trusted, "q1", 1},
+		{"s2", subjects.Untrusted, "q1", 1}, {"s1", subjects.Untrusted, "", subjects.MaxPosition},
+	} {
+		if n, err := s.FindPosition(t.Context(), tt.conversation, tt.trust, tt.query); err != nil || n != tt.want {
 			t.Errorf("position of %q in %q is %d, %v; want %d", tt.query, tt.conversation, n, err, tt.want)
 		}
 	}

@@ -172,12 +172,13 @@ func (s *Store) GetTexts(ctx context.Context, ids ...string) ([]subjects.MemoryE
 	return entriesOf(all), nil
 }
 
-// FindPosition returns the position in a conversation of the answers to a query: that of one that is stored, or else the one after
-// the last entry of the conversation. query may be "".
-func (s *Store) FindPosition(ctx context.Context, conversation, query string) (n int, err error) {
+// FindPosition returns the position of the answers to a query among the entries of this trust in a conversation: that of one that is
+// stored, or else the one after the last entry. query may be "". Entries of another trust do not count: their positions may be
+// chosen by anybody.
+func (s *Store) FindPosition(ctx context.Context, conversation, trust, query string) (n int, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error { return r.Scan(&n) },
-		"SELECT coalesce(max(CASE WHEN query = ? AND query <> '' AND position > 0 THEN position END), max(position) + 1, 1) FROM entries WHERE conversation = ?",
-		sanitize(query), sanitize(conversation))
+		"SELECT coalesce(max(CASE WHEN query = ? AND query <> '' AND position > 0 THEN position END), max(position) + 1, 1) FROM entries WHERE conversation = ? AND trust = ?",
+		sanitize(query), sanitize(conversation), trust)
 	if err != nil {
 		return 0, fmt.Errorf("finding the position in a conversation: %w", err)
 	}
