@@ -28,6 +28,7 @@ func TestClipInFrame(t *testing.T) {
 		{"exactly", long, len(long), true},
 		{"one byte too long", long, len(long) - 1, false},
 		{"much too long", long, 512, false},
+		{"trusted lines before the frame", "Pinned by the user:\n> x\n" + long, 512, false},
 		{"not framed", strings.Repeat("x\n", 2000), 512, true},
 		{"a frame that is larger than the room", long, 20, true},
 	} {
@@ -40,7 +41,7 @@ func TestClipInFrame(t *testing.T) {
 				}
 				return
 			}
-			if len(got) > tt.most || !strings.HasPrefix(got, begin) || !strings.HasSuffix(got, end) || !strings.Contains(got, clipMark) || !utf8.ValidString(got) {
+			if len(got) > tt.most || !strings.Contains(got, begin) || !strings.HasSuffix(got, end) || !strings.Contains(got, clipMark) || !utf8.ValidString(got) {
 				t.Fatalf("%d bytes of %d: %q", len(got), tt.most, got)
 			}
 		})
