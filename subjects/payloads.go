@@ -109,11 +109,14 @@ type ToolCall struct {
 	Tool   string          `json:"tool"`
 	Args   json.RawMessage `json:"args"`
 	Result string          `json:"result"`
-	Layer  string          `json:"layer,omitempty"` // how the call came about: native, recovered from text, decision, safety_net or recall
+	Layer  string          `json:"layer,omitempty"` // how the call came about: native, recovered from text, decision, safety_net or [LayerRecall]
 	Error  *Fault          `json:"error,omitempty"`
 	// Ephemeral means that the result holds only at the time of the call.
 	Ephemeral bool `json:"ephemeral,omitempty"`
 }
+
+// LayerRecall is the layer of the search of memory before the first model call, which no model chose; see [ToolCall].
+const LayerRecall = "recall"
 
 // Usage counts tokens and time.
 type Usage struct {

@@ -78,7 +78,7 @@ func TestMemoryIsSearchedBeforeFirstModelCall(t *testing.T) {
 				t.Error("a tool that reads memory is offered again")
 			}
 			r := w.onlyResponse()
-			if used := len(r.ToolCalls) == 1 && r.ToolCalls[0].Layer == loop.LayerRecall && slices.Equal(r.Recalls, found.Recalls); used != tt.shown {
+			if used := len(r.ToolCalls) == 1 && r.ToolCalls[0].Layer == subjects.LayerRecall && slices.Equal(r.Recalls, found.Recalls); used != tt.shown {
 				t.Errorf("calls %+v, recalls %v", r.ToolCalls, r.Recalls)
 			}
 			w.requireNoErrors()

@@ -100,7 +100,7 @@ func recheckComparison(ctx context.Context, out actor.Out, db *access, c compari
 // statementOf returns what an entry claims. A time in the future, as earlier versions accepted it, counts as unknown.
 func statementOf(e subjects.MemoryEntry) digest.Statement {
 	s := digest.Statement{
-		Name: e.Name, Description: e.Description, Corpus: e.Corpus, Created: e.Created, Untrusted: e.Provenance.Trust != subjects.Trusted,
+		Description: e.Description, Corpus: e.Corpus, Created: e.Created, Untrusted: e.Provenance.Trust != subjects.Trusted,
 		Speaker: e.Speaker, Conversation: e.Conversation, Happened: e.Happened,
 	}
 	if e.CheckHappened(e.Created) != nil {

@@ -65,7 +65,9 @@ func (c Config) Problems() (out strict.Problems) {
 	if c.ContextScore < 0 || c.ContextScore > maxScore {
 		out.Add("context_score", "%s is not between 0 and %d", c.ContextScore, maxScore)
 	}
-	c.checkWeights(&out)
+	for _, p := range c.Weights.OrDefault().Problems() {
+		out.Add("weights."+p.Path, "%s", p.Text)
+	}
 	out.CheckInt("threads", c.Threads, 0, 256)
 	out.CheckDuration("model_timeout", c.ModelTimeout, time.Millisecond, maxCallTimeout)
 	out.CheckDuration("embed_timeout", c.EmbedTimeout, time.Millisecond, maxCallTimeout)
@@ -82,27 +84,6 @@ func (c Config) Problems() (out strict.Problems) {
 		out.Add("vss", "must be an absolute path to a local file")
 	}
 	return out
-}
-
-// checkWeights adds what is wrong with the weights: each is between 0 and 1, hashed more than 0, and the half-life between an hour and a hundred years.
-func (c Config) checkWeights(out *strict.Problems) {
-	w := c.Weights
-	if w == (recall.Weights{}) {
-		return
-	}
-	weights := map[string]float64{
-		"hashed": w.Hashed, "words": w.Words, "alone": w.Alone, "neighbours": w.Neighbours, "speaker": w.Speaker, "when": w.When, "critic": w.Critic, "pairwise": w.Pairwise,
-		"reward": w.Reward, "age": w.Age, "pinned": w.Pinned, "bound": w.Bound,
-	}
-	for _, name := range strict.SortedKeys(weights) {
-		if v := weights[name]; !(v >= 0 && v <= 1) {
-			out.Add("weights."+name, "%v is not between 0 and 1", v)
-		}
-	}
-	if w.Hashed == 0 {
-		out.Add("weights.hashed", "must be more than 0")
-	}
-	out.CheckDuration("weights.half_life", w.HalfLife, time.Hour, 100*365*24*time.Hour)
 }
 
 // DatabaseFile returns the path of the memory file in a data folder.

@@ -91,7 +91,7 @@ func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hash
 	m := &Memory{cfg: cfg, unaudited: db, audit: a, gate: newGate(a, cfg), hash: h, backfillWake: make(chan struct{}, 1), now: now}
 	if cfg.Cache.Entries > 0 {
 		m.cache = recall.NewCache(recall.CacheOptions{
-			Max: cfg.Cache.Entries, Near: float64(cfg.Cache.Near) / 100, Margin: cfg.Weights.Extras(),
+			Max: cfg.Cache.Entries, Near: float64(cfg.Cache.Near) / 100, Margin: cfg.Weights.OrDefault().Extras(),
 			TTL: map[string]time.Duration{subjects.KindEngram: cfg.Cache.Engram, subjects.KindFact: cfg.Cache.Fact, subjects.KindDocument: cfg.Cache.Document},
 		}, now)
 	}

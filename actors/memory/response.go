@@ -13,7 +13,6 @@ import (
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
-	"conclave/pkg/loop"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -67,7 +66,7 @@ func questionTime(in actor.Msg[subjects.Response]) time.Time {
 func isEphemeral(r subjects.Response) bool {
 	found := false
 	for _, c := range r.ToolCalls {
-		if c.Error != nil || c.Layer == loop.LayerRecall {
+		if c.Error != nil || c.Layer == subjects.LayerRecall {
 			continue
 		}
 		if !c.Ephemeral {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"conclave/actors/memory/store"
-	"conclave/pkg/loop"
 	"conclave/subjects"
 )
 
@@ -136,7 +135,7 @@ func TestResponsesThatAreNotStored(t *testing.T) {
 			r.ToolCalls = []subjects.ToolCall{{Tool: "web_search", Error: subjects.Faultf(subjects.CodeTool, "no results")}, {Tool: "get_datetime", Result: "noon", Ephemeral: true}}
 		},
 		"the current time, with memory in the prompt": func(r *subjects.Response) {
-			r.ToolCalls = []subjects.ToolCall{{Tool: "search_memory", Layer: loop.LayerRecall, Result: "Anna lives in Rome"}, {Tool: "get_datetime", Result: "noon", Ephemeral: true}}
+			r.ToolCalls = []subjects.ToolCall{{Tool: "search_memory", Layer: subjects.LayerRecall, Result: "Anna lives in Rome"}, {Tool: "get_datetime", Result: "noon", Ephemeral: true}}
 		},
 		"thinking only":              func(r *subjects.Response) { r.Answer, r.Thinking = "", "Anna lives in Rome" },
 		"trick: query id with a dot": func(r *subjects.Response) { r.QueryID = "a.b" },

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"conclave/pkg/loop"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -224,7 +223,7 @@ func checkThinking(fail func(string, string, ...any), want Thinking, got string)
 // nothing; an empty list allows no call but the search of memory before the model's first, which is not the model's. It reports
 // the first call that is missing. In a live run calls of any layer match: that depends on the model.
 func (c *checker) checkCalls(fail func(string, string, ...any), want []Call, got []subjects.ToolCall) {
-	isOwn := func(have subjects.ToolCall) bool { return have.Layer != loop.LayerRecall }
+	isOwn := func(have subjects.ToolCall) bool { return have.Layer != subjects.LayerRecall }
 	if want != nil && len(want) == 0 && slices.ContainsFunc(got, isOwn) {
 		fail("tool_calls", "unexpected tool calls: %s", formatCalls(got))
 		return

@@ -19,11 +19,11 @@ const (
 
 // Statement is the claim of one memory entry.
 type Statement struct {
-	Name, Description, Corpus string
-	Created                   time.Time // zero = not known
-	Untrusted                 bool      // it holds untrusted content
-	Speaker, Conversation     string    // who said it and where; "" = not known
-	Happened                  time.Time // when it was said; zero = not known
+	Description, Corpus   string
+	Created               time.Time // zero = not known
+	Untrusted             bool      // it holds untrusted content
+	Speaker, Conversation string    // who said it and where; "" = not known
+	Happened              time.Time // when it was said; zero = not known
 }
 
 // Relationship is how a new statement relates to an old one, and why.
@@ -60,7 +60,7 @@ func (s Statement) isElsewhere(o Statement) bool {
 }
 
 func (s Statement) cleaned() Statement {
-	s.Name, s.Description = shortLine(text.Cut(s.Name, 4<<10), maxName), shortLine(text.Cut(s.Description, 4<<10), maxDescription)
+	s.Description = shortLine(text.Cut(s.Description, 4<<10), maxDescription)
 	s.Corpus = cleanText(text.Cut(s.Corpus, 4<<10))
 	return s
 }

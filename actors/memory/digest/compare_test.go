@@ -62,7 +62,7 @@ func TestCompareByPlainCode(t *testing.T) {
 			t.Parallel()
 			for name, s := range map[string][2]Statement{
 				"corpus":      {{Corpus: tt.old}, {Corpus: tt.next}},
-				"description": {{Name: "a name", Description: tt.old}, {Name: "other words", Description: tt.next}},
+				"description": {{Description: tt.old}, {Description: tt.next}},
 			} {
 				if got := Compare(s[0], s[1]); got.Kind != tt.want || got.Why == "" {
 					t.Errorf("%s: %+v, want %s", name, got, tt.want)
@@ -75,8 +75,8 @@ func TestCompareByPlainCode(t *testing.T) {
 func TestRepeatedStatementElsewhereIsAnother(t *testing.T) {
 	t.Parallel()
 	day := time.Date(2023, time.May, 8, 13, 56, 0, 0, time.UTC)
-	thanks := Statement{Name: "Thanks", Corpus: "Thanks, Melanie! That is really sweet.", Speaker: "Caroline", Happened: day, Conversation: "c1"}
-	rome := Statement{Name: "home", Corpus: "I live in Rome.", Speaker: "Caroline", Happened: day, Conversation: "c1"}
+	thanks := Statement{Corpus: "Thanks, Melanie! That is really sweet.", Speaker: "Caroline", Happened: day, Conversation: "c1"}
+	rome := Statement{Corpus: "I live in Rome.", Speaker: "Caroline", Happened: day, Conversation: "c1"}
 	with := func(s Statement, change func(*Statement)) Statement { change(&s); return s }
 	for _, tt := range []struct {
 		name      string
@@ -84,12 +84,11 @@ func TestRepeatedStatementElsewhereIsAnother(t *testing.T) {
 		want      string
 	}{
 		{"the same again", thanks, thanks, Same},
-		{"the same with another name", thanks, with(thanks, func(s *Statement) { s.Name = "a sweet word" }), Same},
 		{"nothing known of day and conversation", Statement{Corpus: thanks.Corpus}, Statement{Corpus: thanks.Corpus}, Same},
 		{"on another day", thanks, with(thanks, func(s *Statement) { s.Happened = day.AddDate(0, 0, 1) }), Unrelated},
 		{"by another speaker", thanks, with(thanks, func(s *Statement) { s.Speaker = "Melanie" }), Unrelated},
 		{"in another conversation", thanks, with(thanks, func(s *Statement) { s.Conversation = "c2" }), Unrelated},
-		{"of the same name with other content", thanks, with(thanks, func(s *Statement) { s.Corpus = "The rent is due." }), Unrelated},
+		{"other content", thanks, with(thanks, func(s *Statement) { s.Corpus = "The rent is due." }), Unrelated},
 		{"contradiction on another day", rome, with(rome, func(s *Statement) {
 			s.Corpus, s.Happened, s.Conversation = "I live in Oslo.", day.AddDate(0, 1, 0), "c2"
 		}), Contradicts},
@@ -97,7 +96,6 @@ func TestRepeatedStatementElsewhereIsAnother(t *testing.T) {
 		{"contradiction that is older", rome, with(rome, func(s *Statement) { s.Corpus, s.Happened = "I live in Oslo.", day.AddDate(-1, 0, 0) }), Unrelated},
 		{"trick: untrusted over trusted", rome, with(rome, func(s *Statement) { s.Corpus, s.Untrusted = "I live in Oslo.", true }), Unrelated},
 		{"trick: stored before", with(rome, func(s *Statement) { s.Created = day.AddDate(1, 0, 0) }), with(rome, func(s *Statement) { s.Corpus, s.Created = "I live in Oslo.", day }), Unrelated},
-		{"trick: only the names are equal", Statement{Name: "x"}, Statement{Name: "x"}, Unrelated},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

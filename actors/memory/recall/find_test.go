@@ -433,7 +433,7 @@ func TestNew(t *testing.T) {
 		{"fewer than none", func(o *recall.Options) { o.Top = -1 }, "at least 1"},
 		{"a weight below zero", func(o *recall.Options) { o.Weights = recall.DefaultWeights(); o.Weights.Critic = -0.1 }, "between 0 and 1"},
 		{"a weight that is no number", func(o *recall.Options) { o.Weights = recall.DefaultWeights(); o.Weights.Bound = math.NaN() }, "between 0 and 1"},
-		{"no half-life", func(o *recall.Options) { o.Weights = recall.DefaultWeights(); o.Weights.HalfLife = 0 }, "half-life"},
+		{"no half-life", func(o *recall.Options) { o.Weights = recall.DefaultWeights(); o.Weights.HalfLife = 0 }, "half_life"},
 	} {
 		o := good
 		tt.change(&o)

@@ -126,22 +126,17 @@ func New(o Options) (*Recall, error) {
 	if o.Duplicates == 0 {
 		o.Duplicates = defaultDuplicates
 	}
-	if o.Weights == (Weights{}) {
-		o.Weights = DefaultWeights()
-	}
+	o.Weights = o.Weights.OrDefault()
 	switch {
 	case o.Now == nil:
 		return nil, errors.New("recall needs a clock")
 	case o.Names < 0 || o.Top < 0:
 		return nil, fmt.Errorf("recall of %d names and %d at the end: both must be at least 1", o.Names, o.Top)
 	}
-	if err := o.Weights.validate(); err != nil {
-		return nil, err
+	if err := o.Weights.Problems().Err(); err != nil {
+		return nil, fmt.Errorf("weights of a recall: %w", err)
 	}
 	if o.Weights.cosine = 1; o.Hashed {
-		if o.Weights.Hashed == 0 {
-			return nil, errors.New("a weight of 0 for the cosines of the built-in embedding: it must be more")
-		}
 		o.Weights.cosine = o.Weights.Hashed
 		o.Weights.When *= o.Weights.Hashed
 	}

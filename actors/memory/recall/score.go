@@ -1,11 +1,10 @@
 package recall
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"time"
 
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -50,17 +49,31 @@ func DefaultWeights() Weights {
 	}
 }
 
-// validate rejects weights outside 0 to 1 and NaN, a negative half-life, and an Age without a half-life.
-func (w Weights) validate() error {
-	for _, v := range []float64{w.Hashed, w.Words, w.Alone, w.Neighbours, w.Speaker, w.When, w.Critic, w.Pairwise, w.Reward, w.Age, w.Pinned, w.Bound} {
-		if !(v >= 0 && v <= 1) {
-			return fmt.Errorf("a weight of %v: weights are between 0 and 1", v)
+// OrDefault returns w, or [DefaultWeights] when all of w are zero.
+func (w Weights) OrDefault() Weights {
+	if w == (Weights{}) {
+		return DefaultWeights()
+	}
+	return w
+}
+
+// Problems returns what is wrong with w by the name of the setting: each weight is between 0 and 1, hashed more than 0, and the half-life
+// between an hour and a hundred years.
+func (w Weights) Problems() (out strict.Problems) {
+	weights := map[string]float64{
+		"hashed": w.Hashed, "words": w.Words, "alone": w.Alone, "neighbours": w.Neighbours, "speaker": w.Speaker, "when": w.When, "critic": w.Critic, "pairwise": w.Pairwise,
+		"reward": w.Reward, "age": w.Age, "pinned": w.Pinned, "bound": w.Bound,
+	}
+	for _, name := range strict.SortedKeys(weights) {
+		if v := weights[name]; !(v >= 0 && v <= 1) {
+			out.Add(name, "%v is not between 0 and 1", v)
 		}
 	}
-	if w.HalfLife < 0 || w.HalfLife == 0 && w.Age > 0 {
-		return errors.New("a row that ages needs a half-life")
+	if w.Hashed == 0 {
+		out.Add("hashed", "must be more than 0")
 	}
-	return nil
+	out.CheckDuration("half_life", w.HalfLife, time.Hour, 100*365*day)
+	return out
 }
 
 // Extras returns the most that speaker, time and shifts together add to a row.
