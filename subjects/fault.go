@@ -43,6 +43,8 @@ const (
 	CodeModelSwap        = "model_swap"   // an embedding would unload the model that answers
 	CodeUnsupported      = "unsupported"
 	CodeUnknownAnswer    = "unknown_answer"     // feedback about an unknown or expired answer
+	CodeNoPersonas       = "no_personas"        // no persona is active, and the question names none
+	CodeUnknownPersona   = "unknown_persona"    // the question names a persona that is not configured
 	CodeNoAttachment     = "attachment_missing" // an attached image is not stored in this session, or no longer, or is damaged
 )
 

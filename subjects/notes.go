@@ -14,7 +14,9 @@ const (
 	NoteCompacted = "compacted"    // old turns were summarized
 	NoteDeleted   = "deleted"      // the user deleted the conversation
 	NoteGraded    = "graded"       // a grade was added to an earlier answer
-	NoteNoHistory = "no_history"   // respondent B could not read the conversation
+	NoteNoHistory = "no_history"   // the conversation could not be read
+	NotePersona   = "persona"      // a persona failed and was skipped
+	NoteContext   = "context"      // the model uses no tools; memory was searched for it
 )
 
 // formerDemoModel is [NoteDemoModel] in answers that an earlier build stored.

@@ -91,10 +91,13 @@ type Response struct {
 	Reference    string     `json:"reference,omitempty"`                 // the expected answer, when the query had one
 	DemoModel    bool       `json:"demo_model,omitempty" was:"stand_in"` // the built-in demo model answered
 	Usage        Usage      `json:"usage"`
-	Notes        []Note     `json:"notes,omitempty"`
-	Labels       *Labels    `json:"labels,omitempty"`  // joined from all inputs of the answer
-	Partial      bool       `json:"partial,omitempty"` // incomplete: stopped, truncated or failed
-	Error        *Fault     `json:"error,omitempty"`
+	// Deliberations are those that led to an answer of the committee.
+	Deliberations []DeliberationSummary `json:"deliberations,omitempty"`
+
+	Notes   []Note  `json:"notes,omitempty"`
+	Labels  *Labels `json:"labels,omitempty"`  // joined from all inputs of the answer
+	Partial bool    `json:"partial,omitempty"` // incomplete: stopped, truncated or failed
+	Error   *Fault  `json:"error,omitempty"`
 }
 
 // Note tells the user about an event in the making of an answer: a guard that fired, a truncation, a fallback.
@@ -674,10 +677,12 @@ type PullProgress struct {
 type Critique struct {
 	SessionID    string  `json:"session_id"`
 	QueryID      string  `json:"query_id"`
-	RespondentID string  `json:"respondent_id"` // the account that answered
-	Score        int     `json:"score"`         // 1 to 5, 0 = ungraded
+	RespondentID string  `json:"respondent_id"`     // the account that answered, or [PersonaRespondent]
+	Persona      string  `json:"persona,omitempty"` // a deliberation of this persona was graded, not an answer
+	Round        int     `json:"round,omitempty"`   // of the deliberation
+	Score        int     `json:"score"`             // 1 to 5, 0 = ungraded
 	Feedback     string  `json:"feedback"`
-	Rubric       string  `json:"rubric"` // plain, search, memory, task
+	Rubric       string  `json:"rubric"` // plain, search, memory, task, persona
 	Model        string  `json:"model"`
 	Ungraded     string  `json:"ungraded,omitempty"` // why there is no grade
 	Notice       string  `json:"notice,omitempty"`   // why another model than the critic's own judged
@@ -693,6 +698,8 @@ const (
 	RubricSearch = "search"
 	RubricMemory = "memory"
 	RubricTask   = "task"
+
+	RubricPersona = "persona" // the persona's own
 )
 
 // Claim is an action that an answer reports although no tool call did it.
@@ -743,17 +750,6 @@ const (
 	RewardUser         = "user"         // stated by the user
 	RewardConversation = "conversation" // inferred by a model from the conversation
 )
-
-// Deliberation is one persona's contribution in one round.
-type Deliberation struct {
-	QueryID  string     `json:"query_id"`
-	Persona  string     `json:"persona"`
-	Round    int        `json:"round"`
-	Response string     `json:"response"`
-	Thinking string     `json:"thinking,omitempty"`
-	Calls    []ToolCall `json:"tool_calls,omitempty"`
-	Usage    Usage      `json:"usage"`
-}
 
 // ConfigSet changes settings of an actor.
 type ConfigSet struct {

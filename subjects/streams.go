@@ -204,7 +204,7 @@ func consumers() []Consumer {
 	}
 	out := []Consumer{
 		{Actor: "memory", Stream: "EVENTS", Name: "memory", Filter: append(slices.Clone(answers), "from.critic.critique.result", "from.critic.pairwise.result", "from.reward.reward.event")},
-		{Actor: "critic", Stream: "EVENTS", Name: "critic", Filter: answers, Unlimited: true},
+		{Actor: "critic", Stream: "EVENTS", Name: "critic", Filter: append(slices.Clone(answers), DeliberationEvent.StoredBy(Committee)), Unlimited: true},
 		{Actor: "reward", Stream: "EVENTS", Name: "reward", Filter: append(seen, "from.*.user.feedback"), Unlimited: true},
 		{Actor: "router", Stream: "QUERIES", Name: "router", Filter: []string{"query.received", "query.committee", "query.task"}, Ordered: true},
 		{Actor: Committee, Stream: "TURNS", Name: Committee, Filter: []string{TurnCommittee.Name}},
