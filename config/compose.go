@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"conclave/actors/broker"
+	"conclave/actors/committee"
 	"conclave/actors/critic"
 	"conclave/actors/gateway"
 	"conclave/actors/generator"
@@ -33,7 +34,7 @@ import (
 
 // Actors are the names for [Config.Compose] in starting order: an actor starts after those it sends requests to.
 // respondent_b runs only when the settings enable it.
-var Actors = []string{"tools", "secrets", "broker", "model", "memory", "critic", "reward", "router", "generator", subjects.RespondentB, "gateway"}
+var Actors = []string{"tools", "secrets", "broker", "model", "memory", "critic", "reward", "router", "generator", subjects.RespondentB, subjects.Committee, "gateway"}
 
 // Wiring connects the actors with the process that runs them. None of it is a setting.
 type Wiring struct {
@@ -91,6 +92,10 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 		{Name: "router", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return router.New(), nil }},
 		{Name: subjects.Generator, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.newRespondent(subjects.Generator) }},
 		{Name: subjects.RespondentB, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.newRespondent(subjects.RespondentB) }},
+		{Name: subjects.Committee, Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			cfg, err := c.Personas.Actor()
+			return committee.New(cfg), err
+		}},
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			g := gateway.New(c.GatewayConfig(home), nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)

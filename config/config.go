@@ -26,11 +26,11 @@ import (
 	"conclave/subjects"
 )
 
-//go:embed system.yaml models.yaml generator.yaml web_search.yaml web_fetch.yaml secrets.yaml memory.yaml critic.yaml manifest.yaml
+//go:embed system.yaml models.yaml generator.yaml web_search.yaml web_fetch.yaml secrets.yaml memory.yaml critic.yaml personas.yaml manifest.yaml
 var shipped embed.FS
 
 // Files are the file names that a config folder may contain.
-var Files = []string{"critic.yaml", "generator.yaml", "manifest.yaml", "memory.yaml", "models.yaml", "secrets.yaml", "system.yaml", "web_fetch.yaml", "web_search.yaml"}
+var Files = []string{"critic.yaml", "generator.yaml", "manifest.yaml", "memory.yaml", "models.yaml", "personas.yaml", "secrets.yaml", "system.yaml", "web_fetch.yaml", "web_search.yaml"}
 
 // Origins of values that are not from a file.
 const (
@@ -48,6 +48,7 @@ type Config struct {
 	Secrets   secrets.Config
 	Memory    memory.Config
 	Critic    critic.Config
+	Personas  Personas
 	Manifest  policy.Manifest
 
 	wiring   Wiring
@@ -72,6 +73,7 @@ func (c *Config) sections() []section {
 		{"secrets", &c.Secrets},
 		{"memory", &c.Memory},
 		{"critic", &c.Critic},
+		{"personas", &c.Personas},
 		{"models", &c.Models},
 	}
 }

@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"conclave/actors/generator"
 	"conclave/pkg/strict"
@@ -30,15 +29,9 @@ func (g Generator) Problems() strict.Problems {
 func (g Generator) Actor() (generator.Config, error) {
 	c := g.Config
 	if g.SystemPrompt != "" {
-		data, ok, err := readFile(filepath.Dir(g.SystemPrompt), filepath.Base(g.SystemPrompt))
-		switch {
-		case err != nil:
-			return c, fmt.Errorf("reading the system prompt: %w", err)
-		case !ok:
-			return c, fmt.Errorf("reading the system prompt: %s does not exist", g.SystemPrompt)
-		}
-		if c.System = strings.TrimSpace(strings.ToValidUTF8(string(data), "?")); c.System == "" {
-			return c, fmt.Errorf("reading the system prompt: %s is empty; omit system_prompt to use the shipped one", g.SystemPrompt)
+		var err error
+		if c.System, err = readPrompt(g.SystemPrompt); err != nil {
+			return c, fmt.Errorf("reading the system prompt: %w; omit system_prompt to use the shipped one", err)
 		}
 	}
 	return c, c.Validate()

@@ -17,6 +17,22 @@ const (
 	Orchestrator = "orchestrator"
 )
 
+// Modes are the ways to ask a question, each with the account that answers.
+var Modes = map[string]string{"assistant": Generator, "committee": Committee, "task": Orchestrator}
+
+// QuestionTopic is the topic of questions to a respondent. It reports false for an account that answers none.
+func QuestionTopic(respondent string) (Topic[Query], bool) {
+	switch respondent {
+	case Generator:
+		return QueryReceived, true
+	case Committee:
+		return QueryCommittee, true
+	case Orchestrator:
+		return QueryTask, true
+	}
+	return Topic[Query]{}, false
+}
+
 // Roles of models. The configuration maps each to a model.
 const (
 	RoleAssistant  = "assistant"  // answers; fallback for other roles whose model is missing

@@ -51,16 +51,16 @@ func (c Config) Problems() (out strict.Problems) {
 			out.Add("rubrics", "there is no rubric %q; there are %s", text.Clip(name, 40), strings.Join(rubricNames, ", "))
 			continue
 		}
-		if why := rubricProblem(c.Rubrics[name]); why != "" && c.Rubrics[name] != "" {
+		if why := CheckRubric(c.Rubrics[name]); why != "" && c.Rubrics[name] != "" {
 			out.Add(path, "%s", why)
 		}
 	}
 	return out
 }
 
-// rubricProblem returns why a text is not a valid rubric, "" when it is. It rejects more than maxRubric bytes, the marks of
+// CheckRubric returns why a text is not a valid rubric, "" when it is. It rejects more than maxRubric bytes, the marks of
 // the judge's request, an empty first line, and a rubric without a line for each score from 1 to 5 in order.
-func rubricProblem(rubric string) string {
+func CheckRubric(rubric string) string {
 	switch upper := strings.ToUpper(rubric); {
 	case len(rubric) > maxRubric:
 		return fmt.Sprintf("%d bytes, at most %d", len(rubric), maxRubric)

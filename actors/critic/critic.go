@@ -1,6 +1,7 @@
 // Package critic grades each answer before memory may learn from it.
 //
-// It listens on response.generation, a durable subscription whose events wait while no critic runs, and on
+// It listens on response.generation and committee.deliberation.<query>, a durable subscription whose events wait while no critic
+// runs, and on
 // tool.request.compare_answers, which only the broker reaches. It asks model.chat and model.list. It speaks on
 // critique.result, pairwise.result and tool.schema.compare_answers.
 //
@@ -49,10 +50,10 @@ func (c *Critic) Name() string { return name }
 // Routes implements [actor.Actor]. A disabled critic consumes the answers, so that they are not graded later either.
 func (c *Critic) Routes() []actor.Route {
 	if !c.cfg.Enabled {
-		return []actor.Route{actor.On(subjects.ResponseGeneration, ignoreEvent[subjects.Response])}
+		return []actor.Route{actor.On(subjects.ResponseGeneration, ignoreEvent[subjects.Response]), actor.On(subjects.DeliberationEvent, ignoreEvent[subjects.Deliberation])}
 	}
 	// Two workers: one may wait for the model while the other stores its result.
-	routes := []actor.Route{actor.On(subjects.ResponseGeneration, c.onResponse, actor.Workers(2))}
+	routes := []actor.Route{actor.On(subjects.ResponseGeneration, c.onResponse, actor.Workers(2)), actor.On(subjects.DeliberationEvent, c.onDeliberation, actor.Workers(1))}
 	return append(routes, c.toolset().Routes()...)
 }
 
@@ -87,6 +88,11 @@ type answer struct {
 	stored  time.Time // in the stream; zero = not known
 	attempt int       // of the delivery, from 1
 	reused  bool      // its query id was used in another session before
+
+	// Of a persona's contribution: its name, its round and its own rubric; "" = it is the answer of an account.
+	persona string
+	round   int
+	rubric  string
 }
 
 // isLastAttempt reports whether the message is not delivered again.

@@ -1,6 +1,7 @@
 package critic
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,7 @@ const publishTimeout = 10 * time.Second
 // gradeOnce grades an answer unless it has a grade, and publishes the grade unless it is published. An error means that a
 // retry may help. At the last attempt a grade that cannot be stored is published all the same, perhaps twice.
 func (c *Critic) gradeOnce(ctx context.Context, out actor.Out, a answer) error {
-	key := gradeKey(a.QueryID, a.from)
+	key := a.key()
 	stored, err := judgements.Load(ctx, out, key)
 	if err != nil {
 		return err
@@ -89,7 +90,7 @@ func (c *Critic) gradeOnce(ctx context.Context, out actor.Out, a answer) error {
 func (c *Critic) gradeAnswer(ctx context.Context, out actor.Out, a answer) (subjects.Critique, error) {
 	begun := out.Now()
 	g := subjects.Critique{
-		SessionID: a.SessionID, QueryID: a.QueryID, RespondentID: a.from, Rubric: selectRubric(a.from, a.Response),
+		SessionID: a.SessionID, QueryID: a.QueryID, RespondentID: a.from, Persona: a.persona, Round: a.round, Rubric: selectRubric(a),
 		Labels: &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private}, // of an answer without labels
 	}
 	if a.Labels != nil {
@@ -100,7 +101,7 @@ func (c *Critic) gradeAnswer(ctx context.Context, out actor.Out, a answer) (subj
 	}
 	v, err := judgeReply{}, errTooManyAttempts
 	if a.attempt <= subjects.MaxDeliver {
-		v, err = c.askJudge(ctx, out, c.newGradeInput(a.Response, g.Rubric, out.NewID()), scores)
+		v, err = c.askJudge(ctx, out, c.newGradeInput(a.Response, g.Rubric, cmp.Or(a.rubric, c.rubricText(g.Rubric)), out.NewID()), scores)
 	}
 	if err != nil && isTransient(err) {
 		if !a.isLastAttempt() {
@@ -117,7 +118,7 @@ func (c *Critic) gradeAnswer(ctx context.Context, out actor.Out, a answer) (subj
 	if c.cfg.Claims {
 		c.checkClaims(&g, a)
 	}
-	g.Retry = g.Score >= 1 && g.Score <= c.cfg.RetryAt
+	g.Retry = a.persona == "" && g.Score >= 1 && g.Score <= c.cfg.RetryAt
 	g.Millis = out.Now().Sub(begun).Milliseconds()
 	return g, nil
 }

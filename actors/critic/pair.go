@@ -106,7 +106,7 @@ func (c *Critic) addToPair(p *pair, a answer) {
 	}
 	p.Answers[a.from] = pairAnswer{
 		Session: a.SessionID, Question: text.Clip(redact(a.Query), maxQuestion), Reference: text.Clip(redact(a.Reference), maxReference), Answer: text.Clip(redact(a.Answer), maxAnswer),
-		Rubric: selectRubric(a.from, a.Response), Stored: a.stored,
+		Rubric: selectRubric(a), Stored: a.stored,
 	}
 }
 

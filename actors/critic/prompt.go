@@ -151,12 +151,12 @@ func (m judgeInput) renderCalls(s inputLimits) string {
 	return b.String()
 }
 
-// newGradeInput returns the input for grading one answer with the rubric of that name, sanitized. Calls, at most maxCalls,
+// newGradeInput returns the input for grading one answer with the rubric of that name and text, sanitized. Calls, at most maxCalls,
 // are part of it unless the rubric is plain. nonce marks the frames of results and must be unpredictable.
-func (c *Critic) newGradeInput(r subjects.Response, rubric, nonce string) judgeInput {
+func (c *Critic) newGradeInput(r subjects.Response, rubric, rubricText, nonce string) judgeInput {
 	m := judgeInput{
 		question: sanitize(r.Query, maxQuestion), reference: sanitize(r.Reference, maxReference), answers: []string{sanitize(r.Answer, maxAnswer)},
-		rubric: c.rubricText(rubric), nonce: nonce,
+		rubric: strings.TrimSpace(rubricText), nonce: nonce,
 	}
 	var attached []string
 	for _, a := range r.Attachments {

@@ -110,7 +110,7 @@ func TestRubrics(t *testing.T) {
 		{name: "a failed search and a memory", calls: []subjects.ToolCall{{Tool: "web_search", Error: failed}, {Tool: "search_memory"}}, want: subjects.RubricMemory},
 		{name: "a tool of another name", calls: call("web_search2"), want: subjects.RubricPlain},
 	} {
-		if got := selectRubric(c.from, subjects.Response{ToolCalls: c.calls, Recalls: c.recalls}); got != c.want {
+		if got := selectRubric(answer{from: c.from, Response: subjects.Response{ToolCalls: c.calls, Recalls: c.recalls}}); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
@@ -122,7 +122,7 @@ func TestRubrics(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	for _, name := range rubricNames {
-		if why := rubricProblem(defaultRubrics[name]); why != "" {
+		if why := CheckRubric(defaultRubrics[name]); why != "" {
 			t.Errorf("the shipped rubric %s: %s", name, why)
 		}
 		if name != subjects.RubricPlain && w.c.rubricText(name) != strings.TrimSpace(defaultRubrics[name]) {

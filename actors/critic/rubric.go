@@ -41,9 +41,13 @@ var rubricChoices = []struct {
 	{rubric: subjects.RubricMemory, recalled: true},
 }
 
-// selectRubric returns the name of the rubric for an answer of the account from: the first choice that fits its author, its
-// recalls or its successful calls, else the plain one.
-func selectRubric(from string, r subjects.Response) string {
+// selectRubric returns the name of the rubric for an answer: the persona's own, the first choice that fits its author, its recalls
+// or its successful calls, else the plain one.
+func selectRubric(a answer) string {
+	if a.rubric != "" {
+		return subjects.RubricPersona
+	}
+	from, r := a.from, a.Response
 	ran := successfulTools(r.ToolCalls)
 	for _, c := range rubricChoices {
 		if c.from != "" && c.from == from || c.recalled && len(r.Recalls) > 0 ||

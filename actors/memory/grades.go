@@ -18,10 +18,10 @@ import (
 const maxFeedback = 4 << 10
 
 // onCritique stores the score of a critic, with its feedback without credentials and cut to maxFeedback. A score outside 1 to 5
-// means ungraded and is ignored.
+// means ungraded and is ignored, and so is the grade of a persona's contribution: memory stores answers.
 func (m *Memory) onCritique(ctx context.Context, in actor.Msg[subjects.Critique], out actor.Out) error {
 	c := in.Body
-	if c.Score < 1 || c.Score > 5 {
+	if c.Score < 1 || c.Score > 5 || c.Persona != "" {
 		return nil
 	}
 	feedback, _ := firewall.Redact(c.Feedback)

@@ -241,15 +241,10 @@ func (q *Query) setOverride(ctx context.Context, override *subjects.SessionConfi
 	return nil
 }
 
-// questionTopics are the topics of questions, by the respondent that answers.
-var questionTopics = map[string]subjects.Topic[subjects.Query]{
-	subjects.Generator: subjects.QueryReceived, subjects.Committee: subjects.QueryCommittee, subjects.Orchestrator: subjects.QueryTask,
-}
-
 // StoreQuestion publishes a question to a respondent, whose ids must be set, until the stream acknowledges it, with the attempts and limits of
 // [Client.publishStored]. Every error wraps [ErrNotStored].
 func (c *Client) StoreQuestion(ctx context.Context, respondent string, body subjects.Query) error {
-	topic, ok := questionTopics[respondent]
+	topic, ok := subjects.QuestionTopic(respondent)
 	if !ok {
 		return fmt.Errorf("%w: %q does not answer questions", ErrNotStored, respondent)
 	}

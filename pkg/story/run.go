@@ -17,7 +17,7 @@ type System interface {
 	// they trigger reads and actions, and never decide whether a story passes.
 	Subscribe(ctx context.Context) (<-chan Event, error)
 	// Ask sends a question and returns when it is stored.
-	Ask(ctx context.Context, q subjects.Query) error
+	Ask(ctx context.Context, respondent string, q subjects.Query) error
 	// StoreImages stores the images that a question of the session refers to, before it is asked.
 	StoreImages(ctx context.Context, session string, images [][]byte) error
 	// Spawn creates a child agent of who. A denial is a [subjects.Fault].
@@ -205,7 +205,10 @@ func (r *runner) runTurn(ctx context.Context, i int) error {
 		err = r.system.StoreImages(ctx, session, images)
 	}
 	if err == nil {
-		err = r.system.Ask(ctx, subjects.Query{SessionID: session, QueryID: query, Query: t.Query, Attachments: attached, Reference: t.Reference})
+		err = r.system.Ask(ctx, t.respondent(), subjects.Query{
+			SessionID: session, QueryID: query, Query: t.Query, Attachments: attached, Reference: t.Reference,
+			Hint: t.Hint, Personas: t.Personas, Rounds: t.Rounds, Parallel: t.Parallel,
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("asking the question: %w", err)
@@ -317,7 +320,7 @@ func (r *runner) checkActionsDone(i int, pending []turnAction) error {
 }
 
 // readEvents reads the event log since the start of the story, and the answer or first dead letter of each turn from it.
-// Answers of respondent B do not count.
+// Only answers of the account that was asked count.
 func (r *runner) readEvents(ctx context.Context) error {
 	events, err := r.system.ReadEvents(ctx, r.first)
 	if err != nil {
@@ -332,7 +335,7 @@ func (r *runner) readEvents(ctx context.Context) error {
 			}
 			switch _, dead := subjects.Match(subjects.DeadLetterEvent.Name, e.Subject); {
 			case at.isRequest || at.asksNothing: // its outcome is the reply
-			case e.Subject == subjects.ResponseGeneration.Name && e.From != subjects.RespondentB:
+			case e.Subject == subjects.ResponseGeneration.Name && e.From == r.story.Turns[i].respondent():
 				at.response = &subjects.Response{}
 				if err := json.Unmarshal(e.Body, at.response); err != nil {
 					return fmt.Errorf("reading event %d: %w", e.Seq, err)

@@ -10,6 +10,8 @@
 //
 // and in a turn, in the order of execution:
 //
+//	mode:         who is asked: assistant (default), committee, with personas, rounds and parallel, or task; hint goes with
+//	              each of them
 //	after:        events to wait for before the turn starts, one or a list; events of earlier turns count, times=2
 //	              means at least two. Memory stores answers asynchronously: after: memory.stored
 //	override:     the override of the session: level, once, disable, grant
@@ -28,6 +30,7 @@
 package story
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -106,6 +109,12 @@ type Model struct {
 // turn.
 type Turn struct {
 	Query string `yaml:"query"` // "" = no question: the turn only acts or waits
+	// Mode is how the question is asked, one of [subjects.Modes]; "" = assistant. The next four go with the question.
+	Mode     string   `yaml:"mode"`
+	Hint     string   `yaml:"hint"`
+	Personas []string `yaml:"personas"`
+	Rounds   int      `yaml:"rounds"`
+	Parallel bool     `yaml:"parallel"`
 	// Attachments are untrusted content that the question is about.
 	Attachments []Attachment `yaml:"attachments"`
 	// Request replaces the question: an agent calls a tool without a model. The tool result is the answer.
@@ -134,6 +143,9 @@ type Turn struct {
 
 	after []EventPattern
 }
+
+// respondent is the account that the question is for.
+func (t Turn) respondent() string { return subjects.Modes[cmp.Or(t.Mode, "assistant")] }
 
 // Attachment is content that comes with a question and that the user did not type; see [subjects.Attachment].
 type Attachment struct {
@@ -426,6 +438,9 @@ func (s *Story) validateAnswer(path string, a *Answer) (err error) {
 // validateAsk checks that a turn has a question, a request or an action, and only the fields that go with it.
 func (s *Story) validateAsk(path string, t Turn) error {
 	asked := t.Thinking != nil || t.ToolCalls != nil || len(t.Notes) > 0 || t.NoNotes || t.StopAfter != nil || t.Crash != nil || t.Approve != nil
+	if t.respondent() == "" {
+		return s.invalid(path+".mode", "is none of %s", strings.Join(strict.SortedKeys(subjects.Modes), ", "))
+	}
 	switch r := t.Request; {
 	case t.asksNothing() && !t.hasActions():
 		return s.invalid(path+".query", "is required")

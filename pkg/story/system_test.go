@@ -44,11 +44,12 @@ func (w *fakeSystem) Subscribe(context.Context) (<-chan story.Event, error) {
 	return w.live, nil
 }
 
-func (w *fakeSystem) Ask(_ context.Context, q subjects.Query) error {
+func (w *fakeSystem) Ask(_ context.Context, respondent string, q subjects.Query) error {
 	w.mu.Lock()
 	w.asked = append(w.asked, q)
 	w.mu.Unlock()
-	w.store("", "query.received", q.QueryID, q)
+	topic, _ := subjects.QuestionTopic(respondent)
+	w.store("", topic.Name, q.QueryID, q)
 	if w.answer != nil {
 		w.answer(w, q)
 	}

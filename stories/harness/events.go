@@ -49,7 +49,11 @@ func toStoryEvent(e client.Event) story.Event {
 func (h *Harness) onEvent(live client.Event) {
 	e := toStoryEvent(live)
 	h.mu.Lock()
-	if confirmed := h.unconfirmed[e.Query]; confirmed != nil && e.Subject == subjects.QueryReceived.Name && live.Stream != "" {
+	isQuestion := slices.ContainsFunc(subjects.VisibleRespondents, func(who string) bool {
+		topic, ok := subjects.QuestionTopic(who)
+		return ok && topic.Name == e.Subject
+	})
+	if confirmed := h.unconfirmed[e.Query]; confirmed != nil && isQuestion && live.Stream != "" {
 		h.questions = append(h.questions, e)
 		delete(h.unconfirmed, e.Query)
 		close(confirmed)
@@ -95,14 +99,18 @@ func (h *Harness) StoreImages(ctx context.Context, session string, images [][]by
 
 // Ask implements [story.System]. It returns when the stored copy of the question has arrived, so that its position among
 // the events is known, and fails after confirmTimeout. q needs a query id that was not used before.
-func (h *Harness) Ask(ctx context.Context, q subjects.Query) error {
+func (h *Harness) Ask(ctx context.Context, respondent string, q subjects.Query) error {
+	topic, ok := subjects.QuestionTopic(respondent)
+	if !ok {
+		return fmt.Errorf("%s answers no questions", respondent)
+	}
 	confirmed := make(chan struct{})
 	h.mu.Lock()
 	h.unconfirmed[q.QueryID] = confirmed
 	h.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	if err := actor.Emit(ctx, h.user.Out(), subjects.QueryReceived, q); err != nil {
+	if err := actor.Emit(ctx, h.user.Out(), topic, q); err != nil {
 		return err
 	}
 	select {

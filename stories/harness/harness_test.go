@@ -225,7 +225,7 @@ func TestEventsAreOrderedAndAttributed(t *testing.T) {
 	}
 	var seen []story.Event
 	for _, query := range []string{"q1", "q2"} {
-		if err := st.Ask(ctx, subjects.Query{SessionID: "s", QueryID: query, Query: "hello"}); err != nil {
+		if err := st.Ask(ctx, subjects.Generator, subjects.Query{SessionID: "s", QueryID: query, Query: "hello"}); err != nil {
 			t.Fatal(err)
 		}
 		for e := range heard {

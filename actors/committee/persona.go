@@ -1,0 +1,316 @@
+package committee
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/agent"
+	"conclave/pkg/firewall"
+	"conclave/pkg/loop"
+	"conclave/pkg/model"
+	"conclave/pkg/model/wire"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// Bounds of a contribution. The record keeps less than the event.
+const (
+	maxContribution = 6 << 10  // bytes of its text for later personas
+	maxSaid         = 16 << 10 // bytes of its text in the event
+	maxThinking     = 16 << 10
+	maxKeptCalls    = 4 // in the record and in the answer
+	maxKeptResult   = 512
+	maxTracedCalls  = 24 // in the event
+	maxTracedResult = 2 << 10
+	maxTools        = 4 // offered to a persona
+)
+
+// errNotStored means that the checkpoint or the event of a contribution could not be stored: the turn is retried.
+var errNotStored = errors.New("storing a contribution")
+
+// voice is one persona's turn in one round.
+type voice struct {
+	t       *turn
+	persona Persona
+	round   int
+	closing bool
+	earlier []contribution
+
+	token   string
+	agent   *agent.Agent
+	found   agent.Collection
+	model   string // of the last reply
+	demo    bool
+	notes   []subjects.Note
+	delta   *agent.DeltaStream // of the closing persona
+	thought *agent.DeltaStream
+}
+
+// newVoice prepares a persona's turn. Call ids are unique to this attempt: a contribution that was interrupted is made anew, and
+// its tools only read.
+func (t *turn) newVoice(p Persona, round int, closing bool, earlier []contribution) *voice {
+	v := &voice{t: t, persona: p, round: round, closing: closing, earlier: earlier, token: subjects.PersonaToken(p.Name)}
+	v.agent = t.newAgent(fmt.Sprintf("%s %s %d", t.owner, v.token, round), &v.found)
+	v.agent.OnClipped = func(tool string) {
+		t.emitState(v.token, subjects.AgentState{Code: loop.NoteClipped, Words: "a result of " + tool + " was clipped for the model"})
+	}
+	return v
+}
+
+// newAgent is an agent of the committee's account; results are added to found.
+func (t *turn) newAgent(scope string, found *agent.Collection) *agent.Agent {
+	return &agent.Agent{
+		Out: t.out, Session: t.sessionID, Query: t.query.QueryID, Scope: scope, ToolTimeout: t.c.cfg.ToolTimeout, MaxResult: int(t.c.cfg.Result),
+		OnResult: func(_ string, res subjects.ToolResult) { found.Add(res) },
+	}
+}
+
+// contribute lets a persona speak in a round and stores its contribution with the event. A persona that fails is stored as failed.
+// An error ends the turn: the user canceled it, ctx ended, or storing failed.
+func (t *turn) contribute(ctx context.Context, p Persona, round int, earlier []contribution) error {
+	v := t.newVoice(p, round, false, earlier)
+	state, err := v.speak(ctx)
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	said, event := v.finish(state, err)
+	err = t.update(ctx, "turn.contribution", func(r *record) {
+		if !r.has(p.Name, round) {
+			r.Done = append(slices.Clip(r.Done), said)
+			r.Events = append(slices.Clip(r.Events), pendingEvent{ID: t.out.NewID(), Body: event})
+		}
+	})
+	if err != nil && !errors.Is(err, errNotOwner) {
+		return fmt.Errorf("%w of %s: %w", errNotStored, p.Name, err)
+	}
+	return err
+}
+
+// closed is the closing persona's turn, with the event about it, which is stored with the answer.
+type closed struct {
+	contribution
+	event subjects.Deliberation
+}
+
+// close lets the closing persona give the answer. It returns the state of its loop, also after an error, and what is published
+// about it; nil when the process shuts down.
+func (t *turn) close(ctx context.Context, p Persona) (loop.State, *closed, error) {
+	v := t.newVoice(p, t.rounds()+1, true, t.snapshot().Done)
+	var err error
+	if v.delta, err = agent.NewDeltaStream(t.out, subjects.ResponseDelta, name, t.query.QueryID); err != nil {
+		return loop.State{}, nil, err
+	}
+	if v.thought, err = agent.NewDeltaStream(t.out, subjects.ResponseThinking, name, t.query.QueryID); err != nil {
+		return loop.State{}, nil, err
+	}
+	state, err := v.speak(ctx)
+	v.thought.Flush(ctx)
+	v.delta.Flush(ctx)
+	for _, n := range v.notes {
+		t.addNote(n.Code, n.Text)
+	}
+	var end closed
+	switch {
+	case errors.Is(context.Cause(ctx), agent.ErrCanceled): // its partial text is the answer
+		end.contribution, end.event = v.finish(state, nil)
+	case ctx.Err() != nil:
+		return state, nil, err
+	default:
+		end.contribution, end.event = v.finish(state, err)
+	}
+	return state, &end, err
+}
+
+// speak publishes that the persona is working and runs its loop.
+func (v *voice) speak(ctx context.Context) (loop.State, error) {
+	t, cfg := v.t, v.t.c.cfg
+	if err := ctx.Err(); err != nil {
+		return loop.State{}, err
+	}
+	v.emitWorking(ctx)
+	of := t.abilities(v.persona)
+	a := loop.Agent{
+		Chat:     wire.Client{Out: t.out, Role: subjects.RoleAssistant, Hint: t.query.Hint, Timeout: cfg.Wall, OnDone: v.onReply},
+		RunTool:  v.agent.RunTool,
+		Model:    cmp.Or(v.persona.Model, t.query.Model),
+		System:   systemPrompt(v.persona, v.closing),
+		Calls:    loop.CallNative,
+		Stream:   cfg.Stream && of.Stream,
+		Limits:   cfg.loopLimits(v.closing),
+		Settings: settingsFile,
+		Now:      t.out.Now,
+		NewID:    t.out.NewID,
+	}
+	a.Options.Window = of.Window
+	if of.Thinking {
+		a.Think = &cfg.Thinking
+	}
+	context := ""
+	if of.Tools {
+		a.Tools = t.tools
+	} else if c := t.snapshot().Context; c != nil {
+		context = c.Text
+	}
+	question := buildMessage(context, v.earlier, t.asked, t.nonce, of.Window) // a quarter of the window at four bytes a token
+	in := loop.Input{History: t.history, State: loop.State{Messages: []model.Message{{Role: model.User, Content: question}}}}
+	return loop.RunTurn(ctx, a, in, v.hooks(ctx))
+}
+
+// emitWorking publishes that the persona begins. It is a view of the turn, and a failure is only logged.
+func (v *voice) emitWorking(ctx context.Context) {
+	topic, err := subjects.DeliberationEvent.With(v.t.query.QueryID)
+	if err == nil {
+		err = actor.EmitAsync(ctx, v.t.out, topic, v.event(subjects.DeliberationWorking))
+	}
+	if err != nil {
+		v.t.out.LogError(err)
+	}
+}
+
+// event is an event of this persona's turn.
+func (v *voice) event(status string) subjects.Deliberation {
+	return subjects.Deliberation{SessionID: v.t.sessionID, QueryID: v.t.query.QueryID, Persona: v.persona.Name, Round: v.round, Status: status, Closing: v.closing}
+}
+
+// onReply notes the model of a reply, the built-in demo model and notices of the model actor.
+func (v *voice) onReply(c subjects.ChatChunk) {
+	v.model, v.demo = c.Model, v.demo || c.DemoModel
+	if c.Notice != "" {
+		v.addNote(subjects.NoteModel, text.OneLine(c.Notice, maxDissent))
+	}
+}
+
+// addNote adds a note to the contribution, once, and publishes it now.
+func (v *voice) addNote(code, words string) {
+	if n := (subjects.Note{Code: code, Text: words}); !slices.Contains(v.notes, n) {
+		v.notes = append(v.notes, n)
+		v.t.emitState(v.token, subjects.AgentState{Code: code, Words: text.Clip(words, 1<<10)})
+	}
+}
+
+// hooks publish the progress of the persona, and of the closing one also the answer as it grows.
+func (v *voice) hooks(ctx context.Context) loop.Hooks {
+	flush := func() {
+		v.thought.Flush(ctx)
+		v.delta.Flush(ctx)
+	}
+	h := loop.Hooks{
+		Generating: func(step int) {
+			flush()
+			v.t.emitState(v.token, subjects.AgentState{To: "GENERATING", Event: "START_GENERATION", Step: step})
+		},
+		Reading: func(step int, r model.Reading) {
+			v.t.emitState(v.token, subjects.AgentState{To: "GENERATING", Step: step, Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds()}})
+		},
+		Interim: func(step int, interim string) {
+			flush()
+			v.t.emitState(v.token, subjects.AgentState{To: "GENERATING", Step: step, Words: text.Clip(interim, 4<<10)})
+		},
+		Started: func(step int, _ model.Call, _ string) {
+			v.t.emitState(v.token, subjects.AgentState{To: "WAITING_FOR_TOOL", Event: "DISPATCH_TOOL", Step: step})
+		},
+		Note: func(n loop.Note) { v.addNote(n.Code, n.Text) },
+	}
+	if v.closing {
+		h.Thinking = func(step int, words string) { v.thought.Write(ctx, step, words) }
+		h.Token = func(step int, words string) {
+			v.thought.Flush(ctx)
+			v.delta.Write(ctx, step, words)
+		}
+	}
+	return h
+}
+
+// finish is the contribution of a state of the loop, and the event about it. With an error it has failed.
+func (v *voice) finish(s loop.State, err error) (contribution, subjects.Deliberation) {
+	labels, recalls := v.found.Result()
+	c := contribution{
+		Persona: v.persona.Name, Round: v.round, Made: len(s.Finished), Model: cmp.Or(s.Usage.Model, v.model), Demo: v.demo, Recalls: recalls,
+		Labels: v.joinLabels(labels), Calls: v.traceCalls(s, maxKeptCalls, maxKeptResult),
+		Usage: subjects.Usage{PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls, Estimated: s.Usage.Estimated, Counted: s.Usage.Counted, Millis: s.Spent.Milliseconds()},
+	}
+	e := v.event(subjects.DeliberationDone)
+	e.Response = s.Answer
+	if !v.closing {
+		e.Response, c.Dissents, c.Dissent = splitDissent(s.Answer)
+	}
+	if e.Partial = s.Partial; err != nil {
+		c.Error, _ = agent.Explain(err, explanations...)
+		if c.Error.Code == subjects.CodeInternal {
+			v.t.out.LogError(fmt.Errorf("%s: %w", v.persona.Name, err))
+		}
+		e.Status, e.Error, c.Dissents, c.Dissent = subjects.DeliberationFailed, c.Error, false, ""
+		if !v.closing {
+			v.t.addNote(subjects.NotePersona, fmt.Sprintf("%s could not speak in round %d and was skipped: %s", v.persona.Name, v.round, c.Error.Text))
+		}
+	}
+	c.Response = text.Clip(e.Response, maxContribution)
+	e.Response, e.Thinking, e.Calls = text.Clip(e.Response, maxSaid), text.Clip(s.Thinking, maxThinking), v.traceCalls(s, maxTracedCalls, maxTracedResult)
+	e.Dissents, e.Dissent, e.Model, e.Usage, e.Notes, e.Labels = c.Dissents, c.Dissent, c.Model, c.Usage, v.notes, (&subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}).Join(c.Labels)
+	if v.t.c.cfg.GradePersonas && v.persona.Rubric != "" && err == nil && !v.closing {
+		e.Query, e.Rubric = text.Clip(v.t.query.Query, maxSaid), v.persona.Rubric
+	}
+	return c, e
+}
+
+// joinLabels joins the labels of the persona's results with those of everything else that it read.
+func (v *voice) joinLabels(l *subjects.Labels) *subjects.Labels {
+	l = l.Join(v.t.labels)
+	if c := v.t.snapshot().Context; c != nil {
+		l = l.Join(c.Labels)
+	}
+	for _, e := range v.earlier {
+		l = l.Join(e.Labels)
+	}
+	return l
+}
+
+// traceCalls lists the first calls of a contribution, each result cut to size bytes and arguments without credentials.
+func (v *voice) traceCalls(s loop.State, most, size int) (out []subjects.ToolCall) {
+	for _, d := range s.Finished[:min(most, len(s.Finished))] {
+		out = append(out, newToolCall(v.agent.CallID(d.Call.ID), d, size))
+	}
+	return out
+}
+
+// newToolCall is a call in the record of an answer. Arguments that are too long, or no valid JSON without their credentials, are
+// left out.
+func newToolCall(id string, d loop.FinishedCall, size int) subjects.ToolCall {
+	c := subjects.ToolCall{CallID: id, Tool: d.Call.Name, Result: text.Clip(d.Result.Text, size), Layer: d.Layer, Ephemeral: d.Result.Ephemeral}
+	if args, _ := firewall.Redact(string(d.Call.Arguments)); len(args) <= maxTracedResult && json.Valid([]byte(args)) {
+		c.Args = json.RawMessage(args)
+	}
+	if d.Result.Fault != "" {
+		c.Error = subjects.Faultf(d.Result.Fault, "%s", text.Clip(d.Result.Text, size))
+	}
+	return c
+}
+
+// abilities are those of a persona's model that matter here, with the window of the assistant. Tools means that it calls them by itself: a model whose calls are
+// constrained to a schema chooses a search for almost any question, so that memory is searched for it instead.
+func (t *turn) abilities(p Persona) subjects.RoleModel {
+	of := subjects.RoleModel{Window: agent.DefaultWindow, Stream: true, Tools: true}
+	for _, r := range t.models.Roles {
+		if r.Role == subjects.RoleAssistant {
+			of, of.Window = r, cmp.Or(r.Window, agent.DefaultWindow)
+			of.Tools = r.Calls == subjects.CallNative || r.Calls == "" && r.Tools
+		}
+	}
+	chosen := cmp.Or(p.Model, t.query.Model)
+	if chosen == "" {
+		return of
+	}
+	of.Model, of.Tools, of.Thinking = chosen, true, false
+	for _, m := range t.models.Models {
+		if strings.TrimSuffix(m.Name, ":latest") == strings.TrimSuffix(chosen, ":latest") {
+			of.Tools, of.Thinking = m.Calls == subjects.CallNative, m.Thinking
+		}
+	}
+	return of
+}

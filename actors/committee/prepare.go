@@ -1,0 +1,143 @@
+package committee
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/agent"
+	"conclave/pkg/loop"
+	"conclave/pkg/model"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// prepare reads what all personas share: the models, the tools, the conversation before, and the static context when the model of
+// one of them uses no tools. Without a model actor or a broker the turn goes on with defaults, and a note says so. It fails only
+// when the conversation or the record cannot be stored or read.
+func (t *turn) prepare(ctx context.Context, personas []Persona) error {
+	t.nonce = strings.ToLower(t.out.NewID())
+	attached, labels := describeAttachments(t.query.Attachments, t.nonce)
+	t.asked, t.labels = subjects.JoinAttached(t.query.Query, attached), labels
+	if t.query.Note != "" {
+		t.addNote(subjects.NoteRenamed, t.query.Note)
+	}
+	lookup, cancel := context.WithTimeout(ctx, agent.LookupTimeout)
+	defer cancel()
+	t.models, _ = actor.Ask(lookup, t.out, subjects.ModelListService, subjects.Empty{}) // without it the defaults hold
+	if err := t.loadHistory(ctx); err != nil {
+		return err
+	}
+	var found agent.Collection
+	searcher := t.newAgent(t.owner+" context", &found)
+	var err error
+	if t.tools, err = searcher.Discover(ctx, text.Clip(t.query.Query, maxTask), maxTools); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		t.addNote(subjects.NoteNoBroker, "no tools could be used: asking the broker for tools failed")
+	}
+	without := slices.IndexFunc(personas, func(p Persona) bool { return !t.abilities(p).Tools })
+	if without < 0 || len(t.tools) == 0 {
+		return nil
+	}
+	t.addNote(subjects.NoteContext, fmt.Sprintf("the model %s uses no tools; memory and the knowledge graph were searched once for the committee", t.abilities(personas[without]).Model))
+	if t.snapshot().Context != nil {
+		return nil // searched before an interruption
+	}
+	return t.searchContext(ctx, searcher, &found)
+}
+
+// maxTask bounds the description of a question for the selection of tools, in bytes.
+const maxTask = 4 << 10
+
+// Bounds of the static context.
+const (
+	maxSearch      = 2000 // bytes of the query, so at most as many characters as the schema of the tools allows
+	contextEntries = 5
+	maxContext     = 32 << 10
+)
+
+// searchContext searches memory and the graph for the user's words, by calls like any other, authorized and recorded by the
+// broker, and stores what they return: untrusted parts are framed by the broker. A search that fails is left out.
+func (t *turn) searchContext(ctx context.Context, by *agent.Agent, found *agent.Collection) error {
+	words := text.Cut(subjects.UserText(t.query.Query), maxSearch)
+	var c staticContext
+	for _, tool := range []struct {
+		name string
+		args map[string]any
+	}{
+		{"search_memory", map[string]any{"query": words, "max": contextEntries, "context": true}},
+		{"search_knowledge_graph", map[string]any{"query": words}},
+	} {
+		if !slices.ContainsFunc(t.tools, func(o model.Tool) bool { return o.Name == tool.name }) {
+			continue
+		}
+		args, err := json.Marshal(tool.args)
+		if err != nil {
+			return err
+		}
+		call := model.Call{ID: tool.name, Name: tool.name, Arguments: args}
+		res := by.RunTool(ctx, call)
+		c.Calls = append(c.Calls, newToolCall(by.CallID(call.ID), loop.FinishedCall{Call: call, Layer: loop.LayerRecall, Result: res}, maxTracedResult))
+		if res.Fault == "" && len(c.Text)+len(res.Text) <= maxContext {
+			c.Text = strings.TrimSpace(c.Text + "\n\n" + res.Text)
+		}
+	}
+	c.Labels, c.Recalls = found.Result()
+	if err := t.update(ctx, "turn.context", func(r *record) { r.Context = &c }); err != nil {
+		return errors.Join(errNotStored, err)
+	}
+	return nil
+}
+
+// Bounds of the conversation.
+const (
+	maxPast         = 200 // query ids of dropped turns, kept to recognize duplicates
+	maxConversation = 700 << 10
+	maxHistoryText  = 4 << 10 // bytes of one question or answer that personas are given
+)
+
+// loadHistory reads the conversation before the question: the turns of the assistant, which the committee may read, and the
+// committee's own, by time. It fails when its own conversation cannot be read.
+func (t *turn) loadHistory(ctx context.Context) error {
+	own, _, err := readConversation(ctx, t.out.Store(subjects.StateBucket(name)), t.sessionID)
+	if err != nil {
+		return errors.Join(errNotStored, err)
+	}
+	said, _, err := readConversation(ctx, t.out.Store(subjects.StateBucket(subjects.Generator)), t.sessionID)
+	if err != nil {
+		t.out.LogError(fmt.Errorf("reading the conversation with the assistant: %w", err))
+		t.addNote(subjects.NoteNoHistory, "the conversation with the assistant could not be read; this answer does not use it")
+	}
+	turns := slices.Concat(said.Turns, own.Turns)
+	slices.SortStableFunc(turns, func(a, b subjects.Turn) int { return a.Time.Compare(b.Time) })
+	turns = slices.DeleteFunc(turns, func(p subjects.Turn) bool { return p.QueryID == t.query.QueryID })
+	t.history = nil
+	for _, p := range turns[max(0, len(turns)-t.c.cfg.History):] {
+		t.labels = t.labels.Join(p.Labels)
+		t.history = append(t.history,
+			model.Message{Role: model.User, Content: text.Clip(p.Query, maxHistoryText)}, model.Message{Role: model.Assistant, Content: text.Clip(p.Answer, maxHistoryText)})
+	}
+	return nil
+}
+
+// readConversation reads the conversation of a session; one that does not exist is empty, with revision 0.
+func readConversation(ctx context.Context, store actor.Store, session string) (subjects.Conversation, uint64, error) {
+	c := subjects.Conversation{SessionID: session, Turns: []subjects.Turn{}}
+	data, rev, err := store.Get(ctx, subjects.ConversationKey(session))
+	switch {
+	case errors.Is(err, actor.ErrNotFound):
+		return c, 0, nil
+	case err != nil:
+		return c, 0, err
+	}
+	if err := json.Unmarshal(data, &c); err != nil {
+		return c, 0, fmt.Errorf("reading the conversation of session %s: %w", session, err)
+	}
+	return c, rev, nil
+}

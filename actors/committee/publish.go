@@ -1,0 +1,176 @@
+package committee
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/agent"
+	"conclave/pkg/loop"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// Bounds of an answer.
+const (
+	maxAnswerCalls = 100
+	maxAnswer      = 64 << 10
+	maxRecalls     = 100
+	maxReference   = 16 << 10
+	storeTimeout   = 10 * time.Second // of the conversation
+)
+
+// storeAnswer stores the answer and publishes it: that of the closing persona's state, or, when it was not closed, what the members
+// said. last is the closing persona's turn, nil = there was none. err is the error that the answer is about, nil = none.
+func (t *turn) storeAnswer(ctx context.Context, s loop.State, last *closed, err error) error {
+	t.setState(statePublishing, "PUBLISH", 0)
+	p := &pendingAnswer{Response: t.buildResponse(s, last, err), ResponseID: t.out.NewID(), DialogID: t.out.NewID()}
+	if f := p.Response.Error; f != nil {
+		t.emitState("", subjects.AgentState{To: t.state, Code: f.Code, Words: f.Text})
+	}
+	return t.update(ctx, "turn.answer", func(r *record) {
+		if r.Answer != nil {
+			return
+		}
+		if r.Answer = p; last != nil {
+			r.Events = append(slices.Clip(r.Events), pendingEvent{ID: t.out.NewID(), Body: last.event})
+		}
+	})
+}
+
+// buildResponse is the response event. Its answer is never empty: an error is explained in it, and a turn that was canceled before
+// anybody spoke says so. Both make it partial.
+func (t *turn) buildResponse(s loop.State, last *closed, err error) subjects.Response {
+	rec := t.snapshot()
+	r := subjects.Response{
+		SessionID: t.sessionID, QueryID: t.query.QueryID, Query: text.Clip(t.query.Query, maxQuestion), Answer: strings.TrimSpace(text.Clip(s.Answer, maxAnswer)), Thinking: text.Clip(s.Thinking, maxThinking),
+		ToolCalls: []subjects.ToolCall{}, GeneratorID: name, RespondentID: name, Partial: s.Partial, Reference: text.Clip(t.query.Reference, maxReference),
+		Labels: (&subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}).Join(t.labels), // explicit: memory relies on labels
+	}
+	for _, a := range t.query.Attachments {
+		a.Text = text.Clip(a.Text, 4<<10)
+		r.Attachments = append(r.Attachments, a)
+	}
+	if c := rec.Context; c != nil {
+		r.ToolCalls, r.Labels, r.Recalls = append(r.ToolCalls, c.Calls...), r.Labels.Join(c.Labels), c.Recalls
+	}
+	for _, c := range rec.Done {
+		r.Deliberations = append(r.Deliberations, summarize(c))
+		addContribution(&r, c)
+	}
+	if last != nil {
+		addContribution(&r, last.contribution)
+		r.Model = cmp.Or(last.Model, r.Model)
+		r.Usage.Estimated, r.Usage.Counted = last.Usage.Estimated, last.Usage.Counted
+	}
+	if r.ToolCalls = r.ToolCalls[:min(len(r.ToolCalls), maxAnswerCalls)]; !rec.Began.IsZero() {
+		r.Usage.Millis = t.out.Now().Sub(rec.Began).Milliseconds()
+	}
+	t.mu.Lock()
+	r.Notes = slices.Clone(t.notes)
+	t.mu.Unlock()
+	if r.DemoModel {
+		r.Notes = append(r.Notes, subjects.Note{Code: subjects.NoteDemoModel, Text: "answered by the built-in demo model, which is not a language model"})
+	}
+	if r.Answer == "" {
+		if r.Answer, r.Partial = describeDeliberation(rec.Done), true; err == nil {
+			r.Notes = append(r.Notes, subjects.Note{Code: loop.NoteStopped, Text: "stopped before the deliberation was closed"})
+		}
+	}
+	if err != nil {
+		fault, words := agent.Explain(err, explanations...)
+		r.Error, r.Partial, r.Answer = fault, true, strings.TrimSpace(r.Answer+"\n\n"+words)
+	}
+	r.Answer = cmp.Or(r.Answer, "Stopped before anybody spoke.")
+	return r
+}
+
+// summarize is a contribution in the record of an answer.
+func summarize(c contribution) subjects.DeliberationSummary {
+	s := subjects.DeliberationSummary{Persona: c.Persona, Round: c.Round, Status: subjects.DeliberationDone, Dissents: c.Dissents, Dissent: c.Dissent, ToolCalls: c.Made, Usage: c.Usage}
+	if c.Error != nil {
+		s.Status, s.Error = subjects.DeliberationFailed, c.Error.Code
+	}
+	return s
+}
+
+// addContribution adds the calls, tokens, labels and recalls of a contribution to an answer.
+func addContribution(r *subjects.Response, c contribution) {
+	r.ToolCalls, r.Labels = append(r.ToolCalls, c.Calls...), r.Labels.Join(c.Labels)
+	r.Usage.PromptTokens += c.Usage.PromptTokens
+	r.Usage.CompletionTokens += c.Usage.CompletionTokens
+	r.Usage.ModelCalls += c.Usage.ModelCalls
+	for _, id := range c.Recalls {
+		if len(r.Recalls) < maxRecalls && !slices.Contains(r.Recalls, id) {
+			r.Recalls = append(slices.Clip(r.Recalls), id)
+		}
+	}
+	r.Model, r.DemoModel = cmp.Or(r.Model, c.Model), r.DemoModel || c.Demo
+}
+
+// storeConversation adds the published answer to the committee's conversation, once, and then makes the record of the turn small:
+// it stays to recognize a duplicate. It retries against concurrent writers and fails with CodeBusy after 8 attempts.
+func (t *turn) storeConversation(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	p := t.snapshot().Answer
+	if p == nil {
+		return errNotOwner
+	}
+	r := p.Response
+	added := subjects.Turn{QueryID: r.QueryID, Query: r.Query, Answer: r.Answer, Model: text.Clip(r.Model, maxModel), Partial: r.Partial, Labels: r.Labels, Time: t.out.Now().UTC()}
+	for _, a := range r.Attachments {
+		a.Text = text.Clip(a.Text, 200)
+		added.Attachments = append(added.Attachments, a)
+	}
+	if r.Error != nil {
+		added.Error = r.Error.Code
+	}
+	store := t.out.Store(subjects.StateBucket(name))
+	for range 8 {
+		c, rev, err := readConversation(ctx, store, t.sessionID)
+		if err != nil {
+			return err
+		}
+		if !c.Answered(added.QueryID) {
+			data, err := appendTurn(c, added, t.c.cfg.Turns)
+			if err != nil {
+				return err
+			}
+			_, err = store.Put(ctx, subjects.ConversationKey(t.sessionID), data, rev)
+			switch {
+			case errors.Is(err, actor.ErrChanged):
+				continue
+			case err != nil:
+				return err
+			}
+		}
+		return t.update(ctx, "turn.finish", func(r *record) {
+			*r = record{SessionID: r.SessionID, QueryID: r.QueryID, Owner: r.Owner, Began: r.Began, Published: true, Finished: true}
+		})
+	}
+	return subjects.Faultf(subjects.CodeBusy, "storing the conversation: others kept changing it; it is retried later")
+}
+
+// appendTurn returns the encoded conversation with a turn added and the oldest turns dropped beyond most and beyond
+// maxConversation bytes. Labels of dropped turns stay.
+func appendTurn(c subjects.Conversation, added subjects.Turn, most int) ([]byte, error) {
+	added.Query = text.Clip(added.Query, maxQuestion)
+	c.Turns, c.Updated, c.Labels, c.Deleted = append(c.Turns, added), added.Time, c.Labels.Join(added.Labels), false
+	for {
+		data, err := json.Marshal(c)
+		if err != nil {
+			return nil, err
+		}
+		if len(c.Turns) <= most && (len(data) <= maxConversation || len(c.Turns) == 1) {
+			return data, nil
+		}
+		c.Past, c.Dropped = append(c.Past, c.Turns[0].QueryID), c.Dropped+1
+		c.Turns, c.Past = c.Turns[1:], c.Past[max(0, len(c.Past)-maxPast):]
+	}
+}
