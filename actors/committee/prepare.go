@@ -2,6 +2,8 @@ package committee
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,7 +22,8 @@ import (
 // one of them uses no tools. Without a model actor or a broker the turn goes on with defaults, and a note says so. It fails only
 // when the conversation or the record cannot be stored or read.
 func (t *turn) prepare(ctx context.Context, personas []Persona) error {
-	t.nonce = strings.ToLower(t.out.NewID())
+	sum := sha256.Sum256([]byte(t.out.NewID()))
+	t.nonce = hex.EncodeToString(sum[:8])
 	attached, labels := describeAttachments(t.query.Attachments, t.nonce)
 	t.asked, t.labels = subjects.JoinAttached(t.query.Query, attached), labels
 	if t.query.Note != "" {

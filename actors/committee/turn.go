@@ -164,7 +164,8 @@ func (t *turn) deliberate(ctx context.Context, personas []Persona) error {
 }
 
 // runRound runs the personas of a round that have not spoken in it: one after the other, each with everything that was said
-// before, or all at the same time, each with the contributions of earlier rounds. It waits for all of them.
+// before, or all at the same time, each with the contributions of earlier rounds. It waits for all of them. A panic of one is
+// passed on in the goroutine of the caller, where the runtime recovers.
 func (t *turn) runRound(ctx context.Context, personas []Persona, round int) error {
 	done := t.snapshot()
 	personas = slices.DeleteFunc(slices.Clone(personas), func(p Persona) bool { return done.has(p.Name, round) })
@@ -177,12 +178,20 @@ func (t *turn) runRound(ctx context.Context, personas []Persona, round int) erro
 		return nil
 	}
 	earlier := slices.DeleteFunc(slices.Clone(done.Done), func(c contribution) bool { return c.Round >= round })
-	errs := make([]error, len(personas))
+	errs, panics := make([]error, len(personas)), make([]any, len(personas))
 	var all sync.WaitGroup
 	for i, p := range personas {
-		all.Go(func() { errs[i] = t.contribute(ctx, p, round, earlier) })
+		all.Go(func() {
+			defer func() { panics[i] = recover() }()
+			errs[i] = t.contribute(ctx, p, round, earlier)
+		})
 	}
 	all.Wait()
+	for _, p := range panics {
+		if p != nil {
+			panic(p)
+		}
+	}
 	return errors.Join(errs...)
 }
 

@@ -21,7 +21,7 @@ import (
 func TestRoutesAndTools(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
-	if got := listens(w.c); w.c.Name() != "critic" || !slices.Equal(got, []string{"from.*.response.generation", "tool.request.compare_answers"}) {
+	if got := listens(w.c); w.c.Name() != "critic" || !slices.Equal(got, []string{"from.*.committee.deliberation.*", "from.*.response.generation", "tool.request.compare_answers"}) {
 		t.Errorf("%s listens to %q", w.c.Name(), got)
 	}
 	if err := w.c.Start(t.Context(), w.rec.Out()); err != nil {
@@ -43,13 +43,17 @@ func TestRoutesAndTools(t *testing.T) {
 func TestDisabledCriticIgnoresAnswers(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, func(c *Config) { *c = Config{} })
-	if got := listens(w.c); !slices.Equal(got, []string{"from.*.response.generation"}) {
+	if got := listens(w.c); !slices.Equal(got, []string{"from.*.committee.deliberation.*", "from.*.response.generation"}) {
 		t.Errorf("it listens to %q", got)
 	}
 	if err := w.c.Start(t.Context(), w.rec.Out()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.rec.Deliver(t, w.c, actortest.Message{Subject: "from.generator.response.generation", Body: plainAnswer("q1"), Query: "q1"}); err != nil {
+		t.Error(err)
+	}
+	d := subjects.Deliberation{QueryID: "q1", Persona: "The Self", Round: 1, Status: subjects.DeliberationDone, Response: "yes", Query: "q", Rubric: rubricPlain}
+	if _, err := w.rec.Deliver(t, w.c, actortest.Message{Subject: "from.committee.committee.deliberation.q1", Body: d, Query: "q1"}); err != nil {
 		t.Error(err)
 	}
 	described := w.c.Describe()
