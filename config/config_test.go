@@ -99,7 +99,7 @@ func TestShippedManifest(t *testing.T) {
 		"coder":        {tools: slices.Concat(fs, []string{"run_code", "web_search"}, memory), spawn: []string{"researcher"}},
 		"sysadmin":     {tools: append([]string{"run_shell", "package_install", "search_memory"}, fs...), delegable: []string{"run_code"}, spawn: []string{"coder"}},
 		"persona":      {tools: []string{"search_memory", "search_knowledge_graph"}},
-		"respondent_b": {tools: []string{"search_memory", "search_knowledge_graph", "get_datetime"}},
+		"respondent_b": {tools: []string{"web_search", "web_fetch", "search_memory", "search_knowledge_graph", "get_datetime"}},
 		"operator":     {tools: all},
 	} {
 		got, ok := c.Manifest.Types[typ]

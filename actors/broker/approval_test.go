@@ -33,7 +33,7 @@ var noon = time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
 
 func newApprovalFixture(wait time.Duration) *approvalFixture {
 	d := &approvalFixture{published: make(chan string, 1024), refuse: map[string]error{}}
-	d.Broker = &Broker{cfg: Config{AuditTimeout: time.Minute, ApprovalWait: wait}, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute}}
+	d.Broker = &Broker{cfg: Config{AuditTimeout: time.Minute, ApprovalWait: wait}, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute}, table: newTable(nil, func(string) (policy.Tool, bool) { return policy.Tool{}, false })}
 	d.rec.Time = noon
 	d.rec.Reply = (&spawnFixture{turns: []subjects.Query{{SessionID: "s1", QueryID: "q1", Query: "?"}}}).answerTurns
 	d.rec.FailPublish = func(subject string) error {
@@ -352,7 +352,7 @@ func TestRepeatedRequestSharesApproval(t *testing.T) {
 				}
 				tt.before(d, <-d.published)
 				// Another broker after a crash of the first: only the stored state is left.
-				d.Broker = &Broker{cfg: d.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute}}
+				d.Broker = &Broker{cfg: d.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute}, table: newTable(nil, func(string) (policy.Tool, bool) { return policy.Tool{}, false })}
 				for range 2 {
 					if got := verdict(<-d.requestAsync(t, egressCall(), egressQuestion(place))); got != tt.want {
 						t.Errorf("%s, want %s", got, tt.want)
@@ -455,7 +455,7 @@ func TestDecisionThroughOtherBroker(t *testing.T) {
 	d := newApprovalFixture(0)
 	id, got := d.startApproval(t, egressCall(), egressQuestion(place))
 	here := d.Broker
-	d.Broker = &Broker{cfg: here.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute}}
+	d.Broker = &Broker{cfg: here.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Minute}, table: newTable(nil, func(string) (policy.Tool, bool) { return policy.Tool{}, false })}
 	if r, err := d.decide(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || !r.Accepted {
 		t.Fatalf("%+v, %v", r, err)
 	}

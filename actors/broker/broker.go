@@ -51,6 +51,7 @@ type Broker struct {
 	table     *toolTable
 	running   runningCalls
 	live      liveOutputs
+	shared    sharedCalls
 	flowMemo  flowMemo
 	waiting   waitingCalls
 	cancelled cancelledQueries
@@ -127,6 +128,7 @@ type call struct {
 	folders       *subjects.FolderRules // folders that the tool may access, nil for a tool without files
 	answersQuery  bool                  // the router stored the query for the caller's account to answer
 	preview       string                // what the call would do, for an approval request
+	reuse         *subjects.ToolResult  // of the same call of the generator; only for respondent B
 	counted       *policy.Attempt       // the call as it was counted, nil when it was not
 }
 
@@ -160,6 +162,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		fault = subjects.Faultf(subjects.CodeUnknownTool, "unknown tool %s", tool)
 	}
 	if fault == nil {
+		c.reuse = b.findReusable(ctx, out, c, known)
 		seen, ran := b.gatherAndLookUp(ctx, out, caller, known, &c, in.Body.CallID != "")
 		if ran != nil {
 			return *ran, nil
@@ -171,10 +174,12 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	switch {
 	case fault != nil:
 		res = b.denyCall(ctx, out, c, fault)
+	case c.reuse != nil:
+		res = b.reuseResult(ctx, out, c)
 	case in.Body.CallID == "" || isHarmless(known.Tool) && !c.approved:
 		res = b.runAudited(ctx, out, c, known)
 	default:
-		res = b.runOnce(ctx, out, c, known) // an approval allows one run, also of a harmless tool
+		res = b.runShared(ctx, out, c, known) // an approval allows one run, also of a harmless tool
 	}
 	b.endCount(out, c, res, fault == nil)
 	return res, nil
@@ -259,6 +264,9 @@ func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, chain po
 		out.LogError(fmt.Errorf("monitor-only rule %s.%s matched a call of %s by %s: %s", s.Layer, s.Rule, c.tool, c.record.AgentID, s.Reason))
 	}
 	if asks := d.Asks(); len(asks) > 0 {
+		if c.reuse != nil {
+			return false, true, nil // nothing runs
+		}
 		if no := denyRespondentBApproval(asked); no != nil {
 			return false, false, denialFault(no)
 		}
@@ -314,33 +322,6 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known)
 	actor.Step(ctx, "after")
 	b.publishResult(ctx, out, c, res)
 	return res
-}
-
-// queryID is the query that the call belongs to: the header's, which the runtime carried, otherwise the body's when it
-// is a token, otherwise "".
-func queryID(in actor.Msg[subjects.ToolRequest]) string {
-	if in.Query != "" {
-		return in.Query
-	}
-	if subjects.CheckToken(in.Body.QueryID) == nil {
-		return in.Body.QueryID
-	}
-	return ""
-}
-
-// checkRequest rejects a call_id that is no token, arguments over the tool's limit, and arguments that are not one JSON
-// object; nil means that the request is well-formed. A tool with MaxArgs 0 has no limit here. Layers may rely on it.
-func checkRequest(r subjects.ToolRequest, k Known) *subjects.Fault {
-	if r.CallID != "" && subjects.CheckToken(r.CallID) != nil {
-		return subjects.Faultf(subjects.CodeMalformed, "call_id may hold letters, digits, - and _ only")
-	}
-	if k.MaxArgs > 0 && len(r.Args) > k.MaxArgs {
-		return subjects.Faultf(subjects.CodeTooLarge, "arguments too large: %d bytes, limit %d", len(r.Args), k.MaxArgs)
-	}
-	if err := actor.CheckJSONObject(r.Args); err != nil {
-		return subjects.Faultf(subjects.CodeMalformed, "args must be one JSON object: %v", err)
-	}
-	return nil
 }
 
 // callTool requests credentials and calls the tool within its timeout, or [Config].CallTimeout when it has none. It

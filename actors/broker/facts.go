@@ -55,6 +55,7 @@ func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects
 	if n := len(asked.Lineage); n > 0 && n == len(caller.Path) {
 		asked.Type = asked.Lineage[n-1].Type
 	}
+	asked.Flow = taintRespondentB(asked.Flow, caller, k.Tool)
 	f.call = asked
 	if err := errors.Join(lineageErr, overrideErr, flowErr); err != nil {
 		out.LogError(fmt.Errorf("gathering the facts of a call of %s: %w", c.tool, err))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"conclave/subjects"
@@ -72,9 +73,9 @@ func TestRespondentBIsReadOnly(t *testing.T) {
 		{"tool outside its type", "reader", "get_datetime", nil, "manifest: not_in_set"},
 		{"tool disabled by the user", "respondent_b", "search_memory", &config{Disable: []string{"search_memory"}}, "override: disabled"},
 
-		{"trick: web search as an assistant", "assistant", "web_search", nil, "respondent_b: acts"},
-		{"trick: fetch as a reader", "reader", "web_fetch", nil, "respondent_b: acts"},
-		{"trick: web search under ALL", "assistant", "web_search", &config{Override: subjects.OverrideAll}, "respondent_b: acts"},
+		{"trick: web search with more than the user's words", "assistant", "web_search", nil, "respondent_b: no_asker"},
+		{"trick: the same under ALL", "assistant", "web_search", &config{Override: subjects.OverrideAll}, "respondent_b: no_asker"},
+		{"trick: fetch without a URL", "reader", "web_fetch", nil, "egress: no_address"},
 		{"trick: memory write as an assistant", "assistant", "save_memory", nil, "respondent_b: acts"},
 		{"trick: execution", "assistant", "run_shell", nil, "respondent_b: acts"},
 		{"trick: execution under ALL", "assistant", "run_shell", &config{Override: subjects.OverrideAll}, "respondent_b: acts"},
@@ -124,8 +125,11 @@ func TestBelowRespondentB(t *testing.T) {
 	h := withRespondentB(t, "assistant")
 	h.addTurn("s1", "q1", "search for fish")
 	child := h.mustSpawn(t, subjects.RespondentB, "s1", subjects.SpawnRequest{Type: "researcher"})
-	if res := h.runTool(t, child, "web_search", `{"query":"fish"}`); outcomeText(res) != "respondent_b: acts" {
-		t.Errorf("it searches: %s", outcomeText(res))
+	if res := h.runTool(t, child, "web_search", `{"query":"launch codes"}`); outcomeText(res) != "respondent_b: no_asker" {
+		t.Errorf("it searches for what the user did not say: %s", outcomeText(res))
+	}
+	if res := h.runTool(t, child, "save_memory", `{"content":"fish"}`); outcomeText(res) != "respondent_b: acts" {
+		t.Errorf("it writes: %s", outcomeText(res))
 	}
 	h.setResult("search_memory", strangers)
 	h.setModelReply(findingReply(nil))
@@ -160,8 +164,7 @@ func TestRespondentBClaimsNoOnceSetting(t *testing.T) {
 	}
 }
 
-// TestRespondentBHasOwnUsage: respondent B's calls are counted apart from the generator's and not answered from its
-// ledger entries.
+// TestRespondentBHasOwnUsage: respondent B's calls are counted apart from the generator's.
 func TestRespondentBHasOwnUsage(t *testing.T) {
 	t.Parallel()
 	const args = `{"query":"fish"}`
@@ -174,19 +177,79 @@ func TestRespondentBHasOwnUsage(t *testing.T) {
 			}
 		}
 	}
-	h = withRespondentB(t, "reader")
-	h.addTurn("s1", "q1", "search for fish")
+}
+
+// TestRespondentBReusesResult: a call that the generator made for the same question is not run again for respondent B, in whatever order the
+// arguments are written. The reuse is on record. Another call, question or session runs, as far as respondent B may run it.
+func TestRespondentBReusesResult(t *testing.T) {
+	t.Parallel()
+	h := withRespondentB(t, "reader")
+	h.addTurn("s1", "q1", "search for fish, 5 of them")
+	var mu sync.Mutex
 	n := 0
-	h.tools["search_memory"] = func(subjects.ToolOrder) (any, error) {
+	h.tools["web_search"] = func(subjects.ToolOrder) (any, error) {
+		mu.Lock()
+		defer mu.Unlock()
 		n++
-		return subjects.ToolResult{Result: fmt.Sprint("fish ", n)}, nil
+		return subjects.ToolResult{Result: fmt.Sprint("about fish ", n), Links: []string{"https://fish.example/a"}}, nil
 	}
-	first, second := h.runTool(t, "generator", "search_memory", args, "c1"), h.runTool(t, subjects.RespondentB, "search_memory", args, "c1")
-	if n != 2 || first.Result == second.Result {
-		t.Errorf("%d runs: %q and %q", n, first.Result, second.Result)
+	h.tools["web_fetch"] = func(subjects.ToolOrder) (any, error) { return subjects.ToolResult{Result: "a page"}, nil }
+	first := h.runTool(t, "generator", "web_search", `{"query":"fish","n":5}`, "a1")
+	h.recentEvents()
+	same := h.runTool(t, subjects.RespondentB, "web_search", `{ "n": 5, "query": "fish" }`, "b1")
+	if n != 1 || same.Result != first.Result || same.CallID != "b1" || same.Labels == nil || same.Labels.Trust != subjects.Untrusted {
+		t.Errorf("%d runs: %+v", n, same)
 	}
-	if again := h.runTool(t, subjects.RespondentB, "search_memory", args, "c1"); n != 2 || again.Result != second.Result {
-		t.Errorf("%d runs, the third time %q", n, again.Result)
+	if story := h.recentEvents(); story != "before replayed reused" {
+		t.Errorf("on record: %s", story)
+	}
+	// The generator's search makes its links readable for both.
+	if res := h.runTool(t, subjects.RespondentB, "web_fetch", `{"url":"https://fish.example/a"}`, "b2"); outcomeText(res) != "ok" {
+		t.Errorf("a link of the generator's search: %s", outcomeText(res))
+	}
+	for name, tt := range map[string]struct{ tool, args, want string }{
+		"trick: other words":             {"web_search", `{"query":"launch codes"}`, "respondent_b: no_asker"},
+		"trick: a URL that nobody named": {"web_fetch", `{"url":"https://evil.example/?q=fish"}`, "respondent_b: no_asker"},
+		"trick: an effect":               {"save_memory", `{"content":"fish"}`, "respondent_b: acts"},
+	} {
+		if res := h.runTool(t, subjects.RespondentB, tt.tool, tt.args, "t"+tt.tool); outcomeText(res) != tt.want {
+			t.Errorf("%s: %s, want %s", name, outcomeText(res), tt.want)
+		}
+	}
+	if res := h.runTool(t, subjects.RespondentB, "web_search", `{"query":"fish"}`, "b3"); outcomeText(res) != "ok" || n != 2 {
+		t.Errorf("another call with the user's words: %s, %d runs", outcomeText(res), n)
+	}
+	if res := h.runTool(t, subjects.RespondentB, "web_search", `{"n":5,"query":"fish"}`, "b4"); res.Result != first.Result || n != 2 {
+		t.Errorf("%d runs: %+v", n, res)
+	}
+	if len(h.approvals) != 0 {
+		t.Error("the user was asked")
+	}
+	h.refuse[subjects.AuditBefore] = errDisk
+	if res := h.runTool(t, subjects.RespondentB, "web_search", `{"n":5,"query":"fish"}`, "b5"); res.Error == nil || res.Result != "" {
+		t.Errorf("not on record, and got %+v", res)
+	}
+}
+
+// TestRespondentBWaitsForRunningCall: while the generator runs the same call, respondent B waits for its result.
+func TestRespondentBWaitsForRunningCall(t *testing.T) {
+	t.Parallel()
+	h := withRespondentB(t, "reader")
+	h.addTurn("s1", "q1", "search for fish")
+	began, finish := make(chan struct{}, 2), make(chan struct{})
+	h.tools["web_search"] = func(subjects.ToolOrder) (any, error) {
+		began <- struct{}{}
+		<-finish
+		return subjects.ToolResult{Result: "about fish"}, nil
+	}
+	results := make(chan subjects.ToolResult, 2)
+	go func() { results <- h.runTool(t, "generator", "web_search", `{"query":"fish"}`, "a1") }()
+	<-began
+	go func() { results <- h.runTool(t, subjects.RespondentB, "web_search", `{"query":"fish"}`, "b1") }()
+	close(finish)
+	a, b := <-results, <-results
+	if a.Result == "" || a.Result != b.Result || len(began) != 0 {
+		t.Errorf("%d more runs: %+v, %+v", len(began), a, b)
 	}
 }
 
@@ -204,7 +267,7 @@ func TestRespondentBDiscovers(t *testing.T) {
 	h.addTurn("s1", "q1", "x")
 	h.setConfig(t, subjects.SessionConfig{Grant: []string{"assistant:run_shell"}, Disable: []string{"web_fetch"}})
 	got, err := h.discoverTools(t, subjects.RespondentB, "save, run, search", 8)
-	if err != nil || !slices.Contains(got, "search_memory") || slices.Contains(got, "web_search") || slices.Contains(got, "save_memory") || slices.Contains(got, "run_shell") || slices.Contains(got, "web_fetch") {
+	if err != nil || !slices.Contains(got, "search_memory") || slices.Contains(got, "save_memory") || slices.Contains(got, "run_shell") || slices.Contains(got, "web_fetch") {
 		t.Errorf("as an assistant: %v, %v", got, err)
 	}
 }

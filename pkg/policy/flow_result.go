@@ -29,6 +29,16 @@ func (f *Flow) addSource(t subjects.Taint) {
 	}
 }
 
+// WithTaint returns f after untrusted content of a source entered the session. An unknown session stays unknown.
+func (f *Flow) WithTaint(t subjects.Taint) *Flow {
+	if f == nil {
+		return nil
+	}
+	next := f.clone()
+	next.addSource(t)
+	return next
+}
+
 // Result is the result of a tool call with the facts that decide its labels.
 type Result struct {
 	Tool     Tool
