@@ -140,7 +140,7 @@ func eventStreams() (out []Stream) {
 	}
 	for _, author := range eventAuthors() {
 		share := int64(3)
-		if author == Generator || author == "broker" { // most of the bytes of normal use are answers and tool results
+		if author == Generator || author == "broker" || author == "memory" { // most of the bytes of normal use are answers, tool results and recalled entries
 			share = 12
 		}
 		s := Stream{
