@@ -9,14 +9,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 )
 
@@ -78,7 +75,8 @@ type child struct {
 	out *json.Decoder
 }
 
-func startChild(j job) (*child, error) {
+// startChild starts a child process, which is killed when ctx ends.
+func startChild(ctx context.Context, j job) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -87,7 +85,7 @@ func startChild(j job) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &child{cmd: exec.Command(self, "-child", string(text))}
+	c := &child{cmd: exec.CommandContext(ctx, self, "-child", string(text))}
 	c.cmd.Stderr = os.Stderr
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -97,35 +95,7 @@ func startChild(j job) (*child, error) {
 		return nil, err
 	}
 	c.out = json.NewDecoder(bufio.NewReader(out))
-	children.Lock()
-	defer children.Unlock()
-	if err := c.cmd.Start(); err != nil {
-		return nil, err
-	}
-	children.running[c] = true
-	return c, nil
-}
-
-// children are the child processes that run.
-var children = struct {
-	sync.Mutex
-	running map[*child]bool
-}{running: map[*child]bool{}}
-
-// onInterrupt ends the children and calls clean when the program is interrupted: a store of a million entries is several GB.
-func onInterrupt(clean func()) {
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		<-stop
-		children.Lock() // and none is started any more
-		for c := range children.running {
-			_ = c.cmd.Process.Kill()
-			_, _ = c.cmd.Process.Wait()
-		}
-		clean()
-		os.Exit(1)
-	}()
+	return c, c.cmd.Start()
 }
 
 // receive waits for the next message of the child.
@@ -148,16 +118,12 @@ func call[T any](c *child, r request) (T, error) {
 
 // stop ends the child, which also ends when its parent does.
 func (c *child) stop() error {
-	err := errors.Join(c.in.Close(), c.cmd.Wait())
-	children.Lock()
-	defer children.Unlock()
-	delete(children.running, c)
-	return err
+	return errors.Join(c.in.Close(), c.cmd.Wait())
 }
 
 // runFill fills a store in a child process, whose memory is returned afterwards.
-func runFill(j job) (filled, error) {
-	c, err := startChild(j)
+func runFill(ctx context.Context, j job) (filled, error) {
+	c, err := startChild(ctx, j)
 	if err != nil {
 		return filled{}, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -52,7 +53,7 @@ type running struct {
 
 // run loads the engines one after the other, has them answer in alternating blocks, and compares their results with the references,
 // which it adds to. A reference must be among the names or in a former run.
-func (c *comparison) run(names ...string) (_ []figure, err error) {
+func (c *comparison) run(ctx context.Context, names ...string) (_ []figure, err error) {
 	var all []*running
 	defer func() {
 		for _, r := range all {
@@ -70,7 +71,7 @@ func (c *comparison) run(names ...string) (_ []figure, err error) {
 			defer os.RemoveAll(dir)
 		}
 		r := &running{figure: figure{Engine: name}}
-		if r.child, err = startChild(job{Engine: name, Rows: c.rows, Seed: c.seed, Queries: c.queries, Dir: dir}); err != nil {
+		if r.child, err = startChild(ctx, job{Engine: name, Rows: c.rows, Seed: c.seed, Queries: c.queries, Dir: dir}); err != nil {
 			return nil, err
 		}
 		all = append(all, r)

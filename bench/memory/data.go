@@ -180,9 +180,7 @@ func rowOf(id string) (int, error) {
 	return i, nil
 }
 
-var (
-	speakers = []string{"Ana", "Boris", "Chiara", "Dmitri", "Elif", "Farid", "Greta", "Hugo", "Ines", "Jonas", "Kofi", "Lena", "Mateo", "Nadia", "Oskar", "Priya"}
-)
+var speakers = []string{"Ana", "Boris", "Chiara", "Dmitri", "Elif", "Farid", "Greta", "Hugo", "Ines", "Jonas", "Kofi", "Lena", "Mateo", "Nadia", "Oskar", "Priya"}
 
 const (
 	vocabulary      = 50_000 // words

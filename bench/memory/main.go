@@ -15,9 +15,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"conclave/bench/internal/instance"
@@ -46,7 +48,7 @@ func main() {
 	flag.IntVar(&o.count, "n", 10_000, "entries to store while searches run")
 	flag.IntVar(&o.rate, "rate", 100, "searches per second meanwhile")
 	flag.BoolVar(&o.compare, "compare", false, "only compare the engines")
-	flag.BoolVar(&o.system, "system", false, "only measure a whole conclave, with the largest of the sizes up to 100k")
+	flag.BoolVar(&o.system, "system", false, "only measure a whole conclave, with each of the sizes up to 100k; entries are stored with the smallest")
 	flag.StringVar(&o.program, "conclave", "", "the `program` conclave (default: built from ..)")
 	flag.StringVar(&o.temp, "dir", "", "`folder` for databases (default: the system's temporary folder)")
 	check := flag.Bool("check", false, "exit 1 when a limit does not hold")
@@ -68,7 +70,9 @@ func main() {
 	if o.queries < 1 || o.count < 1 || o.rate < 1 || flag.NArg() > 0 {
 		exitOn(errors.New("-queries, -n and -rate are at least 1, and there are no arguments beside the flags"))
 	}
-	rep, err := o.measure(context.Background())
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	rep, err := o.measure(ctx)
+	stop()
 	exitOn(err)
 	if *asJSON {
 		exitOn(json.NewEncoder(os.Stdout).Encode(rep))
@@ -149,20 +153,18 @@ func (o options) measure(ctx context.Context) (_ *report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	remove := func() { _ = os.RemoveAll(scratch) }
-	defer remove()
-	onInterrupt(remove)
+	defer os.RemoveAll(scratch)
 	rep := &report{Queries: o.queries}
 	for _, n := range o.sizes {
 		if !o.compare {
 			break
 		}
-		if err := o.compareSize(rep, n, scratch); err != nil {
+		if err := o.compareSize(ctx, rep, n, scratch); err != nil {
 			return nil, fmt.Errorf("%s entries: %w", short(n), err)
 		}
 	}
 	if o.system {
-		if rep.System, err = o.measureSystem(ctx); err != nil {
+		if err := o.measureSystems(ctx, rep); err != nil {
 			return nil, err
 		}
 	}
@@ -171,7 +173,7 @@ func (o options) measure(ctx context.Context) (_ *report, err error) {
 }
 
 // compareSize compares the engines at one size. Only one process can open a store: the second engine of ours has a copy.
-func (o options) compareSize(rep *report, n int, scratch string) error {
+func (o options) compareSize(ctx context.Context, rep *report, n int, scratch string) error {
 	store, err := os.MkdirTemp(scratch, "store-")
 	if err != nil {
 		return err
@@ -183,12 +185,12 @@ func (o options) compareSize(rep *report, n int, scratch string) error {
 	}
 	logProgress("%s entries: filling a store", short(n))
 	t := table{Rows: n}
-	if t.Fill, err = runFill(job{Rows: n, Seed: o.seed, Dir: store}); err != nil {
+	if t.Fill, err = runFill(ctx, job{Rows: n, Seed: o.seed, Dir: store}); err != nil {
 		return err
 	}
 	if n > alternating {
 		for _, name := range o.engines {
-			f, err := c.run(name)
+			f, err := c.run(ctx, name)
 			if err != nil {
 				return err
 			}
@@ -204,7 +206,7 @@ func (o options) compareSize(rep *report, n int, scratch string) error {
 			return err
 		}
 		c.dirs["cosine"] = copied
-		if t.Figures, err = c.run(o.engines...); err != nil {
+		if t.Figures, err = c.run(ctx, o.engines...); err != nil {
 			return err
 		}
 	}
@@ -212,20 +214,28 @@ func (o options) compareSize(rep *report, n int, scratch string) error {
 	return nil
 }
 
-func (o options) measureSystem(ctx context.Context) (*systemFigures, error) {
-	n := o.sizes[0]
-	for _, size := range o.sizes {
-		if size <= alternating {
-			n = size
-		}
-	}
+// measureSystems measures a whole conclave with each size up to alternating. With the smallest, entries are stored while searches run.
+func (o options) measureSystems(ctx context.Context, rep *report) error {
 	if o.program == "" {
 		program, remove, err := instance.Build(ctx)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer remove()
 		o.program = program
 	}
-	return measureSystem(ctx, o.program, newDataset(n, o.seed), o.count, o.rate)
+	for i, n := range o.sizes {
+		if i > 0 {
+			o.count = 0
+		}
+		if n > alternating {
+			break
+		}
+		f, err := measureSystem(ctx, o.program, newDataset(n, o.seed), o.count, o.rate)
+		if err != nil {
+			return err
+		}
+		rep.Systems = append(rep.Systems, f)
+	}
+	return nil
 }

@@ -7,10 +7,10 @@ import (
 
 // report is one run.
 type report struct {
-	Queries int            `json:"queries"`
-	Tables  []table        `json:"tables"`
-	System  *systemFigures `json:"system,omitempty"`
-	Limits  []limit        `json:"limits"`
+	Queries int              `json:"queries"`
+	Tables  []table          `json:"tables"`
+	Systems []*systemFigures `json:"systems"`
+	Limits  []limit          `json:"limits"`
 }
 
 // table is the comparison at one size.
@@ -72,8 +72,8 @@ func (r *report) setLimits() {
 			add(f.P50, maxAt1m, true, "ours at 1m, p50 in ms")
 		}
 	}
-	if s := r.System; s != nil {
-		add(float64(s.Errors), 0, true, "errors while entries are stored and searched")
+	for _, s := range r.Systems {
+		add(float64(s.Errors), 0, true, fmt.Sprintf("conclave up with %s, errors", short(s.Rows)))
 		if s.Rows == 100_000 {
 			add(float64(s.Resident-s.Empty)/(1<<20), maxResident, true, "resident MB of 100k entries")
 		}
@@ -102,23 +102,24 @@ func (r *report) print() {
 		}
 		fmt.Printf("\nthe store took %.0f entries per second in batches of %d, %s on disk\n", t.Fill.Rate, fillBatch, megabytes(t.Fill.Bytes))
 	}
-	if r.System != nil {
-		r.System.print()
+	for _, s := range r.Systems {
+		s.print()
 	}
 	r.printLimits()
 }
 
 func (s *systemFigures) print() {
-	fmt.Printf("\nconclave up with %s entries, vectors of %d numbers: ready after %.1f s, resident %s, without entries %s, after the writes %s\n\n",
-		short(s.Rows), systemDims, s.Ready, megabytes(s.Resident), megabytes(s.Empty), megabytes(s.After))
-	fmt.Printf("| %d searches per second over HTTP | searches | p50 | p95 | p99 |\n|---|---|---|---|---|\n", s.Searches)
-	fmt.Printf("| while nothing is stored | %d | %s | %s | %s |\n", s.Idle.Searches, ms(s.Idle.P50), ms(s.Idle.P95), ms(s.Idle.P99))
-	fmt.Printf("| while %d entries are stored, %.0f per second by %d clients | %d | %s | %s | %s |\n", s.Stored, s.Rate, writers, s.During.Searches, ms(s.During.P50), ms(s.During.P95), ms(s.During.P99))
-	fmt.Printf("\n%d errors", s.Errors)
-	if s.First != "" {
-		fmt.Printf(", the first: %s", s.First)
+	fmt.Printf("\nconclave up with %s entries, vectors of %d numbers: ready after %.1f s, resident %s, without entries %s\n\n", short(s.Rows), systemDims, s.Ready, megabytes(s.Resident), megabytes(s.Empty))
+	fmt.Println("| over HTTP | searches | p50 | p95 | p99 |\n|---|---|---|---|---|")
+	row := func(what string, l load) {
+		fmt.Printf("| %s | %d | %s | %s | %s |\n", what, l.Searches, ms(l.P50), ms(l.P95), ms(l.P99))
 	}
-	fmt.Println()
+	row("one search after the other", s.Single)
+	if s.Stored > 0 {
+		row(fmt.Sprintf("%d searches per second while %d entries are stored, %.0f per second by %d clients", s.Searches, s.Stored, s.Rate, writers), s.During)
+		fmt.Printf("\nresident after the writes: %s\n", megabytes(s.After))
+	}
+	fmt.Printf("\n%d errors %s\n", s.Errors, s.First)
 }
 
 func (r *report) printLimits() {

@@ -20,39 +20,39 @@ import (
 
 const (
 	systemDims = 384 // of the vectors, as all-minilm makes them
-	systemIdle = 10 * time.Second
-	writers    = 16 // clients that store at once
+	singles    = 200 // searches one after the other
+	writers    = 16  // clients that store at once
 )
 
 // systemModel is the embedding model of the system. A scripted server computes its vectors of the letters and words of a text.
 var systemModel = scriptserver.Model{Name: "all-minilm", Window: 8192, Embedding: true, Dimensions: systemDims}
 
-// load is the searches during some time.
+// load are the times of searches, from when they were due.
 type load struct {
 	Searches int     `json:"searches"`
-	P50      float64 `json:"p50_ms"` // from when the search was due
+	P50      float64 `json:"p50_ms"`
 	P95      float64 `json:"p95_ms"`
 	P99      float64 `json:"p99_ms"`
 }
 
-// systemFigures are those of a whole conclave up.
+// systemFigures are those of a whole conclave up with Rows entries; of the writes only where Stored is not 0.
 type systemFigures struct {
 	Rows     int     `json:"rows"`
-	Ready    float64 `json:"ready_seconds"`         // from the start of the process until every actor is ready
-	Empty    int64   `json:"empty_resident_bytes"`  // of the same system without entries
-	Resident int64   `json:"resident_bytes"`        // after the idle searches
-	After    int64   `json:"after_resident_bytes"`  // after the writes
-	Idle     load    `json:"idle"`                  // searches while nothing is stored
-	During   load    `json:"during"`                // searches while entries are stored
-	Stored   int     `json:"stored"`                // entries
-	Rate     float64 `json:"stored_per_sec"`        // with the searches beside
-	Searches int     `json:"searches_per_sec"`      // that were due
-	Errors   int     `json:"errors"`                // of both
-	First    string  `json:"first_error,omitempty"` // the first of them
+	Ready    float64 `json:"ready_seconds"`            // from the start of the process until every actor is ready
+	Empty    int64   `json:"empty_resident_bytes"`     // of the same system without entries
+	Resident int64   `json:"resident_bytes"`           // after searches one after the other
+	Single   load    `json:"single"`                   // those searches
+	Stored   int     `json:"stored,omitempty"`         // entries
+	Rate     float64 `json:"stored_per_sec,omitempty"` // with the searches beside
+	Searches int     `json:"searches_per_sec"`         // that were due meanwhile
+	During   load    `json:"during"`                   // those searches
+	After    int64   `json:"after_resident_bytes"`     // after the writes
+	Errors   int     `json:"errors"`
+	First    string  `json:"first_error,omitempty"`
 }
 
-// measureSystem starts conclave with a memory of d's entries, searches it, and stores count more over HTTP while searches run
-// at a fixed rate.
+// measureSystem starts conclave with a memory of d's entries, searches it, and, unless count is 0, stores count more over HTTP while
+// searches run at a fixed rate.
 func measureSystem(ctx context.Context, program string, d *dataset, count, searches int) (*systemFigures, error) {
 	server, err := scriptserver.Start(scriptserver.Script{}, scriptserver.WithModels(systemModel))
 	if err != nil {
@@ -108,39 +108,52 @@ func measureEmpty(ctx context.Context, in *instance.Instance) (int64, error) {
 
 // measure searches while nothing is stored, then while entries are stored, and checks that every entry is there.
 func (f *systemFigures) measure(ctx context.Context, s *instance.System, d *dataset) error {
-	var failures failures
-	query := func(j int) error { return searchMemory(ctx, s, d.queryText(j)) }
-	for j := range 20 {
-		failures.add(query(1<<20 + j)) // not measured
+	var failed failures
+	search := func(j int) error { return searchMemory(ctx, s, d.queryText(j)) }
+	var took []time.Duration
+	for j := range singles {
+		began := time.Now()
+		failed.add(search(1<<20 + j))
+		took = append(took, time.Since(began))
 	}
-	end := time.Now().Add(systemIdle)
-	f.Idle = searchAtRate(f.Searches, 1<<21, query, &failures, func() bool { return time.Now().Before(end) })
+	f.Single = loadOf(took)
 	var err error
 	if f.Resident, err = residentMemory(s.PID); err != nil {
 		return err
 	}
-	logProgress("storing %d entries while %d searches per second run", f.Stored, f.Searches)
-	var storing atomic.Bool
-	storing.Store(true)
-	var wg sync.WaitGroup
-	wg.Go(func() { f.During = searchAtRate(f.Searches, 1<<22, query, &failures, storing.Load) })
-	began := time.Now()
-	storeAll(f.Stored, &failures, func(i int) error { return storeEntry(ctx, s, d, d.n+i) })
-	f.Rate = float64(f.Stored) / time.Since(began).Seconds()
-	storing.Store(false)
-	wg.Wait()
-	if f.After, err = residentMemory(s.PID); err != nil {
-		return err
+	if f.Stored > 0 {
+		f.storeBeside(search, func(i int) error { return storeEntry(ctx, s, d, d.n+i) }, &failed)
+		if f.After, err = residentMemory(s.PID); err != nil {
+			return err
+		}
 	}
 	var status subjects.MemoryStatus
 	if err := s.Request(ctx, http.MethodGet, "/memory/status", nil, &status); err != nil {
 		return err
 	}
 	if n := status.Entries[subjects.KindFact]; n != d.n+f.Stored || status.Unembedded > 0 {
-		failures.add(fmt.Errorf("%d entries are stored, %d of them without a vector, and %d are expected", n, status.Unembedded, d.n+f.Stored))
+		failed.add(fmt.Errorf("%d entries are stored, %d of them without a vector, and %d are expected", n, status.Unembedded, d.n+f.Stored))
 	}
-	f.Errors, f.First = failures.count, failures.first
+	f.Errors, f.First = failed.count, failed.first
 	return nil
+}
+
+// storeBeside stores the entries while searches run at the rate.
+func (f *systemFigures) storeBeside(search, store func(i int) error, failed *failures) {
+	logProgress("storing %d entries while %d searches per second run", f.Stored, f.Searches)
+	var storing atomic.Bool
+	storing.Store(true)
+	var wg sync.WaitGroup
+	wg.Go(func() { f.During = searchAtRate(f.Searches, 1<<22, search, failed, storing.Load) })
+	began := time.Now()
+	storeAll(f.Stored, failed, store)
+	f.Rate = float64(f.Stored) / time.Since(began).Seconds()
+	storing.Store(false)
+	wg.Wait()
+}
+
+func loadOf(took []time.Duration) load {
+	return load{len(took), percentile(took, 0.50), percentile(took, 0.95), percentile(took, 0.99)}
 }
 
 // failures counts errors.
@@ -180,7 +193,7 @@ func searchAtRate(rate, first int, search func(j int) error, failed *failures, m
 		})
 	}
 	wg.Wait()
-	return load{len(took), percentile(took, 0.50), percentile(took, 0.95), percentile(took, 0.99)}
+	return loadOf(took)
 }
 
 // storeAll stores count entries by several clients, each of which waits for its reply.
