@@ -107,8 +107,8 @@ func (t *turn) task() string {
 // maxTask bounds the description of a question for the selection of tools, in bytes.
 const maxTask = 4 << 10
 
-// imagesOf returns the images among the attachments of a question of a session, as references.
-func imagesOf(session string, all []subjects.Attachment) (out []model.Image) {
+// listImages returns the images among the attachments of a question of a session, as references.
+func listImages(session string, all []subjects.Attachment) (out []model.Image) {
 	for _, a := range all {
 		if a.IsImage() {
 			out = append(out, model.Image{Session: session, SHA256: a.SHA256, Type: a.Type, Size: a.Size})
@@ -121,7 +121,7 @@ func imagesOf(session string, all []subjects.Attachment) (out []model.Image) {
 // images, and with a fault when the image is not stored in the session, or its content is not what the question says. The
 // capabilities of a model that the question names are checked by the model actor. t.role must be set.
 func (t *turn) checkImages(ctx context.Context) error {
-	if len(imagesOf(t.sessionID, t.record.Attachments)) == 0 {
+	if len(listImages(t.sessionID, t.record.Attachments)) == 0 {
 		return nil
 	}
 	if t.query.Model == "" && t.role.Model != "" && !t.role.Vision {
@@ -142,7 +142,7 @@ func (t *turn) checkImages(ctx context.Context) error {
 // history returns the messages before the question. The latest images of the conversation, at most [subjects.MaxImages], are
 // part of it for an assistant that reads images; an image that is no longer stored is left out. t.role must be set.
 func (t *turn) history(ctx context.Context) []model.Message {
-	out := historyMessages(t.prior)
+	out := buildHistory(t.prior)
 	if t.query.Model != "" || !t.role.Vision {
 		return out
 	}
@@ -157,7 +157,7 @@ func (t *turn) history(ctx context.Context) []model.Message {
 				continue
 			}
 			left--
-			out[at].Images = append(out[at].Images, imagesOf(t.sessionID, []subjects.Attachment{a})...)
+			out[at].Images = append(out[at].Images, listImages(t.sessionID, []subjects.Attachment{a})...)
 		}
 	}
 	return out

@@ -22,8 +22,8 @@ const (
 	maxPast         = 200 // query ids of dropped turns, kept to recognize duplicates
 )
 
-// historyMessages converts a conversation to messages for the model.
-func historyMessages(c subjects.Conversation) []model.Message {
+// buildHistory converts a conversation to messages for the model.
+func buildHistory(c subjects.Conversation) []model.Message {
 	said := c.Messages()
 	out := make([]model.Message, 0, len(said))
 	for _, m := range said {
@@ -36,11 +36,11 @@ func historyMessages(c subjects.Conversation) []model.Message {
 	return out
 }
 
-// completeRounds returns the messages of a turn that the conversation keeps between question and answer: calls with all
+// selectCompleteRounds returns the messages of a turn that the conversation keeps between question and answer: calls with all
 // their results. Thinking, nudges and incomplete rounds are left out: a model that sees a call without its result
 // repeats it. The search of memory before the turn is left out too: the next question has its own, and pinned facts would be
 // repeated with every turn. nil = there were no calls.
-func completeRounds(messages []model.Message) (out []subjects.Message) {
+func selectCompleteRounds(messages []model.Message) (out []subjects.Message) {
 	for i := 0; i < len(messages); i++ {
 		m := messages[i]
 		end := i + 1 + len(m.Calls)
@@ -68,7 +68,7 @@ func completeRounds(messages []model.Message) (out []subjects.Message) {
 // is too large loses its tool messages and attachments; then question and answer, and last the summary, are halved until it fits. It
 // also returns the encoded conversation. The slices of c are not modified.
 func appendTurn(c subjects.Conversation, t subjects.Turn, most int) (subjects.Conversation, []byte, error) {
-	c.Turns, c.Updated, c.Labels, c.Deleted = append(slices.Clone(c.Turns), t), t.Time, labelsOf(c).Join(t.Labels), false
+	c.Turns, c.Updated, c.Labels, c.Deleted = append(slices.Clone(c.Turns), t), t.Time, joinLabels(c).Join(t.Labels), false
 	for len(c.Turns) > most {
 		c = dropOldestTurn(c)
 	}
@@ -102,9 +102,9 @@ func appendTurn(c subjects.Conversation, t subjects.Turn, most int) (subjects.Co
 	}
 }
 
-// labelsOf joins the labels of all turns of a conversation, also of dropped ones; nil = no turn has labels. Turns that
+// joinLabels joins the labels of all turns of a conversation, also of dropped ones; nil = no turn has labels. Turns that
 // were summarized or dropped before conversations had labels count as untrusted and private.
-func labelsOf(c subjects.Conversation) *subjects.Labels {
+func joinLabels(c subjects.Conversation) *subjects.Labels {
 	all := c.Labels
 	if all == nil && c.Summarized+c.Dropped > 0 {
 		all = &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private}

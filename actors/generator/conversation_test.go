@@ -62,7 +62,7 @@ func TestOnlyCompleteRoundsAreKept(t *testing.T) {
 		{"two, a nudge between", []model.Message{user, call, result("a"), result("b"), user, call, result("a"), result("b")}, 6},
 		{"open", []model.Message{user, call}, 0},
 	} {
-		got := completeRounds(tt.in)
+		got := selectCompleteRounds(tt.in)
 		if len(got) != tt.want {
 			t.Errorf("%s: %+v", tt.name, got)
 		}

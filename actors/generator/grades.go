@@ -90,7 +90,7 @@ func (g *Generator) storeGrades(ctx context.Context, out actor.Out, session, que
 			g.pendingGrades.remove(key, *add)
 			return nil
 		}
-		next, changed := withGrades(c, at, *add)
+		next, changed := applyGrades(c, at, *add)
 		if changed {
 			data, err := encodeJSON(next)
 			if err != nil || len(data) > maxRecord {
@@ -133,9 +133,9 @@ func (g *Generator) emitGraded(ctx context.Context, out actor.Out, session, quer
 	}
 }
 
-// withGrades merges grades into the turn at index at, which must exist, and reports whether that changes it. The turns
+// applyGrades merges grades into the turn at index at, which must exist, and reports whether that changes it. The turns
 // of c are not modified.
-func withGrades(c subjects.Conversation, at int, add subjects.Grades) (subjects.Conversation, bool) {
+func applyGrades(c subjects.Conversation, at int, add subjects.Grades) (subjects.Conversation, bool) {
 	var had subjects.Grades
 	if c.Turns[at].Grades != nil {
 		had = *c.Turns[at].Grades

@@ -16,7 +16,7 @@ import (
 // error that the answer is about, nil = none. A record that is too large is stored without the tool messages. When the
 // write fails, the record is as before and the error is that of storeRecord.
 func (t *turn) storeAnswer(ctx context.Context, s loop.State, err error) error {
-	p := &pendingAnswer{Response: t.buildResponse(s, err), ResponseID: t.out.NewID(), DialogID: t.out.NewID(), Messages: completeRounds(s.Messages)}
+	p := &pendingAnswer{Response: t.buildResponse(s, err), ResponseID: t.out.NewID(), DialogID: t.out.NewID(), Messages: selectCompleteRounds(s.Messages)}
 	before := t.record
 	t.record.Stage, t.record.State, t.record.Publish = stagePublishing, nil, p
 	werr := t.storeRecord(ctx, "turn.answer")

@@ -49,7 +49,7 @@ func (t *turn) recallFirst(ctx context.Context, a *loop.Agent, state loop.State)
 		return nil
 	}
 	if constrained {
-		a.Tools = WithoutRecall(a.Tools)
+		a.Tools = RemoveRecallTools(a.Tools)
 	}
 	if state.Step > 0 || len(state.Finished) > 0 {
 		return nil
@@ -68,8 +68,8 @@ func (t *turn) recallFirst(ctx context.Context, a *loop.Agent, state loop.State)
 	return &loop.FinishedCall{Call: c, Layer: loop.LayerRecall, Step: 1, Result: r}
 }
 
-// WithoutRecall returns the tools that do not read memory: those that a model with constrained calls is offered, because memory
+// RemoveRecallTools returns the tools that do not read memory: those that a model with constrained calls is offered, because memory
 // was searched for it.
-func WithoutRecall(tools []model.Tool) []model.Tool {
+func RemoveRecallTools(tools []model.Tool) []model.Tool {
 	return slices.DeleteFunc(slices.Clone(tools), func(tool model.Tool) bool { return tool.Name == recallTool || tool.Name == graphTool })
 }

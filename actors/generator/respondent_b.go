@@ -41,7 +41,7 @@ func (t *turn) userConversation(ctx context.Context, own subjects.Conversation) 
 		t.addNote(subjects.NoteNoHistory, "the conversation could not be read; this answer does not use it")
 		return subjects.Conversation{SessionID: t.sessionID}
 	}
-	c, ok := conversationBefore(c, t.query.QueryID)
+	c, ok := cutConversation(c, t.query.QueryID)
 	if !ok {
 		t.addNote(subjects.NoteNoHistory, "the conversation is already summarized together with the answer to this question; this answer does not use it")
 		return subjects.Conversation{SessionID: t.sessionID}
@@ -52,9 +52,9 @@ func (t *turn) userConversation(ctx context.Context, own subjects.Conversation) 
 	return c
 }
 
-// conversationBefore is a conversation up to a question, which may not be part of it yet. It reports false when the turn of
+// cutConversation returns a conversation up to a question, which may not be part of it yet. It reports false when the turn of
 // the question was summarized or dropped, so that it cannot be separated from the rest.
-func conversationBefore(c subjects.Conversation, query string) (subjects.Conversation, bool) {
+func cutConversation(c subjects.Conversation, query string) (subjects.Conversation, bool) {
 	if slices.Contains(c.Past, query) {
 		return c, false
 	}

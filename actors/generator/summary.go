@@ -94,12 +94,12 @@ func (g *Generator) startSummary(ctx context.Context, out actor.Out, session str
 // tokens, at least one but never the last. 0 = the conversation with the system prompt fits. c must have two turns or
 // more.
 func countTurnsToSummarize(c subjects.Conversation, system string, most int) int {
-	if loop.Estimate(system, nil, historyMessages(c))+loop.Estimate(c.Summary, nil, nil) <= most {
+	if loop.Estimate(system, nil, buildHistory(c))+loop.Estimate(c.Summary, nil, nil) <= most {
 		return 0
 	}
 	n := len(c.Turns) - 1
 	for left := 0; n > 0; n-- {
-		left += loop.Estimate("", nil, historyMessages(subjects.Conversation{Turns: c.Turns[n : n+1]}))
+		left += loop.Estimate("", nil, buildHistory(subjects.Conversation{Turns: c.Turns[n : n+1]}))
 		if left > most/2 {
 			break
 		}
@@ -115,7 +115,7 @@ func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session s
 	onDone := func(c subjects.ChatChunk) { demo = c.DemoModel }
 	a := loop.Agent{Chat: wire.Client{Out: out, Role: subjects.RoleSummaries, Timeout: g.cfg.Wall, OnDone: onDone, Background: true}, Limits: g.cfg.loopLimits(), Settings: settingsFile, Now: out.Now, NewID: out.NewID}
 	a.Options.Window = window
-	summary, err := loop.Summarize(ctx, a, c.Summary, historyMessages(subjects.Conversation{Turns: c.Turns[:n]}))
+	summary, err := loop.Summarize(ctx, a, c.Summary, buildHistory(subjects.Conversation{Turns: c.Turns[:n]}))
 	if err == nil && demo {
 		err = subjects.Faultf(subjects.CodeUnsupported, "the built-in demo model cannot summarize: start Ollama")
 	}

@@ -49,7 +49,7 @@ func TestOldTurnsAreSummarized(t *testing.T) {
 	if last[1].Role != model.User || !strings.Contains(last[1].Content, "They spoke about nothing.") || strings.Contains(last[0].Content, "They spoke about nothing.") {
 		t.Errorf("the summary is sent as %+v", last[:2])
 	}
-	if n := loop.Estimate("", nil, historyMessages(c)); n > 4096*60/100 {
+	if n := loop.Estimate("", nil, buildHistory(c)); n > 4096*60/100 {
 		t.Errorf("%d tokens are left", n)
 	}
 	if err := g.Close(t.Context()); err != nil {

@@ -150,7 +150,7 @@ func (t *turn) adoptRecord(s sessionState) {
 		}
 		t.adoptAttachments()
 	}
-	t.record.Labels = t.record.Labels.Join(labelsOf(t.prior)).Join(labelAttachments(t.record.Attachments))
+	t.record.Labels = t.record.Labels.Join(joinLabels(t.prior)).Join(labelAttachments(t.record.Attachments))
 	if t.isQueryTooLong() {
 		t.record.Query, t.record.Attachments = text.Clip(t.record.Query, 16<<10), shortenAttachments(t.record.Attachments, maxAttachmentStart)
 	}
@@ -196,11 +196,11 @@ func (t *turn) state() loop.State {
 	if t.record.State != nil {
 		return *t.record.State
 	}
-	question := model.Message{Role: model.User, Content: subjects.JoinAttached(t.query.Query, frameAttachments(t.record.Attachments, t.record.Nonce)), Images: imagesOf(t.sessionID, t.record.Attachments)}
+	question := model.Message{Role: model.User, Content: subjects.JoinAttached(t.query.Query, frameAttachments(t.record.Attachments, t.record.Nonce)), Images: listImages(t.sessionID, t.record.Attachments)}
 	if t.record.Graded == "" {
 		return loop.State{Messages: []model.Message{question}}
 	}
-	// It follows the history, which the model server has in its cache, and is not kept with the turn: see [completeRounds].
+	// It follows the history, which the model server has in its cache, and is not kept with the turn: see [selectCompleteRounds].
 	return loop.State{Messages: []model.Message{{Role: model.User, Content: t.record.Graded}, question}}
 }
 
@@ -283,7 +283,7 @@ func (t *turn) runLoop(ctx context.Context, state loop.State) (loop.State, error
 	}
 	a := t.agent(ctx)
 	recalled := t.recallFirst(ctx, &a, state)
-	a.Examples, a.Withheld = SelectExamples(a.Tools), WithheldTools(t.ownWords())
+	a.Examples, a.Withheld = SelectExamples(a.Tools), SelectWithheldTools(t.ownWords())
 	in := loop.Input{Summary: t.prior.Summary, History: t.history(ctx), State: state, Recalled: recalled}
 	return loop.RunTurn(ctx, a, in, t.hooks(ctx))
 }

@@ -100,7 +100,7 @@ func TestToolTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	sent := w.asked[2].Messages[1:]
-	if stored := historyMessages(w.conversation("s1"))[:4]; len(sent) != 5 || fmt.Sprint(sent[:4]) != fmt.Sprint(stored) {
+	if stored := buildHistory(w.conversation("s1"))[:4]; len(sent) != 5 || fmt.Sprint(sent[:4]) != fmt.Sprint(stored) {
 		t.Errorf("sent\n%+v\nstored\n%+v", sent, stored)
 	}
 	for _, m := range sent {

@@ -7,11 +7,11 @@ import (
 	"conclave/pkg/text"
 )
 
-// WithheldTools are the tools that a constrained decision about the user's words may not choose, because they do not fit them:
+// SelectWithheldTools returns the tools that a constrained decision about the user's words may not choose, because they do not fit them:
 // small models choose some tool for a question that needs none. Nothing is stored for words that end with a question mark (the
 // answer to them is remembered anyway), and the clock is not read for words without one about time. Words in another script
 // than Latin are not judged.
-func WithheldTools(words string) (names []string) {
+func SelectWithheldTools(words string) (names []string) {
 	if strings.HasSuffix(strings.TrimRight(words, " \n\"')»”"), "?") {
 		names = append(names, saveTool)
 	}

@@ -27,7 +27,7 @@ func TestClockIsOfferedForWordsAboutTime(t *testing.T) {
 		"Summarize https://a.example/b for me":             false,
 		"Remember that I have a cat.":                      false,
 	} {
-		if got := !slices.Contains(WithheldTools(words), clockTool); got != want {
+		if got := !slices.Contains(SelectWithheldTools(words), clockTool); got != want {
 			t.Errorf("%q: offered %t, want %t", words, got, want)
 		}
 	}
@@ -36,7 +36,7 @@ func TestClockIsOfferedForWordsAboutTime(t *testing.T) {
 func TestNothingIsStoredForQuestions(t *testing.T) {
 	t.Parallel()
 	for words, withheld := range map[string]bool{"Do I have a cat?": true, "¿Tengo un gato? ": true, `He asked "why?"`: true, "Remember that I have a cat.": false, "": false} {
-		if got := slices.Contains(WithheldTools(words), saveTool); got != withheld {
+		if got := slices.Contains(SelectWithheldTools(words), saveTool); got != withheld {
 			t.Errorf("%q: withheld %t, want %t", words, got, withheld)
 		}
 	}

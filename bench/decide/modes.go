@@ -63,7 +63,7 @@ func loopDecider(calls loop.CallMode) decider {
 		offered := usualTools()
 		d := decision{}
 		if calls == loop.CallConstrained {
-			offered, d.recalled = generator.WithoutRecall(offered), true
+			offered, d.recalled = generator.RemoveRecallTools(offered), true
 		}
 		var once sync.Once
 		began := time.Now()
@@ -75,7 +75,7 @@ func loopDecider(calls loop.CallMode) decider {
 		}
 		agent := loop.Agent{
 			Chat: counted, Model: name, Tools: offered, Calls: calls, Stream: true, Options: requestOptions(),
-			System: generator.ShippedPrompt(), Examples: generator.SelectExamples(offered), Withheld: generator.WithheldTools(question),
+			System: generator.ShippedPrompt(), Examples: generator.SelectExamples(offered), Withheld: generator.SelectWithheldTools(question),
 			Limits: loop.Limits{Steps: 2, StepTokens: replyTokens, AnswerTokens: replyTokens, CallTimeout: callTimeout, FirstToken: callTimeout, TurnTimeout: 2 * callTimeout},
 			RunTool: func(_ context.Context, c model.Call) loop.Result {
 				decide(c.Name, c.Arguments)

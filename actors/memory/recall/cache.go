@@ -205,9 +205,9 @@ func (c *Cache) Drop(ids ...string) {
 // with text. vectors may be empty or hold nil. Without vectors and words that is every result. It does not know the neighbours of
 // an entry: a write that changes the scores of other entries, as [Recall.Put] reports, must [Cache.Clear] all.
 func (c *Cache) Wrote(vectors Vectors, text string) {
-	w := cacheWrite{isNew: true, words: termsOf(text, nil)}
+	w := cacheWrite{isNew: true, words: extractTerms(text, nil)}
 	for _, v := range vectors.list() {
-		if v = normalized(v); v != nil {
+		if v = normalize(v); v != nil {
 			w.vectors = append(w.vectors, v)
 		}
 	}
@@ -308,12 +308,12 @@ func (c *Cache) reachOf(key Key, reply subjects.MemoryReply) float64 {
 func newCacheQuery(key Key) cacheQuery {
 	return cacheQuery{
 		scope: key.Scope, options: key.Options, text: strings.Join(strings.Fields(key.Text), " "),
-		guard: guardWords(key.Text), vector: normalized(key.Vector), words: contentTerms(key.Text),
+		guard: guardWords(key.Text), vector: normalize(key.Vector), words: contentTerms(key.Text),
 	}
 }
 
-// normalized returns a copy of v of length 1, nil when v is empty, of zeros or not finite.
-func normalized(v []float32) []float32 {
+// normalize returns a copy of v of length 1, nil when v is empty, of zeros or not finite.
+func normalize(v []float32) []float32 {
 	sum := 0.0
 	for _, x := range v {
 		sum += float64(x) * float64(x)

@@ -78,9 +78,9 @@ func (c *conversations) remove(v *conversation, t turn) (shared bool) {
 	return len(v.turns) > 0
 }
 
-// neighbours appends the keys of the rows directly before and after a row of v that admit lets through, at most maxSkipped others
+// appendNeighbours appends the keys of the rows directly before and after a row of v that admit lets through, at most maxSkipped others
 // between, to list. v may be nil. The relation is symmetric: a row is a neighbour of its neighbours.
-func (c *conversations) neighbours(list []uint64, v *conversation, t turn, admit func(key uint64) bool) []uint64 {
+func (c *conversations) appendNeighbours(list []uint64, v *conversation, t turn, admit func(key uint64) bool) []uint64 {
 	if v == nil {
 		return list
 	}

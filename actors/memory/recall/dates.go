@@ -11,8 +11,8 @@ import (
 // dateRange is the time that an expression such as "last May" means: from until before until.
 type dateRange struct{ from, until time.Time }
 
-// closeness returns 1 for a time within one of the ranges, falling to 0 over dateSlack outside of them.
-func closeness(ranges []dateRange, at time.Time) (most float64) {
+// rateCloseness returns 1 for a time within one of the ranges, falling to 0 over dateSlack outside of them.
+func rateCloseness(ranges []dateRange, at time.Time) (most float64) {
 	for _, r := range ranges {
 		gap := max(r.from.Sub(at), at.Sub(r.until), 0)
 		most = max(most, 1-float64(gap)/float64(dateSlack))
@@ -45,7 +45,7 @@ func parseDates(question string, now time.Time) []dateRange {
 		for _, parse := range []func(int) (dateRange, int){p.parseAbsolute, p.parseAgo, p.parseNamedDay, p.parsePeriod} {
 			var r dateRange
 			if r, n = parse(i); n > 0 {
-				p.found = append(p.found, p.extend(r, i))
+				p.found = append(p.found, p.extendRange(r, i))
 				break
 			}
 		}
@@ -226,7 +226,7 @@ func (p *dateParser) parseAgo(i int) (dateRange, int) {
 	default:
 		return dateRange{}, 0
 	}
-	r, ok := rangeAgo(end, n, unit)
+	r, ok := resolveAgo(end, n, unit)
 	if ok && p.word(at+1) == "before" {
 		r.until = end.AddDate(0, 0, 1) // it was told by then
 	}
@@ -236,8 +236,8 @@ func (p *dateParser) parseAgo(i int) (dateRange, int) {
 	return r, words
 }
 
-// rangeAgo returns the days that lie n units before a day. The larger the unit, the less exact the user is.
-func rangeAgo(end time.Time, n int, unit string) (dateRange, bool) {
+// resolveAgo returns the days that lie n units before a day. The larger the unit, the less exact the user is.
+func resolveAgo(end time.Time, n int, unit string) (dateRange, bool) {
 	switch unit {
 	case "day":
 		from := end.AddDate(0, 0, -n)
@@ -276,7 +276,7 @@ func (p *dateParser) parseNamedDay(i int) (dateRange, int) {
 func (p *dateParser) parsePeriod(i int) (dateRange, int) {
 	if w := p.word(i); (w == "week" || w == "weekend" || w == "month" || w == "year") && p.word(i+1) == "before" {
 		if r, n := p.parseAbsolute(i + 2); n > 0 {
-			from, _ := rangeAgo(r.from, 1, strings.TrimSuffix(w, "end"))
+			from, _ := resolveAgo(r.from, 1, strings.TrimSuffix(w, "end"))
 			return dateRange{from.from, r.until}, n + 2
 		}
 	}
@@ -311,8 +311,8 @@ func (p *dateParser) parsePeriod(i int) (dateRange, int) {
 	}
 }
 
-// extend returns the range of a date at word i with what the word before it says: since reaches until now.
-func (p *dateParser) extend(r dateRange, i int) dateRange {
+// extendRange returns the range of a date at word i with what the word before it says: since reaches until now.
+func (p *dateParser) extendRange(r dateRange, i int) dateRange {
 	if p.word(i-1) == "since" && r.until.Before(p.now) {
 		r.until = p.now
 	}

@@ -20,7 +20,7 @@ type sketch struct {
 	isValid bool
 }
 
-// randomSigns returns one sign (1 or -1) per dimension for [sketchOf]. It is deterministic: the signs are the same on every
+// randomSigns returns one sign (1 or -1) per dimension for [makeSketch]. It is deterministic: the signs are the same on every
 // machine and in every run.
 func randomSigns(dims int) []float32 {
 	list := make([]float32, dims)
@@ -36,10 +36,10 @@ func randomSigns(dims int) []float32 {
 	return list
 }
 
-// sketchOf returns the sketch of a vector, all of whose numbers must be finite. signs are those of randomSigns, at least as many
+// makeSketch returns the sketch of a vector, all of whose numbers must be finite. signs are those of randomSigns, at least as many
 // as v has numbers. The sketch of a vector whose sums are too small or too large to scale is not valid, and no duplicate of any
 // other.
-func sketchOf(v, signs []float32) (s sketch) {
+func makeSketch(v, signs []float32) (s sketch) {
 	var sums [sketchSize]float32
 	whole := len(v) / sketchSize * sketchSize
 	for i := 0; i < sketchSize; i += 4 { // in this order, because it is done for every row when the system starts

@@ -162,13 +162,13 @@ func (x *world) exhaustive(q Query, who []string, when []dateRange) (list []rank
 	for key, row := range x.rows {
 		admitted[key] = (q.Kind == "" || row.Kind == q.Kind) && (q.All || row.State == subjects.MemoryActive) && (!q.Trusted || row.Trust == subjects.Trusted)
 	}
-	w, said := x.r.o.Weights, x.r.words.search(q.Text)
-	defer said.release()
+	w, words := x.r.o.Weights, x.r.words.search(q.Text)
+	defer words.release()
 	x.compareAll(q)
 	x.bases = map[uint64]float64{}
 	lifts := map[uint64]bool{} // something could be compared
 	for key := range x.rows {
-		share := float64(said.match(key).share)
+		share := float64(words.match(key).share)
 		cosine, ok := x.cosines[key]
 		if cosine *= w.cosine; !ok {
 			cosine = w.Alone * share
@@ -191,7 +191,7 @@ func (x *world) exhaustive(q Query, who []string, when []dateRange) (list []rank
 		}
 		near := x.bases[key] + w.Neighbours*(best-x.bases[key])
 		score := near + x.extras(row, who, when)
-		list = append(list, ranked{key, near, score, said.match(key).share})
+		list = append(list, ranked{key, near, score, words.match(key).share})
 	}
 	slices.SortFunc(list, func(a, b ranked) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.key, b.key)) })
 	return x.distinct(list, q)
@@ -257,7 +257,7 @@ func (x *world) extras(row Row, who []string, when []dateRange) (sum float64) {
 	if at.IsZero() {
 		at = row.Created
 	}
-	sum += w.When * closeness(when, at)
+	sum += w.When * rateCloseness(when, at)
 	return sum + sumReasons(w.appendShifts(nil, x.r.table.row(row.Key), x.now))
 }
 

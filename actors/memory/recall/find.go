@@ -72,14 +72,14 @@ func (r *Recall) Find(q Query) (Found, error) {
 	found := Found{Waiting: int(r.pending.Load())}
 
 	s := r.newSearch(q)
-	defer s.said.release()
+	defer s.words.release()
 	best, err := s.findTop(top)
 	if err != nil {
 		return Found{}, err
 	}
-	found.Names, found.Top = s.export(s.scored[:min(names, len(s.scored))]), s.export(best)
+	found.Names, found.Top = s.exportCandidates(s.scored[:min(names, len(s.scored))]), s.exportCandidates(best)
 	if len(best) == 0 {
-		found.Why = r.explainEmpty(q, s.scored, s.said)
+		found.Why = r.explainEmpty(q, s.scored, s.words)
 	}
 	return found, nil
 }
@@ -97,7 +97,7 @@ func (r *Recall) isBelowFloor(c *candidate) bool {
 }
 
 // explainEmpty explains to a user why nothing was found. scored are the candidates, all of them below the floor.
-func (r *Recall) explainEmpty(q Query, scored []*candidate, said *wordQuery) string {
+func (r *Recall) explainEmpty(q Query, scored []*candidate, words *wordQuery) string {
 	s := r.Stats()
 	switch {
 	case s.Rows == 0:
@@ -105,7 +105,7 @@ func (r *Recall) explainEmpty(q Query, scored []*candidate, said *wordQuery) str
 	case len(scored) > 0:
 		most := slices.MaxFunc(scored, func(a, b *candidate) int { return cmp.Compare(a.near, b.near) })
 		return fmt.Sprintf("nothing is near enough: the nearest is %q with a similarity of %.2f, and less than %.2f does not count", most.rec.name(), most.near, r.o.Floor)
-	case q.Vector == nil && len(said.terms) == 0:
+	case q.Vector == nil && len(words.terms) == 0:
 		return "there is no word in the query"
 	case q.Vector == nil:
 		return "nothing has one of these words, and without a vector there is nothing else to compare"

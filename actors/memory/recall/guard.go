@@ -45,7 +45,7 @@ var pivots = func() map[string]string {
 }()
 
 // contractions are word endings that stand for another word: what's, I'm, you'll.
-var contractions = wordSet("s m d ll ve re")
+var contractions = text.WordSet("s m d ll ve re")
 
 // guardWords returns the words that must be equal in two questions before one is answered with the result of the other, in order
 // and joined by blanks: pivots, anything with a digit, quotations, capitalized names, signs such as + and %, and text of scripts
@@ -151,15 +151,15 @@ func cutQuotation(s string, behind bool) (inside, rest string, ok bool) {
 
 // contentTerms returns the sorted terms of a query without stop words; all of them when it has no others.
 func contentTerms(query string) []string {
-	if list := termsOf(query, func(word []byte) bool { return !stopWords[string(word)] }); len(list) > 0 {
+	if list := extractTerms(query, func(word []byte) bool { return !stopWords[string(word)] }); len(list) > 0 {
 		return list
 	}
-	return termsOf(query, nil)
+	return extractTerms(query, nil)
 }
 
-// termsOf returns the stemmed terms of the first maxWrittenBytes of a text that counts admits (nil = all), sorted and each once.
+// extractTerms returns the stemmed terms of the first maxWrittenBytes of a text that counts admits (nil = all), sorted and each once.
 // counts gets the word before it is stemmed.
-func termsOf(s string, counts func(word []byte) bool) (list []string) {
+func extractTerms(s string, counts func(word []byte) bool) (list []string) {
 	var split text.TermSplitter
 	var stems stemmer
 	split.Each(s[:min(len(s), maxWrittenBytes)], func(word []byte, _ bool) {

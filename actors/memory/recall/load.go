@@ -34,7 +34,7 @@ func (r *Recall) Load(fill func(put func(row Row, v Vectors) error) error) (bad 
 		if again { // it is not to be found by what it was
 			r.words.remove(uint32(row.Key))
 		}
-		r.queue = append(r.queue, pendingRow{row.Key, version, textOf(row)})
+		r.queue = append(r.queue, pendingRow{row.Key, version, indexedText(row)})
 		return nil
 	})
 	r.pending.Store(int64(len(r.queue)))
@@ -55,7 +55,7 @@ func (r *Recall) storeRow(row Row, v Vectors) (version uint32, spread bool, err 
 		err = fmt.Errorf("indexing the vectors of %s: %w", row.ID, err)
 	}
 	if v.Corpus != nil {
-		rec.sketch, rec.vectors = sketchOf(v.Corpus, r.signs), true
+		rec.sketch, rec.vectors = makeSketch(v.Corpus, r.signs), true
 	}
 	r.table.set(row.Key, rec)
 	return rec.version, spread, err
@@ -101,8 +101,8 @@ func (r *Recall) storeVectors(key uint64, v Vectors) error {
 	return nil
 }
 
-// textOf returns the text of a row that is indexed.
-func textOf(row Row) rowText { return rowText{row.Name, row.Description, row.Tags, row.Words} }
+// indexedText returns the text of a row that is indexed.
+func indexedText(row Row) rowText { return rowText{row.Name, row.Description, row.Tags, row.Words} }
 
 // warmRows is how many rows are indexed while writers wait.
 const warmRows = 64

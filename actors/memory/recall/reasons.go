@@ -24,13 +24,13 @@ var whatVector = [...]string{ofCorpus: "corpus", ofDescription: "description", o
 
 // explainReason returns the text of the reason named what for users; what itself when it has no text. The row must have the
 // grades that the reason is about.
-func (c *candidate) explainReason(what string, said *wordQuery, now time.Time) string {
+func (c *candidate) explainReason(what string, words *wordQuery, now time.Time) string {
 	g := c.rec.grades
 	switch what {
 	case whatVector[ofCorpus]:
-		return fmt.Sprintf("the text is near by %.2f", c.likeness.cosine)
+		return fmt.Sprintf("the text is near by %.2f", c.match.cosine)
 	case whatVector[ofDescription], whatVector[ofName]:
-		return fmt.Sprintf("the %s is near by %.2f", what, c.likeness.cosine)
+		return fmt.Sprintf("the %s is near by %.2f", what, c.match.cosine)
 	case whatNeighbours:
 		return "next to a better match in the conversation"
 	case whatSpeaker:
@@ -38,7 +38,7 @@ func (c *candidate) explainReason(what string, said *wordQuery, now time.Time) s
 	case whatWhen:
 		return "of " + c.rec.time().Format(time.DateOnly)
 	case whatWords:
-		return said.explain(c.likeness.found)
+		return words.explain(c.match.found)
 	case whatCritic:
 		return fmt.Sprintf("critic gave %d of 5", g.critic)
 	case whatPairwise:

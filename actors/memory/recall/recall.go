@@ -186,7 +186,7 @@ func (r *Recall) Put(row Row, v Vectors) (spread bool, err error) {
 		return false, vector.ErrClosed
 	}
 	_, spread, err = r.storeRow(row, v)
-	r.words.add(uint32(row.Key), textOf(row))
+	r.words.add(uint32(row.Key), indexedText(row))
 	return spread, err
 }
 
@@ -226,7 +226,7 @@ func (r *Recall) Remove(keys ...uint64) (spread bool) {
 
 // Grade sets the grades of a row. It reports whether the row exists.
 func (r *Recall) Grade(key uint64, g subjects.Grades) bool {
-	return r.update(key, func(rec *record) { rec.grades = gradesOf(g) })
+	return r.update(key, func(rec *record) { rec.grades = packGrades(g) })
 }
 
 // State sets the state of a row, which is not checked. It reports whether the row exists.

@@ -79,8 +79,8 @@ func (w Weights) Problems() (out strict.Problems) {
 // Extras returns the most that speaker, time and shifts together add to a row.
 func (w Weights) Extras() float64 { return w.Speaker + w.When + w.Bound }
 
-// likeness is what of a row was compared with the query.
-type likeness struct {
+// match is how a row matches the query: the cosine of its best vector and its share of the words.
+type match struct {
 	vectors bool    // cosine is known
 	cosine  float32 // of the best vector
 	best    vectorOf
@@ -98,30 +98,30 @@ const (
 )
 
 // similarity returns how near a row is, between -1 and 1: the best cosine, or what the words stand for without one.
-func (w Weights) similarity(l likeness) float64 {
-	if l.vectors {
-		return float64(l.cosine)
+func (w Weights) similarity(m match) float64 {
+	if m.vectors {
+		return float64(m.cosine)
 	}
-	return w.Alone * float64(l.share)
+	return w.Alone * float64(m.share)
 }
 
 // base returns what a row has by itself: similarity and words.
-func (w Weights) base(l likeness) float64 {
-	if l.vectors {
-		return w.cosine*float64(l.cosine) + w.Words*float64(l.share)
+func (w Weights) base(m match) float64 {
+	if m.vectors {
+		return w.cosine*float64(m.cosine) + w.Words*float64(m.share)
 	}
-	return (w.Alone + w.Words) * float64(l.share)
+	return (w.Alone + w.Words) * float64(m.share)
 }
 
 // appendBase appends the parts of the base to an empty list. A row without vectors that shares no word gets none.
-func (w Weights) appendBase(to []subjects.MemoryReason, l likeness) []subjects.MemoryReason {
-	words := w.Words * float64(l.share)
-	if l.vectors {
-		to = append(to, subjects.MemoryReason{What: whatVector[l.best], Value: w.cosine * float64(l.cosine)})
+func (w Weights) appendBase(to []subjects.MemoryReason, m match) []subjects.MemoryReason {
+	words := w.Words * float64(m.share)
+	if m.vectors {
+		to = append(to, subjects.MemoryReason{What: whatVector[m.best], Value: w.cosine * float64(m.cosine)})
 	} else {
-		words += w.Alone * float64(l.share)
+		words += w.Alone * float64(m.share)
 	}
-	if l.share > 0 {
+	if m.share > 0 {
 		to = append(to, subjects.MemoryReason{What: whatWords, Value: words})
 	}
 	return to
@@ -134,12 +134,12 @@ type question struct {
 }
 
 // appendContext appends what the speaker and the time of a row add. A row whose time is not known counts by when it was stored.
-func (w Weights) appendContext(to []subjects.MemoryReason, rec *record, ask question) []subjects.MemoryReason {
-	if rec.speaker != nil && ask.speakers[rec.speaker] {
+func (w Weights) appendContext(to []subjects.MemoryReason, rec *record, q question) []subjects.MemoryReason {
+	if rec.speaker != nil && q.speakers[rec.speaker] {
 		to = append(to, subjects.MemoryReason{What: whatSpeaker, Value: w.Speaker})
 	}
-	if len(ask.dates) > 0 {
-		if near := closeness(ask.dates, rec.time()); near > 0 {
+	if len(q.dates) > 0 {
+		if near := rateCloseness(q.dates, rec.time()); near > 0 {
 			to = append(to, subjects.MemoryReason{What: whatWhen, Value: w.When * near})
 		}
 	}

@@ -11,9 +11,9 @@ import (
 	"conclave/subjects"
 )
 
-// The exact search. Let most be the largest sum of what speaker, time and shifts add to any row. A lift by neighbours never brings
+// The exact search. Let maxExtra be the largest sum of what speaker, time and shifts add to any row. A lift by neighbours never brings
 // a row above the best base of itself and its neighbours. So a row whose score reaches some value has itself, or next to it, a
-// row whose base reaches that value minus most. [search.collect] enumerates all rows with such a base, and scores them and
+// row whose base reaches that value minus maxExtra. [search.collectRows] enumerates all rows with such a base, and scores them and
 // their neighbours; what it leaves out cannot reach the value.
 
 const (
@@ -27,13 +27,13 @@ const (
 
 // search is one search. It is used by one goroutine.
 type search struct {
-	r    *Recall
-	q    Query
-	now  time.Time
-	ask  question
-	keep func(key uint64) bool // nil = every row; a hint, see [Query.admits]
-	said *wordQuery
-	most float64 // upper bound of what speaker, time and shifts add to a row
+	r        *Recall
+	q        Query
+	now      time.Time
+	question question
+	admit    func(key uint64) bool // nil = every row; a hint, see [Query.admits]
+	words    *wordQuery
+	maxExtra float64 // upper bound of what speaker, time and shifts add to a row
 
 	rows    map[uint64]*candidate // rows whose base is known; nil = not admitted
 	scored  []*candidate
@@ -44,7 +44,7 @@ type search struct {
 type candidate struct {
 	key uint64
 	rec *record
-	likeness
+	match
 	base     float64
 	near     float64 // base and lift by neighbours
 	score    float64
@@ -53,21 +53,21 @@ type candidate struct {
 	besides  [2]uint64
 }
 
-// newSearch prepares a search. The caller must release said.
+// newSearch prepares a search. The caller must release words.
 func (r *Recall) newSearch(q Query) *search {
-	s := &search{r: r, q: q, now: r.o.Now(), keep: r.table.filter(q), said: &wordQuery{}, rows: map[uint64]*candidate{}, reached: math.Inf(-1)}
-	s.ask = question{r.speakers.named(q.Text), parseDates(q.Text, s.now)}
+	s := &search{r: r, q: q, now: r.o.Now(), admit: r.table.filter(q), words: &wordQuery{}, rows: map[uint64]*candidate{}, reached: math.Inf(-1)}
+	s.question = question{r.speakers.findNamed(q.Text), parseDates(q.Text, s.now)}
 	if r.o.Hybrid || q.Vector == nil {
-		s.said = r.words.search(q.Text)
+		s.words = r.words.search(q.Text)
 	}
-	if len(s.ask.speakers) > 0 {
-		s.most += r.o.Weights.Speaker
+	if len(s.question.speakers) > 0 {
+		s.maxExtra += r.o.Weights.Speaker
 	}
-	if len(s.ask.dates) > 0 {
-		s.most += r.o.Weights.When
+	if len(s.question.dates) > 0 {
+		s.maxExtra += r.o.Weights.When
 	}
 	if r.table.shifted.Load() > 0 { // age only takes away
-		s.most += r.o.Weights.Bound
+		s.maxExtra += r.o.Weights.Bound
 	}
 	return s
 }
@@ -75,15 +75,15 @@ func (r *Recall) newSearch(q Query) *search {
 // findTop returns the best top rows. It leaves the rows that were scored in s.scored, best first.
 func (s *search) findTop(top int) ([]*candidate, error) {
 	if s.q.Exhaustive {
-		err := s.score(s.r.table.keys())
+		err := s.scoreRows(s.r.table.keys())
 		slices.SortFunc(s.scored, compareCandidates)
 		return s.r.selectTop(s.scored, top, s.q.Duplicates), err
 	}
-	keys, err := s.firstRows(max(firstFactor*top, minFirst))
+	keys, err := s.selectFirstRows(max(firstFactor*top, minFirst))
 	if err != nil {
 		return nil, err
 	}
-	if err := s.score(keys); err != nil {
+	if err := s.scoreRows(keys); err != nil {
 		return nil, err
 	}
 	for s.reached = math.Inf(1); ; {
@@ -97,20 +97,20 @@ func (s *search) findTop(top int) ([]*candidate, error) {
 		if last >= s.reached {
 			return best, nil
 		}
-		if err := s.collect(last); err != nil {
+		if err := s.collectRows(last); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// firstRows returns about n rows of each index that are likely to be the best. They need not be.
-func (s *search) firstRows(n int) (keys []uint64, err error) {
+// selectFirstRows returns about n rows of each index that are likely to be the best. They need not be.
+func (s *search) selectFirstRows(n int) (keys []uint64, err error) {
 	switch {
 	case s.q.Among != nil:
 		keys = append(keys, s.q.Among...)
 	case s.q.Vector != nil:
 		for _, x := range s.r.vectors {
-			hits, err := x.Nearest(s.q.Vector, n, s.keep)
+			hits, err := x.Nearest(s.q.Vector, n, s.admit)
 			if err != nil {
 				return nil, fmt.Errorf("comparing vectors: %w", err)
 			}
@@ -119,8 +119,8 @@ func (s *search) firstRows(n int) (keys []uint64, err error) {
 			}
 		}
 	}
-	least := s.shareFloor(n)
-	for _, m := range s.said.matches() {
+	least := s.chooseMinShare(n)
+	for _, m := range s.words.matches() {
 		if m.share >= least && s.admitsKey(uint64(m.key)) {
 			keys = append(keys, uint64(m.key))
 		}
@@ -128,22 +128,22 @@ func (s *search) firstRows(n int) (keys []uint64, err error) {
 	return keys, nil
 }
 
-// collect scores every row whose score may reach value.
-func (s *search) collect(value float64) error {
+// collectRows scores every row whose score may reach value.
+func (s *search) collectRows(value float64) error {
 	s.reached = value
 	o, w := s.r.o, s.r.o.Weights
-	need := value - s.most - slack // base that itself or a neighbour of such a row has
+	need := value - s.maxExtra - slack // base that itself or a neighbour of such a row has
 	least := float32(0)
 	if need >= o.Floor {
-		least = s.shareFloor(maxByWords)
+		least = s.chooseMinShare(maxByWords)
 	}
 	var keys []uint64
-	for _, m := range s.said.matches() {
+	for _, m := range s.words.matches() {
 		if s.isDone(uint64(m.key)) || !s.admitsKey(uint64(m.key)) {
 			continue
 		}
 		if s.q.Vector == nil || s.r.table.marks(uint64(m.key))&markVector == 0 {
-			if w.base(likeness{share: m.share}) >= need {
+			if w.base(match{share: m.share}) >= need {
 				keys = append(keys, uint64(m.key))
 			}
 		} else if m.share >= least {
@@ -165,7 +165,7 @@ func (s *search) collect(value float64) error {
 			}
 		}
 	}
-	return s.score(keys)
+	return s.scoreRows(keys)
 }
 
 // mayReach reports whether a row that has a vector with at most this cosine, or a neighbour of that row for its sake, can have a
@@ -174,37 +174,37 @@ func (s *search) mayReach(key uint64, upper float32, value float64) bool {
 	if !s.admitsKey(key) {
 		return false
 	}
-	share := s.said.match(key).share
+	share := s.words.match(key).share
 	similarity := s.r.o.Weights.cosine * float64(upper)
 	if share == 0 && similarity < s.r.o.Floor-slack {
 		return false
 	}
 	base := similarity + s.r.o.Weights.Words*float64(share)
-	if base+s.most < value-slack {
+	if base+s.maxExtra < value-slack {
 		return false
 	}
 	rec := s.r.table.row(key)
 	if rec == nil || s.isDone(key) {
 		return false
 	}
-	extra := s.mostExtra(rec)
+	extra := s.boundExtra(rec)
 	var buffer [2]uint64
-	for _, beside := range s.r.conversations.neighbours(buffer[:0], rec.conversation, rec.turn(key), s.admitsKey) {
+	for _, beside := range s.r.conversations.appendNeighbours(buffer[:0], rec.conversation, rec.turn(key), s.admitsKey) {
 		if rec := s.r.table.row(beside); rec != nil {
-			extra = max(extra, s.mostExtra(rec))
+			extra = max(extra, s.boundExtra(rec))
 		}
 	}
 	return base+extra >= value-slack
 }
 
-// mostExtra returns an upper bound of what speaker, time and shifts add to a row: all but the age of a row without grades.
-func (s *search) mostExtra(rec *record) (most float64) {
+// boundExtra returns an upper bound of what speaker, time and shifts add to a row: all but the age of a row without grades.
+func (s *search) boundExtra(rec *record) (most float64) {
 	w := s.r.o.Weights
-	if rec.speaker != nil && s.ask.speakers[rec.speaker] {
+	if rec.speaker != nil && s.question.speakers[rec.speaker] {
 		most += w.Speaker
 	}
-	if len(s.ask.dates) > 0 {
-		most += w.When * closeness(s.ask.dates, rec.time())
+	if len(s.question.dates) > 0 {
+		most += w.When * rateCloseness(s.question.dates, rec.time())
 	}
 	if rec.grades != nil || rec.pinned {
 		var buffer [maxReasons]subjects.MemoryReason
@@ -220,12 +220,12 @@ func (s *search) isDone(key uint64) bool {
 }
 
 // admitsKey reports whether the query admits the row with this key, as far as the marks tell.
-func (s *search) admitsKey(key uint64) bool { return s.keep == nil || s.keep(key) }
+func (s *search) admitsKey(key uint64) bool { return s.admit == nil || s.admit(key) }
 
-// shareFloor returns a share of words that at most about most rows reach, 0 when all of them may.
-func (s *search) shareFloor(most int) float32 {
+// chooseMinShare returns a share of words that at most about most rows reach, 0 when all of them may.
+func (s *search) chooseMinShare(most int) float32 {
 	const steps = 256
-	matches := s.said.matches()
+	matches := s.words.matches()
 	if len(matches) <= most {
 		return 0
 	}
@@ -244,33 +244,33 @@ func (s *search) shareFloor(most int) float32 {
 	return 0
 }
 
-// score scores rows, and the neighbours of those that may lift one to what the search has reached. Rows that were scored before
+// scoreRows scores rows, and the neighbours of those that may lift one to what the search has reached. Rows that were scored before
 // are skipped.
-func (s *search) score(keys []uint64) error {
-	if err := s.load(keys); err != nil {
+func (s *search) scoreRows(keys []uint64) error {
+	if err := s.loadRows(keys); err != nil {
 		return err
 	}
-	list := s.enlist(make([]*candidate, 0, len(keys)), keys)
+	list := s.addCandidates(make([]*candidate, 0, len(keys)), keys)
 	var beside []uint64
 	for _, some := range [][]*candidate{s.scored, list} {
 		for _, c := range some {
 			beside = s.appendLifted(beside, c)
 		}
 	}
-	if err := s.load(beside); err != nil {
+	if err := s.loadRows(beside); err != nil {
 		return err
 	}
-	list = s.enlist(list, beside)
+	list = s.addCandidates(list, beside)
 	beside = beside[:0]
 	for _, c := range list {
 		beside = append(beside, c.beside...)
 	}
-	if err := s.load(beside); err != nil {
+	if err := s.loadRows(beside); err != nil {
 		return err
 	}
 	for _, c := range list {
 		var buffer [maxReasons]subjects.MemoryReason
-		c.near = c.base + s.lift(c)
+		c.near = c.base + s.computeLift(c)
 		c.score = sumReasons(s.appendReasons(buffer[:0], c))
 	}
 	s.scored = append(s.scored, list...)
@@ -279,31 +279,31 @@ func (s *search) score(keys []uint64) error {
 
 // appendLifted appends the neighbours of a row that are not scored and that it may lift to what the search has reached.
 func (s *search) appendLifted(keys []uint64, c *candidate) []uint64 {
-	if c.base+s.most < s.reached-slack {
+	if c.base+s.maxExtra < s.reached-slack {
 		return keys
 	}
 	for _, key := range c.beside {
-		if rec := s.r.table.row(key); rec != nil && !s.isDone(key) && c.base+s.mostExtra(rec) >= s.reached-slack {
+		if rec := s.r.table.row(key); rec != nil && !s.isDone(key) && c.base+s.boundExtra(rec) >= s.reached-slack {
 			keys = append(keys, key)
 		}
 	}
 	return keys
 }
 
-// enlist appends the rows of keys that are admitted and not scored to list, each once, and finds their neighbours.
-func (s *search) enlist(list []*candidate, keys []uint64) []*candidate {
+// addCandidates appends the rows of keys that are admitted and not scored to list, each once, and finds their neighbours.
+func (s *search) addCandidates(list []*candidate, keys []uint64) []*candidate {
 	for _, key := range keys {
 		if c := s.rows[key]; c != nil && !c.isScored {
 			c.isScored = true
-			c.beside = s.r.conversations.neighbours(c.besides[:0], c.rec.conversation, c.rec.turn(key), s.admitsKey)
+			c.beside = s.r.conversations.appendNeighbours(c.besides[:0], c.rec.conversation, c.rec.turn(key), s.admitsKey)
 			list = append(list, c)
 		}
 	}
 	return list
 }
 
-// load compares the rows of keys with the query, each once in a search.
-func (s *search) load(keys []uint64) error {
+// loadRows compares the rows of keys with the query, each once in a search.
+func (s *search) loadRows(keys []uint64) error {
 	missing := make([]uint64, 0, len(keys))
 	for _, key := range keys {
 		if _, ok := s.rows[key]; ok {
@@ -312,26 +312,26 @@ func (s *search) load(keys []uint64) error {
 		s.rows[key] = nil
 		if rec := s.r.table.row(key); rec != nil && s.q.admits(rec) {
 			missing = append(missing, key)
-			match := s.said.match(key)
-			s.rows[key] = &candidate{key: key, rec: rec, likeness: likeness{share: match.share, found: match.terms}}
+			found := s.words.match(key)
+			s.rows[key] = &candidate{key: key, rec: rec, match: match{share: found.share, found: found.terms}}
 		}
 	}
 	if s.q.Vector != nil && len(missing) > 0 {
 		for of, x := range s.r.vectors {
-			if err := s.compare(vectorOf(of), x, missing); err != nil {
+			if err := s.compareVectors(vectorOf(of), x, missing); err != nil {
 				return fmt.Errorf("comparing vectors: %w", err)
 			}
 		}
 	}
 	for _, key := range missing {
 		c := s.rows[key]
-		c.base = s.r.o.Weights.base(c.likeness)
+		c.base = s.r.o.Weights.base(c.match)
 	}
 	return nil
 }
 
-// compare sets the best cosines of rows that have a vector in x. The rows must be in s.rows.
-func (s *search) compare(of vectorOf, x *vector.Index, keys []uint64) error {
+// compareVectors sets the best cosines of rows that have a vector in x. The rows must be in s.rows.
+func (s *search) compareVectors(of vectorOf, x *vector.Index, keys []uint64) error {
 	if x.Len() == 0 {
 		return nil
 	}
@@ -347,9 +347,9 @@ func (s *search) compare(of vectorOf, x *vector.Index, keys []uint64) error {
 	return nil
 }
 
-// lift returns what the neighbours of a row add to its base. Those of which nothing could be compared, and those that happened more
+// computeLift returns what the neighbours of a row add to its base. Those of which nothing could be compared, and those that happened more
 // than maxGap before or after it, do not count.
-func (s *search) lift(c *candidate) float64 {
+func (s *search) computeLift(c *candidate) float64 {
 	best := c.base
 	for _, key := range c.beside {
 		if n := s.rows[key]; n != nil && (n.vectors || n.share > 0) && !areApart(c.rec, n.rec) {
@@ -374,23 +374,23 @@ const maxReasons = 9
 // appendReasons appends the reasons of a scored row to an empty list, without texts. They add up to the score.
 func (s *search) appendReasons(to []subjects.MemoryReason, c *candidate) []subjects.MemoryReason {
 	w := s.r.o.Weights
-	to = w.appendBase(to, c.likeness)
+	to = w.appendBase(to, c.match)
 	if c.near > c.base {
 		to = append(to, subjects.MemoryReason{What: whatNeighbours, Value: c.near - c.base})
 	}
-	to = w.appendContext(to, c.rec, s.ask)
+	to = w.appendContext(to, c.rec, s.question)
 	return w.appendShifts(to, c.rec, s.now)
 }
 
-// export returns candidates with their rows and explained reasons.
-func (s *search) export(list []*candidate) []Candidate {
+// exportCandidates returns candidates with their rows and explained reasons.
+func (s *search) exportCandidates(list []*candidate) []Candidate {
 	out := make([]Candidate, len(list))
 	for i, c := range list {
 		reasons := s.appendReasons(nil, c)
 		for j := range reasons {
-			reasons[j].Text = c.explainReason(reasons[j].What, s.said, s.now)
+			reasons[j].Text = c.explainReason(reasons[j].What, s.words, s.now)
 		}
-		out[i] = Candidate{Row: c.rec.row(c.key), Similarity: s.r.o.Weights.similarity(c.likeness), Score: c.score, Reasons: reasons}
+		out[i] = Candidate{Row: c.rec.row(c.key), Similarity: s.r.o.Weights.similarity(c.match), Score: c.score, Reasons: reasons}
 	}
 	return out
 }

@@ -20,7 +20,7 @@ func TestSketch(t *testing.T) {
 			const tries = 60
 			for range tries {
 				a, b := pair(rng, dims, cosine)
-				x, y := sketchOf(a, signs), sketchOf(b, signs)
+				x, y := makeSketch(a, signs), makeSketch(b, signs)
 				off := math.Abs(x.cosine(&y) - cosine)
 				worst, sum = max(worst, off), sum+off*off
 			}
@@ -32,11 +32,11 @@ func TestSketch(t *testing.T) {
 		}
 	}
 	var none sketch
-	if some := sketchOf([]float32{1, 2, 3}, randomSigns(3)); some.cosine(&none) != 0 || none.cosine(&none) != 0 || !some.isValid {
+	if some := makeSketch([]float32{1, 2, 3}, randomSigns(3)); some.cosine(&none) != 0 || none.cosine(&none) != 0 || !some.isValid {
 		t.Error("what has no vector has a twin")
 	}
 	for _, odd := range [][]float32{{0, 0}, {math.MaxFloat32, math.MaxFloat32}, {1e-45, 0}} {
-		a := sketchOf(odd, []float32{1, 1})
+		a := makeSketch(odd, []float32{1, 1})
 		if c := a.cosine(&a); c != 0 && math.Abs(c-1) > 0.01 {
 			t.Errorf("%v: %v", odd, c)
 		}

@@ -65,10 +65,10 @@ func (s *speakers) remove(who *speaker) bool {
 // maxNamed is how many speakers one word of a question can name: the first by name.
 const maxNamed = 64
 
-// named returns the speakers that a question names: by a word of the name, or by the beginning of a word of one name alone, of
+// findNamed returns the speakers that a question names: by a word of the name, or by the beginning of a word of one name alone, of
 // at least minPrefix bytes. Such a beginning must be capitalized, unless the question has no capitals: art is not Arthur. Stop
 // words name nobody. The result is nil when there are none.
-func (s *speakers) named(question string) (found map[*speaker]bool) {
+func (s *speakers) findNamed(question string) (found map[*speaker]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.byName) == 0 {

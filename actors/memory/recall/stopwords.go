@@ -1,10 +1,10 @@
 package recall
 
-import "strings"
+import "conclave/pkg/text"
 
 // stopWords do not tell what a text is about, in the form of a [text.TermSplitter]. They count only when a query has no
 // others.
-var stopWords = wordSet(`
+var stopWords = text.WordSet(`
 a an the this that these those there here
 i me my mine myself you your yours yourself he him his she her hers it its we us our ours they them their theirs
 am is are was were be been being do does did done doing have has had having will would shall should can could may might must
@@ -16,11 +16,3 @@ tell show give find know say said get got let please want wanted like remember r
 much many thing things something anything everything nothing someone anyone one ones
 yes ok okay hi hello hey thanks thank
 `)
-
-func wordSet(words string) map[string]bool {
-	set := map[string]bool{}
-	for _, w := range strings.Fields(words) {
-		set[w] = true
-	}
-	return set
-}

@@ -203,9 +203,9 @@ type grades struct {
 	pairwise string
 }
 
-// gradesOf returns grades in their stored form, clamped to their ranges (NaN becomes 0), without feedback; nil when there are
+// packGrades returns grades in their stored form, clamped to their ranges (NaN becomes 0), without feedback; nil when there are
 // none.
-func gradesOf(g subjects.Grades) *grades {
+func packGrades(g subjects.Grades) *grades {
 	kept := grades{critic: int32(min(max(g.Critic, 0), 5)), rewards: int32(min(max(g.Rewards, 0), math.MaxInt32)), pairwise: g.Pairwise}
 	if !math.IsNaN(g.Reward) {
 		kept.reward = min(max(g.Reward, -1), 1)
@@ -226,7 +226,7 @@ func newRecord(row Row) *record {
 		size += binary.MaxVarintLen32 + len(tag)
 	}
 	r := &record{
-		created: row.Created.UnixMicro(), happened: unknownTime, pinned: row.Pinned, grades: gradesOf(row.Grades),
+		created: row.Created.UnixMicro(), happened: unknownTime, pinned: row.Pinned, grades: packGrades(row.Grades),
 		position: int32(min(max(row.Position, 0), math.MaxInt32)), content: hashContent(row.Words),
 	}
 	if !row.Happened.IsZero() {
