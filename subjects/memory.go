@@ -302,3 +302,16 @@ type MemoryRecall struct {
 	Feedback   string    `json:"feedback,omitempty"`     // by the critic, clipped
 	Reward     float64   `json:"reward,omitempty"`       // -1 to 1, the user's latest
 }
+
+// MemorySummary lists entries without their content, for an agent that must not read it.
+type MemorySummary struct {
+	Entries []MemorySummaryEntry `json:"entries"`
+}
+
+// MemorySummaryEntry names one entry.
+type MemorySummaryEntry struct {
+	ID          string `json:"id"`
+	Kind        string `json:"kind"`
+	Name        string `json:"name,omitempty"`
+	Description string `json:"description,omitempty"` // at most three sentences
+}

@@ -178,7 +178,7 @@ type ToolOrder struct {
 	CallID  string                 `json:"call_id"`
 	QueryID string                 `json:"query_id,omitempty"`
 	Args    json.RawMessage        `json:"args"`
-	Mode    string                 `json:"mode,omitempty"`    // "", [ModeStructured] or [ModePreview]
+	Mode    string                 `json:"mode,omitempty"`    // "" or one of the modes below
 	Sealed  map[string]SecretValue `json:"sealed,omitempty"`  // credentials by name, sealed to this process of the tool
 	Hosts   *HostRules             `json:"hosts,omitempty"`   // which hosts may be fetched from; checked again at each redirect
 	Pages   bool                   `json:"pages,omitempty"`   // whether pages may be fetched at all
@@ -210,6 +210,7 @@ type FolderRules struct {
 // Modes of a [ToolOrder].
 const (
 	ModeStructured = "structured" // return untrusted content reduced to structured facts
+	ModeSummary    = "summary"    // return a [MemorySummary] in JSON and no content
 	// ModePreview asks what the call would do, as text for the user who decides about it. The tool must change nothing.
 	ModePreview = "preview"
 )

@@ -12,6 +12,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
+	"conclave/pkg/policy"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -127,6 +128,43 @@ func (b *Broker) requestFindings(ctx context.Context, out actor.Out, c call, mat
 		return nil, errors.New("decoding the model's reply: it has no findings")
 	}
 	return *reply.Findings, nil
+}
+
+// Bounds of a summary of memory entries.
+const (
+	maxSummaryEntries     = 10
+	maxSummaryName        = 120
+	maxSummaryDescription = 300
+	maxSummarySentences   = 3
+)
+
+// checkSummary returns the summary of memory entries that a tool reported, with every field checked and bounded, so that content cannot
+// pass in it. It fails for any other text but that of an empty result: no form, no text.
+func checkSummary(t policy.Tool, reported string) (string, error) {
+	if t.Empty != "" && reported == t.Empty {
+		return reported, nil
+	}
+	var list subjects.MemorySummary
+	if err := actor.DecodeStrict([]byte(reported), &list); err != nil {
+		return "", fmt.Errorf("decoding a summary of memory: %w", err)
+	}
+	kept := subjects.MemorySummary{Entries: []subjects.MemorySummaryEntry{}}
+	for _, e := range list.Entries {
+		if subjects.CheckToken(e.ID) != nil || len(kept.Entries) == maxSummaryEntries {
+			continue
+		}
+		if !slices.Contains([]string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument}, e.Kind) {
+			e.Kind = ""
+		}
+		e.Name = text.OneLine(e.Name, maxSummaryName)
+		e.Description = text.OneLine(e.Description, maxSummaryDescription)
+		if spans := text.Sentences(e.Description, maxSummaryDescription); len(spans) > maxSummarySentences {
+			e.Description = strings.TrimSpace(e.Description[:spans[maxSummarySentences].From])
+		}
+		kept.Entries = append(kept.Entries, e)
+	}
+	data, err := json.Marshal(kept)
+	return string(data), err
 }
 
 // selectRelevant returns the paragraphs of a text that fit the request, in their order, within limit bytes. A text within

@@ -294,3 +294,58 @@ func FuzzDistill(f *testing.F) {
 		}
 	})
 }
+
+// TestOrchestratorGetsNoCorpus: the orchestrator gets names and descriptions of memory entries, never more, whether the entries are trusted or not,
+// and whether the tool or the summarizer is broken or hostile. An agent that it spawned reads entries as others do.
+func TestOrchestratorGetsNoCorpus(t *testing.T) {
+	t.Parallel()
+	const canary = "CANARY-corpus-of-the-entry"
+	trusted := &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Private}
+	untrusted := &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private}
+	form := func(description string) string {
+		data, _ := json.Marshal(subjects.MemorySummary{Entries: []subjects.MemorySummaryEntry{{ID: "entry-1", Kind: "fact", Name: "The tide", Description: description}}})
+		return string(data)
+	}
+	for _, tt := range []struct {
+		name   string
+		result subjects.ToolResult
+		reply  string // of the summarizer
+		want   string // part of the result, "" = withheld
+	}{
+		{name: "trusted", result: subjects.ToolResult{Result: form("When it comes."), Labels: trusted}, want: `"description":"When it comes."`},
+		{name: "nothing found", result: subjects.ToolResult{Result: "Nothing is remembered about that.", Labels: trusted}, want: "Nothing is remembered"},
+		{name: "at most three sentences", result: subjects.ToolResult{Result: form("One is here. Two is here. Three is here. " + canary + " is here."), Labels: trusted}, want: "Three is here."},
+		{name: "trick: the tool returns the corpus", result: subjects.ToolResult{Result: canary, Labels: trusted}},
+		{name: "trick: the corpus beside the form", result: subjects.ToolResult{Result: form("x") + canary, Labels: trusted}},
+		{name: "trick: a field of its own", result: subjects.ToolResult{Result: `{"entries":[{"id":"e1","kind":"fact","corpus":"` + canary + `"}]}`, Labels: trusted}},
+		{name: "trick: a long description", result: subjects.ToolResult{Result: form(strings.Repeat("word ", 200) + canary), Labels: trusted}, want: "word word"},
+		{name: "trick: a long name", result: subjects.ToolResult{Result: strings.Replace(form("x"), "The tide", strings.Repeat("word ", 60)+canary, 1), Labels: trusted}, want: "word word"},
+		{name: "trick: untrusted, and the summarizer fails", result: subjects.ToolResult{Result: form(canary), Labels: untrusted}},
+		{name: "trick: untrusted corpus, and a summarizer that obeys", result: subjects.ToolResult{Result: canary, Labels: untrusted}, reply: findingReply(nil)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newSessionFixture(t, withGradedMemory, withModelRanking)
+			h.rules.Replace(parseRules(t, strings.Replace(sessionManifest, "tools: [web_search, web_fetch]", "tools: [search_memory]", 1)))
+			orders := make(chan subjects.ToolOrder, 1)
+			h.tools["search_memory"] = func(o subjects.ToolOrder) (any, error) {
+				orders <- o
+				return tt.result, nil
+			}
+			if tt.reply != "" {
+				h.setModelReply(tt.reply)
+			}
+			res := h.runTool(t, "orchestrator", "search_memory", `{"query":"tide"}`)
+			if o := <-orders; o.Mode != subjects.ModeSummary {
+				t.Errorf("the tool ran in mode %q", o.Mode)
+			}
+			all, _ := json.Marshal(res)
+			if strings.Contains(string(all), canary) {
+				t.Fatalf("the orchestrator got %s", all)
+			}
+			if tt.want == "" && (res.Error == nil || res.Result != "") || tt.want != "" && !strings.Contains(res.Result, tt.want) {
+				t.Errorf("%+v, want %q", res, tt.want)
+			}
+		})
+	}
+}

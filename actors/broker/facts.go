@@ -98,8 +98,11 @@ func compactJSON(args json.RawMessage) []byte {
 
 // toolMode is the mode in the tool order: structured when the tool reads untrusted content and the caller may only see
 // findings. A spawned agent gets files and the output of programs as they are, framed and labelled: it cannot work on source code
-// by findings. The orchestrator never does.
+// by findings. The orchestrator never does, and gets the entries of memory as summaries, trusted ones too.
 func toolMode(c policy.Call) string {
+	if isOrchestrator(c.Caller) && c.Tool.Graded && c.Tool.Has(policy.ReadsPrivate) {
+		return subjects.ModeSummary
+	}
 	isLocal := c.Tool.Known && c.Tool.Zone == "tools" && (len(c.Tool.Paths) > 0 || c.Tool.Has(policy.Exec))
 	if c.Tool.Has(policy.ReadsUntrusted) && seesDistilledOnly(c) && (!isLocal || len(c.Caller.Path) == 0) {
 		return subjects.ModeStructured
@@ -110,8 +113,11 @@ func toolMode(c policy.Call) string {
 // seesDistilledOnly reports whether the caller never gets untrusted content, only findings: spawned agents and the
 // orchestrator.
 func seesDistilledOnly(c policy.Call) bool {
-	return len(c.Caller.Path) > 0 || c.Caller.Account == "orchestrator"
+	return len(c.Caller.Path) > 0 || isOrchestrator(c.Caller)
 }
+
+// isOrchestrator reports whether the caller is the orchestrator itself, not an agent that it spawned.
+func isOrchestrator(c subjects.Caller) bool { return c.Account == "orchestrator" && len(c.Path) == 0 }
 
 // sessionLabels are the labels of everything that entered the session, with the distinct flags of its sources; a tool
 // that stores something from it must store them too. The user's own call is trusted and public. A nil flow, an unknown

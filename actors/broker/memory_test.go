@@ -13,7 +13,7 @@ import (
 // withGradedMemory gives the memory tools their real facts: they store, and they label their own results.
 func withGradedMemory(h *sessionFixture) {
 	h.facts = func(all map[string]policy.Tool) {
-		all["search_memory"] = policy.Tool{Effects: policy.Declare(policy.ReadsPrivate), Graded: true, Standing: true}
+		all["search_memory"] = policy.Tool{Effects: policy.Declare(policy.ReadsPrivate), Graded: true, Standing: true, Empty: "Nothing is remembered about that."}
 		all["save_memory"] = policy.Tool{Effects: policy.Declare(policy.Remember), Graded: true}
 	}
 }

@@ -48,13 +48,18 @@ func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Kno
 	}
 	shown := whole
 	var err error
+	if c.mode == subjects.ModeSummary {
+		if shown, err = checkSummary(k.Tool, whole); err != nil {
+			return withholdUndistilled(out, c, res, err)
+		}
+	}
 	if c.mustDistill(k.Tool, labels) {
 		links := res.Links
 		if requestedURL(k.Tool, c.args) != "" {
 			links = append([]string{r.Source}, links...)
 		}
 		res.Artifacts = nil // a file name can carry content
-		if shown, err = b.distill(ctx, out, c, whole, links); err != nil {
+		if shown, err = b.distill(ctx, out, c, shown, links); err != nil {
 			return withholdUndistilled(out, c, res, err)
 		}
 	}

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"strings"
@@ -126,6 +127,31 @@ func formatHits(now time.Time, r subjects.MemoryReply) subjects.ToolResult {
 	}
 	return newToolResult(strings.TrimRight(b.String(), "\n"), trusted, ids...)
 }
+
+// summarizeHits lists recalled entries by name and description, never with their corpus, a segment or the feedback, for an agent that must not
+// read content. The result is trusted only when every entry is.
+func summarizeHits(_ time.Time, r subjects.MemoryReply) subjects.ToolResult {
+	if len(r.Hits) == 0 {
+		return newToolResult(nothingFound, true)
+	}
+	var list subjects.MemorySummary
+	var ids []string
+	trusted := true
+	for _, h := range r.Hits {
+		e := h.Entry
+		ids = append(ids, e.ID)
+		trusted = trusted && e.Provenance.Trust == subjects.Trusted
+		list.Entries = append(list.Entries, subjects.MemorySummaryEntry{ID: e.ID, Kind: e.Kind, Name: text.OneLine(e.Name, maxName), Description: text.OneLine(e.Description, maxSummaryDescription)})
+	}
+	data, err := json.Marshal(list)
+	if err != nil {
+		return newToolResult(nothingFound, true)
+	}
+	return newToolResult(string(data), trusted, ids...)
+}
+
+// maxSummaryDescription bounds a description in a summary, in bytes.
+const maxSummaryDescription = 300
 
 // writeHit writes one entry: its label with similarity, score and reward, its name where the text does not have it, its segment, or
 // else its corpus, or else its description, the critic's feedback and at most 5 ids of correlated entries.

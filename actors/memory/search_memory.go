@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"conclave/pkg/actor"
 	"conclave/subjects"
@@ -28,7 +29,7 @@ var searchMemorySchema = subjects.ToolSchema{
 }
 
 // runSearchMemory recalls entries for an agent, reads the entries that ids name, or returns the context of a question: see
-// [Memory.recallContext]. It rejects arguments that do not decode, and
+// [Memory.recallContext]. In [subjects.ModeSummary] it lists them without content. It rejects arguments that do not decode, and
 // what normalizeQuery or resolveIDs rejects. The result is trusted only when every entry in it is.
 func (m *Memory) runSearchMemory(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
 	var a struct {
@@ -45,22 +46,26 @@ func (m *Memory) runSearchMemory(ctx context.Context, in actor.Msg[subjects.Tool
 		MemoryQuery: subjects.MemoryQuery{Query: a.Query, Kind: a.Kind, Max: a.Max},
 		caller:      in.Body.Caller, typ: in.Body.CallerType, tool: searchMemorySchema.Name, session: in.Session, queryID: in.Body.QueryID,
 	}
+	format := formatHits
+	if in.Body.Mode == subjects.ModeSummary {
+		format = summarizeHits
+	}
 	switch {
 	case len(a.IDs) > 0:
-		return m.readWhole(ctx, out, q, a.IDs)
-	case a.Context:
+		return m.readWhole(ctx, out, q, a.IDs, format)
+	case a.Context && in.Body.Mode != subjects.ModeSummary:
 		return m.recallContext(ctx, out, q)
 	}
 	r, err := m.recallAudited(ctx, out, q, func(subjects.MemoryReply) error { return nil })
 	if err != nil {
 		return subjects.ToolResult{}, err
 	}
-	return formatHits(out.Now(), r), nil
+	return format(out.Now(), r), nil
 }
 
 // readWhole returns the entries that ids or prefixes name with their corpus, then the descriptions of correlated active entries.
-// Candidates are left out: no decision was made on them. It rejects what resolveIDs rejects.
-func (m *Memory) readWhole(ctx context.Context, out actor.Out, q recallRequest, ids []string) (subjects.ToolResult, error) {
+// Candidates are left out: no decision was made on them. It rejects what resolveIDs rejects. format makes the result.
+func (m *Memory) readWhole(ctx context.Context, out actor.Out, q recallRequest, ids []string, format func(time.Time, subjects.MemoryReply) subjects.ToolResult) (subjects.ToolResult, error) {
 	return audited(ctx, m, out, q.act([]byte(strings.Join(ids, "\n"))), func(ctx context.Context, db *access) (none subjects.ToolResult, err error) {
 		full, err := resolveIDs(ctx, db, ids)
 		if err != nil {
@@ -86,6 +91,6 @@ func (m *Memory) readWhole(ctx context.Context, out actor.Out, q recallRequest, 
 				r.Hits = append(r.Hits, subjects.MemoryHit{Entry: e})
 			}
 		}
-		return formatHits(out.Now(), r), m.emitRecalled(ctx, out, db, q, r)
+		return format(out.Now(), r), m.emitRecalled(ctx, out, db, q, r)
 	})
 }
