@@ -224,3 +224,18 @@ func TestRecallTellsWhoSaidIt(t *testing.T) {
 		t.Errorf("the model reads %q", res.Result)
 	}
 }
+
+// TestSummarizeHitsHasNoContent: a summary has names and descriptions, and neither corpus, segment nor feedback.
+func TestSummarizeHitsHasNoContent(t *testing.T) {
+	t.Parallel()
+	e := subjects.MemoryEntry{ID: "entry-1", Kind: subjects.KindFact, Name: "The tide", Description: "When it comes.", Corpus: "CANARY corpus", Provenance: subjects.Provenance{Trust: subjects.Trusted}}
+	e.Grades.Feedback = "CANARY feedback"
+	got := summarizeHits(time.Time{}, subjects.MemoryReply{Hits: []subjects.MemoryHit{{Entry: e, Segment: "CANARY segment"}}})
+	if want := `{"entries":[{"id":"entry-1","kind":"fact","name":"The tide","description":"When it comes."}]}`; got.Result != want || got.Labels.Trust != subjects.Trusted {
+		t.Errorf("%+v, want %s", got, want)
+	}
+	e.Provenance.Trust = subjects.Untrusted
+	if got := summarizeHits(time.Time{}, subjects.MemoryReply{Hits: []subjects.MemoryHit{{Entry: e}}}); got.Labels.Trust != subjects.Untrusted {
+		t.Errorf("%+v", got.Labels)
+	}
+}
