@@ -148,6 +148,7 @@ func (c *comparison) finish(r *running) error {
 		logProgress("%s entries: %s scores every entry, p50 %s", short(c.rows), r.Engine, ms(percentile(got.Took, 0.5)))
 	}
 	r.compare(c.references[reference])
+	logProgress("%s entries: %s p50 %s, p95 %s, %.0f %% of %d results the same, resident %s", short(c.rows), r.Engine, ms(r.P50), ms(r.P95), 100*r.Same, r.Compared, megabytes(r.Resident))
 	return nil
 }
 
