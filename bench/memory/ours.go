@@ -47,12 +47,12 @@ func (o *ours) load(d *dataset) (time.Duration, error) {
 
 // open opens the store and builds the index from it.
 func (o *ours) open(ctx context.Context) (err error) {
-	if o.st, err = openStore(ctx, filepath.Join(o.dir, storeFile), o.data.n); err != nil {
+	if o.st, err = store.Open(ctx, filepath.Join(o.dir, storeFile), store.Options{}); err != nil {
 		return err
 	}
 	options := recall.Options{Dims: dims, Top: top, Hybrid: o.words, Now: time.Now}
 	if !o.words {
-		options.Weights = recall.Weights{Alone: 1} // which counts only without vectors
+		options.Weights = recall.Weights{Hashed: 1, HalfLife: time.Hour} // all that counts beside the cosine is 0
 	}
 	if o.rc, err = recall.New(options); err != nil {
 		return err
@@ -165,14 +165,6 @@ const (
 	largeLimit = "4GB"
 )
 
-func openStore(ctx context.Context, file string, n int) (*store.Store, error) {
-	o := store.Options{Now: time.Now}
-	if n > alternating {
-		o.MemoryLimit = largeLimit
-	}
-	return store.Open(ctx, file, o)
-}
-
 // filled is the outcome of filling a store.
 type filled struct {
 	Rows  int     `json:"rows"`
@@ -203,7 +195,11 @@ func (d *dataset) addVectors(i int, it *store.Item) {
 
 // fillStore writes all entries to a new store, in batches. setVectors is called for each entry; its time does not count.
 func fillStore(ctx context.Context, file string, d *dataset, setVectors func(i int, it *store.Item)) (_ filled, err error) {
-	st, err := openStore(ctx, file, d.n)
+	var o store.Options
+	if d.n > alternating {
+		o.MemoryLimit = largeLimit
+	}
+	st, err := store.Open(ctx, file, o)
 	if err != nil {
 		return filled{}, err
 	}
