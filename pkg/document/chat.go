@@ -302,23 +302,22 @@ func textOf(v any) string {
 	return ""
 }
 
-// timeOf returns the time of a value: RFC 3339, a date with or without a time, or seconds or milliseconds since 1970, as a number
-// or in a string. Anything else, and a year outside 1 to 9999, is the zero time.
+// timeOf returns the time of a value: seconds or milliseconds since 1970, as a number or in a string, or what [text.ParseTime] reads.
+// Anything else is the zero time.
 func timeOf(v any) time.Time {
 	if n, ok := v.(json.Number); ok {
 		v = n.String()
 	}
 	s, _ := v.(string)
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateTime, "2006-01-02 15:04", time.DateOnly, "3:04 pm on 2 January, 2006"} {
-		if t, err := time.Parse(layout, s); err == nil {
-			return t.UTC()
-		}
-	}
 	seconds, err := strconv.ParseFloat(s, 64)
-	if err == nil && seconds > 1e11 {
+	if err != nil {
+		at, _ := text.ParseTime(s)
+		return at
+	}
+	if seconds > 1e11 {
 		seconds /= 1000
 	}
-	if err != nil || !(seconds > 0 && seconds < 2.5e11) {
+	if !(seconds > 0 && seconds < 2.5e11) {
 		return time.Time{}
 	}
 	return time.UnixMicro(int64(seconds * 1e6)).UTC()

@@ -53,51 +53,15 @@ func cutStamp(s string) (at time.Time, rest string, stamped, valid bool) {
 	if end < 0 || end > maxStamp {
 		return at, s, false, false
 	}
-	at, ok := parseStamp(s[1:end])
+	at, ok := text.ParseTime(s[1:end])
 	return at, strings.TrimSpace(s[end+1:]), ok, ok
 }
 
-// stampLayouts are the forms of a time in an attribution. Forms in which day and month cannot be told apart are missing.
-var stampLayouts = func() (out []string) {
-	for _, day := range []string{"2 January 2006", "2 Jan 2006", "January 2 2006", "Jan 2 2006", "2006-01-02", "2006/01/02", "2.1.2006"} {
-		out = append(out, day)
-		for _, clock := range []string{"15:04", "15:04:05", "3:04 pm", "3 pm"} {
-			out = append(out, day+" "+clock, clock+" on "+day, clock+" "+day)
-		}
-	}
-	return append(out, time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04")
-}()
-
 var (
-	ordinals     = regexp.MustCompile(`\b(\d{1,2})(?:st|nd|rd|th)\b`)
-	clockSuffix  = regexp.MustCompile(`(?i)\b(\d{1,2}(?::\d\d)?) ?([ap])\.?m\b\.?`)
 	saidForms    = `(?:said|says|wrote|writes|replied|replies|asked|asks|answered|added)`
 	quotedSpeech = regexp.MustCompile(`^([^"“”«»\n:]{1,100}?),? ` + saidForms + `(?:,|:)? ?(["“«])`)
 	sentTail     = regexp.MustCompile(`^,? (?:and|\(|\[) ?(?:shared|shares|sent|sends|attached) `)
 )
-
-// parseStamp parses a time by stampLayouts, with or without commas, "at", ordinals and any case of am and pm. It is UTC unless
-// it names an offset. Years before 1900 and after 2199 are rejected.
-func parseStamp(s string) (time.Time, bool) {
-	s = ordinals.ReplaceAllString(strings.ReplaceAll(s, ",", " "), "$1")
-	s = clockSuffix.ReplaceAllStringFunc(s, func(m string) string {
-		p := clockSuffix.FindStringSubmatch(m)
-		return p[1] + " " + strings.ToLower(p[2]) + "m"
-	})
-	words := strings.Fields(s)
-	for i := len(words) - 1; i > 0; i-- {
-		if strings.EqualFold(words[i], "at") {
-			words = append(words[:i], words[i+1:]...)
-		}
-	}
-	s = strings.Join(words, " ")
-	for _, layout := range stampLayouts {
-		if at, err := time.Parse(layout, s); err == nil && at.Year() >= 1900 && at.Year() < 2200 {
-			return at.UTC(), true
-		}
-	}
-	return time.Time{}, false
-}
 
 // cutQuotedSpeech reads: Caroline said, "...". The quotation must reach to the end of s; only a note that something was shared
 // may follow, which stays in the body.
