@@ -17,6 +17,8 @@ const (
 	NoteNoHistory = "no_history"   // the conversation could not be read
 	NotePersona   = "persona"      // a persona failed and was skipped
 	NoteContext   = "context"      // the model uses no tools; memory was searched for it
+
+	NoteCandidates = "memory_candidates" // which memories that agents proposed were kept
 )
 
 // formerDemoModel is [NoteDemoModel] in answers that an earlier build stored.

@@ -1,0 +1,296 @@
+package orchestrator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/agent"
+	"conclave/pkg/firewall"
+	"conclave/pkg/loop"
+	"conclave/pkg/model"
+	"conclave/pkg/model/wire"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// writeReport has a spawned assistant without tools write the report for the user from the results of the subtasks, which it gets
+// as untrusted content. It publishes the text as it grows. "" = there is none: no subtask is done, or the model failed, which is
+// logged; then the report is assembled by code.
+func (t *task) writeReport(ctx context.Context) string {
+	r := t.snapshot()
+	if !slices.ContainsFunc(r.Subtasks, func(s subjects.Subtask) bool { return s.State == subjects.SubtaskDone }) || t.tokensLeft() == 0 {
+		return ""
+	}
+	root := &agent.Agent{Out: t.out, Session: t.session, Query: t.id, Scope: "report", ToolTimeout: t.o.cfg.ToolTimeout}
+	if _, _, err := root.Spawn(ctx, subjects.SpawnRequest{Type: "assistant"}); err != nil {
+		t.out.LogError(fmt.Errorf("spawning the agent that reports: %w", err))
+		return ""
+	}
+	delta, err := agent.NewDeltaStream(t.out, subjects.ResponseDelta, subjects.Orchestrator, t.id)
+	if err != nil {
+		return ""
+	}
+	var results []string
+	for _, s := range r.Subtasks {
+		switch {
+		case s.Return != nil:
+			results = append(results, describeReturn(s))
+		default:
+			results = append(results, fmt.Sprintf("%s (%s): %s", s.Title, s.State, s.Doubt))
+		}
+	}
+	info := t.o.models.Role(ctx, t.out, subjects.RoleAssistant)
+	a := loop.Agent{
+		Chat: wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: t.o.cfg.Wall}, System: readPrompt("report"), Stream: info.Stream,
+		Limits: t.o.cfg.loopLimits(t.tokensLeft()), Settings: settingsFile, Now: t.out.Now, NewID: t.out.NewID,
+	}
+	a.Options.Window = info.Window
+	if info.Thinking {
+		a.Think = &t.o.cfg.Thinking
+	}
+	question := "The task: " + r.Query + "\n\nThe results:\n" + frame(strings.Join(results, "\n\n"), r.Nonce) + "\n\nWrite the report for the user."
+	last, err := loop.RunTurn(ctx, a, loop.Input{State: loop.State{Messages: []model.Message{{Role: model.User, Content: question}}}}, loop.Hooks{
+		Token: func(step int, words string) { delta.Write(ctx, step, words) },
+	})
+	delta.Flush(ctx)
+	t.addUsage(last.Usage)
+	if err != nil {
+		if ctx.Err() == nil {
+			t.out.LogError(fmt.Errorf("writing the report: %w", err))
+		}
+		return ""
+	}
+	if slices.ContainsFunc(last.Notes, func(n loop.Note) bool { return n.Code == loop.NoteEmpty }) {
+		return ""
+	}
+	return last.Answer
+}
+
+// assembleReport is the report without a model: the result of each subtask that is done.
+func assembleReport(all []subjects.Subtask) string {
+	var b strings.Builder
+	for _, s := range all {
+		if s.State == subjects.SubtaskDone && s.Return != nil {
+			fmt.Fprintf(&b, "%s: %s\n", s.Title, s.Return.Summary)
+		}
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// appendFacts appends what a report must say, whatever the model wrote: the files, what is uncertain, and what failed.
+func appendFacts(report string, all []subjects.Subtask) string {
+	var files, doubts, failed []string
+	for _, s := range all {
+		if s.Return != nil {
+			for _, a := range s.Return.Artifacts {
+				if !slices.Contains(files, a) {
+					files = append(files, a)
+				}
+			}
+		}
+		switch {
+		case s.State == subjects.SubtaskFailed && s.Return != nil:
+			failed = append(failed, s.Title+": "+s.Return.FailureReason)
+		case s.State == subjects.SubtaskSkipped:
+			failed = append(failed, s.Title+": not done, because "+s.Doubt)
+		case s.State == subjects.SubtaskDone && s.Doubt != "":
+			doubts = append(doubts, s.Title+": "+s.Doubt)
+		case s.State == subjects.SubtaskDone && s.Return != nil && s.Return.Status == subjects.ReturnPartial:
+			doubts = append(doubts, s.Title+": only a part is done")
+		case s.State == subjects.SubtaskDone && s.Return != nil && s.Return.ResultQuality == subjects.QualityInferred && s.Return.Source == subjects.SourceModelKnowledge:
+			doubts = append(doubts, s.Title+": from the model's own knowledge, not checked")
+		}
+	}
+	parts := []string{report}
+	for _, part := range []struct {
+		head  string
+		lines []string
+	}{{"Files:", files}, {"Uncertain:", doubts}, {"Failed:", failed}} {
+		if len(part.lines) > 0 {
+			parts = append(parts, part.head+"\n- "+strings.Join(part.lines, "\n- "))
+		}
+	}
+	return strings.TrimSpace(strings.Join(parts, "\n\n"))
+}
+
+// finish stores the end of the task with its report and publishes it. state "" is derived from the subtasks. err is the error that
+// the report is about, nil = none. Subtasks that have not ended are skipped.
+func (t *task) finish(ctx context.Context, state, report string, err error) error {
+	f, lerr := t.newFilter(ctx)
+	if lerr != nil {
+		return lerr
+	}
+	r := t.snapshot()
+	now := t.out.Now().UTC()
+	done := 0
+	for i := range r.Subtasks {
+		s := &r.Subtasks[i]
+		if !hasEnded(*s) {
+			s.State, s.Doubt, s.Ended = subjects.SubtaskSkipped, "the task ended before", now
+		}
+		if s.State == subjects.SubtaskDone {
+			done++
+		}
+	}
+	if state == "" || state == subjects.TaskFailed && done > 0 {
+		state = map[bool]string{true: subjects.TaskDone, false: subjects.TaskPartial}[done == len(r.Subtasks) && err == nil]
+		if done == 0 {
+			state = subjects.TaskFailed
+		}
+	}
+	res, rerr := t.buildResponse(ctx, r, state, report, err)
+	if rerr != nil {
+		return rerr
+	}
+	p := &pendingReport{Response: res, ResponseID: t.out.NewID(), DialogID: t.out.NewID(), Summary: f.apply(report)}
+	if report == "" {
+		p.Summary = f.apply(assembleReport(r.Subtasks))
+	}
+	if err := t.update(ctx, "task.report", func(next *taskRecord) {
+		next.Subtasks, next.State, next.Report, next.Error, next.Ended, next.Publish = r.Subtasks, state, text.Clip(res.Answer, 64<<10), res.Error, now, p
+	}); err != nil {
+		return err
+	}
+	return t.publish(ctx)
+}
+
+// buildResponse is the response event of the task. Its answer is never empty.
+func (t *task) buildResponse(ctx context.Context, r taskRecord, state, report string, failure error) (subjects.Response, error) {
+	res := subjects.Response{
+		SessionID: t.session, QueryID: t.id, Query: r.Query, ToolCalls: []subjects.ToolCall{}, GeneratorID: subjects.Orchestrator, RespondentID: subjects.Orchestrator,
+		Usage: r.Usage, Labels: r.Labels, Notes: t.notes, Partial: state != subjects.TaskDone,
+		Model: t.o.models.Role(ctx, t.out, subjects.RoleOrchestrator).Model,
+	}
+	res.Usage.Millis = t.out.Now().Sub(r.Began).Milliseconds()
+	if res.Labels == nil { // no untrusted input: say so explicitly, because memory relies on labels
+		res.Labels = &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
+	}
+	var candidates []candidate
+	for _, s := range r.Subtasks {
+		for _, kind := range []string{kindSubtask, kindCheck} {
+			v, err := works().Load(ctx, t.out, workKey(t.id, kind, s.ID))
+			if err != nil {
+				return res, err
+			}
+			res.ToolCalls = append(res.ToolCalls, toolCalls(&worker{t: t, kind: kind, subtask: s}, v.Value)...)
+			res.Recalls = append(res.Recalls, v.Value.Recalls...)
+			if kind == kindSubtask && s.Return != nil {
+				candidates = append(candidates, candidatesOf(s, v.Value.Labels)...)
+			}
+		}
+	}
+	if note := t.keepCandidates(ctx, candidates, res.Labels, state); note != "" {
+		res.Notes = append(res.Notes, subjects.Note{Code: subjects.NoteCandidates, Text: note})
+	}
+	if report == "" {
+		report = assembleReport(r.Subtasks)
+	}
+	switch {
+	case state == subjects.TaskCanceled:
+		report = strings.TrimSpace("Stopped by you before the task was finished.\n\n" + report)
+	case failure != nil:
+		fault, words := explain(failure)
+		if fault.Code == subjects.CodeInternal && !errors.Is(failure, errRetriesExhausted) {
+			t.out.LogError(failure)
+		}
+		res.Error, report = fault, strings.TrimSpace(report+"\n\n"+words)
+	case report == "":
+		report = "The task failed: no subtask has a result."
+	}
+	if t.tokensLeft() == 0 && failure == nil {
+		fault, words := explain(errNoTokens)
+		res.Error, res.Partial, report = fault, true, report+"\n\n"+words
+	}
+	res.Answer = appendFacts(report, r.Subtasks)
+	return shrinkResponse(res), nil
+}
+
+// toolCalls are the calls of the work of w for the response event, with the beginning of each result: the whole is in other events.
+func toolCalls(w *worker, r workRecord) (out []subjects.ToolCall) {
+	if r.State == nil {
+		return nil
+	}
+	a := w.agentOf(r.Child)
+	for _, d := range r.State.Finished {
+		args, hidden := firewall.Redact(string(d.Call.Arguments))
+		c := subjects.ToolCall{CallID: a.CallID(d.Call.ID), Tool: d.Call.Name, Args: d.Call.Arguments, Result: text.Clip(d.Result.Text, 512), Layer: d.Layer, Ephemeral: d.Result.Ephemeral}
+		if c.Args = json.RawMessage(args); hidden > 0 && !json.Valid(c.Args) || len(args) > 2<<10 {
+			c.Args = nil
+		}
+		if d.Result.Fault != "" {
+			c.Error = subjects.Faultf(d.Result.Fault, "%s", text.Clip(d.Result.Text, 512))
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// maxResponse bounds a response, in bytes, so that the record has room for more.
+const maxResponse = 400 << 10
+
+// shrinkResponse drops the tool calls of a response that is too large, and then shortens its texts.
+func shrinkResponse(r subjects.Response) subjects.Response {
+	for _, shrink := range []func(){
+		func() { r.ToolCalls = []subjects.ToolCall{} },
+		func() { r.Answer, r.Query = text.Clip(r.Answer, 64<<10), text.Clip(r.Query, 16<<10) },
+	} {
+		if data, err := json.Marshal(r); err == nil && len(data) <= maxResponse {
+			break
+		}
+		shrink()
+	}
+	return r
+}
+
+// publish publishes the stored report, adds the task to its session, and marks the task as published. It stops at the first
+// error; a retry publishes under the same ids, so that nothing is stored twice. record.Publish must be set.
+func (t *task) publish(ctx context.Context) error {
+	r := t.snapshot()
+	p := r.Publish
+	steps, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*storeTimeout)
+	defer cancel()
+	actor.Step(ctx, "response/before")
+	if err := actor.EmitOnce(steps, t.out, subjects.ResponseGeneration, p.ResponseID, p.Response); err != nil {
+		return err
+	}
+	actor.Step(ctx, "dialog/before")
+	if err := actor.EmitOnce(steps, t.out, subjects.AnswerDialog, p.DialogID, subjects.Dialog{
+		SessionID: t.session, QueryID: t.id, Query: p.Response.Query, Answer: p.Response.Answer, RespondentID: subjects.Orchestrator,
+	}); err != nil {
+		return err
+	}
+	if err := t.storeSession(ctx, r); err != nil {
+		return err
+	}
+	t.emitProgress(subjects.TaskProgress{State: r.State, Text: "finished", Subtasks: r.Subtasks})
+	t.emitState(subjects.AgentState{From: subjects.TaskReporting, To: r.State, Event: "FINISH"})
+	if err := t.update(ctx, "task.published", func(next *taskRecord) {
+		next.Published, next.Publish, next.Attachments = true, nil, nil // the events hold them
+	}); err != nil {
+		return err
+	}
+	t.shrinkWorks(ctx, r.Subtasks)
+	return nil
+}
+
+// shrinkWorks removes the conversations of agents from their large records: the task has ended. A failure is only logged.
+func (t *task) shrinkWorks(ctx context.Context, all []subjects.Subtask) {
+	for _, s := range all {
+		for _, kind := range []string{kindSubtask, kindCheck} {
+			key := workKey(t.id, kind, s.ID)
+			v, err := works().Load(ctx, t.out, key)
+			if err == nil && v.Value.State != nil {
+				v.Value.State, v.Value.Runs = nil, nil
+				_, err = works().Store(ctx, t.out, "work.shrink", key, v)
+			}
+			if err != nil {
+				t.out.LogError(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package orchestrator
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// returnSchema is the JSON schema of an agent's return.
+var returnSchema = json.RawMessage(`{"type":"object","properties":{` +
+	`"status":{"type":"string","enum":["success","partial","failed"]},` +
+	`"summary":{"type":"string","minLength":1,"maxLength":1200},` +
+	`"artifacts":{"type":"array","maxItems":20,"items":{"type":"string","minLength":1,"maxLength":1000}},` +
+	`"result_quality":{"type":"string","enum":["verified","inferred","uncertain"]},` +
+	`"source":{"type":"string","enum":["tool_output","model_knowledge","web"]},` +
+	`"new_memory_candidates":{"type":"array","maxItems":5,"items":{"type":"string","minLength":1,"maxLength":400}},` +
+	`"failure_reason":{"anyOf":[{"type":"string","maxLength":400},{"type":"null"}]}` +
+	`},"required":["status","summary","artifacts","result_quality","source","new_memory_candidates","failure_reason"],"additionalProperties":false}`)
+
+var compiledReturn = mustCompile(returnSchema)
+
+// maxSentences bounds the summary of a return.
+const maxSentences = 3
+
+// artifactRules say which files a return may name.
+type artifactRules struct {
+	work    string   // the task's working folder; "" = none
+	written []string // files that the agent's tools reported, absolute
+}
+
+// parseReturn reads and checks a return of a model. The error says what is wrong, for the model.
+func parseReturn(reply string, files artifactRules) (subjects.AgentReturn, error) {
+	var r subjects.AgentReturn
+	raw := extractObject(reply)
+	if err := compiledReturn.ValidateJSON(raw); err != nil {
+		return r, describeInvalid(err)
+	}
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return r, errors.New("the reply is not the JSON object of the schema")
+	}
+	if n := len(text.Sentences(r.Summary, maxSentences+1)); n > maxSentences {
+		return r, fmt.Errorf("the summary has more than %d sentences", maxSentences)
+	}
+	r.FailureReason = strings.TrimSpace(r.FailureReason)
+	if r.Status == subjects.ReturnFailed && r.FailureReason == "" {
+		return r, errors.New("the status is failed and failure_reason is empty")
+	}
+	var artifacts []string
+	for _, a := range r.Artifacts {
+		path, err := files.resolve(a)
+		if err != nil {
+			return r, err
+		}
+		if !slices.Contains(artifacts, path) {
+			artifacts = append(artifacts, path)
+		}
+	}
+	r.Artifacts = artifacts
+	return r, nil
+}
+
+// resolve returns the absolute path of an artifact: a file that a tool reported, or one that exists inside the working folder.
+func (f artifactRules) resolve(name string) (string, error) {
+	path := name
+	if !filepath.IsAbs(path) {
+		if f.work == "" {
+			return "", fmt.Errorf("the artifact %q is not an absolute path", text.OneLine(name, 80))
+		}
+		path = filepath.Join(f.work, path)
+	}
+	path = filepath.Clean(path)
+	if _, err := os.Lstat(path); err != nil {
+		return "", fmt.Errorf("the artifact %q does not exist; name only files that were written", text.OneLine(name, 80))
+	}
+	if slices.Contains(f.written, path) {
+		return path, nil
+	}
+	real, err := filepath.EvalSymlinks(path)
+	work, err2 := filepath.EvalSymlinks(f.work)
+	if f.work == "" || err != nil || err2 != nil || !strings.HasPrefix(real, work+string(filepath.Separator)) {
+		return "", fmt.Errorf("the artifact %q was not written by this agent and is not in the task's working folder", text.OneLine(name, 80))
+	}
+	return path, nil
+}
+
+// failedReturn is the return of an agent without a usable one.
+func failedReturn(reason string) subjects.AgentReturn {
+	return subjects.AgentReturn{
+		Status: subjects.ReturnFailed, Summary: "The subtask failed.", ResultQuality: subjects.QualityUncertain,
+		Source: subjects.SourceModelKnowledge, FailureReason: text.OneLine(reason, 400),
+	}
+}
+
+// evidence is what the runtime knows of an agent's work, independent of its claims.
+type evidence struct {
+	succeeded int    // tool calls without a fault
+	web       int    // those of them that read the web
+	verify    bool   // the subtask has a verification
+	passed    bool   // the runtime saw it pass
+	failure   string // output of the last verification that failed
+	code      bool   // a coder's work
+}
+
+// adjust corrects the quality and the source that an agent claims by what the runtime saw. Code is verified only when its
+// verification passed, and no result is verified without a tool call that succeeded.
+func (e evidence) adjust(r subjects.AgentReturn) subjects.AgentReturn {
+	if e.succeeded == 0 && r.Source != subjects.SourceModelKnowledge {
+		r.Source = subjects.SourceModelKnowledge
+	}
+	if e.web > 0 && r.Source == subjects.SourceToolOutput {
+		r.Source = subjects.SourceWeb
+	}
+	switch {
+	case e.verify && !e.passed:
+		if r.Status == subjects.ReturnSuccess {
+			r.Status = subjects.ReturnPartial
+		}
+		r.ResultQuality = subjects.QualityUncertain
+	case e.passed:
+		r.ResultQuality = subjects.QualityVerified
+	case r.ResultQuality == subjects.QualityVerified && (e.code || e.succeeded == 0):
+		r.ResultQuality = subjects.QualityInferred
+	}
+	return r
+}
