@@ -18,6 +18,7 @@ import (
 	"conclave/actors/generator"
 	"conclave/actors/memory"
 	"conclave/actors/model"
+	"conclave/actors/orchestrator"
 	"conclave/actors/reward"
 	"conclave/actors/router"
 	"conclave/actors/secrets"
@@ -34,7 +35,7 @@ import (
 
 // Actors are the names for [Config.Compose] in starting order: an actor starts after those it sends requests to.
 // respondent_b runs only when the settings enable it.
-var Actors = []string{"tools", "secrets", "broker", "model", "memory", "critic", "reward", "router", "generator", subjects.RespondentB, subjects.Committee, "gateway"}
+var Actors = []string{"tools", "secrets", "broker", "model", "memory", "critic", "reward", "router", "generator", subjects.RespondentB, subjects.Committee, subjects.Orchestrator, "gateway"}
 
 // Wiring connects the actors with the process that runs them. None of it is a setting.
 type Wiring struct {
@@ -96,6 +97,7 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 			cfg, err := c.Personas.Actor()
 			return committee.New(cfg), err
 		}},
+		{Name: subjects.Orchestrator, Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newOrchestrator(ctx, home, nc) }},
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			g := gateway.New(c.GatewayConfig(home), nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)
@@ -134,6 +136,11 @@ func (c Config) modelConfig() model.Config {
 		cfg.InUse = append(cfg.InUse, subjects.RoleEmbeddings)
 	}
 	cfg.InUse = append(cfg.InUse, subjects.RoleSummaries, subjects.RoleTools)
+	for _, role := range []string{subjects.RoleOrchestrator, subjects.RoleResearcher, subjects.RoleCoder} {
+		if cfg.Roles[role] != "" { // otherwise the assistant's model
+			cfg.InUse = append(cfg.InUse, role)
+		}
+	}
 	for _, role := range cfg.InUse[1:] {
 		if cfg.Roles[role] != "" && c.Origin(strict.JoinPath("models.roles", role)) == Shipped {
 			cfg.Optional = append(cfg.Optional, role)
@@ -227,6 +234,22 @@ func (c Config) newSecrets(ctx context.Context, home bus.Home, nc *nats.Conn) (a
 		return nil, err
 	}
 	return secrets.New(cfg, keys.OpenLazily(cfg.Ring(home.Data)), w, h), nil
+}
+
+// newOrchestrator returns the orchestrator. It fails without the hash key of home or an audit log that can be opened.
+func (c Config) newOrchestrator(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
+	h, err := audit.LoadHasher(home.HashKey())
+	if err != nil {
+		return nil, err
+	}
+	cfg := c.Orchestrator
+	cfg.AuditTimeout, cfg.Workspace = c.System.Actor.AuditTimeout, policy.DefaultWorkspace
+	once, again := splitAuditTimeout(cfg.AuditTimeout)
+	w, err := audit.Open(ctx, audit.Options{Account: subjects.Orchestrator, Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once, Retry: again})
+	if err != nil {
+		return nil, err
+	}
+	return orchestrator.New(cfg, w, h), nil
 }
 
 // newMemory returns the memory actor. It starts even if the database cannot be opened: requests then fail with the reason,

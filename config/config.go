@@ -19,6 +19,7 @@ import (
 	"conclave/actors/critic"
 	"conclave/actors/memory"
 	"conclave/actors/model"
+	"conclave/actors/orchestrator"
 	"conclave/actors/secrets"
 	"conclave/actors/tools"
 	"conclave/pkg/policy"
@@ -26,11 +27,11 @@ import (
 	"conclave/subjects"
 )
 
-//go:embed system.yaml models.yaml generator.yaml web_search.yaml web_fetch.yaml secrets.yaml memory.yaml critic.yaml personas.yaml manifest.yaml
+//go:embed system.yaml models.yaml generator.yaml web_search.yaml web_fetch.yaml secrets.yaml memory.yaml critic.yaml orchestrator.yaml personas.yaml manifest.yaml
 var shipped embed.FS
 
 // Files are the file names that a config folder may contain.
-var Files = []string{"critic.yaml", "generator.yaml", "manifest.yaml", "memory.yaml", "models.yaml", "personas.yaml", "secrets.yaml", "system.yaml", "web_fetch.yaml", "web_search.yaml"}
+var Files = []string{"critic.yaml", "generator.yaml", "manifest.yaml", "memory.yaml", "models.yaml", "orchestrator.yaml", "personas.yaml", "secrets.yaml", "system.yaml", "web_fetch.yaml", "web_search.yaml"}
 
 // Origins of values that are not from a file.
 const (
@@ -49,7 +50,10 @@ type Config struct {
 	Memory    memory.Config
 	Critic    critic.Config
 	Personas  Personas
-	Manifest  policy.Manifest
+
+	Orchestrator orchestrator.Config
+
+	Manifest policy.Manifest
 
 	wiring   Wiring
 	origins  map[string]string // by path such as "system.listen"; missing = shipped
@@ -74,6 +78,7 @@ func (c *Config) sections() []section {
 		{"memory", &c.Memory},
 		{"critic", &c.Critic},
 		{"personas", &c.Personas},
+		{"orchestrator", &c.Orchestrator},
 		{"models", &c.Models},
 	}
 }

@@ -27,16 +27,20 @@ type Models struct {
 }
 
 // Role returns the current model of a role and its capabilities, cached for modelsTTL. When the model actor does not reply
-// within LookupTimeout or has no such role, it is a default with tools and streaming, without a name. The window is never 0.
+// within LookupTimeout, it is a default with tools and streaming, without a name. A role that is not listed has the assistant's
+// model. The window is never 0.
 func (m *Models) Role(ctx context.Context, out actor.Out, role string) subjects.RoleModel {
-	for _, r := range m.list(ctx, out) {
-		if r.Role != role {
-			continue
+	all := m.list(ctx, out)
+	for _, wanted := range []string{role, subjects.RoleAssistant} {
+		for _, r := range all {
+			if r.Role != wanted {
+				continue
+			}
+			if r.Role = role; r.Window <= 0 {
+				r.Window = DefaultWindow
+			}
+			return r
 		}
-		if r.Window <= 0 {
-			r.Window = DefaultWindow
-		}
-		return r
 	}
 	return subjects.RoleModel{Role: role, Window: DefaultWindow, Stream: true, Tools: true}
 }
