@@ -172,7 +172,7 @@ func (c Config) newRespondent(name string) (actor.Actor, error) {
 
 // Tools returns the enabled tools.
 func (c Config) Tools() []*tools.Tool {
-	return tools.Configured(tools.Config{WebSearch: c.WebSearch, WebFetch: c.WebFetch, Own: c.listenAddresses(), Web: c.wiring.Web})
+	return tools.Configured(tools.Config{WebSearch: c.WebSearch, WebFetch: c.WebFetch, Workspace: c.Workspace, Own: c.listenAddresses(), Web: c.wiring.Web})
 }
 
 // listenAddresses returns the configured addresses of this system, from which the web tools must not fetch.
@@ -278,7 +278,7 @@ func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.Activ
 	}
 	var build []broker.Known
 	for _, t := range c.Tools() {
-		build = append(build, broker.Known{Tool: t.Facts(), Pin: broker.Pin(t.Schema())})
+		build = append(build, broker.Known{Tool: t.Facts(), Pin: broker.Pin(t.Schema()), Disabled: t.Disabled()})
 	}
 	if c.Memory.Enabled {
 		for _, t := range memory.Tools() {
@@ -296,7 +296,7 @@ func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.Activ
 	cfg := broker.Config{
 		CallTimeout: c.System.Actor.CallTimeout, AuditTimeout: c.System.Actor.AuditTimeout,
 		ShowResult: int(c.System.Broker.ShowResult), ModelTimeout: c.System.Broker.ModelTimeout, ModelKeys: modelCredentials(c.Models),
-		Workspace: policy.DefaultWorkspace,
+		Workspace: c.Workspace.Folder,
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err

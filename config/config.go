@@ -27,11 +27,11 @@ import (
 	"conclave/subjects"
 )
 
-//go:embed system.yaml models.yaml generator.yaml web_search.yaml web_fetch.yaml secrets.yaml memory.yaml critic.yaml orchestrator.yaml personas.yaml manifest.yaml
+//go:embed system.yaml models.yaml generator.yaml web_search.yaml web_fetch.yaml tools.yaml secrets.yaml memory.yaml critic.yaml orchestrator.yaml personas.yaml manifest.yaml
 var shipped embed.FS
 
 // Files are the file names that a config folder may contain.
-var Files = []string{"critic.yaml", "generator.yaml", "manifest.yaml", "memory.yaml", "models.yaml", "orchestrator.yaml", "personas.yaml", "secrets.yaml", "system.yaml", "web_fetch.yaml", "web_search.yaml"}
+var Files = []string{"critic.yaml", "generator.yaml", "manifest.yaml", "memory.yaml", "models.yaml", "orchestrator.yaml", "personas.yaml", "secrets.yaml", "system.yaml", "tools.yaml", "web_fetch.yaml", "web_search.yaml"}
 
 // Origins of values that are not from a file.
 const (
@@ -46,6 +46,7 @@ type Config struct {
 	Generator Generator
 	WebSearch tools.WebSearch
 	WebFetch  tools.WebFetch
+	Workspace tools.Workspace
 	Secrets   secrets.Config
 	Memory    memory.Config
 	Critic    critic.Config
@@ -74,6 +75,7 @@ func (c *Config) sections() []section {
 		{"generator", &c.Generator},
 		{"web_search", &c.WebSearch},
 		{"web_fetch", &c.WebFetch},
+		{"tools", &c.Workspace},
 		{"secrets", &c.Secrets},
 		{"memory", &c.Memory},
 		{"critic", &c.Critic},

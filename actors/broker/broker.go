@@ -161,6 +161,9 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	if fault == nil && !found {
 		fault = subjects.Faultf(subjects.CodeUnknownTool, "unknown tool %s", tool)
 	}
+	if fault == nil && known.Disabled != "" {
+		fault = subjects.Faultf(subjects.CodeUnavailable, "%s is disabled: %s", tool, known.Disabled)
+	}
 	if fault == nil {
 		c.reuse = b.findReusable(ctx, out, c, known)
 		seen, ran := b.gatherAndLookUp(ctx, out, caller, known, &c, in.Body.CallID != "")

@@ -77,7 +77,7 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 func (b *Broker) listAllowed(caller subjects.Caller, asked policy.Call, rules policy.Rules, task string, most int) (always, may, rare []subjects.ToolSchema) {
 	effective := rules.Manifest.EffectiveTools(caller.Account, asked.Lineage, asked.Override.Grant)
 	for _, k := range b.table.all() {
-		if !slices.Contains(effective, k.Name) || slices.Contains(asked.Override.Disable, k.Name) || isRespondentB(caller) && hasSideEffects(k.Tool) {
+		if k.Disabled != "" || !slices.Contains(effective, k.Name) || slices.Contains(asked.Override.Disable, k.Name) || isRespondentB(caller) && hasSideEffects(k.Tool) {
 			continue
 		}
 		s := k.schema

@@ -22,8 +22,11 @@ import (
 // Known is a tool with its facts and the hash of the only definition that the broker accepts for it.
 type Known struct {
 	policy.Tool
-	Pin    string              // [Pin] of that definition; "" matches none
-	schema subjects.ToolSchema // the announced definition
+	Pin string // [Pin] of that definition; "" matches none
+	// Disabled is why the tool cannot run on this machine and what to do; "" = it can. Such a tool is not offered, and calls are
+	// denied with the reason.
+	Disabled string
+	schema   subjects.ToolSchema // the announced definition
 }
 
 // toolTable holds the facts of the build's own tools and every tool that has announced itself. Only an announced tool

@@ -19,6 +19,7 @@ import (
 type Config struct {
 	WebSearch WebSearch
 	WebFetch  WebFetch
+	Workspace Workspace
 	Own       []netip.AddrPort  // endpoints of this system: no page is fetched from them
 	Web       *webclient.Client // fetches pages; nil = a client made from WebFetch and Own
 }

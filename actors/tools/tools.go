@@ -16,6 +16,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/policy"
+	"conclave/pkg/sandbox"
 	"conclave/pkg/seal"
 	"conclave/pkg/text"
 	"conclave/pkg/webclient"
@@ -60,6 +61,8 @@ type Tool struct {
 	schema subjects.ToolSchema
 	facts  policy.Tool
 	run    func(ctx context.Context, c Call) (Output, error)
+	// disabled is why the tool cannot run on this machine and what to do; "" = it can. It is served, and every call fails.
+	disabled string
 
 	once sync.Once
 	key  *seal.Key // of this process, nil when the tool needs no credential
@@ -91,7 +94,21 @@ func newTools(c Config, providerURL string) []*Tool {
 	if c.WebFetch.Enabled {
 		all = append(all, webFetch(c.WebFetch, web))
 	}
-	return all
+	why := c.sandboxState()
+	return append(all, runCode(c.Workspace, why), runShell(c.Workspace, why))
+}
+
+// sandboxState returns why programs cannot be run on this machine, "" when they can. The self-test runs once per process.
+func (c Config) sandboxState() string {
+	if c.Workspace.Folder == "" {
+		return "programs are not configured"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := sandbox.SelfTest(ctx); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // Name implements [actor.Actor].
@@ -102,6 +119,9 @@ func (t *Tool) Role() string { return subjects.ToolRole(t.schema.Name) }
 
 // Facts returns what the broker knows of the tool: it is part of the build, and never read from an announcement.
 func (t *Tool) Facts() policy.Tool { return t.facts }
+
+// Disabled returns why the tool cannot run on this machine and what to do, "" when it can.
+func (t *Tool) Disabled() string { return t.disabled }
 
 // Schema returns the definition of the tool, the same in every process.
 func (t *Tool) Schema() subjects.ToolSchema { return t.schema }
@@ -158,6 +178,9 @@ func (t *Tool) sealKey() *seal.Key {
 // missing credential is a fault no_secret; rejected arguments and a [Failure] are faults that the model sees, other errors
 // are not.
 func (t *Tool) runOrder(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
+	if t.disabled != "" {
+		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeUnavailable, "%s is disabled: %s", t.schema.Name, t.disabled)
+	}
 	secrets, err := t.openSecrets(in.Body.Sealed)
 	defer func() {
 		for _, s := range secrets {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -57,10 +58,14 @@ func readFolder(work *os.Root, most int) (folder, error) {
 	return out, err
 }
 
-// changedSince returns the absolute paths of the files that differ from before or are new, sorted, at most [MaxChanged].
+// isHidden reports whether a relative path contains a name with a leading dot, such as that of a cache.
+func isHidden(path string) bool { return strings.HasPrefix(path, ".") || strings.Contains(path, "/.") }
+
+// changedSince returns the absolute paths of the files that differ from before or are new, without hidden ones, sorted, at most
+// [MaxChanged].
 func (f folder) changedSince(before folder, dir string) (out []string) {
 	for path, state := range f.files {
-		if old, ok := before.files[path]; !ok || old != state {
+		if old, ok := before.files[path]; (!ok || old != state) && !isHidden(path) {
 			out = append(out, filepath.Join(dir, path))
 		}
 	}

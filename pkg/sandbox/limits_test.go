@@ -27,7 +27,7 @@ func TestRunReturnsTheResult(t *testing.T) {
 		t.Fatal(err)
 	}
 	var live bytes.Buffer
-	script := `cat; echo "$GREETING" >&2; echo last; mkdir sub; echo text > sub/new; ln -s /etc/passwd link; exit 7`
+	script := `cat; echo "$GREETING" >&2; echo last; mkdir sub .cache; echo text > sub/new; echo text > .cache/x; ln -s /etc/passwd link; exit 7`
 	r, err := Run(t.Context(), Spec{
 		Args: []string{"sh", "-c", script}, Dir: dir, Limits: DefaultLimits, Stdin: []byte("input\n"), Env: []string{"GREETING=hello=you"},
 		Output: func(piece []byte) { live.Write(piece) },
@@ -78,6 +78,9 @@ func TestRunReadsWhatRootWrote(t *testing.T) {
 	}
 	if info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
 		t.Error("a file outside of the working folder changed its owner")
+	}
+	if info, err = os.Stat(filepath.Join(dir, "sub", "private")); err != nil || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
+		t.Error("the working folder was not given back", err)
 	}
 }
 

@@ -31,7 +31,7 @@ func Run(ctx context.Context, s Spec) (Result, error) {
 }
 
 // run is [Run] without the self-test.
-func run(ctx context.Context, s Spec) (Result, error) {
+func run(ctx context.Context, s Spec) (_ Result, failed error) {
 	if err := s.validate(); err != nil {
 		return Result{}, err
 	}
@@ -53,9 +53,15 @@ func run(ctx context.Context, s Spec) (Result, error) {
 	}
 	defer work.Close()
 	if owner != nil {
-		if err := chownTree(work, *owner); err != nil {
+		giveBack, err := lendFolder(work, *owner)
+		if err != nil {
 			return Result{}, fmt.Errorf("preparing the working folder: %w", err)
 		}
+		defer func() {
+			if back := giveBack(); back != nil && failed == nil {
+				failed = fmt.Errorf("taking the working folder back: %w", back)
+			}
+		}()
 	}
 	before, err := readFolder(work, s.Limits.Entries)
 	if err != nil {

@@ -21,7 +21,7 @@ var ErrUnavailable = errors.New("sandbox unavailable")
 type Spec struct {
 	Args []string // program and arguments; the program is looked up in [Path], inside the sandbox
 	// Dir is the working folder, at the same path inside and outside: absolute, without symlinks. When Conclave runs as root,
-	// the files in it become those of the sandbox's user, and that user must be able to search the folders above it.
+	// the files in it belong to the sandbox's user during the run, and that user must be able to search the folders above it.
 	Dir string
 	// ReadOnly are further files and folders that the program may read, at the same path.
 	ReadOnly []string
@@ -100,7 +100,7 @@ type Result struct {
 	Stopped  Stop
 	Duration time.Duration
 	// Changed are the regular files of the working folder that the run created or changed, at most [MaxChanged], sorted.
-	// Symlinks are not among them.
+	// Symlinks are not among them, and neither are hidden files, whose path contains a name with a leading dot.
 	Changed []string
 }
 

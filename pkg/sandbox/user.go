@@ -65,9 +65,35 @@ func checkSearchable(dir string) error {
 	return nil
 }
 
-// chownTree gives the files of the working folder to the sandbox's user. It follows no symlink. A file with a second name is
-// left alone, because that name may be elsewhere.
-func chownTree(work *os.Root, to syscall.Credential) error {
+// borrowed counts the runs in each working folder whose files belong to the sandbox's user.
+var borrowed = struct {
+	mu    sync.Mutex
+	count map[string]int
+}{count: map[string]int{}}
+
+// lendFolder gives the files of the working folder to the sandbox's user. The function that it returns gives them back to this
+// user after the last of the runs that use the folder at the same time; the kernel clears setuid bits then.
+func lendFolder(work *os.Root, to syscall.Credential) (giveBack func() error, err error) {
+	borrowed.mu.Lock()
+	defer borrowed.mu.Unlock()
+	if err := chownTree(work, to.Uid, to.Gid); err != nil {
+		return nil, err
+	}
+	borrowed.count[work.Name()]++
+	return func() error {
+		borrowed.mu.Lock()
+		defer borrowed.mu.Unlock()
+		if borrowed.count[work.Name()]--; borrowed.count[work.Name()] > 0 {
+			return nil
+		}
+		delete(borrowed.count, work.Name())
+		return chownTree(work, uint32(os.Geteuid()), uint32(os.Getegid()))
+	}, nil
+}
+
+// chownTree changes the owner of the files in a folder. It follows no symlink. A file with a second name is left alone, because
+// that name may be elsewhere.
+func chownTree(work *os.Root, uid, gid uint32) error {
 	return fs.WalkDir(work.FS(), ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -77,10 +103,10 @@ func chownTree(work *os.Root, to syscall.Credential) error {
 			return err
 		}
 		stat, ok := info.Sys().(*syscall.Stat_t)
-		if !ok || stat.Uid == to.Uid || (stat.Nlink > 1 && !d.IsDir()) {
+		if !ok || stat.Uid == uid || (stat.Nlink > 1 && !d.IsDir()) {
 			return nil
 		}
-		return work.Lchown(path, int(to.Uid), int(to.Gid))
+		return work.Lchown(path, int(uid), int(gid))
 	})
 }
 

@@ -85,6 +85,7 @@ func Run(ctx context.Context, a *cli.App, cfg config.Config, cfgErr error) []Che
 		x.checkKeyring(cfg)
 		x.checkCredentials(ctx, cfg)
 		x.checkWeb(ctx, cfg)
+		x.checkSandbox(cfg)
 		x.checkOllamaCloud(ctx, cfg.Models.Ollama)
 		x.checkHTTP(ctx, cfg)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -127,6 +128,23 @@ func (x *examination) checkManifest(cfg config.Config) {
 		x.ok("manifest", "your own replaces the shipped one: %s", filepath.Join(x.Home.Config, "manifest.yaml"))
 	case good:
 		x.ok("manifest", "as shipped")
+	}
+}
+
+// checkSandbox checks whether the tools that run programs can run on this machine. Each reason is one check, with the tools that it
+// disables.
+func (x *examination) checkSandbox(cfg config.Config) {
+	disabled := map[string][]string{}
+	for _, t := range cfg.Tools() {
+		if t.Disabled() != "" {
+			disabled[t.Disabled()] = append(disabled[t.Disabled()], t.Name())
+		}
+	}
+	for _, why := range slices.Sorted(maps.Keys(disabled)) {
+		x.warn("sandbox", "fix it and restart conclave up", "%s disabled: %s", strings.Join(disabled[why], ", "), why)
+	}
+	if len(disabled) == 0 {
+		x.ok("sandbox", "programs run in bubblewrap, without network; the self-test observed the denials")
 	}
 }
 

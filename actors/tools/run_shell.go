@@ -1,0 +1,44 @@
+package tools
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"strings"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+//go:embed run_shell.md
+var runShellText string
+
+// runShell returns the tool run_shell. A command that matches a blocked pattern is not run.
+func runShell(w Workspace, disabled string) *Tool {
+	return &Tool{
+		disabled: disabled,
+		schema: subjects.ToolSchema{
+			Name: "run_shell", Version: Version, Description: strings.TrimSpace(runShellText),
+			Parameters: json.RawMessage(`{"type":"object","properties":{"command":{"type":"string","minLength":1,"maxLength":65536,"description":"the command, as in a shell"}},"required":["command"],"additionalProperties":false}`),
+		},
+		facts: policy.Tool{
+			Name: "run_shell", Zone: "tools", Known: true, Act: policy.ActExecute, Args: policy.Args{"command": {Role: policy.RoleContent}},
+			About:   []string{"shell", "command", "terminal"},
+			Effects: policy.Declare(policy.Exec, policy.Mutate, policy.ReadsUntrusted),
+			Timeout: programTimeout(w), MaxArgs: maxCode, MaxResult: maxOutput + 16<<10,
+		},
+		run: func(ctx context.Context, c Call) (Output, error) {
+			var a struct {
+				Command string `json:"command"`
+			}
+			if err := actor.DecodeArguments(c.Args, &a); err != nil {
+				return Output{}, err
+			}
+			if name := w.findBlocked(a.Command); name != "" {
+				return Output{}, blockedFailure(name)
+			}
+			return c.runProgram(ctx, w, program{args: []string{findInterpreter("shell"), "-c", a.Command}})
+		},
+	}
+}

@@ -1,0 +1,145 @@
+package tools
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"conclave/pkg/sandbox"
+	"conclave/pkg/strict"
+	"conclave/pkg/text"
+)
+
+// Workspace is the section tools of the configuration: the working folders of tasks, and the programs that tools run in them. The
+// zero value disables the tools that run programs.
+type Workspace struct {
+	Folder     string           `yaml:"workspace"`  // holds a working folder for each question
+	Sandbox    SandboxLimits    `yaml:"sandbox"`    // of each run
+	Languages  []string         `yaml:"languages"`  // of run_code; one that is not installed is not offered
+	Blocked    []BlockedCommand `yaml:"blocked"`    // shell commands that are not even tried
+	Registries Registries       `yaml:"registries"` // of package_install
+}
+
+// SandboxLimits are the limits of a program and everything that it starts.
+type SandboxLimits struct {
+	Time        time.Duration `yaml:"time"`
+	CPU         time.Duration `yaml:"cpu"`
+	Memory      strict.Size   `yaml:"memory"`
+	TotalMemory strict.Size   `yaml:"total_memory"`
+	Processes   int           `yaml:"processes"`
+	OpenFiles   int           `yaml:"open_files"`
+	FileSize    strict.Size   `yaml:"file_size"`
+	Disk        strict.Size   `yaml:"disk"`
+	Entries     int           `yaml:"entries"`
+	Output      strict.Size   `yaml:"output"`
+}
+
+// BlockedCommand is a pattern of shell commands with its name in the failure.
+type BlockedCommand struct {
+	Name    string `yaml:"name"`
+	Pattern string `yaml:"pattern"` // a regular expression over the normalized command, see normalizeCommand
+}
+
+// Registries are the addresses from which package managers may install, such as https://registry.example/; "" = none.
+type Registries struct {
+	Pip string `yaml:"pip"`
+	NPM string `yaml:"npm"`
+	Go  string `yaml:"go"`
+}
+
+// Validate reports everything wrong with w.
+func (w Workspace) Validate() error { return w.Problems().Err() }
+
+// Problems returns everything wrong with w: a workspace that is not an absolute path or is a folder of the system, limits out of
+// bounds, unknown languages, invalid patterns and registries.
+func (w Workspace) Problems() (out strict.Problems) {
+	if !filepath.IsAbs(w.Folder) || filepath.Clean(w.Folder) != w.Folder || strings.Count(w.Folder, "/") < 2 {
+		out.Add("workspace", "%q is not an absolute path of at least two folders; write /tmp/agent-sandbox", text.Clip(w.Folder, 64))
+	}
+	s := w.Sandbox
+	out.CheckDuration("sandbox.time", s.Time, time.Second, 10*time.Minute)
+	out.CheckDuration("sandbox.cpu", s.CPU, time.Second, time.Hour)
+	out.CheckInt("sandbox.processes", s.Processes, 8, 4096)
+	out.CheckInt("sandbox.open_files", s.OpenFiles, 32, 65536)
+	out.CheckInt("sandbox.entries", s.Entries, 100, 1_000_000)
+	for _, size := range []struct {
+		name       string
+		value      strict.Size
+		least, top strict.Size
+	}{
+		{"memory", s.Memory, 64 << 20, 1 << 40},
+		{"total_memory", s.TotalMemory, 64 << 20, 1 << 40},
+		{"file_size", s.FileSize, 1 << 10, 1 << 40},
+		{"disk", s.Disk, 1 << 20, 1 << 40},
+		{"output", s.Output, 1 << 10, maxOutput},
+	} {
+		if size.value < size.least || size.value > size.top {
+			out.Add("sandbox."+size.name, "%s is not between %s and %s", size.value, size.least, size.top)
+		}
+	}
+	for i, l := range w.Languages {
+		if !slices.Contains(Languages, l) {
+			out.Add(fmt.Sprintf("languages[%d]", i), "%q is none of %s", text.Clip(l, 64), strings.Join(Languages, ", "))
+		}
+	}
+	for i, b := range w.Blocked {
+		if strings.TrimSpace(b.Name) == "" {
+			out.Add(fmt.Sprintf("blocked[%d].name", i), "is empty")
+		}
+		if _, err := regexp.Compile(b.Pattern); err != nil || b.Pattern == "" {
+			out.Add(fmt.Sprintf("blocked[%d].pattern", i), "is not a regular expression: %v", err)
+		}
+	}
+	for _, r := range w.Registries.all() {
+		if r.address == "" {
+			continue
+		}
+		if at, err := parseEndpoint(r.address); err != nil || at.Scheme != "https" {
+			out.Add("registries."+r.manager, "%q is not an address; write https://registry.example/", text.Clip(r.address, 64))
+		}
+	}
+	return out
+}
+
+// maxOutput bounds the output of a program, so that a result fits into a message.
+const maxOutput = 512 << 10
+
+// limits returns the limits of a run.
+func (s SandboxLimits) limits() sandbox.Limits {
+	return sandbox.Limits{
+		Time: s.Time, CPU: s.CPU, Memory: int64(s.Memory), TotalMemory: int64(s.TotalMemory), Processes: s.Processes, OpenFiles: s.OpenFiles,
+		FileSize: int64(s.FileSize), Disk: int64(s.Disk), Entries: s.Entries, Output: int(s.Output),
+	}
+}
+
+// registry is the address of one package manager.
+type registry struct{ manager, address string }
+
+func (r Registries) all() []registry { return []registry{{"pip", r.Pip}, {"npm", r.NPM}, {"go", r.Go}} }
+
+// findBlocked returns the name of the first pattern that a shell command matches, "" for none.
+func (w Workspace) findBlocked(command string) string {
+	plain := normalizeCommand(command)
+	for _, b := range w.Blocked {
+		if p, err := regexp.Compile(b.Pattern); err != nil || p.MatchString(plain) { // an invalid pattern blocks
+			return b.Name
+		}
+	}
+	return ""
+}
+
+var (
+	fieldSeparator = regexp.MustCompile(`\$\{?ifs\}?`)
+	quoting        = strings.NewReplacer("\\\n", "", `\`, "", `"`, "", "'", "", "`", " ")
+)
+
+// normalizeCommand returns a shell command in the form that patterns see: lower case, without quotes and backslashes, look-alike
+// characters replaced, one blank between words and instead of a line break. Patterns catch mistakes; what a program may do is
+// decided by the sandbox.
+func normalizeCommand(command string) string {
+	s := fieldSeparator.ReplaceAllString(strings.ToLower(quoting.Replace(command)), " ")
+	return text.Normalize(s)
+}
