@@ -254,6 +254,55 @@ func TestApprovalShowsDiff(t *testing.T) {
 	}
 }
 
+// TestApprovedWriteStaysInPlace: the user sees the path without symlinks, and a folder that becomes a symlink while the user decides does
+// not lead the approved write to another allowed folder.
+func TestApprovedWriteStaysInPlace(t *testing.T) {
+	t.Parallel()
+	write := newOrderTool(policy.Tool{Name: "fs_write", Effects: policy.Declare(policy.Mutate), Paths: []string{"path"}}, pathSchema)
+	write.run = func(_ context.Context, o subjects.ToolOrder, _ actor.Out) (subjects.ToolResult, error) {
+		var a struct{ Path, Content string }
+		if err := json.Unmarshal(o.Args, &a); err != nil {
+			return subjects.ToolResult{}, err
+		}
+		if _, err := policy.ReplaceInside(a.Path, []byte(a.Content), o.Folders.Allowed, o.Folders.Closed); err != nil {
+			return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTool, "%v", err)
+		}
+		return subjects.ToolResult{Result: "written"}, nil
+	}
+	w := newWorkspaceFixture(t, strings.Replace(askingManifest, "fs_write: [WORK/]", "fs_write: [WORK/, HOME/hooks/]", 1), write)
+	hooks, shared := w.home+"/hooks", w.workspace+"/shared"
+	for _, d := range []string{hooks, shared} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	user, agent := w.userClient("user"), w.client("operator")
+	done := make(chan subjects.ToolResult, 1)
+	call := func(id string) subjects.ApprovalRequest {
+		go func() {
+			done <- agent.request("fs_write", "s1", "q1", id, nil, `{"path":"`+shared+`/out/post-checkout","content":"x"}`)
+		}()
+		return receive(t, user.questions)
+	}
+	q := call("c1")
+	if err := os.Symlink(hooks, shared+"/out"); err != nil {
+		t.Fatal(err)
+	}
+	user.answer(q.ID, subjects.ApprovalDecision{Approve: true})
+	if res := receive(t, done); res.Error == nil || !strings.Contains(res.Error.Text, "replaced") {
+		t.Errorf("%+v", res)
+	}
+	if files, err := os.ReadDir(hooks); err != nil || len(files) > 0 {
+		t.Errorf("the approved write went to %v, %v", files, err)
+	}
+	q = call("c2")
+	if !strings.Contains(string(q.Args), `"`+hooks+`/post-checkout"`) {
+		t.Errorf("the user sees %s", q.Args)
+	}
+	user.answer(q.ID, subjects.ApprovalDecision{})
+	receive(t, done)
+}
+
 // TestLiveOutput: output of a running call reaches the user and the calling agent, line by line, cleaned and labelled. Output of a call that does
 // not run is dropped.
 func TestLiveOutput(t *testing.T) {

@@ -88,16 +88,12 @@ func writeFile(c Call, path, content string, isAppend bool) (Output, error) {
 	if err != nil {
 		return Output{}, err
 	}
-	real, err := policy.ResolvePath(path)
-	if err != nil {
-		real = path
-	}
 	report, err := json.Marshal(struct {
 		Path    string `json:"path"`
 		Bytes   int    `json:"bytes"`
 		Created bool   `json:"created"`
-	}{real, len(data), created})
-	return Output{Text: string(report), Artifacts: []string{real}}, err
+	}{path, len(data), created})
+	return Output{Text: string(report), Artifacts: []string{path}}, err
 }
 
 // errFileTooLarge means that a file is too large to be appended to or compared.
@@ -117,17 +113,12 @@ func readWhole(c Call, path string) ([]byte, error) {
 	return data, err
 }
 
-// previewWrite returns what a write would change, as a unified diff of at most maxPreviewBytes. It changes nothing. The diff names the
-// file that a path through symlinked folders leads to.
+// previewWrite returns what a write would change, as a unified diff of at most maxPreviewBytes. It changes nothing.
 func previewWrite(c Call, path, content string, isAppend bool) (string, error) {
 	if c.Folders == nil {
 		return "", policy.ErrOutside
 	}
-	real, err := policy.ResolvePath(path)
-	if err != nil {
-		return "", err
-	}
-	shown := text.OneLine(real, 300)
+	shown := text.OneLine(path, 300)
 	old, err := readWhole(c, path)
 	before := shown
 	switch {

@@ -23,10 +23,12 @@ func (ch Chain) paths() (pathsLayer, bool) {
 	return pathsLayer{}, false
 }
 
-// ExpandPaths returns the arguments of a call with every path of the tool absolute: a relative path is joined to the folder work, and
-// a leading ~ is replaced by the home folder. It must run before the layers judge, so that approval, audit log and tool see the
-// path that was judged. It leaves a path that it cannot expand for the paths layer to deny. args must be one JSON object without
-// duplicate names; work "" leaves relative paths.
+// ExpandPaths returns the arguments of a call with every path of the tool absolute and without symlinks: a relative path is joined to
+// the folder work, a leading ~ is replaced by the home folder, and symlinks are resolved. It must run before the layers judge, so that
+// approval, audit log and tool see the path that was judged: a symlink that appears while the user decides does not lead an
+// approved call elsewhere, because [OpenInside] and [ReplaceInside] reject a path that is not its own resolved form. It leaves a path
+// that it cannot expand, and one that is closed, for the paths layer to deny. args must be one JSON object without duplicate
+// names; work "" leaves relative paths.
 func (ch Chain) ExpandPaths(t Tool, args json.RawMessage, work string) json.RawMessage {
 	if len(t.Paths) == 0 {
 		return args
@@ -80,17 +82,28 @@ func (l pathsLayer) expandValue(value json.RawMessage, work string) (json.RawMes
 	return out, err == nil
 }
 
-// expandPath returns an absolute path for p; p itself when it is empty, absolute or cannot be expanded.
+// expandPath returns an absolute path without symlinks for p; p itself when it is empty or cannot be expanded. A path that is or leads
+// into a closed or special folder keeps its symlinks, because the layer denies both forms.
 func (l pathsLayer) expandPath(p, work string) string {
+	long := p
 	switch {
 	case strings.HasPrefix(p, "~"):
-		if long, err := ExpandPath(p, l.home); err == nil {
-			return long
+		var err error
+		if long, err = ExpandPath(p, l.home); err != nil {
+			return p
 		}
 	case p != "" && !path.IsAbs(p) && path.IsAbs(work):
-		return path.Join(work, p) // cleaned: the user must see where "../x" leads
+		long = path.Join(work, p) // cleaned: the user must see where "../x" leads
+	case !path.IsAbs(p):
+		return p
 	}
-	return p
+	if l.resolve == nil || l.isClosed(path.Clean(long)) || isSpecialPath(path.Clean(long)) {
+		return long
+	}
+	if real, err := l.resolve(long); err == nil && !l.isClosed(real) && !isSpecialPath(real) {
+		return real
+	}
+	return long
 }
 
 // encodePlain encodes v without the escapes for HTML, which would only make arguments harder to read.

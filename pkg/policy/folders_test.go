@@ -119,6 +119,11 @@ func TestExpandPaths(t *testing.T) {
 	t.Parallel()
 	ch, home := newFoldersChain(t)
 	tool := Tool{Name: "x", Known: true, Paths: []string{"path", "more"}}
+	for link, target := range map[string]string{"link": "projects", "own": "data", "dangling": "other/new"} {
+		if err := os.Symlink(target, home+"/"+link); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, tt := range []struct{ name, args, want string }{
 		{"relative", `{"path":"a/b.txt"}`, `{"path":"/work/q1/a/b.txt"}`},
 		{"the folder itself", `{"path":"."}`, `{"path":"/work/q1"}`},
@@ -127,6 +132,10 @@ func TestExpandPaths(t *testing.T) {
 		{"a list", `{"path":"/a","more":["b","/c"]}`, `{"more":["/work/q1/b","/c"],"path":"/a"}`},
 		{"other arguments stay", `{"content":"<b>&","path":"a"}`, `{"content":"<b>&","path":"/work/q1/a"}`},
 		{"absolute", `{"path":"/etc/x", "n":1}`, `{"path":"/etc/x", "n":1}`},
+		{"a symlink", `{"path":"~/link/a"}`, `{"path":"` + home + `/projects/a"}`},
+		{"a symlink in an absolute path", `{"path":"` + home + `/link"}`, `{"path":"` + home + `/projects"}`},
+		{"a symlink to nothing", `{"path":"~/dangling"}`, `{"path":"` + home + `/other/new"}`},
+		{"a symlink to a closed folder", `{"path":"~/own/x"}`, `{"path":"` + home + `/own/x"}`},
 		{"empty", `{"path":""}`, `{"path":""}`},
 		{"not a path", `{"path":7}`, `{"path":7}`},
 		{"another user's home", `{"path":"~root/x"}`, `{"path":"~root/x"}`},

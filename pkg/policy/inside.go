@@ -27,20 +27,21 @@ var (
 	ErrNotRegular = errors.New("it is not a regular file")
 	// ErrNotFolder means that the path of [OpenFolder] is not a folder.
 	ErrNotFolder = errors.New("it is not a folder")
-	// ErrSwapped means that a part of the path was replaced while it was opened.
-	ErrSwapped = errors.New("it changed while it was opened; retry")
+	// ErrSwapped means that the path is not its own resolved form: a part of it was replaced by a symlink after it was judged, or
+	// while it was opened.
+	ErrSwapped = errors.New("a folder in its path was replaced after it was checked; retry")
 )
 
 // openFlags are the flags that [OpenInside] accepts.
 const openFlags = os.O_RDONLY | os.O_WRONLY | os.O_RDWR | os.O_CREATE | os.O_EXCL | os.O_TRUNC | os.O_APPEND | os.O_SYNC
 
 // OpenInside opens a regular file in one of the allowed folders and in none of the closed ones, without a race between
-// check and use: it resolves symlinks first, then opens each part of the resolved path relative to the one before it
+// check and use: it denies a path with a symlink in it, then opens each part of the path relative to the one before it
 // and denies a symlink that appears meanwhile. Closed folders are compared by device and inode as well as by name, so
 // another mount, spelling or hard link does not open them. It rejects flags outside of openFlags; perm applies to a new
 // file.
 //
-// path must be absolute. allowed must be resolved, see [ResolveFolders]; an unresolved folder allows nothing, and so
+// path must be absolute and resolved, as [Chain.ExpandPaths] returns it. allowed must be resolved, see [ResolveFolders]; an unresolved folder allows nothing, and so
 // does an empty list. closed must be absolute; a closed folder that cannot be resolved denies every path, and one that
 // does not exist is compared by name only.
 func OpenInside(path string, flag int, perm os.FileMode, allowed, closed []string) (*os.File, error) {
@@ -79,7 +80,7 @@ type fileID struct{ dev, ino uint64 }
 
 func newFileID(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} } // the type of Dev differs between systems
 
-// openContained denies a path that resolves outside of allowed or into closed, opens its folder part by part without
+// openContained denies a path that resolves outside of allowed, into closed or to another path, opens its folder part by part without
 // following symlinks, and calls last to open the final name, "." for the root, relative to the descriptor dir. With create it makes
 // missing folders that are in allowed, for this user only. ids are the closed folders that exist. last returns a descriptor, which
 // openContained then owns and makes blocking.
@@ -101,6 +102,9 @@ func openContained(path string, allowed, closed []string, create bool, last func
 	ids, err := statClosedFolders(real, closed)
 	if err != nil {
 		return nil, err
+	}
+	if real != path { // the user may have approved path, and it leads elsewhere now
+		return nil, ErrSwapped
 	}
 	dir, err := openat(unix.AT_FDCWD, "/", oPath|unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -34,8 +34,6 @@ func TestOpenInside(t *testing.T) {
 		is         error    // nil = opens
 	}{
 		{name: "a file", path: projects + "/a.txt"},
-		{name: "by a link inside", path: projects + "/in/b.go"},
-		{name: "by the folder's own link", path: w.home + "/code/a.txt"},
 		{name: "with another name that is not closed", path: projects + "/third-name"},
 		{name: "all is allowed", path: w.root + "/outside/secret", allowed: []string{"/"}},
 		{name: "a new file", path: projects + "/new.txt", flag: os.O_RDWR | os.O_CREATE},
@@ -44,6 +42,8 @@ func TestOpenInside(t *testing.T) {
 		{name: "outside", path: w.root + "/outside/secret", is: ErrOutside},
 		{name: "a folder", path: projects + "/go", is: ErrNotRegular},
 
+		{name: "trick: a link inside, which was not there when the path was judged", path: projects + "/in/b.go", is: ErrSwapped},
+		{name: "trick: the folder's own link", path: w.home + "/code/a.txt", is: ErrSwapped},
 		{name: "trick: nothing is allowed", path: projects + "/a.txt", allowed: []string{}, is: ErrOutside},
 		{name: "trick: an allowed folder without a name", path: projects + "/a.txt", allowed: []string{"", ".", "projects"}, is: ErrOutside},
 		{name: "trick: an allowed folder that is a link", path: projects + "/a.txt", allowed: []string{w.home + "/code"}, is: ErrOutside},
@@ -144,7 +144,7 @@ func TestOpenInsideWrites(t *testing.T) {
 
 func TestOpenFolder(t *testing.T) {
 	w := newPathsFixture(t)
-	f, err := OpenFolder(w.home+"/code/in", []string{w.home}, []string{w.closed})
+	f, err := OpenFolder(w.home+"/projects/go/src", []string{w.home}, []string{w.closed})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,6 +153,7 @@ func TestOpenFolder(t *testing.T) {
 		t.Errorf("%q, %v", names, err)
 	}
 	for p, is := range map[string]error{
+		w.home + "/projects/in":    ErrSwapped,
 		w.home + "/projects/out":   ErrOutside,
 		w.home + "/projects/keys":  ErrClosed,
 		w.closed:                   ErrClosed,
@@ -163,6 +164,25 @@ func TestOpenFolder(t *testing.T) {
 		if _, err := OpenFolder(p, []string{w.home}, []string{w.closed}); !errors.Is(err, is) {
 			t.Errorf("%s: %v, want %v", p, err, is)
 		}
+	}
+}
+
+// TestReplaceInsideRejectsSwappedFolder: a write does not follow a folder that became a symlink after the path was judged, although the
+// symlink leads to an allowed folder.
+func TestReplaceInsideRejectsSwappedFolder(t *testing.T) {
+	w := newPathsFixture(t)
+	projects := w.home + "/projects"
+	target := projects + "/deep/out/new.txt"
+	w.mustSucceed(t, os.Symlink(projects+"/go/src", projects+"/deep/out"))
+	if _, err := ReplaceInside(target, []byte("x"), []string{projects}, []string{w.closed}); !errors.Is(err, ErrSwapped) {
+		t.Errorf("%v, want %v", err, ErrSwapped)
+	}
+	if _, err := os.Lstat(projects + "/go/src/new.txt"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file was written through the symlink: %v", err)
+	}
+	w.mustSucceed(t, os.Remove(projects+"/deep/out"))
+	if _, err := ReplaceInside(target, []byte("x"), []string{projects}, []string{w.closed}); err != nil {
+		t.Error(err)
 	}
 }
 
