@@ -2,7 +2,6 @@ package broker
 
 import (
 	"cmp"
-	"path"
 
 	"conclave/pkg/firewall"
 	"conclave/pkg/policy"
@@ -11,13 +10,9 @@ import (
 )
 
 // workFolder returns the working folder of the call's question, or of the call itself when it has no question; "" without a
-// workspace. Both ids are tokens, so it is always directly below the workspace.
+// workspace.
 func (b *Broker) workFolder(c call) string {
-	id := cmp.Or(c.query, c.id)
-	if b.cfg.Workspace == "" || subjects.CheckToken(id) != nil {
-		return ""
-	}
-	return path.Join(b.cfg.Workspace, id)
+	return policy.WorkFolder(b.cfg.Workspace, c.session, cmp.Or(c.query, c.id))
 }
 
 // filterArtifacts returns the paths that are in the folders of the call and are plain text without secrets, at most maxArtifacts.

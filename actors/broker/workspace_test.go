@@ -139,15 +139,16 @@ func TestOrderCarriesFolders(t *testing.T) {
 	agent := w.client("operator")
 
 	res := agent.request("fs_read", "s1", "q1", "c1", nil, `{"path":"src/a.go"}`)
-	want := w.workspace + "/q1/src/a.go"
-	if res.Error != nil || !slices.Equal(res.Artifacts, []string{w.workspace + "/q1/a.out"}) {
+	work := policy.WorkFolder(w.workspace, "s1", "q1")
+	want := work + "/src/a.go"
+	if res.Error != nil || !slices.Equal(res.Artifacts, []string{work + "/a.out"}) {
 		t.Errorf("%+v", res)
 	}
 	o := receive(t, orders)
 	if string(o.Args) != `{"path":"`+want+`"}` {
 		t.Errorf("the tool got %s", o.Args)
 	}
-	if o.Folders == nil || !slices.Equal(o.Folders.Allowed, []string{w.home, w.workspace}) || o.Folders.Work != w.workspace+"/q1" || !slices.Contains(o.Folders.Closed, w.closed) {
+	if o.Folders == nil || !slices.Equal(o.Folders.Allowed, []string{w.home, w.workspace}) || o.Folders.Work != work || !slices.Contains(o.Folders.Closed, w.closed) {
 		t.Errorf("the tool got %+v", o.Folders)
 	}
 	if c := receive(t, calls); !strings.Contains(string(c.Args), want) {
@@ -156,8 +157,11 @@ func TestOrderCarriesFolders(t *testing.T) {
 	if agent.request("fs_read", "s1", "q1", "c2", nil, `{"path":"~/notes.txt"}`); string(receive(t, orders).Args) != `{"path":"`+w.home+`/notes.txt"}` {
 		t.Error("~ was not expanded")
 	}
-	if agent.request("run_code", "s1", "q1", "c3", nil, `{}`); !slices.Equal(receive(t, orders).Folders.Allowed, []string{w.workspace + "/q1"}) {
+	if agent.request("run_code", "s1", "q1", "c3", nil, `{}`); !slices.Equal(receive(t, orders).Folders.Allowed, []string{work}) {
 		t.Error("code may use more than the working folder")
+	}
+	if agent.request("run_code", "s2", "q1", "c4", nil, `{}`); receive(t, orders).Folders.Work == work {
+		t.Error("the same query id in another session leads to the same working folder")
 	}
 	for i, p := range []string{"../../home/.conclave/key", "~/.conclave/key", w.closed + "/key", "../../../etc/passwd", "/etc/passwd"} {
 		args, _ := json.Marshal(map[string]string{"path": p})
@@ -212,7 +216,7 @@ func TestApprovalShowsDiff(t *testing.T) {
 	if want := "--- a\n+++ a\n@@ -1 +1 @@\n-old\uFFFD[2J\n+password: "; !strings.HasPrefix(q.Preview, want) || strings.Contains(q.Preview, "hunter2") {
 		t.Errorf("the preview is %q", q.Preview)
 	}
-	if !strings.Contains(string(q.Args), w.workspace+"/q1/a.txt") {
+	if !strings.Contains(string(q.Args), policy.WorkFolder(w.workspace, "s1", "q1")+"/a.txt") {
 		t.Errorf("the request has %s", q.Args)
 	}
 	if m := receive(t, modes); m != subjects.ModePreview || len(modes) > 0 {

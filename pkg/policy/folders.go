@@ -2,6 +2,8 @@ package policy
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"path"
 	"slices"
@@ -12,6 +14,17 @@ import (
 
 // DefaultWorkspace is the folder that holds one working folder for each question.
 const DefaultWorkspace = "/tmp/agent-sandbox"
+
+// WorkFolder returns the working folder of a question, directly below the workspace; "" without a workspace and for an invalid query
+// id. Its name is the query id and a hash of session and query id: clients choose query ids, and the same id in another session must
+// not lead to the files of the first.
+func WorkFolder(workspace, session, query string) string {
+	if workspace == "" || subjects.CheckToken(query) != nil {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(session + "\x00" + query))
+	return path.Join(workspace, query+"-"+hex.EncodeToString(sum[:4]))
+}
 
 // paths returns the paths layer of the chain; false when it has none.
 func (ch Chain) paths() (pathsLayer, bool) {

@@ -154,6 +154,27 @@ func TestExpandPaths(t *testing.T) {
 	}
 }
 
+func TestWorkFolder(t *testing.T) {
+	t.Parallel()
+	first := WorkFolder("/work", "s1", "q1")
+	if !strings.HasPrefix(first, "/work/q1-") || len(first) != len("/work/q1-")+8 || first != WorkFolder("/work", "s1", "q1") {
+		t.Errorf("%q", first)
+	}
+	for _, other := range []string{WorkFolder("/work", "s2", "q1"), WorkFolder("/work", "", "q1"), WorkFolder("/work", "s1", "q2")} {
+		if other == first || !strings.HasPrefix(other, "/work/q") {
+			t.Errorf("%q", other)
+		}
+	}
+	for _, query := range []string{"", "..", "a/b", "../x"} {
+		if got := WorkFolder("/work", "s1", query); got != "" {
+			t.Errorf("%q: %q", query, got)
+		}
+	}
+	if got := WorkFolder("", "s1", "q1"); got != "" {
+		t.Errorf("without a workspace: %q", got)
+	}
+}
+
 func TestIsInAllowedFolder(t *testing.T) {
 	t.Parallel()
 	r := &subjects.FolderRules{Allowed: []string{"/a", "/d"}, Closed: []string{"/a/closed"}}
