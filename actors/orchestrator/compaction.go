@@ -124,8 +124,7 @@ func (t *task) compact(ctx context.Context, s sessionRecord) {
 	summary, err := t.askJSON(ctx, jsonRequest{role: subjects.RoleSummaries, predict: summaryPredict, messages: []model.Message{
 		{Role: model.System, Content: readPrompt("compact")}, {Role: model.User, Content: text.Clip(old, window)},
 	}})
-	allowed := newFilter(nil, old).allowed
-	if summary = (&filter{allowed: allowed}).apply(summary); err != nil || strings.Trim(summary, " ….,") == "" {
+	if summary = newFilter(old).apply(summary); err != nil || strings.Trim(summary, " ….,") == "" {
 		summary = describeTitles(s.Tasks[:n])
 	}
 	_, err = sessions().Update(ctx, t.out, "session.compact", sessionKey(t.session), func(now *sessionRecord, _ bool) (bool, error) {

@@ -3,63 +3,40 @@ package orchestrator
 import (
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"conclave/pkg/text"
 )
 
 // The orchestrator's own prompts hold no text of tools, files, pages and memories. A summary of an agent is made by a model that
 // has read such text, and that model may be mistaken or misled. So a summary passes a filter by words, which trusts no model: a
-// word that the agents have read in a result is replaced, unless the user or the plan used it before or it says nothing by itself.
+// word is kept only when the user or the plan used it, or when it says nothing by itself. A comparison with the texts that
+// the agent has read would not be enough: a misled model misspells, translates or describes an image.
 
 // hiddenWord stands for the words that the filter removed.
 const hiddenWord = "…"
 
-const (
-	minContained = 5       // letters of a word of a result that may not be part of a longer word
-	maxRaw       = 4 << 20 // bytes of results that a filter compares with; more hides every word that is not allowed
-	maxFiltered  = 600     // bytes of a filtered summary
-)
+// maxFiltered bounds a filtered summary, in bytes.
+const maxFiltered = 600
 
-// filter removes words of results from summaries. The zero value removes every word that is not common.
+// filter removes words from summaries. The zero value removes every word that is not common.
 type filter struct {
-	ready   bool
-	raw     string          // letters and digits of all results, folded, without anything between them
-	words   []string        // words of the results with minContained letters or more
 	allowed map[string]bool // words of the user and of the plan
 }
 
-// newFilter is a filter against the texts in raw. allowed are texts of the user and the plan: their words are kept.
-func newFilter(raw []string, allowed ...string) *filter {
-	f := &filter{ready: true, allowed: map[string]bool{}}
+// newFilter is a filter that keeps the words of allowed, texts of the user and the plan.
+func newFilter(allowed ...string) filter {
+	f := filter{allowed: map[string]bool{}}
 	for _, s := range allowed {
 		for w := range splitWords(s) {
 			f.allowed[squeeze(w)] = true
 		}
 	}
-	var all strings.Builder
-	seen := map[string]bool{}
-	for _, s := range raw {
-		if all.Len()+len(s) > maxRaw {
-			return &filter{allowed: f.allowed}
-		}
-		for w := range splitWords(s) {
-			w = squeeze(w)
-			all.WriteString(w)
-			if utf8.RuneCountInString(w) >= minContained && !seen[w] && !f.allowed[w] && !commonWords[w] {
-				f.words = append(f.words, w)
-			}
-			seen[w] = true
-		}
-		all.WriteByte(' ') // nothing is a part of two results
-	}
-	f.raw = all.String()
 	return f
 }
 
 // apply returns s on one line with hiddenWord for each run of words that may not be shown, and without characters that are
 // neither words nor plain punctuation.
-func (f *filter) apply(s string) string {
+func (f filter) apply(s string) string {
 	var b strings.Builder
 	hidden := false // the last word was hidden
 	end := 0
@@ -80,22 +57,7 @@ func (f *filter) apply(s string) string {
 }
 
 // keeps reports whether a squeezed word may be shown.
-func (f *filter) keeps(w string) bool {
-	switch {
-	case w == "":
-		return false
-	case f.allowed[w] || commonWords[w]:
-		return true
-	case !f.ready || strings.Contains(f.raw, w):
-		return false
-	}
-	for _, raw := range f.words {
-		if strings.Contains(w, raw) {
-			return false
-		}
-	}
-	return true
-}
+func (f filter) keeps(w string) bool { return w != "" && (f.allowed[w] || commonWords[w]) }
 
 // splitWords yields the words of s, runs of letters, digits and marks, with their byte offsets. Invisible characters do not
 // end a word. Each character of a script without blanks is a word of its own, so that no run of them hides another.
@@ -150,8 +112,13 @@ func plainMarks(s string) string {
 	}, s)
 }
 
-// commonWords say nothing by themselves: articles, pronouns, prepositions and auxiliaries of a few languages.
+// commonWords say nothing by themselves: articles, pronouns, prepositions and auxiliaries of a few languages, and the words in
+// which agents report what became of a subtask.
 var commonWords = text.WordSet(`
+success succeeded failed failure partial done finished complete completed incomplete verified inferred uncertain unknown
+found missing empty exists result results answer answers reason error errors timeout denied refused approved approval
+file files folder page pages search searched source sources memory test tests program output
+read written wrote created changed checked passed ran run tried retried could because without
 a an the this that these those it its he she his her they them their there here
 is are was were be been being am do does did have has had will would can could may might must shall should
 and or but if then than so because as of at by for with about into to from in on out over under up down off

@@ -121,10 +121,7 @@ func appendFacts(report string, all []subjects.Subtask) string {
 // finish stores the end of the task with its report and publishes it. state "" is derived from the subtasks. err is the error that
 // the report is about, nil = none. Subtasks that have not ended are skipped.
 func (t *task) finish(ctx context.Context, state, report string, err error) error {
-	f, lerr := t.newFilter(ctx)
-	if lerr != nil {
-		return lerr
-	}
+	f := t.newFilter()
 	r := t.snapshot()
 	now := t.out.Now().UTC()
 	done := 0

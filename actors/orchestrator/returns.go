@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -67,28 +66,31 @@ func parseReturn(reply string, files artifactRules) (subjects.AgentReturn, error
 }
 
 // resolve returns the absolute path of an artifact: a file that a tool reported, or one that exists inside the working folder.
+// Other paths are not looked at, and every rejection reads the same, so that a return cannot probe the file system. A name
+// of several lines is rejected, because the report lists names.
 func (f artifactRules) resolve(name string) (string, error) {
+	rejected := fmt.Errorf("the artifact %q is no file that this agent wrote and none in the task's working folder", text.OneLine(name, 80))
 	path := name
 	if !filepath.IsAbs(path) {
-		if f.work == "" {
-			return "", fmt.Errorf("the artifact %q is not an absolute path", text.OneLine(name, 80))
-		}
 		path = filepath.Join(f.work, path)
 	}
 	path = filepath.Clean(path)
-	if _, err := os.Lstat(path); err != nil {
-		return "", fmt.Errorf("the artifact %q does not exist; name only files that were written", text.OneLine(name, 80))
-	}
-	if slices.Contains(f.written, path) {
-		return path, nil
+	below := f.work != "" && strings.HasPrefix(path, filepath.Clean(f.work)+string(filepath.Separator))
+	if path != text.OneLine(path, maxArtifact) || !filepath.IsAbs(path) || !below && !slices.Contains(f.written, path) {
+		return "", rejected
 	}
 	real, err := filepath.EvalSymlinks(path)
-	work, err2 := filepath.EvalSymlinks(f.work)
-	if f.work == "" || err != nil || err2 != nil || !strings.HasPrefix(real, work+string(filepath.Separator)) {
-		return "", fmt.Errorf("the artifact %q was not written by this agent and is not in the task's working folder", text.OneLine(name, 80))
+	if err != nil {
+		return "", rejected
+	}
+	if work, err := filepath.EvalSymlinks(f.work); !slices.Contains(f.written, path) && (err != nil || !strings.HasPrefix(real, work+string(filepath.Separator))) {
+		return "", rejected
 	}
 	return path, nil
 }
+
+// maxArtifact bounds the path of an artifact, in bytes.
+const maxArtifact = 1000
 
 // failedReturn is the return of an agent without a usable one.
 func failedReturn(reason string) subjects.AgentReturn {

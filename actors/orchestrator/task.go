@@ -237,10 +237,7 @@ func (t *task) extendPlan(ctx context.Context) (bool, error) {
 	if !failed || r.Replans >= t.o.cfg.Replans || len(r.Subtasks) >= subjects.MaxSubtasks || t.tokensLeft() == 0 {
 		return false, nil
 	}
-	f, err := t.newFilter(ctx)
-	if err != nil {
-		return false, err
-	}
+	f := t.newFilter()
 	messages := append(t.planMessages(), model.Message{Role: model.User, Content: "The plan so far, with what became of it:\n" + describePlan(r.Subtasks, f) +
 		"\n\nSome subtasks failed. Reply with further subtasks that reach the goal in another way, with new ids; they may depend on subtasks that are done. " +
 		`If nothing else can be tried, reply with {"subtasks":[]}.`})
@@ -275,7 +272,7 @@ type planLine struct {
 
 // describePlan is the plan with its states as JSON, one subtask a line, for the orchestrator's own prompts. Texts of agents are
 // filtered; files are only counted, because an agent chose their names.
-func describePlan(all []subjects.Subtask, f *filter) string {
+func describePlan(all []subjects.Subtask, f filter) string {
 	lines := make([]string, 0, len(all))
 	for _, s := range all {
 		l := planLine{ID: s.ID, Title: s.Title, Agent: s.Agent, DependsOn: s.DependsOn, State: s.State}
@@ -290,44 +287,14 @@ func describePlan(all []subjects.Subtask, f *filter) string {
 	return strings.Join(lines, "\n")
 }
 
-// newFilter is a filter against everything that agents of this task have read. Words of the user and of the plan pass.
-func (t *task) newFilter(ctx context.Context) (*filter, error) {
+// newFilter is the filter of summaries: words of the user and of the plan pass.
+func (t *task) newFilter() filter {
 	r := t.snapshot()
 	allowed := []string{r.Query}
 	for _, s := range r.Subtasks {
 		allowed = append(allowed, s.Title, s.Instructions)
 	}
-	var raw []string
-	for _, a := range r.Attachments {
-		raw = append(raw, a.Content())
-	}
-	for _, s := range r.Subtasks {
-		for _, kind := range []string{kindSubtask, kindCheck} {
-			v, err := works().Load(ctx, t.out, workKey(t.id, kind, s.ID))
-			if err != nil {
-				return nil, err
-			}
-			raw = append(raw, v.Value.rawTexts()...)
-		}
-	}
-	return newFilter(raw, allowed...), nil
-}
-
-// rawTexts are the texts of tools that the agent has read: results, errors and the output of verifications.
-func (w workRecord) rawTexts() []string {
-	out := append([]string(nil), w.Runs...)
-	if w.State == nil {
-		return out
-	}
-	for _, d := range w.State.Finished {
-		out = append(out, d.Result.Text)
-	}
-	for _, m := range w.State.Messages {
-		if m.Role == model.ToolRole {
-			out = append(out, m.Content)
-		}
-	}
-	return out
+	return newFilter(allowed...)
 }
 
 // addUsage adds tokens to the task's sum. They are stored with the next write.

@@ -24,7 +24,9 @@ func (w *worker) verify(ctx context.Context) (again bool, err error) {
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
 	}
+	labels, _ := w.got.Result()
 	w.mu.Lock()
+	w.record.Labels = w.record.Labels.Join(labels) // the output below is part of the work from now on
 	w.record.Passed = hasPassed(res)
 	w.record.Runs = append(w.record.Runs, text.Clip(res.Text, maxRun))
 	w.mu.Unlock()
