@@ -25,7 +25,7 @@ type sessionRecord struct {
 
 // pastTask is an earlier task in the prompt of a plan.
 type pastTask struct {
-	TaskID  string `json:"task_id"`
+	TaskID  string `json:"task_id,omitempty"`
 	Task    string `json:"task"` // the user's words, shortened
 	State   string `json:"state"`
 	Summary string `json:"summary,omitempty"` // filtered
@@ -67,6 +67,7 @@ func (s sessionRecord) describe() string {
 		lines = append(lines, s.Summary)
 	}
 	for _, p := range s.Tasks {
+		p.TaskID = "" // says nothing to a model
 		if data, err := json.Marshal(p); err == nil {
 			lines = append(lines, string(data))
 		}

@@ -294,17 +294,17 @@ func TestCompaction(t *testing.T) {
 	if n := len(w.requests(callCompact)); n == 0 {
 		t.Fatal("no summary was made")
 	}
-	if last := w.requests(callPlan)[4]; !strings.Contains(last.text(), "Task 3") || strings.Contains(last.text(), `"task_id":"q0"`) {
+	if last := w.requests(callPlan)[4]; !strings.Contains(last.text(), "Task 3") || strings.Contains(last.text(), `task\":\"Task 0`) {
 		t.Errorf("%s", last.text())
 	}
 	v, err := sessions().Load(t.Context(), w.Out(), sessionKey("s1"))
 	if err != nil || v.Value.Compacted == 0 || len(v.Value.Summary) > maxSummary+3 || v.Value.tokensWithout("") != v.Value.tokensWithout("none") {
 		t.Errorf("%+v %v", v.Value, err)
 	}
-	if !(sessionRecord{Tasks: make([]pastTask, 10), Tokens: map[string]int{"a": 60}}).needsCompaction(200, 90, 100) {
+	if !(sessionRecord{Tasks: make([]pastTask, 10), Tokens: map[string]int{"a": 60}}).needsCompaction(120, 90, 100) {
 		t.Error("a session that uses its budget fast is not summarized earlier")
 	}
-	if (sessionRecord{Tasks: make([]pastTask, 10), Tokens: map[string]int{"a": 10}}).needsCompaction(200, 90, 100) {
+	if (sessionRecord{Tasks: make([]pastTask, 10), Tokens: map[string]int{"a": 10}}).needsCompaction(120, 90, 100) {
 		t.Error("a slow session is summarized too early")
 	}
 }

@@ -92,16 +92,15 @@ func (t *task) isTooLong() bool {
 	return err != nil || len(data) > maxQuestion
 }
 
-// isAnswerable reports whether an error ends the task with a report about it: an error of the model or of the plan. Any other is
-// retried.
+// isAnswerable reports whether an error ends the task or the subtask with a report about it: an error of the model, of another
+// actor's reply, or of the plan. Any other is retried.
 func isAnswerable(err error) bool {
 	for _, e := range []error{errInvalidPlan, errNothingPlanned, errNoTokens, errTooLarge} {
 		if errors.Is(err, e) {
 			return true
 		}
 	}
-	var f *subjects.Fault
-	return errors.As(err, &f) && strings.HasPrefix(f.Code, "model_") || isModelError(err)
+	return actor.IsReplyFault(err) || isModelError(err)
 }
 
 // awaitSlot waits until this process may run one more task.

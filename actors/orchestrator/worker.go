@@ -229,7 +229,7 @@ func (w *worker) failOrRetry(ctx context.Context, err error) (subjects.AgentRetu
 	switch {
 	case ctx.Err() != nil:
 		return subjects.AgentReturn{}, cmp.Or(context.Cause(ctx), ctx.Err())
-	case errors.Is(err, errNoTokens), errors.Is(err, errTooLarge), isAnswerable(err):
+	case isAnswerable(err):
 		return failedReturn(describeError(err)), nil
 	}
 	return subjects.AgentReturn{}, err

@@ -197,6 +197,7 @@ func (q *Query) subscribe(ctx context.Context, graded bool) (err error) {
 	on := []string{
 		delta.Name, thinking.Name, subjects.ResponseGeneration.LiveSubject(), subjects.AgentStateEvent.LiveSubject(), subjects.ToolRequestEvent.LiveSubject(),
 		subjects.ToolResultEvent.LiveSubject(), subjects.ToolOutputEvent.Name, subjects.DeadLetterEvent.LiveSubject(), subjects.ApprovalRequestEvent.LiveSubject(), subjects.ApprovalDecisionEvent.LiveSubject(),
+		subjects.TaskProgressEvent.LiveSubject(),
 	}
 	if graded {
 		q.pingInbox = q.c.nc.NewInbox()
@@ -534,6 +535,14 @@ func (q *Query) report(e Event) {
 		var r subjects.ToolResult
 		if e.Decode(&r) && q.calls[r.CallID] == r.Tool {
 			q.send(ToolResult{r})
+		}
+		return
+	}
+	if _, ok := subjects.Match(subjects.TaskProgressEvent.LiveSubject(), e.Subject); ok {
+		var p subjects.TaskProgress
+		if e.Decode(&p) && p.TaskID == q.ID && e.From == q.respondent {
+			q.started = true
+			q.send(Progress{p})
 		}
 		return
 	}
