@@ -210,6 +210,11 @@ func newRules(m policy.Manifest, home bus.Home) policy.Rules {
 	return policy.Rules{Manifest: m, Chain: m.Chain(policyEnv(home))}
 }
 
+// OmittedFolders returns why folders of the manifest give no access on this machine, see [policy.OmittedFolders].
+func (c Config) OmittedFolders(home bus.Home) []error {
+	return policy.OmittedFolders(c.Manifest, policyEnv(home).Home)
+}
+
 // policyEnv returns the facts about this machine that the layers use.
 func policyEnv(home bus.Home) policy.Env {
 	env := policy.Env{Closed: []string{home.Data, home.Config}}
@@ -243,7 +248,7 @@ func (c Config) newOrchestrator(ctx context.Context, home bus.Home, nc *nats.Con
 		return nil, err
 	}
 	cfg := c.Orchestrator
-	cfg.AuditTimeout, cfg.Workspace = c.System.Actor.AuditTimeout, policy.DefaultWorkspace
+	cfg.AuditTimeout, cfg.Workspace = c.System.Actor.AuditTimeout, c.Workspace.Folder
 	once, again := splitAuditTimeout(cfg.AuditTimeout)
 	w, err := audit.Open(ctx, audit.Options{Account: subjects.Orchestrator, Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once, Retry: again})
 	if err != nil {

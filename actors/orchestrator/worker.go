@@ -17,6 +17,7 @@ import (
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
+	"conclave/pkg/policy"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -367,12 +368,7 @@ func describeReturn(s subjects.Subtask) string {
 func frame(s, nonce string) string { return firewall.Frame(s, nonce, firewall.Scan(s)) }
 
 // workFolder is the working folder of the task; "" = there is none.
-func (t *task) workFolder() string {
-	if t.o.cfg.Workspace == "" {
-		return ""
-	}
-	return filepath.Join(t.o.cfg.Workspace, t.id)
-}
+func (t *task) workFolder() string { return policy.WorkFolder(t.o.cfg.Workspace, t.session, t.id) }
 
 // requestReturn asks the agent's model for the structured return. An invalid one is sent back with the error, twice; then it is a
 // failed return.

@@ -77,7 +77,7 @@ func runCode(w Workspace, disabled string) *Tool {
 				"args": {Role: policy.RoleContent}, "files.path": {Role: policy.RoleContent}, "files.content": {Role: policy.RoleContent},
 			},
 			About:   []string{"code", "program", "script", "python", "shell"},
-			Effects: policy.Declare(policy.Exec, policy.Mutate, policy.ReadsUntrusted),
+			Effects: policy.Declare(policy.Exec, policy.Mutate, policy.ReadsPrivate, policy.ReadsUntrusted),
 			Timeout: programTimeout(w), MaxArgs: maxCode, MaxResult: maxOutput + 16<<10,
 		},
 		run: func(ctx context.Context, c Call) (Output, error) {

@@ -25,7 +25,7 @@ func runShell(w Workspace, disabled string) *Tool {
 		facts: policy.Tool{
 			Name: "run_shell", Zone: "tools", Known: true, Act: policy.ActExecute, Args: policy.Args{"command": {Role: policy.RoleContent}},
 			About:   []string{"shell", "command", "terminal"},
-			Effects: policy.Declare(policy.Exec, policy.Mutate, policy.ReadsUntrusted),
+			Effects: policy.Declare(policy.Exec, policy.Mutate, policy.ReadsPrivate, policy.ReadsUntrusted),
 			Timeout: programTimeout(w), MaxArgs: maxCode, MaxResult: maxOutput + 16<<10,
 		},
 		run: func(ctx context.Context, c Call) (Output, error) {

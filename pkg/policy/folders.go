@@ -142,7 +142,7 @@ func (ch Chain) FolderRules(c Call, work string) *subjects.FolderRules {
 		return nil
 	}
 	l, ok := ch.paths()
-	if !ok || l.resolve == nil || l.err != nil {
+	if !ok || l.resolve == nil || l.trust == nil || l.err != nil {
 		return nil
 	}
 	rules := &subjects.FolderRules{Closed: slices.Clone(l.closed)}
@@ -161,7 +161,7 @@ func (ch Chain) FolderRules(c Call, work string) *subjects.FolderRules {
 		return slices.ContainsFunc(allowed, func(f string) bool { return isInside(p, f) })
 	}
 	if work != "" {
-		if real, err := l.resolve(work); err == nil && inAllowed(real) && !isSpecialPath(real) && !l.isClosed(real) && !l.holdsClosed(real) {
+		if real, err := l.trust(work); err == nil && inAllowed(real) && !isSpecialPath(real) && !l.isClosed(real) && !l.holdsClosed(real) {
 			rules.Work = real
 		}
 	}

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -151,6 +152,70 @@ func TestExpandPaths(t *testing.T) {
 	}
 	if got := string(ch.ExpandPaths(Tool{Name: "y"}, json.RawMessage(`{"path":"a"}`), "/work")); got != `{"path":"a"}` {
 		t.Errorf("a tool without paths: %s", got)
+	}
+}
+
+// TestUntrustedLinks: a manifest folder or workspace that is reached through a symlink which another user could have made gives no access.
+// A symlink of this user in a folder of this user does.
+func TestUntrustedLinks(t *testing.T) {
+	t.Parallel()
+	root, err := ResolvePath(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, own, victim := root+"/tmp", root+"/own", root+"/victim"
+	links := map[string]string{open + "/sandbox": victim, own + "/sandbox": victim, own + "/chain": open + "/sandbox", own + "/foreign": victim}
+	for _, d := range []string{open, own, victim} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, target := range links {
+		if err := os.Symlink(target, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(open, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	denied := []string{open + "/sandbox", own + "/chain"}
+	if os.Geteuid() == 0 { // only root can give a file to another user
+		if err := os.Lchown(own+"/foreign", 12345, 12345); err != nil {
+			t.Fatal(err)
+		}
+		denied = append(denied, own+"/foreign")
+	}
+	for _, folder := range append(denied, own+"/sandbox", open+"/missing", open) {
+		untrusted := slices.Contains(denied, folder)
+		m, err := ParseManifest([]byte(strings.ReplaceAll(`
+types:
+  coder:
+    tools: [fs_read]
+    paths:
+      fs_read: [FOLDER/]
+accounts:
+  generator: coder
+`, "FOLDER", folder)), "manifest.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := Call{Caller: subjects.Caller{Account: "generator"}, Type: "coder", Tool: readFacts}
+		if got := m.Chain(Env{Home: own}).FolderRules(c, folder+"/q1"); (len(got.Allowed) == 0) != untrusted || (got.Work == "") != untrusted {
+			t.Errorf("%s: %+v", folder, got)
+		}
+		omitted := OmittedFolders(m, own)
+		if (len(omitted) == 1 && errors.Is(omitted[0], ErrUntrustedLink)) != untrusted || !untrusted && len(omitted) > 0 {
+			t.Errorf("%s: %v", folder, omitted)
+		}
+	}
+	// The workspace is untrusted although the folder that its symlink leads to is allowed.
+	m, err := ParseManifest([]byte("types:\n  coder:\n    tools: [fs_read]\n    paths:\n      fs_read: ["+victim+"/]\naccounts:\n  generator: coder\n"), "manifest.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Call{Caller: subjects.Caller{Account: "generator"}, Type: "coder", Tool: readFacts}
+	if got := m.Chain(Env{Home: own}).FolderRules(c, open+"/sandbox/q1"); got.Work != "" {
+		t.Errorf("the working folder is %s", got.Work)
 	}
 }
 

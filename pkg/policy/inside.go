@@ -166,6 +166,19 @@ func statClosedFolders(path string, closed []string) (ids []fileID, err error) {
 	return ids, nil
 }
 
+// checkLinkOwner returns ErrUntrustedLink for a symlink in a folder that everybody may write to, and for one that belongs neither to
+// this user nor to root.
+func checkLinkOwner(link string) error {
+	var st, parent unix.Stat_t
+	if err := errors.Join(unix.Lstat(link, &st), unix.Stat(filepath.Dir(link), &parent)); err != nil {
+		return err
+	}
+	if parent.Mode&0o002 != 0 || st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("%w: %s", ErrUntrustedLink, text.OneLine(link, 60))
+	}
+	return nil
+}
+
 // openat opens name relative to dir, never follows a symlink, and closes the descriptor on exec. It retries on EINTR. To not
 // block on a pipe, the caller passes O_NONBLOCK.
 func openat(dir int, name string, flag int, perm os.FileMode) (int, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 
@@ -20,7 +21,8 @@ type pathsLayer struct {
 	closed   []string // as written and as resolved
 	folders  map[folderKey][]string
 	resolve  func(path string) (string, error)
-	err      error // why the closed folders are unknown; denies every path
+	trust    func(path string) (string, error) // resolve for folders of the rules, see resolveTrusted
+	err      error                             // why the closed folders are unknown; denies every path
 }
 
 // folderKey identifies a set of allowed folders.
@@ -28,14 +30,14 @@ type folderKey struct{ typ, tool string }
 
 // newSystemPathsLayer returns the layer over the file system of this machine. home replaces ~ in paths.
 func newSystemPathsLayer(m Manifest, home string, closed []string) pathsLayer {
-	return newPathsLayer(m, home, closed, ResolvePath)
+	return newPathsLayer(m, home, closed, ResolvePath, resolveTrusted)
 }
 
-// newPathsLayer returns a layer that resolves symlinks with resolve, which must behave as [ResolvePath]; with nil it
-// denies every path. Folders are resolved once, here. A manifest folder that cannot be resolved is omitted; a closed
-// folder that cannot be resolved denies every path.
-func newPathsLayer(m Manifest, home string, closed []string, resolve func(string) (string, error)) pathsLayer {
-	l := pathsLayer{manifest: m, home: home, resolve: resolve, folders: map[folderKey][]string{}}
+// newPathsLayer returns a layer that resolves symlinks with resolve, which must behave as [ResolvePath], and those of manifest folders
+// with trust; with a nil resolve it denies every path. Folders are resolved once, here. A manifest folder that cannot be resolved is
+// omitted, see [OmittedFolders]; a closed folder that cannot be resolved denies every path.
+func newPathsLayer(m Manifest, home string, closed []string, resolve, trust func(string) (string, error)) pathsLayer {
+	l := pathsLayer{manifest: m, home: home, resolve: resolve, trust: trust, folders: map[folderKey][]string{}}
 	if resolve == nil {
 		return l
 	}
@@ -57,13 +59,32 @@ func newPathsLayer(m Manifest, home string, closed []string, resolve func(string
 	for name, t := range m.Types {
 		for tool, folders := range t.Paths {
 			for _, f := range folders {
-				if real, err := ResolveFolders([]string{f}, home, resolve); err == nil {
+				if real, err := ResolveFolders([]string{f}, home, trust); err == nil {
 					l.folders[folderKey{name, tool}] = append(l.folders[folderKey{name, tool}], real...)
 				}
 			}
 		}
 	}
 	return l
+}
+
+// OmittedFolders returns an error for each folder of the manifest that gives no access on this machine, because it cannot be resolved
+// or because another user could choose where it leads. It is sorted and names each folder once. home replaces ~.
+func OmittedFolders(m Manifest, home string) (out []error) {
+	found := map[string]error{}
+	for _, t := range m.Types {
+		for _, folders := range t.Paths {
+			for _, f := range folders {
+				if _, err := ResolveFolders([]string{f}, home, resolveTrusted); err != nil {
+					found[f] = err
+				}
+			}
+		}
+	}
+	for _, f := range slices.Sorted(maps.Keys(found)) {
+		out = append(out, found[f])
+	}
+	return out
 }
 
 // Name implements [Layer].

@@ -267,6 +267,7 @@ func TestPathsOfAncestorsBind(t *testing.T) {
 func TestPathsFailClosed(t *testing.T) {
 	w := newPathsFixture(t)
 	broken := func(string) (string, error) { return "", errors.New("the disk is gone") }
+	relative := func(string) (string, error) { return "a", nil }
 	read := w.fileCall("generator", "coder", "fs_read", "~/projects/a.txt")
 	for _, tt := range []struct {
 		name  string
@@ -275,11 +276,11 @@ func TestPathsFailClosed(t *testing.T) {
 		rule  string
 	}{
 		{"trick: the zero layer", pathsLayer{}, read, ruleNoPaths},
-		{"trick: no resolver", newPathsLayer(w.manifest, w.home, nil, nil), read, ruleNoPaths},
+		{"trick: no resolver", newPathsLayer(w.manifest, w.home, nil, nil, nil), read, ruleNoPaths},
 		{"trick: a closed folder that is no path", newSystemPathsLayer(w.manifest, w.home, []string{"keys"}), read, ruleNoPaths},
 		{"trick: a closed folder that leads nowhere", newSystemPathsLayer(w.manifest, w.home, []string{w.home + "/projects/loop"}), read, ruleNoPaths},
-		{"trick: a resolver that fails", newPathsLayer(w.manifest, w.home, nil, broken), read, ruleOutside},
-		{"trick: a resolver that returns a relative path", newPathsLayer(w.manifest, w.home, nil, func(string) (string, error) { return "a", nil }), read, ruleUnresolved},
+		{"trick: a resolver that fails", newPathsLayer(w.manifest, w.home, nil, broken, broken), read, ruleOutside},
+		{"trick: a resolver that returns a relative path", newPathsLayer(w.manifest, w.home, nil, relative, relative), read, ruleUnresolved},
 		{"trick: no home", newSystemPathsLayer(w.manifest, "", nil), read, rulePathForm},
 		{"trick: folders for a tool whose arguments are no paths", w.layer(), func() Call {
 			c := read

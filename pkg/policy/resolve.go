@@ -61,6 +61,19 @@ func ExpandPath(p, home string) (string, error) {
 // more than maxSymlinks symlinks and results over maxPathBytes, and returns ErrSpecial for special folders. The result
 // is clean.
 func ResolvePath(p string) (string, error) {
+	return resolvePath(p, func(string) error { return nil })
+}
+
+// ErrUntrustedLink means that a folder of the rules is reached through a symlink that another user of the machine could have made.
+var ErrUntrustedLink = errors.New("it is reached through a symbolic link that another user could have made")
+
+// resolveTrusted is [ResolvePath] for the folders that rules name. It returns ErrUntrustedLink for a symlink in a folder that
+// everybody may write to, such as /tmp, and for one that belongs neither to this user nor to root: its owner would choose the folder
+// that the rules open.
+func resolveTrusted(p string) (string, error) { return resolvePath(p, checkLinkOwner) }
+
+// resolvePath is [ResolvePath]; check is called for each symlink, with its path, and an error of it is returned.
+func resolvePath(p string, check func(link string) error) (string, error) {
 	if !path.IsAbs(p) {
 		return "", errors.New("it does not start with /")
 	}
@@ -93,6 +106,9 @@ func ResolvePath(p string) (string, error) {
 		case err != nil:
 			return "", stripPath(err)
 		case info.Mode()&fs.ModeSymlink != 0:
+			if err := check(next); err != nil {
+				return "", err
+			}
 			target, err := os.Readlink(next)
 			if err != nil {
 				return "", stripPath(err)

@@ -113,6 +113,10 @@ func (x *examination) checkManifest(cfg config.Config) {
 		good = false
 		x.warn("manifest", "correct the names in manifest.yaml", "no tool is called %s", term.Plain(strings.Join(unserved, ", ")))
 	}
+	for _, err := range cfg.OmittedFolders(x.Home) {
+		good = false
+		x.warn("manifest", "remove the symlink if you did not make it, or write the folder that it leads to in manifest.yaml", "%s", term.OneLine(err.Error()))
+	}
 	var monitored []string
 	for _, layer := range strict.SortedKeys(cfg.Manifest.Monitored) {
 		for _, rule := range cfg.Manifest.Monitored[layer] {
