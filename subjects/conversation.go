@@ -42,12 +42,15 @@ type Turn struct {
 
 	Messages []Message `json:"messages,omitempty"` // between question and answer: tool calls and results
 	Answer   string    `json:"answer"`
-	Model    string    `json:"model,omitempty"`
-	Partial  bool      `json:"partial,omitempty"`
-	Error    string    `json:"error,omitempty"`  // fault code; the answer then explains it
-	Labels   *Labels   `json:"labels,omitempty"` // joined from all inputs of the answer
-	Grades   *Grades   `json:"grades,omitempty"` // by critic and user, as far as received
-	Time     time.Time `json:"time"`
+	// Respondent is the account that answered; "" = the generator.
+	Respondent string `json:"respondent,omitempty"`
+
+	Model   string    `json:"model,omitempty"`
+	Partial bool      `json:"partial,omitempty"`
+	Error   string    `json:"error,omitempty"`  // fault code; the answer then explains it
+	Labels  *Labels   `json:"labels,omitempty"` // joined from all inputs of the answer
+	Grades  *Grades   `json:"grades,omitempty"` // by critic and user, as far as received
+	Time    time.Time `json:"time"`
 }
 
 // Message is one message of a conversation as it is sent to a model.

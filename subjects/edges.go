@@ -174,7 +174,8 @@ func controlEdges() (out []Edge) {
 		callers := slices.DeleteFunc(slices.Clone(UserAccounts), func(p string) bool { return p == a })
 		out = append(out, Edge{Callers: callers, Kind: ServiceImport, Owner: a, Remote: "ctl.<who>.config.set", Local: "config.set." + a, ReplyTimeout: "30s"})
 	}
-	out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Generator, Remote: "ctl.<who>.session.change", Local: "session.change", ReplyTimeout: "10m"})
+	out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Generator, Remote: "ctl.<who>.session.change", Local: "session.change", ReplyTimeout: "10m"},
+		Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Committee, Remote: "ctl.<who>.session.change.committee", Local: "session.change.committee", ReplyTimeout: "30s"})
 	out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Orchestrator, Remote: "ctl.<who>.task.change", Local: "task.change", ReplyTimeout: "30s"})
 	for _, s := range []string{"memory.query", "memory.write", "memory.correlated", "memory.admin"} {
 		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "memory", Remote: "ctl.<who>." + s, Local: s, StreamReply: true, ReplyTimeout: "2m"})
@@ -514,8 +515,11 @@ func agentAccount(name string) Account {
 	if slices.Contains(configurable, name) {
 		a.Users[0].Sub = append(a.Users[0].Sub, "ctl.*.config.set")
 	}
-	if name == Generator {
+	switch name {
+	case Generator:
 		a.Users[0].Sub = append(a.Users[0].Sub, "ctl.*.session.change")
+	case Committee:
+		a.Users[0].Sub = append(a.Users[0].Sub, "ctl.*.session.change.committee")
 	}
 	if name == Orchestrator {
 		a.Users[0].Sub = append(a.Users[0].Sub, "ctl.*.task.change")

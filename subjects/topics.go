@@ -55,6 +55,7 @@ var (
 	SessionConfigService    = Service[SessionConfig, SessionConfig]{Spec{Name: "session.config", Received: "ctl.*.session.config", Stream: "KV_session_config", Doc: "override level, disabled tools, grants"}}
 	SessionChangeService    = Service[SessionChange, SessionChanged]{Spec{Name: "session.change", Received: "ctl.*.session.change", NeedsDeadline: true, Stream: "KV_state_generator", Doc: "delete or summarize a conversation"}}
 	TaskChangeService       = Service[TaskChange, TaskChanged]{Spec{Name: "task.change", Received: "ctl.*.task.change", NeedsDeadline: true, Stream: "AUDIT", Doc: "pause, resume or cancel a task"}}
+	SessionChangeCommittee  = Service[SessionChange, SessionChanged]{Spec{Name: "session.change.committee", Received: "ctl.*.session.change.committee", NeedsDeadline: true, Stream: "KV_state_committee", Doc: "delete the committee's part of a conversation"}}
 	ConfigSetService        = Service[ConfigSet, Done]{Spec{Name: "config.set.*", Received: "ctl.*.config.set", Stream: "AUDIT", Unserved: "Change the actor's file in the config folder and restart conclave up.", Doc: "settings of an actor"}}
 
 	// Models.

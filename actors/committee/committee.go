@@ -1,7 +1,8 @@
 // Package committee answers questions by deliberation: personas, each a model with a prompt of its own and the tools of memory,
 // speak one after the other or a round at a time, and a closing persona gives the answer.
 //
-// It listens on turn.committee.<session>, stored in TURNS, and on query.cancel.<query>. It asks broker.discover,
+// It listens on turn.committee.<session>, stored in TURNS, and on query.cancel.<query>, and serves session.change.committee, which
+// deletes its part of a conversation. It asks broker.discover,
 // tool.request.<tool>, model.list and model.chat. It speaks on committee.deliberation.<query>, response.generation,
 // answer.dialog, agent.state.committee, agent.state.committee.<persona>, response.delta.<query> and response.thinking.<query>.
 //
@@ -40,6 +41,7 @@ func (c *Committee) Routes() []actor.Route {
 	return []actor.Route{
 		actor.On(subjects.TurnCommittee, c.onTurn, actor.Workers(4)),
 		actor.Subscribe(subjects.QueryCancel, c.onCancel),
+		actor.Serve(subjects.SessionChangeCommittee, c.onSessionChange, actor.Workers(1)),
 	}
 }
 

@@ -123,7 +123,7 @@ func (t *turn) storeConversation(ctx context.Context) error {
 		return errNotOwner
 	}
 	r := p.Response
-	added := subjects.Turn{QueryID: r.QueryID, Query: r.Query, Answer: r.Answer, Model: text.Clip(r.Model, maxModel), Partial: r.Partial, Labels: r.Labels, Time: t.out.Now().UTC()}
+	added := subjects.Turn{QueryID: r.QueryID, Query: r.Query, Answer: r.Answer, Respondent: name, Model: text.Clip(r.Model, maxModel), Partial: r.Partial, Labels: r.Labels, Time: t.out.Now().UTC()}
 	for _, a := range r.Attachments {
 		a.Text = text.Clip(a.Text, 200)
 		added.Attachments = append(added.Attachments, a)

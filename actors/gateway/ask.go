@@ -21,7 +21,7 @@ const defaultAskTimeout = 30 * time.Minute
 // of the model between tool calls, as far as their tokens arrive. Without a deadline of the caller it waits defaultAskTimeout.
 // A fault timeout or unavailable (the gateway stops) does not cancel the question: it is stored and is still answered.
 func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say func(subjects.Delta) error, out actor.Out) error {
-	q := Question{Query: in.Body.Query, Attachments: in.Body.Attachments, SessionID: in.Body.SessionID, QueryID: in.Body.QueryID, Model: in.Body.Model, Reference: in.Body.Reference}
+	q := Question{Query: in.Body.Query, Attachments: in.Body.Attachments, SessionID: in.Body.SessionID, QueryID: in.Body.QueryID, Model: in.Body.Model, Hint: in.Body.Hint, Reference: in.Body.Reference}
 	if q.SessionID == "" {
 		q.SessionID = in.Session
 	}
@@ -49,7 +49,7 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	text := &answerStream{emit: func(step, n int, t string) error {
 		return say(subjects.Delta{QueryID: q.QueryID, RespondentID: subjects.Generator, Step: step, N: n, Text: t})
 	}}
-	end, err := g.waitForOutcomeOf(ctx, cur, q.QueryID, func(Event) {}, hear.events, func(l liveEvent) error { return text.add(*l.delta) })
+	end, err := g.waitForOutcomeOf(ctx, cur, question{id: q.QueryID, respondent: q.respondent()}, func(Event) {}, hear.events, func(l liveEvent) error { return text.add(*l.delta) })
 	switch {
 	case err == nil:
 		return finishAnswer(text, end, in.Streams)

@@ -35,6 +35,7 @@ func TestQuery(t *testing.T) {
 		{"QueryTakesTooLong", testQueryTakesTooLong},
 		{"AttachmentsTravelInTheirOwnField", testAttachmentsTravelInTheirOwnField},
 		{"FilesOfAForm", testFilesOfAForm},
+		{"QuestionToTheCommittee", testQuestionToTheCommittee},
 		{"ClientGoesAway", testClientGoesAway},
 		{"AnswerWhileTheLinkIsDown", testAnswerWhileTheLinkIsDown},
 	})
@@ -107,6 +108,47 @@ func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
 	}
 	if status, _, body := w.do("GET", "/queries/nobody", ""); status != 404 || !strings.Contains(body, "not asked here") {
 		t.Errorf("looked up what is not there: %d %s", status, body)
+	}
+}
+
+// A question in another mode goes to its respondent, and only that account's response and grade are its own.
+func testQuestionToTheCommittee(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{Config: gateway.Config{GradeWait: testTimeout}})
+	committee, generator, critic := w.out("committee"), w.out("generator"), w.out("critic")
+	asked := make(chan subjects.Query, 1)
+	bustest.Subscribe(t, w.Connect("user"), "query.committee", asked)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		q := <-asked
+		if !slices.Equal(q.Personas, []string{"inner child"}) || q.Rounds != 2 || !q.Parallel || q.Hint != "reasoning" {
+			t.Errorf("asked %+v", q)
+		}
+		emitStored(w, generator.WithIDs(q.SessionID, q.QueryID), subjects.ResponseGeneration, reply(q, "not asked"))
+		r := reply(q, "decided")
+		r.RespondentID, r.Deliberations = "committee", []subjects.DeliberationSummary{{Persona: "The Inner Child", Round: 1, Status: "done", Dissents: true}}
+		emitStored(w, committee.WithIDs(q.SessionID, q.QueryID), subjects.ResponseGeneration, r)
+		for _, of := range []string{"generator", "committee.inner_child", "committee"} {
+			emitStored(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult, subjects.Critique{QueryID: q.QueryID, Score: len(of) % 6, RespondentID: of})
+		}
+	}()
+	status, _, body := w.do("POST", "/query", `{"query":"should I?","mode":"committee","personas":["inner child"],"rounds":2,"parallel":true,"hint":"reasoning"}`)
+	<-done
+	a := read[gateway.Answer](t, body)
+	if status != 200 || a.Answer != "decided" || len(a.Deliberations) != 1 || !a.Deliberations[0].Dissents || a.Grade == nil || a.Grade.RespondentID != "committee" {
+		t.Fatalf("%d %s", status, body)
+	}
+	if status, _, body := w.do("GET", "/queries/"+a.QueryID, ""); status != 200 || read[gateway.Answer](t, body).Answer != "decided" {
+		t.Errorf("looked up: %d %s", status, body)
+	}
+	emitStored(w, committee.WithIDs("s9", "q9"), subjects.ResponseGeneration, subjects.Response{SessionID: "s9", QueryID: "q9", Answer: "elsewhere", RespondentID: "committee"})
+	if status, _, body := w.do("GET", "/queries/q9", ""); status != 200 || read[gateway.Answer](t, body).Answer != "elsewhere" {
+		t.Errorf("asked elsewhere: %d %s", status, body)
+	}
+	for _, bad := range []string{`"mode":"oracle"`, `"mode":"assistant","rounds":2`, `"personas":["x"]`, `"mode":"committee","rounds":9`, `"hint":"hard"`} {
+		if status, _, body := w.do("POST", "/query", `{"query":"x",`+bad+`}`); status != 400 {
+			t.Errorf("%s: %d %s", bad, status, body)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"conclave/pkg/actor"
@@ -12,17 +13,19 @@ import (
 
 // judgements are the grade, comparison and reward of the answer that the user sees.
 type judgements struct {
+	respondent string // the account that answered
+
 	grade    *subjects.Critique
 	pairwise *subjects.Pairwise
 	reward   *subjects.Reward
 }
 
 // add records the grade, comparison or reward of an event; other events are ignored. Only the accounts of critic and reward
-// count, and no grade or reward of respondent B's answer. A reward with a lower count than the recorded one is ignored.
+// count, and no grade or reward of another account's answer. A reward with a lower count than the recorded one is ignored.
 func (j *judgements) add(ev Event) {
 	switch {
 	case ev.Subject == subjects.CritiqueResult.Name:
-		if c := client.ReadGrade(ev.toClient()); c != nil && c.RespondentID == subjects.Generator {
+		if c := client.ReadGrade(ev.toClient()); c != nil && c.RespondentID == j.respondent {
 			j.grade = c
 		}
 	case ev.Subject == subjects.PairwiseResult.Name && ev.From == criticAccount:
@@ -32,7 +35,7 @@ func (j *judgements) add(ev Event) {
 		}
 	case ev.Subject == subjects.RewardEvent.Name && ev.From == rewardAccount:
 		var r subjects.Reward
-		if actor.DecodeStored(ev.Payload, &r) == nil && r.RespondentID == subjects.Generator && (j.reward == nil || r.Count >= j.reward.Count) {
+		if actor.DecodeStored(ev.Payload, &r) == nil && r.RespondentID == j.respondent && (j.reward == nil || r.Count >= j.reward.Count) {
 			j.reward = &r
 		}
 	}
@@ -81,7 +84,7 @@ const maxAnswerTimes = 256
 // wait after its answer. Only the reader of the event feed may call it: answerTimes has no lock.
 func (g *Gateway) trackCritic(ev Event) {
 	switch {
-	case ev.From == subjects.Generator && ev.Subject == subjects.ResponseGeneration.Name:
+	case slices.Contains(subjects.VisibleRespondents, ev.From) && ev.Subject == subjects.ResponseGeneration.Name:
 		g.answerTimes.add(ev.Query, ev.Time)
 	case ev.From == criticAccount && ev.Subject == subjects.CritiqueResult.Name:
 		if given, known := g.answerTimes.given[ev.Query]; known && ev.Time.Sub(given) <= g.cfg.GradeWait {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/client"
 	"conclave/pkg/strict"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -24,8 +26,16 @@ type Question struct {
 	SessionID   string                `json:"session_id"`
 	QueryID     string                `json:"query_id"`
 	Model       string                `json:"model"`
+	Hint        string                `json:"hint"`      // complexity, one of [subjects.Hints]
+	Mode        string                `json:"mode"`      // who answers, one of [subjects.Modes]; "" = assistant
+	Personas    []string              `json:"personas"`  // this and the next two are for the committee
+	Rounds      int                   `json:"rounds"`    // 0 = as configured
+	Parallel    bool                  `json:"parallel"`  // the personas of a round speak at the same time
 	Reference   string                `json:"reference"` // what a good answer says; only the critic gets it
 }
+
+// respondent is the account that the question is for; "" for an unknown mode.
+func (q Question) respondent() string { return subjects.Modes[cmp.Or(q.Mode, "assistant")] }
 
 // Answer is the reply of POST /query.
 type Answer struct {
@@ -40,12 +50,15 @@ type Answer struct {
 	Usage     subjects.Usage      `json:"usage"`
 	Partial   bool                `json:"partial"`
 	Error     *subjects.Fault     `json:"error"`
-	Grade     *subjects.Critique  `json:"grade"`     // nil = none yet
-	Pairwise  *subjects.Pairwise  `json:"pairwise"`  // between this answer and respondent B's
-	Reward    *subjects.Reward    `json:"reward"`    // latest
-	Events    []string            `json:"events"`    // subjects of the events, in order
-	EventLog  []LogEntry          `json:"event_log"` // the same events, complete
-	Dropped   int                 `json:"events_dropped"`
+	Grade     *subjects.Critique  `json:"grade"`    // nil = none yet
+	Pairwise  *subjects.Pairwise  `json:"pairwise"` // between this answer and respondent B's
+	Reward    *subjects.Reward    `json:"reward"`   // latest
+	// Deliberations are those of the committee.
+	Deliberations []subjects.DeliberationSummary `json:"deliberations,omitempty"`
+
+	Events   []string   `json:"events"`    // subjects of the events, in order
+	EventLog []LogEntry `json:"event_log"` // the same events, complete
+	Dropped  int        `json:"events_dropped"`
 }
 
 // Bounds of the event log of an answer, of a model name, and of a reference.
@@ -79,7 +92,7 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 		defer leave()
 	}
 	cur := g.events.cursorAtEnd()
-	q := question{in.QueryID, in.SessionID, cur.at}
+	q := question{in.QueryID, in.SessionID, cur.at, in.respondent()}
 	if !g.questions.add(q) {
 		return problemf(http.StatusConflict, codeConflict, "another client waits for question %s; omit query_id to ask a new one", q.id)
 	}
@@ -101,9 +114,9 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
-	rec := answerRecord{}
+	rec := answerRecord{judgements: judgements{respondent: q.respondent}}
 	rec.add(first)
-	end, err := g.waitForOutcomeOf(ctx, cur, q.id, rec.add, nil, nil)
+	end, err := g.waitForOutcomeOf(ctx, cur, q, rec.add, nil, nil)
 	if err != nil {
 		return g.explainUnanswered(q, err)
 	}
@@ -177,6 +190,9 @@ func validateQuestion(out actor.Out, in *Question) error {
 	if err := subjects.CheckAttachments(in.Attachments); err != nil {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "attachments: %v", err)
 	}
+	if err := in.checkOptions(); err != nil {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", err)
+	}
 	for _, id := range []struct {
 		name string
 		at   *string
@@ -190,20 +206,35 @@ func validateQuestion(out actor.Out, in *Question) error {
 	return nil
 }
 
+// checkOptions rejects an unknown mode or hint, too many personas or rounds, and options of the committee in another mode.
+func (q Question) checkOptions() error {
+	switch {
+	case q.respondent() == "":
+		return fmt.Errorf("mode: %q is none of %s", text.Clip(q.Mode, 40), strings.Join(strict.SortedKeys(subjects.Modes), ", "))
+	case q.respondent() != subjects.Committee && (len(q.Personas) > 0 || q.Rounds != 0 || q.Parallel):
+		return errors.New(`personas, rounds and parallel are for the mode "committee"`)
+	}
+	return subjects.Query{Hint: q.Hint, Personas: q.Personas, Rounds: q.Rounds}.CheckOptions()
+}
+
 // storeQuestion stores the question, also when the client disconnects meanwhile: whether it is stored must be known. It
 // returns the event without its sequence. in must be validated.
 func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question) (Event, error) {
-	body := subjects.Query{SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Attachments: in.Attachments, Model: in.Model, Reference: in.Reference}
+	body := subjects.Query{
+		SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Attachments: in.Attachments, Model: in.Model, Reference: in.Reference,
+		Hint: in.Hint, Personas: in.Personas, Rounds: in.Rounds, Parallel: in.Parallel,
+	}
+	topic, _ := subjects.QuestionTopic(in.respondent())
 	ctx, cancel := withStoreTimeout(ctx)
 	defer cancel()
-	if err := client.Wrap(out).StoreQuestion(ctx, subjects.Generator, body); err != nil {
-		return Event{}, storeFault(out, subjects.QueryReceived.Name, err)
+	if err := client.Wrap(out).StoreQuestion(ctx, in.respondent(), body); err != nil {
+		return Event{}, storeFault(out, topic.Name, err)
 	}
 	data, err := json.Marshal(body)
 	if err != nil {
 		return Event{}, fmt.Errorf("encoding the question: %w", err)
 	}
-	return Event{Subject: subjects.QueryReceived.Name, From: g.Name(), Time: out.Now().UTC(), Query: in.QueryID, Session: in.SessionID, Payload: data}, nil
+	return Event{Subject: topic.Name, From: g.Name(), Time: out.Now().UTC(), Query: in.QueryID, Session: in.SessionID, Payload: data}, nil
 }
 
 // withStoreTimeout returns a context for storing an event: it does not end with ctx, and after two seconds failed attempts are
@@ -222,13 +253,13 @@ func storeFault(out actor.Out, what string, err error) error {
 	return subjects.Faultf(subjects.CodeUnavailable, "%s was not stored, or the acknowledgement was lost; try again", what)
 }
 
-// readOutcome reads the outcome of a question from an event, nil for every other event. An answer that cannot be decoded is a
+// readOutcome reads the outcome of a question from an event, nil for every other event, also for the answer of another account. An answer that cannot be decoded is a
 // problem 502.
-func readOutcome(ev client.Event, query string) (*client.Outcome, error) {
-	if ev.Query != query {
+func readOutcome(ev client.Event, q question) (*client.Outcome, error) {
+	if ev.Query != q.id {
 		return nil, nil
 	}
-	end, err := client.ReadOutcome(ev, subjects.Generator)
+	end, err := client.ReadOutcome(ev, q.respondents()...)
 	if err != nil {
 		return nil, problemf(http.StatusBadGateway, subjects.CodeMalformed, "%v", err)
 	}
@@ -243,15 +274,15 @@ func explainDeadLetter(d *subjects.DeadLetter) *subjects.Fault {
 // waitForOutcomeOf waits for the outcome of a question and passes each of its events, the outcome included, to onEvent, and each
 // event of live, which may be nil, to onLive; an error of onLive ends the wait. It retries while the bus is not connected. When
 // ctx ends the error is its cause.
-func (g *Gateway) waitForOutcomeOf(ctx context.Context, cur *cursor, query string, onEvent func(Event), live <-chan liveEvent, onLive func(liveEvent) error) (*client.Outcome, error) {
+func (g *Gateway) waitForOutcomeOf(ctx context.Context, cur *cursor, q question, onEvent func(Event), live <-chan liveEvent, onLive func(liveEvent) error) (*client.Outcome, error) {
 	for {
 		ev, ok, more, err := cur.next(ctx)
 		switch {
-		case ok && ev.Query != query:
+		case ok && ev.Query != q.id:
 			continue
 		case ok:
 			onEvent(ev)
-			if end, err := readOutcome(ev.toClient(), query); end != nil || err != nil {
+			if end, err := readOutcome(ev.toClient(), q); end != nil || err != nil {
 				return end, err
 			}
 			continue
@@ -302,7 +333,7 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, q question, end *client.Out
 	r := end.Response
 	a := Answer{
 		QueryID: q.id, SessionID: r.SessionID, Answer: r.Answer, Thinking: r.Thinking, ToolCalls: r.ToolCalls, Notes: r.Notes,
-		Model: r.Model, DemoModel: r.DemoModel, Usage: r.Usage, Partial: r.Partial, Error: r.Error,
+		Model: r.Model, DemoModel: r.DemoModel, Usage: r.Usage, Partial: r.Partial, Error: r.Error, Deliberations: r.Deliberations,
 		Grade: rec.grade, Pairwise: rec.pairwise, Reward: rec.reward, Events: []string{}, EventLog: []LogEntry{}, Dropped: rec.dropped,
 	}
 	var seconds float64 // never decreases: the server's wall clock may be set back between two events
@@ -384,7 +415,7 @@ func (g *Gateway) onQueryStatus(w http.ResponseWriter, r *http.Request) error {
 	case err != nil:
 		return err
 	}
-	rec := answerRecord{}
+	rec := answerRecord{judgements: judgements{respondent: end.From}}
 	if known {
 		err = g.readEventsOf(ctx, q, end.Seq, rec.add)
 	}
@@ -398,7 +429,11 @@ func (g *Gateway) onQueryStatus(w http.ResponseWriter, r *http.Request) error {
 // findOutcome searches the answers, then the dead letters, behind the sequence q.since; 0 searches the whole event log.
 // [errNone] means that there is no outcome yet. When ctx ends the error is its cause.
 func (g *Gateway) findOutcome(ctx context.Context, q question) (*client.Outcome, error) {
-	for _, stored := range []string{subjects.ResponseGeneration.StoredBy(subjects.Generator), subjects.DeadLetterEvent.StoredBy(subjects.Router), subjects.DeadLetterEvent.StoredBy(subjects.Generator)} {
+	search := []string{subjects.DeadLetterEvent.StoredBy(subjects.Router)}
+	for _, who := range q.respondents() {
+		search = append([]string{subjects.ResponseGeneration.StoredBy(who)}, append(search, subjects.DeadLetterEvent.StoredBy(who))...)
+	}
+	for _, stored := range search {
 		for ev, err := range g.client.EventsFrom(ctx, q.since+1, stored) {
 			if err != nil {
 				if ctx.Err() != nil {
@@ -406,7 +441,7 @@ func (g *Gateway) findOutcome(ctx context.Context, q question) (*client.Outcome,
 				}
 				return nil, err
 			}
-			if end, err := readOutcome(ev, q.id); end != nil || err != nil {
+			if end, err := readOutcome(ev, q); end != nil || err != nil {
 				return end, err
 			}
 		}

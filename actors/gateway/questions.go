@@ -1,11 +1,24 @@
 package gateway
 
-import "sync"
+import (
+	"sync"
+
+	"conclave/subjects"
+)
 
 // question is a question that was asked through this gateway.
 type question struct {
 	id, session string
 	since       uint64 // its events have a higher sequence
+	respondent  string // the account that it was asked; "" = not known, as for a question that was asked elsewhere
+}
+
+// respondents are the accounts whose response can be the answer.
+func (q question) respondents() []string {
+	if q.respondent == "" {
+		return subjects.VisibleRespondents
+	}
+	return []string{q.respondent}
 }
 
 // questionLog keeps the latest questions of this gateway, so that their answers are found without reading the whole log.

@@ -17,8 +17,8 @@ import (
 // maxUpload bounds a form with files, in bytes. The limits of texts and images apply as well.
 const maxUpload = 32 << 20
 
-// readQuestion reads the body of POST /query: JSON, or a form (multipart/form-data) with the fields of [Question] but
-// attachments, and any number of parts "file". Images are the content of the images among them. It rejects what
+// readQuestion reads the body of POST /query: JSON, or a form (multipart/form-data) with the text fields of
+// [Question], and any number of parts "file". Images are the content of the images among them. It rejects what
 // [Gateway.readBody] rejects, unknown and repeated fields, and files that [attachment.Decode] rejects.
 func (g *Gateway) readQuestion(w http.ResponseWriter, r *http.Request) (in Question, images [][]byte, err error) {
 	types := r.Header.Values("Content-Type")
@@ -33,7 +33,7 @@ func (g *Gateway) readQuestion(w http.ResponseWriter, r *http.Request) (in Quest
 	if err != nil {
 		return in, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "malformed form: %v", err)
 	}
-	fields := map[string]*string{"query": &in.Query, "session_id": &in.SessionID, "query_id": &in.QueryID, "model": &in.Model, "reference": &in.Reference}
+	fields := map[string]*string{"query": &in.Query, "session_id": &in.SessionID, "query_id": &in.QueryID, "model": &in.Model, "hint": &in.Hint, "mode": &in.Mode, "reference": &in.Reference}
 	for {
 		part, err := form.NextPart()
 		if errors.Is(err, io.EOF) {
@@ -56,7 +56,7 @@ func (g *Gateway) readQuestion(w http.ResponseWriter, r *http.Request) (in Quest
 				images = append(images, f.Image)
 			}
 		case !known:
-			return in, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown or repeated field %q; the fields are query, session_id, query_id, model, reference and file", text.Clip(name, 60))
+			return in, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown or repeated field %q; the fields are query, session_id, query_id, model, hint, mode, reference and file", text.Clip(name, 60))
 		default:
 			data, err := io.ReadAll(io.LimitReader(part, maxBody+1))
 			if err != nil {

@@ -41,6 +41,7 @@ type askFlags struct {
 	thinking, noWait, lines bool
 	gradeWait               time.Duration // 0 = do not wait
 	gradeWaitSet            bool          // --grade-wait was given
+	committee               string        // names of personas; [activePersonas] = as configured, "" = ask the assistant
 }
 
 // askHelp is the help text of conclave ask.
@@ -60,8 +61,13 @@ thinking, calling a tool. In a pipe, stdout has only the answer and a newline, a
 treated as untrusted content.
 
 --json prints the whole response as one document at the end: answer, thinking, tool calls, notes, model, tokens.
---stream-json prints a JSON line for each event as it happens, with a type: delta, thinking, state, tool, note, approval, response,
-grade, error.
+--stream-json prints a JSON line for each event as it happens, with a type: delta, thinking, state, tool, note, approval, deliberation,
+response, grade, error.
+
+--committee asks the committee: the active personas of personas.yaml, or the named ones, speak one after the other, with their own
+prompts and the tools of memory, and The Self answers. Each persona is a line on stderr when it begins and when it is done. --rounds
+has each of them speak more than once, and --parallel all of a round at the same time. --hint names the kind of question and
+chooses the model where models.yaml has none for the role.
 
 After the answer, ask waits up to --grade-wait for the critic's grade; the answer is printed before that, except with --json.
 It does not wait when no critic is running, nor in a pipe without --json, --stream-json or --grade-wait. conclave critic show
@@ -94,7 +100,9 @@ func askCommand(a *cli.App) *cobra.Command {
   conclave ask --json 'What time is it in Tokyo?' | jq -r '.tool_calls[].tool'
   conclave ask --no-wait --session notes 'Summarize what we have.'
   conclave ask --retry
-  conclave ask --disable-tool web_fetch 'What do you know about tides?'`,
+  conclave ask --disable-tool web_fetch 'What do you know about tides?'
+  conclave ask --committee 'Should I take the job in Lisbon?'
+  conclave ask --committee="inner child,protector" --rounds 2 'Shall I call her?'`,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			o.gradeWaitSet = cmd.Flags().Changed("grade-wait")
 			if err := o.check(a, words); err != nil {
@@ -111,7 +119,7 @@ func askCommand(a *cli.App) *cobra.Command {
 	}
 	o.define(cmd.Flags())
 	cli.CompleteFlags(cmd, map[string]cli.Completion{
-		"session": a.CompleteSessions(), "model": completeModels(a), "override": cli.Words(overrideLevels[1:]...), "disable-tool": a.CompleteTools,
+		"session": a.CompleteSessions(), "model": completeModels(a), "override": cli.Words(overrideLevels[1:]...), "disable-tool": a.CompleteTools, "hint": cli.Words(subjects.Hints...),
 	})
 	return cmd
 }
@@ -124,6 +132,11 @@ func (o *askFlags) define(f *pflag.FlagSet) {
 	f.StringVar(&q.Session, "session", "", "`id` of the session (default: a new one)")
 	f.BoolVar(&o.resume, "continue", false, "ask in the last session")
 	f.StringVar(&q.Model, "model", "", "`model` to answer (default: the assistant's)")
+	f.StringVar(&q.Hint, "hint", "", "`kind` of question: simple, reasoning or code; chooses the model of a role without its own")
+	f.StringVar(&o.committee, "committee", "", "ask the committee; `names` of personas, separated by commas (default: the active ones)")
+	f.Lookup("committee").NoOptDefVal = activePersonas
+	f.IntVar(&q.Rounds, "rounds", 0, "how often each persona speaks (default: as configured)")
+	f.BoolVar(&q.Parallel, "parallel", false, "the personas of a round speak at the same time")
 	f.DurationVar(&q.Timeout, "timeout", 15*time.Minute, "how long to wait for the answer")
 	f.BoolVar(&o.thinking, "thinking", false, "print the model's thinking on stderr")
 	f.BoolVar(&o.noWait, "no-wait", false, "print the ids when the question is stored, and exit")
@@ -165,6 +178,9 @@ func (o *askFlags) check(a *cli.App, words []string) error {
 		}
 	}
 	o.resume = o.resume || o.retry && q.Session == ""
+	if err := o.checkCommittee(); err != nil {
+		return err
+	}
 	return o.checkOverride()
 }
 

@@ -39,7 +39,7 @@ type Question struct {
 }
 
 // Update is something that happened to a question: one of [Delta], [State], [Note], [ToolCall], [ToolResult],
-// [ApprovalAsked], [ApprovalDecided], [Waiting], and at the end [Answer] or [Failure].
+// [ApprovalAsked], [ApprovalDecided], [Deliberation], [Waiting], and at the end [Answer] or [Failure].
 type Update any
 
 type (
@@ -48,8 +48,11 @@ type (
 		subjects.Delta
 		Thinking bool
 	}
-	// State is a transition of the agent.
-	State struct{ subjects.AgentState }
+	// State is a transition of the agent: the respondent, or an agent below it, as in the subject of the event.
+	State struct {
+		subjects.AgentState
+		Agent string
+	}
 	// Note is a remark of the agent about the answer.
 	Note struct{ subjects.Note }
 	// ToolCall is a tool call of the assistant.
@@ -62,6 +65,8 @@ type (
 	ApprovalAsked struct{ subjects.ApprovalRequest }
 	// ApprovalDecided means that such a call has been decided.
 	ApprovalDecided struct{ subjects.ApprovalReply }
+	// Deliberation is a persona of the committee that begins or has ended its contribution.
+	Deliberation struct{ subjects.Deliberation }
 	// Waiting means that no generator has started on the question yet.
 	Waiting struct {
 		Missing []string // actors that do not run; empty = it is queued behind other questions
@@ -198,6 +203,7 @@ func (q *Query) subscribe(ctx context.Context, graded bool) (err error) {
 		delta.Name, thinking.Name, subjects.ResponseGeneration.LiveSubject(), subjects.AgentStateEvent.LiveSubject(), subjects.ToolRequestEvent.LiveSubject(),
 		subjects.ToolResultEvent.LiveSubject(), subjects.ToolOutputEvent.Name, subjects.DeadLetterEvent.LiveSubject(), subjects.ApprovalRequestEvent.LiveSubject(), subjects.ApprovalDecisionEvent.LiveSubject(),
 		subjects.TaskProgressEvent.LiveSubject(),
+		subjects.DeliberationEvent.LiveSubject(),
 	}
 	if graded {
 		q.pingInbox = q.c.nc.NewInbox()
@@ -481,6 +487,7 @@ func (q *Query) readLog(ctx context.Context) (*subjects.Response, *subjects.Faul
 type Outcome struct {
 	Response *subjects.Response
 	Dead     *subjects.DeadLetter // Actor is the account that published it
+	From     string               // the account that answered or gave up
 	Seq      uint64               // of the event
 }
 
@@ -496,13 +503,13 @@ func ReadOutcome(e Event, respondents ...string) (*Outcome, error) {
 		case r.QueryID != e.Query:
 			return nil, nil
 		}
-		return &Outcome{Response: &r, Seq: e.Seq}, nil
+		return &Outcome{Response: &r, From: e.From, Seq: e.Seq}, nil
 	}
 	if words, ok := subjects.Match(subjects.DeadLetterEvent.LiveSubject(), e.Subject); ok && len(words) == 1 {
 		var d subjects.DeadLetter
 		if e.Decode(&d) && subjects.IsFinalFailure(e.From, d) {
 			d.Actor = e.From
-			return &Outcome{Dead: &d, Seq: e.Seq}, nil
+			return &Outcome{Dead: &d, From: e.From, Seq: e.Seq}, nil
 		}
 	}
 	return nil, nil
@@ -515,7 +522,14 @@ func (q *Query) report(e Event) {
 	if words, ok := subjects.Match(subjects.AgentStateEvent.LiveSubject(), e.Subject); ok && words[0] == q.respondent {
 		var s subjects.AgentState
 		if e.Decode(&s) {
-			q.reportState(s)
+			q.reportState(s, strings.Join(words, "."))
+		}
+		return
+	}
+	if _, ok := subjects.Match(subjects.DeliberationEvent.LiveSubject(), e.Subject); ok && e.From == q.respondent {
+		var d subjects.Deliberation
+		if q.started = true; e.Decode(&d) {
+			q.send(Deliberation{d})
 		}
 		return
 	}
@@ -561,12 +575,12 @@ func (q *Query) report(e Event) {
 }
 
 // reportState sends a transition of the generator as [State], or as [Note] when it has a code. A note that a grade has come is
-// not sent, because the grade is. Either one means that a generator has started.
-func (q *Query) reportState(s subjects.AgentState) {
+// not sent, because the grade is. Either one means that a generator has started. agent is the one that changed.
+func (q *Query) reportState(s subjects.AgentState, agent string) {
 	q.started = true
 	switch s.Code {
 	case "":
-		q.send(State{s})
+		q.send(State{s, agent})
 	case subjects.NoteGraded: // the grade itself is reported
 	default:
 		q.send(Note{subjects.Note{Code: s.Code, Text: s.Words}})

@@ -15,8 +15,12 @@ import (
 	"conclave/subjects"
 )
 
-// conversations is the bucket of the assistant's conversations.
-var conversations = subjects.StateBucket(subjects.Generator)
+// Buckets of conversations: a session has the turns of the assistant in one and those of the committee in the other.
+var (
+	conversations  = subjects.StateBucket(subjects.Generator)
+	deliberations  = subjects.StateBucket(subjects.Committee)
+	sessionBuckets = []string{conversations, deliberations}
+)
 
 // SessionSummary is one session in a list.
 type SessionSummary struct {
@@ -31,18 +35,20 @@ type SessionSummary struct {
 func (c *Client) SessionIDs(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	keys, err := c.out.Store(conversations).Keys(ctx, subjects.ConversationPrefix)
-	if err != nil {
-		return nil, fmt.Errorf("listing the sessions: %w", err)
-	}
 	var ids []string
-	for _, key := range keys {
-		if id, ok := subjects.SessionOf(key); ok {
-			ids = append(ids, id)
+	for _, bucket := range sessionBuckets {
+		keys, err := c.out.Store(bucket).Keys(ctx, subjects.ConversationPrefix)
+		if err != nil {
+			return nil, fmt.Errorf("listing the sessions: %w", err)
+		}
+		for _, key := range keys {
+			if id, ok := subjects.SessionOf(key); ok {
+				ids = append(ids, id)
+			}
 		}
 	}
 	slices.Sort(ids)
-	return ids, nil
+	return slices.Compact(ids), nil
 }
 
 // sessionReaders is the number of sessions read at once.
@@ -113,17 +119,41 @@ func Summarize(c subjects.Conversation) SessionSummary {
 	return s
 }
 
-// Session reads the session with this complete id: [ErrNotFound] when there is none or the id is no valid token,
-// [ErrUnreadable] when it cannot be decoded. Fields that this version does not know are ignored. The key decides whose session
-// it is, not the stored id.
+// Session reads the session with this complete id, with the turns of the assistant and of the committee by time: [ErrNotFound] when
+// there is none or the id is no valid token, [ErrUnreadable] when it cannot be decoded. Fields that this version does not know are
+// ignored. The key decides whose session it is, not the stored id.
 func (c *Client) Session(ctx context.Context, id string) (subjects.Conversation, error) {
-	var conv subjects.Conversation
 	if subjects.CheckToken(id) != nil {
-		return conv, fmt.Errorf("session %q: %w", id, ErrNotFound)
+		return subjects.Conversation{}, fmt.Errorf("session %q: %w", id, ErrNotFound)
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	data, _, err := c.out.Store(conversations).Get(ctx, subjects.ConversationKey(id))
+	conv, err := c.readConversation(ctx, conversations, id)
+	missing := errors.Is(err, ErrNotFound)
+	if err != nil && !missing {
+		return subjects.Conversation{}, err
+	}
+	said, more := c.readConversation(ctx, deliberations, id)
+	switch {
+	case errors.Is(more, ErrNotFound):
+		return conv, err
+	case more != nil:
+		return subjects.Conversation{}, more
+	case missing:
+		return said, nil
+	}
+	conv.Turns = slices.Concat(conv.Turns, said.Turns)
+	slices.SortStableFunc(conv.Turns, func(a, b subjects.Turn) int { return a.Time.Compare(b.Time) })
+	conv.Dropped, conv.Past, conv.Labels = conv.Dropped+said.Dropped, slices.Concat(conv.Past, said.Past), conv.Labels.Join(said.Labels)
+	if said.Updated.After(conv.Updated) {
+		conv.Updated = said.Updated
+	}
+	return conv, nil
+}
+
+// readConversation reads the part of a session in one bucket, with the errors of [Client.Session].
+func (c *Client) readConversation(ctx context.Context, bucket, id string) (conv subjects.Conversation, err error) {
+	data, _, err := c.out.Store(bucket).Get(ctx, subjects.ConversationKey(id))
 	switch {
 	case errors.Is(err, actor.ErrNotFound):
 		return conv, fmt.Errorf("session %s: %w", id, ErrNotFound)
@@ -139,10 +169,23 @@ func (c *Client) Session(ctx context.Context, id string) (subjects.Conversation,
 	return conv, nil
 }
 
-// ChangeSession deletes or summarizes a conversation: change is [subjects.SessionDelete] or [subjects.SessionCompact]. ctx must
-// have a deadline. A [subjects.Fault] says why nothing was changed.
+// ChangeSession deletes or summarizes a conversation: change is [subjects.SessionDelete] or [subjects.SessionCompact]. A deletion
+// includes the turns of the committee. ctx must have a deadline. A [subjects.Fault] says why nothing, or not all of it, was changed.
 func (c *Client) ChangeSession(ctx context.Context, id, change string) (subjects.SessionChanged, error) {
-	return actor.Ask(ctx, c.out, subjects.SessionChangeService, subjects.SessionChange{SessionID: id, Change: change})
+	req := subjects.SessionChange{SessionID: id, Change: change}
+	_, missing := c.readConversation(ctx, conversations, id)
+	said, none := c.readConversation(ctx, deliberations, id)
+	done := subjects.SessionChanged{SessionID: id, Change: change}
+	hasSaid := change == subjects.SessionDelete && none == nil && len(said.Turns)+said.Dropped > 0
+	if !hasSaid || !errors.Is(missing, ErrNotFound) {
+		var err error
+		if done, err = actor.Ask(ctx, c.out, subjects.SessionChangeService, req); err != nil || !hasSaid {
+			return done, err
+		}
+	}
+	more, err := actor.Ask(ctx, c.out, subjects.SessionChangeCommittee, req)
+	done.Turns += more.Turns
+	return done, err
 }
 
 // FindSession returns the complete id of the stored session with this id, or with this prefix of at least [IDPrefix]

@@ -199,8 +199,8 @@ func (p *pipe) Fail(f *subjects.Fault) error {
 	return p.PrintJSON(subjects.Response{SessionID: p.Session, QueryID: p.Query, Query: p.Question, ToolCalls: []subjects.ToolCall{}, Partial: true, Error: f})
 }
 
-// jsonLines prints JSON lines as things happen, each with a type: delta, thinking, state, tool, note, approval, response,
-// grade, error.
+// jsonLines prints JSON lines as things happen, each with a type: delta, thinking, state, tool, note, approval, deliberation,
+// response, grade, error.
 type jsonLines struct {
 	AnswerOptions
 	still
@@ -259,7 +259,7 @@ func (l *jsonLines) Show(u client.Update) {
 			Event string `json:"event,omitempty"`
 			Step  int    `json:"step,omitempty"`
 			Words string `json:"words,omitempty"`
-		}{l.head("state"), subjects.Generator, u.From, u.To, u.Event, u.Step, u.Words})
+		}{l.head("state"), u.Agent, u.From, u.To, u.Event, u.Step, u.Words})
 	case client.Note:
 		l.note(u.Note)
 	case client.ToolCall:
@@ -272,6 +272,11 @@ func (l *jsonLines) Show(u client.Update) {
 		l.print(approvalLine{lineHead: l.head("approval"), Phase: "request", Request: &u.ApprovalRequest})
 	case client.ApprovalDecided:
 		l.print(approvalLine{lineHead: l.head("approval"), Phase: "decision", Decision: &u.ApprovalReply})
+	case client.Deliberation:
+		l.print(struct {
+			lineHead
+			Deliberation subjects.Deliberation `json:"deliberation"`
+		}{l.head("deliberation"), u.Deliberation})
 	case client.Waiting:
 		l.Warn("waiting", waitingText(u))
 	}
@@ -430,6 +435,9 @@ func (s *screen) Show(u client.Update) {
 		s.approval(u.ApprovalRequest)
 	case client.ApprovalDecided:
 		s.decided(u.ApprovalReply)
+	case client.Deliberation:
+		s.printNotes()
+		s.talk("%s", describeDeliberation(u.Deliberation))
 	case client.Waiting:
 		s.Warn("", waitingText(u))
 	}

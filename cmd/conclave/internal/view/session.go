@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -49,7 +50,7 @@ func Session(s *term.Streams, c subjects.Conversation, grants map[string][]subje
 		if t.Partial {
 			about += " partial"
 		}
-		message(s.Out, "assistant", strings.TrimSpace(about+" "+t.Error), t.Answer)
+		message(s.Out, cmp.Or(t.Respondent, "assistant"), strings.TrimSpace(about+" "+t.Error), t.Answer)
 		turnGrades(s.Out, t.Grades)
 	}
 	return s.Out.Err
