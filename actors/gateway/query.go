@@ -54,7 +54,7 @@ type Answer struct {
 	Pairwise  *subjects.Pairwise  `json:"pairwise"` // between this answer and respondent B's
 	Reward    *subjects.Reward    `json:"reward"`   // latest
 	// Deliberations are those of the committee.
-	Deliberations []subjects.DeliberationSummary `json:"deliberations,omitempty"`
+	Deliberations []subjects.DeliberationSummary `json:"deliberations"`
 
 	Events   []string   `json:"events"`    // subjects of the events, in order
 	EventLog []LogEntry `json:"event_log"` // the same events, complete
@@ -344,6 +344,9 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, q question, end *client.Out
 	}
 	if a.ToolCalls == nil {
 		a.ToolCalls = []subjects.ToolCall{}
+	}
+	if a.Deliberations == nil {
+		a.Deliberations = []subjects.DeliberationSummary{}
 	}
 	if a.Notes == nil {
 		a.Notes = []subjects.Note{}
