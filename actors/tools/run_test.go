@@ -247,7 +247,7 @@ func TestToolIsDisabledWithoutSandbox(t *testing.T) {
 	t.Parallel()
 	f := newProgramFixture(t)
 	f.config = tools.Workspace{}
-	for _, name := range []string{"run_code", "run_shell"} {
+	for _, name := range []string{"run_code", "run_shell", "package_install"} {
 		got := f.run(t, name, map[string]any{"language": "shell", "code": "echo ran", "command": "echo ran"})
 		if got.Error == nil || got.Error.Code != subjects.CodeUnavailable || !strings.Contains(got.Error.Text, name+" is disabled: ") {
 			t.Errorf("%s: %v %s", name, got.Error, got.Result)

@@ -16,11 +16,10 @@ import (
 // Workspace is the section tools of the configuration: the working folders of tasks, and the programs that tools run in them. The
 // zero value disables the tools that run programs.
 type Workspace struct {
-	Folder     string           `yaml:"workspace"`  // holds a working folder for each question
-	Sandbox    SandboxLimits    `yaml:"sandbox"`    // of each run
-	Languages  []string         `yaml:"languages"`  // of run_code; one that is not installed is not offered
-	Blocked    []BlockedCommand `yaml:"blocked"`    // shell commands that are not even tried
-	Registries Registries       `yaml:"registries"` // of package_install
+	Folder    string           `yaml:"workspace"` // holds a working folder for each question
+	Sandbox   SandboxLimits    `yaml:"sandbox"`   // of each run
+	Languages []string         `yaml:"languages"` // of run_code; one that is not installed is not offered
+	Blocked   []BlockedCommand `yaml:"blocked"`   // shell commands that are not even tried
 }
 
 // SandboxLimits are the limits of a program and everything that it starts.
@@ -43,18 +42,11 @@ type BlockedCommand struct {
 	Pattern string `yaml:"pattern"` // a regular expression over the normalized command, see normalizeCommand
 }
 
-// Registries are the addresses from which package managers may install, such as https://registry.example/; "" = none.
-type Registries struct {
-	Pip string `yaml:"pip"`
-	NPM string `yaml:"npm"`
-	Go  string `yaml:"go"`
-}
-
 // Validate reports everything wrong with w.
 func (w Workspace) Validate() error { return w.Problems().Err() }
 
 // Problems returns everything wrong with w: a workspace that is not an absolute path or is a folder of the system, limits out of
-// bounds, unknown languages, invalid patterns and registries.
+// bounds, unknown languages and invalid patterns.
 func (w Workspace) Problems() (out strict.Problems) {
 	if !filepath.IsAbs(w.Folder) || filepath.Clean(w.Folder) != w.Folder || strings.Count(w.Folder, "/") < 2 {
 		out.Add("workspace", "%q is not an absolute path of at least two folders; write /tmp/agent-sandbox", text.Clip(w.Folder, 64))
@@ -93,14 +85,6 @@ func (w Workspace) Problems() (out strict.Problems) {
 			out.Add(fmt.Sprintf("blocked[%d].pattern", i), "is not a regular expression: %v", err)
 		}
 	}
-	for _, r := range w.Registries.all() {
-		if r.address == "" {
-			continue
-		}
-		if at, err := parseEndpoint(r.address); err != nil || at.Scheme != "https" {
-			out.Add("registries."+r.manager, "%q is not an address; write https://registry.example/", text.Clip(r.address, 64))
-		}
-	}
 	return out
 }
 
@@ -114,11 +98,6 @@ func (s SandboxLimits) limits() sandbox.Limits {
 		FileSize: int64(s.FileSize), Disk: int64(s.Disk), Entries: s.Entries, Output: int(s.Output),
 	}
 }
-
-// registry is the address of one package manager.
-type registry struct{ manager, address string }
-
-func (r Registries) all() []registry { return []registry{{"pip", r.Pip}, {"npm", r.NPM}, {"go", r.Go}} }
 
 // findBlocked returns the name of the first pattern that a shell command matches, "" for none.
 func (w Workspace) findBlocked(command string) string {
