@@ -341,6 +341,7 @@ func TestSweepForeignReplyStaysInAccount(t *testing.T) {
 		"$KV.spawns.x1", "core.API.$KV.spawns.x1", "$JS.ACK.EVENTS.memory.x1", "_R_.x1", "_INBOX.user.x1", "_INBOX.broker.x1", "_INBOX.tool_run_shell.x1",
 	}
 	tries := 0
+	var late []string // receivers of the role before: a stored event is republished after its acknowledgement
 	for _, role := range h.roles {
 		t.Run(role, func(t *testing.T) {
 			account := h.table.AccountOf(role)
@@ -377,9 +378,10 @@ func TestSweepForeignReplyStaysInAccount(t *testing.T) {
 			if strings.HasSuffix(role, "_in") {
 				h.listenFor(150 * time.Millisecond) // what it pulled is not ordered behind anything
 			}
-			if f := h.unexpectedReceivers(role, h.received, direct...); len(f) > 0 {
+			if f := h.unexpectedReceivers(role, h.received, append(late, direct...)...); len(f) > 0 {
 				t.Errorf("reached by a foreign reply subject: %v", f)
 			}
+			late = direct
 			for _, added := range h.addedMessages(before) {
 				if name, kept, ok := strings.Cut(added, " "); ok && !strings.HasPrefix(kept, "from."+account+".") && !strings.HasPrefix(kept, "audit."+account+".") {
 					t.Errorf("%s holds %s", name, kept)
