@@ -56,7 +56,7 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
 	f.StringVar(&a.Server, "server", "", "`URL` of a NATS server (default: the one of conclave up)")
 	f.BoolVar(&a.JSON, "json", false, "print JSON")
 	f.StringVar(&a.Level, "log-level", "", "debug, info, warn or error")
-	root.AddCommand(up, openCommand(a), askCommand(a), rateCommand(a), criticCommand(a), sessionCommand(a), approveCommand(a), policyCommand(a), modelCommand(a),
+	root.AddCommand(up, openCommand(a), askCommand(a), taskCommand(a), rateCommand(a), criticCommand(a), sessionCommand(a), approveCommand(a), policyCommand(a), modelCommand(a),
 		storyCommand(a), actorCommand(a), keysCommand(a), provisionCommand(a), callCommand(a), tapCommand(a), topCommand(a), auditCommand(a),
 		secretCommand(a), memoryCommand(a), doctorCommand(a), versionCommand(a), completionCommand(a))
 	root.SetHelpCommand(helpCommand(root))

@@ -277,6 +277,11 @@ func (l *jsonLines) Show(u client.Update) {
 			lineHead
 			Deliberation subjects.Deliberation `json:"deliberation"`
 		}{l.head("deliberation"), u.Deliberation})
+	case client.Progress:
+		l.print(struct {
+			lineHead
+			subjects.TaskProgress
+		}{l.head("progress"), u.TaskProgress})
 	case client.Waiting:
 		l.Warn("waiting", waitingText(u))
 	}
@@ -350,6 +355,7 @@ type screen struct {
 
 	noted map[subjects.Note]bool
 	held  []subjects.Note // to be shown before the next thing
+	tree  taskTree        // of a task
 
 	lines   <-chan string              // the keyboard, once a call has waited
 	waiting []subjects.ApprovalRequest // calls that wait for a decision; the first was asked
@@ -438,6 +444,10 @@ func (s *screen) Show(u client.Update) {
 	case client.Deliberation:
 		s.printNotes()
 		s.talk("%s", describeDeliberation(u.Deliberation))
+	case client.Progress:
+		for _, line := range s.tree.follow(u.TaskProgress) {
+			s.talk("%s", line)
+		}
 	case client.Waiting:
 		s.Warn("", waitingText(u))
 	}
