@@ -3,7 +3,7 @@ package orchestrator
 import (
 	"context"
 	"fmt"
-	"regexp"
+	"strings"
 
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
@@ -57,11 +57,22 @@ func (w *worker) verifyCall() model.Call {
 	return c
 }
 
-// failedExit matches the line in which a tool reports that a program failed.
-var failedExit = regexp.MustCompile(`(?im)^\[?exit (?:status|code):? *-?[1-9]|^\[?(?:timed out|killed)\b`)
+// passedLine is the first line of the result of a program that ended without an error. The tool writes it, before any output.
+const passedLine = "exit code: 0"
 
-// hasPassed reports whether a verification succeeded: the call ran, and its program ended with status 0.
-func hasPassed(res loop.Result) bool { return res.Fault == "" && !failedExit.MatchString(res.Text) }
+// hasPassed reports whether a verification succeeded: the call ran, and its program ended with status 0. The lines of the frame
+// around the result do not count.
+func hasPassed(res loop.Result) bool {
+	if res.Fault != "" {
+		return false
+	}
+	for line := range strings.Lines(res.Text) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "[") {
+			return line == passedLine
+		}
+	}
+	return false
+}
 
 // isRefused reports whether a call did not run because somebody refused it, so that the agent cannot correct it.
 func isRefused(fault string) bool {
