@@ -74,11 +74,6 @@ func (c Call) openWorkFolder() (*os.Root, error) {
 	if err := policy.MakeWorkFolder(c.Folders); err != nil {
 		return nil, fileFailure("opening the working folder", err)
 	}
-	if os.Geteuid() == 0 { // programs run as another user, who must reach the folder and may not list the others
-		if err := os.Chmod(filepath.Dir(c.Folders.Work), 0o711); err != nil {
-			return nil, fileFailure("opening the workspace", err)
-		}
-	}
 	work, err := os.OpenRoot(c.Folders.Work)
 	if err != nil {
 		return nil, fileFailure("opening the working folder", err)

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"conclave/subjects"
 )
 
 func TestOpenInside(t *testing.T) {
@@ -183,6 +185,59 @@ func TestReplaceInsideRejectsSwappedFolder(t *testing.T) {
 	w.mustSucceed(t, os.Remove(projects+"/deep/out"))
 	if _, err := ReplaceInside(target, []byte("x"), []string{projects}, []string{w.closed}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestMakeWorkFolder: the workspace and the working folder are closed to other users, a working folder that belongs to the user of programs is
+// accepted, and a workspace that others may change is rejected.
+func TestMakeWorkFolder(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	workspace := root + "/workspace"
+	r := &subjects.FolderRules{Allowed: []string{workspace + "/q1"}, Work: workspace + "/q1"}
+	above := os.FileMode(0o700)
+	if os.Geteuid() == 0 {
+		above = 0o711
+	}
+	checkModes := func(when string) {
+		t.Helper()
+		if err := MakeWorkFolder(r); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+		for path, want := range map[string]os.FileMode{workspace: above, r.Work: 0o700} {
+			if info, err := os.Lstat(path); err != nil || info.Mode().Perm() != want {
+				t.Errorf("%s: %s: %v %v, want %v", when, path, info, err, want)
+			}
+		}
+	}
+	checkModes("new")
+	if err := errors.Join(os.Chmod(workspace, 0o755), os.Chmod(r.Work, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	checkModes("opened by a program")
+	if os.Geteuid() == 0 {
+		if err := os.Chown(r.Work, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		checkModes("lent to the user of programs")
+		if err := os.Chown(workspace, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		if err := MakeWorkFolder(r); !errors.Is(err, ErrForeign) {
+			t.Errorf("the workspace of another user: %v", err)
+		}
+		if err := os.Chown(workspace, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(workspace, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := MakeWorkFolder(r); !errors.Is(err, ErrForeign) {
+		t.Errorf("a workspace that everybody may write to: %v", err)
 	}
 }
 

@@ -123,9 +123,10 @@ func keepOwner(fd int, old *unix.Stat_t) error {
 	return unix.Fchmod(fd, uint32(old.Mode&0o777))
 }
 
-// MakeWorkFolder creates the working folder of a call, for this user only, when it does not exist. The workspace above it must belong
-// to this user and be closed to changes by others: in /tmp another user could have made it. Without a working folder it returns
-// [ErrOutside].
+// MakeWorkFolder creates the working folder of a call when it does not exist, and closes it and the workspace above it to other users. The
+// workspace must belong to this user and not be writable for others: in /tmp another user could have made it. The owner of the working
+// folder itself is not checked, because only this user can make a folder in the workspace, and as root it is lent to the user of
+// programs. Without a working folder it returns [ErrOutside].
 func MakeWorkFolder(r *subjects.FolderRules) error {
 	if r == nil || r.Work == "" {
 		return fmt.Errorf("opening the working folder: %w", ErrOutside)
@@ -138,14 +139,19 @@ func MakeWorkFolder(r *subjects.FolderRules) error {
 		return fmt.Errorf("opening the working folder %s: %w", text.OneLine(r.Work, 60), err)
 	}
 	defer f.Close()
-	for _, folder := range []string{workspace, r.Work} {
-		var st unix.Stat_t
-		if err := unix.Lstat(folder, &st); err != nil {
-			return fmt.Errorf("reading the folder %s: %w", text.OneLine(folder, 60), err)
-		}
-		if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
-			return fmt.Errorf("using the folder %s: %w", text.OneLine(folder, 60), ErrForeign)
-		}
+	var above unix.Stat_t
+	if err := unix.Lstat(workspace, &above); err != nil {
+		return fmt.Errorf("reading the folder %s: %w", text.OneLine(workspace, 60), err)
+	}
+	if above.Mode&unix.S_IFMT != unix.S_IFDIR || int(above.Uid) != os.Geteuid() || above.Mode&0o022 != 0 {
+		return fmt.Errorf("using the folder %s: %w", text.OneLine(workspace, 60), ErrForeign)
+	}
+	mode := os.FileMode(0o700)
+	if os.Geteuid() == 0 { // programs run as another user, who must reach the folder and may not list the others
+		mode = 0o711
+	}
+	if err := errors.Join(os.Chmod(workspace, mode), f.Chmod(0o700)); err != nil {
+		return fmt.Errorf("closing the folder %s to other users: %w", text.OneLine(workspace, 60), err)
 	}
 	return nil
 }

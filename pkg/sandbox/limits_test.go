@@ -203,6 +203,66 @@ func waitFor(t *testing.T, done func() bool) {
 	}
 }
 
+// TestRunClosesFolder: a program cannot open its working folder to other users, or keep it from being measured, beyond the run.
+func TestRunClosesFolder(t *testing.T) {
+	t.Parallel()
+	requireSandbox(t)
+	for _, mode := range []string{"0777", "0000"} {
+		dir := newWorkFolder(t)
+		if r, err := Run(t.Context(), Spec{Args: []string{"chmod", mode, "."}, Dir: dir, Limits: DefaultLimits}); err != nil || r.ExitCode != 0 {
+			t.Fatalf("%s: %v %d %s", mode, err, r.ExitCode, r.Output)
+		}
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v %v", mode, info.Mode(), err)
+		}
+	}
+}
+
+// TestReadFolder: nesting beyond the bounds is reported and costs no more than the bounds, the end of the context ends it, and symlinks
+// are not followed.
+func TestReadFolder(t *testing.T) {
+	t.Parallel()
+	dir := newWorkFolder(t)
+	work, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer work.Close()
+	deep := strings.Repeat("d/", maxDepth-1)
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, deep), 0o700), os.WriteFile(filepath.Join(dir, deep, "f"), []byte("x"), 0o600), os.Symlink("/usr", filepath.Join(dir, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readFolder(t.Context(), work, 1000, true)
+	if _, found := got.files[deep+"f"]; err != nil || !found || got.entries != maxDepth+1 || got.exceeds(DefaultLimits) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := readFolder(t.Context(), work, 10, true); err != nil || got.entries != 11 {
+		t.Errorf("%d entries, %v", got.entries, err)
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := readFolder(canceled, work, 1000, true); !errors.Is(err, context.Canceled) {
+		t.Errorf("the walk did not end with its context: %v", err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, deep, "d", "d"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readFolder(t.Context(), work, 1000, true); err != nil || !got.exceeds(DefaultLimits) {
+		t.Errorf("too deep: %+v, %v", got, err)
+	}
+	if os.Geteuid() == 0 { // the parts within the bounds change their owner, and no symlink is followed
+		if err := chownTree(t.Context(), work, nobodyUser, nobodyUser); err != nil {
+			t.Error(err)
+		}
+		for path, want := range map[string]uint32{"": nobodyUser, "link": nobodyUser, deep + "f": nobodyUser, deep + "d/d": 0} {
+			info, err := os.Lstat(filepath.Join(dir, path))
+			if err != nil || info.Sys().(*syscall.Stat_t).Uid != want {
+				t.Errorf("%q: %v %v", path, info, err)
+			}
+		}
+	}
+}
+
 // TestRunRejects has the folders that must not become working folders, and programs that do not start.
 func TestRunRejects(t *testing.T) {
 	t.Parallel()

@@ -53,7 +53,7 @@ func run(ctx context.Context, s Spec) (_ Result, failed error) {
 	}
 	defer work.Close()
 	if owner != nil {
-		giveBack, err := lendFolder(work, *owner)
+		giveBack, err := lendFolder(ctx, work, *owner)
 		if err != nil {
 			return Result{}, fmt.Errorf("preparing the working folder: %w", err)
 		}
@@ -63,7 +63,12 @@ func run(ctx context.Context, s Spec) (_ Result, failed error) {
 			}
 		}()
 	}
-	before, err := readFolder(work, s.Limits.Entries)
+	defer func() { // a program may open its folder to other users
+		if err := os.Chmod(s.Dir, 0o700); err != nil && failed == nil {
+			failed = fmt.Errorf("closing the working folder to other users: %w", err)
+		}
+	}()
+	before, err := readFolder(ctx, work, s.Limits.Entries, true)
 	if err != nil {
 		return Result{}, fmt.Errorf("reading the working folder: %w", err)
 	}
@@ -72,7 +77,7 @@ func run(ctx context.Context, s Spec) (_ Result, failed error) {
 	if err != nil {
 		return Result{}, err
 	}
-	after, err := readFolder(work, s.Limits.Entries)
+	after, err := readFolder(context.WithoutCancel(ctx), work, s.Limits.Entries, true)
 	if err != nil {
 		return Result{}, fmt.Errorf("reading the working folder: %w", err)
 	}

@@ -20,9 +20,10 @@ const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWU
 	unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
 // missingCalls fail with ENOSYS: programs know how to do without them. The flags of clone3 are in memory that a filter cannot
-// read. The memory behind memfd_create and shmget is in no process, where no limit counts it.
+// read, and neither can it read the mode in openat2. The memory behind memfd_create and shmget is in no process, where no limit
+// counts it.
 var missingCalls = []uint32{
-	unix.SYS_CLONE3, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, unix.SYS_MEMFD_CREATE,
+	unix.SYS_CLONE3, unix.SYS_OPENAT2, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, unix.SYS_MEMFD_CREATE,
 	unix.SYS_MEMFD_SECRET, unix.SYS_SHMGET, unix.SYS_MSGGET, unix.SYS_SEMGET, unix.SYS_MQ_OPEN,
 }
 
@@ -46,6 +47,21 @@ var deniedCalls = []uint32{
 	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_SYSLOG, unix.SYS_VHANGUP, unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME,
 	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX,
 }
+
+// modeCall is a call that sets the permissions of a file: the number of its argument mode. flags is that of the open flags, 0 for a
+// call without them; only flags that create a file give the mode a meaning.
+type modeCall struct{ call, mode, flags uint32 }
+
+// modeCalls are denied with setuid or setgid bits in their mode, so that no program leaves a file behind that runs as another user.
+var modeCalls = []modeCall{
+	{unix.SYS_FCHMOD, 1, 0}, {unix.SYS_FCHMODAT, 2, 0}, {unix.SYS_FCHMODAT2, 2, 0}, {unix.SYS_MKNODAT, 2, 0}, {unix.SYS_OPENAT, 3, 2},
+}
+
+// Bits in the arguments of modeCalls.
+const (
+	setidBits   = unix.S_ISUID | unix.S_ISGID
+	createFlags = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY
+)
 
 // Offsets in struct seccomp_data. Arguments are 64 bits wide, and the arguments that the filter reads are 32 bits wide in the
 // kernel: it ignores the upper half, and so does the filter.
@@ -78,6 +94,14 @@ func newFilter() ([]byte, error) {
 	}
 	for _, call := range append(deniedCalls, deniedHere...) {
 		on(call, fail(uint32(unix.EPERM)))
+	}
+	on(unix.SYS_FALLOCATE, fail(uint32(unix.EOPNOTSUPP))) // the kernel does not count it as written; programs write zeros instead
+	for _, m := range append(modeCalls, modeCallsHere...) {
+		check := []bpf.Instruction{arg(m.mode), bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: setidBits, SkipFalse: 1}, fail(uint32(unix.EPERM)), allow}
+		if m.flags != 0 {
+			check = append([]bpf.Instruction{arg(m.flags), bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: createFlags, SkipTrue: 1}, allow}, check...)
+		}
+		on(m.call, check...)
 	}
 	on(unix.SYS_CLONE,
 		arg(0), bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: namespaceFlags, SkipFalse: 1}, fail(uint32(unix.EPERM)), allow)

@@ -4,6 +4,7 @@ package sandbox
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io/fs"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Users of programs when Conclave runs as root: a number that no system hands out, or nobody where it is not mapped, as in a
@@ -73,10 +76,10 @@ var borrowed = struct {
 
 // lendFolder gives the files of the working folder to the sandbox's user. The function that it returns gives them back to this
 // user after the last of the runs that use the folder at the same time; the kernel clears setuid bits then.
-func lendFolder(work *os.Root, to syscall.Credential) (giveBack func() error, err error) {
+func lendFolder(ctx context.Context, work *os.Root, to syscall.Credential) (giveBack func() error, err error) {
 	borrowed.mu.Lock()
 	defer borrowed.mu.Unlock()
-	if err := chownTree(work, to.Uid, to.Gid); err != nil {
+	if err := chownTree(ctx, work, to.Uid, to.Gid); err != nil {
 		return nil, err
 	}
 	borrowed.count[work.Name()]++
@@ -87,26 +90,26 @@ func lendFolder(work *os.Root, to syscall.Credential) (giveBack func() error, er
 			return nil
 		}
 		delete(borrowed.count, work.Name())
-		return chownTree(work, uint32(os.Geteuid()), uint32(os.Getegid()))
+		return chownTree(context.WithoutCancel(ctx), work, uint32(os.Geteuid()), uint32(os.Getegid()))
 	}, nil
 }
 
-// chownTree changes the owner of the files in a folder. It follows no symlink. A file with a second name is left alone, because
-// that name may be elsewhere.
-func chownTree(work *os.Root, uid, gid uint32) error {
-	return fs.WalkDir(work.FS(), ".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+// chownTree changes the owner of a folder and of the files in it. It follows no symlink. A file with a second name is left alone,
+// because that name may be elsewhere, and so is everything below maxDepth.
+func chownTree(ctx context.Context, work *os.Root, uid, gid uint32) error {
+	if err := work.Chown(".", int(uid), int(gid)); err != nil {
+		return err
+	}
+	return walkFolder(ctx, work, func(e entry) error {
+		if e.stat.Uid != uid && (e.stat.Nlink == 1 || e.isFolder()) {
+			if err := unix.Fchownat(e.parent, e.name, int(uid), int(gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+				return err
+			}
 		}
-		info, err := d.Info()
-		if err != nil {
-			return err
+		if e.depth >= maxDepth {
+			return fs.SkipDir
 		}
-		stat, ok := info.Sys().(*syscall.Stat_t)
-		if !ok || stat.Uid == uid || (stat.Nlink > 1 && !d.IsDir()) {
-			return nil
-		}
-		return work.Lchown(path, int(uid), int(gid))
+		return nil
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -19,27 +20,40 @@ const watchEvery = 100 * time.Millisecond
 const writtenFactor = 4
 
 // watch ends the run at its deadline, at the end of ctx, and when its processes or its working folder grow too large. It
-// returns when the run is over.
+// returns when the run is over. Measurements run beside it, because a program can make them slow.
 func (r *runner) watch(ctx context.Context) {
 	deadline := time.NewTimer(r.spec.Limits.Time)
 	defer deadline.Stop()
+	measuring, cancel := context.WithCancel(ctx)
+	exceeded := make(chan Stop, 1)
+	var measured sync.WaitGroup
+	measured.Go(func() { r.measureRepeatedly(measuring, exceeded) })
+	defer measured.Wait()
+	defer cancel()
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		r.stop(StopCanceled)
+	case <-deadline.C:
+		r.stop(StopTime)
+	case why := <-exceeded:
+		r.stop(why)
+	}
+}
+
+// measureRepeatedly sends the first limit that the run exceeds, and returns then or at the end of ctx.
+func (r *runner) measureRepeatedly(ctx context.Context, exceeded chan<- Stop) {
 	next := time.NewTimer(watchEvery)
 	defer next.Stop()
 	for {
 		select {
-		case <-r.done:
-			return
 		case <-ctx.Done():
-			r.stop(StopCanceled)
-			return
-		case <-deadline.C:
-			r.stop(StopTime)
 			return
 		case <-next.C:
 		}
 		began := time.Now()
-		if why := r.measure(); why != StopNone {
-			r.stop(why)
+		if why := r.measure(ctx); why != StopNone {
+			exceeded <- why
 			return
 		}
 		next.Reset(max(watchEvery, 10*time.Since(began)))
@@ -47,7 +61,7 @@ func (r *runner) watch(ctx context.Context) {
 }
 
 // measure returns the limit that the run exceeds now.
-func (r *runner) measure() Stop {
+func (r *runner) measure(ctx context.Context) Stop {
 	l := r.spec.Limits
 	var resident, written int64
 	for _, pid := range descendants(r.first) {
@@ -61,7 +75,7 @@ func (r *runner) measure() Stop {
 		return StopDisk
 	}
 	// An error is a folder that changes while it is read; the next measurement sees it.
-	if now, err := readFolder(r.work, l.Entries); err == nil && (now.bytes > l.Disk || now.entries > l.Entries) {
+	if now, err := readFolder(ctx, r.work, l.Entries, false); err == nil && now.exceeds(l) {
 		return StopDisk
 	}
 	return StopNone

@@ -284,6 +284,50 @@ static int fill(const char *dir, int files, long megabytes, int deleted) {
 	return ESCAPED;
 }
 
+// fill_hidden fills a folder that its owner can use and not list.
+static int fill_hidden(int files, long megabytes) {
+	if (mkdir("hidden", 0700) || chmod("hidden", 0333)) return BROKEN;
+	return fill("hidden", files, megabytes, 0);
+}
+
+static int allocate(long megabytes) {
+	int fd = open("allocated", O_CREAT | O_RDWR, 0600);
+	if (fd < 0) return BROKEN;
+	return done(fallocate(fd, 0, 0, megabytes << 20));
+}
+
+static int nest(int levels) {
+	for (int i = 0; i < levels; i++)
+		if (mkdir("d", 0700) || chdir("d")) return DENIED;
+	pause(); // the watch ends it
+	return ESCAPED;
+}
+
+// set_id makes a file with a setuid bit, with a system call given by name.
+static int set_id(const char *how) {
+	struct { uint64_t flags, mode, resolve; } open_how = {O_CREAT | O_WRONLY, 04755, 0};
+	struct stat st;
+	int fd = open("plain", O_CREAT | O_RDWR, 0700), made = -1;
+	if (fd < 0) return BROKEN;
+	if (!strcmp(how, "chmod") && chmod("plain", 04755)) return done(-1);
+	if (!strcmp(how, "fchmod") && fchmod(fd, 02755)) return done(-1);
+	if (!strcmp(how, "fchmodat") && syscall(SYS_fchmodat, AT_FDCWD, "plain", 04755)) return done(-1);
+	if (!strcmp(how, "fchmodat2") && syscall(452, AT_FDCWD, "plain", 04755, 0)) return done(-1);
+	if (!strcmp(how, "mknod") && mknod("made", S_IFREG | 04755, 0)) return done(-1);
+	if (!strcmp(how, "mknodat") && mknodat(AT_FDCWD, "made", S_IFREG | 04755, 0)) return done(-1);
+	if (!strcmp(how, "creat") && (made = creat("made", 04755)) < 0) return done(-1);
+	if (!strcmp(how, "open") && (made = open("made", O_CREAT | O_WRONLY, 04755)) < 0) return done(-1);
+#ifdef SYS_open
+	if (!strcmp(how, "old_open") && (made = syscall(SYS_open, "made", O_CREAT | O_WRONLY, 04755)) < 0) return done(-1);
+#else
+	if (!strcmp(how, "old_open")) return UNKNOWN;
+#endif
+	if (!strcmp(how, "openat2") && (made = syscall(437, AT_FDCWD, "made", &open_how, sizeof open_how)) < 0) return done(-1);
+	if (!strcmp(how, "tmpfile") && (made = open(".", O_TMPFILE | O_WRONLY, 04755)) < 0) return done(-1);
+	if (made >= 0 ? fstat(made, &st) : stat("made", &st) && fstat(fd, &st)) return BROKEN;
+	return st.st_mode & 06000 ? ESCAPED : DENIED;
+}
+
 static int many_files(int files) {
 	char path[64];
 	for (int i = 0; i < files; i++) {
@@ -356,6 +400,7 @@ static int probe(const char *name, char **arg) {
 	if (IS("environment")) return environment(arg[0]);
 	if (IS("setuid")) return done(setuid(0));
 	if (IS("setgid")) return done(setgid(0));
+	if (IS("set_id")) return set_id(arg[0]);
 	if (IS("setuid_program")) return run_setuid(arg[0]);
 	if (IS("is_root")) return geteuid() == 0 ? ESCAPED : DENIED;
 	if (IS("bounding_set")) return prctl(PR_CAPBSET_READ, 21, 0, 0, 0) == 1 ? ESCAPED : DENIED;
@@ -428,6 +473,9 @@ static int probe(const char *name, char **arg) {
 	if (IS("many_memory_bombs")) return many_memory_bombs(atoi(arg[0]), atol(arg[1]));
 	if (IS("fill")) return fill(arg[0], atoi(arg[1]), atol(arg[2]), 0);
 	if (IS("fill_deleted")) return fill(arg[0], atoi(arg[1]), atol(arg[2]), 1);
+	if (IS("fill_hidden")) return fill_hidden(atoi(arg[0]), atol(arg[1]));
+	if (IS("allocate")) return allocate(atol(arg[0]));
+	if (IS("nest")) return nest(atoi(arg[0]));
 	if (IS("many_files")) return many_files(atoi(arg[0]));
 	if (IS("open_bomb")) return open_bomb(atoi(arg[0]));
 	if (IS("output_bomb"))
