@@ -25,7 +25,7 @@ type Config struct {
 	History  int      `yaml:"history"`  // earlier turns of the session that each persona is given
 	Turns    int      `yaml:"turns"`    // turns kept of a session
 
-	Steps       int           `yaml:"steps"`               // model calls of a contribution that may ask for tools; 0 = no tools
+	Steps       int           `yaml:"steps"`               // model calls of a contribution that may ask for tools
 	Wall        time.Duration `yaml:"wall"`                // timeout of one contribution
 	CallTimeout time.Duration `yaml:"call_timeout"`        // between two tokens of a model call
 	FirstToken  time.Duration `yaml:"first_token_timeout"` // before the first token, at least
@@ -124,7 +124,7 @@ func (c Config) Problems() (out strict.Problems) {
 	out.CheckInt("rounds", c.Rounds, 1, subjects.MaxRounds)
 	out.CheckInt("history", c.History, 0, 50)
 	out.CheckInt("turns", c.Turns, 1, 1000)
-	out.CheckInt("steps", c.Steps, 0, 20)
+	out.CheckInt("steps", c.Steps, 1, 20)
 	out.CheckInt("predict", c.Predict, 64, 1<<20)
 	out.CheckInt("answer", c.Answer, 64, 1<<20)
 	for _, d := range []struct {
@@ -210,7 +210,7 @@ func (c Config) loopLimits(closing bool) loop.Limits {
 		answer = c.Answer
 	}
 	return loop.Limits{
-		Steps: max(c.Steps, 1), TurnTimeout: c.Wall, CallTimeout: c.CallTimeout, FirstToken: c.FirstToken,
+		Steps: c.Steps, TurnTimeout: c.Wall, CallTimeout: c.CallTimeout, FirstToken: c.FirstToken,
 		StepTokens: answer, AnswerTokens: answer, ResultBytes: int(c.Result), ReplyBytes: maxReply,
 	}
 }

@@ -19,7 +19,7 @@ func TestModelErrorsAreExplained(t *testing.T) {
 		{subjects.CodeModelMissing, "model not found: x; fetch it with: conclave model pull x", "fetch it with: conclave model pull x."},
 		{subjects.CodeModelMissing, "model not found", "Fetch it with: conclave model pull"},
 		{subjects.CodeModelRemote, "the request would leave this machine: x:cloud", "Nothing was sent."},
-		{subjects.CodeModelKey, "the model server requires a valid key", "has no keyring"},
+		{subjects.CodeModelKey, "the model server requires a valid key", "conclave secret set"},
 		{subjects.CodeModelTooLong, "the prompt exceeds the model's context window", "new session"},
 		{subjects.CodeUnsupported, "not supported by the backend", "models.yaml"},
 		{subjects.CodeTimeout, "no answer from model.chat in time", "The model did not answer in time."},

@@ -118,6 +118,7 @@ func askCommand(a *cli.App) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	o.define(cmd.Flags())
+	o.defineCommittee(cmd.Flags())
 	cli.CompleteFlags(cmd, map[string]cli.Completion{
 		"session": a.CompleteSessions(), "model": completeModels(a), "override": cli.Words(overrideLevels[1:]...), "disable-tool": a.CompleteTools, "hint": cli.Words(subjects.Hints...),
 	})
@@ -133,10 +134,6 @@ func (o *askFlags) define(f *pflag.FlagSet) {
 	f.BoolVar(&o.resume, "continue", false, "ask in the last session")
 	f.StringVar(&q.Model, "model", "", "`model` to answer (default: the assistant's)")
 	f.StringVar(&q.Hint, "hint", "", "`kind` of question: simple, reasoning or code; chooses the model of a role without its own")
-	f.StringVar(&o.committee, "committee", "", "ask the committee; `names` of personas, separated by commas (default: the active ones)")
-	f.Lookup("committee").NoOptDefVal = activePersonas
-	f.IntVar(&q.Rounds, "rounds", 0, "how often each persona speaks (default: as configured)")
-	f.BoolVar(&q.Parallel, "parallel", false, "the personas of a round speak at the same time")
 	f.DurationVar(&q.Timeout, "timeout", 15*time.Minute, "how long to wait for the answer")
 	f.BoolVar(&o.thinking, "thinking", false, "print the model's thinking on stderr")
 	f.BoolVar(&o.noWait, "no-wait", false, "print the ids when the question is stored, and exit")

@@ -38,8 +38,10 @@ survives a crash and a restart of conclave.`,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			o.question.Respondent = subjects.Orchestrator
 			o.gradeWaitSet = cmd.Flags().Changed("grade-wait")
-			if o.retry {
-				return cli.Usage("--retry is for conclave ask: give the task again in your own words")
+			for _, name := range askOnly {
+				if cmd.Flags().Changed(name) {
+					return cli.Usage("--%s is for conclave ask: a task uses the models of its agents' roles; leave it out", name)
+				}
 			}
 			if err := o.check(a, words); err != nil {
 				return err
@@ -53,9 +55,9 @@ survives a crash and a restart of conclave.`,
 	}
 	o.define(cmd.Flags())
 	cli.CompleteFlags(cmd, map[string]cli.Completion{
-		"session": a.CompleteSessions(), "model": completeModels(a), "override": cli.Words(overrideLevels[1:]...), "disable-tool": a.CompleteTools,
+		"session": a.CompleteSessions(), "hint": cli.Words(subjects.Hints...), "override": cli.Words(overrideLevels[1:]...), "disable-tool": a.CompleteTools,
 	})
-	for _, name := range []string{"model", "reference", "retry"} { // the models of tasks are those of their roles
+	for _, name := range askOnly {
 		_ = cmd.Flags().MarkHidden(name)
 	}
 	cmd.AddCommand(taskListCommand(a), taskShowCommand(a),
@@ -64,6 +66,9 @@ survives a crash and a restart of conclave.`,
 		taskChangeCommand(a, subjects.ChangeResume, "Resume paused tasks", "Lets paused tasks go on where they stopped.", "resumed"))
 	return cmd
 }
+
+// askOnly are the flags of conclave ask that a task rejects.
+var askOnly = []string{"model", "reference", "retry"}
 
 // taskListCommand lists the stored tasks.
 func taskListCommand(a *cli.App) *cobra.Command {

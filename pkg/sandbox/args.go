@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside is the user and group id of the program inside the sandbox.
-const inside = "1000"
+// insideID is the user and group id of the program inside the sandbox.
+const insideID = "1000"
 
 // visible are the folders and files of the system that a program may read.
 var (
@@ -21,8 +21,8 @@ var (
 	systemFiles = []string{"/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime"}
 	// madeFiles replace those of the machine, which tell about its users and network.
 	madeFiles = map[string]string{
-		"/etc/passwd":        "sandbox:x:" + inside + ":" + inside + "::/tmp:/bin/sh\n",
-		"/etc/group":         "sandbox:x:" + inside + ":\n",
+		"/etc/passwd":        "sandbox:x:" + insideID + ":" + insideID + "::/tmp:/bin/sh\n",
+		"/etc/group":         "sandbox:x:" + insideID + ":\n",
 		"/etc/hosts":         "127.0.0.1 localhost\n::1 localhost\n",
 		"/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 	}
@@ -50,7 +50,7 @@ func (r *runner) arguments(f *files) ([]string, error) {
 	disk := strconv.FormatInt(r.spec.Limits.Disk, 10)
 	args := []string{
 		"--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
-		"--uid", inside, "--gid", inside, "--hostname", "sandbox", "--new-session", "--die-with-parent", "--cap-drop", "ALL",
+		"--uid", insideID, "--gid", insideID, "--hostname", "sandbox", "--new-session", "--die-with-parent", "--cap-drop", "ALL",
 		"--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--size", disk, "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
 		"--size", disk, "--tmpfs", "/tmp",
 	}
@@ -90,7 +90,7 @@ func (r *runner) arguments(f *files) ([]string, error) {
 	}
 	args = append(args, "--bind", r.spec.Dir, r.spec.Dir)
 	for _, closed := range r.spec.Closed {
-		if real, err := filepath.EvalSymlinks(closed); err == nil && hidden(real) {
+		if real, err := filepath.EvalSymlinks(closed); err == nil && isVisibleInside(real) {
 			args = append(args, "--size", "4096", "--tmpfs", real, "--remount-ro", real)
 		}
 	}
@@ -107,8 +107,8 @@ func (r *runner) arguments(f *files) ([]string, error) {
 	return append(args, "--"), nil
 }
 
-// hidden reports whether a closed folder would be visible in the sandbox without a mount that covers it.
-func hidden(closed string) bool {
+// isVisibleInside reports whether a closed folder would be visible in the sandbox without a mount that covers it.
+func isVisibleInside(closed string) bool {
 	for _, root := range append([]string{"/usr"}, systemRoots...) {
 		if within(root, closed) {
 			return true

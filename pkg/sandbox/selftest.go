@@ -133,7 +133,7 @@ func judge(seen map[string]string) error {
 	}
 	for name, want := range map[string]string{
 		"Seccomp": "2", "NoNewPrivs": "1", "CapEff": "0000000000000000", "CapPrm": "0000000000000000",
-		"CapInh": "0000000000000000", "CapBnd": "0000000000000000", "CapAmb": "0000000000000000", "Uid": inside,
+		"CapInh": "0000000000000000", "CapBnd": "0000000000000000", "CapAmb": "0000000000000000", "Uid": insideID,
 	} {
 		if status[name] != want {
 			return fmt.Errorf("%s is %q, not %s", name, status[name], want)
