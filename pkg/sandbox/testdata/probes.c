@@ -310,7 +310,7 @@ static int set_id(const char *how) {
 	int fd = open("plain", O_CREAT | O_RDWR, 0700), made = -1;
 	if (fd < 0) return BROKEN;
 	if (!strcmp(how, "chmod") && chmod("plain", 04755)) return done(-1);
-	if (!strcmp(how, "fchmod") && fchmod(fd, 02755)) return done(-1);
+	if (!strcmp(how, "fchmod") && fchmod(fd, 06755)) return done(-1);
 	if (!strcmp(how, "fchmodat") && syscall(SYS_fchmodat, AT_FDCWD, "plain", 04755)) return done(-1);
 	if (!strcmp(how, "fchmodat2") && syscall(452, AT_FDCWD, "plain", 04755, 0)) return done(-1);
 	if (!strcmp(how, "mknod") && mknod("made", S_IFREG | 04755, 0)) return done(-1);
