@@ -40,9 +40,11 @@ func (s *orderTool) Routes() []actor.Route { return s.toolset().Routes() }
 func (s *orderTool) Start(ctx context.Context, out actor.Out) error {
 	return s.toolset().Announce(ctx, out)
 }
+
 func (s *orderTool) known() broker.Known {
 	return broker.Known{Tool: s.facts, Pin: broker.Pin(s.schema)}
 }
+
 func newOrderTool(facts policy.Tool, parameters string) *orderTool {
 	facts.Zone, facts.Known = "tools", true
 	return &orderTool{facts: facts, schema: subjects.ToolSchema{Name: facts.Name, Version: "1", Description: "a tool", Parameters: json.RawMessage(parameters)}}

@@ -331,8 +331,13 @@ func TestFindPosition(t *testing.T) {
 		conversation, trust, query string
 		want                       int
 	}{
-		{"s1", subjects.Trusted, "q1", 4}, {"s1", subjects.Trusted, "q2", 5}, {"s1", subjects.Trusted, "", 5}, {"s2", subjects.Trusted, "q1", 10}, {"s3", subjects.Trusted, "q1", 1},
-		{"s2", subjects.Untrusted, "q1", 1}, {"s1", subjects.Untrusted, "", subjects.MaxPosition},
+		{"s1", subjects.Trusted, "q1", 4},
+		{"s1", subjects.Trusted, "q2", 5},
+		{"s1", subjects.Trusted, "", 5},
+		{"s2", subjects.Trusted, "q1", 10},
+		{"s3", subjects.Trusted, "q1", 1},
+		{"s2", subjects.Untrusted, "q1", 1},
+		{"s1", subjects.Untrusted, "", subjects.MaxPosition},
 	} {
 		if n, err := s.FindPosition(t.Context(), tt.conversation, tt.trust, tt.query); err != nil || n != tt.want {
 			t.Errorf("position of %q in %q is %d, %v; want %d", tt.query, tt.conversation, n, err, tt.want)
