@@ -47,6 +47,8 @@ func TestMain(m *testing.M) {
 			part = runGenerator
 		case criticAlone:
 			part = runCritic
+		case orchestratorAlone:
+			part = runOrchestrator
 		}
 		if err := part(); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -24,7 +24,7 @@ const (
 	maxRecord    = 900 << 10        // bytes; below the limit of the bucket
 	storeTimeout = 10 * time.Second // of one write
 	maxQuestion  = 128 << 10        // bytes of a task with its attachments
-	maxStalled   = 8                // claims of a task without progress, after which it fails
+	maxStalled   = 8                // runs of a task without progress, after which it fails
 )
 
 // Keys in the bucket. A task has its own key, see [subjects.TaskKey].
@@ -44,7 +44,7 @@ type taskRecord struct {
 	subjects.Task
 
 	Owner       string                `json:"owner"`             // id of the attempt that holds the task
-	Stalled     int                   `json:"stalled,omitempty"` // times it was claimed again since its last progress
+	Stalled     int                   `json:"stalled,omitempty"` // times it began to run since its last progress
 	Nonce       string                `json:"nonce"`             // of the frames around untrusted content, unpredictable
 	Attachments []subjects.Attachment `json:"attachments,omitempty"`
 	Hint        string                `json:"hint,omitempty"`
@@ -104,7 +104,7 @@ func (t *task) claim(ctx context.Context) (published bool, err error) {
 		if v.Revision == 0 {
 			v.Value = t.newRecord()
 		} else {
-			v.Value.Stalled++
+			t.resumed = true
 		}
 		v.Value.Owner, v.Value.Updated = t.out.NewID(), t.out.Now().UTC()
 		stored, err := tasks().Store(ctx, t.out, "task.claim", subjects.TaskKey(t.id), v)

@@ -27,6 +27,8 @@ type task struct {
 	record taskRecord
 	rev    uint64
 	past   sessionRecord // the session when the task began; read-only
+
+	resumed bool // an earlier attempt left a record
 	notes  []subjects.Note
 }
 
@@ -53,11 +55,15 @@ func (t *task) run(ctx context.Context) error {
 		return t.finish(ctx, subjects.TaskFailed, "", errTooLong)
 	case t.record.Stalled >= maxStalled:
 		return t.finish(ctx, subjects.TaskFailed, "", errRetriesExhausted)
-	case t.record.Stalled > 0:
+	case t.resumed:
 		t.emitState(subjects.AgentState{To: t.record.State, Code: subjects.NoteResumed, Words: "resumed after an interruption; it was " + t.record.State})
 	}
 	for {
 		if err := t.awaitSlot(ctx); err != nil {
+			return err
+		}
+		if err := t.update(ctx, "task.run", func(r *taskRecord) { r.Stalled++ }); err != nil {
+			<-t.o.slots
 			return err
 		}
 		held, stop := t.watchControl(ctx)
