@@ -29,7 +29,7 @@ type task struct {
 	past   sessionRecord // the session when the task began; read-only
 
 	resumed bool // an earlier attempt left a record
-	notes  []subjects.Note
+	notes   []subjects.Note
 }
 
 // newTask is a task for a message whose tokens and query id are valid.
