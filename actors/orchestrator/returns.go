@@ -102,12 +102,11 @@ func failedReturn(reason string) subjects.AgentReturn {
 
 // evidence is what the runtime knows of an agent's work, independent of its claims.
 type evidence struct {
-	succeeded int    // tool calls without a fault
-	web       int    // those of them that read the web
-	verify    bool   // the subtask has a verification
-	passed    bool   // the runtime saw it pass
-	failure   string // output of the last verification that failed
-	code      bool   // a coder's work
+	succeeded int  // tool calls without a fault
+	web       int  // those of them that read the web
+	verify    bool // the subtask has a verification
+	passed    bool // the runtime saw it pass
+	code      bool // a coder's work
 }
 
 // adjust corrects the quality and the source that an agent claims by what the runtime saw. Code is verified only when its

@@ -85,7 +85,7 @@ func (c Call) openWorkFolder() (*os.Root, error) {
 // followed.
 func writeInside(work *os.Root, f codeFile) error {
 	if !fs.ValidPath(f.Path) || f.Path == "." {
-		return errors.New("not a relative path without ..")
+		return errors.New("the path must be relative and must not contain parent folders")
 	}
 	if err := work.MkdirAll(path.Dir(f.Path), 0o755); err != nil {
 		return err
