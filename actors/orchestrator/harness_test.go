@@ -65,6 +65,7 @@ type harness struct {
 	actortest.Recorder
 	t testing.TB
 
+	demo    bool // the built-in demo model answers
 	mu      sync.Mutex
 	model   func(r request) any // a text, a call, calls or an error; nil = the default of the kind
 	tool    func(tool, path string, c subjects.ToolRequest) (subjects.ToolResult, error)
@@ -99,7 +100,7 @@ func (w *harness) answer(subject string, body []byte) (any, error) {
 	case subject == "model.list":
 		var roles []subjects.RoleModel
 		for _, r := range []string{subjects.RoleAssistant, subjects.RoleOrchestrator, subjects.RoleResearcher, subjects.RoleCoder, subjects.RoleSummaries} {
-			roles = append(roles, subjects.RoleModel{Role: r, Model: "test:1b", Window: 32768, Tools: true})
+			roles = append(roles, subjects.RoleModel{Role: r, Model: "test:1b", Window: 32768, Tools: true, DemoModel: w.demo})
 		}
 		return subjects.ModelList{Roles: roles}, nil
 	case subject == "agent.spawn":

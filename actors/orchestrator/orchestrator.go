@@ -98,9 +98,10 @@ func (o *Orchestrator) onCancel(_ context.Context, in actor.Msg[subjects.Cancel]
 var (
 	errRetriesExhausted = errors.New("carrying out this task failed each time it was tried")
 	errInvalidPlan      = errors.New("the model made no valid plan")
+	errDemoModel        = errors.New("the built-in demo model follows fixed rules and cannot plan a task")
 	errNothingPlanned   = errors.New("the model found nothing to do for this task")
 	errTooLong          = errors.New("the task with its attachments is too long to be stored")
-	errTooLarge         = errors.New("the work has grown too large to be written down")
+	errTooLarge         = errors.New("the work has grown too large to store")
 	errNoTokens         = errors.New("the token budget of this session is used up (session_tokens in orchestrator.yaml)")
 )
 
@@ -109,6 +110,7 @@ func explain(err error) (*subjects.Fault, string) {
 	return agent.Explain(err,
 		agent.Explanation{Err: errRetriesExhausted, Code: subjects.CodeInternal, Say: errRetriesExhausted.Error(), Advice: "What is done so far is kept. Look into the log of the orchestrator, then give the task again."},
 		agent.Explanation{Err: errInvalidPlan, Code: subjects.CodeModelMalformed, Advice: "Put the task differently, or choose another model for the role orchestrator in models.yaml."},
+		agent.Explanation{Err: errDemoModel, Code: subjects.CodeModelUnreachable, Say: errDemoModel.Error(), Advice: "Install Ollama and fetch a model (conclave doctor shows how), then give the task again."},
 		agent.Explanation{Err: errNothingPlanned, Code: subjects.CodeModelMalformed, Say: errNothingPlanned.Error(), Advice: "Put the task differently."},
 		agent.Explanation{Err: errTooLong, Code: subjects.CodeTooLarge, Say: errTooLong.Error(), Advice: "Shorten it, then give it again."},
 		agent.Explanation{Err: errTooLarge, Code: subjects.CodeTooLarge, Say: errTooLarge.Error(), Advice: "Ask for less at once."},

@@ -339,6 +339,19 @@ func TestSubtaskFailures(t *testing.T) {
 }
 
 // A used-up token budget ends in a structured failure with a partial report.
+// The built-in demo model is not asked for a plan: the user learns what is missing.
+func TestDemoModelPlansNothing(t *testing.T) {
+	t.Parallel()
+	w := newHarness(t)
+	w.demo = true
+	if err := w.give(New(testConfig(), w, w), "s1", "q1", "Do it"); err != nil {
+		t.Fatal(err)
+	}
+	if res := w.onlyResponse(); res.Error == nil || res.Error.Code != subjects.CodeModelUnreachable || !strings.Contains(res.Answer, "Install Ollama") || len(w.asked) != 0 {
+		t.Errorf("%+v, %d model calls", res, len(w.asked))
+	}
+}
+
 func TestTokenBudget(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)

@@ -169,8 +169,11 @@ func (t *task) setState(ctx context.Context, state string) error {
 }
 
 // makePlan asks the model for a plan and stores it. An invalid one is sent back with the error, twice; then the error is
-// errInvalidPlan with the reason.
+// errInvalidPlan with the reason. The built-in demo model is not asked: errDemoModel.
 func (t *task) makePlan(ctx context.Context) error {
+	if t.o.models.Role(ctx, t.out, subjects.RoleOrchestrator).DemoModel {
+		return errDemoModel
+	}
 	added, err := t.askPlan(ctx, t.planMessages(), nil)
 	switch {
 	case errors.Is(err, errEmptyPlan):
