@@ -101,7 +101,7 @@ func (t *task) isTooLong() bool {
 // isAnswerable reports whether an error ends the task or the subtask with a report about it: an error of the model, of another
 // actor's reply, or of the plan. Any other is retried.
 func isAnswerable(err error) bool {
-	for _, e := range []error{errInvalidPlan, errNothingPlanned, errNoTokens, errTooLarge} {
+	for _, e := range []error{errInvalidPlan, errDemoModel, errNothingPlanned, errNoTokens, errTooLarge} {
 		if errors.Is(err, e) {
 			return true
 		}

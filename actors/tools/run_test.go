@@ -170,7 +170,7 @@ func TestRunCodeInTheSandbox(t *testing.T) {
 	}
 	for _, bad := range []string{"../x", "/etc/x", "a/../../x", ".", "link/../../x"} {
 		got = f.run(t, "run_code", map[string]any{"language": "shell", "code": "true", "files": []map[string]string{{"path": bad, "content": ""}}})
-		if got.Error == nil || !strings.Contains(got.Error.Text, "relative path") {
+		if got.Error == nil || !strings.Contains(got.Error.Text, "must be relative") {
 			t.Errorf("%q: %v", bad, got.Error)
 		}
 	}
