@@ -8,3 +8,15 @@ var StripSearchOperators = stripSearchOperators
 
 // SecretSpellings are the spellings that a redactor looks for.
 var SecretSpellings = secretSpellings
+
+// StartEgress starts an egress proxy and returns its socket.
+func StartEgress(registries []string, limit int64) (socket string, stop func(), err error) {
+	p, err := startEgress(registries, limit)
+	if err != nil {
+		return "", nil, err
+	}
+	return p.socket, p.close, nil
+}
+
+// PipState is why pip cannot be used on this machine.
+func PipState() string { return pipState() }

@@ -109,7 +109,7 @@ func newScratchFile(name, content string) codeFile {
 // programEnv is the environment of every program. Caches are in the working folder, so that a second run is fast.
 func programEnv(dir string) []string {
 	return []string{
-		"PYTHONPATH=" + dir, "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1",
+		"PYTHONPATH=" + dir + ":" + filepath.Join(dir, packageFolder), "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1",
 		"GOCACHE=" + dir + "/.cache/go-build", "GOPATH=" + dir + "/.cache/go", "GOTOOLCHAIN=local", "GOPROXY=off", "GOFLAGS=-buildvcs=false", "CGO_ENABLED=0",
 	}
 }

@@ -46,6 +46,7 @@ type programFixture struct {
 	base   string
 	rules  *subjects.FolderRules
 	live   []string // output as it was published
+	mode   string   // of the calls
 }
 
 func newProgramFixture(t testing.TB) *programFixture {
@@ -78,7 +79,7 @@ func (f *programFixture) run(t testing.TB, name string, args map[string]any) sub
 	rec := &actortest.Recorder{Time: at}
 	reply, err := rec.Deliver(t, all[i], actortest.Message{
 		Subject: "tool.request." + name, Deadline: at.Add(10 * time.Minute),
-		Body: subjects.ToolOrder{CallID: "c1", QueryID: "q1", Args: raw, Folders: f.rules},
+		Body: subjects.ToolOrder{CallID: "c1", QueryID: "q1", Args: raw, Folders: f.rules, Mode: f.mode},
 	})
 	must(t, err)
 	for _, m := range rec.Published() {

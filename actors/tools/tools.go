@@ -95,7 +95,7 @@ func newTools(c Config, providerURL string) []*Tool {
 		all = append(all, webFetch(c.WebFetch, web))
 	}
 	why := c.sandboxState()
-	return append(all, runCode(c.Workspace, why), runShell(c.Workspace, why), packageInstall())
+	return append(all, runCode(c.Workspace, why), runShell(c.Workspace, why), packageInstall(c.Workspace, why))
 }
 
 // sandboxState returns why programs cannot be run on this machine, "" when they can. The self-test runs once per process.

@@ -16,10 +16,12 @@ import (
 // Workspace is the section tools of the configuration: the working folders of tasks, and the programs that tools run in them. The
 // zero value disables the tools that run programs.
 type Workspace struct {
-	Folder    string           `yaml:"workspace"` // holds a working folder for each question
-	Sandbox   SandboxLimits    `yaml:"sandbox"`   // of each run
-	Languages []string         `yaml:"languages"` // of run_code; one that is not installed is not offered
-	Blocked   []BlockedCommand `yaml:"blocked"`   // shell commands that are not even tried
+	Folder    string        `yaml:"workspace"` // holds a working folder for each question
+	Sandbox   SandboxLimits `yaml:"sandbox"`   // of each run
+	Languages []string      `yaml:"languages"` // of run_code; one that is not installed is not offered
+	// Registries are base URLs: first the index of package_install, then hosts that it links to. Empty disables the tool.
+	Registries []string         `yaml:"registries"`
+	Blocked    []BlockedCommand `yaml:"blocked"` // shell commands that are not even tried
 }
 
 // SandboxLimits are the limits of a program and everything that it starts.
@@ -46,7 +48,7 @@ type BlockedCommand struct {
 func (w Workspace) Validate() error { return w.Problems().Err() }
 
 // Problems returns everything wrong with w: a workspace that is not an absolute path or is a folder of the system, limits out of
-// bounds, unknown languages and invalid patterns.
+// bounds, unknown languages, invalid registries and invalid patterns.
 func (w Workspace) Problems() (out strict.Problems) {
 	if !filepath.IsAbs(w.Folder) || filepath.Clean(w.Folder) != w.Folder || strings.Count(w.Folder, "/") < 2 {
 		out.Add("workspace", "%q is not an absolute path of at least two folders; write /tmp/agent-sandbox", text.Clip(w.Folder, 64))
@@ -75,6 +77,11 @@ func (w Workspace) Problems() (out strict.Problems) {
 	for i, l := range w.Languages {
 		if !slices.Contains(Languages, l) {
 			out.Add(fmt.Sprintf("languages[%d]", i), "%q is none of %s", text.Clip(l, 64), strings.Join(Languages, ", "))
+		}
+	}
+	for i, r := range w.Registries {
+		if _, err := parseRegistry(r); err != nil {
+			out.Add(fmt.Sprintf("registries[%d]", i), "%v; write https://index.example.org/simple", err)
 		}
 	}
 	for i, b := range w.Blocked {

@@ -38,6 +38,19 @@ func chooseUser() (*syscall.Credential, error) {
 	return nil, fmt.Errorf("%w: Conclave runs as root, and this container maps no other user; run it as an ordinary user", ErrUnavailable)
 }
 
+// GiveToPrograms makes a file or folder of this process accessible to the user that programs run as, and to no other. Only root
+// has to: otherwise it is the same user.
+func GiveToPrograms(path string) error {
+	owner, err := chooseUser()
+	if err != nil || owner == nil {
+		return err
+	}
+	if err := os.Lchown(path, int(owner.Uid), int(owner.Gid)); err != nil {
+		return fmt.Errorf("giving %s to the user of programs: %w", path, err)
+	}
+	return nil
+}
+
 // isMapped reports whether id exists in this user namespace.
 func isMapped(file string, id uint32) bool {
 	f, err := os.Open(file)

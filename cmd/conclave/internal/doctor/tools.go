@@ -140,7 +140,10 @@ func (x *examination) checkManifest(cfg config.Config) {
 func (x *examination) checkSandbox(cfg config.Config) {
 	disabled := map[string][]string{}
 	for _, t := range cfg.Tools() {
-		if t.Disabled() != "" && t.Name() != "package_install" { // no build can run it yet, so there is nothing to fix
+		if t.Name() == "package_install" && len(cfg.Workspace.Registries) == 0 { // off by choice, so there is nothing to fix
+			continue
+		}
+		if t.Disabled() != "" {
 			disabled[t.Disabled()] = append(disabled[t.Disabled()], t.Name())
 		}
 	}
