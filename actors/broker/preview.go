@@ -9,6 +9,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
+	"conclave/pkg/policy"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -42,6 +43,9 @@ func (b *Broker) previewCall(ctx context.Context, out actor.Out, c call) string 
 	if !ok || !k.Known || !k.Preview {
 		return ""
 	}
+	if !mayPreview(k.Tool, c.labels) {
+		return "[no preview: it would send the arguments off this machine before you decide, and the session holds untrusted or private content]"
+	}
 	service, err := subjects.ToolCallService.With(k.Zone, c.tool)
 	if err != nil {
 		return ""
@@ -74,6 +78,12 @@ func (b *Broker) previewCall(ctx context.Context, out actor.Out, c call) string 
 		shown = fmt.Sprintf("%s\n[cut: %d of %d bytes are shown]", text.Cut(shown, maxPreview), maxPreview, len(shown))
 	}
 	return shown
+}
+
+// mayPreview reports whether a preview may run before the user has decided. One that sends data off this machine may not when
+// the session, whose labels are l, holds untrusted or private content: the arguments could carry it out. nil is an unknown session.
+func mayPreview(t policy.Tool, l *subjects.Labels) bool {
+	return !t.Has(policy.Egress) || l != nil && l.Trust == subjects.Trusted && l.Privacy == subjects.Public
 }
 
 // cleanOutput returns text of a tool for the user's screen: secrets are redacted, and characters that a terminal obeys or does
