@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -136,7 +137,8 @@ func (p *memoryHarness) callToolWithin(limit time.Duration, role, name, args str
 	return busCaller{out: out.WithIDs("s1", "q1")}.callTool(ctx, name, actor.NewID(), args)
 }
 
-// discoverTools are the tools that the broker finds for a task of the generator.
+// discoverTools are the tools that the broker finds for a task of the generator. A broker that is being restarted may not
+// have subscribed to every subject yet: without a responder the request is repeated.
 func (p *memoryHarness) discoverTools(task string) (names []string) {
 	p.t.Helper()
 	nc := p.dial("generator")
@@ -147,7 +149,13 @@ func (p *memoryHarness) discoverTools(task string) (names []string) {
 	}
 	ctx, cancel := context.WithTimeout(p.t.Context(), testTimeout)
 	defer cancel()
-	got, err := actor.Ask(ctx, out.WithIDs("s1", "q1"), subjects.BrokerDiscover, subjects.DiscoverRequest{Task: task, Max: 4})
+	ask := func() (subjects.DiscoverReply, error) {
+		return actor.Ask(ctx, out.WithIDs("s1", "q1"), subjects.BrokerDiscover, subjects.DiscoverRequest{Task: task, Max: 4})
+	}
+	got, err := ask()
+	for f := (*subjects.Fault)(nil); errors.As(err, &f) && f.Code == subjects.CodeUnavailable && ctx.Err() == nil; got, err = ask() {
+		runtime.Gosched()
+	}
 	if err != nil {
 		p.t.Fatal(err)
 	}
