@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"conclave/config"
 	"conclave/pkg/actor"
@@ -161,7 +162,15 @@ func TestRollbackOfOneWritersStreamIsFound(t *testing.T) {
 	search := func() {
 		t.Helper()
 		r := up(t, c, home, config.Actors...)
-		if res := dialOperator(t, r.Bus).callTool(t.Context(), "search_memory", actor.NewID(), `{"query":"tea"}`); res.Error != nil {
+		operator := dialOperator(t, r.Bus)
+		call := func() subjects.ToolResult {
+			return operator.callTool(t.Context(), "search_memory", actor.NewID(), `{"query":"tea"}`)
+		}
+		res := call()
+		for deadline := time.Now().Add(testTimeout); res.Error != nil && res.Error.Code == subjects.CodeUnknownTool && time.Now().Before(deadline); {
+			res = call() // the announcement of the tool is still on its way to the broker
+		}
+		if res.Error != nil {
 			t.Fatal(res.Error)
 		}
 		down(t, r)
