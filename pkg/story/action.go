@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"conclave/subjects"
@@ -86,11 +87,24 @@ func (r *runner) runRequest(ctx context.Context, i int, req Request, session str
 		who.Path = append(who.Path, child)
 	}
 	res, err := r.system.CallTool(ctx, who, req, session, at.query)
+	for err == nil && r.hasCrash() && res.Error != nil && res.Error.Code == subjects.CodeUnavailable && ctx.Err() == nil {
+		// The actor that the story killed is not back yet, so the call did not run.
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+			res, err = r.system.CallTool(ctx, who, req, session, at.query)
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("calling the tool: %w", err)
 	}
 	at.response = &subjects.Response{QueryID: at.query, Answer: res.Result, Error: res.Error}
 	return r.waitForResult(ctx, at.query, res)
+}
+
+// hasCrash reports whether the story kills an actor.
+func (r *runner) hasCrash() bool {
+	return slices.ContainsFunc(r.story.Turns, func(t Turn) bool { return t.Crash != nil })
 }
 
 // waitForResult waits until the broker's copy of the result is in the event log, and fails when ctx ends. The copy is stored
