@@ -126,12 +126,12 @@ func TestExpandPaths(t *testing.T) {
 		}
 	}
 	for _, tt := range []struct{ name, args, want string }{
-		{"relative", `{"path":"a/b.txt"}`, `{"path":"/work/q1/a/b.txt"}`},
-		{"the folder itself", `{"path":"."}`, `{"path":"/work/q1"}`},
+		{"relative", `{"path":"a/b.txt"}`, `{"path":"/space/q1/a/b.txt"}`},
+		{"the folder itself", `{"path":"."}`, `{"path":"/space/q1"}`},
 		{"up", `{"path":"../../etc/passwd"}`, `{"path":"/etc/passwd"}`},
 		{"home", `{"path":"~/x"}`, `{"path":"` + home + `/x"}`},
-		{"a list", `{"path":"/a","more":["b","/c"]}`, `{"more":["/work/q1/b","/c"],"path":"/a"}`},
-		{"other arguments stay", `{"content":"<b>&","path":"a"}`, `{"content":"<b>&","path":"/work/q1/a"}`},
+		{"a list", `{"path":"/a","more":["b","/c"]}`, `{"more":["/space/q1/b","/c"],"path":"/a"}`},
+		{"other arguments stay", `{"content":"<b>&","path":"a"}`, `{"content":"<b>&","path":"/space/q1/a"}`},
 		{"absolute", `{"path":"/etc/x", "n":1}`, `{"path":"/etc/x", "n":1}`},
 		{"a symlink", `{"path":"~/link/a"}`, `{"path":"` + home + `/projects/a"}`},
 		{"a symlink in an absolute path", `{"path":"` + home + `/link"}`, `{"path":"` + home + `/projects"}`},
@@ -143,7 +143,7 @@ func TestExpandPaths(t *testing.T) {
 		{"no path", `{"n":1}`, `{"n":1}`},
 		{"not JSON", `{`, `{`},
 	} {
-		if got := string(ch.ExpandPaths(tool, json.RawMessage(tt.args), "/work/q1")); got != tt.want {
+		if got := string(ch.ExpandPaths(tool, json.RawMessage(tt.args), "/space/q1")); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
@@ -221,17 +221,17 @@ accounts:
 
 func TestWorkFolder(t *testing.T) {
 	t.Parallel()
-	first := WorkFolder("/work", "s1", "q1")
-	if !strings.HasPrefix(first, "/work/q1-") || len(first) != len("/work/q1-")+8 || first != WorkFolder("/work", "s1", "q1") {
+	first := WorkFolder("/space", "s1", "q1")
+	if !strings.HasPrefix(first, "/space/q1-") || len(first) != len("/space/q1-")+8 || first != WorkFolder("/space", "s1", "q1") {
 		t.Errorf("%q", first)
 	}
-	for _, other := range []string{WorkFolder("/work", "s2", "q1"), WorkFolder("/work", "", "q1"), WorkFolder("/work", "s1", "q2")} {
-		if other == first || !strings.HasPrefix(other, "/work/q") {
+	for _, other := range []string{WorkFolder("/space", "s2", "q1"), WorkFolder("/space", "", "q1"), WorkFolder("/space", "s1", "q2")} {
+		if other == first || !strings.HasPrefix(other, "/space/q") {
 			t.Errorf("%q", other)
 		}
 	}
 	for _, query := range []string{"", "..", "a/b", "../x"} {
-		if got := WorkFolder("/work", "s1", query); got != "" {
+		if got := WorkFolder("/space", "s1", query); got != "" {
 			t.Errorf("%q: %q", query, got)
 		}
 	}
