@@ -38,7 +38,7 @@ func newFileFixture(t testing.TB) *fileFixture {
 	}
 	must(t, os.WriteFile(f.outside+"/secret.txt", []byte(outsideCanary), 0o600))
 	must(t, os.WriteFile(f.closed+"/key", []byte(closedCanary), 0o600))
-	f.rules = subjects.FolderRules{Allowed: []string{f.allowed}, Closed: []string{f.closed}, Work: f.allowed + "/work/q1"}
+	f.rules = subjects.FolderRules{Allowed: []string{f.allowed}, Closed: []string{f.closed}, Work: f.allowed + "/space/q1"}
 	return f
 }
 
@@ -168,7 +168,7 @@ func TestFSWrite(t *testing.T) {
 	must(t, os.Symlink(f.outside+"/made", f.allowed+"/dangling"))
 	must(t, os.Symlink(f.outside, f.allowed+"/folder"))
 	must(t, os.Link(f.closed+"/key", f.allowed+"/hard"))
-	must(t, os.MkdirAll(f.allowed+"/work", 0o700))
+	must(t, os.MkdirAll(f.allowed+"/space", 0o700))
 
 	got := f.run(t, "fs_write", map[string]any{"path": f.allowed + "/script.sh", "content": "new\n"})
 	info, err := os.Stat(f.allowed + "/script.sh")
@@ -196,7 +196,7 @@ func TestFSWrite(t *testing.T) {
 		"trick: up and out":                   {"/../outside/new", "outside"},
 		"trick: into the closed folder":       {"/../closed/new", "outside"},
 		"trick: a hard link of a closed file": {"/hard", "closed"},
-		"trick: a folder":                     {"/work", "not a regular file"},
+		"trick: a folder":                     {"/space", "not a regular file"},
 	} {
 		got := f.run(t, "fs_write", map[string]any{"path": f.allowed + tt.path, "content": "pwned"})
 		if got.Error == nil || !strings.Contains(got.Error.Text, tt.failed) {
@@ -207,7 +207,7 @@ func TestFSWrite(t *testing.T) {
 	if left, _ := filepath.Glob(f.allowed + "/.conclave-*"); len(left) > 0 {
 		t.Errorf("temporary files remain: %v", left)
 	}
-	must(t, os.Chmod(f.allowed+"/work", 0o777)) // others could replace the working folder
+	must(t, os.Chmod(f.allowed+"/space", 0o777)) // others could replace the working folder
 	if got := f.run(t, "fs_write", map[string]any{"path": f.rules.Work + "/d.txt", "content": "x"}); got.Error == nil || !strings.Contains(got.Error.Text, "another user") {
 		t.Errorf("a workspace that others may change: %v", got.Error)
 	}
@@ -291,7 +291,7 @@ func TestFSListAndSearch(t *testing.T) {
 	if !strings.Contains(got.Result, "deep/\ndeep/c.go") {
 		t.Errorf("%q %v", got.Result, got.Error)
 	}
-	must(t, os.Mkdir(f.allowed+"/work", 0o700))
+	must(t, os.Mkdir(f.allowed+"/space", 0o700))
 	if got = f.run(t, "fs_list", map[string]any{"path": f.rules.Work}); got.Result != "[the folder is empty]" {
 		t.Errorf("a working folder that did not exist: %q %v", got.Result, got.Error)
 	}

@@ -16,7 +16,7 @@ const (
 )
 
 // conversations orders rows by their position in a conversation, to find the neighbours of a row. Trusted and untrusted rows of
-// one id are apart: whoever writes an untrusted entry chooses its conversation and position, and so would lift entries of the user.
+// one id are apart: the author of an untrusted entry chooses its conversation and position, and so would lift entries of the user.
 type conversations struct {
 	mu    sync.RWMutex
 	byKey map[conversationKey]*conversation
