@@ -35,22 +35,26 @@ func newFilter(allowed ...string) filter {
 }
 
 // apply returns s on one line with hiddenWord for each run of words that may not be shown, and without characters that are
-// neither words nor plain punctuation.
+// neither words nor plain punctuation. A long text ends after a whole word, so that no part of a word reads as another.
 func (f filter) apply(s string) string {
 	var b strings.Builder
 	hidden := false // the last word was hidden
 	end := 0
 	for w, from := range splitWords(s) {
-		if f.keeps(squeeze(w)) {
-			b.WriteString(plainMarks(s[end:from]))
-			b.WriteString(w)
-			hidden = false
-		} else if !hidden {
-			b.WriteString(plainMarks(s[end:from]))
-			b.WriteString(hiddenWord)
-			hidden = true
-		}
+		marks, shown := plainMarks(s[end:from]), hiddenWord
 		end = from + len(w)
+		if f.keeps(squeeze(w)) {
+			shown = text.ReplaceHidden(w, func(rune) rune { return -1 })
+		} else if hidden {
+			continue
+		}
+		hidden = shown == hiddenWord
+		if b.Len()+len(marks)+len(shown) > maxFiltered {
+			b.WriteString(hiddenWord)
+			return text.OneLine(b.String(), b.Len())
+		}
+		b.WriteString(marks)
+		b.WriteString(shown)
 	}
 	b.WriteString(plainMarks(s[end:]))
 	return text.OneLine(b.String(), maxFiltered)

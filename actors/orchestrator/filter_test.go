@@ -21,6 +21,7 @@ func TestFilter(t *testing.T) {
 		{"compatibility forms", "ｚｅｂｒａ 𝐪𝐮𝐚𝐫𝐭𝐳", "…"},
 		{"look-alikes", "zеbrа", "…"}, // Cyrillic е and а
 		{"zero-width characters", "ze\u200bbra", "…"},
+		{"control characters in a common word", "b\x14y the plan", "by the …"},
 		{"a file name", "no marigold.txt", "no …"},
 		{"a script without blanks", "x斑馬", "…"},
 		{"digits", "7,731 and 73", "… and …"},
