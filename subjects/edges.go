@@ -579,6 +579,7 @@ func bucketEdges(who, name string) []Edge {
 	return []Edge{
 		{Callers: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$KV." + name + ".>", Local: "core.API.$KV." + name + ".>"}, // nats.go puts the prefix before $KV too
 		jetStreamEdge(who, "STREAM.INFO."+s, false, ""),
+		jetStreamEdge(who, "STREAM.MSG.GET."+s, false, ""), // of a replicated bucket: any replica, also an outdated one, replies to a direct get
 		jetStreamEdge(who, "DIRECT.GET."+s, true, "30s"),
 		jetStreamEdge(who, "DIRECT.GET."+s+".>", false, ""),
 	}

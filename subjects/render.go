@@ -17,7 +17,7 @@ const confHead = `# Generated from the table in subjects/edges.go by "go generat
 # is created; the limits here only have to be above that. The connections of all accounts together stay below the server's
 # limit, so that no account takes those of another. max_buffered_size and max_pending bound the memory that one publisher
 # or one slow subscriber can take.
-server_name: conclave
+server_name: $CONCLAVE_NAME
 listen: $CONCLAVE_LISTEN
 max_payload: 1MB
 max_control_line: 4KB
@@ -48,7 +48,7 @@ func (l Layout) Conf() string {
 
 // EnvVars lists every environment variable that nats.conf needs.
 func (l Layout) EnvVars() []string {
-	out := []string{"CONCLAVE_LISTEN", "CONCLAVE_STORE", "CONCLAVE_SYNC"}
+	out := []string{"CONCLAVE_NAME", "CONCLAVE_LISTEN", "CONCLAVE_STORE", "CONCLAVE_SYNC"}
 	lasting, boot := l.Roles()
 	for _, r := range append(lasting, boot...) {
 		out = append(out, KeyEnvVar(r))

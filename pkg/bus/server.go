@@ -22,8 +22,12 @@ import (
 	"conclave/subjects"
 )
 
+// ServerName is the name of a single server. Those of a cluster have a number after it.
+const ServerName = "conclave"
+
 // ServerConfig configures the embedded server.
 type ServerConfig struct {
+	Name     string // of the server; "" = conclave. It differs between the servers of a cluster
 	Listen   string // host:port on loopback; port 0 = a free one
 	Store    string // folder of the streams
 	Sync     string // "always", or the interval of syncs to disk, e.g. "10s"
@@ -34,6 +38,9 @@ type ServerConfig struct {
 // withDefaults returns c with defaults for empty fields: a free port of the loopback interface, a sync every 10 s, 1 GiB
 // each for audit log and events. Store has none.
 func (c ServerConfig) withDefaults() ServerConfig {
+	if c.Name == "" {
+		c.Name = ServerName
+	}
 	if c.Listen == "" {
 		c.Listen = "127.0.0.1:0"
 	}
@@ -53,6 +60,7 @@ func (c ServerConfig) withDefaults() ServerConfig {
 func (c ServerConfig) Vars(public map[string]string) map[string]string {
 	c = c.withDefaults()
 	v := map[string]string{
+		"CONCLAVE_NAME":   strconv.Quote(c.Name),
 		"CONCLAVE_LISTEN": strconv.Quote(c.Listen),
 		"CONCLAVE_STORE":  strconv.Quote(c.Store),
 		"CONCLAVE_SYNC":   strconv.Quote(c.Sync),

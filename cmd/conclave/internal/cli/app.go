@@ -252,7 +252,7 @@ func (a *App) CheckNoStandalone() error {
 		Name string `json:"server_name"`
 	}
 	rest, ok := bytes.CutPrefix(greeting, []byte("INFO "))
-	if err != nil || !ok || json.Unmarshal(rest, &info) != nil || info.Name != "conclave" {
+	if err != nil || !ok || json.Unmarshal(rest, &info) != nil || info.Name != bus.ServerName {
 		return nil // another program
 	}
 	return Fail(ExitFailed, "a stand-alone server at nats://"+address+" uses this data folder", "connect to it with --server nats://"+address+", or stop it first")
