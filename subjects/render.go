@@ -16,7 +16,8 @@ const confHead = `# Generated from the table in subjects/edges.go by "go generat
 # permissions of its users repeat it. docs/bus.md shows the same as a table. The disk quota of each stream is set when it
 # is created; the limits here only have to be above that. The connections of all accounts together stay below the server's
 # limit, so that no account takes those of another. max_buffered_size and max_pending bound the memory that one publisher
-# or one slow subscriber can take.
+# or one slow subscriber can take. Leaf nodes are the machines that joined: their users have the connection type LEAFNODE, and a
+# reload could not add this block.
 server_name: $CONCLAVE_NAME
 listen: $CONCLAVE_LISTEN
 max_payload: 1MB
@@ -30,6 +31,7 @@ write_deadline: "5s"
 lame_duck_duration: "30s"
 jetstream { store_dir: $CONCLAVE_STORE, max_mem: 64MB, max_file: 1TB, sync_interval: $CONCLAVE_SYNC, max_buffered_size: 16MB }
 system_account: SYS
+leafnodes { listen: $CONCLAVE_LEAF_LISTEN, no_advertise: true, tls { cert_file: $CONCLAVE_TLS_CERT, key_file: $CONCLAVE_TLS_KEY, handshake_first: true } }
 
 accounts {
 `
@@ -48,7 +50,7 @@ func (l Layout) Conf() string {
 
 // EnvVars lists every environment variable that nats.conf needs.
 func (l Layout) EnvVars() []string {
-	out := []string{"CONCLAVE_NAME", "CONCLAVE_LISTEN", "CONCLAVE_STORE", "CONCLAVE_SYNC"}
+	out := []string{"CONCLAVE_NAME", "CONCLAVE_LISTEN", "CONCLAVE_LEAF_LISTEN", "CONCLAVE_STORE", "CONCLAVE_SYNC", "CONCLAVE_TLS_CERT", "CONCLAVE_TLS_KEY"}
 	lasting, boot := l.Roles()
 	for _, r := range append(lasting, boot...) {
 		out = append(out, KeyEnvVar(r))

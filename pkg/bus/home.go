@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -215,6 +216,9 @@ func (h Home) ReadRunning() (Running, error) {
 
 func (h Home) runFilePath() string { return filepath.Join(h.Data, "run.json") }
 
+// DefaultLeafPort is the port of the leaf nodes of a stand-alone server, on loopback.
+const DefaultLeafPort = "7423"
+
 // WriteEnv writes the variables of nats.conf for a stand-alone nats-server: public keys, address and store, nothing secret.
 // It fails unless the keys of all roles, the provisioners included, exist. Values are quoted for nats.conf and for the
 // shell.
@@ -227,6 +231,13 @@ func (h Home) WriteEnv(cfg ServerConfig) error {
 			return err
 		}
 		public[r] = p
+	}
+	cfg = cfg.withDefaults()
+	if err := cfg.Certificate.ensure(); err != nil {
+		return err
+	}
+	if host, port, _ := net.SplitHostPort(cfg.LeafListen); port == "-1" { // a stand-alone server needs a port that is known
+		cfg.LeafListen = net.JoinHostPort(host, DefaultLeafPort)
 	}
 	vars := cfg.Vars(public)
 	var b strings.Builder

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
 
+	"conclave/pkg/bus"
 	"conclave/subjects"
 )
 
@@ -687,6 +688,10 @@ func TestConnectRequiresProvenKey(t *testing.T) {
 func TestConfWithForeignTokenIsRejected(t *testing.T) {
 	t.Parallel()
 	l := subjects.Table()
+	certificate, err := bus.EnsureCertificate(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	var vars strings.Builder
 	for _, v := range l.EnvVars() {
 		value := "127.0.0.1:-1"
@@ -695,6 +700,10 @@ func TestConfWithForeignTokenIsRejected(t *testing.T) {
 			value = t.TempDir()
 		case v == "CONCLAVE_SYNC":
 			value = "10s"
+		case v == "CONCLAVE_TLS_CERT":
+			value = certificate.Cert
+		case v == "CONCLAVE_TLS_KEY":
+			value = certificate.Key
 		case strings.HasPrefix(v, "NK_"):
 			kp, err := nkeys.CreateUser()
 			if err != nil {

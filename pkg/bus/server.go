@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -33,16 +34,26 @@ type ServerConfig struct {
 	Sync     string // "always", or the interval of syncs to disk, e.g. "10s"
 	AuditMax int64  // bytes of the audit log; when full, calls are denied until it is rotated
 	EventMax int64  // bytes of the events; when full, the oldest are dropped
+
+	LeafListen  string      // host:port of the leaf nodes on loopback; port -1 = a free one
+	Certificate Certificate // of the leaf nodes; empty = the one in the folder "tls" beside Store, see [EnsureCertificate]
 }
 
 // withDefaults returns c with defaults for empty fields: a free port of the loopback interface, a sync every 10 s, 1 GiB
-// each for audit log and events. Store has none.
+// each for audit log and events, the certificate beside the store. Store has none.
 func (c ServerConfig) withDefaults() ServerConfig {
 	if c.Name == "" {
 		c.Name = ServerName
 	}
 	if c.Listen == "" {
 		c.Listen = "127.0.0.1:0"
+	}
+	if c.LeafListen == "" {
+		c.LeafListen = "127.0.0.1:-1"
+	}
+	if c.Certificate == (Certificate{}) {
+		dir := filepath.Join(filepath.Dir(c.Store), "tls")
+		c.Certificate = Certificate{filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")}
 	}
 	if c.Sync == "" {
 		c.Sync = "10s"
@@ -60,10 +71,13 @@ func (c ServerConfig) withDefaults() ServerConfig {
 func (c ServerConfig) Vars(public map[string]string) map[string]string {
 	c = c.withDefaults()
 	v := map[string]string{
-		"CONCLAVE_NAME":   strconv.Quote(c.Name),
-		"CONCLAVE_LISTEN": strconv.Quote(c.Listen),
-		"CONCLAVE_STORE":  strconv.Quote(c.Store),
-		"CONCLAVE_SYNC":   strconv.Quote(c.Sync),
+		"CONCLAVE_NAME":        strconv.Quote(c.Name),
+		"CONCLAVE_LISTEN":      strconv.Quote(c.Listen),
+		"CONCLAVE_LEAF_LISTEN": strconv.Quote(c.LeafListen),
+		"CONCLAVE_STORE":       strconv.Quote(c.Store),
+		"CONCLAVE_SYNC":        strconv.Quote(c.Sync),
+		"CONCLAVE_TLS_CERT":    strconv.Quote(c.Certificate.Cert),
+		"CONCLAVE_TLS_KEY":     strconv.Quote(c.Certificate.Key),
 	}
 	for role, key := range public {
 		v[subjects.KeyEnvVar(role)] = strconv.Quote(key)
@@ -114,6 +128,9 @@ func StartServer(cfg ServerConfig, keys Keys, log *slog.Logger) (*Server, error)
 	}
 	if err := os.MkdirAll(cfg.Store, 0o700); err != nil {
 		return nil, fmt.Errorf("making the store: %w", err)
+	}
+	if err := cfg.Certificate.ensure(); err != nil {
+		return nil, fmt.Errorf("starting the server: %w", err)
 	}
 	s := &Server{cfg: cfg, vars: cfg.Vars(public), log: log, serverLog: &serverLog{log: log}, bootKeys: boot}
 	if err := s.startServer(); err != nil {
@@ -195,6 +212,19 @@ func (s *Server) URL() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return "nats://" + s.cfg.Listen
+}
+
+// LeafAddress returns host:port of the leaf nodes, on loopback; "" while the server is down.
+func (s *Server) LeafAddress() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ns == nil {
+		return ""
+	}
+	if v, err := s.ns.Varz(nil); err == nil && v.LeafNode.Port > 0 {
+		return net.JoinHostPort(v.LeafNode.Host, strconv.Itoa(v.LeafNode.Port))
+	}
+	return ""
 }
 
 // InProcessConn implements [nats.InProcessConnProvider] on the current server, so that in-process clients reconnect after a
