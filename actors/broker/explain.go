@@ -69,7 +69,7 @@ func (b *Broker) explainCall(ctx context.Context, out actor.Out, requester strin
 		args = json.RawMessage("{}")
 	}
 	known, found := b.table.find(ctx, tool)
-	c := call{tool: tool, path: caller.Path, args: args, session: session, query: query}
+	c := call{id: out.NewID(), tool: tool, path: caller.Path, args: args, session: session, query: query}
 	malformed := checkRequest(subjects.ToolRequest{Args: args}, known)
 	if malformed == nil {
 		args = b.rules.Load().Chain.ExpandPaths(known.Tool, args, b.workFolder(c))

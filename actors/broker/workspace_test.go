@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -164,6 +165,15 @@ func TestOrderCarriesFolders(t *testing.T) {
 	}
 	if agent.request("run_code", "s2", "q1", "c4", nil, `{}`); receive(t, orders).Folders.Work == work {
 		t.Error("the same query id in another session leads to the same working folder")
+	}
+	out, err := actor.NewOut(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if v, err := actor.Ask(ctx, out, subjects.PolicyExplain, subjects.ExplainRequest{As: "operator", Tool: "fs_read", Args: []byte(`{"path":"src/a.go"}`)}); err != nil || v.Denial != nil {
+		t.Errorf("a dry run does not resolve a relative path: %+v %v", v, err)
 	}
 	for i, p := range []string{"../../home/.conclave/key", "~/.conclave/key", w.closed + "/key", "../../../etc/passwd", "/etc/passwd"} {
 		args, _ := json.Marshal(map[string]string{"path": p})

@@ -211,6 +211,10 @@ func testQueryThatDoesNotWait(t *testing.T, b *bustest.Bus) {
 			t.Errorf("%s: after the answer: %d %s", name, status, body)
 		}
 	}
+	status, _, body := w.do("POST", "/query?wait=0", `{"query":"plan it","mode":"task"}`)
+	if ids := read[problemBody](t, body); status != 202 || !strings.Contains(body, `"task":"/tasks/`+ids.QueryID+`"`) {
+		t.Errorf("a task: %d %s", status, body)
+	}
 }
 
 func testQueryThatIsGivenUp(t *testing.T, b *bustest.Bus) {

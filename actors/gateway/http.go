@@ -173,6 +173,7 @@ type links struct {
 	Answer  string `json:"answer"`
 	Events  string `json:"events"`
 	Session string `json:"session"`
+	Task    string `json:"task,omitempty"` // only of a question for the orchestrator
 }
 
 // statusOf maps codes of bus faults to HTTP statuses. A code that is missing here is an internal error.

@@ -379,11 +379,15 @@ func (g *Gateway) explainUnanswered(q question, err error) error {
 
 // ids returns the ids of a question with its links.
 func (q question) ids(state string) *ids {
-	return &ids{QueryID: q.id, SessionID: q.session, State: state, Later: &links{
+	later := links{
 		Answer:  "/queries/" + q.id,
 		Events:  fmt.Sprintf("/events?query=%s&after=%d", url.QueryEscape(q.id), q.since),
 		Session: "/sessions/" + q.session,
-	}}
+	}
+	if q.respondent == subjects.Orchestrator {
+		later.Task = "/tasks/" + q.id
+	}
+	return &ids{QueryID: q.id, SessionID: q.session, State: state, Later: &later}
 }
 
 // lookupTimeout is the timeout of a search in the event log.

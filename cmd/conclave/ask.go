@@ -133,7 +133,7 @@ func (o *askFlags) define(f *pflag.FlagSet) {
 	f.StringVar(&q.Session, "session", "", "`id` of the session (default: a new one)")
 	f.BoolVar(&o.resume, "continue", false, "ask in the last session")
 	f.StringVar(&q.Model, "model", "", "`model` to answer (default: the assistant's)")
-	f.StringVar(&q.Hint, "hint", "", "`kind` of question: simple, reasoning or code; chooses the model of a role without its own")
+	f.StringVar(&q.Hint, "hint", "", "`kind` of question: simple, reasoning or code; selects the model for that kind in models.yaml")
 	f.DurationVar(&q.Timeout, "timeout", 15*time.Minute, "how long to wait for the answer")
 	f.BoolVar(&o.thinking, "thinking", false, "print the model's thinking on stderr")
 	f.BoolVar(&o.noWait, "no-wait", false, "print the ids when the question is stored, and exit")

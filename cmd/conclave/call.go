@@ -67,7 +67,7 @@ the call, or when its approval expired, and 4 when the tool is unknown or does n
 	f := cmd.Flags()
 	f.DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the result")
 	f.StringVar(&session, "session", "", "`id` of the session of the call")
-	f.StringVar(&query, "query", "", "`id` of the query of the call")
+	f.StringVar(&query, "query", "", "`id` of the question that the call belongs to: its grants and working folder are used")
 	f.StringVar(&parked, "parked", "", "print the stored result with this `id`, and call nothing")
 	return cmd
 }

@@ -50,8 +50,7 @@ stderr shows the addresses and what is missing. When stdout is not a terminal, o
 everything is ready, so that a script can wait for it:
 
   {"url":"nats://127.0.0.1:4222","api":"http://127.0.0.1:8765","data":"/home/me/.local/share/conclave","pid":4711,
-   "actors":["get_datetime","web_search","web_fetch","secrets","broker","model","memory","critic","reward","router",
-   "generator","gateway"],"ready_ms":180}
+   "actors":["get_datetime", ... ,"gateway"],"ready_ms":180}
 
 With --respondent-b a second respondent answers every question too, for comparison: you do not see its answers, the critic
 compares them with the assistant's. It calls no tool that has an effect.

@@ -291,6 +291,9 @@ type turn struct {
 	tools    []model.Tool
 }
 
+// questionHeading precedes the question in a message that has other parts before it, such as the contributions of a committee.
+const questionHeading = "# The question\n\n"
+
 // parseTurn finds the last question of r, the earlier ones, and the tool results since the last.
 func parseTurn(r model.Request) turn {
 	t := turn{tools: r.Tools}
@@ -302,6 +305,9 @@ func parseTurn(r model.Request) turn {
 			}
 			// Attachments are not the user's words: no rule must follow them.
 			t.question, _, t.attached = strings.Cut(m.Content, "\n\n"+firewall.AttachmentStart)
+			if i := strings.LastIndex(t.question, questionHeading); i >= 0 {
+				t.question = t.question[i+len(questionHeading):]
+			}
 			t.results = nil
 		case model.ToolRole:
 			t.results = append(t.results, m)

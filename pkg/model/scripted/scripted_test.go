@@ -62,6 +62,10 @@ func TestAnswerDisclosesTheDemoModel(t *testing.T) {
 	if m.Thinking == "" || len(m.Calls) != 0 || f.OutputTokens == 0 || f.PromptTokens == 0 {
 		t.Errorf("%+v, %+v", m, f)
 	}
+	m, _ = collectReply(t, model.Request{Messages: []model.Message{newMessage("user", "# What the members have said\n\nMany words.\n\n# The question\n\nShould I move?")}})
+	if !strings.Contains(m.Content, `"Should I move?"`) {
+		t.Errorf("%q quotes more than the question", m.Content)
+	}
 	no := false
 	if m, _ := collectReply(t, model.Request{Think: &no, Messages: []model.Message{newMessage("user", "hi")}}); m.Thinking != "" {
 		t.Errorf("thinks although Think is false: %q", m.Thinking)
