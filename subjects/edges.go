@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Kind of an edge.
@@ -35,6 +36,8 @@ type Edge struct {
 // User is one key of an account.
 type User struct {
 	Role            string // name of the key file and of the variable $NK_<role>
+	Key             string // public key of a run-time principal; "" = the variable
+	Leaf            bool   // connects as a leaf node only: a machine
 	Pub             []string
 	Sub             []string
 	Boot            bool   // exists only while the streams are created
@@ -51,7 +54,10 @@ type Account struct {
 	// MaxConns is the largest number of connections. All accounts together have fewer than the server allows, so that no
 	// account can take the connections of another.
 	MaxConns int
+	MaxLeafs int // leaf node connections, one per machine; 0 = none
 	Users    []User
+	// Principal is the kind of the run-time principal that the account belongs to; "" = an account of the table.
+	Principal PrincipalKind
 }
 
 // Layout is the complete table of the bus.
@@ -126,16 +132,21 @@ func ZoneOf(tool string) string {
 	return ""
 }
 
-// Table is the layout of Conclave: which account reaches which subject of which owner, under which local name.
-func Table() Layout {
+// Table is the layout of Conclave: which account reaches which subject of which owner, under which local name. The caller
+// must not change it: it is made once.
+func Table() Layout { return table() }
+
+var table = sync.OnceValue(func() Layout {
 	l := Layout{Accounts: accounts(), Streams: streams(), Consumers: consumers()}
 	l.Edges = slices.Concat(agentEdges(), controlEdges(), brokerEdges(), publishEdges(), watchEdges(), questionEdges(l.Consumers),
 		stateEdges(l.Streams), modelEdges(), auditEdges(), discoveryEdges(l.Discoverables()))
 	unserved := UnservedSpecs()
 	l.Edges = slices.DeleteFunc(l.Edges, func(e Edge) bool { return e.reachesAny(unserved) }) // a message would wait for an actor that does not exist
 	l.Edges = append(l.Edges, unservedEdges(unserved)...)
+	l.Accounts, l.Edges = slices.Clip(l.Accounts), slices.Clip(l.Edges) // an append to the copy of a caller does not write here
+	l.Streams, l.Consumers = slices.Clip(l.Streams), slices.Clip(l.Consumers)
 	return l
-}
+})
 
 // reachesAny reports whether e lets its callers send or watch one of the subjects.
 func (e Edge) reachesAny(specs []Spec) bool {
@@ -180,15 +191,18 @@ func controlEdges() (out []Edge) {
 	for _, s := range []string{"memory.query", "memory.write", "memory.correlated", "memory.admin"} {
 		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "memory", Remote: "ctl.<who>." + s, Local: s, StreamReply: true, ReplyTimeout: "2m"})
 	}
-	return append(out, Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "gateway", Remote: "query.ask", StreamReply: true, ReplyTimeout: "30m"})
+	return append(out, Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "gateway", Remote: askRemote, Local: QueryAsk.Name, StreamReply: true, ReplyTimeout: "30m"})
 }
+
+// askRemote is query.ask as the gateway receives it, with the account that asks.
+const askRemote = "client.<who>.query.ask"
 
 // brokerEdges returns the edges from the broker to the tools and the secrets actor, which no other account may call, and
 // those to the broker for credentials of models and live tool output. No local name may be one that the broker exports:
 // imports chain, and a call would reach the tool without the broker.
 func brokerEdges() (out []Edge) {
 	for _, z := range zoneOrder {
-		out = append(out, toolEdges(z)...)
+		out = append(out, toolEdges(z, Zones[z])...)
 	}
 	return append(out,
 		Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "secrets", Remote: "secret.get", ReplyTimeout: "30s"},
@@ -330,16 +344,22 @@ func modelEdges() []Edge {
 // appends nothing there.
 func auditEdges() []Edge {
 	out := []Edge{{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}}
-	verbs := []string{"STREAM.NAMES", "STREAM.LIST", "INFO"}
 	for _, w := range AuditWriters {
-		stream := AuditStream(w)
-		verbs = append(verbs, "STREAM.INFO."+stream, "STREAM.MSG.GET."+stream)
-		if stream != Audit {
+		if AuditStream(w) != Audit {
 			out = append(out, Edge{Callers: []string{w}, Kind: ServiceImport, Owner: Audit, Remote: "append.<who>.*", Local: "audit.*"})
 		}
 	}
+	return append(out, auditReadEdges("auditor")...)
+}
+
+// auditReadEdges let an account read the audit log and the figures of its streams.
+func auditReadEdges(who string) (out []Edge) {
+	verbs := []string{"STREAM.NAMES", "STREAM.LIST", "INFO"}
+	for _, w := range AuditWriters {
+		verbs = append(verbs, "STREAM.INFO."+AuditStream(w), "STREAM.MSG.GET."+AuditStream(w))
+	}
 	for _, s := range verbs {
-		out = append(out, Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API." + s, Local: "auditlog.API." + s})
+		out = append(out, Edge{Callers: []string{who}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API." + s, Local: "auditlog.API." + s})
 	}
 	return out
 }
@@ -439,7 +459,7 @@ func fixedAccounts() []Account {
 		},
 		{Name: "auditor", Doc: "the user as reader of the audit log", Users: []User{{Role: "auditor", Pub: cliSubjects}}},
 		{Name: "user", Doc: "the user on the command line: nats and conclave. A subscription to > receives the imports and nothing else", Users: []User{{Role: "user", Sub: []string{">"}, Pub: cliSubjects}}},
-		{Name: "gateway", Doc: "HTTP, page, query.ask", Serves: true, Users: []User{{Role: "gateway", Sub: append(discoverySubjects("gateway"), "query.ask", "ctl.*.config.set")}}},
+		{Name: "gateway", Doc: "HTTP, page, query.ask", Serves: true, Users: []User{{Role: "gateway", Sub: append(discoverySubjects("gateway"), QueryAsk.Received, "ctl.*.config.set")}}},
 		{Name: "broker", Doc: "authorizes every tool call: the only path from agents to tools", Serves: true, Users: []User{{
 			Role: "broker",
 			Sub:  append(discoverySubjects("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*", "ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*", "tool.output.*.*.*"),
@@ -490,13 +510,18 @@ func toolsAccount() Account {
 func zoneAccount(z string) Account {
 	doc := map[string]string{"memory": "stores and recalls entries; serves its own tools", "critic": "grades answers; serves its own tool", "reward": "rewards from feedback; serves its own tool"}[z]
 	u := User{Role: z, Sub: discoverySubjects(z)}
-	for _, t := range Zones[z] {
-		u.Sub, u.Pub = append(u.Sub, "tool.request."+t), append(u.Pub, "tool.schema."+t, "tool.output."+t+".*")
-	}
+	u.serveTools(Zones[z])
 	if z == "memory" {
 		u.Sub = append(u.Sub, "ctl.*.config.set", "ctl.*.memory.*")
 	}
 	return Account{Name: z, Doc: doc, Serves: true, Users: []User{u}}
+}
+
+// serveTools lets u receive the calls of tools, and publish their schemas and output.
+func (u *User) serveTools(tools []string) {
+	for _, t := range tools {
+		u.Sub, u.Pub = append(u.Sub, "tool.request."+t), append(u.Pub, "tool.schema."+t, "tool.output."+t+".*")
+	}
 }
 
 // agentAccount returns the account of an agent. Respondents also serve discovery, and config.set if they are configurable;
@@ -544,10 +569,10 @@ func discoverySubjects(name string) (out []string) {
 
 // toolEdges returns the edges from the broker to the tools of the account z: calls, announced schemas, live output and
 // discovery. A call is local to the broker as tool.call.<z>.<tool>.
-func toolEdges(z string) []Edge {
+func toolEdges(z string, tools []string) []Edge {
 	broker := []string{"broker"}
 	var out []Edge
-	for _, t := range Zones[z] {
+	for _, t := range tools {
 		out = append(out, Edge{Callers: broker, Kind: ServiceImport, Owner: z, Remote: "tool.request." + t, Local: "tool.call." + z + "." + t, ReplyTimeout: "10m"})
 	}
 	return append(out,

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -22,7 +23,7 @@ server_name: $CONCLAVE_NAME
 listen: $CONCLAVE_LISTEN
 max_payload: 1MB
 max_control_line: 4KB
-max_connections: 1024
+max_connections: %d
 max_subscriptions: 4096
 max_pending: 32MB
 ping_interval: "10s"
@@ -36,11 +37,20 @@ leafnodes { listen: $CONCLAVE_LEAF_LISTEN, no_advertise: true, tls { cert_file: 
 accounts {
 `
 
+// maxServerConns is the largest number of connections of the accounts of the table together.
+const maxServerConns = 1024
+
 // Conf returns nats.conf: accounts, exports, imports, users and permissions, all from the table. Keys, address and store
 // are variables, listed by EnvVars, that the server needs.
 func (l Layout) Conf() string {
 	var b strings.Builder
-	b.WriteString(confHead)
+	conns := maxServerConns
+	for _, a := range l.Accounts {
+		if a.Principal != "" {
+			conns += a.MaxConns
+		}
+	}
+	fmt.Fprintf(&b, confHead, conns)
 	for _, a := range l.Accounts {
 		l.writeAccount(&b, a)
 	}
@@ -64,12 +74,12 @@ func KeyEnvVar(role string) string { return "NK_" + role }
 // writeAccount writes one account. Publish and subscribe are denied by default; a user gets its own permissions and those
 // that repeat the account's imports, an isolated user and one of boot only its own.
 func (l Layout) writeAccount(b *strings.Builder, a Account) {
-	fmt.Fprintf(b, "  # %s\n  %s: {\n", a.Doc, a.Name)
+	fmt.Fprintf(b, "  # %s\n  %s: {\n", a.Doc, confName(a.Name))
 	if a.Store != "" {
 		fmt.Fprintf(b, "    jetstream: %s\n", a.Store)
 	}
 	if a.MaxConns > 0 {
-		fmt.Fprintf(b, "    limits: { max_connections: %d }\n", a.MaxConns)
+		fmt.Fprintf(b, "    limits: { max_connections: %d, max_leafnodes: %d }\n", a.MaxConns, a.MaxLeafs)
 	}
 	b.WriteString("    default_permissions: { publish: { deny: \">\" }, subscribe: { deny: \">\" } }\n")
 	if exports := l.exportsOf(a.Name); len(exports) > 0 {
@@ -92,16 +102,32 @@ func (l Layout) writeAccount(b *strings.Builder, a Account) {
 		p, s, responses := u.Pub, u.Sub, ""
 		if !u.Isolated && !u.Boot {
 			p, s = slices.Concat(pub, p), slices.Concat([]string{"_INBOX.>"}, sub, s)
-			if a.Serves {
+			if a.Serves || u.Leaf {
 				p = append(p, "_R_.>") // reply subjects of imported requests
 			}
 		}
 		if u.ResponseTimeout != "" {
 			responses = fmt.Sprintf("\n          allow_responses: { max: 1, expires: %q }", u.ResponseTimeout)
 		}
-		fmt.Fprintf(b, "      { nkey: $%s, permissions: {\n          publish:   %s\n          subscribe: %s%s } }\n", KeyEnvVar(u.Role), quoteList(p), quoteList(s), responses)
+		key := "$" + KeyEnvVar(u.Role)
+		if u.Key != "" {
+			key = strconv.Quote(u.Key)
+		}
+		if u.Leaf {
+			key += ", allowed_connection_types: [LEAFNODE]"
+		}
+		fmt.Fprintf(b, "      { nkey: %s, permissions: {\n          publish:   %s\n          subscribe: %s%s } }\n", key, quoteList(p), quoteList(s), responses)
 	}
 	b.WriteString("    ]\n  }\n")
+}
+
+// confName returns an account's name for nats.conf. Names of run-time principals are quoted: a bare word like "on" would be a
+// boolean.
+func confName(account string) string {
+	if slices.ContainsFunc(Table().Accounts, func(a Account) bool { return a.Name == account }) {
+		return account
+	}
+	return strconv.Quote(account)
 }
 
 // exportsOf lists the exports of an account, one per subject and kind, however many edges lead to it; timeout and reply
@@ -128,7 +154,11 @@ func (l Layout) exportsOf(owner string) (out []string) {
 		if pos := slices.Index(strings.Split(e.Remote, "."), "<who>"); pos >= 0 {
 			s += fmt.Sprintf(", account_token_position: %d", pos+1)
 		} else {
-			s += ", accounts: [" + strings.Join(dedupe(e.who), ", ") + "]"
+			who := dedupe(e.who)
+			for i := range who {
+				who[i] = confName(who[i])
+			}
+			s += ", accounts: [" + strings.Join(who, ", ") + "]"
 		}
 		if e.StreamReply {
 			s += ", response_type: stream"
@@ -149,7 +179,7 @@ func (l Layout) importsOf(who string) (imports, pub, sub []string) {
 			continue
 		}
 		remote, local := e.Resolve(who)
-		s := fmt.Sprintf("{ %s: { account: %s, subject: %q }", e.Kind, e.Owner, remote)
+		s := fmt.Sprintf("{ %s: { account: %s, subject: %q }", e.Kind, confName(e.Owner), remote)
 		if local != remote {
 			s += fmt.Sprintf(", to: %q", local)
 		}

@@ -247,14 +247,16 @@ func consumingActors() (out []string) {
 	return out
 }
 
-// Roles lists the roles of all keys, in the order of the accounts: the lasting ones, and those of the provisioners, which
-// exist only at boot.
+// Roles lists the roles of all keys with a variable, in the order of the accounts: the lasting ones, and those of the
+// provisioners, which exist only at boot. Keys of run-time principals have none.
 func (l Layout) Roles() (lasting, boot []string) {
 	for _, a := range l.Accounts {
 		for _, u := range a.Users {
-			if u.Boot {
+			switch {
+			case u.Key != "":
+			case u.Boot:
 				boot = append(boot, u.Role)
-			} else {
+			default:
 				lasting = append(lasting, u.Role)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -66,6 +67,7 @@ func TestTableKeepsItsRules(t *testing.T) {
 			"a direct get":             addEdge(Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API.DIRECT.GET.AUDIT"}),
 			"a writer who may read":    addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API.STREAM.MSG.GET.AUDIT", Local: "auditlog.API.STREAM.MSG.GET.AUDIT"}),
 			"into the broker's stream": addEdge(Edge{Callers: []string{"model"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}),
+			"a model actor reads":      addEdge(auditReadEdges("model_gpu-box")[0]),
 			"boot writes anything":     func(l *Layout) { findAccount(l, Audit).Users[0].Pub = []string{"audit.*.*"} },
 		}},
 		{"no account administers streams", checkNoStreamAdmin, map[string]func(l *Layout){
@@ -128,26 +130,50 @@ func TestTableKeepsItsRules(t *testing.T) {
 			"the same name": func(l *Layout) { l.Accounts = append(l.Accounts, Account{Name: "memory", Users: []User{{Role: "x"}}}) },
 			"no key":        func(l *Layout) { l.Accounts = append(l.Accounts, Account{Name: "ghost"}) },
 		}},
+		{"a run-time principal has the edges of its kind", checkPrincipals, map[string]func(l *Layout){
+			"a client calls a tool":         addEdge(Edge{Callers: []string{"phone"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>"}),
+			"a client serves":               addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "phone", Remote: "x"}),
+			"a tool asks":                   addEdge(Edge{Callers: []string{"weather"}, Kind: ServiceImport, Owner: "gateway", Remote: askRemote, Local: "query.ask"}),
+			"a tool is called directly":     addEdge(Edge{Callers: []string{"generator"}, Kind: ServiceImport, Owner: "weather", Remote: "tool.request.forecast"}),
+			"a machine's tool calls":        addEdge(Edge{Callers: []string{"tools_gpu-box"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>"}),
+			"a machine's model reads audit": addEdge(auditReadEdges("model_gpu-box")[0]),
+			"a witness appends":             addEdge(Edge{Callers: []string{"witness_gpu-box"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.x", Local: "x"}),
+			"a tool as a leaf node":         func(l *Layout) { findAccount(l, "weather").Users[0].Leaf = true },
+			"a machine as a client":         func(l *Layout) { findAccount(l, "model_gpu-box").Users[0].Leaf = false },
+			"a leaf node with a variable":   func(l *Layout) { findAccount(l, "generator").Users[1].Key = "" },
+			"more leaf nodes than machines": func(l *Layout) { findAccount(l, "generator").MaxLeafs = 2 },
+		}},
 	} {
+		if !slices.ContainsFunc(rules, func(r namedRule) bool { return r.name == tt.name }) {
+			t.Errorf("%s is not among the rules of Check", tt.name)
+		}
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			for what, spoil := range tt.breaks {
-				l := copyTable()
+				l := copyTable(t)
 				spoil(&l)
 				if len(tt.rule(l)) == 0 {
 					t.Errorf("the rule does not see: %s", what)
 				}
 			}
-			for _, wrong := range tt.rule(Table()) {
+			for _, wrong := range append(tt.rule(Table()), tt.rule(copyTable(t))...) {
 				t.Error(wrong)
 			}
 		})
 	}
 }
 
-// copyTable returns a table that a test may change.
-func copyTable() Layout {
-	l := Table()
+var exampleLayout = sync.OnceValues(func() (Layout, error) { return Table().With(examplePrincipals()) })
+
+// copyTable returns a table with run-time principals that a test may change.
+func copyTable(t *testing.T) Layout {
+	t.Helper()
+	l, err := exampleLayout()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Accounts, l.Edges = slices.Clone(l.Accounts), slices.Clip(l.Edges)
+	l.Streams, l.Consumers = slices.Clone(l.Streams), slices.Clone(l.Consumers)
 	for i := range l.Accounts {
 		l.Accounts[i].Users = slices.Clone(l.Accounts[i].Users)
 	}
@@ -167,345 +193,6 @@ func addUser(l *Layout, name string, u User) {
 
 func findBucket(l *Layout, name string) *Stream {
 	return &l.Streams[slices.IndexFunc(l.Streams, func(s Stream) bool { return s.Bucket == name })]
-}
-
-// anyCaller stands for every caller in an owner's subject.
-func anyCaller(remote string) string { return strings.ReplaceAll(remote, "<who>", "*") }
-
-// hasAccount reports whether an account is in the layout.
-func hasAccount(l Layout, name string) bool {
-	return slices.ContainsFunc(l.Accounts, func(a Account) bool { return a.Name == name })
-}
-
-// checkNoChaining: an import under an exported name would be reachable through the account, without its actor's decision.
-func checkNoChaining(l Layout) (wrong []string) {
-	for _, a := range l.Accounts {
-		for _, out := range l.Edges {
-			if out.Owner != a.Name {
-				continue
-			}
-			for _, in := range l.Edges {
-				if !slices.Contains(in.Callers, a.Name) {
-					continue
-				}
-				if _, local := in.Resolve(a.Name); Overlap(anyCaller(out.Remote), local) {
-					wrong = append(wrong, fmt.Sprintf("%s exports %s and imports %s from %s", a.Name, out.Remote, local, in.Owner))
-				}
-			}
-		}
-	}
-	return wrong
-}
-
-// checkStreamAccounts: JetStream publishes to any reply subject with the permissions of its account, so no client may be in it.
-func checkStreamAccounts(l Layout) (wrong []string) {
-	for _, a := range l.Accounts {
-		for _, u := range a.Users {
-			if a.Store != "" && !u.Boot {
-				wrong = append(wrong, fmt.Sprintf("%s has streams and a lasting key %s", a.Name, u.Role))
-			}
-			if a.Store == "" && u.Boot {
-				wrong = append(wrong, fmt.Sprintf("%s has no streams and a boot key %s", a.Name, u.Role))
-			}
-		}
-		for _, e := range l.Edges {
-			if a.Store != "" && slices.Contains(e.Callers, a.Name) {
-				wrong = append(wrong, fmt.Sprintf("%s has streams and publishes to %s", a.Name, e.Owner))
-			}
-		}
-	}
-	for _, s := range l.Streams {
-		if !slices.ContainsFunc(l.Accounts, func(a Account) bool { return a.Name == s.Account && a.Store != "" }) {
-			wrong = append(wrong, fmt.Sprintf("%s is in %s, which is no stream account", s.Name, s.Account))
-		}
-	}
-	return wrong
-}
-
-// checkOneOwnerPerName: two owners behind one name would both get the request. Discovery does so on purpose.
-func checkOneOwnerPerName(l Layout) (wrong []string) {
-	for _, a := range l.Accounts {
-		var seen []string
-		for _, e := range l.Edges {
-			if e.Kind != ServiceImport || !slices.Contains(e.Callers, a.Name) {
-				continue
-			}
-			_, local := e.Resolve(a.Name)
-			for _, s := range seen {
-				if Overlap(s, local) {
-					wrong = append(wrong, fmt.Sprintf("%s reaches two things by %s and %s", a.Name, s, local))
-				}
-			}
-			seen = append(seen, local)
-		}
-	}
-	return wrong
-}
-
-// checkAccountsExist: an edge to or from an account that does not exist would not load, or would have no effect.
-func checkAccountsExist(l Layout) (wrong []string) {
-	for _, e := range l.Edges {
-		if !hasAccount(l, e.Owner) {
-			wrong = append(wrong, fmt.Sprintf("%s is owned by %q, which does not exist", e.Remote, e.Owner))
-		}
-		if len(e.Callers) == 0 || e.Remote == "" || (e.Kind != ServiceImport && e.Kind != StreamImport) {
-			wrong = append(wrong, fmt.Sprintf("incomplete edge: %+v", e))
-		}
-		for i, w := range e.Callers {
-			if !hasAccount(l, w) || w == e.Owner || slices.Contains(e.Callers[:i], w) {
-				wrong = append(wrong, fmt.Sprintf("%s is reached by %q, which does not exist, is its owner, or is there twice", e.Remote, w))
-			}
-		}
-	}
-	for _, p := range l.Consumers {
-		if !hasAccount(l, p.Actor) || !hasAccount(l, p.Actor+"_in") || !slices.ContainsFunc(l.Streams, func(s Stream) bool { return s.Name == p.Stream && s.Account == Core }) {
-			wrong = append(wrong, fmt.Sprintf("consumer %s of %s for %s has no stream or no account", p.Name, p.Stream, p.Actor))
-		}
-	}
-	for _, s := range l.Streams {
-		if s.Bucket != "" && !hasAccount(l, s.Owner) {
-			wrong = append(wrong, fmt.Sprintf("bucket %s is owned by %q", s.Bucket, s.Owner))
-		}
-	}
-	return wrong
-}
-
-// checkBucketOwners: a roll-up of any writable key empties the whole bucket.
-func checkBucketOwners(l Layout) (wrong []string) {
-	seen := map[string]bool{}
-	for _, s := range l.Streams {
-		if seen[s.Name] {
-			wrong = append(wrong, s.Name+" is there twice")
-		}
-		seen[s.Name] = true
-		if s.Bucket == "" {
-			continue
-		}
-		keys := "$KV." + s.Bucket + ".>"
-		if s.Name != "KV_"+s.Bucket || len(s.Subjects) != 1 || s.Subjects[0] != keys {
-			wrong = append(wrong, fmt.Sprintf("bucket %s is called %s and holds %v", s.Bucket, s.Name, s.Subjects))
-		}
-		var writers []string
-		for _, e := range l.Edges {
-			if e.Owner == s.Account && Overlap(anyCaller(e.Remote), keys) {
-				writers = append(writers, e.Callers...)
-			}
-		}
-		if len(writers) != 1 || writers[0] != s.Owner {
-			wrong = append(wrong, fmt.Sprintf("bucket %s of %q is written by %v", s.Bucket, s.Owner, writers))
-		}
-	}
-	return wrong
-}
-
-// checkAuditAccess: records are stored under the writer's account, and writers cannot read.
-func checkAuditAccess(l Layout) (wrong []string) {
-	reads := []string{"$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.INFO"}
-	for _, w := range AuditWriters {
-		reads = append(reads, "$JS.API.STREAM.INFO."+AuditStream(w), "$JS.API.STREAM.MSG.GET."+AuditStream(w))
-	}
-	for _, e := range l.Edges {
-		switch {
-		case e.Owner != Audit:
-		case e.Kind == ServiceImport && (e.Remote == "audit.<who>.*" || e.Remote == "append.<who>.*") && e.Local == "audit.*":
-			for _, w := range e.Callers {
-				if !slices.Contains(AuditWriters, w) {
-					wrong = append(wrong, "the "+w+" appends")
-				}
-				if shared := e.Remote == "audit.<who>.*"; shared != (AuditStream(w) == Audit) {
-					wrong = append(wrong, w+" does not append to its own stream")
-				}
-			}
-		case e.Kind == ServiceImport && slices.Contains(reads, e.Remote):
-			if !slices.Equal(e.Callers, []string{"auditor"}) {
-				wrong = append(wrong, fmt.Sprintf("%v read %s", e.Callers, e.Remote))
-			}
-		default:
-			wrong = append(wrong, fmt.Sprintf("%v reach %s of the audit", e.Callers, e.Remote))
-		}
-	}
-	for _, a := range l.Accounts {
-		for _, u := range a.Users {
-			for _, p := range u.Pub {
-				if a.Name == Audit && p != "audit.AUDIT.genesis" && (Overlap(p, "audit.>") || Overlap(p, "append.>")) {
-					wrong = append(wrong, fmt.Sprintf("%s may write %s", u.Role, p))
-				}
-			}
-		}
-	}
-	return wrong
-}
-
-// checkNoStreamAdmin: an account that may change a stream may empty it, whatever else is denied.
-func checkNoStreamAdmin(l Layout) (wrong []string) {
-	var bad []string
-	for _, s := range []string{"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.SNAPSHOT", "STREAM.RESTORE", "STREAM.MSG.DELETE", "STREAM.PEER.REMOVE", "STREAM.LEADER.STEPDOWN", "CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.DELETE", "CONSUMER.PAUSE", "CONSUMER.RESET", "CONSUMER.UNPIN", "ACCOUNT.PURGE", "META", "SERVER"} {
-		bad = append(bad, "$JS.API."+s, "$JS.API."+s+".>")
-	}
-	for _, s := range []string{"CLAIMS", "SERVER.PING.KICK", "SERVER.PING.LDM", "SERVER.PING.RELOAD", "SERVER.RELOAD", "ACCOUNT"} {
-		bad = append(bad, "$SYS.REQ."+s, "$SYS.REQ."+s+".>")
-	}
-	hits := func(subject string) bool {
-		return slices.ContainsFunc(bad, func(b string) bool { return Overlap(b, subject) })
-	}
-	for _, e := range l.Edges {
-		if hits(anyCaller(e.Remote)) {
-			wrong = append(wrong, fmt.Sprintf("%v may publish %s", e.Callers, e.Remote))
-		}
-	}
-	for _, a := range l.Accounts {
-		for _, u := range a.Users {
-			if !u.Boot && slices.ContainsFunc(u.Pub, hits) {
-				wrong = append(wrong, fmt.Sprintf("%s may publish %v", u.Role, u.Pub))
-			}
-		}
-	}
-	return wrong
-}
-
-// checkPullers: a pulled message keeps its author's subject, and its puller could publish there.
-func checkPullers(l Layout) (wrong []string) {
-	own := map[string][]string{}
-	for _, p := range l.Consumers {
-		c := p.Stream + "." + p.Name
-		own[p.Actor+"_in"] = append(own[p.Actor+"_in"], "$JS.API.CONSUMER.INFO."+c, "$JS.API.CONSUMER.MSG.NEXT."+c, "$JS.ACK."+c+".>")
-	}
-	for _, e := range l.Edges {
-		if strings.HasSuffix(e.Owner, "_in") {
-			wrong = append(wrong, fmt.Sprintf("%s serves %s", e.Owner, e.Remote))
-		}
-		for _, w := range e.Callers {
-			pulls := strings.HasPrefix(e.Remote, "$JS.API.CONSUMER.") || strings.HasPrefix(e.Remote, "$JS.ACK.")
-			if strings.HasSuffix(w, "_in") != pulls || (pulls && (e.Kind != ServiceImport || !slices.Contains(own[w], e.Remote))) {
-				wrong = append(wrong, fmt.Sprintf("%s reaches %s", w, e.Remote))
-			}
-		}
-	}
-	for _, a := range l.Accounts {
-		for _, u := range a.Users {
-			if strings.HasSuffix(a.Name, "_in") && (len(u.Pub)+len(u.Sub) > 0 || a.Serves) {
-				wrong = append(wrong, fmt.Sprintf("%s may do more than pull", u.Role))
-			}
-		}
-	}
-	return wrong
-}
-
-// checkSharedAccounts: the server checks no reply subject, so one key of a shared account could direct a reply to the subjects of
-// another.
-func checkSharedAccounts(l Layout) (wrong []string) {
-	for _, a := range l.Accounts {
-		if len(a.Users) < 2 {
-			continue
-		}
-		for _, e := range l.Edges {
-			if e.Kind == ServiceImport && slices.Contains(e.Callers, a.Name) {
-				wrong = append(wrong, fmt.Sprintf("%s is shared by %d keys and is answered on %s", a.Name, len(a.Users), e.Remote))
-			}
-		}
-		for i, u := range a.Users {
-			if !u.Isolated {
-				wrong = append(wrong, fmt.Sprintf("%s shares %s and has all of its edges", u.Role, a.Name))
-			}
-			for j, v := range a.Users {
-				if i == j {
-					continue
-				}
-				for _, p := range u.Pub {
-					for _, q := range append(slices.Clone(v.Sub), v.Pub...) {
-						if Overlap(p, q) {
-							wrong = append(wrong, fmt.Sprintf("%s publishes %s, %s has %s", u.Role, p, v.Role, q))
-						}
-					}
-				}
-				for _, p := range u.Sub {
-					for _, q := range v.Sub {
-						if Overlap(p, q) {
-							wrong = append(wrong, fmt.Sprintf("%s and %s both receive %s", u.Role, v.Role, p))
-						}
-					}
-				}
-			}
-		}
-	}
-	return wrong
-}
-
-// checkUserOnly: decisions, overrides, settings and questions come from the user's two accounts.
-func checkUserOnly(l Layout) (wrong []string) {
-	for _, e := range l.Edges {
-		ctl := strings.HasPrefix(e.Remote, "ctl.")
-		if ctl && !strings.HasPrefix(e.Remote, "ctl.<who>.") {
-			wrong = append(wrong, fmt.Sprintf("%s has no caller token", e.Remote))
-		}
-		if !ctl && (e.Kind != ServiceImport || !slices.ContainsFunc([]string{"query.received", "query.committee", "query.task", "query.ask"}, func(q string) bool { return Overlap(q, e.Remote) })) {
-			continue
-		}
-		for _, w := range e.Callers {
-			if !slices.Contains(UserAccounts, w) {
-				wrong = append(wrong, fmt.Sprintf("%s may publish %s", w, e.Remote))
-			}
-		}
-	}
-	return wrong
-}
-
-// checkAuthors: the second token of a received subject is the account, written by the server.
-func checkAuthors(l Layout) (wrong []string) {
-	for _, e := range l.Edges {
-		first, _, _ := strings.Cut(e.Remote, ".")
-		attested := slices.Contains([]string{"from", "agent", "ctl", "audit", "append"}, first)
-		if attested != strings.HasPrefix(e.Remote, first+".<who>.") || strings.Count(e.Remote, "<who>") > 1 && !strings.HasPrefix(e.Remote, "from.<who>.agent.state.<who>") && e.Remote != "from.<who>.dead.<who>" {
-			wrong = append(wrong, fmt.Sprintf("%v reach %s", e.Callers, e.Remote))
-		}
-	}
-	return wrong
-}
-
-// checkLiveSubjects: a subscription without a publisher is a mistake in a name.
-func checkLiveSubjects(l Layout) (wrong []string) {
-	for _, e := range l.Edges {
-		s, ok := strings.CutPrefix(e.Remote, "live.")
-		if e.Kind != StreamImport || !ok {
-			continue
-		}
-		if e.Local != s {
-			wrong = append(wrong, fmt.Sprintf("%s is received as %s", e.Remote, e.Local))
-		}
-		written := slices.ContainsFunc(l.Edges, func(w Edge) bool {
-			if w.Kind != ServiceImport || w.Owner != Core {
-				return false
-			}
-			return slices.ContainsFunc(l.Streams, func(st Stream) bool {
-				return st.RepublishFrom != "" && ((st.Name == "EVENTS" && Overlap(anyCaller(w.Remote), "from.*."+s)) || (st.Name == "QUERIES" && Overlap(w.Remote, s) && slices.Contains(st.Subjects, s)))
-			})
-		})
-		if !written {
-			wrong = append(wrong, fmt.Sprintf("no publisher of what %v receive as %s", e.Callers, s))
-		}
-	}
-	return wrong
-}
-
-// checkUniqueNames: a role is a file name, a variable and a token.
-func checkUniqueNames(l Layout) (wrong []string) {
-	accounts, roles := map[string]bool{}, map[string]bool{}
-	for _, a := range l.Accounts {
-		if CheckToken(a.Name) != nil || accounts[a.Name] || len(a.Users) == 0 || a.Doc == "" {
-			wrong = append(wrong, fmt.Sprintf("account %q: not a token, there twice, without a key or without documentation", a.Name))
-		}
-		accounts[a.Name] = true
-		for _, u := range a.Users {
-			if CheckToken(u.Role) != nil || strings.Contains(u.Role, "-") || roles[u.Role] {
-				wrong = append(wrong, fmt.Sprintf("role %q: not a token, no variable name or there twice", u.Role))
-			}
-			roles[u.Role] = true
-			if l.AccountOf(u.Role) == "" {
-				wrong = append(wrong, fmt.Sprintf("role %q has no account", u.Role))
-			}
-		}
-	}
-	return wrong
 }
 
 // findUnreachable lists specs without a publisher, without a subscriber, or with an unknown stream.

@@ -11,7 +11,7 @@ var (
 	QuerySession   = Topic[Query]{Spec{Name: "query.session.*", Received: "turn.*.*", Stream: "TURNS", Doc: "a question in its session's order, from the router"}}
 	TurnCommittee  = Topic[Query]{Spec{Name: "turn.committee.*", Stream: "TURNS", Doc: "a question for the committee, by session, from the router"}}
 	TurnTask       = Topic[Query]{Spec{Name: "turn.orchestrator.*", Stream: "TURNS", Doc: "a task for the orchestrator, by session, from the router"}}
-	QueryAsk       = Service[Query, Delta]{Spec{Name: "query.ask", PlainText: true, Doc: "ask and get the answer in one message, or with the header Conclave-Stream as it grows; an empty message ends it"}}
+	QueryAsk       = Service[Query, Delta]{Spec{Name: "query.ask", Received: "client.*.query.ask", PlainText: true, Doc: "ask and get the answer in one message, or with the header Conclave-Stream as it grows; an empty message ends it"}}
 	QueryCancel    = Topic[Cancel]{Spec{Name: "query.cancel.*", Stream: "EVENTS", PlainText: true, Doc: "stop a query and keep its partial answer"}}
 
 	AttachmentPiece = Topic[[]byte]{Spec{Name: "attachment.*.*.*", Codec: Raw, Stream: "ATTACHMENTS", MaxPayload: MaxPiece, Doc: "a piece of an attached image, by session, SHA-256 and index; empty = deleted"}}

@@ -28,6 +28,9 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	if q.QueryID == "" {
 		q.QueryID = in.Query
 	}
+	if in.From != "user" {
+		q.SessionID, q.QueryID = scopeID(in.From, q.SessionID), scopeID(in.From, q.QueryID)
+	}
 	if err := validateQuestion(out, &q); err != nil {
 		return toFault(err)
 	}
@@ -59,6 +62,15 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 		return subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; question %s is stored and will be answered, in session %s", q.QueryID, q.SessionID)
 	}
 	return toFault(err)
+}
+
+// scopeID returns an id chosen by a run-time principal as an id of that principal's own, so that it continues no conversation
+// and reads no answer of another account. A name has no "_", so two principals never get the same id. "" stays empty.
+func scopeID(principal, id string) string {
+	if id == "" {
+		return ""
+	}
+	return "client_" + principal + "_" + id
 }
 
 // finishAnswer sends the missing part of the answer and returns the fault of the outcome: a dead letter, for which nothing is

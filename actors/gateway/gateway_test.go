@@ -646,7 +646,7 @@ func testAskIsPublished(t *testing.T) {
 	g := gateway.New(defaultConfig(gateway.Config{}), nil)
 	rec := &actortest.Recorder{}
 	ask := func(body any, query string) error {
-		_, err := rec.Deliver(t, g, actortest.Message{Subject: "query.ask", Body: body, Query: query, Deadline: rec.Out().Now().Add(time.Minute)})
+		_, err := rec.Deliver(t, g, actortest.Message{Subject: "client.user.query.ask", Body: body, Query: query, Deadline: rec.Out().Now().Add(time.Minute)})
 		return err
 	}
 	for _, tt := range []struct {
@@ -667,5 +667,10 @@ func testAskIsPublished(t *testing.T) {
 	got := rec.Published()
 	if len(got) != 1 || got[0].Subject != "query.received" || got[0].Query != "q-7" || !got[0].Waited || !bytes.Contains([]byte(got[0].Body), []byte(`"query_id":"q-7","query":"hi"`)) {
 		t.Errorf("%+v", got)
+	}
+	// A run-time principal names no session and no question of another account.
+	_, err := rec.Deliver(t, g, actortest.Message{Subject: "client.phone.query.ask", Body: []byte(`{"query":"hi","session_id":"s"}`), Query: "q-8", Deadline: rec.Out().Now().Add(time.Minute)})
+	if got := rec.Published(); actortest.Code(err) != subjects.CodeTimeout || len(got) != 2 || got[1].Query != "client_phone_q-8" || got[1].Session != "client_phone_s" {
+		t.Errorf("a question of a run-time principal: %v, %+v", err, got)
 	}
 }

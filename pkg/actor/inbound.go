@@ -130,7 +130,7 @@ func (in *inbound) readDeadline(spec subjects.Spec, v string) *subjects.Fault {
 
 // isAttested reports whether the server writes the sender's account into the first wildcard of the received subject.
 func isAttested(spec subjects.Spec) bool {
-	for _, p := range []string{"agent.*.", "ctl.*.", "from.*."} {
+	for _, p := range []string{"agent.*.", "ctl.*.", "client.*.", "from.*."} {
 		if len(spec.Received) > len(p) && spec.Received[:len(p)] == p {
 			return true
 		}

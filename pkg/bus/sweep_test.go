@@ -205,7 +205,7 @@ func liveReceivers(l subjects.Layout, stored string) (out []string) {
 	} else if strings.HasPrefix(stored, "query.") && strings.Count(stored, ".") == 1 {
 		live = "live." + stored
 	}
-	if live == "" || stored == "query.ask" {
+	if live == "" || strings.HasPrefix(stored, "client.") {
 		return nil
 	}
 	for _, e := range l.Edges {

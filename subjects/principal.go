@@ -1,0 +1,244 @@
+package subjects
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// PrincipalKind is the kind of a run-time principal. It determines the edges of its accounts.
+type PrincipalKind string
+
+const (
+	// ToolPrincipal serves tools of the user to the broker, and reaches nothing.
+	ToolPrincipal PrincipalKind = "tool"
+	// ClientPrincipal asks questions with query.ask, and reaches nothing else.
+	ClientPrincipal PrincipalKind = "client"
+	// MachinePrincipal is another machine, which runs actors and connects as a leaf node.
+	MachinePrincipal PrincipalKind = "machine"
+)
+
+// Principal is an account, or the accounts of a machine, that was added while the system runs. [Layout.With] merges it into
+// the table.
+type Principal struct {
+	Name   string            `json:"name"` // a to z, 0 to 9 and "-", at most 24 characters; unique over accounts and machines
+	Kind   PrincipalKind     `json:"kind"`
+	Tools  []string          `json:"tools,omitempty"`  // kind tool: the tools it serves, as the zone Name
+	Actors []string          `json:"actors,omitempty"` // kind machine: what it runs, see [MachineActors]
+	Keys   map[string]string `json:"keys"`             // public key by account; empty before a machine has joined
+	Added  time.Time         `json:"added"`
+}
+
+// Limits of the list of run-time principals.
+const (
+	MaxPrincipals     = 200
+	MaxPrincipalTools = 64
+	// maxPrincipalConns is the largest number of connections of an account of a run-time principal.
+	maxPrincipalConns = 8
+)
+
+// Actors of a machine that have accounts of their own there, named <actor>_<machine>.
+const (
+	modelActor   = "model"
+	witnessActor = "witness"
+)
+
+var (
+	// movableActors are actors of the table that a machine may run in their own account, besides this machine or instead of it.
+	movableActors = []string{Generator, RespondentB, Committee, "critic", "reward"}
+	// movableTools are tools of the table that another machine may serve. Not those with folders or programs: the broker checks
+	// their paths on this machine.
+	movableTools = []string{"get_datetime", "web_search", "web_fetch"}
+
+	principalName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,23}$`)
+	userTool      = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+	publicUserKey = regexp.MustCompile(`^U[A-Z2-7]{55}$`)
+)
+
+// ErrPrincipal means that a run-time principal is malformed or conflicts with another account.
+var ErrPrincipal = errors.New("invalid principal")
+
+// MachineActors lists what a machine may run: actors, and tools of this build without folders.
+func MachineActors() []string {
+	return slices.Concat([]string{modelActor, witnessActor}, movableTools, movableActors)
+}
+
+// Accounts lists the accounts of p on this machine: its own, and for a machine those of the table whose actor it runs.
+func (p Principal) Accounts() (out []string) {
+	if p.Kind != MachinePrincipal {
+		return []string{p.Name}
+	}
+	for _, a := range p.Actors {
+		switch {
+		case a == modelActor || a == witnessActor:
+			out = append(out, a+"_"+p.Name)
+		case slices.Contains(movableTools, a):
+			out = append(out, toolsAccountName+"_"+p.Name)
+		case slices.Contains(movableActors, a):
+			out = append(out, a, a+"_in")
+		}
+	}
+	return dedupe(out)
+}
+
+// Zone returns the account by which p serves tools to the broker, and the tools. It reports false when p serves none, or has
+// not joined yet.
+func (p Principal) Zone() (account string, tools []string, ok bool) {
+	switch {
+	case len(p.Keys) == 0:
+		return "", nil, false
+	case p.Kind == ToolPrincipal:
+		account, tools = p.Name, p.Tools
+	case p.Kind == MachinePrincipal:
+		account = toolsAccountName + "_" + p.Name
+		for _, a := range p.Actors {
+			if slices.Contains(movableTools, a) {
+				tools = append(tools, a)
+			}
+		}
+	}
+	return account, tools, len(tools) > 0
+}
+
+// Validate rejects a malformed principal, with an error that wraps [ErrPrincipal] and says what to change. A machine without
+// keys is valid: it has not joined.
+func (p Principal) Validate() error {
+	if !principalName.MatchString(p.Name) {
+		return fmt.Errorf("%w: name %q: use a to z, 0 to 9 and \"-\", at most 24 characters, a letter first", ErrPrincipal, clipForError(p.Name))
+	}
+	reject := func(format string, args ...any) error {
+		return fmt.Errorf("%w %s: "+format, append([]any{ErrPrincipal, p.Name}, args...)...)
+	}
+	if (len(p.Tools) > 0) != (p.Kind == ToolPrincipal) || (len(p.Actors) > 0) != (p.Kind == MachinePrincipal) {
+		return reject("kind %q: a tool needs tools, a machine needs actors, a client has neither", clipForError(string(p.Kind)))
+	}
+	if len(p.Tools) > MaxPrincipalTools {
+		return reject("%d tools, at most %d", len(p.Tools), MaxPrincipalTools)
+	}
+	for i, t := range p.Tools {
+		switch {
+		case !userTool.MatchString(t):
+			return reject("tool %q: use a to z, 0 to 9 and \"_\", at most 64 characters, a letter first", clipForError(t))
+		case ZoneOf(t) != "":
+			return reject("tool %s is a tool of conclave; choose another name", t)
+		case slices.Contains(p.Tools[:i], t):
+			return reject("tool %s is named twice", t)
+		}
+	}
+	for i, a := range p.Actors {
+		switch {
+		case !slices.Contains(MachineActors(), a):
+			return reject("a machine cannot run %q; it can run: %s", clipForError(a), strings.Join(MachineActors(), ", "))
+		case slices.Contains(p.Actors[:i], a):
+			return reject("actor %s is named twice", a)
+		}
+	}
+	accounts := p.Accounts()
+	if len(p.Keys) != len(accounts) && (p.Kind != MachinePrincipal || len(p.Keys) > 0) {
+		return reject("%d keys for %d accounts", len(p.Keys), len(accounts))
+	}
+	for account, key := range p.Keys {
+		if !slices.Contains(accounts, account) || !publicUserKey.MatchString(key) {
+			return reject("the key of account %q is not a public user key of one of its accounts", clipForError(account))
+		}
+	}
+	return nil
+}
+
+// With returns the layout with the accounts and edges of run-time principals added, for exports, imports and permissions by
+// the same code as the table. It rejects principals that [Principal.Validate] rejects, a name or key that exists already, more
+// than [MaxPrincipals], and a result that breaks a rule of the table ([Layout.Check]); nothing is left out silently. l is not
+// changed.
+func (l Layout) With(principals []Principal) (Layout, error) {
+	if len(principals) > MaxPrincipals {
+		return Layout{}, fmt.Errorf("%w: %d of them, at most %d; revoke some", ErrPrincipal, len(principals), MaxPrincipals)
+	}
+	out := Layout{Accounts: slices.Clone(l.Accounts), Edges: slices.Clone(l.Edges), Streams: l.Streams, Consumers: l.Consumers}
+	names, keys := map[string]bool{}, map[string]bool{}
+	for _, a := range l.Accounts {
+		names[strings.ToLower(a.Name)] = true
+		for _, u := range a.Users {
+			names[u.Role] = true
+		}
+	}
+	for _, p := range principals {
+		if err := p.Validate(); err != nil {
+			return Layout{}, err
+		}
+		if names[p.Name] {
+			return Layout{}, fmt.Errorf("%w: the name %s is in use; choose another, or revoke it first", ErrPrincipal, p.Name)
+		}
+		names[p.Name] = true
+		for _, k := range p.Keys {
+			if keys[k] {
+				return Layout{}, fmt.Errorf("%w %s: its key is the key of another account; make a new one", ErrPrincipal, p.Name)
+			}
+			keys[k] = true
+		}
+		if len(p.Keys) > 0 {
+			out.addPrincipal(p)
+		}
+	}
+	if err := out.Check(); err != nil {
+		return Layout{}, fmt.Errorf("%w: %w", ErrPrincipal, err)
+	}
+	return out, nil
+}
+
+// addPrincipal adds the accounts, keys and edges of p, which must be valid.
+func (l *Layout) addPrincipal(p Principal) {
+	if zone, tools, ok := p.Zone(); ok {
+		u := User{Role: zone, Key: p.Keys[zone]}
+		for _, t := range tools {
+			u.Sub = append(u.Sub, discoverySubjects(t)...)
+		}
+		u.serveTools(tools)
+		l.addAccount(p, zone, "serves tools: "+strings.Join(tools, ", "), u)
+		l.Edges = append(l.Edges, toolEdges(zone, tools)...)
+	}
+	if p.Kind == ClientPrincipal {
+		l.addAccount(p, p.Name, "asks questions with query.ask", User{Role: p.Name, Key: p.Keys[p.Name]})
+		l.Edges = append(l.Edges, Edge{Callers: []string{p.Name}, Kind: ServiceImport, Owner: "gateway", Remote: askRemote, Local: QueryAsk.Name, StreamReply: true, ReplyTimeout: "30m"})
+	}
+	for _, actor := range p.Actors {
+		account := actor + "_" + p.Name
+		u := User{Role: account, Key: p.Keys[account]}
+		switch {
+		case actor == modelActor:
+			u.Sub = []string{"agent.*.model.>"}
+			l.addAccount(p, account, "inference on "+p.Name, u)
+			l.Edges = append(l.Edges, Edge{Callers: []string{"model"}, Kind: ServiceImport, Owner: account, Remote: "agent.<who>.model.>", Local: "machine." + p.Name + ".model.>", StreamReply: true, ReplyTimeout: "30m"})
+		case actor == witnessActor:
+			u.Sub = []string{"witness.*"}
+			l.addAccount(p, account, "copies the audit log to "+p.Name, u)
+			l.Edges = append(l.Edges, auditReadEdges(account)...)
+			l.Edges = append(l.Edges, Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: account, Remote: "witness.*", Local: "witness." + p.Name + ".*", ReplyTimeout: "30s"})
+		case slices.Contains(movableActors, actor):
+			l.addMachineKey(p, actor)
+			l.addMachineKey(p, actor+"_in")
+		}
+	}
+}
+
+// addAccount adds an account of p with one user. An account of a machine admits one leaf node and nothing else.
+func (l *Layout) addAccount(p Principal, name, doc string, u User) {
+	a := Account{Name: name, Doc: doc, Principal: p.Kind, Serves: p.Kind != ClientPrincipal, MaxConns: maxPrincipalConns}
+	if p.Kind == MachinePrincipal {
+		u.Leaf, a.MaxLeafs = true, 1
+	}
+	a.Users = []User{u}
+	l.Accounts = append(l.Accounts, a)
+}
+
+// addMachineKey gives the machine p the permissions of an existing account, for a leaf node only.
+func (l *Layout) addMachineKey(p Principal, account string) {
+	i := slices.IndexFunc(l.Accounts, func(a Account) bool { return a.Name == account })
+	a := &l.Accounts[i]
+	u := a.Users[0]
+	u.Role, u.Key, u.Leaf = account+"_"+p.Name, p.Keys[account], true
+	a.Users = append(slices.Clip(a.Users), u)
+	a.MaxLeafs++
+}
