@@ -68,6 +68,7 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 	if err := r.keepHeads(watching, c, home, files, log); err != nil {
 		return nil, err
 	}
+	r.serveBackups(watching, c, home, log)
 	r.watch.Go(func() { r.server.WatchDisk(watching, time.Second) })
 	r.watch.Go(func() { limitMemory(watching) })
 	r.watch.Go(func() { watchAuditCapacity(watching, r.Bus, log) })
@@ -145,10 +146,10 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	if err := auditlog.Provision(ctx, home, r.Bus, r.server.Provision); err != nil {
 		return err
 	}
-	if err := home.WriteRunning(r.server.URL()); err != nil {
+	if err := home.WriteVersion(); err != nil {
 		return err
 	}
-	return nil
+	return home.WriteRunning(r.server.URL())
 }
 
 // openAuditFiles opens the files of the audit log, after it has kept the damaged ones, and logs the damage. It returns none for

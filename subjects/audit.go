@@ -45,6 +45,7 @@ const (
 	ActionModelEmbed       = "model.embed"
 	ActionModelPull        = "model.pull"
 	ActionTaskChange       = "task.change"
+	ActionBackup           = "system.backup"
 )
 
 // AuditActions lists the actions that each account may record, beside [ActionOpenChain]. The account is in the subject, where
@@ -59,7 +60,7 @@ var AuditActions = map[string][]string{
 	"model":        {ActionModelChat, ActionModelEmbed, ActionModelPull},
 	"secrets":      {ActionSecretGet},
 	"orchestrator": {ActionTaskChange},
-	"gateway":      {},
+	"gateway":      {ActionBackup}, // the access points of the user, the socket for backups among them
 }
 
 // NothingRan reports whether a record of phase before with this status is complete: no outcome record follows.

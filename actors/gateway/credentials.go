@@ -262,10 +262,10 @@ func isFromSocket(r *http.Request) bool {
 	return addr != nil && addr.Network() == "unix"
 }
 
-// listenSocket listens on a Unix socket of mode 0600 at path and replaces one that a killed gateway left behind. The socket is
+// ListenSocket listens on a Unix socket of mode 0600 at path and replaces one that a killed gateway left behind. The socket is
 // bound in a folder of mode 0700 and moved to path with its final mode, so that no other user can connect at any time. It fails
 // with [errSocketTaken] when a gateway serves path, and when path is not a socket. Closing removes the file.
-func listenSocket(ctx context.Context, path string) (net.Listener, error) {
+func ListenSocket(ctx context.Context, path string) (net.Listener, error) {
 	fail := func(err error) (net.Listener, error) {
 		return nil, fmt.Errorf("listening on the Unix socket %s: %w", path, err)
 	}

@@ -151,7 +151,7 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.serving.Go(func() { g.events.follow(g.life, g.trackCritic) })
 	g.serve(ln)
 	if g.cfg.Socket != "" {
-		socket, err := listenSocket(ctx, g.cfg.Socket)
+		socket, err := ListenSocket(ctx, g.cfg.Socket)
 		if err != nil {
 			out.LogError(fmt.Errorf("%w; serving without it", err))
 		} else {

@@ -14,6 +14,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -272,3 +274,16 @@ func (m *Memory) newDigester(out actor.Out, background bool) *digest.Digester {
 // plainDigester returns the digester of new entries, which calls no model: an entry can be recalled at once, and a model describes
 // it when it is idle (see refineBatch).
 func plainDigester() *digest.Digester { return digest.New(digest.Options{}) }
+
+// Verify checks every entry and every invariant of the database in a data folder that no actor has open. A folder without a
+// database is no error.
+func Verify(ctx context.Context, data string) error {
+	if _, err := os.Stat(DatabaseFile(data)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	db, err := store.Open(ctx, DatabaseFile(data), store.Options{})
+	if err != nil {
+		return err
+	}
+	return errors.Join(db.Verify(ctx), db.Close(ctx))
+}

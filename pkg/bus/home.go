@@ -84,15 +84,22 @@ func (h Home) HTTPToken() string { return filepath.Join(h.Data, "http.token") }
 // HTTPSocket is the Unix socket of HTTP.
 func (h Home) HTTPSocket() string { return filepath.Join(h.Data, "http.sock") }
 
+// BackupSocket is the Unix socket on which the running system takes part in a backup.
+func (h Home) BackupSocket() string { return filepath.Join(h.Data, "backup.sock") }
+
 // Env is the file with the variables of nats.conf for a stand-alone nats-server.
 func (h Home) Env() string { return filepath.Join(h.Data, "nats.env") }
 
 // ErrFolderWritable means that other users may write to the data or configuration folder.
 var ErrFolderWritable = errors.New("folder writable by other users")
 
-// CreateFolders creates the folders with mode 0700; existing ones keep theirs. It denies, with [ErrFolderWritable], data
-// and configuration folders that the group or other users may write: they could replace keys, anchors or the policy.
+// CreateFolders creates the folders with mode 0700; existing ones keep theirs. It writes nothing to the data of a newer build,
+// see [ErrNewerData]. It denies, with [ErrFolderWritable], data and configuration folders that the group or other users may
+// write: they could replace keys, anchors or the policy.
 func (h Home) CreateFolders() error {
+	if _, err := h.ReadVersion(); err != nil {
+		return err
+	}
 	for _, d := range []string{h.Data, h.Config, h.Keys().Dir, h.Heads(), h.Sealed()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return fmt.Errorf("making %s: %w", d, err)

@@ -91,7 +91,8 @@ type Server struct {
 	vars map[string]string
 	log  *slog.Logger
 
-	serverLog *serverLog // of the NATS server, also after a restart
+	serverLog *serverLog   // of the NATS server, also after a restart
+	pause     sync.RWMutex // held while the server is paused, see Pause
 
 	mu       sync.Mutex
 	ns       *server.Server
@@ -236,7 +237,11 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	if ns == nil {
 		return nil, errors.New("embedded server down")
 	}
-	return ns.InProcessConn()
+	conn, err := ns.InProcessConn()
+	if err != nil {
+		return nil, err
+	}
+	return pausableConn{conn, &s.pause}, nil
 }
 
 // Restart stops the server and starts it again on the same store and port; acknowledged messages survive. It returns

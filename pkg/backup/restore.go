@@ -1,0 +1,137 @@
+package backup
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"conclave/pkg/bus"
+)
+
+// ErrNotEmpty means that the folder to restore into is in use.
+var ErrNotEmpty = errors.New("the folder is not empty")
+
+// Restored is the result of [Restore].
+type Restored struct {
+	Manifest Manifest
+	Config   bool // the configuration was restored too
+}
+
+// Restore writes the files of a backup into the data folder of home, which must be missing or empty, and its configuration into
+// the config folder if that is missing or empty; otherwise that one is left as it is. Every file is compared with its checksum,
+// and check, which may be nil, examines the restored data under a temporary name. The data folder appears complete or not at
+// all. It fails with [ErrUnreadable], [ErrNotEmpty], [bus.ErrNewerData] or the error of check.
+func Restore(ctx context.Context, from string, home bus.Home, progress func(done, all int64), check func(restored bus.Home) error) (r Restored, err error) {
+	empty, err := isEmptyFolder(home.Data)
+	if err != nil {
+		return r, fmt.Errorf("restoring: %w", err)
+	}
+	if !empty {
+		return r, fmt.Errorf("%w: %s; name another folder with --data", ErrNotEmpty, home.Data)
+	}
+	s, err := open(from)
+	if err != nil {
+		return r, fmt.Errorf("restoring %s: %w", from, err)
+	}
+	defer s.close()
+	r.Manifest = s.manifest
+	if r.Config, err = isEmptyFolder(home.Config); err != nil {
+		return r, fmt.Errorf("restoring: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(home.Data), 0o700); err != nil {
+		return r, fmt.Errorf("restoring: %w", err)
+	}
+	staging, err := os.MkdirTemp(filepath.Dir(home.Data), ".conclave-restore-*") // with mode 0700
+	if err != nil {
+		return r, fmt.Errorf("restoring: %w", err)
+	}
+	defer os.RemoveAll(staging)
+	if err := unpack(ctx, s, staging, progress); err != nil {
+		return r, fmt.Errorf("restoring %s: %w", from, err)
+	}
+	restored := bus.Home{Data: filepath.Join(staging, dataPart), Config: filepath.Join(staging, configPart)}
+	for _, dir := range []string{restored.Data, restored.Config} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return r, fmt.Errorf("restoring: %w", err)
+		}
+	}
+	if check != nil {
+		if err := check(restored); err != nil {
+			return r, fmt.Errorf("checking the restored data: %w", err)
+		}
+	}
+	if r.Config {
+		if err := os.MkdirAll(filepath.Dir(home.Config), 0o700); err != nil {
+			return r, fmt.Errorf("restoring: %w", err)
+		}
+		if err := moveFolder(restored.Config, home.Config); err != nil {
+			return r, fmt.Errorf("restoring: %w", err)
+		}
+	}
+	if err := publishFolder(restored.Data, home.Data); err != nil {
+		return r, fmt.Errorf("restoring: %w", err)
+	}
+	return r, nil
+}
+
+// moveFolder renames a folder, or copies it to another file system.
+func moveFolder(from, to string) error {
+	if publishFolder(from, to) == nil {
+		return nil
+	}
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return err
+	}
+	return os.CopyFS(to, os.DirFS(from))
+}
+
+// isEmptyFolder reports whether dir is missing or an empty folder.
+func isEmptyFolder(dir string) (bool, error) {
+	all, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return len(all) == 0, err
+}
+
+// unpack writes the files of a backup below dir and compares their checksums.
+func unpack(ctx context.Context, s *source, dir string, progress func(done, all int64)) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	done, all := int64(0), s.manifest.Size()
+	return s.each(func(file File, r io.Reader) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		name := filepath.FromSlash(file.Path)
+		if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			return err
+		}
+		to, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, file.Mode.Perm()&0o600)
+		if err != nil {
+			return err
+		}
+		sum := sha256.New()
+		n, err := io.Copy(io.MultiWriter(to, sum), io.LimitReader(r, file.Size+1))
+		if err := errors.Join(err, to.Sync(), to.Close()); err != nil {
+			return fmt.Errorf("%w: %s: %w", ErrUnreadable, file.Path, err)
+		}
+		if n != file.Size || hex.EncodeToString(sum.Sum(nil)) != file.SHA256 {
+			return fmt.Errorf("%w: %s is damaged: its checksum does not match", ErrUnreadable, file.Path)
+		}
+		done += n
+		if progress != nil {
+			progress(done, all)
+		}
+		return nil
+	})
+}
