@@ -45,6 +45,10 @@ type Wiring struct {
 	// KeepHeads keeps the head of the audit log where the settings say. Only the installed system does: the keyring is the
 	// user's, and outlives a test or a benchmark.
 	KeepHeads bool
+	// Profiles has the gateway serve profiles and counters of the process, on a loopback address only.
+	Profiles bool
+
+	counters func() map[string]int64 // of the embedded server, for the profiles
 }
 
 // WithWiring returns c with this wiring.
@@ -101,6 +105,7 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			g := gateway.New(c.GatewayConfig(home), nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)
+			g.Counters = c.wiring.counters
 			g.AnyPort = c.Origin("system.gateway.listen") == Shipped // the port was not chosen by the user
 			return g, nil
 		}},

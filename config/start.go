@@ -63,6 +63,9 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 	if err := r.startServer(ctx, c, home, log); err != nil {
 		return nil, err
 	}
+	if c.wiring.Profiles {
+		c.wiring.counters = r.server.Counters
+	}
 	var watching context.Context
 	watching, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := r.keepHeads(watching, c, home, files, log); err != nil {

@@ -41,6 +41,9 @@ type Gateway struct {
 	AnyPort bool
 	// Version is the build that /health reports.
 	Version string
+	// Counters, when set before the start, has profiles and counters of the process served below /debug, on a loopback address
+	// only and behind the same credential as everything else. It returns the counters that the Go runtime does not have.
+	Counters func() map[string]int64
 
 	cfg            Config
 	link           Link
@@ -120,7 +123,10 @@ func (g *Gateway) onEvent(context.Context, actor.Msg[ignoredPayload], actor.Out)
 // cannot be opened is logged: the API is served without it. OnListen is called last.
 func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.out, g.client = out, client.Wrap(out)
-	var err error
+	err := g.checkProfiles()
+	if err != nil {
+		return err
+	}
 	if g.credentials, err = openCredentials(g.cfg.TokenFile); err != nil {
 		return err
 	}

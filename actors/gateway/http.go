@@ -97,10 +97,10 @@ func (g *Gateway) routes() []route {
 	}
 }
 
-// handler returns the API behind [Gateway.guardRequests]. Requests without a route get 404 or 405 as JSON.
+// handler returns the API, and the profiles when they are on, behind [Gateway.guardRequests]. Requests without a route get 404 or 405 as JSON.
 func (g *Gateway) handler() http.Handler {
 	mux := http.NewServeMux()
-	for _, rt := range g.routes() {
+	for _, rt := range slices.Concat(g.routes(), g.profileRoutes()) {
 		mux.HandleFunc(rt.pattern(), func(w http.ResponseWriter, r *http.Request) { g.serveRoute(rt, w, r) })
 	}
 	return g.guardRequests(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

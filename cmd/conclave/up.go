@@ -26,6 +26,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
+	"conclave/pkg/local"
 	"conclave/subjects"
 )
 
@@ -34,6 +35,7 @@ type upFlags struct {
 	listen, sync, model, modelB, temperatureB string // "" = as configured
 	port                                      int    // of HTTP, used only when the flag was given
 	respondentB                               bool
+	pprof                                     bool // serve profiles of the process over HTTP
 }
 
 // upCommand starts the embedded server and every enabled actor, and stays until an interrupt. It rejects --server, and refuses
@@ -54,6 +56,11 @@ everything is ready, so that a script can wait for it:
 
 With --respondent-b a second respondent answers every question too, for comparison: you do not see its answers, the critic
 compares them with the assistant's. It calls no tool that has an effect.
+
+With --pprof HTTP serves profiles and counters of the process below /debug, to requests with the credential that everything
+else needs too: /debug/pprof/heap, goroutine, allocs, profile?seconds=10 and others for go tool pprof, /debug/counters as JSON.
+
+  curl -s --unix-socket ~/.local/share/conclave/http.sock http://localhost/debug/pprof/heap >heap && go tool pprof -top heap
 
 When stderr is a terminal, it also shows a login link for a browser, valid once and for ten minutes; conclave open prints
 another. When it is not, the log is JSON lines, and there is no link in it.`,
@@ -78,7 +85,10 @@ another. When it is not, the log is JSON lines, and there is no link in it.`,
 			if err := a.CheckNoStandalone(); err != nil {
 				return err
 			}
-			return startSystem(cmd.Context(), a, cfg, cli.EnabledActors(cfg))
+			if host, _, err := net.SplitHostPort(cfg.System.Gateway.Listen); o.pprof && (err != nil || !local.IsLocalHost(host)) {
+				return cli.Usage("--pprof serves profiles on a loopback address only, and system.gateway.listen is %s: add --api-port, or leave --pprof out", cfg.System.Gateway.Listen)
+			}
+			return startSystem(cmd.Context(), a, cfg, cli.EnabledActors(cfg), o.pprof)
 		},
 	}
 	f := cmd.Flags()
@@ -89,6 +99,7 @@ another. When it is not, the log is JSON lines, and there is no link in it.`,
 	f.BoolVar(&o.respondentB, "respondent-b", false, "answer every question a second time for comparison (generator.respondent_b.enabled)")
 	f.StringVar(&o.modelB, "model-b", "", "`model` for respondent B (default: the assistant's) (generator.respondent_b.model)")
 	f.StringVar(&o.temperatureB, "temperature-b", "", "temperature for respondent B, a `number` from 0 to 2 (generator.respondent_b.temperature)")
+	f.BoolVar(&o.pprof, "pprof", false, "serve profiles and counters of the process below /debug of HTTP, on a loopback address only")
 	f.StringVar(&o.sync, "sync", "", "when acknowledged messages are flushed to disk: always, or a `duration` (system.sync)")
 	return cmd
 }
@@ -120,11 +131,12 @@ func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, er
 }
 
 // startSystem starts the server and the named actors, prints the readiness line and the banner, and runs until ctx ends; then
-// it stops in order and returns nil. A taken port, and an interrupt while starting, are errors.
-func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []string) error {
+// it stops in order and returns nil. A taken port, and an interrupt while starting, are errors. profiles has the gateway serve
+// profiles of the process.
+func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []string, profiles bool) error {
 	log := a.Logger(cfg.System.Level())
 	var api atomic.Pointer[string] // a restarted gateway sets it again
-	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { api.Store(&addr) }, KeepHeads: true}
+	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { api.Store(&addr) }, KeepHeads: true, Profiles: profiles}
 	c, err := cfg.WithWiring(wiring).Start(ctx, a.Home, log, actors...)
 	switch {
 	case errors.Is(err, gateway.ErrPortTaken):

@@ -244,6 +244,21 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	return pausableConn{conn, &s.pause}, nil
 }
 
+// Counters returns how many subscriptions, connections and stored messages and bytes the server has; none while it is down.
+func (s *Server) Counters() map[string]int64 {
+	s.mu.Lock()
+	ns := s.ns
+	s.mu.Unlock()
+	if ns == nil {
+		return nil
+	}
+	out := map[string]int64{"connections": int64(ns.NumClients()), "subscriptions": int64(ns.NumSubscriptions())}
+	if js, err := ns.Jsz(nil); err == nil {
+		out["consumers"], out["stored_messages"], out["stored_bytes"] = int64(js.Consumers), int64(js.Messages), int64(js.Bytes)
+	}
+	return out
+}
+
 // Restart stops the server and starts it again on the same store and port; acknowledged messages survive. It returns
 // errStopped after [Server.Stop]. After another error the server is down, and Restart may be called again. It must not be
 // called concurrently.
