@@ -169,7 +169,7 @@ func (r *running) stats() []*micro.EndpointStats {
 			Name: l.endpoint, Subject: l.spec.Subscription(), QueueGroup: r.actor.Name(),
 			NumRequests: f.count + f.rejected, NumErrors: f.errors + f.rejected, LastError: f.lastErr, ProcessingTime: f.total,
 		}
-		g := RouteStats{State: state, Restarts: restarts, Mailbox: len(l.mailbox), InFlight: l.inFlight.Load(), Rejected: f.rejected}
+		g := RouteStats{State: state, Restarts: restarts, Mailbox: l.mailbox.length(), InFlight: l.inFlight.Load(), Rejected: f.rejected}
 		if last != nil {
 			g.LastFailure = last.Error()
 		}

@@ -10,39 +10,92 @@ import (
 	"conclave/subjects"
 )
 
-// startWorkers creates the mailbox and starts the workers of a route, Config.Workers unless the route sets a number. One
-// sender may hold about half of the mailbox. The workers end when the runtime quits and the mailbox is empty.
-func (l *routeRun) startWorkers(r *running) {
-	n := l.Route.workers
-	if n <= 0 {
-		n = r.cfg.Workers
+// mailbox holds the messages of a route that wait for a worker, and starts a worker when there is work: at most max at once.
+// A worker ends when nothing waits. A message waits only while max workers run, so the order of arrival is kept.
+type mailbox struct {
+	size int // messages that may wait
+	max  int // workers
+
+	mu      sync.Mutex
+	waiting []*nats.Msg
+	running int
+	closed  bool           // no message is accepted any more
+	workers sync.WaitGroup // started only while the mailbox is open, so that nothing is added during a wait
+}
+
+// openMailbox prepares the mailbox of a route for Config.Workers workers, unless the route sets a number. One sender may hold
+// about half of it.
+func (l *routeRun) openMailbox(cfg Config) {
+	l.mailbox.size, l.mailbox.max = cfg.Mailbox, cfg.Workers
+	if l.Route.workers > 0 {
+		l.mailbox.max = l.Route.workers
 	}
-	l.mailbox = make(chan *nats.Msg, r.cfg.Mailbox)
-	l.quotas.max = max(1, r.cfg.Mailbox/2+n/2)
-	for range n {
-		l.workers.Go(func() {
-			for {
-				select {
-				case m := <-l.mailbox:
-					r.deliver(l, m)
-					continue
-				default:
-				}
-				select {
-				case m := <-l.mailbox:
-					r.deliver(l, m)
-				case <-r.quit:
-					if len(l.mailbox) == 0 {
-						return
-					}
-				}
+	l.quotas.max = max(1, cfg.Mailbox/2+l.mailbox.max/2)
+}
+
+// put has handle called with m by a worker, at once or when one is free. It does not wait, and returns a fault when too many
+// messages wait already or the mailbox is closed.
+func (b *mailbox) put(m *nats.Msg, handle func(*nats.Msg)) *subjects.Fault {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closed:
+		return subjects.Faultf(subjects.CodeUnavailable, "stopping; retry in a moment")
+	case b.running < b.max:
+		b.running++
+		b.workers.Go(func() {
+			for m := m; m != nil; m = b.next() {
+				handle(m)
 			}
 		})
+	case len(b.waiting) >= b.size:
+		return busyFault()
+	default:
+		b.waiting = append(b.waiting, m)
 	}
+	return nil
+}
+
+// next returns the message that has waited longest. Without one it returns nil, and the worker that called it must end.
+func (b *mailbox) next() *nats.Msg {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.waiting) == 0 {
+		b.waiting = nil // frees the space of a flood
+		b.running--
+		return nil
+	}
+	m := b.waiting[0]
+	b.waiting[0] = nil
+	b.waiting = b.waiting[1:]
+	return m
+}
+
+// length returns how many messages wait.
+func (b *mailbox) length() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.waiting)
+}
+
+// close has later messages rejected; those that wait are handled. It may be called more than once.
+func (b *mailbox) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+}
+
+// takeWaiting returns the messages that wait, which no worker handles then.
+func (b *mailbox) takeWaiting() []*nats.Msg {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := b.waiting
+	b.waiting = nil
+	return out
 }
 
 // enqueue puts a message into the mailbox without waiting. It rejects the message as busy when the mailbox is full or the
-// sender's quota is used up, and as over the limit when the sender exceeds the rate of the route: a flood from one account
+// sender's quota is used up, as unavailable when the actor stops, and as over the limit when the sender exceeds the rate of the route: a flood from one account
 // must not block the others.
 func (r *running) enqueue(l *routeRun, m *nats.Msg) {
 	if !l.rates.admit(l.sender(m), l.maxRate, r.cfg.Now()) {
@@ -50,16 +103,15 @@ func (r *running) enqueue(l *routeRun, m *nats.Msg) {
 		r.rejectFlood(l, in, m, subjects.Faultf(subjects.CodeLimit, "too many requests: at most %d per second; retry in a moment", l.maxRate))
 		return
 	}
+	fault := busyFault()
 	if l.quotas.acquire(l.sender(m)) {
-		select {
-		case l.mailbox <- m:
+		if fault = l.mailbox.put(m, func(m *nats.Msg) { r.deliver(l, m) }); fault == nil {
 			return
-		default:
-			l.quotas.release(l.sender(m))
 		}
+		l.quotas.release(l.sender(m))
 	}
 	in, _ := l.readMessage(m.Subject, m.Header, m.Data, r.cfg.Now())
-	r.rejectFlood(l, in, m, busyFault())
+	r.rejectFlood(l, in, m, fault)
 }
 
 // rejectFlood replies f to a request and counts the rejection. A flood causes at most one dead letter per second and
@@ -158,13 +210,9 @@ func busyFault() *subjects.Fault {
 func (r *running) rejectQueued() {
 	f := subjects.Faultf(subjects.CodeUnavailable, "%s is stopping", r.actor.Name())
 	for _, l := range r.routes {
-		for len(l.mailbox) > 0 {
-			select {
-			case m := <-l.mailbox:
-				in, _ := l.readMessage(m.Subject, m.Header, m.Data, r.cfg.Now())
-				r.rejectMessage(l, in, m, f, f.Text)
-			default:
-			}
+		for _, m := range l.mailbox.takeWaiting() {
+			in, _ := l.readMessage(m.Subject, m.Header, m.Data, r.cfg.Now())
+			r.rejectMessage(l, in, m, f, f.Text)
 		}
 	}
 }

@@ -92,12 +92,11 @@ type running struct {
 	health *Health
 }
 
-// routeRun is a route of a running actor: its mailbox, workers and counters.
+// routeRun is a route of a running actor: its mailbox with the workers, and counters.
 type routeRun struct {
 	Route
 	endpoint        string // its name in discovery
-	mailbox         chan *nats.Msg
-	workers         sync.WaitGroup
+	mailbox         mailbox
 	quotas          senderQuotas
 	rates           senderRates
 	streams         openStreams
@@ -193,7 +192,7 @@ func (r *running) reportDenials() {
 	})
 }
 
-// subscribe starts the workers of live and request routes, subscribes to them and to discovery, and returns when the server
+// subscribe opens the mailboxes of live and request routes, subscribes to them and to discovery, and returns when the server
 // has permitted all subscriptions. The error wraps [ErrPermission] when it denied one. Durable routes are left to
 // startConsumers.
 func (r *running) subscribe(ctx context.Context) error {
@@ -201,7 +200,7 @@ func (r *running) subscribe(ctx context.Context) error {
 		if l.kind == durable {
 			continue
 		}
-		l.startWorkers(r)
+		l.openMailbox(r.cfg)
 		subject, queue := l.spec.Subscription(), ""
 		if l.kind == serve {
 			queue = r.actor.Name()
@@ -417,11 +416,14 @@ func (r *running) shutDown(ctx context.Context) error {
 	defer cancel()
 	errs := []error{drainSubs(drain, r.subs)}
 	close(r.quit)
+	for _, l := range r.routes {
+		l.mailbox.close()
+	}
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
 		for _, l := range r.routes {
-			l.workers.Wait()
+			l.mailbox.workers.Wait()
 		}
 		r.pulls.Wait()
 	}()
