@@ -99,14 +99,15 @@ type System struct {
 	ended  chan struct{} // closed when the process has ended
 }
 
-// Start starts conclave up on free ports and waits until every actor is ready. The caller must call [System.Stop].
-func (i *Instance) Start(ctx context.Context) (*System, error) {
+// Start starts conclave up on free ports, with more flags, and waits until every actor is ready. The caller must call
+// [System.Stop].
+func (i *Instance) Start(ctx context.Context, flags ...string) (*System, error) {
 	log, err := os.Create(filepath.Join(i.dir, "log"))
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	up := i.Command(ctx, "up", "--listen", "127.0.0.1:0", "--api-port", "0", "--json")
+	up := i.Command(ctx, append([]string{"up", "--listen", "127.0.0.1:0", "--api-port", "0", "--json"}, flags...)...)
 	up.Stderr = log
 	out, err := up.StdoutPipe()
 	if err == nil {
@@ -170,7 +171,7 @@ func (s *System) Stop() {
 var connections = http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
 // Request sends a request to the HTTP interface, with body as JSON unless it is nil, and decodes the reply into into. Any status
-// but 200 is an error with the reply's text.
+// that is no success is an error with the reply's text.
 func (s *System) Request(ctx context.Context, method, path string, body, into any) error {
 	var content io.Reader
 	if body != nil {
@@ -180,23 +181,45 @@ func (s *System) Request(ctx context.Context, method, path string, body, into an
 		}
 		content = bytes.NewReader(data)
 	}
-	r, err := http.NewRequestWithContext(ctx, method, s.API+path, content)
+	data, err := s.send(ctx, method, path, content)
 	if err != nil {
 		return err
 	}
+	return json.Unmarshal(data, into)
+}
+
+// ErrUnavailable means that the system asks to retry the request.
+var ErrUnavailable = errors.New("unavailable")
+
+// Get returns the body of the reply to a GET.
+func (s *System) Get(ctx context.Context, path string) ([]byte, error) {
+	return s.send(ctx, http.MethodGet, path, nil)
+}
+
+// send sends a request with the token, and a body of JSON unless it is nil.
+func (s *System) send(ctx context.Context, method, path string, content io.Reader) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, method, s.API+path, content)
+	if err != nil {
+		return nil, err
+	}
 	r.Header.Set("Authorization", "Bearer "+s.Token)
-	r.Header.Set("Content-Type", "application/json")
+	if content != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
 	res, err := connections.Do(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer res.Body.Close()
 	data, err := io.ReadAll(res.Body)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", res.Status, strings.TrimSpace(string(data)))
+	if res.StatusCode == http.StatusServiceUnavailable || res.StatusCode == http.StatusTooManyRequests {
+		return nil, fmt.Errorf("%w: %s %s: %s: %s", ErrUnavailable, method, path, res.Status, strings.TrimSpace(string(data)))
 	}
-	return json.Unmarshal(data, into)
+	if res.StatusCode/100 != 2 {
+		return nil, fmt.Errorf("%s %s: %s: %s", method, path, res.Status, strings.TrimSpace(string(data)))
+	}
+	return data, nil
 }
