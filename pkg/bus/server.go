@@ -93,6 +93,7 @@ type Server struct {
 
 	serverLog *serverLog   // of the NATS server, also after a restart
 	pause     sync.RWMutex // held while the server is paused, see Pause
+	leaf      *leafServer  // of a machine that joined a hub; nil = a hub
 
 	mu       sync.Mutex
 	ns       *server.Server
@@ -187,6 +188,9 @@ var errStopped = errors.New("embedded server stopped")
 // serverOptions parses the generated nats.conf, with the variables defined before it. It fails when a variable has no
 // value. The server installs no signal handlers, and does not log without s.log.
 func (s *Server) serverOptions() (*server.Options, error) {
+	if s.leaf != nil {
+		return s.leaf.options(s.log)
+	}
 	var b strings.Builder
 	for _, name := range subjects.Table().EnvVars() {
 		v, ok := s.vars[name]

@@ -1,0 +1,108 @@
+package subjects
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// WitnessStore is the account and role of a machine's server with the copies of the audit log. No leaf node connects to it, so
+// that the hub cannot reach the copies.
+const WitnessStore = "witness_store"
+
+// WitnessHeads is what a machine has copied of the audit log.
+type WitnessHeads struct {
+	Heads    []string  `json:"heads"`              // head of each copied log, in the text form of package audit; the present log last
+	Synced   time.Time `json:"synced"`             // last comparison with the hub
+	Conflict string    `json:"conflict,omitempty"` // why the hub's log does not continue the copy; "" = it does
+}
+
+// machineHead is the part of a machine's configuration that does not depend on its actors. The leaf nodes to the hub are added by
+// the program: their keys are secret.
+const machineHead = `server_name: %q
+max_payload: 1MB
+max_control_line: 4KB
+max_pending: 32MB
+ping_interval: "2s"
+ping_max: 2
+write_deadline: "5s"
+jetstream { store_dir: %q, domain: %q, max_mem: 0, max_file: 1TB, max_buffered_size: 16MB }
+system_account: SYS
+
+accounts {
+  SYS: {}
+`
+
+// MachineLayout returns the accounts of the NATS server of a machine: those of p, with the keys of the actors that run there. Each
+// key has the permissions that it would have on the hub. The accounts have no edges: imports and exports are on the hub, which
+// decides what reaches the machine and what leaves it. p must be a valid machine; its keys do not matter.
+func MachineLayout(p Principal) (Layout, error) {
+	if p.Kind != MachinePrincipal {
+		return Layout{}, fmt.Errorf("%w %s: not a machine", ErrPrincipal, p.Name)
+	}
+	p.Keys = nil
+	if err := p.Validate(); err != nil {
+		return Layout{}, err
+	}
+	p.Keys = map[string]string{}
+	for i, a := range p.Accounts() { // any valid keys: With leaves out a machine that has not joined
+		p.Keys[a] = "U" + strings.Repeat(string(rune('A'+i)), 55)
+	}
+	hub, err := Table().With([]Principal{p})
+	if err != nil {
+		return Layout{}, err
+	}
+	out := Layout{}
+	for _, name := range p.Accounts() {
+		out.Accounts = append(out.Accounts, hub.machineAccount(p, name))
+	}
+	if slices.Contains(p.Actors, witnessActor) {
+		out.Accounts = append(out.Accounts, Account{Name: WitnessStore, Doc: "copies of the audit log of the hub", Store: "{ max_file: 1TB, max_mem: 0, max_streams: 1, max_consumers: 16 }", MaxConns: 24,
+			Users: []User{{Role: WitnessStore, Isolated: true, Pub: []string{"copy.>", "$JS.API.>", "$JS.ACK.>", "$JS.FC.>"}, Sub: []string{"_INBOX.>"}}}})
+	}
+	return out, nil
+}
+
+// machineAccount returns the account of that name for the server of p.
+func (l Layout) machineAccount(p Principal, name string) Account {
+	i := slices.IndexFunc(l.Accounts, func(a Account) bool { return a.Name == name })
+	a := Account{Name: name, Doc: l.Accounts[i].Doc, MaxConns: 24, MaxLeafs: 2}
+	if zone, tools, ok := p.Zone(); ok && zone == name {
+		for _, t := range tools {
+			u := User{Role: ToolRole(t), Isolated: true, Sub: append(discoverySubjects(t), "_INBOX.>"), Pub: []string{"_R_.>"}}
+			u.serveTools([]string{t})
+			a.Users = append(a.Users, u)
+		}
+		return a
+	}
+	role := strings.TrimSuffix(name, "_"+p.Name)
+	from, u := l.Accounts[i], l.Accounts[i].Users[0]
+	if j := slices.IndexFunc(l.Accounts, func(a Account) bool { return a.Name == role }); j >= 0 {
+		from, u = l.Accounts[j], l.Accounts[j].Users[0] // the same actor on the hub
+	}
+	_, pub, sub := l.importsOf(name)
+	local := User{Role: role, Isolated: true, Pub: slices.Concat(pub, u.Pub), Sub: slices.Concat([]string{"_INBOX.>"}, sub, u.Sub, discoverySubjects(role))}
+	if from.Serves {
+		local.Pub = append(local.Pub, "_R_.>")
+	}
+	a.Users = []User{local}
+	return a
+}
+
+// MachineConf returns the configuration of the machine's NATS server. keys are the public keys of its roles.
+func (l Layout) MachineConf(machine, store string, keys map[string]string) (string, error) {
+	var b strings.Builder
+	fmt.Fprintf(&b, machineHead, machine, store, machine)
+	for _, a := range l.Accounts {
+		a.Users = slices.Clone(a.Users)
+		for i, u := range a.Users {
+			if a.Users[i].Key = keys[u.Role]; !publicUserKey.MatchString(a.Users[i].Key) {
+				return "", fmt.Errorf("no key for %s", u.Role)
+			}
+		}
+		l.writeAccount(&b, a)
+	}
+	b.WriteString("}\n")
+	return b.String(), nil
+}
