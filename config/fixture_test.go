@@ -116,7 +116,7 @@ func TestDataOfEveryVersionIsRead(t *testing.T) {
 				t.Errorf("the override is %+v, %v", set, err)
 			}
 			reply, err := user.SearchMemory(ctx, subjects.MemoryQuery{Query: "Where does Anna live?"})
-			if err != nil || !slices.ContainsFunc(reply.Hits, func(h subjects.MemoryHit) bool { return h.Entry.Corpus == fixtureFact }) {
+			if err != nil || !slices.ContainsFunc(reply.Hits, func(h subjects.MemoryHit) bool { return h.Entry.Description == fixtureFact }) {
 				t.Errorf("%+v, %v", reply.Hits, err)
 			}
 			before := verified(t, home, r.Bus).Records
