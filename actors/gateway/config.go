@@ -19,6 +19,7 @@ import (
 // Config is the gateway's section of the configuration, in system.yaml under gateway. Its defaults are there.
 type Config struct {
 	Listen        string        `yaml:"listen"`         // host:port; port 0 takes a free one
+	Page          bool          `yaml:"page"`           // serve the page to browsers besides the API
 	Hosts         []string      `yaml:"hosts"`          // host names accepted besides localhost
 	TokenFile     string        `yaml:"token_file"`     // file with the bearer token, mode 0600; created when missing
 	Socket        string        `yaml:"socket"`         // path of the Unix socket, mode 0600; "" = none

@@ -45,6 +45,7 @@ func TestQuery(t *testing.T) {
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	runOnBus(t, []busTest{
+		{"PageFiles", testPageFiles},
 		{"BadRequests", testBadRequests},
 		{"Cancel", testCancel},
 		{"Sessions", testSessions},

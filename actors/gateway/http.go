@@ -103,7 +103,12 @@ func (g *Gateway) handler() http.Handler {
 	for _, rt := range slices.Concat(g.routes(), g.profileRoutes()) {
 		mux.HandleFunc(rt.pattern(), func(w http.ResponseWriter, r *http.Request) { g.serveRoute(rt, w, r) })
 	}
+	mux.HandleFunc("GET /page/{file...}", func(w http.ResponseWriter, r *http.Request) { g.serveRoute(route{"GET", "/page/", g.onPageFile}, w, r) })
 	return g.guardRequests(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if g.isPageRequest(r) {
+			g.writePage(w, r)
+			return
+		}
 		if _, pattern := mux.Handler(r); pattern == "" {
 			g.writeProblem(w, r, g.explainUnrouted(mux, w, r))
 			return

@@ -34,7 +34,7 @@ import (
 type upFlags struct {
 	listen, sync, model, modelB, temperatureB string // "" = as configured
 	port                                      int    // of HTTP, used only when the flag was given
-	respondentB                               bool
+	respondentB, headless                     bool
 	pprof                                     bool // serve profiles of the process over HTTP
 }
 
@@ -94,7 +94,7 @@ another. When it is not, the log is JSON lines, and there is no link in it.`,
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "", "`host:port` of the NATS server; port 0 for any free one (system.listen)")
 	f.IntVar(&o.port, "api-port", 0, "`port` of HTTP on this machine; 0 for any free one (system.gateway.listen)")
-	f.BoolVar(new(bool), "headless", false, "serve the HTTP API without a page; this build has no page, so it changes nothing")
+	f.BoolVar(&o.headless, "headless", false, "serve the HTTP API without the page (system.gateway.page)")
 	f.StringVar(&o.model, "model", "", "`model` of the assistant (models.roles.assistant)")
 	f.BoolVar(&o.respondentB, "respondent-b", false, "answer every question a second time for comparison (generator.respondent_b.enabled)")
 	f.StringVar(&o.modelB, "model-b", "", "`model` for respondent B (default: the assistant's) (generator.respondent_b.model)")
@@ -120,6 +120,9 @@ func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, er
 	}
 	if enabled {
 		set["generator.respondent_b.model"], set["generator.respondent_b.temperature"] = o.modelB, o.temperatureB
+	}
+	if o.headless {
+		set["system.gateway.page"] = "false"
 	}
 	if cmd.Flags().Changed("api-port") {
 		if o.port < 0 || o.port > 65535 {

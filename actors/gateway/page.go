@@ -1,0 +1,65 @@
+package gateway
+
+import (
+	"bytes"
+	"embed"
+	"io/fs"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+)
+
+// pageFiles is the page: HTML, styles and ES modules, without a build step.
+//
+//go:embed page
+var pageFiles embed.FS
+
+// pagePolicy is the content security policy of the page. Scripts and styles come from this server only and are never built from
+// text (Trusted Types; the policy lit-html is that of the one library, for its constant templates). Nothing is loaded from or sent
+// to another host, images included.
+const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-ancestors 'none'; " +
+	"base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types lit-html"
+
+// pageViews are the first tokens of the addresses of the page.
+var pageViews = []string{"chat", "runs", "approvals", "memory", "tasks"}
+
+// isPageRequest reports whether a browser opens an address of the page, as opposed to a program that uses the same path of the
+// API: browsers name HTML first.
+func (g *Gateway) isPageRequest(r *http.Request) bool {
+	if !g.cfg.Page || r.Method != http.MethodGet || !strings.HasPrefix(r.Header.Get("Accept"), "text/html") {
+		return false
+	}
+	view, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	for _, v := range append(pageViews, "") {
+		if view == v {
+			return true
+		}
+	}
+	return false
+}
+
+// writePage writes the document of the page; its script shows the view of the address.
+func (g *Gateway) writePage(w http.ResponseWriter, r *http.Request) {
+	g.writePageFile(w, r, "index.html")
+}
+
+// onPageFile serves a file of the page.
+func (g *Gateway) onPageFile(w http.ResponseWriter, r *http.Request) error {
+	name := path.Clean(r.PathValue("file"))
+	if !g.cfg.Page || !fs.ValidPath(name) || !g.writePageFile(w, r, name) {
+		return problemf(http.StatusNotFound, codeNotFound, "not found; /openapi.yaml lists the routes")
+	}
+	return nil
+}
+
+// writePageFile writes a file of the page, and reports whether it exists.
+func (g *Gateway) writePageFile(w http.ResponseWriter, r *http.Request, name string) bool {
+	b, err := pageFiles.ReadFile(path.Join("page", name))
+	if err != nil {
+		return false
+	}
+	w.Header().Set("Content-Security-Policy", pagePolicy)
+	http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(b))
+	return true
+}

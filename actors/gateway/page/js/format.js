@@ -1,0 +1,40 @@
+// Texts for numbers, times and states.
+
+export function seconds(ms) {
+  if (!Number.isFinite(ms) || ms < 0) return "";
+  if (ms < 950) return `${Math.round(ms)} ms`;
+  if (ms < 60000) return `${(ms / 1000).toFixed(ms < 9950 ? 1 : 0)} s`;
+  return `${Math.floor(ms / 60000)} min ${Math.round((ms % 60000) / 1000)} s`;
+}
+
+export function count(n, one, many = one + "s") {
+  return `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
+}
+
+// age says how long ago a time was.
+export function age(time, now = Date.now()) {
+  const s = (now - new Date(time).getTime()) / 1000;
+  if (!Number.isFinite(s)) return "";
+  if (s < 60) return "just now";
+  if (s < 3600) return `${Math.floor(s / 60)} min ago`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ago`;
+  if (s < 86400 * 30) return `${Math.floor(s / 86400)} d ago`;
+  return new Date(time).toLocaleDateString();
+}
+
+export const clock = (time) => new Date(time).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+// visible returns a text in which characters that are not seen or that reorder others are drawn as their code.
+export function visible(text) {
+  return String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|\udb40[\udc00-\uddef]/g, (c) => `⟦U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟧`);
+}
+
+// json returns a value as indented JSON with every character visible.
+export const json = (v) => visible(typeof v === "string" ? v : JSON.stringify(v, null, 2) ?? "");
+
+// grade returns the letter, the class and the words of a score from 1 to 5.
+export function grade(score) {
+  return (
+    [null, { letter: "E", tone: "bad", words: "poor" }, { letter: "D", tone: "bad", words: "weak" }, { letter: "C", tone: "warn", words: "fair" }, { letter: "B", tone: "good", words: "good" }, { letter: "A", tone: "good", words: "excellent" }][Math.round(score)] ?? { letter: "?", tone: "", words: "not graded" }
+  );
+}
