@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,6 +22,7 @@ type Config struct {
 	Listen        string        `yaml:"listen"`         // host:port; port 0 takes a free one
 	Page          bool          `yaml:"page"`           // serve the page to browsers besides the API
 	Hosts         []string      `yaml:"hosts"`          // host names accepted besides localhost
+	URL           string        `yaml:"url"`            // address of a proxy, for login links; "" = that of Listen
 	TokenFile     string        `yaml:"token_file"`     // file with the bearer token, mode 0600; created when missing
 	Socket        string        `yaml:"socket"`         // path of the Unix socket, mode 0600; "" = none
 	QueryTimeout  time.Duration `yaml:"query_timeout"`  // longest wait of POST /query
@@ -36,7 +38,7 @@ type Config struct {
 func (c Config) Validate() error { return c.Problems().Err() }
 
 // Problems returns everything wrong with c: a listen address that is neither loopback nor an IP address, one beyond loopback
-// without a token file, relative paths, hosts that are no host names, and durations and counts out of range. The token file is
+// without a token file, relative paths, hosts that are no host names, a URL with more than scheme, host and port, and durations and counts out of range. The token file is
 // checked only when the gateway starts.
 func (c Config) Problems() (out strict.Problems) {
 	host, port, err := net.SplitHostPort(c.Listen)
@@ -59,6 +61,9 @@ func (c Config) Problems() (out strict.Problems) {
 		if !isHostName(h) {
 			out.Add(fmt.Sprintf("hosts[%d]", i), "%q is not a host name; write it without scheme and port, like conclave.example", text.Clip(h, 60))
 		}
+	}
+	if u, err := url.Parse(c.URL); c.URL != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Path != "" || u.RawQuery != "" || u.Fragment != "") {
+		out.Add("url", "%q is not the address of a proxy; write it like https://conclave.example:8443", text.Clip(c.URL, 60))
 	}
 	out.CheckDuration("query_timeout", c.QueryTimeout, time.Millisecond, 24*time.Hour)
 	out.CheckDuration("grade_wait", c.GradeWait, 0, time.Minute)

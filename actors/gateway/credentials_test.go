@@ -190,6 +190,29 @@ func TestCookieOverIPv6AndForConfiguredHost(t *testing.T) {
 	}
 }
 
+// A login link names the proxy that is configured, and works through it.
+func TestLoginLinkNamesProxy(t *testing.T) {
+	t.Parallel()
+	w := startGateway(t, bustest.Start(t), setup{Config: gateway.Config{Hosts: []string{"conclave.example"}, URL: "https://conclave.example:8443"}})
+	code, ok := strings.CutPrefix(w.newLink(), "https://conclave.example:8443/login?code=")
+	if !ok || code == "" {
+		t.Fatalf("the link does not name the proxy")
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.base+"/login?code="+code, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = "conclave.example:8443"
+	res, err := anonymous(t).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusSeeOther || len(res.Cookies()) != 1 {
+		t.Errorf("login through the proxy: %d, %d cookies", res.StatusCode, len(res.Cookies()))
+	}
+}
+
 // Login codes and browser logins are bounded: the oldest stops working.
 func TestOldestLoginCodeIsDropped(t *testing.T) {
 	t.Parallel()

@@ -619,6 +619,11 @@ func TestValidate(t *testing.T) {
 		{"a host with a scheme", gateway.Config{Hosts: []string{"a", "http://a"}}, "hosts[1]: \"http://a\" is not a host name"},
 		{"a host with a port", gateway.Config{Hosts: []string{"a:80"}}, "not a host name"},
 		{"all hosts", gateway.Config{Hosts: []string{"*"}}, "not a host name"},
+		{"a proxy", gateway.Config{URL: "https://conclave.example:8443"}, ""},
+		{"a proxy without a scheme", gateway.Config{URL: "conclave.example"}, "url: \"conclave.example\" is not the address of a proxy"},
+		{"a proxy with a path", gateway.Config{URL: "https://conclave.example/"}, "not the address of a proxy"},
+		{"a proxy with a password", gateway.Config{URL: "https://a:b@conclave.example"}, "not the address of a proxy"},
+		{"a proxy by script", gateway.Config{URL: "javascript://x"}, "not the address of a proxy"},
 		{"too few places", gateway.Config{MaxWaiting: -1}, "max_waiting"},
 		{"too long", gateway.Config{GradeWait: time.Hour}, "grade_wait"},
 	} {

@@ -102,8 +102,13 @@ func (g *Gateway) readEmpty(r *http.Request) error {
 	return err
 }
 
-// loginURL is the link for a browser on this machine. A gateway on every address is named by its loopback address.
+// loginURL is the link for a browser: at the configured URL of a proxy, or else on this machine. A gateway on every address is
+// named by its loopback address.
 func (g *Gateway) loginURL(code string) string {
+	query := url.Values{"code": {code}}.Encode()
+	if g.cfg.URL != "" {
+		return g.cfg.URL + loginPath + "?" + query
+	}
 	host := g.Addr()
 	if a, err := netip.ParseAddrPort(host); err == nil && a.Addr().IsUnspecified() {
 		loopback := "127.0.0.1"
@@ -112,6 +117,6 @@ func (g *Gateway) loginURL(code string) string {
 		}
 		host = net.JoinHostPort(loopback, fmt.Sprint(a.Port()))
 	}
-	u := url.URL{Scheme: "http", Host: host, Path: loginPath, RawQuery: url.Values{"code": {code}}.Encode()}
+	u := url.URL{Scheme: "http", Host: host, Path: loginPath, RawQuery: query}
 	return u.String()
 }

@@ -98,18 +98,23 @@ func (o Options) WithDefaults(defaults Options) Options {
 // Server is the address and the limits of a model server.
 type Server struct {
 	URL       string        `yaml:"url"`
-	Key       string        `yaml:"key"`       // name of its key in the keyring; "" = none
-	Slots     int           `yaml:"slots"`     // concurrent requests, counted apart for large models, small ones and embeddings
-	Ahead     int           `yaml:"ahead"`     // requests sent beyond slots, so that the server has its next one at hand
-	Queue     int           `yaml:"queue"`     // foreground requests that wait; further ones are rejected as busy
-	Exclusive bool          `yaml:"exclusive"` // two large models never run at once
-	Batch     int           `yaml:"batch"`     // requests for one model in a row while others wait for another model
-	IdleDelay time.Duration `yaml:"rest"`      // without foreground requests, before a background request may load another model
+	Local     bool          `yaml:"this_machine"` // the URL is this machine, although its host does not say so; for Ollama only
+	Key       string        `yaml:"key"`          // name of its key in the keyring; "" = none
+	Slots     int           `yaml:"slots"`        // concurrent requests, counted apart for large models, small ones and embeddings
+	Ahead     int           `yaml:"ahead"`        // requests sent beyond slots, so that the server has its next one at hand
+	Queue     int           `yaml:"queue"`        // foreground requests that wait; further ones are rejected as busy
+	Exclusive bool          `yaml:"exclusive"`    // two large models never run at once
+	Batch     int           `yaml:"batch"`        // requests for one model in a row while others wait for another model
+	IdleDelay time.Duration `yaml:"rest"`         // without foreground requests, before a background request may load another model
 }
 
 // RemoteHost returns the host of a server on another machine, "" for this machine. Every name but localhost counts as
-// another machine, because name resolution is outside of this system's control; so does a URL that cannot be parsed.
+// another machine, because name resolution is outside of this system's control, unless the user says that it is this machine;
+// so does a URL that cannot be parsed.
 func (s Server) RemoteHost() string {
+	if s.Local {
+		return ""
+	}
 	u, err := url.Parse(s.URL)
 	if err != nil {
 		return s.URL
@@ -272,6 +277,9 @@ func (o Options) addProblems(path string, required bool, add func(path, format s
 // address or one with a password, a key that is missing, not allowed or not the name of a key, and limits out of
 // bounds. 0 means the default, except for Ollama, whose limits must be set.
 func (s Server) addProblems(name string, add func(path, format string, a ...any)) {
+	if s.Local && name != Ollama {
+		add(name+".this_machine", "is for ollama only; the models of another server beyond loopback must be in allow_remote")
+	}
 	needed := name == Ollama || name == OpenAI // the others have a default address
 	u, err := url.Parse(s.URL)
 	switch {

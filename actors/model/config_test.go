@@ -37,6 +37,10 @@ func TestConfigProblems(t *testing.T) {
 		{"a model's time", func(c *model.Config) { c.Models = map[string]model.Options{"x": {KeepAlive: "long"}} }, "models.x.keep_alive"},
 		{"too hot", func(c *model.Config) { c.Defaults.Temperature = &hot }, "defaults.temperature"},
 		{"what may leave is no name", func(c *model.Config) { c.Remote = []string{"*"} }, "allow_remote[0]"},
+		{"another server on this machine by its word", func(c *model.Config) {
+			c.OpenAI = &model.Server{URL: "http://host.docker.internal:8080", Local: true}
+		}, "openai.this_machine"},
+		{"Ollama on the host of a container", func(c *model.Config) { c.Ollama.URL, c.Ollama.Local = "http://host.docker.internal:11434", true }, ""},
 		{"stand in when", func(c *model.Config) { c.DemoModel = "maybe" }, "demo_model"},
 		{"the key itself", func(c *model.Config) {
 			c.OpenAI = &model.Server{URL: "http://127.0.0.1:1", Key: "sk-" + "live1234567890abcdef1234"}
@@ -111,6 +115,9 @@ func TestRemoteHost(t *testing.T) {
 		if got := (model.Server{URL: url}).RemoteHost(); got != want {
 			t.Errorf("%s: %q, want %q", url, got, want)
 		}
+	}
+	if got := (model.Server{URL: "http://host.docker.internal:11434", Local: true}).RemoteHost(); got != "" {
+		t.Errorf("a server that the user declares to be on this machine: %q", got)
 	}
 }
 

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,7 +19,8 @@ import (
 // actorCommand runs some actors against a server in another process, or lists them without names. An unknown name is a usage
 // error.
 func actorCommand(a *cli.App) *cobra.Command {
-	return &cobra.Command{
+	var health string
+	cmd := &cobra.Command{
 		Use:   "actor [names...]",
 		Short: "Run some actors against an existing NATS server",
 		Long: `Runs the named actors against a NATS server in another process: a stand-alone one that conclave provision has prepared
@@ -42,14 +45,17 @@ It runs until Ctrl-C or SIGTERM, and prints the same readiness line as conclave 
 					return cli.Usage("unknown actor %q%s: choose from %s", n, cli.Nearest(n, runnable), strings.Join(runnable, ", "))
 				}
 			}
-			return runActors(cmd, a, names)
+			return runActors(cmd, a, health, names)
 		},
 	}
+	cmd.Flags().StringVar(&health, "health", "", "Unix `socket` to create for conclave health")
+	return cmd
 }
 
 // runActors runs the named actors against the server of --server or of conclave up until ctx ends. It refuses when conclave up
-// runs on this data folder with another server: both would write the same audit anchors. names must be known.
-func runActors(cmd *cobra.Command, a *cli.App, names []string) error {
+// runs on this data folder with another server: both would write the same audit anchors. names must be known; health is the
+// socket of health checks, "" for none.
+func runActors(cmd *cobra.Command, a *cli.App, health string, names []string) error {
 	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return err
@@ -67,6 +73,9 @@ func runActors(cmd *cobra.Command, a *cli.App, names []string) error {
 	c, err := cfg.Join(cmd.Context(), a.Home, b.URL, log, names...)
 	if err != nil {
 		return err
+	}
+	if err := serveHealth(cmd.Context(), health, c); err != nil {
+		return errors.Join(err, c.Stop(context.WithoutCancel(cmd.Context())))
 	}
 	api := gatewayAddress(&listen)
 	printReady(a, c, api)

@@ -25,6 +25,7 @@ import (
 // none.
 func keysCommand(a *cli.App) *cobra.Command {
 	var listen string
+	var exports []string
 	cmd := &cobra.Command{
 		Use:   "keys",
 		Short: "Create the keys and files of a stand-alone NATS server",
@@ -34,12 +35,22 @@ file with public keys and paths. Neither contains a secret, and no seed is ever 
 The embedded server of conclave up needs none of this.
 
 Among the keys are those of the two provisioners, which may create streams. conclave provision uses them once and deletes them;
-to provision again, run conclave keys again and restart the server with the new environment file.`,
+to provision again, run conclave keys again and restart the server with the new environment file.
+
+With --export it creates missing keys and copies those of some actors to the data folder of another process or container, which
+then has these keys and no others; it writes no files for a stand-alone server, and may run beside conclave up.`,
 		Example: `  conclave keys
-  conclave keys --listen 127.0.0.1:4333 --json`,
+  conclave keys --listen 127.0.0.1:4333 --json
+  conclave keys --export /services/broker=broker --export /services/web=web_search,web_fetch`,
 		Args: cli.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return createKeys(a, listen) },
+		RunE: func(*cobra.Command, []string) error {
+			if len(exports) > 0 {
+				return exportKeys(a, exports)
+			}
+			return createKeys(a, listen)
+		},
 	}
+	cmd.Flags().StringArrayVar(&exports, "export", nil, "copy the keys of some actors to another data folder, `folder=actor,...`; may be repeated")
 	cmd.Flags().StringVar(&listen, "listen", "", "`host:port` of the NATS server (system.listen)")
 	return cmd
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -36,7 +37,12 @@ type upFlags struct {
 	port                                      int    // of HTTP, used only when the flag was given
 	respondentB, headless                     bool
 	pprof                                     bool // serve profiles of the process over HTTP
+	busOnly                                   bool
+	health                                    string // Unix socket of health checks, "" = none
 }
+
+// serverActors run in the process of the server, because they change its configuration.
+var serverActors = []string{"registry"}
 
 // upCommand starts the embedded server and every enabled actor, and stays until an interrupt. It rejects --server, and refuses
 // a data folder that a stand-alone server uses.
@@ -61,6 +67,9 @@ With --pprof HTTP serves profiles and counters of the process below /debug, to r
 else needs too: /debug/pprof/heap, goroutine, allocs, profile?seconds=10 and others for go tool pprof, /debug/counters as JSON.
 
   curl -s --unix-socket ~/.local/share/conclave/http.sock http://localhost/debug/pprof/heap >heap && go tool pprof -top heap
+
+With --bus-only it starts the server and only the actors that must be in its process; the others run as conclave actor in other
+processes or containers. It writes no nats contexts then.
 
 When stderr is a terminal, it also shows a login link for a browser, valid once and for ten minutes; conclave open prints
 another. When it is not, the log is JSON lines, and there is no link in it.`,
@@ -88,7 +97,11 @@ another. When it is not, the log is JSON lines, and there is no link in it.`,
 			if host, _, err := net.SplitHostPort(cfg.System.Gateway.Listen); o.pprof && (err != nil || !local.IsLocalHost(host)) {
 				return cli.Usage("--pprof serves profiles on a loopback address only, and system.gateway.listen is %s: add --api-port, or leave --pprof out", cfg.System.Gateway.Listen)
 			}
-			return startSystem(cmd.Context(), a, cfg, cli.EnabledActors(cfg), o.pprof)
+			actors := cli.EnabledActors(cfg)
+			if o.busOnly {
+				actors = slices.DeleteFunc(actors, func(n string) bool { return !slices.Contains(serverActors, n) })
+			}
+			return startSystem(cmd.Context(), a, cfg, actors, o)
 		},
 	}
 	f := cmd.Flags()
@@ -100,6 +113,8 @@ another. When it is not, the log is JSON lines, and there is no link in it.`,
 	f.StringVar(&o.modelB, "model-b", "", "`model` for respondent B (default: the assistant's) (generator.respondent_b.model)")
 	f.StringVar(&o.temperatureB, "temperature-b", "", "temperature for respondent B, a `number` from 0 to 2 (generator.respondent_b.temperature)")
 	f.BoolVar(&o.pprof, "pprof", false, "serve profiles and counters of the process below /debug of HTTP, on a loopback address only")
+	f.BoolVar(&o.busOnly, "bus-only", false, "start the server without the actors that can run elsewhere: see conclave actor")
+	f.StringVar(&o.health, "health", "", "Unix `socket` to create for conclave health")
 	f.StringVar(&o.sync, "sync", "", "when acknowledged messages are flushed to disk: always, or a `duration` (system.sync)")
 	return cmd
 }
@@ -134,12 +149,12 @@ func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, er
 }
 
 // startSystem starts the server and the named actors, prints the readiness line and the banner, and runs until ctx ends; then
-// it stops in order and returns nil. A taken port, and an interrupt while starting, are errors. profiles has the gateway serve
-// profiles of the process.
-func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []string, profiles bool) error {
+// it stops in order and returns nil. A taken port, and an interrupt while starting, are errors. With o.busOnly there is no banner,
+// because most actors start later in other processes.
+func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []string, o upFlags) error {
 	log := a.Logger(cfg.System.Level())
 	var api atomic.Pointer[string] // a restarted gateway sets it again
-	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { api.Store(&addr) }, KeepHeads: true, Profiles: profiles}
+	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { api.Store(&addr) }, KeepHeads: true, Profiles: o.pprof}
 	c, err := cfg.WithWiring(wiring).Start(ctx, a.Home, log, actors...)
 	switch {
 	case errors.Is(err, gateway.ErrPortTaken):
@@ -151,8 +166,16 @@ func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []st
 	case err != nil:
 		return err
 	}
-	contexts, contextsErr := bus.WriteContexts(c.Bus.Keys, c.Bus.URL)
+	if err := serveHealth(ctx, o.health, c); err != nil {
+		return errors.Join(err, c.Stop(context.WithoutCancel(ctx)))
+	}
 	address := gatewayAddress(&api)
+	if o.busOnly {
+		printReady(a, c, address)
+		log.Info("ready", "url", c.Bus.URL, "data", a.Home.Data, "actors", readyActors(c), "ms", time.Since(a.Started).Milliseconds())
+		return stay(ctx, c, log)
+	}
+	contexts, contextsErr := bus.WriteContexts(c.Bus.Keys, c.Bus.URL)
 	printReady(a, c, address)
 	printBanner(ctx, a, cfg, c, view.Banner{API: address, Contexts: contexts}, contextsErr, log)
 	return stay(ctx, c, log)
