@@ -10,7 +10,8 @@ WORKDIR /src
 COPY . .
 RUN CGO_ENABLED=1 go build -trimpath -buildvcs=false -tags netgo,osusergo -ldflags='-s -w -linkmode external -extldflags "-static"' \
         -o /out/usr/bin/conclave ./cmd/conclave
-# Folders that Docker copies to new volumes, with their owner and mode, and the settings: the checkout's modes do not matter.
+# Folders that Docker copies to new volumes, with their owner and mode (audit/heads is a mount point in some), and the settings: the
+# modes of the checkout do not matter.
 RUN install -d -m 0755 /out/etc/conclave /out/etc/ssl/certs /out/usr/share /out/home/conclave && \
     install -m 0644 deploy/config/*.yaml /out/etc/conclave/ && \
     cp /etc/ssl/certs/ca-certificates.crt /out/etc/ssl/certs/ && \
@@ -18,7 +19,7 @@ RUN install -d -m 0755 /out/etc/conclave /out/etc/ssl/certs /out/usr/share /out/
     install -d -m 0700 -o 65532 -g 65532 /out/tmp/agent-sandbox /out/var/lib/conclave /out/var/lib/conclave/audit \
         /out/var/lib/conclave/audit/heads /out/var/lib/audit-head /out/services && \
     for s in tools web secrets broker model memory critic reward router generator committee orchestrator gateway; do \
-        install -d -m 0700 -o 65532 -g 65532 /out/services/$s; \
+        install -d -m 0700 -o 65532 -g 65532 /out/services/$s /out/services/$s/audit /out/services/$s/audit/heads; \
     done && \
     install -d -m 0700 -o 65532 -g 65532 /empty
 # SearXNG signs its own links with this key and refuses to start with the one that everybody knows. It is in the image only.
