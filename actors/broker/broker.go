@@ -130,6 +130,7 @@ type call struct {
 	preview       string                // what the call would do, for an approval request
 	reuse         *subjects.ToolResult  // of the same call of the generator; only for respondent B
 	counted       *policy.Attempt       // the call as it was counted, nil when it was not
+	announce      func()                // publishes the copy of the call, once; nil before the call runs
 }
 
 // onToolRequest decides about a tool call, stores the decision in the audit log, runs the tool, stores the outcome and
@@ -196,7 +197,7 @@ func (b *Broker) gatherAndLookUp(ctx context.Context, out actor.Out, caller subj
 	var wg sync.WaitGroup
 	var old subjects.ToolResult
 	var done, begun bool
-	if asked := *c; named {
+	if asked := *c; named && !isHarmless(k.Tool) { // a harmless call is not in the ledger
 		wg.Go(func() { old, done, begun = b.findCompleted(ctx, out, asked, k) })
 	}
 	seen = b.gatherFacts(ctx, out, caller, k, *c, false)
@@ -299,12 +300,16 @@ func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, chain po
 // result. The tool does not run, and the result is a no-audit fault, unless the audit log has acknowledged the
 // decision. When the outcome cannot be recorded the result is withheld and the caller gets an unrecorded fault.
 //
+// The copy of the call is published with that of the result, so that storing it does not delay the tool; for a tool that
+// takes longer than [Config].CopyDelay or writes live output, it is published then.
+//
 // Its steps are before, sent, answered, learned and after.
 func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
 	var res subjects.ToolResult
 	_, err := actor.Audited(ctx, out, b.gate, c.record, func(ctx context.Context, p *actor.Permit) (struct{}, error) {
 		actor.Step(ctx, "before")
-		b.publishCall(ctx, out, c)
+		c.announce = sync.OnceFunc(func() { b.publishCall(ctx, out, c) })
+		defer time.AfterFunc(cmp.Or(b.cfg.CopyDelay, defaultCopyDelay), c.announce).Stop()
 		res = b.processResult(ctx, out, c, k, b.callTool(ctx, out, p, c, k))
 		actor.Step(ctx, "learned")
 		if res.Error == nil {
@@ -323,6 +328,7 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known)
 		res.Error = subjects.Faultf(subjects.CodeUnrecorded, "%s ran, but its outcome could not be recorded in the audit log, so the result is withheld", c.tool)
 	}
 	actor.Step(ctx, "after")
+	c.announce()
 	b.publishResult(ctx, out, c, res)
 	return res
 }

@@ -124,7 +124,7 @@ func newEmptyCallFixture(t testing.TB, chain policy.Chain) *callFixture {
 	t.Helper()
 	w := &callFixture{hash: newHasher(t), refuse: map[string]error{}}
 	w.rec.Time = now
-	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, rules(parseTestManifest(t), chain), w, w.hash, []broker.Known{clockFacts()})
+	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Minute, CopyDelay: time.Hour}, rules(parseTestManifest(t), chain), w, w.hash, []broker.Known{clockFacts()})
 	return w
 }
 
@@ -191,13 +191,13 @@ const askClock = "agent.operator.tool.request.get_datetime"
 
 // Stories that many rows share.
 var (
-	ran         = []string{"audit before allowed", "say event.tool.request.get_datetime", "ask tool.call.tools.get_datetime", "audit after ok", "say event.tool.result.get_datetime"}
+	ran         = []string{"audit before allowed", "ask tool.call.tools.get_datetime", "audit after ok", "say event.tool.request.get_datetime", "say event.tool.result.get_datetime"}
 	denialFault = []string{"audit before denied", "say event.tool.request.get_datetime", "say event.tool.result.get_datetime"}
 )
 
 func toolFault(status string) []string {
 	s := slices.Clone(ran)
-	s[3] = "audit after " + status
+	s[2] = "audit after " + status
 	return s
 }
 
@@ -851,5 +851,42 @@ func TestCloseClosesAudit(t *testing.T) {
 	}
 	if w.b.Name() != "broker" {
 		t.Errorf("it is called %s", w.b.Name())
+	}
+}
+
+// TestCopyOfRunningCall has a tool that ends only after the copy of its call was published.
+func TestCopyOfRunningCall(t *testing.T) {
+	t.Parallel()
+	w := newCallFixture(t, testChain(t))
+	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Minute, CopyDelay: time.Nanosecond}, rules(parseTestManifest(t), testChain(t)), w, w.hash, []broker.Known{clockFacts()})
+	if err := w.b.Start(t.Context(), (&actortest.Recorder{}).Out()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.announce(t, "tools", "get_datetime", clock); err != nil {
+		t.Fatal(err)
+	}
+	published := make(chan struct{})
+	w.rec.FailPublish = func(subject string) error {
+		w.logEvent("say " + subject)
+		if subject == "event.tool.request.get_datetime" {
+			close(published)
+		}
+		return nil
+	}
+	w.rec.Reply = func(subject string, _ []byte) (any, error) {
+		select {
+		case <-published:
+		case <-time.After(time.Minute):
+			t.Error("the copy of the call was not published while the tool ran")
+		}
+		return subjects.ToolResult{CallID: "c1", Tool: "get_datetime", Result: "noon"}, nil
+	}
+	w.story = nil
+	if res, err := w.call(t, actortest.Message{Subject: askClock, Body: request()}); err != nil || res.Error != nil {
+		t.Fatal(res, err)
+	}
+	want := []string{"audit before allowed", "say event.tool.request.get_datetime", "audit after ok", "say event.tool.result.get_datetime"}
+	if !slices.Equal(w.story, want) {
+		t.Errorf("story %q, want %q", w.story, want)
 	}
 }

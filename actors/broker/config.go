@@ -14,6 +14,7 @@ type Config struct {
 	ModelKeys    []string      // names of the credentials that the model actor may use
 	Workspace    string        // folder of the working folders, one per question; "" = there are none, and relative paths are denied
 	ApprovalWait time.Duration // how long an approval request stays pending; 0 = as the manifest says
+	CopyDelay    time.Duration // how long a tool runs before the copy of its call is published without that of the result; 0 = [defaultCopyDelay]
 }
 
 // Usage is counted in memory.
@@ -22,6 +23,9 @@ const (
 	countsRetention = 24 * time.Hour   // how long the usage of an idle query or agent is kept
 	maxCounted      = 10_000           // entries of each kind
 )
+
+// defaultCopyDelay is longer than a fast tool takes, and too short to notice.
+const defaultCopyDelay = 2 * time.Millisecond
 
 // defaultApprovalWait is how long an approval request stays pending when neither configuration nor manifest sets it.
 const defaultApprovalWait = 5 * time.Minute

@@ -148,6 +148,7 @@ func (b *Broker) forwardOutput(ctx context.Context, out actor.Out, o liveOutput,
 		return
 	}
 	c := o.call
+	c.announce()
 	labels := policy.Result{Tool: o.tool, Text: shown, Flags: firewall.Scan(shown).Techniques()}.Labels()
 	piece := subjects.ToolOutput{CallID: c.id, Tool: c.tool, N: o.n, Text: shown, Labels: &labels}
 	out = out.WithIDs(c.session, c.query)

@@ -31,12 +31,14 @@ type LogEntry struct {
 	Seconds float64 `json:"t"`
 }
 
-// Bounds of the events in memory, and how often the event log is read without a live event, which can be lost with the
-// connection.
+// Bounds of the events in memory, how often the event log is read without a live event, which can be lost with the
+// connection, and the pause between two readings to its end: each of them is a request more than there are events, and they
+// would take a third of the processor time of a tool call.
 const (
 	ringEvents   = 4096
 	ringBytes    = 32 << 20
 	pollInterval = time.Second
+	readPause    = 5 * time.Millisecond
 )
 
 // errNone means that the event log has no such event yet.
@@ -85,7 +87,8 @@ func (e *eventFeed) open(ctx context.Context, c *client.Client) error {
 }
 
 // follow reads new events until ctx ends, and calls onEvent for each before it is visible to a cursor. While the log cannot
-// be read it retries every pollInterval, or when woken, and keeps the error for [eventFeed.lastError].
+// be read it retries every pollInterval, or when woken, and keeps the error for [eventFeed.lastError]. An event after a pause
+// is read at once, the further ones of a burst together, after readPause.
 func (e *eventFeed) follow(ctx context.Context, onEvent func(Event)) {
 	for ctx.Err() == nil {
 		_, end := e.bounds()
@@ -96,9 +99,11 @@ func (e *eventFeed) follow(ctx context.Context, onEvent func(Event)) {
 			continue
 		}
 		e.setError(err)
+		pause := time.After(readPause)
 		select {
 		case <-ctx.Done():
 		case <-e.wake:
+			<-pause
 		case <-time.After(pollInterval):
 		}
 	}

@@ -84,7 +84,9 @@ func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) 
 		opts = append(opts, nats.CustomInboxPrefix(p))
 	}
 	if b.Server != nil && !b.TCP {
-		opts = append(opts, nats.InProcessServer(b.Server))
+		// A publish writes to the pipe itself: over a pipe there is no system call that collecting writes would save, and
+		// handing them to the flusher costs more than a write.
+		opts = append(opts, nats.InProcessServer(b.Server), nats.WriteBufferSize(1))
 	}
 	nc, err := nats.Connect(b.URL, append(opts, more...)...)
 	switch {

@@ -3,6 +3,7 @@ package policy
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 
 	"conclave/subjects"
 )
@@ -30,10 +31,51 @@ type flowRecord struct {
 
 // MarshalJSON implements [json.Marshaler] with the stored form.
 func (f *Flow) MarshalJSON() ([]byte, error) {
-	return json.Marshal(flowRecord{
+	data, err := json.Marshal(flowRecord{
 		Words: f.questions, Turn: f.lastTurn, Sources: f.sources, Private: f.private, Searches: f.searches, Listings: f.listings, IDs: f.ids,
-		Public: f.publicWords, Strange: f.untrusted, Found: f.found, Overflow: f.overflow, Dropped: f.dropped,
+		Found: f.found, Overflow: f.overflow, Dropped: f.dropped,
 	})
+	if err != nil {
+		return nil, err
+	}
+	data = slices.Grow(data, listBytes(f.publicWords)+listBytes(f.untrusted)+64)
+	data = appendList(data, "public", f.publicWords)
+	return appendList(data, "strange", f.untrusted), nil
+}
+
+// appendList appends a field with a list of texts to an encoded JSON object; an empty list is left out. Most of the texts of a
+// long session are plain words, which are copied: encoding them one by one took longer than storing them.
+func appendList(object []byte, name string, list []string) []byte {
+	if len(list) == 0 {
+		return object
+	}
+	object = object[:len(object)-1] // without the brace
+	if len(object) > 1 {
+		object = append(object, ',')
+	}
+	object = append(append(append(object, '"'), name...), `":[`...)
+	for i, s := range list {
+		if i > 0 {
+			object = append(object, ',')
+		}
+		if isPlainJSON(s) {
+			object = append(append(append(object, '"'), s...), '"')
+		} else {
+			quoted, _ := json.Marshal(s) // a text has no error
+			object = append(object, quoted...)
+		}
+	}
+	return append(object, "]}"...)
+}
+
+// isPlainJSON reports whether a text is its own JSON string: printable ASCII without characters that are escaped.
+func isPlainJSON(s string) bool {
+	for _, c := range []byte(s) {
+		if c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			return false
+		}
+	}
+	return true
 }
 
 // UnmarshalJSON implements [json.Unmarshaler]. It rejects unknown fields: a record of a newer version may mark taint in
