@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
-	"runtime/debug"
-	"runtime/metrics"
 	"slices"
 	"sync"
 	"time"
@@ -73,36 +70,12 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 	}
 	r.serveBackups(watching, c, home, log)
 	r.watch.Go(func() { r.server.WatchDisk(watching, time.Second) })
-	r.watch.Go(func() { limitMemory(watching) })
+	r.watch.Go(func() { holdMemory(watching) })
 	r.watch.Go(func() { watchAuditCapacity(watching, r.Bus, log) })
 	if slices.Contains(names, "broker") {
 		r.watchManifest(watching, c, home, log)
 	}
 	return r, r.Run(ctx, c, home, log, names...)
-}
-
-// minMemoryLimit is the least soft limit of the Go heap, in bytes.
-const minMemoryLimit = 448 << 20
-
-// limitMemory keeps the soft memory limit of the process near the memory in use until ctx ends, so that the garbage of a
-// flood is collected before the process grows: half as much again, and at least minMemoryLimit. A limit that the user set
-// with GOMEMLIMIT is left alone.
-func limitMemory(ctx context.Context) {
-	if os.Getenv("GOMEMLIMIT") != "" {
-		return
-	}
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	tick := time.NewTicker(10 * time.Second)
-	defer tick.Stop()
-	for {
-		metrics.Read(live)
-		debug.SetMemoryLimit(max(minMemoryLimit, int64(live[0].Value.Uint64())*3/2))
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
 }
 
 // watchManifest reloads the manifest when it changes, until ctx ends; it returns at once. An invalid one changes nothing. A

@@ -221,6 +221,11 @@ func streamConfig(st subjects.Stream, cfg ServerConfig) jetstream.StreamConfig {
 		c.MaxMsgsPerSubject, c.Discard, c.AllowRollup, c.DenyDelete, c.AllowDirect = 1, jetstream.DiscardNew, true, true, true
 		c.Duplicates = 2 * time.Minute
 	}
+	if st.Account != subjects.Audit {
+		// Events and questions are JSON with the same words again and again. The audit log is not compressed: its files are read
+		// without a server, and must be readable even when a part of a block is lost.
+		c.Compression = jetstream.S2Compression
+	}
 	if st.RepublishFrom != "" {
 		c.RePublish = &jetstream.RePublish{Source: st.RepublishFrom, Destination: st.RepublishTo}
 	}
