@@ -10,10 +10,10 @@ import (
 
 // Memory that the Go runtime may use beyond the live heap, in bytes: a quarter of it, and at least minHeadroom. Most of a
 // large heap are the caches of streams and the index of memory, which hold few pointers, so that collecting it earlier costs
-// little. minMemoryLimit is the least limit.
+// little. Below minMemoryLimit the process is small enough for the runtime's own pace.
 const (
 	minHeadroom    = 96 << 20
-	minMemoryLimit = 160 << 20
+	minMemoryLimit = 256 << 20
 )
 
 // memoryLimit returns the soft limit of the memory of the Go runtime for a live heap of this size.

@@ -188,7 +188,7 @@ func (s *System) Request(ctx context.Context, method, path string, body, into an
 	return json.Unmarshal(data, into)
 }
 
-// ErrUnavailable means that the system asks to retry the request.
+// ErrUnavailable means that the system has too much to do and asks to retry the request.
 var ErrUnavailable = errors.New("unavailable")
 
 // Get returns the body of the reply to a GET.
@@ -215,7 +215,8 @@ func (s *System) send(ctx context.Context, method, path string, content io.Reade
 	if err != nil {
 		return nil, err
 	}
-	if res.StatusCode == http.StatusServiceUnavailable || res.StatusCode == http.StatusTooManyRequests {
+	switch res.StatusCode {
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusGatewayTimeout:
 		return nil, fmt.Errorf("%w: %s %s: %s: %s", ErrUnavailable, method, path, res.Status, strings.TrimSpace(string(data)))
 	}
 	if res.StatusCode/100 != 2 {
