@@ -183,6 +183,16 @@ func newBackend(c model.Config, name string, s model.Server, keys keyLookup) (ll
 	return nil, fmt.Errorf("unknown server")
 }
 
+// newExecutor returns the model actor of a machine that joined a hub. It uses the local Ollama and no other server: it has no
+// credentials.
+func newExecutor(c model.Config, machine string) (actor.Actor, error) {
+	b, err := newBackend(c, model.Ollama, c.Ollama, nil)
+	if err != nil {
+		return nil, err
+	}
+	return model.NewExecutor(machine, c.Ollama, b)
+}
+
 // newModel returns the model actor with its servers, the built-in demo model and its audit writer. It rejects an invalid c,
 // and fails without the hash key of home or an audit log that can be opened. It sends no request to a model server.
 func newModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn, auditTimeout time.Duration, keys keyLookup) (actor.Actor, error) {

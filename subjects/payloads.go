@@ -550,9 +550,11 @@ type ChatChunk struct {
 	Reason    string          `json:"reason,omitempty"`
 	Remote    string          `json:"remote,omitempty"`                    // host that served the request; empty = this machine
 	DemoModel bool            `json:"demo_model,omitempty" was:"stand_in"` // the built-in demo model replied
-	Notice    string          `json:"notice,omitempty"`                    // why another model than requested replied
-	Usage     Usage           `json:"usage"`
-	Reading   *PromptReading  `json:"reading,omitempty"` // in a chunk of its own, before all others, when the first token takes long
+	// Notice is why another model than requested replied, in the last chunk. In any other it is a message for the user about the
+	// reply, and the chunk has nothing else.
+	Notice  string         `json:"notice,omitempty"`
+	Usage   Usage          `json:"usage"`
+	Reading *PromptReading `json:"reading,omitempty"` // in a chunk of its own, before all others, when the first token takes long
 }
 
 // PromptReading says that a model begins to read a prompt, and how long that takes by its measured speed.
@@ -594,6 +596,8 @@ type Empty struct{}
 type ModelList struct {
 	Models []ModelInfo `json:"models"`
 	Roles  []RoleModel `json:"roles"`
+	// Machines are the other machines with models, connected or not.
+	Machines []ModelMachine `json:"machines,omitempty"`
 	// Skipped says which optional and background calls are not made because the model is too slow for them; empty = none.
 	Skipped string `json:"skipped,omitempty"`
 }
@@ -602,6 +606,8 @@ type ModelList struct {
 type ModelInfo struct {
 	Name       string `json:"name"`
 	Backend    string `json:"backend"`
+	Machine    string `json:"machine,omitempty"` // that has it; empty = this machine
+	Queue      int    `json:"queue,omitempty"`   // requests that run or wait at its server
 	Size       int64  `json:"size,omitempty"`
 	Family     string `json:"family,omitempty"`
 	Parameters string `json:"parameters,omitempty"`

@@ -63,6 +63,11 @@ var (
 	ModelStop        = Topic[Empty]{Spec{Name: "model.stop.*", Received: "agent.*.model.stop.*", Lossy: true, Doc: "the caller stopped reading"}}
 	ModelEmbed       = Service[EmbedRequest, EmbedReply]{Spec{Name: "model.embed", Received: "agent.*.model.embed", Codec: Msgpack, NeedsDeadline: true, Doc: "embeddings"}}
 	ModelListService = Service[Empty, ModelList]{Spec{Name: "model.list", Received: "agent.*.model.list", Codec: Msgpack, NeedsDeadline: true, Doc: "available models, and the model of each role"}}
+	MachineReport    = Service[Empty, ModelReport]{Spec{Name: "machine.*.model.report", Received: "agent.*.model.report", Codec: Msgpack, NeedsDeadline: true, Doc: "the model actor asks that of a machine for its models and limits"}}
+	MachineRun       = Service[ModelRun, ModelRunChunk]{Spec{Name: "machine.*.model.run", Received: "agent.*.model.run", Codec: Msgpack, NeedsDeadline: true, Doc: "a call on a machine: run it, or go on reading it after a cut link"}}
+	MachineRunEnd    = Service[ModelRunEnd, Empty]{Spec{Name: "machine.*.model.end", Received: "agent.*.model.end", Codec: Msgpack, NeedsDeadline: true, Doc: "stop a call on a machine and forget its output"}}
+	MachineEmbed     = Service[EmbedRequest, EmbedReply]{Spec{Name: "machine.*.model.embed", Received: "agent.*.model.embed", Codec: Msgpack, NeedsDeadline: true, Doc: "embeddings on a machine"}}
+	MachinePull      = Service[PullRequest, PullProgress]{Spec{Name: "machine.*.model.pull", Received: "agent.*.model.pull", Codec: Msgpack, NeedsDeadline: true, Doc: "fetch a model to a machine, streamed progress"}}
 	ModelPull        = Service[PullRequest, PullProgress]{Spec{Name: "model.pull", Received: "agent.*.model.pull", Codec: Msgpack, NeedsDeadline: true, Stop: "model.stop.*", Doc: "fetch a model, streamed progress; the user only"}}
 
 	// Quality.
@@ -115,6 +120,7 @@ func AllSpecs() []Spec {
 		BrokerDiscover.Spec, BrokerDiscoverBelow.Spec, BrokerValidate.Spec, BrokerValidateBelow.Spec, AgentSpawn.Spec, AgentSpawnBelow.Spec, SecretUseService.Spec, QueryGrantsEvent.Spec,
 		ApprovalRequestEvent.Spec, ApprovalDecisionService.Spec, ApprovalDecisionEvent.Spec, ApprovalListService.Spec, ApprovalRevoke.Spec, PolicyExplain.Spec, SessionConfigService.Spec, SessionChangeService.Spec, SessionChangeCommittee.Spec, TaskChangeService.Spec, ConfigSetService.Spec,
 		ModelChat.Spec, ModelStop.Spec, ModelEmbed.Spec, ModelListService.Spec, ModelPull.Spec,
+		MachineReport.Spec, MachineRun.Spec, MachineRunEnd.Spec, MachineEmbed.Spec, MachinePull.Spec,
 		CritiqueResult.Spec, PairwiseResult.Spec, UserFeedback.Spec, RewardEvent.Spec,
 		MemoryQueryService.Spec, MemoryWriteService.Spec, MemoryCorrelated.Spec, MemoryAdminService.Spec, MemoryStored.Spec, MemoryAnnotated.Spec, MemoryRecalled.Spec,
 		DeliberationEvent.Spec, TaskProgressEvent.Spec, AgentReturnEvent.Spec,

@@ -41,18 +41,18 @@ func (t target) needsCallTest() bool {
 // scheduleCallTest has the tool calls of a model tested when no question was asked for a while. It does not wait. While a
 // test of the model waits or runs it does nothing.
 func (m *Model) scheduleCallTest(t target) {
-	if _, scheduled := m.testing.LoadOrStore(t.name, true); scheduled {
+	if _, scheduled := m.testing.LoadOrStore(t.key(), true); scheduled {
 		return
 	}
 	started := m.startTask(func(ctx context.Context, out actor.Out) error {
-		defer m.testing.Delete(t.name)
+		defer m.testing.Delete(t.key())
 		if err := m.testCalls(ctx, out, t); err != nil {
 			return fmt.Errorf("testing the tool calls of %s: %w", t.name, err)
 		}
 		return nil
 	})
 	if !started {
-		m.testing.Delete(t.name)
+		m.testing.Delete(t.key())
 	}
 }
 
@@ -89,7 +89,7 @@ func (m *Model) testCalls(ctx context.Context, out actor.Out, t target) error {
 		}
 	}
 	result.Tested = out.Now().UTC()
-	m.meter.update(t.name, func(v *measured) { v.Calls = &result })
+	m.meter.update(t.key(), func(v *measured) { v.Calls = &result })
 	return m.meter.write(out.Now(), true)
 }
 

@@ -45,10 +45,11 @@ func reportOutcome(ctx context.Context, p *actor.Permit, began bool, err error) 
 		return nil
 	}
 	f := toFault(ctx, err)
+	var lost *lostError
 	switch {
 	case errors.Is(err, model.ErrRemote):
 		p.Report(subjects.StatusDenied, f.Code)
-	case began && (ctx.Err() != nil || errors.Is(err, errPreemptedMidReply)):
+	case began && (ctx.Err() != nil || errors.Is(err, errPreemptedMidReply) || errors.As(err, &lost)):
 		p.Report(subjects.StatusUnknown, f.Code)
 	}
 	return f

@@ -10,24 +10,73 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
 // onChat selects a model and streams its reply. It rejects a malformed request, and denies one without a usable model,
 // for a model on another machine without permission, with tools or images that the model does not support, with an image
-// that is not stored, and when the queue is full; each is recorded. The last chunk is sent only after the outcome is in the audit log: a reply without a record
-// is not completed.
+// that is not stored, and when the queue is full; each is recorded. When the server fails before a part of the reply was sent,
+// another one that can answer takes over and the caller gets a notice; each attempt is a call of its own in the audit log.
 func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], send func(subjects.ChatChunk) error, out actor.Out) error {
 	ctx, end := m.calls.track(ctx, in.Query)
 	defer end()
-	begun := out.Now()
 	rec := m.newRecord(subjects.ActionModelChat, in.From, in.Session, in.Query, in.Body.Model, in.Body.Messages)
 	r, err := parseChat(in.Body)
 	if err != nil {
 		return m.refuse(ctx, out, rec, err)
 	}
-	t, err := m.selectModel(ctx, selection{role: in.Body.Role, hint: in.Body.Hint, model: in.Body.Model, now: begun})
-	rec.Tool = t.name
+	defer func() {
+		if err := m.meter.write(out.Now(), false); err != nil {
+			out.LogError(err)
+		}
+	}()
+	c := &chatCall{in: in, request: r, rec: rec, begun: out.Now(), from: newRequester(in.From, in.Session, in.Body.Background)}
+	c.send = func(p subjects.ChatChunk) error {
+		c.sent = c.sent || p.Notice == "" && p.Reading == nil
+		return send(p)
+	}
+	s := selection{role: in.Body.Role, hint: in.Body.Hint, model: in.Body.Model, now: c.begun, from: c.from}
+	var failed error
+	for {
+		t, err := m.selectModel(ctx, s)
+		if failed != nil && err != nil {
+			return failed // no other model can answer
+		}
+		if failed != nil {
+			if err := c.send(subjects.ChatChunk{Notice: fmt.Sprintf("%s; %s answers instead", c.lost, t.describePlace())}); err != nil {
+				t.end()
+				return err
+			}
+		}
+		err = m.answerChat(ctx, c, t, err, s, out)
+		t.end()
+		if err == nil || c.lost == "" || ctx.Err() != nil {
+			return err
+		}
+		failed, s.exclude = err, append(s.exclude, t.server.name)
+	}
+}
+
+// chatCall is a chat request while it is answered.
+type chatCall struct {
+	in      actor.Msg[subjects.ChatRequest]
+	request model.Request
+	rec     subjects.AuditRecord
+	from    requester
+	begun   time.Time
+	send    sendFunc
+	sent    bool   // a part of the reply was sent
+	lost    string // why the server could not answer, when another one may; "" = none may
+}
+
+// answerChat answers a request with one model; err is that of the selection. The last chunk is sent only after the outcome is
+// in the audit log: a reply without a record is not completed. With an error it sets c.lost when another server may answer.
+func (m *Model) answerChat(ctx context.Context, c *chatCall, t target, err error, s selection, out actor.Out) error {
+	c.lost = ""
+	rec, from, in := c.rec, c.from, c.in
+	rec.Tool = t.key()
+	r := c.request
 	if err == nil {
 		r, err = t.buildRequest(r)
 	}
@@ -35,7 +84,6 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 	if err == nil {
 		imageBytes, err = m.checkImages(ctx, out, t, r, in.From, in.Session)
 	}
-	from := newRequester(in.From, in.Session, in.Body.Background)
 	if err == nil && t.queue().isFull(from) {
 		err = errQueueFull
 	}
@@ -52,29 +100,45 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 	if err != nil {
 		return m.refuse(ctx, out, rec, err)
 	}
-	defer func() {
-		if err := m.meter.write(out.Now(), false); err != nil {
-			out.LogError(err)
-		}
-	}()
 	last, err := actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (model.Chunk, error) {
-		last, began, err := m.runChat(ctx, p, t, r, from, send)
+		last, began, err := m.runChat(m.withAlternative(ctx, t, s), p, t, r, from, c.send)
 		if errors.Is(err, model.ErrMissing) {
 			t.server.dropCache()
 		}
-		last.Final.Model, last.Final.Total = t.name, out.Now().Sub(begun)
+		if err != nil && !c.sent && isServerLost(err) {
+			c.lost = text.OneLine(err.Error(), maxText/2)
+		}
+		last.Final.Model, last.Final.Total = t.name, out.Now().Sub(c.begun)
 		return last, reportOutcome(ctx, p, began, err)
 	})
 	if err != nil {
 		return err
 	}
-	if err := sendChunk(last, t, send); err != nil {
+	if err := sendChunk(last, t, c.send); err != nil {
 		return err
 	}
 	if t.needsCallTest() && from.priority == foreground {
 		m.scheduleCallTest(t)
 	}
 	return nil
+}
+
+// isServerLost reports whether another server may answer a request that failed.
+func isServerLost(err error) bool {
+	return errors.Is(err, model.ErrUnreachable) || errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrCut)
+}
+
+// withAlternative bounds how long a call waits for the link to a machine before its first chunk: not long when another model
+// can answer.
+func (m *Model) withAlternative(ctx context.Context, t target, s selection) context.Context {
+	if t.machine == "" {
+		return ctx
+	}
+	s.from, s.exclude = requester{}, append(slices.Clip(s.exclude), t.server.name)
+	if _, err := m.selectModel(ctx, s); err != nil {
+		return ctx
+	}
+	return withPatience(ctx, m.cfg.Link.withDefaults().Move)
 }
 
 // runChat waits for a slot and sends all chunks of the reply but the last, which it returns. began reports whether the
@@ -97,9 +161,9 @@ func (m *Model) measureReply(turn context.Context, t target, r model.Request, pr
 	if t.isDemo {
 		return m.streamReply(turn, t, r, send)
 	}
-	measured, reading := m.meter.begin(t.name, r)
+	measured, reading := m.meter.begin(t.key(), r)
 	if priority == foreground {
-		t.queue().setPrefixCost(m.meter.of(t.name).promptTime(measured.size))
+		t.queue().setPrefixCost(m.meter.of(t.key()).promptTime(measured.size))
 		if reading.Expected >= minShownReading {
 			c, err := wire.EncodeChunk(model.Chunk{Reading: &reading})
 			if err == nil {
@@ -112,7 +176,7 @@ func (m *Model) measureReply(turn context.Context, t target, r model.Request, pr
 	}
 	begun, first := time.Now(), time.Time{}
 	last, err := m.streamReply(turn, t, r, func(c subjects.ChatChunk) error {
-		if first.IsZero() {
+		if first.IsZero() && c.Notice == "" {
 			first = time.Now()
 		}
 		return send(c)
@@ -157,6 +221,12 @@ func (m *Model) streamReply(turn context.Context, t target, r model.Request, sen
 		}
 		if turn.Err() != nil { // the server goes on although the request was cancelled
 			break
+		}
+		if c.Notice != "" { // of the link to a machine; not a part of the reply
+			if err := send(subjects.ChatChunk{Notice: c.Notice}); err != nil {
+				return model.Chunk{}, err
+			}
+			continue
 		}
 		if err := sendChunk(c, t, sendNoted); err != nil {
 			return model.Chunk{}, err

@@ -65,6 +65,8 @@ type Config struct {
 	CallTestDelay time.Duration // without a foreground request, before a model's tool calls are tested; 0 = 30 seconds
 	// AgentType returns the agent type of an account for the audit log, see [policy.ActiveRules.AgentType]; nil = not recorded.
 	AgentType func(account string) string
+	Link      LinkTimes
+	Machines  []string // with models; others are added while the system runs
 	InUse     []string // roles that the enabled actors request, in the order of [Roles]; nil = every role in Roles
 	Optional  []string // roles whose missing model is no problem for the user, who did not choose it
 }
@@ -139,12 +141,19 @@ func (c Config) Servers() map[string]Server {
 // SplitName returns the server of a model and the model's name there: "anthropic/claude" is claude at anthropic. A name
 // without the prefix of a configured server belongs to Ollama.
 func (c Config) SplitName(name string) (server, backendName string) {
-	if prefix, rest, ok := strings.Cut(name, "/"); ok && prefix != Ollama && rest != "" {
+	if prefix, rest, ok := cutServer(name); ok && prefix != Ollama {
 		if _, ok := c.Servers()[prefix]; ok {
 			return prefix, rest
 		}
 	}
 	return Ollama, name
+}
+
+// cutServer splits the name of a model after the first slash. The first part may be a server or a machine, or belong to the
+// model's name.
+func cutServer(name string) (server, backendName string, ok bool) {
+	server, backendName, ok = strings.Cut(name, "/")
+	return server, backendName, ok && backendName != ""
 }
 
 // OptionsFor returns the options of every request to a model: its own, with or without :latest, then the defaults. A

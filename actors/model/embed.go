@@ -33,10 +33,10 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 	if name == "" {
 		name = m.cfg.Roles[subjects.RoleEmbeddings]
 	}
-	t, err := m.findModel(ctx, name, begun)
+	t, err := m.findEmbedder(ctx, name, begun)
 	displaced := ""
 	if rec.Tool = name; err == nil {
-		rec.Tool = t.name
+		rec.Tool = t.key()
 		if t.server.embeddings.isFull(newRequester(in.From, in.Session, false)) {
 			err = errQueueFull
 		} else {

@@ -18,3 +18,6 @@ func (m *Model) QueueCounts() (running, waiting int) {
 func asRequester(account, key string) requester {
 	return requester{account: account, key: key, priority: priorityOf(account)}
 }
+
+// SetTimes changes the times of the link.
+func (x *Executor) SetTimes(t LinkTimes) { x.times = t.withDefaults() }

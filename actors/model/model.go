@@ -42,11 +42,16 @@ type Model struct {
 	meter   *meter
 	skipped skippedCalls
 	images  imageBudget
+
+	machines        machines
+	machinesChanged chan struct{} // a machine was added or removed
 	ollamaPresence
 
 	tasks     chan task
 	stopTasks context.CancelFunc // nil before Start
-	running   sync.WaitGroup     // of the goroutines that start and run tasks
+	running   sync.WaitGroup     // of the goroutines that start and run tasks, and of [machine.endCall]
+	closing   chan struct{}      // closed by Close
+	stop      func()             // closes it
 	testing   sync.Map           // names of the models whose self-test waits or runs
 }
 
@@ -57,8 +62,11 @@ func New(cfg Config, backends map[string]model.Backend, demo model.Backend, a Au
 		cfg: cfg, servers: map[string]*server{}, audit: a, hash: h, tasks: make(chan task, maxTasks),
 		gate: &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: cfg.AgentType, NotDone: "no model was asked", Done: "the model answered"},
 	}
+	m.closing = make(chan struct{})
+	m.stop = sync.OnceFunc(func() { close(m.closing) })
 	m.meter = newMeter(cfg.MeasuredFile)
-	m.probe = make(chan struct{}, 1)
+	m.probe, m.machinesChanged = make(chan struct{}, 1), make(chan struct{}, 1)
+	m.machines = machines{all: map[string]*machine{}, assigned: map[*server][priorities]int{}, last: map[string]*server{}, digests: map[string]string{}}
 	for name, s := range cfg.Servers() {
 		if b := backends[name]; b != nil {
 			m.servers[name] = newServer(name, s, b)
@@ -90,10 +98,11 @@ func (m *Model) Routes() []actor.Route {
 // Close implements [actor.Closer]: it ends the tasks, closes the backends that can be closed, stores what was measured and
 // closes the audit log.
 func (m *Model) Close(ctx context.Context) error {
+	m.stop()
 	if m.stopTasks != nil {
 		m.stopTasks()
-		m.running.Wait()
 	}
+	m.running.Wait()
 	for _, s := range m.servers {
 		if c, ok := s.backend.(interface{ Close() }); ok {
 			c.Close()

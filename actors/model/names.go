@@ -18,7 +18,7 @@ import (
 // a model that cannot answer has the reason in its notice. It fails only when ctx ends.
 func (m *Model) onNames(ctx context.Context, _ actor.Msg[subjects.Empty], out actor.Out) (subjects.ModelList, error) {
 	now := out.Now()
-	list := subjects.ModelList{Models: m.listModels(ctx, now), Roles: []subjects.RoleModel{}, Skipped: m.skipped.describe()}
+	list := subjects.ModelList{Models: m.listModels(ctx, now), Roles: []subjects.RoleModel{}, Machines: m.machines.describe(), Skipped: m.skipped.describe()}
 	roles := m.cfg.InUse
 	if roles == nil {
 		roles = strict.SortedKeys(m.cfg.Roles)
@@ -37,7 +37,7 @@ func (m *Model) resolveRole(ctx context.Context, role string, now time.Time) sub
 	var t target
 	var err error
 	if role == subjects.RoleEmbeddings {
-		t, err = m.findModel(ctx, m.cfg.Roles[role], now)
+		t, err = m.findEmbedder(ctx, m.cfg.Roles[role], now)
 	} else {
 		t, err = m.selectModel(ctx, selection{role: role, now: now})
 	}
@@ -53,7 +53,7 @@ func (m *Model) resolveRole(ctx context.Context, role string, now time.Time) sub
 		Role: role, Model: t.name, Wanted: t.wanted, Notice: t.notice, Window: t.window(), Stream: t.streams(),
 		Tools: t.info.Tools, Thinking: t.info.Thinking, Vision: t.info.Vision, Calls: t.callMode(), DemoModel: t.isDemo,
 	}
-	if b := m.meter.of(t.name).Beside; role == subjects.RoleEmbeddings && !t.isDemo && b != nil && !b.Fits {
+	if b := m.meter.of(t.key()).Beside; role == subjects.RoleEmbeddings && !t.isDemo && b != nil && !b.Fits {
 		r.Notice = describeSwap(t.name, b.Other)
 	}
 	if t.wanted != "" && !t.isDemo {
@@ -98,7 +98,7 @@ func (m *Model) listModels(ctx context.Context, now time.Time) []subjects.ModelI
 			refused, calls := m.checkRemote(name, i.Name, i.Remote), ""
 			var test *subjects.CallTest
 			if refused == nil {
-				t, err := m.findModel(ctx, name, now)
+				t, err := m.findLocal(ctx, name, now)
 				if refused = err; err == nil {
 					more := t.info
 					i.Window, i.Tools, i.Thinking, i.Vision, i.Embedding = max(i.Window, more.Window), more.Tools, more.Thinking, more.Vision, more.Embedding
@@ -110,6 +110,24 @@ func (m *Model) listModels(ctx context.Context, now time.Time) []subjects.ModelI
 			models = append(models, info)
 		}
 	}
+	return append(models, m.listMachineModels()...)
+}
+
+// listMachineModels lists the models of connected machines.
+func (m *Model) listMachineModels() (models []subjects.ModelInfo) {
+	for _, c := range m.machines.list() {
+		infos, err := c.List(context.Background())
+		if err != nil {
+			continue
+		}
+		for _, i := range infos {
+			t := m.newTarget(c.server, i.Name, i.Name, i, c.name)
+			info, speed := newModelInfo(c.server, i.Name, i, nil), m.meter.of(t.key())
+			info.Backend, info.Machine = Ollama, c.name
+			info.Calls, info.CallTest, info.PromptSpeed, info.OutputSpeed = t.callMode(), t.describeCallTest(), speed.Prompt, speed.Output
+			models = append(models, info)
+		}
+	}
 	return models
 }
 
@@ -117,7 +135,7 @@ func (m *Model) listModels(ctx context.Context, now time.Time) []subjects.ModelI
 func newModelInfo(s *server, name string, i model.Info, refused error) subjects.ModelInfo {
 	info := subjects.ModelInfo{
 		Name: name, Backend: s.name, Size: i.Size, Family: text.Clip(i.Family, 100), Parameters: text.Clip(i.Parameters, 100), Window: i.Window,
-		Tools: i.Tools, Thinking: i.Thinking, Vision: i.Vision, Embedding: i.Embedding, Loaded: i.Loaded, Remote: text.Clip(i.Remote, 200),
+		Tools: i.Tools, Thinking: i.Thinking, Vision: i.Vision, Embedding: i.Embedding, Loaded: i.Loaded, Remote: text.Clip(i.Remote, 200), Queue: s.countRequests(),
 	}
 	if refused != nil {
 		info.Refused = text.Clip(refused.Error(), maxText)

@@ -12,7 +12,7 @@ import (
 )
 
 // onPull downloads a model and streams the progress. It denies every account but the user's (so do the grants of the
-// server), a server that is not configured, and one on another machine without permission; it rejects an invalid name.
+// server), a server that is not configured and is no machine, and one on another machine without permission; it rejects an invalid name.
 func (m *Model) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest], send func(subjects.PullProgress) error, out actor.Out) error {
 	rec := m.newRecord(subjects.ActionModelPull, in.From, in.Session, in.Query, in.Body.Model, []byte(in.Body.Model))
 	if !slices.Contains(subjects.UserAccounts, in.From) {
@@ -25,7 +25,10 @@ func (m *Model) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest], 
 	serverName, backendName := m.cfg.SplitName(in.Body.Model)
 	s := m.servers[serverName]
 	var err error
-	if s == nil {
+	if c, rest, ok := m.splitMachine(in.Body.Model); ok {
+		s, backendName = c.server, rest
+		err = m.checkRemote(in.Body.Model, backendName, "")
+	} else if s == nil {
 		err = fmt.Errorf("%w: there is no %s to fetch models", model.ErrUnsupported, serverName)
 	} else {
 		err = m.checkRemote(in.Body.Model, backendName, s.remoteHost)

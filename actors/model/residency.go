@@ -102,7 +102,7 @@ func (m *Model) noteResidency(t target, other string, fits bool, now time.Time) 
 // loadModel loads a chat model of a server, by a request without messages. It waits while foreground requests run. It refuses a
 // name that means a model of another server or one that runs on another machine.
 func (m *Model) loadModel(ctx context.Context, out actor.Out, from *server, name string) error {
-	t, err := m.findModel(ctx, name, out.Now())
+	t, err := m.findLocal(ctx, name, out.Now())
 	switch {
 	case err != nil:
 		return fmt.Errorf("loading %s again: %w", name, err)

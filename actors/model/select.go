@@ -28,6 +28,36 @@ type target struct {
 	notice      string
 	isDemo      bool
 	callTest    *callTest // of the model as it is installed now; nil = not tested
+	machine     string    // that has it; "" = this one, or a server in the configuration
+	release     func()    // gives back the place of the call in the count of its server; nil = there is none
+}
+
+// key is the name under which the model is measured and recorded: a model on two machines has two.
+func (t target) key() string {
+	if t.machine == "" {
+		return t.name
+	}
+	return qualifiedName(t.machine, t.name)
+}
+
+// describePlace names the model and the machine, for messages.
+func (t target) describePlace() string {
+	switch {
+	case t.isDemo:
+		return "the built-in demo model"
+	case t.machine != "":
+		return t.name + " on " + t.machine
+	case t.server.remoteHost != "":
+		return t.name
+	}
+	return t.name + " on this machine"
+}
+
+// end gives back the place of a call. It may be called again.
+func (t target) end() {
+	if t.release != nil {
+		t.release()
+	}
 }
 
 // window returns the context window that the model is always asked with, at most the one that it was made for.
@@ -50,17 +80,34 @@ func (t target) queue() *queue {
 type selection struct {
 	role, hint, model string
 	now               time.Time
+	from              requester // who waits; zero = no call is made
+	exclude           []string  // servers and machines that have failed the call
+	interrupted       bool      // a machine whose link was interrupted a moment ago may be chosen: the call waits for it
 }
 
 // selectModel finds the model that answers. A request that names a model gets that one or an error. For others the
 // first candidate that exists answers, else any local model that can chat; the notice says which one was missing. Any
 // error but [model.ErrMissing], such as a denied remote model or an unreachable server, ends the search. With an error
-// the target still has a name, for the audit.
+// the target still has a name, for the audit. While another machine is connected, an unreachable server does not end the
+// search; a machine whose link was interrupted a moment ago is chosen when there is nothing else. The caller must call
+// target.end.
 func (m *Model) selectModel(ctx context.Context, s selection) (target, error) {
+	t, err := m.searchModel(ctx, s)
+	if err != nil && len(m.machines.list()) > 0 && (errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable)) {
+		s.interrupted = true
+		if t, err := m.searchModel(ctx, s); err == nil {
+			return t, nil
+		}
+	}
+	return t, err
+}
+
+// searchModel is [Model.selectModel] for one kind of machines.
+func (m *Model) searchModel(ctx context.Context, s selection) (target, error) {
 	names, notice := m.listCandidates(s)
 	var missing error
 	for i, name := range names {
-		t, err := m.findModel(ctx, name, s.now)
+		t, err := m.findModel(ctx, name, s)
 		switch {
 		case err == nil:
 			if i > 0 && !t.isDemo {
@@ -68,18 +115,26 @@ func (m *Model) selectModel(ctx context.Context, s selection) (target, error) {
 			}
 			t.notice = joinNotices(notice, t.notice)
 			return t, nil
-		case s.model != "" || !errors.Is(err, model.ErrMissing):
+		case s.model != "" || !errors.Is(err, model.ErrMissing) && !m.canSkip(err):
 			return target{name: name}, err
 		case missing == nil:
 			missing = err
 		}
 	}
-	t, err := m.findAnyModel(ctx, names[0], s.now)
+	t, err := m.findAnyModel(ctx, names[0], s)
 	t.notice = joinNotices(notice, t.notice)
-	if errors.Is(err, model.ErrMissing) {
+	if errors.Is(err, model.ErrMissing) && errors.Is(missing, model.ErrUnreachable) {
+		err = missing
+	} else if errors.Is(err, model.ErrMissing) {
 		err = fmt.Errorf("%w; no other model is installed that could answer", missing)
 	}
 	return t, err
+}
+
+// canSkip reports whether the search for a model goes on after an error: another machine may have the next one.
+func (m *Model) canSkip(err error) bool {
+	var gone *disconnectedError
+	return errors.As(err, &gone) || errors.Is(err, model.ErrUnreachable) && m.machines.areAnyConnected()
 }
 
 // listCandidates lists the models that may answer, the preferred one first: the requested one alone, or the role's own,
@@ -104,10 +159,10 @@ func (m *Model) listCandidates(s selection) (names []string, notice string) {
 	return names, notice
 }
 
-// findModel finds one model at its server, or the demo model where that answers. It denies a model that would leave
+// findLocal finds one model at its server in the configuration, or the demo model where that answers. It denies a model that would leave
 // this machine without permission: by its configuration before the server is contacted, and by what the server reports
 // of it. A server that is not configured is [model.ErrMissing].
-func (m *Model) findModel(ctx context.Context, name string, now time.Time) (target, error) {
+func (m *Model) findLocal(ctx context.Context, name string, now time.Time) (target, error) {
 	if m.cfg.DemoModel == DemoAlways && m.demo != nil {
 		return m.demoTarget(ctx, name, now, "demo_model is set to always in models.yaml")
 	}
@@ -129,14 +184,19 @@ func (m *Model) findModel(ctx context.Context, name string, now time.Time) (targ
 	if err := m.checkRemote(name, backendName, info.Remote); err != nil {
 		return target{}, err
 	}
-	t := target{server: s, name: name, backendName: backendName, info: info, opts: m.cfg.OptionsFor(name)}
-	if t.opts.Vision != nil {
+	return m.newTarget(s, name, backendName, info, ""), nil
+}
+
+// newTarget returns a model of a server with its options and its self-test.
+func (m *Model) newTarget(s *server, name, backendName string, info model.Info, machine string) target {
+	t := target{server: s, name: name, backendName: backendName, info: info, opts: m.cfg.OptionsFor(name), machine: machine}
+	if t.opts.Vision != nil && machine == "" {
 		t.info.Vision = *t.opts.Vision
 	}
-	if c := m.meter.of(name).Calls; c != nil && c.Digest == info.Digest {
+	if c := m.meter.of(t.key()).Calls; c != nil && c.Digest == info.Digest {
 		t.callTest = c
 	}
-	return t, nil
+	return t
 }
 
 // checkRemote denies, with [model.ErrRemote], a model that would send the conversation to another machine, unless name
@@ -167,12 +227,12 @@ type ollamaPresence struct {
 }
 
 // usesDemoModel reports whether the demo model answers: demo_model is auto, Ollama is the only server and was never
-// reachable. It probes Ollama at most once in [probeTTL] until it was reachable, and never afterwards; it waits for a
+// reachable, and no machine is connected. It probes Ollama at most once in [probeTTL] until it was reachable, and never afterwards; it waits for a
 // probe that runs. A remote Ollama is not probed unless a remote model is allowed. The result means nothing when ctx
 // has ended: the caller's next request fails then.
 func (m *Model) usesDemoModel(ctx context.Context, now time.Time) bool {
 	s := m.servers[Ollama]
-	if m.cfg.DemoModel != DemoAuto || m.demo == nil || len(m.servers) > 1 || s == nil || m.ollamaSeen.Load() {
+	if m.cfg.DemoModel != DemoAuto || m.demo == nil || len(m.servers) > 1 || s == nil || m.ollamaSeen.Load() || m.machines.areAnyConnected() {
 		return false
 	}
 	if s.remoteHost != "" && len(m.cfg.Remote) == 0 {
@@ -218,23 +278,30 @@ func (m *Model) demoTarget(ctx context.Context, wanted string, now time.Time, re
 	}, nil
 }
 
-// findAnyModel finds a model of this machine that can chat, preferably a loaded one, in place of wanted. Models of
-// remote servers are left out: they are used only where the configuration names them. Servers that fail are skipped;
-// without any model the error is [model.ErrMissing].
-func (m *Model) findAnyModel(ctx context.Context, wanted string, now time.Time) (target, error) {
-	for _, serverName := range strict.SortedKeys(m.servers) {
-		s := m.servers[serverName]
-		if s.remoteHost != "" {
-			continue
+// findAnyModel finds a model of this machine or of another one that joined, which can chat, preferably a loaded one, in place
+// of wanted. Models of remote servers are left out: they are used only where the configuration names them. Servers that fail
+// are skipped; without any model the error is [model.ErrMissing].
+func (m *Model) findAnyModel(ctx context.Context, wanted string, s selection) (target, error) {
+	var servers []*server
+	for _, name := range strict.SortedKeys(m.servers) {
+		if m.servers[name].remoteHost == "" && !slices.Contains(s.exclude, name) {
+			servers = append(servers, m.servers[name])
 		}
-		infos, err := s.listModels(ctx)
+	}
+	for _, c := range m.machines.list() {
+		servers = append(servers, c.server)
+	}
+	for _, server := range servers {
+		infos, err := server.listModels(ctx)
 		if err != nil {
 			continue
 		}
-		slices.SortStableFunc(infos, func(a, b model.Info) int { return cmp.Compare(loadedRank(a), loadedRank(b)) })
+		infos = slices.Clone(infos)
+		slices.SortStableFunc(infos, func(a, b model.Info) int { return cmp.Compare(toRank(a.Loaded), toRank(b.Loaded)) })
 		for _, i := range infos {
-			t, err := m.findModel(ctx, qualifiedName(serverName, i.Name), now)
+			t, err := m.findModel(ctx, qualifiedName(server.name, i.Name), s)
 			if err != nil || t.info.Embedding {
+				t.end()
 				continue
 			}
 			t.wanted, t.notice = wanted, m.substituteNotice(wanted, t.name)
@@ -247,16 +314,11 @@ func (m *Model) findAnyModel(ctx context.Context, wanted string, now time.Time) 
 	return target{name: wanted}, model.ErrMissing
 }
 
-// loadedRank sorts loaded models first.
-func loadedRank(i model.Info) int {
-	if i.Loaded {
-		return 0
-	}
-	return 1
-}
-
 // substituteNotice says that another model answers, and how to get the wanted one.
 func (m *Model) substituteNotice(wanted, name string) string {
+	if gone := m.machines.listDisconnected(wanted); len(gone) > 0 {
+		return fmt.Sprintf("%s is on %s, which is not connected, so %s is used; check it with: conclave machines", wanted, gone[0], name)
+	}
 	if serverName, _ := m.cfg.SplitName(wanted); serverName != Ollama {
 		return fmt.Sprintf("%s is not available, so %s is used; check the name in models.yaml", wanted, name)
 	}

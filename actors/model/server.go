@@ -53,6 +53,37 @@ func newServer(name string, cfg Server, b model.Backend) *server {
 	return s
 }
 
+// setLimits changes the limits of all queues, for a machine that reports its own. The number of waiting requests stays.
+func (s *server) setLimits(cfg Server) {
+	for _, q := range []*queue{s.large, s.small, s.embeddings} {
+		q.mu.Lock()
+		q.slots, q.batch, q.idleDelay = cfg.Slots, cfg.Batch, cfg.IdleDelay
+		q.exclusive = cfg.Exclusive && q == s.large
+		q.admit()
+		q.mu.Unlock()
+	}
+}
+
+// countRequests counts the requests that run or wait.
+func (s *server) countRequests() (n int) {
+	for _, q := range []*queue{s.large, s.small, s.embeddings} {
+		q.mu.Lock()
+		n += len(q.running)
+		for _, waiting := range q.waiting {
+			n += waiting
+		}
+		q.mu.Unlock()
+	}
+	return n
+}
+
+// slotCount returns how many requests run at once.
+func (q *queue) slotCount() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.slots
+}
+
 // cachedInfo is the properties of a model as its server reported them last.
 type cachedInfo struct {
 	lock    chan struct{} // held while the server is asked: the others wait for the same reply

@@ -30,7 +30,7 @@ func (m *Model) checkSpeed(ctx context.Context, t target, r model.Request, backg
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline))
 	}
-	s := m.meter.of(t.name)
+	s := m.meter.of(t.key())
 	if s.Prompt == 0 || s.Output == 0 {
 		return nil
 	}

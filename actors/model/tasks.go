@@ -22,6 +22,8 @@ const (
 // Start implements [actor.Starter]: tasks run until Close, whatever becomes of ctx.
 func (m *Model) Start(ctx context.Context, out actor.Out) error {
 	ctx, m.stopTasks = context.WithCancel(context.WithoutCancel(ctx))
+	m.setMachines(m.cfg.Machines, out)
+	m.running.Go(func() { m.watchMachines(ctx) })
 	m.running.Go(func() {
 		for {
 			select {
@@ -59,7 +61,7 @@ func (m *Model) runOwnChat(ctx context.Context, out actor.Out, t target, r model
 	if err != nil {
 		return model.Chunk{}, fmt.Errorf("encoding a request: %w", err)
 	}
-	rec := m.newRecord(subjects.ActionModelChat, m.Name(), "", "", t.name, messages)
+	rec := m.newRecord(subjects.ActionModelChat, m.Name(), "", "", t.key(), messages)
 	return actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (model.Chunk, error) {
 		last, began, err := m.runChat(ctx, p, t, r, requester{m.Name(), m.Name(), lowest}, func(subjects.ChatChunk) error { return nil })
 		return last, reportOutcome(ctx, p, began, err)

@@ -35,8 +35,9 @@ type ServerConfig struct {
 	AuditMax int64  // bytes of the audit log; when full, calls are denied until it is rotated
 	EventMax int64  // bytes of the events; when full, the oldest are dropped
 
-	LeafListen  string      // host:port of the leaf nodes on loopback; port -1 = a free one
-	Certificate Certificate // of the leaf nodes; empty = the one in the folder "tls" beside Store, see [EnsureCertificate]
+	LeafListen  string               // host:port of the leaf nodes on loopback; port -1 = a free one
+	Principals  []subjects.Principal // added at run time
+	Certificate Certificate          // of the leaf nodes; empty = the one in the folder "tls" beside Store, see [EnsureCertificate]
 }
 
 // withDefaults returns c with defaults for empty fields: a free port of the loopback interface, a sync every 10 s, 1 GiB
@@ -199,7 +200,11 @@ func (s *Server) serverOptions() (*server.Options, error) {
 		}
 		fmt.Fprintf(&b, "%s: %s\n", name, v)
 	}
-	b.WriteString(subjects.Table().Conf())
+	layout, err := subjects.Table().With(s.cfg.Principals)
+	if err != nil {
+		return nil, err
+	}
+	b.WriteString(layout.Conf())
 	opts := &server.Options{}
 	if err := opts.ProcessConfigString(b.String()); err != nil {
 		return nil, fmt.Errorf("reading the generated nats.conf: %w", err)

@@ -137,6 +137,7 @@ const (
 	NoteFailed      = "model_failed"   // the model failed; the progress so far is kept
 	NoteEmpty       = "no_answer"      // there is no answer of the model; the loop wrote the text
 	NoteBadText     = "invalid_utf8"   // invalid bytes were replaced
+	NoteMachine     = "machine"        // the model actor reports the state of the machine that the model runs on
 )
 
 // State is the progress of a turn: plain data that is stored at a checkpoint and read back after a crash. On resume, a

@@ -54,6 +54,10 @@ func (rd *replyReader) readChunks(ctx context.Context, req model.Request) error 
 		if err != nil {
 			return err
 		}
+		if c.Notice != "" { // not a part of the reply: the time for that goes on
+			rd.turn.reportNote(NoteMachine, c.Notice)
+			continue
+		}
 		rd.timer.restart(c.Reading)
 		if c.Reading != nil && rd.turn.hooks.Reading != nil {
 			rd.turn.hooks.Reading(rd.turn.state.Step+1, *c.Reading)

@@ -259,6 +259,16 @@ func (t *turn) addNote(code, text string) {
 	}
 }
 
+// reportNote is addNote for a state that can come and go: it reports the note each time.
+func (t *turn) reportNote(code, text string) {
+	n := Note{Code: code, Text: text}
+	if !slices.Contains(t.state.Notes, n) {
+		t.addNote(code, text)
+	} else if t.hooks.Note != nil {
+		t.hooks.Note(n)
+	}
+}
+
 // maxNotes bounds the notes of a turn.
 const maxNotes = 64
 

@@ -89,6 +89,7 @@ type Chunk struct {
 	Done     bool
 	Final    Final    // valid when Done; RemoteHost may be set before
 	Reading  *Reading // set in a chunk without anything else, before all others; nil = none
+	Notice   string   // a message for the user about the reply, in a chunk without anything else; "" = none
 }
 
 // Reading says that the server begins to read a prompt.

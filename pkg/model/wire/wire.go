@@ -76,7 +76,7 @@ func (c Client) Embed(ctx context.Context, name string, texts []string) (model.V
 	defer cancel()
 	v := model.Vectors{Model: name, Values: make([][]float32, 0, len(texts))}
 	for first := 0; first < len(texts); {
-		batch := texts[first : first+countBatchTexts(texts[first:])]
+		batch := texts[first : first+CountBatchTexts(texts[first:])]
 		a, err := actor.Ask(ctx, c.Out, subjects.ModelEmbed, subjects.EmbedRequest{Model: name, Texts: batch, Task: c.Task})
 		switch {
 		case err != nil:
@@ -104,9 +104,9 @@ const (
 	maxBatchBytes = 512 << 10
 )
 
-// countBatchTexts returns how many of the texts fit one request: at most maxBatchTexts and maxBatchBytes, but at least
+// CountBatchTexts returns how many of the texts fit one request: at most maxBatchTexts and maxBatchBytes, but at least
 // one, however long. texts must not be empty.
-func countBatchTexts(texts []string) int {
+func CountBatchTexts(texts []string) int {
 	n, size := 0, 0
 	for _, t := range texts {
 		if size += len(t); n == maxBatchTexts || n > 0 && size > maxBatchBytes {
@@ -171,7 +171,7 @@ func DecodeRequest(q subjects.ChatRequest) (model.Request, error) {
 // EncodeChunk returns the message for c. It fails when the arguments of a call are not JSON. Final is encoded only when
 // c is Done, and without Load.
 func EncodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
-	p := subjects.ChatChunk{Content: c.Content, Thinking: c.Thinking, Done: c.Done}
+	p := subjects.ChatChunk{Content: c.Content, Thinking: c.Thinking, Done: c.Done, Notice: c.Notice}
 	if c.Reading != nil {
 		p.Reading = &subjects.PromptReading{Tokens: c.Reading.Tokens, Millis: c.Reading.Expected.Milliseconds()}
 	}
@@ -193,6 +193,9 @@ func DecodeChunk(p subjects.ChatChunk) (model.Chunk, error) {
 	c := model.Chunk{Content: p.Content, Thinking: p.Thinking, Done: p.Done}
 	if p.Reading != nil {
 		c.Reading = &model.Reading{Tokens: p.Reading.Tokens, Expected: time.Duration(p.Reading.Millis) * time.Millisecond}
+	}
+	if !p.Done { // that of the last chunk is for OnDone
+		c.Notice = p.Notice
 	}
 	if len(p.ToolCalls) > 0 {
 		if err := decodeStrict(p.ToolCalls, &c.Calls); err != nil {

@@ -3,6 +3,7 @@ package view
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 	"conclave/subjects"
 )
 
-// Models prints the available models as a table, and on stderr that there are none, and the roles whose own model is not used.
+// Models prints the available models as a table, with the machine of each when there are others than this one, and on stderr that there are none, and the roles whose own model is not used.
 // program begins the commands in the fixes.
 func Models(s *term.Streams, list subjects.ModelList, program string) error {
 	roles := map[string][]string{}
@@ -21,18 +22,28 @@ func Models(s *term.Streams, list subjects.ModelList, program string) error {
 	if len(list.Models) == 0 {
 		s.Say("no model is available")
 	} else {
-		rows := [][]string{{"NAME", "SIZE", "PARAMETERS", "ROLES", "SUPPORTS", "TOKENS/S", "STATE"}}
+		rows := [][]string{{"NAME", "MACHINE", "QUEUE", "SIZE", "PARAMETERS", "ROLES", "SUPPORTS", "TOKENS/S", "STATE"}}
 		for _, m := range list.Models {
 			size := "-"
 			if m.Size > 0 {
 				size = term.Bytes(m.Size)
 			}
 			rows = append(rows, []string{
-				term.Plain(m.Name), size, term.Plain(cmp.Or(m.Parameters, "-")), orDash(roles[strings.TrimSuffix(m.Name, ":latest")]), orDash(capabilities(m)), term.Speeds(m.PromptSpeed, m.OutputSpeed), orDash(modelState(m)),
+				term.Plain(m.Name), cmp.Or(term.Plain(m.Machine), "this one"), fmt.Sprint(m.Queue), size, term.Plain(cmp.Or(m.Parameters, "-")), orDash(roles[strings.TrimSuffix(m.Name, ":latest")]), orDash(capabilities(m)), term.Speeds(m.PromptSpeed, m.OutputSpeed), orDash(modelState(m)),
 			})
+		}
+		if len(list.Machines) == 0 { // all are on this machine
+			for i, r := range rows {
+				rows[i] = slices.Delete(r, 1, 3)
+			}
 		}
 		if err := term.Table(s.Out, rows, term.Layout{Drop: []string{"PARAMETERS", "TOKENS/S", "SUPPORTS", "SIZE"}}); err != nil {
 			return err
+		}
+	}
+	for _, m := range list.Machines {
+		if !m.Connected {
+			s.Say("%s is not connected: %s", term.Plain(m.Name), term.Plain(m.Reason))
 		}
 	}
 	for _, n := range RoleNotices(list.Roles, program) {
