@@ -270,3 +270,20 @@ func TestAssistantModelIsCached(t *testing.T) {
 		t.Errorf("asked %d and %d times", a, b)
 	}
 }
+
+// A notice of the model actor about a machine is an event at once, and a note of the answer.
+func TestNoticeAboutMachine(t *testing.T) {
+	t.Parallel()
+	const notice = "the connection to gpu-box is interrupted; waiting for it"
+	w := newHarness(t, actortest.Pieces{subjects.ChatChunk{Content: "Paris "}, subjects.ChatChunk{Notice: notice}, subjects.ChatChunk{Content: "it is."}, final()})
+	if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "capital of France?", 1); err != nil {
+		t.Fatal(err)
+	}
+	told := slices.ContainsFunc(emitted[subjects.AgentState](w, "agent.state.generator"), func(s subjects.AgentState) bool {
+		return s.Code == loop.NoteMachine && s.Words == notice && s.QueryID == "q1"
+	})
+	r := w.onlyResponse()
+	if !told || r.Answer != "Paris it is." || !slices.Contains(r.Notes, subjects.Note{Code: loop.NoteMachine, Text: notice}) {
+		t.Errorf("told %t, %q, notes %+v", told, r.Answer, r.Notes)
+	}
+}

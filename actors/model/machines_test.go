@@ -3,6 +3,8 @@ package model_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -378,4 +380,49 @@ func TestMachineCallIsStopped(t *testing.T) {
 	}
 	c.finish(t)
 	waitFor(t, "the model was stopped", func() bool { s := w.servers["gpu-box"].Stats(); return s.Running == 0 && s.Cancelled == 1 })
+}
+
+// With the times of the product, 50 cuts of a link in mid-answer: how long until the user is told, and from healing until the
+// answer goes on. Every answer is complete.
+func TestChaosMachineLinkRecovers(t *testing.T) {
+	if os.Getenv("CONCLAVE_CHAOS") == "" {
+		t.Skip("set CONCLAVE_CHAOS=1 to cut the link of a machine 50 times")
+	}
+	t.Parallel()
+	const cuts = 50
+	answer := longAnswer(600)
+	w := newMachines(t, model.LinkTimes{}, map[string]scriptserver.Script{"gpu-box": slowly("big", answer, 20*time.Millisecond)})
+	link := w.machines["gpu-box"].Link
+	random := rand.New(rand.NewPCG(17, 0))
+	var told, recovered []time.Duration
+	for i := range cuts {
+		c := w.ask(t.Context(), fmt.Sprint("s", i), "hi")
+		waitFor(t, "the answer has begun", func() bool { return strings.Contains(c.content(), "word3") })
+		begun := time.Now()
+		if i%2 == 0 {
+			link.Cut()
+		} else {
+			link.Freeze()
+		}
+		c.awaitNotice(t, "is interrupted")
+		told = append(told, time.Since(begun))
+		time.Sleep(time.Duration(random.IntN(8000)) * time.Millisecond)
+		before := len(c.content())
+		begun = time.Now()
+		link.Heal()
+		waitFor(t, "the answer goes on", func() bool { return len(c.content()) > before })
+		recovered = append(recovered, time.Since(begun))
+		c.finish(t)
+		if c.err != nil || c.content() != answer {
+			t.Fatalf("cut %d: %v, %d of %d bytes", i, c.err, len(c.content()), len(answer))
+		}
+	}
+	if n := len(w.servers["gpu-box"].Requests()); n != cuts {
+		t.Errorf("the model was asked %d times in %d calls", n, cuts)
+	}
+	slices.Sort(told)
+	slices.Sort(recovered)
+	at := func(all []time.Duration, p int) time.Duration { return all[(len(all)-1)*p/100].Round(time.Millisecond) }
+	t.Logf("%d cuts: user told p50 %s, p99 %s, most %s; answer goes on after healing p50 %s, p99 %s, most %s", cuts,
+		at(told, 50), at(told, 99), at(told, 100), at(recovered, 50), at(recovered, 99), at(recovered, 100))
 }

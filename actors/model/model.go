@@ -3,7 +3,8 @@
 // user waits for), and denies every model that would leave the machine unless it is allowed by name.
 //
 // It listens on agent.<account>.model.chat, .model.embed, .model.list and .model.pull, and on query.cancel.<query>; it
-// speaks on their reply subjects only, on those of chat and pull in a stream. The caller is the account that the server
+// speaks on their reply subjects only, on those of chat and pull in a stream, and to the model actors of machines that joined
+// (machine.<machine>.model.>, see [Executor]). The caller is the account that the server
 // wrote into the subject. Every call is in the audit log before it is made, and its outcome afterwards.
 //
 // Without Ollama a built-in demo model answers and says so in every answer. By default it does so only until Ollama was

@@ -89,3 +89,28 @@ func TestFirstTokenLimitFollowsTheExpectedReadingTime(t *testing.T) {
 		})
 	}
 }
+
+// A notice about the machine of the model is reported each time and noted once; it is no part of the reply, and does not count as
+// the first token.
+func TestNoticeIsReportedEachTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gone := model.Chunk{Notice: "the connection to gpu-box is interrupted"}
+		a, _ := newAgent(t, scriptedReply{each: time.Minute, chunks: []model.Chunk{gone, {Notice: "the connection to gpu-box is back"}, gone, {Content: "yes", Done: true}}})
+		a.Limits.TurnTimeout = -1
+		var told []string
+		s, err := RunTurn(t.Context(), a, question("q"), Hooks{Note: func(n Note) { told = append(told, n.Text) }})
+		wantAnswer(t, s, err, "yes", false)
+		if len(told) != 3 || told[0] != gone.Notice || told[2] != gone.Notice || len(s.Notes) != 2 || s.Notes[0].Code != NoteMachine {
+			t.Errorf("told %q, notes %+v", told, s.Notes)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := newAgent(t, scriptedReply{chunks: []model.Chunk{{Notice: "the connection to gpu-box is interrupted"}}, wait: true})
+		a.Limits.TurnTimeout = -1
+		start := time.Now()
+		if _, err := RunTurn(t.Context(), a, question("q"), Hooks{}); err == nil || time.Since(start) != 5*time.Minute {
+			t.Errorf("%v after %s: a notice changed the time for the first token", err, time.Since(start))
+		}
+	})
+}

@@ -165,3 +165,24 @@ func TestCapabilitiesShowTheCallTest(t *testing.T) {
 		}
 	}
 }
+
+// TestModelsNameTheirMachine shows where each model is when there is more than one machine, and which one is missing.
+func TestModelsNameTheirMachine(t *testing.T) {
+	t.Parallel()
+	list := subjects.ModelList{
+		Models:   []subjects.ModelInfo{{Name: "big", Queue: 1}, {Name: "big", Machine: "gpu-box", Queue: 3}},
+		Machines: []subjects.ModelMachine{{Name: "gpu-box", Connected: true}, {Name: "old-box", Reason: "the connection is interrupted"}},
+	}
+	for _, several := range []bool{true, false} {
+		if !several {
+			list.Machines = nil
+		}
+		var out, err bytes.Buffer
+		if e := Models(term.NewStreams(nil, &out, &err), list, "conclave"); e != nil {
+			t.Fatal(e)
+		}
+		if strings.Contains(out.String(), "MACHINE") != several || strings.Contains(out.String(), "gpu-box") != several || strings.Contains(err.String(), "old-box is not connected: the connection is interrupted") != several {
+			t.Errorf("several machines: %t\n%s\n%s", several, out.String(), err.String())
+		}
+	}
+}
