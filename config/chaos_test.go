@@ -410,7 +410,7 @@ const diskEnv = "CONCLAVE_TEST_DISK"
 func TestChaosDiskFull(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(diskEnv) == "" {
-		runInNamespace(t)
+		runInNamespace(t, diskEnv)
 		return
 	}
 	home := newHome(t)
@@ -534,8 +534,8 @@ func fillFile(t *testing.T, name string) {
 	}
 }
 
-// runInNamespace runs the same test again where it may mount.
-func runInNamespace(t *testing.T) {
+// runInNamespace runs the same test again where it may mount, with env in its environment.
+func runInNamespace(t *testing.T, env string) {
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -543,8 +543,8 @@ func runInNamespace(t *testing.T) {
 	var out bytes.Buffer
 	run := func(attr *syscall.SysProcAttr) error {
 		out.Reset()
-		cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestChaosDiskFull$", "-test.v", "-test.timeout=2m")
-		cmd.Env = append(os.Environ(), diskEnv+"=1")
+		cmd := exec.CommandContext(t.Context(), exe, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=60m")
+		cmd.Env = append(os.Environ(), env+"=1")
 		cmd.SysProcAttr, cmd.Stdout, cmd.Stderr = attr, &out, &out
 		err := cmd.Run()
 		if err == nil && strings.Contains(out.String(), "--- SKIP") {
@@ -569,7 +569,7 @@ func runInNamespace(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	for line := range strings.Lines(out.String()) {
-		if text, ok := strings.CutPrefix(strings.TrimSpace(line), "chaos_test.go:"); ok {
+		if text := strings.TrimSpace(line); strings.Contains(text, "s_test.go:") {
 			t.Log(text)
 		}
 	}

@@ -1,0 +1,137 @@
+// Package hosts stands in for several machines in a test: network namespaces with addresses of their own, joined by a switch. A
+// test cuts and heals their links and makes them lossy. Nothing of the machine's own network is touched, and the namespaces
+// disappear with the test, also when it is killed.
+package hosts
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Host is a machine of the test.
+type Host struct {
+	Name string
+	Addr netip.Addr
+
+	t    testing.TB
+	net  *network
+	port string // of the switch
+	id   int    // process that keeps the namespace
+}
+
+// network is the switch between the hosts, in a namespace of its own.
+type network struct {
+	t  testing.TB
+	id int
+}
+
+// Start returns a host for each name, all of which reach one another and nothing else. They end with the test. Without the right
+// to make namespaces, or without the programs ip, nft, nsenter and sleep, the test says so: it is skipped, and fails in CI.
+func Start(t testing.TB, names ...string) []*Host {
+	t.Helper()
+	for _, program := range []string{"ip", "nft", "nsenter", "sleep"} {
+		if _, err := exec.LookPath(program); err != nil {
+			giveUp(t, "%v: apt-get install iproute2 nftables util-linux coreutils", err)
+		}
+	}
+	id, err := startNamespace(t)
+	if err != nil {
+		giveUp(t, "network namespaces are not permitted (%v): run the test as root, with CAP_NET_ADMIN and CAP_SYS_ADMIN", err)
+	}
+	n := &network{t: t, id: id}
+	if out, err := n.run(id, "ip", "link", "add", "switch", "type", "bridge"); err != nil {
+		giveUp(t, "a network namespace cannot be configured: %s", out)
+	}
+	n.must(id, "ip", "link", "set", "switch", "up")
+	var all []*Host
+	addr := netip.MustParseAddr("10.77.0.1")
+	for i, name := range names {
+		if id, err = startNamespace(t); err != nil {
+			t.Fatal(err)
+		}
+		h := &Host{Name: name, Addr: addr, t: t, net: n, port: "port" + strconv.Itoa(i), id: id}
+		n.must(n.id, "ip", "link", "add", h.port, "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(id))
+		n.must(n.id, "ip", "link", "set", h.port, "master", "switch", "up")
+		n.must(id, "ip", "addr", "add", addr.String()+"/24", "dev", "eth0")
+		n.must(id, "ip", "link", "set", "eth0", "up")
+		n.must(id, "ip", "link", "set", "lo", "up")
+		all = append(all, h)
+		addr = addr.Next()
+	}
+	return all
+}
+
+// giveUp skips the test, or fails it in CI.
+func giveUp(t testing.TB, format string, v ...any) {
+	t.Helper()
+	if os.Getenv("CI") == "true" || os.Getenv("CONCLAVE_CI") != "" {
+		t.Fatalf(format, v...)
+	}
+	t.Skipf(format, v...)
+}
+
+// startNamespace starts a process that keeps a network namespace until the test ends.
+func startNamespace(t testing.TB) (int, error) {
+	cmd := exec.Command("sleep", "infinity")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd.Process.Pid, nil
+}
+
+// run runs a program in the namespace of a process and returns its output.
+func (n *network) run(id int, program string, args ...string) (string, error) {
+	out, err := exec.Command("nsenter", append([]string{"--net=/proc/" + strconv.Itoa(id) + "/ns/net", "--", program}, args...)...).CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+func (n *network) must(id int, program string, args ...string) {
+	n.t.Helper()
+	if out, err := n.run(id, program, args...); err != nil {
+		n.t.Fatalf("%s %s: %v: %s", program, strings.Join(args, " "), err, out)
+	}
+}
+
+// Command returns a command that runs a program on the host. It is killed when ctx ends or the test process dies.
+func (h *Host) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=/proc/" + strconv.Itoa(h.id) + "/ns/net", "--", program}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// Cut takes the link of the host down until Heal: nothing arrives, and neither end of a connection is told.
+func (h *Host) Cut() {
+	h.t.Helper()
+	h.net.must(h.net.id, "ip", "link", "set", h.port, "down")
+}
+
+// Heal ends a cut.
+func (h *Host) Heal() {
+	h.t.Helper()
+	h.net.must(h.net.id, "ip", "link", "set", h.port, "up")
+}
+
+// SetLoss drops packets of the host from now on, in each direction with this probability; 0 drops none.
+func (h *Host) SetLoss(probability float64) {
+	h.t.Helper()
+	h.net.must(h.id, "nft", "flush", "ruleset")
+	if probability <= 0 {
+		return
+	}
+	rule := fmt.Sprintf("numgen random mod 1000 < %d drop", int(probability*1000))
+	h.net.must(h.id, "nft", "add table inet loss"+
+		"; add chain inet loss received { type filter hook input priority 0; }; add rule inet loss received iifname eth0 "+rule+
+		"; add chain inet loss sent { type filter hook output priority 0; }; add rule inet loss sent oifname eth0 "+rule)
+}
