@@ -12,7 +12,7 @@ import (
 // large heap are the caches of streams and the index of memory, which hold few pointers, so that collecting it earlier costs
 // little. Below minMemoryLimit the process is small enough for the runtime's own pace.
 const (
-	minHeadroom    = 96 << 20
+	minHeadroom    = 80 << 20
 	minMemoryLimit = 256 << 20
 )
 
