@@ -202,7 +202,7 @@ func (c Config) ActorConfig() actor.Config {
 // ServerConfig returns the settings of the embedded server.
 func (c Config) ServerConfig(home bus.Home) bus.ServerConfig {
 	s := c.System
-	return bus.ServerConfig{Listen: s.Listen, Store: home.Store(), Sync: s.Sync, AuditMax: int64(s.AuditMax), EventMax: int64(s.EventMax)}
+	return bus.ServerConfig{Listen: s.Listen, Store: home.Store(), Sync: s.Sync, AuditMax: int64(s.AuditMax), EventMax: int64(s.EventMax), Replicas: s.Replicas}
 }
 
 // NewBook returns a rule book of the manifest.
@@ -305,7 +305,7 @@ func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.Activ
 	}
 	cfg := broker.Config{
 		CallTimeout: c.System.Actor.CallTimeout, AuditTimeout: c.System.Actor.AuditTimeout,
-		ShowResult: int(c.System.Broker.ShowResult), ModelTimeout: c.System.Broker.ModelTimeout, ModelKeys: modelCredentials(c.Models),
+		ShowResult: int(c.System.Broker.ShowResult), ModelTimeout: c.System.Broker.ModelTimeout, QuestionRate: c.System.Broker.QuestionRate, ModelKeys: modelCredentials(c.Models),
 		Workspace: c.Workspace.Folder,
 	}
 	if err := cfg.Validate(); err != nil {

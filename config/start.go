@@ -44,6 +44,9 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 			return nil, err
 		}
 	}
+	if c.System.Replicas > 1 {
+		return nil, fmt.Errorf("system.replicas is %d, and conclave up runs one server: leave it out, or run three stand-alone servers (conclave keys --cluster)", c.System.Replicas)
+	}
 	r := &Instance{book: c.NewBook(home)}
 	if r.unlock, err = home.Lock(); err != nil {
 		return nil, err
@@ -189,7 +192,7 @@ func (r *Instance) keepHeads(ctx context.Context, c Config, home bus.Home, files
 	return nil
 }
 
-// Join runs the named actors against the server at url of another process, with the keys of home. It neither locks the data
+// Join runs the named actors against the server at url of another process, or the servers of a cluster, with the keys of home. It neither locks the data
 // folder nor starts a server. After an error everything is stopped.
 func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.Logger, names ...string) (*Instance, error) {
 	if err := home.CreateFolders(); err != nil {
@@ -200,7 +203,7 @@ func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.L
 			return nil, err
 		}
 	}
-	r := &Instance{Bus: &bus.Bus{URL: url, Keys: home.Keys(), Log: log}, book: c.NewBook(home)}
+	r := &Instance{Bus: home.Connect(url, log), book: c.NewBook(home)}
 	var watching context.Context
 	watching, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if slices.Contains(names, "broker") {

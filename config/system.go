@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"conclave/actors/gateway"
+	"conclave/pkg/bus"
 	"conclave/pkg/local"
 	"conclave/pkg/strict"
 )
@@ -21,6 +22,7 @@ type System struct {
 	Sync        string      `yaml:"sync"`         // "always", or the interval of syncs to disk
 	AuditMax    strict.Size `yaml:"audit_max"`
 	EventMax    strict.Size `yaml:"event_max"`
+	Replicas    int         `yaml:"replicas"` // of each stream: 0 = 3 in a cluster and 1 otherwise, 1 or 3
 	AuditHead   AuditHead   `yaml:"audit_head"`
 	LogLevel    string      `yaml:"log_level"` // debug, info, warn, error
 	Actor       Actor       `yaml:"actor"`
@@ -39,6 +41,7 @@ type AuditHead struct {
 type Broker struct {
 	ShowResult   strict.Size   `yaml:"show_result"`   // size of a result for an agent; the rest is parked
 	ModelTimeout time.Duration `yaml:"model_timeout"` // of the model that selects tools or reads pages; 0 = no model is used
+	QuestionRate int           `yaml:"question_rate"` // discoveries, dry runs and spawn requests of one account per second
 }
 
 // Actor is the limits that every actor runs under.
@@ -89,12 +92,16 @@ func (s System) Problems() (out strict.Problems) {
 			out.Add(f.path, "%s is not between %s and %s", f.size, minStore, maxStore)
 		}
 	}
+	if n := s.Replicas; n != 0 && n != 1 && n != bus.ClusterServers {
+		out.Add("replicas", "%d is not 0, 1 or %d", n, bus.ClusterServers)
+	}
 	if f := s.AuditHead.File; f != "" && !filepath.IsAbs(f) {
 		out.Add("audit_head.file", "%q is not an absolute path", f)
 	}
 	if n := s.Broker.ShowResult; n < 1<<10 || n > 128<<10 {
 		out.Add("broker.show_result", "%s is not between 1KB and 128KB", n)
 	}
+	out.CheckInt("broker.question_rate", s.Broker.QuestionRate, 1, 10_000)
 	out.CheckDuration("broker.model_timeout", s.Broker.ModelTimeout, 0, time.Minute)
 	if _, ok := logLevels[s.LogLevel]; !ok {
 		out.Add("log_level", "invalid level %q; use debug, info, warn or error", s.LogLevel)

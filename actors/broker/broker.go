@@ -75,20 +75,17 @@ func New(cfg Config, book *policy.ActiveRules, a Audit, h Hasher, build []Known)
 // Name implements [actor.Actor].
 func (b *Broker) Name() string { return "broker" }
 
-// maxQuestionRate bounds the discoveries, dry runs and spawn requests of one account per second. Each is recorded, so that
-// an agent without limit could fill the audit log.
-const maxQuestionRate = 5
-
 // Routes implements [actor.Actor].
 func (b *Broker) Routes() []actor.Route {
+	rate := cmp.Or(b.cfg.QuestionRate, defaultQuestionRate)
 	return []actor.Route{
 		actor.Serve(subjects.ToolRequestService, b.onToolRequest, actor.OnReject(b.recordRejectedCall)),
-		actor.Serve(subjects.BrokerDiscover, b.onDiscover, actor.MaxRate(maxQuestionRate)),
-		actor.Serve(subjects.BrokerDiscoverBelow, b.onDiscover, actor.MaxRate(maxQuestionRate)),
-		actor.Serve(subjects.BrokerValidate, b.onValidate, actor.MaxRate(maxQuestionRate)),
-		actor.Serve(subjects.BrokerValidateBelow, b.onValidate, actor.MaxRate(maxQuestionRate)),
-		actor.Serve(subjects.AgentSpawn, b.onSpawn, actor.MaxRate(maxQuestionRate)),
-		actor.Serve(subjects.AgentSpawnBelow, b.onSpawn, actor.MaxRate(maxQuestionRate)),
+		actor.Serve(subjects.BrokerDiscover, b.onDiscover, actor.MaxRate(rate)),
+		actor.Serve(subjects.BrokerDiscoverBelow, b.onDiscover, actor.MaxRate(rate)),
+		actor.Serve(subjects.BrokerValidate, b.onValidate, actor.MaxRate(rate)),
+		actor.Serve(subjects.BrokerValidateBelow, b.onValidate, actor.MaxRate(rate)),
+		actor.Serve(subjects.AgentSpawn, b.onSpawn, actor.MaxRate(rate)),
+		actor.Serve(subjects.AgentSpawnBelow, b.onSpawn, actor.MaxRate(rate)),
 		actor.Serve(subjects.SecretUseService, b.onSecretUse),
 		actor.Serve(subjects.ApprovalDecisionService, b.onDecision, b.gate.OnReject(subjects.ActionApprovalDecision, nil)),
 		actor.Serve(subjects.ApprovalListService, b.onListApprovals),

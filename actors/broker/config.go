@@ -13,6 +13,7 @@ type Config struct {
 	ModelTimeout time.Duration // timeout of the model that ranks tools; 0 = no model is used, neither for ranking nor for distilling
 	ModelKeys    []string      // names of the credentials that the model actor may use
 	Workspace    string        // folder of the working folders, one per question; "" = there are none, and relative paths are denied
+	QuestionRate int           // discoveries, dry runs and spawn requests of one account per second; 0 = 5. Each is recorded, so that an agent without limit could fill the audit log
 	ApprovalWait time.Duration // how long an approval request stays pending; 0 = as the manifest says
 	CopyDelay    time.Duration // how long a tool runs before the copy of its call is published without that of the result; 0 = [defaultCopyDelay]
 }
@@ -29,6 +30,9 @@ const defaultCopyDelay = 2 * time.Millisecond
 
 // defaultApprovalWait is how long an approval request stays pending when neither configuration nor manifest sets it.
 const defaultApprovalWait = 5 * time.Minute
+
+// defaultQuestionRate is [Config] QuestionRate when it is not set.
+const defaultQuestionRate = 5
 
 // DefaultShow is how many bytes of a result a caller gets.
 const DefaultShow = 15 << 10

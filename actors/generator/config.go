@@ -36,6 +36,7 @@ type Config struct {
 	Thinking    bool          `yaml:"thinking"`     // request thinking, where the model supports it
 	Turns       int           `yaml:"turns"`        // turns kept of a session
 	HotSessions int           `yaml:"hot_sessions"` // sessions cached in memory
+	Concurrency int           `yaml:"concurrency"`  // questions that one process answers at once
 	CompactAt   int           `yaml:"compact_at"`   // percent of the window at which old turns are summarized; 0 = never
 	Grades      Grades        `yaml:"grades"`
 	RespondentB RespondentB   `yaml:"respondent_b"`
@@ -65,6 +66,7 @@ type Hedge struct {
 // and names that cannot be those of a model or a tool. None = c is valid.
 func (c Config) Problems() (out strict.Problems) {
 	out.CheckInt("steps", c.Steps, 1, 50)
+	out.CheckInt("concurrency", c.Concurrency, 1, subjects.Partitions)
 	out.CheckInt("tokens", c.Tokens, 0, 10_000_000)
 	out.CheckInt("nudges", c.Nudges, 0, 10)
 	out.CheckInt("retries", c.Retries, 0, 10)

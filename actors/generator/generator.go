@@ -55,7 +55,7 @@ func (g *Generator) bucket() string { return subjects.StateBucket(g.name) }
 // Routes implements [actor.Actor]. Respondent B gets no grades: its answers are not part of a conversation.
 func (g *Generator) Routes() []actor.Route {
 	routes := []actor.Route{
-		actor.On(subjects.QuerySession, g.onTurn),
+		actor.On(subjects.QuerySession, g.onTurn, actor.Workers(g.cfg.Concurrency)),
 		actor.Subscribe(subjects.QueryCancel, g.onCancel),
 	}
 	if g.isRespondentB {

@@ -19,7 +19,7 @@ func shippedConfig() Config {
 	return Config{
 		Steps: 5, Wall: 10 * time.Minute, CallTimeout: 2 * time.Minute, FirstToken: 5 * time.Minute, ToolTimeout: time.Minute, Nudges: 2, Retries: 2, Repeats: 3,
 		Predict: 2048, Answer: 4096, Result: 16 << 10, MaxTools: 4, RecallFirst: recallAlways, Hedge: Hedge{Search: "web_search", Reask: true}, Stream: true, Thinking: true,
-		HotSessions: 50, Turns: 50, CompactAt: 60, Grades: Grades{Retry: true}, RespondentB: RespondentB{Temperature: 1, MaxAge: 5 * time.Minute},
+		HotSessions: 50, Concurrency: 16, Turns: 50, CompactAt: 60, Grades: Grades{Retry: true}, RespondentB: RespondentB{Temperature: 1, MaxAge: 5 * time.Minute},
 	}
 }
 

@@ -24,8 +24,10 @@ import (
 // keysCommand creates the keys, the configuration and the environment file of a stand-alone server. The embedded one needs
 // none.
 func keysCommand(a *cli.App) *cobra.Command {
-	var listen string
-	var exports []string
+	var (
+		listen           string
+		exports, cluster []string
+	)
 	cmd := &cobra.Command{
 		Use:   "keys",
 		Short: "Create the keys and files of a stand-alone NATS server",
@@ -34,6 +36,11 @@ file with public keys and paths. Neither contains a secret, and no seed is ever 
 
 The embedded server of conclave up needs none of this.
 
+With --cluster it prepares three servers instead, each with a folder to copy to its host: configuration, environment file, and a
+TLS certificate with its private key. Every stream is then kept on all three, and one of them may be down. Servers and clients
+recognize one another by an authority that is made here and stays in the data folder. Commands on this data folder use the
+cluster from then on, without --server.
+
 Among the keys are those of the two provisioners, which may create streams. conclave provision uses them once and deletes them;
 to provision again, run conclave keys again and restart the server with the new environment file.
 
@@ -41,25 +48,41 @@ With --export it creates missing keys and copies those of some actors to the dat
 then has these keys and no others; it writes no files for a stand-alone server, and may run beside conclave up.`,
 		Example: `  conclave keys
   conclave keys --listen 127.0.0.1:4333 --json
+  conclave keys --cluster nats1.lan,nats2.lan,nats3.lan
   conclave keys --export /services/broker=broker --export /services/web=web_search,web_fetch`,
 		Args: cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if len(exports) > 0 {
 				return exportKeys(a, exports)
 			}
-			return createKeys(a, listen)
+			if len(cluster) == 0 {
+				cluster = a.Home.ClusterHosts()
+			}
+			if len(cluster) == 0 {
+				return createKeys(a, listen)
+			}
+			if listen != "" {
+				return cli.Usage("--listen is for a single server: write host:port in --cluster")
+			}
+			hosts, err := bus.ParseClusterHosts(cluster)
+			if err != nil {
+				return cli.Usage("--cluster: %v", err)
+			}
+			return createCluster(a, hosts)
 		},
 	}
 	cmd.Flags().StringArrayVar(&exports, "export", nil, "copy the keys of some actors to another data folder, `folder=actor,...`; may be repeated")
 	cmd.Flags().StringVar(&listen, "listen", "", "`host:port` of the NATS server (system.listen)")
+	cmd.Flags().StringSliceVar(&cluster, "cluster", nil, "`hosts` of three servers, host or host:port for clients; the port for the other servers is 2000 above it")
 	return cmd
 }
 
 // keysReport is what conclave keys wrote.
 type keysReport struct {
-	Env  string      `json:"env"`
-	Conf string      `json:"conf"`
-	Keys []publicKey `json:"keys"`
+	Env     string              `json:"env,omitempty"`
+	Conf    string              `json:"conf,omitempty"`
+	Servers []bus.ClusterServer `json:"servers,omitempty"` // of a cluster
+	Keys    []publicKey         `json:"keys"`
 }
 
 // publicKey is the public half of a role's key; seeds are never printed.
@@ -68,24 +91,67 @@ type publicKey struct {
 	Public string `json:"public"`
 }
 
-// createKeys creates missing keys, writes the configuration of a stand-alone server and prints the commands that follow. It
-// refuses while conclave up runs on the data folder: a second server on the same store destroys it. Existing keys stay. listen
+// ensureKeys creates missing keys and returns the public half of all, and how many were created. It refuses while conclave up runs
+// on the data folder: a second server on the same store destroys it. Existing keys stay.
+func ensureKeys(a *cli.App) (all []publicKey, created int, err error) {
+	if err := a.Home.CreateFolders(); err != nil {
+		return nil, 0, err
+	}
+	if r, err := a.Home.ReadRunning(); err == nil {
+		return nil, 0, cli.Fail(cli.ExitFailed, fmt.Sprintf("conclave runs on this data folder (process %d at %s)", r.PID, r.URL), "stop it first: a second server on the same store destroys it")
+	}
+	lasting, boot := subjects.Table().Roles()
+	roles := append(lasting, boot...)
+	keys := a.Home.Keys()
+	if created, err = keys.Ensure(roles); err != nil {
+		return nil, 0, err
+	}
+	for _, r := range roles {
+		p, err := keys.Public(r)
+		if err != nil {
+			return nil, 0, err
+		}
+		all = append(all, publicKey{r, p})
+	}
+	return all, created, nil
+}
+
+// createCluster creates missing keys, writes the folders of the servers of a cluster and prints the commands that follow. hosts are
+// their client addresses.
+func createCluster(a *cli.App, hosts []string) error {
+	cfg, err := a.LoadConfig(nil)
+	if err != nil {
+		return err
+	}
+	var out keysReport
+	var created int
+	if out.Keys, created, err = ensureKeys(a); err != nil {
+		return err
+	}
+	if out.Servers, err = a.Home.WriteCluster(cfg.ServerConfig(a.Home), hosts); err != nil {
+		return err
+	}
+	if a.JSON {
+		return a.PrintJSON(out)
+	}
+	a.Say("%d keys in %s, %d of them new.", len(out.Keys), a.Home.Keys().Dir, created)
+	a.Say("Each server has a folder with its configuration and its private TLS key. Copy each to its host and start it there. Next:\n")
+	for _, s := range out.Servers {
+		fmt.Fprintf(a.Out, "cd %s && set -a && . ./nats.env && set +a && nats-server -c nats.conf   # %s\n", term.ShellQuote(s.Folder), s.URL)
+	}
+	fmt.Fprintf(a.Out, "conclave provision%s\n", a.FolderFlags())
+	fmt.Fprintf(a.Out, "conclave actor %s%s\n", strings.Join(cli.EnabledActors(a.Settings()), " "), a.FolderFlags())
+	return nil
+}
+
+// createKeys creates missing keys, writes the configuration of a stand-alone server and prints the commands that follow. listen
 // is host:port, "" for the setting; port 0 becomes 4222.
 func createKeys(a *cli.App, listen string) error {
 	cfg, err := a.LoadConfig(map[string]string{"system.listen": listen})
 	if err != nil {
 		return err
 	}
-	if err := a.Home.CreateFolders(); err != nil {
-		return err
-	}
-	if r, err := a.Home.ReadRunning(); err == nil {
-		return cli.Fail(cli.ExitFailed, fmt.Sprintf("conclave runs on this data folder (process %d at %s)", r.PID, r.URL), "stop it first: a second server on the same store destroys it")
-	}
-	lasting, boot := subjects.Table().Roles()
-	roles := append(lasting, boot...)
-	keys := a.Home.Keys()
-	created, err := keys.Ensure(roles)
+	public, created, err := ensureKeys(a)
 	if err != nil {
 		return err
 	}
@@ -98,24 +164,17 @@ func createKeys(a *cli.App, listen string) error {
 		port = "4222"
 		server.Listen = net.JoinHostPort(host, port)
 	}
-	out := keysReport{Env: a.Home.Env(), Conf: filepath.Join(a.Home.Data, "nats.conf")}
+	out := keysReport{Env: a.Home.Env(), Conf: filepath.Join(a.Home.Data, "nats.conf"), Keys: public}
 	if err := a.Home.WriteEnv(server); err != nil {
 		return err
 	}
 	if err := os.WriteFile(out.Conf, []byte(subjects.Table().Conf()), 0o600); err != nil {
 		return fmt.Errorf("writing %s: %w", out.Conf, err)
 	}
-	for _, r := range roles {
-		p, err := keys.Public(r)
-		if err != nil {
-			return err
-		}
-		out.Keys = append(out.Keys, publicKey{r, p})
-	}
 	if a.JSON {
 		return a.PrintJSON(out)
 	}
-	a.Say("%d keys in %s, %d of them new.", len(roles), keys.Dir, created)
+	a.Say("%d keys in %s, %d of them new.", len(public), a.Home.Keys().Dir, created)
 	a.Say("Public keys and paths are in %s, the server's configuration is in %s. Next:\n", out.Env, out.Conf)
 	url := "nats://" + net.JoinHostPort(host, port)
 	fmt.Fprintf(a.Out, "set -a; . %s; set +a; nats-server -c %s\n", term.ShellQuote(out.Env), term.ShellQuote(out.Conf))
@@ -128,7 +187,7 @@ func createKeys(a *cli.App, listen string) error {
 func provisionCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "provision --server URL",
-		Short: "Create the streams on a stand-alone NATS server, once",
+		Short: "Create the streams on a stand-alone NATS server or cluster, once",
 		Long: `Creates the streams, buckets and consumers on a NATS server that was started with the files of conclave keys, and opens the
 audit log. Then it deletes the seeds of the two provisioners, so that no key for the accounts of the streams is left.
 
@@ -168,7 +227,7 @@ func provisionServer(ctx context.Context, a *cli.App) error {
 		return err
 	}
 	defer unlock()
-	b := &bus.Bus{URL: a.Server, Keys: a.Home.Keys(), Log: a.QuietLogger()}
+	b := a.Home.Connect(a.Server, a.QuietLogger())
 	err = auditlog.Provision(ctx, a.Home, b, func(ctx context.Context, genesis []byte) error {
 		return retryUnreachable(ctx, func() error { return bus.ProvisionRemote(ctx, b, cfg.ServerConfig(a.Home), genesis) })
 	})
@@ -188,7 +247,7 @@ func provisionServer(ctx context.Context, a *cli.App) error {
 	if out.Deleted, err = deleteProvisioners(b.Keys); err != nil {
 		return err
 	}
-	if _, err := bus.WriteContexts(b.Keys, b.URL); err != nil {
+	if _, err := bus.WriteContexts(b.Keys, b.URL, b.CA); err != nil {
 		a.Say("the nats contexts could not be written: %v", err)
 	}
 	switch {

@@ -53,7 +53,7 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
 	f := root.PersistentFlags()
 	f.StringVar(&a.Home.Data, "data", "", "data `folder`: keys, streams, audit log (default $XDG_DATA_HOME/conclave)")
 	f.StringVar(&a.Home.Config, "config", "", "config `folder`: "+strings.Join(config.Files, ", ")+" (default $XDG_CONFIG_HOME/conclave)")
-	f.StringVar(&a.Server, "server", "", "`URL` of a NATS server (default: the one of conclave up)")
+	f.StringVar(&a.Server, "server", "", "`URL` of a NATS server, or of several of a cluster with commas between them (default: the one of conclave up)")
 	f.BoolVar(&a.JSON, "json", false, "print JSON")
 	f.StringVar(&a.Level, "log-level", "", "debug, info, warn or error")
 	root.AddCommand(up, openCommand(a), askCommand(a), taskCommand(a), rateCommand(a), criticCommand(a), sessionCommand(a), approveCommand(a), policyCommand(a), modelCommand(a),

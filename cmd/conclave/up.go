@@ -175,7 +175,7 @@ func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []st
 		log.Info("ready", "url", c.Bus.URL, "data", a.Home.Data, "actors", readyActors(c), "ms", time.Since(a.Started).Milliseconds())
 		return stay(ctx, c, log)
 	}
-	contexts, contextsErr := bus.WriteContexts(c.Bus.Keys, c.Bus.URL)
+	contexts, contextsErr := bus.WriteContexts(c.Bus.Keys, c.Bus.URL, "")
 	printReady(a, c, address)
 	printBanner(ctx, a, cfg, c, view.Banner{API: address, Contexts: contexts}, contextsErr, log)
 	return stay(ctx, c, log)

@@ -14,7 +14,8 @@ import (
 )
 
 // startConsumers connects as "<actor>_in" and starts workers for each durable consumer in the table that delivers to a
-// route of the actor; an ordered consumer has one. Without durable routes it does nothing. It fails when a consumer does
+// route of the actor; an ordered consumer has one, and all ordered consumers of a route together run as many handlers at once as its
+// [Workers] allow. Without durable routes it does nothing. It fails when a consumer does
 // not exist on the server, or no consumer delivers a route.
 func (r *running) startConsumers(ctx context.Context, dial Dial) error {
 	var lanes []*routeRun
@@ -55,6 +56,11 @@ func (r *running) startConsumers(ctx context.Context, dial Dial) error {
 		}
 		if p.Ordered {
 			workers = 1
+			for _, l := range mine {
+				if l.Route.workers > 0 && l.slots == nil {
+					l.slots = make(chan struct{}, l.Route.workers)
+				}
+			}
 		}
 		c, err := js.Consumer(ctx, p.Stream, p.Name)
 		if err != nil {
@@ -167,7 +173,7 @@ func (r *running) handlePulled(m jetstream.Msg, lanes []*routeRun) {
 	}
 	done := make(chan struct{})
 	defer close(done)
-	go func() { // long work extends its acknowledgement deadline
+	go func() { // long work, and the wait for it, extends its acknowledgement deadline
 		t := time.NewTicker(subjects.AckWait / 3)
 		defer t.Stop()
 		for {
@@ -179,6 +185,15 @@ func (r *running) handlePulled(m jetstream.Msg, lanes []*routeRun) {
 			}
 		}
 	}()
+	if l.slots != nil {
+		select {
+		case l.slots <- struct{}{}:
+			defer func() { <-l.slots }()
+		case <-r.quit:
+			_ = m.Nak()
+			return
+		}
+	}
 	in, fault := l.readMessage(m.Subject(), m.Headers(), m.Data(), r.cfg.Now())
 	meta, merr := m.Metadata()
 	if merr == nil {

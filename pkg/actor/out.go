@@ -170,6 +170,8 @@ type connOut struct {
 	newID   func() string
 	// buckets are the opened ones, shared by all copies.
 	buckets *sync.Map
+	// clustered is set when the connection knows several servers: the stream of an event may have no leader for a moment.
+	clustered bool
 	messageIDs
 }
 
@@ -182,7 +184,7 @@ func NewOut(nc *nats.Conn) (Out, error) {
 // [conclave/pkg/bus.Bus.Dial] sets it: a publisher expects the acknowledgement of its account's own stream. At most 1024 asynchronous events wait for their
 // acknowledgement, 10 s each; one that is not stored is logged, unless log is nil.
 func newConnOut(nc *nats.Conn, log *slog.Logger, now func() time.Time, newID func() string) (*connOut, error) {
-	s := &connOut{nc: nc, account: nc.Opts.Name, log: log, now: now, newID: newID, buckets: &sync.Map{}}
+	s := &connOut{nc: nc, account: nc.Opts.Name, log: log, now: now, newID: newID, buckets: &sync.Map{}, clustered: len(nc.Servers()) > 1}
 	var err error
 	s.js, err = jetstream.NewWithAPIPrefix(nc, "core.API",
 		jetstream.WithPublishAsyncMaxPending(1024),
@@ -275,12 +277,21 @@ func (s *connOut) Publish(ctx context.Context, spec subjects.Spec, body []byte, 
 		err = s.nc.PublishMsg(m)
 	case wait:
 		var ack *jetstream.PubAck
-		ack, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id))
-		if err == nil && ack.Duplicate {
+		attempts := 0
+		err = retryInCluster(ctx, s.clustered, true, func(ctx context.Context) (err error) {
+			attempts++
+			ack, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id))
+			return err
+		})
+		if err == nil && ack.Duplicate && attempts == 1 {
 			err = errors.New("its message id was already used")
 		}
 	default:
-		_, err = s.js.PublishMsgAsync(m, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id), jetstream.WithStallWait(publishStallWait))
+		opts := []jetstream.PublishOpt{jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id), jetstream.WithStallWait(publishStallWait)}
+		if s.clustered {
+			opts = append(opts, jetstream.WithRetryWait(leaderPause), jetstream.WithRetryAttempts(int(leaderWait/leaderPause)))
+		}
+		_, err = s.js.PublishMsgAsync(m, opts...)
 	}
 	return publishFault(spec, err)
 }
@@ -316,7 +327,10 @@ func (s *connOut) PublishOnce(ctx context.Context, spec subjects.Spec, body []by
 	if spec.Stream == "" || id == "" {
 		return fmt.Errorf("publishing %s once: no stream, or no id", spec.Name)
 	}
-	_, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id))
+	err = retryInCluster(ctx, s.clustered, true, func(ctx context.Context) (err error) {
+		_, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id))
+		return err
+	})
 	return publishFault(spec, err)
 }
 
@@ -402,91 +416,4 @@ func ReplyFault(f *subjects.Fault) error { return replyFault{f} }
 func IsReplyFault(err error) bool {
 	var r replyFault
 	return errors.As(err, &r)
-}
-
-// Store implements [Out].
-func (s *connOut) Store(bucket string) Store {
-	return &store{js: s.js, buckets: s.buckets, bucket: bucket}
-}
-
-type store struct {
-	js      jetstream.JetStream
-	buckets *sync.Map // name -> jetstream.KeyValue: opening one is a request to the server
-	bucket  string
-}
-
-// open returns the handle of the bucket, cached for the connection. It fails when the bucket does not exist or the actor
-// has no permission.
-func (k *store) open(ctx context.Context) (jetstream.KeyValue, error) {
-	if kv, ok := k.buckets.Load(k.bucket); ok {
-		return kv.(jetstream.KeyValue), nil
-	}
-	kv, err := k.js.KeyValue(ctx, k.bucket)
-	if err != nil {
-		return nil, fmt.Errorf("opening bucket %s: %w", k.bucket, err)
-	}
-	k.buckets.Store(k.bucket, kv)
-	return kv, nil
-}
-
-// Get implements [Store]. The error wraps [ErrNotFound] when the key does not exist or was deleted.
-func (k *store) Get(ctx context.Context, key string) ([]byte, uint64, error) {
-	kv, err := k.open(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
-	e, err := kv.Get(ctx, key)
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return nil, 0, fmt.Errorf("%w: %s in %s", ErrNotFound, key, k.bucket)
-	}
-	if err != nil {
-		return nil, 0, fmt.Errorf("reading %s in %s: %w", key, k.bucket, err)
-	}
-	return e.Value(), e.Revision(), nil
-}
-
-// Put implements [Store] and returns the new revision. The error wraps [ErrChanged] when the key has another revision, or
-// exists although revision is 0.
-func (k *store) Put(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
-	kv, err := k.open(ctx)
-	if err != nil {
-		return 0, err
-	}
-	var rev uint64
-	if revision == 0 {
-		rev, err = kv.Create(ctx, key, value)
-	} else {
-		rev, err = kv.Update(ctx, key, value, revision)
-	}
-	var api *jetstream.APIError
-	if errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
-		return 0, fmt.Errorf("%w: %s in %s", ErrChanged, key, k.bucket)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("writing %s in %s: %w", key, k.bucket, err)
-	}
-	return rev, nil
-}
-
-// Keys implements [Store]; "" lists all keys, and the key that equals prefix is not listed. It reads the stream's subjects:
-// kv.Keys would create a consumer, which no actor may.
-func (k *store) Keys(ctx context.Context, prefix string) ([]string, error) {
-	whole := "$KV." + k.bucket + "."
-	filter := whole + ">"
-	if prefix != "" {
-		filter = whole + prefix + ".>"
-	}
-	st, err := k.js.Stream(ctx, "KV_"+k.bucket)
-	if err != nil {
-		return nil, fmt.Errorf("opening bucket %s: %w", k.bucket, err)
-	}
-	info, err := st.Info(ctx, jetstream.WithSubjectFilter(filter))
-	if err != nil {
-		return nil, fmt.Errorf("listing %s: %w", k.bucket, err)
-	}
-	keys := make([]string, 0, len(info.State.Subjects))
-	for subject := range info.State.Subjects {
-		keys = append(keys, strings.TrimPrefix(subject, whole))
-	}
-	return keys, nil
 }

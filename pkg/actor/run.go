@@ -97,6 +97,7 @@ type routeRun struct {
 	Route
 	endpoint        string // its name in discovery
 	mailbox         mailbox
+	slots           chan struct{} // one per running handler of ordered consumers; nil = no bound
 	quotas          senderQuotas
 	rates           senderRates
 	streams         openStreams

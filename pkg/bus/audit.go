@@ -27,7 +27,8 @@ type auditLog struct {
 }
 
 // Append implements [audit.Log]. A full stream is [audit.ErrFull]; an invalid chain and any other error of the stream are
-// [audit.ErrRefused]. No reply, a malformed one, and one from another stream wrap neither: the message may be stored. It
+// [audit.ErrRefused]. No reply, a malformed one, one from another stream and one about an earlier attempt that a replicated stream
+// still stores wrap neither: the message may be stored. It
 // waits until ctx ends and does not retry.
 func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bool, error) {
 	topic, err := subjects.AuditRecordEvent.With(chain)
@@ -51,6 +52,8 @@ func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bo
 	switch err := json.Unmarshal(r.Data, &ack); {
 	case err != nil:
 		return false, fmt.Errorf("malformed acknowledgement from the audit stream: %w", err)
+	case ack.Error != nil && ack.Error.ErrorCode == errCodeIDInProcess: // an earlier attempt is not replicated yet: the writer retries
+		return false, fmt.Errorf("the audit stream still stores the message: %w", ack.Error)
 	case ack.Error != nil && ack.Error.ErrorCode == errCodeStoreFailed && strings.Contains(ack.Error.Description, "maximum bytes"):
 		return false, fmt.Errorf("%w: %w", audit.ErrFull, ack.Error)
 	case ack.Error != nil:
@@ -63,6 +66,9 @@ func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bo
 
 // errCodeStoreFailed is the server's code for a message that a stream did not store, because it is full or for other reasons.
 const errCodeStoreFailed jetstream.ErrorCode = 10077
+
+// errCodeIDInProcess is the code of a replicated stream that has received a message with the same id and not stored it yet.
+const errCodeIDInProcess jetstream.ErrorCode = 10158
 
 // AuditReader reads one audit stream: over the auditor's connection, or of a stopped server ([AuditFiles]).
 type AuditReader interface {

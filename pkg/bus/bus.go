@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -40,9 +41,10 @@ type ConnError struct {
 // IsDenied reports whether the server denied a subject.
 func (t ConnError) IsDenied() bool { return errors.Is(t.Err, nats.ErrPermissionViolation) }
 
-// Bus connects roles to one server, embedded or in another process. Each connection has the key of exactly one role.
+// Bus connects roles to one server, embedded or in another process, or to a cluster. Each connection has the key of exactly one role.
 type Bus struct {
-	URL    string  // where the server listens
+	URL    string  // where the server listens; several of a cluster with commas between them
+	CA     string  // file of the authority that servers at tls:// URLs must have; "" or a missing file = those of this machine
 	Keys   Keys    // seeds by role
 	Server *Server // nil when the server is another process
 	TCP    bool    // connect over TCP even when the server is embedded
@@ -83,12 +85,15 @@ func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) 
 	if p := inboxPrefix(role); p != "" {
 		opts = append(opts, nats.CustomInboxPrefix(p))
 	}
+	url := b.URL
 	if b.Server != nil && !b.TCP {
 		// A publish writes to the pipe itself: over a pipe there is no system call that collecting writes would save, and
 		// handing them to the flusher costs more than a write.
-		opts = append(opts, nats.InProcessServer(b.Server), nats.WriteBufferSize(1))
+		url, opts = strings.ReplaceAll(url, "tls://", "nats://"), append(opts, nats.InProcessServer(b.Server), nats.WriteBufferSize(1))
+	} else if _, err := os.Stat(b.CA); err == nil && strings.Contains(url, "tls://") {
+		opts = append(opts, nats.RootCAs(b.CA))
 	}
-	nc, err := nats.Connect(b.URL, append(opts, more...)...)
+	nc, err := nats.Connect(url, append(opts, more...)...)
 	switch {
 	case err == nil:
 		return nc, nil

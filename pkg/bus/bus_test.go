@@ -686,11 +686,11 @@ func TestWriteContextsKeepsOtherInstallation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	folder, err := bus.WriteContexts(mine, "nats://127.0.0.1:1")
+	folder, err := bus.WriteContexts(mine, "nats://127.0.0.1:1", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bus.WriteContexts(other, "nats://127.0.0.1:2"); !errors.Is(err, bus.ErrOtherContext) {
+	if _, err := bus.WriteContexts(other, "nats://127.0.0.1:2", ""); !errors.Is(err, bus.ErrOtherContext) {
 		t.Errorf("another installation's contexts were taken over: %v", err)
 	}
 	// Neither is written when only the second is another's.
@@ -698,19 +698,19 @@ func TestWriteContextsKeepsOtherInstallation(t *testing.T) {
 	if err := os.Remove(first); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bus.WriteContexts(other, "nats://127.0.0.1:2"); !errors.Is(err, bus.ErrOtherContext) {
+	if _, err := bus.WriteContexts(other, "nats://127.0.0.1:2", ""); !errors.Is(err, bus.ErrOtherContext) {
 		t.Errorf("another installation's audit context was taken over: %v", err)
 	}
 	if _, err := os.Stat(first); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("one of two contexts was written before the other was found to be foreign: %v", err)
 	}
-	if _, err := bus.WriteContexts(mine, "nats://127.0.0.1:3"); err != nil {
+	if _, err := bus.WriteContexts(mine, "nats://127.0.0.1:3", ""); err != nil {
 		t.Errorf("one's own contexts cannot be moved to a new address: %v", err)
 	}
 	if err := os.RemoveAll(mine.Dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bus.WriteContexts(other, "nats://127.0.0.1:2"); err != nil {
+	if _, err := bus.WriteContexts(other, "nats://127.0.0.1:2", ""); err != nil {
 		t.Errorf("contexts whose installation is gone stay for ever: %v", err)
 	}
 	b, err := os.ReadFile(filepath.Join(folder, "conclave-audit.json"))

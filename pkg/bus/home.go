@@ -230,6 +230,18 @@ const DefaultLeafPort = "7423"
 // It fails unless the keys of all roles, the provisioners included, exist. Values are quoted for nats.conf and for the
 // shell.
 func (h Home) WriteEnv(cfg ServerConfig) error {
+	cfg = cfg.withDefaults()
+	if err := cfg.Certificate.ensure(); err != nil {
+		return err
+	}
+	if host, port, _ := net.SplitHostPort(cfg.LeafListen); port == "-1" { // a stand-alone server needs a port that is known
+		cfg.LeafListen = net.JoinHostPort(host, DefaultLeafPort)
+	}
+	return h.writeEnv(h.Env(), cfg)
+}
+
+// writeEnv writes the variables of nats.conf to a file.
+func (h Home) writeEnv(file string, cfg ServerConfig) error {
 	lasting, boot := subjects.Table().Roles()
 	public := map[string]string{}
 	for _, r := range append(lasting, boot...) {
@@ -239,21 +251,14 @@ func (h Home) WriteEnv(cfg ServerConfig) error {
 		}
 		public[r] = p
 	}
-	cfg = cfg.withDefaults()
-	if err := cfg.Certificate.ensure(); err != nil {
-		return err
-	}
-	if host, port, _ := net.SplitHostPort(cfg.LeafListen); port == "-1" { // a stand-alone server needs a port that is known
-		cfg.LeafListen = net.JoinHostPort(host, DefaultLeafPort)
-	}
 	vars := cfg.Vars(public)
 	var b strings.Builder
-	b.WriteString("# Public keys, address and store for nats.conf; nothing secret. Use: set -a; . " + strconv.Quote(h.Env()) + "; set +a\n")
+	b.WriteString("# Public keys, address and store for nats.conf; nothing secret. Use: set -a; . " + strconv.Quote(file) + "; set +a\n")
 	for _, name := range subjects.Table().EnvVars() {
 		b.WriteString(name + "='" + strings.ReplaceAll(vars[name], "'", `'\''`) + "'\n")
 	}
-	if err := os.WriteFile(h.Env(), []byte(b.String()), 0o600); err != nil {
-		return fmt.Errorf("writing %s: %w", h.Env(), err)
+	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+		return fmt.Errorf("writing %s: %w", file, err)
 	}
 	return nil
 }
@@ -278,9 +283,9 @@ func contextKeyFile(file string) string {
 }
 
 // WriteContexts writes two contexts for the nats command line tool, "conclave" for the user and "conclave-audit" to read
-// the audit log, and returns their folder. It selects the first only if none is selected. When the
+// the audit log, and returns their folder. ca is the authority of the servers at tls:// URLs. It selects the first only if none is selected. When the
 // key file of one exists and is another installation's, both are kept: the error is [ErrOtherContext].
-func WriteContexts(keys Keys, url string) (folder string, err error) {
+func WriteContexts(keys Keys, url, ca string) (folder string, err error) {
 	config, err := xdgFolder("XDG_CONFIG_HOME", ".config")
 	if err != nil {
 		return "", err
@@ -300,9 +305,13 @@ func WriteContexts(keys Keys, url string) (folder string, err error) {
 		}
 	}
 	for _, c := range contexts {
-		b, err := json.MarshalIndent(map[string]string{
+		fields := map[string]string{
 			"description": c.text, "url": url, "nkey": keys.Path(c.role), "jetstream_api_prefix": c.prefix, "inbox_prefix": subjects.CLIInboxPrefix,
-		}, "", "  ")
+		}
+		if strings.Contains(url, "tls://") {
+			fields["ca"] = ca
+		}
+		b, err := json.MarshalIndent(fields, "", "  ")
 		if err != nil {
 			return "", err
 		}

@@ -57,11 +57,11 @@ func ProvisionRemote(ctx context.Context, b *Bus, cfg ServerConfig, genesis []by
 	return provisionTable(ctx, b, boot, cfg.withDefaults(), genesis)
 }
 
-// provisionTable creates or updates the streams and consumers of the table within 30 s, each with the role of its account
-// in keys, and the genesis of an empty audit log. Streams that the table does not have are left alone. The first error ends
+// provisionTable creates or updates the streams and consumers of the table within two minutes, each with the role of its account
+// in keys, and the genesis of an empty audit log. In a cluster it returns when every replica is up to date. Streams that the table does not have are left alone. The first error ends
 // it.
 func provisionTable(ctx context.Context, b *Bus, keys map[string]nkeys.KeyPair, cfg ServerConfig, genesis []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	l := subjects.Table()
 	for role, kp := range keys {
@@ -74,7 +74,14 @@ func provisionTable(ctx context.Context, b *Bus, keys map[string]nkeys.KeyPair, 
 		if err != nil {
 			return fmt.Errorf("provisioning: %w", err)
 		}
+		if cfg.Replicas == 0 && nc.ConnectedClusterName() != "" {
+			cfg.Replicas = ClusterServers
+		}
+		cfg.Replicas = max(cfg.Replicas, 1)
 		account := l.AccountOf(role)
+		if err := awaitJetStream(ctx, js, account); err != nil {
+			return fmt.Errorf("provisioning: %w", err)
+		}
 		if account == subjects.Core {
 			if err := releaseEventSubjects(ctx, js, l, cfg); err != nil {
 				return fmt.Errorf("provisioning EVENTS: %w", err)
@@ -98,6 +105,50 @@ func provisionTable(ctx context.Context, b *Bus, keys map[string]nkeys.KeyPair, 
 			}
 			if err := awaitSources(ctx, js); err != nil {
 				return fmt.Errorf("provisioning EVENTS: %w", err)
+			}
+		}
+		if cfg.Replicas > 1 {
+			if err := awaitReplicas(ctx, js, l, account); err != nil {
+				return fmt.Errorf("provisioning: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// awaitJetStream waits until JetStream answers whether a stream of account exists: a cluster that has just started elects a leader
+// first.
+func awaitJetStream(ctx context.Context, js jetstream.JetStream, account string) error {
+	name := subjects.Audit
+	if account == subjects.Core {
+		name = "EVENTS"
+	}
+	for {
+		try, cancel := context.WithTimeout(ctx, 2*time.Second)
+		_, err := js.Stream(try, name)
+		cancel()
+		if err == nil || errors.Is(err, jetstream.ErrStreamNotFound) {
+			return nil
+		}
+		if !sleep(ctx, 50*time.Millisecond) {
+			return fmt.Errorf("JetStream does not answer: in a cluster two of the %d servers must run: %w", ClusterServers, err)
+		}
+	}
+}
+
+// awaitReplicas waits until every stream of account in the table has a leader and every replica of it is up to date.
+func awaitReplicas(ctx context.Context, js jetstream.JetStream, l subjects.Layout, account string) error {
+	for _, st := range l.Streams {
+		for st.Account == account {
+			stream, err := js.Stream(ctx, st.Name)
+			if err == nil && stream.CachedInfo().Cluster != nil {
+				c := stream.CachedInfo().Cluster
+				if c.Leader != "" && !slices.ContainsFunc(c.Replicas, func(p *jetstream.PeerInfo) bool { return !p.Current }) {
+					break
+				}
+			}
+			if !sleep(ctx, 20*time.Millisecond) {
+				return fmt.Errorf("a replica of %s is behind or down: %w", st.Name, ctx.Err())
 			}
 		}
 	}
@@ -130,6 +181,9 @@ func createConsumers(ctx context.Context, js jetstream.JetStream, l subjects.Lay
 func createStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st subjects.Stream, cfg ServerConfig) error {
 	c := streamConfig(st, cfg)
 	_, err := js.CreateStream(ctx, c)
+	for api := (*jetstream.APIError)(nil); errors.As(err, &api) && api.ErrorCode == errCodeNoPeers && sleep(ctx, 200*time.Millisecond); {
+		_, err = js.CreateStream(ctx, c) // a server of the cluster is still starting
+	}
 	if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 		return err
 	}
@@ -138,6 +192,19 @@ func createStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st
 	}
 	_, err = js.UpdateStream(ctx, c)
 	return err
+}
+
+// errCodeNoPeers is the server's code for a stream that has more replicas than the cluster has servers that run.
+const errCodeNoPeers jetstream.ErrorCode = 10005
+
+// sleep waits for d, and reports whether ctx has not ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
 }
 
 // releaseEventSubjects takes the subjects of an EVENTS stream from a build in which authors published to it directly, so
@@ -192,7 +259,7 @@ const (
 func streamConfig(st subjects.Stream, cfg ServerConfig) jetstream.StreamConfig {
 	c := jetstream.StreamConfig{
 		Name: st.Name, Description: st.Doc, Subjects: st.Subjects, Storage: jetstream.FileStorage,
-		MaxAge: st.MaxAge, MaxBytes: st.MaxBytes, Duplicates: st.DedupeWindow, MaxMsgSize: cmp.Or(st.MaxMsgSize, 1<<20),
+		MaxAge: st.MaxAge, MaxBytes: st.MaxBytes, Duplicates: st.DedupeWindow, MaxMsgSize: cmp.Or(st.MaxMsgSize, 1<<20), Replicas: cfg.Replicas,
 	}
 	if st.RejectWhenFull {
 		c.Discard = jetstream.DiscardNew
@@ -239,7 +306,8 @@ func streamConfig(st subjects.Stream, cfg ServerConfig) jetstream.StreamConfig {
 }
 
 // checkAuditStream compares the settings of the existing audit stream with want. It accepts another size, which the next rotation
-// adjusts, and rejects any other difference, unknown settings included: the server has many that lose, rename or add messages.
+// adjusts, and rejects any other difference, unknown settings included: the server has many that lose, rename or add messages. No key
+// may change the stream, so that its number of replicas is fixed too.
 func checkAuditStream(ctx context.Context, nc *nats.Conn, want jetstream.StreamConfig) error {
 	m, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+want.Name, nil)
 	if err != nil {
@@ -262,6 +330,11 @@ func checkAuditStream(ctx context.Context, nc *nats.Conn, want jetstream.StreamC
 	for name, value := range info.Config {
 		switch name {
 		case "max_bytes", "description", "metadata":
+			continue
+		case "num_replicas":
+			if value != float64(want.Replicas) {
+				return fmt.Errorf("the audit log has %v replicas and not %d, which is fixed when it is created: set system.replicas to %v, or start with empty stores", value, want.Replicas, value)
+			}
 			continue
 		}
 		if expected, said := ours[name]; said && reflect.DeepEqual(value, expected) || isDefaultSetting(name, value) {
@@ -288,7 +361,7 @@ func isDefaultSetting(name string, value any) bool {
 	case string:
 		return v == "" || name == "compression" && v == "none"
 	case float64:
-		return v == 0 || v == -1 || name == "num_replicas" && v == 1
+		return v == 0 || v == -1
 	case []any:
 		return len(v) == 0
 	case map[string]any: // consumer limits and the like: every part of it unset

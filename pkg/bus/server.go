@@ -34,10 +34,12 @@ type ServerConfig struct {
 	Sync     string // "always", or the interval of syncs to disk, e.g. "10s"
 	AuditMax int64  // bytes of the audit log; when full, calls are denied until it is rotated
 	EventMax int64  // bytes of the events; when full, the oldest are dropped
+	Replicas int    // of each stream; 0 = one, and in a cluster as many as it has servers
 
 	LeafListen  string               // host:port of the leaf nodes on loopback; port -1 = a free one
 	Principals  []subjects.Principal // added at run time
 	Certificate Certificate          // of the leaf nodes; empty = the one in the folder "tls" beside Store, see [EnsureCertificate]
+	Cluster     *Cluster             // nil = a single server
 }
 
 // withDefaults returns c with defaults for empty fields: a free port of the loopback interface, a sync every 10 s, 1 GiB
@@ -205,6 +207,9 @@ func (s *Server) serverOptions() (*server.Options, error) {
 		return nil, err
 	}
 	b.WriteString(layout.Conf())
+	if s.cfg.Cluster != nil {
+		b.WriteString(s.cfg.Cluster.conf())
+	}
 	opts := &server.Options{}
 	if err := opts.ProcessConfigString(b.String()); err != nil {
 		return nil, fmt.Errorf("reading the generated nats.conf: %w", err)
@@ -221,6 +226,9 @@ func (s *Server) serverOptions() (*server.Options, error) {
 func (s *Server) URL() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.cfg.Cluster != nil {
+		return "tls://" + s.cfg.Listen
+	}
 	return "nats://" + s.cfg.Listen
 }
 

@@ -78,20 +78,26 @@ func (c *Client) streamStatus(ctx context.Context, api, stream string) (StreamSt
 	return StreamStatus{s.Messages, s.Bytes, reply.Config.MaxBytes, s.First, s.Last}, nil
 }
 
-// requestAPI sends a request to the JetStream API and decodes the reply into reply, within five seconds. An error of the API is
-// in the decoded reply, not in the returned error: the caller checks it.
+// requestAPI sends a read request to the JetStream API and decodes the reply into reply. It makes up to three attempts of five seconds
+// each, because the reply is lost when the server that routes it stops. An error of the API is in the decoded reply, not in the
+// returned error: the caller checks it.
 func (c *Client) requestAPI(ctx context.Context, subject string, body, reply any) error {
 	data, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	got, _, err := c.out.Request(ctx, subjects.Spec{Name: subject}, data)
-	if err != nil {
-		return fmt.Errorf("requesting %s: %w", subject, err)
+	for attempt := 1; ; attempt++ {
+		try, cancel := context.WithTimeout(ctx, 5*time.Second)
+		got, _, err := c.out.Request(try, subjects.Spec{Name: subject}, data)
+		lost := try.Err() != nil && ctx.Err() == nil
+		cancel()
+		switch {
+		case err == nil:
+			return json.Unmarshal(got, reply)
+		case !lost || attempt == 3:
+			return fmt.Errorf("requesting %s: %w", subject, err)
+		}
 	}
-	return json.Unmarshal(got, reply)
 }
 
 // Event reads the event at a sequence. It reports false when the log has none there.

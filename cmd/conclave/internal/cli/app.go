@@ -48,7 +48,8 @@ func New(in io.Reader, out, err io.Writer) *App {
 }
 
 // ResolveFolders rejects an unknown --log-level and sets the folders that no flag names to the XDG ones. Both become absolute:
-// they are printed, and written into nats contexts. It creates nothing.
+// they are printed, and written into nats contexts. Without --server it names the cluster of the data folder, if it has one. It
+// creates nothing.
 func (a *App) ResolveFolders() error {
 	if a.Level != "" {
 		if err := new(slog.Level).UnmarshalText([]byte(a.Level)); err != nil {
@@ -66,8 +67,11 @@ func (a *App) ResolveFolders() error {
 	if a.Home.Data, err = filepath.Abs(a.Home.Data); err != nil {
 		return err
 	}
-	a.Home.Config, err = filepath.Abs(a.Home.Config)
-	return err
+	if a.Home.Config, err = filepath.Abs(a.Home.Config); err != nil {
+		return err
+	}
+	a.Server = cmp.Or(a.Server, a.Home.ClusterURL())
+	return nil
 }
 
 // LoadConfig reads the configuration and applies flags to it, by path of the setting, and --log-level. An empty value means
@@ -162,7 +166,7 @@ func (a *App) Bus() (*bus.Bus, error) {
 		}
 		url = r.URL
 	}
-	return &bus.Bus{URL: url, Keys: a.Home.Keys(), Log: a.QuietLogger()}, nil
+	return a.Home.Connect(url, a.QuietLogger()), nil
 }
 
 // Connect connects to the server with the key of a role, such as user, operator or auditor. The caller must call close unless

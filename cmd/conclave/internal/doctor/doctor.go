@@ -170,6 +170,7 @@ func (x *examination) checkSystem(ctx context.Context) {
 	} else {
 		x.ok("streams", "%d events, %s", log.Messages, term.Bytes(log.Bytes))
 	}
+	x.checkCluster(ctx, c)
 	x.checkAuditSpace(ctx)
 	running := x.checkActors(ctx, c)
 	if slices.Contains(running, "model") {
@@ -238,6 +239,30 @@ func (x *examination) checkAuditSpace(ctx context.Context) {
 		return
 	}
 	x.ok("audit", "%s", text)
+}
+
+// checkCluster warns when a stream has a replica that is down or behind: until it is back, another server must not be stopped. It
+// adds nothing for a single server.
+func (x *examination) checkCluster(ctx context.Context, user *client.Client) {
+	status, err := user.CoreCluster(ctx)
+	if err == nil && status.Name != "" {
+		var auditor *client.Client
+		var done func()
+		if auditor, done, err = x.Connect("auditor", Fast); err == nil {
+			defer done()
+			var audit client.ClusterStatus
+			audit, err = auditor.AuditCluster(ctx)
+			status.Streams, status.Behind = status.Streams+audit.Streams, append(status.Behind, audit.Behind...)
+		}
+	}
+	switch {
+	case err != nil:
+		x.fail("cluster", startAgain, "%v", err)
+	case len(status.Behind) > 0:
+		x.warn("cluster", "start the missing server, or wait; stop no other server before this check is ok", "%d of the replicas are not up to date, first %s", len(status.Behind), status.Behind[0])
+	case status.Name != "":
+		x.ok("cluster", "every replica of %d streams is up to date", status.Streams)
+	}
 }
 
 // checkMemory reports how much is remembered and how it is searched, and warns of entries that wait for an embedding or for the

@@ -1,0 +1,235 @@
+package actor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"conclave/subjects"
+)
+
+// Store implements [Out].
+func (s *connOut) Store(bucket string) Store {
+	return &store{s.js, s.account, s.clustered, s.buckets, bucket}
+}
+
+type store struct {
+	js        jetstream.JetStream
+	account   string
+	clustered bool
+	buckets   *sync.Map // name -> *openBucket: opening one is a request to the server
+	bucket    string
+}
+
+// openBucket is a bucket as the server described it when it was opened.
+type openBucket struct {
+	jetstream.KeyValue
+	// readLeader is set for a replicated bucket that the account owns: values are read from the leader of the stream. Any replica
+	// answers a direct get, also one that lacks the last writes, and what the owner decides by must not be outdated.
+	readLeader bool
+}
+
+// open returns the handle of the bucket, cached for the connection. It fails when the bucket does not exist or the actor
+// has no permission.
+func (k *store) open(ctx context.Context) (*openBucket, error) {
+	if kv, ok := k.buckets.Load(k.bucket); ok {
+		return kv.(*openBucket), nil
+	}
+	b := &openBucket{}
+	err := retryInCluster(ctx, k.clustered, true, func(ctx context.Context) (err error) {
+		b.KeyValue, err = k.js.KeyValue(ctx, k.bucket)
+		return err
+	})
+	if err == nil && isOwner(k.account, k.bucket) {
+		var st jetstream.KeyValueStatus
+		if st, err = b.Status(ctx); err == nil {
+			s, ok := st.(*jetstream.KeyValueBucketStatus)
+			b.readLeader = !ok || s.StreamInfo().Config.Replicas > 1
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening bucket %s: %w", k.bucket, err)
+	}
+	k.buckets.Store(k.bucket, b)
+	return b, nil
+}
+
+// isOwner reports whether account owns the bucket. Other accounts may have direct gets only, which name the key.
+func isOwner(account, bucket string) bool {
+	return slices.ContainsFunc(subjects.Table().Streams, func(s subjects.Stream) bool { return s.Bucket == bucket && s.Owner == account })
+}
+
+// Get implements [Store]. The error wraps [ErrNotFound] when the key does not exist or was deleted.
+func (k *store) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
+	kv, err := k.open(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	err = retryInCluster(ctx, k.clustered, true, func(ctx context.Context) error {
+		if kv.readLeader {
+			value, revision, err = k.readFromLeader(ctx, key)
+			return err
+		}
+		e, err := kv.Get(ctx, key)
+		if err == nil {
+			value, revision = e.Value(), e.Revision()
+		}
+		return err
+	})
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return nil, 0, fmt.Errorf("%w: %s in %s", ErrNotFound, key, k.bucket)
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("reading %s in %s: %w", key, k.bucket, err)
+	}
+	return value, revision, nil
+}
+
+// readFromLeader reads the value of a key from the leader of the stream. A key that does not exist or was deleted is
+// [jetstream.ErrKeyNotFound].
+func (k *store) readFromLeader(ctx context.Context, key string) ([]byte, uint64, error) {
+	body, err := json.Marshal(map[string]string{"last_by_subj": "$KV." + k.bucket + "." + key})
+	if err != nil {
+		return nil, 0, err
+	}
+	m, err := k.js.Conn().RequestWithContext(ctx, "core.API.STREAM.MSG.GET.KV_"+k.bucket, body)
+	if err != nil {
+		return nil, 0, err
+	}
+	var got struct {
+		Message *struct {
+			Seq    uint64 `json:"seq"`
+			Header []byte `json:"hdrs"`
+			Data   []byte `json:"data"`
+		} `json:"message"`
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &got); err != nil {
+		return nil, 0, err
+	}
+	switch {
+	case got.Error != nil && got.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return nil, 0, jetstream.ErrKeyNotFound
+	case got.Error != nil:
+		return nil, 0, got.Error
+	case got.Message == nil:
+		return nil, 0, errors.New("empty reply")
+	case len(got.Message.Header) > 0:
+		h, err := nats.DecodeHeadersMsg(got.Message.Header)
+		if err != nil {
+			return nil, 0, err
+		}
+		if h.Get("KV-Operation") != "" { // deleted or purged
+			return nil, 0, jetstream.ErrKeyNotFound
+		}
+	}
+	return got.Message.Data, got.Message.Seq, nil
+}
+
+// Put implements [Store] and returns the new revision. The error wraps [ErrChanged] when the key has another revision, or
+// exists although revision is 0.
+func (k *store) Put(ctx context.Context, key string, value []byte, revision uint64) (rev uint64, err error) {
+	kv, err := k.open(ctx)
+	if err != nil {
+		return 0, err
+	}
+	err = retryInCluster(ctx, k.clustered, false, func(ctx context.Context) (err error) {
+		if revision == 0 {
+			rev, err = kv.Create(ctx, key, value)
+		} else {
+			rev, err = kv.Update(ctx, key, value, revision)
+		}
+		return err
+	})
+	var api *jetstream.APIError
+	if errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+		return 0, fmt.Errorf("%w: %s in %s", ErrChanged, key, k.bucket)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("writing %s in %s: %w", key, k.bucket, err)
+	}
+	return rev, nil
+}
+
+const (
+	// leaderWait is how long an operation on a stream of a cluster is repeated: longer than an election after a server was killed,
+	// which takes up to 9 s.
+	leaderWait = 15 * time.Second
+	// leaderAttempt is the timeout of one attempt of an operation that can be repeated: a reply is lost when the server that routes
+	// it stops.
+	leaderAttempt = 3 * time.Second
+	leaderPause   = 100 * time.Millisecond
+)
+
+// retryInCluster calls f again, if clustered, while nothing was stored because the stream has no leader for a moment or the
+// connection moves to another server, as both do when a server stops. An f that can be repeated, a read or a message with an id,
+// is also called again when its reply did not come within leaderAttempt. It ends after leaderWait, or with ctx.
+func retryInCluster(ctx context.Context, clustered, repeatable bool, f func(context.Context) error) error {
+	if !clustered {
+		return f(ctx)
+	}
+	for end := time.Now().Add(leaderWait); ; {
+		attempt, cancel := ctx, context.CancelFunc(func() {})
+		if repeatable {
+			attempt, cancel = context.WithTimeout(ctx, leaderAttempt)
+		}
+		err := f(attempt)
+		unanswered := repeatable && attempt.Err() != nil && ctx.Err() == nil
+		cancel()
+		if err == nil || !unanswered && !isUnsent(err) || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(leaderPause):
+		}
+	}
+}
+
+// isUnsent reports whether err means that nothing was stored, or that an earlier attempt under the same id is being stored.
+func isUnsent(err error) bool {
+	var api *jetstream.APIError
+	if errors.As(err, &api) {
+		return api.ErrorCode == errCodeNoMetaLeader || api.ErrorCode == errCodeIDInProcess
+	}
+	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) ||
+		errors.Is(err, nats.ErrConnectionReconnecting) || errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrDisconnected)
+}
+
+// Codes of a cluster: JetStream elects a leader, and a message with the same id is not replicated yet.
+const (
+	errCodeNoMetaLeader jetstream.ErrorCode = 10008
+	errCodeIDInProcess  jetstream.ErrorCode = 10158
+)
+
+// Keys implements [Store]; "" lists all keys, and the key that equals prefix is not listed. It reads the stream's subjects:
+// kv.Keys would create a consumer, which no actor may.
+func (k *store) Keys(ctx context.Context, prefix string) ([]string, error) {
+	whole := "$KV." + k.bucket + "."
+	filter := whole + ">"
+	if prefix != "" {
+		filter = whole + prefix + ".>"
+	}
+	st, err := k.js.Stream(ctx, "KV_"+k.bucket)
+	if err != nil {
+		return nil, fmt.Errorf("opening bucket %s: %w", k.bucket, err)
+	}
+	info, err := st.Info(ctx, jetstream.WithSubjectFilter(filter))
+	if err != nil {
+		return nil, fmt.Errorf("listing %s: %w", k.bucket, err)
+	}
+	keys := make([]string, 0, len(info.State.Subjects))
+	for subject := range info.State.Subjects {
+		keys = append(keys, strings.TrimPrefix(subject, whole))
+	}
+	return keys, nil
+}
