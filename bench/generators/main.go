@@ -209,4 +209,3 @@ func ask(ctx context.Context, data string) (float64, error) {
 	}
 	return float64(answers.Load()-before) / time.Since(began).Seconds(), nil
 }
-
