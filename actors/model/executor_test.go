@@ -117,7 +117,7 @@ func TestExecutorStopsOrphan(t *testing.T) {
 	t.Parallel()
 	hang := scriptserver.Script{"big": {{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}}}
 	w := newExecutor(t, model.LinkTimes{KeepAlive: time.Millisecond, Lease: 10 * time.Millisecond, Orphan: 50 * time.Millisecond}, hang)
-	if _, _, err := w.run("model", subjects.ModelRun{Call: "c1", Request: chatRequest("big"), Millis: 60_000}); err != nil {
+	if _, _, err := w.run("model", subjects.ModelRun{Call: "c1", Request: chatRequest("big"), Millis: 600_000}); err != nil {
 		t.Fatal(err) // the lease ends the request, not the call
 	}
 	waitFor(t, "the model was stopped", func() bool { s := w.srv.Stats(); return s.Started == 1 && s.Running == 0 })
