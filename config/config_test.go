@@ -53,7 +53,7 @@ func TestShipped(t *testing.T) {
 		},
 		Broker: config.Broker{ShowResult: 15 << 10, ModelTimeout: 10 * time.Second},
 		Gateway: gateway.Config{
-			Listen: "127.0.0.1:8765", Hosts: []string{}, QueryTimeout: 10 * time.Minute, GradeWait: 2 * time.Second, MaxWaiting: 64, MaxStreams: 32,
+			Listen: "127.0.0.1:8765", Page: true, Hosts: []string{}, QueryTimeout: 10 * time.Minute, GradeWait: 2 * time.Second, MaxWaiting: 64, MaxStreams: 32,
 			Heartbeat: 15 * time.Second, WriteTimeout: 10 * time.Second, HeaderTimeout: 5 * time.Second,
 		},
 	}
