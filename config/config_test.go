@@ -51,7 +51,7 @@ func TestShipped(t *testing.T) {
 			CallTimeout: time.Minute, AuditTimeout: 5 * time.Second, Drain: 10 * time.Second,
 			Restarts: config.Restarts{Intensity: 5, Period: time.Minute},
 		},
-		Broker: config.Broker{ShowResult: 15 << 10, ModelTimeout: 10 * time.Second},
+		Broker: config.Broker{ShowResult: 15 << 10, ModelTimeout: 10 * time.Second, QuestionRate: 5},
 		Gateway: gateway.Config{
 			Listen: "127.0.0.1:8765", Page: true, Hosts: []string{}, QueryTimeout: 10 * time.Minute, GradeWait: 2 * time.Second, MaxWaiting: 64, MaxStreams: 32,
 			Heartbeat: 15 * time.Second, WriteTimeout: 10 * time.Second, HeaderTimeout: 5 * time.Second,
