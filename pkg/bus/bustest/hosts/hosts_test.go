@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	case "client":
 		conn, err := net.DialTimeout("tcp", addr, time.Minute)
 		if err != nil {
-			fmt.Println(err)
+			fmt.Fprintln(os.Stdout, err)
 			os.Exit(1)
 		}
 		go io.Copy(conn, os.Stdin)
@@ -39,10 +39,10 @@ func TestMain(m *testing.M) {
 func serve(addr string) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		fmt.Println(err)
+		fmt.Fprintln(os.Stdout, err)
 		os.Exit(1)
 	}
-	fmt.Println("ready")
+	fmt.Fprintln(os.Stdout, "ready")
 	for {
 		conn, err := l.Accept()
 		if err != nil {
