@@ -19,6 +19,7 @@ import (
 	"conclave/actors/memory"
 	"conclave/actors/model"
 	"conclave/actors/orchestrator"
+	"conclave/actors/registry"
 	"conclave/actors/reward"
 	"conclave/actors/router"
 	"conclave/actors/secrets"
@@ -35,7 +36,7 @@ import (
 
 // Actors are the names for [Config.Compose] in starting order: an actor starts after those it sends requests to.
 // respondent_b runs only when the settings enable it.
-var Actors = []string{"tools", "secrets", "broker", "model", "memory", "critic", "reward", "router", "generator", subjects.RespondentB, subjects.Committee, subjects.Orchestrator, "gateway"}
+var Actors = []string{subjects.Registry, "tools", "secrets", "broker", "model", "memory", "critic", "reward", "router", "generator", subjects.RespondentB, subjects.Committee, subjects.Orchestrator, "gateway"}
 
 // Wiring connects the actors with the process that runs them. None of it is a setting.
 type Wiring struct {
@@ -49,6 +50,7 @@ type Wiring struct {
 	Profiles bool
 
 	counters func() map[string]int64 // of the embedded server, for the profiles
+	server   registry.Server         // the embedded one; nil = a stand-alone one
 }
 
 // WithWiring returns c with this wiring.
@@ -80,6 +82,7 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 		}
 	}
 	for _, s := range []actor.Spec{
+		{Name: subjects.Registry, Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newRegistry(ctx, home, nc) }},
 		{Name: "secrets", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newSecrets(ctx, home, nc) }},
 		{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newBroker(ctx, home, book, nc) }},
 		{Name: "model", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
@@ -244,6 +247,26 @@ func (c Config) newSecrets(ctx context.Context, home bus.Home, nc *nats.Conn) (a
 		return nil, err
 	}
 	return secrets.New(cfg, keys.OpenLazily(cfg.Ring(home.Data)), w, h), nil
+}
+
+// newRegistry returns the actor that keeps the run-time principals. A stand-alone server is told of changes with the key of the
+// monitoring account.
+func (c Config) newRegistry(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
+	h, err := audit.LoadHasher(home.HashKey())
+	if err != nil {
+		return nil, err
+	}
+	server := c.wiring.server
+	if server == nil {
+		server = bus.NewStandalone(home, nc.ConnectedUrl())
+	}
+	timeout := c.System.Actor.AuditTimeout
+	once, again := splitAuditTimeout(timeout)
+	w, err := audit.Open(ctx, audit.Options{Account: subjects.Registry, Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once, Retry: again})
+	if err != nil {
+		return nil, err
+	}
+	return registry.New(registry.Config{AuditTimeout: timeout}, server, home, w, h)
 }
 
 // newOrchestrator returns the orchestrator. It fails without the hash key of home or an audit log that can be opened.

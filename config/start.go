@@ -63,6 +63,7 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 	if err := r.startServer(ctx, c, home, log); err != nil {
 		return nil, err
 	}
+	c.wiring.server = r.server
 	if c.wiring.Profiles {
 		c.wiring.counters = r.server.Counters
 	}
@@ -111,6 +112,9 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	}
 	server := c.ServerConfig(home)
 	var err error
+	if server.Principals, err = home.ReadPrincipals(); err != nil {
+		return err
+	}
 	r.server, err = bus.StartServer(server, keys, log)
 	if errors.Is(err, bus.ErrPortTaken) && c.Origin("system.listen") == Shipped {
 		// The default port is taken, perhaps by another NATS, and the user did not choose it: use a free one.

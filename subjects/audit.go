@@ -46,6 +46,9 @@ const (
 	ActionModelPull        = "model.pull"
 	ActionTaskChange       = "task.change"
 	ActionBackup           = "system.backup"
+	ActionPrincipalAdd     = "principal.add"
+	ActionPrincipalRevoke  = "principal.revoke"
+	ActionPrincipalRotate  = "principal.rotate"
 )
 
 // AuditActions lists the actions that each account may record, beside [ActionOpenChain]. The account is in the subject, where
@@ -60,6 +63,7 @@ var AuditActions = map[string][]string{
 	"model":        {ActionModelChat, ActionModelEmbed, ActionModelPull},
 	"secrets":      {ActionSecretGet},
 	"orchestrator": {ActionTaskChange},
+	Registry:       {ActionPrincipalAdd, ActionPrincipalRevoke, ActionPrincipalRotate},
 	"gateway":      {ActionBackup}, // the access points of the user, the socket for backups among them
 }
 

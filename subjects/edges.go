@@ -35,14 +35,13 @@ type Edge struct {
 
 // User is one key of an account.
 type User struct {
-	Role            string // name of the key file and of the variable $NK_<role>
-	Key             string // public key of a run-time principal; "" = the variable
-	Leaf            bool   // connects as a leaf node only: a machine
-	Pub             []string
-	Sub             []string
-	Boot            bool   // exists only while the streams are created
-	Isolated        bool   // shares the account with other keys: has none of the account's edges, and may only reply to requests
-	ResponseTimeout string // with Isolated: longest time to the reply
+	Role     string // name of the key file and of the variable $NK_<role>
+	Key      string // public key of a run-time principal; "" = the variable
+	Leaf     bool   // connects as a leaf node only: a machine
+	Pub      []string
+	Sub      []string
+	Boot     bool // exists only while the streams are created
+	Isolated bool // has none of the account's edges: only Pub and Sub
 }
 
 // Account is one principal, or a stream account without clients.
@@ -85,15 +84,15 @@ var (
 	VisibleRespondents = slices.DeleteFunc(slices.Clone(Respondents), func(a string) bool { return a == RespondentB })
 	// UserAccounts are the accounts that act for the user.
 	UserAccounts = []string{"user", "gateway"}
-	// Actors are the accounts of one actor each: they publish dead letters. Not tools: the publisher of a dead letter chooses
-	// the subject of its acknowledgement, and in a shared account that could be a request to another tool.
-	Actors = []string{"broker", "memory", "critic", "reward", "model", "secrets", "router", "gateway", "generator", "respondent_b", "committee", "orchestrator"}
+	// Actors are the accounts of one actor each: they publish dead letters. Not tools, which reach nothing.
+	Actors = []string{Registry, "broker", "memory", "critic", "reward", "model", "secrets", "router", "gateway", "generator", "respondent_b", "committee", "orchestrator"}
 	// AuditWriters append to the audit log, each under its own account. Respondents that act on a model's text do not: a
 	// writer can fill the log, and then no call runs.
-	AuditWriters = []string{"broker", "memory", "secrets", "model", "orchestrator", "gateway"}
-	// Tools of this machine, one key each: inside the account tools the key is the boundary.
+	AuditWriters = []string{"broker", "memory", "secrets", "model", "orchestrator", "gateway", Registry}
+	// Tools of this machine, one account each.
 	Tools = []string{"get_datetime", "web_search", "web_fetch", "fs_read", "fs_write", "fs_list", "fs_search", "run_code", "run_shell", "package_install"}
-	// Zones are accounts that serve tools to the broker.
+	// Zones are groups of tools, by the name that the broker calls them under: the account that serves them, or the tools of
+	// this machine.
 	Zones = map[string][]string{
 		"tools":  Tools,
 		"memory": {"search_memory", "save_memory", "search_knowledge_graph"},
@@ -119,10 +118,10 @@ const Partitions = 16
 // milliseconds to the server's shutdown.
 const respondentBConsumers = 4
 
-// ToolRole is the role of a tool of this machine.
+// ToolRole is the role and the account of a tool of this machine.
 func ToolRole(tool string) string { return "tool_" + tool }
 
-// ZoneOf returns the account that serves the tool, "" when none does.
+// ZoneOf returns the zone of a tool of the table, "" when none does.
 func ZoneOf(tool string) string {
 	for _, z := range zoneOrder {
 		if slices.Contains(Zones[z], tool) {
@@ -138,7 +137,7 @@ func Table() Layout { return table() }
 
 var table = sync.OnceValue(func() Layout {
 	l := Layout{Accounts: accounts(), Streams: streams(), Consumers: consumers()}
-	l.Edges = slices.Concat(agentEdges(), controlEdges(), brokerEdges(), publishEdges(), watchEdges(), questionEdges(l.Consumers),
+	l.Edges = slices.Concat(agentEdges(), controlEdges(), brokerEdges(), publishEdges(), watchEdges(), questionEdges(l.Consumers), principalEdges(),
 		stateEdges(l.Streams), modelEdges(), auditEdges(), discoveryEdges(l.Discoverables()))
 	unserved := UnservedSpecs()
 	l.Edges = slices.DeleteFunc(l.Edges, func(e Edge) bool { return e.reachesAny(unserved) }) // a message would wait for an actor that does not exist
@@ -201,14 +200,28 @@ const askRemote = "client.<who>.query.ask"
 // those to the broker for credentials of models and live tool output. No local name may be one that the broker exports:
 // imports chain, and a call would reach the tool without the broker.
 func brokerEdges() (out []Edge) {
-	for _, z := range zoneOrder {
-		out = append(out, toolEdges(z, Zones[z])...)
+	for _, t := range Tools {
+		out = append(out, toolEdges(toolsZone, ToolRole(t), []string{t})...)
+	}
+	for _, z := range zoneOrder[1:] {
+		out = append(out, toolEdges(z, z, Zones[z])...)
 	}
 	return append(out,
 		Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "secrets", Remote: "secret.get", ReplyTimeout: "30s"},
 		// API keys of remote models: the model actor requests them from the broker, never from the secrets actor.
 		Edge{Callers: []string{"model"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.secret.use", Local: "secret.use", ReplyTimeout: "30s"},
 		Edge{Callers: UserAccounts, Kind: StreamImport, Owner: "broker", Remote: "tool.output.*"})
+}
+
+// principalEdges let the user change the run-time principals, and the actors that use them read the list and learn of changes.
+// The gateway only reads: what reaches it by HTTP must not create accounts.
+func principalEdges() []Edge {
+	readers := append(slices.Clone(UserAccounts), "broker", "model")
+	return []Edge{
+		{Callers: []string{"user"}, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.principal.change", Local: PrincipalChangeService.Name, ReplyTimeout: "2m"},
+		{Callers: readers, Kind: ServiceImport, Owner: Registry, Remote: "agent.<who>.principal.list", Local: PrincipalListService.Name, ReplyTimeout: "30s"},
+		{Callers: readers, Kind: StreamImport, Owner: Registry, Remote: PrincipalChanged.Name},
+	}
 }
 
 // publishEdges returns the edges that store events in EVENTS, acknowledged: which account may publish which event. The
@@ -383,10 +396,8 @@ func (l Layout) Discoverables() (out []Discoverable) {
 	for _, a := range l.Accounts {
 		switch {
 		case !a.Serves:
-		case a.Name == toolsAccountName:
-			for _, t := range Tools {
-				out = append(out, Discoverable{t, a.Name, "a tool of this machine: called by the broker only"})
-			}
+		case strings.HasPrefix(a.Name, ToolRole("")):
+			out = append(out, Discoverable{strings.TrimPrefix(a.Name, ToolRole("")), a.Name, a.Doc})
 		default:
 			out = append(out, Discoverable{a.Name, a.Name, a.Doc})
 		}
@@ -419,12 +430,15 @@ func discoveryEdges(all []Discoverable) (out []Edge) {
 }
 
 // maxConns are the accounts that may have more connections than an actor: the user's commands and programs, the
-// auditor, and the tools, which share one account.
-var maxConns = map[string]int{"user": 256, "auditor": 32, "operator": 64, "tools": 64}
+// auditor and the operator.
+var maxConns = map[string]int{"user": 256, "auditor": 32, "operator": 64}
 
 // accounts lists the stream accounts, the principals, and one account "<actor>_in" per consuming actor, which only pulls.
 func accounts() []Account {
-	out := append(fixedAccounts(), toolsAccount())
+	out := fixedAccounts()
+	for _, t := range Tools {
+		out = append(out, toolAccount(t))
+	}
 	for _, z := range zoneOrder[1:] {
 		out = append(out, zoneAccount(z))
 	}
@@ -436,6 +450,9 @@ func accounts() []Account {
 	}
 	for i, a := range out {
 		out[i].MaxConns = cmp.Or(maxConns[a.Name], 24)
+		if strings.HasPrefix(a.Name, ToolRole("")) {
+			out[i].MaxConns = 8
+		}
 	}
 	return out
 }
@@ -445,9 +462,9 @@ func accounts() []Account {
 func fixedAccounts() []Account {
 	inbox := []string{"_INBOX.>"}
 	return []Account{
-		{Name: Sys, Doc: "monitoring, by an allow list: an unrestricted system user could purge the audit log", Users: []User{{
+		{Name: Sys, Doc: "monitoring, and changes of run-time principals on a stand-alone server, by an allow list: an unrestricted system user could purge the audit log", Users: []User{{
 			Role: "sys", Isolated: true, Sub: inbox,
-			Pub: []string{"$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.STATSZ", "$SYS.REQ.SERVER.PING.VARZ", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.SERVER.PING.JSZ", "$SYS.REQ.SERVER.PING.HEALTHZ"},
+			Pub: []string{"$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.STATSZ", "$SYS.REQ.SERVER.PING.VARZ", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.SERVER.PING.JSZ", "$SYS.REQ.SERVER.PING.HEALTHZ", "$SYS.REQ.SERVER.*.RELOAD", "$SYS.REQ.SERVER.*.LEAFZ", "$SYS.REQ.SERVER.*.KICK"},
 		}}},
 		{
 			Name: Audit, Doc: "the audit log. No clients after boot: a reader in this account could append by using an audit subject as reply subject", Store: "{ max_file: 512GB, max_mem: 0, max_streams: 8, max_consumers: 1 }",
@@ -465,6 +482,7 @@ func fixedAccounts() []Account {
 			Sub:  append(discoverySubjects("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*", "ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*", "tool.output.*.*.*"),
 			Pub:  []string{"agent.*.tool.output.*", "tool.output.*"},
 		}}},
+		{Name: Registry, Doc: "keeps the principals that were added at run time", Serves: true, Users: []User{{Role: Registry, Sub: append(discoverySubjects(Registry), PrincipalChangeService.Received, PrincipalListService.Received, "ctl.*.config.set"), Pub: []string{PrincipalChanged.Name}}}},
 		{Name: "secrets", Doc: "credentials, for the broker only", Serves: true, Users: []User{{Role: "secrets", Sub: append(discoverySubjects("secrets"), "secret.get", "ctl.*.config.set")}}},
 		{Name: "model", Doc: "inference; its own account, so that it can run on another machine", Serves: true, Users: []User{{Role: "model", Sub: append(discoverySubjects("model"), "agent.*.model.>", "ctl.*.config.set")}}},
 		routerAccount(),
@@ -480,7 +498,9 @@ func routerAccount() Account {
 	return Account{Name: Router, Doc: "orders questions by session, and rejects messages that no actor serves yet", Serves: true, Users: []User{u}}
 }
 
-const toolsAccountName = "tools"
+// toolsZone is the zone of the tools of this machine, each in an account of its own. tools_<machine> is the zone and the
+// account of the tools of another one.
+const toolsZone = "tools"
 
 // CLIInboxPrefix is the prefix of the inboxes of the nats command line tool, set in its contexts.
 const CLIInboxPrefix = "_INBOX.nats_cli"
@@ -489,20 +509,12 @@ const CLIInboxPrefix = "_INBOX.nats_cli"
 // measure the connection, its own inbox. Not the inboxes of other programs, which would accept forged replies.
 var cliSubjects = []string{"$SYS.REQ.USER.INFO", CLIInboxPrefix + ".>"}
 
-// toolsAccount returns the account of the tools of this machine, with one isolated key per tool. A tool may subscribe to
-// its own requests, discovery and inbox only, and publish its own schema and output and one reply per request within 10
-// min.
-func toolsAccount() Account {
-	a := Account{Name: toolsAccountName, Doc: "the tools of this machine, one key each", Serves: true}
-	for _, t := range Tools {
-		role := ToolRole(t)
-		a.Users = append(a.Users, User{
-			Role: role, Isolated: true, ResponseTimeout: "10m",
-			Sub: append(discoverySubjects(t), "tool.request."+t, "_INBOX."+role+".>"),
-			Pub: []string{"tool.schema." + t, "tool.output." + t + ".*"},
-		})
-	}
-	return a
+// toolAccount returns the account of a tool of this machine. It receives its own requests and discovery only, and publishes
+// its own schema, its output and replies.
+func toolAccount(tool string) Account {
+	u := User{Role: ToolRole(tool), Sub: discoverySubjects(tool)}
+	u.serveTools([]string{tool})
+	return Account{Name: ToolRole(tool), Doc: "the tool " + tool + " of this machine: called by the broker only", Serves: true, Users: []User{u}}
 }
 
 // zoneAccount returns the account of z, an actor that serves its own tools: memory, critic or reward. Its one key may serve
@@ -567,18 +579,24 @@ func discoverySubjects(name string) (out []string) {
 	return out
 }
 
-// toolEdges returns the edges from the broker to the tools of the account z: calls, announced schemas, live output and
-// discovery. A call is local to the broker as tool.call.<z>.<tool>.
-func toolEdges(z string, tools []string) []Edge {
+// toolEdges returns the edges from the broker to tools of the account owner: calls, announced schemas, live output and
+// discovery. A call is local to the broker as tool.call.<zone>.<tool>. Each edge names its tool, so that an account can
+// announce and serve no other.
+func toolEdges(zone, owner string, tools []string) (out []Edge) {
 	broker := []string{"broker"}
-	var out []Edge
 	for _, t := range tools {
-		out = append(out, Edge{Callers: broker, Kind: ServiceImport, Owner: z, Remote: "tool.request." + t, Local: "tool.call." + z + "." + t, ReplyTimeout: "10m"})
+		out = append(out,
+			Edge{Callers: broker, Kind: ServiceImport, Owner: owner, Remote: "tool.request." + t, Local: "tool.call." + zone + "." + t, ReplyTimeout: "10m"},
+			Edge{Callers: broker, Kind: StreamImport, Owner: owner, Remote: "tool.schema." + t, Local: "tool.schema." + zone + "." + t},
+			Edge{Callers: broker, Kind: StreamImport, Owner: owner, Remote: "tool.output." + t + ".*", Local: "tool.output." + zone + "." + t + ".*"})
 	}
-	return append(out,
-		Edge{Callers: broker, Kind: StreamImport, Owner: z, Remote: "tool.schema.*", Local: "tool.schema." + z + ".*"},
-		Edge{Callers: broker, Kind: StreamImport, Owner: z, Remote: "tool.output.*.*", Local: "tool.output." + z + ".*.*"},
-		Edge{Callers: broker, Kind: ServiceImport, Owner: z, Remote: "$SRV.>", Local: "disco." + z + ".>", StreamReply: true, ReplyTimeout: "5s"})
+	if zone == toolsZone {
+		for _, t := range tools {
+			out = append(out, Edge{Callers: broker, Kind: ServiceImport, Owner: owner, Remote: "$SRV.*." + t, Local: "disco." + zone + ".*." + t, StreamReply: true, ReplyTimeout: "5s"})
+		}
+		return out
+	}
+	return append(out, Edge{Callers: broker, Kind: ServiceImport, Owner: owner, Remote: "$SRV.>", Local: "disco." + zone + ".>", StreamReply: true, ReplyTimeout: "5s"})
 }
 
 // jetStreamEdge is one subject of the JetStream API. In an account without JetStream the server replies to $JS.API itself ("not

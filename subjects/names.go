@@ -2,6 +2,9 @@ package subjects
 
 import "strings"
 
+// Registry is the account that keeps the run-time principals.
+const Registry = "registry"
+
 // Accounts on the way from a question to its answer.
 const (
 	// Router orders questions by session.

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -30,6 +31,30 @@ type Principal struct {
 	Actors []string          `json:"actors,omitempty"` // kind machine: what it runs, see [MachineActors]
 	Keys   map[string]string `json:"keys"`             // public key by account; empty before a machine has joined
 	Added  time.Time         `json:"added"`
+}
+
+// Actions of [PrincipalChange].
+const (
+	PrincipalAdd    = "add"
+	PrincipalRevoke = "revoke"
+	PrincipalRotate = "rotate"
+)
+
+// PrincipalChange is a change of the run-time principals. A revocation has the name only, a rotation name and keys.
+type PrincipalChange struct {
+	Action    string    `json:"action"`
+	Principal Principal `json:"principal"`
+}
+
+// PrincipalList is the list of the run-time principals, by name. Public keys are not secret.
+type PrincipalList struct {
+	Principals []Principal `json:"principals"`
+}
+
+// PrincipalNotice says which principal changed.
+type PrincipalNotice struct {
+	Name   string `json:"name"`
+	Action string `json:"action"`
 }
 
 // Limits of the list of run-time principals.
@@ -76,7 +101,7 @@ func (p Principal) Accounts() (out []string) {
 		case a == modelActor || a == witnessActor:
 			out = append(out, a+"_"+p.Name)
 		case slices.Contains(movableTools, a):
-			out = append(out, toolsAccountName+"_"+p.Name)
+			out = append(out, toolsZone+"_"+p.Name)
 		case slices.Contains(movableActors, a):
 			out = append(out, a, a+"_in")
 		}
@@ -93,7 +118,7 @@ func (p Principal) Zone() (account string, tools []string, ok bool) {
 	case p.Kind == ToolPrincipal:
 		account, tools = p.Name, p.Tools
 	case p.Kind == MachinePrincipal:
-		account = toolsAccountName + "_" + p.Name
+		account = toolsZone + "_" + p.Name
 		for _, a := range p.Actors {
 			if slices.Contains(movableTools, a) {
 				tools = append(tools, a)
@@ -106,8 +131,8 @@ func (p Principal) Zone() (account string, tools []string, ok bool) {
 // Validate rejects a malformed principal, with an error that wraps [ErrPrincipal] and says what to change. A machine without
 // keys is valid: it has not joined.
 func (p Principal) Validate() error {
-	if !principalName.MatchString(p.Name) {
-		return fmt.Errorf("%w: name %q: use a to z, 0 to 9 and \"-\", at most 24 characters, a letter first", ErrPrincipal, clipForError(p.Name))
+	if err := p.CheckName(); err != nil {
+		return err
 	}
 	reject := func(format string, args ...any) error {
 		return fmt.Errorf("%w %s: "+format, append([]any{ErrPrincipal, p.Name}, args...)...)
@@ -148,6 +173,32 @@ func (p Principal) Validate() error {
 	return nil
 }
 
+// CheckName rejects a name that no principal can have: malformed, or of an account, a zone or a key of the table.
+func (p Principal) CheckName() error {
+	if !principalName.MatchString(p.Name) {
+		return fmt.Errorf("%w: name %q: use a to z, 0 to 9 and \"-\", at most 24 characters, a letter first", ErrPrincipal, clipForError(p.Name))
+	}
+	if reservedNames()[p.Name] {
+		return fmt.Errorf("%w: the name %s is in use by conclave; choose another", ErrPrincipal, p.Name)
+	}
+	return nil
+}
+
+// reservedNames are the names of the table: accounts, zones and the keys, which are files.
+var reservedNames = sync.OnceValue(func() map[string]bool {
+	names := map[string]bool{}
+	for _, a := range Table().Accounts {
+		names[strings.ToLower(a.Name)] = true
+		for _, u := range a.Users {
+			names[u.Role] = true
+		}
+	}
+	for z := range Zones {
+		names[z] = true
+	}
+	return names
+})
+
 // With returns the layout with the accounts and edges of run-time principals added, for exports, imports and permissions by
 // the same code as the table. It rejects principals that [Principal.Validate] rejects, a name or key that exists already, more
 // than [MaxPrincipals], and a result that breaks a rule of the table ([Layout.Check]); nothing is left out silently. l is not
@@ -158,12 +209,6 @@ func (l Layout) With(principals []Principal) (Layout, error) {
 	}
 	out := Layout{Accounts: slices.Clone(l.Accounts), Edges: slices.Clone(l.Edges), Streams: l.Streams, Consumers: l.Consumers}
 	names, keys := map[string]bool{}, map[string]bool{}
-	for _, a := range l.Accounts {
-		names[strings.ToLower(a.Name)] = true
-		for _, u := range a.Users {
-			names[u.Role] = true
-		}
-	}
 	for _, p := range principals {
 		if err := p.Validate(); err != nil {
 			return Layout{}, err
@@ -191,13 +236,13 @@ func (l Layout) With(principals []Principal) (Layout, error) {
 // addPrincipal adds the accounts, keys and edges of p, which must be valid.
 func (l *Layout) addPrincipal(p Principal) {
 	if zone, tools, ok := p.Zone(); ok {
-		u := User{Role: zone, Key: p.Keys[zone]}
+		u := User{Role: zone, Key: p.Keys[zone], Sub: discoverySubjects(zone)}
 		for _, t := range tools {
 			u.Sub = append(u.Sub, discoverySubjects(t)...)
 		}
 		u.serveTools(tools)
 		l.addAccount(p, zone, "serves tools: "+strings.Join(tools, ", "), u)
-		l.Edges = append(l.Edges, toolEdges(zone, tools)...)
+		l.Edges = append(l.Edges, toolEdges(zone, zone, tools)...)
 	}
 	if p.Kind == ClientPrincipal {
 		l.addAccount(p, p.Name, "asks questions with query.ask", User{Role: p.Name, Key: p.Keys[p.Name]})

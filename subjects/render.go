@@ -99,15 +99,12 @@ func (l Layout) writeAccount(b *strings.Builder, a Account) {
 	}
 	b.WriteString("    users: [\n")
 	for _, u := range a.Users {
-		p, s, responses := u.Pub, u.Sub, ""
+		p, s := u.Pub, u.Sub
 		if !u.Isolated && !u.Boot {
 			p, s = slices.Concat(pub, p), slices.Concat([]string{"_INBOX.>"}, sub, s)
 			if a.Serves || u.Leaf {
 				p = append(p, "_R_.>") // reply subjects of imported requests
 			}
-		}
-		if u.ResponseTimeout != "" {
-			responses = fmt.Sprintf("\n          allow_responses: { max: 1, expires: %q }", u.ResponseTimeout)
 		}
 		key := "$" + KeyEnvVar(u.Role)
 		if u.Key != "" {
@@ -116,7 +113,7 @@ func (l Layout) writeAccount(b *strings.Builder, a Account) {
 		if u.Leaf {
 			key += ", allowed_connection_types: [LEAFNODE]"
 		}
-		fmt.Fprintf(b, "      { nkey: %s, permissions: {\n          publish:   %s\n          subscribe: %s%s } }\n", key, quoteList(p), quoteList(s), responses)
+		fmt.Fprintf(b, "      { nkey: %s, permissions: {\n          publish:   %s\n          subscribe: %s } }\n", key, quoteList(p), quoteList(s))
 	}
 	b.WriteString("    ]\n  }\n")
 }

@@ -25,7 +25,7 @@ func TestTableKeepsItsRules(t *testing.T) {
 		breaks map[string]func(l *Layout)
 	}{
 		{"no chaining", checkNoChaining, map[string]func(l *Layout){
-			"a request under an exported name": addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "tools", Remote: "tool.request.>", Local: "agent.generator.tool.request.>"}),
+			"a request under an exported name": addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "tool_run_shell", Remote: "tool.request.>", Local: "agent.generator.tool.request.>"}),
 			"a watch under an exported name":   addEdge(Edge{Callers: []string{"generator"}, Kind: StreamImport, Owner: Core, Remote: "live.x", Local: "response.delta.*"}),
 			"discovery under its own name":     addEdge(Edge{Callers: []string{"gateway"}, Kind: ServiceImport, Owner: "model", Remote: "$SRV.>"}),
 		}},
@@ -36,7 +36,7 @@ func TestTableKeepsItsRules(t *testing.T) {
 		}},
 		{"one owner per name", checkOneOwnerPerName, map[string]func(l *Layout){
 			"the same name twice":  addEdge(Edge{Callers: []string{"generator"}, Kind: ServiceImport, Owner: "critic", Remote: "broker.discover"}),
-			"two of one name":      addEdge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "tools", Remote: "$SRV.*.broker"}),
+			"two of one name":      addEdge(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "tool_run_shell", Remote: "$SRV.*.broker"}),
 			"a name inside a name": addEdge(Edge{Callers: []string{"committee"}, Kind: ServiceImport, Owner: "broker", Remote: "model.chat.x"}),
 		}},
 		{"every named account exists", checkAccountsExist, map[string]func(l *Layout){
@@ -84,6 +84,7 @@ func TestTableKeepsItsRules(t *testing.T) {
 			"by a wildcard":     addEdge(jetStreamEdge("user", "STREAM.*.EVENTS", false, "")),
 			"everything":        addEdge(jetStreamEdge("user", ">", true, "")),
 			"purge an account":  func(l *Layout) { findAccount(l, Sys).Users[0].Pub = []string{"$JS.API.ACCOUNT.PURGE.*"} },
+			"end of a server":   func(l *Layout) { findAccount(l, Sys).Users[0].Pub = []string{"$SYS.REQ.SERVER.*.LDM"} },
 			"all of the server": func(l *Layout) { findAccount(l, Sys).Users[0].Pub = []string{"$SYS.REQ.>"} },
 		}},
 		{"a puller only pulls", checkPullers, map[string]func(l *Layout){
@@ -95,15 +96,11 @@ func TestTableKeepsItsRules(t *testing.T) {
 			"a free key":       func(l *Layout) { findAccount(l, "memory_in").Users[0].Pub = []string{"memory.stored"} },
 			"the actor pulls":  addEdge(jetStreamEdge("memory", "CONSUMER.MSG.NEXT.EVENTS.memory", true, "")),
 		}},
-		{"a shared account has no service imports", checkSharedAccounts, map[string]func(l *Layout){
-			"a tool is acked":   addEdge(Edge{Callers: []string{"tools"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.x", Local: "x"}),
-			"a second key":      func(l *Layout) { addUser(l, "memory", User{Role: "memory2"}) },
-			"not alone":         func(l *Layout) { findAccount(l, "tools").Users[0].Isolated = false },
-			"another's subject": func(l *Layout) { findAccount(l, "tools").Users[0].Pub = []string{"tool.schema.*"} },
-			"another's inbox":   func(l *Layout) { findAccount(l, "tools").Users[0].Sub = []string{"_INBOX.>"} },
-			"another's name":    func(l *Layout) { findAccount(l, "tools").Users[0].Sub = []string{"$SRV.PING." + Tools[1]} },
-			"everyone's name":   func(l *Layout) { findAccount(l, "tools").Users[0].Sub = []string{"$SRV.PING.*"} },
-			"another's calls":   func(l *Layout) { findAccount(l, "tools").Users[0].Sub = []string{"tool.request.*"} },
+		{"one key per account", checkOneKey, map[string]func(l *Layout){
+			"a second key":          func(l *Layout) { addUser(l, "memory", User{Role: "memory2"}) },
+			"tools together":        func(l *Layout) { addUser(l, ToolRole(Tools[0]), User{Role: "tool_x", Isolated: true}) },
+			"a guest of a tool":     func(l *Layout) { addUser(l, "weather", User{Role: "guest", Key: exampleKey(9)}) },
+			"a client at a machine": func(l *Layout) { findAccount(l, "generator").Users[1].Leaf = false },
 		}},
 		{"control subjects belong to the user", checkUserOnly, map[string]func(l *Layout){
 			"memory decides":    addEdge(Edge{Callers: []string{"memory"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*"}),
@@ -379,7 +376,7 @@ func TestRoles(t *testing.T) {
 			t.Errorf("%s has no variable in nats.conf", r)
 		}
 	}
-	if l.AccountOf("nobody") != "" || l.AccountOf("tool_run_shell") != "tools" {
+	if l.AccountOf("nobody") != "" || l.AccountOf("tool_run_shell") != "tool_run_shell" {
 		t.Error("AccountOf is wrong")
 	}
 	for zone, tools := range Zones {

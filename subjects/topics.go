@@ -58,6 +58,11 @@ var (
 	SessionChangeCommittee  = Service[SessionChange, SessionChanged]{Spec{Name: "session.change.committee", Received: "ctl.*.session.change.committee", NeedsDeadline: true, Stream: "KV_state_committee", Doc: "delete the committee's part of a conversation"}}
 	ConfigSetService        = Service[ConfigSet, Done]{Spec{Name: "config.set.*", Received: "ctl.*.config.set", Stream: "AUDIT", Unserved: "Change the actor's file in the config folder and restart conclave up.", Doc: "settings of an actor"}}
 
+	// Run-time principals.
+	PrincipalChangeService = Service[PrincipalChange, PrincipalList]{Spec{Name: "principal.change", Received: "ctl.*.principal.change", NeedsDeadline: true, Stream: "AUDIT", Doc: "add, revoke or rotate a run-time principal"}}
+	PrincipalListService   = Service[Empty, PrincipalList]{Spec{Name: "principal.list", Received: "agent.*.principal.list", NeedsDeadline: true, Doc: "the run-time principals"}}
+	PrincipalChanged       = Topic[PrincipalNotice]{Spec{Name: "principal.changed", Lossy: true, Doc: "the run-time principals changed; readers request the list again, and at intervals, because this message may be lost"}}
+
 	// Models.
 	ModelChat        = Service[ChatRequest, ChatChunk]{Spec{Name: "model.chat", Received: "agent.*.model.chat", Codec: Msgpack, NeedsDeadline: true, Stop: "model.stop.*", Doc: "inference, streamed"}}
 	ModelStop        = Topic[Empty]{Spec{Name: "model.stop.*", Received: "agent.*.model.stop.*", Lossy: true, Doc: "the caller stopped reading"}}
@@ -119,6 +124,7 @@ func AllSpecs() []Spec {
 		ToolSchemaEvent.Spec, ToolRequestService.Spec, ToolCallService.Spec, ToolInfo.Spec, ToolRequestEvent.Spec, ToolResultEvent.Spec, ToolOutputEvent.Spec, AgentOutputEvent.Spec, ToolRunOutput.Spec,
 		BrokerDiscover.Spec, BrokerDiscoverBelow.Spec, BrokerValidate.Spec, BrokerValidateBelow.Spec, AgentSpawn.Spec, AgentSpawnBelow.Spec, SecretUseService.Spec, QueryGrantsEvent.Spec,
 		ApprovalRequestEvent.Spec, ApprovalDecisionService.Spec, ApprovalDecisionEvent.Spec, ApprovalListService.Spec, ApprovalRevoke.Spec, PolicyExplain.Spec, SessionConfigService.Spec, SessionChangeService.Spec, SessionChangeCommittee.Spec, TaskChangeService.Spec, ConfigSetService.Spec,
+		PrincipalChangeService.Spec, PrincipalListService.Spec, PrincipalChanged.Spec,
 		ModelChat.Spec, ModelStop.Spec, ModelEmbed.Spec, ModelListService.Spec, ModelPull.Spec,
 		MachineReport.Spec, MachineRun.Spec, MachineRunEnd.Spec, MachineEmbed.Spec, MachinePull.Spec,
 		CritiqueResult.Spec, PairwiseResult.Spec, UserFeedback.Spec, RewardEvent.Spec,

@@ -213,7 +213,7 @@ func TestToolDefinitions(t *testing.T) {
 			if facts.Name != s.Name || !facts.Known || facts.Zone != subjects.ZoneOf(s.Name) || facts.Timeout <= 0 {
 				t.Errorf("facts %+v", facts)
 			}
-			if x.Role() != subjects.ToolRole(s.Name) || subjects.Table().AccountOf(x.Role()) != "tools" {
+			if x.Role() != subjects.ToolRole(s.Name) || subjects.Table().AccountOf(x.Role()) != x.Role() {
 				t.Errorf("role %s", x.Role())
 			}
 

@@ -90,7 +90,7 @@ func runnableActors(a *cli.App) []string {
 
 // actorTexts describe the actors.
 var actorTexts = map[string]string{
-	"tools": "every tool below", "broker": "authorizes every tool call", "model": "serves the language models",
+	subjects.Registry: "keeps the accounts that you add", "tools": "every tool below", "broker": "authorizes every tool call", "model": "serves the language models",
 	"router": "orders the questions of a session", "generator": "answers", "memory": "remembers", "critic": "grades and compares answers",
 	"reward": "counts your feedback", subjects.Committee: "personas deliberate and answer", subjects.Orchestrator: "plans tasks and runs agents", "secrets": "serves credentials", subjects.RespondentB: "answers for comparison, where enabled", "gateway": "HTTP, server-sent events, query.ask",
 }

@@ -164,12 +164,16 @@ func createKeys(a *cli.App, listen string) error {
 		port = "4222"
 		server.Listen = net.JoinHostPort(host, port)
 	}
-	out := keysReport{Env: a.Home.Env(), Conf: filepath.Join(a.Home.Data, "nats.conf"), Keys: public}
+	out := keysReport{Env: a.Home.Env(), Conf: a.Home.Conf(), Keys: public}
 	if err := a.Home.WriteEnv(server); err != nil {
 		return err
 	}
-	if err := os.WriteFile(out.Conf, []byte(subjects.Table().Conf()), 0o600); err != nil {
-		return fmt.Errorf("writing %s: %w", out.Conf, err)
+	principals, err := a.Home.ReadPrincipals()
+	if err != nil {
+		return err
+	}
+	if err := a.Home.WriteConf(principals); err != nil {
+		return err
 	}
 	if a.JSON {
 		return a.PrintJSON(out)

@@ -335,7 +335,7 @@ func (s *connOut) PublishOnce(ctx context.Context, spec subjects.Spec, body []by
 }
 
 // Request implements [Out]. It sends the deadline with the request and waits until then; a request without any deadline is
-// rejected. See requestFault for its errors without a reply.
+// rejected. A request without a responder is repeated ([retryNoResponders]). See requestFault for its errors without a reply.
 func (s *connOut) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
 	m, err := s.newMessage(spec, body)
 	if err != nil {
@@ -348,7 +348,7 @@ func (s *connOut) Request(ctx context.Context, spec subjects.Spec, body []byte) 
 	defer cancel()
 	deadline, _ := ctx.Deadline()
 	m.Header[subjects.HeaderDeadline] = []string{strconv.FormatInt(deadline.UnixMilli(), 10)}
-	r, err := s.nc.RequestMsgWithContext(ctx, m)
+	r, err := retryNoResponders(ctx, func() (*nats.Msg, error) { return s.nc.RequestMsgWithContext(ctx, m) })
 	if err != nil {
 		return nil, "", requestFault(spec, err)
 	}

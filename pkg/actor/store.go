@@ -45,7 +45,7 @@ func (k *store) open(ctx context.Context) (*openBucket, error) {
 	}
 	b := &openBucket{}
 	err := retryInCluster(ctx, k.clustered, true, func(ctx context.Context) (err error) {
-		b.KeyValue, err = k.js.KeyValue(ctx, k.bucket)
+		b.KeyValue, err = retryNoResponders(ctx, func() (jetstream.KeyValue, error) { return k.js.KeyValue(ctx, k.bucket) })
 		return err
 	})
 	if err == nil && isOwner(k.account, k.bucket) {
@@ -78,7 +78,7 @@ func (k *store) Get(ctx context.Context, key string) (value []byte, revision uin
 			value, revision, err = k.readFromLeader(ctx, key)
 			return err
 		}
-		e, err := kv.Get(ctx, key)
+		e, err := retryNoResponders(ctx, func() (jetstream.KeyValueEntry, error) { return kv.Get(ctx, key) })
 		if err == nil {
 			value, revision = e.Value(), e.Revision()
 		}
@@ -100,7 +100,9 @@ func (k *store) readFromLeader(ctx context.Context, key string) ([]byte, uint64,
 	if err != nil {
 		return nil, 0, err
 	}
-	m, err := k.js.Conn().RequestWithContext(ctx, "core.API.STREAM.MSG.GET.KV_"+k.bucket, body)
+	m, err := retryNoResponders(ctx, func() (*nats.Msg, error) {
+		return k.js.Conn().RequestWithContext(ctx, "core.API.STREAM.MSG.GET.KV_"+k.bucket, body)
+	})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -219,11 +221,11 @@ func (k *store) Keys(ctx context.Context, prefix string) ([]string, error) {
 	if prefix != "" {
 		filter = whole + prefix + ".>"
 	}
-	st, err := k.js.Stream(ctx, "KV_"+k.bucket)
+	st, err := retryNoResponders(ctx, func() (jetstream.Stream, error) { return k.js.Stream(ctx, "KV_"+k.bucket) })
 	if err != nil {
 		return nil, fmt.Errorf("opening bucket %s: %w", k.bucket, err)
 	}
-	info, err := st.Info(ctx, jetstream.WithSubjectFilter(filter))
+	info, err := retryNoResponders(ctx, func() (*jetstream.StreamInfo, error) { return st.Info(ctx, jetstream.WithSubjectFilter(filter)) })
 	if err != nil {
 		return nil, fmt.Errorf("listing %s: %w", k.bucket, err)
 	}

@@ -140,14 +140,17 @@ func (s *connOut) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 			yield(Piece{}, requestFault(spec, err))
 			return
 		}
-		ended = yieldPieces(ctx, spec, pieces, yield)
+		repeat := func() bool { return waitNoResponders(ctx) && s.nc.PublishMsg(m) == nil }
+		ended = yieldPieces(ctx, spec, pieces, repeat, yield)
 	}
 }
 
 // yieldPieces yields the pieces of a streamed reply in order, until its end, an error, the end of ctx, or yield returns
-// false. A gap in the piece numbers is an unavailable fault. It reports whether the service ended the reply: otherwise a
+// false. A gap in the piece numbers is an unavailable fault. A request without a responder is repeated with repeat, which
+// reports false when it cannot be. It reports whether the service ended the reply: otherwise a
 // stop message is due.
-func yieldPieces(ctx context.Context, spec subjects.Spec, pieces <-chan *nats.Msg, yield func(Piece, error) bool) (ended bool) {
+func yieldPieces(ctx context.Context, spec subjects.Spec, pieces <-chan *nats.Msg, repeat func() bool, yield func(Piece, error) bool) (ended bool) {
+	repeats := 0
 	for n := 0; ; n++ {
 		var r *nats.Msg
 		select {
@@ -157,6 +160,9 @@ func yieldPieces(ctx context.Context, spec subjects.Spec, pieces <-chan *nats.Ms
 			return false
 		}
 		switch {
+		case len(r.Data) == 0 && r.Header.Get("Status") == "503" && n == 0 && repeats < noResponderRetries && repeat():
+			repeats, n = repeats+1, -1
+			continue
 		case len(r.Data) == 0 && r.Header.Get("Status") == "503":
 			yield(Piece{}, requestFault(spec, nats.ErrNoResponders))
 			return true

@@ -7,14 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
-
-	"conclave/subjects"
 )
 
 // API prefixes under which an account without its own JetStream reaches that of CORE and of AUDIT.
@@ -82,9 +79,6 @@ func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) 
 		nats.ReconnectBufSize(-1), // a publish while disconnected fails at once instead of being buffered
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.reportConnError(role, err) }),
 	}
-	if p := inboxPrefix(role); p != "" {
-		opts = append(opts, nats.CustomInboxPrefix(p))
-	}
 	url := b.URL
 	if b.Server != nil && !b.TCP {
 		// A publish writes to the pipe itself: over a pipe there is no system call that collecting writes would save, and
@@ -119,17 +113,4 @@ func (b *Bus) reportConnError(role string, err error) {
 	if b.Log != nil {
 		b.Log.Warn("bus", "role", role, "err", err)
 	}
-}
-
-// inboxPrefix returns "_INBOX.<role>" for a role that shares its account, so that no other role can subscribe to its replies,
-// and "" for other roles.
-func inboxPrefix(role string) string {
-	for _, a := range subjects.Table().Accounts {
-		for _, u := range a.Users {
-			if u.Role == role && u.Isolated && slices.Contains(u.Sub, "_INBOX."+role+".>") {
-				return "_INBOX." + role
-			}
-		}
-	}
-	return ""
 }

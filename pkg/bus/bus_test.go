@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -259,37 +258,6 @@ func TestConfirmSubscriptionsReportsDenial(t *testing.T) {
 		}
 	case <-time.After(testTimeout):
 		t.Error("nobody heard of the violation")
-	}
-}
-
-// TestToolInboxesAreIsolated: roles that share an account have separate inboxes and may not subscribe to one another's.
-func TestToolInboxesAreIsolated(t *testing.T) {
-	t.Parallel()
-	b := startBus(t)
-	for _, tool := range subjects.Tools {
-		role := subjects.ToolRole(tool)
-		nc, err := b.Dial(role)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer nc.Close()
-		in := nc.NewInbox()
-		if !strings.HasPrefix(in, "_INBOX."+role+".") {
-			t.Errorf("%s listens at %s", role, in)
-		}
-		if _, err := nc.SubscribeSync(in); err != nil {
-			t.Fatal(err)
-		}
-		if err := bustest.ConfirmSubscriptions(t.Context(), nc); err != nil {
-			t.Errorf("%s at its own inbox: %v", role, err)
-		}
-		other := subjects.ToolRole(subjects.Tools[(slices.Index(subjects.Tools, tool)+1)%len(subjects.Tools)])
-		if _, err := nc.SubscribeSync("_INBOX." + other + ".x"); err != nil {
-			t.Fatal(err)
-		}
-		if err := bustest.ConfirmSubscriptions(t.Context(), nc); !errors.Is(err, nats.ErrPermissionViolation) {
-			t.Errorf("%s at the inbox of %s: %v", role, other, err)
-		}
 	}
 }
 

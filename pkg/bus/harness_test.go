@@ -262,11 +262,15 @@ type harness struct {
 // checkInbox marks the traffic of the checks themselves.
 const checkInbox = "_INBOX.check"
 
-// newHarness starts the server and the clients of all roles but the absent ones.
+// newHarness starts the server and the clients of all roles, those of run-time principals included, but the absent ones.
 func newHarness(t testing.TB, absent ...string) *harness {
 	t.Helper()
-	h := &harness{t: t, parent: t, b: startBus(t), table: subjects.Table(), clients: map[string]*rawClient{}, publishers: map[string]*rawClient{}, arrivals: make(chan struct{}, 1), pubs: map[string][]string{}, pendingCalls: map[string]string{}, passive: map[string]bool{}}
-	lasting, _ := h.table.Roles()
+	h := &harness{t: t, parent: t, b: startBus(t), clients: map[string]*rawClient{}, publishers: map[string]*rawClient{}, arrivals: make(chan struct{}, 1), pubs: map[string][]string{}, pendingCalls: map[string]string{}, passive: map[string]bool{}}
+	principals := addPrincipals(t, h.b, runTimePrincipals()...)
+	var err error
+	if h.table, err = subjects.Table().With(principals); err != nil {
+		t.Fatal(err)
+	}
 	for _, a := range h.table.Accounts {
 		for _, u := range a.Users {
 			if u.Boot {
@@ -282,15 +286,14 @@ func newHarness(t testing.TB, absent ...string) *harness {
 				p.sub(s)
 			}
 			h.clients[u.Role] = p
+			h.roles = append(h.roles, u.Role)
 		}
 	}
-	for _, r := range lasting {
-		if p, ok := h.clients[r]; ok {
-			h.roles = append(h.roles, r)
-			h.flush(p)
-			if e := p.takeErrors(); len(e) > 0 {
-				t.Fatalf("%s may not subscribe as the table allows: %v", r, e)
-			}
+	for _, r := range h.roles {
+		p := h.clients[r]
+		h.flush(p)
+		if e := p.takeErrors(); len(e) > 0 {
+			t.Fatalf("%s may not subscribe as the table allows: %v", r, e)
 		}
 	}
 	conn := func(role string) *nats.Conn {
@@ -366,9 +369,9 @@ func (h *harness) mayPublish(role, subject string) bool {
 	return slices.ContainsFunc(h.pubs[role], func(p string) bool { _, ok := subjects.Match(p, subject); return ok })
 }
 
-// isForeign reports whether b is someone else than a: another account, or another key of the shared account.
+// isForeign reports whether b is of another account than a.
 func (h *harness) isForeign(a, b string) bool {
-	return a != b && (h.table.AccountOf(a) != h.table.AccountOf(b) || h.table.AccountOf(a) == "tools")
+	return a != b && h.table.AccountOf(a) != h.table.AccountOf(b)
 }
 
 // publication is one message published by one role.

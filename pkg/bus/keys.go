@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/nats-io/nkeys"
 )
@@ -66,6 +67,42 @@ func (k Keys) createKey(role string) error {
 	}
 	if err := os.Link(tmp.Name(), k.Path(role)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("writing the key of %s: %w", role, err)
+	}
+	return nil
+}
+
+// StagedKey is a new key of a role that is not yet in its place. The caller must call Discard.
+type StagedKey struct {
+	Public string
+	tmp    string
+	path   string
+}
+
+// Stage makes a new key for a role beside its key file, readable by the owner only. [StagedKey.Commit] puts it there. role
+// must be a plain file name.
+func (k Keys) Stage(role string) (StagedKey, error) {
+	staged := Keys{k.Dir}
+	name := "." + role + ".new-" + strconv.Itoa(os.Getpid())
+	s := StagedKey{tmp: staged.Path(name), path: k.Path(role)}
+	_ = os.Remove(s.tmp) // of an earlier process with this id
+	if _, err := staged.Ensure([]string{name}); err != nil {
+		return s, err
+	}
+	var err error
+	s.Public, err = staged.Public(name)
+	return s, err
+}
+
+// Commit replaces the key file of the role and returns its path.
+func (s StagedKey) Commit() (string, error) { return s.path, os.Rename(s.tmp, s.path) }
+
+// Discard removes a key that was not committed.
+func (s StagedKey) Discard() { _ = os.Remove(s.tmp) }
+
+// Remove deletes the key file of a role; without one it does nothing.
+func (k Keys) Remove(role string) error {
+	if err := os.Remove(k.Path(role)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ type ServerConfig struct {
 	Replicas int    // of each stream; 0 = one, and in a cluster as many as it has servers
 
 	LeafListen  string               // host:port of the leaf nodes on loopback; port -1 = a free one
-	Principals  []subjects.Principal // added at run time
+	Principals  []subjects.Principal // added at run time, see [Home.ReadPrincipals]
 	Certificate Certificate          // of the leaf nodes; empty = the one in the folder "tls" beside Store, see [EnsureCertificate]
 	Cluster     *Cluster             // nil = a single server
 }
@@ -98,10 +98,15 @@ type Server struct {
 	pause     sync.RWMutex // held while the server is paused, see Pause
 	leaf      *leafServer  // of a machine that joined a hub; nil = a hub
 
-	mu       sync.Mutex
-	ns       *server.Server
-	bootKeys map[string]nkeys.KeyPair
-	stopped  bool // by Stop: it does not start again
+	applying sync.Mutex // held by Apply and Restart
+
+	mu         sync.Mutex
+	ns         *server.Server
+	layout     subjects.Layout          // the table with the run-time principals
+	principals []subjects.Principal     // as applied; nil = unknown, or none
+	editConf   func(conf string) string // by tests; nil = none
+	bootKeys   map[string]nkeys.KeyPair
+	stopped    bool // by Stop: it does not start again
 }
 
 // ErrPortTaken means that another process listens on the address.
@@ -138,6 +143,11 @@ func StartServer(cfg ServerConfig, keys Keys, log *slog.Logger) (*Server, error)
 		return nil, fmt.Errorf("starting the server: %w", err)
 	}
 	s := &Server{cfg: cfg, vars: cfg.Vars(public), log: log, serverLog: &serverLog{log: log}, bootKeys: boot}
+	var err error
+	if s.layout, err = s.mergeLayout(cfg.Principals); err != nil {
+		return nil, fmt.Errorf("starting the server: %w", err)
+	}
+	s.principals = slices.Clone(cfg.Principals)
 	if err := s.startServer(); err != nil {
 		return nil, err
 	}
@@ -147,7 +157,10 @@ func StartServer(cfg ServerConfig, keys Keys, log *slog.Logger) (*Server, error)
 // startServer starts a new server on the same store and address, waits up to 10 s until it is ready, and makes it current.
 // The port of the first start is kept. It returns errStopped after [Server.Stop]. The earlier server must be shut down.
 func (s *Server) startServer() error {
-	opts, err := s.serverOptions()
+	s.mu.Lock()
+	layout := s.layout
+	s.mu.Unlock()
+	opts, err := s.serverOptions(layout)
 	if err != nil {
 		return err
 	}
@@ -188,20 +201,27 @@ func (s *Server) startServer() error {
 
 var errStopped = errors.New("embedded server stopped")
 
-// serverOptions parses the generated nats.conf, with the variables defined before it. It fails when a variable has no
+// serverOptions parses the nats.conf of a layout, with the variables defined before it. It fails when a variable has no
 // value. The server installs no signal handlers, and does not log without s.log.
-func (s *Server) serverOptions() (*server.Options, error) {
-	if s.leaf != nil {
-		return s.leaf.options(s.log)
+	conf := l.Conf()
+	s.mu.Lock()
+	if s.editConf != nil {
+		conf = s.editConf(conf)
+	}
+	s.mu.Unlock()
+	b.WriteString(conf)
+	if s.cfg.Cluster != nil {
+		b.WriteString(s.cfg.Cluster.conf())
 	}
 	var b strings.Builder
-	for _, name := range subjects.Table().EnvVars() {
+	for _, name := range l.EnvVars() {
 		v, ok := s.vars[name]
 		if !ok {
 			return nil, fmt.Errorf("starting the server: no value for $%s", name)
 		}
 		fmt.Fprintf(&b, "%s: %s\n", name, v)
 	}
+<<<<<<< HEAD
 	layout, err := subjects.Table().With(s.cfg.Principals)
 	if err != nil {
 		return nil, err
@@ -210,6 +230,15 @@ func (s *Server) serverOptions() (*server.Options, error) {
 	if s.cfg.Cluster != nil {
 		b.WriteString(s.cfg.Cluster.conf())
 	}
+=======
+	conf := l.Conf()
+	s.mu.Lock()
+	if s.editConf != nil {
+		conf = s.editConf(conf)
+	}
+	s.mu.Unlock()
+	b.WriteString(conf)
+>>>>>>> 07837f9 (wip)
 	opts := &server.Options{}
 	if err := opts.ProcessConfigString(b.String()); err != nil {
 		return nil, fmt.Errorf("reading the generated nats.conf: %w", err)
@@ -280,6 +309,8 @@ func (s *Server) Counters() map[string]int64 {
 // errStopped after [Server.Stop]. After another error the server is down, and Restart may be called again. It must not be
 // called concurrently.
 func (s *Server) Restart() error {
+	s.applying.Lock()
+	defer s.applying.Unlock()
 	s.mu.Lock()
 	ns := s.ns
 	s.ns = nil
@@ -328,7 +359,7 @@ func (l *serverLog) Warnf(format string, v ...any)   { l.write(slog.LevelWarn, f
 func (l *serverLog) Fatalf(format string, v ...any)  { l.write(slog.LevelError, format, v) }
 
 // violation matches the error of a denied subject, and captures account, operation and subject.
-var violation = regexp.MustCompile(`"(\w+)/nkey:\w+".* - (Publish|Subscription) Violation - (?:Subject|Reply) ("[^"]*")`)
+var violation = regexp.MustCompile(`"([\w-]+)/nkey:\w+".* - (Publish|Subscription) Violation - (?:Subject|Reply) ("[^"]*")`)
 
 // Errorf logs an error. A denied subject is one short line, at most maxDenialLines a minute and account: any client can cause as
 // many as it likes, and gets the error itself. The others are debug messages, and their number is one line at the end of

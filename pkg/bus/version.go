@@ -58,15 +58,7 @@ func (h Home) WriteVersion() error {
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(h.Data, ".version-*")
-	if err != nil {
-		return fmt.Errorf("writing the version of the data folder: %w", err)
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(append(b, '\n'))
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), h.versionFilePath())
-	}
+	err = replaceFile(h.versionFilePath(), append(b, '\n'))
 	if err != nil {
 		return fmt.Errorf("writing the version of the data folder: %w", err)
 	}

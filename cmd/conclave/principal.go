@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/pkg/client"
+	"conclave/subjects"
+)
+
+// principalCommand is the parent of the commands about accounts that are added while conclave runs.
+func principalCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "principal",
+		Short: "Add, list, revoke and rotate accounts of your own tools and clients",
+		Long: `A principal is an account on the bus with a key of its own: a program of yours that serves tools, or one that asks questions. It is
+added to the running system without a restart, and has no rights beyond those of its kind:
+
+  tool    announces and serves the named tools to the broker. Agents may call them as far as the manifest allows.
+  client  asks questions with query.ask, in sessions of its own.
+
+Machines are added with conclave invite. Every change is in the audit log.`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(principalAddCommand(a), principalListCommand(a), principalRevokeCommand(a), principalRotateCommand(a))
+	return cmd
+}
+
+// principalReport is what a command changed. The seed is never printed.
+type principalReport struct {
+	Name   string `json:"name"`
+	Action string `json:"action"`
+	Key    string `json:"key,omitempty"` // path of the file with the seed
+	Public string `json:"public,omitempty"`
+}
+
+// principalAddCommand adds a tool or a client.
+func principalAddCommand(a *cli.App) *cobra.Command {
+	var kind string
+	var tools []string
+	cmd := &cobra.Command{
+		Use:   "add <name> --kind tool|client",
+		Short: "Add an account with a key of its own",
+		Long: `Adds a principal and writes its key to a file of the key folder. Only the path is printed, never the key. Give the file to the
+program that connects, for example as --nkey of the nats command line.
+
+A tool is offered to agents when it has announced itself and the manifest gives it to their type.`,
+		Example: `  conclave principal add weather --kind tool --tools forecast,tides
+  conclave principal add phone --kind client`,
+		Args: cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, v []string) error {
+			p := subjects.Principal{Name: v[0], Kind: subjects.PrincipalKind(kind), Tools: tools}
+			switch {
+			case p.Kind != subjects.ToolPrincipal && p.Kind != subjects.ClientPrincipal:
+				return cli.Usage("--kind %q: give tool or client; a machine is added with conclave invite", kind)
+			case p.Kind == subjects.ToolPrincipal && len(tools) == 0:
+				return cli.Usage("a tool needs --tools with the names of the tools that it serves")
+			}
+			return changeKey(cmd.Context(), a, subjects.PrincipalAdd, p)
+		},
+	}
+	cmd.Flags().StringVar(&kind, "kind", "", "`kind` of the principal: tool or client")
+	cmd.Flags().StringSliceVar(&tools, "tools", nil, "`names` of the tools that it serves, separated by commas")
+	cli.CompleteFlags(cmd, map[string]cli.Completion{"kind": cli.Words(string(subjects.ToolPrincipal), string(subjects.ClientPrincipal))})
+	return cmd
+}
+
+// principalListCommand lists the run-time principals.
+func principalListCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Short:   "List the accounts that were added",
+		Long:    `Lists the principals that were added: name, kind, tools or actors, and when. With --json it prints one array, with the public keys.`,
+		Example: `  conclave principal list --json | jq -r '.[].name'`,
+		Args:    cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+				all, err := c.Principals(cmd.Context())
+				switch {
+				case err != nil:
+					return err
+				case a.JSON:
+					if all == nil {
+						all = []subjects.Principal{}
+					}
+					return a.PrintJSON(all)
+				case len(all) == 0:
+					a.Say("no principals were added: add one with %s principal add", a.Program())
+					return nil
+				}
+				w := tabwriter.NewWriter(a.Out, 0, 4, 2, ' ', 0)
+				for _, p := range all {
+					serves := strings.Join(append(p.Tools, p.Actors...), ",")
+					if len(p.Keys) == 0 {
+						serves += " (not joined)"
+					}
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", p.Name, p.Kind, p.Added.Local().Format("2006-01-02 15:04"), serves)
+				}
+				return w.Flush()
+			})
+		},
+	}
+}
+
+// principalRevokeCommand revokes principals.
+func principalRevokeCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:     "revoke <name>...",
+		Short:   "Remove accounts and close their connections",
+		Long:    `Removes principals. Their connections are closed before the command returns, and their key files are deleted.`,
+		Example: "  conclave principal revoke weather",
+		Args:    cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completePrincipals(a),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			return a.WithClient(func(c *client.Client) error {
+				for _, name := range names {
+					if err := c.ChangePrincipal(cmd.Context(), subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: name}}); err != nil {
+						return principalError(a, err)
+					}
+					if err := a.Home.Keys().Remove(name); err != nil {
+						return fmt.Errorf("%s is revoked, but its key file is left: %w", name, err)
+					}
+					if err := printPrincipal(a, principalReport{Name: name, Action: subjects.PrincipalRevoke}, "revoked "+name); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+}
+
+// principalRotateCommand gives a principal a new key.
+func principalRotateCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:     "rotate <name>",
+		Short:   "Replace the key of an account",
+		Long:    `Makes a new key for a principal and writes it over the old one. Connections with the old key are closed before the command returns.`,
+		Example: "  conclave principal rotate weather",
+		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completePrincipals(a),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			return changeKey(cmd.Context(), a, subjects.PrincipalRotate, subjects.Principal{Name: v[0]})
+		},
+	}
+}
+
+// changeKey makes a new key for p, has it added or rotated, and then puts it in the key folder. The seed does not leave this
+// process before the change holds, and an old key stays until then.
+func changeKey(ctx context.Context, a *cli.App, action string, p subjects.Principal) error {
+	if err := p.CheckName(); err != nil {
+		return principalError(a, err)
+	}
+	return a.WithClient(func(c *client.Client) error {
+		key, err := a.Home.Keys().Stage(p.Name)
+		if err != nil {
+			return err
+		}
+		defer key.Discard()
+		p.Keys = map[string]string{p.Name: key.Public}
+		if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: action, Principal: p}); err != nil {
+			return principalError(a, err)
+		}
+		path, err := key.Commit()
+		if err != nil {
+			return fmt.Errorf("%s is added, but its key is not stored: %w; run %s principal rotate %s", p.Name, err, a.Program(), p.Name)
+		}
+		done := map[string]string{subjects.PrincipalAdd: "added ", subjects.PrincipalRotate: "rotated "}[action]
+		return printPrincipal(a, principalReport{p.Name, action, path, key.Public}, done+p.Name+", key in "+path)
+	})
+}
+
+func printPrincipal(a *cli.App, r principalReport, text string) error {
+	if a.JSON {
+		return a.PrintLine(r)
+	}
+	_, err := fmt.Fprintln(a.Out, text)
+	return err
+}
+
+// principalError returns the error of a rejected change, with what to do.
+func principalError(a *cli.App, err error) error {
+	var f *subjects.Fault
+	switch {
+	case errors.Is(err, subjects.ErrPrincipal):
+		return cli.Usage("%v", err)
+	case errors.As(err, &f) && f.Code == subjects.CodeMalformed:
+		return cli.Fail(cli.ExitFailed, f.Text, "see "+a.Program()+" principal list")
+	}
+	return fmt.Errorf("changing the principals: %w", err)
+}
+
+// completePrincipals completes the names of run-time principals.
+func completePrincipals(a *cli.App) cli.Completion {
+	return a.CompleteFrom(func(ctx context.Context, c *client.Client) (names []string, err error) {
+		all, err := c.Principals(ctx)
+		for _, p := range all {
+			names = append(names, p.Name)
+		}
+		return names, err
+	})
+}

@@ -1,0 +1,8 @@
+package bus
+
+// EditConf changes the text of nats.conf from the next [Server.Apply] on.
+func (s *Server) EditConf(edit func(conf string) string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.editConf = edit
+}

@@ -1,0 +1,203 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"conclave/subjects"
+)
+
+// Principals is the file of the run-time principals: names, rights and public keys, nothing secret.
+func (h Home) Principals() string { return filepath.Join(h.Data, "principals.json") }
+
+// principalFile is the content of the file of the run-time principals.
+type principalFile struct {
+	Version    int                  `json:"version"`
+	Principals []subjects.Principal `json:"principals"`
+}
+
+// principalFileVersion is the version of the format that this build reads and writes.
+const principalFileVersion = 1
+
+// ErrPrincipalFile means that the file of the run-time principals cannot be used. The system does not start without it:
+// a revoked principal must not come back, and one that was added must not vanish unnoticed.
+var ErrPrincipalFile = errors.New("the list of run-time principals is damaged")
+
+// ReadPrincipals reads the run-time principals and checks them against the table. No file means none; a file that is damaged,
+// of another version, or breaks a rule of the table is [ErrPrincipalFile].
+func (h Home) ReadPrincipals() ([]subjects.Principal, error) {
+	b, err := os.ReadFile(h.Principals())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the run-time principals: %w", err)
+	}
+	var f principalFile
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	err = d.Decode(&f)
+	if err == nil && d.More() {
+		err = errors.New("text after its end")
+	}
+	if err == nil && f.Version != principalFileVersion {
+		err = fmt.Errorf("its version is %d, this build reads %d", f.Version, principalFileVersion)
+	}
+	if err == nil {
+		_, err = subjects.Table().With(f.Principals)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w. Restore it from a backup, or move it away and add the principals again", ErrPrincipalFile, h.Principals(), err)
+	}
+	return f.Principals, nil
+}
+
+// WritePrincipals replaces the list of run-time principals. It returns when the list is on the disk; after an error the
+// earlier list is there. It rejects a list that the table's rules reject.
+func (h Home) WritePrincipals(principals []subjects.Principal) error {
+	if _, err := subjects.Table().With(principals); err != nil {
+		return err
+	}
+	b, err := json.MarshalIndent(principalFile{principalFileVersion, principals}, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := replaceFile(h.Principals(), append(b, '\n')); err != nil {
+		return fmt.Errorf("writing the run-time principals: %w", err)
+	}
+	return nil
+}
+
+// Apply replaces the run-time principals of the running server without a restart. Connections and requests of the others
+// continue; connections of a principal whose key is gone are closed before it returns. The error wraps
+// [subjects.ErrPrincipal] when the list breaks a rule; the list in force changes nothing; after an error that is not of the disconnecting, the earlier principals
+// hold.
+func (s *Server) Apply(_ context.Context, principals []subjects.Principal) error {
+	s.applying.Lock()
+	defer s.applying.Unlock()
+	s.mu.Lock()
+	ns, before, current, edited := s.ns, s.layout, s.principals, s.editConf != nil
+	s.mu.Unlock()
+	if ns == nil {
+		return errors.New("changing the principals: the embedded server is down")
+	}
+	after, err := s.mergeLayout(principals)
+	if err != nil {
+		return err
+	}
+	if slices.EqualFunc(current, principals, samePrincipal) && !edited {
+		return nil
+	}
+	// A new account has dead imports after one reload, and live ones after two.
+	for range 2 {
+		opts, err := s.serverOptions(after)
+		if err == nil {
+			err = ns.ReloadOptions(opts)
+		}
+		if err != nil {
+			return fmt.Errorf("changing the principals: %w", err)
+		}
+		s.mu.Lock()
+		s.layout, s.principals = after, nil
+		s.mu.Unlock()
+	}
+	s.mu.Lock()
+	s.principals = slices.Clone(principals)
+	s.mu.Unlock()
+	return disconnectLeafs(ns, lostLeafKeys(before, after))
+}
+
+// samePrincipal reports whether two principals have the same accounts, keys and rights.
+func samePrincipal(a, b subjects.Principal) bool {
+	a.Added, b.Added = time.Time{}, time.Time{}
+	return reflect.DeepEqual(a, b)
+}
+
+// mergeLayout merges the table with run-time principals. It rejects a key that is a key of the table: the server would let it
+// connect as either.
+func (s *Server) mergeLayout(principals []subjects.Principal) (subjects.Layout, error) {
+	for _, p := range principals {
+		for _, k := range p.Keys {
+			for _, v := range s.vars {
+				if v == strconv.Quote(k) {
+					return subjects.Layout{}, fmt.Errorf("%w %s: its key is a key of conclave; make a new one", subjects.ErrPrincipal, p.Name)
+				}
+			}
+		}
+	}
+	return subjects.Table().With(principals)
+}
+
+// lostLeafKeys lists the accounts in which a key for leaf nodes is gone.
+func lostLeafKeys(before, after subjects.Layout) (accounts []string) {
+	keys := func(l subjects.Layout, account string) (out []string) {
+		for _, a := range l.Accounts {
+			for _, u := range a.Users {
+				if a.Name == account && u.Leaf {
+					out = append(out, u.Key)
+				}
+			}
+		}
+		return out
+	}
+	for _, a := range before.Accounts {
+		left := keys(after, a.Name)
+		if slices.ContainsFunc(keys(before, a.Name), func(k string) bool { return !slices.Contains(left, k) }) {
+			accounts = append(accounts, a.Name)
+		}
+	}
+	return accounts
+}
+
+// disconnectLeafs closes the leaf node connections of accounts: a reload does not look at them. The server does not tell
+// which key a connection used, so that machines whose key stays are closed too and reconnect.
+func disconnectLeafs(ns *server.Server, accounts []string) error {
+	if len(accounts) == 0 {
+		return nil
+	}
+	leafs, err := ns.Leafz(nil)
+	if err != nil {
+		return fmt.Errorf("disconnecting machines: %w", err)
+	}
+	var errs []error
+	for _, l := range leafs.Leafs {
+		if slices.Contains(accounts, l.Account) && ns.GetLeafNode(l.ID) != nil {
+			errs = append(errs, ns.DisconnectClientByID(l.ID))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// replaceFile writes data aside and renames it to path, mode 0600, and returns when both are on the disk.
+func replaceFile(path string, data []byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, werr := tmp.Write(data)
+	if err := errors.Join(werr, tmp.Chmod(0o600), tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}

@@ -1,0 +1,33 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// principalTimeout is the timeout of a change of a run-time principal: the server loads its configuration twice.
+const principalTimeout = time.Minute
+
+// Principals lists the run-time principals by name.
+func (c *Client) Principals(ctx context.Context) ([]subjects.Principal, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	l, err := actor.Ask(ctx, c.out, subjects.PrincipalListService, subjects.Empty{})
+	if err != nil {
+		return nil, fmt.Errorf("listing the principals: %w", err)
+	}
+	return l.Principals, nil
+}
+
+// ChangePrincipal adds, revokes or rotates a run-time principal. When it returns without an error, the change holds for live
+// connections too.
+func (c *Client) ChangePrincipal(ctx context.Context, change subjects.PrincipalChange) error {
+	ctx, cancel := context.WithTimeout(ctx, principalTimeout)
+	defer cancel()
+	_, err := actor.Ask(ctx, c.out, subjects.PrincipalChangeService, change)
+	return err
+}
