@@ -51,7 +51,7 @@ type PrincipalList struct {
 	Principals []Principal `json:"principals"`
 }
 
-// PrincipalNotice says which principal changed.
+// PrincipalNotice says which principal changed; without a name, that the registry started.
 type PrincipalNotice struct {
 	Name   string `json:"name"`
 	Action string `json:"action"`
@@ -204,6 +204,9 @@ var reservedNames = sync.OnceValue(func() map[string]bool {
 // than [MaxPrincipals], and a result that breaks a rule of the table ([Layout.Check]); nothing is left out silently. l is not
 // changed.
 func (l Layout) With(principals []Principal) (Layout, error) {
+	if len(principals) == 0 {
+		return l, nil
+	}
 	if len(principals) > MaxPrincipals {
 		return Layout{}, fmt.Errorf("%w: %d of them, at most %d; revoke some", ErrPrincipal, len(principals), MaxPrincipals)
 	}

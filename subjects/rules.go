@@ -216,7 +216,7 @@ func checkNoStreamAdmin(l Layout) (wrong []string) {
 	for _, s := range []string{"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.SNAPSHOT", "STREAM.RESTORE", "STREAM.MSG.DELETE", "STREAM.PEER.REMOVE", "STREAM.LEADER.STEPDOWN", "CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.DELETE", "CONSUMER.PAUSE", "CONSUMER.RESET", "CONSUMER.UNPIN", "ACCOUNT.PURGE", "META", "SERVER"} {
 		bad = append(bad, "$JS.API."+s, "$JS.API."+s+".>")
 	}
-	for _, s := range []string{"CLAIMS", "SERVER.PING.LDM", "SERVER.RELOAD", "ACCOUNT"} {
+	for _, s := range []string{"CLAIMS", "SERVER.PING.LDM", "ACCOUNT"} {
 		bad = append(bad, "$SYS.REQ."+s, "$SYS.REQ."+s+".>")
 	}
 	hits := func(subject string) bool {

@@ -95,6 +95,7 @@ func (b *Broker) Routes() []actor.Route {
 		actor.Subscribe(subjects.ToolSchemaEvent, b.onSchema, actor.Workers(1)),
 		actor.Subscribe(subjects.ToolRunOutput, b.onOutput, actor.Workers(1)), // in order
 		actor.Subscribe(subjects.QueryCancel, b.onCancel),
+		actor.Subscribe(subjects.PrincipalChanged, b.onPrincipalChanged, actor.Workers(1)),
 	}
 }
 
@@ -307,7 +308,7 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known)
 		actor.Step(ctx, "before")
 		c.announce = sync.OnceFunc(func() { b.publishCall(ctx, out, c) })
 		defer time.AfterFunc(cmp.Or(b.cfg.CopyDelay, defaultCopyDelay), c.announce).Stop()
-		res = b.processResult(ctx, out, c, k, b.callTool(ctx, out, p, c, k))
+		res = b.processResult(ctx, out, c, k, b.callZones(ctx, out, p, c, k))
 		actor.Step(ctx, "learned")
 		if res.Error == nil {
 			return struct{}{}, nil
@@ -333,12 +334,12 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known)
 // callTool requests credentials and calls the tool within its timeout, or [Config].CallTimeout when it has none. It
 // always returns a result with the ids of the call: a tool that fails, times out, is unavailable or returns more than
 // its MaxResult is an error in the result. The time and the bytes of the reply are added to the caller's usage. Without
-// a valid permit nothing is requested. The result is raw: see [Broker.processResult].
-func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) subjects.ToolResult {
+// a valid permit nothing is requested. The result is raw: see [Broker.processResult]. unsent means that no tool received the call.
+func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) (_ subjects.ToolResult, unsent bool) {
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool}
 	if err := p.Check(); err != nil {
 		res.Error = subjects.Faultf(subjects.CodeNoAudit, "%v", err)
-		return res
+		return res, false
 	}
 	limit := k.Timeout
 	if limit <= 0 {
@@ -350,14 +351,14 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 		order.Caller, order.CallerType, order.Spawned, order.Labels = c.record.AgentID, c.record.AgentType, len(c.path) > 0, c.labels
 	}
 	if order.Sealed, res.Error = b.getCredentials(ctx, out, p, c, k); res.Error != nil {
-		return res
+		return res, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	service, err := subjects.ToolCallService.With(k.Zone, c.tool)
 	if err != nil {
 		res.Error = subjects.Faultf(subjects.CodeUnavailable, "no valid subject for tool %s", c.tool)
-		return res
+		return res, false
 	}
 	actor.Step(ctx, "sent")
 	start := out.Now()
@@ -387,7 +388,7 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 			res.Labels, res.Recalls, res.TrustedBytes = got.Labels, got.Recalls, got.TrustedBytes // processResult checks them
 		}
 	}
-	return res
+	return res, actor.IsNoResponder(err)
 }
 
 // toolFault turns an error that a tool reported into a tool fault, with its text cut to maxFaultBytes. The tool's own
@@ -486,12 +487,6 @@ func (b *Broker) publishResult(ctx context.Context, out actor.Out, c call, res s
 // error; a definition whose hash cannot be stored is. The runtime calls it once.
 func (b *Broker) Start(ctx context.Context, out actor.Out) error {
 	defer close(b.table.discovered)
-	for zone, tools := range subjects.Zones {
-		for _, tool := range tools {
-			if err := b.discoverTool(ctx, out, zone, tool); err != nil {
-				return fmt.Errorf("discovering %s: %w", tool, err)
-			}
-		}
-	}
-	return nil
+	b.refreshZones(ctx, out)
+	return b.discoverZones(ctx, out, b.table.zoneNames())
 }

@@ -416,7 +416,7 @@ func TestPageAccess(t *testing.T) {
 	}
 	page := Known{Tool: policy.Tool{Name: "web_fetch", Zone: "tools", Known: true, Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted)}}
 	tb := newTable([]Known{page}, func(string) (policy.Tool, bool) { return policy.Tool{}, false })
-	tb.live["web_fetch"] = page
+	tb.live["web_fetch"] = map[string]Known{page.Zone: page}
 	search := policy.Tool{Name: "web_search", Known: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted)}
 	for _, tt := range []struct {
 		name      string
@@ -504,7 +504,7 @@ func TestFullOverrideLiftsAllowListEverywhere(t *testing.T) {
 	m := parseRules(t, "types:\n  assistant:\n    tools: [web_fetch]\naccounts:\n  generator: assistant\negress:\n  fetch:\n    allow: [a.example]\n    deny: [evil.example]\n")
 	page := Known{Tool: policy.Tool{Name: "web_fetch", Zone: "tools", Known: true, Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), Args: policy.Args{"url": {Role: policy.RoleURL}}}}
 	tb := newTable([]Known{page}, func(string) (policy.Tool, bool) { return policy.Tool{}, false })
-	tb.live["web_fetch"] = page
+	tb.live["web_fetch"] = map[string]Known{page.Zone: page}
 	for _, level := range []string{subjects.OverrideNone, subjects.OverrideAll} {
 		for _, url := range []string{"https://a.example/", "https://b.example/", "https://b.example:8443/", "http://93.184.216.34/", "https://evil.example/", "ftp://a.example/"} {
 			c := policy.Call{Caller: subjects.Caller{Account: "generator"}, Tool: page.Tool, Args: json.RawMessage(`{"url":"` + url + `"}`), Override: policy.Override{Level: level}}

@@ -34,14 +34,15 @@ type Known struct {
 type toolTable struct {
 	mu         sync.RWMutex
 	build      map[string]Known
-	live       map[string]Known
+	live       map[string]map[string]Known           // announced tools by name and zone
+	zones      map[string][]string                   // tools by zone: those of the table and of run-time principals
 	declared   func(tool string) (policy.Tool, bool) // the manifest's facts about a tool outside the build
 	discovered chan struct{}                         // closed when [Broker.Start] has asked every zone for its tools
 }
 
 // newTable returns a table of the build's tools. declared has the current manifest's facts about others.
 func newTable(build []Known, declared func(tool string) (policy.Tool, bool)) *toolTable {
-	t := &toolTable{declared: declared, build: map[string]Known{}, live: map[string]Known{}, discovered: make(chan struct{})}
+	t := &toolTable{declared: declared, build: map[string]Known{}, live: map[string]map[string]Known{}, zones: subjects.Zones, discovered: make(chan struct{})}
 	for _, k := range build {
 		t.build[k.Name] = k
 	}
@@ -63,11 +64,29 @@ func (t *toolTable) find(ctx context.Context, tool string) (Known, bool) {
 	return t.get(tool)
 }
 
+// get returns the tool of its first zone.
 func (t *toolTable) get(tool string) (Known, bool) {
+	all := t.inZones(tool)
+	if len(all) == 0 {
+		return Known{}, false
+	}
+	return all[0], true
+}
+
+// inZones returns the tool as each zone announced it: the zone of the build first, then by name.
+func (t *toolTable) inZones(tool string) (out []Known) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	k, ok := t.live[tool]
-	return t.withFacts(k), ok
+	home := t.build[tool].Zone
+	for _, zone := range slices.Sorted(maps.Keys(t.live[tool])) {
+		k := t.withFacts(t.live[tool][zone])
+		if zone == home {
+			out = slices.Insert(out, 0, k)
+		} else {
+			out = append(out, k)
+		}
+	}
+	return out
 }
 
 // withFacts returns a tool outside the build with the manifest's facts about it. Without facts it keeps the zero ones, the
@@ -88,8 +107,8 @@ var errPinMismatch = errors.New("its definition changed since it was accepted")
 
 // add registers an announced tool, in place of an earlier announcement. zone is from the subject, which the server
 // enforces. A tool outside the build has the manifest's facts, or else the zero ones, and must match the hash in pinned,
-// which a tool of the build ignores. A tool of another zone is denied; one whose definition does not match is denied
-// and can no longer be called.
+// which a tool of the build ignores. A tool that the zone does not have is denied; one whose definition does not match is
+// denied and can no longer be called in that zone.
 func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -97,16 +116,20 @@ func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error
 	if !ours {
 		k = Known{Tool: policy.Tool{Name: s.Name, Zone: zone}, Pin: pinned}
 	}
-	if k.Zone != zone {
-		return fmt.Errorf("it belongs to zone %s and was announced from zone %s", k.Zone, zone)
+	if !slices.Contains(t.zones[zone], s.Name) {
+		return fmt.Errorf("zone %s has no tool %s", zone, s.Name)
 	}
+	k.Zone = zone
 	if k.Pin == "" || k.Pin != Pin(s) {
 		// Only the tool's own key can announce its name: the running tool is not the accepted one.
-		delete(t.live, s.Name)
+		delete(t.live[s.Name], zone)
 		return errPinMismatch
 	}
 	k.schema = s
-	t.live[s.Name] = k
+	if t.live[s.Name] == nil {
+		t.live[s.Name] = map[string]Known{}
+	}
+	t.live[s.Name][zone] = k
 	return nil
 }
 
@@ -134,10 +157,13 @@ func (b *Broker) AddTools(schemas ...subjects.ToolSchema) error {
 // all returns the tools that can be called, ordered by name.
 func (t *toolTable) all() []Known {
 	t.mu.RLock()
-	defer t.mu.RUnlock()
-	out := slices.SortedFunc(maps.Values(t.live), func(a, b Known) int { return strings.Compare(a.Name, b.Name) })
-	for i, k := range out {
-		out[i] = t.withFacts(k)
+	names := slices.Sorted(maps.Keys(t.live))
+	t.mu.RUnlock()
+	out := make([]Known, 0, len(names))
+	for _, name := range names {
+		if k, ok := t.get(name); ok {
+			out = append(out, k)
+		}
 	}
 	return out
 }
@@ -171,7 +197,7 @@ func (b *Broker) acceptSchema(ctx context.Context, out actor.Out, zone, name str
 	switch {
 	case subjects.CheckToken(name) != nil || s.Name != name:
 		return subjects.Faultf(subjects.CodeMalformed, "a tool announced itself as %q under the name %q", text.Clip(s.Name, 40), text.Clip(name, 40))
-	case !slices.Contains(subjects.Zones[zone], name):
+	case !b.table.serves(ctx, zone, name, func(ctx context.Context) { b.refreshZones(ctx, out) }):
 		return subjects.Faultf(subjects.CodeDenied, "zone %s has no tool %s", text.Clip(zone, 40), name)
 	}
 	if err := actor.CheckJSONObject(s.Parameters); err != nil {
@@ -209,8 +235,8 @@ func pinSchema(ctx context.Context, out actor.Out, zone string, s subjects.ToolS
 // the tool's own account may serve that subject, so the reply is the tool's own. An unavailable tool, or a definition
 // that is denied or malformed, is no error: the tool stays unknown until it announces itself.
 func (b *Broker) discoverTool(ctx context.Context, out actor.Out, zone, tool string) error {
-	speaker, field := tool, "definition" // each tool of the zone tools is an actor of its own
-	if zone != "tools" {
+	speaker, field := tool, "definition" // each tool of a machine is an actor of its own
+	if zone != "tools" && !strings.HasPrefix(zone, "tools_") {
 		speaker, field = zone, "definition."+tool // one actor serves all tools of its zone
 	}
 	service, err := subjects.ToolInfo.With(zone, speaker)

@@ -85,11 +85,14 @@ func (r *Registry) Routes() []actor.Route {
 }
 
 // Start implements [actor.Starter]: it applies the stored list, for a server in another process and after a crash between
-// storing and applying.
-func (r *Registry) Start(ctx context.Context, _ actor.Out) error {
+// storing and applying. Actors that started before it read the list now.
+func (r *Registry) Start(ctx context.Context, out actor.Out) error {
 	r.changing.Lock()
 	defer r.changing.Unlock()
-	return r.server.Apply(ctx, r.principals())
+	if err := r.server.Apply(ctx, r.principals()); err != nil {
+		return err
+	}
+	return actor.Emit(ctx, out, subjects.PrincipalChanged, subjects.PrincipalNotice{})
 }
 
 // Close implements [actor.Closer].

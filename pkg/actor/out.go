@@ -377,7 +377,7 @@ func (s *connOut) withDeadline(ctx context.Context, spec subjects.Spec) (context
 func requestFault(spec subjects.Spec, err error) error {
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return subjects.Faultf(subjects.CodeUnavailable, "no responder for %s", spec.Name)
+		return noResponder{subjects.Faultf(subjects.CodeUnavailable, "no responder for %s", spec.Name)}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
 		return subjects.Faultf(subjects.CodeTimeout, "timeout: no reply from %s before the deadline", spec.Name)
 	case errors.Is(err, nats.ErrMaxPayload):
@@ -401,6 +401,17 @@ func replyError(r *nats.Msg) error {
 		f = &subjects.Fault{Code: code, Text: r.Header.Get(subjects.HeaderErrText)}
 	}
 	return ReplyFault(f)
+}
+
+// noResponder marks the fault of a request that no service received.
+type noResponder struct{ *subjects.Fault }
+
+func (n noResponder) Unwrap() error { return n.Fault }
+
+// IsNoResponder reports whether err is that of a request that no service received: nothing ran.
+func IsNoResponder(err error) bool {
+	var n noResponder
+	return errors.As(err, &n)
 }
 
 // replyFault marks a fault that came in a reply.

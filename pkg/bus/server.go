@@ -203,15 +203,9 @@ var errStopped = errors.New("embedded server stopped")
 
 // serverOptions parses the nats.conf of a layout, with the variables defined before it. It fails when a variable has no
 // value. The server installs no signal handlers, and does not log without s.log.
-	conf := l.Conf()
-	s.mu.Lock()
-	if s.editConf != nil {
-		conf = s.editConf(conf)
-	}
-	s.mu.Unlock()
-	b.WriteString(conf)
-	if s.cfg.Cluster != nil {
-		b.WriteString(s.cfg.Cluster.conf())
+func (s *Server) serverOptions(l subjects.Layout) (*server.Options, error) {
+	if s.leaf != nil {
+		return s.leaf.options(s.log)
 	}
 	var b strings.Builder
 	for _, name := range l.EnvVars() {
@@ -221,16 +215,6 @@ var errStopped = errors.New("embedded server stopped")
 		}
 		fmt.Fprintf(&b, "%s: %s\n", name, v)
 	}
-<<<<<<< HEAD
-	layout, err := subjects.Table().With(s.cfg.Principals)
-	if err != nil {
-		return nil, err
-	}
-	b.WriteString(layout.Conf())
-	if s.cfg.Cluster != nil {
-		b.WriteString(s.cfg.Cluster.conf())
-	}
-=======
 	conf := l.Conf()
 	s.mu.Lock()
 	if s.editConf != nil {
@@ -238,7 +222,9 @@ var errStopped = errors.New("embedded server stopped")
 	}
 	s.mu.Unlock()
 	b.WriteString(conf)
->>>>>>> 07837f9 (wip)
+	if s.cfg.Cluster != nil {
+		b.WriteString(s.cfg.Cluster.conf())
+	}
 	opts := &server.Options{}
 	if err := opts.ProcessConfigString(b.String()); err != nil {
 		return nil, fmt.Errorf("reading the generated nats.conf: %w", err)

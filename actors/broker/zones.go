@@ -1,0 +1,122 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// principalTimeout is the timeout of a request for the run-time principals.
+const principalTimeout = 2 * time.Second
+
+// refreshZones reads the run-time principals and replaces the zones. Tools of a zone that is gone can no longer be called.
+// Without the registry the zones stay as they are. It returns the zones that are new.
+func (b *Broker) refreshZones(ctx context.Context, out actor.Out) (added []string) {
+	ctx, cancel := context.WithTimeout(ctx, principalTimeout)
+	defer cancel()
+	list, err := actor.Ask(ctx, out, subjects.PrincipalListService, subjects.Empty{})
+	if err != nil {
+		return nil
+	}
+	zones := maps.Clone(subjects.Zones)
+	for _, p := range list.Principals {
+		if zone, tools, ok := p.Zone(); ok && zones[zone] == nil {
+			zones[zone] = tools
+		}
+	}
+	return b.table.replaceZones(zones)
+}
+
+// replaceZones replaces the zones and forgets the tools of those that are gone. It returns the new ones.
+func (t *toolTable) replaceZones(zones map[string][]string) (added []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for zone := range zones {
+		if t.zones[zone] == nil {
+			added = append(added, zone)
+		}
+	}
+	t.zones = zones
+	for name, in := range t.live {
+		maps.DeleteFunc(in, func(zone string, _ Known) bool { return !slices.Contains(zones[zone], name) })
+		if len(in) == 0 {
+			delete(t.live, name)
+		}
+	}
+	slices.Sort(added)
+	return added
+}
+
+// zoneNames returns the names of the zones, sorted.
+func (t *toolTable) zoneNames() []string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.Sorted(maps.Keys(t.zones))
+}
+
+// serves reports whether a zone has a tool. For an unknown zone, which the server vouches for, it refreshes the zones once: the
+// message about a change may be late or lost.
+func (t *toolTable) serves(ctx context.Context, zone, tool string, refresh func(context.Context)) bool {
+	t.mu.RLock()
+	tools, known := t.zones[zone]
+	t.mu.RUnlock()
+	if !known && subjects.CheckToken(zone) == nil {
+		refresh(ctx)
+		t.mu.RLock()
+		tools = t.zones[zone]
+		t.mu.RUnlock()
+	}
+	return slices.Contains(tools, tool)
+}
+
+// onPrincipalChanged reads the run-time principals again, and discovers the tools of new ones.
+func (b *Broker) onPrincipalChanged(ctx context.Context, _ actor.Msg[subjects.PrincipalNotice], out actor.Out) error {
+	return b.discoverZones(ctx, out, b.refreshZones(ctx, out))
+}
+
+// callZones calls the tool k, and when no tool of its zone received the call, the same tool of the next zone: nothing ran.
+func (b *Broker) callZones(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) subjects.ToolResult {
+	res, unsent := b.callTool(ctx, out, p, c, k)
+	if !unsent {
+		return res
+	}
+	for _, other := range b.table.inZones(c.tool) {
+		if other.Zone == k.Zone {
+			continue
+		}
+		if res, unsent = b.callTool(ctx, out, p, c, other); !unsent {
+			break
+		}
+	}
+	return res
+}
+
+// discoverZones requests the definitions of the tools of zones, all at once. An unavailable tool is no error.
+func (b *Broker) discoverZones(ctx context.Context, out actor.Out, zones []string) error {
+	b.table.mu.RLock()
+	all := b.table.zones
+	b.table.mu.RUnlock()
+	var mu sync.Mutex
+	var errs []error
+	var requests sync.WaitGroup
+	for _, zone := range zones {
+		for _, tool := range all[zone] {
+			requests.Go(func() {
+				if err := b.discoverTool(ctx, out, zone, tool); err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					errs = append(errs, fmt.Errorf("discovering %s: %w", tool, err))
+				}
+			})
+		}
+	}
+	requests.Wait()
+	return errors.Join(errs...)
+}
