@@ -14,11 +14,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/pkg/bus"
 )
 
-// TestStandAlone takes the long way: a nats-server of its own with the nats.conf of the repository, streams made by
+// TestStandAlone takes the long way: a nats-server of its own with the nats.conf of conclave keys, streams made by
 // provision, the broker and the tools as two more processes. Then it speaks the plain protocol over a socket with the
 // user's key, as any NATS rawClient would.
 func TestStandAlone(t *testing.T) {
@@ -75,6 +77,7 @@ func TestStandAlone(t *testing.T) {
 		t.Errorf("the broker ended with %d, %v: %s", code, err, broker.stderr)
 	}
 	p.run(cli.ExitOK, "conclave", "audit", "verify", "--server", url)
+	p.changePrincipals(t, url)
 
 	// No second server on the same store.
 	p.run(cli.ExitOK, "conclave", "keys", "--listen", strings.TrimPrefix(url, "nats://"))
@@ -92,13 +95,46 @@ func TestStandAlone(t *testing.T) {
 	}
 }
 
+// changePrincipals adds, rotates and revokes a principal of the stand-alone server, which reads its configuration again each
+// time.
+func (p *installation) changePrincipals(t *testing.T, url string) {
+	t.Helper()
+	registry := p.begin("conclave", "actor", "registry", "--server", url)
+	p.must(registry.stdout, `"pid"`)
+	b := bus.Bus{URL: url, Keys: bus.Home{Data: p.data}.Keys()}
+	connect := func() <-chan struct{} {
+		closed := make(chan struct{})
+		nc, err := b.Dial("phone", nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		return closed
+	}
+	await := func(closed <-chan struct{}, what string) {
+		select {
+		case <-closed:
+		case <-time.After(time.Minute):
+			t.Errorf("%s: the connection stays open", what)
+		}
+	}
+	p.run(cli.ExitOK, "conclave", "principal", "add", "phone", "--kind", "client", "--server", url)
+	closed := connect()
+	p.run(cli.ExitOK, "conclave", "principal", "rotate", "phone", "--server", url)
+	await(closed, "rotate")
+	closed = connect()
+	p.run(cli.ExitOK, "conclave", "principal", "revoke", "phone", "--server", url)
+	await(closed, "revoke")
+	if code, err := registry.end(os.Interrupt); code != cli.ExitOK || err != nil {
+		t.Errorf("the registry ended with %d, %v: %s", code, err, registry.stderr)
+	}
+	p.run(cli.ExitOK, "conclave", "audit", "verify", "--server", url)
+}
+
 // natsServer starts the stand-alone server as "conclave keys" says, on a free port.
 func (p *installation) natsServer(t *testing.T) string {
 	t.Helper()
-	conf, err := filepath.Abs("../../nats.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	conf := filepath.Join(p.data, "nats.conf")
 	script := fmt.Sprintf("set -a; . '%s/nats.env'; set +a; exec '%s' -c '%s' -p -1", p.data, built(t, "nats-server"), conf)
 	server := p.begin("sh", "-c", script)
 	line := p.must(server.stderr, `Listening for client connections on `)
