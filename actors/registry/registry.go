@@ -28,6 +28,7 @@ type Server interface {
 
 // Store keeps the list over restarts.
 type Store interface {
+	// ReadPrincipals returns nil when no list was ever stored.
 	ReadPrincipals() ([]subjects.Principal, error)
 	WritePrincipals(principals []subjects.Principal) error
 }
@@ -53,6 +54,7 @@ type Registry struct {
 	audit  Audit
 	gate   *actor.Gate
 	hash   Hasher
+	stored bool // a list was stored, which may be empty after a revocation
 
 	changing sync.Mutex // held during a change
 	mu       sync.Mutex
@@ -67,7 +69,7 @@ func New(cfg Config, server Server, store Store, a Audit, h Hasher) (*Registry, 
 		return nil, err
 	}
 	gate := &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: func(string) string { return "user" }, NotDone: "nothing was changed", Done: "the change was made"}
-	r := &Registry{server: server, store: store, audit: a, gate: gate, hash: h}
+	r := &Registry{server: server, store: store, audit: a, gate: gate, hash: h, stored: list != nil}
 	r.setList(list)
 	return r, nil
 }
@@ -89,8 +91,10 @@ func (r *Registry) Routes() []actor.Route {
 func (r *Registry) Start(ctx context.Context, out actor.Out) error {
 	r.changing.Lock()
 	defer r.changing.Unlock()
-	if err := r.server.Apply(ctx, r.principals()); err != nil {
-		return err
+	if r.stored {
+		if err := r.server.Apply(ctx, r.principals()); err != nil {
+			return err
+		}
 	}
 	return actor.Emit(ctx, out, subjects.PrincipalChanged, subjects.PrincipalNotice{})
 }

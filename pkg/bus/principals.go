@@ -35,7 +35,7 @@ const principalFileVersion = 1
 // a revoked principal must not come back, and one that was added must not vanish unnoticed.
 var ErrPrincipalFile = errors.New("the list of run-time principals is damaged")
 
-// ReadPrincipals reads the run-time principals and checks them against the table. No file means none; a file that is damaged,
+// ReadPrincipals reads the run-time principals and checks them against the table. No file means none, and nil; a file that is damaged,
 // of another version, or breaks a rule of the table is [ErrPrincipalFile].
 func (h Home) ReadPrincipals() ([]subjects.Principal, error) {
 	b, err := os.ReadFile(h.Principals())
@@ -70,7 +70,7 @@ func (h Home) WritePrincipals(principals []subjects.Principal) error {
 	if _, err := subjects.Table().With(principals); err != nil {
 		return err
 	}
-	b, err := json.MarshalIndent(principalFile{principalFileVersion, principals}, "", "  ")
+	b, err := json.MarshalIndent(principalFile{principalFileVersion, append([]subjects.Principal{}, principals...)}, "", "  ")
 	if err != nil {
 		return err
 	}

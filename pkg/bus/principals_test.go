@@ -352,6 +352,15 @@ func TestPrincipalFile(t *testing.T) {
 	if err := home.WritePrincipals([]subjects.Principal{{Name: "*"}}); !errors.Is(err, subjects.ErrPrincipal) {
 		t.Errorf("wrote a bad list: %v", err)
 	}
+	if err := home.WritePrincipals(nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := home.ReadPrincipals(); got == nil || len(got) > 0 || err != nil {
+		t.Errorf("an empty list is read as %v, %v", got, err)
+	}
+	if err := home.WritePrincipals(ps); err != nil {
+		t.Fatal(err)
+	}
 	whole, err := os.ReadFile(home.Principals())
 	if err != nil {
 		t.Fatal(err)

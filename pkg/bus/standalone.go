@@ -31,7 +31,7 @@ func (h Home) WriteConf(principals []subjects.Principal) error {
 	return nil
 }
 
-// Standalone changes the run-time principals of servers in other processes that read the configuration of this data folder.
+// Standalone changes the run-time principals of a server in another process that reads the configuration of this data folder.
 // It uses the key of the monitoring account, which may reload a server and list and close its connections.
 type Standalone struct {
 	home Home
@@ -41,20 +41,17 @@ type Standalone struct {
 	before *subjects.Layout // as applied last; nil = unknown
 }
 
-// NewStandalone returns the servers that answer at url. It does not connect.
+// NewStandalone returns the server that answers at url. It does not connect.
 func NewStandalone(home Home, url string) *Standalone { return &Standalone{home: home, url: url} }
 
-// Apply writes the configuration and has each server load it twice: a new account has dead imports after one reload. Then it
-// closes the leaf node connections of accounts that lost a key. A server that rejects the file keeps the earlier
+// Apply writes the configuration and has the server load it twice: a new account has dead imports after one reload. Then it
+// closes the leaf node connections of accounts that lost a key. It rejects a cluster. A server that rejects the file keeps the earlier
 // configuration, and the error says why.
 func (s *Standalone) Apply(ctx context.Context, principals []subjects.Principal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	after, err := subjects.Table().With(principals)
 	if err != nil {
-		return err
-	}
-	if err := s.home.WriteConf(principals); err != nil {
 		return err
 	}
 	nc, err := (&Bus{URL: s.url, Keys: s.home.Keys()}).Dial("sys")
@@ -65,6 +62,12 @@ func (s *Standalone) Apply(ctx context.Context, principals []subjects.Principal)
 	ids, err := listServers(ctx, nc)
 	if err != nil {
 		return fmt.Errorf("changing the principals: %w", err)
+	}
+	if len(ids) > 1 {
+		return fmt.Errorf("changing the principals: %d servers answer, and each reads a configuration of its own; run-time principals need a single server", len(ids))
+	}
+	if err := s.home.WriteConf(principals); err != nil {
+		return err
 	}
 	lost := func(string) bool { return true } // a machine revoked just before a crash may still be connected
 	if s.before != nil {
