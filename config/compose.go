@@ -205,7 +205,7 @@ func (c Config) ActorConfig() actor.Config {
 // ServerConfig returns the settings of the embedded server.
 func (c Config) ServerConfig(home bus.Home) bus.ServerConfig {
 	s := c.System
-	return bus.ServerConfig{Listen: s.Listen, Store: home.Store(), Sync: s.Sync, AuditMax: int64(s.AuditMax), EventMax: int64(s.EventMax), Replicas: s.Replicas}
+	return bus.ServerConfig{Listen: s.Listen, Store: home.Store(), Sync: s.Sync, AuditMax: int64(s.AuditMax), EventMax: int64(s.EventMax), Replicas: s.Replicas, Certificate: c.certificate(home)}
 }
 
 // NewBook returns a rule book of the manifest.
@@ -266,7 +266,18 @@ func (c Config) newRegistry(ctx context.Context, home bus.Home, nc *nats.Conn) (
 	if err != nil {
 		return nil, err
 	}
-	return registry.New(registry.Config{AuditTimeout: timeout}, server, home, w, h)
+	r, err := registry.New(registry.Config{AuditTimeout: timeout}, server, home, w, h)
+	if err != nil {
+		return nil, err
+	}
+	if links, ok := server.(registry.Links); ok {
+		m, err := c.machineConfig(home, links)
+		if err != nil {
+			return nil, err
+		}
+		r.ServeMachines(m)
+	}
+	return r, nil
 }
 
 // newOrchestrator returns the orchestrator. It fails without the hash key of home or an audit log that can be opened.

@@ -25,6 +25,7 @@ type Instance struct {
 	System actor.System
 
 	server *bus.Server
+	links  int // connections to the hub, of a machine that joined
 	unlock func()
 	book   *policy.ActiveRules
 	cancel context.CancelFunc
@@ -223,6 +224,9 @@ func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.L
 // Run starts more actors, in the order of compose. It rejects unknown names before it starts any; after another error those
 // before it keep running until [Instance.Stop].
 func (r *Instance) Run(ctx context.Context, c Config, home bus.Home, log *slog.Logger, names ...string) error {
+	if r.server != nil {
+		c.wiring.server = r.server
+	}
 	specs, err := c.compose(home, r.book, names)
 	if err != nil {
 		return err

@@ -25,10 +25,18 @@ type System struct {
 	Replicas    int         `yaml:"replicas"` // of each stream: 0 = 3 in a cluster and 1 otherwise, 1 or 3
 	AuditHead   AuditHead   `yaml:"audit_head"`
 	LogLevel    string      `yaml:"log_level"` // debug, info, warn, error
+	Machines    Machines    `yaml:"machines"`
 	Actor       Actor       `yaml:"actor"`
 	Broker      Broker      `yaml:"broker"`
 
 	Gateway gateway.Config `yaml:"gateway"`
+}
+
+// Machines is how other machines reach this one.
+type Machines struct {
+	Listen string `yaml:"listen"` // host:port, or "off"
+	Cert   string `yaml:"cert"`   // PEM file of a certificate of the user's own; "" = one made by conclave
+	Key    string `yaml:"key"`    // PEM file of its key
 }
 
 // AuditHead is where the head of the audit log is kept outside the data folder.
@@ -97,6 +105,19 @@ func (s System) Problems() (out strict.Problems) {
 	}
 	if f := s.AuditHead.File; f != "" && !filepath.IsAbs(f) {
 		out.Add("audit_head.file", "%q is not an absolute path", f)
+	}
+	if m := s.Machines; m.Listen != "off" {
+		if text := checkListenAddress(m.Listen, true); text != "" {
+			out.Add("machines.listen", `%s; or "off"`, text)
+		}
+	}
+	for name, f := range map[string]string{"cert": s.Machines.Cert, "key": s.Machines.Key} {
+		switch {
+		case (s.Machines.Cert == "") != (s.Machines.Key == ""):
+			out.Add("machines."+name, "a certificate of your own needs both cert and key")
+		case f != "" && !filepath.IsAbs(f):
+			out.Add("machines."+name, "%q is not an absolute path", f)
+		}
 	}
 	if n := s.Broker.ShowResult; n < 1<<10 || n > 128<<10 {
 		out.Add("broker.show_result", "%s is not between 1KB and 128KB", n)

@@ -49,6 +49,7 @@ const (
 	ActionPrincipalAdd     = "principal.add"
 	ActionPrincipalRevoke  = "principal.revoke"
 	ActionPrincipalRotate  = "principal.rotate"
+	ActionMachineInvite    = "machine.invite"
 )
 
 // AuditActions lists the actions that each account may record, beside [ActionOpenChain]. The account is in the subject, where
@@ -63,7 +64,7 @@ var AuditActions = map[string][]string{
 	"model":        {ActionModelChat, ActionModelEmbed, ActionModelPull},
 	"secrets":      {ActionSecretGet},
 	"orchestrator": {ActionTaskChange},
-	Registry:       {ActionPrincipalAdd, ActionPrincipalRevoke, ActionPrincipalRotate},
+	Registry:       {ActionPrincipalAdd, ActionPrincipalRevoke, ActionPrincipalRotate, ActionMachineInvite},
 	"gateway":      {ActionBackup}, // the access points of the user, the socket for backups among them
 }
 

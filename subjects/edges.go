@@ -219,6 +219,8 @@ func principalEdges() []Edge {
 	readers := append(slices.Clone(UserAccounts), "broker", "model")
 	return []Edge{
 		{Callers: []string{"user"}, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.principal.change", Local: PrincipalChangeService.Name, ReplyTimeout: "2m"},
+		{Callers: []string{"user"}, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.machine.invite", Local: MachineInviteService.Name, ReplyTimeout: "2m"},
+		{Callers: UserAccounts, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.machine.list", Local: MachineListService.Name, ReplyTimeout: "30s"},
 		{Callers: readers, Kind: ServiceImport, Owner: Registry, Remote: "agent.<who>.principal.list", Local: PrincipalListService.Name, ReplyTimeout: "30s"},
 		{Callers: readers, Kind: StreamImport, Owner: Registry, Remote: PrincipalChanged.Name},
 	}
@@ -482,7 +484,7 @@ func fixedAccounts() []Account {
 			Sub:  append(discoverySubjects("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*", "ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*", "tool.output.*.*.*"),
 			Pub:  []string{"agent.*.tool.output.*", "tool.output.*"},
 		}}},
-		{Name: Registry, Doc: "keeps the principals that were added at run time", Serves: true, Users: []User{{Role: Registry, Sub: append(discoverySubjects(Registry), PrincipalChangeService.Received, PrincipalListService.Received, "ctl.*.config.set"), Pub: []string{PrincipalChanged.Name}}}},
+		{Name: Registry, Doc: "keeps the principals that were added at run time", Serves: true, Users: []User{{Role: Registry, Sub: append(discoverySubjects(Registry), PrincipalChangeService.Received, PrincipalListService.Received, MachineInviteService.Received, MachineListService.Received, "ctl.*.config.set"), Pub: []string{PrincipalChanged.Name}}}},
 		{Name: "secrets", Doc: "credentials, for the broker only", Serves: true, Users: []User{{Role: "secrets", Sub: append(discoverySubjects("secrets"), "secret.get", "ctl.*.config.set")}}},
 		{Name: "model", Doc: "inference; its own account, so that it can run on another machine", Serves: true, Users: []User{{Role: "model", Sub: append(discoverySubjects("model"), "agent.*.model.>", "ctl.*.config.set")}}},
 		routerAccount(),

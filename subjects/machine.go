@@ -18,6 +18,41 @@ type WitnessHeads struct {
 	Conflict string    `json:"conflict,omitempty"` // why the hub's log does not continue the copy; "" = it does
 }
 
+// MachineInvite invites a machine, or lets one that joined replace its keys. It has no secret: the user keeps it.
+type MachineInvite struct {
+	Machine string    `json:"machine"`
+	Actors  []string  `json:"actors,omitempty"` // see [MachineActors]; not with Rotate
+	ID      string    `json:"id"`
+	Hash    string    `json:"hash"` // of the secret
+	Expires time.Time `json:"expires"`
+	Rotate  bool      `json:"rotate,omitempty"` // the machine exists and gets new keys
+}
+
+// MachineInvited is what the token of an invitation needs besides its secret.
+type MachineInvited struct {
+	Hub    string   `json:"hub"`
+	Pin    string   `json:"pin"`    // of the hub's TLS key
+	Listen string   `json:"listen"` // host:port that the hub listens on
+	Actors []string `json:"actors"`
+}
+
+// MachineList is the list of the machines.
+type MachineList struct {
+	Machines []MachineStatus `json:"machines"`
+}
+
+// MachineStatus is one machine that joined or is invited.
+type MachineStatus struct {
+	Name         string        `json:"name"`
+	Actors       []string      `json:"actors"`
+	Added        time.Time     `json:"added,omitzero"`         // when it joined; zero = not yet
+	Connected    time.Time     `json:"connected,omitzero"`     // since when; zero = not connected
+	LastSeen     time.Time     `json:"last_seen,omitzero"`     // since the hub was started; zero = never
+	InvitedUntil time.Time     `json:"invited_until,omitzero"` // an invitation is open
+	RTT          time.Duration `json:"rtt_ns,omitempty"`
+	Address      string        `json:"address,omitempty"`
+}
+
 // machineHead is the part of a machine's configuration that does not depend on its actors. The leaf nodes to the hub are added by
 // the program: their keys are secret.
 const machineHead = `server_name: %q
@@ -82,7 +117,7 @@ func (l Layout) machineAccount(p Principal, name string) Account {
 		from, u = l.Accounts[j], l.Accounts[j].Users[0] // the same actor on the hub
 	}
 	_, pub, sub := l.importsOf(name)
-	local := User{Role: role, Isolated: true, Pub: slices.Concat(pub, u.Pub), Sub: slices.Concat([]string{"_INBOX.>"}, sub, u.Sub, discoverySubjects(role))}
+	local := User{Role: role, Isolated: true, Pub: slices.Concat(pub, u.Pub), Sub: slices.Concat([]string{"_INBOX.>"}, sub, u.Sub, discoverySubjects(role), discoverySubjects(name))}
 	if from.Serves {
 		local.Pub = append(local.Pub, "_R_.>")
 	}

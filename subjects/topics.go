@@ -97,6 +97,8 @@ var (
 
 	// The system itself.
 	DeadLetterEvent       = Topic[DeadLetter]{Spec{Name: "dead.*", Received: "from.*.dead.*", Stream: "EVENTS", Doc: "dead letter: a message that was rejected or kept failing, with the reason"}}
+	MachineInviteService  = Service[MachineInvite, MachineInvited]{Spec{Name: "machine.invite", Received: "ctl.*.machine.invite", NeedsDeadline: true, Stream: "AUDIT", Doc: "invite a machine, or let it replace its keys"}}
+	MachineListService    = Service[Empty, MachineList]{Spec{Name: "machine.list", Received: "ctl.*.machine.list", NeedsDeadline: true, Doc: "machines and their connections"}}
 	WitnessHead           = Service[Empty, WitnessHeads]{Spec{Name: "witness.*.head", Received: "witness.head", Doc: "the auditor requests the heads of the copies of the audit log on a machine"}}
 	SecretGetService      = Service[SecretGet, SecretValue]{Spec{Name: "secret.get", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "one credential, sealed to the tool that needs it"}}
 	MaxDeliveriesAdvisory = Topic[Advisory]{Spec{Name: "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>", Received: "core.EVENT.MAX_DELIVERIES.>", MaxPayload: 4 << 10, Doc: "advisory of the server: a message reached its delivery limit and is not redelivered"}}
@@ -130,7 +132,7 @@ func AllSpecs() []Spec {
 		CritiqueResult.Spec, PairwiseResult.Spec, UserFeedback.Spec, RewardEvent.Spec,
 		MemoryQueryService.Spec, MemoryWriteService.Spec, MemoryCorrelated.Spec, MemoryAdminService.Spec, MemoryStored.Spec, MemoryAnnotated.Spec, MemoryRecalled.Spec,
 		DeliberationEvent.Spec, TaskProgressEvent.Spec, AgentReturnEvent.Spec,
-		DeadLetterEvent.Spec, WitnessHead.Spec, SecretGetService.Spec, MaxDeliveriesAdvisory.Spec, AuditLogHeadEvent.Spec, AuditCapacityEvent.Spec, AuditRecordEvent.Spec,
+		DeadLetterEvent.Spec, MachineInviteService.Spec, MachineListService.Spec, WitnessHead.Spec, SecretGetService.Spec, MaxDeliveriesAdvisory.Spec, AuditLogHeadEvent.Spec, AuditCapacityEvent.Spec, AuditRecordEvent.Spec,
 	}
 }
 

@@ -56,6 +56,8 @@ type Registry struct {
 	hash   Hasher
 	stored bool // a list was stored, which may be empty after a revocation
 
+	machines *machines // nil = none may join
+
 	changing sync.Mutex // held during a change
 	mu       sync.Mutex
 	list     []subjects.Principal // sorted by name
@@ -80,10 +82,10 @@ func (r *Registry) Name() string { return subjects.Registry }
 // Routes implements [actor.Actor].
 func (r *Registry) Routes() []actor.Route {
 	rejected := r.gate.OnReject(subjects.ActionPrincipalAdd, nil)
-	return []actor.Route{
+	return append([]actor.Route{
 		actor.Serve(subjects.PrincipalChangeService, r.onChange, actor.Workers(1), rejected),
 		actor.Serve(subjects.PrincipalListService, r.onList),
-	}
+	}, r.machines.routes()...)
 }
 
 // Start implements [actor.Starter]: it applies the stored list, for a server in another process and after a crash between
@@ -96,11 +98,15 @@ func (r *Registry) Start(ctx context.Context, out actor.Out) error {
 			return err
 		}
 	}
-	return actor.Emit(ctx, out, subjects.PrincipalChanged, subjects.PrincipalNotice{})
+	if err := actor.Emit(ctx, out, subjects.PrincipalChanged, subjects.PrincipalNotice{}); err != nil {
+		return err
+	}
+	return r.machines.start(ctx, out)
 }
 
 // Close implements [actor.Closer].
 func (r *Registry) Close(ctx context.Context) error {
+	r.machines.close()
 	return errors.Join(r.gate.Close(ctx), r.audit.Close(ctx))
 }
 

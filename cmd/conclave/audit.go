@@ -354,7 +354,7 @@ file was cut and sealed again.`,
 			if file != "" {
 				return verifySealed(cmd.Context(), a, file, given)
 			}
-			kept := append(given, loadKeptHeads(cmd.Context(), a)...)
+			kept := slices.Concat(given, loadKeptHeads(cmd.Context(), a), loadWitnessHeads(cmd.Context(), a))
 			var report audit.Report
 			err = withAuditor(a, func(r bus.AuditReaders) (err error) {
 				report, err = verifyAudit(cmd.Context(), a, r, kept)
@@ -408,6 +408,50 @@ func loadKeptHeads(ctx context.Context, a *cli.App) []audit.KeptHead {
 		a.Say("not compared: %s", term.OneLine(err.Error()))
 	}
 	return kept
+}
+
+// loadWitnessHeads returns the heads that the machines with a witness have copied. A machine that does not answer is reported on stderr, and
+// left out. A stopped system has no connection to its machines.
+func loadWitnessHeads(ctx context.Context, a *cli.App) (kept []audit.KeptHead) {
+	if _, err := a.Bus(); err != nil {
+		return nil
+	}
+	var machines []subjects.MachineStatus
+	if err := a.WithClient(func(c *client.Client) (err error) {
+		machines, err = c.Machines(ctx)
+		return err
+	}); err != nil {
+		var f *subjects.Fault
+		if !errors.As(err, &f) || f.Code != subjects.CodeUnavailable { // a stand-alone server has no machines
+			a.Say("not compared with the copies on other machines: %s", term.OneLine(err.Error()))
+		}
+		return nil
+	}
+	for _, m := range machines {
+		if m.Added.IsZero() || !slices.Contains(m.Actors, "witness") {
+			continue
+		}
+		heads, conflict, err := readWitness(ctx, a, m.Name)
+		if err != nil {
+			a.Say("not compared with the witness %s: %s", m.Name, term.OneLine(err.Error()))
+			continue
+		}
+		if conflict != "" {
+			a.Say("the witness %s reports: %s", m.Name, term.OneLine(conflict))
+		}
+		kept = append(kept, heads...)
+	}
+	return kept
+}
+
+// readWitness reads the heads of one machine, as the auditor.
+func readWitness(ctx context.Context, a *cli.App, name string) ([]audit.KeptHead, string, error) {
+	c, stop, err := a.Connect("auditor")
+	if err != nil {
+		return nil, "", err
+	}
+	defer stop()
+	return c.WitnessHeads(ctx, name)
 }
 
 // readAnchors reads the anchors of the audit log. A missing folder and an unreadable anchor are a finding of the verification:

@@ -28,6 +28,7 @@ import (
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
 	"conclave/pkg/local"
+	"conclave/pkg/machine"
 	"conclave/subjects"
 )
 
@@ -96,6 +97,9 @@ another. When it is not, the log is JSON lines, and there is no link in it.`,
 			}
 			if host, _, err := net.SplitHostPort(cfg.System.Gateway.Listen); o.pprof && (err != nil || !local.IsLocalHost(host)) {
 				return cli.Usage("--pprof serves profiles on a loopback address only, and system.gateway.listen is %s: add --api-port, or leave --pprof out", cfg.System.Gateway.Listen)
+			}
+			if _, err := machine.ReadState(a.Home); !errors.Is(err, machine.ErrNotJoined) { // this data folder is that of a machine of a hub
+				return runMachine(cmd.Context(), a, cfg)
 			}
 			actors := cli.EnabledActors(cfg)
 			if o.busOnly {

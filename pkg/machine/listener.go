@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"runtime"
 	"slices"
@@ -43,20 +42,20 @@ type Listener struct {
 	stop    context.CancelFunc
 }
 
-// ListenerConfig configures a listener; all fields but Log are needed.
+// ListenerConfig configures a listener; all fields but OnRefuse are needed.
 type ListenerConfig struct {
 	Certificate tls.Certificate
 	LeafAddress func() string // host:port of the leaf nodes; "" = down
 	Invitations *Invitations
 	Registrar   Registrar
-	Log         *slog.Logger // may be nil
+	OnRefuse    func(error) // called when a machine was not enrolled; may be nil
 	Now         func() time.Time
 }
 
 // Listen listens on host:port until Close.
 func Listen(address string, cfg ListenerConfig) (*Listener, error) {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
+	if cfg.OnRefuse == nil {
+		cfg.OnRefuse = func(error) {}
 	}
 	tcp, err := net.Listen("tcp", address)
 	if err != nil {
@@ -166,7 +165,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn) {
 	l.forward(conn, hello)
 }
 
-// enrol completes the handshake and serves the enrolment. A refusal is logged without anything that the machine sent.
+// enrol completes the handshake and serves the enrolment. A refusal is reported without anything that the machine sent.
 func (l *Listener) enrol(ctx context.Context, conn net.Conn) {
 	if !acquire(l.enrolling) {
 		return
@@ -179,7 +178,7 @@ func (l *Listener) enrol(ctx context.Context, conn net.Conn) {
 	}
 	defer secure.Close()
 	if err := serveEnrolment(ctx, secure, l.cfg.Invitations, l.cfg.Registrar, l.cfg.Now); err != nil {
-		l.cfg.Log.Warn("a machine was not enrolled", "from", conn.RemoteAddr().String(), "err", err)
+		l.cfg.OnRefuse(fmt.Errorf("a machine at %s was not enrolled: %w", conn.RemoteAddr(), err))
 	}
 }
 

@@ -1,0 +1,336 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/config"
+	"conclave/pkg/bus"
+	"conclave/pkg/client"
+	"conclave/pkg/machine"
+	"conclave/subjects"
+)
+
+// inviteFlags are the flags of conclave invite and conclave machines rotate.
+type inviteFlags struct {
+	actors  []string
+	address string
+	expires time.Duration
+}
+
+func (f *inviteFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.address, "address", "", "`host:port` under which the machine reaches this one (default: an address of this machine)")
+	cmd.Flags().DurationVar(&f.expires, "expires", time.Hour, "how long the token is valid, at most 168h")
+}
+
+// inviteCommand prints a token with which another machine joins.
+func inviteCommand(a *cli.App) *cobra.Command {
+	var f inviteFlags
+	cmd := &cobra.Command{
+		Use:   "invite <machine> --actors list",
+		Short: "Invite another machine to run actors",
+		Long: `Prints a token. conclave join <token> on the other machine starts a NATS leaf node there and the named actors, with a key for each
+account and no rights beyond those of these actors. The token is valid once and expires. It is a secret: whoever has it can join
+in that machine's place.
+
+Actors of a machine: model (its language models), witness (a copy of the audit log), the tools get_datetime, web_search and
+web_fetch, and generator, respondent_b, committee, critic, reward.
+
+The machine recognizes this one by its TLS key, which is pinned in the token. This machine listens on machines.listen of
+system.yaml (port 7422) while an invitation is open or a machine has joined.`,
+		Example: `  conclave invite gpu-box --actors model,witness
+  conclave invite laptop --actors web_search,web_fetch --address 192.168.1.10:7422 --expires 10m`,
+		Args: cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, v []string) error {
+			p := subjects.Principal{Name: v[0], Kind: subjects.MachinePrincipal, Actors: f.actors}
+			if len(f.actors) == 0 {
+				return cli.Usage("name what the machine shall run with --actors: %s", strings.Join(subjects.MachineActors(), ", "))
+			}
+			if err := p.Validate(); err != nil {
+				return cli.Usage("%v", err)
+			}
+			return printInvitation(cmd.Context(), a, subjects.MachineInvite{Machine: v[0], Actors: f.actors}, f)
+		},
+	}
+	cmd.Flags().StringSliceVar(&f.actors, "actors", nil, "`names` of what the machine runs, separated by commas")
+	f.add(cmd)
+	cli.CompleteFlags(cmd, map[string]cli.Completion{"actors": cli.Words(subjects.MachineActors()...)})
+	return cmd
+}
+
+// invitation is the output of conclave invite. The token is a secret, and the purpose of the command.
+type invitation struct {
+	Machine string    `json:"machine"`
+	Actors  []string  `json:"actors"`
+	Address string    `json:"address"`
+	Expires time.Time `json:"expires"`
+	Token   string    `json:"token"`
+}
+
+// printInvitation makes an invitation, whose secret does not leave this process but in the token, and prints it.
+func printInvitation(ctx context.Context, a *cli.App, q subjects.MachineInvite, f inviteFlags) error {
+	if f.expires < time.Minute || f.expires > 7*24*time.Hour {
+		return cli.Usage("--expires %s: give 1m to 168h", f.expires)
+	}
+	if f.address != "" {
+		if err := machine.CheckAddress(f.address); err != nil {
+			return cli.Usage("--address %q: %v", f.address, err)
+		}
+	}
+	id, secret, err := machine.NewSecret()
+	if err != nil {
+		return err
+	}
+	q.ID, q.Hash, q.Expires = id, secret.Hash(), time.Now().Add(f.expires)
+	return a.WithClient(func(c *client.Client) error {
+		got, err := c.InviteMachine(ctx, q)
+		if err != nil {
+			return machineError(err)
+		}
+		address := f.address
+		if address == "" {
+			if address, err = reachableAddress(got.Listen); err != nil {
+				return err
+			}
+		}
+		pin, err := bus.ParsePin(got.Pin)
+		if err != nil {
+			return err
+		}
+		text, err := machine.Token{Address: address, Pin: pin, ID: id, Secret: secret}.Encode()
+		if err != nil {
+			return err
+		}
+		if a.JSON {
+			return a.PrintJSON(invitation{q.Machine, got.Actors, address, q.Expires.UTC(), text})
+		}
+		a.Say("%s may run %s. On that machine, within %s:\n", q.Machine, strings.Join(got.Actors, ", "), f.expires)
+		if _, err := fmt.Fprintf(a.Out, "conclave join %s\n", text); err != nil {
+			return err
+		}
+		a.Say("\nIt connects to %s; if it reaches this machine under another address, use --address.", address)
+		return nil
+	})
+}
+
+// machineError returns the error of a rejected request about machines, with what to do.
+func machineError(err error) error {
+	var f *subjects.Fault
+	switch {
+	case errors.As(err, &f) && f.Code == subjects.CodeUnavailable:
+		return cli.Fail(cli.ExitAbsent, "the registry does not answer", "machines join the embedded server of conclave up: start it")
+	case errors.As(err, &f):
+		return cli.Fail(cli.ExitFailed, f.Text, "see conclave machines")
+	}
+	return err
+}
+
+// reachableAddress returns the address of the hub for other machines: that of listen, with an address of this machine in place of
+// "every address".
+func reachableAddress(listen string) (string, error) {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", err
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsUnspecified() {
+		return listen, nil
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return "", err
+	}
+	var candidates []string
+	for _, addr := range addrs {
+		if n, ok := addr.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() && !n.IP.IsLinkLocalUnicast() {
+			candidates = append(candidates, n.IP.String())
+		}
+	}
+	if len(candidates) == 0 {
+		return "", cli.Fail(cli.ExitFailed, "this machine has no address that another machine could reach", "name one with --address host:"+port)
+	}
+	return net.JoinHostPort(candidates[0], port), nil
+}
+
+// joinCommand joins a hub, or runs a machine that joined.
+func joinCommand(a *cli.App) *cobra.Command {
+	var once bool
+	cmd := &cobra.Command{
+		Use:   "join [token]",
+		Short: "Join a hub with its token, and run the actors that it invited",
+		Long: `Presents the token of conclave invite to the hub, stores a key for each account and runs the actors until Ctrl-C. Without a token
+it runs a machine that has joined already; conclave up does the same on this data folder.
+
+The token is read from stdin when it is "-", so that it is in no process list. A data folder joins one hub; a new token of
+conclave machines rotate replaces its keys. When the hub is not reachable, the actors wait and the connection is repeated.`,
+		Example: `  conclave join conclave1.eyJhZGRyZXNz...
+  conclave join - < token.txt
+  conclave join`,
+		Args: cli.Args(cobra.MaximumNArgs(1)), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, v []string) error {
+			cfg, err := a.LoadConfig(nil)
+			if err != nil {
+				return err
+			}
+			if len(v) == 1 {
+				if err := joinHub(cmd.Context(), a, v[0]); err != nil || once {
+					return err
+				}
+			}
+			return runMachine(cmd.Context(), a, cfg)
+		},
+	}
+	cmd.Flags().BoolVar(&once, "only", false, "join, and do not run the actors")
+	return cmd
+}
+
+// joinHub enrols this machine with a token; "-" reads it from stdin.
+func joinHub(ctx context.Context, a *cli.App, text string) error {
+	if text == "-" {
+		b, err := io.ReadAll(io.LimitReader(a.In, 8<<10))
+		if err != nil {
+			return err
+		}
+		text = string(b)
+	}
+	token, err := machine.ParseToken(text)
+	if err != nil {
+		return cli.Usage("%v", err)
+	}
+	if err := a.Home.CreateFolders(); err != nil {
+		return err
+	}
+	unlock, err := a.Home.Lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s, err := machine.Join(ctx, a.Home, token, time.Now())
+	if err != nil {
+		return cli.Fail(cli.ExitFailed, "joining failed: "+err.Error(), "see conclave join --help")
+	}
+	a.Say("joined %s as %s: %s", s.Hub, s.Machine, strings.Join(s.Actors, ", "))
+	return nil
+}
+
+// runMachine runs the actors of a machine that joined until ctx ends.
+func runMachine(ctx context.Context, a *cli.App, cfg config.Config) error {
+	log := a.Logger(cfg.System.Level())
+	c, state, err := cfg.WithWiring(config.Wiring{Version: readBuild().Version}).StartMachine(ctx, a.Home, log)
+	if errors.Is(err, machine.ErrNotJoined) {
+		return cli.Usage("%v", err)
+	}
+	if err != nil {
+		return err
+	}
+	printReady(a, c, "")
+	a.Say("%s of the hub %s at %s runs %s", state.Machine, state.Hub, state.Address, strings.Join(readyActors(c), ", "))
+	go c.ReportLink(ctx, func(up bool) {
+		if up {
+			a.Say("connected to %s", state.Address)
+			return
+		}
+		a.Say("not connected to %s: check that conclave up runs there and that the address is reachable; the connection is repeated", state.Address)
+	})
+	return stay(ctx, c, log)
+}
+
+// machinesCommand lists, revokes and rotates machines.
+func machinesCommand(a *cli.App) *cobra.Command {
+	list := &cobra.Command{
+		Use:     "list",
+		Short:   "List the machines and their connections",
+		Long:    `Lists the machines: name, state of the connection, round trip, what they run. With --json it prints one array.`,
+		Example: "  conclave machines list --json",
+		Args:    cli.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return listMachines(cmd.Context(), a) },
+	}
+	revoke := &cobra.Command{
+		Use:     "revoke <machine>",
+		Short:   "Remove a machine and close its connections",
+		Long:    `Removes a machine: its connections are closed before the command returns, and its keys are not accepted any more.`,
+		Example: "  conclave machines revoke gpu-box",
+		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completePrincipals(a),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			return a.WithClient(func(c *client.Client) error {
+				all, err := c.Machines(cmd.Context())
+				if err != nil {
+					return machineError(err)
+				}
+				if !slices.ContainsFunc(all, func(m subjects.MachineStatus) bool { return m.Name == v[0] && !m.Added.IsZero() }) {
+					return cli.Fail(cli.ExitFailed, "no machine has joined as "+v[0], "see conclave machines")
+				}
+				if err := c.ChangePrincipal(cmd.Context(), subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: v[0]}}); err != nil {
+					return machineError(err)
+				}
+				return printPrincipal(a, principalReport{Name: v[0], Action: subjects.PrincipalRevoke}, "revoked "+v[0])
+			})
+		},
+	}
+	var f inviteFlags
+	rotate := &cobra.Command{
+		Use:     "rotate <machine>",
+		Short:   "Print a token with which a machine replaces its keys",
+		Long:    `Prints a token for a machine that has joined. conclave join <token> there replaces its keys; the old ones are valid until then.`,
+		Example: "  conclave machines rotate gpu-box",
+		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completePrincipals(a),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			return printInvitation(cmd.Context(), a, subjects.MachineInvite{Machine: v[0], Rotate: true}, f)
+		},
+	}
+	f.add(rotate)
+	cmd := &cobra.Command{
+		Use:     "machines",
+		Short:   "List, revoke and rotate the machines that joined",
+		Long:    `Without a command it lists the machines. conclave invite adds one.`,
+		Example: "  conclave machines\n  conclave machines revoke gpu-box",
+		Args:    cli.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return listMachines(cmd.Context(), a) },
+	}
+	cmd.AddCommand(list, revoke, rotate)
+	return cmd
+}
+
+// listMachines prints the machines.
+func listMachines(ctx context.Context, a *cli.App) error {
+	return a.ReadWithClient(ctx, func(c *client.Client) error {
+		all, err := c.Machines(ctx)
+		switch {
+		case err != nil:
+			return machineError(err)
+		case a.JSON:
+			return a.PrintJSON(all)
+		case len(all) == 0:
+			a.Say("no machine has joined: invite one with %s invite", a.Program())
+			return nil
+		}
+		w := tabwriter.NewWriter(a.Out, 0, 4, 2, ' ', 0)
+		for _, m := range all {
+			fmt.Fprintf(w, "%s\t%s\t%s\n", m.Name, describeLink(m, time.Now()), strings.Join(m.Actors, ","))
+		}
+		return w.Flush()
+	})
+}
+
+// describeLink says how a machine is connected.
+func describeLink(m subjects.MachineStatus, now time.Time) string {
+	switch {
+	case m.Added.IsZero():
+		return "invited until " + m.InvitedUntil.Local().Format("2006-01-02 15:04")
+	case !m.Connected.IsZero():
+		return fmt.Sprintf("connected for %s from %s, round trip %s", now.Sub(m.Connected).Round(time.Second), term.OneLine(m.Address), m.RTT.Round(10*time.Microsecond))
+	case !m.LastSeen.IsZero():
+		return "not connected, last seen " + m.LastSeen.Local().Format("2006-01-02 15:04:05")
+	}
+	return "not connected since conclave was started"
+}

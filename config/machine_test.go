@@ -1,0 +1,230 @@
+package config_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/config"
+	"conclave/pkg/audit"
+	"conclave/pkg/auditlog"
+	"conclave/pkg/bus"
+	"conclave/pkg/client"
+	"conclave/pkg/machine"
+	"conclave/subjects"
+)
+
+// hubActors are the actors of a hub whose only tools are those of machines.
+var hubActors = []string{subjects.Registry, "secrets", "broker"}
+
+// dialClient connects a role to a running hub.
+func dialClient(t testing.TB, b *bus.Bus, role string) *client.Client {
+	t.Helper()
+	nc, err := b.Dial(role)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	c, err := client.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// inviteMachine returns a token for a machine, and the address that the hub listens on.
+func inviteMachine(t testing.TB, b *bus.Bus, q subjects.MachineInvite) (machine.Token, string) {
+	t.Helper()
+	id, secret, err := machine.NewSecret()
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.ID, q.Hash, q.Expires = id, secret.Hash(), time.Now().Add(time.Hour)
+	got, err := dialClient(t, b, "user").InviteMachine(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pin, err := bus.ParsePin(got.Pin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return machine.Token{Address: got.Listen, Pin: pin, ID: id, Secret: secret}, got.Listen
+}
+
+// joinMachine joins with a token, in a folder that may have joined before.
+func joinMachine(t testing.TB, home bus.Home, token machine.Token) error {
+	t.Helper()
+	if err := home.CreateFolders(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := machine.Join(t.Context(), home, token, time.Now())
+	return err
+}
+
+// startMachine runs a machine that joined, and returns when it is connected.
+func startMachine(t testing.TB, c config.Config, home bus.Home) *config.Instance {
+	t.Helper()
+	r, _, err := c.StartMachine(t.Context(), home, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { down(t, r) })
+	awaitTrue(t, "the machine is connected", r.IsLinked)
+	return r
+}
+
+func awaitTrue(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(testTimeout); !is(); <-time.After(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// callUntilOK calls the clock until it succeeds: after a restart the broker learns of the tool within a moment.
+func callUntilOK(t testing.TB, b *bus.Bus) {
+	t.Helper()
+	p := dialOperator(t, b)
+	var last subjects.ToolResult
+	for end := time.Now().Add(testTimeout); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+		if last = p.callTool(t.Context(), "get_datetime", "", utc); last.Error == nil {
+			return
+		}
+	}
+	t.Fatalf("%v", last.Error)
+}
+
+// A machine joins with a token, and its tool serves calls of the hub through the broker, on the record. The token cannot be used
+// again. Restarts of either side heal, replaced keys work and the old ones do not, a revoked machine is gone at once, and
+// the witness on the machine has the head of the hub's log.
+func TestMachineServesHub(t *testing.T) {
+	t.Parallel()
+	hubHome, home := newHome(t), newHome(t)
+	hub := up(t, settings(t, "system.machines.listen", "127.0.0.1:0"), hubHome, hubActors...)
+	token, address := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"get_datetime", "witness"}})
+	if err := joinMachine(t, home, token); err != nil {
+		t.Fatal(err)
+	}
+	box := startMachine(t, settings(t), home)
+	callUntilOK(t, hub.Bus)
+
+	if err := joinMachine(t, newHome(t), token); !errors.Is(err, machine.ErrRefused) || !strings.Contains(err.Error(), "used already") {
+		t.Errorf("the token was used twice: %v", err)
+	}
+	if err := joinMachine(t, hubHome, token); err == nil || !strings.Contains(err.Error(), "data folder of a hub") {
+		t.Errorf("the hub joined itself: %v", err)
+	}
+	all, err := dialClient(t, hub.Bus, "user").Machines(t.Context())
+	if err != nil || len(all) != 1 || all[0].Name != "gpu-box" || all[0].Connected.IsZero() || all[0].Address == "" {
+		t.Errorf("machines: %+v, %v", all, err)
+	}
+	if _, err := dialClient(t, hub.Bus, "user").InviteMachine(t.Context(), subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"model"}, ID: token.ID, Hash: token.Secret.Hash(), Expires: time.Now().Add(time.Hour)}); err == nil {
+		t.Error("a second machine of the same name was invited")
+	}
+
+	heads, conflict, err := dialClient(t, hub.Bus, "auditor").WitnessHeads(t.Context(), "gpu-box")
+	if err != nil || conflict != "" || len(heads) != 1 {
+		t.Fatalf("witness: %v %q %v", heads, conflict, err)
+	}
+	anchors, err := audit.ReadHeads(hubHome.Heads())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := hub.Bus.Dial("auditor")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	src, err := bus.NewAuditReader(nc).ReadAll(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rep, err := auditlog.VerifySource(t.Context(), hubHome, src, anchors, heads); err != nil || !rep.OK {
+		t.Errorf("%v %v", rep.First, err)
+	}
+	var actions []string
+	for m, err := range src.Messages {
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch, err := audit.DecodeBatch(m.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range batch {
+			actions = append(actions, d.Record.Action+" "+d.Record.Tool+" "+d.Record.Phase)
+		}
+	}
+	for _, want := range []string{"machine.invite gpu-box after", "principal.add gpu-box after", "tool.call get_datetime after"} {
+		if !slices.Contains(actions, want) {
+			t.Errorf("the audit log has no %q: %q", want, actions)
+		}
+	}
+
+	down(t, box)
+	box = startMachine(t, settings(t), home)
+	callUntilOK(t, hub.Bus)
+	down(t, hub)
+	hub = up(t, settings(t, "system.machines.listen", address), hubHome, hubActors...)
+	callUntilOK(t, hub.Bus)
+
+	oldKeys := newHome(t)
+	if err := os.CopyFS(oldKeys.Data, os.DirFS(home.Data)); err != nil {
+		t.Fatal(err)
+	}
+	rotation, _ := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Rotate: true})
+	down(t, box)
+	if err := joinMachine(t, home, rotation); err != nil {
+		t.Fatal(err)
+	}
+	startMachine(t, settings(t), home)
+	callUntilOK(t, hub.Bus)
+
+	user := dialClient(t, hub.Bus, "user")
+	if err := user.ChangePrincipal(t.Context(), subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: "gpu-box"}}); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := user.Machines(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("after revoke: %+v, %v", all, err)
+	}
+	if res := dialOperator(t, hub.Bus).callTool(t.Context(), "get_datetime", "", utc); res.Error == nil {
+		t.Error("a revoked machine served a call")
+	}
+}
+
+// TestMachineCallLatency prints how long a brokered call to a tool of a machine takes, and to the same tool of the hub.
+func TestMachineCallLatency(t *testing.T) {
+	if os.Getenv("CONCLAVE_CHAOS") == "" {
+		t.Skip("a measurement: set CONCLAVE_CHAOS=1")
+	}
+	median := func(b *bus.Bus) time.Duration {
+		p := dialOperator(t, b)
+		var all []time.Duration
+		for range 2000 {
+			start := time.Now()
+			if res := p.callTool(context.Background(), "get_datetime", "", utc); res.Error != nil {
+				t.Fatal(res.Error)
+			}
+			all = append(all, time.Since(start))
+		}
+		slices.Sort(all)
+		return all[len(all)/2]
+	}
+	home := newHome(t)
+	remote := up(t, settings(t, "system.machines.listen", "127.0.0.1:0"), newHome(t), hubActors...)
+	token, _ := inviteMachine(t, remote.Bus, subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"get_datetime"}})
+	if err := joinMachine(t, home, token); err != nil {
+		t.Fatal(err)
+	}
+	startMachine(t, settings(t), home)
+	callUntilOK(t, remote.Bus)
+	local := up(t, settings(t), newHome(t), append([]string{"get_datetime"}, hubActors...)...)
+	callUntilOK(t, local.Bus)
+	l, r := median(local.Bus), median(remote.Bus)
+	t.Logf("brokered call p50: local %v, over a leaf node %v, ratio %.2f", l, r, float64(r)/float64(l))
+}
