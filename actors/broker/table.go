@@ -146,6 +146,10 @@ func (b *Broker) AddTools(schemas ...subjects.ToolSchema) error {
 		if !ok {
 			return fmt.Errorf("unknown tool %s", s.Name)
 		}
+		if zones := b.table.zones; !slices.Contains(zones[k.Zone], s.Name) { // a tool of the simulation only
+			b.table.zones = maps.Clone(zones)
+			b.table.zones[k.Zone] = append(slices.Clip(zones[k.Zone]), s.Name)
+		}
 		if err := b.table.add(k.Zone, s, k.Pin); err != nil {
 			return fmt.Errorf("adding %s: %w", s.Name, err)
 		}
