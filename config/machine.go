@@ -11,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"conclave/actors/model"
 	"conclave/actors/registry"
 	"conclave/actors/tools"
 	"conclave/actors/witness"
@@ -161,11 +160,7 @@ func (c Config) composeMachine(home bus.Home, r *Instance, state machine.State, 
 			}})
 		case name == "model":
 			specs = append(specs, actor.Spec{Name: name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-				b, err := newBackend(c.Models, model.Ollama, c.Models.Ollama, nil)
-				if err != nil {
-					return nil, err
-				}
-				return model.NewExecutor(state.Machine, c.Models.Ollama, b)
+				return newExecutor(c.Models, state.Machine)
 			}})
 		default:
 			if !slices.Contains(Actors, name) {

@@ -93,8 +93,10 @@ func MachineLayout(p Principal) (Layout, error) {
 		out.Accounts = append(out.Accounts, hub.machineAccount(p, name))
 	}
 	if slices.Contains(p.Actors, witnessActor) {
-		out.Accounts = append(out.Accounts, Account{Name: WitnessStore, Doc: "copies of the audit log of the hub", Store: "{ max_file: 1TB, max_mem: 0, max_streams: 1, max_consumers: 16 }", MaxConns: 24,
-			Users: []User{{Role: WitnessStore, Isolated: true, Pub: []string{"copy.>", "$JS.API.>", "$JS.ACK.>", "$JS.FC.>"}, Sub: []string{"_INBOX.>"}}}})
+		out.Accounts = append(out.Accounts, Account{
+			Name: WitnessStore, Doc: "copies of the audit log of the hub", Store: "{ max_file: 1TB, max_mem: 0, max_streams: 1, max_consumers: 16 }", MaxConns: 24,
+			Users: []User{{Role: WitnessStore, Isolated: true, Pub: []string{"copy.>", "$JS.API.>", "$JS.ACK.>", "$JS.FC.>"}, Sub: []string{"_INBOX.>"}}},
+		})
 	}
 	return out, nil
 }
