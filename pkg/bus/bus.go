@@ -81,9 +81,7 @@ func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) 
 	}
 	url := b.URL
 	if b.Server != nil && !b.TCP {
-		// A publish writes to the pipe itself: over a pipe there is no system call that collecting writes would save, and
-		// handing them to the flusher costs more than a write.
-		url, opts = strings.ReplaceAll(url, "tls://", "nats://"), append(opts, nats.InProcessServer(b.Server), nats.WriteBufferSize(1))
+		url, opts = strings.ReplaceAll(url, "tls://", "nats://"), append(opts, nats.InProcessServer(b.Server))
 	} else if _, err := os.Stat(b.CA); err == nil && strings.Contains(url, "tls://") {
 		opts = append(opts, nats.RootCAs(b.CA))
 	}
