@@ -21,6 +21,7 @@ import (
 type machineHarness struct {
 	*harness
 	machine subjects.Principal
+	others  []subjects.Principal // of the harness
 	seeds   bus.Keys
 	pin     bus.Pin
 	leaf    *server.Server
@@ -35,8 +36,9 @@ func newMachineHarness(t *testing.T) *machineHarness {
 	h := &machineHarness{harness: newHarness(t), clients: map[string]*nats.Conn{}, heard: map[string][]string{}}
 	h.machine, h.seeds = newMachinePrincipal(t, "gpu-box", subjects.MachineActors()...)
 	h.pin = hubPin(t, h.b)
+	h.others = addPrincipals(t, h.b, runTimePrincipals()...)
 	h.apply(h.machine)
-	layout, err := subjects.Table().With([]subjects.Principal{h.machine})
+	layout, err := subjects.Table().With(append(slices.Clone(h.others), h.machine))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +84,7 @@ func hubPin(t *testing.T, b *bus.Bus) bus.Pin {
 
 func (h *machineHarness) apply(principals ...subjects.Principal) {
 	h.t.Helper()
-	if err := h.b.Server.Apply(h.parent.Context(), principals); err != nil {
+	if err := h.b.Server.Apply(h.parent.Context(), append(slices.Clone(h.others), principals...)); err != nil {
 		h.t.Fatal(err)
 	}
 }
