@@ -117,7 +117,7 @@ func auditStreams() []Stream {
 }
 
 // auditShares are the parts of the audit log that its writers may fill, in percent. They add up to 100.
-var auditShares = map[string]int64{"broker": 50, "model": 22, "memory": 14, "secrets": 4, "orchestrator": 4, "gateway": 4, Registry: 2}
+var auditShares = map[string]int64{"broker": 50, "model": 24, "memory": 14, "secrets": 3, "orchestrator": 3, "gateway": 4, Registry: 2}
 
 // AuditStream is the stream that stores the audit records of an account.
 func AuditStream(account string) string {
