@@ -305,19 +305,53 @@ func (s *machines) pinDigest(name, digest string, here bool) bool {
 	return true
 }
 
-// watchMachines keeps the reports of all machines fresh until ctx ends.
-func (m *Model) watchMachines(ctx context.Context) {
-	for {
-		m.refreshMachines(ctx)
-		var next <-chan time.Time // never, without machines
-		if len(m.machines.list()) > 0 {
-			next = time.After(m.cfg.Link.withDefaults().Refresh)
+// onPrincipalChanged has the list of machines read again.
+func (m *Model) onPrincipalChanged(context.Context, actor.Msg[subjects.PrincipalNotice], actor.Out) error {
+	select {
+	case m.machinesChanged <- struct{}{}:
+	default: // it will be
+	}
+	return nil
+}
+
+// readMachines reads the machines that run models from the registry, besides those of the configuration. Without a reply the
+// known ones stay.
+func (m *Model) readMachines(ctx context.Context, out actor.Out) {
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	list, err := actor.Ask(ctx, out, subjects.PrincipalListService, subjects.Empty{})
+	if err != nil {
+		return
+	}
+	names := slices.Clone(m.cfg.Machines)
+	for _, p := range list.Principals {
+		if p.Kind == subjects.MachinePrincipal && len(p.Keys) > 0 && slices.Contains(p.Actors, "model") {
+			names = append(names, p.Name)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-m.machinesChanged:
-		case <-next:
+	}
+	m.setMachines(names, out)
+}
+
+// listInterval is the time between two readings of the list of machines: the message that it changed may be lost.
+const listInterval = 30 * time.Second
+
+// watchMachines keeps the list of machines and their reports fresh until ctx ends.
+func (m *Model) watchMachines(ctx context.Context, out actor.Out) {
+	for {
+		m.readMachines(ctx, out)
+		for again := time.Now().Add(listInterval); time.Now().Before(again); {
+			m.refreshMachines(ctx)
+			next := time.Until(again)
+			if len(m.machines.list()) > 0 {
+				next = min(next, m.cfg.Link.withDefaults().Refresh)
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-m.machinesChanged:
+				again = time.Now()
+			case <-time.After(next):
+			}
 		}
 	}
 }

@@ -3,11 +3,13 @@ package model_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,6 +59,16 @@ func (w *machinesHarness) out(role, session, query string) actor.Out {
 // script has no reachable model server.
 func newMachines(t *testing.T, times model.LinkTimes, scripts map[string]scriptserver.Script) *machinesHarness {
 	t.Helper()
+	names := slices.Sorted(maps.Keys(scripts))
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
+	w := startMachines(t, times, scripts, names)
+	w.awaitMachines(names...)
+	return w
+}
+
+// startMachines is newMachines with the machines that the hub knows from its configuration.
+func startMachines(t *testing.T, times model.LinkTimes, scripts map[string]scriptserver.Script, known []string) *machinesHarness {
+	t.Helper()
 	var names []string
 	for name := range scripts {
 		if name != "" {
@@ -76,7 +88,7 @@ func newMachines(t *testing.T, times model.LinkTimes, scripts map[string]scripts
 		w.servers[""], url = w.srv, w.srv.URL
 	}
 	cfg := defaultConfig(url)
-	cfg.Machines, cfg.Link, cfg.DemoModel = names, times, model.DemoNever
+	cfg.Machines, cfg.Link, cfg.DemoModel = known, times, model.DemoNever
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +97,6 @@ func newMachines(t *testing.T, times model.LinkTimes, scripts map[string]scripts
 		w.m = model.New(cfg, map[string]llm.Backend{model.Ollama: b}, scripted.Backend{}, a, h)
 		return w.m, nil
 	}), actor.Config{})
-	w.awaitMachines(names...)
 	return w
 }
 
@@ -380,6 +391,55 @@ func TestMachineCallIsStopped(t *testing.T) {
 	}
 	c.finish(t)
 	waitFor(t, "the model was stopped", func() bool { s := w.servers["gpu-box"].Stats(); return s.Running == 0 && s.Cancelled == 1 })
+}
+
+// registry is the registry of principals with a list that the test changes.
+type registry struct {
+	list atomic.Pointer[subjects.PrincipalList]
+}
+
+func (r *registry) Name() string { return subjects.Registry }
+
+func (r *registry) Routes() []actor.Route {
+	return []actor.Route{actor.Serve(subjects.PrincipalListService, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.PrincipalList, error) {
+		return *r.list.Load(), nil
+	})}
+}
+
+// Machines come and go with the list of the registry, while the system runs. One that was only invited is not asked.
+func TestMachinesFollowRegistry(t *testing.T) {
+	t.Parallel()
+	w := startMachines(t, steadyLink, map[string]scriptserver.Script{"": always("judge"), "gpu-box": always("big")}, nil)
+	r := &registry{}
+	r.list.Store(&subjects.PrincipalList{Principals: []subjects.Principal{
+		{Name: "gpu-box", Kind: subjects.MachinePrincipal, Actors: []string{"model"}, Keys: map[string]string{"model_gpu-box": "U"}},
+		{Name: "invited", Kind: subjects.MachinePrincipal, Actors: []string{"model"}},
+		{Name: "witness-box", Kind: subjects.MachinePrincipal, Actors: []string{"witness"}, Keys: map[string]string{"witness_witness-box": "U"}},
+	}})
+	w.RunActor(r, actor.Config{})
+	change := func(want ...string) {
+		t.Helper()
+		if err := actor.Emit(t.Context(), w.out(subjects.Registry, "", ""), subjects.PrincipalChanged, subjects.PrincipalNotice{Name: "gpu-box"}); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, fmt.Sprint("machines ", want), func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), soon)
+			defer cancel()
+			list, err := actor.Ask(ctx, w.out("generator", "", ""), subjects.ModelListService, subjects.Empty{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, m := range list.Machines {
+				names = append(names, m.Name)
+			}
+			return slices.Equal(names, want)
+		})
+	}
+	change("gpu-box")
+	w.awaitMachines("gpu-box")
+	r.list.Store(&subjects.PrincipalList{Principals: []subjects.Principal{}})
+	change()
 }
 
 // With the times of the product, 50 cuts of a link in mid-answer: how long until the user is told, and from healing until the

@@ -2,7 +2,7 @@
 // options, queues the requests for each server by priority (the critic and respondent B are preempted by requests that a
 // user waits for), and denies every model that would leave the machine unless it is allowed by name.
 //
-// It listens on agent.<account>.model.chat, .model.embed, .model.list and .model.pull, and on query.cancel.<query>; it
+// It listens on agent.<account>.model.chat, .model.embed, .model.list and .model.pull, and on query.cancel.<query> and principal.changed; it
 // speaks on their reply subjects only, on those of chat and pull in a stream, and to the model actors of machines that joined
 // (machine.<machine>.model.>, see [Executor]). The caller is the account that the server
 // wrote into the subject. Every call is in the audit log before it is made, and its outcome afterwards.
@@ -93,6 +93,7 @@ func (m *Model) Routes() []actor.Route {
 		actor.Serve(subjects.ModelListService, m.onNames, actor.Workers(8)),
 		actor.ServeStream(subjects.ModelPull, m.onPull, actor.Workers(4), m.gate.OnReject(subjects.ActionModelPull, nil)),
 		actor.Subscribe(subjects.QueryCancel, m.onCancel),
+		actor.Subscribe(subjects.PrincipalChanged, m.onPrincipalChanged, actor.Workers(1)),
 	}
 }
 

@@ -23,7 +23,7 @@ const (
 func (m *Model) Start(ctx context.Context, out actor.Out) error {
 	ctx, m.stopTasks = context.WithCancel(context.WithoutCancel(ctx))
 	m.setMachines(m.cfg.Machines, out)
-	m.running.Go(func() { m.watchMachines(ctx) })
+	m.running.Go(func() { m.watchMachines(ctx, out) })
 	m.running.Go(func() {
 		for {
 			select {
