@@ -186,6 +186,7 @@ func TestMachineServesHub(t *testing.T) {
 	callUntilOK(t, hub.Bus)
 
 	user := dialClient(t, hub.Bus, "user")
+	late, _ := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Rotate: true})
 	if err := user.ChangePrincipal(t.Context(), subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: "gpu-box"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -194,6 +195,9 @@ func TestMachineServesHub(t *testing.T) {
 	}
 	if res := dialOperator(t, hub.Bus).callTool(t.Context(), "get_datetime", "", utc); res.Error == nil {
 		t.Error("a revoked machine served a call")
+	}
+	if err := joinMachine(t, home, late); err == nil {
+		t.Error("a revoked machine joined with a token of before")
 	}
 }
 

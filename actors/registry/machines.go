@@ -196,6 +196,17 @@ func (m *machines) newInvitation(q subjects.MachineInvite, now time.Time) (machi
 	return inv, err
 }
 
+// cancelInvitations drops the open invitations of a revoked machine. Without that they could not be used either: there are no keys to
+// replace.
+func (m *machines) cancelInvitations(out actor.Out, name string) {
+	if m == nil {
+		return
+	}
+	if _, err := m.cfg.Invitations.Cancel(name, out.Now()); err != nil {
+		out.LogError(err)
+	}
+}
+
 // Offer implements [machine.Registrar].
 func (m *machines) Offer(inv machine.Invitation) machine.Offer {
 	p := subjects.Principal{Name: inv.Machine, Kind: subjects.MachinePrincipal, Actors: inv.Actors}

@@ -174,6 +174,9 @@ func (r *Registry) Change(ctx context.Context, out actor.Out, by string, c subje
 	if err != nil {
 		return subjects.PrincipalList{}, err
 	}
+	if c.Action == subjects.PrincipalRevoke {
+		r.machines.cancelInvitations(out, c.Principal.Name)
+	}
 	if err := actor.Emit(ctx, out, subjects.PrincipalChanged, subjects.PrincipalNotice{Name: c.Principal.Name, Action: c.Action}); err != nil {
 		out.LogError(fmt.Errorf("announcing the change of %s: %w", c.Principal.Name, err))
 	}

@@ -240,7 +240,7 @@ func runMachine(ctx context.Context, a *cli.App, cfg config.Config) error {
 			a.Say("connected to %s", state.Address)
 			return
 		}
-		a.Say("not connected to %s: check that conclave up runs there and that the address is reachable; the connection is repeated", state.Address)
+		a.Say("not connected to %s: check that conclave up runs there, that the address is reachable and that conclave machines there lists %s; the connection is repeated", state.Address, state.Machine)
 	})
 	return stay(ctx, c, log)
 }
@@ -328,7 +328,11 @@ func describeLink(m subjects.MachineStatus, now time.Time) string {
 	case m.Added.IsZero():
 		return "invited until " + m.InvitedUntil.Local().Format("2006-01-02 15:04")
 	case !m.Connected.IsZero():
-		return fmt.Sprintf("connected for %s from %s, round trip %s", now.Sub(m.Connected).Round(time.Second), term.OneLine(m.Address), m.RTT.Round(10*time.Microsecond))
+		text := fmt.Sprintf("connected for %s from %s", now.Sub(m.Connected).Round(time.Second), term.OneLine(m.Address))
+		if m.RTT > 0 { // measured after some seconds
+			text += ", round trip " + m.RTT.Round(10*time.Microsecond).String()
+		}
+		return text
 	case !m.LastSeen.IsZero():
 		return "not connected, last seen " + m.LastSeen.Local().Format("2006-01-02 15:04:05")
 	}

@@ -347,11 +347,26 @@ func (l *serverLog) Fatalf(format string, v ...any)  { l.write(slog.LevelError, 
 // violation matches the error of a denied subject, and captures account, operation and subject.
 var violation = regexp.MustCompile(`"([\w-]+)/nkey:\w+".* - (Publish|Subscription) Violation - (?:Subject|Reply) ("[^"]*")`)
 
+// keyRejection matches the errors of both sides about a leaf node whose key the hub does not accept.
+var keyRejection = regexp.MustCompile(`lid:\d+ - (authentication error|Leafnode Error 'Authorization Violation')`)
+
+// leafNodes has the budget of the lines about rejected keys of leaf nodes.
+const leafNodes = "leaf nodes"
+
 // Errorf logs an error. A denied subject is one short line, at most maxDenialLines a minute and account: any client can cause as
 // many as it likes, and gets the error itself. The others are debug messages, and their number is one line at the end of
 // the minute.
 func (l *serverLog) Errorf(format string, v ...any) {
-	m := violation.FindStringSubmatch(fmt.Sprintf(format, v...))
+	text := fmt.Sprintf(format, v...)
+	m := violation.FindStringSubmatch(text)
+	if m == nil && keyRejection.MatchString(text) { // a revoked machine repeats it every second
+		level := slog.LevelWarn
+		if !l.admitDenial(leafNodes) {
+			level = slog.LevelDebug
+		}
+		l.write(level, "%s", []any{text})
+		return
+	}
 	if m == nil {
 		l.write(slog.LevelError, format, v)
 		return
