@@ -89,7 +89,7 @@ func TestPrincipalsAtRunTime(t *testing.T) {
 		t.Fatalf("a key before it is added: %v", err)
 	}
 
-	ps := addPrincipals(t, b, runTimePrincipals()...)
+	addPrincipals(t, b, runTimePrincipals()...)
 	weather, weatherClosed := connectClosing(t, b, "weather")
 	serveEcho(t, weather, "tool.request.forecast", "sun")
 	call := func(subject string) (string, error) {
@@ -117,7 +117,7 @@ func TestPrincipalsAtRunTime(t *testing.T) {
 	if err := os.Remove(b.Keys.Path("weather")); err != nil {
 		t.Fatal(err)
 	}
-	ps = addPrincipals(t, b, runTimePrincipals()...)
+	ps := addPrincipals(t, b, runTimePrincipals()...)
 	await(t, weatherClosed, "the connection of a rotated key")
 	weather, weatherClosed = connectClosing(t, b, "weather")
 	serveEcho(t, weather, "tool.request.forecast", "rain")
