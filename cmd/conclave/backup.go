@@ -32,7 +32,7 @@ it is paused for the files that change while they are copied, usually well below
 appears under its name complete or not at all, and only you can read it.
 
 A backup holds your conversations and memories in plain text. Keys, tokens and stored credentials are left out, and a restored
-system makes new keys; credentials must then be set again. With --with-keys they are included: whoever can read such a backup
+system makes new keys; credentials must then be set again. With --with-keys they are included: anyone who can read such a backup
 can act as you, so keep it where you would keep the keys themselves.
 
 A backup of a running system is recorded in the audit log (system.backup). The data of a stand-alone NATS server can be backed
@@ -98,7 +98,7 @@ func createBackup(ctx context.Context, a *cli.App, dest string, withKeys bool) e
 	}
 	a.Say("backed up %d files, %s, to %s", rep.Files, term.Bytes(rep.Bytes), dest)
 	if withKeys {
-		a.Say("It holds the keys of this installation: whoever can read it can act as you.")
+		a.Say("It holds the keys of this installation: anyone who can read it can act as you.")
 	} else {
 		a.Say("Left out: %s (--with-keys includes them).", strings.Join(m.Omitted, ", "))
 	}
@@ -142,7 +142,7 @@ func restoreCommand(a *cli.App) *cobra.Command {
 and the anchors of the audit log, and every entry of memory. The folder appears complete or not at all. The configuration is
 restored into the config folder if that is empty or missing.
 
-The backup's checksums detect damage, not forgery: whoever can write to a backup can write another one. The head of the audit
+The backup's checksums detect damage, not forgery: anyone who can write to a backup can write another one. The head of the audit
 log that you keep elsewhere shows whether it is the original: conclave audit verify --head.
 
 A restored audit log ends where the backup was made. Where a later head is kept (audit_head in system.yaml), conclave up reports

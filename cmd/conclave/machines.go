@@ -41,7 +41,7 @@ func inviteCommand(a *cli.App) *cobra.Command {
 		Use:   "invite <machine> --actors list",
 		Short: "Invite another machine to run actors",
 		Long: `Prints a token. conclave join <token> on the other machine starts a NATS leaf node there and the named actors, with a key for each
-account and no rights beyond those of these actors. The token is valid once and expires. It is a secret: whoever has it can join
+account and no rights beyond those of these actors. The token is valid once and expires. It is a secret: anyone who has it can join
 in that machine's place.
 
 Actors of a machine: model (its language models), witness (a copy of the audit log), the tools get_datetime, web_search and
