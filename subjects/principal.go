@@ -200,7 +200,7 @@ var reservedNames = sync.OnceValue(func() map[string]bool {
 })
 
 // With returns the layout with the accounts and edges of run-time principals added, for exports, imports and permissions by
-// the same code as the table. It rejects principals that [Principal.Validate] rejects, a name or key that exists already, more
+// the same code as the table. It rejects principals that [Principal.Validate] rejects, a name, a key or a tool that another one has, more
 // than [MaxPrincipals], and a result that breaks a rule of the table ([Layout.Check]); nothing is left out silently. l is not
 // changed.
 func (l Layout) With(principals []Principal) (Layout, error) {
@@ -211,7 +211,7 @@ func (l Layout) With(principals []Principal) (Layout, error) {
 		return Layout{}, fmt.Errorf("%w: %d of them, at most %d; revoke some", ErrPrincipal, len(principals), MaxPrincipals)
 	}
 	out := Layout{Accounts: slices.Clone(l.Accounts), Edges: slices.Clone(l.Edges), Streams: l.Streams, Consumers: l.Consumers}
-	names, keys := map[string]bool{}, map[string]bool{}
+	names, keys, tools := map[string]bool{}, map[string]bool{}, map[string]string{}
 	for _, p := range principals {
 		if err := p.Validate(); err != nil {
 			return Layout{}, err
@@ -220,6 +220,12 @@ func (l Layout) With(principals []Principal) (Layout, error) {
 			return Layout{}, fmt.Errorf("%w: the name %s is in use; choose another, or revoke it first", ErrPrincipal, p.Name)
 		}
 		names[p.Name] = true
+		for _, t := range p.Tools { // the facts of the manifest are by the name of the tool
+			if tools[t] != "" {
+				return Layout{}, fmt.Errorf("%w %s: %s serves a tool %s; choose another name, or revoke %[3]s first", ErrPrincipal, p.Name, tools[t], t)
+			}
+			tools[t] = p.Name
+		}
 		for _, k := range p.Keys {
 			if keys[k] {
 				return Layout{}, fmt.Errorf("%w %s: its key is the key of another account; make a new one", ErrPrincipal, p.Name)

@@ -82,6 +82,7 @@ func TestWithRejects(t *testing.T) {
 		"a tool of the build":     {tool("a", "run_shell"), "is a tool of conclave"},
 		"a tool of memory":        {tool("a", "search_memory"), "is a tool of conclave"},
 		"a tool twice":            {tool("a", "x", "x"), "twice"},
+		"a tool of another":       {tool("a", "forecast"), "weather serves a tool forecast"},
 		"a machine with folders":  {machine("fs_read"), "cannot run"},
 		"a machine with a shell":  {machine("run_shell"), "cannot run"},
 		"the broker elsewhere":    {machine("broker"), "cannot run"},
@@ -193,11 +194,12 @@ func FuzzWithPrincipals(f *testing.F) {
 			if !errors.Is(err, ErrPrincipal) {
 				t.Errorf("error of another kind: %v", err)
 			}
-			var seen []string
+			var seen, tools []string
 			clean := true // a list without a reason to reject it
 			for _, p := range ps {
 				clean = clean && p.Validate() == nil && !slices.Contains(seen, p.Name) && Table().AccountOf(p.Name) == ""
-				seen = append(seen, p.Name)
+				clean = clean && !slices.ContainsFunc(p.Tools, func(t string) bool { return slices.Contains(tools, t) })
+				seen, tools = append(seen, p.Name), append(tools, p.Tools...)
 			}
 			for _, a := range Table().Accounts {
 				clean = clean && !slices.ContainsFunc(seen, func(n string) bool { return strings.EqualFold(n, a.Name) })

@@ -308,7 +308,8 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known)
 		actor.Step(ctx, "before")
 		c.announce = sync.OnceFunc(func() { b.publishCall(ctx, out, c) })
 		defer time.AfterFunc(cmp.Or(b.cfg.CopyDelay, defaultCopyDelay), c.announce).Stop()
-		res = b.processResult(ctx, out, c, k, b.callZones(ctx, out, p, c, k))
+		raw, of := b.callZones(ctx, out, p, c, k)
+		res = b.processResult(ctx, out, c, of, raw)
 		actor.Step(ctx, "learned")
 		if res.Error == nil {
 			return struct{}{}, nil
@@ -334,7 +335,8 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known)
 // callTool requests credentials and calls the tool within its timeout, or [Config].CallTimeout when it has none. It
 // always returns a result with the ids of the call: a tool that fails, times out, is unavailable or returns more than
 // its MaxResult is an error in the result. The time and the bytes of the reply are added to the caller's usage. Without
-// a valid permit nothing is requested. The result is raw: see [Broker.processResult]. unsent means that no tool received the call.
+// a valid permit nothing is requested. The result is raw: see [Broker.processResult]. unsent means that no tool received the call,
+// as far as the server or the tool itself says.
 func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) (_ subjects.ToolResult, unsent bool) {
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool}
 	if err := p.Check(); err != nil {

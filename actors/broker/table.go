@@ -107,7 +107,8 @@ var errPinMismatch = errors.New("its definition changed since it was accepted")
 
 // add registers an announced tool, in place of an earlier announcement. zone is from the subject, which the server
 // enforces. A tool outside the build has the manifest's facts, or else the zero ones, and must match the hash in pinned,
-// which a tool of the build ignores. A tool that the zone does not have is denied; one whose definition does not match is
+// which a tool of the build ignores. A tool of the build in another zone than its own runs on another machine: it reads
+// untrusted content, so that none of its results is trusted and none is without effects. A tool that the zone does not have is denied; one whose definition does not match is
 // denied and can no longer be called in that zone.
 func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error {
 	t.mu.Lock()
@@ -118,6 +119,9 @@ func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error
 	}
 	if !slices.Contains(t.zones[zone], s.Name) {
 		return fmt.Errorf("zone %s has no tool %s", zone, s.Name)
+	}
+	if ours && zone != k.Zone {
+		k.Effects = k.Effects.With(policy.ReadsUntrusted) // another machine returns whatever it likes
 	}
 	k.Zone = zone
 	if k.Pin == "" || k.Pin != Pin(s) {

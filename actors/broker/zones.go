@@ -81,21 +81,23 @@ func (b *Broker) onPrincipalChanged(ctx context.Context, _ actor.Msg[subjects.Pr
 	return b.discoverZones(ctx, out, b.refreshZones(ctx, out))
 }
 
-// callZones calls the tool k, and when no tool of its zone received the call, the same tool of the next zone: nothing ran.
-func (b *Broker) callZones(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) subjects.ToolResult {
+// callZones calls the tool k, and when it has no responder, the same tool of the next zone. It returns the result and the tool
+// that it is of. A responder can forge "no responder" and have acted, so only repeatable tools are called in another zone; and
+// only in one where the tool has no effect beyond those of k, by which the call was allowed.
+func (b *Broker) callZones(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) (subjects.ToolResult, Known) {
 	res, unsent := b.callTool(ctx, out, p, c, k)
-	if !unsent {
-		return res
+	if !unsent || !isRepeatable(k.Tool) {
+		return res, k
 	}
 	for _, other := range b.table.inZones(c.tool) {
-		if other.Zone == k.Zone {
+		if other.Zone == k.Zone || !k.Effects.Includes(other.Effects) {
 			continue
 		}
 		if res, unsent = b.callTool(ctx, out, p, c, other); !unsent {
-			break
+			return res, other
 		}
 	}
-	return res
+	return res, k
 }
 
 // discoverZones requests the definitions of the tools of zones, all at once. An unavailable tool is no error.

@@ -29,7 +29,7 @@ func getDatetime() *Tool {
 			Name: "get_datetime", Version: Version, Description: strings.TrimSpace(getDatetimeText),
 			Parameters: json.RawMessage(`{"type":"object","properties":{"timezone":{"type":"string","minLength":1,"maxLength":64,"description":"IANA time zone, e.g. Europe/Berlin or UTC; the user's own when left out"}},"additionalProperties":false}`),
 		},
-		facts: policy.Tool{Name: "get_datetime", Zone: "tools", Known: true, Effects: policy.Declare(), Ephemeral: true, Timeout: 5 * time.Second},
+		facts: policy.Tool{Name: "get_datetime", Zone: "tools", Known: true, Effects: policy.Declare(), Ephemeral: true, Timeout: 5 * time.Second, MaxResult: 1 << 10},
 		run: func(_ context.Context, c Call) (Output, error) {
 			var a struct {
 				Timezone *string `json:"timezone"`

@@ -377,7 +377,7 @@ func (s *connOut) withDeadline(ctx context.Context, spec subjects.Spec) (context
 func requestFault(spec subjects.Spec, err error) error {
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return noResponder{subjects.Faultf(subjects.CodeUnavailable, "no responder for %s", spec.Name)}
+		return NoResponder(spec.Name)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
 		return subjects.Faultf(subjects.CodeTimeout, "timeout: no reply from %s before the deadline", spec.Name)
 	case errors.Is(err, nats.ErrMaxPayload):
@@ -408,7 +408,13 @@ type noResponder struct{ *subjects.Fault }
 
 func (n noResponder) Unwrap() error { return n.Fault }
 
-// IsNoResponder reports whether err is that of a request that no service received: nothing ran.
+// NoResponder returns the fault of a request to subject that no service received.
+func NoResponder(subject string) error {
+	return noResponder{subjects.Faultf(subjects.CodeUnavailable, "no responder for %s", subject)}
+}
+
+// IsNoResponder reports whether err is that of a request without a responder. The server says so, or the responder itself,
+// whose empty reply with the status 503 looks the same: it is no proof that nothing ran.
 func IsNoResponder(err error) bool {
 	var n noResponder
 	return errors.As(err, &n)

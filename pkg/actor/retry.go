@@ -8,8 +8,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A request without a responder is repeated noResponderRetries times, noResponderWait apart: no service received it, so
-// nothing ran. While the server reloads its configuration, an account has no imports for a fraction of a millisecond, and
+// A request without a responder is repeated noResponderRetries times, noResponderWait apart: no service received it. A
+// responder that forges this reply gets the request again, which it could have repeated by itself. While the server reloads its configuration, an account has no imports for a fraction of a millisecond, and
 // every request in that time has no responder.
 const (
 	noResponderRetries = 3

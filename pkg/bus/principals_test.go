@@ -243,7 +243,7 @@ func TestCallsSurviveReload(t *testing.T) {
 			<-flowing
 			made++
 		}
-		p := addPrincipals(t, b, append(all, subjects.Principal{Name: fmt.Sprintf("tool-%d", i), Kind: subjects.ToolPrincipal, Tools: []string{"x"}})...)
+		p := addPrincipals(t, b, append(all, subjects.Principal{Name: fmt.Sprintf("tool-%d", i), Kind: subjects.ToolPrincipal, Tools: []string{fmt.Sprintf("x%d", i)}})...)
 		all = p
 	}
 	for _, m := range waiting {

@@ -49,6 +49,19 @@ func Declare(effects ...Effect) Effects {
 	return s
 }
 
+// With returns the set with e added. An undeclared set stays undeclared: it has e.
+func (s Effects) With(e Effect) Effects {
+	if s.declared {
+		s.set |= e
+	}
+	return s
+}
+
+// Includes reports whether every effect of other is in the set.
+func (s Effects) Includes(other Effects) bool {
+	return !s.declared || other.declared && other.set&^s.set == 0
+}
+
 // Has reports whether e is in the set; true for every effect when the set is undeclared.
 func (s Effects) Has(e Effect) bool { return !s.declared || s.set&e != 0 }
 
