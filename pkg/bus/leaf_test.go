@@ -330,3 +330,79 @@ func TestUnlimitedKeysOfMachine(t *testing.T) {
 		}
 	}
 }
+
+// TestRevocationAfterFailedReload lets the second of the two reloads of a change fail. The next change that succeeds still closes the
+// connections of every key that is not in its list: of the machine that was revoked, and of the new key of a rotation that was
+// taken back.
+func TestRevocationAfterFailedReload(t *testing.T) {
+	t.Parallel()
+	b := startBus(t)
+	connected := func() int {
+		links, err := b.Server.LeafLinks()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(links)
+	}
+	connect := func(p subjects.Principal, seeds bus.Keys) *bus.Server {
+		t.Helper()
+		roles, err := bus.LeafRoles(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys := bus.Keys{Dir: filepath.Join(t.TempDir(), "keys")}
+		if _, err := keys.Ensure(roles); err != nil {
+			t.Fatal(err)
+		}
+		s, err := bus.StartLeaf(bus.LeafConfig{Machine: p, Address: b.Server.LeafAddress(), Pin: hubPin(t, b), Seeds: seeds, Store: filepath.Join(t.TempDir(), "jetstream")}, keys, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(testTimeout); connected() == 0; <-time.After(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the machine does not connect")
+			}
+		}
+		return s
+	}
+	// failSecond makes the second reload of the next change fail.
+	failSecond := func(list ...subjects.Principal) {
+		t.Helper()
+		reloads := 0
+		b.Server.EditConf(func(conf string) string {
+			if reloads++; reloads == 2 {
+				return conf + "\nunknown_setting: 1\n"
+			}
+			return conf
+		})
+		if err := b.Server.Apply(t.Context(), list); err == nil || reloads != 2 {
+			t.Fatalf("the second of %d reloads failed, and Apply returned %v", reloads, err)
+		}
+		b.Server.EditConf(nil)
+	}
+	apply := func(list ...subjects.Principal) {
+		t.Helper()
+		if err := b.Server.Apply(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	box, seeds := newMachinePrincipal(t, "gpu-box", "get_datetime")
+	apply(box)
+	leaf := connect(box, seeds)
+	failSecond()
+	apply()
+	if n := connected(); n > 0 {
+		t.Errorf("%d connections of a revoked machine", n)
+	}
+	leaf.Stop(t.Context())
+
+	apply(box)
+	rotated, newSeeds := newMachinePrincipal(t, "gpu-box", "get_datetime")
+	failSecond(rotated)
+	leaf = connect(rotated, newSeeds) // the first reload succeeded
+	defer leaf.Stop(t.Context())
+	apply(box)
+	if n := connected(); n > 0 {
+		t.Errorf("%d connections with a key that is not in the list", n)
+	}
+}

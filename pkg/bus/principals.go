@@ -81,14 +81,15 @@ func (h Home) WritePrincipals(principals []subjects.Principal) error {
 }
 
 // Apply replaces the run-time principals of the running server without a restart. Connections and requests of the others
-// continue; connections of a principal whose key is gone are closed before it returns. The error wraps
-// [subjects.ErrPrincipal] when the list breaks a rule; the list in force changes nothing; after an error that is not of the disconnecting, the earlier principals
-// hold.
+// continue; connections of a principal whose key is gone are closed before it returns. A list equal to the one in force changes
+// nothing. The error wraps [subjects.ErrPrincipal] when the list breaks a rule; then the server was not touched. After any other
+// error each principal of the two lists may be connected, and a restart of the server uses the earlier list. The next call
+// that succeeds closes the connections of every key that is not in its list, also of those that an earlier call left.
 func (s *Server) Apply(_ context.Context, principals []subjects.Principal) error {
 	s.applying.Lock()
 	defer s.applying.Unlock()
 	s.mu.Lock()
-	ns, before, current, edited := s.ns, s.layout, s.principals, s.editConf != nil
+	ns, current, unfinished := s.ns, s.principals, len(s.tried) > 0 || s.editConf != nil
 	s.mu.Unlock()
 	if ns == nil {
 		return errors.New("changing the principals: the embedded server is down")
@@ -97,9 +98,13 @@ func (s *Server) Apply(_ context.Context, principals []subjects.Principal) error
 	if err != nil {
 		return err
 	}
-	if slices.EqualFunc(current, principals, samePrincipal) && !edited {
+	if slices.EqualFunc(current, principals, samePrincipal) && !unfinished {
 		return nil
 	}
+	s.mu.Lock()
+	before := append([]subjects.Layout{s.layout}, s.tried...)
+	s.tried = append(s.tried, after)
+	s.mu.Unlock()
 	// A new account has dead imports after one reload, and live ones after two.
 	for range 2 {
 		opts, err := s.serverOptions(after)
@@ -109,14 +114,18 @@ func (s *Server) Apply(_ context.Context, principals []subjects.Principal) error
 		if err != nil {
 			return fmt.Errorf("changing the principals: %w", err)
 		}
-		s.mu.Lock()
-		s.layout, s.principals = after, nil
-		s.mu.Unlock()
+	}
+	var lost []string
+	for _, l := range before {
+		lost = append(lost, lostLeafKeys(l, after)...)
+	}
+	if err := disconnectLeafs(ns, lost); err != nil {
+		return err
 	}
 	s.mu.Lock()
-	s.principals = slices.Clone(principals)
-	s.mu.Unlock()
-	return disconnectLeafs(ns, lostLeafKeys(before, after))
+	defer s.mu.Unlock()
+	s.layout, s.principals, s.tried = after, slices.Clone(principals), nil
+	return nil
 }
 
 // samePrincipal reports whether two principals have the same accounts, keys and rights.
@@ -173,8 +182,11 @@ func disconnectLeafs(ns *server.Server, accounts []string) error {
 	}
 	var errs []error
 	for _, l := range leafs.Leafs {
-		if slices.Contains(accounts, l.Account) && ns.GetLeafNode(l.ID) != nil {
-			errs = append(errs, ns.DisconnectClientByID(l.ID))
+		if !slices.Contains(accounts, l.Account) || ns.GetLeafNode(l.ID) == nil {
+			continue
+		}
+		if err := ns.DisconnectClientByID(l.ID); err != nil && ns.GetLeafNode(l.ID) != nil { // it may have ended meanwhile
+			errs = append(errs, fmt.Errorf("disconnecting a machine of account %s: %w", l.Account, err))
 		}
 	}
 	return errors.Join(errs...)

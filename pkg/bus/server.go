@@ -102,8 +102,9 @@ type Server struct {
 
 	mu         sync.Mutex
 	ns         *server.Server
-	layout     subjects.Layout          // the table with the run-time principals
-	principals []subjects.Principal     // as applied; nil = unknown, or none
+	layout     subjects.Layout          // the table with the run-time principals of the last Apply that succeeded
+	tried      []subjects.Layout        // of the calls of Apply that failed since: their keys may be connected
+	principals []subjects.Principal     // those of layout
 	editConf   func(conf string) string // by tests; nil = none
 	bootKeys   map[string]nkeys.KeyPair
 	stopped    bool // by Stop: it does not start again
