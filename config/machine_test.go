@@ -1,9 +1,11 @@
 package config_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -61,7 +63,7 @@ func joinMachine(t testing.TB, home bus.Home, token machine.Token) error {
 	if err := home.CreateFolders(); err != nil {
 		t.Fatal(err)
 	}
-	_, err := machine.Join(t.Context(), home, token, time.Now())
+	_, err := machine.Join(t.Context(), home, token, machine.JoinOptions{}, time.Now())
 	return err
 }
 
@@ -75,6 +77,37 @@ func startMachine(t testing.TB, c config.Config, home bus.Home) *config.Instance
 	t.Cleanup(func() { down(t, r) })
 	awaitTrue(t, "the machine is connected", r.IsLinked)
 	return r
+}
+
+// writerFunc is called with each line of a log.
+type writerFunc func(line []byte)
+
+func (f writerFunc) Write(line []byte) (int, error) { f(line); return len(line), nil }
+
+// expectNoLink runs a machine whose keys the hub does not know, and returns when the hub has rejected them several times.
+func expectNoLink(t testing.TB, home bus.Home) {
+	t.Helper()
+	rejected := make(chan struct{}, 1000)
+	log := debugLog(writerFunc(func(line []byte) {
+		if bytes.Contains(line, []byte("Authorization Violation")) {
+			rejected <- struct{}{}
+		}
+	}))
+	r, _, err := settings(t).StartMachine(t.Context(), home, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer down(t, r)
+	for range 4 { // of two accounts, so that each is rejected more than once
+		select {
+		case <-rejected:
+		case <-time.After(testTimeout):
+			t.Fatal("the hub did not reject the keys")
+		}
+		if r.IsLinked() {
+			t.Fatal("a machine whose keys were replaced is connected")
+		}
+	}
 }
 
 func awaitTrue(t testing.TB, what string, is func() bool) {
@@ -174,8 +207,8 @@ func TestMachineServesHub(t *testing.T) {
 	callUntilOK(t, hub.Bus)
 
 	oldKeys := newHome(t)
-	if err := os.CopyFS(oldKeys.Data, os.DirFS(home.Data)); err != nil {
-		t.Fatal(err)
+	if out, err := exec.Command("cp", "-a", home.Data, oldKeys.Data).CombinedOutput(); err != nil { // os.CopyFS does not keep the mode of key files
+		t.Fatalf("%v: %s", err, out)
 	}
 	rotation, _ := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Rotate: true})
 	down(t, box)
@@ -184,6 +217,7 @@ func TestMachineServesHub(t *testing.T) {
 	}
 	startMachine(t, settings(t), home)
 	callUntilOK(t, hub.Bus)
+	expectNoLink(t, oldKeys)
 
 	user := dialClient(t, hub.Bus, "user")
 	late, _ := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Rotate: true})

@@ -76,14 +76,7 @@ func MachineLayout(p Principal) (Layout, error) {
 	if p.Kind != MachinePrincipal {
 		return Layout{}, fmt.Errorf("%w %s: not a machine", ErrPrincipal, p.Name)
 	}
-	p.Keys = nil
-	if err := p.Validate(); err != nil {
-		return Layout{}, err
-	}
-	p.Keys = map[string]string{}
-	for i, a := range p.Accounts() { // any valid keys: With leaves out a machine that has not joined
-		p.Keys[a] = "U" + strings.Repeat(string(rune('A'+i)), 55)
-	}
+	p = p.WithPlaceholderKeys() // the machine's server has keys of its own
 	hub, err := Table().With([]Principal{p})
 	if err != nil {
 		return Layout{}, err

@@ -29,7 +29,7 @@ type Principal struct {
 	Kind   PrincipalKind     `json:"kind"`
 	Tools  []string          `json:"tools,omitempty"`  // kind tool: the tools it serves, as the zone Name
 	Actors []string          `json:"actors,omitempty"` // kind machine: what it runs, see [MachineActors]
-	Keys   map[string]string `json:"keys"`             // public key by account; empty before a machine has joined
+	Keys   map[string]string `json:"keys"`             // public key by account, one for each of Accounts
 	Added  time.Time         `json:"added"`
 }
 
@@ -109,15 +109,12 @@ func (p Principal) Accounts() (out []string) {
 	return dedupe(out)
 }
 
-// Zone returns the account by which p serves tools to the broker, and the tools. It reports false when p serves none, or has
-// not joined yet.
+// Zone returns the account by which p serves tools to the broker, and the tools. It reports false when p serves none.
 func (p Principal) Zone() (account string, tools []string, ok bool) {
-	switch {
-	case len(p.Keys) == 0:
-		return "", nil, false
-	case p.Kind == ToolPrincipal:
+	switch p.Kind {
+	case ToolPrincipal:
 		account, tools = p.Name, p.Tools
-	case p.Kind == MachinePrincipal:
+	case MachinePrincipal:
 		account = toolsZone + "_" + p.Name
 		for _, a := range p.Actors {
 			if slices.Contains(movableTools, a) {
@@ -128,9 +125,35 @@ func (p Principal) Zone() (account string, tools []string, ok bool) {
 	return account, tools, len(tools) > 0
 }
 
-// Validate rejects a malformed principal, with an error that wraps [ErrPrincipal] and says what to change. A machine without
-// keys is valid: it has not joined.
+// Validate rejects a malformed principal, with an error that wraps [ErrPrincipal] and says what to change. Each of its accounts
+// must have a key.
 func (p Principal) Validate() error {
+	if err := p.CheckRights(); err != nil {
+		return err
+	}
+	accounts := p.Accounts()
+	if len(p.Keys) != len(accounts) {
+		return fmt.Errorf("%w %s: %d keys for %d accounts", ErrPrincipal, p.Name, len(p.Keys), len(accounts))
+	}
+	for account, key := range p.Keys {
+		if !slices.Contains(accounts, account) || !publicUserKey.MatchString(key) {
+			return fmt.Errorf("%w %s: the key of account %q is not a public user key of one of its accounts", ErrPrincipal, p.Name, clipForError(account))
+		}
+	}
+	return nil
+}
+
+// WithPlaceholderKeys returns p with keys that nobody has, for a machine that is invited: its own are made when it joins.
+func (p Principal) WithPlaceholderKeys() Principal {
+	p.Keys = map[string]string{}
+	for i, a := range p.Accounts() {
+		p.Keys[a] = "U" + strings.Repeat(string(rune('A'+i)), 55)
+	}
+	return p
+}
+
+// CheckRights is [Principal.Validate] without the keys: name, kind, tools and actors.
+func (p Principal) CheckRights() error {
 	if err := p.CheckName(); err != nil {
 		return err
 	}
@@ -159,15 +182,6 @@ func (p Principal) Validate() error {
 			return reject("a machine cannot run %q; it can run: %s", clipForError(a), strings.Join(MachineActors(), ", "))
 		case slices.Contains(p.Actors[:i], a):
 			return reject("actor %s is named twice", a)
-		}
-	}
-	accounts := p.Accounts()
-	if len(p.Keys) != len(accounts) && (p.Kind != MachinePrincipal || len(p.Keys) > 0) {
-		return reject("%d keys for %d accounts", len(p.Keys), len(accounts))
-	}
-	for account, key := range p.Keys {
-		if !slices.Contains(accounts, account) || !publicUserKey.MatchString(key) {
-			return reject("the key of account %q is not a public user key of one of its accounts", clipForError(account))
 		}
 	}
 	return nil
@@ -232,9 +246,7 @@ func (l Layout) With(principals []Principal) (Layout, error) {
 			}
 			keys[k] = true
 		}
-		if len(p.Keys) > 0 {
-			out.addPrincipal(p)
-		}
+		out.addPrincipal(p)
 	}
 	if err := out.Check(); err != nil {
 		return Layout{}, fmt.Errorf("%w: %w", ErrPrincipal, err)

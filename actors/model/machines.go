@@ -325,7 +325,7 @@ func (m *Model) readMachines(ctx context.Context, out actor.Out) {
 	}
 	names := slices.Clone(m.cfg.Machines)
 	for _, p := range list.Principals {
-		if p.Kind == subjects.MachinePrincipal && len(p.Keys) > 0 && slices.Contains(p.Actors, "model") {
+		if p.Kind == subjects.MachinePrincipal && slices.Contains(p.Actors, "model") {
 			names = append(names, p.Name)
 		}
 	}

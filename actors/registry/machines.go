@@ -115,7 +115,7 @@ func (m *machines) close() {
 
 // adjustListener opens the port while a machine has joined or an invitation is open, and closes it otherwise.
 func (m *machines) adjustListener() error {
-	joined := slices.ContainsFunc(m.registry.principals(), func(p subjects.Principal) bool { return p.Kind == subjects.MachinePrincipal && len(p.Keys) > 0 })
+	joined := slices.ContainsFunc(m.registry.principals(), func(p subjects.Principal) bool { return p.Kind == subjects.MachinePrincipal })
 	wanted := m.cfg.Listen != listenOff && (joined || len(m.cfg.Invitations.Open(m.out.Now())) > 0)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,17 +162,34 @@ func (m *machines) onInvite(ctx context.Context, in actor.Msg[subjects.MachineIn
 		if err := m.cfg.Invitations.Add(inv, out.Now()); err != nil {
 			return none, subjects.Faultf(subjects.CodeUnavailable, "%v", err)
 		}
-		if err := m.adjustListener(); err != nil {
-			return none, subjects.Faultf(subjects.CodeUnavailable, "%v", err)
+		address, err := m.openListener()
+		if err != nil { // without the port nobody could use the invitation
+			m.cancelInvitations(out, inv.Machine)
+			return none, subjects.Faultf(subjects.CodeUnavailable, "this machine cannot be reached by others: %v: check machines.listen in system.yaml, then invite again", err)
 		}
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return subjects.MachineInvited{Hub: m.cfg.Hub, Pin: pin.String(), Listen: m.listener.Addr(), Actors: inv.Actors}, nil
+		return subjects.MachineInvited{Hub: m.cfg.Hub, Pin: pin.String(), Listen: address, Actors: inv.Actors}, nil
 	})
 }
 
-// maxInvitation is the longest time for which an invitation may be open.
-const maxInvitation = 7 * 24 * time.Hour
+// openListener opens the port if it is not open, and returns its address.
+func (m *machines) openListener() (string, error) {
+	if err := m.adjustListener(); err != nil {
+		return "", err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.listener == nil { // closed since, by the end of the invitation
+		return "", errors.New("the invitation has expired")
+	}
+	return m.listener.Addr(), nil
+}
+
+// minInvitation and maxInvitation bound the time for which an invitation is open. The command permits a minute or more, some of
+// which has passed when the request arrives.
+const (
+	minInvitation = 30 * time.Second
+	maxInvitation = 7 * 24 * time.Hour
+)
 
 // newInvitation returns the invitation of a request, or why it cannot be made.
 func (m *machines) newInvitation(q subjects.MachineInvite, now time.Time) (machine.Invitation, error) {
@@ -180,7 +197,7 @@ func (m *machines) newInvitation(q subjects.MachineInvite, now time.Time) (machi
 	if m.cfg.Listen == listenOff {
 		return inv, errors.New("no machine may join: machines.listen in system.yaml is off; set it to an address such as 0.0.0.0:7422")
 	}
-	if !inv.Expires.After(now) || inv.Expires.After(now.Add(maxInvitation)) {
+	if inv.Expires.Before(now.Add(minInvitation)) || inv.Expires.After(now.Add(maxInvitation)) {
 		return inv, errors.New("an invitation is open for a minute to seven days")
 	}
 	list := m.registry.principals()
@@ -192,11 +209,12 @@ func (m *machines) newInvitation(q subjects.MachineInvite, now time.Time) (machi
 		inv.Actors = list[at].Actors
 		return inv, nil
 	}
-	_, err := subjects.Table().With(append(list, subjects.Principal{Name: q.Machine, Kind: subjects.MachinePrincipal, Actors: q.Actors}))
+	p := subjects.Principal{Name: q.Machine, Kind: subjects.MachinePrincipal, Actors: q.Actors}
+	_, err := subjects.Table().With(append(list, p.WithPlaceholderKeys()))
 	return inv, err
 }
 
-// cancelInvitations drops the open invitations of a revoked machine. Without that they could not be used either: there are no keys to
+// cancelInvitations drops the open invitations of a machine. Those of a revoked machine could not be used either: there are no keys to
 // replace.
 func (m *machines) cancelInvitations(out actor.Out, name string) {
 	if m == nil {

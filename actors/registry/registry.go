@@ -138,7 +138,11 @@ var actions = map[string]string{
 // onChange makes a change of the user and returns the new list. A change that the rules of the table reject is recorded as
 // refused.
 func (r *Registry) onChange(ctx context.Context, in actor.Msg[subjects.PrincipalChange], out actor.Out) (subjects.PrincipalList, error) {
-	if in.Body.Action != subjects.PrincipalRevoke && in.Body.Principal.Kind == subjects.MachinePrincipal {
+	isMachine := in.Body.Principal.Kind == subjects.MachinePrincipal || // a rotation has the name only
+		slices.ContainsFunc(r.principals(), func(p subjects.Principal) bool {
+			return p.Name == in.Body.Principal.Name && p.Kind == subjects.MachinePrincipal
+		})
+	if in.Body.Action != subjects.PrincipalRevoke && isMachine {
 		r.gate.Refuse(ctx, out, r.record(in.From, in.Body), subjects.StatusRefused, subjects.CodeMalformed)
 		return subjects.PrincipalList{}, subjects.Faultf(subjects.CodeMalformed, "a machine is added with conclave invite, and rotated with conclave machines rotate")
 	}
@@ -169,7 +173,7 @@ func (r *Registry) Change(ctx context.Context, out actor.Out, by string, c subje
 		return subjects.PrincipalList{}, subjects.Faultf(subjects.CodeMalformed, "%v", err)
 	}
 	_, err = actor.Audited(ctx, out, r.gate, r.record(by, c), func(ctx context.Context, p *actor.Permit) (struct{}, error) {
-		return struct{}{}, r.replaceList(context.WithoutCancel(ctx), p, before, after)
+		return struct{}{}, r.replaceList(context.WithoutCancel(ctx), p, c.Action == subjects.PrincipalRevoke, before, after)
 	})
 	if err != nil {
 		return subjects.PrincipalList{}, err
@@ -186,7 +190,7 @@ func (r *Registry) Change(ctx context.Context, out actor.Out, by string, c subje
 // replaceList stores the list and applies it. It fails without a valid permit. When the server does not apply the list, the
 // earlier one is stored and applied again, except for a revocation: a key that is stored as revoked stays revoked, and is
 // rejected at the next start at the latest.
-func (r *Registry) replaceList(ctx context.Context, p *actor.Permit, before, after []subjects.Principal) error {
+func (r *Registry) replaceList(ctx context.Context, p *actor.Permit, revokes bool, before, after []subjects.Principal) error {
 	if err := p.Check(); err != nil {
 		return err
 	}
@@ -194,13 +198,13 @@ func (r *Registry) replaceList(ctx context.Context, p *actor.Permit, before, aft
 		return subjects.Faultf(subjects.CodeUnavailable, "the list of principals could not be stored: %v", err)
 	}
 	err := r.server.Apply(ctx, after)
-	if err == nil || len(after) < len(before) {
+	if err == nil || revokes {
 		r.setList(after)
 	}
 	if err == nil {
 		return nil
 	}
-	if len(after) < len(before) {
+	if revokes {
 		return subjects.Faultf(subjects.CodeUnavailable, "the principal is revoked in the list, but the NATS server did not apply it: %v. Restart conclave to close its connections", err)
 	}
 	back := errors.Join(r.store.WritePrincipals(before), r.server.Apply(ctx, before))

@@ -52,10 +52,14 @@ func (f *flakyServer) setError(err error) {
 	f.fail = err
 }
 
-func start(t *testing.T) *fixture {
+// start runs a registry that has stored these principals before.
+func start(t *testing.T, stored ...subjects.Principal) *fixture {
 	t.Helper()
 	f := &fixture{Bus: bustest.Start(t)}
 	f.home, f.server = bus.Home{Data: f.Dir}, &flakyServer{Server: f.Server}
+	if err := f.home.WritePrincipals(stored); err != nil {
+		t.Fatal(err)
+	}
 	f.Run(f.AuditedSpec(subjects.Registry, func(_ context.Context, w *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
 		return registry.New(registry.Config{AuditTimeout: testTimeout}, f.server, f.home, w, h)
 	}), actor.Config{})
@@ -191,6 +195,33 @@ func TestRegistry(t *testing.T) {
 		if !slices.Contains(got, want) {
 			t.Errorf("no record %q in %q", want, got)
 		}
+	}
+}
+
+// TestKeyOfMachine shows that the keys of a machine are not rotated like those of a principal: only its own enrolment knows
+// the new ones. It can be revoked, also when the server does not apply that: the list keeps the revocation.
+func TestKeyOfMachine(t *testing.T) {
+	t.Parallel()
+	key, err := bus.Keys{Dir: t.TempDir()}.Stage("model_box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	box := subjects.Principal{Name: "box", Kind: subjects.MachinePrincipal, Actors: []string{"model"}, Keys: map[string]string{"model_box": key.Public}}
+	f := start(t, box)
+	stolen := map[string]string{"model_box": f.newKey(t, "box")["box"]}
+	var fault *subjects.Fault
+	if err := f.change(t, subjects.PrincipalRotate, subjects.Principal{Name: "box", Keys: stolen}); !errors.As(err, &fault) || fault.Code != subjects.CodeMalformed || !strings.Contains(fault.Text, "conclave machines rotate") {
+		t.Errorf("a rotation of a machine: %v", err)
+	}
+	if stored, err := f.home.ReadPrincipals(); err != nil || len(stored) != 1 || stored[0].Keys["model_box"] != box.Keys["model_box"] {
+		t.Errorf("stored: %+v, %v", stored, err)
+	}
+	f.server.setError(errors.New("disk on fire"))
+	if err := f.change(t, subjects.PrincipalRevoke, subjects.Principal{Name: "box"}); err == nil || !strings.Contains(err.Error(), "revoked in the list") {
+		t.Errorf("a revocation that the server does not apply: %v", err)
+	}
+	if stored, err := f.home.ReadPrincipals(); err != nil || len(stored) > 0 || len(f.names(t)) > 0 {
+		t.Errorf("stored: %+v, %v", stored, err)
 	}
 }
 

@@ -336,7 +336,8 @@ logs must exist as they were sealed. The exit code is 5 when something is wrong.
 
 The report ends with the head of the log: a hash of all messages of all writers. Write it down elsewhere; --head verifies later that the log
 still holds everything that it held then. The heads that conclave keeps itself, in the system keyring and in the file
-audit_head.file of system.yaml, are compared too. Only they show that the whole data folder was replaced by an older copy.
+audit_head.file of system.yaml, are compared too, and so are the copies of machines that were invited as witness, while conclave
+runs. Only these show that the whole data folder was replaced by an older copy. stderr names each witness that could not be asked.
 
 With --file it verifies a sealed export. A sealed file is anchored when its hash is in the first record of the next log: the
 current one, or a sealed file that is itself anchored. Without an anchor, a change inside the file is found, but not that the
@@ -410,34 +411,30 @@ func loadKeptHeads(ctx context.Context, a *cli.App) []audit.KeptHead {
 	return kept
 }
 
-// loadWitnessHeads returns the heads that the machines with a witness have copied. A machine that does not answer is reported on stderr, and
-// left out. A stopped system has no connection to its machines.
+// loadWitnessHeads returns the heads that the machines with a witness have copied. A machine that could not be asked is reported on
+// stderr and left out: the rest of the log can be verified nevertheless. A list of machines that cannot be read is reported too.
 func loadWitnessHeads(ctx context.Context, a *cli.App) (kept []audit.KeptHead) {
-	if _, err := a.Bus(); err != nil {
+	principals, err := a.Home.ReadPrincipals()
+	if err != nil {
+		a.Say("not compared with the witnesses: %s", term.OneLine(err.Error()))
 		return nil
 	}
-	var machines []subjects.MachineStatus
-	if err := a.WithClient(func(c *client.Client) (err error) {
-		machines, err = c.Machines(ctx)
-		return err
-	}); err != nil {
-		var f *subjects.Fault
-		if !errors.As(err, &f) || f.Code != subjects.CodeUnavailable { // a stand-alone server has no machines
-			a.Say("not compared with the copies on other machines: %s", term.OneLine(err.Error()))
-		}
-		return nil
-	}
-	for _, m := range machines {
-		if m.Added.IsZero() || !slices.Contains(m.Actors, "witness") {
+	_, stopped := a.Bus()
+	for _, p := range principals {
+		if !slices.Contains(p.Actors, "witness") {
 			continue
 		}
-		heads, conflict, err := readWitness(ctx, a, m.Name)
+		if stopped != nil {
+			a.Say("not compared with the witness %s: conclave is stopped; start it and verify again", p.Name)
+			continue
+		}
+		heads, conflict, err := readWitness(ctx, a, p.Name)
 		if err != nil {
-			a.Say("not compared with the witness %s: %s", m.Name, term.OneLine(err.Error()))
+			a.Say("not compared with the witness %s: %s", p.Name, term.OneLine(err.Error()))
 			continue
 		}
 		if conflict != "" {
-			a.Say("the witness %s reports: %s", m.Name, term.OneLine(conflict))
+			a.Say("the witness %s reports: %s", p.Name, term.OneLine(conflict))
 		}
 		kept = append(kept, heads...)
 	}

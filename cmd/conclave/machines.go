@@ -16,6 +16,7 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/config"
+	"conclave/pkg/actor"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
 	"conclave/pkg/machine"
@@ -57,7 +58,7 @@ system.yaml (port 7422) while an invitation is open or a machine has joined.`,
 			if len(f.actors) == 0 {
 				return cli.Usage("name what the machine shall run with --actors: %s", strings.Join(subjects.MachineActors(), ", "))
 			}
-			if err := p.Validate(); err != nil {
+			if err := p.CheckRights(); err != nil {
 				return cli.Usage("%v", err)
 			}
 			return printInvitation(cmd.Context(), a, subjects.MachineInvite{Machine: v[0], Actors: f.actors}, f)
@@ -128,7 +129,7 @@ func printInvitation(ctx context.Context, a *cli.App, q subjects.MachineInvite, 
 func machineError(err error) error {
 	var f *subjects.Fault
 	switch {
-	case errors.As(err, &f) && f.Code == subjects.CodeUnavailable:
+	case errors.As(err, &f) && f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err):
 		return cli.Fail(cli.ExitAbsent, "the registry does not answer", "machines join the embedded server of conclave up: start it")
 	case errors.As(err, &f):
 		return cli.Fail(cli.ExitFailed, f.Text, "see conclave machines")
@@ -165,6 +166,7 @@ func reachableAddress(listen string) (string, error) {
 // joinCommand joins a hub, or runs a machine that joined.
 func joinCommand(a *cli.App) *cobra.Command {
 	var once bool
+	var o machine.JoinOptions
 	cmd := &cobra.Command{
 		Use:   "join [token]",
 		Short: "Join a hub with its token, and run the actors that it invited",
@@ -172,7 +174,7 @@ func joinCommand(a *cli.App) *cobra.Command {
 it runs a machine that has joined already; conclave up does the same on this data folder.
 
 The token is read from stdin when it is "-", so that it is in no process list. A data folder joins one hub; a new token of
-conclave machines rotate replaces its keys. When the hub is not reachable, the actors wait and the connection is repeated.`,
+conclave machines rotate replaces its keys; with --new-hub-key also after the hub lost its TLS key. When the hub is not reachable, the actors wait and the connection is repeated.`,
 		Example: `  conclave join conclave1.eyJhZGRyZXNz...
   conclave join - < token.txt
   conclave join`,
@@ -183,19 +185,20 @@ conclave machines rotate replaces its keys. When the hub is not reachable, the a
 				return err
 			}
 			if len(v) == 1 {
-				if err := joinHub(cmd.Context(), a, v[0]); err != nil || once {
+				if err := joinHub(cmd.Context(), a, v[0], o); err != nil || once {
 					return err
 				}
 			}
-			return runMachine(cmd.Context(), a, cfg)
+			return runMachine(cmd.Context(), a, cfg, "")
 		},
 	}
 	cmd.Flags().BoolVar(&once, "only", false, "join, and do not run the actors")
+	cmd.Flags().BoolVar(&o.NewHubKey, "new-hub-key", false, "accept that the hub has another TLS key than when this machine joined, for example after a restore without keys")
 	return cmd
 }
 
 // joinHub enrols this machine with a token; "-" reads it from stdin.
-func joinHub(ctx context.Context, a *cli.App, text string) error {
+func joinHub(ctx context.Context, a *cli.App, text string, o machine.JoinOptions) error {
 	if text == "-" {
 		b, err := io.ReadAll(io.LimitReader(a.In, 8<<10))
 		if err != nil {
@@ -215,7 +218,7 @@ func joinHub(ctx context.Context, a *cli.App, text string) error {
 		return err
 	}
 	defer unlock()
-	s, err := machine.Join(ctx, a.Home, token, time.Now())
+	s, err := machine.Join(ctx, a.Home, token, o, time.Now())
 	if err != nil {
 		return cli.Fail(cli.ExitFailed, "joining failed: "+err.Error(), "see conclave join --help")
 	}
@@ -223,8 +226,8 @@ func joinHub(ctx context.Context, a *cli.App, text string) error {
 	return nil
 }
 
-// runMachine runs the actors of a machine that joined until ctx ends.
-func runMachine(ctx context.Context, a *cli.App, cfg config.Config) error {
+// runMachine runs the actors of a machine that joined until ctx ends. health is the socket for conclave health, "" = none.
+func runMachine(ctx context.Context, a *cli.App, cfg config.Config, health string) error {
 	log := a.Logger(cfg.System.Level())
 	c, state, err := cfg.WithWiring(config.Wiring{Version: readBuild().Version}).StartMachine(ctx, a.Home, log)
 	if errors.Is(err, machine.ErrNotJoined) {
@@ -232,6 +235,9 @@ func runMachine(ctx context.Context, a *cli.App, cfg config.Config) error {
 	}
 	if err != nil {
 		return err
+	}
+	if err := serveHealth(ctx, health, c); err != nil {
+		return errors.Join(err, c.Stop(context.WithoutCancel(ctx)))
 	}
 	printReady(a, c, "")
 	a.Say("%s of the hub %s at %s runs %s", state.Machine, state.Hub, state.Address, strings.Join(readyActors(c), ", "))

@@ -98,9 +98,6 @@ func principalListCommand(a *cli.App) *cobra.Command {
 				w := tabwriter.NewWriter(a.Out, 0, 4, 2, ' ', 0)
 				for _, p := range all {
 					serves := strings.Join(append(p.Tools, p.Actors...), ",")
-					if len(p.Keys) == 0 {
-						serves += " (not joined)"
-					}
 					fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", p.Name, p.Kind, p.Added.Local().Format("2006-01-02 15:04"), serves)
 				}
 				return w.Flush()

@@ -99,7 +99,12 @@ another. When it is not, the log is JSON lines, and there is no link in it.`,
 				return cli.Usage("--pprof serves profiles on a loopback address only, and system.gateway.listen is %s: add --api-port, or leave --pprof out", cfg.System.Gateway.Listen)
 			}
 			if _, err := machine.ReadState(a.Home); !errors.Is(err, machine.ErrNotJoined) { // this data folder is that of a machine of a hub
-				return runMachine(cmd.Context(), a, cfg)
+				for _, name := range []string{"listen", "api-port", "headless", "pprof", "bus-only"} {
+					if cmd.Flags().Changed(name) {
+						return cli.Usage("--%s has no effect on a machine that joined a hub, which has neither HTTP nor a port of its own: leave it out", name)
+					}
+				}
+				return runMachine(cmd.Context(), a, cfg, o.health)
 			}
 			actors := cli.EnabledActors(cfg)
 			if o.busOnly {

@@ -143,7 +143,7 @@ func ParsePin(s string) (p Pin, err error) {
 func (p Pin) String() string { return hex.EncodeToString(p[:]) }
 
 // ErrPin means that a server has another TLS key than the pinned one: it is not the hub of the invitation.
-var ErrPin = errors.New("the server has another TLS key than the hub of the invitation: another program answers at this address, or the hub's certificate was replaced; if you replaced it, invite this machine again")
+var ErrPin = errors.New("the server has another TLS key than the hub of the invitation: another program answers at this address, or the hub's certificate was replaced; if you replaced it or restored the hub without its keys, run conclave machines rotate there and conclave join --new-hub-key here")
 
 // ClientTLS returns the TLS settings of a connection to the hub with this pin. The pin replaces the chain of trust: names and
 // dates are not verified. The zero pin accepts no server.

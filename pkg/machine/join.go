@@ -67,9 +67,15 @@ func (s State) seeds(home bus.Home) bus.Keys {
 	return bus.Keys{Dir: filepath.Join(home.Keys().Dir, s.Keys)}
 }
 
+// JoinOptions are the exceptions that the user permits.
+type JoinOptions struct {
+	// NewHubKey accepts a token of a hub with another TLS key than the one that the machine joined, for the same machine name.
+	NewHubKey bool
+}
+
 // Join enrols this machine with a token and stores the state. A folder that has the keys of a hub is rejected, and so is one that
 // joined already, unless the token is for the same machine of the same hub: then its keys are replaced. The folder must exist.
-func Join(ctx context.Context, home bus.Home, t Token, now time.Time) (State, error) {
+func Join(ctx context.Context, home bus.Home, t Token, o JoinOptions, now time.Time) (State, error) {
 	if _, err := os.Stat(home.Keys().Path("broker")); err == nil {
 		return State{}, fmt.Errorf("%s is the data folder of a hub: choose another one with --data", home.Data)
 	}
@@ -78,17 +84,17 @@ func Join(ctx context.Context, home bus.Home, t Token, now time.Time) (State, er
 	if err != nil && !errors.Is(err, ErrNotJoined) {
 		return State{}, err
 	}
-	if joined && before.Pin != t.Pin.String() {
-		return State{}, fmt.Errorf("this data folder joined the hub %s as %s: choose another one with --data, or remove %s to leave that hub", before.Hub, before.Machine, StatePath(home))
+	if joined && before.Pin != t.Pin.String() && !o.NewHubKey {
+		return State{}, fmt.Errorf("this data folder joined the hub %s as %s, and the token is of a hub with another TLS key: if that hub was restored without its keys, add --new-hub-key; else choose another folder with --data", before.Hub, before.Machine)
 	}
 	s := State{Address: t.Address, Pin: t.Pin.String(), Keys: "hub-" + t.ID, Joined: now.UTC()}
-	o, err := Enrol(ctx, t, func(o Offer) (map[string]string, error) {
+	offer, err := Enrol(ctx, t, func(o Offer) (map[string]string, error) {
 		p := subjects.Principal{Name: o.Machine, Kind: subjects.MachinePrincipal, Actors: o.Actors}
 		switch {
 		case joined && o.Machine != before.Machine:
 			return nil, fmt.Errorf("this data folder joined the hub %s as %s, and the token is for %s: choose another folder with --data", before.Hub, before.Machine, o.Machine)
-		case p.Validate() != nil:
-			return nil, fmt.Errorf("the hub offers what this build does not know: run the same build of conclave on both (%w)", p.Validate())
+		case p.CheckRights() != nil:
+			return nil, fmt.Errorf("the hub offers what this build does not know: run the same build of conclave on both (%w)", p.CheckRights())
 		case !slices.Equal(p.Accounts(), o.Accounts):
 			return nil, errors.New("the hub has other accounts for these actors: run the same build of conclave on both")
 		}
@@ -108,7 +114,7 @@ func Join(ctx context.Context, home bus.Home, t Token, now time.Time) (State, er
 		_ = os.RemoveAll(s.seeds(home).Dir)
 		return State{}, err
 	}
-	s.Hub, s.Machine, s.Actors = o.Hub, o.Machine, o.Actors
+	s.Hub, s.Machine, s.Actors = offer.Hub, offer.Machine, offer.Actors
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
 		err = writeFile(StatePath(home), append(b, '\n'))
