@@ -346,12 +346,14 @@ func attachmentEdges() []Edge {
 	return append(out, jetStreamEdge(Generator, "STREAM.INFO."+AttachmentPiece.Stream, false, "")) // lists the pieces of a session
 }
 
-// modelEdges lead to the model actor: actors run inference, the user's accounts list and pull models.
+// modelEdges lead to the model actor: actors run inference, the user's accounts list and pull models. The gateway runs inference
+// for programs that bring tools of their own.
 func modelEdges() []Edge {
 	callers := slices.Concat(Respondents, []string{"memory", "critic", "broker"})
 	return []Edge{
 		{Callers: callers, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.chat", "model.embed", "model.list", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"},
-		{Callers: UserAccounts, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.list", "model.pull", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"},
+		{Callers: []string{"user"}, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.list", "model.pull", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"},
+		{Callers: []string{"gateway"}, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.chat", "model.embed", "model.list", "model.pull", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"},
 	}
 }
 

@@ -51,6 +51,7 @@ type Gateway struct {
 	live           broadcaster
 	recent         recentQuestions
 	questions      questionLog
+	conversations  conversationIndex
 	models         modelCache
 	slots          struct{ waiting, streams chan struct{} }
 	credentials    *credentials

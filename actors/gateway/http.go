@@ -93,6 +93,9 @@ func (g *Gateway) routes() []route {
 		{"POST", "/memory/{id}/accept", g.onMark("accept", "accepted")},
 		{"POST", "/memory/{id}/reject", g.onMark("reject", "rejected")},
 		{"GET", "/events", g.onEvents},
+		{"GET", "/v1/models", g.onModelNames},
+		{"POST", "/v1/chat/completions", g.onCompletion},
+		{"POST", "/v1/embeddings", g.onEmbeddings},
 		{"GET", "/openapi.yaml", g.onOpenAPI},
 	}
 }
@@ -215,6 +218,10 @@ func (g *Gateway) writeProblem(w http.ResponseWriter, r *http.Request, err error
 	}
 	if p.status == http.StatusTooManyRequests || p.status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "2")
+	}
+	if isOpenAIPath(r) {
+		g.writeJSON(w, p.status, p.toOpenAI())
+		return
 	}
 	body := struct {
 		ids

@@ -1,0 +1,367 @@
+package gateway
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+
+	"conclave/pkg/attachment"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// The OpenAI-compatible API below /v1. Its models are the respondents; errors have OpenAI's shape. Requests are decoded
+// leniently, because clients send more fields than any one server knows.
+
+// respondentModels are the models of the API, each with the mode of a question.
+var respondentModels = map[string]string{"assistant": "assistant", "committee": "committee", "orchestrator": "task"}
+
+// Headers of the API, besides OpenAI's.
+const (
+	headerSession = "X-Conclave-Session" // of a request: the session to continue; of a response: that of the answer
+	headerQuery   = "X-Conclave-Query"   // of a response: the id of the question
+	headerRunOn   = "X-Conclave-Run-On"  // 1 = a client that disconnects does not stop the answer
+)
+
+// maxCompletionBody bounds a request for a completion, which repeats the whole conversation and may have images.
+const maxCompletionBody = 32 << 20
+
+// completionRequest is the body of POST /v1/chat/completions, as far as it is used. Sampling parameters apply to a plain model
+// call only: the assistant has its own.
+type completionRequest struct {
+	Model         string              `json:"model"`
+	Messages      []completionMessage `json:"messages"`
+	Stream        bool                `json:"stream"`
+	StreamOptions struct {
+		IncludeUsage bool `json:"include_usage"`
+	} `json:"stream_options"`
+	Tools          []completionTool `json:"tools"`
+	ToolChoice     json.RawMessage  `json:"tool_choice"`
+	ResponseFormat *responseFormat  `json:"response_format"`
+	N              *int             `json:"n"`
+	MaxTokens      int              `json:"max_tokens"`
+	MaxCompletion  int              `json:"max_completion_tokens"`
+	Temperature    *float64         `json:"temperature"`
+	Seed           *int             `json:"seed"`
+	Stop           stopWords        `json:"stop"`
+}
+
+// stopWords is one text or several.
+type stopWords []string
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (s *stopWords) UnmarshalJSON(data []byte) error {
+	var one string
+	if json.Unmarshal(data, &one) == nil {
+		if one != "" {
+			*s = stopWords{one}
+		}
+		return nil
+	}
+	return json.Unmarshal(data, (*[]string)(s))
+}
+
+// completionMessage is a message of the conversation.
+type completionMessage struct {
+	Role      string           `json:"role"`
+	Content   messageContent   `json:"content"`
+	ToolCalls []completionCall `json:"tool_calls,omitempty"`
+	CallID    string           `json:"tool_call_id,omitempty"`
+	Name      string           `json:"name,omitempty"`
+}
+
+// messageContent is the text of a message and its images as data URLs. In JSON it is a text, null, or a list of parts.
+type messageContent struct {
+	text   string
+	images []string
+}
+
+// UnmarshalJSON implements [json.Unmarshaler]. It rejects parts that are neither texts nor images.
+func (c *messageContent) UnmarshalJSON(data []byte) error {
+	if string(data) == "null" {
+		return nil
+	}
+	if json.Unmarshal(data, &c.text) == nil {
+		return nil
+	}
+	var parts []struct {
+		Type     string `json:"type"`
+		Text     string `json:"text"`
+		ImageURL struct {
+			URL string `json:"url"`
+		} `json:"image_url"`
+	}
+	if err := json.Unmarshal(data, &parts); err != nil {
+		return errors.New("content is a text or a list of parts")
+	}
+	var texts []string
+	for _, p := range parts {
+		switch p.Type {
+		case "text", "input_text":
+			texts = append(texts, p.Text)
+		case "image_url":
+			c.images = append(c.images, p.ImageURL.URL)
+		default:
+			return fmt.Errorf("content part %q is not supported; send text or image_url", text.Clip(p.Type, 40))
+		}
+	}
+	c.text = strings.Join(texts, "\n")
+	return nil
+}
+
+// completionTool is a tool of the client.
+type completionTool struct {
+	Type     string `json:"type"`
+	Function struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description"`
+		Parameters  json.RawMessage `json:"parameters"`
+	} `json:"function"`
+}
+
+// completionCall is a call of a client's tool.
+type completionCall struct {
+	Index    *int   `json:"index,omitempty"` // in a stream only
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	Function struct {
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"` // JSON
+	} `json:"function"`
+}
+
+// responseFormat is the form of the answer that a client asks for.
+type responseFormat struct {
+	Type       string `json:"type"`
+	JSONSchema struct {
+		Schema json.RawMessage `json:"schema"`
+	} `json:"json_schema"`
+}
+
+// completion is the body of a reply, or of one event of a stream.
+type completion struct {
+	ID      string             `json:"id"`
+	Object  string             `json:"object"`
+	Created int64              `json:"created"`
+	Model   string             `json:"model"`
+	Choices []completionChoice `json:"choices"`
+	Usage   *completionUsage   `json:"usage,omitempty"`
+}
+
+// completionChoice has the whole message of a reply, or a part of it in a stream.
+type completionChoice struct {
+	Index   int             `json:"index"`
+	Message *completionText `json:"message,omitempty"`
+	Delta   *completionText `json:"delta,omitempty"`
+	Finish  *string         `json:"finish_reason"`
+}
+
+// completionText is text of the model.
+type completionText struct {
+	Role      string           `json:"role,omitempty"`
+	Content   *string          `json:"content,omitempty"`
+	Reasoning string           `json:"reasoning_content,omitempty"`
+	ToolCalls []completionCall `json:"tool_calls,omitempty"`
+}
+
+// completionUsage counts tokens.
+type completionUsage struct {
+	Prompt     int `json:"prompt_tokens"`
+	Completion int `json:"completion_tokens"`
+	Total      int `json:"total_tokens"`
+}
+
+func newUsage(prompt, completed int) *completionUsage {
+	return &completionUsage{prompt, completed, prompt + completed}
+}
+
+// isOpenAIPath reports whether errors of a request have OpenAI's shape.
+func isOpenAIPath(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/v1/") }
+
+// openAIError is an error response in OpenAI's shape.
+type openAIError struct {
+	Error struct {
+		Message string  `json:"message"`
+		Type    string  `json:"type"`
+		Param   *string `json:"param"`
+		Code    string  `json:"code"`
+	} `json:"error"`
+}
+
+// toOpenAI returns a problem in OpenAI's shape.
+func (p *problem) toOpenAI() (out openAIError) {
+	out.Error.Message, out.Error.Code = p.Fault.Text, p.Fault.Code
+	switch {
+	case p.status == http.StatusUnauthorized:
+		out.Error.Type, out.Error.Code = "authentication_error", "invalid_api_key"
+	case p.status == http.StatusForbidden:
+		out.Error.Type = "permission_error"
+	case p.status == http.StatusTooManyRequests:
+		out.Error.Type = "rate_limit_error"
+	case p.status < http.StatusInternalServerError:
+		out.Error.Type = "invalid_request_error"
+	default:
+		out.Error.Type = "server_error"
+	}
+	return out
+}
+
+// onModelNames lists the models of the API: who answers.
+func (g *Gateway) onModelNames(w http.ResponseWriter, _ *http.Request) error {
+	type entry struct {
+		ID      string `json:"id"`
+		Object  string `json:"object"`
+		Created int64  `json:"created"`
+		OwnedBy string `json:"owned_by"`
+	}
+	list := struct {
+		Object string  `json:"object"`
+		Data   []entry `json:"data"`
+	}{Object: "list"}
+	for _, name := range []string{"assistant", "committee", "orchestrator"} {
+		list.Data = append(list.Data, entry{name, "model", 0, "conclave"})
+	}
+	g.writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+// readLenient decodes a JSON body of at most limit bytes and ignores unknown fields.
+func (g *Gateway) readLenient(w http.ResponseWriter, r *http.Request, limit int64, into any) error {
+	types := r.Header.Values("Content-Type")
+	if len(types) != 1 || !isJSON(types[0]) || r.Header.Get("Content-Encoding") != "" {
+		return problemf(http.StatusUnsupportedMediaType, subjects.CodeCodec, "unsupported content type; send Content-Type: application/json without Content-Encoding")
+	}
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d MB", limit>>20)
+	case err != nil:
+		w.Header().Set("Connection", "close")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "incomplete body, or timeout after %s", g.bodyTimeout)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", err)
+	}
+	return nil
+}
+
+// onCompletion answers POST /v1/chat/completions. A request with tools of the client, with results of them, or with a schema
+// for the answer is a plain call of the assistant's model, which has none of the tools and no memory; every other request is a
+// question to the respondent that the model names.
+func (g *Gateway) onCompletion(w http.ResponseWriter, r *http.Request) error {
+	if _, err := parseParams(r); err != nil {
+		return err
+	}
+	var in completionRequest
+	if err := g.readLenient(w, r, maxCompletionBody, &in); err != nil {
+		return err
+	}
+	mode, known := respondentModels[in.Model]
+	switch {
+	case !known:
+		return problemf(http.StatusNotFound, "model_not_found", "there is no model %q; the models are assistant, committee and orchestrator", text.Clip(in.Model, 60))
+	case len(in.Messages) == 0:
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: send at least one")
+	case in.N != nil && *in.N != 1:
+		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "n: one answer at a time")
+	}
+	release, err := acquireSlot(g.slots.waiting, "questions are waiting")
+	if err != nil {
+		return err
+	}
+	defer release()
+	if in.isPlain() {
+		return g.completeByModel(w, r, in)
+	}
+	return g.completeByRespondent(w, r, in, mode)
+}
+
+// isPlain reports whether the request is for a model alone.
+func (q completionRequest) isPlain() bool {
+	if len(q.Tools) > 0 || q.ResponseFormat != nil && q.ResponseFormat.Type != "" && q.ResponseFormat.Type != "text" {
+		return true
+	}
+	for _, m := range q.Messages {
+		if m.Role == "tool" || len(m.ToolCalls) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// decodeImages returns the images of a message as attachments with their contents. It accepts data URLs only: nothing is
+// fetched for a client.
+func decodeImages(ctx context.Context, urls []string) (list []subjects.Attachment, contents [][]byte, err error) {
+	for i, u := range urls {
+		head, encoded, ok := strings.Cut(u, ",")
+		if !ok || !strings.HasPrefix(head, "data:image/") || !strings.HasSuffix(head, ";base64") {
+			return nil, nil, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "image_url: send the image as a data URL (data:image/png;base64,...); nothing is loaded from the network")
+		}
+		data, err := base64.StdEncoding.DecodeString(encoded)
+		if err != nil {
+			return nil, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "image_url: the image is not base64")
+		}
+		f, err := attachment.Decode(ctx, subjects.AttachmentOther, fmt.Sprintf("image %d", i+1), data)
+		if err != nil || f.Image == nil {
+			return nil, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "image_url: image %d cannot be read: %v", i+1, err)
+		}
+		list, contents = append(list, f.Attachment), append(contents, f.Image)
+	}
+	return list, contents, nil
+}
+
+// conversationIndex finds the session of a conversation that a client repeats: OpenAI's API has no sessions. It keeps the
+// latest conversations in memory; an unknown one begins a new session. The zero value is ready.
+type conversationIndex struct {
+	mu       sync.Mutex
+	sessions map[[32]byte]string
+	order    [][32]byte
+}
+
+// maxConversations is the number of conversations that are kept; the oldest are dropped.
+const maxConversations = 4096
+
+// digestConversation identifies what the user and the assistant said.
+func digestConversation(messages []completionMessage) (out [32]byte) {
+	h := sha256.New()
+	for _, m := range messages {
+		if m.Role == "user" || m.Role == "assistant" {
+			t := strings.TrimSpace(m.Content.text)
+			fmt.Fprintf(h, "%s %d %s\n", m.Role, len(t), t)
+		}
+	}
+	h.Sum(out[:0])
+	return out
+}
+
+// add records the session of a conversation.
+func (x *conversationIndex) add(key [32]byte, session string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.sessions == nil {
+		x.sessions = map[[32]byte]string{}
+	}
+	if _, known := x.sessions[key]; !known {
+		x.order = append(x.order, key)
+	}
+	x.sessions[key] = session
+	if len(x.order) > maxConversations {
+		delete(x.sessions, x.order[0])
+		x.order = x.order[1:]
+	}
+}
+
+// find returns the session of a conversation, "" when it is not known.
+func (x *conversationIndex) find(key [32]byte) string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.sessions[key]
+}

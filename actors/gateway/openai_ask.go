@@ -1,0 +1,162 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// maxHistory bounds the earlier conversation that is attached to a question of an unknown conversation, in bytes.
+const maxHistory = 64 << 10
+
+// completeByRespondent asks the last message of the request as a question and writes the answer. The session is that of the
+// header, or that of the same conversation, or a new one; in a new one the earlier messages are an attachment, because nobody
+// knows whether they were said here. When the client disconnects the question is cancelled, unless headerRunOn is set.
+func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, in completionRequest, mode string) error {
+	q, images, err := g.newCompletionQuestion(r, in, mode)
+	if err != nil {
+		return err
+	}
+	if err := g.checkQuestion(r.Context(), &q); err != nil {
+		return err
+	}
+	delta, err := subjects.ResponseDelta.With(q.QueryID)
+	if err != nil {
+		return err
+	}
+	thinking, err := subjects.ResponseThinking.With(q.QueryID)
+	if err != nil {
+		return err
+	}
+	hear := g.live.subscribe(func(ev Event) bool { return in.Stream && (ev.Subject == delta.Name || ev.Subject == thinking.Name) })
+	defer g.live.unsubscribe(hear)
+	cur := g.events.cursorAtEnd()
+	asked := question{q.QueryID, q.SessionID, cur.at, q.respondent()}
+	if !g.questions.add(asked) {
+		return problemf(http.StatusConflict, codeConflict, "another client waits for question %s", asked.id)
+	}
+	defer g.questions.release(asked.id)
+	if err := g.client.StoreImages(r.Context(), q.SessionID, images); err != nil {
+		return storeFault(g.out, "an attached image", err)
+	}
+	if _, err := g.storeQuestion(r.Context(), g.out, q); err != nil {
+		return err
+	}
+	w.Header().Set(headerSession, q.SessionID)
+	w.Header().Set(headerQuery, q.QueryID)
+
+	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
+	defer cancel()
+	out := g.newCompletionWriter(w, in, "chatcmpl-"+q.QueryID)
+	stop := out.keepAlive(ctx)
+	defer stop()
+	words := &answerStream{emit: func(_, _ int, t string) error { return out.writeText(t) }}
+	end, err := g.waitForOutcomeOf(ctx, cur, asked, func(ev Event) { out.writeNotice(ev) }, hear.events, func(l liveEvent) error {
+		if l.Subject == thinking.Name {
+			return out.writeThinking(l.delta.Text)
+		}
+		return words.add(*l.delta)
+	})
+	if err != nil {
+		if r.Context().Err() != nil && !errors.Is(context.Cause(r.Context()), errRevoked) {
+			g.cancelAbandoned(r, q)
+			return nil
+		}
+		return out.fail(g.explainUnanswered(asked, err))
+	}
+	if end.Dead != nil {
+		return out.fail(&problem{status: http.StatusBadGateway, Fault: explainDeadLetter(end.Dead)})
+	}
+	answer := end.Response.Answer
+	if f := end.Response.Error; f != nil && strings.TrimSpace(answer) == "" {
+		return out.fail(&problem{status: http.StatusBadGateway, Fault: f})
+	}
+	g.conversations.add(digestConversation(append(in.Messages, completionMessage{Role: "assistant", Content: messageContent{text: answer}})), q.SessionID)
+	return out.finish(words, end.Response)
+}
+
+// cancelAbandoned cancels the question of a client that disconnected, unless the client said that it runs on.
+func (g *Gateway) cancelAbandoned(r *http.Request, q Question) {
+	if r.Header.Get(headerRunOn) == "1" {
+		return
+	}
+	ctx, cancel := withStoreTimeout(r.Context())
+	defer cancel()
+	if err := g.client.CancelQuery(ctx, q.SessionID, q.QueryID, "the client disconnected"); err != nil {
+		g.out.LogError(err)
+	}
+}
+
+// newCompletionQuestion returns the question of a request. The last message must be of the user. Messages of the roles system
+// and developer precede the first question of a session.
+func (g *Gateway) newCompletionQuestion(r *http.Request, in completionRequest, mode string) (q Question, images [][]byte, err error) {
+	last := in.Messages[len(in.Messages)-1]
+	if last.Role != "user" {
+		return q, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: the last message has the role user")
+	}
+	q = Question{Query: last.Content.text, Mode: mode, SessionID: r.Header.Get(headerSession)}
+	if q.Attachments, images, err = decodeImages(r.Context(), last.Content.images); err != nil {
+		return q, nil, err
+	}
+	earlier := in.Messages[:len(in.Messages)-1]
+	if q.SessionID != "" {
+		return q, images, nil
+	}
+	var instructions, said []string
+	for _, m := range earlier {
+		switch m.Role {
+		case "system", "developer":
+			instructions = append(instructions, m.Content.text)
+		case "user", "assistant":
+			said = append(said, m.Role+": "+m.Content.text)
+		default:
+			return q, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: unknown role %q", text.Clip(m.Role, 40))
+		}
+	}
+	if len(said) > 0 {
+		if q.SessionID = g.conversations.find(digestConversation(earlier)); q.SessionID != "" {
+			return q, images, nil
+		}
+		history := strings.Join(said, "\n\n")
+		if extra := len(history) - maxHistory; extra > 0 {
+			history = "[earlier messages are left out]\n" + strings.ToValidUTF8(history[extra:], "")
+		}
+		q.Attachments = append(q.Attachments, subjects.Attachment{Name: "earlier conversation", Source: subjects.AttachmentOther, Text: history})
+	}
+	if len(instructions) > 0 {
+		q.Query = strings.Join(append(instructions, q.Query), "\n\n")
+	}
+	return q, images, nil
+}
+
+// writeNotice tells the client what an answer waits for, as thinking.
+func (o *completionWriter) writeNotice(ev Event) {
+	if !strings.HasPrefix(ev.Subject, "approval.request.") {
+		return
+	}
+	var a subjects.ApprovalRequest
+	if json.Unmarshal(ev.Payload, &a) == nil {
+		_ = o.writeThinking("[" + a.Tool + " waits for your approval: run conclave approve, or open Approvals in the page]\n")
+	}
+}
+
+// finish writes the rest of the answer, the reason of its end and the usage.
+func (o *completionWriter) finish(words *answerStream, a *subjects.Response) error {
+	reason := "stop"
+	if a.Partial {
+		reason = "length"
+	}
+	usage := newUsage(a.Usage.PromptTokens, a.Usage.CompletionTokens)
+	if !o.stream {
+		return o.writeWhole(completionText{Content: &a.Answer, Reasoning: a.Thinking}, reason, usage)
+	}
+	if err := words.finish(a.Answer); err != nil {
+		return nil // the client is gone
+	}
+	return o.writeEnd(reason, usage)
+}

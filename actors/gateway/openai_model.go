@@ -1,0 +1,217 @@
+package gateway
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+
+	"conclave/pkg/model"
+	"conclave/pkg/model/wire"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// completeByModel sends the conversation of a request to the assistant's model and writes its reply. Calls of the client's
+// tools go back to the client: nothing is run here, so there is nothing to authorize.
+func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in completionRequest) error {
+	if in.Model != "assistant" {
+		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "tools and response_format are for the model assistant")
+	}
+	q, err := newModelRequest(in)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
+	defer cancel()
+	out := g.newCompletionWriter(w, in, "chatcmpl-"+g.out.NewID())
+	stop := out.keepAlive(ctx)
+	defer stop()
+	chat := wire.Client{Out: g.out, Role: subjects.RoleAssistant, Timeout: g.cfg.QueryTimeout}
+	var whole completionText
+	var content string
+	var final model.Final
+	for chunk, err := range chat.Chat(ctx, q) {
+		if err != nil {
+			if r.Context().Err() != nil {
+				return nil // the client is gone; the call is cancelled
+			}
+			return out.fail(explainModelError(err))
+		}
+		content, whole.Reasoning = content+chunk.Content, whole.Reasoning+chunk.Thinking
+		part := completionText{Reasoning: chunk.Thinking}
+		if chunk.Content != "" {
+			part.Content = &chunk.Content
+		}
+		for _, c := range chunk.Calls {
+			call := completionCall{ID: c.ID, Type: "function"}
+			if call.ID == "" {
+				call.ID = "call_" + g.out.NewID()
+			}
+			call.Function.Name, call.Function.Arguments = c.Name, string(c.Arguments)
+			whole.ToolCalls = append(whole.ToolCalls, call)
+			n := len(whole.ToolCalls) - 1
+			call.Index = &n
+			part.ToolCalls = append(part.ToolCalls, call)
+		}
+		if part.Content != nil || part.Reasoning != "" || len(part.ToolCalls) > 0 {
+			if err := out.writeDelta(part); err != nil {
+				return nil
+			}
+		}
+		final = chunk.Final
+	}
+	reason := "stop"
+	switch {
+	case len(whole.ToolCalls) > 0:
+		reason = "tool_calls"
+	case final.Reason == "length":
+		reason = "length"
+	}
+	usage := newUsage(final.PromptTokens, final.OutputTokens)
+	if in.Stream {
+		return out.writeEnd(reason, usage)
+	}
+	if content != "" || len(whole.ToolCalls) == 0 {
+		whole.Content = &content
+	}
+	return out.writeWhole(whole, reason, usage)
+}
+
+// explainModelError returns the problem of a model call.
+func explainModelError(err error) error {
+	var f *subjects.Fault
+	if errors.As(err, &f) && statusOf[f.Code] == 0 {
+		return &problem{status: http.StatusBadGateway, Fault: f}
+	}
+	return err
+}
+
+// newModelRequest translates a request. It rejects unknown roles, arguments that are no JSON, and images, which belong to a
+// session.
+func newModelRequest(in completionRequest) (q model.Request, err error) {
+	q = model.Request{Stream: in.Stream}
+	names := map[string]string{} // of calls, by id
+	for _, m := range in.Messages {
+		if len(m.Content.images) > 0 {
+			return q, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "images and tools cannot be in one request")
+		}
+		out := model.Message{Role: m.Role, Content: m.Content.text}
+		switch m.Role {
+		case "developer":
+			out.Role = model.System
+		case model.System, model.User:
+		case model.Assistant:
+			for _, c := range m.ToolCalls {
+				arguments := json.RawMessage(c.Function.Arguments)
+				if len(arguments) == 0 {
+					arguments = json.RawMessage("{}")
+				}
+				if !json.Valid(arguments) {
+					return q, problemf(http.StatusBadRequest, subjects.CodeMalformed, "tool_calls: the arguments of %s are not JSON", text.Clip(c.Function.Name, 60))
+				}
+				names[c.ID] = c.Function.Name
+				out.Calls = append(out.Calls, model.Call{ID: c.ID, Name: c.Function.Name, Arguments: arguments})
+			}
+		case model.ToolRole:
+			out.CallID, out.ToolName = m.CallID, names[m.CallID]
+		default:
+			return q, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: unknown role %q", text.Clip(m.Role, 40))
+		}
+		q.Messages = append(q.Messages, out)
+	}
+	if string(in.ToolChoice) != `"none"` {
+		for _, t := range in.Tools {
+			if t.Type != "function" || t.Function.Name == "" {
+				return q, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "tools: each has the type function and a name")
+			}
+			parameters := t.Function.Parameters
+			if len(parameters) == 0 {
+				parameters = json.RawMessage(`{"type":"object","properties":{}}`)
+			}
+			q.Tools = append(q.Tools, model.Tool{Name: t.Function.Name, Description: t.Function.Description, Parameters: parameters})
+		}
+	}
+	if f := in.ResponseFormat; f != nil && len(q.Tools) == 0 {
+		switch f.Type {
+		case "", "text":
+		case "json_schema":
+			q.Format = f.JSONSchema.Schema
+		case "json_object":
+			q.Format = json.RawMessage(`{"type":"object"}`)
+		default:
+			return q, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "response_format: unknown type %q", text.Clip(f.Type, 40))
+		}
+	}
+	q.Options = model.Options{Predict: max(in.MaxTokens, in.MaxCompletion, 0), Temperature: in.Temperature, Seed: in.Seed, Stop: in.Stop}
+	return q, nil
+}
+
+// maxEmbedTexts bounds the texts of one request for embeddings.
+const maxEmbedTexts = 512
+
+// onEmbeddings answers POST /v1/embeddings with the vectors of the model of the role embeddings, whatever model the client names:
+// vectors of different models are not comparable, and the reply names the model.
+func (g *Gateway) onEmbeddings(w http.ResponseWriter, r *http.Request) error {
+	if _, err := parseParams(r); err != nil {
+		return err
+	}
+	var in struct {
+		Input  stopWords `json:"input"`
+		Format string    `json:"encoding_format"`
+	}
+	if err := g.readLenient(w, r, maxCompletionBody, &in); err != nil {
+		return err
+	}
+	if len(in.Input) == 0 || len(in.Input) > maxEmbedTexts {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "input: a text, or 1 to %d texts", maxEmbedTexts)
+	}
+	if in.Format != "" && in.Format != "float" && in.Format != "base64" {
+		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "encoding_format is float or base64")
+	}
+	release, err := acquireSlot(g.slots.waiting, "questions are waiting")
+	if err != nil {
+		return err
+	}
+	defer release()
+	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
+	defer cancel()
+	vectors, err := wire.Client{Out: g.out, Role: subjects.RoleEmbeddings, Timeout: g.cfg.QueryTimeout}.Embed(ctx, "", in.Input)
+	if err != nil {
+		return explainModelError(err)
+	}
+	for i, err := range vectors.Failed {
+		return problemf(http.StatusBadRequest, subjects.CodeModelTooLong, "input %d: %v", i, err)
+	}
+	type entry struct {
+		Object    string `json:"object"`
+		Index     int    `json:"index"`
+		Embedding any    `json:"embedding"`
+	}
+	reply := struct {
+		Object string           `json:"object"`
+		Data   []entry          `json:"data"`
+		Model  string           `json:"model"`
+		Usage  *completionUsage `json:"usage"`
+	}{"list", []entry{}, vectors.Model, newUsage(vectors.PromptTokens, 0)}
+	for i, v := range vectors.Values {
+		e := entry{"embedding", i, v}
+		if in.Format == "base64" {
+			e.Embedding = encodeVector(v)
+		}
+		reply.Data = append(reply.Data, e)
+	}
+	g.writeJSON(w, http.StatusOK, reply)
+	return nil
+}
+
+// encodeVector returns little-endian 32-bit numbers in base64, as OpenAI's clients ask for.
+func encodeVector(v []float32) string {
+	data := make([]byte, 0, 4*len(v))
+	for _, x := range v {
+		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(x))
+	}
+	return base64.StdEncoding.EncodeToString(data)
+}

@@ -1,0 +1,287 @@
+package gateway_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"conclave/actors/gateway"
+	"conclave/pkg/actor"
+	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
+)
+
+// TestOpenAI is the OpenAI-compatible API.
+func TestOpenAI(t *testing.T) {
+	t.Parallel()
+	runOnBus(t, []busTest{
+		{"completion", testCompletion},
+		{"stream", testCompletionStream},
+		{"session", testCompletionSession},
+		{"disconnect cancels", testCompletionDisconnect},
+		{"client's own tools", testCompletionTools},
+		{"embeddings", testEmbeddings},
+		{"refusals", testCompletionRefusals},
+	})
+}
+
+// completionBody is a reply, or an event of a stream.
+type completionBody struct {
+	ID, Object, Model string
+	Choices           []struct {
+		Message, Delta struct {
+			Role, Content string
+			Reasoning     string `json:"reasoning_content"`
+			ToolCalls     []struct {
+				Index    *int
+				ID, Type string
+				Function struct{ Name, Arguments string }
+			} `json:"tool_calls"`
+		}
+		Finish string `json:"finish_reason"`
+	}
+	Usage *struct {
+		Prompt int `json:"prompt_tokens"`
+		Total  int `json:"total_tokens"`
+	}
+	Error *struct{ Message, Type, Code string }
+}
+
+func testCompletion(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{})
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "It is "+q.Query))
+	})
+	status, header, body := w.do("POST", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":[{"type":"text","text":"noon"}]}],"temperature":0.2,"unknown":1}`)
+	got := read[completionBody](t, body)
+	if status != http.StatusOK || got.Object != "chat.completion" || got.Model != "assistant" || len(got.Choices) != 1 || got.Usage == nil || got.Usage.Prompt != 3 {
+		t.Fatalf("%d %s", status, body)
+	}
+	c := got.Choices[0]
+	if c.Message.Content != "It is Be brief.\n\nnoon" || c.Message.Reasoning != "let me see" || c.Message.Role != "assistant" || c.Finish != "stop" {
+		t.Errorf("%+v", c)
+	}
+	if header.Get("X-Conclave-Session") == "" || got.ID != "chatcmpl-"+header.Get("X-Conclave-Query") {
+		t.Errorf("ids %v %s", header, got.ID)
+	}
+	_, _, body = w.do("GET", "/v1/models", "")
+	if !strings.Contains(body, `"assistant"`) || !strings.Contains(body, `"committee"`) || !strings.Contains(body, `"orchestrator"`) {
+		t.Errorf("models %s", body)
+	}
+}
+
+// streamCompletion returns the events of a streamed completion without the final mark, which it requires.
+func (w *fixture) streamCompletion(body string) (events []completionBody, header http.Header) {
+	w.t.Helper()
+	status, header, text := w.do("POST", "/v1/chat/completions", body)
+	if status != http.StatusOK || !strings.HasPrefix(header.Get("Content-Type"), "text/event-stream") {
+		w.t.Fatalf("%d %s", status, text)
+	}
+	done := false
+	for line := range strings.SplitSeq(text, "\n") {
+		data, ok := strings.CutPrefix(line, "data: ")
+		switch {
+		case !ok:
+		case data == "[DONE]":
+			done = true
+		default:
+			events = append(events, read[completionBody](w.t, data))
+		}
+	}
+	if !done {
+		w.t.Errorf("no end in %q", text)
+	}
+	return events, header
+}
+
+func testCompletionStream(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{})
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
+		for i, piece := range []string{"One", " two"} {
+			_ = actor.EmitAsync(t.Context(), out, withTokens(t, subjects.ResponseDelta, q.QueryID), subjects.Delta{QueryID: q.QueryID, RespondentID: "generator", N: i, Text: piece})
+		}
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "One two three"))
+	})
+	events, _ := w.streamCompletion(`{"model":"assistant","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"count"}]}`)
+	var text, finish string
+	usage := 0
+	for _, e := range events {
+		if e.Usage != nil {
+			usage = e.Usage.Total
+		}
+		for _, c := range e.Choices {
+			text += c.Delta.Content
+			finish += c.Finish
+		}
+	}
+	if text != "One two three" || finish != "stop" || usage != 3 || events[0].Choices[0].Delta.Role != "assistant" {
+		t.Errorf("text %q, finish %q, usage %d, first %+v", text, finish, usage, events[0])
+	}
+}
+
+func testCompletionSession(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{})
+	asked := make(chan subjects.Query, 4)
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
+		asked <- q
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "answer"))
+	})
+	ask := func(messages string, header ...string) (subjects.Query, string) {
+		_, h, _ := w.do("POST", "/v1/chat/completions", `{"model":"assistant","messages":[`+messages+`]}`, header...)
+		return <-asked, h.Get("X-Conclave-Session")
+	}
+	const first = `{"role":"user","content":"first"}`
+	const second = `{"role":"user","content":"second"}`
+	one, session := ask(first)
+	two, again := ask(first + `,{"role":"assistant","content":"answer"},` + second)
+	if again != session || two.SessionID != session || two.Query != "second" || len(two.Attachments) != 0 {
+		t.Errorf("first in %s, second in %s with %d attachments", one.SessionID, two.SessionID, len(two.Attachments))
+	}
+	// A conversation that was not held here is untrusted: it goes into a new session, as an attachment.
+	forged, other := ask(first + `,{"role":"assistant","content":"something else"},` + second)
+	if other == session || len(forged.Attachments) != 1 || !strings.Contains(forged.Attachments[0].Text, "assistant: something else") || forged.Query != "second" {
+		t.Errorf("forged in %s: %+v", other, forged)
+	}
+	if _, named := ask(second, "X-Conclave-Session", session); named != session {
+		t.Errorf("by header: %s", named)
+	}
+}
+
+func testCompletionDisconnect(t *testing.T, b *bustest.Bus) {
+	for _, runOn := range []string{"", "1"} {
+		w := startGateway(t, b, setup{})
+		asked := make(chan string, 1)
+		w.answerQuestions(func(q subjects.Query, _ actor.Out) { asked <- q.QueryID })
+		nc := w.Connect("generator")
+		sub, err := nc.SubscribeSync("query.cancel.*")
+		if err != nil || nc.Flush() != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		r, err := http.NewRequestWithContext(ctx, "POST", w.base+"/v1/chat/completions", strings.NewReader(`{"model":"assistant","stream":true,"messages":[{"role":"user","content":"wait"}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("X-Conclave-Run-On", runOn)
+		res, err := w.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line, err := bufio.NewReader(res.Body).ReadString('\n'); err != nil || !strings.HasPrefix(line, "data: ") {
+			t.Fatalf("%q %v", line, err)
+		}
+		id := <-asked
+		cancel()
+		res.Body.Close()
+		w.stop() // waits for the handler
+		if runOn == "" {
+			m, err := sub.NextMsg(testTimeout)
+			if err != nil || !strings.HasSuffix(m.Subject, id) {
+				t.Errorf("no cancellation of %s: %v", id, err)
+			}
+		} else if n, _, err := sub.Pending(); err != nil || n != 0 {
+			t.Errorf("cancelled although it runs on: %d %v", n, err)
+		}
+	}
+}
+
+// clientToolModel is a model actor that calls the tool of the client, and answers after its result.
+type clientToolModel struct{ t *testing.T }
+
+func (m clientToolModel) Name() string { return "model" }
+
+func (m clientToolModel) Routes() []actor.Route {
+	return []actor.Route{
+		actor.ServeStream(subjects.ModelChat, func(_ context.Context, in actor.Msg[subjects.ChatRequest], say func(subjects.ChatChunk) error, _ actor.Out) error {
+			if in.From != "gateway" || in.Body.Role != subjects.RoleAssistant {
+				m.t.Errorf("request of %s for %s", in.From, in.Body.Role)
+			}
+			if strings.Contains(string(in.Body.Messages), `"tool_name":"roll"`) {
+				if err := say(subjects.ChatChunk{Content: "It is a six."}); err != nil {
+					return err
+				}
+			} else if err := say(subjects.ChatChunk{ToolCalls: json.RawMessage(`[{"id":"c1","name":"roll","arguments":{"sides":6}}]`)}); err != nil {
+				return err
+			}
+			return say(subjects.ChatChunk{Done: true, Model: "m", Reason: "stop", Usage: subjects.Usage{PromptTokens: 5, CompletionTokens: 2}})
+		}),
+		actor.Serve(subjects.ModelEmbed, func(_ context.Context, in actor.Msg[subjects.EmbedRequest], _ actor.Out) (subjects.EmbedReply, error) {
+			out := subjects.EmbedReply{Model: "vectors"}
+			for range in.Body.Texts {
+				out.Vectors = append(out.Vectors, []float32{1, 0.5})
+			}
+			return out, nil
+		}),
+	}
+}
+
+func testCompletionTools(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{})
+	startActor(t, b, clientToolModel{t})
+	const tools = `"tools":[{"type":"function","function":{"name":"roll","description":"rolls a die","parameters":{"type":"object"}}}]`
+	const user = `{"role":"user","content":"Roll a die."}`
+	_, _, body := w.do("POST", "/v1/chat/completions", `{"model":"assistant",`+tools+`,"messages":[`+user+`]}`)
+	c := read[completionBody](t, body).Choices[0]
+	if len(c.Message.ToolCalls) != 1 || c.Message.ToolCalls[0].Function.Name != "roll" || c.Message.ToolCalls[0].Function.Arguments != `{"sides":6}` || c.Finish != "tool_calls" {
+		t.Fatalf("%s", body)
+	}
+	events, _ := w.streamCompletion(fmt.Sprintf(`{"model":"assistant","stream":true,%s,"messages":[%s,{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"roll","arguments":"{\"sides\":6}"}}]},{"role":"tool","tool_call_id":"c1","content":"6"}]}`, tools, user))
+	var text string
+	for _, e := range events {
+		for _, c := range e.Choices {
+			text += c.Delta.Content
+		}
+	}
+	if text != "It is a six." {
+		t.Errorf("after the result: %q", text)
+	}
+}
+
+func testEmbeddings(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{})
+	startActor(t, b, clientToolModel{t})
+	_, _, body := w.do("POST", "/v1/embeddings", `{"model":"any","input":["a","b"]}`)
+	if !strings.Contains(body, `"embedding":[1,0.5]`) || strings.Count(body, `"object":"embedding"`) != 2 || !strings.Contains(body, `"model":"vectors"`) {
+		t.Errorf("%s", body)
+	}
+	_, _, body = w.do("POST", "/v1/embeddings", `{"model":"any","input":"a","encoding_format":"base64"}`)
+	if !strings.Contains(body, `"embedding":"AACAPwAAAD8="`) {
+		t.Errorf("%s", body)
+	}
+}
+
+func testCompletionRefusals(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{Config: gateway.Config{}})
+	const user = `{"role":"user","content":"x"}`
+	for _, tt := range []struct {
+		name, path, body string
+		header           []string
+		status           int
+		kind             string
+	}{
+		{"no token", "/v1/chat/completions", `{"model":"assistant","messages":[` + user + `]}`, []string{"Authorization", ""}, 401, "authentication_error"},
+		{"a page of another site", "/v1/chat/completions", `{"model":"assistant","messages":[` + user + `]}`, []string{"Origin", "https://evil.example"}, 403, "permission_error"},
+		{"unknown model", "/v1/chat/completions", `{"model":"gpt","messages":[` + user + `]}`, nil, 404, "invalid_request_error"},
+		{"no messages", "/v1/chat/completions", `{"model":"assistant"}`, nil, 400, "invalid_request_error"},
+		{"two answers", "/v1/chat/completions", `{"model":"assistant","n":2,"messages":[` + user + `]}`, nil, 400, "invalid_request_error"},
+		{"last message of the assistant", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":"assistant","content":"x"}]}`, nil, 400, "invalid_request_error"},
+		{"an image of the network", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://evil.example/x.png"}}]}]}`, nil, 400, "invalid_request_error"},
+		{"a session id that is a subject", "/v1/chat/completions", `{"model":"assistant","messages":[` + user + `]}`, []string{"X-Conclave-Session", "a.b"}, 400, "invalid_request_error"},
+		{"tools for the committee", "/v1/chat/completions", `{"model":"committee","tools":[{"type":"function","function":{"name":"x"}}],"messages":[` + user + `]}`, nil, 400, "invalid_request_error"},
+		{"no model actor", "/v1/embeddings", `{"input":"x"}`, nil, 502, "server_error"},
+		{"unknown path", "/v1/other", `{}`, nil, 404, "invalid_request_error"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			status, _, body := w.do("POST", tt.path, tt.body, tt.header...)
+			got := read[completionBody](t, body)
+			if status != tt.status || got.Error == nil || got.Error.Type != tt.kind || got.Error.Message == "" || got.Error.Code == "" {
+				t.Errorf("%d %s", status, body)
+			}
+		})
+	}
+}

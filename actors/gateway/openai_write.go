@@ -1,0 +1,168 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"conclave/subjects"
+)
+
+// completionWriter writes a reply in OpenAI's form: one JSON object, or a stream of server-sent events that begins with the
+// first text. Its methods may be called by several goroutines.
+type completionWriter struct {
+	g      *Gateway
+	w      http.ResponseWriter
+	rc     *http.ResponseController
+	stream bool
+	usage  bool // the client asks for the usage at the end of the stream
+	head   completion
+
+	mu    sync.Mutex
+	begun bool
+	err   error // of a write: the client is gone
+}
+
+func (g *Gateway) newCompletionWriter(w http.ResponseWriter, in completionRequest, id string) *completionWriter {
+	object := "chat.completion"
+	if in.Stream {
+		object += ".chunk"
+	}
+	return &completionWriter{
+		g: g, w: w, rc: http.NewResponseController(w), stream: in.Stream, usage: in.StreamOptions.IncludeUsage,
+		head: completion{ID: id, Object: object, Created: g.out.Now().Unix(), Model: in.Model},
+	}
+}
+
+// keepAlive begins a stream and sends a comment at every heartbeat, so that clients and proxies do not give up while the answer
+// is prepared. It ends with ctx or when stop is called, which waits for it. Without a stream it does nothing.
+func (o *completionWriter) keepAlive(ctx context.Context) (stop func()) {
+	if !o.stream {
+		return func() {}
+	}
+	_ = o.writeText("")
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() {
+		tick := time.NewTicker(o.g.cfg.Heartbeat)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				_ = o.write([]byte(": keep-alive\n\n"))
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return func() {
+		cancel()
+		done.Wait()
+	}
+}
+
+func (o *completionWriter) writeText(t string) error {
+	return o.writeDelta(completionText{Content: &t})
+}
+
+func (o *completionWriter) writeThinking(t string) error {
+	return o.writeDelta(completionText{Reasoning: t})
+}
+
+// writeDelta writes a part of a streamed reply; without a stream it does nothing.
+func (o *completionWriter) writeDelta(part completionText) error {
+	if !o.stream {
+		return nil
+	}
+	return o.writeChunk(completionChoice{Delta: &part}, nil)
+}
+
+// writeChunk writes one event of the stream. The first has the role.
+func (o *completionWriter) writeChunk(choice completionChoice, usage *completionUsage) error {
+	o.mu.Lock()
+	first := !o.begun
+	o.mu.Unlock()
+	if first && choice.Delta != nil {
+		choice.Delta.Role = "assistant"
+	}
+	chunk := o.head
+	chunk.Usage, chunk.Choices = usage, []completionChoice{choice}
+	if choice.Delta == nil {
+		chunk.Choices = []completionChoice{}
+	}
+	data, err := json.Marshal(chunk)
+	if err != nil {
+		return err
+	}
+	return o.write([]byte("data: " + string(data) + "\n\n"))
+}
+
+// writeEnd writes the reason of the end, the usage when the client asked for it, and the mark that ends a stream.
+func (o *completionWriter) writeEnd(reason string, usage *completionUsage) error {
+	_ = o.writeChunk(completionChoice{Delta: &completionText{}, Finish: &reason}, nil)
+	if o.usage {
+		_ = o.writeChunk(completionChoice{}, usage)
+	}
+	_ = o.write([]byte("data: [DONE]\n\n"))
+	return nil
+}
+
+// writeWhole writes a reply that is not streamed.
+func (o *completionWriter) writeWhole(text completionText, reason string, usage *completionUsage) error {
+	text.Role = "assistant"
+	reply := o.head
+	reply.Choices, reply.Usage = []completionChoice{{Message: &text, Finish: &reason}}, usage
+	o.g.writeJSON(o.w, http.StatusOK, reply)
+	return nil
+}
+
+// fail reports an error: in the stream when it has begun, otherwise by returning it.
+func (o *completionWriter) fail(err error) error {
+	o.mu.Lock()
+	begun := o.begun
+	o.mu.Unlock()
+	if !begun {
+		return err
+	}
+	var p *problem
+	var f *subjects.Fault
+	switch {
+	case errors.As(err, &p):
+	case errors.As(err, &f):
+		p = &problem{status: http.StatusBadGateway, Fault: f}
+	default:
+		o.g.out.LogError(err)
+		p = problemf(http.StatusInternalServerError, subjects.CodeInternal, "internal error; see the log of the gateway")
+	}
+	data, err := json.Marshal(p.toOpenAI())
+	if err != nil {
+		return err
+	}
+	_ = o.write([]byte("data: " + string(data) + "\n\ndata: [DONE]\n\n"))
+	return nil
+}
+
+// write sends bytes of the stream at once, after the header when they are the first.
+func (o *completionWriter) write(data []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.begun {
+		o.begun = true
+		h := o.w.Header()
+		h.Set("Content-Type", "text/event-stream; charset=utf-8")
+		h.Set("X-Accel-Buffering", "no")
+		o.w.WriteHeader(http.StatusOK)
+	}
+	if o.err != nil {
+		return o.err
+	}
+	if o.err = o.rc.SetWriteDeadline(time.Now().Add(o.g.cfg.WriteTimeout)); o.err == nil {
+		if _, o.err = o.w.Write(data); o.err == nil {
+			o.err = o.rc.Flush()
+		}
+	}
+	return o.err
+}
