@@ -32,6 +32,9 @@ type Query struct {
 	Parallel  bool     `json:"parallel,omitempty"`
 	Reference string   `json:"reference,omitempty"` // the expected answer, for the critic; respondents never see it
 	Note      string   `json:"note,omitempty"`      // set by the router when it replaced an id; ignored from any other publisher
+	// Client is the run-time principal that asked, "" = the user. The gateway writes it from the caller's account. It only takes
+	// rights away: the text of a client is untrusted content.
+	Client string `json:"client,omitempty"`
 }
 
 // Hints are the complexity hints of a question or a model request.

@@ -110,7 +110,7 @@ func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, ask
 	if len(asks) == 0 {
 		return approvalFault(subjects.CodeDenied, ruleNoQuestion, "the call needs approval, but no layer asked a question")
 	}
-	open, err := b.findUncovered(ctx, out, c, asks)
+	open, err := b.findUncovered(ctx, out, c, asks, flow)
 	if err != nil {
 		out.LogError(fmt.Errorf("reading approval rules: %w", err))
 		return approvalsUnavailable()

@@ -56,8 +56,14 @@ func (b *Broker) addTurns(ctx context.Context, out actor.Out, f *policy.Flow, se
 		if m.Seq <= f.LastTurn() {
 			return nil, fmt.Errorf("reading the turns of a session: sequence %d follows %d", m.Seq, f.LastTurn())
 		}
-		own := subjects.UserText(q.Query)
-		f = f.WithTurn(m.Seq, q.QueryID, subjects.TurnRespondent(m.Subject), own, b.derive(own)).WithAttachments(q.QueryID, q.Attachments, out.Now().UTC())
+		now, respondent := out.Now().UTC(), subjects.TurnRespondent(m.Subject)
+		if q.Client != "" {
+			f = f.WithClientTurn(m.Seq, q.QueryID, respondent, q.Client, q.Query, now)
+		} else {
+			own := subjects.UserText(q.Query)
+			f = f.WithTurn(m.Seq, q.QueryID, respondent, own, b.derive(own))
+		}
+		f = f.WithAttachments(q.QueryID, q.Attachments, now)
 		if q.QueryID == query {
 			return f, nil
 		}

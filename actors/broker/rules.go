@@ -61,10 +61,10 @@ func (r storedRule) covers(c call, q policy.Question) bool {
 }
 
 // findUncovered returns the questions that no active rule covers; none means that rules approve them all. A question
-// without sinks and a caller without a type are never covered. A rule for a session covers only queries that the router
+// without sinks, a caller without a type and the question of a client are never covered. A rule for a session covers only queries that the router
 // stored for it, see [isServedQuery]. On an error the caller must deny.
-func (b *Broker) findUncovered(ctx context.Context, out actor.Out, c call, asks []policy.Question) ([]policy.Question, error) {
-	if c.typ == "" || subjects.CheckToken(c.typ) != nil || !slices.ContainsFunc(asks, func(q policy.Question) bool { return len(q.Sinks) > 0 }) {
+func (b *Broker) findUncovered(ctx context.Context, out actor.Out, c call, asks []policy.Question, flow *policy.Flow) ([]policy.Question, error) {
+	if flow.IsClientQuestion(c.query) || c.typ == "" || subjects.CheckToken(c.typ) != nil || !slices.ContainsFunc(asks, func(q policy.Question) bool { return len(q.Sinks) > 0 }) {
 		return asks, nil
 	}
 	rules, err := loadRules(ctx, out, c.typ+"."+c.tool)

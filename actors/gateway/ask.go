@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -29,10 +30,18 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 		q.QueryID = in.Query
 	}
 	if in.From != "user" {
-		q.SessionID, q.QueryID = scopeID(in.From, q.SessionID), scopeID(in.From, q.QueryID)
+		q.Client = in.From
+		q.SessionID, q.QueryID = scopeID(in.From, cmp.Or(q.SessionID, out.NewID())), scopeID(in.From, cmp.Or(q.QueryID, out.NewID()))
 	}
 	if err := validateQuestion(out, &q); err != nil {
 		return toFault(err)
+	}
+	if q.Client != "" {
+		if !g.clients.begin(q.Client, q.size(), out.Now()) {
+			return subjects.Faultf(subjects.CodeLimit, "too many questions of %s: at most %d wait at once, and one of 1 KB every %v on average, up to %d KB after a pause; try again later",
+				q.Client, maxClientWaiting, clientInterval, clientBurst)
+		}
+		defer g.clients.end(q.Client)
 	}
 	if in.Deadline.IsZero() {
 		var cancel context.CancelFunc
@@ -64,14 +73,10 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	return toFault(err)
 }
 
-// scopeID returns an id chosen by a run-time principal as an id of that principal's own, so that it continues no conversation
-// and reads no answer of another account. A name has no "_", so two principals never get the same id. "" stays empty.
-func scopeID(principal, id string) string {
-	if id == "" {
-		return ""
-	}
-	return "client_" + principal + "_" + id
-}
+// scopeID returns an id for a run-time principal as an id of that principal's own, so that it continues no conversation and
+// reads no answer of another account, and every record of the question names it. A name has no "_", so two principals never get
+// the same id.
+func scopeID(principal, id string) string { return "client_" + principal + "_" + id }
 
 // finishAnswer sends the missing part of the answer and returns the fault of the outcome: a dead letter, for which nothing is
 // sent, or the error of a response. nil means that the answer is complete. A caller that does not read a streamed reply may

@@ -59,6 +59,7 @@ type Gateway struct {
 	outcomeTimeout time.Duration
 	criticLate     atomic.Bool // see [Gateway.waitForGrade]
 	answerTimes    answerTimes
+	clients        clientLimits
 
 	out     actor.Out
 	client  *client.Client

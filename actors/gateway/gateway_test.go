@@ -679,4 +679,36 @@ func testAskIsPublished(t *testing.T) {
 	if got := rec.Published(); actortest.Code(err) != subjects.CodeTimeout || len(got) != 2 || got[1].Query != "client_phone_q-8" || got[1].Session != "client_phone_s" {
 		t.Errorf("a question of a run-time principal: %v, %+v", err, got)
 	}
+	if got := rec.Published(); !strings.Contains(got[1].Body, `"client":"phone"`) || strings.Contains(got[0].Body, "client") {
+		t.Errorf("asked as %s and %s", got[0].Body, got[1].Body)
+	}
+	// Without ids it gets ids of its own, so that every record names it; a name in the body counts for nothing.
+	askAsPhone := func(body string) error {
+		_, err := rec.Deliver(t, g, actortest.Message{Subject: "client.phone.query.ask", Body: []byte(body), Deadline: rec.Out().Now().Add(time.Minute)})
+		return err
+	}
+	err = askAsPhone(`{"query":"hi","client":"tablet"}`)
+	if got := rec.Published(); actortest.Code(err) != subjects.CodeTimeout || !strings.HasPrefix(got[2].Session, "client_phone_") || !strings.HasPrefix(got[2].Query, "client_phone_") || !strings.Contains(got[2].Body, `"client":"phone"`) {
+		t.Errorf("a question without ids: %v, %+v", err, got)
+	}
+	// It has no more than four questions waiting, and not more text than its share; the user has no such limit.
+	var waiting sync.WaitGroup
+	for range 4 {
+		waiting.Go(func() {
+			if err := askAsPhone("wait"); actortest.Code(err) != subjects.CodeTimeout {
+				t.Error(err)
+			}
+		})
+	}
+	synctest.Wait()
+	if err := askAsPhone("one more"); actortest.Code(err) != subjects.CodeLimit {
+		t.Errorf("a fifth question: %v", err)
+	}
+	if err := ask([]byte("hi"), "q-9"); actortest.Code(err) != subjects.CodeTimeout {
+		t.Errorf("the user meanwhile: %v", err)
+	}
+	waiting.Wait()
+	if err := askAsPhone(strings.Repeat("long ", 20<<10)); actortest.Code(err) != subjects.CodeLimit {
+		t.Errorf("100 KB: %v", err)
+	}
 }

@@ -32,6 +32,7 @@ type Question struct {
 	Rounds      int                   `json:"rounds"`    // 0 = as configured
 	Parallel    bool                  `json:"parallel"`  // the personas of a round speak at the same time
 	Reference   string                `json:"reference"` // what a good answer says; only the critic gets it
+	Client      string                `json:"-"`         // the run-time principal that asks; "" = the user
 }
 
 // respondent is the account that the question is for; "" for an unknown mode.
@@ -222,7 +223,7 @@ func (q Question) checkOptions() error {
 func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question) (Event, error) {
 	body := subjects.Query{
 		SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Attachments: in.Attachments, Model: in.Model, Reference: in.Reference,
-		Hint: in.Hint, Personas: in.Personas, Rounds: in.Rounds, Parallel: in.Parallel,
+		Hint: in.Hint, Personas: in.Personas, Rounds: in.Rounds, Parallel: in.Parallel, Client: in.Client,
 	}
 	topic, _ := subjects.QuestionTopic(in.respondent())
 	ctx, cancel := withStoreTimeout(ctx)

@@ -40,6 +40,20 @@ func TestAttachmentsReachTheModelInAFrame(t *testing.T) {
 	}
 }
 
+// The text of a client is not the user's, so that memory stores nothing of it as the user's words.
+func TestAnswerToClientIsUntrusted(t *testing.T) {
+	t.Parallel()
+	for client, trust := range map[string]string{"": subjects.Trusted, "phone": subjects.Untrusted} {
+		w := newHarness(t, "Noted.")
+		if err := w.askCtx(w.t.Context(), New("generator", shippedConfig()), subjects.Query{SessionID: "s1", QueryID: "q1", Query: "I live in Oslo.", Client: client}, 1); err != nil {
+			t.Fatal(err)
+		}
+		if r := w.onlyResponse(); r.Labels.Trust != trust || r.Labels.Privacy != subjects.Public {
+			t.Errorf("client %q: the answer has the labels %+v", client, r.Labels)
+		}
+	}
+}
+
 func TestAnswerFromAttachmentIsUntrusted(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, "Lunch at noon.")

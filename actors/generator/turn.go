@@ -150,7 +150,7 @@ func (t *turn) adoptRecord(s sessionState) {
 		}
 		t.adoptAttachments()
 	}
-	t.record.Labels = t.record.Labels.Join(joinLabels(t.prior)).Join(labelAttachments(t.record.Attachments))
+	t.record.Labels = t.record.Labels.Join(joinLabels(t.prior)).Join(labelAttachments(t.record.Attachments)).Join(labelClient(t.query))
 	if t.isQueryTooLong() {
 		t.record.Query, t.record.Attachments = text.Clip(t.record.Query, 16<<10), shortenAttachments(t.record.Attachments, maxAttachmentStart)
 	}

@@ -44,6 +44,8 @@ type question struct {
 	IDs []string `json:"ids,omitempty"`
 	// Respondent is the account that answers it; "" = the generator.
 	Respondent string `json:"respondent,omitempty"`
+	// Client is the run-time principal that asked it; "" = the user.
+	Client string `json:"client,omitempty"`
 }
 
 // searchLinks are the links of one search, in the order of the result. The first Opened of them were fetched.
@@ -133,6 +135,24 @@ func (f *Flow) WithTurn(seq uint64, query, respondent, content string, grants []
 	}
 	next.lastTurn = seq
 	return next
+}
+
+// WithClientTurn is [Flow.WithTurn] for the message of a client, a run-time principal. Its text is not the user's: it grants nothing, holds no
+// values of the user, and taints the session like a public result.
+func (f *Flow) WithClientTurn(seq uint64, query, respondent, client, content string, at time.Time) *Flow {
+	if f == nil || f.HasQuestion(query) {
+		return f.WithTurn(seq, query, respondent, "", nil)
+	}
+	next := f.WithTurn(seq, query, respondent, "", nil)
+	next.findQuestion(query).Client = client
+	source := Tool{Name: "client", Known: true, Effects: Declare(ReadsUntrusted)}
+	return next.WithResult(Result{Tool: source, Query: query, Source: "the question of client " + client, Text: content, Time: at})
+}
+
+// IsClientQuestion reports whether a client asked the question with this query id, and not the user.
+func (f *Flow) IsClientQuestion(query string) bool {
+	q := f.findQuestion(query)
+	return q != nil && q.Client != ""
 }
 
 // WithQuestion returns f with one more question of the user and its grants; query is its id. content and grants must come from
