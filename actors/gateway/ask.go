@@ -54,7 +54,8 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	}
 	hear := g.live.subscribe(func(ev Event) bool { return in.Streams && ev.Subject == delta.Name })
 	defer g.live.unsubscribe(hear)
-	cur := g.events.cursorAtEnd()
+	cur := g.events.openCursor(ctx)
+	defer cur.close()
 	if _, err := g.storeQuestion(ctx, out, q); err != nil {
 		return toFault(err)
 	}

@@ -41,14 +41,19 @@ const (
 	readPause    = 5 * time.Millisecond
 )
 
+// watchLinger is how long the event log is read after its last watcher: a grade is on time within [Config].GradeWait, at most a
+// minute, after an answer that a client waited for.
+const watchLinger = time.Minute + 5*time.Second
+
 // errNone means that the event log has no such event yet.
 var errNone = errors.New("no event there")
 
 // eventFeed follows the event log. One reader reads each new event once, by sequence, and keeps the latest in memory. Each
 // waiting request has a cursor into that memory, and reads the log itself when it is further behind. So there is no queue
-// per request that could overflow, and no event is lost or repeated.
+// per request that could overflow, and no event is lost or repeated. Without a cursor the events are skipped: reading one
+// takes about as much processor time as a tool call.
 type eventFeed struct {
-	client    *client.Client
+	client    *client.Client // nil before open
 	wake      chan struct{}
 	maxEvents int // events in ring
 
@@ -59,14 +64,20 @@ type eventFeed struct {
 	end     uint64
 	changed chan struct{} // closed when end moves
 	err     error         // of the last read
+
+	watchers int       // open cursors
+	lastSeen time.Time // when the last cursor was closed
 }
 
 func newEventFeed() *eventFeed {
 	return &eventFeed{maxEvents: ringEvents, wake: make(chan struct{}, 1), changed: make(chan struct{})}
 }
 
-// wakeUp makes the reader look for new events.
+// wakeUp makes the reader look for new events, if anyone watches.
 func (e *eventFeed) wakeUp() {
+	if !e.isWatched() {
+		return
+	}
 	select {
 	case e.wake <- struct{}{}:
 	default:
@@ -76,21 +87,44 @@ func (e *eventFeed) wakeUp() {
 // open starts the feed at the end of the event log: cursors see only events stored after it. It must be called before follow.
 func (e *eventFeed) open(ctx context.Context, c *client.Client) error {
 	e.client = c
-	log, err := c.EventStatus(ctx)
+	return e.skipToEnd(ctx)
+}
+
+// isWatched reports whether a cursor is open, or was a moment ago.
+func (e *eventFeed) isWatched() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.watchers > 0 || time.Since(e.lastSeen) < watchLinger
+}
+
+// skipToEnd moves the feed to the end of the event log without reading the events.
+func (e *eventFeed) skipToEnd(ctx context.Context) error {
+	log, err := e.client.EventStatus(ctx)
 	if err != nil {
 		return err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.start, e.end = log.Last, log.Last
+	if log.Last > e.end {
+		e.start, e.end, e.ring, e.size = log.Last, log.Last, nil, 0
+	}
 	return nil
 }
 
 // follow reads new events until ctx ends, and calls onEvent for each before it is visible to a cursor. While the log cannot
 // be read it retries every pollInterval, or when woken, and keeps the error for [eventFeed.lastError]. An event after a pause
-// is read at once, the further ones of a burst together, after readPause.
+// is read at once, the further ones of a burst together, after readPause. While nobody watches it only moves to the end.
 func (e *eventFeed) follow(ctx context.Context, onEvent func(Event)) {
 	for ctx.Err() == nil {
+		if !e.isWatched() {
+			e.setError(e.skipToEnd(ctx))
+			select {
+			case <-ctx.Done():
+			case <-e.wake:
+			case <-time.After(pollInterval):
+			}
+			continue
+		}
 		_, end := e.bounds()
 		ev, err := e.readEvent(ctx, end+1, storedPattern(""))
 		if err == nil {
@@ -133,11 +167,13 @@ func (e *eventFeed) bounds() (start, end uint64) {
 }
 
 // add makes ev visible to cursors and wakes those that wait. It drops the oldest events beyond maxEvents or ringBytes, but
-// never ev itself. Events must be added in the order of their sequence.
+// never ev itself. Events must be added in the order of their sequence; one that was skipped meanwhile is dropped.
 func (e *eventFeed) add(ev Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.err = nil
+	if e.err = nil; ev.Seq <= e.end {
+		return
+	}
 	e.ring, e.end = append(e.ring, ev), ev.Seq
 	e.size += len(ev.Payload)
 	for len(e.ring) > e.maxEvents || e.size > ringBytes && len(e.ring) > 1 {
@@ -157,10 +193,28 @@ type cursor struct {
 	missing uint64 // events before the last one that the log no longer had
 }
 
-// cursorAtEnd returns a cursor for the events from now on.
-func (e *eventFeed) cursorAtEnd() *cursor {
-	_, end := e.bounds()
-	return &cursor{events: e, at: end}
+// openCursor returns a cursor for the events from now on. When the end of the log cannot be read, it begins with the events
+// since the last successful read. The caller must close the cursor once.
+func (e *eventFeed) openCursor(ctx context.Context) *cursor {
+	if e.client != nil && !e.isWatched() {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		e.setError(e.skipToEnd(ctx))
+	}
+	e.mu.Lock()
+	e.watchers++
+	c := &cursor{events: e, at: e.end}
+	e.mu.Unlock()
+	e.wakeUp()
+	return c
+}
+
+// close ends the cursor.
+func (c *cursor) close() {
+	c.events.mu.Lock()
+	defer c.events.mu.Unlock()
+	c.events.watchers--
+	c.events.lastSeen = time.Now()
 }
 
 // next returns the next event without waiting, and moves the cursor behind it. ok is false when there is none yet; more is

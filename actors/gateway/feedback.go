@@ -59,7 +59,8 @@ func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
 		q, _ := g.questions.find(body.QueryID)
 		in.SessionID = q.session
 	}
-	cur := g.events.cursorAtEnd()
+	cur := g.events.openCursor(r.Context())
+	defer cur.close()
 	rating, err := g.client.StoreFeedback(r.Context(), in.SessionID, body)
 	if err != nil {
 		return storeFault(g.out, subjects.UserFeedback.Name, err)

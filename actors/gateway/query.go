@@ -92,7 +92,8 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 		}
 		defer leave()
 	}
-	cur := g.events.cursorAtEnd()
+	cur := g.events.openCursor(r.Context())
+	defer cur.close()
 	q := question{in.QueryID, in.SessionID, cur.at, in.respondent()}
 	if !g.questions.add(q) {
 		return problemf(http.StatusConflict, codeConflict, "another client waits for question %s; omit query_id to ask a new one", q.id)
@@ -459,7 +460,9 @@ func (g *Gateway) findOutcome(ctx context.Context, q question) (*client.Outcome,
 
 // readEventsOf passes the events of a question, up to the sequence last of its outcome, to onEvent.
 func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, onEvent func(Event)) error {
-	cur := &cursor{events: g.events, at: q.since}
+	cur := g.events.openCursor(ctx)
+	defer cur.close()
+	cur.at = q.since
 	for cur.at < last {
 		ev, ok, _, err := cur.next(ctx)
 		if err != nil {

@@ -128,7 +128,8 @@ func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	live := g.live.subscribe(f.matchesLive)
 	defer g.live.unsubscribe(live)
-	s := &eventWriter{w: w, rc: http.NewResponseController(w), timeout: g.cfg.WriteTimeout, cursor: g.events.cursorAtEnd(), filter: f}
+	s := &eventWriter{w: w, rc: http.NewResponseController(w), timeout: g.cfg.WriteTimeout, cursor: g.events.openCursor(ctx), filter: f}
+	defer s.cursor.close()
 	if f.resume {
 		log, err := g.client.EventStatus(ctx)
 		if err != nil {
