@@ -454,8 +454,8 @@ func (b *Broker) recordRejectedCall(ctx context.Context, rej actor.Rejection, ou
 }
 
 // publishCall publishes the broker's copy of a call, with secrets redacted from the arguments; arguments that are no
-// JSON are left out. It does not wait for the acknowledgement, and a failure is logged only: the audit is the record,
-// this is the view.
+// JSON are left out. The copy of its result follows on the same stream, and its acknowledgement stands for both: the audit is
+// the record, this is the view.
 func (b *Broker) publishCall(ctx context.Context, out actor.Out, c call) {
 	topic, err := subjects.ToolRequestEvent.With(append([]string{c.tool}, c.path...)...)
 	if err != nil {
@@ -466,7 +466,7 @@ func (b *Broker) publishCall(ctx context.Context, out actor.Out, c call) {
 	if !json.Valid(args) {
 		args = nil // rejected as no JSON, or no longer JSON after redaction: the event cannot carry it
 	}
-	if err := actor.EmitAsync(ctx, out, topic, subjects.ToolRequest{CallID: c.id, QueryID: c.query, Tool: c.tool, Caller: c.record.AgentID, Args: args}); err != nil {
+	if err := actor.EmitUnacknowledged(ctx, out, topic, subjects.ToolRequest{CallID: c.id, QueryID: c.query, Tool: c.tool, Caller: c.record.AgentID, Args: args}); err != nil {
 		out.LogError(fmt.Errorf("publishing a call of %s: %w", c.tool, err))
 	}
 }

@@ -13,16 +13,6 @@ import (
 	"conclave/pkg/bus"
 )
 
-// process starts one part in a process of its own and returns the address it prints when it is ready. It ends when its
-// standard input does, so that nothing is left behind.
-func process(part string, args ...string) (url string, stop func(), err error) {
-	c, err := start(part, args...)
-	if err != nil {
-		return "", nil, err
-	}
-	return c.url, c.stop, nil
-}
-
 // child is a part in a process of its own.
 type child struct {
 	url string
@@ -31,6 +21,8 @@ type child struct {
 	out *bufio.Reader
 }
 
+// start starts one part in a process of its own and returns when it has printed its address. It ends when its standard
+// input does, so that nothing is left behind.
 func start(part string, args ...string) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -36,6 +36,7 @@ func main() {
 	asJSON := flag.Bool("json", false, "print JSON")
 	prof := flag.String("cpuprofile", "", "write a CPU profile of the brokered calls in process")
 	only := flag.Bool("layers", false, "measure only what the layers cost")
+	some := flag.String("kinds", "", "measure only the kinds whose name contains this text")
 	child := flag.String("child", "", "internal: run one part of the TCP setups in a process of its own")
 	flag.Parse()
 	if *child != "" {
@@ -52,7 +53,7 @@ func main() {
 		}
 		return
 	}
-	rep, err := measureAll(*n, *par, *only)
+	rep, err := measureAll(*n, *par, *only, *some)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "broker:", err)
 		os.Exit(1)
@@ -71,6 +72,7 @@ func main() {
 type kind struct {
 	name string
 	call func(ctx context.Context) error
+	pids []int // of its processes beside this one
 }
 
 // figures of one kind.
@@ -78,6 +80,7 @@ type figures struct {
 	Name   string  `json:"name"`
 	P50    float64 `json:"p50_us"`
 	P99    float64 `json:"p99_us"`
+	CPU    float64 `json:"cpu_us"` // processor time of a call in all processes
 	PerSec float64 `json:"per_second"`
 }
 
@@ -91,11 +94,11 @@ type report struct {
 }
 
 // measureAll measures a brokered call beside an unbrokered one, and then the layers of the broker.
-func measureAll(n, par int, only bool) (rep report, err error) {
+func measureAll(n, par int, only bool, some string) (rep report, err error) {
 	ctx := context.Background()
 	rep.Calls = n
 	if !only {
-		if rep, err = measure(ctx, n, par); err != nil {
+		if rep, err = measure(ctx, n, par, some); err != nil || some != "" {
 			return rep, err
 		}
 	}
@@ -117,20 +120,24 @@ func measureAll(n, par int, only bool) (rep report, err error) {
 	return rep, nil
 }
 
-func measure(ctx context.Context, n, par int) (report, error) {
+func measure(ctx context.Context, n, par int, some string) (report, error) {
 	var kinds []kind
-	for _, start := range []func(context.Context) (kind, func(), error){
-		func(context.Context) (kind, func(), error) { return rawKind(false) },
-		func(ctx context.Context) (kind, func(), error) { return brokeredKind(ctx, "in process", "10s", false) },
-		func(ctx context.Context) (kind, func(), error) { return mcpKind(ctx, false) },
-		func(context.Context) (kind, func(), error) { return rawKind(true) },
-		func(ctx context.Context) (kind, func(), error) { return brokeredKind(ctx, "TCP", "10s", true) },
-		func(ctx context.Context) (kind, func(), error) {
-			return brokeredKind(ctx, "TCP, sync always", "always", true)
-		},
-		func(ctx context.Context) (kind, func(), error) { return mcpKind(ctx, true) },
+	for _, k := range []struct {
+		name  string
+		start func(name string) (kind, func(), error)
+	}{
+		{"raw request, in process", func(name string) (kind, func(), error) { return rawKind(name, false) }},
+		{"brokered, in process", func(name string) (kind, func(), error) { return brokeredKind(ctx, name, "10s", false) }},
+		{"MCP over HTTP, same process", func(name string) (kind, func(), error) { return mcpKind(ctx, name, false) }},
+		{"raw request, TCP", func(name string) (kind, func(), error) { return rawKind(name, true) }},
+		{"brokered, TCP", func(name string) (kind, func(), error) { return brokeredKind(ctx, name, "10s", true) }},
+		{"brokered, TCP, sync always", func(name string) (kind, func(), error) { return brokeredKind(ctx, name, "always", true) }},
+		{"MCP over HTTP, own process", func(name string) (kind, func(), error) { return mcpKind(ctx, name, true) }},
 	} {
-		k, stop, err := start(ctx)
+		if !strings.Contains(k.name, some) {
+			continue
+		}
+		k, stop, err := k.start(k.name)
 		if err != nil {
 			return report{}, err
 		}
@@ -146,10 +153,11 @@ func measure(ctx context.Context, n, par int) (report, error) {
 		}
 	}
 	rep := report{Calls: n}
-	took := make([][]time.Duration, len(kinds))
+	took, spent := make([][]time.Duration, len(kinds)), make([]time.Duration, len(kinds))
 	const batch = 50 // short enough to interleave, long enough for caches to settle
 	for done := 0; done < n; done += batch {
 		for i, k := range kinds {
+			before := processorTime(k.pids)
 			for range batch {
 				start := time.Now()
 				if err := k.call(ctx); err != nil {
@@ -157,6 +165,7 @@ func measure(ctx context.Context, n, par int) (report, error) {
 				}
 				took[i] = append(took[i], time.Since(start))
 			}
+			spent[i] += processorTime(k.pids) - before
 		}
 	}
 	for i, k := range kinds {
@@ -165,7 +174,8 @@ func measure(ctx context.Context, n, par int) (report, error) {
 			return report{}, fmt.Errorf("%s: %w", k.name, err)
 		}
 		slices.Sort(took[i])
-		rep.Rows = append(rep.Rows, figures{k.name, micros(took[i], 0.50), micros(took[i], 0.99), rate})
+		cpu := float64(spent[i].Microseconds()) / float64(len(took[i]))
+		rep.Rows = append(rep.Rows, figures{k.name, micros(took[i], 0.50), micros(took[i], 0.99), cpu, rate})
 	}
 	return rep, nil
 }
@@ -206,6 +216,7 @@ func brokeredKind(ctx context.Context, name, syncMode string, tcp bool) (_ kind,
 	}
 	home := bus.Home{Data: dir + "/data", Config: dir + "/config"}
 	b := &bus.Bus{Keys: home.Keys()}
+	var pids []int
 	stops := []func(){func() { _ = os.RemoveAll(dir) }}
 	stop := func() {
 		for _, f := range slices.Backward(stops) {
@@ -219,11 +230,11 @@ func brokeredKind(ctx context.Context, name, syncMode string, tcp bool) (_ kind,
 	}()
 	if tcp {
 		for _, part := range []string{"bus", "tools", "broker"} {
-			url, end, err := process(part, dir, syncMode, b.URL)
+			c, err := start(part, dir, syncMode, b.URL)
 			if err != nil {
 				return kind{}, nil, err
 			}
-			b.URL, stops = url, append(stops, end)
+			b.URL, stops, pids = c.url, append(stops, c.stop), append(pids, c.cmd.Process.Pid)
 		}
 	} else {
 		cfg, err := load(syncMode)
@@ -249,7 +260,7 @@ func brokeredKind(ctx context.Context, name, syncMode string, tcp bool) (_ kind,
 	if err != nil {
 		return kind{}, nil, err
 	}
-	return kind{"brokered, " + name, func(ctx context.Context) error {
+	return kind{name, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		res, err := actor.Ask(ctx, out, ask, subjects.ToolRequest{CallID: actor.NewID(), Args: json.RawMessage(`{"timezone":"Europe/Berlin"}`)})
@@ -260,7 +271,7 @@ func brokeredKind(ctx context.Context, name, syncMode string, tcp bool) (_ kind,
 			return res.Error
 		}
 		return sane(res.Result)
-	}}, stop, nil
+	}, pids}, stop, nil
 }
 
 func load(syncMode string) (config.Config, error) {
@@ -281,8 +292,9 @@ func sane(result string) error {
 
 // rawKind is a request and its reply on a bare server, no accounts, no broker, no audit, no work: the least that NATS
 // can do. Over TCP the server and the one who answers are processes of their own.
-func rawKind(tcp bool) (_ kind, _ func(), err error) {
+func rawKind(name string, tcp bool) (_ kind, _ func(), err error) {
 	var stops []func()
+	var pids []int
 	stop := func() {
 		for _, f := range slices.Backward(stops) {
 			f()
@@ -294,23 +306,19 @@ func rawKind(tcp bool) (_ kind, _ func(), err error) {
 		}
 	}()
 	var client *nats.Conn
-	name := "raw request, TCP"
 	if tcp {
-		url, end, err := process("raw-server")
-		if err != nil {
-			return kind{}, nil, err
+		url := ""
+		for _, part := range []string{"raw-server", "raw-echo"} {
+			c, err := start(part, url)
+			if err != nil {
+				return kind{}, nil, err
+			}
+			url, stops, pids = c.url, append(stops, c.stop), append(pids, c.cmd.Process.Pid)
 		}
-		stops = append(stops, end)
-		_, end, err = process("raw-echo", url)
-		if err != nil {
-			return kind{}, nil, err
-		}
-		stops = append(stops, end)
 		if client, err = nats.Connect(url); err != nil {
 			return kind{}, nil, err
 		}
 	} else {
-		name = "raw request, in process"
 		ns, err := bareServer()
 		if err != nil {
 			return kind{}, nil, err
@@ -332,7 +340,7 @@ func rawKind(tcp bool) (_ kind, _ func(), err error) {
 			return err
 		}
 		return sane(string(m.Data))
-	}}, stop, nil
+	}, pids}, stop, nil
 }
 
 func bareServer() (*server.Server, error) {
@@ -386,14 +394,20 @@ func mcpServer() (url string, stop func(), err error) {
 }
 
 // mcpKind calls the MCP server, in this process or in one of its own.
-func mcpKind(ctx context.Context, apart bool) (kind, func(), error) {
-	name := "MCP over HTTP, same process"
-	start := mcpServer
+func mcpKind(ctx context.Context, name string, apart bool) (kind, func(), error) {
+	var pids []int
+	open := mcpServer
 	if apart {
-		name = "MCP over HTTP, own process"
-		start = func() (string, func(), error) { return process("mcp") }
+		open = func() (string, func(), error) {
+			c, err := start("mcp")
+			if err != nil {
+				return "", nil, err
+			}
+			pids = append(pids, c.cmd.Process.Pid)
+			return c.url, c.stop, nil
+		}
 	}
-	url, stop, err := start()
+	url, stop, err := open()
 	if err != nil {
 		return kind{}, nil, err
 	}
@@ -414,12 +428,15 @@ func mcpKind(ctx context.Context, apart bool) (kind, func(), error) {
 		_ = session.Close()
 		stop()
 	}
-	return kind{name, call}, end, nil
+	return kind{name, call, pids}, end, nil
 }
 
+// row returns the figures of a kind; they are 0 when it was not measured.
 func (r report) row(name string) figures {
-	i := slices.IndexFunc(r.Rows, func(f figures) bool { return f.Name == name })
-	return r.Rows[i]
+	if i := slices.IndexFunc(r.Rows, func(f figures) bool { return f.Name == name }); i >= 0 {
+		return r.Rows[i]
+	}
+	return figures{}
 }
 
 // ratios are the promises: brokered over TCP to raw over TCP, and brokered to unguarded MCP in both settings.
@@ -446,6 +463,9 @@ func (r report) print() {
 	if len(r.Rows) > 0 {
 		r.printDoor()
 	}
+	if len(r.Layers) == 0 {
+		return
+	}
 	fmt.Printf("%d calls of each kind in blocks of %d, the two forms of the broker taking turns.\n\n", r.Calls, block)
 	fmt.Println("| call | first form p50 | p99 | all layers p50 | p99 | first call of a question | p50 ratio |")
 	fmt.Println("|---|---|---|---|---|---|---|")
@@ -462,10 +482,13 @@ func (r report) print() {
 func (r report) printDoor() {
 	raw := r.row("raw request, TCP")
 	fmt.Printf("%d calls of each kind, one run, interleaved. Ratios to the raw request over TCP.\n\n", r.Calls)
-	fmt.Println("| call | p50 | p99 | p50 ratio | calls per second |")
-	fmt.Println("|---|---|---|---|---|")
+	fmt.Println("| call | p50 | p99 | p50 ratio | processor time | calls per second |")
+	fmt.Println("|---|---|---|---|---|---|")
 	for _, f := range r.Rows {
-		fmt.Printf("| %s | %.0f us | %.0f us | %.1f | %.0f |\n", f.Name, f.P50, f.P99, f.P50/raw.P50, f.PerSec)
+		fmt.Printf("| %s | %.0f us | %.0f us | %.1f | %.0f us | %.0f |\n", f.Name, f.P50, f.P99, f.P50/raw.P50, f.CPU, f.PerSec)
+	}
+	if len(r.Layers) == 0 {
+		return // not every kind was measured
 	}
 	toRaw, toMCP, toMCPIn := r.ratios()
 	fmt.Printf("\nbrokered to raw, TCP: %.2f (aim: at most 6); brokered to unguarded MCP: %.2f over TCP, %.2f in process (aim: below 1)\n\n", toRaw, toMCP, toMCPIn)
