@@ -51,6 +51,7 @@ type Wiring struct {
 
 	counters func() map[string]int64 // of the embedded server, for the profiles
 	server   registry.Server         // the embedded one; nil = a stand-alone one
+	settings *liveSettings           // of the running system; nil = c is all
 }
 
 // WithWiring returns c with this wiring.
@@ -70,6 +71,12 @@ func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 // out then.
 func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string) ([]actor.Spec, error) {
 	ours := c.Tools()
+	now := func() Config { // a live setting may have changed since
+		if c.wiring.settings == nil {
+			return c
+		}
+		return c.wiring.settings.config()
+	}
 	for _, n := range names {
 		if !slices.Contains(Actors, n) && !slices.ContainsFunc(ours, func(t *tools.Tool) bool { return t.Name() == n }) {
 			return nil, fmt.Errorf("unknown actor %q; choose from %v", n, Actors)
@@ -90,21 +97,27 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 			if err != nil {
 				return nil, err
 			}
-			cfg := c.modelConfig()
+			cfg := now().modelConfig()
 			cfg.AgentType = book.AgentType
 			return newModel(ctx, cfg, home, nc, c.System.Actor.AuditTimeout, keys)
 		}},
-		{Name: "memory", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newMemory(ctx, home, book, nc) }},
-		{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return critic.New(c.criticConfig()), nil }},
+		{Name: "memory", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+			return now().newMemory(ctx, home, book, nc)
+		}},
+		{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return critic.New(now().criticConfig()), nil }},
 		{Name: "reward", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return reward.New(), nil }},
 		{Name: "router", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return router.New(), nil }},
-		{Name: subjects.Generator, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.newRespondent(subjects.Generator) }},
-		{Name: subjects.RespondentB, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.newRespondent(subjects.RespondentB) }},
+		{Name: subjects.Generator, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return now().newRespondent(subjects.Generator) }},
+		{Name: subjects.RespondentB, Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			return now().newRespondent(subjects.RespondentB)
+		}},
 		{Name: subjects.Committee, Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
 			cfg, err := c.Personas.Actor()
 			return committee.New(cfg), err
 		}},
-		{Name: subjects.Orchestrator, Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newOrchestrator(ctx, home, nc) }},
+		{Name: subjects.Orchestrator, Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+			return now().newOrchestrator(ctx, home, nc)
+		}},
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			g := gateway.New(c.GatewayConfig(home), nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)
@@ -276,6 +289,9 @@ func (c Config) newRegistry(ctx context.Context, home bus.Home, nc *nats.Conn) (
 			return nil, err
 		}
 		r.ServeMachines(m)
+	}
+	if c.wiring.settings != nil {
+		r.ServeSettings(c.wiring.settings)
 	}
 	return r, nil
 }

@@ -59,6 +59,7 @@ type Config struct {
 	wiring   Wiring
 	origins  map[string]string // by path such as "system.listen"; missing = shipped
 	manifest string            // file of the manifest, "" = shipped
+	edited   map[string][]byte // files of the user's folder with a change that is not written yet, by name
 }
 
 // section is a part of the configuration with a file of its own, which overlays the shipped one field by field. Its name is
@@ -89,25 +90,42 @@ func (c *Config) sections() []section {
 // because a policy must be readable in one place. A missing folder or file is fine, and so is dir "". A YAML file with an
 // unknown name is rejected, because it is most likely misspelled, and so is what [readFile] rejects.
 func Load(dir string) (Config, error) {
-	c := Config{origins: map[string]string{}}
-	if err := c.loadFolder("", shipped); err != nil {
-		return Config{}, err
-	}
-	if dir == "" {
-		return c, nil
-	}
-	switch info, err := os.Stat(dir); {
-	case errors.Is(err, fs.ErrNotExist):
-		return c, nil
-	case err != nil:
-		return Config{}, fmt.Errorf("reading the configuration: %w", err)
-	case !info.IsDir():
-		return Config{}, fmt.Errorf("reading the configuration: %s is not a folder", dir)
-	}
-	if err := c.loadFolder(dir, os.DirFS(dir)); err != nil {
+	var c Config
+	if err := c.load(dir); err != nil {
 		return Config{}, err
 	}
 	return c, nil
+}
+
+// load is [Load] into c, with c.edited in place of the files of dir. After an error c must not be used.
+func (c *Config) load(dir string) error {
+	c.origins = map[string]string{}
+	if err := c.loadFolder("", shipped); err != nil {
+		return err
+	}
+	if dir == "" {
+		return nil
+	}
+	var folder fs.FS = os.DirFS(dir)
+	switch info, err := os.Stat(dir); {
+	case errors.Is(err, fs.ErrNotExist) && len(c.edited) == 0:
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		folder = embed.FS{} // an empty one
+	case err != nil:
+		return fmt.Errorf("reading the configuration: %w", err)
+	case !info.IsDir():
+		return fmt.Errorf("reading the configuration: %s is not a folder", dir)
+	}
+	return c.loadFolder(dir, folder)
+}
+
+// readFile is the function of the same name, with the files of c.edited in place of the user's.
+func (c *Config) readFile(dir, name string) ([]byte, bool, error) {
+	if data, ok := c.edited[name]; ok && dir != "" {
+		return data, true, nil
+	}
+	return readFile(dir, name)
 }
 
 // Overlay overlays c with the files of dir, as [Load] does with the user's config folder. dir must exist. After an error c
@@ -128,7 +146,7 @@ func (c *Config) loadFolder(dir string, folder fs.FS) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	data, ok, err := readFile(dir, "manifest.yaml")
+	data, ok, err := c.readFile(dir, "manifest.yaml")
 	if err != nil {
 		return fmt.Errorf("reading the configuration: %w", err)
 	}
@@ -151,7 +169,7 @@ func (c *Config) loadFolder(dir string, folder fs.FS) error {
 // loadSection overlays one section with its file and records the origins of the values. A missing file changes nothing. The
 // result is not validated.
 func (c *Config) loadSection(dir string, s section) error {
-	data, ok, err := readFile(dir, s.name+".yaml")
+	data, ok, err := c.readFile(dir, s.name+".yaml")
 	if err != nil {
 		return fmt.Errorf("reading the configuration: %w", err)
 	}
@@ -323,6 +341,12 @@ func (c Config) Explain() []Setting {
 			add(s.name+"."+f.Path, f.Value)
 		}
 	}
+	c.listManifestSettings(add)
+	return out
+}
+
+// listManifestSettings calls add for every setting of the manifest, without empty lists of a type.
+func (c Config) listManifestSettings(add func(key, value string)) {
 	list := func(key string, values []string) {
 		if len(values) > 0 {
 			add(key, strings.Join(values, ", "))
@@ -342,7 +366,6 @@ func (c Config) Explain() []Setting {
 		add("manifest.accounts."+account, c.Manifest.Accounts[account])
 	}
 	c.listManifestRules(add)
-	return out
 }
 
 // listManifestRules calls add for the rules of the manifest beside types and accounts. Empty lists are included, because an

@@ -24,12 +24,13 @@ type Instance struct {
 	Bus    *bus.Bus
 	System actor.System
 
-	server *bus.Server
-	links  int // connections to the hub, of a machine that joined
-	unlock func()
-	book   *policy.ActiveRules
-	cancel context.CancelFunc
-	watch  sync.WaitGroup // goroutines beside the actors
+	server   *bus.Server
+	links    int // connections to the hub, of a machine that joined
+	unlock   func()
+	book     *policy.ActiveRules
+	settings *liveSettings // shared by all actors of this process
+	cancel   context.CancelFunc
+	watch    sync.WaitGroup // goroutines beside the actors
 }
 
 // Start runs the embedded server and the named actors on home, and reloads the manifest when the broker is among them. It
@@ -227,6 +228,12 @@ func (r *Instance) Run(ctx context.Context, c Config, home bus.Home, log *slog.L
 	if r.server != nil {
 		c.wiring.server = r.server
 	}
+	if r.settings == nil {
+		r.settings = newLiveSettings(c, home, r.System.Restart)
+	} else {
+		r.settings.setConfig(c)
+	}
+	c.wiring.settings = r.settings
 	specs, err := c.compose(home, r.book, names)
 	if err != nil {
 		return err

@@ -50,6 +50,7 @@ const (
 	ActionPrincipalRevoke  = "principal.revoke"
 	ActionPrincipalRotate  = "principal.rotate"
 	ActionMachineInvite    = "machine.invite"
+	ActionSettingChange    = "setting.change"
 )
 
 // AuditActions lists the actions that each account may record, beside [ActionOpenChain]. The account is in the subject, where
@@ -64,7 +65,7 @@ var AuditActions = map[string][]string{
 	"model":        {ActionModelChat, ActionModelEmbed, ActionModelPull},
 	"secrets":      {ActionSecretGet},
 	"orchestrator": {ActionTaskChange},
-	Registry:       {ActionPrincipalAdd, ActionPrincipalRevoke, ActionPrincipalRotate, ActionMachineInvite},
+	Registry:       {ActionPrincipalAdd, ActionPrincipalRevoke, ActionPrincipalRotate, ActionMachineInvite, ActionSettingChange},
 	"gateway":      {ActionBackup}, // the access points of the user, the socket for backups among them
 }
 

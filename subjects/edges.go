@@ -137,7 +137,7 @@ func Table() Layout { return table() }
 
 var table = sync.OnceValue(func() Layout {
 	l := Layout{Accounts: accounts(), Streams: streams(), Consumers: consumers()}
-	l.Edges = slices.Concat(agentEdges(), controlEdges(), brokerEdges(), publishEdges(), watchEdges(), questionEdges(l.Consumers), principalEdges(),
+	l.Edges = slices.Concat(agentEdges(), controlEdges(), brokerEdges(), publishEdges(), watchEdges(), questionEdges(l.Consumers), principalEdges(), settingEdges(),
 		stateEdges(l.Streams), modelEdges(), auditEdges(), discoveryEdges(l.Discoverables()))
 	unserved := UnservedSpecs()
 	l.Edges = slices.DeleteFunc(l.Edges, func(e Edge) bool { return e.reachesAny(unserved) }) // a message would wait for an actor that does not exist
@@ -226,6 +226,14 @@ func principalEdges() []Edge {
 	}
 }
 
+// settingEdges let the accounts that act for the user read and change settings. The registry restricts what can be changed.
+func settingEdges() []Edge {
+	return []Edge{
+		{Callers: UserAccounts, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.settings.list", Local: SettingListService.Name, ReplyTimeout: "30s"},
+		{Callers: UserAccounts, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.settings.change", Local: SettingChangeService.Name, ReplyTimeout: "2m"},
+	}
+}
+
 // publishEdges returns the edges that store events in EVENTS, acknowledged: which account may publish which event. The
 // server writes the author's account into the stored subject. The broker publishes its own under the local prefix "event.".
 func publishEdges() (out []Edge) {
@@ -235,6 +243,7 @@ func publishEdges() (out []Edge) {
 		}
 	}
 	event(Respondents, "response.generation", "agent.state.<who>", "agent.state.<who>.>")
+	event([]string{"critic", "memory"}, "agent.state.<who>")
 	event(VisibleRespondents, "answer.dialog") // respondent B has no part in the dialog
 	event([]string{"committee"}, "committee.deliberation.*")
 	event([]string{"orchestrator"}, "task.progress.*", "agent.return.*")
@@ -486,7 +495,7 @@ func fixedAccounts() []Account {
 			Sub:  append(discoverySubjects("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*", "ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*", "tool.output.*.*.*"),
 			Pub:  []string{"agent.*.tool.output.*", "tool.output.*"},
 		}}},
-		{Name: Registry, Doc: "keeps the principals that were added at run time", Serves: true, Users: []User{{Role: Registry, Sub: append(discoverySubjects(Registry), PrincipalChangeService.Received, PrincipalListService.Received, MachineInviteService.Received, MachineListService.Received, "ctl.*.config.set"), Pub: []string{PrincipalChanged.Name}}}},
+		{Name: Registry, Doc: "keeps the principals that were added at run time, and the settings", Serves: true, Users: []User{{Role: Registry, Sub: append(discoverySubjects(Registry), PrincipalChangeService.Received, PrincipalListService.Received, MachineInviteService.Received, MachineListService.Received, SettingListService.Received, SettingChangeService.Received, "ctl.*.config.set"), Pub: []string{PrincipalChanged.Name}}}},
 		{Name: "secrets", Doc: "credentials, for the broker only", Serves: true, Users: []User{{Role: "secrets", Sub: append(discoverySubjects("secrets"), "secret.get", "ctl.*.config.set")}}},
 		{Name: "model", Doc: "inference; its own account, so that it can run on another machine", Serves: true, Users: []User{{Role: "model", Sub: append(discoverySubjects("model"), "agent.*.model.>", "ctl.*.config.set")}}},
 		routerAccount(),

@@ -63,6 +63,10 @@ var (
 	PrincipalListService   = Service[Empty, PrincipalList]{Spec{Name: "principal.list", Received: "agent.*.principal.list", NeedsDeadline: true, Doc: "the run-time principals"}}
 	PrincipalChanged       = Topic[PrincipalNotice]{Spec{Name: "principal.changed", Lossy: true, Doc: "the run-time principals changed; readers request the list again, and at intervals, because this message may be lost"}}
 
+	// Settings.
+	SettingListService   = Service[Empty, SettingList]{Spec{Name: "settings.list", Received: "ctl.*.settings.list", NeedsDeadline: true, Doc: "every setting with its origin"}}
+	SettingChangeService = Service[SettingChange, SettingChanged]{Spec{Name: "settings.change", Received: "ctl.*.settings.change", NeedsDeadline: true, Stream: "AUDIT", Doc: "write a setting to the user's file, and apply it where that needs no restart"}}
+
 	// Models.
 	ModelChat        = Service[ChatRequest, ChatChunk]{Spec{Name: "model.chat", Received: "agent.*.model.chat", Codec: Msgpack, NeedsDeadline: true, Stop: "model.stop.*", Doc: "inference, streamed"}}
 	ModelStop        = Topic[Empty]{Spec{Name: "model.stop.*", Received: "agent.*.model.stop.*", Lossy: true, Doc: "the caller stopped reading"}}
@@ -127,6 +131,7 @@ func AllSpecs() []Spec {
 		BrokerDiscover.Spec, BrokerDiscoverBelow.Spec, BrokerValidate.Spec, BrokerValidateBelow.Spec, AgentSpawn.Spec, AgentSpawnBelow.Spec, SecretUseService.Spec, QueryGrantsEvent.Spec,
 		ApprovalRequestEvent.Spec, ApprovalDecisionService.Spec, ApprovalDecisionEvent.Spec, ApprovalListService.Spec, ApprovalRevoke.Spec, PolicyExplain.Spec, SessionConfigService.Spec, SessionChangeService.Spec, SessionChangeCommittee.Spec, TaskChangeService.Spec, ConfigSetService.Spec,
 		PrincipalChangeService.Spec, PrincipalListService.Spec, PrincipalChanged.Spec,
+		SettingListService.Spec, SettingChangeService.Spec,
 		ModelChat.Spec, ModelStop.Spec, ModelEmbed.Spec, ModelListService.Spec, ModelPull.Spec,
 		MachineReport.Spec, MachineRun.Spec, MachineRunEnd.Spec, MachineEmbed.Spec, MachinePull.Spec,
 		CritiqueResult.Spec, PairwiseResult.Spec, UserFeedback.Spec, RewardEvent.Spec,

@@ -92,6 +92,8 @@ func (g *Gateway) routes() []route {
 		{"DELETE", "/memory/{id}/pin", g.onMark("unpin", "unpinned")},
 		{"POST", "/memory/{id}/accept", g.onMark("accept", "accepted")},
 		{"POST", "/memory/{id}/reject", g.onMark("reject", "rejected")},
+		{"GET", "/settings", g.onSettings},
+		{"PUT", "/settings/{name}", g.onSettingChange},
 		{"GET", "/events", g.onEvents},
 		{"GET", "/v1/models", g.onModelNames},
 		{"POST", "/v1/chat/completions", g.onCompletion},
@@ -124,7 +126,7 @@ func (g *Gateway) handler() http.Handler {
 // writes to the header Allow.
 func (g *Gateway) explainUnrouted(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) error {
 	var allowed []string
-	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 		other := &http.Request{Method: m, URL: r.URL, Host: r.Host}
 		if _, pattern := mux.Handler(other); pattern != "" {
 			allowed = append(allowed, m)
@@ -137,7 +139,7 @@ func (g *Gateway) explainUnrouted(mux *http.ServeMux, w http.ResponseWriter, r *
 	return problemf(http.StatusMethodNotAllowed, codeMethod, "method not allowed; use %s", strings.Join(allowed, " or "))
 }
 
-// serveRoute calls the handler of rt and writes the problem it returns. It rejects a body with any method but POST and
+// serveRoute calls the handler of rt and writes the problem it returns. It rejects a body with any method but POST, PUT and
 // PATCH. A panic is logged, and the connection is aborted.
 func (g *Gateway) serveRoute(rt route, w http.ResponseWriter, r *http.Request) {
 	defer func() {
@@ -146,7 +148,7 @@ func (g *Gateway) serveRoute(rt route, w http.ResponseWriter, r *http.Request) {
 			panic(http.ErrAbortHandler) // part of the response may be sent: the client must see that it is incomplete
 		}
 	}()
-	if rt.method != http.MethodPost && rt.method != http.MethodPatch && r.ContentLength != 0 {
+	if rt.method != http.MethodPost && rt.method != http.MethodPut && rt.method != http.MethodPatch && r.ContentLength != 0 {
 		g.writeProblem(w, r, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", rt.method))
 		return
 	}

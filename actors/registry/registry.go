@@ -1,7 +1,7 @@
 // Package registry keeps the principals that were added while the system runs: users' tools, clients and machines. Each has
-// an account and a key of its own.
+// an account and a key of its own. It also serves the settings of the running system.
 //
-// It listens on principal.change, which only the user may send, and on principal.list. A change is recorded in the audit log,
+// It listens on principal.change, settings.list and settings.change, which only the user may send, and on principal.list. A change is recorded in the audit log,
 // stored in the data folder and applied to the running NATS server, in this order; then it publishes principal.changed. A
 // revoked principal is disconnected before the reply.
 package registry
@@ -57,6 +57,7 @@ type Registry struct {
 	stored bool // a list was stored, which may be empty after a revocation
 
 	machines *machines // nil = none may join
+	settings Settings  // nil = not served
 
 	changing sync.Mutex // held during a change
 	mu       sync.Mutex
@@ -82,10 +83,10 @@ func (r *Registry) Name() string { return subjects.Registry }
 // Routes implements [actor.Actor].
 func (r *Registry) Routes() []actor.Route {
 	rejected := r.gate.OnReject(subjects.ActionPrincipalAdd, nil)
-	return append([]actor.Route{
+	return slices.Concat([]actor.Route{
 		actor.Serve(subjects.PrincipalChangeService, r.onChange, actor.Workers(1), rejected),
 		actor.Serve(subjects.PrincipalListService, r.onList),
-	}, r.machines.routes()...)
+	}, r.machines.routes(), r.settingRoutes())
 }
 
 // Start implements [actor.Starter]: it applies the stored list, for a server in another process and after a crash between

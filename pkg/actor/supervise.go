@@ -74,6 +74,7 @@ type Supervised struct {
 
 	cancel context.CancelFunc
 	abort  chan struct{}
+	again  chan chan error // requests of Restart
 	done   chan struct{}
 	err    error // of the last stop
 }
@@ -83,7 +84,7 @@ type Supervised struct {
 // only: the actor runs until [Supervised.Stop], which must be called.
 func Supervise(ctx context.Context, spec Spec, dial Dial, cfg Config) (*Supervised, error) {
 	cfg = cfg.withDefaults()
-	s := &Supervised{Spec: spec, abort: make(chan struct{}), done: make(chan struct{})}
+	s := &Supervised{Spec: spec, abort: make(chan struct{}), again: make(chan chan error), done: make(chan struct{})}
 	s.Health.set(Starting, nil)
 	r, err := startActor(ctx, spec, dial, cfg, &s.Health)
 	if err != nil {
@@ -104,6 +105,7 @@ func (s *Supervised) superviseRuns(ctx context.Context, r *running, dial Dial, c
 	var falls []time.Time
 	for {
 		var cause error
+		stopped := false // the run was shut down already
 		select {
 		case <-ctx.Done():
 			s.Health.set(Draining, nil)
@@ -114,8 +116,22 @@ func (s *Supervised) superviseRuns(ctx context.Context, r *running, dial Dial, c
 		case <-s.abort:
 			cause = errAborted
 			r.closeConnections()
+		case reply := <-s.again:
+			s.Health.set(Draining, nil)
+			_ = r.shutDown(context.WithoutCancel(ctx))
+			next, err := startActor(ctx, s.Spec, dial, cfg, &s.Health)
+			if err == nil {
+				r = next
+				s.Health.set(Ready, nil)
+				reply <- nil
+				continue
+			}
+			reply <- err
+			cause, stopped = err, true
 		}
-		_ = r.shutDown(context.WithoutCancel(ctx))
+		if !stopped {
+			_ = r.shutDown(context.WithoutCancel(ctx))
+		}
 		for {
 			now := time.Now()
 			falls = append(falls, now)
@@ -151,6 +167,26 @@ func (s *Supervised) Stop() error {
 	s.cancel()
 	<-s.done
 	return s.err
+}
+
+// Restart drains the actor and starts it again by its [Spec], which may make it differently now; it does not count as a
+// failure. It returns when the actor is ready, or with the error of the start: the supervisor then retries within the budget. An
+// actor that has failed or stopped is not started.
+func (s *Supervised) Restart(ctx context.Context) error {
+	reply := make(chan error, 1)
+	select {
+	case s.again <- reply:
+	case <-s.done:
+		return fmt.Errorf("restarting %s: it has stopped", s.Spec.Name)
+	case <-ctx.Done():
+		return fmt.Errorf("restarting %s: %w", s.Spec.Name, context.Cause(ctx))
+	}
+	select {
+	case err := <-reply:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("restarting %s: %w", s.Spec.Name, context.Cause(ctx))
+	}
 }
 
 var errAborted = errors.New("aborted")
@@ -210,6 +246,17 @@ func (h *System) Abort(name string) error {
 		}
 	}
 	return fmt.Errorf("no actor %s in this process", name)
+}
+
+// Restart restarts the actors of this name, see [Supervised.Restart], and reports whether there is one.
+func (h *System) Restart(ctx context.Context, name string) (found bool, err error) {
+	for _, s := range h.Actors() {
+		if s.Spec.Name == name {
+			found = true
+			err = errors.Join(err, s.Restart(ctx))
+		}
+	}
+	return found, err
 }
 
 // Stop drains all actors, last started first, one after the other, and joins their errors. A second call does nothing.

@@ -448,6 +448,11 @@ func userRows() []row {
 			denied: slices.Concat(publishedByEach(rolesExcept(people...), "session.change"), publishedByEach(rolesExcept(people...), "ctl."+p+".session.change"),
 				publishedBy(other, "ctl."+p+".session.change"), publishedBy(p, "ctl."+p+".session.change")),
 			control: request(p, "session.change"), receivers: []string{"generator ctl." + p + ".session.change", replyTo(p)},
+		}, row{
+			name: p + " changes a setting, and no agent or tool does",
+			denied: slices.Concat(publishedByEach(rolesExcept(people...), "settings.change"), publishedByEach(rolesExcept(people...), "settings.list"), publishedByEach(rolesExcept(people...), "ctl."+p+".settings.change"),
+				publishedBy(other, "ctl."+p+".settings.change"), publishedBy(p, "ctl."+p+".settings.change")),
+			control: request(p, "settings.change"), receivers: []string{"registry ctl." + p + ".settings.change", replyTo(p)},
 		})
 	}
 	return append(out,

@@ -97,7 +97,34 @@ func Assign(out any, path, value, name string) error {
 }
 
 // Field is one setting as text.
-type Field struct{ Path, Value string }
+type Field struct {
+	Path, Value string
+	Type        string // see [TypeName]
+}
+
+// TypeName is the kind of value that a field of this type takes, for users: text, number, bool, duration, size, list or table.
+func TypeName(t reflect.Type) string {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case t == durationType:
+		return "duration"
+	case t == reflect.TypeFor[Size]():
+		return "size"
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return "bool"
+	case reflect.Int, reflect.Int64, reflect.Float64:
+		return "number"
+	case reflect.Slice:
+		return "list"
+	case reflect.Map:
+		return "table"
+	}
+	return "text"
+}
 
 // Fields lists the settings of the struct v in the order of its fields, as a user would write them.
 func Fields(v any) []Field { return appendFields(nil, "", reflect.ValueOf(v)) }
@@ -107,16 +134,16 @@ func Fields(v any) []Field { return appendFields(nil, "", reflect.ValueOf(v)) }
 func appendFields(out []Field, path string, v reflect.Value) []Field {
 	if _, ok := v.Interface().(fmt.Stringer); !ok && v.Kind() == reflect.Struct {
 		for _, f := range reflect.VisibleFields(v.Type()) {
-			if key := f.Tag.Get("yaml"); key != "" {
+			if key := f.Tag.Get("yaml"); key != "" && key != "-" {
 				out = appendFields(out, JoinPath(path, key), v.FieldByIndex(f.Index))
 			}
 		}
 		return out
 	}
 	if d, ok := v.Interface().(time.Duration); ok {
-		return append(out, Field{Path: path, Value: FormatDuration(d)})
+		return append(out, Field{Path: path, Value: FormatDuration(d), Type: "duration"})
 	}
-	return append(out, Field{Path: path, Value: fmt.Sprint(v.Interface())})
+	return append(out, Field{Path: path, Value: fmt.Sprint(v.Interface()), Type: TypeName(v.Type())})
 }
 
 // decoder decodes one document and collects its errors.
@@ -236,7 +263,7 @@ func (d *decoder) decodeStruct(n *yaml.Node, path string, v reflect.Value) {
 	known := map[string]reflect.Value{}
 	var names []string
 	for _, f := range reflect.VisibleFields(v.Type()) {
-		if key := f.Tag.Get("yaml"); key != "" {
+		if key := f.Tag.Get("yaml"); key != "" && key != "-" {
 			known[key], names = v.FieldByIndex(f.Index), append(names, key)
 		}
 	}

@@ -124,7 +124,7 @@ func TestFields(t *testing.T) {
 		D time.Duration `yaml:"d"`
 		E strict.Size   `yaml:"e"`
 	}{A: "x", B: inner{Pause: pause(time.Minute)}, D: 10 * time.Minute, E: 16 << 10})
-	want := []strict.Field{{"a", "x"}, {"b.on", "false"}, {"b.pause", "1m0s"}, {"d", "10m"}, {"e", "16KB"}}
+	want := []strict.Field{{"a", "x", "text"}, {"b.on", "false", "bool"}, {"b.pause", "1m0s", "number"}, {"d", "10m", "duration"}, {"e", "16KB", "size"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -239,5 +239,44 @@ func TestDecimal(t *testing.T) {
 		if err := d.UnmarshalText([]byte(tt.text)); (err == nil) != (tt.want != "") || err == nil && d.String() != tt.want {
 			t.Errorf("%s: %s, %v", tt.name, d, err)
 		}
+	}
+}
+
+// TestSetValue changes one field of a file and nothing else.
+func TestSetValue(t *testing.T) {
+	t.Parallel()
+	const file = "# top\nsteps: 5   # calls\nhedge:\n  search: \"a b\"  # tool\n  # below\n  reask: true\nflow: {a: 'x', b: 2} # two\nempty: {}\n"
+	for name, c := range map[string]struct {
+		doc, path, value string
+		text             bool
+		want             string // "" = refused
+	}{
+		"a number":              {file, "steps", "7", false, strings.Replace(file, "steps: 5 ", "steps: 7 ", 1)},
+		"a quoted text":         {file, "hedge.search", `c "d" # e`, true, strings.Replace(file, `"a b"`, `"c \"d\" # e"`, 1)},
+		"a nested value":        {file, "hedge.reask", "false", false, strings.Replace(file, "reask: true", "reask: false", 1)},
+		"in braces":             {file, "flow.a", "y", true, strings.Replace(file, "'x'", `"y"`, 1)},
+		"in braces, the last":   {file, "flow.b", "3", false, strings.Replace(file, "b: 2", "b: 3", 1)},
+		"a new field":           {file, "wall", "5m", false, file + "wall: 5m\n"},
+		"a new group":           {file, "grades.retry", "true", false, file + "grades:\n  retry: true\n"},
+		"a new nested field":    {file, "hedge.more", "1", false, strings.Replace(file, "hedge:\n", "hedge:\n  more: 1\n", 1)},
+		"a field of no braces":  {file, "empty.a", "1", false, strings.Replace(file, "{}", "{a: 1}", 1)},
+		"a new field in braces": {file, "flow.c", "1", false, strings.Replace(file, "{a", "{c: 1, a", 1)},
+		"an empty file":         {"", "a.b", "1", false, "a:\n  b: 1\n"},
+		"only comments":         {"# nothing", "a", "1", false, "# nothing\na: 1\n"},
+		"a second field":        {file, "steps", "7\nallow_remote: true", false, ""},
+		"a field in the value":  {"flow: {a: 1}\n", "flow.a", "2, b: 3", false, ""},
+		"a comment as value":    {"a: 1\nb: 2\n", "a", "# x", false, "a: # x\nb: 2\n"}, // the loader rejects an empty value
+		"many lines":            {"a: |\n  x\n  y\nb: 1\n", "a", "z", true, ""},
+		"a group as value":      {file, "hedge", "1", false, ""},
+		"below a value":         {file, "steps.x", "1", false, ""},
+		"invalid":               {"a: [", "a", "1", false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := strict.SetValue([]byte(c.doc), "f.yaml", strings.Split(c.path, "."), c.value, c.text)
+			if string(got) != c.want || (err == nil) != (c.want != "") {
+				t.Errorf("got %q, %v", got, err)
+			}
+		})
 	}
 }

@@ -1,0 +1,73 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// Settings is the response of GET /settings.
+type Settings struct {
+	Settings []subjects.Setting `json:"settings"`
+	Folder   string             `json:"folder"`
+	Error    string             `json:"error"` // of the user's files; "" = they can be loaded
+}
+
+// settingTimeout is the timeout of a change: an actor finishes its work before it starts again with the new value.
+const settingTimeout = time.Minute
+
+// onSettings lists every setting, without the values of secrets.
+func (g *Gateway) onSettings(w http.ResponseWriter, r *http.Request) error {
+	if _, err := parseParams(r); err != nil {
+		return err
+	}
+	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
+	defer cancel()
+	l, err := g.client.Settings(ctx)
+	if err != nil {
+		return g.mapReadError(ctx, err)
+	}
+	g.writeJSON(w, http.StatusOK, Settings{Settings: l.Settings, Folder: l.Folder, Error: l.Error})
+	return nil
+}
+
+// SettingChange is the body of PUT /settings/{name}.
+type SettingChange struct {
+	Value *string `json:"value"`
+}
+
+// SettingChanged is the response of PUT /settings/{name}.
+type SettingChanged struct {
+	Setting   subjects.Setting `json:"setting"`
+	Restarted []string         `json:"restarted"`
+}
+
+// onSettingChange changes one setting. What may be changed is decided by the registry, which records every attempt. A change
+// that has begun is completed when the client disconnects.
+func (g *Gateway) onSettingChange(w http.ResponseWriter, r *http.Request) error {
+	if _, err := parseParams(r); err != nil {
+		return err
+	}
+	var in SettingChange
+	if err := g.readBody(w, r, &in); err != nil {
+		return err
+	}
+	if in.Value == nil {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, `value is required: the new value as text, as in {"value":"5m"}`)
+	}
+	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), settingTimeout)
+	defer cancel()
+	done, err := g.client.ChangeSetting(ctx, text.Clip(r.PathValue("name"), 200), *in.Value)
+	if err != nil {
+		return err
+	}
+	restarted := done.Restarted
+	if restarted == nil {
+		restarted = []string{}
+	}
+	g.writeJSON(w, http.StatusOK, SettingChanged{Setting: done.Setting, Restarted: restarted})
+	return nil
+}
