@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"conclave/actors/gateway"
 	"conclave/pkg/actor"
@@ -132,7 +133,13 @@ func testCompletionSession(t *testing.T, b *bustest.Bus) {
 	})
 	ask := func(messages string, header ...string) (subjects.Query, string) {
 		_, h, _ := w.do("POST", "/v1/chat/completions", `{"model":"assistant","messages":[`+messages+`]}`, header...)
-		return <-asked, h.Get("X-Conclave-Session")
+		select {
+		case q := <-asked:
+			return q, h.Get("X-Conclave-Session")
+		case <-time.After(testTimeout):
+			t.Fatal("no question")
+			panic("unreachable")
+		}
 	}
 	const first = `{"role":"user","content":"first"}`
 	const second = `{"role":"user","content":"second"}`
@@ -178,13 +185,16 @@ func testCompletionDisconnect(t *testing.T, b *bustest.Bus) {
 		id := <-asked
 		cancel()
 		res.Body.Close()
-		w.stop() // waits for the handler
 		if runOn == "" {
 			m, err := sub.NextMsg(testTimeout)
 			if err != nil || !strings.HasSuffix(m.Subject, id) {
 				t.Errorf("no cancellation of %s: %v", id, err)
 			}
-		} else if n, _, err := sub.Pending(); err != nil || n != 0 {
+			continue
+		}
+		eventually(t, "the handler has ended", func() bool { return len(gateway.WaitingSlots(w.gw)) == 0 })
+		w.stop()
+		if n, _, err := sub.Pending(); err != nil || n != 0 {
 			t.Errorf("cancelled although it runs on: %d %v", n, err)
 		}
 	}
