@@ -35,7 +35,8 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	}
 	hear := g.live.subscribe(func(ev Event) bool { return in.Stream && (ev.Subject == delta.Name || ev.Subject == thinking.Name) })
 	defer g.live.unsubscribe(hear)
-	cur := g.events.cursorAtEnd()
+	cur := g.events.openCursor(r.Context())
+	defer cur.close()
 	asked := question{q.QueryID, q.SessionID, cur.at, q.respondent()}
 	if !g.questions.add(asked) {
 		return problemf(http.StatusConflict, codeConflict, "another client waits for question %s", asked.id)
