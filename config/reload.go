@@ -205,10 +205,7 @@ func (c Config) keepManifest(home bus.Home) error {
 func copyManifest(home bus.Home) error {
 	data, ok, err := readFile(home.Config, "manifest.yaml")
 	if err == nil && ok {
-		err = os.WriteFile(lastManifest(home)+".new", data, 0o600)
-		if err == nil {
-			err = os.Rename(lastManifest(home)+".new", lastManifest(home))
-		}
+		err = file.Replace(lastManifest(home), data)
 	}
 	if err != nil {
 		return fmt.Errorf("copying the manifest: %w", err)

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"conclave/pkg/file"
 )
 
 // Lifetimes and numbers of login codes and browser logins. A new one beyond the maximum replaces the oldest.
@@ -72,20 +74,20 @@ type credentials struct {
 }
 
 // openCredentials reads the token file and creates it when it is missing. It fails without a path.
-func openCredentials(file string) (*credentials, error) {
-	if file == "" {
+func openCredentials(path string) (*credentials, error) {
+	if path == "" {
 		return nil, errors.New("opening the credentials of HTTP: gateway.token_file is not set")
 	}
-	token, err := readTokenFile(file)
+	token, err := readTokenFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = writeTokenFile(file, newSecret(), os.Link); err == nil || errors.Is(err, fs.ErrExist) {
-			token, err = readTokenFile(file) // another gateway may have created it meanwhile
+		if err = writeTokenFile(path, newSecret(), file.Create); err == nil || errors.Is(err, fs.ErrExist) {
+			token, err = readTokenFile(path) // another gateway may have created it meanwhile
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &credentials{file: file, token: token, revoked: make(chan struct{})}, nil
+	return &credentials{file: path, token: token, revoked: make(chan struct{})}, nil
 }
 
 // nameCookie names the cookie after the port: browsers share cookies between the ports of a host, and two gateways must not
@@ -183,7 +185,7 @@ func (c *credentials) replaceToken() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	token := newSecret()
-	if err := writeTokenFile(c.file, token, os.Rename); err != nil {
+	if err := writeTokenFile(c.file, token, file.Replace); err != nil {
 		return err
 	}
 	c.token, c.codes, c.logins = digestSecret(token), nil, nil
@@ -193,21 +195,11 @@ func (c *credentials) replaceToken() error {
 }
 
 // ReplaceToken writes a new token to the token file at path. A running gateway does not notice it.
-func ReplaceToken(path string) error { return writeTokenFile(path, newSecret(), os.Rename) }
+func ReplaceToken(path string) error { return writeTokenFile(path, newSecret(), file.Replace) }
 
-// writeTokenFile writes a token to a file of mode 0600 in the folder of path, and moves it to path with place: [os.Rename]
-// replaces a file, [os.Link] does not.
-func writeTokenFile(path, token string, place func(from, to string) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".http-*") // with mode 0600
-	if err != nil {
-		return fmt.Errorf("writing the token file: %w", err)
-	}
-	defer os.Remove(f.Name())
-	_, err = f.WriteString(token + "\n")
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = place(f.Name(), path)
-	}
-	if err != nil {
+// writeTokenFile writes a token to the file at path, with [file.Replace] or [file.Create].
+func writeTokenFile(path, token string, write func(path string, data []byte) error) error {
+	if err := write(path, []byte(token+"\n")); err != nil {
 		return fmt.Errorf("writing the token file: %w", err)
 	}
 	return nil

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
+	"conclave/pkg/file"
 	"conclave/pkg/model"
 )
 
@@ -202,11 +202,7 @@ func (m *meter) write(now time.Time, force bool) error {
 		return err
 	}
 	m.written, m.changed = now, false
-	tmp := filepath.Join(filepath.Dir(m.file), "."+filepath.Base(m.file)+".tmp")
-	if err := os.WriteFile(tmp, append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("writing what was measured of models: %w", err)
-	}
-	if err := os.Rename(tmp, m.file); err != nil {
+	if err := file.Replace(m.file, append(data, '\n')); err != nil {
 		return fmt.Errorf("writing what was measured of models: %w", err)
 	}
 	return nil

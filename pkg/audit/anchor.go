@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
@@ -82,16 +83,7 @@ func WriteHead(dir string, head subjects.AuditHead) error {
 	if err := makeHeadsDir(dir); err != nil {
 		return fmt.Errorf("write audit head: %w", err)
 	}
-	tmp, err := os.CreateTemp(dir, ".head-*")
-	if err != nil {
-		return fmt.Errorf("write audit head: %w", err)
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(line)
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), filepath.Join(dir, headFileName(head.Account, head.Chain)))
-	}
-	if err = errors.Join(err, syncDir(dir)); err != nil {
+	if err := file.Replace(filepath.Join(dir, headFileName(head.Account, head.Chain)), line); err != nil {
 		return fmt.Errorf("write audit head: %w", err)
 	}
 	return nil
@@ -139,7 +131,7 @@ func (a *anchor) markUsed() error {
 		return err
 	}
 	a.marked = false // until the sync succeeds
-	if err := errors.Join(a.file.Sync(), syncDir(filepath.Dir(a.path))); err != nil {
+	if err := errors.Join(a.file.Sync(), file.Sync(filepath.Dir(a.path))); err != nil {
 		return fmt.Errorf("write audit head: %w", err)
 	}
 	a.marked = true
@@ -347,13 +339,4 @@ func lockFile(f *os.File) error {
 			return err
 		}
 	}
-}
-
-// syncDir makes created, renamed and deleted names in dir durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -10,8 +10,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"syscall"
+
+	"conclave/pkg/file"
 )
 
 const keySize = 32
@@ -72,24 +73,14 @@ func readKey(path string) ([]byte, error) {
 	return key, nil
 }
 
-// createKey writes a random key to a temporary file and links it to path, so that path never holds a partial key. A path
-// that exists is kept and no error. The key is durable when it returns.
+// createKey writes a random key to path; a path that exists is kept and no error. The key is durable when it returns.
 func createKey(path string) error {
 	key := make([]byte, keySize)
 	if _, err := rand.Read(key); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".key-*") // O_EXCL, 0600
-	if err != nil {
+	if err := file.Create(path, key); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(key)
-	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	if err := os.Link(tmp.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
+	return nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
+	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
@@ -130,7 +131,7 @@ func writePending(home bus.Home, g subjects.AuditGenesis) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the audit log: %w", err)
 	}
-	if err := writeFile(home.Pending(), data); err != nil {
+	if err := file.Replace(home.Pending(), data); err != nil {
 		return nil, fmt.Errorf("opening the audit log: %w", err)
 	}
 	return data, nil
@@ -303,26 +304,4 @@ func hashSealed(ctx context.Context, home bus.Home, name string) (sum string, fi
 		return "", first, err
 	}
 	return hex.EncodeToString(h.Sum(nil)), first, nil
-}
-
-// writeFile replaces a file atomically, readable by its owner alone; its content and its name are on disk when writeFile
-// returns.
-func writeFile(name string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(name), ".tmp-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(data)
-	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp.Name(), name); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(name)) // the rename is durable only when the folder is synced
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -11,6 +11,7 @@ import (
 
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
+	"conclave/pkg/file"
 )
 
 // foundDamage is the content of the file damageFile in a folder of damaged files.
@@ -46,7 +47,7 @@ func OpenFiles(home bus.Home) (files []*bus.AuditFiles, folder string, damage []
 		}
 		b, err := json.MarshalIndent(foundDamage{now, found}, "", "  ")
 		if err == nil {
-			err = writeFile(filepath.Join(folder, damageFile), append(b, '\n'))
+			err = file.Replace(filepath.Join(folder, damageFile), append(b, '\n'))
 		}
 		if err != nil {
 			return nil, folder, damage, fmt.Errorf("setting the damaged audit log aside: %w", err)

@@ -19,6 +19,7 @@ import (
 	"github.com/minio/highwayhash"
 
 	"conclave/pkg/audit"
+	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
@@ -340,14 +341,8 @@ func (b blockFile) replace(folder string) error {
 	if err := os.Link(b.path, filepath.Join(folder, filepath.Base(b.path))); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(b.path), ".readable-*") // with mode 0600
-	if err != nil {
+	if err := file.Sync(folder); err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(readable)
-	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), b.path)
+	return file.Replace(b.path, readable)
 }

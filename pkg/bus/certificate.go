@@ -18,6 +18,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"conclave/pkg/file"
 )
 
 // Certificate names the files of the TLS certificate of the hub, which other machines connect to.
@@ -32,18 +34,22 @@ func EnsureCertificate(dir string) (Certificate, error) {
 	return c, c.ensure()
 }
 
-// ensure creates a missing certificate, and nothing if a file of it exists: self-signed, ECDSA P-256, mode 0600. Machines compare
-// its public key with the pin of their invitation, so its names and its end date mean nothing. It rejects one that cannot be used.
+// ensure creates a missing certificate: self-signed, ECDSA P-256, mode 0600. A key without a certificate, which a crash may leave, gets
+// one; a certificate without a key is an error. Machines compare the public key with the pin of their invitation, so the names
+// and the end date mean nothing. It rejects a certificate that cannot be used.
 func (c Certificate) ensure() error {
-	_, certErr := os.Stat(c.Cert)
-	_, keyErr := os.Stat(c.Key)
-	if errors.Is(certErr, fs.ErrNotExist) && errors.Is(keyErr, fs.ErrNotExist) {
+	if _, err := os.Stat(c.Cert); errors.Is(err, fs.ErrNotExist) {
 		for _, dir := range []string{filepath.Dir(c.Key), filepath.Dir(c.Cert)} {
 			if err := os.MkdirAll(dir, 0o700); err != nil {
 				return fmt.Errorf("making %s: %w", dir, err)
 			}
 		}
-		if err := c.create(); err != nil {
+		template := &x509.Certificate{
+			Subject: pkix.Name{CommonName: "conclave"}, DNSNames: []string{"conclave"},
+			NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().AddDate(100, 0, 0),
+			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		}
+		if err := c.create(template, nil); err != nil {
 			return fmt.Errorf("creating the TLS certificate: %w", err)
 		}
 	}
@@ -51,61 +57,83 @@ func (c Certificate) ensure() error {
 	return err
 }
 
-// create writes a new key and its certificate.
-func (c Certificate) create() error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// create writes a certificate, signed by a, or by itself when a is nil, both files with mode 0600. An existing key is kept, and another
+// process that creates the certificate too uses the same key.
+func (c Certificate) create(template *x509.Certificate, a *authority) error {
+	key, err := ensureKey(c.Key)
 	if err != nil {
 		return err
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)); err != nil {
+		return err
+	}
+	parent, signer := template, key
+	if a != nil {
+		parent, signer = a.cert, a.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
 	if err != nil {
 		return err
 	}
-	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: "conclave"}, DNSNames: []string{"conclave"},
-		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().AddDate(100, 0, 0),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return err
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
-	if err := writeNewFile(c.Key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})); err != nil {
-		return err
-	}
-	return writeNewFile(c.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	return file.Replace(c.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-// writeNewFile writes a file of mode 0600 aside and links it into place; an existing file is kept and no error.
-func writeNewFile(path string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".new.*")
+// ensureKey reads an ECDSA key, and creates it when it is missing. It denies a key that other users may access.
+func ensureKey(path string) (*ecdsa.PrivateKey, error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return nil, err
+		}
+		secret, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			return nil, err
+		}
+		if err := file.Create(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+	}
+	return readKey(path)
+}
+
+// readKey reads an ECDSA key. It denies one that other users may access.
+func readKey(path string) (*ecdsa.PrivateKey, error) {
+	if err := checkPrivate(path); err != nil {
+		return nil, err
+	}
+	data, err := os.ReadFile(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer os.Remove(tmp.Name())
-	_, werr := tmp.Write(data)
-	if err := errors.Join(werr, tmp.Chmod(0o600), tmp.Sync(), tmp.Close()); err != nil {
-		return err
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, fmt.Errorf("%s is no PEM file", path)
 	}
-	if err := os.Link(tmp.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}
-	return nil
+	ec, ok := key.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("%s is not an ECDSA key", path)
+	}
+	return ec, nil
+}
+
+// checkPrivate denies a file that other users may access.
+func checkPrivate(path string) error {
+	info, err := os.Stat(path)
+	if err == nil && info.Mode().Perm()&0o077 != 0 {
+		err = fmt.Errorf("%s is readable by other users (mode %o): run chmod 600 on it", path, info.Mode().Perm())
+	}
+	return err
 }
 
 // Load reads certificate and key. The error wraps [ErrCertificate] when a file is missing or damaged, the key does not belong to the
 // certificate, or other users may read the key.
 func (c Certificate) Load() (tls.Certificate, error) {
-	info, err := os.Stat(c.Key)
-	if err != nil {
+	if err := checkPrivate(c.Key); err != nil {
 		return tls.Certificate{}, fmt.Errorf("%w: the key: %w", ErrCertificate, err)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return tls.Certificate{}, fmt.Errorf("%w: %s is readable by other users (mode %o): run chmod 600 on it", ErrCertificate, c.Key, info.Mode().Perm())
 	}
 	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
 	if err != nil {

@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/tls"
 	"errors"
 	"net"
@@ -46,6 +47,66 @@ func TestCertificateIsCreatedOnce(t *testing.T) {
 	}
 	if pins[0] != pins[1] {
 		t.Error("the second start made another key")
+	}
+}
+
+// A crash between the two files leaves a key without a certificate: the next start makes one for the same key. The certificate of a
+// server of a cluster whose key was replaced without it is made anew, and an authority that lost its key says so.
+func TestCertificateAfterCrash(t *testing.T) {
+	t.Parallel()
+	c, err := bus.EnsureCertificate(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := os.ReadFile(c.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustRemove(t, c.Cert)
+	if _, err := bus.EnsureCertificate(filepath.Dir(c.Key)); err != nil {
+		t.Errorf("a key without a certificate: %v", err)
+	}
+	if after, err := os.ReadFile(c.Key); err != nil || !bytes.Equal(key, after) {
+		t.Errorf("the key changed: %v", err)
+	}
+
+	home := bus.Home{Data: t.TempDir()}
+	lasting, boot := subjects.Table().Roles()
+	if _, err := home.Keys().Ensure(append(lasting, boot...)); err != nil {
+		t.Fatal(err)
+	}
+	write := func() ([]bus.ClusterServer, error) {
+		return home.WriteCluster(bus.ServerConfig{}, []string{"127.0.0.1:4222", "127.0.0.2:4222", "127.0.0.3:4222"})
+	}
+	if _, err := write(); err != nil {
+		t.Fatal(err)
+	}
+	ca := filepath.Join(home.ClusterFolder(), "ca.pem")
+	mustRemove(t, ca)
+	servers, err := write()
+	if err != nil {
+		t.Fatalf("an authority without a certificate: %v", err)
+	}
+	own := bus.Certificate{Cert: filepath.Join(servers[0].Folder, "cert.pem"), Key: filepath.Join(servers[0].Folder, "key.pem")}
+	if err := os.WriteFile(own.Key, key, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := write(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := own.Load(); err != nil {
+		t.Errorf("a server with a key of another certificate: %v", err)
+	}
+	mustRemove(t, filepath.Join(home.ClusterFolder(), "ca.key"))
+	if _, err := write(); err == nil || !strings.Contains(err.Error(), "restore the file") || strings.Contains(err.Error(), "nil") {
+		t.Errorf("an authority without its key: %v", err)
+	}
+}
+
+func mustRemove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
 	}
 }
 

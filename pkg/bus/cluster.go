@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
@@ -139,12 +140,12 @@ func (h Home) WriteCluster(cfg ServerConfig, hosts []string) (out []ClusterServe
 			return nil, err
 		}
 		conf := filepath.Join(s.Folder, "nats.conf")
-		if err := os.WriteFile(conf, []byte(subjects.Table().Conf()+c.conf()), 0o600); err != nil {
+		if err := file.Replace(conf, []byte(subjects.Table().Conf()+c.conf())); err != nil {
 			return nil, fmt.Errorf("writing %s: %w", conf, err)
 		}
 		out, urls = append(out, s), append(urls, s.URL)
 	}
-	if err := os.WriteFile(h.clusterURLFile(), []byte(strings.Join(urls, ",")+"\n"), 0o600); err != nil {
+	if err := file.Replace(h.clusterURLFile(), []byte(strings.Join(urls, ",")+"\n")); err != nil {
 		return nil, fmt.Errorf("writing %s: %w", h.clusterURLFile(), err)
 	}
 	return out, nil

@@ -10,6 +10,8 @@ import (
 	"strconv"
 
 	"github.com/nats-io/nkeys"
+
+	"conclave/pkg/file"
 )
 
 // Keys is the folder of seeds, one file per role, readable by the owner only. A process reads only the files of the roles
@@ -43,8 +45,8 @@ func (k Keys) Ensure(roles []string) (made int, err error) {
 	return made, nil
 }
 
-// createKey creates the key of a role; an existing file is kept and no error. The file is written aside and linked, so that
-// concurrent first starts share one complete seed. role must be a plain file name.
+// createKey creates the key of a role; an existing file is kept and no error, so that concurrent first starts share one complete seed.
+// role must be a plain file name.
 func (k Keys) createKey(role string) error {
 	kp, err := nkeys.CreateUser()
 	if err != nil {
@@ -56,16 +58,7 @@ func (k Keys) createKey(role string) error {
 		return fmt.Errorf("making the key of %s: %w", role, err)
 	}
 	defer clear(seed)
-	tmp, err := os.CreateTemp(k.Dir, "."+role+".*")
-	if err != nil {
-		return fmt.Errorf("writing the key of %s: %w", role, err)
-	}
-	defer os.Remove(tmp.Name())
-	_, werr := tmp.Write(append(bytes.Clone(seed), '\n'))
-	if err := errors.Join(werr, tmp.Chmod(0o600), tmp.Sync(), tmp.Close()); err != nil {
-		return fmt.Errorf("writing the key of %s: %w", role, err)
-	}
-	if err := os.Link(tmp.Name(), k.Path(role)); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := file.Create(k.Path(role), append(bytes.Clone(seed), '\n')); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("writing the key of %s: %w", role, err)
 	}
 	return nil
@@ -94,7 +87,12 @@ func (k Keys) Stage(role string) (StagedKey, error) {
 }
 
 // Commit replaces the key file of the role and returns its path.
-func (s StagedKey) Commit() (string, error) { return s.path, os.Rename(s.tmp, s.path) }
+func (s StagedKey) Commit() (string, error) {
+	if err := os.Rename(s.tmp, s.path); err != nil {
+		return s.path, err
+	}
+	return s.path, file.Sync(filepath.Dir(s.path))
+}
 
 // Discard removes a key that was not committed.
 func (s StagedKey) Discard() { _ = os.Remove(s.tmp) }

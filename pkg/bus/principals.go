@@ -16,6 +16,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
@@ -74,7 +75,7 @@ func (h Home) WritePrincipals(principals []subjects.Principal) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(h.Principals(), append(b, '\n')); err != nil {
+	if err := file.Replace(h.Principals(), append(b, '\n')); err != nil {
 		return fmt.Errorf("writing the run-time principals: %w", err)
 	}
 	return nil
@@ -190,26 +191,4 @@ func disconnectLeafs(ns *server.Server, accounts []string) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// replaceFile writes data aside and renames it to path, mode 0600, and returns when both are on the disk.
-func replaceFile(path string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, werr := tmp.Write(data)
-	if err := errors.Join(werr, tmp.Chmod(0o600), tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
 }

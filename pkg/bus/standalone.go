@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
@@ -25,7 +26,7 @@ func (h Home) WriteConf(principals []subjects.Principal) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(h.Conf(), []byte(l.Conf())); err != nil {
+	if err := file.Replace(h.Conf(), []byte(l.Conf())); err != nil {
 		return fmt.Errorf("writing %s: %w", h.Conf(), err)
 	}
 	return nil

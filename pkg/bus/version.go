@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"conclave/pkg/file"
 )
 
 // DataVersion is the version of the data folder that this build writes. It increases when a build writes data that earlier
@@ -58,7 +60,7 @@ func (h Home) WriteVersion() error {
 	if err != nil {
 		return err
 	}
-	err = replaceFile(h.versionFilePath(), append(b, '\n'))
+	err = file.Replace(h.versionFilePath(), append(b, '\n'))
 	if err != nil {
 		return fmt.Errorf("writing the version of the data folder: %w", err)
 	}

@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	lib "github.com/99designs/keyring"
+
+	"conclave/pkg/file"
 )
 
 // The encrypted files are the library's: one per credential, named after it, AES-GCM under a key that it derives from a
@@ -119,7 +121,7 @@ func (c Config) ensureKey() error {
 	if err := os.MkdirAll(filepath.Dir(c.Key), 0o700); err != nil {
 		return err
 	}
-	err := writeThenMove(filepath.Dir(c.Key), key, func(tmp string) error { return os.Link(tmp, c.Key) })
+	err := file.Create(c.Key, key)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("creating the key of the encrypted files: %w", err)
 	}
@@ -151,44 +153,11 @@ func (c Config) writeFile(item lib.Item) error {
 		return err
 	}
 	written := filepath.Join(tmp, item.Key)
-	if err := syncPath(written); err != nil {
+	if err := file.Sync(written); err != nil {
 		return err
 	}
 	if err := os.Rename(written, filepath.Join(c.filesDir(), item.Key)); err != nil {
 		return err
 	}
-	return syncPath(c.filesDir())
-}
-
-// replaceFile writes data to path atomically.
-func replaceFile(path string, data []byte) error {
-	return writeThenMove(filepath.Dir(path), data, func(tmp string) error { return os.Rename(tmp, path) })
-}
-
-// writeThenMove writes data to a temporary file in dir, readable by its owner alone, syncs it and calls move to put it in
-// its place, which must be in dir too. The temporary file is removed if move leaves it. An error of move is returned as it
-// is.
-func writeThenMove(dir string, data []byte, move func(tmp string) error) error {
-	tmp, err := os.CreateTemp(dir, ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, werr := tmp.Write(data)
-	if err := errors.Join(werr, tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	if err := move(tmp.Name()); err != nil {
-		return err
-	}
-	return syncPath(dir)
-}
-
-// syncPath flushes a file or a folder to the disk.
-func syncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return file.Sync(c.filesDir())
 }

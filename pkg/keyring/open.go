@@ -13,6 +13,8 @@ import (
 	"time"
 
 	lib "github.com/99designs/keyring"
+
+	"conclave/pkg/file"
 )
 
 // Info names the backend that was chosen and the reason.
@@ -198,7 +200,7 @@ func (c Config) writeChosen(backend string) error {
 	}
 	err := os.MkdirAll(c.Dir, 0o700)
 	if err == nil {
-		err = replaceFile(c.chosenFile(), []byte(backend+"\n"))
+		err = file.Replace(c.chosenFile(), []byte(backend+"\n"))
 	}
 	if err != nil {
 		return fmt.Errorf("the credential is stored, but not the note that it is in %s: %w", backend, err)

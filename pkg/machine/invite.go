@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/file"
 )
 
 // Invitation lets one machine join once, until it expires.
@@ -163,32 +163,11 @@ func (l *Invitations) find(id string, s Secret, now time.Time) (int, error) {
 func (l *Invitations) replace(all []Invitation) error {
 	b, err := json.MarshalIndent(map[string][]Invitation{"invitations": all}, "", "  ")
 	if err == nil {
-		err = writeFile(l.path, append(b, '\n'))
+		err = file.Replace(l.path, append(b, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("storing the invitations: %w", err)
 	}
 	l.all = all
 	return nil
-}
-
-// writeFile replaces a file of mode 0600; it is on disk when writeFile returns.
-func writeFile(name string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(name), ".tmp-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(data)
-	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp.Name(), name); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(name)) // the rename is durable only when the folder is synced
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -13,6 +13,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
+	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
@@ -117,7 +118,7 @@ func Join(ctx context.Context, home bus.Home, t Token, o JoinOptions, now time.T
 	s.Hub, s.Machine, s.Actors = offer.Hub, offer.Machine, offer.Actors
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
-		err = writeFile(StatePath(home), append(b, '\n'))
+		err = file.Replace(StatePath(home), append(b, '\n'))
 	}
 	if err != nil {
 		return State{}, fmt.Errorf("storing what the hub answered: %w: get a new token with conclave machines rotate %s", err, s.Machine)

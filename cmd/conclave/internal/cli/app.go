@@ -374,18 +374,7 @@ func (a *App) LastSession(none error) (string, error) {
 // SaveLastSession stores the session for [App.LastSession]. The file is replaced atomically: another ask may read it. The data
 // folder must exist.
 func (a *App) SaveLastSession(session string) error {
-	f, err := os.CreateTemp(a.Home.Data, ".last_session-*") // with mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(session + "\n")
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), a.lastSessionFile())
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	return file.Replace(a.lastSessionFile(), []byte(session+"\n"))
 }
 
 // ForgetLastSession removes the session from [App.LastSession] if it is the one stored there, because it was deleted.
