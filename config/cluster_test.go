@@ -29,7 +29,9 @@ func TestCluster(t *testing.T) {
 	}
 	servers := bustest.StartCluster(t, home)
 	b := home.Connect(home.ClusterURL(), nil)
-	if err := auditlog.Provision(t.Context(), home, b, servers[0].Provision); err != nil {
+	if err := auditlog.Provision(t.Context(), home, b, func(ctx context.Context, genesis []byte) error {
+		return bus.ProvisionRemote(ctx, b, bus.ServerConfig{}, genesis)
+	}); err != nil {
 		t.Fatal(err)
 	}
 	cfg := settings(t)
@@ -86,7 +88,7 @@ func TestCluster(t *testing.T) {
 			asked += meanwhile
 		}
 	}
-	leave(func() { servers[2].Stop(t.Context()) })
+	leave(servers[2].Stop)
 	for deadline := time.Now().Add(2 * time.Minute); ; {
 		asked++
 		a, err := ask("after") // every connection has moved: the audit log takes records, and the tool answers

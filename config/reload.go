@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"conclave/pkg/bus"
+	"conclave/pkg/file"
 	"conclave/pkg/policy"
 )
 

@@ -34,7 +34,6 @@ type ModelReport struct {
 	Batch      int   `json:"batch"`
 	Exclusive  bool  `json:"exclusive,omitempty"`
 	RestMillis int64 `json:"rest_ms,omitempty"`
-	Running    int   `json:"running"` // calls that run now
 }
 
 // MachineModel describes a model of a machine.

@@ -138,7 +138,7 @@ func (m *Model) withAlternative(ctx context.Context, t target, s selection) cont
 	if _, err := m.selectModel(ctx, s); err != nil {
 		return ctx
 	}
-	return withPatience(ctx, m.cfg.Link.withDefaults().Move)
+	return withLinkTimeout(ctx, m.cfg.Link.withDefaults().Move)
 }
 
 // runChat waits for a slot and sends all chunks of the reply but the last, which it returns. began reports whether the

@@ -66,7 +66,6 @@ type Config struct {
 	// AgentType returns the agent type of an account for the audit log, see [policy.ActiveRules.AgentType]; nil = not recorded.
 	AgentType func(account string) string
 	Link      LinkTimes
-	Machines  []string // with models; others are added while the system runs
 	InUse     []string // roles that the enabled actors request, in the order of [Roles]; nil = every role in Roles
 	Optional  []string // roles whose missing model is no problem for the user, who did not choose it
 }

@@ -138,12 +138,6 @@ func (e *execution) size() int {
 	return e.bytes
 }
 
-func (e *execution) isFinished() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.finished
-}
-
 // stop ends the call and all its readers.
 func (e *execution) stop() {
 	e.expire.Stop()

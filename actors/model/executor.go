@@ -119,13 +119,6 @@ func (x *Executor) onReport(ctx context.Context, in actor.Msg[subjects.Empty], o
 			Tools: i.Tools, Thinking: i.Thinking, Embedding: i.Embedding, Loaded: listed.Loaded,
 		})
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for _, e := range x.calls {
-		if !e.isFinished() {
-			r.Running++
-		}
-	}
 	return r, nil
 }
 

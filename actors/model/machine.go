@@ -54,12 +54,12 @@ func (e *lostError) Unwrap() error {
 	return model.ErrUnreachable
 }
 
-// patienceKey is the key of the longest time that a call waits for the link while nothing was received.
-type patienceKey struct{}
+// linkTimeoutKey is the key of the longest time that a call waits for the link while nothing was received.
+type linkTimeoutKey struct{}
 
-// withPatience returns a context in which a call on a machine waits for so long for the link before its first chunk.
-func withPatience(ctx context.Context, d time.Duration) context.Context {
-	return context.WithValue(ctx, patienceKey{}, d)
+// withLinkTimeout returns a context in which a call on a machine waits at most d for the link before its first chunk.
+func withLinkTimeout(ctx context.Context, d time.Duration) context.Context {
+	return context.WithValue(ctx, linkTimeoutKey{}, d)
 }
 
 // Chat implements [model.Chat]. The machine runs the call once, however often the link is cut: after each cut the same call is
@@ -132,7 +132,7 @@ func (c *machineCall) read(ctx context.Context) error {
 
 // patience is how long the link may be down now.
 func (c *machineCall) patience(ctx context.Context) time.Duration {
-	if d, ok := ctx.Value(patienceKey{}).(time.Duration); ok && c.body.Next == 0 {
+	if d, ok := ctx.Value(linkTimeoutKey{}).(time.Duration); ok && c.body.Next == 0 {
 		return d
 	}
 	return c.machine.times.Lost

@@ -114,13 +114,13 @@ func (s *machines) describe() (out []subjects.ModelMachine) {
 	return out
 }
 
-// choose returns the target that is expected to answer first, and assigns the call to its server when from is not zero: then
-// the caller must call release when the call has ended. targets must not be empty; the first is preferred among equals.
+// chooseTarget returns the target that is expected to answer first, and counts the call at its server when from is not zero: then
+// the caller must call its release when the call has ended. targets must not be empty; the first is preferred among equals.
 //
 // A call is expected to wait for those before it of the same or a higher priority, and to take as long as the measured speed
 // of the model says. Among equals the server that the session used last goes first, because it has the prompt in its cache,
 // then one that used the model last.
-func (m *Model) choose(targets []target, from requester) (t target, release func()) {
+func (m *Model) chooseTarget(targets []target, from requester) (t target) {
 	s := &m.machines
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,22 +153,24 @@ func (m *Model) choose(targets []target, from requester) (t target, release func
 	}
 	t = targets[best]
 	if from == (requester{}) {
-		return t, func() {}
+		t.release = func() {}
+		return t
 	}
-	s.assign(t.server, from.priority, 1)
+	s.countCall(t.server, from.priority, 1)
 	if len(s.last) >= maxAffinities {
 		clear(s.last)
 	}
 	s.last[from.key] = t.server
-	return t, sync.OnceFunc(func() {
+	t.release = sync.OnceFunc(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.assign(t.server, from.priority, -1)
+		s.countCall(t.server, from.priority, -1)
 	})
+	return t
 }
 
-// assign changes the number of calls that are assigned to a server. The caller holds mu.
-func (s *machines) assign(to *server, priority, n int) {
+// countCall changes the number of calls that are assigned to a server. The caller holds mu.
+func (s *machines) countCall(to *server, priority, n int) {
 	counts := s.assigned[to]
 	counts[priority] += n
 	if s.assigned[to] = counts; counts == [priorities]int{} {
@@ -213,7 +215,7 @@ func (m *Model) findModel(ctx context.Context, name string, s selection) (target
 			}
 			return target{name: name}, err
 		}
-		return m.assign(targets, s), nil
+		return m.chooseTarget(targets, s.from), nil
 	}
 	var targets []target
 	serverName, _ := m.cfg.SplitName(name)
@@ -230,7 +232,7 @@ func (m *Model) findModel(ctx context.Context, name string, s selection) (target
 		return t, err
 	}
 	if targets = append(targets, m.findMachineTargets(name, "", s)...); len(targets) > 0 {
-		return m.assign(targets, s), nil
+		return m.chooseTarget(targets, s.from), nil
 	}
 	if names := m.machines.listDisconnected(name); len(names) > 0 && errors.Is(err, model.ErrMissing) {
 		err = &disconnectedError{name, names[0]}
@@ -247,13 +249,6 @@ func (e *disconnectedError) Error() string {
 }
 
 func (e *disconnectedError) Unwrap() error { return model.ErrUnreachable }
-
-// assign chooses one of the targets. A call with a requester is counted at its server until target.release.
-func (m *Model) assign(targets []target, s selection) target {
-	t, release := m.choose(targets, s.from)
-	t.release = release
-	return t
-}
 
 // splitMachine returns the machine whose name is the prefix of a model's, and the model's name there.
 func (m *Model) splitMachine(name string) (*machine, string, bool) {
@@ -314,8 +309,7 @@ func (m *Model) onPrincipalChanged(context.Context, actor.Msg[subjects.Principal
 	return nil
 }
 
-// readMachines reads the machines that run models from the registry, besides those of the configuration. Without a reply the
-// known ones stay.
+// readMachines reads the machines that run models from the registry. Without a reply the known ones stay.
 func (m *Model) readMachines(ctx context.Context, out actor.Out) {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
@@ -323,7 +317,7 @@ func (m *Model) readMachines(ctx context.Context, out actor.Out) {
 	if err != nil {
 		return
 	}
-	names := slices.Clone(m.cfg.Machines)
+	var names []string
 	for _, p := range list.Principals {
 		if p.Kind == subjects.MachinePrincipal && slices.Contains(p.Actors, "model") {
 			names = append(names, p.Name)

@@ -44,6 +44,7 @@ type machinesHarness struct {
 	servers  map[string]*scriptserver.Server
 	actors   map[string]*actor.Supervised
 	outs     map[string]actor.Out
+	registry registry
 }
 
 // out is one connection for each role, with the ids of a session and a query.
@@ -66,7 +67,7 @@ func newMachines(t *testing.T, times model.LinkTimes, scripts map[string]scripts
 	return w
 }
 
-// startMachines is newMachines with the machines that the hub knows from its configuration.
+// startMachines is newMachines with the machines that the registry lists at first.
 func startMachines(t *testing.T, times model.LinkTimes, scripts map[string]scriptserver.Script, known []string) *machinesHarness {
 	t.Helper()
 	var names []string
@@ -88,10 +89,12 @@ func startMachines(t *testing.T, times model.LinkTimes, scripts map[string]scrip
 		w.servers[""], url = w.srv, w.srv.URL
 	}
 	cfg := defaultConfig(url)
-	cfg.Machines, cfg.Link, cfg.DemoModel = known, times, model.DemoNever
+	cfg.Link, cfg.DemoModel = times, model.DemoNever
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
+	w.registry.setMachines(known...)
+	w.RunActor(&w.registry, actor.Config{})
 	b := newBackend(t, url)
 	w.Run(w.AuditedSpec("model", func(_ context.Context, a *audit.Writer, h *audit.Hasher) (actor.Actor, error) {
 		w.m = model.New(cfg, map[string]llm.Backend{model.Ollama: b}, scripted.Backend{}, a, h)
@@ -398,6 +401,15 @@ type registry struct {
 	list atomic.Pointer[subjects.PrincipalList]
 }
 
+// setMachines makes machines with models the whole list.
+func (r *registry) setMachines(names ...string) {
+	list := &subjects.PrincipalList{Principals: []subjects.Principal{}}
+	for _, name := range names {
+		list.Principals = append(list.Principals, subjects.Principal{Name: name, Kind: subjects.MachinePrincipal, Actors: []string{"model"}})
+	}
+	r.list.Store(list)
+}
+
 func (r *registry) Name() string { return subjects.Registry }
 
 func (r *registry) Routes() []actor.Route {
@@ -406,17 +418,14 @@ func (r *registry) Routes() []actor.Route {
 	})}
 }
 
-// Machines come and go with the list of the registry, while the system runs. One that was only invited is not asked.
+// Machines come and go with the list of the registry, while the system runs. One without models is not asked.
 func TestMachinesFollowRegistry(t *testing.T) {
 	t.Parallel()
 	w := startMachines(t, steadyLink, map[string]scriptserver.Script{"": always("judge"), "gpu-box": always("big")}, nil)
-	r := &registry{}
-	r.list.Store(&subjects.PrincipalList{Principals: []subjects.Principal{
-		{Name: "gpu-box", Kind: subjects.MachinePrincipal, Actors: []string{"model"}, Keys: map[string]string{"model_gpu-box": "U"}},
-		{Name: "invited", Kind: subjects.MachinePrincipal, Actors: []string{"model"}},
-		{Name: "witness-box", Kind: subjects.MachinePrincipal, Actors: []string{"witness"}, Keys: map[string]string{"witness_witness-box": "U"}},
+	w.registry.list.Store(&subjects.PrincipalList{Principals: []subjects.Principal{
+		{Name: "gpu-box", Kind: subjects.MachinePrincipal, Actors: []string{"model"}},
+		{Name: "witness-box", Kind: subjects.MachinePrincipal, Actors: []string{"witness"}},
 	}})
-	w.RunActor(r, actor.Config{})
 	change := func(want ...string) {
 		t.Helper()
 		if err := actor.Emit(t.Context(), w.out(subjects.Registry, "", ""), subjects.PrincipalChanged, subjects.PrincipalNotice{Name: "gpu-box"}); err != nil {
@@ -438,7 +447,7 @@ func TestMachinesFollowRegistry(t *testing.T) {
 	}
 	change("gpu-box")
 	w.awaitMachines("gpu-box")
-	r.list.Store(&subjects.PrincipalList{Principals: []subjects.Principal{}})
+	w.registry.setMachines()
 	change()
 }
 

@@ -22,7 +22,6 @@ const (
 // Start implements [actor.Starter]: tasks run until Close, whatever becomes of ctx.
 func (m *Model) Start(ctx context.Context, out actor.Out) error {
 	ctx, m.stopTasks = context.WithCancel(context.WithoutCancel(ctx))
-	m.setMachines(m.cfg.Machines, out)
 	m.running.Go(func() { m.watchMachines(ctx, out) })
 	m.running.Go(func() {
 		for {

@@ -13,6 +13,7 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
+	"conclave/pkg/file"
 	"conclave/subjects"
 )
 

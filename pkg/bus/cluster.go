@@ -15,9 +15,9 @@ import (
 	"conclave/subjects"
 )
 
-// Cluster is the part of a server in a cluster. The servers of a cluster have the same accounts and keys, and each its own name and
+// cluster is the part of nats.conf of a server in a cluster. The servers of a cluster have the same accounts and keys, and each its own name and
 // store.
-type Cluster struct {
+type cluster struct {
 	Name      string   // of the cluster, the same on every server
 	Listen    string   // host:port for the other servers
 	Routes    []string // host:port of the other servers
@@ -29,7 +29,7 @@ type Cluster struct {
 
 // conf returns the cluster's part of nats.conf. A route needs a certificate of the cluster's own authority in both directions;
 // clients verify that of the server, and prove their key as always.
-func (c Cluster) conf() string {
+func (c cluster) conf() string {
 	var b strings.Builder
 	b.WriteString("\n# The cluster. A server joins with a certificate of the cluster's own authority. Not part of the generated table.\n")
 	if c.Advertise != "" {
@@ -115,7 +115,7 @@ func (h Home) WriteCluster(cfg ServerConfig, hosts []string) (out []ClusterServe
 	for i, client := range hosts {
 		name := fmt.Sprintf("%s-%d", ServerName, i+1)
 		s := ClusterServer{Name: name, URL: "tls://" + client, Folder: filepath.Join(h.ClusterFolder(), name)}
-		c := Cluster{Name: ServerName, Listen: addToPort(client, routePortOffset), Advertise: client, CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"}
+		c := cluster{Name: ServerName, Listen: addToPort(client, routePortOffset), Advertise: client, CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"}
 		for _, other := range hosts {
 			if other != client {
 				c.Routes = append(c.Routes, addToPort(other, routePortOffset))

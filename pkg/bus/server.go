@@ -39,7 +39,6 @@ type ServerConfig struct {
 	LeafListen  string               // host:port of the leaf nodes on loopback; port -1 = a free one
 	Principals  []subjects.Principal // added at run time, see [Home.ReadPrincipals]
 	Certificate Certificate          // of the leaf nodes; empty = the one in the folder "tls" beside Store, see [EnsureCertificate]
-	Cluster     *Cluster             // nil = a single server
 }
 
 // withDefaults returns c with defaults for empty fields: a free port of the loopback interface, a sync every 10 s, 1 GiB
@@ -223,9 +222,6 @@ func (s *Server) serverOptions(l subjects.Layout) (*server.Options, error) {
 	}
 	s.mu.Unlock()
 	b.WriteString(conf)
-	if s.cfg.Cluster != nil {
-		b.WriteString(s.cfg.Cluster.conf())
-	}
 	opts := &server.Options{}
 	if err := opts.ProcessConfigString(b.String()); err != nil {
 		return nil, fmt.Errorf("reading the generated nats.conf: %w", err)
@@ -242,9 +238,6 @@ func (s *Server) serverOptions(l subjects.Layout) (*server.Options, error) {
 func (s *Server) URL() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cfg.Cluster != nil {
-		return "tls://" + s.cfg.Listen
-	}
 	return "nats://" + s.cfg.Listen
 }
 

@@ -75,6 +75,7 @@ func (s *Standalone) Apply(ctx context.Context, principals []subjects.Principal)
 		accounts := lostLeafKeys(*s.before, after)
 		lost = func(account string) bool { return slices.Contains(accounts, account) }
 	}
+	s.before = nil // after an error either list may be in force: the next call closes every connection of a machine
 	for _, id := range ids {
 		for range 2 {
 			if err := requestServer(ctx, nc, id, "RELOAD", nil, nil); err != nil {

@@ -1,16 +1,19 @@
 package bustest
 
 import (
-	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -18,9 +21,15 @@ import (
 	"conclave/subjects"
 )
 
+// ClusterServer is one server of a cluster of one test.
+type ClusterServer struct {
+	opts *server.Options
+	ns   *server.Server
+}
+
 // StartCluster runs the three servers of a cluster in this process, with the files that conclave keys --cluster writes into the data
 // folder, on addresses of the loopback network that no other test uses. It creates no streams.
-func StartCluster(t testing.TB, home bus.Home) []*bus.Server {
+func StartCluster(t testing.TB, home bus.Home) []*ClusterServer {
 	t.Helper()
 	lasting, boot := subjects.Table().Roles()
 	if _, err := home.Keys().Ensure(append(lasting, boot...)); err != nil {
@@ -34,29 +43,75 @@ func StartCluster(t testing.TB, home bus.Home) []*bus.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	route := func(client string) string {
-		host, _, _ := net.SplitHostPort(client)
-		return net.JoinHostPort(host, "6222")
-	}
-	var servers []*bus.Server
-	for i, f := range files {
-		c := &bus.Cluster{
-			Name: "conclave", Listen: route(hosts[i]), Advertise: hosts[i],
-			CA: filepath.Join(f.Folder, "ca.pem"), Cert: filepath.Join(f.Folder, "cert.pem"), Key: filepath.Join(f.Folder, "key.pem"),
-		}
-		for j := range hosts {
-			if j != i {
-				c.Routes = append(c.Routes, route(hosts[j]))
-			}
-		}
-		s, err := bus.StartServer(bus.ServerConfig{Name: f.Name, Listen: hosts[i], Store: filepath.Join(f.Folder, "jetstream"), Cluster: c}, home.Keys(), nil)
+	var servers []*ClusterServer
+	for _, f := range files {
+		opts, err := readClusterFiles(f.Folder)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { s.Stop(context.Background()) })
+		s := &ClusterServer{opts: opts}
+		if err := s.start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Stop)
 		servers = append(servers, s)
 	}
 	return servers
+}
+
+// readClusterFiles reads nats.conf with the variables of nats.env, as nats-server does that is started in the folder: paths are
+// relative to it.
+func readClusterFiles(folder string) (*server.Options, error) {
+	env, err := os.ReadFile(filepath.Join(folder, "nats.env"))
+	if err != nil {
+		return nil, err
+	}
+	conf, err := os.ReadFile(filepath.Join(folder, "nats.conf"))
+	if err != nil {
+		return nil, err
+	}
+	var text strings.Builder
+	for line := range strings.Lines(string(env)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(name, "#") {
+			fmt.Fprintf(&text, "%s: %s\n", name, strings.Trim(value, "'"))
+		}
+	}
+	text.Write(conf)
+	absolute := text.String()
+	for _, name := range []string{"ca.pem", "cert.pem", "key.pem", "jetstream"} {
+		absolute = strings.ReplaceAll(absolute, strconv.Quote(name), strconv.Quote(filepath.Join(folder, name)))
+	}
+	opts := &server.Options{}
+	if err := opts.ProcessConfigString(absolute); err != nil {
+		return nil, fmt.Errorf("reading the files of %s: %w", folder, err)
+	}
+	opts.NoLog, opts.NoSigs = true, true
+	return opts, nil
+}
+
+func (s *ClusterServer) start() error {
+	ns, err := server.NewServer(s.opts.Clone())
+	if err != nil {
+		return err
+	}
+	ns.Start()
+	s.ns = ns
+	if !ns.ReadyForConnections(time.Minute) {
+		return errors.New("the server of the cluster is not ready after a minute")
+	}
+	return nil
+}
+
+// Restart stops the server and starts it again on the same store and addresses.
+func (s *ClusterServer) Restart() error {
+	s.Stop()
+	return s.start()
+}
+
+// Stop stops the server and waits until its files are closed.
+func (s *ClusterServer) Stop() {
+	s.ns.Shutdown()
+	s.ns.WaitForShutdown()
 }
 
 // LoopbackHosts returns three addresses of the loopback network that no other test uses, so that the default ports are free there.

@@ -28,6 +28,7 @@ import (
 	"conclave/config"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
+	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
