@@ -49,6 +49,7 @@ const (
 	ActionPrincipalAdd     = "principal.add"
 	ActionPrincipalRevoke  = "principal.revoke"
 	ActionPrincipalRotate  = "principal.rotate"
+	ActionPrincipalApply   = "principal.apply" // the registry started and applied its stored list, whose hash is the parameter
 	ActionMachineInvite    = "machine.invite"
 	ActionSettingChange    = "setting.change"
 )
@@ -65,7 +66,7 @@ var AuditActions = map[string][]string{
 	"model":        {ActionModelChat, ActionModelEmbed, ActionModelPull},
 	"secrets":      {ActionSecretGet},
 	"orchestrator": {ActionTaskChange},
-	Registry:       {ActionPrincipalAdd, ActionPrincipalRevoke, ActionPrincipalRotate, ActionMachineInvite, ActionSettingChange},
+	Registry:       {ActionPrincipalAdd, ActionPrincipalRevoke, ActionPrincipalRotate, ActionPrincipalApply, ActionMachineInvite, ActionSettingChange},
 	"gateway":      {ActionBackup}, // the access points of the user, the socket for backups among them
 }
 

@@ -113,10 +113,11 @@ func (m *machines) close() {
 	}
 }
 
-// adjustListener opens the port while a machine has joined or an invitation is open, and closes it otherwise.
+// adjustListener opens the port while a machine has joined, an invitation is open or an enrolment may be incomplete, and closes it
+// otherwise.
 func (m *machines) adjustListener() error {
 	joined := slices.ContainsFunc(m.registry.principals(), func(p subjects.Principal) bool { return p.Kind == subjects.MachinePrincipal })
-	wanted := m.cfg.Listen != listenOff && (joined || len(m.cfg.Invitations.Open(m.out.Now())) > 0)
+	wanted := m.cfg.Listen != listenOff && (joined || m.cfg.Invitations.NeedListener(m.out.Now()))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {

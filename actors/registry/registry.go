@@ -8,6 +8,7 @@ package registry
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -90,12 +91,13 @@ func (r *Registry) Routes() []actor.Route {
 }
 
 // Start implements [actor.Starter]: it applies the stored list, for a server in another process and after a crash between
-// storing and applying. Actors that started before it read the list now.
+// storing and applying. The audit log has the hash of the list, so that one which was replaced while the system was stopped shows.
+// Actors that started before it read the list now.
 func (r *Registry) Start(ctx context.Context, out actor.Out) error {
 	r.changing.Lock()
 	defer r.changing.Unlock()
 	if r.stored {
-		if err := r.server.Apply(ctx, r.principals()); err != nil {
+		if err := r.applyStored(ctx, out); err != nil {
 			return err
 		}
 	}
@@ -103,6 +105,23 @@ func (r *Registry) Start(ctx context.Context, out actor.Out) error {
 		return err
 	}
 	return r.machines.start(ctx, out)
+}
+
+// applyStored applies the stored list, on the record.
+func (r *Registry) applyStored(ctx context.Context, out actor.Out) error {
+	list := r.principals()
+	data, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	rec := subjects.AuditRecord{AgentID: r.Name(), AgentType: "actor", Action: subjects.ActionPrincipalApply, ParamsHash: r.hash.Hash(data)}
+	_, err = actor.Audited(ctx, out, r.gate, rec, func(ctx context.Context, p *actor.Permit) (none struct{}, err error) {
+		if err := p.Check(); err != nil {
+			return none, err
+		}
+		return none, r.server.Apply(ctx, list)
+	})
+	return err
 }
 
 // Close implements [actor.Closer].

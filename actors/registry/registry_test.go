@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -184,12 +185,12 @@ func TestRegistry(t *testing.T) {
 	var got []string
 	for _, r := range recs {
 		got = append(got, r.Phase+" "+r.Action+" "+r.Tool+" "+r.Status)
-		if r.AgentID != "user" || r.AgentType != "user" {
-			t.Errorf("record by %s %s", r.AgentID, r.AgentType)
+		if want := map[string]string{subjects.ActionPrincipalApply: "registry actor"}[r.Action]; r.AgentID+" "+r.AgentType != cmp.Or(want, "user user") {
+			t.Errorf("record of %s by %s %s", r.Action, r.AgentID, r.AgentType)
 		}
 	}
 	for _, want := range []string{
-		"before principal.add weather allowed", "after principal.add weather failed", "after principal.add weather ok",
+		"before principal.apply  allowed", "after principal.apply  ok", "before principal.add weather allowed", "after principal.add weather failed", "after principal.add weather ok",
 		"after principal.rotate weather ok", "after principal.revoke weather ok", "before principal.revoke nobody refused",
 	} {
 		if !slices.Contains(got, want) {

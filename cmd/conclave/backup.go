@@ -135,7 +135,8 @@ func drawProgress(line *term.Progress, doing string) func(done, all int64) {
 
 // restoreCommand writes a backup into an empty data folder.
 func restoreCommand(a *cli.App) *cobra.Command {
-	return &cobra.Command{
+	var withPrincipals bool
+	cmd := &cobra.Command{
 		Use:   "restore <backup>",
 		Short: "Restore a backup into an empty data folder",
 		Long: `Restores a backup into the data folder, which must be empty or missing, and verifies it: the checksum of every file, the chain
@@ -145,13 +146,21 @@ restored into the config folder if that is empty or missing.
 The backup's checksums detect damage, not forgery: anyone who can write to a backup can write another one. The head of the audit
 log that you keep elsewhere shows whether it is the original: conclave audit verify --head.
 
+Machines, tools and clients that were added while conclave ran are not admitted, because they may have been revoked since the
+backup: the list is kept as principals.restored.json. Add or invite them again, or restore with --with-principals when none was
+revoked. Invitations are never restored.
+
 A restored audit log ends where the backup was made. Where a later head is kept (audit_head in system.yaml), conclave up reports
 the missing records; conclave audit rotate accepts their loss.`,
 		Example: `  conclave restore conclave-2026-11-16.tar.gz --data ~/restored --config ~/restored-config
   conclave up --data ~/restored --config ~/restored-config`,
 		Args: cli.Args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, v []string) error { return restoreBackup(cmd.Context(), a, v[0]) },
+		RunE: func(cmd *cobra.Command, v []string) error {
+			return restoreBackup(cmd.Context(), a, v[0], withPrincipals)
+		},
 	}
+	cmd.Flags().BoolVar(&withPrincipals, "with-principals", false, "admit the machines, tools and clients of the backup, also those revoked since")
+	return cmd
 }
 
 // restoreReport is the result of conclave restore.
@@ -162,18 +171,27 @@ type restoreReport struct {
 	Files   int          `json:"files"`
 	Bytes   int64        `json:"bytes"`
 	Audit   audit.Report `json:"audit"`
+	// Withheld names the principals of the backup that are not admitted.
+	Withheld []string `json:"withheld,omitempty"`
 }
 
 // restoreBackup restores a backup into the folders of a and prints what was verified. An audit log that does not verify is exit
 // code 5, and nothing is restored.
-func restoreBackup(ctx context.Context, a *cli.App, from string) error {
+func restoreBackup(ctx context.Context, a *cli.App, from string, withPrincipals bool) error {
 	line := term.NewProgress(a.Err)
 	defer line.Clear()
 	var rep audit.Report
+	var withheld []string
 	r, err := backup.Restore(ctx, from, a.Home, drawProgress(line, "restored"), func(restored bus.Home) (err error) {
 		rep, err = config.VerifyStopped(ctx, restored)
 		if err == nil && !rep.OK {
 			err = cli.Fail(cli.ExitAudit, "the audit log of the backup does not verify, first "+firstProblem(rep), "use another backup")
+		}
+		if err == nil {
+			err = backup.DropInvitations(restored)
+		}
+		if err == nil && !withPrincipals {
+			withheld, err = backup.WithholdPrincipals(restored)
 		}
 		return err
 	})
@@ -186,7 +204,7 @@ func restoreBackup(ctx context.Context, a *cli.App, from string) error {
 	case err != nil:
 		return err
 	}
-	out := restoreReport{Data: a.Home.Data, Created: r.Manifest.Created, Files: len(r.Manifest.Files), Bytes: r.Manifest.Size(), Audit: rep}
+	out := restoreReport{Data: a.Home.Data, Created: r.Manifest.Created, Files: len(r.Manifest.Files), Bytes: r.Manifest.Size(), Audit: rep, Withheld: withheld}
 	if r.Config {
 		out.Config = a.Home.Config
 	}
@@ -200,6 +218,9 @@ func restoreBackup(ctx context.Context, a *cli.App, from string) error {
 	}
 	if !r.Manifest.WithKeys {
 		a.Say("The backup has no keys: conclave up makes new ones. Set credentials again with conclave secret set.")
+	}
+	if len(withheld) > 0 {
+		a.Say("Not admitted, because they may have been revoked since: %s. Add or invite them again, or restore with --with-principals.", strings.Join(withheld, ", "))
 	}
 	_, err = fmt.Fprintf(a.Out, "conclave up%s\n", a.FolderFlags())
 	return err

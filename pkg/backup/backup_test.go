@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"conclave/pkg/bus"
+	"conclave/subjects"
 )
 
 // newInstallation returns an installation with one file of each kind.
@@ -23,7 +24,7 @@ func newInstallation(t *testing.T) bus.Home {
 	for name, text := range map[string]string{
 		"data/jetstream/a": "stream", "data/memory/memory.duckdb": "memory", "data/audit/heads/x.head": "anchor", "data/version.json": `{"version":1}`,
 		"data/keys/user.nk": "seed", "data/http.token": "token", "data/unknown": "perhaps a key", "data/audit/keyring/head": "sealed", "data/run.json": "{}", "data/lock": "",
-		"data/.tmp-1": "incomplete", "config/system.yaml": "{}\n",
+		"data/.tmp-1": "incomplete", "data/invitations.json": "{}", "config/system.yaml": "{}\n",
 	} {
 		writeTestFile(t, filepath.Join(dir, name), text)
 	}
@@ -259,4 +260,56 @@ func TestRestoreRejects(t *testing.T) {
 			t.Errorf("restored: %v", err)
 		}
 	})
+}
+
+// TestRestoredPrincipalsAreWithheld: a restored system admits no principal of the backup, and no invitation is open again.
+func TestRestoredPrincipalsAreWithheld(t *testing.T) {
+	t.Parallel()
+	home := bus.Home{Data: t.TempDir()}
+	if names, err := WithholdPrincipals(home); err != nil || names != nil {
+		t.Errorf("without a list: %v, %v", names, err)
+	}
+	weather := subjects.Principal{Name: "weather", Kind: subjects.ToolPrincipal, Tools: []string{"forecast"}, Keys: map[string]string{"weather": "U" + strings.Repeat("A", 55)}}
+	if err := home.WritePrincipals([]subjects.Principal{weather}); err != nil {
+		t.Fatal(err)
+	}
+	writeTestFile(t, filepath.Join(home.Data, "invitations.json"), "{}")
+	names, err := WithholdPrincipals(home)
+	if err := errors.Join(err, DropInvitations(home), DropInvitations(home)); err != nil || !slices.Equal(names, []string{"weather"}) {
+		t.Errorf("%v, %v", names, err)
+	}
+	if list, err := home.ReadPrincipals(); err != nil || list != nil {
+		t.Errorf("%v, %v", list, err)
+	}
+	if got := listFiles(t, home.Data); !slices.Equal(got, []string{"principals.restored.json"}) {
+		t.Errorf("files: %q", got)
+	}
+	writeTestFile(t, filepath.Join(home.Data, "principals.json"), "damaged")
+	if names, err := WithholdPrincipals(home); err != nil || len(names) != 1 {
+		t.Errorf("an unreadable list: %v, %v", names, err)
+	}
+}
+
+// TestCopiedFolderIsPrivate: a folder that is copied because it cannot be renamed is readable by its owner alone.
+func TestCopiedFolderIsPrivate(t *testing.T) {
+	t.Parallel()
+	from, to := t.TempDir(), filepath.Join(t.TempDir(), "to")
+	writeTestFile(t, filepath.Join(from, "in", "system.yaml"), "{}")
+	if err := errors.Join(os.Chmod(filepath.Join(from, "in"), 0o755), os.Chmod(filepath.Join(from, "in", "system.yaml"), 0o644), os.Mkdir(to, 0o755), copyFolder(from, to)); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]os.FileMode{"": 0o700, "in": 0o700, "in/system.yaml": 0o600} {
+		if info, err := os.Stat(filepath.Join(to, name)); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%q: %v, %v", name, info.Mode(), err)
+		}
+	}
+	if data, err := os.ReadFile(filepath.Join(to, "in", "system.yaml")); err != nil || string(data) != "{}" {
+		t.Errorf("%q, %v", data, err)
+	}
+	if err := os.Symlink("/etc/passwd", filepath.Join(from, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if copyFolder(from, filepath.Join(t.TempDir(), "x")) == nil {
+		t.Error("a symbolic link was copied")
+	}
 }

@@ -36,9 +36,10 @@ const (
 
 // dataContents are the known names of the data folder.
 var dataContents = map[string]content{
-	"jetstream": records, "audit": records, "memory": records, "version.json": records, "principals.json": records,
+	"jetstream": records, "audit": records, "memory": records, "version.json": records, "principals.json": records, withheldFile: records,
 	"manifest.last.yaml": records, "model-speeds.json": records, "last_session": records,
 	"lock": transient, "run.json": transient, "nats.env": transient, "nats.conf": transient,
+	invitationFile: transient, // one that is used after the backup must not be open again
 }
 
 // kindOf returns the kind of a path in the data folder.

@@ -85,10 +85,40 @@ func moveFolder(from, to string) error {
 	if publishFolder(from, to) == nil {
 		return nil
 	}
-	if err := os.MkdirAll(to, 0o700); err != nil {
-		return err
-	}
-	return os.CopyFS(to, os.DirFS(from))
+	return copyFolder(from, to)
+}
+
+// copyFolder copies the regular files below from, readable by their owner alone. They are on disk when it returns.
+func copyFolder(from, to string) error {
+	return filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, name)
+		if err != nil {
+			return err
+		}
+		dest := filepath.Join(to, rel)
+		switch {
+		case d.IsDir():
+			if err := os.MkdirAll(dest, 0o700); err != nil {
+				return err
+			}
+			return os.Chmod(dest, 0o700) // the target may exist, empty
+		case !d.Type().IsRegular():
+			return fmt.Errorf("%s is not a regular file", name)
+		}
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		f, err := os.OpenFile(dest, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(data)
+		return errors.Join(err, f.Sync(), f.Close(), syncFolder(filepath.Dir(dest)))
+	})
 }
 
 // isEmptyFolder reports whether dir is missing or an empty folder.

@@ -131,6 +131,15 @@ func (l *Invitations) Open(now time.Time) []Invitation {
 	return slices.DeleteFunc(slices.Clone(l.all), func(i Invitation) bool { return !i.IsOpen(now) })
 }
 
+// NeedListener reports whether an invitation is open, or was used so recently that its enrolment may not be complete.
+func (l *Invitations) NeedListener(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.all, func(i Invitation) bool {
+		return i.IsOpen(now) || !i.Used.IsZero() && now.Sub(i.Used) < enrolTimeout
+	})
+}
+
 func countOpen(all []Invitation, now time.Time) (n int) {
 	for _, i := range all {
 		if i.IsOpen(now) {

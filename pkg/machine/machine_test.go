@@ -224,6 +224,9 @@ func TestInvitationIsUsedOnce(t *testing.T) {
 	if len(list.Open(now)) != 0 {
 		t.Error("it is still open")
 	}
+	if !list.NeedListener(now) || list.NeedListener(now.Add(time.Minute)) {
+		t.Error("the port is not open for the rest of the enrolment, or for ever")
+	}
 }
 
 // Each way to join without the right to is refused, and admits nobody; the right one works once.

@@ -1,0 +1,42 @@
+package backup
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"conclave/pkg/bus"
+)
+
+const (
+	invitationFile = "invitations.json"
+	// withheldFile is the list of the principals that a restored system does not admit.
+	withheldFile = "principals.restored.json"
+)
+
+// DropInvitations removes the invitations of machines from restored data: one that was open at the time of the backup may have
+// been used or cancelled since.
+func DropInvitations(restored bus.Home) error {
+	err := os.Remove(filepath.Join(restored.Data, invitationFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// WithholdPrincipals moves the list of run-time principals of restored data aside, so that no key is valid which was revoked or
+// replaced since the backup. It returns the names; an unreadable list is moved too.
+func WithholdPrincipals(restored bus.Home) (names []string, err error) {
+	list, err := restored.ReadPrincipals()
+	if err != nil {
+		names = []string{"an unreadable list"}
+	}
+	for _, p := range list {
+		names = append(names, p.Name)
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+	return names, os.Rename(restored.Principals(), filepath.Join(restored.Data, withheldFile))
+}
