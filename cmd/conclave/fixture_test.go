@@ -318,6 +318,39 @@ var scriptedAnswers = map[string]func(x *turn){
 		x.delta(0, " of the second")
 		x.answer(x.response("the first line\nand half of the second, and an end that no piece had\x1b[2J"))
 	},
+	"markdown": func(x *turn) {
+		const first = "# A Title\n\nA paragraph with **bold** words, `code` and a [link](https://example.org/page), long enough to wrap on a narrow screen, and more.\n\n- one\n- two\n\n```go\nfunc main() {\n\tprintln(1)\n}\n```\n\nSecond paragraph that is still growing when the"
+		const rest = " terminal changes its size.\n\n| fruit | price |\n|---|---|\n| apple | 1 |\n| pear | 20 |\n\nThe end."
+		x.state(subjects.AgentState{From: "IDLE", To: "GENERATING", Event: "START_GENERATION"})
+		for i := 0; i < len(first); i += 7 {
+			x.delta(0, first[i:min(i+7, len(first))])
+		}
+		select {
+		case <-x.goOn:
+		case <-x.t.Context().Done():
+			return
+		}
+		x.delta(0, rest)
+		x.answer(x.response(first + rest))
+	},
+	"hostile": func(x *turn) {
+		const text = "\x1b[2J\x1b[H\x1b]0;owned\x07\x1b]52;c;aGk=\x07 cleared?\n\n&#27;[31mred &#x1b;]52;c;aGk=&#7; &ZeroWidthSpace;entity\n\n" +
+			"[a link](https://example.org/\x1b[31m) ![image](http://192.0.2.1/x.png)\n\n```\n\x1b[5A code \u202egnp.exe\n&#27;[8m\n```\n\n" +
+			"bidi \u202eabc\u2066def \u200bzero \u009b31m C1\r\rreturn \x08\x08back\n\n<script>alert(1)</script> <b>html</b>\n"
+		for r := range strings.SplitSeq(text, "") {
+			x.delta(0, r)
+		}
+		x.answer(x.response(text))
+	},
+	"approval": func(x *turn) { // the test poses the question about the call, and says when it was decided
+		x.state(subjects.AgentState{From: "IDLE", To: "GENERATING", Event: "START_GENERATION"})
+		select {
+		case <-x.goOn:
+		case <-x.t.Context().Done():
+			return
+		}
+		x.answer(x.response("decided as " + x.q.Query))
+	},
 	"gap": func(x *turn) {
 		x.delta(0, "one ")
 		x.n++ // lost on the way

@@ -146,7 +146,7 @@ func newInstallation(t *testing.T) *installation {
 		t.Fatal(err)
 	}
 	return &installation{t, dir, filepath.Join(dir, "data", "conclave"), []string{
-		"HOME=" + dir, "XDG_DATA_HOME=" + filepath.Join(dir, "data"), "XDG_CONFIG_HOME=" + filepath.Join(dir, "config"),
+		"HOME=" + dir, "XDG_DATA_HOME=" + filepath.Join(dir, "data"), "XDG_CONFIG_HOME=" + filepath.Join(dir, "config"), "XDG_STATE_HOME=" + filepath.Join(dir, "state"),
 		"PATH=" + os.Getenv("PATH"), "TERM=xterm", noSleep + "=" + noSleepValue,
 	}}
 }

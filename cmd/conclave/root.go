@@ -28,6 +28,7 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
 
 ` + cli.ExitHelp,
 		Example: `  conclave                                          start everything
+  conclave chat                                     talk with the assistant
   conclave ask 'What is the capital of France?'     ask the assistant
   conclave rate down 'it does not run in winter'    rate the answer
   conclave call get_datetime '{"timezone":"UTC"}'   call a tool through the broker
@@ -56,7 +57,7 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
 	f.StringVar(&a.Server, "server", "", "`URL` of a NATS server, or of several of a cluster with commas between them (default: the one of conclave up)")
 	f.BoolVar(&a.JSON, "json", false, "print JSON")
 	f.StringVar(&a.Level, "log-level", "", "debug, info, warn or error")
-	root.AddCommand(up, openCommand(a), askCommand(a), taskCommand(a), rateCommand(a), criticCommand(a), sessionCommand(a), approveCommand(a), policyCommand(a), modelCommand(a),
+	root.AddCommand(up, openCommand(a), chatCommand(a), askCommand(a), taskCommand(a), rateCommand(a), criticCommand(a), sessionCommand(a), approveCommand(a), policyCommand(a), modelCommand(a),
 		storyCommand(a), actorCommand(a), keysCommand(a), provisionCommand(a), inviteCommand(a), joinCommand(a), machinesCommand(a), principalCommand(a), callCommand(a), tapCommand(a), topCommand(a), healthCommand(a), auditCommand(a),
 		backupCommand(a), restoreCommand(a), secretCommand(a), memoryCommand(a), doctorCommand(a), versionCommand(a), completionCommand(a))
 	root.SetHelpCommand(helpCommand(root))

@@ -35,6 +35,12 @@ func DefaultHome() (Home, error) {
 	return Home{Data: filepath.Join(data, "conclave"), Config: filepath.Join(config, "conclave")}, nil
 }
 
+// DefaultState returns the folder "conclave" of $XDG_STATE_HOME, without creating it.
+func DefaultState() (string, error) {
+	state, err := xdgFolder("XDG_STATE_HOME", ".local/state")
+	return filepath.Join(state, "conclave"), err
+}
+
 // xdgFolder returns the folder of an XDG variable, or fallback below the home folder when it is unset or not absolute.
 func xdgFolder(variable, fallback string) (string, error) {
 	if d := os.Getenv(variable); filepath.IsAbs(d) {

@@ -352,6 +352,15 @@ func Interruptible(ctx context.Context, stderr io.Writer) (_ context.Context, re
 	}
 }
 
+// StateFolder is the folder of what is kept between runs and can be lost, such as the history of chat and the log of a system in
+// the background: conclave in $XDG_STATE_HOME (default ~/.local/state), or with --data that folder. It is not created.
+func (a *App) StateFolder() (string, error) {
+	if home, err := bus.DefaultHome(); err != nil || a.Home.Data != home.Data {
+		return a.Home.Data, nil
+	}
+	return bus.DefaultState()
+}
+
 // lastSessionFile holds the session that ask used last.
 func (a *App) lastSessionFile() string { return filepath.Join(a.Home.Data, "last_session") }
 

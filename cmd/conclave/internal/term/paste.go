@@ -62,7 +62,7 @@ func splitPastes(text string) (typed string, pasted []string) {
 		return text[:first], []string{strip(text[first:])}
 	}
 	inside, after := text[first+len(pasteStart):last], text[last+len(pasteEnd):]
-	if plain := strip(inside); plain != inside || isLongPaste(inside) {
+	if plain := strip(inside); plain != inside || IsLongPaste(inside) {
 		return text[:first] + after, []string{plain}
 	}
 	return text[:first] + inside + after, nil
@@ -77,8 +77,8 @@ func findMarks(text string) (first, last int) {
 	return first, max(strings.LastIndex(text, pasteStart), strings.LastIndex(text, pasteEnd))
 }
 
-// isLongPaste reports whether a paste is more than one line or longer than maxShortPaste.
-func isLongPaste(s string) bool {
+// IsLongPaste reports whether a paste is more than one line or longer than maxShortPaste.
+func IsLongPaste(s string) bool {
 	s = strings.TrimSpace(s)
 	return strings.ContainsAny(s, "\r\n") || utf8.RuneCountInString(s) > maxShortPaste
 }

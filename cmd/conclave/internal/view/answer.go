@@ -66,7 +66,7 @@ func NewAnswerView(o AnswerOptions) AnswerView {
 	case o.JSON || !term.IsTerminal(o.Out):
 		return &pipe{AnswerOptions: o}
 	}
-	return &screen{AnswerOptions: o, step: -1, n: -1, noted: map[subjects.Note]bool{}, spinner: newSpinner(o.Streams)}
+	return &screen{AnswerOptions: o, noted: map[subjects.Note]bool{}, spinner: newSpinner(o.Streams)}
 }
 
 // still is the part of a view without an animation.
@@ -81,11 +81,11 @@ func (still) Tick() {}
 // SetModel implements [AnswerView].
 func (still) SetModel(ModelState) {}
 
-// demoNotice is printed with an answer of the demo model that does not say itself where it comes from.
-const demoNotice = "answered by the built-in demo model, which is not a language model: start Ollama for real answers"
+// DemoNotice is printed with an answer of the demo model that does not say itself where it comes from.
+const DemoNotice = "answered by the built-in demo model, which is not a language model: start Ollama for real answers"
 
-// waitingText explains why a question has not been started: actors that do not run, or else other questions before it.
-func waitingText(w client.Waiting) string {
+// WaitingText explains why a question has not been started: actors that do not run, or else other questions before it.
+func WaitingText(w client.Waiting) string {
 	switch len(w.Missing) {
 	case 0:
 		return "stored; queued behind other questions"
@@ -95,9 +95,9 @@ func waitingText(w client.Waiting) string {
 	return "stored, but not started: " + strings.Join(w.Missing, " and ") + " are not running; the question is answered when they run"
 }
 
-// answerText is the answer without the text of its error, which the generator appends as a last paragraph for clients that see
+// AnswerText is the answer without the text of its error, which the generator appends as a last paragraph for clients that see
 // nothing else: here the error is printed on stderr. It is "" when there is nothing but the error.
-func answerText(r subjects.Response) string {
+func AnswerText(r subjects.Response) string {
 	if r.Error == nil || r.Error.Text == "" {
 		return r.Answer
 	}
@@ -131,7 +131,7 @@ func (p *pipe) Show(u client.Update) {
 	case client.ApprovalAsked:
 		p.Warn("", WaitingCall(u.ApprovalRequest, p.Program))
 	case client.Waiting:
-		p.Warn("", waitingText(u))
+		p.Warn("", WaitingText(u))
 	case client.Note:
 		if u.Code == subjects.NoteUntrusted && term.IsTerminal(p.Err) {
 			p.Warn("", u.Text)
@@ -170,9 +170,9 @@ func (p *pipe) End(r subjects.Response, grade func() *subjects.Critique) error {
 		}{r, grade()})
 	}
 	if r.DemoModel && !strings.Contains(r.Answer, "built-in demo model") {
-		p.Say("%s", demoNotice)
+		p.Say("%s", DemoNotice)
 	}
-	text := answerText(r)
+	text := AnswerText(r)
 	if text == "" {
 		return nil
 	}
@@ -180,7 +180,7 @@ func (p *pipe) End(r subjects.Response, grade func() *subjects.Critique) error {
 		return err
 	}
 	if c := grade(); c != nil {
-		for _, l := range append(falseClaims(*c), gradeLine(*c), retryHint(*c, p.Program)) {
+		for _, l := range append(FalseClaims(*c), GradeLine(*c), retryHint(*c, p.Program)) {
 			if l != "" {
 				p.Say("%s", l)
 			}
@@ -283,7 +283,7 @@ func (l *jsonLines) Show(u client.Update) {
 			subjects.TaskProgress
 		}{l.head("progress"), u.TaskProgress})
 	case client.Waiting:
-		l.Warn("waiting", waitingText(u))
+		l.Warn("waiting", WaitingText(u))
 	}
 }
 
@@ -344,12 +344,9 @@ func (l *jsonLines) Fail(f *subjects.Fault) error {
 type screen struct {
 	AnswerOptions
 	spinner *spinner
-	open    io.Writer       // stream whose line is not ended; nil = none
-	last    io.Writer       // stream written to last
-	step    int             // model call whose text is shown
-	n       int             // number of its last delta
-	gap     bool            // a delta of it was lost: the rest is shown at the end
-	shown   strings.Builder // text of this step
+	open    io.Writer // stream whose line is not ended; nil = none
+	last    io.Writer // stream written to last
+	deltas  Deltas
 
 	plain, thought term.PlainStream // sanitize the answer and the thinking
 
@@ -421,7 +418,7 @@ func (s *screen) Show(u client.Update) {
 		s.delta(u)
 	case client.State:
 		// Text of a step that was streamed is on the screen already.
-		if u.Words != "" && strings.TrimSpace(s.shown.String()) != strings.TrimSpace(u.Words) {
+		if u.Words != "" && strings.TrimSpace(s.deltas.Text()) != strings.TrimSpace(u.Words) {
 			s.printNotes()
 			s.talk("%s", u.Words)
 		}
@@ -436,20 +433,20 @@ func (s *screen) Show(u client.Update) {
 		}
 	case client.ToolResult:
 		s.printNotes()
-		s.result(u.ToolResult)
+		s.talk("%s", DescribeResult(u.ToolResult))
 	case client.ApprovalAsked:
 		s.approval(u.ApprovalRequest)
 	case client.ApprovalDecided:
 		s.decided(u.ApprovalReply)
 	case client.Deliberation:
 		s.printNotes()
-		s.talk("%s", describeDeliberation(u.Deliberation))
+		s.talk("%s", DescribeDeliberation(u.Deliberation))
 	case client.Progress:
 		for _, line := range s.tree.follow(u.TaskProgress) {
 			s.talk("%s", line)
 		}
 	case client.Waiting:
-		s.Warn("", waitingText(u))
+		s.Warn("", WaitingText(u))
 	}
 }
 
@@ -466,7 +463,7 @@ func (s *screen) Tick() {
 // SetModel implements [AnswerView].
 func (s *screen) SetModel(m ModelState) {
 	if s.spinner != nil {
-		s.spinner.model = &m
+		s.spinner.phase.SetModel(m)
 	}
 }
 
@@ -480,43 +477,29 @@ func (s *screen) delta(d client.Delta) {
 		}
 		return
 	}
-	next := d.N == s.n+1
-	// A step that begins again was interrupted by a crash.
-	if d.Step != s.step || d.N == 0 && s.n >= 0 {
+	text, begins := s.deltas.Next(d)
+	if begins {
 		if s.open == s.Out {
 			s.endLine()
 		}
-		next = next || d.N == 0
-		s.step, s.gap = d.Step, false
-		s.shown.Reset()
 		s.plain.Reset()
 	}
-	s.gap = s.gap || !next
-	s.n = d.N
-	if s.gap {
-		return
-	}
-	text := d.Text
-	if s.shown.Len() == 0 {
-		text = strings.TrimLeft(text, " \t\r\n")
-	}
-	s.shown.WriteString(text)
 	if text != "" {
 		s.printNotes()
 		s.writePlain(s.Out, "", s.plain.Next(text))
 	}
 }
 
-// result prints the outcome of a tool call on a line: the time it took, the layer and rule that denied it, or the error. The
-// result itself is not shown.
-func (s *screen) result(r subjects.ToolResult) {
+// DescribeResult is one line about the outcome of a tool call: the time it took, the layer and rule that denied it, or the error.
+// The result itself is not in it.
+func DescribeResult(r subjects.ToolResult) string {
 	switch f := r.Error; {
 	case f == nil:
-		s.talk("tool %s: done in %s", r.Tool, term.Took(r.Millis))
+		return fmt.Sprintf("tool %s: done in %s", r.Tool, term.Took(r.Millis))
 	case f.Denial != nil:
-		s.talk("tool %s: denied by layer %s, rule %s: %s", r.Tool, f.Denial.Layer, f.Denial.Rule, f.Denial.Reason)
+		return fmt.Sprintf("tool %s: denied by layer %s, rule %s: %s", r.Tool, f.Denial.Layer, f.Denial.Rule, f.Denial.Reason)
 	default:
-		s.talk("tool %s: %s (%s)", r.Tool, f.Text, f.Code)
+		return fmt.Sprintf("tool %s: %s (%s)", r.Tool, f.Text, f.Code)
 	}
 }
 
@@ -552,10 +535,9 @@ func (s *screen) Warn(_, text string) {
 // is left out: the caller prints that.
 func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error {
 	s.spinner.stop()
-	shown, answer := s.shown.String(), answerText(r)
-	if strings.TrimSpace(shown) != strings.TrimSpace(answer) {
-		rest, continues := strings.CutPrefix(answer, shown)
-		if !continues || shown == "" || s.last != s.Out {
+	answer := AnswerText(r)
+	if rest, continues := s.deltas.Rest(answer); rest != "" {
+		if !continues || s.last != s.Out {
 			s.endLine()
 			rest = answer
 		}
@@ -568,16 +550,16 @@ func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error
 	s.held = slices.DeleteFunc(s.held, func(n subjects.Note) bool { return r.Error != nil && n.Code == r.Error.Code })
 	s.printNotes()
 	if r.DemoModel && !strings.Contains(r.Answer, "built-in demo model") {
-		s.Say("%s", term.Paint(s.Err, term.Yellow, demoNotice))
+		s.Say("%s", term.Paint(s.Err, term.Yellow, DemoNotice))
 	}
 	if r.Error == nil {
-		s.talk("%s", summarizeAnswer(r))
+		s.talk("(%s; continue with --continue)", SummarizeAnswer(r))
 	}
 	if c := grade(); c != nil {
-		for _, l := range falseClaims(*c) {
+		for _, l := range FalseClaims(*c) {
 			s.Warn("", term.Paint(s.Err, term.Yellow, l))
 		}
-		s.talk("%s", gradeLine(*c))
+		s.talk("%s", GradeLine(*c))
 		if hint := retryHint(*c, s.Program); hint != "" {
 			s.talk("%s", hint)
 		}
@@ -592,8 +574,8 @@ func (s *screen) Fail(*subjects.Fault) error {
 	return nil
 }
 
-// summarizeAnswer is one line about an answer: model, tool calls, tokens and time, without the counts that are 0.
-func summarizeAnswer(r subjects.Response) string {
+// SummarizeAnswer is one line about an answer: model, tool calls, tokens and time, without the counts that are 0.
+func SummarizeAnswer(r subjects.Response) string {
 	parts := []string{cmp.Or(r.Model, "no model")}
 	if n := len(r.ToolCalls); n > 0 {
 		parts = append(parts, term.Count(n, "tool call"))
@@ -604,7 +586,7 @@ func summarizeAnswer(r subjects.Response) string {
 	if ms := r.Usage.Millis; ms > 0 {
 		parts = append(parts, term.Took(ms))
 	}
-	return "(" + strings.Join(parts, ", ") + "; continue with --continue)"
+	return strings.Join(parts, ", ")
 }
 
 // approval shows a waiting call and asks, or queues it behind the one that was asked before. Without a keyboard, or when stderr

@@ -8,8 +8,8 @@ import (
 	"conclave/subjects"
 )
 
-// describeDeliberation is one line about a persona of the committee: it is working, or how it ended.
-func describeDeliberation(d subjects.Deliberation) string {
+// DescribeDeliberation is one line about a persona of the committee: it is working, or how it ended.
+func DescribeDeliberation(d subjects.Deliberation) string {
 	who := d.Persona
 	if d.Round > 1 && !d.Closing {
 		who = fmt.Sprintf("%s (round %d)", d.Persona, d.Round)

@@ -11,17 +11,17 @@ import (
 	"conclave/subjects"
 )
 
-// gradeLine is a grade with its feedback in one sanitized line. A score of 0 is ungraded, with the reason.
-func gradeLine(c subjects.Critique) string {
+// GradeLine is a grade with its feedback in one sanitized line. A score of 0 is ungraded, with the reason.
+func GradeLine(c subjects.Critique) string {
 	if c.Score == 0 {
 		return "ungraded: " + cmp.Or(term.OneLine(c.Ungraded), "no reason given")
 	}
 	return strings.TrimSuffix(fmt.Sprintf("graded %d of 5: %s", c.Score, term.OneLine(c.Feedback)), ": ")
 }
 
-// falseClaims are the actions that an answer claims and no tool call did, a sanitized line each; nil when the critic found
+// FalseClaims are the actions that an answer claims and no tool call did, a sanitized line each; nil when the critic found
 // none.
-func falseClaims(c subjects.Critique) (out []string) {
+func FalseClaims(c subjects.Critique) (out []string) {
 	for _, claim := range c.Claims {
 		line := fmt.Sprintf("the answer claims %q, but no call did that", term.Clip(term.Plain(claim.Said), 160))
 		if len(claim.Needs) > 0 {
@@ -129,7 +129,7 @@ func (f fields) critique(c *subjects.Critique, seen bool) {
 	if c.Feedback != "" {
 		f.line("feedback", "%s", term.OneLine(c.Feedback))
 	}
-	for _, l := range falseClaims(*c) {
+	for _, l := range FalseClaims(*c) {
 		f.line("claim", "%s", l)
 	}
 	if c.Retry && seen {

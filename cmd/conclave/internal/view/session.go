@@ -78,7 +78,7 @@ func turnGrades(w io.Writer, g *subjects.Grades) {
 		fmt.Fprintln(w, "  "+term.Paint(w, term.Dim, term.Plain(fmt.Sprintf(format, v...))))
 	}
 	if g.Critic > 0 {
-		line("%s", gradeLine(subjects.Critique{Score: g.Critic, Feedback: g.Feedback}))
+		line("%s", GradeLine(subjects.Critique{Score: g.Critic, Feedback: g.Feedback}))
 	}
 	switch g.Pairwise {
 	case "":

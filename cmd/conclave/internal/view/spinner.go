@@ -26,16 +26,22 @@ type ModelState struct {
 // spinner is a line on stderr that shows the phase of a question while nothing else is printed: queued, loading a model,
 // thinking, calling tools. It is drawn from [spinnerDelay] after the last output on, and removed before the next.
 type spinner struct {
-	line    *term.Progress
-	ticker  *time.Ticker
-	now     func() time.Time
-	quiet   time.Time // since when nothing was printed
-	frame   int
-	phase   string
-	since   time.Time // when the phase began
+	line   *term.Progress
+	ticker *time.Ticker
+	now    func() time.Time
+	quiet  time.Time // since when nothing was printed
+	frame  int
+	phase  Phase
+}
+
+// Phase is what a question waits for: a place in the queue, the model, a tool. The zero value is a question that was just asked.
+type Phase struct {
+	name    string
+	since   time.Time // when it began
 	started bool      // a generator works on the question
 	model   *ModelState
 	spoken  bool                    // the model has sent something in this step
+	answers bool                    // it sends the answer
 	calls   []string                // tools that run
 	reading *subjects.PromptReading // the model reads a prompt; nil = it does not, or the time is not known
 }
@@ -46,7 +52,7 @@ func newSpinner(s *term.Streams) *spinner {
 		return nil
 	}
 	now := time.Now()
-	return &spinner{line: term.NewProgress(s.Err), ticker: time.NewTicker(spinnerFrame), now: time.Now, quiet: now, since: now}
+	return &spinner{line: term.NewProgress(s.Err), ticker: time.NewTicker(spinnerFrame), now: time.Now, quiet: now, phase: Phase{since: now}}
 }
 
 // ticks delivers the times of the frames; nil for a nil spinner.
@@ -75,20 +81,27 @@ func (p *spinner) clear() {
 
 // follow takes the phase from an update.
 func (p *spinner) follow(u client.Update) {
-	if p == nil {
-		return
+	if p != nil {
+		p.phase.Follow(u)
 	}
+}
+
+// SetModel tells which model answers, and whether it is loaded.
+func (p *Phase) SetModel(m ModelState) { p.model = &m }
+
+// Follow takes the phase from an update.
+func (p *Phase) Follow(u client.Update) {
 	switch u := u.(type) {
 	case client.State:
 		p.started = true
 		if u.Event != "" { // a transition, not a note or interim text
-			p.spoken = false
+			p.spoken, p.answers = false, false
 		}
 		if u.Event != "" || u.Reading != nil {
 			p.reading = u.Reading
 		}
 	case client.Delta:
-		p.started, p.spoken, p.reading = true, true, nil
+		p.started, p.spoken, p.answers, p.reading = true, true, !u.Thinking, nil
 	case client.ToolCall:
 		p.started = true
 		p.calls = append(p.calls, u.Tool)
@@ -100,8 +113,20 @@ func (p *spinner) follow(u client.Update) {
 	}
 }
 
-// currentPhase names what the question waits for now.
-func (p *spinner) currentPhase() string {
+// Text names what the question waits for, with the seconds of the phase from the first on. now must not decrease.
+func (p *Phase) Text(now time.Time) string {
+	if name := p.current(); name != p.name {
+		p.name, p.since = name, now
+	}
+	text := term.Plain(p.name)
+	if seconds := int(now.Sub(p.since).Seconds()); seconds > 0 {
+		text += fmt.Sprintf(" %d s", seconds)
+	}
+	return text
+}
+
+// current names what the question waits for now.
+func (p *Phase) current() string {
 	switch {
 	case !p.started:
 		return "queued"
@@ -111,6 +136,9 @@ func (p *spinner) currentPhase() string {
 		return "loading " + p.model.Name
 	case p.reading != nil:
 		return fmt.Sprintf("reading %s tokens, about %d s:", groupDigits(p.reading.Tokens), max(1, (p.reading.Millis+500)/1000))
+	}
+	if p.answers {
+		return "answering"
 	}
 	return "thinking"
 }
@@ -123,19 +151,16 @@ func groupDigits(n int) string {
 	return fmt.Sprintf("%s,%03d", groupDigits(n/1000), n%1000)
 }
 
-// tick draws the next frame when nothing was printed for [spinnerDelay], with the seconds of the phase from the first on.
+// SpinnerFrame is a frame of the animation.
+func SpinnerFrame(n int) string { return string(`|/-\`[n%4]) }
+
+// tick draws the next frame when nothing was printed for [spinnerDelay].
 func (p *spinner) tick() {
 	now := p.now()
-	if phase := p.currentPhase(); phase != p.phase {
-		p.phase, p.since = phase, now
-	}
+	text := p.phase.Text(now)
 	if now.Sub(p.quiet) < spinnerDelay {
 		return
 	}
-	text := p.phase
-	if seconds := int(now.Sub(p.since).Seconds()); seconds > 0 {
-		text += fmt.Sprintf(" %d s", seconds)
-	}
 	p.frame++
-	p.line.Draw("%c %s", `|/-\`[p.frame%4], term.Plain(text))
+	p.line.Draw("%s %s", SpinnerFrame(p.frame), text)
 }

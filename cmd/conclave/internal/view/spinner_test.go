@@ -10,18 +10,22 @@ import (
 // TestSpinnerShowsTheExpectedReadingTime: while the model reads a long prompt, the user sees how long that takes.
 func TestSpinnerShowsTheExpectedReadingTime(t *testing.T) {
 	t.Parallel()
-	p := &spinner{}
-	state := func(s subjects.AgentState) { p.follow(client.State{AgentState: s}) }
+	p := &Phase{}
+	state := func(s subjects.AgentState) { p.Follow(client.State{AgentState: s}) }
 	state(subjects.AgentState{Event: "START_GENERATION"})
-	if got := p.currentPhase(); got != "thinking" {
+	if got := p.current(); got != "thinking" {
 		t.Errorf("before: %q", got)
 	}
 	state(subjects.AgentState{Reading: &subjects.PromptReading{Tokens: 1200, Millis: 19_700}})
-	if got := p.currentPhase(); got != "reading 1,200 tokens, about 20 s:" {
+	if got := p.current(); got != "reading 1,200 tokens, about 20 s:" {
 		t.Errorf("reading: %q", got)
 	}
-	p.follow(client.Delta{})
-	if got := p.currentPhase(); got != "thinking" {
+	p.Follow(client.Delta{Thinking: true})
+	if got := p.current(); got != "thinking" {
 		t.Errorf("after the first token: %q", got)
+	}
+	p.Follow(client.Delta{})
+	if got := p.current(); got != "answering" {
+		t.Errorf("after the first token of the answer: %q", got)
 	}
 }

@@ -32,7 +32,7 @@ func TestAnswerTextWithoutError(t *testing.T) {
 		{"Half.", &subjects.Fault{Code: "x"}, "Half."},
 		{"", fault, ""},
 	} {
-		if got := answerText(subjects.Response{Answer: tt.answer, Error: tt.fault}); got != tt.want {
+		if got := AnswerText(subjects.Response{Answer: tt.answer, Error: tt.fault}); got != tt.want {
 			t.Errorf("%q: %q", tt.answer, got)
 		}
 	}

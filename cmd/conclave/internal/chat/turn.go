@@ -1,0 +1,404 @@
+package chat
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/term/markdown"
+	"conclave/cmd/conclave/internal/view"
+	"conclave/pkg/actor"
+	"conclave/pkg/client"
+	"conclave/subjects"
+)
+
+// ModelState is which model answers, and whether it is loaded.
+type ModelState = view.ModelState
+
+// turn is a question on its way to the answer.
+type turn struct {
+	query    *client.Query // nil until the question is stored
+	cancel   context.CancelFunc
+	stopping bool
+
+	phase  view.Phase
+	deltas view.Deltas
+	plain  term.PlainStream
+	text   markdown.Stream // of the deltas
+	shown  bool            // a block of this step was printed
+	noted  map[subjects.Note]bool
+	held   []subjects.Note // printed before the next thing
+}
+
+// tail is the growing end of the answer, at most so many lines of it, behind a blank line.
+func (t *turn) tail(f markdown.Format, most int) []string {
+	b, ok := t.text.Tail()
+	if !ok {
+		return nil
+	}
+	lines := f.Render(b)
+	if b.First {
+		lines = append([]string{""}, lines...)
+	}
+	return lines[max(0, len(lines)-most):]
+}
+
+// status is the line of the spinner.
+func (t *turn) status(frame int) string {
+	text := view.SpinnerFrame(frame) + " " + t.phase.Text(time.Now())
+	if t.stopping {
+		return text + " (stopping; Ctrl-C again quits)"
+	}
+	return text + " (Ctrl-C stops)"
+}
+
+// Messages of a turn. A message of an earlier turn is dropped.
+type (
+	storedMsg struct {
+		turn  *turn
+		query *client.Query
+		err   error
+	}
+	updateMsg struct {
+		turn   *turn
+		update client.Update
+	}
+	modelMsg struct {
+		turn  *turn
+		state ModelState
+	}
+	gradeMsg struct{ grade *subjects.Critique }
+)
+
+// ask asks a question with the attachments that were given for it, or queues it behind the running one.
+func (m *model) ask(text string) tea.Cmd {
+	if m.turn != nil {
+		m.queue = append(m.queue, text)
+		m.note("queued: %s", text)
+		return nil
+	}
+	if m.Session == "" {
+		m.Session = actor.NewID()
+	}
+	q := m.next
+	m.next = client.Question{}
+	q.Session, q.Model, q.Text, q.Graded = m.Session, m.Model, cmp.Or(text, subjects.PipedQuestion), true
+	ctx, cancel := context.WithCancel(m.ctx)
+	t := &turn{cancel: cancel, noted: map[subjects.Note]bool{}}
+	m.turn = t
+	store := func() tea.Msg {
+		query, err := m.Client.Ask(ctx, q)
+		return storedMsg{t, query, err}
+	}
+	if m.ModelState != nil {
+		go m.watchModel(ctx, t, q.Model)
+	}
+	return tea.Batch(store, spin(t))
+}
+
+// watchModel reports whether the model of a turn is loaded, until ctx ends.
+func (m *model) watchModel(ctx context.Context, t *turn, name string) {
+	states := m.ModelState(ctx, name)
+	for {
+		select {
+		case s := <-states:
+			m.send(modelMsg{t, s})
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func spin(t *turn) tea.Cmd {
+	return tea.Tick(spinnerTime, func(time.Time) tea.Msg { return spinMsg{t} })
+}
+
+// onStored follows a question that was stored.
+func (m *model) onStored(msg storedMsg) tea.Cmd {
+	t := msg.turn
+	if msg.err != nil {
+		m.fail(m.ExplainAsk(m.ctx, m.Session, msg.err))
+		return m.endTurn()
+	}
+	t.query = msg.query
+	_ = m.App.SaveLastSession(msg.query.Session) // only for --continue
+	go func() {
+		for u := range msg.query.Updates() {
+			m.send(updateMsg{t, u})
+		}
+	}()
+	return nil
+}
+
+// onUpdate shows what happened to the running question.
+func (m *model) onUpdate(u client.Update) tea.Cmd {
+	t := m.turn
+	t.phase.Follow(u)
+	switch u := u.(type) {
+	case client.Delta:
+		m.onDelta(u)
+	case client.State:
+		if u.Words != "" && strings.TrimSpace(t.deltas.Text()) != strings.TrimSpace(u.Words) {
+			m.talk("%s", u.Words)
+		}
+	case client.Note:
+		m.holdNote(u.Note)
+	case client.ToolCall:
+		m.talk("tool %s %s", u.Tool, u.Args)
+	case client.ToolOutput:
+		for l := range strings.Lines(u.Text) {
+			m.talk("| %s", strings.TrimSuffix(l, "\n"))
+		}
+	case client.ToolResult:
+		m.talk("%s", view.DescribeResult(u.ToolResult))
+	case client.ApprovalAsked:
+		m.onApproval(u.ApprovalRequest)
+	case client.ApprovalDecided:
+		m.onDecided(u.ApprovalReply)
+	case client.Deliberation:
+		m.talk("%s", view.DescribeDeliberation(u.Deliberation))
+	case client.Waiting:
+		m.talk("%s", view.WaitingText(u))
+	case client.Answer:
+		return m.onAnswer(u.Response)
+	case client.Failure:
+		m.flushText()
+		m.fail(m.ExplainFault(m.Session, u.Fault))
+		return m.endTurn()
+	}
+	return nil
+}
+
+// talk prints a note below the answer so far.
+func (m *model) talk(format string, v ...any) {
+	m.flushText()
+	m.printNotes()
+	m.note(format, v...)
+}
+
+// onDelta adds a piece to the answer and prints the blocks that it completes. The thinking is not shown.
+func (m *model) onDelta(d client.Delta) {
+	if d.Thinking {
+		return
+	}
+	t := m.turn
+	text, begins := t.deltas.Next(d)
+	if begins {
+		m.flushText()
+		t.plain.Reset()
+		t.shown = false
+	}
+	if text != "" {
+		m.printNotes()
+		m.printBlocks(t.text.Write(t.plain.Next(text)))
+	}
+}
+
+// printBlocks prints blocks of the answer, a blank line before each.
+func (m *model) printBlocks(blocks []markdown.Block) {
+	for _, b := range blocks {
+		if b.First {
+			m.print("")
+		}
+		m.print(m.format().Render(b)...)
+		m.turn.shown = true
+	}
+}
+
+// flushText prints the rest of the text so far: something else follows.
+func (m *model) flushText() { m.printBlocks(m.turn.text.End()) }
+
+// holdNote keeps a note back until something follows: the last one before a failed answer is about the failure.
+func (m *model) holdNote(n subjects.Note) {
+	if t := m.turn; !t.noted[n] && !n.IsDemoModel() {
+		t.noted[n] = true
+		t.held = append(t.held, n)
+	}
+}
+
+func (m *model) printNotes() {
+	for _, n := range m.turn.held {
+		m.note("note: %s", cmp.Or(n.Text, n.Code))
+	}
+	m.turn.held = nil
+}
+
+// onAnswer prints what of the answer was not shown, its notes and a summary, and waits for the grade beside the next question.
+func (m *model) onAnswer(r subjects.Response) tea.Cmd {
+	t := m.turn
+	answer := view.AnswerText(r)
+	switch rest, continues := t.deltas.Rest(answer); {
+	case rest == "":
+	case continues && (t.shown || hasTail(&t.text)):
+		m.printBlocks(t.text.Write(t.plain.Next(rest)))
+	default:
+		m.flushText()
+		m.printBlocks(t.text.Write(term.PlainText(answer)))
+	}
+	m.flushText()
+	m.print("")
+	for _, n := range r.Notes {
+		m.holdNote(n)
+	}
+	t.held = slices.DeleteFunc(t.held, func(n subjects.Note) bool { return r.Error != nil && n.Code == r.Error.Code })
+	m.printNotes()
+	if r.DemoModel && !strings.Contains(r.Answer, "built-in demo model") {
+		m.print(m.paint(term.Yellow, view.DemoNotice))
+	}
+	m.last = &r
+	var grade tea.Cmd
+	if r.Error != nil {
+		m.fail(m.ExplainFault(m.Session, r.Error))
+	} else {
+		m.note("%s", view.SummarizeAnswer(r))
+		query := t.query
+		t.query = nil
+		grade = func() tea.Msg {
+			defer query.Close()
+			return gradeMsg{query.Grade(m.ctx, gradeWait)}
+		}
+	}
+	return tea.Batch(grade, m.endTurn())
+}
+
+func hasTail(s *markdown.Stream) bool {
+	_, ok := s.Tail()
+	return ok
+}
+
+// onGrade prints the grade of an answer; nil means that there is none.
+func (m *model) onGrade(c *subjects.Critique) {
+	if c == nil {
+		return
+	}
+	for _, claim := range view.FalseClaims(*c) {
+		m.print(m.paint(term.Yellow, claim))
+	}
+	if m.note("%s", view.GradeLine(*c)); c.Retry {
+		m.note("ask again with /retry")
+	}
+}
+
+// endTurn ends the running question and asks the next one of the queue.
+func (m *model) endTurn() tea.Cmd {
+	t := m.turn
+	m.turn, m.waiting = nil, nil
+	t.cancel()
+	if t.query != nil {
+		t.query.Close()
+	}
+	if len(m.queue) == 0 || m.quit {
+		return nil
+	}
+	text := m.queue[0]
+	m.queue = m.queue[1:]
+	m.echo(text)
+	return m.ask(text)
+}
+
+// stop cancels the running question; its partial answer still comes. A question that waits in the queue is dropped.
+func (m *model) stop() {
+	m.turn.stopping = true
+	m.queue = nil
+	m.turn.cancel()
+}
+
+// approval is a call that waits for the user's decision.
+type approval struct {
+	request subjects.ApprovalRequest
+	typed   string
+	early   time.Time // keys before this time were not meant for it
+	sent    bool
+}
+
+// prompt is the question about the call, with what was typed.
+func (a approval) prompt() string {
+	if a.sent {
+		return "allow " + term.Visible(a.request.Tool) + "? deciding"
+	}
+	return fmt.Sprintf("allow %s? [y/N] %s", term.Visible(a.request.Tool), term.Visible(a.typed))
+}
+
+// decidedMsg is the broker's reply to a decision.
+type decidedMsg struct {
+	id    string
+	reply subjects.ApprovalReply
+	err   error
+}
+
+// onApproval shows a waiting call in full, or queues it behind the one that was asked before.
+func (m *model) onApproval(r subjects.ApprovalRequest) {
+	m.flushText()
+	m.printNotes()
+	if m.waiting = append(m.waiting, approval{request: r}); len(m.waiting) == 1 {
+		m.showApproval()
+	}
+}
+
+// showApproval prints the first waiting call: the exact arguments, complete, with hidden characters made visible.
+func (m *model) showApproval() {
+	var b strings.Builder
+	view.PrintApproval(term.Sized(&b, m.width()), subjects.Approval{ApprovalRequest: m.waiting[0].request, State: subjects.ApprovalPending}, time.Now())
+	m.print("")
+	m.print(strings.Split(strings.TrimRight(b.String(), "\n"), "\n")...)
+	wait := term.TooFast
+	if m.input.Value() != "" { // the user is typing something else
+		wait = term.TooFastAfterSwitch
+	}
+	m.waiting[0].early = time.Now().Add(wait)
+}
+
+// onApprovalKey edits the answer to the question about a call. Enter decides: everything but a clear yes denies.
+func (m *model) onApprovalKey(k tea.KeyPressMsg) tea.Cmd {
+	a := &m.waiting[0]
+	switch {
+	case a.sent, time.Now().Before(a.early):
+	case k.String() == "enter":
+		a.sent = true
+		id, d := a.request.ID, subjects.ApprovalDecision{Approve: view.ParseDecision(a.typed).Approve}
+		return func() tea.Msg {
+			r, err := m.Client.DecideApproval(m.ctx, id, d)
+			return decidedMsg{id, r, err}
+		}
+	case k.String() == "backspace":
+		r := []rune(a.typed)
+		a.typed = string(r[:max(0, len(r)-1)])
+	case len(a.typed) < 40:
+		a.typed += k.Text
+	}
+	return nil
+}
+
+// onDecision reports a decision that was not accepted; an accepted one comes as an update of the question.
+func (m *model) onDecision(d decidedMsg) {
+	at := slices.IndexFunc(m.waiting, func(a approval) bool { return a.request.ID == d.id })
+	switch {
+	case d.err != nil:
+		m.fail(d.err)
+		if at >= 0 {
+			m.waiting[at].sent, m.waiting[at].typed = false, ""
+		}
+	case !d.reply.Accepted:
+		m.fail(m.ExplainDecision(d.reply))
+		m.onDecided(subjects.ApprovalReply{ID: d.id, State: d.reply.State, By: d.reply.By})
+	}
+}
+
+// onDecided removes a call that was decided, here or elsewhere, and asks about the next one.
+func (m *model) onDecided(r subjects.ApprovalReply) {
+	at := slices.IndexFunc(m.waiting, func(a approval) bool { return a.request.ID == r.ID })
+	if at < 0 {
+		return
+	}
+	m.note("%s: %s", m.waiting[at].request.Tool, strings.TrimSuffix(r.State+" by "+r.By, " by "))
+	m.waiting = slices.Delete(m.waiting, at, at+1)
+	if at == 0 && len(m.waiting) > 0 {
+		m.showApproval()
+	}
+}
