@@ -94,6 +94,8 @@ type Response struct {
 	Reference    string     `json:"reference,omitempty"`                 // the expected answer, when the query had one
 	DemoModel    bool       `json:"demo_model,omitempty" was:"stand_in"` // the built-in demo model answered
 	Usage        Usage      `json:"usage"`
+	// ModelCalls are the times of the model calls, as far as they are known.
+	ModelCalls []ModelCall `json:"model_calls,omitempty"`
 	// Deliberations are those that led to an answer of the committee.
 	Deliberations []DeliberationSummary `json:"deliberations,omitempty"`
 
@@ -132,6 +134,12 @@ type Usage struct {
 	ModelCalls       int   `json:"model_calls,omitempty"`
 	Estimated        int   `json:"estimated_tokens,omitempty"` // our own estimate of the last prompt, for comparison with Counted
 	Counted          int   `json:"counted_tokens,omitempty"`   // the model server's count of the same prompt
+}
+
+// ModelCall is the time of one model call of an answer.
+type ModelCall struct {
+	Step        int   `json:"step"`     // as in [Delta] and [AgentState]
+	FirstMillis int64 `json:"first_ms"` // from its beginning to the first token of text or thinking
 }
 
 // Dialog is the light form of an answer, without thinking.

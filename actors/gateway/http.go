@@ -71,6 +71,7 @@ func (g *Gateway) routes() []route {
 		{"POST", "/tasks/{id}/resume", g.onTaskChange(subjects.ChangeResume)},
 		{"GET", "/sessions", g.onSessions},
 		{"GET", "/sessions/{id}", g.onSession},
+		{"PATCH", "/sessions/{id}", g.onRename},
 		{"DELETE", "/sessions/{id}", g.onSessionChange(subjects.SessionDelete)},
 		{"POST", "/sessions/{id}/compact", g.onSessionChange(subjects.SessionCompact)},
 		{"GET", "/approvals", g.onApprovals},
@@ -98,6 +99,7 @@ func (g *Gateway) routes() []route {
 		{"GET", "/v1/models", g.onModelNames},
 		{"POST", "/v1/chat/completions", g.onCompletion},
 		{"POST", "/v1/embeddings", g.onEmbeddings},
+		{"GET", "/events/history", g.onHistory},
 		{"GET", "/openapi.yaml", g.onOpenAPI},
 	}
 }

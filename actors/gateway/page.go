@@ -2,11 +2,14 @@ package gateway
 
 import (
 	"bytes"
+	"compress/gzip"
 	"embed"
 	"io/fs"
+	"mime"
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -22,7 +25,7 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img
 	"base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types lit-html"
 
 // pageViews are the first tokens of the addresses of the page.
-var pageViews = []string{"chat", "runs", "approvals", "memory", "tasks"}
+var pageViews = []string{"chat", "runs", "approvals", "tasks", "memory", "bus", "decisions", "deliberations"}
 
 // isPageRequest reports whether a browser opens an address of the page, as opposed to a program that uses the same path of the
 // API: browsers name HTML first.
@@ -53,13 +56,35 @@ func (g *Gateway) onPageFile(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// writePageFile writes a file of the page, and reports whether it exists.
+// writePageFile writes a file of the page, and reports whether it exists. Text is compressed for a client that accepts it: the files
+// are constant, so their size tells nothing about a user.
 func (g *Gateway) writePageFile(w http.ResponseWriter, r *http.Request, name string) bool {
 	b, err := pageFiles.ReadFile(path.Join("page", name))
 	if err != nil {
 		return false
 	}
 	w.Header().Set("Content-Security-Policy", pagePolicy)
+	w.Header().Add("Vary", "Accept-Encoding")
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Header().Set("Content-Type", mime.TypeByExtension(path.Ext(name)))
+		b = compressPageFile(name, b)
+	}
 	http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(b))
 	return true
+}
+
+// compressedPageFiles has the compressed files of the page by name, as far as they were requested.
+var compressedPageFiles sync.Map
+
+func compressPageFile(name string, b []byte) []byte {
+	if known, ok := compressedPageFiles.Load(name); ok {
+		return known.([]byte)
+	}
+	var out bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // the level is valid, and a buffer does not fail
+	_, _ = z.Write(b)
+	_ = z.Close()
+	compressedPageFiles.Store(name, out.Bytes())
+	return out.Bytes()
 }

@@ -46,13 +46,14 @@ func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 		return g.mapReadError(ctx, err)
 	}
 	list := make([]Session, len(found))
+	titles := g.readTitles(ctx)
 	for i, s := range found {
-		list[i] = Session{ID: s.ID, Title: makeTitle(s.Question), Turns: s.Turns, Updated: s.Updated}
+		list[i] = Session{ID: s.ID, Title: cmp.Or(titles[s.ID], makeTitle(s.Question)), Turns: s.Turns, Updated: s.Updated}
 		switch {
 		case s.Err != nil:
 			g.out.LogError(s.Err)
 			list[i].Title = "(cannot be decoded)"
-		case s.Question == "": // every turn is summarized
+		case list[i].Title == "": // every turn is summarized
 			if c, err := g.client.Session(ctx, s.ID); err == nil {
 				list[i].Title = makeTitle(c.Summary)
 			}
@@ -97,6 +98,14 @@ func (g *Gateway) mapReadError(ctx context.Context, err error) error {
 	return err
 }
 
+// mapSessionError is [Gateway.mapReadError] for a read of one session, which is 404 when it does not exist.
+func (g *Gateway) mapSessionError(ctx context.Context, id string, err error) error {
+	if errors.Is(err, client.ErrNotFound) {
+		return problemf(http.StatusNotFound, codeNotFound, "session %s not found; GET /sessions lists the sessions", id)
+	}
+	return g.mapReadError(ctx, err)
+}
+
 // onSession returns one conversation: its turns, and its messages as the model gets them. An unknown session is 404.
 func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
@@ -109,11 +118,8 @@ func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
 	c, err := g.client.Session(ctx, id)
-	if errors.Is(err, client.ErrNotFound) {
-		return problemf(http.StatusNotFound, codeNotFound, "session %s not found; GET /sessions lists the sessions", id)
-	}
 	if err != nil {
-		return g.mapReadError(ctx, err)
+		return g.mapSessionError(ctx, id, err)
 	}
 	body := struct {
 		Session
@@ -154,11 +160,8 @@ func (g *Gateway) onSessionChange(change string) handler {
 		ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), changeTimeout)
 		defer cancel()
 		_, err := g.client.Session(ctx, id)
-		if errors.Is(err, client.ErrNotFound) {
-			return problemf(http.StatusNotFound, codeNotFound, "session %s not found; GET /sessions lists the sessions", id)
-		}
 		if err != nil && !errors.Is(err, client.ErrUnreadable) {
-			return g.mapReadError(ctx, err)
+			return g.mapSessionError(ctx, id, err)
 		}
 		done, err := g.client.ChangeSession(ctx, id, change)
 		var f *subjects.Fault
@@ -167,6 +170,11 @@ func (g *Gateway) onSessionChange(change string) handler {
 		}
 		if err != nil {
 			return err
+		}
+		if change == subjects.SessionDelete {
+			if err := g.storeTitle(ctx, id, ""); err != nil {
+				return storeFault(g.out, titleBucket, err)
+			}
 		}
 		g.writeJSON(w, http.StatusOK, done)
 		return nil

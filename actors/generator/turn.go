@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/agent"
@@ -39,7 +40,9 @@ type turn struct {
 	delta         *agent.DeltaStream
 	thinking      *agent.DeltaStream
 	counter       callCounter
-	checkpointErr error // of the last checkpoint
+	callBegan     time.Time            // of the running model call, until its first token; zero = none
+	modelCalls    []subjects.ModelCall // those with a first token
+	checkpointErr error                // of the last checkpoint
 
 	resultMu  sync.Mutex // guards record.Labels, record.Recalls and clipNotes: calls run at the same time
 	clipNotes []subjects.Note
@@ -366,12 +369,17 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 		Generating: func(step int) {
 			flush()
 			t.transition(startGeneration, step)
+			t.callBegan = t.out.Now()
 		},
 		Reading: func(step int, r model.Reading) {
 			t.emitState(subjects.AgentState{To: string(t.machine.current), Step: step, Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds()}})
 		},
-		Thinking: func(step int, text string) { t.thinking.Write(ctx, step, text) },
+		Thinking: func(step int, text string) {
+			t.recordFirstToken(step)
+			t.thinking.Write(ctx, step, text)
+		},
 		Token: func(step int, text string) {
+			t.recordFirstToken(step)
 			t.thinking.Flush(ctx)
 			t.delta.Write(ctx, step, text)
 		},
@@ -476,4 +484,13 @@ func (t *turn) emitState(s subjects.AgentState) {
 	if err := actor.EmitAsync(context.Background(), t.out, topic, s); err != nil {
 		t.out.LogError(err)
 	}
+}
+
+// recordFirstToken records how long a model call took to its first token. Further tokens of the call change nothing.
+func (t *turn) recordFirstToken(step int) {
+	if t.callBegan.IsZero() {
+		return
+	}
+	t.modelCalls = append(t.modelCalls, subjects.ModelCall{Step: step, FirstMillis: t.out.Now().Sub(t.callBegan).Milliseconds()})
+	t.callBegan = time.Time{}
 }

@@ -16,8 +16,8 @@ async function send(method, path, body, signal) {
       method,
       signal,
       credentials: "same-origin",
-      headers: body === undefined ? { Accept: "application/json" } : { Accept: "application/json", "Content-Type": "application/json" },
-      body: body === undefined ? undefined : JSON.stringify(body),
+      headers: body === undefined || body instanceof FormData ? { Accept: "application/json" } : { Accept: "application/json", "Content-Type": "application/json" },
+      body: body === undefined || body instanceof FormData ? body : JSON.stringify(body),
     });
   } catch (e) {
     if (e.name === "AbortError") throw e;
@@ -31,18 +31,24 @@ async function send(method, path, body, signal) {
 
 export const get = (path, signal) => send("GET", path, undefined, signal);
 export const post = (path, body = undefined) => send("POST", path, body);
+export const put = (path, body) => send("PUT", path, body);
 export const patch = (path, body) => send("PATCH", path, body);
 export const del = (path) => send("DELETE", path);
 
-// ask stores a question and returns its ids at once; the answer arrives as events.
-export function ask(question) {
-  return send("POST", "/query?wait=0", question);
+// ask stores a question with its files and returns its ids at once; the answer arrives as events. Empty fields are left out.
+export function ask(question, files = []) {
+  const fields = Object.entries(question).filter(([, v]) => v);
+  if (!files.length) return send("POST", "/query?wait=0", Object.fromEntries(fields));
+  const form = new FormData();
+  for (const [k, v] of fields) form.append(k, v);
+  for (const f of files) form.append("file", f, f.name || "pasted");
+  return send("POST", "/query?wait=0", form);
 }
 
-// openEvents opens the event stream at its end and calls onEvent with each event, stored and live. The browser reconnects by
-// itself and resumes behind the last stored event. It returns a function that closes the stream.
-export function openEvents({ onEvent, onState }) {
-  const source = new EventSource("/events?deltas=1&respondent_b=1");
+// openEvents opens the event stream behind the sequence after and calls onEvent with each event, stored and live. The browser
+// reconnects by itself and resumes behind the last stored event. It returns a function that closes the stream.
+export function openEvents({ after, onEvent, onState }) {
+  const source = new EventSource(`/events?deltas=1&respondent_b=1&after=${after}`);
   const read = (e) => onEvent(JSON.parse(e.data));
   source.onmessage = read;
   source.addEventListener("delta", read);

@@ -1,24 +1,36 @@
-// The shell of the page: addresses, navigation, keys, banners. Each view is a module with a function view(path) that returns a
-// template, and optionally load(path), called when the view is opened.
+// The shell of the page: addresses, navigation, keys, palette, banners, dialogs. Each view is a module with a function
+// view(path) that returns a template, and optionally load(path), called when the view is opened, drawn(path), called after each
+// drawing, and stop(path), called for Escape.
 
 import { html, nothing, render } from "./lit-html.js";
+import { icon } from "./icons.js";
 import * as store from "./store.js";
+import * as palette from "./palette.js";
+import { sessionList } from "./views/sessions.js";
 import * as chat from "./views/chat.js";
 import * as runs from "./views/runs.js";
 import * as approvals from "./views/approvals.js";
 import * as memory from "./views/memory.js";
 import * as tasks from "./views/tasks.js";
+import * as bus from "./views/bus.js";
+import * as decisions from "./views/decisions.js";
+import * as deliberations from "./views/deliberations.js";
 
 const views = [
-  { name: "chat", title: "Chat", key: "c", icon: "✎", module: chat },
-  { name: "runs", title: "Runs", key: "r", icon: "≡", module: runs },
-  { name: "approvals", title: "Approvals", key: "a", icon: "✓", module: approvals, badge: () => store.state.approvals.size },
-  { name: "memory", title: "Memory", key: "m", icon: "◫", module: memory },
-  { name: "tasks", title: "Tasks", key: "t", icon: "☰", module: tasks },
+  { name: "chat", title: "Chat", key: "c", module: chat },
+  { name: "runs", title: "Runs", key: "r", module: runs },
+  { name: "approvals", title: "Approvals", key: "a", module: approvals, badge: () => store.state.approvals.size },
+  { name: "tasks", title: "Tasks", key: "t", module: tasks },
+  { name: "memory", title: "Memory", key: "m", module: memory },
+  { name: "bus", title: "Bus", key: "b", module: bus },
+  { name: "decisions", title: "Decisions", key: "d", module: decisions },
+  { name: "deliberations", title: "Deliberations", key: "e", module: deliberations },
 ];
+const mainViews = 5; // those that are always in the rail; on a phone four are in the bar
 
 let current = views[0];
 let path = [];
+let more = false; // the menu of a phone is open
 
 // go opens an address of the page.
 export function go(address, replace = false) {
@@ -30,32 +42,44 @@ function open() {
   const [name, ...rest] = location.pathname.split("/").filter(Boolean).map(decodeURIComponent);
   current = views.find((v) => v.name === name) ?? views[0];
   path = rest;
+  more = false;
   document.title = `${current.title} · Conclave`;
   current.module.load?.(path);
   store.changed();
 }
 
-// link handles a click on a link of the page without loading it again.
+// onClick opens a link of the page without loading it again.
 function onClick(e) {
   const a = e.target.closest?.("a[href^='/']");
-  if (!a || a.target || e.ctrlKey || e.metaKey || e.shiftKey || e.button !== 0 || a.hasAttribute("download")) return;
+  if (!a || a.target || e.defaultPrevented || e.ctrlKey || e.metaKey || e.shiftKey || e.button !== 0 || a.hasAttribute("download")) return;
   e.preventDefault();
   go(a.getAttribute("href"));
 }
 
-const keys = [
-  ["g then c, r, a, m, t", "open chat, runs, approvals, memory, tasks"],
+const keys = () => [
+  ["Ctrl K", "search views, sessions, runs, memories and actions"],
   ["n", "new session"],
-  ["/", "write"],
+  ["/", "write a question"],
+  ["Enter, Shift Enter", "send, new line"],
   ["Esc", "stop the answer, close a dialog"],
-  ["Enter, Shift+Enter", "send, new line"],
+  ["↑", "the last question again, in an empty box"],
+  ...views.filter((v) => v.key).map((v) => [`g ${v.key}`, `open ${v.title}`]),
+  ["+ − 0", "zoom a run"],
   ["?", "this list"],
 ];
 let afterG = 0;
 
 function onKey(e) {
+  if ((e.ctrlKey || e.metaKey) && e.key.toLowerCase() === "k") {
+    e.preventDefault();
+    palette.open(views, actions);
+    return;
+  }
+  if (document.querySelector("dialog[open]")) return;
   const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName ?? "");
-  if (e.key === "Escape" && current.module.stop?.(path)) {
+  if (e.key === "Escape" && (more || current.module.stop?.(path))) {
+    more = false;
+    store.changed();
     e.preventDefault();
     return;
   }
@@ -67,47 +91,102 @@ function onKey(e) {
   } else if (e.key === "g") afterG = Date.now();
   else if (e.key === "n") {
     e.preventDefault();
-    go("/chat");
+    actions.new.run();
   } else if (e.key === "/") {
     e.preventDefault();
-    document.querySelector("textarea")?.focus();
-  } else if (e.key === "?") document.querySelector("#keys").showModal();
+    document.querySelector("textarea, input[type=search]")?.focus();
+  } else if (e.key === "?") showKeys();
 }
 
+const showKeys = () => document.querySelector("#keys").showModal();
+
+const themes = ["system", "light", "dark"];
+let theme = localStorage.getItem("theme") ?? "system";
+
+function setTheme(to) {
+  theme = to;
+  localStorage.setItem("theme", to);
+  document.documentElement.toggleAttribute("data-theme", to !== "system");
+  if (to !== "system") document.documentElement.dataset.theme = to;
+  store.changed();
+}
+
+const actions = {
+  new: { title: "New session", run: () => (go("/chat"), requestAnimationFrame(() => document.querySelector("#question")?.focus())) },
+  theme: { title: "Change between light and dark", run: () => setTheme(themes[(themes.indexOf(theme) + 1) % themes.length]) },
+  keys: { title: "Show the keys", run: () => showKeys() },
+};
+
+const link = (v) => {
+  const n = v.badge?.() ?? 0;
+  return html`<li><a href="/${v.name}" aria-current=${v === current ? "page" : nothing}>${icon(v.icon ?? v.name)}<span>${v.title}</span>${n ? html`<span class="badge">${n}<span class="sr"> waiting</span></span>` : nothing}</a></li>`;
+};
+
 const navigation = () => html`
-  <nav class="rail" aria-label="Views">
-    <a class="brand" href="/chat"><span aria-hidden="true" class="mark"></span>Conclave</a>
-    <ul class="views">
-      ${views.map((v) => {
-        const n = v.badge?.() ?? 0;
-        return html`<li><a href="/${v.name}" aria-current=${v === current ? "page" : nothing}><span class="icon" aria-hidden="true">${v.icon}</span><span>${v.title}</span>${n ? html`<span class="badge">${n}</span>` : nothing}</a></li>`;
-      })}
+  <nav class="rail ${more ? "more" : ""}" aria-label="Views">
+    <div class="rail-head"><a class="brand" href="/chat"><span aria-hidden="true" class="mark"></span>Conclave</a><span class="grow"></span><button type="button" class="ghost" title="Search (Ctrl K)" aria-label="Search views, sessions and actions" @click=${() => palette.open(views, actions)}>${icon("search")}</button></div>
+    <ul class="views main-views">
+      ${views.slice(0, mainViews).map(link)}
+      <li class="more-item"><button type="button" aria-expanded=${more} @click=${() => ((more = !more), store.changed())}>${icon("more")}<span>More</span></button></li>
     </ul>
-    ${chat.sessionList(path, current.name === "chat")}
-    <p class="foot"><button type="button" class="quiet" @click=${() => document.querySelector("#keys").showModal()}>Keys: ?</button></p>
+    <details class="system" ?open=${more || localStorage.getItem("system") !== "closed"} @toggle=${(e) => !more && localStorage.setItem("system", e.target.open ? "open" : "closed")}>
+      <summary>System</summary>
+      <ul class="views">${views.slice(mainViews).map(link)}</ul>
+    </details>
+    ${sessionList(path, current.name === "chat")}
+    <div class="foot">
+      <span class="status ${store.state.connection}"><span class="dot"></span>${store.state.connection === "open" ? "connected" : "reconnecting"}</span><span class="grow"></span>
+      <button type="button" class="ghost" aria-label="Theme: ${theme}" title="Theme: ${theme}" @click=${actions.theme.run}>${icon("theme")}</button>
+      <button type="button" class="ghost" aria-label="Keys" title="Keys (?)" @click=${showKeys}>${icon("keys")}</button>
+    </div>
   </nav>`;
 
 // banners tell what keeps the system from its best, with what to do.
 function banners() {
-  const h = store.state.health;
   const out = [];
-  if (store.state.connection !== "open") out.push(html`<p class="banner warn" role="status"><b>Reconnecting.</b> Running answers continue; the page shows them as soon as the connection is back.</p>`);
-  for (const text of h?.degraded ?? []) out.push(html`<p class="banner warn"><b>Note.</b> ${text}</p>`);
+  if (store.state.connection !== "open" && store.state.health) out.push(html`<p class="banner warn" role="status"><b>Reconnecting.</b> Running answers continue; the page shows them as soon as the connection is back.</p>`);
+  for (const text of store.state.health?.degraded ?? []) {
+    const [what, ...rest] = text.split(": ");
+    const named = rest.length && /^[a-z ]{2,24}$/.test(what);
+    out.push(html`<p class="banner warn"><b>${named ? what[0].toUpperCase() + what.slice(1) : "Note"}.</b> ${commands(named ? rest.join(": ") : text)}</p>`);
+  }
   return out;
 }
 
+// commands draws the commands in a message as code that can be copied.
+const commands = (text) => text.split(/(conclave [a-z]+(?: [a-z_]+)*|ollama pull [\w.:/-]+)/).map((part, i) => (i % 2 ? html`<code>${part}</code>` : part));
+
+function answer(value) {
+  const q = store.state.question;
+  store.state.question = null;
+  store.changed();
+  q?.resolve(value);
+}
+
+const questionDialog = (q) => html`<dialog id="ask" aria-labelledby="ask-title" @cancel=${() => answer(false)} @close=${() => answer(false)}>
+  ${q
+    ? html`<form method="dialog" @submit=${(e) => (e.preventDefault(), answer(q.value === undefined ? true : e.target.elements.value.value.trim()))}>
+        <h2 id="ask-title">${q.title}</h2>${q.text ? html`<p>${q.text}</p>` : nothing}
+        ${q.value === undefined ? nothing : html`<label class="sr" for="ask-value">${q.title}</label><input id="ask-value" name="value" .value=${q.value} autocomplete="off" />`}
+        <p class="actions"><span class="grow"></span><button type="button" @click=${() => answer(false)}>Cancel</button><button class=${q.danger ? "danger" : "primary"}>${q.action}</button></p>
+      </form>`
+    : html`<h2 id="ask-title" class="sr">Question</h2>`}
+</dialog>`;
+
 const shell = () => html`
+  <a class="skip" href="#main" @click=${(e) => (e.preventDefault(), e.stopPropagation(), document.querySelector("#main").focus())}>Skip to the content</a>
   ${navigation()}
   <main id="main" tabindex="-1" class="view-${current.name}">
     <div class="banners">${banners()}</div>
     ${current.module.view(path)}
   </main>
   <div class="notices" role="status" aria-live="polite">
-    ${store.state.notices.map((n) => html`<p class="notice ${n.kind}">${n.text} <button type="button" class="quiet" aria-label="Close the message" @click=${() => store.dismiss(n.id)}>×</button></p>`)}
+    ${store.state.notices.map((n) => html`<p class="notice ${n.kind}"><span>${n.text}</span><button type="button" class="ghost" aria-label="Close the message" @click=${() => store.dismiss(n.id)}>${icon("close")}</button></p>`)}
   </div>
+  ${questionDialog(store.state.question)} ${palette.view(go)}
   <dialog id="keys" aria-labelledby="keys-title">
     <h2 id="keys-title">Keys</h2>
-    <dl>${keys.map(([k, what]) => html`<dt><kbd>${k}</kbd></dt><dd>${what}</dd>`)}</dl>
+    <dl>${keys().map(([k, what]) => html`<dt>${k.split(" ").map((x) => html`<kbd>${x}</kbd> `)}</dt><dd>${what}</dd>`)}</dl>
     <form method="dialog"><button class="primary">Close</button></form>
   </dialog>`;
 
@@ -116,14 +195,20 @@ root.replaceChildren();
 const draw = () => {
   render(shell(), root);
   current.module.drawn?.(path);
+  const dialog = document.querySelector("#ask");
+  if (store.state.question && !dialog.open) dialog.showModal();
+  else if (!store.state.question && dialog.open) dialog.close();
+  palette.drawn();
 };
+setTheme(theme);
 store.subscribe(draw);
 addEventListener("popstate", open);
 document.addEventListener("click", onClick);
 document.addEventListener("keydown", onKey);
+addEventListener("resize", store.changed);
 addEventListener("conclave:go", (e) => go(e.detail));
 store.start();
 open();
 setInterval(() => {
-  if ([...store.state.runs.values()].some((r) => !r.response && !r.failed)) store.changed(); // running seconds
+  if (store.state.approvals.size || [...store.state.runs.values()].some(store.isRunning)) store.changed(); // running seconds
 }, 500);

@@ -22,7 +22,7 @@ export function age(time, now = Date.now()) {
   return new Date(time).toLocaleDateString();
 }
 
-export const clock = (time) => new Date(time).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+export const clock = (time) => new Date(time).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 
 // visible returns a text in which characters that are not seen or that reorder others are drawn as their code.
 export function visible(text) {

@@ -2,8 +2,10 @@
 
 import * as api from "./api.js";
 
-const maxRuns = 200; // questions whose events are kept
+const maxRuns = 300; // questions whose events are kept
 const maxEvents = 3000; // events kept of one question
+const maxLog = 3000; // stored events kept of all questions
+const history = 1500; // stored events that are read when the page opens
 
 export const state = {
   connection: "connecting", // open, connecting, closed
@@ -12,7 +14,9 @@ export const state = {
   conversations: new Map(), // by session id: the stored conversation
   runs: new Map(), // by query id: see newRun
   approvals: new Map(), // by id: calls that wait for the user
+  log: [], // the latest stored events of every question
   notices: [], // messages to the user: {id, text, kind}
+  question: null, // a question of the page to the user: see confirm
   last: 0, // sequence of the last stored event
 };
 
@@ -41,10 +45,14 @@ function newRun(id) {
     id,
     session: "",
     query: "",
+    attachments: [],
     began: 0,
     ended: 0,
     phase: "waiting", // in words for the user
+    reading: null, // {tokens, ms, since} while the model reads a long prompt
     text: "", // answer so far
+    step: 0, // model call that the text comes from
+    firstTokens: new Map(), // by respondent and step: time of the first token, as this page saw it
     thinking: "",
     thinkingSince: 0,
     thinkingMs: 0,
@@ -52,7 +60,10 @@ function newRun(id) {
     tools: new Map(), // by call id
     notes: [],
     recalled: [],
+    grants: null,
+    stored: [], // ids of the memory entries that the answer became
     grade: null,
+    verdict: null,
     reward: null,
     deliberations: new Map(), // by persona and round
     task: null,
@@ -61,6 +72,8 @@ function newRun(id) {
     cancelled: false,
     events: [],
     dropped: 0,
+    lastSeq: 0,
+    version: 0, // counts changes
   };
 }
 
@@ -82,36 +95,50 @@ export function run(id) {
   return r;
 }
 
+export const isRunning = (r) => !r.response && !r.failed;
+
 const phases = {
-  RECEIVING: "reading the question",
-  GENERATING: "writing",
+  RECEIVING: "reading the conversation",
+  GENERATING: "waiting for the model",
   DISPATCHING_TOOL: "calling a tool",
   WAITING_FOR_TOOL: "waiting for a tool",
   SUMMARIZING: "summarizing the conversation",
   PUBLISHING: "finishing",
+  PLANNING: "making a plan",
+  DELIBERATING: "the committee deliberates",
+  CLOSING: "the committee closes",
 };
+
+const deniedCodes = ["denied", "not_approved", "unanswered", "limit"];
 
 // apply takes one event of the stream into the state. The same stored event twice changes nothing.
 export function apply(ev) {
   if (ev.seq) {
-    if (ev.seq <= state.last) return;
-    state.last = ev.seq;
+    if (ev.seq > state.last) {
+      state.last = ev.seq;
+      state.log.push(ev);
+      if (state.log.length > maxLog * 1.2) state.log = state.log.slice(-maxLog);
+      if (ev.subject.startsWith("approval.")) applyApproval(ev);
+    }
+    if (ev.seq <= (state.runs.get(ev.query)?.lastSeq ?? 0)) return;
   }
+  if (ev.query) applyToRun(run(ev.query), ev);
+  changed();
+}
+
+function applyToRun(r, ev) {
   const [kind, action] = ev.subject.split(".");
   const p = ev.payload ?? {};
-  if (kind === "approval") applyApproval(action, p, ev);
-  if (!ev.query || ev.from === "respondent_b" || p.respondent_id === "respondent_b") {
-    changed();
-    return;
-  }
-  const r = run(ev.query);
+  r.version++;
   r.session ||= ev.session || p.session_id || "";
   const at = Date.parse(ev.time) || Date.now();
-  r.began ||= at;
+  if (!r.began || at < r.began) r.began = at;
+  if (ev.seq) r.lastSeq = Math.max(r.lastSeq, ev.seq);
   if (ev.seq || kind === "query") {
     if (r.events.length < maxEvents) r.events.push(ev);
     else r.dropped++;
   }
+  if (ev.from === "respondent_b" || p.respondent_id === "respondent_b" || String(p.caller ?? "").startsWith("respondent_b")) return; // shown in the run only
   switch (kind + "." + action) {
     case "query.received":
     case "query.committee":
@@ -119,15 +146,21 @@ export function apply(ev) {
       r.query = p.query ?? "";
       r.attachments = p.attachments ?? [];
       break;
+    case "query.grants":
+      r.grants = p.grants ?? [];
+      break;
     case "query.cancel":
       r.cancelled = true;
       break;
     case "agent.state":
       if (p.code) r.notes.push({ code: p.code, text: p.words ?? "" });
       else if (phases[p.to] && !r.response) r.phase = phases[p.to];
+      r.reading = p.reading && !r.response ? { ...p.reading, since: at } : null;
+      if (r.reading) r.phase = `reading ${p.reading.tokens.toLocaleString("en")} tokens`;
       break;
     case "response.thinking":
       if (!r.response) {
+        firstToken(r, p, at);
         r.thinking += p.text ?? "";
         r.thinkingSince ||= at;
         r.thinkingMs = at - r.thinkingSince;
@@ -136,21 +169,18 @@ export function apply(ev) {
       break;
     case "response.delta":
       if (!r.response) {
+        firstToken(r, p, at);
+        if ((p.step ?? 0) !== r.step) {
+          r.step = p.step ?? 0; // the text before a tool call is not part of the answer
+          r.text = "";
+        }
         r.text += p.text ?? "";
         r.respondent = p.respondent_id ?? r.respondent;
         r.phase = "writing";
       }
       break;
     case "response.generation":
-      r.response = p;
-      r.respondent = p.respondent_id ?? "";
-      r.text = p.answer ?? "";
-      r.thinking = p.thinking || r.thinking;
-      r.query ||= p.query ?? "";
-      r.failed = p.error ?? null;
-      r.ended = at;
-      r.phase = "";
-      loadSessionsSoon();
+      applyResponse(r, p, at);
       break;
     case "tool.request":
       r.tools.set(p.call_id, { ...r.tools.get(p.call_id), id: p.call_id, tool: p.tool, caller: p.caller, args: p.args, state: "running", since: at });
@@ -163,53 +193,99 @@ export function apply(ev) {
     }
     case "tool.result": {
       const t = r.tools.get(p.call_id) ?? { id: p.call_id, tool: p.tool, caller: p.caller, since: at };
-      t.result = p.result;
-      t.error = p.error ?? null;
-      t.labels = p.labels;
-      t.ended = at;
-      t.state = p.error ? (p.error.denial || ["denied", "not_approved", "unanswered", "limit"].includes(p.error.code) ? "denied" : "failed") : "done";
+      Object.assign(t, { result: p.result, error: p.error ?? null, labels: p.labels, artifacts: p.artifacts, parked: p.parked, ended: at, ms: p.ms ?? 0 });
+      t.state = p.error ? (p.error.denial || deniedCodes.includes(p.error.code) ? "denied" : "failed") : "done";
       r.tools.set(p.call_id, t);
       break;
     }
     case "memory.recalled":
-      r.recalled = [...r.recalled, ...(p.hits ?? [])];
+      for (const h of p.hits ?? []) if (!r.recalled.some((x) => x.id === h.id)) r.recalled.push(h);
+      break;
+    case "memory.stored":
+      r.stored.push(...(p.ids ?? []));
       break;
     case "critique.result":
       if (!p.respondent_id || !p.respondent_id.includes(".")) r.grade = p;
+      break;
+    case "pairwise.result":
+      r.verdict = p;
       break;
     case "reward.event":
       r.reward = p;
       break;
     case "committee.deliberation":
-      r.deliberations.set(`${p.persona} ${p.round}`, p);
+      r.deliberations.set(`${p.round} ${p.persona}`, { ...p, since: r.deliberations.get(`${p.round} ${p.persona}`)?.since ?? at, ended: p.status === "working" ? 0 : at });
       if (p.status === "working") r.phase = `${p.persona} is speaking`;
       break;
     case "task.progress":
-      r.task = p;
+      applyProgress(r, p);
+      break;
+    case "approval.request":
+      setToolState(r, p, "waiting for you");
+      r.phase = `waiting for your approval of ${p.tool ?? "a call"}`;
+      break;
+    case "approval.decision":
+      setToolState(r, p, "running");
+      r.phase = "working";
       break;
   }
-  if (kind === "dead" && p.query_id === r.id) {
-    r.failed = { text: p.reason };
+  if (kind === "dead") {
+    r.failed = { text: p.reason ?? "The question was abandoned." };
     r.phase = "";
     r.ended = at;
   }
-  changed();
 }
 
-function applyApproval(action, p, ev) {
-  const id = p.id ?? p.approval_id ?? ev.subject.split(".")[2];
-  if (action === "request") state.approvals.set(id, { ...p, id, query: ev.query, session: ev.session });
-  else state.approvals.delete(id);
-  const r = ev.query ? state.runs.get(ev.query) : null;
-  const t = r && p.call_id ? r.tools.get(p.call_id) : null;
-  if (t) t.state = action === "request" ? "waiting for you" : "running";
-  if (r && action === "request") r.phase = `waiting for your approval of ${p.tool ?? "a call"}`;
+function firstToken(r, p, at) {
+  const key = `${p.respondent_id} ${p.step ?? 0}`;
+  if (!r.firstTokens.has(key)) r.firstTokens.set(key, at);
+}
+
+function setToolState(r, p, to) {
+  const t = r.tools.get(p.call_id);
+  if (t) t.state = to;
+  else if (p.call_id && p.tool) r.tools.set(p.call_id, { id: p.call_id, tool: p.tool, caller: p.caller, args: p.args, state: to, since: Date.now() });
+}
+
+function applyResponse(r, p, at) {
+  r.response = p;
+  r.respondent = p.respondent_id ?? "";
+  r.text = p.answer ?? "";
+  r.thinking = p.thinking || r.thinking;
+  r.query ||= p.query ?? "";
+  r.attachments = p.attachments ?? r.attachments;
+  r.failed = p.error ?? null;
+  r.ended = at;
+  r.phase = "";
+  r.reading = null;
+  for (const c of p.tool_calls ?? []) {
+    const t = r.tools.get(c.call_id);
+    if (t) t.layer = c.layer;
+    else if (c.call_id) r.tools.set(c.call_id, { id: c.call_id, tool: c.tool, args: c.args, result: c.result, error: c.error ?? null, layer: c.layer, state: c.error ? "failed" : "done" });
+  }
+  loadSessionsSoon();
+}
+
+// applyProgress merges a change of a task into its plan.
+function applyProgress(r, p) {
+  const t = (r.task ??= { task_id: p.task_id, state: "planning", subtasks: [] });
+  if (p.subtasks) t.subtasks = p.subtasks;
+  if (!p.subtask) t.state = p.state;
+  else t.subtasks = t.subtasks.map((s) => (s.id === p.subtask ? { ...s, state: p.state, calls: p.calls ?? s.calls, text: p.text || s.text, ms: p.ms ?? s.ms } : s));
+  if (!r.response) r.phase = p.subtask ? `working on ${t.subtasks.find((s) => s.id === p.subtask)?.title ?? p.subtask}` : (p.state ?? "working");
+}
+
+function applyApproval(ev) {
+  const [, action, token] = ev.subject.split(".");
+  const p = ev.payload ?? {};
+  if (action === "request") state.approvals.set(p.id ?? token, { ...p, id: p.id ?? token });
+  else state.approvals.delete(p.id ?? token);
 }
 
 // notify shows a message to the user. kind is info or error.
 export function notify(text, kind = "info") {
   const n = { id: Date.now() + Math.random(), text, kind };
-  state.notices = [...state.notices.slice(-3), n];
+  state.notices = [...state.notices.filter((x) => x.text !== text).slice(-3), n];
   changed();
   if (kind === "info") setTimeout(() => dismiss(n.id), 6000);
 }
@@ -217,6 +293,15 @@ export function notify(text, kind = "info") {
 export function dismiss(id) {
   state.notices = state.notices.filter((n) => n.id !== id);
   changed();
+}
+
+// confirm asks the user in a dialog of the page: {title, text, action, value}. It resolves to false, or to the text of the field
+// when there is a value, otherwise to true.
+export function confirm(question) {
+  return new Promise((resolve) => {
+    state.question = { ...question, resolve };
+    changed();
+  });
 }
 
 let sessionsTimer = 0;
@@ -250,45 +335,66 @@ export async function loadConversation(id) {
   return c;
 }
 
+// forgetSession removes a deleted session from the state.
+export function forgetSession(id) {
+  state.conversations.delete(id);
+  for (const [q, r] of state.runs) if (r.session === id) state.runs.delete(q);
+  state.sessions = state.sessions.filter((s) => s.session_id !== id);
+  changed();
+}
+
 export async function loadApprovals() {
   try {
     const list = (await api.get("/approvals")).approvals ?? [];
-    state.approvals = new Map(list.map((a) => [a.id ?? a.approval_id, a]));
+    state.approvals = new Map(list.map((a) => [a.id, a]));
     changed();
   } catch (e) {
     notify(e.message, "error");
   }
 }
 
-// loadRun reads the stored events of a question that the page has not seen.
+// loadRun reads every stored event of a question, so that a run looks the same after a reload.
 export async function loadRun(id) {
   const known = state.runs.get(id);
-  if (known && known.response) return known;
-  const a = await api.get("/queries/" + encodeURIComponent(id));
-  const last = state.last;
-  for (const ev of a.event_log ?? []) {
-    state.last = 0;
-    apply({ ...ev, query: ev.query ?? id });
-  }
-  state.last = Math.max(last, state.last);
-  return run(id);
+  if (known?.complete || (known && known.events[0]?.subject.startsWith("query."))) return known;
+  const got = await api.get("/events/history?" + new URLSearchParams({ query: id }));
+  const fresh = newRun(id);
+  fresh.complete = true;
+  if (known) Object.assign(fresh, { session: known.session, query: known.query, attachments: known.attachments, firstTokens: known.firstTokens });
+  state.runs.set(id, fresh);
+  for (const ev of got.events) applyToRun(fresh, { ...ev, query: id });
+  changed();
+  return fresh;
 }
 
+let setReady;
+// ready resolves when the sessions and the latest events are known.
+export const ready = new Promise((resolve) => (setReady = resolve));
+
 // start loads the first state and follows the event stream.
-export function start() {
-  loadSessions();
+export async function start() {
+  const sessions = loadSessions();
   loadHealth();
   loadApprovals();
   setInterval(loadHealth, 15000);
+  try {
+    const got = await api.get("/events/history?" + new URLSearchParams({ limit: history }));
+    for (const ev of got.events) apply(ev);
+    state.last = Math.max(state.last, got.last ?? 0);
+    loadApprovals();
+  } catch (e) {
+    notify(e.message, "error");
+  }
+  sessions.then(setReady);
   return api.openEvents({
+    after: state.last,
     onEvent: apply,
     onState: (s) => {
-      if (s !== state.connection) {
-        const back = state.connection === "connecting" && s === "open";
-        state.connection = s;
-        if (back) loadApprovals();
-        changed();
-      }
+      if (s === state.connection) return;
+      const back = state.connection === "connecting" && s === "open";
+      state.connection = s;
+      if (back) loadApprovals();
+      changed();
     },
   });
 }

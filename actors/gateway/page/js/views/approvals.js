@@ -1,47 +1,96 @@
-// Approvals: calls that wait for the user, with the exact arguments, and why each asks.
+// Approvals: calls that wait for the user, with the exact arguments, why each asks, and what happens on yes.
 
 import { html, nothing } from "../lit-html.js";
+import { icon } from "../icons.js";
 import * as api from "../api.js";
 import * as store from "../store.js";
-import { codeBlock } from "../markdown.js";
-import { json, seconds, visible } from "../format.js";
+import { act, codeView, empty, guard, loader } from "../parts.js";
+import { age, json, seconds, visible } from "../format.js";
 
-export const load = () => store.loadApprovals();
+const rules = loader(() => api.get("/approvals/rules"));
+const past = loader(() => api.get("/approvals?all=1"));
+
+export function load() {
+  store.loadApprovals();
+  rules.load();
+  past.load();
+}
 
 async function decide(a, approve, remember = "") {
-  try {
-    await api.post("/approvals/" + a.id, { approve, remember });
-    store.notify(approve ? `${a.tool} was approved.` : `${a.tool} was denied; nothing was run.`);
-  } catch (e) {
-    store.notify(e.message, "error");
-  }
-  store.loadApprovals();
+  await act(async () => {
+    const done = await api.post("/approvals/" + a.id, { approve, remember });
+    store.notify(approve ? `${a.tool} was approved${done.remember ? `, remembered for ${done.remember === "always" ? "every session" : "this session"}` : ""}.` : `${a.tool} was denied. Nothing was run.`);
+    store.state.approvals.delete(a.id);
+  });
+  load();
 }
 
 export function view() {
   const all = [...store.state.approvals.values()];
+  const decided = (past.value?.approvals ?? []).filter((a) => a.state !== "pending").slice(0, 20);
   return html`<div class="page"><h1>Approvals</h1>
-    ${all.length ? all.map(card) : html`<p>No call waits for you. When a call could send or change something that your question does not cover, it appears here, and in the chat.</p>`}
+    ${all.length ? all.map((a) => card(a)) : empty("approvals", "No call waits for you", "When a call could send or change something that the words of your question do not cover, it appears here and in the chat. Nothing runs until you decide, and a request that expires counts as no answer, not as a denial by you.")}
+    ${rules.value?.rules?.length ? html`<h2>Remembered decisions</h2><div class="table" tabindex="0" role="region" aria-label="Remembered decisions"><table class="wide"><thead><tr><th scope="col">Tool</th><th scope="col">Destination</th><th scope="col">Where</th><th scope="col">Since</th><th scope="col"><span class="sr">Action</span></th></tr></thead><tbody>
+      ${rules.value.rules.map((r) => html`<tr><td>${r.tool}</td><td><code>${r.sinks.map(visible).join(", ")}</code></td><td>${r.session_id ? html`<a href="/chat/${r.session_id}">one session</a>` : "every session"}</td><td>${age(r.made)}</td><td><button type="button" @click=${() => act(() => api.del("/approvals/rules/" + r.id)).then(load)}>Revoke</button></td></tr>`)}</tbody></table></div>` : nothing}
+    ${decided.length ? html`<h2>Decided</h2><div class="table" tabindex="0" role="region" aria-label="Decided"><table class="wide"><thead><tr><th scope="col">Call</th><th scope="col">Outcome</th><th scope="col">By</th><th scope="col">When</th></tr></thead><tbody>
+      ${decided.map((a) => html`<tr><td>${a.tool} <code>${visible((a.sinks ?? []).join(", ") || JSON.stringify(a.args)).slice(0, 120)}</code></td><td><span class="state ${a.state === "approved" ? "good" : a.state === "denied" ? "bad" : ""}">${a.state}</span></td><td>${a.by ?? ""}</td><td>${age(a.decided ?? a.asked)}</td></tr>`)}</tbody></table></div>` : nothing}
   </div>`;
 }
 
-function card(a) {
+// destination shows an address in full: the host large, as the browser would resolve it, and invisible characters as their code.
+function destination(a, sink) {
+  let host = "";
+  try {
+    host = new URL(sink).host; // ASCII: look-alike letters become punycode
+  } catch {
+    host = "";
+  }
+  return html`<div class="sink">${host ? html`<b class="host-name">${host}</b>` : nothing}<code>${marked(a, sink)}</code></div>`;
+}
+
+// marked is a text in which the look-alike letters of hosts are followed by their code.
+function marked(a, text) {
+  let out = visible(text);
+  for (const h of a.hosts ?? []) out = out.replaceAll(h.written, h.written.replace(/[^\x00-\x7f]/gu, (c) => `${c}⟦U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟧`));
+  return out;
+}
+
+// card shows one request; inChat is its form below a question. It is drawn once a second, so that the focus stays.
+export function card(a, inChat = false) {
+  return guard([a.id, a.state, Math.floor(Date.now() / 1000)], () => draw(a, inChat));
+}
+
+function draw(a, inChat) {
+  const total = Date.parse(a.expires) - Date.parse(a.asked);
   const leftMs = Date.parse(a.expires) - Date.now();
   return html`<article class="approval" aria-label="Approval of ${a.tool}">
-    <h2>${a.caller} wants to call ${a.tool}${a.sinks?.length ? html`, which sends to <b class="sink">${a.sinks.map(visible).join(", ")}</b>` : nothing}</h2>
-    <p><b>Why it asks:</b> ${a.reason} <span class="quiet">(layer ${a.layer}, rule ${a.rule})</span></p>
-    ${a.hosts?.length ? html`<p class="failed">Host names that are not ASCII: ${a.hosts.map((h) => html`<code>${visible(h.host ?? h.name ?? "")}</code> is <code>${h.ascii ?? ""}</code> `)}</p>` : nothing}
-    ${codeBlock(json(a.args), "arguments, complete")}
-    ${a.preview ? html`<h3>What it would do</h3>${codeBlock(visible(a.preview), "preview")}` : nothing}
-    ${a.taint?.length ? html`<h3>Untrusted content in this session</h3><ul>${a.taint.map((t) => html`<li class="untrusted">${visible(t.source ?? t.tool ?? JSON.stringify(t))}</li>`)}</ul>` : nothing}
-    ${a.grants?.length ? html`<h3>What your question permits</h3><ul>${a.grants.map((g) => html`<li>${g.clause}</li>`)}</ul>` : nothing}
-    <p class="actions">
-      <button type="button" class="primary" autofocus @click=${() => decide(a, false)}>Deny</button>
+    <h2>${icon("lock")}<span><b>${a.caller}</b> wants to call <b>${a.tool}</b></span></h2>
+    ${(a.sinks ?? []).map((s) => destination(a, s))}
+    ${a.hosts?.length ? html`<p class="failed">${icon("globe")} Look-alike host: ${a.hosts.map((h) => html`<code>${visible(h.written)}</code> is really <code>${h.punycode}</code> `)}</p>` : nothing}
+    <p><b>Why it asks.</b> ${marked(a, a.reason)} <span class="quiet">Layer <code>${a.layer}</code>, rule <code>${a.rule}</code>.</span></p>
+    ${codeView(marked(a, json(a.args)), "exact arguments")}
+    ${a.preview ? codeView(visible(a.preview), "what it would do") : nothing}
+    ${a.taint?.length ? html`<div class="untrusted"><b>Untrusted content in this session</b> <span class="label">untrusted</span><ul>${a.taint.map((t) => html`<li>${t.query_id ? html`<a href="/runs/${t.query_id}">${t.tool}</a>` : t.tool} read <code>${visible(t.from ?? "")}</code>, ${age(t.time)}${t.flags?.length ? html`, signs of injection: ${t.flags.join(", ")}` : nothing}</li>`)}</ul></div>` : nothing}
+    <p><b>What your question permits.</b> ${a.grants?.length ? html`${a.grants.map((g) => html`<q>${visible(g.clause)}</q> permits ${(g.acts ?? []).join(" or ")}${g.to?.length ? ` to ${g.to.map(visible).join(", ")}` : ""}. `)}None of it covers this call.` : "Nothing of this kind: the words of your question name no such act."}</p>
+    <p class="quiet"><b>On yes</b> this exact call runs once and its result goes to the model. <b>On no</b> the model is told that you said no, and continues without it.</p>
+    <div class="actions">
+      <button type="button" class="primary" ?data-first=${!inChat} @click=${() => decide(a, false)}>Deny</button>
       <button type="button" @click=${() => decide(a, true)}>Approve once</button>
-      <button type="button" @click=${() => decide(a, true, "session")}>For this session</button>
-      <button type="button" @click=${() => decide(a, true, "always")}>Always for this destination</button>
-      <span class="quiet">${leftMs > 0 ? `expires in ${seconds(leftMs)}` : "expired"}</span>
-      ${a.query_id ? html`<a href="/runs/${a.query_id}">run</a>` : nothing}
-    </p>
+      ${a.sinks?.length ? html`<button type="button" title="Calls of ${a.tool} to the same destination in this session" @click=${() => decide(a, true, "session")}>For this session</button>
+      <button type="button" title="Calls of ${a.tool} to the same destination in every session, until you revoke it" @click=${() => decide(a, true, "always")}>Always for this destination</button>` : nothing}
+      <span class="grow"></span>
+      ${inChat ? html`<a href="/approvals">Approvals</a>` : a.query_id ? html`<a href="/runs/${a.query_id}">run</a>` : nothing}
+    </div>
+    <div class="expiry"><progress max=${total} value=${Math.max(0, leftMs)} aria-label="Time left"></progress><span class="quiet">${leftMs > 0 ? `expires in ${seconds(Math.ceil(leftMs / 1000) * 1000)}` : "expired"}</span></div>
   </article>`;
+}
+
+let focused = "";
+
+// drawn focuses Deny of the first request, once.
+export function drawn() {
+  const first = [...store.state.approvals.keys()][0];
+  if (!first || first === focused) return;
+  focused = first;
+  document.querySelector("button[data-first]")?.focus();
 }

@@ -1,34 +1,53 @@
-// Chat: the sessions, one conversation, and the box to write in.
+// Chat: one conversation, the box to write in, and the run of the selected answer in a drawer.
 
 import { html, nothing } from "../lit-html.js";
+import { icon } from "../icons.js";
 import * as api from "../api.js";
 import * as store from "../store.js";
-import { Incremental, codeBlock } from "../markdown.js";
-import { age, count, grade, json, seconds, visible } from "../format.js";
+import { Incremental } from "../markdown.js";
+import { act, copy, go, gradeBadge, guard, personaCard, recallList, toolCard, trustLabel, untrusted } from "../parts.js";
+import { age, count, seconds, visible } from "../format.js";
+import * as approvals from "./approvals.js";
+import * as runs from "./runs.js";
 
-const draft = { text: "", mode: "assistant", files: [], search: "", sending: false };
-let pending = ""; // session of the question that was just sent from an empty chat
+const draft = { text: "", mode: "assistant", files: [], sending: false, over: false };
+const drawer = { open: localStorage.getItem("drawer") === "open", run: "" };
+const editing = { id: "", text: "" };
+let pending = ""; // session of the question that was just sent
 
 const modes = [
-  ["assistant", "Assistant"],
-  ["committee", "Committee"],
-  ["task", "Task"],
+  ["assistant", "Assistant", "One agent answers, with tools."],
+  ["committee", "Committee", "Personas deliberate, then one answers."],
+  ["task", "Task", "The orchestrator plans, and agents with few powers carry it out."],
 ];
 
-export function load([session]) {
-  if (session && !store.state.conversations.has(session) && !runsOf(session).length) {
-    store.loadConversation(session).catch((e) => store.notify(e.message, "error"));
-  }
+export async function load([session]) {
+  drawer.run = "";
+  await store.ready;
+  if (store.state.sessions.some((s) => s.session_id === session) || (session && !turnsOf(session).length)) act(() => store.loadConversation(session)); // the first question of a session may still run
 }
 
-// runsOf returns the runs of a session that the page has seen, oldest first.
-const runsOf = (session) => [...store.state.runs.values()].filter((r) => r.session === session && r.query).sort((a, b) => a.began - b.began);
+// turnsOf returns the turns of a session, oldest first: {id, at, run, turn}.
+function turnsOf(session) {
+  const all = new Map();
+  for (const t of store.state.conversations.get(session)?.conversation ?? []) all.set(t.query_id, { id: t.query_id, at: Date.parse(t.time), turn: t });
+  for (const r of store.state.runs.values()) {
+    if (r.session !== session || !r.query) continue;
+    const known = all.get(r.id);
+    if (known && !r.response && !r.failed && known.turn) continue; // only a part of its events is known
+    all.set(r.id, { ...known, id: r.id, at: r.began, run: r });
+  }
+  return [...all.values()].sort((a, b) => a.at - b.at);
+}
 
-const isRunning = (r) => !r.response && !r.failed;
-
-// stop cancels the running question of the session, and reports whether there was one.
+// stop closes the open editor, or cancels the running question of the session; it reports whether there was one.
 export function stop([session]) {
-  const r = runsOf(session).findLast(isRunning);
+  if (editing.id) {
+    editing.id = "";
+    store.changed();
+    return true;
+  }
+  const r = turnsOf(session).findLast((t) => t.run && store.isRunning(t.run))?.run;
   if (!r) return false;
   cancel(r);
   return true;
@@ -37,202 +56,218 @@ export function stop([session]) {
 function cancel(r) {
   r.cancelled = true;
   r.phase = "stopping";
+  r.version++;
   store.changed();
-  api.del("/queries/" + r.id).catch((e) => store.notify(e.message, "error"));
+  act(() => api.del("/queries/" + r.id));
 }
 
-async function send(session, text, more = {}) {
+async function send(session, text) {
   if (!text.trim() || draft.sending) return;
   draft.sending = true;
   store.changed();
-  try {
-    const q = { query: text, ...more };
-    if (session) q.session_id = session;
-    if (draft.mode !== "assistant") q.mode = draft.mode;
-    if (draft.files.length) q.attachments = draft.files.map((f) => ({ name: f.name, source: "file", text: f.text }));
-    const ids = await api.ask(q);
+  await act(async () => {
+    const mode = draft.mode === "assistant" ? "" : draft.mode;
+    const ids = await api.ask({ query: text, session_id: session || "", mode }, draft.files);
     const r = store.run(ids.query_id);
     r.session = ids.session_id;
     r.query ||= text;
     r.began ||= Date.now();
+    r.version++;
     draft.text = "";
     draft.files = [];
     pending = ids.session_id;
-    if (!session) dispatchEvent(new CustomEvent("conclave:go", { detail: "/chat/" + ids.session_id }));
-  } catch (e) {
-    store.notify(e.message, "error");
-  }
+    if (!session) go("/chat/" + ids.session_id);
+  });
   draft.sending = false;
   store.changed();
 }
 
-async function addFiles(list) {
+function addFiles(list) {
   for (const f of list) {
-    if (f.size > 512 * 1024) store.notify(`${f.name} is larger than 512 KB: attach a part of it`, "error");
-    else if (!/^text\/|json|xml|yaml|markdown|csv/.test(f.type) && f.type !== "") store.notify(`${f.name} is not a text: use conclave ask --attach for it`, "error");
-    else draft.files.push({ name: f.name, text: await f.text() });
+    if (f.size > 20 << 20) store.notify(`${f.name} is larger than 20 MB: attach a part of it`, "error");
+    else if (draft.files.length >= 16) store.notify("At most 16 files can be attached to one question", "error");
+    else draft.files.push(f);
   }
   store.changed();
 }
 
-export function sessionList([open], active) {
-  const words = draft.search.toLowerCase();
-  const shown = store.state.sessions.filter((s) => (s.title ?? "").toLowerCase().includes(words));
-  return html`<section class="sessions" aria-label="Sessions">
-    <div class="sessions-head">
-      <input type="search" aria-label="Search the sessions" placeholder="Search sessions" .value=${draft.search} @input=${(e) => ((draft.search = e.target.value), store.changed())} />
-      <a class="button" href="/chat" title="New session (n)" aria-label="New session">+</a>
-    </div>
-    <ul>
-      ${shown.map(
-        (s) => html`<li class=${active && s.session_id === open ? "open" : ""}>
-          <a href="/chat/${s.session_id}" aria-current=${active && s.session_id === open ? "page" : nothing}><span class="title">${s.title || "Untitled"}</span><span class="quiet">${age(s.updated)}</span></a>
-          <button type="button" class="quiet" aria-label="Delete the session ${s.title}" @click=${() => remove(s, open)}>×</button>
-        </li>`,
-      )}
-      ${shown.length ? nothing : html`<li class="quiet empty">${words ? "No session has these words." : "Your sessions appear here."}</li>`}
-    </ul>
-  </section>`;
-}
-
-async function remove(s, open) {
-  if (!confirm(`Delete the session "${s.title}"? Memory and the audit log keep what they have of it.`)) return;
-  try {
-    await api.del("/sessions/" + s.session_id);
-    store.state.conversations.delete(s.session_id);
-    await store.loadSessions();
-    if (s.session_id === open) dispatchEvent(new CustomEvent("conclave:go", { detail: "/chat" }));
-  } catch (e) {
-    store.notify(e.message, "error");
-  }
-}
-
 export function view([session]) {
-  const live = session ? runsOf(session) : [];
-  const seen = new Set(live.map((r) => r.id));
-  const stored = (store.state.conversations.get(session)?.conversation ?? []).filter((t) => !seen.has(t.query_id));
-  const running = live.findLast(isRunning);
-  const empty = !stored.length && !live.length;
+  const turns = session ? turnsOf(session) : [];
+  const running = turns.findLast((t) => t.run && store.isRunning(t.run))?.run;
+  const selected = drawer.run || turns.findLast((t) => t.id)?.id || "";
+  const summary = store.state.conversations.get(session);
   return html`
-    <h1 class="sr">Chat</h1>
-    <div class="log" id="log">
-      <div class="column">
-        ${empty ? welcome(session) : nothing}
-        ${stored.map(storedTurn)} ${live.map((r) => liveTurn(r))}
-      </div>
-    </div>
-    ${composer(session, running)}`;
+    <div class="chat ${drawer.open && selected ? "with-drawer" : ""}">
+      <section class="conversation" aria-label="Conversation">
+        <h1 class="sr">Chat</h1>
+        <div class="log" id="log" tabindex="0" role="region" aria-label="Messages">
+          <div class="column">
+            ${turns.length ? nothing : welcome(session)}
+            ${summary?.summarized ? html`<details class="card"><summary>${count(summary.summarized, "earlier turn")} summarized</summary><p class="body prose">${visible(summary.summary)}</p></details>` : nothing}
+            ${turns.map((t) => (t.run ? liveTurn(t.run, turns) : guard([t.turn, editing.id === t.id && editing.text], () => storedTurn(t.turn))))}
+          </div>
+        </div>
+        <p class="sr" aria-live="polite" id="spoken"></p>
+        ${composer(session, running, turns)}
+      </section>
+      ${drawer.open && selected
+        ? html`<aside class="drawer" aria-label="Run of the selected answer">
+            <div class="drawer-head"><h2>Run</h2><span class="grow"></span><button type="button" class="ghost" aria-label="Close the drawer" @click=${() => setDrawer(false)}>${icon("close")}</button></div>
+            <div class="drawer-body">${runs.runPanel(selected, true)}</div>
+          </aside>`
+        : nothing}
+    </div>`;
 }
 
-const examples = ["What time is it in Tokyo?", "Remember that my favourite city is Lisbon.", "Search the web for news about NATS."];
+function setDrawer(open, run = drawer.run) {
+  Object.assign(drawer, { open, run });
+  localStorage.setItem("drawer", open ? "open" : "closed");
+  if (open) runs.select(run);
+  store.changed();
+}
+
+const examples = [
+  ["What time is it in Tokyo?", "a tool call, authorized and audited"],
+  ["Remember that my favourite city is Lisbon.", "something for memory"],
+  ["Search the web for news about NATS.", "needs a search provider"],
+];
 
 const welcome = (session) =>
-  session
+  session && !store.state.conversations.has(session)
     ? html`<p class="quiet">Loading the conversation.</p>`
     : html`<div class="welcome">
-        <h2>Ask anything. It stays on this machine.</h2>
-        <p>Every tool call is authorized and written to an audit log. A call that could send or change something asks you first.</p>
+        <h2>Ask anything.<br />It stays on this machine.</h2>
+        <p class="lead">Every tool call is authorized and written to an audit log. A call that could send or change something asks you first.</p>
         <ul class="examples">
-          ${examples.map((x) => html`<li><button type="button" @click=${() => send("", x)}>${x}</button></li>`)}
+          ${examples.map(([text, what]) => html`<li><button type="button" @click=${() => send(session ?? "", text)}><span>${text}</span><span class="quiet">${what}</span></button></li>`)}
         </ul>
       </div>`;
 
-// storedTurn shows a turn from before the page was opened.
+const question = (id, session, text, attachments) =>
+  editing.id === id
+    ? html`<form class="edit box" @submit=${(e) => (e.preventDefault(), (editing.id = ""), send(session, editing.text))}>
+        <label class="sr" for="edit">Edit the question</label>
+        <textarea id="edit" rows="2" .value=${editing.text} @input=${(e) => ((editing.text = e.target.value), store.changed())} @keydown=${(e) => e.key === "Enter" && !e.shiftKey && e.target.form.requestSubmit()}></textarea>
+        <div class="actions"><span class="quiet">It is asked again in this session; the first version stays in the record.</span><span class="grow"></span><button type="button" @click=${() => ((editing.id = ""), store.changed())}>Cancel</button><button class="primary">Ask again</button></div>
+      </form>`
+    : html`<div class="asked">
+        <button type="button" class="ghost reveal" aria-label="Edit the question" title="Edit and ask again" @click=${() => (Object.assign(editing, { id, text }), store.changed(), requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#edit")?.focus())))}>${icon("edit")}</button>
+        <div class="user" dir="auto">${visible(text)}${(attachments ?? []).map((a) => html`<span class="attached">${icon("attach")}${visible(a.name || "attachment")} <span class="label">untrusted</span></span>`)}</div>
+      </div>`;
+
+// storedTurn shows a turn whose events are no longer stored.
 function storedTurn(t) {
   const calls = (t.messages ?? []).flatMap((m) => m.tool_calls ?? []);
   const results = new Map((t.messages ?? []).filter((m) => m.role === "tool").map((m) => [m.tool_call_id, m.content]));
-  return html`<article class="turn" aria-label="Question">
-    ${userText(t.query)}
+  return html`<article class="turn" aria-label="Question and answer">
+    ${question(t.query_id, drawnSession, t.query, t.attachments)}
     ${calls.map((c) => toolCard({ id: c.id, tool: c.name, args: c.arguments, state: "done", result: results.get(c.id) }))}
-    <div class="answer">${markdown(t.query_id, t.answer)}</div>
-    <p class="facts"><span>${t.model}</span><span>${age(t.time)}</span><a href="/runs/${t.query_id}">run</a></p>
+    <div class="answer" dir="auto">${untrusted(t.labels, markdown(t.query_id, t.answer))}</div>
+    <p class="facts"><span>${t.respondent || "assistant"}</span><span>${t.model}</span><span>${age(t.time)}</span>${t.grades?.critic_score ? gradeBadge(t.grades.critic_score, t.grades.feedback) : nothing}${trustLabel(t.labels)}
+      <button type="button" class="link" @click=${() => setDrawer(true, t.query_id)}>run</button></p>
   </article>`;
 }
+let drawnSession = "";
 
-const userText = (text) => html`<div class="user" dir="auto">${text}</div>`;
+function liveTurn(r, turns) {
+  const running = store.isRunning(r);
+  const tick = running ? Math.floor(Date.now() / 500) : 0;
+  return guard([r, r.version, tick, editing.id === r.id && editing.text, drawer.open && drawer.run === r.id, r.rated, r.stars, r.words, store.state.approvals.size], () => turn(r, running, turns));
+}
 
-function liveTurn(r) {
-  const running = isRunning(r);
+function turn(r, running, turns) {
   const u = r.response?.usage;
-  return html`<article class="turn" aria-label="Question" aria-busy=${running}>
-    ${userText(r.query)}
-    ${r.thinking ? html`<details class="thinking"><summary>${running && !r.text ? `Thinking, ${seconds(Date.now() - r.thinkingSince)}` : `Thought for ${seconds(r.thinkingMs)}`}</summary><div class="thought">${visible(r.thinking)}</div></details>` : nothing}
-    ${[...r.tools.values()].map(toolCard)}
-    ${[...r.deliberations.values()].map(persona)}
-    ${r.task ? html`<p class="tool"><a href="/tasks/${r.id}">Task: ${r.task.state ?? "planning"}</a></p>` : nothing}
-    <div class="answer" dir="auto">${r.text ? markdown(r.id, r.text) : nothing}</div>
-    ${running
-      ? html`<p class="progress"><span class="spinner" aria-hidden="true"></span><span role="status">${r.phase || "waiting"}</span><span class="quiet">${seconds(Date.now() - r.began)}</span></p>`
-      : nothing}
-    ${r.failed ? html`<p class="failed"><b>Failed.</b> ${r.failed.text ?? r.failed.message ?? ""}</p>` : nothing}
-    ${r.cancelled && !running ? html`<p class="quiet">You stopped this answer.</p>` : nothing}
+  const tools = [...r.tools.values()].filter((t) => t.layer !== "recall" && !(t.tool === "search_memory" && t.args?.context));
+  const waiting = [...store.state.approvals.values()].filter((a) => a.query_id === r.id);
+  return html`<article class="turn" aria-label="Question and answer" aria-busy=${running} data-query=${r.id}>
+    ${question(r.id, r.session, r.query, r.attachments)}
+    ${r.recalled.length ? html`<details class="card memory-card"><summary>${icon("memory")}<span class="name">Recalled ${count(r.recalled.length, "memory", "memories")}</span><code class="line">${r.recalled.map((h) => visible(h.name)).join(", ").slice(0, 120)}</code></summary><div class="body">${recallList(r.recalled)}</div></details>` : nothing}
+    ${r.thinking ? html`<details class="thinking"><summary>${icon("think")}${running && !r.text ? `Thinking, ${seconds(Date.now() - r.thinkingSince)}` : `Thought${r.thinkingMs ? ` for ${seconds(r.thinkingMs)}` : ""}, about ${count(Math.ceil(r.thinking.length / 4), "token")}`}</summary><p class="thought">${visible(r.thinking)}</p></details>` : nothing}
+    ${tools.map(toolCard)}
+    ${r.deliberations.size ? html`<section class="deliberation" aria-label="Deliberation">${[...r.deliberations.values()].map(personaCard)}<p class="quiet"><a href="/deliberations/${r.id}">Open the deliberation</a></p></section>` : nothing}
+    ${r.task ? html`<p class="card taskline">${icon("tasks")}<a href="/tasks/${r.id}">Task</a><span class="state ${r.task.state}">${r.task.state ?? "planning"}</span><span class="quiet">${r.task.subtasks.filter((s) => s.state === "done").length} of ${count(r.task.subtasks.length, "subtask")} done</span></p>` : nothing}
+    ${waiting.map((a) => approvals.card(a, true))}
+    <div class="answer" dir="auto">${r.text ? untrusted(r.response?.labels, markdown(r.id, r.text)) : nothing}</div>
+    ${running ? progress(r, turns) : nothing}
+    ${r.failed ? html`<p class="failed"><b>This question failed.</b> ${visible(r.failed.text ?? r.failed.message ?? r.failed.code ?? "")} <button type="button" class="link" @click=${() => send(r.session, r.query)}>Ask again</button></p>` : nothing}
+    ${r.cancelled && !running ? html`<p class="quiet">You stopped this answer. The text so far is kept.</p>` : nothing}
     ${notes(r)}
-    ${running ? nothing : html`<p class="facts">
-      <span>${r.response?.model ?? ""}</span>
-      ${u?.completion_tokens ? html`<span>${count(u.completion_tokens, "token")}${u.ms ? `, ${((u.completion_tokens * 1000) / u.ms).toFixed(0)}/s` : ""}</span>` : nothing}
-      <span>${seconds(r.ended - r.began)}</span>
-      ${badge(r)}
-      ${r.recalled.length ? html`<span>${count(r.recalled.length, "recall")}</span>` : nothing}
-      ${r.tools.size ? html`<span>${count(r.tools.size, "tool call")}</span>` : nothing}
-      <span title="What left this machine">${left(r)}</span>
-      <a href="/runs/${r.id}">run</a>
-      ${rating(r)}
-      <button type="button" class="quiet" @click=${() => send(r.session, r.query)}>Retry</button>
-    </p>`}
+    ${running ? nothing : factsLine(r, u, tools)}
   </article>`;
 }
 
-// left says what left the machine for an answer: the hosts of web tools.
+// progress explains what an answer waits for, with a bar where the duration is known.
+function progress(r, turns) {
+  const before = turns.filter((t) => t.run && t.run !== r && store.isRunning(t.run) && t.run.began < r.began).length;
+  const text = before ? `queued behind ${count(before, "question")} of this session` : r.phase || "waiting";
+  const read = r.reading;
+  const done = read ? Math.min(1, (Date.now() - read.since) / read.ms) : 0;
+  return html`<div class="progress">
+    <span class="spinner" aria-hidden="true"></span><span role="status">${text}</span><span class="quiet">${seconds(Date.now() - r.began)}</span>
+    ${read ? html`<progress max="1" value=${done} aria-label="Reading the prompt"></progress><span class="quiet">about ${seconds(Math.max(0, read.ms - (Date.now() - read.since)))} left</span>` : nothing}
+  </div>`;
+}
+
+function factsLine(r, u, tools) {
+  const out = r.response ?? {};
+  const show = () => setDrawer(true, r.id);
+  return html`<div class="facts">
+    <span>${out.model ?? ""}</span>
+    ${u?.completion_tokens ? html`<span title="${u.prompt_tokens} tokens read, ${u.completion_tokens} written">${count(u.completion_tokens, "token")}${speed(u)}</span>` : nothing}
+    <span>${seconds(r.ended - r.began)}</span>
+    ${badge(r)}
+    ${r.recalled.length ? html`<button type="button" class="link" @click=${show}>${count(r.recalled.length, "recall")}</button>` : nothing}
+    ${tools.length ? html`<button type="button" class="link" @click=${show}>${count(tools.length, "tool call")}</button>` : nothing}
+    ${left(r)}
+    ${trustLabel(out.labels)}
+    <a href="/runs/${r.id}" class="run-link" @click=${(e) => !e.ctrlKey && !e.metaKey && innerWidth > 1000 && (e.preventDefault(), e.stopPropagation(), setDrawer(!(drawer.open && drawer.run === r.id), r.id))}>run</a>
+    <span class="answer-actions">${rating(r)}
+      <button type="button" class="ghost" aria-label="Copy the answer" title="Copy" @click=${() => copy(r.text)}>${icon("copy")}</button>
+      <button type="button" class="ghost" aria-label="Ask again" title="Retry" @click=${() => send(r.session, r.query)}>${icon("retry")}</button></span>
+  </div>`;
+}
+
+function speed(u) {
+  return u.ms ? `, ${Math.round((u.completion_tokens * 1000) / u.ms)}/s` : "";
+}
+
+// left says what left the machine for an answer: calls of tools that use the network, and a remote model.
 function left(r) {
   const out = [...r.tools.values()].filter((t) => /^(web_|mcp_|package_)/.test(t.tool) && t.state === "done");
-  return out.length ? `sent: ${[...new Set(out.map((t) => t.tool))].join(", ")}` : "nothing left this machine";
+  return out.length
+    ? html`<span class="sent" title="Requests of these tools left this machine">${icon("globe")}${[...new Set(out.map((t) => t.tool))].join(", ")} left this machine</span>`
+    : html`<span class="local" title="No tool used the network">${icon("lock")}nothing left this machine</span>`;
 }
 
 const notes = (r) => {
   const seen = new Set();
-  const shown = [...r.notes, ...(r.response?.notes ?? [])].filter((n) => n.text && n.code !== "demo_model" && !seen.has(n.text) && seen.add(n.text));
-  return shown.length ? html`<ul class="notes">${shown.map((n) => html`<li>${n.text}</li>`)}</ul>` : nothing;
+  const all = [...r.notes, ...(r.response?.notes ?? [])].filter((n) => n.text && !["demo_model", "graded"].includes(n.code) && !seen.has(n.text) && seen.add(n.text));
+  return all.length ? html`<ul class="notes">${all.map((n) => html`<li>${visible(n.text)}</li>`)}</ul>` : nothing;
 };
 
 function badge(r) {
   if (!r.grade) return nothing;
   if (!r.grade.score) return html`<span title=${r.grade.ungraded ?? ""}>not graded</span>`;
-  const g = grade(r.grade.score);
-  return html`<span class="grade ${g.tone}" title=${r.grade.feedback ?? ""}>${g.letter} ${r.grade.score}<span class="sr"> of 5, ${g.words}</span></span>`;
+  return html`<details class="critic"><summary>${gradeBadge(r.grade.score, "What the critic says")}</summary><div class="pop"><b>Critic: ${r.grade.score} of 5</b><p>${visible(r.grade.feedback ?? "")}</p>${(r.grade.claims ?? []).map((c) => html`<p class="failed">Said "${visible(c.said)}", but no call supports it.</p>`)}<p class="quiet">rubric ${r.grade.rubric}, ${r.grade.model}${r.stored[0] ? html`, <a href="/memory/${r.stored[0]}">in memory</a>` : nothing}</p></div></details>`;
 }
 
-const rating = (r) => html`<span class="rating" role="group" aria-label="Rate the answer">
-  <button type="button" class="quiet" aria-label="Good answer" aria-pressed=${r.rated === "up"} @click=${() => rate(r, "up")}>↑</button>
-  <button type="button" class="quiet" aria-label="Bad answer" aria-pressed=${r.rated === "down"} @click=${() => rate(r, "down")}>↓</button>
-</span>`;
+const rating = (r) => {
+  const thumb = r.rated ?? r.reward?.thumb ?? 0;
+  const stars = r.stars ?? r.reward?.stars ?? 0;
+  return html`<span class="rating" role="group" aria-label="Rate the answer">
+    <button type="button" class="ghost" aria-label="Good answer" aria-pressed=${thumb === 1} @click=${() => rate(r, { thumb: 1 })}>${icon("up")}</button>
+    <button type="button" class="ghost" aria-label="Bad answer" aria-pressed=${thumb === -1} @click=${() => rate(r, { thumb: -1 })}>${icon("down")}</button>
+    <span class="stars">${[1, 2, 3, 4, 5].map((n) => html`<button type="button" class="ghost ${n <= stars ? "on" : ""}" aria-label=${count(n, "star")} aria-pressed=${n === stars} @click=${() => rate(r, { stars: n })}>${icon("star")}</button>`)}</span>
+  </span>`;
+};
 
-async function rate(r, rated) {
-  try {
-    await api.post("/feedback", { query_id: r.id, thumb: rated === "up" ? 1 : -1 });
-    r.rated = rated;
+const rate = (r, what) =>
+  act(async () => {
+    await api.post("/feedback", { query_id: r.id, ...what });
+    if (what.thumb) r.rated = what.thumb;
+    if (what.stars) r.stars = what.stars;
     store.notify("Thank you. Memory ranks what this answer used accordingly.");
-  } catch (e) {
-    store.notify(e.message, "error");
-  }
-  store.changed();
-}
-
-const untrusted = (labels) => labels?.trust === "untrusted";
-
-function toolCard(t) {
-  const args = typeof t.args === "object" ? JSON.stringify(t.args) : String(t.args ?? "");
-  const state = t.state === "running" ? `running ${seconds(Date.now() - t.since)}` : t.state;
-  return html`<details class="tool ${t.state?.split(" ")[0]}">
-    <summary><span class="name">${t.tool}</span> <code>${visible(args).slice(0, 120)}</code> <span class="state">${state}</span></summary>
-    <h3>Arguments</h3>
-    ${codeBlock(json(t.args ?? {}), "json")}
-    ${t.output ? html`<h3>Output</h3>${codeBlock(visible(t.output), "text")}` : nothing}
-    ${t.error ? html`<p class="failed">${t.error.text ?? t.error.message ?? t.error.code}${t.error.denial ? html` Layer ${t.error.denial.layer}, rule ${t.error.denial.rule}.` : nothing}</p>` : nothing}
-    ${t.result !== undefined && t.result !== "" ? html`<h3>Result${untrusted(t.labels) ? html` <span class="label">untrusted</span>` : nothing}</h3><div class=${untrusted(t.labels) ? "untrusted" : ""}>${codeBlock(json(t.result), "text")}</div>` : nothing}
-  </details>`;
-}
-
-const persona = (d) => html`<details class="tool"><summary><span class="name">${d.persona}</span> round ${d.round} <span class="state">${d.dissents ? "dissents" : d.status}</span></summary><div class="thought">${visible(d.response ?? "")}</div></details>`;
+  });
 
 // Answers are rendered outside the template library: their nodes are kept between draws. renderers has one for each answer.
 const renderers = new Map();
@@ -240,6 +275,7 @@ const markdown = (id, text) => html`<div class="markdown" data-answer=${id} .sou
 
 // drawn renders the Markdown of the answers that are on the page, and keeps the end of the log in view while the user is there.
 export function drawn([session]) {
+  drawnSession = session ?? "";
   const log = document.querySelector("#log");
   const atEnd = log && log.scrollHeight - log.scrollTop - log.clientHeight < 80;
   for (const e of document.querySelectorAll("[data-answer]")) {
@@ -251,37 +287,72 @@ export function drawn([session]) {
     }
   }
   for (const e of renderers.keys()) if (!e.isConnected) renderers.delete(e);
-  if (log && (atEnd || pending === session)) {
+  if (log && (atEnd || pending === session || log.dataset.session !== session)) {
     log.scrollTop = log.scrollHeight;
+    log.dataset.session = session ?? "";
     pending = "";
+  }
+  announce(session);
+  if (drawer.open) {
+    if (!drawer.run) runs.select(turnsOf(session).findLast((t) => t.id)?.id);
+    runs.drawn();
   }
 }
 
-function composer(session, running) {
+const spoken = { id: "", until: 0 };
+
+// announce tells a screen reader the finished sentences of the running answer, not its tokens.
+function announce(session) {
+  const e = document.querySelector("#spoken");
+  const r = turnsOf(session).at(-1)?.run;
+  if (!e || !r || Date.now() - r.began > 600000) return;
+  if (spoken.id !== r.id) Object.assign(spoken, { id: r.id, until: store.isRunning(r) ? 0 : r.text.length });
+  const end = r.response ? r.text.length : Math.max(r.text.lastIndexOf(". "), r.text.lastIndexOf("\n")) + 1;
+  if (end > spoken.until) {
+    e.textContent = r.text.slice(spoken.until, end).replace(/[*`#|>]/g, "");
+    spoken.until = end;
+  }
+}
+
+function composer(session, running, turns) {
   const submit = (e) => {
     e.preventDefault();
     send(session, draft.text);
   };
-  return html`<form class="composer" @submit=${submit} @dragover=${(e) => e.preventDefault()} @drop=${(e) => (e.preventDefault(), addFiles(e.dataTransfer.files))}>
+  const model = store.state.health?.model;
+  return html`<form class="composer ${draft.over ? "over" : ""}" @submit=${submit}
+      @dragover=${(e) => (e.preventDefault(), !draft.over && ((draft.over = true), store.changed()))} @dragleave=${() => ((draft.over = false), store.changed())}
+      @drop=${(e) => (e.preventDefault(), (draft.over = false), addFiles(e.dataTransfer.files))}>
     <div class="column">
-      ${draft.files.map((f, i) => html`<p class="file"><span class="label">attachment</span> ${f.name} <button type="button" class="quiet" aria-label="Remove ${f.name}" @click=${() => (draft.files.splice(i, 1), store.changed())}>×</button></p>`)}
       <div class="box">
+        ${draft.files.length ? html`<ul class="files">${draft.files.map((f, i) => html`<li>${icon("attach")}${f.name} <span class="label" title="Instructions in it are not yours">untrusted</span><button type="button" class="ghost" aria-label="Remove ${f.name}" @click=${() => (draft.files.splice(i, 1), store.changed())}>${icon("close")}</button></li>`)}</ul>` : nothing}
         <label class="sr" for="question">Your question</label>
-        <textarea id="question" rows="1" placeholder=${running ? "Write the next question; it waits for this answer" : "Ask"} dir="auto"
+        <textarea id="question" rows="1" placeholder=${running ? "Write the next question; it is queued behind this answer" : draft.mode === "task" ? "Describe the task" : "Ask anything"} dir="auto"
           .value=${draft.text}
           @input=${(e) => ((draft.text = e.target.value), store.changed())}
           @paste=${(e) => e.clipboardData.files.length && (e.preventDefault(), addFiles(e.clipboardData.files))}
-          @keydown=${(e) => e.key === "Enter" && !e.shiftKey && !e.isComposing && submit(e)}></textarea>
+          @keydown=${(e) => onKey(e, submit, turns)}></textarea>
         <div class="actions">
-          <label class="button" title="Attach a text file">Attach<input class="sr" type="file" multiple @change=${(e) => (addFiles(e.target.files), (e.target.value = ""))} /></label>
+          <label class="button ghost" title="Attach files, or drop and paste them">${icon("attach")}<span class="sr">Attach files</span><input class="sr" type="file" multiple @change=${(e) => (addFiles(e.target.files), (e.target.value = ""))} /></label>
           <label class="sr" for="mode">Who answers</label>
-          <select id="mode" @change=${(e) => ((draft.mode = e.target.value), store.changed())}>${modes.map(([v, text]) => html`<option value=${v} ?selected=${draft.mode === v}>${text}</option>`)}</select>
+          <select id="mode" title=${modes.find(([m]) => m === draft.mode)[2]} @change=${(e) => ((draft.mode = e.target.value), store.changed())}>${modes.map(([v, text]) => html`<option value=${v} ?selected=${draft.mode === v}>${text}</option>`)}</select>
+          <span class="quiet hint">${model?.model ?? ""}${model?.demo_model ? ", the built-in demo model" : ""}</span>
           <span class="grow"></span>
-          ${running ? html`<button type="button" class="danger" @click=${() => cancel(running)}>Stop <kbd>Esc</kbd></button>` : nothing}
-          <button class="primary" ?disabled=${draft.sending || !draft.text.trim()}>${running ? "Queue" : "Send"}</button>
+          ${session ? html`<a class="ghost button context-link" href="/context/${session}" title="The exact messages that the model gets">Context</a>` : nothing}
+          ${session ? html`<button type="button" class="ghost" aria-pressed=${drawer.open} aria-label="Show the run beside the chat" title="Run of the selected answer" @click=${() => setDrawer(!drawer.open, drawer.run)}>${icon("panel")}</button>` : nothing}
+          ${running ? html`<button type="button" class="stop" @click=${() => cancel(running)}>${icon("stop")}Stop <kbd>Esc</kbd></button>` : nothing}
+          ${!running || draft.text.trim() ? html`<button class="primary send" ?disabled=${draft.sending || !draft.text.trim()} aria-label=${running ? "Queue the question" : "Send"}>${running ? "Queue" : icon("send")}</button>` : nothing}
         </div>
       </div>
-      <p class="quiet hint">${store.state.health?.model?.model ?? ""}${store.state.health?.model?.demo_model ? ": the built-in demo model, not a language model" : ""}</p>
     </div>
   </form>`;
+}
+
+function onKey(e, submit, turns) {
+  if (e.key === "Enter" && !e.shiftKey && !e.isComposing) submit(e);
+  else if (e.key === "ArrowUp" && !draft.text) {
+    const t = turns.at(-1);
+    draft.text = t?.run?.query ?? t?.turn?.query ?? "";
+    store.changed();
+  }
 }

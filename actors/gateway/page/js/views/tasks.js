@@ -1,55 +1,118 @@
-// Tasks of the orchestrator: the plan with the state of each subtask, and what can be done.
+// Tasks of the orchestrator: the plan as a graph with the state of each subtask, its results, and what can be done.
 
-import { html, nothing } from "../lit-html.js";
+import { html, nothing, svg } from "../lit-html.js";
+import { icon } from "../icons.js";
 import * as api from "../api.js";
 import * as store from "../store.js";
+import { act, empty, loader } from "../parts.js";
 import { render as renderMarkdown } from "../markdown.js";
-import { age, count } from "../format.js";
+import { age, count, seconds, visible } from "../format.js";
 
-const shown = { tasks: [], task: null, error: "" };
+const tasks = loader(() => api.get("/tasks"));
+const task = loader((id) => api.get("/tasks/" + encodeURIComponent(id)));
+const shown = { version: 0, subtask: "", report: null };
 
-export async function load([id]) {
-  shown.error = "";
-  try {
-    if (id) shown.task = await api.get("/tasks/" + encodeURIComponent(id));
-    else shown.tasks = (await api.get("/tasks")).tasks ?? [];
-  } catch (e) {
-    shown.error = e.message;
-  }
-  store.changed();
+export function load([id]) {
+  if (id) {
+    shown.subtask = "";
+    task.load(id);
+  } else tasks.load();
 }
 
-const ended = (t) => ["done", "failed", "cancelled", "partial"].includes(t.state);
+const ended = (t) => ["done", "failed", "canceled", "partial"].includes(t.state);
 
-async function change(t, what) {
-  try {
+const change = (t, what) =>
+  act(async () => {
     await api.post(`/tasks/${t.task_id}/${what}`);
-    setTimeout(() => load([t.task_id]), 300);
-  } catch (e) {
-    store.notify(e.message, "error");
-  }
-}
+    setTimeout(() => task.load(t.task_id), 300);
+  });
+
+const tone = { done: "good", partial: "warn", failed: "bad", canceled: "", skipped: "", running: "run", verifying: "run", planning: "run", reporting: "run", paused: "warn" };
 
 export function view([id]) {
-  if (shown.error) return html`<div class="page"><h1>Tasks</h1><p class="failed">${shown.error}</p></div>`;
   if (id) {
-    const live = store.state.runs.get(id)?.task;
-    const t = live?.subtasks ? { ...shown.task, ...live } : shown.task;
+    const r = store.state.runs.get(id);
+    if (r && r.version !== shown.version && !task.loading) {
+      shown.version = r.version; // the stored task has what the events leave out
+      if (r.response || !task.value) queueMicrotask(() => task.load(id));
+    }
+    const t = r?.task?.subtasks?.length && task.value?.task_id === id && !ended(task.value) ? merge(task.value, r.task) : task.value;
+    if (task.error) return html`<div class="page"><h1>Task</h1><p class="failed">${task.error}</p></div>`;
     return t?.task_id === id ? one(t) : html`<div class="page"><h1>Task</h1><p class="quiet">Loading.</p></div>`;
   }
+  const all = tasks.value?.tasks ?? [];
   return html`<div class="page"><h1>Tasks</h1>
-    ${shown.tasks.length
-      ? html`<table class="wide"><thead><tr><th scope="col">Task</th><th scope="col">State</th><th scope="col">Subtasks</th><th scope="col">Updated</th></tr></thead><tbody>
-          ${shown.tasks.map((t) => html`<tr><td><a href="/tasks/${t.task_id}">${t.query}</a></td><td>${t.state}</td><td>${t.subtasks?.length ?? 0}</td><td>${age(t.updated)}</td></tr>`)}</tbody></table>`
-      : html`<p>No task yet. Choose "Task" beside the question in the <a href="/chat">chat</a>: the orchestrator makes a plan, and agents with few powers carry it out.</p>`}
+    ${tasks.error ? html`<p class="failed">${tasks.error}</p>` : nothing}
+    ${all.length
+      ? html`<div class="table" tabindex="0" role="region" aria-label="Tasks"><table class="wide"><thead><tr><th scope="col">Task</th><th scope="col">State</th><th scope="col">Subtasks</th><th scope="col" class="num">Tokens</th><th scope="col">Updated</th></tr></thead><tbody>
+          ${all.map((t) => html`<tr><td><a href="/tasks/${t.task_id}">${visible(t.query)}</a></td><td><span class="state ${tone[t.state]}">${t.state}</span></td><td><span class="pips" role="img" aria-label=${(t.subtasks ?? []).map((s) => s.state).join(", ")}>${(t.subtasks ?? []).map((s) => html`<i class=${tone[s.state] ?? ""}></i>`)}</span></td><td class="num">${(t.tokens ?? 0).toLocaleString("en")}</td><td>${age(t.updated)}</td></tr>`)}</tbody></table></div>`
+      : tasks.loading
+        ? html`<p class="quiet">Loading.</p>`
+        : empty("tasks", "No task yet", 'Choose "Task" beside the question: the orchestrator makes a plan, and agents with few powers carry it out, in parallel where nothing depends.', html`<a class="button primary" href="/chat">Give a task</a>`)}
   </div>`;
 }
 
-const one = (t) => html`<div class="page">
-  <h1>${t.query}</h1>
-  <p class="facts"><span>${t.state}</span><span>${count(t.tokens ?? 0, "token")}</span><span>updated ${age(t.updated)}</span><a href="/runs/${t.task_id}">run</a></p>
-  ${ended(t) ? nothing : html`<p class="actions">${t.state === "paused" ? html`<button type="button" @click=${() => change(t, "resume")}>Resume</button>` : html`<button type="button" @click=${() => change(t, "pause")}>Pause</button>`}<button type="button" class="danger" @click=${() => change(t, "cancel")}>Cancel</button></p>`}
-  <ol class="plan">${(t.subtasks ?? []).map((s) => html`<li class="subtask ${s.state}"><b>${s.title}</b> <span class="state">${s.state}</span> <span class="quiet">${s.agent}${s.depends_on?.length ? `, after ${s.depends_on.join(", ")}` : ""}${s.calls ? `, ${count(s.calls, "tool call")}` : ""}</span>${s.return?.summary ? html`<p>${s.return.summary}</p>` : nothing}</li>`)}</ol>
-  ${t.error ? html`<p class="failed">${t.error.text}</p>` : nothing}
-  ${t.report ? html`<h2>Report</h2><div class="markdown">${renderMarkdown(t.report)}</div>` : nothing}
-</div>`;
+const merge = (stored, live) => ({ ...stored, state: live.state, subtasks: live.subtasks.map((s) => ({ ...stored.subtasks?.find((x) => x.id === s.id), ...s })) });
+
+function one(t) {
+  const list = t.subtasks ?? [];
+  const picked = list.find((s) => s.id === shown.subtask) ?? null;
+  if (t.report && shown.report?.text !== t.report) shown.report = { text: t.report, nodes: renderMarkdown(t.report) };
+  return html`<div class="page wide-page">
+    <h1 dir="auto">${visible(t.query)}</h1>
+    <p class="facts"><span class="state ${tone[t.state]}">${t.state}</span><span>${count(t.tokens ?? 0, "token")}</span><span>${t.began ? seconds(Date.parse(t.ended ?? t.updated) - Date.parse(t.began)) : ""}</span><span>updated ${age(t.updated)}</span><a href="/runs/${t.task_id}">run</a><a href="/chat/${t.session_id}">session</a></p>
+    ${ended(t) ? nothing : html`<p class="actions">${t.state === "paused" ? html`<button type="button" @click=${() => change(t, "resume")}>Resume</button>` : html`<button type="button" @click=${() => change(t, "pause")}>Pause</button>`}<button type="button" class="danger" @click=${() => change(t, "cancel")}>Cancel</button></p>`}
+    ${list.length ? graph(list) : html`<p class="quiet">The plan is being made.</p>`}
+    ${picked ? detail(picked) : list.length ? html`<p class="quiet">Select a subtask to see its instructions and its result.</p>` : nothing}
+    ${t.error ? html`<p class="failed">${visible(t.error.text)}</p>` : nothing}
+    ${t.report ? html`<h2>Report</h2><div class="markdown">${shown.report.nodes}</div>` : nothing}
+  </div>`;
+}
+
+const width = 190;
+const height = 56;
+
+// graph draws the plan: a column for each step of the longest chain of dependencies.
+function graph(list) {
+  const level = new Map();
+  const levelOf = (id, depth = 0) => {
+    if (!level.has(id)) level.set(id, depth > 20 ? 0 : Math.max(-1, ...(list.find((s) => s.id === id)?.depends_on ?? []).map((d) => levelOf(d, depth + 1))) + 1);
+    return level.get(id);
+  };
+  const columns = [];
+  for (const s of list) (columns[levelOf(s.id)] ??= []).push(s);
+  const at = new Map();
+  const rows = Math.max(...columns.map((c) => c.length));
+  columns.forEach((c, x) => c.forEach((s, y) => at.set(s.id, { x: 4 + x * (width + 56), y: 4 + (y + (rows - c.length) / 2) * (height + 18) })));
+  const w = columns.length * (width + 56) - 48;
+  const h = rows * (height + 18) - 10;
+  const pick = (s) => () => ((shown.subtask = s.id), store.changed());
+  return html`<div class="dag" tabindex="0" role="group" aria-label="Plan">${svg`<svg width=${w} height=${h} viewBox="0 0 ${w} ${h}" role="presentation">
+    ${list.flatMap((s) => (s.depends_on ?? []).map((d) => {
+      const a = at.get(d);
+      const b = at.get(s.id);
+      if (!a || !b) return nothing;
+      const y1 = a.y + height / 2;
+      const y2 = b.y + height / 2;
+      return svg`<path class="edge" d="M${a.x + width} ${y1}C${a.x + width + 28} ${y1} ${b.x - 28} ${y2} ${b.x - 2} ${y2}"></path>`;
+    }))}
+    ${list.map((s) => {
+      const p = at.get(s.id);
+      const title = s.title.length > 24 ? s.title.slice(0, 23) + "…" : s.title;
+      const below = `${s.agent} · ${s.state}${s.calls ? ` · ${count(s.calls, "call")}` : ""}`;
+      return svg`<g class="node ${tone[s.state] ?? ""} ${shown.subtask === s.id ? "picked" : ""}" tabindex="0" role="button" aria-label="${title} ${below}" @click=${pick(s)} @keydown=${(e) => e.key === "Enter" && pick(s)()}>
+        <rect x=${p.x} y=${p.y} width=${width} height=${height} rx="8"></rect><rect class="tone" x=${p.x} y=${p.y + 8} width="4" height=${height - 16} rx="2"></rect>
+        <text class="title" x=${p.x + 14} y=${p.y + 24}>${title}</text>
+        <text class="sub" x=${p.x + 14} y=${p.y + 42}>${below}</text></g>`;
+    })}
+  </svg>`}</div>`;
+}
+
+const detail = (s) => html`<section class="panel"><h2>${visible(s.title)} <span class="state ${tone[s.state]}">${s.state}</span></h2>
+  <dl class="pairs"><dt>Instructions</dt><dd>${visible(s.instructions ?? "")}</dd><dt>Agent</dt><dd>${s.agent}${s.child ? html` <code>${s.child}</code>` : nothing}</dd>
+    ${s.tools?.length ? html`<dt>Tools</dt><dd>${s.tools.join(", ")}</dd>` : nothing}
+    ${s.return ? html`<dt>Result</dt><dd>${visible(s.return.summary)} <span class="quiet">${s.return.result_quality}, from ${s.return.source}</span></dd>` : nothing}
+    ${s.return?.artifacts?.length ? html`<dt>Artifacts</dt><dd>${s.return.artifacts.map((a) => html`<code>${visible(a)}</code> `)}</dd>` : nothing}
+    ${s.doubt ? html`<dt>Doubt</dt><dd class="warn-text">${visible(s.doubt)}</dd>` : nothing}
+    ${s.return?.failure_reason ? html`<dt>Failed because</dt><dd>${visible(s.return.failure_reason)}</dd>` : nothing}</dl>
+  <p class="quiet">${icon("lock")} It may only use the tools of its type, and less where its parents may less.</p></section>`;

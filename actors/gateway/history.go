@@ -1,0 +1,63 @@
+package gateway
+
+import "net/http"
+
+// Bounds of one response with stored events.
+const (
+	defaultHistory = 1000
+	maxHistory     = 5000
+	historyBytes   = 16 << 20
+)
+
+// onHistory returns stored events, oldest first: the newest of the event log, or with the parameter query all that are stored of
+// one question, whose search takes lookupTimeout at most. It includes the events of respondent B's answer. first is the sequence
+// behind which the search began, last that of the newest event it saw, for the parameter after of /events.
+func (g *Gateway) onHistory(w http.ResponseWriter, r *http.Request) error {
+	p, err := parseParams(r, "query", "limit")
+	if err != nil {
+		return err
+	}
+	limit, err := parseNumber("limit", p.Get("limit"), defaultHistory, maxHistory)
+	if err != nil {
+		return err
+	}
+	query := p.Get("query")
+	if p.Has("query") {
+		if err := checkID("query", query); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
+	defer cancel()
+	log, err := g.client.EventStatus(ctx)
+	if err != nil {
+		return g.mapReadError(ctx, err)
+	}
+	first := max(log.First, 1) - 1
+	if known, ok := g.questions.find(query); ok {
+		first = max(first, known.since)
+	} else if query == "" && log.Last > uint64(limit) {
+		first = max(first, log.Last-uint64(limit))
+	}
+	body := struct {
+		Events []Event `json:"events"`
+		First  uint64  `json:"first"`
+		Last   uint64  `json:"last"`
+	}{[]Event{}, first, first}
+	cur := &cursor{events: g.events, at: first}
+	for size := 0; cur.at < log.Last && len(body.Events) < limit && size < historyBytes; {
+		ev, ok, _, err := cur.next(ctx)
+		if err != nil {
+			return g.mapReadError(ctx, err)
+		}
+		if !ok {
+			break
+		}
+		body.Last = ev.Seq
+		if query == "" || ev.Query == query {
+			body.Events, size = append(body.Events, ev), size+len(ev.Payload)
+		}
+	}
+	g.writeJSON(w, http.StatusOK, body)
+	return nil
+}

@@ -1,0 +1,50 @@
+// The list of sessions: search, rename, delete.
+
+import { html, nothing } from "../lit-html.js";
+import { icon } from "../icons.js";
+import * as api from "../api.js";
+import * as store from "../store.js";
+import { act, go } from "../parts.js";
+import { age, visible } from "../format.js";
+
+const shown = { search: "" };
+
+export function sessionList([open], active) {
+  const words = shown.search.toLowerCase();
+  const running = new Set([...store.state.runs.values()].filter(store.isRunning).map((r) => r.session));
+  const list = store.state.sessions.filter((s) => (s.title ?? "").toLowerCase().includes(words));
+  return html`<section class="sessions" aria-label="Sessions">
+    <div class="sessions-head">
+      <label class="find">${icon("search")}<input type="search" aria-label="Search the sessions" placeholder="Search sessions" .value=${shown.search} @input=${(e) => ((shown.search = e.target.value), store.changed())} /></label>
+      <a class="button ghost" href="/chat" title="New session (n)" aria-label="New session">${icon("plus")}</a>
+    </div>
+    <ul>
+      ${list.map(
+        (s) => html`<li class=${active && s.session_id === open ? "open" : ""}>
+          <a href="/chat/${s.session_id}" aria-current=${active && s.session_id === open ? "page" : nothing}><span class="title">${running.has(s.session_id) ? html`<span class="spinner" role="img" aria-label="running"></span>` : nothing}${visible(s.title || "Untitled")}</span><span class="quiet">${age(s.updated)}</span></a>
+          <span class="reveal">
+            <button type="button" class="ghost" aria-label="Rename the session ${s.title}" @click=${() => rename(s)}>${icon("edit")}</button>
+            <button type="button" class="ghost" aria-label="Delete the session ${s.title}" @click=${() => remove(s, active ? open : "")}>${icon("trash")}</button>
+          </span>
+        </li>`,
+      )}
+      ${list.length ? nothing : html`<li class="quiet empty">${words ? "No session has these words." : "Your sessions appear here."}</li>`}
+    </ul>
+  </section>`;
+}
+
+async function rename(s) {
+  const title = await store.confirm({ title: "Rename the session", value: s.title, action: "Rename" });
+  if (!title) return;
+  await act(() => api.patch("/sessions/" + s.session_id, { title }));
+  store.loadSessions();
+}
+
+async function remove(s, open) {
+  if (!(await store.confirm({ title: "Delete the session?", text: `The messages of "${s.title}" are deleted. Memory, the event log and the audit log keep what they have of it.`, action: "Delete", danger: true }))) return;
+  await act(async () => {
+    await api.del("/sessions/" + s.session_id);
+    store.forgetSession(s.session_id);
+    if (s.session_id === open) go("/chat");
+  });
+}
