@@ -4,9 +4,9 @@ import "net/http"
 
 // Bounds of one response with stored events.
 const (
-	defaultHistory = 1000
-	maxHistory     = 5000
-	historyBytes   = 16 << 20
+	defaultEventHistory = 1000
+	maxEventHistory     = 5000
+	historyBytes        = 16 << 20
 )
 
 // onHistory returns stored events, oldest first: the newest of the event log, or with the parameter query all that are stored of
@@ -17,7 +17,7 @@ func (g *Gateway) onHistory(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	limit, err := parseNumber("limit", p.Get("limit"), defaultHistory, maxHistory)
+	limit, err := parseNumber("limit", p.Get("limit"), defaultEventHistory, maxEventHistory)
 	if err != nil {
 		return err
 	}
