@@ -102,22 +102,10 @@ func (g *Gateway) Routes() []actor.Route {
 	}
 	for _, s := range subjects.AllSpecs() {
 		if s.Stream == "EVENTS" {
-			routes = append(routes, actor.Subscribe(subjects.Topic[ignoredPayload]{Spec: s}, g.onEvent, actor.Workers(1)))
+			routes = append(routes, actor.Notify(s, g.events.wakeUp))
 		}
 	}
 	return routes
-}
-
-// ignoredPayload is a payload that is not decoded.
-type ignoredPayload struct{}
-
-// UnmarshalJSON accepts any payload.
-func (*ignoredPayload) UnmarshalJSON([]byte) error { return nil }
-
-// onEvent wakes the reader of the event log.
-func (g *Gateway) onEvent(context.Context, actor.Msg[ignoredPayload], actor.Out) error {
-	g.events.wakeUp()
-	return nil
 }
 
 // Start implements [actor.Starter]: it reads the token file, or creates it, finds the end of the event log, then listens and

@@ -142,6 +142,15 @@ func Subscribe[T any](t subjects.Topic[T], h Handler[T], opts ...Option) Route {
 	return newEventRoute(t, subscribe, h, opts)
 }
 
+// Notify calls f for each message of a topic, live as [Subscribe], without decoding its body.
+func Notify(s subjects.Spec, f func()) Route {
+	s.Received = s.LiveSubject()
+	return Route{spec: s, kind: subscribe, workers: 1, handle: func(context.Context, *inbound, Out) ([]byte, error) {
+		f()
+		return nil, nil
+	}}
+}
+
 // newEventRoute returns the route of [On] (kind durable) or [Subscribe] (kind subscribe). h is not called for a malformed
 // body, which is rejected. Events get no reply.
 func newEventRoute[T any](t subjects.Topic[T], kind routeKind, h Handler[T], opts []Option) Route {

@@ -11,22 +11,28 @@ import (
 )
 
 // mailbox holds the messages of a route that wait for a worker, and starts a worker when there is work: at most max at once.
-// A worker ends when nothing waits. A message waits only while max workers run, so the order of arrival is kept.
+// A worker ends when nothing waits and maxParked others are parked: a parked worker has its stack already, which a new one
+// grows again for each message. A message waits only while max workers run, so the order of arrival is kept.
 type mailbox struct {
 	size int // messages that may wait
 	max  int // workers
 
 	mu      sync.Mutex
 	waiting []*nats.Msg
-	running int
+	running int            // workers with a message
+	parked  int            // workers that wait for one
+	hand    chan *nats.Msg // to a parked worker; closed with the mailbox
 	closed  bool           // no message is accepted any more
 	workers sync.WaitGroup // started only while the mailbox is open, so that nothing is added during a wait
 }
 
+// maxParked bounds the parked workers of a route.
+const maxParked = 2
+
 // openMailbox prepares the mailbox of a route for Config.Workers workers, unless the route sets a number. One sender may hold
 // about half of it.
 func (l *routeRun) openMailbox(cfg Config) {
-	l.mailbox.size, l.mailbox.max = cfg.Mailbox, cfg.Workers
+	l.mailbox.size, l.mailbox.max, l.mailbox.hand = cfg.Mailbox, cfg.Workers, make(chan *nats.Msg, maxParked)
 	if l.Route.workers > 0 {
 		l.mailbox.max = l.Route.workers
 	}
@@ -41,6 +47,10 @@ func (b *mailbox) put(m *nats.Msg, handle func(*nats.Msg)) *subjects.Fault {
 	switch {
 	case b.closed:
 		return subjects.Faultf(subjects.CodeUnavailable, "stopping; retry in a moment")
+	case b.parked > 0 && b.running < b.max:
+		b.parked--
+		b.running++
+		b.hand <- m // does not block: there is a place for each parked worker
 	case b.running < b.max:
 		b.running++
 		b.workers.Go(func() {
@@ -56,19 +66,28 @@ func (b *mailbox) put(m *nats.Msg, handle func(*nats.Msg)) *subjects.Fault {
 	return nil
 }
 
-// next returns the message that has waited longest. Without one it returns nil, and the worker that called it must end.
+// next returns the message that has waited longest. Without one it parks the worker that called it until there is one; nil
+// means that the worker must end.
 func (b *mailbox) next() *nats.Msg {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.waiting) == 0 {
-		b.waiting = nil // frees the space of a flood
-		b.running--
+	if len(b.waiting) > 0 {
+		m := b.waiting[0]
+		b.waiting[0] = nil
+		b.waiting = b.waiting[1:]
+		b.mu.Unlock()
+		return m
+	}
+	b.waiting = nil // frees the space of a flood
+	b.running--
+	park := b.hand != nil && b.parked < maxParked && !b.closed
+	if park {
+		b.parked++
+	}
+	b.mu.Unlock()
+	if !park {
 		return nil
 	}
-	m := b.waiting[0]
-	b.waiting[0] = nil
-	b.waiting = b.waiting[1:]
-	return m
+	return <-b.hand
 }
 
 // length returns how many messages wait.
@@ -78,10 +97,13 @@ func (b *mailbox) length() int {
 	return len(b.waiting)
 }
 
-// close has later messages rejected; those that wait are handled. It may be called more than once.
+// close has later messages rejected; those that wait are handled, and parked workers end. It may be called more than once.
 func (b *mailbox) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if !b.closed && b.hand != nil {
+		close(b.hand)
+	}
 	b.closed = true
 }
 
