@@ -49,6 +49,11 @@ type Wiring struct {
 	// Profiles has the gateway serve profiles and counters of the process, on a loopback address only.
 	Profiles bool
 
+	// Doctor runs the checks of conclave doctor for the page; nil = the page cannot.
+	Doctor func(ctx context.Context) []subjects.DoctorCheck
+
+	Stories []gateway.Story // of the build, for the page
+
 	counters func() map[string]int64 // of the embedded server, for the profiles
 	server   registry.Server         // the embedded one; nil = a stand-alone one
 	settings *liveSettings           // of the running system; nil = c is all
@@ -121,7 +126,7 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			g := gateway.New(c.GatewayConfig(home), nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)
-			g.Counters = c.wiring.counters
+			g.Counters, g.Stories = c.wiring.counters, c.wiring.Stories
 			g.AnyPort = c.Origin("system.gateway.listen") == Shipped // the port was not chosen by the user
 			return g, nil
 		}},
@@ -292,6 +297,9 @@ func (c Config) newRegistry(ctx context.Context, home bus.Home, nc *nats.Conn) (
 	}
 	if c.wiring.settings != nil {
 		r.ServeSettings(c.wiring.settings)
+	}
+	if c.wiring.Doctor != nil {
+		r.ServeDoctor(c.wiring.Doctor)
 	}
 	return r, nil
 }

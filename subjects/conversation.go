@@ -108,3 +108,33 @@ func JoinAttached(question, attached string) string {
 func (c Conversation) Answered(query string) bool {
 	return slices.ContainsFunc(c.Turns, func(t Turn) bool { return t.QueryID == query }) || slices.Contains(c.Past, query)
 }
+
+// SessionContextRequest asks for the context of a session.
+type SessionContextRequest struct {
+	SessionID string `json:"session_id"`
+}
+
+// SessionContext is what the model gets with the next question of a session, before its tools and what memory adds to it.
+type SessionContext struct {
+	SessionID string           `json:"session_id"`
+	Model     string           `json:"model"`      // of the role assistant; "" = unknown
+	Window    int              `json:"window"`     // of the model in tokens; 0 = unknown
+	Answer    int              `json:"answer"`     // tokens that are reserved for the answer
+	CompactAt int              `json:"compact_at"` // tokens above which the oldest turns are summarized; 0 = never
+	Tokens    int              `json:"tokens"`     // estimated, of all messages
+	Messages  []ContextMessage `json:"messages"`
+	// Turns of the conversation that the model does not get: replaced by the summary, dropped because the session is long, and left out
+	// because the window is too small.
+	Summarized int `json:"summarized"`
+	Dropped    int `json:"dropped"`
+	Omitted    int `json:"omitted"`
+}
+
+// ContextMessage is one message as the model gets it.
+type ContextMessage struct {
+	Role     string        `json:"role"`
+	Content  string        `json:"content"`
+	ToolName string        `json:"tool_name,omitempty"`
+	Calls    []MessageCall `json:"tool_calls,omitempty"`
+	Tokens   int           `json:"tokens"` // estimated
+}

@@ -186,6 +186,7 @@ func controlEdges() (out []Edge) {
 	}
 	out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Generator, Remote: "ctl.<who>.session.change", Local: "session.change", ReplyTimeout: "10m"},
 		Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Committee, Remote: "ctl.<who>.session.change.committee", Local: "session.change.committee", ReplyTimeout: "30s"})
+	out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Generator, Remote: "ctl.<who>.session.context", Local: "session.context", ReplyTimeout: "30s"})
 	out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Orchestrator, Remote: "ctl.<who>.task.change", Local: "task.change", ReplyTimeout: "30s"})
 	for _, s := range []string{"memory.query", "memory.write", "memory.correlated", "memory.admin"} {
 		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "memory", Remote: "ctl.<who>." + s, Local: s, StreamReply: true, ReplyTimeout: "2m"})
@@ -226,11 +227,13 @@ func principalEdges() []Edge {
 	}
 }
 
-// settingEdges let the accounts that act for the user read and change settings. The registry restricts what can be changed.
+// settingEdges let the accounts that act for the user read and change settings, and check the installation. The registry restricts
+// what can be changed.
 func settingEdges() []Edge {
 	return []Edge{
 		{Callers: UserAccounts, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.settings.list", Local: SettingListService.Name, ReplyTimeout: "30s"},
 		{Callers: UserAccounts, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.settings.change", Local: SettingChangeService.Name, ReplyTimeout: "2m"},
+		{Callers: UserAccounts, Kind: ServiceImport, Owner: Registry, Remote: "ctl.<who>.doctor.run", Local: DoctorService.Name, ReplyTimeout: "2m"},
 	}
 }
 
@@ -495,7 +498,7 @@ func fixedAccounts() []Account {
 			Sub:  append(discoverySubjects("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*", "ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*", "tool.output.*.*.*"),
 			Pub:  []string{"agent.*.tool.output.*", "tool.output.*"},
 		}}},
-		{Name: Registry, Doc: "keeps the principals that were added at run time, and the settings", Serves: true, Users: []User{{Role: Registry, Sub: append(discoverySubjects(Registry), PrincipalChangeService.Received, PrincipalListService.Received, MachineInviteService.Received, MachineListService.Received, SettingListService.Received, SettingChangeService.Received, "ctl.*.config.set"), Pub: []string{PrincipalChanged.Name}}}},
+		{Name: Registry, Doc: "keeps the principals that were added at run time, and the settings", Serves: true, Users: []User{{Role: Registry, Sub: append(discoverySubjects(Registry), PrincipalChangeService.Received, PrincipalListService.Received, MachineInviteService.Received, MachineListService.Received, SettingListService.Received, SettingChangeService.Received, DoctorService.Received, "ctl.*.config.set"), Pub: []string{PrincipalChanged.Name}}}},
 		{Name: "secrets", Doc: "credentials, for the broker only", Serves: true, Users: []User{{Role: "secrets", Sub: append(discoverySubjects("secrets"), "secret.get", "ctl.*.config.set")}}},
 		{Name: "model", Doc: "inference; its own account, so that it can run on another machine", Serves: true, Users: []User{{Role: "model", Sub: append(discoverySubjects("model"), "agent.*.model.>", "ctl.*.config.set")}}},
 		routerAccount(),
@@ -567,7 +570,7 @@ func agentAccount(name string) Account {
 	}
 	switch name {
 	case Generator:
-		a.Users[0].Sub = append(a.Users[0].Sub, "ctl.*.session.change")
+		a.Users[0].Sub = append(a.Users[0].Sub, "ctl.*.session.change", "ctl.*.session.context")
 	case Committee:
 		a.Users[0].Sub = append(a.Users[0].Sub, "ctl.*.session.change.committee")
 	}

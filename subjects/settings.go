@@ -34,3 +34,16 @@ type SettingChanged struct {
 	Setting   Setting  `json:"setting"`
 	Restarted []string `json:"restarted,omitempty"` // actors that were started again with the new value
 }
+
+// DoctorReport is the result of the checks of conclave doctor.
+type DoctorReport struct {
+	Checks []DoctorCheck `json:"checks"`
+}
+
+// DoctorCheck is the result of one check.
+type DoctorCheck struct {
+	Name  string `json:"name"`
+	Level string `json:"level"` // ok, warn or fail
+	Text  string `json:"text"`
+	Fix   string `json:"fix,omitempty"`
+}

@@ -54,6 +54,7 @@ var (
 	PolicyExplain           = Service[ExplainRequest, Verdict]{Spec{Name: "policy.explain", Received: "ctl.*.policy.explain", Doc: "the user's dry run of an agent's call"}}
 	SessionConfigService    = Service[SessionConfig, SessionConfig]{Spec{Name: "session.config", Received: "ctl.*.session.config", Stream: "KV_session_config", Doc: "override level, disabled tools, grants"}}
 	SessionChangeService    = Service[SessionChange, SessionChanged]{Spec{Name: "session.change", Received: "ctl.*.session.change", NeedsDeadline: true, Stream: "KV_state_generator", Doc: "delete or summarize a conversation"}}
+	SessionContextService   = Service[SessionContextRequest, SessionContext]{Spec{Name: "session.context", Received: "ctl.*.session.context", NeedsDeadline: true, Doc: "the messages that the model gets with the next question of a session"}}
 	TaskChangeService       = Service[TaskChange, TaskChanged]{Spec{Name: "task.change", Received: "ctl.*.task.change", NeedsDeadline: true, Stream: "AUDIT", Doc: "pause, resume or cancel a task"}}
 	SessionChangeCommittee  = Service[SessionChange, SessionChanged]{Spec{Name: "session.change.committee", Received: "ctl.*.session.change.committee", NeedsDeadline: true, Stream: "KV_state_committee", Doc: "delete the committee's part of a conversation"}}
 	ConfigSetService        = Service[ConfigSet, Done]{Spec{Name: "config.set.*", Received: "ctl.*.config.set", Stream: "AUDIT", Unserved: "Change the actor's file in the config folder and restart conclave up.", Doc: "settings of an actor"}}
@@ -66,6 +67,7 @@ var (
 	// Settings.
 	SettingListService   = Service[Empty, SettingList]{Spec{Name: "settings.list", Received: "ctl.*.settings.list", NeedsDeadline: true, Doc: "every setting with its origin"}}
 	SettingChangeService = Service[SettingChange, SettingChanged]{Spec{Name: "settings.change", Received: "ctl.*.settings.change", NeedsDeadline: true, Stream: "AUDIT", Doc: "write a setting to the user's file, and apply it where that needs no restart"}}
+	DoctorService        = Service[Empty, DoctorReport]{Spec{Name: "doctor.run", Received: "ctl.*.doctor.run", NeedsDeadline: true, Doc: "check the installation, as conclave doctor does"}}
 
 	// Models.
 	ModelChat        = Service[ChatRequest, ChatChunk]{Spec{Name: "model.chat", Received: "agent.*.model.chat", Codec: Msgpack, NeedsDeadline: true, Stop: "model.stop.*", Doc: "inference, streamed"}}
@@ -129,9 +131,9 @@ func AllSpecs() []Spec {
 		ResponseDelta.Spec, ResponseThinking.Spec, ResponseGeneration.Spec, AnswerDialog.Spec, AgentStateEvent.Spec,
 		ToolSchemaEvent.Spec, ToolRequestService.Spec, ToolCallService.Spec, ToolInfo.Spec, ToolRequestEvent.Spec, ToolResultEvent.Spec, ToolOutputEvent.Spec, AgentOutputEvent.Spec, ToolRunOutput.Spec,
 		BrokerDiscover.Spec, BrokerDiscoverBelow.Spec, BrokerValidate.Spec, BrokerValidateBelow.Spec, AgentSpawn.Spec, AgentSpawnBelow.Spec, SecretUseService.Spec, QueryGrantsEvent.Spec,
-		ApprovalRequestEvent.Spec, ApprovalDecisionService.Spec, ApprovalDecisionEvent.Spec, ApprovalListService.Spec, ApprovalRevoke.Spec, PolicyExplain.Spec, SessionConfigService.Spec, SessionChangeService.Spec, SessionChangeCommittee.Spec, TaskChangeService.Spec, ConfigSetService.Spec,
+		ApprovalRequestEvent.Spec, ApprovalDecisionService.Spec, ApprovalDecisionEvent.Spec, ApprovalListService.Spec, ApprovalRevoke.Spec, PolicyExplain.Spec, SessionConfigService.Spec, SessionChangeService.Spec, SessionContextService.Spec, SessionChangeCommittee.Spec, TaskChangeService.Spec, ConfigSetService.Spec,
 		PrincipalChangeService.Spec, PrincipalListService.Spec, PrincipalChanged.Spec,
-		SettingListService.Spec, SettingChangeService.Spec,
+		SettingListService.Spec, SettingChangeService.Spec, DoctorService.Spec,
 		ModelChat.Spec, ModelStop.Spec, ModelEmbed.Spec, ModelListService.Spec, ModelPull.Spec,
 		MachineReport.Spec, MachineRun.Spec, MachineRunEnd.Spec, MachineEmbed.Spec, MachinePull.Spec,
 		CritiqueResult.Spec, PairwiseResult.Spec, UserFeedback.Spec, RewardEvent.Spec,

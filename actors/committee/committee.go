@@ -13,6 +13,7 @@ package committee
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 
 	"conclave/pkg/actor"
@@ -35,6 +36,15 @@ func New(cfg Config) *Committee { return &Committee{cfg: cfg} }
 
 // Name implements [actor.Actor].
 func (c *Committee) Name() string { return name }
+
+// Describe implements [actor.Describer].
+func (c *Committee) Describe() (metadata map[string]string) {
+	names := make([]string, 0, len(c.cfg.Personas))
+	for _, p := range c.cfg.Personas {
+		names = append(names, p.Name)
+	}
+	return map[string]string{"personas": strings.Join(names, ", ")}
+}
 
 // Routes implements [actor.Actor].
 func (c *Committee) Routes() []actor.Route {

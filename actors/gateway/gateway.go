@@ -39,6 +39,8 @@ type Gateway struct {
 	OnListen func(addr string)
 	// AnyPort allows any free port when the configured one is taken.
 	AnyPort bool
+	// Stories are the acceptance stories of the build, for the page.
+	Stories []Story
 	// Version is the build that /health reports.
 	Version string
 	// Counters, when set before the start, has profiles and counters of the process served below /debug, on a loopback address
@@ -53,6 +55,8 @@ type Gateway struct {
 	questions      questionLog
 	conversations  conversationIndex
 	models         modelCache
+	links          linkCache
+	pulls          pullLog
 	slots          struct{ waiting, streams chan struct{} }
 	credentials    *credentials
 	bodyTimeout    time.Duration

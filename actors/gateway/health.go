@@ -78,7 +78,7 @@ func (m *modelCache) get(ctx context.Context, out actor.Out) (*ModelHealth, erro
 	return m.model, m.err
 }
 
-// onHealth reports the state of the bus, the event log and the assistant's model. The status code is 200 even when the state
+// onHealth reports the state of the bus, the event log, the assistant's model and the links to other machines. The status code is 200 even when the state
 // is degraded, with a reason each: the gateway itself runs. The built-in demo model counts as degraded.
 func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
@@ -107,6 +107,7 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 		}
 		h.Degraded = append(h.Degraded, "model: "+why)
 	}
+	h.Degraded = append(h.Degraded, g.links.get(r.Context(), g)...)
 	if len(h.Degraded) > 0 {
 		h.Status = "degraded"
 	}

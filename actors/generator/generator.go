@@ -63,6 +63,7 @@ func (g *Generator) Routes() []actor.Route {
 	}
 	return append(routes,
 		actor.Serve(subjects.SessionChangeService, g.onSessionChange, actor.Workers(4)),
+		actor.Serve(subjects.SessionContextService, g.onContext, actor.Workers(4)),
 		actor.Subscribe(subjects.CritiqueResult, g.onCritique, actor.Workers(1)),
 		actor.Subscribe(subjects.RewardEvent, g.onReward, actor.Workers(1)))
 }

@@ -8,6 +8,7 @@ import (
 	"conclave/actors/memory/digest"
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
+	"conclave/pkg/agent"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -29,6 +30,7 @@ func (m *Memory) recallContext(ctx context.Context, out actor.Out, q recallReque
 		return none, err
 	}
 	return audited(ctx, m, out, q.act([]byte(q.Query)), func(ctx context.Context, db *access) (subjects.ToolResult, error) {
+		agent.EmitState(out, name, agent.StateRecalling, q.session, q.queryID)
 		pinned, err := pinnedFacts(ctx, db)
 		if err != nil {
 			return none, err

@@ -11,6 +11,7 @@ import (
 
 	"conclave/actors/memory/recall"
 	"conclave/pkg/actor"
+	"conclave/pkg/agent"
 	"conclave/pkg/firewall"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -68,6 +69,7 @@ func (m *Memory) recallAudited(ctx context.Context, out actor.Out, q recallReque
 		return subjects.MemoryReply{}, err
 	}
 	done, err := audited(ctx, m, out, q.act([]byte(q.Query)), func(ctx context.Context, db *access) (subjects.MemoryReply, error) {
+		agent.EmitState(out, name, agent.StateRecalling, q.session, q.queryID)
 		done, err := m.recallStages(ctx, out, db, q, send)
 		if err != nil {
 			return done, err

@@ -12,6 +12,7 @@ import (
 	"conclave/actors/memory/digest"
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
+	"conclave/pkg/agent"
 	"conclave/pkg/firewall"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -45,6 +46,7 @@ func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 	a := act{caller: in.From, action: subjects.ActionMemoryWrite, target: subjects.KindEngram, params: []byte(query + "\n" + in.From), session: r.SessionID, query: query}
 	return m.retryEvent(ctx, out, func() error {
 		_, err := audited(ctx, m, out, a, func(ctx context.Context, db *access) (none struct{}, err error) {
+			agent.EmitState(out, name, agent.StateStoring, r.SessionID, query)
 			return none, m.storeAnswer(ctx, out, db, in.From, query, r, questionTime(in))
 		})
 		return err

@@ -1,7 +1,7 @@
 // Package registry keeps the principals that were added while the system runs: users' tools, clients and machines. Each has
 // an account and a key of its own. It also serves the settings of the running system.
 //
-// It listens on principal.change, settings.list and settings.change, which only the user may send, and on principal.list. A change is recorded in the audit log,
+// It listens on principal.change, settings.list, settings.change and doctor.run, which only the user may send, and on principal.list. A change is recorded in the audit log,
 // stored in the data folder and applied to the running NATS server, in this order; then it publishes principal.changed. A
 // revoked principal is disconnected before the reply.
 package registry
@@ -57,8 +57,9 @@ type Registry struct {
 	hash   Hasher
 	stored bool // a list was stored, which may be empty after a revocation
 
-	machines *machines // nil = none may join
-	settings Settings  // nil = not served
+	machines *machines                                        // nil = none may join
+	settings Settings                                         // nil = not served
+	doctor   func(ctx context.Context) []subjects.DoctorCheck // nil = not served
 
 	changing sync.Mutex // held during a change
 	mu       sync.Mutex
@@ -87,7 +88,7 @@ func (r *Registry) Routes() []actor.Route {
 	return slices.Concat([]actor.Route{
 		actor.Serve(subjects.PrincipalChangeService, r.onChange, actor.Workers(1), rejected),
 		actor.Serve(subjects.PrincipalListService, r.onList),
-	}, r.machines.routes(), r.settingRoutes())
+	}, r.machines.routes(), r.settingRoutes(), r.doctorRoutes())
 }
 
 // Start implements [actor.Starter]: it applies the stored list, for a server in another process and after a crash between

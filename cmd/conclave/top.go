@@ -64,7 +64,7 @@ func queryFigures(ctx context.Context, c *client.Client, name string) ([]view.Ac
 	if err != nil {
 		return nil, err
 	}
-	all := view.ListFigures(stats)
+	all := client.ListFigures(stats)
 	if name != "" {
 		all = slices.DeleteFunc(all, func(f view.ActorFigures) bool { return f.Actor != name })
 	}

@@ -163,7 +163,11 @@ func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, er
 func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []string, o upFlags) error {
 	log := a.Logger(cfg.System.Level())
 	var api atomic.Pointer[string] // a restarted gateway sets it again
-	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { api.Store(&addr) }, KeepHeads: true, Profiles: o.pprof}
+	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { api.Store(&addr) }, KeepHeads: true, Profiles: o.pprof, Doctor: checkInstallation(a)}
+	var err error
+	if wiring.Stories, err = listStories(); err != nil {
+		return err
+	}
 	c, err := cfg.WithWiring(wiring).Start(ctx, a.Home, log, actors...)
 	switch {
 	case errors.Is(err, gateway.ErrPortTaken):

@@ -74,6 +74,25 @@ func Discover(ctx context.Context, nc *nats.Conn, subjectOf func(subjects.Discov
 	return nil
 }
 
+// DiscoverAll is [Discover] of every actor but the caller, which must be the directory: see [subjects.Directory].
+func DiscoverAll(ctx context.Context, out Out, verb string, found func(data []byte)) error {
+	c, ok := out.(*connOut)
+	if !ok || c.account != subjects.Directory {
+		return errors.New("only the directory discovers all actors")
+	}
+	return discoverOthers(ctx, c.nc, subjects.Directory, verb, found)
+}
+
+// discoverOthers is [Discover] by the directory of every actor but itself.
+func discoverOthers(ctx context.Context, nc *nats.Conn, own, verb string, found func(data []byte)) error {
+	return Discover(ctx, nc, func(d subjects.Discoverable) string {
+		if d.Name == own {
+			return ""
+		}
+		return "disco." + d.Account + "." + verb + "." + d.Name
+	}, func(_ string, data []byte) { found(data) })
+}
+
 // serveDirectory answers discovery requests for all actors but this one. One instance answers each; replies are forwarded as
 // they arrive, and without any the caller gets none.
 func (r *running) serveDirectory(verb string) error {
@@ -86,12 +105,7 @@ func (r *running) serveDirectory(verb string) error {
 		}
 		r.pulls.Go(func() {
 			defer func() { <-slots }()
-			err := Discover(r.ctx, r.nc, func(d subjects.Discoverable) string {
-				if d.Name == r.actor.Name() {
-					return ""
-				}
-				return "disco." + d.Account + "." + verb + "." + d.Name
-			}, func(_ string, data []byte) { _ = m.Respond(data) })
+			err := discoverOthers(r.ctx, r.nc, r.actor.Name(), verb, func(data []byte) { _ = m.Respond(data) })
 			if err != nil && !errors.Is(err, context.Canceled) {
 				r.cfg.Log.Warn("discovery failed", "actor", r.actor.Name(), "err", err)
 			}

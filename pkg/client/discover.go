@@ -26,21 +26,24 @@ func decodePing(data []byte) (p micro.Ping, ok bool) {
 }
 
 // discover requests verb of the micro protocol from the named actor, "" for all, and returns every reply that decodes, in the
-// order of arrival; see [actor.Discover]. When ctx ends, its error comes with the replies so far. It fails without a connection.
+// order of arrival; see [actor.Discover]. When ctx ends, its error comes with the replies so far. A client of an actor without a
+// connection gets the replies of all others, if the actor is the directory, see [subjects.Directory].
 func discover[T any](ctx context.Context, c *Client, verb, name string) (out []T, err error) {
-	if c.nc == nil {
-		return nil, errNoConnection
+	add := func(data []byte) {
+		var v T
+		if json.Unmarshal(data, &v) == nil {
+			out = append(out, v)
+		}
+	}
+	if c.nc == nil { // an actor: only the directory may reach all others
+		err = actor.DiscoverAll(ctx, c.out, verb, add)
+		return out, err
 	}
 	err = actor.Discover(ctx, c.nc, func(d subjects.Discoverable) string {
 		if name != "" && d.Name != name {
 			return ""
 		}
 		return "$SRV." + verb + "." + d.Name
-	}, func(_ string, data []byte) {
-		var v T
-		if json.Unmarshal(data, &v) == nil {
-			out = append(out, v)
-		}
-	})
+	}, func(_ string, data []byte) { add(data) })
 	return out, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
@@ -26,6 +27,16 @@ func (c *Client) Machines(ctx context.Context) ([]subjects.MachineStatus, error)
 		return nil, fmt.Errorf("listing the machines: %w", err)
 	}
 	return l.Machines, nil
+}
+
+// DescribeLinks returns a line for each machine that joined and whose link is down, with what to do.
+func DescribeLinks(all []subjects.MachineStatus) (out []string) {
+	for _, m := range all {
+		if !m.Added.IsZero() && m.Connected.IsZero() {
+			out = append(out, fmt.Sprintf("machines: the link to %s is down, so its actors do not answer (%s); start conclave join there, or check the network", m.Name, strings.Join(m.Actors, ", ")))
+		}
+	}
+	return out
 }
 
 // WitnessHeads returns the heads of the audit log that a machine has copied, and why the log does not continue the copy, "" if it

@@ -297,3 +297,10 @@ func (c *Client) QuestionGrants(ctx context.Context, conv subjects.Conversation)
 	}
 	return out, nil
 }
+
+// SessionContext returns what the model gets with the next question of a session.
+func (c *Client) SessionContext(ctx context.Context, session string) (subjects.SessionContext, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return actor.Ask(ctx, c.out, subjects.SessionContextService, subjects.SessionContextRequest{SessionID: session})
+}

@@ -25,3 +25,11 @@ func (c *Client) ChangeSetting(ctx context.Context, name, value string) (subject
 	defer cancel()
 	return actor.Ask(ctx, c.out, subjects.SettingChangeService, subjects.SettingChange{Name: name, Value: value})
 }
+
+// RunDoctor checks the installation as conclave doctor does. It fails where no process with all keys runs.
+func (c *Client) RunDoctor(ctx context.Context) ([]subjects.DoctorCheck, error) {
+	ctx, cancel := context.WithTimeout(ctx, principalTimeout)
+	defer cancel()
+	r, err := actor.Ask(ctx, c.out, subjects.DoctorService, subjects.Empty{})
+	return r.Checks, err
+}

@@ -182,6 +182,9 @@ func (x *examination) checkSystem(ctx context.Context) {
 	if slices.Contains(running, "broker") {
 		x.checkApprovals(ctx, c)
 	}
+	if slices.Contains(running, subjects.Registry) {
+		x.checkMachines(ctx, c)
+	}
 	x.checkContexts(b.URL)
 }
 
@@ -309,6 +312,25 @@ func (x *examination) checkVectors(s subjects.MemoryStatus) {
 
 // entries is a number of memories in words.
 func entries(n int) string { return term.Count(n, "entry", "entries") }
+
+// checkMachines warns of machines whose link is down. It adds nothing when no machine has joined.
+func (x *examination) checkMachines(ctx context.Context, c *client.Client) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	all, err := c.Machines(ctx)
+	if err != nil {
+		x.fail("machines", seeLog, "%v", err)
+		return
+	}
+	down := client.DescribeLinks(all)
+	for _, line := range down {
+		x.warn("machines", "see conclave machines", "%s", strings.TrimPrefix(line, "machines: "))
+	}
+	joined := len(slices.DeleteFunc(all, func(m subjects.MachineStatus) bool { return m.Added.IsZero() }))
+	if joined > 0 && len(down) == 0 {
+		x.ok("machines", "%s connected", term.Count(joined, "machine"))
+	}
+}
 
 // checkApprovals warns when calls wait for the user's approval, and fails when the broker does not answer.
 func (x *examination) checkApprovals(ctx context.Context, c *client.Client) {

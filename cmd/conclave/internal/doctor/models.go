@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"conclave/cmd/conclave/internal/term"
 	"conclave/config"
 	"conclave/pkg/client"
+	"conclave/pkg/local"
 	llm "conclave/pkg/model"
 	"conclave/pkg/model/ollama"
 	"conclave/subjects"
@@ -33,7 +33,7 @@ func (x *examination) checkModels(ctx context.Context, c *client.Client, respond
 	x.checkRoles(list)
 	x.checkCalls(list)
 	x.checkSpeed(list)
-	x.checkSecondModel(list, availableMemory())
+	x.checkSecondModel(list, local.AvailableMemory())
 	x.checkCritic(list, respondentB)
 }
 
@@ -144,21 +144,6 @@ func (x *examination) checkSecondModel(list subjects.ModelList, free int64) {
 		x.warn("second model", "give every role the assistant's model in models.yaml, or choose smaller ones",
 			"%s; %s more is needed and %s of memory is free, so each change between them loads a model again", text, term.Bytes(sum-resident), term.Bytes(free))
 	}
-}
-
-// availableMemory is the memory of this machine that is free for use, in bytes; 0 = unknown.
-func availableMemory() int64 {
-	data, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(data)) {
-		var kib int64
-		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &kib); n == 1 {
-			return kib << 10
-		}
-	}
-	return 0
 }
 
 // optionalModel describes an optional model that is not installed.

@@ -1,0 +1,59 @@
+package gateway
+
+import (
+	"net/http"
+	"slices"
+
+	"conclave/pkg/client"
+	"conclave/subjects"
+)
+
+// Participant is an actor of the running system with its figures.
+type Participant struct {
+	client.ActorFigures
+	Kind     string   `json:"kind"`     // agent, service or tool
+	Personas []string `json:"personas"` // of the committee
+}
+
+// kindOf returns the kind of an actor.
+func kindOf(name string) string {
+	switch {
+	case slices.Contains(subjects.Respondents, name) || name == "critic":
+		return "agent"
+	case slices.Contains(subjects.Tools, name):
+		return "tool"
+	}
+	return "service"
+}
+
+// onAgents lists the actors that answer, with the figures of conclave top. The gateway itself is not among them: it would
+// measure this request.
+func (g *Gateway) onAgents(w http.ResponseWriter, r *http.Request) error {
+	if _, err := parseParams(r); err != nil {
+		return err
+	}
+	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
+	defer cancel()
+	stats, err := g.client.Stats(ctx)
+	if err != nil {
+		return g.mapReadError(ctx, err)
+	}
+	personas := []string{}
+	for _, s := range stats {
+		if s.Name == subjects.Committee {
+			personas = splitList(s.Metadata["personas"])
+		}
+	}
+	list := []Participant{}
+	for _, f := range client.ListFigures(stats) {
+		p := Participant{ActorFigures: f, Kind: kindOf(f.Actor), Personas: []string{}}
+		if f.Actor == subjects.Committee {
+			p.Personas = personas
+		}
+		list = append(list, p)
+	}
+	g.writeJSON(w, http.StatusOK, struct {
+		Agents []Participant `json:"agents"`
+	}{list})
+	return nil
+}

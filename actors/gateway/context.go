@@ -1,0 +1,59 @@
+package gateway
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"conclave/subjects"
+)
+
+// onContext returns what the model gets with the next question of a session: the messages with their tokens, the window, and
+// what was summarized, dropped or left out.
+func (g *Gateway) onContext(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	if err := checkID("the session id", id); err != nil {
+		return err
+	}
+	if _, err := parseParams(r); err != nil {
+		return err
+	}
+	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
+	defer cancel()
+	c, err := g.client.SessionContext(ctx, id)
+	if err != nil {
+		return g.mapReadError(ctx, err)
+	}
+	if c.Messages == nil {
+		c.Messages = []subjects.ContextMessage{}
+	}
+	g.writeJSON(w, http.StatusOK, c)
+	return nil
+}
+
+// doctorTimeout is the timeout of all checks of the installation.
+const doctorTimeout = time.Minute
+
+// onDoctor runs the checks of conclave doctor. Where the process of the registry cannot, as in containers, it is 503.
+func (g *Gateway) onDoctor(w http.ResponseWriter, r *http.Request) error {
+	if _, err := parseParams(r); err != nil {
+		return err
+	}
+	ctx, cancel := g.withTimeout(r.Context(), doctorTimeout)
+	defer cancel()
+	checks, err := g.client.RunDoctor(ctx)
+	var f *subjects.Fault
+	if errors.As(err, &f) && f.Code == subjects.CodeUnavailable {
+		return problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "the checks cannot run here; run conclave doctor in a terminal")
+	}
+	if err != nil {
+		return g.mapReadError(ctx, err)
+	}
+	if checks == nil {
+		checks = []subjects.DoctorCheck{}
+	}
+	g.writeJSON(w, http.StatusOK, struct {
+		Checks []subjects.DoctorCheck `json:"checks"`
+	}{checks})
+	return nil
+}
