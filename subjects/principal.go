@@ -31,6 +31,8 @@ type Principal struct {
 	Actors []string          `json:"actors,omitempty"` // kind machine: what it runs, see [MachineActors]
 	Keys   map[string]string `json:"keys"`             // public key by account, one for each of Accounts
 	Added  time.Time         `json:"added"`
+	// TokenHash is the SHA-256 of the HTTP token of a client, hexadecimal; "" = no access over HTTP.
+	TokenHash string `json:"token_hash,omitempty"`
 }
 
 // Actions of [PrincipalChange].
@@ -80,6 +82,7 @@ var (
 
 	principalName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,23}$`)
 	userTool      = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+	tokenHash     = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	publicUserKey = regexp.MustCompile(`^U[A-Z2-7]{55}$`)
 )
 
@@ -134,6 +137,9 @@ func (p Principal) Validate() error {
 	accounts := p.Accounts()
 	if len(p.Keys) != len(accounts) {
 		return fmt.Errorf("%w %s: %d keys for %d accounts", ErrPrincipal, p.Name, len(p.Keys), len(accounts))
+	}
+	if p.TokenHash != "" && (p.Kind != ClientPrincipal || !tokenHash.MatchString(p.TokenHash)) {
+		return fmt.Errorf("%w %s: token_hash: only of a client, 64 hexadecimal digits", ErrPrincipal, p.Name)
 	}
 	for account, key := range p.Keys {
 		if !slices.Contains(accounts, account) || !publicUserKey.MatchString(key) {

@@ -36,13 +36,11 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	if err := validateQuestion(out, &q); err != nil {
 		return toFault(err)
 	}
-	if q.Client != "" {
-		if !g.clients.begin(q.Client, q.size(), out.Now()) {
-			return subjects.Faultf(subjects.CodeLimit, "too many questions of %s: at most %d wait at once, and one of 1 KB every %v on average, up to %d KB after a pause; try again later",
-				q.Client, maxClientWaiting, clientInterval, clientBurst)
-		}
-		defer g.clients.end(q.Client)
+	leave, err := g.admitClient(q.Client, q.size())
+	if err != nil {
+		return toFault(err)
 	}
+	defer leave()
 	if in.Deadline.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, defaultAskTimeout)

@@ -118,12 +118,18 @@ func (c *credentials) hasToken(r *http.Request) bool {
 // matchToken reports whether r has the token in its one Authorization header, with the scheme Bearer; several headers are false.
 // Tokens in URLs are not accepted: URLs end up in histories and logs. c must be locked.
 func (c *credentials) matchToken(r *http.Request) bool {
+	token, ok := bearerToken(r)
+	return digestSecret(token).equals(c.token) && ok
+}
+
+// bearerToken returns the token of the one Authorization header of r, with the scheme Bearer; several headers are false.
+func bearerToken(r *http.Request) (token string, ok bool) {
 	values := r.Header.Values("Authorization")
 	if len(values) != 1 {
-		return false
+		return "", false
 	}
 	scheme, token, ok := strings.Cut(values[0], " ")
-	return digestSecret(token).equals(c.token) && ok && strings.EqualFold(scheme, "Bearer")
+	return token, ok && strings.EqualFold(scheme, "Bearer")
 }
 
 // matchCookie reports whether a cookie of r belongs to a browser login. Another server of the same host can add cookies of the

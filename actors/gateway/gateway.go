@@ -54,6 +54,7 @@ type Gateway struct {
 	recent         recentQuestions
 	questions      questionLog
 	conversations  conversationIndex
+	tokens         clientTokens
 	models         modelCache
 	links          linkCache
 	pulls          pullLog
@@ -81,6 +82,7 @@ func New(cfg Config, link Link) *Gateway {
 	g := &Gateway{cfg: cfg, link: link, events: newEventFeed(), Version: "dev", bodyTimeout: defaultBodyTimeout, outcomeTimeout: outcomeTimeout}
 	g.slots.waiting = make(chan struct{}, g.cfg.MaxWaiting)
 	g.slots.streams = make(chan struct{}, g.cfg.MaxStreams)
+	g.tokens.changed = make(chan struct{}, 1)
 	g.life, g.end = context.WithCancelCause(context.Background())
 	return g
 }
@@ -100,6 +102,7 @@ func (g *Gateway) Routes() []actor.Route {
 		actor.ServeStream(subjects.QueryAsk, g.onAsk, actor.Workers(g.cfg.MaxWaiting)),
 		actor.Subscribe(subjects.ResponseDelta, g.onDelta, actor.Workers(1)),
 		actor.Subscribe(subjects.ResponseThinking, g.onDelta, actor.Workers(1)),
+		actor.Subscribe(subjects.PrincipalChanged, g.onPrincipalChanged, actor.Workers(1)),
 	}
 	for _, t := range []subjects.Topic[subjects.Query]{subjects.QueryReceived, subjects.QueryCommittee, subjects.QueryTask} {
 		routes = append(routes, actor.Subscribe(t, g.onQuestion, actor.Workers(1)))
@@ -149,6 +152,7 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.addr = ln.Addr().String()
 	g.mu.Unlock()
 	g.serving.Go(func() { g.events.follow(g.life, g.trackCritic) })
+	g.serving.Go(func() { g.tokens.follow(g.life, out) })
 	g.serve(ln)
 	if g.cfg.Socket != "" {
 		socket, err := ListenSocket(ctx, g.cfg.Socket)

@@ -41,6 +41,12 @@ func (g *Gateway) guardRequests(next http.Handler) http.Handler {
 		if !authorized {
 			revoked, authorized = g.credentials.authorize(r, g.isOwnBrowser)
 		}
+		var client string
+		if !authorized {
+			if a, ok := g.tokens.find(r); ok {
+				client, revoked, authorized = a.name, a.revoked, true
+			}
+		}
 		switch {
 		case !g.isOwnHost(r.Host):
 			err = problemf(http.StatusForbidden, subjects.CodeDenied, "host %q denied; use localhost, or add the name to gateway.hosts", text.Clip(r.Host, 60))
@@ -54,7 +60,7 @@ func (g *Gateway) guardRequests(next http.Handler) http.Handler {
 			g.writeProblem(w, r, err)
 			return
 		}
-		ctx, cancel := withRevocation(r.Context(), revoked)
+		ctx, cancel := withRevocation(context.WithValue(r.Context(), clientKey{}, client), revoked)
 		defer cancel()
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})

@@ -120,11 +120,16 @@ func (g *Gateway) handler() http.Handler {
 	}
 	mux.HandleFunc("GET /page/{file...}", func(w http.ResponseWriter, r *http.Request) { g.serveRoute(route{"GET", "/page/", g.onPageFile}, w, r) })
 	return g.guardRequests(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, pattern := mux.Handler(r)
+		if clientOf(r) != "" && !clientRoutes[pattern] {
+			g.writeProblem(w, r, errClientRoute)
+			return
+		}
 		if g.isPageRequest(r) {
 			g.writePage(w, r)
 			return
 		}
-		if _, pattern := mux.Handler(r); pattern == "" {
+		if pattern == "" {
 			g.writeProblem(w, r, g.explainUnrouted(mux, w, r))
 			return
 		}

@@ -329,9 +329,10 @@ type conversationIndex struct {
 // maxConversations is the number of conversations that are kept; the oldest are dropped.
 const maxConversations = 4096
 
-// digestConversation identifies what the user and the assistant said.
-func digestConversation(messages []completionMessage) (out [32]byte) {
+// digestConversation identifies what a client, or the user, and the assistant said.
+func digestConversation(client string, messages []completionMessage) (out [32]byte) {
 	h := sha256.New()
+	fmt.Fprintf(h, "%s\n", client)
 	for _, m := range messages {
 		if m.Role == "user" || m.Role == "assistant" {
 			t := strings.TrimSpace(m.Content.text)

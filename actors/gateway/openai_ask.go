@@ -22,9 +22,15 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	if err != nil {
 		return err
 	}
+	g.scopeQuestion(r, &q)
 	if err := g.checkQuestion(r.Context(), &q); err != nil {
 		return err
 	}
+	leave, err := g.admitClient(q.Client, q.size())
+	if err != nil {
+		return err
+	}
+	defer leave()
 	delta, err := subjects.ResponseDelta.With(q.QueryID)
 	if err != nil {
 		return err
@@ -77,7 +83,7 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	if f := end.Response.Error; f != nil && strings.TrimSpace(answer) == "" {
 		return out.fail(&problem{status: http.StatusBadGateway, Fault: f})
 	}
-	g.conversations.add(digestConversation(append(in.Messages, completionMessage{Role: "assistant", Content: messageContent{text: answer}})), q.SessionID)
+	g.conversations.add(digestConversation(q.Client, append(in.Messages, completionMessage{Role: "assistant", Content: messageContent{text: answer}})), q.SessionID)
 	return out.finish(words, end.Response)
 }
 
@@ -120,7 +126,7 @@ func (g *Gateway) newCompletionQuestion(r *http.Request, in completionRequest, m
 		}
 	}
 	if len(said) > 0 {
-		if q.SessionID = g.conversations.find(digestConversation(earlier)); q.SessionID != "" {
+		if q.SessionID = g.conversations.find(digestConversation(clientOf(r), earlier)); q.SessionID != "" {
 			return q, images, nil
 		}
 		history := strings.Join(said, "\n\n")

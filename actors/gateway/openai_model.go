@@ -24,6 +24,11 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 	if err != nil {
 		return err
 	}
+	leave, err := g.admitClient(clientOf(r), in.size())
+	if err != nil {
+		return err
+	}
+	defer leave()
 	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
 	out := g.newCompletionWriter(w, in, "chatcmpl-"+g.out.NewID())
@@ -78,6 +83,14 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 		whole.Content = &content
 	}
 	return out.writeWhole(whole, reason, usage)
+}
+
+// size returns the bytes of the texts of a request.
+func (q completionRequest) size() (n int) {
+	for _, m := range q.Messages {
+		n += len(m.Content.text)
+	}
+	return n
 }
 
 // explainModelError returns the problem of a model call.
@@ -176,6 +189,15 @@ func (g *Gateway) onEmbeddings(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer release()
+	size := 0
+	for _, t := range in.Input {
+		size += len(t)
+	}
+	leave, err := g.admitClient(clientOf(r), size)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
 	vectors, err := wire.Client{Out: g.out, Role: subjects.RoleEmbeddings, Timeout: g.cfg.QueryTimeout}.Embed(ctx, "", in.Input)

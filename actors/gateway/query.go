@@ -82,9 +82,15 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	g.scopeQuestion(r, &in)
 	if err := g.checkQuestion(r.Context(), &in); err != nil {
 		return err
 	}
+	end, err := g.admitClient(in.Client, in.size())
+	if err != nil {
+		return err
+	}
+	defer end()
 	if wait {
 		leave, err := acquireSlot(g.slots.waiting, "questions are waiting")
 		if err != nil {
@@ -118,14 +124,14 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	rec := answerRecord{judgements: judgements{respondent: q.respondent}}
 	rec.add(first)
-	end, err := g.waitForOutcomeOf(ctx, cur, q, rec.add, nil, nil)
+	outcome, err := g.waitForOutcomeOf(ctx, cur, q, rec.add, nil, nil)
 	if err != nil {
 		return g.explainUnanswered(q, err)
 	}
-	if end.Response != nil {
+	if outcome.Response != nil {
 		g.waitForGrade(r.Context(), cur, q.id, window, &rec)
 	}
-	return g.writeAnswer(w, q, end, &rec)
+	return g.writeAnswer(w, q, outcome, &rec)
 }
 
 // checkQuestion validates a question and completes it. It rejects a query_id without its session, and one that is answered: it
@@ -400,7 +406,7 @@ const lookupTimeout = 10 * time.Second
 // are in the response only when it was asked here.
 func (g *Gateway) onQueryStatus(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
-	if err := checkID("the query id", id); err != nil {
+	if err := cmp.Or(checkID("the query id", id), checkOwnQuery(r, id)); err != nil {
 		return err
 	}
 	if _, err := parseParams(r); err != nil {
@@ -482,7 +488,7 @@ func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, onE
 // question. The text so far becomes a partial answer.
 func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
-	if err := checkID("the query id", id); err != nil {
+	if err := cmp.Or(checkID("the query id", id), checkOwnQuery(r, id)); err != nil {
 		return err
 	}
 	if _, err := parseParams(r); err != nil {

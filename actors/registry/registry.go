@@ -260,7 +260,7 @@ func applyChange(list []subjects.Principal, c subjects.PrincipalChange, now time
 				}
 			}
 		}
-		list[at].Keys = c.Principal.Keys
+		list[at].Keys, list[at].TokenHash = c.Principal.Keys, c.Principal.TokenHash
 	}
 	_, err := subjects.Table().With(list)
 	return list, err

@@ -2,8 +2,15 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -11,6 +18,7 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/pkg/client"
+	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
@@ -23,7 +31,8 @@ func principalCommand(a *cli.App) *cobra.Command {
 added to the running system without a restart, and has no rights beyond those of its kind:
 
   tool    announces and serves the named tools to the broker. Agents may call them as far as the manifest allows.
-  client  asks questions with query.ask, in sessions of its own.
+  client  asks questions with query.ask, or over HTTP with a token of its own, in sessions of its own. What it writes counts as
+          untrusted content: it permits nothing.
 
 Machines are added with conclave invite. Every change is in the audit log.`,
 		Args: cli.NoArgs,
@@ -39,6 +48,7 @@ type principalReport struct {
 	Action string `json:"action"`
 	Key    string `json:"key,omitempty"` // path of the file with the seed
 	Public string `json:"public,omitempty"`
+	Token  string `json:"token,omitempty"` // path of the file with the HTTP token of a client
 }
 
 // principalAddCommand adds a tool or a client.
@@ -49,7 +59,8 @@ func principalAddCommand(a *cli.App) *cobra.Command {
 		Use:   "add <name> --kind tool|client",
 		Short: "Add an account with a key of its own",
 		Long: `Adds a principal and writes its key to a file of the key folder. Only the path is printed, never the key. Give the file to the
-program that connects, for example as --nkey of the nats command line.
+program that connects, for example as --nkey of the nats command line. A client also gets a file with a token for HTTP: programs send it
+as the API key, see docs/clients.md.
 
 A tool is offered to agents when it has announced itself and the manifest gives it to their type.`,
 		Example: `  conclave principal add weather --kind tool --tools forecast,tides
@@ -120,7 +131,7 @@ func principalRevokeCommand(a *cli.App) *cobra.Command {
 					if err := c.ChangePrincipal(cmd.Context(), subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: name}}); err != nil {
 						return principalError(a, err)
 					}
-					if err := a.Home.Keys().Remove(name); err != nil {
+					if err := errors.Join(a.Home.Keys().Remove(name), removeToken(a, name)); err != nil {
 						return fmt.Errorf("%s is revoked, but its key file is left: %w", name, err)
 					}
 					if err := printPrincipal(a, principalReport{Name: name, Action: subjects.PrincipalRevoke}, "revoked "+name); err != nil {
@@ -160,6 +171,12 @@ func changeKey(ctx context.Context, a *cli.App, action string, p subjects.Princi
 		}
 		defer key.Discard()
 		p.Keys = map[string]string{p.Name: key.Public}
+		token := ""
+		if isClient, err := isClientPrincipal(ctx, c, p); err != nil {
+			return err
+		} else if isClient {
+			token, p.TokenHash = newClientToken()
+		}
 		if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: action, Principal: p}); err != nil {
 			return principalError(a, err)
 		}
@@ -167,9 +184,48 @@ func changeKey(ctx context.Context, a *cli.App, action string, p subjects.Princi
 		if err != nil {
 			return fmt.Errorf("%s is added, but its key is not stored: %w; run %s principal rotate %s", p.Name, err, a.Program(), p.Name)
 		}
-		done := map[string]string{subjects.PrincipalAdd: "added ", subjects.PrincipalRotate: "rotated "}[action]
-		return printPrincipal(a, principalReport{p.Name, action, path, key.Public}, done+p.Name+", key in "+path)
+		text := map[string]string{subjects.PrincipalAdd: "added ", subjects.PrincipalRotate: "rotated "}[action] + p.Name + ", key in " + path
+		report := principalReport{Name: p.Name, Action: action, Key: path, Public: key.Public}
+		if token != "" {
+			report.Token = tokenPath(a, p.Name)
+			if err := file.Replace(report.Token, []byte(token+"\n")); err != nil {
+				return fmt.Errorf("%s is added, but its token is not stored: %w; run %s principal rotate %s", p.Name, err, a.Program(), p.Name)
+			}
+			text += ", HTTP token in " + report.Token
+		}
+		return printPrincipal(a, report, text)
 	})
+}
+
+// isClientPrincipal reports whether p is a client. A rotation has the name only.
+func isClientPrincipal(ctx context.Context, c *client.Client, p subjects.Principal) (bool, error) {
+	if p.Kind != "" {
+		return p.Kind == subjects.ClientPrincipal, nil
+	}
+	all, err := c.Principals(ctx)
+	return slices.ContainsFunc(all, func(o subjects.Principal) bool { return o.Name == p.Name && o.Kind == subjects.ClientPrincipal }), err
+}
+
+// newClientToken returns a token of 256 random bits for HTTP, and its hash.
+func newClientToken() (token, hash string) {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // never fails
+	token = hex.EncodeToString(b)
+	sum := sha256.Sum256([]byte(token))
+	return token, hex.EncodeToString(sum[:])
+}
+
+// tokenPath is the path of the file with the HTTP token of a client.
+func tokenPath(a *cli.App, name string) string {
+	return filepath.Join(a.Home.Keys().Dir, name+".token")
+}
+
+// removeToken deletes the token of a principal; without one it does nothing.
+func removeToken(a *cli.App, name string) error {
+	if err := os.Remove(tokenPath(a, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 func printPrincipal(a *cli.App, r principalReport, text string) error {
