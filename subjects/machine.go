@@ -51,6 +51,9 @@ type MachineStatus struct {
 	InvitedUntil time.Time     `json:"invited_until,omitzero"` // an invitation is open
 	RTT          time.Duration `json:"rtt_ns,omitempty"`
 	Address      string        `json:"address,omitempty"`
+	// Claimed means that the connection is known only by the name that the machine gives itself, because another machine has the
+	// same accounts.
+	Claimed bool `json:"claimed,omitempty"`
 }
 
 // machineHead is the part of a machine's configuration that does not depend on its actors. The leaf nodes to the hub are added by
@@ -90,6 +93,9 @@ func MachineLayout(p Principal) (Layout, error) {
 			Name: WitnessStore, Doc: "copies of the audit log of the hub", Store: "{ max_file: 1TB, max_mem: 0, max_streams: 1, max_consumers: 16 }", MaxConns: 24,
 			Users: []User{{Role: WitnessStore, Isolated: true, Pub: []string{"copy.>", "$JS.API.>", "$JS.ACK.>", "$JS.FC.>"}, Sub: []string{"_INBOX.>"}}},
 		})
+	}
+	if wrong := checkUniqueNames(out); len(wrong) > 0 {
+		return Layout{}, fmt.Errorf("%w %s: %s", ErrPrincipal, p.Name, strings.Join(wrong, "; "))
 	}
 	return out, nil
 }

@@ -55,6 +55,7 @@ type seen struct {
 	since, last time.Time // since is zero while it is not connected
 	rtt         time.Duration
 	address     string
+	claimed     bool // by the name that its server gives itself: another machine has the same accounts
 }
 
 // ServeMachines lets machines join and connect. It must be called before the actor starts.
@@ -165,7 +166,9 @@ func (m *machines) onInvite(ctx context.Context, in actor.Msg[subjects.MachineIn
 		}
 		address, err := m.openListener()
 		if err != nil { // without the port nobody could use the invitation
-			m.cancelInvitations(out, inv.Machine)
+			if err := m.cancelInvitations(inv.Machine, out.Now()); err != nil {
+				out.LogError(err)
+			}
 			return none, subjects.Faultf(subjects.CodeUnavailable, "this machine cannot be reached by others: %v: check machines.listen in system.yaml, then invite again", err)
 		}
 		return subjects.MachineInvited{Hub: m.cfg.Hub, Pin: pin.String(), Listen: address, Actors: inv.Actors}, nil
@@ -215,15 +218,18 @@ func (m *machines) newInvitation(q subjects.MachineInvite, now time.Time) (machi
 	return inv, err
 }
 
-// cancelInvitations drops the open invitations of a machine. Those of a revoked machine could not be used either: there are no keys to
-// replace.
-func (m *machines) cancelInvitations(out actor.Out, name string) {
+// cancelInvitations drops the open invitations of a name.
+func (m *machines) cancelInvitations(name string, now time.Time) error {
 	if m == nil {
-		return
+		return nil
 	}
-	if _, err := m.cfg.Invitations.Cancel(name, out.Now()); err != nil {
-		out.LogError(err)
-	}
+	_, err := m.cfg.Invitations.Cancel(name, now)
+	return err
+}
+
+// isInvited reports whether an invitation of this name is open.
+func (m *machines) isInvited(name string, now time.Time) bool {
+	return m != nil && slices.ContainsFunc(m.cfg.Invitations.Open(now), func(i machine.Invitation) bool { return i.Machine == name })
 }
 
 // Offer implements [machine.Registrar].
@@ -248,16 +254,18 @@ func (m *machines) readLinks() {
 	if err != nil { // the server restarts
 		return
 	}
-	now := m.out.Now().UTC()
+	now, list := m.out.Now().UTC(), m.registry.principals()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, p := range m.registry.principals() {
+	for _, p := range list {
 		if p.Kind != subjects.MachinePrincipal {
 			continue
 		}
-		s, connected := m.seen[p.Name], false
+		s := m.seen[p.Name]
+		own, connected := ownAccounts(list, p), false
+		s.claimed = len(own) == 0
 		for _, l := range links {
-			if l.Server != p.Name || !slices.Contains(p.Accounts(), l.Account) {
+			if !slices.Contains(own, l.Account) && !(s.claimed && l.Server == p.Name && slices.Contains(p.Accounts(), l.Account)) {
 				continue
 			}
 			connected, s.last, s.rtt = true, now, l.RTT
@@ -277,6 +285,16 @@ func (m *machines) readLinks() {
 	}
 }
 
+// ownAccounts returns the accounts of a machine that no other machine has. A connection to one of them is by its key; the name of
+// the server at the other end is a claim.
+func ownAccounts(list []subjects.Principal, p subjects.Principal) []string {
+	return slices.DeleteFunc(p.Accounts(), func(account string) bool {
+		return slices.ContainsFunc(list, func(o subjects.Principal) bool {
+			return o.Kind == subjects.MachinePrincipal && o.Name != p.Name && slices.Contains(o.Accounts(), account)
+		})
+	})
+}
+
 // onList returns the machines that joined or are invited.
 func (m *machines) onList(_ context.Context, _ actor.Msg[subjects.Empty], out actor.Out) (subjects.MachineList, error) {
 	m.readLinks()
@@ -286,7 +304,7 @@ func (m *machines) onList(_ context.Context, _ actor.Msg[subjects.Empty], out ac
 	for _, p := range m.registry.principals() {
 		if p.Kind == subjects.MachinePrincipal {
 			s := m.seen[p.Name]
-			list.Machines = append(list.Machines, subjects.MachineStatus{Name: p.Name, Actors: p.Actors, Added: p.Added, Connected: s.since, LastSeen: s.last, RTT: s.rtt, Address: s.address})
+			list.Machines = append(list.Machines, subjects.MachineStatus{Name: p.Name, Actors: p.Actors, Added: p.Added, Connected: s.since, LastSeen: s.last, RTT: s.rtt, Address: s.address, Claimed: s.claimed})
 		}
 	}
 	for _, inv := range m.cfg.Invitations.Open(out.Now()) {

@@ -57,6 +57,8 @@ type Registry struct {
 	hash   Hasher
 	stored bool // a list was stored, which may be empty after a revocation
 
+	unapplied bool // the server did not apply the last revocation; guarded by changing
+
 	machines *machines                                        // nil = none may join
 	settings Settings                                         // nil = not served
 	doctor   func(ctx context.Context) []subjects.DoctorCheck // nil = not served
@@ -183,29 +185,40 @@ func (r *Registry) record(by string, c subjects.PrincipalChange) subjects.AuditR
 }
 
 // Change makes one change in the name of an account and returns the new list. The intent is in the audit log before anything
-// changes. When the server does not accept the list, the earlier one is stored again.
+// changes. When the server does not accept the list, the earlier one is stored again. A revocation also cancels the open
+// invitations of the name, and may be repeated when the server did not apply it: it is announced also then.
 func (r *Registry) Change(ctx context.Context, out actor.Out, by string, c subjects.PrincipalChange) (subjects.PrincipalList, error) {
 	r.changing.Lock()
 	defer r.changing.Unlock()
+	name, revokes := c.Principal.Name, c.Action == subjects.PrincipalRevoke
 	before := r.principals()
 	after, err := applyChange(before, c, out.Now())
+	if err != nil && revokes && (r.unapplied || r.machines.isInvited(name, out.Now())) && subjects.CheckToken(name) == nil {
+		after, err = before, nil
+	}
 	if err != nil {
 		r.gate.Refuse(ctx, out, r.record(by, c), subjects.StatusRefused, subjects.CodeMalformed)
 		return subjects.PrincipalList{}, subjects.Faultf(subjects.CodeMalformed, "%v", err)
 	}
-	_, err = actor.Audited(ctx, out, r.gate, r.record(by, c), func(ctx context.Context, p *actor.Permit) (struct{}, error) {
-		return struct{}{}, r.replaceList(context.WithoutCancel(ctx), p, c.Action == subjects.PrincipalRevoke, before, after)
+	_, err = actor.Audited(ctx, out, r.gate, r.record(by, c), func(ctx context.Context, p *actor.Permit) (none struct{}, err error) {
+		err = r.replaceList(context.WithoutCancel(ctx), p, revokes, before, after)
+		if revokes && p.Check() == nil {
+			err = errors.Join(err, r.machines.cancelInvitations(name, out.Now()))
+		}
+		return none, err
 	})
-	if err != nil {
+	if err != nil && (!revokes || r.has(name)) {
 		return subjects.PrincipalList{}, err
 	}
-	if c.Action == subjects.PrincipalRevoke {
-		r.machines.cancelInvitations(out, c.Principal.Name)
+	if err := actor.Emit(ctx, out, subjects.PrincipalChanged, subjects.PrincipalNotice{Name: name, Action: c.Action}); err != nil {
+		out.LogError(fmt.Errorf("announcing the change of %s: %w", name, err))
 	}
-	if err := actor.Emit(ctx, out, subjects.PrincipalChanged, subjects.PrincipalNotice{Name: c.Principal.Name, Action: c.Action}); err != nil {
-		out.LogError(fmt.Errorf("announcing the change of %s: %w", c.Principal.Name, err))
-	}
-	return subjects.PrincipalList{Principals: r.principals()}, nil
+	return subjects.PrincipalList{Principals: r.principals()}, err
+}
+
+// has reports whether a principal of this name is in the list in force.
+func (r *Registry) has(name string) bool {
+	return slices.ContainsFunc(r.principals(), func(p subjects.Principal) bool { return p.Name == name })
 }
 
 // replaceList stores the list and applies it. It fails without a valid permit. When the server does not apply the list, the
@@ -219,6 +232,7 @@ func (r *Registry) replaceList(ctx context.Context, p *actor.Permit, revokes boo
 		return subjects.Faultf(subjects.CodeUnavailable, "the list of principals could not be stored: %v", err)
 	}
 	err := r.server.Apply(ctx, after)
+	r.unapplied = err != nil && revokes
 	if err == nil || revokes {
 		r.setList(after)
 	}
@@ -226,7 +240,7 @@ func (r *Registry) replaceList(ctx context.Context, p *actor.Permit, revokes boo
 		return nil
 	}
 	if revokes {
-		return subjects.Faultf(subjects.CodeUnavailable, "the principal is revoked in the list, but the NATS server did not apply it: %v. Restart conclave to close its connections", err)
+		return subjects.Faultf(subjects.CodeUnavailable, "the principal is revoked in the list, but the NATS server did not apply it: %v. Revoke it again, or restart conclave, to close its connections", err)
 	}
 	back := errors.Join(r.store.WritePrincipals(before), r.server.Apply(ctx, before))
 	if back != nil {

@@ -35,6 +35,7 @@ type flakyServer struct {
 	registry.Server
 	mu   sync.Mutex
 	fail error
+	ok   int // lists that were applied
 }
 
 func (f *flakyServer) Apply(ctx context.Context, ps []subjects.Principal) error {
@@ -44,7 +45,19 @@ func (f *flakyServer) Apply(ctx context.Context, ps []subjects.Principal) error 
 	if err != nil {
 		return err
 	}
-	return f.Server.Apply(ctx, ps)
+	err = f.Server.Apply(ctx, ps)
+	if err == nil {
+		f.mu.Lock()
+		f.ok++
+		f.mu.Unlock()
+	}
+	return err
+}
+
+func (f *flakyServer) applied() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.ok
 }
 
 func (f *flakyServer) setError(err error) {
@@ -209,6 +222,12 @@ func TestKeyOfMachine(t *testing.T) {
 	}
 	box := subjects.Principal{Name: "box", Kind: subjects.MachinePrincipal, Actors: []string{"model"}, Keys: map[string]string{"model_box": key.Public}}
 	f := start(t, box)
+	notices := make(chan subjects.PrincipalNotice, 16)
+	watch := f.Connect("broker")
+	bustest.Subscribe(t, watch, "principal.changed", notices)
+	if err := bustest.ConfirmSubscriptions(t.Context(), watch); err != nil {
+		t.Fatal(err)
+	}
 	stolen := map[string]string{"model_box": f.newKey(t, "box")["box"]}
 	var fault *subjects.Fault
 	if err := f.change(t, subjects.PrincipalRotate, subjects.Principal{Name: "box", Keys: stolen}); !errors.As(err, &fault) || fault.Code != subjects.CodeMalformed || !strings.Contains(fault.Text, "conclave machines rotate") {
@@ -223,6 +242,25 @@ func TestKeyOfMachine(t *testing.T) {
 	}
 	if stored, err := f.home.ReadPrincipals(); err != nil || len(stored) > 0 || len(f.names(t)) > 0 {
 		t.Errorf("stored: %+v, %v", stored, err)
+	}
+	select { // the others learn of it, although the server did not apply it
+	case n := <-notices:
+		if n != (subjects.PrincipalNotice{Name: "box", Action: "revoke"}) {
+			t.Errorf("notice %+v", n)
+		}
+	case <-time.After(testTimeout):
+		t.Error("a failed revocation was not announced")
+	}
+	// It can be repeated until the server applies it, and then no more.
+	f.server.setError(nil)
+	if err := f.change(t, subjects.PrincipalRevoke, subjects.Principal{Name: "box"}); err != nil {
+		t.Errorf("the revocation again: %v", err)
+	}
+	if n := f.server.applied(); n != 2 { // at the start, and now
+		t.Errorf("the server applied %d lists", n)
+	}
+	if err := f.change(t, subjects.PrincipalRevoke, subjects.Principal{Name: "box"}); !errors.As(err, &fault) || fault.Code != subjects.CodeMalformed {
+		t.Errorf("the revocation once more: %v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +42,7 @@ func inviteCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "invite <machine> --actors list",
 		Short: "Invite another machine to run actors",
-		Long: `Prints a token. conclave join <token> on the other machine starts a NATS leaf node there and the named actors, with a key for each
+		Long: `Prints a token. conclave join - on the other machine reads it from stdin and starts a NATS leaf node there and the named actors, with a key for each
 account and no rights beyond those of these actors. The token is valid once and expires. It is a secret: anyone who has it can join
 in that machine's place.
 
@@ -51,6 +52,7 @@ web_fetch, and generator, respondent_b, committee, critic, reward.
 The machine recognizes this one by its TLS key, which is pinned in the token. This machine listens on machines.listen of
 system.yaml (port 7422) while an invitation is open or a machine has joined.`,
 		Example: `  conclave invite gpu-box --actors model,witness
+  conclave invite gpu-box --actors model | ssh gpu-box conclave join - --only
   conclave invite laptop --actors web_search,web_fetch --address 192.168.1.10:7422 --expires 10m`,
 		Args: cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, v []string) error {
@@ -116,8 +118,8 @@ func printInvitation(ctx context.Context, a *cli.App, q subjects.MachineInvite, 
 		if a.JSON {
 			return a.PrintJSON(invitation{q.Machine, got.Actors, address, q.Expires.UTC(), text})
 		}
-		a.Say("%s may run %s. On that machine, within %s:\n", q.Machine, strings.Join(got.Actors, ", "), f.expires)
-		if _, err := fmt.Fprintf(a.Out, "conclave join %s\n", text); err != nil {
+		a.Say("%s may run %s. Run conclave join - on that machine within %s, and paste this token, which is a secret:\n", q.Machine, strings.Join(got.Actors, ", "), f.expires)
+		if _, err := fmt.Fprintln(a.Out, text); err != nil {
 			return err
 		}
 		a.Say("\nIt connects to %s; if it reaches this machine under another address, use --address.", address)
@@ -173,10 +175,9 @@ func joinCommand(a *cli.App) *cobra.Command {
 		Long: `Presents the token of conclave invite to the hub, stores a key for each account and runs the actors until Ctrl-C. Without a token
 it runs a machine that has joined already; conclave up does the same on this data folder.
 
-The token is read from stdin when it is "-", so that it is in no process list. A data folder joins one hub; a new token of
+The token is read from stdin, one line, when it is "-": an argument is in the process list and in the history of the shell. A data folder joins one hub; a new token of
 conclave machines rotate replaces its keys; with --new-hub-key also after the hub lost its TLS key. When the hub is not reachable, the actors wait and the connection is repeated.`,
-		Example: `  conclave join conclave1.eyJhZGRyZXNz...
-  conclave join - < token.txt
+		Example: `  conclave join -
   conclave join`,
 		Args: cli.Args(cobra.MaximumNArgs(1)), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, v []string) error {
@@ -200,11 +201,11 @@ conclave machines rotate replaces its keys; with --new-hub-key also after the hu
 // joinHub enrols this machine with a token; "-" reads it from stdin.
 func joinHub(ctx context.Context, a *cli.App, text string, o machine.JoinOptions) error {
 	if text == "-" {
-		b, err := io.ReadAll(io.LimitReader(a.In, 8<<10))
-		if err != nil {
+		line, err := bufio.NewReader(io.LimitReader(a.In, 8<<10)).ReadString('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
-		text = string(b)
+		text = strings.TrimSpace(line)
 	}
 	token, err := machine.ParseToken(text)
 	if err != nil {
@@ -262,9 +263,10 @@ func machinesCommand(a *cli.App) *cobra.Command {
 		RunE:    func(cmd *cobra.Command, _ []string) error { return listMachines(cmd.Context(), a) },
 	}
 	revoke := &cobra.Command{
-		Use:     "revoke <machine>",
-		Short:   "Remove a machine and close its connections",
-		Long:    `Removes a machine: its connections are closed before the command returns, and its keys are not accepted any more.`,
+		Use:   "revoke <machine>",
+		Short: "Remove a machine and close its connections, or cancel its invitation",
+		Long: `Removes a machine: its connections are closed before the command returns, and its keys are not accepted any more. The invitation
+of a machine that has not joined is cancelled.`,
 		Example: "  conclave machines revoke gpu-box",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completePrincipals(a),
 		RunE: func(cmd *cobra.Command, v []string) error {
@@ -273,13 +275,27 @@ func machinesCommand(a *cli.App) *cobra.Command {
 				if err != nil {
 					return machineError(err)
 				}
-				if !slices.ContainsFunc(all, func(m subjects.MachineStatus) bool { return m.Name == v[0] && !m.Added.IsZero() }) {
-					return cli.Fail(cli.ExitFailed, "no machine has joined as "+v[0], "see conclave machines")
-				}
-				if err := c.ChangePrincipal(cmd.Context(), subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: v[0]}}); err != nil {
+				principals, err := c.Principals(cmd.Context())
+				if err != nil {
 					return machineError(err)
 				}
-				return printPrincipal(a, principalReport{Name: v[0], Action: subjects.PrincipalRevoke}, "revoked "+v[0])
+				if slices.ContainsFunc(principals, func(p subjects.Principal) bool { return p.Name == v[0] && p.Kind != subjects.MachinePrincipal }) {
+					return cli.Fail(cli.ExitFailed, v[0]+" is not a machine", "see conclave principal revoke")
+				}
+				done := "revoked " + v[0]
+				if slices.ContainsFunc(all, func(m subjects.MachineStatus) bool { return m.Name == v[0] && m.Added.IsZero() }) {
+					done = "cancelled the invitation of " + v[0]
+				}
+				// Also for a name that is not listed: the server may not have applied an earlier revocation.
+				err = c.ChangePrincipal(cmd.Context(), subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: v[0]}})
+				var f *subjects.Fault
+				switch {
+				case errors.As(err, &f) && f.Code == subjects.CodeMalformed:
+					return cli.Fail(cli.ExitFailed, "no machine has joined or is invited as "+v[0], "see conclave machines")
+				case err != nil:
+					return machineError(err)
+				}
+				return printPrincipal(a, principalReport{Name: v[0], Action: subjects.PrincipalRevoke}, done)
 			})
 		},
 	}
@@ -287,7 +303,7 @@ func machinesCommand(a *cli.App) *cobra.Command {
 	rotate := &cobra.Command{
 		Use:     "rotate <machine>",
 		Short:   "Print a token with which a machine replaces its keys",
-		Long:    `Prints a token for a machine that has joined. conclave join <token> there replaces its keys; the old ones are valid until then.`,
+		Long:    `Prints a token for a machine that has joined. conclave join - there replaces its keys; the old ones are valid until then.`,
 		Example: "  conclave machines rotate gpu-box",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completePrincipals(a),
 		RunE: func(cmd *cobra.Command, v []string) error {
@@ -334,6 +350,9 @@ func describeLink(m subjects.MachineStatus, now time.Time) string {
 	case m.Added.IsZero():
 		return "invited until " + m.InvitedUntil.Local().Format("2006-01-02 15:04")
 	case !m.Connected.IsZero():
+		if m.Claimed {
+			return "unidentified connection from " + term.OneLine(m.Address) + " that names itself so: another machine has the same actors"
+		}
 		text := fmt.Sprintf("connected for %s from %s", now.Sub(m.Connected).Round(time.Second), term.OneLine(m.Address))
 		if m.RTT > 0 { // measured after some seconds
 			text += ", round trip " + m.RTT.Round(10*time.Microsecond).String()

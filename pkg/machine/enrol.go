@@ -126,6 +126,7 @@ func serveEnrolment(ctx context.Context, conn net.Conn, list *Invitations, r Reg
 	if err := readLine(lines, &hello); err != nil {
 		return err
 	}
+	_ = conn.SetDeadline(time.Now().Add(enrolTimeout))
 	refuse := func(err error) error {
 		_ = writeLine(conn, enrolDone{Error: err.Error()})
 		return err

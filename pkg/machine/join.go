@@ -32,7 +32,7 @@ type State struct {
 func StatePath(home bus.Home) string { return filepath.Join(home.Data, "machine.json") }
 
 // ErrNotJoined means that the data folder is not that of a machine that joined a hub.
-var ErrNotJoined = errors.New("this machine has not joined a hub: get a token with conclave invite on the hub, then run conclave join <token> here")
+var ErrNotJoined = errors.New("this machine has not joined a hub: get a token with conclave invite on the hub, then run conclave join - here")
 
 // ReadState reads the state; the error wraps [ErrNotJoined] when there is none.
 func ReadState(home bus.Home) (State, error) {

@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// Limits of connections from the network, before the sender has proved anything.
+// Limits of connections from the network, before the sender has proved anything. One host has at most half of the slots.
 const (
-	helloTimeout = 5 * time.Second // to receive the first TLS message
+	helloTimeout = 5 * time.Second // to receive the first TLS message, and the first line of an enrolment
 	maxHello     = 32 << 10        // bytes of it
 	maxWaiting   = 64              // connections without a complete first message
-	maxEnrolling = 4               // enrolments at once
+	maxEnrolling = 32              // enrolments at once
 	maxForwarded = 512             // connections to the leaf nodes
 	deadAfter    = 4 * time.Second // a peer that acknowledges nothing for this long is disconnected
 )
@@ -32,7 +32,7 @@ type Listener struct {
 	cfg ListenerConfig
 	l   net.Listener
 
-	waiting, enrolling, forwarded chan struct{} // slots
+	waiting, enrolling, forwarded *slots
 
 	mu      sync.Mutex
 	closed  bool
@@ -64,7 +64,7 @@ func Listen(address string, cfg ListenerConfig) (*Listener, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Listener{
 		cfg: cfg, l: tcp, stop: cancel, conns: map[net.Conn]struct{}{}, remotes: map[int]string{},
-		waiting: make(chan struct{}, maxWaiting), enrolling: make(chan struct{}, maxEnrolling), forwarded: make(chan struct{}, maxForwarded),
+		waiting: newSlots(maxWaiting, maxWaiting/2), enrolling: newSlots(maxEnrolling, maxEnrolling/2), forwarded: newSlots(maxForwarded, maxForwarded/2),
 	}
 	l.running.Go(func() { l.accept(ctx) })
 	return l, nil
@@ -93,7 +93,7 @@ func (l *Listener) Close() {
 	l.running.Wait()
 }
 
-// accept serves each connection until the port is closed. Beyond maxWaiting it closes a new one at once.
+// accept serves each connection until the port is closed. A new one without a slot of waiting is closed at once.
 func (l *Listener) accept(ctx context.Context) {
 	for {
 		conn, err := l.l.Accept()
@@ -108,24 +108,15 @@ func (l *Listener) accept(ctx context.Context) {
 			}
 			continue
 		}
-		if !acquire(l.waiting) || !l.track(conn) {
+		received, ok := l.waiting.acquire(conn)
+		if !ok || !l.track(conn) {
 			conn.Close()
 			continue
 		}
 		l.running.Go(func() {
 			defer l.release(conn)
-			l.serve(ctx, conn)
+			l.serve(ctx, conn, received)
 		})
-	}
-}
-
-// acquire takes a slot and reports whether there was one.
-func acquire(slots chan struct{}) bool {
-	select {
-	case slots <- struct{}{}:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -147,11 +138,11 @@ func (l *Listener) release(c net.Conn) {
 	l.mu.Unlock()
 }
 
-// serve reads the first message and hands the connection on. It holds a slot of l.waiting until then.
-func (l *Listener) serve(ctx context.Context, conn net.Conn) {
+// serve reads the first message, calls received and hands the connection on.
+func (l *Listener) serve(ctx context.Context, conn net.Conn, received func()) {
 	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
 	protocols, hello, err := readClientHello(ctx, conn)
-	<-l.waiting
+	received()
 	if err != nil { // a scanner, or a client without TLS
 		return
 	}
@@ -167,11 +158,12 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn) {
 
 // enrol completes the handshake and serves the enrolment. A refusal is reported without anything that the machine sent.
 func (l *Listener) enrol(ctx context.Context, conn net.Conn) {
-	if !acquire(l.enrolling) {
+	release, ok := l.enrolling.acquire(conn)
+	if !ok {
 		return
 	}
-	defer func() { <-l.enrolling }()
-	_ = conn.SetDeadline(time.Now().Add(enrolTimeout))
+	defer release()
+	_ = conn.SetDeadline(time.Now().Add(helloTimeout)) // serveEnrolment extends it after the first line
 	secure := tls.Server(conn, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{l.cfg.Certificate}, NextProtos: []string{protocolName}})
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return
@@ -186,10 +178,14 @@ func (l *Listener) enrol(ctx context.Context, conn net.Conn) {
 // acknowledges nothing for deadAfter: the NATS server would notice only after its own pings.
 func (l *Listener) forward(conn net.Conn, hello []byte) {
 	address := l.cfg.LeafAddress()
-	if address == "" || !acquire(l.forwarded) {
+	release, ok := l.forwarded.acquire(conn)
+	if !ok {
 		return
 	}
-	defer func() { <-l.forwarded }()
+	defer release()
+	if address == "" {
+		return
+	}
 	limitSilence(conn)
 	up, err := net.DialTimeout("tcp", address, helloTimeout)
 	if err != nil {

@@ -383,3 +383,29 @@ func TestListenerForwardsToLeafNodes(t *testing.T) {
 		t.Error("the connection survives the listener")
 	}
 }
+
+// One host cannot keep others from enrolling by holding connections open.
+func TestOneHostCannotBlockEnrolment(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, func() string { return "" })
+	cfg := h.pin.ClientTLS()
+	cfg.NextProtos = []string{"conclave-join"}
+	other := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	held := 0
+	for range 40 {
+		raw, err := other.DialContext(t.Context(), "tcp", h.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer raw.Close()
+		if tls.Client(raw, cfg).HandshakeContext(t.Context()) == nil {
+			held++ // and says nothing
+		}
+	}
+	if held == 0 {
+		t.Error("no enrolment is held")
+	}
+	if _, err := machine.Join(t.Context(), bus.Home{Data: t.TempDir()}, h.invite("gpu-box"), machine.JoinOptions{}, h.clock()); err != nil {
+		t.Error(err)
+	}
+}
