@@ -160,9 +160,9 @@ func TestMachineServesHub(t *testing.T) {
 		t.Error("a second machine of the same name was invited")
 	}
 
-	heads, conflict, err := dialClient(t, hub.Bus, "auditor").WitnessHeads(t.Context(), "gpu-box")
-	if err != nil || conflict != "" || len(heads) != 1 {
-		t.Fatalf("witness: %v %q %v", heads, conflict, err)
+	witness, err := dialClient(t, hub.Bus, "auditor").WitnessHeads(t.Context(), "gpu-box")
+	if err != nil || witness.Problem(time.Now()) != "" || len(witness.Heads) != 1 {
+		t.Fatalf("witness: %+v %v", witness, err)
 	}
 	anchors, err := audit.ReadHeads(hubHome.Heads())
 	if err != nil {
@@ -177,7 +177,7 @@ func TestMachineServesHub(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rep, err := auditlog.VerifySource(t.Context(), hubHome, src, anchors, heads); err != nil || !rep.OK {
+	if rep, err := auditlog.VerifySource(t.Context(), hubHome, src, anchors, witness.Heads); err != nil || !rep.OK {
 		t.Errorf("%v %v", rep.First, err)
 	}
 	var actions []string

@@ -21,6 +21,7 @@ import (
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -29,6 +30,7 @@ func auditVerifyCommand(a *cli.App) *cobra.Command {
 	var (
 		file string
 		head []string
+		solo bool
 	)
 	cmd := &cobra.Command{
 		Use:   "verify",
@@ -40,7 +42,9 @@ logs must exist as they were sealed. The exit code is 5 when something is wrong.
 The report ends with the head of the log: a hash of all messages of all writers. Write it down elsewhere; --head verifies later that the log
 still holds everything that it held then. The heads that conclave keeps itself, in the system keyring and in the file
 audit_head.file of system.yaml, are compared too, and so are the copies of machines that were invited as witness, while conclave
-runs. Only these show that the whole data folder was replaced by an older copy. stderr names each witness that could not be asked.
+runs. Only these show that the whole data folder was replaced by an older copy. A witness that does not answer, has
+no copy or reports a conflict is a problem, because whoever replaces the log can cut the link to its witness; --without-witnesses leaves
+them out.
 
 With --file it verifies a sealed export. A sealed file is anchored when its hash is in the first record of the next log: the
 current one, or a sealed file that is itself anchored. Without an anchor, a change inside the file is found, but not that the
@@ -58,7 +62,13 @@ file was cut and sealed again.`,
 			if file != "" {
 				return verifySealed(cmd.Context(), a, file, given)
 			}
-			kept := slices.Concat(given, loadKeptHeads(cmd.Context(), a), loadWitnessHeads(cmd.Context(), a))
+			kept := slices.Concat(given, loadKeptHeads(cmd.Context(), a))
+			var problems []string
+			if !solo {
+				var copied []audit.KeptHead
+				copied, problems = loadWitnessHeads(cmd.Context(), a)
+				kept = append(kept, copied...)
+			}
 			var report audit.Report
 			err = withAuditor(a, func(r bus.AuditReaders) (err error) {
 				report, err = verifyAudit(cmd.Context(), a, r, kept)
@@ -67,9 +77,13 @@ file was cut and sealed again.`,
 			if err != nil {
 				return err
 			}
+			for _, text := range problems {
+				report.AddProblem(audit.Problem{Text: text})
+			}
 			return printAuditReport(a, report, "the audit log", nil)
 		},
 	}
+	cmd.Flags().BoolVar(&solo, "without-witnesses", false, "do not compare with the copies of other machines")
 	cmd.Flags().StringVar(&file, "file", "", "verify this sealed export instead")
 	cmd.Flags().StringArrayVar(&head, "head", nil, "an earlier `head` that must be in the log; repeatable")
 	return cmd
@@ -114,13 +128,13 @@ func loadKeptHeads(ctx context.Context, a *cli.App) []audit.KeptHead {
 	return kept
 }
 
-// loadWitnessHeads returns the heads that the machines with a witness have copied. A machine that could not be asked is reported on
-// stderr and left out: the rest of the log can be verified nevertheless. A list of machines that cannot be read is reported too.
-func loadWitnessHeads(ctx context.Context, a *cli.App) (kept []audit.KeptHead) {
+// loadWitnessHeads returns the heads that the machines with a witness have copied, and a problem for each witness that does not
+// confirm the log: whoever replaces the log can also cut the link to its witness. Of a stopped system it asks none, which it
+// reports on stderr.
+func loadWitnessHeads(ctx context.Context, a *cli.App) (kept []audit.KeptHead, problems []string) {
 	principals, err := a.Home.ReadPrincipals()
 	if err != nil {
-		a.Say("not compared with the witnesses: %s", term.OneLine(err.Error()))
-		return nil
+		return nil, []string{"not compared with the witnesses: " + term.OneLine(err.Error())}
 	}
 	_, stopped := a.Bus()
 	for _, p := range principals {
@@ -131,24 +145,24 @@ func loadWitnessHeads(ctx context.Context, a *cli.App) (kept []audit.KeptHead) {
 			a.Say("not compared with the witness %s: conclave is stopped; start it and verify again", p.Name)
 			continue
 		}
-		heads, conflict, err := readWitness(ctx, a, p.Name)
+		w, err := readWitness(ctx, a, p.Name)
 		if err != nil {
-			a.Say("not compared with the witness %s: %s", p.Name, term.OneLine(err.Error()))
+			problems = append(problems, fmt.Sprintf("not compared with the witness %s: %s; start conclave join there, or add --without-witnesses", p.Name, term.OneLine(err.Error())))
 			continue
 		}
-		if conflict != "" {
-			a.Say("the witness %s reports: %s", p.Name, term.OneLine(conflict))
+		if problem := w.Problem(time.Now()); problem != "" {
+			problems = append(problems, fmt.Sprintf("not confirmed by the witness %s: %s", p.Name, term.OneLine(problem)))
 		}
-		kept = append(kept, heads...)
+		kept = append(kept, w.Heads...)
 	}
-	return kept
+	return kept, problems
 }
 
 // readWitness reads the heads of one machine, as the auditor.
-func readWitness(ctx context.Context, a *cli.App, name string) ([]audit.KeptHead, string, error) {
+func readWitness(ctx context.Context, a *cli.App, name string) (client.Witnessed, error) {
 	c, stop, err := a.Connect("auditor")
 	if err != nil {
-		return nil, "", err
+		return client.Witnessed{}, err
 	}
 	defer stop()
 	return c.WitnessHeads(ctx, name)

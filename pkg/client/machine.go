@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
@@ -39,25 +40,49 @@ func DescribeLinks(all []subjects.MachineStatus) (out []string) {
 	return out
 }
 
-// WitnessHeads returns the heads of the audit log that a machine has copied, and why the log does not continue the copy, "" if it
-// does. c must be connected as the auditor.
-func (c *Client) WitnessHeads(ctx context.Context, machine string) (heads []audit.KeptHead, conflict string, err error) {
+// Witnessed is what a witness says of the audit log.
+type Witnessed struct {
+	Heads    []audit.KeptHead
+	Synced   time.Time // its last comparison with the hub, by its own clock
+	Conflict string    // why the log does not continue the copy, "" if it does
+}
+
+// maxWitnessAge is the age at which the last comparison of a witness is too old. A witness compares when it is asked; the rest is
+// for clocks that differ.
+const maxWitnessAge = 10 * time.Minute
+
+// WitnessHeads returns the heads of the audit log that a machine has copied. c must be connected as the auditor.
+func (c *Client) WitnessHeads(ctx context.Context, machine string) (w Witnessed, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	service, err := subjects.WitnessHead.With(machine)
 	if err != nil {
-		return nil, "", err
+		return w, err
 	}
 	reply, err := actor.Ask(ctx, c.out, service, subjects.Empty{})
 	if err != nil {
-		return nil, "", err
+		return w, err
 	}
 	for _, text := range reply.Heads {
 		h, err := audit.ParseLogHead(text)
 		if err != nil {
-			return nil, "", errors.New("the witness sent something that is not a head")
+			return w, errors.New("the witness sent something that is not a head")
 		}
-		heads = append(heads, audit.KeptHead{LogHead: h, Where: "the witness " + machine})
+		w.Heads = append(w.Heads, audit.KeptHead{LogHead: h, Where: "the witness " + machine})
 	}
-	return heads, reply.Conflict, nil
+	w.Synced, w.Conflict = reply.Synced, reply.Conflict
+	return w, nil
+}
+
+// Problem returns why the log is not confirmed by the witness at the time now, "" when it is as far as the heads tell.
+func (w Witnessed) Problem(now time.Time) string {
+	switch {
+	case w.Conflict != "":
+		return "it reports: " + w.Conflict
+	case len(w.Heads) == 0:
+		return "it has no copy of the log"
+	case now.Sub(w.Synced).Abs() > maxWitnessAge:
+		return "its last comparison was at " + w.Synced.UTC().Format(time.RFC3339) + ", or its clock is wrong"
+	}
+	return ""
 }
