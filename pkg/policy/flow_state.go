@@ -275,11 +275,17 @@ func (f *Flow) clone() *Flow {
 // ignores empty texts and texts over 2000 bytes. It may write to the memory of to.
 func appendBounded(to []string, maxItems int, texts ...string) []string {
 	fresh := make(map[string]bool, len(texts)) // a set of the new texts, because the list is much longer
+	var shapes [64]uint64                      // lengths and first bytes in fresh: most texts of the list have another one
 	for _, t := range texts {
-		fresh[t] = true
+		if t != "" {
+			fresh[t] = true
+			shapes[len(t)%64] |= 1 << (t[0] % 64)
+		}
 	}
 	for _, t := range to {
-		delete(fresh, t)
+		if t != "" && shapes[len(t)%64]&(1<<(t[0]%64)) != 0 {
+			delete(fresh, t)
+		}
 	}
 	for _, t := range texts {
 		if t != "" && len(t) <= 2000 && fresh[t] {
