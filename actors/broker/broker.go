@@ -50,6 +50,7 @@ type Broker struct {
 	hash      Hasher
 	table     *toolTable
 	running   runningCalls
+	handled   handledCalls
 	live      liveOutputs
 	shared    sharedCalls
 	flowMemo  flowMemo
@@ -133,8 +134,9 @@ type call struct {
 
 // onToolRequest decides about a tool call, stores the decision in the audit log, runs the tool, stores the outcome and
 // replies, in this order. A denial is a reply with an error in the result; only a malformed subject returns an error. A
-// call whose call_id completed before is answered from the ledger, whatever the current rules say. A call without a
-// call_id, and an unapproved one of a harmless tool, is not in the ledger and runs each time.
+// call whose call_id completed before is answered from the ledger, whatever the current rules say, and one that is being
+// handled gets that result ([Broker.joinHandled]). A call without a call_id runs each time, and so does an unapproved one of a
+// harmless tool, which is not in the ledger.
 func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out) (subjects.ToolResult, error) {
 	caller, tool, err := subjects.ParseToolRequest(in.Subject)
 	if err != nil {
@@ -163,11 +165,29 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	if fault == nil && known.Disabled != "" {
 		fault = subjects.Faultf(subjects.CodeUnavailable, "%s is disabled: %s", tool, known.Disabled)
 	}
+	named := in.Body.CallID != ""
+	if fault != nil || !named {
+		return b.handleCall(ctx, out, caller, known, c, named, fault), nil
+	}
+	end, joined := b.joinHandled(ctx, out, c)
+	if joined != nil {
+		return *joined, nil
+	}
+	var done *subjects.ToolResult // nil after a panic
+	defer func() { end(done) }()
+	res := b.handleCall(ctx, out, caller, known, c, named, nil)
+	done = &res
+	return res, nil
+}
+
+// handleCall judges a call, unless it has a fault already, and denies it or runs it. named reports whether the request had a
+// call_id.
+func (b *Broker) handleCall(ctx context.Context, out actor.Out, caller subjects.Caller, known Known, c call, named bool, fault *subjects.Fault) subjects.ToolResult {
 	if fault == nil {
 		c.reuse = b.findReusable(ctx, out, c, known)
-		seen, ran := b.gatherAndLookUp(ctx, out, caller, known, &c, in.Body.CallID != "")
+		seen, ran := b.gatherAndLookUp(ctx, out, caller, known, &c, named)
 		if ran != nil {
-			return *ran, nil
+			return *ran
 		}
 		c, fault = b.judgeCall(ctx, out, caller, known, c, seen)
 	}
@@ -178,13 +198,13 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		res = b.denyCall(ctx, out, c, fault)
 	case c.reuse != nil:
 		res = b.reuseResult(ctx, out, c)
-	case in.Body.CallID == "" || isHarmless(known.Tool) && !c.approved:
+	case !named || isHarmless(known.Tool) && !c.approved:
 		res = b.runAudited(ctx, out, c, known)
 	default:
 		res = b.runShared(ctx, out, c, known) // an approval allows one run, also of a harmless tool
 	}
 	b.endCount(out, c, res, fault == nil)
-	return res, nil
+	return res
 }
 
 // gatherAndLookUp gathers the facts of a call and, when the caller named it, looks the call up in the ledger at the

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -29,6 +30,7 @@ type Agent struct {
 	Path        []string      // spawned agents below the account, outermost first; empty = the account itself
 	Scope       string        // part of the call ids: distinguishes agents of one account that answer the same query; "" = the only one
 	ToolTimeout time.Duration // of one tool call
+	RepeatAfter time.Duration // a call without a reply is repeated after it, then after twice as long, up to 30 s; 0 = 5 s
 	MaxResult   int           // bytes of a framed result for the model; longer ones are clipped
 	// OnResult is called with every result and every failure of a tool, OnClipped with the tool of a clipped result. Both may be
 	// nil, and several calls run at the same time.
@@ -112,7 +114,7 @@ func (a *Agent) RunTool(ctx context.Context, c model.Call) loop.Result {
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.ToolTimeout)
 	defer cancel()
-	res, err := actor.Ask(ctx, a.Out, service, subjects.ToolRequest{CallID: a.CallID(c.ID), QueryID: a.Query, Args: c.Arguments})
+	res, err := a.askTool(ctx, service, subjects.ToolRequest{CallID: a.CallID(c.ID), QueryID: a.Query, Args: c.Arguments})
 	var f *subjects.Fault
 	switch {
 	case errors.As(err, &f) && f != nil:
@@ -131,6 +133,65 @@ func (a *Agent) RunTool(ctx context.Context, c model.Call) loop.Result {
 		a.OnClipped(c.Name)
 	}
 	return loop.Result{Text: shown, Ephemeral: res.Ephemeral}
+}
+
+// maxRepeat is the longest wait before a call is repeated.
+const maxRepeat = 30 * time.Second
+
+// askTool sends a call to the broker and waits for its result until ctx ends. While no reply comes it sends the same call again
+// under the same call_id: the broker may have been killed, or the link cut, and nobody would reply. The broker does not run it
+// twice: it replies with the result of the running or completed call, or that the outcome is unknown.
+func (a *Agent) askTool(ctx context.Context, service subjects.Service[subjects.ToolRequest, subjects.ToolResult], req subjects.ToolRequest) (subjects.ToolResult, error) {
+	type reply struct {
+		attempt int
+		res     subjects.ToolResult
+		err     error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	replies := make(chan reply)
+	ask := func(ctx context.Context, attempt int) {
+		res, err := actor.Ask(ctx, a.Out, service, req)
+		select {
+		case replies <- reply{attempt, res, err}:
+		case <-ctx.Done():
+		}
+	}
+	go ask(ctx, 1)
+	wait, last := cmp.Or(a.RepeatAfter, 5*time.Second), 1
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	forget := context.CancelFunc(func() {}) // ends the wait of the last repetition
+	defer func() { forget() }()
+	for {
+		select {
+		case r := <-replies:
+			// The broker ends the wait of an earlier attempt that a later one replaced with a timeout.
+			isReplaced := r.attempt < last && r.res.Error != nil && r.res.Error.Code == subjects.CodeTimeout
+			if r.err == nil && !isReplaced || last == 1 || r.attempt == last && !isTransient(r.err) {
+				return r.res, r.err
+			}
+		case <-timer.C:
+			forget() // the broker keeps one repetition waiting
+			attempt, stop := context.WithCancel(ctx)
+			forget = stop
+			last++
+			go ask(attempt, last)
+			wait = min(2*wait, max(wait, maxRepeat))
+			timer.Reset(wait)
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return subjects.ToolResult{}, ctx.Err()
+			}
+			return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTimeout, "timeout: no reply from %s before the deadline", service.Name)
+		}
+	}
+}
+
+// isTransient reports whether a later attempt may succeed: no broker is running, or it is stopping or busy.
+func isTransient(err error) bool {
+	var f *subjects.Fault
+	return errors.As(err, &f) && (f.Code == subjects.CodeUnavailable || f.Code == subjects.CodeBusy)
 }
 
 // clipInFrame clips a framed result to most bytes and keeps the last line, which ends the frame around untrusted
