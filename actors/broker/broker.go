@@ -149,6 +149,10 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		c.id = out.NewID()
 	}
 	known, found := b.table.find(ctx, tool)
+	if !found {
+		b.discoverMissing(ctx, out)
+		known, found = b.table.get(tool)
+	}
 	fault := checkRequest(in.Body, known)
 	rules := b.rules.Load()
 	if fault == nil {
@@ -510,5 +514,6 @@ func (b *Broker) publishResult(ctx context.Context, out actor.Out, c call, res s
 func (b *Broker) Start(ctx context.Context, out actor.Out) error {
 	defer close(b.table.discovered)
 	b.refreshZones(ctx, out)
+	b.table.beginPause(out.Now())
 	return b.discoverZones(ctx, out, b.table.zoneNames())
 }

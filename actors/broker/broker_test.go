@@ -107,7 +107,7 @@ func newCallFixture(t testing.TB, chain policy.Chain) *callFixture {
 	t.Helper()
 	w := newEmptyCallFixture(t, chain)
 	w.rec.FailPublish = func(subject string) error { w.logEvent("say " + subject); return nil }
-	if err := w.b.Start(t.Context(), (&actortest.Recorder{}).Out()); err != nil { // no tool is running yet
+	if err := w.b.Start(t.Context(), (&actortest.Recorder{Time: now}).Out()); err != nil { // no tool is running yet
 		t.Fatal(err)
 	}
 	w.answer(func(subject string, body []byte) (any, error) {
@@ -859,7 +859,7 @@ func TestCopyOfRunningCall(t *testing.T) {
 	t.Parallel()
 	w := newCallFixture(t, testChain(t))
 	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Minute, CopyDelay: time.Nanosecond}, rules(parseTestManifest(t), testChain(t)), w, w.hash, []broker.Known{clockFacts()})
-	if err := w.b.Start(t.Context(), (&actortest.Recorder{}).Out()); err != nil {
+	if err := w.b.Start(t.Context(), (&actortest.Recorder{Time: now}).Out()); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.announce(t, "tools", "get_datetime", clock); err != nil {

@@ -24,7 +24,7 @@ func TestDisabledToolIsNotOffered(t *testing.T) {
 		Disabled: "bwrap is not installed; install it",
 	}
 	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, rules(parseTestManifest(t), manifestLayerOnly(t)), w, w.hash, []broker.Known{clockFacts(), k})
-	if err := w.b.Start(t.Context(), (&actortest.Recorder{}).Out()); err != nil {
+	if err := w.b.Start(t.Context(), (&actortest.Recorder{Time: now}).Out()); err != nil {
 		t.Fatal(err)
 	}
 	w.answer(func(subject string, _ []byte) (any, error) {

@@ -60,6 +60,7 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	case <-b.table.discovered:
 	case <-ctx.Done():
 	}
+	b.discoverMissing(ctx, out)
 	most := in.Body.Max
 	if most <= 0 {
 		most = defaultTools

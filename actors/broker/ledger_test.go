@@ -25,7 +25,7 @@ func newSearchFixture(t *testing.T, effects policy.Effects) (w *callFixture, run
 	w.rec.Time = now
 	k := broker.Known{Tool: policy.Tool{Name: "web_search", Zone: "tools", Known: true, Effects: effects, Timeout: 5 * time.Second}, Pin: broker.Pin(search)}
 	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Minute}, rules(parseTestManifest(t), manifestLayerOnly(t)), w, w.hash, []broker.Known{clockFacts(), k})
-	if err := w.b.Start(t.Context(), (&actortest.Recorder{}).Out()); err != nil {
+	if err := w.b.Start(t.Context(), (&actortest.Recorder{Time: now}).Out()); err != nil {
 		t.Fatal(err)
 	}
 	runs = &atomic.Int64{}

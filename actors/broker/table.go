@@ -38,6 +38,8 @@ type toolTable struct {
 	zones      map[string][]string                   // tools by zone: those of the table and of run-time principals
 	declared   func(tool string) (policy.Tool, bool) // the manifest's facts about a tool outside the build
 	discovered chan struct{}                         // closed when [Broker.Start] has asked every zone for its tools
+	discoverAt time.Time                             // when missing tools are asked again, see listMissing
+	pause      time.Duration                         // before discoverAt
 }
 
 // newTable returns a table of the build's tools. declared has the current manifest's facts about others.

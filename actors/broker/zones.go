@@ -103,22 +103,76 @@ func (b *Broker) callZones(ctx context.Context, out actor.Out, p *actor.Permit, 
 // discoverZones requests the definitions of the tools of zones, all at once. An unavailable tool is no error.
 func (b *Broker) discoverZones(ctx context.Context, out actor.Out, zones []string) error {
 	b.table.mu.RLock()
-	all := b.table.zones
+	var tools []zoneTool
+	for _, zone := range zones {
+		for _, tool := range b.table.zones[zone] {
+			tools = append(tools, zoneTool{zone, tool})
+		}
+	}
 	b.table.mu.RUnlock()
+	return b.discoverTools(ctx, out, tools)
+}
+
+// zoneTool is a tool of a zone.
+type zoneTool struct{ zone, tool string }
+
+// discoverTools requests the definitions of tools, all at once. An unavailable tool is no error.
+func (b *Broker) discoverTools(ctx context.Context, out actor.Out, tools []zoneTool) error {
 	var mu sync.Mutex
 	var errs []error
 	var requests sync.WaitGroup
-	for _, zone := range zones {
-		for _, tool := range all[zone] {
-			requests.Go(func() {
-				if err := b.discoverTool(ctx, out, zone, tool); err != nil {
-					mu.Lock()
-					defer mu.Unlock()
-					errs = append(errs, fmt.Errorf("discovering %s: %w", tool, err))
-				}
-			})
-		}
+	for _, t := range tools {
+		requests.Go(func() {
+			if err := b.discoverTool(ctx, out, t.zone, t.tool); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, fmt.Errorf("discovering %s: %w", t.tool, err))
+			}
+		})
 	}
 	requests.Wait()
 	return errors.Join(errs...)
+}
+
+// Pauses between the requests for the definitions of tools that are not announced: the first one, then doubling to the longest.
+const (
+	minDiscoveryPause = time.Second
+	maxDiscoveryPause = 30 * time.Second
+)
+
+// discoverMissing requests the definitions of the tools that have not announced themselves, at most once per pause: a tool that
+// was silent when the broker asked may run by now, and announces itself only when it starts. Concurrent callers do not wait for
+// the one that asks. A failure is logged.
+func (b *Broker) discoverMissing(ctx context.Context, out actor.Out) {
+	if err := b.discoverTools(ctx, out, b.table.listMissing(out.Now())); err != nil {
+		out.LogError(err)
+	}
+}
+
+// listMissing returns the tools of all zones that are not announced. It returns none before [Broker.Start] asked them all, nor
+// before the pause since then or since the last list is over.
+func (t *toolTable) listMissing(now time.Time) (out []zoneTool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.discoverAt.IsZero() || now.Before(t.discoverAt) {
+		return nil
+	}
+	for zone, tools := range t.zones {
+		for _, tool := range tools {
+			if _, announced := t.live[tool][zone]; !announced {
+				out = append(out, zoneTool{zone, tool})
+			}
+		}
+	}
+	t.pause = min(2*t.pause, maxDiscoveryPause)
+	t.discoverAt = now.Add(t.pause)
+	return out
+}
+
+// beginPause begins the first pause before missing tools are asked again.
+func (t *toolTable) beginPause(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pause = minDiscoveryPause
+	t.discoverAt = now.Add(t.pause)
 }

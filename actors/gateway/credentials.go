@@ -67,6 +67,7 @@ type credentials struct {
 
 	mu      sync.Mutex
 	cookie  string // its name
+	secure  bool   // browsers send the cookie over TLS only
 	token   secretDigest
 	codes   []timedSecret // oldest first
 	logins  []timedSecret
@@ -91,12 +92,12 @@ func openCredentials(path string) (*credentials, error) {
 }
 
 // nameCookie names the cookie after the port: browsers share cookies between the ports of a host, and two gateways must not
-// overwrite each other's.
-func (c *credentials) nameCookie(addr net.Addr) {
+// overwrite each other's. When users reach the gateway over TLS at url, browsers send the cookie over TLS only.
+func (c *credentials) nameCookie(addr net.Addr, url string) {
 	_, port, _ := net.SplitHostPort(addr.String())
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.cookie = "conclave_" + port
+	c.cookie, c.secure = "conclave_"+port, strings.HasPrefix(url, "https://")
 }
 
 // authorize reports whether r has the token, or the cookie of a browser login and acceptsCookie; revoked is closed when that
@@ -182,7 +183,7 @@ func (c *credentials) redeemCode(code string) (*http.Cookie, bool) {
 	}
 	c.codes = append(c.codes[:i:i], c.codes[i+1:]...)
 	value, expires := addSecret(&c.logins, loginLifetime, maxLogins)
-	return &http.Cookie{Name: c.cookie, Value: value, Path: "/", Expires: expires, HttpOnly: true, SameSite: http.SameSiteStrictMode}, true
+	return &http.Cookie{Name: c.cookie, Value: value, Path: "/", Expires: expires, HttpOnly: true, Secure: c.secure, SameSite: http.SameSiteStrictMode}, true
 }
 
 // replaceToken writes a new token to the token file and revokes the old one, every browser login and every login code. After an

@@ -208,7 +208,7 @@ func TestLoginLinkNamesProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	res.Body.Close()
-	if res.StatusCode != http.StatusSeeOther || len(res.Cookies()) != 1 {
+	if res.StatusCode != http.StatusSeeOther || len(res.Cookies()) != 1 || !res.Cookies()[0].Secure {
 		t.Errorf("login through the proxy: %d, %d cookies", res.StatusCode, len(res.Cookies()))
 	}
 }

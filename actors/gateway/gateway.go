@@ -147,7 +147,7 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 		ErrorLog:                     log.New(io.Discard, "", 0),
 	}
 	g.server.RegisterOnShutdown(func() { g.end(errClosing) })
-	g.credentials.nameCookie(ln.Addr())
+	g.credentials.nameCookie(ln.Addr(), g.cfg.URL)
 	g.mu.Lock()
 	g.addr = ln.Addr().String()
 	g.mu.Unlock()

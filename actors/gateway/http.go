@@ -206,7 +206,7 @@ var statusOf = map[string]int{
 	subjects.CodeMalformed: http.StatusBadRequest, subjects.CodeTooLarge: http.StatusRequestEntityTooLarge,
 	subjects.CodeCodec: http.StatusUnsupportedMediaType, subjects.CodeBusy: http.StatusTooManyRequests,
 	subjects.CodeTimeout: http.StatusGatewayTimeout, subjects.CodeUnavailable: http.StatusServiceUnavailable,
-	subjects.CodeDenied: http.StatusForbidden,
+	subjects.CodeDenied: http.StatusForbidden, subjects.CodeFull: http.StatusServiceUnavailable,
 }
 
 // writeProblem writes err as an error response. An error that is neither a problem nor a fault with a known code is logged,

@@ -145,6 +145,9 @@ func (k *memoryStub) recall(_ context.Context, in actor.Msg[subjects.MemoryQuery
 	if in.Body.Query == "wrong" {
 		return subjects.Faultf(subjects.CodeMalformed, "give other words")
 	}
+	if in.Body.Query == "quota" {
+		return subjects.Faultf(subjects.CodeFull, "the quota of events is used up")
+	}
 	if err := say(subjects.MemoryReply{Stage: "names"}); err != nil || in.Body.Query == "cut" {
 		return err
 	}
@@ -239,6 +242,7 @@ func TestMemory(t *testing.T) {
 		{"search for too many", "GET", "/memory/search", "/memory/search?q=x&max=21", "", 400, "from 1 to 20", ""},
 		{"search that breaks off", "GET", "/memory/search", "/memory/search?q=cut", "", 502, "incomplete reply", `gateway recall {"query":"cut"}`},
 		{"search that memory refuses", "GET", "/memory/search", "/memory/search?q=wrong", "", 400, "give other words", `gateway recall {"query":"wrong"}`},
+		{"search over the quota of events", "GET", "/memory/search", "/memory/search?q=quota", "", 503, "the quota of events is used up", `gateway recall {"query":"quota"}`},
 		{"the audit is down", "POST", "/memory/forget", "/memory/forget", `{"query":"noaudit","dry":false}`, 503, subjects.CodeNoAudit, `gateway admin {"op":"forget","query":"noaudit"}`},
 		{"memory is unavailable", "GET", "/memory", "/memory?text=shut", "", 503, "memory is unavailable: the file is damaged", `gateway admin {"op":"list","text":"shut","limit":50}`},
 		{"memory was too late", "GET", "/memory", "/memory?text=late", "", 504, "too late", `gateway admin {"op":"list","text":"late","limit":50}`},
