@@ -36,7 +36,7 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	if err := validateQuestion(out, &q); err != nil {
 		return toFault(err)
 	}
-	leave, err := g.admitClient(q.Client, q.size())
+	leave, err := g.admitClient(q.Client, q.size(), out.Now())
 	if err != nil {
 		return toFault(err)
 	}

@@ -145,11 +145,11 @@ func checkOwnQuery(r *http.Request, id string) error {
 
 // admitClient counts a question of a client against its limits and returns the function that ends it. For the user it does
 // nothing.
-func (g *Gateway) admitClient(name string, size int) (end func(), err error) {
+func (g *Gateway) admitClient(name string, size int, now time.Time) (end func(), err error) {
 	if name == "" {
 		return func() {}, nil
 	}
-	if !g.clients.begin(name, size, g.out.Now()) {
+	if !g.clients.begin(name, size, now) {
 		return nil, &problem{status: http.StatusTooManyRequests, Fault: subjects.Faultf(subjects.CodeLimit,
 			"too many questions of %s: at most %d wait at once, and one of 1 KB every %v on average, up to %d KB after a pause; try again later", name, maxClientWaiting, clientInterval, clientBurst)}
 	}

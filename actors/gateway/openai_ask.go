@@ -26,7 +26,7 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	if err := g.checkQuestion(r.Context(), &q); err != nil {
 		return err
 	}
-	leave, err := g.admitClient(q.Client, q.size())
+	leave, err := g.admitClient(q.Client, q.size(), g.out.Now())
 	if err != nil {
 		return err
 	}

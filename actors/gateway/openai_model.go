@@ -24,7 +24,7 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 	if err != nil {
 		return err
 	}
-	leave, err := g.admitClient(clientOf(r), in.size())
+	leave, err := g.admitClient(clientOf(r), in.size(), g.out.Now())
 	if err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (g *Gateway) onEmbeddings(w http.ResponseWriter, r *http.Request) error {
 	for _, t := range in.Input {
 		size += len(t)
 	}
-	leave, err := g.admitClient(clientOf(r), size)
+	leave, err := g.admitClient(clientOf(r), size, g.out.Now())
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	if err := g.checkQuestion(r.Context(), &in); err != nil {
 		return err
 	}
-	end, err := g.admitClient(in.Client, in.size())
+	end, err := g.admitClient(in.Client, in.size(), g.out.Now())
 	if err != nil {
 		return err
 	}
