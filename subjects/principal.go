@@ -31,9 +31,14 @@ type Principal struct {
 	Actors []string          `json:"actors,omitempty"` // kind machine: what it runs, see [MachineActors]
 	Keys   map[string]string `json:"keys"`             // public key by account, one for each of Accounts
 	Added  time.Time         `json:"added"`
+	// Allow lists the tools of MCP that a client may use beyond questions, of [ClientTools].
+	Allow []string `json:"allow,omitempty"`
 	// TokenHash is the SHA-256 of the HTTP token of a client, hexadecimal; "" = no access over HTTP.
 	TokenHash string `json:"token_hash,omitempty"`
 }
+
+// ClientTools are the tools of MCP that a client may be given beyond questions.
+var ClientTools = []string{"search_memory", "add_memory"}
 
 // Actions of [PrincipalChange].
 const (
@@ -180,6 +185,11 @@ func (p Principal) CheckRights() error {
 			return reject("tool %s is a tool of conclave; choose another name", t)
 		case slices.Contains(p.Tools[:i], t):
 			return reject("tool %s is named twice", t)
+		}
+	}
+	for _, a := range p.Allow {
+		if p.Kind != ClientPrincipal || !slices.Contains(ClientTools, a) {
+			return reject("allow %q: a client may be given %s", clipForError(a), strings.Join(ClientTools, " and "))
 		}
 	}
 	for i, a := range p.Actors {

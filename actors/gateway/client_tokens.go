@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +26,7 @@ type clientTokens struct {
 // clientAccess is the access of one token.
 type clientAccess struct {
 	name    string
+	allow   []string      // see [subjects.Principal]
 	revoked chan struct{} // closed when the token is revoked
 }
 
@@ -63,10 +65,10 @@ func (c *clientTokens) set(principals []subjects.Principal) {
 		if n, err := hex.Decode(d[:], []byte(p.TokenHash)); p.Kind != subjects.ClientPrincipal || len(p.TokenHash) != 2*len(d) || err != nil || n != len(d) {
 			continue
 		}
-		if known, ok := c.access[d]; ok && known.name == p.Name {
+		if known, ok := c.access[d]; ok && known.name == p.Name && slices.Equal(known.allow, p.Allow) {
 			now[d] = known
 		} else {
-			now[d] = clientAccess{p.Name, make(chan struct{})}
+			now[d] = clientAccess{p.Name, p.Allow, make(chan struct{})}
 		}
 	}
 	for d, a := range c.access {
@@ -90,6 +92,18 @@ func (c *clientTokens) find(r *http.Request) (clientAccess, bool) {
 	return a, ok
 }
 
+// mayUse reports whether a client may use a tool of MCP beyond questions.
+func (c *clientTokens) mayUse(name, tool string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range c.access {
+		if a.name == name {
+			return slices.Contains(a.allow, tool)
+		}
+	}
+	return false
+}
+
 // onPrincipalChanged has the list of principals read again.
 func (g *Gateway) onPrincipalChanged(context.Context, actor.Msg[subjects.PrincipalNotice], actor.Out) error {
 	select {
@@ -111,15 +125,14 @@ func clientOf(r *http.Request) string {
 // clientRoutes are the routes that clients may use. Handlers of these keep to the client's own sessions and questions.
 var clientRoutes = map[string]bool{
 	"GET /health": true, "POST /query": true, "GET /queries/{id}": true, "DELETE /queries/{id}": true,
-	"GET /v1/models": true, "POST /v1/chat/completions": true, "POST /v1/embeddings": true,
+	"GET /v1/models": true, "POST /v1/chat/completions": true, "POST /v1/embeddings": true, "POST /mcp": true,
 }
 
 // errClientRoute is the response to a client that uses a route of the user.
 var errClientRoute = problemf(http.StatusForbidden, subjects.CodeDenied, "denied: a client may ask questions and read its own answers only")
 
-// scopeQuestion turns a question into one of the client of r; of the user's it changes nothing.
-func (g *Gateway) scopeQuestion(r *http.Request, q *Question) {
-	name := clientOf(r)
+// scopeQuestion turns a question into one of a client; "" is the user, whose question it does not change.
+func (g *Gateway) scopeQuestion(name string, q *Question) {
 	if name == "" {
 		return
 	}

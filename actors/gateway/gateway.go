@@ -55,6 +55,7 @@ type Gateway struct {
 	questions      questionLog
 	conversations  conversationIndex
 	tokens         clientTokens
+	mcp            http.Handler
 	models         modelCache
 	links          linkCache
 	pulls          pullLog
@@ -138,6 +139,7 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	if err != nil {
 		return err
 	}
+	g.mcp = g.newMCPHandler()
 	g.server = &http.Server{
 		Handler:                      g.handler(),
 		ReadHeaderTimeout:            g.cfg.HeaderTimeout,

@@ -37,7 +37,8 @@ func (g *Gateway) guardRequests(next http.Handler) http.Handler {
 		}
 		var err error
 		var revoked <-chan struct{}
-		authorized := r.URL.Path == loginPath || isFromSocket(r)
+		// A token narrows the rights of the socket, so a token that is not valid has none.
+		authorized := r.URL.Path == loginPath || isFromSocket(r) && r.Header["Authorization"] == nil
 		if !authorized {
 			revoked, authorized = g.credentials.authorize(r, g.isOwnBrowser)
 		}

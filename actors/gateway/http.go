@@ -104,6 +104,7 @@ func (g *Gateway) routes() []route {
 		{"GET", "/settings", g.onSettings},
 		{"PUT", "/settings/{name}", g.onSettingChange},
 		{"GET", "/events", g.onEvents},
+		{"POST", "/mcp", g.onMCP},
 		{"GET", "/v1/models", g.onModelNames},
 		{"POST", "/v1/chat/completions", g.onCompletion},
 		{"POST", "/v1/embeddings", g.onEmbeddings},

@@ -22,7 +22,7 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	if err != nil {
 		return err
 	}
-	g.scopeQuestion(r, &q)
+	g.scopeQuestion(clientOf(r), &q)
 	if err := g.checkQuestion(r.Context(), &q); err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	g.scopeQuestion(r, &in)
+	g.scopeQuestion(clientOf(r), &in)
 	if err := g.checkQuestion(r.Context(), &in); err != nil {
 		return err
 	}

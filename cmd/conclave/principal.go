@@ -54,7 +54,7 @@ type principalReport struct {
 // principalAddCommand adds a tool or a client.
 func principalAddCommand(a *cli.App) *cobra.Command {
 	var kind string
-	var tools []string
+	var tools, allow []string
 	cmd := &cobra.Command{
 		Use:   "add <name> --kind tool|client",
 		Short: "Add an account with a key of its own",
@@ -67,7 +67,7 @@ A tool is offered to agents when it has announced itself and the manifest gives 
   conclave principal add phone --kind client`,
 		Args: cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, v []string) error {
-			p := subjects.Principal{Name: v[0], Kind: subjects.PrincipalKind(kind), Tools: tools}
+			p := subjects.Principal{Name: v[0], Kind: subjects.PrincipalKind(kind), Tools: tools, Allow: allow}
 			switch {
 			case p.Kind != subjects.ToolPrincipal && p.Kind != subjects.ClientPrincipal:
 				return cli.Usage("--kind %q: give tool or client; a machine is added with conclave invite", kind)
@@ -79,6 +79,7 @@ A tool is offered to agents when it has announced itself and the manifest gives 
 	}
 	cmd.Flags().StringVar(&kind, "kind", "", "`kind` of the principal: tool or client")
 	cmd.Flags().StringSliceVar(&tools, "tools", nil, "`names` of the tools that it serves, separated by commas")
+	cmd.Flags().StringSliceVar(&allow, "allow", nil, "`tools` of MCP that a client may use beyond questions: search_memory, add_memory")
 	cli.CompleteFlags(cmd, map[string]cli.Completion{"kind": cli.Words(string(subjects.ToolPrincipal), string(subjects.ClientPrincipal))})
 	return cmd
 }

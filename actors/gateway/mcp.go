@@ -1,0 +1,255 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"conclave/subjects"
+)
+
+// newMCPHandler serves /mcp: questions, memory and states as tools of the Model Context Protocol. It keeps no session, so that
+// it serves both generations of the protocol alike. A client gets only the tools that its principal may use.
+func (g *Gateway) newMCPHandler() http.Handler {
+	server := func(r *http.Request) *mcp.Server { return g.newMCPServer(r) }
+	return mcp.NewStreamableHTTPHandler(server, &mcp.StreamableHTTPOptions{
+		Stateless: true, JSONResponse: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: maxBody,
+		DisableLocalhostProtection: true, // guardRequests has checked Host and origin
+	})
+}
+
+// onMCP passes a request to the handler of the protocol. The deadline of a write begins anew, because an answer takes long.
+func (g *Gateway) onMCP(w http.ResponseWriter, r *http.Request) error {
+	if _, err := parseParams(r); err != nil {
+		return err
+	}
+	release, err := acquireSlot(g.slots.waiting, "questions are waiting")
+	if err != nil {
+		return err
+	}
+	defer release()
+	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
+	defer cancel()
+	g.mcp.ServeHTTP(w, r.WithContext(ctx))
+	return nil
+}
+
+// mcpAsk and the types below are the arguments of the tools; their schemas are generated from them.
+type mcpAsk struct {
+	Question string `json:"question" jsonschema:"the question, in the user's language"`
+	Session  string `json:"session_id,omitempty" jsonschema:"the session to continue, from an earlier result; empty begins a new one"`
+	Mode     string `json:"mode,omitempty" jsonschema:"who answers: assistant (default), committee or task"`
+}
+
+type mcpAnswer struct {
+	Answer    string   `json:"answer"`
+	SessionID string   `json:"session_id"`
+	QueryID   string   `json:"query_id"`
+	Tools     []string `json:"tools,omitempty" jsonschema:"tools that were called"`
+	Error     string   `json:"error,omitempty" jsonschema:"why the answer is incomplete"`
+}
+
+type mcpSearch struct {
+	Query string `json:"query" jsonschema:"what to look for"`
+	Max   int    `json:"max,omitempty" jsonschema:"most results, at most 20"`
+}
+
+type mcpMemory struct {
+	ID         string  `json:"id"`
+	Text       string  `json:"text"`
+	Trust      string  `json:"trust,omitempty"`
+	Similarity float64 `json:"similarity"`
+}
+
+type mcpMemories struct {
+	Memories []mcpMemory `json:"memories"`
+}
+
+type mcpFact struct {
+	Text string `json:"text" jsonschema:"the fact to remember"`
+}
+
+type mcpStored struct {
+	ID     string `json:"id"`
+	Action string `json:"action" jsonschema:"what memory did: added, merged, ..."`
+}
+
+type mcpSessions struct {
+	Sessions []Session `json:"sessions"`
+}
+
+type mcpApprovals struct {
+	Waiting []mcpApproval `json:"waiting"`
+}
+
+type mcpApproval struct {
+	ID   string `json:"id"`
+	Tool string `json:"tool"`
+	Why  string `json:"why"`
+}
+
+type mcpAudit struct {
+	Writers map[string]uint64 `json:"writers" jsonschema:"records by writer"`
+}
+
+// newMCPServer returns a server with the tools that the principal of r may use. Decisions about calls are not among them: an
+// approval is the user's own act.
+func (g *Gateway) newMCPServer(r *http.Request) *mcp.Server {
+	s := mcp.NewServer(&mcp.Implementation{Name: "conclave", Version: g.Version}, &mcp.ServerOptions{
+		Instructions: "Ask a local assistant with tools, memory and an audit log. A call that needs the user's approval waits for it.",
+	})
+	name := clientOf(r)
+	may := func(tool string) bool { return name == "" || g.tokens.mayUse(name, tool) }
+	readOnly := &mcp.ToolAnnotations{ReadOnlyHint: true}
+	mcp.AddTool(s, &mcp.Tool{Name: "ask", Description: "Ask Conclave a question and wait for the answer."}, func(ctx context.Context, _ *mcp.CallToolRequest, in mcpAsk) (*mcp.CallToolResult, mcpAnswer, error) {
+		out, err := g.askForClient(ctx, name, in)
+		return nil, out, explainToClient(g, err)
+	})
+	if may("search_memory") {
+		mcp.AddTool(s, &mcp.Tool{Name: "search_memory", Description: "Search the user's memory.", Annotations: readOnly}, func(ctx context.Context, _ *mcp.CallToolRequest, in mcpSearch) (*mcp.CallToolResult, mcpMemories, error) {
+			out := mcpMemories{Memories: []mcpMemory{}}
+			found, err := g.client.SearchMemory(ctx, subjects.MemoryQuery{Query: in.Query, Max: min(max(in.Max, 1), maxHits)})
+			for _, h := range found.Hits {
+				out.Memories = append(out.Memories, mcpMemory{h.Entry.ID, h.Entry.Corpus, h.Entry.Provenance.Trust, h.Similarity})
+			}
+			return nil, out, explainToClient(g, mapMemoryFault(ctx, err))
+		})
+	}
+	if may("add_memory") {
+		mcp.AddTool(s, &mcp.Tool{Name: "add_memory", Description: "Remember a fact. What a program adds counts as untrusted content."}, func(ctx context.Context, _ *mcp.CallToolRequest, in mcpFact) (*mcp.CallToolResult, mcpStored, error) {
+			out, err := g.rememberForClient(ctx, in)
+			return nil, out, explainToClient(g, err)
+		})
+	}
+	mcp.AddTool(s, &mcp.Tool{Name: "list_sessions", Description: "List sessions, the latest first; a client sees its own.", Annotations: readOnly}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, mcpSessions, error) {
+		list, err := g.listSessions(ctx, name)
+		return nil, mcpSessions{list}, explainToClient(g, err)
+	})
+	if name == "" {
+		g.addStatusTools(s, readOnly)
+	}
+	return s
+}
+
+// addStatusTools adds the states that only the user may see.
+func (g *Gateway) addStatusTools(s *mcp.Server, readOnly *mcp.ToolAnnotations) {
+	mcp.AddTool(s, &mcp.Tool{Name: "approvals_status", Description: "List the calls that wait for the user's decision, who decides in the page or with conclave approve.", Annotations: readOnly}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, mcpApprovals, error) {
+		out := mcpApprovals{Waiting: []mcpApproval{}}
+		list, err := g.client.Approvals(ctx, false)
+		for _, a := range list.Approvals {
+			out.Waiting = append(out.Waiting, mcpApproval{a.ID, a.Tool, a.Reason})
+		}
+		return nil, out, explainToClient(g, err)
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "audit_status", Description: "Count the records of the audit log by writer. conclave audit verify checks them.", Annotations: readOnly}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, mcpAudit, error) {
+		out := mcpAudit{Writers: map[string]uint64{}}
+		all, err := g.client.AuditStatus(ctx)
+		for writer, status := range all {
+			out.Writers[writer] = status.Messages
+		}
+		return nil, out, explainToClient(g, err)
+	})
+}
+
+// explainToClient returns an error whose text a client may see, and logs every other one.
+func explainToClient(g *Gateway, err error) error {
+	var p *problem
+	var f *subjects.Fault
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &p):
+		return errors.New(p.Fault.Text)
+	case errors.As(err, &f):
+		return errors.New(f.Text)
+	case errors.Is(err, context.Canceled), errors.Is(err, errClosing), errors.Is(err, errTimeout), errors.Is(err, errRevoked):
+		return errors.New("the request ended before there was a result")
+	}
+	g.out.LogError(err)
+	return errors.New("internal error; see the log of the gateway")
+}
+
+// askForClient stores a question and waits for its answer. When ctx ends the question is cancelled.
+func (g *Gateway) askForClient(ctx context.Context, name string, in mcpAsk) (out mcpAnswer, err error) {
+	q := Question{Query: in.Question, SessionID: in.Session, Mode: in.Mode}
+	g.scopeQuestion(name, &q)
+	if err := validateQuestion(g.out, &q); err != nil {
+		return out, err
+	}
+	leave, err := g.admitClient(name, q.size())
+	if err != nil {
+		return out, err
+	}
+	defer leave()
+	cur := g.events.openCursor(ctx)
+	defer cur.close()
+	asked := question{q.QueryID, q.SessionID, cur.at, q.respondent()}
+	if _, err := g.storeQuestion(ctx, g.out, q); err != nil {
+		return out, err
+	}
+	end, err := g.waitForOutcomeOf(ctx, cur, asked, func(Event) {}, nil, nil)
+	switch {
+	case err != nil:
+		cancelCtx, cancel := withStoreTimeout(ctx)
+		defer cancel()
+		return out, errors.Join(err, g.client.CancelQuery(cancelCtx, q.SessionID, q.QueryID, "the client disconnected"))
+	case end.Dead != nil:
+		return out, explainDeadLetter(end.Dead)
+	}
+	r := end.Response
+	out = mcpAnswer{Answer: r.Answer, SessionID: q.SessionID, QueryID: q.QueryID}
+	for _, c := range r.ToolCalls {
+		if !slices.Contains(out.Tools, c.Tool) {
+			out.Tools = append(out.Tools, c.Tool)
+		}
+	}
+	if r.Error != nil {
+		if out.Error = r.Error.Text; strings.TrimSpace(r.Answer) == "" {
+			return out, r.Error
+		}
+	}
+	return out, nil
+}
+
+// rememberForClient stores a fact as untrusted content.
+func (g *Gateway) rememberForClient(ctx context.Context, in mcpFact) (out mcpStored, err error) {
+	in.Text = strings.TrimSpace(in.Text)
+	if in.Text == "" || len(in.Text) > maxFact {
+		return out, problemf(http.StatusBadRequest, subjects.CodeMalformed, "text: the fact to remember, at most %d KB", maxFact>>10)
+	}
+	fact, err := Fact{Text: in.Text}.entry()
+	if err != nil {
+		return out, err
+	}
+	one, _, err := g.client.AddMemory(ctx, fact, true)
+	if err == nil && one.Action == actionRefused {
+		err = problemf(http.StatusConflict, codeConflict, "memory refused the fact: %s", one.Why)
+	}
+	return mcpStored{one.ID, one.Action}, mapMemoryFault(ctx, err)
+}
+
+// listSessions lists the latest sessions, of a client only its own.
+func (g *Gateway) listSessions(ctx context.Context, name string) ([]Session, error) {
+	ids, err := g.client.SessionIDs(ctx)
+	if err != nil {
+		return nil, g.mapReadError(ctx, err)
+	}
+	if name != "" {
+		ids = slices.DeleteFunc(ids, func(id string) bool { return !strings.HasPrefix(id, scopeID(name, "")) })
+	}
+	found, err := g.client.Sessions(ctx, ids[:min(len(ids), maxSessions)])
+	if err != nil {
+		return nil, g.mapReadError(ctx, err)
+	}
+	list := []Session{}
+	for _, s := range found {
+		if s.Err == nil {
+			list = append(list, Session{ID: s.ID, Title: makeTitle(s.Question), Turns: s.Turns, Updated: s.Updated})
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,89 @@
+package gateway_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
+)
+
+// connectMCP connects a client of the SDK with a token.
+func (w *fixture) connectMCP(t *testing.T, token string) *mcp.ClientSession {
+	t.Helper()
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	s, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(),
+		&mcp.StreamableClientTransport{Endpoint: w.base + "/mcp", HTTPClient: &http.Client{Transport: authorizing{transport, token}}, DisableStandaloneSSE: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// TestMCP is the server of the Model Context Protocol: the user's tools, those of a client, and a question of each.
+func TestMCP(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	registry := &listRegistry{}
+	editor := strings.Repeat("e", 64)
+	hash := sha256.Sum256([]byte(editor))
+	registry.set(subjects.Principal{Name: "editor", Kind: subjects.ClientPrincipal, TokenHash: hex.EncodeToString(hash[:]), Allow: []string{"search_memory"}})
+	startActor(t, b, registry)
+	w := startGateway(t, b, setup{})
+	asked := make(chan subjects.Query, 4)
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
+		asked <- q
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "hello"))
+	})
+	eventually(t, "the token is known", func() bool {
+		status, _, _ := w.do("GET", "/v1/models", "", "Authorization", "Bearer "+editor)
+		return status == http.StatusOK
+	})
+	for _, tt := range []struct {
+		token, client string
+		tools         []string
+	}{
+		{token, "", []string{"add_memory", "approvals_status", "ask", "audit_status", "list_sessions", "search_memory"}},
+		{editor, "editor", []string{"ask", "list_sessions", "search_memory"}},
+	} {
+		s := w.connectMCP(t, tt.token)
+		list, err := s.ListTools(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, tool := range list.Tools {
+			names = append(names, tool.Name)
+		}
+		if slices.Sort(names); !slices.Equal(names, tt.tools) {
+			t.Errorf("%q has %v", tt.client, names)
+		}
+		r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "ask", Arguments: map[string]any{"question": "hi"}})
+		if err != nil || r.IsError || !strings.Contains(r.Content[0].(*mcp.TextContent).Text, "hello") {
+			t.Fatalf("%+v %v", r, err)
+		}
+		if q := <-asked; q.Client != tt.client || q.Query != "hi" {
+			t.Errorf("%+v", q)
+		}
+	}
+	// What a client has not is not there, and counting records is all that the gateway does with the audit log.
+	if r, err := w.connectMCP(t, editor).CallTool(t.Context(), &mcp.CallToolParams{Name: "add_memory", Arguments: map[string]any{"text": "x"}}); err == nil && !r.IsError {
+		t.Errorf("add_memory of a client without it: %+v", r)
+	}
+	r, err := w.connectMCP(t, token).CallTool(t.Context(), &mcp.CallToolParams{Name: "audit_status", Arguments: map[string]any{}})
+	if err != nil || r.IsError || !strings.Contains(r.Content[0].(*mcp.TextContent).Text, `"broker"`) {
+		t.Errorf("%+v %v", r, err)
+	}
+	if status, _, body := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, "Authorization", "Bearer "+strings.Repeat("x", 64)); status != http.StatusUnauthorized {
+		t.Errorf("no token: %d %s", status, body)
+	}
+}
