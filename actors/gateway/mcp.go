@@ -180,7 +180,7 @@ func (g *Gateway) askForClient(ctx context.Context, name string, in mcpAsk) (out
 	if err := validateQuestion(g.out, &q); err != nil {
 		return out, err
 	}
-	leave, err := g.admitClient(name, q.size())
+	leave, err := g.admitClient(name, q.size(), g.out.Now())
 	if err != nil {
 		return out, err
 	}
