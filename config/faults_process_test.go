@@ -63,6 +63,16 @@ func runFaultActors(names []string) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+			lines <- in.Text()
+		}
+	}()
+	if names[0] == machinePart {
+		return runFaultMachine(c, home, log, lines)
+	}
 	var controls faultControls
 	specs, err := faultSpecs(c, home, names, &controls)
 	if err != nil {
@@ -72,13 +82,6 @@ func runFaultActors(names []string) error {
 	cfg := c.ActorConfig()
 	cfg.Log = log
 	cfg.Now = func() time.Time { return time.Now().Add(time.Duration(controls.clock.Load())) }
-	lines := make(chan string)
-	go func() {
-		defer close(lines)
-		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-			lines <- in.Text()
-		}
-	}()
 	var system actor.System
 	var early []string // lines that came before the actors were ready
 	for _, spec := range specs {

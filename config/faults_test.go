@@ -26,7 +26,7 @@ import (
 	"conclave/subjects"
 )
 
-// The fault suite runs the system as a server and seven processes of actors, each behind a link, asks questions all the time
+// The fault suite runs the system as a server, seven processes of actors and a machine that joined, each behind a link, asks questions all the time
 // and causes one fault after the other. CONCLAVE_FAULTS is their number and CONCLAVE_SEED the seed: the same seed chooses the
 // same faults in the same order, at moments that depend on the machine. CONCLAVE_FAULT_KINDS selects kinds by a pattern, such as
 // "link *".
@@ -49,6 +49,8 @@ type faultHarness struct {
 	rng       *rand.Rand
 	server    *killedProcess
 	processes []*faultProcess
+
+	machineModel *scriptserver.Server // of the machine that joined
 
 	subscriptions int // at the server, before the faults
 	file          string
@@ -149,7 +151,7 @@ var faults = []fault{
 func TestChaosFaults(t *testing.T) {
 	t.Parallel()
 	if !full() && os.Getenv("CONCLAVE_FAULTS") == "" {
-		t.Skip("runs with CONCLAVE_FAULTS=8, or CONCLAVE_CHAOS=1 for the long form: its eight processes need the machine for themselves")
+		t.Skip("runs with CONCLAVE_FAULTS=8, or CONCLAVE_CHAOS=1 for the long form: its nine processes need the machine for themselves")
 	}
 	if os.Getenv(faultEnv) == "" {
 		runInNamespace(t, faultEnv)
@@ -180,43 +182,44 @@ type faultCounts struct {
 	faults                                                int
 	kinds                                                 map[string]int
 	asked, answered, failed, uncertain, lost, twice, runs int
-	doubled, facts, records, unfinished                   int
+	doubled, facts, records, unfinished, remote           int
 }
 
 func newFaultCounts() *faultCounts { return &faultCounts{kinds: map[string]int{}} }
 
 func (c *faultCounts) String() string {
-	return fmt.Sprintf("%d faults %v; %d questions: %d answered, %d failed honestly, %d not acknowledged, %d lost, %d answered twice; %d effects, %d twice; %d memories; %d audit records, %d calls without an outcome",
-		c.faults, c.kinds, c.asked, c.answered, c.failed, c.uncertain, c.lost, c.twice, c.runs, c.doubled, c.facts, c.records, c.unfinished)
+	return fmt.Sprintf("%d faults %v; %d questions: %d answered, %d failed honestly, %d not acknowledged, %d lost, %d answered twice; %d effects, %d twice; %d memories; %d audit records, %d calls without an outcome; %d model calls on the joined machine",
+		c.faults, c.kinds, c.asked, c.answered, c.failed, c.uncertain, c.lost, c.twice, c.runs, c.doubled, c.facts, c.records, c.unfinished, c.remote)
 }
 
 func newFaultHarness(t *testing.T, seed int64) *faultHarness {
 	t.Helper()
 	h := &faultHarness{
-		t: t, rng: rand.New(rand.NewSource(seed)), server: newKilledProcess(t, "none"), file: filepath.Join(t.TempDir(), "written"),
+		t: t, rng: rand.New(rand.NewSource(seed)), server: newKilledProcess(t, subjects.Registry), file: filepath.Join(t.TempDir(), "written"),
 		asked: map[string]bool{}, answers: map[string][]subjects.Response{}, dead: map[string]int{}, facts: map[string]bool{}, counts: map[string]int{}, described: map[string]string{}, next: 1,
 	}
 	h.mountStore()
-	model := modeltest.New(t, scriptserver.Script{"assistant": {
+	script := scriptserver.Script{"assistant": {
 		{Always: true, When: scriptserver.When{LastRole: "user", ToolsInclude: []string{"fs_write"}}, Reply: scriptserver.Reply{
 			Calls: []scriptserver.Call{{Name: "fs_write", Arguments: map[string]any{"line": "{{last_user}}"}}},
 		}},
 		{Always: true, When: scriptserver.When{LastRole: "tool"}, Reply: scriptserver.Reply{Content: "The tool said: {{tool_result 0}}"}},
 		{Always: true, When: scriptserver.When{LastRole: "user"}, Reply: scriptserver.Reply{Content: "There is no tool."}}, // the broker was away
-	}})
+	}}
+	model, machines := modeltest.New(t, script), freePort(t)
 	configure := h.server.home.Data + "-config"
 	if err := os.MkdirAll(configure, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"models.yaml": "roles: {assistant: assistant}\nollama: {url: \"" + model.URL + "\", slots: 8}\n", "manifest.yaml": faultManifest,
+		"models.yaml": "roles: {assistant: " + machineModel + "}\nollama: {url: \"" + model.URL + "\", slots: 8}\n", "manifest.yaml": faultManifest,
 		"memory.yaml": "model: false\n", "critic.yaml": "enabled: false\n",
 		"generator.yaml": "tool_timeout: 20s\ncall_timeout: 20s\nfirst_token_timeout: 20s\n", // replies of killed processes do not come
 	} {
 		writeFile(t, filepath.Join(configure, name), []byte(text))
 	}
 	h.server.home.Config = configure
-	h.server.flags = "system.audit_max=16MB system.event_max=16MB"
+	h.server.flags = "system.audit_max=16MB system.event_max=16MB system.machines.listen=" + machines
 	h.server.start()
 	h.server.waitUntilReady()
 	for _, names := range []string{"tool", "broker", "model", "memory", "router,reward", "generator", "generator"} {
@@ -226,6 +229,7 @@ func newFaultHarness(t *testing.T, seed int64) *faultHarness {
 		t.Cleanup(p.kill)
 		h.processes = append(h.processes, p)
 	}
+	h.processes = append(h.processes, h.startJoinedMachine(t, machines, script))
 	for _, p := range h.processes {
 		p.before = p.readStats()
 	}
@@ -364,7 +368,7 @@ func (h *faultHarness) run(count int) {
 		}
 	})
 	var kinds []fault
-	for _, f := range faults {
+	for _, f := range slices.Concat(faults, machineFaults) {
 		if match, err := path.Match(cmp.Or(os.Getenv("CONCLAVE_FAULT_KINDS"), "*"), f.name); match && err == nil {
 			kinds = append(kinds, slices.Repeat([]fault{f}, f.weight)...)
 		}
@@ -519,6 +523,7 @@ func (h *faultHarness) check(total *faultCounts) {
 		h.t.Errorf("after the faults: %v, audit %d problems, the first %v", err, rep.Bad, rep.First)
 	}
 	total.records += rep.Records
+	total.remote += len(h.machineModel.Requests())
 	if h.t.Failed() {
 		for _, p := range h.processes {
 			h.t.Logf("%s said:\n%s", p.names, p.stderr.String())

@@ -28,7 +28,7 @@ type machine struct {
 	mu        sync.Mutex
 	models    []model.Info
 	connected bool
-	reported  time.Time // when the last report came
+	reported  time.Time // when the last report, or a part of a call, arrived
 	reason    string    // why it is not connected
 }
 
@@ -161,6 +161,7 @@ func (c *machineCall) readOnce(ctx context.Context) error {
 			return fmt.Errorf("%w: %s sent a part of another call", model.ErrMalformed, m.name)
 		}
 		c.heard = time.Now()
+		m.setReached(c.heard)
 		if c.silent {
 			c.silent = false
 			if !c.emit(model.Chunk{Notice: fmt.Sprintf("the connection to %s is back", m.name)}) {
@@ -366,9 +367,12 @@ func (c *machine) refresh(ctx context.Context) {
 	if err != nil {
 		return
 	}
+	began := time.Now()
 	report, err := actor.Ask(ctx, c.out, topic, subjects.Empty{})
 	if err != nil {
-		c.setDisconnected(text.OneLine(c.decodeError(err).Error(), maxText))
+		if !c.wasReachedAfter(began) { // else a call has heard of it meanwhile
+			c.setDisconnected(text.OneLine(c.decodeError(err).Error(), maxText))
+		}
 		return
 	}
 	var models []model.Info
@@ -400,6 +404,22 @@ func (c *machine) wasConnected() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.reported.IsZero() && time.Since(c.reported) < c.times.Lost
+}
+
+// wasReachedAfter reports whether something of the machine arrived after a time.
+func (c *machine) wasReachedAfter(begin time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reported.After(begin)
+}
+
+// setReached notes that a call received something from the machine: it can be used, also when no report arrives at present.
+func (c *machine) setReached(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.reported.IsZero() {
+		c.connected, c.reason, c.reported = true, "", now
+	}
 }
 
 // setDisconnected notes that the machine cannot be used until its next report.

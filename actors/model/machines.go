@@ -234,7 +234,7 @@ func (m *Model) findModel(ctx context.Context, name string, s selection) (target
 	if targets = append(targets, m.findMachineTargets(name, "", s)...); len(targets) > 0 {
 		return m.chooseTarget(targets, s.from), nil
 	}
-	if names := m.machines.listDisconnected(name); len(names) > 0 && errors.Is(err, model.ErrMissing) {
+	if names := m.machines.listDisconnected(name); len(names) > 0 && (errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable)) {
 		err = &disconnectedError{name, names[0]}
 	}
 	return t, err

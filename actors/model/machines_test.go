@@ -205,6 +205,30 @@ func slowly(name, content string, delay time.Duration) scriptserver.Script {
 	return scriptserver.Script{name: {{Always: true, Reply: scriptserver.Reply{Content: content, Quirks: scriptserver.Quirks{TokenDelay: delay}}}}}
 }
 
+// A machine whose link was interrupted during a call can be used at once when the call goes on, without waiting for its next report.
+func TestMachineIsUsedAfterInterruption(t *testing.T) {
+	t.Parallel()
+	times := quickLink
+	times.Refresh = time.Hour
+	w := newMachines(t, times, map[string]scriptserver.Script{"gpu-box": slowly("big", longAnswer(60), 20*time.Millisecond)})
+	link := w.machines["gpu-box"].Link
+	c := w.ask(t.Context(), "s1", "hi")
+	waitFor(t, "the answer has begun", func() bool { return strings.Contains(c.content(), "word3") })
+	link.Cut()
+	c.awaitNotice(t, "is interrupted")
+	link.Heal()
+	c.finish(t)
+	connected := func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), soon)
+		defer cancel()
+		list, err := actor.Ask(ctx, w.out("generator", "", ""), subjects.ModelListService, subjects.Empty{})
+		return err == nil && len(list.Machines) == 1 && list.Machines[0].Connected
+	}
+	if c.err != nil || !connected() {
+		t.Errorf("after the call, which ended with %v, the machine is connected: %v", c.err, connected())
+	}
+}
+
 // The answer of a model that only a machine has streams to the caller; the audit log names the machine.
 func TestMachineAnswersStream(t *testing.T) {
 	t.Parallel()

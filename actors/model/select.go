@@ -123,7 +123,8 @@ func (m *Model) searchModel(ctx context.Context, s selection) (target, error) {
 	}
 	t, err := m.findAnyModel(ctx, names[0], s)
 	t.notice = joinNotices(notice, t.notice)
-	if errors.Is(err, model.ErrMissing) && errors.Is(missing, model.ErrUnreachable) {
+	var gone *disconnectedError
+	if errors.Is(err, model.ErrMissing) && errors.Is(missing, model.ErrUnreachable) || errors.Is(err, model.ErrUnreachable) && errors.As(missing, &gone) {
 		err = missing
 	} else if errors.Is(err, model.ErrMissing) {
 		err = fmt.Errorf("%w; no other model is installed that could answer", missing)

@@ -5,14 +5,20 @@ package hosts
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Host is a machine of the test.
@@ -111,26 +117,76 @@ func (h *Host) Command(ctx context.Context, program string, args ...string) *exe
 	return cmd
 }
 
+// Run runs f on a thread that is on the host: a socket that f opens belongs to the host for as long as it is open. f must use literal
+// addresses and open its sockets itself, not in goroutines.
+func (h *Host) Run(f func() error) error {
+	runtime.LockOSThread()
+	own, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer own.Close()
+	there, err := os.Open("/proc/" + strconv.Itoa(h.id) + "/ns/net")
+	if err == nil {
+		err = unix.Setns(int(there.Fd()), unix.CLONE_NEWNET)
+		there.Close()
+	}
+	if err == nil {
+		err = f()
+	}
+	if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back != nil {
+		return errors.Join(err, back) // the thread stays locked, so that nothing else runs on the host
+	}
+	runtime.UnlockOSThread() // the thread must not end: the processes that it started would be killed with it
+	return err
+}
+
+// Dial connects from the host, for [nats.SetCustomDialer].
+func (h *Host) Dial(network, address string) (conn net.Conn, err error) {
+	err = h.Run(func() (err error) {
+		conn, err = net.DialTimeout(network, address, 5*time.Second)
+		return err
+	})
+	return conn, err
+}
+
+// Reset ends every connection of the host and each new one with a TCP reset until Heal: both ends are told.
+func (h *Host) Reset() {
+	h.t.Helper()
+	h.addRules("meta l4proto tcp reject with tcp reset")
+}
+
 // Cut takes the link of the host down until Heal: nothing arrives, and neither end of a connection is told.
 func (h *Host) Cut() {
 	h.t.Helper()
 	h.net.must(h.net.id, "ip", "link", "set", h.port, "down")
 }
 
-// Heal ends a cut.
+// Heal ends a cut, a reset and losses.
 func (h *Host) Heal() {
 	h.t.Helper()
+	h.net.must(h.id, "nft", "flush", "ruleset")
 	h.net.must(h.net.id, "ip", "link", "set", h.port, "up")
 }
 
-// SetLoss drops packets of the host from now on, in each direction with this probability; 0 drops none.
+// SetLoss drops packets of the host from now on, in each direction with this probability; 1 drops all, 0 none.
 func (h *Host) SetLoss(probability float64) {
 	h.t.Helper()
 	h.net.must(h.id, "nft", "flush", "ruleset")
-	if probability <= 0 {
+	switch {
+	case probability <= 0:
+		return
+	case probability >= 1:
+		h.addRules("drop")
 		return
 	}
-	rule := fmt.Sprintf("numgen random mod 1000 < %d drop", int(probability*1000))
+	h.addRules(fmt.Sprintf("numgen random mod 1000 < %d drop", int(probability*1000)))
+}
+
+// addRules adds a rule of nftables for what the host receives and sends.
+func (h *Host) addRules(rule string) {
+	h.t.Helper()
 	h.net.must(h.id, "nft", "add table inet loss"+
 		"; add chain inet loss received { type filter hook input priority 0; }; add rule inet loss received iifname eth0 "+rule+
 		"; add chain inet loss sent { type filter hook output priority 0; }; add rule inet loss sent oifname eth0 "+rule)
