@@ -1,135 +1,17 @@
 package config_test
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
-
-	"conclave/config"
 )
-
-// browserPage is a browser that is logged in at a running system with the demo model.
-type browserPage struct {
-	t   *testing.T
-	ctx context.Context
-	url string
-
-	mu     sync.Mutex
-	errors []string // of the console
-}
-
-// openPage starts the system and a browser, and logs in with a link. The tests of the page need Chromium: without
-// CONCLAVE_BROWSER they are skipped, with it a missing browser is a failure.
-func openPage(t *testing.T) *browserPage {
-	t.Helper()
-	if os.Getenv("CONCLAVE_BROWSER") == "" {
-		t.Skip("tests of the page run with CONCLAVE_BROWSER=1 and need Chromium (Debian: apt-get install chromium)")
-	}
-	var browser string
-	for _, name := range []string{"chromium", "chromium-headless-shell", "google-chrome"} {
-		if p, err := exec.LookPath(name); err == nil && browser == "" {
-			browser = p
-		}
-	}
-	if browser == "" {
-		t.Fatal("no Chromium on PATH (Debian: apt-get install chromium)")
-	}
-	address := make(chan string, 1)
-	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) { address <- addr }})
-	c.Models.Ollama.URL = "http://127.0.0.1:1" // nothing answers there, so the demo model does
-	home := newHome(t)
-	up(t, c, home, config.Actors...)
-	p := &browserPage{t: t, url: "http://" + <-address}
-
-	options := append([]chromedp.ExecAllocatorOption{}, chromedp.DefaultExecAllocatorOptions[:]...)
-	options = append(options, chromedp.ExecPath(browser), chromedp.NoSandbox, chromedp.UserDataDir(filepath.Join(t.TempDir(), "profile")),
-		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true), chromedp.Flag("disable-gpu", true))
-	all, cancel := chromedp.NewExecAllocator(context.Background(), options...)
-	t.Cleanup(cancel)
-	ctx, cancel := chromedp.NewContext(all)
-	t.Cleanup(cancel)
-	ctx, cancel = context.WithTimeout(ctx, 2*testTimeout)
-	t.Cleanup(cancel)
-	p.ctx = ctx
-
-	token, err := os.ReadFile(home.HTTPToken())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url+"/login/links", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Bearer "+string(bytes.TrimSpace(token)))
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	var link struct{ URL string }
-	if err := json.NewDecoder(response.Body).Decode(&link); err != nil {
-		t.Fatal(err)
-	}
-	p.do(chromedp.EmulateViewport(1280, 800))
-	messages := chromedp.Console(ctx)
-	go func() {
-		for m, err := range messages {
-			if err != nil {
-				return
-			}
-			p.mu.Lock()
-			p.errors = append(p.errors, m.String())
-			p.mu.Unlock()
-		}
-	}()
-	p.do(chromedp.Navigate(link.URL), chromedp.WaitVisible(chromedp.CSS("#question")))
-	return p
-}
-
-func (p *browserPage) do(actions ...chromedp.Action[chromedp.Void]) {
-	p.t.Helper()
-	if err := chromedp.Do(p.ctx, actions...); err != nil {
-		p.t.Fatal(err)
-	}
-}
-
-// eval runs an expression in the page and waits for the promise that it returns.
-func eval[T any](p *browserPage, expression string) T {
-	p.t.Helper()
-	v, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return v
-}
-
-// waitFor waits until an expression is true.
-func (p *browserPage) waitFor(expression string) {
-	p.t.Helper()
-	eval[bool](p, `(async () => { for (;;) { if (`+expression+`) return true; await new Promise(requestAnimationFrame); } })()`)
-}
-
-// text waits for an element and returns its text.
-func (p *browserPage) text(selector string) string {
-	p.t.Helper()
-	p.waitFor(`document.querySelector(` + quoteJS(selector) + `)`)
-	return eval[string](p, `document.querySelector(`+quoteJS(selector)+`).textContent`)
-}
-
-func quoteJS(s string) string {
-	b, _ := json.Marshal(s)
-	return string(b)
-}
 
 // TestPage is the page in a real browser: a question with a tool call, its run, the sessions after a reload, memory, and no error
 // in the console.
@@ -163,15 +45,13 @@ func TestPage(t *testing.T) {
 	if got := p.text(".turn .answer"); !strings.Contains(got, "get_datetime says") {
 		t.Errorf("stored answer %q", got)
 	}
-	for _, view := range []string{"/runs", "/approvals", "/memory", "/tasks"} {
+	for _, view := range []string{"/runs", "/approvals", "/tasks", "/memory", "/memory/graph", "/bus", "/decisions", "/deliberations"} {
 		p.do(chromedp.Navigate(p.url+view), chromedp.WaitVisible(chromedp.CSS("main .page h1")))
-		p.waitFor(`!document.querySelector("main .page .failed")`)
+		if got := eval[string](p, `[...document.querySelectorAll("main .page .failed")].map((e) => e.textContent).join()`); got != "" {
+			t.Errorf("%s: %s", view, got)
+		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.errors) > 0 {
-		t.Errorf("console: %q", p.errors)
-	}
+	p.checkQuiet()
 }
 
 // TestPageShowsHostileTextAsText: Markdown of a model becomes elements of a fixed list, without scripts, handlers, images, frames
@@ -227,10 +107,314 @@ func TestPageRendersManyTokens(t *testing.T) {
 		const began = performance.now();
 		for (let n = 0; n < 5000; n++) {
 			store.apply({ subject: "response.delta.many", query: "many", session: "many", time, payload: { n, text: n % 40 ? "word" + n + " " : "\n\n- **item** " } });
-			if (n % 50 === 0) await new Promise(requestAnimationFrame);
+			if (n % 50 === 0) await scheduler.yield();
 		}
 		while (!document.querySelector(".answer")?.textContent.includes("word4999")) await new Promise(requestAnimationFrame);
 		return performance.now() - began;
 	})()`)
 	t.Logf("5,000 token events in %.0f ms", ms)
+	if ms > 5*1000 {
+		t.Errorf("5,000 token events took %.0f ms, five times the target", ms)
+	}
+}
+
+// TestPageScreens drives each screen of one system with scripted models: streaming, stop, queue, ratings, approvals, runs that look
+// the same after a reload, a cut event stream, two tabs, hostile output, and accessibility in light, dark and phone width.
+func TestPageScreens(t *testing.T) {
+	s, p := openScriptedPage(t)
+	var search, denied, task, committee string
+
+	t.Run("answer", func(t *testing.T) {
+		p.t = t
+		search = p.ask("Search the web for news about NATS.")
+		p.waitFor(`document.querySelector(".turn .critic .grade")`)
+		for selector, want := range map[string]string{
+			".turn .answer table": "Atomic batch publish", ".turn .answer .code": "Nats-Batch-Id", ".turn .thinking summary": "Thought", ".turn .tool summary": "web_search",
+			".turn .tool .label": "untrusted", ".turn .critic .pop": "Current, sourced", ".turn .facts": "web_search left this machine",
+		} {
+			if got := p.text(selector); !strings.Contains(got, want) {
+				t.Errorf("%s is %q, want %q", selector, got, want)
+			}
+		}
+		p.click(`[aria-label="4 stars"]`)
+		p.waitFor(`document.querySelectorAll(".stars .on").length === 4`)
+		var answer struct{ Reward struct{ Stars int } }
+		s.call(t.Context(), http.MethodGet, "/queries/"+search, nil, &answer)
+		if answer.Reward.Stars != 4 {
+			t.Errorf("stored rating %+v", answer.Reward)
+		}
+	})
+
+	t.Run("run after a reload", func(t *testing.T) {
+		p.t = t
+		p.open("/runs/" + search)
+		const spans = `[...document.querySelectorAll(".waterfall g.span")].map((e) => e.getAttribute("aria-label")).sort().join("\n")`
+		p.waitFor(`document.querySelector(".waterfall g.span.critic") && document.querySelector(".waterfall .first")`)
+		before := eval[string](p, spans)
+		if !strings.Contains(before, "model call 2, generator") || !strings.Contains(before, "web_search, web_search") {
+			t.Errorf("spans:\n%s", before)
+		}
+		p.open("/runs/" + search)
+		p.waitFor(`document.querySelector(".waterfall g.span.critic") && document.querySelector(".waterfall .first")`)
+		if after := eval[string](p, spans); after != before {
+			t.Errorf("before the reload:\n%s\nafter:\n%s", before, after)
+		}
+		p.click(".waterfall g.span.tool")
+		if got := p.text(".event .code"); !strings.Contains(got, "TOOL_RESULT: UNTRUSTED") {
+			t.Errorf("payload %q", got)
+		}
+		p.click(`[role="tab"]:nth-child(2)`)
+		if got := p.text(".tree"); !strings.Contains(got, "broker: web_search allowed") {
+			t.Errorf("tree %q", got)
+		}
+		p.click(`[role="tab"]:nth-child(3)`)
+		if got := p.text(".log-table"); !strings.Contains(got, "critique.result") {
+			t.Errorf("log %q", got)
+		}
+	})
+
+	t.Run("stop, queue and two tabs", func(t *testing.T) {
+		p.t = t
+		p.ask("Count slowly to forty.")
+		p.waitFor(`document.querySelector(".answer")?.textContent.includes("three")`)
+		session := eval[string](p, `location.pathname`)
+		other := openTab(t, p.ctx, s.url, s.url+session)
+		other.waitFor(`document.querySelector(".turn .progress")`)
+		other.typeQuestion("What time is it in Tokyo?")
+		p.front()
+		p.waitFor(`document.querySelector("main").textContent.includes("queued behind 1 question")`)
+		p.do(chromedp.KeyEvent(kb.Escape))
+		for _, tab := range []*browserPage{p, other} {
+			tab.front()
+			tab.waitFor(`document.querySelector(".turn").textContent.includes("You stopped this answer") && document.querySelectorAll(".turn .facts").length === 2`)
+			if got := eval[string](tab, `document.querySelector(".turn .answer").textContent`); !strings.Contains(got, "three") || strings.Contains(got, "forty") {
+				t.Errorf("stopped answer %q", got)
+			}
+		}
+		other.checkQuiet()
+	})
+
+	t.Run("closed tab", func(t *testing.T) {
+		p.t = t
+		other := openTab(t, p.ctx, s.url, s.url+"/chat")
+		id := other.ask("Which city do I like most?")
+		if err := chromedp.Cancel(other.ctx); err != nil {
+			t.Fatal(err)
+		}
+		p.open("/runs/" + id)
+		p.waitFor(`document.querySelector(".facts .state.good")`)
+	})
+
+	t.Run("approval", func(t *testing.T) {
+		p.t = t
+		denied = p.ask("Read the soup recipe at http://cook.example.org/soup for me.")
+		p.waitFor(`document.querySelector(".turn .approval")`)
+		p.open("/approvals")
+		p.waitFor(`document.activeElement?.textContent === "Deny"`)
+		got := p.text(".approval")
+		for _, want := range []string{"collect.xn--exmple-4nf.net", "U+0430", "likes%20onion%20soup", "http://cook.example.org/soup", "None of it covers this call", "Layer flow, rule fetch"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("the approval does not show %q: %s", want, got)
+			}
+		}
+		p.do(chromedp.KeyEvent(kb.Enter))
+		p.waitFor(`document.querySelector(".empty-state")`)
+		p.open("/runs/" + denied)
+		p.waitFor(`document.querySelector(".waterfall g.span.wait") && document.querySelector(".facts .state.good")`)
+		p.open("/decisions")
+		p.waitFor(`document.querySelector("main").textContent.includes("denied by you")`)
+	})
+
+	t.Run("committee and task", func(t *testing.T) {
+		p.t = t
+		p.open("/chat")
+		eval[bool](p, `(() => { const m = document.querySelector("#mode"); m.value = "committee"; m.dispatchEvent(new Event("change")); return true; })()`)
+		p.typeQuestion("Should I move to Lisbon, closer to Ada?")
+		p.waitFor(`document.querySelector(".turn .facts")`)
+		committee = eval[string](p, `document.querySelector(".turn[data-query]").dataset.query`)
+		p.open("/deliberations/" + committee)
+		if got := p.text("main .page"); !strings.Contains(got, "before they know whether she stays") || !strings.Contains(got, "Visit her for a month") {
+			t.Errorf("deliberation %q", got)
+		}
+		var asked struct {
+			ID string `json:"query_id"`
+		}
+		s.call(t.Context(), http.MethodPost, "/query", map[string]string{"query": "Find out how many people live in Oslo and Bergen, and say which city is larger.", "mode": "task"}, &asked)
+		task = asked.ID
+		p.open("/tasks/" + task)
+		p.click(".dag .node")
+		if got := p.text(".panel"); !strings.Contains(got, "Oslo has 700,000 inhabitants") {
+			t.Errorf("subtask %q", got)
+		}
+	})
+
+	t.Run("sessions, memory and palette", func(t *testing.T) {
+		p.t = t
+		p.open("/chat")
+		p.click(`.sessions [aria-label^="Rename the session"]`)
+		p.do(chromedp.WaitVisible(chromedp.CSS("#ask-value")), chromedp.SetValue(chromedp.CSS("#ask-value"), "Renamed by the test"), chromedp.Click(chromedp.CSS("#ask .primary")))
+		p.waitFor(`document.querySelector(".sessions")?.textContent.includes("Renamed by the test")`)
+		s.call(t.Context(), http.MethodPost, "/memory", map[string]string{"text": "My cat is called Whiskers."}, nil)
+		p.open("/memory")
+		p.do(chromedp.SendKeys(chromedp.CSS("#memory-text"), "name of the cat\r"))
+		p.waitFor(`document.querySelector(".entries th:nth-child(9)") && document.querySelector(".entries tbody a")?.textContent.includes("Whiskers")`)
+		p.click(".fold")
+		if got := p.text(".reasons"); !strings.Contains(got, "words") && !strings.Contains(got, "corpus") {
+			t.Errorf("reasons %q", got)
+		}
+		p.open("/chat")
+		eval[bool](p, `document.dispatchEvent(new KeyboardEvent("keydown", { key: "k", ctrlKey: true, bubbles: true, cancelable: true }))||true`)
+		p.do(chromedp.WaitVisible(chromedp.CSS("#palette-text")), chromedp.SendKeys(chromedp.CSS("#palette-text"), "decis\r"))
+		p.waitFor(`location.pathname === "/decisions"`)
+	})
+
+	t.Run("hostile output", func(t *testing.T) {
+		p.t = t
+		p.ask("Print something hostile.")
+		p.waitFor(`document.querySelector(".turn .facts")`)
+		wrong := eval[[]string](p, `[...document.querySelectorAll(".answer *")].filter((e) => /^(SCRIPT|IMG|IFRAME|STYLE|SVG|OBJECT|EMBED|LINK|FORM|INPUT)$/.test(e.tagName) || [...e.attributes].some((a) => a.name.startsWith("on") || a.name === "style" || a.name === "src") || e.href?.startsWith("javascript:")).map((e) => e.outerHTML)`)
+		if len(wrong) > 0 || strings.Contains(eval[string](p, `document.title`), "owned") {
+			t.Errorf("hostile output became %q", wrong)
+		}
+		if got := p.text(".answer"); !strings.Contains(got, "<script>") || strings.ContainsRune(got, 0x202e) {
+			t.Errorf("the answer is shown as %q", got)
+		}
+	})
+
+	t.Run("axe", func(t *testing.T) {
+		p.t = t
+		script := readAxe(t)
+		for _, look := range []struct {
+			width  int64
+			scheme string
+		}{{1280, "light"}, {1280, "dark"}, {360, "light"}} {
+			p.show(look.width, 800, look.scheme)
+			for _, path := range []string{"/chat", chatOf(s, t, search), "/runs", "/runs/" + search, "/runs/" + denied, "/approvals", "/tasks", "/tasks/" + task, "/memory", "/memory/graph", "/bus", "/decisions", "/deliberations/" + committee} {
+				p.open(path)
+				p.waitFor(`!document.querySelector("main")?.textContent.includes("Loading")`)
+				eval[bool](p, script+";true")
+				found := eval[[]string](p, `axe.run().then((r) => r.violations.map((v) => v.id + ": " + v.nodes.map((n) => n.html).join(" ").slice(0, 400)))`)
+				for _, f := range found {
+					t.Errorf("%s, %d px, %s: %s", path, look.width, look.scheme, f)
+				}
+			}
+		}
+		p.show(1280, 800, "light")
+	})
+	p.t = t
+	p.checkQuiet()
+}
+
+// chatOf returns the address of the session of a question.
+func chatOf(s *pageSystem, t *testing.T, query string) string {
+	t.Helper()
+	var answer struct {
+		Session string `json:"session_id"`
+	}
+	s.call(t.Context(), http.MethodGet, "/queries/"+query, nil, &answer)
+	return "/chat/" + answer.Session
+}
+
+// readAxe returns the script of axe-core, which is not a part of the project.
+func readAxe(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("CONCLAVE_AXE")
+	if dir == "" {
+		t.Skip("accessibility is tested with CONCLAVE_AXE=<folder of axe-core> (npm install axe-core)")
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "axe.min.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestPageReconnects: the event stream is cut while an answer is made; the page says so and shows the answer when it is back.
+func TestPageReconnects(t *testing.T) {
+	browser := findBrowser(t)
+	s := startPageSystem(t)
+	proxy := startProxy(t, strings.TrimPrefix(s.url, "http://"))
+	link := strings.Replace(s.loginLink(t.Context()), s.url, "http://"+proxy.address, 1)
+	p := startBrowser(t, browser, "http://"+proxy.address, link)
+	id := p.ask("Which city do I like most?")
+	p.waitFor(`document.querySelector(".turn .critic")`)
+	chat := eval[string](p, `location.pathname`)
+	proxy.cut()
+	p.waitFor(`document.querySelector(".banner")?.textContent.includes("Reconnecting")`)
+	s.call(t.Context(), http.MethodPost, "/query", map[string]string{"query": "Count slowly to forty.", "session_id": strings.TrimPrefix(chat, "/chat/")}, nil)
+	proxy.restore()
+	p.waitFor(`document.querySelectorAll(".turn .facts").length === 2 && document.querySelector("main").textContent.includes("forty") && !document.querySelector(".banner")`)
+	if got := eval[int](p, `document.querySelectorAll('.turn[data-query="`+id+`"]').length`); got != 1 {
+		t.Errorf("the first answer is shown %d times", got)
+	}
+}
+
+// TestPageStoryS8: the page shows the critic's grade of an answer, and memory the annotated entry.
+func TestPageStoryS8(t *testing.T) {
+	_, p := openScriptedPage(t)
+	p.ask("Which city do I like most?")
+	p.waitFor(`document.querySelector(".turn .critic .grade")`)
+	if got := p.text(".turn .critic .pop"); !strings.Contains(got, "5 of 5") || !strings.Contains(got, "Right, short and to the point.") {
+		t.Errorf("critic %q", got)
+	}
+	p.click(`.turn .critic .pop a[href^="/memory/"]`)
+	p.waitFor(`location.pathname.startsWith("/memory/") && document.querySelector(".pairs")`)
+	for range 200 { // memory adds the grade a moment after the critic published it
+		if strings.Contains(eval[string](p, `document.querySelector(".pairs")?.textContent ?? ""`), "Right, short") {
+			break
+		}
+		p.open(eval[string](p, `location.pathname`))
+	}
+	if got := p.text(".pairs"); !strings.Contains(got, "Right, short and to the point.") || !strings.Contains(got, "answer") {
+		t.Errorf("memory shows %q", got)
+	}
+	p.checkQuiet()
+}
+
+// TestPageSize measures what the page transfers, when it paints first, and a session of 2,000 messages.
+func TestPageSize(t *testing.T) {
+	_, p := openScriptedPage(t)
+	p.open("/chat")
+	bytes := eval[float64](p, `performance.getEntriesByType("resource").filter((r) => r.name.includes("/page/")).reduce((n, r) => n + r.transferSize, performance.getEntriesByType("navigation")[0].transferSize)`)
+	paint := eval[float64](p, `new Promise((done) => new PerformanceObserver((l) => done(l.getEntries()[0].startTime)).observe({ type: "paint", buffered: true }))`)
+	t.Logf("the page transfers %.0f kB and paints after %.0f ms", bytes/1000, paint)
+	if bytes > 200_000 {
+		t.Errorf("the page transfers %.0f bytes, at most 200,000", bytes)
+	}
+	if paint > 5*300 {
+		t.Errorf("first paint after %.0f ms, five times the target", paint)
+	}
+	var turns []string
+	for i := range 1000 {
+		turns = append(turns, fmt.Sprintf(`{"query_id":"q%d","query":"Question %d","answer":"Answer **%d** with some text, a list\n\n- one\n- two","model":"m","time":"2026-01-01T00:00:00Z"}`, i, i, i))
+	}
+	var times []float64
+	times = eval[[]float64](p, `(async () => {
+		const store = await import("/page/js/store.js");
+		const frame = () => new Promise((r) => requestAnimationFrame(r));
+		store.state.sessions = [{ session_id: "long", title: "Long", updated: new Date().toISOString() }];
+		store.state.conversations.set("long", { conversation: [`+strings.Join(turns, ",")+`] });
+		history.pushState(null, "", "/chat/long");
+		const began = performance.now();
+		store.changed();
+		dispatchEvent(new PopStateEvent("popstate"));
+		while (document.querySelectorAll(".turn").length < 1000) await frame();
+		await frame();
+		const drawn = performance.now() - began;
+		const log = document.querySelector("#log");
+		let slowest = 0;
+		for (let i = 0; i < 40; i++) {
+			const before = performance.now();
+			log.scrollTop = (log.scrollHeight * i) / 40;
+			store.changed();
+			await frame();
+			await frame();
+			slowest = Math.max(slowest, performance.now() - before);
+		}
+		return [drawn, slowest, log.scrollHeight];
+	})()`)
+	t.Logf("2,000 messages are drawn in %.0f ms; the slowest of 40 jumps takes %.0f ms; height %.0f", times[0], times[1], times[2])
+	if times[2] < 50_000 || times[1] > 2000 {
+		t.Errorf("height and slowest scroll: %v", times)
+	}
 }

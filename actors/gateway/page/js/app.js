@@ -200,6 +200,7 @@ const draw = () => {
   else if (!store.state.question && dialog.open) dialog.close();
   palette.drawn();
 };
+for (const v of views) store.state.views.add(v.name);
 setTheme(theme);
 store.subscribe(draw);
 addEventListener("popstate", open);

@@ -18,6 +18,7 @@ export const state = {
   notices: [], // messages to the user: {id, text, kind}
   question: null, // a question of the page to the user: see confirm
   last: 0, // sequence of the last stored event
+  views: new Set(), // names of the views that the page has
 };
 
 const listeners = new Set();
@@ -29,14 +30,20 @@ export function subscribe(listener) {
   return () => listeners.delete(listener);
 }
 
-// changed announces a change of the state.
+// changed announces a change of the state: in the next frame, or after a second in a tab that the browser does not draw.
 export function changed() {
   if (scheduled) return;
   scheduled = true;
-  requestAnimationFrame(() => {
+  let frame = 0;
+  let timer = 0;
+  const announce = () => {
+    cancelAnimationFrame(frame);
+    clearTimeout(timer);
     scheduled = false;
     for (const l of listeners) l();
-  });
+  };
+  frame = requestAnimationFrame(announce);
+  timer = setTimeout(announce, 1000);
 }
 
 // newRun is what is known of one question.
@@ -174,6 +181,8 @@ function applyToRun(r, ev) {
           r.step = p.step ?? 0; // the text before a tool call is not part of the answer
           r.text = "";
         }
+        if (p.n > (r.nextDelta ?? 0)) r.text += " … "; // a piece is missing; the stored answer has it
+        r.nextDelta = (p.n ?? 0) + 1;
         r.text += p.text ?? "";
         r.respondent = p.respondent_id ?? r.respondent;
         r.phase = "writing";
@@ -225,7 +234,7 @@ function applyToRun(r, ev) {
       r.phase = `waiting for your approval of ${p.tool ?? "a call"}`;
       break;
     case "approval.decision":
-      setToolState(r, p, "running");
+      for (const t of r.tools.values()) if (t.state === "waiting for you") t.state = "running";
       r.phase = "working";
       break;
   }

@@ -338,7 +338,7 @@ function composer(session, running, turns) {
           <select id="mode" title=${modes.find(([m]) => m === draft.mode)[2]} @change=${(e) => ((draft.mode = e.target.value), store.changed())}>${modes.map(([v, text]) => html`<option value=${v} ?selected=${draft.mode === v}>${text}</option>`)}</select>
           <span class="quiet hint">${model?.model ?? ""}${model?.demo_model ? ", the built-in demo model" : ""}</span>
           <span class="grow"></span>
-          ${session ? html`<a class="ghost button context-link" href="/context/${session}" title="The exact messages that the model gets">Context</a>` : nothing}
+          ${session && store.state.views.has("context") ? html`<a class="ghost button context-link" href="/context/${session}" title="The exact messages that the model gets">Context</a>` : nothing}
           ${session ? html`<button type="button" class="ghost" aria-pressed=${drawer.open} aria-label="Show the run beside the chat" title="Run of the selected answer" @click=${() => setDrawer(!drawer.open, drawer.run)}>${icon("panel")}</button>` : nothing}
           ${running ? html`<button type="button" class="stop" @click=${() => cancel(running)}>${icon("stop")}Stop <kbd>Esc</kbd></button>` : nothing}
           ${!running || draft.text.trim() ? html`<button class="primary send" ?disabled=${draft.sending || !draft.text.trim()} aria-label=${running ? "Queue the question" : "Send"}>${running ? "Queue" : icon("send")}</button>` : nothing}

@@ -10,9 +10,12 @@ const shown = { only: "" };
 // decisionsOf returns the decisions in the events, newest first.
 function decisionsOf(events) {
   const calls = new Map();
+  const asked = new Map(); // call by approval
   for (const ev of events) {
     const p = ev.payload ?? {};
-    const id = p.call_id;
+    const approval = ev.subject.startsWith("approval.") ? ev.subject.split(".")[2] : "";
+    if (approval && p.call_id) asked.set(approval, p.call_id);
+    const id = p.call_id ?? asked.get(approval);
     if (!id) continue;
     const c = calls.get(id) ?? { id, tool: p.tool, caller: p.caller, args: p.args, query: ev.query, at: ev.time, decision: "", outcome: "" };
     if (ev.subject.startsWith("tool.request.")) Object.assign(c, { decision: c.decision || "allowed", args: p.args, caller: p.caller });
