@@ -38,9 +38,9 @@ func TestAskTerminal(t *testing.T) {
 
 	// The first line is there before the rest was said; what no piece had is added without saying it all again.
 	slow := p.onTerminal("ask", "slow")
-	p.must(slow.stdout, "^the first line")
+	p.must(slow.stdout, "^the first .*line")
 	close(c.goOn)
-	if got, want := end(slow), "the first line\nand half of the second, and an end that no piece had\uFFFD[2J\n"+dimmed("(test:1b, 3 tokens, 1.2s; continue with --continue)"); got != want {
+	if got, want := end(slow), "the first \x1b[1mline\x1b[m\n\nand half of the second, and an end that no piece had\uFFFD[2J\n"+dimmed("(test:1b, 3 tokens, 1.2s; continue with --continue)"); got != want {
 		t.Errorf("slow: %q, want %q", got, want)
 	}
 	// Pieces were lost, or the answer is another: it is shown as a whole, on a line of its own.
@@ -135,7 +135,7 @@ func TestAskStop(t *testing.T) {
 	p.must(screen.stdout, "^as far as")
 	code, err := screen.end(os.Interrupt)
 	text := strings.ReplaceAll(screen.stdout.String(), "\r\n", "\n")
-	if code != cli.ExitFailed || err != nil || !strings.HasPrefix(text, "as far as\nthis\n") {
+	if code != cli.ExitFailed || err != nil || !strings.HasPrefix(text, "as far as\n\nthis\n") {
 		t.Errorf("stopped: %d, %v, %q", code, err, text)
 	}
 	if !strings.Contains(text, "the answer is partial: stopped by the user: continue with conclave ask --session s1") {

@@ -279,7 +279,7 @@ var scriptedAnswers = map[string]func(x *turn){
 	},
 	"stop": func(x *turn) {
 		x.state(subjects.AgentState{To: "GENERATING"})
-		x.delta(0, "as far as\n")
+		x.delta(0, "as far as\n\n")
 		select {
 		case id := <-x.cancels:
 			if id != x.q.QueryID {
@@ -288,7 +288,7 @@ var scriptedAnswers = map[string]func(x *turn){
 		case <-x.t.Context().Done():
 			return
 		}
-		r := x.response("as far as\nthis")
+		r := x.response("as far as\n\nthis")
 		r.Partial, r.Notes = true, []subjects.Note{{Code: "stopped", Text: "stopped by the user"}}
 		x.answer(r)
 	},
@@ -309,14 +309,14 @@ var scriptedAnswers = map[string]func(x *turn){
 		}
 	},
 	"slow": func(x *turn) {
-		x.delta(0, "\n\nthe first line\nand half")
+		x.delta(0, "\n\nthe first **line**\n\nand half")
 		select {
 		case <-x.goOn:
 		case <-x.t.Context().Done():
 			return
 		}
 		x.delta(0, " of the second")
-		x.answer(x.response("the first line\nand half of the second, and an end that no piece had\x1b[2J"))
+		x.answer(x.response("the first **line**\n\nand half of the second, and an end that no piece had\x1b[2J"))
 	},
 	"markdown": func(x *turn) {
 		const first = "# A Title\n\nA paragraph with **bold** words, `code` and a [link](https://example.org/page), long enough to wrap on a narrow screen, and more.\n\n- one\n- two\n\n```go\nfunc main() {\n\tprintln(1)\n}\n```\n\nSecond paragraph that is still growing when the"

@@ -17,6 +17,7 @@ type tapFlags struct {
 	pattern, session, query string // "" session or query = any
 	since                   uint64 // first sequence to replay; 0 = none
 	count                   int    // messages to print; 0 = no limit
+	raw                     bool   // JSON lines, as with --json
 }
 
 // tapCommand prints the messages on the bus, live or with a replay first. It rejects an invalid subject and a negative count; 0
@@ -26,17 +27,18 @@ func tapCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tap [subject]",
 		Short: "Watch the bus, decoded",
-		Long: `Prints the messages on the bus, one per line: time, subject, author, session, query and body. The subject may contain * for
-one token and end with > for the rest (default: everything).
+		Long: `Prints the messages on the bus, one per line: time, author, query, subject, and a preview of what it says. A "~" marks thinking,
+"[thought]" an answer with thinking, "[2 tool calls]" one with tool calls. On a terminal a line is cut to its width. The subject may
+contain * for one token and end with > for the rest (default: everything).
 
 With --since it first replays the stored events from a sequence on, then continues live without gap or duplicate. Questions
-(query.*) are not in the event log and are shown live only. With --json each line is a JSON object with time, stream, seq,
-subject, from, session, query and body.
+(query.*) are not in the event log and are shown live only. With --raw or --json each line is a JSON object with time, stream, seq,
+subject, from, session, query and the whole body.
 
 Ends with Ctrl-C, after --count messages, or when its output is closed.`,
 		Example: `  conclave tap
   conclave tap 'tool.>' --since 1
-  conclave tap --query 3f9c01d2 --json | jq .body`,
+  conclave tap --query 3f9c01d2 --raw | jq .body`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, v []string) error {
 			if len(v) > 0 {
@@ -55,6 +57,7 @@ Ends with Ctrl-C, after --count messages, or when its output is closed.`,
 	f.StringVar(&t.session, "session", "", "only messages of this session `id`")
 	f.StringVar(&t.query, "query", "", "only messages of this query `id`")
 	f.Uint64Var(&t.since, "since", 0, "replay events from this `sequence` on (1 is the first)")
+	f.BoolVar(&t.raw, "raw", false, "print JSON, with the whole body")
 	f.IntVar(&t.count, "count", 0, "stop after this many messages")
 	return cmd
 }
@@ -113,7 +116,7 @@ func (t *tapFlags) print(ctx context.Context, a *cli.App, w *client.Watch) error
 		if !e.About(t.session, t.query) {
 			continue
 		}
-		if a.JSON {
+		if a.JSON || t.raw {
 			err = a.PrintLine(e)
 		} else {
 			err = view.Event(a.Out, e)

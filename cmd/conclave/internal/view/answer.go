@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/term/markdown"
 	"conclave/pkg/client"
 	"conclave/subjects"
 )
@@ -347,6 +348,9 @@ type screen struct {
 	open    io.Writer // stream whose line is not ended; nil = none
 	last    io.Writer // stream written to last
 	deltas  Deltas
+	text    markdown.Stream // of the answer
+	blocks  int             // of it that were printed
+	shown   bool            // nothing was printed since it began but the text itself
 
 	plain, thought term.PlainStream // sanitize the answer and the thinking
 
@@ -404,6 +408,7 @@ func (s *screen) talk(format string, v ...any) {
 		columns = 200
 	}
 	if term.IsTerminal(s.Err) {
+		s.interruptText()
 		s.endLine()
 	}
 	s.write(s.Err, term.Dim, term.Clip(fmt.Sprintf(format, v...), columns-1)+"\n")
@@ -473,20 +478,56 @@ func (s *screen) SetModel(m ModelState) {
 func (s *screen) delta(d client.Delta) {
 	if d.Thinking {
 		if s.Thinking && d.Text != "" {
+			s.interruptText()
 			s.writePlain(s.Err, term.Dim, s.thought.Next(d.Text))
 		}
 		return
 	}
 	text, begins := s.deltas.Next(d)
 	if begins {
-		if s.open == s.Out {
-			s.endLine()
-		}
-		s.plain.Reset()
+		s.beginText()
 	}
 	if text != "" {
 		s.printNotes()
-		s.writePlain(s.Out, "", s.plain.Next(text))
+		s.printBlocks(s.text.Write(s.plain.Next(text)))
+		s.spinner.preview(s.text.Tail())
+	}
+}
+
+// beginText ends the text so far: what follows is another one.
+func (s *screen) beginText() {
+	s.flushText()
+	s.plain.Reset()
+	s.blocks, s.shown = 0, true
+}
+
+// interruptText prints the text so far because something else follows: what comes of it later is not its continuation on the
+// screen.
+func (s *screen) interruptText() {
+	s.flushText()
+	s.shown = false
+}
+
+// flushText prints the rest of the text so far.
+func (s *screen) flushText() { s.printBlocks(s.text.End()) }
+
+// printBlocks prints complete blocks of the answer, rendered, with a blank line between two.
+func (s *screen) printBlocks(blocks []markdown.Block) {
+	columns, _, _ := term.Size(s.Out)
+	format := markdown.Format{Columns: columns - 1, Colour: term.HasColour(s.Out)}
+	for _, b := range blocks {
+		s.endLine()
+		if b.First && s.blocks > 0 {
+			fmt.Fprintln(s.Out)
+		}
+		for _, l := range format.Render(b) {
+			fmt.Fprintln(s.Out, l)
+		}
+		s.blocks++
+		s.last = s.Out
+	}
+	if len(blocks) > 0 {
+		s.spinner.preview(markdown.Block{}, false)
 	}
 }
 
@@ -524,6 +565,7 @@ func (s *screen) printNotes() {
 func (s *screen) Warn(_, text string) {
 	s.spinner.clear()
 	if term.IsTerminal(s.Err) {
+		s.interruptText()
 		s.endLine()
 		s.last = s.Err
 	}
@@ -536,14 +578,15 @@ func (s *screen) Warn(_, text string) {
 func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error {
 	s.spinner.stop()
 	answer := AnswerText(r)
-	if rest, continues := s.deltas.Rest(answer); rest != "" {
-		if !continues || s.last != s.Out {
-			s.endLine()
-			rest = answer
-		}
-		s.write(s.Out, "", strings.TrimRight(rest, "\n"))
+	switch rest, continues := s.deltas.Rest(answer); {
+	case rest == "":
+	case continues && s.shown:
+		s.printBlocks(s.text.Write(s.plain.Next(rest)))
+	default:
+		s.beginText()
+		s.printBlocks(s.text.Write(term.PlainText(answer)))
 	}
-	s.endLine()
+	s.flushText()
 	for _, n := range r.Notes {
 		s.note(n)
 	}
@@ -570,6 +613,7 @@ func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error
 // Fail ends the open line. The notes that are held back are dropped, and the caller prints the error.
 func (s *screen) Fail(*subjects.Fault) error {
 	s.spinner.stop()
+	s.flushText()
 	s.endLine()
 	return nil
 }
@@ -592,6 +636,7 @@ func SummarizeAnswer(r subjects.Response) string {
 // approval shows a waiting call and asks, or queues it behind the one that was asked before. Without a keyboard, or when stderr
 // is no terminal, it prints how to decide elsewhere.
 func (s *screen) approval(r subjects.ApprovalRequest) {
+	s.interruptText()
 	s.printNotes()
 	s.endLine()
 	if s.lines == nil && term.IsTerminal(s.Err) {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"strings"
 
 	"conclave/cmd/conclave/internal/term"
 	"conclave/pkg/actor"
@@ -16,16 +15,6 @@ var subjectColours = map[string]string{
 	"query": term.Cyan, "response": term.Green, "answer": term.Green, "tool": term.Yellow, "approval": term.Magenta, "agent": term.Blue,
 	"dead": term.Red, "critique": term.Magenta, "pairwise": term.Magenta, "user": term.Cyan, "reward": term.Magenta, "memory": term.Blue,
 	"committee": term.Blue, "task": term.Blue,
-}
-
-// Event prints one event on a line: local time, subject, author, the beginnings of the ids, body. A missing field is "-".
-func Event(w io.Writer, e client.Event) error {
-	family, _, _ := strings.Cut(e.Subject, ".")
-	id := func(s string) string { return term.Plain(cmp.Or(term.ShortID(s), "-")) }
-	_, err := fmt.Fprintf(w, "%s  %s  %-10s  %s  %s\n", e.Time.Local().Format("15:04:05.000"),
-		term.Paint(w, subjectColours[family], fmt.Sprintf("%-28s", term.Plain(e.Subject))), term.Plain(cmp.Or(e.From, "-")),
-		term.Paint(w, term.Dim, fmt.Sprintf("%-8s %-8s", id(e.Session), id(e.Query))), term.Plain(e.Text()))
-	return err
 }
 
 // The figures of actors, as package client reads them.

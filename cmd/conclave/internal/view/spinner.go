@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/term/markdown"
 	"conclave/pkg/client"
 	"conclave/subjects"
 )
@@ -15,6 +16,7 @@ import (
 const (
 	spinnerDelay = 300 * time.Millisecond // without other output, before the spinner is drawn
 	spinnerFrame = 100 * time.Millisecond // between two frames
+	maxPreview   = 60                     // characters of a growing block
 )
 
 // ModelState is the model that answers, and whether its server has loaded it.
@@ -32,6 +34,7 @@ type spinner struct {
 	quiet  time.Time // since when nothing was printed
 	frame  int
 	phase  Phase
+	tail   string // the end of the text that is not printed yet
 }
 
 // Phase is what a question waits for: a place in the queue, the model, a tool. The zero value is a question that was just asked.
@@ -151,6 +154,17 @@ func groupDigits(n int) string {
 	return fmt.Sprintf("%s,%03d", groupDigits(n/1000), n%1000)
 }
 
+// preview shows the end of a block that grows behind the phase; false for none.
+func (p *spinner) preview(b markdown.Block, ok bool) {
+	if p == nil {
+		return
+	}
+	if p.tail = ""; ok {
+		r := []rune(strings.Join(strings.Fields(term.Plain(b.Text)), " "))
+		p.tail = string(r[max(0, len(r)-maxPreview):])
+	}
+}
+
 // SpinnerFrame is a frame of the animation.
 func SpinnerFrame(n int) string { return string(`|/-\`[n%4]) }
 
@@ -160,6 +174,9 @@ func (p *spinner) tick() {
 	text := p.phase.Text(now)
 	if now.Sub(p.quiet) < spinnerDelay {
 		return
+	}
+	if p.tail != "" {
+		text += " ... " + p.tail
 	}
 	p.frame++
 	p.line.Draw("%s %s", SpinnerFrame(p.frame), text)
