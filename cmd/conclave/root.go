@@ -35,11 +35,15 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
   conclave approve                                  decide calls that need your approval
   conclave tap                                      watch the bus
   conclave audit verify                             verify the audit log
+  conclave setup                                    see what this machine has, and prepare it
   conclave doctor                                   check the installation`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, v []string) error {
 			if version {
 				return printVersion(a)
+			}
+			if err := welcome(cmd.Context(), a); err != nil {
+				return err
 			}
 			return up.RunE(cmd, v)
 		},
@@ -59,7 +63,7 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
 	f.StringVar(&a.Level, "log-level", "", "debug, info, warn or error")
 	root.AddCommand(up, openCommand(a), chatCommand(a), askCommand(a), taskCommand(a), rateCommand(a), criticCommand(a), sessionCommand(a), approveCommand(a), policyCommand(a), modelCommand(a),
 		storyCommand(a), actorCommand(a), keysCommand(a), provisionCommand(a), inviteCommand(a), joinCommand(a), machinesCommand(a), principalCommand(a), callCommand(a), tapCommand(a), topCommand(a), healthCommand(a), auditCommand(a),
-		backupCommand(a), restoreCommand(a), secretCommand(a), memoryCommand(a), doctorCommand(a), versionCommand(a), completionCommand(a))
+		backupCommand(a), restoreCommand(a), secretCommand(a), memoryCommand(a), setupCommand(a), serviceCommand(a), doctorCommand(a), versionCommand(a), completionCommand(a), manCommand(a))
 	root.SetHelpCommand(helpCommand(root))
 	root.SetIn(a.In)
 	root.SetOut(a.Out)

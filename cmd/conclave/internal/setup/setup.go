@@ -1,0 +1,188 @@
+// Package setup looks at what a machine has for Conclave, without a running system: Ollama and its models, GPU, memory and web
+// search. It suggests a model that fits.
+package setup
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"conclave/cmd/conclave/internal/doctor"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/config"
+	"conclave/pkg/local"
+	"conclave/pkg/model/ollama"
+)
+
+// probeTimeout bounds each look.
+const probeTimeout = 2 * time.Second
+
+// Machine is what was found.
+type Machine struct {
+	OllamaURL string   `json:"ollama_url"`
+	Ollama    bool     `json:"ollama"` // it answers
+	Models    []string `json:"models"` // that it has
+	Wanted    string   `json:"wanted"` // the assistant's model by the settings
+	Memory    int64    `json:"memory"` // free, in bytes; 0 = unknown
+	GPU       string   `json:"gpu,omitempty"`
+	GPUMemory int64    `json:"gpu_memory,omitempty"` // free, in bytes
+	Search    string   `json:"search"`               // what answers searches
+	SearchOK  bool     `json:"search_ok"`
+	SearchFix string   `json:"search_fix,omitempty"`
+	// Suggested is the largest known model that fits into the free memory, nil when none does.
+	Suggested *Candidate `json:"suggested,omitempty"`
+}
+
+// Candidate is a model that works as the assistant, with its download size.
+type Candidate struct {
+	Name string `json:"name"`
+	Size int64  `json:"size"`
+}
+
+// candidates are the models that setup suggests, largest first. Sizes are those of the default quantization, in bytes.
+var candidates = []Candidate{
+	{"gemma4:12b", 8_100 << 20}, {"qwen2.5:7b-instruct", 4_700 << 20}, {"gemma3:4b", 3_300 << 20}, {"qwen2.5:3b-instruct", 1_900 << 20}, {"qwen2.5:1.5b-instruct", 1_000 << 20},
+}
+
+// Look finds out what the machine has. It changes nothing and takes a few seconds at most.
+func Look(ctx context.Context, cfg config.Config) Machine {
+	m := Machine{OllamaURL: cfg.Models.Ollama.URL, Models: []string{}, Wanted: cfg.Models.Roles["assistant"], Memory: local.AvailableMemory(), Search: cfg.WebSearch.Provider}
+	m.listModels(ctx)
+	m.GPU, m.GPUMemory = findGPU(ctx)
+	switch cfg.WebSearch.Provider {
+	case "searxng":
+		p := doctor.ProbeSearXNG(ctx, cfg.WebSearch.SearXNG.URL, probeTimeout)
+		if m.Search, m.SearchOK = "SearXNG at "+cfg.WebSearch.SearXNG.URL, p == nil; p != nil {
+			m.SearchFix = "conclave setup --search searxng shows how to start one; --search none switches it off"
+		}
+	default:
+		m.SearchOK = true
+	}
+	m.Suggested = suggest(max(m.Memory, m.GPUMemory))
+	return m
+}
+
+// listModels asks Ollama.
+func (m *Machine) listModels(ctx context.Context) {
+	b, err := ollama.New(ollama.Config{URL: m.OllamaURL})
+	if err != nil {
+		return // the settings are valid
+	}
+	defer b.Close()
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	list, err := b.List(ctx)
+	if m.Ollama = err == nil; !m.Ollama {
+		return
+	}
+	for _, i := range list {
+		m.Models = append(m.Models, i.Name)
+	}
+}
+
+// findGPU asks the driver of NVIDIA; a Mac with Apple silicon shares its memory. "" = none was found.
+func findGPU(ctx context.Context) (name string, free int64) {
+	if runtime.GOOS == "darwin" && runtime.GOARCH == "arm64" {
+		return "Apple silicon, which shares the memory", 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=name,memory.free", "--format=csv,noheader,nounits").Output()
+	if err != nil {
+		return "", 0
+	}
+	return parseGPU(string(out))
+}
+
+// parseGPU reads the first line of the driver's list: name, free MiB.
+func parseGPU(list string) (name string, free int64) {
+	line, _, _ := strings.Cut(list, "\n")
+	name, mib, ok := strings.Cut(line, ",")
+	if _, err := fmt.Sscan(mib, &free); !ok || err != nil {
+		return "", 0
+	}
+	return term.Plain(strings.TrimSpace(name)), free << 20
+}
+
+// suggest returns the largest candidate that fits into free memory with a quarter of its size and a gigabyte to spare, for the
+// context and the rest of the system. With unknown memory it is nil.
+func suggest(free int64) *Candidate {
+	for _, c := range candidates {
+		if c.Size+c.Size/4+1<<30 <= free {
+			return &c
+		}
+	}
+	return nil
+}
+
+// Has reports whether Ollama has a model; a name without a tag means the tag latest.
+func (m Machine) Has(name string) bool {
+	return slices.ContainsFunc(m.Models, func(n string) bool { return strings.TrimSuffix(n, ":latest") == strings.TrimSuffix(name, ":latest") })
+}
+
+// Missing reports whether Ollama runs without a model that could answer.
+func (m Machine) Missing() bool { return m.Ollama && len(m.Models) == 0 }
+
+// Print prints what was found, and what to do next.
+func (m Machine) Print(w io.Writer, program string) {
+	row := func(name, text string) {
+		fmt.Fprintf(w, "  %s %s\n", term.Paint(w, term.Dim, fmt.Sprintf("%-8s", name)), text)
+	}
+	fmt.Fprintln(w, term.Paint(w, term.Bold, "Found on this machine"))
+	switch {
+	case !m.Ollama:
+		row("ollama", "does not answer at "+m.OllamaURL)
+	case len(m.Models) == 0:
+		row("ollama", "runs at "+m.OllamaURL+", without a model")
+	default:
+		row("ollama", fmt.Sprintf("runs at %s with %s: %s", m.OllamaURL, term.Count(len(m.Models), "model"), term.Plain(strings.Join(m.Models, ", "))))
+	}
+	gpu := "none found: answers are slower on the processor"
+	if m.GPU != "" {
+		if gpu = m.GPU; m.GPUMemory > 0 {
+			gpu += ", " + term.Bytes(m.GPUMemory) + " free"
+		}
+	}
+	row("gpu", gpu)
+	if memory := "free memory is not known"; m.Memory > 0 {
+		row("memory", term.Bytes(m.Memory)+" free")
+	} else {
+		row("memory", memory)
+	}
+	search := m.Search
+	if !m.SearchOK {
+		search += " does not answer"
+	}
+	row("search", search)
+	fmt.Fprintln(w, term.Paint(w, term.Bold, "Next"))
+	for _, s := range m.Steps(program) {
+		row("", s)
+	}
+}
+
+// Steps are what to do next, in this order.
+func (m Machine) Steps(program string) (steps []string) {
+	pull := program + " setup --model auto"
+	if m.Suggested != nil {
+		pull += fmt.Sprintf(" (pulls %s, %s)", m.Suggested.Name, term.Bytes(m.Suggested.Size))
+	} else {
+		pull = program + " setup --model <name> (no known model fits into the free memory; a small one may)"
+	}
+	switch {
+	case !m.Ollama:
+		steps = append(steps, "install Ollama (https://ollama.com/download) and run: ollama serve", pull, "until then a built-in demo model answers: "+program)
+	case !m.Has(m.Wanted) && len(m.Models) == 0:
+		steps = append(steps, pull)
+	case !m.Has(m.Wanted):
+		steps = append(steps, fmt.Sprintf("%s setup --model %s makes it the assistant's model (the setting is %s, which Ollama does not have)", program, term.Plain(m.Models[0]), m.Wanted))
+	}
+	if !m.SearchOK {
+		steps = append(steps, m.SearchFix)
+	}
+	return append(steps, program+" starts everything; "+program+" chat talks with it")
+}

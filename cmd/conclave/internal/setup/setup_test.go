@@ -1,0 +1,74 @@
+package setup
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"conclave/config"
+)
+
+// TestSuggestFits: the suggested model is the largest that leaves room for its context.
+func TestSuggestFits(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		free int64
+		want string
+	}{{0, ""}, {1 << 30, ""}, {3 << 30, "qwen2.5:1.5b-instruct"}, {6 << 30, "gemma3:4b"}, {7 << 30, "qwen2.5:7b-instruct"}, {64 << 30, "gemma4:12b"}} {
+		got := ""
+		if c := suggest(tt.free); c != nil {
+			got = c.Name
+		}
+		if got != tt.want {
+			t.Errorf("%d bytes: %q, want %q", tt.free, got, tt.want)
+		}
+	}
+}
+
+func TestParseGPU(t *testing.T) {
+	t.Parallel()
+	if name, free := parseGPU("NVIDIA RTX 4090, 20000\nother, 1\n"); name != "NVIDIA RTX 4090" || free != 20000<<20 {
+		t.Errorf("%q, %d", name, free)
+	}
+	for _, odd := range []string{"", "No devices were found", "x, y"} {
+		if name, free := parseGPU(odd); name != "" || free != 0 {
+			t.Errorf("%q: %q, %d", odd, name, free)
+		}
+	}
+}
+
+// TestLook finds an Ollama without models, offers one that fits, and prefers a model that is there.
+func TestLook(t *testing.T) {
+	t.Parallel()
+	models := `{"models":[]}`
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/api/tags":
+			_, _ = w.Write([]byte(models))
+		case "/api/show":
+			_, _ = w.Write([]byte(`{"capabilities":["completion"],"details":{},"model_info":{}}`))
+		default:
+			_, _ = w.Write([]byte(`{"models":[]}`))
+		}
+	}))
+	defer server.Close()
+	cfg, err := config.Load("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Models.Ollama.URL, cfg.WebSearch.Provider = server.URL, "none"
+	m := Look(t.Context(), cfg)
+	if !m.Ollama || !m.Missing() || m.Has("gemma4:12b") || !m.SearchOK {
+		t.Errorf("%+v", m)
+	}
+	m.Suggested = &Candidate{"gemma3:4b", 3 << 30}
+	if s := m.Steps("conclave"); !strings.HasPrefix(s[0], "conclave setup --model auto (pulls gemma3:4b, 3 GB)") {
+		t.Errorf("steps: %q", s)
+	}
+	models = `{"models":[{"name":"tiny:latest","model":"tiny:latest"}]}`
+	m = Look(t.Context(), cfg)
+	if m.Missing() || !m.Has("tiny") || !strings.HasPrefix(m.Steps("conclave")[0], "conclave setup --model tiny:latest ") {
+		t.Errorf("%+v: %q", m, m.Steps("conclave"))
+	}
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"conclave/cmd/conclave/internal/cli"
+)
+
+// serviceName is the name of the systemd unit.
+const serviceName = "conclave.service"
+
+// serviceCommand installs conclave up as a systemd service of the user.
+func serviceCommand(a *cli.App) *cobra.Command {
+	sub := func(use, short, example string, run func(ctx context.Context) error) *cobra.Command {
+		return &cobra.Command{
+			Use: use, Short: short, Long: short + ".", Example: example, Args: cli.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context()) },
+		}
+	}
+	noStart := false
+	install := sub("install", "Write the unit, and enable and start it", "  conclave service install", func(ctx context.Context) error { return installService(ctx, a, !noStart) })
+	install.Flags().BoolVar(&noStart, "no-start", false, "write the unit only")
+	return cli.Group("service", "Run conclave as a systemd service of your user",
+		`Runs conclave up as a systemd service of your user, with this program and these folders: it starts when you log in, and again when it
+fails. To keep it running after you log out: loginctl enable-linger. Its log: journalctl --user -u conclave. Where there is no
+systemd, print shows the command for another supervisor.`,
+		`  conclave service print
+  conclave service install
+  conclave service uninstall`,
+		install,
+		sub("uninstall", "Stop and remove the service; all data stays", "  conclave service uninstall", func(ctx context.Context) error { return uninstallService(ctx, a) }),
+		sub("print", "Print the unit", "  conclave service print > conclave.service", func(context.Context) error {
+			unit, err := serviceUnit(a)
+			if err != nil {
+				return err
+			}
+			if a.JSON {
+				return a.PrintJSON(struct {
+					Unit string `json:"unit"`
+				}{unit})
+			}
+			_, err = fmt.Fprint(a.Out, unit)
+			return err
+		}))
+}
+
+// serviceUnit is the unit for this program and these folders.
+func serviceUnit(a *cli.App) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	words := []string{self, "up", "--data", a.Home.Data, "--config", a.Home.Config}
+	for i, w := range words {
+		words[i] = quoteUnit(w)
+	}
+	return fmt.Sprintf(`[Unit]
+Description=Conclave, a local assistant
+Documentation=man:conclave(1)
+After=network.target
+
+[Service]
+ExecStart=%s
+Restart=on-failure
+RestartSec=2
+TimeoutStopSec=90
+UMask=0077
+
+[Install]
+WantedBy=default.target
+`, strings.Join(words, " ")), nil
+}
+
+// quoteUnit quotes a word for ExecStart: in quotes, with the characters escaped that systemd expands.
+func quoteUnit(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%", "$", "$$").Replace(s) + `"`
+}
+
+// servicePath is where systemd reads units of the user.
+func servicePath() (string, error) {
+	folder, err := os.UserConfigDir()
+	return filepath.Join(folder, "systemd", "user", serviceName), err
+}
+
+// installService writes the unit, and with start enables and starts it.
+func installService(ctx context.Context, a *cli.App, start bool) error {
+	unit, err := serviceUnit(a)
+	if err != nil {
+		return err
+	}
+	file, err := servicePath()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, []byte(unit), 0o644); err != nil {
+		return err
+	}
+	a.Say("wrote %s", file)
+	if !start {
+		return nil
+	}
+	if err := systemctl(ctx, "daemon-reload"); err != nil {
+		return err
+	}
+	if err := systemctl(ctx, "enable", "--now", serviceName); err != nil {
+		return err
+	}
+	a.Say("conclave runs as a service; its log: journalctl --user -u conclave")
+	return nil
+}
+
+// uninstallService stops the service and removes its unit. That there is none is no error.
+func uninstallService(ctx context.Context, a *cli.App) error {
+	file, err := servicePath()
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		a.Say("no service is installed")
+		return nil
+	}
+	if err := systemctl(ctx, "disable", "--now", serviceName); err != nil {
+		return err
+	}
+	if err := os.Remove(file); err != nil {
+		return err
+	}
+	a.Say("removed %s; your data is untouched", file)
+	return systemctl(ctx, "daemon-reload")
+}
+
+// systemctl runs systemctl --user.
+func systemctl(ctx context.Context, v ...string) error {
+	out, err := exec.CommandContext(ctx, "systemctl", append([]string{"--user"}, v...)...).CombinedOutput()
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return cli.Fail(cli.ExitFailed, "there is no systemd here", "run the command of conclave service print with your own supervisor")
+	case err != nil:
+		return cli.Fail(cli.ExitFailed, "systemctl --user "+strings.Join(v, " ")+": "+string(bytes.TrimSpace(out)), "log in as the user who owns the service, and try again")
+	}
+	return nil
+}

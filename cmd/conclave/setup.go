@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/setup"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/view"
+	"conclave/config"
+	"conclave/pkg/model/ollama"
+	"conclave/subjects"
+)
+
+// setupFlags are the flags of conclave setup.
+type setupFlags struct {
+	model     string // name, auto for one that fits; "" = leave as it is
+	search    string // provider; "" = leave as it is
+	searchURL string // of SearXNG
+	service   bool
+}
+
+// searchProviders are the values of --search.
+var searchProviders = []string{"searxng", "brave", "tavily", "none"}
+
+// setupCommand shows what the machine has, and with flags prepares it. It asks nothing, so that it can run in a script.
+func setupCommand(a *cli.App) *cobra.Command {
+	var o setupFlags
+	cmd := &cobra.Command{
+		Use:   "setup",
+		Short: "Prepare this machine: model, web search, service",
+		Long: `Shows what this machine has (Ollama and its models, GPU, free memory, web search) and what to do next. With flags it does it,
+without questions, while conclave is stopped:
+
+--model pulls a model with Ollama and makes it the assistant's: a name, or auto for the largest known one that fits into the free
+memory. --search chooses the web search: searxng (your own; --search-url names its address, and without one it shows how to start one in a
+container), brave or tavily (with a key in the keyring), or none. --service installs the systemd user service.
+
+It writes models.yaml and web_search.yaml into the config folder, and never changes a file that is there: then it prints the line to
+add.`,
+		Example: `  conclave setup
+  conclave setup --model auto --search none
+  conclave setup --model gemma3:4b --search searxng --search-url http://localhost:8888
+  conclave setup --search brave && conclave secret set brave_api_key < key.txt
+  conclave setup --json | jq .suggested`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.model != "" && o.model != "auto" {
+				if err := cli.CheckModel(o.model); err != nil {
+					return err
+				}
+			}
+			if o.searchURL != "" && o.search != "searxng" {
+				return cli.Usage("--search-url is the address of SearXNG: add --search searxng")
+			}
+			if err := cli.OneOf("search", o.search, searchProviders...); err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), a)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.model, "model", "", "`model` to pull and use; auto for one that fits")
+	f.StringVar(&o.search, "search", "", "web search: searxng, brave, tavily or none")
+	f.StringVar(&o.searchURL, "search-url", "", "`URL` of SearXNG")
+	f.BoolVar(&o.service, "service", false, "install and start the systemd user service")
+	cli.CompleteFlags(cmd, map[string]cli.Completion{"search": cli.Words(searchProviders...)})
+	return cmd
+}
+
+// run does what the flags say, then prints what the machine has.
+func (o setupFlags) run(ctx context.Context, a *cli.App) error {
+	cfg, err := a.LoadConfig(nil)
+	if err != nil {
+		return err
+	}
+	m := setup.Look(ctx, cfg)
+	if o.model != "" {
+		if err := o.setModel(ctx, a, cfg, m); err != nil {
+			return err
+		}
+	}
+	if o.search != "" {
+		if err := o.setSearch(a); err != nil {
+			return err
+		}
+	}
+	if o.service {
+		if err := installService(ctx, a, true); err != nil {
+			return err
+		}
+	}
+	if o.model+o.search != "" { // it has changed
+		if cfg, err = a.LoadConfig(nil); err != nil {
+			return err
+		}
+		m = setup.Look(ctx, cfg)
+	}
+	if a.JSON {
+		return a.PrintJSON(m)
+	}
+	m.Print(a.Out, a.Program())
+	return a.Out.Err
+}
+
+// setModel pulls a model unless Ollama has it, and makes it the assistant's.
+func (o setupFlags) setModel(ctx context.Context, a *cli.App, cfg config.Config, m setup.Machine) error {
+	name := o.model
+	switch {
+	case name == "auto" && m.Suggested == nil:
+		return cli.Fail(cli.ExitFailed, "no known model fits into the free memory", "free some, or name one with --model")
+	case name == "auto":
+		name = m.Suggested.Name
+	}
+	if !m.Ollama {
+		return cli.Fail(cli.ExitAbsent, "Ollama does not answer at "+m.OllamaURL, "install it (https://ollama.com/download) and run ollama serve, then try again")
+	}
+	if !m.Has(name) {
+		if err := pullDirectly(ctx, a, m.OllamaURL, name); err != nil {
+			return err
+		}
+	}
+	if cfg.Models.Roles[subjects.RoleAssistant] == name {
+		return nil
+	}
+	return writeSetting(a, "models.yaml", fmt.Sprintf("roles:\n  assistant: %s\n", name))
+}
+
+// setSearch chooses the web search.
+func (o setupFlags) setSearch(a *cli.App) error {
+	text := "provider: " + o.search + "\n"
+	switch {
+	case o.searchURL != "":
+		text += fmt.Sprintf("searxng:\n  url: %q\n", o.searchURL)
+	case o.search == "searxng":
+		a.Say("start SearXNG from the folder of the source: docker compose build searxng && docker run -d --name searxng -p 127.0.0.1:8888:8080 conclave-searxng:local")
+	case o.search != "none":
+		a.Say("store the key: %s secret set %s_api_key", a.Program(), o.search)
+	}
+	return writeSetting(a, "web_search.yaml", text)
+}
+
+// writeSetting writes a new settings file. One that is there is not changed: the lines to add are printed instead.
+func writeSetting(a *cli.App, name, text string) error {
+	file := filepath.Join(a.Home.Config, name)
+	if old, err := os.ReadFile(file); err == nil {
+		if string(old) != text {
+			return cli.Fail(cli.ExitFailed, file+" exists and was not changed", "set in it: "+term.OneLine(text))
+		}
+		return nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.MkdirAll(a.Home.Config, 0o700); err != nil {
+		return err
+	}
+	if err := cli.WriteNewFile(file, func(w io.Writer) error { _, err := io.WriteString(w, text); return err }); err != nil {
+		return err
+	}
+	a.Say("wrote %s", file)
+	return nil
+}
+
+// pullDirectly pulls a model with Ollama, without the bus, which does not run yet, and shows the progress.
+func pullDirectly(ctx context.Context, a *cli.App, url, name string) error {
+	b, err := ollama.New(ollama.Config{URL: url})
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	progress := view.NewPullProgress(a.Streams, name)
+	defer progress.Clear()
+	for p, err := range b.Pull(ctx, name) {
+		if err != nil {
+			progress.Clear()
+			return cli.Fail(cli.ExitFailed, "pulling "+name+": "+err.Error(), "what was fetched is kept; try again")
+		}
+		progress.Show(subjects.PullProgress{Status: p.Status, Digest: p.Digest, Total: p.Total, Completed: p.Completed})
+	}
+	progress.Clear()
+	a.Say("%s is available", name)
+	return nil
+}
+
+// welcome shows on the first start on a terminal what the machine has, and offers to pull a model that fits when Ollama has none.
+// Everything but a clear yes goes on without.
+func welcome(ctx context.Context, a *cli.App) error {
+	keyboard, asks := term.Keyboard(a.In)
+	if _, err := os.Stat(a.Home.Keys().Dir); err == nil || !asks || !term.IsTerminal(a.Err) || a.JSON {
+		return nil
+	}
+	cfg, err := a.LoadConfig(nil)
+	if err != nil {
+		return err
+	}
+	m := setup.Look(ctx, cfg)
+	a.Say("This is the first start here.")
+	m.Print(a.Err, a.Program())
+	fmt.Fprintln(a.Err)
+	if !m.Missing() || m.Suggested == nil {
+		return nil
+	}
+	yes, err := a.Confirm(ctx, keyboard, fmt.Sprintf("Pull %s (%s) now? [y/N] ", m.Suggested.Name, term.Bytes(m.Suggested.Size)))
+	if err != nil || !yes {
+		return err
+	}
+	return setupFlags{model: m.Suggested.Name}.setModel(ctx, a, cfg, m)
+}
