@@ -388,8 +388,7 @@ func TestPageSize(t *testing.T) {
 	for i := range 1000 {
 		turns = append(turns, fmt.Sprintf(`{"query_id":"q%d","query":"Question %d","answer":"Answer **%d** with some text, a list\n\n- one\n- two","model":"m","time":"2026-01-01T00:00:00Z"}`, i, i, i))
 	}
-	var times []float64
-	times = eval[[]float64](p, `(async () => {
+	times := eval[[]float64](p, `(async () => {
 		const store = await import("/page/js/store.js");
 		const frame = () => new Promise((r) => requestAnimationFrame(r));
 		store.state.sessions = [{ session_id: "long", title: "Long", updated: new Date().toISOString() }];

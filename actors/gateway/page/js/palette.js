@@ -52,7 +52,7 @@ export function view(go) {
   const onKey = (e) => {
     if (e.key === "ArrowDown") shown.index = Math.min(list.length - 1, shown.index + 1);
     else if (e.key === "ArrowUp") shown.index = Math.max(0, shown.index - 1);
-    else if (e.key === "Enter") pick(list[shown.index]);
+    else if (e.key === "Enter") pick(items()[shown.index]); // not of the last drawing: the keys may be faster
     else return;
     e.preventDefault();
     store.changed();

@@ -47,7 +47,7 @@ export const codeView = (text, label) => html`<figure class="code"><figcaption><
 
 export const isUntrusted = (labels) => labels?.trust === "untrusted";
 
-export const trustLabel = (labels) => (isUntrusted(labels) ? html`<span class="label" title="May contain instructions of somebody else. It cannot cause a call that your question does not cover.">untrusted</span>` : nothing);
+export const trustLabel = (labels) => (isUntrusted(labels) ? html`<span class="label" title="May contain instructions of somebody else. A call after it needs the words of your question, or your approval.">untrusted</span>` : nothing);
 
 // untrusted wraps content with the visible edge that all untrusted content has.
 export const untrusted = (labels, content) => (isUntrusted(labels) ? html`<div class="untrusted">${content}</div>` : content);

@@ -194,6 +194,7 @@ function applyToRun(r, ev) {
     case "tool.request":
       r.tools.set(p.call_id, { ...r.tools.get(p.call_id), id: p.call_id, tool: p.tool, caller: p.caller, args: p.args, state: "running", since: at });
       r.phase = `calling ${p.tool}`;
+      if (p.args?.context && p.caller === "generator") r.query ||= p.args.query ?? ""; // the recall before the first model call has the question, which is in another stream
       break;
     case "tool.output": {
       const t = r.tools.get(ev.subject.split(".")[2]);

@@ -131,6 +131,7 @@ export function buildTrace(r, now = Date.now()) {
       }
       case "task.progress":
         if (!p.subtask) mark("orchestrator", p.state);
+        else if (p.state === "running" && open.has("subtask " + p.subtask)) break;
         else if (p.state === "running") start("subtask " + p.subtask, { lane: `task ${p.subtask}`, from: at, kind: "task", title: p.subtask, event: ev });
         else if (["done", "failed", "skipped"].includes(p.state)) close("subtask " + p.subtask, at, { result: ev, kind: p.state === "failed" ? "denied" : "task" });
         break;

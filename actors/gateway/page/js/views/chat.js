@@ -32,7 +32,7 @@ function turnsOf(session) {
   const all = new Map();
   for (const t of store.state.conversations.get(session)?.conversation ?? []) all.set(t.query_id, { id: t.query_id, at: Date.parse(t.time), turn: t });
   for (const r of store.state.runs.values()) {
-    if (r.session !== session || !r.query) continue;
+    if (r.session !== session || !(r.query || store.isRunning(r))) continue;
     const known = all.get(r.id);
     if (known && !r.response && !r.failed && known.turn) continue; // only a part of its events is known
     all.set(r.id, { ...known, id: r.id, at: r.began, run: r });
@@ -47,7 +47,7 @@ export function stop([session]) {
     store.changed();
     return true;
   }
-  const r = turnsOf(session).findLast((t) => t.run && store.isRunning(t.run))?.run;
+  const r = turnsOf(session).find((t) => t.run && store.isRunning(t.run))?.run;
   if (!r) return false;
   cancel(r);
   return true;
@@ -93,7 +93,7 @@ function addFiles(list) {
 
 export function view([session]) {
   const turns = session ? turnsOf(session) : [];
-  const running = turns.findLast((t) => t.run && store.isRunning(t.run))?.run;
+  const running = turns.find((t) => t.run && store.isRunning(t.run))?.run;
   const selected = drawer.run || turns.findLast((t) => t.id)?.id || "";
   const summary = store.state.conversations.get(session);
   return html`
@@ -152,7 +152,7 @@ const question = (id, session, text, attachments) =>
       </form>`
     : html`<div class="asked">
         <button type="button" class="ghost reveal" aria-label="Edit the question" title="Edit and ask again" @click=${() => (Object.assign(editing, { id, text }), store.changed(), requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#edit")?.focus())))}>${icon("edit")}</button>
-        <div class="user" dir="auto">${visible(text)}${(attachments ?? []).map((a) => html`<span class="attached">${icon("attach")}${visible(a.name || "attachment")} <span class="label">untrusted</span></span>`)}</div>
+        <div class="user" dir="auto">${visible(text || "A question that was asked before this page was opened")}${(attachments ?? []).map((a) => html`<span class="attached">${icon("attach")}${visible(a.name || "attachment")} <span class="label">untrusted</span></span>`)}</div>
       </div>`;
 
 // storedTurn shows a turn whose events are no longer stored.

@@ -86,7 +86,7 @@ export function view([id]) {
         ? html`<p class="quiet">Loading.</p>`
         : shown.hits || shown.kind || shown.trust || shown.state !== "active"
           ? html`<p>No entry is like that.</p>`
-          : empty("memory", "Nothing is stored yet", "Answers become memories when they are graded, and facts when you say so. Memory stays on this machine.", html`<a class="button primary" href="/chat">Say: Remember that my favourite city is Lisbon.</a>`)}
+          : empty("memory", "Nothing is stored yet", "Answers become memories, and so does a fact that you ask it to remember. Memory stays on this machine.", html`<a class="button primary" href="/chat">Say: Remember that my favourite city is Lisbon.</a>`)}
     ${!shown.hits && shown.next ? html`<button type="button" @click=${() => act(() => list(shown.next)).then(store.changed)}>More</button>` : nothing}
   </div>`;
 }
