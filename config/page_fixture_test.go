@@ -85,6 +85,7 @@ func startPageSystem(t *testing.T) *pageSystem {
 	c = c.WithWiring(config.Wiring{
 		OnListen: func(addr string) { address <- addr },
 		Web:      webclient.NewStaged(webclient.Config{Version: "test"}, hosts),
+		Doctor:   pageChecks, Stories: pageStories,
 	})
 	up(t, c, home, config.Actors...)
 	return &pageSystem{t: t, url: "http://" + <-address, token: readToken(t, home)}

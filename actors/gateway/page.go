@@ -25,7 +25,7 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img
 	"base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types lit-html"
 
 // pageViews are the first tokens of the addresses of the page.
-var pageViews = []string{"chat", "runs", "approvals", "tasks", "memory", "bus", "decisions", "deliberations"}
+var pageViews = []string{"chat", "runs", "approvals", "tasks", "memory", "agents", "bus", "decisions", "deliberations", "models", "machines", "stories", "doctor", "context"}
 
 // isPageRequest reports whether a browser opens an address of the page, as opposed to a program that uses the same path of the
 // API: browsers name HTML first.

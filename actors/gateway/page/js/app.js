@@ -16,15 +16,28 @@ import * as bus from "./views/bus.js";
 import * as decisions from "./views/decisions.js";
 import * as deliberations from "./views/deliberations.js";
 
+// lazy is a view whose module is loaded when it is opened first.
+function lazy(name) {
+  let module = null;
+  const get = (path) => import(`./views/${name}.js`).then((m) => ((module = m), m.load?.(path), store.changed()));
+  return { load: (path) => (module ? module.load?.(path) : get(path)), view: (path) => module?.view(path) ?? html`<div class="page"><p class="quiet">Loading.</p></div>`, drawn: (path) => module?.drawn?.(path), stop: (path) => module?.stop?.(path) };
+}
+
 const views = [
   { name: "chat", title: "Chat", key: "c", module: chat },
   { name: "runs", title: "Runs", key: "r", module: runs },
   { name: "approvals", title: "Approvals", key: "a", module: approvals, badge: () => store.state.approvals.size },
   { name: "tasks", title: "Tasks", key: "t", module: tasks },
   { name: "memory", title: "Memory", key: "m", module: memory },
+  { name: "agents", title: "Agents", key: "p", module: lazy("agents") },
   { name: "bus", title: "Bus", key: "b", module: bus },
   { name: "decisions", title: "Decisions", key: "d", module: decisions },
   { name: "deliberations", title: "Deliberations", key: "e", module: deliberations },
+  { name: "models", title: "Models", key: "o", module: lazy("models") },
+  { name: "machines", title: "Machines", key: "h", module: lazy("machines") },
+  { name: "stories", title: "Stories", key: "s", module: lazy("stories") },
+  { name: "doctor", title: "Doctor", key: "x", module: lazy("doctor") },
+  { name: "context", title: "Context", module: lazy("context"), hidden: true }, // opened from the chat
 ];
 const mainViews = 5; // those that are always in the rail; on a phone four are in the bar
 
@@ -72,7 +85,7 @@ let afterG = 0;
 function onKey(e) {
   if ((e.ctrlKey || e.metaKey) && e.key.toLowerCase() === "k") {
     e.preventDefault();
-    palette.open(views, actions);
+    palette.open(views.filter((v) => !v.hidden), actions);
     return;
   }
   if (document.querySelector("dialog[open]")) return;
@@ -124,14 +137,14 @@ const link = (v) => {
 
 const navigation = () => html`
   <nav class="rail ${more ? "more" : ""}" aria-label="Views">
-    <div class="rail-head"><a class="brand" href="/chat"><span aria-hidden="true" class="mark"></span>Conclave</a><span class="grow"></span><button type="button" class="ghost" title="Search (Ctrl K)" aria-label="Search views, sessions and actions" @click=${() => palette.open(views, actions)}>${icon("search")}</button></div>
+    <div class="rail-head"><a class="brand" href="/chat"><span aria-hidden="true" class="mark"></span>Conclave</a><span class="grow"></span><button type="button" class="ghost" title="Search (Ctrl K)" aria-label="Search views, sessions and actions" @click=${() => palette.open(views.filter((v) => !v.hidden), actions)}>${icon("search")}</button></div>
     <ul class="views main-views">
       ${views.slice(0, mainViews).map(link)}
       <li class="more-item"><button type="button" aria-expanded=${more} @click=${() => ((more = !more), store.changed())}>${icon("more")}<span>More</span></button></li>
     </ul>
     <details class="system" ?open=${more || localStorage.getItem("system") !== "closed"} @toggle=${(e) => !more && localStorage.setItem("system", e.target.open ? "open" : "closed")}>
       <summary>System</summary>
-      <ul class="views">${views.slice(mainViews).map(link)}</ul>
+      <ul class="views">${views.slice(mainViews).filter((v) => !v.hidden).map(link)}</ul>
     </details>
     ${sessionList(path, current.name === "chat")}
     <div class="foot">

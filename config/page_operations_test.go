@@ -1,0 +1,125 @@
+package config_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"conclave/actors/gateway"
+	"conclave/subjects"
+)
+
+// pageChecks are checks as conclave doctor makes them, for the page.
+func pageChecks(context.Context) []subjects.DoctorCheck {
+	return []subjects.DoctorCheck{
+		{Name: "clock", Level: "ok", Text: "2026-11-16 20:14, in step with the files"},
+		{Name: "folders", Level: "ok", Text: "yours alone"},
+		{Name: "sandbox", Level: "warn", Text: "bubblewrap is not installed: run_code and run_shell are not offered", Fix: "apt-get install bubblewrap"},
+		{Name: "disk", Level: "fail", Text: "200 MB are free, and the audit log may grow by 1 GB", Fix: "free 1 GB on the disk of the data folder"},
+		{Name: "actors", Level: "ok", Text: "answers from broker, critic, gateway, generator, memory, model"},
+	}
+}
+
+var pageStories = []gateway.Story{
+	{File: "s1_capital.yaml", ID: "S1", Title: "a question is answered", Why: "the whole path from question to answer", Command: "conclave story run stories/s1_capital.yaml"},
+	{File: "s3_web_search.yaml", ID: "S3", Title: "a current-data question searches the web", Why: "current data must be looked up", Command: "conclave story run stories/s3_web_search.yaml"},
+}
+
+// visit opens a view and waits until it has drawn what selector names.
+func (p *browserPage) visit(path, selector string) {
+	p.t.Helper()
+	p.do(chromedp.Navigate(p.url + path))
+	p.waitFor(`document.querySelector(` + quoteJS(selector) + `)`)
+}
+
+// shoot writes pictures of the view in light, dark and 360 px to the folder CONCLAVE_SHOTS, when it is set.
+func (p *browserPage) shoot(name string) {
+	p.t.Helper()
+	dir := os.Getenv("CONCLAVE_SHOTS")
+	if dir == "" {
+		return
+	}
+	for _, v := range []struct {
+		name, scheme  string
+		width, height int64
+	}{{"light", "light", 1280, 900}, {"dark", "dark", 1280, 900}, {"phone", "light", 360, 760}} {
+		p.do(chromedp.EmulateViewport(v.width, v.height))
+		if _, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: v.scheme}}}); err != nil {
+			p.t.Fatal(err)
+		}
+		eval[bool](p, `new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(() => r(true))))`)
+		png, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name+"-"+v.name+".png"), png, 0o600)
+		}
+		if err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	p.do(chromedp.EmulateViewport(1280, 800))
+}
+
+// TestPageOperations is the views for looking after the system in a real browser: a setting that is changed and one that is
+// refused, the figures of the actors, models, machines, stories, doctor and the context of a session.
+func TestPageOperations(t *testing.T) {
+	p := openPage(t)
+	p.do(chromedp.SendKeys(chromedp.CSS("#question"), "What time is it in Tokyo?"), chromedp.KeyEvent(kb.Enter))
+	p.waitFor(`document.querySelector(".turn .facts") && location.pathname.startsWith("/chat/")`)
+	session := strings.TrimPrefix(eval[string](p, `location.pathname`), "/chat/")
+
+	p.visit("/agents", ".ops tbody tr")
+	for _, name := range []string{"generator", "critic", "memory", "broker", "web_search"} {
+		p.waitFor(`[...document.querySelectorAll(".ops th a")].some((a) => a.textContent === ` + quoteJS(name) + `)`)
+	}
+	p.shoot("agents")
+	p.visit("/agents/critic", ".figures")
+	p.shoot("agent-activity")
+
+	p.visit("/agents/generator/settings", ".settings tbody tr")
+	p.shoot("agent-settings")
+	set := func(value string) {
+		eval[bool](p, `(async () => { const i = document.getElementById("set-generator.steps"); i.value = `+quoteJS(value)+`; i.dispatchEvent(new Event("input", {bubbles: true})); await new Promise(requestAnimationFrame); await new Promise(requestAnimationFrame); i.form.requestSubmit(); return true; })()`)
+	}
+	set("-3")
+	if got := p.text(".settings .failed"); !strings.Contains(got, "steps") {
+		t.Errorf("an invalid value: %q", got)
+	}
+	set("7")
+	p.waitFor(`document.querySelector(".notice")?.textContent.includes("generator.steps is 7")`)
+	p.waitFor(`[...document.querySelectorAll(".settings tr")].find((r) => r.textContent.trim().startsWith("steps"))?.textContent.includes("generator.yaml:")`)
+	if locked := p.text(".locked"); !strings.Contains(locked, "system_prompt") {
+		t.Errorf("locked settings: %q", locked)
+	}
+	p.visit("/agents/broker/settings", ".locked table")
+	if got := eval[float64](p, `document.querySelectorAll(".field").length`); got != 0 {
+		t.Errorf("%v settings of the broker can be changed", got)
+	}
+
+	p.visit("/models", ".ops tbody tr")
+	p.shoot("models")
+	p.visit("/machines", ".empty-state")
+	p.shoot("machines")
+	p.visit("/stories", ".ops tbody tr")
+	p.shoot("stories")
+	p.visit("/doctor", ".ops tbody tr")
+	if got := p.text(".ops tbody tr"); !strings.Contains(got, "disk") || !strings.Contains(got, "free 1 GB") {
+		t.Errorf("the first check is %q", got)
+	}
+	p.shoot("doctor")
+	p.visit("/context/"+session, ".message")
+	if got := p.text("main"); !strings.Contains(got, "Tokyo") || !strings.Contains(got, "Nothing is truncated") {
+		t.Errorf("context %q", got)
+	}
+	p.shoot("context")
+	p.mu.Lock() // the browser reports the rejected value itself
+	p.errors = slices.DeleteFunc(p.errors, func(e string) bool { return strings.Contains(e, "status of 400") })
+	p.mu.Unlock()
+	p.checkQuiet()
+}
