@@ -76,3 +76,32 @@ func fileExists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
+
+// TestReadmeListsEverything requires that the README names every actor, every package and every page of the documentation.
+func TestReadmeListsEverything(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile(filepath.Join("..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, tree, ok := strings.Cut(string(readme), "## Source tree")
+	if !ok {
+		t.Fatal("no source tree")
+	}
+	for pattern, in := range map[string]string{"actors/*": tree, "pkg/*": tree, "docs/*.md": string(readme)} {
+		found, err := filepath.Glob(filepath.Join("..", pattern))
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %v", pattern, err)
+		}
+		for _, path := range found {
+			name := filepath.Base(path)
+			want := "  " + name + "/"
+			if strings.HasSuffix(name, ".md") {
+				want = "(docs/" + name + ")"
+			}
+			if !strings.Contains(in, want) {
+				t.Errorf("README.md does not name %s", path)
+			}
+		}
+	}
+}

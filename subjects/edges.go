@@ -378,10 +378,6 @@ func auditEdges() []Edge {
 			out = append(out, Edge{Callers: []string{w}, Kind: ServiceImport, Owner: Audit, Remote: "append.<who>.*", Local: "audit.*"})
 		}
 	}
-	for _, w := range AuditWriters { // the gateway counts records, and reads none
-		s := "STREAM.INFO." + AuditStream(w)
-		out = append(out, Edge{Callers: []string{"gateway"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API." + s, Local: "auditlog.API." + s})
-	}
 	return append(out, auditReadEdges("auditor")...)
 }
 

@@ -92,10 +92,6 @@ type mcpApproval struct {
 	Why  string `json:"why"`
 }
 
-type mcpAudit struct {
-	Writers map[string]uint64 `json:"writers" jsonschema:"records by writer"`
-}
-
 // newMCPServer returns a server with the tools that the principal of r may use. Decisions about calls are not among them: an
 // approval is the user's own act.
 func (g *Gateway) newMCPServer(r *http.Request) *mcp.Server {
@@ -135,21 +131,13 @@ func (g *Gateway) newMCPServer(r *http.Request) *mcp.Server {
 	return s
 }
 
-// addStatusTools adds the states that only the user may see.
+// addStatusTools adds the states that only the user may see. The audit log is not among them: no account but the auditor's reads it.
 func (g *Gateway) addStatusTools(s *mcp.Server, readOnly *mcp.ToolAnnotations) {
 	mcp.AddTool(s, &mcp.Tool{Name: "approvals_status", Description: "List the calls that wait for the user's decision, who decides in the page or with conclave approve.", Annotations: readOnly}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, mcpApprovals, error) {
 		out := mcpApprovals{Waiting: []mcpApproval{}}
 		list, err := g.client.Approvals(ctx, false)
 		for _, a := range list.Approvals {
 			out.Waiting = append(out.Waiting, mcpApproval{a.ID, a.Tool, a.Reason})
-		}
-		return nil, out, explainToClient(g, err)
-	})
-	mcp.AddTool(s, &mcp.Tool{Name: "audit_status", Description: "Count the records of the audit log by writer. conclave audit verify checks them.", Annotations: readOnly}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, mcpAudit, error) {
-		out := mcpAudit{Writers: map[string]uint64{}}
-		all, err := g.client.AuditStatus(ctx)
-		for writer, status := range all {
-			out.Writers[writer] = status.Messages
 		}
 		return nil, out, explainToClient(g, err)
 	})

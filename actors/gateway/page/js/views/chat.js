@@ -234,6 +234,8 @@ function speed(u) {
 // left says what left the machine for an answer: calls of tools that use the network, and a remote model.
 function left(r) {
   const out = [...r.tools.values()].filter((t) => /^(web_|mcp_|package_)/.test(t.tool) && t.state === "done");
+  const model = r.response?.model ?? "";
+  if (/^(anthropic|google|openai)\/|cloud$/.test(model)) return html`<span class="sent" title="The prompt went to the server of this model">${icon("globe")}${model} may run on another machine</span>`;
   return out.length
     ? html`<span class="sent" title="Requests of these tools left this machine">${icon("globe")}${[...new Set(out.map((t) => t.tool))].join(", ")} left this machine</span>`
     : html`<span class="local" title="No tool used the network">${icon("lock")}nothing left this machine</span>`;
