@@ -10,8 +10,8 @@ import (
 const minFreeBytes = 16 << 20
 
 // WatchDisk checks the disk of the store every interval until ctx ends. It warns below 16 MiB of free space. A NATS server
-// whose disk was full stores nothing until it is restarted, so WatchDisk restarts it when 32 MiB are available again;
-// acknowledged messages survive. Meanwhile nothing is acknowledged, so no unaudited call runs.
+// whose disk was full, even between two checks, stores nothing until it is restarted, so WatchDisk restarts it when 32 MiB are
+// available again; acknowledged messages survive. Meanwhile nothing is acknowledged, so no unaudited call runs.
 func (s *Server) WatchDisk(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -29,8 +29,9 @@ func (s *Server) WatchDisk(ctx context.Context, every time.Duration) {
 		case free < minFreeBytes && !short:
 			short = true
 			s.logWarning("disk full: tool calls are denied until space is available", "store", s.cfg.Store, "free", free)
-		case free >= 2*minFreeBytes && (short || s.isJetStreamDown()):
+		case free >= 2*minFreeBytes && (short || s.serverLog.writeFailed.Load() || s.isJetStreamDown()):
 			s.logWarning("disk space available again: restarting the server", "free", free)
+			s.serverLog.writeFailed.Store(false) // before the restart, so that a new failure counts
 			if err := s.Restart(); err != nil {
 				s.logWarning("restart failed, will retry", "err", err)
 				continue

@@ -6,3 +6,6 @@ func (s *Server) EditConf(edit func(conf string) string) {
 	defer s.mu.Unlock()
 	s.editConf = edit
 }
+
+// LogServerError logs a line of the NATS server.
+func (s *Server) LogServerError(text string) { s.serverLog.Errorf("%s", text) }

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -324,6 +325,8 @@ func (s *Server) Stop(context.Context) {
 type serverLog struct {
 	log *slog.Logger
 
+	writeFailed atomic.Bool // a stream could not be written: the server stores nothing in it until it is restarted
+
 	mu      sync.Mutex
 	denials map[string]*denialBudget // by account
 }
@@ -341,6 +344,9 @@ func (l *serverLog) Fatalf(format string, v ...any)  { l.write(slog.LevelError, 
 // violation matches the error of a denied subject, and captures account, operation and subject.
 var violation = regexp.MustCompile(`"([\w-]+)/nkey:\w+".* - (Publish|Subscription) Violation - (?:Subject|Reply) ("[^"]*")`)
 
+// failedWrite matches the errors of a stream whose disk was full, however shortly.
+var failedWrite = regexp.MustCompile(`(?i)critical write error|failed to store a msg on stream .*no space left`)
+
 // keyRejection matches the errors of both sides about a leaf node whose key the hub does not accept.
 var keyRejection = regexp.MustCompile(`lid:\d+ - (authentication error|Leafnode Error 'Authorization Violation')`)
 
@@ -352,6 +358,9 @@ const leafNodes = "leaf nodes"
 // the minute.
 func (l *serverLog) Errorf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
+	if failedWrite.MatchString(text) {
+		l.writeFailed.Store(true)
+	}
 	m := violation.FindStringSubmatch(text)
 	if m == nil && keyRejection.MatchString(text) { // a revoked machine repeats it every second
 		level := slog.LevelWarn
