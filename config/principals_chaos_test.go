@@ -15,10 +15,10 @@ import (
 // registry: no call is lost. CONCLAVE_CHAOS=1 makes 10,000 calls and 100 changes.
 func TestChaosCallsSurvivePrincipalChanges(t *testing.T) {
 	t.Parallel()
-	calls, changes := 200, 2
-	if full() {
-		calls, changes = 10_000, 50
+	if !full() {
+		t.Skip("runs with CONCLAVE_CHAOS=1: a thousand calls per second need the machine for themselves; TestCallsSurviveReload is the short form")
 	}
+	const calls, changes = 10_000, 50
 	r := up(t, settings(t), newHome(t), append([]string{"get_datetime"}, hubActors...)...)
 	callUntilOK(t, r.Bus)
 	b := *r.Bus
