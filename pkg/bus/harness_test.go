@@ -188,8 +188,11 @@ func (p *rawClient) read(r *bufio.Reader) {
 		line = strings.TrimRight(line, "\r\n")
 		op, rest, _ := strings.Cut(line, " ")
 		switch op {
-		case "PING": // answered with the next flush; the tests ping more often than the server
-			p.write("PONG\r\n")
+		case "PING": // answered at once: a sweep may take longer than the server waits
+			p.writeMu.Lock()
+			_, _ = p.w.WriteString("PONG\r\n")
+			_ = p.w.Flush()
+			p.writeMu.Unlock()
 		case "PONG":
 			p.pongs <- struct{}{}
 		case "-ERR":
