@@ -10,7 +10,7 @@ import (
 )
 
 // TestPagePictures makes the pictures of docs/page.md in the folder that CONCLAVE_PICTURES names, from a run of the system with
-// scripted models. It checks nothing: whoever changes a screen looks at them.
+// scripted models. It checks nothing: the developer who changes a screen looks at them.
 func TestPagePictures(t *testing.T) {
 	folder := os.Getenv("CONCLAVE_PICTURES")
 	if folder == "" {

@@ -101,8 +101,9 @@ func (g *Gateway) newMCPServer(r *http.Request) *mcp.Server {
 	name := clientOf(r)
 	may := func(tool string) bool { return name == "" || g.tokens.mayUse(name, tool) }
 	readOnly := &mcp.ToolAnnotations{ReadOnlyHint: true}
-	mcp.AddTool(s, &mcp.Tool{Name: "ask", Description: "Ask Conclave a question and wait for the answer."}, func(ctx context.Context, _ *mcp.CallToolRequest, in mcpAsk) (*mcp.CallToolResult, mcpAnswer, error) {
-		out, err := g.askForClient(ctx, name, in)
+	mcp.AddTool(s, &mcp.Tool{Name: "ask", Description: "Ask Conclave a question and wait for the answer."}, func(_ context.Context, _ *mcp.CallToolRequest, in mcpAsk) (*mcp.CallToolResult, mcpAnswer, error) {
+		// The context of the request ends with its timeout and its credential; that of the SDK does not in older protocols.
+		out, err := g.askForClient(r.Context(), name, in)
 		return nil, out, explainToClient(g, err)
 	})
 	if may("search_memory") {

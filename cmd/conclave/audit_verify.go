@@ -43,7 +43,7 @@ The report ends with the head of the log: a hash of all messages of all writers.
 still holds everything that it held then. The heads that conclave keeps itself, in the system keyring and in the file
 audit_head.file of system.yaml, are compared too, and so are the copies of machines that were invited as witness, while conclave
 runs. Only these show that the whole data folder was replaced by an older copy. A witness that does not answer, has
-no copy or reports a conflict is a problem, because whoever replaces the log can cut the link to its witness; --without-witnesses leaves
+no copy or reports a conflict is a problem, because an attacker who replaces the log can cut the link to its witness; --without-witnesses leaves
 them out.
 
 With --file it verifies a sealed export. A sealed file is anchored when its hash is in the first record of the next log: the
@@ -129,7 +129,7 @@ func loadKeptHeads(ctx context.Context, a *cli.App) []audit.KeptHead {
 }
 
 // loadWitnessHeads returns the heads that the machines with a witness have copied, and a problem for each witness that does not
-// confirm the log: whoever replaces the log can also cut the link to its witness. Of a stopped system it asks none, which it
+// confirm the log: an attacker who replaces the log can also cut the link to its witness. Of a stopped system it asks none, which it
 // reports on stderr.
 func loadWitnessHeads(ctx context.Context, a *cli.App) (kept []audit.KeptHead, problems []string) {
 	principals, err := a.Home.ReadPrincipals()
