@@ -216,6 +216,43 @@ func quoteJS(s string) string {
 	return string(b)
 }
 
+// readAxe returns the script of axe-core, which is not a part of the project.
+func readAxe(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("CONCLAVE_AXE")
+	if dir == "" {
+		t.Skip("accessibility is tested with CONCLAVE_AXE=<folder of axe-core> (npm install axe-core)")
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "axe.min.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// checkAccess checks views, with everything unfolded, with axe-core in light, dark and phone width.
+func (p *browserPage) checkAccess(paths ...string) {
+	p.t.Helper()
+	script := readAxe(p.t)
+	for _, path := range paths {
+		p.open(path)
+		p.waitFor(`!/Loading|Checking/.test(document.querySelector("main")?.textContent)`)
+		eval[bool](p, `(document.querySelectorAll("main details").forEach((d) => (d.open = true)), true)`)
+		eval[bool](p, script+";true")
+		for _, look := range []struct {
+			width  int64
+			scheme string
+		}{{1280, "light"}, {1280, "dark"}, {360, "light"}} {
+			p.show(look.width, 800, look.scheme)
+			eval[bool](p, `new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(() => r(true))))`) // the view draws itself again for the width
+			for _, f := range eval[[]string](p, `axe.run().then((r) => r.violations.map((v) => v.id + ": " + v.nodes.map((n) => n.html).join(" ").slice(0, 400)))`) {
+				p.t.Errorf("%s, %d px, %s: %s", path, look.width, look.scheme, f)
+			}
+		}
+		p.show(1280, 800, "light")
+	}
+}
+
 // cuttableProxy passes connections on to a server until they are cut.
 type cuttableProxy struct {
 	address string

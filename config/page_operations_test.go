@@ -118,6 +118,11 @@ func TestPageOperations(t *testing.T) {
 		t.Errorf("context %q", got)
 	}
 	p.shoot("context")
+	t.Run("axe", func(t *testing.T) {
+		p.t = t
+		p.checkAccess("/agents", "/agents/critic", "/agents/generator", "/agents/generator/settings", "/agents/broker/settings", "/models", "/machines", "/stories", "/doctor", "/context/"+session)
+	})
+	p.t = t
 	p.mu.Lock() // the browser reports the rejected value itself
 	p.errors = slices.DeleteFunc(p.errors, func(e string) bool { return strings.Contains(e, "status of 400") })
 	p.mu.Unlock()

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -283,23 +281,7 @@ func TestPageScreens(t *testing.T) {
 
 	t.Run("axe", func(t *testing.T) {
 		p.t = t
-		script := readAxe(t)
-		for _, look := range []struct {
-			width  int64
-			scheme string
-		}{{1280, "light"}, {1280, "dark"}, {360, "light"}} {
-			p.show(look.width, 800, look.scheme)
-			for _, path := range []string{"/chat", chatOf(s, t, search), "/runs", "/runs/" + search, "/runs/" + denied, "/approvals", "/tasks", "/tasks/" + task, "/memory", "/memory/graph", "/bus", "/decisions", "/deliberations/" + committee} {
-				p.open(path)
-				p.waitFor(`!document.querySelector("main")?.textContent.includes("Loading")`)
-				eval[bool](p, script+";true")
-				found := eval[[]string](p, `axe.run().then((r) => r.violations.map((v) => v.id + ": " + v.nodes.map((n) => n.html).join(" ").slice(0, 400)))`)
-				for _, f := range found {
-					t.Errorf("%s, %d px, %s: %s", path, look.width, look.scheme, f)
-				}
-			}
-		}
-		p.show(1280, 800, "light")
+		p.checkAccess("/chat", chatOf(s, t, search), "/runs", "/runs/"+search, "/runs/"+denied, "/approvals", "/tasks", "/tasks/"+task, "/memory", "/memory/graph", "/bus", "/decisions", "/deliberations/"+committee)
 	})
 	p.t = t
 	p.checkQuiet()
@@ -315,20 +297,6 @@ func chatOf(s *pageSystem, t *testing.T, query string) string {
 	return "/chat/" + answer.Session
 }
 
-// readAxe returns the script of axe-core, which is not a part of the project.
-func readAxe(t *testing.T) string {
-	t.Helper()
-	dir := os.Getenv("CONCLAVE_AXE")
-	if dir == "" {
-		t.Skip("accessibility is tested with CONCLAVE_AXE=<folder of axe-core> (npm install axe-core)")
-	}
-	b, err := os.ReadFile(filepath.Join(dir, "axe.min.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
-}
-
 // TestPageReconnects: the event stream is cut while an answer is made; the page says so and shows the answer when it is back.
 func TestPageReconnects(t *testing.T) {
 	browser := findBrowser(t)
@@ -341,9 +309,9 @@ func TestPageReconnects(t *testing.T) {
 	chat := eval[string](p, `location.pathname`)
 	proxy.cut()
 	p.waitFor(`document.querySelector(".banner")?.textContent.includes("Reconnecting")`)
-	s.call(t.Context(), http.MethodPost, "/query", map[string]string{"query": "Count slowly to forty.", "session_id": strings.TrimPrefix(chat, "/chat/")}, nil)
+	s.call(t.Context(), http.MethodPost, "/query", map[string]string{"query": "Are you sure?", "session_id": strings.TrimPrefix(chat, "/chat/")}, nil)
 	proxy.restore()
-	p.waitFor(`document.querySelectorAll(".turn .facts").length === 2 && document.querySelector("main").textContent.includes("forty") && !document.querySelector(".banner")`)
+	p.waitFor(`document.querySelectorAll(".turn .facts").length === 2 && document.querySelector("main").textContent.includes("Are you sure?") && !document.querySelector(".banner")`)
 	if got := eval[int](p, `document.querySelectorAll('.turn[data-query="`+id+`"]').length`); got != 1 {
 		t.Errorf("the first answer is shown %d times", got)
 	}

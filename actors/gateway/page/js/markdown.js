@@ -215,7 +215,7 @@ function table(b) {
   const box = element("div", t);
   box.className = "table";
   box.tabIndex = 0;
-  box.setAttribute("role", "region");
+  box.setAttribute("role", "group"); // not a landmark: an answer may have many
   box.setAttribute("aria-label", "Table");
   if (b.more) box.append(element("p", `${b.more} more rows are not shown.`));
   return box;

@@ -43,7 +43,7 @@ export function download(name, text, type = "application/json") {
   setTimeout(() => URL.revokeObjectURL(a.href), 1000);
 }
 
-export const codeView = (text, label) => html`<figure class="code"><figcaption><span>${label}</span><button type="button" class="copy" @click=${() => copy(text)}>Copy</button></figcaption><pre tabindex="0" role="region" aria-label=${label}><code>${text}</code></pre></figure>`;
+export const codeView = (text, label) => html`<figure class="code"><figcaption><span>${label}</span><button type="button" class="copy" @click=${() => copy(text)}>Copy</button></figcaption><pre tabindex="0" role="group" aria-label=${label}><code>${text}</code></pre></figure>`;
 
 export const isUntrusted = (labels) => labels?.trust === "untrusted";
 

@@ -32,15 +32,15 @@ function gauge(c) {
   const parts = c.messages.map((m) => {
     const from = at;
     at += m.tokens;
-    return svg`<rect class="part ${m.role}" x=${share(from)} width=${share(m.tokens)} height="14"></rect>`;
+    return svg`<rect class="part role-${m.role}" x=${share(from)} width=${share(m.tokens)} height="14"></rect>`;
   });
   return html`<svg class="gauge" width="100%" height="26" role="img" aria-label="${number(c.tokens)} of ${number(c.window)} tokens are used">
     ${svg`<rect class="all" width="100%" height="14" rx="4"></rect>${parts}<rect class="reply" x=${share(c.window - c.answer)} width=${share(c.answer)} height="14"></rect>${c.compact_at ? svg`<line class="compact" x1=${share(c.compact_at)} x2=${share(c.compact_at)} y1="0" y2="20"></line>` : nothing}`}
   </svg>
-  <p class="legend-line quiet"><span><i class="k system"></i>instructions</span><span><i class="k user"></i>you</span><span><i class="k assistant"></i>answers</span><span><i class="k tool"></i>tool results</span><span><i class="k reply"></i>kept free for the reply</span>${c.compact_at ? html`<span><i class="k compact"></i>the oldest turns are summarized beyond this</span>` : nothing}</p>`;
+  <p class="legend-line quiet"><span><i class="k role-system"></i>instructions</span><span><i class="k role-user"></i>you</span><span><i class="k role-assistant"></i>answers</span><span><i class="k role-tool"></i>tool results</span><span><i class="k reply"></i>kept free for the reply</span>${c.compact_at ? html`<span><i class="k compact"></i>the oldest turns are summarized beyond this</span>` : nothing}</p>`;
 }
 
-const message = (m, i, total) => html`<details class="message ${m.role}" ?open=${i === total - 1}>
+const message = (m, i, total) => html`<details class="message role-${m.role}" ?open=${i === total - 1}>
   <summary><b>${i === total - 1 ? "Your next question" : m.tool_name ? `Result of ${m.tool_name}` : (kinds[m.role] ?? m.role)}</b><span class="line">${visible(m.content).slice(0, 140) || (m.tool_calls ?? []).map((c) => c.name).join(", ")}</span><span class="n quiet">${number(m.tokens)}</span></summary>
   ${m.content ? codeView(visible(m.content), m.role) : nothing}${(m.tool_calls ?? []).map((c) => codeView(json(c.arguments), `call ${c.name}`))}
 </details>`;
