@@ -16,7 +16,7 @@ type ModelRunChunk struct {
 	Call  string     `json:"call"`
 	N     int        `json:"n"` // from 0; the next one, when there is no chunk
 	Chunk *ChatChunk `json:"chunk,omitempty"`
-	// Of the last chunk: time for the prompt and for the output, in microseconds, 0 = not reported.
+	// Of the last chunk, from machines of earlier versions. Ignored: the hub measures the time for prompt and output itself.
 	PromptMicros int64 `json:"prompt_us,omitempty"`
 	OutputMicros int64 `json:"output_us,omitempty"`
 }

@@ -174,18 +174,22 @@ func (m *Model) measureReply(turn context.Context, t target, r model.Request, pr
 			}
 		}
 	}
-	begun, first := time.Now(), time.Time{}
+	seen := observedReply{begun: time.Now()}
 	last, err := m.streamReply(turn, t, r, func(c subjects.ChatChunk) error {
-		if first.IsZero() && c.Notice == "" {
-			first = time.Now()
-		}
+		seen.add(c)
 		return send(c)
 	})
+	seen.end(last)
+	if t.machine != "" {
+		m.machines.noteEnd(turn, t, seen, err)
+	}
 	if err != nil {
 		return last, err
 	}
-	if f := &last.Final; f.PromptTime == 0 && !first.IsZero() { // not every server reports it
-		f.PromptTime, f.OutputTime = first.Sub(begun), time.Since(first)
+	if t.machine != "" {
+		seen.replaceClaims(&last.Final)
+	} else if f := &last.Final; f.PromptTime == 0 && !seen.first.IsZero() { // not every server reports it
+		f.PromptTime, f.OutputTime = seen.first.Sub(seen.begun), seen.ended.Sub(seen.first)
 	}
 	measured.finish(last.Final)
 	return last, nil

@@ -66,9 +66,6 @@ func (e *execution) add(c model.Chunk) error {
 			return err
 		}
 		n := subjects.ModelRunChunk{Call: e.id, Chunk: &p}
-		if c.Done {
-			n.PromptMicros, n.OutputMicros = c.Final.PromptTime.Microseconds(), c.Final.OutputTime.Microseconds()
-		}
 		e.mu.Lock()
 		if e.bytes += chunkSize(c); e.bytes > maxReply {
 			e.mu.Unlock()
@@ -155,6 +152,8 @@ type LinkTimes struct {
 	Retry     time.Duration // between two attempts to read on
 	Move      time.Duration // without a link, before a call without output moves to another model
 	Lost      time.Duration // without a link, before a call fails
+	Stall     time.Duration // without content but with a link, before a call moves to another model
+	Avoid     time.Duration // after a failed call, during which the machine is the last choice
 	Lease     time.Duration // of one request that reads; the next one proves that the hub is alive
 	Orphan    time.Duration // without a request, before a machine stops a call
 	Refresh   time.Duration // between two reports of a machine
@@ -171,6 +170,8 @@ func (t LinkTimes) withDefaults() LinkTimes {
 	set(&t.Retry, 100*time.Millisecond)
 	set(&t.Move, 5*time.Second)
 	set(&t.Lost, 20*time.Second)
+	set(&t.Stall, 2*time.Minute)
+	set(&t.Avoid, time.Minute)
 	set(&t.Lease, 10*time.Second)
 	set(&t.Orphan, 40*time.Second)
 	set(&t.Refresh, 2*time.Second)

@@ -30,6 +30,8 @@ type machine struct {
 	connected bool
 	reported  time.Time // when the last report, or a part of a call, arrived
 	reason    string    // why it is not connected
+
+	avoidUntil time.Time // it is the last choice until then, see [machines.noteEnd]
 }
 
 // lostError means that the link to a machine was down for too long, or that the machine does not know the call any more.
@@ -78,7 +80,7 @@ func (c *machine) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chu
 			return
 		}
 		call := &machineCall{
-			machine: c, yield: yield, heard: time.Now(),
+			machine: c, yield: yield, begun: time.Now(), heard: time.Now(),
 			body: subjects.ModelRun{Call: c.out.NewID(), Request: &q, Millis: time.Until(deadline).Milliseconds()},
 		}
 		defer c.endCall(call.body.Call)
@@ -93,10 +95,12 @@ type machineCall struct {
 	machine *machine
 	yield   func(model.Chunk, error) bool
 	body    subjects.ModelRun // of the next request
-	heard   time.Time         // when something was received last
-	silent  bool              // the user was told that the link is interrupted
-	done    bool              // the last chunk was received
-	stopped bool              // the caller stopped
+	begun   time.Time
+	heard   time.Time // when something was received last
+	started bool      // content was received
+	silent  bool      // the user was told that the link is interrupted
+	done    bool      // the last chunk was received
+	stopped bool      // the caller stopped
 }
 
 // read reads the call to its end, with as many requests as that takes.
@@ -120,7 +124,7 @@ func (c *machineCall) read(ctx context.Context) error {
 				return nil
 			}
 		} else if limit := c.patience(ctx); since >= limit {
-			return &lostError{m.name, fmt.Sprintf("the connection to %s was lost for %s", m.name, roundDuration(limit)), c.body.Next > 0}
+			return &lostError{m.name, fmt.Sprintf("the connection to %s was lost for %s", m.name, roundDuration(limit)), c.started}
 		}
 		select {
 		case <-time.After(m.times.Retry - time.Since(begun)):
@@ -132,10 +136,20 @@ func (c *machineCall) read(ctx context.Context) error {
 
 // patience is how long the link may be down now.
 func (c *machineCall) patience(ctx context.Context) time.Duration {
-	if d, ok := ctx.Value(linkTimeoutKey{}).(time.Duration); ok && c.body.Next == 0 {
+	if d, ok := ctx.Value(linkTimeoutKey{}).(time.Duration); ok && !c.started {
 		return d
 	}
 	return c.machine.times.Lost
+}
+
+// checkStall fails when the machine is alive but sent no content for so long that another model answers instead. Without
+// another one the call goes on: a long prompt can take minutes to read.
+func (c *machineCall) checkStall(ctx context.Context) error {
+	limit := c.machine.times.Stall
+	if ctx.Value(linkTimeoutKey{}) == nil || c.started || c.heard.Sub(c.begun) < limit {
+		return nil
+	}
+	return &lostError{c.machine.name, fmt.Sprintf("%s sent no part of the answer for %s", c.machine.name, roundDuration(limit)), false}
 }
 
 // readOnce reads chunks with one request, until the last one, until the link is silent, or until the machine ends the
@@ -170,6 +184,9 @@ func (c *machineCall) readOnce(ctx context.Context) error {
 		}
 		switch {
 		case p.Chunk == nil || p.N < c.body.Next: // a sign of life, or a chunk that was received before
+			if err := c.checkStall(ctx); err != nil {
+				return err
+			}
 		case p.N > c.body.Next:
 			return nil
 		default:
@@ -179,8 +196,12 @@ func (c *machineCall) readOnce(ctx context.Context) error {
 			}
 			c.body.Next++
 			c.body.Request = nil
+			c.started = c.started || chunkSize(chunk) > 0
 			if c.done = chunk.Done; !c.emit(chunk) || c.done {
 				return nil
+			}
+			if err := c.checkStall(ctx); err != nil { // chunks without content are signs of life only
+				return err
 			}
 		}
 		timer.Reset(m.times.Silence)
@@ -206,7 +227,7 @@ func (c *machineCall) emit(chunk model.Chunk) bool {
 func (c *machineCall) explain(err error) error {
 	var f *subjects.Fault
 	if errors.As(err, &f) && (f.Code == subjects.CodeStopped || f.Code == subjects.CodeModelCut && c.body.Next > 0) {
-		return &lostError{c.machine.name, fmt.Sprintf("%s does not know the call any more: it was restarted, or was cut off for too long", c.machine.name), c.body.Next > 0}
+		return &lostError{c.machine.name, fmt.Sprintf("%s does not know the call any more: it was restarted, or was cut off for too long", c.machine.name), c.started}
 	}
 	return c.machine.decodeError(err)
 }
@@ -224,7 +245,7 @@ func (c *machine) decodeError(err error) error {
 	return err
 }
 
-// decodeRunChunk decodes a chunk from a machine. Counts and times out of bounds are dropped, and so is what only the hub says.
+// decodeRunChunk decodes a chunk from a machine. Counts out of bounds are dropped, and so are times and what only the hub says.
 func decodeRunChunk(p subjects.ModelRunChunk) (model.Chunk, error) {
 	c, err := wire.DecodeChunk(*p.Chunk)
 	if err != nil {
@@ -238,19 +259,12 @@ func decodeRunChunk(p subjects.ModelRunChunk) (model.Chunk, error) {
 		}
 	}
 	f.Reason = text.Clip(f.Reason, 40)
-	f.PromptTime, f.OutputTime, f.Total = boundedMicros(p.PromptMicros), boundedMicros(p.OutputMicros), 0
+	f.PromptTime, f.OutputTime, f.Total = 0, 0, 0
 	return c, nil
 }
 
 // maxCountedTokens is more than any window.
 const maxCountedTokens = 1 << 24
-
-func boundedMicros(n int64) time.Duration {
-	if n < 0 || n > maxExecutionTime.Microseconds() {
-		return 0
-	}
-	return time.Duration(n) * time.Microsecond
-}
 
 // endCall tells the machine, in the background, that a call is not read any more. It repeats that while the link is down, for
 // as long as the machine keeps a call that nobody reads.

@@ -118,7 +118,7 @@ func (s *machines) describe() (out []subjects.ModelMachine) {
 // the caller must call its release when the call has ended. targets must not be empty; the first is preferred among equals.
 //
 // A call is expected to wait for those before it of the same or a higher priority, and to take as long as the measured speed
-// of the model says. Among equals the server that the session used last goes first, because it has the prompt in its cache,
+// of the model says. A machine whose last call failed a short time ago is the last choice. Among equals the server that the session used last goes first, because it has the prompt in its cache,
 // then one that used the model last.
 func (m *Model) chooseTarget(targets []target, from requester) (t target) {
 	s := &m.machines
@@ -133,7 +133,8 @@ func (m *Model) chooseTarget(targets []target, from requester) (t target) {
 			speeds[i] = 1
 		}
 	}
-	rank := func(i int) (cost float64, notLast, notLoaded int) {
+	now := time.Now()
+	rank := func(i int) (avoided int, cost float64, notLast, notLoaded int) {
 		t := targets[i]
 		counts, before := s.assigned[t.server], 0
 		for _, n := range counts[:from.priority+1] {
@@ -141,13 +142,13 @@ func (m *Model) chooseTarget(targets []target, from requester) (t target) {
 		}
 		slots := t.queue().slotCount()
 		wait := float64(max(0, before-slots+1)) / float64(slots)
-		return (1 + wait) / speeds[i], toRank(s.last[from.key] == t.server), toRank(t.queue().loadedModel() == t.backendName)
+		return toRank(!s.all[t.machine].isAvoided(now)), (1 + wait) / speeds[i], toRank(s.last[from.key] == t.server), toRank(t.queue().loadedModel() == t.backendName)
 	}
 	best := 0
 	for i := 1; i < len(targets); i++ {
-		c1, a1, l1 := rank(i)
-		c2, a2, l2 := rank(best)
-		if cmp.Or(cmp.Compare(c1, c2), cmp.Compare(a1, a2), cmp.Compare(l1, l2)) < 0 {
+		f1, c1, a1, l1 := rank(i)
+		f2, c2, a2, l2 := rank(best)
+		if cmp.Or(cmp.Compare(f1, f2), cmp.Compare(c1, c2), cmp.Compare(a1, a2), cmp.Compare(l1, l2)) < 0 {
 			best = i
 		}
 	}

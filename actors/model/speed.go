@@ -163,11 +163,11 @@ func (c *measurement) finish(f model.Final) {
 	c.meter.update(c.name, func(m *measured) { c.addSample(&m.speed, f) })
 }
 
-// addSample adds the values of a complete reply to a speed.
+// addSample adds the values of a complete reply to a speed. A token of the prompt has at least a byte.
 func (c *measurement) addSample(s *speed, f model.Final) {
-	if f.PromptTokens >= minSampleTokens && c.size > 0 {
-		s.BytesPerToken = blend(s.BytesPerToken, min(max(float64(c.size)/float64(f.PromptTokens), minBytesPerToken), maxBytesPerToken))
-		if read := c.uncache * float64(f.PromptTokens); read >= minSampleTokens && f.PromptTime > 0 {
+	if tokens := float64(min(f.PromptTokens, c.size)); tokens >= minSampleTokens {
+		s.BytesPerToken = blend(s.BytesPerToken, min(max(float64(c.size)/tokens, minBytesPerToken), maxBytesPerToken))
+		if read := c.uncache * tokens; read >= minSampleTokens && f.PromptTime > 0 {
 			if v := read / f.PromptTime.Seconds(); s.Prompt == 0 || v < cachedFactor*s.Prompt {
 				s.Prompt = blend(s.Prompt, v)
 			}
