@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"conclave/actors/broker"
+	"conclave/actors/broker/replay"
 	"conclave/actors/committee"
 	"conclave/actors/critic"
 	"conclave/actors/gateway"
@@ -337,13 +338,9 @@ func (c Config) newMemory(ctx context.Context, home bus.Home, book *policy.Activ
 	return memory.Open(ctx, cfg, home.Data, w, h), nil
 }
 
-// newBroker returns the broker with the facts and pinned schemas of every tool of this build; those of memory and the critic
-// only when they are enabled. It denies by the rules in book.
-func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.ActiveRules, nc *nats.Conn) (actor.Actor, error) {
-	h, err := audit.LoadHasher(home.HashKey())
-	if err != nil {
-		return nil, err
-	}
+// buildTools returns the facts and pinned schemas of every tool of this build; those of memory and the critic only when they are
+// enabled.
+func (c Config) buildTools() []broker.Known {
 	var build []broker.Known
 	for _, t := range c.Tools() {
 		build = append(build, broker.Known{Tool: t.Facts(), Pin: broker.Pin(t.Schema()), Disabled: t.Disabled()})
@@ -361,6 +358,25 @@ func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.Activ
 	for _, t := range reward.Tools() {
 		build = append(build, broker.Known{Tool: t.Facts, Pin: broker.Pin(t.Schema)})
 	}
+	return build
+}
+
+// ReplayRules returns what judges recorded calls by another manifest on this machine.
+func (c Config) ReplayRules(m policy.Manifest, home bus.Home) replay.Rules {
+	r := replay.Rules{Manifest: m, Env: policyEnv(home), Build: map[string]policy.Tool{}}
+	for _, k := range c.buildTools() {
+		r.Build[k.Name] = k.Tool
+	}
+	return r
+}
+
+// newBroker returns the broker with the facts and pinned schemas of every tool of this build; those of memory and the critic
+// only when they are enabled. It denies by the rules in book.
+func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.ActiveRules, nc *nats.Conn) (actor.Actor, error) {
+	h, err := audit.LoadHasher(home.HashKey())
+	if err != nil {
+		return nil, err
+	}
 	cfg := broker.Config{
 		CallTimeout: c.System.Actor.CallTimeout, AuditTimeout: c.System.Actor.AuditTimeout,
 		ShowResult: int(c.System.Broker.ShowResult), ModelTimeout: c.System.Broker.ModelTimeout, QuestionRate: c.System.Broker.QuestionRate, ModelKeys: modelCredentials(c.Models),
@@ -374,7 +390,7 @@ func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.Activ
 	if err != nil {
 		return nil, err
 	}
-	return broker.New(cfg, book, w, h, build), nil
+	return broker.New(cfg, book, w, h, c.buildTools()), nil
 }
 
 // splitAuditTimeout splits the timeout of an audit record into that of the first attempt and that of the retries. A writer

@@ -181,6 +181,8 @@ type ToolRequest struct {
 	Tool    string          `json:"tool,omitempty"` // filled in the event copy; the subject decides
 	Caller  string          `json:"caller,omitempty"`
 	Args    json.RawMessage `json:"args"`
+
+	Judgement *Judgement `json:"judgement,omitempty"` // set by the broker in the event copy; ignored from a caller
 }
 
 // ToolOrder is an authorized call from the broker to a tool. Agents have no grant for its subject, and its type differs

@@ -130,6 +130,7 @@ type call struct {
 	reuse         *subjects.ToolResult  // of the same call of the generator; only for respondent B
 	counted       *policy.Attempt       // the call as it was counted, nil when it was not
 	announce      func()                // publishes the copy of the call, once; nil before the call runs
+	judgement     *subjects.Judgement   // how the rules judged it, for the copy of the call; nil before
 }
 
 // onToolRequest decides about a tool call, stores the decision in the audit log, runs the tool, stores the outcome and
@@ -253,7 +254,9 @@ func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.C
 		}
 		asked.Usage = *spent
 		before := out.Now()
-		yes, claimed, fault := b.decideCall(ctx, out, c, seen.rules.Chain, asked)
+		d := seen.rules.Chain.Decide(ctx, asked)
+		c.judgement = b.newJudgement(ctx, seen.rules, asked, d)
+		yes, claimed, fault := b.decideCall(ctx, out, c, d, asked)
 		c.approved = c.approved || yes
 		if fault == nil && b.cancelled.has(c.query) {
 			fault = cancelledFault(c.tool)
@@ -273,16 +276,15 @@ const (
 	maxJudgements = 4
 )
 
-// decideCall decides by the layers and requests the user's approval when a layer asks for it. yes reports an approval,
+// decideCall acts on the decision d of the layers and requests the user's approval when a layer asks for it. yes reports an approval,
 // now or by a stored rule; claimed that the call is allowed without one, and a grant that it needs is claimed; a fault denies
 // the call. With none of them another call used the grant first, and the caller must judge again. Calls of
 // respondent B with side effects are denied before any layer, and its calls that need approval are denied without a
 // request. A match of a monitor-only rule is logged and does not deny.
-func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, chain policy.Chain, asked policy.Call) (yes, claimed bool, _ *subjects.Fault) {
+func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, d policy.Decision, asked policy.Call) (yes, claimed bool, _ *subjects.Fault) {
 	if no := denyRespondentB(asked); no != nil {
 		return false, false, denialFault(no)
 	}
-	d := chain.Decide(ctx, asked)
 	if err := d.Failure(); err != nil {
 		out.LogError(fmt.Errorf("deciding a call of %s: %w", c.tool, err))
 	}
@@ -486,11 +488,14 @@ func (b *Broker) publishCall(ctx context.Context, out actor.Out, c call) {
 		return // the tool name is no token: the request is a dead letter
 	}
 	shown, _ := firewall.Redact(string(c.args)) // a model may put a secret into the arguments
+	if c.judgement != nil {
+		c.judgement.Redacted = shown != string(c.args)
+	}
 	args := json.RawMessage(shown)
 	if !json.Valid(args) {
 		args = nil // rejected as no JSON, or no longer JSON after redaction: the event cannot carry it
 	}
-	if err := actor.EmitUnacknowledged(ctx, out, topic, subjects.ToolRequest{CallID: c.id, QueryID: c.query, Tool: c.tool, Caller: c.record.AgentID, Args: args}); err != nil {
+	if err := actor.EmitUnacknowledged(ctx, out, topic, subjects.ToolRequest{CallID: c.id, QueryID: c.query, Tool: c.tool, Caller: c.record.AgentID, Args: args, Judgement: c.judgement}); err != nil {
 		out.LogError(fmt.Errorf("publishing a call of %s: %w", c.tool, err))
 	}
 }

@@ -36,9 +36,10 @@ func policyCommand(a *cli.App) *cobra.Command {
 manifest.yaml.`,
 		`  conclave policy explain get_datetime '{"timezone":"UTC"}'
   conclave policy explain web_search '{"query":"news"}' --json
+  conclave policy replay --manifest new.yaml --since 7d
   conclave policy simulate cases.jsonl
   conclave policy scan texts.jsonl`,
-		policyExplainCommand(a), policySimulateCommand(a), policyScanCommand(a))
+		policyExplainCommand(a), policyReplayCommand(a), policySimulateCommand(a), policyScanCommand(a))
 }
 
 // policyExplainCommand asks the broker what it would decide about a call; the call does not run. It rejects invalid names and

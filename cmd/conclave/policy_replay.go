@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"conclave/actors/broker/replay"
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/view"
+	"conclave/pkg/client"
+	"conclave/pkg/policy"
+)
+
+// policyReplayCommand judges recorded calls by another manifest. Nothing runs and nothing is written.
+func policyReplayCommand(a *cli.App) *cobra.Command {
+	var file, since string
+	cmd := &cobra.Command{
+		Use:   "replay --manifest <file>",
+		Short: "Judge recorded calls by another manifest",
+		Long: `Judges the calls of the event log by another manifest and prints what would change: each rule that decides differently, with the
+calls. Nothing runs, nothing is written, and the rules in force stay.
+
+Each call is judged as it was made: a call that the other rules deny does not change the calls after it. Types, lineage, tools,
+paths, hosts, limits and approvals are judged anew, paths by the files of today. The information flow of a session is not recorded, so the recorded
+verdict of that layer counts, with monitor_only of the other manifest. A call whose record lacks what a rule needs is counted as one that cannot be
+judged. With --json it prints one document: calls, unchanged, changed, changes, cannot_be_judged, damaged.`,
+		Example: `  conclave policy replay --manifest new.yaml
+  conclave policy replay --manifest new.yaml --since 7d --json`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			age, err := parseAge(since)
+			if err != nil {
+				return err
+			}
+			if file == "" {
+				return cli.Usage("which rules? Name a file with --manifest")
+			}
+			data, err := os.ReadFile(file)
+			if err != nil {
+				return cli.Usage("reading the manifest: %v", err)
+			}
+			m, err := policy.ParseManifest(data, file)
+			if err != nil {
+				return err
+			}
+			rules := a.Settings().ReplayRules(m, a.Home)
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+				return replayPolicy(cmd.Context(), a, c, rules, time.Now().Add(-age))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&file, "manifest", "", "`file` with the rules to judge by")
+	cmd.Flags().StringVar(&since, "since", "30d", "`age` of the oldest calls: days such as 30d, or hours and minutes such as 12h30m")
+	return cmd
+}
+
+// replayPolicy judges the calls since from and prints the report.
+func replayPolicy(ctx context.Context, a *cli.App, c *client.Client, rules replay.Rules, from time.Time) error {
+	var events []client.Event
+	line := term.NewProgress(a.Err)
+	for e, err := range c.EventsBack(ctx, replay.Subject) {
+		if err != nil {
+			line.Clear()
+			return err
+		}
+		if e.Time.Before(from) {
+			break
+		}
+		if events = append(events, e); len(events)%100 == 0 {
+			line.Draw("%d calls", len(events))
+		}
+	}
+	line.Clear()
+	slices.Reverse(events)
+	r, err := replay.Run(ctx, rules, events)
+	switch {
+	case err != nil:
+		return err
+	case a.JSON:
+		return a.PrintJSON(r)
+	}
+	return view.Replay(a.Out, r)
+}
+
+// parseAge reads a positive duration: of [time.ParseDuration], or whole days such as 30d.
+func parseAge(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		var n uint64
+		n, err = strconv.ParseUint(days, 10, 16)
+		d = time.Duration(n) * 24 * time.Hour
+	}
+	if err != nil || d <= 0 {
+		return 0, cli.Usage("--since %s is not an age: write days such as 30d, or hours such as 12h", term.Clip(s, 20))
+	}
+	return d, nil
+}
