@@ -2,13 +2,10 @@ package config_test
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -39,33 +36,6 @@ func (p *browserPage) visit(path, selector string) {
 	p.waitFor(`document.querySelector(` + quoteJS(selector) + `)`)
 }
 
-// shoot writes pictures of the view in light, dark and 360 px to the folder CONCLAVE_SHOTS, when it is set.
-func (p *browserPage) shoot(name string) {
-	p.t.Helper()
-	dir := os.Getenv("CONCLAVE_SHOTS")
-	if dir == "" {
-		return
-	}
-	for _, v := range []struct {
-		name, scheme  string
-		width, height int64
-	}{{"light", "light", 1280, 900}, {"dark", "dark", 1280, 900}, {"phone", "light", 360, 760}} {
-		p.do(chromedp.EmulateViewport(v.width, v.height))
-		if _, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: v.scheme}}}); err != nil {
-			p.t.Fatal(err)
-		}
-		eval[bool](p, `new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(() => r(true))))`)
-		png, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name+"-"+v.name+".png"), png, 0o600)
-		}
-		if err != nil {
-			p.t.Fatal(err)
-		}
-	}
-	p.do(chromedp.EmulateViewport(1280, 800))
-}
-
 // TestPageOperations is the views for looking after the system in a real browser: a setting that is changed and one that is
 // refused, the figures of the actors, models, machines, stories, doctor and the context of a session.
 func TestPageOperations(t *testing.T) {
@@ -78,12 +48,9 @@ func TestPageOperations(t *testing.T) {
 	for _, name := range []string{"generator", "critic", "memory", "broker", "web_search"} {
 		p.waitFor(`[...document.querySelectorAll(".ops th a")].some((a) => a.textContent === ` + quoteJS(name) + `)`)
 	}
-	p.shoot("agents")
 	p.visit("/agents/critic", ".figures")
-	p.shoot("agent-activity")
 
 	p.visit("/agents/generator/settings", ".settings tbody tr")
-	p.shoot("agent-settings")
 	set := func(value string) {
 		eval[bool](p, `(async () => { const i = document.getElementById("set-generator.steps"); i.value = `+quoteJS(value)+`; i.dispatchEvent(new Event("input", {bubbles: true})); await new Promise(requestAnimationFrame); await new Promise(requestAnimationFrame); i.form.requestSubmit(); return true; })()`)
 	}
@@ -103,21 +70,16 @@ func TestPageOperations(t *testing.T) {
 	}
 
 	p.visit("/models", ".ops tbody tr")
-	p.shoot("models")
 	p.visit("/machines", ".empty-state")
-	p.shoot("machines")
 	p.visit("/stories", ".ops tbody tr")
-	p.shoot("stories")
 	p.visit("/doctor", ".ops tbody tr")
 	if got := p.text(".ops tbody tr"); !strings.Contains(got, "disk") || !strings.Contains(got, "free 1 GB") {
 		t.Errorf("the first check is %q", got)
 	}
-	p.shoot("doctor")
 	p.visit("/context/"+session, ".message")
 	if got := p.text("main"); !strings.Contains(got, "Tokyo") || !strings.Contains(got, "Nothing is truncated") {
 		t.Errorf("context %q", got)
 	}
-	p.shoot("context")
 	t.Run("axe", func(t *testing.T) {
 		p.t = t
 		p.checkAccess("/agents", "/agents/critic", "/agents/generator", "/agents/generator/settings", "/agents/broker/settings", "/models", "/machines", "/stories", "/doctor", "/context/"+session)

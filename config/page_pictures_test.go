@@ -1,11 +1,14 @@
 package config_test
 
 import (
+	"cmp"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 )
 
@@ -43,57 +46,83 @@ func TestPagePictures(t *testing.T) {
 	p.waitFor(`document.querySelector(".approval")`)
 
 	search := `(() => { const i = document.querySelector("#memory-text"); i.value = "favourite city"; i.dispatchEvent(new Event("input", { bubbles: true })); i.form.requestSubmit(); return true; })()`
-	for _, picture := range []struct {
-		name, path    string
-		width, height int64
-		scheme        string
-		wait, click   string
-		run           string
-	}{
+	p.takePictures(folder, []picture{
+		{name: "welcome", path: "/chat", wait: ".welcome"},
 		{name: "chat", path: chatOf(s, t, ids["nats"]), wait: ".critic"},
-		{name: "chat-dark", path: chatOf(s, t, ids["city"]), scheme: "dark", wait: ".critic", run: `(document.querySelectorAll(".turn details").forEach((d) => (d.open = true)), true)`},
-		{name: "chat-phone", path: chatOf(s, t, ids["nats"]), width: 360, height: 740, wait: ".critic"},
-		{name: "approval", path: "/approvals", height: 860, wait: ".approval"},
-		{name: "approval-phone", path: "/approvals", width: 360, height: 740, scheme: "dark", wait: ".approval"},
-		{name: "memory", path: "/memory", height: 640, wait: ".entries", run: search, click: ".fold"},
-		{name: "graph", path: "/memory/graph", height: 640, wait: ".graph"},
-		{name: "task", path: "/tasks/" + ids["task"], height: 640, wait: ".dag", click: ".dag .node"},
-		{name: "deliberation", path: "/deliberations/" + ids["committee"], height: 720, wait: ".persona", run: `(document.querySelectorAll(".persona")[2].open = true)`},
-		{name: "bus", path: "/bus", height: 640, scheme: "dark", wait: ".busmap"},
-		{name: "decisions", path: "/decisions", height: 560, wait: "table"},
-		{name: "run", path: "/runs/" + ids["nats"], height: 640, wait: ".waterfall .first"},
-		{name: "run-task", path: "/runs/" + ids["task"], height: 640, scheme: "dark", wait: ".waterfall .span"},
-		{name: "drawer", path: chatOf(s, t, ids["nats"]), width: 1400, height: 760, wait: ".critic", click: `[aria-label="Show the run beside the chat"]`},
-	} {
-		width, height, scheme := picture.width, picture.height, picture.scheme
-		if width == 0 {
-			width = 1200
+		{name: "recall", path: chatOf(s, t, ids["city"]), wait: ".critic", run: `(document.querySelectorAll(".turn .memory-card, .turn .thinking").forEach((d) => (d.open = true)), true)`},
+		{name: "drawer", path: chatOf(s, t, ids["nats"]), wait: ".critic", click: `[aria-label="Show the run beside the chat"]`, after: `localStorage.setItem("drawer", "closed")`},
+		{name: "context", path: "/context/" + strings.TrimPrefix(chatOf(s, t, ids["nats"]), "/chat/"), wait: ".message"},
+		{name: "runs", path: "/runs", wait: "tbody tr"},
+		{name: "run", path: "/runs/" + ids["nats"], wait: ".waterfall .first"},
+		{name: "run-task", path: "/runs/" + ids["task"], wait: ".waterfall .span"},
+		{name: "approval", path: "/approvals", height: 900, wait: ".approval"},
+		{name: "tasks", path: "/tasks", wait: "tbody tr"},
+		{name: "task", path: "/tasks/" + ids["task"], wait: ".dag", click: ".dag .node"},
+		{name: "memory", path: "/memory", wait: ".entries", run: search, loaded: ".entries th:nth-child(9)", click: ".fold"},
+		{name: "graph", path: "/memory/graph", wait: ".graph"},
+		{name: "bus", path: "/bus", wait: ".busmap"},
+		{name: "decisions", path: "/decisions", wait: "table"},
+		{name: "deliberation", path: "/deliberations/" + ids["committee"], wait: ".persona", run: `(document.querySelectorAll(".persona")[2].open = true)`},
+		{name: "agents", path: "/agents", wait: ".ops tbody tr"},
+		{name: "agent", path: "/agents/critic", wait: ".figures"},
+		{name: "settings", path: "/agents/generator/settings", wait: ".settings"},
+		{name: "models", path: "/models", wait: ".ops tbody tr"},
+		{name: "machines", path: "/machines", wait: ".empty-state"},
+		{name: "stories", path: "/stories", wait: ".ops tbody tr"},
+		{name: "doctor", path: "/doctor", wait: ".ops tbody tr"},
+	})
+}
+
+// picture is one view for the documentation: the address, what it must show first, and what is done before the pictures are taken.
+type picture struct {
+	name, path string
+	height     int64  // of the wide pictures; 0 is 760
+	wait       string // selector that must match
+	run        string // expression that is evaluated then
+	loaded     string // selector that must match then
+	click      string // selector of an element that is clicked then
+	after      string // expression that is evaluated after the pictures
+}
+
+// takePictures writes each view in light, dark and phone width into folder, as <name>.webp, <name>-dark.webp and <name>-phone.webp.
+func (p *browserPage) takePictures(folder string, pictures []picture) {
+	p.t.Helper()
+	for _, view := range pictures {
+		p.show(1200, cmp.Or(view.height, 760), "light")
+		p.open(view.path)
+		p.waitFor(`document.querySelector(` + quoteJS(view.wait) + `)`)
+		if view.run != "" {
+			eval[bool](p, view.run)
 		}
-		if height == 0 {
-			height = 760
+		if view.loaded != "" {
+			p.waitFor(`document.querySelector(` + quoteJS(view.loaded) + `)`)
 		}
-		if scheme == "" {
-			scheme = "light"
+		if view.click != "" {
+			p.click(view.click)
 		}
-		p.show(width, height, scheme)
-		p.open(picture.path)
-		p.waitFor(`document.querySelector(` + quoteJS(picture.wait) + `)`)
-		if picture.run != "" {
-			eval[bool](p, picture.run)
+		for _, look := range []struct {
+			suffix, scheme string
+			width, height  int64
+		}{{"", "light", 1200, cmp.Or(view.height, 760)}, {"-dark", "dark", 1200, cmp.Or(view.height, 760)}, {"-phone", "light", 360, 740}} {
+			p.show(look.width, look.height, look.scheme)
+			eval[bool](p, `new Promise((r) => setTimeout(() => r(true), 400))`) // what the view loads after its first drawing
+			p.takePicture(filepath.Join(folder, view.name+look.suffix+".webp"))
 		}
-		if picture.name == "memory" {
-			p.waitFor(`document.querySelector(".entries th:nth-child(9)")`)
+		if view.after != "" {
+			eval[bool](p, `(`+view.after+`, true)`)
 		}
-		if picture.click != "" {
-			p.click(picture.click)
-		}
-		eval[bool](p, `new Promise((r) => setTimeout(() => r(true), 400))`) // what the view loads after its first drawing
-		png, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(folder, picture.name+".png"), png, 0o644); err != nil {
-			t.Fatal(err)
-		}
+	}
+}
+
+// takePicture writes what the tab shows to a WebP file.
+func (p *browserPage) takePicture(file string) {
+	p.t.Helper()
+	quality := int64(80)
+	got, err := chromedp.Call(p.ctx, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatWebp, Quality: &quality})
+	if err == nil {
+		err = os.WriteFile(file, got.Data, 0o644)
+	}
+	if err != nil {
+		p.t.Fatal(err)
 	}
 }

@@ -21,7 +21,8 @@ var describeSettings = sync.OnceValue(func() map[string]string {
 })
 
 // describeFile adds the comments of a shipped file to out. A comment is on the line of its field, with further lines that begin
-// at the same column or further right, or above a group of fields, up to an empty line; then it describes all of them.
+// further right than a comment above the next field would, or above a group of fields, up to an empty line; then it describes all
+// of them.
 func describeFile(section, data string, out map[string]string) {
 	lines := strings.Split(data, "\n")
 	var parents []string // by indentation
@@ -48,9 +49,8 @@ func describeFile(section, data string, out map[string]string) {
 		parents = append(parents[:min(indent/2, len(parents))], key)
 		own := ""
 		if _, comment, ok := strings.Cut(rest, " #"); ok {
-			column := strings.Index(lines[i], " #") + 1
 			own = strings.TrimSpace(comment)
-			for i+1 < len(lines) && strings.Index(lines[i+1], "#") >= column && strings.HasPrefix(strings.TrimSpace(lines[i+1]), "#") {
+			for i+1 < len(lines) && strings.Index(lines[i+1], "#") > indent+2 && strings.HasPrefix(strings.TrimSpace(lines[i+1]), "#") {
 				i++
 				own += " " + strings.TrimSpace(strings.TrimLeft(strings.TrimSpace(lines[i]), "#"))
 			}

@@ -132,7 +132,7 @@ const actions = {
 
 const link = (v) => {
   const n = v.badge?.() ?? 0;
-  return html`<li><a href="/${v.name}" aria-current=${v === current ? "page" : nothing}>${icon(v.icon ?? v.name)}<span>${v.title}</span>${n ? html`<span class="badge">${n}<span class="sr"> waiting</span></span>` : nothing}</a></li>`;
+  return html`<li><a href="/${v.name}" aria-current=${v === current || (current.hidden && v === views[0]) ? "page" : nothing}>${icon(v.icon ?? v.name)}<span>${v.title}</span>${n ? html`<span class="badge">${n}<span class="sr"> waiting</span></span>` : nothing}</a></li>`;
 };
 
 const navigation = () => html`
@@ -142,8 +142,8 @@ const navigation = () => html`
       ${views.slice(0, mainViews).map(link)}
       <li class="more-item"><button type="button" aria-expanded=${more} @click=${() => ((more = !more), store.changed())}>${icon("more")}<span>More</span></button></li>
     </ul>
-    <details class="system" ?open=${more || localStorage.getItem("system") !== "closed"} @toggle=${(e) => !more && localStorage.setItem("system", e.target.open ? "open" : "closed")}>
-      <summary>System</summary>
+    <details class="system" ?open=${more || (views.indexOf(current) >= mainViews && !current.hidden) || localStorage.getItem("system") === "open"}>
+      <summary @click=${(e) => localStorage.setItem("system", e.target.parentElement.open ? "closed" : "open")}>System</summary>
       <ul class="views">${views.slice(mainViews).filter((v) => !v.hidden).map(link)}</ul>
     </details>
     ${sessionList(path, current.name === "chat")}

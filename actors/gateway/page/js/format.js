@@ -29,8 +29,9 @@ export function visible(text) {
   return String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|\udb40[\udc00-\uddef]/g, (c) => `⟦U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟧`);
 }
 
-// json returns a value as indented JSON with every character visible.
-export const json = (v) => visible(typeof v === "string" ? v : JSON.stringify(v, null, 2) ?? "");
+// json returns a value as JSON with every character visible, and letters that are not ASCII in a host followed by their code.
+export const json = (v, indent = 2) =>
+  visible((typeof v === "string" ? v : (JSON.stringify(v, null, indent) ?? "")).replace(/\/\/[^\s"'<>/?#]+/g, (host) => host.replace(/(?![\x00-\x7f])[\p{L}\p{N}]/gu, (c) => `${c}⟦U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟧`)));
 
 // grade returns the letter, the class and the words of a score from 1 to 5.
 export function grade(score) {

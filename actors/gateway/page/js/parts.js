@@ -66,7 +66,7 @@ export function toolCard(t) {
   const name = t.state?.split(" ")[0] ?? "";
   const state = t.state === "running" ? `running ${seconds(Date.now() - t.since)}` : t.state === "done" && t.ms ? `done, ${seconds(t.ms)}` : t.state;
   return html`<details class="card tool ${name}">
-    <summary>${icon("tool")}<span class="name">${t.tool}</span> <code class="line">${visible(args).slice(0, 160)}</code>
+    <summary>${icon("tool")}<span class="name">${t.tool}</span> <code class="line">${json(args).slice(0, 160)}</code>
       ${t.layer && t.layer !== "native" && t.layer !== "recall" ? html`<span class="chip" title="The model wrote the call as text; it was recovered">recovered</span>` : nothing}
       ${trustLabel(t.labels)}<span class="state">${stateIcons[name] ? icon(stateIcons[name]) : nothing}${state}</span></summary>
     <div class="body">
@@ -91,7 +91,7 @@ export const recallList = (hits) => html`<ul class="recalls">${hits.map(
 
 // personaCard shows the contribution of one persona.
 export const personaCard = (d) => html`<details class="card persona ${d.dissents ? "dissent" : ""}">
-  <summary>${icon("deliberations")}<span class="name">${d.persona}</span><code class="line">${visible(d.response ?? "").slice(0, 120)}</code>
+  <summary>${icon("deliberations")}<span class="name">${d.persona}</span><span class="line">${visible((d.response ?? "").replace(/[*`#]+/g, "")).slice(0, 120)}</span>
     ${(d.tool_calls ?? []).map((c) => html`<span class="chip">${c.tool}</span>`)}
     <span class="state">${d.dissents ? "dissents" : d.status === "working" ? `speaking ${seconds(Date.now() - d.since)}` : d.closing ? "closes" : d.status}</span></summary>
   <div class="body">

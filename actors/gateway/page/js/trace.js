@@ -1,5 +1,7 @@
 // The run of a question as lanes: pure functions of its events.
 
+import { visible } from "./format.js";
+
 // A span: {lane, from, to, kind, title, note, event, open}. kind: read, model, state, tool, denied, wait, memory, critic, persona, task.
 // A mark: {lane, at, kind, title, event}. kind: event, audit, answer, first.
 
@@ -183,4 +185,11 @@ export function ticksOf(range, most) {
   const steps = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 30000, 60000, 120000, 300000, 600000, 1800000, 3600000];
   const step = steps.find((s) => range / s <= most) ?? 7200000;
   return Array.from({ length: Math.floor(range / step) + 1 }, (_, i) => i * step);
+}
+
+// preview returns the beginning of what an event says, on one line.
+export function preview(ev) {
+  const p = ev.payload ?? {};
+  const text = p.to && p.event ? `${p.from ?? ""} → ${p.to}` : (p.query ?? p.answer ?? p.result ?? p.feedback ?? p.why ?? p.response ?? p.text ?? p.error?.text ?? (p.args ? JSON.stringify(p.args) : ""));
+  return visible(String(text ?? "").replace(/\s+/g, " ")).slice(0, 110);
 }

@@ -5,6 +5,7 @@ import * as api from "../api.js";
 import * as store from "../store.js";
 import { icon } from "../icons.js";
 import { age, clock, count, visible } from "../format.js";
+import { preview } from "../trace.js";
 import { settingsView } from "./settings.js";
 
 const shown = { agents: null, settings: null, error: "", find: "" };
@@ -71,7 +72,7 @@ const number = (n) => (n ?? 0).toLocaleString("en");
 const ms = (v) => (v ? (v < 10 ? v.toFixed(1) : Math.round(v).toLocaleString("en")) : "–");
 
 const stateCell = (a, doing) => {
-  if (!a.state) return html`<span class="quiet">–</span>`;
+  if (!a.state) return html`<span class="quiet">off</span>`;
   if (doing) return html`<span class="state run">${doing}</span>`;
   return html`<span class="state ${a.state === "ready" ? "good" : a.state === "failed" ? "bad" : "warn"}">${a.state}</span>`;
 };
@@ -79,20 +80,20 @@ const stateCell = (a, doing) => {
 const row = (a) => {
   const last = eventsOf(a.actor, 1)[0];
   return html`<tr>
-    <th scope="row"><a href="/agents/${a.actor}">${a.actor}</a>${a.instances > 1 ? html` <span class="quiet">× ${a.instances}</span>` : nothing}<span class="what">${titles[a.actor] ?? ""}${a.personas?.length ? html` ${a.personas.map((p) => html`<span class="chip">${p}</span> `)}` : nothing}</span></th>
+    <th scope="row"><a href="/agents/${a.actor}">${a.actor}</a>${a.instances > 1 ? html` <span class="quiet">× ${a.instances}</span>` : nothing}<span class="what">${titles[a.actor] ?? ""}${a.personas?.length ? `: ${a.personas.join(", ")}` : nothing}</span></th>
     <td>${stateCell(a, stateNow(a.actor, last))}</td>
-    <td class="n" data-label="queue">${a.state ? number(a.mailbox + a.in_flight) : "–"}</td>
-    <td class="n" data-label="requests">${a.state ? number(a.requests) : "–"}</td>
-    <td class="n ${a.errors ? "warn-text" : ""}" data-label="errors">${a.state ? number(a.errors) : "–"}</td>
-    <td class="n" data-label="p50 ms">${ms(a.p50_ms)}</td><td class="n" data-label="p99 ms">${ms(a.p99_ms)}</td>
-    <td class="n ${a.restarts ? "warn-text" : ""}" data-label="restarts">${a.state ? number(a.restarts) : "–"}</td>
-    <td class="quiet">${last ? age(last.time) : ""}</td>
+    <td class="n" data-label="queue">${a.state ? number(a.mailbox + a.in_flight) : nothing}</td>
+    <td class="n" data-label="requests">${a.state ? number(a.requests) : nothing}</td>
+    <td class="n ${a.errors ? "warn-text" : ""}" data-label="errors">${a.state ? number(a.errors) : nothing}</td>
+    <td class="n" data-label="p50 ms">${a.p50_ms ? ms(a.p50_ms) : nothing}</td><td class="n" data-label="p99 ms">${a.p99_ms ? ms(a.p99_ms) : nothing}</td>
+    <td class="n ${a.restarts ? "warn-text" : ""}" data-label="restarts">${a.state ? number(a.restarts) : nothing}</td>
+    <td class="quiet nowrap">${last ? age(last.time) : nothing}</td>
   </tr>`;
 };
 
 const group = (title, list) =>
   list.length
-    ? html`<section><h2>${title}</h2><div class="table" tabindex="0" role="region" aria-label=${title}><table class="wide ops"><thead><tr><th scope="col">Name</th><th scope="col">State</th><th scope="col" class="n" title="Messages that wait or are handled">Queue</th><th scope="col" class="n">Requests</th><th scope="col" class="n">Errors</th><th scope="col" class="n">p50 ms</th><th scope="col" class="n">p99 ms</th><th scope="col" class="n">Restarts</th><th scope="col">Last event</th></tr></thead><tbody>${list.map(row)}</tbody></table></div></section>`
+    ? html`<section><h2>${title}</h2><div class="table" tabindex="0" role="region" aria-label=${title}><table class="wide ops actors"><thead><tr><th scope="col">Name</th><th scope="col">State</th><th scope="col" class="n" title="Messages that wait or are handled">Queue</th><th scope="col" class="n">Requests</th><th scope="col" class="n">Errors</th><th scope="col" class="n">p50 ms</th><th scope="col" class="n">p99 ms</th><th scope="col" class="n">Restarts</th><th scope="col">Last event</th></tr></thead><tbody>${list.map(row)}</tbody></table></div></section>`
     : nothing;
 
 // spawned returns the spawned agents in the events, newest first: the orchestrator's path names each.
@@ -139,7 +140,7 @@ function one(a, tab) {
     <p class="crumb"><a href="/agents">Agents</a></p>
     <h1>${a.actor} ${a.state ? stateCell(a, stateNow(a.actor, events[0])) : nothing}</h1>
     <p class="lead">${titles[a.actor] ?? (a.kind === "tool" ? "A tool. Only the broker can call it." : "")}</p>
-    <nav class="tabs" aria-label="Parts of ${a.actor}">${a.state ? html`<a href="/agents/${a.actor}" aria-current=${isSettings ? nothing : "page"}>Activity</a>` : nothing}<a href="/agents/${a.actor}/settings" aria-current=${isSettings ? "page" : nothing}>Settings <span class="quiet">${settings.length}</span></a></nav>
+    <nav class="tabs" aria-label="Parts of ${a.actor}">${a.state ? html`<a href="/agents/${a.actor}" aria-current=${isSettings ? nothing : "page"}>Activity</a>` : nothing}<a href="/agents/${a.actor}/settings" aria-current=${isSettings ? "page" : nothing}>Settings <span class="quiet count">${settings.length}</span></a></nav>
     ${isSettings ? settingsView(settings, shown.settings, reload) : activity(a, events)}
   </div>`;
 }
@@ -149,8 +150,8 @@ const activity = (a, events) => html`
   ${a.last_fall ? html`<p class="failed">Last failure: ${visible(a.last_fall)}</p>` : nothing}
   <h2>Last events</h2>
   ${events.length
-    ? html`<div class="table" tabindex="0" role="region" aria-label="Last events"><table class="wide log-table"><thead><tr><th scope="col">Time</th><th scope="col">Event</th><th scope="col">What</th><th scope="col">Question</th></tr></thead><tbody>${events.map((ev) => html`<tr><td>${clock(ev.time)}</td><td><code>${ev.subject}</code></td><td class="preview">${words[ev.payload?.to] ?? visible(ev.payload?.words || JSON.stringify(ev.payload ?? {})).slice(0, 160)}</td><td>${ev.query ? html`<a href="/runs/${ev.query}">run</a>` : nothing}</td></tr>`)}</tbody></table></div>`
+    ? html`<div class="table" tabindex="0" role="region" aria-label="Last events"><table class="wide log-table"><thead><tr><th scope="col">Time</th><th scope="col">Event</th><th scope="col">What</th><th scope="col">Question</th></tr></thead><tbody>${events.map((ev) => html`<tr><td>${clock(ev.time)}</td><td><code>${ev.subject}</code></td><td class="preview">${words[ev.payload?.to] ?? (visible(ev.payload?.words ?? "") || preview(ev))}</td><td>${ev.query ? html`<a href="/runs/${ev.query}">run</a>` : nothing}</td></tr>`)}</tbody></table></div>`
     : html`<p class="quiet">No event yet since this page was opened. ${a.actor === "generator" ? html`<a href="/chat">Ask something</a>, and watch.` : ""}</p>`}
   <h2>Subjects</h2>
-  <div class="table" tabindex="0" role="region" aria-label="Subjects"><table class="wide ops"><thead><tr><th scope="col">Subject</th><th scope="col" class="n">Requests</th><th scope="col" class="n">Errors</th><th scope="col" class="n">p50 ms</th><th scope="col" class="n">p99 ms</th></tr></thead><tbody>${(a.subjects ?? []).map((s) => html`<tr><td><code>${s.subject}</code></td><td class="n">${number(s.requests)}</td><td class="n">${number(s.errors)}</td><td class="n">${ms(s.p50_ms)}</td><td class="n">${ms(s.p99_ms)}</td></tr>`)}</tbody></table></div>
+  <div class="table" tabindex="0" role="region" aria-label="Subjects"><table class="wide ops"><thead><tr><th scope="col">Subject</th><th scope="col" class="n">Requests</th><th scope="col" class="n">Errors</th><th scope="col" class="n">p50 ms</th><th scope="col" class="n">p99 ms</th></tr></thead><tbody>${(a.subjects ?? []).map((s) => html`<tr><td><code>${s.subject}</code></td><td class="n" data-label="requests">${number(s.requests)}</td><td class="n" data-label="errors">${number(s.errors)}</td><td class="n" data-label="p50 ms">${ms(s.p50_ms)}</td><td class="n" data-label="p99 ms">${ms(s.p99_ms)}</td></tr>`)}</tbody></table></div>
   <p class="quiet">${icon("keys")} The same in a terminal: <code>conclave top ${a.actor}</code></p>`;

@@ -88,7 +88,7 @@ export function view() {
       : empty("bus", "No message yet", "Ask a question: the map shows which actors talk, how often and how fast. Agents reach tools only through the broker.", html`<a class="button primary" href="/chat">Ask a question</a>`)}
     <h2>Latest events</h2>
     <div class="table" tabindex="0" role="region" aria-label="Latest events"><table class="wide log-table"><thead><tr><th scope="col">Time</th><th scope="col" class="num">Sequence</th><th scope="col">Author</th><th scope="col">Subject</th><th scope="col">Question</th></tr></thead><tbody>
-      ${events.slice(-40).reverse().map((ev) => html`<tr><td>${clock(ev.time)}</td><td class="num">${ev.seq}</td><td>${ev.from ?? ""}</td><td><code>${visible(ev.subject)}</code></td><td>${ev.query ? html`<a href="/runs/${ev.query}">${visible(store.state.runs.get(ev.query)?.query || ev.query).slice(0, 50)}</a>` : nothing}</td></tr>`)}
+      ${events.slice(-40).reverse().map((ev) => html`<tr><td>${clock(ev.time)}</td><td class="num" data-label="sequence">${ev.seq}</td><td>${ev.from ?? ""}</td><td><code>${visible(ev.subject)}</code></td><td>${ev.query ? html`<a href="/runs/${ev.query}">${visible(store.state.runs.get(ev.query)?.query || ev.query).slice(0, 50)}</a>` : nothing}</td></tr>`)}
     </tbody></table></div>
   </div>`;
 }

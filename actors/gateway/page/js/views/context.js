@@ -40,8 +40,8 @@ function gauge(c) {
   <p class="legend-line quiet"><span><i class="k role-system"></i>instructions</span><span><i class="k role-user"></i>you</span><span><i class="k role-assistant"></i>answers</span><span><i class="k role-tool"></i>tool results</span><span><i class="k reply"></i>kept free for the reply</span>${c.compact_at ? html`<span><i class="k compact"></i>the oldest turns are summarized beyond this</span>` : nothing}</p>`;
 }
 
-const message = (m, i, total) => html`<details class="message role-${m.role}" ?open=${i === total - 1}>
-  <summary><b>${i === total - 1 ? "Your next question" : m.tool_name ? `Result of ${m.tool_name}` : (kinds[m.role] ?? m.role)}</b><span class="line">${visible(m.content).slice(0, 140) || (m.tool_calls ?? []).map((c) => c.name).join(", ")}</span><span class="n quiet">${number(m.tokens)}</span></summary>
+const message = (m, i, total) => html`<details class="message role-${m.role}">
+  <summary><i class="k role-${m.role}"></i><b>${i === total - 1 ? "Next question" : m.tool_name || (m.tool_calls?.length ? "Tool call" : (kinds[m.role] ?? m.role))}</b><span class="line">${i === total - 1 ? "what you write next" : visible(m.content).slice(0, 160) || (m.tool_calls ?? []).map((c) => `${c.name} ${json(c.arguments, 0)}`).join(", ")}</span><span class="n quiet">${number(m.tokens)}</span></summary>
   ${m.content ? codeView(visible(m.content), m.role) : nothing}${(m.tool_calls ?? []).map((c) => codeView(json(c.arguments), `call ${c.name}`))}
 </details>`;
 
@@ -57,7 +57,7 @@ export function view() {
     <p class="lead">What ${c.model || "the model"} gets with your next question: about ${count(c.tokens, "token")}${c.window ? ` of ${number(c.window)}, ${Math.round((100 * c.tokens) / c.window)} %` : ""}. Tool definitions and recalled memories are added when you ask.</p>
     ${c.window ? gauge(c) : nothing}
     ${missing.length ? html`<p class="banner warn inset" role="status"><b>Not all of it is there.</b> ${missing.join("; ")}.</p>` : html`<p class="quiet">Nothing is truncated or summarized.</p>`}
-    <h2>${count(c.messages.length, "message")}</h2>
+    <h2 class="split"><span>${count(c.messages.length, "message")}</span><span class="quiet">tokens</span></h2>
     ${c.messages.map((m, i) => message(m, i, c.messages.length))}
   </div>`;
 }

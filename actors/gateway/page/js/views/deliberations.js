@@ -19,7 +19,7 @@ export function view([id]) {
   const all = [...store.state.runs.values()].filter((x) => x.deliberations.size).sort((a, b) => b.began - a.began);
   return html`<div class="page"><h1>Deliberations</h1>
     ${all.length
-      ? html`<div class="table" tabindex="0" role="region" aria-label="Deliberations"><table class="wide"><thead><tr><th scope="col">Question</th><th scope="col">Personas</th><th scope="col">Dissent</th><th scope="col">Asked</th></tr></thead><tbody>${all.map((x) => html`<tr><td><a href="/deliberations/${x.id}">${visible(x.query || x.id)}</a></td><td>${x.deliberations.size}</td><td>${[...x.deliberations.values()].filter((d) => d.dissents).map((d) => d.persona).join(", ") || "none"}</td><td>${age(x.began)}</td></tr>`)}</tbody></table></div>`
+      ? html`<div class="table" tabindex="0" role="region" aria-label="Deliberations"><table class="wide"><thead><tr><th scope="col">Question</th><th scope="col">Personas</th><th scope="col">Dissent</th><th scope="col">Asked</th></tr></thead><tbody>${all.map((x) => html`<tr><td><a href="/deliberations/${x.id}">${visible(x.query || x.id)}</a></td><td data-label="contributions">${x.deliberations.size}</td><td data-label="dissent">${[...x.deliberations.values()].filter((d) => d.dissents).map((d) => d.persona).join(", ") || "none"}</td><td class="nowrap">${age(x.began)}</td></tr>`)}</tbody></table></div>`
       : empty("deliberations", "No deliberation yet", 'Choose "Committee" beside the question: personas speak in turn, one may dissent, and one of them answers.', html`<a class="button primary" href="/chat">Ask the committee</a>`)}
   </div>`;
 }

@@ -53,7 +53,7 @@ function row(e, hit) {
   const isOpen = shown.expanded === e.id;
   return html`<tr class=${e.provenance?.trust === "untrusted" ? "untrusted" : ""}>
       <td><button type="button" class="ghost fold" aria-expanded=${isOpen} aria-label="Expand ${e.name}" @click=${() => ((shown.expanded = isOpen ? "" : e.id), store.changed())}>${isOpen ? "▾" : "▸"}</button><a href="/memory/${e.id}">${visible(e.name || e.description || e.id)}</a> ${trustLabel(e.provenance)} ${e.pinned ? html`<span class="chip">${icon("pin")}pinned</span>` : nothing}${e.state !== "active" ? html`<span class="chip">${e.state}</span>` : nothing}</td>
-      <td>${kindWords[e.kind] ?? e.kind}</td><td>${age(e.happened ?? e.created)}</td><td>${e.respondent_id ?? e.speaker ?? ""}</td><td>${score(e)}</td><td>${e.sentiment ?? ""}</td><td>${e.grades?.pairwise_winner ?? ""}</td>${hit ? html`<td class="num">${hit.similarity.toFixed(2)}</td><td class="num">${hit.score.toFixed(2)}</td>` : nothing}
+      <td>${kindWords[e.kind] ?? e.kind}</td><td class="nowrap">${age(e.happened ?? e.created)}</td><td>${e.respondent_id ?? e.speaker ?? ""}</td><td>${score(e)}</td><td>${e.sentiment ?? ""}</td><td>${e.grades?.pairwise_winner ?? ""}</td>${hit ? html`<td class="num" data-label="similarity">${hit.similarity.toFixed(2)}</td><td class="num" data-label="rank">${hit.score.toFixed(2)}</td>` : nothing}
     </tr>
     ${isOpen ? html`<tr class="expanded"><td colspan=${hit ? 9 : 7}><p class="prose" dir="auto">${visible(hit?.segment || e.corpus || e.description)}</p>${hit ? reasons(hit) : nothing}${actions(e)}</td></tr>` : nothing}`;
 }
@@ -79,7 +79,7 @@ export function view([id]) {
       ${sentence("kind", shown.kind, [["", "everything"], ["engram", "answers"], ["fact", "facts"], ["document", "documents"]], (v) => (shown.kind = v))}
       ${sentence("that is", shown.state, [["active", "active"], ["candidate", "a candidate"], ["superseded", "superseded"], ["", "in any state"]], (v) => (shown.state = v))}
       ${sentence("and", shown.trust, [["", "trusted or not"], ["trusted", "trusted"], ["untrusted", "untrusted"]], (v) => (shown.trust = v))}
-      ${s ? html`<span class="quiet">${Object.entries(s.entries).map(([k, n]) => count(n, kindWords[k] ?? k)).join(", ")}, ${count(s.relations, "relation")}. ${s.search}</span>` : nothing}</p>
+      ${s ? html`<span class="quiet" title="Search: ${s.search}">${Object.entries(s.entries).map(([k, n]) => count(n, kindWords[k] ?? k)).join(", ")}, ${count(s.relations, "relation")}</span>` : nothing}</p>
     ${rows.length
       ? html`<div class="table" tabindex="0" role="region" aria-label="Entries"><table class="wide entries"><thead><tr><th scope="col">Entry</th><th scope="col">Kind</th><th scope="col">Age</th><th scope="col">Respondent</th><th scope="col">Grade</th><th scope="col">Sentiment</th><th scope="col">Winner</th>${shown.hits ? html`<th scope="col" class="num">Similarity</th><th scope="col" class="num">Rank</th>` : nothing}</tr></thead><tbody>${rows}</tbody></table></div>`
       : shown.loading

@@ -46,17 +46,19 @@ async function stop(name) {
 const fits = { loaded: ["good", "loaded"], yes: ["good", "fits"], no: ["bad", "too large"] };
 
 // size draws the size of a model against the free memory.
-const size = (m, free) => html`${bytes(m.size)}${free && m.size && !m.machine && !m.remote
+const size = (m, free) => html`${m.size ? bytes(m.size) : nothing}${free && m.size && !m.machine && !m.remote
   ? svg`<svg class="share" width="72" height="6" aria-hidden="true"><rect class="all" width="72" height="6" rx="3"></rect><rect class=${m.fits === "no" ? "over" : "part"} width=${Math.min(72, (72 * m.size) / free).toFixed(1)} height="6" rx="3"></rect></svg>`
   : nothing}`;
 
-const speed = (m) => (m.prompt_speed || m.output_speed ? html`${Math.round(m.prompt_speed ?? 0)} <span class="quiet">read</span> ${(m.output_speed ?? 0).toFixed(1)} <span class="quiet">write</span>` : html`<span class="quiet">not measured</span>`);
+const perSecond = (v, what) => (v ? html`<span class="speed">${v < 100 ? v.toFixed(1) : Math.round(v).toLocaleString("en")} <span class="quiet">${what}</span></span> ` : nothing);
+
+const speed = (m) => (m.prompt_speed || m.output_speed ? html`${perSecond(m.prompt_speed, "read")}${perSecond(m.output_speed, "write")}` : html`<span class="quiet">not measured</span>`);
 
 const row = (m, free) => html`<tr>
   <th scope="row">${m.name}<span class="what">${[m.parameters, m.family, m.machine ? `on ${m.machine}` : m.remote ? `at ${m.remote}` : "", m.tools ? "tools" : "", m.thinking ? "thinking" : "", m.vision ? "images" : "", m.embedding ? "embeddings" : ""].filter(Boolean).join(", ")}</span></th>
   <td>${m.used_by.map((r) => html`<span class="chip">${r}</span> `)}</td>
   <td class="nowrap">${size(m, free)}</td>
-  <td>${m.refused ? html`<span class="state bad" title=${m.refused}>denied</span>` : fits[m.fits] ? html`<span class="state ${fits[m.fits][0]}">${fits[m.fits][1]}</span>` : html`<span class="quiet">–</span>`}</td>
+  <td>${m.refused ? html`<span class="state bad" title=${m.refused}>denied</span>` : fits[m.fits] ? html`<span class="state ${fits[m.fits][0]}">${fits[m.fits][1]}</span>` : nothing}</td>
   <td class="nowrap">${speed(m)}</td>
 </tr>`;
 

@@ -6,7 +6,7 @@ import { icon } from "../icons.js";
 import * as store from "../store.js";
 import { act, codeView, copy, download, empty, gradeBadge, recallList, trustLabel } from "../parts.js";
 import { age, clock, count, json, seconds, visible } from "../format.js";
-import { buildTrace, size, ticksOf } from "../trace.js";
+import { buildTrace, preview, size, ticksOf } from "../trace.js";
 
 const shown = { face: "waterfall", picked: null, hover: null, window: null, filter: "", width: 900, brush: null, run: "" };
 
@@ -27,7 +27,7 @@ export function view([id]) {
   return html`<div class="page wide-page"><h1>Runs</h1>
     ${all.length
       ? html`<div class="table" tabindex="0" role="region" aria-label="Runs"><table class="wide"><thead><tr><th scope="col">Question</th><th scope="col">State</th><th scope="col">Grade</th><th scope="col" class="num">Time</th><th scope="col" class="num">Tools</th><th scope="col" class="num">Events</th><th scope="col">Asked</th></tr></thead><tbody>
-          ${all.slice(0, 200).map((r) => html`<tr><td><a href="/runs/${r.id}">${visible(r.query || r.id)}</a></td><td>${stateOf(r)}</td><td>${r.grade?.score ? gradeBadge(r.grade.score, r.grade.feedback) : nothing}</td><td class="num">${seconds((r.ended || Date.now()) - r.began)}</td><td class="num">${r.tools.size || ""}</td><td class="num">${r.events.length}</td><td>${age(r.began)}</td></tr>`)}
+          ${all.slice(0, 200).map((r) => html`<tr><td><a href="/runs/${r.id}">${visible(r.query || r.id)}</a></td><td>${stateOf(r)}</td><td>${r.grade?.score ? gradeBadge(r.grade.score, r.grade.feedback) : nothing}</td><td class="num">${seconds((r.ended || Date.now()) - r.began)}</td><td class="num" data-label="tools">${r.tools.size || ""}</td><td class="num" data-label="events">${r.events.length}</td><td class="nowrap">${age(r.began)}</td></tr>`)}
         </tbody></table></div>`
       : empty("runs", "No run yet", "Every question becomes a run: who did what, when, and what the broker decided. It is drawn from the event log, live and after a reload.", html`<a class="button primary" href="/chat">Ask a question</a>`)}
   </div>`;
@@ -55,9 +55,9 @@ export function runPanel(id, compact = false) {
         ${faces.map(([f, title]) => html`<button type="button" role="tab" aria-selected=${shown.face === f} tabindex=${shown.face === f ? 0 : -1} @keydown=${onTabKey} @click=${() => ((shown.face = f), store.changed())}>${title}</button>`)}
       </div>
       <span class="grow"></span>
-      <button type="button" class="ghost" title="Copy the address of this run" @click=${() => copy(location.origin + "/runs/" + id, "The address was copied.")}>${icon("link")}Link</button>
+      <span class="together"><button type="button" class="ghost" title="Copy the address of this run" @click=${() => copy(location.origin + "/runs/" + id, "The address was copied.")}>${icon("link")}Link</button>
       <button type="button" class="ghost" title="Copy the nats commands that show the same" @click=${() => copy(natsCommands(r), "The commands were copied.")}>${icon("copy")}nats</button>
-      <button type="button" class="ghost" title="Save the events as JSON" @click=${() => download(`run-${id}.json`, JSON.stringify({ query_id: id, query: r.query, events: r.events }, null, 2))}>${icon("export")}JSON</button>
+      <button type="button" class="ghost" title="Save the events as JSON" @click=${() => download(`run-${id}.json`, JSON.stringify({ query_id: id, query: r.query, events: r.events }, null, 2))}>${icon("export")}JSON</button></span>
     </div>
     ${shown.face === "waterfall" ? waterfall(r, compact) : shown.face === "tree" ? tree(r) : log(r)}
     ${shown.picked && r.events.includes(shown.picked) ? payload(shown.picked) : nothing}
@@ -102,7 +102,7 @@ const top = 26;
 function waterfall(r, compact) {
   const t = buildTrace(r);
   const narrow = compact || shown.width < 560;
-  const left = narrow ? 92 : 148;
+  const left = narrow ? 104 : 148;
   const width = Math.max(300, shown.width);
   const [from, to] = shown.window && shown.run === r.id ? [Math.max(t.begin, shown.window[0]), Math.min(t.end, shown.window[1])] : [t.begin, t.end];
   const range = Math.max(1, to - from);
@@ -241,12 +241,6 @@ function tree(r) {
       })}
     </ul></li>
   </ul>`;
-}
-
-function preview(ev) {
-  const p = ev.payload ?? {};
-  const text = p.to && p.event ? `${p.from ?? ""} → ${p.to}` : (p.query ?? p.answer ?? p.result ?? p.feedback ?? p.why ?? p.response ?? p.text ?? p.error?.text ?? (p.args ? JSON.stringify(p.args) : ""));
-  return visible(String(text ?? "").replace(/\s+/g, " ")).slice(0, 110);
 }
 
 function log(r) {

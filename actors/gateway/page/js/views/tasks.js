@@ -45,7 +45,7 @@ export function view([id]) {
     ${tasks.error ? html`<p class="failed">${tasks.error}</p>` : nothing}
     ${all.length
       ? html`<div class="table" tabindex="0" role="region" aria-label="Tasks"><table class="wide"><thead><tr><th scope="col">Task</th><th scope="col">State</th><th scope="col">Subtasks</th><th scope="col" class="num">Tokens</th><th scope="col">Updated</th></tr></thead><tbody>
-          ${all.map((t) => html`<tr><td><a href="/tasks/${t.task_id}">${visible(t.query)}</a></td><td><span class="state ${tone[t.state]}">${t.state}</span></td><td><span class="pips" role="img" aria-label=${(t.subtasks ?? []).map((s) => s.state).join(", ")}>${(t.subtasks ?? []).map((s) => html`<i class=${tone[s.state] ?? ""}></i>`)}</span></td><td class="num">${(t.tokens ?? 0).toLocaleString("en")}</td><td>${age(t.updated)}</td></tr>`)}</tbody></table></div>`
+          ${all.map((t) => html`<tr><td><a href="/tasks/${t.task_id}">${visible(t.query)}</a></td><td><span class="state ${tone[t.state]}">${t.state}</span></td><td><span class="pips" role="img" aria-label=${(t.subtasks ?? []).map((s) => s.state).join(", ")}>${(t.subtasks ?? []).map((s) => html`<i class=${tone[s.state] ?? ""}></i>`)}</span></td><td class="num" data-label="tokens">${(t.tokens ?? 0).toLocaleString("en")}</td><td class="nowrap">${age(t.updated)}</td></tr>`)}</tbody></table></div>`
       : tasks.loading
         ? html`<p class="quiet">Loading.</p>`
         : empty("tasks", "No task yet", 'Choose "Task" beside the question: the orchestrator makes a plan, and agents with few powers carry it out, in parallel where nothing depends.', html`<a class="button primary" href="/chat">Give a task</a>`)}
