@@ -162,13 +162,21 @@ func readBuild() build {
 
 // versionCommand prints the version of the build and of its NATS libraries. It needs no running system.
 func versionCommand(a *cli.App) *cobra.Command {
-	return &cobra.Command{
+	bill := false
+	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
-		Example: "  conclave version --json",
+		Example: "  conclave version --json\n  conclave version --sbom >conclave.cdx.json",
 		Args:    cli.NoArgs,
-		RunE:    func(*cobra.Command, []string) error { return printVersion(a) },
+		RunE: func(*cobra.Command, []string) error {
+			if bill {
+				return printSBOM(a)
+			}
+			return printVersion(a)
+		},
 	}
+	cmd.Flags().BoolVar(&bill, "sbom", false, "print the modules of this binary as a software bill of materials (CycloneDX JSON)")
+	return cmd
 }
 
 // printVersion prints the version of the build, with --json as a document.
