@@ -52,7 +52,7 @@ func NewReloader(dir string, env policy.Env, book *policy.ActiveRules, notify fu
 	if err != nil {
 		return r
 	}
-	if m, err := r.parseManifest(data, ok); err == nil && reflect.DeepEqual(m, book.Load().Manifest) {
+	if m, err := r.parseManifest(data, ok); err == nil && reflect.DeepEqual(m, book.LoadBase().Manifest) {
 		r.handled = fingerprint(data, ok, nil)
 	}
 	return r
@@ -146,7 +146,7 @@ func (r *Reloader) readManifest() ([]byte, bool, error) {
 // isShipped reports whether the book has the shipped manifest.
 func (r *Reloader) isShipped() bool {
 	m, err := r.parseManifest(nil, false)
-	return err == nil && reflect.DeepEqual(m, r.book.Load().Manifest)
+	return err == nil && reflect.DeepEqual(m, r.book.LoadBase().Manifest)
 }
 
 // parseManifest parses the user's manifest, or the shipped one when ok is false.

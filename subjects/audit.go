@@ -35,6 +35,7 @@ const (
 	ActionSessionConfig    = "session.config"
 	ActionApprovalDecision = "approval.decision"
 	ActionApprovalRevoke   = "approval.revoke"
+	ActionToolAccept       = "tool.accept" // the user accepted the changed definition of a tool, whose hash is the parameter
 	ActionSecretUse        = "secret.use"
 	ActionSecretGet        = "secret.get"
 	ActionMemoryRead       = "memory.read"
@@ -49,6 +50,7 @@ const (
 	ActionPrincipalAdd     = "principal.add"
 	ActionPrincipalRevoke  = "principal.revoke"
 	ActionPrincipalRotate  = "principal.rotate"
+	ActionPrincipalUpdate  = "principal.update"
 	ActionPrincipalApply   = "principal.apply" // the registry started and applied its stored list, whose hash is the parameter
 	ActionMachineInvite    = "machine.invite"
 	ActionSettingChange    = "setting.change"
@@ -60,13 +62,13 @@ const (
 var AuditActions = map[string][]string{
 	"broker": {
 		ActionToolCall, ActionToolPreview, ActionDiscover, ActionValidate, ActionSpawn, ActionSessionConfig, ActionApprovalDecision, ActionApprovalRevoke,
-		ActionSecretUse,
+		ActionToolAccept, ActionSecretUse,
 	},
 	"memory":       {ActionMemoryRead, ActionMemoryWrite, ActionMemoryAnnotate, ActionMemoryAdmin},
 	"model":        {ActionModelChat, ActionModelEmbed, ActionModelPull},
 	"secrets":      {ActionSecretGet},
 	"orchestrator": {ActionTaskChange},
-	Registry:       {ActionPrincipalAdd, ActionPrincipalRevoke, ActionPrincipalRotate, ActionPrincipalApply, ActionMachineInvite, ActionSettingChange},
+	Registry:       {ActionPrincipalAdd, ActionPrincipalRevoke, ActionPrincipalRotate, ActionPrincipalUpdate, ActionPrincipalApply, ActionMachineInvite, ActionSettingChange},
 	"gateway":      {ActionBackup}, // the access points of the user, the socket for backups among them
 }
 

@@ -180,6 +180,8 @@ func controlEdges() (out []Edge) {
 	for _, s := range []string{"approval.decision.*", "approval.list", "approval.revoke.*", "policy.explain", "session.config"} {
 		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>." + s, Local: s, ReplyTimeout: "30s"})
 	}
+	out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.tool.list", Local: ToolListService.Name, ReplyTimeout: "30s"},
+		Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.tool.accept", Local: ToolAcceptService.Name, ReplyTimeout: "30s"}) // not the gateway: what reaches it by HTTP must not admit a tool
 	for _, a := range configurable {
 		callers := slices.DeleteFunc(slices.Clone(UserAccounts), func(p string) bool { return p == a })
 		out = append(out, Edge{Callers: callers, Kind: ServiceImport, Owner: a, Remote: "ctl.<who>.config.set", Local: "config.set." + a, ReplyTimeout: "30s"})
@@ -495,7 +497,7 @@ func fixedAccounts() []Account {
 		{Name: "gateway", Doc: "HTTP, page, query.ask", Serves: true, Users: []User{{Role: "gateway", Sub: append(discoverySubjects("gateway"), QueryAsk.Received, "ctl.*.config.set")}}},
 		{Name: "broker", Doc: "authorizes every tool call: the only path from agents to tools", Serves: true, Users: []User{{
 			Role: "broker",
-			Sub:  append(discoverySubjects("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*", "ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*", "tool.output.*.*.*"),
+			Sub:  append(discoverySubjects("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*", "ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", ToolListService.Received, ToolAcceptService.Received, "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*", "tool.output.*.*.*"),
 			Pub:  []string{"agent.*.tool.output.*", "tool.output.*"},
 		}}},
 		{Name: Registry, Doc: "keeps the principals that were added at run time, and the settings", Serves: true, Users: []User{{Role: Registry, Sub: append(discoverySubjects(Registry), PrincipalChangeService.Received, PrincipalListService.Received, MachineInviteService.Received, MachineListService.Received, SettingListService.Received, SettingChangeService.Received, DoctorService.Received, "ctl.*.config.set"), Pub: []string{PrincipalChanged.Name}}}},

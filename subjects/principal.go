@@ -1,6 +1,7 @@
 package subjects
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -25,12 +26,14 @@ const (
 // Principal is an account, or the accounts of a machine, that was added while the system runs. [Layout.With] merges it into
 // the table.
 type Principal struct {
-	Name   string            `json:"name"` // a to z, 0 to 9 and "-", at most 24 characters; unique over accounts and machines
-	Kind   PrincipalKind     `json:"kind"`
-	Tools  []string          `json:"tools,omitempty"`  // kind tool: the tools it serves, as the zone Name
-	Actors []string          `json:"actors,omitempty"` // kind machine: what it runs, see [MachineActors]
-	Keys   map[string]string `json:"keys"`             // public key by account, one for each of Accounts
-	Added  time.Time         `json:"added"`
+	Name  string        `json:"name"` // a to z, 0 to 9 and "-", at most 24 characters; unique over accounts and machines
+	Kind  PrincipalKind `json:"kind"`
+	Tools []string      `json:"tools,omitempty"` // kind tool: the tools it serves, as the zone Name
+	// Declared is what the user declared about the tools of a tool principal, by name. It comes from the user's command alone.
+	Declared map[string]ToolDeclaration `json:"declared,omitempty"`
+	Actors   []string                   `json:"actors,omitempty"` // kind machine: what it runs, see [MachineActors]
+	Keys     map[string]string          `json:"keys"`             // public key by account, one for each of Accounts
+	Added    time.Time                  `json:"added"`
 	// Allow lists the tools of MCP that a client may use beyond questions, of [ClientTools].
 	Allow []string `json:"allow,omitempty"`
 	// TokenHash is the SHA-256 of the HTTP token of a client, hexadecimal; "" = no access over HTTP.
@@ -45,9 +48,11 @@ const (
 	PrincipalAdd    = "add"
 	PrincipalRevoke = "revoke"
 	PrincipalRotate = "rotate"
+	PrincipalUpdate = "update"
 )
 
-// PrincipalChange is a change of the run-time principals. A revocation has the name only, a rotation name and keys.
+// PrincipalChange is a change of the run-time principals. A revocation has the name only, a rotation name and keys, an update of a
+// tool principal name, tools and what is declared about them.
 type PrincipalChange struct {
 	Action    string    `json:"action"`
 	Principal Principal `json:"principal"`
@@ -68,6 +73,8 @@ type PrincipalNotice struct {
 const (
 	MaxPrincipals     = 200
 	MaxPrincipalTools = 64
+	// maxDeclaredBytes bounds what is declared about the tools of all principals, as JSON: the list fits into one message.
+	maxDeclaredBytes = 256 << 10
 	// maxPrincipalConns is the largest number of connections of an account of a run-time principal.
 	maxPrincipalConns = 8
 )
@@ -187,6 +194,16 @@ func (p Principal) CheckRights() error {
 			return reject("tool %s is named twice", t)
 		}
 	}
+	for t, d := range p.Declared {
+		if !slices.Contains(p.Tools, t) {
+			return reject("a declaration about %q, which is none of its tools", clipForError(t))
+		}
+		for _, a := range d.Agents {
+			if CheckToken(a) != nil {
+				return reject("tool %s: %q is no agent type", t, clipForError(a))
+			}
+		}
+	}
 	for _, a := range p.Allow {
 		if p.Kind != ClientPrincipal || !slices.Contains(ClientTools, a) {
 			return reject("allow %q: a client may be given %s", clipForError(a), strings.Join(ClientTools, " and "))
@@ -243,6 +260,7 @@ func (l Layout) With(principals []Principal) (Layout, error) {
 	}
 	out := Layout{Accounts: slices.Clone(l.Accounts), Edges: slices.Clone(l.Edges), Streams: l.Streams, Consumers: l.Consumers}
 	names, keys, tools := map[string]bool{}, map[string]bool{}, map[string]string{}
+	declared := 0
 	for _, p := range principals {
 		if err := p.Validate(); err != nil {
 			return Layout{}, err
@@ -251,6 +269,10 @@ func (l Layout) With(principals []Principal) (Layout, error) {
 			return Layout{}, fmt.Errorf("%w: the name %s is in use; choose another, or revoke it first", ErrPrincipal, p.Name)
 		}
 		names[p.Name] = true
+		data, err := json.Marshal(p.Declared)
+		if declared += len(data); err != nil || declared > maxDeclaredBytes {
+			return Layout{}, fmt.Errorf("%w %s: what is declared about tools is longer than %d bytes; shorten it, or revoke some", ErrPrincipal, p.Name, maxDeclaredBytes)
+		}
 		for _, t := range p.Tools { // the facts of the manifest are by the name of the tool
 			if tools[t] != "" {
 				return Layout{}, fmt.Errorf("%w %s: %s serves a tool %s; choose another name, or revoke %[3]s first", ErrPrincipal, p.Name, tools[t], t)

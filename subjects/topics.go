@@ -51,6 +51,8 @@ var (
 	ApprovalDecisionEvent   = Topic[ApprovalReply]{Spec{Name: "event.approval.decision.*", Received: "from.*.approval.decision.*", Stream: "EVENTS", Doc: "the broker's copy of the decision"}}
 	ApprovalListService     = Service[ApprovalQuery, ApprovalList]{Spec{Name: "approval.list", Received: "ctl.*.approval.list", Doc: "pending approvals and standing rules"}}
 	ApprovalRevoke          = Service[Empty, Done]{Spec{Name: "approval.revoke.*", Received: "ctl.*.approval.revoke.*", Doc: "revoke a standing rule"}}
+	ToolListService         = Service[ToolQuery, ToolList]{Spec{Name: "tool.list", Received: "ctl.*.tool.list", NeedsDeadline: true, Doc: "the tools of run-time principals and their definitions"}}
+	ToolAcceptService       = Service[ToolAccept, ToolStatus]{Spec{Name: "tool.accept", Received: "ctl.*.tool.accept", NeedsDeadline: true, Stream: "AUDIT", Doc: "accept the changed definition of a tool"}}
 	PolicyExplain           = Service[ExplainRequest, Verdict]{Spec{Name: "policy.explain", Received: "ctl.*.policy.explain", Doc: "the user's dry run of an agent's call"}}
 	SessionConfigService    = Service[SessionConfig, SessionConfig]{Spec{Name: "session.config", Received: "ctl.*.session.config", Stream: "KV_session_config", Doc: "override level, disabled tools, grants"}}
 	SessionChangeService    = Service[SessionChange, SessionChanged]{Spec{Name: "session.change", Received: "ctl.*.session.change", NeedsDeadline: true, Stream: "KV_state_generator", Doc: "delete or summarize a conversation"}}
@@ -131,7 +133,7 @@ func AllSpecs() []Spec {
 		ResponseDelta.Spec, ResponseThinking.Spec, ResponseGeneration.Spec, AnswerDialog.Spec, AgentStateEvent.Spec,
 		ToolSchemaEvent.Spec, ToolRequestService.Spec, ToolCallService.Spec, ToolInfo.Spec, ToolRequestEvent.Spec, ToolResultEvent.Spec, ToolOutputEvent.Spec, AgentOutputEvent.Spec, ToolRunOutput.Spec,
 		BrokerDiscover.Spec, BrokerDiscoverBelow.Spec, BrokerValidate.Spec, BrokerValidateBelow.Spec, AgentSpawn.Spec, AgentSpawnBelow.Spec, SecretUseService.Spec, QueryGrantsEvent.Spec,
-		ApprovalRequestEvent.Spec, ApprovalDecisionService.Spec, ApprovalDecisionEvent.Spec, ApprovalListService.Spec, ApprovalRevoke.Spec, PolicyExplain.Spec, SessionConfigService.Spec, SessionChangeService.Spec, SessionContextService.Spec, SessionChangeCommittee.Spec, TaskChangeService.Spec, ConfigSetService.Spec,
+		ApprovalRequestEvent.Spec, ApprovalDecisionService.Spec, ApprovalDecisionEvent.Spec, ApprovalListService.Spec, ApprovalRevoke.Spec, ToolListService.Spec, ToolAcceptService.Spec, PolicyExplain.Spec, SessionConfigService.Spec, SessionChangeService.Spec, SessionContextService.Spec, SessionChangeCommittee.Spec, TaskChangeService.Spec, ConfigSetService.Spec,
 		PrincipalChangeService.Spec, PrincipalListService.Spec, PrincipalChanged.Spec,
 		SettingListService.Spec, SettingChangeService.Spec, DoctorService.Spec,
 		ModelChat.Spec, ModelStop.Spec, ModelEmbed.Spec, ModelListService.Spec, ModelPull.Spec,

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
@@ -156,6 +157,7 @@ func (r *Registry) onList(context.Context, actor.Msg[subjects.Empty], actor.Out)
 // actions are the audit actions of the changes.
 var actions = map[string]string{
 	subjects.PrincipalAdd: subjects.ActionPrincipalAdd, subjects.PrincipalRevoke: subjects.ActionPrincipalRevoke, subjects.PrincipalRotate: subjects.ActionPrincipalRotate,
+	subjects.PrincipalUpdate: subjects.ActionPrincipalUpdate,
 }
 
 // onChange makes a change of the user and returns the new list. A change that the rules of the table reject is recorded as
@@ -258,14 +260,18 @@ func applyChange(list []subjects.Principal, c subjects.PrincipalChange, now time
 		p := c.Principal
 		p.Added = now.UTC()
 		list = append(list, p)
-	case c.Action != subjects.PrincipalRevoke && c.Action != subjects.PrincipalRotate:
-		return nil, errors.New("unknown action; choose add, revoke or rotate")
+	case actions[c.Action] == "":
+		return nil, errors.New("unknown action; choose add, revoke, rotate or update")
 	case subjects.CheckToken(c.Principal.Name) != nil:
 		return nil, errors.New("the name of the principal is not valid")
 	case at < 0:
 		return nil, fmt.Errorf("no principal is named %s; see conclave principal list", c.Principal.Name)
 	case c.Action == subjects.PrincipalRevoke:
 		list = slices.Delete(list, at, at+1)
+	case c.Action == subjects.PrincipalUpdate && list[at].Kind != subjects.ToolPrincipal:
+		return nil, fmt.Errorf("%s is no tool, so it has nothing to update", c.Principal.Name)
+	case c.Action == subjects.PrincipalUpdate:
+		list[at].Tools, list[at].Declared = c.Principal.Tools, c.Principal.Declared
 	default:
 		for _, k := range c.Principal.Keys {
 			for _, old := range list[at].Keys {
@@ -276,6 +282,21 @@ func applyChange(list []subjects.Principal, c subjects.PrincipalChange, now time
 		}
 		list[at].Keys, list[at].TokenHash = c.Principal.Keys, c.Principal.TokenHash
 	}
+	if err := checkDeclarations(list); err != nil {
+		return nil, err
+	}
 	_, err := subjects.Table().With(list)
 	return list, err
+}
+
+// checkDeclarations rejects what the policy could not read of the declarations about tools.
+func checkDeclarations(list []subjects.Principal) error {
+	for _, p := range list {
+		for tool, d := range p.Declared {
+			if _, err := policy.ParseDeclaration(tool, p.Name, d); err != nil {
+				return fmt.Errorf("tool %s: %w", tool, err)
+			}
+		}
+	}
+	return nil
 }

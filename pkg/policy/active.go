@@ -2,6 +2,7 @@ package policy
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"conclave/subjects"
@@ -13,9 +14,15 @@ type Rules struct {
 	Chain    Chain
 }
 
-// ActiveRules holds the rules in force. Load and Replace are atomic, so a call that loads the rules once is judged by one
-// manifest and the chain built from it. Nil and the zero value deny every call. Safe for concurrent use.
-type ActiveRules struct{ rules atomic.Pointer[Rules] }
+// ActiveRules holds the rules in force: those of the manifest, with the tools of run-time principals. Load, Replace and
+// ReplaceTools are atomic, so a call that loads the rules once is judged by one manifest and the chain built from it. Nil and the
+// zero value deny every call. Safe for concurrent use.
+type ActiveRules struct {
+	mu    sync.Mutex // held by writers
+	base  atomic.Pointer[Rules]
+	rules atomic.Pointer[Rules]
+	tools []AddedTool
+}
 
 // AgentType returns the type of an account for the audit log: that of the manifest, "user" for an account that acts for the user,
 // "actor" for any other account of the bus. It returns "" for a spawned agent, whose type only the spawn registry has, for an
@@ -52,5 +59,37 @@ func (a *ActiveRules) Load() Rules {
 	return Rules{}
 }
 
-// Replace puts r in force. Calls that loaded the previous rules finish under them.
-func (a *ActiveRules) Replace(r Rules) { a.rules.Store(&r) }
+// LoadBase returns the rules without the tools of run-time principals; the zero Rules when there are none.
+func (a *ActiveRules) LoadBase() Rules {
+	if a == nil {
+		return Rules{}
+	}
+	if r := a.base.Load(); r != nil {
+		return *r
+	}
+	return Rules{}
+}
+
+// Replace puts r in force, with the tools of run-time principals. Calls that loaded the previous rules finish under them.
+func (a *ActiveRules) Replace(r Rules) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.base.Store(&r)
+	a.merge()
+}
+
+// ReplaceTools replaces the tools of run-time principals.
+func (a *ActiveRules) ReplaceTools(tools []AddedTool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.tools = tools
+	a.merge()
+}
+
+// merge puts the rules with the added tools in force. The caller must hold mu.
+func (a *ActiveRules) merge() {
+	if base := a.base.Load(); base != nil {
+		r := base.withTools(a.tools)
+		a.rules.Store(&r)
+	}
+}

@@ -1,0 +1,70 @@
+package policy
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"conclave/subjects"
+)
+
+// AddedTool is a tool of a run-time principal, with what the user declared about it.
+type AddedTool struct {
+	Tool
+	Types []string // agent types that may call it, besides those to which the manifest gives it
+}
+
+// operatorAccount is the account of the user's own calls, which may call every added tool.
+const operatorAccount = "operator"
+
+// ParseDeclaration returns the tool name of the account zone as declared. It rejects what [ToolFacts.Tool] rejects, and facts without
+// an act. Without an act the tool has no facts, so each call of an agent needs approval.
+func ParseDeclaration(name, zone string, d subjects.ToolDeclaration) (AddedTool, error) {
+	added := AddedTool{Tool: Tool{Name: name, Zone: zone}, Types: slices.Clone(d.Agents)}
+	if d.Act == "" {
+		if d.Effects != nil || len(d.Args)+len(d.About)+len(d.IDs)+len(d.People) > 0 {
+			return AddedTool{}, errors.New("effects and arguments are declared without an act; name the act, such as read or send")
+		}
+		return added, nil
+	}
+	var err error
+	added.Tool, err = ToolFacts{Act: d.Act, Effects: d.Effects, Args: d.Args, About: d.About, IDs: d.IDs, People: d.People}.Tool(name, zone)
+	return added, err
+}
+
+// withTools returns the rules with added tools: their facts, unless the manifest has an entry about the tool, and the tool in the
+// set of each of its types that the manifest has, and of the user's own calls. r is not changed.
+func (r Rules) withTools(tools []AddedTool) Rules {
+	if len(tools) == 0 {
+		return r
+	}
+	m := r.Manifest
+	m.Tools, m.Types = maps.Clone(m.Tools), maps.Clone(m.Types)
+	if m.Tools == nil {
+		m.Tools = map[string]Tool{}
+	}
+	for _, t := range tools {
+		if _, own := r.Manifest.Tools[t.Name]; !own && t.Known {
+			m.Tools[t.Name] = t.Tool
+		}
+		for _, typ := range append(slices.Clone(t.Types), m.Accounts[operatorAccount]) {
+			of, ok := m.Types[typ]
+			if !ok || slices.Contains(of.Tools, t.Name) {
+				continue
+			}
+			of.Tools = append(slices.Clone(of.Tools), t.Name)
+			slices.Sort(of.Tools)
+			m.Types[typ] = of
+		}
+	}
+	chain := slices.Clone(r.Chain)
+	for i, l := range chain { // the other layers do not read the tools of a type
+		switch l.(type) {
+		case ManifestLayer:
+			chain[i] = ManifestLayer{Manifest: m}
+		case LineageLayer:
+			chain[i] = LineageLayer{Manifest: m}
+		}
+	}
+	return Rules{Manifest: m, Chain: chain}
+}
