@@ -3,7 +3,8 @@
 //
 // It serves agent.<account>.tool.request.<tool>, agent.<account>.broker.discover and .validate,
 // agent.<account>.agent.spawn, agent.<account>.secret.use and, for the user's accounts only,
-// ctl.<account>.approval.decision.<id>, .approval.list, .approval.revoke.<id>, .session.config and .policy.explain. It
+// ctl.<account>.approval.decision.<id>, .approval.list, .approval.revoke.<id>, .session.config, .policy.explain,
+// .tool.list and .tool.accept. It
 // subscribes to tool.schema.<zone>.<tool>, tool.output.<zone>.<tool>.<call> and query.cancel.<query>. It requests tool.call.<zone>.<tool>, secret.get and model.chat, and
 // publishes its copies of calls and results on tool.request.<tool> and tool.result.<tool>, live output on tool.output.<call> and
 // agent.<account>.tool.output.<call>, and approvals on approval.request.<id> and approval.decision.<id>. The caller's identity is the account that the server wrote into
@@ -93,7 +94,9 @@ func (b *Broker) Routes() []actor.Route {
 		actor.Serve(subjects.ApprovalRevoke, b.onRevoke),
 		actor.Serve(subjects.SessionConfigService, b.onSessionConfig),
 		actor.Serve(subjects.PolicyExplain, b.onExplain),
-		actor.Subscribe(subjects.ToolSchemaEvent, b.onSchema, actor.Workers(1)),
+		actor.Serve(subjects.ToolListService, b.onToolList),
+		actor.Serve(subjects.ToolAcceptService, b.onToolAccept, actor.Workers(1), b.gate.OnReject(subjects.ActionToolAccept, nil)),
+		actor.Subscribe(subjects.ToolSchemaEvent, b.onSchema, actor.Workers(1), actor.MaxRate(maxAnnouncements)),
 		actor.Subscribe(subjects.ToolRunOutput, b.onOutput, actor.Workers(1)), // in order
 		actor.Subscribe(subjects.QueryCancel, b.onCancel),
 		actor.Subscribe(subjects.PrincipalChanged, b.onPrincipalChanged, actor.Workers(1)),
@@ -378,6 +381,10 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	if k.Has(policy.Remember) || k.Graded {
 		order.Caller, order.CallerType, order.Spawned, order.Labels = c.record.AgentID, c.record.AgentType, len(c.path) > 0, c.labels
 	}
+	isPrincipal := b.table.isPrincipal(k.Zone)
+	if isPrincipal { // a tool of the user learns nothing but the call
+		order = subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args}
+	}
 	if order.Sealed, res.Error = b.getCredentials(ctx, out, p, c, k); res.Error != nil {
 		return res, false
 	}
@@ -387,6 +394,9 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	if err != nil {
 		res.Error = subjects.Faultf(subjects.CodeUnavailable, "no valid subject for tool %s", c.tool)
 		return res, false
+	}
+	if isPrincipal {
+		service.Codec = subjects.JSON // a tool of the user needs nothing but a NATS client
 	}
 	actor.Step(ctx, "sent")
 	start := out.Now()

@@ -79,6 +79,9 @@ func (f facts) pageAccess(t *toolTable) (*subjects.HostRules, bool) {
 	}
 	effective := f.rules.Manifest.EffectiveTools(c.Caller.Account, c.Lineage, c.Override.Grant)
 	for _, k := range t.all() {
+		if _, ours := t.build[k.Name]; !ours { // a tool of the user permits nothing to another one
+			continue
+		}
 		if k.Known && k.Has(policy.Fetch) && slices.Contains(effective, k.Name) && !slices.Contains(c.Override.Disable, k.Name) {
 			return hosts, true
 		}

@@ -36,6 +36,9 @@ type toolTable struct {
 	build      map[string]Known
 	live       map[string]map[string]Known           // announced tools by name and zone
 	zones      map[string][]string                   // tools by zone: those of the table and of run-time principals
+	principals map[string]subjects.Principal         // tool principals by zone
+	accepted   map[zoneTool]definition               // accepted definitions of their tools, as last read
+	proposed   map[zoneTool]subjects.ToolSchema      // changed definitions that wait for the user; of no use after a restart, when the tools are asked again
 	declared   func(tool string) (policy.Tool, bool) // the manifest's facts about a tool outside the build
 	discovered chan struct{}                         // closed when [Broker.Start] has asked every zone for its tools
 	discoverAt time.Time                             // when missing tools are asked again, see listMissing
@@ -44,7 +47,7 @@ type toolTable struct {
 
 // newTable returns a table of the build's tools. declared has the current manifest's facts about others.
 func newTable(build []Known, declared func(tool string) (policy.Tool, bool)) *toolTable {
-	t := &toolTable{declared: declared, build: map[string]Known{}, live: map[string]map[string]Known{}, zones: subjects.Zones, discovered: make(chan struct{})}
+	t := &toolTable{declared: declared, build: map[string]Known{}, live: map[string]map[string]Known{}, zones: subjects.Zones, accepted: map[zoneTool]definition{}, proposed: map[zoneTool]subjects.ToolSchema{}, discovered: make(chan struct{})}
 	for _, k := range build {
 		t.build[k.Name] = k
 	}
@@ -136,6 +139,7 @@ func (t *toolTable) add(zone string, s subjects.ToolSchema, pinned string) error
 		t.live[s.Name] = map[string]Known{}
 	}
 	t.live[s.Name][zone] = k
+	delete(t.proposed, zoneTool{zone, s.Name})
 	return nil
 }
 
@@ -191,6 +195,9 @@ func Pin(s subjects.ToolSchema) string {
 	return hex.EncodeToString(sum[:])
 }
 
+// maxAnnouncements bounds the announcements of a zone per second, and ten times as many at once: more than a principal has tools.
+const maxAnnouncements = 20
+
 // onSchema registers a tool that announces itself.
 func (b *Broker) onSchema(ctx context.Context, in actor.Msg[subjects.ToolSchema], out actor.Out) error {
 	if len(in.Tokens) != 2 {
@@ -199,9 +206,9 @@ func (b *Broker) onSchema(ctx context.Context, in actor.Msg[subjects.ToolSchema]
 	return b.acceptSchema(ctx, out, in.Tokens[0], in.Tokens[1], in.Body)
 }
 
-// acceptSchema checks an announcement and registers the tool. It pins the first definition of a tool outside the build.
-// name and zone are from the subject, which the server enforces: it rejects a body with another name, a tool that the
-// zone does not have, parameters that are not one JSON object, and a definition that differs from the pinned one. A
+// acceptSchema checks an announcement and registers the tool. name and zone are from the subject, which the server enforces: it
+// rejects a body with another name, a tool that the zone does not have, parameters that are not one JSON object, and a
+// definition that differs from the accepted one, which waits for the user when the tool is not of the build. A
 // rejection is a fault; another error means that the hash could not be stored or read.
 func (b *Broker) acceptSchema(ctx context.Context, out actor.Out, zone, name string, s subjects.ToolSchema) error {
 	switch {
@@ -213,64 +220,46 @@ func (b *Broker) acceptSchema(ctx context.Context, out actor.Out, zone, name str
 	if err := actor.CheckJSONObject(s.Parameters); err != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "the schema of %s is not a JSON object: %v", name, err)
 	}
-	pin := ""
 	if _, ours := b.table.build[name]; !ours {
-		var err error
-		if pin, err = pinSchema(ctx, out, zone, s); err != nil {
-			return fmt.Errorf("pinning %s: %w", name, err)
-		}
+		return b.acceptAnnounced(ctx, out, zone, s)
 	}
-	if err := b.table.add(zone, s, pin); err != nil {
+	if err := b.table.add(zone, s, ""); err != nil {
 		return subjects.Faultf(subjects.CodeDenied, "tool %s was not registered: %v", name, err)
 	}
 	return nil
 }
 
-// pinSchema returns the accepted hash of a tool outside the build, which may differ from that of s. The first
-// definition ever announced is stored and stays the accepted one.
-func pinSchema(ctx context.Context, out actor.Out, zone string, s subjects.ToolSchema) (string, error) {
-	store, key, mine := out.Store("schemas"), zone+"."+s.Name, Pin(s)
-	_, err := store.Put(ctx, key, []byte(mine), 0)
-	if err == nil {
-		return mine, nil
-	}
-	if !errors.Is(err, actor.ErrChanged) {
-		return "", err
-	}
-	v, _, err := store.Get(ctx, key)
-	return string(v), err
-}
-
 // discoverTool requests the definition of one tool through the micro protocol, within a second, and registers it. Only
 // the tool's own account may serve that subject, so the reply is the tool's own. An unavailable tool, or a definition
-// that is denied or malformed, is no error: the tool stays unknown until it announces itself.
-func (b *Broker) discoverTool(ctx context.Context, out actor.Out, zone, tool string) error {
+// that is denied or malformed, is no error: the tool stays unknown until it announces itself. It reports whether the tool replied with
+// a definition.
+func (b *Broker) discoverTool(ctx context.Context, out actor.Out, zone, tool string) (replied bool, err error) {
 	speaker, field := tool, "definition" // each tool of a machine is an actor of its own
 	if zone != "tools" && !strings.HasPrefix(zone, "tools_") {
 		speaker, field = zone, "definition."+tool // one actor serves all tools of its zone
 	}
 	service, err := subjects.ToolInfo.With(zone, speaker)
 	if err != nil {
-		return err
+		return false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	asking, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	answer, _, err := out.Request(ctx, service.Spec, nil)
+	answer, _, err := out.Request(asking, service.Spec, nil)
 	if err != nil {
-		return nil
+		return false, nil
 	}
 	var info struct {
 		Metadata map[string]string `json:"metadata"`
 	}
 	var s subjects.ToolSchema
 	if json.Unmarshal(answer, &info) != nil || actor.DecodeStrict([]byte(info.Metadata[field]), &s) != nil {
-		return nil
+		return false, nil
 	}
 	s.Key = info.Metadata["key"]
-	err = b.acceptSchema(ctx, out, zone, tool, s)
+	err = b.acceptSchema(asking, out, zone, tool, s)
 	var fault *subjects.Fault
 	if errors.As(err, &fault) {
-		return nil
+		return true, nil
 	}
-	return err
+	return true, err
 }

@@ -10,14 +10,15 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
 // principalTimeout is the timeout of a request for the run-time principals.
 const principalTimeout = 2 * time.Second
 
-// refreshZones reads the run-time principals and replaces the zones. Tools of a zone that is gone can no longer be called.
-// Without the registry the zones stay as they are. It returns the zones that are new.
+// refreshZones reads the run-time principals, and replaces the zones and what is declared about their tools. Tools of a zone that is
+// gone can no longer be called. Without the registry everything stays as it is. It returns the zones that are new or have new tools.
 func (b *Broker) refreshZones(ctx context.Context, out actor.Out) (added []string) {
 	ctx, cancel := context.WithTimeout(ctx, principalTimeout)
 	defer cancel()
@@ -25,31 +26,53 @@ func (b *Broker) refreshZones(ctx context.Context, out actor.Out) (added []strin
 	if err != nil {
 		return nil
 	}
-	zones := maps.Clone(subjects.Zones)
+	zones, principals := maps.Clone(subjects.Zones), map[string]subjects.Principal{}
+	var tools []policy.AddedTool
 	for _, p := range list.Principals {
-		if zone, tools, ok := p.Zone(); ok && zones[zone] == nil {
-			zones[zone] = tools
+		zone, names, ok := p.Zone()
+		if !ok || zones[zone] != nil {
+			continue
+		}
+		zones[zone] = names
+		if p.Kind != subjects.ToolPrincipal {
+			continue
+		}
+		principals[zone] = p
+		for _, name := range names {
+			tool, err := policy.ParseDeclaration(name, zone, p.Declared[name])
+			if err != nil { // the registry checks it: such a tool is denied to everybody
+				out.LogError(fmt.Errorf("the declaration about tool %s: %w", name, err))
+				continue
+			}
+			tools = append(tools, tool)
 		}
 	}
-	return b.table.replaceZones(zones)
+	b.rules.ReplaceTools(tools)
+	return b.table.replaceZones(zones, principals)
 }
 
-// replaceZones replaces the zones and forgets the tools of those that are gone. It returns the new ones.
-func (t *toolTable) replaceZones(zones map[string][]string) (added []string) {
+// replaceZones replaces the zones and forgets the tools of those that are gone, and of a principal that was revoked and added again.
+// It returns the zones that are new or have new tools.
+func (t *toolTable) replaceZones(zones map[string][]string, principals map[string]subjects.Principal) (added []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for zone := range zones {
-		if t.zones[zone] == nil {
-			added = append(added, zone)
-		}
+	isGone := func(at zoneTool) bool {
+		return !slices.Contains(zones[at.zone], at.tool) || !t.principals[at.zone].Added.Equal(principals[at.zone].Added)
 	}
-	t.zones = zones
 	for name, in := range t.live {
-		maps.DeleteFunc(in, func(zone string, _ Known) bool { return !slices.Contains(zones[zone], name) })
+		maps.DeleteFunc(in, func(zone string, _ Known) bool { return isGone(zoneTool{zone, name}) })
 		if len(in) == 0 {
 			delete(t.live, name)
 		}
 	}
+	maps.DeleteFunc(t.accepted, func(at zoneTool, _ definition) bool { return isGone(at) })
+	maps.DeleteFunc(t.proposed, func(at zoneTool, _ subjects.ToolSchema) bool { return isGone(at) })
+	for zone, tools := range zones {
+		if slices.ContainsFunc(tools, func(tool string) bool { return !slices.Contains(t.zones[zone], tool) || isGone(zoneTool{zone, tool}) }) {
+			added = append(added, zone)
+		}
+	}
+	t.zones, t.principals = zones, principals
 	slices.Sort(added)
 	return added
 }
@@ -61,13 +84,13 @@ func (t *toolTable) zoneNames() []string {
 	return slices.Sorted(maps.Keys(t.zones))
 }
 
-// serves reports whether a zone has a tool. For an unknown zone, which the server vouches for, it refreshes the zones once: the
+// serves reports whether a zone has a tool. For an unknown zone or tool, which the server vouches for, it refreshes the zones once: the
 // message about a change may be late or lost.
 func (t *toolTable) serves(ctx context.Context, zone, tool string, refresh func(context.Context)) bool {
 	t.mu.RLock()
-	tools, known := t.zones[zone]
+	tools := t.zones[zone]
 	t.mu.RUnlock()
-	if !known && subjects.CheckToken(zone) == nil {
+	if !slices.Contains(tools, tool) && subjects.Zones[zone] == nil && subjects.CheckToken(zone) == nil {
 		refresh(ctx)
 		t.mu.RLock()
 		tools = t.zones[zone]
@@ -100,7 +123,7 @@ func (b *Broker) callZones(ctx context.Context, out actor.Out, p *actor.Permit, 
 	return res, k
 }
 
-// discoverZones requests the definitions of the tools of zones, all at once. An unavailable tool is no error.
+// discoverZones requests the definitions of the tools of zones, see [Broker.discoverTools].
 func (b *Broker) discoverZones(ctx context.Context, out actor.Out, zones []string) error {
 	b.table.mu.RLock()
 	var tools []zoneTool
@@ -110,28 +133,32 @@ func (b *Broker) discoverZones(ctx context.Context, out actor.Out, zones []strin
 		}
 	}
 	b.table.mu.RUnlock()
-	return b.discoverTools(ctx, out, tools)
+	_, err := b.discoverTools(ctx, out, tools)
+	return err
 }
 
 // zoneTool is a tool of a zone.
 type zoneTool struct{ zone, tool string }
 
-// discoverTools requests the definitions of tools, all at once. An unavailable tool is no error.
-func (b *Broker) discoverTools(ctx context.Context, out actor.Out, tools []zoneTool) error {
+// discoverTools requests the definitions of tools, all at once, and returns those that replied. An unavailable tool is no error.
+func (b *Broker) discoverTools(ctx context.Context, out actor.Out, tools []zoneTool) (map[zoneTool]bool, error) {
 	var mu sync.Mutex
 	var errs []error
+	replied := map[zoneTool]bool{}
 	var requests sync.WaitGroup
 	for _, t := range tools {
 		requests.Go(func() {
-			if err := b.discoverTool(ctx, out, t.zone, t.tool); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
+			ok, err := b.discoverTool(ctx, out, t.zone, t.tool)
+			mu.Lock()
+			defer mu.Unlock()
+			replied[t] = ok
+			if err != nil {
 				errs = append(errs, fmt.Errorf("discovering %s: %w", t.tool, err))
 			}
 		})
 	}
 	requests.Wait()
-	return errors.Join(errs...)
+	return replied, errors.Join(errs...)
 }
 
 // Pauses between the requests for the definitions of tools that are not announced: the first one, then doubling to the longest.
@@ -144,7 +171,7 @@ const (
 // was silent when the broker asked may run by now, and announces itself only when it starts. Concurrent callers do not wait for
 // the one that asks. A failure is logged.
 func (b *Broker) discoverMissing(ctx context.Context, out actor.Out) {
-	if err := b.discoverTools(ctx, out, b.table.listMissing(out.Now())); err != nil {
+	if _, err := b.discoverTools(ctx, out, b.table.listMissing(out.Now())); err != nil {
 		out.LogError(err)
 	}
 }

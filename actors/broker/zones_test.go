@@ -16,7 +16,7 @@ func (h *sessionFixture) addMachineZone(t *testing.T, tool string) {
 	for z, tools := range h.table.zones {
 		zones[z] = tools
 	}
-	h.table.replaceZones(zones)
+	h.table.replaceZones(zones, nil)
 	k, ok := h.table.get(tool)
 	if !ok {
 		t.Fatalf("no tool %s", tool)

@@ -147,12 +147,16 @@ func (r *running) rejectFlood(l *routeRun, in *inbound, m *nats.Msg, f *subjects
 	}
 }
 
-// sender is the account whose quota a message uses: the one that the server wrote into the subject, "" where it writes none.
+// sender is the account whose quota a message uses: the one that the server wrote into the subject, for an announcement of a tool
+// its zone; "" where it writes none.
 func (l *routeRun) sender(m *nats.Msg) string {
-	if !isAttested(l.spec) {
+	_, rest, _ := strings.Cut(m.Subject, ".")
+	switch {
+	case l.spec.Received == subjects.ToolSchemaEvent.Received:
+		_, rest, _ = strings.Cut(rest, ".")
+	case !isAttested(l.spec):
 		return ""
 	}
-	_, rest, _ := strings.Cut(m.Subject, ".")
 	account, _, _ := strings.Cut(rest, ".")
 	return account
 }

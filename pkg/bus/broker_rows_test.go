@@ -13,7 +13,7 @@ func brokerRows() []row {
 	people := subjects.UserAccounts
 	others := rolesExcept(people...)
 	var out []row
-	for i, s := range []string{"approval.list", "approval.revoke.a1", "policy.explain", "session.config"} {
+	for i, s := range []string{"approval.list", "approval.revoke.a1", "policy.explain", "session.config", "tool.list"} {
 		for j, p := range people {
 			other := people[1-j]
 			out = append(out, row{
@@ -23,7 +23,7 @@ func brokerRows() []row {
 			})
 		}
 		// A reply subject on one service does not reach another.
-		services := []string{"approval.list", "approval.revoke.a1", "policy.explain", "session.config"}
+		services := []string{"approval.list", "approval.revoke.a1", "policy.explain", "session.config", "tool.list"}
 		next := services[(i+1)%len(services)]
 		out = append(out, row{
 			name: "through " + s + " to what the user did not say", accepted: true,
@@ -31,6 +31,11 @@ func brokerRows() []row {
 			control: request("user", s), receivers: []string{"broker ctl.user." + s, replyTo("user")},
 		})
 	}
+	out = append(out, row{
+		name:    "the user accepts the definition of a tool, and nobody else does, not the gateway either",
+		denied:  slices.Concat(publishedByEach(rolesExcept("user"), "tool.accept"), publishedByEach(rolesExcept(), "ctl.user.tool.accept")),
+		control: request("user", "tool.accept"), receivers: []string{"broker ctl.user.tool.accept", replyTo("user")},
+	})
 	for _, a := range subjects.Agents {
 		deep, deeper := "agent.spawn.a.b.c", "agent.spawn.a.b.c.d"
 		next := subjects.Agents[(slices.Index(subjects.Agents, a)+1)%len(subjects.Agents)]

@@ -18,9 +18,9 @@ type AddedTool struct {
 const operatorAccount = "operator"
 
 // ParseDeclaration returns the tool name of the account zone as declared. It rejects what [ToolFacts.Tool] rejects, and facts without
-// an act. Without an act the tool has no facts, so each call of an agent needs approval.
+// an act. Without an act its effects are undeclared, so each call of an agent needs approval.
 func ParseDeclaration(name, zone string, d subjects.ToolDeclaration) (AddedTool, error) {
-	added := AddedTool{Tool: Tool{Name: name, Zone: zone}, Types: slices.Clone(d.Agents)}
+	added := AddedTool{Tool: Tool{Name: name, Zone: zone, Known: true, AskEach: true}, Types: slices.Clone(d.Agents)}
 	if d.Act == "" {
 		if d.Effects != nil || len(d.Args)+len(d.About)+len(d.IDs)+len(d.People) > 0 {
 			return AddedTool{}, errors.New("effects and arguments are declared without an act; name the act, such as read or send")
@@ -44,7 +44,7 @@ func (r Rules) withTools(tools []AddedTool) Rules {
 		m.Tools = map[string]Tool{}
 	}
 	for _, t := range tools {
-		if _, own := r.Manifest.Tools[t.Name]; !own && t.Known {
+		if _, own := r.Manifest.Tools[t.Name]; !own {
 			m.Tools[t.Name] = t.Tool
 		}
 		for _, typ := range append(slices.Clone(t.Types), m.Accounts[operatorAccount]) {

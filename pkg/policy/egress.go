@@ -46,9 +46,12 @@ var AllowListRules = []string{RuleHost, rulePort, ruleIPLiteral}
 // Judge denies a tool that sends data out and declares no destination argument, a fetch tool whose URL argument is
 // undeclared, missing or not a string or list of strings, and a call in which [EgressLayer.judgeURL] denies one URL. An
 // invalid host pattern in the policy denies every URL. It never asks. A full override lifts the allow list, not the
-// deny list.
+// deny list. It passes a tool about each call of which [riskLayer] asks.
 func (l EgressLayer) Judge(_ context.Context, c Call) Verdict {
 	t := c.Tool
+	if t.AskEach {
+		return Pass()
+	}
 	url := t.Args.With(RoleURL)
 	if t.Has(Egress) && t.Args.With(RoleQuery) == "" && url == "" && t.Args.With(RoleDestination) == "" {
 		return Deny(ruleNoDestination, t.Name+" sends data out and declares no destination argument; declare a destination, query or url among the arguments in the tool's facts")

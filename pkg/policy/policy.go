@@ -108,6 +108,7 @@ type Tool struct {
 	Name      string
 	Zone      string // the account that serves it
 	Known     bool   // registered with the broker; an unknown tool is denied
+	AskEach   bool   // the user added it without facts: each call of an agent needs approval, in a relaxed session too
 	Effects   Effects
 	Timeout   time.Duration // longest run; 0 = the broker's default
 	MaxArgs   int           // bytes; 0 = the limit of the subject

@@ -18,12 +18,14 @@ func (riskLayer) Name() string { return "approval" }
 const (
 	ruleHighRisk = "high_risk" // the tool is high-risk, or its effects are undeclared
 	ruleAlways   = "always"    // the tool needs approval each time
+	ruleNoFacts  = "no_facts"  // the user added the tool without facts
 )
 
 // riskRules are the rules that may be monitor-only, see [monitorRules].
 var riskRules = []string{ruleHighRisk, ruleAlways}
 
-// Judge asks about the tools in Always, except under a full override, and about the tools in High and those with
+// Judge asks about the tools in Always, except under a full override, about calls of agents of tools that the user added without
+// facts, and about the tools in High and those with
 // undeclared effects, except in a relaxed session and for the user's own calls. Names match exactly. It never denies.
 func (l riskLayer) Judge(_ context.Context, c Call) Verdict {
 	name := c.Tool.Name
@@ -32,6 +34,8 @@ func (l riskLayer) Judge(_ context.Context, c Call) Verdict {
 		return Pass()
 	case slices.Contains(l.Always, name):
 		return Ask(ruleAlways, name+" needs your approval each time")
+	case c.Tool.AskEach && !c.FromUser:
+		return Ask(ruleNoFacts, "you added "+name+" without saying what it does, so each call needs your approval")
 	case c.FromUser || c.Override.IsRelaxed(): // the user's own call is its own approval
 		return Pass()
 	case slices.Contains(l.High, name):
