@@ -198,8 +198,10 @@ func (c Config) newRespondent(name string) (actor.Actor, error) {
 }
 
 // Tools returns the enabled tools.
-func (c Config) Tools() []*tools.Tool {
-	return tools.Configured(tools.Config{WebSearch: c.WebSearch, WebFetch: c.WebFetch, Workspace: c.Workspace, Own: c.listenAddresses(), Web: c.wiring.Web})
+func (c Config) Tools() []*tools.Tool { return tools.Configured(c.toolConfig()) }
+
+func (c Config) toolConfig() tools.Config {
+	return tools.Config{WebSearch: c.WebSearch, WebFetch: c.WebFetch, Workspace: c.Workspace, Own: c.listenAddresses(), Web: c.wiring.Web}
 }
 
 // listenAddresses returns the configured addresses of this system, from which the web tools must not fetch.
@@ -342,7 +344,7 @@ func (c Config) newMemory(ctx context.Context, home bus.Home, book *policy.Activ
 // enabled.
 func (c Config) buildTools() []broker.Known {
 	var build []broker.Known
-	for _, t := range c.Tools() {
+	for _, t := range tools.Known(c.toolConfig()) {
 		build = append(build, broker.Known{Tool: t.Facts(), Pin: broker.Pin(t.Schema()), Disabled: t.Disabled()})
 	}
 	if c.Memory.Enabled {

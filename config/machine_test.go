@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/actors/tools"
 	"conclave/config"
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
@@ -130,19 +131,27 @@ func callUntilOK(t testing.TB, b *bus.Bus) {
 	t.Fatalf("%v", last.Error)
 }
 
-// A machine joins with a token, and its tool serves calls of the hub through the broker, on the record. The token cannot be used
+// A machine joins with a token, and its tools serve calls of the hub through the broker, on the record, also one that is off on the
+// hub. The token cannot be used
 // again. Restarts of either side heal, replaced keys work and the old ones do not, a revoked machine is gone at once, and
 // the witness on the machine has the head of the hub's log.
 func TestMachineServesHub(t *testing.T) {
 	t.Parallel()
 	hubHome, home := newHome(t), newHome(t)
-	hub := up(t, settings(t, "system.machines.listen", "127.0.0.1:0"), hubHome, hubActors...)
-	token, address := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"get_datetime", "witness"}})
+	hub := up(t, settings(t, "system.machines.listen", "127.0.0.1:0", "web_search.provider", "none"), hubHome, hubActors...)
+	token, address := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"get_datetime", "web_search", "witness"}})
 	if err := joinMachine(t, home, token); err != nil {
 		t.Fatal(err)
 	}
-	box := startMachine(t, settings(t), home)
+	search := settings(t, "web_search.provider", "mock")
+	search.WebSearch.Mock = []tools.WebResult{{Title: "Found by gpu-box", URL: "https://a.example/"}}
+	box := startMachine(t, search, home)
 	callUntilOK(t, hub.Bus)
+	operator := dialOperator(t, hub.Bus)
+	awaitTrue(t, "the machine searches", func() bool {
+		res := operator.callTool(t.Context(), "web_search", "", `{"query":"red pandas"}`)
+		return res.Error == nil && strings.Contains(res.Result, "Found by gpu-box")
+	})
 
 	if err := joinMachine(t, newHome(t), token); !errors.Is(err, machine.ErrRefused) || !strings.Contains(err.Error(), "used already") {
 		t.Errorf("the token was used twice: %v", err)

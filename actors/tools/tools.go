@@ -80,6 +80,16 @@ func All() []*Tool { return []*Tool{getDatetime(), fsRead(), fsWrite(), fsList()
 // Configured returns the tools that run under c, which must be valid: those of [All], and those that c enables.
 func Configured(c Config) []*Tool { return newTools(c, "") }
 
+// Known returns the tools that the broker knows under c: those of [Configured], and the web tools that c leaves out, because
+// a machine that joined may serve them.
+func Known(c Config) []*Tool {
+	if c.WebSearch.Provider == noProvider {
+		c.WebSearch.Provider = "mock"
+	}
+	c.WebFetch.Enabled = true
+	return Configured(c)
+}
+
 // newTools is [Configured] with another address of the search providers, for tests; "" = their own. A tool that is not
 // configured is left out.
 func newTools(c Config, providerURL string) []*Tool {

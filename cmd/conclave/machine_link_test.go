@@ -31,7 +31,13 @@ type hostInstallation struct {
 // begin starts conclave on the host; it ends with the test.
 func (p hostInstallation) begin(v ...string) *process {
 	p.t.Helper()
-	cmd := p.host.Command(context.WithoutCancel(p.t.Context()), built(p.t, "conclave"), v...)
+	return p.beginProgram("conclave", v...)
+}
+
+// beginProgram starts a built program on the host; it ends with the test.
+func (p hostInstallation) beginProgram(name string, v ...string) *process {
+	p.t.Helper()
+	cmd := p.host.Command(context.WithoutCancel(p.t.Context()), built(p.t, name), v...)
 	c := &process{cmd: cmd, stdout: newOutput(), stderr: newOutput(), done: make(chan struct{})}
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = p.dir, p.env, c.stdout, c.stderr
 	if err := cmd.Start(); err != nil {
@@ -100,7 +106,12 @@ func newLinkHarness(t *testing.T, words int) *linkHarness {
 		h.answer += fmt.Sprintf("word%d ", i)
 	}
 	h.answer = strings.TrimSpace(h.answer)
-	script := scriptserver.Script{linkModel: {{Always: true, Reply: scriptserver.Reply{Content: h.answer, Quirks: scriptserver.Quirks{TokenDelay: 10 * time.Millisecond}}}}}
+	search := scriptserver.Reply{Calls: []scriptserver.Call{{Name: "web_search", Arguments: map[string]any{"query": "red pandas"}}}}
+	script := scriptserver.Script{linkModel: {
+		{Always: true, When: scriptserver.When{LastRole: "user", LastContains: searchQuestion, ToolsInclude: []string{"web_search"}}, Reply: search},
+		{Always: true, When: scriptserver.When{LastRole: "tool"}, Reply: scriptserver.Reply{Content: "{{tool_result 0}}"}},
+		{Always: true, Reply: scriptserver.Reply{Content: h.answer, Quirks: scriptserver.Quirks{TokenDelay: 10 * time.Millisecond}}},
+	}}
 	if err := h.box.host.Run(func() (err error) {
 		h.model, err = scriptserver.Start(script)
 		return err
@@ -111,11 +122,14 @@ func newLinkHarness(t *testing.T, words int) *linkHarness {
 	h.hub.configure(map[string]string{
 		"system.yaml": fmt.Sprintf("listen: 127.0.0.1:0\ngateway: {listen: 127.0.0.1:0}\nmachines: {listen: \"%s:7422\"}\nbroker: {question_rate: 1000}\n", h.hub.host.Addr),
 		"models.yaml": "roles: {assistant: " + linkModel + "}\ndemo_model: never\nollama: {url: \"http://127.0.0.1:1\"}\n",
-		"critic.yaml": "enabled: false\n", "memory.yaml": "enabled: false\n",
+		"critic.yaml": "enabled: false\n", "memory.yaml": "enabled: false\n", "web_search.yaml": "provider: none\n",
 	})
-	h.box.configure(map[string]string{"models.yaml": "demo_model: never\nollama: {url: \"" + h.model.URL + "\"}\n"})
+	h.box.configure(map[string]string{
+		"models.yaml":     "demo_model: never\nollama: {url: \"" + h.model.URL + "\"}\n",
+		"web_search.yaml": "provider: mock\nmock: [{title: Found by gpu-box, url: \"https://a.example/\", snippet: It searched.}]\n",
+	})
 	h.url = h.hub.up()
-	invite := h.hub.begin("invite", "gpu-box", "--actors", "model", "--json")
+	invite := h.hub.begin("invite", "gpu-box", "--actors", "model,web_search", "--json")
 	var token invitation
 	if err := json.Unmarshal([]byte(h.hub.must(invite.stdout, `"token"`)), &token); err != nil {
 		t.Fatal(err)
@@ -211,10 +225,11 @@ var linkFaults = []struct {
 	{"reset", (*hosts.Host).Reset},
 }
 
-// TestChaosMachineLink runs a hub and a machine with the model as processes on hosts of their own. The link is cut, frozen,
+// TestChaosMachineLink runs a hub and a machine with the model and a tool as processes on hosts of their own. The tool serves a
+// question. The link is cut, frozen,
 // reset and made lossy in mid-answer and healed: the user is told within two seconds, the answer goes on within five seconds of healing
 // (p99), nothing is lost or doubled, and the model is asked once. After a machine was killed in mid-answer and restarted, the answer
-// is complete or has an error, and the next one is complete.
+// is complete or has an error, and the next one is complete. At last an attacker with the keys of the machine reaches nothing else.
 func TestChaosMachineLink(t *testing.T) {
 	if os.Getenv("CONCLAVE_CHAOS") == "" && os.Getenv("CONCLAVE_MACHINE") == "" {
 		t.Skip("needs network namespaces: runs with CONCLAVE_MACHINE=1 in a short form, and with CONCLAVE_CHAOS=1")
@@ -224,6 +239,7 @@ func TestChaosMachineLink(t *testing.T) {
 		cuts = 45
 	}
 	h := newLinkHarness(t, 300)
+	h.callTool()
 	random := rand.New(rand.NewPCG(17, 0))
 	var told, recovered []time.Duration
 	for i := range cuts {
@@ -254,6 +270,7 @@ func TestChaosMachineLink(t *testing.T) {
 		t.Error("too slow: the user must be told within 2 s, and an answer go on within 5 s")
 	}
 	h.killMachine()
+	h.attackHub()
 }
 
 // requireComplete fails the test unless the answer is the text of the script, neither more nor less, and the model was asked once.
