@@ -172,8 +172,12 @@ func (h *linkHarness) attackHub() {
 	if len(events) > 0 {
 		h.t.Errorf("the hub's user received %v", events)
 	}
-	if after := h.auditActions(); !slices.Equal(before, after) {
-		h.t.Errorf("the audit log has new records: %q", after[len(before):])
+	for _, r := range h.auditActions() { // calls of models by the hub itself may end meanwhile
+		if i := slices.Index(before, r); i >= 0 {
+			before = slices.Delete(before, i, i+1)
+		} else if !strings.Contains(r, " model.") {
+			h.t.Errorf("the audit log has a new record: %s", r)
+		}
 	}
 	operator := h.hub.dial(h.url, "operator")
 	if m, err := operator.Request("tool.request.get_datetime", []byte(`{}`), time.Minute); err != nil || len(m.Data) == 0 {
