@@ -32,9 +32,43 @@ type Query struct {
 	Parallel  bool     `json:"parallel,omitempty"`
 	Reference string   `json:"reference,omitempty"` // the expected answer, for the critic; respondents never see it
 	Note      string   `json:"note,omitempty"`      // set by the router when it replaced an id; ignored from any other publisher
-	// Client is the run-time principal that asked, "" = the user. The gateway writes it from the caller's account. It only takes
-	// rights away: the text of a client is untrusted content.
+	// Client is the run-time principal that asked, or [APIClient]; "" = the user. The gateway writes it from the caller's account.
+	// It only takes rights away: the text of a client is untrusted content.
 	Client string `json:"client,omitempty"`
+}
+
+// APIClient is the client of questions that come with the user's own credential over an interface for programs. No principal has this
+// name.
+const APIClient = "api"
+
+// clientScope begins the id of every session and question of a client.
+const clientScope = "client_"
+
+// ScopeClientID returns the id of a client's session or question as an id of its own: it continues no conversation of another account,
+// and every record of the question names the client. A name has no "_", so two clients never have the same id.
+func ScopeClientID(client, id string) string { return clientScope + client + "_" + id }
+
+// ClientOf returns the client whose session or question has this id, "" for one of the user.
+func ClientOf(id string) string {
+	rest, ok := strings.CutPrefix(id, clientScope)
+	if !ok {
+		return ""
+	}
+	client, _, _ := strings.Cut(rest, "_")
+	return client
+}
+
+// CheckSession rejects a question of the user in a session of a client, and a client's question in any session but its own. What a
+// client wrote would otherwise be asked again as the user's words, or the user's words be read by the client.
+func (q Query) CheckSession() error {
+	owner := ClientOf(q.SessionID)
+	switch {
+	case owner == q.Client:
+		return nil
+	case q.Client != "":
+		return fmt.Errorf("session %s is not a session of the client %s", q.SessionID, q.Client)
+	}
+	return fmt.Errorf("session %s belongs to the client %s: begin a new session, and attach the text that the question is about", q.SessionID, owner)
 }
 
 // Hints are the complexity hints of a question or a model request.

@@ -243,6 +243,7 @@ var reservedNames = sync.OnceValue(func() map[string]bool {
 	for z := range Zones {
 		names[z] = true
 	}
+	names[APIClient] = true
 	names[strings.TrimPrefix(WitnessStore, witnessActor+"_")] = true // its witness would have the account of the copies
 	return names
 })

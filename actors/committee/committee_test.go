@@ -310,6 +310,23 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+// TestAnswerToClientIsUntrusted: the text of a client is not the user's, so that memory stores nothing of it as the user's words.
+func TestAnswerToClientIsUntrusted(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ session, client, trust string }{
+		{"s1", "", subjects.Trusted}, {"client_phone_s1", "phone", subjects.Untrusted}, {"client_phone_s1", "", subjects.Untrusted},
+	} {
+		w := newHarness(t)
+		w.tools = nil
+		if err := w.ask(t.Context(), New(shippedConfig(t)), question(func(q *subjects.Query) { q.SessionID, q.Client = tt.session, tt.client }), 1); err != nil {
+			t.Fatal(err)
+		}
+		if r := w.response(); r.Labels.Trust != tt.trust {
+			t.Errorf("%+v: the answer has the labels %+v", tt, r.Labels)
+		}
+	}
+}
+
 // TestAttachments: text that came with the question is framed as untrusted content, and marks everything made from it.
 func TestAttachments(t *testing.T) {
 	t.Parallel()

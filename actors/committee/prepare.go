@@ -25,7 +25,7 @@ func (t *turn) prepare(ctx context.Context, personas []Persona) error {
 	sum := sha256.Sum256([]byte(t.out.NewID()))
 	t.nonce = hex.EncodeToString(sum[:8])
 	attached, labels := describeAttachments(t.query.Attachments, t.nonce)
-	t.asked, t.labels = subjects.JoinAttached(t.query.Query, attached), labels
+	t.asked, t.labels = subjects.JoinAttached(t.query.Query, attached), t.labels.Join(labels)
 	if t.query.Note != "" {
 		t.addNote(subjects.NoteRenamed, t.query.Note)
 	}

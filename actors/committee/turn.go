@@ -49,7 +49,7 @@ const (
 func (c *Committee) newTurn(in actor.Msg[subjects.Query], out actor.Out) *turn {
 	return &turn{
 		c: c, out: out.WithIDs(in.Tokens[0], in.Body.QueryID), sessionID: in.Tokens[0], query: in.Body, owner: out.NewID(),
-		isLastAttempt: in.Attempt >= subjects.MaxDeliver, state: stateIdle,
+		isLastAttempt: in.Attempt >= subjects.MaxDeliver, state: stateIdle, labels: agent.LabelQuestion(in.Body, in.Tokens[0]),
 	}
 }
 

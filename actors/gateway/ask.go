@@ -31,7 +31,7 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	}
 	if in.From != "user" {
 		q.Client = in.From
-		q.SessionID, q.QueryID = scopeID(in.From, cmp.Or(q.SessionID, out.NewID())), scopeID(in.From, cmp.Or(q.QueryID, out.NewID()))
+		q.SessionID, q.QueryID = subjects.ScopeClientID(in.From, cmp.Or(q.SessionID, out.NewID())), subjects.ScopeClientID(in.From, cmp.Or(q.QueryID, out.NewID()))
 	}
 	if err := validateQuestion(out, &q); err != nil {
 		return toFault(err)
@@ -71,11 +71,6 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	}
 	return toFault(err)
 }
-
-// scopeID returns an id for a run-time principal as an id of that principal's own, so that it continues no conversation and
-// reads no answer of another account, and every record of the question names it. A name has no "_", so two principals never get
-// the same id.
-func scopeID(principal, id string) string { return "client_" + principal + "_" + id }
 
 // finishAnswer sends the missing part of the answer and returns the fault of the outcome: a dead letter, for which nothing is
 // sent, or the error of a response. nil means that the answer is complete. A caller that does not read a streamed reply may

@@ -122,6 +122,10 @@ func clientOf(r *http.Request) string {
 	return name
 }
 
+// programOf returns the client of a question that comes over an interface for programs. With the user's own credential it is
+// [subjects.APIClient]: programs put pages, files and the words of models into such a question, so that its text is not the user's.
+func programOf(r *http.Request) string { return cmp.Or(clientOf(r), subjects.APIClient) }
+
 // clientRoutes are the routes that clients may use. Handlers of these keep to the client's own sessions and questions.
 var clientRoutes = map[string]bool{
 	"GET /health": true, "POST /query": true, "GET /queries/{id}": true, "DELETE /queries/{id}": true,
@@ -140,17 +144,17 @@ func (g *Gateway) scopeQuestion(name string, q *Question) {
 	q.SessionID, q.QueryID = keepScope(name, cmp.Or(q.SessionID, g.out.NewID())), keepScope(name, cmp.Or(q.QueryID, g.out.NewID()))
 }
 
-// keepScope is [scopeID] for an id that may have the scope already, because a client got it in a reply.
+// keepScope is [subjects.ScopeClientID] for an id that may have the scope already, because a client got it in a reply.
 func keepScope(principal, id string) string {
-	if strings.HasPrefix(id, scopeID(principal, "")) {
+	if strings.HasPrefix(id, subjects.ScopeClientID(principal, "")) {
 		return id
 	}
-	return scopeID(principal, id)
+	return subjects.ScopeClientID(principal, id)
 }
 
 // checkOwnQuery denies a client the question of another.
 func checkOwnQuery(r *http.Request, id string) error {
-	if name := clientOf(r); name != "" && !strings.HasPrefix(id, scopeID(name, "")) {
+	if name := clientOf(r); name != "" && !strings.HasPrefix(id, subjects.ScopeClientID(name, "")) {
 		return errClientRoute
 	}
 	return nil

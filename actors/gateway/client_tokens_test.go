@@ -85,6 +85,18 @@ func TestClientToken(t *testing.T) {
 		}
 	}
 
+	// Nor does the user ask in a session of a client, with its words. The list says whose session it is.
+	w.storeConversations(subjects.Conversation{SessionID: q.SessionID, Turns: []subjects.Turn{{QueryID: q.QueryID, Query: "hi", Answer: "hello"}}})
+	if status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"client_phone_s1"}`); status != http.StatusForbidden || !strings.Contains(body, "belongs to the client phone") {
+		t.Errorf("a question of the user in it: %d %s", status, body)
+	}
+	if _, _, body := w.do("GET", "/sessions", ""); !strings.Contains(body, `"client":"phone"`) {
+		t.Errorf("the list of sessions: %s", body)
+	}
+	if _, _, body := w.do("GET", "/sessions/"+q.SessionID, ""); !strings.Contains(body, `"client":"phone"`) {
+		t.Errorf("the session: %s", body)
+	}
+
 	running := make(chan int, 1)
 	go func() {
 		status, _, _ := w.do("POST", "/query", `{"query":"wait"}`, phone...)

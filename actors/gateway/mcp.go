@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -165,7 +166,7 @@ func explainToClient(g *Gateway, err error) error {
 // askForClient stores a question and waits for its answer. When ctx ends the question is cancelled.
 func (g *Gateway) askForClient(ctx context.Context, name string, in mcpAsk) (out mcpAnswer, err error) {
 	q := Question{Query: in.Question, SessionID: in.Session, Mode: in.Mode}
-	g.scopeQuestion(name, &q)
+	g.scopeQuestion(cmp.Or(name, subjects.APIClient), &q)
 	if err := validateQuestion(g.out, &q); err != nil {
 		return out, err
 	}
@@ -228,7 +229,7 @@ func (g *Gateway) listSessions(ctx context.Context, name string) ([]Session, err
 		return nil, g.mapReadError(ctx, err)
 	}
 	if name != "" {
-		ids = slices.DeleteFunc(ids, func(id string) bool { return !strings.HasPrefix(id, scopeID(name, "")) })
+		ids = slices.DeleteFunc(ids, func(id string) bool { return !strings.HasPrefix(id, subjects.ScopeClientID(name, "")) })
 	}
 	found, err := g.client.Sessions(ctx, ids[:min(len(ids), maxSessions)])
 	if err != nil {
@@ -237,7 +238,7 @@ func (g *Gateway) listSessions(ctx context.Context, name string) ([]Session, err
 	list := []Session{}
 	for _, s := range found {
 		if s.Err == nil {
-			list = append(list, Session{ID: s.ID, Title: makeTitle(s.Question), Turns: s.Turns, Updated: s.Updated})
+			list = append(list, Session{ID: s.ID, Title: makeTitle(s.Question), Turns: s.Turns, Updated: s.Updated, Client: subjects.ClientOf(s.ID)})
 		}
 	}
 	return list, nil

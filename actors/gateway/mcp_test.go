@@ -52,7 +52,7 @@ func TestMCP(t *testing.T) {
 		token, client string
 		tools         []string
 	}{
-		{token, "", []string{"add_memory", "approvals_status", "ask", "list_sessions", "search_memory"}},
+		{token, "api", []string{"add_memory", "approvals_status", "ask", "list_sessions", "search_memory"}},
 		{editor, "editor", []string{"ask", "list_sessions", "search_memory"}},
 	} {
 		s := w.connectMCP(t, tt.token)

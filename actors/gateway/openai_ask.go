@@ -14,7 +14,7 @@ import (
 // maxHistory bounds the earlier conversation that is attached to a question of an unknown conversation, in bytes.
 const maxHistory = 64 << 10
 
-// completeByRespondent asks the last message of the request as a question and writes the answer. The session is that of the
+// completeByRespondent asks the last message of the request as a question of a program and writes the answer. The session is that of the
 // header, or that of the same conversation, or a new one; in a new one the earlier messages are an attachment, because nobody
 // knows whether they were said here. When the client disconnects the question is cancelled, unless headerRunOn is set.
 func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, in completionRequest, mode string) error {
@@ -22,11 +22,11 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	if err != nil {
 		return err
 	}
-	g.scopeQuestion(clientOf(r), &q)
+	g.scopeQuestion(programOf(r), &q)
 	if err := g.checkQuestion(r.Context(), &q); err != nil {
 		return err
 	}
-	leave, err := g.admitClient(q.Client, q.size(), g.out.Now())
+	leave, err := g.admitClient(clientOf(r), q.size(), g.out.Now())
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (g *Gateway) newCompletionQuestion(r *http.Request, in completionRequest, m
 		}
 	}
 	if len(said) > 0 {
-		if q.SessionID = g.conversations.find(digestConversation(clientOf(r), earlier)); q.SessionID != "" {
+		if q.SessionID = g.conversations.find(digestConversation(programOf(r), earlier)); q.SessionID != "" {
 			return q, images, nil
 		}
 		history := strings.Join(said, "\n\n")

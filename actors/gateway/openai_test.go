@@ -144,6 +144,10 @@ func testCompletionSession(t *testing.T, b *bustest.Bus) {
 	const first = `{"role":"user","content":"first"}`
 	const second = `{"role":"user","content":"second"}`
 	one, session := ask(first)
+	// With the user's own token, too, the text is a program's, and permits nothing.
+	if one.Client != "api" || !strings.HasPrefix(session, "client_api_") {
+		t.Errorf("asked by %q in %s", one.Client, session)
+	}
 	two, again := ask(first + `,{"role":"assistant","content":"answer"},` + second)
 	if again != session || two.SessionID != session || two.Query != "second" || len(two.Attachments) != 0 {
 		t.Errorf("first in %s, second in %s with %d attachments", one.SessionID, two.SessionID, len(two.Attachments))

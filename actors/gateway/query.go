@@ -183,8 +183,8 @@ func (g *Gateway) readWait(r *http.Request) (wait bool, window gradeWait, err er
 }
 
 // validateQuestion checks a question and generates missing ids in it. It rejects an empty query, text that is not UTF-8, a
-// model name that is longer than maxModel or not visible ASCII, a reference longer than maxReference, invalid ids, and
-// attachments that [subjects.CheckAttachments] rejects.
+// model name that is longer than maxModel or not visible ASCII, a reference longer than maxReference, invalid ids, attachments that
+// [subjects.CheckAttachments] rejects, and a session of another ([subjects.Query.CheckSession]).
 func validateQuestion(out actor.Out, in *Question) error {
 	if strings.TrimSpace(in.Query) == "" || !utf8.ValidString(in.Query) {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query: write the question as a text")
@@ -210,6 +210,9 @@ func validateQuestion(out actor.Out, in *Question) error {
 		} else if err := checkID(id.name, *id.at); err != nil {
 			return err
 		}
+	}
+	if err := (subjects.Query{SessionID: in.SessionID, Client: in.Client}).CheckSession(); err != nil {
+		return problemf(http.StatusForbidden, subjects.CodeDenied, "%v", err)
 	}
 	return nil
 }

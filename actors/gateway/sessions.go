@@ -19,6 +19,8 @@ type Session struct {
 	Title   string    `json:"title"` // the first question, shortened
 	Turns   int       `json:"turns"`
 	Updated time.Time `json:"updated"`
+	// Client is the client whose session it is: its questions are untrusted content, and the user cannot ask in it. "" = the user's.
+	Client string `json:"client"`
 }
 
 // Bounds of the list. A conversation must be read to be listed: only its content has the time of the last use.
@@ -48,7 +50,7 @@ func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 	list := make([]Session, len(found))
 	titles := g.readTitles(ctx)
 	for i, s := range found {
-		list[i] = Session{ID: s.ID, Title: cmp.Or(titles[s.ID], makeTitle(s.Question)), Turns: s.Turns, Updated: s.Updated}
+		list[i] = Session{ID: s.ID, Title: cmp.Or(titles[s.ID], makeTitle(s.Question)), Turns: s.Turns, Updated: s.Updated, Client: subjects.ClientOf(s.ID)}
 		switch {
 		case s.Err != nil:
 			g.out.LogError(s.Err)
@@ -71,7 +73,7 @@ func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 // summarize returns the line of a conversation in the list. Without a turn the title is the summary.
 func summarize(id string, c subjects.Conversation) Session {
 	s := client.Summarize(c)
-	return Session{ID: id, Title: makeTitle(cmp.Or(s.Question, c.Summary)), Turns: s.Turns, Updated: s.Updated}
+	return Session{ID: id, Title: makeTitle(cmp.Or(s.Question, c.Summary)), Turns: s.Turns, Updated: s.Updated, Client: subjects.ClientOf(id)}
 }
 
 // makeTitle returns the beginning of a text on one line.

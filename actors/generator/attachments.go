@@ -47,14 +47,6 @@ func labelAttachments(all []subjects.Attachment) (l *subjects.Labels) {
 	return l
 }
 
-// labelClient returns the labels of a question that a client asked, whose text is not the user's; nil for one of the user.
-func labelClient(q subjects.Query) *subjects.Labels {
-	if q.Client == "" {
-		return nil
-	}
-	return &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public, Flags: firewall.Scan(q.Query).Techniques()}
-}
-
 // frameAttachments returns the attachments as the model reads them, each in a frame with the nonce; "" = there are none.
 func frameAttachments(all []subjects.Attachment, nonce string) string {
 	var frames []string

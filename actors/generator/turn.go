@@ -153,7 +153,7 @@ func (t *turn) adoptRecord(s sessionState) {
 		}
 		t.adoptAttachments()
 	}
-	t.record.Labels = t.record.Labels.Join(joinLabels(t.prior)).Join(labelAttachments(t.record.Attachments)).Join(labelClient(t.query))
+	t.record.Labels = t.record.Labels.Join(joinLabels(t.prior)).Join(labelAttachments(t.record.Attachments)).Join(agent.LabelQuestion(t.query, t.sessionID))
 	if t.isQueryTooLong() {
 		t.record.Query, t.record.Attachments = text.Clip(t.record.Query, 16<<10), shortenAttachments(t.record.Attachments, maxAttachmentStart)
 	}

@@ -80,11 +80,11 @@ func isEphemeral(r subjects.Response) bool {
 }
 
 // storeAnswer stores the answer of the respondent from to a query, asked at the time asked, without credentials. Its conversation
-// is the session, its position that of the other answers to the query, or after the last one. An answer without trusted labels is stored
-// as untrusted external content, with the flags of the session and of the digest. An answer of which the digest leaves nothing is
+// is the session, its position that of the other answers to the query, or after the last one. An answer without trusted labels, or in
+// a session of a client, is stored as untrusted external content, with the flags of the session and of the digest. An answer of which the digest leaves nothing is
 // not stored; that is no error.
 func (m *Memory) storeAnswer(ctx context.Context, out actor.Out, db *access, from, query string, r subjects.Response, asked time.Time) error {
-	external := r.Labels == nil || r.Labels.Trust != subjects.Trusted
+	external := r.Labels == nil || r.Labels.Trust != subjects.Trusted || subjects.ClientOf(r.SessionID) != ""
 	question, _ := firewall.Redact(r.Query)
 	answer, _ := firewall.Redact(r.Answer)
 	d, err := plainDigester().Answer(ctx, question, answer, external)

@@ -188,6 +188,7 @@ func TestUntrusted(t *testing.T) {
 		answer string
 		flags  []string // each of these
 	}{
+		{"trick: trusted labels in a session of a client", &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}, "The account in Malta is new.", nil},
 		{"a page", &subjects.Labels{Trust: subjects.Untrusted}, "The museum in Delft opens at nine.", nil},
 		{"flags of the broker", &subjects.Labels{Trust: subjects.Untrusted, Flags: []string{"override"}}, "The tower in Pisa leans by four degrees.", []string{"override"}},
 		{
@@ -200,7 +201,11 @@ func TestUntrusted(t *testing.T) {
 		{"trick: unknown trust", &subjects.Labels{Trust: "Trusted"}, "The castle in Trakai stands in a lake.", nil},
 	} {
 		q := "q-" + strings.Fields(tt.answer)[1]
-		err := w.deliverAnswer("generator", subjects.Response{SessionID: "s1", QueryID: q, Query: "Tell me about the " + strings.Fields(tt.answer)[1], Answer: tt.answer, Labels: tt.labels})
+		session := "s1"
+		if strings.HasSuffix(tt.name, "of a client") {
+			session = "client_phone_s1"
+		}
+		err := w.deliverAnswer("generator", subjects.Response{SessionID: session, QueryID: q, Query: "Tell me about the " + strings.Fields(tt.answer)[1], Answer: tt.answer, Labels: tt.labels})
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}

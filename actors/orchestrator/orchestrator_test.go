@@ -390,12 +390,14 @@ func TestMemoryCandidates(t *testing.T) {
 		name    string
 		quality string
 		labels  *subjects.Labels
+		client  string // that gave the task
 		saved   int
 		told    string
 	}{
-		{"kept", "inferred", nil, 1, "1 remembered: The user likes tea."},
-		{"uncertain", "uncertain", nil, 0, "it is uncertain"},
-		{"untrusted", "inferred", &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public}, 0, "the task read untrusted content"},
+		{"kept", "inferred", nil, "", 1, "1 remembered: The user likes tea."},
+		{"uncertain", "uncertain", nil, "", 0, "it is uncertain"},
+		{"untrusted", "inferred", &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public}, "", 0, "the task read untrusted content"},
+		{"of a client", "inferred", nil, "phone", 0, "the task read untrusted content"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -419,10 +421,13 @@ func TestMemoryCandidates(t *testing.T) {
 				}
 				return nil
 			}
-			if err := w.give(New(testConfig(), w, w), "s1", "q1", "Do it"); err != nil {
+			if err := w.giveCtx(t.Context(), New(testConfig(), w, w), subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Do it", Client: tt.client}, 1); err != nil {
 				t.Fatal(err)
 			}
 			res := w.onlyResponse()
+			if untrusted := tt.labels != nil || tt.client != ""; untrusted != (res.Labels.Trust != subjects.Trusted) {
+				t.Errorf("the report has the labels %+v", res.Labels)
+			}
 			if saved != tt.saved || len(res.Notes) != 1 || res.Notes[0].Code != subjects.NoteCandidates || !strings.Contains(res.Notes[0].Text, tt.told) {
 				t.Errorf("saved %d, %+v", saved, res.Notes)
 			}

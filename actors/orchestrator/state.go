@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/agent"
 	"conclave/pkg/firewall"
 	"conclave/pkg/loop"
 	"conclave/pkg/text"
@@ -128,7 +129,7 @@ func (t *task) newRecord() taskRecord {
 		Task: subjects.Task{
 			TaskID: t.id, SessionID: t.session, Query: t.query.Query, State: subjects.TaskPlanning, Began: now, Updated: now,
 		},
-		Nonce: hex.EncodeToString(sum[:8]), Hint: t.query.Hint,
+		Nonce: hex.EncodeToString(sum[:8]), Hint: t.query.Hint, Labels: agent.LabelQuestion(t.query, t.session),
 	}
 	if t.isTooLong() { // the report says so
 		r.Query = text.Clip(r.Query, 16<<10)

@@ -58,7 +58,7 @@ func (r *Router) route(to subjects.Topic[subjects.Query]) func(context.Context, 
 // onQuery publishes a question as a turn of its session, on the topic to, under a message id that dedupes redeliveries. A missing id is
 // generated, that of the body wins over the header's, and an id that is no valid subject token is replaced by one derived
 // from it, with a note for the user. An empty or too long question, one whose attachments [subjects.CheckAttachments] or whose
-// options [subjects.Query.CheckOptions] rejects, and one for which TURNS has no room becomes a dead letter and is not retried.
+// options or session [subjects.Query.CheckOptions] or [subjects.Query.CheckSession] rejects, and one for which TURNS has no room becomes a dead letter and is not retried.
 func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out, to subjects.Topic[subjects.Query]) error {
 	key := messageKey(in)
 	q := in.Body
@@ -70,7 +70,7 @@ func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out 
 	if strings.TrimSpace(q.Query) == "" {
 		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, subjects.CodeMalformed, "the question is empty")
 	}
-	if err := errors.Join(subjects.CheckAttachments(q.Attachments), q.CheckOptions()); err != nil {
+	if err := errors.Join(subjects.CheckAttachments(q.Attachments), q.CheckOptions(), q.CheckSession()); err != nil {
 		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, subjects.CodeMalformed, err.Error())
 	}
 	topic, err := to.With(q.SessionID)

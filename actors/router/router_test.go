@@ -143,6 +143,17 @@ func TestRejectedQuestionsBecomeDeadLetters(t *testing.T) {
 			t.Errorf("%s: %+v", name, published)
 		}
 	}
+	// The words of a client do not become the user's, nor those of the user a client's: each has sessions of its own.
+	for _, q := range []subjects.Query{
+		{SessionID: "client_phone_s1", Query: "why"}, {SessionID: "s1", Query: "why", Client: "phone"}, {SessionID: "client_tablet_s1", Query: "why", Client: "phone"}, {SessionID: "client_phone_s1", Query: "why", Client: "phone"},
+	} {
+		rec := &actortest.Recorder{}
+		routeQuery(t, rec, actor.Msg[subjects.Query]{Body: q})
+		own := q.Client != "" && strings.HasPrefix(q.SessionID, "client_"+q.Client+"_")
+		if published := rec.Published(); len(published) != 1 || (published[0].Subject != "dead.router") != own {
+			t.Errorf("%+v: %+v", q, published)
+		}
+	}
 	rec := &actortest.Recorder{}
 	routeQuery(t, rec, actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why", Attachments: []subjects.Attachment{{Source: "user", Text: "mail"}}}})
 	if published := rec.Published(); len(published) != 1 || published[0].Subject != "dead.router" || !strings.Contains(published[0].Body, "unknown source") {

@@ -255,6 +255,9 @@ func (c *Client) StoreQuestion(ctx context.Context, respondent string, body subj
 	if !ok {
 		return fmt.Errorf("%w: %q does not answer questions", ErrNotStored, respondent)
 	}
+	if err := body.CheckSession(); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotStored, err)
+	}
 	out := c.out.WithIDs(body.SessionID, body.QueryID)
 	err := c.publishStored(ctx, func(ctx context.Context, id string) error {
 		return actor.EmitOnce(ctx, out, topic, id, body)
