@@ -191,6 +191,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 // handleCall judges a call, unless it has a fault already, and denies it or runs it. named reports whether the request had a
 // call_id.
 func (b *Broker) handleCall(ctx context.Context, out actor.Out, caller subjects.Caller, known Known, c call, named bool, fault *subjects.Fault) subjects.ToolResult {
+	begun := time.Now()
 	if fault == nil {
 		c.reuse = b.findReusable(ctx, out, c, known)
 		seen, ran := b.gatherAndLookUp(ctx, out, caller, known, &c, named)
@@ -212,6 +213,7 @@ func (b *Broker) handleCall(ctx context.Context, out actor.Out, caller subjects.
 		res = b.runShared(ctx, out, c, known) // an approval allows one run, also of a harmless tool
 	}
 	b.endCount(out, c, res, fault == nil)
+	measureCall(ctx, known, c, res, fault, time.Since(begun))
 	return res
 }
 

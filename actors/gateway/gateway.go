@@ -22,6 +22,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"conclave/pkg/actor"
 	"conclave/pkg/client"
 	"conclave/subjects"
@@ -66,6 +68,8 @@ type Gateway struct {
 	criticLate     atomic.Bool // see [Gateway.waitForGrade]
 	answerTimes    answerTimes
 	clients        clientLimits
+	metrics        metricStore
+	runtimeMetrics prometheus.Collector
 
 	out     actor.Out
 	client  *client.Client
@@ -80,7 +84,7 @@ type Gateway struct {
 
 // New returns a gateway. cfg must be valid; link is the connection it runs on.
 func New(cfg Config, link Link) *Gateway {
-	g := &Gateway{cfg: cfg, link: link, events: newEventFeed(), Version: "dev", bodyTimeout: defaultBodyTimeout, outcomeTimeout: outcomeTimeout}
+	g := &Gateway{cfg: cfg, link: link, events: newEventFeed(), Version: "dev", runtimeMetrics: newRuntimeMetrics(), bodyTimeout: defaultBodyTimeout, outcomeTimeout: outcomeTimeout}
 	g.slots.waiting = make(chan struct{}, g.cfg.MaxWaiting)
 	g.slots.streams = make(chan struct{}, g.cfg.MaxStreams)
 	g.tokens.changed = make(chan struct{}, 1)

@@ -100,6 +100,7 @@ func (g *Gateway) routes() []route {
 		{"DELETE", "/models/{name}/pull", g.onPullStop},
 		{"GET", "/machines", g.onMachines},
 		{"GET", "/doctor", g.onDoctor},
+		{"GET", "/metrics", g.onMetrics},
 		{"GET", "/stories", g.onStories},
 		{"GET", "/settings", g.onSettings},
 		{"PUT", "/settings/{name}", g.onSettingChange},

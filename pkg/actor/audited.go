@@ -215,7 +215,10 @@ func (g *Gate) append(ctx context.Context, rec subjects.AuditRecord, phase, stat
 	if rec.AgentType == "" && g.TypeOf != nil {
 		rec.AgentType = g.TypeOf(rec.AgentID)
 	}
-	return g.Log.Append(ctx, rec)
+	begun := time.Now()
+	err := g.Log.Append(ctx, rec)
+	measureAudit(ctx, time.Since(begun), err)
+	return err
 }
 
 // noAudit returns the fault for a record that was not acknowledged because of err. Its text names the remedy, rotation for

@@ -103,9 +103,13 @@ func (r *running) serveDiscovery() error {
 		"PING": func() any { return micro.Ping{ServiceIdentity: identity(), Type: micro.PingResponseType} },
 		"INFO": func() any { return r.info(identity(), text) },
 		"STATS": func() any {
-			return micro.Stats{ServiceIdentity: identity(), Type: micro.StatsResponseType, Started: started, Endpoints: r.stats()}
+			return StatsReply{
+				Stats:   micro.Stats{ServiceIdentity: identity(), Type: micro.StatsResponseType, Started: started, Endpoints: r.stats()},
+				Counter: r.health.id, Samples: r.samples(),
+			}
 		},
 	}
+	r.out.ownStats = answers["STATS"]
 	for verb, answer := range answers {
 		on := []string{"$SRV." + verb + "." + name, "$SRV." + verb + "." + name + "." + r.id}
 		if name == subjects.Directory {

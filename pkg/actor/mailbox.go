@@ -139,7 +139,7 @@ func (r *running) enqueue(l *routeRun, m *nats.Msg) {
 // rejectFlood replies f to a request and counts the rejection. A flood causes at most one dead letter per second and
 // route, not one per message, which would be a second flood; OnReject is not called.
 func (r *running) rejectFlood(l *routeRun, in *inbound, m *nats.Msg, f *subjects.Fault) {
-	l.counters.recordRejected(f.Code)
+	r.recordRejected(l, f.Code)
 	r.reply(l, m, in, nil, f)
 	now, last := r.cfg.Now().UnixNano(), l.lastFloodLetter.Load()
 	if now-last > int64(time.Second) && l.lastFloodLetter.CompareAndSwap(last, now) {

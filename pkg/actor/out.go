@@ -179,6 +179,8 @@ type connOut struct {
 	buckets *sync.Map
 	// clustered is set when the connection knows several servers: the stream of an event may have no leader for a moment.
 	clustered bool
+	// ownStats returns the actor's own reply to STATS; nil for a client.
+	ownStats func() any
 	messageIDs
 }
 
@@ -334,10 +336,14 @@ func (s *connOut) PublishOnce(ctx context.Context, spec subjects.Spec, body []by
 	if spec.Stream == "" || id == "" {
 		return fmt.Errorf("publishing %s once: no stream, or no id", spec.Name)
 	}
+	var ack *jetstream.PubAck
 	err = retryInCluster(ctx, s.clustered, true, func(ctx context.Context) (err error) {
-		_, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id))
+		ack, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id))
 		return err
 	})
+	if err == nil && !ack.Duplicate {
+		measureEvent(ctx, spec, body)
+	}
 	return publishFault(spec, err)
 }
 

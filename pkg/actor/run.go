@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"conclave/pkg/telemetry"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -125,7 +126,7 @@ func startActor(ctx context.Context, spec Spec, dial Dial, cfg Config, health *H
 		return nil, fmt.Errorf("creating %s: %w", spec.Name, err)
 	}
 	r := &running{cfg: cfg, actor: a, nc: nc, id: NewID(), quit: make(chan struct{}), fail: make(chan error, 1), health: health}
-	ctx = WithSteps(ctx, cfg.Steps)
+	ctx = telemetry.WithMeter(WithSteps(ctx, cfg.Steps), health.meter)
 	r.ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
@@ -295,7 +296,7 @@ func (r *running) handle(ctx context.Context, l *routeRun, in *inbound) (reply [
 		}
 		l.inFlight.Add(-1)
 		if !errors.As(err, new(errMalformed)) {
-			l.counters.recordHandled(time.Since(start), err)
+			r.recordHandled(l, time.Since(start), err)
 		}
 	}()
 	return l.Route.handle(ctx, in, r.out.withMessageIDs(in.ids()))
@@ -335,7 +336,7 @@ func (r *running) fault(in *inbound, err error) *subjects.Fault {
 // OnReject for up to 5 s. A lossy subject gets no dead letter for "busy". m is nil for a message of a consumer, which has
 // no reply.
 func (r *running) rejectMessage(l *routeRun, in *inbound, m *nats.Msg, f *subjects.Fault, reason string) {
-	l.counters.recordRejected(f.Code)
+	r.recordRejected(l, f.Code)
 	if m != nil {
 		r.reply(l, m, in, nil, f)
 	}
@@ -360,6 +361,7 @@ func (r *running) rejectMessage(l *routeRun, in *inbound, m *nats.Msg, f *subjec
 // The body is not repeated, only its size and hash, so reason must not quote it. The dead letter of a tool is only logged:
 // it has no grant.
 func (r *running) writeDeadLetter(in *inbound, code, reason string) {
+	r.health.meter.Add(&telemetry.DeadLetters, 1, code)
 	r.cfg.Log.Warn("dead letter", "actor", r.actor.Name(), "subject", in.subject, "query", in.query, "code", code, "reason", reason, "size", len(in.data))
 	if !slices.Contains(subjects.Actors, r.actor.Name()) {
 		return // a tool shares its account and has no grant for dead letters: the broker records the outcome of its call

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"conclave/pkg/telemetry"
 )
 
 // Budget bounds restarts: Intensity within Period. Beyond it the actor stays down, and the other actors go on.
@@ -45,6 +47,9 @@ type Health struct {
 	state    State
 	restarts int
 	last     error
+
+	id    string // of the counters, for those who add them up
+	meter *telemetry.Meter
 }
 
 // Snapshot returns the state, the number of restarts and the error of the last failure.
@@ -84,7 +89,7 @@ type Supervised struct {
 // only: the actor runs until [Supervised.Stop], which must be called.
 func Supervise(ctx context.Context, spec Spec, dial Dial, cfg Config) (*Supervised, error) {
 	cfg = cfg.withDefaults()
-	s := &Supervised{Spec: spec, abort: make(chan struct{}), again: make(chan chan error), done: make(chan struct{})}
+	s := &Supervised{Spec: spec, Health: Health{id: NewID(), meter: telemetry.NewMeter()}, abort: make(chan struct{}), again: make(chan chan error), done: make(chan struct{})}
 	s.Health.set(Starting, nil)
 	r, err := startActor(ctx, spec, dial, cfg, &s.Health)
 	if err != nil {

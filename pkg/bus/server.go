@@ -286,6 +286,33 @@ func (s *Server) Counters() map[string]int64 {
 	return out
 }
 
+// StreamSize is the size of a stream.
+type StreamSize struct {
+	Name            string
+	Messages        uint64
+	Bytes, MaxBytes int64 // MaxBytes is not positive for a stream without a limit
+}
+
+// StreamSizes lists the sizes of all streams, none while the server is down.
+func (s *Server) StreamSizes() (out []StreamSize) {
+	s.mu.Lock()
+	ns := s.ns
+	s.mu.Unlock()
+	if ns == nil {
+		return nil
+	}
+	js, err := ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true, Config: true})
+	if err != nil {
+		return nil
+	}
+	for _, a := range js.AccountDetails {
+		for _, st := range a.Streams {
+			out = append(out, StreamSize{st.Name, st.State.Msgs, int64(st.State.Bytes), st.Config.MaxBytes})
+		}
+	}
+	return out
+}
+
 // Restart stops the server and starts it again on the same store and port; acknowledged messages survive. It returns
 // errStopped after [Server.Stop]. After another error the server is down, and Restart may be called again. It must not be
 // called concurrently.
