@@ -37,7 +37,7 @@ import (
 
 // Actors are the names for [Config.Compose] in starting order: an actor starts after those it sends requests to.
 // respondent_b runs only when the settings enable it.
-var Actors = []string{subjects.Registry, "tools", "secrets", "broker", "model", "memory", "critic", "reward", "router", "generator", subjects.RespondentB, subjects.Committee, subjects.Orchestrator, "gateway"}
+var Actors = []string{subjects.Registry, "tools", "secrets", "broker", "model", "memory", "critic", "reward", "router", "generator", subjects.RespondentB, subjects.Committee, subjects.Orchestrator, subjects.MCP, "gateway"}
 
 // Wiring connects the actors with the process that runs them. None of it is a setting.
 type Wiring struct {
@@ -58,6 +58,8 @@ type Wiring struct {
 	counters func() map[string]int64 // of the embedded server, for the profiles
 	server   registry.Server         // the embedded one; nil = a stand-alone one
 	settings *liveSettings           // of the running system; nil = c is all
+	dial     actor.Dial              // connects the actors that mcp starts
+	mounts   actor.Config            // limits of the actors that mcp starts
 }
 
 // WithWiring returns c with this wiring.
@@ -124,6 +126,7 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 		{Name: subjects.Orchestrator, Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
 			return now().newOrchestrator(ctx, home, nc)
 		}},
+		{Name: subjects.MCP, Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newMCP(home, nc) }},
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			g := gateway.New(c.GatewayConfig(home), nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)

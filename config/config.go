@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"conclave/actors/critic"
+	"conclave/actors/mcp"
 	"conclave/actors/memory"
 	"conclave/actors/model"
 	"conclave/actors/orchestrator"
@@ -27,11 +28,11 @@ import (
 	"conclave/subjects"
 )
 
-//go:embed system.yaml models.yaml generator.yaml web_search.yaml web_fetch.yaml tools.yaml secrets.yaml memory.yaml critic.yaml orchestrator.yaml personas.yaml manifest.yaml
+//go:embed system.yaml models.yaml generator.yaml web_search.yaml web_fetch.yaml tools.yaml secrets.yaml memory.yaml critic.yaml orchestrator.yaml personas.yaml mcp.yaml manifest.yaml
 var shipped embed.FS
 
 // Files are the file names that a config folder may contain.
-var Files = []string{"critic.yaml", "generator.yaml", "manifest.yaml", "memory.yaml", "models.yaml", "orchestrator.yaml", "personas.yaml", "secrets.yaml", "system.yaml", "tools.yaml", "web_fetch.yaml", "web_search.yaml"}
+var Files = []string{"critic.yaml", "generator.yaml", "manifest.yaml", "mcp.yaml", "memory.yaml", "models.yaml", "orchestrator.yaml", "personas.yaml", "secrets.yaml", "system.yaml", "tools.yaml", "web_fetch.yaml", "web_search.yaml"}
 
 // Origins of values that are not from a file.
 const (
@@ -53,6 +54,7 @@ type Config struct {
 	Personas  Personas
 
 	Orchestrator orchestrator.Config
+	MCP          mcp.Config
 
 	Manifest policy.Manifest
 
@@ -82,6 +84,7 @@ func (c *Config) sections() []section {
 		{"critic", &c.Critic},
 		{"personas", &c.Personas},
 		{"orchestrator", &c.Orchestrator},
+		{"mcp", &c.MCP},
 		{"models", &c.Models},
 	}
 }

@@ -211,7 +211,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"trick: negative time", "system.yaml", "actor: {drain: -1s}\n", "-1s is not a duration"},
 		{"trick: a size that wraps around", "system.yaml", "audit_max: 9007199254740993TB\n", "is not a size"},
 		{"trick: negative size", "system.yaml", "audit_max: -1GB\n", "-1GB is not a size"},
-		{"trick: misspelled file", "sytem.yaml", "listen: 127.0.0.1:1\n", "sytem.yaml: unknown configuration file; known: critic.yaml, generator.yaml, manifest.yaml, memory.yaml, models.yaml, orchestrator.yaml, personas.yaml, secrets.yaml, system.yaml, tools.yaml, web_fetch.yaml, web_search.yaml"},
+		{"trick: misspelled file", "sytem.yaml", "listen: 127.0.0.1:1\n", "sytem.yaml: unknown configuration file; known: critic.yaml, generator.yaml, manifest.yaml, mcp.yaml, memory.yaml, models.yaml, orchestrator.yaml, personas.yaml, secrets.yaml, system.yaml, tools.yaml, web_fetch.yaml, web_search.yaml"},
 		{"trick: the other ending", "manifest.yml", "types: {}\n", "manifest.yml: unknown configuration file"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -234,12 +234,13 @@ func (r *Instance) Run(ctx context.Context, c Config, home bus.Home, log *slog.L
 		r.settings.setConfig(c)
 	}
 	c.wiring.settings = r.settings
+	cfg := c.ActorConfig()
+	cfg.Log = log
+	c.wiring.dial, c.wiring.mounts = r.Bus.Dial, cfg
 	specs, err := c.compose(home, r.book, names)
 	if err != nil {
 		return err
 	}
-	cfg := c.ActorConfig()
-	cfg.Log = log
 	for _, s := range specs {
 		if err := r.System.Start(ctx, s, r.Bus.Dial, cfg); err != nil {
 			return err

@@ -85,7 +85,7 @@ var (
 	// UserAccounts are the accounts that act for the user.
 	UserAccounts = []string{"user", "gateway"}
 	// Actors are the accounts of one actor each: they publish dead letters. Not tools, which reach nothing.
-	Actors = []string{Registry, "broker", "memory", "critic", "reward", "model", "secrets", "router", "gateway", "generator", "respondent_b", "committee", "orchestrator"}
+	Actors = []string{Registry, "broker", "memory", "critic", "reward", "model", "secrets", "router", "gateway", "generator", "respondent_b", "committee", "orchestrator", MCP}
 	// AuditWriters append to the audit log, each under its own account. Respondents that act on a model's text do not: a
 	// writer can fill the log, and then no call runs.
 	AuditWriters = []string{"broker", "memory", "secrets", "model", "orchestrator", "gateway", Registry}
@@ -211,8 +211,8 @@ func brokerEdges() (out []Edge) {
 	}
 	return append(out,
 		Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "secrets", Remote: "secret.get", ReplyTimeout: "30s"},
-		// API keys of remote models: the model actor requests them from the broker, never from the secrets actor.
-		Edge{Callers: []string{"model"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.secret.use", Local: "secret.use", ReplyTimeout: "30s"},
+		// API keys of remote models, and credentials of MCP servers: requested from the broker, never from the secrets actor.
+		Edge{Callers: []string{"model", MCP}, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.secret.use", Local: "secret.use", ReplyTimeout: "30s"},
 		Edge{Callers: UserAccounts, Kind: StreamImport, Owner: "broker", Remote: "tool.output.*"})
 }
 
@@ -503,6 +503,7 @@ func fixedAccounts() []Account {
 		{Name: Registry, Doc: "keeps the principals that were added at run time, and the settings", Serves: true, Users: []User{{Role: Registry, Sub: append(discoverySubjects(Registry), PrincipalChangeService.Received, PrincipalListService.Received, MachineInviteService.Received, MachineListService.Received, SettingListService.Received, SettingChangeService.Received, DoctorService.Received, "ctl.*.config.set"), Pub: []string{PrincipalChanged.Name}}}},
 		{Name: "secrets", Doc: "credentials, for the broker only", Serves: true, Users: []User{{Role: "secrets", Sub: append(discoverySubjects("secrets"), "secret.get", "ctl.*.config.set")}}},
 		{Name: "model", Doc: "inference; its own account, so that it can run on another machine", Serves: true, Users: []User{{Role: "model", Sub: append(discoverySubjects("model"), "agent.*.model.>", "ctl.*.config.set")}}},
+		{Name: MCP, Doc: "starts MCP servers; each serves its tools with the key of a principal of its own", Serves: true, Users: []User{{Role: MCP, Sub: discoverySubjects(MCP)}}},
 		routerAccount(),
 	}
 }

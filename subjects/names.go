@@ -5,6 +5,12 @@ import "strings"
 // Registry is the account that keeps the run-time principals.
 const Registry = "registry"
 
+// MCP is the account of the actor that starts MCP servers. The credentials that it may request begin with [MCPSecretPrefix].
+const (
+	MCP             = "mcp"
+	MCPSecretPrefix = "mcp_"
+)
+
 // Accounts on the way from a question to its answer.
 const (
 	// Router orders questions by session.

@@ -41,7 +41,7 @@ var (
 	BrokerValidateBelow = Service[ToolRequest, Verdict]{Spec{Name: "broker.validate.>", Received: "agent.*.broker.validate.>", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "the same for a spawned agent"}}
 	AgentSpawn          = Service[SpawnRequest, SpawnReply]{Spec{Name: "agent.spawn", Received: "agent.*.agent.spawn", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "make a child agent"}}
 	AgentSpawnBelow     = Service[SpawnRequest, SpawnReply]{Spec{Name: "agent.spawn.>", Received: "agent.*.agent.spawn.>", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "make a child of a spawned agent"}}
-	SecretUseService    = Service[SecretUse, SecretValue]{Spec{Name: "secret.use", Received: "agent.*.secret.use", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "the API key of a remote model, sealed to the model actor"}}
+	SecretUseService    = Service[SecretUse, SecretValue]{Spec{Name: "secret.use", Received: "agent.*.secret.use", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "a credential of a remote model or an MCP server, sealed to the actor that uses it"}}
 
 	QueryGrantsEvent = Topic[Grants]{Spec{Name: "event.query.grants.*", Received: "from.*.query.grants.*", Stream: "EVENTS", Doc: "what a question permits after untrusted content, derived from the user's words, seen as query.grants.<query>"}}
 

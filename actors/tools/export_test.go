@@ -1,5 +1,7 @@
 package tools
 
+import "conclave/pkg/seal"
+
 // ConfiguredAt is Configured with the providers of searches at another address.
 func ConfiguredAt(c Config, at string) []*Tool { return newTools(c, at) }
 
@@ -7,7 +9,7 @@ func ConfiguredAt(c Config, at string) []*Tool { return newTools(c, at) }
 var StripSearchOperators = stripSearchOperators
 
 // SecretSpellings are the spellings that a redactor looks for.
-var SecretSpellings = secretSpellings
+var SecretSpellings = seal.Spellings
 
 // StartEgress starts an egress proxy and returns its socket.
 func StartEgress(registries []string, limit int64) (socket string, stop func(), err error) {

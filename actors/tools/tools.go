@@ -200,7 +200,11 @@ func (t *Tool) runOrder(ctx context.Context, in actor.Msg[subjects.ToolOrder], o
 	if err != nil {
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeNoSecret, "%v", err)
 	}
-	redact := newRedactor(secrets)
+	var values [][]byte
+	for _, s := range secrets {
+		values = append(values, s.Reveal())
+	}
+	redact := seal.NewRedactor(values...)
 	if in.Body.Mode == subjects.ModePreview && !t.facts.Preview {
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTool, "%s has no preview", t.schema.Name)
 	}

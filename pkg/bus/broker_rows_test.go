@@ -58,8 +58,12 @@ func brokerRows() []row {
 		out,
 		row{name: "a child for one who is no agent", denied: slices.Concat(publishedByEach(nobodies, "agent.spawn"), publishedByEach(nobodies, "agent.spawn.a"), publishedByEach(nobodies, "broker.discover"), publishedByEach(nobodies, "broker.validate.a")), control: request("generator", "agent.spawn.a"), receivers: []string{"broker agent.generator.agent.spawn.a", replyTo("generator")}},
 		row{
-			name: "the key of a model for one who is no model", denied: slices.Concat(publishedByEach(rolesExcept("model"), "secret.use"), publishedByEach(rolesExcept(), "agent.model.secret.use"), publishedBy("model", "secret.get"), publishedBy("model", "secret.use.more")),
+			name: "the key of a model for one who is no model", denied: slices.Concat(publishedByEach(rolesExcept("model", "mcp"), "secret.use"), publishedByEach(rolesExcept(), "agent.model.secret.use"), publishedBy("model", "secret.get"), publishedBy("model", "secret.use.more")),
 			control: request("model", "secret.use"), receivers: []string{"broker agent.model.secret.use", replyTo("model")},
+		},
+		row{
+			name: "a credential of an MCP server by another name", denied: slices.Concat(publishedByEach(rolesExcept(), "agent.mcp.secret.use"), publishedBy("mcp", "secret.get"), publishedBy("mcp", "secret.use.more"), publishedBy("mcp", "tool.request.run_shell"), publishedBy("mcp", "principal.change"), publishedBy("mcp", "tool.schema.run_shell")),
+			control: request("mcp", "secret.use"), receivers: []string{"broker agent.mcp.secret.use", replyTo("mcp")},
 		},
 		row{
 			name: "through the key of a model to everything", accepted: true, denied: replying("model", "secret.use", "{}", "secret.get", "ctl.user.approval.decision.a1", "ctl.user.session.config", "tool.call.tools.run_shell", "agent.generator.tool.request.run_shell", "_INBOX.generator.x"),

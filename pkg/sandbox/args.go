@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -88,6 +89,9 @@ func (r *runner) arguments(f *files) ([]string, error) {
 	for _, path := range r.spec.ReadOnly {
 		args = append(args, "--ro-bind", path, path)
 	}
+	for _, path := range r.spec.ReadWrite {
+		args = append(args, "--bind", path, path)
+	}
 	args = append(args, "--bind", r.spec.Dir, r.spec.Dir)
 	for _, closed := range r.spec.Closed {
 		if real, err := filepath.EvalSymlinks(closed); err == nil && isVisibleInside(real) {
@@ -96,15 +100,25 @@ func (r *runner) arguments(f *files) ([]string, error) {
 	}
 	args = append(args, "--remount-ro", "/", "--chdir", r.spec.Dir,
 		"--setenv", "PATH", Path, "--setenv", "HOME", r.spec.Dir, "--setenv", "TMPDIR", "/tmp", "--setenv", "LANG", "C.UTF-8")
-	for _, e := range r.spec.Env {
-		for i := range e {
-			if e[i] == '=' && i > 0 {
-				args = append(args, "--setenv", e[:i], e[i+1:])
-				break
-			}
+	if env := r.environment(); env != "" {
+		if err := f.data("", "environment", []byte(env)); err != nil {
+			return nil, err
 		}
+		args = append(args, "--args", strconv.Itoa(f.last()))
 	}
 	return append(args, "--"), nil
+}
+
+// environment returns the arguments that set the environment, each ended by a zero byte: other users can read a command line, and a
+// server gets its credentials by the environment.
+func (r *runner) environment() string {
+	var b strings.Builder
+	for _, e := range r.spec.Env {
+		if name, value, ok := strings.Cut(e, "="); ok && name != "" {
+			b.WriteString("--setenv\x00" + name + "\x00" + value + "\x00")
+		}
+	}
+	return b.String()
 }
 
 // isVisibleInside reports whether a closed folder would be visible in the sandbox without a mount that covers it.

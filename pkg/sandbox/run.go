@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,6 +25,7 @@ import (
 // with [ErrUnavailable] where [SelfTest] does, and with other errors when the program did not start; a program that fails or
 // exceeds a limit is a result.
 func Run(ctx context.Context, s Spec) (Result, error) {
+	defer s.Pipes.close()
 	if err := SelfTest(ctx); err != nil {
 		return Result{}, err
 	}
@@ -87,7 +89,7 @@ func run(ctx context.Context, s Spec) (_ Result, failed error) {
 
 // checkOnDisk rejects a folder whose path contains a symlink: bubblewrap would follow it to a folder that nobody has checked.
 func checkOnDisk(s Spec) error {
-	for _, path := range append([]string{s.Dir}, s.ReadOnly...) {
+	for _, path := range slices.Concat([]string{s.Dir}, s.ReadOnly, s.ReadWrite) {
 		real, err := filepath.EvalSymlinks(path)
 		if err != nil {
 			return fmt.Errorf("opening %s: %w", path, err)
@@ -154,6 +156,9 @@ func (r *runner) run(ctx context.Context) (Result, error) {
 	if stdin != nil {
 		r.command.Stdin = stdin
 	}
+	if p := r.spec.Pipes; p != nil {
+		r.command.Stdin, r.command.Stdout = p.In, p.Out
+	}
 	r.command.SysProcAttr = &syscall.SysProcAttr{Credential: r.owner}
 
 	began := time.Now()
@@ -163,6 +168,7 @@ func (r *runner) run(ctx context.Context) (Result, error) {
 	}
 	outputIn.Close()
 	f.closeChild()
+	r.spec.Pipes.close()
 
 	var reading sync.WaitGroup
 	reading.Go(func() { r.readOutput(output) })
@@ -294,7 +300,7 @@ func (r *runner) feedStdin(f *files) (*os.File, error) {
 	return in, nil
 }
 
-// readOutput collects the output until every writer is gone. Output beyond the limit ends the run.
+// readOutput collects the output until every writer is gone. Output beyond the limit ends the run; that of a server is dropped.
 func (r *runner) readOutput(from io.Reader) {
 	buffer := make([]byte, 32<<10)
 	for {
@@ -304,7 +310,7 @@ func (r *runner) readOutput(from io.Reader) {
 		if len(piece) > 0 && r.spec.Output != nil {
 			r.spec.Output(piece)
 		}
-		if len(piece) < n {
+		if len(piece) < n && r.spec.Pipes == nil {
 			r.stop(StopOutput)
 		}
 		if err != nil {

@@ -9,7 +9,9 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -25,14 +27,32 @@ type Spec struct {
 	Dir string
 	// ReadOnly are further files and folders that the program may read, at the same path.
 	ReadOnly []string
-	// Closed are folders that the program must not see: Run rejects a Dir or ReadOnly that holds one or lies in one, and
+	// ReadWrite are further folders that the program may change, at the same path. When Conclave runs as root, the program has the
+	// rights of another user there: only the working folder is lent to it.
+	ReadWrite []string
+	// Closed are folders that the program must not see: Run rejects a Dir, ReadOnly or ReadWrite that holds one or lies in one, and
 	// hides those below the system's folders.
 	Closed []string
-	Env    []string // the whole environment besides PATH, HOME, TMPDIR and LANG
-	Stdin  []byte
+	// Env is the whole environment besides PATH, HOME, TMPDIR and LANG. It is not on a command line.
+	Env   []string
+	Stdin []byte
+	// Pipes connects a program that is a server; nil = Stdin, and the output is collected.
+	Pipes  *Pipes
 	Limits Limits
 	// Output is called with each piece of output as it arrives, from one goroutine. It must not keep the slice.
 	Output func(piece []byte)
+}
+
+// Pipes are standard input and output of a program that is a server. Run closes both files. What the program writes to Out is
+// neither collected nor limited; of its standard error the first bytes are the output of the run, and the rest is dropped.
+type Pipes struct{ In, Out *os.File }
+
+// close closes both files, once or more often.
+func (p *Pipes) close() {
+	if p != nil {
+		p.In.Close()
+		p.Out.Close()
+	}
 }
 
 // Limits bound a run. Every limit must be positive; [DefaultLimits] are those of the tools.
@@ -134,7 +154,7 @@ func (s Spec) validate() error {
 			return fmt.Errorf("sandbox: the working folder %s is a folder of the system", s.Dir)
 		}
 	}
-	for _, r := range s.ReadOnly {
+	for _, r := range append(slices.Clone(s.ReadOnly), s.ReadWrite...) {
 		if err := s.checkFolder(r); err != nil {
 			return err
 		}

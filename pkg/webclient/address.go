@@ -51,9 +51,9 @@ func mustParsePrefixes(list ...string) []netip.Prefix {
 	return out
 }
 
-// isPublicAddr reports whether a is a public address. It is the SSRF gate: it denies invalid and zoned addresses, everything
+// IsPublicAddr reports whether a is a public address. It is the SSRF gate: it denies invalid and zoned addresses, everything
 // in deniedPrefixes, ISATAP addresses that embed a local IPv4 address, and IPv6 outside of global unicast.
-func isPublicAddr(a netip.Addr) bool {
+func IsPublicAddr(a netip.Addr) bool {
 	if !a.IsValid() || a.Zone() != "" {
 		return false
 	}

@@ -89,7 +89,7 @@ func (c *Client) isPermitted(a netip.Addr) bool {
 			return true
 		}
 	}
-	return isPublicAddr(a) && !isLocalAddr(a)
+	return IsPublicAddr(a) && !isLocalAddr(a)
 }
 
 // isLocalAddr reports whether a is an address of this machine. It reports true when the interfaces cannot be read.

@@ -3,7 +3,7 @@ package webclient
 import "net/url"
 
 // ParseURL is parseURL with the rule of [New].
-func ParseURL(raw string, ports ...int) (*url.URL, error) { return parseURL(raw, ports, isPublicAddr) }
+func ParseURL(raw string, ports ...int) (*url.URL, error) { return parseURL(raw, ports, IsPublicAddr) }
 
-// IsPublicAddr is isPublicAddr.
-var IsPublicAddr = isPublicAddr
+// IsPublicAddr is IsPublicAddr.
+var IsPublicAddr = IsPublicAddr

@@ -1,4 +1,4 @@
-package tools
+package seal
 
 import (
 	"bytes"
@@ -11,33 +11,31 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"conclave/pkg/seal"
 )
 
-// redacted replaces a credential.
-const redacted = "[redacted]"
+// removed replaces a credential in a text.
+const removed = "[redacted]"
 
 // minRedacted is the length of the shortest spelling that is replaced: shorter ones occur in every text.
 const minRedacted = 4
 
-// newRedactor returns a function that replaces the credentials in a text: verbatim, in base64, in hex, URL-escaped, reversed,
+// NewRedactor returns a function that replaces the credentials in a text: verbatim, in base64, in hex, URL-escaped, reversed,
 // and in any of these spellings inside compressed data. A provider may echo what it was sent, and a model must not see it.
 // Values shorter than minRedacted bytes are not replaced; without secrets texts stay as they are.
-func newRedactor(secrets map[string]seal.Secret) func(string) string {
+func NewRedactor(secrets ...[]byte) func(string) string {
 	if len(secrets) == 0 {
 		return func(s string) string { return s }
 	}
 	var list []string
 	for _, s := range secrets {
-		list = append(list, secretSpellings(s.Reveal())...)
-		list = append(list, secretSpellings(bytes.TrimSpace(s.Reveal()))...)
+		list = append(list, Spellings(s)...)
+		list = append(list, Spellings(bytes.TrimSpace(s))...)
 	}
 	// The longest first: a spelling may contain another.
 	slices.SortFunc(list, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 	var pairs []string
 	for _, f := range slices.Compact(list) {
-		pairs = append(pairs, f, redacted)
+		pairs = append(pairs, f, removed)
 	}
 	plain := strings.NewReplacer(pairs...).Replace
 	return func(s string) string { return redactCompressed(plain(s), plain) }
@@ -57,7 +55,7 @@ func redactCompressed(s string, hide func(string) string) string {
 		text, ok := decompress(run, left)
 		left -= int64(len(text))
 		if !ok || left <= 0 || hide(text) != text {
-			return redacted
+			return removed
 		}
 		return run
 	})
@@ -85,9 +83,9 @@ func decompress(run string, most int64) (string, bool) {
 	return string(text), int64(len(text)) < most
 }
 
-// secretSpellings returns the spellings of a value that a redactor replaces. Those shorter than minRedacted are left out,
+// Spellings returns the spellings of a value that a redactor replaces. Those shorter than minRedacted are left out,
 // and a value that is shorter has none.
-func secretSpellings(value []byte) []string {
+func Spellings(value []byte) []string {
 	if len(value) < minRedacted {
 		return nil
 	}

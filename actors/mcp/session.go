@@ -1,0 +1,271 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"conclave/pkg/seal"
+	"conclave/pkg/text"
+)
+
+// connectTimeout is how long a server may take to start and to list its tools.
+const connectTimeout = time.Minute
+
+// Options is how [Connect] reaches a server.
+type Options struct {
+	Name    string
+	Server  Server
+	Folder  string       // [Config].Folder
+	Closed  []string     // folders that no program may see
+	Secret  SecretLookup // of credentials in the settings
+	Version string       // of this build, for the server
+	// Changed is called when the server says that its tools changed; nil = not at all. It must not block.
+	Changed func()
+	// Refused is called with each kind of request of the server that was refused; nil = not at all. It must not block.
+	Refused func(what string)
+}
+
+// Session is a connection to a server. Everything that comes from it is untrusted.
+type Session struct {
+	name    string
+	client  *sdk.ClientSession
+	redact  func(string) string
+	kill    func()        // ends the process, or the requests over HTTP
+	ended   chan struct{} // closed when the connection is gone
+	outcome func() error  // why it is gone, after ended
+	life    context.Context
+	once    sync.Once
+}
+
+// Connect starts a server, or reaches the one at its URL, and returns when it is initialized. The error names no credential's value.
+func Connect(ctx context.Context, o Options) (*Session, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, errors.New("the server did not answer in time"))
+	defer cancel()
+	s := &Session{name: o.Name, ended: make(chan struct{}), outcome: func() error { return errors.New("the connection ended") }}
+	t, err := s.newTransport(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	client := sdk.NewClient(&sdk.Implementation{Name: "conclave", Version: o.Version}, &sdk.ClientOptions{
+		Capabilities:           &sdk.ClientCapabilities{}, // no roots, no sampling, no questions to the user
+		MultiRoundTrip:         &sdk.MultiRoundTripOptions{Disabled: true},
+		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {},
+	})
+	client.AddReceivingMiddleware(filterRequests(o))
+	type connected struct {
+		cs  *sdk.ClientSession
+		err error
+	}
+	done := make(chan connected, 1) // a server that does not read blocks a write, which no context ends
+	go func() {
+		cs, err := client.Connect(ctx, t, nil)
+		done <- connected{cs, err}
+	}()
+	select {
+	case c := <-done:
+		if c.err != nil {
+			s.kill()
+			return nil, s.explain(ctx, c.err)
+		}
+		s.client = c.cs
+	case <-ctx.Done():
+		s.kill()
+		<-done
+		return nil, s.explain(ctx, context.Cause(ctx))
+	}
+	go func() {
+		_ = s.client.Wait()
+		close(s.ended)
+	}()
+	return s, nil
+}
+
+// newTransport returns the transport of the server, with the credentials of its settings.
+func (s *Session) newTransport(ctx context.Context, o Options) (sdk.Transport, error) {
+	life, kill := context.WithCancel(context.WithoutCancel(ctx))
+	s.kill, s.life = kill, life
+	var endpoint *url.URL
+	values := o.Server.Env
+	if o.Server.URL != "" {
+		var err error
+		if endpoint, err = parseEndpoint(o.Server.URL); err != nil {
+			return nil, err
+		}
+		values = o.Server.Headers
+	}
+	values, secrets, err := resolve(ctx, values, o.Secret)
+	if err != nil {
+		return nil, err
+	}
+	s.redact = seal.NewRedactor(secrets...)
+	if endpoint != nil {
+		return newHTTP(life, endpoint, values), nil
+	}
+	p := &program{server: o.Server, folder: filepath.Join(o.Folder, o.Name), closed: o.Closed, env: values}
+	s.outcome = p.outcome
+	s.kill = func() { kill(); p.kill() }
+	return p, nil
+}
+
+// explain returns an error for the user: why the program ended, when it did, without credentials and control characters.
+func (s *Session) explain(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	} else if ended := s.outcome(); ended != nil {
+		err = ended
+	}
+	return fmt.Errorf("connecting to the MCP server %s: %s", s.name, text.OneLine(s.redact(cleanText(err.Error())), 600))
+}
+
+// Methods that a server may send to a client.
+const (
+	methodPing        = "ping"
+	methodToolsChange = "notifications/tools/list_changed"
+	methodSampling    = "sampling/createMessage"
+	methodElicit      = "elicitation/create"
+	methodRoots       = "roots/list"
+)
+
+// filterRequests refuses every request of a server but a ping, and drops every notification but that its tools changed. A server
+// gets no model, no answer of the user and no folder by asking: what it may use is in its settings.
+func filterRequests(o Options) sdk.Middleware {
+	refused := func(what string) {
+		if o.Refused != nil {
+			o.Refused(what)
+		}
+	}
+	return func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+			switch {
+			case method == methodPing:
+				return next(ctx, method, req)
+			case method == methodToolsChange:
+				if o.Changed != nil {
+					o.Changed()
+				}
+				return nil, nil
+			case strings.HasPrefix(method, "notifications/"):
+				return nil, nil
+			case method == methodElicit:
+				refused("it asked you a question, which was declined: an MCP server gets no input from you")
+				return &sdk.ElicitResult{Action: "decline"}, nil
+			case method == methodSampling:
+				refused("it asked for an answer of the model, which was refused")
+				return nil, errors.New("conclave does not run its model for servers; return your data as the result of the tool")
+			case method == methodRoots:
+				refused("it asked for your folders, which was refused")
+				return nil, errors.New("conclave has no roots; the user allows paths in the settings of the server")
+			}
+			refused("it sent a request that was refused: " + text.OneLine(method, 60))
+			return nil, errors.New("conclave refuses this request")
+		}
+	}
+}
+
+// Ended is closed when the connection is gone.
+func (s *Session) Ended() <-chan struct{} { return s.ended }
+
+// Why returns why the connection is gone.
+func (s *Session) Why() string {
+	err := s.outcome()
+	if err == nil {
+		err = errors.New("the connection ended")
+	}
+	return text.OneLine(s.redact(cleanText(err.Error())), 600)
+}
+
+// Close ends the connection and the program.
+func (s *Session) Close() {
+	s.once.Do(func() {
+		closed := make(chan struct{})
+		go func() { // waits for calls that a server may never answer
+			defer close(closed)
+			_ = s.client.Close()
+		}()
+		t := time.NewTimer(stopTime)
+		defer t.Stop()
+		select {
+		case <-closed:
+		case <-t.C:
+		}
+		s.kill()
+		<-s.ended
+	})
+}
+
+// Tools lists the tools of the server.
+func (s *Session) Tools(ctx context.Context) (out []*sdk.Tool, err error) {
+	for t, err := range s.client.Tools(ctx, nil) {
+		if err != nil {
+			return nil, errors.New(text.OneLine(s.redact(cleanText(err.Error())), 300))
+		}
+		if out = append(out, t); len(out) >= maxListed {
+			break
+		}
+	}
+	return out, nil
+}
+
+// Item is a resource or a prompt of a server.
+type Item struct {
+	Name        string `json:"name"`
+	URI         string `json:"uri,omitempty"`
+	Description string `json:"description,omitempty"`
+}
+
+// maxItems bounds the resources and prompts that are listed.
+const maxItems = 200
+
+// Resources lists the resources of the server; none when it has no resources.
+func (s *Session) Resources(ctx context.Context) (out []Item) {
+	for r, err := range s.client.Resources(ctx, nil) {
+		if err != nil || len(out) >= maxItems {
+			break
+		}
+		out = append(out, s.item(r.Name, r.URI, r.Description))
+	}
+	for r, err := range s.client.ResourceTemplates(ctx, nil) {
+		if err != nil || len(out) >= maxItems {
+			break
+		}
+		out = append(out, s.item(r.Name, r.URITemplate, r.Description))
+	}
+	return out
+}
+
+// Prompts lists the prompts of the server; none when it has no prompts.
+func (s *Session) Prompts(ctx context.Context) (out []Item) {
+	for p, err := range s.client.Prompts(ctx, nil) {
+		if err != nil || len(out) >= maxItems {
+			break
+		}
+		out = append(out, s.item(p.Name, "", p.Description))
+	}
+	return out
+}
+
+func (s *Session) item(name, uri, description string) Item {
+	clean := func(t string, most int) string { return text.OneLine(s.redact(cleanText(t)), most) }
+	return Item{clean(name, 80), clean(uri, 200), clean(description, 200)}
+}
+
+// Info returns name, version and protocol of the server, on one line.
+func (s *Session) Info() string {
+	r := s.client.InitializeResult()
+	if r == nil {
+		return ""
+	}
+	name := "unnamed"
+	if r.ServerInfo != nil {
+		name = r.ServerInfo.Name + " " + r.ServerInfo.Version
+	}
+	return text.OneLine(cleanText(name), 100) + ", protocol " + text.OneLine(r.ProtocolVersion, 20)
+}

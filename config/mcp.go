@@ -1,0 +1,87 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/actors/mcp"
+	"conclave/pkg/actor"
+	"conclave/pkg/bus"
+	"conclave/subjects"
+)
+
+// newMCP returns the actor that runs the MCP servers.
+func (c Config) newMCP(home bus.Home, nc *nats.Conn) (actor.Actor, error) {
+	secrets, err := newBrokeredKeyring(nc)
+	if err != nil {
+		return nil, err
+	}
+	o := c.MCPOptions(home)
+	o.Secret = mcp.SecretLookup(secrets)
+	servers := &mcpServers{home: home, config: c.MCP}
+	servers.file, _ = servers.readFile() // what c was loaded from
+	return &mcp.Host{Options: o, Load: servers.load, Dial: c.wiring.dial, Actor: c.wiring.mounts}, nil
+}
+
+// MCPOptions returns how MCP servers are reached, without their credentials.
+func (c Config) MCPOptions(home bus.Home) mcp.Options {
+	return mcp.Options{Folder: c.MCP.Folder, Closed: []string{home.Data, home.Config}, Version: c.wiring.Version}
+}
+
+// mcpServers reads the servers that should run from the settings and the list of principals.
+type mcpServers struct {
+	home bus.Home
+
+	mu     sync.Mutex
+	config mcp.Config
+	file   []byte // the settings that config was made from
+}
+
+// load returns the servers that have settings, a principal and the key of that principal, by name.
+func (s *mcpServers) load() (map[string]mcp.Wanted, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	data, err := s.readFile()
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(data, s.file) {
+		c, err := Load(s.home.Config)
+		if err != nil {
+			return nil, err
+		}
+		s.config, s.file = c.MCP, data
+	}
+	principals, err := s.home.ReadPrincipals()
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]mcp.Wanted{}
+	for _, p := range principals {
+		for name, server := range s.config.Servers {
+			if p.Name != mcp.Principal(name) || p.Kind != subjects.ToolPrincipal || server.Disabled {
+				continue
+			}
+			// The key is stored after the principal was added: without it the server is not started yet.
+			if key, err := s.home.Keys().Public(p.Name); err == nil && key == p.Keys[p.Name] {
+				out[name] = mcp.Wanted{Server: server, Tools: p.Tools, Key: key}
+			}
+		}
+	}
+	return out, nil
+}
+
+// readFile returns the user's mcp.yaml, nil when there is none.
+func (s *mcpServers) readFile() ([]byte, error) {
+	data, err := os.ReadFile(filepath.Join(s.home.Config, "mcp.yaml"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return data, err
+}
