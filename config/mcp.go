@@ -13,6 +13,8 @@ import (
 	"conclave/actors/mcp"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
+	"conclave/pkg/file"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -84,4 +86,29 @@ func (s *mcpServers) readFile() ([]byte, error) {
 		return nil, nil
 	}
 	return data, err
+}
+
+// SetMCPServer writes the settings of an MCP server into the user's mcp.yaml, or removes them when server is nil. Nothing is written
+// when the settings would not be valid.
+func SetMCPServer(home bus.Home, name string, server *mcp.Server) error {
+	path := filepath.Join(home.Config, "mcp.yaml")
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var value any
+	if server != nil {
+		value = *server
+	}
+	if data, err = strict.SetEntry(data, path, "mcpServers", name, value); err != nil {
+		return err
+	}
+	c := Config{edited: map[string][]byte{"mcp.yaml": data}}
+	if err := c.load(home.Config); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(home.Config, 0o700); err != nil {
+		return err
+	}
+	return file.Replace(path, data)
 }

@@ -26,19 +26,19 @@ type Config struct {
 // Server is how one MCP server is reached, in the form that other clients use, and what it may reach. It has either a command or a
 // URL.
 type Server struct {
-	Type    string            `yaml:"type"`    // stdio or http; "" = by the other fields
-	Command string            `yaml:"command"` // program; it runs in the sandbox
-	Args    []string          `yaml:"args"`
-	Env     map[string]string `yaml:"env"` // values may hold ${secret:mcp_name}
+	Type    string            `yaml:"type,omitempty"`    // stdio or http; "" = by the other fields
+	Command string            `yaml:"command,omitempty"` // program; it runs in the sandbox
+	Args    []string          `yaml:"args,omitempty"`
+	Env     map[string]string `yaml:"env,omitempty"` // values may hold ${secret:mcp_name}
 
-	URL     string            `yaml:"url"`     // of a server with streamable HTTP
-	Headers map[string]string `yaml:"headers"` // values may hold ${secret:mcp_name}
+	URL     string            `yaml:"url,omitempty"`     // of a server with streamable HTTP
+	Headers map[string]string `yaml:"headers,omitempty"` // values may hold ${secret:mcp_name}
 
-	Read     []string      `yaml:"read"`     // files and folders that the program may read, besides those of the system
-	Write    []string      `yaml:"write"`    // folders that the program may change
-	Hosts    []string      `yaml:"hosts"`    // host:port, or a host for port 443, that the program may connect to
-	Timeout  time.Duration `yaml:"timeout"`  // of one call; 0 = that of the caller
-	Disabled bool          `yaml:"disabled"` // not started
+	Read     []string      `yaml:"read,omitempty"`     // files and folders that the program may read, besides those of the system
+	Write    []string      `yaml:"write,omitempty"`    // folders that the program may change
+	Hosts    []string      `yaml:"hosts,omitempty"`    // host:port, or a host for port 443, that the program may connect to
+	Timeout  time.Duration `yaml:"timeout,omitempty"`  // of one call; 0 = that of the caller
+	Disabled bool          `yaml:"disabled,omitempty"` // not started
 }
 
 // maxServers bounds the number of servers.

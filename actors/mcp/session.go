@@ -27,6 +27,7 @@ type Options struct {
 	Closed  []string     // folders that no program may see
 	Secret  SecretLookup // of credentials in the settings
 	Version string       // of this build, for the server
+	Self    string       // file of this program, which forwards connections in the sandbox; "" = that of the process
 	// Changed is called when the server says that its tools changed; nil = not at all. It must not block.
 	Changed func()
 	// Refused is called with each kind of request of the server that was refused; nil = not at all. It must not block.
@@ -109,7 +110,7 @@ func (s *Session) newTransport(ctx context.Context, o Options) (sdk.Transport, e
 	if endpoint != nil {
 		return newHTTP(life, endpoint, values), nil
 	}
-	p := &program{server: o.Server, folder: filepath.Join(o.Folder, o.Name), closed: o.Closed, env: values}
+	p := &program{server: o.Server, folder: filepath.Join(o.Folder, o.Name), closed: o.Closed, env: values, self: o.Self}
 	s.outcome = p.outcome
 	s.kill = func() { kill(); p.kill() }
 	return p, nil

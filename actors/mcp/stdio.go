@@ -39,6 +39,7 @@ type program struct {
 	folder string   // working folder, made when it is missing
 	closed []string // folders that no program may see
 	env    map[string]string
+	self   string // file of this program; "" = that of the process
 
 	mu      sync.Mutex
 	running *programConn // nil before Connect
@@ -76,14 +77,25 @@ func (p *program) Connect(ctx context.Context) (sdk.Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	inRead, inWrite, err := os.Pipe()
+	proxy, err := startProxy(p.server.Hosts)
 	if err != nil {
 		return nil, err
 	}
-	outRead, outWrite, err := os.Pipe()
+	if proxy != nil {
+		if err := throughProxy(&spec, proxy, p.self); err != nil {
+			proxy.Close()
+			return nil, err
+		}
+	}
+	inRead, inWrite, err := os.Pipe()
+	var outRead, outWrite *os.File
+	if err == nil {
+		outRead, outWrite, err = os.Pipe()
+	}
 	if err != nil {
-		inRead.Close()
-		inWrite.Close()
+		if proxy != nil {
+			proxy.Close()
+		}
 		return nil, err
 	}
 	spec.Pipes = &sandbox.Pipes{In: inRead, Out: outWrite}
@@ -95,6 +107,9 @@ func (p *program) Connect(ctx context.Context) (sdk.Connection, error) {
 	go func() {
 		defer close(c.ended)
 		r, err := sandbox.Run(running, spec)
+		if proxy != nil {
+			proxy.Close()
+		}
 		c.outcome = describeEnd(r, err)
 	}()
 	c.Connection, err = (&sdk.IOTransport{Reader: &floodGuard{from: outRead}, Writer: inWrite, MaxLineLength: maxMessage}).Connect(ctx)

@@ -17,7 +17,7 @@ func StartEgress(registries []string, limit int64) (socket string, stop func(), 
 	if err != nil {
 		return "", nil, err
 	}
-	return p.socket, p.close, nil
+	return p.Socket, p.Close, nil
 }
 
 // PipState is why pip cannot be used on this machine.

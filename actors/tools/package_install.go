@@ -4,7 +4,10 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +18,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/egress"
 	"conclave/pkg/policy"
 	"conclave/pkg/sandbox"
 	"conclave/subjects"
@@ -37,7 +41,7 @@ var packageName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-
 var authorities = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}
 
 // packageInstall returns the tool package_install. Its preview is pip's dry run, in an empty folder. pip runs in the sandbox and
-// reaches the registries alone, through an [egressProxy].
+// reaches the registries alone, through an [egress.Proxy].
 func packageInstall(w Workspace, disabled string) *Tool {
 	switch {
 	case len(w.Registries) == 0 && w.Folder != "":
@@ -114,8 +118,8 @@ func (c Call) runPip(ctx context.Context, w Workspace, packages []string) (Outpu
 	if err != nil {
 		return Output{}, Failure("the egress proxy was not started: " + err.Error())
 	}
-	defer proxy.close()
-	readOnly := []string{proxy.socket}
+	defer proxy.Close()
+	readOnly := []string{proxy.Socket}
 	for _, path := range authorities {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
 			readOnly, args = append(readOnly, real), append(args, "--cert", real)
@@ -123,7 +127,7 @@ func (c Call) runPip(ctx context.Context, w Workspace, packages []string) (Outpu
 		}
 	}
 	r, err := sandbox.Run(ctx, sandbox.Spec{
-		Args: append(append([]string{findInterpreter("python"), "-I", "-c", pipScript, proxy.socket}, append(args, "--")...), packages...),
+		Args: append(append([]string{findInterpreter("python"), "-I", "-c", pipScript, proxy.Socket}, append(args, "--")...), packages...),
 		Dir:  dir, ReadOnly: readOnly, Closed: closed, Env: []string{"HOME=/tmp", "PIP_CONFIG_FILE=/dev/null"}, Limits: w.Sandbox.limits(),
 	})
 	if err != nil {
@@ -132,7 +136,7 @@ func (c Call) runPip(ctx context.Context, w Workspace, packages []string) (Outpu
 	if r.Stopped == sandbox.StopCanceled {
 		return Output{}, context.Cause(ctx)
 	}
-	return Output{Text: proxy.describe() + "\n" + describeRun(r, dir), Artifacts: r.Changed}, nil
+	return Output{Text: proxy.Describe() + "\n" + describeRun(r, dir), Artifacts: r.Changed}, nil
 }
 
 // makePreviewFolder creates an empty folder, so that a preview changes nothing in the working folder.
@@ -168,3 +172,32 @@ var pipState = sync.OnceValue(func() string {
 	}
 	return ""
 })
+
+// startEgress starts a proxy to the registries, which transfers at most limit bytes. The caller closes it.
+func startEgress(registries []string, limit int64) (*egress.Proxy, error) {
+	s := egress.Settings{Limit: limit}
+	for _, r := range registries {
+		u, err := parseRegistry(r)
+		if err != nil {
+			return nil, fmt.Errorf("a registry %w", err)
+		}
+		if u.Scheme == "https" {
+			s.Tunnels = append(s.Tunnels, dialAddress(u))
+		} else {
+			s.Plain = append(s.Plain, dialAddress(u))
+		}
+	}
+	return egress.Start(s)
+}
+
+// parseRegistry parses the base URL of a package index. Without encryption it must be on this machine.
+func parseRegistry(raw string) (*url.URL, error) {
+	u, err := parseEndpoint(raw)
+	if err != nil {
+		return nil, err
+	}
+	if ip := net.ParseIP(u.Hostname()); u.Scheme == "http" && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return nil, errors.New("is not encrypted and not on this machine; use https")
+	}
+	return u, nil
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -217,4 +218,51 @@ func differsOnlyAt(before, after map[string]any, keys []string) bool {
 		return false
 	}
 	return differsOnlyAt(was, next, keys[1:])
+}
+
+// SetEntry returns the document data with the entry of the mapping field set to value, or without it when value is nil. Comments and
+// order are kept; line breaks inside of other values may change. name is the file's name in errors.
+func SetEntry(data []byte, name, field, entry string, value any) ([]byte, error) {
+	d := decoder{file: name, lines: Lines{}}
+	if _, err := d.parse(data); err != nil {
+		return nil, err
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return nil, &Error{File: name, Text: errNotEditable.Error()}
+	}
+	if len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
+		doc = yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
+	}
+	root := doc.Content[0]
+	_, entries := findKey(root, field)
+	if entries == nil {
+		entries = &yaml.Node{Kind: yaml.MappingNode}
+		root.Content = append(root.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: field}, entries)
+	}
+	if entries.Kind != yaml.MappingNode {
+		*entries = yaml.Node{Kind: yaml.MappingNode}
+	}
+	entries.Style = 0
+	at := len(entries.Content)
+	for i := 0; i+1 < len(entries.Content); i += 2 {
+		if entries.Content[i].Value == entry {
+			at = i
+		}
+	}
+	rest := entries.Content[min(at+2, len(entries.Content)):]
+	if value == nil {
+		entries.Content = append(entries.Content[:at:at], rest...)
+	} else {
+		var node yaml.Node
+		if err := node.Encode(value); err != nil {
+			return nil, err
+		}
+		entries.Content = slices.Concat(entries.Content[:at], []*yaml.Node{{Kind: yaml.ScalarNode, Value: entry}, &node}, rest)
+	}
+	var out bytes.Buffer
+	e := yaml.NewEncoder(&out)
+	e.SetIndent(2)
+	err := e.Encode(&doc)
+	return out.Bytes(), errors.Join(err, e.Close())
 }

@@ -134,7 +134,7 @@ func Fields(v any) []Field { return appendFields(nil, "", reflect.ValueOf(v)) }
 func appendFields(out []Field, path string, v reflect.Value) []Field {
 	if _, ok := v.Interface().(fmt.Stringer); !ok && v.Kind() == reflect.Struct {
 		for _, f := range reflect.VisibleFields(v.Type()) {
-			if key := f.Tag.Get("yaml"); key != "" && key != "-" {
+			if key, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); key != "" && key != "-" {
 				out = appendFields(out, JoinPath(path, key), v.FieldByIndex(f.Index))
 			}
 		}
@@ -263,7 +263,7 @@ func (d *decoder) decodeStruct(n *yaml.Node, path string, v reflect.Value) {
 	known := map[string]reflect.Value{}
 	var names []string
 	for _, f := range reflect.VisibleFields(v.Type()) {
-		if key := f.Tag.Get("yaml"); key != "" && key != "-" {
+		if key, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); key != "" && key != "-" {
 			known[key], names = v.FieldByIndex(f.Index), append(names, key)
 		}
 	}

@@ -1,0 +1,118 @@
+package mcp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"conclave/pkg/egress"
+	"conclave/pkg/local"
+	"conclave/pkg/sandbox"
+	"conclave/pkg/webclient"
+)
+
+// ForwardArg as first argument has this program run [Forward] instead of anything else.
+const ForwardArg = "mcp-forward"
+
+// maxTransfer bounds the bytes that a program sends and receives in one run.
+const maxTransfer = 4 << 30
+
+// startProxy starts the proxy to the hosts that a program may connect to; nil without hosts. A name leads to public addresses only; an
+// address that is written as a number, or localhost, leads to itself.
+func startProxy(hosts []string) (*egress.Proxy, error) {
+	if len(hosts) == 0 {
+		return nil, nil
+	}
+	s := egress.Settings{Limit: maxTransfer, Check: func(host string, a netip.Addr) error {
+		written, err := netip.ParseAddr(host)
+		switch {
+		case err == nil && written.Unmap() == a, local.IsLocalHost(host) && a.IsLoopback(), err != nil && !local.IsLocalHost(host) && webclient.IsPublicAddr(a):
+			return nil
+		}
+		return errAddress
+	}}
+	for _, h := range hosts {
+		if !strings.Contains(h, ":") {
+			h += ":443"
+		}
+		s.Tunnels = append(s.Tunnels, h)
+	}
+	return egress.Start(s)
+}
+
+// throughProxy has the program of spec run behind a forwarder: in the sandbox, where there is no network, it listens on loopback and
+// passes each connection to the socket of the proxy. self is the file of this program.
+func throughProxy(spec *sandbox.Spec, p *egress.Proxy, self string) error {
+	if self == "" {
+		var err error
+		if self, err = os.Executable(); err != nil {
+			return err
+		}
+	}
+	self, err := filepath.EvalSymlinks(self)
+	if err != nil {
+		return err
+	}
+	if !isVisible(self, spec.ReadOnly) {
+		spec.ReadOnly = append(spec.ReadOnly, self)
+	}
+	spec.ReadOnly = append(spec.ReadOnly, filepath.Dir(p.Socket))
+	spec.Args = append([]string{self, ForwardArg, p.Socket}, spec.Args...)
+	return nil
+}
+
+// Forward is the forwarder in the sandbox: args are the socket of the proxy, and a program, which it runs with the usual variables for a
+// proxy. It returns the exit code of the program.
+func Forward(args []string) int {
+	if len(args) < 2 {
+		return 2
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "starting the forwarder:", err)
+		return 1
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go forwardConn(c, args[0])
+		}
+	}()
+	proxy := "http://" + l.Addr().String()
+	c := exec.Command(args[1], args[2:]...)
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	c.Env = append(os.Environ(), "HTTPS_PROXY="+proxy, "https_proxy="+proxy, "HTTP_PROXY="+proxy, "http_proxy="+proxy, "ALL_PROXY="+proxy, "NODE_USE_ENV_PROXY=1", "NO_PROXY=", "no_proxy=")
+	var exit *exec.ExitError
+	switch err := c.Run(); {
+	case errors.As(err, &exit):
+		return exit.ExitCode()
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "starting the program:", err)
+		return 127
+	}
+	return 0
+}
+
+// forwardConn connects one connection with the socket of the proxy.
+func forwardConn(c net.Conn, socket string) {
+	defer c.Close()
+	up, err := net.Dial("unix", socket)
+	if err != nil {
+		return
+	}
+	defer up.Close()
+	go func() {
+		_, _ = io.Copy(up, c)
+		up.Close()
+	}()
+	_, _ = io.Copy(c, up)
+}
