@@ -2,7 +2,6 @@ package mcp
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -75,7 +74,7 @@ func Forward(args []string) int {
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "starting the forwarder:", err)
+		_, _ = io.WriteString(os.Stderr, "starting the forwarder: "+err.Error()+"\n")
 		return 1
 	}
 	go func() {
@@ -96,7 +95,7 @@ func Forward(args []string) int {
 	case errors.As(err, &exit):
 		return exit.ExitCode()
 	case err != nil:
-		fmt.Fprintln(os.Stderr, "starting the program:", err)
+		_, _ = io.WriteString(os.Stderr, "starting the program: "+err.Error()+"\n")
 		return 127
 	}
 	return 0
