@@ -7,11 +7,15 @@ import (
 	"io"
 	"os"
 
+	"conclave/actors/mcp"
 	"conclave/cmd/conclave/internal/cli"
 )
 
-// main exits with the code of [run].
+// main exits with the code of [run]. In the sandbox of an MCP server it forwards connections and does nothing else.
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == mcp.ForwardArg {
+		os.Exit(mcp.Forward(os.Args[2:]))
+	}
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 

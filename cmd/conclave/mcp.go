@@ -1,0 +1,515 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"conclave/actors/mcp"
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/config"
+	"conclave/pkg/client"
+	"conclave/pkg/keyring"
+	"conclave/pkg/strict"
+	"conclave/subjects"
+)
+
+// mcpCommand is the parent of the commands about MCP servers.
+func mcpCommand(a *cli.App) *cobra.Command {
+	return cli.Group("mcp", "Use tools of MCP servers, and serve Conclave to MCP clients",
+		`Tools of MCP servers are offered behind the broker as mcp_<server>_<tool>: every call is authorized and recorded like a call of any
+other tool. A server that is a program runs in the sandbox, with the files and hosts that you allow and no others. Each server has an
+account of its own, so that it can answer for its own tools only. What it writes is untrusted content.
+
+"conclave mcp serve" is a server itself, for programs that start MCP servers.`,
+		`  conclave mcp add time --agent assistant -- uvx mcp-server-time
+  conclave mcp add files --read /opt/mcp --write ~/notes -- node /opt/mcp/files.js ~/notes
+  conclave mcp add issues --url https://mcp.example.org/mcp --header 'Authorization=Bearer ${secret:mcp_issues}'
+  conclave mcp import ~/.config/Claude/claude_desktop_config.json
+  conclave mcp list
+  conclave mcp test files`,
+		mcpAddCommand(a), mcpListCommand(a), mcpTestCommand(a), mcpRemoveCommand(a), mcpImportCommand(a), mcpServeCommand(a))
+}
+
+// mcpTestTimeout bounds a connection of the command line to a server.
+const mcpTestTimeout = 2 * time.Minute
+
+// mcpReport is what a server offers.
+type mcpReport struct {
+	Server    string         `json:"server"`
+	Info      string         `json:"info"`
+	Tools     []mcpTool      `json:"tools"`
+	Rejected  []mcp.Rejected `json:"rejected"`
+	Resources []mcp.Item     `json:"resources"`
+	Prompts   []mcp.Item     `json:"prompts"`
+	Refused   []string       `json:"refused"` // requests of the server
+	Result    string         `json:"result,omitempty"`
+}
+
+// mcpTool is a tool as it is mounted.
+type mcpTool struct {
+	Name        string `json:"name"`
+	Tool        string `json:"tool"` // its name at the server
+	Description string `json:"description"`
+}
+
+// connectMCP starts or reaches a server, runs f and ends it again. Credentials are read from the keyring of this machine.
+func connectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string, server mcp.Server, f func(ctx context.Context, s *mcp.Session) error) (refused []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, mcpTestTimeout)
+	defer cancel()
+	o := cfg.MCPOptions(a.Home)
+	o.Name, o.Server, o.Version = name, server, readBuild().Version
+	o.Folder += "-test" // not the folder of the running server
+	said := make(chan string, 20)
+	o.Refused = func(what string) {
+		select {
+		case said <- what:
+		default:
+		}
+	}
+	run := func(ctx context.Context) error {
+		s, err := mcp.Connect(ctx, o)
+		if err != nil {
+			return cli.Fail(cli.ExitAbsent, err.Error(), "see its settings in mcp.yaml")
+		}
+		defer s.Close()
+		return f(ctx, s)
+	}
+	if len(server.Secrets()) == 0 {
+		err = run(ctx)
+	} else {
+		err = withKeyring(ctx, a, func(opened context.Context, r keyring.Ring, _ keyring.Info) error {
+			o.Secret = func(ctx context.Context, secret string) (string, error) {
+				v, err := r.Get(ctx, secret)
+				if err != nil {
+					return "", err
+				}
+				defer v.Wipe()
+				return string(v.Reveal()), nil
+			}
+			return run(opened)
+		})
+	}
+	for len(said) > 0 {
+		refused = append(refused, <-said)
+	}
+	return refused, err
+}
+
+// inspectMCP returns what a server offers.
+func inspectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string, server mcp.Server, also func(ctx context.Context, s *mcp.Session, r *mcpReport) error) (mcpReport, error) {
+	r := mcpReport{Server: name, Tools: []mcpTool{}, Rejected: []mcp.Rejected{}, Resources: []mcp.Item{}, Prompts: []mcp.Item{}, Refused: []string{}}
+	refused, err := connectMCP(ctx, a, cfg, name, server, func(ctx context.Context, s *mcp.Session) error {
+		listed, err := s.Tools(ctx)
+		if err != nil {
+			return fmt.Errorf("listing the tools of %s: %w", name, err)
+		}
+		defs, rejected := mcp.Define(name, listed)
+		for _, d := range defs {
+			r.Tools = append(r.Tools, mcpTool{d.Schema.Name, d.Tool, d.Schema.Description})
+		}
+		r.Info, r.Rejected = s.Info(), append(r.Rejected, rejected...)
+		r.Resources, r.Prompts = append(r.Resources, s.Resources(ctx)...), append(r.Prompts, s.Prompts(ctx)...)
+		if also != nil {
+			return also(ctx, s, &r)
+		}
+		return nil
+	})
+	r.Refused = append(r.Refused, refused...)
+	return r, err
+}
+
+// mcpAddCommand adds a server, or accepts its tools anew.
+func mcpAddCommand(a *cli.App) *cobra.Command {
+	var s mcp.Server
+	var env, headers, agents, tools, acts []string
+	cmd := &cobra.Command{
+		Use:   "add <server> [flags] [-- command args...]",
+		Short: "Add an MCP server, or accept its new tools",
+		Long: `Starts the server once, lists its tools, writes its settings to mcp.yaml and makes an account of its own for it. The running system
+then starts it. Without a command and --url the settings that mcp.yaml has are used: that is how to add a server after an import or a
+change by hand, and how to accept tools that it has got since.
+
+Without --agent you alone can call its tools. Without --act each call of an agent asks you. A credential is never an argument: store it with
+"conclave secret set mcp_<name>", and write ${secret:mcp_<name>} where its value belongs.`,
+		Example: `  conclave mcp add time --agent assistant --act get_current_time=read -- uvx mcp-server-time
+  conclave mcp add issues --url https://mcp.example.org/mcp --header 'Authorization=Bearer ${secret:mcp_issues}'
+  conclave mcp add files`,
+		Args: cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeServers(a),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			if err := mcp.CheckName(v[0]); err != nil {
+				return cli.Usage("%v", err)
+			}
+			var err error
+			if s.Env, err = parsePairs("env", env); err != nil {
+				return err
+			}
+			if s.Headers, err = parsePairs("header", headers); err != nil {
+				return err
+			}
+			declared, err := parsePairs("act", acts)
+			if err != nil {
+				return err
+			}
+			if len(v) > 1 {
+				s.Command, s.Args = v[1], v[2:]
+			}
+			return addServer(cmd.Context(), a, v[0], s, mcpChoice{agents, tools, declared})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&s.URL, "url", "", "`URL` of a server with streamable HTTP")
+	f.StringArrayVar(&headers, "header", nil, "`name=value` of an HTTP header")
+	f.StringArrayVar(&env, "env", nil, "`name=value` of a variable of the program")
+	f.StringArrayVar(&s.Read, "read", nil, "absolute `path` of a file or folder that the program may read")
+	f.StringArrayVar(&s.Write, "write", nil, "absolute `path` of a folder that the program may change")
+	f.StringArrayVar(&s.Hosts, "host", nil, "`host` that the program may connect to over https")
+	f.DurationVar(&s.Timeout, "timeout", 0, "longest `time` of a call")
+	f.StringSliceVar(&agents, "agent", nil, "agent `types` that may call the tools, such as assistant")
+	f.StringSliceVar(&tools, "tool", nil, "`names` of the tools to add, as the server calls them (default: all)")
+	f.StringSliceVar(&acts, "act", nil, "`tool=act` that a tool performs, such as search=read; without it each call asks")
+	return cmd
+}
+
+// mcpChoice is what the user chose about the tools of a server.
+type mcpChoice struct {
+	agents, tools []string
+	acts          map[string]string // by the server's name of the tool
+}
+
+// parsePairs parses flags of the form name=value. A wrong one is not repeated: it may be a credential.
+func parsePairs(flag string, pairs []string) (map[string]string, error) {
+	var out map[string]string
+	for _, p := range pairs {
+		name, value, ok := strings.Cut(p, "=")
+		if !ok || name == "" {
+			return nil, cli.Usage("--%s: write name=value", flag)
+		}
+		if out == nil {
+			out = map[string]string{}
+		}
+		out[name] = value
+	}
+	return out, nil
+}
+
+// addServer adds a server, or its new tools when it was added before.
+func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choice mcpChoice) error {
+	cfg, err := a.LoadConfig(nil)
+	if err != nil {
+		return err
+	}
+	isNew := s.Command != "" || s.URL != ""
+	if !isNew {
+		known, ok := cfg.MCP.Servers[name]
+		if !ok {
+			return cli.Usage("%s is not in mcp.yaml: give a command after --, or --url", name)
+		}
+		s = known
+	}
+	if err := s.Problems().Err(); err != nil {
+		return cli.Usage("%v", err)
+	}
+	return a.WithClient(func(c *client.Client) error {
+		all, err := c.Principals(ctx)
+		if err != nil {
+			return err
+		}
+		r, err := inspectMCP(ctx, a, cfg, name, s, nil)
+		if err != nil {
+			return err
+		}
+		p := subjects.Principal{Name: mcp.Principal(name), Kind: subjects.ToolPrincipal, Declared: map[string]subjects.ToolDeclaration{}}
+		before := slices.IndexFunc(all, func(o subjects.Principal) bool { return o.Name == p.Name })
+		if before >= 0 {
+			maps.Copy(p.Declared, all[before].Declared)
+		}
+		if err := chooseTools(&p, r, choice); err != nil {
+			return err
+		}
+		if isNew {
+			if err := config.SetMCPServer(a.Home, name, &s); err != nil {
+				return err
+			}
+		}
+		if err := storeServer(ctx, a, c, p, before >= 0); err != nil {
+			return err
+		}
+		if a.JSON {
+			return a.PrintJSON(r)
+		}
+		printReport(a, r)
+		a.Say("added %s with %d tools, in an account of its own; it starts within a few seconds", name, len(p.Tools))
+		if len(choice.agents) == 0 {
+			a.Say("you alone can call them: %s call %s '{...}'; give them to agents with --agent", a.Program(), p.Tools[0])
+		}
+		return nil
+	})
+}
+
+// chooseTools sets the tools of p, and what the user declares about them.
+func chooseTools(p *subjects.Principal, r mcpReport, choice mcpChoice) error {
+	known := map[string]bool{}
+	for _, t := range r.Tools {
+		known[t.Tool] = true
+		if len(choice.tools) > 0 && !slices.Contains(choice.tools, t.Tool) {
+			delete(p.Declared, t.Name)
+			continue
+		}
+		p.Tools = append(p.Tools, t.Name)
+		d := p.Declared[t.Name]
+		if len(choice.agents) > 0 {
+			d.Agents = choice.agents
+		}
+		if act, ok := choice.acts[t.Tool]; ok {
+			d.Act = act
+		}
+		if len(d.Agents) > 0 || d.Act != "" {
+			p.Declared[t.Name] = d
+		}
+	}
+	for _, name := range slices.Concat(choice.tools, strict.SortedKeys(choice.acts)) {
+		if !known[name] {
+			return cli.Usage("%s has no tool %q that can be mounted; see %s", r.Server, name, "conclave mcp test "+r.Server)
+		}
+	}
+	if len(p.Tools) == 0 {
+		return cli.Fail(cli.ExitFailed, r.Server+" has no tool that can be mounted", "see conclave mcp test "+r.Server)
+	}
+	maps.DeleteFunc(p.Declared, func(tool string, _ subjects.ToolDeclaration) bool { return !slices.Contains(p.Tools, tool) })
+	return nil
+}
+
+// storeServer adds the principal of a server with a new key, or updates its tools.
+func storeServer(ctx context.Context, a *cli.App, c *client.Client, p subjects.Principal, exists bool) error {
+	if exists {
+		if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: subjects.PrincipalUpdate, Principal: p}); err != nil {
+			return principalError(a, err)
+		}
+		return nil
+	}
+	key, err := a.Home.Keys().Stage(p.Name)
+	if err != nil {
+		return err
+	}
+	defer key.Discard()
+	p.Keys = map[string]string{p.Name: key.Public}
+	if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: subjects.PrincipalAdd, Principal: p}); err != nil {
+		return principalError(a, err)
+	}
+	_, err = key.Commit()
+	return err
+}
+
+// printReport prints what a server offers.
+func printReport(a *cli.App, r mcpReport) {
+	fmt.Fprintf(a.Out, "%s: %s\n", r.Server, r.Info)
+	w := tabwriter.NewWriter(a.Out, 0, 4, 2, ' ', 0)
+	for _, t := range r.Tools {
+		description, _, _ := strings.Cut(t.Description, "\n")
+		fmt.Fprintf(w, "  tool\t%s\t%s\n", t.Name, shorten(description))
+	}
+	for _, t := range r.Rejected {
+		fmt.Fprintf(w, "  not mounted\t%s\t%s\n", t.Tool, t.Reason)
+	}
+	for _, i := range r.Resources {
+		fmt.Fprintf(w, "  resource\t%s\t%s\n", i.URI, shorten(i.Description))
+	}
+	for _, i := range r.Prompts {
+		fmt.Fprintf(w, "  prompt\t%s\t%s\n", i.Name, shorten(i.Description))
+	}
+	_ = w.Flush()
+	for _, what := range r.Refused {
+		fmt.Fprintln(a.Out, "  refused: "+what)
+	}
+}
+
+// shorten returns the beginning of a description for a table.
+func shorten(s string) string {
+	if r := []rune(s); len(r) > 80 {
+		return string(r[:77]) + "..."
+	}
+	return s
+}
+
+// mcpState is a row of the list.
+type mcpState struct {
+	Server string   `json:"server"`
+	Kind   string   `json:"kind"`  // program or url
+	State  string   `json:"state"` // added, not added or disabled
+	Tools  []string `json:"tools"`
+}
+
+// mcpListCommand lists the servers, or what one of them offers.
+func mcpListCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list [server]",
+		Short: "List the MCP servers, or the tools, resources and prompts of one",
+		Long: `Without a name it lists the servers of mcp.yaml and whether each was added; it starts none. With a name it starts that server once and lists
+its tools, resources and prompts.`,
+		Example: "  conclave mcp list\n  conclave mcp list files",
+		Args:    cli.Args(cobra.MaximumNArgs(1)), ValidArgsFunction: completeServers(a),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			if len(v) == 1 {
+				return testServer(cmd.Context(), a, v[0], "", "")
+			}
+			cfg, err := a.LoadConfig(nil)
+			if err != nil {
+				return err
+			}
+			added := map[string][]string{}
+			principals, err := a.Home.ReadPrincipals()
+			if err != nil {
+				return err
+			}
+			for _, p := range principals {
+				added[p.Name] = p.Tools
+			}
+			states := []mcpState{}
+			for _, name := range strict.SortedKeys(cfg.MCP.Servers) {
+				s := cfg.MCP.Servers[name]
+				row := mcpState{Server: name, Kind: "program", State: "not added", Tools: []string{}}
+				if s.URL != "" {
+					row.Kind = "url"
+				}
+				if tools, ok := added[mcp.Principal(name)]; ok {
+					row.State, row.Tools = "added", tools
+				}
+				if s.Disabled {
+					row.State = "disabled"
+				}
+				states = append(states, row)
+			}
+			switch {
+			case a.JSON:
+				return a.PrintJSON(states)
+			case len(states) == 0:
+				a.Say("no MCP servers: add one with %s mcp add", a.Program())
+				return nil
+			}
+			w := tabwriter.NewWriter(a.Out, 0, 4, 2, ' ', 0)
+			for _, s := range states {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d tools\n", s.Server, s.Kind, s.State, len(s.Tools))
+			}
+			return w.Flush()
+		},
+	}
+}
+
+// mcpTestCommand starts a server and shows what it offers.
+func mcpTestCommand(a *cli.App) *cobra.Command {
+	var tool, args string
+	cmd := &cobra.Command{
+		Use:   "test <server>",
+		Short: "Start an MCP server and show what it offers",
+		Long: `Starts a server of mcp.yaml in the sandbox, or reaches its URL, and prints its tools, resources and prompts, the tools that cannot be
+mounted with the reason, and the requests that it sent and that were refused. With --tool it also calls one tool, not through the broker: the
+call is yours, and is not in the audit log.`,
+		Example: `  conclave mcp test time
+  conclave mcp test time --tool get_current_time --args '{"timezone":"UTC"}'`,
+		Args: cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeServers(a),
+		RunE: func(cmd *cobra.Command, v []string) error { return testServer(cmd.Context(), a, v[0], tool, args) },
+	}
+	cmd.Flags().StringVar(&tool, "tool", "", "`name` of a tool to call, as the server calls it")
+	cmd.Flags().StringVar(&args, "args", "{}", "arguments of the call, a `JSON` object")
+	return cmd
+}
+
+// testServer prints what a server offers, and calls a tool unless it is "".
+func testServer(ctx context.Context, a *cli.App, name, tool, args string) error {
+	if tool != "" && !json.Valid([]byte(args)) {
+		return cli.Usage("--args: not a JSON object")
+	}
+	cfg, err := a.LoadConfig(nil)
+	if err != nil {
+		return err
+	}
+	s, ok := cfg.MCP.Servers[name]
+	if !ok {
+		return cli.Fail(cli.ExitAbsent, "mcp.yaml has no server "+name, "see "+a.Program()+" mcp list")
+	}
+	r, err := inspectMCP(ctx, a, cfg, name, s, func(ctx context.Context, s *mcp.Session, r *mcpReport) (err error) {
+		if tool != "" {
+			r.Result, err = s.Call(ctx, tool, json.RawMessage(args))
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case a.JSON:
+		return a.PrintJSON(r)
+	}
+	printReport(a, r)
+	if tool != "" {
+		fmt.Fprintln(a.Out, r.Result)
+	}
+	return nil
+}
+
+// mcpRemoveCommand removes servers.
+func mcpRemoveCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:     "remove <server>...",
+		Aliases: []string{"rm"},
+		Short:   "Remove MCP servers and their accounts",
+		Long: `Revokes the account of a server, so that its tools can no longer be called, deletes its key and removes it from mcp.yaml. Credentials stay in
+the keyring.`,
+		Example: "  conclave mcp remove files",
+		Args:    cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeServers(a),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			return a.WithClient(func(c *client.Client) error {
+				for _, name := range names {
+					if err := removeServer(cmd.Context(), a, c, name); err != nil {
+						return err
+					}
+					a.Say("removed %s", name)
+				}
+				return nil
+			})
+		},
+	}
+}
+
+// removeServer revokes the account of a server and removes its settings.
+func removeServer(ctx context.Context, a *cli.App, c *client.Client, name string) error {
+	cfg, err := a.LoadConfig(nil)
+	if err != nil {
+		return err
+	}
+	all, err := c.Principals(ctx)
+	if err != nil {
+		return err
+	}
+	_, configured := cfg.MCP.Servers[name]
+	p := mcp.Principal(name)
+	added := slices.ContainsFunc(all, func(o subjects.Principal) bool { return o.Name == p })
+	if !configured && !added {
+		return cli.Fail(cli.ExitAbsent, "there is no MCP server "+name, "see "+a.Program()+" mcp list")
+	}
+	if added {
+		if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: p}}); err != nil {
+			return principalError(a, err)
+		}
+	}
+	err = a.Home.Keys().Remove(p)
+	if configured {
+		err = errors.Join(err, config.SetMCPServer(a.Home, name, nil))
+	}
+	return err
+}
+
+// completeServers completes the names of configured servers.
+func completeServers(a *cli.App) cli.Completion {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return strict.SortedKeys(a.Settings().MCP.Servers), cobra.ShellCompDirectiveNoFileComp
+	}
+}
