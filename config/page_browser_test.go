@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
@@ -86,7 +87,11 @@ func openTab(t *testing.T, parent context.Context, url, address string) *browser
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(parent)
 	t.Cleanup(cancel)
-	ctx, cancel = context.WithTimeout(ctx, 4*testTimeout)
+	timeout := 4 * testTimeout
+	if os.Getenv("CONCLAVE_LIVE") != "" {
+		timeout = time.Hour
+	}
+	ctx, cancel = context.WithTimeout(ctx, timeout)
 	t.Cleanup(cancel)
 	p := &browserPage{t: t, ctx: ctx, url: url}
 	p.do(chromedp.EmulateViewport(1280, 800))

@@ -192,6 +192,21 @@ func TestPageScreens(t *testing.T) {
 		other.checkQuiet()
 	})
 
+	t.Run("steer", func(t *testing.T) {
+		p.t = t
+		p.ask("Count slowly to forty.")
+		p.waitFor(`document.querySelector(".answer")?.textContent.includes("three")`)
+		if got := p.text(".sessions li.open"); !strings.Contains(got, "Count slowly") {
+			t.Errorf("the session of a first question that runs is listed as %q", got)
+		}
+		p.do(chromedp.SendKeys(chromedp.CSS("#question"), "What time is it in Tokyo?"))
+		p.click(".steer")
+		p.waitFor(`document.querySelector(".turn").textContent.includes("You stopped this answer") && document.querySelectorAll(".turn .facts").length === 2`)
+		if got := eval[string](p, `document.querySelector(".turn .answer").textContent`); strings.Contains(got, "forty") {
+			t.Errorf("stopped answer %q", got)
+		}
+	})
+
 	t.Run("closed tab", func(t *testing.T) {
 		p.t = t
 		other := openTab(t, p.ctx, s.url, s.url+"/chat")
@@ -252,6 +267,10 @@ func TestPageScreens(t *testing.T) {
 		p.click(`.sessions [aria-label^="Rename the session"]`)
 		p.do(chromedp.WaitVisible(chromedp.CSS("#ask-value")), chromedp.SetValue(chromedp.CSS("#ask-value"), "Renamed by the test"), chromedp.Click(chromedp.CSS("#ask .primary")))
 		p.waitFor(`document.querySelector(".sessions")?.textContent.includes("Renamed by the test")`)
+		p.click(`.sessions li:last-child [aria-label^="Pin the session"]`)
+		p.waitFor(`document.querySelector(".sessions li .pinned")`)
+		p.open("/chat")
+		p.waitFor(`document.querySelector(".sessions li:first-child .pinned")`)
 		s.call(t.Context(), http.MethodPost, "/memory", map[string]string{"text": "My cat is called Whiskers."}, nil)
 		p.open("/memory")
 		p.do(chromedp.SendKeys(chromedp.CSS("#memory-text"), "name of the cat\r"))

@@ -71,7 +71,7 @@ func (g *Gateway) routes() []route {
 		{"POST", "/tasks/{id}/resume", g.onTaskChange(subjects.ChangeResume)},
 		{"GET", "/sessions", g.onSessions},
 		{"GET", "/sessions/{id}", g.onSession},
-		{"PATCH", "/sessions/{id}", g.onRename},
+		{"PATCH", "/sessions/{id}", g.onSessionPatch},
 		{"DELETE", "/sessions/{id}", g.onSessionChange(subjects.SessionDelete)},
 		{"POST", "/sessions/{id}/compact", g.onSessionChange(subjects.SessionCompact)},
 		{"GET", "/approvals", g.onApprovals},

@@ -21,6 +21,7 @@ type Session struct {
 	Updated time.Time `json:"updated"`
 	// Client is the client whose session it is: its questions are untrusted content, and the user cannot ask in it. "" = the user's.
 	Client string `json:"client"`
+	Pinned bool   `json:"pinned,omitempty"`
 }
 
 // Bounds of the list. A conversation must be read to be listed: only its content has the time of the last use.
@@ -48,9 +49,9 @@ func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 		return g.mapReadError(ctx, err)
 	}
 	list := make([]Session, len(found))
-	titles := g.readTitles(ctx)
+	notes := g.readNotes(ctx)
 	for i, s := range found {
-		list[i] = Session{ID: s.ID, Title: cmp.Or(titles[s.ID], makeTitle(s.Question)), Turns: s.Turns, Updated: s.Updated, Client: subjects.ClientOf(s.ID)}
+		list[i] = Session{ID: s.ID, Title: cmp.Or(notes[s.ID].Title, makeTitle(s.Question)), Turns: s.Turns, Updated: s.Updated, Client: subjects.ClientOf(s.ID), Pinned: notes[s.ID].Pinned}
 		switch {
 		case s.Err != nil:
 			g.out.LogError(s.Err)
@@ -174,8 +175,8 @@ func (g *Gateway) onSessionChange(change string) handler {
 			return err
 		}
 		if change == subjects.SessionDelete {
-			if err := g.storeTitle(ctx, id, ""); err != nil {
-				return storeFault(g.out, titleBucket, err)
+			if _, err := g.storeNote(ctx, id, func(sessionNote) sessionNote { return sessionNote{} }); err != nil {
+				return storeFault(g.out, noteBucket, err)
 			}
 		}
 		g.writeJSON(w, http.StatusOK, done)

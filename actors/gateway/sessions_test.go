@@ -26,8 +26,8 @@ func (c *sessionStub) change(_ context.Context, in actor.Msg[subjects.SessionCha
 	return subjects.SessionChanged{SessionID: in.Body.SessionID, Change: in.Body.Change, Turns: 2}, nil
 }
 
-// A conversation is deleted and summarized over HTTP, by its complete id only.
-func TestSessionsAreDeletedAndCompacted(t *testing.T) {
+// A conversation is named, pinned, deleted and summarized over HTTP, by its complete id only.
+func TestSessionsAreChanged(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	c := &sessionStub{}
@@ -41,6 +41,13 @@ func TestSessionsAreDeletedAndCompacted(t *testing.T) {
 		{"busy", "DELETE", "/sessions/{id}", "/sessions/busy", "", 409, "is being answered", "gateway delete busy"},
 		{"unknown", "DELETE", "/sessions/{id}", "/sessions/other", "", 404, "session other not found", ""},
 		{"unknown to compact", "POST", "/sessions/{id}/compact", "/sessions/other/compact", "", 404, "session other not found", ""},
+		{"title", "PATCH", "/sessions/{id}", "/sessions/notes", `{"title":"My notes"}`, 200, `"title":"My notes","pinned":false`, ""},
+		{"pin keeps the title", "PATCH", "/sessions/{id}", "/sessions/notes", `{"pinned":true}`, 200, `"title":"My notes","pinned":true`, ""},
+		{"list", "GET", "/sessions", "/sessions", "", 200, `"title":"My notes","turns":1,"updated":"0001-01-01T00:00:00Z","client":"","pinned":true`, ""},
+		{"unpin", "PATCH", "/sessions/{id}", "/sessions/notes", `{"pinned":false,"title":""}`, 200, `"title":"","pinned":false`, ""},
+		{"neither title nor pin", "PATCH", "/sessions/{id}", "/sessions/notes", `{}`, 400, "title or pinned is required", ""},
+		{"unknown to pin", "PATCH", "/sessions/{id}", "/sessions/other", `{"pinned":true}`, 404, "session other not found", ""},
+		{"trick: another field", "PATCH", "/sessions/{id}", "/sessions/notes", `{"pinned":true,"turns":9}`, 400, "unknown", ""},
 		{"trick: a prefix", "DELETE", "/sessions/{id}", "/sessions/note", "", 404, "not found", ""},
 		{"trick: a wildcard", "DELETE", "/sessions/{id}", "/sessions/%2A", "", 400, "letters, digits", ""},
 		{"trick: another session in the body", "POST", "/sessions/{id}/compact", "/sessions/notes/compact", `{"session_id":"busy"}`, 400, "takes no body", ""},

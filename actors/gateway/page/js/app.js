@@ -74,6 +74,7 @@ const keys = () => [
   ["n", "new session"],
   ["/", "write a question"],
   ["Enter, Shift Enter", "send, new line"],
+  ["Ctrl Enter", "stop the answer and send now"],
   ["Esc", "stop the answer, close a dialog"],
   ["↑", "the last question again, in an empty box"],
   ...views.filter((v) => v.key).map((v) => [`g ${v.key}`, `open ${v.title}`]),

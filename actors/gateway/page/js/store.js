@@ -247,6 +247,7 @@ function applyToRun(r, ev) {
 }
 
 function firstToken(r, p, at) {
+  r.reading = null; // the prompt is read when the first token is there
   const key = `${p.respondent_id} ${p.step ?? 0}`;
   if (!r.firstTokens.has(key)) r.firstTokens.set(key, at);
 }

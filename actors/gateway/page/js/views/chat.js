@@ -82,6 +82,13 @@ async function send(session, text) {
   store.changed();
 }
 
+// steer stops the unfinished questions of the session and asks the text of the box at once. The model sees the answer so far.
+function steer(session, turns) {
+  if (!draft.text.trim() || draft.sending) return;
+  for (const t of turns) if (t.run && store.isRunning(t.run)) cancel(t.run);
+  return send(session, draft.text);
+}
+
 function addFiles(list) {
   for (const f of list) {
     if (f.size > 20 << 20) store.notify(`${f.name} is larger than 20 MB: attach a part of it`, "error");
@@ -204,7 +211,7 @@ function progress(r, turns) {
   const done = read ? Math.min(1, (Date.now() - read.since) / read.ms) : 0;
   return html`<div class="progress">
     <span class="spinner" aria-hidden="true"></span><span role="status">${text}</span><span class="quiet">${seconds(Date.now() - r.began)}</span>
-    ${read ? html`<progress max="1" value=${done} aria-label="Reading the prompt"></progress><span class="quiet">about ${seconds(Math.max(0, read.ms - (Date.now() - read.since)))} left</span>` : nothing}
+    ${read ? html`<progress max="1" value=${done} aria-label="Reading the prompt"></progress><span class="quiet">${done < 1 ? `about ${seconds(read.ms - (Date.now() - read.since))} left` : "longer than estimated"}</span>` : nothing}
   </div>`;
 }
 
@@ -329,11 +336,11 @@ function composer(session, running, turns) {
       <div class="box">
         ${draft.files.length ? html`<ul class="files">${draft.files.map((f, i) => html`<li>${icon("attach")}${f.name} <span class="label" title="Instructions in it are not yours">untrusted</span><button type="button" class="ghost" aria-label="Remove ${f.name}" @click=${() => (draft.files.splice(i, 1), store.changed())}>${icon("close")}</button></li>`)}</ul>` : nothing}
         <label class="sr" for="question">Your question</label>
-        <textarea id="question" rows="1" placeholder=${running ? "Write the next question; it is queued behind this answer" : draft.mode === "task" ? "Describe the task" : "Ask anything"} dir="auto"
+        <textarea id="question" rows="1" placeholder=${running ? "Correct it, or write the next question" : draft.mode === "task" ? "Describe the task" : "Ask anything"} dir="auto"
           .value=${draft.text}
           @input=${(e) => ((draft.text = e.target.value), store.changed())}
           @paste=${(e) => e.clipboardData.files.length && (e.preventDefault(), addFiles(e.clipboardData.files))}
-          @keydown=${(e) => onKey(e, submit, turns)}></textarea>
+          @keydown=${(e) => onKey(e, e.ctrlKey || e.metaKey ? () => (running ? steer(session, turns) : submit(e)) : submit, turns)}></textarea>
         <div class="actions">
           <label class="button ghost" title="Attach files, or drop and paste them">${icon("attach")}<span class="sr">Attach files</span><input class="sr" type="file" multiple @change=${(e) => (addFiles(e.target.files), (e.target.value = ""))} /></label>
           <label class="sr" for="mode">Who answers</label>
@@ -343,6 +350,7 @@ function composer(session, running, turns) {
           ${session && store.state.views.has("context") ? html`<a class="ghost button context-link" href="/context/${session}" title="The exact messages that the model gets">Context</a>` : nothing}
           ${session ? html`<button type="button" class="ghost" aria-pressed=${drawer.open} aria-label="Show the run beside the chat" title="Run of the selected answer" @click=${() => setDrawer(!drawer.open, drawer.run)}>${icon("panel")}</button>` : nothing}
           ${running ? html`<button type="button" class="stop" @click=${() => cancel(running)}>${icon("stop")}Stop <kbd>Esc</kbd></button>` : nothing}
+          ${running && draft.text.trim() ? html`<button type="button" class="steer" title="Stops the answer, keeps its text so far, and asks this at once (Ctrl Enter)" ?disabled=${draft.sending} @click=${() => steer(session, turns)}>Stop and send now</button>` : nothing}
           ${!running || draft.text.trim() ? html`<button class="primary send" ?disabled=${draft.sending || !draft.text.trim()} aria-label=${running ? "Queue the question" : "Send"}>${running ? "Queue" : icon("send")}</button>` : nothing}
         </div>
       </div>

@@ -1,4 +1,4 @@
-// The list of sessions: search, rename, delete.
+// The list of sessions: search, pin, rename, delete.
 
 import { html, nothing } from "../lit-html.js";
 import { icon } from "../icons.js";
@@ -12,7 +12,10 @@ const shown = { search: "" };
 export function sessionList([open], active) {
   const words = shown.search.toLowerCase();
   const running = new Set([...store.state.runs.values()].filter(store.isRunning).map((r) => r.session));
-  const list = store.state.sessions.filter((s) => (s.title ?? "").toLowerCase().includes(words));
+  const known = new Set(store.state.sessions.map((s) => s.session_id));
+  const first = new Map(); // sessions whose first question runs: they are stored with its answer
+  for (const r of store.state.runs.values()) if (r.session && !known.has(r.session) && store.isRunning(r) && Date.now() - r.began < 3600000) first.set(r.session, { session_id: r.session, title: r.query, updated: r.began, fresh: true });
+  const list = [...first.values(), ...store.state.sessions.toSorted((a, b) => Boolean(b.pinned) - Boolean(a.pinned))].filter((s) => (s.title ?? "").toLowerCase().includes(words));
   return html`<section class="sessions" aria-label="Sessions">
     <div class="sessions-head">
       <label class="find">${icon("search")}<input type="search" aria-label="Search the sessions" placeholder="Search sessions" .value=${shown.search} @input=${(e) => ((shown.search = e.target.value), store.changed())} /></label>
@@ -21,16 +24,22 @@ export function sessionList([open], active) {
     <ul>
       ${list.map(
         (s) => html`<li class=${active && s.session_id === open ? "open" : ""}>
-          <a href="/chat/${s.session_id}" aria-current=${active && s.session_id === open ? "page" : nothing}><span class="title">${running.has(s.session_id) ? html`<span class="spinner" role="img" aria-label="running"></span>` : nothing}${visible(s.title || "Untitled")}</span><span class="quiet">${age(s.updated)}</span></a>
-          <span class="reveal">
+          <a href="/chat/${s.session_id}" aria-current=${active && s.session_id === open ? "page" : nothing}><span class="title">${running.has(s.session_id) ? html`<span class="spinner" role="img" aria-label="running"></span>` : nothing}${s.pinned ? html`<span class="pinned" title="Pinned">${icon("pin")}<span class="sr">pinned: </span></span>` : nothing}${visible(s.title || "Untitled")}</span><span class="quiet">${age(s.updated)}</span></a>
+          ${s.fresh ? nothing : html`<span class="reveal">
+            <button type="button" class="ghost" aria-label="${s.pinned ? "Unpin" : "Pin"} the session ${s.title}" @click=${() => pin(s)}>${icon("pin")}</button>
             <button type="button" class="ghost" aria-label="Rename the session ${s.title}" @click=${() => rename(s)}>${icon("edit")}</button>
             <button type="button" class="ghost" aria-label="Delete the session ${s.title}" @click=${() => remove(s, active ? open : "")}>${icon("trash")}</button>
-          </span>
+          </span>`}
         </li>`,
       )}
       ${list.length ? nothing : html`<li class="quiet empty">${words ? "No session has these words." : "Your sessions appear here."}</li>`}
     </ul>
   </section>`;
+}
+
+async function pin(s) {
+  await act(() => api.patch("/sessions/" + s.session_id, { pinned: !s.pinned }));
+  store.loadSessions();
 }
 
 async function rename(s) {

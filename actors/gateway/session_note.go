@@ -1,0 +1,119 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// noteBucket has what the user noted about sessions, by session id.
+const noteBucket = "sessions"
+
+// sessionNote is what the user noted about a session.
+type sessionNote struct {
+	Title  string `json:"title,omitempty"` // "": the beginning of the first question
+	Pinned bool   `json:"pinned,omitempty"`
+}
+
+// SessionPatch is the body of PATCH /sessions/{id}. A field that is left out is not changed.
+type SessionPatch struct {
+	Title  *string `json:"title"`
+	Pinned *bool   `json:"pinned"`
+}
+
+// onSessionPatch gives a session a title, or pins it; an empty title restores the beginning of its first question. An unknown
+// session is 404.
+func (g *Gateway) onSessionPatch(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	if err := checkID("the session id", id); err != nil {
+		return err
+	}
+	if _, err := parseParams(r); err != nil {
+		return err
+	}
+	var in SessionPatch
+	if err := g.readBody(w, r, &in); err != nil {
+		return err
+	}
+	if in.Title == nil && in.Pinned == nil {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "title or pinned is required")
+	}
+	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
+	defer cancel()
+	if _, err := g.client.Session(ctx, id); err != nil {
+		return g.mapSessionError(ctx, id, err)
+	}
+	note, err := g.storeNote(ctx, id, func(n sessionNote) sessionNote {
+		if in.Title != nil {
+			n.Title = makeTitle(*in.Title)
+		}
+		if in.Pinned != nil {
+			n.Pinned = *in.Pinned
+		}
+		return n
+	})
+	if err != nil {
+		return storeFault(g.out, noteBucket, err)
+	}
+	g.writeJSON(w, http.StatusOK, struct {
+		SessionID string `json:"session_id"`
+		Title     string `json:"title"`
+		Pinned    bool   `json:"pinned"`
+	}{id, note.Title, note.Pinned})
+	return nil
+}
+
+// storeNote stores what change makes of the note of a session, and returns it. The empty note removes what is stored.
+func (g *Gateway) storeNote(ctx context.Context, session string, change func(sessionNote) sessionNote) (sessionNote, error) {
+	notes := g.out.Store(noteBucket)
+	for {
+		data, revision, err := notes.Get(ctx, session)
+		if err != nil && !errors.Is(err, actor.ErrNotFound) {
+			return sessionNote{}, err
+		}
+		note := change(decodeNote(data))
+		if note == (sessionNote{}) && err != nil {
+			return note, nil
+		}
+		var changed []byte
+		if note != (sessionNote{}) {
+			if changed, err = json.Marshal(note); err != nil {
+				return note, err
+			}
+		}
+		if _, err = notes.Put(ctx, session, changed, revision); !errors.Is(err, actor.ErrChanged) {
+			return note, err
+		}
+	}
+}
+
+// decodeNote returns a stored note. Earlier versions stored the title alone, as text.
+func decodeNote(data []byte) sessionNote {
+	var n sessionNote
+	if len(data) > 0 && json.Unmarshal(data, &n) != nil {
+		return sessionNote{Title: string(data)}
+	}
+	return n
+}
+
+// readNotes returns the notes of the user, by session id. Without the bucket there are none, and the list of sessions shows
+// their questions.
+func (g *Gateway) readNotes(ctx context.Context) map[string]sessionNote {
+	out := map[string]sessionNote{}
+	notes := g.out.Store(noteBucket)
+	keys, err := notes.Keys(ctx, "")
+	if err != nil {
+		g.out.LogError(err)
+		return out
+	}
+	for _, key := range keys {
+		if data, _, err := notes.Get(ctx, key); err == nil {
+			out[key] = decodeNote(data)
+		}
+	}
+	return out
+}
