@@ -606,8 +606,9 @@ type ChatChunk struct {
 
 // PromptReading says that a model begins to read a prompt, and how long that takes by its measured speed.
 type PromptReading struct {
-	Tokens int   `json:"tokens"` // estimated; those that the server has cached are left out
-	Millis int64 `json:"ms"`     // until the first token, estimated
+	Tokens int   `json:"tokens"`          // estimated; those that the server has cached are left out
+	Millis int64 `json:"ms"`              // until the first token, estimated
+	Whole  bool  `json:"whole,omitempty"` // the reply comes in one piece, and Millis is for the longest one permitted
 }
 
 // EmbedRequest requests embeddings.

@@ -206,7 +206,7 @@ func (v *voice) hooks(ctx context.Context) loop.Hooks {
 			v.t.emitState(v.token, subjects.AgentState{To: "GENERATING", Event: "START_GENERATION", Step: step})
 		},
 		Reading: func(step int, r model.Reading) {
-			v.t.emitState(v.token, subjects.AgentState{To: "GENERATING", Step: step, Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds()}})
+			v.t.emitState(v.token, subjects.AgentState{To: "GENERATING", Step: step, Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds(), Whole: r.Whole}})
 		},
 		Interim: func(step int, interim string) {
 			flush()

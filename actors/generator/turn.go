@@ -372,7 +372,7 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 			t.callBegan = t.out.Now()
 		},
 		Reading: func(step int, r model.Reading) {
-			t.emitState(subjects.AgentState{To: string(t.machine.current), Step: step, Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds()}})
+			t.emitState(subjects.AgentState{To: string(t.machine.current), Step: step, Reading: &subjects.PromptReading{Tokens: r.Tokens, Millis: r.Expected.Milliseconds(), Whole: r.Whole}})
 		},
 		Thinking: func(step int, text string) {
 			t.recordFirstToken(step)

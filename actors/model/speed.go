@@ -24,6 +24,9 @@ const (
 	defaultBytesPerToken = 3.5
 	// minSampleTokens is the least number of tokens that say something about the speed.
 	minSampleTokens = 8
+	// minReadTokens is the least number of prompt tokens that say something about the speed of reading: with fewer the time is that of
+	// other work, or of a prefix that the server had to read again.
+	minReadTokens = 64
 	// cachedFactor is how many times faster than before a prompt can be read. A faster one was in the server's cache.
 	cachedFactor = 8
 	// A slower sample counts more than a faster one: a fast one may be a prompt that the server had in its cache.
@@ -126,7 +129,7 @@ func (m *meter) begin(name string, r model.Request) (*measurement, model.Reading
 	if hasImages(r) {
 		c.size = 0 // not measured: the server counts the tokens of images, which are not in the prompt's text
 	}
-	reading := model.Reading{Tokens: int(c.uncache * s.tokens(len(prompt)))}
+	reading := model.Reading{Tokens: int(c.uncache * s.tokens(len(prompt))), Whole: !r.Stream}
 	if s.Prompt > 0 {
 		seconds := float64(reading.Tokens) / s.Prompt
 		if !r.Stream && s.Output > 0 { // nothing comes before the reply is complete
@@ -167,7 +170,7 @@ func (c *measurement) finish(f model.Final) {
 func (c *measurement) addSample(s *speed, f model.Final) {
 	if tokens := float64(min(f.PromptTokens, c.size)); tokens >= minSampleTokens {
 		s.BytesPerToken = blend(s.BytesPerToken, min(max(float64(c.size)/tokens, minBytesPerToken), maxBytesPerToken))
-		if read := c.uncache * tokens; read >= minSampleTokens && f.PromptTime > 0 {
+		if read := c.uncache * tokens; read >= minReadTokens && f.PromptTime > 0 {
 			if v := read / f.PromptTime.Seconds(); s.Prompt == 0 || v < cachedFactor*s.Prompt {
 				s.Prompt = blend(s.Prompt, v)
 			}

@@ -40,6 +40,12 @@ func TestSpeedIsMeasuredFromRepliesAndKept(t *testing.T) {
 	if s := m.of("small"); s.Prompt != 28 || s.Output != 11 {
 		t.Errorf("a cached prompt changed the speed to %+v", s)
 	}
+	// The server lost its cache and read everything again: few new tokens over a long time say nothing.
+	c, _ = m.begin("small", promptOf(system, "and now?"+strings.Repeat(" really", 10)))
+	c.finish(model.Final{PromptTokens: 1412, PromptTime: 50 * time.Second, OutputTokens: 2, OutputTime: time.Second})
+	if s := m.of("small"); s.Prompt != 28 {
+		t.Errorf("a few tokens of a prompt changed the speed to %+v", s)
+	}
 	if _, reading = m.begin("small", promptOf("Grade. "+system, "hi")); reading.Expected < 45*time.Second || reading.Expected > 55*time.Second {
 		t.Errorf("another prompt: %+v", reading)
 	}

@@ -96,6 +96,7 @@ type Chunk struct {
 type Reading struct {
 	Tokens   int           // to read, estimated; those that the server has cached are left out
 	Expected time.Duration // until the first token, by the measured speed of the model; 0 = nothing is measured
+	Whole    bool          // the reply comes in one piece: Expected is for the longest reply that the request permits
 }
 
 // Final describes a complete reply.

@@ -173,7 +173,7 @@ func DecodeRequest(q subjects.ChatRequest) (model.Request, error) {
 func EncodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
 	p := subjects.ChatChunk{Content: c.Content, Thinking: c.Thinking, Done: c.Done, Notice: c.Notice}
 	if c.Reading != nil {
-		p.Reading = &subjects.PromptReading{Tokens: c.Reading.Tokens, Millis: c.Reading.Expected.Milliseconds()}
+		p.Reading = &subjects.PromptReading{Tokens: c.Reading.Tokens, Millis: c.Reading.Expected.Milliseconds(), Whole: c.Reading.Whole}
 	}
 	if len(c.Calls) > 0 {
 		var err error
@@ -192,7 +192,7 @@ func EncodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
 func DecodeChunk(p subjects.ChatChunk) (model.Chunk, error) {
 	c := model.Chunk{Content: p.Content, Thinking: p.Thinking, Done: p.Done}
 	if p.Reading != nil {
-		c.Reading = &model.Reading{Tokens: p.Reading.Tokens, Expected: time.Duration(p.Reading.Millis) * time.Millisecond}
+		c.Reading = &model.Reading{Tokens: p.Reading.Tokens, Expected: time.Duration(p.Reading.Millis) * time.Millisecond, Whole: p.Reading.Whole}
 	}
 	if !p.Done { // that of the last chunk is for OnDone
 		c.Notice = p.Notice

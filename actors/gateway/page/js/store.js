@@ -163,7 +163,7 @@ function applyToRun(r, ev) {
       if (p.code) r.notes.push({ code: p.code, text: p.words ?? "" });
       else if (phases[p.to] && !r.response) r.phase = phases[p.to];
       r.reading = p.reading && !r.response ? { ...p.reading, since: at } : null;
-      if (r.reading) r.phase = `reading ${p.reading.tokens.toLocaleString("en")} tokens`;
+      if (r.reading) r.phase = p.reading.whole ? "waiting for the whole answer" : `reading ${p.reading.tokens.toLocaleString("en")} tokens`;
       break;
     case "response.thinking":
       if (!r.response) {

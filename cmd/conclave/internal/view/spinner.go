@@ -124,8 +124,11 @@ func (p *Phase) Text(now time.Time) string {
 	text := term.Plain(p.name)
 	if seconds := int(now.Sub(p.since).Seconds()); seconds > 0 {
 		text += fmt.Sprintf(" %d s", seconds)
+		if p.reading != nil && strings.HasSuffix(p.name, ",") {
+			text += " so far"
+		}
 	}
-	return text
+	return strings.TrimSuffix(text, ",")
 }
 
 // current names what the question waits for now.
@@ -137,8 +140,10 @@ func (p *Phase) current() string {
 		return "calling " + strings.Join(slices.Compact(slices.Sorted(slices.Values(p.calls))), ", ")
 	case !p.spoken && p.model != nil && !p.model.Loaded:
 		return "loading " + p.model.Name
+	case p.reading != nil && p.reading.Whole:
+		return "waiting for the whole answer of the model,"
 	case p.reading != nil:
-		return fmt.Sprintf("reading %s tokens, about %d s:", groupDigits(p.reading.Tokens), max(1, (p.reading.Millis+500)/1000))
+		return fmt.Sprintf("reading %s tokens, about %d s,", groupDigits(p.reading.Tokens), max(1, (p.reading.Millis+500)/1000))
 	}
 	if p.answers {
 		return "answering"

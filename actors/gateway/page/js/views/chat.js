@@ -208,10 +208,10 @@ function progress(r, turns) {
   const before = turns.filter((t) => t.run && t.run !== r && store.isRunning(t.run) && t.run.began < r.began).length;
   const text = before ? `queued behind ${count(before, "question")} of this session` : r.phase || "waiting";
   const read = r.reading;
-  const done = read ? Math.min(1, (Date.now() - read.since) / read.ms) : 0;
+  const done = read && !read.whole ? Math.min(1, (Date.now() - read.since) / read.ms) : 0;
   return html`<div class="progress">
     <span class="spinner" aria-hidden="true"></span><span role="status">${text}</span><span class="quiet">${seconds(Date.now() - r.began)}</span>
-    ${read ? html`<progress max="1" value=${done} aria-label="Reading the prompt"></progress><span class="quiet">${done < 1 ? `about ${seconds(read.ms - (Date.now() - read.since))} left` : "longer than estimated"}</span>` : nothing}
+    ${read && !read.whole ? html`<progress max="1" value=${done} aria-label="Reading the prompt"></progress><span class="quiet">${done < 1 ? `about ${seconds(read.ms - (Date.now() - read.since))} left` : "longer than estimated"}</span>` : nothing}
   </div>`;
 }
 
@@ -235,7 +235,8 @@ function factsLine(r, u, tools) {
 }
 
 function speed(u) {
-  return u.ms ? `, ${Math.round((u.completion_tokens * 1000) / u.ms)}/s` : "";
+  const rate = (u.completion_tokens * 1000) / (u.ms || Infinity);
+  return rate ? `, ${rate < 10 ? rate.toFixed(1) : Math.round(rate)}/s` : "";
 }
 
 // left says what left the machine for an answer: calls of tools that use the network, and a remote model.
