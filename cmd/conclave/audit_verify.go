@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -63,11 +64,10 @@ file was cut and sealed again.`,
 				return verifySealed(cmd.Context(), a, file, given)
 			}
 			kept := slices.Concat(given, loadKeptHeads(cmd.Context(), a))
-			var problems []string
+			var witnesses witnessHeads
 			if !solo {
-				var copied []audit.KeptHead
-				copied, problems = loadWitnessHeads(cmd.Context(), a)
-				kept = append(kept, copied...)
+				witnesses = loadWitnessHeads(cmd.Context(), a)
+				kept = append(kept, witnesses.heads...)
 			}
 			var report audit.Report
 			err = withAuditor(a, func(r bus.AuditReaders) (err error) {
@@ -77,10 +77,17 @@ file was cut and sealed again.`,
 			if err != nil {
 				return err
 			}
-			for _, text := range problems {
+			intact := report.OK
+			for _, text := range witnesses.problems {
 				report.AddProblem(audit.Problem{Text: text})
 			}
-			return printAuditReport(a, report, "the audit log", nil)
+			if intact && !report.OK {
+				if err := printAuditReport(a, report, "the audit log", nil, nil); cli.Code(err) != cli.ExitAudit {
+					return err
+				}
+				return cli.Fail(cli.ExitAudit, "the audit log is intact, but not confirmed: "+witnesses.problems[0], "an attacker who replaces the log can cut the link to its witness")
+			}
+			return printAuditReport(a, report, "the audit log", nil, witnesses.names)
 		},
 	}
 	cmd.Flags().BoolVar(&solo, "without-witnesses", false, "do not compare with the copies of other machines")
@@ -128,13 +135,20 @@ func loadKeptHeads(ctx context.Context, a *cli.App) []audit.KeptHead {
 	return kept
 }
 
+// witnessHeads is what the machines with a witness say.
+type witnessHeads struct {
+	names    []string // of the machines that answered
+	heads    []audit.KeptHead
+	problems []string
+}
+
 // loadWitnessHeads returns the heads that the machines with a witness have copied, and a problem for each witness that does not
 // confirm the log: an attacker who replaces the log can also cut the link to its witness. Of a stopped system it asks none, which it
 // reports on stderr.
-func loadWitnessHeads(ctx context.Context, a *cli.App) (kept []audit.KeptHead, problems []string) {
+func loadWitnessHeads(ctx context.Context, a *cli.App) (out witnessHeads) {
 	principals, err := a.Home.ReadPrincipals()
 	if err != nil {
-		return nil, []string{"not compared with the witnesses: " + term.OneLine(err.Error())}
+		return witnessHeads{problems: []string{"not compared with the witnesses: " + term.OneLine(err.Error())}}
 	}
 	_, stopped := a.Bus()
 	for _, p := range principals {
@@ -147,15 +161,15 @@ func loadWitnessHeads(ctx context.Context, a *cli.App) (kept []audit.KeptHead, p
 		}
 		w, err := readWitness(ctx, a, p.Name)
 		if err != nil {
-			problems = append(problems, fmt.Sprintf("not compared with the witness %s: %s; start conclave join there, or add --without-witnesses", p.Name, term.OneLine(err.Error())))
+			out.problems = append(out.problems, fmt.Sprintf("not compared with the witness %s: %s; start conclave join there, or add --without-witnesses", p.Name, term.OneLine(err.Error())))
 			continue
 		}
 		if problem := w.Problem(time.Now()); problem != "" {
-			problems = append(problems, fmt.Sprintf("not confirmed by the witness %s: %s", p.Name, term.OneLine(problem)))
+			out.problems = append(out.problems, fmt.Sprintf("not confirmed by the witness %s: %s", p.Name, term.OneLine(problem)))
 		}
-		kept = append(kept, w.Heads...)
+		out.names, out.heads = append(out.names, p.Name), append(out.heads, w.Heads...)
 	}
-	return kept, problems
+	return out
 }
 
 // readWitness reads the heads of one machine, as the auditor.
@@ -240,7 +254,7 @@ func verifySealed(ctx context.Context, a *cli.App, file string, given []audit.Ke
 			}
 		}
 	}
-	return printAuditReport(a, report, file, &sealed)
+	return printAuditReport(a, report, file, &sealed, nil)
 }
 
 // readExport opens an export and calls f with it, for one walk. Damage is exit code 5; a file that cannot be opened is exit
@@ -291,15 +305,19 @@ func listPredecessors(ctx context.Context, a *cli.App) (sealed []audit.Sealed, e
 
 // printAuditReport prints a verification; what names the log, and sealed is nil for the current one. A failed verification is
 // returned as an error with exit code 5, and a verdict that could not be printed as one with exit code 1.
-func printAuditReport(a *cli.App, r audit.Report, what string, sealed *view.SealedExport) error {
+func printAuditReport(a *cli.App, r audit.Report, what string, sealed *view.SealedExport, witnesses []string) error {
 	var err error
 	if a.JSON {
 		err = a.PrintJSON(struct {
 			audit.Report
-			Sealed *view.SealedExport `json:"sealed,omitempty"`
-		}{r, sealed})
+			Sealed    *view.SealedExport `json:"sealed,omitempty"`
+			Witnesses []string           `json:"witnesses,omitempty"` // machines whose copies were compared
+		}{r, sealed, witnesses})
 	} else {
 		view.AuditReport(a.Out, r, what, sealed)
+		if r.OK && len(witnesses) > 0 {
+			fmt.Fprintf(a.Out, "   the copies of these machines agree: %s\n", strings.Join(witnesses, ", "))
+		}
 		err = a.Out.Err
 	}
 	switch {

@@ -64,12 +64,12 @@ func TestVerifyWithoutVerdictFails(t *testing.T) {
 		var out, talk bytes.Buffer
 		a := cli.New(nil, &out, &talk)
 		a.JSON = asJSON
-		if code := a.Finish(printAuditReport(a, audit.Report{OK: true}, "the audit log", nil)); code != cli.ExitOK || out.Len() == 0 {
+		if code := a.Finish(printAuditReport(a, audit.Report{OK: true}, "the audit log", nil, nil)); code != cli.ExitOK || out.Len() == 0 {
 			t.Errorf("json %t: exit code %d, %s%s", asJSON, code, &out, &talk)
 		}
 		a = cli.New(nil, broken{syscall.EPIPE}, &talk)
 		a.JSON = asJSON
-		if code := a.Finish(printAuditReport(a, audit.Report{OK: true}, "the audit log", nil)); code != cli.ExitFailed || !strings.Contains(talk.String(), "printing the verdict") {
+		if code := a.Finish(printAuditReport(a, audit.Report{OK: true}, "the audit log", nil, nil)); code != cli.ExitFailed || !strings.Contains(talk.String(), "printing the verdict") {
 			t.Errorf("json %t, without a reader of stdout: exit code %d, stderr %q", asJSON, code, &talk)
 		}
 	}

@@ -1,13 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +17,9 @@ import (
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/config"
+	"conclave/pkg/file"
 	"conclave/pkg/model/ollama"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -25,6 +28,7 @@ type setupFlags struct {
 	model     string // name, auto for one that fits; "" = leave as it is
 	search    string // provider; "" = leave as it is
 	searchURL string // of SearXNG
+	ollamaURL string // "" = leave as it is
 	service   bool
 }
 
@@ -44,10 +48,13 @@ without questions, while conclave is stopped:
 memory. --search chooses the web search: searxng (your own; --search-url names its address, and without one it shows how to start one in a
 container), brave or tavily (with a key in the keyring), or none. --service installs the systemd user service.
 
-It writes models.yaml and web_search.yaml into the config folder, and never changes a file that is there: then it prints the line to
-add.`,
+--ollama-url names an Ollama at another address than http://127.0.0.1:11434; OLLAMA_HOST is not read.
+
+It writes models.yaml and web_search.yaml into the config folder. In a file that is there it changes these fields only, and keeps the rest
+with its comments.`,
 		Example: `  conclave setup
   conclave setup --model auto --search none
+  conclave setup --ollama-url http://192.168.1.20:11434
   conclave setup --model gemma3:4b --search searxng --search-url http://localhost:8888
   conclave setup --search brave && conclave secret set brave_api_key < key.txt
   conclave setup --json | jq .suggested`,
@@ -71,6 +78,7 @@ add.`,
 	f.StringVar(&o.model, "model", "", "`model` to pull and use; auto for one that fits")
 	f.StringVar(&o.search, "search", "", "web search: searxng, brave, tavily or none")
 	f.StringVar(&o.searchURL, "search-url", "", "`URL` of SearXNG")
+	f.StringVar(&o.ollamaURL, "ollama-url", "", "`URL` of Ollama")
 	f.BoolVar(&o.service, "service", false, "install and start the systemd user service")
 	cli.CompleteFlags(cmd, map[string]cli.Completion{"search": cli.Words(searchProviders...)})
 	return cmd
@@ -81,6 +89,14 @@ func (o setupFlags) run(ctx context.Context, a *cli.App) error {
 	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return err
+	}
+	if o.ollamaURL != "" {
+		if err := changeSettings(a, "models.yaml", fileSetting{[]string{"ollama", "url"}, o.ollamaURL}); err != nil {
+			return err
+		}
+		if cfg, err = a.LoadConfig(nil); err != nil {
+			return err
+		}
 	}
 	m := setup.Look(ctx, cfg)
 	if o.model != "" {
@@ -121,7 +137,7 @@ func (o setupFlags) setModel(ctx context.Context, a *cli.App, cfg config.Config,
 		name = m.Suggested.Name
 	}
 	if !m.Ollama {
-		return cli.Fail(cli.ExitAbsent, "Ollama does not answer at "+m.OllamaURL, "install it (https://ollama.com/download) and run ollama serve, then try again")
+		return cli.Fail(cli.ExitAbsent, "Ollama does not answer at "+m.OllamaURL, "install it (https://ollama.com/download) and run ollama serve, or name its address with --ollama-url, then try again")
 	}
 	if !m.Has(name) {
 		if err := pullDirectly(ctx, a, m.OllamaURL, name); err != nil {
@@ -131,41 +147,60 @@ func (o setupFlags) setModel(ctx context.Context, a *cli.App, cfg config.Config,
 	if cfg.Models.Roles[subjects.RoleAssistant] == name {
 		return nil
 	}
-	return writeSetting(a, "models.yaml", fmt.Sprintf("roles:\n  assistant: %s\n", name))
+	return changeSettings(a, "models.yaml", fileSetting{[]string{"roles", "assistant"}, name})
 }
 
 // setSearch chooses the web search.
 func (o setupFlags) setSearch(a *cli.App) error {
-	text := "provider: " + o.search + "\n"
+	changes := []fileSetting{{[]string{"provider"}, o.search}}
 	switch {
 	case o.searchURL != "":
-		text += fmt.Sprintf("searxng:\n  url: %q\n", o.searchURL)
+		changes = append(changes, fileSetting{[]string{"searxng", "url"}, o.searchURL})
 	case o.search == "searxng":
 		a.Say("start SearXNG from the folder of the source: docker compose build searxng && docker run -d --name searxng -p 127.0.0.1:8888:8080 conclave-searxng:local")
 	case o.search != "none":
 		a.Say("store the key: %s secret set %s_api_key", a.Program(), o.search)
 	}
-	return writeSetting(a, "web_search.yaml", text)
+	return changeSettings(a, "web_search.yaml", changes...)
 }
 
-// writeSetting writes a new settings file. One that is there is not changed: the lines to add are printed instead.
-func writeSetting(a *cli.App, name, text string) error {
-	file := filepath.Join(a.Home.Config, name)
-	if old, err := os.ReadFile(file); err == nil {
-		if string(old) != text {
-			return cli.Fail(cli.ExitFailed, file+" exists and was not changed", "set in it: "+term.OneLine(text))
-		}
-		return nil
-	} else if !errors.Is(err, fs.ErrNotExist) {
+// fileSetting is a field of a settings file and its new value, which is text.
+type fileSetting struct {
+	keys  []string
+	value string
+}
+
+// changeSettings changes fields of a settings file, which may be missing, and keeps the rest of it. A file that the loader rejects
+// with the new values is left as it was.
+func changeSettings(a *cli.App, name string, changes ...fileSetting) error {
+	path := filepath.Join(a.Home.Config, name)
+	before, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	after := before
+	for _, c := range changes {
+		if after, err = strict.SetValue(after, path, c.keys, c.value, true); err != nil {
+			return cli.Fail(cli.ExitFailed, err.Error(), fmt.Sprintf("set %s to %s in it yourself", strings.Join(c.keys, "."), c.value))
+		}
+	}
+	if bytes.Equal(before, after) {
+		return nil
 	}
 	if err := os.MkdirAll(a.Home.Config, 0o700); err != nil {
 		return err
 	}
-	if err := cli.WriteNewFile(file, func(w io.Writer) error { _, err := io.WriteString(w, text); return err }); err != nil {
+	if err := file.Replace(path, after); err != nil {
 		return err
 	}
-	a.Say("wrote %s", file)
+	if _, err := a.LoadConfig(nil); err != nil {
+		restore := os.Remove
+		if before != nil {
+			restore = func(path string) error { return file.Replace(path, before) }
+		}
+		return errors.Join(err, restore(path))
+	}
+	a.Say("wrote %s", path)
 	return nil
 }
 

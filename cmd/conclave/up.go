@@ -293,7 +293,7 @@ func startProblems(cfg config.Config, c *config.Instance, assistant subjects.Rol
 	add := func(what, fix string) { out = append(out, doctor.Problem{What: what, Fix: fix}) }
 	switch wanted := cfg.Models.Roles[subjects.RoleAssistant]; {
 	case assistant.DemoModel:
-		add("Ollama does not answer at "+cfg.Models.Ollama.URL+", so the built-in demo model answers", "install it (https://ollama.com/download), run ollama serve, then conclave model pull "+wanted)
+		add("Ollama does not answer at "+cfg.Models.Ollama.URL+", so the built-in demo model answers", "install it (https://ollama.com/download), run ollama serve, then conclave model pull "+wanted+"; one at another address: conclave setup --ollama-url <url>")
 	case assistant.Notice != "":
 		add("the assistant's model "+cmp.Or(assistant.Wanted, wanted), assistant.Notice)
 	case assistant.Model == "":

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"runtime"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"conclave/cmd/conclave/internal/term"
 	"conclave/config"
 	"conclave/pkg/local"
+	"conclave/pkg/model"
 	"conclave/pkg/model/ollama"
 )
 
@@ -25,10 +27,11 @@ const probeTimeout = 2 * time.Second
 // Machine is what was found.
 type Machine struct {
 	OllamaURL string   `json:"ollama_url"`
-	Ollama    bool     `json:"ollama"` // it answers
-	Models    []string `json:"models"` // that it has
-	Wanted    string   `json:"wanted"` // the assistant's model by the settings
-	Memory    int64    `json:"memory"` // free, in bytes; 0 = unknown
+	Ollama    bool     `json:"ollama"`         // it answers
+	Models    []string `json:"models"`         // that it has
+	Best      string   `json:"best,omitempty"` // of them: the largest that can answer and fits into the free memory; "" = none
+	Wanted    string   `json:"wanted"`         // the assistant's model by the settings
+	Memory    int64    `json:"memory"`         // free, in bytes; 0 = unknown
 	GPU       string   `json:"gpu,omitempty"`
 	GPUMemory int64    `json:"gpu_memory,omitempty"` // free, in bytes
 	Search    string   `json:"search"`               // what answers searches
@@ -52,8 +55,8 @@ var candidates = []Candidate{
 // Look finds out what the machine has. It changes nothing and takes a few seconds at most.
 func Look(ctx context.Context, cfg config.Config) Machine {
 	m := Machine{OllamaURL: cfg.Models.Ollama.URL, Models: []string{}, Wanted: cfg.Models.Roles["assistant"], Memory: local.AvailableMemory(), Search: cfg.WebSearch.Provider}
-	m.listModels(ctx)
 	m.GPU, m.GPUMemory = findGPU(ctx)
+	m.listModels(ctx)
 	switch cfg.WebSearch.Provider {
 	case "searxng":
 		p := doctor.ProbeSearXNG(ctx, cfg.WebSearch.SearXNG.URL, probeTimeout)
@@ -83,6 +86,20 @@ func (m *Machine) listModels(ctx context.Context) {
 	for _, i := range list {
 		m.Models = append(m.Models, i.Name)
 	}
+	m.Best = chooseBest(list, max(m.Memory, m.GPUMemory))
+}
+
+// chooseBest returns the largest model that can answer and fits into free memory, "" for none. Models for vectors are known by their names
+// too, because a list may lack what a model can. With unknown memory, 0, every model fits.
+func chooseBest(list []model.Info, free int64) (best string) {
+	largest := int64(-1)
+	for _, i := range list {
+		answers := !i.Embedding && !strings.Contains(i.Name, "embed") && !strings.Contains(i.Name, "minilm")
+		if answers && i.Size > largest && (free == 0 || fits(i.Size, free)) {
+			best, largest = i.Name, i.Size
+		}
+	}
+	return best
 }
 
 // findGPU asks the driver of NVIDIA; a Mac with Apple silicon shares its memory. "" = none was found.
@@ -109,16 +126,19 @@ func parseGPU(list string) (name string, free int64) {
 	return term.Plain(strings.TrimSpace(name)), free << 20
 }
 
-// suggest returns the largest candidate that fits into free memory with a quarter of its size and a gigabyte to spare, for the
-// context and the rest of the system. With unknown memory it is nil.
+// suggest returns the largest candidate that fits into free memory. With unknown memory it is nil.
 func suggest(free int64) *Candidate {
 	for _, c := range candidates {
-		if c.Size+c.Size/4+1<<30 <= free {
+		if fits(c.Size, free) {
 			return &c
 		}
 	}
 	return nil
 }
+
+// fits reports whether a model of so many bytes can run in free memory, with a quarter of its size and a gigabyte to spare for the
+// context and the rest of the system.
+func fits(size, free int64) bool { return size+size/4+1<<30 <= free }
 
 // Has reports whether Ollama has a model; a name without a tag means the tag latest.
 func (m Machine) Has(name string) bool {
@@ -137,6 +157,9 @@ func (m Machine) Print(w io.Writer, program string) {
 	switch {
 	case !m.Ollama:
 		row("ollama", "does not answer at "+m.OllamaURL)
+		if host := os.Getenv("OLLAMA_HOST"); host != "" {
+			row("", "OLLAMA_HOST is set, and not read here: name its address with "+program+" setup --ollama-url")
+		}
 	case len(m.Models) == 0:
 		row("ollama", "runs at "+m.OllamaURL+", without a model")
 	default:
@@ -175,11 +198,11 @@ func (m Machine) Steps(program string) (steps []string) {
 	}
 	switch {
 	case !m.Ollama:
-		steps = append(steps, "install Ollama (https://ollama.com/download) and run: ollama serve", pull, "until then a built-in demo model answers: "+program)
-	case !m.Has(m.Wanted) && len(m.Models) == 0:
+		steps = append(steps, "install Ollama (https://ollama.com/download) and run: ollama serve", "or, for one at another address: "+program+" setup --ollama-url <url>", pull, "until then a built-in demo model answers: "+program)
+	case !m.Has(m.Wanted) && m.Best == "":
 		steps = append(steps, pull)
 	case !m.Has(m.Wanted):
-		steps = append(steps, fmt.Sprintf("%s setup --model %s makes it the assistant's model (the setting is %s, which Ollama does not have)", program, term.Plain(m.Models[0]), m.Wanted))
+		steps = append(steps, fmt.Sprintf("%s setup --model %s makes it the assistant's model (the setting is %s, which Ollama does not have)", program, term.Plain(m.Best), m.Wanted))
 	}
 	if !m.SearchOK {
 		steps = append(steps, m.SearchFix)

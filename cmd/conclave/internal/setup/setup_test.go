@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"conclave/config"
+	"conclave/pkg/model"
 )
 
 // TestSuggestFits: the suggested model is the largest that leaves room for its context.
@@ -70,5 +71,16 @@ func TestLook(t *testing.T) {
 	m = Look(t.Context(), cfg)
 	if m.Missing() || !m.Has("tiny") || !strings.HasPrefix(m.Steps("conclave")[0], "conclave setup --model tiny:latest ") {
 		t.Errorf("%+v: %q", m, m.Steps("conclave"))
+	}
+}
+
+// TestBestInstalledModel: of the models that are there, the largest that can answer and fits is recommended.
+func TestBestInstalledModel(t *testing.T) {
+	t.Parallel()
+	list := []model.Info{{Name: "smollm2:135m", Size: 270 << 20}, {Name: "all-minilm", Size: 4 << 30}, {Name: "qwen-coder:1.5b", Size: 1 << 30}, {Name: "vectors", Size: 5 << 30, Embedding: true}, {Name: "large:70b", Size: 40 << 30}}
+	for free, want := range map[int64]string{8 << 30: "qwen-coder:1.5b", 0: "large:70b", 1 << 20: ""} {
+		if got := chooseBest(list, free); got != want {
+			t.Errorf("with %d bytes free: %q, want %q", free, got, want)
+		}
 	}
 }

@@ -44,6 +44,6 @@ export function view() {
       ? html`<p class="lead">Each machine has a key of its own and may do what its actors need, no more.</p>
           <div class="table" tabindex="0" role="region" aria-label="Machines"><table class="wide ops"><thead><tr><th scope="col">Machine</th><th scope="col">Link</th><th scope="col">Actors</th><th scope="col">Models</th><th scope="col" class="n">Queue</th><th scope="col" class="n">Round trip</th></tr></thead><tbody>${shown.machines.map(row)}</tbody></table></div>
           <p class="quiet">Invite, rotate and revoke in a terminal: <code>conclave machines --help</code></p>`
-      : empty("machines", "Only this machine", "A second machine can run the models or the web tools, with a key that allows only that. Make an invitation here and join there.", html`<div class="left">${codeView("conclave invite gpu-box --actors model", "on this machine")}${codeView("conclave join <token>", "on the other one")}</div>`)}
+      : empty("machines", "Only this machine", "A second machine can run the models or the web tools, with a key that allows only that. Make an invitation here and join there.", html`<div class="left">${codeView("conclave invite gpu-box --actors model", "on this machine")}${codeView("conclave join -", "on the other one: it reads the token from its input")}</div>`)}
   </div>`;
 }
