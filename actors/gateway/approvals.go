@@ -8,12 +8,19 @@ import (
 	"time"
 
 	"conclave/pkg/client"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
 // brokerTimeout is the timeout of a request to the broker. A missing broker is detected only by it: the gateway itself
 // subscribes to the subject, so the server never reports that there are no responders.
 const brokerTimeout = 10 * time.Second
+
+// Approval is an approval request as the user sees it.
+type Approval struct {
+	subjects.Approval
+	ArgsText string `json:"args_text"` // the exact arguments, hidden characters escaped: a browser would round numbers of args
+}
 
 // Decision is the body of POST /approvals/{id}. Approve is required: an empty body is not a decision.
 type Decision struct {
@@ -44,9 +51,13 @@ func (g *Gateway) onApprovals(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	shown := []Approval{}
+	for _, a := range l.Approvals {
+		shown = append(shown, Approval{a, text.VisibleJSON(a.Args, "")})
+	}
 	g.writeJSON(w, http.StatusOK, struct {
-		Approvals []subjects.Approval `json:"approvals"`
-	}{append([]subjects.Approval{}, l.Approvals...)})
+		Approvals []Approval `json:"approvals"`
+	}{shown})
 	return nil
 }
 

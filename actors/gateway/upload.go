@@ -6,6 +6,7 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"strings"
 	"time"
 
 	"conclave/pkg/attachment"
@@ -18,8 +19,8 @@ import (
 const maxUpload = 32 << 20
 
 // readQuestion reads the body of POST /query: JSON, or a form (multipart/form-data) with the text fields of
-// [Question], and any number of parts "file". Images are the content of the images among them. It rejects what
-// [Gateway.readBody] rejects, unknown and repeated fields, and files that [attachment.Decode] rejects.
+// [Question], and any number of parts "file" and, for pasted texts, "paste". Images are the content of the images among them. It
+// rejects what [Gateway.readBody] rejects, unknown and repeated fields, and files that [attachment.Decode] rejects.
 func (g *Gateway) readQuestion(w http.ResponseWriter, r *http.Request) (in Question, images [][]byte, err error) {
 	types := r.Header.Values("Content-Type")
 	if len(types) != 1 || r.Header.Get("Content-Encoding") != "" {
@@ -55,8 +56,8 @@ func (g *Gateway) readQuestion(w http.ResponseWriter, r *http.Request) (in Quest
 			if f.Image != nil {
 				images = append(images, f.Image)
 			}
-		case !known:
-			return in, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown or repeated field %q; the fields are query, session_id, query_id, model, hint, mode, reference and file", text.Clip(name, 60))
+		case !known && name != "paste":
+			return in, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown or repeated field %q; the fields are query, session_id, query_id, model, hint, mode, reference, paste and file", text.Clip(name, 60))
 		default:
 			data, err := io.ReadAll(io.LimitReader(part, maxBody+1))
 			if err != nil {
@@ -64,6 +65,10 @@ func (g *Gateway) readQuestion(w http.ResponseWriter, r *http.Request) (in Quest
 			}
 			if len(data) > maxBody {
 				return in, nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "field %s too large; at most %d KB", name, maxBody>>10)
+			}
+			if name == "paste" {
+				in.Attachments = append(in.Attachments, subjects.Attachment{Source: subjects.AttachmentPaste, Text: strings.ReplaceAll(string(data), "\r\n", "\n")}) // a form has CRLF
+				continue
 			}
 			*into = string(data)
 			delete(fields, name)

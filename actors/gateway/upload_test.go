@@ -53,7 +53,7 @@ func testFilesOfAForm(t *testing.T, b *bustest.Bus) {
 	reader := w.out("model")
 	w.answerQuestions(func(q subjects.Query, out actor.Out) {
 		want := subjects.Attachment{Name: "mail.png", Source: subjects.AttachmentFile, Text: "Dear user"}
-		if q.Query != "compare" || q.Model != "seer" || q.SessionID != "s1" || len(q.Attachments) != 2 || q.Attachments[0] != want {
+		if q.Query != "compare" || q.Model != "seer" || q.SessionID != "s1" || len(q.Attachments) != 3 || q.Attachments[0] != want || q.Attachments[2] != (subjects.Attachment{Source: subjects.AttachmentPaste, Text: "Dear\nuser"}) {
 			t.Errorf("asked %+v", q)
 		}
 		if data, err := attachment.Read(t.Context(), reader, q.SessionID, q.Attachments[1]); err != nil || !bytes.Equal(data, photo.Bytes()) {
@@ -61,7 +61,7 @@ func testFilesOfAForm(t *testing.T, b *bustest.Bus) {
 		}
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "short"))
 	})
-	body, kind := newForm(t, "query", "compare", "session_id", "s1", "model", "seer", "file:mail.png", "Dear user\n", "file:../photo.txt", photo.String())
+	body, kind := newForm(t, "query", "compare", "session_id", "s1", "model", "seer", "file:mail.png", "Dear user\n", "file:../photo.txt", photo.String(), "paste", "Dear\r\nuser")
 	if status, _, said := w.do("POST", "/query", body, "Content-Type", kind); status != 200 || !strings.Contains(said, "short") {
 		t.Errorf("%d %s", status, said)
 	}

@@ -35,13 +35,17 @@ export const put = (path, body) => send("PUT", path, body);
 export const patch = (path, body) => send("PATCH", path, body);
 export const del = (path) => send("DELETE", path);
 
-// ask stores a question with its files and returns its ids at once; the answer arrives as events. Empty fields are left out.
+// ask stores a question with its files and pasted texts and returns its ids at once; the answer arrives as events. Empty fields are
+// left out.
 export function ask(question, files = []) {
   const fields = Object.entries(question).filter(([, v]) => v);
   if (!files.length) return send("POST", "/query?wait=0", Object.fromEntries(fields));
   const form = new FormData();
   for (const [k, v] of fields) form.append(k, v);
-  for (const f of files) form.append("file", f, f.name || "pasted");
+  for (const f of files) {
+    if (f.paste) form.append("paste", f.paste);
+    else form.append("file", f, f.name || "pasted");
+  }
   return send("POST", "/query?wait=0", form);
 }
 

@@ -6,6 +6,7 @@ import { html, nothing, render } from "./lit-html.js";
 import { icon } from "./icons.js";
 import * as store from "./store.js";
 import * as palette from "./palette.js";
+import { visible } from "./format.js";
 import { sessionList } from "./views/sessions.js";
 import * as chat from "./views/chat.js";
 import * as runs from "./views/runs.js";
@@ -61,12 +62,23 @@ function open() {
   store.changed();
 }
 
-// onClick opens a link of the page without loading it again.
+// onClick opens a link of the page without loading it again. A link to another host is opened after a question that shows its whole
+// address, which can carry private data; only an answer that is labelled trusted and public needs none.
 function onClick(e) {
+  const out = e.target.closest?.("a[target='_blank']");
+  if (out && !out.closest("[data-trusted]")) {
+    e.preventDefault();
+    confirmLink(out.href);
+    return;
+  }
   const a = e.target.closest?.("a[href^='/']");
   if (!a || a.target || e.defaultPrevented || e.ctrlKey || e.metaKey || e.shiftKey || e.button !== 0 || a.hasAttribute("download")) return;
   e.preventDefault();
   go(a.getAttribute("href"));
+}
+
+async function confirmLink(address) {
+  if (await store.confirm({ title: "Open this address?", text: visible(address), action: "Open" })) window.open(address, "_blank", "noopener,noreferrer");
 }
 
 const keys = () => [
@@ -219,6 +231,7 @@ setTheme(theme);
 store.subscribe(draw);
 addEventListener("popstate", open);
 document.addEventListener("click", onClick);
+document.addEventListener("auxclick", (e) => e.button === 1 && onClick(e)); // the middle button opens links too
 document.addEventListener("keydown", onKey);
 addEventListener("resize", store.changed);
 addEventListener("conclave:go", (e) => go(e.detail));

@@ -26,7 +26,7 @@ export const clock = (time) => new Date(time).toLocaleTimeString([], { hour: "2-
 
 // visible returns a text in which characters that are not seen or that reorder others are drawn as their code.
 export function visible(text) {
-  return String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|\udb40[\udc00-\uddef]/g, (c) => `⟦U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟧`);
+  return String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|\ud834[\udd73-\udd7a]|\udb40[\udc00-\uddef]/g, (c) => `⟦U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟧`);
 }
 
 // json returns a value as JSON with every character visible, and letters that are not ASCII in a host followed by their code.
@@ -38,4 +38,13 @@ export function grade(score) {
   return (
     [null, { letter: "E", tone: "bad", words: "poor" }, { letter: "D", tone: "bad", words: "weak" }, { letter: "C", tone: "warn", words: "fair" }, { letter: "B", tone: "good", words: "good" }, { letter: "A", tone: "good", words: "excellent" }][Math.round(score)] ?? { letter: "?", tone: "", words: "not graded" }
   );
+}
+
+// clientOf returns the name of the client whose session or question has this id, "" for one of the user.
+export const clientOf = (id) => /^client_([^_]*)_/.exec(id ?? "")?.[1] ?? "";
+
+// isLongPaste reports whether a pasted text is untrusted content and not the user's words: several lines, or more than 200 characters.
+export function isLongPaste(text) {
+  const s = text.trim();
+  return /[\r\n\u2028\u2029]/.test(s) || [...s].length > 200;
 }

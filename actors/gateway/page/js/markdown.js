@@ -5,6 +5,8 @@
 const maxRows = 300; // of a table that is shown
 const maxColumns = 30;
 const maxDepth = 8; // of nested lists and quotes
+const maxLine = 20000; // characters of a line in which marks are looked for
+const maxFailed = 1000; // marks of a text that are looked at in vain; the rest is plain
 const hiddenControls = /[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]/g;
 
 // render returns the nodes of a text, one element for each block.
@@ -33,15 +35,39 @@ export class Incremental {
 
 // clean removes characters that change the order or the look of others without being seen.
 function clean(text) {
-  return String(text).replace(/\r\n?/g, "\n").replace(hiddenControls, "");
+  return String(text).replace(/\r\n?|[\u2028\u2029]/g, "\n").replace(hiddenControls, "");
 }
 
-const fence = /^( {0,3})(`{3,}|~{3,})\s*([^`\s]*)[^`]*$/;
-const heading = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
+// The expressions below take time in proportion to the length of a line: an answer must not freeze the page. A mark that needs
+// more is read by a function.
+const headingStart = /^ {0,3}(#{1,6})\s+/;
 const rule = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const bullet = /^( {0,3})([-*+])(\s+)(.*)$/;
 const numbered = /^( {0,3})(\d{1,9})([.)])(\s+)(.*)$/;
-const tableLine = /^\s*\|?(?:\s*:?-+:?\s*\|)+\s*:?-*:?\s*$/;
+
+// readFence returns the mark and the language of a line that opens a block of code, otherwise null.
+function readFence(line) {
+  const m = /^ {0,3}(`{3,}|~{3,})/.exec(line);
+  if (!m) return null;
+  const info = line.slice(m[0].length);
+  return info.includes("`") ? null : { mark: m[1], language: info.trim().split(/\s/, 1)[0] };
+}
+
+// readHeading returns the level and the text of a heading without the marks at its end, otherwise null.
+function readHeading(line) {
+  const m = headingStart.exec(line);
+  if (!m) return null;
+  const text = line.slice(m[0].length).trimEnd();
+  let end = text.length;
+  while (end > 0 && text[end - 1] === "#") end--;
+  return { level: m[1].length, text: end === 0 || text[end - 1].trim() === "" ? text.slice(0, end).trimEnd() : text };
+}
+
+// isTableLine reports whether a line is the one between the head and the rows of a table.
+function isTableLine(line) {
+  const text = line.trim();
+  return text.length <= 1000 && text.includes("|") && text.includes("-") && splitCells(text).every((c) => /^:?-+:?$/.test(c));
+}
 
 // splitBlocks returns the blocks of a text: {kind, ...}.
 function splitBlocks(text) {
@@ -57,10 +83,13 @@ function splitBlocks(text) {
     let m;
     if (line.trim() === "") {
       flush();
-    } else if ((m = fence.exec(line))) {
+    } else if (line.length > maxLine) {
+      flush();
+      blocks.push({ kind: "plain", text: line });
+    } else if ((m = readFence(line))) {
       flush();
       const code = [];
-      const closing = new RegExp("^ {0,3}" + m[2][0] + "{" + m[2].length + ",}\\s*$");
+      const closing = new RegExp("^ {0,3}" + m.mark[0] + "{" + m.mark.length + ",}\\s*$");
       let closed = false;
       for (i++; i < lines.length; i++) {
         if (closing.test(lines[i])) {
@@ -69,7 +98,7 @@ function splitBlocks(text) {
         }
         code.push(lines[i]);
       }
-      blocks.push({ kind: "code", language: m[3], text: code.join("\n"), closed });
+      blocks.push({ kind: "code", language: m.language, text: code.join("\n"), closed });
     } else if (/^\s*\$\$/.test(line)) {
       flush();
       const math = [line];
@@ -80,9 +109,9 @@ function splitBlocks(text) {
         }
       }
       blocks.push({ kind: "math", text: math.join("\n").trim().replace(/^\$\$|\$\$$/g, "").trim() });
-    } else if ((m = heading.exec(line))) {
+    } else if ((m = readHeading(line))) {
       flush();
-      blocks.push({ kind: "heading", level: m[1].length, text: m[2] });
+      blocks.push({ kind: "heading", ...m });
     } else if (rule.test(line) && !paragraph.length) {
       blocks.push({ kind: "rule" });
     } else if (/^ {0,3}>/.test(line)) {
@@ -91,7 +120,7 @@ function splitBlocks(text) {
       for (; i < lines.length && lines[i].trim() !== ""; i++) quoted.push(lines[i].replace(/^ {0,3}> ?/, ""));
       i--;
       blocks.push({ kind: "quote", text: quoted.join("\n") });
-    } else if (line.includes("|") && i + 1 < lines.length && tableLine.test(lines[i + 1]) && !paragraph.length) {
+    } else if (line.includes("|") && i + 1 < lines.length && isTableLine(lines[i + 1]) && !paragraph.length) {
       const head = splitCells(line);
       const align = splitCells(lines[i + 1]).map((c) => (/^:-+:$/.test(c) ? "center" : /-:$/.test(c) ? "right" : ""));
       const rows = [];
@@ -131,7 +160,7 @@ function readList(lines, i) {
         item.push("");
       } else if (depth >= Math.min(indent, 2) && depth > m[1].length) {
         item.push(line.slice(Math.min(depth, indent)));
-      } else if (bullet.test(line) || numbered.test(line) || fence.test(line) || heading.test(line)) {
+      } else if (bullet.test(line) || numbered.test(line) || readFence(line) || headingStart.test(line)) {
         break;
       } else if (item[item.length - 1] === "") {
         break;
@@ -188,6 +217,8 @@ function renderBlock(b, depth) {
       }
       return list;
     }
+    case "plain":
+      return element("p", b.text);
     case "table":
       return table(b);
     default:
@@ -242,8 +273,7 @@ export function codeBlock(text, language) {
 }
 
 // Inline marks in the order in which they are tried at a position.
-const code = /^(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)/;
-const image = /^!\[([^\]]{0,500})\]\(\s*<?([^\s)>]{1,2000})>?[^)]{0,500}\)/;
+const image = /^!\[([^\]]{0,500})\]\(\s*<?([^\s)>]{1,2000})>?(?:\s+["'(][^)]{0,500})?\)/;
 const link = /^\[((?:[^[\]\\]|\\.|\[[^\]]{0,100}\]){1,500})\]\(\s*<?([^\s)>]{1,2000})>?(?:\s+["'(][^)]{0,500})?\)/;
 const autolink = /^<?(https?:\/\/[^\s<>"')\]}]{1,2000}[^\s<>"')\]}.,;:!?])>?/;
 const math = /^\$(?!\s)([^$\n]{1,500}?)(?<!\s)\$(?!\d)/;
@@ -251,10 +281,21 @@ const strong = /^(\*\*|__)(?=\S)([\s\S]{1,5000}?\S)\1/;
 const emphasis = /^([*_])(?=\S)([^*_\n]{1,2000}?\S|\S)\1(?![\p{L}\p{N}])/u;
 const deleted = /^~~(?=\S)([\s\S]{1,2000}?\S)~~/;
 
+// readCode returns the code between two runs of as many backticks at the beginning of a text: [whole, run, code]. Without a second
+// run, code is null.
+function readCode(text) {
+  const [run] = /^`+/.exec(text);
+  const runs = /`+/g;
+  runs.lastIndex = run.length;
+  for (let m; (m = runs.exec(text)); ) if (m[0].length === run.length) return [text.slice(0, m.index + run.length), run, text.slice(run.length, m.index)];
+  return [run, run, null];
+}
+
 // inline returns the nodes of a line of text.
 function inline(text, depth = 0) {
   const out = [];
   let plain = "";
+  let failed = 0;
   const flush = () => {
     if (plain) out.push(document.createTextNode(plain));
     plain = "";
@@ -276,11 +317,15 @@ function inline(text, depth = 0) {
       continue;
     }
     let m = null;
-    if ("`![<hH$*_~".includes(c)) {
+    if (failed < maxFailed && "`![<hH$*_~".includes(c)) {
       const rest = text.slice(i, i + 8000);
       const wordBefore = i > 0 && /[\p{L}\p{N}]/u.test(text[i - 1]);
-      if (c === "`" && (m = code.exec(rest))) push(element("code", m[2].length > 2 && m[2].startsWith(" ") && m[2].endsWith(" ") ? m[2].slice(1, -1) : m[2]));
-      else if (c === "!" && (m = image.exec(rest))) push(anchor(m[2], ["image: " + (m[1] || m[2])]));
+      if (c === "`") {
+        m = readCode(rest);
+        if (m[2] === null) plain += m[1];
+        else push(element("code", m[2].length > 2 && m[2].startsWith(" ") && m[2].endsWith(" ") ? m[2].slice(1, -1) : m[2]));
+        if (m[2] === null) failed++;
+      } else if (c === "!" && (m = image.exec(rest))) push(anchor(m[2], ["image: " + (m[1] || m[2])]));
       else if (c === "[" && (m = link.exec(rest))) push(anchor(m[2], depth < maxDepth ? inline(m[1], depth + 1) : [m[1]]));
       else if ((c === "<" || c === "h") && !wordBefore && (m = autolink.exec(rest))) push(anchor(m[1], [m[1]]));
       else if (c === "$" && (m = math.exec(rest))) {
@@ -291,6 +336,7 @@ function inline(text, depth = 0) {
         if ((m = strong.exec(rest))) push(element("strong", ...inline(m[2], depth + 1)));
         else if ((m = emphasis.exec(rest))) push(element("em", ...inline(m[2], depth + 1)));
       } else if (c === "~" && depth < maxDepth && (m = deleted.exec(rest))) push(element("s", ...inline(m[1], depth + 1)));
+      if (!m && c !== "h" && c !== "H") failed++; // a letter costs nothing
     }
     if (m) {
       i += m[0].length;
@@ -304,14 +350,10 @@ function inline(text, depth = 0) {
 }
 
 // anchor returns a link that shows its host, or plain text for an address that is not followed. The host is the one that the
-// browser would connect to: in ASCII, so that look-alike letters show.
+// browser would connect to: in ASCII, so that look-alike letters show. Only a text that is an address of the same host stands for
+// itself. An address for mail is shown whole: it can carry a text.
 export function anchor(address, children) {
-  let url;
-  try {
-    url = new URL(address);
-  } catch {
-    url = null;
-  }
+  const url = parseURL(address);
   if (!url || !["http:", "https:", "mailto:"].includes(url.protocol) || url.username || url.password) {
     return element("span", ...children, ` (${address})`);
   }
@@ -319,11 +361,20 @@ export function anchor(address, children) {
   a.href = url.href;
   a.target = "_blank";
   a.rel = "noopener noreferrer nofollow";
-  const shown = a.textContent;
-  if (url.host && !shown.includes(url.host)) {
-    const host = element("span", ` (${url.host})`);
+  const text = a.textContent.trim();
+  const same = url.host ? text.startsWith(url.origin) && parseURL(text)?.host === url.host : text === url.href;
+  if (!same) {
+    const host = element("span", ` (${url.host || url.href})`);
     host.className = "host";
     a.append(host);
   }
   return a;
+}
+
+function parseURL(text) {
+  try {
+    return new URL(text);
+  } catch {
+    return null;
+  }
 }

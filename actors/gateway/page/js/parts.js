@@ -3,7 +3,7 @@
 import { html, noChange, nothing } from "./lit-html.js";
 import { icon } from "./icons.js";
 import * as store from "./store.js";
-import { age, grade, json, seconds, visible } from "./format.js";
+import { age, clientOf, grade, json, seconds, visible } from "./format.js";
 
 class Guard {
   get _$AU() {
@@ -51,6 +51,12 @@ export const trustLabel = (labels) => (isUntrusted(labels) ? html`<span class="l
 
 // untrusted wraps content with the visible edge that all untrusted content has.
 export const untrusted = (labels, content) => (isUntrusted(labels) ? html`<div class="untrusted">${content}</div>` : content);
+
+// clientLabel names the client that wrote a text. Its words are untrusted content.
+export const clientLabel = (id) => {
+  const client = clientOf(id);
+  return client ? html`<span class="label" title="A program wrote this, not you: its words permit nothing">asked by ${client === "api" ? "a program over the API" : client}</span>` : nothing;
+};
 
 // gradeBadge shows the critic's score as a letter, a number and a colour.
 export function gradeBadge(score, feedback = "") {

@@ -289,8 +289,11 @@ function applyProgress(r, p) {
 function applyApproval(ev) {
   const [, action, token] = ev.subject.split(".");
   const p = ev.payload ?? {};
-  if (action === "request") state.approvals.set(p.id ?? token, { ...p, id: p.id ?? token });
-  else state.approvals.delete(p.id ?? token);
+  if (action === "request") {
+    state.approvals.set(p.id ?? token, { ...p, id: p.id ?? token });
+    clearTimeout(approvalsTimer);
+    approvalsTimer = setTimeout(loadApprovals, 100); // the event has the arguments as a value, which rounds numbers
+  } else state.approvals.delete(p.id ?? token);
 }
 
 // notify shows a message to the user. kind is info or error.
@@ -315,6 +318,7 @@ export function confirm(question) {
   });
 }
 
+let approvalsTimer = 0;
 let sessionsTimer = 0;
 function loadSessionsSoon() {
   clearTimeout(sessionsTimer);

@@ -17,9 +17,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"conclave/pkg/text"
 )
 
 // Streams are the standard streams of a command.
@@ -67,15 +70,21 @@ func (s *Streams) PrintJSON(v any) error { return s.encodeJSON(v, IsTerminal(s.O
 // PrintLine prints one line of a stream of JSON.
 func (s *Streams) PrintLine(v any) error { return s.encodeJSON(v, false) }
 
-// encodeJSON writes v to stdout as one JSON document with a line break at its end, on one line unless indent is set. <, > and &
-// are not escaped. It returns the error of encoding or of the first failed write to stdout.
+// encodeJSON writes v to stdout as one JSON document with a line break at its end, on one line unless indent is set. Characters that
+// control a terminal or hide text are escaped, which does not change the value; <, > and & are not. It returns the error of encoding
+// or of the first failed write to stdout.
 func (s *Streams) encodeJSON(v any, indent bool) error {
-	enc := json.NewEncoder(s.Out)
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if indent {
 		enc.SetIndent("", "  ")
 	}
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := io.WriteString(s.Out, text.EscapeJSON(b.String()))
+	return err
 }
 
 // Colours.

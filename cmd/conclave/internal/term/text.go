@@ -1,14 +1,11 @@
 package term
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"time"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"conclave/pkg/text"
@@ -63,37 +60,11 @@ func OneLine(s string) string {
 	return strings.Join(parts, "; ")
 }
 
-// Visible shows text on one line with nothing hidden: every character that a terminal would not print, or would obey, is
-// escaped as in JSON. Unlike [Plain] it keeps two hidden characters apart.
-func Visible(s string) string { return escape(s, false) }
+// Visible is [text.Visible]. Unlike [Plain] it keeps two hidden characters apart.
+func Visible(s string) string { return text.Visible(s) }
 
-// escape writes every rune that is not visible as \uXXXX, one above U+FFFF as a surrogate pair. With layout, line breaks stay.
-func escape(s string, layout bool) string {
-	var b strings.Builder
-	for _, r := range s {
-		switch {
-		case text.IsVisible(r), r == '\n' && layout:
-			b.WriteRune(r)
-		case r > 0xFFFF:
-			hi, lo := utf16.EncodeRune(r)
-			fmt.Fprintf(&b, `\u%04x\u%04x`, hi, lo)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
-	}
-	return b.String()
-}
-
-// VisibleJSON lays a JSON value out on lines that begin with indent, except the first: complete, and with hidden characters
-// escaped. It is still the same value. Invalid JSON is shown on one line as [Visible] shows it.
-func VisibleJSON(raw []byte, indent string) string {
-	var b bytes.Buffer
-	if json.Indent(&b, raw, indent, "  ") != nil {
-		return Visible(string(raw))
-	}
-	// JSON strings have no raw line breaks: those that are there are layout.
-	return escape(b.String(), true)
-}
+// VisibleJSON is [text.VisibleJSON].
+func VisibleJSON(raw []byte, indent string) string { return text.VisibleJSON(raw, indent) }
 
 // Clip puts text on one line of at most n columns, the last three "..." when it was cut. With n of 3 or less nothing is cut. It
 // does not sanitize.

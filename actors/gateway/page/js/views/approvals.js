@@ -4,8 +4,8 @@ import { html, nothing } from "../lit-html.js";
 import { icon } from "../icons.js";
 import * as api from "../api.js";
 import * as store from "../store.js";
-import { act, codeView, empty, guard, loader } from "../parts.js";
-import { age, json, seconds, visible } from "../format.js";
+import { act, clientLabel, codeView, empty, guard, loader } from "../parts.js";
+import { age, clientOf, json, seconds, visible } from "../format.js";
 
 const rules = loader(() => api.get("/approvals/rules"));
 const past = loader(() => api.get("/approvals?all=1"));
@@ -16,7 +16,35 @@ export function load() {
   past.load();
 }
 
+// Buttons that approve work a second after their request appeared or moved, and only when its exact arguments are known: a click or
+// key that was meant for something else must not approve.
+const tooFast = 1000;
+const positions = new Map(); // by id: {top, since}
+
+const isArmed = (a) => a.args_text !== undefined && Date.now() - (positions.get(a.id)?.since ?? Date.now()) >= tooFast;
+
+// measure notes where the requests are on the screen. With moved, one that is elsewhere than before waits again; the user's own
+// scrolling does not count.
+function measure(moved) {
+  for (const e of document.querySelectorAll("[data-approval]")) {
+    const top = e.getBoundingClientRect().top;
+    const known = positions.get(e.dataset.approval);
+    if (!known || (moved && Math.abs(known.top - top) > 4)) {
+      positions.set(e.dataset.approval, { top, since: Date.now() });
+      setTimeout(store.changed, tooFast + 20);
+    } else known.top = top;
+  }
+  for (const id of positions.keys()) if (!store.state.approvals.has(id)) positions.delete(id);
+}
+addEventListener("scroll", () => measure(false), true);
+
+// confirmAlways asks with the rule that an approval for every session writes.
+const confirmAlways = (a) =>
+  store.confirm({ title: "Always allow this?", text: `Every call of ${a.tool} to ${a.sinks.map(visible).join(" and ")} will run without asking, in every session, until you revoke it under Approvals.`, action: "Always allow", danger: true });
+
 async function decide(a, approve, remember = "") {
+  if (approve && !isArmed(a)) return;
+  if (remember === "always" && !(await confirmAlways(a))) return;
   await act(async () => {
     const done = await api.post("/approvals/" + a.id, { approve, remember });
     store.notify(approve ? `${a.tool} was approved${done.remember ? `, remembered for ${done.remember === "always" ? "every session" : "this session"}` : ""}.` : `${a.tool} was denied. Nothing was run.`);
@@ -57,27 +85,27 @@ function marked(a, text) {
 
 // card shows one request; inChat is its form below a question. It is drawn once a second, so that the focus stays.
 export function card(a, inChat = false) {
-  return guard([a.id, a.state, Math.floor(Date.now() / 1000)], () => draw(a, inChat));
+  return guard([a, a.state, isArmed(a), Math.floor(Date.now() / 1000)], () => draw(a, inChat, !isArmed(a), clientOf(a.session_id)));
 }
 
-function draw(a, inChat) {
+function draw(a, inChat, waits, client) {
   const total = Date.parse(a.expires) - Date.parse(a.asked);
   const leftMs = Date.parse(a.expires) - Date.now();
-  return html`<article class="approval" aria-label="Approval of ${a.tool}">
-    <h2>${icon("lock")}<span><b>${a.caller}</b> wants to call <b>${a.tool}</b></span></h2>
+  return html`<article class="approval" aria-label="Approval of ${a.tool}" data-approval=${a.id}>
+    <h2>${icon("lock")}<span><b>${a.caller}</b> wants to call <b>${a.tool}</b></span> ${clientLabel(a.session_id)}</h2>
     ${(a.sinks ?? []).map((s) => destination(a, s))}
     ${a.hosts?.length ? html`<p class="failed">${icon("globe")} Look-alike host: ${a.hosts.map((h) => html`<code>${visible(h.written)}</code> is really <code>${h.punycode}</code> `)}</p>` : nothing}
     <p><b>Why it asks.</b> ${marked(a, a.reason)} <span class="quiet">Layer <code>${a.layer}</code>, rule <code>${a.rule}</code>.</span></p>
-    ${codeView(marked(a, json(a.args)), "exact arguments")}
+    ${a.args_text === undefined ? html`<p class="quiet">Loading the exact arguments.</p>` : codeView(marked(a, json(a.args_text)), "exact arguments")}
     ${a.preview ? codeView(visible(a.preview), "what it would do") : nothing}
     ${a.taint?.length ? html`<div class="untrusted"><b>Untrusted content in this session</b> <span class="label">untrusted</span><ul>${a.taint.map((t) => html`<li>${t.query_id ? html`<a href="/runs/${t.query_id}">${t.tool}</a>` : t.tool} read <code>${visible(t.from ?? "")}</code>, ${age(t.time)}${t.flags?.length ? html`, signs of injection: ${t.flags.join(", ")}` : nothing}</li>`)}</ul></div>` : nothing}
-    <p><b>What your question permits.</b> ${a.grants?.length ? html`${a.grants.map((g) => html`<q>${visible(g.clause)}</q> permits ${(g.acts ?? []).join(" or ")}${g.to?.length ? ` to ${g.to.map(visible).join(", ")}` : ""}. `)}None of it covers this call.` : "Nothing of this kind: the words of your question name no such act."}</p>
+    <p><b>What ${client ? "the question" : "your question"} permits.</b> ${a.grants?.length ? html`${a.grants.map((g) => html`<q>${visible(g.clause)}</q> permits ${(g.acts ?? []).join(" or ")}${g.to?.length ? ` to ${g.to.map(visible).join(", ")}` : ""}. `)}None of it covers this call.` : client ? `Nothing: ${client} asked, and the words of a program permit no act.` : "Nothing of this kind: the words of your question name no such act."}</p>
     <p class="quiet"><b>On yes</b> this exact call runs once and its result goes to the model. <b>On no</b> the model is told that you said no, and continues without it.</p>
     <div class="actions">
       <button type="button" class="primary" ?data-first=${!inChat} @click=${() => decide(a, false)}>Deny</button>
-      <button type="button" @click=${() => decide(a, true)}>Approve once</button>
-      ${a.sinks?.length ? html`<button type="button" title="Calls of ${a.tool} to the same destination in this session" @click=${() => decide(a, true, "session")}>For this session</button>
-      <button type="button" title="Calls of ${a.tool} to the same destination in every session, until you revoke it" @click=${() => decide(a, true, "always")}>Always for this destination</button>` : nothing}
+      <button type="button" ?disabled=${waits} @click=${() => decide(a, true)}>Approve once</button>
+      ${a.sinks?.length ? html`<button type="button" ?disabled=${waits} title="Calls of ${a.tool} to the same destination in this session" @click=${() => decide(a, true, "session")}>For this session</button>
+      <button type="button" ?disabled=${waits} title="Calls of ${a.tool} to the same destination in every session, until you revoke it" @click=${() => decide(a, true, "always")}>Always for this destination</button>` : nothing}
       <span class="grow"></span>
       ${inChat ? html`<a href="/approvals">Approvals</a>` : a.query_id ? html`<a href="/runs/${a.query_id}">run</a>` : nothing}
     </div>
@@ -87,8 +115,10 @@ function draw(a, inChat) {
 
 let focused = "";
 
-// drawn focuses Deny of the first request, once.
-export function drawn() {
+// drawn notes where the requests are, and focuses Deny of the first one, once. In the chat it only measures.
+export function drawn(path, inChat = false) {
+  measure(true);
+  if (inChat) return;
   const first = [...store.state.approvals.keys()][0];
   if (!first || first === focused) return;
   focused = first;

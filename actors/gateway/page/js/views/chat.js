@@ -5,8 +5,8 @@ import { icon } from "../icons.js";
 import * as api from "../api.js";
 import * as store from "../store.js";
 import { Incremental } from "../markdown.js";
-import { act, copy, go, gradeBadge, guard, personaCard, recallList, toolCard, trustLabel, untrusted } from "../parts.js";
-import { age, count, seconds, visible } from "../format.js";
+import { act, clientLabel, copy, go, gradeBadge, guard, personaCard, recallList, toolCard, trustLabel, untrusted } from "../parts.js";
+import { age, clientOf, count, isLongPaste, seconds, visible } from "../format.js";
 import * as approvals from "./approvals.js";
 import * as runs from "./runs.js";
 
@@ -98,6 +98,32 @@ function addFiles(list) {
   store.changed();
 }
 
+// onPaste attaches pasted or dropped content: files, and a text that is too long to be the user's own words. It returns the text
+// that is left to insert.
+function onPaste(e, data) {
+  const text = data.getData("text/plain");
+  if (data.files.length) addFiles(data.files);
+  else if (isLongPaste(text)) addFiles([{ name: `Pasted text, ${count(text.trim().split(/\r\n?|\n/).length, "line")}`, size: text.length, paste: text }]);
+  else return text;
+  e.preventDefault();
+  return "";
+}
+
+// dropContent attaches what is dropped, and appends a short text to the question.
+function dropContent(e) {
+  e.preventDefault();
+  draft.over = false;
+  draft.text += onPaste(e, e.dataTransfer);
+  store.changed();
+}
+
+// typePaste makes a pasted text part of the question: the user says that the words are their own.
+function typePaste(f) {
+  draft.files.splice(draft.files.indexOf(f), 1);
+  draft.text += (draft.text ? "\n" : "") + f.paste;
+  store.changed();
+}
+
 export function view([session]) {
   const turns = session ? turnsOf(session) : [];
   const running = turns.find((t) => t.run && store.isRunning(t.run))?.run;
@@ -111,7 +137,7 @@ export function view([session]) {
           <div class="column">
             ${turns.length ? nothing : welcome(session)}
             ${summary?.summarized ? html`<details class="card"><summary>${count(summary.summarized, "earlier turn")} summarized</summary><p class="body prose">${visible(summary.summary)}</p></details>` : nothing}
-            ${turns.map((t) => (t.run ? liveTurn(t.run, turns) : guard([t.turn, editing.id === t.id && editing.text], () => storedTurn(t.turn))))}
+            ${turns.map((t) => (t.run ? liveTurn(t.run, turns) : guard([t.turn, editing.id === t.id && editing.text], () => storedTurn(t.turn, session))))}
           </div>
         </div>
         <p class="sr" aria-live="polite" id="spoken"></p>
@@ -154,27 +180,28 @@ const question = (id, session, text, attachments) =>
   editing.id === id
     ? html`<form class="edit box" @submit=${(e) => (e.preventDefault(), (editing.id = ""), send(session, editing.text))}>
         <label class="sr" for="edit">Edit the question</label>
-        <textarea id="edit" rows="2" .value=${editing.text} @input=${(e) => ((editing.text = e.target.value), store.changed())} @keydown=${(e) => e.key === "Enter" && !e.shiftKey && e.target.form.requestSubmit()}></textarea>
+        <textarea id="edit" rows="2" .value=${editing.text} @input=${(e) => ((editing.text = e.target.value), store.changed())} @paste=${(e) => onPaste(e, e.clipboardData)} @keydown=${(e) => e.key === "Enter" && !e.shiftKey && e.target.form.requestSubmit()}></textarea>
         <div class="actions"><span class="quiet">It is asked again in this session; the first version stays in the record.</span><span class="grow"></span><button type="button" @click=${() => ((editing.id = ""), store.changed())}>Cancel</button><button class="primary">Ask again</button></div>
       </form>`
     : html`<div class="asked">
-        <button type="button" class="ghost reveal" aria-label="Edit the question" title="Edit and ask again" @click=${() => (Object.assign(editing, { id, text }), store.changed(), requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#edit")?.focus())))}>${icon("edit")}</button>
-        <div class="user" dir="auto">${visible(text || "A question that was asked before this page was opened")}${(attachments ?? []).map((a) => html`<span class="attached">${icon("attach")}${visible(a.name || "attachment")} <span class="label">untrusted</span></span>`)}</div>
+        ${clientOf(session) ? nothing : html`<button type="button" class="ghost reveal" aria-label="Edit the question" title="Edit and ask again" @click=${() => (Object.assign(editing, { id, text }), store.changed(), requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#edit")?.focus())))}>${icon("edit")}</button>`}
+        <div class="user ${clientOf(session) ? "untrusted" : ""}" dir="auto">${clientOf(session) ? html`${clientLabel(session)} ` : nothing}${visible(text || "A question that was asked before this page was opened")}${(attachments ?? []).map((a) => html`<span class="attached">${icon("attach")}${visible(a.name || "attachment")} <span class="label">untrusted</span></span>`)}</div>
       </div>`;
 
-// storedTurn shows a turn whose events are no longer stored.
-function storedTurn(t) {
+const isPublic = (labels) => labels?.trust === "trusted" && labels.privacy === "public";
+
+// storedTurn shows a turn whose events are no longer stored. The labels of its tool results are not stored: those of the turn hold.
+function storedTurn(t, session) {
   const calls = (t.messages ?? []).flatMap((m) => m.tool_calls ?? []);
   const results = new Map((t.messages ?? []).filter((m) => m.role === "tool").map((m) => [m.tool_call_id, m.content]));
   return html`<article class="turn" aria-label="Question and answer">
-    ${question(t.query_id, drawnSession, t.query, t.attachments)}
-    ${calls.map((c) => toolCard({ id: c.id, tool: c.name, args: c.arguments, state: "done", result: results.get(c.id) }))}
-    <div class="answer" dir="auto">${untrusted(t.labels, markdown(t.query_id, t.answer))}</div>
+    ${question(t.query_id, session, t.query, t.attachments)}
+    ${calls.map((c) => toolCard({ id: c.id, tool: c.name, args: c.arguments, state: "done", result: results.get(c.id), labels: t.labels }))}
+    <div class="answer" dir="auto" ?data-trusted=${isPublic(t.labels)}>${untrusted(t.labels, markdown(t.query_id, t.answer))}</div>
     <p class="facts"><span>${t.respondent || "assistant"}</span><span>${t.model}</span><span>${age(t.time)}</span>${t.grades?.critic_score ? gradeBadge(t.grades.critic_score, t.grades.feedback) : nothing}${trustLabel(t.labels)}
       <button type="button" class="link" @click=${() => setDrawer(true, t.query_id)}>run</button></p>
   </article>`;
 }
-let drawnSession = "";
 
 function liveTurn(r, turns) {
   const running = store.isRunning(r);
@@ -194,9 +221,9 @@ function turn(r, running, turns) {
     ${r.deliberations.size ? html`<section class="deliberation" aria-label="Deliberation">${[...r.deliberations.values()].map(personaCard)}<p class="quiet"><a href="/deliberations/${r.id}">Open the deliberation</a></p></section>` : nothing}
     ${r.task ? html`<p class="card taskline">${icon("tasks")}<a href="/tasks/${r.id}">Task</a><span class="state ${r.task.state}">${r.task.state ?? "planning"}</span><span class="quiet">${r.task.subtasks.filter((s) => s.state === "done").length} of ${count(r.task.subtasks.length, "subtask")} done</span></p>` : nothing}
     ${waiting.map((a) => approvals.card(a, true))}
-    <div class="answer" dir="auto">${r.text ? untrusted(r.response?.labels, markdown(r.id, r.text)) : nothing}</div>
+    <div class="answer" dir="auto" ?data-trusted=${isPublic(r.response?.labels)}>${r.text ? untrusted(r.response?.labels, markdown(r.id, r.text)) : nothing}</div>
     ${running ? progress(r, turns) : nothing}
-    ${r.failed ? html`<p class="failed"><b>This question failed.</b> ${visible(r.failed.text ?? r.failed.message ?? r.failed.code ?? "")} <button type="button" class="link" @click=${() => send(r.session, r.query)}>Ask again</button></p>` : nothing}
+    ${r.failed ? html`<p class="failed"><b>This question failed.</b> ${visible(r.failed.text ?? r.failed.message ?? r.failed.code ?? "")} ${clientOf(r.session) ? nothing : html`<button type="button" class="link" @click=${() => send(r.session, r.query)}>Ask again</button>`}</p>` : nothing}
     ${r.cancelled && !running ? html`<p class="quiet">You stopped this answer. The text so far is kept.</p>` : nothing}
     ${notes(r)}
     ${running ? nothing : factsLine(r, u, tools)}
@@ -230,7 +257,7 @@ function factsLine(r, u, tools) {
     <a href="/runs/${r.id}" class="run-link" @click=${(e) => !e.ctrlKey && !e.metaKey && innerWidth > 1000 && (e.preventDefault(), e.stopPropagation(), setDrawer(!(drawer.open && drawer.run === r.id), r.id))}>run</a>
     <span class="answer-actions">${rating(r)}
       <button type="button" class="ghost" aria-label="Copy the answer" title="Copy" @click=${() => copy(r.text)}>${icon("copy")}</button>
-      <button type="button" class="ghost" aria-label="Ask again" title="Retry" @click=${() => send(r.session, r.query)}>${icon("retry")}</button></span>
+      ${clientOf(r.session) ? nothing : html`<button type="button" class="ghost" aria-label="Ask again" title="Retry" @click=${() => send(r.session, r.query)}>${icon("retry")}</button>`}</span>
   </div>`;
 }
 
@@ -285,7 +312,6 @@ const markdown = (id, text) => html`<div class="markdown" data-answer=${id} .sou
 
 // drawn renders the Markdown of the answers that are on the page, and keeps the end of the log in view while the user is there.
 export function drawn([session]) {
-  drawnSession = session ?? "";
   const log = document.querySelector("#log");
   const atEnd = log && log.scrollHeight - log.scrollTop - log.clientHeight < 80;
   for (const e of document.querySelectorAll("[data-answer]")) {
@@ -307,6 +333,7 @@ export function drawn([session]) {
     if (!drawer.run) runs.select(turnsOf(session).findLast((t) => t.id)?.id);
     runs.drawn();
   }
+  approvals.drawn([], true);
 }
 
 const spoken = { id: "", until: 0 };
@@ -325,6 +352,7 @@ function announce(session) {
 }
 
 function composer(session, running, turns) {
+  if (clientOf(session)) return html`<div class="composer"><p class="column quiet">${clientLabel(session)} You cannot ask in this conversation: its questions are not your words. <a href="/chat">Begin a session of your own</a>, and paste what it is about.</p></div>`;
   const submit = (e) => {
     e.preventDefault();
     send(session, draft.text);
@@ -332,15 +360,15 @@ function composer(session, running, turns) {
   const model = store.state.health?.model;
   return html`<form class="composer ${draft.over ? "over" : ""}" @submit=${submit}
       @dragover=${(e) => (e.preventDefault(), !draft.over && ((draft.over = true), store.changed()))} @dragleave=${() => ((draft.over = false), store.changed())}
-      @drop=${(e) => (e.preventDefault(), (draft.over = false), addFiles(e.dataTransfer.files))}>
+      @drop=${dropContent}>
     <div class="column">
       <div class="box">
-        ${draft.files.length ? html`<ul class="files">${draft.files.map((f, i) => html`<li>${icon("attach")}${f.name} <span class="label" title="Instructions in it are not yours">untrusted</span><button type="button" class="ghost" aria-label="Remove ${f.name}" @click=${() => (draft.files.splice(i, 1), store.changed())}>${icon("close")}</button></li>`)}</ul>` : nothing}
+        ${draft.files.length ? html`<ul class="files">${draft.files.map((f, i) => html`<li>${icon("attach")}${f.name} <span class="label" title="Instructions in it are not yours">untrusted</span>${f.paste ? html`<button type="button" class="link" title="Only if the words are your own: they may permit what the agent does" @click=${() => typePaste(f)}>These are my words</button>` : nothing}<button type="button" class="ghost" aria-label="Remove ${f.name}" @click=${() => (draft.files.splice(i, 1), store.changed())}>${icon("close")}</button></li>`)}</ul>` : nothing}
         <label class="sr" for="question">Your question</label>
         <textarea id="question" rows="1" placeholder=${running ? "Correct it, or write the next question" : draft.mode === "task" ? "Describe the task" : "Ask anything"} dir="auto"
           .value=${draft.text}
           @input=${(e) => ((draft.text = e.target.value), store.changed())}
-          @paste=${(e) => e.clipboardData.files.length && (e.preventDefault(), addFiles(e.clipboardData.files))}
+          @paste=${(e) => onPaste(e, e.clipboardData)}
           @keydown=${(e) => onKey(e, e.ctrlKey || e.metaKey ? () => (running ? steer(session, turns) : submit(e)) : submit, turns)}></textarea>
         <div class="actions">
           <label class="button ghost" title="Attach files, or drop and paste them">${icon("attach")}<span class="sr">Attach files</span><input class="sr" type="file" multiple @change=${(e) => (addFiles(e.target.files), (e.target.value = ""))} /></label>
