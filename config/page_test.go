@@ -91,6 +91,9 @@ func TestPageShowsHostileTextAsText(t *testing.T) {
 	if host := eval[string](p, `(async () => { const { render } = await import("/page/js/markdown.js"); return render("[аррӏе](https://аррӏе.com/)")[0].textContent; })()`); !strings.Contains(host, "xn--") {
 		t.Errorf("a look-alike host is shown as %q", host)
 	}
+	t.Run("links", func(t *testing.T) { testLinksShowTheirHost(t, p) })
+	t.Run("long lines", func(t *testing.T) { testLongLinesAreRendered(t, p) })
+	t.Run("approvals", func(t *testing.T) { testApprovalsWait(t, p) })
 }
 
 // TestPageRendersManyTokens: five thousand token events are applied and drawn; the time is logged.
@@ -237,6 +240,9 @@ func TestPageScreens(t *testing.T) {
 		p.open("/decisions")
 		p.waitFor(`document.querySelector("main").textContent.includes("denied by you")`)
 	})
+
+	t.Run("pasted text", func(t *testing.T) { testPastesAreUntrusted(t, s, p) })
+	t.Run("client", func(t *testing.T) { testClientsAreLabelled(t, s, p) })
 
 	t.Run("committee and task", func(t *testing.T) {
 		p.t = t

@@ -27,7 +27,7 @@ func (c *brokerStub) Routes() []actor.Route {
 func (c *brokerStub) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery], _ actor.Out) (subjects.ApprovalList, error) {
 	asked := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	a := subjects.Approval{State: "pending", ApprovalRequest: subjects.ApprovalRequest{
-		ID: "q1", CallID: "c1", SessionID: "s1", QueryID: "x", Caller: "generator", Type: "assistant", Tool: "web_fetch", Args: json.RawMessage(`{"url":"\u001b[2J"}`), Layer: "flow", Rule: "egress",
+		ID: "q1", CallID: "c1", SessionID: "s1", QueryID: "x", Caller: "generator", Type: "assistant", Tool: "web_fetch", Args: json.RawMessage("{\"url\":\"\u009b2J\",\"n\":9007199254740993}"), Layer: "flow", Rule: "egress",
 		Reason: "because", Sinks: []string{"a"}, Preview: "+a", Taint: []subjects.Taint{{Tool: "web_search"}}, Hosts: []subjects.LookAlikeHost{{}}, Grants: []subjects.Grant{{}}, Asked: asked, Expires: asked.Add(time.Minute),
 	}}
 	over := a
@@ -71,6 +71,7 @@ func TestApprovals(t *testing.T) {
 	d, w := describe(t), startGateway(t, b, setup{})
 	w.checkRoutes(d, func() string { return c.take("") }, []routeTest{
 		{"pending", "GET", "/approvals", "/approvals", "", 200, `"id":"q1"`, ""},
+		{"exact arguments", "GET", "/approvals", "/approvals", "", 200, `"args_text":"{\n  \"url\": \"\\u009b2J\",\n  \"n\": 9007199254740993\n}"`, ""},
 		{"all", "GET", "/approvals", "/approvals?all=1", "", 200, `"id":"q0"`, ""},
 		{"rules", "GET", "/approvals/rules", "/approvals/rules", "", 200, `"id":"r1"`, ""},
 		{"approve", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true}`, 200, `"state":"approved","by":"gateway","remember":""`, `gateway q1 {"approve":true}`},

@@ -291,8 +291,8 @@ function readCode(text) {
   return [run, run, null];
 }
 
-// inline returns the nodes of a line of text.
-function inline(text, depth = 0) {
+// inline returns the nodes of a line of text. There is no link within a link.
+function inline(text, depth = 0, inLink = false) {
   const out = [];
   let plain = "";
   let failed = 0;
@@ -325,17 +325,17 @@ function inline(text, depth = 0) {
         if (m[2] === null) plain += m[1];
         else push(element("code", m[2].length > 2 && m[2].startsWith(" ") && m[2].endsWith(" ") ? m[2].slice(1, -1) : m[2]));
         if (m[2] === null) failed++;
-      } else if (c === "!" && (m = image.exec(rest))) push(anchor(m[2], ["image: " + (m[1] || m[2])]));
-      else if (c === "[" && (m = link.exec(rest))) push(anchor(m[2], depth < maxDepth ? inline(m[1], depth + 1) : [m[1]]));
-      else if ((c === "<" || c === "h") && !wordBefore && (m = autolink.exec(rest))) push(anchor(m[1], [m[1]]));
+      } else if (c === "!" && !inLink && (m = image.exec(rest))) push(anchor(m[2], ["image: " + (m[1] || m[2])]));
+      else if (c === "[" && !inLink && (m = link.exec(rest))) push(anchor(m[2], depth < maxDepth ? inline(m[1], depth + 1, true) : [m[1]]));
+      else if ((c === "<" || c === "h") && !wordBefore && !inLink && (m = autolink.exec(rest))) push(anchor(m[1], [m[1]]));
       else if (c === "$" && (m = math.exec(rest))) {
         const e = element("code", m[1]);
         e.className = "math";
         push(e);
       } else if ((c === "*" || c === "_") && !(c === "_" && wordBefore) && depth < maxDepth) {
-        if ((m = strong.exec(rest))) push(element("strong", ...inline(m[2], depth + 1)));
-        else if ((m = emphasis.exec(rest))) push(element("em", ...inline(m[2], depth + 1)));
-      } else if (c === "~" && depth < maxDepth && (m = deleted.exec(rest))) push(element("s", ...inline(m[1], depth + 1)));
+        if ((m = strong.exec(rest))) push(element("strong", ...inline(m[2], depth + 1, inLink)));
+        else if ((m = emphasis.exec(rest))) push(element("em", ...inline(m[2], depth + 1, inLink)));
+      } else if (c === "~" && depth < maxDepth && (m = deleted.exec(rest))) push(element("s", ...inline(m[1], depth + 1, inLink)));
       if (!m && c !== "h" && c !== "H") failed++; // a letter costs nothing
     }
     if (m) {

@@ -67,6 +67,31 @@ func TestFit(t *testing.T) {
 	}
 }
 
+// JSON on stdout controls no terminal and hides nothing, and is the same value. encoding/json escapes only what is below U+0020.
+func TestJSONHasNoControlCharacters(t *testing.T) {
+	t.Parallel()
+	hidden := "a\u009b2J\u009d52;c\u202e\u007f\U000e0041\u2800\n<é"
+	for _, indent := range []bool{false, true} {
+		var out bytes.Buffer
+		s := NewStreams(nil, &out, nil)
+		if err := s.encodeJSON(map[string]string{"k\u009b": hidden}, indent); err != nil {
+			t.Fatal(err)
+		}
+		var got map[string]string
+		if err := json.Unmarshal(out.Bytes(), &got); err != nil || got["k\u009b"] != hidden {
+			t.Errorf("%q has the value %q, %v", out.String(), got, err)
+		}
+		for _, r := range out.String() {
+			if r != '\n' && !unicode.IsPrint(r) {
+				t.Errorf("%q has %U", out.String(), r)
+			}
+		}
+		if !strings.Contains(out.String(), "<é") || strings.Count(out.String(), "\n") != map[bool]int{false: 1, true: 3}[indent] {
+			t.Errorf("layout %q", out.String())
+		}
+	}
+}
+
 // However the arguments look, what is shown is all of them, is the same value, and steers nothing.
 func FuzzVisibleJSON(f *testing.F) {
 	for _, s := range []string{
