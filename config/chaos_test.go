@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/actors/mcp"
 	"conclave/config"
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
@@ -40,6 +41,13 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == mcp.ForwardArg {
+		os.Exit(mcp.Forward(os.Args[2:]))
+	}
+	if trick := os.Getenv(hostileEnv); trick != "" {
+		serveHostile(trick)
+		os.Exit(0)
+	}
 	if names := os.Getenv(playEnv); names != "" {
 		part := func() error { return runActors(names) }
 		switch names {
@@ -56,6 +64,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	os.Setenv("CONCLAVE_TEST_SECRET", mcpCanary) // that no server may see
 	_ = flag.Set("test.parallel", "6") // they wait more than they compute
 	os.Exit(m.Run())
 }

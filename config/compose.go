@@ -55,6 +55,9 @@ type Wiring struct {
 
 	Stories []gateway.Story // of the build, for the page
 
+	// Program is the file of this program, which MCP servers with hosts have in their sandbox; "" = that of the process.
+	Program string
+
 	counters func() map[string]int64 // of the embedded server, for the profiles
 	server   registry.Server         // the embedded one; nil = a stand-alone one
 	settings *liveSettings           // of the running system; nil = c is all

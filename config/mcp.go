@@ -33,7 +33,7 @@ func (c Config) newMCP(home bus.Home, nc *nats.Conn) (actor.Actor, error) {
 
 // MCPOptions returns how MCP servers are reached, without their credentials.
 func (c Config) MCPOptions(home bus.Home) mcp.Options {
-	return mcp.Options{Folder: c.MCP.Folder, Closed: []string{home.Data, home.Config}, Version: c.wiring.Version}
+	return mcp.Options{Folder: c.MCP.Folder, Closed: []string{home.Data, home.Config}, Version: c.wiring.Version, Self: c.wiring.Program}
 }
 
 // mcpServers reads the servers that should run from the settings and the list of principals.

@@ -217,7 +217,7 @@ func (c *programConn) Close() error {
 const (
 	floodWindow   = 10 * time.Second
 	floodBytes    = 64 << 20
-	floodMessages = 20_000
+	floodMessages = 5_000
 )
 
 // errFlood is the error of a server that sends more than it may.
