@@ -250,6 +250,7 @@ func TestHostileMCPServer(t *testing.T) {
 		for name, trick := range mcpTricks {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
+				t.Log(trick.what)
 				trick.check(t, h, mountedName(name, "act"))
 			})
 		}
