@@ -65,7 +65,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	os.Setenv("CONCLAVE_TEST_SECRET", mcpCanary) // that no server may see
-	_ = flag.Set("test.parallel", "6") // they wait more than they compute
+	_ = flag.Set("test.parallel", "6")           // they wait more than they compute
 	os.Exit(m.Run())
 }
 
