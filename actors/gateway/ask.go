@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -29,18 +28,23 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	if q.QueryID == "" {
 		q.QueryID = in.Query
 	}
+	var asker *clientAccess
 	if in.From != "user" {
-		q.Client = in.From
-		q.SessionID, q.QueryID = subjects.ScopeClientID(in.From, cmp.Or(q.SessionID, out.NewID())), subjects.ScopeClientID(in.From, cmp.Or(q.QueryID, out.NewID()))
+		var err error
+		if asker, err = g.tokens.findName(ctx, out, in.From); err != nil {
+			return err
+		}
+		scopeQuestion(out, asker, &q)
 	}
 	if err := validateQuestion(out, &q); err != nil {
 		return toFault(err)
 	}
-	leave, err := g.admitClient(q.Client, q.size(), out.Now())
-	if err != nil {
+	cost, size := q.cost()
+	var err error
+	if q.place, err = g.admit(out, asker, cost, size); err != nil {
 		return toFault(err)
 	}
-	defer leave()
+	defer q.place.leave()
 	if in.Deadline.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, defaultAskTimeout)

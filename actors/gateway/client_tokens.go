@@ -3,6 +3,7 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
 	"slices"
@@ -14,29 +15,53 @@ import (
 	"conclave/subjects"
 )
 
-// clientTokens are the bearer tokens of run-time principals of the kind client: programs that ask, and may do nothing else.
-// The registry has their hashes; a principal that it no longer lists has no access. The zero value knows none.
+// clientTokens are the run-time principals of the kind client, programs that ask and may do nothing else, with their bearer tokens.
+// The registry has the hashes of these; a principal that it no longer lists has no access. The zero value knows none.
 type clientTokens struct {
 	changed chan struct{}
 
 	mu     sync.Mutex
-	access map[secretDigest]clientAccess
+	tokens map[secretDigest]*clientAccess
+	names  map[string]*clientAccess
 }
 
-// clientAccess is the access of one token.
+// clientAccess is the access of one client.
 type clientAccess struct {
 	name    string
+	scope   string        // begins the ids of its sessions and questions; a later client of the same name has another one
 	allow   []string      // see [subjects.Principal]
-	revoked chan struct{} // closed when the token is revoked
+	revoked chan struct{} // closed when the client or its token is revoked
+	isUser  bool          // the user's own credential on an interface for programs: no limits
 }
 
-// clientListInterval is the time between two readings of the list of principals: the message that it changed may be lost.
-const clientListInterval = 30 * time.Second
+// apiAccess is the access of programs with the user's own credential.
+var apiAccess = &clientAccess{name: subjects.APIClient, scope: subjects.ScopeClientID(subjects.APIClient, ""), allow: subjects.ClientTools, isUser: true}
 
-// follow keeps the tokens as the registry has them until ctx ends. Without a reply the known tokens stay.
+// newClientAccess returns the access of a principal.
+func newClientAccess(p subjects.Principal) *clientAccess {
+	generation := sha256.Sum256([]byte(p.Added.UTC().Format(time.RFC3339Nano)))
+	return &clientAccess{name: p.Name, scope: subjects.ScopeClientID(p.Name, hex.EncodeToString(generation[:3])+"_"), allow: p.Allow, revoked: make(chan struct{})}
+}
+
+// mayUse reports whether a client may use a tool of MCP beyond questions.
+func (a *clientAccess) mayUse(tool string) bool { return slices.Contains(a.allow, tool) }
+
+const (
+	// clientListInterval is the time between two readings of the list of principals: the message that it changed may be lost.
+	clientListInterval = 30 * time.Second
+	// maxListMisses is the number of readings without a reply after which no client has access.
+	maxListMisses = 2
+)
+
+// follow keeps the tokens as the registry has them until ctx ends. After maxListMisses readings without a reply no client has access:
+// it may have been revoked.
 func (c *clientTokens) follow(ctx context.Context, out actor.Out) {
-	for {
-		c.readList(ctx, out)
+	for misses := 0; ; {
+		if c.readList(ctx, out) {
+			misses = 0
+		} else if misses++; misses == maxListMisses {
+			c.set(nil)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -46,62 +71,75 @@ func (c *clientTokens) follow(ctx context.Context, out actor.Out) {
 	}
 }
 
-// readList reads the list of principals once.
-func (c *clientTokens) readList(ctx context.Context, out actor.Out) {
+// readList reads the list of principals once. It reports false, and changes nothing, without a reply.
+func (c *clientTokens) readList(ctx context.Context, out actor.Out) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if list, err := actor.Ask(ctx, out, subjects.PrincipalListService, subjects.Empty{}); err == nil {
+	list, err := actor.Ask(ctx, out, subjects.PrincipalListService, subjects.Empty{})
+	if err == nil {
 		c.set(list.Principals)
 	}
+	return err == nil
 }
 
-// set replaces the tokens, and revokes those that are not in the list.
+// set replaces the clients, and revokes those that are not in the list.
 func (c *clientTokens) set(principals []subjects.Principal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := map[secretDigest]clientAccess{}
+	tokens, names := map[secretDigest]*clientAccess{}, map[string]*clientAccess{}
+	old := map[*clientAccess]secretDigest{}
+	for d, a := range c.tokens {
+		old[a] = d
+	}
 	for _, p := range principals {
-		var d secretDigest
-		if n, err := hex.Decode(d[:], []byte(p.TokenHash)); p.Kind != subjects.ClientPrincipal || len(p.TokenHash) != 2*len(d) || err != nil || n != len(d) {
+		if p.Kind != subjects.ClientPrincipal {
 			continue
 		}
-		if known, ok := c.access[d]; ok && known.name == p.Name && slices.Equal(known.allow, p.Allow) {
-			now[d] = known
-		} else {
-			now[d] = clientAccess{p.Name, p.Allow, make(chan struct{})}
+		var d secretDigest
+		n, err := hex.Decode(d[:], []byte(p.TokenHash))
+		hasToken := len(p.TokenHash) == 2*len(d) && err == nil && n == len(d)
+		a := newClientAccess(p)
+		if known := c.names[p.Name]; known != nil && known.scope == a.scope && slices.Equal(known.allow, a.allow) && old[known] == d {
+			a = known
+		}
+		if names[p.Name] = a; hasToken {
+			tokens[d] = a
 		}
 	}
-	for d, a := range c.access {
-		if now[d].revoked != a.revoked {
+	for name, a := range c.names {
+		if names[name] != a {
 			close(a.revoked)
 		}
 	}
-	c.access = now
+	c.tokens, c.names = tokens, names
 }
 
-// find returns the access of the bearer token of r.
-func (c *clientTokens) find(r *http.Request) (clientAccess, bool) {
+// find returns the access of the bearer token of r, nil when it is of no client.
+func (c *clientTokens) find(r *http.Request) *clientAccess {
 	token, ok := bearerToken(r)
 	if !ok {
-		return clientAccess{}, false
+		return nil
 	}
 	digest := digestSecret(token)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a, ok := c.access[digest] // a digest reveals nothing by the time of its comparison
-	return a, ok
+	return c.tokens[digest] // a digest reveals nothing by the time of its comparison
 }
 
-// mayUse reports whether a client may use a tool of MCP beyond questions.
-func (c *clientTokens) mayUse(name, tool string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, a := range c.access {
-		if a.name == name {
-			return slices.Contains(a.allow, tool)
+// findName returns the access of the account of a client. It reads the list when the name is not known yet.
+func (c *clientTokens) findName(ctx context.Context, out actor.Out, name string) (*clientAccess, error) {
+	for read := false; ; read = true {
+		c.mu.Lock()
+		a := c.names[name]
+		c.mu.Unlock()
+		switch {
+		case a != nil:
+			return a, nil
+		case read:
+			return nil, subjects.Faultf(subjects.CodeUnavailable, "the registry does not list the client %s, or does not reply; try again later", name)
 		}
+		c.readList(ctx, out)
 	}
-	return false
 }
 
 // onPrincipalChanged has the list of principals read again.
@@ -113,18 +151,18 @@ func (g *Gateway) onPrincipalChanged(context.Context, actor.Msg[subjects.Princip
 	return nil
 }
 
-// clientKey is the key of the client's name in the context of a request.
+// clientKey is the key of the client's access in the context of a request.
 type clientKey struct{}
 
-// clientOf returns the principal whose token a request has, "" for the user.
-func clientOf(r *http.Request) string {
-	name, _ := r.Context().Value(clientKey{}).(string)
-	return name
+// clientOf returns the client whose token a request has, nil for the user.
+func clientOf(r *http.Request) *clientAccess {
+	a, _ := r.Context().Value(clientKey{}).(*clientAccess)
+	return a
 }
 
-// programOf returns the client of a question that comes over an interface for programs. With the user's own credential it is
-// [subjects.APIClient]: programs put pages, files and the words of models into such a question, so that its text is not the user's.
-func programOf(r *http.Request) string { return cmp.Or(clientOf(r), subjects.APIClient) }
+// programOf returns the client of a request over an interface for programs. With the user's own credential it is apiAccess: programs
+// put pages, files and the words of models into a question, so that its text is not the user's.
+func programOf(r *http.Request) *clientAccess { return cmp.Or(clientOf(r), apiAccess) }
 
 // clientRoutes are the routes that clients may use. Handlers of these keep to the client's own sessions and questions.
 var clientRoutes = map[string]bool{
@@ -135,40 +173,30 @@ var clientRoutes = map[string]bool{
 // errClientRoute is the response to a client that uses a route of the user.
 var errClientRoute = problemf(http.StatusForbidden, subjects.CodeDenied, "denied: a client may ask questions and read its own answers only")
 
-// scopeQuestion turns a question into one of a client; "" is the user, whose question it does not change.
-func (g *Gateway) scopeQuestion(name string, q *Question) {
-	if name == "" {
-		return
+// scopeQuestion turns a question into one of a client; nil is the user, whose question it does not change.
+func scopeQuestion(out actor.Out, a *clientAccess, q *Question) {
+	if a != nil {
+		q.Client, q.SessionID, q.QueryID = a.name, a.scopeID(q.SessionID, out), a.scopeID(q.QueryID, out)
 	}
-	q.Client = name
-	q.SessionID, q.QueryID = keepScope(name, cmp.Or(q.SessionID, g.out.NewID())), keepScope(name, cmp.Or(q.QueryID, g.out.NewID()))
 }
 
-// keepScope is [subjects.ScopeClientID] for an id that may have the scope already, because a client got it in a reply.
-func keepScope(principal, id string) string {
-	if strings.HasPrefix(id, subjects.ScopeClientID(principal, "")) {
+// scopeID returns an id as an id of the client's own, a new one for "". The id may have the scope already, because the client got it in
+// a reply. A new one is shorter than elsewhere: with the scope it must be a token.
+func (a *clientAccess) scopeID(id string, out actor.Out) string {
+	if strings.HasPrefix(id, a.scope) {
 		return id
 	}
-	return subjects.ScopeClientID(principal, id)
+	if id == "" {
+		id = out.NewID()
+		id = id[:min(len(id), 24)]
+	}
+	return a.scope + id
 }
 
 // checkOwnQuery denies a client the question of another.
 func checkOwnQuery(r *http.Request, id string) error {
-	if name := clientOf(r); name != "" && !strings.HasPrefix(id, subjects.ScopeClientID(name, "")) {
+	if a := clientOf(r); a != nil && !strings.HasPrefix(id, a.scope) {
 		return errClientRoute
 	}
 	return nil
-}
-
-// admitClient counts a question of a client against its limits and returns the function that ends it. For the user it does
-// nothing.
-func (g *Gateway) admitClient(name string, size int, now time.Time) (end func(), err error) {
-	if name == "" {
-		return func() {}, nil
-	}
-	if !g.clients.begin(name, size, now) {
-		return nil, &problem{status: http.StatusTooManyRequests, Fault: subjects.Faultf(subjects.CodeLimit,
-			"too many questions of %s: at most %d wait at once, and one of 1 KB every %v on average, up to %d KB after a pause; try again later", name, maxClientWaiting, clientInterval, clientBurst)}
-	}
-	return func() { g.clients.end(name) }, nil
 }

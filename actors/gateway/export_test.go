@@ -8,6 +8,16 @@ import (
 	"conclave/subjects"
 )
 
+// ClientScope returns the beginning of the ids of a client.
+func ClientScope(p subjects.Principal) string { return newClientAccess(p).scope }
+
+// OpenQuestions returns the number of questions of a client without an answer.
+func OpenQuestions(g *Gateway, scope string) int {
+	g.clients.mu.Lock()
+	defer g.clients.mu.Unlock()
+	return g.clients.use(scope).waiting
+}
+
 // SetMaxEvents sets the number of events in memory.
 func (g *Gateway) SetMaxEvents(n int) { g.events.maxEvents = n }
 
@@ -35,6 +45,9 @@ func OpenAPI() []byte { return openAPI }
 
 // WaitingSlots are the slots of waiting questions.
 func WaitingSlots(g *Gateway) chan struct{} { return g.slots.waiting }
+
+// ClientSlots are the slots of the requests of clients.
+func ClientSlots(g *Gateway) chan struct{} { return g.slots.clients }
 
 // StreamSlots are the slots of event streams.
 func StreamSlots(g *Gateway) chan struct{} { return g.slots.streams }

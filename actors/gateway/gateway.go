@@ -61,7 +61,7 @@ type Gateway struct {
 	models         modelCache
 	links          linkCache
 	pulls          pullLog
-	slots          struct{ waiting, streams chan struct{} }
+	slots          struct{ waiting, streams, clients chan struct{} }
 	credentials    *credentials
 	bodyTimeout    time.Duration
 	outcomeTimeout time.Duration
@@ -87,6 +87,7 @@ func New(cfg Config, link Link) *Gateway {
 	g := &Gateway{cfg: cfg, link: link, events: newEventFeed(), Version: "dev", runtimeMetrics: newRuntimeMetrics(), bodyTimeout: defaultBodyTimeout, outcomeTimeout: outcomeTimeout}
 	g.slots.waiting = make(chan struct{}, g.cfg.MaxWaiting)
 	g.slots.streams = make(chan struct{}, g.cfg.MaxStreams)
+	g.slots.clients = make(chan struct{}, max(g.cfg.MaxWaiting/2, maxClientRequests))
 	g.tokens.changed = make(chan struct{}, 1)
 	g.life, g.end = context.WithCancelCause(context.Background())
 	return g

@@ -650,7 +650,15 @@ func TestAskIsPublished(t *testing.T) {
 
 func testAskIsPublished(t *testing.T) {
 	g := gateway.New(defaultConfig(gateway.Config{}), nil)
+	defer g.Close(t.Context())
 	rec := &actortest.Recorder{}
+	listed := false
+	rec.Reply = func(subject string, _ []byte) (any, error) {
+		if subject != "principal.list" || !listed {
+			return nil, subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", subject)
+		}
+		return subjects.PrincipalList{Principals: []subjects.Principal{{Name: "phone", Kind: subjects.ClientPrincipal}}}, nil
+	}
 	ask := func(body any, query string) error {
 		_, err := rec.Deliver(t, g, actortest.Message{Subject: "client.user.query.ask", Body: body, Query: query, Deadline: rec.Out().Now().Add(time.Minute)})
 		return err
@@ -674,41 +682,43 @@ func testAskIsPublished(t *testing.T) {
 	if len(got) != 1 || got[0].Subject != "query.received" || got[0].Query != "q-7" || !got[0].Waited || !bytes.Contains([]byte(got[0].Body), []byte(`"query_id":"q-7","query":"hi"`)) {
 		t.Errorf("%+v", got)
 	}
-	// A run-time principal names no session and no question of another account.
-	_, err := rec.Deliver(t, g, actortest.Message{Subject: "client.phone.query.ask", Body: []byte(`{"query":"hi","session_id":"s"}`), Query: "q-8", Deadline: rec.Out().Now().Add(time.Minute)})
-	if got := rec.Published(); actortest.Code(err) != subjects.CodeTimeout || len(got) != 2 || got[1].Query != "client_phone_q-8" || got[1].Session != "client_phone_s" {
+	// A run-time principal that the registry does not list asks nothing; one that it lists names no session and no question of another
+	// account.
+	askAsPhone := func(body, query string) error {
+		_, err := rec.Deliver(t, g, actortest.Message{Subject: "client.phone.query.ask", Body: []byte(body), Query: query, Deadline: rec.Out().Now().Add(time.Minute)})
+		return err
+	}
+	if err := askAsPhone(`{"query":"hi"}`, ""); actortest.Code(err) != subjects.CodeUnavailable {
+		t.Errorf("without the registry: %v", err)
+	}
+	listed = true
+	scope := gateway.ClientScope(subjects.Principal{Name: "phone"})
+	err := askAsPhone(`{"query":"hi","session_id":"s"}`, "q-8")
+	if got := rec.Published(); actortest.Code(err) != subjects.CodeTimeout || len(got) != 2 || got[1].Query != scope+"q-8" || got[1].Session != scope+"s" {
 		t.Errorf("a question of a run-time principal: %v, %+v", err, got)
 	}
 	if got := rec.Published(); !strings.Contains(got[1].Body, `"client":"phone"`) || strings.Contains(got[0].Body, "client") {
 		t.Errorf("asked as %s and %s", got[0].Body, got[1].Body)
 	}
 	// Without ids it gets ids of its own, so that every record names it; a name in the body counts for nothing.
-	askAsPhone := func(body string) error {
-		_, err := rec.Deliver(t, g, actortest.Message{Subject: "client.phone.query.ask", Body: []byte(body), Deadline: rec.Out().Now().Add(time.Minute)})
-		return err
-	}
-	err = askAsPhone(`{"query":"hi","client":"tablet"}`)
-	if got := rec.Published(); actortest.Code(err) != subjects.CodeTimeout || !strings.HasPrefix(got[2].Session, "client_phone_") || !strings.HasPrefix(got[2].Query, "client_phone_") || !strings.Contains(got[2].Body, `"client":"phone"`) {
+	err = askAsPhone(`{"query":"hi","client":"tablet"}`, "")
+	if got := rec.Published(); actortest.Code(err) != subjects.CodeTimeout || !strings.HasPrefix(got[2].Session, scope) || !strings.HasPrefix(got[2].Query, scope) || !strings.Contains(got[2].Body, `"client":"phone"`) || subjects.CheckToken(got[2].Session) != nil {
 		t.Errorf("a question without ids: %v, %+v", err, got)
 	}
-	// It has no more than four questions waiting, and not more text than its share; the user has no such limit.
-	var waiting sync.WaitGroup
-	for range 4 {
-		waiting.Go(func() {
-			if err := askAsPhone("wait"); actortest.Code(err) != subjects.CodeTimeout {
-				t.Error(err)
-			}
-		})
+	// It chooses no model.
+	if err := askAsPhone(`{"query":"hi","model":"other"}`, ""); actortest.Code(err) != subjects.CodeDenied {
+		t.Errorf("with a model: %v", err)
 	}
-	synctest.Wait()
-	if err := askAsPhone("one more"); actortest.Code(err) != subjects.CodeLimit {
+	// It has no more than four questions without an answer, also when it no longer waits; the user has no such limit.
+	for range 2 {
+		if err := askAsPhone("wait", ""); actortest.Code(err) != subjects.CodeTimeout {
+			t.Error(err)
+		}
+	}
+	if err := askAsPhone("one more", ""); actortest.Code(err) != subjects.CodeLimit {
 		t.Errorf("a fifth question: %v", err)
 	}
 	if err := ask([]byte("hi"), "q-9"); actortest.Code(err) != subjects.CodeTimeout {
 		t.Errorf("the user meanwhile: %v", err)
-	}
-	waiting.Wait()
-	if err := askAsPhone(strings.Repeat("long ", 20<<10)); actortest.Code(err) != subjects.CodeLimit {
-		t.Errorf("100 KB: %v", err)
 	}
 }

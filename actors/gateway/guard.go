@@ -42,10 +42,10 @@ func (g *Gateway) guardRequests(next http.Handler) http.Handler {
 		if !authorized {
 			revoked, authorized = g.credentials.authorize(r, g.isOwnBrowser)
 		}
-		var client string
+		var client *clientAccess
 		if !authorized {
-			if a, ok := g.tokens.find(r); ok {
-				client, revoked, authorized = a.name, a.revoked, true
+			if client = g.tokens.find(r); client != nil {
+				revoked, authorized = client.revoked, true
 			}
 		}
 		switch {

@@ -123,9 +123,18 @@ func (g *Gateway) handler() http.Handler {
 	mux.HandleFunc("GET /page/{file...}", func(w http.ResponseWriter, r *http.Request) { g.serveRoute(route{"GET", "/page/", g.onPageFile}, w, r) })
 	return g.guardRequests(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, pattern := mux.Handler(r)
-		if clientOf(r) != "" && !clientRoutes[pattern] {
-			g.writeProblem(w, r, errClientRoute)
-			return
+		if client := clientOf(r); client != nil {
+			if !clientRoutes[pattern] {
+				g.writeProblem(w, r, errClientRoute)
+				return
+			}
+			leave, err := g.admitRequest(client, r)
+			if err != nil {
+				w.Header().Set("Connection", "close") // the body is not read
+				g.writeProblem(w, r, err)
+				return
+			}
+			defer leave()
 		}
 		if g.isPageRequest(r) {
 			g.writePage(w, r)
@@ -269,25 +278,32 @@ func (g *Gateway) writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(data, '\n'))
 }
 
+// readLimited returns a JSON body of at most limit bytes.
+func (g *Gateway) readLimited(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	types := r.Header.Values("Content-Type")
+	if len(types) != 1 || !isJSON(types[0]) || r.Header.Get("Content-Encoding") != "" {
+		return nil, problemf(http.StatusUnsupportedMediaType, subjects.CodeCodec, "unsupported content type; send Content-Type: application/json without Content-Encoding")
+	}
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d KB", limit>>10)
+	case err != nil:
+		w.Header().Set("Connection", "close")
+		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "incomplete body, or timeout after %s", g.bodyTimeout)
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it is for the body only
+	return data, nil
+}
+
 // readBody decodes one JSON object strictly into a pointer. It rejects a body longer than maxBody, one that is incomplete
 // after bodyTimeout, unknown fields, an encoded body, and any content type but JSON: a form on another site's page can send
 // the others without a preflight request.
 func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, into any) error {
-	types := r.Header.Values("Content-Type")
-	if len(types) != 1 || !isJSON(types[0]) || r.Header.Get("Content-Encoding") != "" {
-		return problemf(http.StatusUnsupportedMediaType, subjects.CodeCodec, "unsupported content type; send Content-Type: application/json without Content-Encoding")
-	}
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err == nil { // the deadline is for the body only
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	}
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d KB", maxBody>>10)
-	case err != nil:
-		w.Header().Set("Connection", "close")
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "incomplete body, or timeout after %s", g.bodyTimeout)
+	data, err := g.readLimited(w, r, maxBody)
+	if err != nil {
+		return err
 	}
 	if err := actor.DecodeStrict(data, into); err != nil {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", err)

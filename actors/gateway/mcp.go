@@ -1,12 +1,14 @@
 package gateway
 
 import (
-	"cmp"
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -23,19 +25,23 @@ func (g *Gateway) newMCPHandler() http.Handler {
 	})
 }
 
-// onMCP passes a request to the handler of the protocol. The deadline of a write begins anew, because an answer takes long.
+// onMCP passes a request to the handler of the protocol. It rejects a batch, in which one request would be many calls.
 func (g *Gateway) onMCP(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
 	}
-	release, err := acquireSlot(g.slots.waiting, "questions are waiting")
+	data, err := g.readLimited(w, r, maxBody)
 	if err != nil {
 		return err
 	}
-	defer release()
+	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("[")) {
+		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "batches are not accepted: send one message in a request")
+	}
 	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
-	g.mcp.ServeHTTP(w, r.WithContext(ctx))
+	r = r.WithContext(ctx)
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(data)), int64(len(data))
+	g.mcp.ServeHTTP(w, r)
 	return nil
 }
 
@@ -99,48 +105,50 @@ func (g *Gateway) newMCPServer(r *http.Request) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "conclave", Version: g.Version}, &mcp.ServerOptions{
 		Instructions: "Ask a local assistant with tools, memory and an audit log. A call that needs the user's approval waits for it.",
 	})
-	name := clientOf(r)
-	may := func(tool string) bool { return name == "" || g.tokens.mayUse(name, tool) }
+	asker := programOf(r)
 	readOnly := &mcp.ToolAnnotations{ReadOnlyHint: true}
-	mcp.AddTool(s, &mcp.Tool{Name: "ask", Description: "Ask Conclave a question and wait for the answer."}, func(_ context.Context, _ *mcp.CallToolRequest, in mcpAsk) (*mcp.CallToolResult, mcpAnswer, error) {
-		// The context of the request ends with its timeout and its credential; that of the SDK does not in older protocols.
-		out, err := g.askForClient(r.Context(), name, in)
-		return nil, out, explainToClient(g, err)
+	addTool(g, s, r, &mcp.Tool{Name: "ask", Description: "Ask Conclave a question and wait for the answer."}, g.cfg.QueryTimeout, func(ctx context.Context, in mcpAsk) (mcpAnswer, error) {
+		release, err := g.acquireWaiting(r)
+		if err != nil {
+			return mcpAnswer{}, err
+		}
+		defer release()
+		return g.askForClient(ctx, asker, in)
 	})
-	if may("search_memory") {
-		mcp.AddTool(s, &mcp.Tool{Name: "search_memory", Description: "Search the user's memory.", Annotations: readOnly}, func(ctx context.Context, _ *mcp.CallToolRequest, in mcpSearch) (*mcp.CallToolResult, mcpMemories, error) {
-			out := mcpMemories{Memories: []mcpMemory{}}
-			found, err := g.client.SearchMemory(ctx, subjects.MemoryQuery{Query: in.Query, Max: min(max(in.Max, 1), maxHits)})
-			for _, h := range found.Hits {
-				out.Memories = append(out.Memories, mcpMemory{h.Entry.ID, h.Entry.Corpus, h.Entry.Provenance.Trust, h.Similarity})
+	if asker.mayUse("search_memory") {
+		addTool(g, s, r, &mcp.Tool{Name: "search_memory", Description: "Search the user's memory.", Annotations: readOnly}, memoryTimeout, func(ctx context.Context, in mcpSearch) (mcpMemories, error) {
+			return g.searchForClient(ctx, asker, in)
+		})
+	}
+	if asker.mayUse("add_memory") {
+		addTool(g, s, r, &mcp.Tool{Name: "add_memory", Description: "Remember a fact. What a program adds counts as untrusted content."}, memoryTimeout, func(ctx context.Context, in mcpFact) (mcpStored, error) {
+			return g.rememberForClient(ctx, asker, in)
+		})
+	}
+	addTool(g, s, r, &mcp.Tool{Name: "list_sessions", Description: "List sessions, the latest first; a client sees its own.", Annotations: readOnly}, lookupTimeout, func(ctx context.Context, _ struct{}) (mcpSessions, error) {
+		list, err := g.listSessions(ctx, asker)
+		return mcpSessions{list}, err
+	})
+	if asker.isUser { // The audit log is not among the tools: no account but the auditor's reads it.
+		addTool(g, s, r, &mcp.Tool{Name: "approvals_status", Description: "List the calls that wait for the user's decision, who decides in the page or with conclave approve.", Annotations: readOnly}, lookupTimeout, func(ctx context.Context, _ struct{}) (mcpApprovals, error) {
+			out := mcpApprovals{Waiting: []mcpApproval{}}
+			list, err := g.client.Approvals(ctx, false)
+			for _, a := range list.Approvals {
+				out.Waiting = append(out.Waiting, mcpApproval{a.ID, a.Tool, a.Reason})
 			}
-			return nil, out, explainToClient(g, mapMemoryFault(ctx, err))
+			return out, err
 		})
-	}
-	if may("add_memory") {
-		mcp.AddTool(s, &mcp.Tool{Name: "add_memory", Description: "Remember a fact. What a program adds counts as untrusted content."}, func(ctx context.Context, _ *mcp.CallToolRequest, in mcpFact) (*mcp.CallToolResult, mcpStored, error) {
-			out, err := g.rememberForClient(ctx, in)
-			return nil, out, explainToClient(g, err)
-		})
-	}
-	mcp.AddTool(s, &mcp.Tool{Name: "list_sessions", Description: "List sessions, the latest first; a client sees its own.", Annotations: readOnly}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, mcpSessions, error) {
-		list, err := g.listSessions(ctx, name)
-		return nil, mcpSessions{list}, explainToClient(g, err)
-	})
-	if name == "" {
-		g.addStatusTools(s, readOnly)
 	}
 	return s
 }
 
-// addStatusTools adds the states that only the user may see. The audit log is not among them: no account but the auditor's reads it.
-func (g *Gateway) addStatusTools(s *mcp.Server, readOnly *mcp.ToolAnnotations) {
-	mcp.AddTool(s, &mcp.Tool{Name: "approvals_status", Description: "List the calls that wait for the user's decision, who decides in the page or with conclave approve.", Annotations: readOnly}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, mcpApprovals, error) {
-		out := mcpApprovals{Waiting: []mcpApproval{}}
-		list, err := g.client.Approvals(ctx, false)
-		for _, a := range list.Approvals {
-			out.Waiting = append(out.Waiting, mcpApproval{a.ID, a.Tool, a.Reason})
-		}
+// addTool adds a tool that runs with the context of the request r and a timeout. The context of the SDK ends neither with the
+// credential nor, in older protocols, with the request.
+func addTool[In, Out any](g *Gateway, s *mcp.Server, r *http.Request, t *mcp.Tool, timeout time.Duration, run func(context.Context, In) (Out, error)) {
+	mcp.AddTool(s, t, func(_ context.Context, _ *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
+		ctx, cancel := g.withTimeout(r.Context(), timeout)
+		defer cancel()
+		out, err := run(ctx, in)
 		return nil, out, explainToClient(g, err)
 	})
 }
@@ -164,17 +172,17 @@ func explainToClient(g *Gateway, err error) error {
 }
 
 // askForClient stores a question and waits for its answer. When ctx ends the question is cancelled.
-func (g *Gateway) askForClient(ctx context.Context, name string, in mcpAsk) (out mcpAnswer, err error) {
+func (g *Gateway) askForClient(ctx context.Context, asker *clientAccess, in mcpAsk) (out mcpAnswer, err error) {
 	q := Question{Query: in.Question, SessionID: in.Session, Mode: in.Mode}
-	g.scopeQuestion(cmp.Or(name, subjects.APIClient), &q)
+	scopeQuestion(g.out, asker, &q)
 	if err := validateQuestion(g.out, &q); err != nil {
 		return out, err
 	}
-	leave, err := g.admitClient(name, q.size(), g.out.Now())
-	if err != nil {
+	cost, size := q.cost()
+	if q.place, err = g.admit(g.out, asker, cost, size); err != nil {
 		return out, err
 	}
-	defer leave()
+	defer q.place.leave()
 	cur := g.events.openCursor(ctx)
 	defer cur.close()
 	asked := question{q.QueryID, q.SessionID, cur.at, q.respondent()}
@@ -184,9 +192,8 @@ func (g *Gateway) askForClient(ctx context.Context, name string, in mcpAsk) (out
 	end, err := g.waitForOutcomeOf(ctx, cur, asked, func(Event) {}, nil, nil)
 	switch {
 	case err != nil:
-		cancelCtx, cancel := withStoreTimeout(ctx)
-		defer cancel()
-		return out, errors.Join(err, g.client.CancelQuery(cancelCtx, q.SessionID, q.QueryID, "the client disconnected"))
+		g.cancelQuestion(ctx, asked, "the client disconnected")
+		return out, err
 	case end.Dead != nil:
 		return out, explainDeadLetter(end.Dead)
 	}
@@ -205,8 +212,28 @@ func (g *Gateway) askForClient(ctx context.Context, name string, in mcpAsk) (out
 	return out, nil
 }
 
+// searchForClient searches the user's memory.
+func (g *Gateway) searchForClient(ctx context.Context, asker *clientAccess, in mcpSearch) (out mcpMemories, err error) {
+	p, err := g.admit(g.out, asker, countCost(len(in.Query), 0), 0)
+	if err != nil {
+		return out, err
+	}
+	defer p.leave()
+	out.Memories = []mcpMemory{}
+	found, err := g.client.SearchMemory(ctx, subjects.MemoryQuery{Query: in.Query, Max: min(max(in.Max, 1), maxHits)})
+	for _, h := range found.Hits {
+		out.Memories = append(out.Memories, mcpMemory{h.Entry.ID, h.Entry.Corpus, h.Entry.Provenance.Trust, h.Similarity})
+	}
+	return out, mapMemoryFault(ctx, err)
+}
+
 // rememberForClient stores a fact as untrusted content.
-func (g *Gateway) rememberForClient(ctx context.Context, in mcpFact) (out mcpStored, err error) {
+func (g *Gateway) rememberForClient(ctx context.Context, asker *clientAccess, in mcpFact) (out mcpStored, err error) {
+	p, err := g.admit(g.out, asker, countCost(len(in.Text), 0), 0)
+	if err != nil {
+		return out, err
+	}
+	defer p.leave()
 	in.Text = strings.TrimSpace(in.Text)
 	if in.Text == "" || len(in.Text) > maxFact {
 		return out, problemf(http.StatusBadRequest, subjects.CodeMalformed, "text: the fact to remember, at most %d KB", maxFact>>10)
@@ -223,13 +250,13 @@ func (g *Gateway) rememberForClient(ctx context.Context, in mcpFact) (out mcpSto
 }
 
 // listSessions lists the latest sessions, of a client only its own.
-func (g *Gateway) listSessions(ctx context.Context, name string) ([]Session, error) {
+func (g *Gateway) listSessions(ctx context.Context, asker *clientAccess) ([]Session, error) {
 	ids, err := g.client.SessionIDs(ctx)
 	if err != nil {
 		return nil, g.mapReadError(ctx, err)
 	}
-	if name != "" {
-		ids = slices.DeleteFunc(ids, func(id string) bool { return !strings.HasPrefix(id, subjects.ScopeClientID(name, "")) })
+	if !asker.isUser {
+		ids = slices.DeleteFunc(ids, func(id string) bool { return !strings.HasPrefix(id, asker.scope) })
 	}
 	found, err := g.client.Sessions(ctx, ids[:min(len(ids), maxSessions)])
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -234,18 +233,9 @@ func (g *Gateway) onModelNames(w http.ResponseWriter, _ *http.Request) error {
 
 // readLenient decodes a JSON body of at most limit bytes and ignores unknown fields.
 func (g *Gateway) readLenient(w http.ResponseWriter, r *http.Request, limit int64, into any) error {
-	types := r.Header.Values("Content-Type")
-	if len(types) != 1 || !isJSON(types[0]) || r.Header.Get("Content-Encoding") != "" {
-		return problemf(http.StatusUnsupportedMediaType, subjects.CodeCodec, "unsupported content type; send Content-Type: application/json without Content-Encoding")
-	}
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d MB", limit>>20)
-	case err != nil:
-		w.Header().Set("Connection", "close")
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "incomplete body, or timeout after %s", g.bodyTimeout)
+	data, err := g.readLimited(w, r, limit)
+	if err != nil {
+		return err
 	}
 	if err := json.Unmarshal(data, into); err != nil {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", err)
@@ -273,7 +263,7 @@ func (g *Gateway) onCompletion(w http.ResponseWriter, r *http.Request) error {
 	case in.N != nil && *in.N != 1:
 		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "n: one answer at a time")
 	}
-	release, err := acquireSlot(g.slots.waiting, "questions are waiting")
+	release, err := g.acquireWaiting(r)
 	if err != nil {
 		return err
 	}
@@ -329,10 +319,10 @@ type conversationIndex struct {
 // maxConversations is the number of conversations that are kept; the oldest are dropped.
 const maxConversations = 4096
 
-// digestConversation identifies what a client, or the user, and the assistant said.
-func digestConversation(client string, messages []completionMessage) (out [32]byte) {
+// digestConversation identifies what a client, by its scope, and the assistant said.
+func digestConversation(scope string, messages []completionMessage) (out [32]byte) {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s\n", client)
+	fmt.Fprintf(h, "%s\n", scope)
 	for _, m := range messages {
 		if m.Role == "user" || m.Role == "assistant" {
 			t := strings.TrimSpace(m.Content.text)

@@ -22,15 +22,15 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	if err != nil {
 		return err
 	}
-	g.scopeQuestion(programOf(r), &q)
+	scopeQuestion(g.out, programOf(r), &q)
 	if err := g.checkQuestion(r.Context(), &q); err != nil {
 		return err
 	}
-	leave, err := g.admitClient(clientOf(r), q.size(), g.out.Now())
-	if err != nil {
+	cost, size := q.cost()
+	if q.place, err = g.admit(g.out, clientOf(r), cost, size); err != nil {
 		return err
 	}
-	defer leave()
+	defer q.place.leave()
 	delta, err := subjects.ResponseDelta.With(q.QueryID)
 	if err != nil {
 		return err
@@ -39,7 +39,9 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	if err != nil {
 		return err
 	}
-	hear := g.live.subscribe(func(ev Event) bool { return in.Stream && (ev.Subject == delta.Name || ev.Subject == thinking.Name) })
+	hear := g.live.subscribe(func(ev Event) bool { // thinking may hold private data of the user: not for a client
+		return in.Stream && (ev.Subject == delta.Name || ev.Subject == thinking.Name && clientOf(r) == nil)
+	})
 	defer g.live.unsubscribe(hear)
 	cur := g.events.openCursor(r.Context())
 	defer cur.close()
@@ -71,7 +73,9 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	})
 	if err != nil {
 		if r.Context().Err() != nil && !errors.Is(context.Cause(r.Context()), errRevoked) {
-			g.cancelAbandoned(r, q)
+			if r.Header.Get(headerRunOn) != "1" {
+				g.cancelQuestion(r.Context(), asked, "the client disconnected")
+			}
 			return nil
 		}
 		return out.fail(g.explainUnanswered(asked, err))
@@ -83,18 +87,18 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	if f := end.Response.Error; f != nil && strings.TrimSpace(answer) == "" {
 		return out.fail(&problem{status: http.StatusBadGateway, Fault: f})
 	}
-	g.conversations.add(digestConversation(q.Client, append(in.Messages, completionMessage{Role: "assistant", Content: messageContent{text: answer}})), q.SessionID)
+	g.conversations.add(digestConversation(programOf(r).scope, append(in.Messages, completionMessage{Role: "assistant", Content: messageContent{text: answer}})), q.SessionID)
+	if clientOf(r) != nil {
+		end.Response.Thinking = ""
+	}
 	return out.finish(words, end.Response)
 }
 
-// cancelAbandoned cancels the question of a client that disconnected, unless the client said that it runs on.
-func (g *Gateway) cancelAbandoned(r *http.Request, q Question) {
-	if r.Header.Get(headerRunOn) == "1" {
-		return
-	}
-	ctx, cancel := withStoreTimeout(r.Context())
+// cancelQuestion cancels a question whose client is gone, also when ctx has ended. A failure is logged.
+func (g *Gateway) cancelQuestion(ctx context.Context, q question, reason string) {
+	ctx, cancel := withStoreTimeout(ctx)
 	defer cancel()
-	if err := g.client.CancelQuery(ctx, q.SessionID, q.QueryID, "the client disconnected"); err != nil {
+	if err := g.client.CancelQuery(ctx, q.session, q.id, reason); err != nil {
 		g.out.LogError(err)
 	}
 }
@@ -126,7 +130,7 @@ func (g *Gateway) newCompletionQuestion(r *http.Request, in completionRequest, m
 		}
 	}
 	if len(said) > 0 {
-		if q.SessionID = g.conversations.find(digestConversation(programOf(r), earlier)); q.SessionID != "" {
+		if q.SessionID = g.conversations.find(digestConversation(programOf(r).scope, earlier)); q.SessionID != "" {
 			return q, images, nil
 		}
 		history := strings.Join(said, "\n\n")

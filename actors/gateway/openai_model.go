@@ -24,11 +24,11 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 	if err != nil {
 		return err
 	}
-	leave, err := g.admitClient(clientOf(r), in.size(), g.out.Now())
+	p, err := g.admit(g.out, clientOf(r), countCost(in.size(), 0), 0)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer p.leave()
 	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
 	out := g.newCompletionWriter(w, in, "chatcmpl-"+g.out.NewID())
@@ -85,12 +85,50 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 	return out.writeWhole(whole, reason, usage)
 }
 
-// size returns the bytes of the texts of a request.
+// size returns the bytes of everything in a request that a model reads.
 func (q completionRequest) size() (n int) {
 	for _, m := range q.Messages {
 		n += len(m.Content.text)
+		for _, c := range m.ToolCalls {
+			n += len(c.Function.Name) + len(c.Function.Arguments)
+		}
+	}
+	for _, t := range q.Tools {
+		n += len(t.Function.Name) + len(t.Function.Description) + len(t.Function.Parameters)
+	}
+	if q.ResponseFormat != nil {
+		n += len(q.ResponseFormat.JSONSchema.Schema)
 	}
 	return n
+}
+
+// Bounds of a JSON schema: model servers compile it to a grammar.
+const (
+	maxSchema      = 64 << 10
+	maxSchemaDepth = 32
+)
+
+// checkSchema rejects a schema that is too large or nested too deeply. name is used in the error.
+func checkSchema(name string, schema json.RawMessage) error {
+	depth, deepest, inText := 0, 0, false
+	for i := 0; i < len(schema); i++ {
+		switch c := schema[i]; {
+		case inText && c == '\\':
+			i++
+		case c == '"':
+			inText = !inText
+		case inText:
+		case c == '{' || c == '[':
+			depth++
+			deepest = max(deepest, depth)
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	if len(schema) > maxSchema || deepest > maxSchemaDepth {
+		return problemf(http.StatusBadRequest, subjects.CodeTooLarge, "%s: a schema of at most %d KB and %d levels", name, maxSchema>>10, maxSchemaDepth)
+	}
+	return nil
 }
 
 // explainModelError returns the problem of a model call.
@@ -102,8 +140,8 @@ func explainModelError(err error) error {
 	return err
 }
 
-// newModelRequest translates a request. It rejects unknown roles, arguments that are no JSON, and images, which belong to a
-// session.
+// newModelRequest translates a request. It rejects unknown roles, arguments that are no JSON, schemas that are too large, and images,
+// which belong to a session.
 func newModelRequest(in completionRequest) (q model.Request, err error) {
 	q = model.Request{Stream: in.Stream}
 	names := map[string]string{} // of calls, by id
@@ -141,6 +179,9 @@ func newModelRequest(in completionRequest) (q model.Request, err error) {
 				return q, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "tools: each has the type function and a name")
 			}
 			parameters := t.Function.Parameters
+			if err := checkSchema("tools", parameters); err != nil {
+				return q, err
+			}
 			if len(parameters) == 0 {
 				parameters = json.RawMessage(`{"type":"object","properties":{}}`)
 			}
@@ -151,6 +192,9 @@ func newModelRequest(in completionRequest) (q model.Request, err error) {
 		switch f.Type {
 		case "", "text":
 		case "json_schema":
+			if err := checkSchema("response_format", f.JSONSchema.Schema); err != nil {
+				return q, err
+			}
 			q.Format = f.JSONSchema.Schema
 		case "json_object":
 			q.Format = json.RawMessage(`{"type":"object"}`)
@@ -162,8 +206,11 @@ func newModelRequest(in completionRequest) (q model.Request, err error) {
 	return q, nil
 }
 
-// maxEmbedTexts bounds the texts of one request for embeddings.
-const maxEmbedTexts = 512
+// Bounds of a request for embeddings: its texts, and the bytes that each counts besides its length.
+const (
+	maxEmbedTexts = 512
+	embedCost     = 64
+)
 
 // onEmbeddings answers POST /v1/embeddings with the vectors of the model of the role embeddings, whatever model the client names:
 // vectors of different models are not comparable, and the reply names the model.
@@ -184,20 +231,20 @@ func (g *Gateway) onEmbeddings(w http.ResponseWriter, r *http.Request) error {
 	if in.Format != "" && in.Format != "float" && in.Format != "base64" {
 		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "encoding_format is float or base64")
 	}
-	release, err := acquireSlot(g.slots.waiting, "questions are waiting")
+	release, err := g.acquireWaiting(r)
 	if err != nil {
 		return err
 	}
 	defer release()
 	size := 0
 	for _, t := range in.Input {
-		size += len(t)
+		size += len(t) + embedCost
 	}
-	leave, err := g.admitClient(clientOf(r), size, g.out.Now())
+	p, err := g.admit(g.out, clientOf(r), countCost(size, 0), 0)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer p.leave()
 	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
 	vectors, err := wire.Client{Out: g.out, Role: subjects.RoleEmbeddings, Timeout: g.cfg.QueryTimeout}.Embed(ctx, "", in.Input)

@@ -32,7 +32,9 @@ type Question struct {
 	Rounds      int                   `json:"rounds"`    // 0 = as configured
 	Parallel    bool                  `json:"parallel"`  // the personas of a round speak at the same time
 	Reference   string                `json:"reference"` // what a good answer says; only the critic gets it
-	Client      string                `json:"-"`         // the run-time principal that asks; "" = the user
+	Client      string                `json:"-"`         // the client that asks; "" = the user
+
+	place *place // of a client
 }
 
 // respondent is the account that the question is for; "" for an unknown mode.
@@ -82,17 +84,17 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	g.scopeQuestion(clientOf(r), &in)
+	scopeQuestion(g.out, clientOf(r), &in)
 	if err := g.checkQuestion(r.Context(), &in); err != nil {
 		return err
 	}
-	end, err := g.admitClient(in.Client, in.size(), g.out.Now())
-	if err != nil {
+	cost, size := in.cost()
+	if in.place, err = g.admit(g.out, clientOf(r), cost, size); err != nil {
 		return err
 	}
-	defer end()
+	defer in.place.leave()
 	if wait {
-		leave, err := acquireSlot(g.slots.waiting, "questions are waiting")
+		leave, err := g.acquireWaiting(r)
 		if err != nil {
 			return err
 		}
@@ -131,7 +133,7 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	if outcome.Response != nil {
 		g.waitForGrade(r.Context(), cur, q.id, window, &rec)
 	}
-	return g.writeAnswer(w, q, outcome, &rec)
+	return g.writeAnswer(w, r, q, outcome, &rec)
 }
 
 // checkQuestion validates a question and completes it. It rejects a query_id without its session, and one that is answered: it
@@ -198,6 +200,9 @@ func validateQuestion(out actor.Out, in *Question) error {
 	if err := subjects.CheckAttachments(in.Attachments); err != nil {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "attachments: %v", err)
 	}
+	if in.Client != "" && (in.Model != "" || in.Hint != "" || in.Reference != "") {
+		return problemf(http.StatusForbidden, subjects.CodeDenied, "model, hint and reference are for the user: a client is answered by the configured models")
+	}
 	if err := in.checkOptions(); err != nil {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", err)
 	}
@@ -229,7 +234,7 @@ func (q Question) checkOptions() error {
 }
 
 // storeQuestion stores the question, also when the client disconnects meanwhile: whether it is stored must be known. It
-// returns the event without its sequence. in must be validated.
+// returns the event without its sequence. The question of a client is followed from then on. in must be validated.
 func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question) (Event, error) {
 	body := subjects.Query{
 		SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Attachments: in.Attachments, Model: in.Model, Reference: in.Reference,
@@ -238,8 +243,18 @@ func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question)
 	topic, _ := subjects.QuestionTopic(in.respondent())
 	ctx, cancel := withStoreTimeout(ctx)
 	defer cancel()
+	var cur *cursor
+	if in.place != nil {
+		cur = g.events.openCursor(g.life)
+	}
 	if err := client.Wrap(out).StoreQuestion(ctx, in.respondent(), body); err != nil {
+		if cur != nil {
+			cur.close()
+		}
 		return Event{}, storeFault(out, topic.Name, err)
+	}
+	if in.place != nil {
+		in.place.follow(cur, question{id: in.QueryID, session: in.SessionID, respondent: in.respondent()})
 	}
 	data, err := json.Marshal(body)
 	if err != nil {
@@ -336,8 +351,8 @@ func (c *answerRecord) add(ev Event) {
 }
 
 // writeAnswer responds with the outcome of a question: 200 with the answer, 502 with it when it is empty because of an error.
-// After a dead letter it returns a problem 502.
-func (g *Gateway) writeAnswer(w http.ResponseWriter, q question, end *client.Outcome, rec *answerRecord) error {
+// A client gets the answer without the events, thinking, notes and tool calls behind it, which may hold private data of the user. After a dead letter it returns a problem 502.
+func (g *Gateway) writeAnswer(w http.ResponseWriter, req *http.Request, q question, end *client.Outcome, rec *answerRecord) error {
 	if end.Dead != nil {
 		return &problem{status: http.StatusBadGateway, IDs: q.ids("failed"), Fault: explainDeadLetter(end.Dead)}
 	}
@@ -346,6 +361,10 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, q question, end *client.Out
 		QueryID: q.id, SessionID: r.SessionID, Answer: r.Answer, Thinking: r.Thinking, ToolCalls: r.ToolCalls, Notes: r.Notes,
 		Model: r.Model, DemoModel: r.DemoModel, Usage: r.Usage, Partial: r.Partial, Error: r.Error, Deliberations: r.Deliberations,
 		Grade: rec.grade, Pairwise: rec.pairwise, Reward: rec.reward, Events: []string{}, EventLog: []LogEntry{}, Dropped: rec.dropped,
+	}
+	if clientOf(req) != nil {
+		a = Answer{QueryID: a.QueryID, SessionID: a.SessionID, Answer: a.Answer, Model: a.Model, DemoModel: a.DemoModel, Usage: a.Usage, Partial: a.Partial, Error: a.Error, Events: []string{}, EventLog: []LogEntry{}}
+		rec = &answerRecord{}
 	}
 	var seconds float64 // never decreases: the server's wall clock may be set back between two events
 	for _, ev := range rec.events {
@@ -371,7 +390,7 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, q question, end *client.Out
 }
 
 // explainUnanswered returns the problem of a wait that ended without an answer: 504 after the timeout, 503 when the gateway
-// stops, both with links to the answer later. Any other err is returned unchanged.
+// stops, both with links to the answer later, 401 for a revoked credential. Any other err is returned unchanged.
 func (g *Gateway) explainUnanswered(q question, err error) error {
 	switch {
 	case errors.Is(err, errTimeout):
@@ -379,6 +398,8 @@ func (g *Gateway) explainUnanswered(q question, err error) error {
 			status: http.StatusGatewayTimeout, IDs: q.ids("waiting"),
 			Fault: subjects.Faultf(subjects.CodeTimeout, "timeout: no answer within %s; the question is still running: see the links", strict.FormatDuration(g.cfg.QueryTimeout)),
 		}
+	case errors.Is(err, errRevoked):
+		return errUnauthorized
 	case errors.Is(err, errClosing):
 		return &problem{
 			status: http.StatusServiceUnavailable, IDs: q.ids("waiting"),
@@ -399,113 +420,4 @@ func (q question) ids(state string) *ids {
 		later.Task = "/tasks/" + q.id
 	}
 	return &ids{QueryID: q.id, SessionID: q.session, State: state, Later: &later}
-}
-
-// lookupTimeout is the timeout of a search in the event log.
-const lookupTimeout = 10 * time.Second
-
-// onQueryStatus returns the answer to an earlier question, asked here or elsewhere. Without an answer it is 202 for a
-// question that was asked here and 404 for any other; a search longer than lookupTimeout is 504. The events of the question
-// are in the response only when it was asked here.
-func (g *Gateway) onQueryStatus(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("id")
-	if err := cmp.Or(checkID("the query id", id), checkOwnQuery(r, id)); err != nil {
-		return err
-	}
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
-	q, known := g.questions.find(id)
-	if !known {
-		q = question{id: id}
-	}
-	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
-	defer cancel()
-	end, err := g.findOutcome(ctx, q)
-	switch {
-	case errors.Is(err, errNone) && known:
-		g.writeJSON(w, http.StatusAccepted, q.ids("waiting"))
-		return nil
-	case errors.Is(err, errNone):
-		return problemf(http.StatusNotFound, codeNotFound, "no answer to %s, and the question was not asked here", id)
-	case errors.Is(err, errTimeout):
-		return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "timeout: no answer to %s found within %s; see its session", id, lookupTimeout)
-	case err != nil:
-		return err
-	}
-	rec := answerRecord{judgements: judgements{respondent: end.From}}
-	if known {
-		err = g.readEventsOf(ctx, q, end.Seq, rec.add)
-	}
-	if err != nil {
-		return err
-	}
-	g.findJudgements(ctx, id, end.Seq, &rec.judgements)
-	return g.writeAnswer(w, q, end, &rec)
-}
-
-// findOutcome searches the answers, then the dead letters, behind the sequence q.since; 0 searches the whole event log.
-// [errNone] means that there is no outcome yet. When ctx ends the error is its cause.
-func (g *Gateway) findOutcome(ctx context.Context, q question) (*client.Outcome, error) {
-	search := []string{subjects.DeadLetterEvent.StoredBy(subjects.Router)}
-	for _, who := range q.respondents() {
-		search = append([]string{subjects.ResponseGeneration.StoredBy(who)}, append(search, subjects.DeadLetterEvent.StoredBy(who))...)
-	}
-	for _, stored := range search {
-		for ev, err := range g.client.EventsFrom(ctx, q.since+1, stored) {
-			if err != nil {
-				if ctx.Err() != nil {
-					err = context.Cause(ctx)
-				}
-				return nil, err
-			}
-			if end, err := readOutcome(ev, q); end != nil || err != nil {
-				return end, err
-			}
-		}
-	}
-	return nil, errNone
-}
-
-// readEventsOf passes the events of a question, up to the sequence last of its outcome, to onEvent.
-func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, onEvent func(Event)) error {
-	cur := g.events.openCursor(ctx)
-	defer cur.close()
-	cur.at = q.since
-	for cur.at < last {
-		ev, ok, _, err := cur.next(ctx)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			return nil
-		}
-		if ev.Query == q.id {
-			onEvent(ev)
-		}
-	}
-	return nil
-}
-
-// onCancel publishes the cancellation of a question and responds with 202 without waiting for its effect, also for an unknown
-// question. The text so far becomes a partial answer.
-func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("id")
-	if err := cmp.Or(checkID("the query id", id), checkOwnQuery(r, id)); err != nil {
-		return err
-	}
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
-	q, _ := g.questions.find(id)
-	ctx, cancel := withStoreTimeout(r.Context())
-	defer cancel()
-	if err := g.client.CancelQuery(ctx, q.session, id, "asked for over HTTP"); err != nil {
-		return storeFault(g.out, subjects.QueryCancel.Name, err)
-	}
-	g.writeJSON(w, http.StatusAccepted, struct {
-		QueryID string `json:"query_id"`
-		State   string `json:"state"`
-	}{id, "cancelling"})
-	return nil
 }

@@ -1,0 +1,126 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"conclave/pkg/client"
+	"conclave/subjects"
+)
+
+// lookupTimeout is the timeout of a search in the event log.
+const lookupTimeout = 10 * time.Second
+
+// onQueryStatus returns the answer to an earlier question, asked here or elsewhere. Without an answer it is 202 for a
+// question that was asked here and 404 for any other; a search longer than lookupTimeout is 504. The events of the question
+// are in the response only when it was asked here.
+func (g *Gateway) onQueryStatus(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	if err := cmp.Or(checkID("the query id", id), checkOwnQuery(r, id)); err != nil {
+		return err
+	}
+	if _, err := parseParams(r); err != nil {
+		return err
+	}
+	q, known := g.questions.find(id)
+	if !known {
+		q = question{id: id}
+		p, err := g.admit(g.out, clientOf(r), 1, 0) // it may read the whole event log
+		if err != nil {
+			return err
+		}
+		defer p.leave()
+	}
+	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
+	defer cancel()
+	end, err := g.findOutcome(ctx, q)
+	switch {
+	case errors.Is(err, errNone) && known:
+		g.writeJSON(w, http.StatusAccepted, q.ids("waiting"))
+		return nil
+	case errors.Is(err, errNone):
+		return problemf(http.StatusNotFound, codeNotFound, "no answer to %s, and the question was not asked here", id)
+	case errors.Is(err, errTimeout):
+		return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "timeout: no answer to %s found within %s; see its session", id, lookupTimeout)
+	case err != nil:
+		return err
+	}
+	rec := answerRecord{judgements: judgements{respondent: end.From}}
+	if known {
+		err = g.readEventsOf(ctx, q, end.Seq, rec.add)
+	}
+	if err != nil {
+		return err
+	}
+	g.findJudgements(ctx, id, end.Seq, &rec.judgements)
+	return g.writeAnswer(w, r, q, end, &rec)
+}
+
+// findOutcome searches the answers, then the dead letters, behind the sequence q.since; 0 searches the whole event log.
+// [errNone] means that there is no outcome yet. When ctx ends the error is its cause.
+func (g *Gateway) findOutcome(ctx context.Context, q question) (*client.Outcome, error) {
+	search := []string{subjects.DeadLetterEvent.StoredBy(subjects.Router)}
+	for _, who := range q.respondents() {
+		search = append([]string{subjects.ResponseGeneration.StoredBy(who)}, append(search, subjects.DeadLetterEvent.StoredBy(who))...)
+	}
+	for _, stored := range search {
+		for ev, err := range g.client.EventsFrom(ctx, q.since+1, stored) {
+			if err != nil {
+				if ctx.Err() != nil {
+					err = context.Cause(ctx)
+				}
+				return nil, err
+			}
+			if end, err := readOutcome(ev, q); end != nil || err != nil {
+				return end, err
+			}
+		}
+	}
+	return nil, errNone
+}
+
+// readEventsOf passes the events of a question, up to the sequence last of its outcome, to onEvent.
+func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, onEvent func(Event)) error {
+	cur := g.events.openCursor(ctx)
+	defer cur.close()
+	cur.at = q.since
+	for cur.at < last {
+		ev, ok, _, err := cur.next(ctx)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return nil
+		}
+		if ev.Query == q.id {
+			onEvent(ev)
+		}
+	}
+	return nil
+}
+
+// onCancel publishes the cancellation of a question and responds with 202 without waiting for its effect, also for an unknown
+// question. The text so far becomes a partial answer.
+func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	if err := cmp.Or(checkID("the query id", id), checkOwnQuery(r, id)); err != nil {
+		return err
+	}
+	if _, err := parseParams(r); err != nil {
+		return err
+	}
+	q, _ := g.questions.find(id)
+	ctx, cancel := withStoreTimeout(r.Context())
+	defer cancel()
+	if err := g.client.CancelQuery(ctx, q.session, id, "asked for over HTTP"); err != nil {
+		return storeFault(g.out, subjects.QueryCancel.Name, err)
+	}
+	g.writeJSON(w, http.StatusAccepted, struct {
+		QueryID string `json:"query_id"`
+		State   string `json:"state"`
+	}{id, "cancelling"})
+	return nil
+}
