@@ -23,6 +23,7 @@ import (
 	"conclave/actors/registry"
 	"conclave/actors/reward"
 	"conclave/actors/router"
+	"conclave/actors/scheduler"
 	"conclave/actors/secrets"
 	"conclave/actors/tools"
 	"conclave/pkg/actor"
@@ -37,7 +38,7 @@ import (
 
 // Actors are the names for [Config.Compose] in starting order: an actor starts after those it sends requests to.
 // respondent_b runs only when the settings enable it.
-var Actors = []string{subjects.Registry, "tools", "secrets", "broker", "model", "memory", "critic", "reward", "router", "generator", subjects.RespondentB, subjects.Committee, subjects.Orchestrator, subjects.MCP, "gateway"}
+var Actors = []string{subjects.Registry, "tools", "secrets", "broker", "model", "memory", "critic", "reward", "router", "generator", subjects.RespondentB, subjects.Committee, subjects.Orchestrator, subjects.MCP, subjects.Scheduler, "gateway"}
 
 // Wiring connects the actors with the process that runs them. None of it is a setting.
 type Wiring struct {
@@ -130,6 +131,7 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 			return now().newOrchestrator(ctx, home, nc)
 		}},
 		{Name: subjects.MCP, Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newMCP(home, nc) }},
+		{Name: subjects.Scheduler, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return scheduler.New(), nil }},
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			g := gateway.New(c.GatewayConfig(home), nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)

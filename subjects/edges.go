@@ -137,7 +137,7 @@ func Table() Layout { return table() }
 
 var table = sync.OnceValue(func() Layout {
 	l := Layout{Accounts: accounts(), Streams: streams(), Consumers: consumers()}
-	l.Edges = slices.Concat(agentEdges(), controlEdges(), brokerEdges(), publishEdges(), watchEdges(), questionEdges(l.Consumers), principalEdges(), settingEdges(),
+	l.Edges = slices.Concat(agentEdges(), controlEdges(), brokerEdges(), publishEdges(), watchEdges(), questionEdges(l.Consumers), scheduleEdges(), principalEdges(), settingEdges(),
 		stateEdges(l.Streams), modelEdges(), auditEdges(), discoveryEdges(l.Discoverables()))
 	unserved := UnservedSpecs()
 	l.Edges = slices.DeleteFunc(l.Edges, func(e Edge) bool { return e.reachesAny(unserved) }) // a message would wait for an actor that does not exist
@@ -310,6 +310,20 @@ func questionEdges(all []Consumer) (out []Edge) {
 		out = append(out, consumerEdges(c)...)
 	}
 	return out
+}
+
+// scheduleEdges let the user define schedules, the scheduler say which are due, and the router read what to ask then. The scheduler
+// can ask nothing itself.
+func scheduleEdges() []Edge {
+	return []Edge{
+		{Callers: []string{"user"}, Kind: ServiceImport, Owner: Core, Remote: ScheduleDefinition.Name},
+		{Callers: []string{Scheduler}, Kind: ServiceImport, Owner: Core, Remote: ScheduleDue.Name},
+		jetStreamEdge(Scheduler, "STREAM.MSG.GET."+ScheduleDefinition.Stream, false, ""),
+		jetStreamEdge(Scheduler, "STREAM.MSG.GET."+ScheduleDue.Stream, false, ""), // its own state
+		jetStreamEdge(Router, "STREAM.MSG.GET."+ScheduleDefinition.Stream, false, ""),
+		jetStreamEdge("user", "STREAM.MSG.GET."+ScheduleDefinition.Stream, false, ""),
+		jetStreamEdge("user", "STREAM.MSG.GET."+ScheduleDue.Stream, false, ""),
+	}
 }
 
 // stateEdges gives each owner read and write access to its buckets in all, the user the list and the figures of all streams,
@@ -489,7 +503,7 @@ func fixedAccounts() []Account {
 			Users: []User{{Role: "audit_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.INFO.*", "audit.AUDIT.genesis"}, Sub: inbox}},
 		},
 		{
-			Name: Core, Doc: "questions, events and state. No clients after boot, for the same reason", Store: "{ max_file: 512GB, max_mem: 16MB, max_streams: 48, max_consumers: 128 }",
+			Name: Core, Doc: "questions, events and state. No clients after boot, for the same reason", Store: "{ max_file: 512GB, max_mem: 16MB, max_streams: 56, max_consumers: 128 }",
 			Users: []User{{Role: "core_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.INFO.>", "$JS.API.INFO"}, Sub: inbox}},
 		},
 		{Name: "auditor", Doc: "the user as reader of the audit log", Users: []User{{Role: "auditor", Pub: cliSubjects}}},
@@ -505,6 +519,7 @@ func fixedAccounts() []Account {
 		{Name: "model", Doc: "inference; its own account, so that it can run on another machine", Serves: true, Users: []User{{Role: "model", Sub: append(discoverySubjects("model"), "agent.*.model.>", "ctl.*.config.set")}}},
 		{Name: MCP, Doc: "starts MCP servers; each serves its tools with the key of a principal of its own", Serves: true, Users: []User{{Role: MCP, Sub: discoverySubjects(MCP)}}},
 		routerAccount(),
+		{Name: Scheduler, Doc: "says which schedules are due; the router reads their questions", Serves: true, Users: []User{{Role: Scheduler, Sub: discoverySubjects(Scheduler)}}},
 	}
 }
 

@@ -35,6 +35,11 @@ type Query struct {
 	// Client is the run-time principal that asked, or [APIClient]; "" = the user. The gateway writes it from the caller's account.
 	// It only takes rights away: the text of a client is untrusted content.
 	Client string `json:"client,omitempty"`
+
+	// Schedule is the schedule that asks, and Fixed identifies the only grants that hold then. Set by the router; ignored from any other
+	// publisher.
+	Schedule string   `json:"schedule,omitempty"`
+	Fixed    []string `json:"fixed_grants,omitempty"`
 }
 
 // APIClient is the client of questions that come with the user's own credential over an interface for programs. No principal has this

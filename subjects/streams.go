@@ -72,6 +72,14 @@ func streams() []Stream {
 			Name: AttachmentPiece.Stream, Account: Core, Doc: "attached images in pieces, by session and SHA-256", Subjects: []string{AttachmentPiece.Name},
 			MaxAge: questionAge, MaxBytes: 1 << 30, MaxMsgSize: MaxPiece + 4<<10, KeepLast: true, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
 		},
+		{
+			Name: ScheduleDefinition.Stream, Account: Core, Doc: "schedules as the user defined them, the last state of each", Subjects: []string{ScheduleDefinition.Name},
+			MaxBytes: 64 << 20, KeepLast: true, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
+		},
+		{
+			Name: ScheduleDue.Stream, Account: Core, Doc: "the last occurrence of each schedule", Subjects: []string{ScheduleDue.Name},
+			MaxBytes: 16 << 20, KeepLast: true, RejectWhenFull: true, DedupeWindow: 2 * time.Minute,
+		},
 	}, eventStreams())
 	kv := func(owner, name, doc string) *Stream {
 		out = append(out, Stream{Name: "KV_" + name, Account: Core, Bucket: name, Owner: owner, Doc: doc, Subjects: []string{"$KV." + name + ".>"}, MaxBytes: 256 << 20})
@@ -207,6 +215,7 @@ func consumers() []Consumer {
 		{Actor: "critic", Stream: "EVENTS", Name: "critic", Filter: append(slices.Clone(answers), DeliberationEvent.StoredBy(Committee)), Unlimited: true},
 		{Actor: "reward", Stream: "EVENTS", Name: "reward", Filter: append(seen, "from.*.user.feedback"), Unlimited: true},
 		{Actor: "router", Stream: "QUERIES", Name: "router", Filter: []string{"query.received", "query.committee", "query.task"}, Ordered: true},
+		{Actor: "router", Stream: ScheduleDue.Stream, Name: "router-scheduled", Filter: []string{ScheduleDue.Name}, Ordered: true, Unlimited: true},
 		{Actor: Committee, Stream: "TURNS", Name: Committee, Filter: []string{TurnCommittee.Name}},
 		{Actor: Orchestrator, Stream: "TURNS", Name: Orchestrator, Filter: []string{TurnTask.Name}, Unlimited: true}, // a long task survives many restarts
 	}

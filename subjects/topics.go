@@ -16,6 +16,10 @@ var (
 
 	AttachmentPiece = Topic[[]byte]{Spec{Name: "attachment.*.*.*", Codec: Raw, Stream: "ATTACHMENTS", MaxPayload: MaxPiece, Doc: "a piece of an attached image, by session, SHA-256 and index; empty = deleted"}}
 
+	// Schedules.
+	ScheduleDefinition = Topic[Schedule]{Spec{Name: "schedule.definition.*", Stream: "SCHEDULES", MaxPayload: 128 << 10, Doc: "the user defines, pauses or removes a schedule"}}
+	ScheduleDue        = Topic[ScheduleRun]{Spec{Name: "schedule.due.*", Stream: "SCHEDULED", MaxPayload: 4 << 10, Doc: "a schedule is due; the router asks its question"}}
+
 	// Answers.
 	ResponseDelta      = Topic[Delta]{Spec{Name: "response.delta.*", Lossy: true, Doc: "live tokens of an answer"}}
 	ResponseThinking   = Topic[Delta]{Spec{Name: "response.thinking.*", Lossy: true, Doc: "live tokens of thinking"}}
@@ -130,6 +134,7 @@ func UnservedSpecs() (out []Spec) {
 func AllSpecs() []Spec {
 	return []Spec{
 		QueryReceived.Spec, QueryCommittee.Spec, QueryTask.Spec, QuerySession.Spec, TurnCommittee.Spec, TurnTask.Spec, QueryAsk.Spec, QueryCancel.Spec, AttachmentPiece.Spec,
+		ScheduleDefinition.Spec, ScheduleDue.Spec,
 		ResponseDelta.Spec, ResponseThinking.Spec, ResponseGeneration.Spec, AnswerDialog.Spec, AgentStateEvent.Spec,
 		ToolSchemaEvent.Spec, ToolRequestService.Spec, ToolCallService.Spec, ToolInfo.Spec, ToolRequestEvent.Spec, ToolResultEvent.Spec, ToolOutputEvent.Spec, AgentOutputEvent.Spec, ToolRunOutput.Spec,
 		BrokerDiscover.Spec, BrokerDiscoverBelow.Spec, BrokerValidate.Spec, BrokerValidateBelow.Spec, AgentSpawn.Spec, AgentSpawnBelow.Spec, SecretUseService.Spec, QueryGrantsEvent.Spec,

@@ -61,7 +61,11 @@ func (b *Broker) addTurns(ctx context.Context, out actor.Out, f *policy.Flow, se
 			f = f.WithClientTurn(m.Seq, q.QueryID, respondent, q.Client, q.Query, now)
 		} else {
 			own := subjects.UserText(q.Query)
-			f = f.WithTurn(m.Seq, q.QueryID, respondent, own, b.derive(own))
+			grants := b.derive(own)
+			if q.Schedule != "" {
+				grants = policy.KeepFixed(grants, q.Fixed)
+			}
+			f = f.WithTurn(m.Seq, q.QueryID, respondent, own, grants)
 		}
 		f = f.WithAttachments(q.QueryID, q.Attachments, now)
 		if q.QueryID == query {

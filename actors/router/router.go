@@ -1,7 +1,7 @@
 // Package router orders questions by session, so that several generators can share the work and the answers of each session
 // stay in order.
 //
-// It consumes query.received, query.committee and query.task from QUERIES, and subscribes to the server's advisory that a message reached its delivery limit;
+// It consumes query.received, query.committee and query.task from QUERIES and schedule.due.<schedule> from SCHEDULED, and subscribes to the server's advisory that a message reached its delivery limit;
 // it may then read that turn. It publishes on query.session.<session>, turn.committee.<session> and turn.orchestrator.<session>, stored in TURNS, and on dead.router. It also receives
 // the subjects that no actor of this build serves, and rejects their messages.
 package router
@@ -40,6 +40,7 @@ func (r *Router) Routes() []actor.Route {
 		actor.On(subjects.QueryReceived, r.route(subjects.QuerySession), actor.Workers(1)),
 		actor.On(subjects.QueryCommittee, r.route(subjects.TurnCommittee), actor.Workers(1)),
 		actor.On(subjects.QueryTask, r.route(subjects.TurnTask), actor.Workers(1)),
+		actor.On(subjects.ScheduleDue, r.onDue, actor.Workers(1)),
 		actor.Subscribe(subjects.MaxDeliveriesAdvisory, r.onExhausted),
 	}
 	for _, s := range subjects.UnservedSpecs() {
@@ -66,6 +67,7 @@ func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out 
 	q.QueryID, notes = chooseID(bodyOrHeader(q.QueryID, in.Query), "q", key, "query", notes)
 	q.SessionID, notes = chooseID(bodyOrHeader(q.SessionID, in.Session), "s", key, "session", notes)
 	q.Note = strings.Join(notes, " ")
+	q.Schedule, q.Fixed = "", nil // only onDue sets them
 	out = out.WithIDs(q.SessionID, q.QueryID)
 	if strings.TrimSpace(q.Query) == "" {
 		return writeDeadLetter(ctx, out, "dead-"+key, in.Subject, subjects.CodeMalformed, "the question is empty")
