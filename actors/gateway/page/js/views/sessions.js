@@ -24,7 +24,7 @@ export function sessionList([open], active) {
     <ul>
       ${list.map(
         (s) => html`<li class=${active && s.session_id === open ? "open" : ""}>
-          <a href="/chat/${s.session_id}" aria-current=${active && s.session_id === open ? "page" : nothing}><span class="title">${running.has(s.session_id) ? html`<span class="spinner" role="img" aria-label="running"></span>` : nothing}${s.pinned ? html`<span class="pinned" title="Pinned">${icon("pin")}<span class="sr">pinned: </span></span>` : nothing}${visible(s.title || "Untitled")}</span>${clientLabel(s.session_id)}<span class="quiet">${age(s.updated)}</span></a>
+          <a href="/chat/${s.session_id}" aria-current=${active && s.session_id === open ? "page" : nothing}><span class="title">${running.has(s.session_id) ? html`<span class="spinner" role="img" aria-label="running"></span>` : nothing}${s.pinned ? html`<span class="pinned" title="Pinned">${icon("pin")}<span class="sr">pinned: </span></span>` : nothing}${s.session_id.startsWith("schedule_") ? html`<span role="img" title="scheduled" aria-label="scheduled">${icon("clock")}</span> ` : nothing}${visible(s.title || "Untitled")}</span>${clientLabel(s.session_id)}<span class="quiet">${age(s.updated)}</span></a>
           ${s.fresh ? nothing : html`<span class="reveal">
             <button type="button" class="ghost" aria-label="${s.pinned ? "Unpin" : "Pin"} the session ${s.title}" @click=${() => pin(s)}>${icon("pin")}</button>
             <button type="button" class="ghost" aria-label="Rename the session ${s.title}" @click=${() => rename(s)}>${icon("edit")}</button>
