@@ -37,13 +37,23 @@ func init() {
 		{"/help", "", "list the commands and keys", (*model).showHelp, nil},
 		{"/model", "[name]", "list the models, or choose one for the next questions", (*model).chooseModel, func(m *model, _ string) []string { return m.names.models }},
 		{"/session", "[new|id]", "list the sessions, begin a new one, or continue one", (*model).chooseSession, func(m *model, _ string) []string { return append([]string{"new"}, m.names.sessions...) }},
+		{"/new", "", "begin a new session", func(m *model, _ string) tea.Cmd { return m.chooseSession("new") }, nil},
 		{"/memory", "<words>", "search the memory as the assistant does", (*model).searchMemory, nil},
 		{"/why", "", "show what the last answer is based on", (*model).explainAnswer, nil},
 		{"/stop", "", "stop the running answer", (*model).stopAnswer, nil},
 		{"/retry", "", "ask the last question again, with the criticism of its answer", (*model).retry, nil},
 		{"/attach", "<file>", "attach a file to the next question, as untrusted content", (*model).attachFile, completePath},
-		{"/quit", "", "end the conversation; it stays stored", func(m *model, _ string) tea.Cmd { m.quit = true; return nil }, nil},
+		{"/quit", "", "end the conversation; it stays stored", (*model).end, nil},
 	}
+}
+
+// end ends the conversation. An answer that is written goes on.
+func (m *model) end(string) tea.Cmd {
+	if m.turn != nil {
+		m.print(m.paint(term.Dim, "the answer goes on, and is stored in this session (conclave chat --continue); /stop before /quit stops it"))
+	}
+	m.quit = true
+	return nil
 }
 
 // command runs a line that begins with a slash.

@@ -20,6 +20,9 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.hint = ""
 		return m, tea.Quit
 	}
+	if _, drawn := msg.(frameMsg); drawn { // it changes nothing: another frame would follow it for ever
+		return m, cmd
+	}
 	return m, tea.Batch(cmd, m.frame())
 }
 
