@@ -88,6 +88,11 @@ func TestStandAlone(t *testing.T) {
 		}
 	}
 
+	lost := p.begin("conclave", "ask", "hello") // the advice is not to start a second server
+	if code, err := lost.wait(); code == cli.ExitOK || err != nil || !strings.Contains(lost.stderr.String(), "--server "+url) || strings.Contains(lost.stderr.String(), "conclave up") {
+		t.Errorf("ask without --server: %d, %v, %s", code, err, lost.stderr)
+	}
+
 	// New provisioners' keys mean nothing to a server that was started before them.
 	late := p.begin("conclave", "provision", "--server", url)
 	if code, err := late.wait(); code != cli.ExitFailed || err != nil || !strings.Contains(late.stderr.String(), "restart nats-server") {

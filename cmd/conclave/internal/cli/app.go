@@ -162,6 +162,11 @@ func (a *App) Bus() (*bus.Bus, error) {
 	url := a.Server
 	if url == "" {
 		r, err := a.Home.ReadRunning()
+		if errors.Is(err, bus.ErrNotRunning) {
+			if found := a.CheckNoStandalone(); found != nil { // conclave up would be wrong advice
+				return nil, fmt.Errorf("%w: %w", bus.ErrNotRunning, found)
+			}
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -145,6 +145,9 @@ func expectedActors(cfg config.Config) []string {
 func (x *examination) checkSystem(ctx context.Context) {
 	b, err := x.Bus()
 	switch {
+	case errors.Is(err, bus.ErrNotRunning) && x.CheckNoStandalone() != nil:
+		x.warn("running", "add --server with its address", "%v", x.CheckNoStandalone())
+		return
 	case errors.Is(err, bus.ErrNotRunning):
 		x.warn("running", "conclave up", "conclave is not running on %s", x.Home.Data)
 		return
