@@ -3,6 +3,8 @@ package config_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -10,8 +12,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"conclave/actors/mcp"
 	"conclave/config"
+	"conclave/pkg/bus"
+	"conclave/pkg/client"
+	"conclave/subjects"
 )
 
 // TestOfficialClients runs clients that others wrote, unchanged, against the whole system with the demo model. They come from
@@ -58,8 +65,120 @@ func TestOfficialClients(t *testing.T) {
 	})
 }
 
-// runClient runs a script of testdata/clients with Node beside the node_modules of folder, and decodes the JSON that it prints.
-func runClient(t *testing.T, folder, script, base, key string, into any) {
+// TestOfficialMCP runs MCP clients and servers that others wrote, unchanged: the clients of the npm and of the Python SDK against /mcp and
+// conclave mcp serve, each with the identity of a client, and two servers from npm and one from PyPI behind the broker.
+func TestOfficialMCP(t *testing.T) {
+	folder := os.Getenv("CONCLAVE_CLIENTS")
+	if folder == "" {
+		t.Skip("official clients are tested with .ci/run clients, which installs them")
+	}
+	base, err := os.MkdirTemp(folder, "mcp-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(base) })
+	notes := filepath.Join(base, "notes")
+	for _, err := range []error{os.Chmod(base, 0o711), os.Mkdir(notes, 0o755), os.WriteFile(filepath.Join(notes, "a.txt"), []byte("a note"), 0o644)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	address := make(chan string, 1)
+	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) { address <- addr }})
+	c.Models.Ollama.URL = "http://127.0.0.1:1"
+	modules, python := filepath.Join(folder, "node_modules"), filepath.Join(folder, "python")
+	c.MCP.Folder = filepath.Join(base, "servers")
+	c.MCP.Servers = map[string]mcp.Server{
+		"files":  {Command: "node", Args: []string{filepath.Join(modules, "@modelcontextprotocol/server-filesystem/dist/index.js"), notes}, Read: []string{modules, notes}},
+		"memory": {Command: "node", Args: []string{filepath.Join(modules, "@modelcontextprotocol/server-memory/dist/index.js")}, Read: []string{modules}, Env: map[string]string{"MEMORY_FILE_PATH": "/tmp/memory.json"}},
+		"time":   {Command: "/usr/bin/python3", Args: []string{"-m", "mcp_server_time"}, Read: []string{python}, Env: map[string]string{"PYTHONPATH": python}},
+	}
+	home := newHome(t)
+	addMCPPrincipals(t, home, map[string][]string{
+		"files": {"read_text_file", "write_file"}, "memory": {"create_entities", "search_nodes"}, "time": {"get_current_time"},
+	})
+	r := up(t, c, home, config.Actors...)
+	url := "http://" + <-address
+
+	t.Run("servers", func(t *testing.T) {
+		operator := dialOperator(t, r.Bus)
+		for _, tt := range []struct{ tool, args, want string }{
+			{"mcp_files_read_text_file", `{"path":"` + notes + `/a.txt"}`, "a note"},
+			{"mcp_files_read_text_file", `{"path":"/etc/passwd"}`, "denied"},
+			{"mcp_files_write_file", `{"path":"` + notes + `/b.txt","content":"x"}`, "error"}, // it may only read there
+			{"mcp_memory_create_entities", `{"entities":[{"name":"Ada","entityType":"person","observations":["wrote a program"]}]}`, "Ada"},
+			{"mcp_memory_search_nodes", `{"query":"Ada"}`, "wrote a program"},
+			{"mcp_time_get_current_time", `{"timezone":"Asia/Tokyo"}`, "Asia/Tokyo"},
+		} {
+			var got subjects.ToolResult
+			for end := time.Now().Add(testTimeout); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
+				if got = operator.callTool(t.Context(), tt.tool, "", tt.args); got.Error == nil || got.Error.Code != subjects.CodeUnknownTool {
+					break
+				}
+			}
+			if got.Error != nil || !strings.Contains(strings.ToLower(got.Result), strings.ToLower(tt.want)) {
+				t.Errorf("%s: %q, %v, want %q", tt.tool, got.Result, got.Error, tt.want)
+			}
+		}
+		if _, err := os.Stat(filepath.Join(notes, "b.txt")); err == nil {
+			t.Error("a file was written where the server may only read")
+		}
+	})
+
+	token := addClient(t, home, dialClient(t, r.Bus, "user"), "desktop", "search_memory")
+	program := filepath.Join(base, "conclave")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "conclave/cmd/conclave").CombinedOutput(); err != nil {
+		t.Fatalf("building: %v\n%s", err, out)
+	}
+	serve, err := json.Marshal([]string{program, "mcp", "serve", "--client", "desktop", "--data", home.Data, "--config", home.Config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for script, version := range map[string]string{"mcp.mjs": "", "mcp_client.py": "2026-07-28"} {
+		t.Run(script, func(t *testing.T) {
+			var seen map[string]struct {
+				Tools           []string
+				Answer, Version string
+			}
+			runClient(t, folder, script, url, token, &seen, "CONCLAVE_SERVE="+string(serve), "PYTHONPATH="+python)
+			for _, transport := range []string{"http", "stdio"} {
+				s := seen[transport]
+				if !slices.Equal(s.Tools, []string{"ask", "list_sessions", "search_memory"}) || !strings.Contains(s.Answer, "Asia/Tokyo") {
+					t.Errorf("%s: %+v", transport, s)
+				}
+			}
+			if got := seen["stdio"].Version; got != version {
+				t.Errorf("protocol %q, want %q", got, version)
+			}
+		})
+	}
+}
+
+// addClient adds a client at run time, stores its token and returns it.
+func addClient(t *testing.T, home bus.Home, user *client.Client, name string, allow ...string) (token string) {
+	t.Helper()
+	if _, err := home.Keys().Ensure([]string{name}); err != nil {
+		t.Fatal(err)
+	}
+	key, err := home.Keys().Public(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token = strings.Repeat("5a", 32)
+	sum := sha256.Sum256([]byte(token))
+	p := subjects.Principal{Name: name, Kind: subjects.ClientPrincipal, Keys: map[string]string{name: key}, Allow: allow, TokenHash: hex.EncodeToString(sum[:])}
+	if err := user.ChangePrincipal(t.Context(), subjects.PrincipalChange{Action: subjects.PrincipalAdd, Principal: p}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home.Keys().Dir, name+".token"), []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// runClient runs a script of testdata/clients with Node beside the node_modules of folder, or with Python, and decodes the JSON that it
+// prints.
+func runClient(t *testing.T, folder, script, base, key string, into any, env ...string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", "clients", script))
 	if err != nil {
@@ -76,8 +195,12 @@ func runClient(t *testing.T, folder, script, base, key string, into any) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "node", path)
-	cmd.Env = append(os.Environ(), "BASE_URL="+base, "API_KEY="+key)
+	interpreter := "node"
+	if strings.HasSuffix(script, ".py") {
+		interpreter = "/usr/bin/python3"
+	}
+	cmd := exec.CommandContext(ctx, interpreter, path)
+	cmd.Env = append(append(os.Environ(), "BASE_URL="+base, "API_KEY="+key), env...)
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	if err := cmd.Run(); err != nil {

@@ -312,7 +312,7 @@ func newMCPHarness(t *testing.T) *mcpHarness {
 
 	c := settings(t).WithWiring(config.Wiring{Program: program})
 	c.MCP.Folder, c.MCP.Servers = filepath.Join(base, "servers"), map[string]mcp.Server{}
-	var principals []subjects.Principal
+	tools := map[string][]string{}
 	for name, trick := range mcpTricks {
 		s := mcp.Server{Command: program, Env: map[string]string{hostileEnv: name}, Hosts: trick.hosts}
 		if trick.server != nil {
@@ -320,30 +320,15 @@ func newMCPHarness(t *testing.T) *mcpHarness {
 		}
 		s.Timeout = trick.timeout
 		c.MCP.Servers[name] = s
-		p := subjects.Principal{Name: mcp.Principal(name), Kind: subjects.ToolPrincipal, Added: time.Now()}
-		if trick.tools == nil {
-			trick.tools = []string{"act"}
+		if tools[name] = trick.tools; trick.tools == nil {
+			tools[name] = []string{"act"}
 		}
-		for _, tool := range trick.tools {
-			p.Tools = append(p.Tools, mountedName(name, tool))
-		}
-		if _, err := h.home.Keys().Ensure([]string{p.Name}); err != nil {
-			t.Fatal(err)
-		}
-		key, err := h.home.Keys().Public(p.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.Keys = map[string]string{p.Name: key}
-		principals = append(principals, p)
 	}
 	h.servers = c.MCP.Servers
 	if err := c.MCP.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.home.WritePrincipals(principals); err != nil {
-		t.Fatal(err)
-	}
+	addMCPPrincipals(t, h.home, tools)
 	r := up(t, c, h.home, append(slices.Clone(hubActors), "get_datetime", subjects.MCP)...)
 	h.bus = r.Bus
 	callUntilOK(t, r.Bus)
@@ -358,6 +343,33 @@ func newMCPHarness(t *testing.T) *mcpHarness {
 		t.Fatal(err)
 	}
 	return h
+}
+
+// addMCPPrincipals stores the principals of servers with their tools, before the system starts.
+func addMCPPrincipals(t *testing.T, home bus.Home, tools map[string][]string) {
+	t.Helper()
+	if err := home.CreateFolders(); err != nil {
+		t.Fatal(err)
+	}
+	var principals []subjects.Principal
+	for server, names := range tools {
+		p := subjects.Principal{Name: mcp.Principal(server), Kind: subjects.ToolPrincipal, Added: time.Now()}
+		for _, tool := range names {
+			p.Tools = append(p.Tools, mountedName(server, tool))
+		}
+		if _, err := home.Keys().Ensure([]string{p.Name}); err != nil {
+			t.Fatal(err)
+		}
+		key, err := home.Keys().Public(p.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Keys = map[string]string{p.Name: key}
+		principals = append(principals, p)
+	}
+	if err := home.WritePrincipals(principals); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // call calls a tool as the user, when the broker knows it.
