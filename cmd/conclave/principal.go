@@ -129,11 +129,8 @@ func principalRevokeCommand(a *cli.App) *cobra.Command {
 		RunE: func(cmd *cobra.Command, names []string) error {
 			return a.WithClient(func(c *client.Client) error {
 				for _, name := range names {
-					if err := c.ChangePrincipal(cmd.Context(), subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: name}}); err != nil {
-						return principalError(a, err)
-					}
-					if err := errors.Join(a.Home.Keys().Remove(name), removeToken(a, name)); err != nil {
-						return fmt.Errorf("%s is revoked, but its key file is left: %w", name, err)
+					if err := revokePrincipal(cmd.Context(), a, c, name); err != nil {
+						return err
 					}
 					if err := printPrincipal(a, principalReport{Name: name, Action: subjects.PrincipalRevoke}, "revoked "+name); err != nil {
 						return err
@@ -143,6 +140,17 @@ func principalRevokeCommand(a *cli.App) *cobra.Command {
 			})
 		},
 	}
+}
+
+// revokePrincipal revokes a principal and deletes its key files.
+func revokePrincipal(ctx context.Context, a *cli.App, c *client.Client, name string) error {
+	if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: name}}); err != nil {
+		return principalError(a, err)
+	}
+	if err := errors.Join(a.Home.Keys().Remove(name), removeToken(a, name)); err != nil {
+		return fmt.Errorf("%s is revoked, but its key file is left: %w", name, err)
+	}
+	return nil
 }
 
 // principalRotateCommand gives a principal a new key.
@@ -159,13 +167,26 @@ func principalRotateCommand(a *cli.App) *cobra.Command {
 	}
 }
 
-// changeKey makes a new key for p, has it added or rotated, and then puts it in the key folder. The seed does not leave this
-// process before the change holds, and an old key stays until then.
+// changeKey makes a new key for p, has it added or rotated, and prints where the key is.
 func changeKey(ctx context.Context, a *cli.App, action string, p subjects.Principal) error {
-	if err := p.CheckName(); err != nil {
-		return principalError(a, err)
+	report, err := makeKey(ctx, a, action, p)
+	if err != nil {
+		return err
 	}
-	return a.WithClient(func(c *client.Client) error {
+	text := map[string]string{subjects.PrincipalAdd: "added ", subjects.PrincipalRotate: "rotated "}[action] + p.Name + ", key in " + report.Key
+	if report.Token != "" {
+		text += ", HTTP token in " + report.Token
+	}
+	return printPrincipal(a, report, text)
+}
+
+// makeKey makes a new key for p, has it added or rotated, and then puts it in the key folder. The seed does not leave this
+// process before the change holds, and an old key stays until then.
+func makeKey(ctx context.Context, a *cli.App, action string, p subjects.Principal) (report principalReport, err error) {
+	if err := p.CheckName(); err != nil {
+		return report, principalError(a, err)
+	}
+	err = a.WithClient(func(c *client.Client) error {
 		key, err := a.Home.Keys().Stage(p.Name)
 		if err != nil {
 			return err
@@ -185,17 +206,16 @@ func changeKey(ctx context.Context, a *cli.App, action string, p subjects.Princi
 		if err != nil {
 			return fmt.Errorf("%s is added, but its key is not stored: %w; run %s principal rotate %s", p.Name, err, a.Program(), p.Name)
 		}
-		text := map[string]string{subjects.PrincipalAdd: "added ", subjects.PrincipalRotate: "rotated "}[action] + p.Name + ", key in " + path
-		report := principalReport{Name: p.Name, Action: action, Key: path, Public: key.Public}
+		report = principalReport{Name: p.Name, Action: action, Key: path, Public: key.Public}
 		if token != "" {
 			report.Token = tokenPath(a, p.Name)
 			if err := file.Replace(report.Token, []byte(token+"\n")); err != nil {
 				return fmt.Errorf("%s is added, but its token is not stored: %w; run %s principal rotate %s", p.Name, err, a.Program(), p.Name)
 			}
-			text += ", HTTP token in " + report.Token
 		}
-		return printPrincipal(a, report, text)
+		return nil
 	})
+	return report, err
 }
 
 // isClientPrincipal reports whether p is a client. A rotation has the name only.

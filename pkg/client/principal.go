@@ -23,7 +23,25 @@ func (c *Client) Principals(ctx context.Context) ([]subjects.Principal, error) {
 	return l.Principals, nil
 }
 
-// ChangePrincipal adds, revokes or rotates a run-time principal. When it returns without an error, the change holds for live
+// Tools lists the tools of run-time principals by name: all without their definitions, or the one with this name.
+func (c *Client) Tools(ctx context.Context, tool string) ([]subjects.ToolStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	l, err := actor.Ask(ctx, c.out, subjects.ToolListService, subjects.ToolQuery{Tool: tool})
+	if err != nil {
+		return nil, fmt.Errorf("listing the tools: %w", err)
+	}
+	return l.Tools, nil
+}
+
+// AcceptTool accepts the changed definition of a tool that has this hash.
+func (c *Client) AcceptTool(ctx context.Context, tool, pin string) (subjects.ToolStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, principalTimeout)
+	defer cancel()
+	return actor.Ask(ctx, c.out, subjects.ToolAcceptService, subjects.ToolAccept{Tool: tool, Pin: pin})
+}
+
+// ChangePrincipal adds, revokes, rotates or updates a run-time principal. When it returns without an error, the change holds for live
 // connections too.
 func (c *Client) ChangePrincipal(ctx context.Context, change subjects.PrincipalChange) error {
 	ctx, cancel := context.WithTimeout(ctx, principalTimeout)

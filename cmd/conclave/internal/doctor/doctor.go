@@ -184,6 +184,7 @@ func (x *examination) checkSystem(ctx context.Context) {
 	}
 	if slices.Contains(running, "broker") {
 		x.checkApprovals(ctx, c)
+		x.checkAddedTools(ctx, c)
 	}
 	if slices.Contains(running, subjects.Registry) {
 		x.checkMachines(ctx, c)

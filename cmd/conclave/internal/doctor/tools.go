@@ -16,8 +16,10 @@ import (
 
 	"conclave/cmd/conclave/internal/term"
 	"conclave/config"
+	"conclave/pkg/client"
 	"conclave/pkg/keyring"
 	"conclave/pkg/strict"
+	"conclave/subjects"
 )
 
 // checkKeyring reports which keyring holds the credentials and why, and fails when its file is invalid. It does not open the
@@ -98,6 +100,28 @@ func MissingCredentials(ctx context.Context, cfg config.Config, data string) (mi
 		return nil, false, err
 	}
 	return slices.DeleteFunc(named, func(n string) bool { return slices.Contains(stored, n) }), true, nil
+}
+
+// checkAddedTools warns of tools of the user whose definition changed, and that wait for consent. Without added tools it says nothing.
+func (x *examination) checkAddedTools(ctx context.Context, c *client.Client) {
+	all, err := c.Tools(ctx, "")
+	if err != nil {
+		x.fail("tools", seeLog, "%v", err)
+		return
+	}
+	var running []string
+	changed := false
+	for _, s := range all {
+		if s.State == subjects.ToolChanged {
+			changed = true
+			x.warn("tools", "conclave tool accept "+s.Tool, "definition changed: %s is not offered until you accept it", s.Tool)
+		} else if s.Running {
+			running = append(running, s.Tool)
+		}
+	}
+	if len(all) > 0 && !changed {
+		x.ok("tools", "%d of %d added tools run", len(running), len(all))
+	}
 }
 
 // checkManifest fails when the user's manifest is gone, and warns of tools that the manifest names and nobody serves, and of rules that are logged and not enforced.

@@ -1,0 +1,302 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/rogpeppe/go-internal/diff"
+	"github.com/spf13/cobra"
+
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/pkg/client"
+	"conclave/subjects"
+)
+
+// toolCommand is the parent of the commands about tools of the user.
+func toolCommand(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tool",
+		Short: "Add and manage your own tools, in any language",
+		Long: `A tool of yours is a program that connects to the NATS server with a key of its own, announces what it does and answers calls. Agents
+call it through the broker only. What it may do is what you say here, never what it announces.
+
+Its first definition is the accepted one. When it announces another one, it is not offered until you accept the change.`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(toolAddCommand(a), toolSetCommand(a), toolListCommand(a), toolShowCommand(a), toolTestCommand(a), toolAcceptCommand(a), toolRemoveCommand(a))
+	return cmd
+}
+
+// toolListCommand lists the added tools.
+func toolListCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List your tools and their state",
+		Long: `Lists the tools that were added: name, state, the agent types that may call it, and its effects. States:
+
+  ready                announced with the accepted definition; "not running" if it does not answer now
+  definition changed   not offered until you accept the change with conclave tool accept
+  not announced        the program has not connected since the broker started`,
+		Example: `  conclave tool list --json | jq -r '.[] | select(.state == "changed") | .tool'`,
+		Args:    cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+				all, err := c.Tools(cmd.Context(), "")
+				switch {
+				case err != nil:
+					return err
+				case a.JSON:
+					if all == nil {
+						all = []subjects.ToolStatus{}
+					}
+					return a.PrintJSON(all)
+				case len(all) == 0:
+					a.Say("no tools were added: add one with %s tool add", a.Program())
+					return nil
+				}
+				w := tabwriter.NewWriter(a.Out, 0, 4, 2, ' ', 0)
+				for _, s := range all {
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Tool, describeToolState(s), describeAgents(s), s.Effects)
+				}
+				return w.Flush()
+			})
+		},
+	}
+}
+
+// describeToolState is the state of a tool for the user.
+func describeToolState(s subjects.ToolStatus) string {
+	switch {
+	case s.State == subjects.ToolChanged:
+		return "definition changed"
+	case s.State == subjects.ToolSilent:
+		return "not announced"
+	case !s.Running:
+		return "ready, not running"
+	}
+	return "ready"
+}
+
+// describeAgents names the agent types that may call a tool, without the user's own calls.
+func describeAgents(s subjects.ToolStatus) string {
+	var out []string
+	for _, t := range s.Agents {
+		if t != "operator" {
+			out = append(out, t)
+		}
+	}
+	if out == nil {
+		return "you only"
+	}
+	return strings.Join(out, ",")
+}
+
+// findTool returns the state of an added tool with its definitions.
+func findTool(ctx context.Context, a *cli.App, c *client.Client, name string) (subjects.ToolStatus, error) {
+	found, err := c.Tools(ctx, name)
+	if err == nil && (name == "" || len(found) != 1) {
+		err = cli.Fail(cli.ExitFailed, fmt.Sprintf("no tool named %s was added", term.Visible(name)), "see "+a.Program()+" tool list")
+	}
+	if err != nil {
+		return subjects.ToolStatus{}, err
+	}
+	return found[0], nil
+}
+
+// toolShowCommand shows one added tool.
+func toolShowCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:     "show <tool>",
+		Short:   "Show a tool, its definition and what it may do",
+		Long:    `Shows the state of a tool that was added, what you declared about it, its accepted definition with its hash, and a changed definition that waits for you.`,
+		Example: "  conclave tool show word_count",
+		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cli.FirstArg(completeAddedTools(a)),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+				s, err := findTool(cmd.Context(), a, c, v[0])
+				switch {
+				case err != nil:
+					return err
+				case a.JSON:
+					return a.PrintJSON(s)
+				}
+				fmt.Fprintf(a.Out, "tool       %s, served by the principal %s\nstate      %s\ncalled by  %s\neffects    %s\n", s.Tool, s.Principal, describeToolState(s), describeAgents(s), s.Effects)
+				if s.Declared.Act == "" {
+					fmt.Fprintf(a.Out, "           each call of an agent asks you; say what it does with %s tool set %s --act\n", a.Program(), s.Tool)
+				} else {
+					fmt.Fprintf(a.Out, "act        %s\n", s.Declared.Act)
+				}
+				if s.Pin != "" {
+					fmt.Fprintf(a.Out, "accepted   sha256 %s\n%s", s.Pin, formatDefinition(s.Accepted))
+				}
+				if s.New != nil {
+					fmt.Fprintf(a.Out, "waiting    sha256 %s\n%s", s.NewPin, formatDefinition(s.New))
+				}
+				return a.Out.Err
+			})
+		},
+	}
+}
+
+// formatDefinition returns a definition as indented JSON without control characters, "" for none. It ends with a line break.
+func formatDefinition(s *subjects.ToolSchema) string {
+	if s == nil {
+		return ""
+	}
+	data, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return ""
+	}
+	return term.PlainText(string(data)) + "\n"
+}
+
+// toolTestCommand calls an added tool as the user.
+func toolTestCommand(a *cli.App) *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "test <tool> [json]",
+		Short: "Call one of your tools as yourself",
+		Long: `Calls a tool through the broker as the operator, as conclave call does: with the policy and the audit log. The arguments are one JSON
+object (default: {}); "-" reads them from stdin.`,
+		Example: `  conclave tool test word_count '{"text":"two words"}'`,
+		Args:    cli.Args(cobra.RangeArgs(1, 2)), ValidArgsFunction: cli.FirstArg(completeAddedTools(a)),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			if err := cli.CheckTimeout(timeout, "60s"); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			err := a.WithClient(func(c *client.Client) error {
+				s, err := findTool(ctx, a, c, v[0])
+				switch {
+				case err != nil:
+					return err
+				case s.State == subjects.ToolChanged:
+					return cli.Fail(cli.ExitDenied, "the definition of "+s.Tool+" changed, so it is not offered", "see "+a.Program()+" tool accept "+s.Tool)
+				case !s.Running && s.State == subjects.ToolSilent:
+					return cli.Fail(cli.ExitAbsent, s.Tool+" is not running", "start its program, for example: cd "+s.Tool+" && python3 tool.py")
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return callTool(ctx, a, v[0], append(v, "{}")[1], "", "")
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the result")
+	return cmd
+}
+
+// toolAcceptCommand accepts the changed definition of a tool.
+func toolAcceptCommand(a *cli.App) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "accept <tool>",
+		Short: "Accept the changed definition of a tool",
+		Long: `Shows how the definition of a tool changed, asks, and makes the new one the accepted one. Only what was shown is accepted: a tool that
+changes its definition meanwhile waits again. The acceptance is in the audit log.`,
+		Example: "  conclave tool accept word_count",
+		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cli.FirstArg(completeAddedTools(a)),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			ctx := cmd.Context()
+			return a.WithClient(func(c *client.Client) error {
+				s, err := findTool(ctx, a, c, v[0])
+				switch {
+				case err != nil:
+					return err
+				case s.New == nil:
+					return cli.Fail(cli.ExitFailed, "no changed definition of "+s.Tool+" waits", "see "+a.Program()+" tool show "+s.Tool)
+				}
+				a.Say("%s", term.PlainText(string(diff.Diff("accepted", []byte(formatDefinition(s.Accepted)), "new", []byte(formatDefinition(s.New))))))
+				if !yes {
+					keyboard, ok := term.Keyboard(a.In)
+					if !ok {
+						return cli.Usage("this would accept the definition above: add --yes to confirm")
+					}
+					confirmed, err := a.Confirm(ctx, keyboard, fmt.Sprintf("accept this definition of %s? [y/N] ", s.Tool))
+					if err != nil || !confirmed {
+						return errors.Join(stoppedError(err), cli.Fail(cli.ExitFailed, "nothing was accepted", "you did not confirm"))
+					}
+				}
+				accepted, err := c.AcceptTool(ctx, s.Tool, s.NewPin)
+				if err != nil {
+					return fmt.Errorf("accepting the definition of %s: %w", s.Tool, err)
+				}
+				if a.JSON {
+					return a.PrintJSON(accepted)
+				}
+				_, err = fmt.Fprintf(a.Out, "accepted %s, sha256 %s\n", s.Tool, accepted.Pin)
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "accept without a question")
+	return cmd
+}
+
+// toolRemoveCommand removes tools with their principals.
+func toolRemoveCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove <tool>...",
+		Short: "Remove tools: their keys, rules and accepted definitions",
+		Long: `Removes tools that were added. Their connections are closed before the command returns, the key is deleted, and what you declared and
+accepted no longer holds. The folder of the program is left as it is.`,
+		Example: "  conclave tool remove word_count",
+		Args:    cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeAddedTools(a),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			return a.WithClient(func(c *client.Client) error {
+				for _, name := range names {
+					p, err := findToolPrincipal(cmd.Context(), a, c, name)
+					if err != nil {
+						return err
+					}
+					if len(p.Tools) > 1 {
+						return cli.Fail(cli.ExitFailed, fmt.Sprintf("the principal %s serves %s together", p.Name, strings.Join(p.Tools, ", ")), "remove them all with "+a.Program()+" principal revoke "+p.Name)
+					}
+					if err := revokePrincipal(cmd.Context(), a, c, p.Name); err != nil {
+						return err
+					}
+					if err := printPrincipal(a, principalReport{Name: name, Action: subjects.PrincipalRevoke}, "removed "+name); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+}
+
+// findToolPrincipal returns the principal that serves an added tool.
+func findToolPrincipal(ctx context.Context, a *cli.App, c *client.Client, tool string) (subjects.Principal, error) {
+	all, err := c.Principals(ctx)
+	if err != nil {
+		return subjects.Principal{}, err
+	}
+	for _, p := range all {
+		for _, t := range p.Tools {
+			if t == tool {
+				return p, nil
+			}
+		}
+	}
+	return subjects.Principal{}, cli.Fail(cli.ExitFailed, fmt.Sprintf("no tool named %s was added", term.Visible(tool)), "see "+a.Program()+" tool list")
+}
+
+// completeAddedTools completes the names of tools that were added.
+func completeAddedTools(a *cli.App) cli.Completion {
+	return a.CompleteFrom(func(ctx context.Context, c *client.Client) (names []string, err error) {
+		all, err := c.Principals(ctx)
+		for _, p := range all {
+			names = append(names, p.Tools...)
+		}
+		return names, err
+	})
+}
