@@ -42,9 +42,6 @@ async def main():
     async def announce():
         await nc.publish("tool.schema." + name, definition)
 
-    async def closed():
-        stop.set()  # the server rejected the key: it was revoked or replaced
-
     async def on_error(e):
         print("nats:", e, flush=True)
 
@@ -55,9 +52,8 @@ async def main():
         config["server"].split(","),
         nkeys_seed=config["key"],
         name=principal,
-        max_reconnect_attempts=-1,
+        max_reconnect_attempts=-1,  # also while Conclave restarts
         reconnected_cb=announce,
-        closed_cb=closed,
         error_cb=on_error,
         **options,
     )
@@ -88,8 +84,10 @@ async def main():
     for s in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(s, stop.set)
     await stop.wait()
-    if not nc.is_closed:
-        await nc.drain()
+    if nc.is_connected:
+        await nc.drain()  # the calls that run are answered
+    else:
+        await nc.close()
 
 
 asyncio.run(main())
