@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -228,6 +229,8 @@ func (s *liveSettings) PrepareSetting(name, value string) (func(ctx context.Cont
 		return nil, subjects.Faultf(subjects.CodeDenied, "%s cannot be changed here: %s", name, list.Settings[i].Locked)
 	case list.Error != "":
 		return nil, subjects.Faultf(subjects.CodeMalformed, "the config folder has an error, correct it first: %s", list.Error)
+	case isModelName(name) && strings.Contains(value, "/") && !s.namesModel(value):
+		return nil, subjects.Faultf(subjects.CodeDenied, "%s cannot be set to a model of another machine or registry here: name it in %s.yaml of the config folder and restart conclave", name, name[:strings.Index(name, ".")])
 	}
 	if _, _, err := s.editFile(list.Settings[i], value); err != nil {
 		return nil, subjects.Faultf(subjects.CodeMalformed, "%v", err)
@@ -239,6 +242,22 @@ func (s *liveSettings) PrepareSetting(name, value string) (func(ctx context.Cont
 	return func(ctx context.Context) (subjects.SettingChanged, error) {
 		return s.changeSetting(ctx, setting, value)
 	}, nil
+}
+
+// isModelName reports whether the value of a setting is the name of a model.
+func isModelName(setting string) bool {
+	return strings.HasPrefix(setting, "models.roles.") || strings.HasSuffix(setting, ".model")
+}
+
+// namesModel reports whether the user's files or the shipped ones name a model. A name with a slash can send every prompt to another
+// machine, or run a model that a stranger published, so it comes from a file first.
+func (s *liveSettings) namesModel(name string) bool {
+	c, err := Load(s.home.Config)
+	if err != nil {
+		return false
+	}
+	_, listed := c.Models.Models[name]
+	return listed || slices.Contains(slices.Collect(maps.Values(c.Models.Roles)), name) || slices.Contains(slices.Collect(maps.Values(c.Models.Hints)), name)
 }
 
 // editFile returns the file of a setting before and with the new value. It fails when the loader rejects the result.

@@ -20,6 +20,12 @@ var protected = []string{
 	"audit", "system.sync", "system.actor.", "system.broker.", "machines.", "this_machine", "web_search.provider", "web_fetch.enabled", "generator.repeats",
 }
 
+// plainTexts are the texts that can be changed and reach no other machine: choices and patterns, and the model of respondent B, which
+// is checked as the models of the roles are.
+var plainTexts = []string{
+	"generator.respondent_b.model", "generator.recall_first", "system.log_level", "web_search.language", "web_search.safe", "models.defaults.keep_alive", "models.defaults.calls", "models.demo_model",
+}
+
 // TestSettings reads and changes the settings of a running system: the file keeps its comments, the actor has the new value
 // without a restart, the audit log has the change, and what would weaken the protection cannot be changed.
 func TestSettings(t *testing.T) {
@@ -67,6 +73,11 @@ func TestSettings(t *testing.T) {
 	}
 	if got := find("generator.steps"); got.Value != "4" || got.Default != "5" || got.Origin != file+":2" || got.Type != "number" || !got.Live || got.Actor != "generator" || !strings.Contains(got.Description, "model calls") {
 		t.Errorf("%+v", got)
+	}
+	for _, s := range l.Settings { // each text that can be changed is the name of a model, a choice, or a duration of a model server
+		if s.Editable && s.Type == "text" && !strings.HasPrefix(s.Name, "models.roles.") && !slices.Contains(plainTexts, s.Name) {
+			t.Errorf("%s: can its value send something to another machine? If not, list it in plainTexts", s.Name)
+		}
 	}
 	if got := find("critic.claim_cap"); got.Origin != config.Flag || got.Editable {
 		t.Errorf("%+v", got)
@@ -124,6 +135,10 @@ func TestSettings(t *testing.T) {
 		"a second field":            {"generator.respondent_b.max_age", "5m, enabled: true", subjects.CodeMalformed, ""},
 		"an anchor":                 {"generator.steps", "&a 7", subjects.CodeMalformed, "anchors"},
 		"a value of another choice": {"generator.recall_first", "perhaps", subjects.CodeMalformed, "recall_first"},
+		"another registry":          {"models.roles.tools", "evil.example/ns/model:latest", subjects.CodeDenied, "models.yaml"},
+		"another namespace":         {"models.roles.assistant", "stranger/model", subjects.CodeDenied, "models.yaml"},
+		"another machine":           {"generator.respondent_b.model", "gpu-box/llama3", subjects.CodeDenied, "generator.yaml"},
+		"an address":                {"models.roles.embeddings", "http://evil.example/x", subjects.CodeDenied, "models.yaml"},
 		"too long":                  {"models.roles.critic", strings.Repeat("x", 5000), subjects.CodeMalformed, "longer"},
 	} {
 		_, err := user.ChangeSetting(ctx, q.setting, q.value)

@@ -158,6 +158,12 @@ func TestLoginLinkSetsCookieOnce(t *testing.T) {
 			t.Errorf("%s with a cookie: %d %s", path, status, body)
 		}
 	}
+	// Anybody can publish a model outside of Ollama's library; a stolen browser login must not bring one here.
+	for path, want := range map[string]int{"/models/evil.example%2Fns%2Fmodel:latest/pull": 403, "/models/stranger%2Fmodel/pull": 403, "/models/gemma4:12b/pull": 202} {
+		if status, _, body := send(t, browser, "POST", w.base+path); status != want {
+			t.Errorf("%s with a cookie: %d %s", path, status, body)
+		}
+	}
 	if status, h, body := send(t, anonymous(t), "GET", link); status != http.StatusUnauthorized || h.Get("Set-Cookie") != "" || !strings.Contains(body, "conclave open") {
 		t.Errorf("second use: %d %v %s", status, h, body)
 	}

@@ -165,7 +165,8 @@ func modelName(r *http.Request) (string, error) {
 	return name, nil
 }
 
-// onPull starts the download of a model by the model actor, which records it in the audit log. GET /models shows the progress.
+// onPull starts the download of a model by the model actor, which records it in the audit log. GET /models shows the progress. With a
+// cookie only, it denies names with a registry or a namespace: anybody can publish a model there.
 func (g *Gateway) onPull(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -176,6 +177,9 @@ func (g *Gateway) onPull(w http.ResponseWriter, r *http.Request) error {
 	}
 	if r.ContentLength != 0 {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", r.URL.Path)
+	}
+	if strings.Contains(name, "/") && g.requireDirect(r) != nil {
+		return problemf(http.StatusForbidden, subjects.CodeDenied, "a browser fetches models of Ollama's library only, without a slash in the name; for this one use conclave model pull %s", name)
 	}
 	ctx, cancel := context.WithTimeout(g.life, pullTimeout)
 	p := &Pull{Model: name, Status: "starting", Began: g.out.Now(), cancel: cancel}
