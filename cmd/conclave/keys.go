@@ -250,7 +250,7 @@ func provisionServer(ctx context.Context, a *cli.App) error {
 	if out.Deleted, err = deleteProvisioners(b.Keys); err != nil {
 		return err
 	}
-	if _, err := bus.WriteContexts(b.Keys, b.URL, b.CA); err != nil {
+	if _, err := writeContexts(a, b.Keys, b.URL, b.CA); err != nil {
 		a.Say("the nats contexts could not be written: %v", err)
 	}
 	switch {

@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -62,6 +64,9 @@ func serviceUnit(a *cli.App) (string, error) {
 	}
 	words := []string{self, "up", "--data", a.Home.Data, "--config", a.Home.Config}
 	for i, w := range words {
+		if strings.ContainsFunc(w, unicode.IsControl) || !utf8.ValidString(w) {
+			return "", cli.Usage("a unit cannot have the path %q: use one without line breaks and other control characters", w)
+		}
 		words[i] = quoteUnit(w)
 	}
 	return fmt.Sprintf(`[Unit]

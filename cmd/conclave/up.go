@@ -188,10 +188,19 @@ func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []st
 		log.Info("ready", "url", c.Bus.URL, "data", a.Home.Data, "actors", readyActors(c), "ms", time.Since(a.Started).Milliseconds())
 		return stay(ctx, c, log)
 	}
-	contexts, contextsErr := bus.WriteContexts(c.Bus.Keys, c.Bus.URL, "")
+	contexts, contextsErr := writeContexts(a, c.Bus.Keys, c.Bus.URL, "")
 	printReady(a, c, address)
 	printBanner(ctx, a, cfg, c, view.Banner{API: address, Contexts: contexts}, contextsErr, log)
 	return stay(ctx, c, log)
+}
+
+// writeContexts writes the contexts of the nats tool and returns their folder.
+func writeContexts(a *cli.App, keys bus.Keys, url, ca string) (string, error) {
+	config, err := a.Home.NATSConfig()
+	if err != nil {
+		return "", err
+	}
+	return bus.WriteContexts(config, keys, url, ca)
 }
 
 // gatewayAddress is the URL of the gateway, "" when it does not listen because HTTP is off.

@@ -647,18 +647,19 @@ func forgeAuditStream(t *testing.T, store string, c jetstream.StreamConfig) jets
 }
 
 func TestWriteContextsKeepsOtherInstallation(t *testing.T) {
-	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	t.Parallel()
+	config := t.TempDir()
 	mine, other := bus.Keys{Dir: t.TempDir()}, bus.Keys{Dir: t.TempDir()}
 	for _, k := range []bus.Keys{mine, other} {
 		if _, err := k.Ensure([]string{"user", "auditor"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	folder, err := bus.WriteContexts(mine, "nats://127.0.0.1:1", "")
+	folder, err := bus.WriteContexts(config, mine, "nats://127.0.0.1:1", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bus.WriteContexts(other, "nats://127.0.0.1:2", ""); !errors.Is(err, bus.ErrOtherContext) {
+	if _, err := bus.WriteContexts(config, other, "nats://127.0.0.1:2", ""); !errors.Is(err, bus.ErrOtherContext) {
 		t.Errorf("another installation's contexts were taken over: %v", err)
 	}
 	// Neither is written when only the second is another's.
@@ -666,24 +667,50 @@ func TestWriteContextsKeepsOtherInstallation(t *testing.T) {
 	if err := os.Remove(first); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bus.WriteContexts(other, "nats://127.0.0.1:2", ""); !errors.Is(err, bus.ErrOtherContext) {
+	if _, err := bus.WriteContexts(config, other, "nats://127.0.0.1:2", ""); !errors.Is(err, bus.ErrOtherContext) {
 		t.Errorf("another installation's audit context was taken over: %v", err)
 	}
 	if _, err := os.Stat(first); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("one of two contexts was written before the other was found to be foreign: %v", err)
 	}
-	if _, err := bus.WriteContexts(mine, "nats://127.0.0.1:3", ""); err != nil {
+	if _, err := bus.WriteContexts(config, mine, "nats://127.0.0.1:3", ""); err != nil {
 		t.Errorf("one's own contexts cannot be moved to a new address: %v", err)
 	}
 	if err := os.RemoveAll(mine.Dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bus.WriteContexts(other, "nats://127.0.0.1:2", ""); err != nil {
+	if _, err := bus.WriteContexts(config, other, "nats://127.0.0.1:2", ""); err != nil {
 		t.Errorf("contexts whose installation is gone stay for ever: %v", err)
 	}
 	b, err := os.ReadFile(filepath.Join(folder, "conclave-audit.json"))
 	if err != nil || !strings.Contains(string(b), `"jetstream_api_prefix": "auditlog.API"`) {
 		t.Errorf("the audit's context is %s, %v", b, err)
+	}
+	// A context of the user's own is kept, however it authenticates.
+	for _, own := range []string{`{"description":"mine","url":"nats://elsewhere","user":"me"}`, `{"url":"nats://elsewhere","creds":"/a.creds"}`, `{"description":"Conclave's audit, read only","token":"x"}`, "not JSON", ""} {
+		if err := os.WriteFile(filepath.Join(folder, "conclave-audit.json"), []byte(own), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := bus.WriteContexts(config, other, "nats://127.0.0.1:2", "")
+		if b, _ := os.ReadFile(filepath.Join(folder, "conclave-audit.json")); !errors.Is(err, bus.ErrOtherContext) || string(b) != own {
+			t.Errorf("the user's context %s became %s, %v", own, b, err)
+		}
+	}
+}
+
+// Only the default data folder has contexts in the user's home.
+func TestNATSConfigOfTemporaryData(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("XDG_DATA_HOME", filepath.Join(dir, "data"))
+	t.Setenv("XDG_CONFIG_HOME", filepath.Join(dir, "config"))
+	usual, err := bus.DefaultHome()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for data, want := range map[string]string{usual.Data: filepath.Join(dir, "config"), "/tmp/x": "/tmp/x"} {
+		if got, err := (bus.Home{Data: data}).NATSConfig(); got != want || err != nil {
+			t.Errorf("%s: %s, %v", data, got, err)
+		}
 	}
 }
 

@@ -269,33 +269,48 @@ func (h Home) writeEnv(file string, cfg ServerConfig) error {
 	return nil
 }
 
-// ErrOtherContext means that the nats contexts belong to another installation, with another data folder.
-var ErrOtherContext = errors.New("the nats contexts belong to another installation")
+// ErrOtherContext means that a nats context of our name is the user's own, or belongs to another installation.
+var ErrOtherContext = errors.New("a nats context belongs to something else")
 
-// contextKeyFile returns the key file that a nats context names, or "" when the context is missing or unreadable or the key
-// file does not exist.
-func contextKeyFile(file string) string {
-	var c struct {
-		NKey string `json:"nkey"`
-	}
-	b, err := os.ReadFile(file)
-	if err != nil || json.Unmarshal(b, &c) != nil {
-		return ""
-	}
-	if _, err := os.Stat(c.NKey); err != nil {
-		return ""
-	}
-	return c.NKey
-}
-
-// WriteContexts writes two contexts for the nats command line tool, "conclave" for the user and "conclave-audit" to read
-// the audit log, and returns their folder. ca is the authority of the servers at tls:// URLs. It selects the first only if none is selected. When the
-// key file of one exists and is another installation's, both are kept: the error is [ErrOtherContext].
-func WriteContexts(keys Keys, url, ca string) (folder string, err error) {
-	config, err := xdgFolder("XDG_CONFIG_HOME", ".config")
+// NATSConfig returns the folder that the nats command line tool needs as XDG_CONFIG_HOME to find the contexts of h. It is the user's own
+// for the default data folder, and otherwise the data folder: a temporary system leaves nothing in the user's home.
+func (h Home) NATSConfig() (string, error) {
+	usual, err := DefaultHome()
 	if err != nil {
 		return "", err
 	}
+	data, err := filepath.Abs(h.Data)
+	if err != nil || data != usual.Data {
+		return data, err
+	}
+	return xdgFolder("XDG_CONFIG_HOME", ".config")
+}
+
+// checkContext returns [ErrOtherContext] unless a context file is missing, or is one of ours, by its description, for this key or for
+// one that no longer exists.
+func checkContext(file, description, key string) error {
+	var c struct {
+		Description string `json:"description"`
+		NKey        string `json:"nkey"`
+	}
+	b, err := os.ReadFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil || json.Unmarshal(b, &c) != nil || c.Description != description || c.NKey == "":
+		return fmt.Errorf("%w: conclave did not write %s; rename that context, or start with another XDG_CONFIG_HOME", ErrOtherContext, file)
+	}
+	if _, err := os.Stat(c.NKey); err == nil && c.NKey != key {
+		return fmt.Errorf("%w: %s uses the key %s of another installation; to keep both, start this one with another XDG_CONFIG_HOME", ErrOtherContext, file, c.NKey)
+	}
+	return nil
+}
+
+// WriteContexts writes two contexts for the nats command line tool, "conclave" for the user and "conclave-audit" to read the audit log,
+// below the folder config (see [Home.NATSConfig]), and returns their folder. ca is the authority of the servers at tls:// URLs. It
+// selects the first only if none is selected. When one of that name is the user's own or another installation's, both are kept: the
+// error is [ErrOtherContext].
+func WriteContexts(config string, keys Keys, url, ca string) (folder string, err error) {
 	folder = filepath.Join(config, "nats", "context")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return "", fmt.Errorf("making %s: %w", folder, err)
@@ -305,9 +320,8 @@ func WriteContexts(keys Keys, url, ca string) (folder string, err error) {
 		{"conclave-audit", "Conclave's audit, read only", "auditor", AuditAPI},
 	}
 	for _, c := range contexts { // all of them before the first is written
-		file := filepath.Join(folder, c.name+".json")
-		if other := contextKeyFile(file); other != "" && other != keys.Path(c.role) {
-			return "", fmt.Errorf("%w: %s uses the key %s; to keep both, start this one with another XDG_CONFIG_HOME", ErrOtherContext, file, other)
+		if err := checkContext(filepath.Join(folder, c.name+".json"), c.text, keys.Path(c.role)); err != nil {
+			return "", err
 		}
 	}
 	for _, c := range contexts {

@@ -217,13 +217,13 @@ func (x *examination) checkNATSTool() {
 
 // checkContexts warns about the first context of the nats tool that is missing or points to another server than url.
 func (x *examination) checkContexts(url string) {
-	home, err := bus.DefaultHome()
+	config, err := x.Home.NATSConfig()
 	if err != nil {
 		x.warn("contexts", "set HOME", "%v", err)
 		return
 	}
 	for _, name := range []string{"conclave", "conclave-audit"} {
-		file := filepath.Join(filepath.Dir(home.Config), "nats", "context", name+".json")
+		file := filepath.Join(config, "nats", "context", name+".json")
 		var c struct {
 			URL string `json:"url"`
 		}

@@ -3,6 +3,7 @@ package view
 import (
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -61,6 +62,10 @@ func (b Banner) Print(w io.Writer) {
 	row("", "conclave ask 'What time is it in Tokyo?'"+b.Flags)
 	row("", "conclave call get_datetime '{\"timezone\":\"UTC\"}'"+b.Flags)
 	row("", "conclave tap"+b.Flags)
-	row("", "nats --context conclave micro ls")
+	nats := "nats --context conclave micro ls"
+	if config := filepath.Dir(filepath.Dir(b.Contexts)); config == b.Data {
+		nats = "XDG_CONFIG_HOME=" + term.ShellQuote(config) + " " + nats
+	}
+	row("", nats)
 	fmt.Fprintln(w)
 }
