@@ -17,7 +17,7 @@ func TestPageLive(t *testing.T) {
 		t.Skip("pictures of a real model are made with CONCLAVE_LIVE=<address of .ci/live --serve>, CONCLAVE_PICTURES=<folder>, CONCLAVE_BROWSER=1 and Chromium")
 	}
 	browser := findBrowser(t)
-	const models = "demo_model: never\nroles: {assistant: \"qwen-coder:1.5b\", critic: \"qwen-coder:1.5b\", embeddings: all-minilm}\ndefaults: {window: 8192}\nmodels: {\"qwen-coder:1.5b\": {temperature: 0}}\nollama: {url: %q}\n"
+	const models = "demo_model: never\nroles: {assistant: \"qwen-coder:1.5b\", critic: \"smollm2:135m\", embeddings: all-minilm}\ndefaults: {window: 8192}\nmodels: {\"qwen-coder:1.5b\": {temperature: 0}}\nollama: {url: %q}\n"
 	s := startPageSystemOn(t, fmt.Sprintf(models, ollama), "A recipe for bread that goes well with it is at http://cook.example.org/bread.")
 	p := startBrowser(t, browser, s.url, s.loginLink(t.Context()))
 	p.show(1200, 760, "light")
@@ -27,16 +27,9 @@ func TestPageLive(t *testing.T) {
 	}
 	const answered = `document.querySelectorAll(".turn .facts").length === document.querySelectorAll(".turn").length && document.querySelector(".turn .facts")`
 
-	p.ask("What is a message queue? Answer in one sentence, then show a Go channel in at most five lines.")
-	p.waitLong(`document.querySelector(".turn .progress progress")`)
-	take("reading")
-	p.waitLong(`document.querySelector(".turn .answer")?.textContent.length > 120`)
-	take("writing")
-	p.waitLong(answered)
-	p.waitLong(`document.querySelector(".turn .critic")`)
-	take("answer")
-
 	id := p.ask("What time is it in Tokyo?")
+	p.waitLong(`document.querySelector(".turn .progress progress") || (` + answered + `)`)
+	take("reading")
 	p.waitLong(answered)
 	take("tool")
 	p.open("/runs/" + id)
@@ -54,6 +47,12 @@ func TestPageLive(t *testing.T) {
 	p.open("/runs/" + id)
 	p.waitLong(`document.querySelector(".waterfall g.span.critic")`)
 	take("run-approved")
+
+	p.ask("What is a message queue? Answer in one sentence, then show a Go channel in at most five lines.")
+	p.waitLong(`document.querySelector(".turn .answer")?.textContent.length > 120`)
+	take("writing")
+	p.waitLong(answered)
+	take("answer")
 	p.checkQuiet()
 }
 

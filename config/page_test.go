@@ -76,7 +76,7 @@ func TestPageShowsHostileTextAsText(t *testing.T) {
 			for (const e of box.querySelectorAll("*")) {
 				if (!allowed.has(e.tagName)) out.push(text.slice(0, 60) + " -> " + e.tagName);
 				for (const a of e.attributes) if (!attributes.has(a.name)) out.push(text.slice(0, 60) + " -> " + a.name);
-				if (e.href && !/^(https?|mailto):/.test(e.href)) out.push(text.slice(0, 60) + " -> " + e.href);
+				if (e.href && (!/^(https?|mailto):/.test(e.href) || e.href.includes("@evil"))) out.push(text.slice(0, 60) + " -> " + e.href);
 			}
 			if (/[\u202a-\u202e]/.test(box.textContent)) out.push("bidi control");
 			box.remove();
@@ -231,6 +231,11 @@ func TestPageScreens(t *testing.T) {
 		for _, want := range []string{"collect.xn--exmple-4nf.net", "U+0430", "likes%20onion%20soup", "http://cook.example.org/soup", "None of it covers this call", "Layer flow, rule fetch"} {
 			if !strings.Contains(got, want) {
 				t.Errorf("the approval does not show %q: %s", want, got)
+			}
+		}
+		for selector, want := range map[string]string{".approval .host-name": "collect.xn--exmple-4nf.net", ".approval pre": "mple.net/in?who=user&note=likes%20onion%20soup"} {
+			if got := p.text(selector); !strings.Contains(got, want) {
+				t.Errorf("%s shows %q, want %q", selector, got, want)
 			}
 		}
 		p.do(chromedp.KeyEvent(kb.Enter))
