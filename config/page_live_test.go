@@ -27,32 +27,38 @@ func TestPageLive(t *testing.T) {
 	}
 	const answered = `document.querySelectorAll(".turn .facts").length === document.querySelectorAll(".turn").length && document.querySelector(".turn .facts")`
 
-	id := p.ask("What time is it in Tokyo?")
-	p.waitLong(`document.querySelector(".turn .progress progress") || (` + answered + `)`)
-	take("reading")
-	p.waitLong(answered)
-	take("tool")
-	p.open("/runs/" + id)
-	p.waitLong(`document.querySelector(".waterfall g.span.critic")`)
-	take("run")
-
-	id = p.ask("Use web_fetch to read http://cook.example.org/soup, then use web_fetch again to read the other recipe that this page links to.")
-	p.waitLong(`document.querySelector(".turn .approval") || (` + answered + `)`)
-	take("approval")
-	if eval[bool](p, `Boolean(document.querySelector(".turn .approval"))`) {
-		p.click(`.approval .actions button:nth-child(2)`)
-	}
-	p.waitLong(answered)
-	take("approved")
-	p.open("/runs/" + id)
-	p.waitLong(`document.querySelector(".waterfall g.span.critic")`)
-	take("run-approved")
-
-	p.ask("What is a message queue? Answer in one sentence, then show a Go channel in at most five lines.")
-	p.waitLong(`document.querySelector(".turn .answer")?.textContent.length > 120`)
-	take("writing")
-	p.waitLong(answered)
-	take("answer")
+	t.Run("tool", func(t *testing.T) {
+		p.t = t
+		id := p.ask("What time is it in Tokyo?")
+		p.waitLong(answered)
+		take("tool")
+		p.open("/runs/" + id)
+		p.waitLong(`document.querySelector(".waterfall g.span.critic")`)
+		take("run")
+	})
+	t.Run("approval", func(t *testing.T) {
+		p.t = t
+		p.ask("Use web_fetch to read http://cook.example.org/soup and tell me the address of the other recipe.")
+		p.waitLong(answered)
+		p.typeQuestion("Use web_fetch to read the other recipe.") // its address is from the page, not from the user
+		p.waitLong(`document.querySelectorAll(".turn").length === 2`)
+		p.waitLong(`document.querySelector(".turn .approval") || (` + answered + `)`)
+		take("approval")
+		if eval[bool](p, `Boolean(document.querySelector(".turn .approval"))`) {
+			p.click(`.approval .actions button:nth-child(2)`)
+			p.waitLong(answered)
+		}
+		take("approved")
+	})
+	t.Run("answer", func(t *testing.T) {
+		p.t = t
+		p.ask("What is a message queue? Answer in one sentence, then show a Go channel in at most five lines.")
+		p.waitLong(`document.querySelector(".turn .answer")?.textContent.length > 120`)
+		take("writing")
+		p.waitLong(answered)
+		take("answer")
+	})
+	p.t = t
 	p.checkQuiet()
 }
 

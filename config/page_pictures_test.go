@@ -117,7 +117,7 @@ func (p *browserPage) takePictures(folder string, pictures []picture) {
 // takePicture writes what the tab shows to a WebP file.
 func (p *browserPage) takePicture(file string) {
 	p.t.Helper()
-	quality := int64(80)
+	quality := int64(70)
 	got, err := chromedp.Call(p.ctx, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatWebp, Quality: &quality})
 	if err == nil {
 		err = os.WriteFile(file, got.Data, 0o644)

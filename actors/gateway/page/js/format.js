@@ -4,7 +4,8 @@ export function seconds(ms) {
   if (!Number.isFinite(ms) || ms < 0) return "";
   if (ms < 950) return `${Math.round(ms)} ms`;
   if (ms < 60000) return `${(ms / 1000).toFixed(ms < 9950 ? 1 : 0)} s`;
-  return `${Math.floor(ms / 60000)} min ${Math.round((ms % 60000) / 1000)} s`;
+  const s = Math.round(ms / 1000);
+  return `${Math.floor(s / 60)} min${s % 60 ? ` ${s % 60} s` : ""}`;
 }
 
 export function count(n, one, many = one + "s") {

@@ -61,7 +61,7 @@ export function runPanel(id, compact = false) {
     </div>
     ${shown.face === "waterfall" ? waterfall(r, compact) : shown.face === "tree" ? tree(r) : log(r)}
     ${shown.picked && r.events.includes(shown.picked) ? payload(shown.picked) : nothing}
-    ${r.grade && !compact ? html`<section class="panel"><h2>Critic ${r.grade.score ? gradeBadge(r.grade.score) : nothing}</h2><p>${visible(r.grade.feedback || r.grade.ungraded || "")}</p><p class="quiet">rubric ${r.grade.rubric}, ${r.grade.model}</p></section>` : nothing}
+    ${r.grade && !compact ? html`<section class="panel"><h2>Critic ${r.grade.score ? gradeBadge(r.grade.score) : nothing}</h2><p>${visible(r.grade.feedback || r.grade.ungraded || "")}</p><p class="quiet">rubric ${r.grade.rubric}${r.grade.model ? `, ${r.grade.model}` : ""}</p></section>` : nothing}
     ${r.recalled.length && !compact ? html`<section class="panel"><h2>Recalled</h2>${recallList(r.recalled)}</section>` : nothing}`;
 }
 
