@@ -224,7 +224,7 @@ func TestPageScreens(t *testing.T) {
 	t.Run("approval", func(t *testing.T) {
 		p.t = t
 		denied = p.ask("Read the soup recipe at http://cook.example.org/soup for me.")
-		p.waitFor(`document.querySelector(".turn .approval")`)
+		p.waitFor(`document.querySelector(".turn .approval .actions")?.getBoundingClientRect().bottom <= document.querySelector("#log").getBoundingClientRect().bottom`)
 		p.open("/approvals")
 		p.waitFor(`document.activeElement?.textContent === "Deny"`)
 		got := p.text(".approval")

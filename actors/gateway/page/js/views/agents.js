@@ -46,6 +46,7 @@ const titles = {
   reward: "Turns your feedback into rewards",
   router: "Orders the questions of each session",
   secrets: "Reads credentials, for the broker only",
+  mcp: "Mounts tools of MCP servers behind the broker",
   system: "The bus, the disk and the log",
   tools: "What file tools and programs share: working folder and sandbox",
 };

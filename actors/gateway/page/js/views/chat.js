@@ -14,6 +14,7 @@ const draft = { text: "", mode: "assistant", files: [], sending: false, over: fa
 const drawer = { open: localStorage.getItem("drawer") === "open", run: "" };
 const editing = { id: "", text: "" };
 let pending = ""; // session of the question that was just sent
+let following = true; // the end of the log is in view, and stays there when it grows
 
 const modes = [
   ["assistant", "Assistant", "One agent answers, with tools."],
@@ -133,7 +134,7 @@ export function view([session]) {
     <div class="chat ${drawer.open && selected ? "with-drawer" : ""}">
       <section class="conversation" aria-label="Conversation">
         <h1 class="sr">Chat</h1>
-        <div class="log" id="log" tabindex="0" role="region" aria-label="Messages">
+        <div class="log" id="log" tabindex="0" role="region" aria-label="Messages" @scroll=${(e) => (following = e.target.scrollHeight - e.target.scrollTop - e.target.clientHeight < 80)}>
           <div class="column">
             ${turns.length ? nothing : welcome(session)}
             ${summary?.summarized ? html`<details class="card"><summary>${count(summary.summarized, "earlier turn")} summarized</summary><p class="body prose">${visible(summary.summary)}</p></details>` : nothing}
@@ -313,7 +314,6 @@ const markdown = (id, text) => html`<div class="markdown" data-answer=${id} .sou
 // drawn renders the Markdown of the answers that are on the page, and keeps the end of the log in view while the user is there.
 export function drawn([session]) {
   const log = document.querySelector("#log");
-  const atEnd = log && log.scrollHeight - log.scrollTop - log.clientHeight < 80;
   for (const e of document.querySelectorAll("[data-answer]")) {
     let r = renderers.get(e);
     if (!r) renderers.set(e, (r = { markdown: new Incremental(e), source: null }));
@@ -323,7 +323,7 @@ export function drawn([session]) {
     }
   }
   for (const e of renderers.keys()) if (!e.isConnected) renderers.delete(e);
-  if (log && (atEnd || pending === session || log.dataset.session !== session)) {
+  if (log && (following || pending === session || log.dataset.session !== session)) {
     log.scrollTop = log.scrollHeight;
     log.dataset.session = session ?? "";
     pending = "";
