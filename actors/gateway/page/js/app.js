@@ -182,6 +182,8 @@ function banners() {
 // commands draws the commands in a message as code that can be copied.
 const commands = (text) => text.split(/(conclave [a-z]+(?: [a-z_]+)*|ollama pull [\w.:/-]+)/).map((part, i) => (i % 2 ? html`<code>${part}</code>` : part));
 
+let asked = null; // the question of the open dialog: its close event may come after the next question
+
 function answer(value) {
   const q = store.state.question;
   store.state.question = null;
@@ -189,7 +191,7 @@ function answer(value) {
   q?.resolve(value);
 }
 
-const questionDialog = (q) => html`<dialog id="ask" aria-labelledby="ask-title" @cancel=${() => answer(false)} @close=${() => answer(false)}>
+const questionDialog = (q) => html`<dialog id="ask" aria-labelledby="ask-title" @cancel=${() => answer(false)} @close=${() => store.state.question === asked && answer(false)}>
   ${q
     ? html`<form method="dialog" @submit=${(e) => (e.preventDefault(), answer(q.value === undefined ? true : e.target.elements.value.value.trim()))}>
         <h2 id="ask-title">${q.title}</h2>${q.text ? html`<p>${q.text}</p>` : nothing}
@@ -222,8 +224,11 @@ const draw = () => {
   render(shell(), root);
   current.module.drawn?.(path);
   const dialog = document.querySelector("#ask");
-  if (store.state.question && !dialog.open) dialog.showModal();
-  else if (!store.state.question && dialog.open) dialog.close();
+  if (store.state.question && !dialog.open) {
+    asked = store.state.question;
+    dialog.showModal();
+  }
+  if (!store.state.question && dialog.open) dialog.close();
   palette.drawn();
 };
 for (const v of views) store.state.views.add(v.name);
