@@ -35,6 +35,8 @@ type Query struct {
 	// Client is the run-time principal that asked, or [APIClient]; "" = the user. The gateway writes it from the caller's account.
 	// It only takes rights away: the text of a client is untrusted content.
 	Client string `json:"client,omitempty"`
+	// ClientMemory means that the answer to the client may use the user's memory. It counts only with Client; the user needs no permission.
+	ClientMemory bool `json:"client_memory,omitempty"`
 
 	// Schedule is the schedule that asks, and Fixed identifies the only grants that hold then. Set by the router; ignored from any other
 	// publisher.
@@ -61,6 +63,14 @@ func ClientOf(id string) string {
 	}
 	client, _, _ := strings.Cut(rest, "_")
 	return client
+}
+
+// ClientOrigin returns the origin of what memory stores from a client, for its provenance; "" for the user.
+func ClientOrigin(client string) string {
+	if client == "" {
+		return ""
+	}
+	return "client " + client
 }
 
 // CheckSession rejects a question of the user in a session of a client, and a client's question in any session but its own. What a

@@ -58,7 +58,7 @@ func (b *Broker) addTurns(ctx context.Context, out actor.Out, f *policy.Flow, se
 		}
 		now, respondent := out.Now().UTC(), subjects.TurnRespondent(m.Subject)
 		if q.Client != "" {
-			f = f.WithClientTurn(m.Seq, q.QueryID, respondent, q.Client, q.Query, now)
+			f = f.WithClientTurn(m.Seq, q.QueryID, respondent, q.Client, q.Query, q.ClientMemory, now)
 		} else {
 			own := subjects.UserText(q.Query)
 			grants := b.derive(own)

@@ -176,7 +176,8 @@ var errClientRoute = problemf(http.StatusForbidden, subjects.CodeDenied, "denied
 // scopeQuestion turns a question into one of a client; nil is the user, whose question it does not change.
 func scopeQuestion(out actor.Out, a *clientAccess, q *Question) {
 	if a != nil {
-		q.Client, q.SessionID, q.QueryID = a.name, a.scopeID(q.SessionID, out), a.scopeID(q.QueryID, out)
+		q.Client, q.clientMemory = a.name, a.mayUse("search_memory")
+		q.SessionID, q.QueryID = a.scopeID(q.SessionID, out), a.scopeID(q.QueryID, out)
 	}
 }
 

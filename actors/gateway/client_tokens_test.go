@@ -97,7 +97,7 @@ func TestClientToken(t *testing.T) {
 
 	status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"s1"}`, phone...)
 	q := <-asked
-	if status != http.StatusOK || q.Client != "phone" || q.SessionID != scope+"s1" || !strings.HasPrefix(q.QueryID, scope) {
+	if status != http.StatusOK || q.Client != "phone" || q.ClientMemory || q.SessionID != scope+"s1" || !strings.HasPrefix(q.QueryID, scope) {
 		t.Fatalf("%d %s %+v", status, body, q)
 	}
 	// It gets the answer, and not the thinking, the calls and the events behind it, which may quote what is private.

@@ -100,6 +100,9 @@ func advance(due, now time.Time, cost, burst time.Duration) (time.Time, bool) {
 // modeCosts are the costs of a question by its mode: a committee and a task call models many times.
 var modeCosts = map[string]int{"": 1, "assistant": 1, "committee": 4, "task": 8}
 
+// factCost is the cost of a fact for memory, in questions: it stays.
+const factCost = 4
+
 // countCost returns the cost of a text with images, in bytes: 1, and 1 more for each KB of text and each 16 KB of images.
 func countCost(text, images int) int { return 1 + text>>10 + images>>14 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -227,9 +228,9 @@ func (g *Gateway) searchForClient(ctx context.Context, asker *clientAccess, in m
 	return out, mapMemoryFault(ctx, err)
 }
 
-// rememberForClient stores a fact as untrusted content.
+// rememberForClient stores a fact as untrusted content of the client.
 func (g *Gateway) rememberForClient(ctx context.Context, asker *clientAccess, in mcpFact) (out mcpStored, err error) {
-	p, err := g.admit(g.out, asker, countCost(len(in.Text), 0), 0)
+	p, err := g.admit(g.out, asker, factCost*countCost(len(in.Text), 0), 0)
 	if err != nil {
 		return out, err
 	}
@@ -242,7 +243,7 @@ func (g *Gateway) rememberForClient(ctx context.Context, asker *clientAccess, in
 	if err != nil {
 		return out, err
 	}
-	one, _, err := g.client.AddMemory(ctx, fact, true)
+	one, _, err := client.Wrap(g.out.WithIDs(asker.scope+"memory", "")).AddMemory(ctx, fact, true) // the session names the client
 	if err == nil && one.Action == actionRefused {
 		err = problemf(http.StatusConflict, codeConflict, "memory refused the fact: %s", one.Why)
 	}

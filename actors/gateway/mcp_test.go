@@ -1,15 +1,18 @@
 package gateway_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"conclave/actors/gateway"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
@@ -29,6 +32,22 @@ func (w *fixture) connectMCP(t *testing.T, token string) *mcp.ClientSession {
 	return s
 }
 
+// sessionMemory is a memory that tells the sessions of its writes.
+type sessionMemory struct {
+	memoryStub
+	sessions chan string
+}
+
+func (m *sessionMemory) Routes() []actor.Route {
+	return []actor.Route{
+		actor.ServeStream(subjects.MemoryQueryService, m.recall),
+		actor.Serve(subjects.MemoryWriteService, func(_ context.Context, in actor.Msg[subjects.MemoryWriteRequest], _ actor.Out) (subjects.MemoryWriteReply, error) {
+			m.sessions <- in.Session
+			return subjects.MemoryWriteReply{Results: []subjects.MemoryWriteResult{{ID: "f1", Action: "stored"}}}, nil
+		}),
+	}
+}
+
 // TestMCP is the server of the Model Context Protocol: the user's tools, those of a client, and a question of each.
 func TestMCP(t *testing.T) {
 	t.Parallel()
@@ -36,8 +55,12 @@ func TestMCP(t *testing.T) {
 	registry := &listRegistry{}
 	editor := strings.Repeat("e", 64)
 	hash := sha256.Sum256([]byte(editor))
-	registry.set(subjects.Principal{Name: "editor", Kind: subjects.ClientPrincipal, TokenHash: hex.EncodeToString(hash[:]), Allow: []string{"search_memory"}})
+	notes, notesToken := newClient("notes", time.Unix(1, 0))
+	notes.Allow = subjects.ClientTools
+	registry.set(subjects.Principal{Name: "editor", Kind: subjects.ClientPrincipal, TokenHash: hex.EncodeToString(hash[:]), Allow: []string{"search_memory"}}, notes)
 	startActor(t, b, registry)
+	memory := &sessionMemory{sessions: make(chan string, 100)}
+	startActor(t, b, memory)
 	w := startGateway(t, b, setup{})
 	asked := make(chan subjects.Query, 4)
 	w.answerQuestions(func(q subjects.Query, out actor.Out) {
@@ -71,13 +94,36 @@ func TestMCP(t *testing.T) {
 		if err != nil || r.IsError || !strings.Contains(r.Content[0].(*mcp.TextContent).Text, "hello") {
 			t.Fatalf("%+v %v", r, err)
 		}
-		if q := <-asked; q.Client != tt.client || q.Query != "hi" {
+		if q := <-asked; q.Client != tt.client || q.Query != "hi" || !q.ClientMemory {
 			t.Errorf("%+v", q)
 		}
 	}
 	// What a client has not is not there.
 	if r, err := w.connectMCP(t, editor).CallTool(t.Context(), &mcp.CallToolParams{Name: "add_memory", Arguments: map[string]any{"text": "x"}}); err == nil && !r.IsError {
 		t.Errorf("add_memory of a client without it: %+v", r)
+	}
+	// In a protocol whose requests have no deadline, too, a tool has one. Each call counts, and the fact names its client.
+	call := func(body string) (int, string) {
+		status, _, got := w.do("POST", "/mcp", body, "Authorization", "Bearer "+notesToken, "Accept", "application/json, text/event-stream", "Mcp-Protocol-Version", "2025-03-26")
+		return status, got
+	}
+	const search = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search_memory","arguments":{"query":"x"}}}`
+	const add = `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"add_memory","arguments":{"text":"The library closes at six."}}}`
+	if status, body := call(search); status != http.StatusOK || !strings.Contains(body, "Anna") {
+		t.Errorf("search_memory: %d %s", status, body)
+	}
+	if status, body := call("[" + add + "," + add + "]"); status != http.StatusBadRequest || len(memory.sessions) != 0 {
+		t.Errorf("a batch: %d %s, %d facts", status, body, len(memory.sessions))
+	}
+	stored := 0
+	for _, body := call(add); !strings.Contains(body, "too many questions of notes"); _, body = call(add) {
+		if session := <-memory.sessions; session != gateway.ClientScope(notes)+"memory" {
+			t.Fatalf("stored in the session %q: %s", session, body)
+		}
+		stored++
+	}
+	if stored == 0 || stored > 50 {
+		t.Errorf("%d facts were stored", stored)
 	}
 	if status, _, body := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, "Authorization", "Bearer "+strings.Repeat("x", 64)); status != http.StatusUnauthorized {
 		t.Errorf("no token: %d %s", status, body)

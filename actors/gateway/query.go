@@ -34,7 +34,8 @@ type Question struct {
 	Reference   string                `json:"reference"` // what a good answer says; only the critic gets it
 	Client      string                `json:"-"`         // the client that asks; "" = the user
 
-	place *place // of a client
+	place        *place // of a client
+	clientMemory bool   // see [subjects.Query]
 }
 
 // respondent is the account that the question is for; "" for an unknown mode.
@@ -238,7 +239,7 @@ func (q Question) checkOptions() error {
 func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question) (Event, error) {
 	body := subjects.Query{
 		SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Attachments: in.Attachments, Model: in.Model, Reference: in.Reference,
-		Hint: in.Hint, Personas: in.Personas, Rounds: in.Rounds, Parallel: in.Parallel, Client: in.Client,
+		Hint: in.Hint, Personas: in.Personas, Rounds: in.Rounds, Parallel: in.Parallel, Client: in.Client, ClientMemory: in.clientMemory,
 	}
 	topic, _ := subjects.QuestionTopic(in.respondent())
 	ctx, cancel := withStoreTimeout(ctx)

@@ -100,6 +100,7 @@ func (m *Memory) storeAnswer(ctx context.Context, out actor.Out, db *access, fro
 		Conversation: r.SessionID, Happened: asked,
 		Provenance: subjects.Provenance{
 			Source: subjects.SourceConversation, Trust: subjects.Trusted, Agent: from, SessionID: r.SessionID, QueryID: query, Model: text.Clip(r.Model, 200),
+			From: subjects.ClientOrigin(subjects.ClientOf(r.SessionID)),
 		},
 	}
 	if external {

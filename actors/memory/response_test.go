@@ -213,6 +213,9 @@ func TestUntrusted(t *testing.T) {
 		if e.Provenance.Source != subjects.SourceExternal || e.Provenance.Trust != subjects.Untrusted || e.State != subjects.MemoryActive {
 			t.Errorf("%s: kept as %+v", tt.name, e.Provenance)
 		}
+		if client := subjects.ClientOf(session); (e.Provenance.From == "client phone") != (client == "phone") {
+			t.Errorf("%s: from %q", tt.name, e.Provenance.From)
+		}
 		for _, f := range tt.flags {
 			if !slices.Contains(e.Provenance.Flags, f) {
 				t.Errorf("%s: flags %v, without %s", tt.name, e.Provenance.Flags, f)

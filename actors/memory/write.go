@@ -20,7 +20,7 @@ import (
 )
 
 // onWrite stores entries or pieces of a document for the user. It rejects a request with both or neither. With Restore the
-// entries are those of an export. An entry that is rejected is a result and does not keep the others of the message from being
+// entries are those of an export. Entries of a client, whose session the request has, are untrusted and name it. An entry that is rejected is a result and does not keep the others of the message from being
 // stored; any other error ends the message, with the entries before it stored.
 func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWriteRequest], out actor.Out) (subjects.MemoryWriteReply, error) {
 	if m.unavailable != nil {
@@ -29,6 +29,10 @@ func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWriteR
 	w := in.Body
 	if (w.Document == nil) == (len(w.Entries) == 0) {
 		return subjects.MemoryWriteReply{}, subjects.Faultf(subjects.CodeMalformed, "give either entries or a document")
+	}
+	client, clientSession := subjects.ClientOf(in.Session), ""
+	if client != "" {
+		w.External, w.Trusted, clientSession = true, false, in.Session
 	}
 	target, params := "entries", ""
 	if w.Document != nil {
@@ -46,6 +50,9 @@ func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWriteR
 		for _, e := range w.Entries {
 			if ctx.Err() != nil {
 				return written, ctx.Err()
+			}
+			if !w.Restore {
+				e.Provenance = subjects.Provenance{From: subjects.ClientOrigin(client), SessionID: clientSession}
 			}
 			res, err := m.writeOne(ctx, out, db, in.From, e, w)
 			if err != nil {
@@ -146,11 +153,11 @@ func newFact(out actor.Out, by string, given subjects.MemoryEntry, external bool
 		ID: out.NewID(), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: text.OneLine(given.Name, maxName), Description: text.Clip(given.Description, maxDescription),
 		Tags: cleanTags(given.Tags), Pinned: given.Pinned, Created: now, Updated: now,
 		Conversation: given.Conversation, Position: given.Position, Speaker: given.Speaker, Happened: given.Happened,
-		Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted, Agent: by},
+		Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted, Agent: by, From: given.Provenance.From, SessionID: given.Provenance.SessionID},
 	}
 	why = "the user said so"
 	if external {
-		e.Name, e.Description, e.Pinned, why = "", "", false, "the user passed it on"
+		e.Name, e.Description, e.Pinned, why = "", "", false, cmp.Or(e.Provenance.From, "the user")+" passed it on"
 		e.Provenance.Source, e.Provenance.Trust = subjects.SourceExternal, subjects.Untrusted
 		e.Tags = slices.DeleteFunc(e.Tags, func(t string) bool { return !digest.IsHarmless(t) })
 		if !isName(e.Speaker) || digest.IsReservedName(e.Speaker) {

@@ -112,6 +112,26 @@ func TestExternalFactIsUntrusted(t *testing.T) {
 	}
 }
 
+// TestFactOfAClient: what a client adds is untrusted, whatever the request says, and its provenance and the audit log name the client.
+func TestFactOfAClient(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t)
+	const session = "client_phone_abc123_memory"
+	got, err := one(deliver[subjects.MemoryWriteReply](w, "ctl.gateway.memory.write", "", session, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{
+		{Corpus: "The library closes at six.", Pinned: true, Provenance: subjects.Provenance{From: "/etc/motd"}},
+	}}))
+	if err != nil || len(got.Results) != 1 || got.Results[0].Action != "stored" {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	e := w.entry(got.Results[0].ID)
+	if p := e.Provenance; p.Trust != subjects.Untrusted || p.From != "client phone" || p.SessionID != session || e.Pinned {
+		t.Errorf("stored %+v", e)
+	}
+	if e := w.entry(w.storeFact("The bakery opens at six.")); e.Provenance.From != "" || e.Provenance.Trust != subjects.Trusted {
+		t.Errorf("of the user: %+v", e.Provenance)
+	}
+}
+
 func TestInvisibleFactDoesNotAbortTheMessage(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)

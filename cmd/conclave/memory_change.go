@@ -159,39 +159,52 @@ func addMemory(ctx context.Context, a *cli.App, c *client.Client, fact subjects.
 // memoryForgetCommand deletes memories by ids or by a search, not both. A search lists them and asks first, unless --yes is
 // given; an empty search is rejected.
 func memoryForgetCommand(a *cli.App) *cobra.Command {
-	var query string
+	var query, of string
 	var yes bool
 	cmd := &cobra.Command{
-		Use:   "forget <id...> | forget --query <words>",
+		Use:   "forget <id...> | forget --query <words> | forget --client <name>",
 		Short: "Forget memories for good",
 		Long: `Deletes memories for good: text, embeddings, grades and relations. With --query it searches for memories, lists them and asks
-you before it deletes those that were listed; without a terminal this needs --yes.
+you before it deletes those that were listed; without a terminal this needs --yes. With --client it does so for everything that
+memory has from a client: what it added, and the answers to its questions.
 
 Conversations and the event log keep the messages until they expire; the audit log records that something was forgotten, never
 what. With --json it prints one document with forgotten and missing.`,
 		Example: `  conclave memory forget 3f9c01d2
   conclave memory forget --query 'my old address'
+  conclave memory forget --client phone
   conclave memory forget --query 'my old address' --yes --json`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: completeMemories(a),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			byQuery := cmd.Flags().Changed("query")
+			byQuery, byClient := cmd.Flags().Changed("query"), cmd.Flags().Changed("client")
+			find := func(ctx context.Context, c *client.Client) ([]subjects.MemoryEntry, error) {
+				return c.FindMemoriesToForget(ctx, query)
+			}
+			if byClient {
+				find = func(ctx context.Context, c *client.Client) ([]subjects.MemoryEntry, error) {
+					entries, _, err := c.ListMemories(ctx, subjects.MemoryAdminRequest{From: subjects.ClientOrigin(of)}, 0)
+					return entries, err
+				}
+			}
 			switch {
-			case byQuery && len(v) > 0:
-				return cli.Usage("ids and --query exclude each other")
+			case byQuery && byClient || (byQuery || byClient) && len(v) > 0:
+				return cli.Usage("ids, --query and --client exclude each other")
+			case byClient && strings.TrimSpace(of) == "":
+				return cli.Usage("--client: give the name of a client; see %s principal list", a.Program())
 			case byQuery && strings.TrimSpace(query) == "":
 				return cli.Usage("--query: give words to search for; an empty query would mean everything")
-			case !byQuery && len(v) == 0:
-				return cli.Usage("give ids, or --query and words: see %s --help", cmd.CommandPath())
+			case !byQuery && !byClient && len(v) == 0:
+				return cli.Usage("give ids, --query and words, or --client and a name: see %s --help", cmd.CommandPath())
 			}
 			ids, err := checkMemoryIDs(v)
 			if err != nil {
 				return err
 			}
 			return a.WithClient(func(c *client.Client) error {
-				if byQuery {
+				if byQuery || byClient {
 					var err error
-					if ids, err = selectToForget(cmd.Context(), a, c, query, yes); err != nil || len(ids) == 0 {
+					if ids, err = selectToForget(cmd.Context(), a, c, find, yes); err != nil || len(ids) == 0 {
 						return err
 					}
 				}
@@ -201,14 +214,15 @@ what. With --json it prints one document with forgotten and missing.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&query, "query", "", "delete the memories that a search for these `words` finds")
+	f.StringVar(&of, "client", "", "delete everything from the client with this `name`")
 	f.BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }
 
-// selectToForget lists what the words find and asks for confirmation, or returns it at once with yes. No ids without an error
+// selectToForget lists what find returns and asks for confirmation, or returns it at once with yes. No ids without an error
 // mean that nothing matches, which is printed. It fails when the user does not confirm, interrupts, or cannot be asked.
-func selectToForget(ctx context.Context, a *cli.App, c *client.Client, words string, yes bool) (ids []string, err error) {
-	found, err := c.FindMemoriesToForget(ctx, words)
+func selectToForget(ctx context.Context, a *cli.App, c *client.Client, find func(context.Context, *client.Client) ([]subjects.MemoryEntry, error), yes bool) (ids []string, err error) {
+	found, err := find(ctx, c)
 	if err != nil {
 		return nil, a.MemoryError(err)
 	}

@@ -68,7 +68,7 @@ func (k *fakeMemory) fill() {
 	idea := entry("idea0000000000000000000000000004", subjects.KindFact, "An idea", "Anna may like boats.")
 	idea.State = subjects.MemoryCandidate
 	other := entry("anna0000000000000000000000000005", subjects.KindEngram, "What Anna said", "Anna said hello.")
-	other.Provenance.Source = subjects.SourceConversation
+	other.Provenance.Source, other.Provenance.From = subjects.SourceConversation, "client phone"
 	k.entries = []subjects.MemoryEntry{anna, berlin, garden, idea, other}
 }
 

@@ -46,6 +46,8 @@ type question struct {
 	Respondent string `json:"respondent,omitempty"`
 	// Client is the run-time principal that asked it; "" = the user.
 	Client string `json:"client,omitempty"`
+	// Memory means that the answer to the client may use the user's memory.
+	Memory bool `json:"memory,omitempty"`
 }
 
 // searchLinks are the links of one search, in the order of the result. The first Opened of them were fetched.
@@ -138,13 +140,14 @@ func (f *Flow) WithTurn(seq uint64, query, respondent, content string, grants []
 }
 
 // WithClientTurn is [Flow.WithTurn] for the message of a client, a run-time principal. Its text is not the user's: it grants nothing, holds no
-// values of the user, and taints the session like a public result.
-func (f *Flow) WithClientTurn(seq uint64, query, respondent, client, content string, at time.Time) *Flow {
+// values of the user, and taints the session like a public result. memory says whether the answer may use the user's memory.
+func (f *Flow) WithClientTurn(seq uint64, query, respondent, client, content string, memory bool, at time.Time) *Flow {
 	if f == nil || f.HasQuestion(query) {
 		return f.WithTurn(seq, query, respondent, "", nil)
 	}
 	next := f.WithTurn(seq, query, respondent, "", nil)
-	next.findQuestion(query).Client = client
+	q := next.findQuestion(query)
+	q.Client, q.Memory = client, memory
 	source := Tool{Name: "client", Known: true, Effects: Declare(ReadsUntrusted)}
 	return next.WithResult(Result{Tool: source, Query: query, Source: "the question of client " + client, Text: content, Time: at})
 }
@@ -153,6 +156,12 @@ func (f *Flow) WithClientTurn(seq uint64, query, respondent, client, content str
 func (f *Flow) IsClientQuestion(query string) bool {
 	q := f.findQuestion(query)
 	return q != nil && q.Client != ""
+}
+
+// isWithoutMemory reports whether a client asked the question that may not use the user's memory.
+func (f *Flow) isWithoutMemory(query string) bool {
+	q := f.findQuestion(query)
+	return q != nil && q.Client != "" && !q.Memory
 }
 
 // WithQuestion returns f with one more question of the user and its grants; query is its id. content and grants must come from

@@ -10,7 +10,8 @@ import (
 	"conclave/subjects"
 )
 
-// OverrideLayer denies the tools that the user disabled for the session. It judges first: a disabled tool stays disabled
+// OverrideLayer denies the tools that the user disabled for the session, and those that read the user's memory in the question of a client
+// that may not use it. It judges first: a disabled tool stays disabled
 // under every level and grant. Which checks a level lifts is decided by the other layers.
 type OverrideLayer struct{}
 
@@ -21,12 +22,16 @@ func (OverrideLayer) Name() string { return "override" }
 const (
 	ruleDisabled     = "disabled"      // the user disabled the tool for the session
 	ruleUnknownLevel = "unknown_level" // the session's level is not one of Levels
+	ruleClientMemory = "client_memory" // a client asked that may not use the user's memory
 )
+
+// memoryReaders are the tools that return what memory has stored.
+var memoryReaders = []string{"search_memory", "search_knowledge_graph"}
 
 // Levels lists the override levels. An empty level counts as the first.
 var Levels = []string{subjects.OverrideNone, subjects.OverrideRelax, subjects.OverrideAll}
 
-// Judge denies a disabled tool, and every tool when the level is unknown. Tool names match exactly. It never asks.
+// Judge denies a disabled tool, a reader of memory for such a client, and every tool when the level is unknown. Tool names match exactly. It never asks.
 func (OverrideLayer) Judge(_ context.Context, c Call) Verdict {
 	o := c.Override
 	if o.Level != "" && !slices.Contains(Levels, o.Level) {
@@ -34,6 +39,9 @@ func (OverrideLayer) Judge(_ context.Context, c Call) Verdict {
 	}
 	if slices.Contains(o.Disable, c.Tool.Name) {
 		return Deny(ruleDisabled, fmt.Sprintf("%s is disabled in this session; enable it again to use it", c.Tool.Name))
+	}
+	if c.Flow.isWithoutMemory(c.Query) && slices.Contains(memoryReaders, c.Tool.Name) {
+		return Deny(ruleClientMemory, "the client that asked may not use the user's memory; the user allows it with conclave principal add --allow search_memory")
 	}
 	return Pass()
 }
