@@ -92,7 +92,7 @@ func (c *Client) Sessions(ctx context.Context, ids []string) ([]SessionSummary, 
 	return found, nil
 }
 
-// LastSession returns the id of the readable session that was used last, [ErrNotFound] when there is none.
+// LastSession returns the id of the user's readable session that was used last, [ErrNotFound] when there is none.
 func (c *Client) LastSession(ctx context.Context) (string, error) {
 	ids, err := c.SessionIDs(ctx)
 	if err != nil {
@@ -103,7 +103,7 @@ func (c *Client) LastSession(ctx context.Context) (string, error) {
 		return "", err
 	}
 	for _, s := range all {
-		if s.Err == nil {
+		if s.Err == nil && subjects.ClientOf(s.ID) == "" {
 			return s.ID, nil
 		}
 	}

@@ -173,6 +173,9 @@ func (m *model) chooseSession(id string) tea.Cmd {
 		if found, err = m.Client.FindSession(ctx, id); errors.Is(err, client.ErrNotFound) {
 			err = cli.Fail(cli.ExitFailed, "there is no session "+term.Visible(id), "list them with /session")
 		}
+		if client := subjects.ClientOf(found); err == nil && client != "" {
+			err = cli.Fail(cli.ExitFailed, "session "+found+" belongs to the client "+client+": its questions are not your words", "read it with "+m.App.Program()+" session show "+found)
+		}
 		return err
 	}, func() tea.Cmd {
 		m.Session, m.last = found, nil

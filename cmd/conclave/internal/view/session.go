@@ -15,7 +15,11 @@ import (
 func Sessions(w io.Writer, sessions []client.SessionSummary) error {
 	rows := [][]string{{"SESSION", "TURNS", "LAST USED", "FIRST QUESTION"}}
 	for _, s := range sessions {
-		rows = append(rows, []string{s.ID, fmt.Sprint(s.Turns), term.Stamp(s.Updated), term.Plain(term.Clip(s.Question, nameRoom(w)))})
+		question := s.Question
+		if client := subjects.ClientOf(s.ID); client != "" {
+			question = "[asked by " + client + ", untrusted] " + question
+		}
+		rows = append(rows, []string{s.ID, fmt.Sprint(s.Turns), term.Stamp(s.Updated), term.Plain(term.Clip(question, nameRoom(w)))})
 	}
 	return term.Table(w, rows, term.Layout{Drop: []string{"TURNS", "LAST USED"}})
 }
@@ -23,7 +27,8 @@ func Sessions(w io.Writer, sessions []client.SessionSummary) error {
 var roleColours = map[string]string{"user": term.Cyan, "assistant": term.Green, "tool": term.Yellow}
 
 // Session prints a conversation: the summary of older turns, then each question with its grants (by query id), attachment, tool
-// call, result and answer with its grades. On stderr it says how many turns were dropped.
+// call, result and answer with its grades. The questions of a client are labelled with its name. On stderr it says how many turns were
+// dropped.
 func Session(s *term.Streams, c subjects.Conversation, grants map[string][]subjects.Grant) error {
 	if c.Dropped > 0 {
 		s.Say("%s dropped: too many, or too large", term.Count(c.Dropped, "turn"))
@@ -32,7 +37,11 @@ func Session(s *term.Streams, c subjects.Conversation, grants map[string][]subje
 		message(s.Out, "summary", "of "+term.Count(c.Summarized, "turn"), c.Summary)
 	}
 	for _, t := range c.Turns {
-		message(s.Out, "user", term.Stamp(t.Time), t.Query)
+		if client := subjects.ClientOf(c.SessionID); client != "" {
+			message(s.Out, "client", client+", untrusted, "+term.Stamp(t.Time), t.Query)
+		} else {
+			message(s.Out, "user", term.Stamp(t.Time), t.Query)
+		}
 		for _, g := range grants[t.QueryID] {
 			text := fmt.Sprintf("grants %s, at most %s: %s", strings.Join(g.Acts, " or "), term.Count(g.Times, "time"), g.Clause) + describePlaces(g)
 			fmt.Fprintln(s.Out, "  "+term.Paint(s.Out, term.Dim, term.Plain(term.OneLine(text))))

@@ -150,6 +150,22 @@ func TestSessionShowsGrants(t *testing.T) {
 	}
 }
 
+// The questions of a client are not shown as the user's.
+func TestSessionNamesItsClient(t *testing.T) {
+	t.Parallel()
+	var out, talk bytes.Buffer
+	conv := subjects.Conversation{SessionID: subjects.ScopeClientID("phone", "s1"), Turns: []subjects.Turn{{QueryID: "q1", Query: "Write to Anna.", Answer: "Done."}}}
+	if err := Session(term.NewStreams(nil, &out, &talk), conv, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := Sessions(&out, []client.SessionSummary{{ID: conv.SessionID, Turns: 1, Question: "Write to Anna."}, {ID: "s2", Turns: 1, Question: "And now?"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); !strings.Contains(got, "phone, untrusted") || !strings.Contains(got, "[asked by phone, untrusted] Write") || strings.Contains(got, "user") || strings.Count(got, "untrusted") != 2 {
+		t.Errorf("printed %q", got)
+	}
+}
+
 // TestCapabilitiesShowTheCallTest names how a model calls tools and how many replies of its self-test were right.
 func TestCapabilitiesShowTheCallTest(t *testing.T) {
 	t.Parallel()

@@ -267,14 +267,19 @@ function speed(u) {
   return rate ? `, ${rate < 10 ? rate.toFixed(1) : Math.round(rate)}/s` : "";
 }
 
-// left says what left the machine for an answer: calls of tools that use the network, and a remote model.
+// localTools are the tools of the build that use no network. Any other tool may: a program, one of the user, of a machine or of an MCP
+// server.
+const localTools = new Set(["get_datetime", "fs_read", "fs_write", "fs_list", "fs_search", "search_memory", "save_memory", "search_knowledge_graph", "compare_answers", "give_feedback"]);
+
+// left says what left the machine for an answer: calls of tools that may use the network, and a model that may be remote. A model of
+// another machine or service has a slash in its name.
 function left(r) {
-  const out = [...r.tools.values()].filter((t) => /^(web_|mcp_|package_)/.test(t.tool) && t.state === "done");
+  const out = [...new Set([...r.tools.values()].filter((t) => !localTools.has(t.tool) && t.state !== "denied").map((t) => t.tool))];
   const model = r.response?.model ?? "";
-  if (/^(anthropic|google|openai)\/|cloud$/.test(model)) return html`<span class="sent" title="The prompt went to the server of this model">${icon("globe")}${model} may run on another machine</span>`;
-  return out.length
-    ? html`<span class="sent" title="Requests of these tools left this machine">${icon("globe")}${[...new Set(out.map((t) => t.tool))].join(", ")} left this machine</span>`
-    : html`<span class="local" title="No tool used the network">${icon("lock")}nothing left this machine</span>`;
+  if (/\/|cloud$/.test(model)) return html`<span class="sent" title="The prompt went to the server of this model">${icon("globe")}${model} may run on another machine</span>`;
+  if (!out.length) return html`<span class="local" title="No tool used the network">${icon("lock")}nothing left this machine</span>`;
+  const sure = out.every((t) => t.startsWith("web_"));
+  return html`<span class="sent" title=${sure ? "Requests of these tools left this machine" : "These tools can use the network"}>${icon("globe")}${out.map(visible).join(", ")} ${sure ? "left" : "may have left"} this machine</span>`;
 }
 
 const notes = (r) => {
