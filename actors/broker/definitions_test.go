@@ -252,7 +252,7 @@ func TestChangedDefinitionWaits(t *testing.T) {
 }
 
 // TestAnnouncementFlood: a tool that floods the broker with definitions, each another one, delays neither the announcement of another
-// principal nor calls, keeps one definition waiting, and writes nothing to the store.
+// principal nor calls. The broker reads a part of them only, keeps one of them waiting, and the accepted one stays.
 func TestAnnouncementFlood(t *testing.T) {
 	t.Parallel()
 	w := newUserTools(t)
@@ -260,7 +260,8 @@ func TestAnnouncementFlood(t *testing.T) {
 		subjects.Principal{Name: "weather", Kind: subjects.ToolPrincipal, Tools: []string{"forecast"}, Added: time.Unix(1, 0).UTC()},
 		subjects.Principal{Name: "sea", Kind: subjects.ToolPrincipal, Tools: []string{"tides"}, Added: time.Unix(1, 0).UTC()},
 	)
-	tool := w.startPlain("weather", "forecast", forecast("first"))
+	tool := &plainTool{nc: w.Connect("weather"), name: "forecast"} // it does not answer requests for its definition
+	tool.announce(t, forecast("first"))
 	first := w.status("forecast", subjects.ToolReady)
 	for i := range 5000 {
 		if err := tool.nc.Publish("tool.schema.forecast", []byte(forecast(fmt.Sprint("flood ", i)))); err != nil {
@@ -273,8 +274,12 @@ func TestAnnouncementFlood(t *testing.T) {
 	if code, text := w.callTool("operator", "tides"); code != "" {
 		t.Errorf("the other tool: %q %s", code, text)
 	}
-	if s := w.status("forecast", subjects.ToolChanged); s.Pin != first.Pin {
+	s := w.status("forecast", subjects.ToolChanged)
+	if s.Pin != first.Pin {
 		t.Errorf("the flood replaced the accepted definition: %+v", s)
+	}
+	if s.New == nil || s.New.Description == "last" { // 20 per second and 200 at once: the last of 5,001 would take four minutes
+		t.Errorf("the whole flood was read: %+v", s.New)
 	}
 	if len(w.ConnErrors()) > 0 {
 		t.Errorf("%v", w.ConnErrors())
