@@ -57,8 +57,9 @@ const secretWords = "Zanzibar77"
 // TestObservability starts one system and looks at it from outside.
 func TestObservability(t *testing.T) {
 	t.Parallel()
+	collector := newCollector(t)
 	address := make(chan string, 1)
-	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) { address <- addr }})
+	c := settings(t, "system.gateway.listen", "127.0.0.1:0", "system.telemetry.otlp", collector.url).WithWiring(config.Wiring{OnListen: func(addr string) { address <- addr }})
 	c.Models.Ollama.URL, c.Models.Ollama.IdleDelay = observedServer(t).URL, 0
 	home := newHome(t)
 	r := up(t, c, home, config.Actors...)
@@ -148,6 +149,19 @@ func TestObservability(t *testing.T) {
 		}
 		if n := strings.Count(body, "\n"); n > 4000 {
 			t.Errorf("%d lines", n)
+		}
+	})
+
+	t.Run("trace of a question on the bus", func(t *testing.T) {
+		checkTree(t, collector.spans, "publish query.received")
+	})
+
+	t.Run("trace of a question over HTTP", func(t *testing.T) {
+		collector.forget()
+		askOverHTTP(t, base, string(bytes.TrimSpace(token)), "What time is it in Tokyo now, "+secretWords+"?")
+		checkTree(t, collector.spans, "POST /query")
+		if body := collector.content(); strings.Contains(body, secretWords) || strings.Contains(body, "late in Tokyo") {
+			t.Error("spans hold content although the settings do not say so")
 		}
 	})
 

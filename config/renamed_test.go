@@ -14,7 +14,7 @@ func TestRenamedFieldNamesItsSuccessor(t *testing.T) {
 		{"system.yaml", "gateway:\n  trail: 2s\n", ":2: gateway.trail: unknown field: trail was renamed to grade_wait"},
 		{"web_search.yaml", "results: 3\n", ":1: results: unknown field: results was renamed to max_results"},
 		{"manifest.yaml", "shadow: []\n", ":1: shadow: unknown field: shadow was renamed to monitor_only"},
-		{"system.yaml", "trail: 2s\n", ":1: trail: unknown field; known here: listen, allow_remote, sync, audit_max, event_max, replicas, audit_head, log_level, machines, actor, broker, gateway"},
+		{"system.yaml", "trail: 2s\n", ":1: trail: unknown field; known here: listen, allow_remote, sync, audit_max, event_max, replicas, audit_head, log_level, log_max, telemetry, machines, actor, broker, gateway"},
 	} {
 		dir := folder(t, map[string]string{tt.file: tt.text})
 		_, err := config.Load(dir)

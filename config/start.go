@@ -16,6 +16,7 @@ import (
 	"conclave/pkg/bus"
 	"conclave/pkg/keyring"
 	"conclave/pkg/policy"
+	"conclave/pkg/telemetry"
 	"conclave/subjects"
 )
 
@@ -31,6 +32,7 @@ type Instance struct {
 	settings *liveSettings // shared by all actors of this process
 	cancel   context.CancelFunc
 	watch    sync.WaitGroup // goroutines beside the actors
+	tracer   *telemetry.Tracer
 }
 
 // Start runs the embedded server and the named actors on home, and reloads the manifest when the broker is among them. It
@@ -234,8 +236,14 @@ func (r *Instance) Run(ctx context.Context, c Config, home bus.Home, log *slog.L
 		r.settings.setConfig(c)
 	}
 	c.wiring.settings = r.settings
+	if t := c.System.Telemetry; t.OTLP != "" && r.tracer == nil {
+		var err error
+		if r.tracer, err = telemetry.NewTracer(t.OTLP, log); err != nil {
+			return err
+		}
+	}
 	cfg := c.ActorConfig()
-	cfg.Log = log
+	cfg.Log, cfg.Tracer, cfg.Content = log, r.tracer, c.System.Telemetry.Content
 	c.wiring.dial, c.wiring.mounts = r.Bus.Dial, cfg
 	specs, err := c.compose(home, r.book, names)
 	if err != nil {
@@ -253,6 +261,8 @@ func (r *Instance) Run(ctx context.Context, c Config, home bus.Home, log *slog.L
 // the actors; the rest is stopped in any case.
 func (r *Instance) Stop(ctx context.Context) error {
 	err := r.System.Stop()
+	r.tracer.Close()
+	r.tracer = nil
 	if r.cancel != nil {
 		r.cancel()
 		r.watch.Wait()

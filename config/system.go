@@ -12,6 +12,7 @@ import (
 	"conclave/pkg/bus"
 	"conclave/pkg/local"
 	"conclave/pkg/strict"
+	"conclave/pkg/telemetry"
 )
 
 // System is the section of the bus, the disk, the log and the limits of every actor. Its defaults are in the shipped
@@ -25,11 +26,19 @@ type System struct {
 	Replicas    int         `yaml:"replicas"` // of each stream: 0 = 3 in a cluster and 1 otherwise, 1 or 3
 	AuditHead   AuditHead   `yaml:"audit_head"`
 	LogLevel    string      `yaml:"log_level"` // debug, info, warn, error
+	LogMax      strict.Size `yaml:"log_max"`   // of the log file and its predecessor each; 0 = none
+	Telemetry   Telemetry   `yaml:"telemetry"`
 	Machines    Machines    `yaml:"machines"`
 	Actor       Actor       `yaml:"actor"`
 	Broker      Broker      `yaml:"broker"`
 
 	Gateway gateway.Config `yaml:"gateway"`
+}
+
+// Telemetry is where spans go.
+type Telemetry struct {
+	OTLP    string `yaml:"otlp"`    // address of a collector, "" = none
+	Content bool   `yaml:"content"` // spans and debug records may hold what users and models wrote
 }
 
 // Machines is how other machines reach this one.
@@ -126,6 +135,14 @@ func (s System) Problems() (out strict.Problems) {
 	out.CheckDuration("broker.model_timeout", s.Broker.ModelTimeout, 0, time.Minute)
 	if _, ok := logLevels[s.LogLevel]; !ok {
 		out.Add("log_level", "invalid level %q; use debug, info, warn or error", s.LogLevel)
+	}
+	if n := s.LogMax; n != 0 && (n < 64<<10 || n > 1<<30) {
+		out.Add("log_max", "%s is neither 0 nor between 64KB and 1GB", n)
+	}
+	if e := s.Telemetry.OTLP; e != "" {
+		if err := telemetry.CheckEndpoint(e); err != nil {
+			out.Add("telemetry.otlp", "%q is %v", e, err)
+		}
 	}
 	out.CheckInt("actor.concurrency", s.Actor.Concurrency, 1, 1<<16)
 	out.CheckInt("actor.mailbox", s.Actor.Mailbox, 1, 1<<20)

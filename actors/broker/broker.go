@@ -198,7 +198,7 @@ func (b *Broker) handleCall(ctx context.Context, out actor.Out, caller subjects.
 		if ran != nil {
 			return *ran
 		}
-		c, fault = b.judgeCall(ctx, out, caller, known, c, seen)
+		c, fault = b.traceDecision(ctx, out, caller, known, c, seen)
 	}
 	actor.Step(ctx, "decided")
 	var res subjects.ToolResult
@@ -339,7 +339,7 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known)
 		actor.Step(ctx, "before")
 		c.announce = sync.OnceFunc(func() { b.publishCall(ctx, out, c) })
 		defer time.AfterFunc(cmp.Or(b.cfg.CopyDelay, defaultCopyDelay), c.announce).Stop()
-		raw, of := b.callZones(ctx, out, p, c, k)
+		raw, of := b.traceTool(ctx, c, func(ctx context.Context) (subjects.ToolResult, Known) { return b.callZones(ctx, out, p, c, k) })
 		res = b.processResult(ctx, out, c, of, raw)
 		actor.Step(ctx, "learned")
 		if res.Error == nil {

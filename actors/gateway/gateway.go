@@ -26,6 +26,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/client"
+	"conclave/pkg/telemetry"
 	"conclave/subjects"
 )
 
@@ -70,6 +71,7 @@ type Gateway struct {
 	clients        clientLimits
 	metrics        metricStore
 	runtimeMetrics prometheus.Collector
+	scope          *telemetry.Scope // of the requests of HTTP clients
 
 	out     actor.Out
 	client  *client.Client
@@ -125,7 +127,7 @@ func (g *Gateway) Routes() []actor.Route {
 // serves. It fails when one of these fails; a port that is taken is replaced by a free one only with AnyPort. A Unix socket that
 // cannot be opened is logged: the API is served without it. OnListen is called last.
 func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
-	g.out, g.client = out, client.Wrap(out)
+	g.out, g.client, g.scope = out, client.Wrap(out), telemetry.ScopeOf(ctx)
 	err := g.checkProfiles()
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/telemetry"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -178,9 +179,35 @@ func (g *Gateway) serveRoute(rt route, w http.ResponseWriter, r *http.Request) {
 		g.writeProblem(w, r, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", rt.method))
 		return
 	}
-	if err := rt.handle(w, r); err != nil {
+	r, span := g.startSpan(rt, r)
+	err := rt.handle(w, r)
+	span.End(problemFault(err))
+	if err != nil {
 		g.writeProblem(w, r, err)
 	}
+}
+
+// startSpan starts the span of a request that may change something, such as a question. It continues the trace that the client
+// names. Requests that read have none: the page sends many.
+func (g *Gateway) startSpan(rt route, r *http.Request) (*http.Request, *telemetry.Span) {
+	ctx := telemetry.WithScope(r.Context(), g.scope)
+	if rt.method == http.MethodGet {
+		return r.WithContext(ctx), nil
+	}
+	parent := r.Header.Get(subjects.HeaderTrace)
+	if !actor.ValidTrace(parent) {
+		parent = ""
+	}
+	ctx, span := telemetry.StartRemote(ctx, parent, rt.method+" "+rt.path, telemetry.KindServer, telemetry.String(telemetry.HTTPMethod, rt.method), telemetry.String(telemetry.HTTPRoute, rt.path))
+	return r.WithContext(ctx), span
+}
+
+// problemFault returns the fault of a problem, and any other error as it is.
+func problemFault(err error) error {
+	if p := (*problem)(nil); errors.As(err, &p) {
+		return p.Fault
+	}
+	return err
 }
 
 // problem is an error response.

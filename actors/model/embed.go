@@ -9,6 +9,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/model"
+	"conclave/pkg/telemetry"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -68,7 +69,10 @@ func runEmbed(ctx context.Context, p *actor.Permit, t target, q subjects.EmbedRe
 	}
 	began, err = t.server.embeddings.run(ctx, from, t.backendName, func(turn context.Context) error {
 		e := newTextEmbedder(t, q.Task)
+		turn, span := telemetry.StartSpan(turn, telemetry.GenAIOperationEmbed+" "+t.name, telemetry.KindClient,
+			telemetry.String(telemetry.GenAIOperation, telemetry.GenAIOperationEmbed), telemetry.String(telemetry.GenAIProvider, t.server.name), telemetry.String(telemetry.GenAIRequestModel, t.name))
 		vectors, failed, err := e.embedTexts(turn, q.Texts)
+		span.End(err)
 		if err != nil {
 			return preemptionError(turn, err, false)
 		}

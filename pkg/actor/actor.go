@@ -95,6 +95,7 @@ type Route struct {
 	spec    subjects.Spec
 	kind    routeKind
 	stream  bool // the reply comes in pieces
+	notify  bool // the body is not decoded: a message is a hint only
 	refused bool // every request is refused with one fault, which holds nothing of the request
 	workers int
 	maxRate int // requests of an account per second; 0 = unlimited
@@ -145,7 +146,7 @@ func Subscribe[T any](t subjects.Topic[T], h Handler[T], opts ...Option) Route {
 // Notify calls f for each message of a topic, live as [Subscribe], without decoding its body.
 func Notify(s subjects.Spec, f func()) Route {
 	s.Received = s.LiveSubject()
-	return Route{spec: s, kind: subscribe, workers: 1, handle: func(context.Context, *inbound, Out) ([]byte, error) {
+	return Route{spec: s, kind: subscribe, notify: true, workers: 1, handle: func(context.Context, *inbound, Out) ([]byte, error) {
 		f()
 		return nil, nil
 	}}

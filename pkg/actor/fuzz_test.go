@@ -247,7 +247,7 @@ func FuzzEnvelope(f *testing.F) {
 						t.Errorf("the id %q was let through", id)
 					}
 				}
-				if in.trace != "" && !validTrace(in.trace) {
+				if in.trace != "" && !ValidTrace(in.trace) {
 					t.Errorf("the trace %q was let through", in.trace)
 				}
 				if fault != nil {

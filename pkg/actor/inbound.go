@@ -32,9 +32,9 @@ type inbound struct {
 	pieces   int                // sent so far
 }
 
-// validTrace reports whether v is a W3C traceparent of version 00, in lower case, with nonzero ids. Any other value is
+// ValidTrace reports whether v is a W3C traceparent of version 00, in lower case, with nonzero ids. Any other value is
 // replaced, never propagated.
-func validTrace(v string) bool {
+func ValidTrace(v string) bool {
 	if len(v) != 55 || v[:3] != "00-" || v[35] != '-' || v[52] != '-' || v[3:35] == strings.Repeat("0", 32) || v[36:52] == strings.Repeat("0", 16) {
 		return false
 	}
@@ -92,7 +92,7 @@ func parseEnvelope(spec subjects.Spec, subject string, h nats.Header, data []byt
 		}
 		*id.to = v
 	}
-	if v := h.Get(subjects.HeaderTrace); validTrace(v) {
+	if v := h.Get(subjects.HeaderTrace); ValidTrace(v) {
 		in.trace = v
 	} else {
 		in.trace = newTrace()

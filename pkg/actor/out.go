@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"conclave/pkg/telemetry"
 	"conclave/subjects"
 )
 
@@ -240,15 +241,19 @@ func (s *connOut) withMessageIDs(c messageIDs) *connOut {
 	return &n
 }
 
-// newMessage builds a message with the propagated ids, deadline and trace; a missing trace is made. It fails as
+// newMessage builds a message with the propagated ids, deadline and trace: that of the span in ctx, or of the message being
+// handled; a missing trace is made. It fails as
 // [checkPublishable] does.
-func (s *connOut) newMessage(spec subjects.Spec, body []byte) (*nats.Msg, error) {
+func (s *connOut) newMessage(ctx context.Context, spec subjects.Spec, body []byte) (*nats.Msg, error) {
 	if err := checkPublishable(spec, body); err != nil {
 		return nil, err
 	}
 	h := make(nats.Header, 6)
 	h[subjects.HeaderType] = []string{spec.Codec.String()}
 	c := s.messageIDs
+	if span := telemetry.SpanOf(ctx); span != nil {
+		c.trace = span.Traceparent()
+	}
 	if c.trace == "" {
 		c.trace = newTrace()
 	}
@@ -256,8 +261,7 @@ func (s *connOut) newMessage(spec subjects.Spec, body []byte) (*nats.Msg, error)
 	return &nats.Msg{Subject: spec.Name, Header: h, Data: body}, nil
 }
 
-// newTrace begins a trace that is not marked as sampled: no spans are collected, and the server rewrites the headers of
-// sampled messages at every hop.
+// newTrace begins a trace that is not marked as sampled: nobody records the span that it names.
 func newTrace() string {
 	var b [24]byte
 	rand.Read(b[:])
@@ -272,7 +276,7 @@ const publishStallWait = 5 * time.Second
 // is. Without wait an event that is not stored is only logged; Publish waits up to publishStallWait when too many are
 // pending. With wait it fails when the message id was already used, and with a fault when the stream is full.
 func (s *connOut) Publish(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error {
-	m, err := s.newMessage(spec, body)
+	m, err := s.newMessage(ctx, spec, body)
 	if err != nil {
 		return err
 	}
@@ -329,7 +333,7 @@ const errCodeStoreFailed jetstream.ErrorCode = 10077
 // PublishOnce implements [Out]. It rejects a subject without a stream and an empty id. A message that the stream already
 // has under this id is a success.
 func (s *connOut) PublishOnce(ctx context.Context, spec subjects.Spec, body []byte, id string) error {
-	m, err := s.newMessage(spec, body)
+	m, err := s.newMessage(ctx, spec, body)
 	if err != nil {
 		return err
 	}
@@ -350,7 +354,7 @@ func (s *connOut) PublishOnce(ctx context.Context, spec subjects.Spec, body []by
 // Request implements [Out]. It sends the deadline with the request and waits until then; a request without any deadline is
 // rejected. A request without a responder is repeated ([retryNoResponders]). See requestFault for its errors without a reply.
 func (s *connOut) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
-	m, err := s.newMessage(spec, body)
+	m, err := s.newMessage(ctx, spec, body)
 	if err != nil {
 		return nil, "", err
 	}

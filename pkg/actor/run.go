@@ -41,6 +41,8 @@ type Config struct {
 	Log          *slog.Logger
 	Now          func() time.Time
 	NewID        func() string
+	Tracer       *telemetry.Tracer // exports spans; nil = none
+	Content      bool              // spans, and debug records of the log, may hold what users and models wrote
 	Steps        func(name string) // observes each [Step]; for crash tests, nil in production
 }
 
@@ -126,7 +128,7 @@ func startActor(ctx context.Context, spec Spec, dial Dial, cfg Config, health *H
 		return nil, fmt.Errorf("creating %s: %w", spec.Name, err)
 	}
 	r := &running{cfg: cfg, actor: a, nc: nc, id: NewID(), quit: make(chan struct{}), fail: make(chan error, 1), health: health}
-	ctx = telemetry.WithMeter(WithSteps(ctx, cfg.Steps), health.meter)
+	ctx = telemetry.WithScope(WithSteps(ctx, cfg.Steps), &telemetry.Scope{Actor: a.Name(), Meter: health.meter, Tracer: cfg.Tracer, Log: cfg.Log, Content: cfg.Content})
 	r.ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
@@ -288,12 +290,14 @@ func (r *running) handle(ctx context.Context, l *routeRun, in *inbound) (reply [
 	defer cancel()
 	l.inFlight.Add(1)
 	start := time.Now()
+	ctx, span := l.startSpan(ctx, in)
 	defer func() {
 		if p := recover(); p != nil {
 			// The panic value may hold anything: it is logged, never sent to the caller.
 			r.cfg.Log.Error("panic in handler", "actor", r.actor.Name(), "subject", in.subject, "query", in.query, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			reply, err = nil, errPanic
 		}
+		span.End(err)
 		l.inFlight.Add(-1)
 		if !errors.As(err, new(errMalformed)) {
 			r.recordHandled(l, time.Since(start), err)

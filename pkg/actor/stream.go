@@ -99,7 +99,7 @@ type Piece struct {
 // connection loses pieces, which ends the reply with a fault.
 func (s *connOut) Stream(ctx context.Context, spec subjects.Spec, body []byte) iter.Seq2[Piece, error] {
 	return func(yield func(Piece, error) bool) {
-		m, err := s.newMessage(spec, body)
+		m, err := s.newMessage(ctx, spec, body)
 		if err != nil {
 			yield(Piece{}, err)
 			return
@@ -190,7 +190,7 @@ func (s *connOut) sendStop(spec subjects.Spec, id string) {
 	if err != nil {
 		return
 	}
-	if m, err := s.newMessage(t.Spec, []byte("{}")); err == nil {
+	if m, err := s.newMessage(context.Background(), t.Spec, []byte("{}")); err == nil {
 		_ = s.nc.PublishMsg(m)
 	}
 }

@@ -48,8 +48,8 @@ type Health struct {
 	restarts int
 	last     error
 
-	id    string // of the counters, for those who add them up
-	meter *telemetry.Meter
+	id    string           // of the counters, for those who add them up
+	meter *telemetry.Meter // counts over all runs
 }
 
 // Snapshot returns the state, the number of restarts and the error of the last failure.

@@ -1,6 +1,6 @@
 // Package telemetry measures the system: metrics that each actor counts in its process, and traces over all actors.
 //
-// A [Meter] belongs to one actor and travels in the context of its handlers; its samples are part of the actor's discovery
+// A [Meter] belongs to one actor and travels in the context of its handlers, in a [Scope]; its samples are part of the actor's discovery
 // reply, and the gateway collects them when it is asked for metrics. So counting depends on nobody who watches, and actors in
 // other processes count the same way. Labels are names of actors, tools, models and codes: never content, and no ids.
 package telemetry
@@ -8,6 +8,7 @@ package telemetry
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -129,25 +130,41 @@ func (m *Meter) Samples() []Sample {
 	return out
 }
 
-type meterKey struct{}
-
-// WithMeter returns ctx with the meter of an actor.
-func WithMeter(ctx context.Context, m *Meter) context.Context {
-	return context.WithValue(ctx, meterKey{}, m)
+// Scope is what the handlers of one actor measure with. Each part may be missing.
+type Scope struct {
+	Actor   string
+	Meter   *Meter
+	Tracer  *Tracer      // exports spans
+	Log     *slog.Logger // gets each span at level debug
+	Content bool         // spans may hold what users and models wrote
 }
 
-// MeterOf returns the meter of ctx, nil without one.
-func MeterOf(ctx context.Context) *Meter {
-	m, _ := ctx.Value(meterKey{}).(*Meter)
-	return m
+type scopeKey struct{}
+
+// WithScope returns ctx with the scope of an actor.
+func WithScope(ctx context.Context, s *Scope) context.Context {
+	return context.WithValue(ctx, scopeKey{}, s)
 }
+
+var noScope = &Scope{}
+
+// ScopeOf returns the scope of ctx, an empty one without.
+func ScopeOf(ctx context.Context) *Scope {
+	if s, ok := ctx.Value(scopeKey{}).(*Scope); ok && s != nil {
+		return s
+	}
+	return noScope
+}
+
+// ShowsContent reports whether spans below ctx may hold what users and models wrote.
+func ShowsContent(ctx context.Context) bool { return ScopeOf(ctx).Content }
 
 // Count adds one to a counter of the actor whose handler ctx belongs to. Without a meter it does nothing.
 func Count(ctx context.Context, metric *Metric, labels ...string) {
-	MeterOf(ctx).add(metric, 1, labels)
+	ScopeOf(ctx).Meter.add(metric, 1, labels)
 }
 
 // Add adds v to a counter, or counts the value v in a histogram, of the actor whose handler ctx belongs to.
 func Add(ctx context.Context, metric *Metric, v float64, labels ...string) {
-	MeterOf(ctx).add(metric, v, labels)
+	ScopeOf(ctx).Meter.add(metric, v, labels)
 }

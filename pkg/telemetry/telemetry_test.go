@@ -14,7 +14,7 @@ func TestMeter(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 100 {
-				ctx := WithMeter(t.Context(), m)
+				ctx := WithScope(t.Context(), &Scope{Meter: m})
 				Count(ctx, &Questions, "answered")
 				Add(ctx, &ModelSeconds, 0.05, "a") // a value at a bound belongs to its bucket
 				Add(ctx, &ModelSeconds, 10000, "a")
@@ -22,8 +22,8 @@ func TestMeter(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	Count(t.Context(), &Questions, "answered")                    // no meter: nothing
-	Count(WithMeter(t.Context(), m), &Questions, "answered", "x") // wrong labels: nothing
+	Count(t.Context(), &Questions, "answered")                                   // no meter: nothing
+	Count(WithScope(t.Context(), &Scope{Meter: m}), &Questions, "answered", "x") // wrong labels: nothing
 	var none *Meter
 	none.Add(&Questions, 1, "answered")
 	got := m.Samples()
