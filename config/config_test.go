@@ -45,7 +45,7 @@ func TestShipped(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := config.System{
-		Listen: "127.0.0.1:4222", Sync: "10s", AuditMax: 1 << 30, EventMax: 1 << 30, AuditHead: config.AuditHead{Keyring: true}, LogLevel: "info", Machines: config.Machines{Listen: "0.0.0.0:7422"},
+		Listen: "127.0.0.1:4222", Sync: "10s", AuditMax: 1 << 30, EventMax: 1 << 30, AuditHead: config.AuditHead{Keyring: true}, LogLevel: "info", LogMax: 10 << 20, Machines: config.Machines{Listen: "0.0.0.0:7422"},
 		Actor: config.Actor{
 			Concurrency: 64, Mailbox: 1024,
 			CallTimeout: time.Minute, AuditTimeout: 5 * time.Second, Drain: 10 * time.Second,

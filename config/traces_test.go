@@ -238,6 +238,9 @@ service:
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	waitFor(t, "the collector listens", func() bool {
+		if strings.Contains(written.String(), "Error:") {
+			t.Fatal(written.String())
+		}
 		conn, err := net.Dial("tcp", addr)
 		if err == nil {
 			conn.Close()
