@@ -101,7 +101,7 @@ func (m *Model) answerChat(ctx context.Context, c *chatCall, t target, err error
 		return m.refuse(ctx, out, rec, err)
 	}
 	last, err := actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (model.Chunk, error) {
-		last, began, err := m.runChat(m.withAlternative(ctx, t, s), p, t, in.Body.Role, r, from, c.send)
+		last, began, err := m.runChat(m.withAlternative(ctx, t, s), p, t, in.Body.Role, in.Query, r, from, c.send)
 		if errors.Is(err, model.ErrMissing) {
 			t.server.dropCache()
 		}
@@ -144,12 +144,12 @@ func (m *Model) withAlternative(ctx context.Context, t target, s selection) cont
 // runChat waits for a slot and sends all chunks of the reply but the last, which it returns. began reports whether the
 // model was asked, also with an error. A request that is preempted before a chunk was sent is retried with its next
 // slot: for the caller and for the audit log that is one call.
-func (m *Model) runChat(ctx context.Context, p *actor.Permit, t target, role string, r model.Request, from requester, send sendFunc) (last model.Chunk, began bool, err error) {
+func (m *Model) runChat(ctx context.Context, p *actor.Permit, t target, role, query string, r model.Request, from requester, send sendFunc) (last model.Chunk, began bool, err error) {
 	if err := p.Check(); err != nil {
 		return last, false, err
 	}
 	began, err = t.queue().run(ctx, from, t.backendName, func(turn context.Context) (err error) {
-		last, err = m.observeReply(turn, t, role, r, from.priority, send)
+		last, err = m.observeReply(turn, t, role, query, r, from.priority, send)
 		return err
 	})
 	return last, began, err

@@ -14,10 +14,10 @@ import (
 
 // observeReply is [Model.measureReply], counted for the metrics and in a span. What was asked and answered is in the span only
 // when the settings say so, without credentials.
-func (m *Model) observeReply(turn context.Context, t target, role string, r model.Request, priority int, send sendFunc) (model.Chunk, error) {
+func (m *Model) observeReply(turn context.Context, t target, role, query string, r model.Request, priority int, send sendFunc) (model.Chunk, error) {
 	turn, span := telemetry.StartSpan(turn, telemetry.GenAIOperationChat+" "+t.name, telemetry.KindClient,
 		telemetry.String(telemetry.GenAIOperation, telemetry.GenAIOperationChat), telemetry.String(telemetry.GenAIProvider, t.server.name),
-		telemetry.String(telemetry.GenAIRequestModel, t.name), telemetry.String(telemetry.Role, role))
+		telemetry.String(telemetry.GenAIRequestModel, t.name), telemetry.String(telemetry.Role, role), telemetry.String(telemetry.Query, query))
 	content := span != nil && telemetry.ShowsContent(turn)
 	var reply strings.Builder
 	begun, first := time.Now(), time.Time{}

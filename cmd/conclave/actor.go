@@ -67,7 +67,8 @@ func runActors(cmd *cobra.Command, a *cli.App, health string, names []string) er
 	if r, err := a.Home.ReadRunning(); err == nil && r.URL != b.URL {
 		return cli.Fail(cli.ExitFailed, fmt.Sprintf("conclave runs on this data folder (process %d at %s) and uses the same audit anchors", r.PID, r.URL), "stop it first, or name its address with --server")
 	}
-	log := a.Logger(cfg.System.Level())
+	log, closeLog := a.ServiceLogger(cfg, "actor")
+	defer closeLog()
 	var listen atomic.Pointer[string]
 	cfg = cfg.WithWiring(config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { listen.Store(&addr) }})
 	c, err := cfg.Join(cmd.Context(), a.Home, b.URL, log, names...)

@@ -229,7 +229,8 @@ func joinHub(ctx context.Context, a *cli.App, text string, o machine.JoinOptions
 
 // runMachine runs the actors of a machine that joined until ctx ends. health is the socket for conclave health, "" = none.
 func runMachine(ctx context.Context, a *cli.App, cfg config.Config, health string) error {
-	log := a.Logger(cfg.System.Level())
+	log, closeLog := a.ServiceLogger(cfg, "up")
+	defer closeLog()
 	c, state, err := cfg.WithWiring(config.Wiring{Version: readBuild().Version}).StartMachine(ctx, a.Home, log)
 	if errors.Is(err, machine.ErrNotJoined) {
 		return cli.Usage("%v", err)

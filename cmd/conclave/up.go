@@ -161,7 +161,8 @@ func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, er
 // it stops in order and returns nil. A taken port, and an interrupt while starting, are errors. With o.busOnly there is no banner,
 // because most actors start later in other processes.
 func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []string, o upFlags) error {
-	log := a.Logger(cfg.System.Level())
+	log, closeLog := a.ServiceLogger(cfg, "up")
+	defer closeLog()
 	var api atomic.Pointer[string] // a restarted gateway sets it again
 	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { api.Store(&addr) }, KeepHeads: true, Profiles: o.pprof, Doctor: checkInstallation(a)}
 	var err error

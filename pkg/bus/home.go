@@ -90,6 +90,9 @@ func (h Home) HTTPToken() string { return filepath.Join(h.Data, "http.token") }
 // HTTPSocket is the Unix socket of HTTP.
 func (h Home) HTTPSocket() string { return filepath.Join(h.Data, "http.sock") }
 
+// Logs is the folder of the log files.
+func (h Home) Logs() string { return filepath.Join(h.Data, "logs") }
+
 // BackupSocket is the Unix socket on which the running system takes part in a backup.
 func (h Home) BackupSocket() string { return filepath.Join(h.Data, "backup.sock") }
 

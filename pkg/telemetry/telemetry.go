@@ -135,7 +135,7 @@ type Scope struct {
 	Actor   string
 	Meter   *Meter
 	Tracer  *Tracer      // exports spans
-	Log     *slog.Logger // gets each span at level debug
+	Log     *slog.Logger // gets requests to models, decisions and tool calls at level debug
 	Content bool         // spans may hold what users and models wrote
 }
 

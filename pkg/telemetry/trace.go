@@ -82,7 +82,7 @@ func StartSpan(ctx context.Context, name string, kind SpanKind, attrs ...Attr) (
 // only, and "" nothing: the span is a root then.
 func StartRemote(ctx context.Context, traceparent, name string, kind SpanKind, attrs ...Attr) (context.Context, *Span) {
 	scope := ScopeOf(ctx)
-	if scope.Tracer == nil && (scope.Log == nil || !scope.Log.Enabled(ctx, slog.LevelDebug)) {
+	if scope.Tracer == nil && !scope.logs(kind) {
 		return ctx, nil
 	}
 	s := &Span{Name: name, Kind: kind, id: newHex(8), start: time.Now(), attrs: attrs, scope: scope}
@@ -95,6 +95,12 @@ func StartRemote(ctx context.Context, traceparent, name string, kind SpanKind, a
 		s.trace = newHex(16)
 	}
 	return context.WithValue(ctx, spanKey{}, s), s
+}
+
+// logs reports whether spans of a kind are logged: requests to model servers, decisions and tool calls at level debug. Messages
+// are not, because their errors are logged already.
+func (s *Scope) logs(kind SpanKind) bool {
+	return (kind == KindClient || kind == KindInternal) && s.Log != nil && s.Log.Enabled(context.Background(), slog.LevelDebug)
 }
 
 // RecordPublication returns the traceparent of a message whose author records nothing, as one that is recorded: by a span of the
@@ -147,8 +153,8 @@ func (s *Span) End(err error) {
 	if s.failure != "" {
 		s.Set(String(ErrorType, s.failure))
 	}
-	if log := s.scope.Log; log != nil && log.Enabled(context.Background(), slog.LevelDebug) {
-		fields := []any{"actor", s.scope.Actor, "ms", s.end.Sub(s.start).Milliseconds(), "trace", s.trace}
+	if s.scope.logs(s.Kind) {
+		fields := []any{"actor", s.scope.Actor, "ms", s.end.Sub(s.start).Milliseconds()}
 		for _, a := range s.attrs {
 			switch {
 			case a.Key == Query:
@@ -159,7 +165,7 @@ func (s *Span) End(err error) {
 				fields = append(fields, a.Key, a.Text)
 			}
 		}
-		log.Debug(s.Name, fields...)
+		s.scope.Log.Debug(s.Name, fields...)
 	}
 	if s.scope.Tracer != nil {
 		s.scope.Tracer.export(s)

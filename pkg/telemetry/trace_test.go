@@ -97,10 +97,10 @@ func TestSpans(t *testing.T) {
 		t.Errorf("%+v below %+v", inner, outer)
 	}
 	const unrecorded, recorded = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	if _, s := StartRemote(ctx, unrecorded, "x", KindServer); s.parent != "" || s.trace != unrecorded[3:35] {
+	if _, s := StartRemote(ctx, unrecorded, "x", KindClient); s.parent != "" || s.trace != unrecorded[3:35] {
 		t.Errorf("%+v", s)
 	}
-	if _, s := StartRemote(ctx, recorded, "x", KindServer); s.parent != recorded[36:52] {
+	if _, s := StartRemote(ctx, recorded, "x", KindClient); s.parent != recorded[36:52] {
 		t.Errorf("%+v", s)
 	}
 	inner.End(errors.New("password hunter2 was wrong"))

@@ -29,6 +29,8 @@ import (
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
 	"conclave/pkg/file"
+	"conclave/pkg/firewall"
+	"conclave/pkg/logfile"
 	"conclave/subjects"
 )
 
@@ -133,6 +135,34 @@ func (a *App) Logger(level slog.Level) *slog.Logger {
 		return slog.New(tint.NewTextHandler(a.Err, &tint.Options{Level: level, TimeFormat: time.TimeOnly, NoColor: !term.HasColour(a.Err), ReplaceAttr: sanitizeAttr}))
 	}
 	return slog.New(slog.NewJSONHandler(a.Err, &slog.HandlerOptions{Level: level}))
+}
+
+// ServiceLogger is [App.Logger] of a process that stays, which also keeps its log in a file for conclave logs, unless the settings
+// say otherwise. Credentials in texts are redacted there. A file that cannot be written is only logged.
+func (a *App) ServiceLogger(cfg config.Config, name string) (log *slog.Logger, closeLog func()) {
+	level := cfg.System.Level()
+	stderr := a.Logger(level)
+	if cfg.System.LogMax == 0 {
+		return stderr, func() {}
+	}
+	f := logfile.New(a.Home.Logs(), name, int64(cfg.System.LogMax), func(err error) {
+		stderr.Warn("conclave logs has no records of this process", "err", err) // not to the file, which is locked here
+	})
+	file := slog.NewJSONHandler(f, &slog.HandlerOptions{Level: level, ReplaceAttr: redactAttr})
+	return slog.New(slog.NewMultiHandler(stderr.Handler(), file)), func() { _ = f.Close() }
+}
+
+// redactAttr replaces credentials in attributes that are strings or errors. It serves slog's ReplaceAttr.
+func redactAttr(_ []string, at slog.Attr) slog.Attr {
+	switch v := at.Value.Any().(type) {
+	case string:
+		s, _ := firewall.Redact(v)
+		at.Value = slog.StringValue(s)
+	case error:
+		s, _ := firewall.Redact(v.Error())
+		at.Value = slog.StringValue(s)
+	}
+	return at
 }
 
 // QuietLogger is the logger of a short command: warnings and errors, unless --log-level names another level.

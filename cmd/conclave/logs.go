@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/config"
+	"conclave/pkg/logfile"
+	"conclave/pkg/strict"
+)
+
+// logFlags are the flags of conclave logs.
+type logFlags struct {
+	follow              bool
+	actor, query, level string // "" = all
+	since               string // "" = all
+	tail                int    // 0 = all
+}
+
+// followInterval is how often conclave logs --follow looks for new records.
+const followInterval = 200 * time.Millisecond
+
+// logsCommand prints the log of the system from another terminal, whether it runs or not.
+func logsCommand(a *cli.App) *cobra.Command {
+	var f logFlags
+	cmd := &cobra.Command{
+		Use:   "logs",
+		Short: "Show the log of the system",
+		Long: `Shows the log of conclave up, and of every conclave actor on this data folder, by time: time, level, actor, what happened, and its
+fields. The files are in logs/ of the data folder, bounded by log_max in system.yaml, and readable by you only.
+
+With --log-level debug of conclave up, or log_level in system.yaml, it also has a record of each request to a model server (model, role,
+tokens and milliseconds), of each decision of the broker and of each tool call. Prompts, answers, arguments and results are in it only
+with telemetry.content: true in system.yaml.`,
+		Example: `  conclave logs -f
+  conclave logs --level warn --since 24h
+  conclave logs --actor model --query 3f9c01d2
+  conclave logs --json | jq 'select(.level == "ERROR")'`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), a) },
+	}
+	fs := cmd.Flags()
+	fs.BoolVarP(&f.follow, "follow", "f", false, "go on with new records until Ctrl-C")
+	fs.StringVar(&f.actor, "actor", "", "only records of this `actor`")
+	fs.StringVar(&f.query, "query", "", "only records of this query `id`, or of ids that begin with it")
+	fs.StringVar(&f.level, "level", "", "only records of this `level` and above: debug, info, warn or error")
+	fs.StringVar(&f.since, "since", "", "only records after a `time`: 10m, 24h, 2006-01-02 or 2006-01-02T15:04:05Z")
+	fs.IntVarP(&f.tail, "tail", "n", 0, "only the last `number` of records so far")
+	_ = cmd.RegisterFlagCompletionFunc("actor", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return config.Actors, cobra.ShellCompDirectiveNoFileComp
+	})
+	return cmd
+}
+
+// run prints the records, and with --follow new ones until ctx ends.
+func (f logFlags) run(ctx context.Context, a *cli.App) error {
+	wanted, err := f.filter(time.Now())
+	if err != nil {
+		return err
+	}
+	all, err := logfile.Read(a.Home.Logs())
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 && !f.follow {
+		return cli.Fail(cli.ExitFailed, "there is no log in "+a.Home.Logs(), "start conclave up; with log_max: 0 in system.yaml it keeps none")
+	}
+	if !f.follow {
+		return f.printAll(a, slices.DeleteFunc(all, func(r logfile.Record) bool { return !wanted(r) }))
+	}
+	first := len(slices.DeleteFunc(all, func(r logfile.Record) bool { return !wanted(r) }))
+	n := 0
+	return logfile.Follow(ctx, a.Home.Logs(), followInterval, func(r logfile.Record) error {
+		if !wanted(r) {
+			return nil
+		}
+		if n++; f.tail > 0 && n <= first-f.tail {
+			return nil
+		}
+		return printRecord(a, r)
+	})
+}
+
+// printAll prints the last records, all without --tail.
+func (f logFlags) printAll(a *cli.App, all []logfile.Record) error {
+	if f.tail > 0 && len(all) > f.tail {
+		all = all[len(all)-f.tail:]
+	}
+	for _, r := range all {
+		if err := printRecord(a, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// filter returns whether a record is wanted. It rejects flags that it cannot read.
+func (f logFlags) filter(now time.Time) (func(logfile.Record) bool, error) {
+	level := slog.LevelDebug
+	if f.level != "" {
+		if err := level.UnmarshalText([]byte(f.level)); err != nil {
+			return nil, cli.Usage("--level %q: use debug, info, warn or error", f.level)
+		}
+	}
+	var since time.Time
+	if f.since != "" {
+		var err error
+		if since, err = parseSince(f.since, now); err != nil {
+			return nil, err
+		}
+	}
+	if f.tail < 0 {
+		return nil, cli.Usage("--tail %d: give a number of records, or leave it out for all", f.tail)
+	}
+	return func(r logfile.Record) bool {
+		return r.Level >= level && !r.Time.Before(since) && (f.actor == "" || r.Actor == f.actor) && (f.query == "" || strings.HasPrefix(r.Query, f.query))
+	}, nil
+}
+
+// parseSince reads a duration before now, or a time.
+func parseSince(v string, now time.Time) (time.Time, error) {
+	if d, err := strict.ParseDuration(v); err == nil {
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{time.RFC3339, time.DateTime, time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, v, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, cli.Usage("--since %q: give a duration like 10m, or a time like 2006-01-02 or 2006-01-02T15:04:05Z", v)
+}
+
+// printRecord prints a record as one line: readable, or with --json as it is stored. Control characters are removed: parts of
+// a record may come from others.
+func printRecord(a *cli.App, r logfile.Record) error {
+	if a.JSON {
+		_, err := fmt.Fprintf(a.Out, "%s\n", r.Line)
+		return err
+	}
+	var fields map[string]any
+	if json.Unmarshal(r.Line, &fields) != nil {
+		return nil
+	}
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(fields)) {
+		switch k {
+		case "time", "level", "msg", "actor":
+			continue
+		}
+		v, ok := fields[k].(string)
+		if !ok {
+			data, _ := json.Marshal(fields[k])
+			v = string(data)
+		} else if strings.ContainsAny(v, " \n\t\"") {
+			v = fmt.Sprintf("%q", v)
+		}
+		fmt.Fprintf(&b, " %s=%s", k, v)
+	}
+	_, err := fmt.Fprintln(a.Out, term.PlainText(fmt.Sprintf("%s %-5s %-12s %s%s", r.Time.Local().Format("2006-01-02 15:04:05.000"), r.Level, r.Actor, strings.ReplaceAll(r.Text, "\n", " "), b.String())))
+	return err
+}
