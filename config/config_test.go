@@ -88,18 +88,19 @@ func TestShippedManifest(t *testing.T) {
 	}
 	fs := []string{"fs_list", "fs_read", "fs_search", "fs_write"}
 	memory := []string{"search_memory", "save_memory", "search_knowledge_graph"}
+	personal := []string{"calendar_read", "calendar_add", "notes_read", "notes_add"}
 	for typ, want := range map[string]struct{ tools, delegable, spawn []string }{
 		"orchestrator": {
 			tools:     []string{"search_memory", "save_memory"},
-			delegable: append([]string{"web_search", "web_fetch", "run_code", "run_shell", "package_install", "get_datetime"}, fs...),
+			delegable: slices.Concat([]string{"web_search", "web_fetch", "academic_search", "run_code", "run_shell", "package_install", "get_datetime", "get_location"}, fs, personal),
 			spawn:     []string{"assistant", "researcher", "coder", "sysadmin"},
 		},
-		"assistant":    {tools: append([]string{"web_search", "web_fetch", "get_datetime", "compare_answers", "give_feedback"}, memory...), spawn: []string{"researcher"}},
-		"researcher":   {tools: append([]string{"web_search", "web_fetch", "fs_read"}, memory...)},
+		"assistant":    {tools: slices.Concat([]string{"web_search", "web_fetch", "academic_search", "get_datetime", "get_location", "compare_answers", "give_feedback"}, memory, personal), spawn: []string{"researcher"}},
+		"researcher":   {tools: append([]string{"web_search", "web_fetch", "academic_search", "fs_read"}, memory...)},
 		"coder":        {tools: slices.Concat(fs, []string{"run_code", "web_search"}, memory), spawn: []string{"researcher"}},
 		"sysadmin":     {tools: append([]string{"run_shell", "package_install", "search_memory"}, fs...), delegable: []string{"run_code"}, spawn: []string{"coder"}},
 		"persona":      {tools: []string{"search_memory", "search_knowledge_graph"}},
-		"respondent_b": {tools: []string{"web_search", "web_fetch", "search_memory", "search_knowledge_graph", "get_datetime"}},
+		"respondent_b": {tools: []string{"web_search", "web_fetch", "academic_search", "search_memory", "search_knowledge_graph", "get_datetime", "get_location"}},
 		"operator":     {tools: all},
 	} {
 		got, ok := c.Manifest.Types[typ]

@@ -296,7 +296,7 @@ func TestShippedSections(t *testing.T) {
 			t.Errorf("%s: %+v as shipped, %+v without a word", s.name, s.got, s.want)
 		}
 	}
-	if want := []string{"fs_write", "run_code", "run_shell"}; !slices.Equal(got.HighRisk, want) {
+	if want := []string{"calendar_add", "fs_write", "notes_add", "run_code", "run_shell"}; !slices.Equal(got.HighRisk, want) {
 		t.Errorf("high risk %v, want %v", got.HighRisk, want)
 	}
 }

@@ -90,7 +90,7 @@ var (
 	// writer can fill the log, and then no call runs.
 	AuditWriters = []string{"broker", "memory", "secrets", "model", "orchestrator", "gateway", Registry}
 	// Tools of this machine, one account each.
-	Tools = []string{"get_datetime", "web_search", "web_fetch", "fs_read", "fs_write", "fs_list", "fs_search", "run_code", "run_shell", "package_install"}
+	Tools = []string{"get_datetime", "web_search", "web_fetch", "fs_read", "fs_write", "fs_list", "fs_search", "run_code", "run_shell", "package_install", "academic_search", "get_location", "calendar_read", "calendar_add", "notes_read", "notes_add"}
 	// Zones are groups of tools, by the name that the broker calls them under: the account that serves them, or the tools of
 	// this machine.
 	Zones = map[string][]string{

@@ -27,12 +27,12 @@ type rule struct {
 var (
 	webTools     = []string{"web_search", "web_fetch"}
 	pageTools    = []string{"web_fetch"}
-	searchTools  = []string{"web_search", "web_fetch", "search_memory", "search_knowledge_graph", "fs_search", "fs_list", "fs_read"}
+	searchTools  = []string{"web_search", "web_fetch", "search_memory", "search_knowledge_graph", "fs_search", "fs_list", "fs_read", "academic_search", "calendar_read", "notes_read"}
 	recallTools  = []string{"search_memory", "search_knowledge_graph"}
 	rememberTool = []string{"save_memory"}
-	keepTools    = []string{"save_memory", "fs_write", "run_code", "run_shell"}
-	readTools    = []string{"fs_read", "fs_list", "fs_search", "run_code", "run_shell"}
-	writeTools   = []string{"fs_write", "run_code", "run_shell"}
+	keepTools    = []string{"save_memory", "notes_add", "calendar_add", "fs_write", "run_code", "run_shell"}
+	readTools    = []string{"notes_read", "calendar_read", "fs_read", "fs_list", "fs_search", "run_code", "run_shell"}
+	writeTools   = []string{"notes_add", "calendar_add", "fs_write", "run_code", "run_shell"}
 	runTools     = []string{"run_code", "run_shell"}
 	installTools = []string{"package_install", "run_shell"}
 	clockTools   = []string{"get_datetime", "run_code", "run_shell"}

@@ -34,6 +34,7 @@ type WebSearch struct {
 	SearXNG  SearXNG     `yaml:"searxng"`
 	Brave    Keyed       `yaml:"brave"`
 	Tavily   Keyed       `yaml:"tavily"`
+	Academic Academic    `yaml:"academic"`
 	Mock     []WebResult `yaml:"mock"` // results of the provider mock, whatever the query
 }
 
@@ -55,7 +56,7 @@ type WebResult struct {
 }
 
 // Providers are the names of the search providers. "none" disables the tool.
-var Providers = []string{noProvider, "searxng", "brave", "tavily", "mock"}
+var Providers = []string{noProvider, "searxng", "brave", "tavily", "wikipedia", "mock"}
 
 const noProvider = "none"
 
@@ -104,6 +105,12 @@ func (c WebSearch) Problems() (out strict.Problems) {
 		if (c.Provider == k.name || k.keyed.Key != "") && k.keyed.secretName() == "" {
 			out.Add(k.name+".key", "is not a placeholder; write \"{{secret %s_api_key}}\" and store the value with: conclave secret set %s_api_key", k.name, k.name)
 		}
+	}
+	if c.Academic.Provider != "" && !slices.Contains(AcademicProviders, c.Academic.Provider) {
+		out.Add("academic.provider", "%q is none of %s", text.Clip(c.Academic.Provider, 64), strings.Join(AcademicProviders, ", "))
+	}
+	if c.Academic.Key != "" && (Keyed{c.Academic.Key}).secretName() == "" {
+		out.Add("academic.key", "is not a placeholder; write \"{{secret semantic_scholar_api_key}}\" and store the value with: conclave secret set semantic_scholar_api_key")
 	}
 	for i, r := range c.Mock {
 		if !isWebAddress(r.URL) {

@@ -5,6 +5,7 @@ import (
 	"html"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -170,3 +171,39 @@ func (p tavily) search(ctx context.Context, query string, most int, key []byte) 
 
 // capResults drops results beyond what a listing can show after filtering.
 func capResults(found []WebResult) []WebResult { return found[:min(len(found), 4*maxResults)] }
+
+// wikipedia is the search of Wikipedia. It needs no key and no set-up, and finds articles only.
+type wikipedia struct{ at endpoint }
+
+func (wikipedia) secretName() string { return "" }
+
+// markup matches the tags in a snippet of Wikipedia.
+var markup = regexp.MustCompile(`<[^>]*>`)
+
+// search queries the search of MediaWiki for most articles.
+func (p wikipedia) search(ctx context.Context, query string, most int, _ []byte) ([]WebResult, error) {
+	q := url.Values{"action": {"query"}, "list": {"search"}, "srsearch": {query}, "srlimit": {strconv.Itoa(most)}, "format": {"json"}, "utf8": {"1"}}
+	a, err := p.at.send(ctx, "w/api.php", q, http.Header{}, nil)
+	if f := providerFailure("Wikipedia", "Wikipedia cannot be reached", a, err); f != "" {
+		return nil, f
+	}
+	var got struct {
+		Query *struct {
+			Search []struct {
+				Title   string `json:"title"`
+				Snippet string `json:"snippet"`
+				PageID  int64  `json:"pageid"`
+			} `json:"search"`
+		} `json:"query"`
+	}
+	if !a.decode(&got) || got.Query == nil {
+		return nil, newUnreadableFailure("Wikipedia")
+	}
+	var out []WebResult
+	for _, r := range got.Query.Search {
+		address := p.at.base.JoinPath("/")
+		address.RawQuery = "curid=" + strconv.FormatInt(r.PageID, 10)
+		out = append(out, WebResult{r.Title, address.String(), html.UnescapeString(markup.ReplaceAllString(r.Snippet, ""))})
+	}
+	return capResults(out), nil
+}

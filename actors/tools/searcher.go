@@ -36,6 +36,12 @@ func (c WebSearch) newProvider(at string) provider {
 		return brave{asks("https://api.search.brave.com"), c}
 	case "tavily":
 		return tavily{asks("https://api.tavily.com"), c}
+	case "wikipedia":
+		host := "en"
+		if c.Language != "" {
+			host, _, _ = strings.Cut(c.Language, "-")
+		}
+		return wikipedia{asks("https://" + host + ".wikipedia.org")}
 	case "mock":
 		return mock(c.Mock)
 	}
@@ -59,6 +65,10 @@ var providerRates = map[string]struct {
 	"searxng": {500 * time.Millisecond, 5}, // it forwards to engines with strict limits
 	"brave":   {time.Second, 1},            // the limit of its smallest plan
 	"tavily":  {600 * time.Millisecond, 5},
+
+	"wikipedia":        {500 * time.Millisecond, 3},
+	"arxiv":            {3 * time.Second, 1}, // its terms of use
+	"semantic_scholar": {time.Second, 1},
 }
 
 // Size and lifetime of the cache of results: long enough for a model that repeats a query.
@@ -78,9 +88,10 @@ type searcher struct {
 	web      *webclient.Client // nil = no pages are read
 }
 
-func newSearcher(c WebSearch, p provider, web *webclient.Client) *searcher {
-	s := &searcher{name: c.Provider, provider: p, limit: c.Results, timeout: c.timeout(), cache: webclient.NewCache[[]WebResult](0, 0), web: web}
-	if pace, ok := providerRates[c.Provider]; ok {
+// newSearcher returns a searcher with the settings of c and the provider p, whose name is name.
+func newSearcher(c WebSearch, name string, p provider, web *webclient.Client) *searcher {
+	s := &searcher{name: name, provider: p, limit: c.Results, timeout: c.timeout(), cache: webclient.NewCache[[]WebResult](0, 0), web: web}
+	if pace, ok := providerRates[name]; ok {
 		s.pace = webclient.NewPace(pace.every, pace.burst)
 		s.cache = webclient.NewCache[[]WebResult](searchCacheSize, searchTTL)
 	}

@@ -75,7 +75,9 @@ type Failure string
 func (f Failure) Error() string { return string(f) }
 
 // All returns the tools of this build that need no configuration.
-func All() []*Tool { return []*Tool{getDatetime(), fsRead(), fsWrite(), fsList(), fsSearch()} }
+func All() []*Tool {
+	return []*Tool{getDatetime(), fsRead(), fsWrite(), fsList(), fsSearch(), calendarRead(), calendarAdd(), notesRead(), notesAdd()}
+}
 
 // Configured returns the tools that run under c, which must be valid: those of [All], and those that c enables.
 func Configured(c Config) []*Tool { return newTools(c, "") }
@@ -85,6 +87,9 @@ func Configured(c Config) []*Tool { return newTools(c, "") }
 func Known(c Config) []*Tool {
 	if c.WebSearch.Provider == noProvider {
 		c.WebSearch.Provider = "mock"
+	}
+	if p := c.WebSearch.Academic.Provider; p == "" || p == noProvider {
+		c.WebSearch.Academic.Provider = "mock"
 	}
 	c.WebFetch.Enabled = true
 	return Configured(c)
@@ -99,13 +104,16 @@ func newTools(c Config, providerURL string) []*Tool {
 		web = webclient.New(c.WebFetch.clientConfig(c.Own))
 	}
 	if p := c.WebSearch.newProvider(providerURL); p != nil {
-		all = append(all, webSearch(newSearcher(c.WebSearch, p, web)))
+		all = append(all, webSearch(newSearcher(c.WebSearch, c.WebSearch.Provider, p, web)))
+	}
+	if p := c.WebSearch.newAcademicProvider(providerURL); p != nil {
+		all = append(all, academicSearch(newSearcher(c.WebSearch, c.WebSearch.Academic.Provider, p, web)))
 	}
 	if c.WebFetch.Enabled {
 		all = append(all, webFetch(c.WebFetch, web))
 	}
 	why := c.sandboxState()
-	return append(all, runCode(c.Workspace, why), runShell(c.Workspace, why), packageInstall(c.Workspace, why))
+	return append(all, getLocation(c.Workspace), runCode(c.Workspace, why), runShell(c.Workspace, why), packageInstall(c.Workspace, why))
 }
 
 // sandboxState returns why programs cannot be run on this machine, "" when they can. The self-test runs once per process.

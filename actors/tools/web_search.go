@@ -33,17 +33,20 @@ const (
 
 // webSearch returns the tool web_search. Its query leaves the machine, and its results are untrusted. It rejects an empty
 // query and one longer than maxQuery characters. A structured call also gets the text of the first pages.
-func webSearch(s *searcher) *Tool {
+func webSearch(s *searcher) *Tool { return searchTool("web_search", webSearchText, s) }
+
+// searchTool returns a tool that searches with s.
+func searchTool(name, description string, s *searcher) *Tool {
 	facts := policy.Tool{
-		Name: "web_search", Zone: "tools", Known: true, Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}},
+		Name: name, Zone: "tools", Known: true, Act: policy.ActSearch, Args: policy.Args{"query": {Role: policy.RoleQuery}},
 		Standing: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Timeout: s.timeout + pagesTimeout,
 	}
-	if name := s.provider.secretName(); name != "" {
-		facts.Secrets = []string{name}
+	if secret := s.provider.secretName(); secret != "" {
+		facts.Secrets = []string{secret}
 	}
 	return &Tool{
 		schema: subjects.ToolSchema{
-			Name: "web_search", Version: Version, Description: strings.TrimSpace(webSearchText),
+			Name: name, Version: Version, Description: strings.TrimSpace(description),
 			Parameters: json.RawMessage(`{"type":"object","properties":{"query":{"type":"string","minLength":1,"maxLength":400,"description":"a few words to search for"}},"required":["query"],"additionalProperties":false}`),
 		},
 		facts: facts,

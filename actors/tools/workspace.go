@@ -21,7 +21,8 @@ type Workspace struct {
 	Languages []string      `yaml:"languages"` // of run_code; one that is not installed is not offered
 	// Registries are base URLs: first the index of package_install, then hosts that it links to. Empty disables the tool.
 	Registries []string         `yaml:"registries"`
-	Blocked    []BlockedCommand `yaml:"blocked"` // shell commands that are not even tried
+	Blocked    []BlockedCommand `yaml:"blocked"`  // shell commands that are not even tried
+	Location   string           `yaml:"location"` // where the user is, for get_location; "" disables it
 }
 
 // SandboxLimits are the limits of a program and everything that it starts.
@@ -83,6 +84,9 @@ func (w Workspace) Problems() (out strict.Problems) {
 		if _, err := parseRegistry(r); err != nil {
 			out.Add(fmt.Sprintf("registries[%d]", i), "%v; write https://index.example.org/simple", err)
 		}
+	}
+	if len(w.Location) > maxLocation || w.Location != text.OneLine(w.Location, maxLocation) {
+		out.Add("location", "is not one line of at most %d bytes; write Oslo, Norway", maxLocation)
 	}
 	for i, b := range w.Blocked {
 		if strings.TrimSpace(b.Name) == "" {

@@ -43,7 +43,7 @@ func TestStandAlone(t *testing.T) {
 	broker := p.begin("conclave", "actor", "broker", "--server", url)
 	p.must(broker.stdout, `"pid"`)
 	tools := p.begin("conclave", "actor", "tools", "--server", url)
-	p.must(tools.stdout, `"actors":\["get_datetime","fs_read","fs_write","fs_list","fs_search","web_search","web_fetch","run_code","run_shell","package_install"\]`)
+	p.must(tools.stdout, `"actors":\["get_datetime","fs_read","fs_write","fs_list","fs_search","calendar_read","calendar_add","notes_read","notes_add","web_search","web_fetch","get_location","run_code","run_shell","package_install"\]`)
 	p.call(url)
 
 	c := p.speak(url)

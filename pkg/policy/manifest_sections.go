@@ -62,7 +62,7 @@ type approvalsFile struct {
 // out; budgets have no default.
 func defaultManifestFile() manifestFile {
 	return manifestFile{
-		HighRisk:  []string{"fs_write", "run_code", "run_shell"},
+		HighRisk:  []string{"calendar_add", "fs_write", "notes_add", "run_code", "run_shell"},
 		AlwaysAsk: []string{"package_install"},
 		Egress: egressFile{Fetch: hostsFile{
 			Allow: []string{"*"},

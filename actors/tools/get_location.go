@@ -1,0 +1,47 @@
+package tools
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/policy"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+//go:embed get_location.md
+var getLocationText string
+
+// maxLocation bounds the setting location, in bytes.
+const maxLocation = 200
+
+// getLocation returns the tool get_location. It answers with the setting and asks no network. Where the user is, is private. Without the
+// setting it is disabled.
+func getLocation(w Workspace) *Tool {
+	t := &Tool{
+		schema: subjects.ToolSchema{
+			Name: "get_location", Version: Version, Description: strings.TrimSpace(getLocationText),
+			Parameters: json.RawMessage(`{"type":"object","properties":{},"additionalProperties":false}`),
+		},
+		facts: policy.Tool{
+			Name: "get_location", Zone: "tools", Known: true, Act: policy.ActRead, Args: policy.Args{}, About: []string{"location", "place"},
+			Effects: policy.Declare(policy.ReadsPrivate), Timeout: 5 * time.Second, MaxResult: 1 << 10,
+			Rare: []string{"here", "nearby", "near", "location", "local", "where", "weather", "distance", "around", "town", "city"},
+		},
+		run: func(_ context.Context, c Call) (Output, error) {
+			var a struct{}
+			if err := actor.DecodeArguments(c.Args, &a); err != nil {
+				return Output{}, err
+			}
+			return Output{Text: text.OneLine(w.Location, maxLocation)}, nil
+		},
+	}
+	if strings.TrimSpace(w.Location) == "" {
+		t.disabled = "no location is set; write location in tools.yaml"
+	}
+	return t
+}

@@ -1,0 +1,161 @@
+package tools
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/policy"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// Notes are Markdown files. Reading and adding are two tools, because the facts by which the broker judges a call belong to a tool.
+
+var (
+	//go:embed notes_read.md
+	notesReadText string
+	//go:embed notes_add.md
+	notesAddText string
+)
+
+// noteWords are words by which users name their notes.
+var noteWords = []string{"note", "notes", "notebook", "memo", "list", "journal", "diary"}
+
+// notesRead returns the tool notes_read, under the path rules of the file tools.
+func notesRead() *Tool {
+	return &Tool{
+		schema: fileSchema("notes_read", notesReadText, fmt.Sprintf(pathProperty, "a folder of notes, or one note")+
+			`,"query":{"type":"string","minLength":1,"maxLength":200,"description":"words to search for"}`, `"path"`),
+		facts: policy.Tool{
+			Name: "notes_read", Zone: "tools", Known: true, Act: policy.ActRead, Paths: []string{"path"}, Rare: noteWords,
+			Args:    policy.Args{"path": {Role: policy.RoleID}, "query": {Role: policy.RoleContent}},
+			About:   []string{"note", "notes"},
+			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second, MaxArgs: 16 << 10,
+		},
+		run: func(ctx context.Context, c Call) (Output, error) {
+			var a struct {
+				Path  string `json:"path"`
+				Query string `json:"query"`
+			}
+			if err := actor.DecodeArguments(c.Args, &a); err != nil {
+				return Output{}, err
+			}
+			s, err := readNotes(ctx, c, a.Path, strings.TrimSpace(a.Query))
+			if err != nil {
+				return Output{}, fileFailure("read", err)
+			}
+			return Output{Text: s}, nil
+		},
+	}
+}
+
+// readNotes searches notes, lists a folder or reads one note.
+func readNotes(ctx context.Context, c Call, at, query string) (string, error) {
+	if query != "" {
+		s := newFileSearch(c, at, "(?i)"+regexp.QuoteMeta(query), "*.md")
+		ctx, cancel := context.WithTimeout(ctx, searchTimeout)
+		defer cancel()
+		if err := s.searchPath(ctx); err != nil {
+			return "", err
+		}
+		return s.render(), nil
+	}
+	entries, more, err := c.readFolder(at, maxListed)
+	if errors.Is(err, policy.ErrNotFolder) {
+		if !isNote(at) {
+			return "", errNotNote
+		}
+		return readLines(ctx, c, at, 1, 0)
+	}
+	if err != nil {
+		return "", err
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	var lines []string
+	for _, e := range entries {
+		switch {
+		case e.IsDir():
+			lines = append(lines, text.OneLine(e.Name(), maxNameShown)+"/")
+		case e.Type().IsRegular() && isNote(e.Name()):
+			lines = append(lines, text.OneLine(e.Name(), maxNameShown))
+		}
+	}
+	if len(lines) == 0 {
+		lines = append(lines, "[no notes]")
+	}
+	if more {
+		lines = append(lines, "[there are more]")
+	}
+	return strings.Join(lines, "\n"), nil
+}
+
+var errNotNote = errors.New("a note is a file that ends in .md")
+
+func isNote(file string) bool { return strings.EqualFold(path.Ext(file), ".md") }
+
+// notesAdd returns the tool notes_add, under the path rules of the file tools. Its preview is the difference to the note as it is.
+func notesAdd() *Tool {
+	return &Tool{
+		schema: fileSchema("notes_add", notesAddText, fmt.Sprintf(pathProperty, "the note")+
+			`,"text":{"type":"string","minLength":1,"maxLength":32768,"description":"what to add, in Markdown"}`, `"path","text"`),
+		facts: policy.Tool{
+			Name: "notes_add", Zone: "tools", Known: true, Act: policy.ActCreate, Paths: []string{"path"}, Preview: true, Rare: noteWords,
+			Args:    policy.Args{"path": {Role: policy.RoleID}, "text": {Role: policy.RoleContent}},
+			Effects: policy.Declare(policy.Mutate), Timeout: 20 * time.Second, MaxArgs: 64 << 10,
+		},
+		run: func(_ context.Context, c Call) (Output, error) {
+			var a struct {
+				Path string `json:"path"`
+				Text string `json:"text"`
+			}
+			if err := actor.DecodeArguments(c.Args, &a); err != nil {
+				return Output{}, err
+			}
+			if !isNote(a.Path) {
+				return Output{}, fmt.Errorf("%w: %w", actor.ErrArguments, errNotNote)
+			}
+			added := fmt.Sprintf("\n## %s\n\n%s\n", c.Now.In(time.Local).Format("2006-01-02 15:04"), strings.TrimSpace(a.Text))
+			return addToFile(c, a.Path, func(old []byte) ([]byte, error) { return append(old, added...), nil })
+		},
+	}
+}
+
+// addToFile writes a file with what change makes of its content, nil for a new one; in preview mode it returns the difference and changes nothing.
+func addToFile(c Call, file string, change func(old []byte) ([]byte, error)) (Output, error) {
+	old, err := readWhole(c, file)
+	if errors.Is(err, fs.ErrNotExist) {
+		old, err = nil, nil
+	}
+	if err == nil && !isText(old[:min(len(old), sniffBytes)]) {
+		err = errors.New("the file is not a text")
+	}
+	var data []byte
+	if err == nil {
+		data, err = change(old)
+	}
+	if err != nil {
+		return Output{}, fileFailure("add", err)
+	}
+	content := string(data)
+	if c.Mode == subjects.ModePreview {
+		s, err := previewWrite(c, file, content, false)
+		if err != nil {
+			return Output{}, fileFailure("preview", err)
+		}
+		return Output{Text: s}, nil
+	}
+	out, err := writeFile(c, file, content, false)
+	if err != nil {
+		return Output{}, fileFailure("add", err)
+	}
+	return out, nil
+}
