@@ -351,7 +351,7 @@ func TestExplain(t *testing.T) {
 		{Key: "manifest.accounts.generator", Value: "assistant", Origin: config.Shipped},
 		{Key: "manifest.types.persona.tools", Value: "search_knowledge_graph, search_memory", Origin: config.Shipped},
 		{Key: "manifest.types.coder.paths.fs_write", Value: "~/projects/, /tmp/agent-sandbox/", Origin: config.Shipped},
-		{Key: "manifest.high_risk", Value: "fs_write, run_code, run_shell", Origin: config.Shipped},
+		{Key: "manifest.high_risk", Value: "calendar_add, fs_write, notes_add, run_code, run_shell", Origin: config.Shipped},
 		{Key: "manifest.egress.fetch.allow", Value: "*", Origin: config.Shipped},
 		{Key: "manifest.limits.window", Value: "10m", Origin: config.Shipped},
 		{Key: "manifest.limits.budgets.coder.seconds", Value: "1200", Origin: config.Shipped},
