@@ -234,9 +234,6 @@ func (t Times) Occurs(since, at time.Time) bool {
 	return ok && next.Equal(at) && at.After(since)
 }
 
-// IsOnce reports whether the schedule has a single time.
-func (t Times) IsOnce() bool { return !t.once.IsZero() }
-
 // hasDay reports whether the schedule occurs on a day. As in cron, a day of the month and a day of the week that are both given are
 // alternatives.
 func (f *fields) hasDay(date time.Time) bool {
