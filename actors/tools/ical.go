@@ -104,17 +104,26 @@ func (e icalEvent) overlaps(from, to time.Time) bool {
 
 // unfoldLines returns the content lines of a calendar: a line that begins with a blank or tab continues the one before.
 func unfoldLines(data []byte) (out []string) {
-	data = bytes.ToValidUTF8(data, []byte("\uFFFD"))
-	for line := range strings.SplitSeq(string(data), "\n") {
-		line = strings.TrimSuffix(line, "\r")
-		switch {
-		case line == "":
-		case (line[0] == ' ' || line[0] == '\t') && len(out) > 0:
-			out[len(out)-1] += line[1:]
-		default:
-			out = append(out, line)
+	var b strings.Builder // of the line so far: a line may have very many parts
+	end := func() {
+		if b.Len() > 0 {
+			out = append(out, b.String())
+			b.Reset()
 		}
 	}
+	for line := range strings.SplitSeq(string(bytes.ToValidUTF8(data, []byte("\uFFFD"))), "\n") {
+		line = strings.TrimSuffix(line, "\r")
+		if line == "" {
+			continue
+		}
+		if (line[0] == ' ' || line[0] == '\t') && b.Len() > 0 {
+			b.WriteString(line[1:])
+			continue
+		}
+		end()
+		b.WriteString(line)
+	}
+	end()
 	return out
 }
 

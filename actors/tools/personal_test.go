@@ -185,6 +185,16 @@ func TestCalendar(t *testing.T) {
 	}
 }
 
+// TestLongCalendarLine: a line of very many parts takes no more time than its length.
+func TestLongCalendarLine(t *testing.T) {
+	t.Parallel()
+	data := "BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART:20260101\nSUMMARY:x" + strings.Repeat("\n y", maxAppendBytes/3) + "\nEND:VEVENT\nEND:VCALENDAR\n"
+	events, skipped, err := parseCalendar([]byte(data), time.UTC)
+	if err != nil || skipped != 0 || len(events) != 1 || len(events[0].title) != 1+maxAppendBytes/3 {
+		t.Errorf("%d events, %d skipped, %v", len(events), skipped, err)
+	}
+}
+
 // FuzzCalendar: whatever a file holds, it is read without a panic, and an event that was added to a calendar is read back with the
 // events of before.
 func FuzzCalendar(f *testing.F) {
