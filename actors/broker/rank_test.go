@@ -166,8 +166,9 @@ func TestRankPrompt(t *testing.T) {
 	t.Parallel()
 	// A token is about four bytes of English.
 	const token = 4
+	names := subjects.Tools[:10] // the limits below are for ten
 	tools := func(sentence string) (out []subjects.ToolSchema) {
-		for _, name := range subjects.Tools {
+		for _, name := range names {
 			out = append(out, subjects.ToolSchema{Name: name, Description: sentence + ". This is not in the prompt, however long it is.", Parameters: json.RawMessage(`{"type":"object","properties":{"hidden":{}}}`)})
 		}
 		return out
@@ -183,9 +184,6 @@ func TestRankPrompt(t *testing.T) {
 		h := newSessionFixture(t, withModelRanking)
 		h.setModelReply(`{"tools":["fs_read"]}`)
 		list := tools(tt.sentence)
-		if len(list) != 10 {
-			t.Fatalf("%d tools", len(list))
-		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if _, err := h.rankByModel(ctx, h.rec.Out(), tt.task, list, nil, defaultTools); err != nil {
@@ -211,7 +209,7 @@ func TestRankPrompt(t *testing.T) {
 				}
 			}
 		}
-		if err := json.Unmarshal(q.Format, &form); err != nil || !slices.Equal(form.Properties.Tools.Items.Enum, subjects.Tools) || form.Properties.Tools.MaxItems != defaultTools {
+		if err := json.Unmarshal(q.Format, &form); err != nil || !slices.Equal(form.Properties.Tools.Items.Enum, names) || form.Properties.Tools.MaxItems != defaultTools {
 			t.Errorf("%s: form %s, %v", tt.name, q.Format, err)
 		}
 	}
