@@ -157,7 +157,7 @@ func TestInvalidManifestIsRejected(t *testing.T) {
 		{"account that calls no tools", "types: {a: {tools: [x]}}\naccounts:\n  gateway: a\n", "manifest.yaml:3: accounts.gateway: no such account; accounts that call tools: generator"},
 		{"account of no type", "types: {a: {tools: [x]}}\naccounts:\n  generator: b\n", `manifest.yaml:3: accounts.generator: no agent type "b"; types: a`},
 		{"tool twice", "types:\n  a:\n    tools:\n      - x\n      - x\n", `manifest.yaml:5: types.a.tools[1]: "x" is listed twice`},
-		{"glob without a match", "types:\n  a:\n    tools: [gs_*]\n", "manifest.yaml:3: types.a.tools[0]: gs_* matches no tool; tools: compare_answers"},
+		{"glob without a match", "types:\n  a:\n    tools: [gs_*]\n", "manifest.yaml:3: types.a.tools[0]: gs_* matches no tool; tools: academic_search"},
 		{"tools not a list", "types:\n  a:\n    tools: fs_read\n", "manifest.yaml:3: types.a.tools: must be a list"},
 		{"folders of a tool it has not", "types:\n  a:\n    tools: [fs_read]\n    paths:\n      fs_write: [/tmp/]\n", "manifest.yaml:5: types.a.paths.fs_write: folders for fs_write, which"},
 		{"folders twice", "types:\n  a:\n    tools: [fs_*]\n    paths:\n      fs_*: [/tmp/]\n      fs_read: [/etc/]\n", "manifest.yaml:6: types.a.paths.fs_read: fs_read has folders already"},
