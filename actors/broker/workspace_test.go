@@ -404,14 +404,16 @@ func TestLiveOutput(t *testing.T) {
 			t.Errorf("%s: %d bytes", name, len(got))
 		}
 	}
-	close(finish)
+	finish <- struct{}{}
 	if res := receive(t, done); res.Error != nil {
 		t.Errorf("%+v", res.Error)
 	}
 	// After the end of the call nothing is forwarded. The next call marks the end of what can come.
 	emit(t.Context(), w.Out(subjects.ToolRole("run_code")), "c1", "after the end\n")
-	client.request("run_code", "s1", "q1", "c2", nil, `{}`)
+	go func() { done <- client.request("run_code", "s1", "q1", "c2", nil, `{}`) }()
 	if o := receive(t, user); o.CallID != "c2" {
 		t.Errorf("%+v", o)
 	}
+	finish <- struct{}{} // only now: output that comes after the result is not forwarded
+	receive(t, done)
 }
