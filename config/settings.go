@@ -250,7 +250,7 @@ func isModelName(setting string) bool {
 }
 
 // namesModel reports whether the user's files or the shipped ones name a model. A name with a slash can send every prompt to another
-// machine, or run a model that a stranger published, so it comes from a file first.
+// machine, or run a model of an unknown publisher, so it comes from a file first.
 func (s *liveSettings) namesModel(name string) bool {
 	c, err := Load(s.home.Config)
 	if err != nil {

@@ -136,7 +136,7 @@ func TestSettings(t *testing.T) {
 		"an anchor":                 {"generator.steps", "&a 7", subjects.CodeMalformed, "anchors"},
 		"a value of another choice": {"generator.recall_first", "perhaps", subjects.CodeMalformed, "recall_first"},
 		"another registry":          {"models.roles.tools", "evil.example/ns/model:latest", subjects.CodeDenied, "models.yaml"},
-		"another namespace":         {"models.roles.assistant", "stranger/model", subjects.CodeDenied, "models.yaml"},
+		"another namespace":         {"models.roles.assistant", "publisher/model", subjects.CodeDenied, "models.yaml"},
 		"another machine":           {"generator.respondent_b.model", "gpu-box/llama3", subjects.CodeDenied, "generator.yaml"},
 		"an address":                {"models.roles.embeddings", "http://evil.example/x", subjects.CodeDenied, "models.yaml"},
 		"too long":                  {"models.roles.critic", strings.Repeat("x", 5000), subjects.CodeMalformed, "longer"},

@@ -28,20 +28,20 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	if q.QueryID == "" {
 		q.QueryID = in.Query
 	}
-	var asker *clientAccess
+	var caller *clientAccess
 	if in.From != "user" {
 		var err error
-		if asker, err = g.tokens.findName(ctx, out, in.From); err != nil {
+		if caller, err = g.tokens.findName(ctx, out, in.From); err != nil {
 			return err
 		}
-		scopeQuestion(out, asker, &q)
+		scopeQuestion(out, caller, &q)
 	}
 	if err := validateQuestion(out, &q); err != nil {
 		return toFault(err)
 	}
 	cost, size := q.cost()
 	var err error
-	if q.place, err = g.admit(out, asker, cost, size); err != nil {
+	if q.place, err = g.admit(out, caller, cost, size); err != nil {
 		return toFault(err)
 	}
 	defer q.place.leave()

@@ -159,7 +159,7 @@ func TestLoginLinkSetsCookieOnce(t *testing.T) {
 		}
 	}
 	// Anybody can publish a model outside of Ollama's library; a stolen browser login must not bring one here.
-	for path, want := range map[string]int{"/models/evil.example%2Fns%2Fmodel:latest/pull": 403, "/models/stranger%2Fmodel/pull": 403, "/models/gemma4:12b/pull": 202} {
+	for path, want := range map[string]int{"/models/evil.example%2Fns%2Fmodel:latest/pull": 403, "/models/publisher%2Fmodel/pull": 403, "/models/gemma4:12b/pull": 202} {
 		if status, _, body := send(t, browser, "POST", w.base+path); status != want {
 			t.Errorf("%s with a cookie: %d %s", path, status, body)
 		}

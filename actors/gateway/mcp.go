@@ -106,7 +106,7 @@ func (g *Gateway) newMCPServer(r *http.Request) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "conclave", Version: g.Version}, &mcp.ServerOptions{
 		Instructions: "Ask a local assistant with tools, memory and an audit log. A call that needs the user's approval waits for it.",
 	})
-	asker := programOf(r)
+	caller := programOf(r)
 	readOnly := &mcp.ToolAnnotations{ReadOnlyHint: true}
 	addTool(g, s, r, &mcp.Tool{Name: "ask", Description: "Ask Conclave a question and wait for the answer."}, g.cfg.QueryTimeout, func(ctx context.Context, in mcpAsk) (mcpAnswer, error) {
 		release, err := g.acquireWaiting(r)
@@ -114,23 +114,23 @@ func (g *Gateway) newMCPServer(r *http.Request) *mcp.Server {
 			return mcpAnswer{}, err
 		}
 		defer release()
-		return g.askForClient(ctx, asker, in)
+		return g.askForClient(ctx, caller, in)
 	})
-	if asker.mayUse("search_memory") {
+	if caller.mayUse("search_memory") {
 		addTool(g, s, r, &mcp.Tool{Name: "search_memory", Description: "Search the user's memory.", Annotations: readOnly}, memoryTimeout, func(ctx context.Context, in mcpSearch) (mcpMemories, error) {
-			return g.searchForClient(ctx, asker, in)
+			return g.searchForClient(ctx, caller, in)
 		})
 	}
-	if asker.mayUse("add_memory") {
+	if caller.mayUse("add_memory") {
 		addTool(g, s, r, &mcp.Tool{Name: "add_memory", Description: "Remember a fact. What a program adds counts as untrusted content."}, memoryTimeout, func(ctx context.Context, in mcpFact) (mcpStored, error) {
-			return g.rememberForClient(ctx, asker, in)
+			return g.rememberForClient(ctx, caller, in)
 		})
 	}
 	addTool(g, s, r, &mcp.Tool{Name: "list_sessions", Description: "List sessions, the latest first; a client sees its own.", Annotations: readOnly}, lookupTimeout, func(ctx context.Context, _ struct{}) (mcpSessions, error) {
-		list, err := g.listSessions(ctx, asker)
+		list, err := g.listSessions(ctx, caller)
 		return mcpSessions{list}, err
 	})
-	if asker.isUser { // The audit log is not among the tools: no account but the auditor's reads it.
+	if caller.isUser { // The audit log is not among the tools: no account but the auditor's reads it.
 		addTool(g, s, r, &mcp.Tool{Name: "approvals_status", Description: "List the calls that wait for the user's decision, who decides in the page or with conclave approve.", Annotations: readOnly}, lookupTimeout, func(ctx context.Context, _ struct{}) (mcpApprovals, error) {
 			out := mcpApprovals{Waiting: []mcpApproval{}}
 			list, err := g.client.Approvals(ctx, false)
@@ -173,14 +173,14 @@ func explainToClient(g *Gateway, err error) error {
 }
 
 // askForClient stores a question and waits for its answer. When ctx ends the question is cancelled.
-func (g *Gateway) askForClient(ctx context.Context, asker *clientAccess, in mcpAsk) (out mcpAnswer, err error) {
+func (g *Gateway) askForClient(ctx context.Context, caller *clientAccess, in mcpAsk) (out mcpAnswer, err error) {
 	q := Question{Query: in.Question, SessionID: in.Session, Mode: in.Mode}
-	scopeQuestion(g.out, asker, &q)
+	scopeQuestion(g.out, caller, &q)
 	if err := validateQuestion(g.out, &q); err != nil {
 		return out, err
 	}
 	cost, size := q.cost()
-	if q.place, err = g.admit(g.out, asker, cost, size); err != nil {
+	if q.place, err = g.admit(g.out, caller, cost, size); err != nil {
 		return out, err
 	}
 	defer q.place.leave()
@@ -214,8 +214,8 @@ func (g *Gateway) askForClient(ctx context.Context, asker *clientAccess, in mcpA
 }
 
 // searchForClient searches the user's memory.
-func (g *Gateway) searchForClient(ctx context.Context, asker *clientAccess, in mcpSearch) (out mcpMemories, err error) {
-	p, err := g.admit(g.out, asker, countCost(len(in.Query), 0), 0)
+func (g *Gateway) searchForClient(ctx context.Context, caller *clientAccess, in mcpSearch) (out mcpMemories, err error) {
+	p, err := g.admit(g.out, caller, countCost(len(in.Query), 0), 0)
 	if err != nil {
 		return out, err
 	}
@@ -229,8 +229,8 @@ func (g *Gateway) searchForClient(ctx context.Context, asker *clientAccess, in m
 }
 
 // rememberForClient stores a fact as untrusted content of the client.
-func (g *Gateway) rememberForClient(ctx context.Context, asker *clientAccess, in mcpFact) (out mcpStored, err error) {
-	p, err := g.admit(g.out, asker, factCost*countCost(len(in.Text), 0), 0)
+func (g *Gateway) rememberForClient(ctx context.Context, caller *clientAccess, in mcpFact) (out mcpStored, err error) {
+	p, err := g.admit(g.out, caller, factCost*countCost(len(in.Text), 0), 0)
 	if err != nil {
 		return out, err
 	}
@@ -243,7 +243,7 @@ func (g *Gateway) rememberForClient(ctx context.Context, asker *clientAccess, in
 	if err != nil {
 		return out, err
 	}
-	one, _, err := client.Wrap(g.out.WithIDs(asker.scope+"memory", "")).AddMemory(ctx, fact, true) // the session names the client
+	one, _, err := client.Wrap(g.out.WithIDs(caller.scope+"memory", "")).AddMemory(ctx, fact, true) // the session names the client
 	if err == nil && one.Action == actionRefused {
 		err = problemf(http.StatusConflict, codeConflict, "memory refused the fact: %s", one.Why)
 	}
@@ -251,13 +251,13 @@ func (g *Gateway) rememberForClient(ctx context.Context, asker *clientAccess, in
 }
 
 // listSessions lists the latest sessions, of a client only its own.
-func (g *Gateway) listSessions(ctx context.Context, asker *clientAccess) ([]Session, error) {
+func (g *Gateway) listSessions(ctx context.Context, caller *clientAccess) ([]Session, error) {
 	ids, err := g.client.SessionIDs(ctx)
 	if err != nil {
 		return nil, g.mapReadError(ctx, err)
 	}
-	if !asker.isUser {
-		ids = slices.DeleteFunc(ids, func(id string) bool { return !strings.HasPrefix(id, asker.scope) })
+	if !caller.isUser {
+		ids = slices.DeleteFunc(ids, func(id string) bool { return !strings.HasPrefix(id, caller.scope) })
 	}
 	found, err := g.client.Sessions(ctx, ids[:min(len(ids), maxSessions)])
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"conclave/subjects"
 )
 
-// observeReply is [Model.measureReply], counted for the metrics and in a span. What was asked and answered is in the span only
+// observeReply is [Model.measureReply], counted for the metrics and in a span. Request and reply are in the span only
 // when the settings say so, without credentials.
 func (m *Model) observeReply(turn context.Context, t target, role, query string, r model.Request, priority int, send sendFunc) (model.Chunk, error) {
 	turn, span := telemetry.StartSpan(turn, telemetry.GenAIOperationChat+" "+t.name, telemetry.KindClient,
