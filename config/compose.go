@@ -31,6 +31,7 @@ import (
 	"conclave/pkg/bus"
 	keys "conclave/pkg/keyring"
 	"conclave/pkg/policy"
+	"conclave/pkg/story"
 	"conclave/pkg/strict"
 	"conclave/pkg/webclient"
 	"conclave/subjects"
@@ -55,6 +56,8 @@ type Wiring struct {
 	Doctor func(ctx context.Context) []subjects.DoctorCheck
 
 	Stories []gateway.Story // of the build, for the page
+	// RunStory runs one of Stories for the page, on a system of its own; nil = the page cannot.
+	RunStory func(ctx context.Context, file string, observe func(story.Progress)) story.Result
 
 	// Program is the file of this program, which MCP servers with hosts have in their sandbox; "" = that of the process.
 	Program string
@@ -135,7 +138,7 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			g := gateway.New(c.GatewayConfig(home), nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)
-			g.Counters, g.Stories = c.wiring.counters, c.wiring.Stories
+			g.Counters, g.Stories, g.RunStory = c.wiring.counters, c.wiring.Stories, c.wiring.RunStory
 			g.AnyPort = c.Origin("system.gateway.listen") == Shipped // the port was not chosen by the user
 			return g, nil
 		}},

@@ -54,7 +54,7 @@ func openPage(t *testing.T) *browserPage {
 	t.Helper()
 	browser := findBrowser(t)
 	address := make(chan string, 1)
-	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) { address <- addr }, Doctor: pageChecks, Stories: pageStories})
+	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) { address <- addr }, Doctor: pageChecks, Stories: pageStories, RunStory: runPageStory})
 	c.Models.Ollama.URL = "http://127.0.0.1:1" // nothing answers there, so the demo model does
 	home := newHome(t)
 	up(t, c, home, config.Actors...)

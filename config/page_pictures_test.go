@@ -68,6 +68,7 @@ func TestPagePictures(t *testing.T) {
 		{name: "settings", path: "/agents/generator/settings", wait: ".settings"},
 		{name: "models", path: "/models", wait: ".ops tbody tr"},
 		{name: "machines", path: "/machines", wait: ".empty-state"},
+		{name: "story", path: "/stories/s1_oslo.yaml", wait: "main .primary", click: "main .primary", done: ".outcome.bad"},
 		{name: "stories", path: "/stories", wait: ".ops tbody tr"},
 		{name: "doctor", path: "/doctor", wait: ".ops tbody tr"},
 	})
@@ -81,6 +82,7 @@ type picture struct {
 	run        string // expression that is evaluated then
 	loaded     string // selector that must match then
 	click      string // selector of an element that is clicked then
+	done       string // selector that must match after the click
 	after      string // expression that is evaluated after the pictures
 }
 
@@ -99,6 +101,9 @@ func (p *browserPage) takePictures(folder string, pictures []picture) {
 		}
 		if view.click != "" {
 			p.click(view.click)
+		}
+		if view.done != "" {
+			p.waitFor(`document.querySelector(` + quoteJS(view.done) + `)`)
 		}
 		for _, look := range []struct {
 			suffix, scheme string

@@ -21,6 +21,9 @@ type Story struct {
 	Why   string `json:"why" yaml:"why"`
 }
 
+// Read returns the text of the story of this name, as [List] has it.
+func Read(name string) ([]byte, error) { return files.ReadFile(name) }
+
 // List returns the stories of this build, by file name.
 func List() ([]Story, error) {
 	names, err := fs.Glob(files, "*.yaml")

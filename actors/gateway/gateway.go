@@ -26,6 +26,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/client"
+	"conclave/pkg/story"
 	"conclave/pkg/telemetry"
 	"conclave/subjects"
 )
@@ -44,6 +45,8 @@ type Gateway struct {
 	AnyPort bool
 	// Stories are the acceptance stories of the build, for the page.
 	Stories []Story
+	// RunStory runs one of Stories by file on a system of its own and reports its progress; nil = this process cannot.
+	RunStory func(ctx context.Context, file string, observe func(story.Progress)) story.Result
 	// Version is the build that /health reports.
 	Version string
 	// Counters, when set before the start, has profiles and counters of the process served below /debug, on a loopback address
@@ -62,6 +65,7 @@ type Gateway struct {
 	models         modelCache
 	links          linkCache
 	pulls          pullLog
+	stories        storyLog
 	slots          struct{ waiting, streams, clients chan struct{} }
 	credentials    *credentials
 	bodyTimeout    time.Duration

@@ -24,14 +24,16 @@ type Result struct {
 
 // Failure is one expectation that was not met.
 type Failure struct {
-	Line int
-	Text string
+	Line int        `json:"line"`
+	Text string     `json:"text"`
+	Path string     `json:"path"` // of the expectation in the story; "" = the run itself
+	Diff []DiffLine `json:"diff,omitempty"`
 }
 
 // Failed is the result of a story that could not be run.
 func Failed(s *Story, err error) Result {
 	r := Result{Story: s.ID, File: s.file, Title: s.Title}
-	r.fail(s.Line(""), "%v", err)
+	r.fail(s, "", "%v", err)
 	return r
 }
 
@@ -40,8 +42,8 @@ func Skipped(s *Story, why string) Result {
 	return Result{Story: s.ID, File: s.file, Title: s.Title, Skipped: why}
 }
 
-func (r *Result) fail(line int, format string, a ...any) {
-	r.Failures = append(r.Failures, Failure{line, fmt.Sprintf(format, a...)})
+func (r *Result) fail(s *Story, path, format string, a ...any) {
+	r.Failures = append(r.Failures, Failure{Line: s.Line(path), Path: path, Text: fmt.Sprintf(format, a...)})
 }
 
 // OK reports whether nothing failed.

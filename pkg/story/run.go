@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -68,6 +70,8 @@ type Options struct {
 	Live          bool          // a real model: the script and the expectations marked scripted_only are not used
 	AnswerTimeout time.Duration // of an answer; 0 = 20 s, with a real model 10 min
 	SettleTimeout time.Duration // of events after the last answer; 0 = 3 s
+	// Observe, when set, is called with each step of the run, from one goroutine. The caller of [Run] reports the end itself.
+	Observe func(Progress)
 }
 
 // withDefaults returns o with timeouts of 0 or less replaced: 20 seconds for an answer, 10 minutes in a live run, and 3
@@ -88,7 +92,7 @@ func (o Options) withDefaults() Options {
 // Run runs the turns of a story in order, waits for the events that follow, and checks the expectations. Errors are failures
 // of the result. A live run skips a story that is only for scripted models; w may be nil then.
 func Run(ctx context.Context, s *Story, w System, o Options) Result {
-	r := &runner{story: s, system: w, opts: o.withDefaults(), session: "story-" + newID()}
+	r := &runner{story: s, system: w, opts: o.withDefaults(), session: "story-" + newID(), checks: s.expectations(), reported: map[string]bool{}}
 	r.result = Result{Story: s.ID, File: s.file, Title: s.Title}
 	if o.Live && s.ScriptedOnly {
 		return Skipped(s, "it needs a scripted model")
@@ -96,7 +100,9 @@ func Run(ctx context.Context, s *Story, w System, o Options) Result {
 	start := time.Now()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := r.runTurns(ctx); err != nil {
+	r.observe(Progress{Checks: slices.Clone(r.checks)})
+	err := r.runTurns(ctx)
+	if err != nil {
 		// Mismatches with the script come first: they explain the rest.
 		c := checker{story: s, script: ScriptReport{Mismatches: w.ScriptReport().Mismatches}}
 		c.checkScript()
@@ -105,8 +111,9 @@ func Run(ctx context.Context, s *Story, w System, o Options) Result {
 		if at := (*stepError)(nil); errors.As(err, &at) {
 			path = at.path
 		}
-		r.result.fail(s.Line(path), "%v", err)
+		r.result.fail(s, path, "%v", err)
 		r.result.Events = r.events
+		r.finishChecks(false)
 	}
 	r.result.Took = time.Since(start)
 	r.result.ModelRequests = w.ScriptReport().Requests
@@ -125,10 +132,14 @@ type runner struct {
 	turns   []turnState
 	events  []Event
 	result  Result
+
+	checks   []Check         // for Options.Observe
+	reported map[string]bool // events that were observed
 }
 
 // turnState is the outcome of a turn.
 type turnState struct {
+	n           int // from 0
 	query       string
 	asksNothing bool               // no question and no request
 	isRequest   bool               // a request in place of a question
@@ -155,7 +166,17 @@ func (r *runner) runTurns(ctx context.Context) error {
 		r.queries = append(r.queries, newID())
 	}
 	for i := range r.story.Turns {
-		if err := r.runTurn(ctx, i); err != nil {
+		turn := TurnProgress{N: i + 1, Step: r.story.Turns[i].step(), State: StateRunning}
+		r.observe(Progress{Turn: &turn})
+		err := r.runTurn(ctx, i)
+		turn.State = StateOK
+		if response := r.turns[i].response; response != nil {
+			turn.Answer = text.Clip(response.Answer, 2000)
+		} else if err != nil || !r.turns[i].asksNothing {
+			turn.State = StateFailed
+		}
+		r.observe(Progress{Turn: &turn})
+		if err != nil {
 			return err
 		}
 		if r.turns[i].response == nil && !r.turns[i].asksNothing {
@@ -167,6 +188,7 @@ func (r *runner) runTurns(ctx context.Context) error {
 	}
 	c := checker{story: r.story, live: r.opts.Live, events: r.events, turns: r.turns, script: r.system.ScriptReport(), pages: r.system.PageRequests()}
 	r.result.Events, r.result.Failures = r.events, c.checkAll()
+	r.finishChecks(true)
 	return nil
 }
 
@@ -190,7 +212,7 @@ func (r *runner) sessionOf(i int) string {
 func (r *runner) runTurn(ctx context.Context, i int) error {
 	t := r.story.Turns[i]
 	query, session := r.queries[i], r.sessionOf(i)
-	r.turns = append(r.turns, turnState{query: query, asksNothing: t.asksNothing()})
+	r.turns = append(r.turns, turnState{n: i, query: query, asksNothing: t.asksNothing()})
 	if err := r.waitForEvents(ctx, i); err != nil {
 		return err
 	}
@@ -348,6 +370,8 @@ func (r *runner) readEvents(ctx context.Context) error {
 			}
 		}
 	}
+	r.observeEvents()
+	r.observeChecks()
 	return nil
 }
 

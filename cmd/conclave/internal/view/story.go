@@ -21,20 +21,15 @@ type StoryReport struct {
 }
 
 type storyResult struct {
-	Story    string         `json:"story"`
-	File     string         `json:"file"`
-	Title    string         `json:"title"`
-	OK       bool           `json:"ok"`
-	Skipped  string         `json:"skipped,omitempty"`
-	Millis   int64          `json:"ms"`
-	Failures []storyFailure `json:"failures,omitempty"`
-	Events   []string       `json:"events,omitempty"`
-	Asked    []string       `json:"asked,omitempty"`
-}
-
-type storyFailure struct {
-	Line int    `json:"line"`
-	Text string `json:"text"`
+	Story    string          `json:"story"`
+	File     string          `json:"file"`
+	Title    string          `json:"title"`
+	OK       bool            `json:"ok"`
+	Skipped  string          `json:"skipped,omitempty"`
+	Millis   int64           `json:"ms"`
+	Failures []story.Failure `json:"failures,omitempty"`
+	Events   []string        `json:"events,omitempty"`
+	Asked    []string        `json:"asked,omitempty"`
 }
 
 // NewStoryReport counts results. A failed story counts as run, a skipped one does not. Events and model requests are included
@@ -42,10 +37,7 @@ type storyFailure struct {
 func NewStoryReport(results []story.Result, took time.Duration, verbose bool) StoryReport {
 	out := StoryReport{Millis: took.Milliseconds(), Stories: []storyResult{}}
 	for _, res := range results {
-		s := storyResult{Story: res.Story, File: res.File, Title: res.Title, OK: res.OK(), Skipped: res.Skipped, Millis: res.Took.Milliseconds()}
-		for _, f := range res.Failures {
-			s.Failures = append(s.Failures, storyFailure(f))
-		}
+		s := storyResult{Story: res.Story, File: res.File, Title: res.Title, OK: res.OK(), Skipped: res.Skipped, Millis: res.Took.Milliseconds(), Failures: res.Failures}
 		if verbose || !res.OK() {
 			for _, e := range res.Events {
 				s.Events = append(s.Events, e.String())
