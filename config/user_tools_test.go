@@ -181,6 +181,48 @@ func TestGoTool(t *testing.T) {
 	}
 }
 
+// TestGoToolAnswersBeforeItEnds: one of two instances gets a call, and an instance that is stopped during a call answers it.
+func TestGoToolAnswersBeforeItEnds(t *testing.T) {
+	t.Parallel()
+	f := newUserToolFixture(t, "text_size")
+	f.add("go")
+	cfg, err := conclavetool.ReadConfig(filepath.Join(f.dir, "conclave.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	d := conclavetool.Definition{Name: f.name, Description: "Counts words.", Parameters: json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}}}`), Version: "1"}
+	started, release, ended := make(chan struct{}, 2), make(chan struct{}), make(chan error, 2)
+	for range 2 {
+		go func() {
+			ended <- conclavetool.Serve(ctx, cfg, d, func(ctx context.Context, _ json.RawMessage) (string, error) {
+				started <- struct{}{}
+				<-release
+				return "done", ctx.Err()
+			})
+		}()
+	}
+	f.await(subjects.ToolReady)
+	result := make(chan subjects.ToolResult, 1)
+	go func() { result <- f.operator.callTool(t.Context(), f.name, "c1", `{"text":"one"}`) }()
+	<-started
+	stop()
+	if err := <-ended; err != nil { // the instance without a call
+		t.Error(err)
+	}
+	close(release)
+	if r := <-result; r.Error != nil || r.Result != "done" {
+		t.Errorf("the call of a stopped instance: %+v", r)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if len(started) != 0 {
+		t.Error("both instances ran the call")
+	}
+}
+
 // TestPythonTool: the Python example, unchanged, as a process of its own. It needs the packages nats-py and nkeys in the
 // folder python of CONCLAVE_CLIENTS, see the step clients of .ci/run.
 func TestPythonTool(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -55,8 +56,8 @@ const (
 	defaultTimeout = time.Minute
 )
 
-// Serve connects, announces the tool, again after each reconnect, and runs handle for each call until ctx ends. It waits for the calls
-// that run. It returns nil when ctx ended, and an error when the key is revoked or the connection cannot be made.
+// Serve connects, announces the tool, again after each reconnect, and runs handle for each call until ctx ends. Then it takes no
+// further call and waits for those that run, which only their deadline ends. Of several instances one gets each call. It returns nil when ctx ended, and an error when the key is revoked or the connection cannot be made.
 func Serve(ctx context.Context, c Config, d Definition, handle Handler) error {
 	definition, err := json.Marshal(d)
 	if err != nil {
@@ -77,7 +78,8 @@ func Serve(ctx context.Context, c Config, d Definition, handle Handler) error {
 		return fmt.Errorf("connecting to %s: %w", c.Server, err)
 	}
 	defer nc.Close()
-	if err := subscribe(ctx, nc, c, d, definition, handle); err != nil {
+	calls, err := subscribe(nc, c, d, definition, handle)
+	if err != nil {
 		return err
 	}
 	announce(nc)
@@ -86,6 +88,7 @@ func Serve(ctx context.Context, c Config, d Definition, handle Handler) error {
 	}
 	select {
 	case <-ctx.Done():
+		calls.wait()
 		if err := nc.Drain(); err == nil {
 			<-closed
 		}
@@ -95,34 +98,51 @@ func Serve(ctx context.Context, c Config, d Definition, handle Handler) error {
 	}
 }
 
+// calls are the calls that run, and the subscription that they come from.
+type calls struct {
+	sub     *nats.Subscription
+	drained chan struct{} // closed when no further call comes
+	running sync.WaitGroup
+}
+
+// wait ends the subscription and returns when every call was answered.
+func (c *calls) wait() {
+	if err := c.sub.Drain(); err == nil {
+		<-c.drained
+	}
+	c.running.Wait()
+}
+
 // subscribe serves the calls and the requests for the definition.
-func subscribe(ctx context.Context, nc *nats.Conn, c Config, d Definition, definition []byte, handle Handler) error {
-	slots := make(chan struct{}, maxRunning)
-	_, err := nc.Subscribe("tool.request."+d.Name, func(m *nats.Msg) {
+func subscribe(nc *nats.Conn, c Config, d Definition, definition []byte, handle Handler) (*calls, error) {
+	calls, slots := &calls{drained: make(chan struct{})}, make(chan struct{}, maxRunning)
+	var err error
+	calls.sub, err = nc.QueueSubscribe("tool.request."+d.Name, c.Principal, func(m *nats.Msg) {
 		slots <- struct{}{}
-		go func() {
+		calls.running.Go(func() {
 			defer func() { <-slots }()
-			_ = m.Respond(answerCall(ctx, m, handle))
-		}()
+			_ = m.Respond(answerCall(m, handle))
+		})
 	})
 	if err != nil {
-		return fmt.Errorf("serving %s: %w", d.Name, err)
+		return nil, fmt.Errorf("serving %s: %w", d.Name, err)
 	}
+	calls.sub.SetClosedHandler(func(string) { close(calls.drained) })
 	info, err := json.Marshal(map[string]any{
 		"type": "io.nats.micro.v1.info_response", "name": c.Principal, "id": nats.NewInbox()[7:], "version": "1.0.0",
 		"metadata": map[string]string{"definition." + d.Name: string(definition)},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if _, err := nc.Subscribe("$SRV.INFO."+c.Principal, func(m *nats.Msg) { _ = m.Respond(info) }); err != nil {
-		return fmt.Errorf("serving the definition of %s: %w", d.Name, err)
+		return nil, fmt.Errorf("serving the definition of %s: %w", d.Name, err)
 	}
-	return nil
+	return calls, nil
 }
 
 // answerCall runs a call and returns the reply.
-func answerCall(ctx context.Context, m *nats.Msg, handle Handler) []byte {
+func answerCall(m *nats.Msg, handle Handler) []byte {
 	var order struct {
 		Args json.RawMessage `json:"args"`
 	}
@@ -134,7 +154,7 @@ func answerCall(ctx context.Context, m *nats.Msg, handle Handler) []byte {
 	if ms, err := strconv.ParseInt(m.Header.Get("Conclave-Deadline"), 10, 64); err == nil {
 		deadline = time.UnixMilli(ms)
 	}
-	ctx, cancel := context.WithDeadline(ctx, deadline)
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	err := json.Unmarshal(m.Data, &order)
 	if err == nil {

@@ -76,7 +76,7 @@ async def main():
         }
         await msg.respond(json.dumps(info).encode())
 
-    await nc.subscribe("tool.request." + name, cb=on_call)
+    await nc.subscribe("tool.request." + name, queue=principal, cb=on_call)  # of several instances one gets each call
     await nc.subscribe("$SRV.INFO." + principal, cb=on_info)
     await announce()
     await nc.flush()
