@@ -61,6 +61,7 @@ type Config struct {
 	wiring   Wiring
 	origins  map[string]string // by path such as "system.listen"; missing = shipped
 	manifest string            // file of the manifest, "" = shipped
+	mcpFile  []byte            // the user's mcp.yaml that MCP was read from, nil = none
 	edited   map[string][]byte // files of the user's folder with a change that is not written yet, by name
 }
 
@@ -188,6 +189,9 @@ func (c *Config) loadSection(dir string, s section) error {
 	}
 	if err != nil {
 		return explainRenamed(s.name, err)
+	}
+	if s.name == "mcp" && dir != "" {
+		c.mcpFile = data
 	}
 	c.recordOrigins(dir, s.name, file, lines)
 	return nil

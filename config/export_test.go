@@ -1,4 +1,14 @@
 package config
 
+import (
+	"github.com/nats-io/nats.go"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/bus"
+)
+
 // Reload applies the file at once: the caller knows that it is complete. The error is that of the current file.
 func (r *Reloader) Reload() error { return r.check(false) }
+
+// NewMCP is what the supervisor calls at each start of the actor mcp.
+func (c Config) NewMCP(home bus.Home, nc *nats.Conn) (actor.Actor, error) { return c.newMCP(home, nc) }

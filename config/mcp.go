@@ -26,8 +26,7 @@ func (c Config) newMCP(home bus.Home, nc *nats.Conn) (actor.Actor, error) {
 	}
 	o := c.MCPOptions(home)
 	o.Secret = mcp.SecretLookup(secrets)
-	servers := &mcpServers{home: home, config: c.MCP}
-	servers.file, _ = servers.readFile() // what c was loaded from
+	servers := &mcpServers{home: home, config: c.MCP, file: c.mcpFile}
 	return &mcp.Host{Options: o, Load: servers.load, Dial: c.wiring.dial, Actor: c.wiring.mounts}, nil
 }
 
@@ -42,14 +41,14 @@ type mcpServers struct {
 
 	mu     sync.Mutex
 	config mcp.Config
-	file   []byte // the settings that config was made from
+	file   []byte // the user's mcp.yaml that config was read from
 }
 
 // load returns the servers that have settings, a principal and the key of that principal, by name.
 func (s *mcpServers) load() (map[string]mcp.Wanted, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	data, err := s.readFile()
+	data, _, err := readFile(s.home.Config, "mcp.yaml")
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +57,7 @@ func (s *mcpServers) load() (map[string]mcp.Wanted, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.config, s.file = c.MCP, data
+		s.config, s.file = c.MCP, c.mcpFile
 	}
 	principals, err := s.home.ReadPrincipals()
 	if err != nil {
@@ -72,20 +71,11 @@ func (s *mcpServers) load() (map[string]mcp.Wanted, error) {
 			}
 			// The key is stored after the principal was added: without it the server is not started yet.
 			if key, err := s.home.Keys().Public(p.Name); err == nil && key == p.Keys[p.Name] {
-				out[name] = mcp.Wanted{Server: server, Tools: p.Tools, Key: key}
+				out[name] = mcp.Wanted{Server: server, Folder: s.config.Folder, Tools: p.Tools, Key: key}
 			}
 		}
 	}
 	return out, nil
-}
-
-// readFile returns the user's mcp.yaml, nil when there is none.
-func (s *mcpServers) readFile() ([]byte, error) {
-	data, err := os.ReadFile(filepath.Join(s.home.Config, "mcp.yaml"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return data, err
 }
 
 // SetMCPServer writes the settings of an MCP server into the user's mcp.yaml, or removes them when server is nil. Nothing is written

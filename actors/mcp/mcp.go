@@ -20,13 +20,14 @@ import (
 // Wanted is a server that runs: its settings, and its principal.
 type Wanted struct {
 	Server Server
+	Folder string   // [Config].Folder
 	Tools  []string // of its principal
 	Key    string   // public key of its principal; a new one restarts the server
 }
 
 // Host is the actor. It starts and stops the servers as the settings and the principals change.
 type Host struct {
-	Options Options // of every server; Name and Server are set here
+	Options Options // of every server; Name, Server and Folder are set here
 	// Load returns the servers that should run, by name. It is called every few seconds.
 	Load  func() (map[string]Wanted, error)
 	Dial  actor.Dial
@@ -114,7 +115,7 @@ func (h *Host) reconcile(ctx context.Context, out actor.Out) {
 			continue
 		}
 		w, o := wanted[name], h.Options
-		o.Name, o.Server = name, w.Server
+		o.Name, o.Server, o.Folder = name, w.Server, w.Folder
 		started, err := actor.Supervise(ctx, newSpec(o, w.Tools), h.Dial, h.Actor)
 		if err != nil {
 			out.LogError(fmt.Errorf("starting the MCP server %s: %w; it is tried again", name, err))

@@ -105,9 +105,9 @@ func TestMount(t *testing.T) {
 	if err := bustest.ConfirmSubscriptions(t.Context(), broker); err != nil {
 		t.Fatal(err)
 	}
-	wanted := map[string]mcp.Wanted{"fixture": {Server: server, Tools: tools, Key: key}}
+	wanted := map[string]mcp.Wanted{"fixture": {Server: server, Folder: folder, Tools: tools, Key: key}}
 	b.RunActor(&mcp.Host{
-		Options: mcp.Options{Folder: folder, Secret: func(_ context.Context, name string) (string, error) {
+		Options: mcp.Options{Secret: func(_ context.Context, name string) (string, error) {
 			if name != "mcp_token" {
 				return "", errors.New("no such credential")
 			}
