@@ -75,6 +75,21 @@ func ConversationKey(session string) string { return ConversationPrefix + "." + 
 // ConversationPrefix is the first token of the keys of all conversations.
 const ConversationPrefix = "conv"
 
+// TurnPrefix is the first token of the keys of turn records, the checkpoints of questions: turn.<session> of the generator,
+// turn.<query> of the committee. [TurnRecord] is what a list of sessions needs of them.
+const TurnPrefix = "turn"
+
+// TurnAbandoned is how long after its last checkpoint an unfinished turn no longer counts as being answered.
+const TurnAbandoned = 30 * time.Minute
+
+// TurnRecord is the part of a turn record that tells which question of a session was claimed last.
+type TurnRecord struct {
+	SessionID string `json:"session_id"` // "" = that of the key
+	QueryID   string `json:"query_id"`   // "" = none
+	Query     string `json:"query"`      // "" = not stored
+	Finished  bool   `json:"finished"`   // also false in a record of the generator, whose conversation tells it
+}
+
 // SessionOf is the session of a conversation's key. It reports false for any other key.
 func SessionOf(key string) (session string, ok bool) {
 	session, ok = strings.CutPrefix(key, ConversationPrefix+".")

@@ -328,7 +328,7 @@ func scheduleEdges() []Edge {
 
 // stateEdges gives each owner read and write access to its buckets in all, the user the list and the figures of all streams,
 // the other respondents read-only access to the generator's conversations, and the user's accounts to large results and to the
-// respondents' state.
+// respondents' state, that of conversations also in the order of changes.
 func stateEdges(all []Stream) (out []Edge) {
 	for _, s := range all {
 		if s.Bucket != "" {
@@ -358,7 +358,10 @@ func stateEdges(all []Stream) (out []Edge) {
 	for _, p := range UserAccounts {
 		readOnly(p, "parked", ".>") // large results
 		for _, a := range Respondents {
-			readOnly(p, StateBucket(a), ".>") // the user's own conversations
+			readOnly(p, StateBucket(a), ".>")     // the user's own conversations
+			if a == Generator || a == Committee { // what changed since the last list of sessions
+				out = append(out, jetStreamEdge(p, "STREAM.MSG.GET.KV_"+StateBucket(a), false, ""))
+			}
 		}
 	}
 	return append(out, attachmentEdges()...)

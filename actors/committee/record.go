@@ -16,7 +16,7 @@ import (
 var records = actor.Bucket[record]{Name: subjects.StateBucket(name), MaxSize: 960 << 10}
 
 // recordKey is the key of the record of a question.
-func recordKey(query string) string { return "turn." + query }
+func recordKey(query string) string { return subjects.TurnPrefix + "." + query }
 
 // record is the checkpoint of a turn, written after each contribution. It is also its lock: only the attempt that claimed it last
 // may change it. It implements [actor.Outbox]: its events are stored with it before they are published.

@@ -76,6 +76,7 @@ type Gateway struct {
 	metrics        metricStore
 	runtimeMetrics prometheus.Collector
 	scope          *telemetry.Scope // of the requests of HTTP clients
+	notes          noteIndex
 
 	out     actor.Out
 	client  *client.Client

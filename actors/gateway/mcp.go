@@ -252,21 +252,14 @@ func (g *Gateway) rememberForClient(ctx context.Context, caller *clientAccess, i
 
 // listSessions lists the latest sessions, of a client only its own.
 func (g *Gateway) listSessions(ctx context.Context, caller *clientAccess) ([]Session, error) {
-	ids, err := g.client.SessionIDs(ctx)
-	if err != nil {
-		return nil, g.mapReadError(ctx, err)
-	}
-	if !caller.isUser {
-		ids = slices.DeleteFunc(ids, func(id string) bool { return !strings.HasPrefix(id, caller.scope) })
-	}
-	found, err := g.client.Sessions(ctx, ids[:min(len(ids), maxSessions)])
+	found, err := g.client.Sessions(ctx)
 	if err != nil {
 		return nil, g.mapReadError(ctx, err)
 	}
 	list := []Session{}
 	for _, s := range found {
-		if s.Err == nil {
-			list = append(list, Session{ID: s.ID, Title: makeTitle(s.Question), Turns: s.Turns, Updated: s.Updated, Client: subjects.ClientOf(s.ID)})
+		if s.Err == nil && (caller.isUser || strings.HasPrefix(s.ID, caller.scope)) && len(list) < maxSessions {
+			list = append(list, describeSession(s))
 		}
 	}
 	return list, nil

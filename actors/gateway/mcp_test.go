@@ -57,7 +57,8 @@ func TestMCP(t *testing.T) {
 	hash := sha256.Sum256([]byte(editor))
 	notes, notesToken := newClient("notes", time.Unix(1, 0))
 	notes.Allow = subjects.ClientTools
-	registry.set(subjects.Principal{Name: "editor", Kind: subjects.ClientPrincipal, TokenHash: hex.EncodeToString(hash[:]), Allow: []string{"search_memory"}}, notes)
+	editorClient := subjects.Principal{Name: "editor", Kind: subjects.ClientPrincipal, TokenHash: hex.EncodeToString(hash[:]), Allow: []string{"search_memory"}}
+	registry.set(editorClient, notes)
 	startActor(t, b, registry)
 	memory := &sessionMemory{sessions: make(chan string, 100)}
 	startActor(t, b, memory)
@@ -96,6 +97,25 @@ func TestMCP(t *testing.T) {
 		}
 		if q := <-asked; q.Client != tt.client || q.Query != "hi" || !q.ClientMemory {
 			t.Errorf("%+v", q)
+		}
+	}
+	// A client lists its own sessions, also after the user's were read.
+	own := gateway.ClientScope(editorClient) + "x"
+	w.storeConversations(subjects.Conversation{SessionID: "mine"}, subjects.Conversation{SessionID: own}, subjects.Conversation{SessionID: gateway.ClientScope(notes) + "y"})
+	for token, want := range map[string][]string{token: {"mine", own, gateway.ClientScope(notes) + "y"}, editor: {own}, notesToken: {gateway.ClientScope(notes) + "y"}} {
+		r, err := w.connectMCP(t, token).CallTool(t.Context(), &mcp.CallToolParams{Name: "list_sessions"})
+		if err != nil || r.IsError {
+			t.Fatalf("%+v %v", r, err)
+		}
+		list := read[struct {
+			Sessions []gateway.Session `json:"sessions"`
+		}](t, r.Content[0].(*mcp.TextContent).Text).Sessions
+		var ids []string
+		for _, s := range list {
+			ids = append(ids, s.ID)
+		}
+		if slices.Sort(ids); !slices.Equal(ids, slices.Sorted(slices.Values(want))) {
+			t.Errorf("list_sessions: %v, want %v", ids, want)
 		}
 	}
 	// What a client has not is not there.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
+	"sync"
 
 	"conclave/pkg/actor"
 	"conclave/subjects"
@@ -100,20 +102,32 @@ func decodeNote(data []byte) sessionNote {
 	return n
 }
 
-// readNotes returns the notes of the user, by session id. Without the bucket there are none, and the list of sessions shows
-// their questions.
+// noteIndex has the notes of the user by session id, as of the last list of sessions.
+type noteIndex struct {
+	mu   sync.Mutex
+	next uint64 // sequence of the bucket that was not read yet; 0 = none was
+	all  map[string]sessionNote
+}
+
+// readNotes returns the notes of the user, by session id. It reads those that changed since the last call. Without the bucket there
+// are none, and the list of sessions shows their questions.
 func (g *Gateway) readNotes(ctx context.Context) map[string]sessionNote {
-	out := map[string]sessionNote{}
-	notes := g.out.Store(noteBucket)
-	keys, err := notes.Keys(ctx, "")
+	x := &g.notes
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.all == nil {
+		x.next, x.all = 1, map[string]sessionNote{}
+	}
+	var err error
+	x.next, err = actor.ReadChanges(ctx, g.out, noteBucket, ">", x.next, func(session string, m actor.StoredMessage) {
+		if len(m.Data) == 0 {
+			delete(x.all, session)
+			return
+		}
+		x.all[session] = decodeNote(m.Data)
+	})
 	if err != nil {
 		g.out.LogError(err)
-		return out
 	}
-	for _, key := range keys {
-		if data, _, err := notes.Get(ctx, key); err == nil {
-			out[key] = decodeNote(data)
-		}
-	}
-	return out
+	return maps.Clone(x.all)
 }

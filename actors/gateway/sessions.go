@@ -22,48 +22,40 @@ type Session struct {
 	// Client is the client whose session it is: its questions are untrusted content, and the user cannot ask in it. "" = the user's.
 	Client string `json:"client"`
 	Pinned bool   `json:"pinned,omitempty"`
+	// Running says that a question of it is being answered. The first one has no turn yet.
+	Running bool `json:"running,omitempty"`
 }
 
-// Bounds of the list. A conversation must be read to be listed: only its content has the time of the last use.
+// Bounds of the list.
 const (
-	maxSessions = 500  // listed
-	maxRead     = 5000 // read; of more than these the first by id
+	maxSessions = 500
 	maxTitle    = 80
 )
 
-// onSessions lists at most maxSessions sessions, last used first, and the number of those left out. Of more than maxRead
-// sessions only the first by id are read. A session that cannot be decoded is listed with that as its title.
+// onSessions lists at most maxSessions sessions, last used first, and the number of those left out. A session that cannot be
+// decoded is listed with that as its title.
 func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
 	}
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
-	ids, err := g.client.SessionIDs(ctx)
+	found, err := g.client.Sessions(ctx)
 	if err != nil {
 		return g.mapReadError(ctx, err)
 	}
-	unread := max(0, len(ids)-maxRead)
-	found, err := g.client.Sessions(ctx, ids[:len(ids)-unread])
-	if err != nil {
-		return g.mapReadError(ctx, err)
-	}
+	more := max(0, len(found)-maxSessions)
+	found = found[:len(found)-more]
 	list := make([]Session, len(found))
 	notes := g.readNotes(ctx)
 	for i, s := range found {
-		list[i] = Session{ID: s.ID, Title: cmp.Or(notes[s.ID].Title, makeTitle(s.Question)), Turns: s.Turns, Updated: s.Updated, Client: subjects.ClientOf(s.ID), Pinned: notes[s.ID].Pinned}
-		switch {
-		case s.Err != nil:
+		list[i] = describeSession(s)
+		list[i].Title, list[i].Pinned = cmp.Or(notes[s.ID].Title, list[i].Title), notes[s.ID].Pinned
+		if s.Err != nil {
 			g.out.LogError(s.Err)
 			list[i].Title = "(cannot be decoded)"
-		case list[i].Title == "": // every turn is summarized
-			if c, err := g.client.Session(ctx, s.ID); err == nil {
-				list[i].Title = makeTitle(c.Summary)
-			}
 		}
 	}
-	more := unread + max(0, len(list)-maxSessions)
-	list = list[:min(len(list), maxSessions)]
 	g.writeJSON(w, http.StatusOK, struct {
 		Sessions []Session `json:"sessions"`
 		More     int       `json:"more"` // sessions that are not in the list
@@ -71,10 +63,9 @@ func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// summarize returns the line of a conversation in the list. Without a turn the title is the summary.
-func summarize(id string, c subjects.Conversation) Session {
-	s := client.Summarize(c)
-	return Session{ID: id, Title: makeTitle(cmp.Or(s.Question, c.Summary)), Turns: s.Turns, Updated: s.Updated, Client: subjects.ClientOf(id)}
+// describeSession returns the line of a session in the list. Without a turn the title is the summary.
+func describeSession(s client.SessionSummary) Session {
+	return Session{ID: s.ID, Title: makeTitle(cmp.Or(s.Question, s.Summary)), Turns: s.Turns, Updated: s.Updated, Client: subjects.ClientOf(s.ID), Running: s.Running}
 }
 
 // makeTitle returns the beginning of a text on one line.
@@ -131,7 +122,7 @@ func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
 		Dropped    int                `json:"dropped"`
 		Messages   []subjects.Message `json:"messages"`
 		Kept       []subjects.Turn    `json:"conversation"`
-	}{summarize(id, c), c.Summary, c.Summarized, c.Dropped, c.Messages(), c.Turns}
+	}{describeSession(client.Summarize(c)), c.Summary, c.Summarized, c.Dropped, c.Messages(), c.Turns}
 	if body.Messages == nil {
 		body.Messages = []subjects.Message{}
 	}

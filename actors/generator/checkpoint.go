@@ -12,7 +12,7 @@ import (
 )
 
 // turnKey is the key of the record of a session's latest turn.
-func turnKey(session string) string { return "turn." + session }
+func turnKey(session string) string { return subjects.TurnPrefix + "." + session }
 
 // Stages of a turn.
 const (

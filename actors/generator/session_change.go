@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/attachment"
 	"conclave/subjects"
 )
-
-// abandonedAfter is how long after its last checkpoint an unfinished turn no longer keeps its session from being deleted.
-const abandonedAfter = 30 * time.Minute
 
 // onSessionChange deletes or summarizes a stored conversation for the user. It rejects an unknown change and an invalid session,
 // and fails when there is no such conversation, while a question of the session is being answered, and when another write came
@@ -31,7 +27,7 @@ func (g *Generator) onSessionChange(ctx context.Context, in actor.Msg[subjects.S
 	if s.conversationRev == 0 || s.conversation.Deleted {
 		return subjects.SessionChanged{}, subjects.Faultf(subjects.CodeMalformed, "there is no conversation of session %s", q.SessionID)
 	}
-	if id := s.record.QueryID; id != "" && !s.conversation.Answered(id) && out.Now().Sub(s.record.Written) < abandonedAfter {
+	if id := s.record.QueryID; id != "" && !s.conversation.Answered(id) && out.Now().Sub(s.record.Written) < subjects.TurnAbandoned {
 		return subjects.SessionChanged{}, subjects.Faultf(subjects.CodeBusy, "a question of this session is being answered: wait for the answer, or cancel it")
 	}
 	n := 0

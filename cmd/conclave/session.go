@@ -37,18 +37,14 @@ func sessionListCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the sessions, last used first",
-		Long: `Lists the stored sessions: id, number of turns, when it was last used, and its first question. With --json it prints one
-array, with the questions in full.`,
+		Long: `Lists the stored sessions: id, number of turns, when it was last used, and its first question; "running" marks one whose
+question is being answered, also the first. With --json it prints one array, with up to 4 KB of each question.`,
 		Example: `  conclave session list
   conclave session list --json | jq -r '.[0].session_id'`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
-				ids, err := c.SessionIDs(cmd.Context())
-				if err != nil {
-					return err
-				}
-				list, err := c.Sessions(cmd.Context(), ids)
+				list, err := c.Sessions(cmd.Context())
 				if err != nil {
 					return err
 				}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"time"
 
 	"conclave/subjects"
@@ -11,9 +12,10 @@ import (
 
 // StoredMessage is a message of a stream.
 type StoredMessage struct {
-	Subject string `json:"subject"`
-	Seq     uint64 `json:"seq"`
-	Data    []byte `json:"data"`
+	Subject string    `json:"subject"`
+	Seq     uint64    `json:"seq"`
+	Data    []byte    `json:"data"`
+	Time    time.Time `json:"time"` // when it was stored
 }
 
 // ReadStored reads one message of a stream by get, the subject STREAM.MSG.GET of the JetStream API, within 5 seconds. selector
@@ -49,4 +51,20 @@ func ReadStored(ctx context.Context, out Out, get subjects.Spec, selector map[st
 		return nil, errors.New("no message")
 	}
 	return got.Message, nil
+}
+
+// ReadChanges calls each with the values of a bucket that were written at a sequence or later, oldest first, of the keys that
+// match filter, and returns the sequence with which to go on. A bucket keeps the last value of a key only, so that a key is
+// reported once, however often it was written. With an error, the values before it were reported, and next stands after them.
+func ReadChanges(ctx context.Context, out Out, bucket, filter string, seq uint64, each func(key string, m StoredMessage)) (next uint64, err error) {
+	get := subjects.Spec{Name: "core.API.STREAM.MSG.GET.KV_" + bucket}
+	whole := "$KV." + bucket + "."
+	for next = seq; ; {
+		m, err := ReadStored(ctx, out, get, map[string]any{"seq": next, "next_by_subj": whole + filter})
+		if err != nil || m == nil {
+			return next, err
+		}
+		next = m.Seq + 1
+		each(strings.TrimPrefix(m.Subject, whole), *m)
+	}
 }

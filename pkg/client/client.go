@@ -59,6 +59,8 @@ func (e *AmbiguousError) Error() string {
 type Client struct {
 	nc  *nats.Conn // nil for a client made by [Wrap]
 	out actor.Out
+
+	sessions sessionIndex
 }
 
 // New returns a client on a connection, which stays the caller's to close.
@@ -67,7 +69,7 @@ func New(nc *nats.Conn) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{nc, out}, nil
+	return &Client{nc: nc, out: out}, nil
 }
 
 // Wrap returns a client for an actor, which has an Out and no connection. [Client.Ask], [Client.Watch], [Client.Rate],

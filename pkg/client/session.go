@@ -1,14 +1,11 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/text"
@@ -21,15 +18,6 @@ var (
 	deliberations  = subjects.StateBucket(subjects.Committee)
 	sessionBuckets = []string{conversations, deliberations}
 )
-
-// SessionSummary is one session in a list.
-type SessionSummary struct {
-	ID       string    `json:"session_id"`
-	Turns    int       `json:"turns"` // with those that were summarized or dropped
-	Question string    `json:"first_question"`
-	Updated  time.Time `json:"updated"`
-	Err      error     `json:"-"` // wraps [ErrUnreadable]; then only ID is set
-}
 
 // SessionIDs returns the ids of the stored sessions, sorted; nil when there are none. Keys that are no session are skipped.
 func (c *Client) SessionIDs(ctx context.Context) ([]string, error) {
@@ -49,74 +37,6 @@ func (c *Client) SessionIDs(ctx context.Context) ([]string, error) {
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids), nil
-}
-
-// sessionReaders is the number of sessions read at once.
-const sessionReaders = 8
-
-// Sessions reads the sessions with these ids, several at once, and returns them last used first, never nil. A session that does
-// not exist is left out; one that cannot be decoded is listed with Err. Any other error fails the whole list.
-func (c *Client) Sessions(ctx context.Context, ids []string) ([]SessionSummary, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	all, errs := make([]SessionSummary, len(ids)), make([]error, len(ids))
-	next := make(chan int)
-	var wg sync.WaitGroup
-	for range min(sessionReaders, len(ids)) {
-		wg.Go(func() {
-			for i := range next {
-				conv, err := c.Session(ctx, ids[i])
-				all[i], errs[i] = Summarize(conv), err
-				all[i].ID = ids[i]
-			}
-		})
-	}
-	for i := range ids {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
-	found := []SessionSummary{}
-	for i, s := range all {
-		switch {
-		case errors.Is(errs[i], ErrNotFound):
-			continue
-		case errors.Is(errs[i], ErrUnreadable):
-			s = SessionSummary{ID: ids[i], Err: errs[i]}
-		case errs[i] != nil:
-			return nil, errs[i]
-		}
-		found = append(found, s)
-	}
-	slices.SortFunc(found, func(a, b SessionSummary) int { return cmp.Or(b.Updated.Compare(a.Updated), cmp.Compare(a.ID, b.ID)) })
-	return found, nil
-}
-
-// LastSession returns the id of the user's readable session that was used last, [ErrNotFound] when there is none.
-func (c *Client) LastSession(ctx context.Context) (string, error) {
-	ids, err := c.SessionIDs(ctx)
-	if err != nil {
-		return "", err
-	}
-	all, err := c.Sessions(ctx, ids)
-	if err != nil {
-		return "", err
-	}
-	for _, s := range all {
-		if s.Err == nil && subjects.ClientOf(s.ID) == "" {
-			return s.ID, nil
-		}
-	}
-	return "", fmt.Errorf("session %w", ErrNotFound)
-}
-
-// Summarize describes a conversation. Question is empty when no turn is kept.
-func Summarize(c subjects.Conversation) SessionSummary {
-	s := SessionSummary{ID: c.SessionID, Turns: len(c.Turns) + c.Summarized + c.Dropped, Updated: c.Updated}
-	if len(c.Turns) > 0 {
-		s.Question = c.Turns[0].Query
-	}
-	return s
 }
 
 // Session reads the session with this complete id, with the turns of the assistant and of the committee by time: [ErrNotFound] when
@@ -160,12 +80,18 @@ func (c *Client) readConversation(ctx context.Context, bucket, id string) (conv 
 	case err != nil:
 		return conv, err
 	}
+	if conv, err = decodeConversation(id, data); err == nil && conv.Deleted {
+		return subjects.Conversation{}, fmt.Errorf("session %s: %w", id, ErrNotFound)
+	}
+	return conv, err
+}
+
+// decodeConversation decodes the stored conversation of a session; the error wraps [ErrUnreadable]. A deleted one is no error.
+func decodeConversation(id string, data []byte) (conv subjects.Conversation, err error) {
 	if err := actor.DecodeStored(data, &conv); err != nil {
 		return subjects.Conversation{}, fmt.Errorf("session %s: %w: %w", id, ErrUnreadable, err)
 	}
-	if conv.SessionID = id; conv.Deleted {
-		return subjects.Conversation{}, fmt.Errorf("session %s: %w", id, ErrNotFound)
-	}
+	conv.SessionID = id
 	return conv, nil
 }
 

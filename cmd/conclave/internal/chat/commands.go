@@ -157,11 +157,7 @@ func (m *model) chooseSession(id string) tea.Cmd {
 		return nil
 	case id == "":
 		return m.query(func(ctx context.Context, s *term.Streams) error {
-			ids, err := m.Client.SessionIDs(ctx)
-			if err != nil {
-				return err
-			}
-			list, err := m.Client.Sessions(ctx, ids)
+			list, err := m.Client.Sessions(ctx)
 			if err != nil {
 				return err
 			}

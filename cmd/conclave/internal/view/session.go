@@ -11,13 +11,17 @@ import (
 	"conclave/subjects"
 )
 
-// Sessions prints a list of sessions as a table, in the order given. The first question is cut to the width of the terminal.
+// Sessions prints a list of sessions as a table, in the order given. The first question is cut to the width of the terminal, and
+// marked when a question of the session is being answered.
 func Sessions(w io.Writer, sessions []client.SessionSummary) error {
 	rows := [][]string{{"SESSION", "TURNS", "LAST USED", "FIRST QUESTION"}}
 	for _, s := range sessions {
 		question := s.Question
 		if client := subjects.ClientOf(s.ID); client != "" {
 			question = "[asked by " + client + ", untrusted] " + question
+		}
+		if s.Running {
+			question = "[running] " + question
 		}
 		rows = append(rows, []string{s.ID, fmt.Sprint(s.Turns), term.Stamp(s.Updated), term.Plain(term.Clip(question, nameRoom(w)))})
 	}

@@ -11,7 +11,8 @@ const shown = { search: "" };
 
 export function sessionList([open], active) {
   const words = shown.search.toLowerCase();
-  const running = new Set([...store.state.runs.values()].filter(store.isRunning).map((r) => r.session));
+  const seen = new Set([...store.state.runs.values()].map((r) => r.session)); // the events of a session tell more than the list
+  const running = new Set([...[...store.state.runs.values()].filter(store.isRunning).map((r) => r.session), ...store.state.sessions.filter((s) => s.running && !seen.has(s.session_id)).map((s) => s.session_id)]);
   const known = new Set(store.state.sessions.map((s) => s.session_id));
   const first = new Map(); // sessions whose first question runs: they are stored with its answer
   for (const r of store.state.runs.values()) if (r.session && !known.has(r.session) && store.isRunning(r) && Date.now() - r.began < 3600000) first.set(r.session, { session_id: r.session, title: r.query, updated: r.began, fresh: true });
@@ -25,7 +26,7 @@ export function sessionList([open], active) {
       ${list.map(
         (s) => html`<li class=${active && s.session_id === open ? "open" : ""}>
           <a href="/chat/${s.session_id}" aria-current=${active && s.session_id === open ? "page" : nothing}><span class="title">${running.has(s.session_id) ? html`<span class="spinner" role="img" aria-label="running"></span>` : nothing}${s.pinned ? html`<span class="pinned" title="Pinned">${icon("pin")}<span class="sr">pinned: </span></span>` : nothing}${s.session_id.startsWith("schedule_") ? html`<span role="img" title="scheduled" aria-label="scheduled">${icon("clock")}</span> ` : nothing}${visible(s.title || "Untitled")}</span>${clientLabel(s.session_id)}<span class="quiet">${age(s.updated)}</span></a>
-          ${s.fresh ? nothing : html`<span class="reveal">
+          ${s.fresh || (s.running && !s.turns) ? nothing : html`<span class="reveal">
             <button type="button" class="ghost" aria-label="${s.pinned ? "Unpin" : "Pin"} the session ${s.title}" @click=${() => pin(s)}>${icon("pin")}</button>
             <button type="button" class="ghost" aria-label="Rename the session ${s.title}" @click=${() => rename(s)}>${icon("edit")}</button>
             <button type="button" class="ghost" aria-label="Delete the session ${s.title}" @click=${() => remove(s, active ? open : "")}>${icon("trash")}</button>
