@@ -1,11 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,9 +18,11 @@ import (
 	"conclave/actors/mcp"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/config"
+	"conclave/pkg/firewall"
 	"conclave/pkg/keyring"
 	"conclave/pkg/seal"
 	"conclave/pkg/strict"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -58,7 +64,8 @@ func mcpImportCommand(a *cli.App) *cobra.Command {
 		Use:   "import <file>",
 		Short: "Import the MCP servers of Claude Desktop or VS Code",
 		Long: `Reads the servers from a file of Claude Desktop (claude_desktop_config.json) or VS Code (mcp.json, settings.json) and writes them to
-mcp.yaml. Values that look like credentials go to the keyring, and mcp.yaml gets references to them; no value is printed. Nothing is started:
+mcp.yaml. Values of env and headers that look like credentials go to the keyring, and mcp.yaml gets references to them; no value is printed. A
+server with a credential in its arguments or its URL is not imported, and neither is one whose name is in mcp.yaml. Nothing is started:
 each server needs "conclave mcp add <server>" first, after you have set in mcp.yaml which files and hosts its program may use.`,
 		Example: `  conclave mcp import ~/.config/Claude/claude_desktop_config.json
   conclave mcp import .vscode/mcp.json`,
@@ -72,11 +79,8 @@ each server needs "conclave mcp add <server>" first, after you have set in mcp.y
 				return err
 			}
 			done, err := importServers(cmd.Context(), a, found)
-			if err != nil {
-				return err
-			}
 			if a.JSON {
-				return a.PrintJSON(done)
+				return errors.Join(a.PrintJSON(append([]mcpImported{}, done...)), err)
 			}
 			for _, d := range done {
 				fmt.Fprintf(a.Out, "%s: in mcp.yaml\n", d.Server)
@@ -88,7 +92,7 @@ each server needs "conclave mcp add <server>" first, after you have set in mcp.y
 				}
 				fmt.Fprintf(a.Out, "  set read, write and hosts in mcp.yaml, then: %s mcp add %s\n", a.Program(), d.Server)
 			}
-			return nil
+			return err
 		},
 	}
 }
@@ -153,30 +157,31 @@ func stripComments(s string) string {
 	return b.String()
 }
 
-// importServers writes the servers to mcp.yaml, those with a valid form, and their credentials to the keyring.
+// importServers writes the servers with a valid form to mcp.yaml, and their credentials to the keyring. The error says which servers were
+// left out and why; done lists the others.
 func importServers(ctx context.Context, a *cli.App, found map[string]foreignServer) (done []mcpImported, err error) {
 	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return nil, err
 	}
+	servers, secrets := map[string]bool{}, map[string]string{}
+	for name, s := range cfg.MCP.Servers {
+		servers[name] = true
+		for _, secret := range s.Secrets() {
+			secrets[secret] = "the server " + name
+		}
+	}
+	var left []string
 	for _, was := range strict.SortedKeys(found) {
-		f := found[was]
-		if f.URL == "" {
-			f.URL = f.Server
+		d := mcpImported{Server: foldServerName(was), Was: was, Stored: []string{}, Missing: []string{}}
+		if servers[d.Server] {
+			left = append(left, fmt.Sprintf("mcp.yaml has a server %s, which %s mcp remove %[1]s removes", d.Server, a.Program()))
+			continue
 		}
-		name := foldServerName(was)
-		d := mcpImported{Server: name, Was: was, Stored: []string{}, Missing: []string{}}
-		if err := mcp.CheckName(name); err != nil {
-			return done, cli.Fail(cli.ExitFailed, err.Error(), "rename it in the file")
-		}
-		if _, ok := cfg.MCP.Servers[name]; ok || slices.ContainsFunc(done, func(o mcpImported) bool { return o.Server == name }) {
-			return done, cli.Fail(cli.ExitFailed, "mcp.yaml has a server "+name, "remove it first: "+a.Program()+" mcp remove "+name)
-		}
-		s := mcp.Server{Type: f.Type, Command: f.Command, Args: f.Args, URL: f.URL, Disabled: f.Disabled}
-		values := map[string]string{}
-		s.Env, s.Headers = d.takeSecrets(f.Env, values), d.takeSecrets(f.Headers, values)
-		if err := s.Problems().Err(); err != nil {
-			return done, cli.Fail(cli.ExitFailed, name+": "+err.Error(), "change it in the file")
+		s, values, err := d.convert(found[was], secrets)
+		if err != nil {
+			left = append(left, fmt.Sprintf("%s: %v", text.OneLine(was, 64), err))
+			continue
 		}
 		if len(values) > 0 {
 			if err := withKeyring(ctx, a, func(ctx context.Context, r keyring.Ring, _ keyring.Info) error {
@@ -190,17 +195,83 @@ func importServers(ctx context.Context, a *cli.App, found map[string]foreignServ
 				return done, err
 			}
 		}
-		if err := config.SetMCPServer(a.Home, name, &s); err != nil {
+		if err := config.SetMCPServer(a.Home, d.Server, &s); err != nil {
 			return done, err
 		}
+		servers[d.Server] = true
 		done = append(done, d)
 	}
+	if len(left) > 0 {
+		return done, cli.Fail(cli.ExitFailed, "not imported: "+strings.Join(left, "; "), "change them in the file and import it again")
+	}
 	return done, nil
+}
+
+// convert returns the settings of a server, and its credentials by their names in the keyring. It rejects a credential where mcp.yaml
+// cannot refer to the keyring, and a name of a credential that another value has: secrets are those in use, by their origin. No error
+// holds a value.
+func (d *mcpImported) convert(f foreignServer, secrets map[string]string) (s mcp.Server, values map[string]string, err error) {
+	if err := mcp.CheckName(d.Server); err != nil {
+		return s, nil, err
+	}
+	s = mcp.Server{Type: f.Type, Command: f.Command, Args: f.Args, URL: cmp.Or(f.URL, f.Server), Disabled: f.Disabled}
+	for i, arg := range f.Args {
+		if isCredentialArg(f.Args[:i], arg) {
+			return s, nil, fmt.Errorf("argument %d looks like a credential; give it to the program in env", i+1)
+		}
+	}
+	if holdsCredential(s.URL) {
+		return s, nil, errors.New("the url looks like it holds a credential; send it in headers")
+	}
+	values, used := map[string]string{}, maps.Clone(secrets)
+	if s.Env, err = d.takeSecrets(f.Env, values, used); err != nil {
+		return s, nil, err
+	}
+	if s.Headers, err = d.takeSecrets(f.Headers, values, used); err != nil {
+		return s, nil, err
+	}
+	if err := s.Problems().Err(); err != nil {
+		return s, nil, err
+	}
+	maps.Copy(secrets, used)
+	return s, values, nil
+}
+
+// isCredentialArg reports whether an argument of a program looks like a credential: by its own form, or by the flag that it is the value
+// of. before are the arguments before it.
+func isCredentialArg(before []string, arg string) bool {
+	if holdsCredential(arg) {
+		return true
+	}
+	flag, value, ok := strings.Cut(arg, "=")
+	if !ok && len(before) > 0 {
+		flag, value = before[len(before)-1], arg
+	}
+	return strings.HasPrefix(flag, "-") && secretFlag.MatchString(flag) && value != "" && !strings.HasPrefix(value, "-") && !filepath.IsAbs(value) && !strings.HasPrefix(value, "${")
+}
+
+// holdsCredential reports whether a value has the form of a credential, or is a URL with one in its query.
+func holdsCredential(value string) bool {
+	if _, n := firewall.Redact(value); n > 0 {
+		return true
+	}
+	u, err := url.Parse(value)
+	if err != nil || u.Host == "" {
+		return false
+	}
+	for name, values := range u.Query() {
+		if secretWord.MatchString(name) && strings.Join(values, "") != "" {
+			return true
+		}
+	}
+	return false
 }
 
 var (
 	// secretWord matches names of variables and headers whose values are credentials.
 	secretWord = regexp.MustCompile(`(?i)key|token|secret|pass|credential|auth|cookie|pat$`)
+	// secretFlag matches flags of programs whose values are credentials.
+	secretFlag = regexp.MustCompile(`(?i)(key|token|secret|pass|passwd|password|passphrase|credentials?|[-_](pat|auth|bearer))$`)
 	// inputRef is a value that VS Code asks its user for.
 	inputRef     = regexp.MustCompile(`\$\{(?:input|env):([^}]*)\}`)
 	notTokenChar = regexp.MustCompile(`[^a-z0-9]+`)
@@ -213,14 +284,18 @@ func foldServerName(name string) string {
 }
 
 // takeSecrets returns the values with references in place of credentials. Those that the file has are added to values; d lists both
-// kinds.
-func (d *mcpImported) takeSecrets(from map[string]string, values map[string]string) map[string]string {
-	secretName := func(part string) string {
+// kinds. used holds the names of credentials in use by their origin: a second origin of a name is rejected.
+func (d *mcpImported) takeSecrets(from, values, used map[string]string) (out map[string]string, err error) {
+	refer := func(part, origin string) string {
 		part = strings.Trim(notTokenChar.ReplaceAllString(strings.ToLower(part), "_"), "_")
 		name := subjects.MCPSecretPrefix + strings.ReplaceAll(d.Server, "-", "_") + "_" + part
-		return name[:min(len(name), 60)]
+		name = name[:min(len(name), 60)]
+		if other, ok := used[name]; ok && other != origin {
+			err = fmt.Errorf("%s and %s would share the credential %s; rename one of them", other, origin, name)
+		}
+		used[name] = origin
+		return name
 	}
-	var out map[string]string
 	for _, name := range strict.SortedKeys(from) {
 		v := from[name]
 		if out == nil {
@@ -229,12 +304,12 @@ func (d *mcpImported) takeSecrets(from map[string]string, values map[string]stri
 		switch {
 		case inputRef.MatchString(v):
 			v = inputRef.ReplaceAllStringFunc(v, func(ref string) string {
-				secret := secretName(inputRef.FindStringSubmatch(ref)[1])
+				secret := refer(inputRef.FindStringSubmatch(ref)[1], "the input "+text.OneLine(ref, 64)+" of "+d.Was)
 				d.Missing = append(d.Missing, secret)
 				return "${secret:" + secret + "}"
 			})
-		case secretWord.MatchString(name) && v != "":
-			secret := secretName(name)
+		case v != "" && (secretWord.MatchString(name) || holdsCredential(v)):
+			secret := refer(name, text.OneLine(name, 64)+" of "+d.Was)
 			scheme := ""
 			if before, after, ok := strings.Cut(v, " "); ok && strings.EqualFold(before, "bearer") {
 				scheme, v = before+" ", after
@@ -245,5 +320,5 @@ func (d *mcpImported) takeSecrets(from map[string]string, values map[string]stri
 		}
 		out[name] = v
 	}
-	return out
+	return out, err
 }
