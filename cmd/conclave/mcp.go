@@ -1,11 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -136,7 +137,7 @@ func mcpAddCommand(a *cli.App) *cobra.Command {
 		Short: "Add an MCP server, or accept its new tools",
 		Long: `Starts the server once, lists its tools, writes its settings to mcp.yaml and makes an account of its own for it. The running system
 then starts it. Without a command and --url the settings that mcp.yaml has are used: that is how to add a server after an import or a
-change by hand, and how to accept tools that it has got since.
+change by hand, and how to accept tools that it has got since. Flags then replace the settings of the same name.
 
 Without --agent you alone can call its tools. Without --act each call of an agent asks you. A credential is never an argument: store it with
 "conclave secret set mcp_<name>", and write ${secret:mcp_<name>} where its value belongs.`,
@@ -207,13 +208,12 @@ func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choic
 	if err != nil {
 		return err
 	}
-	isNew := s.Command != "" || s.URL != ""
-	if !isNew {
-		known, ok := cfg.MCP.Servers[name]
-		if !ok {
-			return cli.Usage("%s is not in mcp.yaml: give a command after --, or --url", name)
-		}
-		s = known
+	known, ok := cfg.MCP.Servers[name]
+	switch isNew := s.Command != "" || s.URL != ""; {
+	case !isNew && !ok:
+		return cli.Usage("%s is not in mcp.yaml: give a command after --, or --url", name)
+	case !isNew:
+		s = changeServer(known, s)
 	}
 	if err := s.Problems().Err(); err != nil {
 		return cli.Usage("%v", err)
@@ -235,12 +235,21 @@ func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choic
 		if err := chooseTools(&p, r, choice); err != nil {
 			return err
 		}
-		if isNew {
-			if err := config.SetMCPServer(a.Home, name, &s); err != nil {
+		for _, t := range p.Tools {
+			if err := checkDeclaration(cfg.Manifest, t, p.Declared[t]); err != nil {
 				return err
 			}
 		}
-		if err := storeServer(ctx, a, c, p, before >= 0); err != nil {
+		if before >= 0 {
+			p.Keys = all[before].Keys
+			err = updatePrincipal(ctx, a, c, p)
+		} else {
+			_, err = makeKey(ctx, a, c, subjects.PrincipalAdd, p)
+		}
+		if err == nil && !reflect.DeepEqual(s, known) {
+			err = config.SetMCPServer(a.Home, name, &s)
+		}
+		if err != nil {
 			return err
 		}
 		if a.JSON {
@@ -253,6 +262,27 @@ func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choic
 		}
 		return nil
 	})
+}
+
+// changeServer returns the settings of a server with those that were given in place of its own.
+func changeServer(s, given mcp.Server) mcp.Server {
+	if given.Env != nil {
+		s.Env = given.Env
+	}
+	if given.Headers != nil {
+		s.Headers = given.Headers
+	}
+	if given.Read != nil {
+		s.Read = given.Read
+	}
+	if given.Write != nil {
+		s.Write = given.Write
+	}
+	if given.Hosts != nil {
+		s.Hosts = given.Hosts
+	}
+	s.Timeout = cmp.Or(given.Timeout, s.Timeout)
+	return s
 }
 
 // chooseTools sets the tools of p, and what the user declares about them.
@@ -286,27 +316,6 @@ func chooseTools(p *subjects.Principal, r mcpReport, choice mcpChoice) error {
 	}
 	maps.DeleteFunc(p.Declared, func(tool string, _ subjects.ToolDeclaration) bool { return !slices.Contains(p.Tools, tool) })
 	return nil
-}
-
-// storeServer adds the principal of a server with a new key, or updates its tools.
-func storeServer(ctx context.Context, a *cli.App, c *client.Client, p subjects.Principal, exists bool) error {
-	if exists {
-		if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: subjects.PrincipalUpdate, Principal: p}); err != nil {
-			return principalError(a, err)
-		}
-		return nil
-	}
-	key, err := a.Home.Keys().Stage(p.Name)
-	if err != nil {
-		return err
-	}
-	defer key.Discard()
-	p.Keys = map[string]string{p.Name: key.Public}
-	if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: subjects.PrincipalAdd, Principal: p}); err != nil {
-		return principalError(a, err)
-	}
-	_, err = key.Commit()
-	return err
 }
 
 // printReport prints what a server offers.
@@ -495,16 +504,15 @@ func removeServer(ctx context.Context, a *cli.App, c *client.Client, name string
 	if !configured && !added {
 		return cli.Fail(cli.ExitAbsent, "there is no MCP server "+name, "see "+a.Program()+" mcp list")
 	}
-	if added {
-		if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: p}}); err != nil {
-			return principalError(a, err)
+	if configured {
+		if err := config.SetMCPServer(a.Home, name, nil); err != nil {
+			return err
 		}
 	}
-	err = a.Home.Keys().Remove(p)
-	if configured {
-		err = errors.Join(err, config.SetMCPServer(a.Home, name, nil))
+	if added {
+		return revokePrincipal(ctx, a, c, p)
 	}
-	return err
+	return nil
 }
 
 // completeServers completes the names of configured servers.

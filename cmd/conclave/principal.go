@@ -169,7 +169,7 @@ func principalRotateCommand(a *cli.App) *cobra.Command {
 
 // changeKey makes a new key for p, has it added or rotated, and prints where the key is.
 func changeKey(ctx context.Context, a *cli.App, action string, p subjects.Principal) error {
-	report, err := makeKey(ctx, a, action, p)
+	report, err := connectAndMakeKey(ctx, a, action, p)
 	if err != nil {
 		return err
 	}
@@ -180,42 +180,61 @@ func changeKey(ctx context.Context, a *cli.App, action string, p subjects.Princi
 	return printPrincipal(a, report, text)
 }
 
-// makeKey makes a new key for p, has it added or rotated, and then puts it in the key folder. The seed does not leave this
-// process before the change holds, and an old key stays until then.
-func makeKey(ctx context.Context, a *cli.App, action string, p subjects.Principal) (report principalReport, err error) {
+// connectAndMakeKey is [makeKey] with a connection of its own. It rejects a name that no principal can have before it connects.
+func connectAndMakeKey(ctx context.Context, a *cli.App, action string, p subjects.Principal) (report principalReport, err error) {
 	if err := p.CheckName(); err != nil {
 		return report, principalError(a, err)
 	}
-	err = a.WithClient(func(c *client.Client) error {
-		key, err := a.Home.Keys().Stage(p.Name)
-		if err != nil {
-			return err
-		}
-		defer key.Discard()
-		p.Keys = map[string]string{p.Name: key.Public}
-		token := ""
-		if isClient, err := isClientPrincipal(ctx, c, p); err != nil {
-			return err
-		} else if isClient {
-			token, p.TokenHash = newClientToken()
-		}
-		if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: action, Principal: p}); err != nil {
-			return principalError(a, err)
-		}
-		path, err := key.Commit()
-		if err != nil {
-			return fmt.Errorf("%s is added, but its key is not stored: %w; run %s principal rotate %s", p.Name, err, a.Program(), p.Name)
-		}
-		report = principalReport{Name: p.Name, Action: action, Key: path, Public: key.Public}
-		if token != "" {
-			report.Token = tokenPath(a, p.Name)
-			if err := file.Replace(report.Token, []byte(token+"\n")); err != nil {
-				return fmt.Errorf("%s is added, but its token is not stored: %w; run %s principal rotate %s", p.Name, err, a.Program(), p.Name)
-			}
-		}
-		return nil
+	err = a.WithClient(func(c *client.Client) (err error) {
+		report, err = makeKey(ctx, a, c, action, p)
+		return err
 	})
 	return report, err
+}
+
+// makeKey makes a new key for p, has it added or rotated, and then puts it in the key folder. The seed does not leave this
+// process before the change holds, and an old key stays until then.
+func makeKey(ctx context.Context, a *cli.App, c *client.Client, action string, p subjects.Principal) (report principalReport, err error) {
+	key, err := a.Home.Keys().Stage(p.Name)
+	if err != nil {
+		return report, err
+	}
+	defer key.Discard()
+	p.Keys = map[string]string{p.Name: key.Public}
+	token := ""
+	if isClient, err := isClientPrincipal(ctx, c, p); err != nil {
+		return report, err
+	} else if isClient {
+		token, p.TokenHash = newClientToken()
+	}
+	if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: action, Principal: p}); err != nil {
+		return report, principalError(a, err)
+	}
+	path, err := key.Commit()
+	if err != nil {
+		return report, fmt.Errorf("%s is added, but its key is not stored: %w; run %s principal rotate %s", p.Name, err, a.Program(), p.Name)
+	}
+	report = principalReport{Name: p.Name, Action: action, Key: path, Public: key.Public}
+	if token != "" {
+		report.Token = tokenPath(a, p.Name)
+		if err := file.Replace(report.Token, []byte(token+"\n")); err != nil {
+			return report, fmt.Errorf("%s is added, but its token is not stored: %w; run %s principal rotate %s", p.Name, err, a.Program(), p.Name)
+		}
+	}
+	return report, nil
+}
+
+// updatePrincipal replaces what is stored about p. It makes a new key when the key folder does not have the key of p, as after a change
+// whose key could not be stored.
+func updatePrincipal(ctx context.Context, a *cli.App, c *client.Client, p subjects.Principal) error {
+	if err := c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: subjects.PrincipalUpdate, Principal: p}); err != nil {
+		return principalError(a, err)
+	}
+	if public, err := a.Home.Keys().Public(p.Name); err == nil && public == p.Keys[p.Name] {
+		return nil
+	}
+	_, err := makeKey(ctx, a, c, subjects.PrincipalRotate, subjects.Principal{Name: p.Name})
+	return err
 }
 
 // isClientPrincipal reports whether p is a client. A rotation has the name only.

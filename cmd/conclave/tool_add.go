@@ -38,8 +38,7 @@ func (f *declareFlags) add(cmd *cobra.Command) {
 	})
 }
 
-// declaration returns what the flags declare about a tool. It rejects what the registry would reject, and agent types that the
-// manifest does not have.
+// declaration returns what the flags declare about a tool. It rejects what [checkDeclaration] rejects.
 func (f *declareFlags) declaration(cmd *cobra.Command, a *cli.App, name string) (subjects.ToolDeclaration, error) {
 	manifest := a.Settings().Manifest
 	d := subjects.ToolDeclaration{Agents: f.agents, Act: f.act, Args: f.args, About: f.about}
@@ -49,21 +48,26 @@ func (f *declareFlags) declaration(cmd *cobra.Command, a *cli.App, name string) 
 	case slices.Equal(f.agents, []string{"none"}):
 		d.Agents = nil
 	}
-	for _, t := range d.Agents {
-		if _, ok := manifest.Types[t]; !ok {
-			return d, cli.Usage("--agents: the manifest has no agent type %q; types: %s", t, strings.Join(slices.Sorted(maps.Keys(manifest.Types)), ", "))
-		}
-	}
 	switch {
 	case slices.Equal(f.effects, []string{"none"}):
 		d.Effects = []string{}
 	case cmd.Flags().Changed("effects"):
 		d.Effects = f.effects
 	}
-	if _, err := policy.ParseDeclaration(name, name, d); err != nil {
-		return d, cli.Usage("%v", err)
+	return d, checkDeclaration(manifest, name, d)
+}
+
+// checkDeclaration rejects what the registry would reject about a tool, and agent types that the manifest does not have.
+func checkDeclaration(manifest policy.Manifest, tool string, d subjects.ToolDeclaration) error {
+	for _, t := range d.Agents {
+		if _, ok := manifest.Types[t]; !ok {
+			return cli.Usage("the manifest has no agent type %q; types: %s", t, strings.Join(slices.Sorted(maps.Keys(manifest.Types)), ", "))
+		}
 	}
-	return d, nil
+	if _, err := policy.ParseDeclaration(tool, tool, d); err != nil {
+		return cli.Usage("%v", err)
+	}
+	return nil
 }
 
 // toolReport is what conclave tool add made.
@@ -130,7 +134,7 @@ func addTool(ctx context.Context, a *cli.App, p subjects.Principal, name, lang, 
 	if err != nil {
 		return err
 	}
-	key, err := makeKey(ctx, a, subjects.PrincipalAdd, p)
+	key, err := connectAndMakeKey(ctx, a, subjects.PrincipalAdd, p)
 	if err != nil {
 		return err
 	}
