@@ -15,7 +15,6 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"conclave/pkg/local"
 	"conclave/pkg/webclient"
 )
 
@@ -30,7 +29,13 @@ var (
 
 // newHTTP returns the transport of a server at a URL. headers are sent to that URL only. The end of life ends all requests.
 func newHTTP(life context.Context, endpoint *url.URL, headers map[string]string) sdk.Transport {
-	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: checkAddress(endpoint)}
+	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
+		to, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return errAddress
+		}
+		return checkAddress(endpoint.Hostname(), to.Addr())
+	}}
 	base := &http.Transport{
 		Proxy: nil, DialContext: dialer.DialContext, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: 64 << 10,
 		MaxIdleConns: 4, IdleConnTimeout: time.Minute,
@@ -44,23 +49,12 @@ func newHTTP(life context.Context, endpoint *url.URL, headers map[string]string)
 	}
 }
 
-// checkAddress returns the check of each address before a connection. A name leads to public addresses; one of this machine, or an
-// address that is written as a number, to itself.
-func checkAddress(endpoint *url.URL) func(network, address string, _ syscall.RawConn) error {
-	written, err := netip.ParseAddr(endpoint.Hostname())
-	isNumber, isLocal := err == nil, local.IsLocalHost(endpoint.Hostname())
-	return func(_, address string, _ syscall.RawConn) error {
-		to, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return errAddress
-		}
-		a := to.Addr().Unmap()
-		switch {
-		case isNumber && a == written.Unmap(), isLocal && a.IsLoopback(), !isNumber && !isLocal && webclient.IsPublicAddr(a):
-			return nil
-		}
+// checkAddress denies an address that a host of the settings resolves to, see [webclient.IsAddrOf].
+func checkAddress(host string, a netip.Addr) error {
+	if !webclient.IsAddrOf(host, a) {
 		return errAddress
 	}
+	return nil
 }
 
 // ownOrigin sends requests to one scheme and host only, with the headers of the settings, and bounds the responses.

@@ -4,38 +4,34 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"conclave/pkg/egress"
-	"conclave/pkg/local"
 	"conclave/pkg/sandbox"
-	"conclave/pkg/webclient"
 )
 
 // ForwardArg as first argument has this program run [Forward] instead of anything else.
 const ForwardArg = "mcp-forward"
 
-// maxTransfer bounds the bytes that a program sends and receives in one run.
-const maxTransfer = 4 << 30
+// Bounds of the connections of a program, which runs for days: bytes that it sends and receives in an hour, and the time that a
+// connection may be idle.
+const (
+	maxTransfer    = 4 << 30
+	transferWindow = time.Hour
+	maxIdle        = 15 * time.Minute
+)
 
-// startProxy starts the proxy to the hosts that a program may connect to; nil without hosts. A name leads to public addresses only; an
-// address that is written as a number, or localhost, leads to itself.
+// startProxy starts the proxy to the hosts that a program may connect to; nil without hosts. Addresses
+// pass checkAddress.
 func startProxy(hosts []string) (*egress.Proxy, error) {
 	if len(hosts) == 0 {
 		return nil, nil
 	}
-	s := egress.Settings{Limit: maxTransfer, Check: func(host string, a netip.Addr) error {
-		written, err := netip.ParseAddr(host)
-		switch {
-		case err == nil && written.Unmap() == a, local.IsLocalHost(host) && a.IsLoopback(), err != nil && !local.IsLocalHost(host) && webclient.IsPublicAddr(a):
-			return nil
-		}
-		return errAddress
-	}}
+	s := egress.Settings{Limit: maxTransfer, Window: transferWindow, Idle: maxIdle, Check: checkAddress}
 	for _, h := range hosts {
 		if !strings.Contains(h, ":") {
 			h += ":443"

@@ -2,6 +2,7 @@
 package egress
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,17 +34,21 @@ type Proxy struct {
 	check   func(host string, a netip.Addr) error
 	web     *http.Transport
 	server  *http.Server
-	left    atomic.Int64 // bytes, of both directions
+	limit   int64
+	window  time.Duration
+	idle    time.Duration
 
 	mu     sync.Mutex
 	hosts  []string // requested, with the outcome
 	closed bool
-	conns  []net.Conn
+	conns  map[net.Conn]bool
+	since  time.Time // begin of the window
+	used   int64     // bytes in the window, of both directions
 }
 
 const (
 	dialTimeout = 10 * time.Second
-	// idleTimeout bounds the time without a byte in either direction of a connection.
+	// idleTimeout is the default of [Settings].Idle.
 	idleTimeout = 30 * time.Second
 	// maxHosts bounds the hosts that are listed.
 	maxHosts = 20
@@ -57,14 +61,20 @@ type Settings struct {
 	Tunnels []string // host:port, for CONNECT
 	Plain   []string // host:port, for GET and HEAD of http
 	Limit   int64    // bytes of both directions
+	// Window is the time to which Limit applies, again and again; 0 = the life of the proxy.
+	Window time.Duration
+	// Idle bounds the time without a byte from the host; 0 = 30 s.
+	Idle time.Duration
 	// Check denies an address that a host resolves to, before the connection; nil = none.
 	Check func(host string, a netip.Addr) error
 }
 
 // Start starts a proxy. The caller closes it.
 func Start(c Settings) (*Proxy, error) {
-	p := &Proxy{tunnels: map[string]bool{}, plain: map[string]bool{}, check: c.Check}
-	p.left.Store(c.Limit)
+	p := &Proxy{
+		tunnels: map[string]bool{}, plain: map[string]bool{}, check: c.Check, limit: c.Limit, window: c.Window, idle: cmp.Or(c.Idle, idleTimeout),
+		conns: map[net.Conn]bool{}, since: time.Now(),
+	}
 	for _, a := range c.Tunnels {
 		p.tunnels[strings.ToLower(a)] = true
 	}
@@ -100,7 +110,7 @@ func (p *Proxy) Close() {
 	p.server.Close()
 	p.mu.Lock()
 	p.closed = true
-	for _, c := range p.conns {
+	for c := range p.conns {
 		c.Close()
 	}
 	p.mu.Unlock()
@@ -199,7 +209,7 @@ func (p *Proxy) dial(ctx context.Context, network, address string) (net.Conn, er
 		c.Close()
 		return nil, net.ErrClosed
 	}
-	p.conns = append(p.conns, c)
+	p.conns[c] = true
 	return &countedConn{c, p}, nil
 }
 
@@ -246,17 +256,35 @@ type countedConn struct {
 }
 
 func (c *countedConn) Read(b []byte) (int, error) {
-	c.SetDeadline(time.Now().Add(idleTimeout))
+	c.SetDeadline(time.Now().Add(c.proxy.idle))
 	n, err := c.Conn.Read(b)
-	if c.proxy.left.Add(int64(-n)) < 0 {
+	if !c.proxy.count(n) {
 		return 0, errLimit
 	}
 	return n, err
 }
 
 func (c *countedConn) Write(b []byte) (int, error) {
-	if c.proxy.left.Add(int64(-len(b))) < 0 {
+	if !c.proxy.count(len(b)) {
 		return 0, errLimit
 	}
 	return c.Conn.Write(b)
+}
+
+func (c *countedConn) Close() error {
+	c.proxy.mu.Lock()
+	delete(c.proxy.conns, c.Conn)
+	c.proxy.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// count adds n transferred bytes and reports whether they are within the limit.
+func (p *Proxy) count(n int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := time.Now(); p.window > 0 && now.Sub(p.since) >= p.window {
+		p.since, p.used = now, 0
+	}
+	p.used += int64(n)
+	return p.used <= p.limit
 }

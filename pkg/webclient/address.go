@@ -2,6 +2,8 @@ package webclient
 
 import (
 	"net/netip"
+
+	"conclave/pkg/local"
 )
 
 // deniedPrefixes are the addresses that the SSRF gate denies: this machine, its networks, tunnels, documentation ranges, and
@@ -72,4 +74,18 @@ func IsPublicAddr(a netip.Addr) bool {
 		return false
 	}
 	return globalUnicast.Contains(a)
+}
+
+// IsAddrOf reports whether a host that the user wrote may lead to the address a: a name to public addresses only, a name of this machine
+// to loopback, and an address that is written as a number to itself.
+func IsAddrOf(host string, a netip.Addr) bool {
+	a = a.Unmap()
+	written, err := netip.ParseAddr(host)
+	switch {
+	case err == nil:
+		return written.Unmap() == a
+	case local.IsLocalHost(host):
+		return a.IsLoopback()
+	}
+	return IsPublicAddr(a)
 }
