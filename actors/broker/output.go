@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
 	"sync"
 
@@ -24,9 +23,6 @@ const (
 	// maxLiveLine is the length from which a line is forwarded in parts.
 	maxLiveLine = 8 << 10
 )
-
-// terminalCodes match the escape sequences of terminals: colors and cursor movements.
-var terminalCodes = regexp.MustCompile("\x1b\\[[0-9;?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)")
 
 // liveKey identifies a running call as its tool names it.
 type liveKey struct{ zone, tool, call string }
@@ -127,7 +123,7 @@ func (o *liveOutput) clean(lines string) string {
 			kept.WriteString(l)
 		}
 	}
-	return cleanOutput(terminalCodes.ReplaceAllString(kept.String(), ""))
+	return cleanOutput(text.StripTerminalCodes(kept.String()))
 }
 
 // onOutput forwards live output of a running call. The zone and the tool are from the subject, which the server enforces: a tool

@@ -239,13 +239,10 @@ func dropDescriptions(raw json.RawMessage) any {
 	return v
 }
 
-// terminalCodes match the escape sequences of terminals.
-var terminalCodes = regexp.MustCompile("\x1b\\[[0-9;?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|\u009b[0-9;?]*[@-~]")
-
 // cleanText returns s without escape sequences, control characters and characters that do not show, apart from line breaks and
 // tabs.
 func cleanText(s string) string {
-	s = terminalCodes.ReplaceAllString(strings.ToValidUTF8(s, "\uFFFD"), "")
+	s = text.StripTerminalCodes(strings.ToValidUTF8(s, "\uFFFD"))
 	return text.ReplaceHidden(strings.ReplaceAll(s, "\r\n", "\n"), func(r rune) rune {
 		if r == '\n' || r == '\t' {
 			return r
