@@ -47,6 +47,9 @@ func serveFixture() {
 	sdk.AddTool(s, &sdk.Tool{Name: "extra"}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, any, error) {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "extra"}}}, nil, nil
 	})
+	sdk.AddTool(s, &sdk.Tool{Name: "fail"}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, any, error) {
+		return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: "no space for " + os.Getenv("TOKEN")}}}, nil, nil
+	})
 	_ = s.Run(context.Background(), &sdk.StdioTransport{})
 }
 
@@ -77,7 +80,7 @@ func fixtureServer(t *testing.T) (mcp.Server, string) {
 func TestMount(t *testing.T) {
 	t.Parallel()
 	server, folder := fixtureServer(t)
-	tools := []string{"mcp_fixture_greet", "mcp_fixture_show_token"}
+	tools := []string{"mcp_fixture_greet", "mcp_fixture_show_token", "mcp_fixture_fail"}
 	principal := subjects.Principal{Name: mcp.Principal("fixture"), Kind: subjects.ToolPrincipal, Tools: tools, Added: time.Now()}
 	seeds := bus.Keys{Dir: filepath.Join(t.TempDir(), "seeds")}
 	if _, err := seeds.Ensure([]string{principal.Name}); err != nil {
@@ -141,6 +144,18 @@ func TestMount(t *testing.T) {
 		if err != nil || got.Error != nil || got.Result != want {
 			t.Errorf("%s: %+v, %v", tool, got, err)
 		}
+	}
+	service, err := subjects.ToolCallService.With("mcp-fixture", "mcp_fixture_fail")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	got, err := actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: "c2", Args: json.RawMessage(`{}`)})
+	fault := got.Error
+	errors.As(err, &fault)
+	if fault == nil || fault.Code != subjects.CodeTool || fault.Text != "the MCP server fixture reported: no space for [redacted]" {
+		t.Errorf("a result that reports an error: %+v, %v", got, err)
 	}
 }
 

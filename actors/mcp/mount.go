@@ -291,7 +291,7 @@ func (m *Mount) callFault(ctx context.Context, s *Session, err error) *subjects.
 	case errors.Is(err, sdk.ErrConnectionClosed), errors.Is(err, errFlood), errors.Is(err, errTooLarge), !errors.As(err, &rpc):
 		return subjects.Faultf(subjects.CodeUnavailable, "the connection to the MCP server %s ended during the call, which may have run", m.options.Name)
 	}
-	return subjects.Faultf(subjects.CodeTool, "the MCP server %s reported: %s", m.options.Name, text.OneLine(s.redact(cleanText(err.Error())), 500))
+	return subjects.Faultf(subjects.CodeTool, "the MCP server %s reported: %s", m.options.Name, text.OneLine(s.redact(cleanText(err.Error())), 2000))
 }
 
 // checkAlive ends a connection whose server does not answer a ping after a call timed out.
@@ -353,7 +353,7 @@ func (m *Mount) reportRefusal(what string) {
 	}
 }
 
-// call calls a tool of the server. It returns when ctx ends, even if the server does not read.
+// call calls a tool of the server. A result that reports an error is a [jsonrpc.Error]. It returns when ctx ends, even if the server does not read.
 func (s *Session) call(ctx context.Context, tool string, args json.RawMessage) (*sdk.CallToolResult, error) {
 	if len(args) == 0 {
 		args = json.RawMessage(`{}`)
@@ -369,8 +369,11 @@ func (s *Session) call(ctx context.Context, tool string, args json.RawMessage) (
 	}()
 	select {
 	case a := <-done:
-		if a.err == nil && a.r == nil {
+		switch {
+		case a.err == nil && a.r == nil:
 			return nil, sdk.ErrConnectionClosed
+		case a.err == nil && a.r.IsError:
+			return nil, &jsonrpc.Error{Message: resultText(a.r)}
 		}
 		return a.r, a.err
 	case <-ctx.Done():
@@ -393,9 +396,6 @@ func resultText(r *sdk.CallToolResult) string {
 	var b strings.Builder
 	if r.NeedsInput() {
 		b.WriteString("The tool asked for more input, which an MCP server does not get.\n")
-	}
-	if r.IsError {
-		b.WriteString("The tool reported an error:\n")
 	}
 	for _, c := range r.Content {
 		if b.Len() > maxResult {
