@@ -273,3 +273,29 @@ func TestServerProblems(t *testing.T) {
 		})
 	}
 }
+
+// TestConnectExplains checks that the error of a program that does not serve has its own words, and what the sandbox hides.
+func TestConnectExplains(t *testing.T) {
+	t.Parallel()
+	_, folder := fixtureServer(t)
+	trace := strings.Repeat("echo '    at a line of a stack trace' >&2; ", 30)
+	for name, tt := range map[string]struct {
+		script string
+		want   []string
+	}{
+		"module": {"echo \"Error: Cannot find module '/opt/mcp/index.js'\" >&2; " + trace + "exit 1", []string{"exit code 1", "Cannot find module '/opt/mcp/index.js'", "those of read and write"}},
+		"silent": {"echo 'fetching the package' >&2; sleep 60", []string{"in time", "fetching the package"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 5*time.Second, errors.New("not in time"))
+			defer cancel()
+			_, err := mcp.Connect(ctx, mcp.Options{Name: name, Server: mcp.Server{Command: "sh", Args: []string{"-c", tt.script}}, Folder: folder})
+			for _, want := range tt.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%v: want %q", err, want)
+				}
+			}
+		})
+	}
+}

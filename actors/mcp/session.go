@@ -41,7 +41,7 @@ type Session struct {
 	redact  func(string) string
 	kill    func()        // ends the process, or the requests over HTTP
 	ended   chan struct{} // closed when the connection is gone
-	outcome func() error  // why it is gone, after ended
+	outcome func() error  // why it is gone, after ended; nil = not known
 	life    context.Context
 	once    sync.Once
 }
@@ -50,7 +50,7 @@ type Session struct {
 func Connect(ctx context.Context, o Options) (*Session, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, errors.New("the server did not answer in time"))
 	defer cancel()
-	s := &Session{name: o.Name, ended: make(chan struct{}), outcome: func() error { return errors.New("the connection ended") }}
+	s := &Session{name: o.Name, ended: make(chan struct{}), outcome: func() error { return nil }}
 	t, err := s.newTransport(ctx, o)
 	if err != nil {
 		return nil, err
@@ -118,9 +118,13 @@ func (s *Session) newTransport(ctx context.Context, o Options) (sdk.Transport, e
 
 // explain returns an error for the user: why the program ended, when it did, without credentials and control characters.
 func (s *Session) explain(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
+	cause, ended := context.Cause(ctx), s.outcome()
+	switch {
+	case cause != nil && ended != nil: // it was stopped because of the timeout; what it wrote may say why
+		err = fmt.Errorf("%w; %w", cause, ended)
+	case cause != nil:
 		err = cause
-	} else if ended := s.outcome(); ended != nil {
+	case ended != nil:
 		err = ended
 	}
 	return fmt.Errorf("connecting to the MCP server %s: %s", s.name, text.OneLine(s.redact(cleanText(err.Error())), 600))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -116,6 +117,9 @@ func (p *program) Connect(ctx context.Context) (sdk.Connection, error) {
 	return c, err
 }
 
+// missingFile matches the line by which Node, Python or a shell says that a file is missing.
+var missingFile = regexp.MustCompile(`(?m)^.*(?:Cannot find (?:module|package)|ModuleNotFoundError|No such file or directory|can't open file|ENOENT).*$`)
+
 // describeEnd says why a program is not running, with the end of what it wrote to standard error.
 func describeEnd(r sandbox.Result, err error) error {
 	if err != nil {
@@ -126,11 +130,18 @@ func describeEnd(r sandbox.Result, err error) error {
 		why = "the program was stopped: " + string(r.Stopped)
 	}
 	last := strings.TrimSpace(string(r.Output))
+	missing := missingFile.FindString(last)
+	if missing != "" {
+		last = text.Clip(missing, 300) // a stack trace follows it
+	}
 	if len(last) > 400 {
 		last = "..." + last[len(last)-400:]
 	}
 	if last != "" {
 		why += "; it wrote: " + text.OneLine(cleanText(last), 500)
+	}
+	if missing != "" {
+		why += "; it sees the files of the system and those of read and write, no others"
 	}
 	return errors.New(why)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"conclave/config"
 	"conclave/pkg/client"
 	"conclave/pkg/keyring"
+	"conclave/pkg/sandbox"
 	"conclave/pkg/strict"
 	"conclave/subjects"
 )
@@ -31,7 +33,7 @@ other tool. A server that is a program runs in the sandbox, with the files and h
 account of its own, so that it can answer for its own tools only. What it writes is untrusted content.
 
 "conclave mcp serve" is a server itself, for programs that start MCP servers.`,
-		`  conclave mcp add time --agent assistant -- uvx mcp-server-time
+		`  conclave mcp add time --agent assistant --read /opt/mcp --env PYTHONPATH=/opt/mcp -- python3 -m mcp_server_time
   conclave mcp add files --read /opt/mcp --write ~/notes -- node /opt/mcp/files.js ~/notes
   conclave mcp add issues --url https://mcp.example.org/mcp --header 'Authorization=Bearer ${secret:mcp_issues}'
   conclave mcp import ~/.config/Claude/claude_desktop_config.json
@@ -141,7 +143,7 @@ change by hand, and how to accept tools that it has got since. Flags then replac
 
 Without --agent you alone can call its tools. Without --act each call of an agent asks you. A credential is never an argument: store it with
 "conclave secret set mcp_<name>", and write ${secret:mcp_<name>} where its value belongs.`,
-		Example: `  conclave mcp add time --agent assistant --act get_current_time=read -- uvx mcp-server-time
+		Example: `  conclave mcp add time --act get_current_time=read --read /opt/mcp --env PYTHONPATH=/opt/mcp -- python3 -m mcp_server_time
   conclave mcp add issues --url https://mcp.example.org/mcp --header 'Authorization=Bearer ${secret:mcp_issues}'
   conclave mcp add files`,
 		Args: cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeServers(a),
@@ -202,6 +204,9 @@ func parsePairs(flag string, pairs []string) (map[string]string, error) {
 	return out, nil
 }
 
+// downloaders are programs that download a server before they start it.
+var downloaders = []string{"npx", "pnpx", "bunx", "uvx", "pipx"}
+
 // addServer adds a server, or its new tools when it was added before.
 func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choice mcpChoice) error {
 	cfg, err := a.LoadConfig(nil)
@@ -217,6 +222,9 @@ func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choic
 	}
 	if err := s.Problems().Err(); err != nil {
 		return cli.Usage("%v", err)
+	}
+	if program := filepath.Base(s.Command); slices.Contains(downloaders, program) && len(s.Hosts)+len(s.Read) == 0 {
+		return cli.Usage("%s downloads the server, and its sandbox has no network: install the server to a folder and start it there with --read, or allow the registry with --host; see docs/mcp.md", program)
 	}
 	return a.WithClient(func(c *client.Client) error {
 		all, err := c.Principals(ctx)
@@ -257,6 +265,11 @@ func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choic
 		}
 		printReport(a, r)
 		a.Say("added %s with %d tools, in an account of its own; it starts within a few seconds", name, len(p.Tools))
+		for _, dir := range s.Write {
+			if ok, user := sandbox.CanWrite(dir); !ok {
+				a.Say("its program runs as user %d, who cannot write to %s: chown %[1]d %[2]s", user, dir)
+			}
+		}
 		if len(choice.agents) == 0 {
 			a.Say("you alone can call them: %s call %s '{...}'; give them to agents with --agent", a.Program(), p.Tools[0])
 		}

@@ -18,3 +18,6 @@ func SelfTest(context.Context) error {
 
 // GiveToPrograms fails: programs are run on Linux only.
 func GiveToPrograms(string) error { return ErrUnavailable }
+
+// CanWrite reports that no program can write: programs are run on Linux only.
+func CanWrite(string) (ok bool, user int) { return false, -1 }

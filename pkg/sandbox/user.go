@@ -51,6 +51,29 @@ func GiveToPrograms(path string) error {
 	return nil
 }
 
+// CanWrite reports whether the user that programs run as can write to a folder, by its owner and mode, and returns that user.
+func CanWrite(dir string) (ok bool, user int) {
+	owner, err := chooseUser()
+	if err != nil {
+		return false, os.Geteuid()
+	}
+	if owner == nil {
+		return unix.Access(dir, unix.W_OK|unix.X_OK) == nil, os.Geteuid()
+	}
+	var s unix.Stat_t
+	if unix.Stat(dir, &s) != nil {
+		return false, int(owner.Uid)
+	}
+	rights := s.Mode
+	switch {
+	case s.Uid == owner.Uid:
+		rights >>= 6
+	case s.Gid == owner.Gid:
+		rights >>= 3
+	}
+	return rights&3 == 3, int(owner.Uid)
+}
+
 // isMapped reports whether id exists in this user namespace.
 func isMapped(file string, id uint32) bool {
 	f, err := os.Open(file)
