@@ -35,6 +35,7 @@ type userToolFixture struct {
 	dir      string
 }
 
+// newUserToolFixture returns the system with a scripted model server that calls the tool in each turn.
 func newUserToolFixture(t *testing.T, name string) *userToolFixture {
 	t.Helper()
 	model := modeltest.New(t, scriptserver.Script{"gemma4:12b": {
@@ -44,8 +45,14 @@ func newUserToolFixture(t *testing.T, name string) *userToolFixture {
 		{Always: true, When: scriptserver.When{LastRole: "tool"}, Reply: scriptserver.Reply{Content: "It says: {{tool_result 0}}"}},
 		{Always: true, Reply: scriptserver.Reply{Content: "There is no such tool."}},
 	}})
+	return startUserToolSystem(t, name, model.URL)
+}
+
+// startUserToolSystem starts the system with the Ollama server at this URL.
+func startUserToolSystem(t *testing.T, name, ollama string) *userToolFixture {
+	t.Helper()
 	c := settings(t, "system.gateway.listen", "127.0.0.1:0")
-	c.Models.Ollama.URL, c.Models.Ollama.IdleDelay = model.URL, 0
+	c.Models.Ollama.URL, c.Models.Ollama.IdleDelay = ollama, 0
 	actors := slices.DeleteFunc(slices.Clone(config.Actors), func(n string) bool { return n == "memory" || n == "critic" || n == "reward" })
 	b := up(t, c, newHome(t), actors...).Bus
 	return &userToolFixture{t: t, bus: b, user: dialUser(t, b), operator: dialOperator(t, b), name: name, dir: t.TempDir()}
@@ -54,6 +61,12 @@ func newUserToolFixture(t *testing.T, name string) *userToolFixture {
 // add adds the tool while the system runs, as conclave tool add does, and returns the settings of its example.
 func (f *userToolFixture) add(lang string) tool.Settings {
 	f.t.Helper()
+	return f.addDeclared(lang, subjects.ToolDeclaration{Agents: []string{"assistant"}, Act: "read", Effects: []string{}, Args: map[string]string{"text": "content"}})
+}
+
+// addDeclared adds the tool with this declaration.
+func (f *userToolFixture) addDeclared(lang string, d subjects.ToolDeclaration) tool.Settings {
+	f.t.Helper()
 	principal := strings.ReplaceAll(f.name, "_", "-")
 	key, err := f.bus.Keys.Stage(principal)
 	if err != nil {
@@ -61,7 +74,7 @@ func (f *userToolFixture) add(lang string) tool.Settings {
 	}
 	p := subjects.Principal{
 		Name: principal, Kind: subjects.ToolPrincipal, Tools: []string{f.name}, Keys: map[string]string{principal: key.Public},
-		Declared: map[string]subjects.ToolDeclaration{f.name: {Agents: []string{"assistant"}, Act: "read", Effects: []string{}, Args: map[string]string{"text": "content"}}},
+		Declared: map[string]subjects.ToolDeclaration{f.name: d},
 	}
 	if err := f.user.ChangePrincipal(f.t.Context(), subjects.PrincipalChange{Action: subjects.PrincipalAdd, Principal: p}); err != nil {
 		f.t.Fatal(err)

@@ -83,10 +83,10 @@ func (b *Broker) listAllowed(caller subjects.Caller, asked policy.Call, rules po
 		}
 		s := k.schema
 		s.Key = ""
-		// A task with a URL always gets the tools that take one.
+		// A task with a URL always gets the tools that take one, and one that names a tool gets that tool.
 		opens := k.Args.With(policy.RoleURL) != "" && strings.Contains(task, "://")
 		switch {
-		case k.Known && (k.Standing || opens) && len(always) < most:
+		case (k.Known && (k.Standing || opens) || namesTool(task, k.Name)) && len(always) < most:
 			always = append(always, s)
 		case k.Known && len(k.Rare) > 0 && !hasAnyWord(task, k.Rare):
 			rare = append(rare, s)
@@ -134,6 +134,11 @@ func rankByWords(task string, tools []subjects.ToolSchema, most int) []subjects.
 		return cmp.Compare(countSharedWords(asked, b), countSharedWords(asked, a))
 	})
 	return picked[:min(most, len(picked))]
+}
+
+// namesTool reports whether the task contains the name of a tool as a word of letters, digits, "_" and "-".
+func namesTool(task, name string) bool {
+	return slices.Contains(strings.FieldsFunc(task, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' && r != '-' }), name)
 }
 
 // hasAnyWord reports whether the task contains one of the candidates as a word, ignoring the task's case. Candidates

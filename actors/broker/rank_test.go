@@ -74,7 +74,7 @@ func (h *sessionFixture) discoverTools(t testing.TB, who, task string, most int)
 // TestRankByModel: the model's reply can only select offered tools.
 func TestRankByModel(t *testing.T) {
 	t.Parallel()
-	const task = "save the memory of what web_search said"
+	const task = "save the memory of what the web search said"
 	byWords := []string{"save_memory", "search_memory", "web_search"} // with one more, see below
 	for _, tt := range []struct {
 		name  string
@@ -267,6 +267,25 @@ func TestDiscoverReturnsPermittedTools(t *testing.T) {
 		if got := h.auditLog(); got != "before denied unavailable" {
 			t.Errorf("without %s: on record %s", bucket, got)
 		}
+	}
+}
+
+// TestDiscoverOffersNamedTool: a task that names a tool gets it also when another one fits its words better.
+func TestDiscoverOffersNamedTool(t *testing.T) {
+	t.Parallel()
+	h := newSessionFixture(t)
+	h.addTurn("s1", "q1", "fish")
+	for task, want := range map[string]string{
+		`run_shell {"x":"search knowledge graph memory"}`: "run_shell",
+		"save memory, search memory: (web_fetch)":         "web_fetch",
+		"save memory: web_fetch2":                         "save_memory",
+	} {
+		if got, err := h.discoverTools(t, "generator", task, 1); err != nil || !slices.Equal(got, []string{want}) {
+			t.Errorf("%s: %q, %v, want %s", task, got, err, want)
+		}
+	}
+	if got, err := h.discoverTools(t, "committee", "run_shell {}", 2); err != nil || slices.Contains(got, "run_shell") {
+		t.Errorf("a tool that the caller may not use: %q, %v", got, err)
 	}
 }
 

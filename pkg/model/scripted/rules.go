@@ -23,7 +23,9 @@ var (
 	placeName        = regexp.MustCompile(`\b(in|at) \p{Lu}\p{L}+`)
 	rememberRequest  = regexp.MustCompile(`(?i)^\s*(please\s+)?(remember|keep in mind|note)\s*(that\b|:)\s*`)
 	aboutUser        = regexp.MustCompile(`(?i)\b(my|do i|did i|am i|was i|about me)\b`)
-	followUpStart    = regexp.MustCompile(`(?i)^\s*(and|but|so|why|what about|how about|also|more)\b`)
+	// toolWithArguments matches a name and the start of a JSON object.
+	toolWithArguments = regexp.MustCompile(`\b([A-Za-z][A-Za-z0-9_-]*)\s*\{`)
+	followUpStart     = regexp.MustCompile(`(?i)^\s*(and|but|so|why|what about|how about|also|more)\b`)
 )
 
 // mentionsTime reports whether q asks for the time or the date.

@@ -152,8 +152,9 @@ func (b Backend) composeReply(r model.Request) reply {
 	return s
 }
 
-// applyRules returns the reply of the first rule that applies: fill a format, grade, quote tool results, tell or ask
-// for the time, save, refer back, search memory; else an answer that it cannot answer.
+// applyRules returns the reply of the first rule that applies: fill a format, grade, quote tool results, call a tool that
+// the question names with its arguments, tell or ask for the time, save, refer back, search memory; else an answer that it
+// cannot answer.
 func (b Backend) applyRules(r model.Request, t turn) reply {
 	switch {
 	case len(r.Format) > 0:
@@ -165,6 +166,11 @@ func (b Backend) applyRules(r model.Request, t turn) reply {
 		}
 	case len(t.results) > 0:
 		return b.quoteResults(t)
+	}
+	if name, args, ok := t.namedCall(); ok {
+		return callTool(r, name, args, "The question names the tool %s and its arguments. I call it.")
+	}
+	switch {
 	case mentionsTime(t.question) && !t.hasTool(timeTool):
 		return reply{
 			thinking: "The question is about the time. I do not know it, and no tool that does is available.",
@@ -181,15 +187,19 @@ func (b Backend) applyRules(r model.Request, t turn) reply {
 	case aboutUser.MatchString(t.question) && t.hasTool(searchTool):
 		return callTool(r, searchTool, map[string]string{"query": t.question}, "The question is about the user. I know nobody, but the tool %s may find what was said before.")
 	}
+	advice := b.installAdvice()
+	if len(t.tools) > 0 {
+		advice = `It calls a tool when you write the name and a JSON object of arguments, such as get_datetime {"timezone":"UTC"}. ` + advice
+	}
 	return reply{
 		thinking: "I am the built-in demo model. I follow fixed rules, and none of them answers this.",
-		content:  fmt.Sprintf("%s It cannot answer %q. %s", disclosure, text.Clip(t.question, maxQuotedBytes), b.installAdvice()),
+		content:  fmt.Sprintf("%s It cannot answer %q. %s", disclosure, text.Clip(t.question, maxQuotedBytes), advice),
 	}
 }
 
-// callTool returns a reply that calls tool, which the caller has found in r. thinking is a format with one %s for the
-// name of the tool.
-func callTool(r model.Request, tool string, arguments map[string]string, thinking string) reply {
+// callTool returns a reply that calls tool, which the caller has found in r. arguments are encoded as a JSON object. thinking
+// is a format with one %s for the name of the tool.
+func callTool(r model.Request, tool string, arguments any, thinking string) reply {
 	args, err := json.Marshal(arguments)
 	if err != nil {
 		return reply{}
@@ -198,6 +208,17 @@ func callTool(r model.Request, tool string, arguments map[string]string, thinkin
 		thinking: fmt.Sprintf(thinking, tool),
 		calls:    []model.Call{{ID: fmt.Sprintf("call_%d", len(r.Messages)), Name: tool, Arguments: args}},
 	}
+}
+
+// namedCall returns the first offered tool in the question whose name is followed by a JSON object, with that object.
+func (t turn) namedCall() (name string, args json.RawMessage, ok bool) {
+	for _, at := range toolWithArguments.FindAllStringSubmatchIndex(t.question, -1) {
+		name = t.question[at[2]:at[3]]
+		if t.hasTool(name) && json.NewDecoder(strings.NewReader(t.question[at[3]:])).Decode(&args) == nil {
+			return name, args, true
+		}
+	}
+	return "", nil, false
 }
 
 // asksForTime reports whether the question asks for the time, directly or as a follow-up with a place ("And in Lima?") to a

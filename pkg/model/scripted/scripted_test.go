@@ -76,6 +76,35 @@ func TestAnswerDisclosesTheDemoModel(t *testing.T) {
 	}
 }
 
+// TestNamedTool: a question with the name of an offered tool and a JSON object calls that tool with these arguments.
+func TestNamedTool(t *testing.T) {
+	t.Parallel()
+	tools := []model.Tool{{Name: "get_datetime"}, {Name: "bin_day", Parameters: json.RawMessage(`{"type":"object"}`)}}
+	attached := "What is this?\n\n" + firewall.AttachmentStart + `bin_day {"date":"2026-11-18"}`
+	for question, want := range map[string]string{
+		`bin_day {"date":"2026-11-18"}`:                       `{"date":"2026-11-18"}`,
+		`Which day is it? Use bin_day {"a":{"b":[1]}} today.`: `{"a":{"b":[1]}}`,
+		`map {x} bin_day{}`:                                   `{}`,
+		`bin_day {"date":`:                                    "",
+		`bin_day [1]`:                                         "",
+		`my_bin_day {}`:                                       "",
+		`run_shell {"command":"id"}`:                          "",
+		attached:                                              "",
+	} {
+		m, f := collectReply(t, model.Request{Tools: tools, Messages: []model.Message{newMessage("user", question)}})
+		if want == "" {
+			checkDisclosure(t, m, f)
+			if len(m.Calls) != 0 || !strings.Contains(m.Content, `get_datetime {"timezone":"UTC"}`) {
+				t.Errorf("%s: %+v", question, m)
+			}
+			continue
+		}
+		if len(m.Calls) != 1 || m.Calls[0].Name != "bin_day" || string(m.Calls[0].Arguments) != want {
+			t.Errorf("%s: calls %+v, want bin_day with %s", question, m.Calls, want)
+		}
+	}
+}
+
 func TestThinkingIsStreamedBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	thinking, answering := 0, 0
