@@ -374,13 +374,22 @@ func (c Config) buildTools() []broker.Known {
 	return build
 }
 
-// ReplayRules returns what judges recorded calls by another manifest on this machine.
-func (c Config) ReplayRules(m policy.Manifest, home bus.Home) replay.Rules {
-	r := replay.Rules{Manifest: m, Env: policyEnv(home), Build: map[string]policy.Tool{}}
+// ReplayRules returns what judges recorded calls by another manifest on this machine, with the tools of run-time principals as the
+// broker merges them. A principal with an invalid declaration is an error.
+func (c Config) ReplayRules(m policy.Manifest, home bus.Home, principals []subjects.Principal) (replay.Rules, error) {
+	var added []policy.AddedTool
+	for _, p := range principals {
+		tools, err := policy.ParseTools(p)
+		if err != nil {
+			return replay.Rules{}, err
+		}
+		added = append(added, tools...)
+	}
+	r := replay.Rules{Manifest: m.WithTools(added), Env: policyEnv(home), Build: map[string]policy.Tool{}}
 	for _, k := range c.buildTools() {
 		r.Build[k.Name] = k.Tool
 	}
-	return r
+	return r, nil
 }
 
 // newBroker returns the broker with the facts and pinned schemas of every tool of this build; those of memory and the critic

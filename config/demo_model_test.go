@@ -8,14 +8,48 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"conclave/actors/broker/replay"
+	"conclave/pkg/client"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/tool/conclavetool"
 	"conclave/subjects"
 )
+
+// checkReplay judges the recorded call by the rules in force, which change nothing, and by rules that always ask for the tool.
+func (f *userToolFixture) checkReplay() {
+	f.t.Helper()
+	var events []client.Event
+	for e, err := range f.user.EventsBack(f.t.Context(), replay.Subject) {
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		events = append(events, e)
+	}
+	principals, err := f.user.Principals(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	m := f.settings.Manifest
+	for _, want := range []string{"", "approval.always"} {
+		rules, err := f.settings.ReplayRules(m, f.home, principals)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		rep, err := replay.Run(f.t.Context(), rules, events)
+		if err != nil || rep.Calls != 1 || len(rep.Unjudged)+len(rep.Damaged) > 0 {
+			f.t.Fatalf("replay: %+v, %v", rep, err)
+		}
+		if want == "" && rep.Unchanged != 1 || want != "" && (rep.Changed != 1 || !strings.Contains(rep.Changes[0].Calls[0].After, want)) {
+			f.t.Errorf("replay: %+v, want a change to %q", rep, want)
+		}
+		m.AlwaysAsk = append(slices.Clone(m.AlwaysAsk), f.name)
+	}
+}
 
 // TestDemoModelCallsAddedTool: the question of docs/tools.md, to the system without a model server. The built-in demo model calls
 // the tool through the broker, which asks the user first because the tool is undeclared, and answers with the result.
@@ -64,6 +98,7 @@ func TestDemoModelCallsAddedTool(t *testing.T) {
 	if r := askQuestion(t, f.user, "s1", string(example[1])); !strings.Contains(r.Answer, `called with {"text":"to be or not to be"}`) {
 		t.Errorf("answer %q", r.Answer)
 	}
+	f.checkReplay()
 	stop()
 	if err := <-approved; err != nil {
 		t.Error(err)

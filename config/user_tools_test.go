@@ -28,6 +28,8 @@ import (
 // userToolFixture is a whole system with a scripted model that calls the tool of the user.
 type userToolFixture struct {
 	t        *testing.T
+	settings config.Config
+	home     bus.Home
 	bus      *bus.Bus
 	user     *client.Client
 	operator busCaller
@@ -54,8 +56,9 @@ func startUserToolSystem(t *testing.T, name, ollama string) *userToolFixture {
 	c := settings(t, "system.gateway.listen", "127.0.0.1:0")
 	c.Models.Ollama.URL, c.Models.Ollama.IdleDelay = ollama, 0
 	actors := slices.DeleteFunc(slices.Clone(config.Actors), func(n string) bool { return n == "memory" || n == "critic" || n == "reward" })
-	b := up(t, c, newHome(t), actors...).Bus
-	return &userToolFixture{t: t, bus: b, user: dialUser(t, b), operator: dialOperator(t, b), name: name, dir: t.TempDir()}
+	home := newHome(t)
+	b := up(t, c, home, actors...).Bus
+	return &userToolFixture{t: t, settings: c, home: home, bus: b, user: dialUser(t, b), operator: dialOperator(t, b), name: name, dir: t.TempDir()}
 }
 
 // add adds the tool while the system runs, as conclave tool add does, and returns the settings of its example.

@@ -38,14 +38,11 @@ func (b *Broker) refreshZones(ctx context.Context, out actor.Out) (added []strin
 			continue
 		}
 		principals[zone] = p
-		for _, name := range names {
-			tool, err := policy.ParseDeclaration(name, zone, p.Declared[name])
-			if err != nil { // the registry checks it: such a tool is denied to everybody
-				out.LogError(fmt.Errorf("the declaration about tool %s: %w", name, err))
-				continue
-			}
-			tools = append(tools, tool)
+		declared, err := policy.ParseTools(p)
+		if err != nil { // the registry checks it
+			out.LogError(err)
 		}
+		tools = append(tools, declared...)
 	}
 	b.rules.ReplaceTools(tools)
 	return b.table.replaceZones(zones, principals)

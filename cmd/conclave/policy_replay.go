@@ -30,7 +30,7 @@ calls. Nothing runs, nothing is written, and the rules in force stay.
 Each call is judged as it was made: a call that the other rules deny does not change the calls after it. Types, lineage, tools,
 paths, hosts, limits and approvals are judged anew, paths by the files of today. The information flow of a session is not recorded, so the recorded
 verdict of that layer counts, with monitor_only of the other manifest. A call whose record lacks what a rule needs is counted as one that cannot be
-judged. With --json it prints one document: calls, unchanged, changed, changes, cannot_be_judged, damaged.`,
+judged. Tools of conclave tool add and conclave mcp add are judged with their declarations of today. With --json it prints one document: calls, unchanged, changed, changes, cannot_be_judged, damaged.`,
 		Example: `  conclave policy replay --manifest new.yaml
   conclave policy replay --manifest new.yaml --since 7d --json`,
 		Args: cli.NoArgs,
@@ -50,8 +50,15 @@ judged. With --json it prints one document: calls, unchanged, changed, changes, 
 			if err != nil {
 				return err
 			}
-			rules := a.Settings().ReplayRules(m, a.Home)
 			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+				principals, err := c.Principals(cmd.Context())
+				if err != nil {
+					return err
+				}
+				rules, err := a.Settings().ReplayRules(m, a.Home, principals)
+				if err != nil {
+					return err
+				}
 				return replayPolicy(cmd.Context(), a, c, rules, time.Now().Add(-age))
 			})
 		},

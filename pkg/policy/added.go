@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -32,19 +33,33 @@ func ParseDeclaration(name, zone string, d subjects.ToolDeclaration) (AddedTool,
 	return added, err
 }
 
-// withTools returns the rules with added tools: their facts, unless the manifest has an entry about the tool, and the tool in the
-// set of each of its types that the manifest has, and of the user's own calls. r is not changed.
-func (r Rules) withTools(tools []AddedTool) Rules {
-	if len(tools) == 0 {
-		return r
+// ParseTools returns the tools of a run-time principal as declared; none for a principal of another kind. It returns the valid ones
+// with an error that names the others, which are denied to everybody.
+func ParseTools(p subjects.Principal) (tools []AddedTool, err error) {
+	if p.Kind != subjects.ToolPrincipal {
+		return nil, nil
 	}
-	m := r.Manifest
+	for _, name := range p.Tools {
+		tool, invalid := ParseDeclaration(name, p.Name, p.Declared[name])
+		if invalid != nil {
+			err = errors.Join(err, fmt.Errorf("the declaration about tool %s: %w", name, invalid))
+			continue
+		}
+		tools = append(tools, tool)
+	}
+	return tools, err
+}
+
+// WithTools returns the manifest with added tools: their facts, unless the manifest has an entry about the tool, and the tool in the
+// set of each of its types that the manifest has, and of the user's own calls. m is not changed.
+func (m Manifest) WithTools(tools []AddedTool) Manifest {
+	declared := m.Tools
 	m.Tools, m.Types = maps.Clone(m.Tools), maps.Clone(m.Types)
 	if m.Tools == nil {
 		m.Tools = map[string]Tool{}
 	}
 	for _, t := range tools {
-		if _, own := r.Manifest.Tools[t.Name]; !own {
+		if _, own := declared[t.Name]; !own {
 			m.Tools[t.Name] = t.Tool
 		}
 		for _, typ := range append(slices.Clone(t.Types), m.Accounts[operatorAccount]) {
@@ -57,6 +72,15 @@ func (r Rules) withTools(tools []AddedTool) Rules {
 			m.Types[typ] = of
 		}
 	}
+	return m
+}
+
+// withTools returns the rules of the manifest with added tools, see [Manifest.WithTools]. r is not changed.
+func (r Rules) withTools(tools []AddedTool) Rules {
+	if len(tools) == 0 {
+		return r
+	}
+	m := r.Manifest.WithTools(tools)
 	chain := slices.Clone(r.Chain)
 	for i, l := range chain { // the other layers do not read the tools of a type
 		switch l.(type) {
