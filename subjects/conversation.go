@@ -16,10 +16,18 @@ type Conversation struct {
 	Dropped    int      `json:"dropped,omitempty"`    // turns dropped without a summary: too many or too large
 	Turns      []Turn   `json:"turns"`                // oldest first
 	Past       []string `json:"past,omitempty"`       // query ids of the latest turns that are no longer in Turns
-	// Labels are joined from all turns, summarized and dropped ones included: taint does not expire.
+	Branches   []Branch `json:"branches,omitempty"`   // turns that the user set aside, oldest first
+	// Labels are joined from all turns, those of branches, summarized and dropped ones included: taint does not expire.
 	Labels  *Labels   `json:"labels,omitempty"`
 	Updated time.Time `json:"updated"`
 	Deleted bool      `json:"deleted,omitempty"` // by the user; Past is kept, so that no question is answered twice
+}
+
+// Branch is the turns that followed a turn of the conversation until the user edited a question or switched to another branch. The model
+// does not get them. The query id of its first turn names it.
+type Branch struct {
+	After string `json:"after,omitempty"` // query id of the turn before it; "" = the conversation begins with it
+	Turns []Turn `json:"turns"`           // at least one
 }
 
 // RetryInstruction is appended to a question that is retried. Text from there on is not the user's: it may quote the critic.
@@ -119,9 +127,11 @@ func JoinAttached(question, attached string) string {
 	return question + "\n\n" + attached
 }
 
-// Answered reports whether a query was answered in the conversation, also in a turn that was summarized or dropped lately.
+// Answered reports whether a query was answered in the conversation, also in a branch or a turn that was summarized or dropped lately.
 func (c Conversation) Answered(query string) bool {
-	return slices.ContainsFunc(c.Turns, func(t Turn) bool { return t.QueryID == query }) || slices.Contains(c.Past, query)
+	isQuery := func(t Turn) bool { return t.QueryID == query }
+	return slices.ContainsFunc(c.Turns, isQuery) || slices.Contains(c.Past, query) ||
+		slices.ContainsFunc(c.Branches, func(b Branch) bool { return slices.ContainsFunc(b.Turns, isQuery) })
 }
 
 // SessionContextRequest asks for the context of a session.

@@ -13,6 +13,7 @@ const (
 	NoteRecordCut = "record_cut"   // the response was shortened to fit its stream
 	NoteCompacted = "compacted"    // old turns were summarized
 	NoteDeleted   = "deleted"      // the user deleted the conversation
+	NoteBranched  = "branched"     // the user edited an earlier question, or switched to another branch
 	NoteGraded    = "graded"       // a grade was added to an earlier answer
 	NoteNoHistory = "no_history"   // the conversation could not be read
 	NotePersona   = "persona"      // a persona failed and was skipped

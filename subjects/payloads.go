@@ -565,15 +565,18 @@ const (
 const (
 	SessionDelete  = "delete"  // remove the messages; memory, events and audit log keep what they have
 	SessionCompact = "compact" // replace all turns but the last by a summary
+	SessionBranch  = "branch"  // set a question and all turns after it aside, so that the next question follows the turn before it
+	SessionSwitch  = "switch"  // continue with a branch; the turns in its place become one
 )
 
 // SessionChange requests a change of a stored conversation.
 type SessionChange struct {
 	SessionID string `json:"session_id"`
-	Change    string `json:"change"` // SessionDelete or SessionCompact
+	Change    string `json:"change"`             // SessionDelete, SessionCompact, SessionBranch or SessionSwitch
+	QueryID   string `json:"query_id,omitempty"` // SessionBranch: the question to set aside; SessionSwitch: the first one of the branch
 }
 
-// SessionChanged says how many turns were deleted or summarized.
+// SessionChanged says how many turns were deleted, summarized or set aside.
 type SessionChanged struct {
 	SessionID string `json:"session_id"`
 	Change    string `json:"change"`

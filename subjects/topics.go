@@ -59,7 +59,7 @@ var (
 	ToolAcceptService       = Service[ToolAccept, ToolStatus]{Spec{Name: "tool.accept", Received: "ctl.*.tool.accept", NeedsDeadline: true, Stream: "AUDIT", Doc: "accept the changed definition of a tool"}}
 	PolicyExplain           = Service[ExplainRequest, Verdict]{Spec{Name: "policy.explain", Received: "ctl.*.policy.explain", Doc: "the user's dry run of an agent's call"}}
 	SessionConfigService    = Service[SessionConfig, SessionConfig]{Spec{Name: "session.config", Received: "ctl.*.session.config", Stream: "KV_session_config", Doc: "override level, disabled tools, grants"}}
-	SessionChangeService    = Service[SessionChange, SessionChanged]{Spec{Name: "session.change", Received: "ctl.*.session.change", NeedsDeadline: true, Stream: "KV_state_generator", Doc: "delete or summarize a conversation"}}
+	SessionChangeService    = Service[SessionChange, SessionChanged]{Spec{Name: "session.change", Received: "ctl.*.session.change", NeedsDeadline: true, Stream: "KV_state_generator", Doc: "delete, summarize or branch a conversation"}}
 	SessionContextService   = Service[SessionContextRequest, SessionContext]{Spec{Name: "session.context", Received: "ctl.*.session.context", NeedsDeadline: true, Doc: "the messages that the model gets with the next question of a session"}}
 	TaskChangeService       = Service[TaskChange, TaskChanged]{Spec{Name: "task.change", Received: "ctl.*.task.change", NeedsDeadline: true, Stream: "AUDIT", Doc: "pause, resume or cancel a task"}}
 	SessionChangeCommittee  = Service[SessionChange, SessionChanged]{Spec{Name: "session.change.committee", Received: "ctl.*.session.change.committee", NeedsDeadline: true, Stream: "KV_state_committee", Doc: "delete the committee's part of a conversation"}}

@@ -74,6 +74,7 @@ func (g *Gateway) routes() []route {
 		{"GET", "/sessions/{id}", g.onSession},
 		{"PATCH", "/sessions/{id}", g.onSessionPatch},
 		{"DELETE", "/sessions/{id}", g.onSessionChange(subjects.SessionDelete)},
+		{"POST", "/sessions/{id}/branch", g.onSessionBranch},
 		{"POST", "/sessions/{id}/compact", g.onSessionChange(subjects.SessionCompact)},
 		{"GET", "/approvals", g.onApprovals},
 		{"POST", "/approvals/{id}", g.onDecision},

@@ -122,7 +122,8 @@ func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
 		Dropped    int                `json:"dropped"`
 		Messages   []subjects.Message `json:"messages"`
 		Kept       []subjects.Turn    `json:"conversation"`
-	}{describeSession(client.Summarize(c)), c.Summary, c.Summarized, c.Dropped, c.Messages(), c.Turns}
+		Branches   []Branch           `json:"branches"`
+	}{describeSession(client.Summarize(c)), c.Summary, c.Summarized, c.Dropped, c.Messages(), c.Turns, listBranches(c)}
 	if body.Messages == nil {
 		body.Messages = []subjects.Message{}
 	}
@@ -130,6 +131,73 @@ func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
 		body.Kept = []subjects.Turn{}
 	}
 	g.writeJSON(w, http.StatusOK, body)
+	return nil
+}
+
+// Branch is a part of a conversation that was set aside.
+type Branch struct {
+	ID      string    `json:"id"`    // its first question
+	After   string    `json:"after"` // question of the turn before it; "" = the first turn
+	Time    time.Time `json:"time"`  // of its first answer
+	Queries []string  `json:"queries"`
+}
+
+func listBranches(c subjects.Conversation) []Branch {
+	out := []Branch{}
+	for _, b := range c.Branches {
+		one := Branch{ID: b.Turns[0].QueryID, After: b.After, Time: b.Turns[0].Time}
+		for _, t := range b.Turns {
+			one.Queries = append(one.Queries, t.QueryID)
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// SessionBranch is the body of POST /sessions/{id}/branch. One of its fields is set.
+type SessionBranch struct {
+	Before string `json:"before"` // question that is set aside with all turns after it
+	To     string `json:"to"`     // branch to continue with
+}
+
+// onSessionBranch sets a question and the turns after it aside, so that the next question follows the turn before it, or continues with a
+// branch that was set aside. Nothing is deleted. A session whose question is being answered is 409.
+func (g *Gateway) onSessionBranch(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	if err := checkID("the session id", id); err != nil {
+		return err
+	}
+	if _, err := parseParams(r); err != nil {
+		return err
+	}
+	var in SessionBranch
+	if err := g.readBody(w, r, &in); err != nil {
+		return err
+	}
+	change, query := subjects.SessionBranch, in.Before
+	if in.To != "" {
+		change, query = subjects.SessionSwitch, in.To
+	}
+	if in.Before != "" && in.To != "" || subjects.CheckToken(query) != nil {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "before or to is required: the id of a question")
+	}
+	if owner := subjects.ClientOf(id); owner != "" {
+		return problemf(http.StatusForbidden, subjects.CodeDenied, "session %s belongs to the client %s", id, owner)
+	}
+	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), lookupTimeout)
+	defer cancel()
+	if _, err := g.client.Session(ctx, id); err != nil {
+		return g.mapSessionError(ctx, id, err)
+	}
+	done, err := g.client.BranchSession(ctx, id, change, query)
+	var f *subjects.Fault
+	switch {
+	case errors.As(err, &f) && f.Code == subjects.CodeBusy:
+		return problemf(http.StatusConflict, codeConflict, "%s", f.Text)
+	case err != nil:
+		return err
+	}
+	g.writeJSON(w, http.StatusOK, done)
 	return nil
 }
 

@@ -64,7 +64,7 @@ func selectCompleteRounds(messages []model.Message) (out []subjects.Message) {
 	return out
 }
 
-// appendTurn appends a turn and drops the oldest turns beyond most and beyond maxConversation bytes. A single turn that
+// appendTurn appends a turn and drops the oldest turns beyond most and beyond maxConversation bytes, branches before them. A single turn that
 // is too large loses its tool messages and attachments; then question and answer, and last the summary, are halved until it fits. It
 // also returns the encoded conversation. The slices of c are not modified.
 func appendTurn(c subjects.Conversation, t subjects.Turn, most int) (subjects.Conversation, []byte, error) {
@@ -82,6 +82,8 @@ func appendTurn(c subjects.Conversation, t subjects.Turn, most int) (subjects.Co
 		}
 		last := &c.Turns[len(c.Turns)-1]
 		switch {
+		case len(c.Branches) > 0:
+			c = dropOldestBranch(c)
 		case len(c.Turns) > 1:
 			for over := len(data) - maxConversation; over > 0 && len(c.Turns) > 1; c = dropOldestTurn(c) {
 				turn, err := encodeJSON(c.Turns[0])
@@ -119,6 +121,35 @@ func joinLabels(c subjects.Conversation) *subjects.Labels {
 func dropOldestTurn(c subjects.Conversation) subjects.Conversation {
 	c = removeOldestTurns(c, 1)
 	c.Dropped++
+	return c
+}
+
+// maxBranches is the number of branches that a conversation keeps.
+const maxBranches = 32
+
+// dropOldestBranch removes the oldest branch; its query ids stay in Past.
+func dropOldestBranch(c subjects.Conversation) subjects.Conversation {
+	kept := c.Turns
+	c.Turns, c.Branches = c.Branches[0].Turns, c.Branches[1:]
+	c = removeOldestTurns(c, len(c.Turns))
+	c.Turns = kept
+	return c
+}
+
+// setTurnsAside moves the turns from at on to a branch. Their labels stay with the conversation. Without turns there it changes nothing.
+func setTurnsAside(c subjects.Conversation, at int) subjects.Conversation {
+	if at == len(c.Turns) {
+		return c
+	}
+	c.Labels = joinLabels(c)
+	b := subjects.Branch{Turns: c.Turns[at:]}
+	if at > 0 {
+		b.After = c.Turns[at-1].QueryID
+	}
+	c.Turns, c.Branches = c.Turns[:at:at], append(slices.Clip(c.Branches), b)
+	for len(c.Branches) > maxBranches {
+		c = dropOldestBranch(c)
+	}
 	return c
 }
 

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/attachment"
 	"conclave/subjects"
 )
 
-// onSessionChange deletes or summarizes a stored conversation for the user. It rejects an unknown change and an invalid session,
+// onSessionChange deletes, summarizes or branches a stored conversation for the user. It rejects an unknown change and an invalid session,
 // and fails when there is no such conversation, while a question of the session is being answered, and when another write came
 // between; nothing is changed then.
 func (g *Generator) onSessionChange(ctx context.Context, in actor.Msg[subjects.SessionChange], out actor.Out) (subjects.SessionChanged, error) {
@@ -36,8 +37,10 @@ func (g *Generator) onSessionChange(ctx context.Context, in actor.Msg[subjects.S
 		n, err = g.deleteConversation(ctx, out, q.SessionID, s)
 	case subjects.SessionCompact:
 		n, err = g.compactConversation(ctx, out, q.SessionID, s)
+	case subjects.SessionBranch, subjects.SessionSwitch:
+		n, err = g.branchConversation(ctx, out, q, s)
 	default:
-		err = subjects.Faultf(subjects.CodeMalformed, "unknown change: use %s or %s", subjects.SessionDelete, subjects.SessionCompact)
+		err = subjects.Faultf(subjects.CodeMalformed, "unknown change: use %s, %s, %s or %s", subjects.SessionDelete, subjects.SessionCompact, subjects.SessionBranch, subjects.SessionSwitch)
 	}
 	if errors.Is(err, actor.ErrChanged) {
 		err = subjects.Faultf(subjects.CodeBusy, "the session was changed meanwhile: try again")
@@ -64,6 +67,9 @@ func (g *Generator) deleteConversation(ctx context.Context, out actor.Out, sessi
 		}
 	}
 	for {
+		for len(c.Branches) > 0 {
+			c = dropOldestBranch(c)
+		}
 		past := removeOldestTurns(c, len(c.Turns)).Past
 		data, err := encodeJSON(subjects.Conversation{SessionID: session, Turns: []subjects.Turn{}, Past: past, Updated: out.Now().UTC(), Deleted: true})
 		if err != nil {
@@ -91,6 +97,45 @@ func (g *Generator) compactConversation(ctx context.Context, out actor.Out, sess
 		return 0, nil
 	}
 	return n, g.summarizeTurns(ctx, out, session, s.conversation, s.conversationRev, n, g.models.Role(ctx, out, subjects.RoleAssistant).Window)
+}
+
+// branchConversation sets the turns from a question on aside, or puts a branch in the place of the turns that are there now, and returns
+// the number of turns that were set aside. It rejects a question or branch that the conversation does not have in this place, also
+// because the turns before it were summarized or dropped.
+func (g *Generator) branchConversation(ctx context.Context, out actor.Out, q subjects.SessionChange, s sessionState) (int, error) {
+	c := s.conversation
+	index := func(query string) int {
+		return slices.IndexFunc(c.Turns, func(t subjects.Turn) bool { return t.QueryID == query })
+	}
+	at, next := index(q.QueryID), []subjects.Turn(nil)
+	if q.Change == subjects.SessionSwitch {
+		i := slices.IndexFunc(c.Branches, func(b subjects.Branch) bool { return b.Turns[0].QueryID == q.QueryID })
+		if i < 0 {
+			return 0, subjects.Faultf(subjects.CodeMalformed, "there is no such branch in session %s", q.SessionID)
+		}
+		b := c.Branches[i]
+		next, at, c.Branches = b.Turns, 0, slices.Delete(slices.Clone(c.Branches), i, i+1)
+		if b.After != "" {
+			if at = index(b.After) + 1; at == 0 {
+				at = -1
+			}
+		}
+	}
+	if at < 0 || at == 0 && c.Summarized+c.Dropped > 0 {
+		return 0, subjects.Faultf(subjects.CodeMalformed, "the turn is not in this branch of the session, or the turns before it were summarized")
+	}
+	n := len(c.Turns) - at
+	c = setTurnsAside(c, at)
+	c.Turns, c.Updated = append(c.Turns, next...), out.Now().UTC()
+	data, err := encodeJSON(c)
+	if err == nil {
+		_, err = out.Store(g.bucket()).Put(ctx, subjects.ConversationKey(q.SessionID), data, s.conversationRev)
+	}
+	if err != nil {
+		return 0, err
+	}
+	g.sessions.remove(q.SessionID)
+	return n, g.emitSessionNote(ctx, out, q.SessionID, subjects.NoteBranched, fmt.Sprintf("%d turns were set aside by the user", n))
 }
 
 // emitSessionNote publishes a note about a session that belongs to no question.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -155,4 +156,91 @@ func TestSessionDeletedOverTheBus(t *testing.T) {
 	if all, err := user.Sessions(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("listed: %+v, %v", all, err)
 	}
+}
+
+// An edited question is asked after the turns before it: the model does not get the branch that was set aside, which can be switched back
+// to. Nothing of it is lost, its labels stay, and its questions are not answered again.
+func TestBranchedSession(t *testing.T) {
+	t.Parallel()
+	w := newHarness(t, "An answer.")
+	g := New(subjects.Generator, shippedConfig())
+	ask := func(query, words string) {
+		t.Helper()
+		if err := w.ask(g, "s1", query, words, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	branch := func(change, query string) (subjects.SessionChanged, error) {
+		var r subjects.SessionChanged
+		text, err := w.Deliver(t, g, actortest.Message{
+			Subject: "ctl.user.session.change", Body: subjects.SessionChange{SessionID: "s1", Change: change, QueryID: query}, Deadline: w.Out().Now().Add(time.Minute),
+		})
+		if err == nil {
+			err = json.Unmarshal([]byte(text), &r)
+		}
+		return r, err
+	}
+	path := func() (out string) {
+		for _, t := range w.conversation("s1").Turns {
+			out += " " + t.QueryID
+		}
+		return out
+	}
+	sent := func() (out string) {
+		for _, m := range w.asked[len(w.asked)-1].Messages {
+			if m.Role == "user" {
+				out += " / " + m.Content
+			}
+		}
+		return out
+	}
+	ask("q1", "first")
+	ask("q2", "second")
+	ask("q3", "third")
+	labels := w.conversation("s1").Labels
+	if r, err := branch(subjects.SessionBranch, "q2"); err != nil || r.Turns != 2 || path() != " q1" {
+		t.Fatalf("%+v, %v, %s", r, err, path())
+	}
+	ask("q4", "fourth")
+	if got := sent(); !strings.Contains(got, "first") || !strings.Contains(got, "fourth") || strings.Contains(got, "second") || strings.Contains(got, "third") {
+		t.Errorf("the model is sent %s", got)
+	}
+	if c := w.conversation("s1"); path() != " q1 q4" || !reflect.DeepEqual(c.Labels.Join(labels), c.Labels) || !c.Answered("q3") {
+		t.Errorf("%s, %+v", path(), c)
+	}
+	ask("q3", "third") // delivered again
+	if path() != " q1 q4" {
+		t.Errorf("a question of the other branch is answered again: %s", path())
+	}
+	if r, err := branch(subjects.SessionSwitch, "q2"); err != nil || r.Turns != 1 || path() != " q1 q2 q3" {
+		t.Fatalf("%+v, %v, %s", r, err, path())
+	}
+	ask("q5", "fifth")
+	if got := sent(); !strings.Contains(got, "second") || !strings.Contains(got, "third") || strings.Contains(got, "fourth") {
+		t.Errorf("the model is sent %s", got)
+	}
+	if _, err := branch(subjects.SessionBranch, "q1"); err != nil || path() != "" {
+		t.Fatalf("%v, %s", err, path())
+	}
+	for _, tt := range []struct{ name, change, query string }{
+		{"a question of another branch", subjects.SessionBranch, "q2"},
+		{"a branch inside another branch", subjects.SessionSwitch, "q4"},
+		{"not the first question of a branch", subjects.SessionSwitch, "q3"},
+		{"no question", subjects.SessionBranch, ""},
+		{"no branch", subjects.SessionSwitch, "none"},
+	} {
+		if _, err := branch(tt.change, tt.query); faultCode(err) != subjects.CodeMalformed || path() != "" {
+			t.Errorf("%s: %v, %s", tt.name, err, path())
+		}
+	}
+	if _, err := branch(subjects.SessionSwitch, "q1"); err != nil || path() != " q1 q2 q3 q5" || len(w.conversation("s1").Branches) != 1 {
+		t.Errorf("%v, %s", err, path())
+	}
+	if r, err := w.change(g, "s1", subjects.SessionDelete); err != nil || r.Turns != 4 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if c := w.conversation("s1"); len(c.Branches) > 0 || !c.Answered("q4") {
+		t.Errorf("after the deletion: %+v", c)
+	}
+	w.requireNoErrors()
 }

@@ -114,6 +114,12 @@ func (c *Client) ChangeSession(ctx context.Context, id, change string) (subjects
 	return done, err
 }
 
+// BranchSession sets the turns of a conversation from the question query on aside, [subjects.SessionBranch], or switches to the branch whose
+// first question is query, [subjects.SessionSwitch]. ctx must have a deadline. A [subjects.Fault] says why nothing was changed.
+func (c *Client) BranchSession(ctx context.Context, id, change, query string) (subjects.SessionChanged, error) {
+	return actor.Ask(ctx, c.out, subjects.SessionChangeService, subjects.SessionChange{SessionID: id, Change: change, QueryID: query})
+}
+
 // FindSession returns the complete id of the stored session with this id, or with this prefix of at least [IDPrefix]
 // characters. None is [ErrNotFound], several are an [*AmbiguousError]. The session itself is not read.
 func (c *Client) FindSession(ctx context.Context, id string) (string, error) {

@@ -130,6 +130,7 @@ export function apply(ev) {
     if (ev.seq <= (state.runs.get(ev.query)?.lastSeq ?? 0)) return;
   }
   if (ev.query) applyToRun(run(ev.query), ev);
+  else if (ev.payload?.code === "branched" && state.conversations.has(ev.payload.session_id)) loadConversation(ev.payload.session_id).catch(() => {}); // another tab branched it
   changed();
 }
 

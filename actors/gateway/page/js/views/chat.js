@@ -31,14 +31,64 @@ export async function load([session]) {
 // turnsOf returns the turns of a session, oldest first: {id, at, run, turn}.
 function turnsOf(session) {
   const all = new Map();
+  const aside = new Set((store.state.conversations.get(session)?.branches ?? []).flatMap((b) => b.queries));
   for (const t of store.state.conversations.get(session)?.conversation ?? []) all.set(t.query_id, { id: t.query_id, at: Date.parse(t.time), turn: t });
   for (const r of store.state.runs.values()) {
-    if (r.session !== session || !(r.query || store.isRunning(r))) continue;
+    if (r.session !== session || aside.has(r.id) || !(r.query || store.isRunning(r))) continue;
     const known = all.get(r.id);
     if (known && !r.response && !r.failed && known.turn) continue; // only a part of its events is known
     all.set(r.id, { ...known, id: r.id, at: r.began, run: r });
   }
   return [...all.values()].sort((a, b) => a.at - b.at);
+}
+
+let versions = new Map(); // ids of the branches that a turn is one of, oldest first, by its question
+let busy = false; // a question of the session runs
+
+// findVersions returns the branches that the turns on the page are one of. They follow the same turn of the assistant; turns of the
+// committee are not branched.
+function findVersions(session, turns) {
+  const out = new Map();
+  const c = store.state.conversations.get(session);
+  if (!c?.branches?.length) return out;
+  let before = c.summarized + c.dropped ? null : "";
+  for (const t of turns) {
+    if ((t.turn?.respondent ?? t.run?.respondent) === "committee") continue;
+    const others = c.branches.filter((b) => b.after === before).map((b) => ({ id: b.id, at: Date.parse(b.time) }));
+    if (others.length) out.set(t.id, [...others, { id: t.id, at: t.turn ? Date.parse(t.turn.time) : t.run.ended || Date.now() }].sort((a, b) => a.at - b.at).map((b) => b.id));
+    before = t.id;
+  }
+  return out;
+}
+
+// branch changes the branch of a session: {before: question} or {to: branch}. Other tabs follow by the event of it.
+const branch = (session, change) => api.post(`/sessions/${encodeURIComponent(session)}/branch`, change).then(() => store.loadConversation(session));
+
+// branchSwitch shows which of its branches a turn belongs to, and switches.
+const branchSwitch = (session, id, ids) => {
+  const at = ids.indexOf(id);
+  const button = (to, label, sign) => html`<button type="button" class="ghost" aria-label=${label} title=${label} ?disabled=${busy || !ids[to]} @click=${() => act(() => branch(session, { to: ids[to] }))}>${sign}</button>`;
+  return html`<nav class="versions" aria-label="Versions of the question">${button(at - 1, "Previous version", "‹")}<span><span class="sr">Version </span>${at + 1}/${ids.length}</span>${button(at + 1, "Next version", "›")}</nav>`;
+};
+
+// askEdited asks an edited question in the place of the first version, which becomes a branch. A question that is in no stored turn of the
+// assistant is asked at the end.
+async function askEdited(session, id, text) {
+  if (!text.trim() || draft.sending) return;
+  const stored = await act(() => store.loadConversation(session));
+  const turn = stored?.conversation.find((t) => t.query_id === id);
+  if (turn && turn.respondent !== "committee") {
+    try {
+      await branch(session, { before: id });
+    } catch (e) {
+      if (e.code !== "malformed") {
+        editing.id = id;
+        store.notify(e.message, "error");
+        return;
+      }
+    }
+  }
+  return send(session, text);
 }
 
 // stop closes the open editor, or cancels the running question of the session; it reports whether there was one.
@@ -128,6 +178,8 @@ function typePaste(f) {
 export function view([session]) {
   const turns = session ? turnsOf(session) : [];
   const running = turns.find((t) => t.run && store.isRunning(t.run))?.run;
+  versions = findVersions(session, turns);
+  busy = Boolean(running);
   const selected = drawer.run || turns.findLast((t) => t.id)?.id || "";
   const summary = store.state.conversations.get(session);
   return html`
@@ -138,7 +190,7 @@ export function view([session]) {
           <div class="column">
             ${turns.length ? nothing : welcome(session)}
             ${summary?.summarized ? html`<details class="card"><summary>${count(summary.summarized, "earlier turn")} summarized</summary><p class="body prose">${visible(summary.summary)}</p></details>` : nothing}
-            ${turns.map((t) => (t.run ? liveTurn(t.run, turns) : guard([t.turn, editing.id === t.id && editing.text], () => storedTurn(t.turn, session))))}
+            ${turns.map((t) => (t.run ? liveTurn(t.run, turns) : guard([t.turn, editing.id === t.id && editing.text, versions.get(t.id)?.join(), busy], () => storedTurn(t.turn, session))))}
           </div>
         </div>
         <p class="sr" aria-live="polite" id="spoken"></p>
@@ -179,15 +231,15 @@ const welcome = (session) =>
 
 const question = (id, session, text, attachments) =>
   editing.id === id
-    ? html`<form class="edit box" @submit=${(e) => (e.preventDefault(), (editing.id = ""), send(session, editing.text))}>
+    ? html`<form class="edit box" @submit=${(e) => (e.preventDefault(), (editing.id = ""), askEdited(session, id, editing.text))}>
         <label class="sr" for="edit">Edit the question</label>
         <textarea id="edit" rows="2" .value=${editing.text} @input=${(e) => ((editing.text = e.target.value), store.changed())} @paste=${(e) => onPaste(e, e.clipboardData)} @keydown=${(e) => e.key === "Enter" && !e.shiftKey && e.target.form.requestSubmit()}></textarea>
-        <div class="actions"><span class="quiet">It is asked again in this session; the first version stays in the record.</span><span class="grow"></span><button type="button" @click=${() => ((editing.id = ""), store.changed())}>Cancel</button><button class="primary">Ask again</button></div>
+        <div class="actions"><span class="quiet">The conversation continues from here; the first version stays as a branch.</span><span class="grow"></span><button type="button" @click=${() => ((editing.id = ""), store.changed())}>Cancel</button><button class="primary">Ask again</button></div>
       </form>`
     : html`<div class="asked">
         ${clientOf(session) ? nothing : html`<button type="button" class="ghost reveal" aria-label="Edit the question" title="Edit and ask again" @click=${() => (Object.assign(editing, { id, text }), store.changed(), requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector("#edit")?.focus())))}>${icon("edit")}</button>`}
         <div class="user ${clientOf(session) ? "untrusted" : ""}" dir="auto">${clientOf(session) ? html`${clientLabel(session)} ` : nothing}${visible(text || "A question that was asked before this page was opened")}${(attachments ?? []).map((a) => html`<span class="attached">${icon("attach")}${visible(a.name || "attachment")} <span class="label">untrusted</span></span>`)}</div>
-      </div>`;
+      </div>${versions.has(id) ? branchSwitch(session, id, versions.get(id)) : nothing}`;
 
 const isPublic = (labels) => labels?.trust === "trusted" && labels.privacy === "public";
 
@@ -207,7 +259,7 @@ function storedTurn(t, session) {
 function liveTurn(r, turns) {
   const running = store.isRunning(r);
   const tick = running ? Math.floor(Date.now() / 500) : 0;
-  return guard([r, r.version, tick, editing.id === r.id && editing.text, drawer.open && drawer.run === r.id, r.rated, r.stars, r.words, store.state.approvals.size], () => turn(r, running, turns));
+  return guard([r, r.version, tick, editing.id === r.id && editing.text, drawer.open && drawer.run === r.id, versions.get(r.id)?.join(), busy, r.rated, r.stars, r.words, store.state.approvals.size], () => turn(r, running, turns));
 }
 
 function turn(r, running, turns) {
