@@ -11,6 +11,9 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"conclave/actors/gateway"
+	"conclave/config"
+	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/story"
 	"conclave/stories"
 	"conclave/stories/harness"
@@ -53,6 +56,45 @@ func runPageStory(ctx context.Context, file string, observe func(story.Progress)
 	return harness.RunStory(ctx, s, harness.Options{Log: slog.New(slog.DiscardHandler)}, story.Options{Observe: observe})
 }
 
+// TestPageFirstModel is the first run in a browser, with an Ollama that has no model that answers: the page offers to fetch the model of
+// the settings, shows a progress bar, also after a reload, and the model replaces the demo model.
+func TestPageFirstModel(t *testing.T) {
+	browser := findBrowser(t)
+	release := make(chan struct{})
+	server := modeltest.New(t, scriptserver.Script{}, scriptserver.WithPullHold(release))
+	address := make(chan string, 1)
+	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(config.Wiring{OnListen: func(addr string) { address <- addr }})
+	c.Models.Ollama.URL = server.URL
+	name := c.Models.Roles[subjects.RoleAssistant]
+	home := newHome(t)
+	up(t, c, home, config.Actors...)
+	s := &pageSystem{t: t, url: "http://" + <-address, token: readToken(t, home)}
+	p := startBrowser(t, browser, s.url, s.loginLink(t.Context()))
+	p.open("/chat")
+	p.click(".welcome .first-run a")
+	const fetch = `[...document.querySelectorAll("main button")].find((b) => b.textContent.trim() === `
+	p.waitFor(fetch + quoteJS("Fetch "+name) + `)`)
+	eval[bool](p, `(`+fetch+quoteJS("Fetch "+name)+`).click(), true)`)
+	half := `document.querySelector(".pull progress")?.position === 0.5 && document.querySelector(".pull").textContent.includes("2 MB of 4 MB")`
+	p.waitFor(half)
+	p.open("/models")
+	p.waitFor(half)
+	if eval[bool](p, `Boolean(`+fetch+quoteJS("Fetch "+name)+`))`) {
+		t.Error("the model is offered while it is fetched")
+	}
+	t.Run("axe", func(t *testing.T) {
+		p.t = t
+		p.checkAccess("/models")
+	})
+	p.t = t
+	close(release)
+	p.waitFor(`document.querySelector(".pull")?.textContent.includes("done after") && [...document.querySelectorAll("[aria-label=Models] th[scope=row]")].some((e) => e.textContent.startsWith(` + quoteJS(name) + `))`)
+	p.waitFor(`[...document.querySelectorAll("[aria-label=Roles] tr")].some((r) => r.textContent.startsWith("assistant") && r.cells[1].textContent.trim() === ` + quoteJS(name) + `)`)
+	p.open("/chat")
+	p.waitFor(`document.querySelector(".welcome") && !document.querySelector(".first-run")`)
+	p.checkQuiet()
+}
+
 // TestPageStories runs stories from the page: one that passes and one that fails, with the difference of expected and observed. A reload
 // and a second tab show the same run, and the system of the user has no trace of it.
 func TestPageStories(t *testing.T) {
@@ -61,7 +103,7 @@ func TestPageStories(t *testing.T) {
 	p.click(`[aria-label="Run S1"]`)
 	p.waitFor(`location.pathname === "/stories/s1_capital.yaml" && document.querySelector(".checks li")`)
 	p.waitFor(`document.querySelector(".outcome.good")`)
-	if got := eval[float64](p, `document.querySelectorAll(".checks li:not(.ok)").length`); got != 0 {
+	if got := eval[float64](p, `document.querySelectorAll(".checks li:not(.is-ok)").length`); got != 0 {
 		t.Errorf("%v expectations do not hold: %s", got, p.text(".checks"))
 	}
 	if got := p.text(".steps"); !strings.Contains(got, "What is the capital of France?") || !strings.Contains(got, "Paris") {
@@ -70,9 +112,9 @@ func TestPageStories(t *testing.T) {
 	p.visit("/stories/s1_oslo.yaml", "main .primary")
 	p.click("main .primary")
 	p.waitFor(`document.querySelector(".outcome.bad")`)
-	const shown = `[...document.querySelectorAll(".checks li.failed")].map((l) => l.innerText).join(" / ")`
+	const shown = `[...document.querySelectorAll(".checks li.is-failed")].map((l) => l.innerText).join(" / ")`
 	failed := eval[string](p, shown)
-	want, got := p.text(".checks li.failed .diff .want"), p.text(".checks li.failed .diff .got")
+	want, got := p.text(".checks li.is-failed .diff .want"), p.text(".checks li.is-failed .diff .got")
 	if !strings.Contains(want, "Oslo") || !strings.Contains(got, "The capital of France is Paris.") || !strings.Contains(failed, "tool.request.web_search") {
 		t.Errorf("expected %q, observed %q in %q", want, got, failed)
 	}

@@ -43,7 +43,7 @@ func (e Event) String() string {
 
 // summary returns author, subject and the body without ids, cut.
 func (e Event) summary() string {
-	return strings.TrimSpace(fmt.Sprintf("%s by=%s %s", e.Subject, e.From, text.Clip(idFields.ReplaceAllString(string(e.Body), ""), 240)))
+	return strings.TrimSpace(fmt.Sprintf("%s by=%s %s", e.Subject, e.From, text.Clip(idFields.ReplaceAllString(string(e.Body), ""), 120)))
 }
 
 // isKind reports whether an event has the first two tokens of the pattern's subject.

@@ -159,6 +159,13 @@ func (s *Server) pullModel(w http.ResponseWriter, r *http.Request) {
 			line(api.ProgressResponse{
 				Status: "pulling " + digest[7:19], Digest: digest, Total: size, Completed: size * step / 2,
 			})
+			if i == 0 && step == 1 && s.pullHold != nil {
+				select {
+				case <-s.pullHold:
+				case <-r.Context().Done():
+					return
+				}
+			}
 		}
 	}
 	line(api.ProgressResponse{Status: "verifying sha256 digest"})

@@ -28,7 +28,8 @@ type Server struct {
 	slots    chan struct{} // nil = no limit
 	slotTime time.Duration
 	queue    int
-	capacity int // models that are loaded at a time; 0 = loading is not simulated
+	capacity int             // models that are loaded at a time; 0 = loading is not simulated
+	pullHold <-chan struct{} // see [WithPullHold]; nil = pulls are not held
 
 	mu       sync.Mutex
 	models   []Model
@@ -100,6 +101,11 @@ func WithSlots(n int, each time.Duration, queue int) Option {
 // WithCapacity makes the server hold n models at a time, as OLLAMA_MAX_LOADED_MODELS does: a request for another model loads
 // that one and unloads the one that was used least recently. It counts both in [Stats], and reports the loaded models.
 func WithCapacity(n int) Option { return func(s *Server, _ *http.ServeMux) { s.capacity = n } }
+
+// WithPullHold stops every pull at the half of its first layer until release is closed.
+func WithPullHold(release <-chan struct{}) Option {
+	return func(s *Server, _ *http.ServeMux) { s.pullHold = release }
+}
 
 // Start starts a server for script, with the models of the script, on a free port of the loopback. The caller must
 // close it. It fails when it cannot listen.

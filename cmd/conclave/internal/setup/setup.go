@@ -94,12 +94,16 @@ func (m *Machine) listModels(ctx context.Context) {
 func chooseBest(list []model.Info, free int64) (best string) {
 	largest := int64(-1)
 	for _, i := range list {
-		answers := !i.Embedding && !strings.Contains(i.Name, "embed") && !strings.Contains(i.Name, "minilm")
-		if answers && i.Size > largest && (free == 0 || fits(i.Size, free)) {
+		if !i.Embedding && !isEmbedder(i.Name) && i.Size > largest && (free == 0 || fits(i.Size, free)) {
 			best, largest = i.Name, i.Size
 		}
 	}
 	return best
+}
+
+// isEmbedder reports whether the name of a model is one of a model for vectors, which cannot answer.
+func isEmbedder(name string) bool {
+	return strings.Contains(name, "embed") || strings.Contains(name, "minilm")
 }
 
 // findGPU asks the driver of NVIDIA; a Mac with Apple silicon shares its memory. "" = none was found.
@@ -146,7 +150,9 @@ func (m Machine) Has(name string) bool {
 }
 
 // Missing reports whether Ollama runs without a model that could answer.
-func (m Machine) Missing() bool { return m.Ollama && len(m.Models) == 0 }
+func (m Machine) Missing() bool {
+	return m.Ollama && !slices.ContainsFunc(m.Models, func(name string) bool { return !isEmbedder(name) })
+}
 
 // Print prints what was found, and what to do next.
 func (m Machine) Print(w io.Writer, program string) {

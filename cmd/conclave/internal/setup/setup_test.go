@@ -67,6 +67,10 @@ func TestLook(t *testing.T) {
 	if s := m.Steps("conclave"); !strings.HasPrefix(s[0], "conclave setup --model auto (pulls gemma3:4b, 3 GB)") {
 		t.Errorf("steps: %q", s)
 	}
+	models = `{"models":[{"name":"nomic-embed-text:latest","model":"nomic-embed-text:latest"}]}`
+	if m = Look(t.Context(), cfg); !m.Missing() {
+		t.Errorf("a model for vectors counts as one that answers: %+v", m)
+	}
 	models = `{"models":[{"name":"tiny:latest","model":"tiny:latest"}]}`
 	m = Look(t.Context(), cfg)
 	if m.Missing() || !m.Has("tiny") || !strings.HasPrefix(m.Steps("conclave")[0], "conclave setup --model tiny:latest ") {

@@ -218,12 +218,15 @@ const examples = [
   ["Search the web for news about NATS.", "needs a search provider"],
 ];
 
+const needsModel = (m) => m?.demo_model || m?.notice.startsWith("model not found");
+
 const welcome = (session) =>
   session && !store.state.conversations.has(session)
     ? html`<p class="quiet">Loading the conversation.</p>`
     : html`<div class="welcome">
         <h2>Ask anything.<br />It stays on this machine.</h2>
         <p class="lead">Every tool call is authorized and written to an audit log. A call that could send or change something asks you first.</p>
+        ${needsModel(store.state.health?.model) ? html`<p class="first-run"><a class="button primary" href="/models">Fetch a model</a> <span class="quiet">${store.state.health.model.demo_model ? "Until then the built-in demo model answers." : `The assistant's model, ${store.state.health.model.model}, is not on this machine yet.`}</span></p>` : nothing}
         <ul class="examples">
           ${examples.map(([text, what]) => html`<li><button type="button" @click=${() => send(session ?? "", text)}><span>${text}</span><span class="quiet">${what}</span></button></li>`)}
         </ul>

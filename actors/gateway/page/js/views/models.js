@@ -70,7 +70,9 @@ export function view() {
   if (shown.error && !shown.models) return html`<div class="page"><h1>Models</h1><p class="failed">${shown.error}</p></div>`;
   const m = shown.models;
   if (!m) return html`<div class="page wide-page"><h1>Models</h1><p class="quiet">Loading.</p></div>`;
-  const wanted = m.roles.filter((r) => r.wanted && !m.pulls.some((p) => p.model === r.wanted && !p.ended));
+  const latest = (name) => name.replace(/:latest$/, "");
+  const missing = (r) => r.wanted || (r.notice && !r.demo_model && !r.model.includes("/") && !m.models.some((x) => latest(x.name) === latest(r.model)) ? r.model : "");
+  const offered = new Map(m.roles.map((r) => [r, missing(r)]).filter(([, name]) => name && !m.pulls.some((p) => p.model === name && !p.ended))); // what to fetch for a role
   return html`<div class="page wide-page ops-page"><h1>Models</h1>
     <p class="lead">${m.free_memory ? `${bytes(m.free_memory)} of memory is free on this machine. A model needs its size and a fifth more for the context.` : "The free memory of this machine is not known."}</p>
     <form class="search" @submit=${(e) => (e.preventDefault(), shown.name.trim() && pull(shown.name.trim()))}>
@@ -82,7 +84,7 @@ export function view() {
       ? html`<div class="table" tabindex="0" role="region" aria-label="Models"><table class="wide ops"><thead><tr><th scope="col">Model</th><th scope="col">Roles</th><th scope="col">Size</th><th scope="col">Memory</th><th scope="col">Tokens per second</th></tr></thead><tbody>${m.models.map((x) => row(x, m.free_memory))}</tbody></table></div>`
       : empty("models", "No model yet", "Ollama runs models on this machine; nothing you ask leaves it. Start it, then fetch a model that fits your memory.", html`<button type="button" class="primary" @click=${() => copy("ollama serve")}>Copy: ollama serve</button>`)}
     <h2>Roles</h2>
-    <div class="table" tabindex="0" role="region" aria-label="Roles"><table class="wide ops"><thead><tr><th scope="col">Role</th><th scope="col">Model now</th><th scope="col">Note</th></tr></thead><tbody>${m.roles.map((r) => html`<tr><th scope="row">${r.role}</th><td>${r.model}${r.demo_model ? html` <span class="chip">demo</span>` : nothing}</td><td>${r.notice ? html`<span class="quiet">${visible(r.notice)}</span>` : nothing}${wanted.includes(r) ? html` <button type="button" @click=${() => pull(r.wanted)}>Fetch ${r.wanted}</button>` : nothing}</td></tr>`)}</tbody></table></div>
+    <div class="table" tabindex="0" role="region" aria-label="Roles"><table class="wide ops"><thead><tr><th scope="col">Role</th><th scope="col">Model now</th><th scope="col">Note</th></tr></thead><tbody>${m.roles.map((r) => html`<tr><th scope="row">${r.role}</th><td>${r.model}${r.demo_model ? html` <span class="chip">demo</span>` : nothing}</td><td>${r.notice ? html`<span class="quiet">${visible(r.notice)}</span>` : nothing}${offered.has(r) ? html` <button type="button" @click=${() => pull(offered.get(r))}>Fetch ${offered.get(r)}</button>` : nothing}</td></tr>`)}</tbody></table></div>
     <p class="quiet">Change the model of a role in the <a href="/agents/model/settings">settings of the model actor</a>.</p>
     ${m.skipped ? html`<p class="warn-text">${visible(m.skipped)}</p>` : nothing}
   </div>`;

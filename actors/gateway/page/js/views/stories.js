@@ -68,7 +68,7 @@ const stop = (file) => api.del(`/stories/${encodeURIComponent(file)}/run`).catch
 const words = { pending: "not yet", running: "runs", ok: "holds", failed: "failed" };
 const marks = { pending: "clock", running: "clock", ok: "check", failed: "close" };
 
-const mark = (state, text = words[state]) => html`<span class="mark-state ${state}">${icon(marks[state])}<span class="sr">${text}: </span></span>`;
+const mark = (state, text = words[state]) => html`<span class="mark-state is-${state}">${icon(marks[state])}<span class="sr">${text}: </span></span>`;
 
 const badge = (run) => (run ? html`<span class="state ${run.state === "ok" ? "good" : run.state === "failed" ? "bad" : ""}">${icon(marks[run.state])}${run.state === "ok" ? "passed" : run.state === "failed" ? "failed" : "running"}${run.ms ? html` <span class="quiet">${seconds(run.ms)}</span>` : nothing}</span>` : nothing);
 
@@ -76,9 +76,9 @@ const signs = { "-": "expected", "+": "observed", " ": "" };
 
 const diff = (lines, label) => html`<div class="diff" tabindex="0" role="group" aria-label=${label}>${lines.map((l) => html`<div class=${l.op === "-" ? "want" : l.op === "+" ? "got" : "same"}><span class="sign" aria-hidden="true">${l.op === "-" ? "−" : l.op}</span><span class="sr">${signs[l.op]}: </span><code>${visible(l.text)}</code></div>`)}</div>`;
 
-const check = (c, file, ended) => html`<li class=${c.state}>${mark(c.state, ended && c.state === "pending" ? "not checked" : undefined)}
+const check = (c, file, ended) => html`<li class="is-${c.state}">${mark(c.state, ended && c.state === "pending" ? "not checked" : undefined)}
   <div class="what-holds"><span>${visible(c.text)}</span> <span class="quiet nowrap">line ${c.line}</span>
-    ${(c.failures ?? []).map((f) => html`<p class="failed">${visible(f.text)}</p>${f.diff ? html`<p class="legend quiet"><span>− expected</span> <span>+ observed</span></p>${diff(f.diff, `Expected and observed, ${file} line ${f.line}`)}` : nothing}`)}
+    ${(c.failures ?? []).map((f) => html`<p class="quiet why">${visible(f.text)}</p>${f.diff ? html`<p class="legend quiet"><span>− expected</span> <span>+ observed</span></p>${diff(f.diff, `Expected and observed, ${file} line ${f.line}`)}` : nothing}`)}
   </div></li>`;
 
 const outcome = (end) =>
@@ -90,7 +90,7 @@ function runView(file, run) {
   checks.sort((a, b) => order[a.state] - order[b.state]); // failures first
   const held = checks.filter((c) => c.state === "ok").length;
   return html`${run.end ? outcome(run.end) : html`<p class="outcome" role="status"><span class="spinner" aria-hidden="true"></span>${run.turns.length ? `Turn ${run.turns.length} runs.` : "Starting a system for it."}</p>`}
-    ${run.turns.length ? html`<section><h2>Steps</h2><ol class="steps">${run.turns.map((t) => html`<li class=${t.state}>${mark(t.state, t.state === "ok" ? "done" : undefined)}<div><span class="step">${visible(t.step)}</span>${t.answer ? html`<span class="what">${visible(t.answer)}</span>` : nothing}</div></li>`)}</ol></section>` : nothing}
+    ${run.turns.length ? html`<section><h2>Steps</h2><ol class="steps">${run.turns.map((t) => html`<li class="is-${t.state}">${mark(t.state, t.state === "ok" ? "done" : undefined)}<div><span class="step">${visible(t.step)}</span>${t.answer ? html`<span class="what">${visible(t.answer)}</span>` : nothing}</div></li>`)}</ol></section>` : nothing}
     ${checks.length ? html`<section><h2>Expectations <span class="quiet">${held} of ${checks.length}</span></h2><ul class="checks">${checks.map((c) => check(c, file, run.end))}</ul></section>` : nothing}
     ${run.events.length ? html`<details class="story-events"><summary>${count(run.events.length, "event")} of its system</summary><div class="table" tabindex="0" role="region" aria-label="Events"><table class="wide ops"><thead><tr><th scope="col">Time</th><th scope="col">From</th><th scope="col">Subject</th><th scope="col">Body</th></tr></thead><tbody>${run.events.map((e) => html`<tr><td class="nowrap">${clock(e.time)}</td><td>${e.from ?? "user"}</td><td><code>${e.subject}</code></td><td><code class="clip">${visible(e.body)}</code></td></tr>`)}</tbody></table></div></details>` : nothing}`;
 }
@@ -118,7 +118,7 @@ export function view([file]) {
     <p class="lead">Acceptance stories of this build. Each runs on a system of its own with a scripted model, and compares every message: your memory, settings and sessions are not touched.</p>
     <form class="search" @submit=${(e) => e.preventDefault()}><label class="sr" for="story-find">Find a story</label><input id="story-find" type="search" placeholder="Find a story" .value=${shown.find} @input=${(e) => ((shown.find = e.target.value), store.changed())} /><span class="quiet">${count(list.length, "story", "stories")}</span></form>
     ${list.length
-      ? html`<div class="table" tabindex="0" role="region" aria-label="Stories"><table class="wide ops"><thead><tr><th scope="col">Story</th><th scope="col">What must hold</th><th scope="col">Latest run</th><th scope="col"><span class="sr">Run</span></th></tr></thead><tbody>${list.map((s) => html`<tr><th scope="row" class="nowrap"><a href="/stories/${s.file}">${s.id}</a></th><td>${s.title}<span class="what">${s.why}</span></td><td class="nowrap">${badge(s.run)}</td><td class="n act"><button type="button" aria-label="Run ${s.id}" ?disabled=${!shown.canRun || busy} @click=${() => (go(`/stories/${s.file}`), start(s.file))}>Run</button></td></tr>`)}</tbody></table></div>`
+      ? html`<div class="table" tabindex="0" role="region" aria-label="Stories"><table class="wide ops story-list"><thead><tr><th scope="col">Story</th><th scope="col">What must hold</th><th scope="col">Latest run</th><th scope="col"><span class="sr">Run</span></th></tr></thead><tbody>${list.map((s) => html`<tr><th scope="row" class="nowrap"><a href="/stories/${s.file}">${s.id}</a></th><td>${s.title}<span class="what">${s.why}</span></td><td class="nowrap">${badge(s.run)}</td><td class="n act"><button type="button" aria-label="Run ${s.id}" ?disabled=${!shown.canRun || busy} @click=${() => (go(`/stories/${s.file}`), start(s.file))}>Run</button></td></tr>`)}</tbody></table></div>`
       : shown.stories
         ? html`<p class="quiet">${shown.stories.length ? "No story has these words." : "This process has no stories: it was not started with conclave up."}</p>`
         : nothing}
