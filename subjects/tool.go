@@ -37,6 +37,8 @@ type ToolStatus struct {
 	Pin       string          `json:"pin,omitempty"` // hash of the accepted definition
 	// Accepted is the accepted definition; nil when only its hash is stored, by an earlier build.
 	Accepted *ToolSchema `json:"accepted,omitempty"`
+	// Rejected is why the last announcement was rejected, "" when it was not. It may quote the tool.
+	Rejected string `json:"rejected,omitempty"`
 	// NewPin and New are the definition that waits for the user, in state changed.
 	NewPin string      `json:"new_pin,omitempty"`
 	New    *ToolSchema `json:"new,omitempty"`

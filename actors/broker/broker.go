@@ -96,7 +96,7 @@ func (b *Broker) Routes() []actor.Route {
 		actor.Serve(subjects.PolicyExplain, b.onExplain),
 		actor.Serve(subjects.ToolListService, b.onToolList),
 		actor.Serve(subjects.ToolAcceptService, b.onToolAccept, actor.Workers(1), b.gate.OnReject(subjects.ActionToolAccept, nil)),
-		actor.Subscribe(subjects.ToolSchemaEvent, b.onSchema, actor.Workers(1), actor.MaxRate(maxAnnouncements)),
+		actor.Subscribe(subjects.ToolSchemaEvent, b.onSchema, actor.Workers(1), actor.MaxRate(maxAnnouncements), actor.OnReject(b.onSchemaRejected)),
 		actor.Subscribe(subjects.ToolRunOutput, b.onOutput, actor.Workers(1)), // in order
 		actor.Subscribe(subjects.QueryCancel, b.onCancel),
 		actor.Subscribe(subjects.PrincipalChanged, b.onPrincipalChanged, actor.Workers(1)),
@@ -414,6 +414,10 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	switch {
 	case actor.IsReplyFault(err) && errors.As(err, &fault):
 		res.Error = toolFault(fault)
+	case actor.IsNoResponder(err) && isPrincipal:
+		res.Error = subjects.Faultf(subjects.CodeUnavailable, "%s is not running: %s", c.tool, startAdvice(k.Zone))
+	case errors.As(err, &fault) && fault.Code == subjects.CodeMalformed && isPrincipal:
+		res.Error = subjects.Faultf(subjects.CodeTool, "%s: correct the program, docs/tools.md has the contract", fault.Text)
 	case errors.As(err, &fault):
 		res.Error = subjects.Faultf(fault.Code, "%s", fault.Text)
 	case err != nil:
@@ -429,6 +433,14 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 		}
 	}
 	return res, actor.IsNoResponder(err)
+}
+
+// startAdvice says how the user starts the tools of a principal.
+func startAdvice(principal string) string {
+	if strings.HasPrefix(principal, subjects.MCP+"-") {
+		return "see conclave mcp list"
+	}
+	return "start its program"
 }
 
 // toolFault turns an error that a tool reported into a tool fault, with its text cut to maxFaultBytes. The tool's own

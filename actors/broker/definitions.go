@@ -220,6 +220,7 @@ func (b *Broker) toolStatus(ctx context.Context, out actor.Out, at zoneTool) (su
 		Principal: at.zone, Tool: at.tool, State: subjects.ToolSilent, Agents: []string{}, Pin: d.Pin, Accepted: d.Schema,
 		Declared: b.table.principals[at.zone].Declared[at.tool], Effects: b.table.withFacts(Known{Tool: policy.Tool{Name: at.tool}}).Effects.String(),
 	}
+	s.Rejected = b.table.rejected[at]
 	for typ := range m.Types {
 		if m.HasTool(typ, at.tool) {
 			s.Agents = append(s.Agents, typ)

@@ -78,12 +78,13 @@ type plainTool struct {
 
 	mu         sync.Mutex
 	definition string
+	reply      string // to calls
 	orders     []string
 }
 
 func (w *userTools) startPlain(principal, tool, definition string) *plainTool {
 	w.t.Helper()
-	p := &plainTool{nc: w.Connect(principal), name: tool, definition: definition}
+	p := &plainTool{nc: w.Connect(principal), name: tool, definition: definition, reply: `{"result":"sunny"}`}
 	subscribe := func(subject string, handle func(m *nats.Msg)) {
 		if _, err := p.nc.Subscribe(subject, handle); err != nil {
 			w.t.Fatal(err)
@@ -92,8 +93,9 @@ func (w *userTools) startPlain(principal, tool, definition string) *plainTool {
 	subscribe("tool.request."+tool, func(m *nats.Msg) {
 		p.mu.Lock()
 		p.orders = append(p.orders, string(m.Data))
+		reply := p.reply
 		p.mu.Unlock()
-		_ = m.Respond([]byte(`{"result":"sunny"}`))
+		_ = m.Respond([]byte(reply))
 	})
 	subscribe("$SRV.INFO."+principal, func(m *nats.Msg) {
 		p.mu.Lock()
@@ -163,6 +165,63 @@ func (w *userTools) accept(role, tool, pin string) error {
 
 func forecast(description string) string {
 	return `{"name":"forecast","description":"` + description + `","parameters":{"type":"object","properties":{"city":{"type":"string"}}}}`
+}
+
+// TestRejectedAnnouncement: an announcement with an unknown field is shown to the user with the name of the field, until the tool
+// announces a definition that fits.
+func TestRejectedAnnouncement(t *testing.T) {
+	t.Parallel()
+	w := newUserTools(t)
+	w.setPrincipals(subjects.Principal{Name: "weather", Kind: subjects.ToolPrincipal, Tools: []string{"forecast"}, Added: time.Unix(1, 0).UTC()})
+	nc := w.Connect("weather") // replies to no request for its definition
+	publish := func(definition string) {
+		t.Helper()
+		if err := errors.Join(nc.Publish("tool.schema.forecast", []byte(definition)), nc.Flush()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(strings.Replace(forecast("first"), "{", `{"title":"Weather",`, 1))
+	s := w.status("forecast", subjects.ToolSilent)
+	for ; s.Rejected == "" && t.Context().Err() == nil; s = w.status("forecast", subjects.ToolSilent) {
+	}
+	if !strings.Contains(s.Rejected, `"title"`) || s.Running || s.Pin != "" {
+		t.Errorf("rejected: %+v", s)
+	}
+	publish(forecast("first"))
+	if s := w.status("forecast", subjects.ToolReady); s.Rejected != "" {
+		t.Errorf("announced again: %+v", s)
+	}
+	tool := w.startPlain("weather", "forecast", strings.Replace(forecast("second"), "{", `{"icon":"sun",`, 1))
+	for s = w.status("forecast", subjects.ToolReady); s.Rejected == "" && t.Context().Err() == nil; s = w.status("forecast", subjects.ToolReady) {
+	}
+	if !strings.Contains(s.Rejected, `"icon"`) {
+		t.Errorf("the INFO reply: %+v", s)
+	}
+	tool.announce(t, forecast("first"))
+	for s.Rejected != "" && t.Context().Err() == nil {
+		s = w.status("forecast", subjects.ToolReady)
+	}
+}
+
+// TestFaultyProgram: a reply outside the contract and a program that does not run are faults that say so.
+func TestFaultyProgram(t *testing.T) {
+	t.Parallel()
+	w := newUserTools(t)
+	w.setPrincipals(subjects.Principal{Name: "weather", Kind: subjects.ToolPrincipal, Tools: []string{"forecast"}, Added: time.Unix(1, 0).UTC()})
+	tool := w.startPlain("weather", "forecast", forecast("first"))
+	w.status("forecast", subjects.ToolReady)
+	for reply, want := range map[string]string{`{"result":"sunny","took":3}`: `unknown field "took"`, `{"result":5}`: "result", `sunny`: "could not be read"} {
+		tool.mu.Lock()
+		tool.reply = reply
+		tool.mu.Unlock()
+		if code, text := w.callTool("operator", "forecast"); code != subjects.CodeTool || !strings.Contains(text, want) || !strings.Contains(text, "correct the program") {
+			t.Errorf("%s: %s %s", reply, code, text)
+		}
+	}
+	tool.nc.Close()
+	if code, text := w.callTool("operator", "forecast"); code != subjects.CodeUnavailable || !strings.Contains(text, "forecast is not running: start its program") {
+		t.Errorf("stopped: %s %s", code, text)
+	}
 }
 
 // TestChangedDefinitionWaits: a tool of the user announces itself in JSON over a plain connection and is called. With another

@@ -39,6 +39,7 @@ type toolTable struct {
 	principals map[string]subjects.Principal         // tool principals by zone
 	accepted   map[zoneTool]definition               // accepted definitions of their tools, as last read
 	proposed   map[zoneTool]subjects.ToolSchema      // changed definitions that wait for the user; of no use after a restart, when the tools are asked again
+	rejected   map[zoneTool]string                   // why the last announcement of a tool principal was rejected
 	declared   func(tool string) (policy.Tool, bool) // the manifest's facts about a tool outside the build
 	discovered chan struct{}                         // closed when [Broker.Start] has asked every zone for its tools
 	discoverAt time.Time                             // when missing tools are asked again, see listMissing
@@ -47,7 +48,7 @@ type toolTable struct {
 
 // newTable returns a table of the build's tools. declared has the current manifest's facts about others.
 func newTable(build []Known, declared func(tool string) (policy.Tool, bool)) *toolTable {
-	t := &toolTable{declared: declared, build: map[string]Known{}, live: map[string]map[string]Known{}, zones: subjects.Zones, accepted: map[zoneTool]definition{}, proposed: map[zoneTool]subjects.ToolSchema{}, discovered: make(chan struct{})}
+	t := &toolTable{declared: declared, build: map[string]Known{}, live: map[string]map[string]Known{}, zones: subjects.Zones, accepted: map[zoneTool]definition{}, proposed: map[zoneTool]subjects.ToolSchema{}, rejected: map[zoneTool]string{}, discovered: make(chan struct{})}
 	for _, k := range build {
 		t.build[k.Name] = k
 	}
@@ -203,7 +204,33 @@ func (b *Broker) onSchema(ctx context.Context, in actor.Msg[subjects.ToolSchema]
 	if len(in.Tokens) != 2 {
 		return subjects.Faultf(subjects.CodeSubject, "invalid announcement subject: %s", in.Subject)
 	}
-	return b.acceptSchema(ctx, out, in.Tokens[0], in.Tokens[1], in.Body)
+	err := b.acceptSchema(ctx, out, in.Tokens[0], in.Tokens[1], in.Body)
+	b.noteAnnouncement(zoneTool{in.Tokens[0], in.Tokens[1]}, err)
+	return err
+}
+
+// onSchemaRejected keeps why an announcement could not be decoded, or that a zone announces too often.
+func (b *Broker) onSchemaRejected(ctx context.Context, rej actor.Rejection, out actor.Out) {
+	if len(rej.Tokens) == 2 && b.table.serves(ctx, rej.Tokens[0], rej.Tokens[1], func(ctx context.Context) { b.refreshZones(ctx, out) }) {
+		b.noteAnnouncement(zoneTool{rej.Tokens[0], rej.Tokens[1]}, rej.Fault)
+	}
+}
+
+// noteAnnouncement keeps the fault of an announcement of a tool principal for the user, or forgets the last one. A definition that
+// waits for the user, and an error that is not the tool's, are no faults of the announcement.
+func (b *Broker) noteAnnouncement(at zoneTool, err error) {
+	t := b.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !slices.Contains(t.principals[at.zone].Tools, at.tool) {
+		return
+	}
+	var fault *subjects.Fault
+	if errors.As(err, &fault) && fault.Code != subjects.CodeDenied {
+		t.rejected[at] = text.OneLine(fault.Text, maxFaultBytes)
+		return
+	}
+	delete(t.rejected, at)
 }
 
 // acceptSchema checks an announcement and registers the tool. name and zone are from the subject, which the server enforces: it
@@ -252,11 +279,16 @@ func (b *Broker) discoverTool(ctx context.Context, out actor.Out, zone, tool str
 		Metadata map[string]string `json:"metadata"`
 	}
 	var s subjects.ToolSchema
-	if json.Unmarshal(answer, &info) != nil || actor.DecodeStrict([]byte(info.Metadata[field]), &s) != nil {
+	if json.Unmarshal(answer, &info) != nil {
+		return false, nil
+	}
+	if err := actor.DecodeStrict([]byte(info.Metadata[field]), &s); err != nil {
+		b.noteAnnouncement(zoneTool{zone, tool}, subjects.Faultf(subjects.CodeMalformed, "metadata %s of its INFO reply: %v", field, err))
 		return false, nil
 	}
 	s.Key = info.Metadata["key"]
 	err = b.acceptSchema(asking, out, zone, tool, s)
+	b.noteAnnouncement(zoneTool{zone, tool}, err)
 	var fault *subjects.Fault
 	if errors.As(err, &fault) {
 		return true, nil

@@ -41,9 +41,10 @@ func toolListCommand(a *cli.App) *cobra.Command {
 		Short: "List your tools and their state",
 		Long: `Lists the tools that were added: name, state, the agent types that may call it, and its effects. States:
 
-  ready                announced with the accepted definition; "not running" if it does not answer now
-  definition changed   not offered until you accept the change with conclave tool accept
-  not announced        the program has not connected since the broker started`,
+  ready                  announced with the accepted definition; "not running" if it does not reply on $SRV.INFO now
+  definition changed     not offered until you accept the change with conclave tool accept
+  announcement rejected  the program runs, and its definition does not fit the contract: conclave tool show says why
+  not announced          the program has not connected since the broker started`,
 		Example: `  conclave tool list --json | jq -r '.[] | select(.state == "changed") | .tool'`,
 		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -76,6 +77,8 @@ func describeToolState(s subjects.ToolStatus) string {
 	switch {
 	case s.State == subjects.ToolChanged:
 		return "definition changed"
+	case s.Rejected != "":
+		return "announcement rejected"
 	case s.State == subjects.ToolSilent:
 		return "not announced"
 	case !s.Running:
@@ -128,6 +131,9 @@ func toolShowCommand(a *cli.App) *cobra.Command {
 					return a.PrintJSON(s)
 				}
 				fmt.Fprintf(a.Out, "tool       %s, served by the principal %s\nstate      %s\ncalled by  %s\neffects    %s\n", s.Tool, s.Principal, describeToolState(s), describeAgents(s), s.Effects)
+				if s.Rejected != "" {
+					fmt.Fprintf(a.Out, "rejected   %s\n           correct the program: docs/tools.md has the contract\n", term.Visible(s.Rejected))
+				}
 				if s.Declared.Act == "" {
 					fmt.Fprintf(a.Out, "           each call of an agent asks you; say what it does with %s tool set %s --act\n", a.Program(), s.Tool)
 				} else {
@@ -180,8 +186,10 @@ object (default: {}); "-" reads them from stdin.`,
 					return err
 				case s.State == subjects.ToolChanged:
 					return cli.Fail(cli.ExitDenied, "the definition of "+s.Tool+" changed, so it is not offered", "see "+a.Program()+" tool accept "+s.Tool)
+				case s.State == subjects.ToolSilent && s.Rejected != "":
+					return cli.Fail(cli.ExitFailed, "the announcement of "+s.Tool+" was rejected: "+term.Visible(s.Rejected), "correct the program, docs/tools.md has the contract")
 				case !s.Running && s.State == subjects.ToolSilent:
-					return cli.Fail(cli.ExitAbsent, s.Tool+" is not running", "start its program, for example: cd "+s.Tool+" && python3 tool.py")
+					return cli.Fail(cli.ExitAbsent, s.Tool+" is not running", "start its program")
 				}
 				return nil
 			})
@@ -202,7 +210,7 @@ func toolAcceptCommand(a *cli.App) *cobra.Command {
 		Use:   "accept <tool>",
 		Short: "Accept the changed definition of a tool",
 		Long: `Shows how the definition of a tool changed, asks, and makes the new one the accepted one. Only what was shown is accepted: a tool that
-changes its definition meanwhile waits again. The acceptance is in the audit log.`,
+changes its definition meanwhile waits again. The acceptance is in the audit log. Without a changed definition it does nothing.`,
 		Example: "  conclave tool accept word_count",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cli.FirstArg(completeAddedTools(a)),
 		RunE: func(cmd *cobra.Command, v []string) error {
@@ -211,6 +219,11 @@ changes its definition meanwhile waits again. The acceptance is in the audit log
 				s, err := findTool(ctx, a, c, v[0])
 				switch {
 				case err != nil:
+					return err
+				case s.New == nil && s.Pin != "" && s.Rejected == "" && a.JSON:
+					return a.PrintJSON(s)
+				case s.New == nil && s.Pin != "" && s.Rejected == "":
+					_, err := fmt.Fprintf(a.Out, "the definition of %s is already accepted, sha256 %s\n", s.Tool, s.Pin)
 					return err
 				case s.New == nil:
 					return cli.Fail(cli.ExitFailed, "no changed definition of "+s.Tool+" waits", "see "+a.Program()+" tool show "+s.Tool)
@@ -267,6 +280,7 @@ accepted no longer holds. The folder of the program is left as it is.`,
 					if err := printPrincipal(a, principalReport{Name: name, Action: subjects.PrincipalRevoke}, "removed "+name); err != nil {
 						return err
 					}
+					a.Say("stop the program of %s if it runs: it can no longer connect", name)
 				}
 				return nil
 			})

@@ -102,25 +102,32 @@ func MissingCredentials(ctx context.Context, cfg config.Config, data string) (mi
 	return slices.DeleteFunc(named, func(n string) bool { return slices.Contains(stored, n) }), true, nil
 }
 
-// checkAddedTools warns of tools of the user whose definition changed, and that wait for consent. Without added tools it says nothing.
+// checkAddedTools warns of tools of the user whose definition changed or was rejected, and of those that do not run. Without added tools it says nothing.
 func (x *examination) checkAddedTools(ctx context.Context, c *client.Client) {
 	all, err := c.Tools(ctx, "")
 	if err != nil {
 		x.fail("tools", seeLog, "%v", err)
 		return
 	}
-	var running []string
-	changed := false
+	good, running := true, 0
 	for _, s := range all {
-		if s.State == subjects.ToolChanged {
-			changed = true
+		switch {
+		case s.State == subjects.ToolChanged:
 			x.warn("tools", "conclave tool accept "+s.Tool, "definition changed: %s is not offered until you accept it", s.Tool)
-		} else if s.Running {
-			running = append(running, s.Tool)
+		case s.Rejected != "":
+			x.warn("tools", "correct its program; conclave tool show "+s.Tool, "the last announcement of %s was rejected", s.Tool)
+		case s.Running:
+			running++
+			continue
+		case strings.HasPrefix(s.Principal, subjects.MCP+"-"): // conclave mcp list shows the state of the servers
+			continue
+		default:
+			x.warn("tools", "start its program; conclave tool show "+s.Tool, "%s is not running", s.Tool)
 		}
+		good = false
 	}
-	if len(all) > 0 && !changed {
-		x.ok("tools", "%d of %d added tools run", len(running), len(all))
+	if len(all) > 0 && good {
+		x.ok("tools", "%d of %d added tools run", running, len(all))
 	}
 }
 
