@@ -113,22 +113,24 @@ effects and arguments.`,
 			if dir == "" {
 				dir = name
 			}
-			if lang != "none" {
-				if err := tool.CheckFolder(dir); err != nil {
-					return cli.Usage("--dir: %v", err)
-				}
+			check := tool.CheckFolder
+			if lang == "none" {
+				lang, check = "", tool.CheckSettings
+			}
+			if err := check(dir); err != nil {
+				return cli.Usage("--dir: %v", err)
 			}
 			return addTool(cmd.Context(), a, p, name, lang, dir)
 		},
 	}
 	flags.add(cmd)
-	cmd.Flags().StringVar(&lang, "lang", "python", "`language` of the example: python, go, or none")
-	cmd.Flags().StringVar(&dir, "dir", "", "`folder` of the example (default: the name of the tool)")
+	cmd.Flags().StringVar(&lang, "lang", "python", "`language` of the example: python, go, or none for conclave.json alone")
+	cmd.Flags().StringVar(&dir, "dir", "", "`folder` of the example or of conclave.json (default: the name of the tool)")
 	cli.CompleteFlags(cmd, map[string]cli.Completion{"lang": cli.Words(append(slices.Clone(tool.Languages), "none")...)})
 	return cmd
 }
 
-// addTool adds the principal of a tool and writes the example.
+// addTool adds the principal of a tool and writes the example in a language, "" for the settings alone.
 func addTool(ctx context.Context, a *cli.App, p subjects.Principal, name, lang, dir string) error {
 	b, err := a.Bus()
 	if err != nil {
@@ -139,18 +141,18 @@ func addTool(ctx context.Context, a *cli.App, p subjects.Principal, name, lang, 
 		return err
 	}
 	report := toolReport{Tool: name, Principal: p.Name, Key: key.Key}
-	next := "connect your program with this key, see docs/tools.md"
-	if lang != "none" {
-		s := tool.Settings{Server: b.URL, Key: key.Key, Principal: p.Name}
-		if strings.Contains(b.URL, "tls://") {
-			s.CA = b.CA
-		}
-		if err := tool.WriteExample(dir, lang, name, s); err != nil {
-			return fmt.Errorf("%s is added, but its example is not written: %w; remove it with %s tool remove %s, and add it again", name, err, a.Program(), name)
-		}
-		if report.Folder, err = filepath.Abs(dir); err != nil {
-			return err
-		}
+	s := tool.Settings{Server: b.URL, Key: key.Key, Principal: p.Name}
+	if strings.Contains(b.URL, "tls://") {
+		s.CA = b.CA
+	}
+	if err := tool.WriteExample(dir, lang, name, s); err != nil {
+		return fmt.Errorf("%s is added, but its folder is not written: %w; remove it with %s tool remove %s, and add it again", name, err, a.Program(), name)
+	}
+	if report.Folder, err = filepath.Abs(dir); err != nil {
+		return err
+	}
+	next := "connect your program with the settings in " + filepath.Join(dir, "conclave.json") + ", see docs/tools.md"
+	if lang != "" {
 		next = "start it with: cd " + dir + " && " + tool.StartCommand[lang]
 	}
 	if a.JSON {

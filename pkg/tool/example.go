@@ -50,14 +50,28 @@ func CheckFolder(dir string) error {
 	return nil
 }
 
-// WriteExample writes the example of a tool in a language of [Languages] to a folder that [CheckFolder] accepts.
+// settingsFile is the name of the file of [Settings].
+const settingsFile = "conclave.json"
+
+// CheckSettings rejects a folder that has settings already.
+func CheckSettings(dir string) error {
+	path := filepath.Join(dir, settingsFile)
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(err, fmt.Errorf("%s exists; name another folder", path))
+	}
+	return nil
+}
+
+// WriteExample writes the example of a tool in a language of [Languages] to a folder that [CheckFolder] accepts. With the language ""
+// it writes the settings alone, to a folder that [CheckSettings] accepts.
 func WriteExample(dir, lang, name string, s Settings) error {
 	settings, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err
 	}
-	out := map[string]string{"conclave.json": string(settings) + "\n"}
+	out := map[string]string{settingsFile: string(settings) + "\n"}
 	switch lang {
+	case "":
 	case "python":
 		out["tool.py"], err = readExample("examples/python/tool.py", name)
 	case "go":
