@@ -130,14 +130,17 @@ func auditTailCommand(a *cli.App) *cobra.Command {
 	var (
 		last   uint64
 		follow bool
+		filter auditFilter
 	)
 	cmd := &cobra.Command{
 		Use:   "tail",
 		Short: "Print the last records, one line each",
 		Long: `Prints the last records, one line each: time, name of the message, writer, phase, agent and its type, action and tool, status
 and reason, query, and the beginning of the keyed hash of the arguments. The writer is the account that the server wrote; the
-rest of the line is its statement. With -f it continues with new records. With --json each line is a JSON object.`,
+rest of the line is its statement. With -f it continues with new records. With --query and --tool the last records of this query and tool are printed. With --json each
+line is a JSON object.`,
 		Example: `  conclave audit tail -n 50
+  conclave audit tail --tool word_count
   conclave audit tail -f --json | jq 'select(.status == "denied")'`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -146,17 +149,29 @@ rest of the line is its statement. With -f it continues with new records. With -
 					return err
 				}
 			}
-			return withAuditor(a, func(r bus.AuditReaders) error { return tailAudit(cmd.Context(), a, r, last, follow) })
+			return withAuditor(a, func(r bus.AuditReaders) error { return tailAudit(cmd.Context(), a, r, filter, last, follow) })
 		},
 	}
 	cmd.Flags().Uint64VarP(&last, "lines", "n", 20, "how many records")
+	cmd.Flags().StringVar(&filter.query, "query", "", "only records of the query with this `id`, or the beginning of one")
+	cmd.Flags().StringVar(&filter.tool, "tool", "", "only records of this `tool`")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new records")
 	return cmd
 }
 
-// tailAudit prints the last records, at most last of them, and with follow each new one until ctx ends, which is no error.
+// auditFilter selects records; "" selects all.
+type auditFilter struct {
+	query string // beginning of the id
+	tool  string
+}
+
+func (f auditFilter) matches(e view.AuditEntry) bool {
+	return strings.HasPrefix(e.Query, f.query) && (f.tool == "" || e.Tool == f.tool)
+}
+
+// tailAudit prints the last records that the filter selects, at most last of them, and with follow each new one until ctx ends, which is no error.
 // Records are not verified; one that cannot be decoded is an error.
-func tailAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, last uint64, follow bool) error {
+func tailAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, filter auditFilter, last uint64, follow bool) error {
 	at := make([]uint64, len(r))
 	for i, stream := range r {
 		src, err := stream.ReadAfter(ctx, 0)
@@ -166,7 +181,9 @@ func tailAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, last uint64,
 		if err != nil {
 			return err
 		}
-		at[i] = src.Last - min(last, src.Last) // a message has at least one record, so the last n messages have the last n records
+		if filter == (auditFilter{}) {
+			at[i] = src.Last - min(last, src.Last) // a message has at least one record, so the last n messages have the last n records
+		}
 	}
 	print := func(e view.AuditEntry) error {
 		if a.JSON {
@@ -179,6 +196,7 @@ func tailAudit(ctx context.Context, a *cli.App, r bus.AuditReaders, last uint64,
 		if err != nil {
 			return cli.IgnoreInterrupt(ctx, err)
 		}
+		entries = slices.DeleteFunc(entries, func(e view.AuditEntry) bool { return !filter.matches(e) })
 		if first {
 			entries = entries[max(0, len(entries)-int(min(last, 1<<30))):]
 		}
