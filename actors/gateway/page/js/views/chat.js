@@ -25,7 +25,8 @@ const modes = [
 export async function load([session]) {
   drawer.run = "";
   await store.ready;
-  if (store.state.sessions.some((s) => s.session_id === session) || (session && !turnsOf(session).length)) act(() => store.loadConversation(session)); // the first question of a session may still run
+  const known = store.state.sessions.find((s) => s.session_id === session);
+  if (known ? known.turns || !known.running : session && !turnsOf(session).length) act(() => store.loadConversation(session)); // while the first question of a session runs, none is stored
 }
 
 // turnsOf returns the turns of a session, oldest first: {id, at, run, turn}.
