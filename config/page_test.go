@@ -415,3 +415,33 @@ func TestPageSize(t *testing.T) {
 		t.Errorf("height and slowest scroll: %v", times)
 	}
 }
+
+// TestPageSaysWhatLeft: the line below an answer follows the broker's results, and what they do not say may have left.
+func TestPageSaysWhatLeft(t *testing.T) {
+	p := openPage(t)
+	for i, tt := range []struct{ name, results, usage, want string }{
+		{"none", `[{"tool":"forecast","egress":"none"}]`, `{"model_calls":1,"hosts":"this machine"}`, "nothing left this machine"},
+		{"sent", `[{"tool":"get_datetime","egress":"sent","destinations":["box"]}]`, `{"model_calls":1,"hosts":"this machine"}`, "get_datetime left this machine"},
+		{"trick: a known name without a fact", `[{"tool":"get_datetime"}]`, `{"model_calls":1,"hosts":"this machine"}`, "get_datetime may have left this machine"},
+		{"trick: an unknown value", `[{"tool":"fs_read","egress":"nothing"}]`, `{"model_calls":1,"hosts":"this machine"}`, "fs_read may have left this machine"},
+		{"both", `[{"tool":"a","egress":"sent"},{"tool":"b","egress":"unknown"}]`, `{"model_calls":1,"hosts":"this machine"}`, "a left; b may have left this machine"},
+		{"remote model", `[]`, `{"model_calls":1,"hosts":"this machine, api.example.org"}`, "the prompt (to api.example.org) left this machine"},
+		{"model of an unknown host", `[]`, `{"model_calls":1}`, "the prompt may have left this machine"},
+	} {
+		got := eval[string](p, fmt.Sprintf(`(async () => {
+			const store = await import("/page/js/store.js");
+			const time = new Date().toISOString(), query = "left%d", session = query;
+			store.apply({ subject: "query.received", query, session, time, payload: { query: "?" } });
+			%s.forEach((r, n) => store.apply({ subject: "tool.result." + r.tool, from: "broker", query, session, time, payload: { call_id: "c" + n, query_id: query, result: "x", ...r } }));
+			store.apply({ subject: "response.generation", from: "generator", query, session, time, payload: { session_id: session, query_id: query, query: "?", answer: "done", tool_calls: [], respondent_id: "generator", usage: %s } });
+			history.pushState(null, "", "/chat/" + session);
+			dispatchEvent(new PopStateEvent("popstate"));
+			const facts = () => document.querySelector(".facts a[href='/runs/" + query + "']")?.closest(".facts").querySelector(".sent, .local");
+			for (let n = 0; n < 600 && !facts(); n++) await new Promise(requestAnimationFrame);
+			return facts()?.textContent ?? document.body.innerText;
+		})()`, i, tt.results, tt.usage))
+		if !strings.Contains(got, tt.want) {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}

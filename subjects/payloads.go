@@ -183,6 +183,8 @@ type Usage struct {
 	ModelCalls       int   `json:"model_calls,omitempty"`
 	Estimated        int   `json:"estimated_tokens,omitempty"` // our own estimate of the last prompt, for comparison with Counted
 	Counted          int   `json:"counted_tokens,omitempty"`   // the model server's count of the same prompt
+	// Hosts are those that got the prompts, separated by ", ", with [ThisMachine] for this one; "" = unknown.
+	Hosts string `json:"hosts,omitempty"`
 }
 
 // ModelCall is the time of one model call of an answer.
@@ -299,6 +301,10 @@ type ToolResult struct {
 	Parked    *Parked `json:"parked,omitempty"` // where the complete result is stored, when it was too large
 	// Artifacts are the absolute paths of the files that the call wrote; the broker drops paths outside of [FolderRules].
 	Artifacts []string `json:"artifacts,omitempty"`
+	// Egress says whether the call sent data off this machine, and Destinations to which hosts or machines as far as they are known.
+	// The broker sets both from the facts of the tool; a tool's own values are dropped.
+	Egress       string   `json:"egress,omitempty"`
+	Destinations []string `json:"destinations,omitempty"`
 }
 
 // Labels restrict the use of a text by its origin (trust) and its owner (privacy).

@@ -341,6 +341,7 @@ func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known)
 		defer time.AfterFunc(cmp.Or(b.cfg.CopyDelay, defaultCopyDelay), c.announce).Stop()
 		raw, of := b.traceTool(ctx, c, func(ctx context.Context) (subjects.ToolResult, Known) { return b.callZones(ctx, out, p, c, k) })
 		res = b.processResult(ctx, out, c, of, raw)
+		b.setEgress(&res, c, of)
 		actor.Step(ctx, "learned")
 		if res.Error == nil {
 			return struct{}{}, nil
@@ -466,7 +467,7 @@ func (b *Broker) denyCall(ctx context.Context, out actor.Out, c call, f *subject
 		return b.answerUnaudited(ctx, out, c, err)
 	}
 	b.publishCall(ctx, out, c)
-	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Error: f}
+	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Error: f, Egress: b.unrunEgress(c)}
 	b.publishResult(ctx, out, c, res)
 	return res
 }
@@ -482,7 +483,7 @@ func denialReason(f *subjects.Fault) string {
 // answerUnaudited returns and publishes the result of a call that was not recorded and so did not run. err is the
 // gate's error; one that is no fault becomes a no-audit fault.
 func (b *Broker) answerUnaudited(ctx context.Context, out actor.Out, c call, err error) subjects.ToolResult {
-	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool}
+	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Egress: b.unrunEgress(c)}
 	if !errors.As(err, &res.Error) {
 		res.Error = subjects.Faultf(subjects.CodeNoAudit, "the call was not recorded, so nothing was run; see conclave doctor")
 	}

@@ -20,6 +20,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus/bustest"
+	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
@@ -42,6 +43,7 @@ type fakeTool struct {
 	schema subjects.ToolSchema
 	runs   atomic.Int64
 	run    func(ctx context.Context) (string, error) // nil = noon
+	claims string                                    // Egress in its results
 }
 
 func (s *fakeTool) Name() string { return s.schema.Name }
@@ -60,7 +62,7 @@ func (s *fakeTool) Routes() []actor.Route {
 				return subjects.ToolResult{}, err
 			}
 		}
-		return subjects.ToolResult{CallID: in.Body.CallID, Tool: s.schema.Name, Result: text}, nil
+		return subjects.ToolResult{CallID: in.Body.CallID, Tool: s.schema.Name, Result: text, Egress: s.claims}, nil
 	})}
 }
 
@@ -450,6 +452,54 @@ func TestBusEvents(t *testing.T) {
 		case <-time.After(testTimeout):
 			t.Fatalf("no %s", want)
 		}
+	}
+}
+
+// TestBusEgress: the copy of a result says whether the call sent data off this machine, by the facts of the tool. What the tool
+// itself says does not count.
+func TestBusEgress(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		effects policy.Effects
+		fail    bool
+		want    string
+	}{
+		{"no network", policy.Declare(), false, subjects.EgressNone},
+		{"sends", policy.Declare(policy.Egress), false, subjects.EgressSent},
+		{"failed to send", policy.Declare(policy.Egress), true, subjects.EgressUnknown},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newBusFixture(t)
+			w.known.Effects, w.known.Args = tt.effects, policy.Args{"timezone": {Role: policy.RoleQuery}}
+			tool := &fakeTool{schema: clock, claims: subjects.EgressNone}
+			if tt.fail {
+				tool.run = func(context.Context) (string, error) { return "", errors.New("failed") }
+			} else if tt.want == subjects.EgressNone {
+				tool.claims = subjects.EgressSent
+			}
+			w.startTool(tool)
+			w.startBroker()
+			user := w.Connect("user")
+			seen := make(chan *nats.Msg, 16)
+			if _, err := user.ChanSubscribe("tool.result.*", seen); err != nil {
+				t.Fatal(err)
+			}
+			if err := bustest.ConfirmSubscriptions(t.Context(), user); err != nil {
+				t.Fatal(err)
+			}
+			w.client("operator").call("c1")
+			select {
+			case m := <-seen:
+				var body subjects.ToolResult
+				if err := json.Unmarshal(m.Data, &body); err != nil || body.Egress != tt.want || (body.Error != nil) != tt.fail {
+					t.Errorf("got %s, %v, want %s", m.Data, err, tt.want)
+				}
+			case <-time.After(testTimeout):
+				t.Fatal("no result")
+			}
+		})
 	}
 }
 

@@ -233,7 +233,7 @@ func (v *voice) finish(s loop.State, err error) (contribution, subjects.Delibera
 	c := contribution{
 		Persona: v.persona.Name, Round: v.round, Made: len(s.Finished), Model: cmp.Or(s.Usage.Model, v.model), Demo: v.demo, Recalls: recalls,
 		Labels: v.joinLabels(labels), Calls: v.traceCalls(s, maxKeptCalls, maxKeptResult),
-		Usage: subjects.Usage{PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls, Estimated: s.Usage.Estimated, Counted: s.Usage.Counted, Millis: s.Spent.Milliseconds()},
+		Usage: subjects.Usage{PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls, Estimated: s.Usage.Estimated, Counted: s.Usage.Counted, Hosts: subjects.JoinHosts(s.Usage.Hosts), Millis: s.Spent.Milliseconds()},
 	}
 	e := v.event(subjects.DeliberationDone)
 	e.Response = s.Answer

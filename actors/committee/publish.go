@@ -105,6 +105,7 @@ func addContribution(r *subjects.Response, c contribution) {
 	r.Usage.PromptTokens += c.Usage.PromptTokens
 	r.Usage.CompletionTokens += c.Usage.CompletionTokens
 	r.Usage.ModelCalls += c.Usage.ModelCalls
+	r.Usage.Hosts = subjects.AddHosts(r.Usage.Hosts, c.Usage.Hosts)
 	for _, id := range c.Recalls {
 		if len(r.Recalls) < maxRecalls && !slices.Contains(r.Recalls, id) {
 			r.Recalls = append(slices.Clip(r.Recalls), id)

@@ -19,7 +19,7 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 		GeneratorID: t.g.name, RespondentID: t.g.name, Model: s.Usage.Model, DemoModel: t.demoModel, Partial: s.Partial,
 		Reference: text.Clip(t.query.Reference, maxReference), Attachments: t.record.Attachments, ModelCalls: t.modelCalls,
 		Usage: subjects.Usage{
-			PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls, Estimated: s.Usage.Estimated, Counted: s.Usage.Counted,
+			PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls, Estimated: s.Usage.Estimated, Counted: s.Usage.Counted, Hosts: subjects.JoinHosts(s.Usage.Hosts),
 		},
 	}
 	if t.g.isRespondentB {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -220,6 +221,9 @@ func (m *Model) streamReply(turn context.Context, t target, r model.Request, sen
 			return model.Chunk{}, fmt.Errorf("%w: the reply of %s is too long, more than %d MB", model.ErrMalformed, t.name, maxReply>>20)
 		}
 		if c.Done { // a complete reply is used although its turn may just have been preempted
+			if !t.isDemo {
+				c.Final.RemoteHost = cmp.Or(c.Final.RemoteHost, t.server.remoteHost, t.info.Remote, t.machine)
+			}
 			_, err := encodeChunk(model.Chunk{Calls: c.Calls}) // before the outcome is recorded as ok
 			return c, err
 		}

@@ -313,6 +313,7 @@ func (t *task) addUsage(u loop.Usage) {
 	t.record.Usage.PromptTokens += u.Prompt
 	t.record.Usage.CompletionTokens += u.Output
 	t.record.Usage.ModelCalls += u.Calls
+	t.record.Usage.Hosts = subjects.AddHosts(t.record.Usage.Hosts, subjects.JoinHosts(u.Hosts))
 }
 
 // tokensLeft is what is left of the session's token budget; -1 = there is no budget, 0 = it is used up.

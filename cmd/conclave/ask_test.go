@@ -40,7 +40,7 @@ func TestAskTerminal(t *testing.T) {
 	slow := p.onTerminal("ask", "slow")
 	p.must(slow.stdout, "^the first .*line")
 	close(c.goOn)
-	if got, want := end(slow), "the first \x1b[1mline\x1b[m\n\nand half of the second, and an end that no piece had\uFFFD[2J\n"+dimmed("(test:1b, 3 tokens, 1.2s; continue with --continue)"); got != want {
+	if got, want := end(slow), "the first \x1b[1mline\x1b[m\n\nand half of the second, and an end that no piece had\uFFFD[2J\n"+dimmed("(test:1b, 3 tokens, 1.2s, nothing left this machine; continue with --continue)"); got != want {
 		t.Errorf("slow: %q, want %q", got, want)
 	}
 	// Pieces were lost, or the answer is another: it is shown as a whole, on a line of its own.

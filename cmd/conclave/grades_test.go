@@ -188,7 +188,7 @@ func TestAskGradeTerminal(t *testing.T) {
 		}
 		return strings.ReplaceAll(a.stdout.String(), "\r\n", "\n")
 	}
-	summary := "\x1b[2m(test:1b, 3 tokens, 1.2s; continue with --continue)\x1b[0m\n"
+	summary := "\x1b[2m(test:1b, 3 tokens, 1.2s, nothing left this machine; continue with --continue)\x1b[0m\n"
 	later := p.onTerminal("ask", "--grade-wait", "1m", "later")
 	p.must(later.stdout, "^The answer")
 	p.must(later.stdout, "continue with --continue")

@@ -176,6 +176,8 @@ type Usage struct {
 	Estimated int    `json:"estimated"`       // the loop's estimate of the last prompt
 	Counted   int    `json:"counted"`         // the server's count of the same
 	Model     string `json:"model,omitempty"` // of the last reply
+	// Hosts got the prompts; "" = this machine.
+	Hosts []string `json:"hosts,omitempty"`
 }
 
 // Hooks report a turn as it happens. Each may be nil. All are called in the goroutine of [RunTurn].

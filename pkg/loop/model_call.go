@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"conclave/pkg/model"
@@ -96,7 +97,9 @@ func (t *turn) addUsage(r *reply, estimate int, err error) {
 		u.Prompt += estimate
 	}
 	if r.final.Model != "" {
-		u.Model = r.final.Model
+		if u.Model = r.final.Model; !slices.Contains(u.Hosts, r.final.RemoteHost) {
+			u.Hosts = append(slices.Clip(u.Hosts), r.final.RemoteHost)
+		}
 	}
 	t.compareCounts(estimate, prompt)
 }

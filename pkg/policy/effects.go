@@ -57,6 +57,9 @@ func (s Effects) With(e Effect) Effects {
 	return s
 }
 
+// Declared reports whether the set was declared. The zero value was not.
+func (s Effects) Declared() bool { return s.declared }
+
 // Includes reports whether every effect of other is in the set.
 func (s Effects) Includes(other Effects) bool {
 	return !s.declared || other.declared && other.set&^s.set == 0

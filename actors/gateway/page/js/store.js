@@ -204,7 +204,7 @@ function applyToRun(r, ev) {
     }
     case "tool.result": {
       const t = r.tools.get(p.call_id) ?? { id: p.call_id, tool: p.tool, caller: p.caller, since: at };
-      Object.assign(t, { result: p.result, error: p.error ?? null, labels: p.labels, artifacts: p.artifacts, parked: p.parked, ended: at, ms: p.ms ?? 0 });
+      Object.assign(t, { result: p.result, error: p.error ?? null, labels: p.labels, artifacts: p.artifacts, parked: p.parked, egress: p.egress ?? "unknown", destinations: p.destinations ?? [], ended: at, ms: p.ms ?? 0 });
       t.state = p.error ? (p.error.denial || deniedCodes.includes(p.error.code) ? "denied" : "failed") : "done";
       r.tools.set(p.call_id, t);
       break;

@@ -34,6 +34,8 @@ type turn struct {
 	shown  bool            // a block of this step was printed
 	noted  map[subjects.Note]bool
 	held   []subjects.Note // printed before the next thing
+
+	results []subjects.ToolResult // of the calls so far, as the broker reports them
 }
 
 // tail is the growing end of the answer, at most so many lines of it, behind a blank line.
@@ -156,6 +158,7 @@ func (m *model) onUpdate(u client.Update) tea.Cmd {
 			m.talk("| %s", strings.TrimSuffix(l, "\n"))
 		}
 	case client.ToolResult:
+		m.turn.results = append(m.turn.results, u.ToolResult)
 		m.talk("%s", view.DescribeResult(u.ToolResult))
 	case client.ApprovalAsked:
 		m.onApproval(u.ApprovalRequest)
@@ -256,7 +259,7 @@ func (m *model) onAnswer(r subjects.Response) tea.Cmd {
 	if r.Error != nil {
 		m.fail(m.ExplainFault(m.Session, r.Error))
 	} else {
-		m.note("%s", view.SummarizeAnswer(r))
+		m.note("%s, %s", view.SummarizeAnswer(r), subjects.DescribeEgress(t.results, r))
 		query := t.query
 		t.query = nil
 		grade = func() tea.Msg {

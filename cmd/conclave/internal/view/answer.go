@@ -354,9 +354,10 @@ type screen struct {
 
 	plain, thought term.PlainStream // sanitize the answer and the thinking
 
-	noted map[subjects.Note]bool
-	held  []subjects.Note // to be shown before the next thing
-	tree  taskTree        // of a task
+	results []subjects.ToolResult // of the calls so far, as the broker reports them
+	noted   map[subjects.Note]bool
+	held    []subjects.Note // to be shown before the next thing
+	tree    taskTree        // of a task
 
 	lines   <-chan string              // the keyboard, once a call has waited
 	waiting []subjects.ApprovalRequest // calls that wait for a decision; the first was asked
@@ -438,6 +439,7 @@ func (s *screen) Show(u client.Update) {
 		}
 	case client.ToolResult:
 		s.printNotes()
+		s.results = append(s.results, u.ToolResult)
 		s.talk("%s", DescribeResult(u.ToolResult))
 	case client.ApprovalAsked:
 		s.approval(u.ApprovalRequest)
@@ -596,7 +598,7 @@ func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error
 		s.Say("%s", term.Paint(s.Err, term.Yellow, DemoNotice))
 	}
 	if r.Error == nil {
-		s.talk("(%s; continue with --continue)", SummarizeAnswer(r))
+		s.talk("(%s, %s; continue with --continue)", SummarizeAnswer(r), subjects.DescribeEgress(s.results, r))
 	}
 	if c := grade(); c != nil {
 		for _, l := range FalseClaims(*c) {

@@ -323,19 +323,20 @@ function speed(u) {
   return rate ? `, ${rate < 10 ? rate.toFixed(1) : Math.round(rate)}/s` : "";
 }
 
-// localTools are the tools of the build that use no network. Any other tool may: a program, one of the user, of a machine or of an MCP
-// server.
-const localTools = new Set(["get_datetime", "fs_read", "fs_write", "fs_list", "fs_search", "search_memory", "save_memory", "search_knowledge_graph", "compare_answers", "give_feedback"]);
-
-// left says what left the machine for an answer: calls of tools that may use the network, and a model that may be remote. A model of
-// another machine or service has a slash in its name.
+// left says what left the machine for an answer, by the broker's results of its calls and the hosts of its models. What they do not
+// say may have left. A call that failed without a result of the broker did not reach it.
 function left(r) {
-  const out = [...new Set([...r.tools.values()].filter((t) => !localTools.has(t.tool) && t.state !== "denied").map((t) => t.tool))];
-  const model = r.response?.model ?? "";
-  if (/\/|cloud$/.test(model)) return html`<span class="sent" title="The prompt went to the server of this model">${icon("globe")}${model} may run on another machine</span>`;
-  if (!out.length) return html`<span class="local" title="No tool used the network">${icon("lock")}nothing left this machine</span>`;
-  const sure = out.every((t) => t.startsWith("web_"));
-  return html`<span class="sent" title=${sure ? "Requests of these tools left this machine" : "These tools can use the network"}>${icon("globe")}${out.map(visible).join(", ")} ${sure ? "left" : "may have left"} this machine</span>`;
+  const calls = [...r.tools.values()].filter((t) => t.egress !== "none" && !(t.error && !t.egress));
+  const usage = r.response?.usage ?? {};
+  const hosts = (usage.hosts ?? "").split(", ");
+  const sent = new Set(calls.filter((t) => t.egress === "sent").map((t) => t.tool));
+  for (const h of hosts) if (h && h !== "this machine") sent.add(`the prompt (to ${h})`);
+  const unknown = new Set(calls.map((t) => t.tool).filter((t) => !sent.has(t)));
+  if (usage.model_calls && !usage.hosts) unknown.add("the prompt");
+  if (!sent.size && !unknown.size) return html`<span class="local" title="No call and no model used the network">${icon("lock")}nothing left this machine</span>`;
+  const to = [...new Set(calls.flatMap((t) => t.destinations ?? []))];
+  const parts = [sent.size ? `${[...sent].join(", ")} left` : "", unknown.size ? `${[...unknown].join(", ")} may have left` : ""].filter(Boolean);
+  return html`<span class="sent" title=${to.length ? visible("To " + to.join(", ")) : "What was sent is in the run"}>${icon("globe")}${visible(parts.join("; "))} this machine</span>`;
 }
 
 const notes = (r) => {
