@@ -18,7 +18,7 @@ RUN install -d -m 0755 /out/etc/conclave /out/etc/ssl/certs /out/usr/share /out/
     install -d -m 1777 /out/tmp && \
     install -d -m 0700 -o 65532 -g 65532 /out/tmp/agent-sandbox /out/var/lib/conclave /out/var/lib/conclave/audit \
         /out/var/lib/conclave/audit/heads /out/var/lib/audit-head /out/services && \
-    for s in tools web secrets broker model memory critic reward router generator committee orchestrator gateway; do \
+    for s in tools web secrets broker model memory critic reward router generator committee orchestrator scheduler gateway; do \
         install -d -m 0700 -o 65532 -g 65532 /out/services/$s /out/services/$s/audit /out/services/$s/audit/heads; \
     done && \
     install -d -m 0700 -o 65532 -g 65532 /empty

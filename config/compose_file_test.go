@@ -178,6 +178,15 @@ func TestComposeFile(t *testing.T) {
 		folder, actors, _ := strings.Cut(strings.TrimPrefix(arg, "--export=/services/"), "=")
 		exports[folder] = actors
 	}
+	image, err := os.ReadFile("../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, folders, _ := strings.Cut(string(image), "for s in ")
+	folders, _, _ = strings.Cut(folders, ";")
+	if got, want := slices.Sorted(slices.Values(strings.Fields(folders))), slices.Sorted(maps.Keys(exports)); !slices.Equal(got, want) {
+		t.Errorf("the image has folders for the keys of %v, want %v: a volume without one belongs to root", got, want)
+	}
 	runs := map[string]string{}
 	for name, s := range f.Services {
 		command := items(s["command"])
