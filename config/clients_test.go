@@ -48,6 +48,8 @@ func TestOfficialClients(t *testing.T) {
 			SameSession                bool
 			Embedding                  []int
 			UnknownModel, WrongKey     string
+			Response, ResponseDeltas   string
+			ResponseFinal              bool
 		}
 		runClient(t, folder, "openai.mjs", base, string(bytes.TrimSpace(token)), &seen)
 		switch {
@@ -59,6 +61,8 @@ func TestOfficialClients(t *testing.T) {
 			t.Errorf("stream %+v", seen)
 		case seen.Helper != "stop" || seen.Plain != "stop" || len(seen.Embedding) != 2 || seen.Embedding[0] == 0:
 			t.Errorf("%+v", seen)
+		case !strings.Contains(seen.Response, "America/Lima") || !strings.Contains(seen.ResponseDeltas, "Europe/Oslo") || !seen.ResponseFinal:
+			t.Errorf("responses: %+v", seen)
 		case seen.UnknownModel != "model_not_found" || seen.WrongKey != "invalid_api_key":
 			t.Errorf("errors: %q %q", seen.UnknownModel, seen.WrongKey)
 		}

@@ -54,7 +54,7 @@ func TestShipped(t *testing.T) {
 		Broker: config.Broker{ShowResult: 15 << 10, ModelTimeout: 10 * time.Second, QuestionRate: 5},
 		Gateway: gateway.Config{
 			Listen: "127.0.0.1:8765", Page: true, Hosts: []string{}, QueryTimeout: 10 * time.Minute, GradeWait: 2 * time.Second, MaxWaiting: 64, MaxStreams: 32,
-			Heartbeat: 15 * time.Second, WriteTimeout: 10 * time.Second, HeaderTimeout: 5 * time.Second,
+			ClientInterval: 5 * time.Second, Heartbeat: 15 * time.Second, WriteTimeout: 10 * time.Second, HeaderTimeout: 5 * time.Second,
 		},
 	}
 	if c.Memory.Weights != recall.DefaultWeights() {

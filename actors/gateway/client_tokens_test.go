@@ -125,7 +125,7 @@ func TestClientToken(t *testing.T) {
 	for _, route := range append(w.gw.Endpoints(), "GET /chat", "GET /nothing") {
 		method, path, _ := strings.Cut(route, " ")
 		switch route {
-		case "GET /health", "POST /query", "GET /v1/models", "POST /v1/chat/completions", "POST /v1/embeddings", "GET /login", "POST /mcp", "GET /mcp", "DELETE /mcp":
+		case "GET /health", "POST /query", "GET /v1/models", "POST /v1/chat/completions", "POST /v1/responses", "POST /v1/embeddings", "GET /login", "POST /mcp", "GET /mcp", "DELETE /mcp":
 			continue
 		}
 		path = strings.NewReplacer("{id}", "abcdefgh", "{name}", "abcdefgh").Replace(path)
@@ -233,7 +233,7 @@ func TestClientLimits(t *testing.T) {
 		res.Body.Close()
 		return res.StatusCode
 	}
-	for _, path := range []string{"/query", "/mcp", "/v1/chat/completions", "/v1/embeddings"} {
+	for _, path := range []string{"/query", "/mcp", "/v1/chat/completions", "/v1/responses", "/v1/embeddings"} {
 		if got := status(open(path, "Content-Length: 30000000")); got != http.StatusRequestEntityTooLarge {
 			t.Errorf("%s: a large body: %d", path, got)
 		}
@@ -264,6 +264,13 @@ func TestClientLimits(t *testing.T) {
 	}
 	schema := func(levels, bytes int) string {
 		return fmt.Sprintf(`{"model":"assistant","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema","json_schema":{"schema":{"description":%q,"items":%s%s}}}}`, strings.Repeat("x", bytes), strings.Repeat("[", levels), strings.Repeat("]", levels))
+	}
+	// Tools that a chat page repeats with each message count an eighth; nothing serves the model here.
+	tools := fmt.Sprintf(`{"model":"assistant","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"x","description":%q}}]}`, strings.Repeat("x", 24<<10))
+	for range 3 {
+		if got := ask(phoneToken, "/v1/chat/completions", tools); got != http.StatusBadGateway {
+			t.Errorf("a message with 24 KB of tools: %d", got)
+		}
 	}
 	if got := ask(phoneToken, "/v1/chat/completions", schema(40, 1)); got != http.StatusBadRequest {
 		t.Errorf("a deep schema: %d", got)

@@ -12,12 +12,11 @@ import (
 
 // Limits of the clients, so that none takes the places, the memory or the storage of the user.
 const (
-	maxClientBody     = 1 << 20          // bytes of a request
-	maxClientRequests = 8                // requests of a client in progress, also while their body is read
-	maxClientWaiting  = 4                // questions of a client without an answer
-	clientInterval    = 20 * time.Second // average time between questions of cost 1
-	clientBurst       = 60               // cost of the questions at once after a pause
-	clientImageBytes  = 16 << 20         // of the images of all clients in clientImageTime: of the store of images, the larger part is the user's
+	maxClientBody     = 1 << 20  // bytes of a request
+	maxClientRequests = 8        // requests of a client in progress, also while their body is read
+	maxClientWaiting  = 4        // questions of a client without an answer
+	clientBurst       = 60       // cost of the questions at once after a pause
+	clientImageBytes  = 16 << 20 // of the images of all clients in clientImageTime: of the store of images, the larger part is the user's
 	clientImageTime   = 24 * time.Hour
 )
 
@@ -65,13 +64,13 @@ func (l *clientLimits) leave(scope string) {
 	l.use(scope).requests--
 }
 
-// begin counts a question of a client at the time now, with its cost and the bytes of its images. It reports false, and counts nothing,
-// when a limit is reached. After true the caller must call end.
-func (l *clientLimits) begin(scope string, cost, images int, now time.Time) bool {
+// begin counts a question of a client at the time now, with its cost and the bytes of its images. interval is the average time between
+// questions of cost 1. It reports false, and counts nothing, when a limit is reached. After true the caller must call end.
+func (l *clientLimits) begin(scope string, cost, images int, interval time.Duration, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.use(scope)
-	due, okDue := advance(c.due, now, time.Duration(cost)*clientInterval, clientBurst*clientInterval)
+	due, okDue := advance(c.due, now, time.Duration(cost)*interval, clientBurst*interval)
 	sent, okSent := advance(l.images, now, clientImageTime/clientImageBytes*time.Duration(images), clientImageTime)
 	if c.waiting >= maxClientWaiting || !okDue || !okSent {
 		return false
@@ -157,10 +156,10 @@ func (g *Gateway) admit(out actor.Out, client *clientAccess, cost, images int) (
 	if client == nil || client.isUser {
 		return nil, nil
 	}
-	if !g.clients.begin(client.scope, cost, images, out.Now()) {
+	if !g.clients.begin(client.scope, cost, images, g.cfg.ClientInterval, out.Now()) {
 		return nil, problemf(http.StatusTooManyRequests, subjects.CodeLimit,
 			"too many questions of %s: at most %d without an answer at once, and one of 1 KB every %v on average, up to %d KB after a pause; a committee counts as %d, a task as %d, and images of all clients are limited to %d MB a day; try again later",
-			client.name, maxClientWaiting, clientInterval, clientBurst, modeCosts["committee"], modeCosts["task"], clientImageBytes>>20)
+			client.name, maxClientWaiting, g.cfg.ClientInterval, clientBurst, modeCosts["committee"], modeCosts["task"], clientImageBytes>>20)
 	}
 	return &place{g: g, client: client}, nil
 }

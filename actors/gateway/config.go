@@ -19,19 +19,20 @@ import (
 
 // Config is the gateway's section of the configuration, in system.yaml under gateway. Its defaults are there.
 type Config struct {
-	Listen        string        `yaml:"listen"`         // host:port; port 0 takes a free one
-	Page          bool          `yaml:"page"`           // serve the page to browsers besides the API
-	Hosts         []string      `yaml:"hosts"`          // host names accepted besides localhost
-	URL           string        `yaml:"url"`            // address of a proxy, for login links; "" = that of Listen
-	TokenFile     string        `yaml:"token_file"`     // file with the bearer token, mode 0600; created when missing
-	Socket        string        `yaml:"socket"`         // path of the Unix socket, mode 0600; "" = none
-	QueryTimeout  time.Duration `yaml:"query_timeout"`  // longest wait of POST /query
-	GradeWait     time.Duration `yaml:"grade_wait"`     // how long POST /query waits for a grade after the answer; 0 = not at all
-	MaxWaiting    int           `yaml:"max_waiting"`    // questions that wait at once
-	MaxStreams    int           `yaml:"max_streams"`    // open event streams
-	Heartbeat     time.Duration `yaml:"heartbeat"`      // interval of heartbeats on an idle stream
-	WriteTimeout  time.Duration `yaml:"write_timeout"`  // timeout of a write to a client that does not read
-	HeaderTimeout time.Duration `yaml:"header_timeout"` // timeout of a client's request header
+	Listen         string        `yaml:"listen"`          // host:port; port 0 takes a free one
+	Page           bool          `yaml:"page"`            // serve the page to browsers besides the API
+	Hosts          []string      `yaml:"hosts"`           // host names accepted besides localhost
+	URL            string        `yaml:"url"`             // address of a proxy, for login links; "" = that of Listen
+	TokenFile      string        `yaml:"token_file"`      // file with the bearer token, mode 0600; created when missing
+	Socket         string        `yaml:"socket"`          // path of the Unix socket, mode 0600; "" = none
+	QueryTimeout   time.Duration `yaml:"query_timeout"`   // longest wait of POST /query
+	GradeWait      time.Duration `yaml:"grade_wait"`      // how long POST /query waits for a grade after the answer; 0 = not at all
+	MaxWaiting     int           `yaml:"max_waiting"`     // questions that wait at once
+	MaxStreams     int           `yaml:"max_streams"`     // open event streams
+	ClientInterval time.Duration `yaml:"client_interval"` // average time between questions of one client
+	Heartbeat      time.Duration `yaml:"heartbeat"`       // interval of heartbeats on an idle stream
+	WriteTimeout   time.Duration `yaml:"write_timeout"`   // timeout of a write to a client that does not read
+	HeaderTimeout  time.Duration `yaml:"header_timeout"`  // timeout of a client's request header
 }
 
 // Validate reports everything wrong with c.
@@ -67,6 +68,7 @@ func (c Config) Problems() (out strict.Problems) {
 	}
 	out.CheckDuration("query_timeout", c.QueryTimeout, time.Millisecond, 24*time.Hour)
 	out.CheckDuration("grade_wait", c.GradeWait, 0, time.Minute)
+	out.CheckDuration("client_interval", c.ClientInterval, time.Millisecond, time.Hour)
 	out.CheckDuration("heartbeat", c.Heartbeat, time.Millisecond, 10*time.Minute)
 	out.CheckDuration("write_timeout", c.WriteTimeout, time.Millisecond, 10*time.Minute)
 	out.CheckDuration("header_timeout", c.HeaderTimeout, time.Millisecond, time.Minute)

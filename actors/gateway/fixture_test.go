@@ -74,7 +74,7 @@ func defaultConfig(c gateway.Config) gateway.Config {
 	return gateway.Config{
 		Listen: cmp.Or(c.Listen, "127.0.0.1:0"), Page: c.Page, Hosts: c.Hosts, URL: c.URL, TokenFile: c.TokenFile, Socket: c.Socket, GradeWait: c.GradeWait,
 		QueryTimeout: cmp.Or(c.QueryTimeout, 10*time.Minute), MaxWaiting: cmp.Or(c.MaxWaiting, 64), MaxStreams: cmp.Or(c.MaxStreams, 32),
-		Heartbeat: cmp.Or(c.Heartbeat, 15*time.Second), WriteTimeout: cmp.Or(c.WriteTimeout, 10*time.Second), HeaderTimeout: cmp.Or(c.HeaderTimeout, 5*time.Second),
+		ClientInterval: cmp.Or(c.ClientInterval, 20*time.Second), Heartbeat: cmp.Or(c.Heartbeat, 15*time.Second), WriteTimeout: cmp.Or(c.WriteTimeout, 10*time.Second), HeaderTimeout: cmp.Or(c.HeaderTimeout, 5*time.Second),
 	}
 }
 

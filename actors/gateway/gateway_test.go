@@ -635,7 +635,7 @@ func TestValidate(t *testing.T) {
 		})
 	}
 	// Nothing is filled in: what is left out or zero is said.
-	for _, path := range []string{"listen", "query_timeout", "heartbeat", "write_timeout", "header_timeout", "max_waiting", "max_streams"} {
+	for _, path := range []string{"listen", "query_timeout", "client_interval", "heartbeat", "write_timeout", "header_timeout", "max_waiting", "max_streams"} {
 		if err := (gateway.Config{}).Validate(); !strings.Contains(err.Error(), path+": ") {
 			t.Errorf("%s is not missed: %v", path, err)
 		}

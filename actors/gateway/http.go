@@ -113,6 +113,7 @@ func (g *Gateway) routes() []route {
 		{"POST", "/mcp", g.onMCP},
 		{"GET", "/v1/models", g.onModelNames},
 		{"POST", "/v1/chat/completions", g.onCompletion},
+		{"POST", "/v1/responses", g.onResponse},
 		{"POST", "/v1/embeddings", g.onEmbeddings},
 		{"GET", "/events/history", g.onHistory},
 		{"GET", "/openapi.yaml", g.onOpenAPI},

@@ -50,6 +50,9 @@ type completionRequest struct {
 	Temperature    *float64         `json:"temperature"`
 	Seed           *int             `json:"seed"`
 	Stop           stopWords        `json:"stop"`
+
+	session  string         // to continue; "" = found by the messages
+	response *responseState // set for /v1/responses
 }
 
 // stopWords is one text or several.
@@ -91,11 +94,9 @@ func (c *messageContent) UnmarshalJSON(data []byte) error {
 		return nil
 	}
 	var parts []struct {
-		Type     string `json:"type"`
-		Text     string `json:"text"`
-		ImageURL struct {
-			URL string `json:"url"`
-		} `json:"image_url"`
+		Type     string   `json:"type"`
+		Text     string   `json:"text"`
+		ImageURL imageURL `json:"image_url"`
 	}
 	if err := json.Unmarshal(data, &parts); err != nil {
 		return errors.New("content is a text or a list of parts")
@@ -103,16 +104,32 @@ func (c *messageContent) UnmarshalJSON(data []byte) error {
 	var texts []string
 	for _, p := range parts {
 		switch p.Type {
-		case "text", "input_text":
+		case "text", "input_text", "output_text":
 			texts = append(texts, p.Text)
-		case "image_url":
-			c.images = append(c.images, p.ImageURL.URL)
+		case "image_url", "input_image":
+			c.images = append(c.images, string(p.ImageURL))
 		default:
 			return fmt.Errorf("content part %q is not supported; send text or image_url", text.Clip(p.Type, 40))
 		}
 	}
 	c.text = strings.Join(texts, "\n")
 	return nil
+}
+
+// imageURL is the URL of an image: an object with the field url, or in /v1/responses a text.
+type imageURL string
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (u *imageURL) UnmarshalJSON(data []byte) error {
+	var object struct {
+		URL string `json:"url"`
+	}
+	if json.Unmarshal(data, (*string)(u)) == nil {
+		return nil
+	}
+	err := json.Unmarshal(data, &object)
+	*u = imageURL(object.URL)
+	return err
 }
 
 // completionTool is a tool of the client.
@@ -244,7 +261,7 @@ func (g *Gateway) readLenient(w http.ResponseWriter, r *http.Request, limit int6
 }
 
 // onCompletion answers POST /v1/chat/completions. A request with tools of the client, with results of them, or with a schema
-// for the answer is a plain call of the assistant's model, which has none of the tools and no memory; every other request is a
+// for the answer, and one for a text about a chat, is a plain call of the assistant's model, which has none of the tools and no memory; every other request is a
 // question to the respondent that the model names.
 func (g *Gateway) onCompletion(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
@@ -254,12 +271,20 @@ func (g *Gateway) onCompletion(w http.ResponseWriter, r *http.Request) error {
 	if err := g.readLenient(w, r, maxCompletionBody, &in); err != nil {
 		return err
 	}
+	in.session = r.Header.Get(headerSession)
+	return g.complete(w, r, in)
+}
+
+// complete answers a request that was read.
+func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, in completionRequest) error {
 	mode, known := respondentModels[in.Model]
 	switch {
 	case !known:
 		return problemf(http.StatusNotFound, "model_not_found", "there is no model %q; the models are assistant, committee and orchestrator", text.Clip(in.Model, 60))
 	case len(in.Messages) == 0:
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: send at least one")
+	case in.isPlain() && in.Model != "assistant":
+		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "tools and response_format are for the model assistant")
 	case in.N != nil && *in.N != 1:
 		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "n: one answer at a time")
 	}
@@ -268,7 +293,7 @@ func (g *Gateway) onCompletion(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer release()
-	if in.isPlain() {
+	if in.isPlain() || in.isAboutChat() {
 		return g.completeByModel(w, r, in)
 	}
 	return g.completeByRespondent(w, r, in, mode)
@@ -285,6 +310,16 @@ func (q completionRequest) isPlain() bool {
 		}
 	}
 	return false
+}
+
+// isAboutChat reports whether the request asks for a title, tags or follow-up questions of a chat, in the form in which Open WebUI asks
+// for them after an answer: the chat itself is quoted in one message. Such a request must not begin a session or enter memory.
+func (q completionRequest) isAboutChat() bool {
+	if len(q.Messages) != 1 || q.response != nil {
+		return false
+	}
+	t := q.Messages[0].Content.text
+	return q.Messages[0].Role == "user" && strings.HasPrefix(t, "### Task:") && strings.Contains(t, "<chat_history>")
 }
 
 // decodeImages returns the images of a message as attachments with their contents. It accepts data URLs only: nothing is

@@ -61,7 +61,7 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 
 	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
-	out := g.newCompletionWriter(w, in, "chatcmpl-"+q.QueryID)
+	out := g.newCompletionWriter(w, in, q.QueryID)
 	stop := out.keepAlive(ctx)
 	defer stop()
 	words := &answerStream{emit: func(_, _ int, t string) error { return out.writeText(t) }}
@@ -88,6 +88,9 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 		return out.fail(&problem{status: http.StatusBadGateway, Fault: f})
 	}
 	g.conversations.add(digestConversation(programOf(r).scope, append(in.Messages, completionMessage{Role: "assistant", Content: messageContent{text: answer}})), q.SessionID)
+	if in.response != nil {
+		g.conversations.add(digestResponse(programOf(r).scope, q.QueryID), q.SessionID)
+	}
 	if clientOf(r) != nil {
 		end.Response.Thinking = ""
 	}
@@ -110,7 +113,7 @@ func (g *Gateway) newCompletionQuestion(r *http.Request, in completionRequest, m
 	if last.Role != "user" {
 		return q, nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: the last message has the role user")
 	}
-	q = Question{Query: last.Content.text, Mode: mode, SessionID: r.Header.Get(headerSession)}
+	q = Question{Query: last.Content.text, Mode: mode, SessionID: in.session}
 	if q.Attachments, images, err = decodeImages(r.Context(), last.Content.images); err != nil {
 		return q, nil, err
 	}

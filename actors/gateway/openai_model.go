@@ -17,9 +17,6 @@ import (
 // completeByModel sends the conversation of a request to the assistant's model and writes its reply. Calls of the client's
 // tools go back to the client: nothing is run here, so there is nothing to authorize.
 func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in completionRequest) error {
-	if in.Model != "assistant" {
-		return problemf(http.StatusBadRequest, subjects.CodeUnsupported, "tools and response_format are for the model assistant")
-	}
 	q, err := newModelRequest(in)
 	if err != nil {
 		return err
@@ -31,7 +28,7 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 	defer p.leave()
 	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
-	out := g.newCompletionWriter(w, in, "chatcmpl-"+g.out.NewID())
+	out := g.newCompletionWriter(w, in, g.out.NewID())
 	stop := out.keepAlive(ctx)
 	defer stop()
 	chat := wire.Client{Out: g.out, Role: subjects.RoleAssistant, Timeout: g.cfg.QueryTimeout}
@@ -85,21 +82,24 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 	return out.writeWhole(whole, reason, usage)
 }
 
-// size returns the bytes of everything in a request that a model reads.
-func (q completionRequest) size() (n int) {
+// size returns the bytes in a request that a model reads. Those that a client repeats in each request, its tools and the messages
+// before the last, count an eighth: the model server has the same prompt in its cache.
+func (q completionRequest) size() int {
+	repeated, last := 0, 0
 	for _, m := range q.Messages {
-		n += len(m.Content.text)
+		repeated += last
+		last = len(m.Content.text)
 		for _, c := range m.ToolCalls {
-			n += len(c.Function.Name) + len(c.Function.Arguments)
+			last += len(c.Function.Name) + len(c.Function.Arguments)
 		}
 	}
 	for _, t := range q.Tools {
-		n += len(t.Function.Name) + len(t.Function.Description) + len(t.Function.Parameters)
+		repeated += len(t.Function.Name) + len(t.Function.Description) + len(t.Function.Parameters)
 	}
 	if q.ResponseFormat != nil {
-		n += len(q.ResponseFormat.JSONSchema.Schema)
+		last += len(q.ResponseFormat.JSONSchema.Schema)
 	}
-	return n
+	return last + repeated/8
 }
 
 // Bounds of a JSON schema: model servers compile it to a grammar.

@@ -25,6 +25,8 @@ func TestOpenAI(t *testing.T) {
 		{"session", testCompletionSession},
 		{"disconnect cancels", testCompletionDisconnect},
 		{"client's own tools", testCompletionTools},
+		{"texts about a chat", testTextsAboutChat},
+		{"responses", testResponses},
 		{"embeddings", testEmbeddings},
 		{"refusals", testCompletionRefusals},
 	})
@@ -287,6 +289,12 @@ func testCompletionRefusals(t *testing.T, b *bustest.Bus) {
 		{"an image of the network", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://evil.example/x.png"}}]}]}`, nil, 400, "invalid_request_error"},
 		{"a session id that is a subject", "/v1/chat/completions", `{"model":"assistant","messages":[` + user + `]}`, []string{"X-Conclave-Session", "a.b"}, 400, "invalid_request_error"},
 		{"tools for the committee", "/v1/chat/completions", `{"model":"committee","tools":[{"type":"function","function":{"name":"x"}}],"messages":[` + user + `]}`, nil, 400, "invalid_request_error"},
+		{"tools of a response", "/v1/responses", `{"model":"assistant","input":"x","tools":[{"type":"web_search"}]}`, nil, 400, "invalid_request_error"},
+		{"a schema of a response", "/v1/responses", `{"model":"assistant","input":"x","text":{"format":{"type":"json_schema"}}}`, nil, 400, "invalid_request_error"},
+		{"a response in the background", "/v1/responses", `{"model":"assistant","input":"x","background":true}`, nil, 400, "invalid_request_error"},
+		{"the result of a call as input", "/v1/responses", `{"model":"assistant","input":[{"type":"function_call_output","output":"x"}]}`, nil, 400, "invalid_request_error"},
+		{"no input", "/v1/responses", `{"model":"assistant"}`, nil, 400, "invalid_request_error"},
+		{"an unknown former response", "/v1/responses", `{"model":"assistant","input":"x","previous_response_id":"resp_1"}`, nil, 404, "invalid_request_error"},
 		{"no model actor", "/v1/embeddings", `{"input":"x"}`, nil, 502, "server_error"},
 		{"unknown path", "/v1/other", `{}`, nil, 404, "invalid_request_error"},
 	} {
@@ -297,5 +305,84 @@ func testCompletionRefusals(t *testing.T, b *bustest.Bus) {
 				t.Errorf("%d %s", status, body)
 			}
 		})
+	}
+}
+
+// testTextsAboutChat asks for the title of a chat as Open WebUI does: the model alone answers, whoever answers in the chat, and no
+// question is stored.
+func testTextsAboutChat(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{})
+	startActor(t, b, clientToolModel{t})
+	w.answerQuestions(func(q subjects.Query, _ actor.Out) { t.Errorf("a question was stored: %q", q.Query) })
+	for _, name := range []string{"assistant", "committee"} {
+		_, header, body := w.do("POST", "/v1/chat/completions", `{"model":"`+name+`","messages":[{"role":"user","content":"### Task:\nGenerate a title.\n### Chat History:\n<chat_history>\nUSER: hi\n</chat_history>"}]}`)
+		got := read[completionBody](t, body)
+		if len(got.Choices) != 1 || len(got.Choices[0].Message.ToolCalls)+len(got.Choices[0].Message.Content) == 0 || got.Model != name || header.Get("X-Conclave-Session") != "" {
+			t.Errorf("%s: %s", name, body)
+		}
+	}
+}
+
+// responseBody is a response of /v1/responses, or an event of its stream.
+type responseBody struct {
+	ID, Object, Status, Type, Delta string
+	Sequence                        int `json:"sequence_number"`
+	Output                          []struct {
+		Type, Role string
+		Content    []struct{ Type, Text string }
+	}
+	Usage *struct {
+		Total int `json:"total_tokens"`
+	}
+	Error    *struct{ Message, Code string }
+	Response *responseBody
+}
+
+func testResponses(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{})
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
+		if q.Query == "fail" {
+			emitStored(w, out, subjects.ResponseGeneration, subjects.Response{QueryID: q.QueryID, SessionID: q.SessionID, RespondentID: "generator", Error: &subjects.Fault{Code: subjects.CodeInternal, Text: "no answer"}})
+			return
+		}
+		_ = actor.EmitAsync(t.Context(), out, withTokens(t, subjects.ResponseDelta, q.QueryID), subjects.Delta{QueryID: q.QueryID, RespondentID: "generator", Text: "It is"})
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "It is "+q.Query))
+	})
+	_, header, body := w.do("POST", "/v1/responses", `{"model":"assistant","instructions":"Be brief.","input":"noon","store":false,"unknown":1}`)
+	got := read[responseBody](t, body)
+	if got.Object != "response" || got.Status != "completed" || got.ID != "resp_"+header.Get("X-Conclave-Query") || got.Usage == nil || got.Usage.Total != 3 ||
+		len(got.Output) != 1 || got.Output[0].Role != "assistant" || got.Output[0].Content[0].Text != "It is Be brief.\n\nnoon" {
+		t.Fatalf("%s", body)
+	}
+	session := header.Get("X-Conclave-Session")
+
+	// A stream in the session of the former response.
+	_, header, text := w.do("POST", "/v1/responses", `{"model":"assistant","stream":true,"previous_response_id":"`+got.ID+`","input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"late"}]}]}`)
+	if header.Get("X-Conclave-Session") != session {
+		t.Errorf("session %q, want %q", header.Get("X-Conclave-Session"), session)
+	}
+	readEvents := func(text string) (kinds []string, words string, last responseBody) {
+		for line := range strings.SplitSeq(text, "\n") {
+			data, ok := strings.CutPrefix(line, "data: ")
+			if !ok {
+				continue
+			}
+			e := read[responseBody](t, data)
+			if e.Sequence != len(kinds) {
+				t.Errorf("event %d has the number %d", len(kinds), e.Sequence)
+			}
+			kinds, words, last = append(kinds, e.Type), words+e.Delta, e
+		}
+		return kinds, words, last
+	}
+	kinds, words, last := readEvents(text)
+	all := strings.ReplaceAll(strings.Join(kinds, " "), "response.", "")
+	if !strings.HasPrefix(all, "created in_progress output_item.added content_part.added output_text.delta ") || !strings.HasSuffix(all, " output_text.delta output_text.done content_part.done output_item.done completed") ||
+		words != "It is late" || last.Response == nil || last.Response.Output[0].Content[0].Text != "It is late" || last.Response.Usage.Total != 3 {
+		t.Errorf("%s", text)
+	}
+	_, _, text = w.do("POST", "/v1/responses", `{"model":"assistant","stream":true,"input":"fail"}`)
+	if kinds, _, last := readEvents(text); kinds[len(kinds)-1] != "response.failed" || last.Response.Error == nil || last.Response.Error.Message != "no answer" {
+		t.Errorf("%s", text)
 	}
 }

@@ -21,19 +21,26 @@ type completionWriter struct {
 	usage  bool // the client asks for the usage at the end of the stream
 	head   completion
 
+	response *responseState // of /v1/responses, nil for a completion
+
 	mu    sync.Mutex
 	begun bool
 	err   error // of a write: the client is gone
 }
 
+// newCompletionWriter returns the writer of the reply to in. id is that of the question or of the call.
 func (g *Gateway) newCompletionWriter(w http.ResponseWriter, in completionRequest, id string) *completionWriter {
+	prefix := "chatcmpl-"
+	if in.response != nil {
+		prefix = responsePrefix
+	}
 	object := "chat.completion"
 	if in.Stream {
 		object += ".chunk"
 	}
 	return &completionWriter{
 		g: g, w: w, rc: http.NewResponseController(w), stream: in.Stream, usage: in.StreamOptions.IncludeUsage,
-		head: completion{ID: id, Object: object, Created: g.out.Now().Unix(), Model: in.Model},
+		response: in.response, head: completion{ID: prefix + id, Object: object, Created: g.out.Now().Unix(), Model: in.Model},
 	}
 }
 
@@ -74,8 +81,13 @@ func (o *completionWriter) writeThinking(t string) error {
 
 // writeDelta writes a part of a streamed reply; without a stream it does nothing.
 func (o *completionWriter) writeDelta(part completionText) error {
-	if !o.stream {
+	switch {
+	case !o.stream:
 		return nil
+	case o.response != nil && part.Content == nil: // thinking, which has no place in a response of text
+		return nil
+	case o.response != nil:
+		return o.writeResponseText(*part.Content)
 	}
 	return o.writeChunk(completionChoice{Delta: &part}, nil)
 }
@@ -102,6 +114,10 @@ func (o *completionWriter) writeChunk(choice completionChoice, usage *completion
 
 // writeEnd writes the reason of the end, the usage when the client asked for it, and the mark that ends a stream.
 func (o *completionWriter) writeEnd(reason string, usage *completionUsage) error {
+	if o.response != nil {
+		o.writeResponseEnd(reason, usage)
+		return nil
+	}
 	_ = o.writeChunk(completionChoice{Delta: &completionText{}, Finish: &reason}, nil)
 	if o.usage {
 		_ = o.writeChunk(completionChoice{}, usage)
@@ -112,6 +128,11 @@ func (o *completionWriter) writeEnd(reason string, usage *completionUsage) error
 
 // writeWhole writes a reply that is not streamed.
 func (o *completionWriter) writeWhole(text completionText, reason string, usage *completionUsage) error {
+	if o.response != nil {
+		status, incomplete := responseStatus(reason)
+		o.g.writeJSON(o.w, http.StatusOK, o.newResponse(status, incomplete, []responseMessage{o.newMessage(status, *text.Content)}, usage))
+		return nil
+	}
 	text.Role = "assistant"
 	reply := o.head
 	reply.Choices, reply.Usage = []completionChoice{{Message: &text, Finish: &reason}}, usage
@@ -136,6 +157,10 @@ func (o *completionWriter) fail(err error) error {
 	default:
 		o.g.out.LogError(err)
 		p = problemf(http.StatusInternalServerError, subjects.CodeInternal, "internal error; see the log of the gateway")
+	}
+	if o.response != nil {
+		o.writeResponseFailure(p.toOpenAI())
+		return nil
 	}
 	data, err := json.Marshal(p.toOpenAI())
 	if err != nil {

@@ -30,6 +30,16 @@ seen.helper = (await client.chat.completions.stream({ model: "assistant", messag
 const tools = [{ type: "function", function: { name: "roll", description: "rolls a die", parameters: { type: "object", properties: {} } } }];
 seen.plain = (await client.chat.completions.create({ model: "assistant", tools, messages: [{ role: "user", content: "Roll a die." }] })).choices[0].finish_reason;
 
+const response1 = await client.responses.create({ model: "assistant", input: "What time is it in Lima?" });
+seen.response = response1.output_text;
+const response2 = client.responses.stream({ model: "assistant", previous_response_id: response1.id, input: [{ role: "user", content: "What time is it in Oslo?" }] });
+seen.responseDeltas = "";
+for await (const event of response2) {
+  if (event.type === "response.output_text.delta") seen.responseDeltas += event.delta;
+}
+const final = await response2.finalResponse();
+seen.responseFinal = final.status === "completed" && final.output_text === seen.responseDeltas && final.usage.total_tokens > 0;
+
 seen.embedding = (await client.embeddings.create({ model: "any", input: ["one", "two"] })).data.map((d) => d.embedding.length);
 
 try {
