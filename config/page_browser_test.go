@@ -70,8 +70,14 @@ func openScriptedPage(t *testing.T) (*pageSystem, *browserPage) {
 	return s, startBrowser(t, browser, s.url, s.loginLink(t.Context()))
 }
 
-// startBrowser starts a browser with one tab at the login link. It can resolve no name: a request to another host fails.
+// startBrowser starts a browser with one tab at the login link.
 func startBrowser(t *testing.T, browser, url, link string) *browserPage {
+	t.Helper()
+	return openTab(t, launchBrowser(t, browser), url, link)
+}
+
+// launchBrowser starts a browser and returns the context for its tabs. It can resolve no name: a request to another host fails.
+func launchBrowser(t *testing.T, browser string) context.Context {
 	t.Helper()
 	options := append([]chromedp.ExecAllocatorOption{}, chromedp.DefaultExecAllocatorOptions[:]...)
 	options = append(options, chromedp.ExecPath(browser), chromedp.NoSandbox, chromedp.UserDataDir(filepath.Join(t.TempDir(), "profile")),
@@ -79,11 +85,19 @@ func startBrowser(t *testing.T, browser, url, link string) *browserPage {
 		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"), chromedp.Flag("lang", "en-GB"))
 	all, cancel := chromedp.NewExecAllocator(context.Background(), options...)
 	t.Cleanup(cancel)
-	return openTab(t, all, url, link)
+	return all
 }
 
-// openTab opens a tab of the browser of parent, and records its requests and what it writes to the console.
+// openTab opens a tab of the browser of parent at an address of the page and waits until the page is there.
 func openTab(t *testing.T, parent context.Context, url, address string) *browserPage {
+	t.Helper()
+	p := newTab(t, parent, url)
+	p.do(chromedp.Navigate(address), chromedp.WaitVisible(chromedp.CSS("#main")))
+	return p
+}
+
+// newTab opens an empty tab of the browser of parent, and records its requests and what it writes to the console.
+func newTab(t *testing.T, parent context.Context, url string) *browserPage {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(parent)
 	t.Cleanup(cancel)
@@ -117,7 +131,6 @@ func openTab(t *testing.T, parent context.Context, url, address string) *browser
 			p.mu.Unlock()
 		}
 	}()
-	p.do(chromedp.Navigate(address), chromedp.WaitVisible(chromedp.CSS("#main")))
 	return p
 }
 
