@@ -483,8 +483,8 @@ func mcpRemoveCommand(a *cli.App) *cobra.Command {
 		Use:     "remove <server>...",
 		Aliases: []string{"rm"},
 		Short:   "Remove MCP servers and their accounts",
-		Long: `Revokes the account of a server, so that its tools can no longer be called, deletes its key and removes it from mcp.yaml. Credentials stay in
-the keyring.`,
+		Long: `Removes a server from mcp.yaml, waits until it has stopped, revokes its account, so that its tools can no longer be called, and deletes its key.
+Credentials stay in the keyring.`,
 		Example: "  conclave mcp remove files",
 		Args:    cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeServers(a),
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -513,8 +513,8 @@ func removeServer(ctx context.Context, a *cli.App, c *client.Client, name string
 	}
 	_, configured := cfg.MCP.Servers[name]
 	p := mcp.Principal(name)
-	added := slices.ContainsFunc(all, func(o subjects.Principal) bool { return o.Name == p })
-	if !configured && !added {
+	at := slices.IndexFunc(all, func(o subjects.Principal) bool { return o.Name == p })
+	if !configured && at < 0 {
 		return cli.Fail(cli.ExitAbsent, "there is no MCP server "+name, "see "+a.Program()+" mcp list")
 	}
 	if configured {
@@ -522,10 +522,34 @@ func removeServer(ctx context.Context, a *cli.App, c *client.Client, name string
 			return err
 		}
 	}
-	if added {
-		return revokePrincipal(ctx, a, c, p)
+	if at < 0 {
+		return nil
 	}
-	return nil
+	if configured {
+		awaitStop(ctx, c, all[at].Tools)
+	}
+	return revokePrincipal(ctx, a, c, p)
+}
+
+// stopTimeout is how long a server may take to stop after its settings are gone.
+const stopTimeout = 10 * time.Second
+
+// awaitStop waits until none of the tools of a server is running, so that the server is not disconnected by the loss of its account. It
+// returns after stopTimeout in any case.
+func awaitStop(ctx context.Context, c *client.Client, tools []string) {
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	for {
+		list, err := c.Tools(ctx, "")
+		if err != nil || !slices.ContainsFunc(list, func(s subjects.ToolStatus) bool { return s.Running && slices.Contains(tools, s.Tool) }) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 // completeServers completes the names of configured servers.
