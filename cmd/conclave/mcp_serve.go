@@ -15,6 +15,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -96,14 +97,17 @@ type mcpMessage struct {
 // versionKey names the version of the protocol in the newer messages.
 const versionKey = "io.modelcontextprotocol/protocolVersion"
 
-// run passes messages on until the client closes its side, and waits for the replies.
+// replyTime is how long replies are waited for after the client has closed its side: a question may take minutes, and its client may be
+// gone.
+const replyTime = 10 * time.Second
+
+// run passes messages on until the client closes its side, and waits replyTime for the replies.
 func (b *mcpBridge) run(ctx context.Context, in io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	lines := bufio.NewScanner(in)
 	lines.Buffer(make([]byte, 64<<10), maxLine)
 	var requests sync.WaitGroup
-	defer requests.Wait()
 	for lines.Scan() {
 		line := bytes.Clone(bytes.TrimSpace(lines.Bytes()))
 		if len(line) == 0 {
@@ -127,7 +131,8 @@ func (b *mcpBridge) run(ctx context.Context, in io.Reader) error {
 			b.send(ctx, m, line)
 		})
 	}
-	cancel() // nobody reads the replies
+	defer time.AfterFunc(replyTime, cancel).Stop()
+	requests.Wait()
 	return lines.Err()
 }
 
@@ -182,7 +187,9 @@ func (b *mcpBridge) send(ctx context.Context, m mcpMessage, line []byte) {
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
 	case kind == "text/event-stream":
-		b.copyEvents(resp.Body)
+		if err := b.copyEvents(resp.Body); err != nil && ctx.Err() == nil {
+			b.fail(m.ID, -32000, "the reply of conclave is incomplete")
+		}
 	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
 		b.fail(m.ID, -32000, "conclave denies this client; see conclave principal list")
 	case kind == "application/json":
@@ -238,7 +245,7 @@ func (b *mcpBridge) copyReply(m mcpMessage, from io.Reader) {
 }
 
 // copyEvents writes the messages of a stream of events, each on one line.
-func (b *mcpBridge) copyEvents(from io.Reader) {
+func (b *mcpBridge) copyEvents(from io.Reader) error {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(make([]byte, 64<<10), 16<<20)
 	var data []byte
@@ -252,6 +259,7 @@ func (b *mcpBridge) copyEvents(from io.Reader) {
 			data = nil
 		}
 	}
+	return lines.Err()
 }
 
 // fail writes an error as the reply to a request; a notification gets none.
