@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -162,6 +163,9 @@ func cleanSchema(schema any) (json.RawMessage, string, error) {
 // dropped are the keywords of a schema that do not restrict a value and that a model need not read.
 var dropped = []string{"title", "examples", "example", "$comment", "$schema", "$id", "default", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema"}
 
+// nameMaps are the keywords of a schema whose value is a map with names as keys, and not keywords.
+var nameMaps = []string{"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+
 // clean cleans a schema in place. names is set for a map whose keys are names of arguments and not keywords.
 func (c *schemaCleaner) clean(v any, depth int, names bool) error {
 	if c.nodes++; depth > maxSchemaDepth || c.nodes > maxSchemaNodes {
@@ -203,7 +207,7 @@ func (c *schemaCleaner) clean(v any, depth int, names bool) error {
 			if err := c.clean(k, depth, false); err != nil {
 				return err
 			}
-			if err := c.clean(e, depth+1, !names && (k == "properties" || k == "patternProperties" || k == "$defs" || k == "definitions" || k == "dependentSchemas")); err != nil {
+			if err := c.clean(e, depth+1, !names && slices.Contains(nameMaps, k)); err != nil {
 				return err
 			}
 		}
@@ -231,7 +235,7 @@ func dropDescriptions(raw json.RawMessage) any {
 				delete(v, "description")
 			}
 			for k, e := range v {
-				walk(e, !names && (k == "properties" || k == "patternProperties" || k == "$defs" || k == "definitions" || k == "dependentSchemas"))
+				walk(e, !names && slices.Contains(nameMaps, k))
 			}
 		}
 	}
