@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"encoding/json"
+	"errors"
 	"testing"
 	"time"
 
@@ -25,8 +26,9 @@ func TestSchedulerOnTheBus(t *testing.T) {
 	if err := actor.EmitOnce(t.Context(), user, topic, "d1", def); err != nil {
 		t.Fatal(err)
 	}
-	read := func() (run subjects.ScheduleRun, seq uint64) {
-		m, err := actor.ReadStored(t.Context(), user, getDue, map[string]any{"last_by_subj": "schedule.due.news"})
+	readRun := func(id string) (run subjects.ScheduleRun, seq uint64) {
+		t.Helper()
+		m, err := actor.ReadStored(t.Context(), user, getDue, map[string]any{"last_by_subj": "schedule.due." + id})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,20 +46,35 @@ func TestSchedulerOnTheBus(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing was due")
 		}
-		_, seq = read()
+		_, seq = readRun("news")
 	}
 	if err := first.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	run, seq := read()
+	run, seq := readRun("news")
 	if elapsed := run.Occurrence.Sub(since); elapsed <= 0 || elapsed%(2*time.Minute) != 0 {
 		t.Errorf("%+v since %s", run, since)
 	}
+	// The same occurrence of another schedule under another message id: only the stream says that it was stored.
+	other, err := subjects.ScheduleDefinition.With("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	otherDue, err := subjects.ScheduleDue.With("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(actor.EmitOnce(t.Context(), user, other, "d2", def), actor.EmitOnce(t.Context(), b.Out("scheduler"), otherDue, "o1", run)); err != nil {
+		t.Fatal(err)
+	}
+	_, otherSeq := readRun("other")
 	s := New() // restarted
 	if err := s.publishDue(t.Context(), b.Out("scheduler")); err != nil {
 		t.Fatal(err)
 	}
-	if again, now := read(); now != seq && again.Occurrence.Equal(run.Occurrence) {
-		t.Errorf("%+v was stored twice", again)
+	for id, was := range map[string]uint64{"news": seq, "other": otherSeq} {
+		if again, now := readRun(id); now != was && again.Occurrence.Equal(run.Occurrence) {
+			t.Errorf("%s: %+v was stored twice", id, again)
+		}
 	}
 }
