@@ -62,6 +62,12 @@ func ScheduleSession(id string, occurrence time.Time) (session, query string) {
 	return sessionOfSchedule + id + "_" + at, "sq_" + id + "_" + at
 }
 
+// NewScheduleSession returns the id of a session of its own for a question that the user asks between the occurrences. unique must
+// have at least eight characters.
+func NewScheduleSession(id string, at time.Time, unique string) string {
+	return sessionOfSchedule + id + "_" + at.UTC().Format("20060102T150405Z") + "-" + unique[:8]
+}
+
 // ScheduleOf returns the schedule of a session, false for any other session. It is for display: a session id is no identity.
 func ScheduleOf(session string) (id string, ok bool) {
 	rest, ok := strings.CutPrefix(session, sessionOfSchedule)

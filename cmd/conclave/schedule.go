@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/view"
+	"conclave/pkg/actor"
 	"conclave/pkg/client"
 	"conclave/pkg/policy"
 	"conclave/pkg/schedule"
@@ -34,14 +36,14 @@ A time that passed while conclave was stopped is made up once at the next start,
   conclave schedule results`,
 		scheduleAddCommand(a), scheduleListCommand(a), scheduleShowCommand(a), scheduleResultsCommand(a), scheduleRunCommand(a),
 		scheduleChangeCommand(a, "pause", "Pause schedules", "Pauses schedules until conclave schedule resume. Times that pass meanwhile are not made up.", "paused", func(s *subjects.Schedule) { s.Paused = true }),
-		scheduleChangeCommand(a, "resume", "Resume paused schedules", "Resumes paused schedules. Intervals count from now.", "resumed", func(s *subjects.Schedule) { s.Paused, s.Since = false, now() }),
+		scheduleChangeCommand(a, "resume", "Resume paused schedules", "Resumes paused schedules. Intervals count from now.", "resumed", func(s *subjects.Schedule) { s.Paused, s.Since = false, thisMinute() }),
 		scheduleChangeCommand(a, "remove", "Remove schedules", "Removes schedules. Their sessions and answers stay.", "removed", func(s *subjects.Schedule) {
 			*s = subjects.Schedule{Made: s.Made, Removed: true}
 		}))
 }
 
-// now is the beginning of this minute: schedules count in minutes.
-func now() time.Time { return time.Now().UTC().Truncate(time.Minute) }
+// thisMinute is the beginning of this minute: schedules count in minutes.
+func thisMinute() time.Time { return time.Now().UTC().Truncate(time.Minute) }
 
 // scheduleView is a schedule as it is printed.
 type scheduleView struct {
@@ -67,7 +69,7 @@ It prints what the words permit, which is fixed from then on.`,
   conclave schedule add "0 18 * * fri" "Sum up the week in ~/projects/notes" --mode task --timezone Europe/Berlin`,
 		Args: cli.Args(cobra.MinimumNArgs(2)),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			s := subjects.Schedule{When: v[0], Zone: zone, Query: strings.Join(v[1:], " "), Mode: mode, Made: now(), Since: now()}
+			s := subjects.Schedule{When: v[0], Zone: zone, Query: strings.Join(v[1:], " "), Mode: mode, Made: thisMinute(), Since: thisMinute()}
 			if err := completeSchedule(&s); err != nil {
 				return err
 			}
@@ -75,14 +77,19 @@ It prints what the words permit, which is fixed from then on.`,
 				return cli.Usage("%q is not a valid name: use letters, digits, _ and -, at most %d", term.Clip(name, 40), subjects.MaxScheduleID)
 			}
 			return a.WithClient(func(c *client.Client) error {
-				id, err := newScheduleID(cmd.Context(), c, name)
-				if err != nil {
-					return err
+				for {
+					id, err := newScheduleID(cmd.Context(), c, name)
+					if err == nil {
+						err = c.StoreSchedule(cmd.Context(), id, 0, s)
+					}
+					switch {
+					case errors.Is(err, actor.ErrChanged): // another command took the name
+						continue
+					case err != nil:
+						return err
+					}
+					return printSchedule(a, viewSchedule(id, s, subjects.ScheduleRun{}))
 				}
-				if err := c.StoreSchedule(cmd.Context(), id, s); err != nil {
-					return err
-				}
-				return printSchedule(a, viewSchedule(id, s, subjects.ScheduleRun{}))
 			})
 		},
 	}
@@ -140,7 +147,7 @@ func localZone() string {
 	return ""
 }
 
-// newScheduleID returns the name, or s and the next number. The name of a schedule that is not removed is rejected.
+// newScheduleID returns the name, or s and the next number. It rejects the name of a schedule, also of one that was removed.
 func newScheduleID(ctx context.Context, c *client.Client, name string) (string, error) {
 	ids, all, err := c.Schedules(ctx)
 	if err != nil {
@@ -151,8 +158,11 @@ func newScheduleID(ctx context.Context, c *client.Client, name string) (string, 
 			name = id
 		}
 	}
-	if s, ok := all[name]; ok && !s.Removed {
-		return "", cli.Fail(cli.ExitFailed, "there is a schedule "+name, "choose another name, or remove it first")
+	switch s, ok := all[name]; {
+	case ok && s.Removed:
+		return "", cli.Fail(cli.ExitFailed, "there was a schedule "+name+", whose sessions have its name", "choose another name")
+	case ok:
+		return "", cli.Fail(cli.ExitFailed, "there is a schedule "+name, "choose another name")
 	}
 	return name, nil
 }
@@ -228,7 +238,7 @@ func scheduleListCommand(a *cli.App) *cobra.Command {
 					if all[id].Removed {
 						continue
 					}
-					v := viewSchedule(id, all[id], subjects.ScheduleRun{})
+					v := viewSchedule(id, all[id].Schedule, subjects.ScheduleRun{})
 					next := "over"
 					switch {
 					case v.Paused:
@@ -252,10 +262,10 @@ func scheduleListCommand(a *cli.App) *cobra.Command {
 }
 
 // findSchedule returns a schedule that is not removed.
-func findSchedule(ctx context.Context, a *cli.App, c *client.Client, id string) (subjects.Schedule, error) {
+func findSchedule(ctx context.Context, a *cli.App, c *client.Client, id string) (client.StoredSchedule, error) {
 	_, all, err := c.Schedules(ctx)
 	if err != nil {
-		return subjects.Schedule{}, err
+		return client.StoredSchedule{}, err
 	}
 	s, ok := all[id]
 	if !ok || s.Removed {
@@ -290,7 +300,7 @@ func scheduleShowCommand(a *cli.App) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return printSchedule(a, viewSchedule(v[0], s, last))
+				return printSchedule(a, viewSchedule(v[0], s.Schedule, last))
 			})
 		},
 	}
@@ -305,12 +315,8 @@ func scheduleChangeCommand(a *cli.App, action, short, long, done string, change 
 		RunE: func(cmd *cobra.Command, v []string) error {
 			return a.WithClient(func(c *client.Client) error {
 				for _, id := range v {
-					s, err := findSchedule(cmd.Context(), a, c, id)
+					s, err := changeSchedule(cmd.Context(), a, c, id, change)
 					if err != nil {
-						return err
-					}
-					change(&s)
-					if err := c.StoreSchedule(cmd.Context(), id, s); err != nil {
 						return err
 					}
 					if a.JSON {
@@ -328,6 +334,20 @@ func scheduleChangeCommand(a *cli.App, action, short, long, done string, change 
 	}
 }
 
+// changeSchedule changes the stored definition of a schedule, again if another command changes it meanwhile.
+func changeSchedule(ctx context.Context, a *cli.App, c *client.Client, id string, change func(*subjects.Schedule)) (subjects.Schedule, error) {
+	for {
+		s, err := findSchedule(ctx, a, c, id)
+		if err != nil {
+			return s.Schedule, err
+		}
+		change(&s.Schedule)
+		if err := c.StoreSchedule(ctx, id, s.Revision, s.Schedule); !errors.Is(err, actor.ErrChanged) {
+			return s.Schedule, err
+		}
+	}
+}
+
 // scheduleRunCommand asks the question of a schedule now, as the user.
 func scheduleRunCommand(a *cli.App) *cobra.Command {
 	o := &askFlags{}
@@ -338,7 +358,7 @@ func scheduleRunCommand(a *cli.App) *cobra.Command {
 		Example: "  conclave schedule run s1",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cli.FirstArg(completeSchedules(a)),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			var s subjects.Schedule
+			var s client.StoredSchedule
 			err := a.ReadWithClient(cmd.Context(), func(c *client.Client) (err error) {
 				s, err = findSchedule(cmd.Context(), a, c, v[0])
 				return err
@@ -347,7 +367,7 @@ func scheduleRunCommand(a *cli.App) *cobra.Command {
 				return err
 			}
 			o.question.Text, o.question.Respondent = s.Query, subjects.Modes[s.Mode]
-			o.question.Session, _ = subjects.ScheduleSession(v[0], time.Now())
+			o.question.Session = subjects.NewScheduleSession(v[0], time.Now(), actor.NewID())
 			return o.run(cmd.Context(), a)
 		},
 	}

@@ -92,6 +92,28 @@ func EmitOnce[T any](ctx context.Context, out Out, t subjects.Topic[T], id strin
 	return out.PublishOnce(ctx, t.Spec, data, id)
 }
 
+// revisionPublisher is an [Out] with a connection of its own, which clients have.
+type revisionPublisher interface {
+	publishRevision(ctx context.Context, spec subjects.Spec, body []byte, id string, revision uint64) error
+}
+
+// EmitRevision is [EmitOnce] for a topic with one message per subject: the event is stored only if the last one of its subject has the
+// given sequence, 0 for none. Otherwise the error is [ErrChanged]. out must be that of a client.
+func EmitRevision[T any](ctx context.Context, out Out, t subjects.Topic[T], id string, revision uint64, body T) error {
+	p, ok := out.(revisionPublisher)
+	if !ok {
+		return fmt.Errorf("publishing %s: a revision needs a client's connection", t.Name)
+	}
+	data, err := encode(codec(t.Codec), body)
+	if err != nil {
+		return fmt.Errorf("encoding %s: %w", t.Name, err)
+	}
+	if err := checkPublishable(t.Spec, data); err != nil {
+		return err
+	}
+	return p.publishRevision(ctx, t.Spec, data, id, revision)
+}
+
 // publishBody encodes and publishes an event; with wait it returns when the event is stored. It rejects a topic with
 // wildcards ([ErrIncomplete]) and a body over the topic's limit.
 func publishBody[T any](ctx context.Context, out Out, t subjects.Topic[T], body T, wait bool) error {
@@ -333,6 +355,19 @@ const errCodeStoreFailed jetstream.ErrorCode = 10077
 // PublishOnce implements [Out]. It rejects a subject without a stream and an empty id. A message that the stream already
 // has under this id is a success.
 func (s *connOut) PublishOnce(ctx context.Context, spec subjects.Spec, body []byte, id string) error {
+	return publishFault(spec, s.publishOnce(ctx, spec, body, id))
+}
+
+// publishRevision implements [revisionPublisher].
+func (s *connOut) publishRevision(ctx context.Context, spec subjects.Spec, body []byte, id string, revision uint64) error {
+	err := s.publishOnce(ctx, spec, body, id, jetstream.WithExpectLastSequencePerSubject(revision))
+	if isWrongRevision(err) {
+		return fmt.Errorf("publishing %s: %w", spec.Name, ErrChanged)
+	}
+	return publishFault(spec, err)
+}
+
+func (s *connOut) publishOnce(ctx context.Context, spec subjects.Spec, body []byte, id string, opts ...jetstream.PublishOpt) error {
 	m, err := s.newMessage(ctx, spec, body)
 	if err != nil {
 		return err
@@ -342,13 +377,13 @@ func (s *connOut) PublishOnce(ctx context.Context, spec subjects.Spec, body []by
 	}
 	var ack *jetstream.PubAck
 	err = retryInCluster(ctx, s.clustered, true, func(ctx context.Context) (err error) {
-		ack, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id))
+		ack, err = s.js.PublishMsg(ctx, m, append(opts, jetstream.WithExpectStream(spec.StoredIn(s.account)), jetstream.WithMsgID(id))...)
 		return err
 	})
 	if err == nil && !ack.Duplicate {
 		measureEvent(ctx, spec, body)
 	}
-	return publishFault(spec, err)
+	return err
 }
 
 // Request implements [Out]. It sends the deadline with the request and waits until then; a request without any deadline is

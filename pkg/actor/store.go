@@ -151,8 +151,7 @@ func (k *store) Put(ctx context.Context, key string, value []byte, revision uint
 		}
 		return err
 	})
-	var api *jetstream.APIError
-	if errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+	if errors.Is(err, jetstream.ErrKeyExists) || isWrongRevision(err) {
 		return 0, fmt.Errorf("%w: %s in %s", ErrChanged, key, k.bucket)
 	}
 	if err != nil {
@@ -234,4 +233,11 @@ func (k *store) Keys(ctx context.Context, prefix string) ([]string, error) {
 		keys = append(keys, strings.TrimPrefix(subject, whole))
 	}
 	return keys, nil
+}
+
+// isWrongRevision reports whether a stream rejected a message because the last one has another sequence than expected. Streams with
+// replicas have a code of their own for it.
+func isWrongRevision(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }

@@ -186,7 +186,7 @@ func (c *Client) publishStored(ctx context.Context, publish func(ctx context.Con
 		cancel()
 		var fault *subjects.Fault
 		var rejected *jetstream.APIError
-		if err == nil || errors.As(err, &fault) || errors.As(err, &rejected) || time.Now().After(deadline) {
+		if err == nil || errors.As(err, &fault) || errors.As(err, &rejected) || errors.Is(err, actor.ErrChanged) || time.Now().After(deadline) {
 			return err
 		}
 		select {

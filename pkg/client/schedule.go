@@ -16,9 +16,15 @@ var (
 	getDue      = subjects.Spec{Name: coreAPI + ".STREAM.MSG.GET." + subjects.ScheduleDue.Stream}
 )
 
+// StoredSchedule is the definition of a schedule as it is stored.
+type StoredSchedule struct {
+	subjects.Schedule
+	Revision uint64 // for [Client.StoreSchedule]
+}
+
 // Schedules reads all definitions in the order of their last change, also those of removed schedules, whose ids are not used again.
-func (c *Client) Schedules(ctx context.Context) (ids []string, all map[string]subjects.Schedule, err error) {
-	all = map[string]subjects.Schedule{}
+func (c *Client) Schedules(ctx context.Context) (ids []string, all map[string]StoredSchedule, err error) {
+	all = map[string]StoredSchedule{}
 	for seq := uint64(1); ; {
 		m, err := actor.ReadStored(ctx, c.out, getSchedule, map[string]any{"seq": seq, "next_by_subj": subjects.ScheduleDefinition.Name})
 		if err != nil || m == nil {
@@ -29,8 +35,8 @@ func (c *Client) Schedules(ctx context.Context) (ids []string, all map[string]su
 		}
 		seq = m.Seq + 1
 		id := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
-		var s subjects.Schedule
-		if err := json.Unmarshal(m.Data, &s); err != nil {
+		s := StoredSchedule{Revision: m.Seq}
+		if err := json.Unmarshal(m.Data, &s.Schedule); err != nil {
 			return nil, nil, fmt.Errorf("schedule %s: %w: %w", id, ErrUnreadable, err)
 		}
 		ids = append(ids, id)
@@ -38,13 +44,16 @@ func (c *Client) Schedules(ctx context.Context) (ids []string, all map[string]su
 	}
 }
 
-// StoreSchedule stores the definition of a schedule in place of its last one.
-func (c *Client) StoreSchedule(ctx context.Context, id string, s subjects.Schedule) error {
+// StoreSchedule stores the definition of a schedule in place of the one with that revision, which is 0 for a new schedule. If another one is
+// stored by now, the error is [actor.ErrChanged].
+func (c *Client) StoreSchedule(ctx context.Context, id string, revision uint64, s subjects.Schedule) error {
 	topic, err := subjects.ScheduleDefinition.With(id)
 	if err != nil {
 		return err
 	}
-	err = c.publishStored(ctx, func(ctx context.Context, msg string) error { return actor.EmitOnce(ctx, c.out, topic, msg, s) })
+	err = c.publishStored(ctx, func(ctx context.Context, msg string) error {
+		return actor.EmitRevision(ctx, c.out, topic, msg, revision, s)
+	})
 	if err != nil {
 		return fmt.Errorf("storing the schedule: %w", err)
 	}
