@@ -164,9 +164,9 @@ func (s Server) Secrets() (out []string) {
 // SecretLookup returns the value of a credential.
 type SecretLookup func(ctx context.Context, name string) (string, error)
 
-// resolve returns values with the references to credentials replaced, and the credentials themselves. The error names the credential
+// resolveSecrets returns values with the references to credentials replaced, and the credentials themselves. The error names the credential
 // and never holds a value.
-func resolve(ctx context.Context, values map[string]string, lookup SecretLookup) (out map[string]string, secrets [][]byte, err error) {
+func resolveSecrets(ctx context.Context, values map[string]string, lookup SecretLookup) (out map[string]string, secrets [][]byte, err error) {
 	out = map[string]string{}
 	for name, v := range values {
 		out[name] = secretRef.ReplaceAllStringFunc(v, func(ref string) string {

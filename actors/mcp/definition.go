@@ -73,7 +73,7 @@ func Define(server string, tools []*sdk.Tool) (defs []Definition, rejected []Rej
 		if t == nil {
 			continue
 		}
-		d, err := define(server, t)
+		d, err := newDefinition(server, t)
 		switch {
 		case err != nil:
 		case count[d.Schema.Name] > 1: // which of them a call is for is not known
@@ -90,9 +90,9 @@ func Define(server string, tools []*sdk.Tool) (defs []Definition, rejected []Rej
 	return defs, rejected
 }
 
-// define returns the definition of one tool. A description that looks like instructions is replaced: the model would read it in
+// newDefinition returns the definition of one tool. A description that looks like instructions is replaced: the model would read it in
 // every prompt, before any call.
-func define(server string, t *sdk.Tool) (Definition, error) {
+func newDefinition(server string, t *sdk.Tool) (Definition, error) {
 	name, err := MountName(server, t.Name)
 	if err != nil {
 		return Definition{}, err

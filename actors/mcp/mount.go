@@ -217,7 +217,7 @@ func (m *Mount) setFailure(why string) {
 	closeOnce(m.ready)
 }
 
-// drop forgets a connection; calls wait for the next one.
+// drop forgets a connection. Calls wait until the failure is recorded, see setFailure, and fail then.
 func (m *Mount) drop(s *Session) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

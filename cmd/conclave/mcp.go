@@ -17,6 +17,7 @@ import (
 
 	"conclave/actors/mcp"
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
 	"conclave/config"
 	"conclave/pkg/client"
 	"conclave/pkg/keyring"
@@ -337,29 +338,21 @@ func printReport(a *cli.App, r mcpReport) {
 	w := tabwriter.NewWriter(a.Out, 0, 4, 2, ' ', 0)
 	for _, t := range r.Tools {
 		description, _, _ := strings.Cut(t.Description, "\n")
-		fmt.Fprintf(w, "  tool\t%s\t%s\n", t.Name, shorten(description))
+		fmt.Fprintf(w, "  tool\t%s\t%s\n", t.Name, term.Clip(description, 80))
 	}
 	for _, t := range r.Rejected {
 		fmt.Fprintf(w, "  not mounted\t%s\t%s\n", t.Tool, t.Reason)
 	}
 	for _, i := range r.Resources {
-		fmt.Fprintf(w, "  resource\t%s\t%s\n", i.URI, shorten(i.Description))
+		fmt.Fprintf(w, "  resource\t%s\t%s\n", i.URI, term.Clip(i.Description, 80))
 	}
 	for _, i := range r.Prompts {
-		fmt.Fprintf(w, "  prompt\t%s\t%s\n", i.Name, shorten(i.Description))
+		fmt.Fprintf(w, "  prompt\t%s\t%s\n", i.Name, term.Clip(i.Description, 80))
 	}
 	_ = w.Flush()
 	for _, what := range r.Refused {
 		fmt.Fprintln(a.Out, "  refused: "+what)
 	}
-}
-
-// shorten returns the beginning of a description for a table.
-func shorten(s string) string {
-	if r := []rune(s); len(r) > 80 {
-		return string(r[:77]) + "..."
-	}
-	return s
 }
 
 // mcpState is a row of the list.

@@ -210,7 +210,7 @@ func (rep *Report) add(ctx context.Context, r Rules, rec record, changedFlow map
 		return
 	}
 	rep.Changed++
-	rule, effect := compare(before, after)
+	rule, effect := compareOutcomes(before, after)
 	at := slices.IndexFunc(rep.Changes, func(c Change) bool { return c.Rule == rule && c.Effect == effect })
 	if at < 0 {
 		at, rep.Changes = len(rep.Changes), append(rep.Changes, Change{Rule: rule, Effect: effect})
@@ -269,9 +269,9 @@ func replayCall(ctx context.Context, r Rules, rec record, tool policy.Tool, same
 	return o, ""
 }
 
-// compare returns the effect of a change, and the rule that causes it: the one that denies or asks now, else the one that no longer
+// compareOutcomes returns the effect of a change, and the rule that causes it: the one that denies or asks now, else the one that no longer
 // does.
-func compare(before, after outcome) (rule, effect string) {
+func compareOutcomes(before, after outcome) (rule, effect string) {
 	added := func(from, to []string) string {
 		for _, r := range to {
 			if !slices.Contains(from, r) {
