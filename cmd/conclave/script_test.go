@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -49,6 +50,7 @@ var settings = map[string]string{
 //	start NAME conclave ...   start a process that stays, and wait for its readiness line; sets $URL and $PID
 //	halt [-KILL] NAME         end it, with SIGTERM and exit code 0 or by force; its stderr is in NAME.err
 //	exits CODE conclave ...   run, and ask for an exact exit code
+//	until conclave ...        run again and again until it succeeds, for a minute at most
 //	json KEY...               stdout of the last command is one JSON document with these keys
 //	jsonlines KEY...          stdout is JSON lines, each with these keys
 //
@@ -76,7 +78,7 @@ func TestScripts(t *testing.T) {
 			return writeSystem(filepath.Join(env.WorkDir, "home/config/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"start": cmdStart, "halt": cmdHalt, "exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines,
+			"start": cmdStart, "halt": cmdHalt, "exits": cmdExits, "until": cmdUntil, "json": cmdJSON, "jsonlines": cmdJSONLines,
 		},
 	})
 }
@@ -166,6 +168,21 @@ func cmdExits(ts *testscript.TestScript, neg bool, v []string) {
 	}
 	if got != want {
 		ts.Fatalf("exit code %d, want %d\nstderr: %s", got, want, ts.ReadFile("stderr"))
+	}
+}
+
+func cmdUntil(ts *testscript.TestScript, neg bool, v []string) {
+	if neg || len(v) < 1 {
+		ts.Fatalf("usage: until command args...")
+	}
+	for end := time.Now().Add(time.Minute); ; <-time.After(100 * time.Millisecond) {
+		err := ts.Exec(v[0], v[1:]...)
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("%v\nstderr: %s", err, ts.ReadFile("stderr"))
+		}
 	}
 }
 
