@@ -16,7 +16,6 @@ import (
 	"conclave/cmd/conclave/internal/term"
 	"conclave/config"
 	"conclave/pkg/logfile"
-	"conclave/pkg/strict"
 )
 
 // logFlags are the flags of conclave logs.
@@ -54,7 +53,7 @@ with telemetry.content: true in system.yaml.`,
 	fs.StringVar(&f.actor, "actor", "", "only records of this `actor`")
 	fs.StringVar(&f.query, "query", "", "only records of this query `id`, or of ids that begin with it")
 	fs.StringVar(&f.level, "level", "", "only records of this `level` and above: debug, info, warn or error")
-	fs.StringVar(&f.since, "since", "", "only records after a `time`: 10m, 24h, 2006-01-02 or 2006-01-02T15:04:05Z")
+	fs.StringVar(&f.since, "since", "", "only records after a `time`: 10m, 24h, 7d, 2006-01-02 or 2006-01-02T15:04:05Z")
 	fs.IntVarP(&f.tail, "tail", "n", 0, "only the last `number` of records so far")
 	_ = cmd.RegisterFlagCompletionFunc("actor", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return config.Actors, cobra.ShellCompDirectiveNoFileComp
@@ -115,7 +114,7 @@ func (f logFlags) filter(now time.Time) (func(logfile.Record) bool, error) {
 	var since time.Time
 	if f.since != "" {
 		var err error
-		if since, err = parseSince(f.since, now); err != nil {
+		if since, err = cli.ParseSince(f.since, now); err != nil {
 			return nil, err
 		}
 	}
@@ -125,19 +124,6 @@ func (f logFlags) filter(now time.Time) (func(logfile.Record) bool, error) {
 	return func(r logfile.Record) bool {
 		return r.Level >= level && !r.Time.Before(since) && (f.actor == "" || r.Actor == f.actor) && (f.query == "" || strings.HasPrefix(r.Query, f.query))
 	}, nil
-}
-
-// parseSince reads a duration before now, or a time.
-func parseSince(v string, now time.Time) (time.Time, error) {
-	if d, err := strict.ParseDuration(v); err == nil {
-		return now.Add(-d), nil
-	}
-	for _, layout := range []string{time.RFC3339, time.DateTime, time.DateOnly} {
-		if t, err := time.ParseInLocation(layout, v, time.Local); err == nil {
-			return t, nil
-		}
-	}
-	return time.Time{}, cli.Usage("--since %q: give a duration like 10m, or a time like 2006-01-02 or 2006-01-02T15:04:05Z", v)
 }
 
 // printRecord prints a record as one line: readable, or with --json as it is stored. Control characters are removed: parts of

@@ -4,8 +4,6 @@ import (
 	"context"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,7 +33,7 @@ judged. Tools of conclave tool add and conclave mcp add are judged with their de
   conclave policy replay --manifest new.yaml --since 7d --json`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			age, err := parseAge(since)
+			from, err := cli.ParseSince(since, time.Now())
 			if err != nil {
 				return err
 			}
@@ -59,12 +57,12 @@ judged. Tools of conclave tool add and conclave mcp add are judged with their de
 				if err != nil {
 					return err
 				}
-				return replayPolicy(cmd.Context(), a, c, rules, time.Now().Add(-age))
+				return replayPolicy(cmd.Context(), a, c, rules, from)
 			})
 		},
 	}
 	cmd.Flags().StringVar(&file, "manifest", "", "`file` with the rules to judge by")
-	cmd.Flags().StringVar(&since, "since", "30d", "`age` of the oldest calls: days such as 30d, or hours and minutes such as 12h30m")
+	cmd.Flags().StringVar(&since, "since", "30d", "only calls after a `time`: 12h, 30d, 2006-01-02 or 2006-01-02T15:04:05Z")
 	return cmd
 }
 
@@ -94,18 +92,4 @@ func replayPolicy(ctx context.Context, a *cli.App, c *client.Client, rules repla
 		return a.PrintJSON(r)
 	}
 	return view.Replay(a.Out, r)
-}
-
-// parseAge reads a positive duration: of [time.ParseDuration], or whole days such as 30d.
-func parseAge(s string) (time.Duration, error) {
-	d, err := time.ParseDuration(s)
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		var n uint64
-		n, err = strconv.ParseUint(days, 10, 16)
-		d = time.Duration(n) * 24 * time.Hour
-	}
-	if err != nil || d <= 0 {
-		return 0, cli.Usage("--since %s is not an age: write days such as 30d, or hours such as 12h", term.Clip(s, 20))
-	}
-	return d, nil
 }

@@ -66,19 +66,33 @@ func (f *File) claim() error {
 	return fmt.Errorf("opening the log: %d processes log as %s already", maxProcesses, f.name)
 }
 
-// open opens the current file. The caller holds mu.
+// open opens the current file, and ends a line that a crash cut. The caller holds mu.
 func (f *File) open() error {
-	file, err := os.OpenFile(f.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
+	file, err := os.OpenFile(f.path, os.O_CREATE|os.O_RDWR|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("opening the log: %w", err)
 	}
-	info, err := file.Stat()
+	size, err := endLine(file)
 	if err != nil {
 		file.Close()
 		return fmt.Errorf("opening the log: %w", err)
 	}
-	f.file, f.size = file, info.Size()
+	f.file, f.size = file, size
 	return nil
+}
+
+// endLine appends a newline when the last byte is not one, and returns the size of the file.
+func endLine(file *os.File) (int64, error) {
+	info, err := file.Stat()
+	if err != nil || info.Size() == 0 {
+		return 0, err
+	}
+	last := make([]byte, 1)
+	if _, err := file.ReadAt(last, info.Size()-1); err != nil || last[0] == '\n' {
+		return info.Size(), err
+	}
+	n, err := file.Write([]byte{'\n'})
+	return info.Size() + int64(n), err
 }
 
 // Write appends one line. It fails when the file cannot be written; the next call tries again.

@@ -89,3 +89,20 @@ func TestFollowThroughRotations(t *testing.T) {
 		t.Error("a closed log was written")
 	}
 }
+
+// TestLogAfterCutLine shows that a line that a crash cut costs no later record.
+func TestLogAfterCutLine(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "up.jsonl"), []byte(`{"time":"2026-01-02T03:04:05Z","msg":"cu`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := New(dir, "up", 1<<16, nil)
+	slog.New(slog.NewJSONHandler(f, nil)).Info("x", "query", "q1")
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Read(dir); err != nil || len(got) != 1 || got[0].Query != "q1" {
+		t.Errorf("%+v %v", got, err)
+	}
+}

@@ -62,7 +62,11 @@ func SpanOf(ctx context.Context) *Span {
 
 // IsSampled reports whether a valid traceparent names a span that its author records.
 func IsSampled(traceparent string) bool {
-	return len(traceparent) == 55 && (traceparent[54]-'0')&1 == 1
+	if len(traceparent) != 55 {
+		return false
+	}
+	flags, err := strconv.ParseUint(traceparent[53:], 16, 8)
+	return err == nil && flags&1 == 1
 }
 
 // Traceparent returns the W3C header that names the span.

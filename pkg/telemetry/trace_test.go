@@ -103,6 +103,11 @@ func TestSpans(t *testing.T) {
 	if _, s := StartRemote(ctx, recorded, "x", KindClient); s.parent != recorded[36:52] {
 		t.Errorf("%+v", s)
 	}
+	for flags, want := range map[string]bool{"00": false, "01": true, "0a": false, "0b": true, "zz": false} {
+		if got := IsSampled(recorded[:53] + flags); got != want {
+			t.Errorf("flags %s: sampled %v", flags, got)
+		}
+	}
 	inner.End(errors.New("password hunter2 was wrong"))
 	for _, c := range []struct {
 		err  error

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -15,6 +16,7 @@ import (
 
 	"conclave/cmd/conclave/internal/term"
 	"conclave/pkg/client"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -222,4 +224,22 @@ func (a *App) CompleteFrom(list func(ctx context.Context, c *client.Client) ([]s
 // CompleteSessions completes the ids of stored sessions.
 func (a *App) CompleteSessions() Completion {
 	return a.CompleteFrom(func(ctx context.Context, c *client.Client) ([]string, error) { return c.SessionIDs(ctx) })
+}
+
+// ParseSince reads the value of a flag --since: a duration before now, with days such as 30d, or a time.
+func ParseSince(v string, now time.Time) (time.Time, error) {
+	if days, ok := strings.CutSuffix(v, "d"); ok {
+		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
+			return now.AddDate(0, 0, -int(n)), nil
+		}
+	}
+	if d, err := strict.ParseDuration(v); err == nil {
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{time.RFC3339, time.DateTime, time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, v, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, Usage("--since %q: give a duration like 10m or 30d, or a time like 2006-01-02 or 2006-01-02T15:04:05Z", v)
 }
