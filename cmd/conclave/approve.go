@@ -21,6 +21,7 @@ import (
 type approveFlags struct {
 	session, always bool // remember the approval; they exclude each other and deny
 	deny            bool
+	yes             bool // approve without a question
 	watch           bool
 	all             bool // list decided and expired requests too
 }
@@ -36,7 +37,8 @@ func approveCommand(a *cli.App) *cobra.Command {
 sources of untrusted content, and when the request expires. A request that is not decided in time is denied, and the agent
 is told that nobody answered.
 
-With an id it shows that call and, on a terminal, asks before it approves it; --deny denies it. --session and --always also approve later calls of the same tool by the
+With an id it shows that call and asks before it approves it; without a terminal, and with --json, it needs --yes. --deny
+denies it. --session and --always also approve later calls of the same tool by the
 same type of agent to the same targets, in this session or until revoked: see conclave approve rules and conclave approve
 revoke. A call without a target needs your approval each time. When a request is decided in two places, the first decision
 holds. The first 6 characters of an id are enough.
@@ -47,7 +49,7 @@ other answer denies.
 Exit code 1 means that the decision was not accepted: the request was decided before, has expired or is unknown.`,
 		Example: `  conclave approve
   conclave approve 3f9c01d2
-  conclave approve 3f9c01d2 --session
+  conclave approve 3f9c01d2 --session --yes
   conclave approve --deny 3f9c01d2
   conclave approve --watch
   conclave approve --json | jq -r '.approvals[].id'`,
@@ -72,6 +74,7 @@ Exit code 1 means that the decision was not accepted: the request was decided be
 	f.BoolVar(&o.session, "session", false, "approve this and later calls of this kind in the same session")
 	f.BoolVar(&o.always, "always", false, "approve this and later calls of this kind, until revoked")
 	f.BoolVar(&o.deny, "deny", false, "deny")
+	f.BoolVar(&o.yes, "yes", false, "approve without a question")
 	f.BoolVar(&o.watch, "watch", false, "keep running, show each new request, and ask")
 	f.BoolVar(&o.all, "all", false, "also list decided and expired requests")
 	cmd.AddCommand(approveRulesCommand(a), approveRevokeCommand(a))
@@ -90,7 +93,9 @@ func (o *approveFlags) check(v []string) error {
 	switch {
 	case decisions > 1:
 		return cli.Usage("--session, --always and --deny exclude each other")
-	case decisions > 0 && len(v) == 0:
+	case o.yes && o.deny:
+		return cli.Usage("--yes and --deny exclude each other")
+	case (decisions > 0 || o.yes) && len(v) == 0:
 		return cli.Usage("give the id of a request: list them with conclave approve")
 	case o.watch && (decisions > 0 || len(v) > 0 || o.all):
 		return cli.Usage("--watch asks about each request: it takes no id and no decision")
@@ -165,10 +170,14 @@ func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client,
 	return err
 }
 
-// confirm shows a pending request with its exact arguments on stderr before it is decided, and asks on a terminal; a denial
-// is not asked about. ok is false when the user does not say yes: the request stays open. Without a terminal the command
-// itself is the decision. A request that the broker does not list is unknown. With --json nothing is shown or asked.
+// confirm shows a pending request with its exact arguments on stderr before it is decided, and asks unless --yes or --deny is
+// given. ok is false when the user does not say yes: the request stays open. Without a terminal there is nobody to ask, so --yes
+// is required. A request that the broker does not list is unknown. With --json nothing is shown or asked.
 func (o *approveFlags) confirm(ctx context.Context, a *cli.App, c *client.Client, id string) (ok bool, err error) {
+	keyboard, asks := term.Keyboard(a.In)
+	if !o.deny && !o.yes && (a.JSON || !asks) {
+		return false, cli.Usage("there is no terminal to ask on: add --yes to approve %s, or --deny", term.ShortID(id))
+	}
 	if a.JSON {
 		return true, nil
 	}
@@ -185,8 +194,7 @@ func (o *approveFlags) confirm(ctx context.Context, a *cli.App, c *client.Client
 		return true, nil // the broker says how it was decided
 	}
 	view.PrintApproval(a.Err, q, time.Now())
-	keyboard, asks := term.Keyboard(a.In)
-	if o.deny || !asks {
+	if o.deny || o.yes {
 		return true, nil
 	}
 	ok, err = a.Confirm(ctx, keyboard, fmt.Sprintf("allow %s? [y/N] ", term.Visible(q.Tool)))

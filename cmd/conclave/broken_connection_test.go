@@ -25,7 +25,7 @@ func TestBrokenConnectionIsNoSuccess(t *testing.T) {
 	}
 	url := hangUpServer(t)
 	for _, command := range []string{
-		"audit verify", "audit tail", "audit show broker/1", "audit export " + filepath.Join(t.TempDir(), "out"), "call get_datetime", "approve", "approve abcdefgh",
+		"audit verify", "audit tail", "audit show broker/1", "audit export " + filepath.Join(t.TempDir(), "out"), "call get_datetime", "approve", "approve abcdefgh --yes",
 		"session list", "memory list", "policy explain get_datetime", "tap", "rate up",
 	} {
 		var out, talk bytes.Buffer

@@ -52,11 +52,11 @@ func TestCallWithdrawsApprovalWhenItStopsWaiting(t *testing.T) {
 		t.Errorf("still open:\n%s", list)
 	}
 	for _, id := range []string{first, second} {
-		c := p.begin("conclave", "approve", id)
+		c := p.begin("conclave", "approve", id, "--yes")
 		end(c, cli.ExitFailed, "the request was withdrawn and nothing was run")
 	}
 
 	approved, third := begin()
-	p.run(cli.ExitOK, "conclave", "approve", third)
+	p.run(cli.ExitOK, "conclave", "approve", third, "--yes")
 	end(approved, cli.ExitOK, "UTC)")
 }

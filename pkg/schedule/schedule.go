@@ -58,8 +58,11 @@ func Parse(when, zone string) (Times, error) {
 		t.once = at
 		return t, nil
 	}
-	if s == "hourly" {
+	switch s {
+	case "hourly", "every hour":
 		s = "every 1h"
+	case "every minute":
+		s = "every 1m"
 	}
 	rest, isEvery := strings.CutPrefix(s, "every ")
 	if m := intervalForm.FindStringSubmatch(rest); isEvery && m != nil {
