@@ -181,9 +181,17 @@ func TestRejectedAnnouncement(t *testing.T) {
 		}
 	}
 	publish(strings.Replace(forecast("first"), "{", `{"title":"Weather",`, 1))
-	s := w.status("forecast", subjects.ToolSilent)
-	for ; s.Rejected == "" && t.Context().Err() == nil; s = w.status("forecast", subjects.ToolSilent) {
+	// await waits until the last announcement was rejected or accepted, testTimeout at the longest.
+	await := func(state string, rejected bool) (s subjects.ToolStatus) {
+		t.Helper()
+		for until := time.Now().Add(testTimeout); time.Now().Before(until); {
+			if s = w.status("forecast", state); (s.Rejected != "") == rejected {
+				break
+			}
+		}
+		return s
 	}
+	s := await(subjects.ToolSilent, true)
 	if !strings.Contains(s.Rejected, `"title"`) || s.Running || s.Pin != "" {
 		t.Errorf("rejected: %+v", s)
 	}
@@ -192,14 +200,12 @@ func TestRejectedAnnouncement(t *testing.T) {
 		t.Errorf("announced again: %+v", s)
 	}
 	tool := w.startPlain("weather", "forecast", strings.Replace(forecast("second"), "{", `{"icon":"sun",`, 1))
-	for s = w.status("forecast", subjects.ToolReady); s.Rejected == "" && t.Context().Err() == nil; s = w.status("forecast", subjects.ToolReady) {
-	}
-	if !strings.Contains(s.Rejected, `"icon"`) {
+	if s = await(subjects.ToolReady, true); !strings.Contains(s.Rejected, `"icon"`) {
 		t.Errorf("the INFO reply: %+v", s)
 	}
 	tool.announce(t, forecast("first"))
-	for s.Rejected != "" && t.Context().Err() == nil {
-		s = w.status("forecast", subjects.ToolReady)
+	if s = await(subjects.ToolReady, false); s.Rejected != "" {
+		t.Errorf("corrected: %+v", s)
 	}
 }
 

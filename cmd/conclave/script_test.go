@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +21,7 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/config"
+	"conclave/pkg/tool/conclavetool"
 )
 
 func TestMain(m *testing.M) {
@@ -53,6 +56,7 @@ var settings = map[string]string{
 //	until conclave ...        run again and again until it succeeds, for a minute at most
 //	json KEY...               stdout of the last command is one JSON document with these keys
 //	jsonlines KEY...          stdout is JSON lines, each with these keys
+//	serve DIR TOOL            run the tool with the settings in DIR until the script ends, and wait until it is announced
 //
 // $ACTORS are the usual actors as conclave actor takes them, $READY as the readiness line has them, $THERE as the doctor does.
 func TestScripts(t *testing.T) {
@@ -78,7 +82,7 @@ func TestScripts(t *testing.T) {
 			return writeSystem(filepath.Join(env.WorkDir, "home/config/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"start": cmdStart, "halt": cmdHalt, "exits": cmdExits, "until": cmdUntil, "json": cmdJSON, "jsonlines": cmdJSONLines,
+			"start": cmdStart, "halt": cmdHalt, "exits": cmdExits, "until": cmdUntil, "json": cmdJSON, "jsonlines": cmdJSONLines, "serve": cmdServe,
 		},
 	})
 }
@@ -127,6 +131,33 @@ func cmdStart(ts *testscript.TestScript, neg bool, v []string) {
 	ts.Setenv("URL", r.URL)
 	ts.Setenv("PID", strconv.Itoa(r.PID))
 	processes(ts)[v[0]] = p
+}
+
+// cmdServe runs an added tool in this process. It returns when conclave tool list shows the tool as ready.
+func cmdServe(ts *testscript.TestScript, neg bool, v []string) {
+	if neg || len(v) != 2 {
+		ts.Fatalf("usage: serve DIR TOOL")
+	}
+	cfg, err := conclavetool.ReadConfig(ts.MkAbs(filepath.Join(v[0], "conclave.json")))
+	ts.Check(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	ts.Defer(func() {
+		cancel()
+		<-ended
+	})
+	go func() {
+		d := conclavetool.Definition{Name: v[1], Description: "Returns noon.", Parameters: json.RawMessage(`{"type":"object"}`), Version: "1"}
+		ended <- conclavetool.Serve(ctx, cfg, d, func(context.Context, json.RawMessage) (string, error) { return "noon", nil })
+	}()
+	ready := regexp.MustCompile(`(?m)^` + v[1] + ` +ready `)
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); {
+		ts.Check(ts.Exec("conclave", "tool", "list"))
+		if ready.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+	}
+	ts.Fatalf("%s is not announced", v[1])
 }
 
 func cmdHalt(ts *testscript.TestScript, neg bool, v []string) {
