@@ -11,6 +11,20 @@ const (
 	MCPSecretPrefix = "mcp_"
 )
 
+// MCPPrincipal returns the name of the principal by which an MCP server serves its tools.
+func MCPPrincipal(server string) string { return MCP + "-" + server }
+
+// MCPSecretServer returns the MCP server that a credential belongs to: its name is mcp_<server> or mcp_<server>_<rest>, and the name of
+// a server has no "_". It returns "" for every other name.
+func MCPSecretServer(name string) string {
+	rest, ok := strings.CutPrefix(name, MCPSecretPrefix)
+	server, _, _ := strings.Cut(rest, "_")
+	if !ok || CheckToken(name) != nil || strings.ToLower(name) != name {
+		return ""
+	}
+	return server
+}
+
 // Accounts on the way from a question to its answer.
 const (
 	// Router orders questions by session.

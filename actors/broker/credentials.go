@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/text"
@@ -52,17 +51,24 @@ func getCredential(ctx context.Context, out actor.Out, p *actor.Permit, name, ke
 	return v, subjects.Faultf(subjects.CodeUnavailable, "credential %s is unavailable, so nothing was run; see conclave secret check", name)
 }
 
-// onSecretUse gives the model actor a credential listed in [Config].ModelKeys, and the actor of MCP servers one whose name begins
-// with [subjects.MCPSecretPrefix], sealed to the key in the request. It denies every other account and name. Denials and uses are
-// recorded; without the outcome's record the credential is withheld.
+// onSecretUse gives the model actor a credential listed in [Config].ModelKeys, and the actor of MCP servers one that belongs to an added
+// server by [subjects.MCPSecretServer], sealed to the key in the request. It denies every other account and name. Denials and uses are
+// recorded, with the principal of the server in the lineage; without the outcome's record the credential is withheld.
 func (b *Broker) onSecretUse(ctx context.Context, in actor.Msg[subjects.SecretUse], out actor.Out) (subjects.SecretValue, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: subjects.ActionSecretUse, ParamsHash: b.hash.Hash([]byte(in.Body.Name))}
 	named := subjects.CheckToken(in.Body.Name) == nil
 	if named {
 		rec.Tool = in.Body.Name
 	}
-	assigned := in.From == "model" && slices.Contains(b.cfg.ModelKeys, in.Body.Name) ||
-		in.From == subjects.MCP && strings.HasPrefix(in.Body.Name, subjects.MCPSecretPrefix)
+	assigned := in.From == "model" && slices.Contains(b.cfg.ModelKeys, in.Body.Name)
+	if server := subjects.MCPSecretServer(in.Body.Name); in.From == subjects.MCP && server != "" {
+		principal := subjects.MCPPrincipal(server)
+		rec.Lineage = []string{in.From, principal}
+		if assigned = b.table.isPrincipal(principal); !assigned { // the message about a new principal may be late
+			b.refreshZones(ctx, out)
+			assigned = b.table.isPrincipal(principal)
+		}
+	}
 	if !named || !assigned {
 		if err := b.gate.Record(ctx, out, rec, subjects.StatusDenied, "secrets: not_named"); err != nil {
 			return subjects.SecretValue{}, err

@@ -191,6 +191,36 @@ func TestSecretUse(t *testing.T) {
 			}
 		})
 	}
+	for _, tt := range []struct {
+		name, secret, code, lineage string
+	}{
+		{name: "its own credential", secret: "mcp_git-hub_token", lineage: "mcp.mcp-git-hub"},
+		{name: "its only credential", secret: "mcp_git-hub", lineage: "mcp.mcp-git-hub"},
+		{name: "trick: a server that was not added", secret: "mcp_git_hub_token", code: subjects.CodeDenied, lineage: "mcp.mcp-git"},
+		{name: "trick: no server", secret: "mcp__token", code: subjects.CodeDenied, lineage: "mcp"},
+		{name: "trick: another case", secret: "mcp_Git-hub_token", code: subjects.CodeDenied, lineage: "mcp"},
+		{name: "trick: a credential of a model", secret: "openai", code: subjects.CodeDenied, lineage: "mcp"},
+	} {
+		t.Run("mcp/"+tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newSessionFixture(t, func(h *sessionFixture) { h.cfg.ModelKeys, h.secret = []string{"openai"}, keyring })
+			h.table.replaceZones(h.table.zones, map[string]subjects.Principal{"mcp-git-hub": {Name: "mcp-git-hub"}})
+			var v subjects.SecretValue
+			err := h.deliver(t, "agent.mcp.secret.use", "", "", subjects.SecretUse{Name: tt.secret, For: key.Public()}, &v)
+			if actortest.Code(err) != tt.code || (len(v.Sealed) > 0) != (tt.code == "") {
+				t.Errorf("%v, %d bytes, want %q", err, len(v.Sealed), tt.code)
+			}
+			if len(h.records) == 0 {
+				t.Fatal("no record")
+			}
+			for _, r := range h.records {
+				if r.AgentID != "mcp" || r.Tool != tt.secret || strings.Join(r.Lineage, ".") != tt.lineage {
+					t.Errorf("record %+v", r)
+				}
+			}
+			h.checkPasswordHidden(t)
+		})
+	}
 	t.Run("none configured", func(t *testing.T) {
 		t.Parallel()
 		h := newSessionFixture(t, func(h *sessionFixture) { h.secret = keyring })

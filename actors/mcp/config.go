@@ -29,10 +29,10 @@ type Server struct {
 	Type    string            `yaml:"type,omitempty"`    // stdio or http; "" = by the other fields
 	Command string            `yaml:"command,omitempty"` // program; it runs in the sandbox
 	Args    []string          `yaml:"args,omitempty"`
-	Env     map[string]string `yaml:"env,omitempty"` // values may hold ${secret:mcp_name}
+	Env     map[string]string `yaml:"env,omitempty"` // values may hold ${secret:mcp_<server>_name}
 
 	URL     string            `yaml:"url,omitempty"`     // of a server with streamable HTTP
-	Headers map[string]string `yaml:"headers,omitempty"` // values may hold ${secret:mcp_name}
+	Headers map[string]string `yaml:"headers,omitempty"` // values may hold ${secret:mcp_<server>_name}
 
 	Read     []string      `yaml:"read,omitempty"`     // files and folders that the program may read, besides those of the system
 	Write    []string      `yaml:"write,omitempty"`    // folders that the program may change
@@ -49,12 +49,12 @@ var (
 	variable   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 	secretRef  = regexp.MustCompile(`\$\{secret:([^}]*)\}`)
-	secretName = regexp.MustCompile(`^` + subjects.MCPSecretPrefix + `[a-z0-9_]{1,60}$`)
+	secretName = regexp.MustCompile(`^` + subjects.MCPSecretPrefix + `[a-z0-9_-]{1,60}$`)
 	hostPort   = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$`)
 )
 
 // Principal returns the name of the principal by which a server serves its tools.
-func Principal(server string) string { return subjects.MCP + "-" + server }
+func Principal(server string) string { return subjects.MCPPrincipal(server) }
 
 // CheckName rejects a name that no server can have.
 func CheckName(server string) error {
@@ -83,6 +83,11 @@ func (c Config) Problems() (out strict.Problems) {
 		}
 		for _, p := range c.Servers[name].Problems() {
 			out.Add(at+"."+p.Path, "%s", p.Text)
+		}
+		for _, secret := range c.Servers[name].Secrets() {
+			if err := checkOwner(name, secret); err != nil {
+				out.Add(at, "%v", err)
+			}
 		}
 	}
 	return out
@@ -148,6 +153,14 @@ func checkReferences(out *strict.Problems, at, value string) {
 	}
 }
 
+// checkOwner rejects a credential that belongs to another server. A server could send it to its own address.
+func checkOwner(server, secret string) error {
+	if subjects.MCPSecretServer(secret) != server {
+		return fmt.Errorf("the credential %s does not belong to the server %s, whose credentials are named %[3]s%[2]s or %[3]s%[2]s_<name>", text.Clip(secret, 64), server, subjects.MCPSecretPrefix)
+	}
+	return nil
+}
+
 // Secrets returns the names of the credentials that s uses.
 func (s Server) Secrets() (out []string) {
 	for _, values := range []map[string]string{s.Env, s.Headers} {
@@ -164,13 +177,17 @@ func (s Server) Secrets() (out []string) {
 // SecretLookup returns the value of a credential.
 type SecretLookup func(ctx context.Context, name string) (string, error)
 
-// resolveSecrets returns values with the references to credentials replaced, and the credentials themselves. The error names the credential
-// and never holds a value.
-func resolveSecrets(ctx context.Context, values map[string]string, lookup SecretLookup) (out map[string]string, secrets [][]byte, err error) {
+// resolveSecrets returns the values of a server's settings with the references to credentials replaced, and the credentials themselves. It
+// rejects a credential of another server. The error names the credential and never holds a value.
+func resolveSecrets(ctx context.Context, server string, values map[string]string, lookup SecretLookup) (out map[string]string, secrets [][]byte, err error) {
 	out = map[string]string{}
 	for name, v := range values {
 		out[name] = secretRef.ReplaceAllStringFunc(v, func(ref string) string {
 			secret := secretRef.FindStringSubmatch(ref)[1]
+			if foreign := checkOwner(server, secret); foreign != nil {
+				err = foreign
+				return ""
+			}
 			value, failed := lookup(ctx, secret)
 			if failed != nil {
 				err = fmt.Errorf("the credential %s is not available: %w; store it with: conclave secret set %s", secret, failed, secret)

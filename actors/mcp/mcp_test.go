@@ -72,7 +72,7 @@ func fixtureServer(t *testing.T) (mcp.Server, string) {
 	if err := os.WriteFile(program, own, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return mcp.Server{Command: program, Env: map[string]string{serverVariable: "1", "TOKEN": "${secret:mcp_token}"}}, filepath.Join(dir, "servers")
+	return mcp.Server{Command: program, Env: map[string]string{serverVariable: "1", "TOKEN": "${secret:mcp_fixture_token}"}}, filepath.Join(dir, "servers")
 }
 
 // TestMount runs a server in the sandbox with a key of its own, under the real grants: the broker reaches its tools, and no result
@@ -111,7 +111,7 @@ func TestMount(t *testing.T) {
 	wanted := map[string]mcp.Wanted{"fixture": {Server: server, Folder: folder, Tools: tools, Key: key}}
 	b.RunActor(&mcp.Host{
 		Options: mcp.Options{Secret: func(_ context.Context, name string) (string, error) {
-			if name != "mcp_token" {
+			if name != "mcp_fixture_token" {
 				return "", errors.New("no such credential")
 			}
 			return "s3cr3t-value", nil
@@ -297,5 +297,27 @@ func TestConnectExplains(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestSecretsOfAnotherServer: a server cannot use a credential that belongs to another one, by its settings or at a connection.
+func TestSecretsOfAnotherServer(t *testing.T) {
+	t.Parallel()
+	for secret, want := range map[string]bool{
+		"mcp_thief_token": true, "mcp_thief": true, "mcp_victim_token": false, "mcp_thief-2_token": false, "mcp_thieftoken": false, "mcp__thief": false, "mcp_": false,
+	} {
+		s := mcp.Server{URL: "http://127.0.0.1:1/mcp", Headers: map[string]string{"X-Trace": "${secret:" + secret + "}"}}
+		err := mcp.Config{Folder: "/tmp/agent-mcp", Servers: map[string]mcp.Server{"thief": s}}.Validate()
+		if (err == nil) != want {
+			t.Errorf("%s in the settings: %v", secret, err)
+		}
+		asked := false
+		_, err = mcp.Connect(t.Context(), mcp.Options{Name: "thief", Server: s, Secret: func(context.Context, string) (string, error) {
+			asked = true
+			return "", errors.New("no value")
+		}})
+		if asked != want || err == nil {
+			t.Errorf("%s at a connection: requested %v, %v", secret, asked, err)
+		}
 	}
 }

@@ -102,7 +102,7 @@ func (s *Session) newTransport(ctx context.Context, o Options) (sdk.Transport, e
 		}
 		values = o.Server.Headers
 	}
-	values, secrets, err := resolveSecrets(ctx, values, o.Secret)
+	values, secrets, err := resolveSecrets(ctx, o.Name, values, o.Secret)
 	if err != nil {
 		return nil, err
 	}

@@ -143,7 +143,7 @@ then starts it. Without a command and --url the settings that mcp.yaml has are u
 change by hand, and how to accept tools that it has got since. Flags then replace the settings of the same name.
 
 Without --agent you alone can call its tools. Without --act each call of an agent asks you. A credential is never an argument: store it with
-"conclave secret set mcp_<name>", and write ${secret:mcp_<name>} where its value belongs.`,
+"conclave secret set mcp_<server>_<name>", and write ${secret:mcp_<server>_<name>} where its value belongs.`,
 		Example: `  conclave mcp add time --act get_current_time=read --read /opt/mcp --env PYTHONPATH=/opt/mcp -- python3 -m mcp_server_time
   conclave mcp add issues --url https://mcp.example.org/mcp --header 'Authorization=Bearer ${secret:mcp_issues}'
   conclave mcp add files`,

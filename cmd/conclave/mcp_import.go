@@ -288,7 +288,7 @@ func foldServerName(name string) string {
 func (d *mcpImported) takeSecrets(from, values, used map[string]string) (out map[string]string, err error) {
 	refer := func(part, origin string) string {
 		part = strings.Trim(notTokenChar.ReplaceAllString(strings.ToLower(part), "_"), "_")
-		name := subjects.MCPSecretPrefix + strings.ReplaceAll(d.Server, "-", "_") + "_" + part
+		name := subjects.MCPSecretPrefix + d.Server + "_" + part
 		name = name[:min(len(name), 60)]
 		if other, ok := used[name]; ok && other != origin {
 			err = fmt.Errorf("%s and %s would share the credential %s; rename one of them", other, origin, name)
