@@ -109,6 +109,21 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// TestReplayKeepsClientMemory: a client that may not use the user's memory stays denied under every manifest.
+func TestReplayKeepsClientMemory(t *testing.T) {
+	t.Parallel()
+	h := newSessionFixture(t)
+	h.turns = []subjects.Query{{SessionID: "s1", QueryID: "q1", Query: "search for fish", Client: "phone"}}
+	if r := h.runTool(t, "generator", "search_memory", `{"query":"fish"}`, "c1"); r.Error == nil || r.Error.Code != subjects.CodeDenied {
+		t.Fatalf("%+v", r)
+	}
+	for name, manifest := range map[string]string{"the same rules": sessionManifest, "a monitor-only rule": sessionManifest + "monitor_only: [flow.fetch]\n"} {
+		if got := replayText(t, replayRules(t, manifest), h.recordedCalls()); got != "" {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
 // TestReplayReportsGaps: damaged records are reported by their sequence, and calls without what a rule needs are counted.
 func TestReplayReportsGaps(t *testing.T) {
 	t.Parallel()

@@ -61,6 +61,11 @@ func (m Manifest) ReplayChain(env Env, tool Tool, j subjects.Judgement, sameFlow
 		switch name := l.Name(); name {
 		case (ArgumentsLayer{}).Name():
 			chain[i] = newRecordedLayer(name, j)
+		case (OverrideLayer{}).Name():
+			isClient := func(v subjects.LayerVerdict) bool { return v.Layer == name && v.Rule == ruleClientMemory }
+			if slices.ContainsFunc(j.Layers, isClient) { // the rights of a client are not part of a manifest
+				chain[i] = newRecordedLayer(name, j)
+			}
 		case (FlowLayer{}).Name():
 			if sameFlow {
 				chain[i] = monitorRules(newRecordedLayer(name, j), m.Monitored[name]...)
