@@ -136,6 +136,10 @@ func (s Server) Problems() (out strict.Problems) {
 		if !hostPort.MatchString(h) {
 			out.Add("hosts", "%q is not a host; write api.example.org or api.example.org:8443", text.Clip(h, 80))
 		}
+		host, _, _ := strings.Cut(h, ":")
+		if err := checkHost(host); err != nil {
+			out.Add("hosts", "%v", err)
+		}
 	}
 	out.CheckDuration("timeout", s.Timeout, 0, 30*time.Minute)
 	return out
@@ -212,8 +216,13 @@ func parseEndpoint(raw string) (*url.URL, error) {
 	case u.Scheme == "http" && !local.IsLocalHost(u.Hostname()):
 		return nil, fmt.Errorf("%s is not encrypted and not on this machine; use https", text.Clip(u.Host, 80))
 	}
-	if a, err := netip.ParseAddr(u.Hostname()); err == nil && (a.Unmap().IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified()) {
-		return nil, fmt.Errorf("%s is not the address of a server", a)
+	return u, checkHost(u.Hostname())
+}
+
+// checkHost rejects link-local, multicast and unspecified addresses that are written as numbers.
+func checkHost(host string) error {
+	if a, err := netip.ParseAddr(host); err == nil && (a.Unmap().IsLinkLocalUnicast() || a.Unmap().IsMulticast() || a.Unmap().IsUnspecified()) {
+		return fmt.Errorf("%s is not the address of a server", a)
 	}
-	return u, nil
+	return nil
 }

@@ -263,6 +263,8 @@ func TestServerProblems(t *testing.T) {
 		"relative path":            {mcp.Server{Command: "x", Read: []string{"../secrets"}}, "absolute"},
 		"the whole disk":           {mcp.Server{Command: "x", Write: []string{"/"}}, "absolute"},
 		"host with a path":         {mcp.Server{Command: "x", Hosts: []string{"example.org/x"}}, "not a host"},
+		"host of a cloud's data":   {mcp.Server{Command: "x", Hosts: []string{"169.254.169.254:80"}}, "not the address"},
+		"unspecified host":         {mcp.Server{Command: "x", Hosts: []string{"0.0.0.0"}}, "not the address"},
 		"any host":                 {mcp.Server{Command: "x", Hosts: []string{"*"}}, "not a host"},
 	} {
 		t.Run(name, func(t *testing.T) {
