@@ -31,6 +31,9 @@ type definition struct {
 // that a flood of them does not reach the store.
 const definitionPause = time.Second
 
+// reportPause is the shortest time between two faults about changed definitions of a tool, so that a flood of them does not fill the log.
+const reportPause = time.Minute
+
 // newDefinition returns s as the accepted definition of a principal that was added at this time.
 func newDefinition(s subjects.ToolSchema, added time.Time) definition {
 	s.Key = ""
@@ -43,7 +46,7 @@ func (d definition) isVoid(added time.Time) bool {
 }
 
 // acceptAnnounced registers a tool outside the build. Its first definition is stored as the accepted one. Another definition waits
-// for the user: the tool is no longer offered, and the first announcement of that definition is a fault.
+// for the user: the tool is no longer offered, and the first announcement of that definition is a fault, once in [reportPause] for each tool.
 func (b *Broker) acceptAnnounced(ctx context.Context, out actor.Out, zone string, s subjects.ToolSchema) error {
 	at, added := zoneTool{zone, s.Name}, b.table.addedAt(zone)
 	known, ok := b.table.definition(at)
@@ -57,7 +60,7 @@ func (b *Broker) acceptAnnounced(ctx context.Context, out actor.Out, zone string
 	}
 	if err := b.table.add(zone, s, known.Pin); errors.Is(err, errPinMismatch) {
 		b.table.propose(at, s)
-		if !isNews {
+		if !isNews || !b.table.mayReport(at, out.Now()) {
 			return nil
 		}
 		return subjects.Faultf(subjects.CodeDenied, "tool %s was not registered: %v: see conclave tool accept %s", s.Name, err, s.Name)
@@ -145,6 +148,17 @@ func (t *toolTable) isNewProposal(at zoneTool, s subjects.ToolSchema) bool {
 	defer t.mu.RUnlock()
 	old, ok := t.proposed[at]
 	return !ok || Pin(old) != Pin(s)
+}
+
+// mayReport reports whether a fault about a changed definition of a tool is due, and notes the time.
+func (t *toolTable) mayReport(at zoneTool, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if last, ok := t.reported[at]; ok && now.Sub(last) < reportPause {
+		return false
+	}
+	t.reported[at] = now
+	return true
 }
 
 // addedAt returns when the tool principal of a zone was added, the zero time for any other zone.

@@ -38,6 +38,7 @@ type toolTable struct {
 	zones      map[string][]string                   // tools by zone: those of the table and of run-time principals
 	principals map[string]subjects.Principal         // tool principals by zone
 	accepted   map[zoneTool]definition               // accepted definitions of their tools, as last read
+	reported   map[zoneTool]time.Time                // when a changed definition was last reported
 	proposed   map[zoneTool]subjects.ToolSchema      // changed definitions that wait for the user; of no use after a restart, when the tools are asked again
 	rejected   map[zoneTool]string                   // why the last announcement of a tool principal was rejected
 	declared   func(tool string) (policy.Tool, bool) // the manifest's facts about a tool outside the build
@@ -48,7 +49,7 @@ type toolTable struct {
 
 // newTable returns a table of the build's tools. declared has the current manifest's facts about others.
 func newTable(build []Known, declared func(tool string) (policy.Tool, bool)) *toolTable {
-	t := &toolTable{declared: declared, build: map[string]Known{}, live: map[string]map[string]Known{}, zones: subjects.Zones, accepted: map[zoneTool]definition{}, proposed: map[zoneTool]subjects.ToolSchema{}, rejected: map[zoneTool]string{}, discovered: make(chan struct{})}
+	t := &toolTable{declared: declared, build: map[string]Known{}, live: map[string]map[string]Known{}, zones: subjects.Zones, accepted: map[zoneTool]definition{}, proposed: map[zoneTool]subjects.ToolSchema{}, rejected: map[zoneTool]string{}, reported: map[zoneTool]time.Time{}, discovered: make(chan struct{})}
 	for _, k := range build {
 		t.build[k.Name] = k
 	}

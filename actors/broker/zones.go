@@ -65,6 +65,7 @@ func (t *toolTable) replaceZones(zones map[string][]string, principals map[strin
 	maps.DeleteFunc(t.accepted, func(at zoneTool, _ definition) bool { return isGone(at) })
 	maps.DeleteFunc(t.proposed, func(at zoneTool, _ subjects.ToolSchema) bool { return isGone(at) })
 	maps.DeleteFunc(t.rejected, func(at zoneTool, _ string) bool { return isGone(at) })
+	maps.DeleteFunc(t.reported, func(at zoneTool, _ time.Time) bool { return isGone(at) })
 	for zone, tools := range zones {
 		if slices.ContainsFunc(tools, func(tool string) bool { return !slices.Contains(t.zones[zone], tool) || isGone(zoneTool{zone, tool}) }) {
 			added = append(added, zone)
