@@ -14,7 +14,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"syscall"
 
 	"conclave/actors/critic"
 	"conclave/actors/mcp"
@@ -23,6 +22,7 @@ import (
 	"conclave/actors/orchestrator"
 	"conclave/actors/secrets"
 	"conclave/actors/tools"
+	"conclave/pkg/file"
 	"conclave/pkg/policy"
 	"conclave/pkg/strict"
 	"conclave/subjects"
@@ -236,22 +236,14 @@ func readFile(dir, name string) ([]byte, bool, error) {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
 	}
-	switch info, err := os.Stat(path); {
+	f, err := file.Open(path)
+	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, false, fmt.Errorf("%s is a symbolic link to a file that does not exist", path)
 	case err != nil:
 		return nil, false, err
-	case !info.Mode().IsRegular():
-		return nil, false, fmt.Errorf("%s is not a regular file", path)
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not block on a FIFO that replaced the file
-	if err != nil {
-		return nil, false, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, false, cmp.Or(err, fmt.Errorf("%s is not a regular file", path))
-	}
 	data, err := io.ReadAll(io.LimitReader(f, strict.MaxFile+1))
 	return data, err == nil, err
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"os"
 	"slices"
 	"time"
 
@@ -13,12 +12,14 @@ import (
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/client"
+	"conclave/pkg/file"
 	"conclave/pkg/policy"
+	"conclave/pkg/strict"
 )
 
 // policyReplayCommand judges recorded calls by another manifest. Nothing runs and nothing is written.
 func policyReplayCommand(a *cli.App) *cobra.Command {
-	var file, since string
+	var path, since string
 	cmd := &cobra.Command{
 		Use:   "replay --manifest <file>",
 		Short: "Judge recorded calls by another manifest",
@@ -37,14 +38,14 @@ judged. Tools of conclave tool add and conclave mcp add are judged with their de
 			if err != nil {
 				return err
 			}
-			if file == "" {
+			if path == "" {
 				return cli.Usage("which rules? Name a file with --manifest")
 			}
-			data, err := os.ReadFile(file)
+			data, err := file.Read(path, strict.MaxFile)
 			if err != nil {
 				return cli.Usage("reading the manifest: %v", err)
 			}
-			m, err := policy.ParseManifest(data, file)
+			m, err := policy.ParseManifest(data, path)
 			if err != nil {
 				return err
 			}
@@ -61,7 +62,7 @@ judged. Tools of conclave tool add and conclave mcp add are judged with their de
 			})
 		},
 	}
-	cmd.Flags().StringVar(&file, "manifest", "", "`file` with the rules to judge by")
+	cmd.Flags().StringVar(&path, "manifest", "", "`file` with the rules to judge by")
 	cmd.Flags().StringVar(&since, "since", "30d", "only calls after a `time`: 12h, 30d, 2006-01-02 or 2006-01-02T15:04:05Z")
 	return cmd
 }

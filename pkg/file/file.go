@@ -1,11 +1,53 @@
-// Package file writes small files that survive a crash: a reader finds the whole content or the earlier file, never a part.
+// Package file writes small files that survive a crash: a reader finds the whole content or the earlier file, never a part. It reads
+// regular files only, and no more than a limit.
 package file
 
 import (
 	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
+
+// Read returns the content of a regular file of at most limit bytes. It rejects a larger file, and everything but a regular file:
+// reading a FIFO or a device could block or have no end.
+func Read(path string, limit int64) ([]byte, error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		return nil, fmt.Errorf("%s has more than %d KB", path, limit>>10)
+	}
+	return data, err
+}
+
+// Open opens a regular file for reading and rejects everything else. The caller closes it.
+func Open(path string) (*os.File, error) {
+	check := func(info fs.FileInfo, err error) error {
+		if err == nil && !info.Mode().IsRegular() {
+			return fmt.Errorf("%s is not a regular file", path)
+		}
+		return err
+	}
+	if err := check(os.Stat(path)); err != nil { // opening a device may have effects
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not block on a FIFO that replaced the file
+	if err != nil {
+		return nil, err
+	}
+	if err := check(f.Stat()); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
 
 // Replace writes data to the file at path, mode 0600, in place of an earlier one. Content and name are on disk when it returns. Its
 // folder must exist.

@@ -6,7 +6,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"conclave/pkg/file"
@@ -64,5 +66,23 @@ func TestCreateOnce(t *testing.T) {
 	running.Wait()
 	if got, err := os.ReadFile(path); err != nil || len(created) != 1 || string(got) != created[0] {
 		t.Errorf("created by %q, content %q, %v", created, got, err)
+	}
+}
+
+// TestRead: only regular files are read, up to the limit. A FIFO does not block, and a device without an end is not read.
+func TestRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	if err := errors.Join(os.WriteFile(path("full"), make([]byte, 1024), 0o600), os.WriteFile(path("more"), make([]byte, 1025), 0o600), syscall.Mkfifo(path("fifo"), 0o600), os.Symlink("/dev/zero", path("zero"))); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		path("full"): "", path("more"): "more than 1 KB", path("fifo"): "not a regular file", path("zero"): "not a regular file", "/dev/zero": "not a regular file", dir: "not a regular file", path("none"): "no such file",
+	} {
+		data, err := file.Read(name, 1024)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || err == nil && len(data) != 1024 {
+			t.Errorf("%s: %d bytes, %v, want %q", name, len(data), err, want)
+		}
 	}
 }

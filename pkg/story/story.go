@@ -34,11 +34,11 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 
 	"conclave/pkg/attachment"
+	"conclave/pkg/file"
 	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/strict"
 	"conclave/subjects"
@@ -278,12 +278,12 @@ type Events struct {
 }
 
 // Load reads the story in a file.
-func Load(file string) (*Story, error) {
-	data, err := os.ReadFile(file)
+func Load(path string) (*Story, error) {
+	data, err := file.Read(path, strict.MaxFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading a story: %w", err)
 	}
-	return Parse(data, file)
+	return Parse(data, path)
 }
 
 // Parse reads and validates a story strictly: unknown fields are rejected. name is the file in errors and failures. The
