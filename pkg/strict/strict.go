@@ -196,6 +196,9 @@ func (d *decoder) syntaxError(err error) error {
 		e.Line, _ = strconv.Atoi(m[1]) // no line: 0, the file as a whole
 		e.Text = strings.TrimPrefix(text, m[0])
 	}
+	if strings.HasPrefix(e.Text, "unknown anchor") { // it quotes the text of the file
+		e.Text = "anchors are not supported; write the value out"
+	}
 	return e
 }
 
@@ -270,7 +273,7 @@ func (d *decoder) decodeStruct(n *yaml.Node, path string, v reflect.Value) {
 	d.eachField(n, path, func(key string, k, val *yaml.Node) {
 		field, ok := known[key]
 		if !ok {
-			d.addError(k, JoinPath(path, key), "unknown field; known here: %s", strings.Join(names, ", "))
+			d.addError(k, joinKnown(path, key), "unknown field; known here: %s", strings.Join(names, ", "))
 			return
 		}
 		d.decode(val, JoinPath(path, key), field)
@@ -360,7 +363,7 @@ func (d *decoder) eachField(n *yaml.Node, path string, each func(key string, k, 
 			continue
 		}
 		if first, twice := seen[k.Value]; twice {
-			d.addError(k, JoinPath(path, k.Value), "written twice, first on line %d", first)
+			d.addError(k, joinKnown(path, k.Value), "written twice, first on line %d", first)
 			continue
 		}
 		seen[k.Value] = k.Line
@@ -408,6 +411,17 @@ func (d *decoder) decodeScalar(n *yaml.Node, path string, v reflect.Value) {
 	default:
 		panic("strict: no reader for " + v.Type().String()) // a bug in the struct that the first test of it finds
 	}
+}
+
+// fieldName matches the name of a field.
+var fieldName = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,64}$`)
+
+// joinKnown is [JoinPath] for a name that may not be one of a field: a line of another file, perhaps with a credential, is not quoted.
+func joinKnown(path, key string) string {
+	if !fieldName.MatchString(key) {
+		return path
+	}
+	return JoinPath(path, key)
 }
 
 // JoinPath appends a field's name to a path, quoted where it is not plain.
