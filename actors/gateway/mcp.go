@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -223,7 +224,7 @@ func (g *Gateway) searchForClient(ctx context.Context, caller *clientAccess, in 
 	out.Memories = []mcpMemory{}
 	found, err := g.client.SearchMemory(ctx, subjects.MemoryQuery{Query: in.Query, Max: min(max(in.Max, 1), maxHits)})
 	for _, h := range found.Hits {
-		out.Memories = append(out.Memories, mcpMemory{h.Entry.ID, h.Entry.Corpus, h.Entry.Provenance.Trust, h.Similarity})
+		out.Memories = append(out.Memories, mcpMemory{h.Entry.ID, cmp.Or(h.Entry.Corpus, h.Segment), h.Entry.Provenance.Trust, h.Similarity})
 	}
 	return out, mapMemoryFault(ctx, err)
 }

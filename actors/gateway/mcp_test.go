@@ -40,7 +40,11 @@ type sessionMemory struct {
 
 func (m *sessionMemory) Routes() []actor.Route {
 	return []actor.Route{
-		actor.ServeStream(subjects.MemoryQueryService, m.recall),
+		actor.ServeStream(subjects.MemoryQueryService, func(_ context.Context, _ actor.Msg[subjects.MemoryQuery], say func(subjects.MemoryReply) error, _ actor.Out) error {
+			e := storedEntries[0] // as memory returns it: the text is in the segment alone
+			e.Name, e.Corpus = "", ""
+			return say(subjects.MemoryReply{Stage: "corpus", Done: true, Hits: []subjects.MemoryHit{{Entry: e, Segment: "Anna lives in Bremen.", Similarity: 0.8}}})
+		}),
 		actor.Serve(subjects.MemoryWriteService, func(_ context.Context, in actor.Msg[subjects.MemoryWriteRequest], _ actor.Out) (subjects.MemoryWriteReply, error) {
 			m.sessions <- in.Session
 			return subjects.MemoryWriteReply{Results: []subjects.MemoryWriteResult{{ID: "f1", Action: "stored"}}}, nil
