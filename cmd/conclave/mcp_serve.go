@@ -21,6 +21,8 @@ import (
 
 	"conclave/actors/gateway"
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/subjects"
 )
 
 // mcpServeCommand is a server on standard input and output.
@@ -38,6 +40,9 @@ program has the identity of the client that you name, and its rights and limits:
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if (name == "") == !asUser {
 				return cli.Usage("give --client with the name of a client, or --as-user")
+			}
+			if name != "" && subjects.CheckToken(name) != nil { // the name is a part of a path
+				return cli.Usage("--client %q is not the name of a client", term.Clip(name, 40))
 			}
 			cfg, err := a.LoadConfig(nil)
 			if err != nil {
