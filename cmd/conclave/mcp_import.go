@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,6 +18,7 @@ import (
 	"conclave/actors/mcp"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/config"
+	"conclave/pkg/file"
 	"conclave/pkg/firewall"
 	"conclave/pkg/keyring"
 	"conclave/pkg/seal"
@@ -99,16 +100,9 @@ each server needs "conclave mcp add <server>" first, after you have set in mcp.y
 
 // readForeign reads the servers of a file. It may have comments and trailing commas, as VS Code writes them.
 func readForeign(path string) (map[string]foreignServer, error) {
-	info, err := os.Stat(path)
+	data, err := file.Read(path, maxImport)
 	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxImport {
-		return nil, cli.Fail(cli.ExitFailed, fmt.Sprintf("%s has more than %d KB", path, maxImport>>10), "it is no file with MCP servers")
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
+		return nil, cli.Fail(cli.ExitFailed, err.Error(), "name a file with MCP servers")
 	}
 	var f foreignFile
 	if err := yaml.Unmarshal([]byte(stripComments(string(data))), &f); err != nil { // JSON is YAML; an error of the parser could quote a credential
@@ -184,7 +178,18 @@ func importServers(ctx context.Context, a *cli.App, found map[string]foreignServ
 			continue
 		}
 		if len(values) > 0 {
+			exists := ""
 			if err := withKeyring(ctx, a, func(ctx context.Context, r keyring.Ring, _ keyring.Info) error {
+				stored, err := r.Names(ctx)
+				if err != nil {
+					return err
+				}
+				for secret := range values {
+					if slices.Contains(stored, secret) {
+						exists = secret
+						return nil
+					}
+				}
 				for secret, value := range values {
 					if err := r.Set(ctx, secret, seal.NewSecret([]byte(value))); err != nil {
 						return err
@@ -193,6 +198,10 @@ func importServers(ctx context.Context, a *cli.App, found map[string]foreignServ
 				return nil
 			}); err != nil {
 				return done, err
+			}
+			if exists != "" {
+				left = append(left, fmt.Sprintf("%s: the keyring has a credential %s, which %s secret rm %[2]s removes", text.OneLine(was, 64), exists, a.Program()))
+				continue
 			}
 		}
 		if err := config.SetMCPServer(a.Home, d.Server, &s); err != nil {
@@ -302,6 +311,8 @@ func (d *mcpImported) takeSecrets(from, values, used map[string]string) (out map
 			out = map[string]string{}
 		}
 		switch {
+		case strings.Contains(v, "${secret:"): // of this system: it could name a credential that was stored for another server
+			return nil, fmt.Errorf("%s refers to a credential of the keyring; write its value, or ${input:name}", text.OneLine(name, 64))
 		case inputRef.MatchString(v):
 			v = inputRef.ReplaceAllStringFunc(v, func(ref string) string {
 				secret := refer(inputRef.FindStringSubmatch(ref)[1], "the input "+text.OneLine(ref, 64)+" of "+d.Was)
