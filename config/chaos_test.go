@@ -44,6 +44,10 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == mcp.ForwardArg {
 		os.Exit(mcp.Forward(os.Args[2:]))
 	}
+	if os.Getenv(elicitEnv) != "" {
+		serveElicitation()
+		os.Exit(0)
+	}
 	if trick := os.Getenv(hostileEnv); trick != "" {
 		serveHostile(trick)
 		os.Exit(0)

@@ -29,6 +29,7 @@ const (
 
 	ActionToolCall         = "tool.call"
 	ActionToolPreview      = "tool.preview" // the tool showed what a call would do, and changed nothing
+	ActionToolAnswer       = "tool.answer"  // a running call asked the user: the answer was sent to its tool, or declined
 	ActionDiscover         = "broker.discover"
 	ActionValidate         = "broker.validate"
 	ActionSpawn            = "agent.spawn"
@@ -61,7 +62,7 @@ const (
 // reports it: a compromised writer can lie about its own acts, and not about those of the broker.
 var AuditActions = map[string][]string{
 	"broker": {
-		ActionToolCall, ActionToolPreview, ActionDiscover, ActionValidate, ActionSpawn, ActionSessionConfig, ActionApprovalDecision, ActionApprovalRevoke,
+		ActionToolCall, ActionToolPreview, ActionToolAnswer, ActionDiscover, ActionValidate, ActionSpawn, ActionSessionConfig, ActionApprovalDecision, ActionApprovalRevoke,
 		ActionToolAccept, ActionSecretUse,
 	},
 	"memory":       {ActionMemoryRead, ActionMemoryWrite, ActionMemoryAnnotate, ActionMemoryAdmin},

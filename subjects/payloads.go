@@ -252,6 +252,8 @@ type ToolOrder struct {
 	CallerType string  `json:"caller_type,omitempty"` // agent type of the caller, for the audit log
 	Spawned    bool    `json:"spawned,omitempty"`     // the caller is a spawned agent
 	Labels     *Labels `json:"labels,omitempty"`
+	// Answer is the answer to the form that the tool returned for this call, with [ModeAnswer].
+	Answer *FormAnswer `json:"answer,omitempty"`
 }
 
 // HostRules are the hosts that a call may reach, as patterns of the manifest. Deny wins over Allow.
@@ -277,6 +279,8 @@ const (
 	ModeSummary    = "summary"    // return a [MemorySummary] in JSON and no content
 	// ModePreview asks what the call would do, as text for the user who decides about it. The tool must change nothing.
 	ModePreview = "preview"
+	// ModeAnswer brings the answer to a form for a call that runs: the result is that of the call, or its next form.
+	ModeAnswer = "answer"
 )
 
 // ToolResult is the outcome of a call: a result or a fault, never both.
@@ -305,6 +309,9 @@ type ToolResult struct {
 	// The broker sets both from the facts of the tool; a tool's own values are dropped.
 	Egress       string   `json:"egress,omitempty"`
 	Destinations []string `json:"destinations,omitempty"`
+	// Form is a question to the user in place of a result: the call runs on until a [ToolOrder] brings the answer. It counts from
+	// run-time principals only; no caller and no event has it.
+	Form *UserForm `json:"form,omitempty"`
 }
 
 // Labels restrict the use of a text by its origin (trust) and its owner (privacy).
@@ -439,6 +446,7 @@ type ApprovalRequest struct {
 	Preview   string          `json:"preview,omitempty"` // what the call would do, as the tool describes it: a diff, a dry run
 	Taint     []Taint         `json:"taint,omitempty"`
 	Grants    []Grant         `json:"grants,omitempty"` // what the question permits, none of which covers this call
+	Form      *UserForm       `json:"form,omitempty"`   // the running call asks the user this; nil = whether it may run
 	Asked     time.Time       `json:"asked"`
 	Expires   time.Time       `json:"expires"`
 }
@@ -482,6 +490,8 @@ type ApprovalDecision struct {
 	Approve  bool   `json:"approve"`
 	Withdraw bool   `json:"withdraw,omitempty"` // the user's own call no longer waits: close the request; excludes Approve
 	Remember string `json:"remember,omitempty"` // "", "session" or "always"
+	// Values answer the form of the request; only with Approve. No event and no list holds them.
+	Values json.RawMessage `json:"values,omitempty"`
 }
 
 // How long a decision is remembered.

@@ -56,12 +56,16 @@ func (b *Broker) onDecision(ctx context.Context, in actor.Msg[subjects.ApprovalD
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, state)
 		return q.reply(state, false), nil
 	}
+	if fault := checkFormDecision(q, in.Body); fault != nil { // the request stays open
+		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, fault.Code)
+		return subjects.ApprovalReply{}, fault
+	}
 	answer := q
 	answer.By, answer.Decided, answer.State = in.From, out.Now(), subjects.ApprovalDenied
 	switch {
 	case in.Body.Approve:
 		answer.State = subjects.ApprovalApproved
-		answer.Remember = b.rememberFor(ctx, out, q, in.Body.Remember)
+		answer.Remember, answer.Values = b.rememberFor(ctx, out, q, in.Body.Remember), in.Body.Values
 	case in.Body.Withdraw:
 		answer.State = subjects.ApprovalWithdrawn
 	}

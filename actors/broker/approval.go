@@ -64,6 +64,8 @@ type storedApproval struct {
 	Event    string        `json:"event"`          // message id of the published request, which dedupes it
 	Told     bool          `json:"told,omitempty"` // the request was published
 	Remember string        `json:"remember,omitempty"`
+	// Values answer the form of the request, until its tool gets them.
+	Values json.RawMessage `json:"values,omitempty"`
 }
 
 // approvalAsk is a layer's question without its reason.

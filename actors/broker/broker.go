@@ -391,6 +391,7 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	if order.Sealed, res.Error = b.getCredentials(ctx, out, p, c, k); res.Error != nil {
 		return res, false
 	}
+	whole := ctx
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	service, err := subjects.ToolCallService.With(k.Zone, c.tool)
@@ -405,6 +406,9 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	start := out.Now()
 	endOutput := b.live.begin(k, c)
 	got, err := actor.Ask(ctx, out, service, order)
+	if isPrincipal {
+		got, err = b.answerForms(whole, out, c, k.Zone, service, limit, got, err)
+	}
 	rest, output := endOutput()
 	b.forwardOutput(ctx, out, output, rest)
 	took := out.Now().Sub(start)

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -24,8 +25,9 @@ type Approval struct {
 
 // Decision is the body of POST /approvals/{id}. Approve is required: an empty body is not a decision.
 type Decision struct {
-	Approve  *bool  `json:"approve"`
-	Remember string `json:"remember"`
+	Approve  *bool           `json:"approve"`
+	Remember string          `json:"remember"`
+	Values   json.RawMessage `json:"values"` // answers to the form of the request
 }
 
 // Decided is the response to a decision.
@@ -113,7 +115,7 @@ func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
 	// The decision is valid even when the client disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), brokerTimeout)
 	defer cancel()
-	got, err := g.client.DecideApproval(ctx, id, subjects.ApprovalDecision{Approve: *in.Approve, Remember: in.Remember})
+	got, err := g.client.DecideApproval(ctx, id, subjects.ApprovalDecision{Approve: *in.Approve, Remember: in.Remember, Values: in.Values})
 	switch {
 	case err != nil:
 		return mapBrokerFault(err)

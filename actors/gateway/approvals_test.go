@@ -28,7 +28,7 @@ func (c *brokerStub) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery
 	asked := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	a := subjects.Approval{State: "pending", ApprovalRequest: subjects.ApprovalRequest{
 		ID: "q1", CallID: "c1", SessionID: "s1", QueryID: "x", Caller: "generator", Type: "assistant", Tool: "web_fetch", Args: json.RawMessage("{\"url\":\"\u009b2J\",\"n\":9007199254740993}"), Layer: "flow", Rule: "egress",
-		Reason: "because", Sinks: []string{"a"}, Preview: "+a", Taint: []subjects.Taint{{Tool: "web_search"}}, Hosts: []subjects.LookAlikeHost{{}}, Grants: []subjects.Grant{{}}, Asked: asked, Expires: asked.Add(time.Minute),
+		Reason: "because", Sinks: []string{"a"}, Preview: "+a", Taint: []subjects.Taint{{Tool: "web_search"}}, Hosts: []subjects.LookAlikeHost{{}}, Grants: []subjects.Grant{{}}, Form: &subjects.UserForm{Message: "who?"}, Asked: asked, Expires: asked.Add(time.Minute),
 	}}
 	over := a
 	over.ID, over.State, over.By, over.Decided = "q0", "denied", "user", asked
@@ -77,6 +77,7 @@ func TestApprovals(t *testing.T) {
 		{"approve", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true}`, 200, `"state":"approved","by":"gateway","remember":""`, `gateway q1 {"approve":true}`},
 		{"deny", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":false}`, 200, `"state":"denied"`, `gateway q1 {"approve":false}`},
 		{"approve for the session", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true,"remember":"session"}`, 200, `"remember":"session"`, `gateway q1 {"approve":true,"remember":"session"}`},
+		{"answer to a form", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true,"values":{"name":"Ada"}}`, 200, `"state":"approved"`, `gateway q1 {"approve":true,"values":{"name":"Ada"}}`},
 		{"always is not possible", "POST", "/approvals/{id}", "/approvals/act", `{"approve":true,"remember":"always"}`, 200, `"remember":""`, `gateway act {"approve":true,"remember":"always"}`},
 		{"already decided", "POST", "/approvals/{id}", "/approvals/denied", `{"approve":true}`, 409, "already decided: denied by user", `gateway denied {"approve":true}`},
 		{"expired", "POST", "/approvals/{id}", "/approvals/expired", `{"approve":true}`, 409, "expired without a decision", `gateway expired {"approve":true}`},

@@ -53,11 +53,16 @@ type Mount struct {
 	failure string        // why it is not connected
 	ready   chan struct{} // closed when it is connected, or failed to connect
 	asked   []func(what string)
+	running map[*runningCall]bool
+	waiting map[string]waitingCall // for the answer of the user, by form
 }
 
 // NewMount returns the actor of a server. tools are those of its principal: no others are served, whatever the server lists.
 func NewMount(o Options, tools []string) *Mount {
-	return &Mount{options: o, tools: tools, slots: make(chan struct{}, maxCalls), changed: make(chan struct{}, 1), ready: make(chan struct{}), done: make(chan struct{})}
+	return &Mount{
+		options: o, tools: tools, slots: make(chan struct{}, maxCalls), changed: make(chan struct{}, 1), ready: make(chan struct{}), done: make(chan struct{}),
+		running: map[*runningCall]bool{}, waiting: map[string]waitingCall{},
+	}
 }
 
 // Name implements [actor.Actor].
@@ -117,7 +122,7 @@ func (m *Mount) keepConnected(ctx context.Context, out actor.Out) {
 		default: // a change is pending
 		}
 	}
-	o.Refused = m.reportRefusal
+	o.Refused, o.Elicit = m.reportRefusal, m.elicit
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		began := time.Now()
 		s, err := Connect(ctx, o)
@@ -259,26 +264,21 @@ func (m *Mount) call(ctx context.Context, name string, in actor.Msg[subjects.Too
 		ctx, cancel = context.WithTimeout(ctx, m.options.Server.Timeout)
 		defer cancel()
 	}
+	if in.Body.Mode == subjects.ModeAnswer {
+		return m.answer(ctx, name, in)
+	}
 	select {
 	case m.slots <- struct{}{}:
-		defer func() { <-m.slots }()
 	case <-ctx.Done():
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeBusy, "the MCP server %s has %d calls running", m.options.Name, maxCalls)
 	}
+	free := func() { <-m.slots }
 	s, d, err := m.connected(ctx, name)
 	if err != nil {
+		free()
 		return subjects.ToolResult{}, err
 	}
-	end := m.watchRefusals(ctx, name, in.Body.CallID, out)
-	defer end()
-	r, err := s.call(ctx, d.Tool, in.Body.Args)
-	if err != nil {
-		if ctx.Err() != nil {
-			go m.checkAlive(s)
-		}
-		return subjects.ToolResult{}, m.callFault(ctx, s, err)
-	}
-	return subjects.ToolResult{Result: s.redact(resultText(r))}, nil
+	return m.awaitCall(ctx, s, m.startCall(ctx, s, d, in, out, free))
 }
 
 // callFault returns the fault of a failed call. A text of the server itself has the code of a tool's error, which the broker treats
@@ -288,6 +288,8 @@ func (m *Mount) callFault(ctx context.Context, s *Session, err error) *subjects.
 	switch {
 	case ctx.Err() != nil:
 		return subjects.Faultf(subjects.CodeTimeout, "the MCP server %s did not answer in time", m.options.Name)
+	case errors.Is(err, context.Canceled):
+		return subjects.Faultf(subjects.CodeStopped, "the call at the MCP server %s was cancelled", m.options.Name)
 	case errors.Is(err, sdk.ErrConnectionClosed), errors.Is(err, errFlood), errors.Is(err, errTooLarge), !errors.As(err, &rpc):
 		return subjects.Faultf(subjects.CodeUnavailable, "the connection to the MCP server %s ended during the call, which may have run", m.options.Name)
 	}

@@ -32,6 +32,8 @@ type Options struct {
 	Changed func()
 	// Refused is called with each kind of request of the server that was refused; nil = not at all. It must not block.
 	Refused func(what string)
+	// Elicit has the user asked a question of the server; nil = each is declined. It may block.
+	Elicit func(ctx context.Context, p *sdk.ElicitParams) *sdk.ElicitResult
 }
 
 // Session is a connection to a server. Everything that comes from it is untrusted.
@@ -55,11 +57,18 @@ func Connect(ctx context.Context, o Options) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := sdk.NewClient(&sdk.Implementation{Name: "conclave", Version: o.Version}, &sdk.ClientOptions{
-		Capabilities:           &sdk.ClientCapabilities{}, // no roots, no sampling, no questions to the user
-		MultiRoundTrip:         &sdk.MultiRoundTripOptions{Disabled: true},
+	options := &sdk.ClientOptions{
+		Capabilities:           &sdk.ClientCapabilities{}, // no roots, no sampling
+		MultiRoundTrip:         &sdk.MultiRoundTripOptions{Disabled: o.Elicit == nil},
 		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {},
-	})
+	}
+	if o.Elicit != nil {
+		options.Capabilities.Elicitation = &sdk.ElicitationCapabilities{Form: &sdk.FormElicitationCapabilities{}}
+		options.ElicitationHandler = func(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+			return o.Elicit(ctx, r.Params), nil
+		}
+	}
+	client := sdk.NewClient(&sdk.Implementation{Name: "conclave", Version: o.Version}, options)
 	client.AddReceivingMiddleware(filterRequests(o))
 	type connected struct {
 		cs  *sdk.ClientSession
@@ -139,8 +148,8 @@ const (
 	methodRoots       = "roots/list"
 )
 
-// filterRequests refuses every request of a server but a ping, and drops every notification but that its tools changed. A server
-// gets no model, no answer of the user and no folder by asking: what it may use is in its settings.
+// filterRequests refuses every request of a server but a ping and a question to the user, and drops every notification but that its tools
+// changed. A server gets no model and no folder by asking: what it may use is in its settings.
 func filterRequests(o Options) sdk.Middleware {
 	refused := func(what string) {
 		if o.Refused != nil {
@@ -159,6 +168,9 @@ func filterRequests(o Options) sdk.Middleware {
 				return nil, nil
 			case strings.HasPrefix(method, "notifications/"):
 				return nil, nil
+			case method == methodElicit && o.Elicit != nil:
+				p, _ := req.GetParams().(*sdk.ElicitParams)
+				return o.Elicit(ctx, p), nil
 			case method == methodElicit:
 				refused("it asked you a question, which was declined: an MCP server gets no input from you")
 				return &sdk.ElicitResult{Action: "decline"}, nil

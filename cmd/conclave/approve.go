@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,6 +25,7 @@ type approveFlags struct {
 	yes             bool // approve without a question
 	watch           bool
 	all             bool // list decided and expired requests too
+	answers         []string
 }
 
 // approveCommand lists the calls that wait for the user's approval, decides one by id or prefix, or watches. It is the parent
@@ -46,11 +48,15 @@ holds. The first 6 characters of an id are enough.
 --watch keeps running, shows each new request and, on a terminal, asks you: y approves once, s for this session, a always; any
 other answer denies.
 
+A request can also be a question of an MCP server whose call runs: --answer name=value sends the values of its fields to that server
+and to nobody else, --deny declines. The text of the question is the server's: never enter a password or a key.
+
 Exit code 1 means that the decision was not accepted: the request was decided before, has expired or is unknown.`,
 		Example: `  conclave approve
   conclave approve 3f9c01d2
   conclave approve 3f9c01d2 --session --yes
   conclave approve --deny 3f9c01d2
+  conclave approve 3f9c01d2 --answer name=Ada --answer seats=2
   conclave approve --watch
   conclave approve --json | jq -r '.approvals[].id'`,
 		Args:              cli.Args(cobra.MaximumNArgs(1)),
@@ -75,6 +81,7 @@ Exit code 1 means that the decision was not accepted: the request was decided be
 	f.BoolVar(&o.always, "always", false, "approve this and later calls of this kind, until revoked")
 	f.BoolVar(&o.deny, "deny", false, "deny")
 	f.BoolVar(&o.yes, "yes", false, "approve without a question")
+	f.StringArrayVar(&o.answers, "answer", nil, "`name=value` of a field, for a question of an MCP server; once for each field")
 	f.BoolVar(&o.watch, "watch", false, "keep running, show each new request, and ask")
 	f.BoolVar(&o.all, "all", false, "also list decided and expired requests")
 	cmd.AddCommand(approveRulesCommand(a), approveRevokeCommand(a))
@@ -95,7 +102,9 @@ func (o *approveFlags) check(v []string) error {
 		return cli.Usage("--session, --always and --deny exclude each other")
 	case o.yes && o.deny:
 		return cli.Usage("--yes and --deny exclude each other")
-	case (decisions > 0 || o.yes) && len(v) == 0:
+	case len(o.answers) > 0 && decisions > 0:
+		return cli.Usage("--answer excludes --session, --always and --deny")
+	case (decisions+len(o.answers) > 0 || o.yes) && len(v) == 0:
 		return cli.Usage("give the id of a request: list them with conclave approve")
 	case o.watch && (decisions > 0 || len(v) > 0 || o.all):
 		return cli.Usage("--watch asks about each request: it takes no id and no decision")
@@ -144,10 +153,15 @@ func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client,
 	if err != nil {
 		return cli.IgnoreInterrupt(ctx, approvalError(a, prefix, err))
 	}
+	d := subjects.ApprovalDecision{Approve: !o.deny}
+	if len(o.answers) > 0 {
+		if d.Values, err = o.values(ctx, c, id); err != nil {
+			return cli.IgnoreInterrupt(ctx, err)
+		}
+	}
 	if ok, err := o.confirm(ctx, a, c, id); err != nil || !ok {
 		return cli.IgnoreInterrupt(ctx, err)
 	}
-	d := subjects.ApprovalDecision{Approve: !o.deny}
 	switch {
 	case o.session:
 		d.Remember = subjects.RememberSession
@@ -168,6 +182,20 @@ func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client,
 		a.Say("%s", view.AcceptedDecision(d, r))
 	}
 	return err
+}
+
+// values returns the values of --answer for the form of a request.
+func (o *approveFlags) values(ctx context.Context, c *client.Client, id string) (json.RawMessage, error) {
+	l, err := c.Approvals(ctx, true)
+	if err != nil {
+		return nil, cli.BrokerError("the approvals", err)
+	}
+	for _, q := range l.Approvals {
+		if q.ID == id && q.Form != nil {
+			return view.ParseValues(o.answers, *q.Form), nil
+		}
+	}
+	return nil, cli.Usage("the request asks no question: it takes no --answer")
 }
 
 // confirm shows a pending request with its exact arguments on stderr before it is decided, and asks unless --yes or --deny is
@@ -197,7 +225,11 @@ func (o *approveFlags) confirm(ctx context.Context, a *cli.App, c *client.Client
 	if o.deny || o.yes {
 		return true, nil
 	}
-	ok, err = a.Confirm(ctx, keyboard, fmt.Sprintf("allow %s? [y/N] ", term.Visible(q.Tool)))
+	what := "allow " + q.Tool
+	if q.Form != nil {
+		what = "send this answer to " + q.Form.From
+	}
+	ok, err = a.Confirm(ctx, keyboard, term.Visible(what)+"? [y/N] ")
 	if err == nil && !ok {
 		a.Say("nothing was decided: the request stays open; deny it with %s approve --deny %s", a.Program(), term.ShortID(id))
 	}
@@ -358,7 +390,7 @@ func (p *approvalPrompt) prompt() {
 	if len(p.open.Sinks) == 0 { // cannot be remembered
 		choices = "[y/N]"
 	}
-	fmt.Fprintf(p.Err, "allow %s? %s ", term.Visible(p.open.Tool), choices)
+	fmt.Fprint(p.Err, view.AskDecision(p.open.ApprovalRequest, choices))
 	p.asked = time.Now()
 }
 
@@ -374,7 +406,7 @@ func (p *approvalPrompt) decide(ctx context.Context, line string) error {
 		p.prompt()
 		return nil
 	}
-	q, d := p.open, view.ParseDecision(line)
+	q, d := p.open, view.ParseAnswer(line, p.open.Form)
 	p.open, p.switched = nil, false
 	r, err := p.c.DecideApproval(ctx, q.ID, d)
 	switch {

@@ -447,7 +447,7 @@ func TestParseDecision(t *testing.T) {
 		"y": {Approve: true}, " Y ": {Approve: true}, "yes": {Approve: true}, "s": {Approve: true, Remember: "session"}, "a": {Approve: true, Remember: "always"},
 		"": {}, "n": {}, "no": {}, "yy": {}, "y n": {}, "ok": {}, "ｙ": {}, "y\x00": {}, "true": {}, "1": {},
 	} {
-		if got := view.ParseDecision(line); got != want {
+		if got := view.ParseDecision(line); !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %+v", line, got)
 		}
 	}

@@ -658,7 +658,7 @@ func (s *screen) approval(r subjects.ApprovalRequest) {
 func (s *screen) prompt() {
 	r := s.waiting[0]
 	PrintApproval(s.Err, subjects.Approval{ApprovalRequest: r, State: subjects.ApprovalPending}, time.Now())
-	fmt.Fprintf(s.Err, "allow %s? [y/N] ", term.Visible(r.Tool))
+	fmt.Fprint(s.Err, AskDecision(r, "[y/N]"))
 	s.open, s.last, s.asked = s.Err, s.Err, time.Now()
 }
 
@@ -678,7 +678,9 @@ func (s *screen) Decide(line string) (id string, d subjects.ApprovalDecision, ok
 		s.prompt()
 		return "", d, false
 	}
-	return s.waiting[0].ID, subjects.ApprovalDecision{Approve: ParseDecision(line).Approve}, true
+	d = ParseAnswer(line, s.waiting[0].Form)
+	d.Remember = ""
+	return s.waiting[0].ID, d, true
 }
 
 // decided removes a call that was decided, here or elsewhere, prints by whom, and asks about the next one. A call that does not

@@ -2,6 +2,7 @@ package view
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -22,6 +23,9 @@ func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 		state = a.State
 	case !now.Before(a.Expires):
 		state = "expired"
+	}
+	if a.Form != nil {
+		defer printForm(w, *a.Form)
 	}
 	fmt.Fprintf(w, "%s  %s requests %s\n", term.Paint(w, term.Yellow, term.Visible(a.ID)), term.Visible(a.Caller), term.Paint(w, term.Bold, term.Visible(a.Tool)))
 	line := func(name, text string) { fmt.Fprintf(w, "  %-10s %s\n", name, text) }
@@ -58,6 +62,29 @@ func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
 			text += ", with signs of injection: " + term.Visible(strings.Join(t.Flags, ", "))
 		}
 		line("untrusted", text)
+	}
+}
+
+// printForm prints the question of a running call: who asks, the text as it is with nothing hidden, and the fields.
+func printForm(w io.Writer, f subjects.UserForm) {
+	line := func(name, text string) { fmt.Fprintf(w, "  %-10s %s\n", name, text) }
+	line("asks you", term.Paint(w, term.Bold, term.Visible(f.From))+": what follows is untrusted content of that server. Never enter a password or a key")
+	line("question", term.Visible(f.Message))
+	for _, field := range f.Fields {
+		text := term.Visible(field.Name) + " (" + field.Type
+		if field.Required {
+			text += ", required"
+		}
+		text += ")"
+		for _, more := range []string{field.Title, field.Description} {
+			if more != "" {
+				text += " " + term.Visible(more)
+			}
+		}
+		if len(field.Choices) > 0 {
+			text += ", one of: " + term.Visible(strings.Join(field.Choices, ", "))
+		}
+		line("field", text)
 	}
 }
 
@@ -116,6 +143,9 @@ func punycodeHosts(target string, hosts []subjects.LookAlikeHost) string {
 // WaitingCall is one line about a call that waits for a decision. The targets, or the arguments of a call without targets,
 // are never cut: their end decides where data goes.
 func WaitingCall(r subjects.ApprovalRequest, program string) string {
+	if r.Form != nil {
+		return fmt.Sprintf("%s asks you: %s (untrusted content of that server); see conclave approve %s", term.Visible(r.Form.From), term.Visible(term.Clip(r.Form.Message, 200)), term.ShortID(r.ID))
+	}
 	what := strings.Join(strings.Fields(string(r.Args)), " ")
 	if len(r.Sinks) > 0 {
 		what = "to " + strings.Join(r.Sinks, " ")
@@ -162,6 +192,55 @@ func WaitingCalls(n int) string {
 		return "1 call waits for your approval"
 	}
 	return fmt.Sprintf("%d calls wait for your approval", n)
+}
+
+// AskDecision is the prompt for a decision about a request.
+func AskDecision(r subjects.ApprovalRequest, choices string) string {
+	if r.Form == nil {
+		return fmt.Sprintf("allow %s? %s ", term.Visible(r.Tool), choices)
+	}
+	answer := "y"
+	if len(r.Form.Fields) > 0 {
+		answer = "name=value; name=value"
+	}
+	return fmt.Sprintf("answer %s? [%s / Enter declines] ", term.Visible(r.Form.From), answer)
+}
+
+// ParseAnswer reads a typed line about a request: for one with a form, name=value of its fields, separated by semicolons, or y to agree;
+// otherwise see [ParseDecision].
+func ParseAnswer(line string, form *subjects.UserForm) subjects.ApprovalDecision {
+	if form == nil || !strings.Contains(line, "=") {
+		d := ParseDecision(line)
+		if form != nil {
+			d.Remember = ""
+		}
+		return d
+	}
+	return subjects.ApprovalDecision{Approve: true, Values: ParseValues(strings.Split(line, ";"), *form)}
+}
+
+// ParseValues returns the values of name=value, as the types of the form; the broker rejects those that do not fit it.
+func ParseValues(pairs []string, form subjects.UserForm) json.RawMessage {
+	values := map[string]any{}
+	for _, pair := range pairs {
+		name, value, _ := strings.Cut(pair, "=")
+		name = strings.TrimSpace(name)
+		if name == "" && value == "" {
+			continue
+		}
+		values[name] = value
+		for _, f := range form.Fields {
+			typed := json.RawMessage(strings.TrimSpace(value))
+			if f.Name == name && f.Type != "string" && json.Valid(typed) {
+				values[name] = typed
+			}
+		}
+	}
+	data, err := json.Marshal(values)
+	if err != nil {
+		return nil
+	}
+	return data
 }
 
 // ParseDecision reads a typed line: y or yes approves once, s or session for the session, a or always until revoked, in any

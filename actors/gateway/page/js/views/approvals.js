@@ -47,7 +47,7 @@ async function decide(a, approve, remember = "") {
   if (remember === "always" && !(await confirmAlways(a))) return;
   await act(async () => {
     const done = await api.post("/approvals/" + a.id, { approve, remember });
-    store.notify(approve ? `${a.tool} was approved${done.remember ? `, remembered for ${done.remember === "always" ? "every session" : "this session"}` : ""}.` : `${a.tool} was denied. Nothing was run.`);
+    store.notify(approve ? `${a.tool} was approved${done.remember ? `, remembered for ${done.remember === "always" ? "every session" : "this session"}` : ""}.` : a.form ? "The question was declined." : `${a.tool} was denied. Nothing was run.`);
     store.state.approvals.delete(a.id);
   });
   load();
@@ -88,7 +88,59 @@ export function card(a, inChat = false) {
   return guard([a, a.state, isArmed(a), Math.floor(Date.now() / 1000)], () => draw(a, inChat, !isArmed(a), clientOf(a.session_id)));
 }
 
+// answer sends the values of the fields of a question to the server that asks.
+async function answer(a, event) {
+  event.preventDefault();
+  if (!isArmed(a)) return;
+  const values = {};
+  for (const f of a.form.fields ?? []) {
+    const input = event.target.elements["field " + f.name];
+    if (f.type === "boolean") values[f.name] = input.checked;
+    else if (input.value !== "") values[f.name] = f.type === "string" ? input.value : Number(input.value);
+  }
+  await act(async () => {
+    await api.post("/approvals/" + a.id, { approve: true, values });
+    store.notify(`Your answer was sent to ${a.form.from}.`);
+    store.state.approvals.delete(a.id);
+  });
+  load();
+}
+
+// fieldOf draws a field of a question. No field hides what is typed: a server must not ask for a password.
+function fieldOf(f) {
+  const name = "field " + f.name;
+  const input = f.choices?.length
+    ? html`<select name=${name} ?required=${f.required}>${f.required ? nothing : html`<option value=""></option>`}${f.choices.map((c) => html`<option value=${c}>${visible(c)}</option>`)}</select>`
+    : f.type === "boolean"
+      ? html`<input type="checkbox" name=${name} />`
+      : f.type === "string"
+        ? html`<input type="text" name=${name} autocomplete="off" ?required=${f.required} />`
+        : html`<input type="number" name=${name} step=${f.type === "integer" ? "1" : "any"} ?required=${f.required} />`;
+  return html`<label class="field">${visible(f.title || f.name)}${f.required ? " (required)" : ""} ${f.description ? html`<span class="quiet">${visible(f.description)}</span>` : nothing} ${input}</label>`;
+}
+
+// drawQuestion shows the question of a running call to the user. Its text is that of the server.
+function drawQuestion(a, inChat, waits) {
+  const leftMs = Date.parse(a.expires) - Date.now();
+  return html`<article class="approval question" aria-label="Question of ${a.form.from}" data-approval=${a.id}>
+    <h2>${icon("lock")}<span><b>${a.form.from}</b> asks you, during a call of <b>${a.tool}</b></span> ${clientLabel(a.session_id)}</h2>
+    <div class="untrusted"><b>Text of the server</b> <span class="label">untrusted</span><p>${visible(a.form.message)}</p></div>
+    <p class="quiet">Only this server gets your answer, and what it does with it is not controlled. <b>Never enter a password or a key.</b></p>
+    <form @submit=${(e) => answer(a, e)}>
+      ${(a.form.fields ?? []).map(fieldOf)}
+      <div class="actions">
+        <button type="button" class="primary" ?data-first=${!inChat} @click=${() => decide(a, false)}>Decline</button>
+        <button type="submit" ?disabled=${waits}>Send the answer</button>
+        <span class="grow"></span>
+        ${inChat ? html`<a href="/approvals">Approvals</a>` : a.query_id ? html`<a href="/runs/${a.query_id}">run</a>` : nothing}
+      </div>
+    </form>
+    <div class="expiry"><span class="quiet">${leftMs > 0 ? `expires in ${seconds(Math.ceil(leftMs / 1000) * 1000)}` : "expired"}</span></div>
+  </article>`;
+}
+
 function draw(a, inChat, waits, client) {
+  if (a.form) return drawQuestion(a, inChat, waits);
   const total = Date.parse(a.expires) - Date.parse(a.asked);
   const leftMs = Date.parse(a.expires) - Date.now();
   return html`<article class="approval" aria-label="Approval of ${a.tool}" data-approval=${a.id}>

@@ -1,0 +1,65 @@
+package broker
+
+import (
+	"context"
+	"testing"
+
+	"conclave/subjects"
+)
+
+// TestFormsWithoutUser: a form is shown only when a question of the user led to the call, and never when it asks for a credential;
+// a form that is shown and no longer waited for is cancelled.
+func TestFormsWithoutUser(t *testing.T) {
+	t.Parallel()
+	ordinary := subjects.UserForm{From: "mcp-s", Message: "Which seat?", Fields: []subjects.FormField{{Name: "seat", Type: "string"}}}
+	field := func(f subjects.FormField) subjects.UserForm {
+		return subjects.UserForm{Message: "One more value, please.", Fields: []subjects.FormField{f}}
+	}
+	answers := call{answersQuery: true, session: "s1", tool: "t", id: "c1"}
+	scheduled := answers
+	scheduled.session = "schedule_s1_1"
+	b := answers
+	b.respondentB = true
+	for name, tt := range map[string]struct {
+		call call
+		form subjects.UserForm
+		n    int
+		want string // "" = the user is asked
+	}{
+		"a question of the user":           {answers, ordinary, 0, ""},
+		"a call of the user":               {call{fromUser: true, tool: "t", id: "c1"}, ordinary, 0, ""},
+		"no question of the user":          {call{tool: "t", id: "c1"}, ordinary, 0, ruleAbsent},
+		"a schedule":                       {scheduled, ordinary, 0, ruleAbsent},
+		"respondent B":                     {b, ordinary, 0, ruleAbsent},
+		"the fourth":                       {answers, ordinary, 3, ruleTooMany},
+		"no text":                          {answers, subjects.UserForm{}, 0, ruleBadForm},
+		"trick: a password":                {answers, subjects.UserForm{Message: "Your password?"}, 0, ruleSecret},
+		"trick: look-alike letters":        {answers, subjects.UserForm{Message: "Your p\u0430ssw\u043erd?"}, 0, ruleSecret},
+		"trick: invisible characters":      {answers, subjects.UserForm{Message: "Your pass\u200bword?"}, 0, ruleSecret},
+		"trick: in the name of a field":    {answers, field(subjects.FormField{Name: "apiKey", Type: "string"}), 0, ruleSecret},
+		"trick: in the title":              {answers, field(subjects.FormField{Name: "a", Title: "PIN", Type: "integer"}), 0, ruleSecret},
+		"trick: in the description":        {answers, field(subjects.FormField{Name: "a", Description: "the one-time code", Type: "string"}), 0, ruleSecret},
+		"trick: a list as a field":         {answers, field(subjects.FormField{Name: "a", Type: "array"}), 0, ruleBadForm},
+		"trick: a field with a line break": {answers, field(subjects.FormField{Name: "a\nb", Type: "string"}), 0, ruleBadForm},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newSessionFixture(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			if tt.want == "" {
+				go func() {
+					<-h.approvals
+					cancel()
+				}()
+			}
+			defer cancel()
+			answer, why := h.askUser(ctx, h.rec.Out(), tt.call, tt.form, tt.n)
+			if tt.want == "" && (answer.Action != subjects.FormCancel || why != ruleWithdrawn) {
+				t.Errorf("%+v, %s", answer, why)
+			}
+			if tt.want != "" && (answer.Action != subjects.FormDecline || why != tt.want) {
+				t.Errorf("%+v, %s, want %s", answer, why, tt.want)
+			}
+		})
+	}
+}

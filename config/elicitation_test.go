@@ -1,0 +1,285 @@
+package config_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"conclave/actors/mcp"
+	"conclave/config"
+	"conclave/pkg/actor"
+	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
+	"conclave/pkg/client"
+	"conclave/subjects"
+)
+
+// elicitEnv has the test binary run as an MCP server of the SDK whose tool asks the user.
+const elicitEnv = "CONCLAVE_TEST_ELICIT"
+
+// serveElicitation is a server with one tool, which returns what the user answered.
+func serveElicitation() {
+	s := sdk.NewServer(&sdk.Implementation{Name: "booking", Version: "1"}, nil)
+	sdk.AddTool(s, &sdk.Tool{Name: "act"}, func(_ context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
+		a, ok := r.Params.InputResponses["seat"].(*sdk.ElicitResult)
+		if !ok {
+			form := map[string]any{"type": "object", "required": []string{"name"}, "properties": map[string]any{
+				"name":  map[string]any{"type": "string", "title": "Name", "maxLength": 20},
+				"seats": map[string]any{"type": "integer", "minimum": 1, "maximum": 4},
+				"meal":  map[string]any{"type": "string", "enum": []string{"fish", "none"}},
+			}}
+			return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"seat": &sdk.ElicitParams{Message: "Who flies?\x1b[2J\u202e", RequestedSchema: form}}}, nil, nil
+		}
+		content, _ := json.Marshal(a.Content)
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: a.Action + " " + string(content)}}}, nil, nil
+	})
+	_ = s.Run(context.Background(), &sdk.StdioTransport{})
+}
+
+// elicitation is a system with MCP servers that ask the user.
+type elicitation struct {
+	t        *testing.T
+	bus      *bus.Bus
+	operator busCaller
+	user     *client.Client
+	output   chan subjects.ToolOutput
+}
+
+// newElicitation starts a system with a server of the SDK named booking, and the hostile servers of tricks. expires is when a question
+// expires.
+func newElicitation(t *testing.T, expires time.Duration, tricks ...string) *elicitation {
+	t.Helper()
+	base, err := os.MkdirTemp("", "mcp-elicit-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(base) })
+	own, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, home := filepath.Join(base, "server"), newHome(t)
+	for _, err := range []error{os.Chmod(base, 0o711), os.WriteFile(program, own, 0o755)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := settings(t).WithWiring(config.Wiring{Program: program})
+	c.Manifest.Approvals.Expires = expires
+	c.MCP.Folder = filepath.Join(base, "servers")
+	c.MCP.Servers = map[string]mcp.Server{"booking": {Command: program, Env: map[string]string{elicitEnv: "1"}}}
+	tools := map[string][]string{"booking": {"act"}}
+	for _, trick := range tricks {
+		c.MCP.Servers[trick], tools[trick] = mcp.Server{Command: program, Env: map[string]string{hostileEnv: trick}}, []string{"act"}
+	}
+	addMCPPrincipals(t, home, tools)
+	r := up(t, c, home, append(slices.Clone(hubActors), "get_datetime", subjects.MCP)...)
+	callUntilOK(t, r.Bus)
+	e := &elicitation{t: t, bus: r.Bus, operator: dialOperator(t, r.Bus), user: dialClient(t, r.Bus, "user"), output: make(chan subjects.ToolOutput, 1000)}
+	nc, err := r.Bus.Dial("user")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	bustest.Subscribe(t, nc, "tool.output.*", e.output)
+	return e
+}
+
+// start calls the tool of a server as the user, and returns the id of the call and its result when it comes.
+func (e *elicitation) start(ctx context.Context, server string) (call string, result <-chan subjects.ToolResult) {
+	call = actor.NewID()
+	out := make(chan subjects.ToolResult, 1)
+	go func() {
+		var r subjects.ToolResult
+		for end := time.Now().Add(testTimeout); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
+			r = e.operator.callTool(ctx, mountedName(server, "act"), call, "{}")
+			if r.Error == nil || r.Error.Code != subjects.CodeUnknownTool {
+				break
+			}
+		}
+		out <- r
+	}()
+	return call, out
+}
+
+// question returns the question of a call.
+func (e *elicitation) question(call string) subjects.Approval {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(e.t.Context(), testTimeout)
+	defer cancel()
+	a, ok := e.user.AwaitCallApproval(ctx, call)
+	if !ok || a.Form == nil {
+		e.t.Fatalf("no question: %+v", a)
+	}
+	return a
+}
+
+// await returns the result of a call.
+func (e *elicitation) await(result <-chan subjects.ToolResult) subjects.ToolResult {
+	e.t.Helper()
+	select {
+	case r := <-result:
+		return r
+	case <-time.After(testTimeout):
+		e.t.Fatal("no result")
+	}
+	return subjects.ToolResult{}
+}
+
+// records returns status and reason of the answers on record.
+func (e *elicitation) records() (out []string) {
+	for _, s := range readAuditLog(e.t, e.bus) {
+		for _, r := range decoded(e.t, s) {
+			if r.Action == subjects.ActionToolAnswer {
+				out = append(out, strings.TrimSpace(r.Tool+" "+r.Status+" "+r.Reason))
+			}
+		}
+	}
+	return out
+}
+
+// TestElicitation shows that a question of a server of either generation of the protocol reaches the user, that nothing but the user's
+// answer reaches the server, and that each answer is on record.
+func TestElicitation(t *testing.T) {
+	t.Parallel()
+	e := newElicitation(t, time.Minute, "asks")
+	for _, server := range []string{"booking", "asks"} {
+		tool := mountedName(server, "act")
+		call, result := e.start(t.Context(), server)
+		q := e.question(call)
+		if q.Form.From != mcp.Principal(server) || q.Form.Message != "Who flies?" || len(q.Form.Fields) != 3 || q.Tool != tool || q.State != subjects.ApprovalPending {
+			t.Fatalf("%+v", q)
+		}
+		for values, want := range map[string]string{
+			``:                                      "required",
+			`{"name":7}`:                            "type",
+			`{"name":"Ada","seats":9}`:              "limits",
+			`{"name":"Ada","seats":1.5}`:            "type",
+			`{"name":"Ada","meal":"steak"}`:         "choices",
+			`{"name":"Ada","iban":"x"}`:             "no field",
+			`{"name":"AKIAABCDEFGHIJKLMNOP"}`:       "credential",
+			`{"name":"a name of more than twenty"}`: "limits",
+		} {
+			if _, err := e.user.DecideApproval(t.Context(), q.ID, subjects.ApprovalDecision{Approve: true, Values: json.RawMessage(values)}); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", values, err, want)
+			}
+		}
+		if _, err := e.user.DecideApproval(t.Context(), q.ID, subjects.ApprovalDecision{Approve: true, Remember: subjects.RememberAlways, Values: json.RawMessage(`{"name":"Ada"}`)}); err == nil {
+			t.Error("an answer is remembered")
+		}
+		r, err := e.user.DecideApproval(t.Context(), q.ID, subjects.ApprovalDecision{Approve: true, Values: json.RawMessage(`{"name":"Ada","seats":2,"meal":"fish"}`)})
+		if err != nil || !r.Accepted {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		if got := e.await(result); got.Error != nil || got.Result != `accept {"meal":"fish","name":"Ada","seats":2}` || got.Form != nil {
+			t.Errorf("%s: %+v", server, got)
+		}
+
+		call, result = e.start(t.Context(), server)
+		if _, err := e.user.DecideApproval(t.Context(), e.question(call).ID, subjects.ApprovalDecision{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := e.await(result); got.Error != nil || got.Result != "decline null" {
+			t.Errorf("%s: %+v", server, got)
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		call, result = e.start(ctx, server)
+		withdrawn := e.question(call).ID
+		cancel()
+		e.await(result)
+		if ok, err := e.user.WithdrawCallApproval(t.Context(), call); err != nil || !ok {
+			t.Errorf("withdrawing: %t, %v", ok, err)
+		}
+		if r, err := e.user.DecideApproval(t.Context(), withdrawn, subjects.ApprovalDecision{Approve: true, Values: json.RawMessage(`{"name":"Ada"}`)}); err != nil || r.Accepted {
+			t.Errorf("a withdrawn question was answered: %+v, %v", r, err)
+		}
+		for _, want := range []string{tool + " allowed", tool + " ok", tool + " denied tool: denied"} {
+			if got := e.records(); !slices.Contains(got, want) {
+				t.Errorf("%q is not in %q", want, got)
+			}
+		}
+		l, err := e.user.Approvals(t.Context(), true)
+		if data, _ := json.Marshal(l); err != nil || strings.Contains(string(data), "Ada") {
+			t.Errorf("the list of approvals holds an answer: %s, %v", data, err)
+		}
+	}
+}
+
+// TestElicitationExpires shows that an unanswered question is declined, and that the call goes on.
+func TestElicitationExpires(t *testing.T) {
+	t.Parallel()
+	e := newElicitation(t, 200*time.Millisecond)
+	_, result := e.start(t.Context(), "booking")
+	if got := e.await(result); got.Error != nil || got.Result != "decline null" {
+		t.Errorf("%+v", got)
+	}
+	if got, want := e.records(), mountedName("booking", "act")+" denied tool: expired"; !slices.Contains(got, want) {
+		t.Errorf("%q is not in %q", want, got)
+	}
+}
+
+// TestElicitationHostile shows that the user is not asked the questions that a server must not ask.
+func TestElicitationHostile(t *testing.T) {
+	t.Parallel()
+	tricks := []string{"phishing", "phishing-words", "form-huge", "form-nested", "form-url", "asks-early", "asks-much"}
+	e := newElicitation(t, time.Minute, tricks...)
+	call, _ := e.start(t.Context(), "booking") // a question of another server waits meanwhile
+	waiting := e.question(call)
+	for _, trick := range tricks {
+		_, result := e.start(t.Context(), trick)
+		if trick == "asks-much" { // three are shown, the rest are declined
+			for range 3 {
+				var next subjects.Approval
+				for next.ID == "" {
+					l, err := e.user.Approvals(t.Context(), false)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, a := range l.Approvals {
+						if a.Form.From == mcp.Principal(trick) {
+							next = a
+						}
+					}
+				}
+				if _, err := e.user.DecideApproval(t.Context(), next.ID, subjects.ApprovalDecision{Approve: true, Values: json.RawMessage(`{"name":"Ada"}`)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := e.await(result); got.Error != nil || got.Result != "3 accepted, 17 declined" {
+				t.Errorf("%s: %+v", trick, got)
+			}
+			continue
+		}
+		got := e.await(result)
+		if got.Error != nil || !strings.Contains(got.Result, `"action":"decline"`) {
+			t.Errorf("%s: %+v", trick, got)
+		}
+		if trick == "asks-early" { // no call runs that could show it
+			continue
+		}
+		for end := time.After(testTimeout); ; {
+			select {
+			case o := <-e.output:
+				if o.Tool != mountedName(trick, "act") || !strings.Contains(o.Text, "declined") {
+					continue
+				}
+			case <-end:
+				t.Errorf("%s: the user does not see that a question was declined", trick)
+			}
+			break
+		}
+	}
+	l, err := e.user.Approvals(t.Context(), false)
+	if err != nil || len(l.Approvals) != 1 || l.Approvals[0].ID != waiting.ID {
+		t.Errorf("%s", fmt.Sprint(l.Approvals, err))
+	}
+}
