@@ -34,14 +34,17 @@ type Principal struct {
 	Actors   []string                   `json:"actors,omitempty"` // kind machine: what it runs, see [MachineActors]
 	Keys     map[string]string          `json:"keys"`             // public key by account, one for each of Accounts
 	Added    time.Time                  `json:"added"`
-	// Allow lists the tools of MCP that a client may use beyond questions, of [ClientTools].
+	// Allow lists the tools of MCP that a client may use beyond questions, of [ClientTools]; or [ClientMetrics] alone.
 	Allow []string `json:"allow,omitempty"`
 	// TokenHash is the SHA-256 of the HTTP token of a client, hexadecimal; "" = no access over HTTP.
 	TokenHash string `json:"token_hash,omitempty"`
 }
 
 // ClientTools are the tools of MCP that a client may be given beyond questions.
-var ClientTools = []string{"search_memory", "add_memory"}
+var ClientTools = []string{"search_memory", "add_memory", "audit_status"}
+
+// ClientMetrics in Allow makes a client one that reads the metrics over HTTP and does nothing else: it cannot ask.
+const ClientMetrics = "metrics"
 
 // Actions of [PrincipalChange].
 const (
@@ -205,8 +208,11 @@ func (p Principal) CheckRights() error {
 		}
 	}
 	for _, a := range p.Allow {
-		if p.Kind != ClientPrincipal || !slices.Contains(ClientTools, a) {
-			return reject("allow %q: a client may be given %s", clipForError(a), strings.Join(ClientTools, " and "))
+		switch isMetrics := a == ClientMetrics; {
+		case p.Kind != ClientPrincipal || !isMetrics && !slices.Contains(ClientTools, a):
+			return reject("allow %q: a client may be given %s, or %s alone", clipForError(a), strings.Join(ClientTools, ", "), ClientMetrics)
+		case isMetrics && len(p.Allow) > 1:
+			return reject("allow %s excludes every other one: such a client reads metrics and nothing else", ClientMetrics)
 		}
 	}
 	for i, a := range p.Actors {

@@ -170,6 +170,23 @@ var clientRoutes = map[string]bool{
 	"GET /v1/models": true, "POST /v1/chat/completions": true, "POST /v1/responses": true, "POST /v1/embeddings": true, "POST /mcp": true,
 }
 
+// scraperRoutes are the routes of a client that reads metrics only.
+var scraperRoutes = map[string]bool{"GET /metrics": true}
+
+// isScraper reports whether a client reads metrics and does nothing else.
+func (a *clientAccess) isScraper() bool { return a.mayUse(subjects.ClientMetrics) }
+
+// mayUseRoute reports whether a client may use the route of a pattern.
+func (a *clientAccess) mayUseRoute(pattern string) bool {
+	if a.isScraper() {
+		return scraperRoutes[pattern]
+	}
+	return clientRoutes[pattern]
+}
+
+// errScraper is the response to a question of a client that reads metrics only.
+var errScraper = problemf(http.StatusForbidden, subjects.CodeDenied, "denied: this client may read metrics only")
+
 // errClientRoute is the response to a client that uses a route of the user.
 var errClientRoute = problemf(http.StatusForbidden, subjects.CodeDenied, "denied: a client may ask questions and read its own answers only")
 

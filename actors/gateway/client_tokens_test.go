@@ -306,3 +306,43 @@ func TestClientLimits(t *testing.T) {
 		t.Errorf("the user: %d %s", status, body)
 	}
 }
+
+// TestMetricsToken: the token of a client that reads metrics serves for nothing else, not even for what every client may do.
+func TestMetricsToken(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	registry := &listRegistry{}
+	scraper, token := newClient("prometheus", time.Unix(1, 0))
+	scraper.Allow = []string{subjects.ClientMetrics}
+	registry.set(scraper)
+	startActor(t, b, registry)
+	w := startGateway(t, b, setup{})
+	header := []string{"Authorization", "Bearer " + token}
+	eventually(t, "the token reads metrics", func() bool {
+		status, _, body := w.do("GET", "/metrics", "", header...)
+		return status == http.StatusOK && strings.Contains(body, "conclave_")
+	})
+	for _, r := range [][3]string{
+		{"GET", "/health", ""},
+		{"GET", "/events", ""},
+		{"GET", "/sessions", ""},
+		{"GET", "/approvals", ""},
+		{"GET", "/v1/models", ""},
+		{"GET", "/openapi.yaml", ""},
+		{"GET", "/memory/search?q=x", ""},
+		{"POST", "/query", `{"query":"hi"}`},
+		{"POST", "/v1/chat/completions", `{"model":"assistant","messages":[{"role":"user","content":"hi"}]}`},
+		{"POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`},
+		{"POST", "/approvals/q1", `{"approve":true}`},
+		{"GET", "/debug/pprof/heap", ""},
+	} {
+		if status, _, body := w.do(r[0], r[1], r[2], header...); status != http.StatusForbidden {
+			t.Errorf("%s %s: %d %s", r[0], r[1], status, body)
+		}
+	}
+	other, otherToken := newClient("phone", time.Unix(1, 0))
+	w.setClients(registry, otherToken, true, scraper, other)
+	if status, _, _ := w.do("GET", "/metrics", "", "Authorization", "Bearer "+otherToken); status != http.StatusForbidden {
+		t.Errorf("another client reads metrics: %d", status)
+	}
+}

@@ -156,6 +156,9 @@ func (g *Gateway) admit(out actor.Out, client *clientAccess, cost, images int) (
 	if client == nil || client.isUser {
 		return nil, nil
 	}
+	if client.isScraper() { // over the bus; its routes of HTTP have no questions
+		return nil, errScraper
+	}
 	if !g.clients.begin(client.scope, cost, images, g.cfg.ClientInterval, out.Now()) {
 		return nil, problemf(http.StatusTooManyRequests, subjects.CodeLimit,
 			"too many questions of %s: at most %d without an answer at once, and one of 1 KB every %v on average, up to %d KB after a pause; a committee counts as %d, a task as %d, and images of all clients are limited to %d MB a day; try again later",

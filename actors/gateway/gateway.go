@@ -63,6 +63,7 @@ type Gateway struct {
 	tokens         clientTokens
 	mcp            http.Handler
 	models         modelCache
+	auditHead      auditCache
 	links          linkCache
 	pulls          pullLog
 	stories        storyLog

@@ -130,7 +130,7 @@ func (g *Gateway) handler() http.Handler {
 	return g.guardRequests(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, pattern := mux.Handler(r)
 		if client := clientOf(r); client != nil {
-			if !clientRoutes[pattern] {
+			if !client.mayUseRoute(pattern) {
 				g.writeProblem(w, r, errClientRoute)
 				return
 			}

@@ -131,7 +131,12 @@ func (g *Gateway) newMCPServer(r *http.Request) *mcp.Server {
 		list, err := g.listSessions(ctx, caller)
 		return mcpSessions{list}, err
 	})
-	if caller.isUser { // The audit log is not among the tools: no account but the auditor's reads it.
+	if caller.mayUse("audit_status") { // the published head: no account but the auditor's reads the audit log
+		addTool(g, s, r, &mcp.Tool{Name: "audit_status", Description: "The length and the head of the audit log, as the auditor published them last; no contents.", Annotations: readOnly}, lookupTimeout, func(ctx context.Context, _ struct{}) (AuditStatus, error) {
+			return g.auditStatus(ctx)
+		})
+	}
+	if caller.isUser {
 		addTool(g, s, r, &mcp.Tool{Name: "approvals_status", Description: "List the calls that wait for the user's decision, who decides in the page or with conclave approve.", Annotations: readOnly}, lookupTimeout, func(ctx context.Context, _ struct{}) (mcpApprovals, error) {
 			out := mcpApprovals{Waiting: []mcpApproval{}}
 			list, err := g.client.Approvals(ctx, false)

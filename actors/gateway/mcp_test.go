@@ -80,7 +80,7 @@ func TestMCP(t *testing.T) {
 		token, client string
 		tools         []string
 	}{
-		{token, "api", []string{"add_memory", "approvals_status", "ask", "list_sessions", "search_memory"}},
+		{token, "api", []string{"add_memory", "approvals_status", "ask", "audit_status", "list_sessions", "search_memory"}},
 		{editor, "editor", []string{"ask", "list_sessions", "search_memory"}},
 	} {
 		s := w.connectMCP(t, tt.token)
@@ -121,6 +121,25 @@ func TestMCP(t *testing.T) {
 		if slices.Sort(ids); !slices.Equal(ids, slices.Sorted(slices.Values(want))) {
 			t.Errorf("list_sessions: %v, want %v", ids, want)
 		}
+	}
+	// The state of the audit log is the head that the auditor published last.
+	const head = "00112233445566ff-4+model.6-7267e43921f63ea778e275bd6d0ee34ef9440eeffddddab6f4f74672888e6262"
+	s := w.connectMCP(t, notesToken)
+	status := func() *mcp.CallToolResult {
+		r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "audit_status"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if err := actor.Emit(t.Context(), b.Out("auditor"), subjects.AuditLogHeadEvent, subjects.AuditLogHead{Head: head}); err != nil {
+		t.Fatal(err)
+	}
+	if r := status(); r.IsError || !strings.Contains(r.Content[0].(*mcp.TextContent).Text, `"`+head+`"`) || !strings.Contains(r.Content[0].(*mcp.TextContent).Text, `"messages":10`) {
+		t.Errorf("audit_status: %+v", r.Content[0])
+	}
+	if r, err := w.connectMCP(t, editor).CallTool(t.Context(), &mcp.CallToolParams{Name: "audit_status"}); err == nil && !r.IsError {
+		t.Errorf("audit_status of a client without it: %+v", r)
 	}
 	// What a client has not is not there.
 	if r, err := w.connectMCP(t, editor).CallTool(t.Context(), &mcp.CallToolParams{Name: "add_memory", Arguments: map[string]any{"text": "x"}}); err == nil && !r.IsError {

@@ -64,7 +64,8 @@ as the API key, see docs/clients.md.
 
 A tool is offered to agents when it has announced itself and the manifest gives it to their type.`,
 		Example: `  conclave principal add weather --kind tool --tools forecast,tides
-  conclave principal add phone --kind client`,
+  conclave principal add phone --kind client
+  conclave principal add prometheus --kind client --allow metrics`,
 		Args: cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, v []string) error {
 			p := subjects.Principal{Name: v[0], Kind: subjects.PrincipalKind(kind), Tools: tools, Allow: allow}
@@ -79,7 +80,7 @@ A tool is offered to agents when it has announced itself and the manifest gives 
 	}
 	cmd.Flags().StringVar(&kind, "kind", "", "`kind` of the principal: tool or client")
 	cmd.Flags().StringSliceVar(&tools, "tools", nil, "`names` of the tools that it serves, separated by commas")
-	cmd.Flags().StringSliceVar(&allow, "allow", nil, "`tools` of MCP that a client may use beyond questions: search_memory, add_memory")
+	cmd.Flags().StringSliceVar(&allow, "allow", nil, "`tools` of MCP that a client may use beyond questions: search_memory, add_memory, audit_status; or metrics alone, for one that reads metrics and cannot ask")
 	cli.CompleteFlags(cmd, map[string]cli.Completion{"kind": cli.Words(string(subjects.ToolPrincipal), string(subjects.ClientPrincipal))})
 	return cmd
 }

@@ -1,0 +1,70 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"conclave/pkg/audit"
+	"conclave/subjects"
+)
+
+// auditHeadSubject is where the auditor's key publishes the head of the audit log. No service reads the log itself.
+const auditHeadSubject = "from.auditor.auditlog.head"
+
+// AuditStatus is the state of the audit log as the head that the auditor published last. It has no record and nothing of one.
+type AuditStatus struct {
+	Messages uint64    `json:"messages" jsonschema:"messages of the log up to the head; each holds one or more records"`
+	Head     string    `json:"head" jsonschema:"the head in the form that conclave audit verify --head checks"`
+	Kept     time.Time `json:"kept" jsonschema:"when the head was computed from the log and published; the system does so at its start and every ten minutes"`
+}
+
+// auditCacheTime is the lifetime of a cached head: the search for it may take many requests.
+const auditCacheTime = 30 * time.Second
+
+// auditCache caches the status of the audit log.
+type auditCache struct {
+	mu     sync.Mutex
+	until  time.Time
+	status AuditStatus
+	err    error
+}
+
+// auditStatus returns the head of the audit log that was published last; 404 before the first.
+func (g *Gateway) auditStatus(ctx context.Context) (AuditStatus, error) {
+	c := &g.auditHead
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if g.out.Now().Before(c.until) {
+		return c.status, c.err
+	}
+	status, err := g.readAuditHead(ctx)
+	if ctx.Err() != nil {
+		return status, g.mapReadError(ctx, err)
+	}
+	c.status, c.err, c.until = status, err, g.out.Now().Add(auditCacheTime)
+	return c.status, c.err
+}
+
+func (g *Gateway) readAuditHead(ctx context.Context) (s AuditStatus, err error) {
+	for e, err := range g.client.EventsBack(ctx, auditHeadSubject) {
+		if err != nil {
+			return s, err
+		}
+		var body subjects.AuditLogHead
+		if !e.Decode(&body) {
+			continue
+		}
+		h, err := audit.ParseLogHead(body.Head)
+		if err != nil {
+			continue
+		}
+		s = AuditStatus{Messages: h.Seq, Head: body.Head, Kept: e.Time}
+		for _, seq := range h.Others {
+			s.Messages += seq
+		}
+		return s, nil
+	}
+	return s, problemf(http.StatusNotFound, codeNotFound, "no head of the audit log was published yet; conclave up does so after its start")
+}
