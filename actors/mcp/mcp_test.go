@@ -2,12 +2,20 @@ package mcp_test
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +33,9 @@ import (
 const serverVariable = "CONCLAVE_TEST_SERVER"
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == mcp.ForwardArg {
+		os.Exit(mcp.Forward(os.Args[2:]))
+	}
 	if os.Getenv(serverVariable) != "" {
 		serveFixture()
 		return
@@ -44,6 +55,15 @@ func serveFixture() {
 	sdk.AddTool(s, &sdk.Tool{Name: "show-token"}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, any, error) {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "token " + os.Getenv("TOKEN")}}}, nil, nil
 	})
+	sdk.AddTool(s, &sdk.Tool{Name: "fetch"}, func(_ context.Context, _ *sdk.CallToolRequest, in struct {
+		URL string `json:"url"`
+	},
+	) (*sdk.CallToolResult, any, error) {
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: fetchWithToken(in.URL)}}}, nil, nil
+	})
+	sdk.AddTool(s, &sdk.Tool{Name: "environment"}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, any, error) {
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: strings.Join(os.Environ(), " ")}}}, nil, nil
+	})
 	sdk.AddTool(s, &sdk.Tool{Name: "extra"}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, any, error) {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "extra"}}}, nil, nil
 	})
@@ -51,6 +71,28 @@ func serveFixture() {
 		return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: "no space for " + os.Getenv("TOKEN")}}}, nil, nil
 	})
 	_ = s.Run(context.Background(), &sdk.StdioTransport{})
+}
+
+// fetchWithToken returns the body of a page, requested with the credential of the server through the proxy of its environment. The
+// certificate is that of a test server.
+func fetchWithToken(page string) string {
+	proxy, err := url.Parse(os.Getenv("HTTPS_PROXY"))
+	if err != nil || proxy.Host == "" {
+		return "no proxy"
+	}
+	r, err := http.NewRequest(http.MethodGet, page, nil)
+	if err != nil {
+		return err.Error()
+	}
+	r.Header.Set("Authorization", "Bearer "+os.Getenv("TOKEN"))
+	web := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{Proxy: http.ProxyURL(proxy), TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	got, err := web.Do(r)
+	if err != nil {
+		return "failed: " + err.Error()
+	}
+	defer got.Body.Close()
+	body, _ := io.ReadAll(got.Body)
+	return string(body)
 }
 
 // fixtureServer returns the settings of the fixture, and the folder of servers.
@@ -75,89 +117,153 @@ func fixtureServer(t *testing.T) (mcp.Server, string) {
 	return mcp.Server{Command: program, Env: map[string]string{serverVariable: "1", "TOKEN": "${secret:mcp_fixture_token}"}}, filepath.Join(dir, "servers")
 }
 
-// TestMount runs a server in the sandbox with a key of its own, under the real grants: the broker reaches its tools, and no result
-// holds its credential or an escape sequence.
-func TestMount(t *testing.T) {
-	t.Parallel()
-	server, folder := fixtureServer(t)
-	tools := []string{"mcp_fixture_greet", "mcp_fixture_show_token", "mcp_fixture_fail"}
-	principal := subjects.Principal{Name: mcp.Principal("fixture"), Kind: subjects.ToolPrincipal, Tools: tools, Added: time.Now()}
+// startMounts starts the servers with keys of their own, under the real grants, and returns a function that calls a tool as the broker
+// does. It returns when all tools are announced.
+func startMounts(t *testing.T, o mcp.Options, log *slog.Logger, folder string, servers map[string]mcp.Server, tools map[string][]string) (call func(server, tool, args string) (string, *subjects.Fault)) {
+	t.Helper()
 	seeds := bus.Keys{Dir: filepath.Join(t.TempDir(), "seeds")}
-	if _, err := seeds.Ensure([]string{principal.Name}); err != nil {
-		t.Fatal(err)
+	var principals []subjects.Principal
+	wanted, missing := map[string]mcp.Wanted{}, map[string]bool{}
+	for name, server := range servers {
+		p := subjects.Principal{Name: mcp.Principal(name), Kind: subjects.ToolPrincipal, Tools: tools[name], Added: time.Now()}
+		if _, err := seeds.Ensure([]string{p.Name}); err != nil {
+			t.Fatal(err)
+		}
+		key, err := seeds.Public(p.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Keys = map[string]string{p.Name: key}
+		principals, wanted[name] = append(principals, p), mcp.Wanted{Server: server, Folder: folder, Tools: tools[name], Key: key}
+		for _, tool := range tools[name] {
+			missing["tool.schema."+p.Name+"."+tool] = true
+		}
 	}
-	key, err := seeds.Public(principal.Name)
-	if err != nil {
-		t.Fatal(err)
+	b := bustest.Start(t, func(c *bus.ServerConfig) { c.Principals = principals })
+	for _, p := range principals {
+		seed, err := os.ReadFile(seeds.Path(p.Name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(b.Keys.Path(p.Name), seed, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	principal.Keys = map[string]string{principal.Name: key}
-	b := bustest.Start(t, func(c *bus.ServerConfig) { c.Principals = []subjects.Principal{principal} })
-	seed, err := os.ReadFile(seeds.Path(principal.Name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(b.Keys.Path(principal.Name), seed, 0o600); err != nil {
-		t.Fatal(err)
-	}
-
-	announced := make(chan *nats.Msg, 10)
+	announced := make(chan *nats.Msg, 20)
 	broker := b.Connect("broker")
-	if _, err := broker.ChanSubscribe("tool.schema.mcp-fixture.*", announced); err != nil {
+	if _, err := broker.ChanSubscribe("tool.schema.*.*", announced); err != nil {
 		t.Fatal(err)
 	}
 	if err := bustest.ConfirmSubscriptions(t.Context(), broker); err != nil {
 		t.Fatal(err)
 	}
-	wanted := map[string]mcp.Wanted{"fixture": {Server: server, Folder: folder, Tools: tools, Key: key}}
-	b.RunActor(&mcp.Host{
-		Options: mcp.Options{Secret: func(_ context.Context, name string) (string, error) {
-			if name != "mcp_fixture_token" {
-				return "", errors.New("no such credential")
-			}
-			return "s3cr3t-value", nil
-		}},
-		Load: func() (map[string]mcp.Wanted, error) { return wanted, nil }, Dial: b.Dial,
-	}, actor.Config{})
-	for range tools {
+	b.RunActor(&mcp.Host{Options: o, Load: func() (map[string]mcp.Wanted, error) { return wanted, nil }, Dial: b.Dial, Actor: actor.Config{Log: log}}, actor.Config{Log: log})
+	for len(missing) > 0 {
 		select {
 		case s := <-announced:
-			if !slices.Contains(tools, strings.TrimPrefix(s.Subject, "tool.schema.mcp-fixture.")) {
+			if !missing[s.Subject] {
 				t.Errorf("announced %s", s.Subject)
 			}
+			delete(missing, s.Subject)
 		case <-time.After(time.Minute):
 			t.Fatal("the tools were not announced")
 		}
 	}
 	out := b.Out("broker")
-	for tool, want := range map[string]string{"mcp_fixture_greet": "hello Ada", "mcp_fixture_show_token": "token [redacted]"} {
-		service, err := subjects.ToolCallService.With("mcp-fixture", tool)
+	return func(server, tool, args string) (string, *subjects.Fault) {
+		t.Helper()
+		service, err := subjects.ToolCallService.With(mcp.Principal(server), tool)
 		if err != nil {
 			t.Fatal(err)
 		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		got, err := actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: "c1", Args: json.RawMessage(args)})
+		fault := got.Error
+		if !errors.As(err, &fault) && err != nil {
+			t.Errorf("%s: %v", tool, err)
+		}
+		return got.Result, fault
+	}
+}
+
+// TestMount runs a server in the sandbox with a key of its own, under the real grants: the broker reaches its tools, and no result
+// holds its credential or an escape sequence.
+func TestMount(t *testing.T) {
+	t.Parallel()
+	server, folder := fixtureServer(t)
+	secret := func(_ context.Context, name string) (string, error) {
+		if name != "mcp_fixture_token" {
+			return "", errors.New("no such credential")
+		}
+		return "s3cr3t-value", nil
+	}
+	call := startMounts(t, mcp.Options{Secret: secret}, nil, folder, map[string]mcp.Server{"fixture": server},
+		map[string][]string{"fixture": {"mcp_fixture_greet", "mcp_fixture_show_token", "mcp_fixture_fail"}})
+	for tool, want := range map[string]string{"mcp_fixture_greet": "hello Ada", "mcp_fixture_show_token": "token [redacted]"} {
 		args := `{}`
 		if tool == "mcp_fixture_greet" {
 			args = `{"name":"Ada"}`
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		got, err := actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: "c1", Args: json.RawMessage(args)})
-		cancel()
-		if err != nil || got.Error != nil || got.Result != want {
-			t.Errorf("%s: %+v, %v", tool, got, err)
+		if got, fault := call("fixture", tool, args); fault != nil || got != want {
+			t.Errorf("%s: %q, %v", tool, got, fault)
 		}
 	}
-	service, err := subjects.ToolCallService.With("mcp-fixture", "mcp_fixture_fail")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	got, err := actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: "c2", Args: json.RawMessage(`{}`)})
-	fault := got.Error
-	errors.As(err, &fault)
-	if fault == nil || fault.Code != subjects.CodeTool || fault.Text != "the MCP server fixture reported: no space for [redacted]" {
-		t.Errorf("a result that reports an error: %+v, %v", got, err)
+	if got, fault := call("fixture", "mcp_fixture_fail", `{}`); fault == nil || fault.Code != subjects.CodeTool || fault.Text != "the MCP server fixture reported: no space for [redacted]" {
+		t.Errorf("a result that reports an error: %q, %+v", got, fault)
 	}
 }
+
+// TestAllowedHost: a program in the sandbox reaches exactly the host that it may, through the proxy and with its credential. Another
+// port of the same machine is not reached. The credential is in no result, no log and no environment of another server.
+func TestAllowedHost(t *testing.T) {
+	t.Parallel()
+	const secret = "s3cr3t-value-8c1f"
+	var denied atomic.Int64
+	allowed := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "granted %t, echo %s", r.Header.Get("Authorization") == "Bearer "+secret, r.Header.Get("Authorization"))
+	}))
+	defer allowed.Close()
+	other := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { denied.Add(1) }))
+	defer other.Close()
+	server, folder := fixtureServer(t)
+	server.Hosts = []string{strings.TrimPrefix(allowed.URL, "https://")}
+	server.Env["TOKEN"] = "${secret:mcp_web_token}"
+	plain := mcp.Server{Command: server.Command, Env: map[string]string{serverVariable: "1"}}
+	var mu sync.Mutex
+	var log strings.Builder
+	write := writerFunc(func(p []byte) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return log.Write(p)
+	})
+	call := startMounts(t, mcp.Options{Self: server.Command, Secret: func(context.Context, string) (string, error) { return secret, nil }},
+		slog.New(slog.NewTextHandler(write, &slog.HandlerOptions{Level: slog.LevelDebug})), folder,
+		map[string]mcp.Server{"web": server, "plain": plain}, map[string][]string{"web": {"mcp_web_fetch", "mcp_web_extra"}, "plain": {"mcp_plain_fetch", "mcp_plain_environment"}})
+	page := func(url string) string { return fmt.Sprintf(`{"url":%q}`, url) }
+	if got, fault := call("web", "mcp_web_fetch", page(allowed.URL)); fault != nil || got != "granted true, echo Bearer [redacted]" {
+		t.Errorf("the allowed host: %q", got)
+	}
+	if got, fault := call("web", "mcp_web_fetch", page(other.URL)); fault != nil || !strings.HasPrefix(got, "failed: ") || denied.Load() > 0 {
+		t.Errorf("another host: %q, %d requests", got, denied.Load())
+	}
+	if got, fault := call("plain", "mcp_plain_fetch", page(allowed.URL)); fault != nil || got != "no proxy" {
+		t.Errorf("a server without hosts: %q", got)
+	}
+	if got, fault := call("plain", "mcp_plain_environment", `{}`); fault != nil || strings.Contains(got, secret) || !strings.Contains(got, serverVariable) {
+		t.Errorf("the environment of another server: %q", got)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if strings.Contains(log.String(), secret) {
+		t.Errorf("the log holds the credential: %s", log.String())
+	}
+}
+
+// writerFunc is a writer.
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // TestDefine shows what becomes of the definitions of a server.
 func TestDefine(t *testing.T) {

@@ -3,6 +3,7 @@ package story_test
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -61,7 +62,7 @@ func TestApprove(t *testing.T) {
 			if r.OK() != (tt.want == "") || !strings.Contains(r.Report(), tt.want) {
 				t.Errorf("want %q\n%s", tt.want, r.Report())
 			}
-			if len(got) != len(tt.answers) || len(got) > 0 && got[0] != tt.answers[0] {
+			if len(got) != len(tt.answers) || len(got) > 0 && !reflect.DeepEqual(got[0], tt.answers[0]) {
 				t.Errorf("answers %+v, want %+v", got, tt.answers)
 			}
 		})
