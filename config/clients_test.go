@@ -158,6 +158,70 @@ func TestOfficialMCP(t *testing.T) {
 	}
 }
 
+// agentStream is what a client of the agent protocol saw of a prompt.
+type agentStream struct {
+	Text, Error       string
+	Statuses, Queries []string
+}
+
+// TestOfficialAgents runs the client of the Synadia Agent Protocol from PyPI, unchanged, over the NATS listener: as a client principal,
+// which gets a status for a call that waits for approval, and with the user's key, which gets a query and approves.
+func TestOfficialAgents(t *testing.T) {
+	folder := os.Getenv("CONCLAVE_CLIENTS")
+	if folder == "" {
+		t.Skip("official clients are tested with .ci/run clients, which installs them")
+	}
+	c := settings(t, "system.gateway.listen", "127.0.0.1:0", "system.gateway.heartbeat", "1s")
+	c.Models.Ollama.URL = "http://127.0.0.1:1"
+	c.Manifest.AlwaysAsk = append(slices.Clone(c.Manifest.AlwaysAsk), "get_datetime")
+	home := newHome(t)
+	r := up(t, c, home, config.Actors...)
+	user := dialClient(t, r.Bus, "user")
+	addClient(t, home, user, "phone")
+	var seen struct {
+		Agents, Errors                                       []string
+		Limits, Ping, Status                                 []any
+		Online                                               bool
+		Hello, Attached, Committee, Clock, Unknown, Approved agentStream
+	}
+	runClient(t, folder, "agents.py", r.Bus.URL, home.Keys().Path("phone"), &seen, "USER_KEY="+home.Keys().Path("user"), "PYTHONPATH="+filepath.Join(folder, "python"))
+	waiting, err := user.Approvals(t.Context(), false)
+	if err != nil || len(waiting.Approvals) != 1 {
+		t.Errorf("the approval of the client's call: %+v, %v", waiting.Approvals, err)
+	}
+	for _, a := range waiting.Approvals { // its prompt ends, and with it the stop of the gateway
+		if _, err := user.DecideApproval(t.Context(), a.ID, subjects.ApprovalDecision{}); err != nil {
+			t.Error(err)
+		}
+	}
+	var agents []string
+	for _, a := range []string{"assistant", "committee", "orchestrator"} {
+		agents = append(agents, a+" phone main 0.3 agents.prompt."+a+".phone.main")
+	}
+	for _, tt := range []struct {
+		name string
+		ok   bool
+		seen any
+	}{
+		{"agents of discovery", slices.Equal(seen.Agents, agents), seen.Agents},
+		{"no denied subject", len(seen.Errors) == 0, seen.Errors},
+		{"limits", slices.Equal(seen.Limits, []any{float64(subjects.MaxBody), true}), seen.Limits},
+		{"ping", slices.Equal(seen.Ping, []any{true, false}), seen.Ping},
+		{"status", slices.Equal(seen.Status, []any{"assistant", "phone", "main", true}), seen.Status},
+		{"heartbeat", seen.Online, seen.Online},
+		{"answer", seen.Hello.Error == "" && seen.Hello.Text != "" && seen.Hello.Statuses[0] == "ack", seen.Hello},
+		{"attachment", seen.Attached.Error == "" && seen.Attached.Text != "", seen.Attached},
+		{"committee", seen.Committee.Error == "" && seen.Committee.Text != "", seen.Committee},
+		{"a client may not approve", len(seen.Clock.Queries) == 0 && strings.HasPrefix(strings.Join(seen.Clock.Statuses, " "), "ack waiting: get_datetime needs the approval of the user"), seen.Clock},
+		{"unknown agent", strings.Contains(seen.Unknown.Error, "service error 404"), seen.Unknown},
+		{"the user approves", len(seen.Approved.Queries) == 1 && strings.Contains(seen.Approved.Text, "Asia/Tokyo") && slices.Contains(seen.Approved.Statuses, "decided: approved"), seen.Approved},
+	} {
+		if !tt.ok {
+			t.Errorf("%s: %+v", tt.name, tt.seen)
+		}
+	}
+}
+
 // addClient adds a client at run time, stores its token and returns it.
 func addClient(t *testing.T, home bus.Home, user *client.Client, name string, allow ...string) (token string) {
 	t.Helper()

@@ -175,7 +175,7 @@ func agentEdges() []Edge {
 }
 
 // controlEdges returns the requests that only the user's accounts may make: approvals, policy, session and actor
-// configuration, memory; and query.ask of the gateway, for the account "user" only. No account configures itself.
+// configuration, memory; and query.ask and the agent protocol of the gateway, for the account "user" only. No account configures itself.
 func controlEdges() (out []Edge) {
 	for _, s := range []string{"approval.decision.*", "approval.list", "approval.revoke.*", "policy.explain", "session.config"} {
 		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>." + s, Local: s, ReplyTimeout: "30s"})
@@ -193,7 +193,8 @@ func controlEdges() (out []Edge) {
 	for _, s := range []string{"memory.query", "memory.write", "memory.correlated", "memory.admin"} {
 		out = append(out, Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "memory", Remote: "ctl.<who>." + s, Local: s, StreamReply: true, ReplyTimeout: "2m"})
 	}
-	return append(out, Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "gateway", Remote: askRemote, Local: QueryAsk.Name, StreamReply: true, ReplyTimeout: "30m"})
+	out = append(out, Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "gateway", Remote: askRemote, Local: QueryAsk.Name, StreamReply: true, ReplyTimeout: "30m"})
+	return append(append(out, agentProtocolEdges([]string{"user"})...), agentReplyEdge())
 }
 
 // askRemote is query.ask as the gateway receives it, with the account that asks.
@@ -511,7 +512,11 @@ func fixedAccounts() []Account {
 		},
 		{Name: "auditor", Doc: "the user as reader of the audit log", Users: []User{{Role: "auditor", Pub: cliSubjects}}},
 		{Name: "user", Doc: "the user on the command line: nats and conclave. A subscription to > receives the imports and nothing else", Users: []User{{Role: "user", Sub: []string{">"}, Pub: cliSubjects}}},
-		{Name: "gateway", Doc: "HTTP, page, query.ask", Serves: true, Users: []User{{Role: "gateway", Sub: append(discoverySubjects("gateway"), QueryAsk.Received, "ctl.*.config.set")}}},
+		{Name: "gateway", Doc: "HTTP, page, query.ask, agent protocol", Serves: true, Users: []User{{
+			Role: "gateway",
+			Sub:  append(discoverySubjects("gateway"), QueryAsk.Received, AgentsPrompt.Received, AgentsStatus.Received, AgentsReply.Received, AgentsService.Received, AgentsInstance.Received, "ctl.*.config.set"),
+			Pub:  []string{AgentsHeartbeats.Name},
+		}}},
 		{Name: "broker", Doc: "authorizes every tool call: the only path from agents to tools", Serves: true, Users: []User{{
 			Role: "broker",
 			Sub:  append(discoverySubjects("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*", "ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", ToolListService.Received, ToolAcceptService.Received, "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*", "tool.output.*.*.*"),

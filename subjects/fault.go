@@ -70,3 +70,22 @@ func (f *Fault) Error() string { return f.Code + ": " + f.Text }
 func Faultf(code, format string, a ...any) *Fault {
 	return &Fault{Code: code, Text: fmt.Sprintf(format, a...)}
 }
+
+// ErrorCode returns the code of f in a reply to a request on s: its own, and on a raw subject the number that the micro protocol and
+// HTTP have for it.
+func (s Spec) ErrorCode(f *Fault) string {
+	if s.Codec != Raw {
+		return f.Code
+	}
+	switch f.Code {
+	case CodeMalformed, CodeTooLarge, CodeCodec, CodeNoDeadline, CodeExpired, CodeUnsupported:
+		return "400"
+	case CodeDenied, CodePermission:
+		return "403"
+	case CodeSubject:
+		return "404"
+	case CodeBusy, CodeLimit:
+		return "429"
+	}
+	return "500"
+}

@@ -17,7 +17,7 @@ type PrincipalKind string
 const (
 	// ToolPrincipal serves tools of the user to the broker, and reaches nothing.
 	ToolPrincipal PrincipalKind = "tool"
-	// ClientPrincipal asks questions with query.ask, and reaches nothing else.
+	// ClientPrincipal asks questions with query.ask and the agent protocol, and reaches nothing else.
 	ClientPrincipal PrincipalKind = "client"
 	// MachinePrincipal is another machine, which runs actors and connects as a leaf node.
 	MachinePrincipal PrincipalKind = "machine"
@@ -312,8 +312,9 @@ func (l *Layout) addPrincipal(p Principal) {
 		l.Edges = append(l.Edges, toolEdges(zone, zone, tools)...)
 	}
 	if p.Kind == ClientPrincipal {
-		l.addAccount(p, p.Name, "asks questions with query.ask", User{Role: p.Name, Key: p.Keys[p.Name]})
+		l.addAccount(p, p.Name, "asks questions with query.ask and the agent protocol", User{Role: p.Name, Key: p.Keys[p.Name]})
 		l.Edges = append(l.Edges, Edge{Callers: []string{p.Name}, Kind: ServiceImport, Owner: "gateway", Remote: askRemote, Local: QueryAsk.Name, StreamReply: true, ReplyTimeout: "30m"})
+		l.Edges = append(l.Edges, agentProtocolEdges([]string{p.Name})...)
 	}
 	for _, actor := range p.Actors {
 		account := actor + "_" + p.Name

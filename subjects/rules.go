@@ -384,7 +384,7 @@ func checkPrincipals(l Layout) (wrong []string) {
 			ok := true
 			switch {
 			case caller == ClientPrincipal:
-				ok = e.Remote == askRemote && e.Owner == "gateway"
+				ok = isClientEdge(e)
 			case caller == MachinePrincipal:
 				ok = principalAccountPart(l, w) == witnessActor && e.Owner == Audit
 			case caller == ToolPrincipal:

@@ -22,7 +22,8 @@ const (
 	Msgpack
 	// Text is decoded, never encoded: a bare question on query.*.
 	Text
-	// Raw is for bytes that are neither encoded nor decoded.
+	// Raw is for bytes that are neither encoded nor decoded. A raw service speaks a protocol that others defined: its error codes are
+	// those of [Spec.ErrorCode].
 	Raw
 )
 

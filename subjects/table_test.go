@@ -129,6 +129,8 @@ func TestTableKeepsItsRules(t *testing.T) {
 		}},
 		{"a run-time principal has the edges of its kind", checkPrincipals, map[string]func(l *Layout){
 			"a client calls a tool":         addEdge(Edge{Callers: []string{"phone"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>"}),
+			"a client approves":             addEdge(Edge{Callers: []string{"phone"}, Kind: ServiceImport, Owner: "gateway", Remote: "client.<who>.agents.reply.*", Local: "agents.reply.<who>.*"}),
+			"a client prompts for another":  addEdge(Edge{Callers: []string{"phone"}, Kind: ServiceImport, Owner: "gateway", Remote: "client.<who>.agents.prompt.*.*", Local: "agents.prompt.*.user.*"}),
 			"a client serves":               addEdge(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "phone", Remote: "x"}),
 			"a tool asks":                   addEdge(Edge{Callers: []string{"weather"}, Kind: ServiceImport, Owner: "gateway", Remote: askRemote, Local: "query.ask"}),
 			"a tool is called directly":     addEdge(Edge{Callers: []string{"generator"}, Kind: ServiceImport, Owner: "weather", Remote: "tool.request.forecast"}),

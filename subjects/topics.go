@@ -14,6 +14,14 @@ var (
 	QueryAsk       = Service[Query, Delta]{Spec{Name: "query.ask", Received: "client.*.query.ask", PlainText: true, Doc: "ask and get the answer in one message, or with the header Conclave-Stream as it grows; an empty message ends it"}}
 	QueryCancel    = Topic[Cancel]{Spec{Name: "query.cancel.*", Stream: "EVENTS", PlainText: true, Doc: "stop a query and keep its partial answer"}}
 
+	// The agent protocol: agents.<verb>.<agent>.<owner>.<session>, where the owner is the account of the caller.
+	AgentsPrompt     = Service[[]byte, []byte]{Spec{Name: "agents.prompt.*.*.*", Received: "client.*.agents.prompt.*.*", Codec: Raw, Doc: "agent protocol: a prompt for an agent in a session of the caller; the reply is typed chunks, and an empty message ends it"}}
+	AgentsStatus     = Service[[]byte, []byte]{Spec{Name: "agents.status.*.*.*", Received: "client.*.agents.status.*.*", Codec: Raw, MaxPayload: 4 << 10, Doc: "agent protocol: a heartbeat on request"}}
+	AgentsReply      = Service[[]byte, []byte]{Spec{Name: "agents.reply.*.*", Received: "client.*.agents.reply.*", Codec: Raw, MaxPayload: 4 << 10, Doc: "agent protocol: the reply to a query chunk, for accounts that may approve calls"}}
+	AgentsService    = Service[[]byte, []byte]{Spec{Name: "$SRV.*.agents", Received: "client.*.agents.srv.*", Codec: Raw, MaxPayload: 4 << 10, Doc: "agent protocol: discovery of the agents of the caller"}}
+	AgentsInstance   = Service[[]byte, []byte]{Spec{Name: "$SRV.*.agents.*", Received: "client.*.agents.srv.*.*", Codec: Raw, MaxPayload: 4 << 10, Doc: "the same for one instance"}}
+	AgentsHeartbeats = Topic[AgentsHeartbeat]{Spec{Name: "client.*.agents.hb.*.*", Received: "agents.hb.*.*.*", Lossy: true, Doc: "agent protocol: an agent is running"}}
+
 	AttachmentPiece = Topic[[]byte]{Spec{Name: "attachment.*.*.*", Codec: Raw, Stream: "ATTACHMENTS", MaxPayload: MaxPiece, Doc: "a piece of an attached image, by session, SHA-256 and index; empty = deleted"}}
 
 	// Schedules.
@@ -134,6 +142,7 @@ func UnservedSpecs() (out []Spec) {
 func AllSpecs() []Spec {
 	return []Spec{
 		QueryReceived.Spec, QueryCommittee.Spec, QueryTask.Spec, QuerySession.Spec, TurnCommittee.Spec, TurnTask.Spec, QueryAsk.Spec, QueryCancel.Spec, AttachmentPiece.Spec,
+		AgentsPrompt.Spec, AgentsStatus.Spec, AgentsReply.Spec, AgentsService.Spec, AgentsInstance.Spec, AgentsHeartbeats.Spec,
 		ScheduleDefinition.Spec, ScheduleDue.Spec,
 		ResponseDelta.Spec, ResponseThinking.Spec, ResponseGeneration.Spec, AnswerDialog.Spec, AgentStateEvent.Spec,
 		ToolSchemaEvent.Spec, ToolRequestService.Spec, ToolCallService.Spec, ToolInfo.Spec, ToolRequestEvent.Spec, ToolResultEvent.Spec, ToolOutputEvent.Spec, AgentOutputEvent.Spec, ToolRunOutput.Spec,

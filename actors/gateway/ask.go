@@ -50,24 +50,35 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 		ctx, cancel = context.WithTimeout(ctx, defaultAskTimeout)
 		defer cancel()
 	}
+	return g.answerOnBus(ctx, out, q, nil, in.Streams, func(Event) {}, func(step, n int, t string) error {
+		return say(subjects.Delta{QueryID: q.QueryID, RespondentID: subjects.Generator, Step: step, N: n, Text: t})
+	})
+}
+
+// answerOnBus stores a question for a caller on the bus, with its images, waits for its outcome and emits the answer, with streams as it
+// grows. onEvent gets each event of the question. q must be validated and admitted. The error is the fault for the caller.
+func (g *Gateway) answerOnBus(ctx context.Context, out actor.Out, q Question, images [][]byte, streams bool, onEvent func(Event), emit func(step, n int, text string) error) error {
 	delta, err := subjects.ResponseDelta.With(q.QueryID)
 	if err != nil {
 		return err
 	}
-	hear := g.live.subscribe(func(ev Event) bool { return in.Streams && ev.Subject == delta.Name })
+	hear := g.live.subscribe(func(ev Event) bool { return streams && ev.Subject == delta.Name })
 	defer g.live.unsubscribe(hear)
 	cur := g.events.openCursor(ctx)
 	defer cur.close()
+	if err := g.client.StoreImages(ctx, q.SessionID, images); err != nil {
+		return storeFault(out, "an attached image", err)
+	}
 	if _, err := g.storeQuestion(ctx, out, q); err != nil {
 		return toFault(err)
 	}
-	text := &answerStream{emit: func(step, n int, t string) error {
-		return say(subjects.Delta{QueryID: q.QueryID, RespondentID: subjects.Generator, Step: step, N: n, Text: t})
-	}}
-	end, err := g.waitForOutcomeOf(ctx, cur, question{id: q.QueryID, respondent: q.respondent()}, func(Event) {}, hear.events, func(l liveEvent) error { return text.add(*l.delta) })
+	text := &answerStream{emit: emit}
+	end, err := g.waitForOutcomeOf(ctx, cur, question{id: q.QueryID, respondent: q.respondent()}, onEvent, hear.events, func(l liveEvent) error { return text.add(*l.delta) })
 	switch {
 	case err == nil:
-		return finishAnswer(text, end, in.Streams)
+		return finishAnswer(text, end, streams)
+	case errors.Is(err, errRevoked):
+		return subjects.Faultf(subjects.CodeDenied, "the client was revoked")
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return subjects.Faultf(subjects.CodeTimeout, "timeout: no answer yet; question %s is still running, in session %s", q.QueryID, q.SessionID)
 	case ctx.Err() != nil:

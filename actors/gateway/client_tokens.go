@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -18,7 +19,8 @@ import (
 // clientTokens are the run-time principals of the kind client, programs that ask and may do nothing else, with their bearer tokens.
 // The registry has the hashes of these; a principal that it no longer lists has no access. The zero value knows none.
 type clientTokens struct {
-	changed chan struct{}
+	changed chan struct{} // the list is to be read again
+	renewed chan struct{} // the list was read, and has other clients than before
 
 	mu     sync.Mutex
 	tokens map[secretDigest]*clientAccess
@@ -111,7 +113,21 @@ func (c *clientTokens) set(principals []subjects.Principal) {
 			close(a.revoked)
 		}
 	}
+	renewed := !maps.Equal(c.names, names)
 	c.tokens, c.names = tokens, names
+	if renewed {
+		select {
+		case c.renewed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// listNames returns the names of the clients.
+func (c *clientTokens) listNames() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.names))
 }
 
 // find returns the access of the bearer token of r, nil when it is of no client.

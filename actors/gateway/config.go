@@ -30,7 +30,7 @@ type Config struct {
 	MaxWaiting     int           `yaml:"max_waiting"`     // questions that wait at once
 	MaxStreams     int           `yaml:"max_streams"`     // open event streams
 	ClientInterval time.Duration `yaml:"client_interval"` // average time between questions of one client
-	Heartbeat      time.Duration `yaml:"heartbeat"`       // interval of heartbeats on an idle stream
+	Heartbeat      time.Duration `yaml:"heartbeat"`       // interval of heartbeats on an idle stream, and of those of the agent protocol
 	WriteTimeout   time.Duration `yaml:"write_timeout"`   // timeout of a write to a client that does not read
 	HeaderTimeout  time.Duration `yaml:"header_timeout"`  // timeout of a client's request header
 }

@@ -1,7 +1,7 @@
 // Package gateway serves the HTTP API: questions, answers, sessions, memory, approvals and a stream of events. It also
-// serves query.ask, for users of the plain nats command.
+// serves query.ask, for users of the plain nats command, and the agent protocol, for its clients.
 //
-// It listens on query.ask, on the live copies of stored events, and on the live tokens of answers; it speaks on
+// It listens on query.ask, on the subjects of the agent protocol, on the live copies of stored events, and on the live tokens of answers; it speaks on
 // query.received, query.cancel.<query> and user.feedback, and sends requests to the broker and memory. A live event is only
 // a hint: the event and its author are read from the event log by sequence, because the headers of a copy are claims of its
 // publisher.
@@ -83,8 +83,12 @@ type Gateway struct {
 	client  *client.Client
 	server  *http.Server
 	serving sync.WaitGroup
-	life    context.Context // cancelled when the gateway starts to close
-	end     context.CancelCauseFunc
+
+	agentID string // of this instance, in the ids of the agent protocol
+	prompts promptLog
+
+	life context.Context // cancelled when the gateway starts to close
+	end  context.CancelCauseFunc
 
 	mu   sync.Mutex
 	addr string
@@ -96,7 +100,8 @@ func New(cfg Config, link Link) *Gateway {
 	g.slots.waiting = make(chan struct{}, g.cfg.MaxWaiting)
 	g.slots.streams = make(chan struct{}, g.cfg.MaxStreams)
 	g.slots.clients = make(chan struct{}, max(g.cfg.MaxWaiting/2, maxClientRequests))
-	g.tokens.changed = make(chan struct{}, 1)
+	g.tokens.changed, g.tokens.renewed = make(chan struct{}, 1), make(chan struct{}, 1)
+	g.agentID, g.prompts.started = actor.NewID()[:12], time.Now().UTC()
 	g.life, g.end = context.WithCancelCause(context.Background())
 	return g
 }
@@ -114,6 +119,11 @@ func (g *Gateway) Describe() (metadata map[string]string) {
 func (g *Gateway) Routes() []actor.Route {
 	routes := []actor.Route{
 		actor.ServeStream(subjects.QueryAsk, g.onAsk, actor.Workers(g.cfg.MaxWaiting)),
+		actor.ServeStream(subjects.AgentsPrompt, g.onPrompt, actor.Workers(g.cfg.MaxWaiting)),
+		actor.Serve(subjects.AgentsStatus, g.onAgentStatus, actor.MaxRate(maxAgentRequests)),
+		actor.Serve(subjects.AgentsReply, g.onQueryReply, actor.EveryInstance(), actor.MaxRate(maxAgentRequests)),
+		actor.ServeStream(subjects.AgentsService, g.onAgentDiscovery, actor.EveryInstance(), actor.MaxRate(maxAgentRequests)),
+		actor.ServeStream(subjects.AgentsInstance, g.onAgentDiscovery, actor.EveryInstance(), actor.MaxRate(maxAgentRequests)),
 		actor.Subscribe(subjects.ResponseDelta, g.onDelta, actor.Workers(1)),
 		actor.Subscribe(subjects.ResponseThinking, g.onDelta, actor.Workers(1)),
 		actor.Subscribe(subjects.PrincipalChanged, g.onPrincipalChanged, actor.Workers(1)),
@@ -168,6 +178,7 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.mu.Unlock()
 	g.serving.Go(func() { g.events.follow(g.life, g.trackCritic) })
 	g.serving.Go(func() { g.tokens.follow(g.life, out) })
+	g.serving.Go(func() { g.sendHeartbeats(g.life) })
 	g.serve(ln)
 	if g.cfg.Socket != "" {
 		socket, err := ListenSocket(ctx, g.cfg.Socket)

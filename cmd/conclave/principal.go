@@ -31,8 +31,8 @@ func principalCommand(a *cli.App) *cobra.Command {
 added to the running system without a restart, and has no rights beyond those of its kind:
 
   tool    announces and serves the named tools to the broker. Agents may call them as far as the manifest allows.
-  client  asks questions with query.ask, or over HTTP with a token of its own, in sessions of its own. What it writes counts as
-          untrusted content: it permits nothing.
+  client  asks questions with query.ask or the agent protocol, or over HTTP with a token of its own, in sessions of its own. What
+          it writes counts as untrusted content: it permits nothing.
 
 Machines are added with conclave invite. Every change is in the audit log.`,
 		Args: cli.NoArgs,

@@ -77,6 +77,10 @@ func Workers(n int) Option { return func(r *Route) { r.workers = n } }
 // rejected and get an error. It needs a subject into which the server writes the account.
 func MaxRate(perSecond int) Option { return func(r *Route) { r.maxRate = perSecond } }
 
+// EveryInstance has each instance of the actor handle a request, without a queue group and without a message that ends a streamed
+// reply, as discovery needs it: several instances reply, and some of them with nothing.
+func EveryInstance() Option { return func(r *Route) { r.everyInstance = true } }
+
 // OnReject has f called for each message of the route that was rejected before any handler saw it.
 func OnReject(f func(ctx context.Context, rej Rejection, out Out)) Option {
 	return func(r *Route) { r.reject = f }
@@ -98,9 +102,11 @@ type Route struct {
 	notify  bool // the body is not decoded: a message is a hint only
 	refused bool // every request is refused with one fault, which holds nothing of the request
 	workers int
-	maxRate int // requests of an account per second; 0 = unlimited
-	handle  func(ctx context.Context, in *inbound, out Out) ([]byte, error)
-	reject  func(ctx context.Context, rej Rejection, out Out)
+	// everyInstance is set by [EveryInstance].
+	everyInstance bool
+	maxRate       int // requests of an account per second; 0 = unlimited
+	handle        func(ctx context.Context, in *inbound, out Out) ([]byte, error)
+	reject        func(ctx context.Context, rej Rejection, out Out)
 }
 
 // Spec is the route's subject.

@@ -34,8 +34,11 @@ const maxDepth = 64
 
 // detectCodec returns the encoding by the Content-Type header, whose parameters are ignored. Without one it decides by the
 // first byte, so that a bare `nats pub` works: "{" is JSON (no payload is a single msgpack integer), otherwise plain text
-// where spec accepts it, then the codec of spec. It rejects other types, and plain text where spec does not accept it.
+// where spec accepts it, then the codec of spec. A raw subject has no encoding, whatever the header says. It rejects other types, and plain text where spec does not accept it.
 func detectCodec(contentType string, spec subjects.Spec, data []byte) (codec, *subjects.Fault) {
+	if spec.Codec == subjects.Raw {
+		return codec(subjects.Raw), nil
+	}
 	base, _, _ := strings.Cut(contentType, ";")
 	switch strings.ToLower(strings.TrimSpace(base)) {
 	case subjects.TypeJSON:
@@ -69,8 +72,14 @@ func acceptedCodecs(spec subjects.Spec) string {
 }
 
 func encode(c codec, v any) ([]byte, error) {
-	if subjects.Codec(c) == subjects.Msgpack {
+	switch subjects.Codec(c) {
+	case subjects.Msgpack:
 		return encodeMsgpack(v)
+	case subjects.Raw:
+		if data, ok := v.([]byte); ok {
+			return data, nil
+		}
+		return nil, fmt.Errorf("a raw payload is bytes, not %T", v)
 	}
 	return json.Marshal(v)
 }
@@ -98,6 +107,13 @@ func decode(c codec, data []byte, v any) error {
 		return decodeMsgpack(data, v)
 	case subjects.Text:
 		return decodeText(data, v)
+	case subjects.Raw:
+		p, ok := v.(*[]byte)
+		if !ok {
+			return decodeError{reason: "raw bytes are not accepted here"}
+		}
+		*p = data
+		return nil
 	}
 	return decodeJSON(data, v)
 }

@@ -72,8 +72,8 @@ func (f *routeCounters) recordRejected(code string) {
 // semanticVersion is the form that the micro protocol requires; clients skip replies of any other.
 var semanticVersion = regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`)
 
-// discoveryVersion returns the version of a build for the micro protocol: "0.0.0-dev" for a build without a version.
-func discoveryVersion(build string) string {
+// DiscoveryVersion returns the version of a build for the micro protocol: "0.0.0-dev" for a build without a version.
+func DiscoveryVersion(build string) string {
 	if v := strings.TrimPrefix(build, "v"); semanticVersion.MatchString(v) {
 		return v
 	}
@@ -86,7 +86,7 @@ func discoveryVersion(build string) string {
 func (r *running) serveDiscovery() error {
 	name := r.actor.Name()
 	identity := func() micro.ServiceIdentity {
-		id := micro.ServiceIdentity{Name: name, ID: r.id, Version: discoveryVersion(r.cfg.Version), Metadata: map[string]string{}}
+		id := micro.ServiceIdentity{Name: name, ID: r.id, Version: DiscoveryVersion(r.cfg.Version), Metadata: map[string]string{}}
 		if d, ok := r.actor.(Describer); ok { // for each reply: the address of a gateway is known only when it has started
 			maps.Copy(id.Metadata, d.Describe())
 		}

@@ -206,7 +206,7 @@ func (r *running) subscribe(ctx context.Context) error {
 		}
 		l.openMailbox(r.cfg)
 		subject, queue := l.spec.Subscription(), ""
-		if l.kind == serve {
+		if l.kind == serve && !l.everyInstance {
 			queue = r.actor.Name()
 		}
 		sub, err := r.nc.QueueSubscribe(subject, queue, func(m *nats.Msg) { r.enqueue(l, m) })
@@ -390,7 +390,9 @@ func (r *running) reply(l *routeRun, m *nats.Msg, in *inbound, body []byte, f *s
 		return
 	}
 	if l.stream {
-		defer r.endStream(m, in)
+		if !l.everyInstance {
+			defer r.endStream(m, in)
+		}
 		if f == nil {
 			return
 		}
@@ -398,7 +400,7 @@ func (r *running) reply(l *routeRun, m *nats.Msg, in *inbound, body []byte, f *s
 	reply := &nats.Msg{Subject: m.Reply, Data: body, Header: nats.Header{}}
 	in.ids().setHeaders(reply.Header)
 	if f != nil {
-		reply.Header[subjects.HeaderErrCode] = []string{f.Code}
+		reply.Header[subjects.HeaderErrCode] = []string{l.spec.ErrorCode(f)}
 		reply.Header[subjects.HeaderErrText] = []string{f.Text}
 		reply.Header[subjects.HeaderType] = []string{subjects.TypeJSON}
 		reply.Data, _ = encode(codec(subjects.JSON), f)

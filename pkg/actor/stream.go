@@ -274,13 +274,16 @@ func (r *running) subscribeStops(l *routeRun) error {
 	return nil
 }
 
-// sendPiece sends one numbered piece of the reply to m, without waiting. An empty piece is skipped: it would end the reply.
+// sendPiece sends one piece of the reply to m, without waiting: numbered, and without headers on a raw subject. An empty piece is skipped: it would end the reply.
 // A piece over the server's payload limit is a [subjects.CodeTooLarge] fault.
 func (r *running) sendPiece(m *nats.Msg, in *inbound, data []byte) error {
 	if len(data) == 0 {
 		return nil // would end the reply
 	}
-	h := nats.Header{subjects.HeaderType: []string{in.pieceType()}, subjects.HeaderPiece: []string{strconv.Itoa(in.pieces)}}
+	var h nats.Header
+	if subjects.Codec(in.codec) != subjects.Raw { // the headers are ours, the protocol of a raw subject is not
+		h = nats.Header{subjects.HeaderType: []string{in.pieceType()}, subjects.HeaderPiece: []string{strconv.Itoa(in.pieces)}}
+	}
 	in.pieces++
 	err := r.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Data: data, Header: h})
 	if errors.Is(err, nats.ErrMaxPayload) {

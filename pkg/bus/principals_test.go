@@ -286,7 +286,7 @@ func TestUnlimitedKeyOfPrincipal(t *testing.T) {
 	all := append(allSubjects(h.table), "tool.schema.run_shell", "tool.output.run_shell.c1", "$SRV.PING.broker", "tool.schema.>", "live.response.generation")
 	expected := map[string][]string{
 		"weather":  {"broker tool.schema.weather.forecast", "broker tool.schema.weather.tides", "broker tool.output.weather.forecast.*", "broker tool.output.weather.tides.*"},
-		"my-phone": {"gateway client.my-phone.query.ask"},
+		"my-phone": {"gateway client.my-phone.query.ask", "gateway client.my-phone.agents.prompt.*.*", "gateway client.my-phone.agents.status.*.*", "gateway client.my-phone.agents.srv.*", "gateway client.my-phone.agents.srv.*.*"},
 	}
 	tries := 0
 	for _, p := range ps {
