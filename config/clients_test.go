@@ -106,13 +106,16 @@ func TestOfficialMCP(t *testing.T) {
 
 	t.Run("servers", func(t *testing.T) {
 		operator := dialOperator(t, r.Bus)
-		for _, tt := range []struct{ tool, args, want string }{
-			{"mcp_files_read_text_file", `{"path":"` + notes + `/a.txt"}`, "a note"},
-			{"mcp_files_read_text_file", `{"path":"/etc/passwd"}`, "denied"},
-			{"mcp_files_write_file", `{"path":"` + notes + `/b.txt","content":"x"}`, "error"}, // it may only read there
-			{"mcp_memory_create_entities", `{"entities":[{"name":"Ada","entityType":"person","observations":["wrote a program"]}]}`, "Ada"},
-			{"mcp_memory_search_nodes", `{"query":"Ada"}`, "wrote a program"},
-			{"mcp_time_get_current_time", `{"timezone":"Asia/Tokyo"}`, "Asia/Tokyo"},
+		for _, tt := range []struct {
+			tool, args, want string
+			fails            bool
+		}{
+			{"mcp_files_read_text_file", `{"path":"` + notes + `/a.txt"}`, "a note", false},
+			{"mcp_files_read_text_file", `{"path":"/etc/passwd"}`, "access denied", true},
+			{"mcp_files_write_file", `{"path":"` + notes + `/b.txt","content":"x"}`, "read-only file system", true}, // it may only read there
+			{"mcp_memory_create_entities", `{"entities":[{"name":"Ada","entityType":"person","observations":["wrote a program"]}]}`, "Ada", false},
+			{"mcp_memory_search_nodes", `{"query":"Ada"}`, "wrote a program", false},
+			{"mcp_time_get_current_time", `{"timezone":"Asia/Tokyo"}`, "Asia/Tokyo", false},
 		} {
 			var got subjects.ToolResult
 			for end := time.Now().Add(testTimeout); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
@@ -120,7 +123,11 @@ func TestOfficialMCP(t *testing.T) {
 					break
 				}
 			}
-			if got.Error != nil || !strings.Contains(strings.ToLower(got.Result), strings.ToLower(tt.want)) {
+			said := got.Result
+			if got.Error != nil {
+				said = got.Error.Text
+			}
+			if (got.Error != nil) != tt.fails || !strings.Contains(strings.ToLower(said), strings.ToLower(tt.want)) {
 				t.Errorf("%s: %q, %v, want %q", tt.tool, got.Result, got.Error, tt.want)
 			}
 		}

@@ -37,9 +37,9 @@ func TestPagePictures(t *testing.T) {
 		s.call(t.Context(), http.MethodPost, "/query?grade_wait=20s", map[string]string{"query": q.query, "mode": q.mode}, &got)
 		ids[q.name] = got.ID
 	}
-	ada := chatOf(s, t, ids["ada"])
-	s.call(t.Context(), http.MethodPost, "/sessions/"+strings.TrimPrefix(ada, "/chat/")+"/branch", map[string]string{"before": ids["ada"]}, nil)
-	s.call(t.Context(), http.MethodPost, "/query?grade_wait=20s", map[string]string{"query": "My sister Ada lives in Lisbon.", "session_id": strings.TrimPrefix(ada, "/chat/")}, nil)
+	edited := strings.TrimPrefix(chatOf(s, t, ids["bremen"]), "/chat/")
+	s.call(t.Context(), http.MethodPost, "/sessions/"+edited+"/branch", map[string]string{"before": ids["bremen"]}, nil)
+	s.call(t.Context(), http.MethodPost, "/query?grade_wait=20s", map[string]string{"query": "Which city do I like most?", "session_id": edited}, nil)
 	var soup struct {
 		ID      string `json:"query_id"`
 		Session string `json:"session_id"`
@@ -54,7 +54,7 @@ func TestPagePictures(t *testing.T) {
 		{name: "chat", path: chatOf(s, t, ids["nats"]), wait: ".critic"},
 		{name: "recall", path: chatOf(s, t, ids["city"]), wait: ".critic", run: `(document.querySelectorAll(".turn .memory-card, .turn .thinking").forEach((d) => (d.open = true)), true)`},
 		{name: "drawer", path: chatOf(s, t, ids["nats"]), wait: ".critic", click: `[aria-label="Show the run beside the chat"]`, after: `localStorage.setItem("drawer", "closed")`},
-		{name: "branches", path: ada, wait: ".versions"},
+		{name: "branches", path: "/chat/" + edited, wait: ".versions"},
 		{name: "context", path: "/context/" + strings.TrimPrefix(chatOf(s, t, ids["nats"]), "/chat/"), wait: ".message"},
 		{name: "runs", path: "/runs", wait: "tbody tr"},
 		{name: "run", path: "/runs/" + ids["nats"], wait: ".waterfall .first"},
