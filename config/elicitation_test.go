@@ -57,6 +57,12 @@ type elicitation struct {
 // expires.
 func newElicitation(t *testing.T, expires time.Duration, tricks ...string) *elicitation {
 	t.Helper()
+	return newElicitationWith(t, config.Wiring{}, newHome(t), hubActors, expires, tricks...)
+}
+
+// newElicitationWith is newElicitation with a wiring, a home, and actors beside mcp and get_datetime.
+func newElicitationWith(t *testing.T, w config.Wiring, home bus.Home, actors []string, expires time.Duration, tricks ...string) *elicitation {
+	t.Helper()
 	base, err := os.MkdirTemp("", "mcp-elicit-")
 	if err != nil {
 		t.Fatal(err)
@@ -66,13 +72,15 @@ func newElicitation(t *testing.T, expires time.Duration, tricks ...string) *elic
 	if err != nil {
 		t.Fatal(err)
 	}
-	program, home := filepath.Join(base, "server"), newHome(t)
+	program := filepath.Join(base, "server")
 	for _, err := range []error{os.Chmod(base, 0o711), os.WriteFile(program, own, 0o755)} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	c := settings(t).WithWiring(config.Wiring{Program: program})
+	w.Program = program
+	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(w)
+	c.Models.Ollama.URL = "http://127.0.0.1:1" // nothing answers there
 	c.Manifest.Approvals.Expires = expires
 	c.MCP.Folder = filepath.Join(base, "servers")
 	c.MCP.Servers = map[string]mcp.Server{"booking": {Command: program, Env: map[string]string{elicitEnv: "1"}}}
@@ -81,7 +89,7 @@ func newElicitation(t *testing.T, expires time.Duration, tricks ...string) *elic
 		c.MCP.Servers[trick], tools[trick] = mcp.Server{Command: program, Env: map[string]string{hostileEnv: trick}}, []string{"act"}
 	}
 	addMCPPrincipals(t, home, tools)
-	r := up(t, c, home, append(slices.Clone(hubActors), "get_datetime", subjects.MCP)...)
+	r := up(t, c, home, append(slices.Clone(actors), "get_datetime", subjects.MCP)...)
 	callUntilOK(t, r.Bus)
 	e := &elicitation{t: t, bus: r.Bus, operator: dialOperator(t, r.Bus), user: dialClient(t, r.Bus, "user"), output: make(chan subjects.ToolOutput, 1000)}
 	nc, err := r.Bus.Dial("user")
@@ -282,4 +290,41 @@ func TestElicitationHostile(t *testing.T) {
 	if err != nil || len(l.Approvals) != 1 || l.Approvals[0].ID != waiting.ID {
 		t.Errorf("%s", fmt.Sprint(l.Approvals, err))
 	}
+}
+
+// TestPageQuestion answers the question of an MCP server in the page: its text is marked as untrusted, the browser rejects an answer
+// without a required field, the typed values reach the server, and another question is declined.
+func TestPageQuestion(t *testing.T) {
+	browser := findBrowser(t)
+	address, home := make(chan string, 1), newHome(t)
+	e := newElicitationWith(t, config.Wiring{OnListen: func(addr string) { address <- addr }}, home, append(slices.Clone(hubActors), "gateway"), time.Minute)
+	s := &pageSystem{t: t, url: "http://" + <-address, token: readToken(t, home)}
+	p := startBrowser(t, browser, s.url, s.loginLink(t.Context()))
+	p.open("/approvals")
+	const form = `document.querySelector(".approval.question form")`
+	const send = form + `?.querySelector("[type=submit]:enabled")`
+	call, result := e.start(t.Context(), "booking")
+	e.question(call)
+	p.waitFor(send)
+	if text := p.text(".approval.question .untrusted"); !strings.Contains(text, "Who flies?") || !strings.Contains(text, "untrusted") {
+		t.Errorf("the text of the server: %q", text)
+	}
+	p.checkAccess("/approvals")
+	p.waitFor(send)
+	if eval[bool](p, form+`.checkValidity()`) {
+		t.Error("an answer without the required field is valid")
+	}
+	eval[bool](p, `(() => { const f = `+form+`.elements; f["field name"].value = "Ada"; f["field seats"].value = "2"; f["field meal"].value = "fish"; `+send+`.click(); return true; })()`)
+	if got := e.await(result); got.Error != nil || got.Result != `accept {"meal":"fish","name":"Ada","seats":2}` {
+		t.Errorf("the answer at the server: %+v", got)
+	}
+	p.waitFor(`!document.querySelector(".approval.question")`)
+	call, result = e.start(t.Context(), "booking")
+	e.question(call)
+	p.waitFor(send)
+	p.click(".approval.question .primary")
+	if got := e.await(result); got.Error != nil || got.Result != `decline null` {
+		t.Errorf("declined: %+v", got)
+	}
+	p.checkQuiet()
 }
