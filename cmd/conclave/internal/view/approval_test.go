@@ -52,3 +52,25 @@ func TestGrantNamesThePlaceOfItsDestination(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestParseValues reads typed answers as the types of their form. The broker rejects what does not fit.
+func TestParseValues(t *testing.T) {
+	t.Parallel()
+	form := subjects.UserForm{Fields: []subjects.FormField{{Name: "name", Type: "string"}, {Name: "seats", Type: "integer"}, {Name: "window", Type: "boolean"}}}
+	for name, tt := range map[string]struct {
+		pairs []string
+		want  string
+	}{
+		"types":              {[]string{"name=Ada", "seats=2", " window = true"}, `{"name":"Ada","seats":2,"window":true}`},
+		"a text of digits":   {[]string{"name=7"}, `{"name":"7"}`},
+		"a text with =":      {[]string{"name=a=b"}, `{"name":"a=b"}`},
+		"not a number":       {[]string{"seats=two"}, `{"seats":"two"}`},
+		"unknown":            {[]string{"iban=5"}, `{"iban":"5"}`},
+		"trick: JSON syntax": {[]string{`seats=2,"name":"x"`}, `{"seats":"2,\"name\":\"x\""}`},
+		"nothing":            {[]string{""}, `{}`},
+	} {
+		if got := string(ParseValues(tt.pairs, form)); got != tt.want {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+	}
+}
