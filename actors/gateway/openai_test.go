@@ -308,7 +308,7 @@ func testCompletionRefusals(t *testing.T, b *bustest.Bus) {
 	}
 }
 
-// testTextsAboutChat asks for the title of a chat as Open WebUI does: the model alone answers, whoever answers in the chat, and no
+// testTextsAboutChat asks for the title of a chat as Open WebUI does: the model alone answers, in chats with every agent, and no
 // question is stored.
 func testTextsAboutChat(t *testing.T, b *bustest.Bus) {
 	w := startGateway(t, b, setup{})
