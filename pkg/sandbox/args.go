@@ -93,6 +93,9 @@ func (r *runner) arguments(f *files) ([]string, error) {
 		args = append(args, "--bind", path, path)
 	}
 	args = append(args, "--bind", r.spec.Dir, r.spec.Dir)
+	if r.spec.Socket != "" {
+		args = append(args, "--ro-bind", r.spec.Socket, r.spec.Socket)
+	}
 	for _, closed := range r.spec.Closed {
 		if real, err := filepath.EvalSymlinks(closed); err == nil && isVisibleInside(real) {
 			args = append(args, "--size", "4096", "--tmpfs", real, "--remount-ro", real)
@@ -124,7 +127,7 @@ func (r *runner) environment() string {
 // isVisibleInside reports whether a closed folder would be visible in the sandbox without a mount that covers it.
 func isVisibleInside(closed string) bool {
 	for _, root := range append([]string{"/usr"}, systemRoots...) {
-		if within(root, closed) {
+		if isWithin(root, closed) {
 			return true
 		}
 	}

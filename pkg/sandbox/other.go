@@ -21,3 +21,6 @@ func GiveToPrograms(string) error { return ErrUnavailable }
 
 // CanWrite reports that no program can write: programs are run on Linux only.
 func CanWrite(string) (ok bool, user int) { return false, -1 }
+
+// MakeTemp fails: programs are run on Linux only.
+func MakeTemp() (dir string, remove func(), err error) { return "", nil, ErrUnavailable }

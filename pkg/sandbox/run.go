@@ -40,6 +40,10 @@ func run(ctx context.Context, s Spec) (_ Result, failed error) {
 	if err := checkOnDisk(s); err != nil {
 		return Result{}, err
 	}
+	mounts, err := checkOutside(ctx, s)
+	if err != nil {
+		return Result{}, err
+	}
 	owner, err := chooseUser()
 	if err != nil {
 		return Result{}, err
@@ -74,7 +78,7 @@ func run(ctx context.Context, s Spec) (_ Result, failed error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("reading the working folder: %w", err)
 	}
-	r := &runner{spec: s, owner: owner, work: work, done: make(chan struct{})}
+	r := &runner{spec: s, owner: owner, mounts: mounts, work: work, done: make(chan struct{})}
 	out, err := r.run(ctx)
 	if err != nil {
 		return Result{}, err
@@ -89,7 +93,11 @@ func run(ctx context.Context, s Spec) (_ Result, failed error) {
 
 // checkOnDisk rejects a folder whose path contains a symlink: bubblewrap would follow it to a folder that nobody has checked.
 func checkOnDisk(s Spec) error {
-	for _, path := range slices.Concat([]string{s.Dir}, s.ReadOnly, s.ReadWrite) {
+	paths := slices.Concat([]string{s.Dir}, s.ReadOnly, s.ReadWrite)
+	if s.Socket != "" {
+		paths = append(paths, s.Socket)
+	}
+	for _, path := range paths {
 		real, err := filepath.EvalSymlinks(path)
 		if err != nil {
 			return fmt.Errorf("opening %s: %w", path, err)
@@ -103,9 +111,10 @@ func checkOnDisk(s Spec) error {
 
 // runner is one run.
 type runner struct {
-	spec  Spec
-	owner *syscall.Credential // nil = the user of this process
-	work  *os.Root
+	spec   Spec
+	owner  *syscall.Credential // nil = the user of this process
+	mounts mountSet            // those in its further folders when it started; nil = later ones stay outside
+	work   *os.Root
 
 	command *exec.Cmd
 	group   *group // nil = no control group is writable
@@ -160,6 +169,10 @@ func (r *runner) run(ctx context.Context) (Result, error) {
 		r.command.Stdin, r.command.Stdout = p.In, p.Out
 	}
 	r.command.SysProcAttr = &syscall.SysProcAttr{Credential: r.owner}
+	if r.owner != nil && maySetMounts() { // what the machine mounts later stays outside; without this right measure stops the program
+		r.command.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
+		r.mounts = nil
+	}
 
 	began := time.Now()
 	exited, err := startOnOwnThread(r.command)

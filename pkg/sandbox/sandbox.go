@@ -25,11 +25,13 @@ type Spec struct {
 	// Dir is the working folder, at the same path inside and outside: absolute, without symlinks. When Conclave runs as root,
 	// the files in it belong to the sandbox's user during the run, and that user must be able to search the folders above it.
 	Dir string
-	// ReadOnly are further files and folders that the program may read, at the same path.
+	// ReadOnly are further files and folders that the program may read, at the same path. Run rejects those of a file system of the kernel
+	// and those that hold a Unix socket of a process outside, here and in ReadWrite.
 	ReadOnly []string
 	// ReadWrite are further folders that the program may change, at the same path. When Conclave runs as root, the program has the
 	// rights of another user there: only the working folder is lent to it.
 	ReadWrite []string
+	Socket    string // of a process outside that the program may connect to, at the same path; "" = none
 	// Closed are folders that the program must not see: Run rejects a Dir, ReadOnly or ReadWrite that holds one or lies in one, and
 	// hides those below the system's folders.
 	Closed []string
@@ -111,6 +113,8 @@ const (
 	StopMemory   Stop = "memory limit exceeded"
 	StopDisk     Stop = "disk limit exceeded"
 	StopOutput   Stop = "output limit exceeded"
+	StopSocket   Stop = "a process outside opened a Unix socket in a folder that the program sees"
+	StopMount    Stop = "a file system was mounted in a folder that the program sees"
 )
 
 // Result is the outcome of a run.
@@ -133,6 +137,9 @@ const Path = "/usr/local/bin:/usr/local/go/bin:/usr/bin:/bin"
 // systemFolders are visible inside, masked, or mounted anew: no working folder may be one of them or lie in one.
 var systemFolders = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/dev", "/proc", "/sys", "/run", "/boot"}
 
+// outsideFolders hold sockets of services, devices, and facts about other processes. The sandbox has its own.
+var outsideFolders = []string{"/dev", "/proc", "/sys", "/run", "/var/run"}
+
 // validate reports the first reason why s must not be run. It does not look at the file system.
 func (s Spec) validate() error {
 	if len(s.Args) == 0 || s.Args[0] == "" {
@@ -150,12 +157,22 @@ func (s Spec) validate() error {
 		return errors.New("sandbox: the working folder must be a folder in /tmp, not /tmp itself")
 	}
 	for _, f := range systemFolders {
-		if within(f, s.Dir) || within(s.Dir, f) {
+		if isWithin(f, s.Dir) || isWithin(s.Dir, f) {
 			return fmt.Errorf("sandbox: the working folder %s is a folder of the system", s.Dir)
 		}
 	}
 	for _, r := range append(slices.Clone(s.ReadOnly), s.ReadWrite...) {
 		if err := s.checkFolder(r); err != nil {
+			return err
+		}
+		for _, f := range outsideFolders {
+			if isWithin(f, r) {
+				return fmt.Errorf("sandbox: %s is closed to programs: through %s a program reaches other processes and the kernel", r, f)
+			}
+		}
+	}
+	if s.Socket != "" {
+		if err := s.checkFolder(s.Socket); err != nil {
 			return err
 		}
 	}
@@ -168,14 +185,14 @@ func (s Spec) checkFolder(path string) error {
 		return fmt.Errorf("sandbox: %q is not an absolute path of a folder", path)
 	}
 	for _, c := range s.Closed {
-		if within(c, path) || within(path, c) {
+		if isWithin(c, path) || isWithin(path, c) {
 			return fmt.Errorf("sandbox: %s overlaps with %s, which is closed to programs", path, c)
 		}
 	}
 	return nil
 }
 
-// within reports whether path is root or lies in it.
-func within(root, path string) bool {
+// isWithin reports whether path is root or lies in it.
+func isWithin(root, path string) bool {
 	return path == root || strings.HasPrefix(path, strings.TrimSuffix(root, "/")+"/")
 }

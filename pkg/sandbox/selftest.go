@@ -23,7 +23,8 @@ var selfTest struct {
 }
 
 // SelfTest runs a program in the sandbox once per process and observes what it is denied. It returns [ErrUnavailable] with the
-// reason and the fix when the sandbox does not start or a denial is not observed, and nil when programs may be run.
+// reason and the fix when the sandbox does not start or a denial is not observed, and nil when programs may be run. Before, it removes
+// the folders of [MakeTemp] that killed processes left.
 func SelfTest(ctx context.Context) error {
 	selfTest.mu.Lock()
 	defer selfTest.mu.Unlock()
@@ -60,6 +61,7 @@ section end
 
 // testSandbox is SelfTest without the cache.
 func testSandbox(ctx context.Context) error {
+	removeStale()
 	if _, err := findProgram("bwrap", "bubblewrap"); err != nil {
 		return err
 	}
@@ -68,14 +70,11 @@ func testSandbox(ctx context.Context) error {
 			return fmt.Errorf("%w: %s is missing; install it (Debian, Ubuntu: apt-get install util-linux)", ErrUnavailable, p)
 		}
 	}
-	base, err := os.MkdirTemp("", "conclave-sandbox-")
+	base, remove, err := MakeTemp()
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	defer os.RemoveAll(base)
-	if base, err = filepath.EvalSymlinks(base); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
+	defer remove()
 	work, outside := filepath.Join(base, "work"), filepath.Join(base, "outside")
 	// Readable by the sandbox's user, so that the file is denied by the sandbox and not by its mode.
 	if err := errors.Join(os.Chmod(base, 0o755), os.Mkdir(work, 0o700), os.WriteFile(outside, []byte("outside\n"), 0o644)); err != nil {
@@ -93,7 +92,7 @@ func testSandbox(ctx context.Context) error {
 	if got.Stopped != StopNone || got.ExitCode != 0 {
 		return fmt.Errorf("%w: the self-test ended with exit code %d (%s)", ErrUnavailable, got.ExitCode, got.Stopped)
 	}
-	if err := judge(splitSections(string(got.Output))); err != nil {
+	if err := checkObserved(splitSections(string(got.Output))); err != nil {
 		return fmt.Errorf("%w: the self-test did not observe a denial: %w; update bubblewrap and the kernel", ErrUnavailable, err)
 	}
 	return nil
@@ -122,8 +121,8 @@ var (
 	knownEnv      = []string{"PATH", "HOME", "TMPDIR", "LANG", "PWD", "OLDPWD", "SHLVL", "_"}
 )
 
-// judge returns the first thing that the sandbox of the self-test did not deny. What a section lacks was not observed.
-func judge(seen map[string]string) error {
+// checkObserved returns the first thing that the sandbox of the self-test did not deny. What a section lacks was not observed.
+func checkObserved(seen map[string]string) error {
 	if _, ok := seen["end"]; !ok {
 		return errors.New("the output is incomplete")
 	}

@@ -38,6 +38,19 @@ func TestCanWrite(t *testing.T) {
 			t.Errorf("%s: %v for the user %d, want %v", tt.what, ok, user, want)
 		}
 	}
+	if owner, err := chooseUser(); err == nil && owner != nil { // only root gives a folder to a group
+		if err := os.Lchown(dir, os.Geteuid(), int(owner.Gid)); err != nil {
+			t.Fatal(err)
+		}
+		for mode, want := range map[os.FileMode]bool{0o770: true, 0o707: false} {
+			if err := os.Chmod(dir, mode); err != nil {
+				t.Fatal(err)
+			}
+			if ok, _ := CanWrite(dir); ok != want {
+				t.Errorf("a folder of the group of the programs, mode %o: %v, want %v", mode, ok, want)
+			}
+		}
+	}
 	if ok, _ := CanWrite(dir + "/missing"); ok {
 		t.Error("a missing folder")
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -73,6 +74,14 @@ func (r *runner) measure(ctx context.Context) Stop {
 	}
 	if written > writtenFactor*l.Disk {
 		return StopDisk
+	}
+	if further := slices.Concat(r.spec.ReadOnly, r.spec.ReadWrite); len(further) > 0 {
+		if socket, _ := findBoundSocket(further); socket != "" {
+			return StopSocket
+		}
+		if r.mounts != nil && r.mounts.hasNew(further) {
+			return StopMount
+		}
 	}
 	// An error is a folder that changes while it is read; the next measurement sees it.
 	if now, err := readFolder(ctx, r.work, l.Entries, false); err == nil && now.exceeds(l) {
