@@ -3,7 +3,6 @@ package backup
 import (
 	"archive/tar"
 	"bufio"
-	"bytes"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -14,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"conclave/pkg/file"
 )
 
 // writeArchive packs a complete folder into the new file dest, of mode 0600. It appears complete or not at all.
@@ -112,25 +113,26 @@ func openFolder(from string) (*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := root.ReadFile(manifestFile)
+	m, err := file.OpenIn(root, manifestFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w: %s has no %s", ErrUnreadable, from, manifestFile)
 	}
 	s := &source{close: root.Close}
 	if err == nil {
-		s.manifest, err = parseManifest(bytes.NewReader(b))
+		s.manifest, err = parseManifest(m)
+		m.Close()
 	}
 	if err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
 	s.each = func(f func(File, io.Reader) error) error {
-		for _, file := range s.manifest.Files {
-			r, err := root.Open(filepath.FromSlash(file.Path))
+		for _, each := range s.manifest.Files {
+			r, err := file.OpenIn(root, filepath.FromSlash(each.Path))
 			if errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("%w: %s is missing", ErrUnreadable, file.Path)
+				return fmt.Errorf("%w: %s is missing", ErrUnreadable, each.Path)
 			}
 			if err == nil {
-				err = errors.Join(f(file, r), r.Close())
+				err = errors.Join(f(each, r), r.Close())
 			}
 			if err != nil {
 				return err
@@ -142,12 +144,12 @@ func openFolder(from string) (*source, error) {
 }
 
 func openArchive(from string) (*source, error) {
-	file, err := os.Open(from)
+	f, err := file.Open(from)
 	if err != nil {
 		return nil, err
 	}
-	fail := func(err error) (*source, error) { return nil, errors.Join(err, file.Close()) }
-	buffered := bufio.NewReaderSize(file, 1<<20)
+	fail := func(err error) (*source, error) { return nil, errors.Join(err, f.Close()) }
+	buffered := bufio.NewReaderSize(f, 1<<20)
 	var r io.Reader = buffered
 	if magic, err := buffered.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
 		if r, err = gzip.NewReader(buffered); err != nil {
@@ -159,17 +161,17 @@ func openArchive(from string) (*source, error) {
 	if err != nil || h.Name != manifestFile {
 		return fail(fmt.Errorf("%w: %s is not an archive that conclave backup wrote", ErrUnreadable, from))
 	}
-	s := &source{close: file.Close}
+	s := &source{close: f.Close}
 	if s.manifest, err = parseManifest(archive); err != nil {
 		return fail(err)
 	}
 	s.each = func(f func(File, io.Reader) error) error {
-		for _, file := range s.manifest.Files { // they are in the order of the manifest
+		for _, each := range s.manifest.Files { // they are in the order of the manifest
 			h, err := archive.Next()
-			if err != nil || h.Name != file.Path || h.Typeflag != tar.TypeReg {
-				return fmt.Errorf("%w: %s is missing", ErrUnreadable, file.Path)
+			if err != nil || h.Name != each.Path || h.Typeflag != tar.TypeReg {
+				return fmt.Errorf("%w: %s is missing", ErrUnreadable, each.Path)
 			}
-			if err := f(file, archive); err != nil {
+			if err := f(each, archive); err != nil {
 				return err
 			}
 		}

@@ -131,7 +131,7 @@ func TestOneMoment(t *testing.T) {
 		}
 	})
 	defer writer.Wait()
-	defer stop()
+	defer stop() // also when the test fails before it stops the writer
 	pauses := 0
 	o := Options{Home: home, Pause: func(context.Context) (func() bool, error) {
 		pause.Lock()
@@ -150,8 +150,15 @@ func TestOneMoment(t *testing.T) {
 	if err1 != nil || err2 != nil || string(a) != string(b) || pauses != 3 {
 		t.Errorf("%s and %s are of different moments, after %d pauses: %v %v", a, b, pauses, err1, err2)
 	}
+	stop()
+	writer.Wait()
 	o.rounds = 3
 	o.Pause = func(context.Context) (func() bool, error) { return func() bool { return true }, nil } // pauses nothing
+	n := 0
+	o.Progress = func(int64, int64) { // after each copied file: however slow the machine is, the files change in each round
+		n++
+		write(n)
+	}
 	if _, err := Create(t.Context(), dest+"2", o); !errors.Is(err, ErrBusy) {
 		t.Errorf("files that change during the pause: %v", err)
 	}

@@ -1,5 +1,5 @@
 // Package file writes small files that survive a crash: a reader finds the whole content or the earlier file, never a part. It reads
-// regular files only, and no more than a limit.
+// regular files only, and no more than a limit. It makes folders that no other user can have made or can change.
 package file
 
 import (
@@ -11,6 +11,9 @@ import (
 	"path/filepath"
 	"syscall"
 )
+
+// ErrNotRegular means that a path names something else than a regular file.
+var ErrNotRegular = errors.New("not a regular file")
 
 // Read returns the content of a regular file of at most limit bytes. It rejects a larger file, and everything but a regular file:
 // reading a FIFO or a device could block or have no end.
@@ -28,17 +31,25 @@ func Read(path string, limit int64) ([]byte, error) {
 }
 
 // Open opens a regular file for reading and rejects everything else. The caller closes it.
-func Open(path string) (*os.File, error) {
+func Open(path string) (*os.File, error) { return openRegular(path, os.Stat, os.OpenFile) }
+
+// OpenIn is [Open] for a file in root.
+func OpenIn(root *os.Root, name string) (*os.File, error) {
+	return openRegular(name, root.Stat, root.OpenFile)
+}
+
+// openRegular opens a regular file by the functions of a folder.
+func openRegular(path string, stat func(string) (fs.FileInfo, error), open func(string, int, fs.FileMode) (*os.File, error)) (*os.File, error) {
 	check := func(info fs.FileInfo, err error) error {
 		if err == nil && !info.Mode().IsRegular() {
-			return fmt.Errorf("%s is not a regular file", path)
+			return fmt.Errorf("%s is %w", path, ErrNotRegular)
 		}
 		return err
 	}
-	if err := check(os.Stat(path)); err != nil { // opening a device may have effects
+	if err := check(stat(path)); err != nil { // opening a device may have effects
 		return nil, err
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not block on a FIFO that replaced the file
+	f, err := open(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not block on a FIFO that replaced the file
 	if err != nil {
 		return nil, err
 	}

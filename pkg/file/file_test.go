@@ -86,3 +86,61 @@ func TestRead(t *testing.T) {
 		}
 	}
 }
+
+// TestMakeFolder: a new folder is closed to other users whatever the umask, and one that another user made or can replace is rejected.
+func TestMakeFolder(t *testing.T) {
+	t.Parallel()
+	private := fs.FileMode(0o700)
+	if os.Geteuid() == 0 {
+		private = 0o711
+	}
+	isRoot := os.Geteuid() == 0
+	for name, tt := range map[string]struct {
+		prepare  func(base string) error // base exists and has the folder a
+		asRoot   bool                    // needs the right to give a folder away
+		rejected bool
+	}{
+		"nothing there":            {prepare: func(string) error { return nil }},
+		"own and open for reading": {prepare: func(b string) error { return os.Mkdir(b+"/a/b", 0o755) }},
+		"everybody may write":      {prepare: func(b string) error { return errors.Join(os.Mkdir(b+"/a/b", 0o700), os.Chmod(b+"/a/b", 0o777)) }, rejected: true},
+		"the group may write":      {prepare: func(b string) error { return errors.Join(os.Mkdir(b+"/a/b", 0o700), os.Chmod(b+"/a/b", 0o770)) }, rejected: true},
+		"everybody may write, sticky": {prepare: func(b string) error {
+			return errors.Join(os.Mkdir(b+"/a/b", 0o700), os.Chmod(b+"/a/b", 0o777|fs.ModeSticky))
+		}, rejected: true},
+		"made by another user":                 {prepare: func(b string) error { return errors.Join(os.Mkdir(b+"/a/b", 0o700), os.Chown(b+"/a/b", 65533, 65533)) }, asRoot: true, rejected: true},
+		"a symlink":                            {prepare: func(b string) error { return errors.Join(os.Mkdir(b+"/x", 0o700), os.Symlink(b+"/x", b+"/a/b")) }, rejected: true},
+		"a file":                               {prepare: func(b string) error { return os.WriteFile(b+"/a/b", nil, 0o600) }, rejected: true},
+		"the one above belongs to another":     {prepare: func(b string) error { return os.Chown(b+"/a", 65533, 65533) }, asRoot: true, rejected: true},
+		"everybody may replace it":             {prepare: func(b string) error { return os.Chmod(b+"/a", 0o777) }, rejected: true},
+		"nobody owns the one above":            {prepare: func(b string) error { return os.Chown(b+"/a", 65534, 65534) }, asRoot: true, rejected: true},
+		"a group may replace the one of root":  {prepare: func(b string) error { return os.Chmod(b+"/a", 0o775) }, asRoot: true, rejected: true},
+		"above it is a sticky folder, as /tmp": {prepare: func(b string) error { return os.Chmod(b+"/a", 0o777|fs.ModeSticky) }},
+		"above it is a symlink":                {prepare: func(b string) error { return errors.Join(os.Rename(b+"/a", b+"/x"), os.Symlink(b+"/x", b+"/a")) }, rejected: true},
+		"two are missing":                      {prepare: func(b string) error { return os.Remove(b + "/a") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tt.asRoot && !isRoot {
+				t.Skip("needs root, to give a folder to another user")
+			}
+			base, err := filepath.EvalSymlinks(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(base, "a", "b")
+			if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o755), tt.prepare(base)); err != nil {
+				t.Fatal(err)
+			}
+			before, _ := os.Lstat(path)
+			err = file.MakeFolder(path)
+			after, _ := os.Lstat(path)
+			switch {
+			case tt.rejected && err == nil:
+				t.Error("accepted")
+			case tt.rejected && before != nil && after.Mode() != before.Mode():
+				t.Errorf("rejected, and its mode changed from %v to %v", before.Mode(), after.Mode())
+			case !tt.rejected && (err != nil || after.Mode().Perm() != private):
+				t.Errorf("%v, %v", err, after)
+			}
+		})
+	}
+}
