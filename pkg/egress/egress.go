@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,6 +28,7 @@ import (
 type Proxy struct {
 	Socket string // in a folder of its own, which only the user of programs can open
 
+	remove  func() // removes the folder of the socket
 	tunnels map[string]bool
 	plain   map[string]bool
 	check   func(host string, a netip.Addr) error
@@ -81,13 +81,11 @@ func Start(c Settings) (*Proxy, error) {
 	for _, a := range c.Plain {
 		p.plain[strings.ToLower(a)] = true
 	}
-	dir, err := os.MkdirTemp("", "egress")
+	dir, remove, err := sandbox.MakeTemp()
 	if err != nil {
 		return nil, err
 	}
-	if dir, err = filepath.EvalSymlinks(dir); err != nil {
-		return nil, err
-	}
+	p.remove = remove
 	p.Socket = filepath.Join(dir, "proxy")
 	l, err := net.Listen("unix", p.Socket)
 	if err == nil {
@@ -96,7 +94,7 @@ func Start(c Settings) (*Proxy, error) {
 		}
 	}
 	if err != nil {
-		os.RemoveAll(dir)
+		remove()
 		return nil, err
 	}
 	p.web = &http.Transport{Proxy: nil, DialContext: p.dial, DisableCompression: true, DisableKeepAlives: true, ResponseHeaderTimeout: idleTimeout, MaxResponseHeaderBytes: 64 << 10}
@@ -114,7 +112,7 @@ func (p *Proxy) Close() {
 		c.Close()
 	}
 	p.mu.Unlock()
-	os.RemoveAll(filepath.Dir(p.Socket))
+	p.remove()
 }
 
 // ServeHTTP answers one request of the program.
