@@ -15,10 +15,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 	"unicode"
 
+	"conclave/pkg/file"
 	"conclave/pkg/text"
 	"conclave/pkg/webclient/readable"
 )
@@ -164,10 +164,13 @@ func (d *Doc) extract(ctx context.Context, path string, data []byte, o Options) 
 	return ErrEmpty
 }
 
-// loadFile reads a regular file of at most most bytes. It opens without blocking, since a path may have become a pipe. It
-// rejects folders, other files that are not regular, larger ones, and with [ErrEmpty] a file without bytes.
+// loadFile reads a regular file of at most most bytes, see [file.Open]. It rejects folders, other files that are not regular, larger
+// ones, and with [ErrEmpty] a file without bytes.
 func loadFile(path string, most int64) ([]byte, fs.FileInfo, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil, nil, errors.New("is a folder; name the files in it")
+	}
+	f, err := file.Open(path)
 	if err != nil {
 		return nil, nil, readError(err)
 	}
@@ -176,10 +179,6 @@ func loadFile(path string, most int64) ([]byte, fs.FileInfo, error) {
 	switch {
 	case err != nil:
 		return nil, nil, readError(err)
-	case info.IsDir():
-		return nil, nil, errors.New("is a folder; name the files in it")
-	case !info.Mode().IsRegular():
-		return nil, nil, errors.New("not a regular file")
 	case info.Size() > most:
 		return nil, nil, tooLargeError(most)
 	}
@@ -198,6 +197,9 @@ func loadFile(path string, most int64) ([]byte, fs.FileInfo, error) {
 // readError returns an error of the system without the path, which the caller knows. Errors that have no path are returned
 // unchanged.
 func readError(err error) error {
+	if errors.Is(err, file.ErrNotRegular) {
+		return file.ErrNotRegular
+	}
 	var p *fs.PathError
 	if !errors.As(err, &p) {
 		return err

@@ -35,18 +35,18 @@ func decodeText(data []byte) (string, []string, error) {
 	}
 	if s, ok, err := decodeMarked(data); ok || err != nil {
 		if err == nil {
-			err = sensible(s)
+			err = checkText(s)
 		}
 		return s, nil, err
 	}
 	s := string(data)
 	if utf8.Valid(data) {
-		return s, nil, sensible(s)
+		return s, nil, checkText(s)
 	}
 	good, bad := sequences(data)
 	if good > bad { // UTF-8 with some damage
 		s = strings.ToValidUTF8(s, "\uFFFD")
-		return s, []string{fmt.Sprintf("%d bytes of invalid UTF-8 were left out", bad)}, sensible(s)
+		return s, []string{fmt.Sprintf("%d bytes of invalid UTF-8 were left out", bad)}, checkText(s)
 	}
 	// Western text has few letters beyond ASCII. What has many of them is in some other encoding, or is no text.
 	if 4*bad > len(data) {
@@ -57,7 +57,7 @@ func decodeText(data []byte) (string, []string, error) {
 		return "", nil, fmt.Errorf("%w, or in an unknown encoding; save it as UTF-8", ErrNotText)
 	}
 	s = string(out)
-	return s, []string{"not UTF-8, read as Windows-1252; save it as UTF-8 if letters look wrong"}, sensible(s)
+	return s, []string{"not UTF-8, read as Windows-1252; save it as UTF-8 if letters look wrong"}, checkText(s)
 }
 
 // decodeHTML decodes a page to UTF-8 by the charset that it declares. A page that is UTF-8 or UTF-16, declares none, or
@@ -77,7 +77,7 @@ func decodeHTML(data []byte) (string, []string, error) {
 	if err != nil {
 		return decodeText(data)
 	}
-	return string(out), nil, sensible(string(out))
+	return string(out), nil, checkText(string(out))
 }
 
 func checkSignature(data []byte) error {
@@ -124,9 +124,9 @@ func sequences(data []byte) (good, bad int) {
 	return good, bad
 }
 
-// sensible rejects decoded data that is no text with [ErrNotText]: a zero byte, or more than four control or invalid
+// checkText rejects decoded data that is no text with [ErrNotText]: a zero byte, or more than four control or invalid
 // characters that are over two percent of all. nil means that it looks like text.
-func sensible(s string) error {
+func checkText(s string) error {
 	odd, all := 0, 0
 	for _, r := range s {
 		all++

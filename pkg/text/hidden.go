@@ -35,7 +35,7 @@ func ReplaceHidden(s string, replace func(r rune) rune) string {
 		if !IsVisible(r) {
 			_, size := utf8.DecodeRuneInString(s[i:])
 			after, _ := utf8.DecodeRuneInString(s[i+size:])
-			if !shapes(before, r, after) {
+			if !isShaping(before, r, after) {
 				if r = replace(r); r >= 0 {
 					b.WriteRune(r)
 				}
@@ -54,8 +54,8 @@ func IsShaping(r rune) bool {
 	return r == joiner || r == nonJoiner || r == textStyle || r == emojiStyle
 }
 
-// shapes reports whether r changes how before and after look; before is -1 and after is [utf8.RuneError] when there is none.
-func shapes(before, r, after rune) bool {
+// isShaping reports whether r changes how before and after look; before is -1 and after is [utf8.RuneError] when there is none.
+func isShaping(before, r, after rune) bool {
 	switch r {
 	case joiner, nonJoiner:
 		if unicode.In(before, joiningScripts...) && unicode.In(before, unicode.L, unicode.M) {

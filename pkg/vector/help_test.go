@@ -140,7 +140,7 @@ func compare(t testing.TB, want []exactHit, k int, got []Hit, off float64) {
 		if math.Abs(want[i].cosine-float64(h.Cosine)) > off {
 			t.Fatalf("hit %d: cosine %v, want %v (key %d)", i, h.Cosine, want[i].cosine, want[i].key)
 		}
-		if i > 0 && better(got[i-1], h) >= 0 {
+		if i > 0 && compareHits(got[i-1], h) >= 0 {
 			t.Fatalf("hit %d: %v after %v", i, h, got[i-1])
 		}
 	}

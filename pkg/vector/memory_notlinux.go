@@ -2,5 +2,5 @@
 
 package vector
 
-// advise does nothing: only Linux has large pages on request.
-func advise([]byte) {}
+// adviseHugePages does nothing: only Linux has large pages on request.
+func adviseHugePages([]byte) {}

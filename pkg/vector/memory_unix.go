@@ -8,7 +8,7 @@ import "golang.org/x/sys/unix"
 func allocateMemory(size int) ([]byte, error) {
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err == nil && size >= largeMemory {
-		advise(b)
+		adviseHugePages(b)
 	}
 	return b, err
 }

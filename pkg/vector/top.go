@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// better orders hits: the larger cosine first, of equal ones the smaller key.
-func better(a, b Hit) int {
+// compareHits orders hits: the larger cosine first, of equal ones the smaller key.
+func compareHits(a, b Hit) int {
 	if c := cmp.Compare(b.Cosine, a.Cosine); c != 0 {
 		return c
 	}
@@ -30,7 +30,7 @@ func (t *top) add(h Hit) {
 		t.hits = append(t.hits, h)
 		for i := len(t.hits) - 1; i > 0; {
 			parent := (i - 1) / 2
-			if better(t.hits[parent], t.hits[i]) > 0 {
+			if compareHits(t.hits[parent], t.hits[i]) > 0 {
 				break
 			}
 			t.hits[i], t.hits[parent] = t.hits[parent], t.hits[i]
@@ -38,7 +38,7 @@ func (t *top) add(h Hit) {
 		}
 		return
 	}
-	if better(h, t.hits[0]) > 0 {
+	if compareHits(h, t.hits[0]) > 0 {
 		return
 	}
 	t.hits[0] = h
@@ -47,10 +47,10 @@ func (t *top) add(h Hit) {
 		if child >= len(t.hits) {
 			return
 		}
-		if child+1 < len(t.hits) && better(t.hits[child+1], t.hits[child]) > 0 {
+		if child+1 < len(t.hits) && compareHits(t.hits[child+1], t.hits[child]) > 0 {
 			child++
 		}
-		if better(t.hits[i], t.hits[child]) > 0 {
+		if compareHits(t.hits[i], t.hits[child]) > 0 {
 			return
 		}
 		t.hits[i], t.hits[child] = t.hits[child], t.hits[i]
@@ -60,7 +60,7 @@ func (t *top) add(h Hit) {
 
 // sorted returns the kept hits, best first.
 func (t *top) sorted() []Hit {
-	slices.SortFunc(t.hits, better)
+	slices.SortFunc(t.hits, compareHits)
 	return t.hits
 }
 
