@@ -3,6 +3,7 @@ package firewall
 import (
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -45,8 +46,8 @@ func stemHash(word string) int {
 	return (int(word[0]) + int(word[1])<<3 + int(word[2])<<5 + int(word[3])<<7) & (1<<12 - 1)
 }
 
-// vocab is the vocabulary of languages.
-var vocab = func() *vocabulary {
+// vocab is the vocabulary of languages. It is made at first use: most commands never scan a text.
+var vocab = sync.OnceValue(func() *vocabulary {
 	v := &vocabulary{words: map[string]wordRoles{}, stems: map[string][]stem{}, expressions: map[string][]expression{}}
 	for n, l := range languages {
 		for _, column := range []struct {
@@ -82,7 +83,7 @@ var vocab = func() *vocabulary {
 		}
 	}
 	return v
-}()
+})
 
 // add enters a folded word, stem or expression. A stem must have at least stemKey bytes.
 func (v *vocabulary) add(word string, roles wordRoles) {
@@ -147,7 +148,7 @@ func (s *scanner) findExpressions() {
 		if !s.tokens[i].opens {
 			continue
 		}
-		for _, e := range vocab.expressions[s.word(i)] {
+		for _, e := range vocab().expressions[s.word(i)] {
 			switch {
 			case !s.hasWords(i+1, e.then):
 			case e.roles.role&intentTriggers != 0:

@@ -1,6 +1,9 @@
 package firewall
 
-import "strings"
+import (
+	"strings"
+	"sync"
+)
 
 // class is the set of roles that a word can have in the rules.
 type class uint64
@@ -152,7 +155,8 @@ type lexeme struct {
 }
 
 // lexicon is every word of classWords and of the vocabulary. The words go through the same folding as the texts.
-var lexicon = func() map[string]lexeme {
+// It is made at first use.
+var lexicon = sync.OnceValue(func() map[string]lexeme {
 	m := map[string]lexeme{}
 	change := func(word string, f func(*lexeme)) {
 		l := m[word]
@@ -167,21 +171,21 @@ var lexicon = func() map[string]lexeme {
 	for first := range byFirstWord {
 		change(first, func(l *lexeme) { l.class |= cPhrase })
 	}
-	for word, roles := range vocab.words {
+	for word, roles := range vocab().words {
 		change(word, func(l *lexeme) { l.wordRoles = roles })
 	}
-	for first := range vocab.expressions {
+	for first := range vocab().expressions {
 		change(first, func(l *lexeme) { l.opens = true })
 	}
 	return m
-}()
+})
 
 // lookUp returns what is known about a folded word, also about its form with 's or 'd and the part after an apostrophe,
 // as in "l'utilisateur"; the zero value when nothing is. Misspellings of "instruction" count as orders: words of 9 to 16
 // bytes that begin with i or l and contain "struct", except infrastructure and instructor.
 func lookUp(word string) lexeme {
-	l, ok := lexicon[word]
-	l.wordRoles = l.with(vocab.rolesOfStem(word))
+	l, ok := lexicon()[word]
+	l.wordRoles = l.with(vocab().rolesOfStem(word))
 	if ok {
 		return l
 	}
@@ -191,19 +195,19 @@ func lookUp(word string) lexeme {
 		return l
 	}
 	if rest := cutParticle(word); l.role == 0 && rest != "" {
-		return lexeme{wordRoles: lexicon[rest].with(vocab.rolesOfStem(rest))}
+		return lexeme{wordRoles: lexicon()[rest].with(vocab().rolesOfStem(rest))}
 	}
 	before, after, ok := strings.Cut(word, "'")
 	if !ok {
 		return l
 	}
 	if after == "s" || after == "d" {
-		l.class = lexicon[before].class
+		l.class = lexicon()[before].class
 		return l
 	}
-	l = lexicon[after]
-	l.wordRoles = l.with(vocab.rolesOfStem(after))
-	if negation := lexicon[before]; negation.role&rNot != 0 {
+	l = lexicon()[after]
+	l.wordRoles = l.with(vocab().rolesOfStem(after))
+	if negation := lexicon()[before]; negation.role&rNot != 0 {
 		l.wordRoles = l.with(negation.wordRoles)
 	}
 	return lexeme{wordRoles: l.wordRoles}

@@ -27,7 +27,10 @@ const (
 	ActExecute      Act = "execute"      // runs code
 )
 
-// actEffects lists the effects that an act has at least. It is also the list of all acts.
+// ActNames are the names of all acts.
+var ActNames = namesOf(ActRead, ActSearch, ActFetch, ActSend, ActCreate, ActChange, ActShare, ActDelete, ActPay, ActAuthenticate, ActControl, ActExecute)
+
+// actEffects lists the effects that an act has at least, for all acts.
 var actEffects = map[Act][]Effect{
 	ActRead: nil, ActSearch: {Egress}, ActFetch: {Fetch}, ActSend: {Egress}, ActCreate: {Mutate}, ActChange: {Mutate}, ActShare: {Egress},
 	ActDelete: {Destroy}, ActPay: {Spend, Egress}, ActAuthenticate: {Authenticate}, ActControl: {Physical}, ActExecute: {Exec},
@@ -54,7 +57,16 @@ const (
 	RoleUnasked     Role = "unasked"     // makes a read return more than its other arguments name, so it is never one that the user asked for
 )
 
-var roles = []Role{RoleDestination, RoleContent, RoleID, RoleAmount, RoleTime, RoleQuery, RoleURL, RoleOption, RoleSetting, RoleUnasked}
+// RoleNames are the names of the roles that facts may name; those of an option list its values instead.
+var RoleNames = namesOf(RoleDestination, RoleContent, RoleID, RoleAmount, RoleTime, RoleQuery, RoleURL, RoleSetting, RoleUnasked)
+
+// namesOf returns words of a type as strings.
+func namesOf[T ~string](words ...T) (out []string) {
+	for _, w := range words {
+		out = append(out, string(w))
+	}
+	return out
+}
 
 // Arg holds the facts about one argument.
 type Arg struct {
@@ -91,16 +103,16 @@ type ToolFacts struct {
 func (f ToolFacts) Tool(name, zone string) (Tool, error) {
 	act := Act(f.Act)
 	if _, ok := actEffects[act]; !ok {
-		return Tool{}, fmt.Errorf("unknown act %q; acts: %s", f.Act, joinNames(slices.Sorted(maps.Keys(actEffects))))
+		return Tool{}, fmt.Errorf("unknown act %q; acts: %s", f.Act, strings.Join(ActNames, ", "))
 	}
 	effects := slices.Clone(actEffects[act])
 	if f.Effects == nil {
 		effects = append(effects, ReadsPrivate, ReadsUntrusted)
 	}
 	for _, e := range f.Effects {
-		i := slices.Index(effectNames, e)
+		i := slices.Index(EffectNames, e)
 		if i < 0 {
-			return Tool{}, fmt.Errorf("unknown effect %q; effects: %s", e, strings.Join(effectNames, ", "))
+			return Tool{}, fmt.Errorf("unknown effect %q; effects: %s", e, strings.Join(EffectNames, ", "))
 		}
 		effects = append(effects, 1<<i)
 	}
@@ -127,17 +139,8 @@ func parseArg(s string) (Arg, error) {
 		}
 		return a, nil
 	}
-	if r := Role(s); r == "" || r != RoleOption && slices.Contains(roles, r) {
-		return Arg{Role: r}, nil
+	if s == "" || slices.Contains(RoleNames, s) {
+		return Arg{Role: Role(s)}, nil
 	}
-	return Arg{}, fmt.Errorf("unknown role %q; write one of %s, or the values of an option as in \"r | rw\"", s, joinNames(roles))
-}
-
-// joinNames joins names for a message.
-func joinNames[T ~string](names []T) string {
-	out := make([]string, len(names))
-	for i, n := range names {
-		out[i] = string(n)
-	}
-	return strings.Join(out, ", ")
+	return Arg{}, fmt.Errorf("unknown role %q; write one of %s, or the values of an option as in \"r | rw\"", s, strings.Join(RoleNames, ", "))
 }

@@ -20,12 +20,12 @@ const (
 	Remember                          // stores content in memory, with the labels of its session
 )
 
-// effectNames are the names in manifests, in the order of the constants.
-var effectNames = []string{"reads_private", "reads_untrusted", "egress", "mutate", "destroy", "exec", "fetch", "spend", "authenticate", "physical", "remember"}
+// EffectNames are the names in manifests, in the order of the constants.
+var EffectNames = []string{"reads_private", "reads_untrusted", "egress", "mutate", "destroy", "exec", "fetch", "spend", "authenticate", "physical", "remember"}
 
 // String returns the effect's name as manifests write it; "unknown" for anything but one single effect.
 func (e Effect) String() string {
-	for i, name := range effectNames {
+	for i, name := range EffectNames {
 		if e == 1<<i {
 			return name
 		}
@@ -75,7 +75,7 @@ func (s Effects) String() string {
 		return "all (undeclared)"
 	}
 	var names []string
-	for i, name := range effectNames {
+	for i, name := range EffectNames {
 		if s.set&(1<<i) != 0 {
 			names = append(names, name)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"conclave/pkg/file"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -21,8 +22,10 @@ import (
 var (
 	// ErrSymlink means that the path of a file to write is a symlink.
 	ErrSymlink = errors.New("it is a symbolic link; write to the file that it points to")
-	// ErrForeign means that a file or the workspace belongs to another user, or that others may write to the workspace.
-	ErrForeign = errors.New("it belongs to another user or may be changed by others")
+	// ErrForeign means that a file belongs to another user, or that others can change it.
+	ErrForeign = file.ErrForeign
+	// ErrWorkspace is [ErrForeign] of the workspace.
+	ErrWorkspace = fmt.Errorf("the workspace is rejected: %w; set workspace in tools.yaml, and paths in manifest.yaml, to another folder", ErrForeign)
 )
 
 // ReplaceInside writes a regular file in one of the allowed folders atomically: a reader sees the old content or the new one, also
@@ -124,9 +127,9 @@ func keepOwner(fd int, old *unix.Stat_t) error {
 }
 
 // MakeWorkFolder creates the working folder of a call when it does not exist, and closes it and the workspace above it to other users. The
-// workspace must belong to this user and not be writable for others: in /tmp another user could have made it. The owner of the working
-// folder itself is not checked, because only this user can make a folder in the workspace, and as root it is lent to the user of
-// programs. Without a working folder it returns [ErrOutside].
+// workspace must pass [file.MakeFolder]: in /tmp another user could have made it. The owner of the working folder itself is not checked,
+// because only this user can make a folder in the workspace, and as root it is lent to the user of programs. Without a working folder
+// it returns [ErrOutside].
 func MakeWorkFolder(r *subjects.FolderRules) error {
 	if r == nil || r.Work == "" {
 		return fmt.Errorf("opening the working folder: %w", ErrOutside)
@@ -139,19 +142,13 @@ func MakeWorkFolder(r *subjects.FolderRules) error {
 		return fmt.Errorf("opening the working folder %s: %w", text.OneLine(r.Work, 60), err)
 	}
 	defer f.Close()
-	var above unix.Stat_t
-	if err := unix.Lstat(workspace, &above); err != nil {
-		return fmt.Errorf("reading the folder %s: %w", text.OneLine(workspace, 60), err)
-	}
-	if above.Mode&unix.S_IFMT != unix.S_IFDIR || int(above.Uid) != os.Geteuid() || above.Mode&0o022 != 0 {
-		return fmt.Errorf("using the folder %s: %w", text.OneLine(workspace, 60), ErrForeign)
-	}
-	mode := os.FileMode(0o700)
-	if os.Geteuid() == 0 { // programs run as another user, who must reach the folder and may not list the others
-		mode = 0o711
-	}
-	if err := errors.Join(os.Chmod(workspace, mode), f.Chmod(0o700)); err != nil {
+	if err := file.MakeFolder(workspace); errors.Is(err, ErrForeign) {
+		return fmt.Errorf("using the folder %s: %w", text.OneLine(workspace, 60), ErrWorkspace)
+	} else if err != nil {
 		return fmt.Errorf("closing the folder %s to other users: %w", text.OneLine(workspace, 60), err)
+	}
+	if err := f.Chmod(0o700); err != nil {
+		return fmt.Errorf("closing the folder %s to other users: %w", text.OneLine(r.Work, 60), err)
 	}
 	return nil
 }

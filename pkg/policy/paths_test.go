@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -399,5 +400,26 @@ func BenchmarkPaths(b *testing.B) {
 		if l.Judge(b.Context(), c).kind != verdictPass {
 			b.Fatal("denied")
 		}
+	}
+}
+
+// TestResolvePathLimitsSymlinks: a path resolves through as many symlinks as the kernel follows, and no more.
+func TestResolvePathLimitsSymlinks(t *testing.T) {
+	t.Parallel()
+	dir, err := ResolvePath(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := func(n int) string { return filepath.Join(dir, strconv.Itoa(n)) }
+	for n := range maxSymlinks + 1 {
+		if err := os.Symlink(link(n), link(n+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := ResolvePath(link(maxSymlinks)); err != nil || got != link(0) {
+		t.Errorf("%d links: %s, %v", maxSymlinks, got, err)
+	}
+	if got, err := ResolvePath(link(maxSymlinks + 1)); err == nil {
+		t.Errorf("%d links: %s", maxSymlinks+1, got)
 	}
 }
