@@ -19,6 +19,7 @@ const (
 	StatusUnknown = "unknown" // it may have run: no reply arrived
 
 	StatusReplayed = "replayed" // it ran before: the result came from the ledger, and nothing ran now
+	StatusPending  = "pending"  // a repetition of a call that is still handled, waiting for an approval or running: nothing ran for it
 	StatusShown    = "shown"    // a listing was returned; nothing ran
 )
 
@@ -36,7 +37,11 @@ const (
 	ActionSessionConfig    = "session.config"
 	ActionApprovalDecision = "approval.decision"
 	ActionApprovalRevoke   = "approval.revoke"
-	ActionToolAccept       = "tool.accept" // the user accepted the changed definition of a tool, whose hash is the parameter
+	ActionToolAccept       = "tool.accept"  // the user accepted the changed definition of a tool, whose hash is the parameter
+	ActionScheduleAdd      = "schedule.add" // text, times and grants of the schedule are the parameter
+	ActionSchedulePause    = "schedule.pause"
+	ActionScheduleResume   = "schedule.resume"
+	ActionScheduleRemove   = "schedule.remove"
 	ActionSecretUse        = "secret.use"
 	ActionSecretGet        = "secret.get"
 	ActionMemoryRead       = "memory.read"
@@ -63,7 +68,7 @@ const (
 var AuditActions = map[string][]string{
 	"broker": {
 		ActionToolCall, ActionToolPreview, ActionToolAnswer, ActionDiscover, ActionValidate, ActionSpawn, ActionSessionConfig, ActionApprovalDecision, ActionApprovalRevoke,
-		ActionToolAccept, ActionSecretUse,
+		ActionToolAccept, ActionScheduleAdd, ActionSchedulePause, ActionScheduleResume, ActionScheduleRemove, ActionSecretUse,
 	},
 	"memory":       {ActionMemoryRead, ActionMemoryWrite, ActionMemoryAnnotate, ActionMemoryAdmin},
 	"model":        {ActionModelChat, ActionModelEmbed, ActionModelPull},
@@ -76,7 +81,7 @@ var AuditActions = map[string][]string{
 // NothingRan reports whether a record of phase before with this status is complete: no outcome record follows.
 func NothingRan(status string) bool {
 	switch status {
-	case StatusDenied, StatusRefused, StatusReplayed, StatusShown:
+	case StatusDenied, StatusRefused, StatusReplayed, StatusPending, StatusShown:
 		return true
 	}
 	return false

@@ -313,11 +313,13 @@ func questionEdges(all []Consumer) (out []Edge) {
 	return out
 }
 
-// scheduleEdges let the user define schedules, the scheduler say which are due, and the router read what to ask then. The scheduler
-// can ask nothing itself.
+// scheduleEdges let the user change schedules through the broker, which records and stores the change, the scheduler say which are due, and
+// the router read what to ask then. The scheduler can ask nothing itself. The user cannot store a definition: it would have no record.
 func scheduleEdges() []Edge {
 	return []Edge{
-		{Callers: []string{"user"}, Kind: ServiceImport, Owner: Core, Remote: ScheduleDefinition.Name},
+		{Callers: []string{"user"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.schedule.change", Local: ScheduleChangeService.Name, ReplyTimeout: "30s"}, // not the gateway: what reaches it by HTTP must not ask later
+		{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Core, Remote: ScheduleDefinition.Name},
+		jetStreamEdge("broker", "STREAM.MSG.GET."+ScheduleDefinition.Stream, false, ""),
 		{Callers: []string{Scheduler}, Kind: ServiceImport, Owner: Core, Remote: ScheduleDue.Name},
 		jetStreamEdge(Scheduler, "STREAM.MSG.GET."+ScheduleDefinition.Stream, false, ""),
 		jetStreamEdge(Scheduler, "STREAM.MSG.GET."+ScheduleDue.Stream, false, ""), // its own state
@@ -519,7 +521,7 @@ func fixedAccounts() []Account {
 		}}},
 		{Name: "broker", Doc: "authorizes every tool call: the only path from agents to tools", Serves: true, Users: []User{{
 			Role: "broker",
-			Sub:  append(discoverySubjects("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*", "ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", ToolListService.Received, ToolAcceptService.Received, "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*", "tool.output.*.*.*"),
+			Sub:  append(discoverySubjects("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*", "ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", ToolListService.Received, ToolAcceptService.Received, ScheduleChangeService.Received, "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*", "tool.output.*.*.*"),
 			Pub:  []string{"agent.*.tool.output.*", "tool.output.*"},
 		}}},
 		{Name: Registry, Doc: "keeps the principals that were added at run time, and the settings", Serves: true, Users: []User{{Role: Registry, Sub: append(discoverySubjects(Registry), PrincipalChangeService.Received, PrincipalListService.Received, MachineInviteService.Received, MachineListService.Received, SettingListService.Received, SettingChangeService.Received, DoctorService.Received, "ctl.*.config.set"), Pub: []string{PrincipalChanged.Name}}}},

@@ -28,6 +28,7 @@ const (
 	CodeLimit       = "limit"              // a limit of the policy is reached
 	CodeFull        = "full"               // a stream has no room for the message: the quota of its publisher or the size of the stream is used up
 	CodeNoSecret    = "no_secret"          // a credential that the call needs is missing
+	CodeExists      = "exists"             // something of that name exists or existed
 
 	CodeModelUnreachable = "model_unreachable" // the model server is unreachable
 	CodeModelMissing     = "model_missing"

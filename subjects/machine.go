@@ -137,7 +137,7 @@ func (l Layout) MachineConf(machine, store string, keys map[string]string) (stri
 				return "", fmt.Errorf("no key for %s", u.Role)
 			}
 		}
-		l.writeAccount(&b, a)
+		l.writeAccount(&b, a, true)
 	}
 	b.WriteString("}\n")
 	return b.String(), nil

@@ -42,7 +42,12 @@ const maxServerConns = 1024
 
 // Conf returns nats.conf: accounts, exports, imports, users and permissions, all from the table. Keys, address and store
 // are variables, listed by EnvVars, that the server needs.
-func (l Layout) Conf() string {
+func (l Layout) Conf() string { return l.conf(true) }
+
+// ConfWithoutStreamImports is Conf without the imports that StreamImports lists; the permissions are the same.
+func (l Layout) ConfWithoutStreamImports() string { return l.conf(false) }
+
+func (l Layout) conf(streamImports bool) string {
 	var b strings.Builder
 	conns := maxServerConns
 	for _, a := range l.Accounts {
@@ -52,7 +57,7 @@ func (l Layout) Conf() string {
 	}
 	fmt.Fprintf(&b, confHead, conns)
 	for _, a := range l.Accounts {
-		l.writeAccount(&b, a)
+		l.writeAccount(&b, a, streamImports)
 	}
 	b.WriteString("}\n")
 	return b.String()
@@ -73,7 +78,7 @@ func KeyEnvVar(role string) string { return "NK_" + role }
 
 // writeAccount writes one account. Publish and subscribe are denied by default; a user gets its own permissions and those
 // that repeat the account's imports, an isolated user and one of boot only its own.
-func (l Layout) writeAccount(b *strings.Builder, a Account) {
+func (l Layout) writeAccount(b *strings.Builder, a Account, streamImports bool) {
 	fmt.Fprintf(b, "  # %s\n  %s: {\n", a.Doc, confName(a.Name))
 	if a.Store != "" {
 		fmt.Fprintf(b, "    jetstream: %s\n", a.Store)
@@ -90,10 +95,13 @@ func (l Layout) writeAccount(b *strings.Builder, a Account) {
 		b.WriteString("    ]\n")
 	}
 	imports, pub, sub := l.importsOf(a.Name)
+	if !streamImports {
+		imports = slices.DeleteFunc(imports, func(i Import) bool { return i.Kind == StreamImport })
+	}
 	if len(imports) > 0 {
 		b.WriteString("    imports: [\n")
 		for _, i := range imports {
-			b.WriteString("      " + i + "\n")
+			b.WriteString("      " + i.conf() + "\n")
 		}
 		b.WriteString("    ]\n")
 	}
@@ -168,19 +176,41 @@ func (l Layout) exportsOf(owner string) (out []string) {
 	return out
 }
 
+// Import is what one account imports by an edge.
+type Import struct {
+	Account       string // that imports
+	Kind          Kind
+	Owner         string // the account that exports
+	Remote, Local string // the owner's subject and its name in the account
+}
+
+// conf returns the import for nats.conf.
+func (i Import) conf() string {
+	s := fmt.Sprintf("{ %s: { account: %s, subject: %q }", i.Kind, confName(i.Owner), i.Remote)
+	if i.Local != i.Remote {
+		s += fmt.Sprintf(", to: %q", i.Local)
+	}
+	return s + " }"
+}
+
+// StreamImports lists the subscriptions to other accounts, of all accounts.
+func (l Layout) StreamImports() (out []Import) {
+	for _, a := range l.Accounts {
+		imports, _, _ := l.importsOf(a.Name)
+		out = append(out, slices.DeleteFunc(imports, func(i Import) bool { return i.Kind != StreamImport })...)
+	}
+	return out
+}
+
 // importsOf lists the imports of the account who, and the permissions of its users that repeat them, deduped: publish for
 // requests, subscribe for watches. [Edge] Permission narrows the local subject.
-func (l Layout) importsOf(who string) (imports, pub, sub []string) {
+func (l Layout) importsOf(who string) (imports []Import, pub, sub []string) {
 	for _, e := range l.Edges {
 		if !slices.Contains(e.Callers, who) {
 			continue
 		}
 		remote, local := e.Resolve(who)
-		s := fmt.Sprintf("{ %s: { account: %s, subject: %q }", e.Kind, confName(e.Owner), remote)
-		if local != remote {
-			s += fmt.Sprintf(", to: %q", local)
-		}
-		imports = append(imports, s+" }")
+		imports = append(imports, Import{who, e.Kind, e.Owner, remote, local})
 		perm := e.Permission
 		if perm == nil {
 			perm = []string{local}

@@ -8,7 +8,7 @@ import (
 )
 
 // Scheduler is the account that says when a schedule is due. It cannot choose what is asked: the router reads that from the
-// definition, which only the user writes.
+// definition, which the broker writes for the user.
 const Scheduler = "scheduler"
 
 // Schedule is a question or task that is asked at set times, as the user defined it. Its id is in the subject.
@@ -28,6 +28,22 @@ type Schedule struct {
 	Removed bool      `json:"removed,omitempty"`
 }
 
+// Actions of a [ScheduleChange].
+const (
+	ScheduleAdd    = "add"
+	SchedulePause  = "pause"
+	ScheduleResume = "resume"
+	ScheduleRemove = "remove"
+)
+
+// ScheduleChange is a change of a schedule by the user. Schedule is for [ScheduleAdd] only; the broker fills in its times of making and its
+// grants.
+type ScheduleChange struct {
+	ID       string    `json:"id"`
+	Action   string    `json:"action"`
+	Schedule *Schedule `json:"schedule,omitempty"`
+}
+
 // ScheduleRun says that a schedule is due. Its id is in the subject.
 type ScheduleRun struct {
 	Occurrence time.Time `json:"occurrence"`
@@ -36,6 +52,15 @@ type ScheduleRun struct {
 
 // MaxScheduleID bounds the id of a schedule, so that a session id holds it.
 const MaxScheduleID = 32
+
+// CheckScheduleID rejects an id that no new schedule may have: one that is no token, is too long, or begins with "-", which a command line
+// would read as a flag.
+func CheckScheduleID(id string) error {
+	if CheckToken(id) != nil || len(id) > MaxScheduleID || id[0] == '-' {
+		return fmt.Errorf("the name of the schedule is not valid: use letters, digits, _ and -, at most %d, and no - first", MaxScheduleID)
+	}
+	return nil
+}
 
 // Check reports why s cannot be asked, without a look at its times.
 func (s Schedule) Check() error {

@@ -69,6 +69,7 @@ type Spec struct {
 	Lossy         bool   // may be lost: live tokens. Any other message arrives, or its publisher gets an error
 	Stream        string // the stream or bucket that stores it, "" = none
 	NeedsDeadline bool   // a request must carry a deadline
+	Background    bool   // a request that an actor repeats at intervals, or sends when its work is done: no trace begins with it
 	PlainText     bool   // plain text is a valid payload
 	Stop          string // subject of the stop message for a streamed reply; "" = none
 	MaxPayload    int    // largest payload in bytes; 0 = MaxBody

@@ -75,19 +75,18 @@ func Match(pattern, subject string) (tokens []string, ok bool) {
 // Overlap reports whether some subject matches both patterns, either of which may be a plain subject. ">" is a wildcard at
 // the end only.
 func Overlap(a, b string) bool {
-	x, y := strings.Split(a, "."), strings.Split(b, ".")
-	for i := 0; ; i++ {
+	for {
+		x, restA, moreA := strings.Cut(a, ".")
+		y, restB, moreB := strings.Cut(b, ".")
 		switch {
-		case i == len(x) && i == len(y):
+		case x == ">" || y == ">":
 			return true
-		case i == len(x) || i == len(y):
+		case x != y && x != "*" && y != "*":
 			return false
-		case x[i] == ">" || y[i] == ">":
-			return true
-		case x[i] == y[i] || x[i] == "*" || y[i] == "*":
-		default:
-			return false
+		case !moreA || !moreB:
+			return moreA == moreB
 		}
+		a, b = restA, restB
 	}
 }
 

@@ -25,8 +25,10 @@ var (
 	AttachmentPiece = Topic[[]byte]{Spec{Name: "attachment.*.*.*", Codec: Raw, Stream: "ATTACHMENTS", MaxPayload: MaxPiece, Doc: "a piece of an attached image, by session, SHA-256 and index; empty = deleted"}}
 
 	// Schedules.
-	ScheduleDefinition = Topic[Schedule]{Spec{Name: "schedule.definition.*", Stream: "SCHEDULES", MaxPayload: 128 << 10, Doc: "the user defines, pauses or removes a schedule"}}
+	ScheduleDefinition = Topic[Schedule]{Spec{Name: "schedule.definition.*", Stream: "SCHEDULES", MaxPayload: 128 << 10, Doc: "the definition of a schedule, stored by the broker for the user"}}
 	ScheduleDue        = Topic[ScheduleRun]{Spec{Name: "schedule.due.*", Stream: "SCHEDULED", MaxPayload: 4 << 10, Doc: "a schedule is due; the router asks its question"}}
+
+	ScheduleChangeService = Service[ScheduleChange, Schedule]{Spec{Name: "schedule.change", Received: "ctl.*.schedule.change", NeedsDeadline: true, MaxPayload: 128 << 10, Stream: "AUDIT", Doc: "the user adds, pauses, resumes or removes a schedule"}}
 
 	// Answers.
 	ResponseDelta      = Topic[Delta]{Spec{Name: "response.delta.*", Lossy: true, Doc: "live tokens of an answer"}}
@@ -88,9 +90,9 @@ var (
 	ModelStop        = Topic[Empty]{Spec{Name: "model.stop.*", Received: "agent.*.model.stop.*", Lossy: true, Doc: "the caller stopped reading"}}
 	ModelEmbed       = Service[EmbedRequest, EmbedReply]{Spec{Name: "model.embed", Received: "agent.*.model.embed", Codec: Msgpack, NeedsDeadline: true, Doc: "embeddings"}}
 	ModelListService = Service[Empty, ModelList]{Spec{Name: "model.list", Received: "agent.*.model.list", Codec: Msgpack, NeedsDeadline: true, Doc: "available models, and the model of each role"}}
-	MachineReport    = Service[Empty, ModelReport]{Spec{Name: "machine.*.model.report", Received: "agent.*.model.report", Codec: Msgpack, NeedsDeadline: true, Doc: "the model actor asks that of a machine for its models and limits"}}
+	MachineReport    = Service[Empty, ModelReport]{Spec{Name: "machine.*.model.report", Received: "agent.*.model.report", Codec: Msgpack, NeedsDeadline: true, Background: true, Doc: "the model actor asks that of a machine for its models and limits"}}
 	MachineRun       = Service[ModelRun, ModelRunChunk]{Spec{Name: "machine.*.model.run", Received: "agent.*.model.run", Codec: Msgpack, NeedsDeadline: true, Doc: "a call on a machine: run it, or go on reading it after a cut link"}}
-	MachineRunEnd    = Service[ModelRunEnd, Empty]{Spec{Name: "machine.*.model.end", Received: "agent.*.model.end", Codec: Msgpack, NeedsDeadline: true, Doc: "stop a call on a machine and forget its output"}}
+	MachineRunEnd    = Service[ModelRunEnd, Empty]{Spec{Name: "machine.*.model.end", Received: "agent.*.model.end", Codec: Msgpack, NeedsDeadline: true, Background: true, Doc: "stop a call on a machine and forget its output"}}
 	MachineEmbed     = Service[EmbedRequest, EmbedReply]{Spec{Name: "machine.*.model.embed", Received: "agent.*.model.embed", Codec: Msgpack, NeedsDeadline: true, Doc: "embeddings on a machine"}}
 	MachinePull      = Service[PullRequest, PullProgress]{Spec{Name: "machine.*.model.pull", Received: "agent.*.model.pull", Codec: Msgpack, NeedsDeadline: true, Doc: "fetch a model to a machine, streamed progress"}}
 	ModelPull        = Service[PullRequest, PullProgress]{Spec{Name: "model.pull", Received: "agent.*.model.pull", Codec: Msgpack, NeedsDeadline: true, Stop: "model.stop.*", Doc: "fetch a model, streamed progress; the user only"}}
@@ -143,7 +145,7 @@ func AllSpecs() []Spec {
 	return []Spec{
 		QueryReceived.Spec, QueryCommittee.Spec, QueryTask.Spec, QuerySession.Spec, TurnCommittee.Spec, TurnTask.Spec, QueryAsk.Spec, QueryCancel.Spec, AttachmentPiece.Spec,
 		AgentsPrompt.Spec, AgentsStatus.Spec, AgentsReply.Spec, AgentsService.Spec, AgentsInstance.Spec, AgentsHeartbeats.Spec,
-		ScheduleDefinition.Spec, ScheduleDue.Spec,
+		ScheduleDefinition.Spec, ScheduleDue.Spec, ScheduleChangeService.Spec,
 		ResponseDelta.Spec, ResponseThinking.Spec, ResponseGeneration.Spec, AnswerDialog.Spec, AgentStateEvent.Spec,
 		ToolSchemaEvent.Spec, ToolRequestService.Spec, ToolCallService.Spec, ToolInfo.Spec, ToolRequestEvent.Spec, ToolResultEvent.Spec, ToolOutputEvent.Spec, AgentOutputEvent.Spec, ToolRunOutput.Spec,
 		BrokerDiscover.Spec, BrokerDiscoverBelow.Spec, BrokerValidate.Spec, BrokerValidateBelow.Spec, AgentSpawn.Spec, AgentSpawnBelow.Spec, SecretUseService.Spec, QueryGrantsEvent.Spec,
