@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
 )
 
@@ -300,12 +301,7 @@ func newHarness(t testing.TB, absent ...string) *harness {
 		}
 	}
 	conn := func(role string) *nats.Conn {
-		nc, err := h.b.Dial(role, nats.CustomInboxPrefix(checkInbox))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		return nc
+		return bustest.Dial(t, h.b, role, nats.CustomInboxPrefix(checkInbox))
 	}
 	h.user, h.audit, h.sys = conn("user"), conn("auditor"), conn("sys")
 	return h
@@ -485,9 +481,12 @@ func (h *harness) handleMessage(p *rawClient, m received) {
 // awaitReceived settles until each of what was heard, written "role pattern", and fails the test when it does not come.
 func (h *harness) awaitReceived(what ...string) {
 	h.t.Helper()
-	end := time.Now().Add(testTimeout)
+	end, before := time.Now().Add(testTimeout), len(h.received)
 	for {
 		h.runUntilIdle()
+		if len(h.received) > before { // it is slow, and not stuck
+			end, before = time.Now().Add(testTimeout), len(h.received)
+		}
 		missing := slices.DeleteFunc(slices.Clone(what), func(w string) bool {
 			return slices.ContainsFunc(h.received, func(m received) bool { return matchesExpectation(w, m) })
 		})

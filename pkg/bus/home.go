@@ -1,6 +1,8 @@
 package bus
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -98,6 +100,21 @@ func (h Home) BackupSocket() string { return filepath.Join(h.Data, "backup.sock"
 
 // Env is the file with the variables of nats.conf for a stand-alone nats-server.
 func (h Home) Env() string { return filepath.Join(h.Data, "nats.env") }
+
+// MCP is the default folder of the working folders of MCP servers. It is not in the data folder, which no program may see, but
+// beside it, so that each installation has one of its own. As root it is in /var/lib, with a name made of the path of the data folder:
+// programs run as another user, who cannot reach a folder below /root.
+func (h Home) MCP() string {
+	data := h.Data
+	if real, err := filepath.EvalSymlinks(data); err == nil { // the sandbox accepts no symlink
+		data = real
+	}
+	if os.Geteuid() != 0 {
+		return data + "-mcp"
+	}
+	sum := sha256.Sum256([]byte(data))
+	return filepath.Join("/var/lib/conclave-mcp", filepath.Base(data)+"-"+hex.EncodeToString(sum[:8]))
+}
 
 // ErrFolderWritable means that other users may write to the data or configuration folder.
 var ErrFolderWritable = errors.New("folder writable by other users")

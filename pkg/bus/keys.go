@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 
 	"github.com/nats-io/nkeys"
 
@@ -21,7 +22,11 @@ type Keys struct{ Dir string }
 // ErrMissingKey means that a role has no key file yet.
 var ErrMissingKey = errors.New("no key file")
 
-// Ensure creates the missing keys of roles and returns how many. It sets the mode of the key folder to 0700. It never
+// concurrentKeys is how many keys are written at once.
+const concurrentKeys = 8
+
+// Ensure creates the missing keys of roles and returns how many. It writes several at once, because each file is flushed to disk,
+// and the flushes of concurrent writes are merged. It sets the mode of the key folder to 0700. It never
 // rewrites an existing file, not even a damaged one, which [Keys.Seed] rejects later.
 func (k Keys) Ensure(roles []string) (made int, err error) {
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
@@ -30,19 +35,31 @@ func (k Keys) Ensure(roles []string) (made int, err error) {
 	if err := os.Chmod(k.Dir, 0o700); err != nil {
 		return 0, fmt.Errorf("restricting the key folder: %w", err)
 	}
+	var missing []string
 	for _, r := range roles {
 		switch _, err := os.Stat(k.Path(r)); {
-		case err == nil:
-			continue
-		case !errors.Is(err, fs.ErrNotExist):
-			return made, fmt.Errorf("looking for the key of %s: %w", r, err)
+		case errors.Is(err, fs.ErrNotExist):
+			missing = append(missing, r)
+		case err != nil:
+			return 0, fmt.Errorf("looking for the key of %s: %w", r, err)
 		}
-		if err := k.createKey(r); err != nil {
-			return made, err
-		}
-		made++
 	}
-	return made, nil
+	errs, slots := make([]error, len(missing)), make(chan struct{}, concurrentKeys)
+	var writers sync.WaitGroup
+	for i, r := range missing {
+		slots <- struct{}{}
+		writers.Go(func() {
+			errs[i] = k.createKey(r)
+			<-slots
+		})
+	}
+	writers.Wait()
+	for _, err := range errs {
+		if err == nil {
+			made++
+		}
+	}
+	return made, errors.Join(errs...)
 }
 
 // createKey creates the key of a role; an existing file is kept and no error, so that concurrent first starts share one complete seed.

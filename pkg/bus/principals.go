@@ -107,9 +107,17 @@ func (s *Server) Apply(_ context.Context, principals []subjects.Principal) error
 	s.tried = append(s.tried, after)
 	s.mu.Unlock()
 	// A new account has dead imports after one reload, and live ones after two.
-	for range 2 {
-		opts, err := s.serverOptions(after)
+	for _, last := range []bool{false, true} {
+		opts, err := s.serverOptions(after, after.ConfWithoutStreamImports())
 		if err == nil {
+			err = addStreamImports(ns, opts, after.StreamImports(), last)
+		}
+		if err == nil {
+			s.reloads++
+			markUsers(opts, s.reloads)
+			if s.beforeReload != nil {
+				s.beforeReload(ns, opts)
+			}
 			err = ns.ReloadOptions(opts)
 		}
 		if err != nil {
@@ -127,6 +135,48 @@ func (s *Server) Apply(_ context.Context, principals []subjects.Principal) error
 	defer s.mu.Unlock()
 	s.layout, s.principals, s.tried = after, slices.Clone(principals), nil
 	return nil
+}
+
+// addStreamImports adds stream imports to a configuration that the running server ns will load. They refer to the accounts of ns
+// and not to those of the configuration, as the parser's would: these have no subscriptions, so that a client that subscribes
+// while the server loads them makes it panic. What a running account does not export yet is left to the last reload, except for
+// new accounts, which have no clients.
+func addStreamImports(ns *server.Server, opts *server.Options, imports []subjects.Import, last bool) error {
+	parsed := map[string]*server.Account{}
+	for _, a := range opts.Accounts {
+		parsed[a.Name] = a
+	}
+	for _, i := range imports {
+		if parsed[i.Account] == nil {
+			return fmt.Errorf("the configuration has no account %s", i.Account)
+		}
+		owner, err := ns.LookupAccount(i.Owner)
+		if err == nil {
+			err = parsed[i.Account].AddMappedStreamImport(owner, i.Remote, i.Local)
+		}
+		if err == nil {
+			continue
+		}
+		if last {
+			return fmt.Errorf("importing %s of %s into %s: %w", i.Remote, i.Owner, i.Account, err)
+		}
+		if _, err := ns.LookupAccount(i.Account); err == nil {
+			continue
+		}
+		if err := parsed[i.Account].AddMappedStreamImport(parsed[i.Owner], i.Remote, i.Local); err != nil {
+			return fmt.Errorf("importing %s of %s into %s: %w", i.Remote, i.Owner, i.Account, err)
+		}
+	}
+	return nil
+}
+
+// markUsers makes the users of a configuration differ from those of the one in force. To find what changed, the server compares
+// users with reflect.DeepEqual; between equal users it would go on into their accounts and read their counters and maps, which
+// clients change meanwhile, without locks. Issued is compared before the account and has a meaning only for users with a JWT.
+func markUsers(opts *server.Options, reload int64) {
+	for _, u := range opts.Nkeys {
+		u.Issued = reload
+	}
 }
 
 // samePrincipal reports whether two principals have the same accounts, keys and rights.

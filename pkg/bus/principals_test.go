@@ -6,16 +6,20 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
 )
 
@@ -53,11 +57,7 @@ func addPrincipals(t testing.TB, b *bus.Bus, ps ...subjects.Principal) []subject
 func connectClosing(t *testing.T, b *bus.Bus, role string) (*nats.Conn, <-chan struct{}) {
 	t.Helper()
 	closed := make(chan struct{})
-	nc, err := b.Dial(role, nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := bustest.Dial(t, b, role, nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	return nc, closed
 }
 
@@ -102,11 +102,7 @@ func TestPrincipalsAtRunTime(t *testing.T) {
 	if got, err := call("tool.call.weather.forecast"); got != "sun" {
 		t.Errorf("the broker's call of an added tool: %q, %v", got, err)
 	}
-	gateway, err := b.Dial("gateway")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(gateway.Close)
+	gateway := bustest.Dial(t, b, "gateway")
 	serveEcho(t, gateway, "client.*.query.ask", "an answer")
 	phone, phoneClosed := connectClosing(t, b, "my-phone")
 	if m, err := phone.Request("query.ask", []byte("hi"), testTimeout); err != nil || string(m.Data) != "an answer" {
@@ -186,12 +182,7 @@ func TestCallsSurviveReload(t *testing.T) {
 	t.Parallel()
 	b := startBus(t)
 	dial := func(role string) *nats.Conn {
-		nc, err := b.Dial(role)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		return nc
+		return bustest.Dial(t, b, role)
 	}
 	clock, held := dial("tool_get_datetime"), make(chan *nats.Msg, 200)
 	serveEcho(t, clock, "tool.request.get_datetime", "noon")
@@ -254,6 +245,39 @@ func TestCallsSurviveReload(t *testing.T) {
 	close(stop)
 	calls.Wait()
 	t.Logf("%d calls over 5 additions, %d in flight", made, inFlight)
+}
+
+// TestReloadImportsRunningAccounts checks that no import of a running account refers to an account that the server does not run
+// yet, at any step of a reload: a subscription meanwhile would make the server panic.
+func TestReloadImportsRunningAccounts(t *testing.T) {
+	t.Parallel()
+	b := startBus(t)
+	var imports, steps int
+	b.Server.BeforeReload(func(ns *server.Server, opts *server.Options) {
+		steps++
+		for _, a := range opts.Accounts {
+			streams := reflect.ValueOf(a).Elem().FieldByName("imports").FieldByName("streams")
+			_, err := ns.LookupAccount(a.Name)
+			if err != nil {
+				continue // a new account has no clients
+			}
+			for i := range streams.Len() {
+				owner := streams.Index(i).Elem().FieldByName("acc")
+				name := owner.Elem().FieldByName("Name").String()
+				if running, err := ns.LookupAccount(name); err != nil || owner.UnsafePointer() != unsafe.Pointer(running) {
+					t.Errorf("step %d: %s imports from %s, which does not run", steps, a.Name, name)
+				}
+				imports++
+			}
+		}
+	})
+	ps := addPrincipals(t, b, runTimePrincipals()...)
+	if err := b.Server.Apply(t.Context(), ps[1:]); err != nil {
+		t.Fatal(err)
+	}
+	if steps != 4 || imports < 4*100 {
+		t.Errorf("%d steps, %d imports", steps, imports)
+	}
 }
 
 // TestUnlimitedKeyOfPrincipal gives the keys of run-time principals every permission inside their accounts, as if the server

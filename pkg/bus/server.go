@@ -98,7 +98,9 @@ type Server struct {
 	pause     sync.RWMutex // held while the server is paused, see Pause
 	leaf      *leafServer  // of a machine that joined a hub; nil = a hub
 
-	applying sync.Mutex // held by Apply and Restart
+	applying     sync.Mutex                            // held by Apply and Restart
+	reloads      int64                                 // of the configuration, by Apply
+	beforeReload func(*server.Server, *server.Options) // by tests; nil = none
 
 	mu         sync.Mutex
 	ns         *server.Server
@@ -161,7 +163,7 @@ func (s *Server) startServer() error {
 	s.mu.Lock()
 	layout := s.layout
 	s.mu.Unlock()
-	opts, err := s.serverOptions(layout)
+	opts, err := s.serverOptions(layout, layout.Conf())
 	if err != nil {
 		return err
 	}
@@ -202,9 +204,9 @@ func (s *Server) startServer() error {
 
 var errStopped = errors.New("embedded server stopped")
 
-// serverOptions parses the nats.conf of a layout, with the variables defined before it. It fails when a variable has no
+// serverOptions parses conf, a nats.conf of a layout, with the variables defined before it. It fails when a variable has no
 // value. The server installs no signal handlers, and does not log without s.log.
-func (s *Server) serverOptions(l subjects.Layout) (*server.Options, error) {
+func (s *Server) serverOptions(l subjects.Layout, conf string) (*server.Options, error) {
 	if s.leaf != nil {
 		return s.leaf.options(s.log)
 	}
@@ -216,7 +218,6 @@ func (s *Server) serverOptions(l subjects.Layout) (*server.Options, error) {
 		}
 		fmt.Fprintf(&b, "%s: %s\n", name, v)
 	}
-	conf := l.Conf()
 	s.mu.Lock()
 	if s.editConf != nil {
 		conf = s.editConf(conf)

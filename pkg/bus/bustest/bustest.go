@@ -73,11 +73,17 @@ func (b *Bus) Heads() string { return filepath.Join(b.Dir, "heads") }
 // Connect connects a role with its real permissions, or fails the test; the connection closes with the test.
 func (b *Bus) Connect(role string, opts ...nats.Option) *nats.Conn {
 	b.t.Helper()
+	return Dial(b.t, b.Bus, role, opts...)
+}
+
+// Dial is [Bus.Connect] for a bus that another package started.
+func Dial(t testing.TB, b *bus.Bus, role string, opts ...nats.Option) *nats.Conn {
+	t.Helper()
 	nc, err := b.Dial(role, opts...)
 	if err != nil {
-		b.t.Fatal(err)
+		t.Fatal(err)
 	}
-	b.t.Cleanup(nc.Close)
+	t.Cleanup(nc.Close)
 	return nc
 }
 
