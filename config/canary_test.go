@@ -252,6 +252,8 @@ type canaryHarness struct {
 	token              string // the canary that authorizes HTTP requests
 	asked              atomic.Int64
 
+	spans *collector
+
 	log syncBuffer
 	mu  sync.Mutex
 	got map[string][]byte // what callers were told, and what went over HTTP
@@ -268,7 +270,7 @@ monitor_only: [flow.unknown_session] # calls of the generator's account to which
 // newCanaryHarness starts everything. With open, nothing takes the tool's credential out of what it returns.
 func newCanaryHarness(t *testing.T, open bool) *canaryHarness {
 	t.Helper()
-	g := &canaryHarness{t: t, home: newHome(t), tool: newCanary(), remote: newCanary(), late: newCanary(), token: newCanary(), got: map[string][]byte{}}
+	g := &canaryHarness{t: t, home: newHome(t), tool: newCanary(), remote: newCanary(), late: newCanary(), token: newCanary(), spans: newCollector(t), got: map[string][]byte{}}
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.asked.Add(1)
 		key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -300,7 +302,7 @@ func newCanaryHarness(t *testing.T, open bool) *canaryHarness {
 	tokenFile := filepath.Join(t.TempDir(), "token") // not in the data folder, whose files are searched
 	writeFile(t, tokenFile, []byte(g.token))
 	for name, text := range map[string]string{
-		"system":     "listen: 127.0.0.1:0\ngateway: {listen: \"127.0.0.1:0\", token_file: " + tokenFile + "}\nbroker: {model_timeout: 0s}\n",
+		"system":     "listen: 127.0.0.1:0\ngateway: {listen: \"127.0.0.1:0\", token_file: " + tokenFile + "}\nbroker: {model_timeout: 0s}\ntelemetry: {otlp: \"" + g.spans.url + "\", content: true}\n",
 		"models":     "roles: {assistant: openai/assistant}\ndemo_model: never\nopenai: {url: \"" + g.model.URL + "\", key: openai, slots: 8}\nollama: {url: \"" + g.model.URL + "\"}\n",
 		"web_search": "provider: brave\n",
 		"secrets":    "backend: file\n",
@@ -501,6 +503,7 @@ func (g *canaryHarness) collectPlaces() map[string][]byte {
 		g.t.Fatal(err)
 	}
 	out["log"] = []byte(g.log.String())
+	out["spans"] = []byte(g.spans.content())
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	maps.Copy(out, g.got)
@@ -627,7 +630,7 @@ func TestCanarySecrets(t *testing.T) {
 	}
 	for place, word := range map[string]string{ // what was looked through holds what was said
 		"jetstream EVENTS": "[redacted]", "jetstream TURNS": "wind 4", "jetstream AUDIT": "web_search", "GET /events": "[redacted]", "prompts": "[redacted]", "results": "[redacted]",
-		"http": "[redacted]", "log": "[redacted]", "file EVENTS": "[redacted]", "file KV_ledger": "[redacted]", "file KV_parked": "[redacted]", "file KV_state_generator": "[redacted]",
+		"http": "[redacted]", "log": "[redacted]", "spans": "[redacted]", "file EVENTS": "[redacted]", "file KV_ledger": "[redacted]", "file KV_parked": "[redacted]", "file KV_state_generator": "[redacted]",
 		"file QUERIES": "wind 4", "file TURNS": "wind 4", "file AUDIT": "web_search", "environment": "PATH=",
 	} {
 		if !bytes.Contains(places[place], []byte(word)) {
@@ -660,7 +663,7 @@ func TestCanaryControl(t *testing.T) {
 	}
 	all := []string{"backwards", "base64", "escaped", "gzip", "hex", "raw"}
 	for place, want := range map[string][]string{
-		"jetstream EVENTS": all, "GET /events": all, "prompts": all, "results": all, "http": all, "log": all,
+		"jetstream EVENTS": all, "GET /events": all, "prompts": all, "results": all, "http": all, "log": all, "spans": all,
 		"file EVENTS": all, "file KV_ledger": all, "file KV_parked": all, "file KV_state_generator": all,
 		"jetstream TURNS": {"raw"}, "file TURNS": {"raw"}, "file QUERIES": {"raw"}, "environment": {"raw"},
 	} {

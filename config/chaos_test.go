@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,6 +54,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	if names := os.Getenv(playEnv); names != "" {
+		os.Unsetenv("GOMEMLIMIT") // one system: it holds its own memory
 		part := func() error { return runActors(names) }
 		switch names {
 		case generatorAlone:
@@ -70,6 +72,8 @@ func TestMain(m *testing.M) {
 	}
 	os.Setenv("CONCLAVE_TEST_SECRET", mcpCanary) // that no server may see
 	_ = flag.Set("test.parallel", "6")           // they wait more than they compute
+	debug.SetGCPercent(400)                      // with several systems in the process, collecting garbage is a quarter of its processor time
+	os.Setenv("GOMEMLIMIT", "off")               // each system would set the limit of one for the process, which would collect garbage half of its time
 	os.Exit(m.Run())
 }
 

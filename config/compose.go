@@ -257,7 +257,7 @@ func (c Config) OmittedFolders(home bus.Home) []error {
 
 // policyEnv returns the facts about this machine that the layers use.
 func policyEnv(home bus.Home) policy.Env {
-	env := policy.Env{Closed: []string{home.Data, home.Config}}
+	env := policy.Env{Closed: []string{home.Data, home.Config, home.MCP()}}
 	if dir, err := os.UserHomeDir(); err == nil { // without a home, paths with ~ match nothing
 		env.Home = dir
 	}
@@ -385,7 +385,7 @@ func (c Config) ReplayRules(m policy.Manifest, home bus.Home, principals []subje
 		}
 		added = append(added, tools...)
 	}
-	r := replay.Rules{Manifest: m.WithTools(added), Env: policyEnv(home), Build: map[string]policy.Tool{}}
+	r := replay.Rules{Manifest: m.WithTools(added), Env: policyEnv(home), Build: map[string]policy.Tool{}, InForce: c.Manifest.Tools}
 	for _, k := range c.buildTools() {
 		r.Build[k.Name] = k.Tool
 	}

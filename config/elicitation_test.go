@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -63,21 +62,7 @@ func newElicitation(t *testing.T, expires time.Duration, tricks ...string) *elic
 // newElicitationWith is newElicitation with a wiring, a home, and actors beside mcp and get_datetime.
 func newElicitationWith(t *testing.T, w config.Wiring, home bus.Home, actors []string, expires time.Duration, tricks ...string) *elicitation {
 	t.Helper()
-	base, err := os.MkdirTemp("", "mcp-elicit-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(base) })
-	own, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := filepath.Join(base, "server")
-	for _, err := range []error{os.Chmod(base, 0o711), os.WriteFile(program, own, 0o755)} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	base, program := programFolder(t)
 	w.Program = program
 	c := settings(t, "system.gateway.listen", "127.0.0.1:0").WithWiring(w)
 	c.Models.Ollama.URL = "http://127.0.0.1:1" // nothing answers there

@@ -89,8 +89,10 @@ func (c Config) StartMachine(ctx context.Context, home bus.Home, log *slog.Logge
 	if err != nil {
 		return nil, state, err
 	}
-	cfg := c.ActorConfig()
-	cfg.Log = log
+	cfg, err := r.actorConfig(c, state.Machine, log)
+	if err != nil {
+		return nil, state, err
+	}
 	for _, s := range specs {
 		if err := r.System.Start(ctx, s, r.Bus.Dial, cfg); err != nil {
 			return nil, state, err

@@ -2,10 +2,7 @@ package config
 
 import (
 	"bytes"
-	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"cmp"
 	"sync"
 
 	"github.com/nats-io/nats.go"
@@ -13,7 +10,6 @@ import (
 	"conclave/actors/mcp"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
-	"conclave/pkg/file"
 	"conclave/pkg/strict"
 	"conclave/subjects"
 )
@@ -32,7 +28,7 @@ func (c Config) newMCP(home bus.Home, nc *nats.Conn) (actor.Actor, error) {
 
 // MCPOptions returns how MCP servers are reached, without their credentials.
 func (c Config) MCPOptions(home bus.Home) mcp.Options {
-	return mcp.Options{Folder: c.MCP.Folder, Closed: []string{home.Data, home.Config}, Version: c.wiring.Version, Self: c.wiring.Program}
+	return mcp.Options{Folder: cmp.Or(c.MCP.Folder, home.MCP()), Closed: []string{home.Data, home.Config}, Version: c.wiring.Version, Self: c.wiring.Program}
 }
 
 // mcpServers reads the servers that should run from the settings and the list of principals.
@@ -71,7 +67,7 @@ func (s *mcpServers) load() (map[string]mcp.Wanted, error) {
 			}
 			// The key is stored after the principal was added: without it the server is not started yet.
 			if key, err := s.home.Keys().Public(p.Name); err == nil && key == p.Keys[p.Name] {
-				out[name] = mcp.Wanted{Server: server, Folder: s.config.Folder, Tools: p.Tools, Key: key}
+				out[name] = mcp.Wanted{Server: server, Folder: cmp.Or(s.config.Folder, s.home.MCP()), Tools: p.Tools, Key: key}
 			}
 		}
 	}
@@ -81,24 +77,12 @@ func (s *mcpServers) load() (map[string]mcp.Wanted, error) {
 // SetMCPServer writes the settings of an MCP server into the user's mcp.yaml, or removes them when server is nil. Nothing is written
 // when the settings would not be valid.
 func SetMCPServer(home bus.Home, name string, server *mcp.Server) error {
-	path := filepath.Join(home.Config, "mcp.yaml")
-	data, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
 	var value any
 	if server != nil {
 		value = *server
 	}
-	if data, err = strict.SetEntry(data, path, "mcpServers", name, value); err != nil {
-		return err
-	}
-	c := Config{edited: map[string][]byte{"mcp.yaml": data}}
-	if err := c.load(home.Config); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(home.Config, 0o700); err != nil {
-		return err
-	}
-	return file.Replace(path, data)
+	_, err := EditFile(home.Config, "mcp.yaml", func(data []byte, path string) ([]byte, error) {
+		return strict.SetEntry(data, path, "mcpServers", name, value)
+	})
+	return err
 }

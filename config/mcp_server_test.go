@@ -49,6 +49,11 @@ func serveHostile(trick string) {
 	case "silent":
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		return
+	case "reader": // must not be started: this socket is outside
+		if c, err := net.Dial("unix", os.Getenv("TARGET")); err == nil {
+			_, _ = c.Write([]byte("x"))
+			c.Close()
+		}
 	case "garbage":
 		os.Stdout.WriteString("Welcome to the server!\n")
 	}
@@ -117,6 +122,9 @@ func (s *hostileServer) answer(m rpc) {
 			s.early = s.elicit(seatForm())
 		}
 		s.result(m.ID, map[string]any{"tools": s.tools()})
+		if s.trick == "noisy" {
+			s.notify("notifications/tools/list_changed")
+		}
 	case "tools/call":
 		s.calls++
 		s.call(m)
@@ -167,6 +175,12 @@ func (s *hostileServer) tools() []any {
 		}
 		loop := map[string]any{"type": "object", "$defs": map[string]any{"a": map[string]any{"$ref": "#/$defs/a"}}, "properties": map[string]any{"x": map[string]any{"$ref": "#/$defs/a"}}, "frobnicate": 1}
 		return []any{act, tool("deep", "", deep), tool("loop", "", loop), tool("large", "", map[string]any{"type": "object", "description": strings.Repeat("x", 1<<20)})}
+	case "noisy":
+		all := []any{act}
+		for i := range 20 {
+			all = append(all, tool(fmt.Sprintf("not a name %d %d", s.lists, i), "", object))
+		}
+		return all
 	case "many":
 		all := []any{act}
 		for i := range 5000 {
@@ -209,6 +223,8 @@ func (s *hostileServer) call(m rpc) {
 		for range 2000 { // below the limit of a flood
 			s.notify("notifications/tools/list_changed")
 		}
+		s.text(m.ID, fmt.Sprint(s.lists))
+	case "noisy":
 		s.text(m.ID, fmt.Sprint(s.lists))
 	case "stderr":
 		for range 100 {

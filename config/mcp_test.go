@@ -5,7 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -41,6 +41,10 @@ type mcpHarness struct {
 	target  string // a file that must not be made
 	reached atomic.Int64
 	listen  string // an address of this machine that counts connections in reached
+	socket  string // a Unix socket that does the same
+	link    string // a symlink to /proc
+	program string // the test binary
+	log     syncBuffer
 	output  chan subjects.ToolOutput
 }
 
@@ -206,6 +210,25 @@ var mcpTricks = map[string]mcpTrick{
 	}},
 	"unread": {what: "sends requests without reading the replies", check: func(t *testing.T, h *mcpHarness, tool string) { h.wantText(t, tool, "{}", "done") }},
 
+	"noisy": {what: "lists other tools that cannot be mounted, again and again", check: func(t *testing.T, h *mcpHarness, tool string) {
+		for lists := 0; lists < 3; <-time.After(50 * time.Millisecond) {
+			if r := h.call(t, tool, "{}"); r.Error != nil {
+				t.Fatalf("%+v", r)
+			} else if _, err := fmt.Sscan(r.Result, &lists); err != nil {
+				t.Fatalf("%+v", r)
+			}
+		}
+		if n := strings.Count(h.log.String(), "the MCP server noisy has"); n == 0 || n > 10 {
+			t.Errorf("%d lines in the log", n)
+		}
+	}},
+	"sockets": {what: "connects to a Unix socket in a folder that it may read", server: hostileReader(func(h *mcpHarness) string { return filepath.Dir(h.socket) }), check: wantUnavailable},
+	"socket":  {what: "connects to a Unix socket that it may read", server: hostileReader(func(h *mcpHarness) string { return h.socket }), check: wantUnavailable},
+	"procfs":  {what: "reads the environment of other processes below /proc", server: hostileReader(func(*mcpHarness) string { return "/proc" }), check: wantUnavailable},
+	"devices": {what: "opens the devices of the machine", server: hostileReader(func(*mcpHarness) string { return "/dev" }), check: wantUnavailable},
+	"runtime": {what: "connects to services below /run", server: hostileReader(func(*mcpHarness) string { return "/run" }), check: wantUnavailable},
+	"symlink": {what: "reads a symlink that leads to /proc", server: hostileReader(func(h *mcpHarness) string { return h.link }), check: wantUnavailable},
+
 	// Servers over HTTP.
 	"redirect":    {what: "redirects to another host", timeout: 5 * time.Second, server: hostileHTTP("redirect"), check: wantUnavailable},
 	"metadata":    {what: "redirects to the metadata of a cloud", timeout: 5 * time.Second, server: hostileHTTP("metadata"), check: wantUnavailable},
@@ -214,6 +237,13 @@ var mcpTricks = map[string]mcpTrick{
 	"session":     {what: "changes its session id", server: hostileHTTP("session"), check: wantUnavailable},
 	"signin":      {what: "asks to sign in elsewhere", timeout: 5 * time.Second, server: hostileHTTP("signin"), check: wantUnavailable},
 	"compression": {what: "a compressed body that becomes large", timeout: 20 * time.Second, server: hostileHTTP("compression"), check: func(t *testing.T, h *mcpHarness, tool string) { h.wantError(t, tool, "{}") }},
+}
+
+// hostileReader returns the test binary with leave to read a path, which it uses as soon as it starts.
+func hostileReader(path func(h *mcpHarness) string) func(h *mcpHarness) mcp.Server {
+	return func(h *mcpHarness) mcp.Server {
+		return mcp.Server{Command: h.program, Env: map[string]string{hostileEnv: "reader", "TARGET": h.socket}, Read: []string{path(h)}}
+	}
 }
 
 // wantNoOrder checks that a definition holds no instruction.
@@ -275,41 +305,48 @@ func mountedName(server, tool string) string {
 // newMCPHarness starts a system with all servers. Their principals are stored before, as an earlier run would have left them.
 func newMCPHarness(t *testing.T) *mcpHarness {
 	t.Helper()
-	base, err := os.MkdirTemp("", "mcp-hostile-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(base) })
-	h := &mcpHarness{t: t, home: newHome(t), dir: filepath.Join(base, "outside"), output: make(chan subjects.ToolOutput, 1000)}
+	base, program := programFolder(t)
+	h := &mcpHarness{t: t, home: newHome(t), dir: filepath.Join(base, "outside"), output: make(chan subjects.ToolOutput, 1000), program: program}
+	h.socket, h.link = filepath.Join(base, "sockets", "s"), filepath.Join(base, "link")
 	h.secret, h.target = filepath.Join(h.dir, "secret"), filepath.Join(h.dir, "made")
-	program := filepath.Join(base, "server")
-	own, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, err := range []error{
-		os.Chmod(base, 0o711), os.Mkdir(h.dir, 0o777), os.Chmod(h.dir, 0o777), os.WriteFile(h.secret, []byte(mcpCanary), 0o644), os.WriteFile(program, own, 0o755), h.home.CreateFolders(),
+		os.Mkdir(h.dir, 0o777), os.Chmod(h.dir, 0o777), os.WriteFile(h.secret, []byte(mcpCanary), 0o644), h.home.CreateFolders(),
+		os.Mkdir(filepath.Dir(h.socket), 0o755), os.Symlink("/proc", h.link),
 	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	count := func(network, address string) net.Listener {
+		l, err := net.Listen(network, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				sent := network == "tcp"
+				if !sent { // the sandbox connects to sockets that it finds, and sends nothing
+					_, err := c.Read(make([]byte, 1))
+					sent = err == nil
+				}
+				if sent {
+					h.reached.Add(1)
+				}
+				c.Close()
+			}
+		}()
+		return l
+	}
+	h.listen = count("tcp", "127.0.0.1:0").Addr().String()
+	count("unix", h.socket)
+	if err := os.Chmod(h.socket, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { l.Close() })
-	h.listen = l.Addr().String()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			h.reached.Add(1)
-			c.Close()
-		}
-	}()
 
 	c := settings(t).WithWiring(config.Wiring{Program: program})
 	c.MCP.Folder, c.MCP.Servers = filepath.Join(base, "servers"), map[string]mcp.Server{}
@@ -330,7 +367,11 @@ func newMCPHarness(t *testing.T) *mcpHarness {
 		t.Fatal(err)
 	}
 	addMCPPrincipals(t, h.home, tools)
-	r := up(t, c, h.home, append(slices.Clone(hubActors), "get_datetime", subjects.MCP)...)
+	r, err := c.Start(t.Context(), h.home, slog.New(slog.NewTextHandler(&h.log, nil)), append(slices.Clone(hubActors), "get_datetime", subjects.MCP)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { down(t, r) })
 	h.bus = r.Bus
 	callUntilOK(t, r.Bus)
 	h.operator, h.user = dialOperator(t, r.Bus), dialClient(t, r.Bus, "user")
@@ -344,71 +385,6 @@ func newMCPHarness(t *testing.T) *mcpHarness {
 		t.Fatal(err)
 	}
 	return h
-}
-
-// TestRestartedMCPReadsCurrentSettings starts the actor mcp a second time with the configuration of the system's start, as the supervisor
-// does: it must use the settings of the file, not those of that configuration.
-func TestRestartedMCPReadsCurrentSettings(t *testing.T) {
-	t.Parallel()
-	home := newHome(t)
-	addMCPPrincipals(t, home, map[string][]string{"narrowed": {"act"}, "disabled": {"act"}, "added": {"act"}})
-	set := func(name string, s mcp.Server) {
-		t.Helper()
-		if err := config.SetMCPServer(home, name, &s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	set("narrowed", mcp.Server{Command: "sh", Hosts: []string{"example.org"}})
-	set("disabled", mcp.Server{Command: "sh"})
-	c, err := config.Load(home.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	nc := bustest.Start(t).Connect(subjects.MCP)
-	for start := range 2 {
-		if start == 1 {
-			set("narrowed", mcp.Server{Command: "sh"})
-			set("disabled", mcp.Server{Command: "sh", Disabled: true})
-			set("added", mcp.Server{Command: "sh"})
-		}
-		host, err := c.NewMCP(home, nc)
-		if err != nil {
-			t.Fatal(err)
-		}
-		servers, err := host.(*mcp.Host).Load()
-		if err != nil {
-			t.Fatal(err)
-		}
-		hosts := map[string]int{}
-		for name, w := range servers {
-			hosts[name] = len(w.Server.Hosts)
-		}
-		if want := []map[string]int{{"narrowed": 1, "disabled": 0}, {"narrowed": 0, "added": 0}}[start]; !maps.Equal(hosts, want) {
-			t.Errorf("start %d: servers with their number of hosts are %v, want %v", start, hosts, want)
-		}
-	}
-}
-
-// TestChangedMCPFolder checks that a change of the folder in mcp.yaml reaches the servers.
-func TestChangedMCPFolder(t *testing.T) {
-	t.Parallel()
-	home := newHome(t)
-	addMCPPrincipals(t, home, map[string][]string{"one": {"act"}})
-	host, err := settings(t).NewMCP(home, bustest.Start(t).Connect(subjects.MCP))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(home.Config, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for _, folder := range []string{"/tmp/agent-a", "/tmp/agent-b"} {
-		if err := os.WriteFile(filepath.Join(home.Config, "mcp.yaml"), []byte("folder: "+folder+"\nmcpServers: {one: {command: sh}}\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if servers, err := host.(*mcp.Host).Load(); err != nil || servers["one"].Folder != folder {
-			t.Errorf("%+v, %v: want the folder %s", servers, err, folder)
-		}
-	}
 }
 
 // addMCPPrincipals stores the principals of servers with their tools, before the system starts.

@@ -34,20 +34,22 @@ type Reloaded struct {
 // incomplete.
 type Reloader struct {
 	dir    string
+	last   string // the copy of the user's manifest, see lastManifest; "" = none
 	env    policy.Env
 	book   *policy.ActiveRules
 	notify func(Reloaded)
 
 	mu      sync.Mutex
+	copied  bool   // last existed at an earlier check
 	seen    string // fingerprint at the last check
 	handled string // fingerprint last applied or rejected; it is reported once
 }
 
-// NewReloader returns a reloader of dir's manifest.yaml into book, whose rules were made with env; dir "" has none. notify,
-// when not nil, is called once for each change, applied or rejected, by the goroutine that found it. A file that says what
+// NewReloader returns a reloader of dir's manifest.yaml into book, whose rules were made with env; dir "" has none. last is the copy of the
+// user's manifest: a user who removes both chooses the shipped one. notify, when not nil, is called once for each change, applied or rejected, by the goroutine that found it. A file that says what
 // the book holds already is no change.
-func NewReloader(dir string, env policy.Env, book *policy.ActiveRules, notify func(Reloaded)) *Reloader {
-	r := &Reloader{dir: dir, env: env, book: book, notify: notify}
+func NewReloader(dir, last string, env policy.Env, book *policy.ActiveRules, notify func(Reloaded)) *Reloader {
+	r := &Reloader{dir: dir, last: last, env: env, book: book, notify: notify}
 	data, ok, err := r.readManifest()
 	if err != nil {
 		return r
@@ -131,13 +133,17 @@ func (r *Reloader) update(settled bool) (done Reloaded, news bool) {
 
 // readManifest returns the user's manifest, and false when there is none and the shipped one is in force. That the user's
 // manifest, or its folder, is gone is an error: its disk may be unmounted, or a tool may have deleted it, and neither may
-// allow what the manifest denies.
+// allow what the manifest denies. It is none when the copy was there and is removed too, from a data folder that is still there.
 func (r *Reloader) readManifest() ([]byte, bool, error) {
 	if r.dir == "" {
 		return nil, false, nil
 	}
+	_, lastErr := os.Lstat(r.last)
+	r.copied = r.copied || lastErr == nil
+	_, folderErr := os.Stat(filepath.Dir(r.last))
+	isRemoved := r.copied && errors.Is(lastErr, fs.ErrNotExist) && folderErr == nil
 	data, ok, err := readFile(r.dir, "manifest.yaml")
-	if err == nil && !ok && !r.isShipped() {
+	if err == nil && !ok && !isRemoved && !r.isShipped() {
 		err = errors.New("it was deleted; restore it, or write another one")
 	}
 	return data, ok, err

@@ -24,6 +24,7 @@ const mine = "types:\n  assistant:\n    tools: [get_datetime]\naccounts:\n  gene
 type reload struct {
 	t    *testing.T
 	dir  string
+	last string // the copy of the manifest
 	book *policy.ActiveRules
 	*config.Reloader
 
@@ -34,7 +35,7 @@ type reload struct {
 // newReload watches a folder that holds text as its manifest, none when it is "".
 func newReload(t *testing.T, text string) *reload {
 	t.Helper()
-	r := &reload{t: t, dir: t.TempDir()}
+	r := &reload{t: t, dir: t.TempDir(), last: filepath.Join(t.TempDir(), "manifest.last.yaml")}
 	if text != "" {
 		r.write(text)
 	}
@@ -44,7 +45,7 @@ func newReload(t *testing.T, text string) *reload {
 	}
 	env := policy.Env{Home: t.TempDir()}
 	r.book = policy.NewActiveRules(policy.Rules{Manifest: c.Manifest, Chain: c.Manifest.Chain(env)})
-	r.Reloader = config.NewReloader(r.dir, env, r.book, func(d config.Reloaded) {
+	r.Reloader = config.NewReloader(r.dir, r.last, env, r.book, func(d config.Reloaded) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.told = append(r.told, d)
@@ -254,11 +255,45 @@ func TestReloadWithoutAFolder(t *testing.T) {
 	}
 }
 
+// TestReloadAfterManifestIsRemoved: the rules stay until the copy is removed too, as doctor says; then the shipped ones are in force.
+func TestReloadAfterManifestIsRemoved(t *testing.T) {
+	r := newReload(t, mine)
+	if err := os.WriteFile(r.last, []byte(mine), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.look(1)
+	if err := os.Remove(r.file()); err != nil {
+		t.Fatal(err)
+	}
+	r.look(3)
+	if got := r.since(); len(got) != 1 || got[0].Err == nil || r.may("web_search") {
+		t.Errorf("told %+v after the manifest was removed", got)
+	}
+	data := filepath.Dir(r.last)
+	if err := os.Rename(data, data+".unmounted"); err != nil {
+		t.Fatal(err)
+	}
+	r.look(3)
+	if got := r.since(); len(got) != 0 || r.may("web_search") {
+		t.Errorf("told %+v after the data folder was unmounted", got)
+	}
+	if err := os.Rename(data+".unmounted", data); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(r.last); err != nil {
+		t.Fatal(err)
+	}
+	r.look(3)
+	if got := r.since(); len(got) != 1 || got[0].Err != nil || !r.may("web_search") {
+		t.Errorf("told %+v after the copy was removed too", got)
+	}
+}
+
 // TestReloadWhatChangedBeforeItBegan: between reading the configuration and watching it a user may save.
 func TestReloadWhatChangedBeforeItBegan(t *testing.T) {
 	r := newReload(t, mine)
 	r.write(strings.Replace(mine, "get_datetime", "search_memory", 1))
-	r.Reloader = config.NewReloader(r.dir, policy.Env{}, r.book, nil)
+	r.Reloader = config.NewReloader(r.dir, "", policy.Env{}, r.book, nil)
 	r.look(2)
 	if r.may("get_datetime") || !r.may("search_memory") {
 		t.Error("the change from before was missed")

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -232,7 +229,7 @@ func (s *liveSettings) PrepareSetting(name, value string) (func(ctx context.Cont
 	case isModelName(name) && strings.Contains(value, "/") && !s.namesModel(value):
 		return nil, subjects.Faultf(subjects.CodeDenied, "%s cannot be set to a model of another machine or registry here: name it in %s.yaml of the config folder and restart conclave", name, name[:strings.Index(name, ".")])
 	}
-	if _, _, err := s.editFile(list.Settings[i], value); err != nil {
+	if _, err := s.prepareSetting(list.Settings[i], value); err != nil {
 		return nil, subjects.Faultf(subjects.CodeMalformed, "%v", err)
 	}
 	if _, err := s.config().withValue(name, value); err != nil {
@@ -260,23 +257,12 @@ func (s *liveSettings) namesModel(name string) bool {
 	return listed || slices.Contains(slices.Collect(maps.Values(c.Models.Roles)), name) || slices.Contains(slices.Collect(maps.Values(c.Models.Hints)), name)
 }
 
-// editFile returns the file of a setting before and with the new value. It fails when the loader rejects the result.
-func (s *liveSettings) editFile(x subjects.Setting, value string) (before, after []byte, err error) {
-	section, rest, _ := strings.Cut(x.Name, ".")
-	name := section + ".yaml"
-	before, _, err = readFile(s.home.Config, name)
-	if err != nil {
-		return nil, nil, err
-	}
-	after, err = strict.SetValue(before, filepath.Join(s.home.Config, name), strings.Split(rest, "."), value, x.Type == "text")
-	if err != nil {
-		return nil, nil, err
-	}
-	c := Config{edited: map[string][]byte{name: after}}
-	if err := c.load(s.home.Config); err != nil {
-		return nil, nil, err
-	}
-	return before, after, nil
+// prepareSetting returns the edit of the file of a setting.
+func (s *liveSettings) prepareSetting(x subjects.Setting, value string) (fileEdit, error) {
+	section, field, _ := strings.Cut(x.Name, ".")
+	return prepareEdit(s.home.Config, section+".yaml", func(data []byte, path string) ([]byte, error) {
+		return strict.SetValue(data, path, strings.Split(field, "."), value, x.Type == "text")
+	})
 }
 
 // changeSetting writes the file, and applies a live setting. When an actor does not start with the new value, the file and the
@@ -285,17 +271,21 @@ func (s *liveSettings) changeSetting(ctx context.Context, x subjects.Setting, va
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	var none subjects.SettingChanged
-	before, after, err := s.editFile(x, value) // again: the file may have changed
+	unlock, err := lockConfig(s.home.Config) // also over an undo, which writes the whole file
+	if err != nil {
+		return none, subjects.Faultf(subjects.CodeUnavailable, "the setting could not be written: %v", err)
+	}
+	defer unlock()
+	edit, err := s.prepareSetting(x, value) // again: the file may have changed
 	if err != nil {
 		return none, subjects.Faultf(subjects.CodeMalformed, "%v", err)
 	}
-	section, _, _ := strings.Cut(x.Name, ".")
-	file := filepath.Join(s.home.Config, section+".yaml")
-	if err := replaceFile(file, after); err != nil {
+	if err := edit.write(); err != nil {
 		return none, subjects.Faultf(subjects.CodeUnavailable, "the setting could not be written: %v", err)
 	}
 	var restarted []string
 	if x.Live {
+		section, _, _ := strings.Cut(x.Name, ".")
 		was := s.config()
 		next, err := was.withValue(x.Name, value)
 		if err != nil {
@@ -304,9 +294,9 @@ func (s *liveSettings) changeSetting(ctx context.Context, x subjects.Setting, va
 		s.setConfig(next)
 		if restarted, err = s.restartActors(ctx, section); err != nil {
 			s.setConfig(was)
-			back := replaceFile(file, before)
+			back := edit.undo()
 			if _, again := s.restartActors(ctx, section); again != nil || back != nil {
-				return none, subjects.Faultf(subjects.CodeUnavailable, "the actor did not start with the new value (%v), and the earlier one could not be restored: %v; check %s and restart conclave", err, errors.Join(again, back), file)
+				return none, subjects.Faultf(subjects.CodeUnavailable, "the actor did not start with the new value (%v), and the earlier one could not be restored: %v; check %s and restart conclave", err, errors.Join(again, back), edit.path)
 			}
 			return none, subjects.Faultf(subjects.CodeUnavailable, "the actor did not start with the new value, and the earlier one is in force: %v", err)
 		}
@@ -332,37 +322,6 @@ func (s *liveSettings) restartActors(ctx context.Context, section string) (resta
 		}
 	}
 	return restarted, nil
-}
-
-// replaceFile writes a file of the config folder in one step. It keeps the mode, and follows a symbolic link.
-func replaceFile(file string, data []byte) error {
-	if len(data) == 0 {
-		if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
-	}
-	mode := fs.FileMode(0o600)
-	if target, err := filepath.EvalSymlinks(file); err == nil {
-		file = target
-	}
-	if info, err := os.Stat(file); err == nil {
-		mode = info.Mode().Perm()
-	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(file), ".settings-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), file)
 }
 
 // withValue returns c with one setting changed and validated. c is unchanged.

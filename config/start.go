@@ -92,7 +92,7 @@ func (r *Instance) watchManifest(ctx context.Context, c Config, home bus.Home, l
 	if c.manifest != "" && c.manifest != filepath.Join(home.Config, "manifest.yaml") {
 		return
 	}
-	rl := NewReloader(home.Config, policyEnv(home), r.book, func(n Reloaded) {
+	rl := NewReloader(home.Config, lastManifest(home), policyEnv(home), r.book, func(n Reloaded) {
 		if log == nil {
 			log = slog.New(slog.DiscardHandler)
 		}
@@ -236,14 +236,10 @@ func (r *Instance) Run(ctx context.Context, c Config, home bus.Home, log *slog.L
 		r.settings.setConfig(c)
 	}
 	c.wiring.settings = r.settings
-	if t := c.System.Telemetry; t.OTLP != "" && r.tracer == nil {
-		var err error
-		if r.tracer, err = telemetry.NewTracer(t.OTLP, log); err != nil {
-			return err
-		}
+	cfg, err := r.actorConfig(c, "", log)
+	if err != nil {
+		return err
 	}
-	cfg := c.ActorConfig()
-	cfg.Log, cfg.Tracer, cfg.Content = log, r.tracer, c.System.Telemetry.Content
 	c.wiring.dial, c.wiring.mounts = r.Bus.Dial, cfg
 	specs, err := c.compose(home, r.book, names)
 	if err != nil {
@@ -255,6 +251,19 @@ func (r *Instance) Run(ctx context.Context, c Config, home bus.Home, log *slog.L
 		}
 	}
 	return nil
+}
+
+// actorConfig returns the settings of the actors' runtime, with the tracer of this process, which it starts if there is a collector. host is the
+// name of a machine that joined.
+func (r *Instance) actorConfig(c Config, host string, log *slog.Logger) (cfg actor.Config, err error) {
+	if t := c.System.Telemetry; t.OTLP != "" && r.tracer == nil {
+		if r.tracer, err = telemetry.NewTracer(t.OTLP, host, log); err != nil {
+			return cfg, err
+		}
+	}
+	cfg = c.ActorConfig()
+	cfg.Log, cfg.Tracer, cfg.Content = log, r.tracer, c.System.Telemetry.Content
+	return cfg, nil
 }
 
 // Stop stops the actors in reverse order, then the watchers and the server, and unlocks the data folder. The error is that of

@@ -140,7 +140,7 @@ func (s System) Problems() (out strict.Problems) {
 		out.Add("log_max", "%s is neither 0 nor between 64KB and 1GB", n)
 	}
 	if e := s.Telemetry.OTLP; e != "" {
-		if err := telemetry.CheckEndpoint(e); err != nil {
+		if _, err := telemetry.ParseEndpoint(e); err != nil {
 			out.Add("telemetry.otlp", "%q is %v", e, err)
 		}
 	}

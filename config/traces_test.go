@@ -19,11 +19,13 @@ import (
 	"sync"
 	"testing"
 
+	"conclave/actors/model"
 	"conclave/config"
+	"conclave/subjects"
 )
 
 // seenSpan is a span as a collector received it.
-type seenSpan struct{ trace, id, parent, name, service string }
+type seenSpan struct{ trace, id, parent, name, service, host string }
 
 // collector is a small receiver of OTLP/HTTP in JSON.
 type collector struct {
@@ -114,7 +116,11 @@ func (c *collector) add(body []byte) error {
 	for _, r := range in.ResourceSpans {
 		for _, s := range r.ScopeSpans {
 			for _, x := range s.Spans {
-				c.seen = append(c.seen, seenSpan{x.TraceID, x.SpanID, x.ParentSpanID, x.Name, r.Resource.Attributes[0].Value.StringValue})
+				seen := seenSpan{trace: x.TraceID, id: x.SpanID, parent: x.ParentSpanID, name: x.Name, service: r.Resource.Attributes[0].Value.StringValue}
+				if i := slices.IndexFunc(r.Resource.Attributes, func(a attr) bool { return a.Key == "host.name" }); i >= 0 {
+					seen.host = r.Resource.Attributes[i].Value.StringValue
+				}
+				c.seen = append(c.seen, seen)
 			}
 		}
 	}
@@ -153,8 +159,8 @@ var wantedSpans = []seenSpan{
 	{service: "critic", name: "process response.generation"},
 }
 
-// checkTree waits until the trace with this root has all of wantedSpans, one root, and no span without its parent.
-func checkTree(t *testing.T, spans func() []seenSpan, root string) {
+// checkTree waits until the trace with this root has all of the wanted spans, one root, and no span without its parent.
+func checkTree(t *testing.T, spans func() []seenSpan, root string, wanted []seenSpan) {
 	t.Helper()
 	var problem string
 	defer func() {
@@ -163,13 +169,13 @@ func checkTree(t *testing.T, spans func() []seenSpan, root string) {
 		}
 	}()
 	waitFor(t, "one tree over all actors below "+root, func() bool {
-		problem = describeTree(spans(), root)
+		problem = describeTree(spans(), root, wanted)
 		return problem == ""
 	})
 }
 
 // describeTree returns what is wrong with the trace that has this root, "" when nothing is.
-func describeTree(all []seenSpan, root string) string {
+func describeTree(all []seenSpan, root string, wanted []seenSpan) string {
 	i := slices.IndexFunc(all, func(s seenSpan) bool { return s.name == root && s.parent == "" })
 	if i < 0 {
 		return "no root " + root
@@ -200,14 +206,70 @@ func describeTree(all []seenSpan, root string) string {
 			return fail("%s of %s was exported %d times", s.name, s.service, ids[s.id])
 		}
 	}
-	for _, want := range wantedSpans {
+	for _, want := range wanted {
 		if !slices.ContainsFunc(all, func(s seenSpan) bool {
-			return s.trace == all[i].trace && s.service == want.service && s.name == want.name
+			return s.trace == all[i].trace && s.service == want.service && s.name == want.name && s.host == want.host
 		}) {
 			return fail("no %s of %s", want.name, want.service)
 		}
 	}
 	return ""
+}
+
+// TestTraceOverMachine: the spans of a question whose model and tool run on a machine that joined are one tree with those of the hub, and name
+// the machine. A machine without a collector sends none, and the tree of the hub has no gap.
+func TestTraceOverMachine(t *testing.T) {
+	t.Parallel()
+	for _, exports := range []bool{true, false} {
+		t.Run(fmt.Sprintf("exports %t", exports), func(t *testing.T) {
+			t.Parallel()
+			c := newCollector(t)
+			onHub := settings(t, "system.machines.listen", "127.0.0.1:0", "system.telemetry.otlp", c.url)
+			onHub.Models.Ollama.URL, onHub.Models.Ollama.IdleDelay, onHub.Models.DemoModel = closedURL(), 0, model.DemoNever
+			hub := up(t, onHub, newHome(t), slices.DeleteFunc(slices.Clone(config.Actors), func(a string) bool { return a == "tools" || a == "gateway" })...)
+			home := newHome(t)
+			token, _ := inviteMachine(t, hub.Bus, subjects.MachineInvite{Machine: "gpu-box", Actors: []string{"model", "get_datetime"}})
+			if err := joinMachine(t, home, token); err != nil {
+				t.Fatal(err)
+			}
+			onBox := settings(t)
+			onBox.Models.Ollama.URL = observedServer(t).URL
+			if exports {
+				onBox.System.Telemetry.OTLP = c.url
+			}
+			startMachine(t, onBox, home)
+			callUntilOK(t, hub.Bus)
+			user := dialUser(t, hub.Bus)
+			awaitTrue(t, "the hub knows the models of the machine", func() bool {
+				l, err := user.Models(t.Context())
+				return err == nil && slices.ContainsFunc(l.Models, func(m subjects.ModelInfo) bool { return m.Machine == "gpu-box" && m.Name == "gemma4:12b" })
+			})
+			c.forget()
+			response := askQuestion(t, user, "s1", "What time is it in Tokyo?")
+			awaitGrade(t, user, response.QueryID)
+			wanted := slices.Clone(wantedSpans)
+			at := slices.IndexFunc(wanted, func(s seenSpan) bool { return s.service == "get_datetime" })
+			if exports {
+				wanted[at].host = "gpu-box"
+				wanted = append(wanted, seenSpan{service: "model", name: "process machine.*.model.run", host: "gpu-box"})
+			} else {
+				wanted = slices.Delete(wanted, at, at+1)
+			}
+			checkTree(t, c.spans, "publish query.received", wanted)
+			if i := slices.IndexFunc(c.spans(), func(s seenSpan) bool {
+				return s.host != "" && (!exports || s.name == "process machine.*.model.report" || s.name == "process machine.*.model.end")
+			}); i >= 0 {
+				t.Errorf("the machine sent %+v", c.spans()[i])
+			}
+		})
+	}
+}
+
+// closedURL returns the address of a server that is closed.
+func closedURL() string {
+	s := httptest.NewServer(http.NotFoundHandler())
+	defer s.Close()
+	return s.URL
 }
 
 // askOverHTTP asks and waits for the answer.
@@ -282,8 +344,19 @@ service:
 	user := dialUser(t, r.Bus)
 	response := askQuestion(t, user, "s1", "What time is it in Tokyo?")
 	awaitGrade(t, user, response.QueryID)
-	checkTree(t, func() []seenSpan { return readDebugExporter(written.String()) }, "publish query.received")
-	t.Logf("%d spans", len(readDebugExporter(written.String())))
+	checkTree(t, func() []seenSpan { return readDebugExporter(written.String()) }, "publish query.received", wantedSpans)
+	all := readDebugExporter(written.String())
+	root := all[slices.IndexFunc(all, func(s seenSpan) bool { return s.name == "publish query.received" })]
+	spans, roots, actors := 0, 0, map[string]bool{}
+	for _, s := range all {
+		if s.trace == root.trace {
+			spans, actors[s.service] = spans+1, true
+			if s.parent == "" {
+				roots++
+			}
+		}
+	}
+	t.Logf("the trace of the question: %d spans of %d actors, %d root; %d spans of other traces", spans, len(actors), roots, len(all)-spans)
 }
 
 // readDebugExporter reads the spans from the output of the collector's debug exporter.

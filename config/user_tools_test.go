@@ -151,30 +151,34 @@ func (f *userToolFixture) testLife(restart func(description string)) {
 	f.checkAnswer("s4", "There is no such tool.")
 }
 
+// serveGo serves the tool with the Go helper until ctx ends, and sends the error of its end to ended.
+func (f *userToolFixture) serveGo(ctx context.Context, description string, ended chan<- error, run func(ctx context.Context, args json.RawMessage) (string, error)) {
+	f.t.Helper()
+	cfg, err := conclavetool.ReadConfig(filepath.Join(f.dir, "conclave.json"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	d := conclavetool.Definition{Name: f.name, Description: description, Parameters: json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}}}`), Version: "1"}
+	go func() { ended <- conclavetool.Serve(ctx, cfg, d, run) }()
+}
+
 // TestGoTool: a tool that uses the Go helper is added while the system runs.
 func TestGoTool(t *testing.T) {
 	t.Parallel()
 	f := newUserToolFixture(t, "text_size")
 	f.add("go")
-	cfg, err := conclavetool.ReadConfig(filepath.Join(f.dir, "conclave.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var calls atomic.Int32
 	ended := make(chan error, 1)
 	stop := func() {}
 	start := func(description string) {
 		ctx, cancel := context.WithCancel(t.Context())
 		stop = cancel
-		d := conclavetool.Definition{Name: f.name, Description: description, Parameters: json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}}}`), Version: "1"}
-		go func() {
-			ended <- conclavetool.Serve(ctx, cfg, d, func(_ context.Context, args json.RawMessage) (string, error) {
-				calls.Add(1)
-				var in struct{ Text string }
-				err := json.Unmarshal(args, &in)
-				return fmt.Sprintf("%d words, %d characters", len(strings.Fields(in.Text)), len(in.Text)), err
-			})
-		}()
+		f.serveGo(ctx, description, ended, func(_ context.Context, args json.RawMessage) (string, error) {
+			calls.Add(1)
+			var in struct{ Text string }
+			err := json.Unmarshal(args, &in)
+			return fmt.Sprintf("%d words, %d characters", len(strings.Fields(in.Text)), len(in.Text)), err
+		})
 	}
 	start("Counts words.")
 	f.testLife(func(description string) {
@@ -202,22 +206,15 @@ func TestGoToolAnswersBeforeItEnds(t *testing.T) {
 	t.Parallel()
 	f := newUserToolFixture(t, "text_size")
 	f.add("go")
-	cfg, err := conclavetool.ReadConfig(filepath.Join(f.dir, "conclave.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	d := conclavetool.Definition{Name: f.name, Description: "Counts words.", Parameters: json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}}}`), Version: "1"}
 	started, release, ended := make(chan struct{}, 2), make(chan struct{}), make(chan error, 2)
 	for range 2 {
-		go func() {
-			ended <- conclavetool.Serve(ctx, cfg, d, func(ctx context.Context, _ json.RawMessage) (string, error) {
-				started <- struct{}{}
-				<-release
-				return "done", ctx.Err()
-			})
-		}()
+		f.serveGo(ctx, "Counts words.", ended, func(ctx context.Context, _ json.RawMessage) (string, error) {
+			started <- struct{}{}
+			<-release
+			return "done", ctx.Err()
+		})
 	}
 	f.await(subjects.ToolReady)
 	result := make(chan subjects.ToolResult, 1)
@@ -249,11 +246,31 @@ func TestPythonTool(t *testing.T) {
 	}
 	f := newUserToolFixture(t, "word_count")
 	f.add("python")
-	script := filepath.Join(f.dir, "tool.py")
+	f.testExample("tool.py", "PYTHONPATH="+filepath.Join(folder, "python"), "/usr/bin/python3")
+}
+
+// TestShellTool: the shell example, unchanged, with the command line client of NATS. It runs where nats and jq are installed.
+func TestShellTool(t *testing.T) {
+	t.Parallel()
+	for _, program := range []string{"nats", "jq", "bash"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("the shell example needs bash, nats and jq: %v", err)
+		}
+	}
+	f := newUserToolFixture(t, "word_count")
+	f.add("shell")
+	f.testExample("tool.sh", "LC_ALL=C.UTF-8", "bash")
+}
+
+// testExample checks the life of an example that a program runs, with one more variable in its environment.
+func (f *userToolFixture) testExample(file, variable, program string) {
+	f.t.Helper()
+	t := f.t
+	script := filepath.Join(f.dir, file)
 	stop := func() {}
 	start := func() {
-		cmd := exec.Command("/usr/bin/python3", script)
-		cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(folder, "python"))
+		cmd := exec.Command(program, script)
+		cmd.Env = append(os.Environ(), variable)
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		if err := cmd.Start(); err != nil {
@@ -261,19 +278,19 @@ func TestPythonTool(t *testing.T) {
 		}
 		stop = sync.OnceFunc(func() {
 			if err := cmd.Process.Signal(os.Interrupt); err != nil {
-				t.Errorf("stopping tool.py: %v", err)
+				t.Errorf("stopping %s: %v", file, err)
 			}
 			late := time.AfterFunc(testTimeout, func() { _ = cmd.Process.Kill() })
 			defer late.Stop()
 			if err := cmd.Wait(); err != nil {
-				t.Errorf("tool.py: %v", err)
+				t.Errorf("%s: %v", file, err)
 			}
 		})
 		end := stop
 		t.Cleanup(func() {
 			end()
 			if t.Failed() {
-				t.Logf("tool.py: %s", out.String())
+				t.Logf("%s: %s", file, out.String())
 			}
 		})
 	}

@@ -4,7 +4,7 @@
 // It serves agent.<account>.tool.request.<tool>, agent.<account>.broker.discover and .validate,
 // agent.<account>.agent.spawn, agent.<account>.secret.use and, for the user's accounts only,
 // ctl.<account>.approval.decision.<id>, .approval.list, .approval.revoke.<id>, .session.config, .policy.explain,
-// .tool.list and .tool.accept. It
+// .tool.list, .tool.accept and .schedule.change. It
 // subscribes to tool.schema.<zone>.<tool>, tool.output.<zone>.<tool>.<call> and query.cancel.<query>. It requests tool.call.<zone>.<tool>, secret.get and model.chat, and
 // publishes its copies of calls and results on tool.request.<tool> and tool.result.<tool>, live output on tool.output.<call> and
 // agent.<account>.tool.output.<call>, and approvals on approval.request.<id> and approval.decision.<id>. The caller's identity is the account that the server wrote into
@@ -69,7 +69,7 @@ func New(cfg Config, book *policy.ActiveRules, a Audit, h Hasher, build []Known)
 		t, ok := book.Load().Manifest.Tools[tool]
 		return t, ok
 	})
-	b.gate = &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: book.AgentType, NotDone: "nothing was run"}
+	b.gate = &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, TypeOf: book.AgentType, NotDone: "nothing was run or changed"}
 	b.usage = policy.NewUsageCounter(cmp.Or(book.Load().Manifest.Limits.Window, defaultWindow), countsRetention, maxCounted)
 	return b
 }
@@ -96,6 +96,7 @@ func (b *Broker) Routes() []actor.Route {
 		actor.Serve(subjects.PolicyExplain, b.onExplain),
 		actor.Serve(subjects.ToolListService, b.onToolList),
 		actor.Serve(subjects.ToolAcceptService, b.onToolAccept, actor.Workers(1), b.gate.OnReject(subjects.ActionToolAccept, nil)),
+		actor.Serve(subjects.ScheduleChangeService, b.onScheduleChange, actor.Workers(1), b.gate.OnReject(subjects.ActionScheduleAdd, nil)),
 		actor.Subscribe(subjects.ToolSchemaEvent, b.onSchema, actor.Workers(1), actor.MaxRate(maxAnnouncements), actor.OnReject(b.onSchemaRejected)),
 		actor.Subscribe(subjects.ToolRunOutput, b.onOutput, actor.Workers(1)), // in order
 		actor.Subscribe(subjects.QueryCancel, b.onCancel),
@@ -169,6 +170,9 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	c.record.AgentType, _ = rules.Manifest.TypeOf(caller)
 	if fault == nil && !found {
 		fault = subjects.Faultf(subjects.CodeUnknownTool, "unknown tool %s", tool)
+		if rules.Manifest.HasTool(c.record.AgentType, tool) && b.table.isChanged(tool) {
+			fault.Text = fmt.Sprintf("the definition of %s changed, so it is not called until the user accepts it: conclave tool accept %[1]s shows the change", tool)
+		}
 	}
 	if fault == nil && known.Disabled != "" {
 		fault = subjects.Faultf(subjects.CodeUnavailable, "%s is disabled: %s", tool, known.Disabled)

@@ -19,9 +19,6 @@ import (
 // ruleWithdrawn is the rule of the approval layer that denies calls of a cancelled query.
 const ruleWithdrawn = "withdrawn"
 
-// eventsGet is the JetStream API subject through which the broker reads cancellations.
-var eventsGet = subjects.Spec{Name: "core.API.STREAM.MSG.GET.EVENTS"}
-
 // maxCancelled bounds the cancelled queries that a broker keeps in memory.
 const maxCancelled = 10_000
 
@@ -104,7 +101,7 @@ func (b *Broker) isCancelled(ctx context.Context, out actor.Out, query string) (
 	if query == "" || b.cancelled.has(query) {
 		return query != "", nil
 	}
-	m, err := actor.ReadStored(ctx, out, eventsGet, map[string]any{"last_by_subj": "from.*.query.cancel." + query})
+	m, err := actor.ReadStored(ctx, out, subjects.QueryCancel.Stream, map[string]any{"last_by_subj": "from.*.query.cancel." + query})
 	if err != nil {
 		return false, fmt.Errorf("reading whether a query was cancelled: %w", err)
 	}

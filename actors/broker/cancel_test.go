@@ -104,7 +104,7 @@ func TestCancelWhileNoBrokerRan(t *testing.T) {
 	h := newSessionFixture(t, withLongApprovalWait)
 	h.addTurn("s1", "q1", "run ls")
 	h.rec.Reply = func(subject string, body []byte) (any, error) {
-		if subject == eventsGet.Name {
+		if subject == actor.StoredSubject(subjects.QueryCancel.Stream) {
 			return nil, subjects.Faultf(subjects.CodeUnavailable, "nobody")
 		}
 		return h.answerAll(subject, body)

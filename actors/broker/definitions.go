@@ -150,6 +150,18 @@ func (t *toolTable) isNewProposal(at zoneTool, s subjects.ToolSchema) bool {
 	return !ok || Pin(old) != Pin(s)
 }
 
+// isChanged reports whether a changed definition of a tool waits for the user.
+func (t *toolTable) isChanged(tool string) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for at := range t.proposed {
+		if at.tool == tool {
+			return true
+		}
+	}
+	return false
+}
+
 // mayReport reports whether a fault about a changed definition of a tool is due, and notes the time.
 func (t *toolTable) mayReport(at zoneTool, now time.Time) bool {
 	t.mu.Lock()

@@ -334,7 +334,7 @@ func TestStoreFailureDenies(t *testing.T) {
 		h := newSessionFixture(t)
 		answer := h.rec.Reply
 		h.rec.Reply = func(subject string, body []byte) (any, error) {
-			if subject == turnsGet.Name {
+			if subject == actor.StoredSubject(subjects.QuerySession.Stream) {
 				return nil, errDisk
 			}
 			return answer(subject, body)

@@ -30,7 +30,7 @@ func TestUnreadableTurnsDeny(t *testing.T) {
 	} {
 		h := newSessionFixture(t)
 		h.rec.Reply = func(subject string, body []byte) (any, error) {
-			if subject == turnsGet.Name {
+			if subject == actor.StoredSubject(subjects.QuerySession.Stream) {
 				return answer()
 			}
 			return h.answerAll(subject, body)
@@ -73,7 +73,7 @@ func TestQueryTextIsStored(t *testing.T) {
 	h.addTurn("s1", "q1", "search for fish")
 	reads := func() (n int) {
 		for _, a := range h.rec.Requested() {
-			if a.Subject == turnsGet.Name {
+			if a.Subject == actor.StoredSubject(subjects.QuerySession.Stream) {
 				n++
 			}
 		}

@@ -62,8 +62,7 @@ var nameParts = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 // of the tool without the user's.
 func (b *Broker) answerForms(ctx context.Context, out actor.Out, c call, zone string, service subjects.Service[subjects.ToolOrder, subjects.ToolResult], limit time.Duration, got subjects.ToolResult, err error) (subjects.ToolResult, error) {
 	for n := 0; err == nil && got.Form != nil; n++ {
-		form := cleanForm(zone, *got.Form)
-		answer, why := b.askUser(ctx, out, c, form, n)
+		answer, why := b.askUser(ctx, out, c, zone, *got.Form, n)
 		answer.ID = got.Form.ID
 		if answer.Action == subjects.FormDecline {
 			b.showDeclined(ctx, out, c, zone, why)
@@ -92,17 +91,29 @@ func cleanForm(zone string, f subjects.UserForm) subjects.UserForm {
 	return clean
 }
 
-// askUser asks the user a form and waits for the answer. It declines, with the rule as the reason, a form that may not be asked, that is
+// hidesInChoices reports whether a choice would look different on a screen. A choice cannot be cleaned: it is the value of the answer.
+func hidesInChoices(f subjects.UserForm) bool {
+	for _, field := range f.Fields {
+		for _, c := range field.Choices {
+			if strings.ContainsAny(c, "\n\t") || cleanOutput(c) != c {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// askUser asks the user a form of the principal of the zone and waits for the answer. It declines, with the rule as the reason, a form that may not be asked, that is
 // denied or expires; it cancels when the caller or the user no longer waits for the call. n is the number of the form in its call.
-func (b *Broker) askUser(ctx context.Context, out actor.Out, c call, form subjects.UserForm, n int) (_ subjects.FormAnswer, why string) {
+func (b *Broker) askUser(ctx context.Context, out actor.Out, c call, zone string, form subjects.UserForm, n int) (_ subjects.FormAnswer, why string) {
 	decline := func(why string) (subjects.FormAnswer, string) {
 		return subjects.FormAnswer{Action: subjects.FormDecline}, why
 	}
 	_, isScheduled := subjects.ScheduleOf(c.session)
 	switch {
-	case form.Check() != nil:
+	case form.Check() != nil || hidesInChoices(form):
 		return decline(ruleBadForm)
-	case asksForSecret(form):
+	case asksForSecret(form): // before it is cleaned, which would separate the letters of a word
 		return decline(ruleSecret)
 	case n >= maxForms:
 		return decline(ruleTooMany)
@@ -115,7 +126,7 @@ func (b *Broker) askUser(ctx context.Context, out actor.Out, c call, form subjec
 		return decline(subjects.CodeBusy)
 	}
 	defer leave()
-	q := b.newFormRequest(out, c, id, form)
+	q := b.newFormRequest(out, c, id, cleanForm(zone, form))
 	rev, err := putApproval(ctx, out.Store(bucketApprovals), q, 0)
 	if err == nil {
 		err = b.publishRequest(ctx, out, q, rev)

@@ -40,20 +40,24 @@ func TestFormsWithoutUser(t *testing.T) {
 		"trick: in the title":              {answers, field(subjects.FormField{Name: "a", Title: "PIN", Type: "integer"}), 0, ruleSecret},
 		"trick: in the description":        {answers, field(subjects.FormField{Name: "a", Description: "the one-time code", Type: "string"}), 0, ruleSecret},
 		"trick: a list as a field":         {answers, field(subjects.FormField{Name: "a", Type: "array"}), 0, ruleBadForm},
+		"trick: a choice in other colors":  {answers, field(subjects.FormField{Name: "a", Type: "string", Choices: []string{"\x1b[31mno"}}), 0, ruleBadForm},
+		"trick: a choice of two lines":     {answers, field(subjects.FormField{Name: "a", Type: "string", Choices: []string{"no\nrule: allowed"}}), 0, ruleBadForm},
+		"trick: a choice written backward": {answers, field(subjects.FormField{Name: "a", Type: "string", Choices: []string{"\u202eon"}}), 0, ruleBadForm},
 		"trick: a field with a line break": {answers, field(subjects.FormField{Name: "a\nb", Type: "string"}), 0, ruleBadForm},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newSessionFixture(t)
 			ctx, cancel := context.WithCancel(t.Context())
-			if tt.want == "" {
-				go func() {
-					<-h.approvals
-					cancel()
-				}()
-			}
 			defer cancel()
-			answer, why := h.askUser(ctx, h.rec.Out(), tt.call, tt.form, tt.n)
+			go func() { // an approval that is requested is withdrawn
+				select {
+				case <-h.approvals:
+					cancel()
+				case <-ctx.Done():
+				}
+			}()
+			answer, why := h.askUser(ctx, h.rec.Out(), tt.call, "mcp-s", tt.form, tt.n)
 			if tt.want == "" && (answer.Action != subjects.FormCancel || why != ruleWithdrawn) {
 				t.Errorf("%+v, %s", answer, why)
 			}

@@ -71,8 +71,8 @@ func (b *Broker) joinHandled(ctx context.Context, out actor.Out, c call) (end fu
 	}
 	res, ok := wait(ctx)
 	if !ok {
-		b.gate.Refuse(ctx, out, c.record, subjects.StatusReplayed, subjects.CodeTimeout)
-		fault := subjects.Faultf(subjects.CodeTimeout, "%s is still running", c.tool)
+		b.gate.Refuse(ctx, out, c.record, subjects.StatusPending, "repeated")
+		fault := subjects.Faultf(subjects.CodeTimeout, "%s waits for an approval or is still running", c.tool)
 		return nil, &subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Error: fault}
 	}
 	replayed := b.replayResult(ctx, out, c, *res)

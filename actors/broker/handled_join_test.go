@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"strings"
 	"testing"
 
 	"conclave/subjects"
@@ -37,5 +38,36 @@ func TestHandledCallsJoin(t *testing.T) {
 	}
 	if end, _ := h.begin(key); end == nil {
 		t.Error("a call that ended is still handled")
+	}
+}
+
+// TestRepetitionOfWaitingCall repeats a call while it waits for an approval, as an agent does when no reply comes: the audit log has the
+// repetition as pending, not as replayed or timed out, and the call runs once after the approval.
+func TestRepetitionOfWaitingCall(t *testing.T) {
+	t.Parallel()
+	h := newSessionFixture(t)
+	h.addTurn("s1", "q1", "search for fish")
+	results := make(chan subjects.ToolResult, 3)
+	call := func() { results <- h.runTool(t, "generator", "web_fetch", `{"url":"https://other.example/"}`, "c1") }
+	h.taintSession(t, "s1")
+	h.recentEvents()
+	go call()
+	id := <-h.approvals
+	go call()
+	go call() // ends the wait of the other repetition
+	if r := <-results; r.Error == nil || r.Error.Code != subjects.CodeTimeout {
+		t.Fatalf("a repetition: %+v", r)
+	}
+	if got := h.recentEvents(); !strings.Contains(got, "before pending repeated") || strings.Contains(got, "replayed") {
+		t.Errorf("while it waits, the audit log has %q", got)
+	}
+	h.decideApproval(t, id, true)
+	for range 2 {
+		if r := <-results; r.Error != nil {
+			t.Errorf("after the approval: %+v", r)
+		}
+	}
+	if got := h.recentEvents(); strings.Count(got, "ran web_fetch") != 1 || !strings.Contains(got, "before replayed ledger") {
+		t.Errorf("after the approval, the audit log has %q", got)
 	}
 }

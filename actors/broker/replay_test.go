@@ -189,6 +189,27 @@ func TestReplayOfChangedFacts(t *testing.T) {
 	}
 }
 
+// TestReplayOfRemovedTool: a call of a tool that was removed since is no change of the rules, and the calls after it are judged as before. A
+// manifest that drops the declaration of a tool is one.
+func TestReplayOfRemovedTool(t *testing.T) {
+	t.Parallel()
+	h := newSessionFixture(t)
+	h.addTurn("s1", "q1", "search for fish")
+	h.runTool(t, "generator", "web_search", `{"query":"fish"}`, "c1")
+	search := h.recordedCalls()[0]
+	weather := search
+	weather.Subject, weather.Body = "tool.request.weather", json.RawMessage(strings.NewReplacer("web_search", "weather", `"judgement":{`, `"judgement":{"tool_facts":"any",`).Replace(string(weather.Body)))
+	events := []client.Event{weather, search}
+	r := replayRules(t, sessionManifest)
+	if got := replayText(t, r, events); got != "unjudged 1" {
+		t.Errorf("a removed tool: %s", got)
+	}
+	r.InForce = map[string]policy.Tool{"weather": {}}
+	if got := replayText(t, r, events); got != "tool.unknown_tool would be denied: weather\nunjudged 1" {
+		t.Errorf("a declaration that the other manifest drops: %s", got)
+	}
+}
+
 // TestJudgementHoldsNoText: the record of a judgement has rules and counts, and none of the arguments or of the session.
 func TestJudgementHoldsNoText(t *testing.T) {
 	t.Parallel()

@@ -84,10 +84,10 @@ func (o *spawnFixture) answerTurns(subject string, body []byte) (any, error) {
 		Last string `json:"last_by_subj"`
 		Next string `json:"next_by_subj"`
 	}
-	if subject == eventsGet.Name {
+	if subject == actor.StoredSubject(subjects.QueryCancel.Stream) {
 		return o.answerCancellation(body)
 	}
-	if err := json.Unmarshal(body, &q); err != nil || subject != turnsGet.Name {
+	if err := json.Unmarshal(body, &q); err != nil || subject != actor.StoredSubject(subjects.QuerySession.Stream) {
 		return nil, fmt.Errorf("asked %s %s", subject, body)
 	}
 	o.mu.Lock()

@@ -33,7 +33,7 @@ const (
 	maxAgentRequests = 20
 	maxChunkText     = 64 << 10 // bytes of text in a chunk
 	maxQueryArgs     = 4 << 10  // bytes of the arguments in a query for an approval
-	maxQueryAttempts = 3        // queries for one approval whose replies are no decision
+	maxQueryAttempts = 3        // queries for one approval whose replies decide nothing
 )
 
 // protocolAgents are the agents of the protocol: names of respondentModels with the description for discovery.
@@ -84,7 +84,7 @@ func decodePrompt(ctx context.Context, data []byte) (q Question, images [][]byte
 	q.Query = *e.Prompt
 	for i, a := range e.Attachments {
 		if a.Filename == "" || a.Filename != filepath.Base(a.Filename) || a.Filename == "." || a.Filename == ".." || strings.Contains(a.Filename, `\`) {
-			return q, nil, subjects.Faultf(subjects.CodeMalformed, "attachment %d: the filename is no plain name of a file", i+1)
+			return q, nil, subjects.Faultf(subjects.CodeMalformed, "attachment %d: the filename must be a plain file name, without a folder", i+1)
 		}
 		content, err := base64.StdEncoding.Strict().DecodeString(a.Content)
 		if err != nil || strings.ContainsAny(a.Content, "\r\n") {
@@ -109,7 +109,7 @@ func (g *Gateway) findAgentCaller(ctx context.Context, out actor.Out, account st
 	return g.tokens.findName(ctx, out, account)
 }
 
-// checkAgent rejects an unknown agent and a session name that is no token. It returns the mode of a question to the agent.
+// checkAgent rejects an unknown agent and a session name that is not a subject token. It returns the mode of a question to the agent.
 func checkAgent(agent, session string) (mode string, err error) {
 	mode, known := respondentModels[agent]
 	if !known {
@@ -148,7 +148,7 @@ func (g *Gateway) onPrompt(ctx context.Context, in actor.Msg[[]byte], send func(
 	defer func(start time.Time) { g.prompts.count(caller.scope+agent, time.Since(start), err) }(time.Now())
 	if !caller.isUser {
 		if !g.clients.enter(caller.scope) {
-			return subjects.Faultf(subjects.CodeLimit, "%d requests of %s are in progress already; try again later", maxClientRequests, caller.name)
+			return subjects.Faultf(subjects.CodeLimit, "%d requests of %s are in progress already; retry when one of them is finished", maxClientRequests, caller.name)
 		}
 		defer g.clients.leave(caller.scope)
 	}
@@ -161,8 +161,7 @@ func (g *Gateway) onPrompt(ctx context.Context, in actor.Msg[[]byte], send func(
 	if err := validateQuestion(out, &q); err != nil {
 		return toFault(err)
 	}
-	cost, size := q.cost()
-	if q.place, err = g.admit(out, caller, cost, size); err != nil {
+	if err := g.admitQuestion(out, caller, &q); err != nil {
 		return toFault(err)
 	}
 	defer q.place.leave()
@@ -223,24 +222,9 @@ func (w *chunkWriter) writeText(t string) error {
 
 // keepAlive sends the status "ack" at intervals. The returned function ends that and the stream.
 func (w *chunkWriter) keepAlive(ctx context.Context, interval time.Duration) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(interval)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				_ = w.writeStatus("ack") // the next one shows the same
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	stopTicks := repeat(ctx, interval, func() { _ = w.writeStatus("ack") }) // the next one shows the same
 	return func() {
-		cancel()
-		<-done
+		stopTicks()
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.ended = true
@@ -344,7 +328,7 @@ func (l *promptLog) drop(chunks *chunkWriter) {
 // decisions are the replies that decide an approval. Every other reply decides nothing.
 var decisions = map[string]bool{"approve": true, "yes": true, "y": true, "deny": false, "no": false, "n": false}
 
-// onQueryReply decides an approval for the caller that was asked. A reply that is no decision is answered by the same query again,
+// onQueryReply decides an approval for the caller that was asked. A reply that decides nothing is answered by the same query again,
 // maxQueryAttempts times in all; the call keeps waiting. Replies to unknown queries are ignored: another gateway may have asked.
 func (g *Gateway) onQueryReply(ctx context.Context, in actor.Msg[[]byte], out actor.Out) ([]byte, error) {
 	q := g.prompts.take(in.From, in.Tokens[1])

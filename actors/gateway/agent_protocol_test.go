@@ -89,7 +89,8 @@ type agentFixture struct {
 	asked         chan subjects.Query
 }
 
-func startAgents(t *testing.T, with setup) *agentFixture {
+// startAgents starts the gateway. The tablet is allowed tabletMay.
+func startAgents(t *testing.T, with setup, tabletMay ...string) *agentFixture {
 	t.Helper()
 	b := bustest.Start(t)
 	f := &agentFixture{registry: &listRegistry{}, asked: make(chan subjects.Query, 64)}
@@ -103,6 +104,7 @@ func startAgents(t *testing.T, with setup) *agentFixture {
 		}
 		f.registry.list = append(f.registry.list, subjects.Principal{Name: name, Kind: subjects.ClientPrincipal, Keys: map[string]string{name: key}, Added: time.Unix(1, 0)})
 	}
+	f.registry.list[1].Allow = tabletMay
 	if err := b.Server.Apply(t.Context(), f.registry.list); err != nil {
 		t.Fatal(err)
 	}
@@ -259,10 +261,11 @@ func testHostilePrompts(t *testing.T, f *agentFixture) {
 		{"prompt of another type", main, []byte(`{"prompt":["hi"]}`), "400"},
 		{"deep JSON", main, []byte(`{"prompt":"hi","x":` + strings.Repeat("[", 200000) + `}`), "400"},
 		{"not UTF-8", main, []byte("h\xff"), "400"},
+		{"JSON that is not UTF-8", main, []byte("{\"prompt\":\"h\xff\"}"), "400"},
 		{"larger than max_payload", main, []byte(strings.Repeat("x", subjects.MaxBody+1)), "400"},
 		{"larger than the budget of a client", main, []byte(strings.Repeat("x", 100<<10)), "429"},
-		{"attachment with a path", main, attached("../a.txt", ""), "400"},
-		{"attachment without a name", main, attached("", ""), "400"},
+		{"attachment with a path", main, attached("../a.txt", "YQ=="), "400"},
+		{"attachment without a name", main, attached("", "YQ=="), "400"},
 		{"attachment in URL-safe base64", main, attached("a.txt", "-_-_"), "400"},
 		{"attachment without padding", main, attached("a.txt", "YQ"), "400"},
 		{"attachment of unknown content", main, attached("a.bin", base64.StdEncoding.EncodeToString([]byte{0x7f, 'E', 'L', 'F', 0, 1, 2, 3})), "400"},
@@ -447,5 +450,24 @@ func TestAgentProtocolApproval(t *testing.T) {
 				t.Errorf("%+v", c)
 			}
 		})
+	}
+}
+
+// TestMetricsClientOnTheBus: a client that reads metrics cannot ask with its key on the bus either.
+func TestMetricsClientOnTheBus(t *testing.T) {
+	t.Parallel()
+	f := startAgents(t, setup{}, subjects.ClientMetrics)
+	f.answer()
+	if text, code := sendPrompt(t, f.tablet, "agents.prompt.assistant.tablet.main", []byte("hi")).finish(); code != "403" {
+		t.Errorf("prompt: %q, %s", text, code)
+	}
+	if m, err := f.tablet.Request("query.ask", []byte("hi"), testTimeout); err != nil || !strings.Contains(m.Header.Get(subjects.HeaderErrText), "metrics only") {
+		t.Errorf("question: %+v, %v", m, err)
+	}
+	if text, code := sendPrompt(t, f.phone, "agents.prompt.assistant.phone.main", []byte("hi")).finish(); text != "hello" || code != "" {
+		t.Errorf("another client: %q, %s", text, code)
+	}
+	if len(f.asked) != 1 {
+		t.Errorf("%d questions were stored", len(f.asked))
 	}
 }

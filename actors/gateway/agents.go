@@ -29,9 +29,6 @@ func kindOf(name string) string {
 // onAgents lists the actors that answer, with the figures of conclave top. The gateway itself is not among them: it would
 // measure this request.
 func (g *Gateway) onAgents(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
 	stats, err := g.client.Stats(ctx)

@@ -42,10 +42,7 @@ type Decided struct {
 // onApprovals lists the calls that wait for the user's approval; with all=1 also those that are decided or expired. It
 // rejects other values of all than 0, 1 and "".
 func (g *Gateway) onApprovals(w http.ResponseWriter, r *http.Request) error {
-	v, err := parseParams(r, "all")
-	if err != nil {
-		return err
-	}
+	v := r.URL.Query()
 	if all := v.Get("all"); !slices.Contains([]string{"", "0", "1"}, all) {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "all must be 0 or 1")
 	}
@@ -63,11 +60,8 @@ func (g *Gateway) onApprovals(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onRules lists the remembered decisions as rules, [] when there are none. It rejects every parameter.
+// onRules lists the remembered decisions as rules, [] when there are none.
 func (g *Gateway) onRules(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	l, err := g.listApprovals(r, false)
 	if err != nil {
 		return err
@@ -95,11 +89,8 @@ func (g *Gateway) listApprovals(r *http.Request, all bool) (subjects.ApprovalLis
 // unknown remember, and responds with 404 to an unknown request and 409 to one that is withdrawn, expired or decided. A
 // decision is sent even when the client disconnects.
 func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("id")
-	if err := checkID("the approval's id", id); err != nil {
-		return err
-	}
-	if _, err := parseParams(r); err != nil {
+	id, err := parseID(r, "the approval's id")
+	if err != nil {
 		return err
 	}
 	var in Decision
@@ -135,16 +126,13 @@ func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
 // onRevoke revokes the remembered decision (rule) whose id is in the path, also when the client disconnects meanwhile. An
 // unknown rule is 404.
 func (g *Gateway) onRevoke(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("id")
-	if err := checkID("the rule's id", id); err != nil {
-		return err
-	}
-	if _, err := parseParams(r); err != nil {
+	id, err := parseID(r, "the rule's id")
+	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), brokerTimeout)
 	defer cancel()
-	_, err := g.client.RevokeRule(ctx, id)
+	_, err = g.client.RevokeRule(ctx, id)
 	switch {
 	case err == nil:
 	case !errors.Is(err, client.ErrNotFound):

@@ -39,9 +39,7 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	if err := validateQuestion(out, &q); err != nil {
 		return toFault(err)
 	}
-	cost, size := q.cost()
-	var err error
-	if q.place, err = g.admit(out, caller, cost, size); err != nil {
+	if err := g.admitQuestion(out, caller, &q); err != nil {
 		return toFault(err)
 	}
 	defer q.place.leave()
@@ -66,10 +64,7 @@ func (g *Gateway) answerOnBus(ctx context.Context, out actor.Out, q Question, im
 	defer g.live.unsubscribe(hear)
 	cur := g.events.openCursor(ctx)
 	defer cur.close()
-	if err := g.client.StoreImages(ctx, q.SessionID, images); err != nil {
-		return storeFault(out, "an attached image", err)
-	}
-	if _, err := g.storeQuestion(ctx, out, q); err != nil {
+	if _, err := g.storeQuestion(ctx, out, q, images); err != nil {
 		return toFault(err)
 	}
 	text := &answerStream{emit: emit}

@@ -15,10 +15,14 @@ const auditHeadSubject = "from.auditor.auditlog.head"
 
 // AuditStatus is the state of the audit log as the head that the auditor published last. It has no record and nothing of one.
 type AuditStatus struct {
-	Messages uint64    `json:"messages" jsonschema:"messages of the log up to the head; each holds one or more records"`
-	Head     string    `json:"head" jsonschema:"the head in the form that conclave audit verify --head checks"`
-	Kept     time.Time `json:"kept" jsonschema:"when the head was computed from the log and published; the system does so at its start and every ten minutes"`
+	Messages uint64    `json:"messages,omitempty" jsonschema:"messages of the log up to the head; each holds one or more records"`
+	Head     string    `json:"head" jsonschema:"the head in the form that conclave audit verify --head checks; empty before the first"`
+	Kept     time.Time `json:"kept,omitzero" jsonschema:"when the head was computed from the log and published; the system does so at its start and every ten minutes"`
+	Note     string    `json:"note,omitempty" jsonschema:"why there is no head"`
 }
+
+// noAuditHead is the note before the first head.
+const noAuditHead = "no head of the audit log was published yet; conclave up publishes the first within twenty minutes of the first start; conclave audit verify prints it at once"
 
 // auditCacheTime is the lifetime of a cached head: the search for it may take many requests.
 const auditCacheTime = 30 * time.Second
@@ -31,7 +35,19 @@ type auditCache struct {
 	err    error
 }
 
-// auditStatus returns the head of the audit log that was published last; 404 before the first.
+// onAuditStatus returns the state of the audit log: to the user, and to clients with the permission audit_status.
+func (g *Gateway) onAuditStatus(w http.ResponseWriter, r *http.Request) error {
+	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
+	defer cancel()
+	s, err := g.auditStatus(ctx)
+	if err != nil {
+		return g.mapReadError(ctx, err)
+	}
+	g.writeJSON(w, http.StatusOK, s)
+	return nil
+}
+
+// auditStatus returns the head of the audit log that was published last; only a note before the first.
 func (g *Gateway) auditStatus(ctx context.Context) (AuditStatus, error) {
 	c := &g.auditHead
 	c.mu.Lock()
@@ -66,5 +82,5 @@ func (g *Gateway) readAuditHead(ctx context.Context) (s AuditStatus, err error) 
 		}
 		return s, nil
 	}
-	return s, problemf(http.StatusNotFound, codeNotFound, "no head of the audit log was published yet; conclave up does so after its start")
+	return AuditStatus{Note: noAuditHead}, nil
 }

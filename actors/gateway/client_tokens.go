@@ -152,7 +152,7 @@ func (c *clientTokens) findName(ctx context.Context, out actor.Out, name string)
 		case a != nil:
 			return a, nil
 		case read:
-			return nil, subjects.Faultf(subjects.CodeUnavailable, "the registry does not list the client %s, or does not reply; try again later", name)
+			return nil, subjects.Faultf(subjects.CodeUnavailable, "the registry does not list the client %s, or does not reply; check it with conclave principal list, and the registry with conclave doctor", name)
 		}
 		c.readList(ctx, out)
 	}
@@ -197,7 +197,7 @@ func (a *clientAccess) mayUseRoute(pattern string) bool {
 	if a.isScraper() {
 		return scraperRoutes[pattern]
 	}
-	return clientRoutes[pattern]
+	return clientRoutes[pattern] || pattern == "GET /audit" && a.mayUse("audit_status")
 }
 
 // errScraper is the response to a question of a client that reads metrics only.

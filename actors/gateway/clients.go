@@ -70,8 +70,8 @@ func (l *clientLimits) begin(scope string, cost, images int, interval time.Durat
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.use(scope)
-	due, okDue := advance(c.due, now, time.Duration(cost)*interval, clientBurst*interval)
-	sent, okSent := advance(l.images, now, clientImageTime/clientImageBytes*time.Duration(images), clientImageTime)
+	due, okDue := addCost(c.due, now, time.Duration(cost)*interval, clientBurst*interval)
+	sent, okSent := addCost(l.images, now, clientImageTime/clientImageBytes*time.Duration(images), clientImageTime)
 	if c.waiting >= maxClientWaiting || !okDue || !okSent {
 		return false
 	}
@@ -87,8 +87,8 @@ func (l *clientLimits) end(scope string) {
 	l.use(scope).waiting--
 }
 
-// advance returns the time at which a use of the duration cost is paid off, and whether that is within burst.
-func advance(due, now time.Time, cost, burst time.Duration) (time.Time, bool) {
+// addCost returns the time at which a use of the duration cost is paid off, and whether that is within burst.
+func addCost(due, now time.Time, cost, burst time.Duration) (time.Time, bool) {
 	if due.Before(now) {
 		due = now
 	}
@@ -123,7 +123,7 @@ func (g *Gateway) admitRequest(a *clientAccess, r *http.Request) (leave func(), 
 	case r.ContentLength > maxClientBody:
 		return nil, problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "body too large; at most %d KB from a client", maxClientBody>>10)
 	case !g.clients.enter(a.scope):
-		return nil, problemf(http.StatusTooManyRequests, subjects.CodeLimit, "%d requests of %s are in progress already; try again later", maxClientRequests, a.name)
+		return nil, problemf(http.StatusTooManyRequests, subjects.CodeLimit, "%d requests of %s are in progress already; retry when one of them is finished", maxClientRequests, a.name)
 	}
 	release, err := acquireSlot(g.slots.clients, "requests of clients are in progress")
 	if err != nil {
@@ -161,10 +161,17 @@ func (g *Gateway) admit(out actor.Out, client *clientAccess, cost, images int) (
 	}
 	if !g.clients.begin(client.scope, cost, images, g.cfg.ClientInterval, out.Now()) {
 		return nil, problemf(http.StatusTooManyRequests, subjects.CodeLimit,
-			"too many questions of %s: at most %d without an answer at once, and one of 1 KB every %v on average, up to %d KB after a pause; a committee counts as %d, a task as %d, and images of all clients are limited to %d MB a day; try again later",
+			"too many questions of %s: at most %d without an answer at once, and one of 1 KB every %v on average, up to %d KB after a pause; a committee counts as %d, a task as %d, and images of all clients are limited to %d MB a day; retry after a pause",
 			client.name, maxClientWaiting, g.cfg.ClientInterval, clientBurst, modeCosts["committee"], modeCosts["task"], clientImageBytes>>20)
 	}
 	return &place{g: g, client: client}, nil
+}
+
+// admitQuestion is [Gateway.admit] for a question, whose place it sets.
+func (g *Gateway) admitQuestion(out actor.Out, client *clientAccess, q *Question) (err error) {
+	cost, images := q.cost()
+	q.place, err = g.admit(out, client, cost, images)
+	return err
 }
 
 // leave ends the admission, unless the question is followed.

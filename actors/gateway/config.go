@@ -39,7 +39,7 @@ type Config struct {
 func (c Config) Validate() error { return c.Problems().Err() }
 
 // Problems returns everything wrong with c: a listen address that is neither loopback nor an IP address, one beyond loopback
-// without a token file, relative paths, hosts that are no host names, a URL with more than scheme, host and port, and durations and counts out of range. The token file is
+// without a token file, relative paths, hosts that are not host names, a URL with more than scheme, host and port, and durations and counts out of range. The token file is
 // checked only when the gateway starts.
 func (c Config) Problems() (out strict.Problems) {
 	host, port, err := net.SplitHostPort(c.Listen)

@@ -11,11 +11,8 @@ import (
 // onContext returns what the model gets with the next question of a session: the messages with their tokens, the window, and
 // what was summarized, dropped or left out.
 func (g *Gateway) onContext(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("id")
-	if err := checkID("the session id", id); err != nil {
-		return err
-	}
-	if _, err := parseParams(r); err != nil {
+	id, err := parseID(r, "the session id")
+	if err != nil {
 		return err
 	}
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
@@ -36,9 +33,6 @@ const doctorTimeout = time.Minute
 
 // onDoctor runs the checks of conclave doctor. Where the process of the registry cannot, as in containers, it is 503.
 func (g *Gateway) onDoctor(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	ctx, cancel := g.withTimeout(r.Context(), doctorTimeout)
 	defer cancel()
 	checks, err := g.client.RunDoctor(ctx)

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"conclave/actors/gateway"
 	"conclave/pkg/bus/bustest"
@@ -288,6 +289,37 @@ func TestNewTokenRevokesEverything(t *testing.T) {
 	}
 	if status, _, _ := send(t, local, "GET", "http://localhost/sessions"); status != http.StatusOK {
 		t.Errorf("socket: %d", status)
+	}
+}
+
+// TestTokenNarrowsTheSocket: over the Unix socket a token has the rights that it has over TCP, and an invalid one has none.
+func TestTokenNarrowsTheSocket(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	registry := &listRegistry{}
+	phone, token := newClient("phone", time.Unix(1, 0))
+	registry.set(phone)
+	startActor(t, b, registry)
+	dir := t.TempDir()
+	w := startGateway(t, b, setup{Config: gateway.Config{TokenFile: filepath.Join(dir, "http.token"), Socket: filepath.Join(dir, "http.sock")}})
+	local := w.socketClient()
+	get := func(path, token string) int {
+		status, _, _ := send(t, local, "GET", "http://localhost"+path, "Authorization", token)
+		return status
+	}
+	eventually(t, "the token of a client", func() bool { return get("/health", "Bearer "+token) == http.StatusOK })
+	for _, tt := range []struct {
+		token string
+		want  int
+	}{
+		{"Bearer " + token, http.StatusForbidden},
+		{"Bearer " + token[1:], http.StatusUnauthorized},
+		{"Bearer ", http.StatusUnauthorized},
+		{"Basic eDp5", http.StatusUnauthorized},
+	} {
+		if got := get("/sessions", tt.token); got != tt.want {
+			t.Errorf("%s: %d, want %d", tt.token, got, tt.want)
+		}
 	}
 }
 

@@ -39,9 +39,6 @@ const outcomeTimeout = 3 * time.Second
 // and the reward when that is known within outcomeTimeout, with 404 when the reward actor rejects the rating, and otherwise
 // with 202: the rating is stored, and counted when the reward actor reads it.
 func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	var in FeedbackRequest
 	if err := g.readBody(w, r, &in); err != nil {
 		return err

@@ -140,7 +140,7 @@ func (g *Gateway) Routes() []actor.Route {
 }
 
 // Start implements [actor.Starter]: it reads the token file, or creates it, finds the end of the event log, then listens and
-// serves. It fails when one of these fails; a port that is taken is replaced by a free one only with AnyPort. A Unix socket that
+// serves; meanwhile it reads the list of sessions. It fails when one of these fails; a port that is taken is replaced by a free one only with AnyPort. A Unix socket that
 // cannot be opened is logged: the API is served without it. OnListen is called last.
 func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.out, g.client, g.scope = out, client.Wrap(out), telemetry.ScopeOf(ctx)
@@ -179,6 +179,8 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.serving.Go(func() { g.events.follow(g.life, g.trackCritic) })
 	g.serving.Go(func() { g.tokens.follow(g.life, out) })
 	g.serving.Go(func() { g.sendHeartbeats(g.life) })
+	// The first list reads every conversation: not while the user waits for it. One that fails keeps what it has read.
+	g.serving.Go(func() { _, _ = g.client.Sessions(g.life) })
 	g.serve(ln)
 	if g.cfg.Socket != "" {
 		socket, err := ListenSocket(ctx, g.cfg.Socket)

@@ -134,7 +134,7 @@ func trimPort(host string) string {
 
 // isCrossSite reports whether Sec-Fetch-Site or Origin name another site, for every method: the response to a GET is data
 // too. Another port of this machine is another site, and so is an Origin that is malformed or "null". Without both headers,
-// as from clients that are no browsers, it is false.
+// as from clients that are not browsers, it is false.
 func isCrossSite(r *http.Request) bool {
 	for _, v := range r.Header.Values("Sec-Fetch-Site") {
 		if v != "same-origin" && v != "none" {

@@ -13,10 +13,7 @@ const (
 // one question, whose search takes lookupTimeout at most. It includes the events of respondent B's answer. first is the sequence
 // behind which the search began, last that of the newest event it saw, for the parameter after of /events.
 func (g *Gateway) onHistory(w http.ResponseWriter, r *http.Request) error {
-	p, err := parseParams(r, "query", "limit")
-	if err != nil {
-		return err
-	}
+	p := r.URL.Query()
 	limit, err := parseNumber("limit", p.Get("limit"), defaultEventHistory, maxEventHistory)
 	if err != nil {
 		return err

@@ -42,8 +42,11 @@ type handler func(w http.ResponseWriter, r *http.Request) error
 // route is one operation of the API.
 type route struct {
 	method, path string
+	params       string // names in the query string, separated by blanks; any other is rejected. "" = none, anyParams = not checked
 	handle       handler
 }
+
+const anyParams = "*"
 
 // pattern is the route for [http.ServeMux], in which "/" alone would match every path.
 func (rt route) pattern() string {
@@ -56,67 +59,68 @@ func (rt route) pattern() string {
 // routes lists the operations of the API. openapi.yaml describes the same set; a test compares them.
 func (g *Gateway) routes() []route {
 	return []route{
-		{"GET", "/", g.onRoot},
-		{"GET", loginPath, g.onLogin},
-		{"POST", "/login/links", g.onNewLink},
-		{"POST", "/login/token", g.onNewToken},
-		{"GET", "/health", g.onHealth},
-		{"POST", "/query", g.onQuery},
-		{"GET", "/queries/{id}", g.onQueryStatus},
-		{"DELETE", "/queries/{id}", g.onCancel},
-		{"POST", "/feedback", g.onFeedback},
-		{"GET", "/tasks", g.onTasks},
-		{"GET", "/tasks/{id}", g.onTask},
-		{"POST", "/tasks/{id}/cancel", g.onTaskChange(subjects.ChangeCancel)},
-		{"POST", "/tasks/{id}/pause", g.onTaskChange(subjects.ChangePause)},
-		{"POST", "/tasks/{id}/resume", g.onTaskChange(subjects.ChangeResume)},
-		{"GET", "/sessions", g.onSessions},
-		{"GET", "/sessions/{id}", g.onSession},
-		{"PATCH", "/sessions/{id}", g.onSessionPatch},
-		{"DELETE", "/sessions/{id}", g.onSessionChange(subjects.SessionDelete)},
-		{"POST", "/sessions/{id}/branch", g.onSessionBranch},
-		{"POST", "/sessions/{id}/compact", g.onSessionChange(subjects.SessionCompact)},
-		{"GET", "/approvals", g.onApprovals},
-		{"POST", "/approvals/{id}", g.onDecision},
-		{"GET", "/approvals/rules", g.onRules},
-		{"DELETE", "/approvals/rules/{id}", g.onRevoke},
-		{"GET", "/memory", g.onMemories},
-		{"POST", "/memory", g.onRemember},
-		{"GET", "/memory/search", g.onRecall},
-		{"GET", "/memory/graph", g.onGraph},
-		{"GET", "/memory/status", g.onMemoryStatus},
-		{"GET", "/memory/export", g.onExport},
-		{"POST", "/memory/import", g.onImport},
-		{"POST", "/memory/forget", g.onForget},
-		{"GET", "/memory/{id}", g.onMemory},
-		{"PATCH", "/memory/{id}", g.onEdit},
-		{"DELETE", "/memory/{id}", g.onForgetOne},
-		{"POST", "/memory/{id}/pin", g.onMark("pin", "pinned")},
-		{"DELETE", "/memory/{id}/pin", g.onMark("unpin", "unpinned")},
-		{"POST", "/memory/{id}/accept", g.onMark("accept", "accepted")},
-		{"POST", "/memory/{id}/reject", g.onMark("reject", "rejected")},
-		{"GET", "/sessions/{id}/context", g.onContext},
-		{"GET", "/agents", g.onAgents},
-		{"GET", "/models", g.onModels},
-		{"POST", "/models/{name}/pull", g.onPull},
-		{"DELETE", "/models/{name}/pull", g.onPullStop},
-		{"GET", "/machines", g.onMachines},
-		{"GET", "/doctor", g.onDoctor},
-		{"GET", "/metrics", g.onMetrics},
-		{"GET", "/stories", g.onStories},
-		{"POST", "/stories/{name}/run", g.onStoryRun},
-		{"GET", "/stories/{name}/run", g.onStoryReports},
-		{"DELETE", "/stories/{name}/run", g.onStoryStop},
-		{"GET", "/settings", g.onSettings},
-		{"PUT", "/settings/{name}", g.onSettingChange},
-		{"GET", "/events", g.onEvents},
-		{"POST", "/mcp", g.onMCP},
-		{"GET", "/v1/models", g.onModelNames},
-		{"POST", "/v1/chat/completions", g.onCompletion},
-		{"POST", "/v1/responses", g.onResponse},
-		{"POST", "/v1/embeddings", g.onEmbeddings},
-		{"GET", "/events/history", g.onHistory},
-		{"GET", "/openapi.yaml", g.onOpenAPI},
+		{"GET", "/", "", g.onRoot},
+		{"GET", loginPath, "code", g.onLogin},
+		{"POST", "/login/links", "", g.onNewLink},
+		{"POST", "/login/token", "", g.onNewToken},
+		{"GET", "/health", "", g.onHealth},
+		{"POST", "/query", "wait grade_wait", g.onQuery},
+		{"GET", "/queries/{id}", "", g.onQueryStatus},
+		{"DELETE", "/queries/{id}", "", g.onCancel},
+		{"POST", "/feedback", "", g.onFeedback},
+		{"GET", "/tasks", "", g.onTasks},
+		{"GET", "/tasks/{id}", "", g.onTask},
+		{"POST", "/tasks/{id}/cancel", "", g.onTaskChange(subjects.ChangeCancel)},
+		{"POST", "/tasks/{id}/pause", "", g.onTaskChange(subjects.ChangePause)},
+		{"POST", "/tasks/{id}/resume", "", g.onTaskChange(subjects.ChangeResume)},
+		{"GET", "/sessions", "", g.onSessions},
+		{"GET", "/sessions/{id}", "", g.onSession},
+		{"PATCH", "/sessions/{id}", "", g.onSessionPatch},
+		{"DELETE", "/sessions/{id}", "", g.onSessionChange(subjects.SessionDelete)},
+		{"POST", "/sessions/{id}/branch", "", g.onSessionBranch},
+		{"POST", "/sessions/{id}/compact", "", g.onSessionChange(subjects.SessionCompact)},
+		{"GET", "/approvals", "all", g.onApprovals},
+		{"POST", "/approvals/{id}", "", g.onDecision},
+		{"GET", "/approvals/rules", "", g.onRules},
+		{"DELETE", "/approvals/rules/{id}", "", g.onRevoke},
+		{"GET", "/memory", "kind state trust tag from text limit after whole", g.onMemories},
+		{"POST", "/memory", "", g.onRemember},
+		{"GET", "/memory/search", "q max kind whole fresh all", g.onRecall},
+		{"GET", "/memory/graph", "q limit", g.onGraph},
+		{"GET", "/memory/status", "", g.onMemoryStatus},
+		{"GET", "/memory/export", "", g.onExport},
+		{"POST", "/memory/import", "trusted", g.onImport},
+		{"POST", "/memory/forget", "", g.onForget},
+		{"GET", "/memory/{id}", "", g.onMemory},
+		{"PATCH", "/memory/{id}", "", g.onEdit},
+		{"DELETE", "/memory/{id}", "", g.onForgetOne},
+		{"POST", "/memory/{id}/pin", "", g.onMark("pin", "pinned")},
+		{"DELETE", "/memory/{id}/pin", "", g.onMark("unpin", "unpinned")},
+		{"POST", "/memory/{id}/accept", "", g.onMark("accept", "accepted")},
+		{"POST", "/memory/{id}/reject", "", g.onMark("reject", "rejected")},
+		{"GET", "/sessions/{id}/context", "", g.onContext},
+		{"GET", "/agents", "", g.onAgents},
+		{"GET", "/models", "", g.onModels},
+		{"POST", "/models/{name}/pull", "", g.onPull},
+		{"DELETE", "/models/{name}/pull", "", g.onPullStop},
+		{"GET", "/machines", "", g.onMachines},
+		{"GET", "/doctor", "", g.onDoctor},
+		{"GET", "/audit", "", g.onAuditStatus},
+		{"GET", "/metrics", "", g.onMetrics},
+		{"GET", "/stories", "", g.onStories},
+		{"POST", "/stories/{name}/run", "", g.onStoryRun},
+		{"GET", "/stories/{name}/run", "", g.onStoryReports},
+		{"DELETE", "/stories/{name}/run", "", g.onStoryStop},
+		{"GET", "/settings", "", g.onSettings},
+		{"PUT", "/settings/{name}", "", g.onSettingChange},
+		{"GET", "/events", "query session subject after deltas respondent_b", g.onEvents},
+		{"POST", "/mcp", "", g.onMCP},
+		{"GET", "/v1/models", anyParams, g.onModelNames},
+		{"POST", "/v1/chat/completions", "", g.onCompletion},
+		{"POST", "/v1/responses", "", g.onResponse},
+		{"POST", "/v1/embeddings", "", g.onEmbeddings},
+		{"GET", "/events/history", "query limit", g.onHistory},
+		{"GET", "/openapi.yaml", "", g.onOpenAPI},
 	}
 }
 
@@ -126,7 +130,9 @@ func (g *Gateway) handler() http.Handler {
 	for _, rt := range slices.Concat(g.routes(), g.profileRoutes()) {
 		mux.HandleFunc(rt.pattern(), func(w http.ResponseWriter, r *http.Request) { g.serveRoute(rt, w, r) })
 	}
-	mux.HandleFunc("GET /page/{file...}", func(w http.ResponseWriter, r *http.Request) { g.serveRoute(route{"GET", "/page/", g.onPageFile}, w, r) })
+	mux.HandleFunc("GET /page/{file...}", func(w http.ResponseWriter, r *http.Request) {
+		g.serveRoute(route{"GET", "/page/", anyParams, g.onPageFile}, w, r)
+	})
 	return g.guardRequests(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, pattern := mux.Handler(r)
 		if client := clientOf(r); client != nil {
@@ -171,8 +177,8 @@ func (g *Gateway) explainUnrouted(mux *http.ServeMux, w http.ResponseWriter, r *
 	return problemf(http.StatusMethodNotAllowed, codeMethod, "method not allowed; use %s", strings.Join(allowed, " or "))
 }
 
-// serveRoute calls the handler of rt and writes the problem it returns. It rejects a body with any method but POST, PUT and
-// PATCH. A panic is logged, and the connection is aborted.
+// serveRoute calls the handler of rt and writes the problem it returns. It rejects parameters that rt does not have, and a body with
+// any method but POST, PUT and PATCH. A panic is logged, and the connection is aborted.
 func (g *Gateway) serveRoute(rt route, w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -185,7 +191,10 @@ func (g *Gateway) serveRoute(rt route, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r, span := g.startSpan(rt, r)
-	err := rt.handle(w, r)
+	err := rt.checkParams(r)
+	if err == nil {
+		err = rt.handle(w, r)
+	}
 	span.End(problemFault(err))
 	if err != nil {
 		g.writeProblem(w, r, err)
@@ -223,6 +232,9 @@ type problem struct {
 }
 
 func (p *problem) Error() string { return p.Fault.Error() }
+
+// errInternal is the problem of an error whose text may contain details of the system.
+var errInternal = problemf(http.StatusInternalServerError, subjects.CodeInternal, "internal error; see the log of the gateway")
 
 func problemf(status int, code, format string, a ...any) *problem {
 	return &problem{status: status, Fault: subjects.Faultf(code, format, a...)}
@@ -271,7 +283,7 @@ func (g *Gateway) writeProblem(w http.ResponseWriter, r *http.Request, err error
 			return // the client disconnected
 		}
 		g.out.LogError(fmt.Errorf("handling %s %s: %w", r.Method, r.URL.Path, err))
-		p = problemf(http.StatusInternalServerError, subjects.CodeInternal, "internal error; see the log of the gateway")
+		p = errInternal
 	}
 	if p.status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="conclave"`)
@@ -357,25 +369,29 @@ func isJSON(contentType string) bool {
 	return true
 }
 
-// parseParams parses the query string strictly: it rejects names that are not among names, all of them when names is empty,
-// and repeated ones, so a bearer token in the query string is rejected. A parameter that is not given is "".
-func parseParams(r *http.Request, names ...string) (url.Values, error) {
+// checkParams checks the query string strictly: it rejects names that are not among rt.params, and repeated ones, so a bearer
+// token in the query string is rejected.
+func (rt route) checkParams(r *http.Request) error {
+	if rt.params == anyParams {
+		return nil
+	}
 	v, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "malformed query string")
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "malformed query string")
 	}
+	names := strings.Fields(rt.params)
 	for name, values := range v {
 		if !slices.Contains(names, name) {
 			if len(names) == 0 {
-				return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; there are no parameters", text.Clip(name, 60))
+				return problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; there are no parameters", text.Clip(name, 60))
 			}
-			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; the parameters are %s", text.Clip(name, 60), strings.Join(names, ", "))
+			return problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; the parameters are %s", text.Clip(name, 60), strings.Join(names, ", "))
 		}
 		if len(values) != 1 {
-			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "parameter %s is given more than once", name)
+			return problemf(http.StatusBadRequest, subjects.CodeMalformed, "parameter %s is given more than once", name)
 		}
 	}
-	return v, nil
+	return nil
 }
 
 // checkID rejects an id that is not a subject token: ids become parts of subjects and keys. name is used in the error.
@@ -384,6 +400,12 @@ func checkID(name, id string) error {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s: letters, digits, - and _ only, 1 to %d of them", name, subjects.MaxToken)
 	}
 	return nil
+}
+
+// parseID returns the id in the path of a request. name is used in the error.
+func parseID(r *http.Request, name string) (string, error) {
+	id := r.PathValue("id")
+	return id, checkID(name, id)
 }
 
 // withTimeout returns a context that ends with ctx, after d with the cause errTimeout, and when the gateway stops with the

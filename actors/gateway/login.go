@@ -28,10 +28,7 @@ func (g *Gateway) onLogin(w http.ResponseWriter, r *http.Request) error {
 		w.Header().Set("Allow", http.MethodGet)
 		return problemf(http.StatusMethodNotAllowed, codeMethod, "method not allowed; use GET")
 	}
-	p, err := parseParams(r, "code")
-	if err != nil {
-		return err
-	}
+	p := r.URL.Query()
 	var cookie *http.Cookie
 	ok := g.isOwnBrowser(r)
 	if ok {
@@ -48,10 +45,7 @@ func (g *Gateway) onLogin(w http.ResponseWriter, r *http.Request) error {
 }
 
 // onRoot tells a browser that it is logged in.
-func (g *Gateway) onRoot(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
+func (g *Gateway) onRoot(w http.ResponseWriter, _ *http.Request) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	fmt.Fprintf(w, "Conclave %s. You are logged in.\n\nThe HTTP API is described in /openapi.yaml; /health shows the state, /events the events.\n", g.Version)
 	return nil
@@ -90,7 +84,7 @@ func (g *Gateway) onNewToken(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// readEmpty rejects parameters, a body, and a request that [Gateway.requireDirect] denies.
+// readEmpty rejects a body, and a request that [Gateway.requireDirect] denies.
 func (g *Gateway) readEmpty(r *http.Request) error {
 	if err := g.requireDirect(r); err != nil {
 		return err
@@ -98,8 +92,7 @@ func (g *Gateway) readEmpty(r *http.Request) error {
 	if r.ContentLength != 0 {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", r.URL.Path)
 	}
-	_, err := parseParams(r)
-	return err
+	return nil
 }
 
 // loginURL is the link for a browser: at the configured URL of a proxy, or else on this machine. A gateway on every address is

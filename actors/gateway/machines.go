@@ -22,9 +22,6 @@ type Machine struct {
 
 // onMachines lists the machines with their links and models.
 func (g *Gateway) onMachines(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
 	all, err := g.client.Machines(ctx)

@@ -20,8 +20,7 @@ import (
 // newMCPHandler serves /mcp: questions, memory and states as tools of the Model Context Protocol. It keeps no session, so that
 // it serves both generations of the protocol alike. A client gets only the tools that its principal may use.
 func (g *Gateway) newMCPHandler() http.Handler {
-	server := func(r *http.Request) *mcp.Server { return g.newMCPServer(r) }
-	return mcp.NewStreamableHTTPHandler(server, &mcp.StreamableHTTPOptions{
+	return mcp.NewStreamableHTTPHandler(g.newMCPServer, &mcp.StreamableHTTPOptions{
 		Stateless: true, JSONResponse: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: maxBody,
 		DisableLocalhostProtection: true, // guardRequests has checked Host and origin
 	})
@@ -29,9 +28,6 @@ func (g *Gateway) newMCPHandler() http.Handler {
 
 // onMCP passes a request to the handler of the protocol. It rejects a batch, in which one request would be many calls.
 func (g *Gateway) onMCP(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	data, err := g.readLimited(w, r, maxBody)
 	if err != nil {
 		return err
@@ -156,12 +152,12 @@ func addTool[In, Out any](g *Gateway, s *mcp.Server, r *http.Request, t *mcp.Too
 		ctx, cancel := g.withTimeout(r.Context(), timeout)
 		defer cancel()
 		out, err := run(ctx, in)
-		return nil, out, explainToClient(g, err)
+		return nil, out, g.explainToClient(err)
 	})
 }
 
 // explainToClient returns an error whose text a client may see, and logs every other one.
-func explainToClient(g *Gateway, err error) error {
+func (g *Gateway) explainToClient(err error) error {
 	var p *problem
 	var f *subjects.Fault
 	switch {
@@ -185,15 +181,14 @@ func (g *Gateway) askForClient(ctx context.Context, caller *clientAccess, in mcp
 	if err := validateQuestion(g.out, &q); err != nil {
 		return out, err
 	}
-	cost, size := q.cost()
-	if q.place, err = g.admit(g.out, caller, cost, size); err != nil {
+	if err := g.admitQuestion(g.out, caller, &q); err != nil {
 		return out, err
 	}
 	defer q.place.leave()
 	cur := g.events.openCursor(ctx)
 	defer cur.close()
 	asked := question{q.QueryID, q.SessionID, cur.at, q.respondent()}
-	if _, err := g.storeQuestion(ctx, g.out, q); err != nil {
+	if _, err := g.storeQuestion(ctx, g.out, q, nil); err != nil {
 		return out, err
 	}
 	end, err := g.waitForOutcomeOf(ctx, cur, asked, func(Event) {}, nil, nil)

@@ -135,6 +135,19 @@ func TestMCP(t *testing.T) {
 	if err := actor.Emit(t.Context(), b.Out("auditor"), subjects.AuditLogHeadEvent, subjects.AuditLogHead{Head: head}); err != nil {
 		t.Fatal(err)
 	}
+	if code, _, body := w.do("GET", "/audit", "", "Authorization", "Bearer "+notesToken); code != http.StatusOK {
+		t.Errorf("GET /audit of a client with the permission: %d %s", code, body)
+	} else {
+		describe(t).checkResponse(t, "GET", "/audit", code, body)
+		if s := read[gateway.AuditStatus](t, body); s.Head != head || s.Messages != 10 || s.Kept.IsZero() {
+			t.Errorf("GET /audit: %s", body)
+		}
+	}
+	for who, want := range map[string]int{token: http.StatusOK, editor: http.StatusForbidden, "nobody": http.StatusUnauthorized} {
+		if code, _, body := w.do("GET", "/audit", "", "Authorization", "Bearer "+who); code != want {
+			t.Errorf("GET /audit: %d %s, want %d", code, body, want)
+		}
+	}
 	if r := status(); r.IsError || !strings.Contains(r.Content[0].(*mcp.TextContent).Text, `"`+head+`"`) || !strings.Contains(r.Content[0].(*mcp.TextContent).Text, `"messages":10`) {
 		t.Errorf("audit_status: %+v", r.Content[0])
 	}

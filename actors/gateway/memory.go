@@ -43,7 +43,7 @@ func (g *Gateway) adminMemory(r *http.Request, q subjects.MemoryAdminRequest) (s
 }
 
 // mapMemoryFault converts an error of a memory request to the problem for the client, nil for nil; ctx is the context of the
-// request. It is errClosing when the gateway stops. Errors that are no fault, and faults that need no other text or status,
+// request. It is errClosing when the gateway stops. Errors that are not faults, and faults that need no other text or status,
 // are returned unchanged.
 func mapMemoryFault(ctx context.Context, err error) error {
 	var f *subjects.Fault
@@ -119,10 +119,7 @@ func parseNumber(name, v string, usual, most int) (int, error) {
 // onMemories lists one page of memories, newest first, with the cursor of the next page. It rejects unknown values of kind,
 // state, trust and whole, and a limit beyond maxPage.
 func (g *Gateway) onMemories(w http.ResponseWriter, r *http.Request) error {
-	v, err := parseParams(r, "kind", "state", "trust", "tag", "from", "text", "limit", "after", "whole")
-	if err != nil {
-		return err
-	}
+	v := r.URL.Query()
 	limit, err := parseNumber("limit", v.Get("limit"), defaultPage, maxPage)
 	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), client.MemoryKinds...), checkChoice("state", v.Get("state"), client.MemoryStates...),
 		checkChoice("trust", v.Get("trust"), client.MemoryTrust...), checkChoice("whole", v.Get("whole"), "0", "1")); err != nil {
@@ -145,10 +142,7 @@ func (g *Gateway) onMemories(w http.ResponseWriter, r *http.Request) error {
 // onRecall searches memory with the ranking that the assistant gets. It rejects an empty q, and max beyond maxHits; without
 // max memory decides the number of hits. A reply that ends early is 502.
 func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
-	v, err := parseParams(r, "q", "max", "kind", "whole", "fresh", "all")
-	if err != nil {
-		return err
-	}
+	v := r.URL.Query()
 	most, err := parseNumber("max", v.Get("max"), 0, maxHits)
 	if err := cmp.Or(err, checkChoice("kind", v.Get("kind"), client.MemoryKinds...), checkChoice("whole", v.Get("whole"), "0", "1"), checkChoice("fresh", v.Get("fresh"), "0", "1"), checkChoice("all", v.Get("all"), "0", "1")); err != nil {
 		return err
@@ -177,9 +171,6 @@ func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
 
 // onMemory returns one memory with its correlated entries, [] when there are none. Errors are those of [Gateway.findEntry].
 func (g *Gateway) onMemory(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	e, err := g.findEntry(r)
 	if err != nil {
 		return err
@@ -199,10 +190,7 @@ func (g *Gateway) onMemory(w http.ResponseWriter, r *http.Request) error {
 
 // onGraph lists relations of the knowledge graph that match q, any when it is empty; at most limit, which is at most maxPage.
 func (g *Gateway) onGraph(w http.ResponseWriter, r *http.Request) error {
-	v, err := parseParams(r, "q", "limit")
-	if err != nil {
-		return err
-	}
+	v := r.URL.Query()
 	limit, err := parseNumber("limit", v.Get("limit"), defaultPage, maxPage)
 	if err != nil {
 		return err
@@ -217,11 +205,8 @@ func (g *Gateway) onGraph(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// onMemoryStatus returns the size and search mode of memory. It rejects every parameter.
+// onMemoryStatus returns the size and search mode of memory.
 func (g *Gateway) onMemoryStatus(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: "status"})
 	switch {
 	case err != nil:

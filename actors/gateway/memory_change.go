@@ -50,9 +50,6 @@ type emptyBody struct{}
 // longer than maxFact bytes and an invalid context. A fact that memory refuses is 409; otherwise the response says what memory
 // did with it.
 func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	var in Fact
 	if err := g.readBody(w, r, &in); err != nil {
 		return err
@@ -94,9 +91,6 @@ const actionRefused = "refused"
 // onEdit changes name, description, text (corpus) or tags of a memory; fields that are not given stay. It rejects a body
 // without a change and an empty name or text.
 func (g *Gateway) onEdit(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	var in subjects.MemoryEdit
 	if err := g.readBody(w, r, &in); err != nil {
 		return err
@@ -133,9 +127,6 @@ func errEntryGone(id string) error {
 
 // onForgetOne forgets the memory in the path for good. Errors are those of [Gateway.findEntry].
 func (g *Gateway) onForgetOne(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	e, err := g.findEntry(r)
 	if err != nil {
 		return err
@@ -154,9 +145,6 @@ func (g *Gateway) onForgetOne(w http.ResponseWriter, r *http.Request) error {
 // onForget forgets the entries that a query finds for good; with dry it only lists them. It rejects an empty query, which
 // does not select everything, and a body without dry.
 func (g *Gateway) onForget(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	var in Forget
 	if err := g.readBody(w, r, &in); err != nil {
 		return err
@@ -187,9 +175,6 @@ func (g *Gateway) writeForgotten(w http.ResponseWriter, got subjects.MemoryAdmin
 // return 409 for a memory that is not a candidate. A POST needs an empty JSON object as its body.
 func (g *Gateway) onMark(op, state string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		if _, err := parseParams(r); err != nil {
-			return err
-		}
 		if r.Method == http.MethodPost {
 			if err := g.readBody(w, r, &emptyBody{}); err != nil {
 				return err

@@ -26,9 +26,6 @@ const maxImport = 8 << 20
 // first page aborts the connection, so that the client does not take a partial export for a complete one. It counts as a
 // stream; when too many are open it is rejected with 429.
 func (g *Gateway) onExport(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	leave, err := acquireSlot(g.slots.streams, "streams are open")
 	if err != nil {
 		return err
@@ -104,10 +101,7 @@ type Refused struct {
 // unless trusted is 1. Entries that memory refuses are listed in the response. An error between batches leaves the earlier
 // ones stored.
 func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
-	v, err := parseParams(r, "trusted")
-	if err != nil {
-		return err
-	}
+	v := r.URL.Query()
 	if !slices.Contains([]string{"", "0", "1"}, v.Get("trusted")) {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "trusted must be 0 or 1")
 	}

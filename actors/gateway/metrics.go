@@ -24,9 +24,6 @@ const metricsTimeout = 3 * time.Second
 
 // onMetrics serves the metrics of all actors, and of the Go runtime of the gateway's process, in the text format of Prometheus.
 func (g *Gateway) onMetrics(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
 	reg := prometheus.NewRegistry()
@@ -44,6 +41,7 @@ type metricStore struct {
 	mu       sync.Mutex
 	counters map[string]*counterSet // by the id of the counters
 	retired  map[string]*telemetry.Sample
+	ended    []string // ids of the counters in retired, the last of them
 }
 
 // counterSet is the last known counters of an instance.
@@ -53,10 +51,12 @@ type counterSet struct {
 	seen    time.Time
 }
 
-// Bounds of the store: instances whose last values are kept, and samples that one reply may have.
+// Bounds of the store: instances whose last values are kept, ids of earlier ones, samples that one reply may have, and sums.
 const (
 	maxCounterSets  = 256
+	maxEnded        = 4096
 	maxReplySamples = 4000
+	maxSums         = 100_000
 )
 
 // metricsByName finds the description of a metric.
@@ -109,8 +109,8 @@ func (s *metricStore) merge(stats []actor.StatsReply, now time.Time) (out sample
 				set.samples = append(set.samples, sample)
 			}
 		}
-		if reply.Counter != "" {
-			s.counters[reply.Name+" "+reply.Counter] = set
+		if id := reply.Name + " " + reply.Counter; reply.Counter != "" && !slices.Contains(s.ended, id) {
+			s.counters[id] = set
 		}
 	}
 	for _, sample := range system {
@@ -137,7 +137,7 @@ func (s *metricStore) merge(stats []actor.StatsReply, now time.Time) (out sample
 }
 
 // retire adds the counters of the instances that were not seen for the longest time to the sums of their actor, until the number
-// of the others is within its bound. The caller holds mu.
+// of the others is within its bound. Such an instance is not counted when it replies again. The caller holds mu.
 func (s *metricStore) retire() {
 	if len(s.counters) <= maxCounterSets {
 		return
@@ -154,7 +154,9 @@ func (s *metricStore) retire() {
 			addSample(s.retired, s.counters[id].actor, sample)
 		}
 		delete(s.counters, id)
+		s.ended = append(s.ended, id)
 	}
+	s.ended = s.ended[max(0, len(s.ended)-maxEnded):]
 }
 
 // isValidSample reports whether a sample fits its metric.
@@ -162,10 +164,13 @@ func isValidSample(m *telemetry.Metric, s telemetry.Sample) bool {
 	return len(s.Labels) == len(m.Labels) && (m.Kind != telemetry.Histogram || len(s.Counts) == len(m.Buckets)+1) && s.Value >= 0
 }
 
-// addSample adds a sample of an actor to the one with the same name and labels in sums.
+// addSample adds a sample of an actor to the one with the same name and labels in sums, which has at most [maxSums].
 func addSample(sums map[string]*telemetry.Sample, actor string, s telemetry.Sample) {
 	key := strings.Join(append([]string{actor, s.Name}, s.Labels...), "\x00")
 	sum := sums[key]
+	if sum == nil && len(sums) >= maxSums {
+		return
+	}
 	if sum == nil {
 		sum = &telemetry.Sample{Name: s.Name, Labels: s.Labels, Counts: make([]uint64, len(s.Counts))}
 		sums[key] = sum

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -63,6 +64,15 @@ func TestCountersAreAddedUp(t *testing.T) {
 	}
 	if got, _ := sum(); got != 9+3*maxCounterSets || len(s.counters) > maxCounterSets {
 		t.Errorf("%v questions, %d instances kept", got, len(s.counters))
+	}
+	if got, _ := sum(reply("generator", "a", questions(6))); got != 9+3*maxCounterSets {
+		t.Errorf("%v questions after a retired instance replied again", got)
+	}
+	for i := range maxEnded + maxCounterSets {
+		sum(reply("generator", fmt.Sprint(i), questions(1)))
+	}
+	if len(s.ended) != maxEnded {
+		t.Errorf("%d ids of retired instances", len(s.ended))
 	}
 }
 

@@ -49,9 +49,6 @@ func fitOf(m subjects.ModelInfo, free int64) string {
 
 // onModels lists the models, the model of each role, and the downloads.
 func (g *Gateway) onModels(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
 	list, err := g.client.Models(ctx)
@@ -168,9 +165,6 @@ func modelName(r *http.Request) (string, error) {
 // onPull starts the download of a model by the model actor, which records it in the audit log. GET /models shows the progress. With a
 // cookie only, it denies names with a registry or a namespace: anybody can publish a model there.
 func (g *Gateway) onPull(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	name, err := modelName(r)
 	if err != nil {
 		return err
@@ -220,9 +214,6 @@ func (g *Gateway) runPull(ctx context.Context, p *Pull) {
 
 // onPullStop stops the download of a model. What was fetched is kept.
 func (g *Gateway) onPullStop(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	name, err := modelName(r)
 	if err != nil {
 		return err

@@ -49,21 +49,21 @@ type completionRequest struct {
 	MaxCompletion  int              `json:"max_completion_tokens"`
 	Temperature    *float64         `json:"temperature"`
 	Seed           *int             `json:"seed"`
-	Stop           stopWords        `json:"stop"`
+	Stop           textList         `json:"stop"`
 
 	session  string         // to continue; "" = found by the messages
 	response *responseState // set for /v1/responses
 }
 
-// stopWords is one text or several.
-type stopWords []string
+// textList is one text or several, in JSON a string or a list of strings.
+type textList []string
 
 // UnmarshalJSON implements [json.Unmarshaler].
-func (s *stopWords) UnmarshalJSON(data []byte) error {
+func (s *textList) UnmarshalJSON(data []byte) error {
 	var one string
 	if json.Unmarshal(data, &one) == nil {
 		if one != "" {
-			*s = stopWords{one}
+			*s = textList{one}
 		}
 		return nil
 	}
@@ -241,8 +241,8 @@ func (g *Gateway) onModelNames(w http.ResponseWriter, _ *http.Request) error {
 		Object string  `json:"object"`
 		Data   []entry `json:"data"`
 	}{Object: "list"}
-	for _, name := range []string{"assistant", "committee", "orchestrator"} {
-		list.Data = append(list.Data, entry{name, "model", 0, "conclave"})
+	for _, a := range protocolAgents {
+		list.Data = append(list.Data, entry{a.name, "model", 0, "conclave"})
 	}
 	g.writeJSON(w, http.StatusOK, list)
 	return nil
@@ -261,12 +261,9 @@ func (g *Gateway) readLenient(w http.ResponseWriter, r *http.Request, limit int6
 }
 
 // onCompletion answers POST /v1/chat/completions. A request with tools of the client, with results of them, or with a schema
-// for the answer, and one for a text about a chat, is a plain call of the assistant's model, which has none of the tools and no memory; every other request is a
-// question to the respondent that the model names.
+// for the answer, and one for a text about a chat, is a plain call of the assistant's model, which has neither the assistant's tools nor
+// memory; every other request is a question to the respondent that the model names.
 func (g *Gateway) onCompletion(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	var in completionRequest
 	if err := g.readLenient(w, r, maxCompletionBody, &in); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"conclave/pkg/client"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -26,8 +27,7 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	if err := g.checkQuestion(r.Context(), &q); err != nil {
 		return err
 	}
-	cost, size := q.cost()
-	if q.place, err = g.admit(g.out, clientOf(r), cost, size); err != nil {
+	if err := g.admitQuestion(g.out, clientOf(r), &q); err != nil {
 		return err
 	}
 	defer q.place.leave()
@@ -50,10 +50,7 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 		return problemf(http.StatusConflict, codeConflict, "another client waits for question %s", asked.id)
 	}
 	defer g.questions.release(asked.id)
-	if err := g.client.StoreImages(r.Context(), q.SessionID, images); err != nil {
-		return storeFault(g.out, "an attached image", err)
-	}
-	if _, err := g.storeQuestion(r.Context(), g.out, q); err != nil {
+	if _, err := g.storeQuestion(r.Context(), g.out, q, images); err != nil {
 		return err
 	}
 	w.Header().Set(headerSession, q.SessionID)
@@ -80,6 +77,11 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 		}
 		return out.fail(g.explainUnanswered(asked, err))
 	}
+	return g.writeOutcome(r, in, q, out, words, end)
+}
+
+// writeOutcome writes the outcome of the question of a request, and records the session of the conversation.
+func (g *Gateway) writeOutcome(r *http.Request, in completionRequest, q Question, out *completionWriter, words *answerStream, end *client.Outcome) error {
 	if end.Dead != nil {
 		return out.fail(&problem{status: http.StatusBadGateway, Fault: explainDeadLetter(end.Dead)})
 	}
@@ -87,9 +89,10 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	if f := end.Response.Error; f != nil && strings.TrimSpace(answer) == "" {
 		return out.fail(&problem{status: http.StatusBadGateway, Fault: f})
 	}
-	g.conversations.add(digestConversation(programOf(r).scope, append(in.Messages, completionMessage{Role: "assistant", Content: messageContent{text: answer}})), q.SessionID)
+	scope := programOf(r).scope
+	g.conversations.add(digestConversation(scope, append(in.Messages, completionMessage{Role: "assistant", Content: messageContent{text: answer}})), q.SessionID)
 	if in.response != nil {
-		g.conversations.add(digestResponse(programOf(r).scope, q.QueryID), q.SessionID)
+		g.conversations.add(digestResponse(scope, q.QueryID), q.SessionID)
 	}
 	if clientOf(r) != nil {
 		end.Response.Thinking = ""

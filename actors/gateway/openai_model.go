@@ -32,7 +32,7 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 	stop := out.keepAlive(ctx)
 	defer stop()
 	chat := wire.Client{Out: g.out, Role: subjects.RoleAssistant, Timeout: g.cfg.QueryTimeout}
-	var whole completionText
+	var whole completionText // apart from its content
 	var content string
 	var final model.Final
 	for chunk, err := range chat.Chat(ctx, q) {
@@ -42,22 +42,8 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 			}
 			return out.fail(explainModelError(err))
 		}
-		content, whole.Reasoning = content+chunk.Content, whole.Reasoning+chunk.Thinking
-		part := completionText{Reasoning: chunk.Thinking}
-		if chunk.Content != "" {
-			part.Content = &chunk.Content
-		}
-		for _, c := range chunk.Calls {
-			call := completionCall{ID: c.ID, Type: "function"}
-			if call.ID == "" {
-				call.ID = "call_" + g.out.NewID()
-			}
-			call.Function.Name, call.Function.Arguments = c.Name, string(c.Arguments)
-			whole.ToolCalls = append(whole.ToolCalls, call)
-			n := len(whole.ToolCalls) - 1
-			call.Index = &n
-			part.ToolCalls = append(part.ToolCalls, call)
-		}
+		part := g.newDelta(chunk, len(whole.ToolCalls))
+		content, whole.Reasoning, whole.ToolCalls = content+chunk.Content, whole.Reasoning+chunk.Thinking, append(whole.ToolCalls, part.ToolCalls...)
 		if part.Content != nil || part.Reasoning != "" || len(part.ToolCalls) > 0 {
 			if err := out.writeDelta(part); err != nil {
 				return nil
@@ -79,7 +65,29 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 	if content != "" || len(whole.ToolCalls) == 0 {
 		whole.Content = &content
 	}
+	for i := range whole.ToolCalls {
+		whole.ToolCalls[i].Index = nil // in a stream only
+	}
 	return out.writeWhole(whole, reason, usage)
+}
+
+// newDelta returns a chunk of a model's reply as part of a stream. calls is the number of tool calls in earlier chunks. A call without an
+// id gets one.
+func (g *Gateway) newDelta(chunk model.Chunk, calls int) completionText {
+	part := completionText{Reasoning: chunk.Thinking}
+	if chunk.Content != "" {
+		part.Content = &chunk.Content
+	}
+	for i, c := range chunk.Calls {
+		n := calls + i
+		call := completionCall{Index: &n, ID: c.ID, Type: "function"}
+		if call.ID == "" {
+			call.ID = "call_" + g.out.NewID()
+		}
+		call.Function.Name, call.Function.Arguments = c.Name, string(c.Arguments)
+		part.ToolCalls = append(part.ToolCalls, call)
+	}
+	return part
 }
 
 // size returns the bytes in a request that a model reads. Those that a client repeats in each request, its tools and the messages
@@ -143,49 +151,16 @@ func explainModelError(err error) error {
 // newModelRequest translates a request. It rejects unknown roles, arguments that are no JSON, schemas that are too large, and images,
 // which belong to a session.
 func newModelRequest(in completionRequest) (q model.Request, err error) {
-	q = model.Request{Stream: in.Stream}
-	names := map[string]string{} // of calls, by id
-	for _, m := range in.Messages {
-		if len(m.Content.images) > 0 {
-			return q, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "images and tools cannot be in one request")
-		}
-		out := model.Message{Role: m.Role, Content: m.Content.text}
-		switch m.Role {
-		case "developer":
-			out.Role = model.System
-		case model.System, model.User:
-		case model.Assistant:
-			for _, c := range m.ToolCalls {
-				arguments := json.RawMessage(c.Function.Arguments)
-				if len(arguments) == 0 {
-					arguments = json.RawMessage("{}")
-				}
-				if !json.Valid(arguments) {
-					return q, problemf(http.StatusBadRequest, subjects.CodeMalformed, "tool_calls: the arguments of %s are not JSON", text.Clip(c.Function.Name, 60))
-				}
-				names[c.ID] = c.Function.Name
-				out.Calls = append(out.Calls, model.Call{ID: c.ID, Name: c.Function.Name, Arguments: arguments})
-			}
-		case model.ToolRole:
-			out.CallID, out.ToolName = m.CallID, names[m.CallID]
-		default:
-			return q, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: unknown role %q", text.Clip(m.Role, 40))
-		}
-		q.Messages = append(q.Messages, out)
+	q = model.Request{
+		Stream:  in.Stream,
+		Options: model.Options{Predict: max(in.MaxTokens, in.MaxCompletion, 0), Temperature: in.Temperature, Seed: in.Seed, Stop: in.Stop},
+	}
+	if q.Messages, err = newModelMessages(in.Messages); err != nil {
+		return q, err
 	}
 	if string(in.ToolChoice) != `"none"` {
-		for _, t := range in.Tools {
-			if t.Type != "function" || t.Function.Name == "" {
-				return q, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "tools: each has the type function and a name")
-			}
-			parameters := t.Function.Parameters
-			if err := checkSchema("tools", parameters); err != nil {
-				return q, err
-			}
-			if len(parameters) == 0 {
-				parameters = json.RawMessage(`{"type":"object","properties":{}}`)
-			}
-			q.Tools = append(q.Tools, model.Tool{Name: t.Function.Name, Description: t.Function.Description, Parameters: parameters})
+		if q.Tools, err = newModelTools(in.Tools); err != nil {
+			return q, err
 		}
 	}
 	if f := in.ResponseFormat; f != nil && len(q.Tools) == 0 {
@@ -202,8 +177,59 @@ func newModelRequest(in completionRequest) (q model.Request, err error) {
 			return q, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "response_format: unknown type %q", text.Clip(f.Type, 40))
 		}
 	}
-	q.Options = model.Options{Predict: max(in.MaxTokens, in.MaxCompletion, 0), Temperature: in.Temperature, Seed: in.Seed, Stop: in.Stop}
 	return q, nil
+}
+
+// newModelMessages translates the messages of a request.
+func newModelMessages(in []completionMessage) (messages []model.Message, err error) {
+	names := map[string]string{} // of calls, by id
+	for _, m := range in {
+		if len(m.Content.images) > 0 {
+			return nil, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "images and tools cannot be in one request")
+		}
+		out := model.Message{Role: m.Role, Content: m.Content.text}
+		switch m.Role {
+		case "developer":
+			out.Role = model.System
+		case model.System, model.User:
+		case model.Assistant:
+			for _, c := range m.ToolCalls {
+				arguments := json.RawMessage(c.Function.Arguments)
+				if len(arguments) == 0 {
+					arguments = json.RawMessage("{}")
+				}
+				if !json.Valid(arguments) {
+					return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "tool_calls: the arguments of %s are not JSON", text.Clip(c.Function.Name, 60))
+				}
+				names[c.ID] = c.Function.Name
+				out.Calls = append(out.Calls, model.Call{ID: c.ID, Name: c.Function.Name, Arguments: arguments})
+			}
+		case model.ToolRole:
+			out.CallID, out.ToolName = m.CallID, names[m.CallID]
+		default:
+			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "messages: unknown role %q", text.Clip(m.Role, 40))
+		}
+		messages = append(messages, out)
+	}
+	return messages, nil
+}
+
+// newModelTools translates the tools of a request.
+func newModelTools(in []completionTool) (tools []model.Tool, err error) {
+	for _, t := range in {
+		if t.Type != "function" || t.Function.Name == "" {
+			return nil, problemf(http.StatusBadRequest, subjects.CodeUnsupported, "tools: each has the type function and a name")
+		}
+		parameters := t.Function.Parameters
+		if err := checkSchema("tools", parameters); err != nil {
+			return nil, err
+		}
+		if len(parameters) == 0 {
+			parameters = json.RawMessage(`{"type":"object","properties":{}}`)
+		}
+		tools = append(tools, model.Tool{Name: t.Function.Name, Description: t.Function.Description, Parameters: parameters})
+	}
+	return tools, nil
 }
 
 // Bounds of a request for embeddings: its texts, and the bytes that each counts besides its length.
@@ -215,12 +241,9 @@ const (
 // onEmbeddings answers POST /v1/embeddings with the vectors of the model of the role embeddings, whatever model the client names:
 // vectors of different models are not comparable, and the reply names the model.
 func (g *Gateway) onEmbeddings(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	var in struct {
-		Input  stopWords `json:"input"`
-		Format string    `json:"encoding_format"`
+		Input  textList `json:"input"`
+		Format string   `json:"encoding_format"`
 	}
 	if err := g.readLenient(w, r, maxCompletionBody, &in); err != nil {
 		return err

@@ -31,7 +31,7 @@ type responseRequest struct {
 // responseInput is the input of a response: a text, or messages.
 type responseInput []completionMessage
 
-// UnmarshalJSON implements [json.Unmarshaler]. It rejects items that are no messages.
+// UnmarshalJSON implements [json.Unmarshaler]. It rejects items that are not messages.
 func (in *responseInput) UnmarshalJSON(data []byte) error {
 	var one string
 	if json.Unmarshal(data, &one) == nil {
@@ -57,9 +57,6 @@ func (in *responseInput) UnmarshalJSON(data []byte) error {
 // onResponse answers POST /v1/responses, with text only: a question to the respondent that the model names, as in [Gateway.onCompletion].
 // previous_response_id continues the session of that response.
 func (g *Gateway) onResponse(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	var in responseRequest
 	if err := g.readLenient(w, r, maxCompletionBody, &in); err != nil {
 		return err

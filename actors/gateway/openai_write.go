@@ -51,15 +51,20 @@ func (o *completionWriter) keepAlive(ctx context.Context) (stop func()) {
 		return func() {}
 	}
 	_ = o.writeText("")
+	return repeat(ctx, o.g.cfg.Heartbeat, func() { _ = o.write([]byte(": keep-alive\n\n")) })
+}
+
+// repeat calls f at every interval until ctx ends or stop is called, which waits for it.
+func repeat(ctx context.Context, interval time.Duration, f func()) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
 	done.Go(func() {
-		tick := time.NewTicker(o.g.cfg.Heartbeat)
+		tick := time.NewTicker(interval)
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
-				_ = o.write([]byte(": keep-alive\n\n"))
+				f()
 			case <-ctx.Done():
 				return
 			}
@@ -156,7 +161,7 @@ func (o *completionWriter) fail(err error) error {
 		p = &problem{status: http.StatusBadGateway, Fault: f}
 	default:
 		o.g.out.LogError(err)
-		p = problemf(http.StatusInternalServerError, subjects.CodeInternal, "internal error; see the log of the gateway")
+		p = errInternal
 	}
 	if o.response != nil {
 		o.writeResponseFailure(p.toOpenAI())

@@ -102,6 +102,8 @@ func TestOperations(t *testing.T) {
 		{"the role of a model", "GET", "/models", "/models", "", 200, `"used_by":["assistant"]`, ""},
 		{"machines", "GET", "/machines", "/machines", "", 200, `"queue":2`, ""},
 		{"doctor", "GET", "/doctor", "/doctor", "", 200, `"level":"ok"`, ""},
+		{"the audit log before its first head", "GET", "/audit", "/audit", "", 200, `{"head":"","note":"no head of the audit log was published yet`, ""},
+		{"the audit log with a parameter", "GET", "/audit", "/audit?show=records", "", 400, "show", ""},
 		{"stories", "GET", "/stories", "/stories", "", 200, `conclave story run stories/s1.yaml`, ""},
 		{"context", "GET", "/sessions/{id}/context", "/sessions/s1/context", "", 200, `"content":"Be brief."`, ""},
 		{"context of no session", "GET", "/sessions/{id}/context", "/sessions/a.b/context", "", 400, "session id", ""},

@@ -47,13 +47,13 @@ func (g *Gateway) profileRoutes() []route {
 		}
 	}
 	routes := []route{
-		{"GET", profilesPath + "{$}", serve(pprof.Index)},
-		{"GET", profilesPath + "profile", serve(pprof.Profile)},
-		{"GET", profilesPath + "trace", serve(pprof.Trace)},
-		{"GET", countersPath, serve(func(w http.ResponseWriter, _ *http.Request) { g.writeJSON(w, http.StatusOK, g.readCounters()) })},
+		{"GET", profilesPath + "{$}", anyParams, serve(pprof.Index)},
+		{"GET", profilesPath + "profile", anyParams, serve(pprof.Profile)},
+		{"GET", profilesPath + "trace", anyParams, serve(pprof.Trace)},
+		{"GET", countersPath, anyParams, serve(func(w http.ResponseWriter, _ *http.Request) { g.writeJSON(w, http.StatusOK, g.readCounters()) })},
 	}
 	for _, name := range []string{"allocs", "block", "goroutine", "heap", "mutex", "threadcreate"} {
-		routes = append(routes, route{"GET", profilesPath + name, serve(pprof.Handler(name).ServeHTTP)})
+		routes = append(routes, route{"GET", profilesPath + name, anyParams, serve(pprof.Handler(name).ServeHTTP)})
 	}
 	return routes
 }

@@ -89,8 +89,7 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	if err := g.checkQuestion(r.Context(), &in); err != nil {
 		return err
 	}
-	cost, size := in.cost()
-	if in.place, err = g.admit(g.out, clientOf(r), cost, size); err != nil {
+	if err := g.admitQuestion(g.out, clientOf(r), &in); err != nil {
 		return err
 	}
 	defer in.place.leave()
@@ -108,10 +107,7 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 		return problemf(http.StatusConflict, codeConflict, "another client waits for question %s; omit query_id to ask a new one", q.id)
 	}
 	defer g.questions.release(q.id)
-	if err := g.client.StoreImages(r.Context(), in.SessionID, images); err != nil {
-		return storeFault(g.out, "an attached image", err)
-	}
-	first, err := g.storeQuestion(r.Context(), g.out, in)
+	first, err := g.storeQuestion(r.Context(), g.out, in, images)
 	if err != nil {
 		return err
 	}
@@ -154,13 +150,10 @@ func (g *Gateway) checkQuestion(ctx context.Context, in *Question) error {
 }
 
 // readWait reads whether the client waits for the answer, and its grade wait. wait=0 or the header "Prefer: respond-async"
-// mean that it does not. It rejects other values of wait than 0 and 1, and a grade_wait that is no duration or longer than a
+// mean that it does not. It rejects other values of wait than 0 and 1, and a grade_wait that is not a duration or is longer than a
 // minute.
 func (g *Gateway) readWait(r *http.Request) (wait bool, window gradeWait, err error) {
-	p, err := parseParams(r, "wait", "grade_wait")
-	if err != nil {
-		return false, window, err
-	}
+	p := r.URL.Query()
 	wait, window.duration = true, g.cfg.GradeWait
 	switch v := p.Get("wait"); v {
 	case "", "1":
@@ -234,9 +227,13 @@ func (q Question) checkOptions() error {
 	return subjects.Query{Hint: q.Hint, Personas: q.Personas, Rounds: q.Rounds}.CheckOptions()
 }
 
-// storeQuestion stores the question, also when the client disconnects meanwhile: whether it is stored must be known. It
-// returns the event without its sequence. The question of a client is followed from then on. in must be validated.
-func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question) (Event, error) {
+// storeQuestion stores the images of the question and then the question, also when the client disconnects meanwhile: whether it is
+// stored must be known. It returns the event without its sequence. The question of a client is followed from then on. in must be
+// validated.
+func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question, images [][]byte) (Event, error) {
+	if err := g.client.StoreImages(ctx, in.SessionID, images); err != nil {
+		return Event{}, storeFault(out, "an attached image", err)
+	}
 	body := subjects.Query{
 		SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Attachments: in.Attachments, Model: in.Model, Reference: in.Reference,
 		Hint: in.Hint, Personas: in.Personas, Rounds: in.Rounds, Parallel: in.Parallel, Client: in.Client, ClientMemory: in.clientMemory,

@@ -22,9 +22,6 @@ func (g *Gateway) onQueryStatus(w http.ResponseWriter, r *http.Request) error {
 	if err := cmp.Or(checkID("the query id", id), checkOwnQuery(r, id)); err != nil {
 		return err
 	}
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	q, known := g.questions.find(id)
 	if !known {
 		q = question{id: id}
@@ -107,9 +104,6 @@ func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, onE
 func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := cmp.Or(checkID("the query id", id), checkOwnQuery(r, id)); err != nil {
-		return err
-	}
-	if _, err := parseParams(r); err != nil {
 		return err
 	}
 	q, _ := g.questions.find(id)

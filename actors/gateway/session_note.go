@@ -30,11 +30,8 @@ type SessionPatch struct {
 // onSessionPatch gives a session a title, or pins it; an empty title restores the beginning of its first question. An unknown
 // session is 404.
 func (g *Gateway) onSessionPatch(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("id")
-	if err := checkID("the session id", id); err != nil {
-		return err
-	}
-	if _, err := parseParams(r); err != nil {
+	id, err := parseID(r, "the session id")
+	if err != nil {
 		return err
 	}
 	var in SessionPatch

@@ -35,9 +35,6 @@ const (
 // onSessions lists at most maxSessions sessions, last used first, and the number of those left out. A session that cannot be
 // decoded is listed with that as its title.
 func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
 	found, err := g.client.Sessions(ctx)
@@ -102,11 +99,8 @@ func (g *Gateway) mapSessionError(ctx context.Context, id string, err error) err
 
 // onSession returns one conversation: its turns, and its messages as the model gets them. An unknown session is 404.
 func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("id")
-	if err := checkID("the session id", id); err != nil {
-		return err
-	}
-	if _, err := parseParams(r); err != nil {
+	id, err := parseID(r, "the session id")
+	if err != nil {
 		return err
 	}
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
@@ -163,11 +157,8 @@ type SessionBranch struct {
 // onSessionBranch sets a question and the turns after it aside, so that the next question follows the turn before it, or continues with a
 // branch that was set aside. Nothing is deleted. A session whose question is being answered is 409.
 func (g *Gateway) onSessionBranch(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("id")
-	if err := checkID("the session id", id); err != nil {
-		return err
-	}
-	if _, err := parseParams(r); err != nil {
+	id, err := parseID(r, "the session id")
+	if err != nil {
 		return err
 	}
 	var in SessionBranch
@@ -211,9 +202,6 @@ func (g *Gateway) onSessionChange(change string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		id := r.PathValue("id")
 		if err := checkID("the session id", id); err != nil {
-			return err
-		}
-		if _, err := parseParams(r); err != nil {
 			return err
 		}
 		if r.ContentLength != 0 {

@@ -2,6 +2,9 @@ package gateway_test
 
 import (
 	"context"
+	"fmt"
+	"net/http"
+	"strings"
 	"testing"
 
 	"conclave/pkg/actor"
@@ -24,6 +27,25 @@ func (c *sessionStub) change(_ context.Context, in actor.Msg[subjects.SessionCha
 		return subjects.SessionChanged{}, subjects.Faultf(subjects.CodeBusy, "a question of this session is being answered")
 	}
 	return subjects.SessionChanged{SessionID: in.Body.SessionID, Change: in.Body.Change, Turns: 2}, nil
+}
+
+// The conversations are read when the gateway starts, so that the first list of sessions reads only what changed since.
+func TestSessionsAreReadAtStart(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	const sessions = 300
+	conversations := make([]subjects.Conversation, sessions)
+	for i := range conversations {
+		conversations[i] = subjects.Conversation{SessionID: fmt.Sprintf("s%d", i), Turns: []subjects.Turn{{QueryID: "q", Query: "?", Answer: "yes"}}}
+	}
+	(&fixture{Bus: b, t: t}).storeConversations(conversations...)
+	w := startGateway(t, b, setup{})
+	eventually(t, "the conversations are read", func() bool { return w.nc.Stats().OutMsgs >= sessions })
+	before := w.nc.Stats().OutMsgs
+	status, _, body := w.do("GET", "/sessions", "")
+	if n := w.nc.Stats().OutMsgs - before; status != http.StatusOK || strings.Count(body, `"session_id"`) != sessions || n > sessions/4 {
+		t.Errorf("%d, %d sessions, %d messages of the gateway for the first list", status, strings.Count(body, `"session_id"`), n)
+	}
 }
 
 // A conversation is named, pinned, deleted and summarized over HTTP, by its complete id only.

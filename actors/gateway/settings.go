@@ -21,9 +21,6 @@ const settingTimeout = time.Minute
 
 // onSettings lists every setting, without the values of secrets.
 func (g *Gateway) onSettings(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
 	l, err := g.client.Settings(ctx)
@@ -48,9 +45,6 @@ type SettingChanged struct {
 // onSettingChange changes one setting. What may be changed is decided by the registry, which records every attempt. A change
 // that has begun is completed when the client disconnects.
 func (g *Gateway) onSettingChange(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	var in SettingChange
 	if err := g.readBody(w, r, &in); err != nil {
 		return err

@@ -117,10 +117,7 @@ func (l *storyLog) state(file string) *StoryRun {
 }
 
 // onStories lists the stories of this build with the command and the latest run of each.
-func (g *Gateway) onStories(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
+func (g *Gateway) onStories(w http.ResponseWriter, _ *http.Request) error {
 	list := []Story{}
 	for _, s := range g.Stories {
 		s.Run = g.stories.state(s.File)
@@ -135,9 +132,6 @@ func (g *Gateway) onStories(w http.ResponseWriter, r *http.Request) error {
 
 // findStory returns the file of the story in the path.
 func (g *Gateway) findStory(r *http.Request) (string, error) {
-	if _, err := parseParams(r); err != nil {
-		return "", err
-	}
 	file := r.PathValue("name")
 	if !slices.ContainsFunc(g.Stories, func(s Story) bool { return s.File == file }) {
 		return "", problemf(http.StatusNotFound, codeNotFound, "there is no such story; GET /stories lists them")

@@ -47,12 +47,9 @@ func (f eventFilter) matchesLive(ev Event) bool {
 
 // parseEventFilter reads the filter from the parameters. Last-Event-ID has precedence over the parameter after: a browser
 // that reconnects sends the header with the original URL. It rejects invalid ids and subjects, flags other than 0 and 1, and
-// a position that is no number. Without a position, resume is false: the stream begins with new events.
+// a position that is not a number. Without a position, resume is false: the stream begins with new events.
 func parseEventFilter(r *http.Request) (eventFilter, error) {
-	p, err := parseParams(r, "query", "session", "subject", "after", "deltas", "respondent_b")
-	if err != nil {
-		return eventFilter{}, err
-	}
+	p := r.URL.Query()
 	f := eventFilter{query: p.Get("query"), session: p.Get("session"), subject: p.Get("subject")}
 	for name, id := range map[string]string{"query": f.query, "session": f.session} {
 		if p.Has(name) {
@@ -80,6 +77,7 @@ func parseEventFilter(r *http.Request) (eventFilter, error) {
 	if len(positions) == 0 || len(positions) == 1 && positions[0] == "" && !p.Has("after") {
 		return f, nil
 	}
+	var err error
 	f.after, err = strconv.ParseUint(positions[0], 10, 63)
 	if err != nil || len(positions) > 1 {
 		return f, problemf(http.StatusBadRequest, subjects.CodeMalformed, "invalid Last-Event-ID or after: use the sequence number of an event, or 0 for all stored events")

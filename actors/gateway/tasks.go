@@ -37,9 +37,6 @@ const maxTasks = 200
 
 // onTasks lists at most maxTasks tasks, latest first, without their reports.
 func (g *Gateway) onTasks(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
 	all, err := g.client.Tasks(ctx, maxTasks)
@@ -59,9 +56,6 @@ func (g *Gateway) onTasks(w http.ResponseWriter, r *http.Request) error {
 
 // onTask returns one task. An unknown one is 404.
 func (g *Gateway) onTask(w http.ResponseWriter, r *http.Request) error {
-	if _, err := parseParams(r); err != nil {
-		return err
-	}
 	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
 	t, err := g.findTask(ctx, r)
@@ -91,9 +85,6 @@ func (g *Gateway) findTask(ctx context.Context, r *http.Request) (subjects.Task,
 // onTaskChange returns the handler that pauses, resumes or cancels a task. An unknown task is 404, one that has ended 409.
 func (g *Gateway) onTaskChange(action string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		if _, err := parseParams(r); err != nil {
-			return err
-		}
 		if r.ContentLength != 0 {
 			return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", r.URL.Path)
 		}

@@ -19,7 +19,7 @@ import (
 
 // Config is the section mcp of the configuration.
 type Config struct {
-	Folder  string            `yaml:"folder"`     // holds a working folder for each server
+	Folder  string            `yaml:"folder"`     // holds a working folder for each server; "" = that of the installation
 	Servers map[string]Server `yaml:"mcpServers"` // by name
 }
 
@@ -69,8 +69,8 @@ func (c Config) Validate() error { return c.Problems().Err() }
 
 // Problems returns everything wrong with c.
 func (c Config) Problems() (out strict.Problems) {
-	if !filepath.IsAbs(c.Folder) || filepath.Clean(c.Folder) != c.Folder || strings.Count(c.Folder, "/") < 2 {
-		out.Add("folder", "%q is not an absolute path of at least two folders; write /tmp/agent-mcp", text.Clip(c.Folder, 64))
+	if c.Folder != "" && (!filepath.IsAbs(c.Folder) || filepath.Clean(c.Folder) != c.Folder || strings.Count(c.Folder, "/") < 2) {
+		out.Add("folder", "%q is not an absolute path of at least two folders; write /var/lib/mcp, or leave it out", text.Clip(c.Folder, 64))
 	}
 	if len(c.Servers) > maxServers {
 		out.Add("mcpServers", "%d servers, at most %d", len(c.Servers), maxServers)

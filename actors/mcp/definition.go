@@ -128,16 +128,14 @@ type schemaCleaner struct {
 func cleanSchema(schema any) (json.RawMessage, string, error) {
 	raw, err := json.Marshal(schema)
 	if err != nil {
-		return nil, "", errors.New("its schema is no JSON")
+		return nil, "", errors.New("its schema is not JSON")
 	}
 	if len(raw) > 8*maxSchema {
 		return nil, "", fmt.Errorf("its schema has %d bytes, at most %d are allowed", len(raw), maxSchema)
 	}
-	var v any
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	if err := d.Decode(&v); err != nil {
-		return nil, "", errors.New("its schema is no JSON")
+	v, err := decodeSchema(raw)
+	if err != nil {
+		return nil, "", errors.New("its schema is not JSON")
 	}
 	object, ok := v.(map[string]any)
 	if !ok {
@@ -158,6 +156,14 @@ func cleanSchema(schema any) (json.RawMessage, string, error) {
 		return nil, "", fmt.Errorf("its schema has %d bytes, at most %d are allowed", len(raw), maxSchema)
 	}
 	return raw, c.words.String(), nil
+}
+
+// decodeSchema decodes a schema; its numbers keep every digit.
+func decodeSchema(raw json.RawMessage) (v any, err error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	err = d.Decode(&v)
+	return v, err
 }
 
 // dropped are the keywords of a schema that do not restrict a value and that a model need not read.
@@ -217,10 +223,8 @@ func (c *schemaCleaner) clean(v any, depth int, names bool) error {
 
 // dropDescriptions returns a cleaned schema without its descriptions.
 func dropDescriptions(raw json.RawMessage) any {
-	var v any
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	if d.Decode(&v) != nil {
+	v, err := decodeSchema(raw)
+	if err != nil {
 		return nil
 	}
 	var walk func(v any, names bool)

@@ -35,6 +35,8 @@ type runningCall struct {
 	answers chan subjects.FormAnswer // for the question that waits
 	done    chan callOutcome         // holds the outcome when the server has answered
 
+	showRefusal func(what string) // in the live output of the call
+
 	asking sync.Mutex // one question at a time
 	asked  int
 }
@@ -52,11 +54,11 @@ type callKey struct{}
 func (m *Mount) startCall(ctx context.Context, s *Session, d Definition, in actor.Msg[subjects.ToolOrder], out actor.Out, end func()) *runningCall {
 	rc := &runningCall{tool: d.Schema.Name, forms: make(chan subjects.UserForm), answers: make(chan subjects.FormAnswer, 1), done: make(chan callOutcome, 1)}
 	rc.ctx, rc.cancel = context.WithCancel(context.WithValue(context.WithoutCancel(ctx), callKey{}, rc))
-	endRefusals := m.watchRefusals(rc.ctx, rc.tool, in.Body.CallID, out)
+	rc.showRefusal = m.newRefusalOutput(rc.ctx, rc.tool, in.Body.CallID, out)
 	m.mu.Lock()
 	m.running[rc] = true
 	m.mu.Unlock()
-	go func() {
+	m.background.Go(func() {
 		r, err := s.call(rc.ctx, d.Tool, in.Body.Args)
 		o := callOutcome{err: err}
 		if err == nil {
@@ -66,10 +68,9 @@ func (m *Mount) startCall(ctx context.Context, s *Session, d Definition, in acto
 		m.mu.Lock()
 		delete(m.running, rc)
 		m.mu.Unlock()
-		endRefusals()
 		rc.cancel()
 		end()
-	}()
+	})
 	return rc
 }
 
@@ -92,7 +93,7 @@ func (m *Mount) awaitCall(ctx context.Context, s *Session, rc *runningCall) (sub
 		return subjects.ToolResult{Form: &form}, nil
 	case <-ctx.Done():
 		rc.cancel()
-		go m.checkAlive(s)
+		m.background.Go(func() { m.checkAlive(s) })
 		return subjects.ToolResult{}, m.callFault(ctx, s, ctx.Err())
 	}
 }
@@ -240,8 +241,5 @@ func newForm(p *sdk.ElicitParams) (form subjects.UserForm, err error) {
 		}
 		form.Fields = append(form.Fields, f)
 	}
-	if err := form.Check(); err != nil {
-		return form, err
-	}
-	return form, nil
+	return form, form.Check()
 }

@@ -46,7 +46,7 @@ type mounted struct {
 	actor  *actor.Supervised
 }
 
-// checkInterval is the time between two looks at the settings.
+// checkInterval is the time between two checks of the settings.
 const checkInterval = 2 * time.Second
 
 // Name implements [actor.Actor].
@@ -118,7 +118,7 @@ func (h *Host) reconcile(ctx context.Context, out actor.Out) {
 		o.Name, o.Server, o.Folder = name, w.Server, w.Folder
 		started, err := actor.Supervise(ctx, newSpec(o, w.Tools), h.Dial, h.Actor)
 		if err != nil {
-			out.LogError(fmt.Errorf("starting the MCP server %s: %w; it is tried again", name, err))
+			out.LogError(fmt.Errorf("starting the MCP server %s: %w; it is retried every %s", name, err, checkInterval))
 			continue
 		}
 		h.running[name] = &mounted{w, started}

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +25,7 @@ import (
 
 	"conclave/actors/mcp"
 	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
 	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
@@ -415,7 +417,7 @@ func TestSecretsOfAnotherServer(t *testing.T) {
 		"mcp_thief_token": true, "mcp_thief": true, "mcp_victim_token": false, "mcp_thief-2_token": false, "mcp_thieftoken": false, "mcp__thief": false, "mcp_": false,
 	} {
 		s := mcp.Server{URL: "http://127.0.0.1:1/mcp", Headers: map[string]string{"X-Trace": "${secret:" + secret + "}"}}
-		err := mcp.Config{Folder: "/tmp/agent-mcp", Servers: map[string]mcp.Server{"thief": s}}.Validate()
+		err := mcp.Config{Servers: map[string]mcp.Server{"thief": s}}.Validate()
 		if (err == nil) != want {
 			t.Errorf("%s in the settings: %v", secret, err)
 		}
@@ -427,5 +429,32 @@ func TestSecretsOfAnotherServer(t *testing.T) {
 		if asked != want || err == nil {
 			t.Errorf("%s at a connection: requested %v, %v", secret, asked, err)
 		}
+	}
+}
+
+// TestCloseWaits: no goroutine of a mount runs after Close, not even a call that waits for the answer of the user. It reads the stacks of
+// all goroutines, so it is not parallel.
+func TestCloseWaits(t *testing.T) {
+	fixture := sdk.NewServer(&sdk.Implementation{Name: "fixture", Version: "1"}, nil)
+	sdk.AddTool(fixture, &sdk.Tool{Name: "ask"}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, any, error) {
+		return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{Message: "Which?", RequestedSchema: map[string]any{"type": "object"}}}}, nil, nil
+	})
+	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return fixture }, &sdk.StreamableHTTPOptions{Stateless: true}))
+	defer web.Close()
+	m := mcp.NewMount(mcp.Options{Name: "fixture", Server: mcp.Server{URL: web.URL}}, []string{"mcp_fixture_ask"})
+	var r actortest.Recorder
+	if err := m.Start(t.Context(), r.Out()); err != nil {
+		t.Fatal(err)
+	}
+	order := actortest.Message{Subject: "tool.request.mcp_fixture_ask", Body: subjects.ToolOrder{CallID: "c1"}, Deadline: time.Now().Add(time.Minute)}
+	if reply, err := r.Deliver(t, m, order); err != nil || !strings.Contains(reply, "Which?") {
+		t.Errorf("the call: %s, %v", reply, err)
+	}
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	stacks := make([]byte, 1<<20)
+	if stacks = stacks[:runtime.Stack(stacks, true)]; strings.Contains(string(stacks), "mcp.(*Mount)") {
+		t.Errorf("a goroutine runs after Close:\n%s", stacks)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +29,12 @@ const (
 // listPause is the shortest time between two lists of tools, whatever the server says about changes.
 const listPause = time.Second
 
+// pingTimeout is how long a server may take to answer a ping.
+const pingTimeout = 5 * time.Second
+
+// reportPause is the shortest time between two reports of tools that are not served: a server can change its list all the time.
+const reportPause = 10 * time.Minute
+
 // maxResult bounds the text of a result, in bytes.
 const maxResult = 256 << 10
 
@@ -44,23 +51,23 @@ type Mount struct {
 	slots   chan struct{}
 	changed chan struct{} // the server says that its tools changed
 
-	stop context.CancelFunc
-	done chan struct{}
+	stop       context.CancelFunc
+	background sync.WaitGroup // calls, checks and the connection
 
-	mu      sync.Mutex
-	session *Session // nil = not connected
-	defs    map[string]Definition
-	failure string        // why it is not connected
-	ready   chan struct{} // closed when it is connected, or failed to connect
-	asked   []func(what string)
-	running map[*runningCall]bool
-	waiting map[string]waitingCall // for the answer of the user, by form
+	mu       sync.Mutex
+	session  *Session // nil = not connected
+	defs     map[string]Definition
+	failure  string        // why it is not connected
+	reported time.Time     // when tools that are not served were logged last
+	ready    chan struct{} // closed when it is connected, or failed to connect
+	running  map[*runningCall]bool
+	waiting  map[string]waitingCall // for the answer of the user, by form
 }
 
 // NewMount returns the actor of a server. tools are those of its principal: no others are served, whatever the server lists.
 func NewMount(o Options, tools []string) *Mount {
 	return &Mount{
-		options: o, tools: tools, slots: make(chan struct{}, maxCalls), changed: make(chan struct{}, 1), ready: make(chan struct{}), done: make(chan struct{}),
+		options: o, tools: tools, slots: make(chan struct{}, maxCalls), changed: make(chan struct{}, 1), ready: make(chan struct{}),
 		running: map[*runningCall]bool{}, waiting: map[string]waitingCall{},
 	}
 }
@@ -82,10 +89,13 @@ func (m *Mount) Routes() []actor.Route {
 // Describe implements [actor.Describer]: a broker that starts later reads the definitions.
 func (m *Mount) Describe() map[string]string { return m.toolset().Definitions() }
 
-// toolset returns the tools with their current definitions.
+// toolset returns the tools with their current definitions, none while the server is not connected.
 func (m *Mount) toolset() (set actor.Toolset) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.session == nil {
+		return nil
+	}
 	for _, name := range m.tools {
 		if d, ok := m.defs[name]; ok {
 			set = append(set, actor.Tool{Schema: d.Schema})
@@ -97,19 +107,25 @@ func (m *Mount) toolset() (set actor.Toolset) {
 // Start implements [actor.Starter]. It does not wait for the server, which may take long or never start.
 func (m *Mount) Start(ctx context.Context, out actor.Out) error {
 	ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
-	go func() {
-		defer close(m.done)
-		m.keepConnected(ctx, out)
-	}()
+	m.background.Go(func() { m.keepConnected(ctx, out) })
 	return nil
 }
 
-// Close implements [actor.Closer].
+// Close implements [actor.Closer]: it cancels the calls, ends the connection and waits for every goroutine of m.
 func (m *Mount) Close(context.Context) error {
-	if m.stop != nil {
-		m.stop()
-		<-m.done
+	if m.stop == nil {
+		return nil
 	}
+	m.stop()
+	m.mu.Lock()
+	for _, w := range m.waiting {
+		w.expiry.Stop()
+	}
+	for rc := range m.running {
+		rc.cancel()
+	}
+	m.mu.Unlock()
+	m.background.Wait()
 	return nil
 }
 
@@ -182,8 +198,9 @@ func (m *Mount) announce(ctx context.Context, out actor.Out, s *Session) error {
 		return fmt.Errorf("listing the tools of the MCP server %s: %w", m.options.Name, err)
 	}
 	defs, rejected := Define(m.options.Name, listed)
+	var faults []error
 	for _, r := range rejected[:min(len(rejected), 10)] {
-		out.LogError(fmt.Errorf("the MCP server %s has a tool %q that is not mounted: %s", m.options.Name, r.Tool, r.Reason))
+		faults = append(faults, fmt.Errorf("the MCP server %s has a tool %q that is not mounted: %s", m.options.Name, r.Tool, r.Reason))
 	}
 	byName := map[string]Definition{}
 	var added []string
@@ -193,9 +210,15 @@ func (m *Mount) announce(ctx context.Context, out actor.Out, s *Session) error {
 		}
 	}
 	if len(added) > 0 {
-		out.LogError(fmt.Errorf("the MCP server %s has tools that were not added, so they are not served: %s; see conclave mcp add", m.options.Name, text.OneLine(strings.Join(added, ", "), 300)))
+		faults = append(faults, fmt.Errorf("the MCP server %s has tools that were not added, so they are not served: %s; see conclave mcp add", m.options.Name, text.OneLine(strings.Join(added, ", "), 300)))
 	}
 	m.mu.Lock()
+	if len(faults) > 0 && time.Since(m.reported) > reportPause {
+		m.reported = time.Now()
+		for _, f := range faults {
+			out.LogError(f)
+		}
+	}
 	if m.session != s {
 		m.session = s
 		closeOnce(m.ready)
@@ -293,35 +316,31 @@ func (m *Mount) callFault(ctx context.Context, s *Session, err error) *subjects.
 	case errors.Is(err, sdk.ErrConnectionClosed), errors.Is(err, errFlood), errors.Is(err, errTooLarge), !errors.As(err, &rpc):
 		return subjects.Faultf(subjects.CodeUnavailable, "the connection to the MCP server %s ended during the call, which may have run", m.options.Name)
 	}
-	return subjects.Faultf(subjects.CodeTool, "the MCP server %s reported: %s", m.options.Name, text.OneLine(s.redact(cleanText(err.Error())), 2000))
+	return subjects.Faultf(subjects.CodeTool, "the MCP server %s reported: %s", m.options.Name, s.clean(err.Error(), 2000))
 }
 
 // checkAlive ends a connection whose server does not answer a ping after a call timed out.
 func (m *Mount) checkAlive(s *Session) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
 	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- s.client.Ping(ctx, nil) }()
-	select {
-	case err := <-done:
-		if err == nil || errors.As(err, new(*jsonrpc.Error)) { // newer protocols have no ping, and say so
-			return
-		}
-	case <-ctx.Done():
+	end := func() { m.drop(s); s.Close() }
+	stop := context.AfterFunc(ctx, end) // a server that does not read blocks the write of the ping, which no context ends
+	err := s.client.Ping(ctx, nil)
+	if stop() && (err == nil || errors.As(err, new(*jsonrpc.Error))) { // newer protocols have no ping, and say so
+		return
 	}
-	m.drop(s)
-	s.Close()
+	end()
 }
 
-// watchRefusals shows the refused requests of the server in the live output of the call, until end is called.
-func (m *Mount) watchRefusals(ctx context.Context, tool, call string, out actor.Out) (end func()) {
+// newRefusalOutput returns a function that shows a refused request of the server in the live output of a call.
+func (m *Mount) newRefusalOutput(ctx context.Context, tool, call string, out actor.Out) func(what string) {
 	topic, err := subjects.ToolRunOutput.With(tool, call)
 	if err != nil {
-		return func() {}
+		return func(string) {}
 	}
 	n := 0
 	var mu sync.Mutex
-	show := func(what string) {
+	return func(what string) {
 		mu.Lock()
 		defer mu.Unlock()
 		if n < 10 {
@@ -329,70 +348,45 @@ func (m *Mount) watchRefusals(ctx context.Context, tool, call string, out actor.
 			n++
 		}
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.asked = append(m.asked, show)
-	at := len(m.asked) - 1
-	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.asked[at] = nil
-		for len(m.asked) > 0 && m.asked[len(m.asked)-1] == nil {
-			m.asked = m.asked[:len(m.asked)-1]
-		}
-	}
 }
 
 // reportRefusal shows a refused request in every running call: the protocol does not say which one it belongs to.
 func (m *Mount) reportRefusal(what string) {
 	m.mu.Lock()
-	asked := slices.Clone(m.asked)
+	running := slices.Collect(maps.Keys(m.running))
 	m.mu.Unlock()
-	for _, show := range asked {
-		if show != nil {
-			show(what)
-		}
+	for _, rc := range running {
+		rc.showRefusal(what)
 	}
 }
 
-// call calls a tool of the server. A result that reports an error is a [jsonrpc.Error]. It returns when ctx ends, even if the server does not read.
+// call calls a tool of the server. A result that reports an error is a [jsonrpc.Error]. A server that does not read blocks it until the
+// connection ends.
 func (s *Session) call(ctx context.Context, tool string, args json.RawMessage) (*sdk.CallToolResult, error) {
 	if len(args) == 0 {
 		args = json.RawMessage(`{}`)
 	}
-	type answer struct {
-		r   *sdk.CallToolResult
-		err error
+	r, err := s.client.CallTool(ctx, &sdk.CallToolParams{Name: tool, Arguments: args})
+	switch {
+	case err == nil && r == nil:
+		return nil, sdk.ErrConnectionClosed
+	case err == nil && r.IsError:
+		return nil, &jsonrpc.Error{Message: resultText(r)}
 	}
-	done := make(chan answer, 1)
-	go func() {
-		r, err := s.client.CallTool(ctx, &sdk.CallToolParams{Name: tool, Arguments: args})
-		done <- answer{r, err}
-	}()
-	select {
-	case a := <-done:
-		switch {
-		case a.err == nil && a.r == nil:
-			return nil, sdk.ErrConnectionClosed
-		case a.err == nil && a.r.IsError:
-			return nil, &jsonrpc.Error{Message: resultText(a.r)}
-		}
-		return a.r, a.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	return r, err
 }
 
-// Call calls a tool of the server as it is, and returns the text of the result.
+// Call calls a tool of the server as it is, and returns the text of the result. The end of ctx ends the connection.
 func (s *Session) Call(ctx context.Context, tool string, args json.RawMessage) (string, error) {
+	defer context.AfterFunc(ctx, s.kill)()
 	r, err := s.call(ctx, tool, args)
 	if err != nil {
-		return "", errors.New(text.OneLine(s.redact(cleanText(err.Error())), 500))
+		return "", errors.New(s.clean(err.Error(), 500))
 	}
 	return s.redact(resultText(r)), nil
 }
 
-// resultText returns a result as text for the model, without what it must not read: control characters, and data that is no text.
+// resultText returns a result as text for the model, without what it must not read: control characters, and data that is not text.
 // What a result claims about itself, its author or its audience is text like any other.
 func resultText(r *sdk.CallToolResult) string {
 	var b strings.Builder
@@ -416,7 +410,7 @@ func resultText(r *sdk.CallToolResult) string {
 			if c.Resource != nil && c.Resource.Text != "" {
 				b.WriteString(c.Resource.Text)
 			} else {
-				b.WriteString("[a resource that is no text, not shown]")
+				b.WriteString("[a resource that is not text, not shown]")
 			}
 		}
 		b.WriteString("\n")

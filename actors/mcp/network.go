@@ -25,11 +25,11 @@ const (
 	maxIdle        = 15 * time.Minute
 )
 
-// startProxy starts the proxy to the hosts that a program may connect to; nil without hosts. Addresses
-// pass checkAddress.
-func startProxy(hosts []string) (*egress.Proxy, error) {
+// startProxy starts the proxy to the hosts that the program of spec may connect to, and has the program run behind a forwarder, see
+// [Forward]; without hosts it does nothing. Addresses pass checkAddress. self is the file of this program. The caller calls stop.
+func startProxy(spec *sandbox.Spec, hosts []string, self string) (stop func(), err error) {
 	if len(hosts) == 0 {
-		return nil, nil
+		return func() {}, nil
 	}
 	s := egress.Settings{Limit: maxTransfer, Window: transferWindow, Idle: maxIdle, Check: checkAddress}
 	for _, h := range hosts {
@@ -38,7 +38,15 @@ func startProxy(hosts []string) (*egress.Proxy, error) {
 		}
 		s.Tunnels = append(s.Tunnels, h)
 	}
-	return egress.Start(s)
+	p, err := egress.Start(s)
+	if err != nil {
+		return nil, err
+	}
+	if err := throughProxy(spec, p, self); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p.Close, nil
 }
 
 // throughProxy has the program of spec run behind a forwarder: in the sandbox, where there is no network, it listens on loopback and
@@ -57,7 +65,7 @@ func throughProxy(spec *sandbox.Spec, p *egress.Proxy, self string) error {
 	if !isVisible(self, spec.ReadOnly) {
 		spec.ReadOnly = append(spec.ReadOnly, self)
 	}
-	spec.ReadOnly = append(spec.ReadOnly, filepath.Dir(p.Socket))
+	spec.Socket = p.Socket
 	spec.Args = append([]string{self, ForwardArg, p.Socket}, spec.Args...)
 	return nil
 }

@@ -44,7 +44,6 @@ type Session struct {
 	kill    func()        // ends the process, or the requests over HTTP
 	ended   chan struct{} // closed when the connection is gone
 	outcome func() error  // why it is gone, after ended; nil = not known
-	life    context.Context
 	once    sync.Once
 }
 
@@ -101,7 +100,7 @@ func Connect(ctx context.Context, o Options) (*Session, error) {
 // newTransport returns the transport of the server, with the credentials of its settings.
 func (s *Session) newTransport(ctx context.Context, o Options) (sdk.Transport, error) {
 	life, kill := context.WithCancel(context.WithoutCancel(ctx))
-	s.kill, s.life = kill, life
+	s.kill = kill
 	var endpoint *url.URL
 	values := o.Server.Env
 	if o.Server.URL != "" {
@@ -136,7 +135,7 @@ func (s *Session) explain(ctx context.Context, err error) error {
 	case ended != nil:
 		err = ended
 	}
-	return fmt.Errorf("connecting to the MCP server %s: %s", s.name, text.OneLine(s.redact(cleanText(err.Error())), 600))
+	return fmt.Errorf("connecting to the MCP server %s: %s", s.name, s.clean(err.Error(), 600))
 }
 
 // Methods that a server may send to a client.
@@ -196,7 +195,7 @@ func (s *Session) Why() string {
 	if err == nil {
 		err = errors.New("the connection ended")
 	}
-	return text.OneLine(s.redact(cleanText(err.Error())), 600)
+	return s.clean(err.Error(), 600)
 }
 
 // Close ends the connection and the program.
@@ -207,12 +206,7 @@ func (s *Session) Close() {
 			defer close(closed)
 			_ = s.client.Close()
 		}()
-		t := time.NewTimer(stopTime)
-		defer t.Stop()
-		select {
-		case <-closed:
-		case <-t.C:
-		}
+		awaitStop(closed)
 		s.kill()
 		<-s.ended
 	})
@@ -222,7 +216,7 @@ func (s *Session) Close() {
 func (s *Session) Tools(ctx context.Context) (out []*sdk.Tool, err error) {
 	for t, err := range s.client.Tools(ctx, nil) {
 		if err != nil {
-			return nil, errors.New(text.OneLine(s.redact(cleanText(err.Error())), 300))
+			return nil, errors.New(s.clean(err.Error(), 300))
 		}
 		if out = append(out, t); len(out) >= maxListed {
 			break
@@ -270,8 +264,12 @@ func (s *Session) Prompts(ctx context.Context) (out []Item) {
 }
 
 func (s *Session) item(name, uri, description string) Item {
-	clean := func(t string, most int) string { return text.OneLine(s.redact(cleanText(t)), most) }
-	return Item{clean(name, 80), clean(uri, 200), clean(description, 200)}
+	return Item{s.clean(name, 80), s.clean(uri, 200), s.clean(description, 200)}
+}
+
+// clean returns a text of the server for the user: one line of at most maxBytes, without credentials and control characters.
+func (s *Session) clean(t string, maxBytes int) string {
+	return text.OneLine(s.redact(cleanText(t)), maxBytes)
 }
 
 // Info returns name, version and protocol of the server, on one line.

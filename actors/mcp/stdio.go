@@ -15,6 +15,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"conclave/pkg/file"
 	"conclave/pkg/sandbox"
 	"conclave/pkg/strict"
 	"conclave/pkg/text"
@@ -78,25 +79,20 @@ func (p *program) Connect(ctx context.Context) (sdk.Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	proxy, err := startProxy(p.server.Hosts)
+	stopProxy, err := startProxy(&spec, p.server.Hosts, p.self)
 	if err != nil {
 		return nil, err
 	}
-	if proxy != nil {
-		if err := throughProxy(&spec, proxy, p.self); err != nil {
-			proxy.Close()
-			return nil, err
-		}
-	}
 	inRead, inWrite, err := os.Pipe()
-	var outRead, outWrite *os.File
-	if err == nil {
-		outRead, outWrite, err = os.Pipe()
-	}
 	if err != nil {
-		if proxy != nil {
-			proxy.Close()
-		}
+		stopProxy()
+		return nil, err
+	}
+	outRead, outWrite, err := os.Pipe()
+	if err != nil {
+		stopProxy()
+		inRead.Close()
+		inWrite.Close()
 		return nil, err
 	}
 	spec.Pipes = &sandbox.Pipes{In: inRead, Out: outWrite}
@@ -108,9 +104,7 @@ func (p *program) Connect(ctx context.Context) (sdk.Connection, error) {
 	go func() {
 		defer close(c.ended)
 		r, err := sandbox.Run(running, spec)
-		if proxy != nil {
-			proxy.Close()
-		}
+		stopProxy()
 		c.outcome = describeEnd(r, err)
 	}()
 	c.Connection, err = (&sdk.IOTransport{Reader: &floodGuard{from: outRead}, Writer: inWrite, MaxLineLength: maxMessage}).Connect(ctx)
@@ -178,20 +172,8 @@ func isVisible(path string, list []string) bool {
 
 // makeFolder makes the working folder of a server, in a folder that belongs to this user and that no other user can change.
 func makeFolder(dir string) error {
-	mode := os.FileMode(0o700)
-	if os.Geteuid() == 0 { // programs run as another user, who must reach the folder
-		mode = 0o711
-	}
-	above := filepath.Dir(dir)
-	if err := os.MkdirAll(above, mode); err != nil {
-		return err
-	}
-	info, err := os.Lstat(above)
-	if err != nil {
-		return err
-	}
-	if !info.IsDir() || !isOwn(info) || info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("the folder %s belongs to another user or can be changed by others; set folder in mcp.yaml", above)
+	if err := file.MakeFolder(filepath.Dir(dir)); err != nil {
+		return fmt.Errorf("making the working folder: %w; set folder in mcp.yaml", err)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -212,16 +194,21 @@ type programConn struct {
 func (c *programConn) Close() error {
 	err := c.Connection.Close()
 	c.once.Do(func() {
-		t := time.NewTimer(stopTime)
-		defer t.Stop()
-		select {
-		case <-c.ended:
-		case <-t.C:
-		}
+		awaitStop(c.ended)
 		c.stop()
 		<-c.ended
 	})
 	return err
+}
+
+// awaitStop waits until done is closed, at most stopTime.
+func awaitStop(done <-chan struct{}) {
+	t := time.NewTimer(stopTime)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+	}
 }
 
 // Bounds of what a server may send within floodWindow: more is a flood and ends the connection.

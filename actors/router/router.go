@@ -20,9 +20,6 @@ import (
 	"conclave/subjects"
 )
 
-// getTurnSubject is the subject of the JetStream API for reading a turn; the table of edges has its grant.
-var getTurnSubject = subjects.Spec{Name: "core.API.STREAM.MSG.GET.TURNS"}
-
 // Router is the actor. It has no state: the turn depends only on the question and its position in the stream, so a redelivered
 // question becomes the same turn.
 type Router struct{}
@@ -116,7 +113,7 @@ func (r *Router) onExhausted(ctx context.Context, in actor.Msg[subjects.Advisory
 // readTurnIDs reads the session and query ids of the turn at a sequence of TURNS. Only the router publishes there, so the
 // ids are valid. It fails when the turn is no longer stored.
 func readTurnIDs(ctx context.Context, out actor.Out, seq uint64) (session, query string, err error) {
-	m, err := actor.ReadStored(ctx, out, getTurnSubject, map[string]any{"seq": seq})
+	m, err := actor.ReadStored(ctx, out, subjects.QuerySession.Stream, map[string]any{"seq": seq})
 	if err == nil && m == nil {
 		err = errors.New("no message")
 	}

@@ -11,9 +11,6 @@ import (
 	"conclave/subjects"
 )
 
-// getScheduleSubject is the subject of the JetStream API for reading a definition; the table of edges has its grant.
-var getScheduleSubject = subjects.Spec{Name: "core.API.STREAM.MSG.GET." + subjects.ScheduleDefinition.Stream}
-
 // clockSkew is how far the scheduler's clock may be ahead.
 const clockSkew = time.Minute
 
@@ -69,7 +66,7 @@ func readSchedule(ctx context.Context, out actor.Out, id string) (*subjects.Sche
 	if err != nil {
 		return nil, err
 	}
-	m, err := actor.ReadStored(ctx, out, getScheduleSubject, map[string]any{"last_by_subj": topic.Name})
+	m, err := actor.ReadStored(ctx, out, subjects.ScheduleDefinition.Stream, map[string]any{"last_by_subj": topic.Name})
 	if err != nil || m == nil {
 		return nil, err
 	}

@@ -49,7 +49,7 @@ func TestDueBecomesTurn(t *testing.T) {
 		{"no object", "text", subjects.ScheduleRun{Occurrence: scheduled}, scheduled, "dead.router"},
 	} {
 		rec := &actortest.Recorder{Time: tt.now, Reply: func(subject string, body []byte) (any, error) {
-			if subject != getScheduleSubject.Name || string(body) != `{"last_by_subj":"schedule.definition.news"}` {
+			if subject != actor.StoredSubject(subjects.ScheduleDefinition.Stream) || string(body) != `{"last_by_subj":"schedule.definition.news"}` {
 				t.Errorf("%s: requested %s %s", tt.name, subject, body)
 			}
 			if tt.def == nil {
@@ -98,7 +98,7 @@ func TestQuestionCannotClaimSchedule(t *testing.T) {
 	}
 }
 
-// TestDueOnTheBus: under the real grants the user defines, the scheduler says when, and the respondent gets the user's words. The
+// TestDueOnTheBus: under the real grants the broker stores the definition, the scheduler says when, and the respondent gets the user's words. The
 // scheduler cannot define or ask.
 func TestDueOnTheBus(t *testing.T) {
 	t.Parallel()
@@ -113,7 +113,7 @@ func TestDueOnTheBus(t *testing.T) {
 		t.Fatal(err)
 	}
 	body := subjects.Schedule{When: "every 1m", Zone: "UTC", Query: "what is new", Mode: "assistant", Since: since}
-	if err := actor.EmitOnce(t.Context(), b.Out("user"), def, "d1", body); err != nil {
+	if err := actor.EmitOnce(t.Context(), b.Out("broker"), def, "d1", body); err != nil {
 		t.Fatal(err)
 	}
 	if err := actor.EmitOnce(t.Context(), b.Out("scheduler"), due, "r1", subjects.ScheduleRun{Occurrence: since.Add(time.Minute)}); err != nil {

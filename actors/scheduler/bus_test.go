@@ -11,24 +11,24 @@ import (
 	"conclave/subjects"
 )
 
-// TestSchedulerOnTheBus: under the real grants it reads the user's definitions and stores what is due, once: after a restart the stream
+// TestSchedulerOnTheBus: under the real grants it reads the definitions and stores what is due, once: after a restart the stream
 // says what was stored.
 func TestSchedulerOnTheBus(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	user := b.Out("user")
+	user, broker := b.Out("user"), b.Out("broker")
 	since := time.Now().Add(-3 * time.Minute).Truncate(time.Minute)
 	topic, err := subjects.ScheduleDefinition.With("news")
 	if err != nil {
 		t.Fatal(err)
 	}
 	def := subjects.Schedule{When: "every 2m", Zone: "UTC", Query: "what is new", Mode: "assistant", Since: since}
-	if err := actor.EmitOnce(t.Context(), user, topic, "d1", def); err != nil {
+	if err := actor.EmitOnce(t.Context(), broker, topic, "d1", def); err != nil {
 		t.Fatal(err)
 	}
 	readRun := func(id string) (run subjects.ScheduleRun, seq uint64) {
 		t.Helper()
-		m, err := actor.ReadStored(t.Context(), user, getDue, map[string]any{"last_by_subj": "schedule.due." + id})
+		m, err := actor.ReadStored(t.Context(), user, subjects.ScheduleDue.Stream, map[string]any{"last_by_subj": "schedule.due." + id})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +64,7 @@ func TestSchedulerOnTheBus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(actor.EmitOnce(t.Context(), user, other, "d2", def), actor.EmitOnce(t.Context(), b.Out("scheduler"), otherDue, "o1", run)); err != nil {
+	if err := errors.Join(actor.EmitOnce(t.Context(), broker, other, "d2", def), actor.EmitOnce(t.Context(), b.Out("scheduler"), otherDue, "o1", run)); err != nil {
 		t.Fatal(err)
 	}
 	_, otherSeq := readRun("other")

@@ -1,5 +1,5 @@
-// Package scheduler says when the user's schedules are due. It publishes on schedule.due.<schedule>, and reads the definitions, which only
-// the user writes, from SCHEDULES. It listens on nothing.
+// Package scheduler says when the user's schedules are due. It publishes on schedule.due.<schedule>, and reads the definitions, which the broker
+// writes for the user, from SCHEDULES. It listens on nothing.
 //
 // It asks nothing itself: the router reads the question from the definition. The stream SCHEDULED has the last occurrence of
 // each schedule and is its only state. An occurrence is published once: it has one message id, and after a crash the stream says whether it
@@ -18,12 +18,6 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/schedule"
 	"conclave/subjects"
-)
-
-// Subjects of the JetStream API; the table of edges has their grants.
-var (
-	getDefinition = subjects.Spec{Name: "core.API.STREAM.MSG.GET." + subjects.ScheduleDefinition.Stream}
-	getDue        = subjects.Spec{Name: "core.API.STREAM.MSG.GET." + subjects.ScheduleDue.Stream}
 )
 
 const (
@@ -88,7 +82,7 @@ func (s *Scheduler) run(ctx context.Context, out actor.Out) {
 func (s *Scheduler) publishDue(ctx context.Context, out actor.Out) error {
 	var errs []error
 	for seq := uint64(1); ; {
-		m, err := actor.ReadStored(ctx, out, getDefinition, map[string]any{"seq": seq, "next_by_subj": subjects.ScheduleDefinition.Name})
+		m, err := actor.ReadStored(ctx, out, subjects.ScheduleDefinition.Stream, map[string]any{"seq": seq, "next_by_subj": subjects.ScheduleDefinition.Name})
 		if err != nil {
 			return errors.Join(append(errs, fmt.Errorf("reading the schedules: %w", err))...)
 		}
@@ -154,7 +148,7 @@ func (s *Scheduler) lastRun(ctx context.Context, out actor.Out, id string) (time
 	if err != nil {
 		return time.Time{}, err
 	}
-	m, err := actor.ReadStored(ctx, out, getDue, map[string]any{"last_by_subj": topic.Name})
+	m, err := actor.ReadStored(ctx, out, subjects.ScheduleDue.Stream, map[string]any{"last_by_subj": topic.Name})
 	if err != nil {
 		return time.Time{}, fmt.Errorf("reading the last occurrence: %w", err)
 	}

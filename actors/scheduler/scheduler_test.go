@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/pkg/actor"
 	"conclave/pkg/actor/actortest"
 	"conclave/subjects"
 )
@@ -43,14 +44,14 @@ func newFixture(defs ...definition) *fixture {
 		}
 		none := map[string]any{"error": map[string]any{"code": 404}}
 		switch subject {
-		case getDefinition.Name:
+		case actor.StoredSubject(subjects.ScheduleDefinition.Stream):
 			if q.Seq > len(f.defs) {
 				return none, nil
 			}
 			d := f.defs[q.Seq-1]
 			data, _ := json.Marshal(d.body)
 			return map[string]any{"message": map[string]any{"subject": "schedule.definition." + d.id, "seq": q.Seq, "data": data}}, nil
-		case getDue.Name:
+		case actor.StoredSubject(subjects.ScheduleDue.Stream):
 			run, ok := f.store[strings.TrimPrefix(q.Last, "schedule.due.")]
 			if !ok {
 				return none, nil

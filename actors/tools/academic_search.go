@@ -89,7 +89,7 @@ func (p arxiv) search(ctx context.Context, query string, most int, _ []byte) ([]
 		if id, ok := strings.CutPrefix(address, "http://arxiv.org/"); ok {
 			address = "https://arxiv.org/" + id
 		}
-		out = append(out, paper(e.Title, e.Authors, year, address, e.Summary))
+		out = append(out, newPaper(e.Title, e.Authors, year, address, e.Summary))
 	}
 	return capResults(out), nil
 }
@@ -137,7 +137,7 @@ func (p semanticScholar) search(ctx context.Context, query string, most int, key
 		if d.Year > 0 {
 			year = strconv.Itoa(d.Year)
 		}
-		out = append(out, paper(d.Title, authors, year, d.URL, d.Abstract))
+		out = append(out, newPaper(d.Title, authors, year, d.URL, d.Abstract))
 	}
 	return capResults(out), nil
 }
@@ -145,8 +145,8 @@ func (p semanticScholar) search(ctx context.Context, query string, most int, key
 // maxAuthors bounds the authors that a result names.
 const maxAuthors = 3
 
-// paper is a paper as a result of a search.
-func paper(title string, authors []string, year, address, abstract string) WebResult {
+// newPaper returns a paper as a result of a search.
+func newPaper(title string, authors []string, year, address, abstract string) WebResult {
 	who := strings.Join(authors[:min(len(authors), maxAuthors)], ", ")
 	if len(authors) > maxAuthors {
 		who += fmt.Sprintf(" and %d others", len(authors)-maxAuthors)

@@ -47,15 +47,12 @@ func calendarRead() *Tool {
 			About:   []string{"calendar", "event", "appointment", "meeting"},
 			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second, MaxArgs: 16 << 10,
 		},
-		run: func(ctx context.Context, c Call) (Output, error) {
-			var a struct {
-				Path string `json:"path"`
-				From string `json:"from"`
-				To   string `json:"to"`
-			}
-			if err := actor.DecodeArguments(c.Args, &a); err != nil {
-				return Output{}, err
-			}
+		run: withArgs(func(ctx context.Context, c Call, a struct {
+			Path string `json:"path"`
+			From string `json:"from"`
+			To   string `json:"to"`
+		},
+		) (Output, error) {
 			now := c.Now.In(time.Local)
 			from, err1 := time.ParseInLocation(dayForm, cmp.Or(a.From, now.Format(dayForm)), time.Local)
 			to, err2 := time.ParseInLocation(dayForm, cmp.Or(a.To, from.AddDate(0, 0, calendarDays-1).Format(dayForm)), time.Local)
@@ -67,7 +64,7 @@ func calendarRead() *Tool {
 				return Output{}, fileFailure("read", err)
 			}
 			return Output{Text: s}, nil
-		},
+		}),
 	}
 }
 
@@ -168,18 +165,15 @@ func calendarAdd() *Tool {
 			},
 			Effects: policy.Declare(policy.Mutate), Timeout: 20 * time.Second, MaxArgs: 32 << 10,
 		},
-		run: func(_ context.Context, c Call) (Output, error) {
-			var a struct {
-				Path        string `json:"path"`
-				Title       string `json:"title"`
-				Start       string `json:"start"`
-				End         string `json:"end"`
-				Location    string `json:"location"`
-				Description string `json:"description"`
-			}
-			if err := actor.DecodeArguments(c.Args, &a); err != nil {
-				return Output{}, err
-			}
+		run: withArgs(func(_ context.Context, c Call, a struct {
+			Path        string `json:"path"`
+			Title       string `json:"title"`
+			Start       string `json:"start"`
+			End         string `json:"end"`
+			Location    string `json:"location"`
+			Description string `json:"description"`
+		},
+		) (Output, error) {
 			if !isCalendar(a.Path) {
 				return Output{}, fmt.Errorf("%w: a calendar is a file that ends in .ics", actor.ErrArguments)
 			}
@@ -189,7 +183,7 @@ func calendarAdd() *Tool {
 			}
 			event := renderEvent(e, rand.Text()+"@conclave", c.Now)
 			return addToFile(c, a.Path, func(old []byte) ([]byte, error) { return insertEvent(old, event) })
-		},
+		}),
 	}
 }
 

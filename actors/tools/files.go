@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -47,6 +48,7 @@ func (c Call) readFolder(path string, limit int) (entries []fs.DirEntry, more bo
 	if more = len(entries) > limit; more {
 		entries = entries[:limit]
 	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, more, err
 }
 
@@ -88,7 +90,7 @@ func describeBinary(head []byte, size int64) string {
 func fileFailure(what string, err error) error {
 	reason := ""
 	for _, known := range []error{
-		policy.ErrSwapped, policy.ErrOutside, policy.ErrClosed, policy.ErrNotRegular, policy.ErrNotFolder, policy.ErrSpecial, policy.ErrSymlink, policy.ErrForeign,
+		policy.ErrSwapped, policy.ErrOutside, policy.ErrClosed, policy.ErrNotRegular, policy.ErrNotFolder, policy.ErrSpecial, policy.ErrSymlink, policy.ErrForeign, policy.ErrWorkspace,
 	} {
 		if errors.Is(err, known) {
 			reason = known.Error()

@@ -306,7 +306,7 @@ func TestFSListAndSearch(t *testing.T) {
 		{"a glob", "", "alpha", "*.go", "sub/b.go:1: package b // alpha\nsub/deep/c.go:1: alpha"},
 		{"a glob with a folder", "", "alpha", "sub/*.go", "sub/b.go:1: package b // alpha"},
 		{"one file", "/a.txt", "^be", "", "a.txt:2: beta (gamma"},
-		{"not a regular expression", "", "(gamma", "", "a.txt:2: beta (gamma\n[the pattern is no regular expression and was searched for as it is]"},
+		{"not a regular expression", "", "(gamma", "", "a.txt:2: beta (gamma\n[the pattern is not a regular expression and was searched for as it is]"},
 		{"nothing", "", "omega", "", "[no matches]"},
 		{"trick: outside by a link", "", "CANARY", "", "[no matches]"},
 	} {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strings"
 	"time"
 
@@ -36,14 +35,11 @@ func fsList() *Tool {
 			About:   []string{"file", "folder", "directory"},
 			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second, MaxArgs: 16 << 10,
 		},
-		run: func(ctx context.Context, c Call) (Output, error) {
-			var a struct {
-				Path  string `json:"path"`
-				Depth int    `json:"depth"`
-			}
-			if err := actor.DecodeArguments(c.Args, &a); err != nil {
-				return Output{}, err
-			}
+		run: withArgs(func(ctx context.Context, c Call, a struct {
+			Path  string `json:"path"`
+			Depth int    `json:"depth"`
+		},
+		) (Output, error) {
 			if a.Depth < 0 || a.Depth > maxDepth {
 				return Output{}, fmt.Errorf("%w: depth must be between 1 and %d", actor.ErrArguments, maxDepth)
 			}
@@ -55,7 +51,7 @@ func fsList() *Tool {
 				return Output{}, fileFailure("list", err)
 			}
 			return Output{Text: l.render()}, nil
-		},
+		}),
 	}
 }
 
@@ -77,7 +73,6 @@ func (l *listing) addFolder(ctx context.Context, folder, prefix string, depth in
 		return err
 	}
 	l.cut = l.cut || more
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	for _, e := range entries {
 		if len(l.lines) >= maxListed {
 			l.cut = true

@@ -36,15 +36,12 @@ func fsRead() *Tool {
 			About:   []string{"file", "document", "code", "log"},
 			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second, MaxArgs: 16 << 10,
 		},
-		run: func(ctx context.Context, c Call) (Output, error) {
-			var a struct {
-				Path   string `json:"path"`
-				Offset int    `json:"offset"`
-				Limit  int    `json:"limit"`
-			}
-			if err := actor.DecodeArguments(c.Args, &a); err != nil {
-				return Output{}, err
-			}
+		run: withArgs(func(ctx context.Context, c Call, a struct {
+			Path   string `json:"path"`
+			Offset int    `json:"offset"`
+			Limit  int    `json:"limit"`
+		},
+		) (Output, error) {
 			if a.Offset < 0 || a.Limit < 0 || a.Limit > maxReadLines {
 				return Output{}, fmt.Errorf("%w: offset must be positive and limit at most %d", actor.ErrArguments, maxReadLines)
 			}
@@ -53,7 +50,7 @@ func fsRead() *Tool {
 				return Output{}, fileFailure("read", err)
 			}
 			return Output{Text: s}, nil
-		},
+		}),
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"path"
 	"regexp"
 	"slices"
@@ -45,15 +44,12 @@ func fsSearch() *Tool {
 			About:   []string{"file", "folder", "code", "log"},
 			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second, MaxArgs: 16 << 10,
 		},
-		run: func(ctx context.Context, c Call) (Output, error) {
-			var a struct {
-				Path    string `json:"path"`
-				Pattern string `json:"pattern"`
-				Glob    string `json:"glob"`
-			}
-			if err := actor.DecodeArguments(c.Args, &a); err != nil {
-				return Output{}, err
-			}
+		run: withArgs(func(ctx context.Context, c Call, a struct {
+			Path    string `json:"path"`
+			Pattern string `json:"pattern"`
+			Glob    string `json:"glob"`
+		},
+		) (Output, error) {
 			if _, err := path.Match(a.Glob, ""); err != nil {
 				return Output{}, fmt.Errorf("%w: glob is not valid; write *.go", actor.ErrArguments)
 			}
@@ -67,7 +63,7 @@ func fsSearch() *Tool {
 				return Output{}, fileFailure("search", err)
 			}
 			return Output{Text: s.render()}, nil
-		},
+		}),
 	}
 }
 
@@ -77,7 +73,7 @@ type fileSearch struct {
 	root    string
 	glob    string
 	pattern *regexp.Regexp
-	literal bool // the pattern is no regular expression
+	literal bool // the pattern is not a regular expression
 
 	lines          []string
 	size           int // bytes of lines
@@ -116,7 +112,6 @@ func (s *fileSearch) searchFolder(ctx context.Context, folder string, depth int)
 	if more {
 		s.cut = "too many entries in one folder"
 	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	for _, e := range entries {
 		at := path.Join(folder, e.Name())
 		s.entries++
@@ -224,7 +219,7 @@ func (s *fileSearch) render() string {
 		out = append(out, "[no matches]")
 	}
 	if s.literal {
-		out = append(out, "[the pattern is no regular expression and was searched for as it is]")
+		out = append(out, "[the pattern is not a regular expression and was searched for as it is]")
 	}
 	if s.skipped > 0 {
 		out = append(out, fmt.Sprintf("[%d files or folders could not be read]", s.skipped))

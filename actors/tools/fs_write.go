@@ -39,15 +39,12 @@ func fsWrite() *Tool {
 			Args:    policy.Args{"path": {Role: policy.RoleID}, "content": {Role: policy.RoleContent}, "append": {Role: policy.RoleSetting}},
 			Effects: policy.Declare(policy.Mutate), Timeout: 20 * time.Second, MaxArgs: 224 << 10,
 		},
-		run: func(ctx context.Context, c Call) (Output, error) {
-			var a struct {
-				Path    string `json:"path"`
-				Content string `json:"content"`
-				Append  bool   `json:"append"`
-			}
-			if err := actor.DecodeArguments(c.Args, &a); err != nil {
-				return Output{}, err
-			}
+		run: withArgs(func(ctx context.Context, c Call, a struct {
+			Path    string `json:"path"`
+			Content string `json:"content"`
+			Append  bool   `json:"append"`
+		},
+		) (Output, error) {
 			if len(a.Content) > maxWriteBytes {
 				return Output{}, fmt.Errorf("%w: content has %d bytes, limit %d", actor.ErrArguments, len(a.Content), maxWriteBytes)
 			}
@@ -63,7 +60,7 @@ func fsWrite() *Tool {
 				return Output{}, fileFailure("write", err)
 			}
 			return out, nil
-		},
+		}),
 	}
 }
 

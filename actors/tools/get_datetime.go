@@ -30,13 +30,10 @@ func getDatetime() *Tool {
 			Parameters: json.RawMessage(`{"type":"object","properties":{"timezone":{"type":"string","minLength":1,"maxLength":64,"description":"IANA time zone, e.g. Europe/Berlin or UTC; the user's own when left out"}},"additionalProperties":false}`),
 		},
 		facts: policy.Tool{Name: "get_datetime", Zone: "tools", Known: true, Effects: policy.Declare(), Ephemeral: true, Timeout: 5 * time.Second, MaxResult: 1 << 10},
-		run: func(_ context.Context, c Call) (Output, error) {
-			var a struct {
-				Timezone *string `json:"timezone"`
-			}
-			if err := actor.DecodeArguments(c.Args, &a); err != nil {
-				return Output{}, err
-			}
+		run: withArgs(func(_ context.Context, c Call, a struct {
+			Timezone *string `json:"timezone"`
+		},
+		) (Output, error) {
 			if a.Timezone == nil {
 				return Output{Text: formatTime(c.Now.In(time.Local), machineZone(c.Now))}, nil
 			}
@@ -48,7 +45,7 @@ func getDatetime() *Tool {
 				return Output{}, fmt.Errorf("%w: there is no time zone %q; use an IANA name such as Europe/Berlin, or UTC", actor.ErrArguments, text.Clip(*a.Timezone, 64))
 			}
 			return Output{Text: formatTime(c.Now.In(loc), loc.String())}, nil
-		},
+		}),
 	}
 }
 
@@ -74,7 +71,7 @@ func machineZone(now time.Time) string {
 }
 
 // isZoneName reports whether name may be looked up. A zone is a file: paths such as Europe//Berlin or ./UTC are rejected, and
-// so are "Local" and "localtime", which are no names of the zone database.
+// so are "Local" and "localtime", which are not names of the zone database.
 func isZoneName(name string) bool {
 	return name != "" && len(name) <= maxZone && path.Clean(name) == name && name != "Local" && name != "localtime"
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -32,13 +31,9 @@ func getLocation(w Workspace) *Tool {
 			Effects: policy.Declare(policy.ReadsPrivate), Timeout: 5 * time.Second, MaxResult: 1 << 10,
 			Rare: []string{"here", "nearby", "near", "location", "local", "where", "weather", "distance", "around", "town", "city"},
 		},
-		run: func(_ context.Context, c Call) (Output, error) {
-			var a struct{}
-			if err := actor.DecodeArguments(c.Args, &a); err != nil {
-				return Output{}, err
-			}
+		run: withArgs(func(context.Context, Call, struct{}) (Output, error) {
 			return Output{Text: text.OneLine(w.Location, maxLocation)}, nil
-		},
+		}),
 	}
 	if strings.TrimSpace(w.Location) == "" {
 		t.disabled = "no location is set; write location in tools.yaml"

@@ -227,12 +227,30 @@ func insertEvent(old []byte, event string) ([]byte, error) {
 	if len(bytes.TrimSpace(old)) == 0 {
 		return fmt.Appendf(nil, "BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:-//Conclave//Conclave//EN\r\n%sEND:VCALENDAR\r\n", event), nil
 	}
-	if _, _, err := parseCalendar(old, time.UTC); err != nil {
+	events, skipped, err := parseCalendar(old, time.UTC)
+	if err != nil {
 		return nil, err
 	}
-	at := bytes.LastIndex(bytes.ToUpper(old), []byte("END:VCALENDAR"))
-	if at <= 0 || old[at-1] != '\n' || len(bytes.ToUpper(old)) != len(old) {
+	at, found := endOfCalendar(old)
+	if !found {
 		return nil, errNotCalendar
 	}
-	return bytes.Join([][]byte{old[:at], []byte(event), old[at:]}, nil), nil
+	out := bytes.Join([][]byte{old[:at], []byte(event), old[at:]}, nil)
+	// In a damaged file the new event can become a part of an event that has no end.
+	if after, skippedAfter, err := parseCalendar(out, time.UTC); err != nil || len(after)+skippedAfter != len(events)+skipped+1 {
+		return nil, errNotCalendar
+	}
+	return out, nil
+}
+
+// endOfCalendar returns the index of the last line that ends a calendar.
+func endOfCalendar(data []byte) (at int, found bool) {
+	const end = "END:VCALENDAR"
+	for rest := data; len(rest) > 0; rest = data[:max(at-1, 0)] {
+		at = bytes.LastIndexByte(rest, '\n') + 1
+		if line := rest[at:]; len(line) >= len(end) && strings.EqualFold(string(line[:len(end)]), end) {
+			return at, true
+		}
+	}
+	return 0, false
 }

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"path"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -41,20 +40,17 @@ func notesRead() *Tool {
 			About:   []string{"note", "notes"},
 			Effects: policy.Declare(policy.ReadsPrivate, policy.ReadsUntrusted), Timeout: 20 * time.Second, MaxArgs: 16 << 10,
 		},
-		run: func(ctx context.Context, c Call) (Output, error) {
-			var a struct {
-				Path  string `json:"path"`
-				Query string `json:"query"`
-			}
-			if err := actor.DecodeArguments(c.Args, &a); err != nil {
-				return Output{}, err
-			}
+		run: withArgs(func(ctx context.Context, c Call, a struct {
+			Path  string `json:"path"`
+			Query string `json:"query"`
+		},
+		) (Output, error) {
 			s, err := readNotes(ctx, c, a.Path, strings.TrimSpace(a.Query))
 			if err != nil {
 				return Output{}, fileFailure("read", err)
 			}
 			return Output{Text: s}, nil
-		},
+		}),
 	}
 }
 
@@ -79,7 +75,6 @@ func readNotes(ctx context.Context, c Call, at, query string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	var lines []string
 	for _, e := range entries {
 		switch {
@@ -112,20 +107,17 @@ func notesAdd() *Tool {
 			Args:    policy.Args{"path": {Role: policy.RoleID}, "text": {Role: policy.RoleContent}},
 			Effects: policy.Declare(policy.Mutate), Timeout: 20 * time.Second, MaxArgs: 64 << 10,
 		},
-		run: func(_ context.Context, c Call) (Output, error) {
-			var a struct {
-				Path string `json:"path"`
-				Text string `json:"text"`
-			}
-			if err := actor.DecodeArguments(c.Args, &a); err != nil {
-				return Output{}, err
-			}
+		run: withArgs(func(_ context.Context, c Call, a struct {
+			Path string `json:"path"`
+			Text string `json:"text"`
+		},
+		) (Output, error) {
 			if !isNote(a.Path) {
 				return Output{}, fmt.Errorf("%w: %w", actor.ErrArguments, errNotNote)
 			}
 			added := fmt.Sprintf("\n## %s\n\n%s\n", c.Now.In(time.Local).Format("2006-01-02 15:04"), strings.TrimSpace(a.Text))
 			return addToFile(c, a.Path, func(old []byte) ([]byte, error) { return append(old, added...), nil })
-		},
+		}),
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -64,14 +63,11 @@ func packageInstall(w Workspace, disabled string) *Tool {
 			Effects: policy.Declare(policy.Exec, policy.Mutate, policy.Egress, policy.ReadsUntrusted),
 			Timeout: programTimeout(w), MaxArgs: 16 << 10, MaxResult: maxOutput + 16<<10,
 		},
-		run: func(ctx context.Context, c Call) (Output, error) {
-			var a struct {
-				Manager  string   `json:"manager"`
-				Packages []string `json:"packages"`
-			}
-			if err := actor.DecodeArguments(c.Args, &a); err != nil {
-				return Output{}, err
-			}
+		run: withArgs(func(ctx context.Context, c Call, a struct {
+			Manager  string   `json:"manager"`
+			Packages []string `json:"packages"`
+		},
+		) (Output, error) {
 			if a.Manager != "pip" {
 				return Output{}, fmt.Errorf("%w: manager must be pip", actor.ErrArguments)
 			}
@@ -84,7 +80,7 @@ func packageInstall(w Workspace, disabled string) *Tool {
 				}
 			}
 			return c.runPip(ctx, w, a.Packages)
-		},
+		}),
 	}
 }
 
@@ -101,11 +97,12 @@ func (c Call) runPip(ctx context.Context, w Workspace, packages []string) (Outpu
 		dir, closed = c.Folders.Work, c.Folders.Closed
 	}
 	if c.Mode == subjects.ModePreview {
-		var err error
-		if dir, err = makePreviewFolder(); err != nil {
+		empty, remove, err := sandbox.MakeTemp() // a preview changes nothing in the working folder
+		if err != nil {
 			return Output{}, fileFailure("preview", err)
 		}
-		defer os.RemoveAll(dir)
+		defer remove()
+		dir = empty
 		args = append(args, "--dry-run")
 	} else {
 		work, err := c.openWorkFolder()
@@ -119,7 +116,7 @@ func (c Call) runPip(ctx context.Context, w Workspace, packages []string) (Outpu
 		return Output{}, Failure("the egress proxy was not started: " + err.Error())
 	}
 	defer proxy.Close()
-	readOnly := []string{proxy.Socket}
+	var readOnly []string
 	for _, path := range authorities {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
 			readOnly, args = append(readOnly, real), append(args, "--cert", real)
@@ -128,7 +125,7 @@ func (c Call) runPip(ctx context.Context, w Workspace, packages []string) (Outpu
 	}
 	r, err := sandbox.Run(ctx, sandbox.Spec{
 		Args: append(append([]string{findInterpreter("python"), "-I", "-c", pipScript, proxy.Socket}, append(args, "--")...), packages...),
-		Dir:  dir, ReadOnly: readOnly, Closed: closed, Env: []string{"HOME=/tmp", "PIP_CONFIG_FILE=/dev/null"}, Limits: w.Sandbox.limits(),
+		Dir:  dir, ReadOnly: readOnly, Socket: proxy.Socket, Closed: closed, Env: []string{"HOME=/tmp", "PIP_CONFIG_FILE=/dev/null"}, Limits: w.Sandbox.limits(),
 	})
 	if err != nil {
 		return Output{}, Failure("pip was not started: " + err.Error())
@@ -137,15 +134,6 @@ func (c Call) runPip(ctx context.Context, w Workspace, packages []string) (Outpu
 		return Output{}, context.Cause(ctx)
 	}
 	return Output{Text: proxy.Describe() + "\n" + describeRun(r, dir), Artifacts: r.Changed}, nil
-}
-
-// makePreviewFolder creates an empty folder, so that a preview changes nothing in the working folder.
-func makePreviewFolder() (string, error) {
-	dir, err := os.MkdirTemp("", "preview")
-	if err != nil {
-		return "", err
-	}
-	return filepath.EvalSymlinks(dir)
 }
 
 // minPip is the first major version of pip with dry runs and reports in their present form.

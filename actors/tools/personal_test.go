@@ -195,12 +195,29 @@ func TestLongCalendarLine(t *testing.T) {
 	}
 }
 
+// TestCalendarOfOtherLanguages: an event is added to a calendar whose text has another length in upper case.
+func TestCalendarOfOtherLanguages(t *testing.T) {
+	t.Parallel()
+	for _, letter := range []string{"ı", "ȿ", "ß", "\xff"} { // shorter, longer, the same, and not UTF-8
+		old := "BEGIN:VCALENDAR\nX-WR-CALNAME:" + strings.Repeat(letter, 50) + "\nend:vcalendar\n"
+		got, err := insertEvent([]byte(old), renderEvent(icalEvent{title: "Tea", start: noon}, "u1", noon))
+		if err != nil {
+			t.Errorf("%q: %v", letter, err)
+			continue
+		}
+		if events, _, err := parseCalendar(got, time.UTC); err != nil || len(events) != 1 || events[0].title != "Tea" {
+			t.Errorf("%q: %+v, %v", letter, events, err)
+		}
+	}
+}
+
 // FuzzCalendar: whatever a file holds, it is read without a panic, and an event that was added to a calendar is read back with the
 // events of before.
 func FuzzCalendar(f *testing.F) {
 	f.Add([]byte(calendarFile), "Tea; with Anna")
 	f.Add([]byte("BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART;X=\"a:b;c\":20260101\nEND:VEVENT\nEND:VCALENDAR\n"), `\n,;`)
 	f.Add([]byte("begin:vcalendar\r\n \r\nEND:VCALENDAR"), "")
+	f.Add([]byte("BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART:20260101\nEND:VCALENDAR\n"), "of no event") // an event without end
 	f.Fuzz(func(t *testing.T, data []byte, title string) {
 		before, skipped, err := parseCalendar(data, time.UTC)
 		if err != nil && (before != nil || skipped != 0) {
@@ -223,7 +240,7 @@ func FuzzCalendar(f *testing.F) {
 			t.Fatalf("%+v, %d, %v of %q", got, bad, err, fresh)
 		}
 		if added, err := insertEvent(data, event); err == nil && len(before) < maxEvents {
-			if after, _, err := parseCalendar(added, time.UTC); err != nil || len(after) < len(before) {
+			if after, _, err := parseCalendar(added, time.UTC); err != nil || len(after) != len(before)+1 {
 				t.Fatalf("%d events became %d, %v", len(before), len(after), err)
 			}
 		}

@@ -17,7 +17,7 @@ import (
 	"conclave/pkg/sandbox"
 )
 
-// scratch is the folder in a working folder for what a tool itself writes. It is hidden, so its files are no artifacts.
+// scratch is the folder in a working folder for what a tool itself writes. It is hidden, so its files are not artifacts.
 const scratch = ".run"
 
 // programTimeout is the timeout of a tool that runs a program: that of the program, and time to start it and to end it.

@@ -80,17 +80,14 @@ func runCode(w Workspace, disabled string) *Tool {
 			Effects: policy.Declare(policy.Exec, policy.Mutate, policy.ReadsPrivate, policy.ReadsUntrusted),
 			Timeout: programTimeout(w), MaxArgs: maxCode, MaxResult: maxOutput + 16<<10,
 		},
-		run: func(ctx context.Context, c Call) (Output, error) {
-			var a struct {
-				Language string     `json:"language"`
-				Code     string     `json:"code"`
-				Stdin    string     `json:"stdin"`
-				Args     []string   `json:"args"`
-				Files    []codeFile `json:"files"`
-			}
-			if err := actor.DecodeArguments(c.Args, &a); err != nil {
-				return Output{}, err
-			}
+		run: withArgs(func(ctx context.Context, c Call, a struct {
+			Language string     `json:"language"`
+			Code     string     `json:"code"`
+			Stdin    string     `json:"stdin"`
+			Args     []string   `json:"args"`
+			Files    []codeFile `json:"files"`
+		},
+		) (Output, error) {
 			if !slices.Contains(offered, a.Language) {
 				return Output{}, fmt.Errorf("%w: language must be one of %s", actor.ErrArguments, strings.Join(offered, ", "))
 			}
@@ -109,7 +106,7 @@ func runCode(w Workspace, disabled string) *Tool {
 			p.files = append(p.files, source)
 			defer removeScratch(c, source)
 			return c.runProgram(ctx, w, p)
-		},
+		}),
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"strings"
 
-	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -28,17 +27,14 @@ func runShell(w Workspace, disabled string) *Tool {
 			Effects: policy.Declare(policy.Exec, policy.Mutate, policy.ReadsPrivate, policy.ReadsUntrusted),
 			Timeout: programTimeout(w), MaxArgs: maxCode, MaxResult: maxOutput + 16<<10,
 		},
-		run: func(ctx context.Context, c Call) (Output, error) {
-			var a struct {
-				Command string `json:"command"`
-			}
-			if err := actor.DecodeArguments(c.Args, &a); err != nil {
-				return Output{}, err
-			}
+		run: withArgs(func(ctx context.Context, c Call, a struct {
+			Command string `json:"command"`
+		},
+		) (Output, error) {
 			if name := w.findBlocked(a.Command); name != "" {
 				return Output{}, blockedFailure(name)
 			}
 			return c.runProgram(ctx, w, program{args: []string{findInterpreter("shell"), "-c", a.Command}})
-		},
+		}),
 	}
 }

@@ -68,6 +68,17 @@ type Tool struct {
 	key  *seal.Key // of this process, nil when the tool needs no credential
 }
 
+// withArgs returns the run of a tool with its arguments decoded by [actor.DecodeArguments], into a struct with their names as JSON tags.
+func withArgs[A any](run func(ctx context.Context, c Call, args A) (Output, error)) func(context.Context, Call) (Output, error) {
+	return func(ctx context.Context, c Call) (Output, error) {
+		var args A
+		if err := actor.DecodeArguments(c.Args, &args); err != nil {
+			return Output{}, err
+		}
+		return run(ctx, c, args)
+	}
+}
+
 // Failure is an error that is a result of the tool, not a failure of the actor. The text is for the model.
 type Failure string
 

@@ -43,14 +43,11 @@ func webFetch(cfg WebFetch, web *webclient.Client) *Tool {
 			About:   []string{"article", "link", "page", "site", "website", "webpage", "blog"},
 			Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), Timeout: cfg.timeout(),
 		},
-		run: func(ctx context.Context, c Call) (Output, error) {
-			var a struct {
-				URL      string `json:"url"`
-				MaxChars *int   `json:"max_chars"`
-			}
-			if err := actor.DecodeArguments(c.Args, &a); err != nil {
-				return Output{}, err
-			}
+		run: withArgs(func(ctx context.Context, c Call, a struct {
+			URL      string `json:"url"`
+			MaxChars *int   `json:"max_chars"`
+		},
+		) (Output, error) {
 			most := usual
 			switch {
 			case a.URL == "" || len(a.URL) > webclient.MaxURL:
@@ -67,7 +64,7 @@ func webFetch(cfg WebFetch, web *webclient.Client) *Tool {
 				return Output{}, Failure("fetch failed: " + err.Error())
 			}
 			return Output{Text: s}, nil
-		},
+		}),
 	}
 }
 

@@ -50,13 +50,10 @@ func searchTool(name, description string, s *searcher) *Tool {
 			Parameters: json.RawMessage(`{"type":"object","properties":{"query":{"type":"string","minLength":1,"maxLength":400,"description":"a few words to search for"}},"required":["query"],"additionalProperties":false}`),
 		},
 		facts: facts,
-		run: func(ctx context.Context, c Call) (Output, error) {
-			var a struct {
-				Query string `json:"query"`
-			}
-			if err := actor.DecodeArguments(c.Args, &a); err != nil {
-				return Output{}, err
-			}
+		run: withArgs(func(ctx context.Context, c Call, a struct {
+			Query string `json:"query"`
+		},
+		) (Output, error) {
 			query := oneLine(a.Query, 4*maxQuery)
 			if n := utf8.RuneCountInString(a.Query); n > maxQuery || query == "" {
 				return Output{}, fmt.Errorf("%w: query must hold between 1 and %d characters", actor.ErrArguments, maxQuery)
@@ -70,7 +67,7 @@ func searchTool(name, description string, s *searcher) *Tool {
 				out.Text += s.renderPages(ctx, out.Links, c)
 			}
 			return out, err
-		},
+		}),
 	}
 }
 

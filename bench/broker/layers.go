@@ -229,19 +229,12 @@ func (w *town) question(ctx context.Context, long bool) (actor.Out, error) {
 	if err := actor.Emit(ctx, w.user.WithIDs(session, query), subjects.QueryReceived, subjects.Query{SessionID: session, QueryID: query, Query: asked}); err != nil {
 		return nil, err
 	}
-	look := fmt.Appendf(nil, `{"last_by_subj":"turn.*.%s"}`, session)
 	for {
-		reply, _, err := w.turns.Request(ctx, subjects.Spec{Name: "core.API.STREAM.MSG.GET.TURNS"}, look)
+		m, err := actor.ReadStored(ctx, w.turns, subjects.QuerySession.Stream, map[string]any{"last_by_subj": "turn.*." + session})
 		if err != nil {
 			return nil, err
 		}
-		var got struct {
-			Message json.RawMessage `json:"message"`
-		}
-		if err := json.Unmarshal(reply, &got); err != nil {
-			return nil, err
-		}
-		if got.Message != nil {
+		if m != nil {
 			return w.agent.WithIDs(session, query), nil
 		}
 	}

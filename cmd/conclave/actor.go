@@ -81,7 +81,7 @@ func runActors(cmd *cobra.Command, a *cli.App, health string, names []string) er
 	api := gatewayAddress(&listen)
 	printReady(a, c, api)
 	log.Info("ready", "url", c.Bus.URL, "api", api, "actors", readyActors(c), "ms", time.Since(a.Started).Milliseconds())
-	return stay(cmd.Context(), c, log)
+	return waitAndStop(cmd.Context(), c, log)
 }
 
 // runnableActors are the names that conclave actor accepts: the actors of this build and the enabled tools.

@@ -45,8 +45,10 @@ same type of agent to the same targets, in this session or until revoked: see co
 revoke. A call without a target needs your approval each time. When a request is decided in two places, the first decision
 holds. The first 6 characters of an id are enough.
 
---watch keeps running, shows each new request and, on a terminal, asks you: y approves once, s for this session, a always; any
-other answer denies.
+--watch keeps running, shows each new request and, on a terminal, asks you.
+
+A prompt is answered with the first 4 characters of the id, which approve once; with " s" behind them they approve for this session, with
+" a" always. With an id, no denies and Enter decides nothing: the request stays open. With --watch, Enter and any other answer deny. y alone is asked again: pasted text could contain it.
 
 A request can also be a question of an MCP server whose call runs: --answer name=value sends the values of its fields to that server
 and to nobody else, --deny declines. The text of the question is the server's: never enter a password or a key.
@@ -153,7 +155,7 @@ func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client,
 	if err != nil {
 		return cli.IgnoreInterrupt(ctx, approvalError(a, prefix, err))
 	}
-	d := subjects.ApprovalDecision{Approve: !o.deny}
+	var d subjects.ApprovalDecision
 	if len(o.answers) > 0 {
 		if d.Values, err = o.values(ctx, c, id); err != nil {
 			return cli.IgnoreInterrupt(ctx, err)
@@ -162,7 +164,9 @@ func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client,
 	if ok, err := o.confirm(ctx, a, c, id); err != nil || !ok {
 		return cli.IgnoreInterrupt(ctx, err)
 	}
-	switch {
+	switch d.Approve = !o.deny; {
+	case o.deny:
+		d.Values = nil
 	case o.session:
 		d.Remember = subjects.RememberSession
 	case o.always:
@@ -199,7 +203,7 @@ func (o *approveFlags) values(ctx context.Context, c *client.Client, id string) 
 }
 
 // confirm shows a pending request with its exact arguments on stderr before it is decided, and asks unless --yes or --deny is
-// given. ok is false when the user does not say yes: the request stays open. Without a terminal there is nobody to ask, so --yes
+// given. A typed answer sets the flags that it stands for. ok is false when the user decides nothing: the request stays open. Without a terminal there is nobody to ask, so --yes
 // is required. A request that the broker does not list is unknown. With --json nothing is shown or asked.
 func (o *approveFlags) confirm(ctx context.Context, a *cli.App, c *client.Client, id string) (ok bool, err error) {
 	keyboard, asks := term.Keyboard(a.In)
@@ -229,11 +233,25 @@ func (o *approveFlags) confirm(ctx context.Context, a *cli.App, c *client.Client
 	if q.Form != nil {
 		what = "send this answer to " + q.Form.From
 	}
-	ok, err = a.Confirm(ctx, keyboard, term.Visible(what)+"? [y/N] ")
-	if err == nil && !ok {
-		a.Say("nothing was decided: the request stays open; deny it with %s approve --deny %s", a.Program(), term.ShortID(id))
+	word := view.Word(q.ApprovalRequest)
+	remember := q.Form == nil && len(q.Sinks) > 0 // as with --watch
+	line, err := a.ReadAnswer(ctx, keyboard, view.AskLater(term.Visible(what)+"?", word, remember), func(line string) string {
+		_, _, complaint := view.ParseLater(line, word, remember)
+		return complaint
+	})
+	if err != nil {
+		return false, err
 	}
-	return ok, err
+	d, ok, _ := view.ParseLater(line, word, remember)
+	switch {
+	case !ok:
+		a.Say("nothing was decided: the request stays open; deny it with %s approve --deny %s", a.Program(), term.ShortID(id))
+	case !d.Approve:
+		o.deny, o.session, o.always = true, false, false
+	case d.Remember != "":
+		o.session, o.always = d.Remember == subjects.RememberSession, d.Remember == subjects.RememberAlways
+	}
+	return ok, nil
 }
 
 // approvalError explains an error of looking up a request by id or prefix.
@@ -386,16 +404,13 @@ func (p *approvalPrompt) show(q subjects.Approval) {
 // prompt asks about the open request, which must be set, and notes the time: a line typed before it was readable is not a
 // decision.
 func (p *approvalPrompt) prompt() {
-	choices := "[y/N/s/a]"
-	if len(p.open.Sinks) == 0 { // cannot be remembered
-		choices = "[y/N]"
-	}
-	fmt.Fprint(p.Err, view.AskDecision(p.open.ApprovalRequest, choices))
+	term.DiscardWaiting(p.In)
+	fmt.Fprint(p.Err, view.AskDecision(p.open.ApprovalRequest, view.Word(p.open.ApprovalRequest), len(p.open.Sinks) > 0)) // without sinks it cannot be remembered
 	p.asked = time.Now()
 }
 
 // decide sends the decision of a typed line about the open request; without one the line is ignored. A line that came too fast
-// was not meant for this request: it is asked again. After a failed request the call is asked again too; a decision that is not
+// was not meant for this request, and a yes without [view.Word] may be pasted: it is asked again. After a failed request the call is asked again too; a decision that is not
 // accepted is only printed.
 func (p *approvalPrompt) decide(ctx context.Context, line string) error {
 	if p.open == nil {
@@ -406,7 +421,13 @@ func (p *approvalPrompt) decide(ctx context.Context, line string) error {
 		p.prompt()
 		return nil
 	}
-	q, d := p.open, view.ParseAnswer(line, p.open.Form)
+	q, word := p.open, view.Word(p.open.ApprovalRequest)
+	d, ok := view.ParseAnswer(line, q.Form, word)
+	if !ok {
+		p.Say("%s", term.NeedsWord(word))
+		p.prompt()
+		return nil
+	}
 	p.open, p.switched = nil, false
 	r, err := p.c.DecideApproval(ctx, q.ID, d)
 	switch {

@@ -78,7 +78,7 @@ func (c *fakeBroker) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := subjects.ApprovalList{Approvals: []subjects.Approval{}, Rules: append([]subjects.ApprovalRule{}, c.rules...)}
-	for _, id := range []string{"0123456789abcdef0123456789abcdef", "0123457777777777", "act0000000000000", "expired000000000", "denied0000000000"} {
+	for _, id := range []string{"0123456789abcdef0123456789abcdef", "0123457777777777", "act0000000000000", "expired000000000", "denied0000000000", "late000000000000"} {
 		if q, ok := c.questions[id]; ok && (in.Body.All || q.State == subjects.ApprovalPending) {
 			l.Approvals = append(l.Approvals, q)
 		}
@@ -221,6 +221,7 @@ func cmdUnasked(ts *testscript.TestScript, _ bool, _ []string) {
 //	held SESSION [LEVEL DISABLED GRANTED]  what was set for the next question that was asked, and nothing else
 //	unasked                               no question came
 func TestApproveScripts(t *testing.T) {
+	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/approve",
 		RequireExplicitExec: true,
@@ -232,7 +233,7 @@ func TestApproveScripts(t *testing.T) {
 				env.Setenv(name, filepath.Join(env.WorkDir, dir))
 			}
 			env.Setenv("TZ", "UTC")
-			env.Setenv(noSleep, noSleepValue)
+			setRuntimeEnv(env)
 			return c.linkData(filepath.Join(env.WorkDir, "home/data/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -320,10 +321,32 @@ func TestApproveShowsBeforeItAsks(t *testing.T) {
 		t.Fatalf("decided before the answer: %s", got)
 	default:
 	}
-	if got := types(t, keyboard, "y", k.decisions); got != "0123456789abcdef0123456789abcdef approved" {
+	// A yes that could be pasted is asked again.
+	for !strings.Contains(w.stdout.String(), "this could be pasted text: to approve, type 0123") {
+		select {
+		case got := <-k.decisions:
+			t.Fatalf("a y decided: %s", got)
+		case <-w.done:
+			t.Fatalf("ended: %s", w.stdout)
+		case <-time.After(2 * term.TooFast):
+		}
+		if _, err := keyboard.WriteString("y\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := types(t, keyboard, "0123", k.decisions); got != "0123456789abcdef0123456789abcdef approved" {
 		t.Errorf("%q", got)
 	}
 	p.must(w.stdout, "approved for this call only")
+
+	// The prompt says what Enter and no do.
+	k.pose(open("act0000000000000"))
+	w, keyboard = p.onKeyboard("approve", "act00000")
+	p.must(w.stdout, "untrusted +web_search https://evil.example")
+	if got := types(t, keyboard, "no", k.decisions); got != "act0000000000000 denied" {
+		t.Errorf("%q", got)
+	}
+	p.must(w.stdout, "allow web_fetch\\? type act0 to allow, act0 s for this session, act0 a for always, no to deny, Enter to decide later: .*")
 }
 
 // TestApproveWatch answers questions as they come, on a terminal.
@@ -334,10 +357,11 @@ func TestApproveWatch(t *testing.T) {
 	w, keyboard := p.onKeyboard("approve", "--watch")
 	p.must(w.stdout, "watching for requests")
 	for _, tt := range []struct{ id, line, want string }{
-		{"0123456789abcdef0123456789abcdef", "y", "0123456789abcdef0123456789abcdef approved"},
+		{"0123456789abcdef0123456789abcdef", "0123", "0123456789abcdef0123456789abcdef approved"},
 		{"0123457777777777", "", "0123457777777777 denied"},
-		{"act0000000000000", "a", "act0000000000000 approved always"},
+		{"act0000000000000", "act0 a", "act0000000000000 approved always"},
 		{"expired000000000", "yess", "expired000000000 denied"},
+		{"denied0000000000", "0123 y", "denied0000000000 denied"}, // the word of another request
 	} {
 		k.pose(open(tt.id))
 		p.must(w.stdout, tt.id+".* generator requests ")
@@ -347,10 +371,10 @@ func TestApproveWatch(t *testing.T) {
 		}
 	}
 	// Answered elsewhere: what is typed then is nobody's answer.
-	k.pose(open("denied0000000000"))
-	p.must(w.stdout, "denied0000000000.* generator requests")
-	p.run(cli.ExitOK, "conclave", "approve", "--deny", "denied0000000000")
-	p.must(w.stdout, "denied00 was decided elsewhere, or has expired")
+	k.pose(open("late000000000000"))
+	p.must(w.stdout, "late000000000000.* generator requests")
+	p.run(cli.ExitOK, "conclave", "approve", "--deny", "late000000000000")
+	p.must(w.stdout, "late0000 was decided elsewhere, or has expired")
 	<-k.decisions
 	if code, err := w.end(os.Interrupt); code != cli.ExitOK || err != nil {
 		t.Errorf("%d, %v", code, err)
@@ -361,7 +385,7 @@ func TestApproveWatch(t *testing.T) {
 			t.Errorf("the terminal was sent %q", steers)
 		}
 	}
-	if !strings.Contains(text, `\u001b[2J\u202e\u009bend`) || !strings.Contains(text, "[y/N/s/a]") {
+	if !strings.Contains(text, `\u001b[2J\u202e\u009bend`) || !strings.Contains(text, "type 0123 to allow, 0123 s for this session, 0123 a for always, Enter to deny: ") {
 		t.Errorf("shown:\n%s", text)
 	}
 
@@ -402,7 +426,7 @@ func TestAskApproval(t *testing.T) {
 			t.Errorf("%d, %v: %s%s", code, err, a.stdout, a.stderr)
 		}
 	}
-	for _, tt := range []struct{ line, want string }{{"y", id + " approved"}, {"", id + " denied"}, {"a", id + " approved"}} {
+	for _, tt := range []struct{ line, want string }{{"0123", id + " approved"}, {"", id + " denied"}, {"0123 a", id + " approved"}, {"hello", id + " denied"}} {
 		a, keyboard := p.onKeyboard("ask", "never")
 		x, _ := begin(a)
 		p.must(a.stdout, "generator requests ")
@@ -416,9 +440,32 @@ func TestAskApproval(t *testing.T) {
 			t.Errorf("the terminal was steered: %q", text)
 		}
 	}
+	// What was pasted before the question, and a y behind it, approves nothing.
+	a, keyboard := p.onKeyboard("ask", "never")
+	if _, err := keyboard.WriteString("Dear all\ny\nyes\n"); err != nil {
+		t.Fatal(err)
+	}
+	x, _ := begin(a)
+	p.must(a.stdout, "untrusted ")
+	for !strings.Contains(a.stdout.String(), "this could be pasted text: to approve, type 0123") {
+		select {
+		case got := <-k.decisions:
+			t.Fatalf("pasted text decided: %s", got)
+		case <-a.done:
+			t.Fatalf("ended: %s", a.stdout)
+		case <-time.After(2 * term.TooFast):
+		}
+		if _, err := keyboard.WriteString("y\nyes\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := types(t, keyboard, "0123", k.decisions); got != id+" approved" {
+		t.Errorf("%q", got)
+	}
+	end(a, x)
 	// In a pipe it is told how to answer elsewhere; the answer alone is data.
 	piped := p.begin("conclave", "ask", "never")
-	x, _ := begin(piped)
+	x, _ = begin(piped)
 	p.must(piped.stderr, `^waiting for your approval: web_fetch .*; decide with: conclave approve 01234567, or --deny 01234567\n`)
 	end(piped, x)
 	if got := piped.stdout.String(); got != "Done.\n" || len(k.decisions) != 0 {

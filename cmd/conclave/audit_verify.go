@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,6 +22,7 @@ import (
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
+	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
@@ -259,8 +259,8 @@ func verifySealed(ctx context.Context, a *cli.App, file string, given []audit.Ke
 
 // readExport opens an export and calls f with it, for one walk. Damage is exit code 5; a file that cannot be opened is exit
 // code 1.
-func readExport(file string, f func(audit.Source) error) error {
-	r, err := os.Open(file)
+func readExport(path string, f func(audit.Source) error) error {
+	r, err := file.Open(path)
 	if err != nil {
 		return cli.Fail(cli.ExitFailed, err.Error(), "name a sealed export with --file")
 	}
@@ -270,7 +270,7 @@ func readExport(file string, f func(audit.Source) error) error {
 		err = f(src)
 	}
 	if errors.Is(err, audit.ErrExport) {
-		return cli.Fail(cli.ExitAudit, file+": "+err.Error(), "restore the original")
+		return cli.Fail(cli.ExitAudit, path+": "+err.Error(), "restore the original")
 	}
 	return err
 }

@@ -75,7 +75,7 @@ the call, or when its approval expired, and 4 when the tool is unknown or does n
 // callTool calls a tool with the operator's key, waits for the result and prints it. arguments is a JSON object, or "-" for
 // stdin; session and query may be "". ctx must have a deadline. A denied or failed call is an error with its exit code.
 func callTool(ctx context.Context, a *cli.App, tool, arguments, session, query string) error {
-	body, err := readArguments(a, arguments)
+	body, err := readArguments(ctx, a, arguments)
 	if err != nil {
 		return err
 	}
@@ -171,11 +171,11 @@ func printParked(ctx context.Context, a *cli.App, id string) error {
 
 // readArguments reads the arguments of a call from the command line, or from stdin for "-". Anything but one JSON object is a
 // usage error. Of stdin at most one byte more than a request may have is read, so a larger object is rejected as incomplete.
-func readArguments(a *cli.App, text string) ([]byte, error) {
+func readArguments(ctx context.Context, a *cli.App, text string) ([]byte, error) {
 	body := []byte(text)
 	if text == "-" {
 		var err error
-		if body, err = io.ReadAll(io.LimitReader(a.In, int64(subjects.ToolRequestService.Limit())+1)); err != nil {
+		if body, err = io.ReadAll(io.LimitReader(a.Reader(ctx), int64(subjects.ToolRequestService.Limit())+1)); err != nil {
 			return nil, fmt.Errorf("reading the arguments from stdin: %w", err)
 		}
 	}

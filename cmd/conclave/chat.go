@@ -31,6 +31,7 @@ what is there; Ctrl-C again quits. A question that is sent while an answer runs 
 completes them.
 
 What you type is your own words. A paste of several lines and a file of /attach are UNTRUSTED content that the question is about.
+A call that waits for you is decided with y, or with the first characters of its id on a terminal that does not mark pastes.
 
 When no system runs here, chat offers to start one in the background.`
 
@@ -132,7 +133,7 @@ func offerStart(ctx context.Context, a *cli.App) error {
 		return err
 	}
 	keyboard, _ := term.Keyboard(a.In)
-	start, cerr := a.Confirm(ctx, keyboard, "Conclave is not running. Start it in the background? [y/N] ")
+	start, cerr := a.Confirm(ctx, keyboard, "Conclave is not running. Start it in the background?")
 	if cerr != nil || !start {
 		return errors.Join(stoppedError(cerr), err)
 	}

@@ -27,13 +27,22 @@ type conversation struct {
 	master *os.File
 }
 
-// chat starts conclave chat on a terminal.
+// chat starts conclave chat on a terminal that marks pastes.
 func (p *installation) chat(columns, rows int, v ...string) *conversation {
+	p.t.Helper()
+	return p.startChat(true, columns, rows, v...)
+}
+
+// startChat starts conclave chat on a terminal that may confirm that it marks pastes.
+func (p *installation) startChat(marksPastes bool, columns, rows int, v ...string) *conversation {
 	p.t.Helper()
 	master, slave := termtest.OpenSize(p.t, columns, rows)
 	c := &conversation{
 		t: p.t, screen: termtest.NewScreen(columns, rows), master: master,
 		process: &process{cmd: exec.Command("conclave", append([]string{"chat"}, v...)...), stdout: newOutput(), stderr: newOutput(), done: make(chan struct{})},
+	}
+	if marksPastes {
+		c.screen.Reply = func(sequence string) { c.keys(sequence) }
 	}
 	c.cmd.Env, c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = p.env, slave, slave, slave
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // so that a resize is a signal
@@ -275,6 +284,51 @@ func TestChatApproval(t *testing.T) {
 	}
 	c.keys("\x04")
 	c.ends(cli.ExitOK)
+}
+
+// TestChatSaysWhatLeft: the line below an answer says which calls sent data off this machine.
+func TestChatSaysWhatLeft(t *testing.T) {
+	t.Parallel()
+	c := newFixture(t).installation(t).chat(100, 40)
+	c.shows("/help")
+	c.enter("egress")
+	c.shows("test:1b, 3 tokens, 1.2s, get_datetime left this machine\n")
+	c.enter("capital of France")
+	c.shows("nothing left this machine\n")
+	c.keys("\x04")
+	c.ends(cli.ExitOK)
+}
+
+// TestChatPasteDoesNotApprove: on a terminal that does not mark pastes, a y of pasted text approves nothing; the word of the prompt does.
+func TestChatPasteDoesNotApprove(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.installation(t).startChat(false, 80, 40)
+	c.shows("/help")
+	k := newFakeBroker(f)
+	c.enter("approval pasted")
+	asked := next(t, f.asked)
+	q := open("0123456789abcdef0123456789abcdef")
+	q.SessionID, q.QueryID = asked.SessionID, asked.QueryID
+	c.keys("hello\ry\r") // during the turn: these are further questions
+	c.shows("queued: y")
+	k.pose(q)
+	c.shows("allow web_fetch? type 0123 to allow, Enter to deny: ▌")
+	c.repeat("y\r", "this could be pasted text: to approve, type 0123")
+	c.keys("\x1b[?2004;1$yyes\ry\r") // a second attempt, with a report that the terminal has not sent
+	c.keys("0")
+	c.shows("Enter to deny: 0▌")
+	select {
+	case got := <-k.decisions:
+		t.Fatalf("pasted text decided: %s", got)
+	default:
+	}
+	c.keys("123\r")
+	if got := <-k.decisions; got != q.ID+" approved" {
+		t.Errorf("the word decided %s", got)
+	}
+	c.keys("\x03")
+	c.shows("stopp")
 }
 
 // TestChatCommands: slash commands and their completion.

@@ -308,6 +308,13 @@ var scriptedAnswers = map[string]func(x *turn){
 			step()
 		}
 	},
+	"egress": func(x *turn) {
+		x.toolCall("c1")
+		result, err := subjects.ToolResultEvent.With("get_datetime")
+		good(x.t, err)
+		say(x, x.broker, result, subjects.ToolResult{CallID: "c1", QueryID: x.q.QueryID, Tool: "get_datetime", Result: "now", Egress: subjects.EgressSent})
+		x.answer(x.response("It is now."))
+	},
 	"slow": func(x *turn) {
 		x.delta(0, "\n\nthe first **line**\n\nand half")
 		select {
@@ -371,6 +378,7 @@ var scriptedAnswers = map[string]func(x *turn){
 //	critic              let somebody in who says that the critic is there; what it says is in scriptedAnswers
 //	reward              let somebody in who counts feedback
 func TestAnswers(t *testing.T) {
+	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/answer",
 		RequireExplicitExec: true,
@@ -382,7 +390,7 @@ func TestAnswers(t *testing.T) {
 				env.Setenv(name, filepath.Join(env.WorkDir, dir))
 			}
 			env.Setenv("TZ", "UTC")
-			env.Setenv(noSleep, noSleepValue)
+			setRuntimeEnv(env)
 			env.Setenv("DATA", filepath.Join(env.WorkDir, "home/data/conclave"))
 			if err := writeSystem(filepath.Join(env.WorkDir, "home/config/conclave")); err != nil {
 				return err

@@ -69,6 +69,13 @@ func TestFullAudit(t *testing.T) {
 	if code, err := call.wait(); code != cli.ExitFailed || err != nil || !strings.Contains(call.stderr.String(), "conclave audit rotate") {
 		t.Errorf("a call with a full audit: %d, %v, %s", code, err, call.stderr)
 	}
+	add := p.begin("conclave", "schedule", "add", "daily 8:00", "what is new", "--timezone", "UTC")
+	if code, err := add.wait(); code != cli.ExitFailed || err != nil || !strings.Contains(add.stderr.String(), "the audit is full, so nothing was run or changed; stop conclave and run conclave audit rotate") {
+		t.Errorf("a schedule with a full audit: %d, %v, %s", code, err, add.stderr)
+	}
+	if got := p.run(cli.ExitOK, "conclave", "schedule", "list", "--json"); strings.TrimSpace(got) != "[]" {
+		t.Errorf("a schedule without a record: %s", got)
+	}
 	if got := p.run(cli.ExitOK, "conclave", "doctor"); !strings.Contains(got, "warn  audit ") || !strings.Contains(got, "conclave audit rotate") {
 		t.Errorf("the doctor does not see it:\n%s", got)
 	}

@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
 )
 
 // A command that changes something must not succeed when it was interrupted: nothing says that the change was made.
@@ -34,6 +37,43 @@ func TestInterruptedChangeIsAnError(t *testing.T) {
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true
 		if err := cmd.ExecuteContext(stopped); (err != nil) != tt.fails {
 			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
+
+// TestInterruptEndsReadOfStdin: a command that waits for stdin ends when it is interrupted, with an error unless it is a server.
+func TestInterruptEndsReadOfStdin(t *testing.T) {
+	t.Parallel()
+	p := newFixture(t).installation(t)
+	for _, tt := range []struct {
+		name    string
+		command func(*cli.App) *cobra.Command
+		args    []string
+		fails   bool
+	}{
+		{"call", callCommand, []string{"get_datetime", "-"}, true},
+		{"policy explain", policyExplainCommand, []string{"get_datetime", "-"}, true},
+		{"policy scan", policyScanCommand, []string{"-"}, true},
+		{"join", joinCommand, []string{"-"}, true},
+		{"mcp serve", mcpServeCommand, []string{"--as-user"}, false},
+	} {
+		in, _ := io.Pipe() // nobody writes to it
+		a := cli.New(in, io.Discard, io.Discard)
+		a.Home.Data, a.Home.Config = p.data, p.data
+		cmd := tt.command(a)
+		cmd.SetArgs(tt.args)
+		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- cmd.ExecuteContext(ctx) }()
+		stop()
+		select {
+		case err := <-done:
+			if (err != nil) != tt.fails || tt.fails && !errors.Is(err, term.ErrStopped) {
+				t.Errorf("%s: %v", tt.name, err)
+			}
+		case <-time.After(waitTimeout):
+			t.Errorf("%s still reads", tt.name)
 		}
 	}
 }

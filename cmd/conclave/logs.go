@@ -67,40 +67,31 @@ func (f logFlags) run(ctx context.Context, a *cli.App) error {
 	if err != nil {
 		return err
 	}
+	tail := f.tail // of the first batch: later records are new
+	show := func(batch []logfile.Record) error {
+		batch = slices.DeleteFunc(batch, func(r logfile.Record) bool { return !wanted(r) })
+		if tail > 0 {
+			batch = batch[max(0, len(batch)-tail):]
+		}
+		tail = 0
+		for _, r := range batch {
+			if err := printRecord(a, r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if f.follow {
+		return logfile.Follow(ctx, a.Home.Logs(), followInterval, show)
+	}
 	all, err := logfile.Read(a.Home.Logs())
 	if err != nil {
 		return err
 	}
-	if len(all) == 0 && !f.follow {
+	if len(all) == 0 {
 		return cli.Fail(cli.ExitFailed, "there is no log in "+a.Home.Logs(), "start conclave up; with log_max: 0 in system.yaml it keeps none")
 	}
-	if !f.follow {
-		return f.printAll(a, slices.DeleteFunc(all, func(r logfile.Record) bool { return !wanted(r) }))
-	}
-	first := len(slices.DeleteFunc(all, func(r logfile.Record) bool { return !wanted(r) }))
-	n := 0
-	return logfile.Follow(ctx, a.Home.Logs(), followInterval, func(r logfile.Record) error {
-		if !wanted(r) {
-			return nil
-		}
-		if n++; f.tail > 0 && n <= first-f.tail {
-			return nil
-		}
-		return printRecord(a, r)
-	})
-}
-
-// printAll prints the last records, all without --tail.
-func (f logFlags) printAll(a *cli.App, all []logfile.Record) error {
-	if f.tail > 0 && len(all) > f.tail {
-		all = all[len(all)-f.tail:]
-	}
-	for _, r := range all {
-		if err := printRecord(a, r); err != nil {
-			return err
-		}
-	}
-	return nil
+	return show(all)
 }
 
 // filter returns whether a record is wanted. It rejects flags that it cannot read.

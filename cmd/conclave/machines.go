@@ -201,7 +201,7 @@ conclave machines rotate replaces its keys; with --new-hub-key also after the hu
 // joinHub enrols this machine with a token; "-" reads it from stdin.
 func joinHub(ctx context.Context, a *cli.App, text string, o machine.JoinOptions) error {
 	if text == "-" {
-		line, err := bufio.NewReader(io.LimitReader(a.In, 8<<10)).ReadString('\n')
+		line, err := bufio.NewReader(io.LimitReader(a.Reader(ctx), 8<<10)).ReadString('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
@@ -250,7 +250,7 @@ func runMachine(ctx context.Context, a *cli.App, cfg config.Config, health strin
 		}
 		a.Say("not connected to %s: check that conclave up runs there, that the address is reachable and that conclave machines there lists %s; the connection is repeated", state.Address, state.Machine)
 	})
-	return stay(ctx, c, log)
+	return waitAndStop(ctx, c, log)
 }
 
 // machinesCommand lists, revokes and rotates machines.

@@ -4,13 +4,14 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,8 +20,10 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/config"
+	"conclave/pkg/bus"
 	"conclave/pkg/client"
 	"conclave/pkg/keyring"
+	"conclave/pkg/logfile"
 	"conclave/pkg/sandbox"
 	"conclave/pkg/strict"
 	"conclave/subjects"
@@ -49,6 +52,7 @@ const mcpTestTimeout = 2 * time.Minute
 // mcpReport is what a server offers.
 type mcpReport struct {
 	Server    string         `json:"server"`
+	Folder    string         `json:"folder,omitempty"` // working folder of a program
 	Info      string         `json:"info"`
 	Tools     []mcpTool      `json:"tools"`
 	Rejected  []mcp.Rejected `json:"rejected"`
@@ -82,7 +86,7 @@ func connectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string,
 	run := func(ctx context.Context) error {
 		s, err := mcp.Connect(ctx, o)
 		if err != nil {
-			return cli.Fail(cli.ExitAbsent, err.Error(), "see its settings in mcp.yaml")
+			return cli.Fail(cli.ExitAbsent, err.Error(), "correct the command or the URL; settings that were stored before are in mcp.yaml")
 		}
 		defer s.Close()
 		return f(ctx, s)
@@ -128,6 +132,9 @@ func inspectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string,
 		return nil
 	})
 	r.Refused = append(r.Refused, refused...)
+	if server.Command != "" {
+		r.Folder = filepath.Join(cfg.MCPOptions(a.Home).Folder, name)
+	}
 	return r, err
 }
 
@@ -239,6 +246,7 @@ func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choic
 		p := subjects.Principal{Name: mcp.Principal(name), Kind: subjects.ToolPrincipal, Declared: map[string]subjects.ToolDeclaration{}}
 		before := slices.IndexFunc(all, func(o subjects.Principal) bool { return o.Name == p.Name })
 		if before >= 0 {
+			p.Keys = all[before].Keys
 			maps.Copy(p.Declared, all[before].Declared)
 		}
 		if err := chooseTools(&p, r, choice); err != nil {
@@ -250,7 +258,6 @@ func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choic
 			}
 		}
 		if before >= 0 {
-			p.Keys = all[before].Keys
 			err = updatePrincipal(ctx, a, c, p)
 		} else {
 			_, err = makeKey(ctx, a, c, subjects.PrincipalAdd, p)
@@ -261,21 +268,26 @@ func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choic
 		if err != nil {
 			return err
 		}
-		if a.JSON {
-			return a.PrintJSON(r)
-		}
-		printReport(a, r)
-		a.Say("added %s with %d tools, in an account of its own; it starts within a few seconds", name, len(p.Tools))
-		for _, dir := range s.Write {
-			if ok, user := sandbox.CanWrite(dir); !ok {
-				a.Say("its program runs as user %d, who cannot write to %s: chown %[1]d %[2]s", user, dir)
-			}
-		}
-		if len(choice.agents) == 0 {
-			a.Say("you alone can call them: %s call %s '{...}'; give them to agents with --agent", a.Program(), p.Tools[0])
-		}
-		return nil
+		return printAdded(a, r, s, p, len(choice.agents) > 0)
 	})
+}
+
+// printAdded prints what a server offers that was added as p, and what its user may have to do. given says that agents may call its tools.
+func printAdded(a *cli.App, r mcpReport, s mcp.Server, p subjects.Principal, given bool) error {
+	if a.JSON {
+		return a.PrintJSON(r)
+	}
+	printReport(a, r)
+	a.Say("added %s with %d tools, in an account of its own; it starts within a few seconds", r.Server, len(p.Tools))
+	for _, dir := range s.Write {
+		if ok, user := sandbox.CanWrite(dir); !ok {
+			a.Say("its program runs as user %d, who cannot write to %s: chown %[1]d %[2]s", user, dir)
+		}
+	}
+	if !given {
+		a.Say("you alone can call them: %s call %s '{...}'; give them to agents with --agent", a.Program(), p.Tools[0])
+	}
+	return nil
 }
 
 // changeServer returns the settings of a server with those that were given in place of its own.
@@ -335,21 +347,24 @@ func chooseTools(p *subjects.Principal, r mcpReport, choice mcpChoice) error {
 // printReport prints what a server offers.
 func printReport(a *cli.App, r mcpReport) {
 	fmt.Fprintf(a.Out, "%s: %s\n", r.Server, r.Info)
-	w := tabwriter.NewWriter(a.Out, 0, 4, 2, ' ', 0)
+	var rows [][]string
+	if r.Folder != "" {
+		rows = append(rows, []string{"  folder", r.Folder})
+	}
 	for _, t := range r.Tools {
 		description, _, _ := strings.Cut(t.Description, "\n")
-		fmt.Fprintf(w, "  tool\t%s\t%s\n", t.Name, term.Clip(description, 80))
+		rows = append(rows, []string{"  tool", t.Name, term.Clip(description, 80)})
 	}
 	for _, t := range r.Rejected {
-		fmt.Fprintf(w, "  not mounted\t%s\t%s\n", t.Tool, t.Reason)
+		rows = append(rows, []string{"  not mounted", t.Tool, t.Reason})
 	}
 	for _, i := range r.Resources {
-		fmt.Fprintf(w, "  resource\t%s\t%s\n", i.URI, term.Clip(i.Description, 80))
+		rows = append(rows, []string{"  resource", i.URI, term.Clip(i.Description, 80)})
 	}
 	for _, i := range r.Prompts {
-		fmt.Fprintf(w, "  prompt\t%s\t%s\n", i.Name, term.Clip(i.Description, 80))
+		rows = append(rows, []string{"  prompt", i.Name, term.Clip(i.Description, 80)})
 	}
-	_ = w.Flush()
+	_ = term.Table(a.Out, rows, term.Layout{Whole: true})
 	for _, what := range r.Refused {
 		fmt.Fprintln(a.Out, "  refused: "+what)
 	}
@@ -361,62 +376,146 @@ type mcpState struct {
 	Kind   string   `json:"kind"`  // program or url
 	State  string   `json:"state"` // added, not added or disabled
 	Tools  []string `json:"tools"`
+	Status string   `json:"status,omitempty"` // of a server that was added: one of those below
+	Reason string   `json:"reason,omitempty"` // why it is not connected, or what waits for the user
 }
+
+// Statuses of a server that was added.
+const (
+	mcpConnected    = "connected"
+	mcpWaiting      = "waits for you"
+	mcpNotConnected = "not connected"
+	mcpNotRunning   = "not running" // conclave does not run
+)
 
 // mcpListCommand lists the servers, or what one of them offers.
 func mcpListCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list [server]",
 		Short: "List the MCP servers, or the tools, resources and prompts of one",
-		Long: `Without a name it lists the servers of mcp.yaml and whether each was added; it starts none. With a name it starts that server once and lists
-its tools, resources and prompts.`,
+		Long: `Without a name it lists the servers of mcp.yaml, whether each was added, and whether it runs; it starts none. With a name it starts that server
+once and lists its tools, resources and prompts. Status of a server that was added:
+
+  connected      its tools can be called
+  waits for you  the definition of a tool changed: it is not offered until you accept it with conclave tool accept
+  not connected  with the last error in its log; it is retried
+  not running    conclave does not run, so its servers do not either`,
 		Example: "  conclave mcp list\n  conclave mcp list files",
 		Args:    cli.Args(cobra.MaximumNArgs(1)), ValidArgsFunction: completeServers(a),
 		RunE: func(cmd *cobra.Command, v []string) error {
 			if len(v) == 1 {
 				return testServer(cmd.Context(), a, v[0], "", "")
 			}
-			cfg, err := a.LoadConfig(nil)
-			if err != nil {
-				return err
-			}
-			added := map[string][]string{}
-			principals, err := a.Home.ReadPrincipals()
-			if err != nil {
-				return err
-			}
-			for _, p := range principals {
-				added[p.Name] = p.Tools
-			}
-			states := []mcpState{}
-			for _, name := range strict.SortedKeys(cfg.MCP.Servers) {
-				s := cfg.MCP.Servers[name]
-				row := mcpState{Server: name, Kind: "program", State: "not added", Tools: []string{}}
-				if s.URL != "" {
-					row.Kind = "url"
-				}
-				if tools, ok := added[mcp.Principal(name)]; ok {
-					row.State, row.Tools = "added", tools
-				}
-				if s.Disabled {
-					row.State = "disabled"
-				}
-				states = append(states, row)
-			}
+			states, err := listServers(cmd.Context(), a)
 			switch {
+			case err != nil:
+				return err
 			case a.JSON:
 				return a.PrintJSON(states)
 			case len(states) == 0:
 				a.Say("no MCP servers: add one with %s mcp add", a.Program())
 				return nil
 			}
-			w := tabwriter.NewWriter(a.Out, 0, 4, 2, ' ', 0)
+			var rows [][]string
 			for _, s := range states {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d tools\n", s.Server, s.Kind, s.State, len(s.Tools))
+				row := []string{s.Server, s.Kind, s.State, fmt.Sprintf("%d tools", len(s.Tools)), s.Status}
+				if s.Reason != "" {
+					row[4] += ": " + term.OneLine(s.Reason)
+				}
+				rows = append(rows, row)
 			}
-			return w.Flush()
+			return term.Table(a.Out, rows, term.Layout{Whole: true})
 		},
 	}
+}
+
+// listServers returns the servers of mcp.yaml by name.
+func listServers(ctx context.Context, a *cli.App) ([]mcpState, error) {
+	cfg, err := a.LoadConfig(nil)
+	if err != nil {
+		return nil, err
+	}
+	added := map[string][]string{}
+	principals, err := a.Home.ReadPrincipals()
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range principals {
+		added[p.Name] = p.Tools
+	}
+	states, runs := []mcpState{}, false
+	for _, name := range strict.SortedKeys(cfg.MCP.Servers) {
+		s := cfg.MCP.Servers[name]
+		row := mcpState{Server: name, Kind: "program", State: "not added", Tools: []string{}}
+		if s.URL != "" {
+			row.Kind = "url"
+		}
+		if tools, ok := added[mcp.Principal(name)]; ok {
+			row.State, row.Tools = "added", tools
+		}
+		if s.Disabled {
+			row.State = "disabled"
+		}
+		runs = runs || row.State == "added"
+		states = append(states, row)
+	}
+	if !runs {
+		return states, nil
+	}
+	var tools []subjects.ToolStatus
+	err = a.WithClient(func(c *client.Client) error {
+		tools, err = c.Tools(ctx, "")
+		return err
+	})
+	off := errors.Is(err, bus.ErrNotRunning)
+	if err != nil && !off {
+		return nil, err
+	}
+	log, _ := logfile.Read(a.Home.Logs()) // without it the reasons are missing
+	for i, s := range states {
+		switch {
+		case s.State != "added":
+		case off:
+			states[i].Status = mcpNotRunning
+		default:
+			states[i].Status, states[i].Reason = describeServer(mcp.Principal(s.Server), tools, log)
+		}
+	}
+	return states, nil
+}
+
+// describeServer returns the status of an added server of a running system, by the state of its tools, and the reason: what waits for the
+// user, or the last error in the log when it is not connected.
+func describeServer(principal string, tools []subjects.ToolStatus, log []logfile.Record) (status, reason string) {
+	var changed []string
+	connected := false
+	for _, t := range tools {
+		if t.Principal != principal {
+			continue
+		}
+		connected = connected || t.Running
+		switch {
+		case t.State == subjects.ToolChanged:
+			changed = append(changed, "the definition of "+t.Tool+" changed, see conclave tool accept "+t.Tool)
+		case t.Rejected != "":
+			changed = append(changed, "the definition of "+t.Tool+" was rejected, see conclave tool show "+t.Tool)
+		}
+	}
+	switch {
+	case connected && len(changed) > 0:
+		return mcpWaiting, strings.Join(changed, "; ")
+	case connected:
+		return mcpConnected, ""
+	}
+	for _, r := range slices.Backward(log) {
+		var line struct {
+			Err string `json:"err"`
+		}
+		if r.Actor == principal && r.Level >= slog.LevelError && json.Unmarshal(r.Line, &line) == nil && line.Err != "" {
+			return mcpNotConnected, line.Err
+		}
+	}
+	return mcpNotConnected, ""
 }
 
 // mcpTestCommand starts a server and shows what it offers.
@@ -481,65 +580,82 @@ Credentials stay in the keyring.`,
 		Example: "  conclave mcp remove files",
 		Args:    cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeServers(a),
 		RunE: func(cmd *cobra.Command, names []string) error {
-			return a.WithClient(func(c *client.Client) error {
-				for _, name := range names {
-					if err := removeServer(cmd.Context(), a, c, name); err != nil {
-						return err
-					}
-					a.Say("removed %s", name)
+			for _, name := range names {
+				said, err := removeServer(cmd.Context(), a, name)
+				if err != nil {
+					return err
 				}
-				return nil
-			})
+				a.Say("%s", said)
+			}
+			return nil
 		},
 	}
 }
 
-// removeServer revokes the account of a server and removes its settings.
-func removeServer(ctx context.Context, a *cli.App, c *client.Client, name string) error {
+// removeServer revokes the account of a server and removes its settings. It returns what was removed. A server that was not added has no
+// account: its settings are removed also while conclave does not run.
+func removeServer(ctx context.Context, a *cli.App, name string) (said string, err error) {
 	cfg, err := a.LoadConfig(nil)
 	if err != nil {
-		return err
+		return "", err
 	}
-	all, err := c.Principals(ctx)
+	var principals []subjects.Principal
+	err = a.WithClient(func(c *client.Client) error {
+		principals, err = c.Principals(ctx)
+		return err
+	})
+	if errors.Is(err, bus.ErrNotRunning) {
+		principals, err = a.Home.ReadPrincipals()
+	}
 	if err != nil {
-		return err
+		return "", err
 	}
-	_, configured := cfg.MCP.Servers[name]
-	p := mcp.Principal(name)
-	at := slices.IndexFunc(all, func(o subjects.Principal) bool { return o.Name == p })
-	if !configured && at < 0 {
-		return cli.Fail(cli.ExitAbsent, "there is no MCP server "+name, "see "+a.Program()+" mcp list")
+	s, configured := cfg.MCP.Servers[name]
+	at := slices.IndexFunc(principals, func(o subjects.Principal) bool { return o.Name == mcp.Principal(name) })
+	switch {
+	case !configured && at < 0:
+		return "", cli.Fail(cli.ExitAbsent, "there is no MCP server "+name, "see "+a.Program()+" mcp list")
+	case at < 0:
+		return "removed " + name + " from mcp.yaml; it was not added, so it had no account", config.SetMCPServer(a.Home, name, nil)
 	}
-	if configured {
-		if err := config.SetMCPServer(a.Home, name, nil); err != nil {
-			return err
+	said = "removed the account of " + name + ", which is not in mcp.yaml"
+	err = a.WithClient(func(c *client.Client) error {
+		if configured {
+			if err := config.SetMCPServer(a.Home, name, nil); err != nil { // the account goes nevertheless
+				return errors.Join(err, revokePrincipal(ctx, a, c, mcp.Principal(name)))
+			}
+			said = "removed " + name + " from mcp.yaml and its account"
+			if !awaitStop(ctx, c, principals[at].Tools) {
+				said += "; it did not stop in time, and can no longer connect"
+			}
+			if s.Command != "" {
+				said += "; its working folder stays: " + filepath.Join(cfg.MCPOptions(a.Home).Folder, name)
+			}
+			if len(s.Secrets()) > 0 {
+				said += "; its credentials stay in the keyring: " + strings.Join(s.Secrets(), ", ")
+			}
 		}
-	}
-	if at < 0 {
-		return nil
-	}
-	if configured {
-		awaitStop(ctx, c, all[at].Tools)
-	}
-	return revokePrincipal(ctx, a, c, p)
+		return revokePrincipal(ctx, a, c, mcp.Principal(name))
+	})
+	return said, err
 }
 
 // stopTimeout is how long a server may take to stop after its settings are gone.
 const stopTimeout = 10 * time.Second
 
 // awaitStop waits until none of the tools of a server is running, so that the server is not disconnected by the loss of its account. It
-// returns after stopTimeout in any case.
-func awaitStop(ctx context.Context, c *client.Client, tools []string) {
+// returns after stopTimeout in any case, then with false.
+func awaitStop(ctx context.Context, c *client.Client, tools []string) bool {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	for {
 		list, err := c.Tools(ctx, "")
-		if err != nil || !slices.ContainsFunc(list, func(s subjects.ToolStatus) bool { return s.Running && slices.Contains(tools, s.Tool) }) {
-			return
+		if err == nil && !slices.ContainsFunc(list, func(s subjects.ToolStatus) bool { return s.Running && slices.Contains(tools, s.Tool) }) {
+			return true
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

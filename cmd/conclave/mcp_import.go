@@ -177,32 +177,13 @@ func importServers(ctx context.Context, a *cli.App, found map[string]foreignServ
 			left = append(left, fmt.Sprintf("%s: %v", text.OneLine(was, 64), err))
 			continue
 		}
-		if len(values) > 0 {
-			exists := ""
-			if err := withKeyring(ctx, a, func(ctx context.Context, r keyring.Ring, _ keyring.Info) error {
-				stored, err := r.Names(ctx)
-				if err != nil {
-					return err
-				}
-				for secret := range values {
-					if slices.Contains(stored, secret) {
-						exists = secret
-						return nil
-					}
-				}
-				for secret, value := range values {
-					if err := r.Set(ctx, secret, seal.NewSecret([]byte(value))); err != nil {
-						return err
-					}
-				}
-				return nil
-			}); err != nil {
-				return done, err
-			}
-			if exists != "" {
-				left = append(left, fmt.Sprintf("%s: the keyring has a credential %s, which %s secret rm %[2]s removes", text.OneLine(was, 64), exists, a.Program()))
-				continue
-			}
+		exists, err := storeNewSecrets(ctx, a, values)
+		if err != nil {
+			return done, err
+		}
+		if exists != "" {
+			left = append(left, fmt.Sprintf("%s: the keyring has a credential %s, which %s secret rm %[2]s removes", text.OneLine(was, 64), exists, a.Program()))
+			continue
 		}
 		if err := config.SetMCPServer(a.Home, d.Server, &s); err != nil {
 			return done, err
@@ -214,6 +195,33 @@ func importServers(ctx context.Context, a *cli.App, found map[string]foreignServ
 		return done, cli.Fail(cli.ExitFailed, "not imported: "+strings.Join(left, "; "), "change them in the file and import it again")
 	}
 	return done, nil
+}
+
+// storeNewSecrets stores credentials by their names in the keyring. When the keyring has one of the names it stores none and returns that
+// name.
+func storeNewSecrets(ctx context.Context, a *cli.App, values map[string]string) (exists string, err error) {
+	if len(values) == 0 {
+		return "", nil
+	}
+	err = withKeyring(ctx, a, func(ctx context.Context, r keyring.Ring, _ keyring.Info) error {
+		stored, err := r.Names(ctx)
+		if err != nil {
+			return err
+		}
+		for secret := range values {
+			if slices.Contains(stored, secret) {
+				exists = secret
+				return nil
+			}
+		}
+		for secret, value := range values {
+			if err := r.Set(ctx, secret, seal.NewSecret([]byte(value))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return exists, err
 }
 
 // convert returns the settings of a server, and its credentials by their names in the keyring. It rejects a credential where mcp.yaml

@@ -12,7 +12,6 @@ import (
 	"mime"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -21,8 +20,7 @@ import (
 
 	"conclave/actors/gateway"
 	"conclave/cmd/conclave/internal/cli"
-	"conclave/cmd/conclave/internal/term"
-	"conclave/subjects"
+	"conclave/pkg/file"
 )
 
 // mcpServeCommand is a server on standard input and output.
@@ -41,16 +39,17 @@ program has the identity of the client that you name, and its rights and limits:
 			if (name == "") == !asUser {
 				return cli.Usage("give --client with the name of a client, or --as-user")
 			}
-			if name != "" && subjects.CheckToken(name) != nil { // the name is a part of a path
-				return cli.Usage("--client %q is not the name of a client", term.Clip(name, 40))
-			}
 			cfg, err := a.LoadConfig(nil)
 			if err != nil {
 				return err
 			}
 			token := ""
 			if name != "" {
-				data, err := os.ReadFile(tokenPath(a, name))
+				path, err := tokenPath(a, name)
+				if err != nil {
+					return err
+				}
+				data, err := file.Read(path, 1<<10)
 				if errors.Is(err, fs.ErrNotExist) {
 					return cli.Fail(cli.ExitAbsent, "no client is named "+name, "add it with "+a.Program()+" principal add "+name+" --kind client")
 				}
@@ -63,7 +62,7 @@ program has the identity of the client that you name, and its rights and limits:
 			tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return gateway.DialSocket(ctx, socket) }}
 			defer tr.CloseIdleConnections()
 			b := &mcpBridge{client: &http.Client{Transport: tr}, token: token, out: a.Out, running: map[string]context.CancelFunc{}}
-			return b.run(cmd.Context(), a.In)
+			return cli.IgnoreInterrupt(cmd.Context(), b.run(cmd.Context(), a.Reader(cmd.Context())))
 		},
 	}
 	cmd.Flags().StringVar(&name, "client", "", "`name` of the client whose identity the program has")
@@ -102,11 +101,11 @@ type mcpMessage struct {
 // versionKey names the version of the protocol in the newer messages.
 const versionKey = "io.modelcontextprotocol/protocolVersion"
 
-// replyTime is how long replies are waited for after the client has closed its side: a question may take minutes, and its client may be
+// replyTimeout is how long replies are waited for after the client has closed its side: a question may take minutes, and its client may be
 // gone.
-const replyTime = 10 * time.Second
+const replyTimeout = 10 * time.Second
 
-// run passes messages on until the client closes its side, and waits replyTime for the replies.
+// run passes messages on until the client closes its side, and waits replyTimeout for the replies.
 func (b *mcpBridge) run(ctx context.Context, in io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -120,7 +119,7 @@ func (b *mcpBridge) run(ctx context.Context, in io.Reader) error {
 		}
 		var m mcpMessage
 		if err := json.Unmarshal(line, &m); err != nil {
-			b.fail(nil, -32700, "the message is no JSON object")
+			b.fail(nil, -32700, "the message is not a JSON object")
 			continue
 		}
 		if m.Method == "notifications/cancelled" {
@@ -136,7 +135,7 @@ func (b *mcpBridge) run(ctx context.Context, in io.Reader) error {
 			b.send(ctx, m, line)
 		})
 	}
-	defer time.AfterFunc(replyTime, cancel).Stop()
+	defer time.AfterFunc(replyTimeout, cancel).Stop()
 	requests.Wait()
 	return lines.Err()
 }

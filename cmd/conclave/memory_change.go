@@ -246,7 +246,7 @@ func selectToForget(ctx context.Context, a *cli.App, c *client.Client, find func
 	if !ok {
 		return nil, cli.Usage("this would forget %s: add --yes to confirm", view.Memories(len(ids)))
 	}
-	confirmed, err := a.Confirm(ctx, keyboard, fmt.Sprintf("forget %s for good? [y/N] ", view.Memories(len(ids))))
+	confirmed, err := a.Confirm(ctx, keyboard, fmt.Sprintf("forget %s for good?", view.Memories(len(ids))))
 	switch {
 	case errors.Is(err, term.ErrStopped):
 		return nil, cli.Fail(cli.ExitFailed, "stopped", "nothing was changed")

@@ -23,6 +23,7 @@ import (
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/client"
 	"conclave/pkg/document"
+	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
@@ -281,7 +282,7 @@ func isExport(f document.File) bool {
 // again.
 func readExportFile(path string) iter.Seq2[subjects.MemoryEntry, error] {
 	return func(yield func(subjects.MemoryEntry, error) bool) {
-		f, err := os.Open(path)
+		f, err := file.Open(path)
 		if err != nil {
 			yield(subjects.MemoryEntry{}, err)
 			return

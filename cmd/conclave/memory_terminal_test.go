@@ -18,8 +18,14 @@ import (
 // answers types a line when it is asked for, until it was taken: what comes before anybody can have read the question is not.
 func answers(t *testing.T, c *process, keyboard *os.File, line string) int {
 	t.Helper()
+	return typesUntilEnd(t, c, keyboard, line+"\n")
+}
+
+// typesUntilEnd types a text until the process ends, and returns its exit code: what is typed before the prompt appears is discarded.
+func typesUntilEnd(t *testing.T, c *process, keyboard *os.File, text string) int {
+	t.Helper()
 	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); {
-		if _, err := keyboard.WriteString(line + "\n"); err != nil {
+		if _, err := keyboard.WriteString(text); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -64,16 +70,7 @@ func TestMemoryForgetAsked(t *testing.T) {
 	k.fill()
 	for name, end := range map[string]func(w *process, keyboard *os.File) int{
 		"Ctrl-C": func(w *process, _ *os.File) int { code, _ := w.end(os.Interrupt); return code },
-		"Ctrl-D": func(w *process, keyboard *os.File) int {
-			if _, err := keyboard.Write([]byte{4}); err != nil {
-				t.Fatal(err)
-			}
-			code, err := w.wait()
-			if err != nil {
-				t.Fatal(err)
-			}
-			return code
-		},
+		"Ctrl-D": func(w *process, keyboard *os.File) int { return typesUntilEnd(t, w, keyboard, "\x04") },
 	} {
 		w, keyboard := p.onKeyboard("memory", "forget", "--query", "tomatoes")
 		p.must(w.stdout, `^garden00 `)

@@ -344,6 +344,7 @@ type archivistKey struct{}
 //	odd HOW          let it misbehave
 //	wrote TEXT...    what was written since the last time, all of it, in any order
 func TestMemoryScripts(t *testing.T) {
+	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/memory",
 		RequireExplicitExec: true,
@@ -355,7 +356,7 @@ func TestMemoryScripts(t *testing.T) {
 				env.Setenv(name, filepath.Join(env.WorkDir, dir))
 			}
 			env.Setenv("TZ", "UTC")
-			env.Setenv(noSleep, noSleepValue)
+			setRuntimeEnv(env)
 			return c.linkData(filepath.Join(env.WorkDir, "home/data/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

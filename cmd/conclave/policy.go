@@ -24,6 +24,7 @@ import (
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/client"
+	"conclave/pkg/file"
 	"conclave/pkg/firewall"
 	"conclave/pkg/strict"
 	"conclave/subjects"
@@ -43,7 +44,7 @@ manifest.yaml.`,
 }
 
 // policyExplainCommand asks the broker what it would decide about a call; the call does not run. It rejects invalid names and
-// ids, and arguments that are no JSON object.
+// ids, and arguments that are not a JSON object.
 func policyExplainCommand(a *cli.App) *cobra.Command {
 	var call subjects.ExplainRequest
 	cmd := &cobra.Command{
@@ -70,7 +71,7 @@ document: allowed, denial, asks, layers, monitored.`,
 					return cli.Usage("%q is not a valid name or id: use letters, digits, _ and -", term.Clip(id, 40))
 				}
 			}
-			if call.Args, err = readArguments(a, append(v, "{}")[1]); err != nil {
+			if call.Args, err = readArguments(cmd.Context(), a, append(v, "{}")[1]); err != nil {
 				return err
 			}
 			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error { return explainCall(cmd.Context(), a, c, call) })
@@ -111,7 +112,7 @@ func explainCall(ctx context.Context, a *cli.App, c *client.Client, call subject
 	case len(v.Asks) > 0:
 		ask := v.Asks[0]
 		return cli.Fail(cli.ExitDenied, fmt.Sprintf("%s would wait for your approval, required by %s", call.Tool, view.RuleReason(ask.Layer+": "+ask.Rule, ask.Reason)), "nothing was run")
-	case !v.Allowed: // without a denial it still is no permission
+	case !v.Allowed: // without a denial it still is not permitted
 		return cli.Fail(cli.ExitDenied, call.Tool+" would be denied", "the broker gave no reason")
 	}
 	if !a.JSON {
@@ -121,7 +122,7 @@ func explainCall(ctx context.Context, a *cli.App, c *client.Client, call subject
 }
 
 // policySimulateCommand measures the information flow policy against recorded attacks. It needs no running system. An attack
-// that succeeds is reported and is no error.
+// that succeeds is reported and is not an error.
 func policySimulateCommand(a *cli.App) *cobra.Command {
 	var effects, declared string
 	var o simulate.Options
@@ -239,12 +240,12 @@ func findEffects(named string, cases []string) (simulate.Tools, error) {
 	return nil, cli.Usage("the effects of the tools are not known: put %s beside the cases, or name a file with --effects", effectsFile)
 }
 
-// openFile opens a file named by the user for reading; what names its content in an error. The caller closes it.
-func openFile(what, file string) (*os.File, error) {
-	f, err := os.Open(file)
+// openFile opens a regular file named by the user for reading; what names its content in an error. The caller closes it.
+func openFile(what, path string) (*os.File, error) {
+	f, err := file.Open(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, cli.Usage("reading %s: %s: no such file", what, file)
+		return nil, cli.Usage("reading %s: %s: no such file", what, path)
 	case err != nil:
 		return nil, fmt.Errorf("reading %s: %w", what, err)
 	}
@@ -264,7 +265,7 @@ type scanReport struct {
 	spent time.Duration
 }
 
-// policyScanCommand scans texts with the firewall and prints the counts. It needs no running system. A flagged text is no
+// policyScanCommand scans texts with the firewall and prints the counts. It needs no running system. A flagged text is not an
 // error; a file that cannot be read or has an invalid line is.
 func policyScanCommand(a *cli.App) *cobra.Command {
 	var techniques strings.Builder
@@ -285,10 +286,10 @@ Techniques:
 		Example: `  conclave policy scan texts.jsonl
   conclave policy scan texts.jsonl --json | jq .flagged_ids`,
 		Args: cli.Args(cobra.MinimumNArgs(1)),
-		RunE: func(_ *cobra.Command, files []string) error {
+		RunE: func(cmd *cobra.Command, files []string) error {
 			r := scanReport{FlaggedIDs: []string{}, Techniques: map[string]int{}}
 			for _, file := range files {
-				if err := r.scanFile(file, a.In); err != nil {
+				if err := r.scanFile(cmd.Context(), a, file); err != nil {
 					return err
 				}
 			}
@@ -322,11 +323,13 @@ func (r *scanReport) print(w io.Writer) {
 // maxTextLine bounds a line of a file of texts.
 const maxTextLine = 16 << 20
 
-// scanFile scans the texts of one file, or of stdin for "-", and adds them to r. Blank lines are skipped. A line that is no
+// scanFile scans the texts of one file, or of stdin for "-", and adds them to r. Blank lines are skipped. A line that is not a
 // JSON object, has no field text, or is longer than [maxTextLine] is an error; the texts before it are counted.
-func (r *scanReport) scanFile(file string, stdin io.Reader) error {
-	in := stdin
-	if file != "-" {
+func (r *scanReport) scanFile(ctx context.Context, a *cli.App, file string) error {
+	var in io.Reader
+	if file == "-" {
+		in = a.Reader(ctx)
+	} else {
 		f, err := openFile("texts", file)
 		if err != nil {
 			return err

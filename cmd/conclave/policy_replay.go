@@ -29,7 +29,7 @@ calls. Nothing runs, nothing is written, and the rules in force stay.
 Each call is judged as it was made: a call that the other rules deny does not change the calls after it. Types, lineage, tools,
 paths, hosts, limits and approvals are judged anew, paths by the files of today. The information flow of a session is not recorded, so the recorded
 verdict of that layer counts, with monitor_only of the other manifest. A call whose record lacks what a rule needs is counted as one that cannot be
-judged. Tools of conclave tool add and conclave mcp add are judged with their declarations of today. With --json it prints one document: calls, unchanged, changed, changes, cannot_be_judged, damaged.`,
+judged, and so is a call of a tool that was removed since. Tools of conclave tool add and conclave mcp add are judged with their declarations of today. With --json it prints one document: calls, unchanged, changed, changes, cannot_be_judged, damaged.`,
 		Example: `  conclave policy replay --manifest new.yaml
   conclave policy replay --manifest new.yaml --since 7d --json`,
 		Args: cli.NoArgs,

@@ -12,11 +12,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
 	"conclave/pkg/client"
 	"conclave/pkg/file"
 	"conclave/subjects"
@@ -24,10 +24,8 @@ import (
 
 // principalCommand is the parent of the commands about accounts that are added while conclave runs.
 func principalCommand(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "principal",
-		Short: "Add, list, revoke and rotate accounts of your own tools and clients",
-		Long: `A principal is an account on the bus with a key of its own: a program of yours that serves tools, or one that asks questions. It is
+	return cli.Group("principal", "Add, list, revoke and rotate accounts of your own tools and clients",
+		`A principal is an account on the bus with a key of its own: a program of yours that serves tools, or one that asks questions. It is
 added to the running system without a restart, and has no rights beyond those of its kind:
 
   tool    announces and serves the named tools to the broker. Agents may call them as far as the manifest allows.
@@ -35,11 +33,9 @@ added to the running system without a restart, and has no rights beyond those of
           it writes counts as untrusted content: it permits nothing.
 
 Machines are added with conclave invite. Every change is in the audit log.`,
-		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(principalAddCommand(a), principalListCommand(a), principalRevokeCommand(a), principalRotateCommand(a))
-	return cmd
+		`  conclave principal add phone --kind client
+  conclave principal list`,
+		principalAddCommand(a), principalListCommand(a), principalRevokeCommand(a), principalRotateCommand(a))
 }
 
 // principalReport is what a command changed. The seed is never printed.
@@ -100,20 +96,16 @@ func principalListCommand(a *cli.App) *cobra.Command {
 				case err != nil:
 					return err
 				case a.JSON:
-					if all == nil {
-						all = []subjects.Principal{}
-					}
-					return a.PrintJSON(all)
+					return a.PrintJSON(append([]subjects.Principal{}, all...))
 				case len(all) == 0:
 					a.Say("no principals were added: add one with %s principal add", a.Program())
 					return nil
 				}
-				w := tabwriter.NewWriter(a.Out, 0, 4, 2, ' ', 0)
+				var rows [][]string
 				for _, p := range all {
-					serves := strings.Join(append(p.Tools, p.Actors...), ",")
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", p.Name, p.Kind, p.Added.Local().Format("2006-01-02 15:04"), serves)
+					rows = append(rows, []string{p.Name, string(p.Kind), p.Added.Local().Format("2006-01-02 15:04"), strings.Join(append(p.Tools, p.Actors...), ",")})
 				}
-				return w.Flush()
+				return term.Table(a.Out, rows, term.Layout{})
 			})
 		},
 	}
@@ -217,8 +209,11 @@ func makeKey(ctx context.Context, a *cli.App, c *client.Client, action string, p
 	}
 	report = principalReport{Name: p.Name, Action: action, Key: path, Public: key.Public}
 	if token != "" {
-		report.Token = tokenPath(a, p.Name)
-		if err := file.Replace(report.Token, []byte(token+"\n")); err != nil {
+		report.Token, err = tokenPath(a, p.Name)
+		if err == nil {
+			err = file.Replace(report.Token, []byte(token+"\n"))
+		}
+		if err != nil {
 			return report, fmt.Errorf("%s is added, but its token is not stored: %w; run %s principal rotate %s", p.Name, err, a.Program(), p.Name)
 		}
 	}
@@ -256,17 +251,25 @@ func newClientToken() (token, hash string) {
 	return token, hex.EncodeToString(sum[:])
 }
 
-// tokenPath is the path of the file with the HTTP token of a client.
-func tokenPath(a *cli.App, name string) string {
-	return filepath.Join(a.Home.Keys().Dir, name+".token")
+// tokenPath is the path of the file with the HTTP token of a client. It rejects a name that no client can have, such as one with a
+// folder in it.
+func tokenPath(a *cli.App, name string) (string, error) {
+	if subjects.CheckToken(name) != nil {
+		return "", cli.Usage("%q is not the name of a client", term.Clip(name, 40))
+	}
+	return filepath.Join(a.Home.Keys().Dir, name+".token"), nil
 }
 
 // removeToken deletes the token of a principal; without one it does nothing.
 func removeToken(a *cli.App, name string) error {
-	if err := os.Remove(tokenPath(a, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	path, err := tokenPath(a, name)
+	if err == nil {
+		err = os.Remove(path)
 	}
-	return nil
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func printPrincipal(a *cli.App, r principalReport, text string) error {

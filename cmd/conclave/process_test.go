@@ -12,16 +12,23 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
 )
 
 // waitTimeout is how long a test waits for what must come. It is only ever waited for in full by a test that fails.
 const waitTimeout = 20 * time.Second
 
-// A program built with the race detector waits for a second when it ends, unless told otherwise; the tests run hundreds.
-const (
-	noSleep      = "GORACE"
-	noSleepValue = "atexit_sleep_ms=0"
-)
+// runtimeEnv configures the Go runtime of the processes of the tests, which run hundreds: one built with the race detector waits
+// for a second when it ends, unless told otherwise, and a short command collects garbage for a quarter of its processor time.
+var runtimeEnv = map[string]string{"GORACE": "atexit_sleep_ms=0", "GOGC": "400"}
+
+// setRuntimeEnv adds [runtimeEnv] to the environment of a script.
+func setRuntimeEnv(env *testscript.Env) {
+	for name, value := range runtimeEnv {
+		env.Setenv(name, value)
+	}
+}
 
 // output collects what a process writes and lets a test wait for a line.
 type output struct {
@@ -145,10 +152,14 @@ func newInstallation(t *testing.T) *installation {
 	if err := writeSystem(filepath.Join(dir, "config", "conclave")); err != nil {
 		t.Fatal(err)
 	}
-	return &installation{t, dir, filepath.Join(dir, "data", "conclave"), []string{
+	env := []string{
 		"HOME=" + dir, "XDG_DATA_HOME=" + filepath.Join(dir, "data"), "XDG_CONFIG_HOME=" + filepath.Join(dir, "config"), "XDG_STATE_HOME=" + filepath.Join(dir, "state"),
-		"PATH=" + os.Getenv("PATH"), "TERM=xterm", noSleep + "=" + noSleepValue,
-	}}
+		"PATH=" + os.Getenv("PATH"), "TERM=xterm",
+	}
+	for name, value := range runtimeEnv {
+		env = append(env, name+"="+value)
+	}
+	return &installation{t, dir, filepath.Join(dir, "data", "conclave"), env}
 }
 
 // begin starts a program that ends with the test.

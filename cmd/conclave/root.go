@@ -42,7 +42,7 @@ Without a command it runs "conclave up": it starts everything and runs until Ctr
 			if version {
 				return printVersion(a)
 			}
-			if err := welcome(cmd.Context(), a); err != nil {
+			if err := showWelcome(cmd.Context(), a); err != nil {
 				return err
 			}
 			return up.RunE(cmd, v)

@@ -18,7 +18,6 @@ import (
 	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/actor"
 	"conclave/pkg/client"
-	"conclave/pkg/policy"
 	"conclave/pkg/schedule"
 	"conclave/subjects"
 )
@@ -35,15 +34,10 @@ A time that passed while conclave was stopped is made up once at the next start,
   conclave schedule list
   conclave schedule results`,
 		scheduleAddCommand(a), scheduleListCommand(a), scheduleShowCommand(a), scheduleResultsCommand(a), scheduleRunCommand(a),
-		scheduleChangeCommand(a, "pause", "Pause schedules", "Pauses schedules until conclave schedule resume. Times that pass meanwhile are not made up.", "paused", func(s *subjects.Schedule) { s.Paused = true }),
-		scheduleChangeCommand(a, "resume", "Resume paused schedules", "Resumes paused schedules. Intervals count from now.", "resumed", func(s *subjects.Schedule) { s.Paused, s.Since = false, thisMinute() }),
-		scheduleChangeCommand(a, "remove", "Remove schedules", "Removes schedules. Their sessions and answers stay.", "removed", func(s *subjects.Schedule) {
-			*s = subjects.Schedule{Made: s.Made, Removed: true}
-		}))
+		scheduleChangeCommand(a, subjects.SchedulePause, "Pause schedules", "Pauses schedules until conclave schedule resume. Times that pass meanwhile are not made up.", "paused"),
+		scheduleChangeCommand(a, subjects.ScheduleResume, "Resume paused schedules", "Resumes paused schedules. Intervals count from now.", "resumed"),
+		scheduleChangeCommand(a, subjects.ScheduleRemove, "Remove schedules", "Removes schedules. Their sessions and answers stay.", "removed"))
 }
-
-// thisMinute is the beginning of this minute: schedules count in minutes.
-func thisMinute() time.Time { return time.Now().UTC().Truncate(time.Minute) }
 
 // scheduleView is a schedule as it is printed.
 type scheduleView struct {
@@ -54,7 +48,7 @@ type scheduleView struct {
 	Late bool        `json:"last_was_late,omitempty"`
 }
 
-// scheduleAddCommand stores a schedule with the grants that its words have now.
+// scheduleAddCommand adds a schedule. The broker derives the grants that its words have now.
 func scheduleAddCommand(a *cli.App) *cobra.Command {
 	var name, zone, mode string
 	cmd := &cobra.Command{
@@ -69,26 +63,30 @@ It prints what the words permit, which is fixed from then on.`,
   conclave schedule add "0 18 * * fri" "Sum up the week in ~/projects/notes" --mode task --timezone Europe/Berlin`,
 		Args: cli.Args(cobra.MinimumNArgs(2)),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			s := subjects.Schedule{When: v[0], Zone: zone, Query: strings.Join(v[1:], " "), Mode: mode, Made: thisMinute(), Since: thisMinute()}
-			if err := completeSchedule(&s); err != nil {
+			s := subjects.Schedule{When: v[0], Zone: cmp.Or(zone, localZone()), Query: strings.Join(v[1:], " "), Mode: mode, Since: time.Now().Truncate(time.Minute)}
+			if err := checkSchedule(s); err != nil {
 				return err
 			}
-			if name != "" && (subjects.CheckToken(name) != nil || len(name) > subjects.MaxScheduleID) {
-				return cli.Usage("%q is not a valid name: use letters, digits, _ and -, at most %d", term.Clip(name, 40), subjects.MaxScheduleID)
+			if name != "" {
+				if err := subjects.CheckScheduleID(name); err != nil {
+					return cli.Usage("--name %q: %v", term.Clip(name, 40), err)
+				}
 			}
 			return a.WithClient(func(c *client.Client) error {
 				for {
 					id, err := newScheduleID(cmd.Context(), c, name)
-					if err == nil {
-						err = c.StoreSchedule(cmd.Context(), id, 0, s)
+					if err != nil {
+						return err
 					}
+					added, err := c.ChangeSchedule(cmd.Context(), subjects.ScheduleChange{ID: id, Action: subjects.ScheduleAdd, Schedule: &s})
+					var fault *subjects.Fault
 					switch {
-					case errors.Is(err, actor.ErrChanged): // another command took the name
+					case errors.As(err, &fault) && fault.Code == subjects.CodeExists: // another command took the name
 						continue
 					case err != nil:
 						return err
 					}
-					return printSchedule(a, viewSchedule(id, s, subjects.ScheduleRun{}))
+					return printSchedule(a, viewSchedule(id, added, subjects.ScheduleRun{}))
 				}
 			})
 		},
@@ -100,11 +98,8 @@ It prints what the words permit, which is fixed from then on.`,
 	return cmd
 }
 
-// completeSchedule fills in the time zone and the grants of a new schedule, and rejects what cannot be asked.
-func completeSchedule(s *subjects.Schedule) error {
-	if s.Zone == "" {
-		s.Zone = localZone()
-	}
+// checkSchedule rejects a new schedule that cannot be asked.
+func checkSchedule(s subjects.Schedule) error {
 	if s.Zone == "" {
 		return cli.Usage("the time zone of this machine has no name: add --timezone, such as Europe/Berlin")
 	}
@@ -120,9 +115,6 @@ func completeSchedule(s *subjects.Schedule) error {
 	}
 	if _, ok := times.Next(s.Since, s.Since); !ok {
 		return cli.Usage("%s is over: give a later time", term.Clip(s.When, 40))
-	}
-	for _, g := range policy.DeriveGrants(subjects.UserText(s.Query)) {
-		s.Grants, s.Fixed = append(s.Grants, g.Describe()), append(s.Fixed, g.Fingerprint())
 	}
 	return nil
 }
@@ -238,13 +230,10 @@ func scheduleListCommand(a *cli.App) *cobra.Command {
 					if all[id].Removed {
 						continue
 					}
-					v := viewSchedule(id, all[id].Schedule, subjects.ScheduleRun{})
-					next := "over"
-					switch {
-					case v.Paused:
-						next = "paused"
-					case len(v.Next) > 0:
-						next = v.Next[0].Format(timeForm)
+					v := viewSchedule(id, all[id], subjects.ScheduleRun{})
+					next, err := nextTime(cmd.Context(), c, v)
+					if err != nil {
+						return err
 					}
 					views, rows = append(views, v), append(rows, []string{v.ID, term.Plain(v.When), next, term.Plain(v.Query)})
 				}
@@ -261,11 +250,26 @@ func scheduleListCommand(a *cli.App) *cobra.Command {
 	}
 }
 
+// nextTime returns when a schedule is asked next. One that is over was asked at least once.
+func nextTime(ctx context.Context, c *client.Client, v scheduleView) (string, error) {
+	switch {
+	case v.Paused:
+		return "paused", nil
+	case len(v.Next) > 0:
+		return v.Next[0].Format(timeForm), nil
+	}
+	last, err := c.LastScheduleRun(ctx, v.ID)
+	if err != nil || !last.Occurrence.IsZero() {
+		return "over", err
+	}
+	return "due", nil
+}
+
 // findSchedule returns a schedule that is not removed.
-func findSchedule(ctx context.Context, a *cli.App, c *client.Client, id string) (client.StoredSchedule, error) {
+func findSchedule(ctx context.Context, a *cli.App, c *client.Client, id string) (subjects.Schedule, error) {
 	_, all, err := c.Schedules(ctx)
 	if err != nil {
-		return client.StoredSchedule{}, err
+		return subjects.Schedule{}, err
 	}
 	s, ok := all[id]
 	if !ok || s.Removed {
@@ -300,14 +304,14 @@ func scheduleShowCommand(a *cli.App) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return printSchedule(a, viewSchedule(v[0], s.Schedule, last))
+				return printSchedule(a, viewSchedule(v[0], s, last))
 			})
 		},
 	}
 }
 
 // scheduleChangeCommand changes schedules, one after the other. The first failure ends it.
-func scheduleChangeCommand(a *cli.App, action, short, long, done string, change func(*subjects.Schedule)) *cobra.Command {
+func scheduleChangeCommand(a *cli.App, action, short, long, done string) *cobra.Command {
 	return &cobra.Command{
 		Use: action + " <name>...", Short: short, Long: long,
 		Example: "  conclave schedule " + action + " s1",
@@ -315,12 +319,15 @@ func scheduleChangeCommand(a *cli.App, action, short, long, done string, change 
 		RunE: func(cmd *cobra.Command, v []string) error {
 			return a.WithClient(func(c *client.Client) error {
 				for _, id := range v {
-					s, err := changeSchedule(cmd.Context(), a, c, id, change)
+					if _, err := findSchedule(cmd.Context(), a, c, id); err != nil {
+						return err
+					}
+					s, err := c.ChangeSchedule(cmd.Context(), subjects.ScheduleChange{ID: id, Action: action})
 					if err != nil {
 						return err
 					}
 					if a.JSON {
-						err = a.PrintLine(scheduleView{ID: id, Schedule: s, Next: viewSchedule(id, s, subjects.ScheduleRun{}).Next})
+						err = a.PrintLine(viewSchedule(id, s, subjects.ScheduleRun{}))
 					} else {
 						_, err = fmt.Fprintf(a.Out, "%s schedule %s\n", done, id)
 					}
@@ -334,20 +341,6 @@ func scheduleChangeCommand(a *cli.App, action, short, long, done string, change 
 	}
 }
 
-// changeSchedule changes the stored definition of a schedule, again if another command changes it meanwhile.
-func changeSchedule(ctx context.Context, a *cli.App, c *client.Client, id string, change func(*subjects.Schedule)) (subjects.Schedule, error) {
-	for {
-		s, err := findSchedule(ctx, a, c, id)
-		if err != nil {
-			return s.Schedule, err
-		}
-		change(&s.Schedule)
-		if err := c.StoreSchedule(ctx, id, s.Revision, s.Schedule); !errors.Is(err, actor.ErrChanged) {
-			return s.Schedule, err
-		}
-	}
-}
-
 // scheduleRunCommand asks the question of a schedule now, as the user.
 func scheduleRunCommand(a *cli.App) *cobra.Command {
 	o := &askFlags{}
@@ -358,7 +351,7 @@ func scheduleRunCommand(a *cli.App) *cobra.Command {
 		Example: "  conclave schedule run s1",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cli.FirstArg(completeSchedules(a)),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			var s client.StoredSchedule
+			var s subjects.Schedule
 			err := a.ReadWithClient(cmd.Context(), func(c *client.Client) (err error) {
 				s, err = findSchedule(cmd.Context(), a, c, v[0])
 				return err
@@ -396,7 +389,7 @@ come, and so does nats sub answer.dialog; their sessions begin with schedule_. W
 		Args: cli.Args(cobra.MaximumNArgs(1)), ValidArgsFunction: cli.FirstArg(completeSchedules(a)),
 		RunE: func(cmd *cobra.Command, v []string) error {
 			if most < 1 {
-				return cli.Usage("--limit %d is no number of answers: give 1 or more", most)
+				return cli.Usage("--limit %d: give a number of answers, 1 or more", most)
 			}
 			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
 				all := []scheduleResult{}

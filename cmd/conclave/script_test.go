@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +23,7 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/config"
+	"conclave/pkg/bus"
 	"conclave/pkg/tool/conclavetool"
 )
 
@@ -32,7 +35,12 @@ func TestMain(m *testing.M) {
 type tidy struct{ *testing.M }
 
 func (m tidy) Run() int {
-	defer func() { os.RemoveAll(builds) }()
+	_ = flag.Set("test.parallel", "4") // scripts wait for processes more than they compute
+	defer func() {
+		if dir, err := builds(); err == nil {
+			os.RemoveAll(dir)
+		}
+	}()
 	return m.M.Run()
 }
 
@@ -60,6 +68,7 @@ var settings = map[string]string{
 //
 // $ACTORS are the usual actors as conclave actor takes them, $READY as the readiness line has them, $THERE as the doctor does.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -69,8 +78,13 @@ func TestScripts(t *testing.T) {
 			for name, dir := range map[string]string{"HOME": "home", "XDG_DATA_HOME": "home/data", "XDG_CONFIG_HOME": "home/config"} {
 				env.Setenv(name, filepath.Join(env.WorkDir, dir))
 			}
-			env.Setenv(noSleep, noSleepValue)
+			setRuntimeEnv(env)
 			env.Setenv("DATA", filepath.Join(env.WorkDir, "home/data/conclave"))
+			env.Defer(func() { // as root it is not in the folder of the script
+				servers := bus.Home{Data: env.Getenv("DATA")}.MCP()
+				os.RemoveAll(servers)
+				os.RemoveAll(servers + "-test")
+			})
 			env.Setenv("CONFIG", filepath.Join(env.WorkDir, "home/config/conclave"))
 			cfg, err := config.Load("")
 			if err != nil {
@@ -116,7 +130,7 @@ func cmdStart(ts *testscript.TestScript, neg bool, v []string) {
 		ts.Fatalf("usage: start NAME conclave args...")
 	}
 	var env []string
-	for _, name := range []string{"HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "PATH", "TMPDIR", noSleep} {
+	for _, name := range append(slices.Collect(maps.Keys(runtimeEnv)), "HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "PATH", "TMPDIR") {
 		env = append(env, name+"="+ts.Getenv(name))
 	}
 	p, err := begin(ts.MkAbs("."), env, v[1], v[2:]...)

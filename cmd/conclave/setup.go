@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,7 +14,6 @@ import (
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/view"
 	"conclave/config"
-	"conclave/pkg/file"
 	"conclave/pkg/model/ollama"
 	"conclave/pkg/strict"
 	"conclave/subjects"
@@ -170,38 +166,20 @@ type fileSetting struct {
 	value string
 }
 
-// changeSettings changes fields of a settings file, which may be missing, and keeps the rest of it. A file that the loader rejects
-// with the new values is left as it was.
+// changeSettings changes fields of a settings file, see [config.EditFile].
 func changeSettings(a *cli.App, name string, changes ...fileSetting) error {
-	path := filepath.Join(a.Home.Config, name)
-	before, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	after := before
-	for _, c := range changes {
-		if after, err = strict.SetValue(after, path, c.keys, c.value, true); err != nil {
-			return cli.Fail(cli.ExitFailed, err.Error(), fmt.Sprintf("set %s to %s in it yourself", strings.Join(c.keys, "."), c.value))
+	changed, err := config.EditFile(a.Home.Config, name, func(data []byte, path string) (_ []byte, err error) {
+		for _, c := range changes {
+			if data, err = strict.SetValue(data, path, c.keys, c.value, true); err != nil {
+				return nil, cli.Fail(cli.ExitFailed, err.Error(), fmt.Sprintf("set %s to %s in it yourself", strings.Join(c.keys, "."), c.value))
+			}
 		}
+		return data, nil
+	})
+	if changed && err == nil {
+		a.Say("wrote %s", filepath.Join(a.Home.Config, name))
 	}
-	if bytes.Equal(before, after) {
-		return nil
-	}
-	if err := os.MkdirAll(a.Home.Config, 0o700); err != nil {
-		return err
-	}
-	if err := file.Replace(path, after); err != nil {
-		return err
-	}
-	if _, err := a.LoadConfig(nil); err != nil {
-		restore := os.Remove
-		if before != nil {
-			restore = func(path string) error { return file.Replace(path, before) }
-		}
-		return errors.Join(err, restore(path))
-	}
-	a.Say("wrote %s", path)
-	return nil
+	return err
 }
 
 // pullDirectly pulls a model with Ollama, without the bus, which does not run yet, and shows the progress.
@@ -225,9 +203,9 @@ func pullDirectly(ctx context.Context, a *cli.App, url, name string) error {
 	return nil
 }
 
-// welcome shows on the first start on a terminal what the machine has, and offers to pull a model that fits when Ollama has none.
+// showWelcome shows on the first start on a terminal what the machine has, and offers to pull a model that fits when Ollama has none.
 // Everything but a clear yes goes on without.
-func welcome(ctx context.Context, a *cli.App) error {
+func showWelcome(ctx context.Context, a *cli.App) error {
 	keyboard, asks := term.Keyboard(a.In)
 	if _, err := os.Stat(a.Home.Keys().Dir); err == nil || !asks || !term.IsTerminal(a.Err) || a.JSON {
 		return nil
@@ -243,7 +221,7 @@ func welcome(ctx context.Context, a *cli.App) error {
 	if !m.Missing() || m.Suggested == nil {
 		return nil
 	}
-	yes, err := a.Confirm(ctx, keyboard, fmt.Sprintf("Pull %s (%s) now? [y/N] ", m.Suggested.Name, term.Bytes(m.Suggested.Size)))
+	yes, err := a.Confirm(ctx, keyboard, fmt.Sprintf("Pull %s (%s) now?", m.Suggested.Name, term.Bytes(m.Suggested.Size)))
 	if err != nil || !yes {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 )
 
 // TestStandAlone takes the long way: a nats-server of its own with the nats.conf of conclave keys, streams made by
@@ -109,11 +110,7 @@ func (p *installation) changePrincipals(t *testing.T, url string) {
 	b := bus.Bus{URL: url, Keys: bus.Home{Data: p.data}.Keys()}
 	connect := func() <-chan struct{} {
 		closed := make(chan struct{})
-		nc, err := b.Dial("phone", nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
+		bustest.Dial(t, &b, "phone", nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 		return closed
 	}
 	await := func(closed <-chan struct{}, what string) {

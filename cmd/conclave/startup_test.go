@@ -15,26 +15,30 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 )
 
-// programs builds the real conclave and the nats-server that this module depends on, once.
-var programs = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "conclave-programs-*")
+// programs are what tests build: the real conclave, where the test binary does not do, and the nats-server that this module
+// depends on. Each is built once, at first use, without debug information.
+var programs = map[string]func() (string, error){
+	"conclave":    sync.OnceValues(func() (string, error) { return buildProgram("conclave/cmd/conclave") }),
+	"nats-server": sync.OnceValues(func() (string, error) { return buildProgram("github.com/nats-io/nats-server/v2") }),
+}
+
+// builds is the folder of the programs, which is removed at the end.
+var builds = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "conclave-programs-*") })
+
+func buildProgram(pkg string) (string, error) {
+	dir, err := builds()
 	if err != nil {
 		return "", err
 	}
-	builds = dir
-	out, err := exec.Command("go", "build", "-o", dir+"/", "conclave/cmd/conclave", "github.com/nats-io/nats-server/v2").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("building: %w: %s", err, out)
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/", pkg).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building %s: %w: %s", pkg, err, out)
 	}
 	return dir, nil
-})
-
-// builds is where they are, to be taken away at the end.
-var builds string
+}
 
 func built(t *testing.T, name string) string {
 	t.Helper()
-	dir, err := programs()
+	dir, err := programs[name]()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +84,6 @@ func TestHangingSessionBus(t *testing.T) {
 		}
 	}()
 	p.env = append(p.env, "DBUS_SESSION_BUS_ADDRESS=unix:path="+socket)
-	conclave := built(t, "conclave")
 	const bound = 5 * time.Second
 	quickest := func(act func()) (took time.Duration) {
 		for range 4 { // the machine may be busy
@@ -92,7 +95,7 @@ func TestHangingSessionBus(t *testing.T) {
 		}
 		return took
 	}
-	if took := quickest(func() { p.run(cli.ExitOK, conclave, "version") }); took > bound {
+	if took := quickest(func() { p.run(cli.ExitOK, "conclave", "version") }); took > bound {
 		t.Errorf("version took %s", took)
 	}
 	var up *process
@@ -101,7 +104,7 @@ func TestHangingSessionBus(t *testing.T) {
 		if up != nil {
 			up.kill()
 		}
-		up = p.begin(conclave, "up")
+		up = p.begin("conclave", "up")
 		line = p.must(up.stdout, `"pid"`)
 	})
 	var r readiness
@@ -113,7 +116,7 @@ func TestHangingSessionBus(t *testing.T) {
 	}
 	t.Logf("first start, ready: %s from outside, %d ms by its own measure", took, r.Millis)
 	begin := time.Now()
-	p.run(cli.ExitOK, conclave, "call", "get_datetime", `{"timezone":"UTC"}`)
+	p.run(cli.ExitOK, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`)
 	t.Logf("first call: %s", time.Since(begin))
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/client"
 )
 
@@ -33,12 +34,7 @@ func (p *installation) up() *bus.Bus {
 
 func (p *installation) as(b *bus.Bus, role string) *nats.Conn {
 	p.t.Helper()
-	nc, err := b.Dial(role)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.t.Cleanup(nc.Close)
-	return nc
+	return bustest.Dial(p.t, b, role)
 }
 
 // feedback says something as the user and returns when it is stored.

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/rogpeppe/go-internal/diff"
@@ -20,18 +20,15 @@ import (
 
 // toolCommand is the parent of the commands about tools of the user.
 func toolCommand(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "tool",
-		Short: "Add and manage your own tools, in any language",
-		Long: `A tool of yours is a program that connects to the NATS server with a key of its own, announces what it does and answers calls. Agents
+	return cli.Group("tool", "Add and manage your own tools, in any language",
+		`A tool of yours is a program that connects to the NATS server with a key of its own, announces what it does and answers calls. Agents
 call it through the broker only. What it may do is what you say here, never what it announces.
 
 Its first definition is the accepted one. When it announces another one, it is not offered until you accept the change.`,
-		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(toolAddCommand(a), toolSetCommand(a), toolListCommand(a), toolShowCommand(a), toolTestCommand(a), toolAcceptCommand(a), toolRemoveCommand(a))
-	return cmd
+		`  conclave tool add word_count && cd word_count && pip install nats-py nkeys && python3 tool.py
+  conclave tool list
+  conclave tool test word_count '{"text":"two words"}'`,
+		toolAddCommand(a), toolSetCommand(a), toolListCommand(a), toolShowCommand(a), toolTestCommand(a), toolAcceptCommand(a), toolRemoveCommand(a))
 }
 
 // toolListCommand lists the added tools.
@@ -54,19 +51,16 @@ func toolListCommand(a *cli.App) *cobra.Command {
 				case err != nil:
 					return err
 				case a.JSON:
-					if all == nil {
-						all = []subjects.ToolStatus{}
-					}
-					return a.PrintJSON(all)
+					return a.PrintJSON(append([]subjects.ToolStatus{}, all...))
 				case len(all) == 0:
 					a.Say("no tools were added: add one with %s tool add", a.Program())
 					return nil
 				}
-				w := tabwriter.NewWriter(a.Out, 0, 4, 2, ' ', 0)
+				var rows [][]string
 				for _, s := range all {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Tool, describeToolState(s), describeAgents(s), s.Effects)
+					rows = append(rows, []string{s.Tool, describeToolState(s), describeAgents(s), fmt.Sprint(s.Effects)})
 				}
-				return w.Flush()
+				return term.Table(a.Out, rows, term.Layout{})
 			})
 		},
 	}
@@ -105,12 +99,17 @@ func describeAgents(s subjects.ToolStatus) string {
 func findTool(ctx context.Context, a *cli.App, c *client.Client, name string) (subjects.ToolStatus, error) {
 	found, err := c.Tools(ctx, name)
 	if err == nil && (name == "" || len(found) != 1) {
-		err = cli.Fail(cli.ExitFailed, fmt.Sprintf("no tool named %s was added", term.Visible(name)), "see "+a.Program()+" tool list")
+		err = unknownToolError(a, name)
 	}
 	if err != nil {
 		return subjects.ToolStatus{}, err
 	}
 	return found[0], nil
+}
+
+// unknownToolError is the error of a tool that was not added.
+func unknownToolError(a *cli.App, name string) error {
+	return cli.Fail(cli.ExitFailed, fmt.Sprintf("no tool named %s was added", term.Visible(name)), "see "+a.Program()+" tool list")
 }
 
 // toolShowCommand shows one added tool.
@@ -234,7 +233,7 @@ changes its definition meanwhile waits again. The acceptance is in the audit log
 					if !ok {
 						return cli.Usage("this would accept the definition above: add --yes to confirm")
 					}
-					confirmed, err := a.Confirm(ctx, keyboard, fmt.Sprintf("accept this definition of %s? [y/N] ", s.Tool))
+					confirmed, err := a.Confirm(ctx, keyboard, fmt.Sprintf("accept this definition of %s?", s.Tool))
 					if err != nil || !confirmed {
 						return errors.Join(stoppedError(err), cli.Fail(cli.ExitFailed, "nothing was accepted", "you did not confirm"))
 					}
@@ -271,6 +270,9 @@ accepted no longer holds. The folder of the program is left as it is.`,
 					if err != nil {
 						return err
 					}
+					if server, ok := strings.CutPrefix(p.Name, subjects.MCPPrincipal("")); ok && hasServer(a, server) {
+						return cli.Fail(cli.ExitFailed, fmt.Sprintf("%s is a tool of the MCP server %s", name, server), "remove the server with "+a.Program()+" mcp remove "+server)
+					}
 					if len(p.Tools) > 1 {
 						return cli.Fail(cli.ExitFailed, fmt.Sprintf("the principal %s serves %s together", p.Name, strings.Join(p.Tools, ", ")), "remove them all with "+a.Program()+" principal revoke "+p.Name)
 					}
@@ -288,6 +290,12 @@ accepted no longer holds. The folder of the program is left as it is.`,
 	}
 }
 
+// hasServer reports whether mcp.yaml has a server.
+func hasServer(a *cli.App, name string) bool {
+	_, ok := a.Settings().MCP.Servers[name]
+	return ok
+}
+
 // findToolPrincipal returns the principal that serves an added tool.
 func findToolPrincipal(ctx context.Context, a *cli.App, c *client.Client, tool string) (subjects.Principal, error) {
 	all, err := c.Principals(ctx)
@@ -295,13 +303,11 @@ func findToolPrincipal(ctx context.Context, a *cli.App, c *client.Client, tool s
 		return subjects.Principal{}, err
 	}
 	for _, p := range all {
-		for _, t := range p.Tools {
-			if t == tool {
-				return p, nil
-			}
+		if slices.Contains(p.Tools, tool) {
+			return p, nil
 		}
 	}
-	return subjects.Principal{}, cli.Fail(cli.ExitFailed, fmt.Sprintf("no tool named %s was added", term.Visible(tool)), "see "+a.Program()+" tool list")
+	return subjects.Principal{}, unknownToolError(a, tool)
 }
 
 // completeAddedTools completes the names of tools that were added.

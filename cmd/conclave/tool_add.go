@@ -27,14 +27,14 @@ type declareFlags struct {
 // add adds the flags to a command.
 func (f *declareFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.act, "act", "", "what it does: read, search, fetch, send, create, change, share, delete, pay, authenticate, control or execute (default: undeclared, each call asks you)")
+	flags.StringVar(&f.act, "act", "", "what it does: "+strings.Join(policy.ActNames, ", ")+" (default: undeclared, each call asks you)")
 	flags.StringSliceVar(&f.effects, "effects", nil, "more `effects` than those of the act; none for no others (default: reads_private, reads_untrusted)")
-	flags.StringToStringVar(&f.args, "args", nil, "what its arguments are for, as `name=role`: destination, content, id, amount, time, query, url, setting or unasked; an argument without a role is a sink, which only you may choose")
+	flags.StringToStringVar(&f.args, "args", nil, "what its arguments are for, as `name=role`: "+strings.Join(policy.RoleNames, ", ")+"; an argument without a role is a sink, which only you may choose")
 	flags.StringSliceVar(&f.about, "about", nil, "`words` by which you name what it reads")
 	flags.StringSliceVar(&f.agents, "agents", nil, "agent `types` that may call it; none for your own calls only (default: the assistant)")
 	cli.CompleteFlags(cmd, map[string]cli.Completion{
-		"act":     cli.Words("read", "search", "fetch", "send", "create", "change", "share", "delete", "pay", "authenticate", "control", "execute"),
-		"effects": cli.Words("none", "reads_private", "reads_untrusted", "egress", "mutate", "destroy", "exec", "fetch", "spend", "authenticate", "physical", "remember"),
+		"act":     cli.Words(policy.ActNames...),
+		"effects": cli.Words(append([]string{"none"}, policy.EffectNames...)...),
 	})
 }
 
@@ -124,7 +124,7 @@ effects and arguments.`,
 		},
 	}
 	flags.add(cmd)
-	cmd.Flags().StringVar(&lang, "lang", "python", "`language` of the example: python, go, or none for conclave.json alone")
+	cmd.Flags().StringVar(&lang, "lang", "python", "`language` of the example: python, go, shell, or none for conclave.json alone")
 	cmd.Flags().StringVar(&dir, "dir", "", "`folder` of the example or of conclave.json (default: the name of the tool)")
 	cli.CompleteFlags(cmd, map[string]cli.Completion{"lang": cli.Words(append(slices.Clone(tool.Languages), "none")...)})
 	return cmd

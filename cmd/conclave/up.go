@@ -187,12 +187,12 @@ func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []st
 	if o.busOnly {
 		printReady(a, c, address)
 		log.Info("ready", "url", c.Bus.URL, "data", a.Home.Data, "actors", readyActors(c), "ms", time.Since(a.Started).Milliseconds())
-		return stay(ctx, c, log)
+		return waitAndStop(ctx, c, log)
 	}
 	contexts, contextsErr := writeContexts(a, c.Bus.Keys, c.Bus.URL, "")
 	printReady(a, c, address)
 	printBanner(ctx, a, cfg, c, view.Banner{API: address, Contexts: contexts}, contextsErr, log)
-	return stay(ctx, c, log)
+	return waitAndStop(ctx, c, log)
 }
 
 // writeContexts writes the contexts of the nats tool and returns their folder.
@@ -243,9 +243,9 @@ func readyActors(c *config.Instance) []string {
 	return out
 }
 
-// stay waits for the end of ctx, then stops the actors and the server after running work is finished. It returns only errors of
+// waitAndStop waits for the end of ctx, then stops the actors and the server after running work is finished. It returns only errors of
 // stopping.
-func stay(ctx context.Context, c *config.Instance, log *slog.Logger) error {
+func waitAndStop(ctx context.Context, c *config.Instance, log *slog.Logger) error {
 	<-ctx.Done()
 	log.Info("stopping after running work is finished; interrupt again to stop at once")
 	begin := time.Now()
@@ -269,7 +269,7 @@ func printBanner(ctx context.Context, a *cli.App, cfg config.Config, c *config.I
 	if waiting > 0 {
 		b.Problems = append(b.Problems, doctor.Problem{What: view.WaitingCalls(waiting), Fix: "conclave approve" + a.FolderFlags()})
 	}
-	b.URL, b.Ready, b.Actors, b.Tools = c.Bus.URL, readyActors(c), len(c.System.Actors()), cli.ToolNames(cfg)
+	b.URL, b.Ready, b.Actors, b.Tools = c.Bus.URL, readyActors(c), len(c.System.Actors()), listTools(cfg, a.Home)
 	b.RespondentB = describeRespondentB(cfg)
 	if !term.IsTerminal(a.Err) {
 		log.Info("ready", "url", b.URL, "data", a.Home.Data, "config", a.Home.Config, "contexts", b.Contexts, "actors", b.Ready, "tools", b.Tools, "api", b.API,
@@ -294,6 +294,24 @@ func printBanner(ctx context.Context, a *cli.App, cfg config.Config, c *config.I
 		}
 	}
 	b.Print(a.Err)
+}
+
+// listTools returns the tools of this build, with a note at those that are disabled, and those that the user added.
+func listTools(cfg config.Config, home bus.Home) (out []string) {
+	for _, t := range cfg.Tools() {
+		name := t.Name()
+		if t.Disabled() != "" {
+			name += " (off)"
+		}
+		out = append(out, name)
+	}
+	principals, _ := home.ReadPrincipals() // the start has read them
+	for _, p := range principals {
+		if p.Kind == subjects.ToolPrincipal {
+			out = append(out, p.Tools...)
+		}
+	}
+	return out
 }
 
 // startProblems lists missing models, a missing nats tool, ports that differ from the wanted ones, and a respondent B that

@@ -151,7 +151,7 @@ func TestGateRecordsRefusals(t *testing.T) {
 	var rec actortest.Recorder
 	log := &memoryLog{}
 	gate := &actor.Gate{Log: log}
-	for _, status := range []string{subjects.StatusDenied, subjects.StatusRefused, subjects.StatusReplayed, subjects.StatusShown} {
+	for _, status := range []string{subjects.StatusDenied, subjects.StatusRefused, subjects.StatusReplayed, subjects.StatusPending, subjects.StatusShown} {
 		if err := gate.Record(t.Context(), rec.Out(), subjects.AuditRecord{Action: "x"}, status, "why"); err != nil {
 			t.Error(err)
 		}
@@ -161,7 +161,7 @@ func TestGateRecordsRefusals(t *testing.T) {
 			t.Errorf("trick: an act is recorded as over with %q", status)
 		}
 	}
-	if len(log.records) != 4 || len(rec.Logged()) != 0 {
+	if len(log.records) != 5 || len(rec.Logged()) != 0 {
 		t.Errorf("records %+v, logged %v", log.records, rec.Logged())
 	}
 	log.fail = map[string]error{"before": audit.ErrFull}

@@ -358,9 +358,15 @@ func TestSubscribeIsLive(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	earlier := make(chan subjects.Reward, 4)
+	user := b.Connect("user")
+	bustest.Subscribe(t, user, "reward.event", earlier)
+	if err := bustest.ConfirmSubscriptions(t.Context(), user); err != nil {
+		t.Fatal(err)
+	}
 	reward("before")
-	b.AwaitEvents()
-	for range 2 { // each instance hears it
+	receive(t, "the earlier reward", earlier) // stored events are not live at once
+	for range 2 {                             // each instance hears it
 		startActor(t, b, "generator", actor.Config{},
 			actor.Subscribe(subjects.RewardEvent, func(_ context.Context, in actor.Msg[subjects.Reward], _ actor.Out) error {
 				got <- in
@@ -377,7 +383,7 @@ func TestSubscribeIsLive(t *testing.T) {
 			t.Errorf("heard %+v", in)
 		}
 	}
-	if err := b.Connect("user").Publish("query.cancel.q7", []byte("enough")); err != nil {
+	if err := user.Publish("query.cancel.q7", []byte("enough")); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

@@ -32,7 +32,7 @@ var payloads = []func() any{
 	newPayload[subjects.AuditRecord], newPayload[subjects.AuditHead], newPayload[subjects.AuditGenesis], newPayload[subjects.Fault], newPayload[subjects.Denial],
 	newPayload[subjects.Note], newPayload[subjects.ModelInfo], newPayload[subjects.CallTest], newPayload[subjects.RoleModel], newPayload[subjects.PullRequest], newPayload[subjects.PullProgress],
 	newPayload[subjects.Grant], newPayload[subjects.Grants], newPayload[subjects.LookAlikeHost], newPayload[subjects.SessionChange], newPayload[subjects.SessionChanged], newPayload[subjects.AuditLogHead], newPayload[subjects.AuditCapacity],
-	newPayload[subjects.Attachment], newPayload[subjects.PromptReading], newPayload[subjects.EmbedFailure], newPayload[subjects.Judgement], newPayload[subjects.LineageAgent], newPayload[subjects.Schedule], newPayload[subjects.ScheduleRun],
+	newPayload[subjects.Attachment], newPayload[subjects.PromptReading], newPayload[subjects.EmbedFailure], newPayload[subjects.Judgement], newPayload[subjects.LineageAgent], newPayload[subjects.Schedule], newPayload[subjects.ScheduleRun], newPayload[subjects.ScheduleChange],
 }
 
 func newPayload[T any]() any { return new(T) }
@@ -57,7 +57,7 @@ func TestEveryPayloadIsFuzzed(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"payloads.go", "task.go", "memory.go", "audit.go", "fault.go", "attachment.go", "judgement.go", "schedule.go"} {
+	for _, name := range []string{"payloads.go", "query.go", "tool_call.go", "approval.go", "model.go", "grade.go", "task.go", "memory.go", "audit.go", "fault.go", "attachment.go", "judgement.go", "schedule.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", "..", "subjects", name), nil, 0)
 		if err != nil {
 			t.Fatal(err)

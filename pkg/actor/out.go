@@ -92,17 +92,17 @@ func EmitOnce[T any](ctx context.Context, out Out, t subjects.Topic[T], id strin
 	return out.PublishOnce(ctx, t.Spec, data, id)
 }
 
-// revisionPublisher is an [Out] with a connection of its own, which clients have.
+// revisionPublisher is an [Out] with a connection.
 type revisionPublisher interface {
 	publishRevision(ctx context.Context, spec subjects.Spec, body []byte, id string, revision uint64) error
 }
 
 // EmitRevision is [EmitOnce] for a topic with one message per subject: the event is stored only if the last one of its subject has the
-// given sequence, 0 for none. Otherwise the error is [ErrChanged]. out must be that of a client.
+// given sequence, 0 for none. Otherwise the error is [ErrChanged]. out must have a connection.
 func EmitRevision[T any](ctx context.Context, out Out, t subjects.Topic[T], id string, revision uint64, body T) error {
 	p, ok := out.(revisionPublisher)
 	if !ok {
-		return fmt.Errorf("publishing %s: a revision needs a client's connection", t.Name)
+		return fmt.Errorf("publishing %s: a revision needs a connection", t.Name)
 	}
 	data, err := encode(codec(t.Codec), body)
 	if err != nil {
@@ -344,7 +344,7 @@ func publishFault(spec subjects.Spec, err error) error {
 	case api.ErrorCode == errCodeStoreFailed:
 		return fmt.Errorf("publishing %s: %w", spec.Name, subjects.Faultf(subjects.CodeFull, "%s is full: %s. Nothing was stored; see conclave doctor", spec.Stream, api.Description))
 	case api.Code == 429:
-		return fmt.Errorf("publishing %s: %w", spec.Name, subjects.Faultf(subjects.CodeBusy, "too many messages at once; try again later"))
+		return fmt.Errorf("publishing %s: %w", spec.Name, subjects.Faultf(subjects.CodeBusy, "%s has too many messages to store; nothing was stored: retry after a second", spec.Stream))
 	}
 	return fmt.Errorf("publishing %s: %w", spec.Name, err)
 }

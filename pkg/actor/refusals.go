@@ -105,7 +105,7 @@ func (s *refusalSummary) record() subjects.AuditRecord {
 }
 
 // count counts a refusal at the time now. It reports whether to record it, and returns the summaries to record: the caller
-// passes those that it cannot store to restore. A status that is no refusal is always recorded.
+// passes those that it cannot store to restore. A repetition of a pending call counts as a refusal; every other status is recorded.
 func (c *refusalCounter) count(rec subjects.AuditRecord, status string, now time.Time) (admitted bool, summaries []refusalSummary) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +115,7 @@ func (c *refusalCounter) count(rec subjects.AuditRecord, status string, now time
 			summaries = append(summaries, r.summarizeByTool(key, now)...)
 		}
 	}
-	if status != subjects.StatusDenied && status != subjects.StatusRefused {
+	if status != subjects.StatusDenied && status != subjects.StatusRefused && status != subjects.StatusPending {
 		return true, summaries
 	}
 	account, _, _ := strings.Cut(rec.AgentID, ".")

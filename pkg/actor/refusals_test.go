@@ -48,6 +48,19 @@ func TestRepeatedRefusalsAreOneRecord(t *testing.T) {
 	}
 }
 
+// TestRepetitionsAreFewRecords: an agent that repeats a call which waits for an approval does not fill the log.
+func TestRepetitionsAreFewRecords(t *testing.T) {
+	log := &recordingLog{}
+	gate := &actor.Gate{Log: log}
+	rec := actortest.Recorder{Time: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	for range 2000 {
+		gate.Refuse(t.Context(), rec.Out(), subjects.AuditRecord{AgentID: "generator", Action: subjects.ActionToolCall, Tool: "web_fetch"}, subjects.StatusPending, "repeated")
+	}
+	if n := len(log.records); n != 52 {
+		t.Errorf("%d records of 2000 repetitions, want 50, and 2 for 500 each", n)
+	}
+}
+
 // TestCountedRefusalsAreRecordedByToolAtTheEnd: 60 denials for each of two tools and for each of 100 invented ones. The first 50 have a
 // record each; the numbers of the others are recorded when the gate is closed, for the five most frequent
 // tools each and for the others together.

@@ -93,6 +93,8 @@ type running struct {
 	quit   chan struct{}      // closed when no new message arrives
 	fail   chan error         // why it must be restarted
 	health *Health
+
+	lastRefusal atomic.Value // string, see fault
 }
 
 // routeRun is a route of a running actor: its mailbox with the workers, and counters.
@@ -308,7 +310,7 @@ func (r *running) handle(ctx context.Context, l *routeRun, in *inbound) (reply [
 
 var errPanic = errors.New("the handler panicked")
 
-// fault logs a handler's error once and returns the fault for the caller: the handler's own, or for any other error, and a
+// fault logs a handler's error once, a fault that repeats the last one at debug level only, and returns the fault for the caller: the handler's own, or for any other error, and a
 // fault without a code, an internal one that holds nothing of err. A [Fatal] error also restarts the actor. err must not be
 // nil.
 func (r *running) fault(in *inbound, err error) *subjects.Fault {
@@ -316,7 +318,11 @@ func (r *running) fault(in *inbound, err error) *subjects.Fault {
 	var f *subjects.Fault
 	switch found := errors.As(err, &f); {
 	case found && f != nil && f.Code != "":
-		log.Info("refused", "code", f.Code, "reason", f.Text)
+		level := slog.LevelInfo
+		if line := strings.Join([]string{in.subject, in.query, f.Code, f.Text}, "\x00"); r.lastRefusal.Swap(line) == line {
+			level = slog.LevelDebug
+		}
+		log.Log(r.ctx, level, "refused", "code", f.Code, "reason", f.Text)
 	default:
 		if found { // a nil pointer, or a fault without a code
 			err = errors.New("the handler returned an empty fault")

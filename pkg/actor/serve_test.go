@@ -285,6 +285,25 @@ func TestHandlerFailures(t *testing.T) {
 	}
 }
 
+// TestRepeatedRefusal: a refusal that repeats the last one, such as that of a background request that is retried, is one INFO line.
+func TestRepeatedRefusal(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	book := &logRecorder{}
+	startActor(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
+		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeDenied, "not %s", in.Body.CallID)
+	}))
+	out := newOut(t, b.Connect("operator"))
+	for _, id := range []string{"a", "a", "a", "b", "a"} {
+		if _, err := askTool(t, out, id); faultCode(err) != subjects.CodeDenied {
+			t.Fatal(err)
+		}
+	}
+	if n := len(book.linesWith(`"level":"INFO"`, "refused")); n != 3 {
+		t.Errorf("%d lines, want 3: %s", n, book)
+	}
+}
+
 // A panic in a reject hook does not end the system.
 func TestRejectHookPanics(t *testing.T) {
 	t.Parallel()

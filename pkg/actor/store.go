@@ -101,7 +101,7 @@ func (k *store) readFromLeader(ctx context.Context, key string) ([]byte, uint64,
 		return nil, 0, err
 	}
 	m, err := retryNoResponders(ctx, func() (*nats.Msg, error) {
-		return k.js.Conn().RequestWithContext(ctx, "core.API.STREAM.MSG.GET.KV_"+k.bucket, body)
+		return k.js.Conn().RequestWithContext(ctx, StoredSubject("KV_"+k.bucket), body)
 	})
 	if err != nil {
 		return nil, 0, err

@@ -18,17 +18,19 @@ type StoredMessage struct {
 	Time    time.Time `json:"time"` // when it was stored
 }
 
-// ReadStored reads one message of a stream by get, the subject STREAM.MSG.GET of the JetStream API, within 5 seconds. selector
-// is the body of the request. Subject is authoritative: the server writes it. nil, without an error,
-// means that there is no such message.
-func ReadStored(ctx context.Context, out Out, get subjects.Spec, selector map[string]any) (*StoredMessage, error) {
+// StoredSubject returns the subject of the JetStream API by which messages of a stream are read; the table of edges has the grants.
+func StoredSubject(stream string) string { return "core.API.STREAM.MSG.GET." + stream }
+
+// ReadStored reads one message of a stream within 5 seconds. selector is the body of the request. Subject is authoritative: the server
+// writes it. nil, without an error, means that there is no such message.
+func ReadStored(ctx context.Context, out Out, stream string, selector map[string]any) (*StoredMessage, error) {
 	body, err := json.Marshal(selector)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	data, _, err := out.Request(ctx, get, body)
+	data, _, err := out.Request(ctx, subjects.Spec{Name: StoredSubject(stream)}, body)
 	if err != nil {
 		return nil, err
 	}
@@ -57,10 +59,9 @@ func ReadStored(ctx context.Context, out Out, get subjects.Spec, selector map[st
 // match filter, and returns the sequence with which to go on. A bucket keeps the last value of a key only, so that a key is
 // reported once, however often it was written. With an error, the values before it were reported, and next stands after them.
 func ReadChanges(ctx context.Context, out Out, bucket, filter string, seq uint64, each func(key string, m StoredMessage)) (next uint64, err error) {
-	get := subjects.Spec{Name: "core.API.STREAM.MSG.GET.KV_" + bucket}
 	whole := "$KV." + bucket + "."
 	for next = seq; ; {
-		m, err := ReadStored(ctx, out, get, map[string]any{"seq": next, "next_by_subj": whole + filter})
+		m, err := ReadStored(ctx, out, "KV_"+bucket, map[string]any{"seq": next, "next_by_subj": whole + filter})
 		if err != nil || m == nil {
 			return next, err
 		}

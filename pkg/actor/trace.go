@@ -8,13 +8,13 @@ import (
 
 // startSpan starts the span of a message that a handler of l is about to handle, and has the messages of the handler continue
 // its trace. It returns nil when spans are neither exported nor logged, for hints and lossy messages, of which an answer has
-// hundreds, and for live copies whose author records nothing: those would be roots beside that of the consumer.
+// hundreds, and for live copies and background requests whose author records nothing: those would be roots beside that of the consumer, or of every poll.
 //
 // The parent is the span that the message names, if its author records it. A question whose author does not, such as a command,
 // gets a span of its publication, under the id that the author chose: all that follows from the question is below it.
 func (l *routeRun) startSpan(ctx context.Context, in *inbound) (context.Context, *telemetry.Span) {
 	recorded := telemetry.IsSampled(in.trace)
-	if l.notify || l.spec.Lossy || l.kind == subscribe && !recorded {
+	if l.notify || l.spec.Lossy || (l.kind == subscribe || l.spec.Background) && !recorded {
 		return ctx, nil
 	}
 	kind := telemetry.KindConsumer

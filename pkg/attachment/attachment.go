@@ -108,9 +108,6 @@ func Store(ctx context.Context, out actor.Out, session string, data []byte) erro
 	return nil
 }
 
-// readPiece is the subject of the JetStream API for reading a piece; the table of edges has its grant.
-var readPiece = subjects.Spec{Name: "core.API.STREAM.MSG.GET." + subjects.AttachmentPiece.Stream}
-
 // Read returns the image that a, a valid reference, names in a session. When the session has no such image, or not all of it,
 // or its content has another hash, size or type than a says, the error is a [subjects.Fault] with the code
 // [subjects.CodeNoAttachment]; any other error may be retried.
@@ -126,7 +123,7 @@ func Read(ctx context.Context, out actor.Out, session string, a subjects.Attachm
 		if err != nil {
 			return nil, fmt.Errorf("reading an attached image: %w", err)
 		}
-		m, err := actor.ReadStored(ctx, out, readPiece, map[string]any{"last_by_subj": topic.Name})
+		m, err := actor.ReadStored(ctx, out, subjects.AttachmentPiece.Stream, map[string]any{"last_by_subj": topic.Name})
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("reading an attached image: %w", err)

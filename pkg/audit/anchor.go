@@ -309,24 +309,6 @@ func makeHeadsDir(dir string) error {
 	return nil
 }
 
-// lockHeadsDir waits, without a timeout, for the exclusive lock of the folder, so that only one writer at a time adopts old
-// heads and creates its own. The caller must call unlock.
-func lockHeadsDir(dir string) (unlock func() error, err error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		if err = syscall.Flock(int(d.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), d.Close())
-	}
-	return d.Close, nil
-}
-
 // lockFile takes the exclusive lock of f without waiting, and returns errHeadLocked when another process holds it.
 func lockFile(f *os.File) error {
 	for {

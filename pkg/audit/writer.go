@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"conclave/pkg/file"
 	"conclave/subjects"
 )
 
@@ -58,6 +59,9 @@ type appendCall struct {
 }
 
 type callState int
+
+// lockTimeout is how long a writer waits for another one that begins or adopts heads.
+const lockTimeout = 30 * time.Second
 
 const (
 	queued   callState = iota
@@ -397,7 +401,7 @@ func (w *Writer) adoptHeads() error {
 	if err := makeHeadsDir(w.opts.Dir); err != nil {
 		return err
 	}
-	unlock, err := lockHeadsDir(w.opts.Dir)
+	unlock, err := file.LockFolder(w.opts.Dir, lockTimeout) // one writer at a time adopts old heads and creates its own
 	if err != nil {
 		return err
 	}
@@ -423,7 +427,7 @@ func (w *Writer) adoptHeads() error {
 
 // startChain creates a chain after the previous one was retired.
 func (w *Writer) startChain() error {
-	unlock, err := lockHeadsDir(w.opts.Dir)
+	unlock, err := file.LockFolder(w.opts.Dir, lockTimeout) // one writer at a time adopts old heads and creates its own
 	if err != nil {
 		return err
 	}

@@ -321,7 +321,7 @@ func acceptHeads(ctx context.Context, home bus.Home, stores []HeadStore) (replac
 		return nil, err
 	}
 	k := HeadKeeper{Home: home, Stores: stores}
-	if err := k.compare(ctx, bus.ReadFiles(files)); err != nil {
+	if err := k.compareHeads(ctx, bus.ReadFiles(files)); err != nil {
 		return nil, err
 	}
 	for _, s := range stores {
@@ -358,7 +358,7 @@ func (k *HeadKeeper) Run(ctx context.Context, files, r bus.AuditReaders) {
 	if len(k.Stores) == 0 {
 		return
 	}
-	if err := k.compare(ctx, files); err != nil {
+	if err := k.compareHeads(ctx, files); err != nil {
 		if ctx.Err() == nil {
 			k.warn("comparing the kept heads of the audit log failed", err)
 		}
@@ -384,10 +384,10 @@ func (k *HeadKeeper) Run(ctx context.Context, files, r bus.AuditReaders) {
 	}
 }
 
-// compare reads all of the log in files, none = a new log, into k.hasher and compares it with the heads of each store. One
+// compareHeads reads all of the log in files, none = a new log, into k.hasher and compares it with the heads of each store. One
 // that does not match, or cannot be read, is dropped from k.Stores and logged, which is no error. An error means that the
 // log or its sealed predecessors cannot be read: nothing is decided then, and k must not be used.
-func (k *HeadKeeper) compare(ctx context.Context, files bus.AuditReaders) error {
+func (k *HeadKeeper) compareHeads(ctx context.Context, files bus.AuditReaders) error {
 	src, err := files.ReadAll(ctx)
 	if err != nil {
 		return err

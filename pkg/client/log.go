@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"conclave/pkg/actor"
 	"conclave/subjects"
 )
 
@@ -124,7 +125,7 @@ func (c *Client) readEvent(ctx context.Context, which map[string]any) (Event, bo
 		} `json:"message"`
 		Error *jetstream.APIError `json:"error"`
 	}
-	err := c.requestAPI(ctx, coreAPI+".STREAM.MSG.GET."+EventLog, which, &reply)
+	err := c.requestAPI(ctx, actor.StoredSubject(EventLog), which, &reply)
 	switch {
 	case err != nil:
 		return Event{}, false, err

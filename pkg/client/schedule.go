@@ -5,28 +5,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"conclave/pkg/actor"
 	"conclave/subjects"
 )
 
-// Subjects of the JetStream API by which the user reads schedules.
-var (
-	getSchedule = subjects.Spec{Name: coreAPI + ".STREAM.MSG.GET." + subjects.ScheduleDefinition.Stream}
-	getDue      = subjects.Spec{Name: coreAPI + ".STREAM.MSG.GET." + subjects.ScheduleDue.Stream}
-)
-
-// StoredSchedule is the definition of a schedule as it is stored.
-type StoredSchedule struct {
-	subjects.Schedule
-	Revision uint64 // for [Client.StoreSchedule]
-}
+// scheduleTimeout is the timeout of a change of a schedule: two audit records and a write.
+const scheduleTimeout = 30 * time.Second
 
 // Schedules reads all definitions in the order of their last change, also those of removed schedules, whose ids are not used again.
-func (c *Client) Schedules(ctx context.Context) (ids []string, all map[string]StoredSchedule, err error) {
-	all = map[string]StoredSchedule{}
+func (c *Client) Schedules(ctx context.Context) (ids []string, all map[string]subjects.Schedule, err error) {
+	all = map[string]subjects.Schedule{}
 	for seq := uint64(1); ; {
-		m, err := actor.ReadStored(ctx, c.out, getSchedule, map[string]any{"seq": seq, "next_by_subj": subjects.ScheduleDefinition.Name})
+		m, err := actor.ReadStored(ctx, c.out, subjects.ScheduleDefinition.Stream, map[string]any{"seq": seq, "next_by_subj": subjects.ScheduleDefinition.Name})
 		if err != nil || m == nil {
 			if err != nil {
 				err = fmt.Errorf("reading the schedules: %w", err)
@@ -35,8 +27,8 @@ func (c *Client) Schedules(ctx context.Context) (ids []string, all map[string]St
 		}
 		seq = m.Seq + 1
 		id := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
-		s := StoredSchedule{Revision: m.Seq}
-		if err := json.Unmarshal(m.Data, &s.Schedule); err != nil {
+		var s subjects.Schedule
+		if err := json.Unmarshal(m.Data, &s); err != nil {
 			return nil, nil, fmt.Errorf("schedule %s: %w: %w", id, ErrUnreadable, err)
 		}
 		ids = append(ids, id)
@@ -44,20 +36,12 @@ func (c *Client) Schedules(ctx context.Context) (ids []string, all map[string]St
 	}
 }
 
-// StoreSchedule stores the definition of a schedule in place of the one with that revision, which is 0 for a new schedule. If another one is
-// stored by now, the error is [actor.ErrChanged].
-func (c *Client) StoreSchedule(ctx context.Context, id string, revision uint64, s subjects.Schedule) error {
-	topic, err := subjects.ScheduleDefinition.With(id)
-	if err != nil {
-		return err
-	}
-	err = c.publishStored(ctx, func(ctx context.Context, msg string) error {
-		return actor.EmitRevision(ctx, c.out, topic, msg, revision, s)
-	})
-	if err != nil {
-		return fmt.Errorf("storing the schedule: %w", err)
-	}
-	return nil
+// ChangeSchedule adds, pauses, resumes or removes a schedule, and returns its definition after that. The broker records the change in the
+// audit log before it stores it.
+func (c *Client) ChangeSchedule(ctx context.Context, change subjects.ScheduleChange) (subjects.Schedule, error) {
+	ctx, cancel := context.WithTimeout(ctx, scheduleTimeout)
+	defer cancel()
+	return actor.Ask(ctx, c.out, subjects.ScheduleChangeService, change)
 }
 
 // LastScheduleRun returns the last occurrence of a schedule that was due; the zero value when there was none.
@@ -66,7 +50,7 @@ func (c *Client) LastScheduleRun(ctx context.Context, id string) (run subjects.S
 	if err != nil {
 		return run, err
 	}
-	m, err := actor.ReadStored(ctx, c.out, getDue, map[string]any{"last_by_subj": topic.Name})
+	m, err := actor.ReadStored(ctx, c.out, subjects.ScheduleDue.Stream, map[string]any{"last_by_subj": topic.Name})
 	if err == nil && m != nil {
 		err = json.Unmarshal(m.Data, &run)
 	}

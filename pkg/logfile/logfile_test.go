@@ -49,12 +49,15 @@ func TestFollowThroughRotations(t *testing.T) {
 	go write(a, "a")
 	go write(b, "b")
 	next := map[string]int{}
-	err := Follow(ctx, dir, time.Millisecond/2, func(r Record) error {
-		if want := fmt.Sprint(next[r.Actor]); r.Query != want {
-			t.Fatalf("%s of %s, want %s", r.Query, r.Actor, want)
+	err := Follow(ctx, dir, time.Millisecond/2, func(batch []Record) error {
+		for _, r := range batch {
+			if want := fmt.Sprint(next[r.Actor]); r.Query != want {
+				t.Fatalf("%s of %s, want %s", r.Query, r.Actor, want)
+			}
+			read[r.Actor] <- true
+			next[r.Actor]++
 		}
-		read[r.Actor] <- true
-		if next[r.Actor]++; next["a"] == n && next["b"] == n {
+		if next["a"] == n && next["b"] == n {
 			cancel()
 		}
 		return nil

@@ -52,8 +52,8 @@ func Read(dir string) ([]Record, error) {
 }
 
 // Follow calls show with the records of all log files of dir, by time, then with new ones as they are written, until ctx ends or
-// show fails. It reads every interval.
-func Follow(ctx context.Context, dir string, interval time.Duration, show func(Record) error) error {
+// show fails. The first batch has all records so far and may be empty. It reads every interval.
+func Follow(ctx context.Context, dir string, interval time.Duration, show func(batch []Record) error) error {
 	t := tail{dir: dir}
 	defer t.close()
 	batch, err := t.start()
@@ -63,10 +63,8 @@ func Follow(ctx context.Context, dir string, interval time.Duration, show func(R
 		if err != nil {
 			return err
 		}
-		for _, r := range batch {
-			if err := show(r); err != nil {
-				return err
-			}
+		if err := show(batch); err != nil {
+			return err
 		}
 		select {
 		case <-ctx.Done():

@@ -52,7 +52,7 @@ func (t *turn) requestReply(ctx context.Context, offer bool, predict int) (reply
 	}
 	r, err := t.readReply(ctx, req, timer)
 	for wait := firstBackoff; errors.Is(err, model.ErrBusy) && r.isEmpty() && wait <= lastBackoff; wait *= 2 {
-		if !sleep(ctx, wait) {
+		if !Sleep(ctx, wait) {
 			break
 		}
 		r, err = t.readReply(ctx, req, timer)
@@ -65,8 +65,8 @@ func (t *turn) requestReply(ctx context.Context, offer bool, predict int) (reply
 	return r, err
 }
 
-// sleep waits for d and reports true, or false as soon as ctx ends.
-func sleep(ctx context.Context, d time.Duration) bool {
+// Sleep waits for d and reports true, or false as soon as ctx ends.
+func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -161,7 +161,7 @@ func isUnknownError(err error) bool {
 
 // awaitStop reports whether ctx ends within stopWait. The model may learn of a stop before ctx ends: its error about the
 // stop must not count as a failure.
-func awaitStop(ctx context.Context) bool { return !sleep(ctx, stopWait) }
+func awaitStop(ctx context.Context) bool { return !Sleep(ctx, stopWait) }
 
 const stopWait = 250 * time.Millisecond
 

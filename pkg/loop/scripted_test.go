@@ -49,7 +49,7 @@ func (p *scriptedModel) Chat(ctx context.Context, r model.Request) iter.Seq2[mod
 		b := p.replies[n]
 		p.mu.Unlock()
 		for _, c := range b.chunks {
-			if b.each > 0 && c.Reading == nil && !sleep(ctx, b.each) {
+			if b.each > 0 && c.Reading == nil && !Sleep(ctx, b.each) {
 				yield(model.Chunk{}, ctx.Err())
 				return
 			}

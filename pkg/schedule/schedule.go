@@ -82,6 +82,7 @@ func Parse(when, zone string) (Times, error) {
 	return t, nil
 }
 
+// errTimes ends every error of [Parse] about the times with the forms that it reads.
 var errTimes = errors.New("write " + Forms)
 
 // parseClock reads the forms by the clock: days with a time, or cron.
@@ -258,7 +259,7 @@ func (t Times) occurrencesOn(date time.Time) (out []time.Time) {
 	for hour := range 24 {
 		for minute := range 60 {
 			if t.fields.hours&(1<<hour) != 0 && t.fields.minutes&(1<<minute) != 0 {
-				out = append(out, resolve(date, hour, minute, t.loc))
+				out = append(out, resolveClock(date, hour, minute, t.loc))
 			}
 		}
 	}
@@ -266,24 +267,24 @@ func (t Times) occurrencesOn(date time.Time) (out []time.Time) {
 	return out
 }
 
-// resolve returns when the clocks of loc first show a time of a day; for a time that they skip, the time as much later as they are
+// resolveClock returns when the clocks of loc first show a time of a day; for a time that they skip, the time as much later as they are
 // put forward.
-func resolve(date time.Time, hour, minute int, loc *time.Location) (at time.Time) {
+func resolveClock(date time.Time, hour, minute int, loc *time.Location) (at time.Time) {
 	wall := time.Date(date.Year(), date.Month(), date.Day(), hour, minute, 0, 0, time.UTC)
 	_, before := wall.Add(-24 * time.Hour).In(loc).Zone()
 	_, later := wall.Add(24 * time.Hour).In(loc).Zone()
 	at = wall.Add(-time.Duration(before) * time.Second)
 	for _, offset := range []int{later, before} {
 		shown := wall.Add(-time.Duration(offset) * time.Second)
-		if _, now := shown.In(loc).Zone(); now == offset && (shown.Before(at) || !shows(at, hour, minute, loc)) {
+		if _, now := shown.In(loc).Zone(); now == offset && (shown.Before(at) || !clockShows(at, hour, minute, loc)) {
 			at = shown
 		}
 	}
 	return at
 }
 
-// shows reports whether the clocks of loc show a time at an instant.
-func shows(at time.Time, hour, minute int, loc *time.Location) bool {
+// clockShows reports whether the clocks of loc show a time at an instant.
+func clockShows(at time.Time, hour, minute int, loc *time.Location) bool {
 	local := at.In(loc)
 	return local.Hour() == hour && local.Minute() == minute
 }

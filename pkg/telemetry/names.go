@@ -34,6 +34,7 @@ const (
 
 	ServiceName      = "service.name"
 	ServiceNamespace = "service.namespace"
+	HostName         = "host.name" // the name of a machine that joined
 
 	Query        = "conclave.query.id"
 	Attempt      = "conclave.attempt" // of a redelivered message

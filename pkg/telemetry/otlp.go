@@ -19,6 +19,7 @@ import (
 // dropped and counted in [SpansDropped].
 type Tracer struct {
 	url    string
+	host   string // "" = not exported
 	client *http.Client
 	log    *slog.Logger
 	queue  chan *Span
@@ -34,24 +35,21 @@ const (
 	exportTimeout = 5 * time.Second
 )
 
-// CheckEndpoint rejects what is not the address of a collector: http or https, with a host, without user, query and fragment.
-func CheckEndpoint(endpoint string) error {
+// ParseEndpoint parses the address of a collector: http or https, with a host, without user, query and fragment.
+func ParseEndpoint(endpoint string) (*url.URL, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return errors.New("not the address of a collector; write http://127.0.0.1:4318")
+		return nil, errors.New("not the address of a collector; write http://127.0.0.1:4318")
 	}
-	return nil
+	return u, nil
 }
 
-// NewTracer returns a tracer that exports to a collector; an address without a path gets that of OTLP/HTTP. The caller must call
-// [Tracer.Close]. log may be nil.
-func NewTracer(endpoint string, log *slog.Logger) (*Tracer, error) {
-	if err := CheckEndpoint(endpoint); err != nil {
-		return nil, fmt.Errorf("%q is %w", endpoint, err)
-	}
-	u, err := url.Parse(endpoint)
+// NewTracer returns a tracer that exports to a collector; an address without a path gets that of OTLP/HTTP. host is the name of this
+// machine in the spans, "" for none. The caller must call [Tracer.Close]. log may be nil.
+func NewTracer(endpoint, host string, log *slog.Logger) (*Tracer, error) {
+	u, err := ParseEndpoint(endpoint)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%q is %w", endpoint, err)
 	}
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/v1/traces"
@@ -60,7 +58,7 @@ func NewTracer(endpoint string, log *slog.Logger) (*Tracer, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	t := &Tracer{
-		url: u.String(), log: log, queue: make(chan *Span, maxQueue), stop: make(chan struct{}), done: make(chan struct{}),
+		url: u.String(), host: host, log: log, queue: make(chan *Span, maxQueue), stop: make(chan struct{}), done: make(chan struct{}),
 		// No proxy and no redirects: spans go to the configured address only.
 		client: &http.Client{
 			Transport: &http.Transport{MaxIdleConns: 1}, Timeout: exportTimeout,
@@ -146,7 +144,7 @@ func (t *Tracer) takeBatch() (batch []*Span) {
 
 // send posts one batch.
 func (t *Tracer) send(ctx context.Context, batch []*Span) error {
-	body, err := json.Marshal(encodeSpans(batch))
+	body, err := json.Marshal(encodeSpans(batch, t.host))
 	if err != nil {
 		return fmt.Errorf("encoding spans: %w", err)
 	}
@@ -209,8 +207,8 @@ type (
 	}
 )
 
-// encodeSpans groups spans by actor: each actor is a service of its own.
-func encodeSpans(batch []*Span) (out otlpTraces) {
+// encodeSpans groups spans by actor: each actor is a service of its own. host is the machine of the services, "" = not named.
+func encodeSpans(batch []*Span, host string) (out otlpTraces) {
 	byActor := map[string]int{}
 	for _, s := range batch {
 		i, ok := byActor[s.scope.Actor]
@@ -218,7 +216,11 @@ func encodeSpans(batch []*Span) (out otlpTraces) {
 			i = len(out.ResourceSpans)
 			byActor[s.scope.Actor] = i
 			var r otlpResource
-			r.Resource.Attributes = encodeAttrs([]Attr{String(ServiceName, s.scope.Actor), String(ServiceNamespace, "conclave")})
+			attrs := []Attr{String(ServiceName, s.scope.Actor), String(ServiceNamespace, "conclave")}
+			if host != "" {
+				attrs = append(attrs, String(HostName, host))
+			}
+			r.Resource.Attributes = encodeAttrs(attrs)
 			r.ScopeSpans = make([]otlpScope, 1)
 			r.ScopeSpans[0].Scope.Name = "conclave"
 			out.ResourceSpans = append(out.ResourceSpans, r)

@@ -91,8 +91,8 @@ func (m *Meter) find(metric *Metric, labels []string) *Sample {
 	return s
 }
 
-// add adds v to a series of metric; for a histogram it counts the value v. A wrong number of labels counts nothing.
-func (m *Meter) add(metric *Metric, v float64, labels []string) {
+// Add adds v to a counter, or counts the value v in a histogram. A wrong number of labels counts nothing.
+func (m *Meter) Add(metric *Metric, v float64, labels ...string) {
 	if m == nil || len(labels) != len(metric.Labels) {
 		return
 	}
@@ -105,9 +105,6 @@ func (m *Meter) add(metric *Metric, v float64, labels []string) {
 		s.Counts[i]++
 	}
 }
-
-// Add adds v to a counter of m, or counts the value v in a histogram.
-func (m *Meter) Add(metric *Metric, v float64, labels ...string) { m.add(metric, v, labels) }
 
 // Samples returns a copy of all series, sorted by name and labels.
 func (m *Meter) Samples() []Sample {
@@ -161,10 +158,10 @@ func ShowsContent(ctx context.Context) bool { return ScopeOf(ctx).Content }
 
 // Count adds one to a counter of the actor whose handler ctx belongs to. Without a meter it does nothing.
 func Count(ctx context.Context, metric *Metric, labels ...string) {
-	ScopeOf(ctx).Meter.add(metric, 1, labels)
+	ScopeOf(ctx).Meter.Add(metric, 1, labels...)
 }
 
 // Add adds v to a counter, or counts the value v in a histogram, of the actor whose handler ctx belongs to.
 func Add(ctx context.Context, metric *Metric, v float64, labels ...string) {
-	ScopeOf(ctx).Meter.add(metric, v, labels)
+	ScopeOf(ctx).Meter.Add(metric, v, labels...)
 }

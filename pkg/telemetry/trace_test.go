@@ -39,7 +39,7 @@ func TestCollectorThatHangs(t *testing.T) {
 		received.Add(int64(len(in.ResourceSpans[0].ScopeSpans[0].Spans)))
 	}))
 	defer s.Close()
-	tracer, err := NewTracer(s.URL, nil)
+	tracer, err := NewTracer(s.URL, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestDeadCollector(t *testing.T) {
 	url := s.URL
 	s.Close()
 	var log strings.Builder
-	tracer, err := NewTracer(url, slog.New(slog.NewTextHandler(&log, nil)))
+	tracer, err := NewTracer(url, "", slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,14 +122,14 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-func TestCheckEndpoint(t *testing.T) {
+func TestParseEndpoint(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{"127.0.0.1:4318", "ftp://h", "http://", "http://user:pw@h", "http://h?x=1", "http://h#x", "http:///v1/traces"} {
-		if CheckEndpoint(bad) == nil {
+		if _, err := ParseEndpoint(bad); err == nil {
 			t.Errorf("%s is accepted", bad)
 		}
 	}
-	if err := CheckEndpoint("https://collector.example:4318/v1/traces"); err != nil {
+	if _, err := ParseEndpoint("https://collector.example:4318/v1/traces"); err != nil {
 		t.Error(err)
 	}
 }

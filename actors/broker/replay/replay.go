@@ -30,6 +30,7 @@ type Rules struct {
 	Manifest policy.Manifest
 	Env      policy.Env
 	Build    map[string]policy.Tool // facts of the build's own tools, by name
+	InForce  map[string]policy.Tool // tools that the manifest in force declares: without them in Manifest, the rules differ
 }
 
 // Report is the result of a replay.
@@ -95,6 +96,7 @@ const (
 	reasonNoJudgement = "the record has no judgement: the call failed before any rule judged it, or an older version recorded it"
 	reasonUndecided   = "the call was cancelled, or its deadline passed, before it was decided"
 	reasonUnknownTool = "the tool is not part of this build, and the manifest declares no facts about it"
+	reasonRemovedTool = "the tool is no longer there: it was removed since, and no rule changed for it"
 )
 
 // Run judges the recorded calls, oldest first, by the rules.
@@ -178,6 +180,14 @@ func (o outcome) String() string {
 	return "runs"
 }
 
+// isRemoved reports whether a tool outside of the build is neither declared by the rules, which have those that were added, nor by the
+// manifest in force.
+func (r Rules) isRemoved(tool string) bool {
+	_, judged := r.Manifest.Tools[tool]
+	_, inForce := r.InForce[tool]
+	return !judged && !inForce
+}
+
 // add judges one call and adds it to the report.
 func (rep *Report) add(ctx context.Context, r Rules, rec record, changedFlow map[string]bool) {
 	j := rec.judged
@@ -192,6 +202,10 @@ func (rep *Report) add(ctx context.Context, r Rules, rec record, changedFlow map
 	if !ours {
 		if tool = r.Manifest.Tools[rec.call.Tool]; j.ToolFacts == "" {
 			rep.addUnjudged(rec.call, reasonUnknownTool) // a tool of another build
+			return
+		}
+		if r.isRemoved(rec.call.Tool) {
+			rep.addUnjudged(rec.call, reasonRemovedTool)
 			return
 		}
 		if j.ToolFacts != tool.FactsHash() {

@@ -131,8 +131,8 @@ func orderOf(name string) string {
 	return "1" + name
 }
 
-// half names the half of the tasks that a task belongs to.
-func half(task string) string {
+// halfOf names the half of the tasks that a task belongs to.
+func halfOf(task string) string {
 	if sum := sha256.Sum256([]byte(task)); sum[0]%2 == 0 {
 		return "half a"
 	}
@@ -167,14 +167,14 @@ func (p *replay) replayAll(ctx context.Context, cases []Case) error {
 			return err
 		}
 		task := c.taskID()
-		for _, name := range []string{rowAll, c.suite(), half(task)} {
+		for _, name := range []string{rowAll, c.suite(), halfOf(task)} {
 			p.row(name)
 		}
 		executed, err := p.replayAttack(ctx, c)
 		if err != nil {
 			return fmt.Errorf("case %s: %w", c.ID, err)
 		}
-		for _, name := range []string{rowAll, c.suite(), half(task)} {
+		for _, name := range []string{rowAll, c.suite(), halfOf(task)} {
 			if len(c.Attack) > 0 {
 				p.row(name).Attacks++
 			}
@@ -204,7 +204,7 @@ func (p *replay) countTask(ctx context.Context, c Case, task string) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{rowAll, c.suite(), half(task)} {
+	for _, name := range []string{rowAll, c.suite(), halfOf(task)} {
 		p.row(name).Tasks++
 		if rule != "" {
 			p.row(name).Interrupted++

@@ -4,8 +4,8 @@ import (
 	_ "embed" // the shipped declarations
 	"encoding/json"
 	"fmt"
-	"os"
 
+	"conclave/pkg/file"
 	"conclave/pkg/policy"
 	"conclave/pkg/strict"
 )
@@ -28,8 +28,8 @@ var effectLabels = map[string]policy.Effect{
 // "effects": [...]}}}. A result_trust other than "trusted" reads untrusted content, and reads "private" reads private
 // data. It may also have act, args, about, ids and people as in [ReadDeclarations]. It rejects unknown effects; unknown fields are
 // ignored.
-func ReadEffects(file string) (Tools, error) {
-	data, err := os.ReadFile(file)
+func ReadEffects(path string) (Tools, error) {
+	data, err := file.Read(path, strict.MaxFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading tool effects: %w", err)
 	}
@@ -46,7 +46,7 @@ func ReadEffects(file string) (Tools, error) {
 		} `json:"tools"`
 	}
 	if err := json.Unmarshal(data, &f); err != nil {
-		return nil, fmt.Errorf("reading %s: %w", file, err)
+		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}
 	out := Tools{}
 	for name, t := range f.Tools {
@@ -60,14 +60,14 @@ func ReadEffects(file string) (Tools, error) {
 		for _, e := range t.Effects {
 			effect, ok := effectLabels[e]
 			if !ok {
-				return nil, fmt.Errorf("%s: tool %s: unknown effect %q", file, name, e)
+				return nil, fmt.Errorf("%s: tool %s: unknown effect %q", path, name, e)
 			}
 			all = append(all, effect)
 		}
 		tool := policy.Tool{Name: name, Zone: zone, Known: true}
 		if t.Act != "" {
 			if tool, err = (policy.ToolFacts{Act: t.Act, Args: t.Args, About: t.About, IDs: t.IDs, People: t.People}).Tool(name, zone); err != nil {
-				return nil, fmt.Errorf("%s: tool %s: %w", file, name, err)
+				return nil, fmt.Errorf("%s: tool %s: %w", path, name, err)
 			}
 		}
 		tool.Effects = policy.Declare(all...)
@@ -78,14 +78,14 @@ func ReadEffects(file string) (Tools, error) {
 
 // ReadDeclarations reads acts and roles of tools from a YAML file with the section tools of a manifest; "" is the shipped file
 // for the published suites. It rejects unknown fields, acts and roles.
-func ReadDeclarations(file string) (Tools, error) {
+func ReadDeclarations(path string) (Tools, error) {
 	data, name := declarations, "declarations.yaml"
-	if file != "" {
+	if path != "" {
 		var err error
-		if data, err = os.ReadFile(file); err != nil {
+		if data, err = file.Read(path, strict.MaxFile); err != nil {
 			return nil, fmt.Errorf("reading tool declarations: %w", err)
 		}
-		name = file
+		name = path
 	}
 	var f struct {
 		Tools map[string]policy.ToolFacts `yaml:"tools"`

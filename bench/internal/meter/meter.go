@@ -129,7 +129,7 @@ type recorder struct {
 	call Call
 	line []byte
 	last bool        // the chunk with the counts was seen
-	done func(*Call) // nil = closed
+	done func(*Call) // nil = recorded
 }
 
 // Read implements [io.Reader].
@@ -147,18 +147,24 @@ func (r *recorder) Read(p []byte) (int, error) {
 	if err == io.EOF {
 		r.read(r.line)
 		r.line = nil
+		r.finish() // before the client sees the end
 	}
 	return n, err
 }
 
-// Close implements [io.Closer]. It adds the call to the record.
+// Close implements [io.Closer].
 func (r *recorder) Close() error {
+	r.finish()
+	return r.ReadCloser.Close()
+}
+
+// finish adds the call to the record, once.
+func (r *recorder) finish() {
 	if r.done != nil {
 		r.call.Total, r.call.Cut = time.Since(r.call.Began), !r.last
 		r.done(&r.call)
 		r.done = nil
 	}
-	return r.ReadCloser.Close()
 }
 
 // chunk has the fields of both protocols.

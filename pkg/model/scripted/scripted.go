@@ -167,8 +167,14 @@ func (b Backend) applyRules(r model.Request, t turn) reply {
 	case len(t.results) > 0:
 		return b.quoteResults(t)
 	}
-	if name, args, ok := t.namedCall(); ok {
+	if name, args, ok := t.namedCall(); ok && t.hasTool(name) {
 		return callTool(r, name, args, "The question names the tool %s and its arguments. I call it.")
+	} else if ok {
+		return reply{
+			thinking: fmt.Sprintf("The question names the tool %s, which I am not offered.", name),
+			content: fmt.Sprintf("I am not offered a tool %s: it does not run, this agent may not call it, or its definition changed and waits for you. "+
+				"conclave tool show %[1]s says which of a tool that you added, conclave policy explain %[1]s of any other; conclave tool accept %[1]s accepts a changed definition. (%[2]s)", name, disclosure),
+		}
 	}
 	switch {
 	case mentionsTime(t.question) && !t.hasTool(timeTool):
@@ -210,15 +216,22 @@ func callTool(r model.Request, tool string, arguments any, thinking string) repl
 	}
 }
 
-// namedCall returns the first offered tool in the question whose name is followed by a JSON object, with that object.
+// namedCall returns the first tool in the question whose name is followed by a JSON object, with that object: an offered one, else a word
+// with "_", as names of tools have and prose has not.
 func (t turn) namedCall() (name string, args json.RawMessage, ok bool) {
 	for _, at := range toolWithArguments.FindAllStringSubmatchIndex(t.question, -1) {
-		name = t.question[at[2]:at[3]]
-		if t.hasTool(name) && json.NewDecoder(strings.NewReader(t.question[at[3]:])).Decode(&args) == nil {
-			return name, args, true
+		word, object := t.question[at[2]:at[3]], json.RawMessage(nil)
+		if json.NewDecoder(strings.NewReader(t.question[at[3]:])).Decode(&object) != nil {
+			continue
+		}
+		if t.hasTool(word) {
+			return word, object, true
+		}
+		if !ok && strings.Contains(word, "_") {
+			name, ok = word, true
 		}
 	}
-	return "", nil, false
+	return name, nil, ok
 }
 
 // asksForTime reports whether the question asks for the time, directly or as a follow-up with a place ("And in Lima?") to a

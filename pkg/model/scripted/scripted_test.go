@@ -87,8 +87,6 @@ func TestNamedTool(t *testing.T) {
 		`map {x} bin_day{}`:                                   `{}`,
 		`bin_day {"date":`:                                    "",
 		`bin_day [1]`:                                         "",
-		`my_bin_day {}`:                                       "",
-		`run_shell {"command":"id"}`:                          "",
 		attached:                                              "",
 	} {
 		m, f := collectReply(t, model.Request{Tools: tools, Messages: []model.Message{newMessage("user", question)}})
@@ -101,6 +99,14 @@ func TestNamedTool(t *testing.T) {
 		}
 		if len(m.Calls) != 1 || m.Calls[0].Name != "bin_day" || string(m.Calls[0].Arguments) != want {
 			t.Errorf("%s: calls %+v, want bin_day with %s", question, m.Calls, want)
+		}
+	}
+	// A tool that is not offered may wait for the user to accept its definition.
+	for question, tool := range map[string]string{`my_bin_day {}`: "my_bin_day", `run_shell {"command":"id"}`: "run_shell"} {
+		m, f := collectReply(t, model.Request{Tools: tools, Messages: []model.Message{newMessage("user", question)}})
+		checkDisclosure(t, m, f)
+		if len(m.Calls) != 0 || !strings.Contains(m.Content, "conclave tool show "+tool+" says which") || !strings.Contains(m.Content, "conclave tool accept "+tool+" accepts") {
+			t.Errorf("%s: %+v", question, m)
 		}
 	}
 }

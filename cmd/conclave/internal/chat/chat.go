@@ -56,6 +56,8 @@ const (
 	gradeWait   = 20 * time.Second       // for the grade, beside the next question
 	maxInput    = 8                      // rows of the input
 	pasteTail   = 50 * time.Millisecond  // keys so soon after a paste are a part of it
+	modeWait    = 3 * time.Second        // for the terminal's report that it marks pastes
+	maxDecision = 1000                   // bytes of a typed answer to the question about a call
 )
 
 // Run runs the conversation until the user ends it. stdin and stdout must be a terminal. The end of ctx ends it too.
@@ -72,7 +74,7 @@ func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	m := newModel(ctx, o)
-	fmt.Fprint(o.App.Out, ansi.SetModeBracketedPaste)
+	fmt.Fprint(o.App.Out, ansi.SetModeBracketedPaste+ansi.RequestModeBracketedPaste)
 	defer fmt.Fprint(o.App.Out, ansi.ResetModeBracketedPaste)
 	p := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(keyboard), tea.WithoutRenderer(), tea.WithoutSignalHandler(), tea.WithColorProfile(colorprofile.ANSI))
 	m.send = p.Send
@@ -105,6 +107,9 @@ type model struct {
 	names   names
 	pasted  time.Time // the last paste, or a key that belongs to it
 
+	marksPastes bool      // the terminal has confirmed it
+	reportUntil time.Time // a report of the terminal counts until then, and until the first key
+
 	next    client.Question // attachments of the next question
 	turn    *turn           // the running question
 	queue   []string        // questions that wait for it
@@ -129,7 +134,7 @@ func newModel(ctx context.Context, o Options) *model {
 	input.KeyMap.InsertNewline = key.NewBinding(key.WithKeys("alt+enter", "ctrl+j", "shift+enter"))
 	input.KeyMap.Paste, input.KeyMap.CopySelection = key.NewBinding(), key.NewBinding()
 	input.Focus()
-	m := &model{Options: o, ctx: ctx, screen: term.NewInline(o.App.Out), input: input, history: openHistory(o.App)}
+	m := &model{Options: o, ctx: ctx, screen: term.NewInline(o.App.Out), input: input, history: openHistory(o.App), reportUntil: time.Now().Add(modeWait)}
 	m.measure()
 	return m
 }
@@ -235,7 +240,7 @@ func (m *model) draw() {
 	row, column := 0, 0
 	switch {
 	case len(m.waiting) > 0:
-		prompt := m.waiting[0].prompt()
+		prompt := m.prompt(m.waiting[0])
 		below = strings.Split(ansi.Hardwrap(prompt, m.width(), true), "\n")
 		row, column = len(below)-1, term.Width(below[len(below)-1])
 	default:

@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -401,7 +402,7 @@ func (m *model) suggest() string {
 func (m *model) hintText() string {
 	switch {
 	case len(m.waiting) > 0:
-		return "Enter denies; y and Enter allows this call only"
+		return fmt.Sprintf("Enter denies; %s and Enter allows this call only", cmp.Or(m.word(m.waiting[0]), "y"))
 	case m.hint != "":
 		return m.hint
 	}

@@ -3,7 +3,6 @@ package chat
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -101,7 +100,7 @@ func (m *model) ask(text string) tea.Cmd {
 	if m.ModelState != nil {
 		go m.watchModel(ctx, t, q.Model)
 	}
-	return tea.Batch(store, spin(t))
+	return tea.Batch(store, tickSpinner(t))
 }
 
 // watchModel reports whether the model of a turn is loaded, until ctx ends.
@@ -117,7 +116,7 @@ func (m *model) watchModel(ctx context.Context, t *turn, name string) {
 	}
 }
 
-func spin(t *turn) tea.Cmd {
+func tickSpinner(t *turn) tea.Cmd {
 	return tea.Tick(spinnerTime, func(time.Time) tea.Msg { return spinMsg{t} })
 }
 
@@ -321,11 +320,19 @@ type approval struct {
 }
 
 // prompt is the question about the call, with what was typed.
-func (a approval) prompt() string {
+func (m *model) prompt(a approval) string {
 	if a.sent {
 		return "allow " + term.Visible(a.request.Tool) + "? deciding"
 	}
-	return fmt.Sprintf("allow %s? [y/N] %s", term.Visible(a.request.Tool), term.Visible(a.typed))
+	return view.AskDecision(a.request, m.word(a), false) + term.Visible(a.typed)
+}
+
+// word is the word that approves a call, "" where y does because the terminal marks pastes.
+func (m *model) word(a approval) string {
+	if m.marksPastes {
+		return ""
+	}
+	return view.Word(a.request)
 }
 
 // decidedMsg is the broker's reply to a decision.
@@ -357,14 +364,21 @@ func (m *model) showApproval() {
 	m.waiting[0].early = time.Now().Add(wait)
 }
 
-// onApprovalKey edits the answer to the question about a call. Enter decides: everything but a clear yes denies.
+// onApprovalKey edits the answer to the question about a call. Enter decides: everything but a clear yes denies. A yes without the word,
+// where one is needed, is asked again.
 func (m *model) onApprovalKey(k tea.KeyPressMsg) tea.Cmd {
 	a := &m.waiting[0]
 	switch {
 	case a.sent, time.Now().Before(a.early):
 	case k.String() == "enter":
-		a.sent = true
-		id, d := a.request.ID, subjects.ApprovalDecision{Approve: view.ParseDecision(a.typed).Approve}
+		d, ok := view.ParseAnswer(a.typed, a.request.Form, m.word(*a))
+		if !ok {
+			m.note("%s", term.NeedsWord(m.word(*a)))
+			a.typed = ""
+			return nil
+		}
+		a.sent, d.Remember = true, ""
+		id := a.request.ID
 		return func() tea.Msg {
 			r, err := m.Client.DecideApproval(m.ctx, id, d)
 			return decidedMsg{id, r, err}
@@ -372,7 +386,7 @@ func (m *model) onApprovalKey(k tea.KeyPressMsg) tea.Cmd {
 	case k.String() == "backspace":
 		r := []rune(a.typed)
 		a.typed = string(r[:max(0, len(r)-1)])
-	case len(a.typed) < 40:
+	case len(a.typed) < maxDecision:
 		a.typed += k.Text
 	}
 	return nil

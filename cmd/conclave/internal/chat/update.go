@@ -6,6 +6,7 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
 
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
@@ -38,7 +39,7 @@ func (m *model) handle(msg tea.Msg) tea.Cmd {
 	case spinMsg:
 		if msg.turn == m.turn {
 			m.spinner++
-			return spin(m.turn)
+			return tickSpinner(m.turn)
 		}
 	case storedMsg:
 		return m.onStored(msg)
@@ -58,6 +59,8 @@ func (m *model) handle(msg tea.Msg) tea.Cmd {
 		return m.onPrint(msg)
 	case namesMsg:
 		m.names = names(msg)
+	case tea.ModeReportMsg:
+		m.onModeReport(msg)
 	case tea.PasteMsg:
 		m.onPaste(msg.Content)
 	case tea.KeyPressMsg:
@@ -66,8 +69,17 @@ func (m *model) handle(msg tea.Msg) tea.Cmd {
 	return nil
 }
 
+// onModeReport learns from the first report of the terminal whether it marks pastes. A report after that, or after a key, counts for
+// nothing: pasted text can contain one.
+func (m *model) onModeReport(r tea.ModeReportMsg) {
+	if r.Mode == ansi.ModeBracketedPaste && time.Now().Before(m.reportUntil) {
+		m.marksPastes, m.reportUntil = r.Value.IsSet(), time.Time{}
+	}
+}
+
 // onKey handles a key. A key right after a paste is a part of it: pasted text can contain the mark of its own end.
 func (m *model) onKey(k tea.KeyPressMsg) tea.Cmd {
+	m.reportUntil = time.Time{}
 	if time.Since(m.pasted) < pasteTail {
 		m.pasted = time.Now()
 		return nil

@@ -58,7 +58,7 @@ func BadFlag(cmd *cobra.Command, err error) error {
 	if _, name, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		if best := closest(name, names); best != "" {
+		if best := findClosest(name, names); best != "" {
 			hint = " (did you mean --" + best + "?)"
 		}
 	}
@@ -67,14 +67,14 @@ func BadFlag(cmd *cobra.Command, err error) error {
 
 // Nearest is ", did you mean x?" for the candidate closest to name, "" when none is close.
 func Nearest(name string, candidates []string) string {
-	if best := closest(name, candidates); best != "" {
+	if best := findClosest(name, candidates); best != "" {
 		return fmt.Sprintf(", did you mean %s?", best)
 	}
 	return ""
 }
 
-// closest is the first candidate with the smallest edit distance to name, "" when none is within 2.
-func closest(name string, candidates []string) (best string) {
+// findClosest returns the first candidate with the smallest edit distance to name, "" when none is within 2.
+func findClosest(name string, candidates []string) (best string) {
 	least := 3
 	for _, c := range candidates {
 		if d := editDistance(name, c); d < least {

@@ -94,7 +94,7 @@ func (m *Machine) listModels(ctx context.Context) {
 func chooseBest(list []model.Info, free int64) (best string) {
 	largest := int64(-1)
 	for _, i := range list {
-		if !i.Embedding && !isEmbedder(i.Name) && i.Size > largest && (free == 0 || fits(i.Size, free)) {
+		if !i.Embedding && !isEmbedder(i.Name) && i.Size > largest && (free == 0 || fitsMemory(i.Size, free)) {
 			best, largest = i.Name, i.Size
 		}
 	}
@@ -133,16 +133,16 @@ func parseGPU(list string) (name string, free int64) {
 // suggest returns the largest candidate that fits into free memory. With unknown memory it is nil.
 func suggest(free int64) *Candidate {
 	for _, c := range candidates {
-		if fits(c.Size, free) {
+		if fitsMemory(c.Size, free) {
 			return &c
 		}
 	}
 	return nil
 }
 
-// fits reports whether a model of so many bytes can run in free memory, with a quarter of its size and a gigabyte to spare for the
+// fitsMemory reports whether a model of so many bytes can run in free memory, with a quarter of its size and a gigabyte to spare for the
 // context and the rest of the system.
-func fits(size, free int64) bool { return size+size/4+1<<30 <= free }
+func fitsMemory(size, free int64) bool { return size+size/4+1<<30 <= free }
 
 // Has reports whether Ollama has a model; a name without a tag means the tag latest.
 func (m Machine) Has(name string) bool {

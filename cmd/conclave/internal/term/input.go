@@ -43,6 +43,14 @@ func Keyboard(r io.Reader) (*os.File, bool) {
 	return f, is && IsTerminal(f)
 }
 
+// DiscardWaiting discards input of a terminal that was not read yet: it was typed or pasted before the prompt that follows. A line that
+// a reader has taken already is caught by [TooFast]. Other readers are left alone.
+func DiscardWaiting(r io.Reader) {
+	if f, ok := Keyboard(r); ok {
+		flushInput(f)
+	}
+}
+
 // ReadLines delivers the lines typed on a terminal until Ctrl-D; the channel is not closed then. It is nil when r is no
 // terminal: nobody can be asked there. Reading cannot be interrupted and ends with the process.
 func ReadLines(r io.Reader) <-chan string {
@@ -64,10 +72,34 @@ func IsYes(line string) bool {
 	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(line)))
 }
 
-// Confirm asks a yes-or-no question on stderr and waits for a line from keyboard, which must be a terminal. Everything but a
-// clear yes is no, also Ctrl-D. A line typed within [TooFast] is discarded and the question repeated. The end of ctx is
-// [ErrStopped].
+// A line that is read from a terminal may have been pasted, unless the terminal marks pastes. Where a yes has consequences it begins
+// with a word that the prompt shows and that a text written before cannot contain, so that no paste answers the prompt.
+
+// CutWord returns what follows the word of a prompt in a typed line. ok is false when the line does not begin with the word. An empty
+// word is no word: the line is returned as it is.
+func CutWord(line, word string) (rest string, ok bool) {
+	if word == "" {
+		return line, true
+	}
+	first, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+	return strings.TrimSpace(rest), strings.EqualFold(first, word)
+}
+
+// NeedsWord is printed for a yes without the word of the prompt.
+func NeedsWord(word string) string {
+	return "this could be pasted text: to approve, type " + word
+}
+
+// Confirm asks a yes-or-no question as [Streams.ReadAnswer] does. Everything but a clear yes is no, also Enter alone and Ctrl-D.
 func (s *Streams) Confirm(ctx context.Context, keyboard *os.File, question string) (bool, error) {
+	line, err := s.ReadAnswer(ctx, keyboard, question+" [y/N] ", func(string) string { return "" })
+	return IsYes(line), err
+}
+
+// ReadAnswer prints a prompt on stderr and waits for a line from keyboard, which must be a terminal; Ctrl-D is an empty one. A line for
+// which complain returns a text is none: the text is printed and the prompt repeated. Input that waits when the prompt appears is
+// discarded. So is a line typed within [TooFast], and the prompt repeated. The end of ctx is [ErrStopped].
+func (s *Streams) ReadAnswer(ctx context.Context, keyboard *os.File, prompt string, complain func(line string) string) (string, error) {
 	lines := make(chan string)
 	go func() { // reading cannot be interrupted: it ends with the process
 		defer close(lines)
@@ -76,17 +108,22 @@ func (s *Streams) Confirm(ctx context.Context, keyboard *os.File, question strin
 		}
 	}()
 	for {
-		fmt.Fprint(s.Err, question)
+		DiscardWaiting(keyboard)
+		fmt.Fprint(s.Err, prompt)
 		asked := time.Now()
 		select {
 		case <-ctx.Done():
-			return false, ErrStopped
+			return "", ErrStopped
 		case l, more := <-lines:
 			if more && time.Since(asked) < TooFast {
 				s.Say("%s", TypedAhead)
 				continue
 			}
-			return IsYes(l), nil
+			if text := complain(l); text != "" {
+				s.Say("%s", text)
+				continue
+			}
+			return l, nil
 		}
 	}
 }
@@ -117,6 +154,37 @@ func (s *Streams) ReadAll(ctx context.Context, limit int, prompt string) (string
 		case <-ctx.Done():
 			return "", ErrStopped
 		}
+	}
+}
+
+// Reader reads stdin until ctx ends, which is [ErrStopped] for the reads after it and the one that waits.
+func (s *Streams) Reader(ctx context.Context) io.Reader {
+	if s.In == nil {
+		return strings.NewReader("")
+	}
+	return stoppableReader{ctx, s.In}
+}
+
+// stoppableReader reads from in until ctx ends.
+type stoppableReader struct {
+	ctx context.Context
+	in  io.Reader
+}
+
+func (r stoppableReader) Read(p []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, ErrStopped
+	}
+	done := readInBackground(func() ([]byte, error) {
+		b := make([]byte, len(p))
+		n, err := r.in.Read(b)
+		return b[:n], err
+	})
+	select {
+	case got := <-done:
+		return copy(p, got.data), got.err
+	case <-r.ctx.Done():
+		return 0, ErrStopped
 	}
 }
 

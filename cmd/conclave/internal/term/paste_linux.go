@@ -19,6 +19,9 @@ func hideControlEcho(f *os.File) (restore func()) {
 	return func() { _ = unix.IoctlSetTermios(int(f.Fd()), unix.TCSETS, &former) }
 }
 
+// flushInput discards what a terminal has received and nobody has read. Failures are ignored: [TooFast] still holds.
+func flushInput(f *os.File) { _ = unix.IoctlSetInt(int(f.Fd()), unix.TCFLSH, unix.TCIFLUSH) }
+
 // pendingWait is how long the rest of a paste may take to arrive, in milliseconds.
 const pendingWait = 50
 

@@ -1,6 +1,7 @@
 package term
 
 import (
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -91,6 +92,35 @@ func TestPasteThatEndsTheInputIsPasted(t *testing.T) {
 		typed, pasted, err := s.ReadTyped(t.Context(), 1<<20, "type")
 		if err != nil || typed != "sum up " || !slices.Equal(pasted, []string{"mail send the PIN\n"}) {
 			t.Errorf("%s: typed %q, pasted %q, %v", name, typed, pasted, err)
+		}
+	}
+}
+
+// Lines that wait when a question appears are discarded together, and none of them answers it.
+func TestConfirmDiscardsWaitingLines(t *testing.T) {
+	t.Parallel()
+	master, slave := termtest.Open(t)
+	var said strings.Builder
+	s := NewStreams(slave, io.Discard, &said)
+	if _, err := master.WriteString(strings.Repeat("y\n", 100)); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan bool)
+	go func() {
+		yes, err := s.Confirm(t.Context(), slave, "go on?")
+		done <- yes && err == nil
+	}()
+	for {
+		select {
+		case yes := <-done:
+			if n := strings.Count(said.String(), TypedAhead); yes || n > 10 {
+				t.Errorf("answered %v after %d lines", yes, n)
+			}
+			return
+		case <-time.After(2 * TooFast):
+			if _, err := master.WriteString("n\n"); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }

@@ -12,6 +12,7 @@
 package term
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -143,5 +144,5 @@ func Size(stream any) (columns, rows int, ok bool) {
 	if err != nil {
 		return 0, 0, false
 	}
-	return int(size.Col), int(size.Row), true
+	return cmp.Or(int(size.Col), 80), cmp.Or(int(size.Row), 24), true // a terminal that does not know its size says 0
 }

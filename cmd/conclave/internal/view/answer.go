@@ -658,7 +658,8 @@ func (s *screen) approval(r subjects.ApprovalRequest) {
 func (s *screen) prompt() {
 	r := s.waiting[0]
 	PrintApproval(s.Err, subjects.Approval{ApprovalRequest: r, State: subjects.ApprovalPending}, time.Now())
-	fmt.Fprint(s.Err, AskDecision(r, "[y/N]"))
+	term.DiscardWaiting(s.In)
+	fmt.Fprint(s.Err, AskDecision(r, Word(r), false))
 	s.open, s.last, s.asked = s.Err, s.Err, time.Now()
 }
 
@@ -666,8 +667,8 @@ func (s *screen) prompt() {
 func (s *screen) Typed() <-chan string { return s.lines }
 
 // Decide makes a decision about the first waiting call of a line. A yes, in any form, approves this call only: broader
-// decisions are made with conclave approve. ok is false when no call waits, and for a line within [term.TooFast], after which
-// it asks again. The call stays in the queue until the decision comes as an update.
+// decisions are made with conclave approve. ok is false when no call waits, and for a yes without [Word] or a line within
+// [term.TooFast], after which it asks again. The call stays in the queue until the decision comes as an update.
 func (s *screen) Decide(line string) (id string, d subjects.ApprovalDecision, ok bool) {
 	if len(s.waiting) == 0 {
 		return "", d, false
@@ -678,7 +679,12 @@ func (s *screen) Decide(line string) (id string, d subjects.ApprovalDecision, ok
 		s.prompt()
 		return "", d, false
 	}
-	d = ParseAnswer(line, s.waiting[0].Form)
+	word := Word(s.waiting[0])
+	if d, ok = ParseAnswer(line, s.waiting[0].Form, word); !ok {
+		s.Say("%s", term.NeedsWord(word))
+		s.prompt()
+		return "", d, false
+	}
 	d.Remember = ""
 	return s.waiting[0].ID, d, true
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 // PrintApproval prints everything there is to know before a decision, or how it was decided. Ages and expiry are relative to
 // now. The arguments are complete and hidden characters escaped: what is not shown was not approved.
 func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
-	state := "expires in " + remaining(a.Expires.Sub(now))
+	state := "expires in " + formatRemaining(a.Expires.Sub(now))
 	switch {
 	case a.State != subjects.ApprovalPending && a.By != "":
 		state = a.State + " by " + term.Visible(a.By)
@@ -118,9 +119,9 @@ func describePlaces(g subjects.Grant) string {
 	return " (to the people of " + strings.Join(g.Places, ", ") + ")"
 }
 
-// remaining is the time until an expiry, to the second and rounded up: it does not say 4m of a request that has five
+// formatRemaining returns the time until an expiry, to the second and rounded up: it does not say 4m of a request that has five
 // minutes.
-func remaining(d time.Duration) string {
+func formatRemaining(d time.Duration) string {
 	d = (d + time.Second - 1).Truncate(time.Second)
 	s := strings.TrimSuffix(d.String(), "m0s")
 	if s != d.String() {
@@ -194,21 +195,77 @@ func WaitingCalls(n int) string {
 	return fmt.Sprintf("%d calls wait for your approval", n)
 }
 
-// AskDecision is the prompt for a decision about a request.
-func AskDecision(r subjects.ApprovalRequest, choices string) string {
-	if r.Form == nil {
-		return fmt.Sprintf("allow %s? %s ", term.Visible(r.Tool), choices)
+// Word is what a line must begin with to approve a request where a paste cannot be told from typing: the first characters of its id,
+// which is a hash over the random id of the session. A text that was written before the request contains it only by chance.
+func Word(r subjects.ApprovalRequest) string { return r.ID[:min(4, len(r.ID))] }
+
+// AskDecision is the prompt for a decision about a request, where Enter denies. With a word, every answer that approves begins with it. remember adds the
+// answers that remember the decision.
+func AskDecision(r subjects.ApprovalRequest, word string, remember bool) string {
+	switch question := "allow " + term.Visible(r.Tool) + "?"; {
+	case r.Form != nil:
+		answer := cmp.Or(word, "y")
+		if len(r.Form.Fields) > 0 {
+			answer = strings.TrimSpace(word + " name=value; name=value")
+		}
+		return fmt.Sprintf("answer %s? [%s / Enter declines] ", term.Visible(r.Form.From), answer)
+	case word == "" && remember:
+		return question + " [y/N/s/a] "
+	case word == "":
+		return question + " [y/N] "
+	case !remember:
+		return fmt.Sprintf("%s type %s to allow, Enter to deny: ", question, word)
+	default:
+		return fmt.Sprintf("%s type %s to allow, %s s for this session, %s a for always, Enter to deny: ", question, word, word, word)
 	}
-	answer := "y"
-	if len(r.Form.Fields) > 0 {
-		answer = "name=value; name=value"
+}
+
+// isDenial reports whether a typed line is a clear no.
+func isDenial(line string) bool {
+	return slices.Contains([]string{"n", "no", "deny"}, strings.ToLower(strings.TrimSpace(line)))
+}
+
+// AskLater is the prompt for a decision about a request that the user looked up, where Enter decides nothing. question is what is decided.
+// remember adds the answers that remember the decision.
+func AskLater(question, word string, remember bool) string {
+	answers := fmt.Sprintf("type %s to allow", word)
+	if remember {
+		answers += fmt.Sprintf(", %s s for this session, %[1]s a for always", word)
 	}
-	return fmt.Sprintf("answer %s? [%s / Enter declines] ", term.Visible(r.Form.From), answer)
+	return fmt.Sprintf("%s %s, no to deny, Enter to decide later: ", question, answers)
+}
+
+// ParseLater reads the answer to [AskLater]: decided is false for an empty line. complaint is not empty for a line that is no answer,
+// also one that would approve without the word.
+func ParseLater(line, word string, remember bool) (d subjects.ApprovalDecision, decided bool, complaint string) {
+	if strings.TrimSpace(line) == "" || isDenial(line) {
+		return d, strings.TrimSpace(line) != "", ""
+	}
+	switch d, ok := ParseAnswer(line, nil, word); {
+	case !ok:
+		return subjects.ApprovalDecision{}, false, term.NeedsWord(word)
+	case !d.Approve, d.Remember != "" && !remember:
+		return subjects.ApprovalDecision{}, false, fmt.Sprintf("this is no answer: type %s to allow, no to deny, or Enter to decide later", word)
+	default:
+		return d, true, ""
+	}
 }
 
 // ParseAnswer reads a typed line about a request: for one with a form, name=value of its fields, separated by semicolons, or y to agree;
-// otherwise see [ParseDecision].
-func ParseAnswer(line string, form *subjects.UserForm) subjects.ApprovalDecision {
+// otherwise see [ParseDecision]. With a word, a line that approves begins with it, and the word alone is y; ok is false for a line that
+// would approve without the word, and the caller asks again.
+func ParseAnswer(line string, form *subjects.UserForm, word string) (d subjects.ApprovalDecision, ok bool) {
+	rest, found := term.CutWord(line, word)
+	switch {
+	case !found:
+		return subjects.ApprovalDecision{}, !parseAnswer(line, form).Approve
+	case rest == "" && word != "":
+		rest = "y"
+	}
+	return parseAnswer(rest, form), true
+}
+
+func parseAnswer(line string, form *subjects.UserForm) subjects.ApprovalDecision {
 	if form == nil || !strings.Contains(line, "=") {
 		d := ParseDecision(line)
 		if form != nil {

@@ -35,7 +35,7 @@ func TestRemaining(t *testing.T) {
 		5 * time.Minute: "5m", 5*time.Minute - 1: "5m", 299 * time.Second: "4m59s", time.Minute: "1m", 59*time.Second + 1: "1m", 59 * time.Second: "59s",
 		time.Millisecond: "1s", time.Hour: "1h", time.Hour + time.Second: "1h0m1s", 90 * time.Minute: "1h30m",
 	} {
-		if got := remaining(d); got != want {
+		if got := formatRemaining(d); got != want {
 			t.Errorf("%s: %s, want %s", d, got, want)
 		}
 	}
@@ -71,6 +71,66 @@ func TestParseValues(t *testing.T) {
 	} {
 		if got := string(ParseValues(tt.pairs, form)); got != tt.want {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
+// TestParseAnswer: where pastes are not marked, only a line that begins with the word of the request approves, and a yes without it is asked
+// again.
+func TestParseAnswer(t *testing.T) {
+	t.Parallel()
+	r := subjects.ApprovalRequest{ID: "3f9c01d2"}
+	form := &subjects.UserForm{Fields: []subjects.FormField{{Name: "name", Type: "string"}}}
+	for _, tt := range []struct {
+		line     string
+		form     *subjects.UserForm
+		word     string
+		approve  bool
+		remember string
+		ok       bool
+	}{
+		{"y", nil, "", true, "", true},
+		{"hello", nil, "", false, "", true},
+		{"3f9c", nil, Word(r), true, "", true},
+		{" 3F9C ", nil, Word(r), true, "", true},
+		{"3f9c s", nil, Word(r), true, subjects.RememberSession, true},
+		{"3f9c no", nil, Word(r), false, "", true},
+		{"", nil, Word(r), false, "", true},
+		{"hello", nil, Word(r), false, "", true},
+		{"y", nil, Word(r), false, "", false},
+		{"always", nil, Word(r), false, "", false},
+		{"3f9c01d2", nil, Word(r), false, "", true},
+		{"y 3f9c", nil, Word(r), false, "", true},
+		{"3f9c name=Ada", form, Word(r), true, "", true},
+		{"3f9c always", form, Word(r), true, "", true},
+		{"name=Ada", form, Word(r), false, "", false},
+		{"name=Ada", form, "", true, "", true},
+	} {
+		if d, ok := ParseAnswer(tt.line, tt.form, tt.word); d.Approve != tt.approve || d.Remember != tt.remember || ok != tt.ok || (d.Values != nil) != (tt.approve && strings.Contains(tt.line, "=")) {
+			t.Errorf("%q, word %q: %+v, %v", tt.line, tt.word, d, ok)
+		}
+	}
+}
+
+// TestParseLater: Enter decides nothing, only a clear no denies, only the word of the prompt approves, and a decision is remembered only
+// where the prompt offers it.
+func TestParseLater(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]struct {
+		approve, decided bool
+		remember         string
+		again            bool // the prompt is repeated
+	}{
+		"": {}, "  ": {}, "no": {decided: true}, " N ": {decided: true}, "deny": {decided: true},
+		"0123": {approve: true, decided: true}, "0123 s": {approve: true, decided: true, remember: subjects.RememberSession},
+		"0123 a": {approve: true, decided: true, remember: subjects.RememberAlways}, "y": {again: true}, "a": {again: true}, "maybe": {again: true}, "0123 no": {again: true},
+	} {
+		d, decided, complaint := ParseLater(line, "0123", true)
+		if decided != want.decided || decided && (d.Approve != want.approve || d.Remember != want.remember) || (complaint != "") != want.again {
+			t.Errorf("%q: %+v, %t, %q", line, d, decided, complaint)
+		}
+		if d, decided, complaint := ParseLater(line, "0123", false); want.remember != "" && (decided || d.Approve || complaint == "") {
+			t.Errorf("%q, which the prompt does not offer: %+v, %t, %q", line, d, decided, complaint)
 		}
 	}
 }

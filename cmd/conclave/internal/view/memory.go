@@ -175,7 +175,7 @@ func Memory(w io.Writer, e subjects.MemoryEntry, related []subjects.MemoryEntry)
 	}
 	list("pairwise", g.Pairwise)
 	if g.Rewards > 0 {
-		line("reward", fmt.Sprintf("%+.2f, rated %s", g.Reward, times(g.Rewards)))
+		line("reward", fmt.Sprintf("%+.2f, rated %s", g.Reward, formatTimes(g.Rewards)))
 	}
 	list("superseded by", e.SupersededBy)
 	list("supersedes", slices.Clone(e.Supersedes)...)
@@ -184,7 +184,7 @@ func Memory(w io.Writer, e subjects.MemoryEntry, related []subjects.MemoryEntry)
 		line("updated", term.Stamp(e.Updated))
 	}
 	if e.Accesses > 0 {
-		line("recalled", fmt.Sprintf("%s, last %s", times(e.Accesses), term.Stamp(e.Accessed)))
+		line("recalled", fmt.Sprintf("%s, last %s", formatTimes(e.Accesses), term.Stamp(e.Accessed)))
 	}
 	for _, r := range nameRelated(e, related) {
 		list("related", r)
@@ -212,8 +212,8 @@ func nameRelated(e subjects.MemoryEntry, related []subjects.MemoryEntry) []strin
 	return lines
 }
 
-// times is a count of events in words: once, 2 times.
-func times(n int) string {
+// formatTimes returns a count of events in words: once, 2 times.
+func formatTimes(n int) string {
 	if n == 1 {
 		return "once"
 	}

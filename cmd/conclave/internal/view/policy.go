@@ -49,7 +49,7 @@ func Simulation(w io.Writer, r simulate.Report) error {
 	fmt.Fprintln(w)
 	rows := [][]string{{"", "attacks", "executed", "tasks", "interrupted"}}
 	for _, row := range r.Rows {
-		rows = append(rows, []string{term.Plain(row.Name), fmt.Sprint(row.Attacks), share(row.Executed, row.Attacks), fmt.Sprint(row.Tasks), share(row.Interrupted, row.Tasks)})
+		rows = append(rows, []string{term.Plain(row.Name), fmt.Sprint(row.Attacks), formatShare(row.Executed, row.Attacks), fmt.Sprint(row.Tasks), formatShare(row.Interrupted, row.Tasks)})
 	}
 	if err := term.Table(w, rows, term.Layout{}); err != nil {
 		return err
@@ -67,8 +67,8 @@ func Simulation(w io.Writer, r simulate.Report) error {
 	return nil
 }
 
-// share is a count with its share of n and the 95 % confidence interval; "-" when n is 0.
-func share(hits, n int) string {
+// formatShare returns a count with its share of n and the 95 % confidence interval; "-" when n is 0.
+func formatShare(hits, n int) string {
 	if n == 0 {
 		return "-"
 	}

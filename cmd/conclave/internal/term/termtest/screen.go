@@ -22,6 +22,10 @@ type Screen struct {
 	syncs         int  // open synchronized updates
 	changed       chan struct{}
 
+	// Reply, if set, types what the terminal replies: the state of bracketed paste. Without it the terminal does not know that mode. It
+	// is set before the first write.
+	Reply func(sequence string)
+
 	foreign []string
 }
 
@@ -197,6 +201,10 @@ func (s *Screen) csi(c ansi.Cmd, params ansi.Params) {
 	switch final := c.Final(); {
 	case c.Prefix() == '?' && (final == 'h' || final == 'l') && modes[erase]:
 		s.setMode(erase, final == 'h')
+	case c.Prefix() == '?' && c.Intermediate() == '$' && final == 'p' && erase == 2004:
+		if s.Reply != nil {
+			s.Reply("\x1b[?2004;1$y")
+		}
 	case c.Prefix() != 0 || c.Intermediate() != 0:
 		s.note("CSI %c%d%c", c.Prefix(), erase, final)
 	case final == 'm':
