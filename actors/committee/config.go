@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"conclave/pkg/agent"
 	"conclave/pkg/loop"
 	"conclave/pkg/strict"
 	"conclave/pkg/text"
@@ -108,11 +109,9 @@ func (c Config) WithPrompts(read func(file string) (string, error)) (Config, err
 
 // Bounds of the settings.
 const (
-	maxPersonaName             = 60
-	maxPrompt                  = 16 << 10
-	maxModel                   = 200
-	minResult      strict.Size = 256
-	maxResult      strict.Size = 64 << 10
+	maxPersonaName = 60
+	maxPrompt      = 16 << 10
+	maxModel       = 200
 )
 
 // Validate is [Config.Problems] as an error, nil when there are none.
@@ -124,18 +123,9 @@ func (c Config) Problems() (out strict.Problems) {
 	out.CheckInt("rounds", c.Rounds, 1, subjects.MaxRounds)
 	out.CheckInt("history", c.History, 0, 50)
 	out.CheckInt("turns", c.Turns, 1, 1000)
-	out.CheckInt("steps", c.Steps, 1, 20)
-	out.CheckInt("predict", c.Predict, 64, 1<<20)
-	out.CheckInt("answer", c.Answer, 64, 1<<20)
-	for _, d := range []struct {
-		path  string
-		value time.Duration
-	}{{"wall", c.Wall}, {"call_timeout", c.CallTimeout}, {"first_token_timeout", c.FirstToken}, {"tool_timeout", c.ToolTimeout}} {
-		out.CheckDuration(d.path, d.value, 10*time.Millisecond, 24*time.Hour)
-	}
-	if c.Result < minResult || c.Result > maxResult {
-		out.Add("result", "%s is not between %s and %s", c.Result, minResult, maxResult)
-	}
+	limits := c.loopLimits(true)
+	limits.StepTokens = c.Predict
+	agent.CheckLimits(&out, limits, c.ToolTimeout, 20)
 	out = append(out, c.Personas.problems()...)
 	if _, ok := c.Personas.find(c.Closing); !ok && len(c.Personas) > 0 {
 		out.Add("closing", "%q is none of the personas %s", text.Clip(c.Closing, 40), c.Personas)

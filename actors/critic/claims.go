@@ -64,7 +64,7 @@ func requiredTools(c clause) []string {
 	if c.joint {
 		return nil
 	}
-	for _, l := range languages {
+	for _, l := range languages() {
 		if !l.mayBe(c.low) {
 			continue
 		}

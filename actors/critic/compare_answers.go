@@ -98,5 +98,5 @@ func judgeFault(err error) *subjects.Fault {
 	case !isTransient(err):
 		return subjects.Faultf(subjects.CodeUnavailable, "%s; %s", describeFailure(err, 1), advice)
 	}
-	return subjects.Faultf(subjects.CodeUnavailable, "the judge does not answer now; try again later, or %s", advice)
+	return subjects.Faultf(subjects.CodeUnavailable, "the judge does not answer now; retry once, or %s", advice)
 }

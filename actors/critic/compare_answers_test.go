@@ -48,8 +48,8 @@ func TestCompareAnswers(t *testing.T) {
 		{name: "a question too long", args: `{"question":"` + strings.Repeat("q", maxArgQuestion+1) + `","first":"a","second":"b"}`, code: subjects.CodeTool, says: "at most 4000"},
 		{name: "unreadable", args: ask, judge: always("both"), code: subjects.CodeTool, says: "choose yourself"},
 		{name: "the script", args: ask, judge: judgeEither, chunk: subjects.ChatChunk{Model: "built-in", DemoModel: true}, code: subjects.CodeUnavailable, says: "the built-in demo model stands in; choose yourself"},
-		{name: "busy", args: ask, judge: fails(subjects.Faultf(subjects.CodeBusy, "full")), code: subjects.CodeUnavailable, says: "try again later, or choose yourself"},
-		{name: "nobody there", args: ask, judge: fails(subjects.Faultf(subjects.CodeUnavailable, "gone")), code: subjects.CodeUnavailable, says: "try again later, or choose yourself"},
+		{name: "busy", args: ask, judge: fails(subjects.Faultf(subjects.CodeBusy, "full")), code: subjects.CodeUnavailable, says: "retry once, or choose yourself"},
+		{name: "nobody there", args: ask, judge: fails(subjects.Faultf(subjects.CodeUnavailable, "gone")), code: subjects.CodeUnavailable, says: "retry once, or choose yourself"},
 		{name: "no model", args: ask, judge: fails(subjects.Faultf(subjects.CodeModelMissing, "fetch it with: ollama pull x")), code: subjects.CodeUnavailable, says: "no model judged: fetch it with: ollama pull x; choose yourself"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"conclave/pkg/agent"
 	"conclave/pkg/loop"
 	"conclave/pkg/strict"
 	"conclave/pkg/text"
@@ -65,25 +66,16 @@ type Hedge struct {
 // Problems lists everything invalid in c, by the fields of generator.yaml: numbers, sizes and durations out of bounds,
 // and names that cannot be those of a model or a tool. None = c is valid.
 func (c Config) Problems() (out strict.Problems) {
-	out.CheckInt("steps", c.Steps, 1, 50)
+	agent.CheckLimits(&out, c.loopLimits(), c.ToolTimeout, 50)
 	out.CheckInt("concurrency", c.Concurrency, 1, subjects.Partitions)
 	out.CheckInt("tokens", c.Tokens, 0, 10_000_000)
 	out.CheckInt("nudges", c.Nudges, 0, 10)
 	out.CheckInt("retries", c.Retries, 0, 10)
 	out.CheckInt("repeats", c.Repeats, 2, 10)
-	out.CheckInt("predict", c.Predict, 64, 1<<20)
-	out.CheckInt("answer", c.Answer, 64, 1<<20)
 	out.CheckInt("max_tools", c.MaxTools, 0, 8)
 	out.CheckInt("hot_sessions", c.HotSessions, 1, 10_000)
 	out.CheckInt("turns", c.Turns, 1, 1000)
 	out.CheckInt("compact_at", c.CompactAt, 0, 90)
-	if c.Result < minResult || c.Result > maxResult {
-		out.Add("result", "%s is not between %s and %s", c.Result, minResult, maxResult)
-	}
-	out.CheckDuration("wall", c.Wall, 10*time.Millisecond, 24*time.Hour)
-	out.CheckDuration("call_timeout", c.CallTimeout, 10*time.Millisecond, 24*time.Hour)
-	out.CheckDuration("first_token_timeout", c.FirstToken, 10*time.Millisecond, 24*time.Hour)
-	out.CheckDuration("tool_timeout", c.ToolTimeout, 10*time.Millisecond, 24*time.Hour)
 	if b := c.RespondentB; b.Temperature < 0 || b.Temperature > maxTemperature {
 		out.Add("respondent_b.temperature", "%s is not between 0 and %d", b.Temperature, maxTemperature)
 	}
@@ -102,12 +94,6 @@ func (c Config) Problems() (out strict.Problems) {
 	}
 	return out
 }
-
-// Bounds of the size of one tool result.
-const (
-	minResult strict.Size = 256
-	maxResult strict.Size = 64 << 10
-)
 
 const (
 	maxSystem      = 64 << 10 // of the system prompt, in bytes

@@ -169,20 +169,20 @@ func (c *measurement) finish(f model.Final) {
 // addSample adds the values of a complete reply to a speed. A token of the prompt has at least a byte.
 func (c *measurement) addSample(s *speed, f model.Final) {
 	if tokens := float64(min(f.PromptTokens, c.size)); tokens >= minSampleTokens {
-		s.BytesPerToken = blend(s.BytesPerToken, min(max(float64(c.size)/tokens, minBytesPerToken), maxBytesPerToken))
+		s.BytesPerToken = updateAverage(s.BytesPerToken, min(max(float64(c.size)/tokens, minBytesPerToken), maxBytesPerToken))
 		if read := c.uncache * tokens; read >= minReadTokens && f.PromptTime > 0 {
 			if v := read / f.PromptTime.Seconds(); s.Prompt == 0 || v < cachedFactor*s.Prompt {
-				s.Prompt = blend(s.Prompt, v)
+				s.Prompt = updateAverage(s.Prompt, v)
 			}
 		}
 	}
 	if f.OutputTokens >= minSampleTokens && f.OutputTime > 0 {
-		s.Output = blend(s.Output, float64(f.OutputTokens)/f.OutputTime.Seconds())
+		s.Output = updateAverage(s.Output, float64(f.OutputTokens)/f.OutputTime.Seconds())
 	}
 }
 
-// blend moves an average towards a sample; 0 = there is no average yet.
-func blend(average, sample float64) float64 {
+// updateAverage moves an average towards a sample; 0 = there is no average yet.
+func updateAverage(average, sample float64) float64 {
 	switch {
 	case average == 0:
 		return sample

@@ -3,6 +3,7 @@ package orchestrator
 import (
 	"time"
 
+	"conclave/pkg/agent"
 	"conclave/pkg/loop"
 	"conclave/pkg/strict"
 )
@@ -37,12 +38,6 @@ type Config struct {
 	AuditTimeout time.Duration `yaml:"-"`
 }
 
-// Bounds of the size of one tool result.
-const (
-	minResult strict.Size = 256
-	maxResult strict.Size = 64 << 10
-)
-
 // Problems lists everything invalid in c, by the fields of orchestrator.yaml. None = c is valid.
 func (c Config) Problems() (out strict.Problems) {
 	out.CheckInt("tasks", c.Tasks, 1, 16)
@@ -52,18 +47,9 @@ func (c Config) Problems() (out strict.Problems) {
 	out.CheckInt("session_tokens", c.SessionTokens, 0, 1_000_000_000)
 	out.CheckInt("compact_at", c.CompactAt, 0, 90)
 	out.CheckInt("memories", c.Memories, 0, 20)
-	out.CheckInt("steps", c.Steps, 1, 50)
+	agent.CheckLimits(&out, c.loopLimits(0), c.ToolTimeout, 50)
 	out.CheckInt("whole_rounds", c.Rounds, 1, 10)
-	out.CheckInt("predict", c.Predict, 64, 1<<20)
-	out.CheckInt("answer", c.Answer, 64, 1<<20)
 	out.CheckInt("max_tools", c.MaxTools, 0, 8)
-	if c.Result < minResult || c.Result > maxResult {
-		out.Add("result", "%s is not between %s and %s", c.Result, minResult, maxResult)
-	}
-	out.CheckDuration("wall", c.Wall, 10*time.Millisecond, 24*time.Hour)
-	out.CheckDuration("call_timeout", c.CallTimeout, 10*time.Millisecond, 24*time.Hour)
-	out.CheckDuration("first_token_timeout", c.FirstToken, 10*time.Millisecond, 24*time.Hour)
-	out.CheckDuration("tool_timeout", c.ToolTimeout, 10*time.Millisecond, 24*time.Hour)
 	return out
 }
 

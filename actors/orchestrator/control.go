@@ -29,7 +29,7 @@ type controlRecord struct {
 	Time   time.Time `json:"time"`
 }
 
-func changes() actor.Bucket[controlRecord] {
+func controlBucket() actor.Bucket[controlRecord] {
 	return actor.Bucket[controlRecord]{Name: bucket, Timeout: storeTimeout}
 }
 
@@ -97,7 +97,7 @@ func (o *Orchestrator) onChange(ctx context.Context, in actor.Msg[subjects.TaskC
 		if err := p.Check(); err != nil {
 			return subjects.TaskChanged{}, err
 		}
-		_, err := changes().Update(ctx, out, "task.change", controlKey(q.TaskID), func(c *controlRecord, _ bool) (bool, error) {
+		_, err := controlBucket().Update(ctx, out, "task.change", controlKey(q.TaskID), func(c *controlRecord, _ bool) (bool, error) {
 			if c.Action == subjects.ChangeCancel {
 				return false, nil // it ends; nothing undoes that
 			}
@@ -118,7 +118,7 @@ func (o *Orchestrator) onChange(ctx context.Context, in actor.Msg[subjects.TaskC
 
 // wanted is the user's last change of the task; "" = there is none, or it cannot be read now.
 func (t *task) wanted(ctx context.Context) string {
-	v, err := changes().Load(ctx, t.out, controlKey(t.id))
+	v, err := controlBucket().Load(ctx, t.out, controlKey(t.id))
 	if err != nil {
 		return ""
 	}

@@ -28,7 +28,7 @@ func newFilter(allowed ...string) filter {
 	f := filter{allowed: map[string]bool{}}
 	for _, s := range allowed {
 		for w := range splitWords(s) {
-			f.allowed[squeeze(w)] = true
+			f.allowed[foldWord(w)] = true
 		}
 	}
 	return f
@@ -43,7 +43,7 @@ func (f filter) apply(s string) string {
 	for w, from := range splitWords(s) {
 		marks, shown := plainMarks(s[end:from]), hiddenWord
 		end = from + len(w)
-		if f.keeps(squeeze(w)) {
+		if f.keeps(foldWord(w)) {
 			shown = text.ReplaceHidden(w, func(rune) rune { return -1 })
 		} else if hidden {
 			continue
@@ -95,9 +95,9 @@ func splitWords(s string) func(func(string, int) bool) {
 	}
 }
 
-// squeeze returns the letters and digits of a word as words are compared: look-alikes and compatibility forms as plain letters,
+// foldWord returns the letters and digits of a word as words are compared: look-alikes and compatibility forms as plain letters,
 // without case, accents and invisible characters.
-func squeeze(w string) string {
+func foldWord(w string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r) {
 			return r

@@ -41,7 +41,7 @@ func (t *task) askJSON(ctx context.Context, r jsonRequest) (string, error) {
 	chat := wire.Client{Out: t.out, Role: r.role, Hint: r.hint, Timeout: cfg.FirstToken + cfg.CallTimeout}
 	for backoff := 250 * time.Millisecond; ; backoff *= 2 {
 		reply, err := t.readReply(ctx, chat, q)
-		if err == nil || backoff > 2*time.Second || !errors.Is(err, model.ErrBusy) && !errors.Is(err, model.ErrCut) && !errors.Is(err, model.ErrUnreachable) || !wait(ctx, backoff) {
+		if err == nil || backoff > 2*time.Second || !errors.Is(err, model.ErrBusy) && !errors.Is(err, model.ErrCut) && !errors.Is(err, model.ErrUnreachable) || !loop.Sleep(ctx, backoff) {
 			return reply, err
 		}
 	}

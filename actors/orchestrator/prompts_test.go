@@ -17,7 +17,7 @@ var canaries = map[string]string{
 // requireNoCanary fails when a text holds a canary in any case, with any marks inside.
 func requireNoCanary(t *testing.T, what, s string) {
 	t.Helper()
-	letters := squeeze(text.Fold(s))
+	letters := foldWord(text.Fold(s))
 	for name, c := range canaries {
 		if strings.Contains(letters, c) {
 			t.Errorf("%s holds the canary of the %s: %s", what, name, s)

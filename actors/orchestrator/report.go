@@ -170,7 +170,7 @@ func (t *task) buildResponse(ctx context.Context, r taskRecord, state, report st
 	var candidates []candidate
 	for _, s := range r.Subtasks {
 		for _, kind := range []string{kindSubtask, kindCheck} {
-			v, err := works().Load(ctx, t.out, workKey(t.id, kind, s.ID))
+			v, err := workBucket().Load(ctx, t.out, workKey(t.id, kind, s.ID))
 			if err != nil {
 				return res, err
 			}
@@ -280,10 +280,10 @@ func (t *task) shrinkWorks(ctx context.Context, all []subjects.Subtask) {
 	for _, s := range all {
 		for _, kind := range []string{kindSubtask, kindCheck} {
 			key := workKey(t.id, kind, s.ID)
-			v, err := works().Load(ctx, t.out, key)
+			v, err := workBucket().Load(ctx, t.out, key)
 			if err == nil && v.Value.State != nil {
 				v.Value.State, v.Value.Runs = nil, nil
-				_, err = works().Store(ctx, t.out, "work.shrink", key, v)
+				_, err = workBucket().Store(ctx, t.out, "work.shrink", key, v)
 			}
 			if err != nil {
 				t.out.LogError(err)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/loop"
 	"conclave/pkg/model"
 	"conclave/subjects"
 )
@@ -188,7 +189,7 @@ func TestPauseAndResume(t *testing.T) {
 			}()
 			<-paused
 			for w.stored("q1").State != subjects.TaskPaused { // it is stored a moment later
-				if !wait(t.Context(), controlInterval/100) {
+				if !loop.Sleep(t.Context(), controlInterval/100) {
 					t.Fatal("not paused")
 				}
 			}

@@ -87,7 +87,7 @@ func tasks() actor.Bucket[taskRecord] {
 	return actor.Bucket[taskRecord]{Name: bucket, MaxSize: maxRecord, Timeout: storeTimeout}
 }
 
-func works() actor.Bucket[workRecord] {
+func workBucket() actor.Bucket[workRecord] {
 	return actor.Bucket[workRecord]{Name: bucket, MaxSize: maxRecord, Timeout: storeTimeout}
 }
 
@@ -214,20 +214,8 @@ func (t *task) awaitOtherOwner(ctx context.Context) error {
 			return nil
 		case err == nil && t.out.Now().Sub(v.Value.Updated) > otherOwnerPatience:
 			return subjects.Faultf(subjects.CodeBusy, "another process has taken over this task and did not finish it; it is retried")
-		case !wait(ctx, time.Second):
+		case !loop.Sleep(ctx, time.Second):
 			return context.Cause(ctx)
 		}
-	}
-}
-
-// wait waits for d and reports true, or false as soon as ctx ends.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

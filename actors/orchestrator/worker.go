@@ -99,7 +99,7 @@ func (w *worker) end(ctx context.Context, ret subjects.AgentReturn, doubt string
 func (t *task) openWork(ctx context.Context, kind string, s subjects.Subtask) (*worker, error) {
 	w := &worker{t: t, kind: kind, subtask: s}
 	for range 8 {
-		v, err := works().Load(ctx, t.out, w.key())
+		v, err := workBucket().Load(ctx, t.out, w.key())
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +134,7 @@ func (w *worker) key() string { return workKey(w.t.id, w.kind, w.subtask.ID) }
 func (w *worker) store(ctx context.Context, step string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	stored, err := works().Store(ctx, w.t.out, step, w.key(), actor.Versioned[workRecord]{Value: w.record, Revision: w.rev})
+	stored, err := workBucket().Store(ctx, w.t.out, step, w.key(), actor.Versioned[workRecord]{Value: w.record, Revision: w.rev})
 	switch {
 	case errors.Is(err, actor.ErrChanged):
 		return errNotOwner

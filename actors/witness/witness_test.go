@@ -17,6 +17,7 @@ import (
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
 )
 
@@ -78,12 +79,7 @@ func (h *hub) record(n int) {
 
 func (h *hub) dial(role string) *nats.Conn {
 	h.t.Helper()
-	nc, err := h.bus.Dial(role)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.t.Cleanup(nc.Close)
-	return nc
+	return bustest.Dial(h.t, h.bus, role)
 }
 
 // verify verifies the log of the hub with the heads of the witness, none = alone.
