@@ -11,24 +11,21 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"conclave/pkg/tool/conclavetool"
 )
 
-//go:embed examples/python/tool.py examples/go/main.go conclavetool/conclavetool.go
+//go:embed examples/python/tool.py examples/shell/tool.sh examples/go/main.go conclavetool/conclavetool.go
 var files embed.FS
 
-// Settings are the content of conclave.json, by which an example connects.
-type Settings struct {
-	Server    string `json:"server"`       // URL of the NATS server
-	Key       string `json:"key"`          // path of the key, which stays in the key folder
-	CA        string `json:"ca,omitempty"` // path of the certificate authority of a server at a tls:// URL
-	Principal string `json:"principal"`
-}
+// Settings are the content of conclave.json, by which an example connects. The key stays in the key folder.
+type Settings = conclavetool.Config
 
 // Languages are the languages of examples.
-var Languages = []string{"python", "go"}
+var Languages = []string{"python", "go", "shell"}
 
 // StartCommand is how an example is started in its folder.
-var StartCommand = map[string]string{"python": "pip install nats-py nkeys && python3 tool.py", "go": "go mod tidy && go run ."}
+var StartCommand = map[string]string{"python": "pip install nats-py nkeys && python3 tool.py", "go": "go mod tidy && go run .", "shell": "bash tool.sh"}
 
 // exampleName is the name of the tool in the example files.
 const exampleName = "word_count"
@@ -74,6 +71,8 @@ func WriteExample(dir, lang, name string, s Settings) error {
 	case "":
 	case "python":
 		out["tool.py"], err = readExample("examples/python/tool.py", name)
+	case "shell":
+		out["tool.sh"], err = readExample("examples/shell/tool.sh", name)
 	case "go":
 		var helper []byte
 		helper, err = files.ReadFile("conclavetool/conclavetool.go")

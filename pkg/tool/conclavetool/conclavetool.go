@@ -57,11 +57,12 @@ const (
 )
 
 // Serve connects, announces the tool, again after each reconnect, and runs handle for each call until ctx ends. Then it takes no
-// further call and waits for those that run, which only their deadline ends. Of several instances one gets each call. It returns nil when ctx ended, and an error when the key is revoked or the connection cannot be made.
+// further call and waits for those that run, which only their deadline ends. Of several instances one gets each call. It returns nil
+// when ctx ended, and an error when the key is revoked or the connection cannot be made.
 func Serve(ctx context.Context, c Config, d Definition, handle Handler) error {
 	definition, err := json.Marshal(d)
 	if err != nil {
-		return fmt.Errorf("the definition of %s: %w", d.Name, err)
+		return fmt.Errorf("encoding the definition of %s: %w", d.Name, err)
 	}
 	key, err := nats.NkeyOptionFromSeed(c.Key)
 	if err != nil {
