@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -29,6 +30,8 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
+	debug.SetGCPercent(400)        // with several systems in the process, collecting garbage is a quarter of its processor time
+	os.Setenv("GOMEMLIMIT", "off") // each story would set the limit of one system for the process
 	os.Exit(m.Run())
 }
 
