@@ -238,7 +238,7 @@ func TestStopDoesNotHang(t *testing.T) {
 				closed.Store(true)
 				return ctx.Err()
 			}
-			const drain = 500 * time.Millisecond // enough for the subscriptions on a busy machine
+			const drain = time.Millisecond // for the handlers: the subscriptions have a limit of their own
 			s, err := actor.Supervise(t.Context(), a.spec(), b.Dial, actor.Config{DrainTimeout: drain})
 			if err != nil {
 				t.Fatal(err)
@@ -284,7 +284,7 @@ func TestStopDoesNotHang(t *testing.T) {
 	}
 }
 
-// A stop without a server ends too, and its error lists what failed.
+// A stop without a server does not wait for it, and its error says so.
 func TestStopWithoutServer(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -298,7 +298,10 @@ func TestStopWithoutServer(t *testing.T) {
 	start := time.Now()
 	err = s.Stop()
 	if took := time.Since(start); took > timeout {
-		t.Errorf("the stop took %s: %v", took, err)
+		t.Errorf("the stop took %s", took)
+	}
+	if err == nil || !strings.Contains(err.Error(), "to the server") {
+		t.Errorf("the stop says %v", err)
 	}
 }
 

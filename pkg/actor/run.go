@@ -424,12 +424,12 @@ func (r *running) reply(l *routeRun, m *nats.Msg, in *inbound, body []byte, f *s
 }
 
 // shutDown drains in order: no new messages, handlers finished, pending events stored, actor closed, connections closed.
-// After DrainTimeout the handlers' context is canceled and queued messages are rejected. It returns an error for each stage
-// that did not finish in time, and closes the connections anyway. It must be called once.
+// Handlers have DrainTimeout; then their context is canceled and queued messages are rejected. It returns an error for each
+// stage that did not finish in time, and closes the connections anyway. It must be called once.
 func (r *running) shutDown(ctx context.Context) error {
+	errs := []error{drainSubs(ctx, r.nc, r.subs)}
 	drain, cancel := context.WithTimeout(ctx, r.cfg.DrainTimeout)
 	defer cancel()
-	errs := []error{drainSubs(drain, r.subs)}
 	close(r.quit)
 	for _, l := range r.routes {
 		l.mailbox.close()
@@ -486,9 +486,14 @@ func (r *running) shutDown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// drainSubs stops subscriptions and waits until their received messages are in the mailboxes or ctx ends; the error names
-// the ones that did not finish. Closed subscriptions are skipped.
-func drainSubs(ctx context.Context, subs []*nats.Subscription) error {
+// drainSubs stops the subscriptions of nc and waits until their received messages are in the mailboxes; the error names the
+// first one that is not finished after unsubscribeTimeout or when the connection is lost. It does not depend on handlers, but
+// on the server's reply. Closed subscriptions are skipped.
+func drainSubs(ctx context.Context, nc *nats.Conn, subs []*nats.Subscription) error {
+	ctx, cancel := context.WithTimeout(ctx, unsubscribeTimeout)
+	defer cancel()
+	lost := nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
+	defer nc.RemoveStatusListener(lost)
 	closed := make([]<-chan nats.SubStatus, len(subs))
 	for i, s := range subs {
 		closed[i] = s.StatusChanged(nats.SubscriptionClosed)
@@ -496,23 +501,28 @@ func drainSubs(ctx context.Context, subs []*nats.Subscription) error {
 			closed[i] = nil
 		}
 	}
-	var errs []error
+	if nc.IsReconnecting() {
+		return errors.New("the subscriptions did not drain: no connection to the server")
+	}
 	for i, s := range subs {
 		if closed[i] == nil {
 			continue
 		}
 		select {
 		case <-closed[i]:
+		case <-lost:
+			return fmt.Errorf("subscription %s did not drain: the connection to the server was lost", s.Subject)
 		case <-ctx.Done():
-			errs = append(errs, fmt.Errorf("subscription %s did not drain", s.Subject))
+			return fmt.Errorf("subscription %s did not drain within %s", s.Subject, unsubscribeTimeout)
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
-// Timeouts of a stop beyond the drain: for handlers to notice that their context ended, and for pending events, the actor
-// and the connections to be closed.
+// Timeouts of a stop beyond the drain: for the server to end the subscriptions (more than the 10 s that nats.go waits for its
+// reply), for handlers to notice that their context ended, and for pending events, the actor and the connections to be closed.
 const (
-	cancelGrace  = time.Second
-	closeTimeout = 5 * time.Second
+	unsubscribeTimeout = 15 * time.Second
+	cancelGrace        = time.Second
+	closeTimeout       = 5 * time.Second
 )
