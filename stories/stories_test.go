@@ -17,8 +17,8 @@ import (
 	"conclave/stories/harness"
 )
 
-// side is how many stories run side by side unless -parallel says otherwise: they wait more than they work.
-const side = "8"
+// patient has limits for a machine that runs other tests too. A story that passes ends long before them.
+var patient = story.Options{AnswerTimeout: time.Minute, SettleTimeout: 15 * time.Second}
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -72,7 +72,7 @@ func TestStories(t *testing.T) {
 	for _, file := range files(t) {
 		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
 			t.Parallel()
-			r := harness.RunStory(t.Context(), load(t, file), harness.Options{}, story.Options{})
+			r := harness.RunStory(t.Context(), load(t, file), harness.Options{}, patient)
 			if !r.OK() {
 				t.Error("\n" + r.Report())
 			}
@@ -108,7 +108,7 @@ func TestPronounNeedsHistory(t *testing.T) {
 			t.Parallel()
 			s := load(t, "history_resolves_pronoun.yaml")
 			without(s)
-			r := harness.RunStory(t.Context(), s, harness.Options{}, story.Options{})
+			r := harness.RunStory(t.Context(), s, harness.Options{}, patient)
 			if r.OK() || !strings.Contains(r.Report(), "Marie [A-Z][a-z]+ is not in") {
 				t.Errorf("the story does not fail without the first question:\n%s", r.Report())
 			}
@@ -161,7 +161,7 @@ func TestStoriesFailWithoutGuard(t *testing.T) {
 			t.Parallel()
 			s := load(t, tt.file)
 			tt.without(s)
-			r := harness.RunStory(t.Context(), s, harness.Options{}, story.Options{AnswerTimeout: 10 * time.Second})
+			r := harness.RunStory(t.Context(), s, harness.Options{}, story.Options{AnswerTimeout: 30 * time.Second})
 			if r.OK() || !strings.Contains(r.Report(), tt.want) {
 				t.Errorf("the story does not fail with %q:\n%s", tt.want, r.Report())
 			}
