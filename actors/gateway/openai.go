@@ -342,10 +342,20 @@ func decodeImages(ctx context.Context, urls []string) (list []subjects.Attachmen
 
 // conversationIndex finds the session of a conversation that a client repeats: OpenAI's API has no sessions. It keeps the
 // latest conversations in memory; an unknown one begins a new session. The zero value is ready.
+//
+// Several chats of one client can begin with the same messages, and their users may differ. So a session is continued only by the first
+// request after its last answer, and messages that were said in two sessions continue neither.
 type conversationIndex struct {
-	mu       sync.Mutex
-	sessions map[[32]byte]string
-	order    [][32]byte
+	mu    sync.Mutex
+	known map[[32]byte]*knownConversation
+	order [][32]byte
+}
+
+// knownConversation is the state of a session after an answer.
+type knownConversation struct {
+	session   string
+	continued bool // the session has more messages by now
+	ambiguous bool // another session has the same messages
 }
 
 // maxConversations is the number of conversations that are kept; the oldest are dropped.
@@ -369,15 +379,17 @@ func digestConversation(scope string, messages []completionMessage) (out [32]byt
 func (x *conversationIndex) add(key [32]byte, session string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.sessions == nil {
-		x.sessions = map[[32]byte]string{}
+	if c := x.known[key]; c != nil {
+		c.ambiguous = c.ambiguous || c.session != session
+		return
 	}
-	if _, known := x.sessions[key]; !known {
-		x.order = append(x.order, key)
+	if x.known == nil {
+		x.known = map[[32]byte]*knownConversation{}
 	}
-	x.sessions[key] = session
+	x.known[key] = &knownConversation{session: session}
+	x.order = append(x.order, key)
 	if len(x.order) > maxConversations {
-		delete(x.sessions, x.order[0])
+		delete(x.known, x.order[0])
 		x.order = x.order[1:]
 	}
 }
@@ -386,5 +398,29 @@ func (x *conversationIndex) add(key [32]byte, session string) {
 func (x *conversationIndex) find(key [32]byte) string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.sessions[key]
+	if c := x.known[key]; c != nil && !c.ambiguous {
+		return c.session
+	}
+	return ""
+}
+
+// take is find for a request that continues the conversation: no other request with the same messages gets the session.
+func (x *conversationIndex) take(key [32]byte) string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	c := x.known[key]
+	if c == nil || c.ambiguous || c.continued {
+		return ""
+	}
+	c.continued = true
+	return c.session
+}
+
+// putBack undoes take for a request whose question was not stored.
+func (x *conversationIndex) putBack(key [32]byte) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if c := x.known[key]; c != nil {
+		c.continued = false
+	}
 }

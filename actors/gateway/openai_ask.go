@@ -16,13 +16,19 @@ import (
 const maxHistory = 64 << 10
 
 // completeByRespondent asks the last message of the request as a question of a program and writes the answer. The session is that of the
-// header, or that of the same conversation, or a new one; in a new one the earlier messages are an attachment, because nobody
+// header, or that of the same conversation ([conversationIndex]), or a new one; in a new one the earlier messages are an attachment, because nobody
 // knows whether they were said here. When the client disconnects the question is cancelled, unless headerRunOn is set.
 func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, in completionRequest, mode string) error {
 	q, images, err := g.newCompletionQuestion(r, in, mode)
 	if err != nil {
 		return err
 	}
+	stored := false
+	defer func() {
+		if q.continues != nil && !stored {
+			g.conversations.putBack(*q.continues)
+		}
+	}()
 	scopeQuestion(g.out, programOf(r), &q)
 	if err := g.checkQuestion(r.Context(), &q); err != nil {
 		return err
@@ -53,6 +59,7 @@ func (g *Gateway) completeByRespondent(w http.ResponseWriter, r *http.Request, i
 	if _, err := g.storeQuestion(r.Context(), g.out, q, images); err != nil {
 		return err
 	}
+	stored = true
 	w.Header().Set(headerSession, q.SessionID)
 	w.Header().Set(headerQuery, q.QueryID)
 
@@ -136,7 +143,9 @@ func (g *Gateway) newCompletionQuestion(r *http.Request, in completionRequest, m
 		}
 	}
 	if len(said) > 0 {
-		if q.SessionID = g.conversations.find(digestConversation(programOf(r).scope, earlier)); q.SessionID != "" {
+		key := digestConversation(programOf(r).scope, earlier)
+		if q.SessionID = g.conversations.take(key); q.SessionID != "" {
+			q.continues = &key
 			return q, images, nil
 		}
 		history := strings.Join(said, "\n\n")

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ func TestOpenAI(t *testing.T) {
 		{"completion", testCompletion},
 		{"stream", testCompletionStream},
 		{"session", testCompletionSession},
+		{"chats that begin alike", testChatsBeginAlike},
 		{"disconnect cancels", testCompletionDisconnect},
 		{"client's own tools", testCompletionTools},
 		{"texts about a chat", testTextsAboutChat},
@@ -161,6 +163,46 @@ func testCompletionSession(t *testing.T, b *bustest.Bus) {
 	}
 	if _, named := ask(second, "X-Conclave-Session", session); named != session {
 		t.Errorf("by header: %s", named)
+	}
+}
+
+// testChatsBeginAlike has two users of one program begin with the same words: neither's later messages reach the session of the other.
+func testChatsBeginAlike(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{})
+	w.answerQuestions(func(q subjects.Query, out actor.Out) {
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "Hello!"))
+	})
+	ask := func(messages string) string {
+		t.Helper()
+		status, h, body := w.do("POST", "/v1/chat/completions", `{"model":"assistant","messages":[`+messages+`]}`)
+		if status != http.StatusOK {
+			t.Fatalf("%d %s", status, body)
+		}
+		return h.Get("X-Conclave-Session")
+	}
+	const greeting, second = `{"role":"user","content":"hi"}`, `,{"role":"assistant","content":"Hello!"},{"role":"user","content":"%s"}`
+	continued := func(text string) string { return greeting + fmt.Sprintf(second, text) }
+	// One chat goes on before the other begins.
+	first := ask(greeting)
+	if got := ask(continued("my salary is 5000")); got != first {
+		t.Errorf("a chat of its own goes on in %s, want %s", got, first)
+	}
+	other := ask(greeting)
+	if got := ask(continued("what did I say?")); got == first || other == first {
+		t.Errorf("the other chat reached %s", first)
+	}
+	// Both begin before one goes on: which of the two it is cannot be told.
+	const question = `{"role":"user","content":"what is this?"}`
+	begun := []string{ask(question), ask(question)}
+	for range begun {
+		if got := ask(question + fmt.Sprintf(second, "describe it")); slices.Contains(begun, got) {
+			t.Errorf("continued in %s, one of two sessions with these messages", got)
+		}
+	}
+	// Messages after the first differ, so that the chat goes on in its session.
+	whole := continued("my salary is 5000") + fmt.Sprintf(second, "thanks")
+	if got := ask(whole); got != first {
+		t.Errorf("the third message is in %s, want %s", got, first)
 	}
 }
 

@@ -34,8 +34,9 @@ type Question struct {
 	Reference   string                `json:"reference"` // what a good answer says; only the critic gets it
 	Client      string                `json:"-"`         // the client that asks; "" = the user
 
-	place        *place // of a client
-	clientMemory bool   // see [subjects.Query]
+	place        *place    // of a client
+	clientMemory bool      // see [subjects.Query]
+	continues    *[32]byte // key of the conversation whose session it continues, see [conversationIndex]; nil = none
 }
 
 // respondent is the account that the question is for; "" for an unknown mode.
