@@ -56,7 +56,9 @@ program has the identity of the client that you name, and its rights and limits:
 				if err != nil {
 					return err
 				}
-				token = strings.TrimSpace(string(data))
+				if token = strings.TrimSpace(string(data)); token == "" { // without a token a request over the socket is the user's
+					return cli.Fail(cli.ExitFailed, "there is no token in "+path, "make a new one with "+a.Program()+" principal rotate "+name)
+				}
 			}
 			socket := cfg.GatewayConfig(a.Home).Socket
 			tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return gateway.DialSocket(ctx, socket) }}

@@ -3,13 +3,19 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"conclave/actors/gateway"
+	"conclave/cmd/conclave/internal/cli"
 )
 
 // endingReader closes ended before it returns the end of its text.
@@ -56,6 +62,41 @@ func TestMCPServeAnswersAfterTheEndOfInput(t *testing.T) {
 	})
 	if got != `{"jsonrpc":"2.0","id":1,"result":{}}`+"\n" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestMCPServeWithoutToken has a client whose token file is empty: a request without a token is the user's on the Unix socket, so none
+// may be sent.
+func TestMCPServeWithoutToken(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	a := cli.New(strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`+"\n"), &out, io.Discard)
+	a.Home.Data, a.Home.Config = t.TempDir(), t.TempDir()
+	cfg, err := a.LoadConfig(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := tokenPath(a, "phone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	l, err := gateway.ListenSocket(t.Context(), cfg.GatewayConfig(a.Home).Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("a request with the credential %q", r.Header.Values("Authorization"))
+	})}}
+	s.Start()
+	defer s.Close()
+	cmd := mcpServeCommand(a)
+	cmd.SetArgs([]string{"--client", "phone"})
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "no token") {
+		t.Errorf("%v, output %q", err, out.String())
 	}
 }
 
