@@ -16,6 +16,7 @@ import (
 	"conclave/cmd/conclave/internal/term"
 	"conclave/config"
 	"conclave/pkg/logfile"
+	"conclave/pkg/text"
 )
 
 // logFlags are the flags of conclave logs.
@@ -117,11 +118,11 @@ func (f logFlags) filter(now time.Time) (func(logfile.Record) bool, error) {
 	}, nil
 }
 
-// printRecord prints a record as one line: readable, or with --json as it is stored. Control characters are removed: parts of
-// a record may come from others.
+// printRecord prints a record as one line: readable, or with --json the stored value. Control characters are removed, or escaped in
+// JSON: parts of a record may come from others.
 func printRecord(a *cli.App, r logfile.Record) error {
 	if a.JSON {
-		_, err := fmt.Fprintf(a.Out, "%s\n", r.Line)
+		_, err := fmt.Fprintln(a.Out, text.EscapeJSON(string(r.Line)))
 		return err
 	}
 	var fields map[string]any
