@@ -62,7 +62,7 @@ func (m *Mount) startCall(ctx context.Context, s *Session, d Definition, in acto
 		r, err := s.call(rc.ctx, d.Tool, in.Body.Args)
 		o := callOutcome{err: err}
 		if err == nil {
-			o.result.Result = s.redact(resultText(r))
+			o.result.Result = resultText(r, s.redact)
 		}
 		rc.done <- o
 		m.mu.Lock()

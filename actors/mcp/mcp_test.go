@@ -458,3 +458,64 @@ func TestCloseWaits(t *testing.T) {
 		t.Errorf("a goroutine runs after Close:\n%s", stacks)
 	}
 }
+
+// TestNoPartOfCredential: a text that is cut has no part of a credential at its edge, and an error of HTTP has no path or query of the URL, in
+// which some servers have a key.
+func TestNoPartOfCredential(t *testing.T) {
+	t.Parallel()
+	const token = "tok-0123456789abcdefghijklmnopqrstuvwxyz"
+	lookup := func(context.Context, string) (string, error) { return token, nil }
+	leaked := func(text string) bool {
+		for i := range len(token) - 8 {
+			if strings.Contains(text, token[i:i+8]) {
+				return true
+			}
+		}
+		return false
+	}
+	_, folder := fixtureServer(t)
+	fill := func(n int) string { return fmt.Sprintf("head -c %d /dev/zero | tr '\\0' . >&2; ", n) }
+	const print = `printf %s "$TOKEN" >&2; `
+	for name, script := range map[string]string{
+		"end":   print + fill(380),
+		"line":  "printf 'ENOENT ' >&2; " + fill(280) + print,
+		"limit": fill(16<<10-20) + print,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := mcp.Server{Command: "sh", Args: []string{"-c", script + "exit 3"}, Env: map[string]string{"TOKEN": "${secret:mcp_" + name + "}"}}
+			_, err := mcp.Connect(t.Context(), mcp.Options{Name: name, Server: s, Folder: folder, Secret: lookup})
+			if err == nil || !strings.Contains(err.Error(), "exit code 3") || !strings.Contains(err.Error(), "...") || leaked(err.Error()) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	t.Run("url", func(t *testing.T) {
+		t.Parallel()
+		web := httptest.NewServer(http.NotFoundHandler())
+		web.Close()
+		for _, at := range []string{"/mcp?api_key=" + token, "/s/" + token + "/mcp", `/mcp?"=` + token} {
+			_, err := mcp.Connect(t.Context(), mcp.Options{Name: "remote", Server: mcp.Server{URL: web.URL + at}})
+			if err == nil || !strings.Contains(err.Error(), strings.TrimPrefix(web.URL, "http://")) || leaked(err.Error()) {
+				t.Errorf("%v", err)
+			}
+		}
+	})
+	t.Run("result", func(t *testing.T) {
+		t.Parallel()
+		remote := sdk.NewServer(&sdk.Implementation{Name: "remote", Version: "1"}, nil)
+		sdk.AddTool(remote, &sdk.Tool{Name: "echo"}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, any, error) {
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: strings.Repeat(".", 256<<10-20) + token + strings.Repeat(".", 100)}}}, nil, nil
+		})
+		web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return remote }, &sdk.StreamableHTTPOptions{Stateless: true}))
+		defer web.Close()
+		s, err := mcp.Connect(t.Context(), mcp.Options{Name: "remote", Server: mcp.Server{URL: web.URL, Headers: map[string]string{"X-Key": "${secret:mcp_remote}"}}, Secret: lookup})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if got, err := s.Call(t.Context(), "echo", nil); err != nil || !strings.Contains(got, "the rest is left out") || leaked(got) {
+			t.Errorf("%v: ...%s", err, got[max(0, len(got)-200):])
+		}
+	})
+}

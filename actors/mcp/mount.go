@@ -371,7 +371,7 @@ func (s *Session) call(ctx context.Context, tool string, args json.RawMessage) (
 	case err == nil && r == nil:
 		return nil, sdk.ErrConnectionClosed
 	case err == nil && r.IsError:
-		return nil, &jsonrpc.Error{Message: resultText(r)}
+		return nil, &jsonrpc.Error{Message: resultText(r, s.redact)}
 	}
 	return r, err
 }
@@ -383,12 +383,13 @@ func (s *Session) Call(ctx context.Context, tool string, args json.RawMessage) (
 	if err != nil {
 		return "", errors.New(s.clean(err.Error(), 500))
 	}
-	return s.redact(resultText(r)), nil
+	return resultText(r, s.redact), nil
 }
 
-// resultText returns a result as text for the model, without what it must not read: control characters, and data that is not text.
-// What a result claims about itself, its author or its audience is text like any other.
-func resultText(r *sdk.CallToolResult) string {
+// resultText returns a result as text for the model, without what it must not read: control characters, data that is not text, and
+// credentials, which redact replaces before the text is cut. What a result claims about itself, its author or its audience is text like any
+// other.
+func resultText(r *sdk.CallToolResult, redact func(string) string) string {
 	var b strings.Builder
 	if r.NeedsInput() {
 		b.WriteString("The tool asked for more input, which an MCP server does not get.\n")
@@ -420,7 +421,7 @@ func resultText(r *sdk.CallToolResult) string {
 			b.Write(data)
 		}
 	}
-	s := strings.TrimRight(cleanText(text.Cut(b.String(), 2*maxResult)), "\n")
+	s := strings.TrimRight(redact(cleanText(text.Cut(b.String(), 2*maxResult))), "\n")
 	if len(s) > maxResult {
 		s = text.Cut(s, maxResult) + fmt.Sprintf("\n[the rest is left out: a result of an MCP server has at most %d KB]", maxResult>>10)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -40,10 +41,11 @@ type Options struct {
 type Session struct {
 	name    string
 	client  *sdk.ClientSession
-	redact  func(string) string
-	kill    func()        // ends the process, or the requests over HTTP
-	ended   chan struct{} // closed when the connection is gone
-	outcome func() error  // why it is gone, after ended; nil = not known
+	redact  func(string) string // replaces credentials
+	hideURL func(string) string // replaces the URL of the server by its host
+	kill    func()              // ends the process, or the requests over HTTP
+	ended   chan struct{}       // closed when the connection is gone
+	outcome func() error        // why it is gone, after ended; nil = not known
 	once    sync.Once
 }
 
@@ -51,7 +53,7 @@ type Session struct {
 func Connect(ctx context.Context, o Options) (*Session, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, errors.New("the server did not answer in time"))
 	defer cancel()
-	s := &Session{name: o.Name, ended: make(chan struct{}), outcome: func() error { return nil }}
+	s := &Session{name: o.Name, ended: make(chan struct{}), outcome: func() error { return nil }, hideURL: func(t string) string { return t }}
 	t, err := s.newTransport(ctx, o)
 	if err != nil {
 		return nil, err
@@ -116,9 +118,13 @@ func (s *Session) newTransport(ctx context.Context, o Options) (sdk.Transport, e
 	}
 	s.redact = seal.NewRedactor(secrets...)
 	if endpoint != nil {
+		s.hideURL = newURLHider(endpoint)
 		return newHTTP(life, endpoint, values), nil
 	}
-	p := &program{server: o.Server, folder: filepath.Join(o.Folder, o.Name), closed: o.Closed, env: values, self: o.Self}
+	p := &program{server: o.Server, folder: filepath.Join(o.Folder, o.Name), closed: o.Closed, env: values, self: o.Self, redact: s.redact}
+	for _, secret := range secrets {
+		p.longest = max(p.longest, len(secret))
+	}
 	s.outcome = p.outcome
 	s.kill = func() { kill(); p.kill() }
 	return p, nil
@@ -267,9 +273,15 @@ func (s *Session) item(name, uri, description string) Item {
 	return Item{s.clean(name, 80), s.clean(uri, 200), s.clean(description, 200)}
 }
 
+// newURLHider returns a function that replaces a URL in errors of HTTP by its scheme and host. Its path or query may hold a key.
+func newURLHider(u *url.URL) func(string) string {
+	host := u.Scheme + "://" + u.Host + "/..."
+	return strings.NewReplacer(u.String(), host, strings.Trim(strconv.Quote(u.String()), `"`), host).Replace
+}
+
 // clean returns a text of the server for the user: one line of at most maxBytes, without credentials and control characters.
 func (s *Session) clean(t string, maxBytes int) string {
-	return text.OneLine(s.redact(cleanText(t)), maxBytes)
+	return text.OneLine(s.redact(s.hideURL(cleanText(t))), maxBytes)
 }
 
 // Info returns name, version and protocol of the server, on one line.

@@ -43,6 +43,9 @@ type program struct {
 	env    map[string]string
 	self   string // file of this program; "" = that of the process
 
+	redact  func(string) string // replaces credentials
+	longest int                 // bytes of the longest credential
+
 	mu      sync.Mutex
 	running *programConn // nil before Connect
 }
@@ -105,17 +108,21 @@ func (p *program) Connect(ctx context.Context) (sdk.Connection, error) {
 		defer close(c.ended)
 		r, err := sandbox.Run(running, spec)
 		stopProxy()
-		c.outcome = describeEnd(r, err)
+		c.outcome = p.describeEnd(r, err)
 	}()
 	c.Connection, err = (&sdk.IOTransport{Reader: &floodGuard{from: outRead}, Writer: inWrite, MaxLineLength: maxMessage}).Connect(ctx)
 	return c, err
 }
 
+// longestSpelling is the length of the longest spelling of a credential, relative to it: URL-escaped.
+const longestSpelling = 3
+
 // missingFile matches the line by which Node, Python or a shell says that a file is missing.
 var missingFile = regexp.MustCompile(`(?m)^.*(?:Cannot find (?:module|package)|ModuleNotFoundError|No such file or directory|can't open file|ENOENT).*$`)
 
-// describeEnd says why a program is not running, with the end of what it wrote to standard error.
-func describeEnd(r sandbox.Result, err error) error {
+// describeEnd says why a program is not running, with the end of what it wrote to standard error. Credentials are replaced before the text
+// is cut: a part of one would not be recognized.
+func (p *program) describeEnd(r sandbox.Result, err error) error {
 	if err != nil {
 		return fmt.Errorf("the program was not started: %w", err)
 	}
@@ -123,7 +130,10 @@ func describeEnd(r sandbox.Result, err error) error {
 	if r.Stopped != sandbox.StopNone {
 		why = "the program was stopped: " + string(r.Stopped)
 	}
-	last := strings.TrimSpace(string(r.Output))
+	last := strings.TrimSpace(p.redact(cleanText(string(r.Output))))
+	if len(r.Output) >= serverLimits.Output { // it may end in a part of a credential, in some spelling
+		last = last[:max(0, len(last)-longestSpelling*p.longest)] + "..."
+	}
 	missing := missingFile.FindString(last)
 	if missing != "" {
 		last = text.Clip(missing, 300) // a stack trace follows it
@@ -132,7 +142,7 @@ func describeEnd(r sandbox.Result, err error) error {
 		last = "..." + last[len(last)-400:]
 	}
 	if last != "" {
-		why += "; it wrote: " + text.OneLine(cleanText(last), 500)
+		why += "; it wrote: " + text.OneLine(strings.ToValidUTF8(last, ""), 500)
 	}
 	if missing != "" {
 		why += "; it sees the files of the system and those of read and write, no others"
