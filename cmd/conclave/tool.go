@@ -15,6 +15,7 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/pkg/client"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -150,7 +151,8 @@ func toolShowCommand(a *cli.App) *cobra.Command {
 	}
 }
 
-// formatDefinition returns a definition as indented JSON without control characters, "" for none. It ends with a line break.
+// formatDefinition returns a definition as indented JSON with hidden characters escaped, "" for none: definitions that differ look different.
+// It ends with a line break.
 func formatDefinition(s *subjects.ToolSchema) string {
 	if s == nil {
 		return ""
@@ -159,7 +161,7 @@ func formatDefinition(s *subjects.ToolSchema) string {
 	if err != nil {
 		return ""
 	}
-	return term.PlainText(string(data)) + "\n"
+	return text.EscapeJSON(string(data)) + "\n"
 }
 
 // toolTestCommand calls an added tool as the user.
