@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 
+	"conclave/pkg/actor"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
 	"conclave/pkg/text"
@@ -28,10 +29,11 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 	defer p.leave()
 	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
-	out := g.newCompletionWriter(w, in, g.out.NewID())
+	asked, id := g.newModelCall(r)
+	out := g.newCompletionWriter(w, in, id)
 	stop := out.keepAlive(ctx)
 	defer stop()
-	chat := wire.Client{Out: g.out, Role: subjects.RoleAssistant, Timeout: g.cfg.QueryTimeout}
+	chat := wire.Client{Out: asked, Role: subjects.RoleAssistant, Timeout: g.cfg.QueryTimeout}
 	var whole completionText // apart from its content
 	var content string
 	var final model.Final
@@ -69,6 +71,13 @@ func (g *Gateway) completeByModel(w http.ResponseWriter, r *http.Request, in com
 		whole.ToolCalls[i].Index = nil // in a stream only
 	}
 	return out.writeWhole(whole, reason, usage)
+}
+
+// newModelCall returns an Out and an id for a plain call of a model: session and question name the client in the records of the call.
+func (g *Gateway) newModelCall(r *http.Request) (out actor.Out, id string) {
+	caller := programOf(r)
+	id = caller.scopeID("", g.out)
+	return g.out.WithIDs(caller.scope+"model", id), id
 }
 
 // newDelta returns a chunk of a model's reply as part of a stream. calls is the number of tool calls in earlier chunks. A call without an
@@ -270,7 +279,8 @@ func (g *Gateway) onEmbeddings(w http.ResponseWriter, r *http.Request) error {
 	defer p.leave()
 	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
-	vectors, err := wire.Client{Out: g.out, Role: subjects.RoleEmbeddings, Timeout: g.cfg.QueryTimeout}.Embed(ctx, "", in.Input)
+	asked, _ := g.newModelCall(r)
+	vectors, err := wire.Client{Out: asked, Role: subjects.RoleEmbeddings, Timeout: g.cfg.QueryTimeout}.Embed(ctx, "", in.Input)
 	if err != nil {
 		return explainModelError(err)
 	}

@@ -27,6 +27,7 @@ func TestOpenAI(t *testing.T) {
 		{"chats that begin alike", testChatsBeginAlike},
 		{"disconnect cancels", testCompletionDisconnect},
 		{"client's own tools", testCompletionTools},
+		{"model calls name the client", testModelCallsNameClient},
 		{"texts about a chat", testTextsAboutChat},
 		{"responses", testResponses},
 		{"embeddings", testEmbeddings},
@@ -297,6 +298,52 @@ func testCompletionTools(t *testing.T, b *bustest.Bus) {
 	}
 	if text != "It is a six." {
 		t.Errorf("after the result: %q", text)
+	}
+}
+
+// sessionModel is a model actor that passes on the session and the question of each call, which its audit records have.
+type sessionModel struct{ calls chan [2]string }
+
+func (m sessionModel) Name() string { return "model" }
+
+func (m sessionModel) Routes() []actor.Route {
+	return []actor.Route{
+		actor.ServeStream(subjects.ModelChat, func(_ context.Context, in actor.Msg[subjects.ChatRequest], say func(subjects.ChatChunk) error, _ actor.Out) error {
+			m.calls <- [2]string{in.Session, in.Query}
+			return say(subjects.ChatChunk{Content: "yes", Done: true, Model: "m", Reason: "stop"})
+		}),
+		actor.Serve(subjects.ModelEmbed, func(_ context.Context, in actor.Msg[subjects.EmbedRequest], _ actor.Out) (subjects.EmbedReply, error) {
+			m.calls <- [2]string{in.Session, in.Query}
+			return subjects.EmbedReply{Model: "vectors", Vectors: [][]float32{{1}}}, nil
+		}),
+	}
+}
+
+// testModelCallsNameClient: the records of a plain call of a model say which client asked for it.
+func testModelCallsNameClient(t *testing.T, b *bustest.Bus) {
+	w := startGateway(t, b, setup{})
+	m := sessionModel{make(chan [2]string, 10)}
+	startActor(t, b, m)
+	registry := &listRegistry{}
+	startActor(t, b, registry)
+	phone, token := newClient("phone", time.Now())
+	w.setClients(registry, token, true, phone)
+	for _, tt := range []struct{ client, path, body string }{
+		{"api", "/v1/chat/completions", `{"model":"assistant","response_format":{"type":"json_object"},"messages":[{"role":"user","content":"x"}]}`},
+		{"phone", "/v1/chat/completions", `{"model":"assistant","response_format":{"type":"json_object"},"messages":[{"role":"user","content":"x"}]}`},
+		{"phone", "/v1/embeddings", `{"input":"x"}`},
+	} {
+		var header []string
+		if tt.client == "phone" {
+			header = []string{"Authorization", "Bearer " + token}
+		}
+		if status, _, body := w.do("POST", tt.path, tt.body, header...); status != http.StatusOK {
+			t.Fatalf("%s %s: %d %s", tt.client, tt.path, status, body)
+		}
+		ids := <-m.calls
+		if subjects.ClientOf(ids[0]) != tt.client || subjects.ClientOf(ids[1]) != tt.client {
+			t.Errorf("%s %s: session %q, question %q", tt.client, tt.path, ids[0], ids[1])
+		}
 	}
 }
 
