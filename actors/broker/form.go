@@ -208,7 +208,11 @@ func (b *Broker) sendAnswer(ctx context.Context, out actor.Out, c call, service 
 				return subjects.ToolResult{}, err
 			}
 			sent = true
-			return send(ctx, answer)
+			got, err := send(ctx, answer)
+			if actor.IsReplyFault(err) {
+				p.Report(subjects.StatusFailed, subjects.CodeTool) // the tool chooses the code of its fault, which could repeat the values
+			}
+			return got, err
 		})
 		if sent {
 			if errors.Is(err, actor.ErrUnrecorded) {

@@ -2,8 +2,12 @@ package broker
 
 import (
 	"context"
+	"encoding/json"
+	"strings"
 	"testing"
+	"time"
 
+	"conclave/pkg/actor"
 	"conclave/subjects"
 )
 
@@ -65,5 +69,26 @@ func TestFormsWithoutUser(t *testing.T) {
 				t.Errorf("%+v, %s, want %s", answer, why, tt.want)
 			}
 		})
+	}
+}
+
+// TestRecordOfAnswerHasNoValues: a tool that repeats the answer of the user as the code of its error does not get it into the audit log.
+func TestRecordOfAnswerHasNoValues(t *testing.T) {
+	t.Parallel()
+	h := newSessionFixture(t)
+	h.tools["forecast"] = func(o subjects.ToolOrder) (any, error) {
+		return nil, actor.ReplyFault(subjects.Faultf(string(o.Answer.Values), "no"))
+	}
+	service, err := subjects.ToolCallService.With("weather", "forecast")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := call{fromUser: true, tool: "forecast", id: "c1", record: subjects.AuditRecord{AgentID: "operator", Action: subjects.ActionToolCall, Tool: "forecast"}}
+	answer := subjects.FormAnswer{ID: "f1", Action: subjects.FormAccept, Values: json.RawMessage(`{"seat":"14C"}`)}
+	if _, err := h.sendAnswer(t.Context(), h.rec.Out(), c, service, time.Minute, answer, ""); !actor.IsReplyFault(err) {
+		t.Errorf("%v", err)
+	}
+	if got := h.recentEvents(); strings.Contains(got, "14C") || !strings.HasSuffix(got, "after failed "+subjects.CodeTool) {
+		t.Errorf("records: %s", got)
 	}
 }
