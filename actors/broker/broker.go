@@ -427,6 +427,9 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 		res.Error = subjects.Faultf(subjects.CodeUnavailable, "%s is not running: %s", c.tool, startAdvice(k.Zone))
 	case errors.As(err, &fault) && fault.Code == subjects.CodeMalformed && isPrincipal:
 		res.Error = subjects.Faultf(subjects.CodeTool, "%s: correct the program, docs/tools.md has the contract", fault.Text)
+	case errors.As(err, &fault) && fault.Code == subjects.CodeMalformed && !isHarmless(k.Tool): // its text quotes the reply, which may be untrusted
+		out.LogError(fmt.Errorf("calling %s in the zone %s: %w", c.tool, k.Zone, err))
+		res.Error = subjects.Faultf(subjects.CodeMalformed, "the reply of %s could not be read; see the log of the broker", c.tool)
 	case errors.As(err, &fault):
 		res.Error = subjects.Faultf(fault.Code, "%s", fault.Text)
 	case err != nil:
