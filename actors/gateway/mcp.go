@@ -222,7 +222,8 @@ func (g *Gateway) searchForClient(ctx context.Context, caller *clientAccess, in 
 	}
 	defer p.leave()
 	out.Memories = []mcpMemory{}
-	found, err := g.client.SearchMemory(ctx, subjects.MemoryQuery{Query: in.Query, Max: min(max(in.Max, 1), maxHits)})
+	asked := client.Wrap(g.out.WithIDs(caller.scope+"memory", "")) // the session names the client in the record of the read
+	found, err := asked.SearchMemory(ctx, subjects.MemoryQuery{Query: in.Query, Max: min(max(in.Max, 1), maxHits)})
 	for _, h := range found.Hits {
 		out.Memories = append(out.Memories, mcpMemory{h.Entry.ID, cmp.Or(h.Entry.Corpus, h.Segment), h.Entry.Provenance.Trust, h.Similarity})
 	}

@@ -32,15 +32,16 @@ func (w *fixture) connectMCP(t *testing.T, token string) *mcp.ClientSession {
 	return s
 }
 
-// sessionMemory is a memory that tells the sessions of its writes.
+// sessionMemory is a memory that tells the sessions of its writes and searches, which its audit records have.
 type sessionMemory struct {
 	memoryStub
-	sessions chan string
+	sessions, searches chan string
 }
 
 func (m *sessionMemory) Routes() []actor.Route {
 	return []actor.Route{
-		actor.ServeStream(subjects.MemoryQueryService, func(_ context.Context, _ actor.Msg[subjects.MemoryQuery], say func(subjects.MemoryReply) error, _ actor.Out) error {
+		actor.ServeStream(subjects.MemoryQueryService, func(_ context.Context, in actor.Msg[subjects.MemoryQuery], say func(subjects.MemoryReply) error, _ actor.Out) error {
+			m.searches <- in.Session
 			e := storedEntries[0] // as memory returns it: the text is in the segment alone
 			e.Name, e.Corpus = "", ""
 			return say(subjects.MemoryReply{Stage: "corpus", Done: true, Hits: []subjects.MemoryHit{{Entry: e, Segment: "Anna lives in Bremen.", Similarity: 0.8}}})
@@ -64,7 +65,7 @@ func TestMCP(t *testing.T) {
 	editorClient := subjects.Principal{Name: "editor", Kind: subjects.ClientPrincipal, TokenHash: hex.EncodeToString(hash[:]), Allow: []string{"search_memory"}}
 	registry.set(editorClient, notes)
 	startActor(t, b, registry)
-	memory := &sessionMemory{sessions: make(chan string, 100)}
+	memory := &sessionMemory{sessions: make(chan string, 100), searches: make(chan string, 100)}
 	startActor(t, b, memory)
 	w := startGateway(t, b, setup{})
 	asked := make(chan subjects.Query, 4)
@@ -101,6 +102,13 @@ func TestMCP(t *testing.T) {
 		}
 		if q := <-asked; q.Client != tt.client || q.Query != "hi" || !q.ClientMemory {
 			t.Errorf("%+v", q)
+		}
+		r, err = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "search_memory", Arguments: map[string]any{"query": "Anna"}})
+		if err != nil || r.IsError {
+			t.Fatalf("%+v %v", r, err)
+		}
+		if session := <-memory.searches; subjects.ClientOf(session) != tt.client {
+			t.Errorf("%q searched in the session %q", tt.client, session)
 		}
 	}
 	// A client lists its own sessions, also after the user's were read.
