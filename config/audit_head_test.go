@@ -60,6 +60,9 @@ func verifyWithHeads(t *testing.T, c config.Config, home bus.Home, given ...audi
 // runCalls runs the system for n calls and stops it.
 func runCalls(t *testing.T, c config.Config, home bus.Home, n int) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("not with -short")
+	}
 	r := up(t, c, home, config.Actors...)
 	calls(t, r.Bus, n)
 	down(t, r)

@@ -99,6 +99,9 @@ func TestStoryIDs(t *testing.T) {
 // TestPronounNeedsHistory removes the history from a story that depends on it, by another session and by a limit of one
 // turn: the story must fail.
 func TestPronounNeedsHistory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not with -short")
+	}
 	t.Parallel()
 	for name, without := range map[string]func(*story.Story){
 		"another session": func(s *story.Story) { s.Turns[2].Session = "another" },
@@ -118,6 +121,9 @@ func TestPronounNeedsHistory(t *testing.T) {
 
 // TestStoriesFailWithoutGuard removes the guard that a story is about: the story must fail, for the expected reason.
 func TestStoriesFailWithoutGuard(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not with -short")
+	}
 	t.Parallel()
 	for _, tt := range []struct {
 		name, file string

@@ -68,6 +68,9 @@ var settings = map[string]string{
 //
 // $ACTORS are the usual actors as conclave actor takes them, $READY as the readiness line has them, $THERE as the doctor does.
 func TestScripts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not with -short")
+	}
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
