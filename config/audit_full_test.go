@@ -23,16 +23,14 @@ import (
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
 )
 
 // countRecords is how often the clock was reached, as discovery tells it.
 func countRecords(t testing.TB, b *bus.Bus) int {
 	t.Helper()
-	nc, err := b.Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := bustest.Dial(t, b, "user")
 	defer nc.Close()
 	m, err := nc.Request("$SRV.STATS.get_datetime", nil, testTimeout)
 	if err != nil {

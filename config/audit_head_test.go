@@ -16,6 +16,7 @@ import (
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/keyring"
 	"conclave/pkg/seal"
 	"conclave/subjects"
@@ -240,11 +241,7 @@ func TestDeletedAuditLogIsFoundByTheEventLog(t *testing.T) {
 		}
 	}
 	r := up(t, c, home, config.Actors...)
-	user, err := r.Bus.Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer user.Close()
+	user := bustest.Dial(t, r.Bus, "user")
 	kept, err := auditlog.LoadHeads(t.Context(), []auditlog.HeadStore{auditlog.NewHeadEvents(user, nil)})
 	if err != nil || len(kept) != 1 {
 		t.Fatalf("kept heads %v, %v", kept, err)

@@ -19,6 +19,7 @@ import (
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
 )
 
@@ -205,10 +206,7 @@ func TestForgedActionIsReported(t *testing.T) {
 	s := newDamageFixture(t, 1)
 	r := up(t, s.cfg, s.home)
 	defer down(t, r)
-	nc, err := r.Bus.Dial("model")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := bustest.Dial(t, r.Bus, "model")
 	defer nc.Close()
 	const chain = "FORGED"
 	rec := subjects.AuditRecord{Chain: chain, Time: time.Now().UTC(), Phase: subjects.AuditOpen, ID: chain, Action: subjects.ActionOpenChain}

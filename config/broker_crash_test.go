@@ -26,6 +26,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -218,12 +219,7 @@ func newBrokerHarness(t *testing.T) *brokerHarness {
 			t.Fatal(err)
 		}
 	}
-	nc, err := d.instance.Bus.Dial("generator")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	if d.agent, err = actor.NewOut(nc); err != nil {
+	if d.agent, err = actor.NewOut(bustest.Dial(t, d.instance.Bus, "generator")); err != nil {
 		t.Fatal(err)
 	}
 	return d

@@ -36,6 +36,7 @@ import (
 	"conclave/config"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/keyring"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scriptserver"
@@ -430,12 +431,7 @@ func (g *canaryHarness) runCalls(times int) {
 	for range 4 {
 		var outs []actor.Out
 		for _, role := range []string{"generator", "operator"} {
-			nc, err := g.run.Bus.Dial(role)
-			if err != nil {
-				g.t.Fatal(err)
-			}
-			g.t.Cleanup(nc.Close)
-			out, err := actor.NewOut(nc)
+			out, err := actor.NewOut(bustest.Dial(g.t, g.run.Bus, role))
 			if err != nil {
 				g.t.Fatal(err)
 			}
@@ -513,10 +509,7 @@ func (g *canaryHarness) collectPlaces() map[string][]byte {
 // readStream reads a stream message by message, as one who may.
 func (g *canaryHarness) readStream(role, stream string) (all []byte, last uint64) {
 	g.t.Helper()
-	nc, err := g.run.Bus.Dial(role)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	nc := bustest.Dial(g.t, g.run.Bus, role)
 	defer nc.Close()
 	for {
 		m, err := nc.Request("core.API.STREAM.MSG.GET."+stream, fmt.Appendf(nil, `{"seq":%d,"next_by_subj":">"}`, last+1), testTimeout)

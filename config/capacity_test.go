@@ -21,11 +21,7 @@ func TestNearlyFullAuditLogIsAnEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { down(t, r) })
-	user, err := r.Bus.Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer user.Close()
+	user := bustest.Dial(t, r.Bus, "user")
 	events, err := user.SubscribeSync("audit.capacity")
 	if err != nil {
 		t.Fatal(err)
@@ -33,11 +29,7 @@ func TestNearlyFullAuditLogIsAnEvent(t *testing.T) {
 	if err := bustest.ConfirmSubscriptions(t.Context(), user); err != nil {
 		t.Fatal(err)
 	}
-	model, err := r.Bus.Dial("model")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer model.Close()
+	model := bustest.Dial(t, r.Bus, "model")
 	const part = 20 << 20 * 24 / 100 // of the model actor
 	for i := range 20 {              // 81 % of it
 		if m, err := model.Request(fmt.Sprintf("audit.x%d", i), make([]byte, 200<<10), testTimeout); err != nil || strings.Contains(string(m.Data), "error") {

@@ -27,6 +27,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
 )
 
@@ -258,11 +259,7 @@ func TestChaosKillServer(t *testing.T) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for range 3 {
-		nc, err := v.dialBus().Dial("broker")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
+		nc := bustest.Dial(t, v.dialBus(), "broker")
 		w, err := audit.Open(t.Context(), audit.Options{
 			Account: "broker", Dir: v.home.Heads(), Log: bus.NewAuditLog(nc),
 			Timeout: 300 * time.Millisecond, Retry: 30 * time.Second, // the server is away for a moment, never for long

@@ -41,15 +41,7 @@ func TestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.Stop(context.WithoutCancel(t.Context())) })
-	nc, err := b.Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	user, err := client.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	user := dialUser(t, b)
 	requireReplicas(t, b, bus.ClusterServers)
 
 	ask := func(session string) (subjects.Response, error) {
@@ -106,10 +98,7 @@ func TestCluster(t *testing.T) {
 // requireReplicas fails the test unless every stream of CORE has n replicas.
 func requireReplicas(t *testing.T, b *bus.Bus, n int) {
 	t.Helper()
-	nc, err := b.Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := bustest.Dial(t, b, "user")
 	defer nc.Close()
 	js, err := jetstream.NewWithAPIPrefix(nc, bus.CoreAPI)
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/policy"
@@ -170,11 +171,7 @@ func (s *crashHarness) startActors(names ...string) {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { s.instance.Stop(context.Background()) })
-	nc, err := s.instance.Bus.Dial("user")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(nc.Close)
+	nc := bustest.Dial(s.t, s.instance.Bus, "user")
 	if s.out, err = actor.NewOut(nc); err != nil {
 		s.t.Fatal(err)
 	}
@@ -448,11 +445,7 @@ func TestQuestionAskedWhileGeneratorIsDown(t *testing.T) {
 	t.Parallel()
 	s := newCrashHarness(t)
 	s.ask("early")
-	nc, err := s.instance.Bus.Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := bustest.Dial(t, s.instance.Bus, "user")
 	// As the plain nats tool says it: no ids, no headers.
 	if _, err := nc.Request("query.received", []byte("write down a plain one"), testTimeout); err != nil {
 		t.Fatal(err)

@@ -122,11 +122,7 @@ func TestChaosKillCritic(t *testing.T) {
 	})
 	s.startActors("model", "memory")
 	heard := &gradeRecorder{graded: map[string]int{}, ungraded: map[string]int{}, annotated: map[string]int{}, kept: map[string]int{}}
-	user, err := s.instance.Bus.Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(user.Close)
+	user := bustest.Dial(t, s.instance.Bus, "user")
 	for _, subject := range []string{"critique.result", "memory.annotated", "memory.stored"} {
 		if _, err := user.Subscribe(subject, heard.recordGrade); err != nil {
 			t.Fatal(err)

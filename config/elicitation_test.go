@@ -77,12 +77,7 @@ func newElicitationWith(t *testing.T, w config.Wiring, home bus.Home, actors []s
 	r := up(t, c, home, append(slices.Clone(actors), "get_datetime", subjects.MCP)...)
 	callUntilOK(t, r.Bus)
 	e := &elicitation{t: t, bus: r.Bus, operator: dialOperator(t, r.Bus), user: dialClient(t, r.Bus, "user"), output: make(chan subjects.ToolOutput, 1000)}
-	nc, err := r.Bus.Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	bustest.Subscribe(t, nc, "tool.output.*", e.output)
+	bustest.Subscribe(t, bustest.Dial(t, r.Bus, "user"), "tool.output.*", e.output)
 	return e
 }
 

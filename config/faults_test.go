@@ -234,14 +234,7 @@ func newFaultHarness(t *testing.T, seed int64) *faultHarness {
 		p.before = p.readStats()
 	}
 	h.subscriptions = h.readServer()
-	nc, err := h.server.dialBus().Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	if h.user, err = client.New(nc); err != nil {
-		t.Fatal(err)
-	}
+	h.user = dialUser(t, h.server.dialBus())
 	return h
 }
 
@@ -331,10 +324,7 @@ func (h *faultHarness) checkLeaks() {
 // readServer returns the number of subscriptions at the server.
 func (h *faultHarness) readServer() int {
 	h.t.Helper()
-	nc, err := h.server.dialBus().Dial("sys")
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	nc := bustest.Dial(h.t, h.server.dialBus(), "sys")
 	defer nc.Close()
 	m, err := nc.Request("$SYS.REQ.SERVER.PING.VARZ", nil, testTimeout)
 	if err != nil {

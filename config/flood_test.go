@@ -15,6 +15,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/client"
 	"conclave/subjects"
 )
@@ -120,22 +121,13 @@ func newFlood(t *testing.T, v *killedProcess) *flood {
 
 func (f *flood) dial(t *testing.T, role string) *nats.Conn {
 	t.Helper()
-	nc, err := f.process.dialBus().Dial(role)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	return nc
+	return bustest.Dial(t, f.process.dialBus(), role)
 }
 
 // publish publishes body as fast as it can for a period, without waiting for acknowledgements, and returns the bytes sent.
 func (f *flood) publish(t *testing.T, role string, period time.Duration, subject func(i int) string, body []byte) (sent int) {
 	t.Helper()
-	b := f.process.dialBus()
-	nc, err := b.Dial(role, nats.NoReconnect())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := bustest.Dial(t, f.process.dialBus(), role, nats.NoReconnect())
 	defer nc.Close()
 	m := nats.NewMsg("")
 	m.Data, m.Reply = body, nats.NewInbox()
@@ -179,11 +171,7 @@ func (f *flood) request(t *testing.T, role, subject string, period time.Duration
 // auditBytes returns the size of the broker's part of the audit log.
 func (f *flood) auditBytes(t *testing.T) int64 {
 	t.Helper()
-	c, err := client.New(f.dial(t, "auditor"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	status, err := c.AuditStatus(t.Context())
+	status, err := dialClient(t, f.process.dialBus(), "auditor").AuditStatus(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/pkg/client"
 	"conclave/pkg/machine"
 	"conclave/subjects"
@@ -25,12 +26,7 @@ var hubActors = []string{subjects.Registry, "secrets", "broker"}
 // dialClient connects a role to a running hub.
 func dialClient(t testing.TB, b *bus.Bus, role string) *client.Client {
 	t.Helper()
-	nc, err := b.Dial(role)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	c, err := client.New(nc)
+	c, err := client.New(bustest.Dial(t, b, role))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,11 +171,7 @@ func TestMachineServesHub(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nc, err := hub.Bus.Dial("auditor")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := bustest.Dial(t, hub.Bus, "auditor")
 	src, err := bus.NewAuditReader(nc).ReadAll(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -87,11 +87,7 @@ var mcpTricks = map[string]mcpTrick{
 	}},
 	"thief": {what: "serves tools that were not added", check: func(t *testing.T, h *mcpHarness, tool string) {
 		h.wantText(t, tool, "{}", "done")
-		nc, err := h.bus.Dial(mcp.Principal("thief"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer nc.Close()
+		nc := bustest.Dial(t, h.bus, mcp.Principal("thief"))
 		for _, other := range []string{"tool.request.mcp_dies_act", "tool.request.get_datetime", "tool.request.>", "agent.*.tool.request.>"} {
 			sub, err := nc.SubscribeSync(other)
 			if err != nil {
@@ -375,11 +371,7 @@ func newMCPHarness(t *testing.T) *mcpHarness {
 	h.bus = r.Bus
 	callUntilOK(t, r.Bus)
 	h.operator, h.user = dialOperator(t, r.Bus), dialClient(t, r.Bus, "user")
-	nc, err := r.Bus.Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := bustest.Dial(t, r.Bus, "user")
 	bustest.Subscribe(t, nc, "tool.output.*", h.output)
 	if h.userOut, err = actor.NewOut(nc); err != nil {
 		t.Fatal(err)

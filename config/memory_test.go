@@ -84,12 +84,7 @@ func (p *memoryHarness) startActors(names ...string) {
 
 func (p *memoryHarness) dial(role string) *nats.Conn {
 	p.t.Helper()
-	nc, err := p.instance.Bus.Dial(role)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.t.Cleanup(nc.Close)
-	return nc
+	return bustest.Dial(p.t, p.instance.Bus, role)
 }
 
 func receiveNext[T any](t *testing.T, from chan T) (v T) {
@@ -226,11 +221,7 @@ func TestMemoryLearnsFromAnswers(t *testing.T) {
 	}
 	// An agent's key does not reach memory itself: the server drops what it says.
 	denied := make(chan error, 4)
-	nc, err := p.instance.Bus.Dial("generator", nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := bustest.Dial(t, p.instance.Bus, "generator", nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
 	for _, subject := range []string{"memory.admin", "memory.query", "memory.write", "ctl.user.memory.admin"} {
 		if err := nc.PublishRequest(subject, nats.NewInbox(), []byte(`{"op":"list"}`)); err != nil {
 			t.Fatal(err)

@@ -107,16 +107,7 @@ func awaitStored(t *testing.T, c *client.Client, query string) {
 // dialUser returns a client with the user's key until the test ends.
 func dialUser(t *testing.T, b *bus.Bus) *client.Client {
 	t.Helper()
-	nc, err := b.Dial("user")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	user, err := client.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return user
+	return dialClient(t, b, "user")
 }
 
 // askQuestion asks a question and returns the answer, which must not be an error.

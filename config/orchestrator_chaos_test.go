@@ -141,11 +141,7 @@ func TestChaosKillOrchestrator(t *testing.T) {
 			t.Parallel()
 			s := newTaskHarness(t, planOf(map[string][]string{"c": {"a", "b"}}, "a", "b", "c"), 20*time.Millisecond, "tasks: 4\n")
 			var events atomic.Int64
-			user, err := s.instance.Bus.Dial("user")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(user.Close)
+			user := bustest.Dial(t, s.instance.Bus, "user")
 			if _, err := user.Subscribe("task.progress.*", func(*nats.Msg) { events.Add(1) }); err != nil {
 				t.Fatal(err)
 			}

@@ -21,6 +21,7 @@ import (
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
 	"conclave/subjects"
 )
 
@@ -77,11 +78,7 @@ type busCaller struct {
 
 func dialOperator(t testing.TB, b *bus.Bus) busCaller {
 	t.Helper()
-	nc, err := b.Dial("operator")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := bustest.Dial(t, b, "operator")
 	out, err := actor.NewOut(nc)
 	if err != nil {
 		t.Fatal(err)
@@ -140,10 +137,7 @@ func verified(t testing.TB, home bus.Home, b *bus.Bus) audit.Report {
 // readAuditLog reads every message of the audit.
 func readAuditLog(t testing.TB, b *bus.Bus) []audit.Stored {
 	t.Helper()
-	nc, err := b.Dial("auditor")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := bustest.Dial(t, b, "auditor")
 	defer nc.Close()
 	src, err := bus.NewAuditReader(nc).ReadAll(t.Context())
 	if err != nil {
