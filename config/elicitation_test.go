@@ -143,7 +143,7 @@ func TestElicitation(t *testing.T) {
 		tool := mountedName(server, "act")
 		call, result := e.start(t.Context(), server)
 		q := e.question(call)
-		if q.Form.From != mcp.Principal(server) || q.Form.Message != "Who flies?" || len(q.Form.Fields) != 3 || q.Tool != tool || q.State != subjects.ApprovalPending {
+		if q.Form.From != subjects.MCPPrincipal(server) || q.Form.Message != "Who flies?" || len(q.Form.Fields) != 3 || q.Tool != tool || q.State != subjects.ApprovalPending {
 			t.Fatalf("%+v", q)
 		}
 		for values, want := range map[string]string{
@@ -233,7 +233,7 @@ func TestElicitationHostile(t *testing.T) {
 						t.Fatal(err)
 					}
 					for _, a := range l.Approvals {
-						if a.Form.From == mcp.Principal(trick) {
+						if a.Form.From == subjects.MCPPrincipal(trick) {
 							next = a
 						}
 					}

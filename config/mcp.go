@@ -62,7 +62,7 @@ func (s *mcpServers) load() (map[string]mcp.Wanted, error) {
 	out := map[string]mcp.Wanted{}
 	for _, p := range principals {
 		for name, server := range s.config.Servers {
-			if p.Name != mcp.Principal(name) || p.Kind != subjects.ToolPrincipal || server.Disabled {
+			if p.Name != subjects.MCPPrincipal(name) || p.Kind != subjects.ToolPrincipal || server.Disabled {
 				continue
 			}
 			// The key is stored after the principal was added: without it the server is not started yet.

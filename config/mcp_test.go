@@ -87,7 +87,7 @@ var mcpTricks = map[string]mcpTrick{
 	}},
 	"thief": {what: "serves tools that were not added", check: func(t *testing.T, h *mcpHarness, tool string) {
 		h.wantText(t, tool, "{}", "done")
-		nc := bustest.Dial(t, h.bus, mcp.Principal("thief"))
+		nc := bustest.Dial(t, h.bus, subjects.MCPPrincipal("thief"))
 		for _, other := range []string{"tool.request.mcp_dies_act", "tool.request.get_datetime", "tool.request.>", "agent.*.tool.request.>"} {
 			sub, err := nc.SubscribeSync(other)
 			if err != nil {
@@ -387,7 +387,7 @@ func addMCPPrincipals(t *testing.T, home bus.Home, tools map[string][]string) {
 	}
 	var principals []subjects.Principal
 	for server, names := range tools {
-		p := subjects.Principal{Name: mcp.Principal(server), Kind: subjects.ToolPrincipal, Added: time.Now()}
+		p := subjects.Principal{Name: subjects.MCPPrincipal(server), Kind: subjects.ToolPrincipal, Added: time.Now()}
 		for _, tool := range names {
 			p.Tools = append(p.Tools, mountedName(server, tool))
 		}

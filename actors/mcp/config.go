@@ -53,9 +53,6 @@ var (
 	hostPort   = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$`)
 )
 
-// Principal returns the name of the principal by which a server serves its tools.
-func Principal(server string) string { return subjects.MCPPrincipal(server) }
-
 // CheckName rejects a name that no server can have.
 func CheckName(server string) error {
 	if !serverName.MatchString(server) {

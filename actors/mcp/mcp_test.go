@@ -127,7 +127,7 @@ func startMounts(t *testing.T, o mcp.Options, log *slog.Logger, folder string, s
 	var principals []subjects.Principal
 	wanted, missing := map[string]mcp.Wanted{}, map[string]bool{}
 	for name, server := range servers {
-		p := subjects.Principal{Name: mcp.Principal(name), Kind: subjects.ToolPrincipal, Tools: tools[name], Added: time.Now()}
+		p := subjects.Principal{Name: subjects.MCPPrincipal(name), Kind: subjects.ToolPrincipal, Tools: tools[name], Added: time.Now()}
 		if _, err := seeds.Ensure([]string{p.Name}); err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +174,7 @@ func startMounts(t *testing.T, o mcp.Options, log *slog.Logger, folder string, s
 	out := b.Out("broker")
 	return func(server, tool, args string) (string, *subjects.Fault) {
 		t.Helper()
-		service, err := subjects.ToolCallService.With(mcp.Principal(server), tool)
+		service, err := subjects.ToolCallService.With(subjects.MCPPrincipal(server), tool)
 		if err != nil {
 			t.Fatal(err)
 		}

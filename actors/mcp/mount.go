@@ -73,7 +73,7 @@ func NewMount(o Options, tools []string) *Mount {
 }
 
 // Name implements [actor.Actor].
-func (m *Mount) Name() string { return Principal(m.options.Name) }
+func (m *Mount) Name() string { return subjects.MCPPrincipal(m.options.Name) }
 
 // Routes implements [actor.Actor].
 func (m *Mount) Routes() []actor.Route {
@@ -433,5 +433,5 @@ func resultText(r *sdk.CallToolResult, redact func(string) string) string {
 
 // newSpec returns how to run the actor of a server.
 func newSpec(o Options, tools []string) actor.Spec {
-	return actor.Spec{Name: Principal(o.Name), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return NewMount(o, tools), nil }}
+	return actor.Spec{Name: subjects.MCPPrincipal(o.Name), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return NewMount(o, tools), nil }}
 }

@@ -146,7 +146,7 @@ func startSystem(ctx context.Context, dir string, server mcp.Server) (call func(
 	if err := home.CreateFolders(); err != nil {
 		return nil, nil, err
 	}
-	name := mcp.Principal("echo")
+	name := subjects.MCPPrincipal("echo")
 	if _, err := home.Keys().Ensure([]string{name}); err != nil {
 		return nil, nil, err
 	}

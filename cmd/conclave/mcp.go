@@ -243,7 +243,7 @@ func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choic
 		if err != nil {
 			return err
 		}
-		p := subjects.Principal{Name: mcp.Principal(name), Kind: subjects.ToolPrincipal, Declared: map[string]subjects.ToolDeclaration{}}
+		p := subjects.Principal{Name: subjects.MCPPrincipal(name), Kind: subjects.ToolPrincipal, Declared: map[string]subjects.ToolDeclaration{}}
 		before := slices.IndexFunc(all, func(o subjects.Principal) bool { return o.Name == p.Name })
 		if before >= 0 {
 			p.Keys = all[before].Keys
@@ -450,7 +450,7 @@ func listServers(ctx context.Context, a *cli.App) ([]mcpState, error) {
 		if s.URL != "" {
 			row.Kind = "url"
 		}
-		if tools, ok := added[mcp.Principal(name)]; ok {
+		if tools, ok := added[subjects.MCPPrincipal(name)]; ok {
 			row.State, row.Tools = "added", tools
 		}
 		if s.Disabled {
@@ -478,7 +478,7 @@ func listServers(ctx context.Context, a *cli.App) ([]mcpState, error) {
 		case off:
 			states[i].Status = mcpNotRunning
 		default:
-			states[i].Status, states[i].Reason = describeServer(mcp.Principal(s.Server), tools, log)
+			states[i].Status, states[i].Reason = describeServer(subjects.MCPPrincipal(s.Server), tools, log)
 		}
 	}
 	return states, nil
@@ -611,7 +611,7 @@ func removeServer(ctx context.Context, a *cli.App, name string) (said string, er
 		return "", err
 	}
 	s, configured := cfg.MCP.Servers[name]
-	at := slices.IndexFunc(principals, func(o subjects.Principal) bool { return o.Name == mcp.Principal(name) })
+	at := slices.IndexFunc(principals, func(o subjects.Principal) bool { return o.Name == subjects.MCPPrincipal(name) })
 	switch {
 	case !configured && at < 0:
 		return "", cli.Fail(cli.ExitAbsent, "there is no MCP server "+name, "see "+a.Program()+" mcp list")
@@ -622,7 +622,7 @@ func removeServer(ctx context.Context, a *cli.App, name string) (said string, er
 	err = a.WithClient(func(c *client.Client) error {
 		if configured {
 			if err := config.SetMCPServer(a.Home, name, nil); err != nil { // the account goes nevertheless
-				return errors.Join(err, revokePrincipal(ctx, a, c, mcp.Principal(name)))
+				return errors.Join(err, revokePrincipal(ctx, a, c, subjects.MCPPrincipal(name)))
 			}
 			said = "removed " + name + " from mcp.yaml and its account"
 			if !awaitStop(ctx, c, principals[at].Tools) {
@@ -635,7 +635,7 @@ func removeServer(ctx context.Context, a *cli.App, name string) (said string, er
 				said += "; its credentials stay in the keyring: " + strings.Join(s.Secrets(), ", ")
 			}
 		}
-		return revokePrincipal(ctx, a, c, mcp.Principal(name))
+		return revokePrincipal(ctx, a, c, subjects.MCPPrincipal(name))
 	})
 	return said, err
 }
