@@ -55,6 +55,25 @@ func (r *runner) arguments(f *files) ([]string, error) {
 		"--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--size", disk, "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
 		"--size", disk, "--tmpfs", "/tmp",
 	}
+	system, err := systemMounts(f)
+	if err != nil {
+		return nil, err
+	}
+	args = append(append(args, system...), r.folderMounts()...)
+	args = append(args, "--remount-ro", "/", "--chdir", r.spec.Dir,
+		"--setenv", "PATH", Path, "--setenv", "HOME", r.spec.Dir, "--setenv", "TMPDIR", "/tmp", "--setenv", "LANG", "C.UTF-8")
+	if env := r.environment(); env != "" {
+		if err := f.data("", "environment", []byte(env)); err != nil {
+			return nil, err
+		}
+		args = append(args, "--args", strconv.Itoa(f.last()))
+	}
+	return append(args, "--"), nil
+}
+
+// systemMounts returns the arguments that show the system's programs and libraries and the made files, and cover what procfs tells about
+// the machine.
+func systemMounts(f *files) (args []string, err error) {
 	for _, path := range systemRoots {
 		info, err := os.Lstat(path)
 		switch {
@@ -86,6 +105,11 @@ func (r *runner) arguments(f *files) ([]string, error) {
 			args = append(args, "--size", "4096", "--tmpfs", path, "--remount-ro", path)
 		}
 	}
+	return args, nil
+}
+
+// folderMounts returns the arguments that show the folders and the socket of the run, and cover the closed folders.
+func (r *runner) folderMounts() (args []string) {
 	for _, path := range r.spec.ReadOnly {
 		args = append(args, "--ro-bind", path, path)
 	}
@@ -101,15 +125,7 @@ func (r *runner) arguments(f *files) ([]string, error) {
 			args = append(args, "--size", "4096", "--tmpfs", real, "--remount-ro", real)
 		}
 	}
-	args = append(args, "--remount-ro", "/", "--chdir", r.spec.Dir,
-		"--setenv", "PATH", Path, "--setenv", "HOME", r.spec.Dir, "--setenv", "TMPDIR", "/tmp", "--setenv", "LANG", "C.UTF-8")
-	if env := r.environment(); env != "" {
-		if err := f.data("", "environment", []byte(env)); err != nil {
-			return nil, err
-		}
-		args = append(args, "--args", strconv.Itoa(f.last()))
-	}
-	return append(args, "--"), nil
+	return args
 }
 
 // environment returns the arguments that set the environment, each ended by a zero byte: other users can read a command line, and a

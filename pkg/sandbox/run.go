@@ -129,49 +129,17 @@ type runner struct {
 
 // run starts the program and waits for it. Process 1 is held before the program starts until it is in its control group.
 func (r *runner) run(ctx context.Context) (Result, error) {
-	program, err := findProgram("bwrap", "bubblewrap")
-	if err != nil {
-		return Result{}, err
-	}
 	f := &files{}
 	defer f.close()
-	args, err := r.arguments(f)
-	if err != nil {
-		return Result{}, err
-	}
-	status, err := f.fromChild("--json-status-fd")
-	if err != nil {
-		return Result{}, err
-	}
-	hold, err := f.toChild("--block-fd")
-	if err != nil {
-		return Result{}, err
-	}
 	output, outputIn, err := os.Pipe()
 	if err != nil {
 		return Result{}, err
 	}
 	defer output.Close()
 	defer outputIn.Close()
-
-	r.command = exec.Command(program, append(append(f.args, args...), r.programArgs()...)...)
-	r.command.Env = []string{} // nil would be the environment of this process
-	r.command.ExtraFiles = f.child
-	r.command.Stdout, r.command.Stderr = outputIn, outputIn
-	stdin, err := r.feedStdin(f)
+	status, hold, err := r.prepareCommand(f, outputIn)
 	if err != nil {
 		return Result{}, err
-	}
-	if stdin != nil {
-		r.command.Stdin = stdin
-	}
-	if p := r.spec.Pipes; p != nil {
-		r.command.Stdin, r.command.Stdout = p.In, p.Out
-	}
-	r.command.SysProcAttr = &syscall.SysProcAttr{Credential: r.owner}
-	if r.owner != nil && maySetMounts() { // what the machine mounts later stays outside; without this right measure stops the program
-		r.command.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
-		r.mounts = nil
 	}
 
 	began := time.Now()
@@ -186,26 +154,13 @@ func (r *runner) run(ctx context.Context) (Result, error) {
 	var reading sync.WaitGroup
 	reading.Go(func() { r.readOutput(output) })
 	messages := json.NewDecoder(status)
-	var started struct {
-		First int `json:"child-pid"`
-	}
-	if err := messages.Decode(&started); err != nil || started.First <= 0 {
+	if !r.openFirst(messages) {
 		r.command.Process.Kill()
 		<-exited
 		reading.Wait()
 		return Result{}, launchError(r.output)
 	}
-	handle, err := unix.PidfdOpen(started.First, 0)
-	if err != nil {
-		r.command.Process.Kill()
-		<-exited
-		reading.Wait()
-		return Result{}, launchError(r.output)
-	}
-	defer unix.Close(handle)
-	r.mu.Lock()
-	r.first, r.handle = started.First, handle
-	r.mu.Unlock()
+	defer unix.Close(r.handle)
 	r.group = newGroup(r.spec.Limits)
 	defer r.group.remove()
 	if err := r.group.add(r.first); err != nil {
@@ -219,8 +174,8 @@ func (r *runner) run(ctx context.Context) (Result, error) {
 	hold.Close()
 
 	err = <-exited
-	unix.PidfdSendSignal(handle, unix.SIGKILL, nil, 0) // what the program left running; process 1 ends after all others
-	waitForEnd(handle)
+	unix.PidfdSendSignal(r.handle, unix.SIGKILL, nil, 0) // what the program left running; process 1 ends after all others
+	waitForEnd(r.handle)
 	close(r.done)
 	watching.Wait()
 	reading.Wait()
@@ -229,6 +184,73 @@ func (r *runner) run(ctx context.Context) (Result, error) {
 	if out.Stopped == StopNone && r.group.outOfMemory() {
 		out.Stopped = StopMemory
 	}
+	if out.ExitCode, err = r.readExitCode(messages, out.Stopped, err); err != nil {
+		return Result{}, err
+	}
+	return out, nil
+}
+
+// prepareCommand sets the command that runs the program in bubblewrap and writes its output to output. Its descriptors are in f.
+// bubblewrap reports to status, and holds process 1 until it reads a byte from hold.
+func (r *runner) prepareCommand(f *files, output *os.File) (status, hold *os.File, err error) {
+	program, err := findProgram("bwrap", "bubblewrap")
+	if err != nil {
+		return nil, nil, err
+	}
+	args, err := r.arguments(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	if status, err = f.fromChild("--json-status-fd"); err != nil {
+		return nil, nil, err
+	}
+	if hold, err = f.toChild("--block-fd"); err != nil {
+		return nil, nil, err
+	}
+	r.command = exec.Command(program, append(append(f.args, args...), r.programArgs()...)...)
+	r.command.Env = []string{} // nil would be the environment of this process
+	r.command.ExtraFiles = f.child
+	r.command.Stdout, r.command.Stderr = output, output
+	stdin, err := r.feedStdin(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	if stdin != nil {
+		r.command.Stdin = stdin
+	}
+	if p := r.spec.Pipes; p != nil {
+		r.command.Stdin, r.command.Stdout = p.In, p.Out
+	}
+	r.command.SysProcAttr = &syscall.SysProcAttr{Credential: r.owner}
+	if r.owner != nil && maySetMounts() { // what the machine mounts later stays outside; without this right measure stops the program
+		r.command.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
+		r.mounts = nil
+	}
+	return status, hold, nil
+}
+
+// openFirst waits until bubblewrap reports process 1 and opens its pidfd, which the caller closes. It reports false when there is
+// no process 1.
+func (r *runner) openFirst(messages *json.Decoder) bool {
+	var started struct {
+		First int `json:"child-pid"`
+	}
+	if err := messages.Decode(&started); err != nil || started.First <= 0 {
+		return false
+	}
+	handle, err := unix.PidfdOpen(started.First, 0)
+	if err != nil {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.first, r.handle = started.First, handle
+	return true
+}
+
+// readExitCode returns the exit code that bubblewrap reported, or that of SIGKILL for a program that was stopped. exited is the
+// result of waiting for bubblewrap. It fails when the program never ran.
+func (r *runner) readExitCode(messages *json.Decoder, stopped Stop, exited error) (int, error) {
 	var ended struct {
 		Code *int `json:"exit-code"`
 	}
@@ -236,15 +258,13 @@ func (r *runner) run(ctx context.Context) (Result, error) {
 	}
 	switch exit := (*exec.ExitError)(nil); {
 	case ended.Code != nil:
-		out.ExitCode = *ended.Code
-	case out.Stopped != StopNone:
-		out.ExitCode = 128 + int(syscall.SIGKILL)
-	case err == nil || errors.As(err, &exit):
-		return Result{}, launchError(r.output) // the program never ran: the output is that of bubblewrap
-	default:
-		return Result{}, fmt.Errorf("waiting for bubblewrap: %w", err)
+		return *ended.Code, nil
+	case stopped != StopNone:
+		return 128 + int(syscall.SIGKILL), nil
+	case exited == nil || errors.As(exited, &exit):
+		return 0, launchError(r.output) // the output is that of bubblewrap
 	}
-	return out, nil
+	return 0, fmt.Errorf("waiting for bubblewrap: %w", exited)
 }
 
 // launchError is the error of a sandbox that did not start, with the output of bubblewrap.
