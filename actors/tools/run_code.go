@@ -52,24 +52,9 @@ func runCode(w Workspace, disabled string) *Tool {
 	if disabled == "" && len(offered) == 0 {
 		disabled = "none of its languages is installed (" + strings.Join(w.Languages, ", ") + "); install one, or list another under languages in tools.yaml, and restart"
 	}
-	names, err := json.Marshal(offered)
-	if err != nil || len(offered) == 0 {
-		names = []byte(`["shell"]`)
-	}
 	return &Tool{
 		disabled: disabled,
-		schema: subjects.ToolSchema{
-			Name: "run_code", Version: Version, Description: strings.TrimSpace(runCodeText),
-			Parameters: json.RawMessage(`{"type":"object","properties":{` +
-				`"language":{"type":"string","enum":` + string(names) + `,"description":"the language of the program"},` +
-				`"code":{"type":"string","minLength":1,"description":"the whole program"},` +
-				`"stdin":{"type":"string","description":"its standard input"},` +
-				`"args":{"type":"array","items":{"type":"string"},"maxItems":64,"description":"its arguments"},` +
-				`"files":{"type":"array","maxItems":32,"description":"files to write before the run","items":{"type":"object","properties":{` +
-				`"path":{"type":"string","minLength":1,"maxLength":512,"description":"relative to the working folder"},"content":{"type":"string"}},` +
-				`"required":["path","content"],"additionalProperties":false}}},` +
-				`"required":["language","code"],"additionalProperties":false}`),
-		},
+		schema:   runCodeSchema(offered),
 		facts: policy.Tool{
 			Name: "run_code", Zone: "tools", Known: true, Act: policy.ActExecute,
 			Args: policy.Args{
@@ -107,6 +92,27 @@ func runCode(w Workspace, disabled string) *Tool {
 			defer removeScratch(c, source)
 			return c.runProgram(ctx, w, p)
 		}),
+	}
+}
+
+// runCodeSchema returns the schema that offers these languages. With none it offers shell, because an enum needs a value; the tool is
+// disabled then.
+func runCodeSchema(offered []string) subjects.ToolSchema {
+	names, err := json.Marshal(offered)
+	if err != nil || len(offered) == 0 {
+		names = []byte(`["shell"]`)
+	}
+	return subjects.ToolSchema{
+		Name: "run_code", Version: Version, Description: strings.TrimSpace(runCodeText),
+		Parameters: json.RawMessage(`{"type":"object","properties":{` +
+			`"language":{"type":"string","enum":` + string(names) + `,"description":"the language of the program"},` +
+			`"code":{"type":"string","minLength":1,"description":"the whole program"},` +
+			`"stdin":{"type":"string","description":"its standard input"},` +
+			`"args":{"type":"array","items":{"type":"string"},"maxItems":64,"description":"its arguments"},` +
+			`"files":{"type":"array","maxItems":32,"description":"files to write before the run","items":{"type":"object","properties":{` +
+			`"path":{"type":"string","minLength":1,"maxLength":512,"description":"relative to the working folder"},"content":{"type":"string"}},` +
+			`"required":["path","content"],"additionalProperties":false}}},` +
+			`"required":["language","code"],"additionalProperties":false}`),
 	}
 }
 
