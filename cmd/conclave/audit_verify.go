@@ -63,37 +63,43 @@ file was cut and sealed again.`,
 			if file != "" {
 				return verifySealed(cmd.Context(), a, file, given)
 			}
-			kept := slices.Concat(given, loadKeptHeads(cmd.Context(), a))
-			var witnesses witnessHeads
-			if !solo {
-				witnesses = loadWitnessHeads(cmd.Context(), a)
-				kept = append(kept, witnesses.heads...)
-			}
-			var report audit.Report
-			err = withAuditor(a, func(r bus.AuditReaders) (err error) {
-				report, err = verifyAudit(cmd.Context(), a, r, kept)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			intact := report.OK
-			for _, text := range witnesses.problems {
-				report.AddProblem(audit.Problem{Text: text})
-			}
-			if intact && !report.OK {
-				if err := printAuditReport(a, report, "the audit log", nil, nil); cli.Code(err) != cli.ExitAudit {
-					return err
-				}
-				return cli.Fail(cli.ExitAudit, "the audit log is intact, but not confirmed: "+witnesses.problems[0], "an attacker who replaces the log can cut the link to its witness")
-			}
-			return printAuditReport(a, report, "the audit log", nil, witnesses.names)
+			return verifyCurrent(cmd.Context(), a, given, !solo)
 		},
 	}
 	cmd.Flags().BoolVar(&solo, "without-witnesses", false, "do not compare with the copies of other machines")
 	cmd.Flags().StringVar(&file, "file", "", "verify this sealed export instead")
 	cmd.Flags().StringArrayVar(&head, "head", nil, "an earlier `head` that must be in the log; repeatable")
 	return cmd
+}
+
+// verifyCurrent verifies the current log against the given heads, those that conclave keeps, and those of the witnesses if
+// compareWitnesses is set, and prints the report. A log that is intact but not confirmed by every witness fails too.
+func verifyCurrent(ctx context.Context, a *cli.App, given []audit.KeptHead, compareWitnesses bool) error {
+	kept := slices.Concat(given, loadKeptHeads(ctx, a))
+	var witnesses witnessHeads
+	if compareWitnesses {
+		witnesses = loadWitnessHeads(ctx, a)
+		kept = append(kept, witnesses.heads...)
+	}
+	var report audit.Report
+	err := withAuditor(a, func(r bus.AuditReaders) (err error) {
+		report, err = verifyAudit(ctx, a, r, kept)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	intact := report.OK
+	for _, text := range witnesses.problems {
+		report.AddProblem(audit.Problem{Text: text})
+	}
+	if intact && !report.OK {
+		if err := printAuditReport(a, report, "the audit log", nil, nil); cli.Code(err) != cli.ExitAudit {
+			return err
+		}
+		return cli.Fail(cli.ExitAudit, "the audit log is intact, but not confirmed: "+witnesses.problems[0], "an attacker who replaces the log can cut the link to its witness")
+	}
+	return printAuditReport(a, report, "the audit log", nil, witnesses.names)
 }
 
 // parseHeads parses the values of --head.

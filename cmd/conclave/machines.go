@@ -270,35 +270,7 @@ func machinesCommand(a *cli.App) *cobra.Command {
 of a machine that has not joined is cancelled.`,
 		Example: "  conclave machines revoke gpu-box",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completePrincipals(a),
-		RunE: func(cmd *cobra.Command, v []string) error {
-			return a.WithClient(func(c *client.Client) error {
-				all, err := c.Machines(cmd.Context())
-				if err != nil {
-					return machineError(err)
-				}
-				principals, err := c.Principals(cmd.Context())
-				if err != nil {
-					return machineError(err)
-				}
-				if slices.ContainsFunc(principals, func(p subjects.Principal) bool { return p.Name == v[0] && p.Kind != subjects.MachinePrincipal }) {
-					return cli.Fail(cli.ExitFailed, v[0]+" is not a machine", "see conclave principal revoke")
-				}
-				done := "revoked " + v[0]
-				if slices.ContainsFunc(all, func(m subjects.MachineStatus) bool { return m.Name == v[0] && m.Added.IsZero() }) {
-					done = "cancelled the invitation of " + v[0]
-				}
-				// Also for a name that is not listed: the server may not have applied an earlier revocation.
-				err = c.ChangePrincipal(cmd.Context(), subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: v[0]}})
-				var f *subjects.Fault
-				switch {
-				case errors.As(err, &f) && f.Code == subjects.CodeMalformed:
-					return cli.Fail(cli.ExitFailed, "no machine has joined or is invited as "+v[0], "see conclave machines")
-				case err != nil:
-					return machineError(err)
-				}
-				return printPrincipal(a, principalReport{Name: v[0], Action: subjects.PrincipalRevoke}, done)
-			})
-		},
+		RunE: func(cmd *cobra.Command, v []string) error { return revokeMachine(cmd.Context(), a, v[0]) },
 	}
 	var f inviteFlags
 	rotate := &cobra.Command{
@@ -322,6 +294,37 @@ of a machine that has not joined is cancelled.`,
 	}
 	cmd.AddCommand(list, revoke, rotate)
 	return cmd
+}
+
+// revokeMachine removes a machine, or cancels its invitation, and prints which. It fails for a principal of another kind.
+func revokeMachine(ctx context.Context, a *cli.App, name string) error {
+	return a.WithClient(func(c *client.Client) error {
+		all, err := c.Machines(ctx)
+		if err != nil {
+			return machineError(err)
+		}
+		principals, err := c.Principals(ctx)
+		if err != nil {
+			return machineError(err)
+		}
+		if slices.ContainsFunc(principals, func(p subjects.Principal) bool { return p.Name == name && p.Kind != subjects.MachinePrincipal }) {
+			return cli.Fail(cli.ExitFailed, name+" is not a machine", "see conclave principal revoke")
+		}
+		done := "revoked " + name
+		if slices.ContainsFunc(all, func(m subjects.MachineStatus) bool { return m.Name == name && m.Added.IsZero() }) {
+			done = "cancelled the invitation of " + name
+		}
+		// Also for a name that is not listed: the server may not have applied an earlier revocation.
+		err = c.ChangePrincipal(ctx, subjects.PrincipalChange{Action: subjects.PrincipalRevoke, Principal: subjects.Principal{Name: name}})
+		var f *subjects.Fault
+		switch {
+		case errors.As(err, &f) && f.Code == subjects.CodeMalformed:
+			return cli.Fail(cli.ExitFailed, "no machine has joined or is invited as "+name, "see conclave machines")
+		case err != nil:
+			return machineError(err)
+		}
+		return printPrincipal(a, principalReport{Name: name, Action: subjects.PrincipalRevoke}, done)
+	})
 }
 
 // listMachines prints the machines.

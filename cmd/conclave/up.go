@@ -80,38 +80,7 @@ another. When it is not, the log is JSON lines, and there is no link in it.`,
   conclave up --respondent-b --model-b qwen3:8b   compare it with another model
   conclave up --sync always                       acknowledged messages survive a power cut`,
 		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if a.Server != "" {
-				return cli.Usage("conclave up runs its own server: use conclave actor %s --server %s", strings.Join(cli.EnabledActors(a.Settings()), " "), a.Server)
-			}
-			set, err := o.settings(a, cmd)
-			if err != nil {
-				return err
-			}
-			cfg, err := a.LoadConfig(set)
-			if err != nil {
-				return err
-			}
-			if err := a.CheckNoStandalone(); err != nil {
-				return err
-			}
-			if host, _, err := net.SplitHostPort(cfg.System.Gateway.Listen); o.pprof && (err != nil || !local.IsLocalHost(host)) {
-				return cli.Usage("--pprof serves profiles on a loopback address only, and system.gateway.listen is %s: add --api-port, or leave --pprof out", cfg.System.Gateway.Listen)
-			}
-			if _, err := machine.ReadState(a.Home); !errors.Is(err, machine.ErrNotJoined) { // this data folder is that of a machine of a hub
-				for _, name := range []string{"listen", "api-port", "headless", "pprof", "bus-only"} {
-					if cmd.Flags().Changed(name) {
-						return cli.Usage("--%s has no effect on a machine that joined a hub, which has neither HTTP nor a port of its own: leave it out", name)
-					}
-				}
-				return runMachine(cmd.Context(), a, cfg, o.health)
-			}
-			actors := cli.EnabledActors(cfg)
-			if o.busOnly {
-				actors = slices.DeleteFunc(actors, func(n string) bool { return !slices.Contains(serverActors, n) })
-			}
-			return startSystem(cmd.Context(), a, cfg, actors, o)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return runUp(cmd, a, o) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "", "`host:port` of the NATS server; port 0 for any free one (system.listen)")
@@ -126,6 +95,40 @@ another. When it is not, the log is JSON lines, and there is no link in it.`,
 	f.StringVar(&o.health, "health", "", "Unix `socket` to create for conclave health")
 	f.StringVar(&o.sync, "sync", "", "when acknowledged messages are flushed to disk: always, or a `duration` (system.sync)")
 	return cmd
+}
+
+// runUp checks the flags and runs the system, or the actors of a machine when the data folder is that of one that joined a hub.
+func runUp(cmd *cobra.Command, a *cli.App, o upFlags) error {
+	if a.Server != "" {
+		return cli.Usage("conclave up runs its own server: use conclave actor %s --server %s", strings.Join(cli.EnabledActors(a.Settings()), " "), a.Server)
+	}
+	set, err := o.settings(a, cmd)
+	if err != nil {
+		return err
+	}
+	cfg, err := a.LoadConfig(set)
+	if err != nil {
+		return err
+	}
+	if err := a.CheckNoStandalone(); err != nil {
+		return err
+	}
+	if host, _, err := net.SplitHostPort(cfg.System.Gateway.Listen); o.pprof && (err != nil || !local.IsLocalHost(host)) {
+		return cli.Usage("--pprof serves profiles on a loopback address only, and system.gateway.listen is %s: add --api-port, or leave --pprof out", cfg.System.Gateway.Listen)
+	}
+	if _, err := machine.ReadState(a.Home); !errors.Is(err, machine.ErrNotJoined) { // this data folder is that of a machine of a hub
+		for _, name := range []string{"listen", "api-port", "headless", "pprof", "bus-only"} {
+			if cmd.Flags().Changed(name) {
+				return cli.Usage("--%s has no effect on a machine that joined a hub, which has neither HTTP nor a port of its own: leave it out", name)
+			}
+		}
+		return runMachine(cmd.Context(), a, cfg, o.health)
+	}
+	actors := cli.EnabledActors(cfg)
+	if o.busOnly {
+		actors = slices.DeleteFunc(actors, func(n string) bool { return !slices.Contains(serverActors, n) })
+	}
+	return startSystem(cmd.Context(), a, cfg, actors, o)
 }
 
 // settings maps the flags to settings by path; an empty value means that the flag was not given. It rejects a model or
