@@ -383,15 +383,9 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	if limit <= 0 {
 		limit = b.cfg.CallTimeout
 	}
-	// Credentials are requested before the tool's timeout starts: the keyring may wait for the user to unlock it.
-	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: c.mode, Hosts: c.hosts, Pages: c.mayReadPages, Folders: c.folders}
-	if k.Has(policy.Remember) || k.Graded {
-		order.Caller, order.CallerType, order.Spawned, order.Labels = c.record.AgentID, c.record.AgentType, len(c.path) > 0, c.labels
-	}
 	isPrincipal := b.table.isPrincipal(k.Zone)
-	if isPrincipal { // a tool of the user learns nothing but the call
-		order = subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args}
-	}
+	order := newToolOrder(c, k, isPrincipal)
+	// Credentials are requested before the tool's timeout starts: the keyring may wait for the user to unlock it.
 	if order.Sealed, res.Error = b.getCredentials(ctx, out, p, c, k); res.Error != nil {
 		return res, false
 	}
@@ -419,32 +413,53 @@ func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c
 	res.Millis = took.Milliseconds()
 	b.usage.AddResult(out.Now(), c.record.AgentID, took.Seconds(), int64(len(got.Result)))
 	actor.Step(ctx, "answered")
-	var fault *subjects.Fault
-	switch {
-	case actor.IsReplyFault(err) && errors.As(err, &fault):
-		res.Error = toolFault(fault)
-	case actor.IsNoResponder(err) && isPrincipal:
-		res.Error = subjects.Faultf(subjects.CodeUnavailable, "%s is not running: %s", c.tool, startAdvice(k.Zone))
-	case errors.As(err, &fault) && fault.Code == subjects.CodeMalformed && isPrincipal:
-		res.Error = subjects.Faultf(subjects.CodeTool, "%s: correct the program, docs/tools.md has the contract", fault.Text)
-	case errors.As(err, &fault) && fault.Code == subjects.CodeMalformed && !isHarmless(k.Tool): // its text quotes the reply, which may be untrusted
-		out.LogError(fmt.Errorf("calling %s in the zone %s: %w", c.tool, k.Zone, err))
-		res.Error = subjects.Faultf(subjects.CodeMalformed, "the reply of %s could not be read; see the log of the broker", c.tool)
-	case errors.As(err, &fault):
-		res.Error = subjects.Faultf(fault.Code, "%s", fault.Text)
-	case err != nil:
-		res.Error = subjects.Faultf(subjects.CodeUnavailable, "tool %s is unavailable", c.tool)
-	case got.Error != nil:
-		res.Error = toolFault(got.Error)
-	case k.MaxResult > 0 && len(got.Result) > k.MaxResult:
-		res.Error = subjects.Faultf(subjects.CodeTooLarge, "result of %s too large: %d bytes, limit %d", c.tool, len(got.Result), k.MaxResult)
-	default:
+	if res.Error = replyFault(out, c, k, isPrincipal, got, err); res.Error == nil {
 		res.Result, res.Links, res.Artifacts = got.Result, got.Links, filterArtifacts(got.Artifacts, c.folders)
 		if k.Graded {
 			res.Labels, res.Recalls, res.TrustedBytes = got.Labels, got.Recalls, got.TrustedBytes // processResult checks them
 		}
 	}
 	return res, actor.IsNoResponder(err)
+}
+
+// newToolOrder returns the order of a call, without credentials. Only a tool that writes memory or labels its results itself learns the
+// caller and the labels; a tool of the user learns nothing but the call.
+func newToolOrder(c call, k Known, isPrincipal bool) subjects.ToolOrder {
+	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args}
+	if isPrincipal {
+		return order
+	}
+	order.Mode, order.Hosts, order.Pages, order.Folders = c.mode, c.hosts, c.mayReadPages, c.folders
+	if k.Has(policy.Remember) || k.Graded {
+		order.Caller, order.CallerType, order.Spawned, order.Labels = c.record.AgentID, c.record.AgentType, len(c.path) > 0, c.labels
+	}
+	return order
+}
+
+// replyFault returns the fault of a call that a tool failed or did not answer, or whose result exceeds MaxResult; nil for any other
+// result. err is the error of asking the tool.
+func replyFault(out actor.Out, c call, k Known, isPrincipal bool, got subjects.ToolResult, err error) *subjects.Fault {
+	var fault *subjects.Fault
+	switch {
+	case actor.IsReplyFault(err) && errors.As(err, &fault):
+		return toolFault(fault)
+	case actor.IsNoResponder(err) && isPrincipal:
+		return subjects.Faultf(subjects.CodeUnavailable, "%s is not running: %s", c.tool, startAdvice(k.Zone))
+	case errors.As(err, &fault) && fault.Code == subjects.CodeMalformed && isPrincipal:
+		return subjects.Faultf(subjects.CodeTool, "%s: correct the program, docs/tools.md has the contract", fault.Text)
+	case errors.As(err, &fault) && fault.Code == subjects.CodeMalformed && !isHarmless(k.Tool): // its text quotes the reply, which may be untrusted
+		out.LogError(fmt.Errorf("calling %s in the zone %s: %w", c.tool, k.Zone, err))
+		return subjects.Faultf(subjects.CodeMalformed, "the reply of %s could not be read; see the log of the broker", c.tool)
+	case errors.As(err, &fault):
+		return subjects.Faultf(fault.Code, "%s", fault.Text)
+	case err != nil:
+		return subjects.Faultf(subjects.CodeUnavailable, "tool %s is unavailable", c.tool)
+	case got.Error != nil:
+		return toolFault(got.Error)
+	case k.MaxResult > 0 && len(got.Result) > k.MaxResult:
+		return subjects.Faultf(subjects.CodeTooLarge, "result of %s too large: %d bytes, limit %d", c.tool, len(got.Result), k.MaxResult)
+	}
+	return nil
 }
 
 // startAdvice says how the user starts the tools of a principal.
