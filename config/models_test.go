@@ -136,7 +136,7 @@ func TestModelsRefused(t *testing.T) {
 		{"a number for ever", "defaults:\n  keep_alive: -1", "models.yaml:2: defaults.keep_alive: -1 is not text"},
 		{"a text for a number", "defaults: {temperature: warm}", "defaults.temperature: warm is not a number"},
 		{"no number", "defaults: {temperature: .nan}", "defaults.temperature: .nan is not a number"},
-		{"a hint that is none", "hints:\n  fast: x", "models.yaml:2: hints.fast: is none of simple, reasoning, code"},
+		{"a hint that is none", "hints:\n  fast: x", "models.yaml:2: hints.fast: is not one of simple, reasoning, code"},
 		{"a service that is off", "roles:\n  critic: google/gemini", "models.yaml:2: roles.critic: google/gemini is a model of google"},
 		{"a key", "anthropic:\n  key: sk-ant/123", "models.yaml:2: anthropic.key: this is the name of a key"},
 		{"an address without a port to be", "ollama: {url: nowhere}", "models.yaml:1: ollama.url: this is not an address"},

@@ -199,11 +199,11 @@ func (p Principal) CheckRights() error {
 	}
 	for t, d := range p.Declared {
 		if !slices.Contains(p.Tools, t) {
-			return reject("a declaration about %q, which is none of its tools", clipForError(t))
+			return reject("a declaration about %q, which is not one of its tools", clipForError(t))
 		}
 		for _, a := range d.Agents {
 			if CheckToken(a) != nil {
-				return reject("tool %s: %q is no agent type", t, clipForError(a))
+				return reject("tool %s: %q is not a valid agent type", t, clipForError(a))
 			}
 		}
 	}

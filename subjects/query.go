@@ -88,7 +88,7 @@ var Hints = []string{"simple", "reasoning", "code"}
 func (q Query) CheckOptions() error {
 	switch {
 	case q.Hint != "" && !slices.Contains(Hints, q.Hint):
-		return fmt.Errorf("the hint %q is none of %s", q.Hint, strings.Join(Hints, ", "))
+		return fmt.Errorf("the hint %q is not one of %s", q.Hint, strings.Join(Hints, ", "))
 	case len(q.Personas) > MaxPersonas:
 		return fmt.Errorf("%d personas, at most %d", len(q.Personas), MaxPersonas)
 	case q.Rounds < 0 || q.Rounds > MaxRounds:

@@ -90,7 +90,7 @@ func checkStreamAccounts(l Layout) (wrong []string) {
 	}
 	for _, s := range l.Streams {
 		if !slices.ContainsFunc(l.Accounts, func(a Account) bool { return a.Name == s.Account && a.Store != "" }) {
-			wrong = append(wrong, fmt.Sprintf("%s is in %s, which is no stream account", s.Name, s.Account))
+			wrong = append(wrong, fmt.Sprintf("%s is in %s, which is not a stream account", s.Name, s.Account))
 		}
 	}
 	return wrong
@@ -370,7 +370,7 @@ func checkPrincipals(l Layout) (wrong []string) {
 				leafs++
 			}
 			if u.Leaf && u.Key == "" || a.Principal != "" && u.Leaf != (a.Principal == MachinePrincipal) || a.Principal != "" && u.Key == "" {
-				wrong = append(wrong, fmt.Sprintf("%s of %s is no key of a %s", u.Role, a.Name, cmp.Or(a.Principal, MachinePrincipal)))
+				wrong = append(wrong, fmt.Sprintf("%s of %s is not a key of a %s", u.Role, a.Name, cmp.Or(a.Principal, MachinePrincipal)))
 			}
 		}
 		if leafs != a.MaxLeafs {

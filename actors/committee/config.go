@@ -128,14 +128,14 @@ func (c Config) Problems() (out strict.Problems) {
 	agent.CheckLimits(&out, limits, c.ToolTimeout, 20)
 	out = append(out, c.Personas.problems()...)
 	if _, ok := c.Personas.find(c.Closing); !ok && len(c.Personas) > 0 {
-		out.Add("closing", "%q is none of the personas %s", text.Clip(c.Closing, 40), c.Personas)
+		out.Add("closing", "%q is not one of the personas %s", text.Clip(c.Closing, 40), c.Personas)
 	}
 	if len(c.Active) > subjects.MaxPersonas {
 		out.Add("active", "%d personas, at most %d", len(c.Active), subjects.MaxPersonas)
 	}
 	for i, a := range c.Active {
 		if _, ok := c.Personas.find(a); !ok {
-			out.Add(fmt.Sprintf("active[%d]", i), "%q is none of the personas %s", text.Clip(a, 40), c.Personas)
+			out.Add(fmt.Sprintf("active[%d]", i), "%q is not one of the personas %s", text.Clip(a, 40), c.Personas)
 		}
 	}
 	return out

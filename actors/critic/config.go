@@ -48,7 +48,7 @@ func (c Config) Problems() (out strict.Problems) {
 	for _, name := range strict.SortedKeys(c.Rubrics) {
 		path := "rubrics." + name
 		if !slices.Contains(rubricNames, name) {
-			out.Add("rubrics", "there is no rubric %q; there are %s", text.Clip(name, 40), strings.Join(rubricNames, ", "))
+			out.Add("rubrics", "there is no rubric %q; the rubrics are %s", text.Clip(name, 40), strings.Join(rubricNames, ", "))
 			continue
 		}
 		if why := CheckRubric(c.Rubrics[name]); why != "" && c.Rubrics[name] != "" {

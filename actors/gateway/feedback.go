@@ -122,7 +122,7 @@ func (g *Gateway) findLastAnswer(ctx context.Context, session string) (string, e
 	c, err := g.client.Session(ctx, session)
 	switch {
 	case errors.Is(err, client.ErrNotFound) || err == nil && len(c.Turns) == 0:
-		return "", problemf(http.StatusNotFound, codeNotFound, "there is no answer in the session %s; GET /sessions lists those there are", session)
+		return "", problemf(http.StatusNotFound, codeNotFound, "there is no answer in the session %s; GET /sessions lists the sessions", session)
 	case err != nil:
 		return "", g.mapReadError(ctx, err)
 	}

@@ -221,7 +221,7 @@ func validateQuestion(out actor.Out, in *Question) error {
 func (q Question) checkOptions() error {
 	switch {
 	case q.respondent() == "":
-		return fmt.Errorf("mode: %q is none of %s", text.Clip(q.Mode, 40), strings.Join(strict.SortedKeys(subjects.Modes), ", "))
+		return fmt.Errorf("mode: %q is not one of %s", text.Clip(q.Mode, 40), strings.Join(strict.SortedKeys(subjects.Modes), ", "))
 	case q.respondent() != subjects.Committee && (len(q.Personas) > 0 || q.Rounds != 0 || q.Parallel):
 		return errors.New(`personas, rounds and parallel are for the mode "committee"`)
 	}

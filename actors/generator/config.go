@@ -87,7 +87,7 @@ func (c Config) Problems() (out strict.Problems) {
 		out.Add("hedge.search", "%q is not the name of a tool", text.Clip(c.Hedge.Search, 40))
 	}
 	if !slices.Contains([]string{recallAuto, recallAlways, recallNever}, c.RecallFirst) {
-		out.Add("recall_first", "%q is none of auto, always and never", text.Clip(c.RecallFirst, 40))
+		out.Add("recall_first", "%q is not one of auto, always and never", text.Clip(c.RecallFirst, 40))
 	}
 	if len(c.System) > maxSystem {
 		out.Add("system_prompt", "%d bytes, at most %d", len(c.System), maxSystem)

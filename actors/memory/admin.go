@@ -80,7 +80,7 @@ func resolveExisting(ctx context.Context, db *access, ids []string) (out, missin
 	}
 	for _, id := range ids {
 		if subjects.CheckToken(id) != nil || len(id) < minIDPrefix {
-			return nil, nil, subjects.Faultf(subjects.CodeMalformed, "%q is no valid id: give at least %d characters of it", text.Clip(id, 40), minIDPrefix)
+			return nil, nil, subjects.Faultf(subjects.CodeMalformed, "%q is not a valid id: give at least %d characters of it", text.Clip(id, 40), minIDPrefix)
 		}
 		found, err := db.FindIDs(ctx, id)
 		if err != nil {
@@ -269,7 +269,7 @@ func (m *Memory) pinEntries(ctx context.Context, out actor.Out, db *access, by s
 }
 
 // decideCandidates accepts candidates, or deletes them for any Op but "accept". It rejects the whole request when one of the
-// entries is no candidate, and what resolveExisting rejects. Prefixes of no entry are returned as missing.
+// entries is not a candidate, and what resolveExisting rejects. Prefixes of no entry are returned as missing.
 func (m *Memory) decideCandidates(ctx context.Context, out actor.Out, db *access, by string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	ids, missing, err := resolveExisting(ctx, db, q.IDs)
 	if err != nil {
@@ -283,7 +283,7 @@ func (m *Memory) decideCandidates(ctx context.Context, out actor.Out, db *access
 	}
 	for _, e := range entries {
 		if e.State != subjects.MemoryCandidate {
-			return done, subjects.Faultf(subjects.CodeMalformed, "%s is no candidate: it is %s", e.ID, e.State)
+			return done, subjects.Faultf(subjects.CodeMalformed, "%s is not a candidate: it is %s", e.ID, e.State)
 		}
 	}
 	done.Changed, done.Missing = len(entries), missing

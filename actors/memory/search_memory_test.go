@@ -129,7 +129,7 @@ func TestSearchRejectsInvalidArguments(t *testing.T) {
 		{"trick: fractional max", "search_memory", `{"query":"x","max":1.5}`, "bad arguments"},
 		{"trick: two objects", "search_memory", `{"query":"x"}{"query":"y"}`, "bad arguments"},
 		{"trick: no JSON", "search_memory", `query=x`, "bad arguments"},
-		{"invalid id", "search_memory", `{"query":"x","ids":["../../etc"]}`, "is no valid id"},
+		{"invalid id", "search_memory", `{"query":"x","ids":["../../etc"]}`, "is not a valid id"},
 		{"trick: id prefix too short", "search_memory", `{"query":"x","ids":["id-10"]}`, "at least 6"},
 		{"trick: unknown id", "search_memory", `{"query":"x","ids":["nobody-knows"]}`, "there is no entry"},
 		{"graph: an unknown field", "search_knowledge_graph", `{"query":"x","trust":"trusted"}`, "bad arguments"},

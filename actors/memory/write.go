@@ -263,7 +263,7 @@ func checkRestored(e subjects.MemoryEntry) error {
 	}
 	for _, id := range slices.Concat([]string{e.ID}, e.Correlating, e.Supersedes) {
 		if subjects.CheckToken(id) != nil {
-			return subjects.Faultf(subjects.CodeMalformed, "%q is no valid id", text.Clip(id, 40))
+			return subjects.Faultf(subjects.CodeMalformed, "%q is not a valid id", text.Clip(id, 40))
 		}
 	}
 	if e.Created.IsZero() || e.Name == "" {

@@ -261,7 +261,7 @@ func parseChat(q subjects.ChatRequest) (model.Request, error) {
 	case q.Role != "" && subjects.CheckToken(q.Role) != nil:
 		return malformed("the role may hold letters, digits, - and _ only")
 	case q.Hint != "" && !slices.Contains(subjects.Hints, q.Hint):
-		return malformed("the hint is none of %v", subjects.Hints)
+		return malformed("the hint is not one of %v", subjects.Hints)
 	case q.Model != "" && checkName(q.Model) != nil:
 		return malformed("%v", checkName(q.Model))
 	case len(r.Format) > 0 && len(r.Tools) > 0:

@@ -210,7 +210,7 @@ func (c Config) Problems() (out strict.Problems) {
 	}
 	for _, hint := range strict.SortedKeys(c.Hints) {
 		if !slices.Contains(subjects.Hints, hint) {
-			add(strict.JoinPath("hints", hint), "is none of %s", strings.Join(subjects.Hints, ", "))
+			add(strict.JoinPath("hints", hint), "is not one of %s", strings.Join(subjects.Hints, ", "))
 		}
 		checkModelName(strict.JoinPath("hints", hint), c.Hints[hint])
 	}
@@ -228,7 +228,7 @@ func (c Config) Problems() (out strict.Problems) {
 		checkModelName(fmt.Sprintf("allow_remote[%d]", i), name)
 	}
 	if !slices.Contains([]string{DemoAuto, DemoNever, DemoAlways}, c.DemoModel) {
-		add("demo_model", "%q is none of auto, never, always", text.Clip(c.DemoModel, 40))
+		add("demo_model", "%q is not one of auto, never, always", text.Clip(c.DemoModel, 40))
 	}
 	servers := c.Servers()
 	for _, name := range strict.SortedKeys(servers) {
@@ -266,7 +266,7 @@ func (o Options) addProblems(path string, required bool, add func(path, format s
 		}
 	}
 	if o.Calls != "" && !slices.Contains(callModes, o.Calls) {
-		add(path+".calls", "%q is none of %s", text.Clip(o.Calls, 40), strings.Join(callModes, ", "))
+		add(path+".calls", "%q is not one of %s", text.Clip(o.Calls, 40), strings.Join(callModes, ", "))
 	}
 	for field, prefix := range map[string]string{"query_prefix": o.QueryPrefix, "document_prefix": o.DocumentPrefix} {
 		switch {

@@ -75,7 +75,7 @@ func (o *Orchestrator) onChange(ctx context.Context, in actor.Msg[subjects.TaskC
 		return subjects.TaskChanged{}, subjects.Faultf(subjects.CodeMalformed, format, a...)
 	}
 	if !slices.Contains([]string{subjects.ChangePause, subjects.ChangeResume, subjects.ChangeCancel}, q.Action) {
-		return refuse("the action is none of %s, %s and %s", subjects.ChangePause, subjects.ChangeResume, subjects.ChangeCancel)
+		return refuse("the action is not one of %s, %s and %s", subjects.ChangePause, subjects.ChangeResume, subjects.ChangeCancel)
 	}
 	if subjects.CheckToken(q.TaskID) != nil {
 		return refuse("the id of the task is invalid; conclave task list shows all")

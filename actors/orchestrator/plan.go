@@ -111,7 +111,7 @@ func checkPlan(added, existing []subjects.Subtask) error {
 		}
 		for _, tool := range s.Tools {
 			if subjects.CheckToken(tool) != nil {
-				return fmt.Errorf("subtask %q names the tool %q, which is no tool", s.ID, text.OneLine(tool, 40))
+				return fmt.Errorf("subtask %q names the tool %q, which is not a valid tool name", s.ID, text.OneLine(tool, 40))
 			}
 		}
 	}

@@ -69,7 +69,7 @@ func parseReturn(reply string, files artifactRules) (subjects.AgentReturn, error
 // Other paths are not looked at, and every rejection reads the same, so that a return cannot probe the file system. A name
 // of several lines is rejected, because the report lists names.
 func (f artifactRules) resolve(name string) (string, error) {
-	rejected := fmt.Errorf("the artifact %q is no file that this agent wrote and none in the task's working folder", text.OneLine(name, 80))
+	rejected := fmt.Errorf("the artifact %q is neither a file that this agent wrote nor one in the task's working folder", text.OneLine(name, 80))
 	path := name
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(f.work, path)

@@ -269,7 +269,7 @@ func applyChange(list []subjects.Principal, c subjects.PrincipalChange, now time
 	case c.Action == subjects.PrincipalRevoke:
 		list = slices.Delete(list, at, at+1)
 	case c.Action == subjects.PrincipalUpdate && list[at].Kind != subjects.ToolPrincipal:
-		return nil, fmt.Errorf("%s is no tool, so it has nothing to update", c.Principal.Name)
+		return nil, fmt.Errorf("%s is not a tool, so it has nothing to update", c.Principal.Name)
 	case c.Action == subjects.PrincipalUpdate:
 		list[at].Tools, list[at].Declared = c.Principal.Tools, c.Principal.Declared
 	default:

@@ -28,7 +28,7 @@ func (c Config) Validate() error { return c.Problems().Err() }
 // Problems lists everything wrong with c: an unknown backend, and a timeout outside 1 ms to maxTimeout.
 func (c Config) Problems() (out strict.Problems) {
 	if !slices.Contains(keyring.Backends, c.Backend) {
-		out.Add("backend", "%q is none of %s", text.Clip(c.Backend, 60), strings.Join(keyring.Backends, ", "))
+		out.Add("backend", "%q is not one of %s", text.Clip(c.Backend, 60), strings.Join(keyring.Backends, ", "))
 	}
 	out.CheckDuration("timeout", c.Timeout, time.Millisecond, maxTimeout)
 	return out

@@ -83,7 +83,7 @@ func (c WebSearch) Validate() error { return c.Problems().Err() }
 // checked only when they are set. An invalid placeholder is not quoted: it may be the key itself.
 func (c WebSearch) Problems() (out strict.Problems) {
 	if !slices.Contains(Providers, c.Provider) {
-		out.Add("provider", "%q is none of %s", text.Clip(c.Provider, 64), strings.Join(Providers, ", "))
+		out.Add("provider", "%q is not one of %s", text.Clip(c.Provider, 64), strings.Join(Providers, ", "))
 	}
 	out.CheckInt("max_results", c.Results, 1, maxResults)
 	checkTimeout(&out, c.Timeout)
@@ -91,7 +91,7 @@ func (c WebSearch) Problems() (out strict.Problems) {
 		out.Add("language", "%q is not a language; write en, de or pt-BR", text.Clip(c.Language, 64))
 	}
 	if !slices.Contains(safeLevels, c.Safe) {
-		out.Add("safe", "%q is none of off, moderate, strict", text.Clip(c.Safe, 64))
+		out.Add("safe", "%q is not one of off, moderate, strict", text.Clip(c.Safe, 64))
 	}
 	if c.Provider == "searxng" || c.SearXNG.URL != "" {
 		if _, err := parseEndpoint(c.SearXNG.URL); err != nil {
@@ -107,7 +107,7 @@ func (c WebSearch) Problems() (out strict.Problems) {
 		}
 	}
 	if c.Academic.Provider != "" && !slices.Contains(AcademicProviders, c.Academic.Provider) {
-		out.Add("academic.provider", "%q is none of %s", text.Clip(c.Academic.Provider, 64), strings.Join(AcademicProviders, ", "))
+		out.Add("academic.provider", "%q is not one of %s", text.Clip(c.Academic.Provider, 64), strings.Join(AcademicProviders, ", "))
 	}
 	if c.Academic.Key != "" && (Keyed{c.Academic.Key}).secretName() == "" {
 		out.Add("academic.key", "is not a placeholder; write \"{{secret semantic_scholar_api_key}}\" and store the value with: conclave secret set semantic_scholar_api_key")

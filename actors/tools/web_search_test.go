@@ -170,13 +170,13 @@ func TestWebSearchValidate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*tools.WebSearch){
-		`provider: "bing" is none of none, searxng, b`: func(c *tools.WebSearch) { c.Provider = "bing" },
-		`provider: "" is none of`:                      func(c *tools.WebSearch) { c.Provider = "" },
-		"max_results: 0 is not between 1 and 20":       func(c *tools.WebSearch) { c.Results = 0 },
-		"max_results: 21 is not between":               func(c *tools.WebSearch) { c.Results = 21 },
-		`mock[0].url: "example.org" is not the addre`:  func(c *tools.WebSearch) { c.Mock = []tools.WebResult{{Title: "x", URL: "example.org"}} },
-		"timeout_seconds: -1 is not between":           func(c *tools.WebSearch) { c.Timeout = -1 },
-		"mock[0].title: is empty":                      func(c *tools.WebSearch) { c.Mock = []tools.WebResult{{URL: alpha.URL}} },
+		`provider: "bing" is not one of none, searxng, b`: func(c *tools.WebSearch) { c.Provider = "bing" },
+		`provider: "" is not one of`:                      func(c *tools.WebSearch) { c.Provider = "" },
+		"max_results: 0 is not between 1 and 20":          func(c *tools.WebSearch) { c.Results = 0 },
+		"max_results: 21 is not between":                  func(c *tools.WebSearch) { c.Results = 21 },
+		`mock[0].url: "example.org" is not the addre`:     func(c *tools.WebSearch) { c.Mock = []tools.WebResult{{Title: "x", URL: "example.org"}} },
+		"timeout_seconds: -1 is not between":              func(c *tools.WebSearch) { c.Timeout = -1 },
+		"mock[0].title: is empty":                         func(c *tools.WebSearch) { c.Mock = []tools.WebResult{{URL: alpha.URL}} },
 	} {
 		c := good
 		change(&c)

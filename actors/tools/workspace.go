@@ -77,7 +77,7 @@ func (w Workspace) Problems() (out strict.Problems) {
 	}
 	for i, l := range w.Languages {
 		if !slices.Contains(Languages, l) {
-			out.Add(fmt.Sprintf("languages[%d]", i), "%q is none of %s", text.Clip(l, 64), strings.Join(Languages, ", "))
+			out.Add(fmt.Sprintf("languages[%d]", i), "%q is not one of %s", text.Clip(l, 64), strings.Join(Languages, ", "))
 		}
 	}
 	for i, r := range w.Registries {

@@ -164,7 +164,7 @@ func (k *fakeMemory) admin(_ context.Context, in actor.Msg[subjects.MemoryAdminR
 			}
 		case "accept", "reject":
 			if e.State != subjects.MemoryCandidate {
-				return done, subjects.Faultf(subjects.CodeMalformed, "%s is no candidate: it is %s", e.ID, e.State)
+				return done, subjects.Faultf(subjects.CodeMalformed, "%s is not a candidate: it is %s", e.ID, e.State)
 			}
 			e.State = map[string]string{"accept": subjects.MemoryActive, "reject": subjects.MemorySuperseded}[q.Op]
 			done.Changed++

@@ -115,7 +115,7 @@ func Read(ctx context.Context, out actor.Out, session string, a subjects.Attachm
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	if err := subjects.CheckAttachments([]subjects.Attachment{a}); err != nil || !a.IsImage() {
-		return nil, subjects.Faultf(subjects.CodeNoAttachment, "the attachment %q is no valid reference to an image", a.Describe())
+		return nil, subjects.Faultf(subjects.CodeNoAttachment, "the attachment %q is not a valid reference to an image", a.Describe())
 	}
 	data := make([]byte, 0, a.Size)
 	for n := 0; len(data) < a.Size; n++ {

@@ -265,7 +265,7 @@ func (e *headEvents) Load(ctx context.Context) ([]audit.LogHead, error) {
 		}
 		var body subjects.AuditLogHead
 		if !event.Decode(&body) {
-			return nil, fmt.Errorf("event %d is no head", event.Seq)
+			return nil, fmt.Errorf("event %d is not a head", event.Seq)
 		}
 		h, err := audit.ParseLogHead(body.Head)
 		if err != nil {

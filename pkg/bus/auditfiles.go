@@ -90,7 +90,7 @@ func OpenAuditFiles(dir string) (*AuditFiles, error) {
 	for _, path := range names {
 		index, err := strconv.Atoi(strings.TrimSuffix(filepath.Base(path), ".blk"))
 		if err != nil {
-			return nil, fmt.Errorf("reading the audit log: %s is no block file", path)
+			return nil, fmt.Errorf("reading the audit log: %s is not a block file", path)
 		}
 		f.blocks = append(f.blocks, blockFile{path: path, index: index})
 	}

@@ -107,7 +107,7 @@ func readKey(path string) (*ecdsa.PrivateKey, error) {
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return nil, fmt.Errorf("%s is no PEM file", path)
+		return nil, fmt.Errorf("%s is not a PEM file", path)
 	}
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {

@@ -118,7 +118,7 @@ func CheckAddress(address string) error {
 		return errors.New("write host:port, for example 192.168.1.10:7422")
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		return errors.New(host + " is no address of a machine: write the one under which the other machine reaches this one")
+		return errors.New(host + " is not the address of a machine: write the one under which the other machine reaches this one")
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func Parse(when, zone string) (Times, error) {
 	if onceForm.MatchString(s) {
 		at, err := time.ParseInLocation("2006-01-02 15:04", s, loc)
 		if err != nil {
-			return Times{}, fmt.Errorf("there is no time %q: %w", when, errTimes)
+			return Times{}, fmt.Errorf("%q is not a valid date and time: %w", when, errTimes)
 		}
 		t.once = at
 		return t, nil

@@ -114,7 +114,7 @@ func (s *Story) validateUserActions(path string, t Turn) error {
 		levels := []string{"", subjects.OverrideNone, subjects.OverrideRelax, subjects.OverrideAll}
 		switch {
 		case !slices.Contains(levels, o.Level):
-			return s.invalid(path+".override.level", "is none of %s", strings.Join(levels[1:], ", "))
+			return s.invalid(path+".override.level", "is not one of %s", strings.Join(levels[1:], ", "))
 		case o.Level == "" && len(o.Disable)+len(o.Grant) == 0:
 			return s.invalid(path+".override", "has no setting")
 		}
@@ -122,9 +122,9 @@ func (s *Story) validateUserActions(path string, t Turn) error {
 	if a := t.Approve; a != nil {
 		switch {
 		case !slices.Contains([]string{AnswerApprove, AnswerDeny, AnswerIgnore}, a.Answer):
-			return s.invalid(path+".approve.answer", "is none of %s, %s, %s", AnswerApprove, AnswerDeny, AnswerIgnore)
+			return s.invalid(path+".approve.answer", "is not one of %s, %s, %s", AnswerApprove, AnswerDeny, AnswerIgnore)
 		case !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, a.Remember):
-			return s.invalid(path+".approve.remember", "is none of %s, %s", subjects.RememberSession, subjects.RememberAlways)
+			return s.invalid(path+".approve.remember", "is not one of %s, %s", subjects.RememberSession, subjects.RememberAlways)
 		case a.Remember != "" && a.Answer != AnswerApprove:
 			return s.invalid(path+".approve.remember", "only approve can be remembered")
 		}

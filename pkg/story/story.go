@@ -439,7 +439,7 @@ func (s *Story) validateAnswer(path string, a *Answer) (err error) {
 func (s *Story) validateAsk(path string, t Turn) error {
 	asked := t.Thinking != nil || t.ToolCalls != nil || len(t.Notes) > 0 || t.NoNotes || t.StopAfter != nil || t.Crash != nil || t.Approve != nil
 	if t.respondent() == "" {
-		return s.invalid(path+".mode", "is none of %s", strings.Join(strict.SortedKeys(subjects.Modes), ", "))
+		return s.invalid(path+".mode", "is not one of %s", strings.Join(strict.SortedKeys(subjects.Modes), ", "))
 	}
 	switch r := t.Request; {
 	case t.asksNothing() && !t.hasActions():

@@ -46,7 +46,7 @@ type Meter struct {
 func Start(target string) (*Meter, error) {
 	to, err := url.Parse(target)
 	if err != nil || to.Host == "" {
-		return nil, fmt.Errorf("the address of the model server %q is no URL", target)
+		return nil, fmt.Errorf("the address of the model server %q is not a URL", target)
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -245,7 +245,7 @@ func ParseLater(line, word string, remember bool) (d subjects.ApprovalDecision, 
 	case !ok:
 		return subjects.ApprovalDecision{}, false, term.NeedsWord(word)
 	case !d.Approve, d.Remember != "" && !remember:
-		return subjects.ApprovalDecision{}, false, fmt.Sprintf("this is no answer: type %s to allow, no to deny, or Enter to decide later", word)
+		return subjects.ApprovalDecision{}, false, fmt.Sprintf("this is not an answer: type %s to allow, no to deny, or Enter to decide later", word)
 	default:
 		return d, true, ""
 	}
