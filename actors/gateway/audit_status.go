@@ -59,7 +59,11 @@ func (g *Gateway) auditStatus(ctx context.Context) (AuditStatus, error) {
 	if ctx.Err() != nil {
 		return status, g.mapReadError(ctx, err)
 	}
-	c.status, c.err, c.until = status, err, g.out.Now().Add(auditCacheTime)
+	keep := auditCacheTime
+	if status.Head == "" {
+		keep = time.Second // the first may come at any moment
+	}
+	c.status, c.err, c.until = status, err, g.out.Now().Add(keep)
 	return c.status, c.err
 }
 

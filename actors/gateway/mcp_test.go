@@ -143,6 +143,10 @@ func TestMCP(t *testing.T) {
 	if err := actor.Emit(t.Context(), b.Out("auditor"), subjects.AuditLogHeadEvent, subjects.AuditLogHead{Head: head}); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the event log has the head", func() bool {
+		_, _, body := w.do("GET", "/audit", "", "Authorization", "Bearer "+notesToken)
+		return strings.Contains(body, head)
+	})
 	if code, _, body := w.do("GET", "/audit", "", "Authorization", "Bearer "+notesToken); code != http.StatusOK {
 		t.Errorf("GET /audit of a client with the permission: %d %s", code, body)
 	} else {
