@@ -29,6 +29,7 @@ max_pending: 32MB
 ping_interval: "10s"
 ping_max: 2
 write_deadline: "5s"
+authorization { timeout: 10 }
 lame_duck_duration: "30s"
 jetstream { store_dir: $CONCLAVE_STORE, max_mem: 64MB, max_file: 1TB, sync_interval: $CONCLAVE_SYNC, max_buffered_size: 16MB }
 system_account: SYS

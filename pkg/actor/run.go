@@ -427,7 +427,7 @@ func (r *running) reply(l *routeRun, m *nats.Msg, in *inbound, body []byte, f *s
 // Handlers have DrainTimeout; then their context is canceled and queued messages are rejected. It returns an error for each
 // stage that did not finish in time, and closes the connections anyway. It must be called once.
 func (r *running) shutDown(ctx context.Context) error {
-	errs := []error{drainSubs(ctx, r.nc, r.subs)}
+	errs := []error{r.drainSubs()}
 	drain, cancel := context.WithTimeout(ctx, r.cfg.DrainTimeout)
 	defer cancel()
 	close(r.quit)
@@ -486,34 +486,34 @@ func (r *running) shutDown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// drainSubs stops the subscriptions of nc and waits until their received messages are in the mailboxes; the error names the
-// first one that is not finished after unsubscribeTimeout or when the connection is lost. It does not depend on handlers, but
-// on the server's reply. Closed subscriptions are skipped.
-func drainSubs(ctx context.Context, nc *nats.Conn, subs []*nats.Subscription) error {
-	ctx, cancel := context.WithTimeout(ctx, unsubscribeTimeout)
-	defer cancel()
-	lost := nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
-	defer nc.RemoveStatusListener(lost)
-	closed := make([]<-chan nats.SubStatus, len(subs))
-	for i, s := range subs {
+// drainSubs stops the subscriptions and waits until their received messages are in the mailboxes. It does not depend on
+// handlers, but on the server's reply: the limit is unsubscribeTimeout, and DrainTimeout once the connection is lost. The error
+// names the first subscription that is not finished then. Closed subscriptions are skipped.
+func (r *running) drainSubs() error {
+	lost := r.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
+	defer r.nc.RemoveStatusListener(lost)
+	limit := time.NewTimer(unsubscribeTimeout)
+	defer limit.Stop()
+	closed := make([]<-chan nats.SubStatus, len(r.subs))
+	for i, s := range r.subs {
 		closed[i] = s.StatusChanged(nats.SubscriptionClosed)
 		if s.Drain() != nil { // already gone with its connection
 			closed[i] = nil
 		}
 	}
-	if nc.IsReconnecting() {
-		return errors.New("the subscriptions did not drain: no connection to the server")
+	if !r.nc.IsConnected() {
+		limit.Reset(r.cfg.DrainTimeout)
 	}
-	for i, s := range subs {
-		if closed[i] == nil {
-			continue
-		}
-		select {
-		case <-closed[i]:
-		case <-lost:
-			return fmt.Errorf("subscription %s did not drain: the connection to the server was lost", s.Subject)
-		case <-ctx.Done():
-			return fmt.Errorf("subscription %s did not drain within %s", s.Subject, unsubscribeTimeout)
+	for i, s := range r.subs {
+		for closed[i] != nil {
+			select {
+			case <-closed[i]:
+				closed[i] = nil
+			case <-lost:
+				limit.Reset(r.cfg.DrainTimeout)
+			case <-limit.C:
+				return fmt.Errorf("subscription %s did not drain in time; the connection to the server is %s", s.Subject, r.nc.Status())
+			}
 		}
 	}
 	return nil

@@ -73,7 +73,7 @@ func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) 
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond),
-		nats.Timeout(5 * time.Second),
+		nats.Timeout(10 * time.Second), // a model may use the whole processor
 		nats.PingInterval(10 * time.Second),
 		nats.MaxPingsOutstanding(2),
 		nats.ReconnectBufSize(-1), // a publish while disconnected fails at once instead of being buffered
