@@ -100,7 +100,7 @@ func TestOfficialMCP(t *testing.T) {
 	home := newHome(t)
 	addMCPPrincipals(t, home, map[string][]string{
 		"files": {"read_text_file", "write_file"}, "memory": {"create_entities", "search_nodes"}, "time": {"get_current_time"},
-	})
+	}, nil)
 	r := up(t, c, home, config.Actors...)
 	url := "http://" + <-address
 

@@ -73,7 +73,7 @@ func newElicitationWith(t *testing.T, w config.Wiring, home bus.Home, actors []s
 	for _, trick := range tricks {
 		c.MCP.Servers[trick], tools[trick] = mcp.Server{Command: program, Env: map[string]string{hostileEnv: trick}}, []string{"act"}
 	}
-	addMCPPrincipals(t, home, tools)
+	addMCPPrincipals(t, home, tools, nil)
 	r := up(t, c, home, append(slices.Clone(actors), "get_datetime", subjects.MCP)...)
 	callUntilOK(t, r.Bus)
 	e := &elicitation{t: t, bus: r.Bus, operator: dialOperator(t, r.Bus), user: dialClient(t, r.Bus, "user"), output: make(chan subjects.ToolOutput, 1000)}

@@ -23,7 +23,7 @@ import (
 func TestRestartedMCPReadsCurrentSettings(t *testing.T) {
 	t.Parallel()
 	home := newHome(t)
-	addMCPPrincipals(t, home, map[string][]string{"narrowed": {"act"}, "disabled": {"act"}, "added": {"act"}})
+	addMCPPrincipals(t, home, map[string][]string{"narrowed": {"act"}, "disabled": {"act"}, "added": {"act"}}, nil)
 	set := func(name string, s mcp.Server) {
 		t.Helper()
 		if err := config.SetMCPServer(home, name, &s); err != nil {
@@ -65,7 +65,7 @@ func TestRestartedMCPReadsCurrentSettings(t *testing.T) {
 func TestChangedMCPFolder(t *testing.T) {
 	t.Parallel()
 	home := newHome(t)
-	addMCPPrincipals(t, home, map[string][]string{"one": {"act"}})
+	addMCPPrincipals(t, home, map[string][]string{"one": {"act"}}, nil)
 	host, err := settings(t).NewMCP(home, bustest.Start(t).Connect(subjects.MCP))
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestMCPFoldersOfInstances(t *testing.T) {
 	base, program := programFolder(t)
 	start := func(home bus.Home) busCaller {
 		t.Cleanup(func() { os.RemoveAll(home.MCP()) })
-		addMCPPrincipals(t, home, map[string][]string{"files": {"act"}})
+		addMCPPrincipals(t, home, map[string][]string{"files": {"act"}}, nil)
 		c := settings(t).WithWiring(config.Wiring{Program: program})
 		c.MCP.Servers = map[string]mcp.Server{"files": {Command: program, Env: map[string]string{hostileEnv: "files"}}}
 		r := up(t, c, home, append(slices.Clone(hubActors), "fs_read", subjects.MCP)...)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/actors/broker"
 	"conclave/actors/mcp"
 	"conclave/config"
 	"conclave/pkg/actor"
@@ -57,6 +58,7 @@ type mcpTrick struct {
 	timeout time.Duration
 	server  func(h *mcpHarness) mcp.Server // nil = the test binary with this trick
 	hosts   []string
+	added   bool // its definitions were shown to the user before, as conclave mcp add does
 	check   func(t *testing.T, h *mcpHarness, tool string)
 }
 
@@ -70,6 +72,13 @@ var mcpTricks = map[string]mcpTrick{
 	"restarts": {what: "changes its definition when it is started again", check: func(t *testing.T, h *mcpHarness, tool string) {
 		h.call(t, tool, "{}")
 		h.awaitState(t, tool, subjects.ToolChanged)
+		h.wantError(t, tool, "{}")
+	}},
+	"pretends": {what: "shows the user another definition than it announces", added: true, check: func(t *testing.T, h *mcpHarness, tool string) {
+		h.awaitState(t, tool, subjects.ToolChanged)
+		if s := h.status(t, tool); s.Pin != s.Declared.Pin || s.New == nil || !strings.Contains(s.New.Description, "has not seen") {
+			t.Errorf("%+v", s)
+		}
 		h.wantError(t, tool, "{}")
 	}},
 	"hides":    {what: "hides an instruction in a description", check: wantNoOrder},
@@ -362,7 +371,13 @@ func newMCPHarness(t *testing.T) *mcpHarness {
 	if err := c.MCP.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	addMCPPrincipals(t, h.home, tools)
+	shown := map[string]subjects.ToolDeclaration{}
+	for name, trick := range mcpTricks {
+		if trick.added {
+			h.show(name, c.MCP.Folder, shown)
+		}
+	}
+	addMCPPrincipals(t, h.home, tools, shown)
 	r, err := c.Start(t.Context(), h.home, slog.New(slog.NewTextHandler(&h.log, nil)), append(slices.Clone(hubActors), "get_datetime", subjects.MCP)...)
 	if err != nil {
 		t.Fatal(err)
@@ -379,17 +394,39 @@ func newMCPHarness(t *testing.T) *mcpHarness {
 	return h
 }
 
-// addMCPPrincipals stores the principals of servers with their tools, before the system starts.
-func addMCPPrincipals(t *testing.T, home bus.Home, tools map[string][]string) {
+// show starts a server once, in another folder than later, and declares the definitions that it lists, as conclave mcp add does.
+func (h *mcpHarness) show(name, folder string, shown map[string]subjects.ToolDeclaration) {
+	h.t.Helper()
+	s, err := mcp.Connect(h.t.Context(), mcp.Options{Name: name, Server: h.servers[name], Folder: folder + shownFolder})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer s.Close()
+	listed, err := s.Tools(h.t.Context())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defs, _ := mcp.Define(name, listed)
+	for _, d := range defs {
+		shown[d.Schema.Name] = subjects.ToolDeclaration{Pin: broker.Pin(d.Schema)}
+	}
+}
+
+// addMCPPrincipals stores the principals of servers with their tools and what is declared about these, before the system starts.
+func addMCPPrincipals(t *testing.T, home bus.Home, tools map[string][]string, declared map[string]subjects.ToolDeclaration) {
 	t.Helper()
 	if err := home.CreateFolders(); err != nil {
 		t.Fatal(err)
 	}
 	var principals []subjects.Principal
 	for server, names := range tools {
-		p := subjects.Principal{Name: subjects.MCPPrincipal(server), Kind: subjects.ToolPrincipal, Added: time.Now()}
+		p := subjects.Principal{Name: subjects.MCPPrincipal(server), Kind: subjects.ToolPrincipal, Added: time.Now(), Declared: map[string]subjects.ToolDeclaration{}}
 		for _, tool := range names {
-			p.Tools = append(p.Tools, mountedName(server, tool))
+			name := mountedName(server, tool)
+			p.Tools = append(p.Tools, name)
+			if d, ok := declared[name]; ok {
+				p.Declared[name] = d
+			}
 		}
 		if _, err := home.Keys().Ensure([]string{p.Name}); err != nil {
 			t.Fatal(err)

@@ -97,7 +97,7 @@ var (
 
 	principalName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,23}$`)
 	userTool      = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
-	tokenHash     = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	sha256Hash    = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	publicUserKey = regexp.MustCompile(`^U[A-Z2-7]{55}$`)
 )
 
@@ -153,7 +153,7 @@ func (p Principal) Validate() error {
 	if len(p.Keys) != len(accounts) {
 		return fmt.Errorf("%w %s: %d keys for %d accounts", ErrPrincipal, p.Name, len(p.Keys), len(accounts))
 	}
-	if p.TokenHash != "" && (p.Kind != ClientPrincipal || !tokenHash.MatchString(p.TokenHash)) {
+	if p.TokenHash != "" && (p.Kind != ClientPrincipal || !sha256Hash.MatchString(p.TokenHash)) {
 		return fmt.Errorf("%w %s: token_hash: only of a client, 64 hexadecimal digits", ErrPrincipal, p.Name)
 	}
 	for account, key := range p.Keys {
@@ -205,6 +205,9 @@ func (p Principal) CheckRights() error {
 			if CheckToken(a) != nil {
 				return reject("tool %s: %q is not a valid agent type", t, clipForError(a))
 			}
+		}
+		if d.Pin != "" && !sha256Hash.MatchString(d.Pin) {
+			return reject("tool %s: pin: 64 hexadecimal digits", t)
 		}
 	}
 	for _, a := range p.Allow {

@@ -82,6 +82,7 @@ func TestWithRejects(t *testing.T) {
 		"a tool of memory":        {tool("a", "search_memory"), "is a tool of conclave"},
 		"a tool twice":            {tool("a", "x", "x"), "twice"},
 		"a tool of another":       {tool("a", "forecast"), "weather serves a tool forecast"},
+		"a pin that is no hash":   {with(tool("a", "x"), func(p *Principal) { p.Declared = map[string]ToolDeclaration{"x": {Pin: "89196E"}} }), "pin"},
 		"the store of a witness":  {withExampleKeys(Principal{Name: "store", Kind: MachinePrincipal, Actors: []string{"witness"}}, 50), "in use"},
 		"a machine with folders":  {machine("fs_read"), "cannot run"},
 		"a machine with a shell":  {machine("run_shell"), "cannot run"},

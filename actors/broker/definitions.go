@@ -17,7 +17,7 @@ import (
 // definition is the accepted definition of a tool outside the build. The bucket schemas has it under <zone>.<tool>.
 type definition struct {
 	Pin string `json:"pin"` // [Pin] of the definition
-	// Schema is nil when an earlier build stored the hash alone.
+	// Schema is nil when an earlier build stored the hash alone, and when the tool first announced another definition than the user saw.
 	Schema *subjects.ToolSchema `json:"schema,omitempty"`
 	// Added is when the principal was added. A definition of an earlier principal of the same name is void; one without a time, of
 	// an earlier build, is not.
@@ -45,15 +45,16 @@ func (d definition) isVoid(added time.Time) bool {
 	return d.Pin == "" || !d.Added.IsZero() && !d.Added.Equal(added)
 }
 
-// acceptAnnounced registers a tool outside the build. Its first definition is stored as the accepted one. Another definition waits
-// for the user: the tool is no longer offered, and the first announcement of that definition is a fault, once in [reportPause] for each tool.
+// acceptAnnounced registers a tool outside the build. Its first definition is stored as the accepted one, unless the user saw another one
+// when the tool was added. Another definition than the accepted one waits for the user: the tool is no longer offered, and the first
+// announcement of that definition is a fault, once in [reportPause] for each tool.
 func (b *Broker) acceptAnnounced(ctx context.Context, out actor.Out, zone string, s subjects.ToolSchema) error {
-	at, added := zoneTool{zone, s.Name}, b.table.addedAt(zone)
+	at := zoneTool{zone, s.Name}
 	known, ok := b.table.definition(at)
 	isNews := b.table.isNewProposal(at, s)
 	if !ok || known.Pin != Pin(s) && out.Now().Sub(known.read) >= definitionPause {
 		var err error
-		if known, err = storeFirst(ctx, out, at, s, added); err != nil {
+		if known, err = storeFirst(ctx, out, at, b.table.firstDefinition(zone, s)); err != nil {
 			return fmt.Errorf("pinning %s: %w", s.Name, err)
 		}
 		b.table.setDefinition(at, known)
@@ -70,15 +71,27 @@ func (b *Broker) acceptAnnounced(ctx context.Context, out actor.Out, zone string
 	return nil
 }
 
-// storeFirst returns the accepted definition of a tool, which may differ from s. Without one, s is stored as the accepted one.
-func storeFirst(ctx context.Context, out actor.Out, at zoneTool, s subjects.ToolSchema, added time.Time) (definition, error) {
-	first := newDefinition(s, added)
+// firstDefinition returns the definition to accept of a tool that has none and announces s: s, or the hash of the definition that the
+// user saw when the tool was added, if s is another one. A program could show the user one text and announce another.
+func (t *toolTable) firstDefinition(zone string, s subjects.ToolSchema) definition {
+	t.mu.RLock()
+	p := t.principals[zone]
+	t.mu.RUnlock()
+	first := newDefinition(s, p.Added)
+	if shown := p.Declared[s.Name].Pin; shown != "" && shown != first.Pin {
+		return definition{Pin: shown, Added: p.Added}
+	}
+	return first
+}
+
+// storeFirst returns the accepted definition of a tool, which may differ from first. Without one, first is stored as the accepted one.
+func storeFirst(ctx context.Context, out actor.Out, at zoneTool, first definition) (definition, error) {
 	for range 3 { // another broker may store one meanwhile
 		d, err := readDefinition(ctx, out, at)
 		if err != nil && !errors.Is(err, actor.ErrNotFound) {
 			return definition{}, err
 		}
-		if err == nil && !d.isVoid(added) {
+		if err == nil && !d.isVoid(first.Added) {
 			return d, nil
 		}
 		first.revision = d.revision

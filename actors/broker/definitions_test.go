@@ -319,6 +319,82 @@ func TestChangedDefinitionWaits(t *testing.T) {
 	}
 }
 
+// TestShownDefinition: a tool whose definition the user saw when it was added must announce that definition first. Another one waits for
+// the user, and the one that the user saw is usable without a question.
+func TestShownDefinition(t *testing.T) {
+	t.Parallel()
+	var shown subjects.ToolSchema
+	if err := json.Unmarshal([]byte(forecast("shown")), &shown); err != nil {
+		t.Fatal(err)
+	}
+	principal := func(added int64, pin string) subjects.Principal {
+		return subjects.Principal{
+			Name: "weather", Kind: subjects.ToolPrincipal, Tools: []string{"forecast"}, Added: time.Unix(added, 0).UTC(),
+			Declared: map[string]subjects.ToolDeclaration{"forecast": {Pin: pin}},
+		}
+	}
+	for name, tt := range map[string]struct{ pin, first, state string }{
+		"trick: another definition than shown": {broker.Pin(shown), "other", subjects.ToolChanged},
+		"the definition that was shown":        {broker.Pin(shown), "shown", subjects.ToolReady},
+		"no definition was shown":              {"", "other", subjects.ToolReady},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newUserTools(t)
+			w.setPrincipals(principal(1, tt.pin))
+			tool := w.startPlain("weather", "forecast", forecast(tt.first))
+			s := w.announced("forecast")
+			if s.State != tt.state {
+				t.Fatalf("announced %q: %+v", tt.first, s)
+			}
+			if tt.state == subjects.ToolReady {
+				if s.Accepted == nil || s.Accepted.Description != tt.first {
+					t.Errorf("accepted: %+v", s)
+				}
+				return
+			}
+			if s.Pin != tt.pin || s.Accepted != nil || s.New == nil || s.New.Description != tt.first {
+				t.Errorf("waiting: %+v", s)
+			}
+			if code, _ := w.callTool("operator", "forecast"); code != subjects.CodeUnknownTool {
+				t.Errorf("a call of a tool that waits: %q", code)
+			}
+			tool.announce(t, forecast("shown"))
+			w.status("forecast", subjects.ToolReady)
+			tool.announce(t, forecast(tt.first))
+			if s = w.status("forecast", subjects.ToolChanged); s.Pin != tt.pin {
+				t.Errorf("announced again: %+v", s)
+			}
+			if err := w.accept("user", "forecast", s.NewPin); err != nil {
+				t.Fatal(err)
+			}
+			if s = w.status("forecast", subjects.ToolReady); s.Accepted == nil || s.Accepted.Description != tt.first {
+				t.Errorf("accepted by the user: %+v", s)
+			}
+			// A principal that was revoked and added again was shown anew.
+			w.setPrincipals(principal(2, tt.pin))
+			tool.announce(t, forecast(tt.first))
+			w.status("forecast", subjects.ToolChanged)
+		})
+	}
+}
+
+// announced returns the state of a tool, once the broker has read an announcement of it.
+func (w *userTools) announced(tool string) (s subjects.ToolStatus) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), testTimeout)
+	defer cancel()
+	for {
+		l, err := actor.Ask(ctx, w.user, subjects.ToolListService, subjects.ToolQuery{Tool: tool})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if len(l.Tools) == 1 && l.Tools[0].State != subjects.ToolSilent {
+			return l.Tools[0]
+		}
+	}
+}
+
 // TestAnnouncementFlood: a tool that floods the broker with definitions, each another one, delays neither the announcement of another
 // principal nor calls. The broker reads a part of them only, keeps one of them waiting, and the accepted one stays.
 func TestAnnouncementFlood(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"conclave/actors/broker"
 	"conclave/actors/mcp"
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
@@ -67,6 +68,7 @@ type mcpTool struct {
 	Name        string `json:"name"`
 	Tool        string `json:"tool"` // its name at the server
 	Description string `json:"description"`
+	Pin         string `json:"pin"` // hash of its definition
 }
 
 // connectMCP starts or reaches a server, runs f and ends it again. Credentials are read from the keyring of this machine.
@@ -122,7 +124,7 @@ func inspectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string,
 		}
 		defs, rejected := mcp.Define(name, listed)
 		for _, d := range defs {
-			r.Tools = append(r.Tools, mcpTool{d.Schema.Name, d.Tool, d.Schema.Description})
+			r.Tools = append(r.Tools, mcpTool{d.Schema.Name, d.Tool, d.Schema.Description, broker.Pin(d.Schema)})
 		}
 		r.Info, r.Rejected = s.Info(), append(r.Rejected, rejected...)
 		r.Resources, r.Prompts = append(r.Resources, s.Resources(ctx)...), append(r.Prompts, s.Prompts(ctx)...)
@@ -148,6 +150,8 @@ func mcpAddCommand(a *cli.App) *cobra.Command {
 		Long: `Starts the server once, lists its tools, writes its settings to mcp.yaml and makes an account of its own for it. The running system
 then starts it. Without a command and --url the settings that mcp.yaml has are used: that is how to add a server after an import or a
 change by hand, and how to accept tools that it has got since. Flags then replace the settings of the same name.
+
+The listed definition of a new tool is the accepted one: a server that announces another one when it runs waits for "conclave tool accept".
 
 Without --agent you alone can call its tools. Without --act each call of an agent asks you. A credential is never an argument: store it with
 "conclave secret set mcp_<server>_<name>", and write ${secret:mcp_<server>_<name>} where its value belongs.`,
@@ -311,7 +315,8 @@ func changeServer(s, given mcp.Server) mcp.Server {
 	return s
 }
 
-// chooseTools sets the tools of p, and what the user declares about them.
+// chooseTools sets the tools of p, and what the user declares about them, with the hashes of their definitions: the broker accepts what the
+// user was shown, and not what the server announces when it is started next.
 func chooseTools(p *subjects.Principal, r mcpReport, choice mcpChoice) error {
 	known := map[string]bool{}
 	for _, t := range r.Tools {
@@ -328,9 +333,8 @@ func chooseTools(p *subjects.Principal, r mcpReport, choice mcpChoice) error {
 		if act, ok := choice.acts[t.Tool]; ok {
 			d.Act = act
 		}
-		if len(d.Agents) > 0 || d.Act != "" {
-			p.Declared[t.Name] = d
-		}
+		d.Pin = t.Pin
+		p.Declared[t.Name] = d
 	}
 	for _, name := range slices.Concat(choice.tools, strict.SortedKeys(choice.acts)) {
 		if !known[name] {

@@ -188,6 +188,7 @@ func toolSetCommand(a *cli.App) *cobra.Command {
 				if p.Declared == nil {
 					p.Declared = map[string]subjects.ToolDeclaration{}
 				}
+				d.Pin = p.Declared[v[0]].Pin // set by conclave mcp add
 				p.Declared[v[0]] = d
 				if err := c.ChangePrincipal(cmd.Context(), subjects.PrincipalChange{Action: subjects.PrincipalUpdate, Principal: p}); err != nil {
 					return principalError(a, err)
