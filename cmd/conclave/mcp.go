@@ -232,6 +232,9 @@ func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choic
 	case !isNew:
 		s = changeServer(known, s)
 	}
+	if holdsCredential(s.URL) { // before anything that may quote it
+		return cli.Usage("the url looks like it holds a credential: store it with conclave secret set mcp_%s_key, and send it with --header, as in --header 'Authorization=Bearer ${secret:mcp_%[1]s_key}'", name)
+	}
 	if err := s.Problems().Err(); err != nil {
 		return cli.Usage("%v", err)
 	}
