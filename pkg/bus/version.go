@@ -13,7 +13,7 @@ import (
 
 // DataVersion is the version of the data folder that this build writes. It increases when a build writes data that earlier
 // builds cannot read. A build opens the data of its own and of every earlier version; 0 is data without a version file.
-const DataVersion = 1
+const DataVersion = 2
 
 // ErrNewerData means that a newer build wrote the data folder.
 var ErrNewerData = errors.New("the data folder was written by a newer version of conclave")
