@@ -49,7 +49,7 @@ func TestParsePlan(t *testing.T) {
 		{"circle of two", planJSON(subtaskJSON("a", "b"), subtaskJSON("b", "a")), "in a circle"},
 		{"circle behind a chain", planJSON(subtaskJSON("x"), subtaskJSON("a", "x", "c"), subtaskJSON("b", "a"), subtaskJSON("c", "b")), "a, b, c depend on each other"},
 		{"unknown field", strings.Replace(planJSON(subtaskJSON("a")), `"title"`, `"sudo":true,"title"`, 1), "not known"},
-		{"a tool that is none", strings.Replace(planJSON(subtaskJSON("a")), `"hint"`, `"tools":["a b"],"hint"`, 1), "no tool"},
+		{"a tool that is none", strings.Replace(planJSON(subtaskJSON("a")), `"hint"`, `"tools":["a b"],"hint"`, 1), "not a valid tool name"},
 		{"code without a language", strings.Replace(planJSON(subtaskJSON("a")), `"hint"`, `"verify":{"code":"x"},"hint"`, 1), "without a language"},
 		{"an empty verify", strings.Replace(planJSON(subtaskJSON("a")), `"hint"`, `"verify":{},"hint"`, 1), ""},
 	} {

@@ -47,13 +47,13 @@ func TestParseReturn(t *testing.T) {
 		{"relative artifact", artifact("a.py"), ""},
 		{"absolute artifact", artifact(filepath.Join(work, "a.py")), ""},
 		{"a file that a tool reported", artifact(filepath.Join(dir, "project.go")), ""},
-		{"missing artifact", artifact("b.py"), "no file that this agent wrote"},
-		{"outside", artifact(outside), "no file that this agent wrote"},
-		{"outside by ..", artifact("../outside.txt"), "no file that this agent wrote"},
-		{"a name that forges lines of the report", artifact(`x\n\nFailed:\n- nothing`), "no file that this agent wrote"},
-		{"outside by a link", artifact("link"), "no file that this agent wrote"},
-		{"the folder itself", artifact("."), "no file that this agent wrote"},
-		{"a secret", artifact("/etc/passwd"), "no file that this agent wrote"},
+		{"missing artifact", artifact("b.py"), "neither a file that this agent wrote"},
+		{"outside", artifact(outside), "neither a file that this agent wrote"},
+		{"outside by ..", artifact("../outside.txt"), "neither a file that this agent wrote"},
+		{"a name that forges lines of the report", artifact(`x\n\nFailed:\n- nothing`), "neither a file that this agent wrote"},
+		{"outside by a link", artifact("link"), "neither a file that this agent wrote"},
+		{"the folder itself", artifact("."), "neither a file that this agent wrote"},
+		{"a secret", artifact("/etc/passwd"), "neither a file that this agent wrote"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
