@@ -57,6 +57,19 @@ func (f *declareFlags) declaration(cmd *cobra.Command, a *cli.App, name string) 
 	return d, checkDeclaration(manifest, name, d)
 }
 
+// keepDeclared returns d, of [declareFlags.declaration], with the parts of known that no flag is about: the agents, and what the tool does.
+// Withdrawing a tool does not forget its act, and a new act does not hand the tool to agents.
+func keepDeclared(cmd *cobra.Command, d, known subjects.ToolDeclaration) subjects.ToolDeclaration {
+	if !cmd.Flags().Changed("agents") {
+		d.Agents = known.Agents
+	}
+	if !slices.ContainsFunc([]string{"act", "effects", "args", "about"}, cmd.Flags().Changed) {
+		d.Act, d.Effects, d.Args, d.About = known.Act, known.Effects, known.Args, known.About
+	}
+	d.Pin = known.Pin // set by conclave mcp add
+	return d
+}
+
 // checkDeclaration rejects what the registry would reject about a tool, and agent types that the manifest does not have.
 func checkDeclaration(manifest policy.Manifest, tool string, d subjects.ToolDeclaration) error {
 	for _, t := range d.Agents {
@@ -169,10 +182,12 @@ func addTool(ctx context.Context, a *cli.App, p subjects.Principal, name, lang, 
 func toolSetCommand(a *cli.App) *cobra.Command {
 	var flags declareFlags
 	cmd := &cobra.Command{
-		Use:     "set <tool>",
-		Short:   "Change what you said about a tool",
-		Long:    `Replaces what you declared about a tool, as a whole: flags that are not given have their default again. It takes effect at once, and the tool keeps its key and its accepted definition.`,
-		Example: "  conclave tool set word_count --act read --effects none",
+		Use:   "set <tool>",
+		Short: "Change what you said about a tool",
+		Long: `Replaces who may call a tool with --agents, and what it does with --act, --effects, --args and --about. Of these four those that are not given
+have their default again; with none of them what the tool does stays as it is, and without --agents its agents stay. It takes effect at once, and the
+tool keeps its key and its accepted definition.`,
+		Example: "  conclave tool set word_count --act read --effects none\n  conclave tool set word_count --agents none",
 		Args:    cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cli.FirstArg(completeAddedTools(a)),
 		RunE: func(cmd *cobra.Command, v []string) error {
 			d, err := flags.declaration(cmd, a, v[0])
@@ -188,7 +203,9 @@ func toolSetCommand(a *cli.App) *cobra.Command {
 				if p.Declared == nil {
 					p.Declared = map[string]subjects.ToolDeclaration{}
 				}
-				d.Pin = p.Declared[v[0]].Pin // set by conclave mcp add
+				if known, ok := p.Declared[v[0]]; ok {
+					d = keepDeclared(cmd, d, known)
+				}
 				p.Declared[v[0]] = d
 				if err := c.ChangePrincipal(cmd.Context(), subjects.PrincipalChange{Action: subjects.PrincipalUpdate, Principal: p}); err != nil {
 					return principalError(a, err)
