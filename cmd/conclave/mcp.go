@@ -25,6 +25,7 @@ import (
 	"conclave/pkg/client"
 	"conclave/pkg/keyring"
 	"conclave/pkg/logfile"
+	"conclave/pkg/policy"
 	"conclave/pkg/sandbox"
 	"conclave/pkg/strict"
 	"conclave/subjects"
@@ -153,11 +154,13 @@ change by hand, and how to accept tools that it has got since. Flags then replac
 
 The listed definition of a new tool is the accepted one: a server that announces another one when it runs waits for "conclave tool accept".
 
-Without --agent you alone can call its tools. Without --act each call of an agent asks you. A credential is never an argument: store it with
-"conclave secret set mcp_<server>_<name>", and write ${secret:mcp_<server>_<name>} where its value belongs.`,
+Without --agent you alone can call the tools of a new server, and those of a server that was added before keep the agents that they have; --agent
+none withdraws them from all agents. Without --act each call of an agent asks you. A credential is never an argument: store it with "conclave secret
+set mcp_<server>_<name>", and write ${secret:mcp_<server>_<name>} where its value belongs.`,
 		Example: `  conclave mcp add time --act get_current_time=read --read /opt/mcp --env PYTHONPATH=/opt/mcp -- python3 -m mcp_server_time
   conclave mcp add issues --url https://mcp.example.org/mcp --header 'Authorization=Bearer ${secret:mcp_issues}'
-  conclave mcp add files`,
+  conclave mcp add files
+  conclave mcp add files --agent none`,
 		Args: cli.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeServers(a),
 		RunE: func(cmd *cobra.Command, v []string) error {
 			if err := mcp.CheckName(v[0]); err != nil {
@@ -177,6 +180,9 @@ Without --agent you alone can call its tools. Without --act each call of an agen
 			if len(v) > 1 {
 				s.Command, s.Args = v[1], v[2:]
 			}
+			if slices.Equal(agents, []string{"none"}) {
+				agents = []string{}
+			}
 			return addServer(cmd.Context(), a, v[0], s, mcpChoice{agents, tools, declared})
 		},
 	}
@@ -188,7 +194,7 @@ Without --agent you alone can call its tools. Without --act each call of an agen
 	f.StringArrayVar(&s.Write, "write", nil, "absolute `path` of a folder that the program may change")
 	f.StringArrayVar(&s.Hosts, "host", nil, "`host` that the program may connect to over https")
 	f.DurationVar(&s.Timeout, "timeout", 0, "longest `time` of a call")
-	f.StringSliceVar(&agents, "agent", nil, "agent `types` that may call the tools, such as assistant")
+	f.StringSliceVar(&agents, "agent", nil, "agent `types` that may call the tools, such as assistant; none for your own calls only (default: those that may call them already)")
 	f.StringSliceVar(&tools, "tool", nil, "`names` of the tools to add, as the server calls them (default: all)")
 	f.StringSliceVar(&acts, "act", nil, "`tool=act` that a tool performs, such as search=read; without it each call asks")
 	return cmd
@@ -196,8 +202,9 @@ Without --agent you alone can call its tools. Without --act each call of an agen
 
 // mcpChoice is what the user chose about the tools of a server.
 type mcpChoice struct {
-	agents, tools []string
-	acts          map[string]string // by the server's name of the tool
+	agents []string          // nil = those that the tools have, empty = none
+	tools  []string          // empty = all
+	acts   map[string]string // by the server's name of the tool
 }
 
 // parsePairs parses flags of the form name=value. A wrong one is not repeated: it may be a credential.
@@ -275,12 +282,12 @@ func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choic
 		if err != nil {
 			return err
 		}
-		return printAdded(a, r, s, p, len(choice.agents) > 0)
+		return printAdded(a, r, s, p, cfg.Manifest)
 	})
 }
 
-// printAdded prints what a server offers that was added as p, and what its user may have to do. given says that agents may call its tools.
-func printAdded(a *cli.App, r mcpReport, s mcp.Server, p subjects.Principal, given bool) error {
+// printAdded prints what a server offers that was added as p, and who can call its tools, and what its user may have to do.
+func printAdded(a *cli.App, r mcpReport, s mcp.Server, p subjects.Principal, m policy.Manifest) error {
 	if a.JSON {
 		return a.PrintJSON(r)
 	}
@@ -291,10 +298,36 @@ func printAdded(a *cli.App, r mcpReport, s mcp.Server, p subjects.Principal, giv
 			a.Say("its program runs as user %d, who cannot write to %s: chown %[1]d %[2]s", user, dir)
 		}
 	}
-	if !given {
+	if callers := describeCallers(p, m); callers != "" {
+		a.Say("%s; you can call all; withdraw them with %s mcp add %s --agent none", callers, a.Program(), r.Server)
+	} else {
 		a.Say("you alone can call them: %s call %s '{...}'; give them to agents with --agent", a.Program(), p.Tools[0])
 	}
 	return nil
+}
+
+// describeCallers says which of the tools of p each agent type can call, by what is declared and by the manifest; "" when none can.
+func describeCallers(p subjects.Principal, m policy.Manifest) string {
+	var out []string
+	for _, typ := range strict.SortedKeys(m.Types) {
+		if typ == "operator" { // the user
+			continue
+		}
+		var tools []string
+		for _, t := range p.Tools {
+			if slices.Contains(p.Declared[t].Agents, typ) || m.HasTool(typ, t) {
+				tools = append(tools, t)
+			}
+		}
+		switch len(tools) {
+		case 0:
+		case len(p.Tools):
+			out = append(out, typ+" can call all of them")
+		default:
+			out = append(out, fmt.Sprintf("%s can call %d of them: %s", typ, len(tools), strings.Join(tools, ", ")))
+		}
+	}
+	return strings.Join(out, "; ")
 }
 
 // changeServer returns the settings of a server with those that were given in place of its own.
@@ -330,7 +363,7 @@ func chooseTools(p *subjects.Principal, r mcpReport, choice mcpChoice) error {
 		}
 		p.Tools = append(p.Tools, t.Name)
 		d := p.Declared[t.Name]
-		if len(choice.agents) > 0 {
+		if choice.agents != nil {
 			d.Agents = choice.agents
 		}
 		if act, ok := choice.acts[t.Tool]; ok {
