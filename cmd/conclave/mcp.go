@@ -8,11 +8,15 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -23,6 +27,7 @@ import (
 	"conclave/config"
 	"conclave/pkg/bus"
 	"conclave/pkg/client"
+	"conclave/pkg/file"
 	"conclave/pkg/keyring"
 	"conclave/pkg/logfile"
 	"conclave/pkg/policy"
@@ -54,7 +59,8 @@ const mcpTestTimeout = 2 * time.Minute
 // mcpReport is what a server offers.
 type mcpReport struct {
 	Server    string         `json:"server"`
-	Folder    string         `json:"folder,omitempty"` // working folder of a program
+	Folder    string         `json:"folder,omitempty"`      // working folder of a program that was added
+	TestRun   string         `json:"test_folder,omitempty"` // working folder of this run
 	Info      string         `json:"info"`
 	Tools     []mcpTool      `json:"tools"`
 	Rejected  []mcp.Rejected `json:"rejected"`
@@ -72,13 +78,23 @@ type mcpTool struct {
 	Pin         string `json:"pin"` // hash of its definition
 }
 
-// connectMCP starts or reaches a server, runs f and ends it again. Credentials are read from the keyring of this machine.
-func connectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string, server mcp.Server, f func(ctx context.Context, s *mcp.Session) error) (refused []string, err error) {
+// connectMCP starts or reaches a server, runs f and ends it again. A program has a working folder of this run alone, which f gets: that of the
+// running server is in use. Credentials are read from the keyring of this machine.
+func connectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string, server mcp.Server, f func(ctx context.Context, s *mcp.Session, folder string) error) (refused []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, mcpTestTimeout)
 	defer cancel()
 	o := cfg.MCPOptions(a.Home)
 	o.Name, o.Server, o.Version = name, server, readBuild().Version
-	o.Folder += "-test" // not the folder of the running server
+	folder := ""
+	if server.Command != "" {
+		kept := filepath.Join(o.Folder, name)
+		if o.Folder, err = makeTestFolder(o.Folder + "-test"); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, removeTestFolder(o.Folder)) }()
+		folder = filepath.Join(o.Folder, name)
+		o.Server = moveServer(server, kept, folder)
+	}
 	said := make(chan string, 20)
 	o.Refused = func(what string) {
 		select {
@@ -92,7 +108,7 @@ func connectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string,
 			return cli.Fail(cli.ExitAbsent, err.Error(), "correct the command or the URL; settings that were stored before are in mcp.yaml")
 		}
 		defer s.Close()
-		return f(ctx, s)
+		return f(ctx, s, folder)
 	}
 	if len(server.Secrets()) == 0 {
 		err = run(ctx)
@@ -115,10 +131,64 @@ func connectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string,
 	return refused, err
 }
 
+// makeTestFolder makes a new folder for one run in the folder at path, which it makes when it is missing.
+func makeTestFolder(path string) (string, error) {
+	if err := file.MakeFolder(path); err != nil {
+		return "", fmt.Errorf("making the working folder: %w; set folder in mcp.yaml", err)
+	}
+	return os.MkdirTemp(path, "run-")
+}
+
+// removeTestFolder removes a folder of [makeTestFolder], and the one that it is in unless another run uses that.
+func removeTestFolder(path string) error {
+	if err := os.RemoveAll(path); err != nil {
+		return fmt.Errorf("removing the working folder of this run: %w", err)
+	}
+	_ = os.Remove(filepath.Dir(path))
+	return nil
+}
+
+// moveServer returns the settings of a program with another working folder where its environment and arguments name the kept one: a file in
+// that folder is not visible in a run that has a folder of its own.
+func moveServer(s mcp.Server, kept, folder string) mcp.Server {
+	s.Env, s.Args = maps.Clone(s.Env), slices.Clone(s.Args)
+	for name, v := range s.Env {
+		s.Env[name] = movePath(v, kept, folder)
+	}
+	for i, v := range s.Args {
+		s.Args[i] = movePath(v, kept, folder)
+	}
+	return s
+}
+
+// movePath replaces the path from, and paths below it, by to in v. It leaves paths that only begin or end alike.
+func movePath(v, from, to string) string {
+	isName := func(r rune) bool {
+		return r == '.' || r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r)
+	}
+	var b strings.Builder
+	for {
+		before, after, ok := strings.Cut(v, from)
+		b.WriteString(before)
+		if !ok {
+			return b.String()
+		}
+		next, _ := utf8.DecodeRuneInString(after)
+		last, _ := utf8.DecodeLastRuneInString(b.String())
+		if isName(next) || isName(last) || last == '/' {
+			b.WriteString(from)
+		} else {
+			b.WriteString(to)
+		}
+		v = after
+	}
+}
+
 // inspectMCP returns what a server offers.
 func inspectMCP(ctx context.Context, a *cli.App, cfg config.Config, name string, server mcp.Server, also func(ctx context.Context, s *mcp.Session, r *mcpReport) error) (mcpReport, error) {
 	r := mcpReport{Server: name, Tools: []mcpTool{}, Rejected: []mcp.Rejected{}, Resources: []mcp.Item{}, Prompts: []mcp.Item{}, Refused: []string{}}
-	refused, err := connectMCP(ctx, a, cfg, name, server, func(ctx context.Context, s *mcp.Session) error {
+	refused, err := connectMCP(ctx, a, cfg, name, server, func(ctx context.Context, s *mcp.Session, folder string) error {
+		r.TestRun = folder
 		listed, err := s.Tools(ctx)
 		if err != nil {
 			return fmt.Errorf("listing the tools of %s: %w", name, err)
@@ -282,6 +352,7 @@ func addServer(ctx context.Context, a *cli.App, name string, s mcp.Server, choic
 		if err != nil {
 			return err
 		}
+		r.TestRun = "" // it is gone
 		return printAdded(a, r, s, p, cfg.Manifest)
 	})
 }
@@ -390,6 +461,9 @@ func printReport(a *cli.App, r mcpReport) {
 	var rows [][]string
 	if r.Folder != "" {
 		rows = append(rows, []string{"  folder", r.Folder})
+	}
+	if r.TestRun != "" {
+		rows = append(rows, []string{"  test folder", r.TestRun, "of this run alone: empty at first, removed afterwards"})
 	}
 	for _, t := range r.Tools {
 		description, _, _ := strings.Cut(t.Description, "\n")
@@ -566,7 +640,10 @@ func mcpTestCommand(a *cli.App) *cobra.Command {
 		Short: "Start an MCP server and show what it offers",
 		Long: `Starts a server of mcp.yaml in the sandbox, or reaches its URL, and prints its tools, resources and prompts, the tools that cannot be
 mounted with the reason, and the requests that it sent and that were refused. With --tool it also calls one tool, not through the broker: the
-call is yours, and is not in the audit log.`,
+call is yours, and is not in the audit log.
+
+A program runs in a folder of this run alone, which is empty at first and removed afterwards, and its environment and arguments name that folder in
+place of the folder of the running server. Files of the running server are not in it: "conclave call mcp_<server>_<tool>" uses them.`,
 		Example: `  conclave mcp test time
   conclave mcp test time --tool get_current_time --args '{"timezone":"UTC"}'`,
 		Args: cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeServers(a),
@@ -576,6 +653,9 @@ call is yours, and is not in the audit log.`,
 	cmd.Flags().StringVar(&args, "args", "{}", "arguments of the call, a `JSON` object")
 	return cmd
 }
+
+// missingFile matches the texts by which programs say that a file is missing.
+var missingFile = regexp.MustCompile(`(?i)\bENOENT\b|no such file`)
 
 // testServer prints what a server offers, and calls a tool unless it is "".
 func testServer(ctx context.Context, a *cli.App, name, tool, args string) error {
@@ -593,6 +673,15 @@ func testServer(ctx context.Context, a *cli.App, name, tool, args string) error 
 	r, err := inspectMCP(ctx, a, cfg, name, s, func(ctx context.Context, s *mcp.Session, r *mcpReport) (err error) {
 		if tool != "" {
 			r.Result, err = s.Call(ctx, tool, json.RawMessage(args))
+		}
+		if err != nil && r.TestRun != "" && missingFile.MatchString(err.Error()) {
+			mounted := tool
+			for _, t := range r.Tools {
+				if t.Tool == tool {
+					mounted = t.Name
+				}
+			}
+			return fmt.Errorf("%w; a test run has a folder of its own, which is empty at first: %s call %s uses that of the running server", err, a.Program(), mounted)
 		}
 		return err
 	})

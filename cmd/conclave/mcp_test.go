@@ -25,3 +25,21 @@ func TestDescribeCallers(t *testing.T) {
 		t.Errorf("%q of tools of the user alone", got)
 	}
 }
+
+func TestMovePath(t *testing.T) {
+	t.Parallel()
+	for v, want := range map[string]string{
+		"/srv/mcp/memory":                         "/tmp/run/memory",
+		"/srv/mcp/memory/a.jsonl":                 "/tmp/run/memory/a.jsonl",
+		"--db=/srv/mcp/memory/a:/srv/mcp/memory/": "--db=/tmp/run/memory/a:/tmp/run/memory/",
+		"/srv/mcp/memory2/a":                      "/srv/mcp/memory2/a",
+		"/srv/mcp/memory-old":                     "/srv/mcp/memory-old",
+		"/backup/srv/mcp/memory":                  "/backup/srv/mcp/memory",
+		"//srv/mcp/memory":                        "//srv/mcp/memory",
+		"":                                        "",
+	} {
+		if got := movePath(v, "/srv/mcp/memory", "/tmp/run/memory"); got != want {
+			t.Errorf("%q: %q, want %q", v, got, want)
+		}
+	}
+}
