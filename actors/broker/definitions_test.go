@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -206,6 +207,30 @@ func TestRejectedAnnouncement(t *testing.T) {
 	tool.announce(t, forecast("first"))
 	if s = await(subjects.ToolReady, false); s.Rejected != "" {
 		t.Errorf("corrected: %+v", s)
+	}
+}
+
+// TestStartingMCPServer: the actor of an MCP server replies before its server has started, without definitions. Its tools are not announced,
+// which is no fault; a definition that does not fit is one.
+func TestStartingMCPServer(t *testing.T) {
+	t.Parallel()
+	w := newUserTools(t)
+	w.setPrincipals(subjects.Principal{Name: subjects.MCPPrincipal("weather"), Kind: subjects.ToolPrincipal, Tools: []string{"forecast"}, Added: time.Unix(1, 0).UTC()})
+	nc := w.Connect(subjects.MCPPrincipal("weather"))
+	var info atomic.Value
+	info.Store(`{"metadata":{}}`)
+	if _, err := nc.Subscribe("$SRV.INFO."+subjects.MCPPrincipal("weather"), func(m *nats.Msg) { _ = m.Respond([]byte(info.Load().(string))) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if s := w.status("forecast", subjects.ToolSilent); s.Rejected != "" || s.Running {
+		t.Errorf("starting: %+v", s)
+	}
+	info.Store(`{"metadata":{"definition.forecast":""}}`)
+	if s := w.status("forecast", subjects.ToolSilent); s.Rejected == "" {
+		t.Errorf("an empty definition: %+v", s)
 	}
 }
 

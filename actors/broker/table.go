@@ -283,7 +283,11 @@ func (b *Broker) discoverTool(ctx context.Context, out actor.Out, zone, tool str
 	if json.Unmarshal(answer, &info) != nil {
 		return false, nil
 	}
-	if err := actor.DecodeStrict([]byte(info.Metadata[field]), &s); err != nil {
+	announced, ok := info.Metadata[field]
+	if !ok && strings.HasPrefix(zone, subjects.MCPPrincipal("")) { // the actor replies while its server starts or is not connected
+		return false, nil
+	}
+	if err := actor.DecodeStrict([]byte(announced), &s); err != nil {
 		b.noteAnnouncement(zoneTool{zone, tool}, subjects.Faultf(subjects.CodeMalformed, "metadata %s of its INFO reply: %v", field, err))
 		return false, nil
 	}

@@ -42,7 +42,7 @@ func toolListCommand(a *cli.App) *cobra.Command {
   ready                  announced with the accepted definition; "not running" if it does not reply on $SRV.INFO now
   definition changed     not offered until you accept the change with conclave tool accept
   announcement rejected  the program runs, and its definition does not fit the contract: conclave tool show says why
-  not announced          the program has not connected since the broker started`,
+  not announced          the program has not connected since the broker started, or its MCP server is still starting: see conclave mcp list`,
 		Example: `  conclave tool list --json | jq -r '.[] | select(.state == "changed") | .tool'`,
 		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
