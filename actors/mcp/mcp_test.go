@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -71,6 +72,12 @@ func serveFixture() {
 	})
 	sdk.AddTool(s, &sdk.Tool{Name: "fail"}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, any, error) {
 		return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: "no space for " + os.Getenv("TOKEN")}}}, nil, nil
+	})
+	sdk.AddTool(s, &sdk.Tool{Name: "write"}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, any, error) {
+		var number syscall.Errno
+		err := os.WriteFile("/usr/kept.txt", nil, 0o600)
+		errors.As(err, &number)
+		return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: fmt.Sprintf("[Errno %d] %v", number, err)}}}, nil, nil // as Python
 	})
 	_ = s.Run(context.Background(), &sdk.StdioTransport{})
 }
@@ -201,7 +208,7 @@ func TestMount(t *testing.T) {
 		return "s3cr3t-value", nil
 	}
 	call := startMounts(t, mcp.Options{Secret: secret}, nil, folder, map[string]mcp.Server{"fixture": server},
-		map[string][]string{"fixture": {"mcp_fixture_greet", "mcp_fixture_show_token", "mcp_fixture_fail"}})
+		map[string][]string{"fixture": {"mcp_fixture_greet", "mcp_fixture_show_token", "mcp_fixture_fail", "mcp_fixture_write"}})
 	for tool, want := range map[string]string{"mcp_fixture_greet": "hello Ada", "mcp_fixture_show_token": "token [redacted]"} {
 		args := `{}`
 		if tool == "mcp_fixture_greet" {
@@ -213,6 +220,9 @@ func TestMount(t *testing.T) {
 	}
 	if got, fault := call("fixture", "mcp_fixture_fail", `{}`); fault == nil || fault.Code != subjects.CodeTool || fault.Text != "the MCP server fixture reported: no space for [redacted]" {
 		t.Errorf("a result that reports an error: %q, %+v", got, fault)
+	}
+	if got, fault := call("fixture", "mcp_fixture_write", `{}`); fault == nil || fault.Code != subjects.CodeTool || !strings.Contains(fault.Text, "/usr/kept.txt") || !strings.Contains(fault.Text, "conclave mcp add fixture --write FOLDER") {
+		t.Errorf("a file that cannot be written: %q, %+v", got, fault)
 	}
 }
 

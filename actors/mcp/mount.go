@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -316,7 +317,18 @@ func (m *Mount) callFault(ctx context.Context, s *Session, err error) *subjects.
 	case errors.Is(err, sdk.ErrConnectionClosed), errors.Is(err, errFlood), errors.Is(err, errTooLarge), !errors.As(err, &rpc):
 		return subjects.Faultf(subjects.CodeUnavailable, "the connection to the MCP server %s ended during the call, which may have run", m.options.Name)
 	}
-	return subjects.Faultf(subjects.CodeTool, "the MCP server %s reported: %s", m.options.Name, s.clean(err.Error(), 2000))
+	return subjects.Faultf(subjects.CodeTool, "the MCP server %s reported: %s", m.options.Name, s.explainDenied(s.clean(err.Error(), 2000)))
+}
+
+// deniedFile matches the texts by which Node, Python, Go and Rust say that a file cannot be written or read.
+var deniedFile = regexp.MustCompile(`\b(?:EROFS|EACCES|Errno 13|os error 13)\b|(?i:read-only file system)`)
+
+// explainDenied adds to the error of a program in the sandbox that it may not write to a file which folders it may write to.
+func (s *Session) explainDenied(t string) string {
+	if s.program && deniedFile.MatchString(t) {
+		t += fmt.Sprintf("; it can write to its working folder, which conclave mcp add %s prints, and to the folders of --write: name a file in one of them with --env, or allow a folder with conclave mcp add %[1]s --write FOLDER", s.name)
+	}
+	return t
 }
 
 // checkAlive ends a connection whose server does not answer a ping after a call timed out.
@@ -381,7 +393,7 @@ func (s *Session) Call(ctx context.Context, tool string, args json.RawMessage) (
 	defer context.AfterFunc(ctx, s.kill)()
 	r, err := s.call(ctx, tool, args)
 	if err != nil {
-		return "", errors.New(s.clean(err.Error(), 500))
+		return "", errors.New(s.explainDenied(s.clean(err.Error(), 500)))
 	}
 	return resultText(r, s.redact), nil
 }

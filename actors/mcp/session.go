@@ -40,6 +40,7 @@ type Options struct {
 // Session is a connection to a server. Everything that comes from it is untrusted.
 type Session struct {
 	name    string
+	program bool // runs in the sandbox
 	client  *sdk.ClientSession
 	redact  func(string) string // replaces credentials
 	hideURL func(string) string // replaces the URL of the server by its host
@@ -125,7 +126,7 @@ func (s *Session) newTransport(ctx context.Context, o Options) (sdk.Transport, e
 	for _, secret := range secrets {
 		p.longest = max(p.longest, len(secret))
 	}
-	s.outcome = p.outcome
+	s.outcome, s.program = p.outcome, true
 	s.kill = func() { kill(); p.kill() }
 	return p, nil
 }
