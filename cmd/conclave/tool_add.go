@@ -167,6 +167,9 @@ func addTool(ctx context.Context, a *cli.App, p subjects.Principal, name, lang, 
 	next := "connect your program with the settings in " + filepath.Join(dir, "conclave.json") + ", see docs/tools.md"
 	if lang != "" {
 		next = "start it with: cd " + dir + " && " + tool.StartCommand[lang]
+		if needs := tool.Needs[lang]; needs != "" {
+			next += "\n" + needs
+		}
 	}
 	if a.JSON {
 		return a.PrintLine(report)

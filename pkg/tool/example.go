@@ -27,6 +27,10 @@ var Languages = []string{"python", "go", "shell"}
 // StartCommand is how an example is started in its folder.
 var StartCommand = map[string]string{"python": "pip install nats-py nkeys && python3 tool.py", "go": "go mod tidy && go run .", "shell": "bash tool.sh"}
 
+// Needs is what the user must install before an example starts, in a sentence. A language without an entry has it in [StartCommand] or needs
+// nothing but itself.
+var Needs = map[string]string{"shell": "it needs the commands nats (https://github.com/nats-io/natscli/releases) and jq (package jq of your system)"}
+
 // exampleName is the name of the tool in the example files.
 const exampleName = "word_count"
 

@@ -41,8 +41,23 @@ call() {
 	rm -r "$files"
 }
 
+# check_commands says which of the commands nats and jq are missing, and how to install them.
+check_commands() {
+	local missing=0
+	if ! command -v nats >/dev/null; then
+		echo "tool.sh: the command nats is missing; install it with: go install github.com/nats-io/natscli/nats@latest, or from https://github.com/nats-io/natscli/releases" >&2
+		missing=1
+	fi
+	if ! command -v jq >/dev/null; then
+		echo "tool.sh: the command jq is missing; install the package jq of your system, or see https://jqlang.org/download" >&2
+		missing=1
+	fi
+	return "$missing"
+}
+
 # serve announces the definition and answers calls until it is stopped.
 serve() {
+	check_commands
 	local name server key ca principal
 	name=$(jq -r .name <<<"$DEFINITION")
 	IFS=$'\t' read -r server key principal ca < <(jq -r '[.server, .key, .principal, .ca // ""] | @tsv' conclave.json)
