@@ -26,7 +26,8 @@ func toolCommand(a *cli.App) *cobra.Command {
 call it through the broker only. What it may do is what you say here, never what it announces.
 
 Its first definition is the accepted one. When it announces another one, it is not offered until you accept the change.`,
-		`  conclave tool add word_count && cd word_count && pip install nats-py nkeys && python3 tool.py
+		`  conclave tool add word_count && cd word_count
+  python3 -m venv .venv && .venv/bin/pip install nats-py nkeys && .venv/bin/python tool.py
   conclave tool list
   conclave tool test word_count '{"text":"two words"}'`,
 		toolAddCommand(a), toolSetCommand(a), toolListCommand(a), toolShowCommand(a), toolTestCommand(a), toolAcceptCommand(a), toolRemoveCommand(a))

@@ -103,7 +103,8 @@ itself and answers calls. It takes effect at once. Only the path of the key is p
 
 Without --act Conclave does not know what the tool does, and each call of an agent asks you. docs/tools.md explains the contract, acts,
 effects and arguments.`,
-		Example: `  conclave tool add word_count && cd word_count && pip install nats-py nkeys && python3 tool.py
+		Example: `  conclave tool add word_count && cd word_count
+  python3 -m venv .venv && .venv/bin/pip install nats-py nkeys && .venv/bin/python tool.py
   conclave tool add house_light --lang go --act control --args room=destination,state='on | off'
   conclave tool add ledger --lang none --act read --effects reads_private --agents assistant,researcher`,
 		Args: cli.Args(cobra.ExactArgs(1)), ValidArgsFunction: cobra.NoFileCompletions,

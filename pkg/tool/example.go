@@ -25,7 +25,7 @@ type Settings = conclavetool.Config
 var Languages = []string{"python", "go", "shell"}
 
 // StartCommand is how an example is started in its folder.
-var StartCommand = map[string]string{"python": "pip install nats-py nkeys && python3 tool.py", "go": "go mod tidy && go run .", "shell": "bash tool.sh"}
+var StartCommand = map[string]string{"python": "python3 -m venv .venv && .venv/bin/pip install nats-py nkeys && .venv/bin/python tool.py", "go": "go mod tidy && go run .", "shell": "bash tool.sh"}
 
 // Needs is what the user must install before an example starts, in a sentence. A language without an entry has it in [StartCommand] or needs
 // nothing but itself.

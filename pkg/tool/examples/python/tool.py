@@ -1,6 +1,6 @@
-"""A tool for Conclave: change DEFINITION and run(), then start it with: python3 tool.py
+"""A tool for Conclave: change DEFINITION and run(), then start it with: .venv/bin/python tool.py
 
-It needs a NATS client and nothing else: pip install nats-py nkeys
+It needs a NATS client and nothing else: python3 -m venv .venv && .venv/bin/pip install nats-py nkeys
 """
 
 import asyncio
