@@ -446,10 +446,12 @@ func replyFault(out actor.Out, c call, k Known, isPrincipal bool, got subjects.T
 	case actor.IsNoResponder(err) && isPrincipal:
 		return subjects.Faultf(subjects.CodeUnavailable, "%s is not running: %s", c.tool, startAdvice(k.Zone))
 	case errors.As(err, &fault) && fault.Code == subjects.CodeMalformed && isPrincipal:
-		return subjects.Faultf(subjects.CodeTool, "%s: correct the program, docs/tools.md has the contract", fault.Text)
+		return subjects.Faultf(subjects.CodeTool, "%s: correct the program, docs/tools.md has the contract", nameContractSubject(c.tool, k.Zone, fault.Text))
 	case errors.As(err, &fault) && fault.Code == subjects.CodeMalformed && !isHarmless(k.Tool): // its text quotes the reply, which may be untrusted
 		out.LogError(fmt.Errorf("calling %s in the zone %s: %w", c.tool, k.Zone, err))
 		return subjects.Faultf(subjects.CodeMalformed, "the reply of %s could not be read; see the log of the broker", c.tool)
+	case errors.As(err, &fault) && isPrincipal:
+		return subjects.Faultf(fault.Code, "%s", nameContractSubject(c.tool, k.Zone, fault.Text))
 	case errors.As(err, &fault):
 		return subjects.Faultf(fault.Code, "%s", fault.Text)
 	case err != nil:
@@ -460,6 +462,20 @@ func replyFault(out actor.Out, c call, k Known, isPrincipal bool, got subjects.T
 		return subjects.Faultf(subjects.CodeTooLarge, "result of %s too large: %d bytes, limit %d", c.tool, len(got.Result), k.MaxResult)
 	}
 	return nil
+}
+
+// nameContractSubject replaces the subject on which the broker requests a tool of a principal, in the text of a fault of [actor.Ask], by
+// the one that the program subscribes to. Only the first is replaced: a later one is in the quoted reply.
+func nameContractSubject(tool, zone, text string) string {
+	requested, err := subjects.ToolCallService.With(zone, tool)
+	if err != nil {
+		return text
+	}
+	served, err := subjects.ToolEndpoint(tool)
+	if err != nil {
+		return text
+	}
+	return strings.Replace(text, requested.Name, served.Subscription(), 1)
 }
 
 // startAdvice says how the user starts the tools of a principal.

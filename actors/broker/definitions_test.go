@@ -245,7 +245,7 @@ func TestFaultyProgram(t *testing.T) {
 		tool.mu.Lock()
 		tool.reply = reply
 		tool.mu.Unlock()
-		if code, text := w.callTool("operator", "forecast"); code != subjects.CodeTool || !strings.Contains(text, want) || !strings.Contains(text, "correct the program") {
+		if code, text := w.callTool("operator", "forecast"); code != subjects.CodeTool || !strings.Contains(text, want) || !strings.HasPrefix(text, "the reply to tool.request.forecast could not be read: ") || !strings.Contains(text, "correct the program") {
 			t.Errorf("%s: %s %s", reply, code, text)
 		}
 	}
