@@ -73,7 +73,7 @@ func TestToolFaultExitCodes(t *testing.T) {
 		{"a limit without a layer", subjects.Fault{Code: subjects.CodeLimit, Text: "enough"}, ExitDenied, "raise the limits in manifest.yaml"},
 		{"no credential", subjects.Fault{Code: subjects.CodeNoSecret, Text: "there is no credential named x; set it with: conclave secret set x"}, ExitFailed, "conclave secret set x (no_secret)"},
 		{"perhaps it ran", subjects.Fault{Code: subjects.CodeUncertain, Text: "nobody knows"}, ExitFailed, "check whether it has run"},
-		{"unknown", subjects.Fault{Code: subjects.CodeUnknownTool, Text: "no such"}, ExitAbsent, "conclave actor lists"},
+		{"unknown", subjects.Fault{Code: subjects.CodeUnknownTool, Text: "no such"}, ExitAbsent, "conclave tool list shows the tools that you added"},
 		{"too slow", subjects.Fault{Code: subjects.CodeTimeout, Text: "late"}, ExitAbsent, "--timeout"},
 		{"the tool failed", subjects.Fault{Code: subjects.CodeTool, Text: "broken"}, ExitFailed, "tool: broken (tool_failed)"},
 		{"what was sent is malformed", subjects.Fault{Code: subjects.CodeMalformed, Text: "odd"}, ExitFailed, "change the arguments"},

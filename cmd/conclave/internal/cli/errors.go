@@ -73,7 +73,7 @@ var toolFaults = map[string]faultRow{
 	subjects.CodeLimit:       {ExitDenied, "wait, or raise the limits in manifest.yaml"},
 	subjects.CodeNoSecret:    {ExitFailed, "conclave secret check lists the stored credentials"},
 	subjects.CodeUncertain:   {ExitFailed, "check whether it has run before you call it again"},
-	subjects.CodeUnknownTool: {ExitAbsent, "conclave actor lists the tools of this build, conclave top the running ones"},
+	subjects.CodeUnknownTool: {ExitAbsent, "conclave tool list shows the tools that you added, also those of MCP servers; conclave actor those of this build, conclave top the running ones"},
 	subjects.CodeUnavailable: {ExitAbsent, "conclave doctor shows what runs"},
 	subjects.CodeTimeout:     {ExitAbsent, "try again, or raise --timeout"},
 	subjects.CodeExpired:     {ExitAbsent, "try again, or raise --timeout"},
