@@ -38,6 +38,7 @@ const Forms = `"every weekday 8:00", "every mon,thu 9:15", "daily 7:30", "every 
 var (
 	clockForm    = regexp.MustCompile(`^(\d{1,2}):(\d{2})$`)
 	intervalForm = regexp.MustCompile(`^(\d{1,4}) ?(m|min|minutes?|h|hours?|d|days?)$`)
+	secondsForm  = regexp.MustCompile(`^every (\d+ ?)?(s|secs?|seconds?)$`)
 	onceForm     = regexp.MustCompile(`^\d{4}-\d{2}-\d{2} \d{1,2}:\d{2}$`)
 )
 
@@ -64,12 +65,15 @@ func Parse(when, zone string) (Times, error) {
 	case "every minute":
 		s = "every 1m"
 	}
+	if secondsForm.MatchString(s) {
+		return Times{}, intervalError(when)
+	}
 	rest, isEvery := strings.CutPrefix(s, "every ")
 	if m := intervalForm.FindStringSubmatch(rest); isEvery && m != nil {
 		n, _ := strconv.Atoi(m[1])
 		unit := map[byte]time.Duration{'m': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour}[m[2][0]]
 		if t.interval = time.Duration(n) * unit; t.interval < MinInterval {
-			return Times{}, fmt.Errorf("the interval of %q is too short: %w", when, errTimes)
+			return Times{}, intervalError(when)
 		}
 		return t, nil
 	}
@@ -84,6 +88,11 @@ func Parse(when, zone string) (Times, error) {
 
 // errTimes ends every error of [Parse] about the times with the forms that it reads.
 var errTimes = errors.New("write " + Forms)
+
+// intervalError is the error of an interval below [MinInterval] or in seconds.
+func intervalError(when string) error {
+	return fmt.Errorf("%q: an interval is in minutes, hours or days, and the shortest is a minute: %w", when, errTimes)
+}
 
 // parseClock reads the forms by the clock: days with a time, or cron.
 func parseClock(s string) (*fields, error) {

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -111,6 +112,21 @@ func TestParseRejects(t *testing.T) {
 	for _, zone := range []string{"", "Local", "Mars/Olympus", "../etc/passwd"} {
 		if _, err := Parse("daily 7:30", zone); err == nil {
 			t.Errorf("zone %q is accepted", zone)
+		}
+	}
+}
+
+// TestParseNamesShortestInterval: a user who asks for seconds learns the shortest interval, and not only the forms.
+func TestParseNamesShortestInterval(t *testing.T) {
+	t.Parallel()
+	for _, when := range []string{"every 10 seconds", "every 30s", "every 90 sec", "every second", "Every 1 Second", "every 0m", "every 0 hours"} {
+		if _, err := Parse(when, "UTC"); err == nil || !strings.Contains(err.Error(), "the shortest is a minute") {
+			t.Errorf("%q: %v", when, err)
+		}
+	}
+	for _, when := range []string{"soon", "every weekday", "every seconds hand 8:00"} {
+		if _, err := Parse(when, "UTC"); err == nil || strings.Contains(err.Error(), "the shortest") {
+			t.Errorf("%q: %v", when, err)
 		}
 	}
 }
