@@ -28,9 +28,12 @@ func Event(w io.Writer, e client.Event) error {
 	if columns, _, ok := term.Size(w); ok {
 		room = max(minPreviewColumns, columns-term.Width(head)-term.Width(what)-2)
 	}
-	_, err := fmt.Fprintf(w, "%s%s %s\n", head, term.Paint(w, subjectColours[family], what), term.Clip(term.Plain(describeEvent(e)), room))
+	_, err := fmt.Fprintf(w, "%s%s %s\n", head, term.Paint(w, subjectColours[family], what), term.Clip(term.Plain(joinLines.Replace(describeEvent(e))), room))
 	return err
 }
+
+// joinLines replaces line breaks and tabs by blanks.
+var joinLines = strings.NewReplacer("\r\n", " ", "\n", " ", "\t", " ")
 
 // eventName is the subject without the id of the query at its end, which stands in a column of its own.
 func eventName(e client.Event) string {

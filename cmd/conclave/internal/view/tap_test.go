@@ -15,7 +15,8 @@ func TestEventIsOneReadableLine(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
 	for _, tt := range []struct{ subject, from, body, want string }{
-		{"query.received", "", `"plain\nwords"`, "-           3f9c01d2 query.received plain�words"},
+		{"query.received", "", `"plain\nwords"`, "-           3f9c01d2 query.received plain words"},
+		{"tool.result.x", "broker", `{"result":"one\r\ntwo\n\tthree\rfour"}`, "broker      3f9c01d2 tool.result.x one two three�four"},
 		{"query.received", "user", `{"query":"What now?"}`, "user        3f9c01d2 query.received What now?"},
 		{"response.thinking.3f9c01d2aa", "", `{"text":"let me see"}`, "-           3f9c01d2 response.thinking ~ let me see"},
 		{"response.generation", "generator", `{"answer":"Paris","thinking":"x","tool_calls":[{},{}]}`, "generator   3f9c01d2 response.generation [thought] [2 tool call..."},
