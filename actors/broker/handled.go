@@ -19,6 +19,8 @@ type handledCall struct {
 	done   chan struct{}        // closed at the end
 	result *subjects.ToolResult // nil before the end, and when the handler panicked
 	newer  chan struct{}        // closed when a later repetition waits; nil without any
+
+	repeatedBy string // query of the last repetition that was recorded as pending; "" without any
 }
 
 // handledCalls are the named calls that this broker handles. The zero value is ready to use.
@@ -62,16 +64,35 @@ func (h *handledCalls) begin(key handledKey) (end func(*subjects.ToolResult), wa
 	}, nil
 }
 
-// joinHandled registers a named call, and answers a repetition of one that is being handled, after recording it. joined is nil
-// for a new call, whose result the caller must pass to end; it passes nil when it panics.
+// claimRecord reports whether a repetition of a call that is being handled needs a record: an agent repeats a call every 30 s while it
+// waits for an approval, and one record says so. A repetition for another query has one of its own, and so does one without a query.
+func (h *handledCalls) claimRecord(key handledKey, query string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.calls[key]
+	if c == nil || query == "" || c.repeatedBy != query {
+		if c != nil {
+			c.repeatedBy = query
+		}
+		return true
+	}
+	return false
+}
+
+// joinHandled registers a named call, and answers a repetition of one that is being handled. A repetition that gets the result is
+// recorded each time, one that ends while the call is pending as [handledCalls.claimRecord] says. joined is nil for a new call,
+// whose result the caller must pass to end; it passes nil when it panics.
 func (b *Broker) joinHandled(ctx context.Context, out actor.Out, c call) (end func(*subjects.ToolResult), joined *subjects.ToolResult) {
-	end, wait := b.handled.begin(handledKey{c.record.AgentID, c.id, c.session, c.tool, c.record.ParamsHash})
+	key := handledKey{c.record.AgentID, c.id, c.session, c.tool, c.record.ParamsHash}
+	end, wait := b.handled.begin(key)
 	if wait == nil {
 		return end, nil
 	}
 	res, ok := wait(ctx)
 	if !ok {
-		b.gate.Refuse(ctx, out, c.record, subjects.StatusPending, "repeated")
+		if b.handled.claimRecord(key, c.query) {
+			b.gate.Refuse(ctx, out, c.record, subjects.StatusPending, "repeated")
+		}
 		fault := subjects.Faultf(subjects.CodeTimeout, "%s waits for an approval or is still running", c.tool)
 		return nil, &subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Error: fault}
 	}

@@ -41,6 +41,44 @@ func TestHandledCallsJoin(t *testing.T) {
 	}
 }
 
+// TestRepetitionIsRecordedOncePerQuery: the repetitions of a call while it is handled have one record per query. Another call, and the
+// same one when it is handled again, have their own, and so has each repetition that no query or no handled call explains.
+func TestRepetitionIsRecordedOncePerQuery(t *testing.T) {
+	t.Parallel()
+	var h handledCalls
+	key := handledKey{agent: "generator", id: "1", tool: "web_fetch", params: "hash"}
+	other := key
+	other.agent = "generator.helper"
+	end, _ := h.begin(key)
+	h.begin(other)
+	for i, tt := range []struct {
+		key   handledKey
+		query string
+		want  bool
+	}{
+		{key, "q1", true},
+		{key, "q1", false},
+		{other, "q1", true},
+		{other, "q1", false},
+		{key, "q2", true},
+		{key, "q2", false},
+		{key, "", true},
+		{key, "", true},
+		{handledKey{id: "unknown"}, "q1", true},
+		{handledKey{id: "unknown"}, "q1", true},
+	} {
+		if got := h.claimRecord(tt.key, tt.query); got != tt.want {
+			t.Errorf("%d: %v", i, got)
+		}
+	}
+	h.claimRecord(key, "q1")
+	end(nil)
+	h.begin(key)
+	if !h.claimRecord(key, "q1") {
+		t.Error("a call that is handled again has no record")
+	}
+}
+
 // TestRepetitionOfWaitingCall repeats a call while it waits for an approval, as an agent does when no reply comes: the audit log has the
 // repetition as pending, not as replayed or timed out, and the call runs once after the approval.
 func TestRepetitionOfWaitingCall(t *testing.T) {
@@ -60,6 +98,15 @@ func TestRepetitionOfWaitingCall(t *testing.T) {
 	}
 	if got := h.recentEvents(); !strings.Contains(got, "before pending repeated") || strings.Contains(got, "replayed") {
 		t.Errorf("while it waits, the audit log has %q", got)
+	}
+	for range 3 { // each ends the wait of the one before
+		go call()
+		if r := <-results; r.Error == nil || r.Error.Code != subjects.CodeTimeout {
+			t.Fatalf("a later repetition: %+v", r)
+		}
+	}
+	if got := h.recentEvents(); strings.Contains(got, "pending") {
+		t.Errorf("later repetitions are recorded again: %q", got)
 	}
 	h.decideApproval(t, id, true)
 	for range 2 {
