@@ -112,6 +112,9 @@ func TestEveryRouteNeedsCredential(t *testing.T) {
 			if method == http.MethodHead {
 				continue
 			}
+			if path != "/login" && !strings.Contains(body, "conclave principal add NAME --kind client") {
+				t.Errorf("%s, %s: the response does not say how a program gets a token of its own: %s", route, name, body)
+			}
 			if !strings.Contains(body, "conclave open") || !strings.Contains(body, `"code":"unauthorized"`) && !strings.Contains(body, `"code":"invalid_api_key"`) {
 				t.Errorf("%s, %s: %s", route, name, body)
 			}

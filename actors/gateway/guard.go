@@ -69,7 +69,8 @@ func (g *Gateway) guardRequests(next http.Handler) http.Handler {
 
 // errUnauthorized is the response to a request without a valid credential. It names no path: other users of the machine read it.
 var errUnauthorized = problemf(http.StatusUnauthorized, codeUnauthorized, "no valid credential; in a browser, open the link that conclave open prints; "+
-	"in a program, send the header Authorization: Bearer with the token of the file http.token in the data folder, or use the Unix socket http.sock there")
+	"in a program, send the header Authorization: Bearer with the token of a client, whose file conclave principal add NAME --kind client prints; "+
+	"for requests of your own, with the token of the file http.token in the data folder, or use the Unix socket http.sock there")
 
 // errRevoked is the cause of a request whose credential was revoked while it ran.
 var errRevoked = errors.New("the credential of this request was revoked")
