@@ -122,7 +122,7 @@ func (x *examination) checkAddedTools(ctx context.Context, c *client.Client) {
 		case strings.HasPrefix(s.Principal, subjects.MCP+"-"): // conclave mcp list shows the state of the servers
 			continue
 		default:
-			x.warn("tools", "start its program; conclave tool show "+s.Tool, "%s is not running", s.Tool)
+			x.warn("tools", "start its program, or let it reply on $SRV.INFO."+s.Principal+" as docs/tools.md says; conclave tool show "+s.Tool, "%s is not running, or does not answer discovery ($SRV.INFO)", s.Tool)
 		}
 		good = false
 	}
