@@ -36,8 +36,8 @@ type damageFixture struct {
 // newDamageFixture makes the calls of the given runs, one run of the system each.
 func newDamageFixture(t *testing.T, runs ...int) *damageFixture {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("not with -short")
+	if os.Getenv("CONCLAVE_SHORT") != "" {
+		t.Skip("CONCLAVE_SHORT is set")
 	}
 	s := &damageFixture{cfg: settings(t), home: newHome(t), intact: filepath.Join(t.TempDir(), "intact"), backup: filepath.Join(t.TempDir(), "backup")}
 	for i, n := range runs {

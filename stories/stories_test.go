@@ -99,8 +99,8 @@ func TestStoryIDs(t *testing.T) {
 // TestPronounNeedsHistory removes the history from a story that depends on it, by another session and by a limit of one
 // turn: the story must fail.
 func TestPronounNeedsHistory(t *testing.T) {
-	if testing.Short() {
-		t.Skip("not with -short")
+	if os.Getenv("CONCLAVE_SHORT") != "" {
+		t.Skip("CONCLAVE_SHORT is set")
 	}
 	t.Parallel()
 	for name, without := range map[string]func(*story.Story){
@@ -121,8 +121,8 @@ func TestPronounNeedsHistory(t *testing.T) {
 
 // TestStoriesFailWithoutGuard removes the guard that a story is about: the story must fail, for the expected reason.
 func TestStoriesFailWithoutGuard(t *testing.T) {
-	if testing.Short() {
-		t.Skip("not with -short")
+	if os.Getenv("CONCLAVE_SHORT") != "" {
+		t.Skip("CONCLAVE_SHORT is set")
 	}
 	t.Parallel()
 	for _, tt := range []struct {

@@ -68,8 +68,8 @@ var settings = map[string]string{
 //
 // $ACTORS are the usual actors as conclave actor takes them, $READY as the readiness line has them, $THERE as the doctor does.
 func TestScripts(t *testing.T) {
-	if testing.Short() {
-		t.Skip("not with -short")
+	if os.Getenv("CONCLAVE_SHORT") != "" {
+		t.Skip("CONCLAVE_SHORT is set")
 	}
 	t.Parallel()
 	testscript.Run(t, testscript.Params{

@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -108,8 +109,8 @@ func allSubjects(l subjects.Layout) (out []string) {
 // TestSweepEveryEdgeWorks walks every role through every edge it has. Each must work: the owner receives the subject with the
 // account of the caller, or JetStream replies. The other sweeps show that all other subjects are denied.
 func TestSweepEveryEdgeWorks(t *testing.T) {
-	if testing.Short() {
-		t.Skip("not with -short")
+	if os.Getenv("CONCLAVE_SHORT") != "" {
+		t.Skip("CONCLAVE_SHORT is set")
 	}
 	t.Parallel()
 	h := newHarness(t)
@@ -213,8 +214,8 @@ func liveReceivers(l subjects.Layout, stored string) (out []string) {
 // TestSweepForbiddenPublishIsDenied publishes as every role on every subject that the table does not allow it. The server
 // denies each, no role receives a message, no stream changes.
 func TestSweepForbiddenPublishIsDenied(t *testing.T) {
-	if testing.Short() {
-		t.Skip("not with -short")
+	if os.Getenv("CONCLAVE_SHORT") != "" {
+		t.Skip("CONCLAVE_SHORT is set")
 	}
 	t.Parallel()
 	h := newHarness(t)
@@ -254,8 +255,8 @@ func TestSweepForbiddenPublishIsDenied(t *testing.T) {
 // TestSweepForbiddenSubscribeIsDenied subscribes as every role to every subject that the table does not allow it. The server
 // denies each, and when all roles then publish what they may, no denied subscription receives a message.
 func TestSweepForbiddenSubscribeIsDenied(t *testing.T) {
-	if testing.Short() {
-		t.Skip("not with -short")
+	if os.Getenv("CONCLAVE_SHORT") != "" {
+		t.Skip("CONCLAVE_SHORT is set")
 	}
 	t.Parallel()
 	h := newHarness(t)
@@ -324,8 +325,8 @@ func covers(a, b string) bool {
 // no reply subject, so the responder publishes there: the reply must stay in the account of the requester, where that
 // subject leads nowhere.
 func TestSweepForeignReplyStaysInAccount(t *testing.T) {
-	if testing.Short() {
-		t.Skip("not with -short")
+	if os.Getenv("CONCLAVE_SHORT") != "" {
+		t.Skip("CONCLAVE_SHORT is set")
 	}
 	t.Parallel()
 	h := newHarness(t)

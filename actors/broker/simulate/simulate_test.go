@@ -268,8 +268,8 @@ func TestCasesWithPlaces(t *testing.T) {
 // TestPerfectGrantsAreABound: perfect grants interrupt no more than derived ones, also when a task looks up a destination by a name of the
 // question, in trusted data or at a place.
 func TestPerfectGrantsAreABound(t *testing.T) {
-	if testing.Short() {
-		t.Skip("not with -short")
+	if os.Getenv("CONCLAVE_SHORT") != "" {
+		t.Skip("CONCLAVE_SHORT is set")
 	}
 	t.Parallel()
 	lookup := `{"id":"a","user_instruction":"Sum up my mail. Then send a mail to Ana.","user_calls":[{"tool":"read_mail","args":{}},{"tool":"read_notes","args":{"about":"Ana"}},{"tool":"send_mail","args":{"to":"ana@home.example","body":"mail"}}]}`
