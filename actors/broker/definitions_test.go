@@ -119,8 +119,14 @@ func (p *plainTool) announce(t *testing.T, definition string) {
 	}
 }
 
-// status returns the state of a tool, once it is the wanted one.
+// status returns the state of a tool, once it is the wanted one; "" is that of no tool.
 func (w *userTools) status(tool, want string) subjects.ToolStatus {
+	w.t.Helper()
+	return w.awaitStatus(tool, func(s subjects.ToolStatus) bool { return s.State == want })
+}
+
+// awaitStatus returns the state of a tool, once it is as is says. It has the zero state without a tool.
+func (w *userTools) awaitStatus(tool string, is func(subjects.ToolStatus) bool) (s subjects.ToolStatus) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), testTimeout)
 	defer cancel()
@@ -129,11 +135,11 @@ func (w *userTools) status(tool, want string) subjects.ToolStatus {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		if len(l.Tools) == 1 && l.Tools[0].State == want {
-			return l.Tools[0]
+		if s = (subjects.ToolStatus{}); len(l.Tools) == 1 {
+			s = l.Tools[0]
 		}
-		if want == "" && len(l.Tools) == 0 {
-			return subjects.ToolStatus{}
+		if is(s) {
+			return s
 		}
 	}
 }
@@ -405,19 +411,9 @@ func TestShownDefinition(t *testing.T) {
 }
 
 // announced returns the state of a tool, once the broker has read an announcement of it.
-func (w *userTools) announced(tool string) (s subjects.ToolStatus) {
+func (w *userTools) announced(tool string) subjects.ToolStatus {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), testTimeout)
-	defer cancel()
-	for {
-		l, err := actor.Ask(ctx, w.user, subjects.ToolListService, subjects.ToolQuery{Tool: tool})
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		if len(l.Tools) == 1 && l.Tools[0].State != subjects.ToolSilent {
-			return l.Tools[0]
-		}
-	}
+	return w.awaitStatus(tool, func(s subjects.ToolStatus) bool { return s.State != "" && s.State != subjects.ToolSilent })
 }
 
 // TestAnnouncementFlood: a tool that floods the broker with definitions, each another one, delays neither the announcement of another
